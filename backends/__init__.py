@@ -1,0 +1,73 @@
+"""Kernels, one folder a language. Here: what every launcher shares, whatever its language.
+
+`Unsupported` is how a launcher declines an input that its contract allows; `shapes` is the one-line argument check
+that every launcher makes before anything runs.
+"""
+
+import torch
+
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+
+
+class Unsupported(NotImplementedError):
+    """A valid input that this kernel does not take; the message says why (`"5000 columns; one block holds 4096"`)."""
+
+
+def shapes(spec: str, **tensors: torch.Tensor | None) -> tuple[int, ...]:
+    """Check the operands of a call against `spec`; return the sizes it names, in order of first appearance.
+
+    `spec` has one comma-separated entry an operand, in the order of the keywords: `shapes("M K, K N", a=a, b=b)`
+    returns `(M, K, N)`. A letter stands for one size and means the same everywhere; `...` for any number of trailing
+    axes, not returned; a number for itself. `:float32` after an entry fixes that operand's dtype; every other operand
+    must have one common dtype out of float32, float16 and bfloat16. `?` after an entry lets the operand be None.
+
+    Raises TypeError (not a tensor, wrong or mixed dtype) or ValueError (rank, size, device), naming the argument.
+    """
+    entries = [entry.strip() for entry in spec.split(",")]
+    if len(entries) != len(tensors):
+        raise TypeError(f"shapes: {len(entries)} entries in {spec!r} for {len(tensors)} operands")
+    sizes: dict[str, int] = {}
+    owner: dict[str, str] = {}
+    leader: tuple[str, torch.Tensor] | None = None  # whose device the others share
+    first: tuple[str, torch.Tensor] | None = None  # whose dtype the others share
+    for entry, (name, tensor) in zip(entries, tensors.items(), strict=True):
+        optional = entry.endswith("?")
+        axes_text, _, fixed = entry.rstrip("?").partition(":")
+        if tensor is None and optional:
+            continue
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name}: expected a torch.Tensor{' or None' if optional else ''}, got {type(tensor).__name__}")
+        _check_dtype(name, tensor, fixed, first)
+        _check_axes(name, tensor, axes_text.split(), sizes, owner)
+        if leader is None:
+            leader = (name, tensor)
+        elif tensor.device != leader[1].device:
+            raise ValueError(f"{name}: is on {tensor.device}, but {leader[0]} is on {leader[1].device}")
+        if first is None and not fixed:
+            first = (name, tensor)
+    return tuple(sizes.values())
+
+
+def _check_dtype(name: str, tensor: torch.Tensor, fixed: str, first: tuple[str, torch.Tensor] | None) -> None:
+    got = str(tensor.dtype).removeprefix("torch.")
+    if fixed:
+        if got != fixed:
+            raise TypeError(f"{name}: expected dtype {fixed}, got {got}")
+    elif tensor.dtype not in FLOATS:
+        raise TypeError(f"{name}: expected dtype float32, float16 or bfloat16, got {got}")
+    elif first is not None and tensor.dtype != first[1].dtype:
+        raise TypeError(f"{name}: dtype {got}, but {first[0]} has {str(first[1].dtype).removeprefix('torch.')}; all operands share one dtype")
+
+
+def _check_axes(name: str, tensor: torch.Tensor, axes: list[str], sizes: dict[str, int], owner: dict[str, str]) -> None:
+    form = f"({', '.join(axes)})"
+    open_ended = axes[-1:] == ["..."]
+    letters = axes[:-1] if open_ended else axes
+    if tensor.ndim < len(letters) or (tensor.ndim > len(letters) and not open_ended):
+        raise ValueError(f"{name}: expected shape {form}, got {tuple(tensor.shape)}")
+    for letter, size in zip(letters, tensor.shape, strict=False):
+        expected = int(letter) if letter.isdigit() else sizes.setdefault(letter, size)
+        if size != expected:
+            why = "" if letter.isdigit() else f", where {owner[letter]} gives {letter} = {expected}"
+            raise ValueError(f"{name}: expected shape {form}{why}, got {tuple(tensor.shape)}")
+        owner.setdefault(letter, name)

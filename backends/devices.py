@@ -1,0 +1,82 @@
+"""The GPU of this machine, asked about in a child process, so that this one may still fork and use CUDA in the fork.
+
+`cuInit` in a parent makes CUDA unusable in every fork of it; the question is therefore put to a child of about 50 ms,
+and only where a CUDA driver is installed.
+"""
+
+import ctypes
+import os
+import subprocess
+import sys
+from functools import lru_cache
+
+_PROBE = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+status, count, version = cuda.cuInit(0), ctypes.c_int(), ctypes.c_int()
+cuda.cuDriverGetVersion(ctypes.byref(version))
+print(status, version.value, end=" ")
+if status == 0 and cuda.cuDeviceGetCount(ctypes.byref(count)) == 0:
+    for device in range(count.value):
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        cuda.cuDeviceGetAttribute(ctypes.byref(major), 75, device)
+        cuda.cuDeviceGetAttribute(ctypes.byref(minor), 76, device)
+        print(f"{major.value}.{minor.value}", end=" ")
+"""
+
+
+@lru_cache(maxsize=1)
+def _driver() -> tuple[str | None, list[tuple[int, int]]]:
+    """Why the CUDA driver cannot be used (None if it can), and the compute capability of every visible GPU."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "no CUDA driver is installed (libcuda.so.1 not found)", []
+    try:
+        done = subprocess.run([sys.executable, "-I", "-S", "-c", _PROBE], capture_output=True, text=True, timeout=60)
+    except subprocess.TimeoutExpired:
+        return "the CUDA driver did not answer within 60 s", []
+    words = done.stdout.split()
+    if len(words) < 2:
+        return f"the CUDA driver could not be asked (exit status {done.returncode})", []
+    status, version, *found = words
+    if status == "100" or (status == "0" and not found):
+        hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+        return "the CUDA driver sees no GPU" + (f" (CUDA_VISIBLE_DEVICES={hidden!r})" if hidden is not None else ""), []
+    if status != "0":
+        return f"the CUDA driver (CUDA {int(version) // 1000}.{int(version) % 1000 // 10}) does not start: cuInit gave error {status}", []
+    return None, [(int(major), int(minor)) for major, minor in (text.split(".") for text in found)]
+
+
+@lru_cache(maxsize=1)
+def cuda_works() -> str | None:
+    """None if a CUDA device can be used here, else one sentence that says what is missing."""
+    reason, _ = _driver()
+    if reason is None:
+        import torch
+
+        if torch.version.cuda is None:
+            return f"torch {torch.__version__} is a CPU build; install a CUDA build of torch"
+    return reason
+
+
+def capability() -> tuple[int, int] | None:
+    """Compute capability of the first visible GPU, (9, 0) for an H100; None without one."""
+    _, found = _driver()
+    return found[0] if found else None
+
+
+def capability_lacks(needs: str) -> str | None:
+    """None if the first visible GPU meets `needs` ("sm_80", "sm_90a"), else one sentence.
+
+    A plain number is a minimum; one with a letter ("a", "f": features of one generation) asks for exactly that one.
+    """
+    digits = needs.removeprefix("sm_").rstrip("af")
+    if not needs.startswith("sm_") or not digits.isdigit():
+        raise ValueError(f"needs: expected a form like 'sm_90' or 'sm_90a', got {needs!r}")
+    wanted = (int(digits[:-1]), int(digits[-1]))
+    have = capability()
+    if have is None:
+        return f"needs {needs}, and there is no GPU"
+    fits = have == wanted if needs[-1] in "af" else have >= wanted
+    return None if fits else f"needs {needs}; this GPU is sm_{have[0]}{have[1]}"

@@ -1,0 +1,100 @@
+"""Residual add and RMS norm in one kernel: h = x + residual, y = rms_norm(h), which saves writing and rereading h.
+
+onerow: one program holds a row of h in registers; y comes from h before its rounding (S3-30)
+looped: h is written tile by tile and read back by the second pass, so a row may have any length; y comes from h after its rounding (S3-30, S2-49)
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from backends import Unsupported, shapes
+from backends.triton.rows import warps
+
+
+@triton.jit(do_not_specialize_on_alignment=["x_col", "r_col", "w_col"])
+def _onerow_kernel(
+    x_ptr, r_ptr, w_ptr, y_ptr, h_ptr, x_row, x_col, r_row, r_col, w_col, cols, eps, BLOCK: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64)
+    x_ptr += row * x_row
+    r_ptr += row * r_row
+    y_ptr += row * cols
+    h_ptr += row * cols
+
+    col = tl.arange(0, BLOCK)
+    inside = col < cols
+    x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=inside, other=0.0).to(tl.float32)
+    h = x + tl.load(r_ptr + col.to(tl.int64) * r_col, mask=inside, other=0.0).to(tl.float32)
+    tl.store(h_ptr + col, h, mask=inside)
+    rstd = tl.rsqrt(tl.sum(h * h, axis=0) / cols + eps)
+
+    w = tl.load(w_ptr + col.to(tl.int64) * w_col, mask=inside, other=0.0).to(tl.float32)
+    tl.store(y_ptr + col, h * rstd * w, mask=inside)
+
+
+def onerow(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x, residual (rows, cols), weight (cols,) -> y, h (rows, cols).
+
+    Declines more than 32768 columns: the registers of one program. Source: S3-30.
+    """
+    rows, cols = shapes("rows cols, rows cols, cols", x=x, residual=residual, weight=weight)
+    if cols > 32768:
+        raise Unsupported(f"{cols} columns; one program holds 32768")
+    return _launch(_onerow_kernel, x, residual, weight, eps, triton.next_power_of_2(cols))
+
+
+@triton.jit(do_not_specialize_on_alignment=["x_col", "r_col", "w_col"])
+def _looped_kernel(
+    x_ptr, r_ptr, w_ptr, y_ptr, h_ptr, x_row, x_col, r_row, r_col, w_col, cols, eps, BLOCK: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64)
+    x_ptr += row * x_row
+    r_ptr += row * r_row
+    y_ptr += row * cols
+    h_ptr += row * cols
+
+    square = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, cols, BLOCK):
+        col = start + tl.arange(0, BLOCK)
+        inside = col < cols
+        x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=inside, other=0.0).to(tl.float32)
+        h = x + tl.load(r_ptr + col.to(tl.int64) * r_col, mask=inside, other=0.0).to(tl.float32)
+        h = h.to(h_ptr.dtype.element_ty)
+        tl.store(h_ptr + col, h, mask=inside)
+        square += h.to(tl.float32) * h.to(tl.float32)
+    rstd = tl.rsqrt(tl.sum(square, axis=0) / cols + eps)
+
+    # A thread may read back columns that another thread of the program wrote.
+    tl.debug_barrier()
+    for start in range(0, cols, BLOCK):
+        col = start + tl.arange(0, BLOCK)
+        inside = col < cols
+        h = tl.load(h_ptr + col, mask=inside, other=0.0).to(tl.float32)
+        w = tl.load(w_ptr + col.to(tl.int64) * w_col, mask=inside, other=0.0).to(tl.float32)
+        tl.store(y_ptr + col, h * rstd * w, mask=inside)
+
+
+def looped(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x, residual (rows, cols), weight (cols,) -> y, h (rows, cols), any number of columns.
+
+    x, residual and h are read once. Source: S3-30, S2-49.
+    """
+    rows, cols = shapes("rows cols, rows cols, cols", x=x, residual=residual, weight=weight)
+    return _launch(_looped_kernel, x, residual, weight, eps, min(triton.next_power_of_2(cols), 4096))
+
+
+def _launch(
+    kernel, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, block: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    rows, cols = x.shape
+    y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
+    h = torch.empty_like(y)
+    if y.numel():
+        strides = (*x.stride(), *residual.stride(), *weight.stride())
+        kernel[(rows,)](x, residual, weight, y, h, *strides, cols, eps, BLOCK=block, num_warps=warps(block))
+    return y, h

@@ -1,0 +1,65 @@
+"""flash: online softmax over tiles of k and v."""
+
+import torch
+import triton
+import triton.language as tl
+
+from backends.triton.attention._launch import _PLAIN, _block_d, _load_tile, _outputs, _scale, _sizes, _tiles
+
+
+@triton.jit(do_not_specialize=_PLAIN)
+def _flash_kernel(
+    q, q_batch, q_head, q_row, q_col, k, k_batch, k_head, k_row, k_col, v, v_batch, v_head, v_row, v_col,
+    o, lse, Hq, Hkv, Sq, Sk, D, scale,
+    CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    tiles = tl.cdiv(Sq, BLOCK_M)
+    pair = tl.program_id(0).to(tl.int64) // tiles  # (batch, query head)
+    q += pair // Hq * q_batch + pair % Hq * q_head
+    k += pair // Hq * k_batch + pair % Hq // (Hq // Hkv) * k_head
+    v += pair // Hq * v_batch + pair % Hq // (Hq // Hkv) * v_head
+
+    i = tl.program_id(0) % tiles * BLOCK_M + tl.arange(0, BLOCK_M)
+    d = tl.arange(0, BLOCK_D)
+    q_tile = _load_tile(q, i, q_row, Sq, d, q_col, D)
+    m = tl.full((BLOCK_M,), float("-inf"), tl.float32)
+    l = tl.zeros((BLOCK_M,), tl.float32)
+    acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    for start in range(0, Sk, BLOCK_N):
+        j = start + tl.arange(0, BLOCK_N)
+        k_tile = _load_tile(k, j, k_row, Sk, d, k_col, D)
+        s = tl.dot(q_tile, k_tile.T, input_precision="ieee") * scale
+        visible = j[None, :] < Sk
+        if CAUSAL:
+            visible &= j[None, :] <= i[:, None] + Sk - Sq
+        s = tl.where(visible, s, float("-inf"))
+
+        m_new = tl.maximum(m, tl.max(s, 1))
+        base = tl.where(tl.abs(m_new) == float("inf"), 0.0, m_new)  # inf - inf is NaN: leave such rows unshifted (E-19)
+        p = tl.exp(s - base[:, None])
+        alpha = tl.exp(m - base)
+        l = l * alpha + tl.sum(p, 1)
+        m = m_new
+        v_tile = _load_tile(v, j, v_row, Sk, d, v_col, D)
+        acc = tl.dot(p.to(v_tile.dtype), v_tile, acc * alpha[:, None], input_precision="ieee")
+
+    l = tl.where(l == 0, 1.0, l)  # a row that sees nothing: zeros and m = -inf
+    inside = (i[:, None] < Sq) & (d[None, :] < D)
+    tl.store(o + (pair * Sq + i[:, None]) * D + d[None, :], (acc / l[:, None]).to(o.dtype.element_ty), mask=inside)
+    tl.store(lse + pair * Sq + i, m + tl.log(l), mask=i < Sq)
+
+
+def flash(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(B, Hq, Sq, D), (B, Hkv, Sk, D) twice -> o (B, Hq, Sq, D), lse (B, Hq, Sq). Source: S0-13, S2-57."""
+    B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v)
+    o, lse = _outputs(q)
+    if o.numel() == 0:
+        return o, lse
+    tiles = _tiles(q.dtype, D)
+    _flash_kernel[(B * Hq * triton.cdiv(Sq, tiles["BLOCK_M"]),)](
+        q, *q.stride(), k, *k.stride(), v, *v.stride(), o, lse, Hq, Hkv, Sq, Sk, D, _scale(scale, D),
+        CAUSAL=causal, BLOCK_D=_block_d(D), **tiles,
+    )  # fmt: skip
+    return o, lse

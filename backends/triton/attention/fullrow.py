@@ -1,0 +1,68 @@
+"""fullrow: one launch; a block of queries keeps its whole rows of scores on chip."""
+
+import torch
+import triton
+import triton.language as tl
+
+from backends import Unsupported
+from backends.triton.attention._launch import _PLAIN, _block_d, _load_tile, _outputs, _scale, _sizes
+
+_BYTES = 65536  # of k, and of v after it, that one program takes on chip
+
+
+@triton.jit(do_not_specialize=_PLAIN)
+def _fullrow_kernel(
+    q, q_batch, q_head, q_row, q_col, k, k_batch, k_head, k_row, k_col, v, v_batch, v_head, v_row, v_col,
+    o, lse, Hq, Hkv, Sq, Sk, D, scale,
+    CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    tiles = tl.cdiv(Sq, BLOCK_M)
+    pair = tl.program_id(0).to(tl.int64) // tiles  # (batch, query head)
+    q += pair // Hq * q_batch + pair % Hq * q_head
+    k += pair // Hq * k_batch + pair % Hq // (Hq // Hkv) * k_head
+    v += pair // Hq * v_batch + pair % Hq // (Hq // Hkv) * v_head
+
+    i = tl.program_id(0) % tiles * BLOCK_M + tl.arange(0, BLOCK_M)
+    j = tl.arange(0, BLOCK_N)
+    d = tl.arange(0, BLOCK_D)
+    q_tile = _load_tile(q, i, q_row, Sq, d, q_col, D)
+    k_tile = _load_tile(k, j, k_row, Sk, d, k_col, D)
+    s = tl.dot(q_tile, k_tile.T, input_precision="ieee") * scale
+    visible = j[None, :] < Sk
+    if CAUSAL:
+        visible &= j[None, :] <= i[:, None] + Sk - Sq
+    s = tl.where(visible, s, float("-inf"))
+
+    m = tl.max(s, 1)
+    base = tl.where(tl.abs(m) == float("inf"), 0.0, m)  # inf - inf is NaN: a row without finite maximum stays unshifted
+    p = tl.exp(s - base[:, None])
+    l = tl.sum(p, 1)
+    l = tl.where(l == 0, 1.0, l)  # a row that sees nothing: zeros and m = -inf
+    v_tile = _load_tile(v, j, v_row, Sk, d, v_col, D)
+    acc = tl.dot(p.to(v_tile.dtype), v_tile, input_precision="ieee") / l[:, None]
+
+    inside = (i[:, None] < Sq) & (d[None, :] < D)
+    tl.store(o + (pair * Sq + i[:, None]) * D + d[None, :], acc.to(o.dtype.element_ty), mask=inside)
+    tl.store(lse + pair * Sq + i, m + tl.log(l), mask=i < Sq)
+
+
+def fullrow(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(B, Hq, Sq, D), (B, Hkv, Sk, D) twice -> o (B, Hq, Sq, D), lse (B, Hq, Sq).
+
+    Declines keys that take more than 64 KiB padded to powers of two, and more than 1024 of them. Source: S4-22.
+    """
+    B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v)
+    o, lse = _outputs(q)
+    held = min(1024, _BYTES // (_block_d(D) * q.element_size()))
+    if Sk > held:
+        raise Unsupported(f"{Sk} keys of dimension {D}; one program holds {held}")
+    if o.numel() == 0:
+        return o, lse
+    block_n = max(16, triton.next_power_of_2(Sk))
+    _fullrow_kernel[(B * Hq * triton.cdiv(Sq, 32),)](
+        q, *q.stride(), k, *k.stride(), v, *v.stride(), o, lse, Hq, Hkv, Sq, Sk, D, _scale(scale, D),
+        CAUSAL=causal, BLOCK_M=32, BLOCK_N=block_n, BLOCK_D=_block_d(D), num_warps=8 if block_n > 256 else 4,
+    )  # fmt: skip
+    return o, lse

@@ -1,0 +1,101 @@
+"""naive: three launches that meet in a float32 (B, Hq, Sq, Sk) matrix of scores."""
+
+import torch
+import triton
+import triton.language as tl
+
+from backends.triton.attention._launch import _block_d, _load_tile, _outputs, _scale, _sizes, _tiles
+
+
+@triton.jit(do_not_specialize=["Hq", "Hkv", "Sq"])
+def _scores_kernel(
+    q, q_batch, q_head, q_row, q_col, k, k_batch, k_head, k_row, k_col, s, Hq, Hkv, Sq, Sk, D, scale,
+    CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    tiles_m, tiles_n = tl.cdiv(Sq, BLOCK_M), tl.cdiv(Sk, BLOCK_N)
+    pair = tl.program_id(0).to(tl.int64) // (tiles_m * tiles_n)  # (batch, query head)
+    tile = tl.program_id(0) % (tiles_m * tiles_n)
+    q += pair // Hq * q_batch + pair % Hq * q_head
+    k += pair // Hq * k_batch + pair % Hq // (Hq // Hkv) * k_head
+
+    i = tile // tiles_n * BLOCK_M + tl.arange(0, BLOCK_M)
+    j = tile % tiles_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    d = tl.arange(0, BLOCK_D)
+    q_tile = _load_tile(q, i, q_row, Sq, d, q_col, D)
+    k_tile = _load_tile(k, j, k_row, Sk, d, k_col, D)
+    score = tl.dot(q_tile, k_tile.T, input_precision="ieee") * scale
+    if CAUSAL:
+        score = tl.where(j[None, :] <= i[:, None] + Sk - Sq, score, float("-inf"))
+    inside = (i[:, None] < Sq) & (j[None, :] < Sk)
+    tl.store(s + (pair * Sq + i[:, None]) * Sk + j[None, :], score, mask=inside)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _softmax_kernel(s, lse, rows, Sk, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Scores to probabilities in place, and lse, over `rows` = B·Hq·Sq rows of Sk."""
+    i = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    s += i[:, None] * Sk
+    m = tl.full((BLOCK_M, BLOCK_N), float("-inf"), tl.float32)
+    for start in range(0, Sk, BLOCK_N):
+        j = start + tl.arange(0, BLOCK_N)[None, :]
+        m = tl.maximum(m, tl.load(s + j, mask=(i[:, None] < rows) & (j < Sk), other=float("-inf")))
+    m = tl.max(m, 1)
+    base = tl.where(tl.abs(m) == float("inf"), 0.0, m)  # inf - inf is NaN: a row without finite maximum stays unshifted
+    l = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for start in range(0, Sk, BLOCK_N):
+        j = start + tl.arange(0, BLOCK_N)[None, :]
+        score = tl.load(s + j, mask=(i[:, None] < rows) & (j < Sk), other=float("-inf"))
+        l += tl.exp(score - base[:, None])
+    l = tl.sum(l, 1)
+    l = tl.where(l == 0, 1.0, l)  # a row that sees nothing: zeros and m = -inf
+    for start in range(0, Sk, BLOCK_N):
+        j = start + tl.arange(0, BLOCK_N)[None, :]
+        score = tl.load(s + j, mask=(i[:, None] < rows) & (j < Sk), other=float("-inf"))
+        p = tl.exp(score - base[:, None]) / l[:, None]
+        tl.store(s + j, p, mask=(i[:, None] < rows) & (j < Sk))
+    tl.store(lse + i, m + tl.log(l), mask=i < rows)
+
+
+@triton.jit(do_not_specialize=["Hq", "Hkv", "Sq"])
+def _values_kernel(
+    p, v, v_batch, v_head, v_row, v_col, o, Hq, Hkv, Sq, Sk, D,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    tiles = tl.cdiv(Sq, BLOCK_M)
+    pair = tl.program_id(0).to(tl.int64) // tiles
+    v += pair // Hq * v_batch + pair % Hq // (Hq // Hkv) * v_head
+
+    i = tl.program_id(0) % tiles * BLOCK_M + tl.arange(0, BLOCK_M)
+    d = tl.arange(0, BLOCK_D)
+    acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    for start in range(0, Sk, BLOCK_N):
+        j = start + tl.arange(0, BLOCK_N)
+        p_tile = _load_tile(p + pair * Sq * Sk, i, Sk, Sq, j, 1, Sk)
+        v_tile = _load_tile(v, j, v_row, Sk, d, v_col, D)
+        acc = tl.dot(p_tile.to(v_tile.dtype), v_tile, acc, input_precision="ieee")
+    inside = (i[:, None] < Sq) & (d[None, :] < D)
+    tl.store(o + (pair * Sq + i[:, None]) * D + d[None, :], acc.to(o.dtype.element_ty), mask=inside)
+
+
+def naive(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(B, Hq, Sq, D), (B, Hkv, Sk, D) twice -> o (B, Hq, Sq, D), lse (B, Hq, Sq); 4·B·Hq·Sq·Sk bytes. Source: S0-10."""
+    B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v)
+    o, lse = _outputs(q)
+    if o.numel() == 0:
+        return o, lse
+    s = torch.empty((B, Hq, Sq, Sk), dtype=torch.float32, device=q.device)
+    tiles = _tiles(q.dtype, D)
+    tiles_m, tiles_n = triton.cdiv(Sq, tiles["BLOCK_M"]), triton.cdiv(Sk, tiles["BLOCK_N"])
+    if Sk:
+        _scores_kernel[(B * Hq * tiles_m * tiles_n,)](
+            q, *q.stride(), k, *k.stride(), s, Hq, Hkv, Sq, Sk, D, _scale(scale, D),
+            CAUSAL=causal, BLOCK_D=_block_d(D), **tiles,
+        )  # fmt: skip
+    rows = B * Hq * Sq
+    _softmax_kernel[(triton.cdiv(rows, 16),)](s, lse, rows, Sk, BLOCK_M=16, BLOCK_N=256, num_warps=4)
+    _values_kernel[(B * Hq * tiles_m,)](
+        s, v, *v.stride(), o, Hq, Hkv, Sq, Sk, D, BLOCK_D=_block_d(D), **tiles,
+    )  # fmt: skip
+    return o, lse

@@ -1,0 +1,109 @@
+"""pruned: hidden key tiles skipped, masks on border tiles only, exp2 with the scale folded in."""
+
+import torch
+import triton
+import triton.language as tl
+
+from backends.triton.attention._launch import _PLAIN, _block_d, _load_tile, _outputs, _scale, _sizes, _tiles
+from backends.triton.tuning import pinned
+
+_LOG2E = 1.4426950408889634
+_LN2 = tl.constexpr(0.6931471805599453)
+
+
+@triton.jit
+def _attend(
+    acc, m, l, q_tile, k, k_row, k_col, v, v_row, v_col, i, d, first, last, shift, Sk, D, scale,
+    MASKED: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """The queries i against the keys from `first` to `last`. `scale` is not negative and carries log2 e."""
+    for start in range(first, last, BLOCK_N):
+        j = start + tl.arange(0, BLOCK_N)
+        row_end = Sk if MASKED else None
+        k_tile = _load_tile(k, j, k_row, row_end, d, k_col, D)
+        s = tl.dot(q_tile, k_tile.T, input_precision="ieee")
+        if MASKED:
+            visible = j[None, :] < Sk
+            if CAUSAL:
+                visible &= j[None, :] <= i[:, None] + shift
+            s = tl.where(visible, s * scale, float("-inf"))
+            m_new = tl.maximum(m, tl.max(s, 1))
+        else:
+            m_new = tl.maximum(m, tl.max(s, 1) * scale)
+            s = s * scale  # feeds only the subtraction below: one fused multiply-add
+        base = tl.where(tl.abs(m_new) == float("inf"), 0.0, m_new)  # inf - inf is NaN: leave such rows unshifted (E-19)
+        p = tl.exp2(s - base[:, None])
+        alpha = tl.exp2(m - base)
+        l = l * alpha + tl.sum(p, 1)
+        m = m_new
+        v_tile = _load_tile(v, j, v_row, row_end, d, v_col, D)
+        acc = tl.dot(p.to(v_tile.dtype), v_tile, acc * alpha[:, None], input_precision="ieee")
+    return acc, m, l
+
+
+@triton.jit(do_not_specialize=_PLAIN)
+def _pruned_kernel(
+    q, q_batch, q_head, q_row, q_col, k, k_batch, k_head, k_row, k_col, v, v_batch, v_head, v_row, v_col,
+    o, lse, Hq, Hkv, Sq, Sk, D, scale, NEGATIVE: tl.constexpr,
+    CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    tiles = tl.cdiv(Sq, BLOCK_M)
+    pair = tl.program_id(0).to(tl.int64) // tiles  # (batch, query head)
+    q += pair // Hq * q_batch + pair % Hq * q_head
+    k += pair // Hq * k_batch + pair % Hq // (Hq // Hkv) * k_head
+    v += pair // Hq * v_batch + pair % Hq // (Hq // Hkv) * v_head
+
+    top = (tiles - 1 - tl.program_id(0) % tiles) * BLOCK_M  # causal: the queries that see most keys start first
+    i = top + tl.arange(0, BLOCK_M)
+    d = tl.arange(0, BLOCK_D)
+    shift = Sk - Sq
+    full, last = Sk // BLOCK_N * BLOCK_N, Sk  # keys up to `full` are visible to all of i, from `last` on to none
+    if CAUSAL:
+        full = tl.minimum(full, tl.maximum(top + 1 + shift, 0) // BLOCK_N * BLOCK_N)
+        last = tl.minimum(last, tl.maximum(top + BLOCK_M + shift, 0))
+
+    q_tile = _load_tile(q, i, q_row, Sq, d, q_col, D)
+    if NEGATIVE:
+        q_tile = -q_tile
+    m = tl.full((BLOCK_M,), float("-inf"), tl.float32)
+    l = tl.zeros((BLOCK_M,), tl.float32)
+    acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    acc, m, l = _attend(
+        acc, m, l, q_tile, k, k_row, k_col, v, v_row, v_col, i, d, 0, full, shift, Sk, D, scale,
+        MASKED=False, CAUSAL=CAUSAL, BLOCK_N=BLOCK_N,
+    )  # fmt: skip
+    acc, m, l = _attend(
+        acc, m, l, q_tile, k, k_row, k_col, v, v_row, v_col, i, d, full, last, shift, Sk, D, scale,
+        MASKED=True, CAUSAL=CAUSAL, BLOCK_N=BLOCK_N,
+    )  # fmt: skip
+
+    l = tl.where(l == 0, 1.0, l)  # a row that sees nothing: zeros and m = -inf
+    inside = (i[:, None] < Sq) & (d[None, :] < D)
+    tl.store(o + (pair * Sq + i[:, None]) * D + d[None, :], (acc / l[:, None]).to(o.dtype.element_ty), mask=inside)
+    tl.store(lse + pair * Sq + i, m * _LN2 + tl.log(l), mask=i < Sq)
+
+
+def pruned(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(B, Hq, Sq, D), (B, Hkv, Sk, D) twice -> o (B, Hq, Sq, D), lse (B, Hq, Sq). Source: S4-10, S4-11."""
+    B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v)
+    o, lse = _outputs(q)
+    if o.numel() == 0:
+        return o, lse
+    scale = _scale(scale, D)
+    config = pinned("attention.pruned", q.dtype, (Sq, Sk, D), _tiles(q.dtype, D))
+    _pruned_kernel[(B * Hq * triton.cdiv(Sq, config["BLOCK_M"]),)](
+        q, *q.stride(), k, *k.stride(), v, *v.stride(), o, lse, Hq, Hkv, Sq, Sk, D, abs(scale) * _LOG2E,
+        NEGATIVE=scale < 0, CAUSAL=causal, BLOCK_D=_block_d(D), **config,
+    )  # fmt: skip
+    return o, lse
+
+
+pruned.space = [
+    dict(BLOCK_M=m, BLOCK_N=n, num_warps=warps, num_stages=stages)
+    for m, n, warps, stages in [
+        (128, 64, 4, 3), (128, 64, 8, 3), (128, 128, 4, 2), (128, 128, 8, 2), (128, 128, 8, 3), (128, 32, 4, 4),
+        (64, 64, 4, 3), (64, 128, 4, 2), (64, 32, 4, 3), (32, 32, 4, 2), (64, 32, 8, 2), (32, 64, 4, 2),
+    ]
+]  # fmt: skip

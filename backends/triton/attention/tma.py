@@ -1,0 +1,129 @@
+"""tma: pruned with k, v, q and o moved by the copy engine, one descriptor over (B, H, S, D) an operand."""
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from backends import Unsupported
+from backends.triton.attention._launch import _PLAIN, _block_d, _outputs, _scale, _sizes, _tiles
+from backends.triton.attention.pruned import _LN2, _LOG2E
+from backends.triton.tuning import pinned
+
+
+@triton.jit
+def _attend(
+    acc, m, l, q_tile, k_desc, v_desc, batch, head, i, first, last, shift, Sk, scale,
+    MASKED: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """The queries i against the keys from `first` to `last`. `scale` is not negative and carries log2 e."""
+    for start in range(first, last, BLOCK_N):
+        k_tile = k_desc.load([batch, head, start, 0]).reshape(BLOCK_N, BLOCK_D)
+        s = tl.dot(q_tile, k_tile.T, input_precision="ieee")
+        if MASKED:
+            j = start + tl.arange(0, BLOCK_N)
+            visible = j[None, :] < Sk
+            if CAUSAL:
+                visible &= j[None, :] <= i[:, None] + shift
+            s = tl.where(visible, s * scale, float("-inf"))
+            m_new = tl.maximum(m, tl.max(s, 1))
+        else:
+            m_new = tl.maximum(m, tl.max(s, 1) * scale)
+            s = s * scale  # feeds only the subtraction below: one fused multiply-add
+        base = tl.where(tl.abs(m_new) == float("inf"), 0.0, m_new)  # inf - inf is NaN: leave such rows unshifted (E-19)
+        p = tl.exp2(s - base[:, None])
+        alpha = tl.exp2(m - base)
+        l = l * alpha + tl.sum(p, 1)
+        m = m_new
+        v_tile = v_desc.load([batch, head, start, 0]).reshape(BLOCK_N, BLOCK_D)
+        acc = tl.dot(p.to(v_tile.dtype), v_tile, acc * alpha[:, None], input_precision="ieee")
+    return acc, m, l
+
+
+@triton.jit(do_not_specialize=_PLAIN)
+def _tma_kernel(
+    q_desc, k_desc, v_desc, o_desc, lse, Hq, Hkv, Sq, Sk, scale, NEGATIVE: tl.constexpr,
+    CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    tiles = tl.cdiv(Sq, BLOCK_M)
+    pair = tl.program_id(0) // tiles  # (batch, query head)
+    batch, head = pair // Hq, pair % Hq
+    head_kv = head // (Hq // Hkv)
+
+    top = (tiles - 1 - tl.program_id(0) % tiles) * BLOCK_M  # causal: the queries that see most keys start first
+    i = top + tl.arange(0, BLOCK_M)
+    shift = Sk - Sq
+    full, last = Sk // BLOCK_N * BLOCK_N, Sk  # keys up to `full` are visible to all of i, from `last` on to none
+    if CAUSAL:
+        full = tl.minimum(full, tl.maximum(top + 1 + shift, 0) // BLOCK_N * BLOCK_N)
+        last = tl.minimum(last, tl.maximum(top + BLOCK_M + shift, 0))
+
+    q_tile = q_desc.load([batch, head, top, 0]).reshape(BLOCK_M, BLOCK_D)
+    if NEGATIVE:
+        q_tile = -q_tile
+    m = tl.full((BLOCK_M,), float("-inf"), tl.float32)
+    l = tl.zeros((BLOCK_M,), tl.float32)
+    acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    acc, m, l = _attend(
+        acc, m, l, q_tile, k_desc, v_desc, batch, head_kv, i, 0, full, shift, Sk, scale,
+        MASKED=False, CAUSAL=CAUSAL, BLOCK_N=BLOCK_N, BLOCK_D=BLOCK_D,
+    )  # fmt: skip
+    acc, m, l = _attend(
+        acc, m, l, q_tile, k_desc, v_desc, batch, head_kv, i, full, last, shift, Sk, scale,
+        MASKED=True, CAUSAL=CAUSAL, BLOCK_N=BLOCK_N, BLOCK_D=BLOCK_D,
+    )  # fmt: skip
+
+    l = tl.where(l == 0, 1.0, l)  # a row that sees nothing: zeros and m = -inf
+    o_tile = (acc / l[:, None]).to(o_desc.dtype)
+    o_desc.store([batch, head, top, 0], o_tile.reshape(1, 1, BLOCK_M, BLOCK_D))
+    tl.store(lse + pair.to(tl.int64) * Sq + i, m * _LN2 + tl.log(l), mask=i < Sq)
+
+
+def _descriptor(name: str, x: torch.Tensor, rows: int) -> TensorDescriptor:
+    """`x` (B, H, S, D) in tiles of `rows` and the whole, padded D."""
+    D, size = x.shape[-1], x.element_size()
+    dense = (D * size + 15) // 16 * 16 // size  # for axes of size 1, whose stride may be anything and is never used
+    strides = [stride if n > 1 else dense for n, stride in zip(x.shape[:3], x.stride()[:3], strict=True)]
+    if x.stride(3) != 1 and D > 1:
+        raise Unsupported(f"{name}: stride {x.stride(3)} on the last axis; a tensor descriptor needs 1")
+    for stride in strides:
+        if stride == 0 or stride * size % 16:
+            raise Unsupported(f"{name}: a stride of {stride * size} bytes; a tensor descriptor needs positive multiples of 16")
+    if x.data_ptr() % 16:
+        raise Unsupported(f"{name}: starts {x.data_ptr() % 16} bytes off; a tensor descriptor needs 16-byte alignment")
+    return TensorDescriptor(x, list(x.shape), [*strides, 1], [1, 1, rows, _block_d(D)])
+
+
+def tma(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(B, Hq, Sq, D), (B, Hkv, Sk, D) twice -> o (B, Hq, Sq, D), lse (B, Hq, Sq).
+
+    Declines what a descriptor cannot describe: a last stride other than 1, rows, heads or batches that are not a positive
+    multiple of 16 bytes apart (D times the element size is one, for o), a start off 16-byte alignment. Source: S4-06.
+    """
+    B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v)
+    o, lse = _outputs(q)
+    if o.numel() == 0:
+        return o, lse
+    if Sk == 0:  # no descriptor of an empty tensor
+        return o.zero_(), lse.fill_(float("-inf"))
+    scale = _scale(scale, D)
+    config = pinned("attention.tma", q.dtype, (Sq, Sk, D), _tiles(q.dtype, D))
+    block_m, block_n = config["BLOCK_M"], config["BLOCK_N"]
+    q_desc, k_desc, v_desc = _descriptor("q", q, block_m), _descriptor("k", k, block_n), _descriptor("v", v, block_n)
+    _tma_kernel[(B * Hq * triton.cdiv(Sq, block_m),)](
+        q_desc, k_desc, v_desc, _descriptor("o", o, block_m), lse, Hq, Hkv, Sq, Sk, abs(scale) * _LOG2E,
+        NEGATIVE=scale < 0, CAUSAL=causal, BLOCK_D=_block_d(D), **config,
+    )  # fmt: skip
+    return o, lse
+
+
+tma.needs = "sm_90"
+tma.space = [
+    dict(BLOCK_M=m, BLOCK_N=n, num_warps=warps, num_stages=stages)
+    for m, n, warps, stages in [
+        (128, 64, 4, 3), (128, 64, 8, 3), (128, 128, 8, 2), (128, 128, 8, 3), (128, 128, 4, 3), (128, 64, 8, 4),
+        (64, 128, 4, 3), (64, 64, 4, 3), (64, 64, 4, 4), (128, 32, 8, 3), (32, 32, 4, 2), (64, 32, 4, 2),
+    ]
+]  # fmt: skip

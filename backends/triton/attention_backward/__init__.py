@@ -1,0 +1,19 @@
+"""attention_backward: dq, dk, dv from the saved lse, p = exp(scale·q·kᵀ - lse) rebuilt tile by tile (S4-31, S0-15).
+
+dv = pᵀ·do; ds = p·(do·vᵀ - delta) with delta = Σ do·o; dq = scale·ds·k; dk = scale·dsᵀ·q. Programs own their rows of
+dq, or of dk and dv for the whole group of query heads, so nothing is accumulated in memory.
+
+delta_inline: a kernel for dq and one for dk and dv; each forms delta from o and do where it needs it (S4-31, S4-04)
+delta_stored: the dq kernel stores delta and the other loads it, so o is read once and not in a loop (S4-07)
+delta_first: a kernel of its own for delta, then causal tiles skipped, masks on border tiles only and exp2 (S2-58, S4-11)
+onekernel: programs for dk and dv and programs for dq in one launch; the second kind fills the tail of the first (S2-58)
+"""
+
+# isort: off
+from backends.triton.attention_backward.delta_inline import delta_inline
+from backends.triton.attention_backward.delta_stored import delta_stored
+from backends.triton.attention_backward.delta_first import delta_first
+from backends.triton.attention_backward.onekernel import onekernel
+# isort: on
+
+__all__ = ["delta_inline", "delta_stored", "delta_first", "onekernel"]

@@ -1,0 +1,75 @@
+"""What the launchers of attention_backward share: the argument check, the tile load and tiles for every head dimension."""
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+
+from backends import shapes
+
+# Sizes whose value or alignment would not improve the code: one compilation serves them all. Strides are not among them,
+# but for those of lse: a head that is not known to start on 16 bytes is loaded element by element.
+_PLAIN = ["lse_batch", "lse_head", "lse_row", "B", "Hq", "Hkv", "Sq", "Sk"]
+
+
+@triton.jit
+def _load_tile(x, rows, row_stride, row_end, cols, col_stride, col_end):
+    """x[rows, cols], zero from `row_end` (None: all rows exist) and `col_end` on.
+
+    Offsets are 64-bit: a row stride may reach 2^26 and more.
+    """
+    offsets = rows.to(tl.int64)[:, None] * row_stride + cols.to(tl.int64)[None, :] * col_stride
+    inside = cols[None, :] < col_end
+    if row_end is not None:
+        inside = inside & (rows[:, None] < row_end)
+    return tl.load(x + offsets, mask=inside, other=0.0)
+
+
+@triton.jit
+def _load_lse(lse, rows, stride, row_end):
+    """lse[rows]; +inf for rows that do not exist and for those that saw nothing (lse -inf), whose p is then 0."""
+    x = tl.load(lse + rows.to(tl.int64) * stride, mask=rows < row_end, other=float("inf"))
+    return tl.where(x == float("-inf"), float("inf"), x)
+
+
+def _sizes(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor
+) -> tuple[int, int, int, int, int, int]:
+    """(B, Hq, Sq, D, Hkv, Sk) of checked operands."""
+    spec = "B Hq Sq D, B Hkv Sk D, B Hkv Sk D, B Hq Sq D, B Hq Sq:float32, B Hq Sq D"
+    B, Hq, Sq, D, Hkv, Sk = shapes(spec, q=q, k=k, v=v, o=o, lse=lse, do=do)
+    if Hq % Hkv if Hkv else Hq:
+        raise ValueError(f"q: {Hq} heads; expected a multiple of the {Hkv} heads of k and v")
+    if not 1 <= D <= 256:
+        raise ValueError(f"q: head dimension {D}; expected 1 to 256")
+    return B, Hq, Sq, D, Hkv, Sk
+
+
+def _outputs(q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Fresh dq, dk, dv, contiguous."""
+    dq, dk, dv = (torch.empty(x.shape, dtype=q.dtype, device=q.device) for x in (q, k, k))
+    return dq, dk, dv
+
+
+def _scale(scale: float | None, D: int) -> float:
+    return 1 / math.sqrt(D) if scale is None else scale
+
+
+def _block_d(D: int) -> int:
+    """Head dimension padded to what `tl.dot` takes."""
+    return max(16, triton.next_power_of_2(D))
+
+
+def _tiles(dtype: torch.dtype, D: int) -> dict[str, int]:
+    """A program owns OWN rows of a gradient and walks over the other sequence STEP rows at a time.
+
+    Sized to fit on chip for any D; float32 `ieee` runs on the FMA pipes.
+    """
+    if dtype is torch.float32:
+        return dict(OWN=32 if D <= 128 else 16, STEP=32 if D <= 64 else 16, num_warps=4, num_stages=1)
+    if D <= 64:
+        return dict(OWN=128, STEP=64, num_warps=8, num_stages=2)
+    if D <= 128:
+        return dict(OWN=128, STEP=32, num_warps=8, num_stages=2)
+    return dict(OWN=64, STEP=32, num_warps=8, num_stages=1)

@@ -1,0 +1,114 @@
+"""delta_stored: the dq kernel stores the delta it forms; the kernel for dk and dv loads it and needs no o."""
+
+import torch
+import triton
+import triton.language as tl
+
+from backends.triton.attention_backward._launch import (
+    _PLAIN, _block_d, _load_lse, _load_tile, _outputs, _scale, _sizes, _tiles,
+)  # fmt: skip
+
+
+@triton.jit(do_not_specialize=_PLAIN)
+def _stored_dq_kernel(
+    q, q_batch, q_head, q_row, q_col, k, k_batch, k_head, k_row, k_col, v, v_batch, v_head, v_row, v_col,
+    o, o_batch, o_head, o_row, o_col, lse, lse_batch, lse_head, lse_row, do, do_batch, do_head, do_row, do_col,
+    dq, delta, Hq, Hkv, Sq, Sk, D, scale,
+    CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    tiles = tl.cdiv(Sq, BLOCK_M)
+    pair = tl.program_id(0).to(tl.int64) // tiles
+    batch, head, head_kv = pair // Hq, pair % Hq, pair % Hq // (Hq // Hkv)
+    k += batch * k_batch + head_kv * k_head
+    v += batch * v_batch + head_kv * v_head
+
+    i = tl.program_id(0) % tiles * BLOCK_M + tl.arange(0, BLOCK_M)
+    d = tl.arange(0, BLOCK_D)
+    q_tile = _load_tile(q + batch * q_batch + head * q_head, i, q_row, Sq, d, q_col, D)
+    o_tile = _load_tile(o + batch * o_batch + head * o_head, i, o_row, Sq, d, o_col, D)
+    do_tile = _load_tile(do + batch * do_batch + head * do_head, i, do_row, Sq, d, do_col, D)
+    lse_i = _load_lse(lse + batch * lse_batch + head * lse_head, i, lse_row, Sq)
+    delta_i = tl.sum(do_tile.to(tl.float32) * o_tile.to(tl.float32), 1)
+    tl.store(delta + pair * Sq + i, delta_i, mask=i < Sq)
+    acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    for start in range(0, Sk, BLOCK_N):
+        j = start + tl.arange(0, BLOCK_N)
+        k_tile = _load_tile(k, j, k_row, Sk, d, k_col, D)
+        v_tile = _load_tile(v, j, v_row, Sk, d, v_col, D)
+        s = tl.dot(q_tile, k_tile.T, input_precision="ieee") * scale
+        visible = j[None, :] < Sk
+        if CAUSAL:
+            visible &= j[None, :] <= i[:, None] + Sk - Sq
+        p = tl.exp(tl.where(visible, s, float("-inf")) - lse_i[:, None])
+        dp = tl.dot(do_tile, v_tile.T, input_precision="ieee")
+        ds = p * (dp - delta_i[:, None])
+        acc = tl.dot(ds.to(k_tile.dtype), k_tile, acc, input_precision="ieee")
+
+    inside = (i[:, None] < Sq) & (d[None, :] < D)
+    tl.store(dq + (pair * Sq + i[:, None]) * D + d[None, :], (acc * scale).to(dq.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=_PLAIN)
+def _stored_dkdv_kernel(
+    q, q_batch, q_head, q_row, q_col, k, k_batch, k_head, k_row, k_col, v, v_batch, v_head, v_row, v_col,
+    lse, lse_batch, lse_head, lse_row, do, do_batch, do_head, do_row, do_col,
+    dk, dv, delta, Hq, Hkv, Sq, Sk, D, scale,
+    CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    tiles = tl.cdiv(Sk, BLOCK_N)
+    pair = tl.program_id(0).to(tl.int64) // tiles
+    batch, head_kv = pair // Hkv, pair % Hkv
+
+    j = tl.program_id(0) % tiles * BLOCK_N + tl.arange(0, BLOCK_N)
+    d = tl.arange(0, BLOCK_D)
+    k_tile = _load_tile(k + batch * k_batch + head_kv * k_head, j, k_row, Sk, d, k_col, D)
+    v_tile = _load_tile(v + batch * v_batch + head_kv * v_head, j, v_row, Sk, d, v_col, D)
+    dk_acc = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
+    dv_acc = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
+    for head in range(head_kv * (Hq // Hkv), (head_kv + 1) * (Hq // Hkv)):
+        for start in range(0, Sq, BLOCK_M):
+            i = start + tl.arange(0, BLOCK_M)
+            q_tile = _load_tile(q + batch * q_batch + head * q_head, i, q_row, Sq, d, q_col, D)
+            do_tile = _load_tile(do + batch * do_batch + head * do_head, i, do_row, Sq, d, do_col, D)
+            lse_i = _load_lse(lse + batch * lse_batch + head * lse_head, i, lse_row, Sq)
+            delta_i = tl.load(delta + (batch * Hq + head) * Sq + i, mask=i < Sq, other=0.0)
+            s = tl.dot(k_tile, q_tile.T, input_precision="ieee") * scale  # (BLOCK_N, BLOCK_M): already transposed
+            visible = (j[:, None] < Sk) & (i[None, :] < Sq)
+            if CAUSAL:
+                visible &= j[:, None] <= i[None, :] + Sk - Sq
+            p = tl.exp(tl.where(visible, s, float("-inf")) - lse_i[None, :])
+            dv_acc = tl.dot(p.to(do_tile.dtype), do_tile, dv_acc, input_precision="ieee")
+            dp = tl.dot(v_tile, do_tile.T, input_precision="ieee")
+            ds = p * (dp - delta_i[None, :])
+            dk_acc = tl.dot(ds.to(q_tile.dtype), q_tile, dk_acc, input_precision="ieee")
+
+    inside = (j[:, None] < Sk) & (d[None, :] < D)
+    offsets = (pair * Sk + j[:, None]) * D + d[None, :]
+    tl.store(dk + offsets, (dk_acc * scale).to(dk.dtype.element_ty), mask=inside)
+    tl.store(dv + offsets, dv_acc.to(dv.dtype.element_ty), mask=inside)
+
+
+def delta_stored(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor,
+    *, causal: bool = False, scale: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """q, o, do (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lse (B, Hq, Sq) -> dq, dk, dv. Source: S4-07."""
+    B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v, o, lse, do)
+    dq, dk, dv = _outputs(q, k)
+    tiles = _tiles(q.dtype, D)
+    own, step = tiles.pop("OWN"), tiles.pop("STEP")
+    delta = torch.empty((B, Hq, Sq), dtype=torch.float32, device=q.device)
+    qkv = (q, *q.stride(), k, *k.stride(), v, *v.stride())
+    rest = (lse, *lse.stride(), do, *do.stride())
+    sizes = (Hq, Hkv, Sq, Sk, D, _scale(scale, D))
+    if dq.numel():
+        _stored_dq_kernel[(B * Hq * triton.cdiv(Sq, own),)](
+            *qkv, o, *o.stride(), *rest, dq, delta, *sizes,
+            CAUSAL=causal, BLOCK_M=own, BLOCK_N=step, BLOCK_D=_block_d(D), **tiles,
+        )  # fmt: skip
+    if dk.numel():
+        _stored_dkdv_kernel[(B * Hkv * triton.cdiv(Sk, own),)](
+            *qkv, *rest, dk, dv, delta, *sizes,
+            CAUSAL=causal, BLOCK_M=step, BLOCK_N=own, BLOCK_D=_block_d(D), **tiles,
+        )  # fmt: skip
+    return dq, dk, dv

@@ -1,0 +1,51 @@
+"""onekernel: the programs of delta_first's two gradient kernels in one launch."""
+
+import torch
+import triton
+import triton.language as tl
+
+from backends.triton.attention_backward._launch import _PLAIN, _block_d, _outputs, _scale, _sizes, _tiles
+from backends.triton.attention_backward.delta_first import _dkdv_kernel, _dq_kernel, _launch_delta, delta_first
+from backends.triton.tuning import pinned
+
+
+@triton.jit(do_not_specialize=_PLAIN)
+def _onekernel_kernel(
+    q, q_batch, q_head, q_row, q_col, k, k_batch, k_head, k_row, k_col, v, v_batch, v_head, v_row, v_col,
+    do, do_batch, do_head, do_row, do_col, delta, lse2, dq, dk, dv, B, Hq, Hkv, Sq, Sk, D, scale,
+    CAUSAL: tl.constexpr, OWN: tl.constexpr, STEP: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    key_programs = B * Hkv * tl.cdiv(Sk, OWN)
+    if tl.program_id(0) < key_programs:
+        _dkdv_kernel(
+            q, q_batch, q_head, q_row, q_col, k, k_batch, k_head, k_row, k_col, v, v_batch, v_head, v_row, v_col,
+            do, do_batch, do_head, do_row, do_col, delta, lse2, dk, dv, Hq, Hkv, Sq, Sk, D, scale,
+            CAUSAL=CAUSAL, BLOCK_M=STEP, BLOCK_N=OWN, BLOCK_D=BLOCK_D,
+        )  # fmt: skip
+    else:
+        _dq_kernel(
+            q, q_batch, q_head, q_row, q_col, k, k_batch, k_head, k_row, k_col, v, v_batch, v_head, v_row, v_col,
+            do, do_batch, do_head, do_row, do_col, delta, lse2, dq, Hq, Hkv, Sq, Sk, D, scale, key_programs,
+            CAUSAL=CAUSAL, BLOCK_M=OWN, BLOCK_N=STEP, BLOCK_D=BLOCK_D,
+        )  # fmt: skip
+
+
+def onekernel(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor,
+    *, causal: bool = False, scale: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """q, o, do (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lse (B, Hq, Sq) -> dq, dk, dv. Source: S2-58."""
+    B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v, o, lse, do)
+    dq, dk, dv = _outputs(q, k)
+    config = pinned("attention_backward.onekernel", q.dtype, (Sq, Sk, D), _tiles(q.dtype, D))
+    delta, lse2 = _launch_delta(o, lse, do)
+    programs = B * Hkv * triton.cdiv(Sk, config["OWN"]) + B * Hq * triton.cdiv(Sq, config["OWN"])
+    if programs:
+        _onekernel_kernel[(programs,)](
+            q, *q.stride(), k, *k.stride(), v, *v.stride(), do, *do.stride(), delta, lse2, dq, dk, dv,
+            B, Hq, Hkv, Sq, Sk, D, _scale(scale, D), CAUSAL=causal, BLOCK_D=_block_d(D), **config,
+        )  # fmt: skip
+    return dq, dk, dv
+
+
+onekernel.space = delta_first.space

@@ -1,0 +1,16 @@
+"""gated_mlp(x, w_gate, w_up, w_down): (act(x·w_gate)·(x·w_up))·w_down; x (M, D), w_gate, w_up (D, H), w_down (H, N).
+
+unfused: three products and an elementwise kernel between them (S3-36, S3-33)
+epilogue: gate and up share a program and its tiles of x, and meet in registers (S2-90)
+fused: one kernel; a tile of gated hidden columns is made and spent at once, and never stored (S0-20 with S2-90)
+tma: epilogue on persistent programs with tensor descriptors (S2-70)
+"""
+
+# isort: off
+from backends.triton.gated_mlp.unfused import unfused
+from backends.triton.gated_mlp.epilogue import epilogue
+from backends.triton.gated_mlp.fused import fused
+from backends.triton.gated_mlp.tma import tma
+# isort: on
+
+__all__ = ["unfused", "epilogue", "fused", "tma"]  # noqa: RUF022 - ladder order

@@ -1,0 +1,71 @@
+"""What the launchers of matrix products share: programs that run at once, default tiles, tensor descriptors."""
+
+import torch
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from backends import Unsupported
+
+_CPU_PROCESSORS = 6  # of the interpreter's pretended GPU: few, so that persistent programs take several tiles
+
+
+def processors(device: torch.device) -> int:
+    """Multiprocessors of `device`."""
+    if device.type != "cuda":
+        return _CPU_PROCESSORS
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def resident(device: torch.device, num_warps: int) -> int:
+    """Programs of a persistent kernel that run at once: eight warps to a multiprocessor, as one program or as two."""
+    return processors(device) * max(8 // num_warps, 1)
+
+
+def options(m: int, n: int, k: int, warps: int, stages: int, group: int = 8) -> dict[str, int]:
+    """Constexprs and launch options of a product in tiles of m × n × k, `group` tile rows visited together."""
+    return {"GROUP_M": group, "BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k, "num_warps": warps, "num_stages": stages}
+
+
+def default_tile(dtype: torch.dtype, M: int, N: int) -> dict[str, int]:
+    """Options of an (M, N) product where none is pinned.
+
+    float32 in full precision runs on the FMA pipes and unrolls K, so that its steps along K are short.
+    """
+    if dtype is torch.float32:
+        return options(16 if M <= 16 else 64, 64, 32, 8, 3) if min(M, N) <= 64 else options(128, 128, 16, 8, 3)
+    if M <= 64:
+        return options(16 if M <= 16 else 64, 64, 128, 4, 4)
+    return options(128, 128, 64, 8, 3)
+
+
+def default_two_tiles(dtype: torch.dtype, M: int, N: int) -> dict[str, int]:
+    """The same for a program that accumulates two (M, N) products side by side."""
+    if dtype is torch.float32:
+        return options(16 if M <= 16 else 64, 64, 32, 8, 2)
+    return options(16 if M <= 16 else 64, 64, 64, 4, 4) if M <= 64 else options(128, 64, 64, 8, 3)
+
+
+def default_tma_tile(dtype: torch.dtype, M: int, N: int) -> dict[str, int]:
+    """The same for operands that tensor descriptors bring."""
+    if dtype is torch.float32:
+        return options(128, 64, 16, 8, 3)
+    if M <= 64:
+        return options(64, 64, 128, 4, 4)
+    return options(128, 128, 64, 8, 4) if M * N <= 2048 * 2048 else options(128, 256, 64, 8, 4)
+
+
+def descriptor(name: str, x: torch.Tensor, rows: int, cols: int) -> tuple[TensorDescriptor, bool]:
+    """A descriptor of the matrix `x` in tiles of (rows, cols), and whether it describes `x.t()`.
+
+    A descriptor wants the axis of stride 1 last, so a matrix whose first axis has stride 1, such as
+    `nn.Linear.weight.t()`, is described transposed. Raises Unsupported where no descriptor exists.
+    """
+    transposed = x.stride(1) != 1
+    seen, block = (x.t(), [cols, rows]) if transposed else (x, [rows, cols])
+    pitch = seen.stride(0) * x.element_size()
+    if seen.stride(1) != 1:
+        raise Unsupported(f"{name}: strides {x.stride()}; a tensor descriptor needs an axis of stride 1")
+    if pitch == 0 or pitch % 16:
+        raise Unsupported(f"{name}: {pitch} bytes from row to row; a tensor descriptor needs a positive multiple of 16")
+    if x.data_ptr() % 16:
+        raise Unsupported(f"{name}: starts {x.data_ptr() % 16} bytes off; a tensor descriptor needs 16-byte alignment")
+    return TensorDescriptor(seen, list(seen.shape), [seen.stride(0), 1], block), transposed

@@ -1,0 +1,173 @@
+"""Layer norm over the last axis: y = (x - mean) / sqrt(variance + eps) * weight + bias, with the biased variance.
+
+onerow: one program holds a row in registers, so x is read once; the variance is that of the centred row (S0-22, two-pass)
+persistent: as many programs as run at once loop over the rows, weight and bias loaded once, the next rows on their way (S0-19)
+looped: tiles of a row in three passes, mean, variance and write, so a row may have any length (S2-47 by passes)
+welford: mean and variance in one pass by merging the statistics of the tiles, 2 reads instead of 3 (S2-47, Chan's merge)
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from backends import Unsupported, shapes
+from backends.triton.rows import resident, warps
+
+
+@triton.jit(do_not_specialize_on_alignment=["x_col", "w_col", "b_col"])
+def _onerow_kernel(x_ptr, w_ptr, b_ptr, y_ptr, x_row, x_col, w_col, b_col, cols, eps, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    x_ptr += row * x_row
+    y_ptr += row * cols
+
+    col = tl.arange(0, BLOCK)
+    inside = col < cols
+    x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=inside, other=0.0).to(tl.float32)
+    mean = tl.sum(x, axis=0) / cols
+    centred = tl.where(inside, x - mean, 0.0)
+    rstd = tl.rsqrt(tl.sum(centred * centred, axis=0) / cols + eps)
+
+    y = centred * rstd * tl.load(w_ptr + col.to(tl.int64) * w_col, mask=inside, other=0.0).to(tl.float32)
+    if b_ptr is not None:
+        y += tl.load(b_ptr + col.to(tl.int64) * b_col, mask=inside, other=0.0).to(tl.float32)
+    tl.store(y_ptr + col, y, mask=inside)
+
+
+def onerow(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
+    """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols).
+
+    Declines more than 32768 columns: the registers of one program. Source: S0-22.
+    """
+    rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
+    if cols > 32768:
+        raise Unsupported(f"{cols} columns; one program holds 32768")
+    return _launch(_onerow_kernel, x, weight, bias, eps, triton.next_power_of_2(cols))
+
+
+@triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["x_col", "w_col", "b_col"])
+def _persistent_kernel(
+    x_ptr, w_ptr, b_ptr, y_ptr, x_row, x_col, w_col, b_col, rows, cols, eps, BLOCK: tl.constexpr, STAGES: tl.constexpr
+):
+    col = tl.arange(0, BLOCK)
+    inside = col < cols
+    w = tl.load(w_ptr + col.to(tl.int64) * w_col, mask=inside, other=0.0)
+    if b_ptr is not None:
+        b = tl.load(b_ptr + col.to(tl.int64) * b_col, mask=inside, other=0.0)
+    for row in tl.range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0), num_stages=STAGES):
+        x = tl.load(x_ptr + row * x_row + col.to(tl.int64) * x_col, mask=inside, other=0.0).to(tl.float32)
+        mean = tl.sum(x, axis=0) / cols
+        centred = tl.where(inside, x - mean, 0.0)
+        rstd = tl.rsqrt(tl.sum(centred * centred, axis=0) / cols + eps)
+
+        y = centred * rstd * w.to(tl.float32)
+        if b_ptr is not None:
+            y += b.to(tl.float32)
+        tl.store(y_ptr + row * cols + col, y, mask=inside)
+
+
+def persistent(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
+    """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols).
+
+    Declines more than 16384 columns: the registers of one program. Source: S0-19, S0-22.
+    """
+    rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
+    if cols > 16384:
+        raise Unsupported(f"{cols} columns; one program holds 16384 and their weight and bias")
+    y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
+    if y.numel():
+        strides = (*x.stride(), *weight.stride(), bias.stride(0) if bias is not None else 0)
+        block = triton.next_power_of_2(cols)
+        programs = min(rows, resident(x, 32 // warps(block)))
+        stages = 2 if block * x.element_size() > 32768 else 4
+        _persistent_kernel[(programs,)](
+            x, weight, bias, y, *strides, rows, cols, eps, BLOCK=block, STAGES=stages, num_warps=warps(block)
+        )
+    return y
+
+
+@triton.jit(do_not_specialize_on_alignment=["x_col", "w_col", "b_col"])
+def _looped_kernel(x_ptr, w_ptr, b_ptr, y_ptr, x_row, x_col, w_col, b_col, cols, eps, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    x_ptr += row * x_row
+    y_ptr += row * cols
+
+    mean = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, cols, BLOCK):
+        col = start + tl.arange(0, BLOCK)
+        mean += tl.load(x_ptr + col.to(tl.int64) * x_col, mask=col < cols, other=0.0).to(tl.float32)
+    mean = tl.sum(mean, axis=0) / cols
+
+    square = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, cols, BLOCK):
+        col = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=col < cols, other=0.0).to(tl.float32)
+        centred = tl.where(col < cols, x - mean, 0.0)
+        square += centred * centred
+    rstd = tl.rsqrt(tl.sum(square, axis=0) / cols + eps)
+
+    for start in range(0, cols, BLOCK):
+        col = start + tl.arange(0, BLOCK)
+        inside = col < cols
+        x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=inside, other=0.0).to(tl.float32)
+        y = (x - mean) * rstd * tl.load(w_ptr + col.to(tl.int64) * w_col, mask=inside, other=0.0).to(tl.float32)
+        if b_ptr is not None:
+            y += tl.load(b_ptr + col.to(tl.int64) * b_col, mask=inside, other=0.0).to(tl.float32)
+        tl.store(y_ptr + col, y, mask=inside)
+
+
+def looped(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
+    """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols), any number of columns; x is read three times.
+
+    Source: S2-47.
+    """
+    rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
+    return _launch(_looped_kernel, x, weight, bias, eps, min(triton.next_power_of_2(cols), 4096))
+
+
+@triton.jit(do_not_specialize_on_alignment=["x_col", "w_col", "b_col"])
+def _welford_kernel(x_ptr, w_ptr, b_ptr, y_ptr, x_row, x_col, w_col, b_col, cols, eps, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    x_ptr += row * x_row
+    y_ptr += row * cols
+
+    mean = tl.full((), 0.0, tl.float32)
+    square = tl.full((), 0.0, tl.float32)
+    for start in range(0, cols, BLOCK):
+        col = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=col < cols, other=0.0).to(tl.float32)
+        count = tl.minimum(cols - start, BLOCK)
+        tile_mean = tl.sum(x, axis=0) / count
+        centred = tl.where(col < cols, x - tile_mean, 0.0)
+        # The first `start` columns have (mean, square); this tile's `count` columns join them.
+        delta = tile_mean - mean
+        share = count / (start + count)
+        mean += delta * share
+        square += tl.sum(centred * centred, axis=0) + delta * delta * share * start
+    rstd = tl.rsqrt(square / cols + eps)
+
+    for start in range(0, cols, BLOCK):
+        col = start + tl.arange(0, BLOCK)
+        inside = col < cols
+        x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=inside, other=0.0).to(tl.float32)
+        y = (x - mean) * rstd * tl.load(w_ptr + col.to(tl.int64) * w_col, mask=inside, other=0.0).to(tl.float32)
+        if b_ptr is not None:
+            y += tl.load(b_ptr + col.to(tl.int64) * b_col, mask=inside, other=0.0).to(tl.float32)
+        tl.store(y_ptr + col, y, mask=inside)
+
+
+def welford(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
+    """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols), any number of columns; x is read twice.
+
+    Source: S2-47.
+    """
+    rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
+    return _launch(_welford_kernel, x, weight, bias, eps, min(triton.next_power_of_2(cols), 4096))
+
+
+def _launch(kernel, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float, block: int) -> torch.Tensor:
+    rows, cols = x.shape
+    y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
+    if y.numel():
+        strides = (*x.stride(), *weight.stride(), bias.stride(0) if bias is not None else 0)
+        kernel[(rows,)](x, weight, bias, y, *strides, cols, eps, BLOCK=block, num_warps=warps(block))
+    return y

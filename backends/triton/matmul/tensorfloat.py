@@ -1,0 +1,50 @@
+"""tf32, tf32x3: float32 operands on the tensor cores. 16-bit operands run there anyway and lose nothing."""
+
+import torch
+import triton
+
+from backends import shapes
+from backends.triton.gemm import default_tile, options
+from backends.triton.matmul.tiled import _grouped_kernel
+from backends.triton.tuning import pinned
+
+
+def tf32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """(M, K) by (K, N) gives (M, N); any sizes and strides. float32 operands keep 10 bits of mantissa. Source: L-08."""
+    M, K, N = shapes("M K, K N", a=a, b=b)
+    c = a.new_empty(M, N)
+    if M == 0 or N == 0:
+        return c
+    config = pinned("matmul.tf32", a.dtype, (M, N, K), _default_tf32(a.dtype, M, N, 128))
+    grid = (triton.cdiv(M, config["BLOCK_M"]) * triton.cdiv(N, config["BLOCK_N"]),)
+    _grouped_kernel[grid](a, b, c, M, N, K, *a.stride(), *b.stride(), PRECISION="tf32", **config)
+    return c
+
+
+def tf32x3(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """(M, K) by (K, N) gives (M, N); any sizes and strides. float32 operands keep 21 bits of mantissa. Source: L-08."""
+    M, K, N = shapes("M K, K N", a=a, b=b)
+    c = a.new_empty(M, N)
+    if M == 0 or N == 0:
+        return c
+    config = pinned("matmul.tf32x3", a.dtype, (M, N, K), _default_tf32(a.dtype, M, N, 64))  # 64: sm_80 spills at 128
+    grid = (triton.cdiv(M, config["BLOCK_M"]) * triton.cdiv(N, config["BLOCK_N"]),)
+    _grouped_kernel[grid](a, b, c, M, N, K, *a.stride(), *b.stride(), PRECISION="tf32x3", **config)
+    return c
+
+
+def _default_tf32(dtype: torch.dtype, M: int, N: int, block_n: int) -> dict[str, int]:
+    if dtype is torch.float32:
+        return options(128 if M > 64 else 64, block_n, 32, 8, 3)
+    return default_tile(dtype, M, N)
+
+
+tf32.compute = "tf32"
+tf32x3.compute = "tf32x3"
+tf32.space = tf32x3.space = [
+    options(*each)
+    for each in [
+        (64, 64, 32, 4, 3), (64, 128, 32, 4, 3), (128, 64, 32, 4, 3), (128, 128, 32, 4, 3), (128, 128, 32, 8, 3),
+        (128, 128, 32, 8, 4), (128, 128, 64, 8, 2), (128, 256, 32, 8, 3),
+    ]
+]  # fmt: skip

@@ -1,0 +1,95 @@
+"""tma: epilogue, with tiles moved by the copy engine and programs that stay for several tiles."""
+
+from collections.abc import Callable
+
+import torch
+import triton
+import triton.language as tl
+
+from backends import Unsupported, shapes
+from backends.triton.activations import _activate, _check
+from backends.triton.gemm import default_tma_tile, descriptor, options, resident
+from backends.triton.tuning import pinned
+
+
+@triton.jit
+def _finish(acc, bias_ptr, c_desc, m, n, N, stride_bias, ACTIVATION: tl.constexpr, COLS: tl.constexpr):
+    if bias_ptr is not None:
+        col = (n + tl.arange(0, COLS)).to(tl.int64)
+        acc += tl.load(bias_ptr + col * stride_bias, mask=col < N, other=0.0).to(tl.float32)[None, :]
+    if ACTIVATION is not None:
+        acc = _activate(acc, ACTIVATION)
+    c_desc.store([m, n], acc.to(c_desc.dtype))
+
+
+@triton.jit
+def _tma_linear_kernel(
+    a_desc, b_desc, bias_ptr, c_desc, M, N, K, stride_bias,
+    A_TRANSPOSED: tl.constexpr, B_TRANSPOSED: tl.constexpr, ACTIVATION: tl.constexpr, PRECISION: tl.constexpr,
+    GROUP_M: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
+    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):
+        first = tile // (GROUP_M * tiles_n) * GROUP_M
+        height = min(tiles_m - first, GROUP_M)
+        within = tile % (GROUP_M * tiles_n)
+        m = (first + within % height) * BLOCK_M
+        n = within // height * BLOCK_N
+        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        for k in range(0, K, BLOCK_K):
+            a = a_desc.load([k, m]).T if A_TRANSPOSED else a_desc.load([m, k])
+            b = b_desc.load([n, k]).T if B_TRANSPOSED else b_desc.load([k, n])
+            acc = tl.dot(a, b, acc, input_precision=PRECISION)
+        # finished by halves: activating the whole tile at once spills, and half of it takes half the shared memory
+        left, right = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1)))
+        _finish(left, bias_ptr, c_desc, m, n, N, stride_bias, ACTIVATION, BLOCK_N // 2)
+        _finish(right, bias_ptr, c_desc, m, n + BLOCK_N // 2, N, stride_bias, ACTIVATION, BLOCK_N // 2)
+
+
+def _linear(a, b, bias, c, activation: str | None, names: tuple[str, str, str]) -> Callable[[], None]:
+    """The launch of c = act(a·b + bias), checked and ready: both products are checked before the first one runs."""
+    (M, K), N = a.shape, b.shape[1]
+    config = pinned("mlp.tma", a.dtype, (M, N, K), default_tma_tile(a.dtype, M, N))
+    block_m, block_n, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
+    a_desc, a_transposed = descriptor(names[0], a, block_m, block_k)
+    b_desc, b_transposed = descriptor(names[1], b, block_k, block_n)
+    c_desc, _ = descriptor(names[2], c, block_m, block_n // 2)
+    grid = (min(resident(a.device, config["num_warps"]), triton.cdiv(M, block_m) * triton.cdiv(N, block_n)),)
+    return lambda: _tma_linear_kernel[grid](
+        a_desc, b_desc, bias, c_desc, M, N, K, 0 if bias is None else bias.stride(0),
+        A_TRANSPOSED=a_transposed, B_TRANSPOSED=b_transposed, ACTIVATION=activation, PRECISION="ieee", **config,
+    )  # fmt: skip
+
+
+def tma(
+    x: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor | None, w2: torch.Tensor, b2: torch.Tensor | None,
+    *, activation: str = "gelu",
+) -> torch.Tensor:  # fmt: skip
+    """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None; y (M, N).
+
+    Declines what a descriptor cannot describe (no axis of stride 1, rows not a multiple of 16 bytes apart, a start
+    that is not 16-byte aligned) and D or H of 0. Source: S2-70.
+    """
+    M, D, H, N = shapes("M D, D H, H?, H N, N?", x=x, w1=w1, b1=b1, w2=w2, b2=b2)
+    _check(activation)
+    y = x.new_empty(M, N)
+    if y.numel() == 0:
+        return y
+    if D == 0 or H == 0:
+        raise Unsupported(f"D = {D}, H = {H}; a tensor descriptor describes no empty matrix")
+    hidden = x.new_empty(M, H)
+    first = _linear(x, w1, b1, hidden, activation, ("x", "w1", "the hidden tensor"))
+    second = _linear(hidden, w2, b2, y, None, ("the hidden tensor", "w2", "the result"))
+    first()
+    second()
+    return y
+
+
+tma.needs = "sm_90"
+tma.space = [
+    options(*each)
+    for each in [
+        (64, 64, 128, 4, 4), (64, 128, 128, 4, 3), (128, 128, 64, 4, 3), (128, 128, 64, 8, 4), (128, 256, 64, 8, 3),
+        (128, 256, 64, 8, 4), (128, 256, 64, 8, 4, 16), (256, 128, 64, 8, 4), (128, 64, 16, 8, 3), (64, 64, 16, 4, 4),
+    ]
+]  # fmt: skip

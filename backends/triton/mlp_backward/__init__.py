@@ -1,0 +1,17 @@
+"""Gradients of y = h·w2 + b2, h = act(z), z = x·w1 + b1: dz = (dy·w2ᵀ)·act'(z), dx = dz·w1ᵀ, dw1 = xᵀ·dz, dw2 = hᵀ·dy.
+
+db1 and db2 are the column sums of dz and dy.
+
+
+unfused: five products, each elementwise step and each column sum a launch of its own (S2-93, S4-32)
+epilogue: act and act' act on accumulators, and the weight gradients' programs sum the columns too: 5 launches (S2-93)
+fused: z and dy·w2ᵀ meet in one program, so z is never stored, and one launch does all the rest: 2 launches (S2-93)
+"""
+
+# isort: off
+from backends.triton.mlp_backward.unfused import unfused
+from backends.triton.mlp_backward.epilogue import epilogue
+from backends.triton.mlp_backward.fused import fused
+# isort: on
+
+__all__ = ["unfused", "epilogue", "fused"]  # noqa: RUF022 - ladder order

@@ -1,0 +1,107 @@
+"""RMS norm over the last axis: y = x / sqrt(mean x^2 + eps) * weight.
+
+onerow: one program holds a row in registers, so x is read once (S2-80)
+persistent: as many programs as run at once loop over the rows, weight loaded once, the next rows on their way (S0-19)
+looped: tiles of a row in two passes, mean square and write, so a row may have any length (S2-80 by passes)
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from backends import Unsupported, shapes
+from backends.triton.rows import resident, warps
+
+
+@triton.jit(do_not_specialize_on_alignment=["x_col", "w_col"])
+def _onerow_kernel(x_ptr, w_ptr, y_ptr, x_row, x_col, w_col, cols, eps, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    x_ptr += row * x_row
+    y_ptr += row * cols
+
+    col = tl.arange(0, BLOCK)
+    inside = col < cols
+    x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=inside, other=0.0).to(tl.float32)
+    rstd = tl.rsqrt(tl.sum(x * x, axis=0) / cols + eps)
+
+    w = tl.load(w_ptr + col.to(tl.int64) * w_col, mask=inside, other=0.0).to(tl.float32)
+    tl.store(y_ptr + col, x * rstd * w, mask=inside)
+
+
+def onerow(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
+    """x (rows, cols), weight (cols,) -> y (rows, cols); x·rstd stays float32 until it is multiplied by weight (S2-88).
+
+    Declines more than 32768 columns: the registers of one program. Source: S2-80.
+    """
+    rows, cols = shapes("rows cols, cols", x=x, weight=weight)
+    if cols > 32768:
+        raise Unsupported(f"{cols} columns; one program holds 32768")
+    return _launch(_onerow_kernel, x, weight, eps, triton.next_power_of_2(cols))
+
+
+@triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["x_col", "w_col"])
+def _persistent_kernel(
+    x_ptr, w_ptr, y_ptr, x_row, x_col, w_col, rows, cols, eps, BLOCK: tl.constexpr, STAGES: tl.constexpr
+):
+    col = tl.arange(0, BLOCK)
+    inside = col < cols
+    w = tl.load(w_ptr + col.to(tl.int64) * w_col, mask=inside, other=0.0)
+    for row in tl.range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0), num_stages=STAGES):
+        x = tl.load(x_ptr + row * x_row + col.to(tl.int64) * x_col, mask=inside, other=0.0).to(tl.float32)
+        rstd = tl.rsqrt(tl.sum(x * x, axis=0) / cols + eps)
+
+        tl.store(y_ptr + row * cols + col, x * rstd * w.to(tl.float32), mask=inside)
+
+
+def persistent(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
+    """x (rows, cols), weight (cols,) -> y (rows, cols).
+
+    Declines more than 16384 columns: the registers of one program. Source: S0-19, S2-80.
+    """
+    rows, cols = shapes("rows cols, cols", x=x, weight=weight)
+    if cols > 16384:
+        raise Unsupported(f"{cols} columns; one program holds 16384 and their weight")
+    y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
+    if y.numel():
+        block = triton.next_power_of_2(cols)
+        programs = min(rows, resident(x, 32 // warps(block)))
+        stages = 2 if block * x.element_size() > 32768 else 4
+        _persistent_kernel[(programs,)](
+            x, weight, y, *x.stride(), *weight.stride(), rows, cols, eps, BLOCK=block, STAGES=stages, num_warps=warps(block)
+        )
+    return y
+
+
+@triton.jit(do_not_specialize_on_alignment=["x_col", "w_col"])
+def _looped_kernel(x_ptr, w_ptr, y_ptr, x_row, x_col, w_col, cols, eps, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    x_ptr += row * x_row
+    y_ptr += row * cols
+
+    square = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, cols, BLOCK):
+        col = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=col < cols, other=0.0).to(tl.float32)
+        square += x * x
+    rstd = tl.rsqrt(tl.sum(square, axis=0) / cols + eps)
+
+    for start in range(0, cols, BLOCK):
+        col = start + tl.arange(0, BLOCK)
+        inside = col < cols
+        x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=inside, other=0.0).to(tl.float32)
+        w = tl.load(w_ptr + col.to(tl.int64) * w_col, mask=inside, other=0.0).to(tl.float32)
+        tl.store(y_ptr + col, x * rstd * w, mask=inside)
+
+
+def looped(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
+    """x (rows, cols), weight (cols,) -> y (rows, cols), any number of columns; x is read twice. Source: S2-80."""
+    rows, cols = shapes("rows cols, cols", x=x, weight=weight)
+    return _launch(_looped_kernel, x, weight, eps, min(triton.next_power_of_2(cols), 4096))
+
+
+def _launch(kernel, x: torch.Tensor, weight: torch.Tensor, eps: float, block: int) -> torch.Tensor:
+    rows, cols = x.shape
+    y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
+    if y.numel():
+        kernel[(rows,)](x, weight, y, *x.stride(), *weight.stride(), cols, eps, BLOCK=block, num_warps=warps(block))
+    return y

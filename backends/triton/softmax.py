@@ -1,0 +1,134 @@
+"""Softmax over the last axis: y = exp(x - max x) / sum exp(x - max x).
+
+onerow: one program holds a row in registers, so x is read once and y written once (S3-16.0)
+persistent: as many programs as run at once loop over the rows, the next rows on their way while this one is computed (S0-19)
+looped: tiles of a row in three passes, max, sum and write, so a row may have any length (S3-16.1)
+online: max and sum in one pass by rescaling the sum whenever the max grows, 2 reads instead of 3 (S3-16.2)
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from backends import Unsupported, shapes
+from backends.triton.rows import resident, warps
+
+
+@triton.jit(do_not_specialize_on_alignment=["x_col"])
+def _onerow_kernel(x_ptr, y_ptr, x_row, x_col, cols, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    x_ptr += row * x_row
+    y_ptr += row * cols
+
+    col = tl.arange(0, BLOCK)
+    inside = col < cols
+    x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=inside, other=float("-inf")).to(tl.float32)
+    # tl.max skips NaN and exp does not: a NaN, a +inf (inf - inf) and a row of -inf all reach the sum as NaN.
+    p = tl.exp(x - tl.max(x, axis=0))
+    tl.store(y_ptr + col, p / tl.sum(p, axis=0), mask=inside)
+
+
+def onerow(x: torch.Tensor) -> torch.Tensor:
+    """x (rows, cols) -> y (rows, cols). Declines more than 32768 columns: the registers of one program. Source: S3-16.0."""
+    rows, cols = shapes("rows cols", x=x)
+    if cols > 32768:
+        raise Unsupported(f"{cols} columns; one program holds 32768")
+    y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
+    if y.numel():
+        block = triton.next_power_of_2(cols)
+        _onerow_kernel[(rows,)](x, y, *x.stride(), cols, BLOCK=block, num_warps=warps(block))
+    return y
+
+
+@triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["x_col"])
+def _persistent_kernel(x_ptr, y_ptr, x_row, x_col, rows, cols, BLOCK: tl.constexpr, STAGES: tl.constexpr):
+    col = tl.arange(0, BLOCK)
+    inside = col < cols
+    for row in tl.range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0), num_stages=STAGES):
+        x = tl.load(x_ptr + row * x_row + col.to(tl.int64) * x_col, mask=inside, other=float("-inf")).to(tl.float32)
+        p = tl.exp(x - tl.max(x, axis=0))
+        tl.store(y_ptr + row * cols + col, p / tl.sum(p, axis=0), mask=inside)
+
+
+def persistent(x: torch.Tensor) -> torch.Tensor:
+    """x (rows, cols) -> y (rows, cols). Declines more than 32768 columns: the registers of one program. Source: S0-19."""
+    rows, cols = shapes("rows cols", x=x)
+    if cols > 32768:
+        raise Unsupported(f"{cols} columns; one program holds 32768")
+    y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
+    if y.numel():
+        block = triton.next_power_of_2(cols)
+        programs = min(rows, resident(x, 32 // warps(block)))
+        stages = 2 if block * x.element_size() > 32768 else 4
+        _persistent_kernel[(programs,)](x, y, *x.stride(), rows, cols, BLOCK=block, STAGES=stages, num_warps=warps(block))
+    return y
+
+
+@triton.jit(do_not_specialize_on_alignment=["x_col"])
+def _looped_kernel(x_ptr, y_ptr, x_row, x_col, cols, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    x_ptr += row * x_row
+    y_ptr += row * cols
+
+    m = tl.full((BLOCK,), float("-inf"), tl.float32)
+    for start in range(0, cols, BLOCK):
+        col = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=col < cols, other=float("-inf")).to(tl.float32)
+        m = tl.maximum(m, x)
+    m = tl.max(m, axis=0)
+
+    l = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, cols, BLOCK):
+        col = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=col < cols, other=float("-inf")).to(tl.float32)
+        l += tl.exp(x - m)
+    l = tl.sum(l, axis=0)
+
+    for start in range(0, cols, BLOCK):
+        col = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=col < cols, other=float("-inf")).to(tl.float32)
+        tl.store(y_ptr + col, tl.exp(x - m) / l, mask=col < cols)
+
+
+def looped(x: torch.Tensor) -> torch.Tensor:
+    """x (rows, cols) -> y (rows, cols), any number of columns; x is read three times. Source: S3-16.1."""
+    rows, cols = shapes("rows cols", x=x)
+    y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
+    if y.numel():
+        block = min(triton.next_power_of_2(cols), 4096)
+        _looped_kernel[(rows,)](x, y, *x.stride(), cols, BLOCK=block, num_warps=warps(block))
+    return y
+
+
+@triton.jit(do_not_specialize_on_alignment=["x_col"])
+def _online_kernel(x_ptr, y_ptr, x_row, x_col, cols, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    x_ptr += row * x_row
+    y_ptr += row * cols
+
+    m = tl.full((), float("-inf"), tl.float32)
+    l = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, cols, BLOCK):
+        col = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=col < cols, other=float("-inf")).to(tl.float32)
+        m_new = tl.maximum(m, tl.max(x, axis=0))
+        # While every score so far is -inf, x - m would be NaN and stay in l although later tiles are finite (E-19).
+        shift = tl.where(m_new == float("-inf"), 0.0, m_new)
+        l = l * tl.exp(m - shift) + tl.exp(x - shift)
+        m = m_new
+    l = tl.sum(l, axis=0)
+
+    for start in range(0, cols, BLOCK):
+        col = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=col < cols, other=float("-inf")).to(tl.float32)
+        tl.store(y_ptr + col, tl.exp(x - m) / l, mask=col < cols)
+
+
+def online(x: torch.Tensor) -> torch.Tensor:
+    """x (rows, cols) -> y (rows, cols), any number of columns; x is read twice. Source: S3-16.2, S0-13, E-19."""
+    rows, cols = shapes("rows cols", x=x)
+    y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
+    if y.numel():
+        block = min(triton.next_power_of_2(cols), 4096)
+        _online_kernel[(rows,)](x, y, *x.stride(), cols, BLOCK=block, num_warps=warps(block))
+    return y

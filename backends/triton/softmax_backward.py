@@ -1,0 +1,73 @@
+"""Gradient of softmax from its result: dx = y * (dy - sum(y * dy)).
+
+onerow: one program holds a row of y and of dy in registers, so each is read once (S2-22)
+looped: tiles of a row in two passes, the sum and the write, so a row may have any length (S2-22, the loop of S3-16.1)
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from backends import Unsupported, shapes
+from backends.triton.rows import warps
+
+
+@triton.jit(do_not_specialize_on_alignment=["y_col", "dy_col"])
+def _onerow_kernel(y_ptr, dy_ptr, dx_ptr, y_row, y_col, dy_row, dy_col, cols, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    y_ptr += row * y_row
+    dy_ptr += row * dy_row
+    dx_ptr += row * cols
+
+    col = tl.arange(0, BLOCK)
+    inside = col < cols
+    y = tl.load(y_ptr + col.to(tl.int64) * y_col, mask=inside, other=0.0).to(tl.float32)
+    dy = tl.load(dy_ptr + col.to(tl.int64) * dy_col, mask=inside, other=0.0).to(tl.float32)
+    delta = tl.sum(y * dy, axis=0)
+    tl.store(dx_ptr + col, y * (dy - delta), mask=inside)
+
+
+def onerow(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+    """y, dy (rows, cols) -> dx (rows, cols). Declines more than 16384 columns: the registers of one program. Source: S2-22."""
+    rows, cols = shapes("rows cols, rows cols", y=y, dy=dy)
+    if cols > 16384:
+        raise Unsupported(f"{cols} columns; one program holds 16384")
+    dx = torch.empty((rows, cols), dtype=y.dtype, device=y.device)
+    if dx.numel():
+        block = triton.next_power_of_2(cols)
+        _onerow_kernel[(rows,)](y, dy, dx, *y.stride(), *dy.stride(), cols, BLOCK=block, num_warps=warps(block))
+    return dx
+
+
+@triton.jit(do_not_specialize_on_alignment=["y_col", "dy_col"])
+def _looped_kernel(y_ptr, dy_ptr, dx_ptr, y_row, y_col, dy_row, dy_col, cols, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    y_ptr += row * y_row
+    dy_ptr += row * dy_row
+    dx_ptr += row * cols
+
+    delta = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, cols, BLOCK):
+        col = start + tl.arange(0, BLOCK)
+        inside = col < cols
+        y = tl.load(y_ptr + col.to(tl.int64) * y_col, mask=inside, other=0.0).to(tl.float32)
+        dy = tl.load(dy_ptr + col.to(tl.int64) * dy_col, mask=inside, other=0.0).to(tl.float32)
+        delta += y * dy
+    delta = tl.sum(delta, axis=0)
+
+    for start in range(0, cols, BLOCK):
+        col = start + tl.arange(0, BLOCK)
+        inside = col < cols
+        y = tl.load(y_ptr + col.to(tl.int64) * y_col, mask=inside, other=0.0).to(tl.float32)
+        dy = tl.load(dy_ptr + col.to(tl.int64) * dy_col, mask=inside, other=0.0).to(tl.float32)
+        tl.store(dx_ptr + col, y * (dy - delta), mask=inside)
+
+
+def looped(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+    """y, dy (rows, cols) -> dx (rows, cols), any number of columns; y and dy are read twice. Source: S2-22."""
+    rows, cols = shapes("rows cols, rows cols", y=y, dy=dy)
+    dx = torch.empty((rows, cols), dtype=y.dtype, device=y.device)
+    if dx.numel():
+        block = min(triton.next_power_of_2(cols), 4096)
+        _looped_kernel[(rows,)](y, dy, dx, *y.stride(), *dy.stride(), cols, BLOCK=block, num_warps=warps(block))
+    return dx

@@ -1,0 +1,2 @@
+def pinned(key, dtype, sizes, default):
+    return default

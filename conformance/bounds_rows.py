@@ -1,0 +1,257 @@
+"""What the contracts of the row-wise ops share: error terms of the norms, families, laws and invalid calls.
+
+A row is what one statistic is taken over: the last axis, or a group of channels with all their positions.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from conformance.budget import EPS32, C, finite
+from conformance.contract import Case, Draw, Invalid
+from conformance.values import cancelling, lift_square, lift_tail
+
+SHORT = ("contiguous", "sliced", "none")  # layouts that an empty operand is tried in
+STATISTIC = ("contiguous", "none", "step", "offset")  # a broadcast would contradict the rows it is the statistic of
+OPTIONAL = ("contiguous", "none", "step", "offset", "broadcast_last")  # a vector that may be None
+_SHARED = [(3, 33), (1, 1), (0, 5), (5, 0), (17, 64), (7, 127), (4, 257), (5, 1025), (2, 4099)]
+SIZES = [{"rows": rows, "cols": cols} for rows, cols in [*_SHARED, (3, 1000), (1031, 7)]]
+BACKWARD_SIZES = [{"rows": rows, "cols": cols} for rows, cols in [*_SHARED, (130, 33), (4099, 5)]]
+SPECIAL_AT = ((3, 33), (17, 64), (5, 1025))  # the sizes at which rows of NaN, infinities or no variance are tried
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Normalised rows and the condition of computing them in float32, (rows, cols) each; rstd and kappa (rows, 1)."""
+
+    normalised: torch.Tensor
+    error: torch.Tensor
+    rstd: torch.Tensor
+    kappa: torch.Tensor  # rms(x)·rstd: what subtracting the mean loses
+
+
+def layer_statistics(x: torch.Tensor, eps: float) -> Statistics:
+    """x̂ = (x − mean)·rstd over the last axis, and rstd·(|x| + mean|x|) + |x̂|·(1 + κ)."""
+    centred = x - x.mean(-1, keepdim=True)
+    rstd = (centred.square().mean(-1, keepdim=True) + eps).rsqrt()
+    normalised = centred * rstd
+    kappa = x.square().mean(-1, keepdim=True).sqrt() * rstd
+    error = rstd * (x.abs() + x.abs().mean(-1, keepdim=True)) + normalised.abs() * (1 + kappa)
+    return Statistics(normalised, error, rstd, kappa)
+
+
+def rms_statistics(x: torch.Tensor, eps: float) -> Statistics:
+    """x̂ = x·rstd over the last axis. Nothing cancels: the condition is |x̂|."""
+    rstd = (x.square().mean(-1, keepdim=True) + eps).rsqrt()
+    normalised = x * rstd
+    return Statistics(normalised, normalised.abs(), rstd, torch.ones_like(rstd))
+
+
+def stored(
+    value: torch.Tensor, condition: torch.Tensor, terms: float, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`value` rounded to `dtype`, and how far off a kernel's can be that computes it in float32 before rounding it.
+
+    Only values near a tie can be off, by a whole step: float32 noise sends them to the neighbour. A quarter of that is
+    room for what comes after.
+    """
+    noise = C * EPS32 * (terms + 8) ** 0.5 * condition
+    low, middle, high = (v.to(dtype).to(torch.float64) for v in (value - noise, value, value + noise))
+    return middle, 1.25 * torch.maximum(high - middle, middle - low)
+
+
+def signal(draw: Draw, operand: str, scale: float = 1.0) -> torch.Tensor:
+    """A weight or bias: random, and large in the last place."""
+    vector = draw.normal(draw.shape(operand), scale)
+    if vector.numel():
+        vector[-1] += 3.0 * scale
+    return vector
+
+
+def lifted(draw: Draw, shape: Sequence[int]) -> torch.Tensor:
+    return lift_square(draw.normal(shape))
+
+
+def opposite(draw: Draw, x: torch.Tensor) -> torch.Tensor:
+    """A residual of about -x: what is left of the sum is small, and exact."""
+    return -x * (1 + 2**-6 * draw.uniform(x.shape))
+
+
+def offset_gradient(draw: Draw, shape: Sequence[int]) -> torch.Tensor:
+    """dy = 30 + noise: the means over the row that dx subtracts are large, and so are the sums over rows."""
+    return draw.normal(shape, 1.0, 30.0)
+
+
+def cancelling_rows(draw: Draw) -> dict[str, torch.Tensor | None]:
+    """Rows half of all rows apart have equal x and opposite dy: a lost tile of dweight, a short accumulator."""
+    x, dy = draw.normal(draw.shape("x")), cancelling(draw, draw.shape("dy"), axis=0)
+    half = x.shape[0] // 2
+    x[x.shape[0] - half :] = x[:half]
+    return {"x": x, "weight": signal(draw, "weight"), "dy": dy}
+
+
+def constant_rows(draw: Draw, shape: Sequence[int]) -> torch.Tensor:
+    """No variance at all: eps left out divides 0 by 0, a one-pass variance is below zero."""
+    return draw.normal((shape[0], *[1] * (len(shape) - 1)), 50.0).expand(tuple(shape)).clone()
+
+
+def partial_neg_inf(draw: Draw, shape: Sequence[int]) -> torch.Tensor:
+    """-inf in the leading third, in scattered places, and everywhere but the last column in the last row."""
+    x = lift_tail(draw.normal(shape))
+    x[:, : shape[1] // 3] = -math.inf
+    x[draw.uniform(shape) < 0.1] = -math.inf
+    x[-1:, :-1] = -math.inf
+    x[:, -1] = finite(x[:, -1])
+    return x
+
+
+def one_nan(draw: Draw, shape: Sequence[int]) -> torch.Tensor:
+    """One NaN in the last row: a statistic that swallows it, or that lets it into other rows."""
+    x = draw.normal(shape)
+    if x.numel():
+        x[-1].view(-1)[int(draw.integers((1,), 0, x[-1].numel()))] = math.nan
+    return x
+
+
+def informative(case: Case, special: Sequence[str] = (), at: Sequence[tuple] = SPECIAL_AT) -> bool:
+    """Rule out what repeats other cases: values of empty operands, and `special` families at sizes not in `at`."""
+    if 0 in _flat(case.size.values()):
+        return case.values == "normal" and all(layout in SHORT for _, layout in case.layouts)
+    return case.values not in special or tuple(case.size.values()) in at
+
+
+def _flat(sizes) -> list[int]:
+    return [n for size in sizes for n in (size if isinstance(size, tuple) else (size,))]
+
+
+def rows_apart(*operands: str, outputs: Sequence[int] = (0,)) -> Callable[..., str | None]:
+    """Law: the last row of `outputs` keeps its bits when every other row of `operands` changes."""
+
+    def check(call, arguments, results, case):
+        changed = dict(arguments)
+        for name in operands:
+            changed[name] = arguments[name].clone()
+            changed[name][:-1] *= -2
+        again = call(**changed)
+        for index in outputs:
+            if not torch.equal(again[index][-1], results[index][-1]):
+                return f"the last row of output {index} changed when only other rows of {', '.join(operands)} did"
+        return None
+
+    return check
+
+
+def zero_weight_leaves_bias(call, arguments, results, case):
+    """Law: with weight 0 the first output is the bias, or 0 where there is none, exactly."""
+    got = call(**{**arguments, "weight": torch.zeros_like(arguments["weight"])})[0]
+    bias = arguments.get("bias")
+    if bias is None:
+        return None if not got.any() else f"weight 0 gives {got.abs().max().item():.3g}; 0 is exact"
+    wanted = bias.reshape(-1, *[1] * (got.ndim - 2))
+    return None if bool((got == wanted).all()) else "weight 0 does not give the bias exactly"
+
+
+def unit_weight_normalises(*operands: str, centred: bool) -> Callable[..., str | None]:
+    """Law: with weight 1 and no bias a row has mean square s/(s + eps), s that of its input, and mean 0 if `centred`.
+
+    The input is the sum of `operands`.
+    """
+
+    def check(call, arguments, results, case):
+        plain = {**arguments, "weight": torch.ones_like(arguments["weight"])}
+        if "bias" in arguments:
+            plain["bias"] = None
+        groups = arguments.get("groups", 1)
+        x = sum(arguments[name].double() for name in operands)
+        x, y = (t.double().reshape(t.shape[0], groups, -1) for t in (x, call(**plain)[0]))
+        centre = x.mean(-1, keepdim=True) if centred else torch.zeros_like(x)
+        square = (x - centre).square().mean(-1)
+        limit = 4 * torch.finfo(case.torch_dtype).eps
+        mean = y.mean(-1).abs().max().item()
+        if centred and not mean <= limit:
+            return f"with weight 1 and no bias a row has mean {mean:.3g}, not 0"
+        off = (y.square().mean(-1) - square / (square + arguments["eps"])).abs().max().item()
+        return None if off <= limit else f"with weight 1 and no bias the mean square of a row is off by {off:.3g}"
+
+    return check
+
+
+def gradient_is_orthogonal(centred: bool) -> Callable[..., str | None]:
+    """Law: sum dx·x̂ = eps·rstd³·sum g·x̂ in every row (y does not change with the scale of x but for eps), and, if
+    `centred`, sum dx = 0 (nor with its mean)."""
+
+    def check(call, arguments, results, case):
+        x, dx = arguments["x"].double(), results[0].double()
+        s = (layer_statistics if centred else rms_statistics)(x, arguments["eps"])
+        g = arguments["weight"].double() * arguments["dy"].double()
+        left = arguments["eps"] * s.rstd[:, 0] ** 3 * (g * s.normalised).sum(-1)
+        size = 4 * torch.finfo(case.torch_dtype).eps * (dx.abs() + s.rstd * g.abs())
+        off = ((dx * s.normalised).sum(-1) - left).abs() / (size * (1 + s.normalised.abs())).sum(-1)
+        if not bool((off <= 1).all()):
+            return f"sum dx·x̂ of a row is {off.max().item():.3g} times the rounding away from eps·rstd³·sum g·x̂"
+        mean = dx.sum(-1).abs() / size.sum(-1)
+        if centred and not bool((mean <= 1).all()):
+            return f"a row of dx sums to {mean.max().item():.3g} times what rounding explains, not to 0"
+        return None
+
+    return check
+
+
+def sum_is_rounded_once(call, arguments, results, case):
+    """Law: h has the bits of x + residual in the dtype's own arithmetic."""
+    wanted = (arguments["x"].double() + arguments["residual"].double()).to(case.torch_dtype)
+    return None if torch.equal(results[1], wanted) else "h is not x + residual rounded once"
+
+
+def summands_commute(call, arguments, results, case):
+    """Law: x and residual can change places."""
+    swapped = call(**{**arguments, "x": arguments["residual"], "residual": arguments["x"]})
+    same = all(torch.equal(a, b) for a, b in zip(results, swapped, strict=True))
+    return None if same else "the answer changed when x and residual changed places"
+
+
+def scaled_gradient(call, arguments, results, case):
+    """Law: twice dy gives twice each gradient, to the rounding of subnormals."""
+    doubled = call(**{**arguments, "dy": 2 * arguments["dy"]})
+    for index, (once, twice) in enumerate(zip(results, doubled, strict=True)):
+        limit = torch.finfo(once.dtype).eps * 2 * once.abs().double().clamp_min(torch.finfo(once.dtype).tiny)
+        if bool(((twice.double() - 2 * once.double()).abs() > limit).any()):
+            return f"twice dy does not give twice output {index}"
+    return None
+
+
+def invalid_calls(
+    first: str, matrices: Sequence[str] = (), vectors: Sequence[str] = (), optional: Sequence[str] = ()
+) -> list[Invalid]:
+    """Calls with `first` or one operand that must agree with it spoilt. `vectors` has `optional` among them."""
+    calls = [
+        _spoilt(first, "is 1-D", lambda x: x.flatten(), ValueError),
+        _spoilt(first, "is float64", lambda x: x.double(), TypeError),
+        _spoilt(first, "is int32", lambda x: x.int(), TypeError),
+        _spoilt(first, "is no tensor", lambda x: x.tolist(), TypeError),
+    ]
+    for name in matrices:
+        calls += [
+            _spoilt(name, "has one row more", lambda t: torch.cat([t, t[:1]]), ValueError),
+            _spoilt(name, "has one column less", lambda t: t[:, 1:], ValueError),
+        ]
+    for name in vectors:
+        calls += [
+            _spoilt(name, "is one too long", lambda t: torch.cat([t, t[:1]]), ValueError),
+            _spoilt(name, "is 2-D", lambda t: t[None], ValueError),
+        ]
+    for name in (*matrices, *vectors):
+        calls += [
+            _spoilt(name, "has another dtype", lambda t: t.bfloat16(), TypeError),
+            _spoilt(name, "is on another device", lambda t: t.to("meta"), ValueError),
+        ]
+        if name not in optional:
+            calls.append(_spoilt(name, "is None", lambda t: None, TypeError))
+    return calls
+
+
+def _spoilt(name: str, how: str, change: Callable[[torch.Tensor], Any], error: type[Exception]) -> Invalid:
+    return Invalid(f"{name} {how}", lambda a: {**a, name: change(a[name])}, error, rf"\b{name}\b")

@@ -1,0 +1,205 @@
+"""What a contract says about an op, and the cases that follow from it.
+
+A contract file `conformance/contracts/<op>.py` holds one `contract = Contract(...)`. It says which operands there are, which
+sizes, layouts, value families and parameters span the input space, what the answer is and how far from it a correct
+kernel can be. Nothing here or elsewhere in `conformance` knows an op by name.
+"""
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from conformance import layouts
+from conformance.budget import Expected
+
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One tensor argument: its axes by the letters of the contract's sizes, and the layouts it is tried in.
+
+    `dtype` is None for the case's dtype. `derived` operands are computed from the others (`Contract.derive`).
+    A `...` axis stands for the sizes in `sizes["trailing"]`, a tuple. The layout "none" stands for the argument None.
+    """
+
+    axes: str
+    layouts: tuple[str, ...] = layouts.MATRIX
+    dtype: torch.dtype | None = None
+    derived: bool = False
+    positional: bool = True
+
+
+@dataclass(frozen=True)
+class Output:
+    axes: str
+    dtype: torch.dtype | None = None
+
+
+@dataclass(frozen=True)
+class Invalid:
+    """A call that must raise before anything is launched: how to spoil a valid call, and what the error must say."""
+
+    name: str
+    spoil: Callable[[dict[str, Any]], dict[str, Any]]  # keyword arguments of a valid call -> of the invalid one
+    error: type[Exception] | tuple[type[Exception], ...]
+    match: str  # regular expression searched in the message; names the argument
+
+
+@dataclass(frozen=True)
+class Law:
+    """A property that holds whatever the answer is. `check(call, arguments, outputs, case)` returns None or what broke.
+
+    `call(**arguments)` runs the kernel and returns a tuple of outputs; `arguments` are those of `case`, whose value
+    family is `values`.
+    """
+
+    name: str
+    check: Callable[..., str | None]
+    values: str = "normal"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One point of an op's input space."""
+
+    op: str
+    dtype: str
+    sizes: tuple[tuple[str, Any], ...]
+    values: str
+    layouts: tuple[tuple[str, str], ...]
+    params: tuple[tuple[str, Any], ...]
+    seed: int = 0
+
+    @property
+    def size(self) -> dict[str, Any]:
+        return dict(self.sizes)
+
+    @property
+    def layout(self) -> dict[str, str]:
+        return dict(self.layouts)
+
+    @property
+    def param(self) -> dict[str, Any]:
+        return dict(self.params)
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return DTYPES[self.dtype]
+
+    @cached_property
+    def id(self) -> str:
+        parts = [self.dtype, _size_text(self.sizes), self.values]
+        parts += [f"{name}:{layout}" for name, layout in self.layouts if layout != "contiguous"]
+        parts += [f"{name}={value}" for name, value in self.params]
+        return "-".join(parts)
+
+    def rng(self, what: str = "") -> torch.Generator:
+        return torch.Generator().manual_seed(zlib.crc32(f"{self.op} {self.id} {self.seed} {what}".encode()))
+
+    def __str__(self) -> str:
+        return self.id
+
+
+def _size_text(sizes: Sequence[tuple[str, Any]]) -> str:
+    parts = ["x".join(map(str, size)) or "scalar" if isinstance(size, tuple) else str(size) for _, size in sizes]
+    return "x".join(parts)
+
+
+class Draw:
+    """What a value family draws from: sizes, dtype, parameters and a seeded generator. All draws are float64."""
+
+    def __init__(self, case: Case, contract: "Contract"):
+        self.case, self.size, self.param = case, case.size, case.param
+        self.dtype, self._contract = case.torch_dtype, contract
+        self._generator = case.rng()
+
+    def shape(self, operand: str) -> tuple[int, ...]:
+        return self._contract.shape(self._contract.operands[operand].axes, self.size)
+
+    def normal(self, shape: Sequence[int], scale: float = 1.0, mean: float = 0.0) -> torch.Tensor:
+        return torch.randn(tuple(shape), generator=self._generator, dtype=torch.float64) * scale + mean
+
+    def uniform(self, shape: Sequence[int], low: float = 0.0, high: float = 1.0) -> torch.Tensor:
+        return torch.rand(tuple(shape), generator=self._generator, dtype=torch.float64) * (high - low) + low
+
+    def integers(self, shape: Sequence[int], low: int, high: int) -> torch.Tensor:
+        """Integers of [low, high)."""
+        return torch.randint(low, high, tuple(shape), generator=self._generator).to(torch.float64)
+
+
+@dataclass
+class Inputs:
+    """A case made concrete: placed operands, the keyword arguments of the call, and the same values in float64."""
+
+    case: Case
+    placed: dict[str, layouts.Placed | None]
+    exact: dict[str, torch.Tensor | None]  # the values the kernel gets, in float64 on the CPU
+    params: dict[str, Any]
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        tensors = {name: None if p is None else p.view for name, p in self.placed.items()}
+        return {**tensors, **self.params}
+
+
+@dataclass(eq=False)
+class Contract:
+    """The contract of one op. See docs/design.md for a walk through one."""
+
+    operands: Mapping[str, Operand]
+    outputs: Mapping[str, Output]
+    sizes: Sequence[Mapping[str, Any]]  # the first is the smallest that still shows every axis
+    values: Mapping[str, Callable[[Draw], dict[str, torch.Tensor | None]]]
+    expect: Callable[..., dict[str, Expected]]
+    flops: Callable[..., float]  # of (sizes, params): floating-point operations of the call
+    bytes: Callable[..., float]  # of (sizes, params, element size): least bytes moved through memory
+    params: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    derive: Callable[..., dict[str, torch.Tensor | None]] | None = None
+    valid: Callable[[Case], bool] = lambda case: True
+    exact: Mapping[str, Sequence[str]] = field(default_factory=dict)  # family -> outputs that must be bit-equal
+    invalid: Sequence[Invalid] = ()
+    laws: Sequence[Law] = ()
+    dtypes: Sequence[str] = tuple(DTYPES)
+    large: Sequence[Mapping[str, Any]] = ()  # sizes at which speed matters: what `tune` times
+    name: str = ""  # set by the registry from the file's name
+
+    def shape(self, axes: str, size: Mapping[str, Any]) -> tuple[int, ...]:
+        shape: list[int] = []
+        for axis in axes.split():
+            shape += size["trailing"] if axis == "..." else [size[axis]]
+        return tuple(shape)
+
+    def work(self, case: Case) -> float:
+        """Multiply-adds of a call, or elements moved where there are hardly any: what a lane's ceiling counts."""
+        return max(self.flops(case.size, case.param) / 2, self.bytes(case.size, case.param, 1))
+
+    def build(self, case: Case, device: str | torch.device = "cpu") -> Inputs:
+        """Draw the case's values, round them, and place each operand in its layout on `device`."""
+        drawn = self.values[case.values](Draw(case, self))
+        placed: dict[str, layouts.Placed | None] = {}
+        exact: dict[str, torch.Tensor | None] = {}
+        independent = {name: drawn[name] for name, operand in self.operands.items() if not operand.derived}
+        self._place(independent, case, device, placed, exact)
+        if self.derive is not None:
+            self._place(self.derive(dict(exact), case.param), case, device, placed, exact)
+        ordered = {name: placed[name] for name in self.operands}
+        return Inputs(case, ordered, {name: exact[name] for name in self.operands}, case.param)
+
+    def _place(self, drawn, case, device, placed, exact) -> None:
+        for name, values in drawn.items():
+            layout = case.layout.get(name, "contiguous")
+            if values is None or layout == "none":
+                placed[name] = exact[name] = None
+                continue
+            rounded = values.to(self.operands[name].dtype or case.torch_dtype)
+            exact[name] = layouts.values_of(rounded, layout).to(torch.float64)
+            placed[name] = layouts.place(rounded, layout, device)
+
+    def expected(self, inputs: Inputs, compute: str | None = None) -> dict[str, Expected]:
+        """The answer in float64 from the rounded inputs, with the budget of each output (None: output is None)."""
+        return self.expect(inputs.exact, inputs.params, dtype=inputs.case.torch_dtype, compute=compute)

@@ -1,0 +1,66 @@
+"""add_layer_norm(x, residual, weight, bias): h = x + residual, y = layer_norm(h), (rows, cols) each; bias or None"""
+
+import torch
+
+from conformance import bounds_rows, layouts, values
+from conformance.budget import Expected
+from conformance.contract import Contract, Draw, Law, Operand, Output
+from conformance.contracts import layer_norm
+from reference.add_layer_norm import torch_add_layer_norm
+
+
+def expect(inputs, params, *, dtype, compute=None):
+    """y is the norm of h before or after h is rounded to the output's dtype: two answers."""
+    y, h = torch_add_layer_norm(**inputs, **params)
+    expected = layer_norm.expect({**inputs, "x": h}, params, dtype=dtype)["y"]
+    expected.answer = y
+    if dtype is not torch.float32:
+        rounded = h.to(dtype).to(torch.float64)
+        expected.alternatives.append(layer_norm.expect({**inputs, "x": rounded}, params, dtype=dtype)["y"])
+    return {"y": expected, "h": Expected(h)}
+
+
+def _family(make, cancel=False):
+    def family(draw: Draw):
+        x = make(draw, draw.shape("x"))
+        residual = bounds_rows.opposite(draw, x) if cancel else make(draw, draw.shape("residual"))
+        vectors = {name: bounds_rows.signal(draw, name) for name in ("weight", "bias")}
+        return {"x": x, "residual": residual, **vectors}
+
+    return family
+
+
+contract = Contract(
+    operands={
+        "x": Operand("rows cols"),
+        "residual": Operand("rows cols"),
+        "weight": Operand("cols", layouts.VECTOR),
+        "bias": Operand("cols", bounds_rows.OPTIONAL),
+    },
+    outputs={"y": Output("rows cols"), "h": Output("rows cols")},
+    sizes=bounds_rows.SIZES,
+    values={
+        "normal": _family(bounds_rows.lifted),
+        "mean_offset": _family(values.mean_offset),
+        "tiny": _family(values.tiny),
+        "ascending": _family(values.ascending),
+        "row_scales": _family(values.row_scales),
+        "cancel": _family(bounds_rows.lifted, cancel=True),
+        "binary": _family(values.binary),
+        "one_nan": _family(bounds_rows.one_nan),
+    },
+    params={"eps": (1e-5, 1e-3, 0.1)},
+    valid=lambda case: bounds_rows.informative(case, ("one_nan",)),
+    expect=expect,
+    exact={"binary": ["h"]},
+    flops=lambda size, param: 9 * size["rows"] * size["cols"],
+    bytes=lambda size, param, item: (4 * size["rows"] + 2) * size["cols"] * item,
+    invalid=bounds_rows.invalid_calls("x", matrices=("residual",), vectors=("weight", "bias"), optional=("bias",)),
+    laws=[
+        Law("h is x + residual rounded once", bounds_rows.sum_is_rounded_once),
+        Law("x and residual change places", bounds_rows.summands_commute),
+        Law("weight 0 gives the bias", bounds_rows.zero_weight_leaves_bias),
+        Law("rows are normalised", bounds_rows.unit_weight_normalises("x", "residual", centred=True)),
+        Law("rows apart", bounds_rows.rows_apart("x", "residual", outputs=(0, 1))),
+    ],
+)

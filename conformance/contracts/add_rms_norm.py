@@ -1,0 +1,65 @@
+"""add_rms_norm(x, residual, weight): h = x + residual, y = rms_norm(h); x, residual, y and h are (rows, cols)."""
+
+import torch
+
+from conformance import bounds_rows, layouts, values
+from conformance.budget import Expected
+from conformance.contract import Contract, Draw, Law, Operand, Output
+from conformance.contracts import rms_norm
+from reference.add_rms_norm import torch_add_rms_norm
+
+
+def expect(inputs, params, *, dtype, compute=None):
+    """y is the norm of h before or after h is rounded to the output's dtype, each with rms_norm's two answers."""
+    y, h = torch_add_rms_norm(**inputs, **params)
+    expected = rms_norm.expect({"x": h, "weight": inputs["weight"]}, params, dtype=dtype)["y"]
+    expected.answer = y
+    if dtype is not torch.float32:
+        rounded = h.to(dtype).to(torch.float64)
+        after = rms_norm.expect({"x": rounded, "weight": inputs["weight"]}, params, dtype=dtype)["y"]
+        expected.alternatives += [after, *after.alternatives]
+    return {"y": expected, "h": Expected(h)}
+
+
+def _family(make, cancel=False):
+    def family(draw: Draw):
+        x = make(draw, draw.shape("x"))
+        residual = bounds_rows.opposite(draw, x) if cancel else make(draw, draw.shape("residual"))
+        return {"x": x, "residual": residual, "weight": bounds_rows.signal(draw, "weight")}
+
+    return family
+
+
+contract = Contract(
+    operands={
+        "x": Operand("rows cols"),
+        "residual": Operand("rows cols"),
+        "weight": Operand("cols", layouts.VECTOR),
+    },
+    outputs={"y": Output("rows cols"), "h": Output("rows cols")},
+    sizes=bounds_rows.SIZES,
+    values={
+        "normal": _family(bounds_rows.lifted),
+        "large": _family(values.large),
+        "tiny": _family(values.tiny),
+        "ascending": _family(values.ascending),
+        "row_scales": _family(values.row_scales),
+        "cancel": _family(bounds_rows.lifted, cancel=True),
+        "binary": _family(values.binary),
+        "one_nan": _family(bounds_rows.one_nan),
+    },
+    params={"eps": (1e-6, 1e-3, 0.1)},
+    valid=lambda case: bounds_rows.informative(case, ("one_nan",)),
+    expect=expect,
+    exact={"binary": ["h"]},
+    flops=lambda size, param: 5 * size["rows"] * size["cols"],
+    bytes=lambda size, param, item: (4 * size["rows"] + 1) * size["cols"] * item,
+    invalid=bounds_rows.invalid_calls("x", matrices=("residual",), vectors=("weight",)),
+    laws=[
+        Law("h is x + residual rounded once", bounds_rows.sum_is_rounded_once),
+        Law("x and residual change places", bounds_rows.summands_commute),
+        Law("weight 0 gives 0", bounds_rows.zero_weight_leaves_bias),
+        Law("rows are normalised", bounds_rows.unit_weight_normalises("x", "residual", centred=False)),
+        Law("rows apart", bounds_rows.rows_apart("x", "residual", outputs=(0, 1))),
+    ],
+)

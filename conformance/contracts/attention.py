@@ -1,0 +1,238 @@
+"""attention(q, k, v, *, causal, scale): o = softmax(scale·q·kᵀ)·v and lse, the query heads in groups that share k and v."""
+
+import math
+
+import torch
+
+from conformance import layouts, values
+from conformance.bounds import combine, lossy, probabilities, visible_pairs
+from conformance.budget import EPS32, Expected, dot_extra
+from conformance.contract import Contract, Draw, Invalid, Law, Operand, Output
+from reference.attention import torch_attention
+
+SIZES = [
+    dict(B=batch, Hq=heads_q, Hkv=heads_kv, Sq=seq_q, Sk=seq_k, D=dim)
+    for batch, heads_q, heads_kv, seq_q, seq_k, dim in [
+        (2, 4, 2, 9, 13, 40), (1, 1, 1, 1, 1, 64), (1, 2, 1, 0, 5, 16), (1, 2, 2, 3, 0, 16), (2, 3, 1, 65, 33, 80),
+        (1, 2, 2, 33, 129, 128), (1, 1, 1, 7, 1025, 40), (1, 1, 1, 1031, 5, 24), (1, 1, 1, 1, 4099, 17),
+        (1, 1, 1, 31, 256, 256), (1, 2, 1, 130, 200, 64), (1, 1, 1, 200, 130, 20),
+    ]
+]  # fmt: skip
+PARAMS = {"causal": (False, True), "scale": (None, 0.21)}
+
+
+def softmax_scale(scale: float | None, dim: int) -> float:
+    return 1 / math.sqrt(dim) if scale is None else scale
+
+
+def expect(inputs, params, *, dtype, compute=None):
+    q, k, v = (inputs[name] for name in ("q", "k", "v"))
+    causal, scale = params["causal"], softmax_scale(params["scale"], q.shape[-1])
+    compute = lossy(compute, dtype)
+    o, lse = torch_attention(q, k, v, causal=causal, scale=scale)
+    at = probabilities(q, k, lse, causal=causal, scale=scale, compute=compute)
+    terms, p, size = q.shape[-1] + k.shape[2], at.p, at.size
+    stacked = torch.nan_to_num(o.reshape(*p.shape[:3], q.shape[-1]), nan=0.0)
+    if k.shape[2] == 0:
+        return {"o": Expected(o, drift=0.2), "lse": Expected(lse, dtype=torch.float32)}
+    largest = at.scores.abs().amax(-1, keepdim=True)
+    through = p * (1 + size + largest)
+    condition = through @ v.abs() + stacked.abs() * through.sum(-1, keepdim=True)
+    stored = torch.where(at.visible, p.clamp_min(torch.finfo(dtype).tiny), 0.0)
+    rounding = torch.where(_powers_of_two(p), 0.0, combine(stored, v))
+    extra, lse_extra = 0.0, 0.0
+    if compute is not None:
+        wrong = p * at.extra
+        extra = combine(wrong, v) + stacked.abs() * wrong.sum(-1, keepdim=True)
+        extra = (extra + dot_extra(compute, stacked, p.square() @ v.square())).reshape(q.shape)
+        lse_extra = wrong.sum(-1).reshape(lse.shape)
+    lse_condition = 1 + (p * size).sum(-1) + largest.squeeze(-1)
+    return {
+        "o": Expected(
+            o, parts=[(terms, condition.reshape(q.shape))], rounding=rounding.reshape(q.shape), extra=extra, drift=0.2
+        ),
+        "lse": Expected(
+            lse, parts=[(terms, lse_condition.reshape(lse.shape))], extra=lse_extra, dtype=torch.float32, drift=0.2
+        ),
+    }
+
+
+def _powers_of_two(p: torch.Tensor) -> torch.Tensor:
+    """Rows whose probabilities are 0 or one power of two: stored without rounding in any dtype."""
+    largest = p.amax(-1, keepdim=True)
+    equal = ((p == 0) | ((p - largest).abs() <= EPS32 * largest)).all(-1, keepdim=True)
+    power = torch.exp2(torch.log2(largest.clamp_min(1e-300)).round())
+    return equal & ((largest - power).abs() <= EPS32 * power)
+
+
+def heads(draw: Draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Normal q, k, v, the last key's value above the others."""
+    q, k, v = (values.normal(draw, draw.shape(name)) for name in ("q", "k", "v"))
+    v[..., -1:, :] += 3
+    return q, k, v
+
+
+def growing_keys(draw: Draw):
+    """Scores rise along the keys, and so do their norms: the running maximum changes in every tile."""
+    q, k, v = heads(draw)
+    seq = k.shape[2]
+    ramp = torch.linspace(0.2, 3.0, seq, dtype=torch.float64).reshape(-1, 1) if seq > 1 else torch.ones(1, 1)
+    direction = draw.integers((k.shape[-1],), 0, 2) * 2 - 1
+    return q * 0.5 + direction * 0.7, k * 0.3 * ramp + direction * ramp, v
+
+
+def large(draw: Draw):
+    """Scores of some hundreds: exp without the maximum subtracted overflows."""
+    q, k, v = heads(draw)
+    return q * 6, k * 6, v
+
+
+def shifted_negative(draw: Draw):
+    """All scores far below zero: padding with a score of 0 wins."""
+    q, k, v = heads(draw)
+    return q.abs() + 1, -(k.abs() + 1), v
+
+
+def cancelling(draw: Draw):
+    """Values above zero over the first half of the keys and below over the second, with nearly equal scores."""
+    q, k, v = heads(draw)
+    half = v.shape[2] // 2
+    v = v.abs() * 0.25 + 1
+    v[..., v.shape[2] - half :, :] *= -1
+    return q * 0.25, k * 0.25, v
+
+
+def _family(make):
+    return lambda draw: dict(zip("qkv", make(draw), strict=True))
+
+
+def _uniform(draw: Draw):
+    """q = 0 and values {0, 1}: over 2^n keys the answer is exact. An error in the denominator shows at last."""
+    return torch.zeros(draw.shape("q")), draw.normal(draw.shape("k")), draw.integers(draw.shape("v"), 0, 2)
+
+
+def _neg_inf_scores(draw: Draw):
+    """Scores of -inf for the leading third of the keys, for scattered ones, and for all keys of the last query.
+
+    Keys are never hidden ones: an infinity in k where the causal mask hides it is outside the contract.
+    """
+    q, k, v = heads(draw)
+    seq_q, seq_k, dim = q.shape[2], k.shape[2], q.shape[3]
+    seen_by_all = seq_k - seq_q + 1 if draw.param["causal"] else seq_k
+    gone = torch.arange(seq_k) < seq_k // 3
+    gone |= draw.uniform((seq_k,)) < 0.1
+    gone &= torch.arange(seq_k) < seen_by_all
+    q[..., :2] = q[..., :2].abs() + 0.5
+    k[..., :2] = k[..., :2].abs() + 0.5
+    k[..., gone, 0] = -math.inf
+    if dim > 1 and seq_q > 1:
+        q[..., -1, 1] = -math.inf
+    return q, k, v
+
+
+def _one_nan(draw: Draw):
+    """One NaN in the last query of the last head, whose answer and lse are then NaN."""
+    q, k, v = heads(draw)
+    q[0, -1, -1, int(draw.integers((1,), 0, q.shape[-1]))] = math.nan
+    return q, k, v
+
+
+def _valid(case) -> bool:
+    size, causal = case.size, case.param["causal"]
+    if 0 in size.values():
+        return case.values == "normal"
+    if case.values == "uniform":  # exact where every query sees the same power of two
+        return size["Sk"] & (size["Sk"] - 1) == 0 and (not causal or size["Sq"] == 1)
+    if case.values == "neg_inf_scores":  # under a causal mask only keys that every query sees may be infinite
+        return not causal or size["Sq"] <= size["Sk"]
+    return True
+
+
+def flops(size, param) -> float:
+    return 4 * size["B"] * size["Hq"] * visible_pairs(size["Sq"], size["Sk"], param["causal"]) * size["D"]
+
+
+def _bytes(size, param, item) -> float:
+    queries, keys = size["B"] * size["Hq"] * size["Sq"], size["B"] * size["Hkv"] * size["Sk"]
+    return 2 * (queries + keys) * size["D"] * item + 4 * queries
+
+
+def _hidden_keys(call, arguments, outputs, case):
+    causal = {**arguments, "causal": True}
+    before = call(**causal)
+    spoiled = {name: arguments[name].clone() for name in ("k", "v")}
+    for tensor in spoiled.values():
+        tensor[:, :, -1] = 2 * tensor[:, :, -1] + 1
+    after = call(**{**causal, **spoiled})
+    same = torch.equal(before[0][:, :, :-1], after[0][:, :, :-1]) and torch.equal(before[1][:, :, :-1], after[1][:, :, :-1])
+    return None if same else "changing the last key changed queries that do not see it"
+
+
+def _key_order(call, arguments, outputs, case):
+    order = torch.randperm(case.size["Sk"], generator=case.rng("order")).to(arguments["k"].device)
+    o, lse = call(**{**arguments, "k": arguments["k"][:, :, order], "v": arguments["v"][:, :, order]})
+    eps = torch.finfo(o.dtype).eps
+    off = max((o - outputs[0]).abs().max().item() / eps, (lse - outputs[1]).abs().max().item() / 2**-18)
+    limit = 8 * max(1.0, arguments["v"].abs().max().item())
+    return None if off <= limit else f"another order of keys and values moves the answer by {off:.3g} eps"
+
+
+def _doubled_values(call, arguments, outputs, case):
+    o, lse = call(**{**arguments, "v": 2 * arguments["v"]})
+    normal = outputs[0].abs() >= torch.finfo(o.dtype).tiny
+    same = torch.equal(o[normal], 2 * outputs[0][normal]) and torch.equal(lse, outputs[1])
+    return None if same else "doubling v must double o to the bit and leave lse"
+
+
+def _spoil(name, change):
+    return lambda arguments: {**arguments, name: change(arguments[name])}
+
+
+def _too_wide(arguments):
+    return {**arguments, **{n: t.new_zeros((*t.shape[:3], 257)) for n, t in arguments.items() if n in ("q", "k", "v")}}
+
+
+contract = Contract(
+    operands={
+        "q": Operand("B Hq Sq D", layouts.HEADS),
+        "k": Operand("B Hkv Sk D", layouts.HEADS),
+        "v": Operand("B Hkv Sk D", layouts.HEADS),
+    },
+    outputs={"o": Output("B Hq Sq D"), "lse": Output("B Hq Sq", torch.float32)},
+    sizes=SIZES,
+    values={
+        "normal": _family(heads),
+        "growing_keys": _family(growing_keys),
+        "large": _family(large),
+        "shifted_negative": _family(shifted_negative),
+        "cancelling": _family(cancelling),
+        "uniform": _family(_uniform),
+        "neg_inf_scores": _family(_neg_inf_scores),
+        "one_nan": _family(_one_nan),
+    },
+    params=PARAMS,
+    valid=_valid,
+    expect=expect,
+    exact={"uniform": ["o"]},
+    flops=flops,
+    bytes=_bytes,
+    invalid=[
+        Invalid("q is 3-D", _spoil("q", lambda q: q[0]), ValueError, r"\bq\b"),
+        Invalid("k has another D", _spoil("k", lambda k: k[..., 1:]), ValueError, r"\bk\b"),
+        Invalid("v has another length", _spoil("v", lambda v: v[:, :, 1:]), ValueError, r"\bv\b"),
+        Invalid("v has another batch", _spoil("v", lambda v: v[:1]), ValueError, r"\bv\b"),
+        Invalid("heads of q no multiple", _spoil("q", lambda q: q[:, :3]), ValueError, r"\bq\b.*\bheads\b"),
+        Invalid("D above 256", _too_wide, ValueError, r"\bq\b.*257"),
+        Invalid("k has another dtype", _spoil("k", torch.Tensor.half), TypeError, r"\bk\b"),
+        Invalid("q is float64", _spoil("q", torch.Tensor.double), TypeError, r"\bq\b.*float64"),
+        Invalid("v is int32", _spoil("v", torch.Tensor.int), TypeError, r"\bv\b.*int32"),
+        Invalid("k is elsewhere", _spoil("k", lambda k: k.to("meta")), ValueError, r"\bk\b.*meta"),
+        Invalid("q is no tensor", _spoil("q", torch.Tensor.tolist), TypeError, r"\bq\b.*list"),
+        Invalid("v is None", lambda arguments: {**arguments, "v": None}, TypeError, r"\bv\b.*None"),
+    ],
+    laws=[
+        Law("hidden keys do not matter", _hidden_keys),
+        Law("order of keys does not matter", _key_order),
+        Law("linear in v", _doubled_values),
+    ],
+)

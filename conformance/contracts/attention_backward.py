@@ -1,0 +1,204 @@
+"""attention_backward(q, k, v, o, lse, do, *, causal, scale): dq, dk, dv, with o and lse as attention returns them."""
+
+import torch
+
+from conformance import layouts, values
+from conformance.bounds import combine, gathered, lossy, probabilities, stack
+from conformance.budget import Expected, dot_extra
+from conformance.contract import Contract, Draw, Invalid, Law, Operand, Output
+from conformance.contracts import attention
+from reference.attention import torch_attention
+from reference.attention_backward import torch_attention_backward
+
+MATCHED = tuple(name for name in layouts.HEADS if name not in layouts.BROADCASTS)  # o and lse belong to their row
+
+
+def _derive(exact, params):
+    """o and lse of the rounded q, k, v."""
+    causal, scale = params["causal"], attention.softmax_scale(params["scale"], exact["q"].shape[-1])
+    o, lse = torch_attention(exact["q"], exact["k"], exact["v"], causal=causal, scale=scale)
+    return {"o": o, "lse": lse}
+
+
+def expect(inputs, params, *, dtype, compute=None):
+    q, k, v, o, lse, do = (inputs[name] for name in ("q", "k", "v", "o", "lse", "do"))
+    causal, scale = params["causal"], attention.softmax_scale(params["scale"], q.shape[-1])
+    compute = lossy(compute, dtype)
+    dq, dk, dv = torch_attention_backward(q, k, v, o, lse, do, causal=causal, scale=scale)
+    if 0 in (*q.shape, *k.shape):
+        return {name: Expected(gradient) for name, gradient in (("dq", dq), ("dk", dk), ("dv", dv))}
+    kv_heads, factor, tiny = k.shape[1], abs(scale), torch.finfo(dtype).tiny
+    group = q.shape[1] // kv_heads
+    at = probabilities(q, k, lse, causal=causal, scale=scale, compute=compute)
+    p, rows, drows = at.p, stack(q, kv_heads), stack(do, kv_heads)
+    products = drows * stack(o, kv_heads)
+    delta = products.sum(-1, keepdim=True)
+    dp = drows @ v.mT
+    ds = p * (dp - delta)
+
+    # float32 accumulation: of the scores through exp (grows), of dp (gives), of delta (shift: one per row)
+    grows = 1 + at.size + torch.nan_to_num(stack(lse, kv_heads), neginf=0.0).abs().unsqueeze(-1)
+    gives = drows.abs() @ v.abs().mT
+    error = p * (grows * (dp - delta).abs() + gives)
+    shift = products.abs().sum(-1, keepdim=True) + (p * grows * gives).sum(-1, keepdim=True)
+    coherent = ds * grows
+    dq_condition = factor * (combine(error, k) + (coherent @ k).abs() + shift * (p @ k).abs() + ds.abs() @ k.abs())
+    dk_error = combine((error + p * shift).mT, rows) + (coherent.mT @ rows).abs() + ds.abs().mT @ rows.abs()
+    dv_condition = (p * grows).mT @ drows.abs()
+
+    # intermediates in the input dtype: p, ds, delta from a rounded o, gradients of each query head before their sum
+    stored = torch.where(at.visible, p.clamp_min(tiny), 0.0)
+    stored_ds = torch.where(at.visible, (factor * ds.abs()).clamp_min(tiny * max(1.0, factor)), 0.0) + factor * ds.abs()
+    rounded_shift = gathered(products.abs(), -1).unsqueeze(-1)
+    dq_rounding = combine(stored_ds, k) + factor * rounded_shift * (p @ k).abs()
+    dk_rounding = combine((stored_ds + factor * p * rounded_shift).mT, rows)
+    dv_rounding = combine(stored.mT, drows)
+    if group > 1:
+        dk_rounding = dk_rounding + _per_head(factor * ds, rows, group)
+        dv_rounding = dv_rounding + _per_head(p, drows, group)
+
+    dq_extra = dk_extra = dv_extra = torch.zeros(())
+    if compute is not None:
+        dp_error = dot_extra(compute, dp, drows.square() @ v.square().mT)
+        wrong = p * (at.extra * (dp - delta).abs() + dp_error)
+        wrong_shift = (p * (at.extra * dp.abs() + dp_error)).sum(-1, keepdim=True)
+        dq_extra = factor * (combine(wrong, k) + wrong_shift * (p @ k).abs())
+        dq_extra = dq_extra + dot_extra(compute, stack(dq, kv_heads), factor**2 * (ds.square() @ k.square()))
+        dk_extra = factor * combine((wrong + p * wrong_shift).mT, rows)
+        dk_extra = dk_extra + dot_extra(compute, dk, factor**2 * (ds.square().mT @ rows.square()))
+        dv_extra = combine((p * at.extra).mT, drows) + dot_extra(compute, dv, p.square().mT @ drows.square())
+        dq_extra = dq_extra.reshape(q.shape)
+
+    over_keys, over_queries = q.shape[-1] + k.shape[2], q.shape[-1] + q.shape[2] * group
+    return {
+        "dq": Expected(
+            dq, [(over_keys, dq_condition.reshape(q.shape))], dq_rounding.reshape(q.shape), dq_extra, drift=0.2
+        ),
+        "dk": Expected(dk, [(over_queries, factor * dk_error)], dk_rounding, dk_extra, drift=0.2),
+        "dv": Expected(dv, [(over_queries, dv_condition)], dv_rounding, dv_extra, drift=0.2),
+    }
+
+
+def _per_head(weights: torch.Tensor, rows: torch.Tensor, group: int) -> torch.Tensor:
+    """Σ over the heads of a group of |weightsᵀ·rows|, each head's own part."""
+    batch, kv_heads, stacked, seq_k = weights.shape
+    parts = weights.reshape(batch, kv_heads, group, stacked // group, seq_k).mT
+    return (parts @ rows.reshape(batch, kv_heads, group, stacked // group, -1)).abs().sum(2)
+
+
+def _family(make):
+    def family(draw: Draw):
+        q, k, v = make(draw)
+        do = values.normal(draw, draw.shape("do"))
+        do[..., -1:, :] += 2
+        return {"q": q, "k": k, "v": v, "do": do}
+
+    return family
+
+
+def _gradient_scales(draw: Draw):
+    """Rows of do of very different size: delta or lse of another row is far off."""
+    do = draw.normal(draw.shape("do"))
+    scale = torch.exp2(torch.arange(do.shape[2], dtype=torch.float64) % 9 - 4).unsqueeze(-1)
+    return {**dict(zip("qkv", attention.heads(draw), strict=True)), "do": do * scale}
+
+
+def _value_offset(draw: Draw):
+    """Values far from 0: dp and delta are large, their difference is not."""
+    q, k, v = attention.heads(draw)
+    do = draw.uniform(draw.shape("do"), 0.5, 1.5)
+    return {"q": q, "k": k, "v": v + 20, "do": do}
+
+
+def _valid(case) -> bool:
+    return case.values == "normal" or 0 not in case.size.values()
+
+
+def _bytes(size, param, item) -> float:
+    queries, keys = size["B"] * size["Hq"] * size["Sq"], size["B"] * size["Hkv"] * size["Sk"]
+    return 4 * (queries + keys) * size["D"] * item + 4 * queries
+
+
+def _zero_gradient(call, arguments, outputs, case):
+    dq, dk, dv = call(**{**arguments, "do": torch.zeros_like(arguments["do"])})
+    left = [name for name, t in (("dq", dq), ("dk", dk), ("dv", dv)) if t.count_nonzero()]
+    return f"do = 0 leaves {', '.join(left)} unlike 0" if left else None
+
+
+def _queries_apart(call, arguments, outputs, case):
+    do = torch.zeros_like(arguments["do"])
+    do[:, :, -1] = arguments["do"][:, :, -1]
+    dq, _, dv = call(**{**arguments, "do": do, "causal": True})
+    if dq[:, :, :-1].count_nonzero():
+        return "a query whose do is 0 has a dq"
+    do = arguments["do"].clone()
+    do[:, :, -1] = 0
+    dk, dv = call(**{**arguments, "do": do, "causal": True})[1:]
+    return "a key that only the last query sees, whose do is 0, has a gradient" if _last(dk) or _last(dv) else None
+
+
+def _last(gradient: torch.Tensor) -> bool:
+    return bool(gradient[:, :, -1].count_nonzero())
+
+
+def _spoil(name, change):
+    return lambda arguments: {**arguments, name: change(arguments[name])}
+
+
+def _too_wide(arguments):
+    return {n: t.new_zeros((*t.shape[:3], 257)) if getattr(t, "ndim", 0) == 4 else t for n, t in arguments.items()}
+
+
+def _fewer_heads(arguments):
+    return {n: t[:, :3] if n in ("q", "o", "do", "lse") else t for n, t in arguments.items()}
+
+
+contract = Contract(
+    operands={
+        "q": Operand("B Hq Sq D", layouts.HEADS),
+        "k": Operand("B Hkv Sk D", layouts.HEADS),
+        "v": Operand("B Hkv Sk D", layouts.HEADS),
+        "o": Operand("B Hq Sq D", MATCHED, derived=True),
+        "lse": Operand("B Hq Sq", ("contiguous", "transposed", "step", "offset"), torch.float32, derived=True),
+        "do": Operand("B Hq Sq D", layouts.HEADS),
+    },
+    outputs={"dq": Output("B Hq Sq D"), "dk": Output("B Hkv Sk D"), "dv": Output("B Hkv Sk D")},
+    sizes=attention.SIZES,
+    values={
+        "normal": _family(attention.heads),
+        "growing_keys": _family(attention.growing_keys),
+        "large": _family(attention.large),
+        "shifted_negative": _family(attention.shifted_negative),
+        "cancelling": _family(attention.cancelling),
+        "gradient_scales": _gradient_scales,
+        "value_offset": _value_offset,
+    },
+    params=attention.PARAMS,
+    derive=_derive,
+    valid=_valid,
+    expect=expect,
+    flops=lambda size, param: 2.5 * attention.flops(size, param),
+    bytes=_bytes,
+    invalid=[
+        Invalid("q is 3-D", _spoil("q", lambda q: q[0]), ValueError, r"\bq\b"),
+        Invalid("k has another D", _spoil("k", lambda k: k[..., 1:]), ValueError, r"\bk\b"),
+        Invalid("v has another length", _spoil("v", lambda v: v[:, :, 1:]), ValueError, r"\bv\b"),
+        Invalid("o has another length", _spoil("o", lambda o: o[:, :, 1:]), ValueError, r"\bo\b"),
+        Invalid("lse has another length", _spoil("lse", lambda lse: lse[:, :, 1:]), ValueError, r"\blse\b"),
+        Invalid("lse has an axis too many", _spoil("lse", lambda lse: lse[..., None]), ValueError, r"\blse\b"),
+        Invalid("do has another D", _spoil("do", lambda do: do[..., 1:]), ValueError, r"\bdo\b"),
+        Invalid("heads of q no multiple", _fewer_heads, ValueError, r"\bq\b.*\bheads\b"),
+        Invalid("D above 256", _too_wide, ValueError, r"\bq\b.*257"),
+        Invalid("do has another dtype", _spoil("do", torch.Tensor.half), TypeError, r"\bdo\b"),
+        Invalid("lse is float16", _spoil("lse", torch.Tensor.half), TypeError, r"\blse\b.*float16"),
+        Invalid("q is float64", _spoil("q", torch.Tensor.double), TypeError, r"\bq\b.*float64"),
+        Invalid("v is int32", _spoil("v", torch.Tensor.int), TypeError, r"\bv\b.*int32"),
+        Invalid("do is elsewhere", _spoil("do", lambda do: do.to("meta")), ValueError, r"\bdo\b.*meta"),
+        Invalid("o is no tensor", _spoil("o", torch.Tensor.tolist), TypeError, r"\bo\b.*list"),
+        Invalid("lse is None", lambda arguments: {**arguments, "lse": None}, TypeError, r"\blse\b.*None"),
+    ],
+    laws=[
+        Law("no gradient in, none out", _zero_gradient),
+        Law("queries are independent", _queries_apart),
+    ],
+)

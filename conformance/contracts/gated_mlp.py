@@ -1,0 +1,169 @@
+"""gated_mlp(x, w_gate, w_up, w_down, *, activation): y = (act(x·w_gate)·(x·w_up))·w_down."""
+
+import math
+
+import torch
+
+from conformance import values
+from conformance.bounds import LIPSCHITZ, combine, lossy, projection, slope
+from conformance.budget import Expected, dot_extra
+from conformance.contract import Contract, Draw, Invalid, Law, Operand, Output
+from conformance.contracts.mlp import ACTIVATIONS, SIZES, sparse, spoil
+from reference._activations import torch_act
+from reference.gated_mlp import torch_gated_mlp
+
+
+def expect(inputs, params, *, dtype, compute=None):
+    x, w_gate, w_up, w_down = (inputs[name] for name in ("x", "w_gate", "w_up", "w_down"))
+    activation, compute = params["activation"], lossy(compute, dtype)
+    y = torch_gated_mlp(x, w_gate, w_up, w_down, activation=activation)
+    gate, up = projection(x, w_gate, None, dtype, compute), projection(x, w_up, None, dtype, compute)
+    passed, steep = torch_act(gate.z, activation).abs(), slope(gate.z, gate.radius, activation)
+    h = passed * up.z.abs()
+    inner = LIPSCHITZ[activation] * gate.condition * up.z.abs() + passed * up.condition + h
+    value = gate.z.sign() * up.z
+    rounding = gate.rounding * steep * up.z.abs() + 3 * h  # gate, act(gate), up and their product
+    extra = combine(gate.extra * steep * up.z.abs() + passed * up.extra, w_down, value)
+    extra = extra + dot_extra(compute, y, h.square() @ w_down.square())
+    terms = x.shape[1] + w_gate.shape[1]
+    parts = [(terms, inner @ w_down.abs())]
+    return {"y": Expected(y, parts=parts, rounding=combine(rounding, w_down, value), extra=extra, drift=0.2)}
+
+
+def _normal(draw: Draw, size: float = 1.0):
+    """Weights that keep the size of what they are applied to; the last of each sum counts double."""
+    drawn = {"x": values.lift_tail(draw.normal(draw.shape("x"), size))}
+    for name in ("w_gate", "w_up", "w_down"):
+        inner = draw.shape(name)[0]
+        drawn[name] = draw.normal(draw.shape(name), 1 / math.sqrt(max(inner, 1)))
+        drawn[name][-1:] *= 2
+    return drawn
+
+
+def _large(draw: Draw):
+    """Gates of some tens: exp in tanh or in the sigmoid overflows."""
+    drawn = _normal(draw, 60.0)
+    return {**drawn, "x": drawn["x"].clamp(-120, 120), "w_up": drawn["w_up"] * 2**-10}
+
+
+def _row_scales(draw: Draw):
+    """Rows of very different size, from where act is linear to where exp overflows."""
+    drawn = _normal(draw)
+    rows = torch.arange(drawn["x"].shape[0], dtype=torch.float64).unsqueeze(-1)
+    return {**drawn, "x": drawn["x"].clamp(-2, 2) * torch.exp2(6 - 3 * (rows % 5)), "w_up": drawn["w_up"] * 2**-8}
+
+
+def _negative(draw: Draw):
+    """Gates around -3: the tail of the activation, where gelu and its tanh form differ most."""
+    drawn = _normal(draw)
+    x, w_gate = draw.uniform(draw.shape("x"), 0.5, 1.5), draw.uniform(draw.shape("w_gate"), -4.5, -1.5)
+    return {**drawn, "x": x, "w_gate": w_gate / max(w_gate.shape[0], 1)}
+
+
+def _positive(draw: Draw):
+    """No cancellation anywhere."""
+    drawn = {name: draw.uniform(draw.shape(name), 0.5, 1.5) for name in ("x", "w_gate", "w_up", "w_down")}
+    return {name: t if name == "x" else t / max(t.shape[0], 1) for name, t in drawn.items()}
+
+
+def _cancelling(draw: Draw):
+    """The second half of the hidden units is the first once more, with about minus its output weights."""
+    drawn = _positive(draw)
+    hidden = drawn["w_gate"].shape[1]
+    half = hidden // 2
+    for tensor in (drawn["w_gate"], drawn["w_up"]):
+        tensor[:, hidden - half :] = tensor[:, :half]
+    w_down = draw.uniform(drawn["w_down"].shape, 0.5, 1.5)
+    w_down[hidden - half :] = -w_down[:half] * (1 + 2**-6 * draw.uniform(w_down[:half].shape))
+    return {**drawn, "w_down": w_down}
+
+
+def _binary(draw: Draw):
+    """Small integers and relu: every intermediate is an integer that bfloat16 holds, so the answer is exact."""
+    return {
+        "x": values.binary(draw, draw.shape("x")),
+        "w_gate": sparse(draw, draw.shape("w_gate"), 8),
+        "w_up": sparse(draw, draw.shape("w_up"), 8),
+        "w_down": sparse(draw, draw.shape("w_down"), 32),
+    }
+
+
+def _valid(case) -> bool:
+    size, layout = case.size, case.layout
+    if 0 in size.values():
+        return case.values == "normal"
+    if case.values == "binary":  # broadcasts repeat the same weight along a sum: the integers grow beyond bfloat16's
+        repeated = "broadcast" in (layout["w_gate"], layout["w_up"]) and size["D"] > 16
+        return case.param["activation"] == "relu" and not repeated
+    return True
+
+
+def _flops(size, param) -> float:
+    return 2 * size["M"] * size["H"] * (2 * size["D"] + size["N"])
+
+
+def _bytes(size, param, item) -> float:
+    rows, inner, hidden, outer = size["M"], size["D"], size["H"], size["N"]
+    return (rows * (inner + outer) + hidden * (2 * inner + outer)) * item
+
+
+def _integers(arguments) -> dict:
+    """The same call on {-1, 1} from the signs, with relu: exact in any order of summation."""
+    tensors = {name: 2 * (t > 0).to(t.dtype) - 1 for name, t in arguments.items() if isinstance(t, torch.Tensor)}
+    tensors["x"] = (arguments["x"] > 0).to(tensors["x"].dtype)
+    return {**tensors, "activation": "relu"}
+
+
+def _linear_in_up(call, arguments, outputs, case):
+    plain = _integers(arguments)
+    doubled = call(**{**plain, "w_up": 2 * plain["w_up"]})[0]
+    return None if torch.equal(doubled, 2 * call(**plain)[0]) else "doubling w_up must double y to the bit"
+
+
+def _hidden_order(call, arguments, outputs, case):
+    plain = _integers(arguments)
+    order = torch.randperm(case.size["H"], generator=case.rng("order")).to(plain["x"].device)
+    turned = {"w_gate": plain["w_gate"][:, order], "w_up": plain["w_up"][:, order], "w_down": plain["w_down"][order]}
+    same = torch.equal(call(**plain)[0], call(**{**plain, **turned})[0])
+    return None if same else "another order of the hidden units changes an exact answer"
+
+
+contract = Contract(
+    operands={
+        "x": Operand("M D"),
+        "w_gate": Operand("D H"),
+        "w_up": Operand("D H"),
+        "w_down": Operand("H N"),
+    },
+    outputs={"y": Output("M N")},
+    sizes=SIZES,
+    values={
+        "normal": _normal,
+        "large": _large,
+        "row_scales": _row_scales,
+        "negative": _negative,
+        "positive": _positive,
+        "cancelling": _cancelling,
+        "binary": _binary,
+    },
+    params={"activation": ("silu", *(name for name in ACTIVATIONS if name != "silu"))},
+    valid=_valid,
+    expect=expect,
+    exact={"binary": ["y"]},
+    flops=_flops,
+    bytes=_bytes,
+    invalid=[
+        Invalid("x is 3-D", spoil("x", lambda x: x[None]), ValueError, r"\bx\b"),
+        Invalid("w_gate has another D", spoil("w_gate", lambda w: w[1:]), ValueError, r"\bw_gate\b"),
+        Invalid("w_up has another H", spoil("w_up", lambda w: w[:, 1:]), ValueError, r"\bw_up\b"),
+        Invalid("w_down has another H", spoil("w_down", lambda w: w[1:]), ValueError, r"\bw_down\b"),
+        Invalid("w_up has another dtype", spoil("w_up", torch.Tensor.half), TypeError, r"\bw_up\b"),
+        Invalid("x is float64", spoil("x", torch.Tensor.double), TypeError, r"\bx\b.*float64"),
+        Invalid("w_down is int32", spoil("w_down", torch.Tensor.int), TypeError, r"\bw_down\b.*int32"),
+        Invalid("w_down is elsewhere", spoil("w_down", lambda w: w.to("meta")), ValueError, r"\bw_down\b.*meta"),
+        Invalid("x is no tensor", spoil("x", torch.Tensor.tolist), TypeError, r"\bx\b.*list"),
+        Invalid("w_up is None", lambda arguments: {**arguments, "w_up": None}, TypeError, r"\bw_up\b.*None"),
+        Invalid("unknown activation", lambda a: {**a, "activation": "tanh"}, ValueError, r"\bactivation\b.*tanh"),
+    ],
+    laws=[Law("linear in w_up", _linear_in_up), Law("order of hidden units does not matter", _hidden_order)],
+)

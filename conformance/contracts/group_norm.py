@@ -1,0 +1,89 @@
+"""group_norm(x, weight, bias): (N, C, *) normalised over the C/groups channels of each group and all positions."""
+
+import math
+
+from conformance import bounds_rows, layouts, values
+from conformance.budget import Expected
+from conformance.contract import Contract, Draw, Invalid, Law, Operand, Output
+from reference.group_norm import torch_group_norm
+
+LAYOUTS = ("contiguous", "channels_last", "transposed", "sliced", "step", "offset", "broadcast")
+SPECIAL_AT = ((2, 6, (5,)), (2, 12, (3, 11)), (2, 1056, (3,)))
+
+
+def expect(inputs, params, *, dtype, compute=None):
+    x, weight, bias = inputs["x"], inputs["weight"], inputs["bias"]
+    groups, size = params["groups"], math.prod(x.shape[1:]) // params["groups"]
+    error = bounds_rows.layer_statistics(x.reshape(x.shape[0], groups, size), params["eps"]).error.reshape(x.shape)
+    channel = (-1, *[1] * (x.ndim - 2))
+    condition = weight.abs().reshape(channel) * error
+    if bias is not None:
+        condition = condition + bias.abs().reshape(channel)
+    return {"y": Expected(torch_group_norm(x, weight, bias, **params), parts=[(size, condition)])}
+
+
+def _family(make):
+    def family(draw: Draw):
+        x = make(draw, draw.shape("x"))
+        return {"x": x, "weight": bounds_rows.signal(draw, "weight"), "bias": bounds_rows.signal(draw, "bias")}
+
+    return family
+
+
+def _group_scales(draw: Draw, shape):
+    """Channels and samples of very different mean and size: the statistics of a wrong group are far off."""
+    channel = (shape[0], shape[1], *[1] * (len(shape) - 2))
+    x = values.lift_square(draw.normal(shape))
+    return x * draw.uniform(channel, 0.25, 4.0) + draw.normal(channel, 2.0)
+
+
+def _valid(case) -> bool:
+    if case.size["C"] % case.param["groups"]:
+        return False
+    return bounds_rows.informative(case, ("constant_rows", "one_nan"), SPECIAL_AT)
+
+
+def _size(size) -> int:
+    return size["N"] * size["C"] * math.prod(size["trailing"])
+
+
+contract = Contract(
+    operands={
+        "x": Operand("N C ...", LAYOUTS),
+        "weight": Operand("C", layouts.VECTOR),
+        "bias": Operand("C", bounds_rows.OPTIONAL),
+    },
+    outputs={"y": Output("N C ...")},
+    sizes=[
+        {"N": batch, "C": channels, "trailing": trailing}
+        for batch, channels, trailing in [
+            (2, 6, (5,)), (1, 6, (1,)), (0, 6, (5,)), (2, 6, (0,)), (3, 12, ()), (2, 12, (3, 11)), (3, 32, (8, 8)),
+            (1, 6, (2, 3, 7)), (1, 2, (5003,)), (2, 1056, (3,)), (130, 6, (2, 2)),
+        ]
+    ],
+    values={
+        "normal": _family(bounds_rows.lifted),
+        "mean_offset": _family(values.mean_offset),
+        "tiny": _family(values.tiny),
+        "ascending": _family(values.ascending),
+        "group_scales": _family(_group_scales),
+        "constant_rows": _family(bounds_rows.constant_rows),
+        "one_nan": _family(bounds_rows.one_nan),
+    },
+    params={"groups": (3, 1, 2, 6, 32), "eps": (1e-5, 1e-3, 0.1)},
+    valid=_valid,
+    expect=expect,
+    flops=lambda size, param: 8 * _size(size),
+    bytes=lambda size, param, item: 2 * (_size(size) + size["C"]) * item,
+    invalid=[
+        *bounds_rows.invalid_calls("x", vectors=("weight", "bias"), optional=("bias",)),
+        Invalid("C is no multiple of groups", lambda a: {**a, "groups": 4}, ValueError, r"\bgroups\b"),
+        Invalid("groups is 0", lambda a: {**a, "groups": 0}, ValueError, r"\bgroups\b"),
+        Invalid("groups is negative", lambda a: {**a, "groups": -3}, ValueError, r"\bgroups\b"),
+    ],
+    laws=[
+        Law("weight 0 gives the bias", bounds_rows.zero_weight_leaves_bias),
+        Law("groups are normalised", bounds_rows.unit_weight_normalises("x", centred=True)),
+        Law("samples apart", bounds_rows.rows_apart("x")),
+    ],
+)

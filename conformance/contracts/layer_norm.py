@@ -1,0 +1,53 @@
+"""layer_norm(x, weight, bias): y = (x - mean)·rstd·weight + bias over the last axis of (rows, cols); bias or None."""
+
+from conformance import bounds_rows, layouts, values
+from conformance.budget import Expected
+from conformance.contract import Contract, Draw, Law, Operand, Output
+from reference.layer_norm import torch_layer_norm
+
+
+def expect(inputs, params, *, dtype, compute=None):
+    x, weight, bias = inputs["x"], inputs["weight"], inputs["bias"]
+    condition = weight.abs() * bounds_rows.layer_statistics(x, params["eps"]).error
+    if bias is not None:
+        condition = condition + bias.abs()
+    return {"y": Expected(torch_layer_norm(x, weight, bias, **params), parts=[(x.shape[-1], condition)])}
+
+
+def _family(make):
+    def family(draw: Draw):
+        x = make(draw, draw.shape("x"))
+        return {"x": x, "weight": bounds_rows.signal(draw, "weight"), "bias": bounds_rows.signal(draw, "bias")}
+
+    return family
+
+
+contract = Contract(
+    operands={
+        "x": Operand("rows cols"),
+        "weight": Operand("cols", layouts.VECTOR),
+        "bias": Operand("cols", bounds_rows.OPTIONAL),
+    },
+    outputs={"y": Output("rows cols")},
+    sizes=bounds_rows.SIZES,
+    values={
+        "normal": _family(bounds_rows.lifted),
+        "mean_offset": _family(values.mean_offset),
+        "tiny": _family(values.tiny),
+        "ascending": _family(values.ascending),
+        "row_scales": _family(values.row_scales),
+        "constant_rows": _family(bounds_rows.constant_rows),
+        "one_nan": _family(bounds_rows.one_nan),
+    },
+    params={"eps": (1e-5, 1e-3, 0.1)},
+    valid=lambda case: bounds_rows.informative(case, ("constant_rows", "one_nan")),
+    expect=expect,
+    flops=lambda size, param: 8 * size["rows"] * size["cols"],
+    bytes=lambda size, param, item: (2 * size["rows"] + 2) * size["cols"] * item,
+    invalid=bounds_rows.invalid_calls("x", vectors=("weight", "bias"), optional=("bias",)),
+    laws=[
+        Law("weight 0 gives the bias", bounds_rows.zero_weight_leaves_bias),
+        Law("rows are normalised", bounds_rows.unit_weight_normalises("x", centred=True)),
+        Law("rows apart", bounds_rows.rows_apart("x")),
+    ],
+)

@@ -1,0 +1,114 @@
+"""matmul(a, b): c = a·b with a (M, K), b (K, N), c (M, N)."""
+
+import torch
+
+from conformance import values
+from conformance.bounds import lossy
+from conformance.budget import Expected, dot_extra
+from conformance.contract import Contract, Draw, Invalid, Law, Operand, Output
+from reference.matmul import torch_matmul
+
+
+def expect(inputs, params, *, dtype, compute=None):
+    a, b = inputs["a"], inputs["b"]
+    c = torch_matmul(a, b)
+    extra = dot_extra(lossy(compute, dtype), c, a.square() @ b.square())
+    return {"c": Expected(c, parts=[(a.shape[1], a.abs() @ b.abs())], extra=extra)}
+
+
+def _family(make):
+    return lambda draw: {"a": make(draw, draw.shape("a")), "b": make(draw, draw.shape("b"))}
+
+
+def _normal(draw: Draw):
+    """The last k counts more than the others: a lost tail shows in bfloat16 too."""
+    a, b = values.normal(draw, draw.shape("a")), values.normal(draw, draw.shape("b"))
+    b[-1:] *= 4
+    return {"a": values.lift_tail(a), "b": b}
+
+
+def _cancelling(draw: Draw):
+    """Products are positive in the first half of k and about minus that in the second: partial sums grow like K.
+
+    A lost or repeated tile of k is far off, and so is an accumulator of less than float32.
+    """
+    (rows, inner), (_, cols) = draw.shape("a"), draw.shape("b")
+    a, b = draw.uniform((rows, inner), 0.5, 1.5), draw.uniform((inner, cols), 0.5, 1.5)
+    half = inner // 2
+    a[:, inner - half :] = -a[:, :half] * (1 + 2**-6 * draw.uniform((rows, half)))
+    b[inner - half :] = b[:half]
+    return {"a": a, "b": b}
+
+
+def _ascending(draw: Draw):
+    """Terms grow along k: the tiles are unlike one another, the last one dominates."""
+    inner = draw.shape("b")[0]
+    ramp = torch.exp2(torch.linspace(-4.0, 3.0, inner, dtype=torch.float64)) if inner > 1 else torch.ones(inner)
+    return {"a": draw.normal(draw.shape("a")) * ramp, "b": draw.normal(draw.shape("b"))}
+
+
+def _tiny(draw: Draw):
+    """Answers near float16's subnormals: a product kept in a narrower type on the way loses them."""
+    return {"a": draw.normal(draw.shape("a"), 2.0**-9), "b": draw.normal(draw.shape("b"), 2.0**-8)}
+
+
+def _valid(case) -> bool:
+    return case.values == "normal" or 0 not in case.size.values()
+
+
+def _integers(tensor: torch.Tensor) -> torch.Tensor:
+    """{0, 1} of the same shape and dtype, from the signs."""
+    return (tensor > 0).to(tensor.dtype)
+
+
+def _additive(call, arguments, outputs, case):
+    a, b = _integers(arguments["a"]), _integers(arguments["b"])
+    (part,), (rest,), (whole,) = call(a=a, b=b), call(a=1 - a, b=b), call(a=torch.ones_like(a), b=b)
+    return None if torch.equal(part + rest, whole) else "a·b + (1 − a)·b differs from 1·b on integers"
+
+
+def _transposable(call, arguments, outputs, case):
+    a, b = _integers(arguments["a"]), _integers(arguments["b"])
+    (c,), (swapped,) = call(a=a, b=b), call(a=b.t(), b=a.t())
+    return None if torch.equal(c, swapped.t()) else "(bᵀ·aᵀ)ᵀ differs from a·b on integers"
+
+
+contract = Contract(
+    operands={"a": Operand("M K"), "b": Operand("K N")},
+    outputs={"c": Output("M N")},
+    sizes=[
+        dict(M=m, K=k, N=n)
+        for m, k, n in [
+            (5, 37, 7), (1, 1, 1), (0, 5, 3), (3, 0, 5), (5, 3, 0), (17, 64, 13), (65, 31, 129), (270, 9, 131),
+            (7, 1025, 5), (3, 4099, 9), (1031, 7, 33), (2, 31, 4099),
+        ]
+    ],
+    values={
+        "normal": _normal,
+        "binary": _family(values.binary),
+        "cancelling": _cancelling,
+        "ascending": _ascending,
+        "row_scales": _family(values.row_scales),
+        "positive": _family(values.positive),
+        "tiny": _tiny,
+    },
+    valid=_valid,
+    expect=expect,
+    exact={"binary": ["c"]},
+    flops=lambda size, param: 2 * size["M"] * size["K"] * size["N"],
+    bytes=lambda size, param, item: (
+        (size["M"] * size["K"] + size["K"] * size["N"] + size["M"] * size["N"]) * item
+    ),
+    invalid=[
+        Invalid("a is 1-D", lambda x: {**x, "a": x["a"][0]}, ValueError, r"^a\b"),
+        Invalid("b is 3-D", lambda x: {**x, "b": x["b"][None]}, ValueError, r"\bb\b"),
+        Invalid("b has another K", lambda x: {**x, "b": x["b"][1:]}, ValueError, r"\bb\b"),
+        Invalid("b has another dtype", lambda x: {**x, "b": x["b"].half()}, TypeError, r"\bb\b"),
+        Invalid("a is float64", lambda x: {**x, "a": x["a"].double()}, TypeError, r"^a\b.*float64"),
+        Invalid("b is int32", lambda x: {**x, "b": x["b"].int()}, TypeError, r"\bb\b.*int32"),
+        Invalid("b is elsewhere", lambda x: {**x, "b": x["b"].to("meta")}, ValueError, r"\bb\b.*meta"),
+        Invalid("a is no tensor", lambda x: {**x, "a": x["a"].tolist()}, TypeError, r"^a\b.*list"),
+        Invalid("b is None", lambda x: {**x, "b": None}, TypeError, r"\bb\b.*None"),
+    ],
+    laws=[Law("additive in a", _additive), Law("transposes", _transposable)],
+)

@@ -1,0 +1,221 @@
+"""mlp(x, w1, b1, w2, b2, *, activation): y = act(x·w1 + b1)·w2 + b2; b1 and b2 may be None."""
+
+import math
+
+import torch
+
+from conformance import layouts, values
+from conformance.bounds import LIPSCHITZ, combine, lossy, projection, slope
+from conformance.budget import Expected, dot_extra
+from conformance.contract import Contract, Draw, Invalid, Law, Operand, Output
+from reference._activations import torch_act
+from reference.mlp import torch_mlp
+
+ACTIVATIONS = ("gelu", "gelu_tanh", "silu", "relu")
+BIAS = (*layouts.VECTOR, "none")
+OPERANDS = {
+    "x": Operand("M D"),
+    "w1": Operand("D H"),
+    "b1": Operand("H", BIAS),
+    "w2": Operand("H N"),
+    "b2": Operand("N", BIAS),
+}
+SIZES = [
+    dict(M=m, D=d, H=h, N=n)
+    for m, d, h, n in [
+        (5, 19, 33, 7), (1, 1, 1, 1), (0, 5, 7, 3), (3, 0, 7, 5), (3, 5, 0, 7), (17, 64, 128, 64),
+        (65, 31, 130, 33), (3, 1025, 13, 5), (3, 17, 4099, 9), (1031, 7, 13, 5), (2, 5, 33, 1025),
+    ]
+]  # fmt: skip
+
+
+def expect(inputs, params, *, dtype, compute=None):
+    x, w1, b1, w2, b2 = (inputs[name] for name in ("x", "w1", "b1", "w2", "b2"))
+    activation, compute = params["activation"], lossy(compute, dtype)
+    y = torch_mlp(x, w1, b1, w2, b2, activation=activation)
+    hidden = projection(x, w1, b1, dtype, compute)
+    h, steep = torch_act(hidden.z, activation), slope(hidden.z, hidden.radius, activation)
+    condition = (LIPSCHITZ[activation] * hidden.condition + h.abs()) @ w2.abs()
+    rounding = combine(hidden.rounding * steep + h.abs(), w2, h)
+    if b2 is not None:
+        condition, rounding = condition + b2.abs(), rounding + (y - b2).abs()
+    extra = combine(hidden.extra * steep, w2, h) + dot_extra(compute, y, h.square() @ w2.square())
+    terms = x.shape[1] + w1.shape[1]
+    return {"y": Expected(y, parts=[(terms, condition)], rounding=rounding, extra=extra, drift=0.2)}
+
+
+def _shrunk(draw: Draw, operand: str, scale: float = 1.0) -> torch.Tensor:
+    """Normal weights (in, out) that keep the size of what they are applied to, the last input counting double."""
+    inner, outer = draw.shape(operand)
+    w = draw.normal((inner, outer), scale / math.sqrt(max(inner, 1)))
+    w[-1:] *= 2
+    return w
+
+
+def normal(draw: Draw, size: float = 1.0, bias: float = 1.0):
+    """Hidden values of about `size`, weights that keep it, and biases as large as what they are added to."""
+    return {
+        "x": values.lift_tail(draw.normal(draw.shape("x"), size)),
+        "w1": _shrunk(draw, "w1"),
+        "b1": draw.normal(draw.shape("b1"), bias),
+        "w2": _shrunk(draw, "w2"),
+        "b2": draw.normal(draw.shape("b2"), bias),
+    }
+
+
+def large(draw: Draw):
+    """Hidden values of some tens: exp in tanh or in the sigmoid overflows."""
+    return normal(draw, 60.0)
+
+
+def tiny(draw: Draw):
+    """Hidden values near 0 and answers near float16's subnormals."""
+    return normal(draw, 2.0**-7, 2.0**-7)
+
+
+def row_scales(draw: Draw):
+    """Rows of very different size, from where act is linear to where exp overflows."""
+    drawn = normal(draw, bias=0.1)
+    rows = torch.arange(drawn["x"].shape[0], dtype=torch.float64).unsqueeze(-1)
+    return {**drawn, "x": drawn["x"] * torch.exp2(6 - 3 * (rows % 5))}
+
+
+def negative(draw: Draw):
+    """Hidden values around -3: the tail of the activation, where gelu and its tanh form differ most."""
+    drawn = normal(draw)
+    return {**drawn, "b1": drawn["b1"] - 3}
+
+
+def positive(draw: Draw):
+    """No cancellation anywhere."""
+    inner, hidden = draw.shape("w1")
+    return {
+        "x": draw.uniform(draw.shape("x"), 0.5, 1.5),
+        "w1": draw.uniform((inner, hidden), 0.5, 1.5) / max(inner, 1),
+        "b1": draw.uniform(draw.shape("b1")),
+        "w2": draw.uniform(draw.shape("w2"), 0.5, 1.5) / max(hidden, 1),
+        "b2": draw.uniform(draw.shape("b2")),
+    }
+
+
+def cancelling(draw: Draw):
+    """The second half of the hidden units is the first once more, with about minus its output weights.
+
+    Partial sums over the hidden axis grow like its length: a lost or repeated tile is far off, and so is an accumulator
+    of less than float32.
+    """
+    drawn = positive(draw)
+    hidden = drawn["w1"].shape[1]
+    half = hidden // 2
+    for tensor in (drawn["w1"], drawn["b1"]):
+        tensor[..., hidden - half :] = tensor[..., :half]
+    drawn["w2"] = draw.uniform(drawn["w2"].shape, 0.5, 1.5)
+    drawn["w2"][hidden - half :] = -drawn["w2"][:half] * (1 + 2**-6 * draw.uniform(drawn["w2"][:half].shape))
+    return drawn
+
+
+def sparse(draw: Draw, shape, expected: float) -> torch.Tensor:
+    """{-1, 0, 1}, about `expected` of them nonzero along the first axis."""
+    density = min(0.5, expected / max(shape[0], 1))
+    return (draw.integers(shape, 0, 2) * 2 - 1) * (draw.uniform(shape) < density)
+
+
+def binary(draw: Draw):
+    """Small integers and relu: every intermediate is an integer that bfloat16 holds, so the answer is exact."""
+    return {
+        "x": values.binary(draw, draw.shape("x")),
+        "w1": sparse(draw, draw.shape("w1"), 8),
+        "b1": draw.integers(draw.shape("b1"), -2, 3),
+        "w2": sparse(draw, draw.shape("w2"), 32),
+        "b2": draw.integers(draw.shape("b2"), -3, 4),
+    }
+
+
+VALUES = {
+    "normal": normal,
+    "large": large,
+    "row_scales": row_scales,
+    "negative": negative,
+    "positive": positive,
+    "cancelling": cancelling,
+    "binary": binary,
+}
+
+
+def _valid(case) -> bool:
+    size, layout = case.size, case.layout
+    if 0 in size.values():
+        return case.values == "normal"
+    if case.values == "binary":  # broadcasts repeat the same weight along a sum: the integers grow beyond bfloat16's
+        repeated = (layout["w1"] == "broadcast" and size["D"] > 64) or (layout["w2"] == "broadcast" and size["H"] > 64)
+        return case.param["activation"] == "relu" and not repeated
+    return True
+
+
+def flops(size, param) -> float:
+    return 2 * size["M"] * size["H"] * (size["D"] + size["N"])
+
+
+def _bytes(size, param, item) -> float:
+    rows, inner, hidden, outer = size["M"], size["D"], size["H"], size["N"]
+    return (rows * (inner + outer) + hidden * (inner + outer + 1) + outer) * item
+
+
+def _integers(arguments) -> dict:
+    """The same call on {0, 1} from the signs, with relu: exact in any order of summation."""
+    tensors = {name: (t > 0).to(t.dtype) for name, t in arguments.items() if isinstance(t, torch.Tensor)}
+    tensors["w2"] = 2 * tensors["w2"] - 1
+    return {**tensors, "activation": "relu"}
+
+
+def _hidden_order(call, arguments, outputs, case):
+    plain = _integers(arguments)
+    order = torch.randperm(case.size["H"], generator=case.rng("order")).to(plain["w1"].device)
+    turned = {"w1": plain["w1"][:, order], "b1": plain["b1"][order], "w2": plain["w2"][order]}
+    same = torch.equal(call(**plain)[0], call(**{**plain, **turned})[0])
+    return None if same else "another order of the hidden units changes an exact answer"
+
+
+def _rows_apart(call, arguments, outputs, case):
+    plain = _integers(arguments)
+    other = plain["x"].clone()
+    other[0] = 1 - other[0]
+    same = torch.equal(call(**plain)[0][1:], call(**{**plain, "x": other})[0][1:])
+    return None if same else "changing row 0 of x changes other rows of y"
+
+
+def spoil(name, change):
+    return lambda arguments: {**arguments, name: change(arguments[name])}
+
+
+INVALID = [
+    Invalid("x is 1-D", spoil("x", lambda x: x[0]), ValueError, r"\bx\b"),
+    Invalid("w1 has another D", spoil("w1", lambda w: w[1:]), ValueError, r"\bw1\b"),
+    Invalid("b1 has another H", spoil("b1", lambda b: b[1:]), ValueError, r"\bb1\b"),
+    Invalid("b1 is 2-D", spoil("b1", lambda b: b[None]), ValueError, r"\bb1\b"),
+    Invalid("w2 has another H", spoil("w2", lambda w: w[1:]), ValueError, r"\bw2\b"),
+    Invalid("b2 has another N", spoil("b2", lambda b: b[1:]), ValueError, r"\bb2\b"),
+    Invalid("w2 has another dtype", spoil("w2", torch.Tensor.half), TypeError, r"\bw2\b"),
+    Invalid("b2 has another dtype", spoil("b2", torch.Tensor.half), TypeError, r"\bb2\b"),
+    Invalid("x is float64", spoil("x", torch.Tensor.double), TypeError, r"\bx\b.*float64"),
+    Invalid("w1 is int32", spoil("w1", torch.Tensor.int), TypeError, r"\bw1\b.*int32"),
+    Invalid("w2 is elsewhere", spoil("w2", lambda w: w.to("meta")), ValueError, r"\bw2\b.*meta"),
+    Invalid("x is no tensor", spoil("x", torch.Tensor.tolist), TypeError, r"\bx\b.*list"),
+    Invalid("w1 is None", lambda arguments: {**arguments, "w1": None}, TypeError, r"\bw1\b.*None"),
+    Invalid("unknown activation", lambda a: {**a, "activation": "tanh"}, ValueError, r"\bactivation\b.*tanh"),
+]
+
+contract = Contract(
+    operands=OPERANDS,
+    outputs={"y": Output("M N")},
+    sizes=SIZES,
+    values=VALUES,
+    params={"activation": ACTIVATIONS},
+    valid=_valid,
+    expect=expect,
+    exact={"binary": ["y"]},
+    flops=flops,
+    bytes=_bytes,
+    invalid=INVALID,
+    laws=[Law("order of hidden units does not matter", _hidden_order), Law("rows are independent", _rows_apart)],
+)

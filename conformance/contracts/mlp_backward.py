@@ -1,0 +1,161 @@
+"""mlp_backward(x, w1, b1, w2, b2, dy, *, activation): dx, dw1, db1, dw2, db2; a bias of None has the gradient None."""
+
+import torch
+
+from conformance.bounds import CURVATURE, LIPSCHITZ, combine, gathered, lossy, projection, slope
+from conformance.budget import Expected, dot_extra
+from conformance.contract import Contract, Draw, Invalid, Law, Operand, Output
+from conformance.contracts import mlp
+from reference._activations import torch_act, torch_act_grad
+from reference.mlp_backward import torch_mlp_backward
+
+
+def expect(inputs, params, *, dtype, compute=None):
+    x, w1, b1, w2, b2, dy = (inputs[name] for name in ("x", "w1", "b1", "w2", "b2", "dy"))
+    activation, compute = params["activation"], lossy(compute, dtype)
+    dx, dw1, db1, dw2, db2 = torch_mlp_backward(x, w1, b1, w2, b2, dy, activation=activation)
+    rows, inner, hidden, outer = *x.shape, w1.shape[1], dy.shape[1]
+    at = projection(x, w1, b1, dtype, compute)
+    h, lipschitz, bend = torch_act(at.z, activation), LIPSCHITZ[activation], CURVATURE[activation]
+    steep = slope(at.z, at.radius, activation)
+    dh = dy @ w2.mT
+    dh_extra = dot_extra(compute, dh, dy.square() @ w2.square().mT)
+    dz = dh * torch_act_grad(at.z, activation)
+    # where z is as close to 0 as it is uncertain, relu' may be 0 or 1
+    jump = dh.abs() * ((at.z.abs() <= at.radius) & (at.radius > 0)) if activation == "relu" else torch.zeros_like(dh)
+
+    h_error = lipschitz * at.condition + h.abs()
+    dz_error = (dy.abs() @ w2.abs().mT) * steep + dh.abs() * (bend * at.condition + lipschitz)
+    h_rounding = at.rounding * steep + h.abs()
+    dz_rounding = dh.abs() * (bend * at.rounding).clamp_max(2 * lipschitz) + dh.abs() * steep + dz.abs()
+    dz_extra = dh_extra * steep + dh.abs() * (bend * at.extra)
+
+    def product(answer, left, error, rounding, right, terms, extra, jumps=None):
+        """The budget of left·right where the left operand is off by `error`, `rounding` and `extra`."""
+        extra = combine(extra, right, left) if isinstance(extra, torch.Tensor) else 0.0
+        extra = extra + dot_extra(compute, answer, left.square() @ right.square())
+        if jumps is not None:
+            extra = extra + jumps @ right.abs()
+        condition = combine(error, right, left) + left.abs() @ right.abs()
+        return Expected(answer, [(terms, condition)], combine(rounding, right, left), extra, drift=0.2)
+
+    expected = {
+        "dx": product(dx, dz, dz_error, dz_rounding, w1.mT, inner + outer + hidden, dz_extra, jump),
+        "dw1": _swapped(product(dw1.mT, dz.mT, dz_error.mT, dz_rounding.mT, x, inner + outer + rows, dz_extra.mT, jump.mT)),
+        "db1": None,
+        "dw2": product(dw2, h.mT, h_error.mT, h_rounding.mT, dy, inner + rows, (at.extra * steep).mT),
+        "db2": None,
+    }  # fmt: skip
+    if b1 is not None:
+        parts = [(inner + outer + rows, gathered(dz_error, 0, dz) + dz.abs().sum(0))]
+        extra = gathered(dz_extra, 0, dz) + jump.sum(0)
+        expected["db1"] = Expected(db1, parts, gathered(dz_rounding, 0, dz), extra, drift=0.2)
+    if b2 is not None:
+        expected["db2"] = Expected(db2, [(rows, dy.abs().sum(0))], drift=0.2)
+    return expected
+
+
+def _swapped(expected: Expected) -> Expected:
+    """The same output transposed."""
+    parts = [(terms, condition.mT) for terms, condition in expected.parts]
+    return Expected(expected.answer.mT, parts, expected.rounding.mT, expected.extra.mT, drift=expected.drift)
+
+
+def _family(make):
+    def family(draw: Draw):
+        dy = draw.normal(draw.shape("dy"))
+        dy[-1:] *= 3
+        return {**make(draw), "dy": dy}
+
+    return family
+
+
+def _positive(draw: Draw):
+    """No cancellation anywhere: sums over rows grow like their number."""
+    return {**mlp.positive(draw), "dy": draw.uniform(draw.shape("dy"), 0.5, 1.5)}
+
+
+def _cancelling_rows(draw: Draw):
+    """The second half of the rows is the first once more, with about minus its dy: so for all sums over rows."""
+    drawn = _positive(draw)
+    half = drawn["x"].shape[0] // 2
+    last = drawn["x"].shape[0] - half
+    drawn["x"][last:] = drawn["x"][:half]
+    drawn["dy"][last:] = -drawn["dy"][:half] * (1 + 2**-6 * draw.uniform(drawn["dy"][:half].shape))
+    return drawn
+
+
+def _binary(draw: Draw):
+    """Small integers and relu: every intermediate is an integer that bfloat16 holds, so all gradients are exact."""
+    return {**mlp.binary(draw), "dy": mlp.sparse(draw, draw.shape("dy"), 64)}
+
+
+def _valid(case) -> bool:
+    size, layout = case.size, case.layout
+    if 0 in size.values():
+        return case.values == "normal"
+    if case.values == "binary":  # broadcasts repeat the same value along a sum: the integers grow beyond bfloat16's
+        repeated = (layout["w1"] == "broadcast" and size["D"] > 64) or (
+            layout["w2"] == layout["dy"] == "broadcast_last" and size["N"] > 64
+        )
+        return case.param["activation"] == "relu" and not repeated
+    return True
+
+
+def _bytes(size, param, item) -> float:
+    rows, inner, hidden, outer = size["M"], size["D"], size["H"], size["N"]
+    return (rows * (2 * inner + outer) + 2 * hidden * (inner + outer + 1) + outer) * item
+
+
+def _zero_gradient(call, arguments, outputs, case):
+    gradients = call(**{**arguments, "dy": torch.zeros_like(arguments["dy"])})
+    wrong = [name for name, g in zip(contract.outputs, gradients, strict=True) if g is not None and g.count_nonzero()]
+    return f"dy = 0 leaves {', '.join(wrong)} unlike 0" if wrong else None
+
+
+def _hidden_order(call, arguments, outputs, case):
+    plain = {name: (t > 0).to(t.dtype) for name, t in arguments.items() if isinstance(t, torch.Tensor)}
+    plain = {**plain, "w2": 2 * plain["w2"] - 1, "activation": "relu"}
+    order = torch.randperm(case.size["H"], generator=case.rng("order")).to(plain["x"].device)
+    turned = {"w1": plain["w1"][:, order], "b1": plain["b1"][order], "w2": plain["w2"][order]}
+    dx, dw1, db1, dw2, db2 = call(**plain)
+    wanted = (dx, dw1[:, order], db1[order], dw2[order], db2)
+    wrong = [
+        name
+        for name, got, want in zip(contract.outputs, call(**{**plain, **turned}), wanted, strict=True)
+        if not torch.equal(got, want)
+    ]
+    return f"another order of the hidden units changes exact answers: {', '.join(wrong)}" if wrong else None
+
+
+contract = Contract(
+    operands={**mlp.OPERANDS, "dy": Operand("M N")},
+    outputs={
+        "dx": Output("M D"),
+        "dw1": Output("D H"),
+        "db1": Output("H"),
+        "dw2": Output("H N"),
+        "db2": Output("N"),
+    },
+    sizes=mlp.SIZES,
+    values={
+        **{name: _family(mlp.VALUES[name]) for name in ("normal", "large", "tiny", "negative", "cancelling")},
+        "positive": _positive,
+        "cancelling_rows": _cancelling_rows,
+        "binary": _binary,
+    },
+    params={"activation": mlp.ACTIVATIONS},
+    valid=_valid,
+    expect=expect,
+    exact={"binary": ["dx", "dw1", "db1", "dw2", "db2"]},
+    flops=lambda size, param: 2.5 * mlp.flops(size, param),
+    bytes=_bytes,
+    invalid=[
+        *mlp.INVALID,
+        Invalid("dy has another M", mlp.spoil("dy", lambda dy: dy[1:]), ValueError, r"\bdy\b"),
+        Invalid("dy has another N", mlp.spoil("dy", lambda dy: dy[:, 1:]), ValueError, r"\bdy\b"),
+        Invalid("dy has another dtype", mlp.spoil("dy", torch.Tensor.half), TypeError, r"\bdy\b"),
+        Invalid("dy is None", lambda arguments: {**arguments, "dy": None}, TypeError, r"\bdy\b.*None"),
+    ],
+    laws=[Law("no gradient in, none out", _zero_gradient), Law("order of hidden units does not matter", _hidden_order)],
+)

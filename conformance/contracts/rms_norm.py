@@ -1,0 +1,51 @@
+"""rms_norm(x, weight): y = x·rstd·weight along the last axis of (rows, cols), rstd = 1/sqrt(mean x² + eps)."""
+
+import torch
+
+from conformance import bounds_rows, layouts, values
+from conformance.budget import Expected
+from conformance.contract import Contract, Law, Operand, Output
+from reference.rms_norm import torch_rms_norm
+
+
+def expect(inputs, params, *, dtype, compute=None):
+    """In 16 bits x·rstd may be rounded before the weight comes in, as models do that store it: a second answer."""
+    x, weight = inputs["x"], inputs["weight"]
+    y = torch_rms_norm(x, weight, **params)
+    parts = [(x.shape[-1], y.abs())]
+    expected = Expected(y, parts)
+    if dtype is not torch.float32:
+        rows = bounds_rows.rms_statistics(x, params["eps"])
+        normalised, spread = bounds_rows.stored(rows.normalised, rows.error, x.shape[-1], dtype)
+        expected.alternatives.append(Expected(normalised * weight, parts, extra=spread * weight.abs()))
+    return {"y": expected}
+
+
+def _family(make):
+    return lambda draw: {"x": make(draw, draw.shape("x")), "weight": bounds_rows.signal(draw, "weight")}
+
+
+contract = Contract(
+    operands={"x": Operand("rows cols"), "weight": Operand("cols", layouts.VECTOR)},
+    outputs={"y": Output("rows cols")},
+    sizes=bounds_rows.SIZES,
+    values={
+        "normal": _family(bounds_rows.lifted),
+        "large": _family(values.large),
+        "tiny": _family(values.tiny),
+        "ascending": _family(values.ascending),
+        "row_scales": _family(values.row_scales),
+        "one_nan": _family(bounds_rows.one_nan),
+    },
+    params={"eps": (1e-6, 1e-3, 0.1)},
+    valid=lambda case: bounds_rows.informative(case, ("one_nan",)),
+    expect=expect,
+    flops=lambda size, param: 4 * size["rows"] * size["cols"],
+    bytes=lambda size, param, item: (2 * size["rows"] + 1) * size["cols"] * item,
+    invalid=bounds_rows.invalid_calls("x", vectors=("weight",)),
+    laws=[
+        Law("weight 0 gives 0", bounds_rows.zero_weight_leaves_bias),
+        Law("rows are normalised", bounds_rows.unit_weight_normalises("x", centred=False)),
+        Law("rows apart", bounds_rows.rows_apart("x")),
+    ],
+)

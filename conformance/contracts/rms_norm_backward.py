@@ -1,0 +1,76 @@
+"""rms_norm_backward(x, weight, dy): dx of (rows, cols) and dweight of (cols,); rstd may be given."""
+
+import torch
+
+from conformance import bounds_rows, layouts, values
+from conformance.budget import Expected
+from conformance.contract import Contract, Draw, Law, Operand, Output
+from reference.rms_norm_backward import torch_rms_norm_backward
+
+
+def expect(inputs, params, *, dtype, compute=None):
+    """In 16 bits there is a second answer to each output, that of a forward which stores x·rstd in the input's dtype:
+
+    dy·weight is rounded before it goes into dx, and x·rstd before it goes into dweight.
+    """
+    x, weight, dy = inputs["x"], inputs["weight"], inputs["dy"]
+    rows, cols = x.shape
+    dx, dweight = torch_rms_norm_backward(x, weight, dy, **params)
+    s = bounds_rows.rms_statistics(x, params["eps"])
+    size, normalised = (dy * weight).abs(), s.normalised.abs()
+    to_x = [(cols, s.rstd * (size + 3 * normalised * (size * normalised).mean(-1, keepdim=True)))]
+    to_weight = [(max(cols, rows), (dy * s.normalised).abs().sum(0))]
+    expected = {"dx": Expected(dx, to_x), "dweight": Expected(dweight, to_weight)}
+    if dtype is not torch.float32:
+        g = (dy * weight).to(dtype).to(torch.float64)
+        rounded, spread = bounds_rows.stored(s.normalised, s.error, cols, dtype)
+        other = torch_rms_norm_backward(x, torch.ones_like(weight), g, **params)[0]
+        expected["dx"].alternatives.append(Expected(other, to_x))
+        extra = (dy.abs() * spread).sum(0)
+        expected["dweight"].alternatives.append(Expected((dy * rounded).sum(0), to_weight, extra=extra))
+    return expected
+
+
+def derive(inputs, params):
+    return {"rstd": (inputs["x"].square().mean(-1) + params["eps"]).rsqrt()}
+
+
+def _family(make, gradient):
+    def family(draw: Draw):
+        x, dy = make(draw, draw.shape("x")), gradient(draw, draw.shape("dy"))
+        return {"x": x, "weight": bounds_rows.signal(draw, "weight"), "dy": dy}
+
+    return family
+
+
+contract = Contract(
+    operands={
+        "x": Operand("rows cols"),
+        "weight": Operand("cols", layouts.VECTOR),
+        "dy": Operand("rows cols"),
+        "rstd": Operand("rows", bounds_rows.STATISTIC, torch.float32, derived=True, positional=False),
+    },
+    outputs={"dx": Output("rows cols"), "dweight": Output("cols")},
+    sizes=bounds_rows.BACKWARD_SIZES,
+    values={
+        "normal": _family(bounds_rows.lifted, bounds_rows.lifted),
+        "large": _family(values.large, values.normal),
+        "gradient_offset": _family(values.normal, bounds_rows.offset_gradient),
+        "tiny": _family(values.tiny, values.normal),
+        "ascending": _family(values.ascending, values.ascending),
+        "row_scales": _family(values.row_scales, values.row_scales),
+        "cancelling_rows": bounds_rows.cancelling_rows,
+    },
+    params={"eps": (1e-6, 1e-3, 0.1)},
+    valid=bounds_rows.informative,
+    expect=expect,
+    derive=derive,
+    flops=lambda size, param: 12 * size["rows"] * size["cols"],
+    bytes=lambda size, param, item: (3 * size["rows"] + 2) * size["cols"] * item,
+    invalid=bounds_rows.invalid_calls("x", matrices=("dy",), vectors=("weight", "rstd"), optional=("rstd",)),
+    laws=[
+        Law("rows apart", bounds_rows.rows_apart("x", "dy")),
+        Law("linear in dy", bounds_rows.scaled_gradient),
+        Law("dx is orthogonal to x but for eps", bounds_rows.gradient_is_orthogonal(centred=False)),
+    ],
+)

@@ -1,0 +1,113 @@
+"""softmax(x): y = exp(x - max x) / sum exp(x - max x) along the last axis of (rows, cols)."""
+
+import math
+
+import torch
+
+from conformance import bounds_rows, values
+from conformance.budget import Expected, finite
+from conformance.contract import Contract, Draw, Law, Operand, Output
+from reference.softmax import torch_softmax
+
+UNDERFLOW = 2.0**-24  # the smallest float16: what a probability may lose by underflow
+SPECIAL = ("row_of_neg_inf", "one_pos_inf", "one_nan")
+
+def expect(inputs, params, *, dtype, compute=None):
+    x = inputs["x"]
+    y = torch_softmax(x)
+    weight, size = finite(y), finite(x).abs()
+    largest = size.amax(-1, keepdim=True) if x.shape[-1] else size
+    through_exp = weight * (2 + size + largest + (weight * size).sum(-1, keepdim=True))
+    return {"y": Expected(y, parts=[(x.shape[-1], weight), (1, through_exp)])}
+
+
+def _family(make):
+    return lambda draw: {"x": values.lift_tail(make(draw, draw.shape("x")))}
+
+
+def _row_offsets(draw: Draw, shape):
+    """Rows far apart: the maximum of another row over- or underflows, padding with 0 wins a negative row's."""
+    offset = torch.tensor([150.0, -30.0, -150.0, 0.0], dtype=torch.float64)[torch.arange(shape[0]) % 4]
+    return draw.normal(shape) + offset[:, None]
+
+
+def _steep(draw: Draw, shape):
+    """Rising by 200 along the row: the maximum of the first tile alone lets exp overflow."""
+    return draw.normal(shape) + torch.linspace(-100.0, 100.0, shape[1], dtype=torch.float64)
+
+
+def _special_row(value: float, everywhere: bool):
+    def family(draw: Draw):
+        x = draw.normal(draw.shape("x"))
+        column = slice(None) if everywhere else int(draw.integers((1,), 0, x.shape[1]))
+        x[-1, column] = value
+        return {"x": x}
+
+    return family
+
+
+def _equal(draw: Draw):
+    """All logits 0: over 2^k columns every answer is exactly 2^-k, whatever the form of the exponential."""
+    return {"x": torch.zeros(draw.shape("x"), dtype=torch.float64)}
+
+
+def _valid(case) -> bool:
+    cols = case.size["cols"]
+    if case.values == "equal" and (cols == 0 or cols & (cols - 1)):
+        return False  # not exact
+    if case.values == "equal" and cols == 1 and case.dtype != "float32":
+        return False  # a denominator of 1 + 1e-6 shows here and in float32 alone
+    if case.values == "partial_neg_inf" and cols == 1:
+        return False  # nothing to mask
+    return bounds_rows.informative(case, SPECIAL)
+
+
+def _rows_sum_to_one(call, arguments, outputs, case):
+    y = outputs[0].double()
+    error = (y.sum(-1) - 1).abs().max().item()
+    limit = torch.finfo(outputs[0].dtype).eps * (1 + 2 * math.sqrt(y.shape[-1]))
+    return None if error <= limit else f"a row sums to 1 ± {error:.3g}; at most {limit:.3g} is rounding"
+
+
+def _shift_invariant(call, arguments, outputs, case):
+    """The same logits, multiples of 1/8, moved by a whole number: both are exact in every dtype."""
+    x = (8 * arguments["x"].clamp(-4, 4)).round() / 8
+    here, there = (call(**{**arguments, "x": x + shift})[0].double() for shift in (0.0, -8.0))
+    limit = torch.finfo(arguments["x"].dtype).eps * (here + there) + 64 * torch.finfo(torch.float32).eps * here
+    worst = ((here - there).abs() - limit).max().item()
+    return None if worst <= UNDERFLOW else f"x - 8 gives other values than x: {worst:.3g} more than rounding explains"
+
+
+contract = Contract(
+    operands={"x": Operand("rows cols")},
+    outputs={"y": Output("rows cols")},
+    sizes=[
+        {"rows": rows, "cols": cols}
+        for rows, cols in [
+            (3, 33), (1, 1), (0, 5), (5, 0), (17, 64), (7, 127), (4, 257), (3, 1024), (5, 1025), (2, 4099), (1031, 7),
+        ]
+    ],
+    values={
+        "normal": _family(values.normal),
+        "large": _family(values.large),
+        "row_offsets": _family(_row_offsets),
+        "ascending": _family(values.ascending),
+        "steep": _family(_steep),
+        "equal": _equal,
+        "partial_neg_inf": lambda draw: {"x": bounds_rows.partial_neg_inf(draw, draw.shape("x"))},
+        "row_of_neg_inf": _special_row(-math.inf, everywhere=True),
+        "one_pos_inf": _special_row(math.inf, everywhere=False),
+        "one_nan": _special_row(math.nan, everywhere=False),
+    },
+    valid=_valid,
+    expect=expect,
+    exact={"equal": ["y"]},
+    flops=lambda size, param: 5 * size["rows"] * size["cols"],
+    bytes=lambda size, param, item: 2 * size["rows"] * size["cols"] * item,
+    invalid=bounds_rows.invalid_calls("x"),
+    laws=[
+        Law("rows sum to one", _rows_sum_to_one),
+        Law("shift invariance", _shift_invariant),
+        Law("rows apart", bounds_rows.rows_apart("x")),
+    ],
+)

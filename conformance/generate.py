@@ -1,0 +1,170 @@
+"""From a contract's axes to cases: each value once (quick), every pair of values (default), more (thorough)."""
+
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+from conformance.contract import Case, Contract
+
+LEVELS = ("quick", "default", "thorough")
+PRODUCT_LIMIT = 1500  # cases of the full product on the smallest shape; a seeded sample beyond
+RETRIES = 60
+
+
+@dataclass
+class Plan:
+    """The cases of one op at one level, and what was left out."""
+
+    cases: list[Case]
+    infeasible: list[str] = field(default_factory=list)  # pairs of axis values that the contract's `valid` rules out
+    sampled_out: int = 0  # cases of a full product that the limit dropped
+    over_ceiling: int = 0  # cases with more work than the lane's ceiling
+
+
+def plan(contract: Contract, level: str, seed: int = 0, dtypes: Sequence[str] | None = None) -> Plan:
+    """All cases of `contract` at `level`; deterministic in (op, level, seed)."""
+    if level not in LEVELS:
+        raise ValueError(f"level: expected one of {', '.join(LEVELS)}, got {level!r}")
+    made = _plan(contract, level, seed)
+    if dtypes is None:
+        return made
+    return replace(made, cases=[case for case in made.cases if case.dtype in dtypes])
+
+
+@lru_cache(maxsize=256)
+def _plan(contract: Contract, level: str, seed: int) -> Plan:
+    space = _Space(contract, seed)
+    rng = random.Random(f"{contract.name} {level}")
+    infeasible: list[str] = []
+    if level == "quick":
+        points = list(_cover(space, 1, rng, infeasible))
+    else:
+        points = list(_cover(space, 2, rng, infeasible))
+    dropped = 0
+    if level == "thorough":
+        smallest, dropped = _product(space, rng)
+        points = smallest + points
+    cases = list(dict.fromkeys(space.case(point) for point in points))
+    return Plan(cases, infeasible, dropped)
+
+
+class _Space:
+    """The axes of a contract: dtype, size, value family, the layout of each operand, each parameter."""
+
+    def __init__(self, contract: Contract, seed: int):
+        self.contract, self.seed = contract, seed
+        self.axes: dict[str, list[Any]] = {
+            "dtype": list(contract.dtypes),
+            "size": [tuple(size.items()) for size in contract.sizes],
+            "values": list(contract.values),
+        }
+        for name, operand in contract.operands.items():
+            self.axes[f"layout {name}"] = list(operand.layouts)
+        for name, values in contract.params.items():
+            self.axes[f"param {name}"] = list(values)
+        self.names = list(self.axes)
+        self._valid: dict[tuple, bool] = {}
+
+    def case(self, point: tuple[int, ...]) -> Case:
+        value = {name: self.axes[name][index] for name, index in zip(self.names, point, strict=True)}
+        return Case(
+            op=self.contract.name,
+            dtype=value["dtype"],
+            sizes=value["size"],
+            values=value["values"],
+            layouts=tuple((n.removeprefix("layout "), v) for n, v in value.items() if n.startswith("layout ")),
+            params=tuple((n.removeprefix("param "), v) for n, v in value.items() if n.startswith("param ")),
+            seed=self.seed,
+        )
+
+    def valid(self, point: tuple[int, ...]) -> bool:
+        if point not in self._valid:
+            self._valid[point] = self.contract.valid(self.case(point))
+        return self._valid[point]
+
+
+def _cover(space: _Space, strength: int, rng: random.Random, infeasible: list[str]) -> Iterator[tuple[int, ...]]:
+    """Points that together hold every combination of `strength` axis values that some valid point has."""
+    counts = [len(space.axes[name]) for name in space.names]
+    missing: dict[tuple, None] = {}
+    for chosen in itertools.combinations(range(len(counts)), strength):
+        for combination in itertools.product(*(range(counts[axis]) for axis in chosen)):
+            missing[tuple(zip(chosen, combination, strict=True))] = None
+    hard: dict[tuple, None] = {}  # no valid point came up by chance
+    found: list[tuple[int, ...]] = []
+    while missing or hard:
+        if missing:
+            goal = next(iter(missing))
+            point = _point_with(space, dict(goal), counts, strength, missing, rng)
+            if point is None:
+                del missing[goal]
+                hard[goal] = None
+                continue
+        else:
+            goal = next(iter(hard))
+            point = _point_near(space, dict(goal), found)
+            if point is None:
+                infeasible.append(" with ".join(f"{space.names[axis]}={space.axes[space.names[axis]][i]}" for axis, i in goal))
+                del hard[goal]
+                continue
+        for held in itertools.combinations(enumerate(point), strength):
+            missing.pop(held, None)
+            hard.pop(held, None)
+        found.append(point)
+        yield point
+
+
+def _point_with(space, goal: dict[int, int], counts, strength: int, missing, rng) -> tuple[int, ...] | None:
+    """A valid point that holds `goal` and, greedily, as many missing combinations as it can."""
+    for attempt in range(RETRIES):
+        point = dict(goal)
+        free = [axis for axis in range(len(counts)) if axis not in point]
+        rng.shuffle(free)
+        for axis in free:
+            options = list(range(counts[axis]))
+            rng.shuffle(options)
+            if attempt < RETRIES // 2:
+                options.sort(key=lambda option: -_gain(point, axis, option, strength, missing))
+            elif attempt == RETRIES - 1:  # what `valid` rules out is seldom the plain case
+                options[0] = 0
+            point[axis] = options[0]
+        candidate = tuple(point[axis] for axis in range(len(counts)))
+        if space.valid(candidate):
+            return candidate
+    return None
+
+
+def _point_near(space, goal: dict[int, int], found: list[tuple[int, ...]]) -> tuple[int, ...] | None:
+    """A valid point that holds `goal` and else is one of `found`: where `valid` leaves too few points to meet one by chance."""
+    for point in found:
+        candidate = tuple(goal.get(axis, option) for axis, option in enumerate(point))
+        if space.valid(candidate):
+            return candidate
+    return None
+
+
+def _gain(point: dict[int, int], axis: int, option: int, strength: int, missing) -> int:
+    if strength == 1:
+        return int(((axis, option),) in missing)
+    return sum(tuple(sorted([(axis, option), held])) in missing for held in point.items())
+
+
+def _product(space: _Space, rng: random.Random) -> tuple[list[tuple[int, ...]], int]:
+    """Every valid point on the smallest shape, or a sample of PRODUCT_LIMIT of them and how many that leaves out."""
+    ranges = [[0] if name == "size" else range(len(space.axes[name])) for name in space.names]
+    total = 1
+    for options in ranges:
+        total *= len(options)
+    if total > 20 * PRODUCT_LIMIT:
+        drawn = {tuple(rng.choice(options) for options in ranges) for _ in range(4 * PRODUCT_LIMIT)}
+        points = [point for point in sorted(drawn) if space.valid(point)]
+        valid = round(total * len(points) / len(drawn))  # an estimate: the share of the drawn ones
+    else:
+        points = [point for point in itertools.product(*ranges) if space.valid(point)]
+        valid = len(points)
+    if len(points) > PRODUCT_LIMIT:
+        points = sorted(rng.sample(points, PRODUCT_LIMIT))
+    return points, valid - len(points)

@@ -1,0 +1,138 @@
+"""Memory layouts an operand can have: the same values seen through other strides and offsets.
+
+Every layout answers one question: given a contiguous tensor of values, build a view with equal values (for the two
+broadcasts: with the values of its first slice repeated) inside a buffer that the judge owns. Everything in that buffer
+that the view does not cover is poison (NaN), so a kernel that ignores a stride or an offset computes with poison.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+GUARD_BYTES = 512  # on either side of every buffer; the view keeps the alignment that an allocator gives
+POISON = {torch.float32: math.nan, torch.float16: math.nan, torch.bfloat16: math.nan}
+
+
+@dataclass(frozen=True)
+class Placed:
+    """An operand in memory: the view a kernel is given, and the whole buffer, guard bands included, as bytes."""
+
+    view: torch.Tensor
+    buffer: torch.Tensor
+
+    def snapshot(self) -> torch.Tensor:
+        return self.buffer.clone()
+
+    def unchanged(self, snapshot: torch.Tensor) -> bool:
+        return torch.equal(self.buffer, snapshot)
+
+
+def _strides(shape: tuple[int, ...]) -> list[int]:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return strides[::-1]
+
+
+def _contiguous(shape):
+    return shape, _strides(shape), 0
+
+
+def _swapped(first: int, second: int):
+    def plan(shape):
+        axes = list(range(len(shape)))
+        axes[first], axes[second] = axes[second], axes[first]
+        stored = _strides(tuple(shape[a] for a in axes))
+        strides = [0] * len(shape)
+        for position, axis in enumerate(axes):
+            strides[axis] = stored[position]
+        return shape, strides, 0
+
+    return plan
+
+
+def _channels_last(shape):
+    order = [0, *range(2, len(shape)), 1]
+    stored = _strides(tuple(shape[a] for a in order))
+    strides = [0] * len(shape)
+    for position, axis in enumerate(order):
+        strides[axis] = stored[position]
+    return shape, strides, 0
+
+
+def _sliced(shape):
+    wide = (*shape[:-1], shape[-1] + 16)  # a gap of 16 elements keeps rows aligned as far as the width does
+    return shape, _strides(wide), 0
+
+
+def _step(shape):
+    return shape, [2 * s for s in _strides(shape)], 0
+
+
+def _offset(shape):
+    return shape, _strides(shape), 1
+
+
+def _broadcast(axis: int):
+    def plan(shape):
+        kept = list(shape)
+        kept[axis] = min(shape[axis], 1)
+        strides = _strides(tuple(kept))
+        strides[axis] = 0
+        return tuple(kept), strides, 0
+
+    return plan
+
+
+# name -> shape -> (shape of the stored values, strides of the view, offset in elements)
+PLANS: dict[str, Callable] = {
+    "contiguous": _contiguous,
+    "transposed": _swapped(-1, -2),  # the last two axes swapped in memory: nn.Linear's weight.t()
+    "heads_inside": _swapped(1, 2),  # (batch, seq, heads, dim) memory seen as (batch, heads, seq, dim)
+    "channels_last": _channels_last,  # (N, *, C) memory seen as (N, C, *)
+    "sliced": _sliced,  # rows with a gap between them
+    "step": _step,  # every second element: stride 2 on the last axis too
+    "offset": _offset,  # storage offset of one element: no longer 16-byte aligned
+    "broadcast": _broadcast(0),  # stride 0 on the first axis
+    "broadcast_last": _broadcast(-1),  # stride 0 on the last axis
+}
+
+MATRIX = ("contiguous", "transposed", "sliced", "step", "offset", "broadcast", "broadcast_last")
+VECTOR = ("contiguous", "step", "offset", "broadcast_last")
+HEADS = ("contiguous", "heads_inside", "transposed", "sliced", "step", "offset", "broadcast")
+BROADCASTS = ("broadcast", "broadcast_last")
+
+
+def values_of(values: torch.Tensor, layout: str) -> torch.Tensor:
+    """The values that an operand has in this layout: `values`, or its first slice repeated for a broadcast."""
+    stored, strides, _ = PLANS[layout](tuple(values.shape))
+    for axis, stride in enumerate(strides):
+        if stride == 0 and values.shape[axis] > 1:
+            values = values.narrow(axis, 0, 1).expand(values.shape)
+    return values
+
+
+def place(values: torch.Tensor, layout: str, device: str | torch.device) -> Placed:
+    """Put `values` (already rounded to their dtype) into a guarded, poisoned buffer on `device` in `layout`."""
+    shape = tuple(values.shape)
+    stored, strides, offset = PLANS[layout](shape)
+    item = values.element_size()
+    extent = offset + sum((n - 1) * s for n, s in zip(shape, strides, strict=True) if n > 0) + 1
+    body = -(-max(extent, 1) * item // GUARD_BYTES) * GUARD_BYTES
+    buffer = torch.empty(body + 2 * GUARD_BYTES, dtype=torch.uint8, device=device)
+    typed = buffer.view(values.dtype)
+    if values.dtype in POISON:
+        typed.fill_(POISON[values.dtype])
+    else:
+        typed.zero_()
+    view = typed.as_strided(shape, strides, GUARD_BYTES // item + offset)
+    if values.numel():
+        narrow = values
+        for axis, stride in enumerate(strides):
+            if stride == 0 and shape[axis] > 1:
+                narrow = narrow.narrow(axis, 0, 1)
+        typed.as_strided(tuple(narrow.shape), strides, GUARD_BYTES // item + offset).copy_(narrow)
+    return Placed(view, buffer)

@@ -1,0 +1,180 @@
+"""pytest: the options, the parametrisation of the conformance test, and the table at the end."""
+
+import json
+import os
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance import judge, selection
+from conformance.console import Table, fraction_text
+from conformance.generate import LEVELS
+from conformance.judge import Outcome
+
+RECORD = "touchstone"  # key of the user property that carries an outcome from a worker to the controller
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("touchstone", "Touchstone: which kernels to judge")
+    group.addoption("--backend", metavar="NAME[,NAME]", help="backends to judge (default: every one that runs here)")
+    group.addoption("--device", default="auto", metavar="auto|cpu|cuda", help="where kernels run (auto: cuda where a GPU works)")
+    group.addoption("--op", metavar="NAME[,NAME]", help="ops to judge (default: all)")
+    group.addoption("--variant", metavar="NAME[,NAME]", help="rungs to judge (default: all)")
+    group.addoption("--level", default=None, metavar="|".join(LEVELS), help="how many cases (default: default)")
+    group.addoption("--quick", dest="level", action="store_const", const="quick", help="short for --level quick")
+    group.addoption("--thorough", dest="level", action="store_const", const="thorough", help="short for --level thorough")
+    group.addoption("--kernel", metavar="FILE.py:FUNCTION", help="judge a function of your own against --op")
+    group.addoption("--seed", default=0, type=int, help="seed of the inputs (default: 0)")
+    group.addoption("--json", dest="touchstone_json", metavar="FILE", help="write every outcome to FILE")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "conformance: judges a kernel; selected by --backend, --device, --op, --variant, --level")
+    option = config.option
+    try:
+        chosen = selection.select(
+            option.backend, option.device, option.op, option.variant, option.level or "default", option.kernel, option.seed
+        )
+        chosen.prepare()
+        if (option.variant or option.kernel) and not selection.import_check(chosen):
+            chosen.subjects()  # an unknown rung or function is a usage error too
+    except (selection.UsageError, RuntimeError) as error:
+        raise pytest.UsageError(str(error)) from None
+    config.stash[_SELECTION] = chosen
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Summary(config, chosen), "touchstone-summary")
+
+
+_SELECTION = pytest.StashKey[selection.Selection]()
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    chosen = config.stash[_SELECTION]
+    lanes = "user@" + chosen.device if chosen.kernel else ", ".join(map(chosen.lane, chosen.backends)) or "none"
+    lines = [f"touchstone: lanes {lanes}; level {chosen.level}; seed {chosen.seed}"]
+    return lines + [f"touchstone: {name}@{chosen.device} skipped: {reason}" for name, reason in chosen.skipped.items()]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "judged" not in metafunc.fixturenames:
+        return
+    chosen = metafunc.config.stash[_SELECTION]
+    if broken := selection.import_check(chosen):
+        raise ImportError("kernel files that do not import:\n" + "\n".join(broken))
+    items = []
+    for backend, reason in chosen.skipped.items():
+        items.append(pytest.param(None, marks=pytest.mark.skip(reason=f"{backend}: {reason}"), id=f"{backend}@{chosen.device}"))
+    for backend, subject in chosen.subjects():
+        reason = selection.not_run_reason(backend, subject)
+        ceiling = chosen.ceiling(backend) if backend else None
+        trials, plan = judge.trials(subject, chosen.level, chosen.seed, ceiling)
+        for trial in trials:
+            marks = [pytest.mark.skip(reason=f"not run: {reason}")] if reason else []
+            judged = Judged(subject, trial, len(trials), plan.over_ceiling)
+            items.append(pytest.param(judged, marks=marks, id=f"{subject.op}-{subject.lane}-{subject.name}-{trial.id}"))
+    metafunc.parametrize("judged", items)
+
+
+class Judged:
+    """One pytest item: a subject, a trial, and how many trials the subject has in all."""
+
+    def __init__(self, subject: judge.Subject, trial: judge.Trial, of: int, dropped: int):
+        self.subject, self.trial, self.of, self.dropped = subject, trial, of, dropped
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    judged = getattr(item, "callspec", None) and item.callspec.params.get("judged")
+    if judged:
+        subject = judged.subject
+        about = dict(
+            op=subject.op, lane=subject.lane, variant=subject.name, compute=subject.compute, of=judged.of, dropped=judged.dropped
+        )
+        item.user_properties.append((RECORD, about))
+
+
+class Summary:
+    """In the controller: gathers outcomes, decides whether enough ran, prints the table."""
+
+    def __init__(self, config: pytest.Config, chosen: selection.Selection):
+        self.config, self.chosen = config, chosen
+        self.rungs: dict[tuple[str, str, str], dict[str, Any]] = {}
+        self.selected = self.ran = 0
+        self.problems: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        about = next((value for key, value in report.user_properties if key == RECORD), None)
+        if about is None:
+            if report.when == "setup" and "conformance" in report.keywords and report.skipped:
+                self.selected += 1
+            return
+        rung = self.rungs.setdefault(
+            (about["op"], about["lane"], about["variant"]),
+            dict(of=about["of"], dropped=about["dropped"], compute=about["compute"], outcomes=[], not_run=None),
+        )
+        if report.when == "setup":
+            self.selected += 1
+            if report.skipped:
+                rung["not_run"] = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        elif report.when == "call" and "outcome" in about:
+            outcome = Outcome.from_dict(about["outcome"])
+            rung["outcomes"].append(outcome)
+            self.ran += outcome.status != judge.DECLINED
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if session.config.option.collectonly or session.shouldstop or session.shouldfail:
+            return
+        for (op, lane, variant), rung in self.rungs.items():
+            done = rung["outcomes"]
+            if done and len(done) == rung["of"] and all(o.status == judge.DECLINED for o in _cases(done)):
+                self.problems.append(f"{op}-{lane}-{variant} declined every case, though this machine satisfies its needs")
+        if self.selected and not self.ran and session.exitstatus in (0, pytest.ExitCode.NO_TESTS_COLLECTED):
+            self.problems.append(f"{self.selected} conformance tests were selected and none ran")
+        if self.problems and session.exitstatus in (0, pytest.ExitCode.NO_TESTS_COLLECTED):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter) -> None:
+        if self.rungs:
+            terminalreporter.section("Touchstone")
+            terminalreporter.write_line(self.table().plain())
+            dropped = sum(rung["dropped"] for rung in self.rungs.values())
+            if dropped:
+                terminalreporter.write_line(f"{dropped} cases dropped: more work than the lane's ceiling allows at this level")
+        for problem in self.problems:
+            terminalreporter.write_line(f"FAILED: {problem}", red=True)
+        path = self.config.option.touchstone_json
+        if path:
+            self.write(Path(path))
+
+    def table(self) -> Table:
+        columns = ["op", "lane", "rung", "passed", "failed", "declined", "worst error / budget", "computes in"]
+        table = Table(f"level {self.chosen.level}, seed {self.chosen.seed}", columns)
+        for (op, lane, variant), rung in sorted(self.rungs.items(), key=lambda item: item[0][:2]):
+            done = rung["outcomes"]
+            count = defaultdict(int)
+            for outcome in done:
+                count[outcome.status] += 1
+            worst = judge.worst([f for outcome in done for f in outcome.fractions.values()])
+            cells = ["not run"] * 3 if rung["not_run"] else [str(count[s]) for s in (judge.PASSED, judge.FAILED, judge.DECLINED)]
+            table.rows.append([op, lane, variant, *cells, rung["not_run"] or fraction_text(worst), rung["compute"] or ""])
+        return table
+
+    def write(self, path: Path) -> None:
+        from conformance.report import versions
+
+        record = {
+            "level": self.chosen.level, "seed": self.chosen.seed, "device": self.chosen.device, "versions": versions(),
+            "rungs": [
+                {"op": op, "lane": lane, "variant": variant, "not_run": rung["not_run"], "dropped": rung["dropped"],
+                 "outcomes": [outcome.to_dict() for outcome in rung["outcomes"]]}
+                for (op, lane, variant), rung in self.rungs.items()
+            ],
+        }  # fmt: skip
+        path.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def _cases(outcomes: list[Outcome]) -> list[Outcome]:
+    return [outcome for outcome in outcomes if not outcome.trial.startswith(("law-", "invalid-"))]

@@ -1,0 +1,116 @@
+"""What came of judging one kernel: the object that `check` returns."""
+
+import json
+import platform
+from dataclasses import dataclass, field
+from importlib import metadata
+from typing import Any
+
+from conformance.console import Table, fraction_text
+from conformance.judge import DECLINED, FAILED, Finding, Outcome, Subject, worst
+
+SHOWN_FINDINGS = 8
+
+
+@dataclass
+class Report:
+    """The outcomes of one kernel's trials. `str(report)` is a table and the findings."""
+
+    op: str
+    name: str
+    lane: str
+    level: str
+    seed: int
+    outcomes: list[Outcome] = field(default_factory=list)
+    planned: int = 0  # cases of the level, before anything was narrowed
+    not_run: dict[str, int] = field(default_factory=dict)  # reason -> cases
+    instruments: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def findings(self) -> list[Finding]:
+        return [finding for outcome in self.outcomes for finding in outcome.findings]
+
+    @property
+    def cases(self) -> int:
+        """Trials that were judged: run and not declined."""
+        return sum(outcome.status != DECLINED for outcome in self.outcomes)
+
+    @property
+    def declined(self) -> int:
+        return sum(outcome.status == DECLINED for outcome in self.outcomes)
+
+    @property
+    def passed(self) -> bool:
+        """True when something was judged and no finding is a failure."""
+        return self.cases > 0 and not any(finding.severity == "failure" for finding in self.findings)
+
+    @property
+    def worst(self) -> float | None:
+        """The largest error seen, as a fraction of the budget."""
+        return worst([fraction for outcome in self.outcomes for fraction in outcome.fractions.values()])
+
+    def worst_of(self, dtype: str) -> float | None:
+        return worst([f for outcome in self.outcomes if outcome.dtype == dtype for f in outcome.fractions.values()])
+
+    def add(self, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+
+    def table(self) -> Table:
+        """Outputs by dtypes: the worst error as a fraction of the budget."""
+        outputs = list(dict.fromkeys(name for outcome in self.outcomes for name in outcome.fractions))
+        dtypes = list(dict.fromkeys(outcome.dtype for outcome in self.outcomes))
+        rows = []
+        for name in outputs:
+            cells = [worst([o.fractions[name] for o in self.outcomes if o.dtype == d and name in o.fractions]) for d in dtypes]
+            rows.append([name, *map(fraction_text, cells)])
+        title = f"{self.op}: {self.name} on {self.lane}, level {self.level}, seed {self.seed} (worst error / budget)"
+        return Table(title, ["output", *dtypes], rows)
+
+    def summary(self) -> str:
+        total = self.cases + self.declined + sum(self.not_run.values())
+        parts = [f"judged on {self.cases} of {total} trials"]
+        if self.declined:
+            reasons = dict.fromkeys(o.reason for o in self.outcomes if o.status == DECLINED)
+            parts.append(f"{self.declined} declined ({'; '.join(list(map(str, reasons))[:3])})")
+        parts += [f"{count} {reason}" for reason, count in self.not_run.items() if count]
+        failed = sum(outcome.status == FAILED for outcome in self.outcomes)
+        verdict = "PASSED" if self.passed else f"FAILED: {failed} trials" if failed else "FAILED: nothing was judged"
+        return f"{verdict}; {', '.join(parts)}"
+
+    def __str__(self) -> str:
+        lines = [self.table().plain(), "", *self.notes]
+        failures = [f for f in self.findings if f.severity == "failure"]
+        lines += [str(finding) for finding in failures[:SHOWN_FINDINGS]]
+        if len(failures) > SHOWN_FINDINGS:
+            lines.append(f"... and {len(failures) - SHOWN_FINDINGS} more findings (report.findings, --json)")
+        lines += [f"note: {finding}" for finding in self.findings if finding.severity == "note"][:SHOWN_FINDINGS]
+        if self.instruments:
+            lines.append(f"instruments: {', '.join(self.instruments)}")
+        return "\n".join([*lines, self.summary()])
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "op": self.op, "name": self.name, "lane": self.lane, "level": self.level, "seed": self.seed,
+            "passed": self.passed, "worst": self.worst, "cases": self.cases, "declined": self.declined,
+            "not_run": self.not_run, "instruments": self.instruments, "notes": self.notes,
+            "versions": versions(), "outcomes": [outcome.to_dict() for outcome in self.outcomes],
+        }  # fmt: skip
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=1)
+
+
+def empty(subject: Subject, level: str, seed: int) -> Report:
+    return Report(subject.op, subject.name, subject.lane, level, seed)
+
+
+def versions() -> dict[str, str]:
+    """Versions that a result depends on."""
+    found = {"python": platform.python_version(), "machine": platform.machine()}
+    for package in ("torch", "numpy", "triton", "cupy-cuda13x", "numba", "numba-cuda", "ml_dtypes"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,209 @@
+"""Which lanes, ops and variants a run judges: the rules, apart from pytest and from the command line.
+
+What is asked for and impossible is a `UsageError` that says why and what to type instead; what is not asked for and
+absent is skipped with a reason. One process runs one device.
+"""
+
+import importlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+
+from backends.devices import cuda_works
+from conformance import registry, worker
+from conformance.generate import LEVELS
+from conformance.judge import Subject
+
+CEILING_SECONDS = {"quick": 0.5, "default": 0.5, "thorough": 10.0}
+TRUE = ("1", "true", "on", "yes", "y")
+
+
+class UsageError(ValueError):
+    """Something was asked for that cannot be had here."""
+
+
+@dataclass
+class Selection:
+    device: str
+    level: str
+    backends: list[str]
+    ops: list[str]
+    variants: list[str] | None  # None: all
+    skipped: dict[str, str] = field(default_factory=dict)  # backend -> why it does not run here
+    kernel: tuple[Path, str] | None = None
+    seed: int = 0
+
+    def lane(self, backend: str) -> str:
+        return f"{backend}@{self.device}"
+
+    def prepare(self) -> None:
+        """Set this process up for its device; before anything imports a kernel library."""
+        for name in self.backends:
+            registry.backend(name).prepare(self.device)
+
+    def ceiling(self, backend: str) -> float:
+        """Work per case above which a lane drops it."""
+        return CEILING_SECONDS[self.level] * registry.backend(backend).WORK_PER_SECOND[self.device]
+
+    def subjects(self) -> list[tuple[str, Subject]]:
+        """(backend, subject) of everything selected, op by op in ladder order. Imports the kernels' files."""
+        if self.kernel is not None:
+            path, name = self.kernel
+            try:
+                fn = worker.load(path, name)
+            except ValueError as error:
+                raise UsageError(f"--kernel: {error}") from None
+            except (Exception, SystemExit) as error:
+                raise UsageError(f"--kernel: {path} does not import: {type(error).__name__}: {error}") from error
+            return [("", Subject(op, fn, name, f"user@{self.device}", self.device)) for op in self.ops]
+        found = []
+        for op in self.ops:
+            for backend in self.backends:
+                for name, fn in registry.variants(backend, op).items():
+                    if self.variants is None or name in self.variants:
+                        found.append((backend, rung(op, backend, name, fn, self.device)))
+        if self.variants is not None:
+            self._check_variants({subject.name for _, subject in found})
+        return found
+
+    def _check_variants(self, present: set[str]) -> None:
+        for name in self.variants or ():
+            if name not in present:
+                known = {v: None for op in self.ops for b in self.backends for v in registry.variants(b, op)}
+                raise UsageError(f"--variant: {name!r} is no rung of {', '.join(self.ops)}; there are {', '.join(known)}")
+
+
+def rung(op: str, backend: str, name: str, fn, device: str) -> Subject:
+    """One of this repository's rungs as a subject, with what it declares in its attributes."""
+    compute = getattr(fn, "compute", None)
+    return Subject(
+        op, fn, name, f"{backend}@{device}", device, own=True, compute=compute,
+        deterministic=getattr(fn, "deterministic", True),
+    )  # fmt: skip
+
+
+def not_run_reason(backend: str, subject: Subject) -> str | None:
+    """Why a rung cannot run on this lane, from its `needs`; None when it can."""
+    needs = getattr(subject.fn, "needs", None)
+    return registry.backend(backend).lacks(needs, subject.device) if backend and needs else None
+
+
+def select(
+    backend: str | None = None,
+    device: str = "auto",
+    op: str | None = None,
+    variant: str | None = None,
+    level: str = "default",
+    kernel: str | None = None,
+    seed: int = 0,
+    environ: Mapping[str, str] = os.environ,
+) -> Selection:
+    """Apply the selection rules to options as they were typed (comma-separated lists). Raises UsageError."""
+    if level not in LEVELS:
+        raise UsageError(f"--level: expected one of {', '.join(LEVELS)}, got {level!r}")
+    ops = _ops(op)
+    available = [name for name in registry.backends() if registry.kernel_ops(name)]
+    modules = {name: registry.backend(name) for name in registry.backends()}
+    asked = _split(backend)
+    names, implied = _backends(asked, available, modules)
+    chosen = _device(device, implied, environ, modules, names or available)
+    skipped = {}
+    running = names
+    if not asked:
+        skipped = {name: reason for name in available if (reason := modules[name].why_not(chosen))}
+        running = [name for name in available if name not in skipped]
+    for name in names:
+        if reason := modules[name].why_not(chosen):
+            other = "cpu" if chosen == "cuda" else "cuda"
+            way = f"; --device={other} would work" if modules[name].why_not(other) is None else ""
+            raise UsageError(f"--backend={name}: cannot run on {chosen} here: {reason}{way}")
+    selection = Selection(chosen, level, running, ops, _split(variant) or None, skipped, seed=seed)
+    if kernel is not None:
+        selection.kernel = _kernel(kernel, op, backend, variant)
+        selection.skipped = {}
+    else:
+        for name in names:
+            if op is not None and not set(ops) & set(registry.kernel_ops(name)):
+                raise UsageError(f"--backend={name}: has no kernels for {', '.join(ops)}; it has {', '.join(registry.kernel_ops(name))}")
+    return selection
+
+
+def _split(text: str | None) -> list[str]:
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def _ops(text: str | None) -> list[str]:
+    if text is None:
+        return list(registry.ops())
+    for name in _split(text):
+        if name not in registry.ops():
+            raise UsageError(f"--op: {name!r} is not one of {', '.join(registry.ops())}")
+    if not _split(text):
+        raise UsageError(f"--op: expected one or more of {', '.join(registry.ops())}")
+    return _split(text)
+
+
+def _backends(asked: Sequence[str], available: Sequence[str], modules: Mapping[str, ModuleType]) -> tuple[list[str], dict[str, str]]:
+    """The backends asked for, aliases resolved, and the device that each alias implies."""
+    aliases = {alias: (name, device) for name, module in modules.items() for alias, device in module.ALIASES.items()}
+    names: list[str] = []
+    implied: dict[str, str] = {}
+    for text in asked:
+        name = text
+        if text in aliases:
+            name, implied[text] = aliases[text]
+        if name not in modules:
+            raise UsageError(f"--backend: {text!r} is not one of {', '.join([*modules, *aliases])}")
+        if name not in available:
+            raise UsageError(f"--backend={text}: has no kernels in this clone yet (no op files in backends/{name}); use {', '.join(available)}")
+        if name not in names:
+            names.append(name)
+    return names, implied
+
+
+def _device(
+    device: str, implied: Mapping[str, str], environ: Mapping[str, str], modules: Mapping[str, ModuleType], names: Sequence[str]
+) -> str:
+    """The one device of this process."""
+    if device not in ("auto", "cpu", "cuda"):
+        raise UsageError(f"--device: expected auto, cpu or cuda, got {device!r}")
+    switches = [v for name in modules for v in modules[name].CPU_VARIABLES if environ.get(v, "").lower() in TRUE]
+    wanted = {f"--backend={alias}": where for alias, where in implied.items()} | {f"{v}={environ[v]}": "cpu" for v in switches}
+    for source, where in wanted.items():
+        if device not in ("auto", where):
+            raise UsageError(f"{source} means --device={where}, but --device={device} was given; drop one of the two")
+    if device == "auto":
+        if wanted:
+            return next(iter(wanted.values()))
+        return "cpu" if cuda_works() else "cuda"
+    if device == "cuda" and (reason := cuda_works()):
+        raise UsageError(f"--device=cuda: {reason}; use --device=cpu, which runs {', '.join(names)} on the CPU where it can")
+    return device
+
+
+def _kernel(text: str, op: str | None, backend: str | None, variant: str | None) -> tuple[Path, str]:
+    path, colon, name = text.rpartition(":")
+    if not colon or not path.endswith(".py"):
+        raise UsageError(f"--kernel: expected file.py:function, got {text!r}")
+    if not Path(path).is_file():
+        raise UsageError(f"--kernel: there is no file {path}")
+    if op is None or len(_split(op)) != 1:
+        raise UsageError("--kernel: needs --op with the one op whose signature the function has")
+    if backend or variant:
+        raise UsageError("--kernel: a function of your own goes with neither --backend nor --variant; use --device=cpu or --device=cuda")
+    return Path(path), name
+
+
+def import_check(selection: Selection) -> list[str]:
+    """The kernel files of the selection that fail to import, one sentence each: errors, never skips."""
+    broken = []
+    for backend in selection.backends if selection.kernel is None else ():
+        for op in selection.ops:
+            if op in registry.kernel_ops(backend):
+                try:
+                    importlib.import_module(f"backends.{backend}.{op}")
+                except Exception as error:
+                    broken.append(f"backends/{backend}/{op}: {type(error).__name__}: {error}")
+    return broken

@@ -1,0 +1,42 @@
+"""`conformance tune`: time the configurations of a rung on this GPU, judged first, and pin the fastest in its table."""
+
+from typing import Any
+
+from conformance import judge, registry
+from conformance.console import progress
+from conformance.contract import Case
+from conformance.judge import Subject, Trial
+from conformance.selection import Selection, UsageError
+
+
+def tune(chosen: Selection, write: bool = True) -> list[dict[str, Any]]:
+    """Tune every selected rung that declares a `space` at its contract's large sizes; return one record each."""
+    work = []
+    for backend, subject in chosen.subjects():
+        if hasattr(subject.fn, "space"):
+            contract = subject.contract
+            work += [(backend, subject, dtype, dict(size)) for dtype in contract.dtypes for size in contract.large]
+    if not work:
+        raise UsageError(f"nothing to tune: no selected rung of {', '.join(chosen.ops)} declares a space of configurations")
+    records = []
+    for backend, subject, dtype, size in progress(work, "tune"):
+        record = _tune_one(backend, subject, dtype, size, write)
+        if record:
+            records.append(record)
+    return records
+
+
+def _tune_one(backend: str, subject: Subject, dtype: str, size: dict[str, Any], write: bool) -> dict[str, Any] | None:
+    module = registry.backend(backend)
+    contract = subject.contract
+    plain = judge.plain_case(contract, dtype, next(iter(contract.values)))
+    arguments = contract.build(Case(plain.op, dtype, tuple(size.items()), plain.values, plain.layouts, plain.params), subject.device).arguments
+    quick = [t for t in judge.trials(subject, "quick")[0] if t.law is None and t.invalid is None and t.case.dtype == dtype]
+
+    def verified() -> bool:
+        return all(judge.run(subject, Trial(trial.case)).status != judge.FAILED for trial in quick)
+
+    best = module.tune(subject.fn, arguments, verified, write=write)
+    if best is None:
+        return None
+    return {"op": subject.op, "variant": subject.name, "dtype": dtype, "sizes": size, **best}

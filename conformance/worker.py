@@ -1,0 +1,202 @@
+"""Judging in another process: one that imports the kernel's file afresh for the wanted device, or only a child.
+
+A script or test file is imported under a name of its own there, so an `if __name__ == "__main__"` block does not run;
+where the import reaches a `check` call at the top level, the import ends there, with what was defined so far.
+"""
+
+import importlib
+import importlib.util
+import inspect
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+
+from conformance import registry
+from conformance.report import Report
+
+_importing: list[str] = []  # the user's files being imported right now
+
+
+class ImportReachedCheck(BaseException):
+    """Raised by `check` while a worker imports the file that called it: the functions above are all it needs."""
+
+
+class WorkerError(RuntimeError):
+    """The child process ended without a report; the message holds what it printed last."""
+
+
+def stop_if_importing() -> None:
+    """End the import of a user's file here, if one is under way."""
+    if _importing:
+        raise ImportReachedCheck
+
+
+def describe(fn: Callable[..., Any]) -> str:
+    """The name to print for a function."""
+    return getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or type(fn).__name__
+
+
+def load(path: str | Path, qualname: str) -> Callable[..., Any]:
+    """The function `qualname` of the Python file `path`, freshly imported. ValueError names what is missing."""
+    module, complete = load_module(path)
+    found: Any = module
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+        if found is None and not complete:
+            raise ValueError(
+                f"{path} calls check before it defines {qualname!r}, and the import ends at the first call; put the calls under "
+                'if __name__ == "__main__"'
+            )
+        if found is None:
+            names = [n for n, v in vars(module).items() if inspect.isfunction(v) and not n.startswith("_")]
+            raise ValueError(f"{path} defines no function {qualname!r}; it has {', '.join(names) or 'none'}")
+    if not callable(found):
+        raise ValueError(f"{qualname!r} in {path} is a {type(found).__name__}, not a function")
+    return found
+
+
+def load_module(path: str | Path) -> tuple[ModuleType, bool]:
+    """The module, and whether its import got to the end. A file inside a package can import its neighbours relatively."""
+    path = Path(path).resolve()
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}")
+    root = path.parent
+    while (root / "__init__.py").is_file():
+        root = root.parent
+    package = ".".join(path.parent.relative_to(root).parts)
+    name = f"{package}.touchstone_user_{path.stem}" if package else f"touchstone_user_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    folders = [str(path.parent), str(root)]
+    sys.path[:0] = folders
+    _importing.append(name)
+    try:
+        if package:
+            importlib.import_module(package)
+        spec.loader.exec_module(module)
+    except ImportReachedCheck:
+        return module, False
+    finally:
+        _importing.remove(name)
+        sys.path[:] = [entry for entry in sys.path if entry not in folders] + folders  # for imports inside functions
+    return module, True
+
+
+def source_of(fn: Callable[..., Any]) -> tuple[str, str]:
+    """File and qualified name by which another process can import `fn`. ValueError says why not, and the way out."""
+    name = describe(fn)
+    inner = inspect.unwrap(fn)
+    if not inspect.isfunction(inner):
+        raise ValueError(
+            f"fn: {name} is a {type(fn).__name__}, and its kernel was set up for the other device; another process can import only a "
+            "function at the top level of a file: define one that calls it"
+        )
+    path = inspect.getsourcefile(inner)
+    if path is None or not os.path.isfile(path) or "ipython-input" in path or "ipykernel" in path:
+        raise ValueError(
+            f"fn: {name} is defined in a notebook cell or at a prompt, and its kernel was set up for the other device; another "
+            "process cannot import it from there. Either put kernel and function into a file and import them from it, or "
+            'restart and run os.environ["TRITON_INTERPRET"] = "1" in the first cell, before anything imports triton'
+        )
+    if "<" in name:
+        raise ValueError(
+            f"fn: {name} is a lambda or is defined inside a function, and its kernel was set up for the other device; another "
+            "process can import only a function at the top level of a file: define it there"
+        )
+    return path, name
+
+
+def spawn(op: str, fn: Callable[..., Any], options: dict[str, Any], fresh_import: bool = False) -> Report:
+    """Run the whole check in a fresh process; by file and name with `fresh_import`, else by value."""
+    request = {"op": op, "options": options}
+    if fresh_import:
+        request["file"], request["name"] = source_of(fn)
+    else:
+        request["fn"] = fn
+    try:
+        payload = cloudpickle.dumps(request)
+    except Exception as error:
+        raise ValueError(
+            f"fn: {describe(fn)} cannot be sent to another process ({error}); define it at the top level of a file, or "
+            "pass isolate='none'"
+        ) from error
+    with tempfile.TemporaryDirectory(prefix="touchstone-") as folder:
+        given, taken = Path(folder, "request"), Path(folder, "report")
+        given.write_bytes(payload)
+        path = os.pathsep.join([str(registry.ROOT), *(p for p in sys.path if p)])
+        done = subprocess.run(
+            [sys.executable, "-m", "conformance.worker", str(given), str(taken), options["device"]],
+            env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        if not taken.exists():
+            raise WorkerError(f"the process that judged {describe(fn)} ended with status {done.returncode}:\n{done.stdout[-3000:]}")
+        answer = cloudpickle.loads(taken.read_bytes())
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def fork(op: str, fn: Callable[..., Any], options: dict[str, Any]) -> Report:
+    """Run the whole check in a forked child."""
+    if options["device"] == "cuda":
+        raise ValueError("isolate: 'fork' does not work with device 'cuda' (CUDA cannot be used in a forked child); use 'spawn'")
+    context = multiprocessing.get_context("fork")
+    receive, send = context.Pipe(duplex=False)
+    child = context.Process(target=_forked, args=(send, op, fn, options))
+    child.start()
+    send.close()
+    try:
+        answer = cloudpickle.loads(receive.recv_bytes())
+    except EOFError:
+        child.join()
+        raise WorkerError(f"the process that judged {describe(fn)} ended with status {child.exitcode}") from None
+    child.join()
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def _forked(send, op, fn, options) -> None:
+    import torch
+
+    torch.set_num_threads(1)  # the parent's thread pools are dead here: the first parallel op would wait for them
+    send.send_bytes(cloudpickle.dumps(_answer(lambda: fn, op, options)))
+
+
+def _answer(get: Callable[[], Callable[..., Any]], op: str, options: dict[str, Any]) -> Report | Exception:
+    from conformance.check import check_here
+
+    try:
+        return check_here(op, get(), **options)
+    except Exception as error:
+        return error
+
+
+def main(given: str, taken: str, device: str) -> None:
+    for backend in map(registry.backend, registry.backends()):
+        if backend.why_not(device) is None:
+            backend.prepare(device)
+    request = cloudpickle.loads(Path(given).read_bytes())
+    if "fn" in request:
+        answer = _answer(lambda: request["fn"], request["op"], request["options"])
+    else:
+        answer = _answer(lambda: load(request["file"], request["name"]), request["op"], request["options"])
+    Path(taken).write_bytes(cloudpickle.dumps(answer))
+
+
+if __name__ == "__main__":
+    # by its importable name: classes pickled here must not belong to __main__
+    from conformance.worker import main as importable_main
+
+    importable_main(*sys.argv[1:])

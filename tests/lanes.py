@@ -1,0 +1,135 @@
+"""A small world of made-up backends, in plain torch, for the rules of selection: nothing here needs a kernel library.
+
+    paper   runs on the CPU and on a GPU; one rung computes in tf32, one needs hardware that is not there
+    chalk   runs on the CPU only; `chalksim` and CHALK_SIM=1 mean so
+    slate   runs on a GPU only
+    quill   is not installed
+    blank   has no kernels yet
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from conformance import registry
+
+PROTOCOL = """
+ALIASES = {aliases}
+CPU_VARIABLES = {variables}
+WORK_PER_SECOND = {{"cpu": 1e9, "cuda": 1e12}}
+NOTES = ()
+PREPARED = []
+
+
+def why_not(device):
+    return {reasons}.get(device)
+
+
+def prepare(device):
+    PREPARED.append(device)
+
+
+def adopt(fn, device):
+    pass
+
+
+def reimport(fn, device):
+    return False
+
+
+def lacks(needs, device):
+    return f"needs {{needs}}; this is plain"
+
+
+def doctor():
+    return [("ink", "blue", "refill on Mondays")]
+
+
+def resources(kernel):
+    return {{}}
+"""
+
+RIGHT = '''
+def {name}(x):
+    shapes("rows cols", x=x)
+    return torch.softmax(x.float(), -1).to(x.dtype).contiguous()
+'''
+TOP = '"""{doc}\n\n{rungs}\n"""\n\nimport torch\n\nfrom backends import Unsupported, shapes\n'
+
+
+def _op_file(source: str, *names: str) -> str:
+    return TOP.format(doc="softmax", rungs="\n".join(f"{name}: a rung" for name in names)) + source
+
+
+PLAIN = _op_file(RIGHT.format(name="plain"), "plain")
+PAPER = _op_file(
+    RIGHT.format(name="plain") + RIGHT.format(name="folded") + '\n\nfolded.compute = "tf32"\n'
+    + RIGHT.format(name="gilded") + '\n\ngilded.needs = "gold"\n',
+    "plain", "folded", "gilded",
+)  # fmt: skip
+WRONG = _op_file(
+    '\n\ndef plain(x):\n    shapes("rows cols", x=x)\n    return torch.zeros_like(x).contiguous()\n', "plain"
+)
+RAISING = _op_file('\n\ndef plain(x):\n    shapes("rows cols", x=x)\n    raise ZeroDivisionError("spilt ink")\n', "plain")
+SHY = _op_file('\n\ndef plain(x):\n    shapes("rows cols", x=x)\n    raise Unsupported("not in this weather")\n', "plain")
+NEEDY = _op_file(RIGHT.format(name="plain") + '\n\nplain.needs = "gold"\n', "plain")
+BROKEN = _op_file("\n\nimport parchment_and_nothing_else\n", "plain")
+
+GPU_ONLY = {"cpu": "slate wants a GPU"}
+NO_GPU = {"cuda": "there is no GPU in this story"}
+NOT_INSTALLED = {"cpu": "quill is not installed: pip install quill", "cuda": "quill is not installed: pip install quill"}
+
+# name -> (aliases, variables that mean the CPU, device -> why it does not run there, op -> file)
+WORLD = {
+    "paper": ({}, (), {}, {"softmax": PAPER, "matmul": PLAIN}),
+    "chalk": ({"chalksim": "cpu"}, ("CHALK_SIM",), NO_GPU, {"softmax": PLAIN}),
+    "slate": ({}, (), GPU_ONLY, {"softmax": PLAIN}),
+    "quill": ({}, (), NOT_INSTALLED, {"softmax": PLAIN}),
+    "blank": ({}, (), {}, {}),
+}
+FAULTY = {
+    name: ({}, (), {"cuda": "only asked for by name", "cpu": None}, {"softmax": source})
+    for name, source in [("wrong", WRONG), ("raising", RAISING), ("shy", SHY), ("needy", NEEDY), ("broken", BROKEN)]
+}
+
+
+def write_backends(folder: Path, world: dict = WORLD) -> None:
+    for name, (aliases, variables, reasons, ops) in world.items():
+        (folder / name).mkdir(parents=True)
+        text = PROTOCOL.format(aliases=aliases, variables=variables, reasons=reasons)
+        (folder / name / "__init__.py").write_text(text)
+        for op, source in ops.items():
+            (folder / name / f"{op}.py").write_text(source)
+
+
+def write_clone(root: Path, world: dict) -> None:
+    """A clone with two ops and made-up backends."""
+    ours = registry.ROOT
+    without = shutil.ignore_patterns("__pycache__", "contracts", "faults")
+    shutil.copytree(ours / "conformance", root / "conformance", ignore=without)
+    for package in ("reference", "conformance/contracts"):
+        (root / package).mkdir()
+        for name in ("__init__", "softmax", "matmul"):
+            shutil.copy(ours / package / f"{name}.py", root / package)
+    (root / "backends").mkdir()
+    for name in ("__init__.py", "devices.py"):
+        shutil.copy(ours / "backends" / name, root / "backends")
+    for name in ("conftest.py", "tox.ini"):
+        shutil.copy(ours / name, root)
+    (root / "tests").mkdir()
+    write_backends(root / "backends", world)
+
+
+def clean_environment(**changes: str) -> dict[str, str]:
+    """This process's environment without what a test run or a lane has put there."""
+    own = ("TRITON_", "NUMBA_", "CUPY_", "PYTEST_", "PYTHONPATH", "CHALK_")
+    return {k: v for k, v in os.environ.items() if not k.startswith(own)} | changes
+
+
+def run_python(arguments: list[str], folder: Path, timeout: float = 120, **options) -> subprocess.CompletedProcess:
+    environment = clean_environment(**options.pop("environment", {}))
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout, **options
+    )  # fmt: skip

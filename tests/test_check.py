@@ -1,0 +1,322 @@
+"""`check`: its arguments, what it counts, its report, and the processes it can run in."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from conformance import Report, check, registry, worker
+from conformance.judge import DECLINED, FAILED, PASSED, Outcome
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x.float(), -1).to(x.dtype).contiguous()
+
+
+def quick(fn, op="softmax", **options) -> Report:
+    return check(op, fn, **{"device": "cpu", "level": "quick", **options})
+
+
+def failures(report: Report) -> set[str]:
+    return {finding.check for finding in report.findings if finding.severity == "failure"}
+
+
+@pytest.mark.parametrize("level", ["quick", "default"])
+def test_a_correct_function_passes(level):
+    report = quick(softmax, level=level)
+    assert report.passed
+    assert report.findings == []
+    assert report.cases == len(report.outcomes) == report.planned > 10
+    assert report.declined == 0
+    assert 0.3 < report.worst <= 1
+    assert set(report.not_run.values()) <= {0}
+    assert str(report).splitlines()[-1].startswith("PASSED; judged on ")
+
+
+def test_check_is_fast():
+    """In processor time: the machine may be busy."""
+    start = time.process_time()
+    quick(softmax)
+    assert time.process_time() - start <= 3
+
+
+def test_the_device_may_be_left_out():
+    assert check("softmax", softmax, level="quick", dtypes=["float32"], where=lambda case: case.values == "normal").cases > 0
+
+
+@pytest.mark.parametrize(
+    ("fn", "found"),
+    [
+        (torch.zeros_like, "values"),
+        (lambda x: torch.softmax(x, 0), "values"),
+        (lambda x: torch.softmax(x, -1).double(), "dtype"),
+        (lambda x: softmax(x).t(), "shape"),
+        (lambda x: x.copy_(softmax(x)), "inputs"),
+        (lambda x: None, "returns"),
+        (lambda x: 1 / 0, "raised"),
+        (lambda x: softmax(x.bfloat16()).to(x.dtype), "values"),
+        (lambda x: (x.float().exp() / x.float().exp().sum(-1, keepdim=True)).to(x.dtype).contiguous(), "values"),
+    ],
+)
+def test_a_wrong_function_does_not_pass(fn, found):
+    report = quick(fn)
+    assert not report.passed
+    assert found in failures(report)
+    assert "FAILED" in str(report).splitlines()[-1]
+
+
+def test_a_function_that_declines_everything_does_not_pass():
+    def declines(x):
+        raise NotImplementedError("not today")
+
+    report = quick(declines)
+    assert not report.passed
+    assert report.cases == 0
+    assert report.declined == len(report.outcomes) > 0
+    assert "nothing was judged" in report.summary()
+    assert "declined (not today)" in report.summary()
+
+
+def test_what_is_declined_is_counted():
+    def up_to_100(x):
+        if x.shape[1] > 100:
+            raise NotImplementedError(f"{x.shape[1]} columns")
+        return softmax(x)
+
+    report = quick(up_to_100)
+    assert report.passed
+    assert report.declined > 0
+    assert f"judged on {report.cases} of {report.cases + report.declined} trials" in report.summary()
+    assert "columns" in report.summary()
+
+
+def test_where_dtypes_and_outputs_narrow_and_are_counted():
+    whole = quick(softmax)
+    report = quick(softmax, dtypes=["float16"])
+    assert {o.dtype for o in report.outcomes} == {"float16"}
+    assert report.not_run == {"left out by dtypes": whole.cases - report.cases}
+    report = quick(softmax, where=lambda case: case.size["cols"] < 100 and case.layout["x"] == "contiguous")
+    assert 0 < report.cases < whole.cases
+    assert report.not_run == {"left out by where": whole.cases - report.cases}
+    assert f"judged on {report.cases} of {whole.cases} trials, {whole.cases - report.cases} left out by where" in str(report)
+    nothing = quick(softmax, where=lambda case: False)
+    assert not nothing.passed
+    assert "nothing was judged" in str(nothing)
+
+
+def test_a_subset_of_outputs_leaves_out_the_laws():
+    """Laws look at every output."""
+    whole = quick(lambda x: (softmax(x), torch.logsumexp(x.double(), -1).float()), op="online_softmax")
+    assert whole.passed
+    report = quick(softmax, op="online_softmax", outputs=["y"])
+    assert report.passed
+    laws = len(registry.contract("online_softmax").laws) * 3
+    assert report.not_run == {"laws left out by outputs": laws}
+    assert report.cases == whole.cases - laws
+    assert "outputs not judged: lse" in str(report)
+    assert {name for o in report.outcomes for name in o.fractions} == {"y"}
+
+
+def tf32_matmul(a, b):
+    def rounded(x):
+        return ((x.view(torch.int32) + 4096) & -8192).view(torch.float32)
+
+    return rounded(a.contiguous()) @ rounded(b.contiguous())
+
+
+def test_a_declared_precision_is_judged_in_that_precision_and_said():
+    assert "values" in failures(quick(tf32_matmul, op="matmul", dtypes=["float32"]))
+    report = quick(tf32_matmul, op="matmul", dtypes=["float32"], compute="tf32")
+    assert report.passed, str(report)
+    assert "computes in tf32" in str(report)
+
+
+@pytest.mark.parametrize("fn", [torch.matmul, torch.mm], ids=["matmul", "mm"])
+def test_library_functions_with_names_of_their_own(fn):
+    """torch.matmul(input, other): operands go by position."""
+    assert quick(fn, op="matmul", dtypes=["float32"]).passed
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "named"),
+    [
+        (dict(op="softmaks"), ValueError, "op: 'softmaks' is not one of .*softmax"),
+        (dict(op=None), ValueError, "op: None"),
+        (dict(fn="softmax"), TypeError, "fn: .*got str"),
+        (dict(fn=None), TypeError, "fn: .*got NoneType"),
+        (dict(device="gpu"), ValueError, "device: .*'cpu', 'cuda', got 'gpu'"),
+        (dict(device=torch.device("cpu")), ValueError, "device: "),
+        (dict(level="fast"), ValueError, "level: .*'quick', 'default', 'thorough', got 'fast'"),
+        (dict(dtypes=["float64"]), ValueError, "dtypes: 'float64' is not one of float32, float16, bfloat16"),
+        (dict(dtypes="float32"), ValueError, "dtypes: "),
+        (dict(dtypes=[]), ValueError, "dtypes: .*non-empty"),
+        (dict(dtypes=[torch.float32]), ValueError, "dtypes: torch.float32"),
+        (dict(dtypes=5), ValueError, "dtypes: .*got 5"),
+        (dict(dtypes=(d for d in ["float32"])), ValueError, "dtypes: "),
+        (dict(where="x"), TypeError, "where: .*got str"),
+        (dict(outputs=["z"]), ValueError, "outputs: 'z' is not one of y"),
+        (dict(outputs="y"), ValueError, "outputs: "),
+        (dict(outputs=[]), ValueError, "outputs: "),
+        (dict(compute="fp8"), ValueError, "compute: .*got 'fp8'"),
+        (dict(isolate="thread"), ValueError, "isolate: .*got 'thread'"),
+    ],
+    ids=str,
+)
+def test_a_wrong_argument_is_named(options, error, named):
+    called = []
+
+    def fn(x):
+        called.append(x)
+        return softmax(x)
+
+    given = {"op": "softmax", "fn": fn, "device": "cpu", "level": "quick", **options}
+    with pytest.raises(error, match=named):
+        check(given.pop("op"), given.pop("fn"), **given)
+    assert called == []
+
+
+def test_a_device_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr(sys.modules["conformance.check"], "cuda_works", lambda: "the driver is on holiday")
+    with pytest.raises(ValueError, match="device: 'cuda' cannot be used here: the driver is on holiday; pass device='cpu'"):
+        check("softmax", softmax, device="cuda")
+    assert check("softmax", softmax, level="quick", dtypes=["float32"], where=lambda c: c.values == "normal").lane == "user@cpu"
+
+
+def test_the_report_goes_through_json():
+    report = quick(lambda x: torch.zeros_like(x))
+    record = json.loads(report.to_json())
+    assert [Outcome.from_dict(o) for o in record["outcomes"]] == report.outcomes
+    assert record["passed"] is False
+    assert record["op"] == "softmax"
+    assert record["lane"] == "user@cpu"
+    assert record["versions"]["torch"] == torch.__version__ or record["versions"]["torch"] in torch.__version__
+    assert (record["cases"], record["declined"], record["not_run"]) == (report.cases, report.declined, report.not_run)
+
+
+def test_the_report_reads_well():
+    text = str(quick(lambda x: torch.zeros_like(x)))
+    lines = text.splitlines()
+    assert "softmax: " in lines[0]
+    assert "user@cpu, level quick, seed 0" in lines[0]
+    assert lines[1].split() == ["output", "float32", "float16", "bfloat16"]
+    assert "more findings" in text
+    assert text.count("] values: y: ") == 8
+    assert "expected" in text
+    assert "seed 0" in text
+    assert lines[-1].startswith("FAILED: ")
+
+
+def test_notes_are_shown_and_do_not_fail():
+    """Elementwise operations of torch pass on the strides of their input."""
+
+    def keeps_strides(x):
+        e = (x.float() - x.float().amax(-1, keepdim=True) if x.numel() else x.float()).exp()
+        return (e / e.sum(-1, keepdim=True)).to(x.dtype)
+
+    report = quick(keeps_strides, where=lambda case: not case.layout["x"].startswith("broadcast"))
+    assert report.passed
+    assert any(f.severity == "note" for f in report.findings)
+    assert "note: [" in str(report)
+
+
+def test_seeds_change_the_inputs_and_are_reported():
+    one, two = quick(softmax, seed=1), quick(softmax, seed=2)
+    assert one.worst != two.worst
+    assert "seed 1" in str(one)
+    assert quick(softmax, seed=1).worst == one.worst
+
+
+def test_findings_have_the_same_ids_every_time():
+    first, again = (quick(torch.zeros_like) for _ in range(2))
+    ids = [finding.id for finding in first.findings]
+    assert ids == [finding.id for finding in again.findings]
+    assert len(set(ids)) == len(ids) > 10
+
+
+@pytest.mark.parametrize("isolate", ["fork", "spawn"])
+def test_a_child_process_gives_the_same_report(isolate):
+    factor = 2.0  # a closure, in a lambda, with a lambda for `where`
+    here, there = (
+        quick(lambda x: factor * softmax(x), dtypes=["float32"], where=lambda case: case.size["rows"] < 10, isolate=way)
+        for way in ("none", isolate)
+    )
+    assert there.outcomes == here.outcomes
+    assert there.not_run == here.not_run
+    assert failures(there) == {"values"}
+
+
+def test_a_child_process_takes_partials_and_modules():
+    assert quick(functools.partial(torch.softmax, dim=-1), dtypes=["float32"], isolate="fork").passed
+    assert quick(torch.nn.Softmax(dim=-1), dtypes=["float32"], isolate="fork").passed
+
+
+def test_a_child_that_dies_is_an_error_that_says_so():
+    def dies(x):
+        os._exit(7)
+
+    with pytest.raises(worker.WorkerError, match="dies ended with status 7"):
+        quick(dies, isolate="fork")
+
+
+def test_a_spawned_child_that_dies_says_what_it_printed():
+    def dies(x):
+        print("last words", flush=True)
+        os._exit(7)
+
+    with pytest.raises(worker.WorkerError, match=r"(?s)dies ended with status 7:.*last words"):
+        quick(dies, isolate="spawn")
+
+
+def test_a_function_that_cannot_travel_is_refused_with_the_way_out():
+    lock = __import__("threading").RLock()
+
+    def held(x):
+        with lock:
+            return softmax(x)
+
+    with pytest.raises(ValueError, match=r"(?s)fn: .*held cannot be sent to another process .*isolate='none'"):
+        quick(held, isolate="spawn")
+    assert quick(held, isolate="fork", dtypes=["float32"]).passed
+
+
+AFTER_THREADS = """
+import torch
+torch.set_num_threads(2)
+x = torch.randn(2000, 2000)
+(x @ x).exp().sum()
+from conformance import check
+report = check("softmax", lambda x: torch.softmax(x.float(), -1).to(x.dtype).contiguous(), device="cpu", level="quick", isolate="fork")
+print(report.passed, report.cases)
+"""
+
+
+def fresh(code: str, folder: Path, timeout: float = 120, **environment: str) -> subprocess.CompletedProcess:
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("TRITON_", "NUMBA_", "PYTEST_", "OMP_"))}
+    env |= {"PYTHONPATH": str(registry.ROOT), **environment}
+    return subprocess.run([sys.executable, "-c", code], cwd=folder, env=env, capture_output=True, text=True, timeout=timeout)
+
+
+def test_fork_after_torch_has_used_its_threads(tmp_path):
+    done = fresh(AFTER_THREADS, tmp_path)
+    assert done.stdout.startswith("True "), done.stderr
+
+
+def test_statuses_add_up():
+    def mixed(x):
+        if x.dtype == torch.float16:
+            raise NotImplementedError("no halves")
+        return softmax(x) if x.dtype == torch.float32 else torch.zeros_like(x)
+
+    report = quick(mixed)
+    by_dtype = {dtype: {o.status for o in report.outcomes if o.dtype == dtype} for dtype in ("float32", "float16", "bfloat16")}
+    assert by_dtype["float32"] == {PASSED}
+    assert by_dtype["float16"] == {DECLINED}
+    assert FAILED in by_dtype["bfloat16"]
+    assert report.worst_of("float16") is None
+    assert report.worst_of("float32") <= 1 < report.worst_of("bfloat16")

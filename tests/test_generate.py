@@ -1,0 +1,271 @@
+"""Cases: what each level covers, that it is the same every time, and that nothing is left out silently."""
+
+import itertools
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from conformance import generate, registry
+from conformance.contract import Case, Contract, Operand, Output
+from conformance.generate import LEVELS, PRODUCT_LIMIT, plan
+
+
+def toy(valid=lambda case: True, name="toy", **changes) -> Contract:
+    fields = dict(
+        operands={"x": Operand("rows cols", ("contiguous", "sliced", "offset")), "w": Operand("cols", ("contiguous", "none"))},
+        outputs={"y": Output("rows cols")},
+        sizes=[dict(rows=2, cols=3), dict(rows=5, cols=1), dict(rows=0, cols=4), dict(rows=7, cols=9)],
+        values={"a": lambda d: draw(d), "b": lambda d: draw(d), "c": lambda d: draw(d), "d": lambda d: draw(d)},
+        params={"eps": (0.1, 0.5), "flag": (True, False)},
+        expect=lambda inputs, params, *, dtype, compute=None: {},
+        flops=lambda size, param: 0,
+        bytes=lambda size, param, item: size["rows"] * size["cols"] * item,
+        valid=valid,
+        name=name,
+    )
+    return Contract(**{**fields, **changes})
+
+
+def draw(d) -> dict:
+    return {"x": d.normal(d.shape("x")), "w": d.uniform(d.shape("w"))}
+
+
+def coordinates(case: Case) -> dict:
+    """A case as axis -> value, read off the case and not off the generator."""
+    point = {"dtype": case.dtype, "size": case.sizes, "values": case.values}
+    return point | {("layout", k): v for k, v in case.layouts} | {("param", k): v for k, v in case.params}
+
+
+def axes(contract: Contract) -> dict:
+    """The axes, read off the contract."""
+    found = {"dtype": list(contract.dtypes), "size": [tuple(s.items()) for s in contract.sizes], "values": list(contract.values)}
+    found |= {("layout", name): list(operand.layouts) for name, operand in contract.operands.items()}
+    return found | {("param", name): list(values) for name, values in contract.params.items()}
+
+
+def make(contract: Contract, point: dict) -> Case:
+    return Case(
+        contract.name, point["dtype"], point["size"], point["values"],
+        tuple((k[1], v) for k, v in point.items() if k[0] == "layout"),
+        tuple((k[1], v) for k, v in point.items() if k[0] == "param"),
+    )  # fmt: skip
+
+
+def pairs(contract: Contract) -> set:
+    space = axes(contract)
+    return {
+        ((a, i), (b, j)) for a, b in itertools.combinations(space, 2) for i in range(len(space[a])) for j in range(len(space[b]))
+    }
+
+
+def held(contract: Contract, cases) -> set:
+    """The pairs of axis values that some case has."""
+    space = axes(contract)
+    index = {axis: {value: i for i, value in enumerate(values)} for axis, values in space.items()}
+    found = set()
+    for case in cases:
+        point = coordinates(case)
+        found |= set(itertools.combinations([(axis, index[axis][point[axis]]) for axis in space], 2))
+    return found
+
+
+def everything(contract: Contract) -> list[Case]:
+    space = axes(contract)
+    found = [make(contract, dict(zip(space, point, strict=True))) for point in itertools.product(*space.values())]
+    return [case for case in found if contract.valid(case)]
+
+
+def restricted(case: Case) -> bool:
+    if 0 in case.size.values():
+        return case.values == "a" and case.layout["x"] == "contiguous"
+    return not (case.values == "d" and case.dtype == "float16") and not (case.layout["w"] == "none" and case.param["flag"])
+
+
+@pytest.mark.parametrize("valid", [lambda case: True, restricted], ids=["free", "restricted"])
+def test_default_holds_every_pair_that_can_be_had(valid):
+    contract = toy(valid)
+    made = plan(contract, "default")
+    possible = held(contract, everything(contract))
+    assert held(contract, made.cases) == possible
+    assert len(made.infeasible) == len(pairs(contract) - possible)
+    assert all(map(contract.valid, made.cases))
+    assert len(made.cases) < len(everything(contract)) / 4
+
+
+@pytest.mark.parametrize("op", registry.ops())
+def test_pairs_of_every_op(op):
+    """Every pair at level default; what is called infeasible has no valid point among thousands drawn with it."""
+    contract = registry.contract(op)
+    made = plan(contract, "default")
+    space = axes(contract)
+    missing = sorted(pairs(contract) - held(contract, made.cases), key=str)
+    assert len(missing) == len(made.infeasible)
+    rng = random.Random(op)
+    for (a, i), (b, j) in missing:
+        for _ in range(300):
+            point = {axis: rng.choice(values) for axis, values in space.items()}
+            point[a], point[b] = space[a][i], space[b][j]
+            assert not contract.valid(make(contract, point)), f"{op}: a case with {a}={point[a]} and {b}={point[b]} exists"
+
+
+@pytest.mark.parametrize("op", registry.ops())
+def test_quick_holds_every_value_of_every_op(op):
+    contract = registry.contract(op)
+    made = plan(contract, "quick")
+    seen = {(axis, value) for case in made.cases for axis, value in coordinates(case).items()}
+    wanted = {(axis, value) for axis, values in axes(contract).items() for value in values}
+    assert seen == wanted
+    assert made.infeasible == []
+    assert all(map(contract.valid, made.cases))
+
+
+@pytest.mark.parametrize("op", registry.ops())
+def test_cases_have_ids_of_their_own(op):
+    contract = registry.contract(op)
+    for level in ("quick", "default"):
+        cases = plan(contract, level).cases
+        assert len({case.id for case in cases}) == len(cases)
+        assert not any(" " in case.id for case in cases)
+
+
+@pytest.mark.parametrize("op", registry.ops())
+def test_levels_grow(op):
+    quick, default = (len(plan(registry.contract(op), level).cases) for level in ("quick", "default"))
+    assert 5 <= quick <= 60
+    assert quick < default <= 400
+
+
+def test_thorough_is_the_full_product_on_the_smallest_size_and_every_pair_elsewhere():
+    contract = toy(restricted)
+    made = plan(contract, "thorough")
+    smallest = [case for case in everything(contract) if case.size == contract.sizes[0]]
+    assert set(smallest) <= set(made.cases)
+    assert held(contract, made.cases) == held(contract, everything(contract))
+    assert made.sampled_out == 0
+    assert len(made.cases) == len(set(made.cases)) > len(smallest)
+
+
+def test_a_full_product_beyond_the_limit_is_sampled_and_counted():
+    contract = toy(restricted, params={"eps": tuple(range(40)), "flag": (True, False)})
+    made = plan(contract, "thorough")
+    smallest = [case for case in everything(contract) if case.size == contract.sizes[0]]
+    kept = {case for case in made.cases if case.size == contract.sizes[0]}
+    assert len(smallest) > PRODUCT_LIMIT
+    assert made.sampled_out == len(smallest) - PRODUCT_LIMIT
+    assert PRODUCT_LIMIT <= len(kept) < len(smallest)
+    assert all(map(contract.valid, made.cases))
+
+
+def test_a_product_too_large_to_enumerate_is_counted_too():
+    contract = toy(lambda case: case.values != "d", params={"eps": tuple(range(400)), "flag": (True, False)})
+    # 3 dtypes, 4 families (3 valid), 3 · 2 layouts, 400 · 2 parameters
+    space = generate._Space(contract, 0)
+    points, dropped = generate._product(space, random.Random(0))
+    assert len(points) == PRODUCT_LIMIT
+    assert dropped + PRODUCT_LIMIT == pytest.approx(3 * 3 * 6 * 800, rel=0.05)
+
+
+def test_a_value_that_no_case_has_is_named():
+    made = plan(toy(lambda case: case.values != "d"), "quick")
+    assert made.infeasible == ["values=d"]
+
+
+def test_an_unknown_level_is_refused():
+    with pytest.raises(ValueError, match="level: expected one of quick, default, thorough, got 'slow'"):
+        plan(toy(), "slow")
+
+
+def test_dtypes_narrow_the_cases():
+    contract = toy()
+    some = plan(contract, "default", dtypes=["float16"]).cases
+    assert some == [case for case in plan(contract, "default").cases if case.dtype == "float16"]
+    assert some
+
+
+def test_another_seed_is_the_same_cases_with_other_inputs():
+    contract = toy()
+    zero, one = plan(contract, "quick", 0).cases, plan(contract, "quick", 1).cases
+    assert [case.id for case in zero] == [case.id for case in one]
+    assert {case.seed for case in one} == {1}
+    case, other = next((a, b) for a, b in zip(zero, one, strict=True) if 0 not in a.size.values())
+    first, again, second = (contract.build(c).exact["x"] for c in (case, case, other))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, second)
+
+
+def test_inputs_differ_from_case_to_case():
+    contract = toy()
+    cases = [c for c in plan(contract, "default").cases if c.size == dict(rows=7, cols=9)]
+    firsts = {float(contract.build(case).exact["x"][0, 0]) for case in cases}
+    assert len(firsts) == len(cases)
+
+
+FRESH = """
+from conformance import registry
+from conformance.generate import plan
+case = plan(registry.contract({op!r}), "default").cases
+print([c.id for c in case])
+print(registry.contract({op!r}).build(case[0]).placed["x"].view.double().sum().item())
+"""
+
+
+def test_another_process_makes_the_same_cases_and_inputs():
+    op = "softmax"
+    environment = {**os.environ, "PYTHONHASHSEED": "12345", "PYTHONPATH": str(registry.ROOT)}
+    done = subprocess.run([sys.executable, "-c", FRESH.format(op=op)], env=environment, capture_output=True, text=True, check=True)
+    cases = plan(registry.contract(op), "default").cases
+    total = registry.contract(op).build(cases[0]).placed["x"].view.double().sum().item()
+    assert done.stdout.splitlines() == [str([case.id for case in cases]), str(total)]
+
+
+def test_the_order_of_planning_does_not_matter():
+    contract = registry.contract("softmax")
+    first = {level: [case.id for case in plan(contract, level).cases] for level in LEVELS}
+    generate._plan.cache_clear()
+    assert {level: [case.id for case in plan(contract, level).cases] for level in reversed(LEVELS)} == first
+
+
+def test_operands_that_are_absent_and_derived():
+    def derive(exact, param):
+        return {"s": exact["x"].sum(-1)}
+
+    operands = {
+        "x": Operand("rows cols", ("step",)), "w": Operand("cols", ("none",)), "s": Operand("rows", ("offset",), torch.float32, True)
+    }  # fmt: skip
+    contract = toy(operands=operands, derive=derive)
+    case = next(c for c in plan(contract, "quick").cases if c.size == dict(rows=2, cols=3) and c.dtype != "float32")
+    inputs = contract.build(case)
+    assert list(inputs.arguments) == ["x", "w", "s", "eps", "flag"]
+    assert inputs.arguments["w"] is None
+    assert inputs.placed["w"] is None
+    assert inputs.exact["w"] is None
+    assert inputs.arguments["x"].dtype == case.torch_dtype
+    assert inputs.arguments["s"].dtype == torch.float32
+    assert inputs.arguments["s"].storage_offset() % 2 == 1
+    assert torch.equal(inputs.exact["x"], inputs.arguments["x"].double())
+    assert torch.allclose(inputs.exact["s"], inputs.exact["x"].sum(-1), rtol=1e-6)
+
+
+def test_trailing_axes():
+    contract = toy(operands={"x": Operand("rows ...", ("contiguous",)), "w": Operand("cols")}, sizes=[dict(rows=2, cols=3, trailing=(4, 5))])
+    case = plan(contract, "quick").cases[0]
+    assert contract.build(case).arguments["x"].shape == (2, 4, 5)
+    assert "4x5" in case.id
+
+
+def test_a_family_that_needs_two_rare_values_has_all_its_pairs():
+    """Chance meets such a case once in 160 draws."""
+
+    def rare(case: Case) -> bool:
+        return case.values != "d" or (case.size == dict(rows=7, cols=9) and case.param["eps"] == 17)
+
+    contract = toy(rare, params={"eps": tuple(range(40)), "flag": (True, False)})
+    made = plan(contract, "default")
+    family = [case for case in made.cases if case.values == "d"]
+    for axis in ("dtype", ("layout", "x"), ("layout", "w"), ("param", "flag")):
+        assert {coordinates(case)[axis] for case in family} == set(axes(contract)[axis])
+    assert len(made.infeasible) == 39 + 3  # d with another eps, and with another size

@@ -1,0 +1,369 @@
+"""Judging one kernel on one trial: each thing that can be wrong is reported by the check named after it."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from conformance import judge, registry
+from conformance.contract import Case, Invalid, Law
+from conformance.judge import DECLINED, FAILED, PASSED, Outcome, Subject, Trial, worst
+
+LAYOUTS = ("contiguous", "transposed", "sliced", "offset", "broadcast")
+
+
+def case(dtype="float32", rows=5, cols=33, values="normal", layout="contiguous", seed=0) -> Case:
+    return Case("softmax", dtype, (("rows", rows), ("cols", cols)), values, (("x", layout),), (), seed)
+
+
+def subject(fn, op="softmax", **changes) -> Subject:
+    return Subject(op, fn, changes.pop("name", "fn"), "user@cpu", "cpu", **changes)
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x.float(), -1).to(x.dtype).contiguous()
+
+
+def judged(fn, *, own=False, outputs=None, op="softmax", **about) -> Outcome:
+    made = case(**about)
+    return judge.run(subject(fn, op=op, own=own, outputs=outputs), Trial(replace(made, op=op)))
+
+
+def checks(outcome: Outcome) -> list[str]:
+    return [finding.check for finding in outcome.findings]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_correct_kernel_passes(dtype, layout):
+    outcome = judged(softmax, dtype=dtype, layout=layout)
+    assert outcome.status == PASSED
+    assert outcome.findings == []
+    assert 0 < outcome.fractions["y"] <= 1
+
+
+@pytest.mark.parametrize("values", ["row_of_neg_inf", "one_pos_inf", "one_nan"])
+def test_special_values_follow_torch(values):
+    assert judged(softmax, values=values, rows=3).status == PASSED
+    outcome = judged(lambda x: softmax(x).nan_to_num(0.0), values=values, rows=3)
+    assert checks(outcome) == ["values"]
+    assert outcome.findings[0].error == math.inf
+
+
+def through(change):
+    """softmax, then `change` of (x, y)."""
+    return lambda x: change(x, softmax(x))
+
+
+def dropped_tail(x, y):
+    y[..., -1] = 0
+    return y
+
+
+def write_input(x, y):
+    x[-1, -1] += 1
+    return y
+
+
+def write_before_input(x, y):
+    x.as_strided((1,), (1,), x.storage_offset() - 1).fill_(1.0)
+    return y
+
+
+def write_into_gap(x, y):
+    x.as_strided((1,), (1,), x.storage_offset() + x.shape[1]).fill_(1.0)
+    return y
+
+
+def in_place(x, y):
+    return x.copy_(y)
+
+
+def view_of_input(x, y):
+    x.copy_(y)
+    return torch.from_numpy(x.numpy())  # another storage object on the same memory
+
+
+def column_major(x, y):
+    return y.t().contiguous().t()
+
+
+FAULTS = {
+    "float64": (lambda x, y: y.double(), "dtype"),
+    "float16": (lambda x, y: y.half(), "dtype"),
+    "transposed shape": (lambda x, y: y.t().contiguous(), "shape"),
+    "one more axis": (lambda x, y: y[None], "shape"),
+    "one column less": (lambda x, y: y[:, 1:].contiguous(), "shape"),
+    "column major": (column_major, "strides"),
+    "on another device": (lambda x, y: y.to("meta"), "device"),
+    "None": (lambda x, y: None, "returns"),
+    "two values": (lambda x, y: (y, y), "returns"),
+    "no values": (lambda x, y: (), "returns"),
+    "array": (lambda x, y: y.numpy(), "returns"),
+    "subclass": (lambda x, y: torch.nn.Parameter(y), "returns"),
+    "sparse": (lambda x, y: y.to_sparse(), "returns"),
+    "zeros": (lambda x, y: torch.zeros_like(y), "values"),
+    "ones": (lambda x, y: torch.ones_like(y), "values"),
+    "NaN": (lambda x, y: torch.full_like(y, math.nan), "values"),
+    "uniform": (lambda x, y: torch.full_like(y, 1 / y.shape[1]), "values"),
+    "dropped tail": (dropped_tail, "values"),
+    "scaled by a thousandth": (lambda x, y: y * 1.001, "values"),
+    "input written": (write_input, "inputs"),
+    "memory before the input written": (write_before_input, "inputs"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_reported_by_its_check(fault):
+    change, check = FAULTS[fault]
+    outcome = judged(through(change))
+    assert outcome.status == FAILED
+    assert checks(outcome) == [check]
+    finding = outcome.findings[0]
+    assert finding.severity == "failure"
+    assert "float32-5x33-normal (seed 0)" in finding.case
+    if check == "values":
+        assert not finding.error <= 1
+        assert finding.message.startswith("y: ")
+
+
+def test_working_in_place_is_two_findings():
+    assert checks(judged(through(in_place))) == ["inputs", "alias"]
+
+
+def test_an_alias_is_seen_through_another_storage():
+    assert checks(judged(through(view_of_input))) == ["inputs", "alias"]
+
+
+def test_writing_into_the_gap_between_rows():
+    outcome = judged(through(write_into_gap), layout="sliced")
+    assert checks(outcome) == ["inputs"]
+    assert outcome.findings[0].message.startswith("x was written")
+
+
+def test_strides_ignored_reads_poison():
+    def ignores_strides(x):
+        return softmax(x.as_strided(x.shape, (x.shape[1], 1), x.storage_offset()))
+
+    assert judged(ignores_strides).status == PASSED
+    for layout in ("transposed", "sliced", "step", "broadcast"):
+        assert checks(judged(ignores_strides, layout=layout)) == ["values"]
+
+
+def test_storage_offset_ignored_reads_poison():
+    def ignores_offset(x):
+        return softmax(x.as_strided(x.shape, x.stride(), x.storage_offset() // 32 * 32))
+
+    assert judged(ignores_offset).status == PASSED
+    assert checks(judged(ignores_offset, layout="offset")) == ["values"]
+
+
+def test_strides_passed_on_from_the_input_are_a_note_for_a_users_function():
+    kept = through(column_major)
+    outcome = judged(kept, layout="transposed")
+    assert outcome.status == PASSED
+    assert [(f.check, f.severity) for f in outcome.findings] == [("strides", "note")]
+    assert judged(kept, layout="transposed", own=True).status == FAILED
+    overlapping = judged(lambda x: softmax(x[:1]).expand(x.shape), layout="broadcast")
+    assert [(f.check, f.severity) for f in overlapping.findings] == [("strides", "failure")]
+
+
+def test_an_exception_is_a_finding_with_its_place():
+    def broken(x):
+        raise ZeroDivisionError("one over nothing")
+
+    outcome = judged(broken)
+    assert outcome.status == FAILED
+    assert checks(outcome) == ["raised"]
+    assert outcome.findings[0].message.startswith("ZeroDivisionError: one over nothing (test_judge.py:")
+
+
+def test_debug_lets_the_exception_through():
+    def broken(x):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        judge.run(subject(broken), Trial(case()), debug=True)
+
+
+def test_not_implemented_is_a_decline():
+    def declines(x):
+        raise NotImplementedError("33 columns; I hold 32")
+
+    outcome = judged(declines)
+    assert outcome.status == DECLINED
+    assert outcome.reason == "33 columns; I hold 32"
+    assert outcome.findings == []
+    assert judge.run(subject(declines), Trial(case()), debug=True).status == DECLINED
+
+
+def test_a_users_function_is_called_by_position_and_a_rung_by_name():
+    assert judged(lambda anything: softmax(anything)).status == PASSED
+    assert checks(judged(lambda anything: softmax(anything), own=True)) == ["raised"]
+    assert judged(softmax, own=True).status == PASSED
+
+
+@pytest.mark.parametrize("wrap", [lambda y: (y,), lambda y: [y], lambda y: y])
+def test_one_output_may_come_in_a_tuple(wrap):
+    assert judged(lambda x: wrap(softmax(x))).status == PASSED
+
+
+def online_softmax(x):
+    return softmax(x), torch.logsumexp(x.double(), -1).float()
+
+
+def test_several_outputs_are_judged_each():
+    assert judged(online_softmax, op="online_softmax").status == PASSED
+    outcome = judged(lambda x: tuple(2 * t for t in online_softmax(x)), op="online_softmax")
+    assert [f.message.partition(":")[0] for f in outcome.findings] == ["y", "lse"]
+    assert len({f.id for f in outcome.findings}) == 2
+    assert set(outcome.fractions) == {"y", "lse"}
+    assert checks(judged(softmax, op="online_softmax")) == ["returns"]
+    assert checks(judged(lambda x: online_softmax(x)[::-1], op="online_softmax")) == ["shape", "shape"]
+
+
+def test_a_subset_of_outputs():
+    """A function judged on one output may return all of them, or that one."""
+    wrong_lse = lambda x: (softmax(x), None)  # noqa: E731
+    assert judged(wrong_lse, op="online_softmax").status == FAILED
+    for fn in (wrong_lse, online_softmax, softmax, lambda x: (softmax(x),)):
+        outcome = judged(fn, op="online_softmax", outputs=("y",))
+        assert outcome.status == PASSED
+        assert set(outcome.fractions) == {"y"}
+    assert judged(wrong_lse, op="online_softmax", outputs=("lse",)).status == FAILED
+    assert judged(lambda x: online_softmax(x)[1], op="online_softmax", outputs=("lse",)).status == PASSED
+
+
+def test_empty_cases_are_judged():
+    assert judged(softmax, rows=0, cols=5).status == PASSED
+    assert checks(judged(lambda x: x.new_empty(5, 0), rows=0, cols=5)) == ["shape"]
+
+
+def law_trials(fn, own=False):
+    made = subject(fn, own=own)
+    return [t for t in judge.trials(made, "quick")[0] if t.law is not None]
+
+
+def test_a_kernel_that_is_right_only_on_its_case_breaks_a_law():
+    def drifts(x):
+        """Wrong for positive multiples of 1/8, which no case has and the law does."""
+        y = softmax(x)
+        return y if bool((8 * x != (8 * x).round()).any()) else y * (1 + 0.1 * bool(x.max() > 0))
+
+    broken = [outcome for outcome in (judge.run(subject(drifts), t) for t in law_trials(drifts)) if outcome.status == FAILED]
+    assert len(broken) == 3  # one a dtype
+    assert {check for outcome in broken for check in checks(outcome)} == {"law: shift invariance"}
+
+
+def test_a_kernel_that_raises_or_declines_inside_a_law():
+    def on_eighths(error):
+        def fn(x):
+            if not bool((8 * x != (8 * x).round()).any()):
+                raise error
+            return softmax(x)
+
+        return fn
+
+    raising = on_eighths(RuntimeError("no"))
+    outcomes = [judge.run(subject(raising), trial) for trial in law_trials(raising)]
+    assert [checks(o) for o in outcomes if o.status == FAILED] == [["law: shift invariance"]] * 3
+    assert "a further call raised RuntimeError: no" in next(o for o in outcomes if o.findings).findings[0].message
+    with pytest.raises(RuntimeError, match="no"):
+        for trial in law_trials(raising):
+            judge.run(subject(raising), trial, debug=True)
+    declining = on_eighths(NotImplementedError("not these"))
+    outcomes = [judge.run(subject(declining), trial) for trial in law_trials(declining)]
+    assert sum(o.status == DECLINED for o in outcomes) == 3
+    assert not any(o.findings for o in outcomes)
+
+
+def test_a_wrong_kernel_is_not_asked_for_the_law():
+    def never(call, arguments, outputs, made):
+        raise AssertionError
+
+    assert checks(judge.run(subject(torch.zeros_like), Trial(case(), law=Law("never", never)))) == ["values"]
+
+
+def invalid(spoil, error, match) -> Trial:
+    return Trial(case(), invalid=Invalid("spoilt", spoil, error, match))
+
+
+def one_axis(arguments):
+    return {"x": arguments["x"].flatten()}
+
+
+def test_invalid_calls_need_the_error_and_the_name():
+    def raises(error):
+        def fn(x):
+            if x.ndim != 2:
+                raise error
+            return softmax(x)
+
+        return subject(fn, own=True)
+
+    trial = invalid(one_axis, (ValueError, TypeError), r"\bx\b")
+    assert judge.run(raises(ValueError("x: expected 2 axes")), trial).status == PASSED
+    assert judge.run(raises(TypeError("x: expected 2 axes")), trial).status == PASSED
+    for fn, told in [
+        (raises(ValueError("bad input")), "ValueError or TypeError whose message matches"),
+        (raises(RuntimeError("x")), "got RuntimeError: x"),
+        (raises(NotImplementedError("x")), "got NotImplementedError: x"),
+        (subject(softmax, own=True), "but the call went through"),
+    ]:
+        outcome = judge.run(fn, trial)
+        assert checks(outcome) == ["invalid"]
+        assert told in outcome.findings[0].message
+
+
+def test_the_trials_of_a_subject():
+    contract = registry.contract("softmax")
+    ours, user = (judge.trials(subject(softmax, own=own), "quick")[0] for own in (True, False))
+    assert [t.id for t in user] == [t.id for t in ours if t.invalid is None]
+    assert len([t for t in ours if t.invalid]) == len(contract.invalid) > 0
+    assert len([t for t in ours if t.law]) == 3 * len(contract.laws) > 0
+    assert len({t.id for t in ours}) == len(ours)
+    assert all(" " not in t.id for t in ours)
+
+
+def test_work_beyond_the_ceiling_is_dropped_and_counted():
+    contract = registry.contract("softmax")
+    made = subject(softmax)
+    everything, plan = judge.trials(made, "quick")
+    assert plan.over_ceiling == 0
+    work = sorted(contract.work(t.case) for t in everything if t.law is None)
+    ceiling = work[len(work) // 2]
+    some, plan = judge.trials(made, "quick", ceiling=ceiling)
+    assert plan.over_ceiling == len(everything) - len(some) > 0
+    assert all(contract.work(t.case) <= ceiling for t in some if t.law is None)
+
+
+def test_finding_ids_are_stable_and_tell_findings_apart():
+    zeros, ones = (judged(fn).findings[0] for fn in (torch.zeros_like, torch.ones_like))
+    assert zeros.id == judged(torch.zeros_like).findings[0].id == ones.id  # of what was judged, not of the numbers
+    assert zeros.id == "ce4bf73e"
+    others = [
+        judged(torch.zeros_like, cols=34), judged(torch.zeros_like, seed=1), judged(torch.zeros_like, dtype="float16"),
+        judged(lambda x: None), judged(torch.zeros_like, op="online_softmax", outputs=("y",)),
+    ]  # fmt: skip
+    assert len({zeros.id, *(o.findings[0].id for o in others)}) == 6
+
+
+def test_an_outcome_goes_through_a_dictionary():
+    outcome = judged(through(in_place))
+    assert Outcome.from_dict(outcome.to_dict()) == outcome
+    assert outcome.to_dict()["findings"][0]["check"] == "inputs"
+
+
+def test_the_answer_is_computed_once_for_a_ladder():
+    judge._expected.cache_clear()
+    for _ in range(3):
+        judged(softmax, seed=77)
+    assert judge._expected.cache_info().misses == 1
+
+
+def test_worst_lets_nan_win():
+    assert worst([]) is None
+    assert worst([0.1, 2.0, 0.5]) == 2.0
+    assert math.isnan(worst([0.1, math.nan, math.inf]))
+    assert worst([0.1, math.inf]) == math.inf

@@ -1,0 +1,290 @@
+"""Every public function of every reference module against the definition, over the shapes of the table below.
+
+Ops are found by listing reference/, functions by introspection: a new op without a row, or a new derivation that is
+wrong at one shape, fails here without being named.
+"""
+
+import importlib
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import reference
+from reference.attention import attention
+
+OPS = sorted(path.stem for path in Path(reference.__path__[0]).glob("*.py") if not path.stem.startswith("_"))
+SIZES = [(1, 1), (0, 5), (3, 0), (2, 4), (5, 7), (3, 64), (4, 65), (7, 37), (2, 129)]
+Case = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def _normal(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def _softmax() -> Iterator[Case]:
+    for rows, cols in SIZES:
+        yield (_normal(1, rows, cols),), {}
+    yield (1000 + 5 * _normal(2, 3, 37),), {}
+    yield (-1000 - np.abs(_normal(3, 3, 37)),), {}
+    yield (np.cumsum(np.abs(_normal(4, 3, 37)), axis=1),), {}
+    x = _normal(5, 8, 21)
+    x[0], x[1, :9], x[2, 12:], x[3, 7], x[4, 20], x[5, 0], x[6, ::2] = (
+        -np.inf, -np.inf, -np.inf, np.inf, np.nan, -np.inf, -np.inf,
+    )  # fmt: skip
+    yield (x,), {}
+
+
+def _softmax_backward() -> Iterator[Case]:
+    for rows, cols in SIZES:
+        y = np.exp(_normal(6, rows, cols))
+        yield (y / y.sum(axis=1, keepdims=True), _normal(7, rows, cols)), {}
+
+
+def _matmul() -> Iterator[Case]:
+    for m, k, n in [(1, 1, 1), (0, 3, 2), (2, 0, 3), (3, 2, 0), (5, 7, 3), (17, 64, 33), (4, 129, 31)]:
+        yield (_normal(8, m, k), _normal(9, k, n)), {}
+
+
+def _attention() -> Iterator[Case]:
+    shapes = [  # B, Hq, Hkv, Sq, Sk, D
+        (1, 1, 1, 1, 1, 1),
+        (2, 4, 2, 5, 7, 3),
+        (1, 6, 2, 11, 4, 5),
+        (2, 3, 1, 13, 13, 8),
+        (1, 2, 2, 17, 31, 40),
+        (1, 1, 1, 3, 0, 4),
+        (1, 2, 1, 0, 3, 4),
+        (0, 2, 1, 2, 3, 4),
+        (1, 1, 1, 4, 1, 2),
+    ]
+    for b, hq, hkv, sq, sk, d in shapes:
+        q, k, v = _normal(10, b, hq, sq, d), _normal(11, b, hkv, sk, d), _normal(12, b, hkv, sk, d)
+        for causal in (False, True):
+            yield (q, k, v), {"causal": causal}
+        yield (3 * q, np.cumsum(k, axis=2), v), {"causal": True, "scale": 0.3}
+    q, k, v = np.abs(_normal(13, 1, 2, 6, 3)) + 0.1, _normal(14, 1, 2, 9, 3), _normal(15, 1, 2, 9, 3)
+    k[0, 0, :5, 1], k[0, 1, :, 2] = -np.inf, -np.inf  # a leading stretch of scores is −inf; all of them are
+    yield (q, k, v), {}
+    yield (q, k, v), {"causal": True}
+
+
+def _attention_backward() -> Iterator[Case]:
+    for (q, k, v), kwargs in _attention():
+        o, lse = attention(q, k, v, **kwargs)
+        if np.isfinite(k).all():
+            yield (q, k, v, o, lse, _normal(16, *q.shape)), kwargs
+
+
+def _mlp_sizes() -> list[tuple[int, int, int, int]]:
+    return [(1, 1, 1, 1), (0, 3, 5, 2), (3, 0, 5, 2), (3, 4, 0, 2), (3, 4, 5, 0), (7, 5, 13, 3), (5, 16, 33, 17)]
+
+
+def _mlp() -> Iterator[Case]:
+    for i, (m, d, h, n) in enumerate(_mlp_sizes()):
+        x, w1, b1, w2, b2 = _normal(17, m, d), _normal(18, d, h), _normal(19, h), _normal(20, h, n), _normal(21, n)
+        yield (x, w1, b1, w2, b2), {}
+        yield (4 * x, w1, b1 if i % 2 else None, w2, None if i % 3 else b2), {"activation": "gelu_tanh"}
+        yield (x, w1, None, w2, None), {"activation": "silu"}
+        yield (x, w1, b1, w2, b2), {"activation": "relu"}
+
+
+def _mlp_backward() -> Iterator[Case]:
+    for (x, w1, b1, w2, b2), kwargs in _mlp():
+        yield (x, w1, b1, w2, b2, _normal(22, len(x), w2.shape[1])), kwargs
+
+
+def _gated_mlp() -> Iterator[Case]:
+    for m, d, h, n in _mlp_sizes():
+        for activation in ("silu", "gelu", "gelu_tanh", "relu"):
+            args = (_normal(23, m, d), _normal(24, d, h), _normal(25, d, h), _normal(26, h, n))
+            yield args, {"activation": activation}
+
+
+def _rows() -> Iterator[tuple[np.ndarray, dict[str, float]]]:
+    for rows, cols in SIZES:
+        yield _normal(27, rows, cols), {}
+    yield 3000 + _normal(28, 3, 37), {"eps": 1e-3}
+    yield 1e-3 * _normal(29, 3, 37), {"eps": 0.1}
+    yield np.zeros((2, 5)), {}
+
+
+def _layer_norm() -> Iterator[Case]:
+    for i, (x, kwargs) in enumerate(_rows()):
+        yield (x, _normal(30, x.shape[1]), None if i % 3 == 2 else _normal(31, x.shape[1])), kwargs
+
+
+def _layer_norm_backward() -> Iterator[Case]:
+    for i, (x, kwargs) in enumerate(_rows()):
+        args = x, _normal(32, x.shape[1]), _normal(33, *x.shape)
+        yield args, kwargs
+        mean, rstd = x.mean(axis=1) if x.shape[1] else np.zeros(len(x)), 0.5 + np.abs(_normal(34, len(x)))
+        yield args, kwargs | {"mean": mean, "rstd": rstd}
+        yield args, kwargs | ({"mean": mean + 0.25} if i % 2 else {"rstd": rstd})
+
+
+def _rms_norm() -> Iterator[Case]:
+    for x, kwargs in _rows():
+        yield (x, _normal(35, x.shape[1])), kwargs
+
+
+def _rms_norm_backward() -> Iterator[Case]:
+    for x, kwargs in _rows():
+        args = x, _normal(36, x.shape[1]), _normal(37, *x.shape)
+        yield args, kwargs
+        yield args, kwargs | {"rstd": 0.5 + np.abs(_normal(38, len(x)))}
+
+
+def _group_norm() -> Iterator[Case]:
+    for shape, groups in [
+        ((1, 1), 1),
+        ((2, 6), 3),
+        ((2, 6, 7), 2),
+        ((3, 4, 5, 3), 4),
+        ((1, 6, 2, 3, 5), 1),
+        ((0, 4, 3), 2),
+        ((2, 4, 0), 2),
+    ]:
+        weight, bias = _normal(39, shape[1]), _normal(40, shape[1])
+        yield (_normal(41, *shape), weight, bias), {"groups": groups}
+        yield (50 + _normal(42, *shape), weight, None), {"groups": groups, "eps": 0.1}
+
+
+def _add_layer_norm() -> Iterator[Case]:
+    for (x, weight, bias), kwargs in _layer_norm():
+        yield (x, _normal(43, *x.shape), weight, bias), kwargs
+
+
+def _add_rms_norm() -> Iterator[Case]:
+    for (x, weight), kwargs in _rms_norm():
+        yield (x, _normal(44, *x.shape), weight), kwargs
+
+
+CASES = {
+    "matmul": _matmul,
+    "softmax": _softmax,
+    "softmax_backward": _softmax_backward,
+    "online_softmax": _softmax,
+    "attention": _attention,
+    "attention_backward": _attention_backward,
+    "mlp": _mlp,
+    "mlp_backward": _mlp_backward,
+    "gated_mlp": _gated_mlp,
+    "layer_norm": _layer_norm,
+    "layer_norm_backward": _layer_norm_backward,
+    "rms_norm": _rms_norm,
+    "rms_norm_backward": _rms_norm_backward,
+    "group_norm": _group_norm,
+    "add_layer_norm": _add_layer_norm,
+    "add_rms_norm": _add_rms_norm,
+}
+
+
+def _public(module: ModuleType) -> list[str]:
+    return [
+        name
+        for name, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
+    ]
+
+
+def _module(op: str) -> ModuleType:
+    return importlib.import_module(f"reference.{op}")
+
+
+def _answers(result: Any) -> tuple[Any, ...]:
+    return result if isinstance(result, tuple) else (result,)
+
+
+def _label(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    return f"{[None if a is None else a.shape for a in args]} {kwargs}"
+
+
+PAIRS = [(op, name) for op in OPS for name in _public(_module(op)) if name != op]
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_module_has_definition_torch_form_and_a_derivation(op):
+    module = _module(op)
+    names = _public(module)
+    assert names[:2] == [op, f"torch_{op}"]
+    assert len(names) >= 3, "no second derivation"
+    definition = inspect.signature(getattr(module, op)).parameters
+    for name in names:
+        function = getattr(module, name)
+        parameters = inspect.signature(function).parameters
+        assert [(p.name, p.kind, p.default) for p in parameters.values()] == [
+            (p.name, p.kind, p.default) for p in definition.values()
+        ], name
+        assert function.__doc__, name
+
+
+def test_every_op_has_shapes_and_no_other():
+    assert sorted(CASES) == OPS
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("op", "name"), PAIRS, ids=[f"{op}-{name}" for op, name in PAIRS])
+def test_equals_the_definition(op, name):
+    module = _module(op)
+    definition, other = getattr(module, op), getattr(module, name)
+    on_torch = name == f"torch_{op}"
+    cases = 0
+    for args, kwargs in CASES[op]():
+        label = _label(args, kwargs)
+        kept = [None if a is None else a.copy() for a in args]
+        want = _answers(definition(*args, **kwargs))
+        if on_torch:
+            operands = [None if a is None else torch.from_numpy(a) for a in args]
+            options = {k: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for k, v in kwargs.items()}
+            got = _answers(other(*operands, **options))
+            assert all(g is None or g.dtype == torch.float64 for g in got), label
+            got = tuple(None if g is None else g.numpy() for g in got)
+        else:
+            got = _answers(other(*args, **kwargs))
+        assert len(got) == len(want), label
+        for g, w in zip(got, want, strict=True):
+            assert (g is None) == (w is None), label
+            if w is not None:
+                assert g.dtype == w.dtype == np.float64, label
+                assert g.shape == w.shape, label
+                np.testing.assert_allclose(g, w, rtol=1e-9, atol=1e-11, err_msg=label)
+        for before, after in zip(kept, args, strict=True):
+            np.testing.assert_array_equal(before, after, err_msg=f"{label}: an input was written")
+        cases += 1
+    assert cases >= 7
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("op", OPS)
+def test_torch_form_takes_every_float_dtype(op, dtype):
+    """Near the float64 answer of the same rounded inputs, in the inputs' dtype; statistics may come in float32."""
+    function = getattr(_module(op), f"torch_{op}")
+    args, kwargs = [case for case in CASES[op]() if all(a is None or a.size for a in case[0])][1]
+    rounded = [None if a is None else torch.from_numpy(a).to(dtype) for a in args]
+    single = {k: torch.from_numpy(v).float() if isinstance(v, np.ndarray) else v for k, v in kwargs.items()}
+    if op == "attention_backward":
+        rounded[4] = torch.from_numpy(args[4]).float()
+    double = {k: v.double() if isinstance(v, torch.Tensor) else v for k, v in single.items()}
+    want = _answers(function(*(None if a is None else a.double() for a in rounded), **double))
+    for g, w in zip(_answers(function(*rounded, **single)), want, strict=True):
+        if w is not None:
+            assert g.dtype == dtype
+            assert (g.double() - w).abs().max() <= 40 * torch.finfo(dtype).eps * (1 + w.abs().max())
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_definition_takes_float32_and_answers_in_float64(op):
+    definition = getattr(_module(op), op)
+    args, kwargs = [case for case in CASES[op]() if all(a is None or a.size for a in case[0])][1]
+    single = [None if a is None else a.astype(np.float32) for a in args]
+    want = _answers(definition(*(None if a is None else a.astype(np.float64) for a in single), **kwargs))
+    for g, w in zip(_answers(definition(*single, **kwargs)), want, strict=True):
+        if w is not None:
+            assert g.dtype == np.float64
+            np.testing.assert_array_equal(g, w)

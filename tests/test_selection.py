@@ -1,0 +1,487 @@
+"""Which lanes, ops and rungs a run judges; what a run that judged nothing is worth. On made-up backends (tests/lanes.py)."""
+
+import importlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import backends
+from backends.devices import cuda_works
+from conformance import registry, selection
+from conformance.selection import UsageError, select
+from tests import lanes
+
+NO_GPU = "no GPU in this story"
+
+
+def forget() -> None:
+    for cached in (registry.ops, registry.contract, registry.backends):
+        cached.cache_clear()
+    for name in [name for name in sys.modules if name.startswith(tuple(f"backends.{world}" for world in lanes.WORLD))]:
+        del sys.modules[name]
+        parent, _, child = name.rpartition(".")
+        if parent in sys.modules and hasattr(sys.modules[parent], child):
+            delattr(sys.modules[parent], child)
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    """A clone with the made-up backends, two ops and no GPU."""
+    lanes.write_backends(tmp_path / "backends")
+    for folder in ("conformance/contracts", "reference"):
+        (tmp_path / folder).mkdir(parents=True)
+        for op in ("softmax", "matmul"):
+            (tmp_path / folder / f"{op}.py").touch()
+    monkeypatch.setattr(registry, "ROOT", tmp_path)
+    monkeypatch.setattr(backends, "__path__", [*backends.__path__, str(tmp_path / "backends")])
+    monkeypatch.setattr(selection, "cuda_works", lambda: NO_GPU)
+    forget()
+    yield tmp_path
+    forget()
+
+
+@pytest.fixture
+def gpu(world, monkeypatch):
+    monkeypatch.setattr(selection, "cuda_works", lambda: None)
+
+
+def chosen(backend=None, device="auto", environ=(), **options) -> selection.Selection:
+    return select(backend, device, environ=dict(environ), **options)
+
+
+def refused(*match: str, **options) -> str:
+    with pytest.raises(UsageError) as caught:
+        chosen(**options)
+    for text in match:
+        assert text in str(caught.value)
+    return str(caught.value)
+
+
+def test_by_default_every_backend_that_runs_on_the_cpu(world):
+    made = chosen()
+    assert made.device == "cpu"
+    assert made.backends == ["chalk", "paper"]
+    assert made.ops == ["matmul", "softmax"]
+    assert made.variants is None
+    assert made.skipped == {"quill": "quill is not installed: pip install quill", "slate": "slate wants a GPU"}
+    assert made.lane("paper") == "paper@cpu"
+
+
+def test_by_default_a_gpu_is_used_where_one_works(gpu):
+    made = chosen()
+    assert made.device == "cuda"
+    assert made.backends == ["paper", "slate"]
+    assert set(made.skipped) == {"chalk", "quill"}
+    assert chosen(device="cpu").backends == ["chalk", "paper"]
+
+
+def test_a_list_of_backends(world):
+    made = chosen("paper, chalk")
+    assert made.backends == ["paper", "chalk"]
+    assert made.skipped == {}
+    assert chosen("chalk,chalksim,chalk").backends == ["chalk"]
+
+
+def test_an_unknown_backend(world):
+    refused("--backend: 'papper' is not one of blank, chalk, paper, quill, slate, chalksim", backend="papper")
+    refused("'papper'", backend="paper,papper")
+
+
+def test_an_alias_means_its_device(gpu):
+    made = chosen("chalksim")
+    assert (made.backends, made.device) == (["chalk"], "cpu")
+    assert chosen("chalksim", "cpu").device == "cpu"
+    assert chosen("chalksim,paper").device == "cpu"
+    refused("--backend=chalksim means --device=cpu, but --device=cuda was given", backend="chalksim", device="cuda")
+
+
+def test_a_backend_by_its_name_follows_the_device(gpu):
+    refused("--backend=chalk: cannot run on cuda here: there is no GPU in this story; --device=cpu would work", backend="chalk")
+    assert chosen("chalk", "cpu").backends == ["chalk"]
+    assert chosen("paper").device == "cuda"
+
+
+@pytest.mark.parametrize("value", ["1", "true", "ON", "yes"])
+def test_a_variable_of_the_environment_means_the_cpu(gpu, value):
+    environ = {"CHALK_SIM": value}
+    assert chosen(environ=environ).device == "cpu"
+    assert chosen("chalk", environ=environ).device == "cpu"
+    assert chosen(device="cpu", environ=environ).device == "cpu"
+    refused(f"CHALK_SIM={value} means --device=cpu, but --device=cuda was given", device="cuda", environ=environ)
+    refused("CHALK_SIM", backend="chalk,paper", device="cuda", environ=environ)
+
+
+@pytest.mark.parametrize("value", ["0", "", "false"])
+def test_a_variable_that_is_off(gpu, value):
+    assert chosen(environ={"CHALK_SIM": value}).device == "cuda"
+    assert chosen(device="cuda", environ={"CHALK_SIM": value}).device == "cuda"
+
+
+def test_a_variable_counts_for_the_whole_process(gpu):
+    """One process runs one device, whichever backends are asked for."""
+    assert chosen("paper", environ={"CHALK_SIM": "1"}).device == "cpu"
+
+
+def test_a_gpu_asked_for_and_not_there(world):
+    told = refused("--device=cuda: no GPU in this story; use --device=cpu", device="cuda")
+    assert "chalk, paper" in told
+    refused("--device=cuda: no GPU in this story; use --device=cpu", backend="paper", device="cuda")
+
+
+def test_an_unknown_device(world):
+    refused("--device: expected auto, cpu or cuda, got 'gpu'", device="gpu")
+
+
+def test_a_backend_asked_for_that_cannot_run(world):
+    told = refused("--backend=quill: cannot run on cpu here: quill is not installed: pip install quill", backend="quill")
+    assert "would work" not in told
+    refused("--backend=slate: cannot run on cpu here: slate wants a GPU", backend="paper,slate")
+
+
+def test_a_backend_without_kernels(world):
+    assert "blank" not in {**chosen().skipped, **dict.fromkeys(chosen().backends)}
+    refused("--backend=blank: has no kernels in this clone yet", "use chalk, paper, quill, slate", backend="blank")
+
+
+def test_ops(world):
+    assert chosen(op="softmax").ops == ["softmax"]
+    assert chosen(op="softmax, matmul").ops == ["softmax", "matmul"]
+    refused("--op: 'softmaks' is not one of matmul, softmax", op="softmaks")
+    refused("--op: expected one or more of matmul, softmax", op=" , ")
+    refused("--backend=chalk: has no kernels for matmul; it has softmax", backend="chalk", op="matmul")
+    assert chosen(op="matmul").backends == ["chalk", "paper"]  # not asked for by name: it has nothing to add
+
+
+def test_levels(world):
+    assert chosen(level="thorough").level == "thorough"
+    refused("--level: expected one of quick, default, thorough, got 'slow'", level="slow")
+    assert chosen(level="thorough").ceiling("paper") == 20 * chosen(level="quick").ceiling("paper") == 10e9
+
+
+def test_subjects_are_the_rungs_in_ladder_order(world):
+    found = chosen(op="softmax").subjects()
+    assert [(backend, s.lane, s.name) for backend, s in found] == [
+        ("chalk", "chalk@cpu", "plain"), ("paper", "paper@cpu", "plain"), ("paper", "paper@cpu", "folded"),
+        ("paper", "paper@cpu", "gilded"),
+    ]  # fmt: skip
+    assert all(s.own and s.device == "cpu" and s.op == "softmax" for _, s in found)
+    assert [s.compute for _, s in found] == [None, None, "tf32", None]
+    assert [selection.not_run_reason(b, s) for b, s in found] == [None, None, None, "needs gold; this is plain"]
+
+
+def test_variants(world):
+    found = chosen(op="softmax", variant="folded,plain").subjects()
+    assert [(b, s.name) for b, s in found] == [("chalk", "plain"), ("paper", "plain"), ("paper", "folded")]
+    with pytest.raises(UsageError, match="--variant: 'onlin' is no rung of softmax; there are plain, folded, gilded"):
+        chosen(op="softmax", variant="plain,onlin").subjects()
+
+
+def test_prepare_sets_up_what_runs_and_nothing_else(world):
+    chosen().prepare()
+    prepared = {name: importlib.import_module(f"backends.{name}").PREPARED for name in lanes.WORLD}
+    assert prepared == {"paper": ["cpu"], "chalk": ["cpu"], "slate": [], "quill": [], "blank": []}
+
+
+def test_a_kernel_file_that_does_not_import_is_named(world):
+    assert selection.import_check(chosen()) == []
+    (world / "backends" / "chalk" / "matmul.py").write_text("import parchment_and_nothing_else\n")
+    assert selection.import_check(chosen(op="softmax")) == []
+    (told,) = selection.import_check(chosen())
+    assert told == "backends/chalk/matmul: ModuleNotFoundError: No module named 'parchment_and_nothing_else'"
+
+
+@pytest.fixture
+def kernel(tmp_path) -> Path:
+    path = tmp_path / "mine.py"
+    path.write_text("import torch\n\ndef fn(x):\n    return x\n\nNUMBER = 3\n\nclass Box:\n    @staticmethod\n    def fn(x):\n        return x\n")
+    return path
+
+
+def test_a_kernel_of_ones_own(world, kernel):
+    made = chosen(kernel=f"{kernel}:fn", op="softmax")
+    ((backend, subject),) = made.subjects()
+    assert backend == ""
+    assert (subject.op, subject.name, subject.lane, subject.own) == ("softmax", "fn", "user@cpu", False)
+    assert subject.fn(3) == 3
+    assert made.skipped == {}
+    assert chosen(kernel=f"{kernel}:Box.fn", op="softmax").subjects()[0][1].fn(4) == 4
+    (world / "backends" / "chalk" / "softmax.py").write_text("import parchment_and_nothing_else\n")
+    assert selection.import_check(made) == []  # our kernels are none of its business
+
+
+def test_a_kernel_of_ones_own_typed_wrong(world, kernel):
+    refused("--kernel: expected file.py:function, got 'mine.py'", kernel="mine.py", op="softmax")
+    refused("--kernel: expected file.py:function", kernel="mine:fn", op="softmax")
+    refused("--kernel: there is no file", "nowhere.py", kernel="nowhere.py:fn", op="softmax")
+    for op in (None, "softmax,matmul"):
+        refused("--kernel: needs --op with the one op", kernel=f"{kernel}:fn", op=op)
+    refused("--kernel: a function of your own goes with neither --backend nor --variant", kernel=f"{kernel}:fn", op="softmax", backend="paper")
+    refused("--kernel: a function of your own", kernel=f"{kernel}:fn", op="softmax", variant="plain")
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [("gn", "defines no function 'gn'; it has fn"), ("NUMBER", "'NUMBER' in .* is a int, not a function"), ("Box.gn", "no function 'Box.gn'")],
+)
+def test_a_kernel_of_ones_own_that_is_not_in_its_file(world, kernel, name, match):
+    with pytest.raises(UsageError, match=f"^--kernel: .*{match}"):
+        chosen(kernel=f"{kernel}:{name}", op="softmax").subjects()
+
+
+@pytest.mark.parametrize("body", ["import parchment_and_nothing_else", "def fn(:", "raise SystemExit(3)", "1 / 0"])
+def test_a_kernel_of_ones_own_whose_file_does_not_import(world, kernel, body):
+    kernel.write_text(body + "\n")
+    with pytest.raises(UsageError, match=r"--kernel: .*mine.py does not import: (ModuleNotFound|Syntax|ZeroDivision|SystemExit)"):
+        chosen(kernel=f"{kernel}:fn", op="softmax").subjects()
+
+
+DRIVER = """
+import contextlib, io, json, os, sys
+import pytest
+
+results = {}
+for name, (arguments, environment) in json.loads(sys.argv[1]).items():
+    os.environ.update(environment)
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        status = int(pytest.main(["-p", "no:cacheprovider", *arguments]))
+    for variable in environment:
+        os.environ.pop(variable, None)
+    results[name] = [status, out.getvalue()]
+print("RESULTS" + json.dumps(results))
+"""
+JUDGE = ["conformance", "--device=cpu", "--quick", "--op=softmax"]
+RUNS = {
+    "right": ([*JUDGE, "--backend=paper,chalk", "-v", "--json=right.json"], {}),
+    "default": (["conformance", "--device=cpu", "--quick", "--op=softmax", "-rs"], {}),
+    "wrong": ([*JUDGE, "--backend=wrong"], {}),
+    "shy": ([*JUDGE, "--backend=shy", "-q"], {}),
+    "needy": ([*JUDGE, "--backend=needy"], {}),
+    "shy and needy, a worker": ([*JUDGE, "--backend=shy,needy", "-n1"], {}),
+    "right, two workers": ([*JUDGE, "--backend=paper,chalk", "-n2", "--json=two.json"], {}),
+    "broken": ([*JUDGE, "--backend=broken"], {}),
+    "own tests only": (["tests", "--device=cpu", "--co", "-q"], {}),
+    "kernel": (["conformance", "--device=cpu", "--quick", "--op=softmax", "--kernel=mine.py:fn", "-v"], {}),
+    "wrong kernel": (["conformance", "--device=cpu", "--quick", "--op=softmax", "--kernel=mine.py:zeros"], {}),
+    "alias": (["conformance", "--backend=chalksim", "--quick", "--op=softmax", "-q"], {}),
+    "variable": (["conformance", "--quick", "--backend=chalk", "--level=quick", "-q"], {"CHALK_SIM": "1"}),
+    "one variant": ([*JUDGE, "--backend=paper", "--variant=folded", "-v"], {}),
+    "one case": ([*JUDGE, "--backend=paper", "-v", "-k", "float16 and equal"], {}),
+    "collected": ([*JUDGE, "--backend=needy", "--collect-only", "-q"], {}),
+    "thorough": ([*JUDGE, "--thorough", "--backend=chalk", "-q", "-k", "float32-3x33-normal-"], {}),
+}
+USAGE = {
+    "backend": (["--backend=papper"], {}, "--backend: 'papper' is not one of"),
+    "device": (["--device=gpu"], {}, "--device: expected auto, cpu or cuda"),
+    "op": (["--op=softmaks"], {}, "--op: 'softmaks' is not one of"),
+    "variant": (["--device=cpu", "--op=softmax", "--backend=paper", "--variant=onlin"], {}, "--variant: 'onlin' is no rung of softmax"),
+    "level": (["--level=slow"], {}, "--level: expected one of"),
+    "alias": (["--backend=chalksim", "--device=cuda"], {}, "--backend=chalksim means --device=cpu"),
+    "variable": (["--backend=chalk", "--device=cuda"], {"CHALK_SIM": "1"}, "CHALK_SIM=1 means --device=cpu"),
+    "quill": (["--backend=quill", "--device=cpu"], {}, "pip install quill"),
+    "no file": (["--device=cpu", "--op=softmax", "--kernel=nowhere.py:fn"], {}, "--kernel: there is no file"),
+    "no function": (["--device=cpu", "--op=softmax", "--kernel=mine.py:gn"], {}, "--kernel: "),
+}
+
+
+MINE = """
+import torch
+
+
+def fn(x):
+    return torch.softmax(x.float(), -1).to(x.dtype).contiguous()
+
+
+def zeros(x):
+    return torch.zeros_like(x).contiguous()
+"""
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory) -> Path:
+    """A clone with right and faulty backends in which every run of RUNS and USAGE was made, in one process.
+
+    Under xdist one worker makes it and the others wait.
+    """
+    shared = tmp_path_factory.getbasetemp()
+    root = (shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared) / "selection-clone"
+    results = root / "results.json"
+    try:
+        root.mkdir()
+    except FileExistsError:
+        until = time.monotonic() + 300
+        while not results.exists() and time.monotonic() < until:
+            time.sleep(0.1)
+        return root
+    lanes.write_clone(root, {**lanes.WORLD, **lanes.FAULTY})
+    (root / "mine.py").write_text(MINE)
+    asked = {**RUNS, **{f"usage: {name}": (arguments, environment) for name, (arguments, environment, _) in USAGE.items()}}
+    done = lanes.run_python(["-c", DRIVER, json.dumps(asked)], root, timeout=300)
+    (root / "unfinished.json").write_text(done.stdout.partition("RESULTS")[2] or json.dumps({"driver": [-1, done.stdout + done.stderr]}))
+    (root / "unfinished.json").rename(results)
+    return root
+
+
+@pytest.fixture(scope="module")
+def runs(clone) -> dict[str, tuple[int, str]]:
+    """Exit status and output of every run."""
+    made = json.loads((clone / "results.json").read_text())
+    assert "driver" not in made, made["driver"]
+    return made
+
+
+def test_right_kernels_pass(runs):
+    status, text = runs["right"]
+    assert status == 0, text
+    assert "touchstone: lanes paper@cpu, chalk@cpu; level quick; seed 0" in text
+    assert "::test_kernel[softmax-paper@cpu-plain-float32-" in text
+    assert "::test_kernel[softmax-chalk@cpu-plain-law-rows_sum_to_one-bfloat16] PASSED" in text
+    assert "::test_kernel[softmax-paper@cpu-plain-invalid-" in text
+    rows = {tuple(line.split()[:3]): line for line in text.splitlines() if line.startswith("softmax  ")}
+    assert set(rows) == {("softmax", f"{b}@cpu", v) for b, v in [("paper", "plain"), ("paper", "folded"), ("paper", "gilded"), ("chalk", "plain")]}
+    assert rows["softmax", "paper@cpu", "folded"].endswith("tf32")
+    assert "not run: needs gold; this is plain" in rows["softmax", "paper@cpu", "gilded"]
+
+
+def test_every_conformance_id_names_the_lane(runs):
+    _, text = runs["right"]
+    ids = [line.partition("test_kernel[")[2] for line in text.splitlines() if "::test_kernel[" in line]
+    assert len(ids) > 50
+    assert all(name.startswith(("softmax-paper@cpu-", "softmax-chalk@cpu-")) for name in ids)
+
+
+def test_the_json_file_has_every_outcome(runs, clone):
+    record = json.loads((clone / "right.json").read_text())
+    assert {(r["lane"], r["variant"]) for r in record["rungs"]} == {
+        ("paper@cpu", "plain"), ("paper@cpu", "folded"), ("paper@cpu", "gilded"), ("chalk@cpu", "plain")
+    }  # fmt: skip
+    assert (record["level"], record["seed"], record["device"]) == ("quick", 0, "cpu")
+    for rung in record["rungs"]:
+        if rung["variant"] == "gilded":
+            assert "needs gold" in rung["not_run"]
+        else:
+            assert len(rung["outcomes"]) > 15
+            assert {o["status"] for o in rung["outcomes"]} == {"passed"}
+
+
+def test_two_workers_give_the_same_verdict(runs, clone):
+    status, text = runs["right, two workers"]
+    assert status == 0, text
+    one, two = (json.loads((clone / f"{name}.json").read_text()) for name in ("right", "two"))
+
+    def outcomes(record):
+        return {(r["lane"], r["variant"], o["trial"]): o for r in record["rungs"] for o in r["outcomes"]}
+
+    assert outcomes(one) == outcomes(two)
+
+
+def test_what_is_absent_is_skipped_with_the_reason(runs):
+    """Also the faulty backends are found; they fail, so only the skips are looked at."""
+    _, text = runs["default"]
+    assert "touchstone: quill@cpu skipped: quill is not installed: pip install quill" in text
+    assert "touchstone: slate@cpu skipped: slate wants a GPU" in text
+
+
+def test_a_wrong_kernel_fails_with_what_is_wrong(runs):
+    status, text = runs["wrong"]
+    assert status == 1
+    assert "values: y: " in text
+    assert "elements wrong" in text
+    assert "of the budget" in text
+
+
+def test_declining_everything_fails(runs):
+    status, text = runs["shy"]
+    assert status == 1
+    assert "FAILED: softmax-shy@cpu-plain declined every case" in text
+    assert " failed" not in text.splitlines()[-1]  # no item failed: the run did
+
+
+def test_selected_and_none_ran_fails(runs):
+    status, text = runs["needy"]
+    assert status == 1
+    assert "conformance tests were selected and none ran" in text
+
+
+def test_workers_do_not_hide_that_nothing_ran(runs):
+    status, text = runs["shy and needy, a worker"]
+    assert status == 1
+    assert "FAILED: softmax-shy@cpu-plain declined every case" in text
+    assert text.count("declined every case") == 1
+
+
+def test_collecting_is_no_run(runs):
+    status, text = runs["collected"]
+    assert status == 0, text
+    assert "none ran" not in text
+
+
+def test_a_kernel_file_that_does_not_import_is_an_error(runs):
+    status, text = runs["broken"]
+    assert status in (1, 2)
+    assert "backends/broken/softmax: ModuleNotFoundError: No module named 'parchment_and_nothing_else'" in text
+    assert "skipped" not in text.splitlines()[-1]
+
+
+def test_no_conformance_test_selected_is_no_failure_of_theirs(runs):
+    status, text = runs["own tests only"]
+    assert status == 5  # pytest's own: nothing collected
+    assert "none ran" not in text
+
+
+def test_a_kernel_of_ones_own_under_pytest(runs):
+    status, text = runs["kernel"]
+    assert status == 0, text
+    assert "lanes user@cpu" in text
+    assert "test_kernel[softmax-user@cpu-fn-float32-" in text
+    assert "SKIPPED" not in text
+    assert runs["wrong kernel"][0] == 1
+
+
+def test_an_alias_and_a_variable_choose_the_cpu(runs):
+    for name in ("alias", "variable"):
+        status, text = runs[name]
+        assert status == 0, text
+        assert "chalk@cpu" in text
+
+
+def test_a_variant_and_a_case_alone(runs):
+    status, text = runs["one variant"]
+    assert status == 0
+    assert "paper@cpu-folded-" in text
+    assert "paper@cpu-plain-" not in text
+    status, text = runs["one case"]
+    assert status == 0, text
+    assert "declined every case" not in text
+
+
+def test_short_names_of_levels(runs):
+    status, text = runs["thorough"]
+    assert status == 0, text
+    assert "level thorough" in text
+
+
+@pytest.mark.parametrize("name", USAGE)
+def test_what_is_asked_for_and_impossible_is_a_usage_error(runs, name):
+    status, text = runs[f"usage: {name}"]
+    assert status == pytest.ExitCode.USAGE_ERROR, text
+    assert f"ERROR: {USAGE[name][2]}" in text or USAGE[name][2] in text
+    assert "Traceback" not in text
+
+
+@pytest.mark.skipif(cuda_works() is None, reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_a_usage_error(clone):
+    done = lanes.run_python(["-m", "pytest", "conformance", "--backend=paper", "--device=cuda"], clone)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "use --device=cpu" in done.stderr
+
+
+def test_the_debugger_gets_the_kernels_exception(clone):
+    arguments = ["-m", "pytest", *JUDGE, "--backend=raising", "--pdb", "-x", "-k", "float32 and not law and not invalid"]
+    done = lanes.run_python(arguments, clone, input="p 'inside ' + 'the kernel', x.shape\nq\n")
+    assert "raise ZeroDivisionError" in done.stdout
+    assert "('inside the kernel', torch.Size([" in done.stdout
