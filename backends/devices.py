@@ -44,7 +44,8 @@ def _driver() -> tuple[str | None, list[tuple[int, int]]]:
         hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
         return "the CUDA driver sees no GPU" + (f" (CUDA_VISIBLE_DEVICES={hidden!r})" if hidden is not None else ""), []
     if status != "0":
-        return f"the CUDA driver (CUDA {int(version) // 1000}.{int(version) % 1000 // 10}) does not start: cuInit gave error {status}", []
+        cuda = f"{int(version) // 1000}.{int(version) % 1000 // 10}"
+        return f"the CUDA driver (CUDA {cuda}) does not start: cuInit gave error {status}", []
     return None, [(int(major), int(minor)) for major, minor in (text.split(".") for text in found)]
 
 

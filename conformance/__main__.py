@@ -149,6 +149,9 @@ def _print_rungs(reports: list[Report], not_run: list[tuple[Subject, str]], chos
     show(table)
     for reason in dict.fromkeys(reason for report in reports for reason in report.not_run):
         print(f"{sum(report.not_run.get(reason, 0) for report in reports)} cases not run: {reason}")
+    for report in reports:
+        for note in report.notes:
+            print(f"{report.op} {report.name}: {note}")
     for subject, reason in not_run:
         print(f"{subject.op} {subject.name} not run: {reason}")
     for name, reason in chosen.skipped.items():

@@ -41,6 +41,11 @@ def lossy(compute: str | None, dtype: torch.dtype) -> str | None:
     return None if compute is None or EPS[dtype] >= COMPUTE[compute] else compute
 
 
+def kept(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The rounding, in units of eps, of `value` when it is stored in `dtype`: its size, or that of a subnormal."""
+    return value.abs().clamp_min(torch.finfo(dtype).tiny)
+
+
 def slope(z: torch.Tensor, radius: torch.Tensor, activation: str) -> torch.Tensor:
     """The largest |act'| within `radius` of `z`."""
     if activation == "relu":
@@ -72,9 +77,9 @@ def projection(
     """x (M, D), w (D, H), b (H,) or None; `compute` as returned by `lossy`."""
     product, condition = x @ w, x.abs() @ w.abs()
     extra = dot_extra(compute, product, x.square() @ w.square())
-    z, rounding = product, product.abs()
+    z, rounding = product, kept(product, dtype)
     if b is not None:
-        z, condition, rounding = product + b, condition + b.abs(), rounding + (product + b).abs()
+        z, condition, rounding = product + b, condition + b.abs(), rounding + kept(product + b, dtype)
     radius = accumulated(x.shape[-1], condition) + T * EPS[dtype] * rounding + extra
     return Projection(product, z, condition, rounding, extra, radius)
 

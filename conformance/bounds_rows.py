@@ -12,12 +12,13 @@ import torch
 
 from conformance.budget import EPS32, C, finite
 from conformance.contract import Case, Draw, Invalid
+from conformance.layouts import BROADCASTS
 from conformance.values import cancelling, lift_square, lift_tail
 
 SHORT = ("contiguous", "sliced", "none")  # layouts that an empty operand is tried in
 STATISTIC = ("contiguous", "none", "step", "offset")  # a broadcast would contradict the rows it is the statistic of
 OPTIONAL = ("contiguous", "none", "step", "offset", "broadcast_last")  # a vector that may be None
-_SHARED = [(3, 33), (1, 1), (0, 5), (5, 0), (17, 64), (7, 127), (4, 257), (5, 1025), (2, 4099)]
+_SHARED = [(3, 33), (1, 1), (0, 5), (5, 0), (17, 64), (7, 127), (4, 257), (5, 1025), (2, 5003)]
 SIZES = [{"rows": rows, "cols": cols} for rows, cols in [*_SHARED, (3, 1000), (1031, 7)]]
 BACKWARD_SIZES = [{"rows": rows, "cols": cols} for rows, cols in [*_SHARED, (130, 33), (4099, 5)]]
 SPECIAL_AT = ((3, 33), (17, 64), (5, 1025))  # the sizes at which rows of NaN, infinities or no variance are tried
@@ -117,10 +118,12 @@ def one_nan(draw: Draw, shape: Sequence[int]) -> torch.Tensor:
 
 
 def informative(case: Case, special: Sequence[str] = (), at: Sequence[tuple] = SPECIAL_AT) -> bool:
-    """Rule out what repeats other cases: values of empty operands, and `special` families at sizes not in `at`."""
+    """Rule out what repeats other cases: values of empty operands, `special` families at sizes not in `at` or broadcast."""
     if 0 in _flat(case.size.values()):
         return case.values == "normal" and all(layout in SHORT for _, layout in case.layouts)
-    return case.values not in special or tuple(case.size.values()) in at
+    if case.values not in special:
+        return True
+    return tuple(case.size.values()) in at and not any(layout in BROADCASTS for _, layout in case.layouts[:1])
 
 
 def _flat(sizes) -> list[int]:

@@ -42,8 +42,14 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """True when something was judged and no finding is a failure."""
-        return self.cases > 0 and not any(finding.severity == "failure" for finding in self.findings)
+        """True when some case was judged and no finding is a failure."""
+        return self._judged_some() and not any(finding.severity == "failure" for finding in self.findings)
+
+    def _judged_some(self) -> bool:
+        """Invalid calls do not count, and laws only where no case was selected."""
+        cases = [outcome for outcome in self.outcomes if not outcome.trial.startswith(("law-", "invalid-"))]
+        laws = [outcome for outcome in self.outcomes if outcome.trial.startswith("law-")]
+        return any(outcome.status != DECLINED for outcome in cases or laws)
 
     @property
     def worst(self) -> float | None:

@@ -78,7 +78,7 @@ def load_module(path: str | Path) -> tuple[ModuleType, bool]:
         raise ValueError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    folders = [str(path.parent), str(root)]
+    folders = [folder for folder in dict.fromkeys([str(path.parent), str(root)]) if folder not in sys.path]
     sys.path[:0] = folders
     _importing.append(name)
     try:

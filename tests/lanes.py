@@ -11,9 +11,12 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from conformance import registry
+import backends
+from conformance import registry, selection
 
 PROTOCOL = """
 ALIASES = {aliases}
@@ -120,6 +123,34 @@ def write_clone(root: Path, world: dict) -> None:
         shutil.copy(ours / name, root)
     (root / "tests").mkdir()
     write_backends(root / "backends", world)
+
+
+@contextmanager
+def pretend(folder: Path, monkeypatch, world: dict = WORLD) -> Iterator[None]:
+    """Make this process believe in a clone at `folder` with the made-up backends, two ops and no GPU."""
+    write_backends(folder / "backends", world)
+    for package in ("conformance/contracts", "reference"):
+        (folder / package).mkdir(parents=True)
+        for op in ("softmax", "matmul"):
+            (folder / package / f"{op}.py").touch()
+    with monkeypatch.context() as patch:
+        patch.setattr(registry, "ROOT", folder)
+        patch.setattr(backends, "__path__", [*backends.__path__, str(folder / "backends")])
+        patch.setattr(selection, "cuda_works", lambda: "no GPU in this story")
+        _forget(world)
+        yield
+    _forget(world)
+
+
+def _forget(world: dict) -> None:
+    for cached in (registry.ops, registry.contract, registry.backends):
+        cached.cache_clear()
+    made_up = tuple(f"backends.{name}" for name in world)
+    for name in [name for name in sys.modules if name.startswith(made_up)]:
+        del sys.modules[name]
+        parent, _, child = name.rpartition(".")
+        if parent in sys.modules and hasattr(sys.modules[parent], child):
+            delattr(sys.modules[parent], child)
 
 
 def clean_environment(**changes: str) -> dict[str, str]:

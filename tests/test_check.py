@@ -3,16 +3,16 @@
 import functools
 import json
 import os
-import subprocess
 import sys
 import time
-from pathlib import Path
+from importlib.util import find_spec
 
 import pytest
 import torch
 
 from conformance import Report, check, registry, worker
 from conformance.judge import DECLINED, FAILED, PASSED, Outcome
+from tests import lanes
 
 
 def softmax(x: torch.Tensor) -> torch.Tensor:
@@ -296,14 +296,8 @@ print(report.passed, report.cases)
 """
 
 
-def fresh(code: str, folder: Path, timeout: float = 120, **environment: str) -> subprocess.CompletedProcess:
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("TRITON_", "NUMBA_", "PYTEST_", "OMP_"))}
-    env |= {"PYTHONPATH": str(registry.ROOT), **environment}
-    return subprocess.run([sys.executable, "-c", code], cwd=folder, env=env, capture_output=True, text=True, timeout=timeout)
-
-
 def test_fork_after_torch_has_used_its_threads(tmp_path):
-    done = fresh(AFTER_THREADS, tmp_path)
+    done = lanes.run_python(["-c", AFTER_THREADS], tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.stdout.startswith("True "), done.stderr
 
 
@@ -320,3 +314,155 @@ def test_statuses_add_up():
     assert FAILED in by_dtype["bfloat16"]
     assert report.worst_of("float16") is None
     assert report.worst_of("float32") <= 1 < report.worst_of("bfloat16")
+
+
+triton = pytest.mark.skipif(find_spec("triton") is None, reason="needs triton")
+
+KERNEL = '''
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _kernel(x_ptr, y_ptr, x_row, x_col, cols, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    col = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * x_row + col * x_col, mask=col < cols, other=float("-inf")).to(tl.float32)
+    e = tl.exp(x - tl.max(x, axis=0))
+    tl.store(y_ptr + row * cols + col, e / tl.sum(e, axis=0), mask=col < cols)
+
+
+def softmax(x):
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    if y.numel():
+        _kernel[(x.shape[0],)](x, y, *x.stride(), x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
+    return y
+
+
+def tail_lost(x):
+    y = softmax(x)
+    y[..., -1:] = 0
+    return y
+'''
+CHECK = 'check("softmax", {fn}, device="cpu", level="quick", where=lambda case: case.size["cols"] < 100)'
+
+
+@triton
+def test_a_script_with_triton_kernels_on_the_cpu(tmp_path):
+    """Run by a process that compiles: the file is imported afresh by one that interprets. Without a guard."""
+    calls = f"print({CHECK.format(fn='softmax')})\nprint({CHECK.format(fn='tail_lost')})\n"
+    calls += f"def late(x):\n    return softmax(x)\ntry:\n    {CHECK.format(fn='late')}\nexcept ValueError as error:\n    print(error)\n"
+    (tmp_path / "script.py").write_text(KERNEL + "\n\nfrom conformance import check\n\n" + calls)
+    done = lanes.run_python(["script.py"], tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
+    assert done.returncode == 0, done.stderr
+    right, _, wrong = done.stdout.partition("softmax: tail_lost")
+    assert "softmax: softmax on user@cpu" in right
+    assert "PASSED; judged on" in right
+    assert "values: y: " in wrong
+    assert "FAILED: " in wrong
+    assert "script.py calls check before it defines 'late'" in wrong
+    assert '__name__ == "__main__"' in wrong
+
+
+@triton
+def test_a_guarded_main_block_does_not_run_again(tmp_path):
+    main = '\n\nif __name__ == "__main__":\n    from conformance import check\n\n    print("once")\n    print({}.passed)\n'
+    (tmp_path / "kernels.py").write_text(KERNEL)
+    (tmp_path / "script.py").write_text("from kernels import softmax\n" + main.format(CHECK.format(fn="softmax")))
+    done = lanes.run_python(["script.py"], tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
+    assert done.stdout.split() == ["once", "True"], done.stderr
+
+
+USER_TEST = """
+
+def test_softmax():
+    from conformance import check
+
+    report = {}
+    assert report.passed, str(report)
+    assert report.cases > 5
+"""
+
+
+@triton
+def test_a_users_own_test_file(tmp_path):
+    """Without Touchstone's conftest and options."""
+    (tmp_path / "test_mine.py").write_text(KERNEL + USER_TEST.format(CHECK.format(fn="softmax")))
+    arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_mine.py"]
+    done = lanes.run_python(arguments, tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+REFUSALS = """
+import functools, linecache, sys
+sys.path.insert(0, {folder!r})
+import kernels
+from conformance import check
+
+def refused(fn, **options):
+    try:
+        print("PASSED?", check("softmax", fn, device="cpu", level="quick", **options).passed)
+    except ValueError as error:
+        print("REFUSED", error)
+
+refused(lambda x: kernels.softmax(x))
+def outer():
+    softmax = kernels.softmax
+    def inner(x):
+        return softmax(x)
+    return inner
+refused(outer())
+refused(functools.partial(kernels.softmax))
+refused(kernels.softmax, isolate="none")
+source = "from kernels import softmax\\ndef cell(x):\\n    return softmax(x)\\n"
+name = "/tmp/ipykernel_1/2.py"
+linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+exec(compile(source, name, "exec"))
+refused(cell)
+exec("def typed(x):\\n    return softmax(x)\\n")
+refused(typed)
+"""
+
+
+@triton
+def test_functions_that_another_process_cannot_import_are_refused_with_the_way_out(tmp_path):
+    (tmp_path / "kernels.py").write_text(KERNEL)
+    (tmp_path / "refusals.py").write_text(REFUSALS.format(folder=str(tmp_path)))
+    done = lanes.run_python(["refusals.py"], tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
+    assert done.returncode == 0, done.stderr
+    told = done.stdout.splitlines()
+    wanted = [
+        "fn: <lambda> is a lambda or is defined inside a function",
+        "fn: outer.<locals>.inner is a lambda or is defined inside a function",
+        "fn: partial is a partial",
+        "isolate: 'none' cannot be had here: softmax reaches a triton kernel",
+        "fn: cell is defined in a notebook cell or at a prompt",
+        "fn: typed is defined in a notebook cell or at a prompt",
+    ]
+    assert len(told) == len(wanted), done.stdout
+    for line, text in zip(told, wanted, strict=True):
+        assert line.startswith("REFUSED ")
+        assert text in line
+    assert 'os.environ["TRITON_INTERPRET"] = "1"' in told[4]
+    assert "at the top level of a file" in told[0]
+
+
+@triton
+def test_a_kernel_file_from_the_command_line(tmp_path):
+    (tmp_path / "kernels.py").write_text(KERNEL)
+    arguments = ["-m", "conformance", "check", "softmax", "--kernel", "kernels.py:tail_lost", "--device", "cpu", "--quick"]
+    done = lanes.run_python(arguments, tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "softmax: tail_lost on user@cpu" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("FAILED")
+
+
+@triton
+def test_a_kernel_file_under_pytest(tmp_path):
+    (tmp_path / "kernels.py").write_text(KERNEL)
+    kernel = f"--kernel={tmp_path / 'kernels.py'}:softmax"
+    arguments = ["-m", "pytest", "conformance", "-q", "-p", "no:cacheprovider", kernel, "--op=softmax", "--device=cpu", "--quick"]
+    done = lanes.run_python(arguments, registry.ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "user@cpu" in done.stdout

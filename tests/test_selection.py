@@ -9,39 +9,15 @@ from pathlib import Path
 
 import pytest
 
-import backends
 from backends.devices import cuda_works
-from conformance import registry, selection
+from conformance import selection
 from conformance.selection import UsageError, select
 from tests import lanes
 
-NO_GPU = "no GPU in this story"
-
-
-def forget() -> None:
-    for cached in (registry.ops, registry.contract, registry.backends):
-        cached.cache_clear()
-    for name in [name for name in sys.modules if name.startswith(tuple(f"backends.{world}" for world in lanes.WORLD))]:
-        del sys.modules[name]
-        parent, _, child = name.rpartition(".")
-        if parent in sys.modules and hasattr(sys.modules[parent], child):
-            delattr(sys.modules[parent], child)
-
-
 @pytest.fixture
 def world(tmp_path, monkeypatch):
-    """A clone with the made-up backends, two ops and no GPU."""
-    lanes.write_backends(tmp_path / "backends")
-    for folder in ("conformance/contracts", "reference"):
-        (tmp_path / folder).mkdir(parents=True)
-        for op in ("softmax", "matmul"):
-            (tmp_path / folder / f"{op}.py").touch()
-    monkeypatch.setattr(registry, "ROOT", tmp_path)
-    monkeypatch.setattr(backends, "__path__", [*backends.__path__, str(tmp_path / "backends")])
-    monkeypatch.setattr(selection, "cuda_works", lambda: NO_GPU)
-    forget()
-    yield tmp_path
-    forget()
+    with lanes.pretend(tmp_path, monkeypatch):
+        yield tmp_path
 
 
 @pytest.fixture
@@ -485,3 +461,19 @@ def test_the_debugger_gets_the_kernels_exception(clone):
     done = lanes.run_python(arguments, clone, input="p 'inside ' + 'the kernel', x.shape\nq\n")
     assert "raise ZeroDivisionError" in done.stdout
     assert "('inside the kernel', torch.Size([" in done.stdout
+
+
+def test_a_kernel_of_ones_own_inside_a_package(world, tmp_path):
+    package = tmp_path / "stationery" / "inks"
+    package.mkdir(parents=True)
+    for folder in (package, package.parent):
+        (folder / "__init__.py").touch()
+    (package / "shades.py").write_text("NAME = 'blue'\n")
+    (package / "mine.py").write_text(
+        "from .. import inks\nfrom .shades import NAME\n\n\ndef fn():\n    import beside\n\n    return NAME, beside.NAME\n"
+    )
+    (package / "beside.py").write_text("NAME = 'black'\n")
+    before = list(sys.path)
+    fn = chosen(kernel=f"{package / 'mine.py'}:fn", op="softmax").subjects()[0][1].fn
+    assert fn() == ("blue", "black")
+    assert sys.path[: len(before)] == before  # nothing comes before what was there

@@ -1,164 +1,192 @@
-"""Triton: compiled for a GPU, or run on the CPU by its interpreter, repaired (backends/triton/interpreter.py)."""
+"""Triton: compiled for a GPU, or run on the CPU by its interpreter, made truthful (backends/triton/interpreter.py)."""
 
-assert __name__ == "backends.triton", "run Touchstone from its own root folder: this package must not be found as `triton`"
+if __name__ != "backends.triton":
+    raise ImportError(
+        f"backends.triton was imported as {__name__!r}: start Python in Touchstone's own folder, or "
+        "put that folder (none inside it) on PYTHONPATH, so that `import triton` finds Triton itself"
+    )
 
 import importlib.util
 import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import metadata
-from types import ModuleType
+from types import FunctionType, ModuleType
+from typing import Any
 
-from backends.devices import cuda_works
+from backends.devices import capability_lacks, cuda_works
 
 ALIASES = {"interpreter": "cpu"}
 CPU_VARIABLES = ("TRITON_INTERPRET",)
-# multiply-adds a second through the interpreter in tiles of 64 x 64 x 32; a GPU needs no ceiling
+# multiply-adds a second through the interpreter, 64 x 64 x 32 tiles on one core; a GPU needs no ceiling
 WORK_PER_SECOND = {"cpu": 4e7, "cuda": math.inf}
-INTERPRETER_RUNS = ("sm_80", "sm_90")  # of what a rung can need: tensor descriptors, but no Gluon and no inline PTX
+INTERPRETED = ("sm_80", "sm_90")  # of what a rung can need: tensor descriptors, but neither Gluon nor inline PTX
 NOTES = (
-    "A kernel is one program over a tile; there are no threads, no barriers and no shared memory to declare.",
-    "Tiles have power-of-two sides; tails are masked, and a masked load needs `other` wherever the value is used.",
-    "program_id is int32: cast it to int64 before multiplying by a stride.",
-    "tl.dot takes sides of at least 16, accumulates in float32, and rounds float32 operands to tf32 unless "
+    "A kernel is the program of one tile: no threads, no barriers, no shared memory to declare; the grid counts tiles, "
+    "where CUDA C and Numba count blocks and, besides, threads.",
+    "The launch order is kernel[grid](arguments, constexprs, num_warps=, num_stages=); CUDA C takes "
+    "(grid, block, arguments) and Numba [grid, block, stream, shared bytes].",
+    "program_id(0) is blockIdx.x and varies fastest among neighbours; a grid is (2^31 - 1, 65535, 65535) at most.",
+    "program_id and tl.arange are int32: cast to int64 before multiplying by a stride.",
+    "The sides of a tile are powers of two; what hangs over is masked, and a masked load needs `other` wherever its "
+    "value is used.",
+    "An accumulator is float32: sums of 16-bit tiles round at every addition, so cast before tl.sum.",
+    "tl.dot wants K of at least 16, accumulates in float32, and rounds float32 operands to TF32 unless "
     'input_precision="ieee".',
-    "tl.exp, tl.log and the like take float32 only; load 16-bit values and cast.",
-    "tl.max and tl.min ignore NaN, as do tl.maximum and tl.minimum unless told otherwise.",
-    "The grid's first axis may be 2^31 - 1 long, the others 65535.",
+    "tl.exp, tl.log and their kind take float32 only. A Python literal or constexpr takes the tile's dtype; a float "
+    "argument of the kernel is float32 and makes a 16-bit tile float32.",
+    "tl.max, tl.min, tl.maximum and tl.minimum skip NaN, as fmaxf does.",
+    "A variable keeps its dtype through a loop: the compiler refuses an accumulator that starts as int 0.",
 )
 
 
 def why_not(device: str) -> str | None:
-    """None if Triton runs on `device` here, else what is missing."""
+    """None if Triton can run on `device` ("cpu" or "cuda") here, else what is missing and what to do."""
     if importlib.util.find_spec("triton") is None:
-        return 'triton is not installed: pip install "triton==3.7.*" (Linux x86-64 and aarch64 only)'
+        return 'triton is not installed: pip install "triton>=3.6,<3.10" (Linux on x86-64 or aarch64)'
     return cuda_works() if device == "cuda" else None
 
 
 def prepare(device: str) -> None:
-    """Set Triton up to interpret ("cpu") or to compile ("cuda"), for the life of the process.
+    """Set Triton up to interpret ("cpu") or to compile ("cuda") for the life of the process, before any op file.
 
     Raises RuntimeError where Triton was imported for the other device already.
     """
-    loaded = sys.modules.get("triton")
-    if loaded is not None and _interprets(loaded) != (device == "cpu"):
+    wanted = "interpret" if device == "cpu" else "compile"
+    if _mode() not in (None, wanted):
+        value = "1" if device == "cpu" else "0"
         raise RuntimeError(
-            f"triton was imported {'to interpret' if device == 'cuda' else 'to compile'} before Touchstone could set it up for "
-            f"{device!r}; one process runs one device: start a fresh process, with TRITON_INTERPRET="
-            f"{'1' if device == 'cpu' else '0'} from the start"
+            f"triton was imported to {_mode()} before Touchstone could set it up for {device!r}, and a process runs "
+            f"one device: start a fresh one with TRITON_INTERPRET={value}, or import nothing that imports triton before"
         )
-    if device == "cuda":
+    if device == "cpu":
+        os.environ["TRITON_INTERPRET"] = "1"
+        from backends.triton import interpreter
+
+        interpreter.install()
+    else:
         os.environ.pop("TRITON_INTERPRET", None)
-        return
-    os.environ["TRITON_INTERPRET"] = "1"
-    from backends.triton import interpreter
-
-    interpreter.install()
 
 
-def adopt(fn, device: str) -> None:
-    """Repair the interpreter where a user's function, imported already, has kernels that it will run."""
-    loaded = sys.modules.get("triton")
-    if loaded is not None and device == "cpu" and _interprets(loaded):
+def adopt(fn: Callable[..., Any], device: str) -> None:
+    """Make the interpreter truthful for a user's `fn` whose kernels this process has imported to be interpreted."""
+    if device == "cpu" and _mode() == "interpret":
         prepare("cpu")
 
 
-def reimport(fn, device: str) -> bool:
-    """Whether `fn` reaches a Triton kernel that was decorated for the other device."""
-    if "triton" not in sys.modules:
+def reimport(fn: Callable[..., Any], device: str) -> bool:
+    """Whether `fn` reaches a Triton kernel that was decorated for the other device than `device`."""
+    if _mode() is None:
         return False
     from triton.runtime.interpreter import InterpretedFunction
     from triton.runtime.jit import JITFunction
 
     stale = JITFunction if device == "cpu" else InterpretedFunction
-    return any(isinstance(kernel, stale) for kernel in _kernels(fn))
+    return any(isinstance(found, stale) for found in _reached(fn))
 
 
 def lacks(needs: str, device: str) -> str | None:
-    """Why a rung that `needs` an architecture does not run on `device`, or None."""
-    if device == "cpu":
-        return None if needs in INTERPRETER_RUNS else f"needs {needs}; the interpreter runs {', '.join(INTERPRETER_RUNS)}"
-    import torch
-
-    major, minor = torch.cuda.get_device_capability()
-    wanted = needs.removeprefix("sm_")
-    exact = wanted.endswith("a")
-    number = int(wanted.rstrip("a"))
-    have = 10 * major + minor
-    if have == number or (have > number and not exact):
-        return None
-    return f"needs {needs}; this GPU is sm_{have}"
+    """None if `device` has what a rung `needs` ("sm_90", "sm_90a"), else one sentence."""
+    if device == "cuda":
+        return capability_lacks(needs)
+    return None if needs in INTERPRETED else f"needs {needs}; the interpreter runs no Gluon and no inline PTX"
 
 
 def doctor() -> list[tuple[str, str, str]]:
-    """(what, value, note) for `conformance doctor`."""
+    """(what, value, note) rows for `conformance doctor`."""
     if importlib.util.find_spec("triton") is None:
         return [("triton", "not installed", why_not("cpu") or "")]
-    rows = [("triton", metadata.version("triton"), "versions 3.6 to 3.9 are supported")]
-    loaded = sys.modules.get("triton")
-    mode = "not imported yet" if loaded is None else "interprets" if _interprets(loaded) else "compiles"
-    rows.append(("mode of this process", mode, "TRITON_INTERPRET=1 before the first import of triton means interpret"))
-    if loaded is None or _interprets(loaded):
-        prepare("cpu")
-        from backends.triton.interpreter import REPAIRS
+    rows = [("triton", metadata.version("triton"), "3.6 to 3.9 are supported")]
+    rows.append(("mode", _mode() or "not imported yet", "decided by TRITON_INTERPRET at the first import of triton"))
+    if _mode() == "interpret":
+        from backends.triton.interpreter import REPAIRS, active
 
-        rows += [("interpreter repair", repair.__name__.strip("_"), note) for repair, note in REPAIRS]
+        for repair in REPAIRS:
+            note = f"{repair.what} ({repair.answers})" if repair.answers else repair.what
+            rows.append((f"repair: {repair.name}", "active" if active(repair.name) else "not installed", note))
     return rows
 
 
-def resources(kernel) -> dict[str, int]:
-    """Registers and spilled bytes a thread, and shared memory a program, of a compiled kernel."""
-    kernel._init_handles()
+def resources(kernel: Any) -> dict[str, int]:
+    """`registers` and `spills` (bytes) a thread, and `shared` bytes a program, of a compiled kernel or a cubin."""
+    if isinstance(kernel, bytes):
+        from backends.triton.compiling import cubin_resources
+
+        return cubin_resources(kernel)
+    kernel._init_handles()  # loads the kernel, which is when the driver tells
     return {"registers": kernel.n_regs, "spills": kernel.n_spills, "shared": kernel.metadata.shared}
 
 
-def _interprets(triton: ModuleType) -> bool:
-    return bool(triton.knobs.runtime.interpret)
+def tune(launcher: Callable[..., Any], arguments: dict[str, Any], verify: Callable[[], bool], write: bool = True):
+    """Time the configurations of `launcher.space` on one call; see backends.triton.tuning.tune."""
+    from backends.triton import tuning
+
+    return tuning.tune(launcher, arguments, verify, write)
 
 
-def _kernels(fn, depth: int = 4) -> Iterator[object]:
-    """Triton kernels that a function reaches through its globals, closure, defaults and the functions it calls."""
-    from triton.runtime.jit import KernelInterface
+def _mode() -> str | None:
+    """ "interpret" or "compile" as Triton was imported, None while it is not."""
+    standard = sys.modules.get("triton.language.standard")
+    if standard is None:
+        return None
+    return "interpret" if type(standard.sum).__name__ == "InterpretedFunction" else "compile"
 
+
+def _reached(fn: Any, limit: int = 20_000) -> Iterator[object]:
+    """What a function reaches through globals it names, its closure, defaults, attributes and the functions it calls.
+
+    Modules of Triton, torch and NumPy are not entered.
+    """
     seen: set[int] = set()
-    queue = [(fn, 0)]
-    while queue:
-        found, level = queue.pop()
-        if id(found) in seen or level > depth:
+    queue: list[tuple[Any, frozenset[str]]] = [(fn, frozenset())]
+    while queue and len(seen) < limit:
+        found, names = queue.pop()
+        if isinstance(found, ModuleType):
+            queue += [(vars(found)[name], names) for name in names if name in vars(found) and _entered(found)]
+            continue
+        if id(found) in seen or not _entered(found):
             continue
         seen.add(id(found))
-        if isinstance(found, KernelInterface):
-            yield found
-            inner = getattr(found, "fn", None)
-            queue += [(inner, level + 1)] if isinstance(inner, KernelInterface) else []
-            continue
-        found = getattr(found, "__func__", found)
-        found = getattr(found, "func", found)  # functools.partial
-        wrapped = getattr(found, "__wrapped__", None)
-        queue += [(wrapped, level)] if wrapped is not None else []
+        yield found
+        queue += [(value, names) for value in _parts(found)]
         code = getattr(found, "__code__", None)
-        if code is None:
-            call = getattr(type(found), "__call__", None)  # an object with state: a callable class or a module
-            if hasattr(call, "__code__") and not isinstance(found, type):
-                queue += [(call, level), *((value, level + 1) for value in vars(found).values() if callable(value))] if hasattr(found, "__dict__") else []
-            continue
-        names = {name: found.__globals__.get(name) for name in _names(code)}
-        cells = [cell.cell_contents for cell in (found.__closure__ or ()) if _filled(cell)]
-        queue += [(value, level + 1) for value in (*names.values(), *cells) if callable(value) or isinstance(value, KernelInterface)]
+        if code is not None:
+            names = _names(code)
+            queue += [(found.__globals__[name], names) for name in names if name in found.__globals__]
 
 
-def _names(code) -> set[str]:
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if hasattr(constant, "co_names"):
-            names |= _names(constant)
-    return names
+def _parts(found: Any) -> Iterator[Any]:
+    """The objects that one object holds."""
+    if isinstance(found, FunctionType):
+        yield from found.__defaults__ or ()
+        yield from (found.__kwdefaults__ or {}).values()
+        for cell in found.__closure__ or ():
+            try:
+                yield cell.cell_contents
+            except ValueError:  # not assigned yet
+                continue
+    elif isinstance(found, list | tuple | set | frozenset):
+        yield from found
+    elif isinstance(found, dict):
+        yield from found.values()
+    elif isinstance(found, property):
+        yield found.fget
+    else:
+        yield from (getattr(found, name, None) for name in ("__func__", "__self__", "func", "fn"))
+        yield type(found) if not isinstance(found, type) else None
+        yield from found.__mro__[1:] if isinstance(found, type) else ()
+    yield from getattr(found, "__dict__", {}).values()
 
 
-def _filled(cell) -> bool:
-    try:
-        cell.cell_contents
-    except ValueError:
-        return False
-    return True
+def _entered(found: Any) -> bool:
+    module = found.__name__ if isinstance(found, ModuleType) else getattr(found, "__module__", None)
+    if type(found).__module__.startswith("triton.runtime."):  # a kernel bears the module of the function it wraps
+        return True
+    return str(module).partition(".")[0] not in ("triton", "torch", "numpy", "builtins")
+
+
+def _names(code: Any) -> frozenset[str]:
+    """Names that a code object and the functions nested in it use."""
+    nested = (_names(constant) for constant in code.co_consts if hasattr(constant, "co_names"))
+    return frozenset(code.co_names).union(*nested)

@@ -18,7 +18,8 @@ def _check(activation: str) -> None:
 
 @triton.jit
 def _sigmoid(x):
-    return 1.0 / (1.0 + tl.exp(-x))
+    e = tl.exp(-tl.abs(x))  # at most 1: no overflow at either end
+    return tl.where(x >= 0.0, 1.0, e) / (1.0 + e)
 
 
 @triton.jit

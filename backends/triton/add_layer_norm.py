@@ -1,7 +1,7 @@
 """Residual add and layer norm in one kernel: h = x + residual, y = layer_norm(h), which saves writing and rereading h.
 
 onerow: one program holds a row of h in registers; y comes from h before its rounding (S0-22, S3-30)
-looped: h is written tile by tile and read back by the later passes, so a row may have any length; y comes from h after its rounding (S0-22, S2-49)
+looped: h is written tile by tile and read back, rounded, by the later passes; a row may have any length (S2-49)
 """
 
 import torch
@@ -44,7 +44,7 @@ def onerow(
 
     Declines more than 32768 columns: the registers of one program. Source: S0-22, S3-30.
     """
-    rows, cols = shapes("rows cols, rows cols, cols, cols?", x=x, residual=residual, weight=weight, bias=bias)
+    _, cols = shapes("rows cols, rows cols, cols, cols?", x=x, residual=residual, weight=weight, bias=bias)
     if cols > 32768:
         raise Unsupported(f"{cols} columns; one program holds 32768")
     return _launch(_onerow_kernel, x, residual, weight, bias, eps, triton.next_power_of_2(cols))
@@ -98,13 +98,14 @@ def looped(
 
     x and residual are read once, h twice. Source: S0-22, S2-49.
     """
-    rows, cols = shapes("rows cols, rows cols, cols, cols?", x=x, residual=residual, weight=weight, bias=bias)
+    _, cols = shapes("rows cols, rows cols, cols, cols?", x=x, residual=residual, weight=weight, bias=bias)
     return _launch(_looped_kernel, x, residual, weight, bias, eps, min(triton.next_power_of_2(cols), 4096))
 
 
 def _launch(
-    kernel, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float, block: int
-) -> tuple[torch.Tensor, torch.Tensor]:
+    kernel, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
+    eps: float, block: int,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     rows, cols = x.shape
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     h = torch.empty_like(y)

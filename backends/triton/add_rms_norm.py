@@ -1,7 +1,7 @@
 """Residual add and RMS norm in one kernel: h = x + residual, y = rms_norm(h), which saves writing and rereading h.
 
 onerow: one program holds a row of h in registers; y comes from h before its rounding (S3-30)
-looped: h is written tile by tile and read back by the second pass, so a row may have any length; y comes from h after its rounding (S3-30, S2-49)
+looped: h is written tile by tile and read back, rounded, by the second pass; a row may have any length (S2-49)
 """
 
 import torch
@@ -40,7 +40,7 @@ def onerow(
 
     Declines more than 32768 columns: the registers of one program. Source: S3-30.
     """
-    rows, cols = shapes("rows cols, rows cols, cols", x=x, residual=residual, weight=weight)
+    _, cols = shapes("rows cols, rows cols, cols", x=x, residual=residual, weight=weight)
     if cols > 32768:
         raise Unsupported(f"{cols} columns; one program holds 32768")
     return _launch(_onerow_kernel, x, residual, weight, eps, triton.next_power_of_2(cols))
@@ -84,7 +84,7 @@ def looped(
 
     x, residual and h are read once. Source: S3-30, S2-49.
     """
-    rows, cols = shapes("rows cols, rows cols, cols", x=x, residual=residual, weight=weight)
+    _, cols = shapes("rows cols, rows cols, cols", x=x, residual=residual, weight=weight)
     return _launch(_looped_kernel, x, residual, weight, eps, min(triton.next_power_of_2(cols), 4096))
 
 

@@ -40,7 +40,7 @@ def default_tile(dtype: torch.dtype, M: int, N: int) -> dict[str, int]:
 def default_two_tiles(dtype: torch.dtype, M: int, N: int) -> dict[str, int]:
     """The same for a program that accumulates two (M, N) products side by side."""
     if dtype is torch.float32:
-        return options(16 if M <= 16 else 64, 64, 32, 8, 2)
+        return options(16 if M <= 16 else 64, 64, 16, 8, 3)
     return options(16 if M <= 16 else 64, 64, 64, 4, 4) if M <= 64 else options(128, 64, 64, 8, 3)
 
 

@@ -1,8 +1,9 @@
-"""Group norm: each sample's channels in groups, each group normalised over its channels and all trailing axes, then scaled by channel.
+"""Group norm: the channels of a sample in groups, each normalised over its channels and all trailing axes; weight and
+bias by channel.
 
 onerow: one program holds a group in registers as a (channels, space) tile, so x is read once (S0-26)
-looped: the group as one long row, its elements found through any strides, in three passes, mean, variance and write (S0-26, S0-28)
-welford: mean and variance in one pass by merging the statistics of the tiles, 2 reads instead of 3 (S2-47, Chan's merge)
+looped: tiles of a group in three passes, mean, variance and write, so a group may have any size and strides (S0-28)
+welford: mean and variance in one pass that merges the statistics of tiles, 2 reads instead of 3 (S2-47)
 """
 
 import math
@@ -51,21 +52,22 @@ def onerow(
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     sizes, strides = _merge(x.shape[2:], x.stride()[2:])
     if len(sizes) > 1:
-        raise Unsupported(f"trailing axes {tuple(x.shape[2:])} with strides {x.stride()[2:]}; this kernel steps by one stride")
+        raise Unsupported(f"trailing strides {x.stride()[2:]} of sizes {tuple(x.shape[2:])}; one stride must do")
     block_c, block_s = triton.next_power_of_2(channels // groups), triton.next_power_of_2(sizes[0])
     if block_c * block_s > 32768:
-        raise Unsupported(f"groups of {channels // groups} x {sizes[0]} in a tile of {block_c} x {block_s}; one program holds 32768")
+        raise Unsupported(f"a tile of {block_c} x {block_s} elements; one program holds 32768")
     if y.numel():
         steps = (*x.stride()[:2], *strides, *weight.stride(), bias.stride(0) if bias is not None else 0)
         _onerow_kernel[(samples * groups,)](
-            x, weight, bias, y, *steps, groups, channels // groups, sizes[0], eps, BLOCK_C=block_c, BLOCK_S=block_s, num_warps=warps(block_c * block_s)
-        )
+            x, weight, bias, y, *steps, groups, channels // groups, sizes[0], eps,
+            BLOCK_C=block_c, BLOCK_S=block_s, num_warps=warps(block_c * block_s),
+        )  # fmt: skip
     return y
 
 
 @triton.jit
 def _offset(index, sizes, strides):
-    """The offset in x of the index-th element of a group whose axes have these sizes and strides, the last one fastest."""
+    """The offset of a group's index-th element; its axes have these sizes and strides, the last one runs fastest."""
     offset = tl.zeros_like(index).to(tl.int64)
     for axis in tl.static_range(len(sizes) - 1, 0, -1):
         offset += (index % sizes[axis]).to(tl.int64) * strides[axis]
@@ -75,8 +77,9 @@ def _offset(index, sizes, strides):
 
 @triton.jit(do_not_specialize_on_alignment=["w_c", "b_c"])
 def _looped_kernel(
-    x_ptr, w_ptr, b_ptr, y_ptr, x_n, x_c, sizes, strides, w_c, b_c, groups, channels, space, count, eps, BLOCK: tl.constexpr
-):
+    x_ptr, w_ptr, b_ptr, y_ptr, x_n, x_c, sizes, strides, w_c, b_c,
+    groups, channels, space, count, eps, BLOCK: tl.constexpr,
+):  # fmt: skip
     n = tl.program_id(0).to(tl.int64) // groups
     first = tl.program_id(0).to(tl.int64) % groups * channels
     x_ptr += n * x_n + first * x_c
@@ -110,17 +113,18 @@ def _looped_kernel(
 def looped(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, groups: int, eps: float = 1e-5
 ) -> torch.Tensor:
-    """x (N, C, *), weight (C,), bias (C,) or None, C a multiple of groups -> y (N, C, *), any size; x is read three times.
+    """x (N, C, *), weight (C,), bias (C,) or None, C a multiple of groups -> y (N, C, *).
 
-    Source: S0-26, S0-28.
+    Takes any size and strides; x is read three times. Source: S0-26, S0-28.
     """
     return _launch(_looped_kernel, x, weight, bias, groups, eps)
 
 
 @triton.jit(do_not_specialize_on_alignment=["w_c", "b_c"])
 def _welford_kernel(
-    x_ptr, w_ptr, b_ptr, y_ptr, x_n, x_c, sizes, strides, w_c, b_c, groups, channels, space, count, eps, BLOCK: tl.constexpr
-):
+    x_ptr, w_ptr, b_ptr, y_ptr, x_n, x_c, sizes, strides, w_c, b_c,
+    groups, channels, space, count, eps, BLOCK: tl.constexpr,
+):  # fmt: skip
     n = tl.program_id(0).to(tl.int64) // groups
     first = tl.program_id(0).to(tl.int64) % groups * channels
     x_ptr += n * x_n + first * x_c
@@ -155,9 +159,9 @@ def _welford_kernel(
 def welford(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, groups: int, eps: float = 1e-5
 ) -> torch.Tensor:
-    """x (N, C, *), weight (C,), bias (C,) or None, C a multiple of groups -> y (N, C, *), any size; x is read twice.
+    """x (N, C, *), weight (C,), bias (C,) or None, C a multiple of groups -> y (N, C, *).
 
-    Source: S2-47.
+    Takes any size and strides; x is read twice. Source: S2-47.
     """
     return _launch(_welford_kernel, x, weight, bias, groups, eps)
 
@@ -180,7 +184,9 @@ def _merge(sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[int,
     return tuple(size for size, _ in axes) or (1,), tuple(stride for _, stride in axes) or (1,)
 
 
-def _launch(kernel, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, groups: int, eps: float) -> torch.Tensor:
+def _launch(
+    kernel, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, groups: int, eps: float
+) -> torch.Tensor:
     samples, channels = _check(x, weight, bias, groups)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if y.numel():

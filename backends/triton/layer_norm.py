@@ -1,9 +1,9 @@
 """Layer norm over the last axis: y = (x - mean) / sqrt(variance + eps) * weight + bias, with the biased variance.
 
-onerow: one program holds a row in registers, so x is read once; the variance is that of the centred row (S0-22, two-pass)
-persistent: as many programs as run at once loop over the rows, weight and bias loaded once, the next rows on their way (S0-19)
-looped: tiles of a row in three passes, mean, variance and write, so a row may have any length (S2-47 by passes)
-welford: mean and variance in one pass by merging the statistics of the tiles, 2 reads instead of 3 (S2-47, Chan's merge)
+onerow: one program holds a row in registers, so x is read once; the variance is the centred row's (S0-22)
+persistent: as many programs as run at once loop over the rows, weight and bias stay, the next rows come (S0-19)
+looped: tiles of a row in three passes, mean, variance and write, so a row may have any length (S2-47)
+welford: mean and variance in one pass that merges the statistics of tiles, 2 reads instead of 3 (S2-47)
 """
 
 import torch
@@ -38,7 +38,7 @@ def onerow(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, 
 
     Declines more than 32768 columns: the registers of one program. Source: S0-22.
     """
-    rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
+    _, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
     if cols > 32768:
         raise Unsupported(f"{cols} columns; one program holds 32768")
     return _launch(_onerow_kernel, x, weight, bias, eps, triton.next_power_of_2(cols))
@@ -116,11 +116,11 @@ def _looped_kernel(x_ptr, w_ptr, b_ptr, y_ptr, x_row, x_col, w_col, b_col, cols,
 
 
 def looped(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
-    """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols), any number of columns; x is read three times.
+    """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols).
 
-    Source: S2-47.
+    Takes any number of columns; x is read three times. Source: S2-47.
     """
-    rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
+    _, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
     return _launch(_looped_kernel, x, weight, bias, eps, min(triton.next_power_of_2(cols), 4096))
 
 
@@ -156,15 +156,17 @@ def _welford_kernel(x_ptr, w_ptr, b_ptr, y_ptr, x_row, x_col, w_col, b_col, cols
 
 
 def welford(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
-    """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols), any number of columns; x is read twice.
+    """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols).
 
-    Source: S2-47.
+    Takes any number of columns; x is read twice. Source: S2-47.
     """
-    rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
+    _, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
     return _launch(_welford_kernel, x, weight, bias, eps, min(triton.next_power_of_2(cols), 4096))
 
 
-def _launch(kernel, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float, block: int) -> torch.Tensor:
+def _launch(
+    kernel, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float, block: int
+) -> torch.Tensor:
     rows, cols = x.shape
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     if y.numel():

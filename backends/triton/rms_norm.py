@@ -1,8 +1,8 @@
 """RMS norm over the last axis: y = x / sqrt(mean x^2 + eps) * weight.
 
 onerow: one program holds a row in registers, so x is read once (S2-80)
-persistent: as many programs as run at once loop over the rows, weight loaded once, the next rows on their way (S0-19)
-looped: tiles of a row in two passes, mean square and write, so a row may have any length (S2-80 by passes)
+persistent: as many programs as run at once loop over the rows, weight stays, the next rows come (S0-19)
+looped: tiles of a row in two passes, mean square and write, so a row may have any length (S2-80)
 """
 
 import torch
@@ -33,7 +33,7 @@ def onerow(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch
 
     Declines more than 32768 columns: the registers of one program. Source: S2-80.
     """
-    rows, cols = shapes("rows cols, cols", x=x, weight=weight)
+    _, cols = shapes("rows cols, cols", x=x, weight=weight)
     if cols > 32768:
         raise Unsupported(f"{cols} columns; one program holds 32768")
     return _launch(_onerow_kernel, x, weight, eps, triton.next_power_of_2(cols))
@@ -67,8 +67,9 @@ def persistent(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> t
         programs = min(rows, resident(x, 32 // warps(block)))
         stages = 2 if block * x.element_size() > 32768 else 4
         _persistent_kernel[(programs,)](
-            x, weight, y, *x.stride(), *weight.stride(), rows, cols, eps, BLOCK=block, STAGES=stages, num_warps=warps(block)
-        )
+            x, weight, y, *x.stride(), *weight.stride(), rows, cols, eps,
+            BLOCK=block, STAGES=stages, num_warps=warps(block),
+        )  # fmt: skip
     return y
 
 
@@ -95,7 +96,7 @@ def _looped_kernel(x_ptr, w_ptr, y_ptr, x_row, x_col, w_col, cols, eps, BLOCK: t
 
 def looped(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
     """x (rows, cols), weight (cols,) -> y (rows, cols), any number of columns; x is read twice. Source: S2-80."""
-    rows, cols = shapes("rows cols, cols", x=x, weight=weight)
+    _, cols = shapes("rows cols, cols", x=x, weight=weight)
     return _launch(_looped_kernel, x, weight, eps, min(triton.next_power_of_2(cols), 4096))
 
 

@@ -6,7 +6,7 @@ from backends.triton.gemm import processors
 
 
 def warps(block: int, each: int = 512) -> int:
-    """Warps of a program that holds `block` columns, `each` of them a warp: 512 is two 16-byte loads a lane in 16 bits."""
+    """Warps for a block of columns, `each` to a warp; 512 columns of 16 bits are two 16-byte loads a lane."""
     return min(max(block // each, 1), 32)
 
 

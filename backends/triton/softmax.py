@@ -1,7 +1,7 @@
 """Softmax over the last axis: y = exp(x - max x) / sum exp(x - max x).
 
 onerow: one program holds a row in registers, so x is read once and y written once (S3-16.0)
-persistent: as many programs as run at once loop over the rows, the next rows on their way while this one is computed (S0-19)
+persistent: as many programs as run at once loop over the rows, the next ones on their way meanwhile (S0-19)
 looped: tiles of a row in three passes, max, sum and write, so a row may have any length (S3-16.1)
 online: max and sum in one pass by rescaling the sum whenever the max grows, 2 reads instead of 3 (S3-16.2)
 """
@@ -29,7 +29,7 @@ def _onerow_kernel(x_ptr, y_ptr, x_row, x_col, cols, BLOCK: tl.constexpr):
 
 
 def onerow(x: torch.Tensor) -> torch.Tensor:
-    """x (rows, cols) -> y (rows, cols). Declines more than 32768 columns: the registers of one program. Source: S3-16.0."""
+    """x (rows, cols) -> y (rows, cols). Declines more than 32768 columns, what one program holds. Source: S3-16.0."""
     rows, cols = shapes("rows cols", x=x)
     if cols > 32768:
         raise Unsupported(f"{cols} columns; one program holds 32768")
@@ -51,7 +51,7 @@ def _persistent_kernel(x_ptr, y_ptr, x_row, x_col, rows, cols, BLOCK: tl.constex
 
 
 def persistent(x: torch.Tensor) -> torch.Tensor:
-    """x (rows, cols) -> y (rows, cols). Declines more than 32768 columns: the registers of one program. Source: S0-19."""
+    """x (rows, cols) -> y (rows, cols). Declines more than 32768 columns, what one program holds. Source: S0-19."""
     rows, cols = shapes("rows cols", x=x)
     if cols > 32768:
         raise Unsupported(f"{cols} columns; one program holds 32768")
@@ -60,7 +60,9 @@ def persistent(x: torch.Tensor) -> torch.Tensor:
         block = triton.next_power_of_2(cols)
         programs = min(rows, resident(x, 32 // warps(block)))
         stages = 2 if block * x.element_size() > 32768 else 4
-        _persistent_kernel[(programs,)](x, y, *x.stride(), rows, cols, BLOCK=block, STAGES=stages, num_warps=warps(block))
+        _persistent_kernel[(programs,)](
+            x, y, *x.stride(), rows, cols, BLOCK=block, STAGES=stages, num_warps=warps(block)
+        )
     return y
 
 

@@ -28,7 +28,7 @@ def _onerow_kernel(y_ptr, dy_ptr, dx_ptr, y_row, y_col, dy_row, dy_col, cols, BL
 
 
 def onerow(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
-    """y, dy (rows, cols) -> dx (rows, cols). Declines more than 16384 columns: the registers of one program. Source: S2-22."""
+    """y, dy (rows, cols) -> dx (rows, cols). Declines over 16384 columns, what one program holds. Source: S2-22."""
     rows, cols = shapes("rows cols, rows cols", y=y, dy=dy)
     if cols > 16384:
         raise Unsupported(f"{cols} columns; one program holds 16384")

@@ -14,7 +14,7 @@ SIZES = [
     dict(B=batch, Hq=heads_q, Hkv=heads_kv, Sq=seq_q, Sk=seq_k, D=dim)
     for batch, heads_q, heads_kv, seq_q, seq_k, dim in [
         (2, 4, 2, 9, 13, 40), (1, 1, 1, 1, 1, 64), (1, 2, 1, 0, 5, 16), (1, 2, 2, 3, 0, 16), (2, 3, 1, 65, 33, 80),
-        (1, 2, 2, 33, 129, 128), (1, 1, 1, 7, 1025, 40), (1, 1, 1, 1031, 5, 24), (1, 1, 1, 1, 4099, 17),
+        (1, 4, 2, 33, 129, 128), (1, 1, 1, 7, 1025, 40), (1, 1, 1, 1031, 5, 24), (1, 1, 1, 1, 4099, 17),
         (1, 1, 1, 31, 256, 256), (1, 2, 1, 130, 200, 64), (1, 1, 1, 200, 130, 20),
     ]
 ]  # fmt: skip
@@ -73,24 +73,28 @@ def heads(draw: Draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def growing_keys(draw: Draw):
-    """Scores rise along the keys, and so do their norms: the running maximum changes in every tile."""
+    """Scores rise along the keys, and so do the keys' norms: the running maximum changes in every tile.
+
+    Over more than one tile they rise so far that exp overflows under a maximum that stays behind.
+    """
     q, k, v = heads(draw)
-    seq = k.shape[2]
-    ramp = torch.linspace(0.2, 3.0, seq, dtype=torch.float64).reshape(-1, 1) if seq > 1 else torch.ones(1, 1)
-    direction = draw.integers((k.shape[-1],), 0, 2) * 2 - 1
+    seq, dim = k.shape[2:]
+    rise = (100 if seq > 64 else 12) / (0.7 * dim * softmax_scale(draw.param["scale"], dim))
+    ramp = torch.linspace(rise / 16, rise, seq, dtype=torch.float64).unsqueeze(-1)
+    direction = draw.integers((dim,), 0, 2) * 2 - 1
     return q * 0.5 + direction * 0.7, k * 0.3 * ramp + direction * ramp, v
 
 
 def large(draw: Draw):
     """Scores of some hundreds: exp without the maximum subtracted overflows."""
     q, k, v = heads(draw)
-    return q * 6, k * 6, v
+    return q * 8, k * 8, v
 
 
 def shifted_negative(draw: Draw):
     """All scores far below zero: padding with a score of 0 wins."""
     q, k, v = heads(draw)
-    return q.abs() + 1, -(k.abs() + 1), v
+    return q.abs() + 1, -(k.abs() + 6), v
 
 
 def cancelling(draw: Draw):

@@ -5,7 +5,7 @@ import math
 import torch
 
 from conformance import values
-from conformance.bounds import LIPSCHITZ, combine, lossy, projection, slope
+from conformance.bounds import LIPSCHITZ, combine, kept, lossy, projection, slope
 from conformance.budget import Expected, dot_extra
 from conformance.contract import Contract, Draw, Invalid, Law, Operand, Output
 from conformance.contracts.mlp import ACTIVATIONS, SIZES, sparse, spoil
@@ -22,7 +22,7 @@ def expect(inputs, params, *, dtype, compute=None):
     h = passed * up.z.abs()
     inner = LIPSCHITZ[activation] * gate.condition * up.z.abs() + passed * up.condition + h
     value = gate.z.sign() * up.z
-    rounding = gate.rounding * steep * up.z.abs() + 3 * h  # gate, act(gate), up and their product
+    rounding = (gate.rounding * steep + kept(passed, dtype)) * up.z.abs() + passed * up.rounding + kept(h, dtype)
     extra = combine(gate.extra * steep * up.z.abs() + passed * up.extra, w_down, value)
     extra = extra + dot_extra(compute, y, h.square() @ w_down.square())
     terms = x.shape[1] + w_gate.shape[1]
@@ -54,10 +54,11 @@ def _row_scales(draw: Draw):
 
 
 def _negative(draw: Draw):
-    """Gates around -3: the tail of the activation, where gelu and its tanh form differ most."""
+    """Gates around -3, where gelu and its tanh form differ most; in the last row far above 0, where exp overflows."""
     drawn = _normal(draw)
     x, w_gate = draw.uniform(draw.shape("x"), 0.5, 1.5), draw.uniform(draw.shape("w_gate"), -4.5, -1.5)
-    return {**drawn, "x": x, "w_gate": w_gate / max(w_gate.shape[0], 1)}
+    x[-1:] *= -60
+    return {**drawn, "x": x, "w_gate": w_gate / max(w_gate.shape[0], 1), "w_up": drawn["w_up"] * 2**-5}
 
 
 def _positive(draw: Draw):
@@ -76,6 +77,18 @@ def _cancelling(draw: Draw):
     w_down = draw.uniform(drawn["w_down"].shape, 0.5, 1.5)
     w_down[hidden - half :] = -w_down[:half] * (1 + 2**-6 * draw.uniform(w_down[:half].shape))
     return {**drawn, "w_down": w_down}
+
+
+def _cancelling_inner(draw: Draw):
+    """As `_cancelling`, over the axis that the first two products sum."""
+    drawn = _positive(draw)
+    inner = drawn["w_gate"].shape[0]
+    half, x = inner // 2, drawn["x"]
+    x[:, inner - half :] = -x[:, :half] * (1 + 2**-6 * draw.uniform(x[:, :half].shape))
+    for name in ("w_gate", "w_up"):
+        drawn[name] *= inner
+        drawn[name][inner - half :] = drawn[name][:half]
+    return drawn
 
 
 def _binary(draw: Draw):
@@ -142,8 +155,8 @@ contract = Contract(
         "large": _large,
         "row_scales": _row_scales,
         "negative": _negative,
-        "positive": _positive,
         "cancelling": _cancelling,
+        "cancelling_inner": _cancelling_inner,
         "binary": _binary,
     },
     params={"activation": ("silu", *(name for name in ACTIVATIONS if name != "silu"))},

@@ -5,7 +5,7 @@ import math
 import torch
 
 from conformance import layouts, values
-from conformance.bounds import LIPSCHITZ, combine, lossy, projection, slope
+from conformance.bounds import LIPSCHITZ, combine, kept, lossy, projection, slope
 from conformance.budget import Expected, dot_extra
 from conformance.contract import Contract, Draw, Invalid, Law, Operand, Output
 from reference._activations import torch_act
@@ -23,8 +23,8 @@ OPERANDS = {
 SIZES = [
     dict(M=m, D=d, H=h, N=n)
     for m, d, h, n in [
-        (5, 19, 33, 7), (1, 1, 1, 1), (0, 5, 7, 3), (3, 0, 7, 5), (3, 5, 0, 7), (17, 64, 128, 64),
-        (65, 31, 130, 33), (3, 1025, 13, 5), (3, 17, 4099, 9), (1031, 7, 13, 5), (2, 5, 33, 1025),
+        (5, 37, 33, 7), (1, 1, 1, 1), (0, 5, 7, 3), (3, 0, 7, 5), (3, 5, 0, 7), (17, 32, 1024, 32),
+        (65, 45, 130, 33), (3, 1025, 13, 5), (3, 17, 4099, 9), (1031, 7, 13, 5), (2, 33, 33, 1025),
     ]
 ]  # fmt: skip
 
@@ -36,9 +36,9 @@ def expect(inputs, params, *, dtype, compute=None):
     hidden = projection(x, w1, b1, dtype, compute)
     h, steep = torch_act(hidden.z, activation), slope(hidden.z, hidden.radius, activation)
     condition = (LIPSCHITZ[activation] * hidden.condition + h.abs()) @ w2.abs()
-    rounding = combine(hidden.rounding * steep + h.abs(), w2, h)
+    rounding = combine(hidden.rounding * steep + kept(h, dtype), w2, h)
     if b2 is not None:
-        condition, rounding = condition + b2.abs(), rounding + (y - b2).abs()
+        condition, rounding = condition + b2.abs(), rounding + kept(y - b2, dtype)
     extra = combine(hidden.extra * steep, w2, h) + dot_extra(compute, y, h.square() @ w2.square())
     terms = x.shape[1] + w1.shape[1]
     return {"y": Expected(y, parts=[(terms, condition)], rounding=rounding, extra=extra, drift=0.2)}
@@ -98,6 +98,16 @@ def positive(draw: Draw):
     }
 
 
+def cancelling_inner(draw: Draw):
+    """As `cancelling`, over the axis that the first product sums."""
+    drawn = positive(draw)
+    inner = drawn["w1"].shape[0]
+    half, x, w1 = inner // 2, drawn["x"], draw.uniform(drawn["w1"].shape, 0.5, 1.5)
+    x[:, inner - half :] = -x[:, :half] * (1 + 2**-6 * draw.uniform(x[:, :half].shape))
+    w1[inner - half :] = w1[:half]
+    return {**drawn, "w1": w1}
+
+
 def cancelling(draw: Draw):
     """The second half of the hidden units is the first once more, with about minus its output weights.
 
@@ -131,13 +141,24 @@ def binary(draw: Draw):
     }
 
 
+def _one_large_row(make):
+    """A family whose last row is large, so that every size and dtype meets values where exp overflows."""
+
+    def family(draw: Draw):
+        drawn = make(draw)
+        drawn["x"][-1:] *= 40
+        return drawn
+
+    return family
+
+
 VALUES = {
     "normal": normal,
     "large": large,
     "row_scales": row_scales,
     "negative": negative,
-    "positive": positive,
     "cancelling": cancelling,
+    "cancelling_inner": cancelling_inner,
     "binary": binary,
 }
 
@@ -209,7 +230,7 @@ contract = Contract(
     operands=OPERANDS,
     outputs={"y": Output("M N")},
     sizes=SIZES,
-    values=VALUES,
+    values={**VALUES, "normal": _one_large_row(normal), "negative": _one_large_row(negative)},
     params={"activation": ACTIVATIONS},
     valid=_valid,
     expect=expect,

@@ -2,7 +2,7 @@
 
 import torch
 
-from conformance.bounds import CURVATURE, LIPSCHITZ, combine, gathered, lossy, projection, slope
+from conformance.bounds import CURVATURE, LIPSCHITZ, combine, gathered, kept, lossy, projection, slope
 from conformance.budget import Expected, dot_extra
 from conformance.contract import Contract, Draw, Invalid, Law, Operand, Output
 from conformance.contracts import mlp
@@ -21,13 +21,13 @@ def expect(inputs, params, *, dtype, compute=None):
     dh = dy @ w2.mT
     dh_extra = dot_extra(compute, dh, dy.square() @ w2.square().mT)
     dz = dh * torch_act_grad(at.z, activation)
-    # where z is as close to 0 as it is uncertain, relu' may be 0 or 1
-    jump = dh.abs() * ((at.z.abs() <= at.radius) & (at.radius > 0)) if activation == "relu" else torch.zeros_like(dh)
+    # where z is as close to 0 as it is uncertain, relu' may be 0 or 1: all of dh, with room for its own error
+    jump = 1.25 * dh.abs() * ((at.z.abs() <= at.radius) & (at.condition > 0)) if activation == "relu" else torch.zeros_like(dh)
 
     h_error = lipschitz * at.condition + h.abs()
     dz_error = (dy.abs() @ w2.abs().mT) * steep + dh.abs() * (bend * at.condition + lipschitz)
-    h_rounding = at.rounding * steep + h.abs()
-    dz_rounding = dh.abs() * (bend * at.rounding).clamp_max(2 * lipschitz) + dh.abs() * steep + dz.abs()
+    h_rounding = at.rounding * steep + kept(h, dtype)
+    dz_rounding = dh.abs() * (bend * at.rounding).clamp_max(2 * lipschitz) + kept(dh, dtype) * steep + kept(dz, dtype)
     dz_extra = dh_extra * steep + dh.abs() * (bend * at.extra)
 
     def product(answer, left, error, rounding, right, terms, extra, jumps=None):
@@ -63,9 +63,23 @@ def _swapped(expected: Expected) -> Expected:
 
 def _family(make):
     def family(draw: Draw):
-        dy = draw.normal(draw.shape("dy"))
+        dy, drawn = draw.normal(draw.shape("dy")), make(draw)
         dy[-1:] *= 3
-        return {**make(draw), "dy": dy}
+        return {**drawn, "dy": dy}
+
+    return family
+
+
+def _dead_units(make):
+    """A family with a row of x and some biases 0: there z is 0 and nothing else, and so is relu'."""
+
+    def family(draw: Draw):
+        drawn = _family(make)(draw)
+        rows = drawn["x"].shape[0]
+        if rows > 2:
+            drawn["x"][rows // 2] = 0
+        drawn["b1"][::3] = 0
+        return drawn
 
     return family
 
@@ -139,8 +153,12 @@ contract = Contract(
     },
     sizes=mlp.SIZES,
     values={
-        **{name: _family(mlp.VALUES[name]) for name in ("normal", "large", "tiny", "negative", "cancelling")},
-        "positive": _positive,
+        "normal": _dead_units(mlp.normal),
+        "large": _dead_units(mlp.large),
+        "row_scales": _dead_units(mlp.row_scales),
+        "negative": _family(mlp.negative),
+        "cancelling": _family(mlp.cancelling),
+        "cancelling_inner": _family(mlp.cancelling_inner),
         "cancelling_rows": _cancelling_rows,
         "binary": _binary,
     },

@@ -55,8 +55,8 @@ def _tiles(dtype: torch.dtype, D: int) -> dict[str, int]:
     """Tiles that keep q, k, v and the accumulator on chip for any D; float32 `ieee` runs on the FMA pipes."""
     if dtype is torch.float32:
         if D <= 64:
-            return dict(BLOCK_M=64, BLOCK_N=32, num_warps=4, num_stages=2)
-        return dict(BLOCK_M=32, BLOCK_N=32 if D <= 128 else 16, num_warps=4, num_stages=2)
+            return dict(BLOCK_M=64, BLOCK_N=32, num_warps=8, num_stages=2)
+        return dict(BLOCK_M=32, BLOCK_N=16, num_warps=8, num_stages=2)
     if D <= 64:
         return dict(BLOCK_M=128, BLOCK_N=64, num_warps=4, num_stages=3)
     if D <= 128:

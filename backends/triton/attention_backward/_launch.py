@@ -67,9 +67,11 @@ def _tiles(dtype: torch.dtype, D: int) -> dict[str, int]:
     Sized to fit on chip for any D; float32 `ieee` runs on the FMA pipes.
     """
     if dtype is torch.float32:
-        return dict(OWN=32 if D <= 128 else 16, STEP=32 if D <= 64 else 16, num_warps=4, num_stages=1)
+        if D <= 64:
+            return dict(OWN=32, STEP=16, num_warps=4, num_stages=1)
+        return dict(OWN=32 if D <= 128 else 16, STEP=16, num_warps=8, num_stages=1)
     if D <= 64:
         return dict(OWN=128, STEP=64, num_warps=8, num_stages=2)
     if D <= 128:
         return dict(OWN=128, STEP=32, num_warps=8, num_stages=2)
-    return dict(OWN=64, STEP=32, num_warps=8, num_stages=1)
+    return dict(OWN=64, STEP=16, num_warps=8, num_stages=2)

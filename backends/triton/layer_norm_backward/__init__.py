@@ -3,7 +3,7 @@ dx = r * (g - mean(g) - n * mean(g * n)), dweight = sum over rows of dy * n, dbi
 
 looped: a launch for the statistics of every row, another for strips of columns, so a row may have any length (S2-47)
 streamed: both in one launch, chunk of rows by chunk, so that the strips find x and dy in the L2 cache (S2-47, S0-19)
-partials: a program holds a row in registers and sums dweight and dbias over many rows there, one partial sum each (S2-47)
+partials: a program holds a row in registers and sums dweight and dbias there over many rows, one part each (S2-47)
 atomics: the programs add their sums to one row by float32 atomics, no partial sums in memory (S2-47)
 """
 
@@ -14,4 +14,4 @@ from backends.triton.layer_norm_backward.registers import partials
 from backends.triton.layer_norm_backward.registers import atomics
 # isort: on
 
-__all__ = ["looped", "streamed", "partials", "atomics"]
+__all__ = ["atomics", "looped", "partials", "streamed"]

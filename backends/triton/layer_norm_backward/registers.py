@@ -51,7 +51,7 @@ def partials(
     x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor,
     *, mean: torch.Tensor | None = None, rstd: torch.Tensor | None = None, eps: float = 1e-5,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx (rows, cols), dweight, dbias (cols,).
+    """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
     Declines more than 8192 columns: the registers of one program. Source: S2-47.
     """
@@ -64,8 +64,9 @@ def partials(
         dw_partial, db_partial = (torch.empty((programs, cols), dtype=torch.float32, device=x.device) for _ in range(2))
         strides = (*_strides(x, weight, dy), *_statistics_strides(mean, rstd))
         _partials_kernel[(programs,)](
-            x, weight, dy, mean, rstd, dx, dw_partial, db_partial, *strides, rows, cols, eps, BLOCK=block, num_warps=warps(block, 256)
-        )
+            x, weight, dy, mean, rstd, dx, dw_partial, db_partial, *strides, rows, cols, eps,
+            BLOCK=block, num_warps=warps(block, 256),
+        )  # fmt: skip
         _reduce(dw_partial, db_partial, dweight, dbias)
     return dx, dweight, dbias
 
@@ -109,10 +110,10 @@ def atomics(
     x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor,
     *, mean: torch.Tensor | None = None, rstd: torch.Tensor | None = None, eps: float = 1e-5,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx (rows, cols), dweight, dbias (cols,).
+    """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
-    The order of the additions to dweight and dbias, and so their rounding, changes from call to call. Declines more than
-    8192 columns: the registers of one program. Source: S2-47.
+    The order of the additions to dweight and dbias, and so their rounding, changes from call to call. Declines more
+    than 8192 columns: the registers of one program. Source: S2-47.
     """
     rows, cols = _check(x, weight, dy, mean, rstd)
     if cols > 8192:
@@ -123,8 +124,9 @@ def atomics(
         dw_sum, db_sum = (dweight, dbias) if x.dtype == torch.float32 else (_zeros(x), _zeros(x))
         strides = (*_strides(x, weight, dy), *_statistics_strides(mean, rstd))
         _atomics_kernel[(programs,)](
-            x, weight, dy, mean, rstd, dx, dw_sum, db_sum, *strides, rows, cols, eps, BLOCK=block, num_warps=warps(block, 256)
-        )
+            x, weight, dy, mean, rstd, dx, dw_sum, db_sum, *strides, rows, cols, eps,
+            BLOCK=block, num_warps=warps(block, 256),
+        )  # fmt: skip
         if dw_sum is not dweight:
             _reduce(dw_sum[None], db_sum[None], dweight, dbias)
     return dx, dweight, dbias

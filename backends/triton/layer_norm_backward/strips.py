@@ -109,7 +109,7 @@ def looped(
     x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor,
     *, mean: torch.Tensor | None = None, rstd: torch.Tensor | None = None, eps: float = 1e-5,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx (rows, cols), dweight, dbias (cols,).
+    """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
     Takes any number of columns; x and dy come from memory twice. Source: S2-47.
     """
@@ -119,15 +119,17 @@ def looped(
         strides = _strides(x, weight, dy)
         stats = torch.empty((rows, 4), dtype=torch.float32, device=x.device)
         _statistics_kernel[(rows,)](
-            x, weight, dy, mean, rstd, stats, *strides, *_statistics_strides(mean, rstd), cols, eps, BLOCK=4096, num_warps=8
-        )
+            x, weight, dy, mean, rstd, stats, *strides, *_statistics_strides(mean, rstd), cols, eps,
+            BLOCK=4096, num_warps=8,
+        )  # fmt: skip
         strips = triton.cdiv(cols, 1024)
         rows_each = triton.cdiv(rows, max(1, min(triton.cdiv(rows, 4), resident(x, 4) // strips)))
         parts = triton.cdiv(rows, rows_each)
         dw_partial, db_partial = (torch.empty((parts, cols), dtype=torch.float32, device=x.device) for _ in range(2))
         _strips_kernel[(strips, parts)](
-            x, weight, dy, stats, dx, dw_partial, db_partial, *strides, rows_each, rows, cols, BLOCK_R=4, BLOCK_C=1024, num_warps=8
-        )
+            x, weight, dy, stats, dx, dw_partial, db_partial, *strides, rows_each, rows, cols,
+            BLOCK_R=4, BLOCK_C=1024, num_warps=8,
+        )  # fmt: skip
         _reduce(dw_partial, db_partial, dweight, dbias)
     return dx, dweight, dbias
 
@@ -147,8 +149,8 @@ def _streamed_kernel(
         row = part * rows_each + job
         if row < rows:
             _statistics(
-                x_ptr, w_ptr, dy_ptr, mean_ptr, rstd_ptr, stats_ptr, x_row, x_col, w_col, dy_row, dy_col, mean_row, rstd_row,
-                row.to(tl.int64), cols, eps, BLOCK,
+                x_ptr, w_ptr, dy_ptr, mean_ptr, rstd_ptr, stats_ptr,
+                x_row, x_col, w_col, dy_row, dy_col, mean_row, rstd_row, row.to(tl.int64), cols, eps, BLOCK,
             )  # fmt: skip
             tl.debug_barrier()  # every thread's store precedes the release
             tl.atomic_add(done_ptr + 1 + part, 1, sem="release")
@@ -166,10 +168,9 @@ def streamed(
     x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor,
     *, mean: torch.Tensor | None = None, rstd: torch.Tensor | None = None, eps: float = 1e-5,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx (rows, cols), dweight, dbias (cols,).
+    """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
-    Takes any number of columns; x and dy come from memory once, since a part of their rows, 4 MiB each, stays in the
-    L2 cache. Source: S2-47, S0-19.
+    Takes any number of columns; x and dy come from memory once, since a part of their rows stays in the L2 cache. Source: S2-47, S0-19.
     """
     rows, cols = _check(x, weight, dy, mean, rstd)
     dx, dweight, dbias = _outputs(x)

@@ -49,7 +49,7 @@ def splitk(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if M == 0 or N == 0:
         return c
     block_m = 16 if M <= 16 else 64
-    block_k = 32 if a.dtype is torch.float32 else 64
+    block_k, warps = (32, 8) if a.dtype is torch.float32 else (64, 4)
     tiles = triton.cdiv(M, block_m) * triton.cdiv(N, 64)
     steps = triton.cdiv(K, block_k)
     wanted = triton.cdiv(2 * processors(a.device), tiles)  # two programs a multiprocessor
@@ -58,7 +58,7 @@ def splitk(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     partial = a.new_empty(splits, M, N, dtype=torch.float32)
     _splitk_kernel[(tiles * splits,)](
         a, b, partial, M, N, K, chunk, *a.stride(), *b.stride(),
-        PRECISION="ieee", BLOCK_M=block_m, BLOCK_N=64, BLOCK_K=block_k, num_warps=4, num_stages=4,
+        PRECISION="ieee", BLOCK_M=block_m, BLOCK_N=64, BLOCK_K=block_k, num_warps=warps, num_stages=4,
     )  # fmt: skip
     _add_partials_kernel[(triton.cdiv(M * N, 1024),)](partial, c, M * N, splits, BLOCK=1024, num_warps=4)
     return c

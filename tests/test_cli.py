@@ -1,0 +1,236 @@
+"""`python -m conformance`: what each command prints, its exit status, and what it says to wrong arguments."""
+
+import io
+import json
+import re
+
+import pytest
+
+from conformance import console, registry, selection
+from conformance.__main__ import main
+from conformance.console import Table, fraction_text, progress, show
+from tests import lanes
+
+ESCAPE = "\x1b["
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    with lanes.pretend(tmp_path, monkeypatch, {**lanes.WORLD, **lanes.FAULTY}):
+        yield tmp_path
+
+
+@pytest.fixture
+def run(world, capsys):
+    """Run a command on the made-up backends: exit status, output, errors."""
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        status = main(arguments)
+        return (status, *capsys.readouterr())
+
+    return call
+
+
+def test_list(run, tmp_path):
+    status, out, _ = run("list", "--json", str(tmp_path / "list.json"))
+    assert status == 0
+    rows = {line.split()[0]: line for line in out.splitlines() if line}
+    assert "plain folded gilded" in rows["softmax"]
+    assert rows["matmul"].split().count("-") > 3
+    assert ESCAPE not in out
+    record = json.loads((tmp_path / "list.json").read_text())
+    assert record["softmax"]["paper"] == ["plain", "folded", "gilded"]
+    assert "blank" not in record["softmax"]
+
+
+def test_doctor(run, tmp_path):
+    status, out, _ = run("doctor", "--json", str(tmp_path / "doctor.json"))
+    assert status == 0
+    lines = {line.split()[0]: line for line in out.splitlines() if "@" in line}
+    assert lines["paper@cpu"].split() == ["paper@cpu", "yes"]
+    assert lines["quill@cpu"].endswith("quill is not installed: pip install quill")
+    assert "no kernels" in lines["blank@cpu"]
+    assert re.search(r"^paper +ink +blue +refill on Mondays$", out, re.MULTILINE)
+    assert re.search(r"^torch +\d", out, re.MULTILINE)
+    record = json.loads((tmp_path / "doctor.json").read_text())
+    assert record["lanes"]["paper@cuda"] is None
+    assert record["lanes"]["slate@cpu"] == "slate wants a GPU"
+
+
+def test_check_of_right_rungs(run, tmp_path):
+    status, out, err = run("check", "softmax", "--backend=paper,chalk", "--quick", "--json", str(tmp_path / "check.json"))
+    assert status == 0, err
+    rows = {tuple(line.split()[1:3]): line.split() for line in out.splitlines() if line.startswith("softmax  ")}
+    assert rows["paper@cpu", "plain"][3] == "passed"
+    assert rows["chalk@cpu", "plain"][3] == "passed"
+    assert rows["paper@cpu", "gilded"][3:5] == ["not", "run"]
+    assert "softmax gilded not run: needs gold; this is plain" in out
+    assert "softmax folded: computes in tf32" in out
+    assert "level quick, seed 0" in out
+    assert ESCAPE not in out
+    reports = json.loads((tmp_path / "check.json").read_text())["reports"]
+    assert {(r["lane"], r["name"], r["passed"]) for r in reports} == {
+        ("paper@cpu", "plain", True), ("paper@cpu", "folded", True), ("chalk@cpu", "plain", True)
+    }  # fmt: skip
+
+
+def test_check_says_what_is_skipped(run, world):
+    for name in lanes.FAULTY:
+        (world / "backends" / name / "softmax.py").write_text(lanes.PLAIN)
+    status, out, _ = run("check", "softmax", "--quick")
+    assert status == 0
+    assert "quill@cpu skipped: quill is not installed: pip install quill" in out
+    assert "slate@cpu skipped: slate wants a GPU" in out
+
+
+def test_check_of_a_wrong_rung(run):
+    status, out, _ = run("check", "softmax", "--backend=paper,wrong", "--quick")
+    assert status == 1
+    assert "softmax: plain on wrong@cpu" in out
+    assert "values: y: " in out
+    assert re.search(r"^softmax +wrong@cpu +plain +failed", out, re.MULTILINE)
+    assert re.search(r"^softmax +paper@cpu +plain +passed", out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("backend", ["needy", "shy"])
+def test_check_that_judged_nothing_fails(run, backend):
+    assert run("check", "softmax", f"--backend={backend}", "--quick")[0] == 1
+
+
+def test_check_counts_what_is_over_the_ceiling(run, monkeypatch):
+    monkeypatch.setitem(selection.CEILING_SECONDS, "quick", 1e-6)
+    status, out, _ = run("check", "softmax", "--backend=paper", "--variant=plain", "--quick")
+    assert status == 0
+    assert re.search(r"^\d+ cases not run: over the lane's ceiling of work$", out, re.MULTILINE)
+
+
+def test_check_takes_several_ops_and_a_seed(run):
+    status, out, _ = run("check", "softmax", "--backend=paper", "--variant=plain", "--quick", "--seed", "7")
+    assert status == 0
+    assert "seed 7" in out
+
+
+@pytest.fixture
+def kernel(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(lanes.PLAIN + "\n\ndef zeros(x):\n    return torch.zeros_like(x)\n")
+    return path
+
+
+def test_check_of_a_kernel_of_ones_own(run, kernel, tmp_path):
+    status, out, _ = run("check", "softmax", f"--kernel={kernel}:plain", "--quick", "--json", str(tmp_path / "report.json"))
+    assert status == 0
+    assert "softmax: plain on user@cpu" in out
+    assert out.splitlines()[-1].startswith("PASSED; judged on ")
+    assert json.loads((tmp_path / "report.json").read_text())["passed"] is True
+    status, out, _ = run("check", "softmax", f"--kernel={kernel}:zeros", "--quick")
+    assert status == 1
+    assert out.splitlines()[-1].startswith("FAILED")
+
+
+def test_check_of_a_kernel_with_a_declared_precision(run, kernel):
+    status, out, _ = run("check", "softmax", f"--kernel={kernel}:plain", "--quick", "--compute=tf32", "--outputs=y")
+    assert status == 0
+    assert "computes in tf32" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["check", "softmaks"], "--op: 'softmaks' is not one of matmul, softmax"),
+        (["check", "--backend=papper"], "--backend: 'papper' is not one of"),
+        (["check", "--backend=quill"], "pip install quill"),
+        (["check", "softmax", "--backend=paper", "--variant=onlin"], "--variant: 'onlin' is no rung of softmax"),
+        (["check", "--level=slow"], "--level: expected one of quick, default, thorough, got 'slow'"),
+        (["check", "--device=gpu"], "--device: expected auto, cpu or cuda, got 'gpu'"),
+        (["check", "--device=cuda"], "--device=cuda: no GPU in this story; use --device=cpu"),
+        (["check", "--backend=chalksim", "--device=cuda"], "--backend=chalksim means --device=cpu"),
+        (["check", "softmax", "--kernel=mine.txt:fn"], "--kernel: expected file.py:function"),
+        (["check", "softmax", "--kernel=nowhere.py:fn"], "--kernel: there is no file nowhere.py"),
+        (["check", "--kernel=KERNEL:plain"], "--kernel: needs --op"),
+        (["check", "softmax", "--kernel=KERNEL:gone"], "--kernel: "),
+        (["check", "softmax", "--kernel=KERNEL:plain", "--compute=fp8"], "compute: expected one of"),
+        (["check", "softmax", "--kernel=KERNEL:plain", "--outputs=z"], "outputs: 'z' is not one of y"),
+        (["check", "softmax", "--backend=paper", "--compute=tf32"], "--compute and --outputs go with --kernel"),
+        (["check", "softmax", "--backend=broken"], "backends/broken/softmax: ModuleNotFoundError"),
+        (["tune", "softmax"], "--device=cuda: no GPU in this story"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_arguments_are_named(run, kernel, arguments, told):
+    status, out, err = run(*(argument.replace("KERNEL", str(kernel)) for argument in arguments))
+    assert status == 2
+    assert told in err
+    assert err.startswith(f"python -m conformance {arguments[0]}: ")
+    assert out == ""
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("arguments", [[], ["chek"], ["check", "--seed=x"], ["check", "--nonsense"], ["list", "softmax"]])
+def test_what_the_parser_refuses(run, arguments, capsys):
+    with pytest.raises(SystemExit) as ended:
+        run(*arguments)
+    assert ended.value.code == 2
+    assert "usage: python -m conformance" in capsys.readouterr().err
+
+
+def test_tune_without_a_space(run, monkeypatch):
+    monkeypatch.setattr(selection, "cuda_works", lambda: None)
+    status, _, err = run("tune", "softmax", "--backend=paper")
+    assert status == 2
+    assert "nothing to tune: no selected rung of softmax declares a space" in err
+
+
+def test_the_real_thing_from_another_folder(tmp_path):
+    done = lanes.run_python(["-m", "conformance", "list"], tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    rows = {line.split()[0] for line in done.stdout.splitlines()[3:] if line}
+    assert rows == set(registry.ops())
+    assert ESCAPE not in done.stdout
+
+
+def test_the_real_doctor(tmp_path):
+    """Without a device asked for: it must not fail where libraries are missing, and it names every lane."""
+    arguments = ["-m", "conformance", "doctor", "--json", "doctor.json"]
+    done = lanes.run_python(arguments, tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "doctor.json").read_text())
+    assert set(record["lanes"]) == {f"{name}@{device}" for name in registry.backends() for device in ("cpu", "cuda")}
+    assert all(check["what"] and check["value"] for check in record["checks"])
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_table_is_plain_unless_in_a_terminal(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    table = Table("verdicts", ["op", "verdict"], [["softmax", "passed"], ["mlp", "failed"]])
+    plain, rich = io.StringIO(), Terminal()
+    show(table, plain)
+    show(table, rich)
+    assert plain.getvalue() == "verdicts\nop       verdict\n-------  -------\nsoftmax  passed\nmlp      failed\n\n"
+    assert ESCAPE in rich.getvalue()
+    assert "softmax" in rich.getvalue()
+
+
+def test_brackets_are_no_markup():
+    rich = Terminal()
+    show(Table("t", ["x"], [["[bold]3[/bold]"]]), rich)
+    assert "[bold]3[/bold]" in rich.getvalue()
+
+
+def test_progress_has_a_plain_form(monkeypatch, capsys):
+    assert list(progress([1, 2, 3], "judging")) == [1, 2, 3]
+    assert capsys.readouterr() == ("", "")  # quick work is silent
+    monkeypatch.setattr(console, "QUIET_SECONDS", -1.0)
+    assert list(progress([1, 2], "judging")) == [1, 2]
+    assert capsys.readouterr().err == "judging: 0 of 2\njudging: 1 of 2\n"
+
+
+@pytest.mark.parametrize(("value", "text"), [(None, "-"), (0.314, "0.31"), (99.9, "99.90"), (1234.5, "1.2e+03"), (float("nan"), "nan"), (float("inf"), "inf")])
+def test_fractions_as_text(value, text):
+    assert fraction_text(value) == text
