@@ -21,7 +21,8 @@ OPTIONAL = ("contiguous", "none", "step", "offset", "broadcast_last")  # a vecto
 _SHARED = [(3, 33), (1, 1), (0, 5), (5, 0), (17, 64), (7, 127), (4, 257), (5, 1025), (2, 5003)]
 SIZES = [{"rows": rows, "cols": cols} for rows, cols in [*_SHARED, (3, 1000), (1031, 7)]]
 BACKWARD_SIZES = [{"rows": rows, "cols": cols} for rows, cols in [*_SHARED, (130, 33), (4099, 5)]]
-SPECIAL_AT = ((3, 33), (17, 64), (5, 1025))  # the sizes at which rows of NaN, infinities or no variance are tried
+SPECIAL_AT = ((3, 33), (17, 64), (5, 1025))  # where rows of NaN or infinities are tried
+CONSTANT_AT = ((3, 33), (17, 64), (4, 257))  # where rows without variance are; not longer, for the reason in `repeats`
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,15 @@ def informative(case: Case, special: Sequence[str] = (), at: Sequence[tuple] = S
     if case.values not in special:
         return True
     return tuple(case.size.values()) in at and not any(layout in BROADCASTS for _, layout in case.layouts[:1])
+
+
+def repeats(case: Case, *operands: str, axis: str = "cols") -> bool:
+    """Whether a long sum along `axis` adds one number over and over because each of `operands` is broadcast there.
+
+    Adding up in sequence then errs by up to terms/8 eps, always the same way: more than the root of the terms allows.
+    """
+    layout = "broadcast_last" if axis == "cols" else "broadcast"
+    return case.size[axis] > 512 and all(case.layout[name] == layout for name in operands)
 
 
 def _flat(sizes) -> list[int]:

@@ -89,14 +89,8 @@ def overflow_threshold(dtype: torch.dtype) -> float:
 
 def compare(got: torch.Tensor, expected: Expected, in_dtype: torch.dtype, exact: bool = False) -> Verdict:
     """Judge `got` against the answer, or against the alternative answer it comes closest to."""
-    verdict = _compare(got, expected, in_dtype, exact)
-    for other in expected.alternatives:
-        if verdict.ok:
-            break
-        attempt = _compare(got, other, in_dtype, exact)
-        if attempt.ok or attempt.fraction < verdict.fraction:
-            verdict = attempt
-    return verdict
+    verdicts = [_compare(got, answer, in_dtype, exact) for answer in (expected, *expected.alternatives)]
+    return min(verdicts, key=lambda verdict: (not verdict.ok, verdict.fraction))
 
 
 def _compare(got: torch.Tensor, expected: Expected, in_dtype: torch.dtype, exact: bool) -> Verdict:

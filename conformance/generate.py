@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from conformance.contract import Case, Contract
+from conformance.layouts import PLANS
 
 LEVELS = ("quick", "default", "thorough")
 PRODUCT_LIMIT = 1500  # cases of the full product on the smallest shape; a seeded sample beyond
@@ -67,6 +68,10 @@ class _Space:
             self.axes[f"param {name}"] = list(values)
         self.names = list(self.axes)
         self._valid: dict[tuple, bool] = {}
+        self._size_axis = self.names.index("size")
+        spreads = [self._spread(dict(size)) for size in self.axes["size"]]
+        self._degenerate = {i for i, spread in enumerate(spreads) if spread < min(2, max(spreads))}
+        self._seen: dict[tuple[int, int, int], bool] = {}
 
     def case(self, point: tuple[int, ...]) -> Case:
         value = {name: self.axes[name][index] for name, index in zip(self.names, point, strict=True)}
@@ -85,40 +90,80 @@ class _Space:
             self._valid[point] = self.contract.valid(self.case(point))
         return self._valid[point]
 
+    def shows(self, point: tuple[int, ...], combination: Sequence[tuple[int, int]]) -> bool:
+        """Whether a kernel that gets `combination` wrong can be seen at `point`.
+
+        Not on an empty, single or one-dimensional operand, nor with a layout that is contiguous at this size, unless
+        the combination itself has the size.
+        """
+        size = point[self._size_axis]
+        if any(axis == self._size_axis for axis, _ in combination):
+            return True
+        return size not in self._degenerate and all(self._layout_shows(axis, option, size) for axis, option in combination)
+
+    def _spread(self, size: dict[str, Any]) -> int:
+        """The most axes longer than 1 that an operand has; -1 where an operand is empty."""
+        shapes = [self.contract.shape(operand.axes, size) for operand in self.contract.operands.values()]
+        return -1 if any(0 in shape for shape in shapes) else max(sum(n > 1 for n in shape) for shape in shapes)
+
+    def _layout_shows(self, axis: int, option: int, size: int) -> bool:
+        name, layout = self.names[axis], self.axes[self.names[axis]][option]
+        if not name.startswith("layout ") or layout in ("contiguous", "none"):
+            return True
+        if (axis, option, size) not in self._seen:
+            operand = self.contract.operands[name.removeprefix("layout ")]
+            shape = self.contract.shape(operand.axes, dict(self.axes["size"][size]))
+            (_, strides, offset), (_, plain, _) = PLANS[layout](shape), PLANS["contiguous"](shape)
+            moved = any(n > 1 and stride != other for n, stride, other in zip(shape, strides, plain, strict=True))
+            self._seen[axis, option, size] = offset != 0 or moved
+        return self._seen[axis, option, size]
+
 
 def _cover(space: _Space, strength: int, rng: random.Random, infeasible: list[str]) -> Iterator[tuple[int, ...]]:
-    """Points that together hold every combination of `strength` axis values that some valid point has."""
+    """Points that together show every combination of `strength` axis values that some valid point has.
+
+    Where no point shows a combination, one that merely holds it will do.
+    """
     counts = [len(space.axes[name]) for name in space.names]
     missing: dict[tuple, None] = {}
     for chosen in itertools.combinations(range(len(counts)), strength):
         for combination in itertools.product(*(range(counts[axis]) for axis in chosen)):
             missing[tuple(zip(chosen, combination, strict=True))] = None
-    hard: dict[tuple, None] = {}  # no valid point came up by chance
+    hard: dict[tuple, None] = {}  # no point that shows it came up by chance
     found: list[tuple[int, ...]] = []
     while missing or hard:
         if missing:
             goal = next(iter(missing))
-            point = _point_with(space, dict(goal), counts, strength, missing, rng)
+            point = _point_with(space, goal, counts, strength, missing, rng, space.shows)
             if point is None:
                 del missing[goal]
                 hard[goal] = None
                 continue
         else:
             goal = next(iter(hard))
-            point = _point_near(space, dict(goal), found)
+            del hard[goal]
+            point = (
+                _point_near(space, goal, found, space.shows)
+                or _point_near(space, goal, found, _holds)
+                or _point_with(space, goal, counts, strength, missing, rng, _holds)
+            )
             if point is None:
                 infeasible.append(" with ".join(f"{space.names[axis]}={space.axes[space.names[axis]][i]}" for axis, i in goal))
-                del hard[goal]
                 continue
         for held in itertools.combinations(enumerate(point), strength):
-            missing.pop(held, None)
-            hard.pop(held, None)
+            if space.shows(point, held):
+                missing.pop(held, None)
+                hard.pop(held, None)
         found.append(point)
         yield point
 
 
-def _point_with(space, goal: dict[int, int], counts, strength: int, missing, rng) -> tuple[int, ...] | None:
-    """A valid point that holds `goal` and, greedily, as many missing combinations as it can."""
+def _holds(point: tuple[int, ...], combination: Sequence[tuple[int, int]]) -> bool:
+    return True
+
+
+def _point_with(space, goal: Sequence[tuple[int, int]], counts, strength: int, missing, rng, shows) -> tuple[int, ...] | None:
+    """A valid point that shows `goal` and, greedily, holds as many missing combinations as it can."""
     for attempt in range(RETRIES):
         point = dict(goal)
         free = [axis for axis in range(len(counts)) if axis not in point]
@@ -132,16 +177,16 @@ def _point_with(space, goal: dict[int, int], counts, strength: int, missing, rng
                 options[0] = 0
             point[axis] = options[0]
         candidate = tuple(point[axis] for axis in range(len(counts)))
-        if space.valid(candidate):
+        if shows(candidate, goal) and space.valid(candidate):
             return candidate
     return None
 
 
-def _point_near(space, goal: dict[int, int], found: list[tuple[int, ...]]) -> tuple[int, ...] | None:
-    """A valid point that holds `goal` and else is one of `found`: where `valid` leaves too few points to meet one by chance."""
+def _point_near(space, goal: Sequence[tuple[int, int]], found: list[tuple[int, ...]], shows) -> tuple[int, ...] | None:
+    """A valid point that shows `goal` and else is one of `found`: where `valid` leaves too few points to meet one by chance."""
     for point in found:
-        candidate = tuple(goal.get(axis, option) for axis, option in enumerate(point))
-        if space.valid(candidate):
+        candidate = tuple(dict(goal).get(axis, option) for axis, option in enumerate(point))
+        if shows(candidate, goal) and space.valid(candidate):
             return candidate
     return None
 

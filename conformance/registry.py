@@ -82,5 +82,5 @@ def ladder(name: str, op: str) -> list[str]:
     path = folder / f"{op}.py" if (folder / f"{op}.py").is_file() else folder / op / "__init__.py"
     if not path.is_file():
         return []
-    doc = ast.get_docstring(ast.parse(path.read_text())) or ""
-    return re.findall(r"^[-*\s]*`{0,2}([a-z][a-z0-9_]*)`{0,2}: ", doc, flags=re.MULTILINE)
+    _, _, body = (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")  # the first line is the summary
+    return re.findall(r"^[-*\s]*`{0,2}([a-z][a-z0-9_]*)`{0,2}: ", body, flags=re.MULTILINE)

@@ -5,7 +5,6 @@ Kernels here are torch functions in float32 (outputs are rounded to the op's dty
 """
 
 import math
-from dataclasses import replace
 from functools import cache, partial
 
 import pytest
@@ -48,12 +47,26 @@ def _tiled(tile, dtype=torch.float32, reverse=False):
     return total
 
 
+@_along_last
+def _in_sequence(t):
+    found = t.new_zeros(t.shape[:-1])
+    for column in t.unbind(-1):
+        found = found + column
+    return found
+
+
 def _kept(columns):
     """The sum over the first `columns(n)` of n columns only."""
     return _along_last(lambda t: t[..., : columns(t.shape[-1])].sum(-1))
 
 
-RIGHT_SUMS = {"tree": _sum, "32 lanes": _tiled(32), "reversed lanes": _tiled(8, reverse=True), "256 lanes": _tiled(256)}
+RIGHT_SUMS = {
+    "tree": _sum,
+    "32 lanes": _tiled(32),
+    "reversed lanes": _tiled(8, reverse=True),
+    "256 lanes": _tiled(256),
+    "one lane": _in_sequence,
+}
 WRONG_SUMS = {
     "drops the last column": (_kept(lambda n: n - 1), ALL),
     "drops the partial tile": (_kept(lambda n: n // 32 * 32), ALL),
@@ -707,11 +720,9 @@ def test_correct_kernels_pass(op, name):
         outputs = _call(contract, CONTROLS[op][name], inputs.arguments, inputs.case.torch_dtype)
         for (output, want), got in zip(expected.items(), outputs, strict=True):
             exact = output in contract.exact.get(inputs.case.values, ())
-            answers = [replace(want, alternatives=[]), *want.alternatives]
-            verdicts = [budget.compare(got, answer, inputs.case.torch_dtype, exact) for answer in answers]
-            best = min(verdicts, key=lambda verdict: (not verdict.ok, verdict.fraction))
-            assert best.ok, f"{inputs.case.id}: {output}: {best.message}"
-            assert best.fraction < 0.9, f"{inputs.case.id}: {output}: {best.fraction:.3f} of the budget"
+            verdict = budget.compare(got, want, inputs.case.torch_dtype, exact)
+            assert verdict.ok, f"{inputs.case.id}: {output}: {verdict.message}"
+            assert verdict.fraction < 0.9, f"{inputs.case.id}: {output}: {verdict.fraction:.3f} of the budget"
 
 
 @pytest.mark.parametrize("op", FAULTS)

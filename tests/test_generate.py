@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from conformance import generate, registry
+from conformance import generate, layouts, registry
 from conformance.contract import Case, Contract, Operand, Output
 from conformance.generate import LEVELS, PRODUCT_LIMIT, plan
 
@@ -121,6 +121,51 @@ def test_quick_holds_every_value_of_every_op(op):
     assert seen == wanted
     assert made.infeasible == []
     assert all(map(contract.valid, made.cases))
+
+
+def shows_layout(contract: Contract, case: Case, operand: str) -> bool:
+    """Whether reading the operand as if it were contiguous and at offset 0 reads other memory."""
+    shape = contract.shape(contract.operands[operand].axes, case.size)
+    if 0 in shape or case.layout[operand] == "none":
+        return False
+    view = layouts.place(torch.zeros(shape), case.layout[operand], "cpu").view
+    return view.storage_offset() % 2 == 1 or not view.is_contiguous()
+
+
+def is_plain(contract: Contract, case: Case) -> bool:
+    """Whether some operand is two-dimensional and none is empty."""
+    shapes = [contract.shape(operand.axes, case.size) for operand in contract.operands.values()]
+    return not any(0 in shape for shape in shapes) and any(sum(n > 1 for n in shape) > 1 for shape in shapes)
+
+
+@pytest.mark.parametrize("op", registry.ops())
+def test_quick_has_every_layout_and_family_where_it_matters(op):
+    """A transposed 1x1 matrix or a large value alone in its row tells nothing."""
+    contract = registry.contract(op)
+    cases = plan(contract, "quick").cases
+    for name, operand in contract.operands.items():
+        seen = {case.layout[name] for case in cases if shows_layout(contract, case, name)}
+        assert seen == set(operand.layouts) - {"contiguous", "none"}, name
+    plain = [case for case in cases if is_plain(contract, case)]
+    assert {case.values for case in plain} == set(contract.values)
+    assert {case.dtype for case in plain} == set(contract.dtypes)
+    for name, values in contract.params.items():
+        assert {case.param[name] for case in plain} == set(values)
+
+
+@pytest.mark.parametrize("op", ["softmax", "matmul"])
+def test_default_has_every_family_in_every_layout_where_it_matters(op):
+    contract = registry.contract(op)
+    plain = [case for case in plan(contract, "default").cases if is_plain(contract, case)]
+    rare = {pair for pair in held(contract, everything_plain(contract)) if {pair[0][0], pair[1][0]} & {"size"} == set()}
+    assert rare <= held(contract, plain)
+
+
+def everything_plain(contract: Contract) -> list[Case]:
+    """Every valid case at two-dimensional sizes, of the plain dtype: parameters and layouts and families in full."""
+    space = axes(contract) | {"dtype": ["float32"]}
+    found = (make(contract, dict(zip(space, point, strict=True))) for point in itertools.product(*space.values()))
+    return [case for case in found if is_plain(contract, case) and contract.valid(case)]
 
 
 @pytest.mark.parametrize("op", registry.ops())
@@ -251,7 +296,7 @@ def test_operands_that_are_absent_and_derived():
 
 
 def test_trailing_axes():
-    contract = toy(operands={"x": Operand("rows ...", ("contiguous",)), "w": Operand("cols")}, sizes=[dict(rows=2, cols=3, trailing=(4, 5))])
+    contract = toy(operands={"x": Operand("rows ...", ("contiguous",)), "w": Operand("cols", layouts.VECTOR)}, sizes=[dict(rows=2, cols=3, trailing=(4, 5))])
     case = plan(contract, "quick").cases[0]
     assert contract.build(case).arguments["x"].shape == (2, 4, 5)
     assert "4x5" in case.id

@@ -1,107 +1,124 @@
-"""Numba CUDA. So far the backend protocol only: there are no kernels in this folder yet."""
+"""Numba CUDA: kernels in Python, compiled by numba-cuda."""
 
-assert __name__ == "backends.numba", "run Touchstone from its own root folder: this package must not be found as `numba`"
+if __name__ != "backends.numba":
+    raise ImportError(
+        f"backends.numba was imported as {__name__!r}: start Python in Touchstone's own folder, or put that folder (none "
+        "inside it) on PYTHONPATH, so that `import numba` finds Numba itself"
+    )
 
 import importlib.util
 import math
 import os
 import sys
+from collections.abc import Callable
 from importlib import metadata
+from typing import Any
 
-from backends.devices import cuda_works
+from backends.devices import capability_lacks, cuda_works
 
 ALIASES: dict[str, str] = {}
 CPU_VARIABLES = ("NUMBA_ENABLE_CUDASIM",)
-WORK_PER_SECOND = {"cpu": 2e5, "cuda": math.inf}  # on the CPU Numba's own simulator, one thread of the OS per CUDA thread
+WORK_PER_SECOND = {"cpu": 0.0, "cuda": math.inf}
 NOTES = (
-    "A kernel is one thread; cuda.grid(2) gives (x, y) with x fastest, and cuda.syncthreads() is the barrier.",
-    "Float literals are float64: write np.float32(0.5), or the arithmetic around them is double.",
-    "Launch order is kernel[grid, block, stream, shared_bytes](arguments).",
-    "Signed indices add code for negative ones; np.uint32 indices do not.",
-    "torch tensors are taken as they are, bfloat16 included; a tensor that requires grad has to be detached.",
+    "A kernel is one thread's program; cuda.grid(1) is blockIdx.x * blockDim.x + threadIdx.x, and x varies fastest in memory.",
+    "The launch order is kernel[grid, block, stream, shared bytes](arguments); a Triton grid counts tiles, here blocks.",
+    "Every thread of a block reaches every cuda.syncthreads(): no early return before one, none in a divergent branch.",
+    "Guard the tail with `if`; a[-1] is not the last element but the one before the first.",
+    "A literal is float64 and makes its expression float64: write np.float32(0.5).",
+    "Accumulate in a variable that starts as np.float32(0.0).",
+    "Indices are int64 already; np.int32 indices are faster and overflow.",
+    "cuda.shared.array wants its shape and dtype as compile-time constants; a size from the launch is shape 0.",
 )
 
 
 def why_not(device: str) -> str | None:
-    """None if Numba CUDA kernels run on `device` here, else what is missing."""
-    if importlib.util.find_spec("numba") is None or importlib.util.find_spec("numba_cuda") is None:
-        return 'numba-cuda is not installed: pip install "numba-cuda[cu13]==0.30.*"'
-    return cuda_works() if device == "cuda" else None
+    """None if Numba CUDA can run on `device` here, else what is missing and what to do."""
+    if device == "cpu":
+        return "Numba CUDA needs a GPU here: Numba's own simulator lacks shuffles and bfloat16 and is thousands of times slower"
+    if importlib.util.find_spec("numba") is None:
+        return 'numba is not installed: pip install "numba-cuda[cu13]" ([cu12] for a CUDA 12 driver)'
+    if importlib.util.find_spec("numba_cuda") is None:
+        return 'numba-cuda is not installed, and numba\'s built-in CUDA is too old: pip install "numba-cuda[cu13]"'
+    return cuda_works()
 
 
 def prepare(device: str) -> None:
-    """Set Numba up for its simulator ("cpu") or the GPU ("cuda"), for the life of the process.
-
-    Raises RuntimeError where numba.cuda was imported for the other device already.
-    """
-    if reason := why_not(device):
-        raise RuntimeError(reason)
-    loaded = sys.modules.get("numba.cuda")
-    if loaded is not None and bool(loaded.config.ENABLE_CUDASIM) != (device == "cpu"):
+    """Set Numba up for a GPU, before any op file is imported. Raises RuntimeError where it is set up for its simulator."""
+    if device == "cpu":
+        raise RuntimeError(why_not("cpu"))
+    cuda = sys.modules.get("numba.cuda")
+    if cuda is not None and "simulator" in getattr(cuda.cudadrv, "__name__", "simulator"):
         raise RuntimeError(
-            f"numba.cuda was imported before Touchstone could set it up for {device!r}; one process runs one device: start a "
-            f"fresh process, with NUMBA_ENABLE_CUDASIM={'1' if device == 'cpu' else '0'} from the start"
+            "numba.cuda was imported as its simulator; start a fresh process without NUMBA_ENABLE_CUDASIM=1"
         )
-    os.environ["NUMBA_ENABLE_CUDASIM"] = "1" if device == "cpu" else "0"
-    _give_numpy_its_row_stack()
+    os.environ.pop("NUMBA_ENABLE_CUDASIM", None)
+    _restore_row_stack()
 
 
-def _give_numpy_its_row_stack() -> None:
-    """numba-cuda 0.30 uses np.row_stack, which NumPy 2.5 removed: every compilation would raise."""
-    import numpy as np
-
-    if not hasattr(np, "row_stack"):
-        np.row_stack = np.vstack
+def adopt(fn: Callable[..., Any], device: str) -> None:
+    """Repair what a user's function needs to compile."""
+    if device == "cuda" and "numba" in sys.modules:
+        _restore_row_stack()
 
 
-def adopt(fn, device: str) -> None:
-    """Where numba.cuda is loaded, make it work with the NumPy of this process."""
-    if "numba.cuda" in sys.modules:
-        _give_numpy_its_row_stack()
-
-
-def reimport(fn, device: str) -> bool:
-    """Never: functions are not searched for Numba kernels."""
+def reimport(fn: Callable[..., Any], device: str) -> bool:
+    """False: Numba's simulator is not a lane."""
     return False
 
 
 def lacks(needs: str, device: str) -> str | None:
-    """Why a rung that `needs` an architecture does not run here, or None."""
-    if device == "cpu":
-        return f"needs {needs}; Numba's simulator has no architecture"
-    from numba import cuda
-
-    major, minor = cuda.get_current_device().compute_capability
-    have, number = 10 * major + minor, int(needs.removeprefix("sm_").rstrip("a"))
-    return None if have >= number else f"needs {needs}; this GPU is sm_{have}"
+    """None if `device` has what a rung `needs` ("sm_90a"), else one sentence."""
+    return capability_lacks(needs) if device == "cuda" else f"needs {needs}; there is no GPU"
 
 
 def doctor() -> list[tuple[str, str, str]]:
-    """(what, value, note) for `conformance doctor`."""
-    if why_not("cpu"):
-        return [("numba-cuda", "not installed", why_not("cpu") or "")]
-    import numpy as np
+    """(what, value, note) rows for `conformance doctor`."""
+    rows = []
+    for name, note in (("numba", "0.60 and newer"), ("numba-cuda", "0.30 is supported")):
+        try:
+            rows.append((name, metadata.version(name), note))
+        except metadata.PackageNotFoundError:
+            rows.append((name, "not installed", "Numba kernels are not run"))
+    if any(value == "not installed" for _, value, _ in rows):
+        return rows
+    _restore_row_stack()
+    try:
+        from numba import cuda
+    except Exception as error:
+        return [*rows, ("numba.cuda", "does not import", f"{type(error).__name__}: {error}".splitlines()[0])]
+    taken = "numba_cuda" in (cuda.__file__ or "")
+    note = (
+        "as it should"
+        if taken
+        else "its .pth file did not run (PYTHONPATH or --target installs): install it in site-packages"
+    )
+    rows.append(("numba.cuda", "is numba-cuda's" if taken else "is Numba's own", note))
+    import numpy
 
-    missing = not hasattr(np, "row_stack")
-    note = "numba-cuda 0.30 uses np.row_stack, which NumPy 2.5 removed; prepare() puts np.vstack in its place"
-    return [
-        ("numba", metadata.version("numba"), ""),
-        ("numba-cuda", metadata.version("numba-cuda"), "takes numba.cuda over through a .pth file, which needs a normal install"),
-        ("numba.cuda is numba-cuda's", "yes" if _redirected() else "no", "no means an install by --target or PYTHONPATH: reinstall"),
-        ("np.row_stack", "missing" if missing else "present", note),
-    ]
+    note = "numba-cuda 0.30 calls np.row_stack, which NumPy 2.5 removed; np.vstack stands in for it"
+    rows.append(("numpy", numpy.__version__, note if numpy.row_stack is numpy.vstack else "has np.row_stack itself"))
+    return rows
 
 
-def _redirected() -> bool:
-    """Whether `numba.cuda` comes from numba-cuda, without importing it."""
-    spec = importlib.util.find_spec("numba.cuda")
-    return spec is not None and "numba_cuda" in (spec.origin or "")
+def resources(kernel: Any) -> dict[str, int]:
+    """`registers` and `spills` (bytes of local memory) a thread, and `shared` (static bytes a block), of a kernel.
 
+    Of several compiled signatures the largest number counts.
+    """
 
-def resources(kernel) -> dict[str, int]:
-    """Registers and local-memory bytes a thread, and shared memory a block, of a compiled and specialised kernel."""
+    def largest(found: Any) -> int:
+        return max(found.values(), default=0) if isinstance(found, dict) else found
+
     return {
-        "registers": kernel.get_regs_per_thread(),
-        "spills": kernel.get_local_mem_per_thread(),
-        "shared": kernel.get_shared_mem_per_block(),
+        "registers": largest(kernel.get_regs_per_thread()),
+        "spills": largest(kernel.get_local_mem_per_thread()),
+        "shared": largest(kernel.get_shared_mem_per_block()),
     }
+
+
+def _restore_row_stack() -> None:
+    """numba-cuda 0.30 calls np.row_stack in every compilation; NumPy 2.5 has removed it."""
+    import numpy
+
+    if not hasattr(numpy, "row_stack"):
+        numpy.row_stack = numpy.vstack

@@ -33,7 +33,7 @@ def default_tile(dtype: torch.dtype, M: int, N: int) -> dict[str, int]:
     if dtype is torch.float32:
         return options(16 if M <= 16 else 64, 64, 32, 8, 3) if min(M, N) <= 64 else options(128, 128, 16, 8, 3)
     if M <= 64:
-        return options(16 if M <= 16 else 64, 64, 128, 4, 4)
+        return options(16, 64, 128, 4, 4) if M <= 16 else options(64, 64, 64, 8, 4)
     return options(128, 128, 64, 8, 3)
 
 
@@ -41,7 +41,9 @@ def default_two_tiles(dtype: torch.dtype, M: int, N: int) -> dict[str, int]:
     """The same for a program that accumulates two (M, N) products side by side."""
     if dtype is torch.float32:
         return options(16 if M <= 16 else 64, 64, 16, 8, 3)
-    return options(16 if M <= 16 else 64, 64, 64, 4, 4) if M <= 64 else options(128, 64, 64, 8, 3)
+    if M <= 64:
+        return options(16, 64, 64, 4, 4) if M <= 16 else options(64, 64, 64, 8, 3)
+    return options(128, 64, 64, 8, 3)
 
 
 def default_tma_tile(dtype: torch.dtype, M: int, N: int) -> dict[str, int]:

@@ -296,10 +296,8 @@ def _reductions() -> None:
         shape, axis = input[0].handle.data.shape, self.axis
         arrays = [_axis_first(arg.handle.data, axis) for arg in input]
         types = [arg.dtype for arg in input]
-        while len(arrays[0]) > 1:
-            pairs = [a[: len(a) // 2 * 2] for a in arrays]
-            combined = _combine(self.combine_fn, [a[0::2] for a in pairs], [a[1::2] for a in pairs], types)
-            arrays = [np.concatenate([c, a[len(p) :]]) for c, a, p in zip(combined, arrays, pairs, strict=True)]
+        while len(arrays[0]) > 1:  # the sides of a tile are powers of two
+            arrays = _combine(self.combine_fn, [a[0::2] for a in arrays], [a[1::2] for a in arrays], types)
         results = [a[0] for a in arrays]
         if self.keep_dims:
             results = [r.reshape([1] * len(shape)) if axis is None else np.expand_dims(r, axis) for r in results]
@@ -310,10 +308,10 @@ def _reductions() -> None:
             return original_scan(self, input)
         types = [arg.dtype for arg in input]
         arrays = [_axis_first(arg.handle.data, self.axis) for arg in input]
-        step = 1
-        while step < len(arrays[0]):
-            combined = _combine(self.combine_fn, [a[:-step] for a in arrays], [a[step:] for a in arrays], types)
-            arrays = [np.concatenate([a[:step], c]) for a, c in zip(arrays, combined, strict=True)]
+        step, place = 1, np.arange(len(arrays[0])).reshape(-1, *(1,) * (arrays[0].ndim - 1))
+        while step < len(place):
+            combined = _combine(self.combine_fn, [np.roll(a, step, 0) for a in arrays], arrays, types)
+            arrays = [np.where(place < step, a, c) for a, c in zip(arrays, combined, strict=True)]
             step *= 2
         return [self.to_tensor(np.moveaxis(a, 0, self.axis), ty) for a, ty in zip(arrays, types, strict=True)]
 
@@ -535,13 +533,13 @@ def _keep_region(name: str) -> None:
 
 @_repair("memory", "loads, stores and atomics in place, through NumPy where the argument is known; bfloat16 atomics")
 def _memory() -> None:
-    def masked_load(self, ptrs, mask, other, *rest):
+    def masked_load(self, ptrs, mask, other, *rest, **policy):
         dtype = stock._get_np_dtype(ptrs.get_element_ty())
         mask = _lanes(mask, ptrs.data.shape)
         fill = _masked_value(dtype) if other is None else other.data
         return TensorHandle(_load(ptrs, mask, fill, dtype), ptrs.get_element_ty())
 
-    def masked_store(self, ptrs, value, mask, *rest):
+    def masked_store(self, ptrs, value, mask, *rest, **policy):
         dtype = stock._get_np_dtype(ptrs.get_element_ty())
         _store(ptrs, _lanes(mask, ptrs.data.shape), value.data.astype(dtype, copy=False))
 
@@ -559,8 +557,8 @@ def _memory() -> None:
 
     original_rmw, original_cas = InterpreterBuilder.create_atomic_rmw, InterpreterBuilder.create_atomic_cas
     InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store = masked_load, masked_store
-    InterpreterBuilder.create_load = lambda self, ptr, *rest: masked_load(self, ptr, None, None)
-    InterpreterBuilder.create_store = lambda self, ptr, val, *rest: masked_store(self, ptr, val, None)
+    InterpreterBuilder.create_load = lambda self, ptr, *rest, **policy: masked_load(self, ptr, None, None)
+    InterpreterBuilder.create_store = lambda self, ptr, val, *rest, **policy: masked_store(self, ptr, val, None)
     InterpreterBuilder.create_atomic_rmw, InterpreterBuilder.create_atomic_cas = atomic_rmw, atomic_cas
 
 

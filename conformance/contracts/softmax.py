@@ -9,8 +9,10 @@ from conformance.budget import Expected, finite
 from conformance.contract import Contract, Draw, Law, Operand, Output
 from reference.softmax import torch_softmax
 
+SIZES = [(3, 33), (1, 1), (0, 5), (5, 0), (17, 64), (7, 127), (4, 257), (3, 1024), (5, 1025), (2, 5003), (1031, 7)]
 UNDERFLOW = 2.0**-24  # the smallest float16: what a probability may lose by underflow
 SPECIAL = ("row_of_neg_inf", "one_pos_inf", "one_nan")
+
 
 def expect(inputs, params, *, dtype, compute=None):
     x = inputs["x"]
@@ -81,12 +83,7 @@ def _shift_invariant(call, arguments, outputs, case):
 contract = Contract(
     operands={"x": Operand("rows cols")},
     outputs={"y": Output("rows cols")},
-    sizes=[
-        {"rows": rows, "cols": cols}
-        for rows, cols in [
-            (3, 33), (1, 1), (0, 5), (5, 0), (17, 64), (7, 127), (4, 257), (3, 1024), (5, 1025), (2, 5003), (1031, 7),
-        ]
-    ],
+    sizes=[{"rows": rows, "cols": cols} for rows, cols in SIZES],
     values={
         "normal": _family(values.normal),
         "large": _family(values.large),

@@ -60,6 +60,8 @@ def _nan_row(draw: Draw):
 def _valid(case) -> bool:
     if case.values == "masked" and case.size["cols"] == 1:
         return False
+    if bounds_rows.repeats(case, "y", "dy"):
+        return False
     return bounds_rows.informative(case, ("nan_row",))
 
 

@@ -1,12 +1,13 @@
-"""What the launchers of attention share: the argument check, the tile load and tiles that fit every head dimension."""
+"""What the launchers of attention and of its backward share, and attention's tiles for every head dimension."""
 
 import math
 
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
-from backends import shapes
+from backends import Unsupported, shapes
 
 # Sizes whose value or alignment would not improve the code: one compilation serves them all. Strides are not among them:
 # a head that is not known to start on 16 bytes is loaded element by element.
@@ -29,11 +30,15 @@ def _load_tile(x, rows, row_stride, row_end, cols, col_stride, col_end):
 def _sizes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[int, int, int, int, int, int]:
     """(B, Hq, Sq, D, Hkv, Sk) of checked operands."""
     B, Hq, Sq, D, Hkv, Sk = shapes("B Hq Sq D, B Hkv Sk D, B Hkv Sk D", q=q, k=k, v=v)
+    _check_heads(Hq, Hkv, D)
+    return B, Hq, Sq, D, Hkv, Sk
+
+
+def _check_heads(Hq: int, Hkv: int, D: int) -> None:
     if Hq % Hkv if Hkv else Hq:
         raise ValueError(f"q: {Hq} heads; expected a multiple of the {Hkv} heads of k and v")
     if not 1 <= D <= 256:
         raise ValueError(f"q: head dimension {D}; expected 1 to 256")
-    return B, Hq, Sq, D, Hkv, Sk
 
 
 def _outputs(q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -47,8 +52,32 @@ def _scale(scale: float | None, D: int) -> float:
 
 
 def _block_d(D: int) -> int:
-    """Head dimension padded to what `tl.dot` takes."""
-    return max(16, triton.next_power_of_2(D))
+    """Head dimension padded to a power of two, and to 64 at least.
+
+    Triton 3.6 for sm_90 reads shared memory out of bounds for 16-bit K tiles of 32 columns whose stride is not 1 (seen
+    with D 17, 20 and 24: wrong values in `flash`, an illegal access in `pruned`); tiles of 64 columns are right.
+    """
+    return max(64, triton.next_power_of_2(D))
+
+
+def _kind(D: int, causal: bool) -> str:
+    """What a pinned configuration depends on besides dtype and sizes; a tile for one D need not fit on chip for another."""
+    return f"{'causal' if causal else 'full'}{_block_d(D)}"
+
+
+def _descriptor(name: str, x: torch.Tensor, rows: int) -> TensorDescriptor:
+    """`x` (B, H, S, D) in tiles of `rows` and the whole, padded D."""
+    D, size = x.shape[-1], x.element_size()
+    dense = (D * size + 15) // 16 * 16 // size  # for axes of size 1, whose stride may be anything and is never used
+    strides = [stride if n > 1 else dense for n, stride in zip(x.shape[:3], x.stride()[:3], strict=True)]
+    if x.stride(3) != 1 and D > 1:
+        raise Unsupported(f"{name}: stride {x.stride(3)} on the last axis; a tensor descriptor needs 1")
+    for stride in strides:
+        if stride == 0 or stride * size % 16:
+            raise Unsupported(f"{name}: a stride of {stride * size} bytes; a tensor descriptor needs positive multiples of 16")
+    if x.data_ptr() % 16:
+        raise Unsupported(f"{name}: starts {x.data_ptr() % 16} bytes off; a tensor descriptor needs 16-byte alignment")
+    return TensorDescriptor(x, list(x.shape), [*strides, 1], [1, 1, rows, _block_d(D)])
 
 
 def _tiles(dtype: torch.dtype, D: int) -> dict[str, int]:

@@ -4,7 +4,9 @@ import torch
 import triton
 import triton.language as tl
 
-from backends.triton.attention._launch import _PLAIN, _block_d, _load_tile, _outputs, _scale, _sizes, _tiles
+from backends.triton.attention._launch import (
+    _PLAIN, _block_d, _kind, _load_tile, _outputs, _scale, _sizes, _tiles,
+)  # fmt: skip
 from backends.triton.tuning import pinned
 
 _LOG2E = 1.4426950408889634
@@ -92,7 +94,7 @@ def pruned(
     if o.numel() == 0:
         return o, lse
     scale = _scale(scale, D)
-    config = pinned("attention.pruned", q.dtype, (Sq, Sk, D), _tiles(q.dtype, D))
+    config = pinned(f"attention.{_kind(D, causal)}.pruned", q.dtype, (Sq, Sk), _tiles(q.dtype, D))
     _pruned_kernel[(B * Hq * triton.cdiv(Sq, config["BLOCK_M"]),)](
         q, *q.stride(), k, *k.stride(), v, *v.stride(), o, lse, Hq, Hkv, Sq, Sk, D, abs(scale) * _LOG2E,
         NEGATIVE=scale < 0, CAUSAL=causal, BLOCK_D=_block_d(D), **config,

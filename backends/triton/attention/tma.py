@@ -3,10 +3,8 @@
 import torch
 import triton
 import triton.language as tl
-from triton.tools.tensor_descriptor import TensorDescriptor
 
-from backends import Unsupported
-from backends.triton.attention._launch import _PLAIN, _block_d, _outputs, _scale, _sizes, _tiles
+from backends.triton.attention._launch import _PLAIN, _block_d, _descriptor, _kind, _outputs, _scale, _sizes
 from backends.triton.attention.pruned import _LN2, _LOG2E
 from backends.triton.tuning import pinned
 
@@ -79,21 +77,6 @@ def _tma_kernel(
     tl.store(lse + pair.to(tl.int64) * Sq + i, m * _LN2 + tl.log(l), mask=i < Sq)
 
 
-def _descriptor(name: str, x: torch.Tensor, rows: int) -> TensorDescriptor:
-    """`x` (B, H, S, D) in tiles of `rows` and the whole, padded D."""
-    D, size = x.shape[-1], x.element_size()
-    dense = (D * size + 15) // 16 * 16 // size  # for axes of size 1, whose stride may be anything and is never used
-    strides = [stride if n > 1 else dense for n, stride in zip(x.shape[:3], x.stride()[:3], strict=True)]
-    if x.stride(3) != 1 and D > 1:
-        raise Unsupported(f"{name}: stride {x.stride(3)} on the last axis; a tensor descriptor needs 1")
-    for stride in strides:
-        if stride == 0 or stride * size % 16:
-            raise Unsupported(f"{name}: a stride of {stride * size} bytes; a tensor descriptor needs positive multiples of 16")
-    if x.data_ptr() % 16:
-        raise Unsupported(f"{name}: starts {x.data_ptr() % 16} bytes off; a tensor descriptor needs 16-byte alignment")
-    return TensorDescriptor(x, list(x.shape), [*strides, 1], [1, 1, rows, _block_d(D)])
-
-
 def tma(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -109,7 +92,7 @@ def tma(
     if Sk == 0:  # no descriptor of an empty tensor
         return o.zero_(), lse.fill_(float("-inf"))
     scale = _scale(scale, D)
-    config = pinned("attention.tma", q.dtype, (Sq, Sk, D), _tiles(q.dtype, D))
+    config = pinned(f"attention.{_kind(D, causal)}.tma", q.dtype, (Sq, Sk), _default(q.dtype, D))
     block_m, block_n = config["BLOCK_M"], config["BLOCK_N"]
     q_desc, k_desc, v_desc = _descriptor("q", q, block_m), _descriptor("k", k, block_n), _descriptor("v", v, block_n)
     _tma_kernel[(B * Hq * triton.cdiv(Sq, block_m),)](
@@ -117,6 +100,14 @@ def tma(
         NEGATIVE=scale < 0, CAUSAL=causal, BLOCK_D=_block_d(D), **config,
     )  # fmt: skip
     return o, lse
+
+
+def _default(dtype: torch.dtype, D: int) -> dict[str, int]:
+    if dtype is torch.float32:
+        return dict(BLOCK_M=64 if D <= 64 else 16, BLOCK_N=16, num_warps=8, num_stages=2)
+    if D <= 128:
+        return dict(BLOCK_M=128, BLOCK_N=64 if D <= 64 else 128, num_warps=8, num_stages=2)
+    return dict(BLOCK_M=128, BLOCK_N=64, num_warps=8, num_stages=2)
 
 
 tma.needs = "sm_90"

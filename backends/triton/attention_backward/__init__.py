@@ -7,6 +7,7 @@ delta_inline: a kernel for dq and one for dk and dv; each forms delta from o and
 delta_stored: the dq kernel stores delta and the other loads it, so o is read once and not in a loop (S4-07)
 delta_first: a kernel of its own for delta, then causal tiles skipped, masks on border tiles only and exp2 (S2-58, S4-11)
 onekernel: programs for dk and dv and programs for dq in one launch; the second kind fills the tail of the first (S2-58)
+tma: delta_first with host tensor descriptors over (B, H, S, D); no address registers, tails clipped at their own head (S4-06)
 """
 
 # isort: off
@@ -14,6 +15,7 @@ from backends.triton.attention_backward.delta_inline import delta_inline
 from backends.triton.attention_backward.delta_stored import delta_stored
 from backends.triton.attention_backward.delta_first import delta_first
 from backends.triton.attention_backward.onekernel import onekernel
+from backends.triton.attention_backward.tma import tma
 # isort: on
 
-__all__ = ["delta_inline", "delta_stored", "delta_first", "onekernel"]
+__all__ = ["delta_inline", "delta_stored", "delta_first", "onekernel", "tma"]

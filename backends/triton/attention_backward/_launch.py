@@ -1,29 +1,15 @@
-"""What the launchers of attention_backward share: the argument check, the tile load and tiles for every head dimension."""
-
-import math
+"""What the launchers of attention_backward share: the argument check, the load of lse, tiles for every head dimension."""
 
 import torch
 import triton
 import triton.language as tl
 
 from backends import shapes
+from backends.triton.attention._launch import _check_heads
 
 # Sizes whose value or alignment would not improve the code: one compilation serves them all. Strides are not among them,
 # but for those of lse: a head that is not known to start on 16 bytes is loaded element by element.
 _PLAIN = ["lse_batch", "lse_head", "lse_row", "B", "Hq", "Hkv", "Sq", "Sk"]
-
-
-@triton.jit
-def _load_tile(x, rows, row_stride, row_end, cols, col_stride, col_end):
-    """x[rows, cols], zero from `row_end` (None: all rows exist) and `col_end` on.
-
-    Offsets are 64-bit: a row stride may reach 2^26 and more.
-    """
-    offsets = rows.to(tl.int64)[:, None] * row_stride + cols.to(tl.int64)[None, :] * col_stride
-    inside = cols[None, :] < col_end
-    if row_end is not None:
-        inside = inside & (rows[:, None] < row_end)
-    return tl.load(x + offsets, mask=inside, other=0.0)
 
 
 @triton.jit
@@ -39,10 +25,7 @@ def _sizes(
     """(B, Hq, Sq, D, Hkv, Sk) of checked operands."""
     spec = "B Hq Sq D, B Hkv Sk D, B Hkv Sk D, B Hq Sq D, B Hq Sq:float32, B Hq Sq D"
     B, Hq, Sq, D, Hkv, Sk = shapes(spec, q=q, k=k, v=v, o=o, lse=lse, do=do)
-    if Hq % Hkv if Hkv else Hq:
-        raise ValueError(f"q: {Hq} heads; expected a multiple of the {Hkv} heads of k and v")
-    if not 1 <= D <= 256:
-        raise ValueError(f"q: head dimension {D}; expected 1 to 256")
+    _check_heads(Hq, Hkv, D)
     return B, Hq, Sq, D, Hkv, Sk
 
 
@@ -50,15 +33,6 @@ def _outputs(q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
     """Fresh dq, dk, dv, contiguous."""
     dq, dk, dv = (torch.empty(x.shape, dtype=q.dtype, device=q.device) for x in (q, k, k))
     return dq, dk, dv
-
-
-def _scale(scale: float | None, D: int) -> float:
-    return 1 / math.sqrt(D) if scale is None else scale
-
-
-def _block_d(D: int) -> int:
-    """Head dimension padded to what `tl.dot` takes."""
-    return max(16, triton.next_power_of_2(D))
 
 
 def _tiles(dtype: torch.dtype, D: int) -> dict[str, int]:

@@ -4,9 +4,8 @@ import torch
 import triton
 import triton.language as tl
 
-from backends.triton.attention_backward._launch import (
-    _PLAIN, _block_d, _load_lse, _load_tile, _outputs, _scale, _sizes, _tiles,
-)  # fmt: skip
+from backends.triton.attention._launch import _block_d, _kind, _load_tile, _scale
+from backends.triton.attention_backward._launch import _PLAIN, _load_lse, _outputs, _sizes, _tiles
 from backends.triton.tuning import pinned
 
 _LOG2E = tl.constexpr(1.4426950408889634)
@@ -189,7 +188,7 @@ def delta_first(
     """q, o, do (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lse (B, Hq, Sq) -> dq, dk, dv. Source: S2-58, S4-11."""
     B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v, o, lse, do)
     dq, dk, dv = _outputs(q, k)
-    config = dict(pinned("attention_backward.delta_first", q.dtype, (Sq, Sk, D), _tiles(q.dtype, D)))
+    config = dict(pinned(f"attention_backward.{_kind(D, causal)}.delta_first", q.dtype, (Sq, Sk), _tiles(q.dtype, D)))
     own, step = config.pop("OWN"), config.pop("STEP")
     delta, lse2 = _launch_delta(o, lse, do)
     operands = (q, *q.stride(), k, *k.stride(), v, *v.stride(), do, *do.stride(), delta, lse2)

@@ -4,7 +4,8 @@ import torch
 import triton
 import triton.language as tl
 
-from backends.triton.attention_backward._launch import _PLAIN, _block_d, _outputs, _scale, _sizes, _tiles
+from backends.triton.attention._launch import _block_d, _kind, _scale
+from backends.triton.attention_backward._launch import _PLAIN, _outputs, _sizes, _tiles
 from backends.triton.attention_backward.delta_first import _dkdv_kernel, _dq_kernel, _launch_delta, delta_first
 from backends.triton.tuning import pinned
 
@@ -37,7 +38,7 @@ def onekernel(
     """q, o, do (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lse (B, Hq, Sq) -> dq, dk, dv. Source: S2-58."""
     B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v, o, lse, do)
     dq, dk, dv = _outputs(q, k)
-    config = pinned("attention_backward.onekernel", q.dtype, (Sq, Sk, D), _tiles(q.dtype, D))
+    config = pinned(f"attention_backward.{_kind(D, causal)}.onekernel", q.dtype, (Sq, Sk), _tiles(q.dtype, D))
     delta, lse2 = _launch_delta(o, lse, do)
     programs = B * Hkv * triton.cdiv(Sk, config["OWN"]) + B * Hq * triton.cdiv(Sq, config["OWN"])
     if programs:

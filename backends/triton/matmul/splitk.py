@@ -48,8 +48,8 @@ def splitk(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     c = a.new_empty(M, N)
     if M == 0 or N == 0:
         return c
-    block_m = 16 if M <= 16 else 64
-    block_k, warps = (32, 8) if a.dtype is torch.float32 else (64, 4)
+    block_m, warps = (16, 4) if M <= 16 else (64, 8)
+    block_k = 32 if a.dtype is torch.float32 else 64
     tiles = triton.cdiv(M, block_m) * triton.cdiv(N, 64)
     steps = triton.cdiv(K, block_k)
     wanted = triton.cdiv(2 * processors(a.device), tiles)  # two programs a multiprocessor

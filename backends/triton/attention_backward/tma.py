@@ -1,0 +1,186 @@
+"""tma: delta_first with every tile moved by the copy engine, one descriptor over (B, H, S, D) an operand."""
+
+import torch
+import triton
+import triton.language as tl
+
+from backends.triton.attention._launch import _block_d, _descriptor, _kind, _scale
+from backends.triton.attention_backward._launch import _PLAIN, _outputs, _sizes
+from backends.triton.attention_backward.delta_first import _LOG2E, _launch_delta
+from backends.triton.tuning import pinned
+
+
+@triton.jit
+def _dq_steps(
+    acc, q_tile, do_tile, lse_i, delta_i, k_desc, v_desc, batch, head_kv, i, first, last, shift, Sk, scale2,
+    MASKED: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """dq / scale of the queries i, from the keys from `first` to `last`."""
+    for start in range(first, last, BLOCK_N):
+        k_tile = k_desc.load([batch, head_kv, start, 0]).reshape(BLOCK_N, BLOCK_D)
+        v_tile = v_desc.load([batch, head_kv, start, 0]).reshape(BLOCK_N, BLOCK_D)
+        s = tl.dot(q_tile, k_tile.T, input_precision="ieee") * scale2
+        if MASKED:
+            j = start + tl.arange(0, BLOCK_N)
+            visible = j[None, :] < Sk
+            if CAUSAL:
+                visible &= j[None, :] <= i[:, None] + shift
+            s = tl.where(visible, s, float("-inf"))
+        p = tl.exp2(s - lse_i[:, None])
+        dp = tl.dot(do_tile, v_tile.T, input_precision="ieee")
+        ds = p * (dp - delta_i[:, None])
+        acc = tl.dot(ds.to(k_tile.dtype), k_tile, acc, input_precision="ieee")
+    return acc
+
+
+@triton.jit(do_not_specialize=_PLAIN)
+def _tma_dq_kernel(
+    q_desc, k_desc, v_desc, do_desc, delta, lse2, dq_desc, Hq, Hkv, Sq, Sk, scale,
+    CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """dq of BLOCK_M queries."""
+    tiles = tl.cdiv(Sq, BLOCK_M)
+    pair = tl.program_id(0) // tiles
+    batch, head, head_kv = pair // Hq, pair % Hq, pair % Hq // (Hq // Hkv)
+
+    top = (tiles - 1 - tl.program_id(0) % tiles) * BLOCK_M  # causal: the queries that see most keys start first
+    i = top + tl.arange(0, BLOCK_M)
+    shift = Sk - Sq
+    full, last = Sk // BLOCK_N * BLOCK_N, Sk  # keys up to `full` are visible to all of i, from `last` on to none
+    if CAUSAL:
+        full = tl.minimum(full, tl.maximum(top + 1 + shift, 0) // BLOCK_N * BLOCK_N)
+        last = tl.minimum(last, tl.maximum(top + BLOCK_M + shift, 0))
+
+    q_tile = q_desc.load([batch, head, top, 0]).reshape(BLOCK_M, BLOCK_D)
+    do_tile = do_desc.load([batch, head, top, 0]).reshape(BLOCK_M, BLOCK_D)
+    lse_i = tl.load(lse2 + pair.to(tl.int64) * Sq + i, mask=i < Sq, other=float("inf"))
+    delta_i = tl.load(delta + pair.to(tl.int64) * Sq + i, mask=i < Sq, other=0.0)
+    acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    acc = _dq_steps(
+        acc, q_tile, do_tile, lse_i, delta_i, k_desc, v_desc, batch, head_kv, i, 0, full, shift, Sk, scale * _LOG2E,
+        MASKED=False, CAUSAL=CAUSAL, BLOCK_N=BLOCK_N, BLOCK_D=BLOCK_D,
+    )  # fmt: skip
+    acc = _dq_steps(
+        acc, q_tile, do_tile, lse_i, delta_i, k_desc, v_desc, batch, head_kv, i, full, last, shift, Sk, scale * _LOG2E,
+        MASKED=True, CAUSAL=CAUSAL, BLOCK_N=BLOCK_N, BLOCK_D=BLOCK_D,
+    )  # fmt: skip
+    dq_desc.store([batch, head, top, 0], (acc * scale).to(dq_desc.dtype).reshape(1, 1, BLOCK_M, BLOCK_D))
+
+
+@triton.jit
+def _dkdv_steps(
+    dk_acc, dv_acc, k_tile, v_tile, q_desc, do_desc, lse2, delta, batch, head, j, first, last, shift, Sq, scale2,
+    MASKED: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """dk / scale and dv of the keys j, from the queries from `first` to `last`."""
+    for start in range(first, last, BLOCK_M):
+        i = start + tl.arange(0, BLOCK_M)
+        q_tile = q_desc.load([batch, head, start, 0]).reshape(BLOCK_M, BLOCK_D)
+        do_tile = do_desc.load([batch, head, start, 0]).reshape(BLOCK_M, BLOCK_D)
+        if MASKED:
+            lse_i = tl.load(lse2 + i, mask=i < Sq, other=float("inf"))
+            delta_i = tl.load(delta + i, mask=i < Sq, other=0.0)
+        else:
+            lse_i, delta_i = tl.load(lse2 + i), tl.load(delta + i)
+        s = tl.dot(k_tile, q_tile.T, input_precision="ieee") * scale2  # (BLOCK_N, BLOCK_M): already transposed
+        if MASKED:
+            visible = i[None, :] < Sq
+            if CAUSAL:
+                visible &= j[:, None] <= i[None, :] + shift
+            s = tl.where(visible, s, float("-inf"))
+        p = tl.exp2(s - lse_i[None, :])
+        dv_acc = tl.dot(p.to(do_tile.dtype), do_tile, dv_acc, input_precision="ieee")
+        dp = tl.dot(v_tile, do_tile.T, input_precision="ieee")
+        ds = p * (dp - delta_i[None, :])
+        dk_acc = tl.dot(ds.to(q_tile.dtype), q_tile, dk_acc, input_precision="ieee")
+    return dk_acc, dv_acc
+
+
+@triton.jit(do_not_specialize=_PLAIN)
+def _tma_dkdv_kernel(
+    q_desc, k_desc, v_desc, do_desc, delta, lse2, dk_desc, dv_desc, Hq, Hkv, Sq, Sk, scale,
+    CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """dk and dv of BLOCK_N keys. Rows past Sk hold garbage that stays in their rows and is clipped."""
+    tiles = tl.cdiv(Sk, BLOCK_N)
+    pair = tl.program_id(0) // tiles
+    batch, head_kv = pair // Hkv, pair % Hkv
+
+    left = tl.program_id(0) % tiles * BLOCK_N
+    j = left + tl.arange(0, BLOCK_N)
+    shift = Sk - Sq
+    first, full, tail = 0, 0, Sq // BLOCK_M * BLOCK_M  # queries before `first` see none of j, from `full` on all
+    if CAUSAL:
+        first = tl.maximum(left - shift, 0) // BLOCK_M * BLOCK_M
+        full = tl.minimum(tl.cdiv(tl.maximum(left + BLOCK_N - 1 - shift, 0), BLOCK_M) * BLOCK_M, Sq)
+
+    k_tile = k_desc.load([batch, head_kv, left, 0]).reshape(BLOCK_N, BLOCK_D)
+    v_tile = v_desc.load([batch, head_kv, left, 0]).reshape(BLOCK_N, BLOCK_D)
+    dk_acc = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
+    dv_acc = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
+    for head in range(head_kv * (Hq // Hkv), (head_kv + 1) * (Hq // Hkv)):
+        row = (batch * Hq + head).to(tl.int64) * Sq
+        if CAUSAL:
+            dk_acc, dv_acc = _dkdv_steps(
+                dk_acc, dv_acc, k_tile, v_tile, q_desc, do_desc, lse2 + row, delta + row, batch, head, j,
+                first, full, shift, Sq, scale * _LOG2E, MASKED=True, CAUSAL=CAUSAL, BLOCK_M=BLOCK_M, BLOCK_D=BLOCK_D,
+            )  # fmt: skip
+        dk_acc, dv_acc = _dkdv_steps(
+            dk_acc, dv_acc, k_tile, v_tile, q_desc, do_desc, lse2 + row, delta + row, batch, head, j,
+            full, tail, shift, Sq, scale * _LOG2E, MASKED=False, CAUSAL=CAUSAL, BLOCK_M=BLOCK_M, BLOCK_D=BLOCK_D,
+        )  # fmt: skip
+        dk_acc, dv_acc = _dkdv_steps(
+            dk_acc, dv_acc, k_tile, v_tile, q_desc, do_desc, lse2 + row, delta + row, batch, head, j,
+            tl.maximum(full, tail), Sq, shift, Sq, scale * _LOG2E,
+            MASKED=True, CAUSAL=CAUSAL, BLOCK_M=BLOCK_M, BLOCK_D=BLOCK_D,
+        )  # fmt: skip
+    dk_desc.store([batch, head_kv, left, 0], (dk_acc * scale).to(dk_desc.dtype).reshape(1, 1, BLOCK_N, BLOCK_D))
+    dv_desc.store([batch, head_kv, left, 0], dv_acc.to(dv_desc.dtype).reshape(1, 1, BLOCK_N, BLOCK_D))
+
+
+def tma(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor,
+    *, causal: bool = False, scale: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """q, o, do (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lse (B, Hq, Sq) -> dq, dk, dv.
+
+    Declines q, k, v or do that a descriptor cannot describe (a last stride other than 1, rows, heads or batches that are
+    not a positive multiple of 16 bytes apart, a start off 16-byte alignment). Source: S4-06.
+    """
+    B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v, o, lse, do)
+    dq, dk, dv = _outputs(q, k)
+    if dq.numel() == 0 or dk.numel() == 0:  # no descriptor of an empty tensor
+        return dq.zero_(), dk.zero_(), dv.zero_()
+    config = dict(pinned(f"attention_backward.{_kind(D, causal)}.tma", q.dtype, (Sq, Sk), _default(q.dtype, D)))
+    own, step = config.pop("OWN"), config.pop("STEP")
+    keys = [_descriptor(*operand) for operand in (("q", q, step), ("k", k, own), ("v", v, own), ("do", do, step))]
+    queries = [_descriptor(*operand) for operand in (("q", q, own), ("k", k, step), ("v", v, step), ("do", do, own))]
+    delta, lse2 = _launch_delta(o, lse, do)
+    sizes = (Hq, Hkv, Sq, Sk, _scale(scale, D))
+    _tma_dkdv_kernel[(B * Hkv * triton.cdiv(Sk, own),)](
+        *keys, delta, lse2, _descriptor("dk", dk, own), _descriptor("dv", dv, own), *sizes,
+        CAUSAL=causal, BLOCK_M=step, BLOCK_N=own, BLOCK_D=_block_d(D), **config,
+    )  # fmt: skip
+    _tma_dq_kernel[(B * Hq * triton.cdiv(Sq, own),)](
+        *queries, delta, lse2, _descriptor("dq", dq, own), *sizes,
+        CAUSAL=causal, BLOCK_M=own, BLOCK_N=step, BLOCK_D=_block_d(D), **config,
+    )  # fmt: skip
+    return dq, dk, dv
+
+
+def _default(dtype: torch.dtype, D: int) -> dict[str, int]:
+    if dtype is torch.float32:
+        return dict(OWN=32 if D <= 64 else 16, STEP=16, num_warps=8, num_stages=2)
+    if D <= 128:
+        return dict(OWN=128, STEP=64, num_warps=8, num_stages=2)
+    return dict(OWN=64, STEP=32, num_warps=8, num_stages=2)
+
+
+tma.needs = "sm_90"
+tma.space = [
+    dict(OWN=own, STEP=step, num_warps=warps, num_stages=stages)
+    for own, step, warps, stages in [
+        (128, 64, 8, 2), (128, 64, 8, 3), (128, 32, 8, 2), (128, 32, 8, 3), (128, 128, 8, 2), (64, 64, 4, 2),
+        (64, 64, 4, 3), (64, 32, 4, 3), (64, 32, 8, 2), (64, 64, 8, 2), (32, 16, 8, 2), (16, 16, 8, 2),
+    ]
+]  # fmt: skip

@@ -1,0 +1,593 @@
+"""Programs that hold on a GPU and not in Triton's stock interpreter; test_triton_interpreter.py runs this file.
+
+Run as a script it prints a JSON object: the Triton version and, for every program, what it raised (None if it held)
+with every repair installed and with the one that it is there for left out. Each set of repairs gets a forked child,
+because a program may end in a segmentation fault without its repair.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+PROGRAMS: list[tuple[str, Callable[[], None], tuple[int, int] | None]] = []
+NEVER = (0, 0)  # as `fixed`: holds without the repair too
+
+
+def program(repair: str, fixed: tuple[int, int] | None = None):
+    """Register a program that fails without `repair`, in Triton before version `fixed`."""
+
+    def register(function):
+        PROGRAMS.append((repair, function, fixed))
+        return function
+
+    return register
+
+
+@triton.jit
+def _binary(x_ptr, y_ptr, out_ptr, n, OP: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + i, mask=i < n, other=0)
+    y = tl.load(y_ptr + i, mask=i < n, other=0)
+    if OP == "add":
+        out = x + y
+    elif OP == "mul":
+        out = x * y
+    elif OP == "less":
+        out = tl.where(x < y, x, y)
+    elif OP == "maximum":
+        out = tl.maximum(x, y)
+    elif OP == "fma":
+        out = tl.fma(x, y, y)
+    else:
+        out = tl.abs(x) - y
+    tl.store(out_ptr + i, out, mask=i < n)
+
+
+def _run_binary(op, x, y):
+    out = torch.empty_like(x)
+    _binary[(triton.cdiv(len(x), 64),)](x, y, out, len(x), op, 64)
+    return out
+
+
+def _same(got, expected):
+    got, expected = got.double(), expected.double()
+    assert torch.equal(got.isnan(), expected.isnan()), (got, expected)
+    assert torch.equal(got[~got.isnan()], expected[~expected.isnan()]), (got, expected)
+
+
+@program("bfloat16")
+def bfloat16_arithmetic_is_that_of_values():
+    x, y = torch.randn(2, 300, generator=torch.manual_seed(0)).bfloat16()
+    _same(_run_binary("add", x, y), x + y)
+    _same(_run_binary("mul", x, y), x * y)
+    _same(_run_binary("abs", x, y), x.abs() - y)
+
+
+@program("bfloat16")
+def bfloat16_comparisons_see_the_sign():
+    x, y = torch.randn(2, 300, generator=torch.manual_seed(1)).bfloat16()
+    _same(_run_binary("less", x, y), torch.minimum(x, y))
+
+
+@triton.jit
+def _cast(x_ptr, out_ptr, n, ROUNDING: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + i, mask=i < n, other=0)
+    tl.store(out_ptr + i, x.to(out_ptr.dtype.element_ty, fp_downcast_rounding=ROUNDING), mask=i < n)
+
+
+def _run_cast(x, dtype, rounding="rtne"):
+    out = torch.empty(len(x), dtype=dtype)
+    _cast[(1,)](x, out, len(x), rounding, triton.next_power_of_2(len(x)))
+    return out
+
+
+@program("casts")
+def casts_to_bfloat16_round_to_nearest_even():
+    bits = torch.randint(-(2**31), 2**31, (4096,), dtype=torch.int64, generator=torch.manual_seed(2)).to(torch.int32)
+    x = torch.cat(
+        [bits.view(torch.float32), torch.tensor([1 + 2**-8, 1 + 3 * 2**-8, 3.4e38, float("inf"), float("nan")])]
+    )
+    _same(_run_cast(x, torch.bfloat16), x.bfloat16())
+
+
+@program("casts")
+def casts_toward_zero_truncate():
+    x = torch.tensor([1 + 2**-8 + 2**-9, -1 - 2**-8 - 2**-9, 3.0])
+    _same(_run_cast(x, torch.bfloat16, "rtz"), torch.tensor([1.0, -1.0, 3.0]))
+    _same(_run_cast(torch.tensor([1 + 2**-11 + 2**-12, 70000.0]), torch.float16, "rtz"), torch.tensor([1.0, 65504.0]))
+
+
+@program("casts")
+def casts_to_float8_round_and_saturate():
+    x = torch.linspace(-440, 440, 2001)
+    _same(_run_cast(x, torch.float8_e4m3fn), x.to(torch.float8_e4m3fn))
+    _same(_run_cast(x, torch.float8_e5m2), x.to(torch.float8_e5m2))
+    edges = torch.tensor([float("inf"), -1e30, float("nan")])
+    _same(_run_cast(edges, torch.float8_e4m3fn), torch.tensor([448.0, -448.0, float("nan")]))
+
+
+@triton.jit
+def _dot(a_ptr, b_ptr, c_ptr, PRECISION: tl.constexpr, HALF: tl.constexpr, K: tl.constexpr):
+    m, k = tl.arange(0, 16), tl.arange(0, K)
+    a = tl.load(a_ptr + m[:, None] * K + k[None, :])
+    b = tl.load(b_ptr + k[:, None] * 16 + m[None, :])
+    if HALF:
+        c = tl.dot(a, b, out_dtype=tl.float16).to(tl.float32)
+    else:
+        c = tl.dot(a, b, input_precision=PRECISION)
+    tl.store(c_ptr + m[:, None] * 16 + m[None, :], c)
+
+
+def _dot_error(a, b, precision=None, half=False):
+    c = torch.empty(16, 16)
+    _dot[(1,)](a, b, c, precision, half, a.shape[1])
+    exact = a.double() @ b.double()
+    return ((c.double() - exact).abs().max() / exact.abs().max()).item(), c
+
+
+@program("bfloat16")
+def dots_of_bfloat16_multiply_values():
+    a, b = torch.randn(16, 64, generator=torch.manual_seed(3)).bfloat16(), torch.randn(64, 16).bfloat16()
+    assert _dot_error(a, b)[0] < 1e-6
+
+
+@program("dot")
+def dots_of_float32_round_to_tf32_by_default():
+    torch.manual_seed(4)
+    a, b = torch.randn(16, 64), torch.randn(64, 16)
+    assert 1e-5 < _dot_error(a, b)[0] < 1e-2
+    assert _dot_error(a, b, "ieee")[0] < 1e-6
+    assert _dot_error(a, b, "tf32x3")[0] < 1e-6
+    one = torch.full((16, 16), 1 + 2**-11), torch.eye(16)  # a tie, which goes away from zero
+    assert _dot_error(*one, "tf32")[1][0, 0] == 1 + 2**-10
+    infinite = torch.zeros(16, 16).fill_diagonal_(float("inf")), torch.eye(16)
+    assert _dot_error(*infinite, "tf32x3")[1][0, 0] == float("inf")
+
+
+@program("dot")
+def dots_with_a_float16_accumulator_round_on_the_way():
+    a, b = torch.ones(16, 64, dtype=torch.float16), torch.ones(64, 16, dtype=torch.float16)
+    a[:, 0], b[1:, :] = 2048.0, 1 / 16  # 2048 + 15/16, then ones: each alone is lost next to 2048
+    assert _dot_error(a, b, half=True)[1][0, 0] == 2048
+
+
+@program("dot")
+def dots_over_fewer_than_16_products_are_refused():
+    with pytest.raises(Exception, match="K >= 16"):
+        _dot_error(torch.ones(16, 8).half(), torch.ones(8, 16).half())
+
+
+@program("arithmetic", fixed=(3, 9))
+def maximum_skips_nan():
+    nan = float("nan")
+    x, y = torch.tensor([nan, 1.0, nan]), torch.tensor([2.0, nan, nan])
+    _same(_run_binary("maximum", x, y), torch.tensor([2.0, 1.0, nan]))
+
+
+@program("arithmetic", fixed=(3, 9))
+def fma_rounds_once():
+    x, y = torch.tensor([-1 - 2**-12]), torch.tensor([1 + 2**-12])  # float32 rounds the product's -2^-24 away
+    _same(_run_binary("fma", x, y), torch.tensor([-(2**-12) - 2**-24]))
+
+
+@triton.jit
+def _sum(x_ptr, out_ptr, N: tl.constexpr):
+    tl.store(out_ptr, tl.sum(tl.load(x_ptr + tl.arange(0, N)), axis=0))
+
+
+@program("reductions")
+def sums_of_float16_round_at_every_addition():
+    x = torch.ones(1024, dtype=torch.float16)
+    x[0] = 4096.0  # its neighbours of the first level of the tree are lost next to it
+    out = torch.empty(1, dtype=torch.float16)
+    _sum[(1,)](x, out, 1024)
+    assert out.item() == 4096 + 1020, out
+
+
+@triton.jit
+def _welford_combine(mean_a, m2_a, count_a, mean_b, m2_b, count_b):
+    count = count_a + count_b
+    delta = mean_b - mean_a
+    return mean_a + delta * (count_b / count), m2_a + m2_b + delta * delta * (count_a * count_b / count), count
+
+
+@triton.jit
+def _affine_combine(a, b, c, d):
+    return a * c, b * c + d
+
+
+@triton.jit
+def _reduce_and_scan(x_ptr, mean_ptr, scan_ptr, ROWS: tl.constexpr, COLS: tl.constexpr):
+    at = tl.arange(0, ROWS)[:, None] * COLS + tl.arange(0, COLS)[None, :]
+    x = tl.load(x_ptr + at)
+    mean, m2, count = tl.reduce((x, tl.zeros_like(x), tl.full((ROWS, COLS), 1.0, tl.float32)), 1, _welford_combine)
+    row = tl.arange(0, ROWS)
+    tl.store(mean_ptr + row, mean)
+    tl.store(mean_ptr + ROWS + row, m2 / count)
+    _, scanned = tl.associative_scan((x, x + 1.0), 1, _affine_combine)
+    tl.store(scan_ptr + at, scanned)
+
+
+@program("reductions", fixed=NEVER)
+def custom_combine_functions_give_the_same_on_whole_tiles():
+    x = torch.randn(4, 32, generator=torch.manual_seed(5))
+    moments, scanned = torch.empty(2, 4), torch.empty(4, 32)
+    _reduce_and_scan[(1,)](x, moments, scanned, 4, 32)
+    assert torch.allclose(moments[0], x.mean(1), atol=1e-6)
+    assert torch.allclose(moments[1], x.var(1, correction=0), atol=1e-5)
+    state, expected = torch.zeros(4), []
+    for column in range(32):
+        state = state * x[:, column] + x[:, column] + 1
+        expected.append(state)
+    assert torch.allclose(scanned, torch.stack(expected, 1), atol=1e-4)
+
+
+@triton.jit
+def _loop(x_ptr, out_ptr, n, stride, KIND: tl.constexpr):
+    start = tl.program_id(0)
+    if KIND == "int64":
+        for row in tl.range(start.to(tl.int64), n):
+            tl.static_assert(row.dtype == tl.int64)
+            tl.store(out_ptr + row, row * stride)
+    else:
+        for row in range(start, n):
+            tl.static_assert(row.dtype == tl.int32)
+            tl.store(out_ptr + row, tl.load(x_ptr + row * stride))
+
+
+@program("loops")
+def loop_variables_have_the_type_of_their_bounds():
+    out = torch.zeros(40, dtype=torch.int64)
+    _loop[(1,)](out, out, 40, 2**26, "int64")
+    assert out.tolist() == [row * 2**26 for row in range(40)]
+    x, copy = torch.arange(10.0), torch.zeros(5)
+    _loop[(1,)](x, copy, 5, 2, "int32")
+    assert copy.tolist() == [0, 2, 4, 6, 8]
+
+
+@triton.jit
+def _both(x_ptr, out_ptr, low, high, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(out_ptr + i, tl.where((i >= low) and (i < high), tl.load(x_ptr + i), 0.0))
+
+
+@program("loops")
+def and_of_tiles_is_elementwise():
+    out = torch.empty(8)
+    _both[(1,)](torch.ones(8), out, 2, 5, 8)
+    assert out.tolist() == [0, 0, 1, 1, 1, 0, 0, 0]
+
+
+@triton.jit
+def _scale(x_ptr, out_ptr, scale, flag, N: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, N))
+    tl.static_assert((x * scale).dtype == tl.float32)
+    tl.static_assert((x * 2.0).dtype == tl.float16)
+    tl.store(out_ptr + tl.arange(0, N), tl.where(flag, x * scale, 0.0))
+
+
+@program("arguments")
+def float_arguments_are_float32():
+    x, out = torch.full((4,), 3.0, dtype=torch.float16), torch.empty(4)
+    _scale[(1,)](x, out, 0.1, True, 4)
+    assert (out == torch.tensor(0.1) * 3).all(), out
+
+
+@triton.jit
+def _copy(x_ptr, out_ptr, n, shift, step, MASKED: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = (i < n) if MASKED else (i < BLOCK * tl.num_programs(0))
+    tl.store(out_ptr + i, tl.load(x_ptr + i * step + shift, mask=inside, other=0.0), mask=inside)
+
+
+def _out_of_bounds(pattern, *arguments, grid=(1,)):
+    from backends.triton.interpreter import OutOfBounds
+
+    with pytest.raises(OutOfBounds, match=pattern):
+        _copy[grid](*arguments)
+
+
+@program("bounds")
+def a_load_past_the_end_is_reported():
+    x, out = torch.ones(100), torch.empty(128)
+    _out_of_bounds(
+        r"_copy \(interpreted_programs.py:\d+\), program \(1, 0, 0\): load of lane \[36\] at element offset 100 of x_ptr, "
+        r"which has elements 0 to 99 \(shape \(100,\), strides \(1,\)\); 27 more lanes are outside",
+        x, out, 100, 0, 1, False, 64, grid=(2,),
+    )  # fmt: skip
+
+
+@program("bounds")
+def a_load_before_the_start_is_reported():
+    _out_of_bounds(
+        r"load of lane \[0\] at element offset -1 of x_ptr", torch.ones(8), torch.empty(8), 8, -1, 1, True, 8
+    )
+
+
+@program("bounds")
+def a_store_past_the_end_is_reported():
+    _out_of_bounds(
+        r"store of lane \[7\] at element offset 7 of out_ptr", torch.ones(8), torch.empty(7), 8, 0, 1, True, 8
+    )
+
+
+@program("bounds")
+def a_far_load_is_reported_and_does_not_crash():
+    _out_of_bounds("element offset 70368744177664", torch.ones(8), torch.empty(8), 8, 2**46, 1, True, 8)
+
+
+@program("bounds")
+def a_view_ends_where_its_last_element_does():
+    x = torch.arange(20.0)
+    _out_of_bounds("elements 0 to 14", x[0:15:2], torch.empty(8), 8, 1, 2, True, 8)
+    out = torch.empty(8)
+    _copy[(1,)](x[0:15:2], out, 8, 0, 2, True, 8)
+    assert out.tolist() == [0, 2, 4, 6, 8, 10, 12, 14]
+
+
+@program("bounds")
+def another_argument_s_memory_is_out_of_bounds():
+    x, out = torch.ones(8), torch.empty(8)
+    _out_of_bounds("x_ptr", x, out, 8, (out.data_ptr() - x.data_ptr()) // 4, 1, True, 8)
+
+
+@program("bounds")
+def an_empty_tensor_has_no_elements():
+    _out_of_bounds("x_ptr, which has no elements", torch.empty(0), torch.empty(8), 8, 0, 1, True, 8)
+
+
+@program("bounds", fixed=NEVER)
+def two_views_of_one_storage_may_be_reached_from_each_other():
+    packed = torch.arange(16.0)
+    _copy[(1,)](packed[:8], packed[8:], 8, 0, 1, True, 8)
+    assert packed.tolist() == [*range(8), *range(8)]
+    _copy[(1,)](packed[:8], packed[8:], 4, 8, 1, True, 4)
+
+
+@triton.jit
+def _descriptor(x_desc, out_ptr, row, col, R: tl.constexpr, C: tl.constexpr):
+    x = x_desc.load([row, col])
+    tl.store(out_ptr + tl.arange(0, R)[:, None] * C + tl.arange(0, C)[None, :], x)
+
+
+@program("bounds")
+def descriptors_clip_and_their_base_is_checked():
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    from backends.triton.interpreter import OutOfBounds
+
+    x, out = torch.arange(64.0).reshape(8, 8), torch.empty(4, 4)
+    _descriptor[(1,)](TensorDescriptor.from_tensor(x, [4, 4]), out, 6, 4, 4, 4)
+    assert torch.equal(out, torch.cat([x[6:, 4:], torch.zeros(2, 4)]))
+    wrong = TensorDescriptor(x, [16, 8], [8, 1], [4, 4])
+    with pytest.raises(OutOfBounds, match="x_desc"):
+        _descriptor[(1,)](wrong, out, 6, 4, 4, 4)
+
+
+@triton.jit
+def _load_without_other(x_ptr, out_ptr, n, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(out_ptr + i, tl.load(x_ptr + i, mask=i < n))
+
+
+@program("masked lanes")
+def masked_lanes_without_other_are_conspicuous():
+    out = torch.empty(8)
+    _load_without_other[(1,)](torch.ones(5), out, 5, 8)
+    assert out[:5].eq(1).all()
+    assert out[5:].isnan().all()
+    numbers = torch.empty(8, dtype=torch.int32)
+    _load_without_other[(1,)](torch.ones(5, dtype=torch.int32), numbers, 5, 8)
+    assert numbers[5:].eq(12345).all()
+
+
+@triton.jit
+def _load_scalar(x_ptr, out_ptr, n):
+    tl.store(out_ptr, tl.load(x_ptr, mask=n > 0, other=0.0))
+
+
+@program("launch")
+def a_scalar_load_of_a_masked_lane_gives_other():
+    out = torch.empty(1)
+    _load_scalar[(1,)](torch.ones(1), out, 0)
+    assert out.item() == 0
+
+
+@triton.jit
+def _accumulate(x_ptr, out_ptr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.atomic_add(out_ptr + i % 2, tl.load(x_ptr + i))
+
+
+@program("memory")
+def atomics_add_bfloat16():
+    x, out = torch.arange(8.0).bfloat16(), torch.zeros(2).bfloat16()
+    _accumulate[(1,)](x, out, 8)
+    assert out.tolist() == [12, 16]
+
+
+@program("memory")
+def atomics_are_bounds_checked():
+    from backends.triton.interpreter import OutOfBounds
+
+    with pytest.raises(OutOfBounds, match=r"atomic of lane \[1\]"):
+        _accumulate[(1,)](torch.ones(8), torch.zeros(1), 8)
+
+
+@triton.jit
+def _asserts(x_ptr, n):
+    tl.device_assert(tl.load(x_ptr) > 0, "x is positive")
+
+
+@program("assertions")
+def device_asserts_are_checked():
+    _asserts[(1,)](torch.ones(1), 1)
+    with pytest.raises(
+        Exception, match=r"_asserts \(.*:\d+\), program \(0, 0, 0\): device_assert failed: .*x is positive"
+    ):
+        _asserts[(1,)](-torch.ones(1), 1)
+
+
+@triton.jit
+def _multiply(out_ptr, n, stride, WIDE: tl.constexpr):
+    row = tl.program_id(0) + n
+    if WIDE:
+        row = row.to(tl.int64)
+    tl.store(out_ptr, row * stride)
+
+
+@program("assertions")
+def integer_overflow_is_reported():
+    from backends.triton.interpreter import IntegerOverflowError
+
+    out = torch.empty(1, dtype=torch.int64)
+    _multiply[(1,)](out, 33, 2**26, True)
+    assert out.item() == 33 * 2**26
+    _multiply[(1,)](out, 31, 2**26, False)
+    assert out.item() == 31 * 2**26
+    with pytest.raises(IntegerOverflowError, match=r"int32 mul gives 2214592512"):
+        _multiply[(1,)](out, 33, 2**26, False)
+
+
+@triton.jit
+def _divide(x_ptr, out_ptr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    x = tl.load(x_ptr + i)
+    tl.store(out_ptr + i, x / (x - x) + undefined_name)  # noqa: F821
+
+
+@program("launch")
+def errors_name_kernel_line_and_program():
+    from backends.triton.interpreter import KernelError
+
+    with pytest.raises(
+        KernelError, match=r"^_divide \(interpreted_programs.py:\d+\), program \(0, 0, 0\): NameError: .*undefined"
+    ):
+        _divide[(3,)](torch.ones(4), torch.ones(4), 4)
+
+
+@program("launch")
+def unknown_options_and_impossible_grids_are_refused():
+    x, out = torch.ones(8), torch.empty(8)
+    with pytest.raises(KeyError, match="num_warp'"):
+        _copy[(1,)](x, out, 8, 0, 1, True, 8, num_warp=4)
+    with pytest.raises(Exception, match="larger than a GPU's limit"):
+        _copy[(1, 65536)](x, out, 8, 0, 1, True, 8)
+
+
+@program("launch")
+def a_grid_function_sees_the_arguments_themselves():
+    x, out = torch.ones(24), torch.zeros(24)
+    seen = []
+
+    def grid(meta):
+        seen.append((type(meta["n"]), meta["x_ptr"] is x))
+        return (triton.cdiv(meta["n"], meta["BLOCK"]),)
+
+    _copy[grid](x, out, 24, 0, 1, True, 8)
+    assert out.eq(1).all()
+    assert seen == [(int, True)]
+
+
+@program("launch", fixed=NEVER)
+def tensors_are_used_in_place():
+    storage = torch.empty(2**31, dtype=torch.int16)  # 4 GiB of which only two pages are touched
+    x, out = storage[: 2**30 + 8 : 2**30], storage[-8:]
+    x.copy_(torch.tensor([3, 4]))
+    page = os.sysconf("SC_PAGESIZE")
+
+    def resident():
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * page
+
+    before = resident()
+    _copy[(1,)](x, out, 2, 0, 2**30, True, 2)
+    assert out[:2].tolist() == [3, 4]
+    assert resident() - before < 2**26
+    y = torch.zeros(4, 4)
+    _copy[(1,)](torch.ones(4), y.t()[1], 4, 0, 1, True, 4)
+    assert y.flatten()[1:5].eq(1).all()
+
+
+def _tile(block, **options):
+    return triton.Config({"BLOCK": block}, **options)
+
+
+@triton.autotune(
+    [_tile(4), _tile(8, pre_hook=lambda arguments: arguments["out_ptr"].fill_(7.0)), _tile(16)],
+    key=["n"],
+    prune_configs_by={
+        "early_config_prune": lambda configs, named, **_: [c for c in configs if c.kwargs["BLOCK"] >= named["n"]]
+    },
+)
+@triton.jit
+def _tuned(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    tl.static_assert(BLOCK >= 8)
+    i = tl.arange(0, BLOCK)
+    tl.store(out_ptr + i, tl.load(x_ptr + i, mask=i < n, other=0.0), mask=i < n)
+
+
+@program("autotune")
+def autotuned_kernels_run_their_first_possible_configuration():
+    out = torch.zeros(8)
+    _tuned[(1,)](torch.ones(5), out, 5)
+    assert out.tolist() == [1.0] * 5 + [7.0] * 3
+    assert _tuned.best_config.kwargs == {"BLOCK": 8}
+    _tuned[(1,)](torch.ones(3), out, 3)  # BLOCK=4 is left after pruning and refused by the kernel
+    assert _tuned.best_config.kwargs == {"BLOCK": 8}
+
+
+def _attempt(function: Callable[[], None]) -> str | None:
+    try:
+        function()
+    except BaseException as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _in_child(without: frozenset[str], functions: list[Callable[[], None]]) -> list[str | None]:
+    """Run functions one after another in a forked child with all repairs but `without`; what each raised."""
+    receive, send = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(receive)
+        from backends.triton import interpreter
+
+        interpreter.install(without)
+        with os.fdopen(send, "w") as pipe:
+            for function in functions:
+                print(json.dumps(_attempt(function)), file=pipe, flush=True)
+        os._exit(0)
+    os.close(send)
+    with os.fdopen(receive) as pipe:
+        answers = [json.loads(line) for line in pipe]
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if len(answers) < len(functions):
+        rest = functions[len(answers) + 1 :]
+        return [*answers, f"ended with status {status}", *(_in_child(without, rest) if rest else [])]
+    return answers
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    np.seterr(all="ignore")
+    version = tuple(int(part) for part in triton.__version__.split(".")[:2])
+    held = _in_child(frozenset(), [function for _, function, _ in PROGRAMS])
+    report = {f.__name__: {"with": error} for (_, f, _), error in zip(PROGRAMS, held, strict=True)}
+    for repair in dict.fromkeys(repair for repair, _, _ in PROGRAMS):
+        needing = [f for r, f, fixed in PROGRAMS if r == repair and (fixed is None or version < fixed)]
+        for function, error in zip(needing, _in_child(frozenset([repair]), needing), strict=True):
+            report[function.__name__]["without"] = error
+    json.dump({"triton": triton.__version__, "programs": report}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,379 @@
+"""The layout rules of docs/design.md, read off the files."""
+
+import argparse
+import ast
+import configparser
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conformance import __main__ as cli
+from conformance import plugin, registry
+from tests import lanes
+
+ROOT = registry.ROOT
+PACKAGES = ("reference", "backends", "conformance", "tests")
+LIBRARIES = {"triton": {"triton"}, "cupy": {"cupy", "cupyx"}, "numba": {"numba", "numba_cuda"}}
+TEXT = (".py", ".md", ".ini", ".toml", ".cu", ".cuh", ".h", ".cpp", ".json", ".txt", "")
+
+
+def files() -> list[Path]:
+    """What is, or would be, committed."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
+    )
+    if listed.returncode == 0:
+        return [ROOT / name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+    hidden = ("__pycache__", ".git", ".tox", ".venv", ".hypothesis")
+    return [p for p in ROOT.rglob("*") if p.is_file() and not any(part in hidden or part.endswith("_cache") for part in p.parts)]
+
+
+FILES = files()
+SOURCES = [path for path in FILES if path.suffix == ".py"]
+
+
+def sources(*parts: str) -> list[Path]:
+    folder = ROOT.joinpath(*parts)
+    return [path for path in SOURCES if folder in path.parents]
+
+
+def stems(folder: Path) -> set[str]:
+    """Public modules and packages of a folder."""
+    inside = [p for p in SOURCES if p.parent == folder] + [p.parent for p in SOURCES if p.parent.parent == folder and p.name == "__init__.py"]
+    return {p.stem for p in inside if not p.stem.startswith("_")}
+
+
+def imports(path: Path) -> set[str]:
+    """Modules a file imports, anywhere in it, as dotted names."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found |= {node.module or ""} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def tops(path: Path) -> set[str]:
+    return {name.split(".")[0] for name in imports(path)}
+
+
+def test_an_op_is_a_reference_and_a_contract():
+    assert stems(ROOT / "reference") == stems(ROOT / "conformance" / "contracts") == set(registry.ops())
+
+
+def test_faults_belong_to_ops():
+    folder = ROOT / "conformance" / "faults"
+    if folder.is_dir():
+        assert stems(folder) - set(registry.backends()) == set(registry.ops())
+
+
+def test_every_op_has_kernels_in_some_backend():
+    assert {op for name in registry.backends() for op in registry.kernel_ops(name)} == set(registry.ops())
+
+
+@pytest.mark.parametrize("backend", registry.backends())
+def test_an_op_file_is_a_module_or_a_package(backend):
+    folder = ROOT / "backends" / backend
+    assert not [op for op in registry.ops() if (folder / f"{op}.py").is_file() and (folder / op).is_dir()]
+
+
+@pytest.mark.parametrize("backend", registry.backends())
+def test_the_backend_protocol_is_whole(backend):
+    """Without importing any kernel library."""
+    tree = ast.parse((ROOT / "backends" / backend / "__init__.py").read_text())
+    functions = {node.name: [a.arg for a in node.args.args] for node in tree.body if isinstance(node, ast.FunctionDef)}
+    names = {t.id for node in tree.body if isinstance(node, ast.Assign) for t in node.targets if isinstance(t, ast.Name)}
+    names |= {node.target.id for node in tree.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)}
+    assert {"ALIASES", "CPU_VARIABLES", "WORK_PER_SECOND", "NOTES"} <= names
+    wanted = {
+        "why_not": ["device"], "prepare": ["device"], "adopt": ["fn", "device"], "reimport": ["fn", "device"],
+        "lacks": ["needs", "device"], "doctor": [], "resources": ["kernel"],
+    }  # fmt: skip
+    assert {name: functions.get(name) for name in wanted} == wanted
+    top = {alias.name.split(".")[0] for node in tree.body if isinstance(node, ast.Import) for alias in node.names}
+    top |= {(node.module or "").split(".")[0] for node in tree.body if isinstance(node, ast.ImportFrom)}
+    assert not top & LIBRARIES.get(backend, {backend})
+    assert "torch" not in top
+    first = tree.body[1] if ast.get_docstring(tree) else tree.body[0]
+    assert isinstance(first, (ast.Assert, ast.If))
+    assert "__name__" in ast.unparse(first)
+    assert f"backends.{backend}" in ast.unparse(first)
+
+
+@pytest.mark.parametrize("backend", registry.backends())
+def test_the_backend_protocol_answers(backend):
+    module = registry.backend(backend)
+    for device in ("cpu", "cuda"):
+        reason = module.why_not(device)
+        assert reason is None or (isinstance(reason, str) and len(reason) > 10)
+        assert module.WORK_PER_SECOND[device] > 0
+    assert set(module.ALIASES.values()) <= {"cpu", "cuda"}
+    assert not set(module.ALIASES) & set(registry.backends())
+    assert module.reimport(lambda x: x, "cpu") is False
+
+
+RUNGS = """
+import json, sys
+for name in {absent}:
+    sys.modules[name] = None
+from conformance import registry
+backend = registry.backend({backend!r})
+if reason := backend.why_not("cpu"):
+    print(json.dumps({{"skip": reason}}))
+else:
+    backend.prepare("cpu")
+    found = {{op: registry.variants({backend!r}, op) for op in registry.kernel_ops({backend!r})}}
+    print(json.dumps({{op: {{name: fn.__doc__ for name, fn in rungs.items()}} for op, rungs in found.items()}}))
+"""
+
+
+@pytest.mark.parametrize("backend", [name for name in registry.backends() if registry.kernel_ops(name)])
+def test_ladders_are_what_the_docstrings_list(backend, tmp_path):
+    """In a process that has none of the other backends' libraries."""
+    absent = sorted(library for other, libraries in LIBRARIES.items() if other != backend for library in libraries)
+    script = RUNGS.format(absent=absent, backend=backend)
+    done = lanes.run_python(["-c", script], tmp_path, environment={"PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    if "skip" in found:
+        pytest.skip(found["skip"])
+    assert {op: list(rungs) for op, rungs in found.items()} == {op: registry.ladder(backend, op) for op in found}
+    assert all(found.values())
+    undocumented = [f"{op}.{name}" for op, rungs in found.items() for name, doc in rungs.items() if not doc]
+    assert not undocumented
+
+
+@pytest.mark.parametrize("backend", registry.backends())
+def test_a_backend_uses_its_own_library_and_no_other_folder(backend):
+    others = {f"backends.{name}" for name in registry.backends() if name != backend}
+    libraries = set().union(*(LIBRARIES.get(name, {name}) for name in registry.backends() if name != backend))
+    for path in sources("backends", backend):
+        found = imports(path)
+        assert not {"reference", "conformance", "tests"} & tops(path), path
+        assert not libraries & tops(path), path
+        assert not [name for name in found if name.startswith(tuple(others))], path
+
+
+def test_what_backends_share_knows_none_of_them():
+    for path in sources("backends"):
+        if path.parent == ROOT / "backends":
+            assert not tops(path) & {"reference", "conformance", "tests", *set().union(*LIBRARIES.values())}, path
+
+
+def test_the_reference_needs_no_kernel_library():
+    for path in sources("reference"):
+        assert tops(path) <= {"math", "numpy", "torch", "reference"} | set(sys.stdlib_module_names), path
+        assert not tops(path) & {"backends", "conformance", "tests"}
+
+
+def strings(tree: ast.AST) -> list[str]:
+    """String literals that are no docstrings."""
+    docs = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and node.body and isinstance(node.body[0], ast.Expr)
+    }
+    return [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in docs]
+
+
+def test_the_judge_names_no_op_and_no_backend():
+    """Only contracts and faults do; `versions` lists packages, which are called what backends are."""
+    known = {*registry.ops(), *registry.backends()}
+    for path in sources("conformance"):
+        if path.parent.name in ("contracts", "faults") or path.parent.parent.name == "faults":
+            continue
+        tree = ast.parse(path.read_text())
+        for node in [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == "versions"]:
+            node.body = []
+        assert not known & set(strings(tree)), path
+        named = [name for name in imports(path) if name.startswith(("conformance.contracts.", "backends.", "reference."))]
+        shared = [name for name in named if name.split(".")[1] in known]
+        assert not shared, path
+
+
+def test_a_contract_belongs_to_its_own_op():
+    """A contract may build on another's; a backend is none of its business."""
+    for path in sources("conformance", "contracts"):
+        assert "backends" not in tops(path), path
+        assert not set().union(*LIBRARIES.values()) & tops(path), path
+
+
+def test_every_folder_with_code_is_a_package():
+    for folder in {path.parent for name in PACKAGES for path in sources(name)}:
+        assert (folder / "__init__.py").is_file(), folder
+
+
+def tox() -> configparser.ConfigParser:
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.read(ROOT / "tox.ini")
+    return parser
+
+
+def environments() -> list[str]:
+    return [name.strip() for name in tox()["tox"]["env_list"].replace("\n", ",").split(",") if name.strip()]
+
+
+def test_tox_has_an_environment_for_each_backend_and_alias():
+    names = environments()
+    assert len(set(names)) == len(names)
+    sections = {name.removeprefix("testenv:") for name in tox().sections() if name.startswith("testenv:")}
+    assert sections == set(names)
+    aliases = {alias for name in registry.backends() for alias in registry.backend(name).ALIASES}
+    lanes_of = {name for name in names if "--backend=" in tox()[f"testenv:{name}"]["commands"]}
+    assert lanes_of == {*registry.backends(), *aliases}
+    for name in lanes_of:
+        commands = tox()[f"testenv:{name}"]["commands"]
+        assert f"--backend={name} " in commands
+        assert "{posargs:--level quick}" in commands
+
+
+def test_tox_passes_what_chooses_a_device():
+    passed = tox()["testenv"]["pass_env"].split()
+    variables = {v for name in registry.backends() for v in registry.backend(name).CPU_VARIABLES} | {"CUDA_VISIBLE_DEVICES"}
+    for variable in variables:
+        assert any(variable == p or (p.endswith("*") and variable.startswith(p[:-1])) for p in passed), variable
+
+
+def options(parser: argparse.ArgumentParser) -> set[str]:
+    return {option for action in parser._actions for option in action.option_strings}
+
+
+def commands() -> dict[str, set[str]]:
+    """The commands of `python -m conformance` and their options."""
+    (choices,) = (a.choices for a in cli._parser()._actions if isinstance(a, argparse._SubParsersAction))
+    return {name: options(sub) for name, sub in choices.items()}
+
+
+class Collector:
+    """Takes pytest options instead of pytest."""
+
+    def __init__(self):
+        self.names = set()
+
+    def getgroup(self, *args):
+        return self
+
+    def addoption(self, *names, **rest):
+        self.names |= set(names)
+
+
+def pytest_options() -> set[str]:
+    collector = Collector()
+    plugin.pytest_addoption(collector)
+    return collector.names | {"--pdb", "--collect-only", "--durations", "--benchmark-only"}
+
+
+DOCUMENTS = [path for path in FILES if path.suffix == ".md"] + [path for path in FILES if path.parent.name == ".ci"]
+
+
+def lines(path: Path) -> list[str]:
+    return [line.split("  #")[0] for line in path.read_text().splitlines()]
+
+
+def flags(text: str) -> set[str]:
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text))
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_documents_name_commands_that_exist(path):
+    known = commands()
+    for line in lines(path):
+        for rest in re.findall(r"python -m conformance ([^`]*)", line):
+            name = rest.split()[0] if rest.split() else ""
+            if name in ("COMMAND", "…", "..."):
+                continue
+            assert name in known, line
+            assert flags(rest.split(" && ")[0]) <= known[name], line
+        for name in re.findall(r"\btox -e ([\w,]+)", line):
+            assert set(name.split(",")) <= set(environments()), line
+        for rest in re.findall(r"\bpytest ((?:-[^`]*)?)", line):
+            assert flags(rest) <= pytest_options(), line
+
+
+@pytest.mark.parametrize("path", [p for p in DOCUMENTS if p.suffix == ".md"], ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_of_documents_lead_somewhere(path):
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text()):
+        if not target.startswith(("http://", "https://")):
+            assert (path.parent / target).exists(), target
+
+
+# in two pieces, so that this file does not hold what it looks for
+MACHINE = re.compile("|".join("/" + rest for rest in ("work/", "root/", "opt/", "home/", "tmp/bash", "Users/")))
+HOSTS = re.compile("|".join(("index" + "-url", "trusted" + "-host", r"pypi\.(?!org)" + "[a-z]+")))
+
+
+def test_no_file_names_a_machine():
+    for path in FILES:
+        if path.suffix not in TEXT or path.name == "LICENSE":
+            continue
+        text = path.read_text(errors="replace")
+        for pattern in (MACHINE, HOSTS):
+            found = pattern.search(text)
+            assert not found, f"{path.relative_to(ROOT)}: {found.group()}"
+
+
+def test_no_leftovers():
+    """Nothing that only its writer needs."""
+    words = re.compile("|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK")))
+    for path in SOURCES:
+        assert not words.search(path.read_text()), path
+
+
+def test_every_module_says_what_it_is():
+    silent = [path.relative_to(ROOT) for path in SOURCES if path.read_text().strip() and not ast.get_docstring(ast.parse(path.read_text()))]
+    assert not silent
+
+
+def test_the_clone_works_from_another_folder(tmp_path):
+    done = lanes.run_python(["-c", "import conformance; print(conformance.__file__)"], tmp_path, environment={"PYTHONPATH": str(ROOT)})
+    assert done.stdout.strip() == str(ROOT / "conformance" / "__init__.py"), done.stderr
+
+
+@pytest.mark.parametrize("name", ["backends", "reference"])
+def test_a_folder_that_shadows_ours_is_named(tmp_path, name):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").touch()
+    done = lanes.run_python(["-c", "import conformance"], tmp_path, environment={"PYTHONPATH": str(ROOT)})
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"ImportError: {name!r} is imported from {tmp_path / name}")
+    assert f"Put {ROOT} first in PYTHONPATH" in last
+
+
+def test_a_new_op_needs_no_list(tmp_path, monkeypatch):
+    """The path is the registration: two files make an op, one a kernel."""
+    for folder in ("conformance/contracts", "reference", "backends/paper"):
+        (tmp_path / folder).mkdir(parents=True)
+    lanes.write_backends(tmp_path / "made")
+    shutil.copy(tmp_path / "made" / "paper" / "__init__.py", tmp_path / "backends" / "paper")
+    for name in ("conformance/contracts/fft.py", "reference/fft.py", "reference/_helper.py", "conformance/contracts/lonely.py"):
+        (tmp_path / name).touch()
+    (tmp_path / "backends" / "paper" / "fft.py").write_text('"""fft: of x.\n\nslow: by definition\n`fast`: by halves\n"""\n')
+    (tmp_path / "backends" / "paper" / "plumbing.py").touch()
+    (tmp_path / "backends" / "shelf").mkdir()
+    (tmp_path / "backends" / "shelf" / "__init__.py").write_text('"""No backend: it has no protocol."""\n')
+    monkeypatch.setattr(registry, "ROOT", tmp_path)
+    cached = (registry.ops, registry.backends)
+    for function in cached:
+        function.cache_clear()
+    try:
+        assert registry.ops() == ("fft",)
+        assert registry.backends() == ("paper",)
+        assert registry.kernel_ops("paper") == ("fft",)
+        assert registry.ladder("paper", "fft") == ["slow", "fast"]
+        assert registry.ladder("paper", "dct") == []
+        with pytest.raises(ValueError, match="op: 'softmax' is not one of fft"):
+            registry.contract("softmax")
+        with pytest.raises(ValueError, match="backend: 'shelf' is not one of paper"):
+            registry.backend("shelf")
+    finally:
+        monkeypatch.undo()
+        for function in cached:
+            function.cache_clear()

@@ -1,0 +1,84 @@
+"""Triton on the CPU is truthful, and every repair of its interpreter is needed: the programs of interpreted_programs.py."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton", reason="triton is not installed")
+
+SCRIPT = Path(__file__).with_name("interpreted_programs.py")
+NAMES = re.findall(r'^@program\("[\w ]+"[^\n]*\)\ndef (\w+)', SCRIPT.read_text(), re.MULTILINE)
+ROOT = SCRIPT.parents[1]
+
+
+def interpret(*arguments: str, **kwargs) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "ignore", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, **kwargs)
+
+
+@pytest.fixture(scope="module")
+def outcomes():
+    done = interpret(str(SCRIPT))
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)["programs"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_program_holds_and_needs_its_repair(outcomes, name):
+    outcome = outcomes[name]
+    assert outcome["with"] is None
+    if "without" in outcome:
+        assert outcome["without"] is not None, "holds in the stock interpreter too: the repair is not needed for it"
+
+
+def test_every_repair_has_a_program_that_fails_without_it(outcomes):
+    registered = re.findall(
+        r'^@_repair\("([\w ]+)"', (ROOT / "backends/triton/interpreter.py").read_text(), re.MULTILINE
+    )
+    exercised = re.findall(r'^@program\("([\w ]+)"', SCRIPT.read_text(), re.MULTILINE)
+    assert set(registered) - {"types"} == set(exercised)  # "types" is for speed alone
+    assert set(outcomes) == set(NAMES)
+
+
+def test_an_unknown_version_warns_and_still_installs():
+    code = """
+import warnings, triton
+triton.__version__ = "3.42.0"
+from backends.triton import interpreter
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    interpreter.install()
+    interpreter.install()
+assert ["3.6 to 3.9, not 3.42.0" in str(w.message) for w in caught] == [True], caught
+assert interpreter.active("bounds")
+"""
+    done = interpret("-c", code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_breakpoints_and_prints_reach_a_kernel(tmp_path):
+    script = tmp_path / "kernel.py"
+    script.write_text("""
+import torch, triton, triton.language as tl
+import backends.triton
+backends.triton.prepare("cpu")
+
+@triton.jit
+def kernel(x_ptr, N: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, N))
+    breakpoint()
+    tl.store(x_ptr + tl.arange(0, N), x + 1)
+
+kernel[(1,)](torch.arange(4.0), 4)
+""")
+    done = interpret(str(script), input="p x\nq\n")
+    assert "[0. 1. 2. 3.]" in done.stdout or "array([0., 1., 2., 3.]" in done.stdout, done.stdout + done.stderr
+    assert "BdbQuit" in done.stderr
+    assert "KernelError" not in done.stderr
