@@ -61,6 +61,7 @@ class Law:
     name: str
     check: Callable[..., str | None]
     values: str = "normal"
+    bitwise: bool = False  # compares all outputs of two calls bit by bit: only a deterministic kernel is held to it
 
 
 @dataclass(frozen=True)

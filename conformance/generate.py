@@ -68,7 +68,8 @@ class _Space:
             self.axes[f"param {name}"] = list(values)
         self.names = list(self.axes)
         self._valid: dict[tuple, bool] = {}
-        self._size_axis = self.names.index("size")
+        self._size_axis, self._values_axis = self.names.index("size"), self.names.index("values")
+        self._param_axes = {axis for axis, name in enumerate(self.names) if name.startswith("param ")}
         spreads = [self._spread(dict(size)) for size in self.axes["size"]]
         self._degenerate = {i for i, spread in enumerate(spreads) if spread < min(2, max(spreads))}
         self._seen: dict[tuple[int, int, int], bool] = {}
@@ -93,12 +94,15 @@ class _Space:
     def shows(self, point: tuple[int, ...], combination: Sequence[tuple[int, int]]) -> bool:
         """Whether a kernel that gets `combination` wrong can be seen at `point`.
 
-        Not on an empty, single or one-dimensional operand, nor with a layout that is contiguous at this size, unless
-        the combination itself has the size.
+        Not on an empty, single or one-dimensional operand, nor with a layout that is contiguous at this size, nor a
+        parameter under another than the first value family, unless the combination itself has the size or the family.
         """
         size = point[self._size_axis]
-        if any(axis == self._size_axis for axis, _ in combination):
+        chosen = {axis for axis, _ in combination}
+        if self._size_axis in chosen:
             return True
+        if chosen & self._param_axes and self._values_axis not in chosen and point[self._values_axis] != 0:
+            return False
         return size not in self._degenerate and all(self._layout_shows(axis, option, size) for axis, option in combination)
 
     def _spread(self, size: dict[str, Any]) -> int:

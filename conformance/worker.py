@@ -99,8 +99,8 @@ def source_of(fn: Callable[..., Any]) -> tuple[str, str]:
     inner = inspect.unwrap(fn)
     if not inspect.isfunction(inner):
         raise ValueError(
-            f"fn: {name} is a {type(fn).__name__}, and its kernel was set up for the other device; another process can import only a "
-            "function at the top level of a file: define one that calls it"
+            f"fn: {name} is a {type(fn).__name__}, and its kernel was set up for the other device; another process can import "
+            "only a function at the top level of a file: define one that calls it"
         )
     path = inspect.getsourcefile(inner)
     if path is None or not os.path.isfile(path) or "ipython-input" in path or "ipykernel" in path:

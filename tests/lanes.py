@@ -1,10 +1,10 @@
 """A small world of made-up backends, in plain torch, for the rules of selection: nothing here needs a kernel library.
 
-    paper   runs on the CPU and on a GPU; one rung computes in tf32, one needs hardware that is not there
-    chalk   runs on the CPU only; `chalksim` and CHALK_SIM=1 mean so
-    slate   runs on a GPU only
-    quill   is not installed
-    blank   has no kernels yet
+paper   runs on the CPU and on a GPU; one rung computes in tf32, one needs hardware that is not there
+chalk   runs on the CPU only; `chalksim` and CHALK_SIM=1 mean so
+slate   runs on a GPU only
+quill   is not installed
+blank   has no kernels yet
 """
 
 import os
@@ -54,11 +54,11 @@ def resources(kernel):
     return {{}}
 """
 
-RIGHT = '''
+RIGHT = """
 def {name}(x):
     shapes("rows cols", x=x)
     return torch.softmax(x.float(), -1).to(x.dtype).contiguous()
-'''
+"""
 TOP = '"""{doc}\n\n{rungs}\n"""\n\nimport torch\n\nfrom backends import Unsupported, shapes\n'
 
 
@@ -75,14 +75,21 @@ PAPER = _op_file(
 WRONG = _op_file(
     '\n\ndef plain(x):\n    shapes("rows cols", x=x)\n    return torch.zeros_like(x).contiguous()\n', "plain"
 )
-RAISING = _op_file('\n\ndef plain(x):\n    shapes("rows cols", x=x)\n    raise ZeroDivisionError("spilt ink")\n', "plain")
-SHY = _op_file('\n\ndef plain(x):\n    shapes("rows cols", x=x)\n    raise Unsupported("not in this weather")\n', "plain")
+RAISING = _op_file(
+    '\n\ndef plain(x):\n    shapes("rows cols", x=x)\n    raise ZeroDivisionError("spilt ink")\n', "plain"
+)
+SHY = _op_file(
+    '\n\ndef plain(x):\n    shapes("rows cols", x=x)\n    raise Unsupported("not in this weather")\n', "plain"
+)
 NEEDY = _op_file(RIGHT.format(name="plain") + '\n\nplain.needs = "gold"\n', "plain")
 BROKEN = _op_file("\n\nimport parchment_and_nothing_else\n", "plain")
 
 GPU_ONLY = {"cpu": "slate wants a GPU"}
 NO_GPU = {"cuda": "there is no GPU in this story"}
-NOT_INSTALLED = {"cpu": "quill is not installed: pip install quill", "cuda": "quill is not installed: pip install quill"}
+NOT_INSTALLED = {
+    "cpu": "quill is not installed: pip install quill",
+    "cuda": "quill is not installed: pip install quill",
+}
 
 # name -> (aliases, variables that mean the CPU, device -> why it does not run there, op -> file)
 WORLD = {

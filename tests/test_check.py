@@ -47,7 +47,10 @@ def test_check_is_fast():
 
 
 def test_the_device_may_be_left_out():
-    assert check("softmax", softmax, level="quick", dtypes=["float32"], where=lambda case: case.values == "normal").cases > 0
+    assert (
+        check("softmax", softmax, level="quick", dtypes=["float32"], where=lambda case: case.values == "normal").cases
+        > 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -106,7 +109,9 @@ def test_where_dtypes_and_outputs_narrow_and_are_counted():
     report = quick(softmax, where=lambda case: case.size["cols"] < 100 and case.layout["x"] == "contiguous")
     assert 0 < report.cases < whole.cases
     assert report.not_run == {"left out by where": whole.cases - report.cases}
-    assert f"judged on {report.cases} of {whole.cases} trials, {whole.cases - report.cases} left out by where" in str(report)
+    assert f"judged on {report.cases} of {whole.cases} trials, {whole.cases - report.cases} left out by where" in str(
+        report
+    )
     nothing = quick(softmax, where=lambda case: False)
     assert not nothing.passed
     assert "nothing was judged" in str(nothing)
@@ -185,9 +190,14 @@ def test_a_wrong_argument_is_named(options, error, named):
 
 def test_a_device_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setattr(sys.modules["conformance.check"], "cuda_works", lambda: "the driver is on holiday")
-    with pytest.raises(ValueError, match="device: 'cuda' cannot be used here: the driver is on holiday; pass device='cpu'"):
+    with pytest.raises(
+        ValueError, match="device: 'cuda' cannot be used here: the driver is on holiday; pass device='cpu'"
+    ):
         check("softmax", softmax, device="cuda")
-    assert check("softmax", softmax, level="quick", dtypes=["float32"], where=lambda c: c.values == "normal").lane == "user@cpu"
+    assert (
+        check("softmax", softmax, level="quick", dtypes=["float32"], where=lambda c: c.values == "normal").lane
+        == "user@cpu"
+    )
 
 
 def test_the_report_goes_through_json():
@@ -293,7 +303,8 @@ torch.set_num_threads(2)
 x = torch.randn(2000, 2000)
 (x @ x).exp().sum()
 from conformance import check
-report = check("softmax", lambda x: torch.softmax(x.float(), -1).to(x.dtype).contiguous(), device="cpu", level="quick", isolate="fork")
+softmax = lambda x: torch.softmax(x.float(), -1).to(x.dtype).contiguous()
+report = check("softmax", softmax, device="cpu", level="quick", isolate="fork")
 print(report.passed, report.cases)
 """
 
@@ -310,7 +321,9 @@ def test_statuses_add_up():
         return softmax(x) if x.dtype == torch.float32 else torch.zeros_like(x)
 
     report = quick(mixed)
-    by_dtype = {dtype: {o.status for o in report.outcomes if o.dtype == dtype} for dtype in ("float32", "float16", "bfloat16")}
+    by_dtype = {
+        dtype: {o.status for o in report.outcomes if o.dtype == dtype} for dtype in ("float32", "float16", "bfloat16")
+    }
     assert by_dtype["float32"] == {PASSED}
     assert by_dtype["float16"] == {DECLINED}
     assert FAILED in by_dtype["bfloat16"]
@@ -320,7 +333,7 @@ def test_statuses_add_up():
 
 triton = pytest.mark.skipif(find_spec("triton") is None, reason="needs triton")
 
-KERNEL = '''
+KERNEL = """
 import torch
 import triton
 import triton.language as tl
@@ -346,7 +359,7 @@ def tail_lost(x):
     y = softmax(x)
     y[..., -1:] = 0
     return y
-'''
+"""
 CHECK = 'check("softmax", {fn}, device="cpu", level="quick", where=lambda case: case.size["cols"] < 100)'
 
 
@@ -354,7 +367,8 @@ CHECK = 'check("softmax", {fn}, device="cpu", level="quick", where=lambda case: 
 def test_a_script_with_triton_kernels_on_the_cpu(tmp_path):
     """Run by a process that compiles: the file is imported afresh by one that interprets. Without a guard."""
     calls = f"print({CHECK.format(fn='softmax')})\nprint({CHECK.format(fn='tail_lost')})\n"
-    calls += f"def late(x):\n    return softmax(x)\ntry:\n    {CHECK.format(fn='late')}\nexcept ValueError as error:\n    print(error)\n"
+    calls += "def late(x):\n    return softmax(x)\n"
+    calls += f"try:\n    {CHECK.format(fn='late')}\nexcept ValueError as error:\n    print(error)\n"
     (tmp_path / "script.py").write_text(KERNEL + "\n\nfrom conformance import check\n\n" + calls)
     done = lanes.run_python(["script.py"], tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.returncode == 0, done.stderr
@@ -369,7 +383,9 @@ def test_a_script_with_triton_kernels_on_the_cpu(tmp_path):
 
 @triton
 def test_a_guarded_main_block_does_not_run_again(tmp_path):
-    main = '\n\nif __name__ == "__main__":\n    from conformance import check\n\n    print("once")\n    print({}.passed)\n'
+    main = (
+        '\n\nif __name__ == "__main__":\n    from conformance import check\n\n    print("once")\n    print({}.passed)\n'
+    )
     (tmp_path / "kernels.py").write_text(KERNEL)
     (tmp_path / "script.py").write_text("from kernels import softmax\n" + main.format(CHECK.format(fn="softmax")))
     done = lanes.run_python(["script.py"], tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
@@ -453,7 +469,17 @@ def test_functions_that_another_process_cannot_import_are_refused_with_the_way_o
 @triton
 def test_a_kernel_file_from_the_command_line(tmp_path):
     (tmp_path / "kernels.py").write_text(KERNEL)
-    arguments = ["-m", "conformance", "check", "softmax", "--kernel", "kernels.py:tail_lost", "--device", "cpu", "--quick"]
+    arguments = [
+        "-m",
+        "conformance",
+        "check",
+        "softmax",
+        "--kernel",
+        "kernels.py:tail_lost",
+        "--device",
+        "cpu",
+        "--quick",
+    ]
     done = lanes.run_python(arguments, tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.returncode == 1, done.stdout + done.stderr
     assert "softmax: tail_lost on user@cpu" in done.stdout
@@ -464,7 +490,18 @@ def test_a_kernel_file_from_the_command_line(tmp_path):
 def test_a_kernel_file_under_pytest(tmp_path):
     (tmp_path / "kernels.py").write_text(KERNEL)
     kernel = f"--kernel={tmp_path / 'kernels.py'}:softmax"
-    arguments = ["-m", "pytest", "conformance", "-q", "-p", "no:cacheprovider", kernel, "--op=softmax", "--device=cpu", "--quick"]
+    arguments = [
+        "-m",
+        "pytest",
+        "conformance",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        kernel,
+        "--op=softmax",
+        "--device=cpu",
+        "--quick",
+    ]
     done = lanes.run_python(arguments, registry.ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "user@cpu" in done.stdout

@@ -58,7 +58,9 @@ def test_doctor(run, tmp_path):
 
 
 def test_check_of_right_rungs(run, tmp_path):
-    status, out, err = run("check", "softmax", "--backend=paper,chalk", "--quick", "--json", str(tmp_path / "check.json"))
+    status, out, err = run(
+        "check", "softmax", "--backend=paper,chalk", "--quick", "--json", str(tmp_path / "check.json")
+    )
     assert status == 0, err
     rows = {tuple(line.split()[1:3]): line.split() for line in out.splitlines() if line.startswith("softmax  ")}
     assert rows["paper@cpu", "plain"][3] == "passed"
@@ -118,7 +120,9 @@ def kernel(tmp_path):
 
 
 def test_check_of_a_kernel_of_ones_own(run, kernel, tmp_path):
-    status, out, _ = run("check", "softmax", f"--kernel={kernel}:plain", "--quick", "--json", str(tmp_path / "report.json"))
+    status, out, _ = run(
+        "check", "softmax", f"--kernel={kernel}:plain", "--quick", "--json", str(tmp_path / "report.json")
+    )
     assert status == 0
     assert "softmax: plain on user@cpu" in out
     assert out.splitlines()[-1].startswith("PASSED; judged on ")
@@ -166,7 +170,9 @@ def test_wrong_arguments_are_named(run, kernel, arguments, told):
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("arguments", [[], ["chek"], ["check", "--seed=x"], ["check", "--nonsense"], ["list", "softmax"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["chek"], ["check", "--seed=x"], ["check", "--nonsense"], ["list", "softmax"]]
+)
 def test_what_the_parser_refuses(run, arguments, capsys):
     with pytest.raises(SystemExit) as ended:
         run(*arguments)
@@ -231,6 +237,9 @@ def test_progress_has_a_plain_form(monkeypatch, capsys):
     assert capsys.readouterr().err == "judging: 0 of 2\njudging: 1 of 2\n"
 
 
-@pytest.mark.parametrize(("value", "text"), [(None, "-"), (0.314, "0.31"), (99.9, "99.90"), (1234.5, "1.2e+03"), (float("nan"), "nan"), (float("inf"), "inf")])
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "-"), (0.314, "0.31"), (99.9, "99.90"), (1234.5, "1.2e+03"), (float("nan"), "nan"), (float("inf"), "inf")],
+)
 def test_fractions_as_text(value, text):
     assert fraction_text(value) == text

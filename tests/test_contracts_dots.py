@@ -4,6 +4,7 @@ For each op: the correctly rounded answer and independently written correct impl
 room to spare, and each planted fault is rejected by at least one.
 """
 
+import importlib
 import math
 from dataclasses import dataclass
 from functools import cache
@@ -29,20 +30,20 @@ class Judged:
 
 
 @cache
-def cases(op):
+def cases(op, compute=None):
     """Every default case of `op` with its arguments and answers."""
     contract = registry.contract(op)
     found = []
     for case in generate.plan(contract, "default").cases:
         inputs = contract.build(case)
         exact = tuple(contract.exact.get(case.values, ()))
-        found.append(Judged(case, inputs.arguments, contract.expected(inputs), exact))
+        found.append(Judged(case, inputs.arguments, contract.expected(inputs, compute), exact))
     return found
 
 
-def judge(op, fn, dtypes=DTYPES):
+def judge(op, fn, dtypes=DTYPES, compute=None):
     """Yield (case, output, verdict) for every output of `fn` on every case of `dtypes`."""
-    for judged in cases(op):
+    for judged in cases(op, compute):
         if judged.case.dtype not in dtypes:
             continue
         returned = fn(**judged.arguments)
@@ -55,20 +56,20 @@ def judge(op, fn, dtypes=DTYPES):
             yield judged.case, name, budget.compare(got, expected, judged.case.torch_dtype, name in judged.exact)
 
 
-def passes(op, fn, dtypes=DTYPES):
+def passes(op, fn, dtypes=DTYPES, compute=None):
     worst = 0.0
-    for case, name, verdict in judge(op, fn, dtypes):
+    for case, name, verdict in judge(op, fn, dtypes, compute):
         assert verdict.ok, f"{case}: {name}: {verdict.message}"
         assert verdict.fraction < ROOM, f"{case}: {name}: {verdict.fraction:.2f} of the budget"
         worst = max(worst, verdict.fraction)
     print(f"{op} {fn.__name__}: worst {worst:.2f} of the budget")
 
 
-def rejected(op, fn, dtype):
-    return any(not verdict.ok for _, _, verdict in judge(op, fn, (dtype,)))
+def rejected(op, fn, dtype, compute=None):
+    return any(not verdict.ok for _, _, verdict in judge(op, fn, (dtype,), compute))
 
 
-# Lower precisions. `dot(a, b)` in each of them; "none" is float32.
+# Dot products: `dot(a, b)` in several precisions and orders, all returned in float32.
 
 
 def to_tf32(x):
@@ -151,13 +152,12 @@ DOTS = [dot_float32, dot_reversed, dot_sequential, dot_split]
 DOT_FAULTS = [dot_truncating_tail, dot_last_dropped, dot_not_accumulating]
 
 
-# matmul
+# every op
 
 
 def rounded(op):
     """The float64 answer, correctly rounded, as an implementation of `op`."""
-    reference = __import__(f"reference.{op}", fromlist=["_"])
-    function = getattr(reference, f"torch_{op}")
+    function = getattr(importlib.import_module(f"reference.{op}"), f"torch_{op}")
 
     def answer(**arguments):
         return function(**{k: v.double() if isinstance(v, torch.Tensor) else v for k, v in arguments.items()})
@@ -171,7 +171,7 @@ def test_rounded_answer_passes(op):
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_zeros_are_rejected_everywhere_it_matters(op):
+def test_zeros_are_rejected(op):
     def zeros(**arguments):
         outputs = rounded(op)(**arguments)
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
@@ -179,6 +179,18 @@ def test_zeros_are_rejected_everywhere_it_matters(op):
 
     for dtype in DTYPES:
         assert rejected(op, zeros, dtype)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_cases_are_few_and_small(op):
+    contract = registry.contract(op)
+    for level, most in (("quick", 18), ("default", 150)):
+        cases = generate.plan(contract, level).cases
+        assert 10 <= len(cases) <= most
+        assert max(map(contract.work, cases)) < 2e7
+
+
+# matmul
 
 
 @pytest.mark.parametrize("dot", DOTS)
@@ -205,9 +217,26 @@ def test_matmul_faults_are_rejected(dot, dtype):
 
 
 def attend(
-    q, k, v, *, causal=False, scale=None, tile=32, dot=dot_float32, p_dtype=torch.float32, exp2=False,
-    hidden=lambda i, j, shift: j > i + shift, sentinel=-math.inf, heads=lambda h, group, kv: h // group,
-    rescale_sum=True, rescale_acc=True, subtract=True, first_maximum=False, padded=None, swallow=False, guarded=True,
+    q,
+    k,
+    v,
+    *,
+    causal=False,
+    scale=None,
+    tile=32,
+    dot=dot_float32,
+    p_dtype=torch.float32,
+    exp2=False,
+    hidden=lambda i, j, shift: j > i + shift,
+    sentinel=-math.inf,
+    heads=lambda h, group, kv: h // group,
+    rescale_sum=True,
+    rescale_acc=True,
+    subtract=True,
+    first_maximum=False,
+    padded=None,
+    swallow=False,
+    guarded=True,
 ):
     """Flash attention over key tiles in float32; the keywords after `exp2` plant one fault each."""  # fmt: skip
     (batch, query_heads, seq_q, dim), (kv_heads, seq_k) = q.shape, k.shape[1:3]
@@ -272,6 +301,7 @@ def attend_split(q, k, v, *, causal=False, scale=None):
     half = seq_k // 2
     parts = []
     for keys, shift in ((slice(half, seq_k), seq_k - seq_q - half), (slice(0, half), seq_k - seq_q)):
+
         def hidden(i, j, _, shift=shift):
             return j > i + shift
 
@@ -282,7 +312,12 @@ def attend_split(q, k, v, *, causal=False, scale=None):
 
 def variant(fn, name, **fixed):
     def call(**arguments):
-        return fn(**{**arguments, **{key: make(arguments) if callable(make) and key == "scale" else make for key, make in fixed.items()}})
+        return fn(
+            **{
+                **arguments,
+                **{key: make(arguments) if callable(make) and key == "scale" else make for key, make in fixed.items()},
+            }
+        )
 
     call.__name__ = name
     return call
@@ -579,8 +614,23 @@ def derivative(z, name):
 
 
 def backpropagated(
-    x, w1, b1, w2, b2, dy, *, activation, dot=dot_float32, store=torch.float32, over_rows=None, slope=derivative,
-    slope_of=lambda z, h: z, left_of_w2=lambda z, h: h, over_hidden=None, over_outer=None, row_sum=lambda t: t.sum(0),
+    x,
+    w1,
+    b1,
+    w2,
+    b2,
+    dy,
+    *,
+    activation,
+    dot=dot_float32,
+    store=torch.float32,
+    over_rows=None,
+    slope=derivative,
+    slope_of=lambda z, h: z,
+    left_of_w2=lambda z, h: h,
+    over_hidden=None,
+    over_outer=None,
+    row_sum=lambda t: t.sum(0),
 ):
     """The chain rule with recomputed z; the keywords after `store` plant one fault each."""  # fmt: skip
     x, w1, w2, dy = x.float(), w1.float(), w2.float(), dy.float()
@@ -637,7 +687,9 @@ MLP_BACKWARD_FAULTS = [
     variant(backpropagated, "outer_tail_dropped", over_outer=dot_truncating_tail),
     variant(backpropagated, "relu_slope_1_at_0", slope=relu_slope_1_at_0),
     variant(backpropagated, "relu_for_gelu", slope=lambda z, name: derivative(z, "relu" if name == "gelu" else name)),
-    variant(backpropagated, "sigmoid_for_silu", slope=lambda z, n: torch.sigmoid(z) if n == "silu" else derivative(z, n)),
+    variant(
+        backpropagated, "sigmoid_for_silu", slope=lambda z, n: torch.sigmoid(z) if n == "silu" else derivative(z, n)
+    ),
 ]
 
 
@@ -667,9 +719,29 @@ def test_mlp_backward_in_a_lower_precision_is_rejected(dtype, name, dot):
 
 
 def attend_back(
-    q, k, v, o, lse, do, *, causal=False, scale=None, dot=dot_float32, store=torch.float32, per_head=torch.float32,
-    delta="o", guarded=True, hidden=lambda i, j, shift: j > i + shift, heads=None, dq_scale=True, dk_scale=True,
-    over_queries=None, over_keys=None, over_dim=None, sum_heads=True, exp=torch.exp,
+    q,
+    k,
+    v,
+    o,
+    lse,
+    do,
+    *,
+    causal=False,
+    scale=None,
+    dot=dot_float32,
+    store=torch.float32,
+    per_head=torch.float32,
+    delta="o",
+    guarded=True,
+    hidden=lambda i, j, shift: j > i + shift,
+    heads=None,
+    dq_scale=True,
+    dk_scale=True,
+    over_queries=None,
+    over_keys=None,
+    over_dim=None,
+    sum_heads=True,
+    exp=torch.exp,
 ):
     """Whole rows of probabilities rebuilt from lse; the keywords after `delta` plant one fault each."""  # fmt: skip
     group, (seq_q, dim), seq_k = q.shape[1] // k.shape[1], q.shape[2:], k.shape[2]
@@ -771,3 +843,44 @@ def test_attention_backward_faults_are_rejected(fn, dtype):
 @pytest.mark.parametrize(("dtype", "name", "dot"), LOWER, ids=lambda x: x if isinstance(x, str) else "")
 def test_attention_backward_in_a_lower_precision_is_rejected(dtype, name, dot):
     assert rejected("attention_backward", variant(attend_back, name, dot=dot), dtype)
+
+
+# declared precisions and truncation
+
+
+IN_PRECISION = [
+    ("matmul", lambda dot: lambda a, b: dot(a, b)),
+    ("attention", lambda dot: variant(attend, "attend", dot=dot)),
+    ("attention_backward", lambda dot: variant(attend_back, "attend_back", dot=dot)),
+    ("mlp", lambda dot: variant(perceptron, "perceptron", dot=dot)),
+    ("mlp_backward", lambda dot: variant(backpropagated, "backpropagated", dot=dot)),
+    ("gated_mlp", lambda dot: variant(gated, "gated", dot=dot)),
+]
+
+
+@pytest.mark.parametrize(("op", "make"), IN_PRECISION, ids=lambda x: x if isinstance(x, str) else "")
+def test_a_declared_precision_is_judged_in_that_precision(op, make):
+    passes(op, make(dot_tf32), ("float32",), compute="tf32")
+    assert rejected(op, make(accumulating(torch.float16)), "float32", compute="tf32")
+
+
+@pytest.mark.parametrize("op", ["matmul", "mlp_backward", "attention_backward"])
+def test_bf16_inputs_are_no_tf32(op):
+    assert rejected(op, dict(IN_PRECISION)[op](dot_bf16), "float32", compute="tf32")
+
+
+def test_tf32_inputs_are_no_tf32x3():
+    for op, make in IN_PRECISION:
+        assert rejected(op, make(dot_tf32), "float32", compute="tf32x3")
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [("float16", 13), ("bfloat16", 16)])
+@pytest.mark.parametrize(("op", "make"), IN_PRECISION, ids=lambda x: x if isinstance(x, str) else "")
+def test_truncated_outputs_are_rejected(op, make, dtype, bits):
+    def truncated(**arguments):
+        outputs = make(dot_float32)(**arguments)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        kept = ~((1 << bits) - 1)
+        return tuple(t if t is None else (t.contiguous().view(torch.int32) & kept).view(torch.float32) for t in outputs)
+
+    assert rejected(op, truncated, dtype)

@@ -16,7 +16,10 @@ from conformance.generate import LEVELS, PRODUCT_LIMIT, plan
 
 def toy(valid=lambda case: True, name="toy", **changes) -> Contract:
     fields = dict(
-        operands={"x": Operand("rows cols", ("contiguous", "sliced", "offset")), "w": Operand("cols", ("contiguous", "none"))},
+        operands={
+            "x": Operand("rows cols", ("contiguous", "sliced", "offset")),
+            "w": Operand("cols", ("contiguous", "none")),
+        },
         outputs={"y": Output("rows cols")},
         sizes=[dict(rows=2, cols=3), dict(rows=5, cols=1), dict(rows=0, cols=4), dict(rows=7, cols=9)],
         values={"a": lambda d: draw(d), "b": lambda d: draw(d), "c": lambda d: draw(d), "d": lambda d: draw(d)},
@@ -42,7 +45,11 @@ def coordinates(case: Case) -> dict:
 
 def axes(contract: Contract) -> dict:
     """The axes, read off the contract."""
-    found = {"dtype": list(contract.dtypes), "size": [tuple(s.items()) for s in contract.sizes], "values": list(contract.values)}
+    found = {
+        "dtype": list(contract.dtypes),
+        "size": [tuple(s.items()) for s in contract.sizes],
+        "values": list(contract.values),
+    }
     found |= {("layout", name): list(operand.layouts) for name, operand in contract.operands.items()}
     return found | {("param", name): list(values) for name, values in contract.params.items()}
 
@@ -58,7 +65,10 @@ def make(contract: Contract, point: dict) -> Case:
 def pairs(contract: Contract) -> set:
     space = axes(contract)
     return {
-        ((a, i), (b, j)) for a, b in itertools.combinations(space, 2) for i in range(len(space[a])) for j in range(len(space[b]))
+        ((a, i), (b, j))
+        for a, b in itertools.combinations(space, 2)
+        for i in range(len(space[a]))
+        for j in range(len(space[b]))
     }
 
 
@@ -82,7 +92,9 @@ def everything(contract: Contract) -> list[Case]:
 def restricted(case: Case) -> bool:
     if 0 in case.size.values():
         return case.values == "a" and case.layout["x"] == "contiguous"
-    return not (case.values == "d" and case.dtype == "float16") and not (case.layout["w"] == "none" and case.param["flag"])
+    return not (case.values == "d" and case.dtype == "float16") and not (
+        case.layout["w"] == "none" and case.param["flag"]
+    )
 
 
 @pytest.mark.parametrize("valid", [lambda case: True, restricted], ids=["free", "restricted"])
@@ -109,7 +121,9 @@ def test_pairs_of_every_op(op):
         for _ in range(300):
             point = {axis: rng.choice(values) for axis, values in space.items()}
             point[a], point[b] = space[a][i], space[b][j]
-            assert not contract.valid(make(contract, point)), f"{op}: a case with {a}={point[a]} and {b}={point[b]} exists"
+            assert not contract.valid(make(contract, point)), (
+                f"{op}: a case with {a}={point[a]} and {b}={point[b]} exists"
+            )
 
 
 @pytest.mark.parametrize("op", registry.ops())
@@ -261,7 +275,9 @@ print(registry.contract({op!r}).build(case[0]).placed["x"].view.double().sum().i
 def test_another_process_makes_the_same_cases_and_inputs():
     op = "softmax"
     environment = {**os.environ, "PYTHONHASHSEED": "12345", "PYTHONPATH": str(registry.ROOT)}
-    done = subprocess.run([sys.executable, "-c", FRESH.format(op=op)], env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", FRESH.format(op=op)], env=environment, capture_output=True, text=True, check=True
+    )
     cases = plan(registry.contract(op), "default").cases
     total = registry.contract(op).build(cases[0]).placed["x"].view.double().sum().item()
     assert done.stdout.splitlines() == [str([case.id for case in cases]), str(total)]
@@ -279,8 +295,10 @@ def test_operands_that_are_absent_and_derived():
         return {"s": exact["x"].sum(-1)}
 
     operands = {
-        "x": Operand("rows cols", ("step",)), "w": Operand("cols", ("none",)), "s": Operand("rows", ("offset",), torch.float32, True)
-    }  # fmt: skip
+        "x": Operand("rows cols", ("step",)),
+        "w": Operand("cols", ("none",)),
+        "s": Operand("rows", ("offset",), torch.float32, derived=True),
+    }
     contract = toy(operands=operands, derive=derive)
     case = next(c for c in plan(contract, "quick").cases if c.size == dict(rows=2, cols=3) and c.dtype != "float32")
     inputs = contract.build(case)
@@ -296,7 +314,10 @@ def test_operands_that_are_absent_and_derived():
 
 
 def test_trailing_axes():
-    contract = toy(operands={"x": Operand("rows ...", ("contiguous",)), "w": Operand("cols", layouts.VECTOR)}, sizes=[dict(rows=2, cols=3, trailing=(4, 5))])
+    contract = toy(
+        operands={"x": Operand("rows ...", ("contiguous",)), "w": Operand("cols", layouts.VECTOR)},
+        sizes=[dict(rows=2, cols=3, trailing=(4, 5))],
+    )
     case = plan(contract, "quick").cases[0]
     assert contract.build(case).arguments["x"].shape == (2, 4, 5)
     assert "4x5" in case.id

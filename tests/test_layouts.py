@@ -20,7 +20,11 @@ SHAPES = {
     "broadcast": [(5,), (3, 7), (2, 3, 4, 5)],
     "broadcast_last": [(5,), (3, 7)],
 }
-ALL = [pytest.param(name, shape, id=f"{name}-{'x'.join(map(str, shape))}") for name, shapes in SHAPES.items() for shape in shapes]
+ALL = [
+    pytest.param(name, shape, id=f"{name}-{'x'.join(map(str, shape))}")
+    for name, shapes in SHAPES.items()
+    for shape in shapes
+]
 
 
 def sample(shape, dtype=torch.float32) -> torch.Tensor:
@@ -122,7 +126,15 @@ def test_a_write_anywhere_is_seen(name, shape):
     assert placed.unchanged(before)
     reached = covered(placed)
     gaps = set(range(min(reached), max(reached))) - reached
-    spots = {min(reached) - 1, min(reached), max(reached), max(reached) + 1, 0, placed.buffer.numel() // 4 - 1, *list(gaps)[:3]}
+    spots = {
+        min(reached) - 1,
+        min(reached),
+        max(reached),
+        max(reached) + 1,
+        0,
+        placed.buffer.numel() // 4 - 1,
+        *list(gaps)[:3],
+    }
     if name in ("sliced", "step"):
         assert gaps
     typed = placed.buffer.view(torch.float32)

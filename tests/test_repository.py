@@ -30,7 +30,11 @@ def files() -> list[Path]:
     if listed.returncode == 0:
         return [ROOT / name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
     hidden = ("__pycache__", ".git", ".tox", ".venv", ".hypothesis")
-    return [p for p in ROOT.rglob("*") if p.is_file() and not any(part in hidden or part.endswith("_cache") for part in p.parts)]
+    return [
+        p
+        for p in ROOT.rglob("*")
+        if p.is_file() and not any(part in hidden or part.endswith("_cache") for part in p.parts)
+    ]
 
 
 FILES = files()
@@ -44,7 +48,9 @@ def sources(*parts: str) -> list[Path]:
 
 def stems(folder: Path) -> set[str]:
     """Public modules and packages of a folder."""
-    inside = [p for p in SOURCES if p.parent == folder] + [p.parent for p in SOURCES if p.parent.parent == folder and p.name == "__init__.py"]
+    inside = [p for p in SOURCES if p.parent == folder] + [
+        p.parent for p in SOURCES if p.parent.parent == folder and p.name == "__init__.py"
+    ]
     return {p.stem for p in inside if not p.stem.startswith("_")}
 
 
@@ -89,8 +95,12 @@ def test_the_backend_protocol_is_whole(backend):
     """Without importing any kernel library."""
     tree = ast.parse((ROOT / "backends" / backend / "__init__.py").read_text())
     functions = {node.name: [a.arg for a in node.args.args] for node in tree.body if isinstance(node, ast.FunctionDef)}
-    names = {t.id for node in tree.body if isinstance(node, ast.Assign) for t in node.targets if isinstance(t, ast.Name)}
-    names |= {node.target.id for node in tree.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)}
+    names = {
+        t.id for node in tree.body if isinstance(node, ast.Assign) for t in node.targets if isinstance(t, ast.Name)
+    }
+    names |= {
+        node.target.id for node in tree.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
     assert {"ALIASES", "CPU_VARIABLES", "WORK_PER_SECOND", "NOTES"} <= names
     wanted = {
         "why_not": ["device"], "prepare": ["device"], "adopt": ["fn", "device"], "reimport": ["fn", "device"],
@@ -178,9 +188,15 @@ def strings(tree: ast.AST) -> list[str]:
     docs = {
         id(node.body[0].value)
         for node in ast.walk(tree)
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and node.body and isinstance(node.body[0], ast.Expr)
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
     }
-    return [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in docs]
+    return [
+        n.value
+        for n in ast.walk(tree)
+        if isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in docs
+    ]
 
 
 def test_the_judge_names_no_op_and_no_backend():
@@ -193,7 +209,9 @@ def test_the_judge_names_no_op_and_no_backend():
         for node in [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == "versions"]:
             node.body = []
         assert not known & set(strings(tree)), path
-        named = [name for name in imports(path) if name.startswith(("conformance.contracts.", "backends.", "reference."))]
+        named = [
+            name for name in imports(path) if name.startswith(("conformance.contracts.", "backends.", "reference."))
+        ]
         shared = [name for name in named if name.split(".")[1] in known]
         assert not shared, path
 
@@ -236,7 +254,9 @@ def test_tox_has_an_environment_for_each_backend_and_alias():
 
 def test_tox_passes_what_chooses_a_device():
     passed = tox()["testenv"]["pass_env"].split()
-    variables = {v for name in registry.backends() for v in registry.backend(name).CPU_VARIABLES} | {"CUDA_VISIBLE_DEVICES"}
+    variables = {v for name in registry.backends() for v in registry.backend(name).CPU_VARIABLES} | {
+        "CUDA_VISIBLE_DEVICES"
+    }
     for variable in variables:
         assert any(variable == p or (p.endswith("*") and variable.startswith(p[:-1])) for p in passed), variable
 
@@ -297,7 +317,9 @@ def test_documents_name_commands_that_exist(path):
             assert flags(rest) <= pytest_options(), line
 
 
-@pytest.mark.parametrize("path", [p for p in DOCUMENTS if p.suffix == ".md"], ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "path", [p for p in DOCUMENTS if p.suffix == ".md"], ids=lambda path: str(path.relative_to(ROOT))
+)
 def test_links_of_documents_lead_somewhere(path):
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text()):
         if not target.startswith(("http://", "https://")):
@@ -327,12 +349,18 @@ def test_no_leftovers():
 
 
 def test_every_module_says_what_it_is():
-    silent = [path.relative_to(ROOT) for path in SOURCES if path.read_text().strip() and not ast.get_docstring(ast.parse(path.read_text()))]
+    silent = [
+        path.relative_to(ROOT)
+        for path in SOURCES
+        if path.read_text().strip() and not ast.get_docstring(ast.parse(path.read_text()))
+    ]
     assert not silent
 
 
 def test_the_clone_works_from_another_folder(tmp_path):
-    done = lanes.run_python(["-c", "import conformance; print(conformance.__file__)"], tmp_path, environment={"PYTHONPATH": str(ROOT)})
+    done = lanes.run_python(
+        ["-c", "import conformance; print(conformance.__file__)"], tmp_path, environment={"PYTHONPATH": str(ROOT)}
+    )
     assert done.stdout.strip() == str(ROOT / "conformance" / "__init__.py"), done.stderr
 
 
@@ -353,9 +381,16 @@ def test_a_new_op_needs_no_list(tmp_path, monkeypatch):
         (tmp_path / folder).mkdir(parents=True)
     lanes.write_backends(tmp_path / "made")
     shutil.copy(tmp_path / "made" / "paper" / "__init__.py", tmp_path / "backends" / "paper")
-    for name in ("conformance/contracts/fft.py", "reference/fft.py", "reference/_helper.py", "conformance/contracts/lonely.py"):
+    for name in (
+        "conformance/contracts/fft.py",
+        "reference/fft.py",
+        "reference/_helper.py",
+        "conformance/contracts/lonely.py",
+    ):
         (tmp_path / name).touch()
-    (tmp_path / "backends" / "paper" / "fft.py").write_text('"""fft: of x.\n\nslow: by definition\n`fast`: by halves\n"""\n')
+    (tmp_path / "backends" / "paper" / "fft.py").write_text(
+        '"""fft: of x.\n\nslow: by definition\n`fast`: by halves\n"""\n'
+    )
     (tmp_path / "backends" / "paper" / "plumbing.py").touch()
     (tmp_path / "backends" / "shelf").mkdir()
     (tmp_path / "backends" / "shelf" / "__init__.py").write_text('"""No backend: it has no protocol."""\n')

@@ -14,6 +14,7 @@ from conformance import selection
 from conformance.selection import UsageError, select
 from tests import lanes
 
+
 @pytest.fixture
 def world(tmp_path, monkeypatch):
     with lanes.pretend(tmp_path, monkeypatch):
@@ -76,7 +77,10 @@ def test_an_alias_means_its_device(gpu):
 
 
 def test_a_backend_by_its_name_follows_the_device(gpu):
-    refused("--backend=chalk: cannot run on cuda here: there is no GPU in this story; --device=cpu would work", backend="chalk")
+    refused(
+        "--backend=chalk: cannot run on cuda here: there is no GPU in this story; --device=cpu would work",
+        backend="chalk",
+    )
     assert chosen("chalk", "cpu").backends == ["chalk"]
     assert chosen("paper").device == "cuda"
 
@@ -113,7 +117,9 @@ def test_an_unknown_device(world):
 
 
 def test_a_backend_asked_for_that_cannot_run(world):
-    told = refused("--backend=quill: cannot run on cpu here: quill is not installed: pip install quill", backend="quill")
+    told = refused(
+        "--backend=quill: cannot run on cpu here: quill is not installed: pip install quill", backend="quill"
+    )
     assert "would work" not in told
     refused("--backend=slate: cannot run on cpu here: slate wants a GPU", backend="paper,slate")
 
@@ -170,10 +176,28 @@ def test_a_kernel_file_that_does_not_import_is_named(world):
     assert told == "backends/chalk/matmul: ModuleNotFoundError: No module named 'parchment_and_nothing_else'"
 
 
+OWN = """
+import torch
+
+
+def fn(x):
+    return x
+
+
+NUMBER = 3
+
+
+class Box:
+    @staticmethod
+    def fn(x):
+        return x
+"""
+
+
 @pytest.fixture
 def kernel(tmp_path) -> Path:
     path = tmp_path / "mine.py"
-    path.write_text("import torch\n\ndef fn(x):\n    return x\n\nNUMBER = 3\n\nclass Box:\n    @staticmethod\n    def fn(x):\n        return x\n")
+    path.write_text(OWN)
     return path
 
 
@@ -195,13 +219,22 @@ def test_a_kernel_of_ones_own_typed_wrong(world, kernel):
     refused("--kernel: there is no file", "nowhere.py", kernel="nowhere.py:fn", op="softmax")
     for op in (None, "softmax,matmul"):
         refused("--kernel: needs --op with the one op", kernel=f"{kernel}:fn", op=op)
-    refused("--kernel: a function of your own goes with neither --backend nor --variant", kernel=f"{kernel}:fn", op="softmax", backend="paper")
+    refused(
+        "--kernel: a function of your own goes with neither --backend nor --variant",
+        kernel=f"{kernel}:fn",
+        op="softmax",
+        backend="paper",
+    )
     refused("--kernel: a function of your own", kernel=f"{kernel}:fn", op="softmax", variant="plain")
 
 
 @pytest.mark.parametrize(
     ("name", "match"),
-    [("gn", "defines no function 'gn'; it has fn"), ("NUMBER", "'NUMBER' in .* is a int, not a function"), ("Box.gn", "no function 'Box.gn'")],
+    [
+        ("gn", "defines no function 'gn'; it has fn"),
+        ("NUMBER", "'NUMBER' in .* is a int, not a function"),
+        ("Box.gn", "no function 'Box.gn'"),
+    ],
 )
 def test_a_kernel_of_ones_own_that_is_not_in_its_file(world, kernel, name, match):
     with pytest.raises(UsageError, match=f"^--kernel: .*{match}"):
@@ -211,7 +244,9 @@ def test_a_kernel_of_ones_own_that_is_not_in_its_file(world, kernel, name, match
 @pytest.mark.parametrize("body", ["import parchment_and_nothing_else", "def fn(:", "raise SystemExit(3)", "1 / 0"])
 def test_a_kernel_of_ones_own_whose_file_does_not_import(world, kernel, body):
     kernel.write_text(body + "\n")
-    with pytest.raises(UsageError, match=r"--kernel: .*mine.py does not import: (ModuleNotFound|Syntax|ZeroDivision|SystemExit)"):
+    with pytest.raises(
+        UsageError, match=r"--kernel: .*mine.py does not import: (ModuleNotFound|Syntax|ZeroDivision|SystemExit)"
+    ):
         chosen(kernel=f"{kernel}:fn", op="softmax").subjects()
 
 
@@ -254,7 +289,11 @@ USAGE = {
     "backend": (["--backend=papper"], {}, "--backend: 'papper' is not one of"),
     "device": (["--device=gpu"], {}, "--device: expected auto, cpu or cuda"),
     "op": (["--op=softmaks"], {}, "--op: 'softmaks' is not one of"),
-    "variant": (["--device=cpu", "--op=softmax", "--backend=paper", "--variant=onlin"], {}, "--variant: 'onlin' is no rung of softmax"),
+    "variant": (
+        ["--device=cpu", "--op=softmax", "--backend=paper", "--variant=onlin"],
+        {},
+        "--variant: 'onlin' is no rung of softmax",
+    ),
     "level": (["--level=slow"], {}, "--level: expected one of"),
     "alias": (["--backend=chalksim", "--device=cuda"], {}, "--backend=chalksim means --device=cpu"),
     "variable": (["--backend=chalk", "--device=cuda"], {"CHALK_SIM": "1"}, "CHALK_SIM=1 means --device=cpu"),
@@ -262,6 +301,8 @@ USAGE = {
     "no file": (["--device=cpu", "--op=softmax", "--kernel=nowhere.py:fn"], {}, "--kernel: there is no file"),
     "no function": (["--device=cpu", "--op=softmax", "--kernel=mine.py:gn"], {}, "--kernel: "),
 }
+if cuda_works():
+    USAGE["no GPU"] = (["--backend=paper", "--device=cuda"], {}, "; use --device=cpu, which runs paper")
 
 
 MINE = """
@@ -295,9 +336,14 @@ def clone(tmp_path_factory) -> Path:
         return root
     lanes.write_clone(root, {**lanes.WORLD, **lanes.FAULTY})
     (root / "mine.py").write_text(MINE)
-    asked = {**RUNS, **{f"usage: {name}": (arguments, environment) for name, (arguments, environment, _) in USAGE.items()}}
+    asked = {
+        **RUNS,
+        **{f"usage: {name}": (arguments, environment) for name, (arguments, environment, _) in USAGE.items()},
+    }
     done = lanes.run_python(["-c", DRIVER, json.dumps(asked)], root, timeout=300)
-    (root / "unfinished.json").write_text(done.stdout.partition("RESULTS")[2] or json.dumps({"driver": [-1, done.stdout + done.stderr]}))
+    (root / "unfinished.json").write_text(
+        done.stdout.partition("RESULTS")[2] or json.dumps({"driver": [-1, done.stdout + done.stderr]})
+    )
     (root / "unfinished.json").rename(results)
     return root
 
@@ -318,7 +364,10 @@ def test_right_kernels_pass(runs):
     assert "::test_kernel[softmax-chalk@cpu-plain-law-rows_sum_to_one-bfloat16] PASSED" in text
     assert "::test_kernel[softmax-paper@cpu-plain-invalid-" in text
     rows = {tuple(line.split()[:3]): line for line in text.splitlines() if line.startswith("softmax  ")}
-    assert set(rows) == {("softmax", f"{b}@cpu", v) for b, v in [("paper", "plain"), ("paper", "folded"), ("paper", "gilded"), ("chalk", "plain")]}
+    assert set(rows) == {
+        ("softmax", f"{b}@cpu", v)
+        for b, v in [("paper", "plain"), ("paper", "folded"), ("paper", "gilded"), ("chalk", "plain")]
+    }
     assert rows["softmax", "paper@cpu", "folded"].endswith("tf32")
     assert "not run: needs gold; this is plain" in rows["softmax", "paper@cpu", "gilded"]
 
@@ -445,19 +494,22 @@ def test_short_names_of_levels(runs):
 def test_what_is_asked_for_and_impossible_is_a_usage_error(runs, name):
     status, text = runs[f"usage: {name}"]
     assert status == pytest.ExitCode.USAGE_ERROR, text
-    assert f"ERROR: {USAGE[name][2]}" in text or USAGE[name][2] in text
+    assert "ERROR: " in text
+    assert USAGE[name][2] in text
     assert "Traceback" not in text
 
 
-@pytest.mark.skipif(cuda_works() is None, reason="there is a GPU")
-def test_a_gpu_that_is_not_there_is_a_usage_error(clone):
-    done = lanes.run_python(["-m", "pytest", "conformance", "--backend=paper", "--device=cuda"], clone)
-    assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "use --device=cpu" in done.stderr
-
-
 def test_the_debugger_gets_the_kernels_exception(clone):
-    arguments = ["-m", "pytest", *JUDGE, "--backend=raising", "--pdb", "-x", "-k", "float32 and not law and not invalid"]
+    arguments = [
+        "-m",
+        "pytest",
+        *JUDGE,
+        "--backend=raising",
+        "--pdb",
+        "-x",
+        "-k",
+        "float32 and not law and not invalid",
+    ]
     done = lanes.run_python(arguments, clone, input="p 'inside ' + 'the kernel', x.shape\nq\n")
     assert "raise ZeroDivisionError" in done.stdout
     assert "('inside the kernel', torch.Size([" in done.stdout

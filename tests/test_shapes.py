@@ -45,10 +45,18 @@ def test_shape_and_device_errors(spec, operands, message):
 @pytest.mark.parametrize(
     ("spec", "operands", "message"),
     [
-        ("rows cols", dict(x=t(2, 3, dtype=torch.float64)), "^x: expected dtype float32, float16 or bfloat16, got float64$"),
+        (
+            "rows cols",
+            dict(x=t(2, 3, dtype=torch.float64)),
+            "^x: expected dtype float32, float16 or bfloat16, got float64$",
+        ),
         ("rows cols", dict(x=t(2, 3, dtype=torch.int32)), "^x: .* got int32$"),
         ("rows cols", dict(x=t(2, 3, dtype=torch.bool)), "^x: .* got bool$"),
-        ("M, M", dict(a=t(2), b=t(2, dtype=torch.float16)), "^b: dtype float16, but a has float32; all operands share one dtype$"),
+        (
+            "M, M",
+            dict(a=t(2), b=t(2, dtype=torch.float16)),
+            "^b: dtype float16, but a has float32; all operands share one dtype$",
+        ),
         ("M:float32, M", dict(lse=t(2, dtype=torch.float16), x=t(2)), "^lse: expected dtype float32, got float16$"),
         ("M", dict(x=None), "^x: expected a torch.Tensor, got NoneType$"),
         ("M, M?", dict(x=t(2), bias=[1.0, 2.0]), "^bias: expected a torch.Tensor or None, got list$"),

@@ -99,7 +99,8 @@ def doctor() -> list[tuple[str, str, str]]:
         return [("triton", "not installed", why_not("cpu") or "")]
     rows = [("triton", metadata.version("triton"), "3.6 to 3.9 are supported")]
     rows.append(("mode", _mode() or "not imported yet", "decided by TRITON_INTERPRET at the first import of triton"))
-    if _mode() == "interpret":
+    if _mode() == "interpret" or (_mode() is None and cuda_works()):  # here it can only interpret
+        prepare("cpu")
         from backends.triton.interpreter import REPAIRS, active
 
         for repair in REPAIRS:
@@ -143,24 +144,30 @@ def _mode() -> str | None:
 def _reached(fn: Any, limit: int = 20_000) -> Iterator[object]:
     """What a function reaches through globals it names, its closure, defaults, attributes and the functions it calls.
 
-    Modules of Triton, torch and NumPy are not entered.
+    Modules of Triton, torch, NumPy and the standard library are not entered.
     """
-    seen: set[int] = set()
+    seen: set[tuple[int, frozenset[str]]] = set()
     queue: list[tuple[Any, frozenset[str]]] = [(fn, frozenset())]
     while queue and len(seen) < limit:
         found, names = queue.pop()
-        if isinstance(found, ModuleType):
+        module = isinstance(found, ModuleType)
+        identity = (id(found), names if module else frozenset())
+        if identity in seen:
+            continue
+        seen.add(identity)
+        if module:
             queue += [(vars(found)[name], names) for name in names if name in vars(found) and _entered(found)]
             continue
-        if id(found) in seen or not _entered(found):
-            continue
-        seen.add(id(found))
-        yield found
-        queue += [(value, names) for value in _parts(found)]
-        code = getattr(found, "__code__", None)
-        if code is not None:
-            names = _names(code)
-            queue += [(found.__globals__[name], names) for name in names if name in found.__globals__]
+        queue.append((getattr(found, "__self__", None), names))  # MyFunction.apply is torch's, MyFunction the user's
+        if type(found).__module__.startswith("triton.runtime."):
+            yield found
+            queue.append((getattr(found, "fn", None), names))
+        elif _entered(found):
+            queue += [(value, names) for value in _parts(found)]
+            code = getattr(found, "__code__", None)
+            if code is not None:
+                names = _names(code)
+                queue += [(found.__globals__[name], names) for name in names if name in found.__globals__]
 
 
 def _parts(found: Any) -> Iterator[Any]:
@@ -179,18 +186,18 @@ def _parts(found: Any) -> Iterator[Any]:
         yield from found.values()
     elif isinstance(found, property):
         yield found.fget
+    elif isinstance(found, type):
+        yield from found.__mro__[1:]
     else:
-        yield from (getattr(found, name, None) for name in ("__func__", "__self__", "func", "fn"))
-        yield type(found) if not isinstance(found, type) else None
-        yield from found.__mro__[1:] if isinstance(found, type) else ()
+        yield from (getattr(found, name, None) for name in ("__func__", "func"))
+        yield type(found)
     yield from getattr(found, "__dict__", {}).values()
 
 
 def _entered(found: Any) -> bool:
     module = found.__name__ if isinstance(found, ModuleType) else getattr(found, "__module__", None)
-    if type(found).__module__.startswith("triton.runtime."):  # a kernel bears the module of the function it wraps
-        return True
-    return str(module).partition(".")[0] not in ("triton", "torch", "numpy", "builtins")
+    top = str(module).partition(".")[0]
+    return top == "functools" or top not in ("triton", "torch", "numpy", *sys.stdlib_module_names)
 
 
 def _names(code: Any) -> frozenset[str]:

@@ -1,55 +1,96 @@
-"""Compiling kernels for GPUs that are not there: what launchers launch is recorded on CPU tensors, then compiled.
+"""Compiling kernels for GPUs that are not there: what launchers launch on CPU tensors is recorded, then compiled.
 
-The compiler refuses what the interpreter lets through: a variable that changes its dtype in a loop, tl.exp of float16, a
-tile that needs more shared memory than there is. `recording()` collects the specialisations (kernel, argument types,
-alignment, constexprs, options) as Triton's own binder makes them; `compile_one` and `compile_all` turn them into cubins
-with Triton's own ptxas and cache. The process must compile, not interpret.
+The compiler refuses what the interpreter lets through: tl.exp of float16, a variable that changes its dtype in a loop,
+a tile that needs more shared memory than there is. Triton's own launch path runs up to the point where it would compile,
+so its binder decides what a launch is specialised on, as for a GPU; a CPU tensor off 16-byte alignment counts as such.
+The process must compile, not interpret.
 """
 
-import dataclasses
-import multiprocessing
 import os
 import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from multiprocessing.connection import Connection, wait
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import triton
+from triton._C.libtriton import ir
 from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
 from triton.runtime import driver
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
-ARCHS = ("sm_80", "sm_90")
+ARCHITECTURES = ("sm_80", "sm_90")
+# bytes of shared memory that one block may have
 SHARED_LIMIT = {"sm_80": 166912, "sm_86": 101376, "sm_89": 101376, "sm_90": 232448, "sm_100": 232448, "sm_120": 101376}
 
 
-@dataclasses.dataclass(frozen=True)
-class Specialisation:
-    """One compilation: a kernel with the types, alignments and constants of its arguments, and the launch options."""
+def architectures(needs: str | None = None) -> tuple[str, ...]:
+    """The architectures that a rung claims to compile for: sm_80 and sm_90, without those below its `needs`."""
+    if needs is None:
+        return ARCHITECTURES
+    return tuple(arch for arch in ARCHITECTURES if _number(arch) >= _number(needs)) or (f"sm_{_number(needs)}",)
 
-    kernel: str  # module.name, as printed
-    key: str  # what Triton's cache of compiled kernels tells specialisations apart by
-    function: JITFunction = dataclasses.field(compare=False, repr=False)
-    signature: dict[str, str] = dataclasses.field(compare=False)
-    constexprs: dict[tuple, Any] = dataclasses.field(compare=False)
-    attributes: dict[tuple, Any] = dataclasses.field(compare=False, repr=False)
-    options: dict[str, Any] = dataclasses.field(compare=False)  # those that differ from the defaults
+
+@dataclass(frozen=True)
+class Launch:
+    """One specialisation: a kernel with the types, alignments and constants of its arguments, and the launch options."""
+
+    function: JITFunction
+    source: type  # of Triton's compiler: Triton's and Gluon's differ
+    signature: dict[str, Any]  # parameter -> type; "constexpr" also for None and for an integer that is 1
+    constexprs: dict[tuple[int, ...], Any]  # place of the argument -> value
+    attributes: dict[tuple[int, ...], Any]  # place of the argument -> divisibility by 16
+    options: dict[str, Any]  # those that differ from the defaults: num_warps, num_stages
+
+    @property
+    def kernel(self) -> str:
+        return self.function.__name__
+
+    @cached_property
+    def key(self) -> str:
+        """Equal for launches of the same code."""
+        constants = {place: getattr(value, "cache_key", value) for place, value in self.constexprs.items()}
+        return f"{self.function.cache_key} {self.signature} {constants} {self.attributes} {sorted(self.options.items())}"
+
+    @cached_property
+    def types(self) -> tuple[str, ...]:
+        """What the launch has in common with others of another size, layout or configuration."""
+        return tuple(str(ty).partition("[")[0] for ty in self.signature.values() if str(ty)[:1] in ("*", "t", "("))
+
+    @cached_property
+    def features(self) -> frozenset[tuple[str, ...]]:
+        """Each thing that the launch is specialised on."""
+        aligned = {place[0] for place, attribute in self.attributes.items() if attribute}
+        arguments = [
+            (name, str(ty), str(self.constexprs.get((i,))) if ty == "constexpr" else str(i in aligned))
+            for i, (name, ty) in enumerate(self.signature.items())
+        ]
+        return frozenset([*arguments, *((name, str(value)) for name, value in self.options.items())])
+
+    @cached_property
+    def weight(self) -> int:
+        """Product of the constants, block sizes foremost: the largest tiles need the most registers and shared memory."""
+        product = 1
+        for value in self.constexprs.values():
+            product *= value if isinstance(value, int) and value > 1 else 1
+        return product
 
     def __str__(self) -> str:
         names = list(self.signature)
-        constants = {".".join([names[path[0]], *map(str, path[1:])]): value for path, value in self.constexprs.items()}
-        types = [f"{name}: {ty}" for name, ty in self.signature.items() if ty != "constexpr"]
-        values = [f"{name}={value}" for name, value in (constants | self.options).items()]
+        aligned = {place[0] for place, attribute in self.attributes.items() if attribute}
+        types = [f"{n}: {ty}{'/16' * (i in aligned)}" for i, (n, ty) in enumerate(self.signature.items()) if ty != "constexpr"]
+        constants = {".".join([names[place[0]], *map(str, place[1:])]): value for place, value in self.constexprs.items()}
+        values = [f"{name}={getattr(value, '__name__', value)}" for name, value in (constants | self.options).items()]
         return f"{self.kernel}({', '.join(types + values)})"
 
 
-class _Absent:
+class _NoDevice:
     """Stands for the driver of a GPU that is not there."""
 
     def __init__(self, arch: str) -> None:
@@ -65,43 +106,24 @@ class _Absent:
         return 0
 
 
-def _target(arch: str) -> GPUTarget:
-    return GPUTarget("cuda", int(arch.removeprefix("sm_")), 32)
-
-
 @contextmanager
-def _driving(arch: str) -> Iterator[None]:
-    before = driver._active
-    driver.set_active(_Absent(arch))
-    try:
-        yield
-    finally:
-        driver._active = before
+def recording(arch: str = "sm_90") -> Iterator[list[Launch]]:
+    """Inside, launches of Triton kernels are recorded and nothing runs: outputs stay as they were allocated.
 
-
-@contextmanager
-def recording(arch: str = "sm_90") -> Iterator[list[Specialisation]]:
-    """Inside, launches of Triton kernels are recorded and nothing runs: outputs stay as allocated.
-
-    Yields the list that grows; each specialisation is in it once. A kernel under `triton.autotune` is recorded with
-    every configuration that its pruning leaves. Raises RuntimeError in a process that interprets.
+    Yields the list that grows, one entry a launch. A kernel under `triton.autotune` is recorded with every configuration
+    that its pruning leaves. Raises RuntimeError in a process that interprets.
     """
     if triton.knobs.runtime.interpret:
         raise RuntimeError("this process interprets Triton kernels; compile them in one without TRITON_INTERPRET")
-    found: dict[Specialisation, None] = {}
-    specialisations: list[Specialisation] = []
-    touched: list[JITFunction] = []
-    defaults = dataclasses.asdict(make_backend(_target(arch)).parse_options({}))
+    launches: list[Launch] = []
+    usual = vars(make_backend(_target(arch)).parse_options({}))
 
     def record(self, key, signature, device, constexprs, options, attrs, warmup):
-        changed = {name: value for name, value in dataclasses.asdict(options).items() if value != defaults[name]}
-        made = Specialisation(f"{self.__module__}.{self.__name__}", key, self, signature, constexprs, attrs, changed)
-        touched.append(self)
-        if made not in found:
-            found[made] = None
-            specialisations.append(made)
+        changed = {name: value for name, value in vars(options).items() if value != usual[name]}
+        launches.append(Launch(self, self.ASTSource, signature, constexprs, attrs, changed))
+        # Nothing is returned: to Triton's launch path that means there is nothing to run.
 
-    def autotuned(self, *args, **kwargs):
+    def run_autotuned(self, *args, **kwargs):
         self.nargs = dict(zip(self.arg_names, args, strict=False))
         for config in self.prune_configs(kwargs):
             if config.pre_hook is not None:
@@ -109,157 +131,93 @@ def recording(arch: str = "sm_90") -> Iterator[list[Specialisation]]:
             self.fn.run(*args, **kwargs, **config.all_kwargs())
         self.nargs = None
 
-    compile_now, tune_now = JITFunction._do_compile, Autotuner.run
-    JITFunction._do_compile, Autotuner.run = record, autotuned
+    stock = driver._active, JITFunction._do_compile, Autotuner.run
+    driver.set_active(_NoDevice(arch))
+    JITFunction._do_compile, Autotuner.run = record, run_autotuned
     try:
-        with _driving(arch):
-            yield specialisations
+        yield launches
     finally:
-        JITFunction._do_compile, Autotuner.run = compile_now, tune_now
-        for function in touched:  # their binders were made for a GPU that is not there
+        driver._active, JITFunction._do_compile, Autotuner.run = stock
+        for function in {launch.function for launch in launches}:  # their binders were made for no device
             function.device_caches.clear()
 
 
-def compile_one(specialisation: Specialisation, arch: str) -> dict[str, Any]:
-    """Compile one specialisation for `arch` ("sm_90").
+def compile_one(launch: Launch, arch: str, to_machine_code: bool = True) -> dict[str, Any]:
+    """Compile one specialisation for `arch` ("sm_90"), or put it through the front end only, which checks the types.
 
-    Returns `kernel`, `arch`, `specialisation` (text), `seconds`, and either `registers` and `spills` (bytes) a thread
-    with `shared` (bytes a program), or `error`, the compiler's message.
+    Returns `seconds`, with machine code `registers` and `spills` (bytes) a thread and `shared` bytes a block, and
+    `error`, the compiler's message, where it was refused or needs more shared memory than the architecture has.
     """
     start = time.perf_counter()
-    record = {"kernel": specialisation.kernel, "arch": arch, "specialisation": str(specialisation)}
-    source = specialisation.function.ASTSource(
-        specialisation.function, specialisation.signature, specialisation.constexprs, specialisation.attributes
-    )
-    try:
-        with _driving(arch):
-            compiled = triton.compile(source, target=_target(arch), options=dict(specialisation.options))
-        found = cubin_resources(compiled.asm["cubin"])
-    except Exception as error:
-        return {**record, "seconds": time.perf_counter() - start, "error": _message(error)}
-    record["seconds"] = time.perf_counter() - start
-    shared, limit = compiled.metadata.shared, SHARED_LIMIT.get(arch)
-    if limit is not None and shared > limit:
-        record["error"] = f"needs {shared} bytes of shared memory; {arch} has {limit}"
-    return {**record, "registers": found["registers"], "spills": found["spills"], "shared": shared}
-
-
-def compile_all(
-    specialisations: Sequence[Specialisation],
-    archs: Sequence[str] = ARCHS,
-    processes: int = 2,
-    progress: Callable[[dict[str, Any]], None] | None = None,
-) -> list[dict[str, Any]]:
-    """`compile_one` of every specialisation for every architecture, in forked processes, in order.
-
-    `progress` is called with each record as it comes. A compiler that crashes gives an error record.
-    """
-    return _compile([(spec, arch) for spec in specialisations for arch in archs], processes, progress)
-
-
-def check(
-    calls: Iterable[tuple[str, Callable[[], Any], str | None]],
-    archs: Sequence[str] = ARCHS,
-    processes: int = 2,
-    progress: Callable[[dict[str, Any]], None] | None = None,
-) -> list[dict[str, Any]]:
-    """Record every call and compile what it launches, each specialisation once an architecture.
-
-    `calls` are (label, thunk, needs): the thunk calls a launcher on CPU tensors, `needs` ("sm_90" or None) leaves out
-    older architectures. A record is that of `compile_one` with `labels`, the calls that launch it. A thunk that raises
-    NotImplementedError has declined; another exception gives a record with `error`.
-    """
-    wanted: dict[tuple[str, str], tuple[Specialisation, list[str]]] = {}
-    failed = []
-    for label, call, needs in calls:
-        with recording() as found:
-            try:
-                call()
-            except NotImplementedError:
-                continue
-            except Exception as error:
-                failed.append(
-                    {"kernel": label, "arch": "any", "labels": [label], "seconds": 0.0, "error": _message(error)}
-                )
-                continue
-        for made in found:
-            for arch in archs:
-                if needs is None or _number(arch) >= _number(needs):
-                    labels = wanted.setdefault((f"{made.kernel} {made.key}", arch), (made, []))[1]
-                    labels.append(label)
-    records = _compile([(spec, arch) for (_, arch), (spec, _) in wanted.items()], processes, progress)
-    for record, (_, labels) in zip(records, wanted.values(), strict=True):
-        record["labels"] = labels
-    return failed + records
+    source = launch.source(launch.function, launch.signature, launch.constexprs, launch.attributes)
+    found: dict[str, Any] = {}
+    with _standard_error() as printed:
+        try:
+            if to_machine_code:
+                compiled = triton.compile(source, target=_target(arch), options=dict(launch.options))
+                found = {**cubin_resources(compiled.asm["cubin"]), "shared": compiled.metadata.shared}
+            else:
+                _front_end(source, _target(arch), launch.options)
+        except Exception as error:
+            found["error"] = _message(error, printed())
+    limit = SHARED_LIMIT.get(arch)
+    if limit is not None and found.get("shared", 0) > limit:
+        found["error"] = f"needs {found['shared']} bytes of shared memory; {arch} has {limit}"
+    return {**found, "seconds": time.perf_counter() - start}
 
 
 def cubin_resources(cubin: bytes) -> dict[str, int]:
     """`registers` and `spills` (bytes of local memory) a thread, and `shared` (static bytes a block), of a cubin."""
-    tool = triton.knobs.nvidia.cuobjdump.path
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        text = subprocess.run(
-            [tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True
-        ).stdout
+        command = [triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     usage = {name: int(value) for name, value in re.findall(r"\b(REG|STACK|SHARED|LOCAL):(\d+)", text)}
     return {"registers": usage["REG"], "spills": usage["STACK"] + usage["LOCAL"], "shared": usage["SHARED"]}
 
 
-def _compile(tasks: list[tuple[Specialisation, str]], processes: int, progress) -> list[dict[str, Any]]:
-    records: list[dict[str, Any] | None] = [None] * len(tasks)
-    waiting = iter(range(len(tasks)))
-    busy: dict[Connection, tuple[int, Any]] = {}
-
-    def start(process=None, connection=None) -> None:
-        index = next(waiting, None)
-        if index is None:
-            if process is not None:
-                connection.send(None)
-                process.join()
-            return
-        if process is None:
-            connection, other = context.Pipe()
-            process = context.Process(target=_serve, args=(other, tasks), daemon=True)
-            process.start()
-            other.close()
-        connection.send(index)
-        busy[connection] = (index, process)
-
-    context = multiprocessing.get_context("fork")
-    for _ in range(min(processes, len(tasks))):
-        start()
-    while busy:
-        for connection in wait(list(busy)):
-            index, process = busy.pop(connection)
-            try:
-                record = connection.recv()
-            except EOFError:
-                process.join()
-                spec, arch = tasks[index]
-                record = {"kernel": spec.kernel, "arch": arch, "specialisation": str(spec), "seconds": 0.0}
-                record["error"] = f"the compiler ended the process with status {process.exitcode}"
-                process = None
-            records[index] = record
-            if progress is not None:
-                progress(record)
-            start(process, connection)
-    return records
+def _front_end(source: Any, target: GPUTarget, options: dict[str, Any]) -> None:
+    """What `triton.compile` does first: Python to Triton's IR, where dtypes and shapes are checked."""
+    backend = make_backend(target)
+    parsed = backend.parse_options(dict(options))
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    source.make_ir(target, parsed, backend.get_codegen_implementation(parsed), backend.get_module_map(), context)
 
 
-def _serve(connection: Connection, tasks: list[tuple[Specialisation, str]]) -> None:
-    os.environ["OMP_NUM_THREADS"] = "1"
-    while (index := connection.recv()) is not None:
-        connection.send(compile_one(*tasks[index]))
+@contextmanager
+def _standard_error() -> Iterator[Callable[[], str]]:
+    """Keep what the compiler's C++ prints to standard error; yields a function that returns it."""
+    with tempfile.TemporaryFile() as file:
+        stock = os.dup(2)
+        os.dup2(file.fileno(), 2)
+
+        def printed() -> str:
+            file.seek(0)
+            return file.read().decode(errors="replace")
+
+        try:
+            yield printed
+        finally:
+            os.dup2(stock, 2)
+            os.close(stock)
 
 
-def _message(error: Exception) -> str:
-    """The compiler's own sentence: the innermost cause that has one."""
-    causes = [error]
-    while causes[-1].__cause__ is not None:
-        causes.append(causes[-1].__cause__)
-    texts = [f"{type(e).__name__}: {e}".strip() for e in causes if str(e).strip()]
-    return "\n".join(dict.fromkeys(texts)) or type(error).__name__
+def _message(error: BaseException, printed: str) -> str:
+    """The compiler's own words: the exceptions from the outermost to the cause, and the errors that it printed."""
+    texts = []
+    cause: BaseException | None = error
+    while cause is not None:
+        texts.append(f"{type(cause).__name__}: {str(cause).strip()}")
+        cause = cause.__cause__
+    texts += [line for line in printed.splitlines() if "error:" in line]
+    return "\n".join(dict.fromkeys(texts))
+
+
+def _target(arch: str) -> GPUTarget:
+    return GPUTarget("cuda", _number(arch), 32)
 
 
 def _number(arch: str) -> int:

@@ -195,6 +195,6 @@ def _launch(
         steps = (*x.stride()[:2], sizes, strides, *weight.stride(), bias.stride(0) if bias is not None else 0)
         count = channels // groups * space
         block = min(triton.next_power_of_2(count), 8192)
-        sizes_of = (groups, channels // groups, space, count)
-        kernel[(samples * groups,)](x, weight, bias, y, *steps, *sizes_of, eps, BLOCK=block, num_warps=warps(block))
+        counts = (groups, channels // groups, space, count)
+        kernel[(samples * groups,)](x, weight, bias, y, *steps, *counts, eps, BLOCK=block, num_warps=warps(block))
     return y

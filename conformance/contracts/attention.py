@@ -162,7 +162,9 @@ def _hidden_keys(call, arguments, outputs, case):
     for tensor in spoiled.values():
         tensor[:, :, -1] = 2 * tensor[:, :, -1] + 1
     after = call(**{**causal, **spoiled})
-    same = torch.equal(before[0][:, :, :-1], after[0][:, :, :-1]) and torch.equal(before[1][:, :, :-1], after[1][:, :, :-1])
+    same = torch.equal(before[0][:, :, :-1], after[0][:, :, :-1]) and torch.equal(
+        before[1][:, :, :-1], after[1][:, :, :-1]
+    )
     return None if same else "changing the last key changed queries that do not see it"
 
 

@@ -30,9 +30,9 @@ def expect(inputs, params, *, dtype, compute=None):
     return {"y": Expected(y, parts=parts, rounding=combine(rounding, w_down, value), extra=extra, drift=0.2)}
 
 
-def _normal(draw: Draw, size: float = 1.0):
+def _plain(draw: Draw):
     """Weights that keep the size of what they are applied to; the last of each sum counts double."""
-    drawn = {"x": values.lift_tail(draw.normal(draw.shape("x"), size))}
+    drawn = {"x": values.lift_tail(draw.normal(draw.shape("x")))}
     for name in ("w_gate", "w_up", "w_down"):
         inner = draw.shape(name)[0]
         drawn[name] = draw.normal(draw.shape(name), 1 / math.sqrt(max(inner, 1)))
@@ -40,42 +40,44 @@ def _normal(draw: Draw, size: float = 1.0):
     return drawn
 
 
+def _normal(draw: Draw):
+    """The last row is large, so that every size and dtype meets values where exp overflows."""
+    drawn = _plain(draw)
+    drawn["x"][-1:] *= 40
+    return {**drawn, "w_up": drawn["w_up"] * 2**-8}
+
+
 def _row_scales(draw: Draw):
     """Rows of very different size, from where act is linear to where exp overflows."""
-    drawn = _normal(draw)
+    drawn = _plain(draw)
     rows = torch.arange(drawn["x"].shape[0], dtype=torch.float64).unsqueeze(-1)
     return {**drawn, "x": drawn["x"].clamp(-2, 2) * torch.exp2(6 - 3 * (rows % 5)), "w_up": drawn["w_up"] * 2**-8}
 
 
 def _negative(draw: Draw):
     """Gates around -3, where gelu and its tanh form differ most; in the last row far above 0, where exp overflows."""
-    drawn = _normal(draw)
+    drawn = _plain(draw)
     x, w_gate = draw.uniform(draw.shape("x"), 0.5, 1.5), draw.uniform(draw.shape("w_gate"), -4.5, -1.5)
     x[-1:] *= -60
     return {**drawn, "x": x, "w_gate": w_gate / max(w_gate.shape[0], 1), "w_up": drawn["w_up"] * 2**-5}
 
 
-def _positive(draw: Draw):
-    """No cancellation anywhere."""
-    drawn = {name: draw.uniform(draw.shape(name), 0.5, 1.5) for name in ("x", "w_gate", "w_up", "w_down")}
-    return {name: t if name == "x" else t / max(t.shape[0], 1) for name, t in drawn.items()}
-
-
 def _cancelling(draw: Draw):
     """The second half of the hidden units is the first once more, with about minus its output weights."""
-    drawn = _positive(draw)
-    hidden = drawn["w_gate"].shape[1]
+    drawn = {name: draw.uniform(draw.shape(name), 0.5, 1.5) for name in ("x", "w_gate", "w_up", "w_down")}
+    inner, hidden = drawn["w_gate"].shape
     half = hidden // 2
     for tensor in (drawn["w_gate"], drawn["w_up"]):
+        tensor /= inner
         tensor[:, hidden - half :] = tensor[:, :half]
-    w_down = draw.uniform(drawn["w_down"].shape, 0.5, 1.5)
+    w_down = drawn["w_down"]
     w_down[hidden - half :] = -w_down[:half] * (1 + 2**-6 * draw.uniform(w_down[:half].shape))
-    return {**drawn, "w_down": w_down}
+    return drawn
 
 
 def _cancelling_inner(draw: Draw):
     """As `_cancelling`, over the axis that the first two products sum."""
-    drawn = _normal(draw)
+    drawn = _plain(draw)
     inner = drawn["w_gate"].shape[0]
     half, x = inner // 2, draw.uniform(drawn["x"].shape, 0.5, 1.5)
     x[:, inner - half :] = -x[:, :half] * (1 + 2**-6 * draw.uniform(x[:, :half].shape))

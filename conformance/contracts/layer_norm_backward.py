@@ -78,7 +78,7 @@ contract = Contract(
     ),
     laws=[
         Law("rows apart", bounds_rows.rows_apart("x", "dy")),
-        Law("linear in dy", bounds_rows.scaled_gradient),
+        Law("linear in dy", bounds_rows.scaled_gradient, bitwise=True),
         Law("rows of dx sum to 0 with weight 1", bounds_rows.gradient_is_orthogonal(centred=True)),
     ],
 )

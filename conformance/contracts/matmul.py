@@ -79,8 +79,18 @@ contract = Contract(
     sizes=[
         dict(M=m, K=k, N=n)
         for m, k, n in [
-            (5, 37, 7), (1, 1, 1), (0, 5, 3), (3, 0, 5), (5, 3, 0), (17, 64, 13), (65, 31, 129), (270, 9, 131),
-            (7, 1025, 5), (3, 4099, 9), (1031, 7, 33), (2, 31, 4099),
+            (5, 37, 7),
+            (1, 1, 1),
+            (0, 5, 3),
+            (3, 0, 5),
+            (5, 3, 0),
+            (33, 64, 24),
+            (65, 31, 129),
+            (270, 9, 131),
+            (7, 1025, 5),
+            (3, 4099, 9),
+            (1031, 8, 32),
+            (2, 31, 4099),
         ]
     ],
     values={
@@ -96,9 +106,7 @@ contract = Contract(
     expect=expect,
     exact={"binary": ["c"]},
     flops=lambda size, param: 2 * size["M"] * size["K"] * size["N"],
-    bytes=lambda size, param, item: (
-        (size["M"] * size["K"] + size["K"] * size["N"] + size["M"] * size["N"]) * item
-    ),
+    bytes=lambda size, param, item: (size["M"] * size["K"] + size["K"] * size["N"] + size["M"] * size["N"]) * item,
     invalid=[
         Invalid("a is 1-D", lambda x: {**x, "a": x["a"][0]}, ValueError, r"^a\b"),
         Invalid("b is 3-D", lambda x: {**x, "b": x["b"][None]}, ValueError, r"\bb\b"),

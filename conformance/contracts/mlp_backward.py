@@ -22,7 +22,11 @@ def expect(inputs, params, *, dtype, compute=None):
     dh_extra = dot_extra(compute, dh, dy.square() @ w2.square().mT)
     dz = dh * torch_act_grad(at.z, activation)
     # where z is as close to 0 as it is uncertain, relu' may be 0 or 1: all of dh, with room for its own error
-    jump = 1.25 * dh.abs() * ((at.z.abs() <= at.radius) & (at.condition > 0)) if activation == "relu" else torch.zeros_like(dh)
+    jump = (
+        1.25 * dh.abs() * ((at.z.abs() <= at.radius) & (at.condition > 0))
+        if activation == "relu"
+        else torch.zeros_like(dh)
+    )
 
     h_error = lipschitz * at.condition + h.abs()
     dz_error = (dy.abs() @ w2.abs().mT) * steep + dh.abs() * (bend * at.condition + lipschitz)

@@ -76,7 +76,7 @@ contract = Contract(
     invalid=bounds_rows.invalid_calls("x", matrices=("dy",), vectors=("weight", "rstd"), optional=("rstd",)),
     laws=[
         Law("rows apart", bounds_rows.rows_apart("x", "dy")),
-        Law("linear in dy", bounds_rows.scaled_gradient),
+        Law("linear in dy", bounds_rows.scaled_gradient, bitwise=True),
         Law("dx is orthogonal to x but for eps", bounds_rows.gradient_is_orthogonal(centred=False)),
     ],
 )

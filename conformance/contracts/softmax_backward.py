@@ -100,6 +100,6 @@ contract = Contract(
     laws=[
         Law("rows sum to zero", _rows_sum_to_zero),
         Law("rows apart", bounds_rows.rows_apart("y", "dy")),
-        Law("linear in dy", bounds_rows.scaled_gradient),
+        Law("linear in dy", bounds_rows.scaled_gradient, bitwise=True),
     ],
 )

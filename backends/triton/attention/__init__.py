@@ -3,8 +3,8 @@
 naive: scores, softmax and product with v in three launches around a float32 score matrix in memory (S0-10)
 fullrow: one launch; a program keeps the whole row of scores of its queries on chip, which bounds Sk (S4-22, S0-12b)
 flash: online softmax over tiles of k and v, so a row of scores need not fit anywhere (S0-13, S0-14, S2-57)
-pruned: key tiles that causality hides are skipped, only border tiles are masked, exp2 takes the folded scale (S4-10, S4-11)
-tma: pruned with host tensor descriptors over (B, H, S, D); the copy engine clips every tail at its own head (S4-06, E-05)
+pruned: key tiles that causality hides are skipped, border tiles alone are masked, exp2 with folded scale (S4-10, S4-11)
+tma: pruned with host tensor descriptors over (B, H, S, D); the copy engine clips a tail at its own head (S4-06, E-05)
 """
 
 # isort: off
@@ -15,4 +15,4 @@ from backends.triton.attention.pruned import pruned
 from backends.triton.attention.tma import tma
 # isort: on
 
-__all__ = ["naive", "fullrow", "flash", "pruned", "tma"]
+__all__ = ["naive", "fullrow", "flash", "pruned", "tma"]  # noqa: RUF022 - ladder order

@@ -9,8 +9,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from backends import Unsupported, shapes
 
-# Sizes whose value or alignment would not improve the code: one compilation serves them all. Strides are not among them:
-# a head that is not known to start on 16 bytes is loaded element by element.
+# Sizes whose value or alignment would not improve the code: one compilation serves them all. Strides are not among
+# them: a head that is not known to start on 16 bytes is loaded element by element and not pipelined.
 _PLAIN = ["Hq", "Hkv", "Sq", "Sk"]
 
 
@@ -61,7 +61,7 @@ def _block_d(D: int) -> int:
 
 
 def _kind(D: int, causal: bool) -> str:
-    """What a pinned configuration depends on besides dtype and sizes; a tile for one D need not fit on chip for another."""
+    """What a pinned configuration depends on besides dtype and sizes: a tile for one D may not fit on chip for another."""
     return f"{'causal' if causal else 'full'}{_block_d(D)}"
 
 
@@ -74,7 +74,7 @@ def _descriptor(name: str, x: torch.Tensor, rows: int) -> TensorDescriptor:
         raise Unsupported(f"{name}: stride {x.stride(3)} on the last axis; a tensor descriptor needs 1")
     for stride in strides:
         if stride == 0 or stride * size % 16:
-            raise Unsupported(f"{name}: a stride of {stride * size} bytes; a tensor descriptor needs positive multiples of 16")
+            raise Unsupported(f"{name}: a stride of {stride * size} bytes; descriptors need a multiple of 16 above 0")
     if x.data_ptr() % 16:
         raise Unsupported(f"{name}: starts {x.data_ptr() % 16} bytes off; a tensor descriptor needs 16-byte alignment")
     return TensorDescriptor(x, list(x.shape), [*strides, 1], [1, 1, rows, _block_d(D)])

@@ -4,9 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from backends.triton.attention._launch import (
-    _PLAIN, _block_d, _kind, _load_tile, _outputs, _scale, _sizes, _tiles,
-)  # fmt: skip
+from backends.triton.attention._launch import _PLAIN, _block_d, _kind, _load_tile, _outputs, _scale, _sizes, _tiles
 from backends.triton.tuning import pinned
 
 _LOG2E = 1.4426950408889634

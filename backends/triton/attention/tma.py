@@ -82,8 +82,8 @@ def tma(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(B, Hq, Sq, D), (B, Hkv, Sk, D) twice -> o (B, Hq, Sq, D), lse (B, Hq, Sq).
 
-    Declines what a descriptor cannot describe: a last stride other than 1, rows, heads or batches that are not a positive
-    multiple of 16 bytes apart (D times the element size is one, for o), a start off 16-byte alignment. Source: S4-06.
+    Declines what a descriptor cannot describe: a last stride other than 1, another stride that is 0 or no multiple of
+    16 bytes (for o that is D times the element size), a start off 16-byte alignment. Source: S4-06.
     """
     B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v)
     o, lse = _outputs(q)
@@ -106,8 +106,8 @@ def _default(dtype: torch.dtype, D: int) -> dict[str, int]:
     if dtype is torch.float32:
         return dict(BLOCK_M=64 if D <= 64 else 16, BLOCK_N=16, num_warps=8, num_stages=2)
     if D <= 128:
-        return dict(BLOCK_M=128, BLOCK_N=64 if D <= 64 else 128, num_warps=8, num_stages=2)
-    return dict(BLOCK_M=128, BLOCK_N=64, num_warps=8, num_stages=2)
+        return dict(BLOCK_M=128, BLOCK_N=64, num_warps=8, num_stages=3 if D <= 64 else 2)
+    return dict(BLOCK_M=64, BLOCK_N=32, num_warps=4, num_stages=2)
 
 
 tma.needs = "sm_90"

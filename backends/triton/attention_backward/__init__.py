@@ -5,9 +5,9 @@ dq, or of dk and dv for the whole group of query heads, so nothing is accumulate
 
 delta_inline: a kernel for dq and one for dk and dv; each forms delta from o and do where it needs it (S4-31, S4-04)
 delta_stored: the dq kernel stores delta and the other loads it, so o is read once and not in a loop (S4-07)
-delta_first: a kernel of its own for delta, then causal tiles skipped, masks on border tiles only and exp2 (S2-58, S4-11)
+delta_first: a kernel of its own for delta, then hidden tiles skipped, border tiles alone masked, exp2 (S2-58, S4-11)
 onekernel: programs for dk and dv and programs for dq in one launch; the second kind fills the tail of the first (S2-58)
-tma: delta_first with host tensor descriptors over (B, H, S, D); no address registers, tails clipped at their own head (S4-06)
+tma: delta_first with host tensor descriptors over (B, H, S, D), which free the registers of addresses (S4-06, E-05)
 """
 
 # isort: off
@@ -18,4 +18,4 @@ from backends.triton.attention_backward.onekernel import onekernel
 from backends.triton.attention_backward.tma import tma
 # isort: on
 
-__all__ = ["delta_inline", "delta_stored", "delta_first", "onekernel", "tma"]
+__all__ = ["delta_inline", "delta_stored", "delta_first", "onekernel", "tma"]  # noqa: RUF022 - ladder order

@@ -1,4 +1,4 @@
-"""What the launchers of attention_backward share: the argument check, the load of lse, tiles for every head dimension."""
+"""What the launchers of attention_backward share: the argument check, the load of lse, tiles for any head dimension."""
 
 import torch
 import triton
@@ -7,8 +7,8 @@ import triton.language as tl
 from backends import shapes
 from backends.triton.attention._launch import _check_heads
 
-# Sizes whose value or alignment would not improve the code: one compilation serves them all. Strides are not among them,
-# but for those of lse: a head that is not known to start on 16 bytes is loaded element by element.
+# Sizes whose value or alignment would not improve the code: one compilation serves them all. Of the strides only lse's
+# are among them: a head that is not known to start on 16 bytes is loaded element by element and not pipelined.
 _PLAIN = ["lse_batch", "lse_head", "lse_row", "B", "Hq", "Hkv", "Sq", "Sk"]
 
 

@@ -5,27 +5,9 @@ import triton
 import triton.language as tl
 
 from backends.triton.attention._launch import _block_d, _kind, _load_tile, _scale
-from backends.triton.attention_backward._launch import _PLAIN, _load_lse, _outputs, _sizes, _tiles
+from backends.triton.attention_backward._delta import _LOG2E, _launch_delta
+from backends.triton.attention_backward._launch import _PLAIN, _outputs, _sizes, _tiles
 from backends.triton.tuning import pinned
-
-_LOG2E = tl.constexpr(1.4426950408889634)
-
-
-@triton.jit(do_not_specialize=_PLAIN)
-def _delta_kernel(
-    o, o_batch, o_head, o_row, o_col, lse, lse_batch, lse_head, lse_row, do, do_batch, do_head, do_row, do_col,
-    delta, lse2, Hq, Sq, D, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
-    tiles = tl.cdiv(Sq, BLOCK_M)
-    pair = tl.program_id(0).to(tl.int64) // tiles  # (batch, query head)
-    batch, head = pair // Hq, pair % Hq
-    i = tl.program_id(0) % tiles * BLOCK_M + tl.arange(0, BLOCK_M)
-    d = tl.arange(0, BLOCK_D)
-    o_tile = _load_tile(o + batch * o_batch + head * o_head, i, o_row, Sq, d, o_col, D)
-    do_tile = _load_tile(do + batch * do_batch + head * do_head, i, do_row, Sq, d, do_col, D)
-    lse_i = _load_lse(lse + batch * lse_batch + head * lse_head, i, lse_row, Sq)
-    tl.store(delta + pair * Sq + i, tl.sum(do_tile.to(tl.float32) * o_tile.to(tl.float32), 1), mask=i < Sq)
-    tl.store(lse2 + pair * Sq + i, lse_i * _LOG2E, mask=i < Sq)
 
 
 @triton.jit
@@ -52,7 +34,7 @@ def _dq_steps(
     return acc
 
 
-@triton.jit(do_not_specialize=_PLAIN + ["origin"])
+@triton.jit(do_not_specialize=[*_PLAIN, "origin"])
 def _dq_kernel(
     q, q_batch, q_head, q_row, q_col, k, k_batch, k_head, k_row, k_col, v, v_batch, v_head, v_row, v_col,
     do, do_batch, do_head, do_row, do_col, delta, lse2, dq, Hq, Hkv, Sq, Sk, D, scale, origin,
@@ -168,17 +150,6 @@ def _dkdv_kernel(
     offsets = (pair * Sk + j[:, None]) * D + d[None, :]
     tl.store(dk + offsets, (dk_acc * scale).to(dk.dtype.element_ty), mask=inside)
     tl.store(dv + offsets, dv_acc.to(dv.dtype.element_ty), mask=inside)
-
-
-def _launch_delta(o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """delta and lse·log2 e, both (B, Hq, Sq) in float32; lse is +inf where it was -inf."""
-    B, Hq, Sq, D = o.shape
-    delta, lse2 = (torch.empty((B, Hq, Sq), dtype=torch.float32, device=o.device) for _ in range(2))
-    if delta.numel():
-        _delta_kernel[(B * Hq * triton.cdiv(Sq, 64),)](
-            o, *o.stride(), lse, *lse.stride(), do, *do.stride(), delta, lse2, Hq, Sq, D, BLOCK_M=64, BLOCK_D=_block_d(D)
-        )
-    return delta, lse2
 
 
 def delta_first(

@@ -5,8 +5,9 @@ import triton
 import triton.language as tl
 
 from backends.triton.attention._launch import _block_d, _kind, _scale
+from backends.triton.attention_backward._delta import _launch_delta
 from backends.triton.attention_backward._launch import _PLAIN, _outputs, _sizes, _tiles
-from backends.triton.attention_backward.delta_first import _dkdv_kernel, _dq_kernel, _launch_delta, delta_first
+from backends.triton.attention_backward.delta_first import _dkdv_kernel, _dq_kernel, delta_first
 from backends.triton.tuning import pinned
 
 

@@ -5,8 +5,8 @@ import triton
 import triton.language as tl
 
 from backends.triton.attention._launch import _block_d, _descriptor, _kind, _scale
+from backends.triton.attention_backward._delta import _LOG2E, _launch_delta
 from backends.triton.attention_backward._launch import _PLAIN, _outputs, _sizes
-from backends.triton.attention_backward.delta_first import _LOG2E, _launch_delta
 from backends.triton.tuning import pinned
 
 
@@ -144,8 +144,8 @@ def tma(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """q, o, do (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lse (B, Hq, Sq) -> dq, dk, dv.
 
-    Declines q, k, v or do that a descriptor cannot describe (a last stride other than 1, rows, heads or batches that are
-    not a positive multiple of 16 bytes apart, a start off 16-byte alignment). Source: S4-06.
+    Declines q, k, v or do that a descriptor cannot describe: a last stride other than 1, another stride that is 0 or no
+    multiple of 16 bytes, a start off 16-byte alignment. Source: S4-06.
     """
     B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v, o, lse, do)
     dq, dk, dv = _outputs(q, k)
@@ -172,8 +172,8 @@ def _default(dtype: torch.dtype, D: int) -> dict[str, int]:
     if dtype is torch.float32:
         return dict(OWN=32 if D <= 64 else 16, STEP=16, num_warps=8, num_stages=2)
     if D <= 128:
-        return dict(OWN=128, STEP=64, num_warps=8, num_stages=2)
-    return dict(OWN=64, STEP=32, num_warps=8, num_stages=2)
+        return dict(OWN=128, STEP=64 if D <= 64 else 32, num_warps=8, num_stages=2)
+    return dict(OWN=64, STEP=16, num_warps=8, num_stages=2)
 
 
 tma.needs = "sm_90"

@@ -41,7 +41,7 @@ def _reduce_kernel(
     col = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]
     dweight = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
     dbias = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
-    for start in range(0, parts, BLOCK_P):
+    for start in tl.range(0, parts, BLOCK_P, num_stages=3):
         part = start + tl.arange(0, BLOCK_P)[:, None]
         inside = (part < parts) & (col < cols)
         dweight += tl.load(dw_partial_ptr + part.to(tl.int64) * cols + col, mask=inside, other=0.0)
@@ -53,6 +53,6 @@ def _reduce_kernel(
 def _reduce(dw_partial: torch.Tensor, db_partial: torch.Tensor, dweight: torch.Tensor, dbias: torch.Tensor) -> None:
     """Sum partial sums (parts, cols) over parts into dweight and dbias, always in the same order."""
     parts, cols = dw_partial.shape
-    _reduce_kernel[(triton.cdiv(cols, 32),)](
-        dw_partial, db_partial, dweight, dbias, parts, cols, BLOCK_P=64, BLOCK_C=32, num_warps=4
+    _reduce_kernel[(triton.cdiv(cols, 16),)](
+        dw_partial, db_partial, dweight, dbias, parts, cols, BLOCK_P=256, BLOCK_C=16, num_warps=8
     )

@@ -65,7 +65,7 @@ def partials(
         strides = (*_strides(x, weight, dy), *_statistics_strides(mean, rstd))
         _partials_kernel[(programs,)](
             x, weight, dy, mean, rstd, dx, dw_partial, db_partial, *strides, rows, cols, eps,
-            BLOCK=block, num_warps=warps(block, 256),
+            BLOCK=block, num_warps=warps(block),
         )  # fmt: skip
         _reduce(dw_partial, db_partial, dweight, dbias)
     return dx, dweight, dbias
@@ -125,7 +125,7 @@ def atomics(
         strides = (*_strides(x, weight, dy), *_statistics_strides(mean, rstd))
         _atomics_kernel[(programs,)](
             x, weight, dy, mean, rstd, dx, dw_sum, db_sum, *strides, rows, cols, eps,
-            BLOCK=block, num_warps=warps(block, 256),
+            BLOCK=block, num_warps=warps(block),
         )  # fmt: skip
         if dw_sum is not dweight:
             _reduce(dw_sum[None], db_sum[None], dweight, dbias)

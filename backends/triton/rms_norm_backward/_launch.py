@@ -33,7 +33,7 @@ def _statistics_stride(rstd: torch.Tensor | None) -> int:
 def _reduce_kernel(partial_ptr, dweight_ptr, parts, cols, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr):
     col = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]
     dweight = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
-    for start in range(0, parts, BLOCK_P):
+    for start in tl.range(0, parts, BLOCK_P, num_stages=3):
         part = start + tl.arange(0, BLOCK_P)[:, None]
         inside = (part < parts) & (col < cols)
         dweight += tl.load(partial_ptr + part.to(tl.int64) * cols + col, mask=inside, other=0.0)
@@ -43,4 +43,4 @@ def _reduce_kernel(partial_ptr, dweight_ptr, parts, cols, BLOCK_P: tl.constexpr,
 def _reduce(partial: torch.Tensor, dweight: torch.Tensor) -> None:
     """Sum partial sums (parts, cols) over parts into dweight, always in the same order."""
     parts, cols = partial.shape
-    _reduce_kernel[(triton.cdiv(cols, 32),)](partial, dweight, parts, cols, BLOCK_P=64, BLOCK_C=32, num_warps=4)
+    _reduce_kernel[(triton.cdiv(cols, 16),)](partial, dweight, parts, cols, BLOCK_P=256, BLOCK_C=16, num_warps=8)

@@ -54,7 +54,7 @@ def partials(
         partial = torch.empty((programs, cols), dtype=torch.float32, device=x.device)
         strides = (*_strides(x, weight, dy), _statistics_stride(rstd))
         _partials_kernel[(programs,)](
-            x, weight, dy, rstd, dx, partial, *strides, rows, cols, eps, BLOCK=block, num_warps=warps(block, 256)
+            x, weight, dy, rstd, dx, partial, *strides, rows, cols, eps, BLOCK=block, num_warps=warps(block)
         )
         _reduce(partial, dweight)
     return dx, dweight
@@ -103,7 +103,7 @@ def atomics(
         dw_sum = dweight if x.dtype == torch.float32 else _zeros(x)
         strides = (*_strides(x, weight, dy), _statistics_stride(rstd))
         _atomics_kernel[(programs,)](
-            x, weight, dy, rstd, dx, dw_sum, *strides, rows, cols, eps, BLOCK=block, num_warps=warps(block, 256)
+            x, weight, dy, rstd, dx, dw_sum, *strides, rows, cols, eps, BLOCK=block, num_warps=warps(block)
         )
         if dw_sum is not dweight:
             _reduce(dw_sum[None], dweight)
