@@ -31,6 +31,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     listing = commands.add_parser("list", help="ops, lanes and the rungs of every ladder")
+    listing.add_argument("--markdown", action="store_true", help="as the table that the README holds")
     listing.set_defaults(run=_list)
 
     doctor = commands.add_parser("doctor", help="versions, devices, which lanes run here, what is patched and why")
@@ -71,7 +72,10 @@ def _list(options: argparse.Namespace) -> int:
         ladders = {name: registry.ladder(name, op) for name in present}
         table.rows.append([op, *(" ".join(ladders[name]) or "-" for name in present)])
         record[op] = ladders
-    show(table)
+    if options.markdown:
+        print(table.markdown())
+    else:
+        show(table)
     if options.json:
         write_json(options.json, record)
     return 0

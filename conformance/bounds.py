@@ -19,8 +19,8 @@ CURVATURE = {"gelu": 0.8, "gelu_tanh": 0.83, "silu": 0.5, "relu": 0.0}  # larges
 def combine(error: torch.Tensor, weight: torch.Tensor, value: torch.Tensor | None = None) -> torch.Tensor:
     """Error of `value @ weight` when each element of `value` is off by up to `error`, independently.
 
-    (..., I, J), (..., J, N) -> (..., I, N): the worst case, or four standard deviations of the random sum. Equal values
-    are off by the same amount (broadcast operands make such); with `value` given that part is added with its sign.
+    (..., I, J), (..., J, N) -> (..., I, N): the worst case, or four standard deviations of the random sum. Values that
+    repeat (`repeats`) are off by the same amount: give `value`, and that part is added with its sign.
     """
     random = 4 * (error.square() @ weight.square()).sqrt()
     if value is not None:
@@ -34,6 +34,11 @@ def gathered(error: torch.Tensor, axis: int, value: torch.Tensor | None = None) 
     if value is not None:
         random = random + (error * value.sign()).sum(axis).abs()
     return torch.minimum(error.sum(axis), random)
+
+
+def repeats(axis: int, *operands: torch.Tensor) -> bool:
+    """Whether one of `operands` is the same slice over and over along `axis`, as a broadcast one is."""
+    return any(t.shape[axis] > 1 and bool((t == t.narrow(axis, 0, 1)).all()) for t in operands)
 
 
 def lossy(compute: str | None, dtype: torch.dtype) -> str | None:

@@ -33,6 +33,11 @@ class Table:
         text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
         return "\n".join([self.title, text[0], "  ".join("-" * width for width in widths), *text[1:]])
 
+    def markdown(self) -> str:
+        """The table without its title, in GitHub's form."""
+        lines = [self.columns, ["---"] * len(self.columns), *self.rows]
+        return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
     def rich(self) -> RichTable:
         made = RichTable(title=self.title, title_justify="left", header_style="bold")
         for column in self.columns:

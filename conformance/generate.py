@@ -69,7 +69,7 @@ class _Space:
         self.names = list(self.axes)
         self._valid: dict[tuple, bool] = {}
         self._size_axis, self._values_axis = self.names.index("size"), self.names.index("values")
-        self._param_axes = {axis for axis, name in enumerate(self.names) if name.startswith("param ")}
+        self._plain_axes = {axis for axis, name in enumerate(self.names) if name == "dtype" or name.startswith("param ")}
         spreads = [self._spread(dict(size)) for size in self.axes["size"]]
         self._degenerate = {i for i, spread in enumerate(spreads) if spread < min(2, max(spreads))}
         self._seen: dict[tuple[int, int, int], bool] = {}
@@ -95,13 +95,13 @@ class _Space:
         """Whether a kernel that gets `combination` wrong can be seen at `point`.
 
         Not on an empty, single or one-dimensional operand, nor with a layout that is contiguous at this size, nor a
-        parameter under another than the first value family, unless the combination itself has the size or the family.
+        dtype with a parameter under another than the first value family, unless the combination itself has the size.
         """
         size = point[self._size_axis]
         chosen = {axis for axis, _ in combination}
         if self._size_axis in chosen:
             return True
-        if chosen & self._param_axes and self._values_axis not in chosen and point[self._values_axis] != 0:
+        if chosen <= self._plain_axes and point[self._values_axis] != 0:
             return False
         return size not in self._degenerate and all(self._layout_shows(axis, option, size) for axis, option in combination)
 

@@ -1,8 +1,8 @@
 """Programs that hold on a GPU and not in Triton's stock interpreter; test_triton_interpreter.py runs this file.
 
-Run as a script it prints a JSON object: the Triton version and, for every program, what it raised (None if it held)
-with every repair installed and with the one that it is there for left out. Each set of repairs gets a forked child,
-because a program may end in a segmentation fault without its repair.
+With the argument `cuda` it prints what the programs about values raised on a GPU. Else, with TRITON_INTERPRET=1, it
+prints for every program what it raised (None if it held) with every repair installed, and with the one that it is
+there for left out. Each set of repairs gets a forked child, because a program may end in a segmentation fault.
 """
 
 import json
@@ -64,7 +64,7 @@ def _same(got, expected):
 
 @program("bfloat16")
 def bfloat16_arithmetic_is_that_of_values():
-    x, y = torch.randn(2, 300, generator=torch.manual_seed(0)).bfloat16()
+    x, y = torch.randn(2, 300).bfloat16()
     _same(_run_binary("add", x, y), x + y)
     _same(_run_binary("mul", x, y), x * y)
     _same(_run_binary("abs", x, y), x.abs() - y)
@@ -72,7 +72,7 @@ def bfloat16_arithmetic_is_that_of_values():
 
 @program("bfloat16")
 def bfloat16_comparisons_see_the_sign():
-    x, y = torch.randn(2, 300, generator=torch.manual_seed(1)).bfloat16()
+    x, y = torch.randn(2, 300).bfloat16()
     _same(_run_binary("less", x, y), torch.minimum(x, y))
 
 
@@ -91,7 +91,7 @@ def _run_cast(x, dtype, rounding="rtne"):
 
 @program("casts")
 def casts_to_bfloat16_round_to_nearest_even():
-    bits = torch.randint(-(2**31), 2**31, (4096,), dtype=torch.int64, generator=torch.manual_seed(2)).to(torch.int32)
+    bits = torch.randint(-(2**31), 2**31, (4096,), dtype=torch.int64).to(torch.int32)
     x = torch.cat(
         [bits.view(torch.float32), torch.tensor([1 + 2**-8, 1 + 3 * 2**-8, 3.4e38, float("inf"), float("nan")])]
     )
@@ -112,6 +112,15 @@ def casts_to_float8_round_and_saturate():
     _same(_run_cast(x, torch.float8_e5m2), x.to(torch.float8_e5m2))
     edges = torch.tensor([float("inf"), -1e30, float("nan")])
     _same(_run_cast(edges, torch.float8_e4m3fn), torch.tensor([448.0, -448.0, float("nan")]))
+
+
+@program("casts")
+def casts_to_integers_saturate():
+    x = torch.tensor([3e9, -3e9, float("nan"), 300.0, -1.5])
+    assert _run_cast(x, torch.int32, None).tolist() == [2**31 - 1, -(2**31), 0, 300, -1]
+    assert _run_cast(x, torch.int16, None).tolist() == [2**15 - 1, -(2**15), 0, 300, -1]
+    assert _run_cast(x, torch.int64, None).tolist() == [3 * 10**9, -3 * 10**9, -(2**63), 300, -1]
+    assert _run_cast(x, torch.int8, None).tolist() == [-1, 0, 0, 44, -1]
 
 
 @triton.jit
@@ -135,19 +144,18 @@ def _dot_error(a, b, precision=None, half=False):
 
 @program("bfloat16")
 def dots_of_bfloat16_multiply_values():
-    a, b = torch.randn(16, 64, generator=torch.manual_seed(3)).bfloat16(), torch.randn(64, 16).bfloat16()
+    a, b = torch.randn(16, 64).bfloat16(), torch.randn(64, 16).bfloat16()
     assert _dot_error(a, b)[0] < 1e-6
 
 
 @program("dot")
-def dots_of_float32_round_to_tf32_by_default():
-    torch.manual_seed(4)
+def dots_of_float32_are_cut_to_tf32_by_default():
     a, b = torch.randn(16, 64), torch.randn(64, 16)
     assert 1e-5 < _dot_error(a, b)[0] < 1e-2
     assert _dot_error(a, b, "ieee")[0] < 1e-6
     assert _dot_error(a, b, "tf32x3")[0] < 1e-6
-    one = torch.full((16, 16), 1 + 2**-11), torch.eye(16)  # a tie, which goes away from zero
-    assert _dot_error(*one, "tf32")[1][0, 0] == 1 + 2**-10
+    cut = torch.full((16, 16), 1 + 2**-11 + 2**-12), torch.eye(16)  # TF32 operands are cut, not rounded
+    assert _dot_error(*cut, "tf32")[1][0, 0] == 1
     infinite = torch.zeros(16, 16).fill_diagonal_(float("inf")), torch.eye(16)
     assert _dot_error(*infinite, "tf32x3")[1][0, 0] == float("inf")
 
@@ -189,7 +197,7 @@ def sums_of_float16_round_at_every_addition():
     x[0] = 4096.0  # its neighbours of the first level of the tree are lost next to it
     out = torch.empty(1, dtype=torch.float16)
     _sum[(1,)](x, out, 1024)
-    assert out.item() == 4096 + 1020, out
+    assert out.item() < 4096 + 1023, out  # 5120 is what rounding once gives
 
 
 @triton.jit
@@ -218,7 +226,7 @@ def _reduce_and_scan(x_ptr, mean_ptr, scan_ptr, ROWS: tl.constexpr, COLS: tl.con
 
 @program("reductions", fixed=NEVER)
 def custom_combine_functions_give_the_same_on_whole_tiles():
-    x = torch.randn(4, 32, generator=torch.manual_seed(5))
+    x = torch.randn(4, 32)
     moments, scanned = torch.empty(2, 4), torch.empty(4, 32)
     _reduce_and_scan[(1,)](x, moments, scanned, 4, 32)
     assert torch.allclose(moments[0], x.mean(1), atol=1e-6)
@@ -546,6 +554,7 @@ def autotuned_kernels_run_their_first_possible_configuration():
 
 
 def _attempt(function: Callable[[], None]) -> str | None:
+    torch.manual_seed(0)
     try:
         function()
     except BaseException as error:
@@ -576,6 +585,13 @@ def _in_child(without: frozenset[str], functions: list[Callable[[], None]]) -> l
     return answers
 
 
+def on_a_gpu() -> None:
+    torch.set_default_device("cuda")
+    about_values = ("bfloat16", "casts", "dot", "arithmetic", "reductions", "loops", "arguments")
+    report = {f.__name__: _attempt(f) for repair, f, _ in PROGRAMS if repair in about_values}
+    json.dump({"triton": triton.__version__, "programs": report}, sys.stdout)
+
+
 def main() -> None:
     torch.set_num_threads(1)
     np.seterr(all="ignore")
@@ -590,4 +606,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    on_a_gpu() if sys.argv[1:] == ["cuda"] else main()

@@ -1,5 +1,6 @@
 """Triton on the CPU is truthful, and every repair of its interpreter is needed: the programs of interpreted_programs.py."""
 
+import importlib.util
 import json
 import os
 import re
@@ -9,16 +10,19 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("triton", reason="triton is not installed")
+from backends.devices import cuda_works
+
+if not importlib.util.find_spec("triton"):
+    pytest.skip("triton is not installed", allow_module_level=True)
 
 SCRIPT = Path(__file__).with_name("interpreted_programs.py")
 NAMES = re.findall(r'^@program\("[\w ]+"[^\n]*\)\ndef (\w+)', SCRIPT.read_text(), re.MULTILINE)
 ROOT = SCRIPT.parents[1]
 
 
-def interpret(*arguments: str, **kwargs) -> subprocess.CompletedProcess[str]:
+def interpret(*arguments: str, mode: str = "1", **kwargs) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": mode, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-W", "ignore", *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, **kwargs)
 
@@ -36,6 +40,13 @@ def test_program_holds_and_needs_its_repair(outcomes, name):
     assert outcome["with"] is None
     if "without" in outcome:
         assert outcome["without"] is not None, "holds in the stock interpreter too: the repair is not needed for it"
+
+
+@pytest.mark.skipif(cuda_works() is not None, reason=f"what holds on a GPU: {cuda_works()}")
+def test_programs_about_values_hold_on_a_gpu():
+    done = interpret(str(SCRIPT), "cuda", mode="0")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert {name: error for name, error in json.loads(done.stdout)["programs"].items() if error} == {}
 
 
 def test_every_repair_has_a_program_that_fails_without_it(outcomes):

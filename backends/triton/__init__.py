@@ -10,7 +10,7 @@ import importlib.util
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from types import FunctionType, ModuleType
 from typing import Any
@@ -117,13 +117,6 @@ def resources(kernel: Any) -> dict[str, int]:
         return cubin_resources(kernel)
     kernel._init_handles()  # loads the kernel, which is when the driver tells
     return {"registers": kernel.n_regs, "spills": 4 * kernel.n_spills, "shared": kernel.metadata.shared}
-
-
-def compile_check(calls: Iterable[tuple[str, Callable[[], Any], str | None]], **options: Any) -> list[dict[str, Any]]:
-    """Compile what calls on CPU tensors launch, without a GPU; see backends.triton.compiling.check."""
-    from backends.triton import compiling
-
-    return compiling.check(calls, **options)
 
 
 def tune(launcher: Callable[..., Any], arguments: dict[str, Any], verify: Callable[[], bool], write: bool = True):

@@ -210,7 +210,9 @@ def _message(error: BaseException, printed: str) -> str:
     texts = []
     cause: BaseException | None = error
     while cause is not None:
-        texts.append(f"{type(cause).__name__}: {str(cause).strip()}")
+        text = str(cause).strip()
+        if not texts or text not in texts[-1]:
+            texts.append(f"{type(cause).__name__}: {text}")
         cause = cause.__cause__
     texts += [line for line in printed.splitlines() if "error:" in line]
     return "\n".join(dict.fromkeys(texts))

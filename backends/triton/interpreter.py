@@ -128,7 +128,7 @@ def _bfloat16() -> None:
     InterpreterBuilder.create_fabs = fabs
 
 
-@_repair("casts", "rounded to nearest even or toward zero; float8 saturates, keeps NaN", "triton#11584, #11585")
+@_repair("casts", "to nearest even or toward zero; float8 and integers saturate", "triton#11584, #11585")
 def _casts() -> None:
     original = InterpreterBuilder.create_fp_to_fp
 
@@ -141,7 +141,10 @@ def _casts() -> None:
             data = data.view(FP8[source.name])
         if target.name in FP8:
             return TensorHandle(_to_fp8(data, FP8[target.name]).view(np.uint8), target)
-        result = data.astype(stock._get_np_dtype(target))
+        dtype = stock._get_np_dtype(target)
+        if dtype.kind in "iu" and data.dtype.kind not in "iub":
+            return TensorHandle(_to_integer(data, dtype), target)
+        result = data.astype(dtype)
         if rounding_mode == stock._ir.ROUNDING_MODE.RTZ and result.dtype.itemsize < data.dtype.itemsize:
             over = np.abs(result.astype(np.float64)) > np.abs(data.astype(np.float64))
             result = np.where(over, np.nextafter(result, np.zeros((), result.dtype)), result)
@@ -154,12 +157,22 @@ def _casts() -> None:
     InterpreterBuilder.cast_impl = cast_impl
 
 
+def _to_integer(data: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Toward zero; out of range the nearest end, NaN 0 (int64: its minimum), 8 bits by way of 16: as an H200 does."""
+    wide = np.dtype(f"{dtype.kind}{max(dtype.itemsize, 2)}")
+    low, high = np.iinfo(wide).min, np.iinfo(wide).max
+    values = data.astype(np.float64)
+    inside = (values > low) & (values < high)  # false for NaN
+    ends = np.where(values >= high, high, np.where(np.isnan(values) & (wide.itemsize < 8), 0, low)).astype(wide)
+    return np.where(inside, np.where(inside, values, 0).astype(wide), ends).astype(dtype)
+
+
 def _to_fp8(data: np.ndarray, dtype: np.dtype) -> np.ndarray:
     largest = float(ml_dtypes.finfo(dtype).max)
     return np.clip(data.astype(np.float32), -largest, largest).astype(dtype)  # clip lets NaN through
 
 
-@_repair("dot", "tl.dot on values, operands rounded as input_precision says: by default to TF32", "triton#11584")
+@_repair("dot", "tl.dot on values, operands cut as input_precision says: by default to TF32", "triton#11584")
 def _dot() -> None:
     builder = stock.interpreter_builder
     allowed = ("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6")
@@ -231,10 +244,10 @@ def _pieces(x: np.ndarray, rounded: Callable[[np.ndarray], np.ndarray], count: i
 
 
 def to_tf32(x: np.ndarray) -> np.ndarray:
-    """float32 rounded to TF32's 10 mantissa bits, ties away from zero as cvt.rna does; inf and NaN stay."""
+    """float32 cut to TF32's 10 mantissa bits, as the tensor core of an H200 reads its operands; inf and NaN stay."""
     bits = np.ascontiguousarray(x).view(np.uint32)
-    rounded = (bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
-    return np.where(bits & np.uint32(0x7F800000) == np.uint32(0x7F800000), bits, rounded).view(np.float32)
+    special = bits & np.uint32(0x7F800000) == np.uint32(0x7F800000)
+    return np.where(special, bits, bits & np.uint32(0xFFFFE000)).view(np.float32)
 
 
 def _to_bf16(x: np.ndarray) -> np.ndarray:

@@ -40,12 +40,10 @@ def expect(inputs, params, *, dtype, compute=None):
     condition = through @ v.abs() + stacked.abs() * through.sum(-1, keepdim=True)
     stored = torch.where(at.visible, p.clamp_min(torch.finfo(dtype).tiny), 0.0)
     rounding = torch.where(_powers_of_two(p), 0.0, combine(stored, v))
-    extra, lse_extra = 0.0, 0.0
-    if compute is not None:
-        wrong = p * at.extra
-        extra = combine(wrong, v) + stacked.abs() * wrong.sum(-1, keepdim=True)
-        extra = (extra + dot_extra(compute, stacked, p.square() @ v.square())).reshape(q.shape)
-        lse_extra = wrong.sum(-1).reshape(lse.shape)
+    wrong = p * at.extra
+    extra = combine(wrong, v) + stacked.abs() * wrong.sum(-1, keepdim=True)
+    extra = (extra + dot_extra(compute, stacked, p.square() @ v.square())).reshape(q.shape)
+    lse_extra = wrong.sum(-1).reshape(lse.shape)
     lse_condition = 1 + (p * size).sum(-1) + largest.squeeze(-1)
     return {
         "o": Expected(

@@ -5,7 +5,7 @@ import math
 import torch
 
 from conformance import values
-from conformance.bounds import LIPSCHITZ, combine, kept, lossy, projection, slope
+from conformance.bounds import LIPSCHITZ, combine, kept, lossy, projection, repeats, slope
 from conformance.budget import Expected, dot_extra
 from conformance.contract import Contract, Draw, Invalid, Law, Operand, Output
 from conformance.contracts.mlp import ACTIVATIONS, SIZES, shows, sparse, spoil
@@ -21,13 +21,13 @@ def expect(inputs, params, *, dtype, compute=None):
     passed, steep = torch_act(gate.z, activation).abs(), slope(gate.z, gate.radius, activation)
     h = passed * up.z.abs()
     inner = LIPSCHITZ[activation] * gate.condition * up.z.abs() + passed * up.condition + h
-    value = gate.z.sign() * up.z
+    same = gate.z.sign() * up.z if repeats(1, w_gate, w_up) else None
     rounding = (gate.rounding * steep + kept(passed, dtype)) * up.z.abs() + passed * up.rounding + kept(h, dtype)
-    extra = combine(gate.extra * steep * up.z.abs() + passed * up.extra, w_down, value)
+    extra = combine(gate.extra * steep * up.z.abs() + passed * up.extra, w_down, same)
     extra = extra + dot_extra(compute, y, h.square() @ w_down.square())
     terms = x.shape[1] + w_gate.shape[1]
     parts = [(terms, inner @ w_down.abs())]
-    return {"y": Expected(y, parts=parts, rounding=combine(rounding, w_down, value), extra=extra, drift=0.2)}
+    return {"y": Expected(y, parts=parts, rounding=combine(rounding, w_down, same), extra=extra, drift=0.2)}
 
 
 def _plain(draw: Draw):

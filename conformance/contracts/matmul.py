@@ -87,6 +87,7 @@ contract = Contract(
             (33, 64, 24),
             (65, 31, 129),
             (270, 9, 131),
+            (300, 72, 520),  # several tiles both ways, rows on 16 bytes: grouped orders, descriptors
             (7, 1025, 5),
             (3, 4099, 9),
             (1031, 8, 32),

@@ -1,8 +1,10 @@
 """mlp_backward(x, w1, b1, w2, b2, dy, *, activation): dx, dw1, db1, dw2, db2; a bias of None has the gradient None."""
 
+from typing import Any
+
 import torch
 
-from conformance.bounds import CURVATURE, LIPSCHITZ, combine, gathered, kept, lossy, projection, slope
+from conformance.bounds import CURVATURE, LIPSCHITZ, combine, gathered, kept, lossy, projection, repeats, slope
 from conformance.budget import Expected, dot_extra
 from conformance.contract import Contract, Draw, Invalid, Law, Operand, Output
 from conformance.contracts import mlp
@@ -14,7 +16,7 @@ def expect(inputs, params, *, dtype, compute=None):
     x, w1, b1, w2, b2, dy = (inputs[name] for name in ("x", "w1", "b1", "w2", "b2", "dy"))
     activation, compute = params["activation"], lossy(compute, dtype)
     dx, dw1, db1, dw2, db2 = torch_mlp_backward(x, w1, b1, w2, b2, dy, activation=activation)
-    rows, inner, hidden, outer = *x.shape, w1.shape[1], dy.shape[1]
+    (rows, inner), (hidden, outer) = x.shape, w2.shape
     at = projection(x, w1, b1, dtype, compute)
     h, lipschitz, bend = torch_act(at.z, activation), LIPSCHITZ[activation], CURVATURE[activation]
     steep = slope(at.z, at.radius, activation)
@@ -34,35 +36,41 @@ def expect(inputs, params, *, dtype, compute=None):
     dz_rounding = dh.abs() * (bend * at.rounding).clamp_max(2 * lipschitz) + kept(dh, dtype) * steep + kept(dz, dtype)
     dz_extra = dh_extra * steep + dh.abs() * (bend * at.extra)
 
-    def product(answer, left, error, rounding, right, terms, extra, jumps=None):
-        """The budget of left·right where the left operand is off by `error`, `rounding` and `extra`."""
-        extra = combine(extra, right, left) if isinstance(extra, torch.Tensor) else 0.0
-        extra = extra + dot_extra(compute, answer, left.square() @ right.square())
-        if jumps is not None:
-            extra = extra + jumps @ right.abs()
-        condition = combine(error, right, left) + left.abs() @ right.abs()
-        return Expected(answer, [(terms, condition)], combine(rounding, right, left), extra, drift=0.2)
+    over_hidden, over_rows = repeats(1, w1) or repeats(0, w2), repeats(0, x, dy)
 
-    expected = {
-        "dx": product(dx, dz, dz_error, dz_rounding, w1.mT, inner + outer + hidden, dz_extra, jump),
-        "dw1": _swapped(product(dw1.mT, dz.mT, dz_error.mT, dz_rounding.mT, x, inner + outer + rows, dz_extra.mT, jump.mT)),
+    def product(answer, left, error, rounding, right, terms, extra, repeated, jump=None):
+        """The budget of left·right where the left operand is off by `error`, `rounding`, `extra` and `jump`."""
+        same = left if repeated else None
+        extra = combine(extra, right, same) + dot_extra(compute, answer, left.square() @ right.square())
+        extra = extra if jump is None else extra + jump @ right.abs()
+        condition = combine(error, right, same) + left.abs() @ right.abs()
+        return Expected(answer, [(terms, condition)], combine(rounding, right, same), extra, drift=0.2)
+
+    terms = inner + outer
+    expected: dict[str, Expected | None] = {
+        "dx": product(dx, dz, dz_error, dz_rounding, w1.mT, terms + hidden, dz_extra, over_hidden, jump),
+        "dw1": _swapped(
+            product(dw1.mT, dz.mT, dz_error.mT, dz_rounding.mT, x, terms + rows, dz_extra.mT, over_rows, jump.mT)
+        ),
         "db1": None,
-        "dw2": product(dw2, h.mT, h_error.mT, h_rounding.mT, dy, inner + rows, (at.extra * steep).mT),
+        "dw2": product(dw2, h.mT, h_error.mT, h_rounding.mT, dy, inner + rows, (at.extra * steep).mT, over_rows),
         "db2": None,
-    }  # fmt: skip
-    if b1 is not None:
-        parts = [(inner + outer + rows, gathered(dz_error, 0, dz) + dz.abs().sum(0))]
-        extra = gathered(dz_extra, 0, dz) + jump.sum(0)
-        expected["db1"] = Expected(db1, parts, gathered(dz_rounding, 0, dz), extra, drift=0.2)
-    if b2 is not None:
+    }
+    if db1 is not None:
+        same = dz if over_rows else None
+        parts = [(terms + rows, gathered(dz_error, 0, same) + dz.abs().sum(0))]
+        extra = gathered(dz_extra, 0, same) + jump.sum(0)
+        expected["db1"] = Expected(db1, parts, gathered(dz_rounding, 0, same), extra, drift=0.2)
+    if db2 is not None:
         expected["db2"] = Expected(db2, [(rows, dy.abs().sum(0))], drift=0.2)
     return expected
 
 
 def _swapped(expected: Expected) -> Expected:
-    """The same output transposed."""
-    parts = [(terms, condition.mT) for terms, condition in expected.parts]
-    return Expected(expected.answer.mT, parts, expected.rounding.mT, expected.extra.mT, drift=expected.drift)
+    """The same output transposed, every tensor of its budget with it."""
+    parts = [(terms, torch.as_tensor(condition).mT) for terms, condition in expected.parts]
+    rounding, extra = torch.as_tensor(expected.rounding).mT, torch.as_tensor(expected.extra).mT
+    return Expected(expected.answer.mT, parts, rounding, extra, drift=expected.drift)
 
 
 def _family(make):
@@ -132,7 +140,7 @@ def _zero_gradient(call, arguments, outputs, case):
 
 
 def _hidden_order(call, arguments, outputs, case):
-    plain = {name: (t > 0).to(t.dtype) for name, t in arguments.items() if isinstance(t, torch.Tensor)}
+    plain: dict[str, Any] = {name: (t > 0).to(t.dtype) for name, t in arguments.items() if isinstance(t, torch.Tensor)}
     plain = {**plain, "w2": 2 * plain["w2"] - 1, "activation": "relu"}
     order = torch.randperm(case.size["H"], generator=case.rng("order")).to(plain["x"].device)
     turned = {"w1": plain["w1"][:, order], "b1": plain["b1"][order], "w2": plain["w2"][order]}

@@ -159,8 +159,8 @@ def _streamed_kernel(
         while tl.atomic_add(done_ptr + 1 + part, 0, sem="acquire") < tl.minimum(rows_each, rows - part * rows_each):
             pass
         _strip(
-            x_ptr, w_ptr, dy_ptr, stats_ptr, dx_ptr, dw_partial_ptr, db_partial_ptr, x_row, x_col, w_col, dy_row, dy_col,
-            job - rows_each, part, rows_each, rows, cols, BLOCK_R, BLOCK_C,
+            x_ptr, w_ptr, dy_ptr, stats_ptr, dx_ptr, dw_partial_ptr, db_partial_ptr,
+            x_row, x_col, w_col, dy_row, dy_col, job - rows_each, part, rows_each, rows, cols, BLOCK_R, BLOCK_C,
         )  # fmt: skip
 
 
@@ -170,7 +170,8 @@ def streamed(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
-    Takes any number of columns; x and dy come from memory once, since a part of their rows stays in the L2 cache. Source: S2-47, S0-19.
+    Takes any number of columns; x and dy come from memory once, since a part of the rows fits the L2 cache.
+    Source: S2-47, S0-19.
     """
     rows, cols = _check(x, weight, dy, mean, rstd)
     dx, dweight, dbias = _outputs(x)

@@ -149,8 +149,8 @@ def streamed(
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """x, dy (rows, cols), weight (cols,), rstd (rows,) float32 or None -> dx (rows, cols), dweight (cols,).
 
-    Takes any number of columns; x and dy come from memory once, since a part of their rows, 4 MiB each, stays in the
-    L2 cache. Source: S2-80, S0-19.
+    Takes any number of columns; x and dy come from memory once, since a part of the rows fits the L2 cache.
+    Source: S2-80, S0-19.
     """
     rows, cols = _check(x, weight, dy, rstd)
     dx, dweight = _outputs(x)

@@ -1,0 +1,301 @@
+"""Compile conformance: every kernel of every rung compiles for the architectures it claims, on a machine without a GPU.
+
+A fresh process, which interprets nothing, calls the launchers on CPU tensors: on the contract's quick cases, and on its
+large sizes, whose values nobody reads. What would be launched is recorded; each distinct specialisation is compiled. No
+list of signatures exists. `backends/<name>/compiling.py` makes a backend one that can do this:
+
+- `architectures(needs)`: what a rung with that `needs` (or None) claims to compile for, the oldest first.
+- `recording()`: a context manager; launches on CPU tensors are appended to the list that it yields, nothing runs. Of a
+  launch are used `kernel` (its name), `key` (equal for the same code), `types` (what a change of size, layout or
+  configuration leaves as it is), `features` (all that it is specialised on), `weight` (greater for greater tiles), `str`.
+- `compile_one(launch, arch, to_machine_code)`: `registers`, `spills` and `shared`, or `error`; and `seconds`.
+
+It is imported with none of the backend's CPU_VARIABLES set; where the backend's library is missing, it raises ImportError.
+
+A rung fails when a kernel is refused, when it needs more shared memory than the architecture has, when it launches
+nothing in one of the contract's dtypes, or when a thread spills more than SPILL_LIMIT bytes, as much as its registers
+hold; a rung that has to says so: `rung.spills = 2048`.
+"""
+
+import importlib
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection, wait
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+
+from conformance import judge, registry
+from conformance.contract import DTYPES, Case, Contract
+from conformance.generate import plan
+
+SPILL_LIMIT = 1024  # bytes a thread; it has 255 registers of 4 bytes
+SECONDS = 300.0  # for one compilation; the compiler hangs at times
+
+
+def backends() -> tuple[str, ...]:
+    """The backends whose kernels can be compiled without a device."""
+    return tuple(name for name in registry.backends() if (registry.ROOT / "backends" / name / "compiling.py").is_file())
+
+
+class CompilerError(RuntimeError):
+    """The compiling process ended without an answer; the message holds what it printed last."""
+
+
+class Compiler:
+    """A process that compiles the kernels of one backend, op by op. Close it, or use it in a `with` statement."""
+
+    def __init__(self, backend: str):
+        unset = registry.backend(backend).CPU_VARIABLES
+        environment = {name: value for name, value in os.environ.items() if name not in unset}
+        path = os.pathsep.join([str(registry.ROOT), *(p for p in sys.path if p)])
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "conformance.compiling", backend],
+            env={**environment, "PYTHONPATH": path}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def check(self, op: str, variants: Sequence[str] | None = None, every: bool = True, processes: int = 1) -> dict[str, Any]:
+        """Compile the rungs of `op` (all, or those named in `variants`).
+
+        With `every`, each distinct specialisation becomes machine code for each architecture. Without, each passes the
+        compiler's front end, and for each architecture, rung, kernel and combination of dtypes one becomes machine code:
+        for the oldest architecture the largest, then those that add most to what was compiled.
+
+        Returns `records`, one for each specialisation and architecture (`rungs`, `case`, `kernel`, `launch`, `arch`,
+        `seconds`, with machine code `registers`, `spills`, `shared`), and `findings`, one sentence each; or only
+        `missing`, why the backend cannot compile here. Raises CompilerError.
+        """
+        request = dict(op=op, variants=variants, every=every, processes=processes)
+        assert self._process.stdin is not None and self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+            answer = self._process.stdout.readline()
+        except BrokenPipeError:
+            answer = ""
+        if not answer:
+            raise CompilerError(f"the process that compiles {op} ended with status {self._process.wait()}; see its output")
+        return json.loads(answer)
+
+    def close(self) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait()
+
+    def __enter__(self) -> "Compiler":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def rows(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A record for each rung, kernel and architecture: how many specialisations there are, and the greatest resources."""
+    found: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for record in records:
+        for rung in record["rungs"]:
+            key = (rung, record["kernel"], record["arch"])
+            row = found.setdefault(key, dict(zip(("rung", "kernel", "arch"), key, strict=True), specialisations=0, compiled=0))
+            row["specialisations"] += 1
+            row["compiled"] += "registers" in record
+            for name in ("registers", "spills", "shared"):
+                if name in record:
+                    row[name] = max(row.get(name, 0), record[name])
+    return list(found.values())
+
+
+class _Launched(NamedTuple):
+    """A distinct specialisation, and the rungs that launch it, each with the first case."""
+
+    launch: Any
+    rungs: dict[str, str]
+
+
+def _check(compiling: ModuleType, rungs: dict[str, Any], contract: Contract, every: bool, processes: int) -> dict[str, Any]:
+    findings: list[str] = []
+    launched = _record(compiling, rungs, contract, findings)
+    claims = {name: compiling.architectures(getattr(fn, "needs", None)) for name, fn in rungs.items()}
+    tasks: list[tuple[_Launched, str, bool]] = []
+    chosen = None if every else _chosen(launched, claims)
+    for each in launched:
+        archs = list(dict.fromkeys(arch for rung in each.rungs for arch in claims[rung]))
+        tasks += [(each, arch, chosen is None or (each.launch.key, arch) in chosen) for arch in archs]
+    found = _in_children(lambda i: compiling.compile_one(tasks[i][0].launch, tasks[i][1], tasks[i][2]), len(tasks), processes)
+    records = []
+    for (each, arch, _), compiled in zip(tasks, found, strict=True):
+        allowed = max(getattr(rungs[rung], "spills", SPILL_LIMIT) for rung in each.rungs)
+        about = f"{arch}: {each.launch}, launched by {_launchers(each.rungs)}"
+        if "error" in compiled:
+            findings.append(f"{about}\n{compiled['error']}")
+        elif compiled.get("spills", 0) > allowed:
+            findings.append(f"{about}\nspills {compiled['spills']} bytes a thread; {allowed} are allowed")
+        records.append(
+            {"rungs": [rung for rung in each.rungs if arch in claims[rung]], "case": next(iter(each.rungs.values())),
+             "kernel": each.launch.kernel, "launch": str(each.launch), "arch": arch, **compiled}
+        )  # fmt: skip
+    return {"records": records, "findings": findings}
+
+
+def _launchers(rungs: dict[str, str]) -> str:
+    return ", ".join(f"{rung} in {case}" for rung, case in rungs.items())
+
+
+def _record(compiling: ModuleType, rungs: dict[str, Any], contract: Contract, findings: list[str]) -> list[_Launched]:
+    """What the rungs launch in the quick cases and at the large sizes; in a dtype of which a rung takes none of these,
+    the first case of level default that it takes."""
+    launched: dict[str, _Launched] = {}
+    missing = {(name, dtype) for name in rungs for dtype in contract.dtypes}
+
+    def call(name: str, dtype: str, label: str, arguments: dict[str, Any]) -> None:
+        with compiling.recording() as launches:
+            try:
+                rungs[name](**arguments)
+            except NotImplementedError:
+                return
+            except Exception as error:
+                findings.append(f"{name} raised {type(error).__name__} while its launches were recorded in {label}: {error}")
+                missing.discard((name, dtype))
+                return
+        for launch in launches:
+            missing.discard((name, dtype))
+            launched.setdefault(launch.key, _Launched(launch, {})).rungs.setdefault(name, label)
+
+    for case in plan(contract, "quick").cases:
+        arguments = contract.build(case).arguments
+        for name in rungs:
+            call(name, case.dtype, case.id, arguments)
+    for dtype, label, arguments in _large(contract):
+        for name in rungs:
+            call(name, dtype, label, arguments)
+    for case in plan(contract, "default").cases if missing else ():
+        for name in rungs:
+            if (name, case.dtype) in missing:
+                call(name, case.dtype, case.id, contract.build(case).arguments)
+    findings += [f"{name} launches nothing in {dtype}, in no case of level default" for name, dtype in sorted(missing)]
+    return list(launched.values())
+
+
+def _large(contract: Contract) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """(dtype, label, arguments) at the sizes where speed matters, with values that are never read or written."""
+    for dtype in contract.dtypes:
+        plain = judge.plain_case(contract, dtype, next(iter(contract.values)))
+        for size in contract.large:
+            case = Case(plain.op, dtype, tuple(size.items()), "any values", plain.layouts, plain.params)
+            tensors = {
+                name: torch.empty(contract.shape(operand.axes, size), dtype=operand.dtype or DTYPES[dtype])
+                for name, operand in contract.operands.items()
+            }
+            yield dtype, case.id, {**tensors, **case.param}
+
+
+def _chosen(launched: Sequence[_Launched], claims: dict[str, Sequence[str]]) -> set[tuple[str, str]]:
+    """(key, arch) of the specialisations that stand for the others of their rung, kernel and types."""
+    groups: dict[tuple, list[Any]] = defaultdict(list)
+    for launch, rungs in launched:
+        for rung in rungs:
+            groups[rung, launch.kernel, launch.types].append(launch)
+    chosen: set[tuple[str, str]] = set()
+    compiled: dict[tuple[str, str], set] = defaultdict(set)  # features, by rung and kernel
+    for (rung, kernel, _), launches in groups.items():
+        seen = compiled[rung, kernel]
+        for number, arch in enumerate(claims[rung]):
+            if number == 0:
+                best = max(launches, key=lambda launch: launch.weight)
+            else:
+                best = max(launches, key=lambda launch: (len(launch.features - seen), launch.weight))
+            seen |= best.features
+            chosen.add((best.key, arch))
+    return chosen
+
+
+class _Busy(NamedTuple):
+    index: int
+    process: Any
+    until: float
+
+
+def _in_children(work: Callable[[int], dict[str, Any]], count: int, processes: int, seconds: float = SECONDS) -> list[dict[str, Any]]:
+    """`work(0)` to `work(count - 1)` in forked children. A child that crashes or hangs gives a record with `error`."""
+    context = multiprocessing.get_context("fork")
+    results: list[dict[str, Any]] = [{} for _ in range(count)]
+    waiting = iter(range(count))
+    busy: dict[Any, _Busy] = {}
+
+    def next_task(connection: Any = None, process: Any = None) -> None:
+        index = next(waiting, None)
+        if index is None:
+            if process is not None:
+                connection.send(None)
+                process.join()
+            return
+        if process is None:
+            connection, other = context.Pipe()
+            process = context.Process(target=_serve, args=(other, connection, work), daemon=True)
+            process.start()
+            other.close()
+        connection.send(index)
+        busy[connection] = _Busy(index, process, time.monotonic() + seconds)
+
+    for _ in range(processes):
+        next_task()
+    while busy:
+        ready = wait(list(busy), max(0.0, min(task.until for task in busy.values()) - time.monotonic()))
+        expired = [connection for connection, task in busy.items() if connection not in ready and task.until <= time.monotonic()]
+        for connection in [*ready, *expired]:
+            index, process, _ = busy.pop(connection)
+            if connection in expired:
+                process.kill()
+            try:
+                results[index] = connection.recv()
+                next_task(connection, process)
+            except EOFError:
+                process.join()
+                why = f"no answer in {seconds:g} s" if connection in expired else f"the compiler crashed (exit status {process.exitcode})"
+                results[index] = {"error": why, "seconds": seconds if connection in expired else 0.0}
+                next_task()
+    return results
+
+
+def _serve(connection: Connection, parents: Connection, work: Callable[[int], dict[str, Any]]) -> None:
+    parents.close()
+    while (index := connection.recv()) is not None:
+        connection.send(work(index))
+
+
+@contextmanager
+def _answers() -> Iterator[Any]:
+    """The process's standard output for answers only: whatever else is printed goes to standard error."""
+    with os.fdopen(os.dup(1), "w") as answers:
+        os.dup2(2, 1)
+        yield answers
+
+
+def main(backend: str) -> None:
+    torch.set_num_threads(1)  # the children are forked
+    compiling: ModuleType | None
+    try:
+        compiling, reason = importlib.import_module(f"backends.{backend}.compiling"), ""
+    except ImportError as error:
+        compiling, reason = None, f"{type(error).__name__}: {error}"
+    with _answers() as answers:
+        for line in sys.stdin:
+            request = json.loads(line)
+            answer: dict[str, Any] = {"missing": reason}
+            if compiling is not None:
+                names = request["variants"]
+                rungs = {n: fn for n, fn in registry.variants(backend, request["op"]).items() if names is None or n in names}
+                answer = _check(compiling, rungs, registry.contract(request["op"]), request["every"], request["processes"])
+            print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,25 @@
+"""The table of compile conformance at the end of a run: what test_compile.py's items carry to the controller."""
+
+from conformance.console import Table
+
+COMPILED = "touchstone-compiled"  # key of the user property that holds an item's rows
+COLUMNS = {
+    "op": "op", "backend": "backend", "rung": "rung", "kernel": "kernel", "arch": "arch", "specialisations": "specialisations",
+    "compiled": "to machine code", "registers": "registers", "spills": "spilled bytes", "shared": "shared bytes",
+}  # fmt: skip
+
+
+def table(rows):
+    """Registers and spills a thread, shared memory a block: the most of any specialisation."""
+    made = Table("compiled; registers, spills and shared memory: the most of any specialisation", list(COLUMNS.values()))
+    made.rows = [[str(row.get(name, "")) for name in COLUMNS] for row in rows]
+    return made
+
+
+def pytest_terminal_summary(terminalreporter):
+    reports = [report for reports in terminalreporter.stats.values() for report in reports]
+    properties = [getattr(report, "user_properties", ()) for report in reports if getattr(report, "when", None) == "call"]
+    rows = [row for found in properties for key, value in found if key == COMPILED for row in value]
+    if rows:
+        terminalreporter.section("Compiled")
+        terminalreporter.write_line(table(rows).plain())

@@ -1,0 +1,56 @@
+"""Compile conformance: one item per op and backend, selected by --op, --backend and --variant, on whatever device.
+
+At level quick every specialisation passes the front end and some stand for the others in the rest; else all are compiled.
+"""
+
+import os
+from functools import cache
+
+import pytest
+
+from conformance import compiling, registry
+from conformance.conftest import COMPILED, table
+from conformance.plugin import _SELECTION
+
+
+def pytest_generate_tests(metafunc):
+    if "compiled" not in metafunc.fixturenames:
+        return
+    chosen = metafunc.config.stash[_SELECTION]
+    items = []
+    for op in chosen.ops if chosen.kernel is None else ():
+        for backend in compiling.backends():
+            names = [n for n in registry.ladder(backend, op) if chosen.variants is None or n in chosen.variants]
+            if names and backend in (*chosen.backends, *chosen.skipped):
+                items.append(pytest.param((op, backend, names), id=f"{op}-{backend}-compiles"))
+    metafunc.parametrize("compiled", items)
+
+
+@pytest.fixture(scope="module")
+def compiler():
+    """A function from the name of a backend to the process that compiles its kernels."""
+    started = []
+
+    @cache
+    def start(backend):
+        started.append(compiling.Compiler(backend))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()
+
+
+@pytest.mark.conformance
+def test_compile(compiled, compiler, request):
+    op, backend, names = compiled
+    chosen = request.config.stash[_SELECTION]
+    processes = max(1, len(os.sched_getaffinity(0)) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+    answer = compiler(backend).check(op, names, every=chosen.level != "quick", processes=processes)
+    if "missing" in answer:
+        (pytest.skip if backend in chosen.skipped else pytest.fail)(f"{backend} cannot compile here: {answer['missing']}")
+    about = [{"op": op, "backend": backend, **row} for row in compiling.rows(answer["records"])]
+    request.node.user_properties.append((COMPILED, about))
+    print(table(about).plain())
+    if answer["findings"]:
+        pytest.fail("\n\n".join(answer["findings"]), pytrace=False)

@@ -1,0 +1,11 @@
+"""The README says what is there."""
+
+from conformance import registry
+from conformance.__main__ import main
+
+
+def test_the_support_table_is_the_one_that_list_prints(capsys):
+    assert main(["list", "--markdown"]) == 0
+    table = capsys.readouterr().out.strip()
+    assert len(table.splitlines()) == len(registry.ops()) + 2
+    assert table in (registry.ROOT / "README.md").read_text(), "run: python -m conformance list --markdown"
