@@ -136,6 +136,16 @@ def repeats(case: Case, *operands: str, axis: str = "cols") -> bool:
     return case.size[axis] > 512 and all(case.layout[name] == layout for name in operands)
 
 
+def hides_cancellation(case: Case, terms: int) -> bool:
+    """Whether a one-pass variance over `terms` values goes unseen in a mean_offset case.
+
+    Its error is less than bfloat16 resolves; a row of one value has no variance; and it hardly grows with the row,
+    while the allowance for the mean does.
+    """
+    unseen = case.dtype == "bfloat16" or case.layout["x"] == "broadcast_last" or not 1 < terms < 300
+    return case.values == "mean_offset" and unseen
+
+
 def _flat(sizes) -> list[int]:
     return [n for size in sizes for n in (size if isinstance(size, tuple) else (size,))]
 

@@ -24,9 +24,10 @@ import os
 import subprocess
 import sys
 import time
+import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -56,10 +57,10 @@ class Compiler:
     def __init__(self, backend: str):
         unset = registry.backend(backend).CPU_VARIABLES
         environment = {name: value for name, value in os.environ.items() if name not in unset}
-        path = os.pathsep.join([str(registry.ROOT), *(p for p in sys.path if p)])
+        path = os.pathsep.join([str(registry.ROOT), *(os.path.abspath(folder) for folder in sys.path)])
         self._process = subprocess.Popen(
             [sys.executable, "-m", "conformance.compiling", backend],
-            env={**environment, "PYTHONPATH": path}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            cwd=registry.ROOT, env={**environment, "PYTHONPATH": path}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 
     def check(self, op: str, variants: Sequence[str] | None = None, every: bool = True, processes: int = 1) -> dict[str, Any]:
@@ -87,7 +88,8 @@ class Compiler:
 
     def close(self) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
         self._process.stdout.close()
         self._process.wait()
 
@@ -279,6 +281,11 @@ def _answers() -> Iterator[Any]:
         yield answers
 
 
+def _answer(compiling: ModuleType, backend: str, op: str, variants: Sequence[str] | None, every: bool, processes: int) -> dict[str, Any]:
+    rungs = {name: fn for name, fn in registry.variants(backend, op).items() if variants is None or name in variants}
+    return _check(compiling, rungs, registry.contract(op), every, processes)
+
+
 def main(backend: str) -> None:
     torch.set_num_threads(1)  # the children are forked
     compiling: ModuleType | None
@@ -291,9 +298,10 @@ def main(backend: str) -> None:
             request = json.loads(line)
             answer: dict[str, Any] = {"missing": reason}
             if compiling is not None:
-                names = request["variants"]
-                rungs = {n: fn for n, fn in registry.variants(backend, request["op"]).items() if names is None or n in names}
-                answer = _check(compiling, rungs, registry.contract(request["op"]), request["every"], request["processes"])
+                try:
+                    answer = _answer(compiling, backend, **request)
+                except Exception:
+                    answer = {"records": [], "findings": [traceback.format_exc()]}
             print(json.dumps(answer), file=answers, flush=True)
 
 

@@ -476,10 +476,10 @@ def _divide(x_ptr, out_ptr, N: tl.constexpr):
 def errors_name_kernel_line_and_program():
     from backends.triton.interpreter import KernelError
 
-    with pytest.raises(
-        KernelError, match=r"^_divide \(interpreted_programs.py:\d+\), program \(0, 0, 0\): NameError: .*undefined"
-    ):
+    pattern = r"^_divide \(interpreted_programs.py:\d+\), program \(0, 0, 0\): NameError: .*undefined"
+    with pytest.raises(KernelError, match=pattern) as caught:
         _divide[(3,)](torch.ones(4), torch.ones(4), 4)
+    assert caught.traceback[-1].name == "_divide"  # where a debugger lands
 
 
 @program("launch")

@@ -166,7 +166,7 @@ def clean_environment(**changes: str) -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if not k.startswith(own)} | changes
 
 
-def run_python(arguments: list[str], folder: Path, timeout: float = 120, **options) -> subprocess.CompletedProcess:
+def run_python(arguments: list[str], folder: Path, timeout: float = 300, **options) -> subprocess.CompletedProcess:
     environment = clean_environment(**options.pop("environment", {}))
     return subprocess.run(
         [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout, **options

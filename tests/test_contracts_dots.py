@@ -859,10 +859,10 @@ IN_PRECISION = [
 @pytest.mark.parametrize(("op", "make"), IN_PRECISION, ids=lambda x: x if isinstance(x, str) else "")
 def test_a_declared_precision_is_judged_in_that_precision(op, make):
     passes(op, make(dot_tf32), ("float32",), compute="tf32")
-    assert rejected(op, make(accumulating(torch.float16)), "float32", compute="tf32")
+    assert rejected(op, make(accumulating(torch.bfloat16)), "float32", compute="tf32")
 
 
-@pytest.mark.parametrize("op", ["matmul", "mlp_backward", "attention_backward"])
+@pytest.mark.parametrize("op", ["matmul", "mlp_backward", "attention", "attention_backward"])
 def test_bf16_inputs_are_no_tf32(op):
     assert rejected(op, dict(IN_PRECISION)[op](dot_bf16), "float32", compute="tf32")
 

@@ -167,6 +167,16 @@ def test_quick_has_every_layout_and_family_where_it_matters(op):
         assert {case.param[name] for case in plain} == set(values)
 
 
+@pytest.mark.parametrize("op", registry.ops())
+def test_default_has_every_parameter_in_every_dtype_with_plain_values(op):
+    """What is wrong with one activation in one dtype shows with values that hide nothing."""
+    contract = registry.contract(op)
+    first = next(iter(contract.values))
+    plain = [case for case in plan(contract, "default").cases if is_plain(contract, case) and case.values == first]
+    for name, values in contract.params.items():
+        assert {(case.dtype, case.param[name]) for case in plain} == set(itertools.product(contract.dtypes, values))
+
+
 @pytest.mark.parametrize("op", ["softmax", "matmul"])
 def test_default_has_every_family_in_every_layout_where_it_matters(op):
     contract = registry.contract(op)

@@ -1,4 +1,4 @@
-"""Compiling for GPUs without one: what launchers launch is found, compiled, and refused where a GPU would refuse it."""
+"""Launches recorded on CPU tensors are what a GPU would be given, and the compiler's refusals come through."""
 
 import importlib.util
 import json
@@ -12,64 +12,128 @@ import pytest
 if not importlib.util.find_spec("triton"):
     pytest.skip("triton is not installed", allow_module_level=True)
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def compile_in_a_process(*arguments, **environment):
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    variables = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    variables |= {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"} | environment
+    return subprocess.run(
+        [sys.executable, *arguments], env=variables, cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory):
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment |= {"TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("cache")), "OMP_NUM_THREADS": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    script = Path(__file__).with_name("compiled_programs.py")
-    command = [sys.executable, "-W", "ignore", str(script)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+def result():
+    done = compile_in_a_process(str(Path(__file__).with_name("recorded_kernels.py")))
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)
 
 
-def test_a_launch_is_recorded_with_types_constants_and_options(report):
-    assert report["plain"].startswith("_scale(x_ptr: *fp32/16, y_ptr: *fp32/16, x_row: i32, rows: i32, scale: fp32")
-    for constant in ("x_col=1", "BLOCK=64", "num_warps=2"):
-        assert constant in report["plain"]
+@pytest.fixture(scope="module")
+def programs(result):
+    return result["programs"]
 
 
-def test_launches_differ_in_what_the_code_depends_on_and_in_nothing_else(report):
-    assert report["same"] == 1
-    assert report["distinct"] == 5  # float32; float16; BLOCK 32; an unaligned pointer; a column stride that is not 1
-
-
-def test_nothing_runs_while_recording(report):
-    assert report["untouched"]
-
-
-def test_autotuned_kernels_are_recorded_with_every_configuration(report):
-    assert [("BLOCK=16" in text, "num_warps=1" in text) for text in report["tuned"]] == [(True, True), (False, False)]
-    assert all("EVEN=False" in text for text in report["tuned"])
-
-
-@pytest.mark.parametrize("name", ["scale", "descriptor"])
-def test_cubins_give_registers_spills_and_shared_memory(report, name):
-    found = report["compiled"][name]
-    assert "error" not in found
-    assert 8 <= found["registers"] <= 64
-    assert found["spills"] == 0
-    assert found["seconds"] > 0
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("exponential", "fp16"),
-        ("changes_dtype", "total"),
-        ("too_much_shared", "bytes of shared memory; sm_90 has 232448"),
-    ],
-)
-def test_what_the_compiler_or_the_gpu_refuses_is_an_error(report, name, message):
-    assert message in report["compiled"][name]["error"]
+def test_nothing_runs_while_launches_are_recorded(result):
+    assert result["written"] == 0.0
 
 
 def test_recording_needs_a_process_that_compiles():
     code = "from backends.triton import compiling\nwith compiling.recording(): pass"
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    done = compile_in_a_process("-c", code, TRITON_INTERPRET="1")
     assert "RuntimeError: this process interprets Triton kernels" in done.stderr
+
+
+def test_a_launch_is_specialised_as_for_a_gpu(programs):
+    assert [each["launch"] for each in programs["copy"]] == [
+        "_copy_kernel(x_ptr: *fp32/16, y_ptr: *fp32/16, n: i32, scale: fp32, BLOCK=64)",
+        "_copy_kernel(x_ptr: *fp32/16, y_ptr: *fp32/16, n: i32, scale: fp32, BLOCK=64)",
+        "_copy_kernel(x_ptr: *fp32/16, y_ptr: *fp32, n: i32, scale: fp32, BLOCK=64)",
+        "_copy_kernel(x_ptr: *fp32/16, y_ptr: *fp32/16, n: i32/16, scale: fp32, BLOCK=64)",
+        "_copy_kernel(x_ptr: *fp32/16, y_ptr: *fp32/16, scale: fp32, n=1, BLOCK=64)",
+        "_copy_kernel(x_ptr: *fp32/16, y_ptr: *fp32/16, n: i64/16, scale: fp32, BLOCK=64)",
+        "_copy_kernel(x_ptr: *fp16/16, y_ptr: *fp16/16, n: i32, scale: fp32, BLOCK=64, num_warps=8)",
+    ]
+
+
+def test_launches_of_the_same_code_have_one_key_and_others_have_others(programs):
+    keys = [each["key"] for each in programs["copy"]]
+    assert keys[0] == keys[1]
+    assert len(set(keys)) == len(keys) - 1
+
+
+def test_what_a_kernel_does_not_specialise_on_makes_no_other_launch(programs):
+    assert [each["launch"] for each in programs["sparing"]] == [
+        "_sparing_kernel(x_ptr: *fp32, stride: i32, n: i32, BLOCK=64)",
+        "_sparing_kernel(x_ptr: *fp32, stride: i32, n: i32, BLOCK=64)",
+        "_sparing_kernel(x_ptr: *fp32, n: i32, stride=1, BLOCK=64)",
+    ]
+
+
+def test_none_is_a_constant(programs):
+    launches = [each["launch"] for each in programs["optional"]]
+    assert launches == ["_optional_kernel(x_ptr: *fp32/16, bias_ptr=None)", "_optional_kernel(x_ptr: *fp32/16, bias_ptr: *fp32/16)"]
+
+
+def test_an_autotuned_kernel_is_recorded_with_every_configuration(programs):
+    assert [each["launch"] for each in programs["tuned"]] == [
+        "_tuned_kernel(x_ptr: *fp32/16, n: i32/16, BLOCK=64, EVEN=True)",
+        "_tuned_kernel(x_ptr: *fp32/16, n: i32/16, BLOCK=128, EVEN=False, num_warps=8)",
+    ]
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("name", ["optional", "tuned", "descriptor"])
+def test_machine_code_and_its_resources(programs, name, arch):
+    for each in programs[name]:
+        assert "error" not in each["front end"]
+        assert "error" not in each[arch]
+        assert 1 < each[arch]["registers"] < 128
+        assert each[arch]["spills"] == 0
+        assert each[arch]["seconds"] > 0
+
+
+def test_the_compiler_refuses_exp_of_float16(programs):
+    float16, float32 = programs["exp"]
+    for step in ("front end", "sm_80", "sm_90"):
+        assert "Expected dtype ['fp32', 'fp64'] but got fp16" in float16[step]["error"]
+        assert "tl.exp(x)" in float16[step]["error"]
+        assert "error" not in float32[step]
+
+
+def test_the_compiler_refuses_a_variable_that_changes_its_dtype_in_a_loop(programs):
+    (carried,) = programs["carried"]
+    assert "Loop-carried variable total has initial type int32 but is re-assigned to fp32" in carried["front end"]["error"]
+
+
+def test_shared_memory_beyond_the_architectures_is_an_error(programs):
+    (hoarding,) = programs["hoarding"]
+    assert hoarding["sm_80"]["error"].endswith("bytes of shared memory; sm_80 has 166912")
+    assert hoarding["sm_80"]["shared"] > 166912
+    assert ("error" in hoarding["sm_90"]) == (hoarding["sm_90"]["shared"] > 232448)
+
+
+def test_a_refusal_is_a_finding_that_names_rung_case_and_line(result):
+    findings = result["checked"]["findings"]
+    refused = [text for text in findings if "Expected dtype" in text]
+    assert refused
+    assert all(text.startswith("sm_90: _exp_kernel(x_ptr: *") or text.startswith("sm_80: _exp_kernel(x_ptr: *") for text in refused)
+    assert all("launched by whole in " in text and "part" not in text for text in refused)
+    assert not any("fp32" in text.partition("\n")[0] for text in refused)
+
+
+def test_a_rung_that_launches_nothing_in_a_dtype_is_a_finding(result):
+    missing = [text for text in result["checked"]["findings"] if "launches nothing" in text]
+    assert missing == [f"part launches nothing in {dtype}, in no case of level default" for dtype in ("bfloat16", "float16")]
+
+
+def test_the_item_of_an_op_compiles_its_rungs_and_shows_their_resources(tmp_path):
+    command = ["-m", "pytest", "conformance/test_compile.py", "--op=softmax", "--variant=onerow", "--level=quick", "--device=cpu"]
+    done = compile_in_a_process(*command, "-v", "-p", "no:cacheprovider", TRITON_INTERPRET="1")
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "test_compile[softmax-triton-compiles] PASSED" in done.stdout
+    rows = [line.split() for line in done.stdout.splitlines() if line.startswith("softmax  triton")]
+    assert [row[:5] for row in rows] == [["softmax", "triton", "onerow", "_onerow_kernel", arch] for arch in ("sm_80", "sm_90")]
+    assert all(1 < int(row[7]) <= 255 for row in rows)

@@ -60,8 +60,9 @@ class Launch:
 
     @cached_property
     def types(self) -> tuple[str, ...]:
-        """What the launch has in common with others of another size, layout or configuration."""
-        return tuple(str(ty).partition("[")[0] for ty in self.signature.values() if str(ty)[:1] in ("*", "t", "("))
+        """The types of its tensors, each once: what launches of other sizes, layouts and configurations share."""
+        types = {str(ty).partition("[")[0] for ty in self.signature.values()}
+        return tuple(sorted(ty for ty in types if ty.startswith(("*", "tensordesc", "("))))
 
     @cached_property
     def features(self) -> frozenset[tuple[str, ...]]:

@@ -795,7 +795,9 @@ def _run_grid(kernel, arguments: dict[str, Any], grid: tuple[int, int, int]) -> 
             raise
         kind = type(error) if isinstance(error, KernelError) else KernelError
         text = str(error) if isinstance(error, KernelError) else f"{type(error).__name__}: {error}"
-        raise kind(f"{kernel.__name__} ({_line(error)}), program {builder.grid_idx}: {text}") from error
+        message = f"{kernel.__name__} ({_line(error)}), program {builder.grid_idx}: {text}"
+        # With the traceback of the error itself, so that a debugger lands in the kernel.
+        raise kind(message).with_traceback(error.__traceback__) from None
 
 
 def _line(error: BaseException) -> str:

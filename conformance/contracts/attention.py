@@ -5,7 +5,7 @@ import math
 import torch
 
 from conformance import layouts, values
-from conformance.bounds import combine, lossy, probabilities, visible_pairs
+from conformance.bounds import combine, gathered, lossy, probabilities, visible_pairs
 from conformance.budget import EPS32, Expected, dot_extra
 from conformance.contract import Contract, Draw, Invalid, Law, Operand, Output
 from reference.attention import torch_attention
@@ -41,9 +41,9 @@ def expect(inputs, params, *, dtype, compute=None):
     stored = torch.where(at.visible, p.clamp_min(torch.finfo(dtype).tiny), 0.0)
     rounding = torch.where(_powers_of_two(p), 0.0, combine(stored, v))
     wrong = p * at.extra
-    extra = combine(wrong, v) + stacked.abs() * wrong.sum(-1, keepdim=True)
+    extra = combine(wrong, v) + stacked.abs() * gathered(wrong, -1).unsqueeze(-1)
     extra = (extra + dot_extra(compute, stacked, p.square() @ v.square())).reshape(q.shape)
-    lse_extra = wrong.sum(-1).reshape(lse.shape)
+    lse_extra = gathered(wrong, -1).reshape(lse.shape)
     lse_condition = 1 + (p * size).sum(-1) + largest.squeeze(-1)
     return {
         "o": Expected(

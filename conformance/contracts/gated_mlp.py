@@ -43,8 +43,8 @@ def _plain(draw: Draw):
 def _normal(draw: Draw):
     """The last row is large, so that every size and dtype meets values where exp overflows."""
     drawn = _plain(draw)
-    drawn["x"][-1:] *= 40
-    return {**drawn, "w_up": drawn["w_up"] * 2**-8}
+    drawn["x"][-1:] *= 80
+    return {**drawn, "w_up": drawn["w_up"] * 2**-9}
 
 
 def _row_scales(draw: Draw):
@@ -100,6 +100,8 @@ def _binary(draw: Draw):
 def _valid(case) -> bool:
     size, layout = case.size, case.layout
     if not shows(case):
+        return False
+    if case.values == "cancelling_inner" and layout["x"] == "broadcast_last":  # does not cancel: h beyond float16
         return False
     if case.values == "binary":  # broadcasts repeat the same weight along a sum: the integers grow beyond bfloat16's
         repeated = "broadcast" in (layout["w_gate"], layout["w_up"]) and size["D"] > 16

@@ -43,6 +43,9 @@ def _group_scales(draw: Draw, shape):
 def _valid(case) -> bool:
     if case.size["C"] % case.param["groups"]:
         return False
+    terms = case.size["C"] // case.param["groups"] * math.prod(case.size["trailing"])
+    if bounds_rows.hides_cancellation(case, terms):
+        return False
     at = CONSTANT_AT if case.values == "constant_rows" else SPECIAL_AT
     return bounds_rows.informative(case, ("constant_rows", "one_nan"), at)
 

@@ -23,7 +23,7 @@ def _family(make):
 
 
 def _valid(case) -> bool:
-    if bounds_rows.repeats(case, "x"):
+    if bounds_rows.repeats(case, "x") or bounds_rows.hides_cancellation(case, case.size["cols"]):
         return False
     at = bounds_rows.CONSTANT_AT if case.values == "constant_rows" else bounds_rows.SPECIAL_AT
     return bounds_rows.informative(case, ("constant_rows", "one_nan"), at)

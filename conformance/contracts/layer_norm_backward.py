@@ -43,7 +43,9 @@ def _family(make, gradient):
 def _valid(case) -> bool:
     if bounds_rows.repeats(case, "x") or bounds_rows.repeats(case, "weight", "dy"):
         return False
-    return not bounds_rows.repeats(case, "dy", axis="rows") and bounds_rows.informative(case)
+    if bounds_rows.repeats(case, "dy", axis="rows") or bounds_rows.hides_cancellation(case, case.size["cols"]):
+        return False
+    return bounds_rows.informative(case)
 
 
 contract = Contract(

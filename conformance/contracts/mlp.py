@@ -142,7 +142,7 @@ def _one_large_row(make):
 
     def family(draw: Draw):
         drawn = make(draw)
-        drawn["x"][-1:] *= 40
+        drawn["x"][-1:] *= 80
         return drawn
 
     return family

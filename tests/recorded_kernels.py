@@ -1,0 +1,140 @@
+"""Run by test_triton_compiling.py in a process that compiles: records launches, compiles them, prints JSON."""
+
+import json
+import sys
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from backends.triton import compiling
+from conformance import compiling as conformance_compiling
+from conformance import registry
+
+
+@triton.jit
+def _copy_kernel(x_ptr, y_ptr, n, scale, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(y_ptr + i, tl.load(x_ptr + i, mask=i < n, other=0.0) * scale, mask=i < n)
+
+
+@triton.jit(do_not_specialize=["n"], do_not_specialize_on_alignment=["x_ptr", "stride"])
+def _sparing_kernel(x_ptr, stride, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(x_ptr + i * stride, 1.0, mask=i < n)
+
+
+@triton.jit
+def _optional_kernel(x_ptr, bias_ptr):
+    x = tl.load(x_ptr)
+    if bias_ptr is not None:
+        x += tl.load(bias_ptr)
+    tl.store(x_ptr, x)
+
+
+@triton.autotune([triton.Config({"BLOCK": 64}), triton.Config({"BLOCK": 128}, num_warps=8)], key=["n"])
+@triton.heuristics({"EVEN": lambda arguments: arguments["n"] % arguments["BLOCK"] == 0})
+@triton.jit
+def _tuned_kernel(x_ptr, n, BLOCK: tl.constexpr, EVEN: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(x_ptr + i, 1.0, mask=True if EVEN else i < n)
+
+
+@triton.jit
+def _descriptor_kernel(desc, y_ptr):
+    i = tl.arange(0, 32)
+    tl.store(y_ptr + i[:, None] * 32 + i[None, :], desc.load([0, 0]))
+
+
+@triton.jit
+def _exp_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0).to(tl.int64) * n + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + i, mask=tl.arange(0, BLOCK) < n, other=0.0)
+    tl.store(y_ptr + i, tl.exp(x), mask=tl.arange(0, BLOCK) < n)
+
+
+@triton.jit
+def _carried_kernel(x_ptr, n):
+    total = 0
+    for i in range(n):
+        total += tl.load(x_ptr + i)
+    tl.store(x_ptr, total)
+
+
+@triton.jit
+def _hoarding_kernel(a_ptr, b_ptr, c_ptr, K, BLOCK: tl.constexpr, BLOCK_K: tl.constexpr):
+    i, k = tl.arange(0, BLOCK), tl.arange(0, BLOCK_K)
+    acc = tl.zeros((BLOCK, BLOCK), tl.float32)
+    for start in range(0, K, BLOCK_K):
+        a = tl.load(a_ptr + i[:, None] * K + start + k[None, :])
+        b = tl.load(b_ptr + (start + k[:, None]) * BLOCK + i[None, :])
+        acc = tl.dot(a, b, acc)
+    tl.store(c_ptr + i[:, None] * BLOCK + i[None, :], acc)
+
+
+def softmax_in_float16(x):
+    """What the interpreter accepts and the compiler refuses (E-18)."""
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    if y.numel():
+        _exp_kernel[(x.shape[0],)](x, y, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
+    return y
+
+
+def softmax_in_float32_only(x):
+    if x.dtype != torch.float32:
+        raise NotImplementedError(f"{x.dtype}; this kernel takes float32")
+    return softmax_in_float16(x)
+
+
+def recorded(*calls):
+    with compiling.recording() as launches:
+        for call in calls:
+            call()
+    return launches
+
+
+def one(kernel, *arguments, grid=(1,), **options):
+    return lambda: kernel[grid](*arguments, **options)
+
+
+def main():
+    x, half = torch.zeros(4096), torch.zeros(4096, dtype=torch.float16)
+    programs = {
+        "copy": recorded(
+            one(_copy_kernel, x, x, 17, 0.5, BLOCK=64),
+            one(_copy_kernel, x, x, 19, 0.25, BLOCK=64, num_warps=4),  # the same code
+            one(_copy_kernel, x, x[1:], 17, 0.5, BLOCK=64),
+            one(_copy_kernel, x, x, 32, 0.5, BLOCK=64),
+            one(_copy_kernel, x, x, 1, 0.5, BLOCK=64),
+            one(_copy_kernel, x, x, 1 << 40, 0.5, BLOCK=64),
+            one(_copy_kernel, half, half, 17, 0.5, BLOCK=64, num_warps=8),
+        ),
+        "sparing": recorded(
+            one(_sparing_kernel, x, 16, 1, BLOCK=64),
+            one(_sparing_kernel, x[1:], 7, 16, BLOCK=64),
+            one(_sparing_kernel, x, 1, 16, BLOCK=64),
+        ),
+        "optional": recorded(one(_optional_kernel, x, None), one(_optional_kernel, x, x)),
+        "tuned": recorded(one(_tuned_kernel, x, 64, grid=lambda meta: (meta["BLOCK"],))),
+        "descriptor": recorded(one(_descriptor_kernel, TensorDescriptor.from_tensor(torch.zeros(64, 64), [32, 32]), x)),
+        "exp": recorded(one(_exp_kernel, half, half, 17, BLOCK=64), one(_exp_kernel, x, x, 17, BLOCK=64)),
+        "carried": recorded(one(_carried_kernel, x, 17)),
+        "hoarding": recorded(one(_hoarding_kernel, half, half, x, 512, BLOCK=128, BLOCK_K=128, num_stages=4, num_warps=8)),
+    }
+    kept = float(x.sum())
+    result = {"written": kept, "programs": {}}
+    for name, launches in programs.items():
+        result["programs"][name] = [
+            {"launch": str(launch), "key": launch.key, "features": sorted(map(list, launch.features)),
+             "front end": compiling.compile_one(launch, "sm_90", to_machine_code=False),
+             **{arch: compiling.compile_one(launch, arch) for arch in ("sm_80", "sm_90") if name not in ("copy", "sparing")}}
+            for launch in launches
+        ]  # fmt: skip
+    rungs = {"whole": softmax_in_float16, "part": softmax_in_float32_only}
+    result["checked"] = conformance_compiling._check(compiling, rungs, registry.contract("softmax"), every=False, processes=1)
+    json.dump(result, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

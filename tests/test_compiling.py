@@ -1,0 +1,236 @@
+"""Compile conformance with a made-up compiler: what is compiled for which architecture, and what fails."""
+
+import os
+import time
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from conformance import compiling, registry
+from conformance.generate import plan
+from tests import lanes
+
+PAPER_COMPILER = """
+from contextlib import contextmanager
+@contextmanager
+def recording():
+    yield []
+def architectures(needs):
+    return ("sm_80",)
+print("printed by the way")
+"""
+SOFTMAX = registry.contract("softmax")
+
+
+@dataclass
+class Launch:
+    kernel: str
+    types: tuple
+    weight: int
+
+    @property
+    def key(self):
+        return str(self)
+
+    @property
+    def features(self):
+        return {*self.types, self.weight}
+
+    def __str__(self):
+        return f"{self.kernel}({', '.join(self.types)}, BLOCK={self.weight})"
+
+
+class Compiler:
+    """`launch(kernel, x)` records one launch for a tensor; `results` gives what compiling a launch for an arch gives."""
+
+    def __init__(self, results=lambda launch, arch: {}):
+        self.results, self.launches = results, None
+
+    def architectures(self, needs):
+        return ("sm_80", "sm_90") if needs is None else (needs,)
+
+    @contextmanager
+    def recording(self):
+        self.launches = []
+        yield self.launches
+
+    def launch(self, kernel, x):
+        self.launches.append(Launch(kernel, (str(x.dtype).removeprefix("torch."),), 1 << max(x.shape[-1] - 1, 0).bit_length()))
+
+    def compile_one(self, launch, arch, to_machine_code):
+        found = {"registers": launch.weight % 255, "spills": 0, "shared": 16} if to_machine_code else {}
+        return {**found, **self.results(launch, arch), "seconds": 0.0}
+
+
+def check(compiler, every=True, **rungs):
+    return compiling._check(compiler, rungs, SOFTMAX, every, processes=2)
+
+
+def rung(compiler, *kernels, needs=None, spills=None, declines=lambda x: False):
+    def launcher(x):
+        if declines(x):
+            raise NotImplementedError("not this one")
+        for kernel in kernels:
+            compiler.launch(kernel, x)
+
+    if needs is not None:
+        launcher.needs = needs
+    if spills is not None:
+        launcher.spills = spills
+    return launcher
+
+
+def specialisations():
+    """What the quick cases tell apart."""
+    return {(case.dtype, 1 << max(case.size["cols"] - 1, 0).bit_length()) for case in plan(SOFTMAX, "quick").cases}
+
+
+def test_every_distinct_specialisation_is_compiled_for_every_architecture():
+    compiler = Compiler()
+    answer = check(compiler, first=rung(compiler, "_one", "_two"), second=rung(compiler, "_two"))
+    assert answer["findings"] == []
+    seen = Counter((record["kernel"], record["launch"], record["arch"]) for record in answer["records"])
+    assert set(seen.values()) == {1}
+    for kernel in ("_one", "_two"):
+        for arch in ("sm_80", "sm_90"):
+            assert sum(key[0] == kernel and key[2] == arch for key in seen) == len(specialisations())
+    assert {tuple(r["rungs"]) for r in answer["records"] if r["kernel"] == "_two"} == {("first", "second")}
+    assert all("registers" in record for record in answer["records"])
+    cases = {case.id for case in plan(SOFTMAX, "quick").cases}
+    assert all(record["case"] in cases for record in answer["records"])
+
+
+def test_in_short_each_kernel_and_dtype_becomes_machine_code_once_an_architecture():
+    compiler = Compiler()
+    answer = check(compiler, every=False, plain=rung(compiler, "_kernel"))
+    machine = [record for record in answer["records"] if "registers" in record]
+    assert len(answer["records"]) == 2 * len(specialisations())  # the front end sees them all
+    for arch in ("sm_80", "sm_90"):
+        assert len([r for r in machine if r["arch"] == arch]) == len(SOFTMAX.dtypes)
+    largest = {dtype: max(weight for d, weight in specialisations() if d == dtype) for dtype in SOFTMAX.dtypes}
+    assert {r["launch"] for r in machine if r["arch"] == "sm_80"} == {str(Launch("_kernel", (d,), w)) for d, w in largest.items()}
+    assert not {r["launch"] for r in machine if r["arch"] == "sm_80"} & {r["launch"] for r in machine if r["arch"] == "sm_90"}
+
+
+def test_a_rung_is_compiled_for_what_it_claims():
+    compiler = Compiler()
+    answer = check(compiler, plain=rung(compiler, "_both"), late=rung(compiler, "_both", "_late", needs="sm_90"))
+    archs = {(record["kernel"], record["arch"]): record["rungs"] for record in answer["records"]}
+    assert archs == {("_both", "sm_80"): ["plain"], ("_both", "sm_90"): ["plain", "late"], ("_late", "sm_90"): ["late"]}
+
+
+def test_a_refusal_is_a_finding():
+    refused = Launch("_kernel", ("float16",), 64)
+    compiler = Compiler(lambda launch, arch: {"error": "no such instruction"} if (launch, arch) == (refused, "sm_80") else {})
+    answer = check(compiler, plain=rung(compiler, "_kernel"), other=rung(compiler, "_other"))
+    (finding,) = answer["findings"]
+    assert finding.startswith("sm_80: _kernel(float16, BLOCK=64), launched by plain in float16-")
+    assert finding.endswith("\nno such instruction")
+
+
+@pytest.mark.parametrize(("spilt", "declared", "right"), [(1024, None, True), (1025, None, False), (3000, 3000, True), (3001, 3000, False)])
+def test_spills_beyond_the_limit_are_a_finding_unless_declared(spilt, declared, right):
+    compiler = Compiler(lambda launch, arch: {"spills": spilt} if (launch.weight, arch) == (64, "sm_90") else {})
+    answer = check(compiler, plain=rung(compiler, "_kernel", spills=declared))
+    assert (answer["findings"] == []) == right
+    assert all(f"spills {spilt} bytes a thread; {declared or 1024} are allowed" in finding for finding in answer["findings"])
+
+
+def test_a_rung_that_declines_the_quick_cases_of_a_dtype_is_recorded_on_another_that_it_takes():
+    quick = {(case.dtype, case.size["rows"], case.size["cols"]) for case in plan(SOFTMAX, "quick").cases}
+
+    def declines(x):
+        return x.dtype == torch.float16 and ("float16", *x.shape) in quick
+
+    compiler = Compiler()
+    answer = check(compiler, shy=rung(compiler, "_kernel", declines=declines))
+    assert answer["findings"] == []
+    (case,) = {record["case"] for record in answer["records"] if "float16" in record["launch"].partition("bfloat16")[0]}
+    assert case in {case.id for case in plan(SOFTMAX, "default").cases}
+
+
+def test_a_rung_that_never_launches_in_a_dtype_is_a_finding():
+    compiler = Compiler()
+    answer = check(compiler, shy=rung(compiler, "_kernel", declines=lambda x: x.dtype == torch.float16))
+    assert answer["findings"] == ["shy launches nothing in float16, in no case of level default"]
+
+
+def test_a_launcher_that_raises_is_a_finding():
+    def broken(x):
+        raise ZeroDivisionError("spilt ink")
+
+    answer = check(Compiler(), broken=broken)
+    assert len(answer["findings"]) == len(plan(SOFTMAX, "quick").cases)
+    assert all("broken raised ZeroDivisionError while its launches were recorded in " in text for text in answer["findings"])
+
+
+def test_large_sizes_are_recorded_too(monkeypatch):
+    monkeypatch.setattr(SOFTMAX, "large", [{"rows": 1 << 18, "cols": 1 << 14}])  # 16 GiB of float32, untouched
+    compiler = Compiler()
+    sizes = []
+    answer = check(compiler, plain=rung(compiler, "_kernel", declines=lambda x: sizes.append(tuple(x.shape))))
+    assert sizes.count((1 << 18, 1 << 14)) == len(SOFTMAX.dtypes)
+    assert str(Launch("_kernel", ("bfloat16",), 1 << 14)) in {record["launch"] for record in answer["records"]}
+
+
+def test_a_crash_or_a_hang_of_the_compiler_is_an_error_of_that_launch_alone():
+    def work(index):
+        if index == 3:
+            os._exit(11)
+        if index == 5:
+            time.sleep(60)
+        return {"index": index}
+
+    found = compiling._in_children(work, 8, processes=2, seconds=1.5)
+    assert [record.get("index") for record in found] == [0, 1, 2, None, 4, None, 6, 7]
+    assert found[3]["error"] == "the compiler crashed (exit status 11)"
+    assert found[5]["error"] == "no answer in 1.5 s"
+
+
+def test_nothing_to_do_and_fewer_tasks_than_processes():
+    assert compiling._in_children(lambda index: {}, 0, processes=2) == []
+    assert compiling._in_children(lambda index: {"index": index}, 1, processes=4) == [{"index": 0}]
+
+
+def test_rows_hold_the_most_of_each_resource():
+    records = [
+        {"rungs": ["a", "b"], "kernel": "_k", "arch": "sm_80", "registers": 40, "spills": 8, "shared": 0},
+        {"rungs": ["a"], "kernel": "_k", "arch": "sm_80", "registers": 30, "spills": 16, "shared": 64},
+        {"rungs": ["a"], "kernel": "_k", "arch": "sm_80"},
+        {"rungs": ["a"], "kernel": "_k", "arch": "sm_90"},
+    ]
+    first, second, third = compiling.rows(records)
+    assert first == dict(rung="a", kernel="_k", arch="sm_80", specialisations=3, compiled=2, registers=40, spills=16, shared=64)
+    assert second == dict(rung="b", kernel="_k", arch="sm_80", specialisations=1, compiled=1, registers=40, spills=8, shared=0)
+    assert third == dict(rung="a", kernel="_k", arch="sm_90", specialisations=1, compiled=0)
+
+
+def test_backends_are_those_with_a_compiler(tmp_path, monkeypatch):
+    for name, files in {"able": ["compiling.py"], "other": []}.items():
+        (tmp_path / "backends" / name).mkdir(parents=True)
+        for file in files:
+            (tmp_path / "backends" / name / file).touch()
+    monkeypatch.setattr(compiling, "registry", SimpleNamespace(ROOT=tmp_path, backends=lambda: ("able", "other")))
+    assert compiling.backends() == ("able",)
+
+
+def test_a_backend_that_cannot_compile_says_why(tmp_path):
+    with compiling.Compiler("cupy") as compiler:  # it has no compiling.py, as one whose library is not installed
+        if "cupy" in compiling.backends():
+            pytest.skip("it has one")
+        assert compiler.check("softmax")["missing"].startswith("ModuleNotFoundError: No module named")
+
+
+def test_an_op_that_does_not_import_is_a_finding_and_the_next_op_is_answered(tmp_path, monkeypatch):
+    lanes.write_clone(tmp_path, {"paper": ({}, (), {}, {"softmax": lanes.BROKEN, "matmul": lanes.PLAIN})})
+    (tmp_path / "backends/paper/compiling.py").write_text(PAPER_COMPILER)
+    monkeypatch.setattr(registry, "ROOT", tmp_path)
+    monkeypatch.setattr(registry, "backend", lambda name: SimpleNamespace(CPU_VARIABLES=()))
+    with compiling.Compiler("paper") as compiler:
+        (finding,) = compiler.check("softmax")["findings"]
+        assert "No module named 'parchment_and_nothing_else'" in finding
+        assert "plain launches nothing in float32, in no case of level default" in compiler.check("matmul")["findings"]
