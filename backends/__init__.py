@@ -36,7 +36,9 @@ def shapes(spec: str, **tensors: torch.Tensor | None) -> tuple[int, ...]:
         if tensor is None and optional:
             continue
         if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"{name}: expected a torch.Tensor{' or None' if optional else ''}, got {type(tensor).__name__}")
+            raise TypeError(
+                f"{name}: expected a torch.Tensor{' or None' if optional else ''}, got {type(tensor).__name__}"
+            )
         _check_dtype(name, tensor, fixed, first)
         _check_axes(name, tensor, axes_text.split(), sizes, owner)
         if leader is None:
@@ -56,7 +58,9 @@ def _check_dtype(name: str, tensor: torch.Tensor, fixed: str, first: tuple[str, 
     elif tensor.dtype not in FLOATS:
         raise TypeError(f"{name}: expected dtype float32, float16 or bfloat16, got {got}")
     elif first is not None and tensor.dtype != first[1].dtype:
-        raise TypeError(f"{name}: dtype {got}, but {first[0]} has {str(first[1].dtype).removeprefix('torch.')}; all operands share one dtype")
+        raise TypeError(
+            f"{name}: dtype {got}, but {first[0]} has {str(first[1].dtype).removeprefix('torch.')}; all operands share one dtype"
+        )
 
 
 def _check_axes(name: str, tensor: torch.Tensor, axes: list[str], sizes: dict[str, int], owner: dict[str, str]) -> None:

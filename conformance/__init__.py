@@ -1,8 +1,8 @@
 """The judge: says which kernels are right, and how far each is from its error budget.
 
-    from conformance import check
-    report = check("softmax", my_softmax, device="cpu", level="quick")
-    print(report)
+from conformance import check
+report = check("softmax", my_softmax, device="cpu", level="quick")
+print(report)
 """
 
 from pathlib import Path

@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from conformance import registry, selection
 from conformance.console import Table, fraction_text, show, write_json
@@ -45,7 +46,9 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--device", default="auto", help="auto (default), cpu or cuda")
     check.add_argument("--level", default="default", help=f"one of {', '.join(LEVELS)} (default: default)")
     check.add_argument("--quick", dest="level", action="store_const", const="quick", help="short for --level quick")
-    check.add_argument("--thorough", dest="level", action="store_const", const="thorough", help="short for --level thorough")
+    check.add_argument(
+        "--thorough", dest="level", action="store_const", const="thorough", help="short for --level thorough"
+    )
     check.add_argument("--compute", help="with --kernel: the lower precision it declares (tf32, tf32x3, bf16)")
     check.add_argument("--outputs", metavar="NAME[,NAME]", help="with --kernel: judge only these outputs")
     check.add_argument("--seed", type=int, default=0, help="seed of the inputs (default: 0)")
@@ -82,7 +85,7 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    record = {"versions": versions(), "lanes": {}, "checks": []}
+    record: dict[str, Any] = {"versions": versions(), "lanes": {}, "checks": []}
     show(Table("versions", ["package", "version"], [list(item) for item in versions().items()]))
     lanes = Table("lanes", ["lane", "runs here", "why not, and what to do"])
     for name in registry.backends():
@@ -120,7 +123,9 @@ def _check(options: argparse.Namespace) -> int:
             write_json(options.json, report.to_dict())
         return 0 if report.passed else 1
     if options.compute or options.outputs:
-        raise selection.UsageError("--compute and --outputs go with --kernel; this repository's rungs declare their own")
+        raise selection.UsageError(
+            "--compute and --outputs go with --kernel; this repository's rungs declare their own"
+        )
     if broken := selection.import_check(chosen):
         raise selection.UsageError("kernel files that do not import:\n" + "\n".join(broken))
     reports: list[Report] = []
@@ -168,14 +173,18 @@ def _tune(options: argparse.Namespace) -> int:
     chosen = _select(options, "quick", None, device="cuda")
     records = tune(chosen, write=not options.dry_run)
     table = Table("pinned configurations", ["op", "rung", "dtype", "sizes", "best", "ms", "tried"])
-    table.rows += [[str(r[key]) for key in ("op", "variant", "dtype", "sizes", "config", "ms", "tried")] for r in records]
+    table.rows += [
+        [str(r[key]) for key in ("op", "variant", "dtype", "sizes", "config", "ms", "tried")] for r in records
+    ]
     show(table)
     if options.json:
         write_json(options.json, records)
     return 0 if records else 1
 
 
-def _select(options: argparse.Namespace, level: str, kernel: str | None, device: str | None = None) -> selection.Selection:
+def _select(
+    options: argparse.Namespace, level: str, kernel: str | None, device: str | None = None
+) -> selection.Selection:
     op = ",".join(options.op) if options.op else None
     seed = getattr(options, "seed", 0)
     chosen = selection.select(options.backend, device or options.device, op, options.variant, level, kernel, seed)

@@ -84,7 +84,11 @@ def finite(x: torch.Tensor) -> torch.Tensor:
 def overflow_threshold(dtype: torch.dtype) -> float:
     """The smallest magnitude that rounds to infinity in `dtype`."""
     largest = torch.finfo(dtype).max
-    return largest * (1 + EPS[dtype] / 4) if dtype is torch.float64 else largest + 2.0 ** (math.floor(math.log2(largest))) * EPS[dtype] / 2
+    return (
+        largest * (1 + EPS[dtype] / 4)
+        if dtype is torch.float64
+        else largest + 2.0 ** (math.floor(math.log2(largest))) * EPS[dtype] / 2
+    )
 
 
 def compare(got: torch.Tensor, expected: Expected, in_dtype: torch.dtype, exact: bool = False) -> Verdict:
@@ -159,7 +163,12 @@ def _drift(value, answer, allowed, out: torch.dtype, limit: float) -> str | None
     representable values (weight·(1 - 2^-11) for a row of equal x).
     """
     eps, tiny = EPS[out], torch.finfo(out).tiny
-    usable = torch.isfinite(value) & torch.isfinite(answer) & (answer.abs() > 64 * tiny) & (allowed < 1.25 * eps * answer.abs())
+    usable = (
+        torch.isfinite(value)
+        & torch.isfinite(answer)
+        & (answer.abs() > 64 * tiny)
+        & (allowed < 1.25 * eps * answer.abs())
+    )
     if not math.isfinite(limit) or int(usable.sum()) < DRIFT_ELEMENTS:
         return None
     signed = ((value - answer.to(out).to(torch.float64)) * answer.sign() / (eps * answer.abs()))[usable]

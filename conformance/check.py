@@ -83,7 +83,11 @@ def judge_subject(subject, level: str, seed: int = 0, *, ceiling=None, dtypes=No
             _count(report, "left out by dtypes")
         elif where is not None and not where(trial.case):
             _count(report, "left out by where")
-        elif trial.law is not None and subject.outputs is not None and len(subject.outputs) < len(subject.contract.outputs):
+        elif (
+            trial.law is not None
+            and subject.outputs is not None
+            and len(subject.outputs) < len(subject.contract.outputs)
+        ):
             _count(report, "laws left out by outputs")
         else:
             kept.append(trial)

@@ -62,8 +62,13 @@ class Compiler:
             [sys.executable, "-m", "conformance.compiling", backend],
             cwd=registry.ROOT, env={**environment, "PYTHONPATH": path}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._requests, self._answers = self._process.stdin, self._process.stdout
 
-    def check(self, op: str, variants: Sequence[str] | None = None, every: bool = True, processes: int = 1) -> dict[str, Any]:
+    def check(
+        self, op: str, variants: Sequence[str] | None = None, every: bool = True, processes: int = 1
+    ) -> dict[str, Any]:
         """Compile the rungs of `op` (all, or those named in `variants`).
 
         With `every`, each distinct specialisation becomes machine code for each architecture. Without, each passes the
@@ -75,22 +80,21 @@ class Compiler:
         `missing`, why the backend cannot compile here. Raises CompilerError.
         """
         request = dict(op=op, variants=variants, every=every, processes=processes)
-        assert self._process.stdin is not None and self._process.stdout is not None
         try:
-            self._process.stdin.write(json.dumps(request) + "\n")
-            self._process.stdin.flush()
-            answer = self._process.stdout.readline()
+            self._requests.write(json.dumps(request) + "\n")
+            self._requests.flush()
+            answer = self._answers.readline()
         except BrokenPipeError:
             answer = ""
         if not answer:
-            raise CompilerError(f"the process that compiles {op} ended with status {self._process.wait()}; see its output")
+            status = self._process.wait()
+            raise CompilerError(f"the process that compiles {op} ended with status {status}; see its output")
         return json.loads(answer)
 
     def close(self) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
         with suppress(BrokenPipeError):
-            self._process.stdin.close()
-        self._process.stdout.close()
+            self._requests.close()
+        self._answers.close()
         self._process.wait()
 
     def __enter__(self) -> "Compiler":
@@ -106,7 +110,9 @@ def rows(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     for record in records:
         for rung in record["rungs"]:
             key = (rung, record["kernel"], record["arch"])
-            row = found.setdefault(key, dict(zip(("rung", "kernel", "arch"), key, strict=True), specialisations=0, compiled=0))
+            row = found.setdefault(
+                key, dict(zip(("rung", "kernel", "arch"), key, strict=True), specialisations=0, compiled=0)
+            )
             row["specialisations"] += 1
             row["compiled"] += "registers" in record
             for name in ("registers", "spills", "shared"):
@@ -122,7 +128,9 @@ class _Launched(NamedTuple):
     rungs: dict[str, str]
 
 
-def _check(compiling: ModuleType, rungs: dict[str, Any], contract: Contract, every: bool, processes: int) -> dict[str, Any]:
+def _check(
+    compiling: ModuleType, rungs: dict[str, Any], contract: Contract, every: bool, processes: int
+) -> dict[str, Any]:
     findings: list[str] = []
     launched = _record(compiling, rungs, contract, findings)
     claims = {name: compiling.architectures(getattr(fn, "needs", None)) for name, fn in rungs.items()}
@@ -131,7 +139,9 @@ def _check(compiling: ModuleType, rungs: dict[str, Any], contract: Contract, eve
     for each in launched:
         archs = list(dict.fromkeys(arch for rung in each.rungs for arch in claims[rung]))
         tasks += [(each, arch, chosen is None or (each.launch.key, arch) in chosen) for arch in archs]
-    found = _in_children(lambda i: compiling.compile_one(tasks[i][0].launch, tasks[i][1], tasks[i][2]), len(tasks), processes)
+    found = _in_children(
+        lambda i: compiling.compile_one(tasks[i][0].launch, tasks[i][1], tasks[i][2]), len(tasks), processes
+    )
     records = []
     for (each, arch, _), compiled in zip(tasks, found, strict=True):
         allowed = max(getattr(rungs[rung], "spills", SPILL_LIMIT) for rung in each.rungs)
@@ -164,7 +174,9 @@ def _record(compiling: ModuleType, rungs: dict[str, Any], contract: Contract, fi
             except NotImplementedError:
                 return
             except Exception as error:
-                findings.append(f"{name} raised {type(error).__name__} while its launches were recorded in {label}: {error}")
+                findings.append(
+                    f"{name} raised {type(error).__name__} while its launches were recorded in {label}: {error}"
+                )
                 missing.discard((name, dtype))
                 return
         for launch in launches:
@@ -220,12 +232,14 @@ def _chosen(launched: Sequence[_Launched], claims: dict[str, Sequence[str]]) -> 
 
 
 class _Busy(NamedTuple):
-    index: int
+    task: int
     process: Any
     until: float
 
 
-def _in_children(work: Callable[[int], dict[str, Any]], count: int, processes: int, seconds: float = SECONDS) -> list[dict[str, Any]]:
+def _in_children(
+    work: Callable[[int], dict[str, Any]], count: int, processes: int, seconds: float = SECONDS
+) -> list[dict[str, Any]]:
     """`work(0)` to `work(count - 1)` in forked children. A child that crashes or hangs gives a record with `error`."""
     context = multiprocessing.get_context("fork")
     results: list[dict[str, Any]] = [{} for _ in range(count)]
@@ -251,7 +265,11 @@ def _in_children(work: Callable[[int], dict[str, Any]], count: int, processes: i
         next_task()
     while busy:
         ready = wait(list(busy), max(0.0, min(task.until for task in busy.values()) - time.monotonic()))
-        expired = [connection for connection, task in busy.items() if connection not in ready and task.until <= time.monotonic()]
+        expired = [
+            connection
+            for connection, task in busy.items()
+            if connection not in ready and task.until <= time.monotonic()
+        ]
         for connection in [*ready, *expired]:
             index, process, _ = busy.pop(connection)
             if connection in expired:
@@ -261,8 +279,9 @@ def _in_children(work: Callable[[int], dict[str, Any]], count: int, processes: i
                 next_task(connection, process)
             except EOFError:
                 process.join()
-                why = f"no answer in {seconds:g} s" if connection in expired else f"the compiler crashed (exit status {process.exitcode})"
-                results[index] = {"error": why, "seconds": seconds if connection in expired else 0.0}
+                crash = f"the compiler crashed (exit status {process.exitcode})"
+                hang = f"no answer in {seconds:g} s"
+                results[index] = {"error": hang if connection in expired else crash, "seconds": 0.0}
                 next_task()
     return results
 
@@ -281,25 +300,25 @@ def _answers() -> Iterator[Any]:
         yield answers
 
 
-def _answer(compiling: ModuleType, backend: str, op: str, variants: Sequence[str] | None, every: bool, processes: int) -> dict[str, Any]:
-    rungs = {name: fn for name, fn in registry.variants(backend, op).items() if variants is None or name in variants}
-    return _check(compiling, rungs, registry.contract(op), every, processes)
+def _answer(compiling: ModuleType, backend: str, request: dict[str, Any]) -> dict[str, Any]:
+    op, names = request["op"], request["variants"]
+    rungs = {name: fn for name, fn in registry.variants(backend, op).items() if names is None or name in names}
+    return _check(compiling, rungs, registry.contract(op), request["every"], request["processes"])
 
 
 def main(backend: str) -> None:
     torch.set_num_threads(1)  # the children are forked
-    compiling: ModuleType | None
-    try:
-        compiling, reason = importlib.import_module(f"backends.{backend}.compiling"), ""
-    except ImportError as error:
-        compiling, reason = None, f"{type(error).__name__}: {error}"
     with _answers() as answers:
+        compiling, reason = None, ""
+        try:
+            compiling = importlib.import_module(f"backends.{backend}.compiling")
+        except ImportError as error:
+            reason = f"{type(error).__name__}: {error}"
         for line in sys.stdin:
-            request = json.loads(line)
             answer: dict[str, Any] = {"missing": reason}
             if compiling is not None:
                 try:
-                    answer = _answer(compiling, backend, **request)
+                    answer = _answer(compiling, backend, json.loads(line))
                 except Exception:
                     answer = {"records": [], "findings": [traceback.format_exc()]}
             print(json.dumps(answer), file=answers, flush=True)

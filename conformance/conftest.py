@@ -11,14 +11,18 @@ COLUMNS = {
 
 def table(rows):
     """Registers and spills a thread, shared memory a block: the most of any specialisation."""
-    made = Table("compiled; registers, spills and shared memory: the most of any specialisation", list(COLUMNS.values()))
+    made = Table(
+        "compiled; registers, spills and shared memory: the most of any specialisation", list(COLUMNS.values())
+    )
     made.rows = [[str(row.get(name, "")) for name in COLUMNS] for row in rows]
     return made
 
 
 def pytest_terminal_summary(terminalreporter):
     reports = [report for reports in terminalreporter.stats.values() for report in reports]
-    properties = [getattr(report, "user_properties", ()) for report in reports if getattr(report, "when", None) == "call"]
+    properties = [
+        getattr(report, "user_properties", ()) for report in reports if getattr(report, "when", None) == "call"
+    ]
     rows = [row for found in properties for key, value in found if key == COMPILED for row in value]
     if rows:
         terminalreporter.section("Compiled")

@@ -15,7 +15,14 @@ from rich.text import Text
 
 T = TypeVar("T")
 QUIET_SECONDS = 15.0  # between progress lines where there is no terminal
-STYLES = {"passed": "green", "failed": "bold red", "declined": "yellow", "not run": "yellow", "no": "yellow", "yes": "green"}
+STYLES = {
+    "passed": "green",
+    "failed": "bold red",
+    "declined": "yellow",
+    "not run": "yellow",
+    "no": "yellow",
+    "yes": "green",
+}
 
 
 @dataclass
@@ -30,7 +37,9 @@ class Table:
         """Aligned text without colours or box drawing."""
         lines = [list(self.columns), *[[str(cell) for cell in row] for row in self.rows]]
         widths = [max(len(line[i]) for line in lines) for i in range(len(self.columns))]
-        text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+        text = [
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+        ]
         return "\n".join([self.title, text[0], "  ".join("-" * width for width in widths), *text[1:]])
 
     def markdown(self) -> str:

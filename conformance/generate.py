@@ -69,7 +69,9 @@ class _Space:
         self.names = list(self.axes)
         self._valid: dict[tuple, bool] = {}
         self._size_axis, self._values_axis = self.names.index("size"), self.names.index("values")
-        self._plain_axes = {axis for axis, name in enumerate(self.names) if name == "dtype" or name.startswith("param ")}
+        self._plain_axes = {
+            axis for axis, name in enumerate(self.names) if name == "dtype" or name.startswith("param ")
+        }
         spreads = [self._spread(dict(size)) for size in self.axes["size"]]
         self._degenerate = {i for i, spread in enumerate(spreads) if spread < min(2, max(spreads))}
         self._seen: dict[tuple[int, int, int], bool] = {}
@@ -103,7 +105,9 @@ class _Space:
             return True
         if chosen <= self._plain_axes and point[self._values_axis] != 0:
             return False
-        return size not in self._degenerate and all(self._layout_shows(axis, option, size) for axis, option in combination)
+        return size not in self._degenerate and all(
+            self._layout_shows(axis, option, size) for axis, option in combination
+        )
 
     def _spread(self, size: dict[str, Any]) -> int:
         """The most axes longer than 1 that an operand has; -1 where an operand is empty."""
@@ -152,7 +156,9 @@ def _cover(space: _Space, strength: int, rng: random.Random, infeasible: list[st
                 or _point_with(space, goal, counts, strength, missing, rng, _holds)
             )
             if point is None:
-                infeasible.append(" with ".join(f"{space.names[axis]}={space.axes[space.names[axis]][i]}" for axis, i in goal))
+                infeasible.append(
+                    " with ".join(f"{space.names[axis]}={space.axes[space.names[axis]][i]}" for axis, i in goal)
+                )
                 continue
         for held in itertools.combinations(enumerate(point), strength):
             if space.shows(point, held):
@@ -166,7 +172,9 @@ def _holds(point: tuple[int, ...], combination: Sequence[tuple[int, int]]) -> bo
     return True
 
 
-def _point_with(space, goal: Sequence[tuple[int, int]], counts, strength: int, missing, rng, shows) -> tuple[int, ...] | None:
+def _point_with(
+    space, goal: Sequence[tuple[int, int]], counts, strength: int, missing, rng, shows
+) -> tuple[int, ...] | None:
     """A valid point that shows `goal` and, greedily, holds as many missing combinations as it can."""
     for attempt in range(RETRIES):
         point = dict(goal)

@@ -117,7 +117,9 @@ def run(subject: Subject, trial: Trial, debug: bool = False) -> Outcome:
     """Judge `subject` on `trial`. With `debug` an exception of the kernel is let through, for a debugger."""
     outcome = Outcome(trial.id, trial.case.dtype, PASSED)
     if subject.device == "cuda" and _lost_context:
-        _find(outcome, subject, trial, "context", f"not judged: {_lost_context[0]} left the GPU unusable for this process")
+        _find(
+            outcome, subject, trial, "context", f"not judged: {_lost_context[0]} left the GPU unusable for this process"
+        )
         return outcome
     if trial.invalid is not None:
         return _run_invalid(subject, trial, trial.invalid)
@@ -165,7 +167,9 @@ def _note_lost_context(subject: Subject, trial: Trial) -> None:
         _lost_context.append(f"{subject.op}-{subject.lane}-{subject.name}-{trial.id}")
 
 
-def _judge_law(outcome: Outcome, subject: Subject, trial: Trial, law: Law, inputs: Inputs, values: tuple, debug: bool) -> None:
+def _judge_law(
+    outcome: Outcome, subject: Subject, trial: Trial, law: Law, inputs: Inputs, values: tuple, debug: bool
+) -> None:
     """A law calls the kernel again, with inputs of its own."""
     try:
         broken = law.check(_caller(subject), inputs.arguments, values, trial.case)
@@ -191,7 +195,9 @@ def _call(subject: Subject, arguments: dict[str, Any]) -> Any:
     if subject.own:
         return subject.fn(**arguments)
     rest = dict(arguments)
-    return subject.fn(*[rest.pop(name) for name, operand in subject.contract.operands.items() if operand.positional], **rest)
+    return subject.fn(
+        *[rest.pop(name) for name, operand in subject.contract.operands.items() if operand.positional], **rest
+    )
 
 
 def _caller(subject: Subject) -> Callable[..., tuple]:
@@ -221,10 +227,14 @@ def _judge_output(outcome, subject, trial, inputs: Inputs, name: str, output, go
             _find(outcome, subject, trial, "returns", f"{name} must be None here, got {type(got).__name__}", about=name)
         return
     if type(got) is not torch.Tensor:
-        _find(outcome, subject, trial, "returns", f"{name}: expected a torch.Tensor, got {type(got).__name__}", about=name)
+        _find(
+            outcome, subject, trial, "returns", f"{name}: expected a torch.Tensor, got {type(got).__name__}", about=name
+        )
         return
     if got.layout is not torch.strided:
-        _find(outcome, subject, trial, "returns", f"{name}: expected a dense tensor, got layout {got.layout}", about=name)
+        _find(
+            outcome, subject, trial, "returns", f"{name}: expected a dense tensor, got layout {got.layout}", about=name
+        )
         return
     shape = subject.contract.shape(output.axes, trial.case.size)
     dtype = output.dtype or trial.case.torch_dtype
@@ -235,12 +245,30 @@ def _judge_output(outcome, subject, trial, inputs: Inputs, name: str, output, go
         _find(outcome, subject, trial, "dtype", f"{name}: expected {dtype}, got {got.dtype}", about=name)
         return
     if got.device.type != subject.device:
-        _find(outcome, subject, trial, "device", f"{name}: expected a tensor on {subject.device}, got {got.device}", about=name)
+        _find(
+            outcome,
+            subject,
+            trial,
+            "device",
+            f"{name}: expected a tensor on {subject.device}, got {got.device}",
+            about=name,
+        )
         return
     _judge_strides(outcome, subject, trial, inputs, name, got)
     for operand, placed in inputs.placed.items():
-        if placed is not None and got.numel() and 0 <= got.data_ptr() - placed.buffer.data_ptr() < placed.buffer.numel():
-            _find(outcome, subject, trial, "alias", f"{name} shares memory with the input {operand}", about=f"{name} {operand}")
+        if (
+            placed is not None
+            and got.numel()
+            and 0 <= got.data_ptr() - placed.buffer.data_ptr() < placed.buffer.numel()
+        ):
+            _find(
+                outcome,
+                subject,
+                trial,
+                "alias",
+                f"{name} shares memory with the input {operand}",
+                about=f"{name} {operand}",
+            )
     exact = name in subject.contract.exact.get(trial.case.values, ())
     verdict = budget.compare(got, expected, trial.case.torch_dtype, exact)
     outcome.fractions[name] = verdict.fraction

@@ -108,7 +108,7 @@ BROADCASTS = ("broadcast", "broadcast_last")
 
 def values_of(values: torch.Tensor, layout: str) -> torch.Tensor:
     """The values that an operand has in this layout: `values`, or its first slice repeated for a broadcast."""
-    stored, strides, _ = PLANS[layout](tuple(values.shape))
+    _, strides, _ = PLANS[layout](tuple(values.shape))
     for axis, stride in enumerate(strides):
         if stride == 0 and values.shape[axis] > 1:
             values = values.narrow(axis, 0, 1).expand(values.shape)
@@ -118,7 +118,7 @@ def values_of(values: torch.Tensor, layout: str) -> torch.Tensor:
 def place(values: torch.Tensor, layout: str, device: str | torch.device) -> Placed:
     """Put `values` (already rounded to their dtype) into a guarded, poisoned buffer on `device` in `layout`."""
     shape = tuple(values.shape)
-    stored, strides, offset = PLANS[layout](shape)
+    _, strides, offset = PLANS[layout](shape)
     item = values.element_size()
     extent = offset + sum((n - 1) * s for n, s in zip(shape, strides, strict=True) if n > 0) + 1
     body = -(-max(extent, 1) * item // GUARD_BYTES) * GUARD_BYTES

@@ -1,7 +1,6 @@
 """pytest: the options, the parametrisation of the conformance test, and the table at the end."""
 
 import json
-import os
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -19,23 +18,35 @@ RECORD = "touchstone"  # key of the user property that carries an outcome from a
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("touchstone", "Touchstone: which kernels to judge")
     group.addoption("--backend", metavar="NAME[,NAME]", help="backends to judge (default: every one that runs here)")
-    group.addoption("--device", default="auto", metavar="auto|cpu|cuda", help="where kernels run (auto: cuda where a GPU works)")
+    group.addoption(
+        "--device", default="auto", metavar="auto|cpu|cuda", help="where kernels run (auto: cuda where a GPU works)"
+    )
     group.addoption("--op", metavar="NAME[,NAME]", help="ops to judge (default: all)")
     group.addoption("--variant", metavar="NAME[,NAME]", help="rungs to judge (default: all)")
     group.addoption("--level", default=None, metavar="|".join(LEVELS), help="how many cases (default: default)")
     group.addoption("--quick", dest="level", action="store_const", const="quick", help="short for --level quick")
-    group.addoption("--thorough", dest="level", action="store_const", const="thorough", help="short for --level thorough")
+    group.addoption(
+        "--thorough", dest="level", action="store_const", const="thorough", help="short for --level thorough"
+    )
     group.addoption("--kernel", metavar="FILE.py:FUNCTION", help="judge a function of your own against --op")
     group.addoption("--seed", default=0, type=int, help="seed of the inputs (default: 0)")
     group.addoption("--json", dest="touchstone_json", metavar="FILE", help="write every outcome to FILE")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "conformance: judges a kernel; selected by --backend, --device, --op, --variant, --level")
+    config.addinivalue_line(
+        "markers", "conformance: judges a kernel; selected by --backend, --device, --op, --variant, --level"
+    )
     option = config.option
     try:
         chosen = selection.select(
-            option.backend, option.device, option.op, option.variant, option.level or "default", option.kernel, option.seed
+            option.backend,
+            option.device,
+            option.op,
+            option.variant,
+            option.level or "default",
+            option.kernel,
+            option.seed,
         )
         chosen.prepare()
         if (option.variant or option.kernel) and not selection.import_check(chosen):
@@ -65,13 +76,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         raise ImportError("kernel files that do not import:\n" + "\n".join(broken))
     items = []
     for backend, reason in chosen.skipped.items():
-        items.append(pytest.param(None, marks=pytest.mark.skip(reason=f"{backend}: {reason}"), id=f"{backend}@{chosen.device}"))
+        items.append(
+            pytest.param(None, marks=pytest.mark.skip(reason=f"{backend}: {reason}"), id=f"{backend}@{chosen.device}")
+        )
     for backend, subject in chosen.subjects():
-        reason = selection.not_run_reason(backend, subject)
+        lacking = selection.not_run_reason(backend, subject)
         ceiling = chosen.ceiling(backend) if backend else None
         trials, plan = judge.trials(subject, chosen.level, chosen.seed, ceiling)
         for trial in trials:
-            marks = [pytest.mark.skip(reason=f"not run: {reason}")] if reason else []
+            marks = [pytest.mark.skip(reason=f"not run: {lacking}")] if lacking else []
             judged = Judged(subject, trial, len(trials), plan.over_ceiling)
             items.append(pytest.param(judged, marks=marks, id=f"{subject.op}-{subject.lane}-{subject.name}-{trial.id}"))
     metafunc.parametrize("judged", items)
@@ -86,11 +99,16 @@ class Judged:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    judged = getattr(item, "callspec", None) and item.callspec.params.get("judged")
+    judged = getattr(getattr(item, "callspec", None), "params", {}).get("judged")
     if judged:
         subject = judged.subject
         about = dict(
-            op=subject.op, lane=subject.lane, variant=subject.name, compute=subject.compute, of=judged.of, dropped=judged.dropped
+            op=subject.op,
+            lane=subject.lane,
+            variant=subject.name,
+            compute=subject.compute,
+            of=judged.of,
+            dropped=judged.dropped,
         )
         item.user_properties.append((RECORD, about))
 
@@ -105,7 +123,7 @@ class Summary:
         self.problems: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        about = next((value for key, value in report.user_properties if key == RECORD), None)
+        about: Any = next((value for key, value in report.user_properties if key == RECORD), None)
         if about is None:
             if report.when == "setup" and "conformance" in report.keywords and report.skipped:
                 self.selected += 1
@@ -130,7 +148,9 @@ class Summary:
         for (op, lane, variant), rung in self.rungs.items():
             done = rung["outcomes"]
             if done and len(done) == rung["of"] and all(o.status == judge.DECLINED for o in _cases(done)):
-                self.problems.append(f"{op}-{lane}-{variant} declined every case, though this machine satisfies its needs")
+                self.problems.append(
+                    f"{op}-{lane}-{variant} declined every case, though this machine satisfies its needs"
+                )
         if self.selected and not self.ran and session.exitstatus in (0, pytest.ExitCode.NO_TESTS_COLLECTED):
             self.problems.append(f"{self.selected} conformance tests were selected and none ran")
         if self.problems and session.exitstatus in (0, pytest.ExitCode.NO_TESTS_COLLECTED):
@@ -142,7 +162,9 @@ class Summary:
             terminalreporter.write_line(self.table().plain())
             dropped = sum(rung["dropped"] for rung in self.rungs.values())
             if dropped:
-                terminalreporter.write_line(f"{dropped} cases dropped: more work than the lane's ceiling allows at this level")
+                terminalreporter.write_line(
+                    f"{dropped} cases dropped: more work than the lane's ceiling allows at this level"
+                )
         for problem in self.problems:
             terminalreporter.write_line(f"FAILED: {problem}", red=True)
         path = self.config.option.touchstone_json
@@ -154,12 +176,18 @@ class Summary:
         table = Table(f"level {self.chosen.level}, seed {self.chosen.seed}", columns)
         for (op, lane, variant), rung in sorted(self.rungs.items(), key=lambda item: item[0][:2]):
             done = rung["outcomes"]
-            count = defaultdict(int)
+            count: dict[str, int] = defaultdict(int)
             for outcome in done:
                 count[outcome.status] += 1
             worst = judge.worst([f for outcome in done for f in outcome.fractions.values()])
-            cells = ["not run"] * 3 if rung["not_run"] else [str(count[s]) for s in (judge.PASSED, judge.FAILED, judge.DECLINED)]
-            table.rows.append([op, lane, variant, *cells, rung["not_run"] or fraction_text(worst), rung["compute"] or ""])
+            cells = (
+                ["not run"] * 3
+                if rung["not_run"]
+                else [str(count[s]) for s in (judge.PASSED, judge.FAILED, judge.DECLINED)]
+            )
+            table.rows.append(
+                [op, lane, variant, *cells, rung["not_run"] or fraction_text(worst), rung["compute"] or ""]
+            )
         return table
 
     def write(self, path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
@@ -66,9 +67,12 @@ class Report:
         """Outputs by dtypes: the worst error as a fraction of the budget."""
         outputs = list(dict.fromkeys(name for outcome in self.outcomes for name in outcome.fractions))
         dtypes = list(dict.fromkeys(outcome.dtype for outcome in self.outcomes))
-        rows = []
+        rows: list[Sequence[str]] = []
         for name in outputs:
-            cells = [worst([o.fractions[name] for o in self.outcomes if o.dtype == d and name in o.fractions]) for d in dtypes]
+            cells = [
+                worst([o.fractions[name] for o in self.outcomes if o.dtype == d and name in o.fractions])
+                for d in dtypes
+            ]
             rows.append([name, *map(fraction_text, cells)])
         title = f"{self.op}: {self.name} on {self.lane}, level {self.level}, seed {self.seed} (worst error / budget)"
         return Table(title, ["output", *dtypes], rows)

@@ -72,7 +72,9 @@ class Selection:
         for name in self.variants or ():
             if name not in present:
                 known = {v: None for op in self.ops for b in self.backends for v in registry.variants(b, op)}
-                raise UsageError(f"--variant: {name!r} is no rung of {', '.join(self.ops)}; there are {', '.join(known)}")
+                raise UsageError(
+                    f"--variant: {name!r} is no rung of {', '.join(self.ops)}; there are {', '.join(known)}"
+                )
 
 
 def rung(op: str, backend: str, name: str, fn, device: str) -> Subject:
@@ -126,7 +128,9 @@ def select(
     else:
         for name in names:
             if op is not None and not set(ops) & set(registry.kernel_ops(name)):
-                raise UsageError(f"--backend={name}: has no kernels for {', '.join(ops)}; it has {', '.join(registry.kernel_ops(name))}")
+                raise UsageError(
+                    f"--backend={name}: has no kernels for {', '.join(ops)}; it has {', '.join(registry.kernel_ops(name))}"
+                )
     return selection
 
 
@@ -145,7 +149,9 @@ def _ops(text: str | None) -> list[str]:
     return _split(text)
 
 
-def _backends(asked: Sequence[str], available: Sequence[str], modules: Mapping[str, ModuleType]) -> tuple[list[str], dict[str, str]]:
+def _backends(
+    asked: Sequence[str], available: Sequence[str], modules: Mapping[str, ModuleType]
+) -> tuple[list[str], dict[str, str]]:
     """The backends asked for, aliases resolved, and the device that each alias implies."""
     aliases = {alias: (name, device) for name, module in modules.items() for alias, device in module.ALIASES.items()}
     names: list[str] = []
@@ -157,20 +163,28 @@ def _backends(asked: Sequence[str], available: Sequence[str], modules: Mapping[s
         if name not in modules:
             raise UsageError(f"--backend: {text!r} is not one of {', '.join([*modules, *aliases])}")
         if name not in available:
-            raise UsageError(f"--backend={text}: has no kernels in this clone yet (no op files in backends/{name}); use {', '.join(available)}")
+            raise UsageError(
+                f"--backend={text}: has no kernels in this clone yet (no op files in backends/{name}); use {', '.join(available)}"
+            )
         if name not in names:
             names.append(name)
     return names, implied
 
 
 def _device(
-    device: str, implied: Mapping[str, str], environ: Mapping[str, str], modules: Mapping[str, ModuleType], names: Sequence[str]
+    device: str,
+    implied: Mapping[str, str],
+    environ: Mapping[str, str],
+    modules: Mapping[str, ModuleType],
+    names: Sequence[str],
 ) -> str:
     """The one device of this process."""
     if device not in ("auto", "cpu", "cuda"):
         raise UsageError(f"--device: expected auto, cpu or cuda, got {device!r}")
     switches = [v for name in modules for v in modules[name].CPU_VARIABLES if environ.get(v, "").lower() in TRUE]
-    wanted = {f"--backend={alias}": where for alias, where in implied.items()} | {f"{v}={environ[v]}": "cpu" for v in switches}
+    wanted = {f"--backend={alias}": where for alias, where in implied.items()} | {
+        f"{v}={environ[v]}": "cpu" for v in switches
+    }
     for source, where in wanted.items():
         if device not in ("auto", where):
             raise UsageError(f"{source} means --device={where}, but --device={device} was given; drop one of the two")
@@ -179,7 +193,9 @@ def _device(
             return next(iter(wanted.values()))
         return "cpu" if cuda_works() else "cuda"
     if device == "cuda" and (reason := cuda_works()):
-        raise UsageError(f"--device=cuda: {reason}; use --device=cpu, which runs {', '.join(names)} on the CPU where it can")
+        raise UsageError(
+            f"--device=cuda: {reason}; use --device=cpu, which runs {', '.join(names)} on the CPU where it can"
+        )
     return device
 
 
@@ -192,7 +208,9 @@ def _kernel(text: str, op: str | None, backend: str | None, variant: str | None)
     if op is None or len(_split(op)) != 1:
         raise UsageError("--kernel: needs --op with the one op whose signature the function has")
     if backend or variant:
-        raise UsageError("--kernel: a function of your own goes with neither --backend nor --variant; use --device=cpu or --device=cuda")
+        raise UsageError(
+            "--kernel: a function of your own goes with neither --backend nor --variant; use --device=cpu or --device=cuda"
+        )
     return Path(path), name
 
 

@@ -17,7 +17,9 @@ def tune(chosen: Selection, write: bool = True) -> list[dict[str, Any]]:
             contract = subject.contract
             work += [(backend, subject, dtype, dict(size)) for dtype in contract.dtypes for size in contract.large]
     if not work:
-        raise UsageError(f"nothing to tune: no selected rung of {', '.join(chosen.ops)} declares a space of configurations")
+        raise UsageError(
+            f"nothing to tune: no selected rung of {', '.join(chosen.ops)} declares a space of configurations"
+        )
     records = []
     for backend, subject, dtype, size in progress(work, "tune"):
         record = _tune_one(backend, subject, dtype, size, write)
@@ -30,8 +32,12 @@ def _tune_one(backend: str, subject: Subject, dtype: str, size: dict[str, Any], 
     module = registry.backend(backend)
     contract = subject.contract
     plain = judge.plain_case(contract, dtype, next(iter(contract.values)))
-    arguments = contract.build(Case(plain.op, dtype, tuple(size.items()), plain.values, plain.layouts, plain.params), subject.device).arguments
-    quick = [t for t in judge.trials(subject, "quick")[0] if t.law is None and t.invalid is None and t.case.dtype == dtype]
+    arguments = contract.build(
+        Case(plain.op, dtype, tuple(size.items()), plain.values, plain.layouts, plain.params), subject.device
+    ).arguments
+    quick = [
+        t for t in judge.trials(subject, "quick")[0] if t.law is None and t.invalid is None and t.case.dtype == dtype
+    ]
 
     def verified() -> bool:
         return all(judge.run(subject, Trial(trial.case)).status != judge.FAILED for trial in quick)

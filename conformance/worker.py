@@ -119,7 +119,7 @@ def source_of(fn: Callable[..., Any]) -> tuple[str, str]:
 
 def spawn(op: str, fn: Callable[..., Any], options: dict[str, Any], fresh_import: bool = False) -> Report:
     """Run the whole check in a fresh process; by file and name with `fresh_import`, else by value."""
-    request = {"op": op, "options": options}
+    request: dict[str, Any] = {"op": op, "options": options}
     if fresh_import:
         request["file"], request["name"] = source_of(fn)
     else:
@@ -140,7 +140,9 @@ def spawn(op: str, fn: Callable[..., Any], options: dict[str, Any], fresh_import
             env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         if not taken.exists():
-            raise WorkerError(f"the process that judged {describe(fn)} ended with status {done.returncode}:\n{done.stdout[-3000:]}")
+            raise WorkerError(
+                f"the process that judged {describe(fn)} ended with status {done.returncode}:\n{done.stdout[-3000:]}"
+            )
         answer = cloudpickle.loads(taken.read_bytes())
     if isinstance(answer, Exception):
         raise answer
@@ -150,7 +152,9 @@ def spawn(op: str, fn: Callable[..., Any], options: dict[str, Any], fresh_import
 def fork(op: str, fn: Callable[..., Any], options: dict[str, Any]) -> Report:
     """Run the whole check in a forked child."""
     if options["device"] == "cuda":
-        raise ValueError("isolate: 'fork' does not work with device 'cuda' (CUDA cannot be used in a forked child); use 'spawn'")
+        raise ValueError(
+            "isolate: 'fork' does not work with device 'cuda' (CUDA cannot be used in a forked child); use 'spawn'"
+        )
     context = multiprocessing.get_context("fork")
     receive, send = context.Pipe(duplex=False)
     child = context.Process(target=_forked, args=(send, op, fn, options))

@@ -120,7 +120,9 @@ def main():
         "descriptor": recorded(one(_descriptor_kernel, TensorDescriptor.from_tensor(torch.zeros(64, 64), [32, 32]), x)),
         "exp": recorded(one(_exp_kernel, half, half, 17, BLOCK=64), one(_exp_kernel, x, x, 17, BLOCK=64)),
         "carried": recorded(one(_carried_kernel, x, 17)),
-        "hoarding": recorded(one(_hoarding_kernel, half, half, x, 512, BLOCK=128, BLOCK_K=128, num_stages=4, num_warps=8)),
+        "hoarding": recorded(
+            one(_hoarding_kernel, half, half, x, 512, BLOCK=128, BLOCK_K=128, num_stages=4, num_warps=8)
+        ),
     }
     kept = float(x.sum())
     result = {"written": kept, "programs": {}}
@@ -132,7 +134,9 @@ def main():
             for launch in launches
         ]  # fmt: skip
     rungs = {"whole": softmax_in_float16, "part": softmax_in_float32_only}
-    result["checked"] = conformance_compiling._check(compiling, rungs, registry.contract("softmax"), every=False, processes=1)
+    result["checked"] = conformance_compiling._check(
+        compiling, rungs, registry.contract("softmax"), every=False, processes=1
+    )
     json.dump(result, sys.stdout)
 
 

@@ -59,7 +59,9 @@ class Compiler:
         yield self.launches
 
     def launch(self, kernel, x):
-        self.launches.append(Launch(kernel, (str(x.dtype).removeprefix("torch."),), 1 << max(x.shape[-1] - 1, 0).bit_length()))
+        self.launches.append(
+            Launch(kernel, (str(x.dtype).removeprefix("torch."),), 1 << max(x.shape[-1] - 1, 0).bit_length())
+        )
 
     def compile_one(self, launch, arch, to_machine_code):
         found = {"registers": launch.weight % 255, "spills": 0, "shared": 16} if to_machine_code else {}
@@ -112,8 +114,12 @@ def test_in_short_each_kernel_and_dtype_becomes_machine_code_once_an_architectur
     for arch in ("sm_80", "sm_90"):
         assert len([r for r in machine if r["arch"] == arch]) == len(SOFTMAX.dtypes)
     largest = {dtype: max(weight for d, weight in specialisations() if d == dtype) for dtype in SOFTMAX.dtypes}
-    assert {r["launch"] for r in machine if r["arch"] == "sm_80"} == {str(Launch("_kernel", (d,), w)) for d, w in largest.items()}
-    assert not {r["launch"] for r in machine if r["arch"] == "sm_80"} & {r["launch"] for r in machine if r["arch"] == "sm_90"}
+    assert {r["launch"] for r in machine if r["arch"] == "sm_80"} == {
+        str(Launch("_kernel", (d,), w)) for d, w in largest.items()
+    }
+    assert not {r["launch"] for r in machine if r["arch"] == "sm_80"} & {
+        r["launch"] for r in machine if r["arch"] == "sm_90"
+    }
 
 
 def test_a_rung_is_compiled_for_what_it_claims():
@@ -125,19 +131,25 @@ def test_a_rung_is_compiled_for_what_it_claims():
 
 def test_a_refusal_is_a_finding():
     refused = Launch("_kernel", ("float16",), 64)
-    compiler = Compiler(lambda launch, arch: {"error": "no such instruction"} if (launch, arch) == (refused, "sm_80") else {})
+    compiler = Compiler(
+        lambda launch, arch: {"error": "no such instruction"} if (launch, arch) == (refused, "sm_80") else {}
+    )
     answer = check(compiler, plain=rung(compiler, "_kernel"), other=rung(compiler, "_other"))
     (finding,) = answer["findings"]
     assert finding.startswith("sm_80: _kernel(float16, BLOCK=64), launched by plain in float16-")
     assert finding.endswith("\nno such instruction")
 
 
-@pytest.mark.parametrize(("spilt", "declared", "right"), [(1024, None, True), (1025, None, False), (3000, 3000, True), (3001, 3000, False)])
+@pytest.mark.parametrize(
+    ("spilt", "declared", "right"), [(1024, None, True), (1025, None, False), (3000, 3000, True), (3001, 3000, False)]
+)
 def test_spills_beyond_the_limit_are_a_finding_unless_declared(spilt, declared, right):
     compiler = Compiler(lambda launch, arch: {"spills": spilt} if (launch.weight, arch) == (64, "sm_90") else {})
     answer = check(compiler, plain=rung(compiler, "_kernel", spills=declared))
     assert (answer["findings"] == []) == right
-    assert all(f"spills {spilt} bytes a thread; {declared or 1024} are allowed" in finding for finding in answer["findings"])
+    assert all(
+        f"spills {spilt} bytes a thread; {declared or 1024} are allowed" in finding for finding in answer["findings"]
+    )
 
 
 def test_a_rung_that_declines_the_quick_cases_of_a_dtype_is_recorded_on_another_that_it_takes():
@@ -165,7 +177,9 @@ def test_a_launcher_that_raises_is_a_finding():
 
     answer = check(Compiler(), broken=broken)
     assert len(answer["findings"]) == len(plan(SOFTMAX, "quick").cases)
-    assert all("broken raised ZeroDivisionError while its launches were recorded in " in text for text in answer["findings"])
+    assert all(
+        "broken raised ZeroDivisionError while its launches were recorded in " in text for text in answer["findings"]
+    )
 
 
 def test_large_sizes_are_recorded_too(monkeypatch):
@@ -204,8 +218,12 @@ def test_rows_hold_the_most_of_each_resource():
         {"rungs": ["a"], "kernel": "_k", "arch": "sm_90"},
     ]
     first, second, third = compiling.rows(records)
-    assert first == dict(rung="a", kernel="_k", arch="sm_80", specialisations=3, compiled=2, registers=40, spills=16, shared=64)
-    assert second == dict(rung="b", kernel="_k", arch="sm_80", specialisations=1, compiled=1, registers=40, spills=8, shared=0)
+    assert first == dict(
+        rung="a", kernel="_k", arch="sm_80", specialisations=3, compiled=2, registers=40, spills=16, shared=64
+    )
+    assert second == dict(
+        rung="b", kernel="_k", arch="sm_80", specialisations=1, compiled=1, registers=40, spills=8, shared=0
+    )
     assert third == dict(rung="a", kernel="_k", arch="sm_90", specialisations=1, compiled=0)
 
 

@@ -265,10 +265,11 @@ for name, (arguments, environment) in json.loads(sys.argv[1]).items():
     results[name] = [status, out.getvalue()]
 print("RESULTS" + json.dumps(results))
 """
-JUDGE = ["conformance", "--device=cpu", "--quick", "--op=softmax"]
+KERNELS = "conformance/test_kernels.py"
+JUDGE = [KERNELS, "--device=cpu", "--quick", "--op=softmax"]
 RUNS = {
     "right": ([*JUDGE, "--backend=paper,chalk", "-v", "--json=right.json"], {}),
-    "default": (["conformance", "--device=cpu", "--quick", "--op=softmax", "-rs"], {}),
+    "default": ([KERNELS, "--device=cpu", "--quick", "--op=softmax", "-rs"], {}),
     "wrong": ([*JUDGE, "--backend=wrong"], {}),
     "shy": ([*JUDGE, "--backend=shy", "-q"], {}),
     "needy": ([*JUDGE, "--backend=needy"], {}),
@@ -276,10 +277,10 @@ RUNS = {
     "right, two workers": ([*JUDGE, "--backend=paper,chalk", "-n2", "--json=two.json"], {}),
     "broken": ([*JUDGE, "--backend=broken"], {}),
     "own tests only": (["tests", "--device=cpu", "--co", "-q"], {}),
-    "kernel": (["conformance", "--device=cpu", "--quick", "--op=softmax", "--kernel=mine.py:fn", "-v"], {}),
-    "wrong kernel": (["conformance", "--device=cpu", "--quick", "--op=softmax", "--kernel=mine.py:zeros"], {}),
-    "alias": (["conformance", "--backend=chalksim", "--quick", "--op=softmax", "-q"], {}),
-    "variable": (["conformance", "--quick", "--backend=chalk", "--level=quick", "-q"], {"CHALK_SIM": "1"}),
+    "kernel": ([KERNELS, "--device=cpu", "--quick", "--op=softmax", "--kernel=mine.py:fn", "-v"], {}),
+    "wrong kernel": ([KERNELS, "--device=cpu", "--quick", "--op=softmax", "--kernel=mine.py:zeros"], {}),
+    "alias": ([KERNELS, "--backend=chalksim", "--quick", "--op=softmax", "-q"], {}),
+    "variable": ([KERNELS, "--quick", "--backend=chalk", "--level=quick", "-q"], {"CHALK_SIM": "1"}),
     "one variant": ([*JUDGE, "--backend=paper", "--variant=folded", "-v"], {}),
     "one case": ([*JUDGE, "--backend=paper", "-v", "-k", "float16 and equal"], {}),
     "collected": ([*JUDGE, "--backend=needy", "--collect-only", "-q"], {}),

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -73,8 +74,10 @@ def test_what_a_kernel_does_not_specialise_on_makes_no_other_launch(programs):
 
 
 def test_none_is_a_constant(programs):
-    launches = [each["launch"] for each in programs["optional"]]
-    assert launches == ["_optional_kernel(x_ptr: *fp32/16, bias_ptr=None)", "_optional_kernel(x_ptr: *fp32/16, bias_ptr: *fp32/16)"]
+    assert [each["launch"] for each in programs["optional"]] == [
+        "_optional_kernel(x_ptr: *fp32/16, bias_ptr=None)",
+        "_optional_kernel(x_ptr: *fp32/16, bias_ptr: *fp32/16)",
+    ]
 
 
 def test_an_autotuned_kernel_is_recorded_with_every_configuration(programs):
@@ -105,7 +108,9 @@ def test_the_compiler_refuses_exp_of_float16(programs):
 
 def test_the_compiler_refuses_a_variable_that_changes_its_dtype_in_a_loop(programs):
     (carried,) = programs["carried"]
-    assert "Loop-carried variable total has initial type int32 but is re-assigned to fp32" in carried["front end"]["error"]
+    assert (
+        "Loop-carried variable total has initial type int32 but is re-assigned to fp32" in carried["front end"]["error"]
+    )
 
 
 def test_shared_memory_beyond_the_architectures_is_an_error(programs):
@@ -119,21 +124,25 @@ def test_a_refusal_is_a_finding_that_names_rung_case_and_line(result):
     findings = result["checked"]["findings"]
     refused = [text for text in findings if "Expected dtype" in text]
     assert refused
-    assert all(text.startswith("sm_90: _exp_kernel(x_ptr: *") or text.startswith("sm_80: _exp_kernel(x_ptr: *") for text in refused)
+    assert all(re.match(r"sm_[89]0: _exp_kernel\(x_ptr: \*", text) for text in refused)
     assert all("launched by whole in " in text and "part" not in text for text in refused)
     assert not any("fp32" in text.partition("\n")[0] for text in refused)
 
 
 def test_a_rung_that_launches_nothing_in_a_dtype_is_a_finding(result):
     missing = [text for text in result["checked"]["findings"] if "launches nothing" in text]
-    assert missing == [f"part launches nothing in {dtype}, in no case of level default" for dtype in ("bfloat16", "float16")]
+    assert missing == [
+        f"part launches nothing in {dtype}, in no case of level default" for dtype in ("bfloat16", "float16")
+    ]
 
 
-def test_the_item_of_an_op_compiles_its_rungs_and_shows_their_resources(tmp_path):
-    command = ["-m", "pytest", "conformance/test_compile.py", "--op=softmax", "--variant=onerow", "--level=quick", "--device=cpu"]
-    done = compile_in_a_process(*command, "-v", "-p", "no:cacheprovider", TRITON_INTERPRET="1")
+def test_the_item_of_an_op_compiles_its_rungs_and_shows_their_resources():
+    options = ["--op=softmax", "--variant=onerow", "--level=quick", "--device=cpu", "-v", "-p", "no:cacheprovider"]
+    done = compile_in_a_process("-m", "pytest", "conformance/test_compile.py", *options, TRITON_INTERPRET="1")
     assert done.returncode == 0, done.stdout[-3000:]
     assert "test_compile[softmax-triton-compiles] PASSED" in done.stdout
     rows = [line.split() for line in done.stdout.splitlines() if line.startswith("softmax  triton")]
-    assert [row[:5] for row in rows] == [["softmax", "triton", "onerow", "_onerow_kernel", arch] for arch in ("sm_80", "sm_90")]
+    assert [row[:5] for row in rows] == [
+        ["softmax", "triton", "onerow", "_onerow_kernel", arch] for arch in ("sm_80", "sm_90")
+    ]
     assert all(1 < int(row[7]) <= 255 for row in rows)

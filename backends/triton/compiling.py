@@ -56,7 +56,9 @@ class Launch:
     def key(self) -> str:
         """Equal for launches of the same code."""
         constants = {place: getattr(value, "cache_key", value) for place, value in self.constexprs.items()}
-        return f"{self.function.cache_key} {self.signature} {constants} {self.attributes} {sorted(self.options.items())}"
+        return (
+            f"{self.function.cache_key} {self.signature} {constants} {self.attributes} {sorted(self.options.items())}"
+        )
 
     @cached_property
     def types(self) -> tuple[str, ...]:
@@ -85,8 +87,14 @@ class Launch:
     def __str__(self) -> str:
         names = list(self.signature)
         aligned = {place[0] for place, attribute in self.attributes.items() if attribute}
-        types = [f"{n}: {ty}{'/16' * (i in aligned)}" for i, (n, ty) in enumerate(self.signature.items()) if ty != "constexpr"]
-        constants = {".".join([names[place[0]], *map(str, place[1:])]): value for place, value in self.constexprs.items()}
+        types = [
+            f"{n}: {ty}{'/16' * (i in aligned)}"
+            for i, (n, ty) in enumerate(self.signature.items())
+            if ty != "constexpr"
+        ]
+        constants = {
+            ".".join([names[place[0]], *map(str, place[1:])]): value for place, value in self.constexprs.items()
+        }
         values = [f"{name}={getattr(value, '__name__', value)}" for name, value in (constants | self.options).items()]
         return f"{self.kernel}({', '.join(types + values)})"
 

@@ -45,7 +45,7 @@ class KernelError(stock.InterpreterError, RuntimeError):
     """Something went wrong inside a kernel; the message names kernel, source line and program."""
 
 
-class OutOfBounds(KernelError):  # noqa: N818
+class OutOfBounds(KernelError):
     """A load, store or atomic of an active lane fell outside the tensor that its pointer was derived from."""
 
 

@@ -177,7 +177,8 @@ def _provenance() -> dict[str, str]:
 @lru_cache(maxsize=1)
 def _arch() -> str | None:
     """Of the GPU that kernels run on; None where they run on the CPU."""
-    if os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y") or not torch.cuda.is_available():
+    interprets = os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
+    if interprets or not torch.cuda.is_available():
         return None
     major, minor = torch.cuda.get_device_capability()
     return f"sm_{major}{minor}"
