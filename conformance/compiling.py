@@ -5,9 +5,10 @@ large sizes, whose values nobody reads. What would be launched is recorded; each
 list of signatures exists. `backends/<name>/compiling.py` makes a backend one that can do this:
 
 - `architectures(needs)`: what a rung with that `needs` (or None) claims to compile for, the oldest first.
-- `recording()`: a context manager; launches on CPU tensors are appended to the list that it yields, nothing runs. Of a
-  launch are used `kernel` (its name), `key` (equal for the same code), `types` (what a change of size, layout or
-  configuration leaves as it is), `features` (all that it is specialised on), `weight` (greater for greater tiles), `str`.
+- `recording(arch)`: a context manager; launches on CPU tensors, with the configurations pinned for that architecture, are
+  appended to the list that it yields, nothing runs. Of a launch are used `kernel` (its name), `key` (equal for the same
+  code), `types` (what a change of size, layout or configuration leaves as it is), `features` (all that it is specialised
+  on), `weight` (greater for greater tiles) and `str`.
 - `compile_one(launch, arch, to_machine_code)`: `registers`, `spills` and `shared`, or `error`; and `seconds`.
 
 It is imported with none of the backend's CPU_VARIABLES set; where the backend's library is missing, it raises ImportError.
@@ -122,9 +123,10 @@ def rows(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 class _Launched(NamedTuple):
-    """A distinct specialisation, and the rungs that launch it, each with the first case."""
+    """A distinct specialisation for one architecture, and the rungs that launch it, each with the first case."""
 
     launch: Any
+    arch: str
     rungs: dict[str, str]
 
 
@@ -132,56 +134,66 @@ def _check(
     compiling: ModuleType, rungs: dict[str, Any], contract: Contract, every: bool, processes: int
 ) -> dict[str, Any]:
     findings: list[str] = []
-    launched = _record(compiling, rungs, contract, findings)
     claims = {name: compiling.architectures(getattr(fn, "needs", None)) for name, fn in rungs.items()}
-    tasks: list[tuple[_Launched, str, bool]] = []
-    chosen = None if every else _chosen(launched, claims)
-    for each in launched:
-        archs = list(dict.fromkeys(arch for rung in each.rungs for arch in claims[rung]))
-        tasks += [(each, arch, chosen is None or (each.launch.key, arch) in chosen) for arch in archs]
-    found = _in_children(
-        lambda i: compiling.compile_one(tasks[i][0].launch, tasks[i][1], tasks[i][2]), len(tasks), processes
-    )
+    launched = _record(compiling, rungs, claims, contract, findings)
+    chosen = {(each.launch.key, each.arch) for each in launched} if every else _chosen(launched, claims)
+
+    def compile_one(index: int) -> dict[str, Any]:
+        launch, arch, _ = launched[index]
+        return compiling.compile_one(launch, arch, to_machine_code=(launch.key, arch) in chosen)
+
     records = []
-    for (each, arch, _), compiled in zip(tasks, found, strict=True):
+    refused: dict[tuple[str, str], list[_Launched]] = defaultdict(list)
+    for each, compiled in zip(launched, _in_children(compile_one, len(launched), processes), strict=True):
         allowed = max(getattr(rungs[rung], "spills", SPILL_LIMIT) for rung in each.rungs)
-        about = f"{arch}: {each.launch}, launched by {_launchers(each.rungs)}"
         if "error" in compiled:
-            findings.append(f"{about}\n{compiled['error']}")
+            refused[each.launch.kernel, compiled["error"]].append(each)
         elif compiled.get("spills", 0) > allowed:
-            findings.append(f"{about}\nspills {compiled['spills']} bytes a thread; {allowed} are allowed")
+            spilt = f"spills {compiled['spills']} bytes a thread; {allowed} are allowed"
+            findings.append(f"{_about(each)}\n{spilt}")
         records.append(
-            {"rungs": [rung for rung in each.rungs if arch in claims[rung]], "case": next(iter(each.rungs.values())),
-             "kernel": each.launch.kernel, "launch": str(each.launch), "arch": arch, **compiled}
+            {"rungs": list(each.rungs), "case": next(iter(each.rungs.values())), "kernel": each.launch.kernel,
+             "launch": str(each.launch), "arch": each.arch, **compiled}
         )  # fmt: skip
+    for (_, error), those in refused.items():
+        more = f"\n(the same for {len(those) - 1} more of its specialisations)" if len(those) > 1 else ""
+        findings.append(f"{_about(those[0])}\n{error}{more}")
     return {"records": records, "findings": findings}
 
 
-def _launchers(rungs: dict[str, str]) -> str:
-    return ", ".join(f"{rung} in {case}" for rung, case in rungs.items())
+def _about(each: _Launched) -> str:
+    launchers = ", ".join(f"{rung} in {case}" for rung, case in each.rungs.items())
+    return f"{each.arch}: {each.launch}, launched by {launchers}"
 
 
-def _record(compiling: ModuleType, rungs: dict[str, Any], contract: Contract, findings: list[str]) -> list[_Launched]:
+def _record(
+    compiling: ModuleType,
+    rungs: dict[str, Any],
+    claims: dict[str, Sequence[str]],
+    contract: Contract,
+    findings: list[str],
+) -> list[_Launched]:
     """What the rungs launch in the quick cases and at the large sizes; in a dtype of which a rung takes none of these,
     the first case of level default that it takes."""
-    launched: dict[str, _Launched] = {}
+    launched: dict[tuple[str, str], _Launched] = {}
     missing = {(name, dtype) for name in rungs for dtype in contract.dtypes}
 
     def call(name: str, dtype: str, label: str, arguments: dict[str, Any]) -> None:
-        with compiling.recording() as launches:
-            try:
-                rungs[name](**arguments)
-            except NotImplementedError:
-                return
-            except Exception as error:
-                findings.append(
-                    f"{name} raised {type(error).__name__} while its launches were recorded in {label}: {error}"
-                )
+        for arch in claims[name]:
+            with compiling.recording(arch) as launches:
+                try:
+                    rungs[name](**arguments)
+                except NotImplementedError:
+                    continue
+                except Exception as error:
+                    raised = f"{name} raised {type(error).__name__}"
+                    findings.append(f"{raised} while its launches were recorded in {label}: {error}")
+                    missing.discard((name, dtype))
+                    return
+            for launch in launches:
                 missing.discard((name, dtype))
-                return
-        for launch in launches:
-            missing.discard((name, dtype))
-            launched.setdefault(launch.key, _Launched(launch, {})).rungs.setdefault(name, label)
+                first = _Launched(launch, arch, {})
+                launched.setdefault((launch.key, arch), first).rungs.setdefault(name, label)
 
     for case in plan(contract, "quick").cases:
         arguments = contract.build(case).arguments
@@ -213,21 +225,21 @@ def _large(contract: Contract) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 def _chosen(launched: Sequence[_Launched], claims: dict[str, Sequence[str]]) -> set[tuple[str, str]]:
     """(key, arch) of the specialisations that stand for the others of their rung, kernel and types."""
-    groups: dict[tuple, list[Any]] = defaultdict(list)
-    for launch, rungs in launched:
+    groups: dict[tuple, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
+    for launch, arch, rungs in launched:
         for rung in rungs:
-            groups[rung, launch.kernel, launch.types].append(launch)
+            groups[rung, launch.kernel, launch.types][arch].append(launch)
     chosen: set[tuple[str, str]] = set()
     compiled: dict[tuple[str, str], set] = defaultdict(set)  # features, by rung and kernel
     for (rung, kernel, _), launches in groups.items():
         seen = compiled[rung, kernel]
-        for number, arch in enumerate(claims[rung]):
-            if number == 0:
-                best = max(launches, key=lambda launch: launch.weight)
-            else:
-                best = max(launches, key=lambda launch: (len(launch.features - seen), launch.weight))
-            seen |= best.features
-            chosen.add((best.key, arch))
+        for arch in claims[rung]:
+            oldest, these = arch == claims[rung][0], launches[arch]
+            scores = [(0 if oldest else len(launch.features - seen), launch.weight) for launch in these]
+            if these:
+                best = these[scores.index(max(scores))]
+                seen |= best.features
+                chosen.add((best.key, arch))
     return chosen
 
 

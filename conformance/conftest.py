@@ -18,6 +18,16 @@ def table(rows):
     return made
 
 
+def pytest_collection_modifyitems(config, items):
+    """Where there is nothing to compile, there is no item that says so."""
+    empty = [
+        item for item in items if getattr(item, "callspec", None) and item.callspec.params.get("compiled", "") is None
+    ]
+    if empty:
+        items[:] = [item for item in items if item not in empty]
+        config.hook.pytest_deselected(items=empty)
+
+
 def pytest_terminal_summary(terminalreporter):
     reports = [report for reports in terminalreporter.stats.values() for report in reports]
     properties = [

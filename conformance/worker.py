@@ -4,7 +4,6 @@ A script or test file is imported under a name of its own there, so an `if __nam
 where the import reaches a `check` call at the top level, the import ends there, with what was defined so far.
 """
 
-import importlib
 import importlib.util
 import inspect
 import multiprocessing
@@ -82,8 +81,6 @@ def load_module(path: str | Path) -> tuple[ModuleType, bool]:
     sys.path[:0] = folders
     _importing.append(name)
     try:
-        if package:
-            importlib.import_module(package)
         spec.loader.exec_module(module)
     except ImportReachedCheck:
         return module, False

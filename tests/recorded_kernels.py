@@ -2,13 +2,15 @@
 
 import json
 import sys
+import tempfile
+from pathlib import Path
 
 import torch
 import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from backends.triton import compiling
+from backends.triton import compiling, tuning
 from conformance import compiling as conformance_compiling
 from conformance import registry
 
@@ -81,14 +83,20 @@ def softmax_in_float16(x):
     return y
 
 
+def pinned_copy():
+    x = torch.zeros(64)
+    config = tuning.pinned("recorded.copy", x.dtype, (64,), {"BLOCK": 64, "num_warps": 4})
+    _copy_kernel[(1,)](x, x, 17, 0.5, **config)
+
+
 def softmax_in_float32_only(x):
     if x.dtype != torch.float32:
         raise NotImplementedError(f"{x.dtype}; this kernel takes float32")
     return softmax_in_float16(x)
 
 
-def recorded(*calls):
-    with compiling.recording() as launches:
+def recorded(*calls, arch="sm_90"):
+    with compiling.recording(arch) as launches:
         for call in calls:
             call()
     return launches
@@ -124,6 +132,10 @@ def main():
             one(_hoarding_kernel, half, half, x, 512, BLOCK=128, BLOCK_K=128, num_stages=4, num_warps=8)
         ),
     }
+    with tempfile.TemporaryDirectory() as folder:
+        tuning.FOLDER = Path(folder)
+        tuning.pin("sm_80", "recorded.copy", "float32", (64,), {"BLOCK": 32, "num_warps": 1}, {})
+        programs["pinned"] = recorded(pinned_copy, arch="sm_80") + recorded(pinned_copy, arch="sm_90")
     kept = float(x.sum())
     result = {"written": kept, "programs": {}}
     for name, launches in programs.items():

@@ -489,19 +489,8 @@ def test_a_kernel_file_from_the_command_line(tmp_path):
 @triton
 def test_a_kernel_file_under_pytest(tmp_path):
     (tmp_path / "kernels.py").write_text(KERNEL)
-    kernel = f"--kernel={tmp_path / 'kernels.py'}:softmax"
-    arguments = [
-        "-m",
-        "pytest",
-        "conformance",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        kernel,
-        "--op=softmax",
-        "--device=cpu",
-        "--quick",
-    ]
+    run = "-m pytest conformance/test_kernels.py -q -p no:cacheprovider --op=softmax --device=cpu --quick"
+    arguments = [*run.split(), f"--kernel={tmp_path / 'kernels.py'}:softmax"]
     done = lanes.run_python(arguments, registry.ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "user@cpu" in done.stdout

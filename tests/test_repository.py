@@ -72,6 +72,7 @@ def tops(path: Path) -> set[str]:
 
 def test_an_op_is_a_reference_and_a_contract():
     assert stems(ROOT / "reference") == stems(ROOT / "conformance" / "contracts") == set(registry.ops())
+    assert [registry.contract(op).name for op in registry.ops()] == list(registry.ops())
 
 
 def test_faults_belong_to_ops():
@@ -395,7 +396,7 @@ def test_a_new_op_needs_no_list(tmp_path, monkeypatch):
     (tmp_path / "backends" / "shelf").mkdir()
     (tmp_path / "backends" / "shelf" / "__init__.py").write_text('"""No backend: it has no protocol."""\n')
     monkeypatch.setattr(registry, "ROOT", tmp_path)
-    cached = (registry.ops, registry.backends)
+    cached = (registry.ops, registry.backends, registry.contract)
     for function in cached:
         function.cache_clear()
     try:

@@ -87,6 +87,10 @@ def test_an_autotuned_kernel_is_recorded_with_every_configuration(programs):
     ]
 
 
+def test_a_launch_has_the_configuration_pinned_for_the_architecture(programs):
+    assert [each["launch"].partition("BLOCK=")[2] for each in programs["pinned"]] == ["32, num_warps=1)", "64)"]
+
+
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("name", ["optional", "tuned", "descriptor"])
 def test_machine_code_and_its_resources(programs, name, arch):

@@ -25,6 +25,8 @@ from triton.runtime import driver
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
+from backends.triton.tuning import assuming
+
 ARCHITECTURES = ("sm_80", "sm_90")
 # bytes of shared memory that one block may have
 SHARED_LIMIT = {"sm_80": 166912, "sm_86": 101376, "sm_89": 101376, "sm_90": 232448, "sm_100": 232448, "sm_120": 101376}
@@ -119,8 +121,9 @@ class _NoDevice:
 def recording(arch: str = "sm_90") -> Iterator[list[Launch]]:
     """Inside, launches of Triton kernels are recorded and nothing runs: outputs stay as they were allocated.
 
-    Yields the list that grows, one entry a launch. A kernel under `triton.autotune` is recorded with every configuration
-    that its pruning leaves. Raises RuntimeError in a process that interprets.
+    Launchers get the configurations pinned for `arch`. Yields the list that grows, one entry a launch. A kernel under
+    `triton.autotune` is recorded with every configuration that its pruning leaves. Raises RuntimeError in a process that
+    interprets.
     """
     if triton.knobs.runtime.interpret:
         raise RuntimeError("this process interprets Triton kernels; compile them in one without TRITON_INTERPRET")
@@ -144,7 +147,8 @@ def recording(arch: str = "sm_90") -> Iterator[list[Launch]]:
     driver.set_active(_NoDevice(arch))
     JITFunction._do_compile, Autotuner.run = record, run_autotuned
     try:
-        yield launches
+        with assuming(arch):
+            yield launches
     finally:
         driver._active, JITFunction._do_compile, Autotuner.run = stock
         for function in {launch.function for launch in launches}:  # their binders were made for no device
