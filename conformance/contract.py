@@ -166,6 +166,7 @@ class Contract:
     invalid: Sequence[Invalid] = ()
     laws: Sequence[Law] = ()
     dtypes: Sequence[str] = tuple(DTYPES)
+    aligned: Sequence[Mapping[str, Any]] = ()  # contiguous in every dtype besides: what descriptor kernels take
     large: Sequence[Mapping[str, Any]] = ()  # sizes at which speed matters: what `tune` times
     name: str = ""  # set by the registry from the file's name
 

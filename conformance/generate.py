@@ -48,8 +48,17 @@ def _plan(contract: Contract, level: str, seed: int) -> Plan:
     if level == "thorough":
         smallest, dropped = _product(space, rng)
         points = smallest + points
-    cases = list(dict.fromkeys(space.case(point) for point in points))
+    cases = list(dict.fromkeys([*(space.case(point) for point in points), *_aligned(contract, seed)]))
     return Plan(cases, infeasible, dropped)
+
+
+def _aligned(contract: Contract, seed: int) -> Iterator[Case]:
+    """Contiguous cases at the contract's aligned sizes, one a dtype: layouts drawn at random seldom suit a descriptor."""
+    layouts = tuple((name, operand.layouts[0]) for name, operand in contract.operands.items())
+    params = tuple((name, options[0]) for name, options in contract.params.items())
+    for size in contract.aligned:
+        for dtype in contract.dtypes:
+            yield Case(contract.name, dtype, tuple(size.items()), next(iter(contract.values)), layouts, params, seed)
 
 
 class _Space:

@@ -8,7 +8,7 @@ from conformance import values
 from conformance.bounds import LIPSCHITZ, combine, kept, lossy, projection, repeats, slope
 from conformance.budget import Expected, dot_extra
 from conformance.contract import Contract, Draw, Invalid, Law, Operand, Output
-from conformance.contracts.mlp import ACTIVATIONS, SIZES, shows, sparse, spoil
+from conformance.contracts.mlp import ACTIVATIONS, ALIGNED, LARGE, SIZES, shows, sparse, spoil
 from reference._activations import torch_act
 from reference.gated_mlp import torch_gated_mlp
 
@@ -148,6 +148,8 @@ contract = Contract(
     },
     outputs={"y": Output("M N")},
     sizes=SIZES,
+    aligned=ALIGNED,
+    large=LARGE,
     values={
         "normal": _normal,
         "row_scales": _row_scales,

@@ -94,6 +94,8 @@ contract = Contract(
             (2, 31, 4099),
         ]
     ],
+    aligned=[dict(M=300, K=72, N=520)],
+    large=[dict(M=4096, K=4096, N=4096), dict(M=8192, K=8192, N=8192)],
     values={
         "normal": _normal,
         "binary": _family(values.binary),

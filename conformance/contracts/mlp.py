@@ -28,6 +28,8 @@ SIZES = [
         (130, 72, 144, 136),  # several tiles every way, rows on 16 bytes: descriptors
     ]
 ]  # fmt: skip
+ALIGNED = [dict(M=130, D=72, H=144, N=136)]
+LARGE = [dict(M=8192, D=4096, H=16384, N=4096)]
 
 
 def expect(inputs, params, *, dtype, compute=None):
@@ -232,6 +234,8 @@ contract = Contract(
     operands=OPERANDS,
     outputs={"y": Output("M N")},
     sizes=SIZES,
+    aligned=ALIGNED,
+    large=LARGE,
     values={**VALUES, "normal": _one_large_row(normal), "negative": _one_large_row(negative)},
     params={"activation": ACTIVATIONS},
     valid=_valid,

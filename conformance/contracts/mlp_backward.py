@@ -164,6 +164,8 @@ contract = Contract(
         "db2": Output("N"),
     },
     sizes=mlp.SIZES,
+    aligned=mlp.ALIGNED,
+    large=mlp.LARGE,
     values={
         "normal": _dead_units(mlp.normal),
         "row_scales": _dead_units(mlp.row_scales),
