@@ -2,7 +2,7 @@
 
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -54,11 +54,18 @@ def _plan(contract: Contract, level: str, seed: int) -> Plan:
 
 def _aligned(contract: Contract, seed: int) -> Iterator[Case]:
     """Contiguous cases at the contract's aligned sizes, one a dtype: layouts drawn at random seldom suit a descriptor."""
-    layouts = tuple((name, operand.layouts[0]) for name, operand in contract.operands.items())
-    params = tuple((name, options[0]) for name, options in contract.params.items())
     for size in contract.aligned:
         for dtype in contract.dtypes:
-            yield Case(contract.name, dtype, tuple(size.items()), next(iter(contract.values)), layouts, params, seed)
+            yield plain_case(contract, dtype, next(iter(contract.values)), seed, size)
+
+
+def plain_case(
+    contract: Contract, dtype: str, values: str, seed: int = 0, size: Mapping[str, Any] | None = None
+) -> Case:
+    """The contiguous case of `size` (None: the contract's smallest) with each parameter at its first value."""
+    layouts = tuple((name, operand.layouts[0]) for name, operand in contract.operands.items())
+    params = tuple((name, options[0]) for name, options in contract.params.items())
+    return Case(contract.name, dtype, tuple((size or contract.sizes[0]).items()), values, layouts, params, seed)
 
 
 class _Space:

@@ -15,7 +15,7 @@ import torch
 
 from conformance import budget, registry
 from conformance.contract import Case, Contract, Inputs, Invalid, Law
-from conformance.generate import Plan, plan
+from conformance.generate import Plan, plain_case, plan
 
 PASSED, FAILED, DECLINED = "passed", "failed", "declined"
 
@@ -104,13 +104,6 @@ def trials(subject: Subject, level: str, seed: int = 0, ceiling: float | None = 
         base = plain_case(contract, contract.dtypes[0], next(iter(contract.values)), seed)
         found += [Trial(base, invalid=invalid) for invalid in contract.invalid]
     return found, made
-
-
-def plain_case(contract: Contract, dtype: str, values: str, seed: int = 0) -> Case:
-    """The smallest contiguous case with each parameter at its first value: what laws and invalid calls start from."""
-    layouts = tuple((name, operand.layouts[0]) for name, operand in contract.operands.items())
-    params = tuple((name, options[0]) for name, options in contract.params.items())
-    return Case(contract.name, dtype, tuple(contract.sizes[0].items()), values, layouts, params, seed)
 
 
 def run(subject: Subject, trial: Trial, debug: bool = False) -> Outcome:
