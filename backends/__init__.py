@@ -4,6 +4,9 @@
 that every launcher makes before anything runs.
 """
 
+import contextlib
+from collections.abc import Iterator
+
 import torch
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
@@ -11,6 +14,25 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 class Unsupported(NotImplementedError):
     """A valid input that this kernel does not take; the message says why (`"5000 columns; one block holds 4096"`)."""
+
+
+_running = 0
+
+
+@contextlib.contextmanager
+def running() -> Iterator[None]:
+    """Entered by an interpreter or emulator around a launch: what torch does meanwhile is no call of the launcher's."""
+    global _running
+    _running += 1
+    try:
+        yield
+    finally:
+        _running -= 1
+
+
+def kernel_running() -> bool:
+    """Whether a kernel is running in an interpreter or emulator of this process."""
+    return _running > 0
 
 
 def shapes(spec: str, **tensors: torch.Tensor | None) -> tuple[int, ...]:

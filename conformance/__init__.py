@@ -20,6 +20,7 @@ for _sibling in (backends, reference):
         )
 
 from conformance.check import check  # noqa: E402
+from conformance.opfile import load_op  # noqa: E402
 from conformance.report import Report  # noqa: E402
 
-__all__ = ["Report", "check"]
+__all__ = ["Report", "check", "load_op"]

@@ -1,4 +1,4 @@
-"""`python -m conformance COMMAND`: list, doctor, check, tune."""
+"""`python -m conformance COMMAND`: list, doctor, check, replay, selftest, tune."""
 
 import argparse
 import sys
@@ -8,6 +8,7 @@ from typing import Any
 from conformance import registry, selection
 from conformance.console import Table, fraction_text, show, write_json
 from conformance.generate import LEVELS
+from conformance.isolation import MODES
 from conformance.judge import PASSED, Subject
 from conformance.report import Report, versions
 
@@ -43,6 +44,12 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--backend", metavar="NAME[,NAME]", help="backends (default: every one that runs here)")
     check.add_argument("--variant", metavar="NAME[,NAME]", help="rungs (default: all)")
     check.add_argument("--kernel", metavar="FILE.py:FUNCTION", help="a function of your own with the op's signature")
+    check.add_argument(
+        "--arrays", default="torch", help="with --kernel: the arrays it takes: torch (default), numpy, cupy"
+    )
+    check.add_argument(
+        "--op-file", metavar="FILE.py", help="with --kernel: an op of your own, its reference and contract"
+    )
     check.add_argument("--device", default="auto", help="auto (default), cpu or cuda")
     check.add_argument("--level", default="default", help=f"one of {', '.join(LEVELS)} (default: default)")
     check.add_argument("--quick", dest="level", action="store_const", const="quick", help="short for --level quick")
@@ -52,7 +59,36 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--compute", help="with --kernel: the lower precision it declares (tf32, tf32x3, bf16)")
     check.add_argument("--outputs", metavar="NAME[,NAME]", help="with --kernel: judge only these outputs")
     check.add_argument("--seed", type=int, default=0, help="seed of the inputs (default: 0)")
+    check.add_argument(
+        "--timeout",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="a trial that takes longer is a hang (default: 60)",
+    )
+    check.add_argument(
+        "--isolate", default="auto", help=f"where the kernel runs: {', '.join(MODES)} (in this process; default: auto)"
+    )
     check.set_defaults(run=_check)
+
+    selftest = commands.add_parser("selftest", help="judge the judge: planted faults killed, controls accused")
+    selftest.add_argument("op", nargs="*", help="ops (default: all)")
+    selftest.add_argument("--op", dest="named", metavar="NAME[,NAME]", help="the same, as for pytest")
+    selftest.add_argument("--level", default="quick", help=f"one of {', '.join(LEVELS)} (default: quick)")
+    selftest.add_argument("--seed", type=int, default=0, help="seed of the inputs (default: 0)")
+    selftest.add_argument("--jobs", type=int, help="ops judged at a time (default: one a core)")
+    selftest.add_argument("--compare", action="store_true", help="put the faults before other projects' rules too")
+    selftest.add_argument(
+        "--matrix", action="store_true", help="print every fault by the families of cases that kill it"
+    )
+    selftest.set_defaults(run=_selftest)
+
+    again = commands.add_parser("replay", help="judge the trial of one finding again, alone, and say what is wrong")
+    again.add_argument("id", metavar="ID", help="of a finding, as printed in brackets")
+    again.add_argument("--minimise", action="store_true", help="shrink it and print a stand-alone script")
+    again.add_argument("--seconds", type=float, default=60.0, help="with --minimise: for about how long (default: 60)")
+    again.add_argument("--picture", metavar="FILE", help="draw the errors into FILE.png or FILE.svg")
+    again.set_defaults(run=_replay)
 
     tune = commands.add_parser("tune", help="time a rung's configurations on this GPU and pin the fastest")
     tune.add_argument("op", nargs="*", help="ops to tune (default: every op with a tunable rung)")
@@ -61,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     tune.add_argument("--dry-run", action="store_true", help="print what would be pinned, write nothing")
     tune.set_defaults(run=_tune)
 
-    for command in (listing, doctor, check, tune):
+    for command in (listing, doctor, check, selftest, again, tune):
         command.add_argument("--json", metavar="FILE", help="write the result to FILE as JSON")
     return parser
 
@@ -109,15 +145,20 @@ def _doctor(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> int:
     chosen = _select(options, options.level, options.kernel)
-    from conformance.check import check, judge_subject
+    from conformance.check import Interrupted, check, isolation_limits, judge_subject
+    from conformance.replay import keep_report
 
     if chosen.kernel is not None:
         ((_, subject),) = chosen.subjects()
         outputs = options.outputs.split(",") if options.outputs else None
-        report = check(
-            subject.op, subject.fn, device=chosen.device, level=chosen.level, outputs=outputs, compute=options.compute,
-            seed=chosen.seed,
-        )  # fmt: skip
+        try:
+            report = check(
+                subject.op, subject.fn, device=chosen.device, level=chosen.level, outputs=outputs, compute=options.compute,
+                seed=chosen.seed, arrays=chosen.arrays, isolate=options.isolate, timeout=options.timeout,
+            )  # fmt: skip
+        except Interrupted as interrupted:
+            print(interrupted.report)
+            raise
         print(report)
         if options.json:
             write_json(options.json, report.to_dict())
@@ -128,13 +169,27 @@ def _check(options: argparse.Namespace) -> int:
         )
     if broken := selection.import_check(chosen):
         raise selection.UsageError("kernel files that do not import:\n" + "\n".join(broken))
+    limits = isolation_limits(chosen.device, options.isolate, options.timeout)
     reports: list[Report] = []
     not_run: list[tuple[Subject, str]] = []
     for backend, subject in chosen.subjects():
         if reason := selection.not_run_reason(backend, subject):
             not_run.append((subject, reason))
         else:
-            reports.append(judge_subject(subject, chosen.level, chosen.seed, ceiling=chosen.ceiling(backend)))
+            try:
+                report = judge_subject(
+                    subject,
+                    chosen.level,
+                    chosen.seed,
+                    ceiling=chosen.ceiling(backend),
+                    isolate=options.isolate,
+                    limits=limits,
+                )
+            except Interrupted as interrupted:
+                _print_rungs([*reports, interrupted.report], not_run, chosen)
+                raise
+            reports.append(report)
+            keep_report(subject, reports[-1])
     _print_rungs(reports, not_run, chosen)
     if options.json:
         write_json(options.json, {"reports": [report.to_dict() for report in reports], "skipped": chosen.skipped})
@@ -167,6 +222,47 @@ def _print_rungs(reports: list[Report], not_run: list[tuple[Subject, str]], chos
         print(f"{chosen.lane(name)} skipped: {reason}")
 
 
+def _selftest(options: argparse.Namespace) -> int:
+    from conformance import comparison, selftest
+
+    ops = options.op or (options.named.split(",") if options.named else list(registry.ops()))
+    for op in ops:
+        registry.contract(op)
+    if options.level not in LEVELS:
+        raise selection.UsageError(f"--level: expected one of {', '.join(LEVELS)}, got {options.level!r}")
+    if options.jobs is not None and options.jobs < 1:
+        raise selection.UsageError(f"--jobs: expected a positive number, got {options.jobs}")
+    results = selftest.run(ops, options.level, options.seed, options.jobs)
+    if options.matrix or len(results) == 1:
+        for result in results:
+            show(result.matrix())
+    show(selftest.summary(results))
+    for line in selftest.holes(results):
+        print(line)
+    record = selftest.record(results)
+    if options.compare:
+        compared = comparison.run(ops, options.jobs)
+        show(comparison.table(compared, results))
+        record["comparison"] = {op: [vars(one) for one in found] for op, found in compared.items()}
+    if options.json:
+        write_json(options.json, record)
+    return 0 if selftest.passed(results) else 1
+
+
+def _replay(options: argparse.Namespace) -> int:
+    from conformance import replay
+
+    if not options.seconds > 0:
+        raise selection.UsageError(f"--seconds: expected a positive number, got {options.seconds}")
+    result = replay.replay(options.id, minimise=options.minimise, picture_to=options.picture, seconds=options.seconds)
+    print(replay.text(result))
+    if result["script"]:
+        print(f"\n{result['script']}", end="")
+    if options.json:
+        write_json(options.json, result)
+    return 1 if result["failed"] else 0
+
+
 def _tune(options: argparse.Namespace) -> int:
     from conformance.tune import tune
 
@@ -187,7 +283,10 @@ def _select(
 ) -> selection.Selection:
     op = ",".join(options.op) if options.op else None
     seed = getattr(options, "seed", 0)
-    chosen = selection.select(options.backend, device or options.device, op, options.variant, level, kernel, seed)
+    chosen = selection.select(
+        options.backend, device or options.device, op, options.variant, level, kernel, seed,
+        library=getattr(options, "arrays", "torch"), op_file=getattr(options, "op_file", None),
+    )  # fmt: skip
     chosen.prepare()
     return chosen
 

@@ -278,3 +278,20 @@ def invalid_calls(
 
 def _spoilt(name: str, how: str, change: Callable[[torch.Tensor], Any], error: type[Exception]) -> Invalid:
     return Invalid(f"{name} {how}", lambda a: {**a, name: change(a[name])}, error, rf"\b{name}\b")
+
+
+def softmax_sample(x: torch.Tensor, args, kwargs) -> dict[str, torch.Tensor] | None:
+    """The call's arguments from an OpInfo sample over the last axis."""
+    if x.ndim < 2 or args[0] not in (-1, x.ndim - 1) or kwargs.get("dtype"):
+        return None
+    return {"x": x.reshape(-1, x.shape[-1]) if x.numel() else x.new_empty(0, x.shape[-1])}
+
+
+def norm_sample(x: torch.Tensor, args, kwargs, names: tuple[str, ...] = ("weight", "bias")):
+    """The call's arguments from an OpInfo sample of a norm over its trailing axes."""
+    given = {**dict(zip(names, args[1:], strict=False)), **{n: kwargs[n] for n in names if n in kwargs}}
+    if given.get("weight") is None or kwargs.get("eps", 1e-5) is None or kwargs.get("eps", 1e-5) <= 0:
+        return None
+    width = given["weight"].numel()
+    found = {name: None if value is None else value.reshape(-1) for name, value in given.items()}
+    return {"x": x.reshape(-1, width), **found, **({"eps": kwargs["eps"]} if "eps" in kwargs else {})}

@@ -42,6 +42,18 @@ class Expected:
     alternatives: list["Expected"] = field(default_factory=list)  # other answers the literature accepts, whole tensors
 
 
+def simple(
+    answer: torch.Tensor, terms: float = 1, condition: Scalar | None = None, dtype: torch.dtype | None = None
+) -> Expected:
+    """The budget of an output that a kernel computes in float32, as a sum of `terms` terms, and rounds once.
+
+    `condition` is the sum of the absolute values of the terms, of the answer's shape; None stands for |answer|, which
+    is right where nothing cancels: terms of one sign, products, quotients. `dtype` is the output's where it has its own.
+    """
+    size = answer.abs() if condition is None else torch.as_tensor(condition).abs()
+    return Expected(answer, parts=[(terms, finite(size))], dtype=dtype)
+
+
 @dataclass
 class Verdict:
     """One output compared. `fraction` is the worst error over its budget; above 1, or NaN, fails."""

@@ -4,14 +4,25 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from backends.devices import cuda_works
+from conformance import arrays as array_libraries
 from conformance import judge, registry, worker
 from conformance.budget import COMPUTE
 from conformance.console import progress
-from conformance.contract import Case
+from conformance.contract import DTYPES, Case
 from conformance.generate import LEVELS
+from conformance.isolation import MODES, Limits, Runner
+from conformance.replay import keep_report
 from conformance.report import Report, empty
 
-ISOLATION = ("auto", "fork", "spawn", "none")
+DEFAULT_LIMITS = Limits()
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C came while a kernel was judged; `report` holds what was done by then."""
+
+    def __init__(self, report: Report):
+        super().__init__()
+        self.report = report
 
 
 def check(
@@ -27,53 +38,69 @@ def check(
     deterministic: bool = True,
     isolate: str = "auto",
     seed: int = 0,
+    arrays: str = "torch",
+    timeout: float = 60.0,
 ) -> Report:
     """Judge `fn` against the contract of `op`; return a `Report` (`.passed`, `.findings`, `str()` a table).
 
     `fn` takes torch tensors by the op's signature and returns the op's outputs; raising NotImplementedError declines a
     case. `device` is "cpu" or "cuda" (None: cuda where a GPU works). `dtypes`, `where(case)` and `outputs` narrow what
     is judged; what that leaves out is counted in the report. `compute` declares a lower precision ("tf32", "tf32x3",
-    "bf16") in which dot products round their operands. `isolate="none"` runs in this process, "fork" and "spawn" run
-    the whole check in a child; "auto" runs here, except that the file of a kernel made for the other device is
-    imported afresh in a child set up for `device`.
+    "bf16") in which dot products round their operands. With
+    `arrays="numpy"` or "cupy" `fn` takes and returns the arrays of that library, views of the tensors' memory.
 
-    Raises ValueError or TypeError naming the argument before anything runs.
+    A crash, a hang (`timeout` seconds a trial) or a memory blow-up is a finding. `isolate` says where the kernel runs: in
+    a forked child ("fork", the CPU's default: closures and stateful objects work), in a fresh process ("spawn", CUDA's
+    default: the function is imported there by file and name, else sent by value), or in this process ("none"), where a
+    debugger works and a crash ends the run. The file of a kernel made for the other device is imported afresh in a
+    process set up for `device`.
+
+    Raises ValueError or TypeError naming the argument before anything runs, and `Interrupted` at Ctrl-C.
     """
     worker.stop_if_importing()
-    _validate(op, fn, device, level, dtypes, where, outputs, compute, isolate)
+    _one_of("arrays", arrays, array_libraries.libraries())
+    device = array_libraries.device_of(arrays, device)
+    _validate(op, fn, device, level, dtypes, where, outputs, compute)
     device = device or ("cpu" if cuda_works() else "cuda")
-    options = dict(
-        device=device, level=level, dtypes=dtypes, where=where, outputs=outputs, compute=compute,
-        deterministic=deterministic, seed=seed,
-    )  # fmt: skip
-    stale = next((b for b in map(registry.backend, registry.backends()) if b.reimport(fn, device)), None)
-    if stale is not None:
-        if isolate == "none":
-            raise ValueError(
-                f"isolate: 'none' cannot be had here: {worker.describe(fn)} reaches a {stale.__name__.split('.')[-1]} kernel "
-                f"that this process set up for the other device than {device!r}; leave isolate at 'auto'"
-            )
-        return worker.spawn(op, fn, options, fresh_import=True)
-    if isolate == "spawn":
-        return worker.spawn(op, fn, options)
-    if isolate == "fork":
-        return worker.fork(op, fn, options)
-    return check_here(op, fn, **options)
-
-
-def check_here(op, fn, *, device, level, dtypes, where, outputs, compute, deterministic, seed) -> Report:
-    """`check` in this process, arguments already validated."""
-    for backend in map(registry.backend, registry.backends()):
-        backend.adopt(fn, device)
+    limits = isolation_limits(device, isolate, timeout)
+    judged = {name: DTYPES[name] for name in dtypes or registry.contract(op).dtypes}
+    if reason := array_libraries.lacks(arrays, judged):
+        raise ValueError(reason)
+    backends = [registry.backend(name) for name in registry.backends()]
+    stale = next((backend for backend in backends if backend.reimport(fn, device)), None)
+    if stale is None:
+        for backend in backends:
+            backend.adopt(fn, device)
+    elif isolate == "none":
+        raise ValueError(
+            f"isolate: 'none' cannot be had here: {worker.describe(fn)} reaches a {stale.__name__.split('.')[-1]} kernel "
+            f"that this process set up for the other device than {device!r}; leave isolate at 'auto'"
+        )
     subject = judge.Subject(
         op, fn, worker.describe(fn), f"user@{device}", device, compute=compute, deterministic=deterministic,
-        outputs=None if outputs is None else tuple(outputs),
+        outputs=None if outputs is None else tuple(outputs), arrays=arrays,
     )  # fmt: skip
-    return judge_subject(subject, level, seed, dtypes=dtypes, where=where)
+    report = judge_subject(
+        subject, level, seed, dtypes=dtypes, where=where, isolate="spawn" if stale else isolate, limits=limits,
+        fresh_import=stale is not None,
+    )  # fmt: skip
+    keep_report(subject, report)
+    return report
 
 
-def judge_subject(subject, level: str, seed: int = 0, *, ceiling=None, dtypes=None, where=None) -> Report:
-    """Judge a subject on all trials of a level that `dtypes` and `where` leave."""
+def judge_subject(
+    subject,
+    level: str,
+    seed: int = 0,
+    *,
+    ceiling=None,
+    dtypes=None,
+    where=None,
+    isolate="auto",
+    limits=DEFAULT_LIMITS,
+    fresh_import=False,
+) -> Report:
+    """Judge a subject on all trials of a level that `dtypes` and `where` leave, isolated as `Runner` says."""
     report = empty(subject, level, seed)
     found, plan = judge.trials(subject, level, seed, ceiling)
     report.planned = len(found)
@@ -100,23 +127,54 @@ def judge_subject(subject, level: str, seed: int = 0, *, ceiling=None, dtypes=No
     if subject.outputs is not None:
         left = [name for name in subject.contract.outputs if name not in subject.outputs]
         report.notes.append(f"outputs not judged: {', '.join(left) or 'none'}")
-    for trial in progress(kept, f"{subject.op} {subject.name}"):
-        report.add(judge.run(subject, trial))
+    if kept:
+        with Runner(subject, kept, isolate, limits=limits, fresh_import=fresh_import) as runner:
+            _run(runner, report)
     return report
+
+
+def _run(runner: Runner, report: Report) -> None:
+    """Judge what the runner has, into the report."""
+    left = len(runner.trials)
+    try:
+        for index in progress(range(left), f"{report.op} {report.name}"):
+            if runner.stopped:
+                break
+            report.add(runner.outcome(index, index + 1 if left > 1 else None))
+            left -= 1
+    except KeyboardInterrupt:
+        raise Interrupted(report) from None
+    finally:
+        if left:
+            report.not_run[runner.stopped or "interrupted"] = left
+        report.notes += runner.notes
+        report.instruments.append(runner.how)
+
+
+def isolation_limits(device: str, isolate: str, timeout: float) -> Limits:
+    """The limits that `timeout` means. ValueError names `isolate` or `timeout` where it cannot be had."""
+    _one_of("isolate", isolate, MODES)
+    if isolate == "fork" and device == "cuda":
+        raise ValueError(
+            "isolate: 'fork' does not work with device 'cuda' (CUDA cannot be used in a forked child); use 'spawn'"
+        )
+    try:
+        return Limits(seconds=timeout)
+    except ValueError:
+        raise ValueError(f"timeout: expected a positive number of seconds, got {timeout!r}") from None
 
 
 def _count(report: Report, reason: str) -> None:
     report.not_run[reason] = report.not_run.get(reason, 0) + 1
 
 
-def _validate(op, fn, device, level, dtypes, where, outputs, compute, isolate) -> None:
+def _validate(op, fn, device, level, dtypes, where, outputs, compute) -> None:
     contract = registry.contract(op)
     if not callable(fn):
         raise TypeError(f"fn: expected a function of the op's signature, got {type(fn).__name__}")
     _one_of("device", device, (None, "cpu", "cuda"))
     _one_of("level", level, LEVELS)
     _one_of("compute", compute, (None, *COMPUTE))
-    _one_of("isolate", isolate, ISOLATION)
     _subset("dtypes", dtypes, contract.dtypes)
     _subset("outputs", outputs, tuple(contract.outputs))
     if where is not None and not callable(where):

@@ -5,6 +5,7 @@ sizes, layouts, value families and parameters span the input space, what the ans
 kernel can be. Nothing here or elsewhere in `conformance` knows an op by name.
 """
 
+import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -65,6 +66,18 @@ class Law:
 
 
 @dataclass(frozen=True)
+class Huge:
+    """A size with an output beyond 2^31 elements, for a GPU: too large for a float64 answer, so some rows are compared.
+
+    `rows` names the axis of each operand along which the first axis of the outputs runs; other operands count whole.
+    """
+
+    size: Mapping[str, int]
+    rows: Mapping[str, int]
+    dtype: str = "bfloat16"
+
+
+@dataclass(frozen=True)
 class Case:
     """One point of an op's input space."""
 
@@ -119,6 +132,11 @@ class Draw:
         self.dtype, self._contract = case.torch_dtype, contract
         self._generator = case.rng()
 
+    @property
+    def operands(self) -> list[str]:
+        """The operands that a family draws: those that are not derived."""
+        return [name for name, operand in self._contract.operands.items() if not operand.derived]
+
     def shape(self, operand: str) -> tuple[int, ...]:
         return self._contract.shape(self._contract.operands[operand].axes, self.size)
 
@@ -148,7 +166,7 @@ class Inputs:
         return {**tensors, **self.params}
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class Contract:
     """The contract of one op. See docs/design.md for a walk through one."""
 
@@ -157,8 +175,10 @@ class Contract:
     sizes: Sequence[Mapping[str, Any]]  # the first is the smallest that still shows every axis
     values: Mapping[str, Callable[[Draw], dict[str, torch.Tensor | None]]]
     expect: Callable[..., dict[str, Expected]]
-    flops: Callable[..., float]  # of (sizes, params): floating-point operations of the call
-    bytes: Callable[..., float]  # of (sizes, params, element size): least bytes moved through memory
+    # of (sizes, params): floating-point operations of the call. Left out: one for each element read or written
+    flops: Callable[..., float] = None  # type: ignore[assignment]
+    # of (sizes, params, element size): least bytes moved through memory. Left out: each operand and output once
+    bytes: Callable[..., float] = None  # type: ignore[assignment]
     params: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     derive: Callable[..., dict[str, torch.Tensor | None]] | None = None
     valid: Callable[[Case], bool] = lambda case: True
@@ -167,8 +187,21 @@ class Contract:
     laws: Sequence[Law] = ()
     dtypes: Sequence[str] = tuple(DTYPES)
     aligned: Sequence[Mapping[str, Any]] = ()  # contiguous in every dtype besides: what descriptor kernels take
+    huge: Huge | None = None
+    # the name of PyTorch's OpInfo, and from (input, args, kwargs) of one of its samples to the call's arguments, or None
+    opinfo: tuple[str, Callable[..., dict[str, Any] | None]] | None = None
     large: Sequence[Mapping[str, Any]] = ()  # sizes at which speed matters: what `tune` times
     name: str = ""  # set by the registry from the file's name
+
+    def __post_init__(self) -> None:
+        if self.flops is None:
+            self.flops = lambda size, params: self._elements(size)
+        if self.bytes is None:
+            self.bytes = lambda size, params, item: self._elements(size) * item
+
+    def _elements(self, size: Mapping[str, Any]) -> int:
+        every = [operand.axes for operand in self.operands.values()] + [output.axes for output in self.outputs.values()]
+        return sum(math.prod(self.shape(axes, size)) for axes in every)
 
     def shape(self, axes: str, size: Mapping[str, Any]) -> tuple[int, ...]:
         shape: list[int] = []

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from conformance.contract import Case, Contract
+from conformance.contract import DTYPES, Case, Contract
 from conformance.layouts import PLANS
 
 LEVELS = ("quick", "default", "thorough")
 PRODUCT_LIMIT = 1500  # cases of the full product on the smallest shape; a seeded sample beyond
 RETRIES = 60
+MOST_AXES = 5  # of an operand
 
 
 @dataclass
@@ -48,7 +49,10 @@ def _plan(contract: Contract, level: str, seed: int) -> Plan:
     if level == "thorough":
         smallest, dropped = _product(space, rng)
         points = smallest + points
-    cases = list(dict.fromkeys([*(space.case(point) for point in points), *_aligned(contract, seed)]))
+    extra = [*_aligned(contract, seed), *_far(contract, level, seed)]
+    if level != "quick":
+        extra += _plain(contract, seed)
+    cases = list(dict.fromkeys([*(space.case(point) for point in points), *extra]))
     return Plan(cases, infeasible, dropped)
 
 
@@ -57,6 +61,65 @@ def _aligned(contract: Contract, seed: int) -> Iterator[Case]:
     for size in contract.aligned:
         for dtype in contract.dtypes:
             yield plain_case(contract, dtype, next(iter(contract.values)), seed, size)
+
+
+def _plain(contract: Contract, seed: int) -> Iterator[Case]:
+    """Contiguous cases: in each dtype every family at the smallest size it is valid at, and every size with the first family.
+
+    The pairs of the product promise each of these once, possibly under a layout or a parameter that hides the fault.
+    """
+    first = next(iter(contract.values))
+    by_work = sorted(
+        contract.sizes[1:], key=lambda size: contract.work(plain_case(contract, contract.dtypes[0], first, seed, size))
+    )
+    for dtype in contract.dtypes:
+        for values in contract.values:
+            shapes = (plain_case(contract, dtype, values, seed, size) for size in (contract.sizes[0], *by_work))
+            case = next((case for case in shapes if _filled(case) and contract.valid(case)), None)
+            if case is not None:
+                yield case
+        for size in contract.sizes:
+            case = plain_case(contract, dtype, first, seed, size)
+            if contract.valid(case):
+                yield case
+
+
+def _filled(case: Case) -> bool:
+    return all(n for _, size in case.sizes for n in (size if isinstance(size, tuple) else (size,)))
+
+
+def _far(contract: Contract, level: str, seed: int) -> Iterator[Case]:
+    """Each operand with offsets beyond 2^31 elements along one axis (quick) or along each (else), in a 16-bit dtype.
+
+    At the size with the least work at which the axis has 3 elements, so that the stride itself fits into 32 bits.
+    """
+    narrow = [dtype for dtype in contract.dtypes if DTYPES[dtype].itemsize == 2]
+    count = 0
+    for name, operand in contract.operands.items():
+        if operand.dtype is not None or not narrow:
+            continue
+        for layout in [f"far{axis}" for axis in range(MOST_AXES)]:
+            case = _least_work(contract, narrow[count % len(narrow)], name, layout, seed)
+            if case is not None:
+                count += 1
+                yield case
+                if level == "quick":
+                    break
+
+
+def _least_work(contract: Contract, dtype: str, name: str, layout: str, seed: int) -> Case | None:
+    axis = int(layout.removeprefix("far"))
+    found = []
+    for size in contract.sizes:
+        shapes = [contract.shape(operand.axes, size) for operand in contract.operands.values()]
+        shape = contract.shape(contract.operands[name].axes, size)
+        if axis < len(shape) and shape[axis] >= 3 and not any(0 in shape for shape in shapes):
+            plain = plain_case(contract, dtype, next(iter(contract.values)), seed, size)
+            layouts = tuple((n, layout if n == name else value) for n, value in plain.layouts)
+            case = replace(plain, layouts=layouts)
+            if contract.valid(case):
+                found.append(case)
+    return min(found, key=contract.work, default=None)
 
 
 def plain_case(

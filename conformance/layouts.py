@@ -2,31 +2,44 @@
 
 Every layout answers one question: given a contiguous tensor of values, build a view with equal values (for the two
 broadcasts: with the values of its first slice repeated) inside a buffer that the judge owns. Everything in that buffer
-that the view does not cover is poison (NaN), so a kernel that ignores a stride or an offset computes with poison.
+that the view does not cover is poison, so a kernel that ignores a stride or an offset computes with poison: NaN outside the
+view, a large number in its gaps. (NaN there would accuse torch.matmul, which on some CPUs multiplies a gap by zero.)
 """
 
 import math
+import mmap
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
+FAR = 2**31  # elements: the first offset that a 32-bit integer cannot hold
+MAP_NORESERVE = 0x4000  # Linux; absent from the mmap module before Python 3.13
 GUARD_BYTES = 512  # on either side of every buffer; the view keeps the alignment that an allocator gives
+GAP_BYTE = 0x7B  # 1e36 in float32 and bfloat16, 6e4 in float16
 POISON = {torch.float32: math.nan, torch.float16: math.nan, torch.bfloat16: math.nan}
 
 
 @dataclass(frozen=True)
 class Placed:
-    """An operand in memory: the view a kernel is given, and the whole buffer, guard bands included, as bytes."""
+    """An operand in memory: the view a kernel is given, and the whole buffer, guard bands included, as bytes.
+
+    `written` is what of the buffer was ever written, values and poison, as integers; None stands for all of it.
+    """
 
     view: torch.Tensor
     buffer: torch.Tensor
+    written: torch.Tensor | None = None
 
     def snapshot(self) -> torch.Tensor:
-        return self.buffer.clone()
+        return (self.buffer if self.written is None else self.written).clone()
 
     def unchanged(self, snapshot: torch.Tensor) -> bool:
-        return torch.equal(self.buffer, snapshot)
+        return torch.equal(self.buffer if self.written is None else self.written, snapshot)
+
+
+class NoRoom(RuntimeError):
+    """This machine cannot map the memory that a layout needs."""
 
 
 def _strides(shape: tuple[int, ...]) -> list[int]:
@@ -87,6 +100,19 @@ def _broadcast(axis: int):
     return plan
 
 
+def _far(axis: int):
+    """The last index of `axis` lies 2^31 elements or more from the first; the stride itself fits into 32 bits."""
+
+    def plan(shape):
+        if shape[axis] < 3:
+            raise ValueError(f"layout far{axis}: expected at least 3 elements along axis {axis}, got shape {shape}")
+        rest = _strides(tuple(1 if i == axis else n for i, n in enumerate(shape)))
+        rest[axis] = -(-FAR // (shape[axis] - 1) // 64) * 64 + 64
+        return shape, rest, 0
+
+    return plan
+
+
 # name -> shape -> (shape of the stored values, strides of the view, offset in elements)
 PLANS: dict[str, Callable] = {
     "contiguous": _contiguous,
@@ -98,6 +124,7 @@ PLANS: dict[str, Callable] = {
     "offset": _offset,  # storage offset of one element: no longer 16-byte aligned
     "broadcast": _broadcast(0),  # stride 0 on the first axis
     "broadcast_last": _broadcast(-1),  # stride 0 on the last axis
+    **{f"far{axis}": _far(axis) for axis in range(5)},  # offsets beyond 2^31 along one axis
 }
 
 MATRIX = ("contiguous", "transposed", "sliced", "step", "offset", "broadcast", "broadcast_last")
@@ -118,6 +145,8 @@ def values_of(values: torch.Tensor, layout: str) -> torch.Tensor:
 def place(values: torch.Tensor, layout: str, device: str | torch.device) -> Placed:
     """Put `values` (already rounded to their dtype) into a guarded, poisoned buffer on `device` in `layout`."""
     shape = tuple(values.shape)
+    if layout.startswith("far"):
+        return _place_far(values, layout, device)
     _, strides, offset = PLANS[layout](shape)
     item = values.element_size()
     extent = offset + sum((n - 1) * s for n, s in zip(shape, strides, strict=True) if n > 0) + 1
@@ -126,6 +155,7 @@ def place(values: torch.Tensor, layout: str, device: str | torch.device) -> Plac
     typed = buffer.view(values.dtype)
     if values.dtype in POISON:
         typed.fill_(POISON[values.dtype])
+        buffer[GUARD_BYTES + offset * item : GUARD_BYTES + extent * item].fill_(GAP_BYTE)
     else:
         typed.zero_()
     view = typed.as_strided(shape, strides, GUARD_BYTES // item + offset)
@@ -136,3 +166,43 @@ def place(values: torch.Tensor, layout: str, device: str | torch.device) -> Plac
                 narrow = narrow.narrow(axis, 0, 1)
         typed.as_strided(tuple(narrow.shape), strides, GUARD_BYTES // item + offset).copy_(narrow)
     return Placed(view, buffer)
+
+
+def _place_far(values: torch.Tensor, layout: str, device: str | torch.device) -> Placed:
+    """Memory is mapped and, on the CPU, hardly touched: only the slices along the far axis and a guard band beside each.
+
+    On the CPU as much lies before the view as behind it, so that an offset that wraps reads zeros and does not crash.
+    """
+    shape, axis, item = tuple(values.shape), int(layout.removeprefix("far")), values.element_size()
+    _, strides, _ = PLANS[layout](shape)
+    last = sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+    assert last >= FAR, f"{layout} of {shape} reaches {last} elements only"
+    on_cpu = torch.device(device).type == "cpu"
+    guard = GUARD_BYTES // item
+    base = (FAR if on_cpu else 0) + guard
+    total = (base + last + 1 + guard + 64) // 64 * 64 * item
+    buffer = _mapped(total) if on_cpu else _allocated(total, device)
+    slice_size = values[(slice(None),) * axis + (0,)].numel()
+    typed = buffer.view(values.dtype)
+    rows = (shape[axis], slice_size + 2 * guard)
+    poison = POISON.get(values.dtype, 0)
+    typed.as_strided(rows, (strides[axis], 1), base - guard).fill_(poison)
+    view = typed.as_strided(shape, strides, base)
+    view.copy_(values)
+    integers = buffer.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[item])
+    return Placed(view, buffer, integers.as_strided(rows, (strides[axis], 1), base - guard))
+
+
+def _mapped(size: int) -> torch.Tensor:
+    try:
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
+    except (OSError, ValueError, OverflowError) as error:
+        raise NoRoom(f"{size / 2**30:.1f} GiB of address space cannot be mapped here: {error}") from error
+    return torch.frombuffer(memory, dtype=torch.uint8)
+
+
+def _allocated(size: int, device: str | torch.device) -> torch.Tensor:
+    try:
+        return torch.empty(size, dtype=torch.uint8, device=device)
+    except torch.OutOfMemoryError as error:
+        raise NoRoom(f"{size / 2**30:.1f} GiB of GPU memory are not free here") from error

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from conformance import judge, selection
+from conformance import judge, replay, selection
 from conformance.console import Table, fraction_text
 from conformance.generate import LEVELS
 from conformance.judge import Outcome
@@ -29,6 +29,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--thorough", dest="level", action="store_const", const="thorough", help="short for --level thorough"
     )
     group.addoption("--kernel", metavar="FILE.py:FUNCTION", help="judge a function of your own against --op")
+    group.addoption(
+        "--arrays", default="torch", metavar="LIBRARY", help="with --kernel: the arrays it takes: torch, numpy, cupy"
+    )
+    group.addoption("--op-file", metavar="FILE.py", help="with --kernel: an op of your own, its reference and contract")
     group.addoption("--seed", default=0, type=int, help="seed of the inputs (default: 0)")
     group.addoption("--json", dest="touchstone_json", metavar="FILE", help="write every outcome to FILE")
 
@@ -47,6 +51,8 @@ def pytest_configure(config: pytest.Config) -> None:
             option.level or "default",
             option.kernel,
             option.seed,
+            library=option.arrays,
+            op_file=option.op_file,
         )
         chosen.prepare()
         if (option.variant or option.kernel) and not selection.import_check(chosen):
@@ -83,18 +89,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         lacking = selection.not_run_reason(backend, subject)
         ceiling = chosen.ceiling(backend) if backend else None
         trials, plan = judge.trials(subject, chosen.level, chosen.seed, ceiling)
-        for trial in trials:
+        for index, trial in enumerate(trials):
             marks = [pytest.mark.skip(reason=f"not run: {lacking}")] if lacking else []
-            judged = Judged(subject, trial, len(trials), plan.over_ceiling)
+            judged = Judged(subject, trials, index, plan.over_ceiling)
             items.append(pytest.param(judged, marks=marks, id=f"{subject.op}-{subject.lane}-{subject.name}-{trial.id}"))
     metafunc.parametrize("judged", items)
 
 
 class Judged:
-    """One pytest item: a subject, a trial, and how many trials the subject has in all."""
+    """One pytest item: a subject, all of its trials, and which of them this is."""
 
-    def __init__(self, subject: judge.Subject, trial: judge.Trial, of: int, dropped: int):
-        self.subject, self.trial, self.of, self.dropped = subject, trial, of, dropped
+    def __init__(self, subject: judge.Subject, trials: list[judge.Trial], index: int, dropped: int):
+        self.subject, self.trials, self.index, self.dropped = subject, trials, index, dropped
+        self.trial, self.of = trials[index], len(trials)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -121,6 +128,7 @@ class Summary:
         self.rungs: dict[tuple[str, str, str], dict[str, Any]] = {}
         self.selected = self.ran = 0
         self.problems: list[str] = []
+        self.kept: list[dict[str, Any]] = []  # findings, for replay
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         about: Any = next((value for key, value in report.user_properties if key == RECORD), None)
@@ -139,10 +147,12 @@ class Summary:
         elif report.when == "call" and "outcome" in about:
             outcome = Outcome.from_dict(about["outcome"])
             rung["outcomes"].append(outcome)
+            self.kept += self.records(about, outcome)
             self.ran += outcome.status != judge.DECLINED
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        replay.keep(self.kept)
         if session.config.option.collectonly or session.shouldstop or session.shouldfail:
             return
         for (op, lane, variant), rung in self.rungs.items():
@@ -155,6 +165,17 @@ class Summary:
             self.problems.append(f"{self.selected} conformance tests were selected and none ran")
         if self.problems and session.exitstatus in (0, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def records(self, about: dict[str, Any], outcome: Outcome) -> list[dict[str, Any]]:
+        """What `python -m conformance replay` has to know of an item's findings."""
+        chosen, where = self.chosen, None
+        if chosen.kernel is not None:
+            where = {"file": str(chosen.kernel[0].resolve()), "function": chosen.kernel[1]}
+        subject = judge.Subject(
+            about["op"], _not_called, about["variant"], about["lane"], chosen.device, own=where is None, compute=about["compute"],
+            arrays=chosen.arrays,
+        )  # fmt: skip
+        return replay.records(subject, [outcome], chosen.level, chosen.seed, where)
 
     def pytest_terminal_summary(self, terminalreporter) -> None:
         if self.rungs:
@@ -205,4 +226,8 @@ class Summary:
 
 
 def _cases(outcomes: list[Outcome]) -> list[Outcome]:
-    return [outcome for outcome in outcomes if not outcome.trial.startswith(("law-", "invalid-"))]
+    return [outcome for outcome in outcomes if not outcome.trial.startswith(judge.NOT_CASES)]
+
+
+def _not_called(*args, **kwargs):
+    raise AssertionError("stands in for a kernel where only its name counts")

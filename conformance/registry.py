@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from conformance.contract import Contract
+from conformance.faults import Planted, planted_in
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -23,19 +24,36 @@ def _module_names(folder: Path) -> list[str]:
 
 @lru_cache
 def ops() -> tuple[str, ...]:
-    """Every op: a contract and a reference of the same name."""
+    """Every op: a contract, a reference and planted faults of the same name."""
     contracts = _module_names(ROOT / "conformance" / "contracts")
-    references = set(_module_names(ROOT / "reference"))
-    return tuple(name for name in contracts if name in references)
+    others = set(_module_names(ROOT / "reference")) & set(_module_names(ROOT / "conformance" / "faults"))
+    return tuple(name for name in contracts if name in others)
 
 
 @lru_cache
 def contract(op: str) -> Contract:
+    if op in _own:
+        return _own[op][0]
     if op not in ops():
-        raise ValueError(f"op: {op!r} is not one of {', '.join(ops())}")
+        loaded = f"{', '.join(_own)}, " if _own else ""
+        raise ValueError(f"op: {op!r} is not one of {loaded}{', '.join(ops())}")
     found: Contract = importlib.import_module(f"conformance.contracts.{op}").contract
     found.name = op
     return found
+
+
+_own: dict[str, tuple[Contract, Path]] = {}  # ops of users' files, by name
+
+
+def register(op: str, own: Contract, path: Path) -> None:
+    """Make the op of a user's file known to this process."""
+    _own[op] = own, path
+    contract.cache_clear()
+
+
+def op_file(op: str) -> Path | None:
+    """The user's file that an op was loaded from; None for the ops of this repository."""
+    return _own[op][1] if op in _own else None
 
 
 @lru_cache
@@ -84,3 +102,23 @@ def ladder(name: str, op: str) -> list[str]:
         return []
     _, _, body = (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")  # the first line is the summary
     return re.findall(r"^[-*\s]*`{0,2}([a-z][a-z0-9_]*)`{0,2}: ", body, flags=re.MULTILINE)
+
+
+def planted(op: str) -> list[Planted]:
+    """The faults and controls of an op: those of its own file, then what goes wrong alike in every op."""
+    found: list[Planted] = []
+    if op in _module_names(ROOT / "conformance" / "faults"):
+        found += planted_in(importlib.import_module(f"conformance.faults.{op}"), op)
+    generic = importlib.import_module("conformance.faults._generic")
+    return found + generic.planted(op, contract(op))
+
+
+def has_planted_kernels(name: str, op: str) -> bool:
+    return op in _module_names(ROOT / "conformance" / "faults" / name)
+
+
+def planted_kernels(name: str, op: str) -> list[Planted]:
+    """The faults of an op written in a backend's language. Imports the file: `prepare(device)` comes first."""
+    if not has_planted_kernels(name, op):
+        return []
+    return planted_in(importlib.import_module(f"conformance.faults.{name}.{op}"), op, name)

@@ -2,15 +2,17 @@
 
 import json
 import platform
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
 
 from conformance.console import Table, fraction_text
-from conformance.judge import DECLINED, FAILED, Finding, Outcome, Subject, worst
+from conformance.judge import DECLINED, FAILED, NOT_CASES, Finding, Outcome, Subject, worst
 
 SHOWN_FINDINGS = 8
+SHOWN_CALLS = 8
 
 
 @dataclass
@@ -47,8 +49,8 @@ class Report:
         return self._judged_some() and not any(finding.severity == "failure" for finding in self.findings)
 
     def _judged_some(self) -> bool:
-        """Invalid calls do not count, and laws only where no case was selected."""
-        cases = [outcome for outcome in self.outcomes if not outcome.trial.startswith(("law-", "invalid-"))]
+        """Invalid and repeated calls do not count, and laws only where no case was selected."""
+        cases = [outcome for outcome in self.outcomes if not outcome.trial.startswith(NOT_CASES)]
         laws = [outcome for outcome in self.outcomes if outcome.trial.startswith("law-")]
         return any(outcome.status != DECLINED for outcome in cases or laws)
 
@@ -62,6 +64,16 @@ class Report:
 
     def add(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
+
+    @property
+    def reached(self) -> dict[str, int]:
+        """Instruments of the probe by the number of trials in which they reached the kernel."""
+        return dict(Counter(name for outcome in self.outcomes for name in outcome.instruments))
+
+    @property
+    def library(self) -> dict[str, int]:
+        """Library calls seen, by the number of trials; allocation, fills and views are not counted."""
+        return dict(Counter(name for outcome in self.outcomes for name in outcome.library))
 
     def table(self) -> Table:
         """Outputs by dtypes: the worst error as a fraction of the budget."""
@@ -95,15 +107,21 @@ class Report:
         if len(failures) > SHOWN_FINDINGS:
             lines.append(f"... and {len(failures) - SHOWN_FINDINGS} more findings (report.findings, --json)")
         lines += [f"note: {finding}" for finding in self.findings if finding.severity == "note"][:SHOWN_FINDINGS]
-        if self.instruments:
-            lines.append(f"instruments: {', '.join(self.instruments)}")
+        if self.library:
+            calls = [f"{name} ({count})" for name, count in sorted(self.library.items(), key=lambda item: -item[1])]
+            lines.append(
+                f"note: calls the library: {', '.join(calls[:SHOWN_CALLS])}{', ...' if len(calls) > SHOWN_CALLS else ''}"
+            )
+        reached = [f"{name} ({count})" for name, count in self.reached.items()]
+        if reached or self.instruments:
+            lines.append(f"instruments (trials reached): {', '.join([*self.instruments, *reached])}")
         return "\n".join([*lines, self.summary()])
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "op": self.op, "name": self.name, "lane": self.lane, "level": self.level, "seed": self.seed,
             "passed": self.passed, "worst": self.worst, "cases": self.cases, "declined": self.declined,
-            "not_run": self.not_run, "instruments": self.instruments, "notes": self.notes,
+            "not_run": self.not_run, "instruments": [*self.instruments, *self.reached], "library": self.library, "notes": self.notes,
             "versions": versions(), "outcomes": [outcome.to_dict() for outcome in self.outcomes],
         }  # fmt: skip
 

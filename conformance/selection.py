@@ -12,9 +12,11 @@ from pathlib import Path
 from types import ModuleType
 
 from backends.devices import cuda_works
-from conformance import registry, worker
+from conformance import arrays, registry, worker
+from conformance.contract import DTYPES
 from conformance.generate import LEVELS
 from conformance.judge import Subject
+from conformance.opfile import load_op
 
 CEILING_SECONDS = {"quick": 0.5, "default": 0.5, "thorough": 10.0}
 TRUE = ("1", "true", "on", "yes", "y")
@@ -34,6 +36,7 @@ class Selection:
     skipped: dict[str, str] = field(default_factory=dict)  # backend -> why it does not run here
     kernel: tuple[Path, str] | None = None
     seed: int = 0
+    arrays: str = arrays.TENSORS  # what a kernel of the user's own takes and returns
 
     def lane(self, backend: str) -> str:
         return f"{backend}@{self.device}"
@@ -57,7 +60,9 @@ class Selection:
                 raise UsageError(f"--kernel: {error}") from None
             except (Exception, SystemExit) as error:
                 raise UsageError(f"--kernel: {path} does not import: {type(error).__name__}: {error}") from error
-            return [("", Subject(op, fn, name, f"user@{self.device}", self.device)) for op in self.ops]
+            return [
+                ("", Subject(op, fn, name, f"user@{self.device}", self.device, arrays=self.arrays)) for op in self.ops
+            ]
         found = []
         for op in self.ops:
             for backend in self.backends:
@@ -101,11 +106,16 @@ def select(
     kernel: str | None = None,
     seed: int = 0,
     environ: Mapping[str, str] = os.environ,
+    library: str = arrays.TENSORS,
+    op_file: str | None = None,
 ) -> Selection:
     """Apply the selection rules to options as they were typed (comma-separated lists). Raises UsageError."""
     if level not in LEVELS:
         raise UsageError(f"--level: expected one of {', '.join(LEVELS)}, got {level!r}")
+    if op_file is not None:
+        op = _op_of_file(op_file, op, kernel)
     ops = _ops(op)
+    device = _device_of_arrays(library, device, kernel)
     available = [name for name in registry.backends() if registry.kernel_ops(name)]
     modules = {name: registry.backend(name) for name in registry.backends()}
     asked = _split(backend)
@@ -123,7 +133,9 @@ def select(
             raise UsageError(f"--backend={name}: cannot run on {chosen} here: {reason}{way}")
     selection = Selection(chosen, level, running, ops, _split(variant) or None, skipped, seed=seed)
     if kernel is not None:
-        selection.kernel = _kernel(kernel, op, backend, variant)
+        selection.kernel, selection.arrays = _kernel(kernel, op, backend, variant), library
+        if reason := arrays.lacks(library, {name: DTYPES[name] for name in registry.contract(ops[0]).dtypes}):
+            raise UsageError(f"--{reason}")
         selection.skipped = {}
     else:
         for name in names:
@@ -134,6 +146,35 @@ def select(
     return selection
 
 
+def _op_of_file(op_file: str, op: str | None, kernel: str | None) -> str:
+    """Load a user's op; the op to judge."""
+    try:
+        name = load_op(op_file)
+    except ValueError as error:
+        raise UsageError(f"--op-file={op_file}: {str(error).removeprefix('op file: ')}") from error
+    if op not in (None, name):
+        raise UsageError(
+            f"--op-file={op_file}: holds the op {name!r}, not {op!r}; name that one, or leave the name out"
+        )
+    if kernel is None:
+        raise UsageError(
+            f"--op-file={op_file}: there are no kernels of {name!r} here; give one by --kernel=file.py:function"
+        )
+    return name
+
+
+def _device_of_arrays(library: str, device: str, kernel: str | None) -> str:
+    """The device that --arrays means, or `device`."""
+    if library == arrays.TENSORS:
+        return device
+    if kernel is None:
+        raise UsageError("--arrays: goes with --kernel; this repository's rungs take torch tensors")
+    try:
+        return arrays.device_of(library, None if device == "auto" else device) or device
+    except ValueError as error:
+        raise UsageError(f"--{error}") from error
+
+
 def _split(text: str | None) -> list[str]:
     return [part.strip() for part in (text or "").split(",") if part.strip()]
 
@@ -142,7 +183,7 @@ def _ops(text: str | None) -> list[str]:
     if text is None:
         return list(registry.ops())
     for name in _split(text):
-        if name not in registry.ops():
+        if name not in registry.ops() and registry.op_file(name) is None:
             raise UsageError(f"--op: {name!r} is not one of {', '.join(registry.ops())}")
     if not _split(text):
         raise UsageError(f"--op: expected one or more of {', '.join(registry.ops())}")

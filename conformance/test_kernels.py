@@ -1,15 +1,39 @@
 """The conformance test: one item per op, lane, rung and trial. Selected by the options in conformance/plugin.py."""
 
+from contextlib import ExitStack
+
 import pytest
 
 from conformance import judge
+from conformance.isolation import Runner
 from conformance.plugin import RECORD
 
 
+@pytest.fixture(scope="session")
+def runner_of():
+    """The session's runner of a subject, made when first asked for."""
+    runners: dict[int, Runner] = {}
+    with ExitStack() as stack:
+
+        def of(subject, trials):
+            if id(subject) not in runners:
+                runners[id(subject)] = stack.enter_context(Runner(subject, trials))
+            return runners[id(subject)]
+
+        yield of
+
+
 @pytest.mark.conformance
-def test_kernel(judged, request):
-    debug = request.config.getoption("usepdb") or request.config.getoption("trace")
-    outcome = judge.run(judged.subject, judged.trial, debug=debug)
+def test_kernel(judged, request, runner_of):
+    option = request.config.option
+    debug = option.usepdb or option.trace
+    if option.kernel and not debug and option.capture != "no":
+        runner = runner_of(judged.subject, judged.trials)
+        if runner.stopped:
+            pytest.skip(f"not run: {runner.stopped}")
+        outcome = runner.outcome(judged.index)
+    else:
+        outcome = judge.run(judged.subject, judged.trial, debug=debug)
     about = next(value for key, value in request.node.user_properties if key == RECORD)
     about["outcome"] = outcome.to_dict()
     if outcome.status == judge.DECLINED:

@@ -4,7 +4,7 @@ A family exists because a class of wrong kernels passes without it; its docstrin
 last row and the last column, so that a lost tail shows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -83,3 +83,16 @@ def cancelling(draw: Draw, shape: Shape, axis: int = -1) -> torch.Tensor:
         first = x.narrow(axis, 0, half)
         x.narrow(axis, n - half, half).copy_(-first * (1 + 2**-6 * draw.uniform(first.shape)))
     return x
+
+
+def each(make: Callable[[Draw, Shape], torch.Tensor]) -> Callable[[Draw], dict[str, torch.Tensor | None]]:
+    """The family that draws every operand by `make`."""
+    return lambda draw: {name: make(draw, draw.shape(name)) for name in draw.operands}
+
+
+def _lifted(make: Callable[[Draw, Shape], torch.Tensor]) -> Callable[[Draw], dict[str, torch.Tensor | None]]:
+    return each(lambda draw, shape: lift_tail(make(draw, shape)))
+
+
+# for an op that takes any finite values: where nothing special is known of it
+COMMON = {make.__name__: _lifted(make) for make in (normal, ascending, row_scales, positive)}

@@ -1,4 +1,4 @@
-"""Judging in another process: one that imports the kernel's file afresh for the wanted device, or only a child.
+"""Importing a user's file, by path: here, or in a process that imports it afresh (conformance/isolation.py).
 
 A script or test file is imported under a name of its own there, so an `if __name__ == "__main__"` block does not run;
 where the import reaches a `check` call at the top level, the import ends there, with what was defined so far.
@@ -6,30 +6,19 @@ where the import reaches a `check` call at the top level, the import ends there,
 
 import importlib.util
 import inspect
-import multiprocessing
 import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import cloudpickle
-
-from conformance import registry
-from conformance.report import Report
-
+PREFIX = "touchstone_user_"  # of the names under which such files are imported
 _importing: list[str] = []  # the user's files being imported right now
 
 
 class ImportReachedCheck(BaseException):
     """Raised by `check` while a worker imports the file that called it: the functions above are all it needs."""
-
-
-class WorkerError(RuntimeError):
-    """The child process ended without a report; the message holds what it printed last."""
 
 
 def stop_if_importing() -> None:
@@ -71,7 +60,7 @@ def load_module(path: str | Path) -> tuple[ModuleType, bool]:
     while (root / "__init__.py").is_file():
         root = root.parent
     package = ".".join(path.parent.relative_to(root).parts)
-    name = f"{package}.touchstone_user_{path.stem}" if package else f"touchstone_user_{path.stem}"
+    name = f"{package}.{PREFIX}{path.stem}" if package else f"{PREFIX}{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ValueError(f"{path} is not a Python file")
@@ -112,92 +101,3 @@ def source_of(fn: Callable[..., Any]) -> tuple[str, str]:
             "process can import only a function at the top level of a file: define it there"
         )
     return path, name
-
-
-def spawn(op: str, fn: Callable[..., Any], options: dict[str, Any], fresh_import: bool = False) -> Report:
-    """Run the whole check in a fresh process; by file and name with `fresh_import`, else by value."""
-    request: dict[str, Any] = {"op": op, "options": options}
-    if fresh_import:
-        request["file"], request["name"] = source_of(fn)
-    else:
-        request["fn"] = fn
-    try:
-        payload = cloudpickle.dumps(request)
-    except Exception as error:
-        raise ValueError(
-            f"fn: {describe(fn)} cannot be sent to another process ({error}); define it at the top level of a file, or "
-            "pass isolate='none'"
-        ) from error
-    with tempfile.TemporaryDirectory(prefix="touchstone-") as folder:
-        given, taken = Path(folder, "request"), Path(folder, "report")
-        given.write_bytes(payload)
-        path = os.pathsep.join([str(registry.ROOT), *(p for p in sys.path if p)])
-        done = subprocess.run(
-            [sys.executable, "-m", "conformance.worker", str(given), str(taken), options["device"]],
-            env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )  # fmt: skip
-        if not taken.exists():
-            raise WorkerError(
-                f"the process that judged {describe(fn)} ended with status {done.returncode}:\n{done.stdout[-3000:]}"
-            )
-        answer = cloudpickle.loads(taken.read_bytes())
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
-
-
-def fork(op: str, fn: Callable[..., Any], options: dict[str, Any]) -> Report:
-    """Run the whole check in a forked child."""
-    if options["device"] == "cuda":
-        raise ValueError(
-            "isolate: 'fork' does not work with device 'cuda' (CUDA cannot be used in a forked child); use 'spawn'"
-        )
-    context = multiprocessing.get_context("fork")
-    receive, send = context.Pipe(duplex=False)
-    child = context.Process(target=_forked, args=(send, op, fn, options))
-    child.start()
-    send.close()
-    try:
-        answer = cloudpickle.loads(receive.recv_bytes())
-    except EOFError:
-        child.join()
-        raise WorkerError(f"the process that judged {describe(fn)} ended with status {child.exitcode}") from None
-    child.join()
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
-
-
-def _forked(send, op, fn, options) -> None:
-    import torch
-
-    torch.set_num_threads(1)  # the parent's thread pools are dead here: the first parallel op would wait for them
-    send.send_bytes(cloudpickle.dumps(_answer(lambda: fn, op, options)))
-
-
-def _answer(get: Callable[[], Callable[..., Any]], op: str, options: dict[str, Any]) -> Report | Exception:
-    from conformance.check import check_here
-
-    try:
-        return check_here(op, get(), **options)
-    except Exception as error:
-        return error
-
-
-def main(given: str, taken: str, device: str) -> None:
-    for backend in map(registry.backend, registry.backends()):
-        if backend.why_not(device) is None:
-            backend.prepare(device)
-    request = cloudpickle.loads(Path(given).read_bytes())
-    if "fn" in request:
-        answer = _answer(lambda: request["fn"], request["op"], request["options"])
-    else:
-        answer = _answer(lambda: load(request["file"], request["name"]), request["op"], request["options"])
-    Path(taken).write_bytes(cloudpickle.dumps(answer))
-
-
-if __name__ == "__main__":
-    # by its importable name: classes pickled here must not belong to __main__
-    from conformance.worker import main as importable_main
-
-    importable_main(*sys.argv[1:])

@@ -57,9 +57,10 @@ def resources(kernel):
 RIGHT = """
 def {name}(x):
     shapes("rows cols", x=x)
-    return torch.softmax(x.float(), -1).to(x.dtype).contiguous()
+    with running():
+        return torch.softmax(x.float(), -1).to(x.dtype).contiguous()
 """
-TOP = '"""{doc}\n\n{rungs}\n"""\n\nimport torch\n\nfrom backends import Unsupported, shapes\n'
+TOP = '"""{doc}\n\n{rungs}\n"""\n\nimport torch\n\nfrom backends import Unsupported, running, shapes\n'
 
 
 def _op_file(source: str, *names: str) -> str:
@@ -73,7 +74,8 @@ PAPER = _op_file(
     "plain", "folded", "gilded",
 )  # fmt: skip
 WRONG = _op_file(
-    '\n\ndef plain(x):\n    shapes("rows cols", x=x)\n    return torch.zeros_like(x).contiguous()\n', "plain"
+    '\n\ndef plain(x):\n    shapes("rows cols", x=x)\n    return torch.zeros_like(x, memory_format=torch.contiguous_format)\n',
+    "plain",
 )
 RAISING = _op_file(
     '\n\ndef plain(x):\n    shapes("rows cols", x=x)\n    raise ZeroDivisionError("spilt ink")\n', "plain"
@@ -123,6 +125,10 @@ def write_clone(root: Path, world: dict) -> None:
         (root / package).mkdir()
         for name in ("__init__", "softmax", "matmul"):
             shutil.copy(ours / package / f"{name}.py", root / package)
+    (root / "conformance" / "faults").mkdir()
+    for path in (ours / "conformance" / "faults").glob("*.py"):
+        if path.stem in ("softmax", "matmul") or path.stem.startswith("_"):
+            shutil.copy(path, root / "conformance" / "faults")
     (root / "backends").mkdir()
     for name in ("__init__.py", "devices.py"):
         shutil.copy(ours / "backends" / name, root / "backends")
@@ -136,7 +142,7 @@ def write_clone(root: Path, world: dict) -> None:
 def pretend(folder: Path, monkeypatch, world: dict = WORLD) -> Iterator[None]:
     """Make this process believe in a clone at `folder` with the made-up backends, two ops and no GPU."""
     write_backends(folder / "backends", world)
-    for package in ("conformance/contracts", "reference"):
+    for package in ("conformance/contracts", "conformance/faults", "reference"):
         (folder / package).mkdir(parents=True)
         for op in ("softmax", "matmul"):
             (folder / package / f"{op}.py").touch()

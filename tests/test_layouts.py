@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from conformance import layouts
-from conformance.layouts import BROADCASTS, GUARD_BYTES, PLANS, place, values_of
+from conformance.layouts import BROADCASTS, GAP_BYTE, GUARD_BYTES, PLANS, place, values_of
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+FAR = [f"far{axis}" for axis in range(5)]  # tests/test_probe.py
 SHAPES = {
     "contiguous": [(5,), (3, 7), (2, 3, 4, 5)],
     "transposed": [(3, 7), (2, 3, 4, 5)],
@@ -44,7 +45,7 @@ def covered(placed) -> set[int]:
 
 
 def test_every_layout_is_tested_here():
-    assert set(SHAPES) == set(PLANS)
+    assert {*SHAPES, *FAR} == set(PLANS)
     assert {*layouts.MATRIX, *layouts.VECTOR, *layouts.HEADS, *BROADCASTS} <= set(PLANS)
 
 
@@ -98,7 +99,7 @@ def test_the_view_has_its_strides_and_offset(name, shape, dtype):
 def test_alignment(dtype):
     """A view starts as aligned as an allocation does, so that vectorised loads are tried; `offset` is aligned to one element."""
     item = sample((1,), dtype).element_size()
-    for name in set(PLANS) - {"heads_inside", "channels_last", "offset"}:
+    for name in set(SHAPES) - {"heads_inside", "channels_last", "offset"}:
         assert start(place(sample((3, 7), dtype), name, "cpu")) % 256 == 0
     assert start(place(sample((3, 7), dtype), "offset", "cpu")) % 16 == item
     assert place(sample((3, 7), dtype), "contiguous", "cpu").buffer.data_ptr() % 16 == 0
@@ -110,8 +111,12 @@ def test_everything_around_the_view_is_poison(name, shape, dtype):
     placed = place(sample(shape, dtype), name, "cpu")
     typed = placed.buffer.view(dtype)
     reached = covered(placed)
-    outside = [i for i in range(typed.numel()) if i not in reached]
+    gaps = [i for i in range(min(reached), max(reached)) if i not in reached]
+    outside = [i for i in range(typed.numel()) if not min(reached) <= i <= max(reached)]
     assert typed[outside].isnan().all()
+    assert (
+        (typed[gaps].view(torch.uint8) == GAP_BYTE).all() and (typed[gaps] > 6e4).all() and typed[gaps].isfinite().all()
+    )
     assert not typed[sorted(reached)].isnan().any()
     item = placed.view.element_size()
     assert min(reached) * item >= GUARD_BYTES

@@ -1,4 +1,4 @@
-"""Triton: compiled for a GPU, or run on the CPU by its interpreter, made truthful (backends/triton/interpreter.py)."""
+"""Triton: compiled for a GPU, or run on the CPU by its interpreter, made truthful (backends/triton/interpreter/)."""
 
 if __name__ != "backends.triton":
     raise ImportError(
@@ -6,11 +6,13 @@ if __name__ != "backends.triton":
         "put that folder (none inside it) on PYTHONPATH, so that `import triton` finds Triton itself"
     )
 
+import functools
 import importlib.util
 import math
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from importlib import metadata
 from types import FunctionType, ModuleType
 from typing import Any
@@ -117,6 +119,29 @@ def resources(kernel: Any) -> dict[str, int]:
         return cubin_resources(kernel)
     kernel._init_handles()  # loads the kernel, which is when the driver tells
     return {"registers": kernel.n_regs, "spills": 4 * kernel.n_spills, "shared": kernel.metadata.shared}
+
+
+def writers(device: str) -> AbstractContextManager[Any] | None:
+    """Where kernels are interpreted, a context manager that records who writes where: its `.of(address)` names the
+    program and the source line that wrote a byte last, or is None."""
+    if device != "cpu" or _mode() != "interpret":
+        return None
+    from backends.triton import interpreter
+
+    return interpreter.writers()
+
+
+def instruments(device: str) -> dict[str, Callable[[], AbstractContextManager[None]]]:
+    """By name, context managers within which a right kernel is right too, and a wrong one may raise or go wrong."""
+    if device != "cpu" or _mode() != "interpret":
+        return {}
+    from backends.triton import interpreter
+
+    return {
+        "programs in reverse": functools.partial(interpreter.schedule, "reverse"),
+        "programs shuffled": functools.partial(interpreter.schedule, "shuffled"),
+        "races": interpreter.races,
+    }
 
 
 def tune(launcher: Callable[..., Any], arguments: dict[str, Any], verify: Callable[[], bool], write: bool = True):

@@ -14,11 +14,12 @@ SIZES = [
     dict(B=batch, Hq=heads_q, Hkv=heads_kv, Sq=seq_q, Sk=seq_k, D=dim)
     for batch, heads_q, heads_kv, seq_q, seq_k, dim in [
         (2, 4, 2, 9, 13, 40), (1, 1, 1, 1, 1, 64), (1, 2, 1, 0, 5, 16), (1, 2, 2, 3, 0, 16), (2, 3, 1, 65, 33, 80),
-        (2, 4, 2, 17, 65, 128), (1, 1, 1, 7, 1025, 40), (1, 1, 1, 1031, 5, 24), (1, 1, 1, 1, 4099, 17),
+        (2, 4, 2, 17, 65, 128), (1, 2, 1, 33, 33, 40), (1, 2, 2, 5, 40, 192),
+        (1, 1, 1, 7, 1025, 40), (1, 1, 1, 1031, 5, 24), (1, 1, 1, 1, 4099, 17),
         (1, 1, 1, 31, 256, 256), (1, 2, 1, 130, 200, 64), (2, 2, 1, 200, 130, 20), (1, 2, 1, 3, 129, 32),
     ]
 ]  # fmt: skip
-PARAMS = {"causal": (False, True), "scale": (None, 0.21)}
+PARAMS = {"causal": (False, True), "scale": (None, 0.21, -0.3)}
 
 
 def softmax_scale(scale: float | None, dim: int) -> float:
@@ -139,8 +140,10 @@ def _valid(case) -> bool:
         return case.values == "normal"
     if case.values == "uniform":  # exact where every query sees the same power of two
         return size["Sk"] & (size["Sk"] - 1) == 0 and (not causal or size["Sq"] == 1)
-    if case.values == "special":  # under a causal mask only keys that every query sees may be infinite
-        return not causal or size["Sq"] <= size["Sk"]
+    if case.values == "special":
+        # torch's own kernel loses NaN in long queries on a CPU; under a mask only keys that every query sees may be infinite
+        positive = case.param["scale"] is None or case.param["scale"] > 0  # else -inf in k turns into +inf
+        return positive and size["Sq"] < 512 and (not causal or size["Sq"] <= size["Sk"])
     return True
 
 
@@ -190,6 +193,23 @@ def _too_wide(arguments):
     return {**arguments, **{n: t.new_zeros((*t.shape[:3], 257)) for n, t in arguments.items() if n in ("q", "k", "v")}}
 
 
+def _sample(q: torch.Tensor, args, kwargs) -> dict | None:
+    """The call's arguments from an OpInfo sample: no mask, no dropout, and causal where both alignments are one."""
+    k, v = args[:2]
+    causal = kwargs.get("is_causal", False)
+    if (
+        q.ndim != 4
+        or kwargs.get("attn_mask") is not None
+        or kwargs.get("dropout_p")
+        or v.shape != k.shape
+        or len(args) > 2
+    ):
+        return None
+    if causal and q.shape[2] != k.shape[2]:
+        return None
+    return {"q": q, "k": k, "v": v, "causal": causal, "scale": kwargs.get("scale")}
+
+
 contract = Contract(
     operands={
         "q": Operand("B Hq Sq D", layouts.HEADS),
@@ -227,6 +247,7 @@ contract = Contract(
         Invalid("q is no tensor", _spoil("q", torch.Tensor.tolist), TypeError, r"\bq\b.*list"),
         Invalid("v is None", lambda arguments: {**arguments, "v": None}, TypeError, r"\bv\b.*None"),
     ],
+    opinfo=("nn.functional.scaled_dot_product_attention", _sample),
     laws=[
         Law("hidden keys do not matter", _hidden_keys),
         Law("order of keys does not matter", _key_order),

@@ -2,6 +2,8 @@
 
 import math
 
+import torch
+
 from conformance import bounds_rows, layouts, values
 from conformance.budget import Expected
 from conformance.contract import Contract, Draw, Invalid, Law, Operand, Output
@@ -54,6 +56,14 @@ def _size(size) -> int:
     return size["N"] * size["C"] * math.prod(size["trailing"])
 
 
+def _sample(x: torch.Tensor, args, kwargs) -> dict | None:
+    """The call's arguments from an OpInfo sample."""
+    given = {**dict(zip(("weight", "bias", "eps"), args[1:], strict=False)), **kwargs}
+    if x.ndim < 2 or given.get("weight") is None or given.get("eps", 1e-5) <= 0:
+        return None
+    return {"x": x, "groups": args[0], **given}
+
+
 contract = Contract(
     operands={
         "x": Operand("N C ...", LAYOUTS),
@@ -82,6 +92,7 @@ contract = Contract(
         Invalid("groups is 0", lambda a: {**a, "groups": 0}, ValueError, r"\bgroups\b"),
         Invalid("groups is negative", lambda a: {**a, "groups": -3}, ValueError, r"\bgroups\b"),
     ],
+    opinfo=("nn.functional.group_norm", _sample),
     laws=[
         Law("weight 0 gives the bias", bounds_rows.zero_weight_leaves_bias),
         Law("groups are normalised", bounds_rows.unit_weight_normalises("x", centred=True)),

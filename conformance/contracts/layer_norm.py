@@ -52,6 +52,7 @@ contract = Contract(
     flops=lambda size, param: 8 * size["rows"] * size["cols"],
     bytes=lambda size, param, item: (2 * size["rows"] + 2) * size["cols"] * item,
     invalid=bounds_rows.invalid_calls("x", vectors=("weight", "bias"), optional=("bias",)),
+    opinfo=("nn.functional.layer_norm", bounds_rows.norm_sample),
     laws=[
         Law("weight 0 gives the bias", bounds_rows.zero_weight_leaves_bias),
         Law("rows are normalised", bounds_rows.unit_weight_normalises("x", centred=True)),

@@ -5,7 +5,7 @@ import torch
 from conformance import values
 from conformance.bounds import lossy
 from conformance.budget import Expected, dot_extra
-from conformance.contract import Contract, Draw, Invalid, Law, Operand, Output
+from conformance.contract import Contract, Draw, Huge, Invalid, Law, Operand, Output
 from reference.matmul import torch_matmul
 
 
@@ -52,7 +52,25 @@ def _tiny(draw: Draw):
     return {"a": draw.normal(draw.shape("a"), 2.0**-9), "b": draw.normal(draw.shape("b"), 2.0**-8)}
 
 
+def _special(draw: Draw):
+    """NaN and infinities: none is lost to a tile or a maximum, and 0 times infinity is NaN."""
+    a, b = values.normal(draw, draw.shape("a")), values.normal(draw, draw.shape("b"))
+    a[-1, -1] = torch.nan
+    b[0, -1] = torch.inf
+    a[: a.shape[0] // 2, 0] = 0
+    return {"a": a, "b": b}
+
+
+def _overflowing(draw: Draw):
+    """Answers on either side of the largest float16."""
+    inner = draw.shape("b")[0]
+    unit = (torch.finfo(torch.float16).max / inner) ** 0.5
+    return {name: draw.uniform(draw.shape(name), 0.5, 1.5) * unit for name in ("a", "b")}
+
+
 def _valid(case) -> bool:
+    if case.values == "overflowing" and (case.dtype != "float16" or case.size["K"] > 100):
+        return False  # beyond that, whether it overflows is a matter of rounding
     return case.values == "normal" or 0 not in case.size.values()
 
 
@@ -85,6 +103,7 @@ contract = Contract(
             (3, 0, 5),
             (5, 3, 0),
             (33, 64, 24),
+            (48, 48, 48),
             (65, 31, 129),
             (270, 9, 131),
             (300, 72, 520),  # several tiles both ways, rows on 16 bytes: grouped orders, descriptors
@@ -95,6 +114,7 @@ contract = Contract(
         ]
     ],
     aligned=[dict(M=300, K=72, N=520)],
+    huge=Huge(dict(M=2**17 + 3, K=8, N=2**14 + 8), rows={"a": 0}),
     large=[dict(M=4096, K=4096, N=4096), dict(M=8192, K=8192, N=8192)],
     values={
         "normal": _normal,
@@ -104,6 +124,8 @@ contract = Contract(
         "row_scales": _family(values.row_scales),
         "positive": _family(values.positive),
         "tiny": _tiny,
+        "special": _special,
+        "overflowing": _overflowing,
     },
     valid=_valid,
     expect=expect,
@@ -121,5 +143,6 @@ contract = Contract(
         Invalid("a is no tensor", lambda x: {**x, "a": x["a"].tolist()}, TypeError, r"^a\b.*list"),
         Invalid("b is None", lambda x: {**x, "b": None}, TypeError, r"\bb\b.*None"),
     ],
+    opinfo=("matmul", lambda a, args, kwargs: {"a": a, "b": args[0]} if a.ndim == args[0].ndim == 2 else None),
     laws=[Law("additive in a", _additive), Law("transposes", _transposable)],
 )

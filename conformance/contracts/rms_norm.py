@@ -43,6 +43,7 @@ contract = Contract(
     flops=lambda size, param: 4 * size["rows"] * size["cols"],
     bytes=lambda size, param, item: (2 * size["rows"] + 1) * size["cols"] * item,
     invalid=bounds_rows.invalid_calls("x", vectors=("weight",)),
+    opinfo=("nn.functional.rms_norm", lambda x, args, kwargs: bounds_rows.norm_sample(x, args, kwargs, ("weight",))),
     laws=[
         Law("weight 0 gives 0", bounds_rows.zero_weight_leaves_bias),
         Law("rows are normalised", bounds_rows.unit_weight_normalises("x", centred=False)),

@@ -6,7 +6,7 @@ import torch
 
 from conformance import bounds_rows, values
 from conformance.budget import Expected, finite
-from conformance.contract import Contract, Draw, Law, Operand, Output
+from conformance.contract import Contract, Draw, Huge, Law, Operand, Output
 from reference.softmax import torch_softmax
 
 SIZES = [(3, 33), (1, 1), (0, 5), (5, 0), (17, 64), (7, 127), (4, 257), (3, 1024), (5, 1025), (2, 5003), (1031, 7)]
@@ -85,6 +85,7 @@ contract = Contract(
     operands={"x": Operand("rows cols")},
     outputs={"y": Output("rows cols")},
     sizes=[{"rows": rows, "cols": cols} for rows, cols in SIZES],
+    huge=Huge({"rows": 2**17 + 3, "cols": 2**14 + 8}, rows={"x": 0}),
     values={
         "normal": _family(values.normal),
         "large": _family(values.large),
@@ -103,6 +104,7 @@ contract = Contract(
     flops=lambda size, param: 5 * size["rows"] * size["cols"],
     bytes=lambda size, param, item: 2 * size["rows"] * size["cols"] * item,
     invalid=bounds_rows.invalid_calls("x"),
+    opinfo=("softmax", bounds_rows.softmax_sample),
     laws=[
         Law("rows sum to one", _rows_sum_to_one),
         Law("shift invariance", _shift_invariant),

@@ -1,0 +1,68 @@
+"""`for`, `and`, `or` in a kernel."""
+
+import ast
+from collections.abc import Iterator
+
+import numpy as np
+import triton.language as tl
+from triton.runtime import interpreter as stock
+from triton.runtime.interpreter import TensorHandle
+
+from backends.triton.interpreter.registry import repair
+
+
+@repair("loops", "a loop variable has the type its bounds promote to; run-time bounds with any NumPy", "triton#9171")
+def _loops() -> None:
+    class Transformer(type(stock.FunctionRewriter.ast_transformer)):
+        def visit_For(self, node):  # noqa: N802
+            self.generic_visit(node)
+            match node.iter:
+                case ast.Call(func=ast.Name(id="range") as name):
+                    name.id = "_touchstone_range"
+            return node
+
+        def visit_BoolOp(self, node):  # noqa: N802
+            self.generic_visit(node)
+            none = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
+            operands = [ast.Lambda(args=none, body=value) for value in node.values]
+            word = ast.Constant(isinstance(node.op, ast.And))
+            return ast.copy_location(ast.Call(ast.Name("_touchstone_logical", ast.Load()), [word, *operands], []), node)
+
+        def visit_Assign(self, node):  # noqa: N802
+            if not hasattr(super(), "visit_Compare"):  # 3.9 visits the value itself
+                node.value = self.visit(node.value)
+            return super().visit_Assign(node)
+
+    stock._touchstone_range, stock._touchstone_logical = _typed_range, _logical
+    stock.FunctionRewriter.ast_transformer = Transformer()
+
+
+def _typed_range(first, second=None, step=None, **options) -> Iterator[tl.tensor]:
+    """`range` and `tl.range` in a kernel; the type of the variable is what the bounds and the step promote to."""
+    semantic = stock.interpreter_semantic
+    bounds = [0, first] if second is None else [first, second]
+    bounds = [semantic.to_tensor(value) for value in (*bounds, 1 if step is None else step)]
+    ty = bounds[0].dtype
+    for bound in bounds:
+        if not bound.dtype.is_int() or bound.type.is_block():
+            raise TypeError(f"the bounds and the step of a loop are scalar integers, not {bound.type}")
+        ty = semantic.integer_promote_impl(ty, bound.dtype)
+    dtype = stock._get_np_dtype(ty)
+    for value in range(*(int(bound.handle.data.item()) for bound in bounds)):
+        yield tl.tensor(TensorHandle(np.array([value], dtype=dtype), ty), ty)
+
+
+def _logical(conjunction: bool, *operands):
+    """`and`, `or` in a kernel: elementwise on tensors, short-circuit on compile-time values."""
+    result = None
+    for operand in operands:
+        value = operand()
+        if not isinstance(value, tl.tensor):
+            if bool(value) != conjunction:
+                return value
+            last = value
+        elif result is None:
+            result = value
+        else:
+            result = result.logical_and(value) if conjunction else result.logical_or(value)
+    return last if result is None else result

@@ -1,0 +1,280 @@
+"""Arguments of a launch, the memory they reach, and every access to it."""
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import torch
+import triton.language as tl
+from triton.runtime import interpreter as stock
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+from backends.triton.interpreter.numerics import BF16
+from backends.triton.interpreter.registry import KernelError, OutOfBounds, active, repair
+
+MASKED_INTEGER = 12345  # of 16 bits and more: conspicuous, and small enough not to overflow in address arithmetic
+
+
+@repair("arguments", "float arguments are float32, bools int1, wide integers int64, as in a compiled kernel")
+def _arguments() -> None:
+    original = stock._implicit_cvt
+    integers = ((-(2**31), 2**31, tl.int32), (-(2**63), 2**63, tl.int64), (0, 2**64, tl.uint64))
+
+    def implicit_cvt(arg):
+        if isinstance(arg, bool):
+            return tl.tensor(TensorHandle(np.array([arg]), tl.int1), tl.int1)
+        if isinstance(arg, int):
+            for low, high, ty in integers:
+                if low <= arg < high:
+                    return tl.tensor(TensorHandle(np.array([arg], stock._get_np_dtype(ty)), ty), ty)
+        if isinstance(arg, float):
+            return tl.tensor(TensorHandle(np.array([arg], np.float32), tl.float32), tl.float32)
+        return original(arg)
+
+    stock._implicit_cvt = implicit_cvt
+
+
+class _Region:
+    """The bytes from the first to the last element that a tensor argument reaches."""
+
+    __slots__ = ("end", "item", "name", "shape", "start", "storage", "strides", "views")
+
+    def __init__(self, name: str, tensor: torch.Tensor) -> None:
+        self.name, self.item = name, tensor.element_size()
+        self.shape, self.strides = tuple(tensor.shape), tensor.stride()
+        self.start = self.end = tensor.data_ptr()
+        if tensor.numel():
+            reach = sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
+            self.end = self.start + (reach + 1) * self.item
+        self.storage = tensor.untyped_storage().data_ptr()
+        self.views: dict[int, np.ndarray] = {}
+
+    def view(self, size: int) -> np.ndarray:
+        """The region as a flat array of words of `size` bytes."""
+        if size not in self.views:
+            count = (self.end - self.start) // size
+            memory = (ctypes.c_ubyte * (count * size)).from_address(self.start)
+            self.views[size] = np.frombuffer(memory, dtype=f"u{size}")
+        return self.views[size]
+
+    def __str__(self) -> str:
+        last = (self.end - self.start) // self.item - 1
+        reach = f"elements 0 to {last}" if last >= 0 else "no elements"
+        return f"{self.name}, which has {reach} (shape {self.shape}, strides {self.strides})"
+
+
+class _Launch:
+    """The launch under way: the argument being converted and the regions of all tensor arguments so far."""
+
+    def __init__(self) -> None:
+        self.argument = ""
+        self.regions: list[_Region] = []
+
+
+_launches: list[_Launch] = []
+
+
+@repair("bounds", "an active lane outside the tensor that its pointer came from raises OutOfBounds")
+def _bounds() -> None:
+    convert = stock._implicit_cvt
+
+    def implicit_cvt(arg):
+        made = convert(arg)
+        if _launches and hasattr(arg, "data_ptr"):
+            tensor = stock._unwrap_tensor(arg)
+            if isinstance(tensor, torch.Tensor):
+                region = _Region(_launches[-1].argument, tensor)
+                _launches[-1].regions.append(region)
+                made.handle.attr["region"] = region
+        return made
+
+    stock._implicit_cvt = implicit_cvt
+    for name in ("splat", "unsplat", "broadcast", "expand_dims", "reshape", "trans", "addptr", "bitcast"):
+        _keep_region(f"create_{name}")
+
+    select = InterpreterBuilder.create_select
+
+    def create_select(self, condition, left, right):
+        made = select(self, condition, left, right)
+        if left.attr.get("region") is right.attr.get("region") is not None:
+            made.attr["region"] = left.attr["region"]
+        return made
+
+    InterpreterBuilder.create_select = create_select
+
+    materialize = stock.TensorDescHandle.materialize_pointers
+
+    def materialize_pointers(self, offsets):
+        pointers, mask = materialize(self, offsets)
+        if "region" in self.base.attr:
+            pointers.attr["region"] = self.base.attr["region"]
+        return pointers, mask
+
+    stock.TensorDescHandle.materialize_pointers = materialize_pointers
+
+
+def _keep_region(name: str) -> None:
+    """Make an operation on a pointer pass on which argument it was derived from."""
+    original = getattr(InterpreterBuilder, name)
+
+    def operation(self, *args, **kwargs):
+        made = original(self, *args, **kwargs)
+        for arg in args:
+            if isinstance(arg, TensorHandle) and "region" in arg.attr:
+                made.attr["region"] = arg.attr["region"]
+                break
+        return made
+
+    setattr(InterpreterBuilder, name, operation)
+
+
+@repair("memory", "loads, stores and atomics in place, through NumPy where the argument is known; bfloat16 atomics")
+def _memory() -> None:
+    def masked_load(self, ptrs, mask, other, *rest, **policy):
+        dtype = stock._get_np_dtype(ptrs.get_element_ty())
+        mask = _lanes(mask, ptrs.data.shape)
+        fill = _masked_value(dtype) if other is None else other.data
+        return TensorHandle(_load(ptrs, mask, fill, dtype), ptrs.get_element_ty())
+
+    def masked_store(self, ptrs, value, mask, *rest, **policy):
+        dtype = stock._get_np_dtype(ptrs.get_element_ty())
+        _store(ptrs, _lanes(mask, ptrs.data.shape), value.data.astype(dtype, copy=False))
+
+    def load(self, ptr, *policy):
+        return self.create_masked_load(ptr, None, None, *policy)
+
+    def store(self, ptr, value, *policy):
+        self.create_masked_store(ptr, value, None, *policy)
+
+    def atomic_rmw(self, op, ptr, val, mask, sem, scope):
+        lanes = _lanes(mask, ptr.data.shape)
+        _region(ptr, lanes, val.data.dtype.itemsize, "atomic")
+        if val.data.dtype == BF16:
+            value = np.broadcast_to(val.data, ptr.data.shape)
+            return TensorHandle(_bfloat16_rmw(op, ptr, value, lanes), val.dtype.scalar)
+        return original_rmw(self, op, ptr, val, mask, sem, scope)
+
+    def atomic_cas(self, ptr, cmp, val, sem, scope):
+        _region(ptr, None, val.data.dtype.itemsize, "atomic")
+        return original_cas(self, ptr, cmp, val, sem, scope)
+
+    original_rmw, original_cas = InterpreterBuilder.create_atomic_rmw, InterpreterBuilder.create_atomic_cas
+    InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store = masked_load, masked_store
+    InterpreterBuilder.create_load, InterpreterBuilder.create_store = load, store
+    InterpreterBuilder.create_atomic_rmw, InterpreterBuilder.create_atomic_cas = atomic_rmw, atomic_cas
+
+
+@repair("masked lanes", "a masked load without `other` gives NaN (integers: 12345), not the zeros that hide its use")
+def _masked_lanes() -> None:
+    pass  # read by _masked_value
+
+
+def _masked_value(dtype: np.dtype) -> np.ndarray:
+    if not active("masked lanes"):
+        return np.zeros((), dtype)
+    if dtype.kind in "iu":
+        return np.array(MASKED_INTEGER if dtype.itemsize > 1 else 85, dtype)
+    return np.array(True if dtype == np.bool_ else np.nan, dtype)
+
+
+def _lanes(mask: Any, shape: tuple[int, ...]) -> np.ndarray | None:
+    """The active lanes as a bool array, None where all are; Triton passes a handle or (block loads of 3.7) an array."""
+    if mask is None:
+        return None
+    lanes = mask if isinstance(mask, np.ndarray) else mask.data
+    lanes = lanes if lanes.dtype == np.bool_ else lanes.astype(np.bool_)
+    if lanes.all():
+        return None
+    return lanes if lanes.shape == shape else np.broadcast_to(lanes, shape)
+
+
+def _region(ptrs: TensorHandle, lanes: np.ndarray | None, size: int, what: str) -> _Region | None:
+    """The region that every active lane lies in whole; None where there is no active lane or no one region is known.
+
+    A lane outside the argument that its pointer was derived from is in bounds if it lies in another argument of the
+    same storage. Raises OutOfBounds.
+    """
+    region = ptrs.attr.get("region")
+    addresses = ptrs.data
+    if region is None or not addresses.size:
+        return None
+    low, high = int(addresses.min()), int(addresses.max())
+    if region.start <= low and high + size <= region.end:
+        return region
+    if lanes is not None:
+        active = addresses[lanes]
+        if not active.size:
+            return None
+        low, high = int(active.min()), int(active.max())
+        if region.start <= low and high + size <= region.end:
+            return region
+    outside = np.ones(addresses.shape, bool) if lanes is None else lanes.copy()
+    for other in _launches[-1].regions if _launches else [region]:
+        if other.storage == region.storage:
+            outside &= (addresses < other.start) | (addresses + np.uint64(size) > other.end)
+    if not outside.any():
+        return None
+    lane = tuple(int(i) for i in np.argwhere(outside)[0])
+    offset = (int(addresses[lane]) - region.start) // region.item
+    count = int(outside.sum())
+    more = f"; {count - 1} more lanes are outside" if count > 1 else ""
+    raise OutOfBounds(f"{what} of lane {list(lane)} at element offset {offset} of {region}{more}")
+
+
+def _words(ptrs: TensorHandle, region: _Region | None, size: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """A region as words and the index of every lane's word; None where NumPy cannot address the lanes."""
+    if region is None or size not in (1, 2, 4, 8):
+        return None
+    offsets = (ptrs.data - np.uint64(region.start)).view(np.int64)
+    if size > 1:
+        if size != region.item and (offsets & (size - 1)).any():
+            return None
+        offsets = offsets >> (size.bit_length() - 1)
+    return region.view(size), offsets
+
+
+def _load(ptrs: TensorHandle, lanes: np.ndarray | None, fill: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    bits = np.dtype(f"u{dtype.itemsize}")
+    words = _words(ptrs, _region(ptrs, lanes, dtype.itemsize, "load"), dtype.itemsize)
+    if words is not None:
+        memory, index = words
+        if lanes is None:
+            return memory.take(index).view(dtype)
+        loaded = memory.take(np.where(lanes, index, 0)).view(dtype)
+        np.copyto(loaded, fill.astype(dtype, copy=False), where=~lanes)
+        return loaded
+    shape = ptrs.data.shape
+    fill = np.ascontiguousarray(np.broadcast_to(fill.astype(dtype, copy=False), shape)).view(bits)
+    active = np.ones(shape, bool) if lanes is None else lanes
+    return stock._interpreter.load(ptrs.data, active, fill, bits).view(dtype)
+
+
+def _store(ptrs: TensorHandle, lanes: np.ndarray | None, value: np.ndarray) -> None:
+    size = value.dtype.itemsize
+    words = _words(ptrs, _region(ptrs, lanes, size, "store"), size)
+    shape = ptrs.data.shape
+    value = value if value.shape == shape else np.broadcast_to(value, shape)
+    bits = np.ascontiguousarray(value).view(f"u{size}")
+    if words is None:
+        stock._interpreter.store(ptrs.data, bits, np.ones(shape, bool) if lanes is None else lanes)
+        return
+    memory, index = words
+    if lanes is None:
+        memory[index] = bits
+    else:
+        memory[index[lanes]] = bits[lanes]
+
+
+def _bfloat16_rmw(op, ptrs: TensorHandle, value: np.ndarray, lanes: np.ndarray | None) -> np.ndarray:
+    """An atomic on bfloat16, which the native code lacks: one lane after another, as the hardware serialises them."""
+    add = op in (stock._ir.ATOMIC_OP.ADD, stock._ir.ATOMIC_OP.FADD)
+    if not add and op != stock._ir.ATOMIC_OP.XCHG:
+        raise KernelError(f"{op} is not available for bfloat16")
+    previous = np.zeros(value.shape, BF16)
+    for lane in np.ndindex(value.shape):
+        if lanes is None or lanes[lane]:
+            here = TensorHandle(ptrs.data[lane].reshape(1), ptrs.dtype, ptrs.attr)
+            old = _load(here, None, np.zeros(1, BF16), BF16)
+            _store(here, None, old + value[lane] if add else value[lane].reshape(1))
+            previous[lane] = old[0]
+    return previous

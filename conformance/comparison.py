@@ -1,0 +1,227 @@
+"""The planted faults under rules in common use, beside this judge: which of them does each see, and does it accuse a control?
+
+The rules are those of other projects' checks, restated: `torch.testing.assert_close` with its default tolerances on one randn
+input a dtype; KernelBench's comparison (float32, one shape, five randn inputs, atol = rtol = 1e-2 or 1e-4); PyTorch's own
+OpInfo samples of the op with assert_close. One shape means: every size the same power of two, as large as a call of 2^27
+multiply-adds allows. The answer is the contract's, in float64, rounded once, which is kinder than those projects' own.
+"""
+
+import multiprocessing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from conformance import registry
+from conformance.console import Table
+from conformance.contract import DTYPES, Case, Contract
+from conformance.diagnosis import call
+from conformance.faults import Planted
+from conformance.generate import plain_case
+from conformance.selftest import OpResult, each
+
+WORK = 2**27
+TRIALS = 5  # of KernelBench
+SECONDS = 120.0  # for all rules on one fault
+
+Arguments = dict[str, Any]
+Sample = tuple[str, Arguments, dict[str, torch.Tensor | None]]  # dtype, arguments, answer by output
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How one project decides: inputs, and when an output is accepted."""
+
+    name: str
+    samples: Callable[[Contract], Iterator[Sample]]
+    accepts: Callable[[torch.Tensor, torch.Tensor], bool]
+
+
+@dataclass
+class Compared:
+    """What one rule made of what is planted in one op; names of those to which it applies."""
+
+    rule: str
+    caught: list[str] = field(default_factory=list)
+    missed: list[str] = field(default_factory=list)
+    accused: list[str] = field(default_factory=list)  # controls
+    acquitted: list[str] = field(default_factory=list)
+
+
+def one_size(contract: Contract) -> dict[str, Any]:
+    """Every size the same power of two, as large as `WORK` allows."""
+    best = None
+    for exponent in range(3, 13):
+        size = {
+            letter: (2,) * len(n) if isinstance(n, tuple) else 2**exponent for letter, n in contract.sizes[0].items()
+        }
+        if best is not None and contract.work(_case(contract, "float32", size, 0)) > WORK:
+            break
+        best = size
+    assert best is not None
+    return best
+
+
+def _case(contract: Contract, dtype: str, size: Mapping[str, Any], seed: int) -> Case:
+    return plain_case(contract, dtype, next(iter(contract.values)), seed, size)
+
+
+def _randn(contract: Contract, dtypes: Sequence[str], trials: int) -> Iterator[Sample]:
+    """Every operand normal, contiguous, parameters at their first values."""
+    size = one_size(contract)
+
+    def family(draw):
+        return {
+            name: draw.normal(draw.shape(name)) for name, operand in contract.operands.items() if not operand.derived
+        }
+
+    plain = replace(contract, values={"randn": family})
+    plain.name = contract.name
+    for dtype in dtypes:
+        for seed in range(trials):
+            inputs = plain.build(_case(plain, dtype, size, seed))
+            yield dtype, inputs.arguments, _answer(contract, inputs.arguments, dtype)
+
+
+def _opinfo(contract: Contract) -> Iterator[Sample]:
+    if contract.opinfo is None:
+        return
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    name, arguments_of = contract.opinfo
+    info = next(op for op in op_db if op.name == name and op.variant_test_name == "")
+    for dtype in contract.dtypes:
+        if DTYPES[dtype] in info.dtypes:
+            for sample in info.sample_inputs("cpu", DTYPES[dtype], requires_grad=False):
+                arguments = arguments_of(sample.input, sample.args, sample.kwargs)
+                if arguments is not None:
+                    params = {name: options[0] for name, options in contract.params.items()}
+                    arguments = {**dict.fromkeys(contract.operands), **params, **arguments}
+                    yield dtype, arguments, _answer(contract, arguments, dtype)
+
+
+def _answer(contract: Contract, arguments: Arguments, dtype: str) -> dict[str, torch.Tensor | None]:
+    exact = {name: None if arguments[name] is None else arguments[name].double() for name in contract.operands}
+    params = {name: arguments[name] for name in contract.params}
+    expected = contract.expect(exact, params, dtype=DTYPES[dtype])
+    return {n: None if e is None else e.answer.to(e.dtype or DTYPES[dtype]) for n, e in expected.items()}
+
+
+def _close(got: torch.Tensor, right: torch.Tensor) -> bool:
+    try:
+        torch.testing.assert_close(got, right, equal_nan=True)
+    except AssertionError:
+        return False
+    return True
+
+
+def _within(tolerance: float) -> Callable[[torch.Tensor, torch.Tensor], bool]:
+    return lambda got, right: (
+        got.shape == right.shape and torch.allclose(got.to(right.dtype), right, atol=tolerance, rtol=tolerance)
+    )
+
+
+RULES = (
+    Rule("assert_close, randn", lambda contract: _randn(contract, contract.dtypes, 1), _close),
+    Rule("KernelBench 1e-2", lambda contract: _randn(contract, ["float32"], TRIALS), _within(1e-2)),
+    Rule("KernelBench 1e-4", lambda contract: _randn(contract, ["float32"], TRIALS), _within(1e-4)),
+    Rule("OpInfo samples", _opinfo, _close),
+)
+
+
+def compare_op(op: str, named: Sequence[str] | None = None) -> list[Compared]:
+    """Put everything planted in `op` in torch before each rule; each fault in a child of this process."""
+    torch.set_num_threads(1)
+    contract = registry.contract(op)
+    samples = {rule.name: list(rule.samples(contract)) for rule in RULES}
+    found = {rule.name: Compared(rule.name) for rule in RULES}
+    for planted in registry.planted(op):
+        if named is not None and planted.name not in named:
+            continue
+        rejected = _in_child(contract, planted, samples)
+        for rule in RULES:
+            if not any(dtype in planted.dtypes for dtype, _, _ in samples[rule.name]):
+                continue
+            one, no = found[rule.name], rejected is None or rule.name in rejected
+            if planted.is_control:
+                (one.accused if no else one.acquitted).append(planted.name)
+            else:
+                (one.caught if no else one.missed).append(planted.name)
+    return list(found.values())
+
+
+def _in_child(contract: Contract, planted: Planted, samples: Mapping[str, list[Sample]]) -> set[str] | None:
+    """The rules that reject; None where the child died or hung, which any check notices."""
+    context = multiprocessing.get_context("fork")
+    receive, send = context.Pipe(duplex=False)
+    child = context.Process(target=_rejected, args=(send, contract, planted, samples))
+    child.start()
+    send.close()
+    try:
+        return receive.recv() if receive.poll(SECONDS) else None
+    except EOFError:
+        return None
+    finally:
+        child.kill()
+        child.join()
+
+
+def _rejected(send, contract: Contract, planted: Planted, samples: Mapping[str, list[Sample]]) -> None:
+    torch.set_num_threads(1)
+    send.send({rule.name for rule in RULES if any(map(_rejects(rule, contract, planted), samples[rule.name]))})
+
+
+def _rejects(rule: Rule, contract: Contract, planted: Planted) -> Callable[[Sample], bool]:
+    fn = planted.make()
+
+    def rejects(sample: Sample) -> bool:
+        dtype, arguments, answer = sample
+        if dtype not in planted.dtypes:
+            return False
+        fresh = {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
+        try:
+            got = call(contract, fn, fresh)
+        except Exception:
+            return True
+        if len(got) != len(answer):
+            return True
+        for one, right in zip(got, answer.values(), strict=True):
+            if right is not None and (not isinstance(one, torch.Tensor) or not rule.accepts(one, right)):
+                return True
+        return False
+
+    return rejects
+
+
+def run(ops: Sequence[str], jobs: int | None = None) -> dict[str, list[Compared]]:
+    """`compare_op` of each op, `jobs` at a time (None: one a core)."""
+    return dict(zip(ops, each(compare_op, ops, jobs, "comparison"), strict=True))
+
+
+def table(compared: Mapping[str, Sequence[Compared]], judged: Sequence[OpResult]) -> Table:
+    """Ops by rules, and this judge in the last column: caught / faults to which the rule applies; controls accused below."""
+    level = judged[0].level
+    names = [rule.name for rule in RULES]
+    made = Table("planted faults that each rule rejects", ["op", *names, f"Touchstone, {level}"])
+    total = {name: [0, 0, 0, 0] for name in [*names, "own"]}
+    for result in judged:
+        own = [one for one in result.faults if one.backend is None]
+        killed = [one for one in own if one.killed]
+        cells = []
+        for one in compared[result.op]:
+            applies = len(one.caught) + len(one.missed)
+            cells.append(f"{len(one.caught)}/{applies}" if applies else "-")
+            _add(total[one.rule], len(one.caught), applies, len(one.accused), len(one.accused) + len(one.acquitted))
+        _add(total["own"], len(killed), len(own), len(result.false_alarms), len(result.controls))
+        made.rows.append([result.op, *cells, f"{len(killed)}/{len(own)}"])
+    sums = list(total.values())
+    made.rows.append(["all", *(f"{caught}/{applies}" for caught, applies, _, _ in sums)])
+    made.rows.append(["share", *(f"{caught / applies:.0%}" if applies else "-" for caught, applies, _, _ in sums)])
+    made.rows.append(["controls accused", *(f"{accused}/{controls}" for _, _, accused, controls in sums)])
+    return made
+
+
+def _add(total: list[int], *more: int) -> None:
+    for position, n in enumerate(more):
+        total[position] += n

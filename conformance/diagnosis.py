@@ -1,0 +1,445 @@
+"""What a wrong answer looks like: the planted fault it equals, the region that is wrong, and how it relates to the right one.
+
+A finding of the check "values" names the first and the worst wrong element; this adds what an engineer would look for
+next. Everything here works on the CPU, after the kernel has run, and within a few seconds.
+"""
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from conformance import arrays, budget, heatmap, probe, registry
+from conformance.budget import Expected, Verdict
+from conformance.contract import Case, Contract
+from conformance.faults import Planted
+
+if TYPE_CHECKING:
+    from conformance.judge import Subject
+
+SECONDS = 5.0  # for comparing one answer with faults
+WORK_LIMIT = 2e8  # work of a case above which the faults are not run
+NAMED = 3  # most faults that a diagnosis names
+AGREEMENT = 2.0  # budgets that two answers with one fault can be apart: each has its own rounding
+# kinds that one call does not show by its values, or that would do harm here
+NOT_COMPARED = {"mutation", "alias", "cache", "state", "bounds", "contract", "race", "unwritten", "empty"}
+CONSTANTS = {
+    "ln 2": math.log(2), "1/ln 2": 1 / math.log(2), "2": 2.0, "1/2": 0.5, "-1": -1.0, "sqrt 2": math.sqrt(2),
+    "1/sqrt 2": math.sqrt(0.5), "ln 10": math.log(10), "pi": math.pi, "1": 1.0,
+}  # fmt: skip
+
+
+def diagnose(
+    contract: Contract,
+    case: Case,
+    got: Mapping[str, torch.Tensor],
+    expected: Mapping[str, Expected | None],
+    verdicts: Mapping[str, Verdict],
+    *,
+    faults: bool = True,
+    seconds: float = SECONDS,
+) -> str | None:
+    """Sentences about the outputs whose verdict failed and a heat map of the first; None where there is nothing to say.
+
+    `got`, `expected` and `verdicts` are by output, for the outputs that were compared. With `faults` the planted faults
+    of the op are run on the case's inputs, for about `seconds` at most.
+    """
+    failed = {name: verdict for name, verdict in verdicts.items() if not verdict.ok}
+    if not failed:
+        return None
+    found = matching_faults(contract, case, got, expected, verdicts, seconds) if faults else []
+    lines = []
+    if found:
+        named = "; or ".join(f"{fault.about} (planted fault {fault.name})" for fault in found)
+        lines.append(f"equals the reference, but {named}")
+    mapped = None
+    for name, verdict in failed.items():
+        right = expected[name]
+        if verdict.bad is None or right is None:
+            continue
+        axes = axis_names(contract.outputs[name].axes, got[name].ndim)
+        parts = [f"wrong: {region(verdict.bad, axes)}"]
+        bits = exact(contract, case, name)
+        relation = None if found else related(got[name], right, case, verdict.bad, axes, bits)
+        lines.append(f"{name}: {'; '.join([*parts, relation] if relation else parts)}")
+        if mapped is None and not bool(verdict.bad.all()):
+            mapped = name
+            lines.append(heatmap.text(shares(got[name], right, case.torch_dtype, bits), axes=axes))
+    return "\n".join(lines) or None
+
+
+def exact(contract: Contract, case: Case, output: str) -> bool:
+    """Whether an output of the case must be bit-equal."""
+    return output in contract.exact.get(case.values, ())
+
+
+def call(contract: Contract, fn: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Call `fn` by the op's signature; its outputs as a tuple."""
+    rest = dict(arguments)
+    first = [rest.pop(name) for name, operand in contract.operands.items() if operand.positional]
+    returned = fn(*first, **rest)
+    return tuple(returned) if isinstance(returned, tuple | list) else (returned,)
+
+
+def kernel(subject: "Subject") -> Callable[..., Any]:
+    """The subject's function, on torch tensors."""
+    return arrays.on_tensors(subject.fn, subject.arrays)
+
+
+def matching_faults(
+    contract: Contract,
+    case: Case,
+    got: Mapping[str, torch.Tensor],
+    expected: Mapping[str, Expected | None],
+    verdicts: Mapping[str, Verdict],
+    seconds: float = SECONDS,
+) -> list[Planted]:
+    """The faults whose answer on this case is `got` in every output and not the right one: the op's own, the closest first."""
+    if contract.work(case) > WORK_LIMIT:
+        return []
+    from conformance.faults import _generic as generic
+
+    end = time.monotonic() + seconds
+    general = {fault.name for fault in generic.planted(contract.name, contract)}
+    found: list[tuple[bool, float, int, Planted]] = []
+    for position, fault in enumerate(registry.planted(contract.name)):
+        if fault.is_control or fault.backend or fault.kind in NOT_COMPARED or case.dtype not in fault.dtypes:
+            continue
+        if time.monotonic() > end:
+            break
+        with torch.no_grad():
+            try:
+                returned = call(contract, fault.make(), contract.build(case).arguments)
+            except Exception:  # faults may fail on a case in ways of their own
+                continue
+        distance = _distance(contract, case, got, expected, verdicts, returned)
+        if distance is not None:
+            found.append((fault.name in general, distance, position, fault))
+    return [fault for *_, fault in sorted(found, key=lambda match: match[:3])[:NAMED]]
+
+
+def _distance(contract, case, got, expected, verdicts, returned) -> float | None:
+    """How far `got` is from a fault's answer, in budgets; None where they are not the same, or the fault does not show."""
+    if len(returned) != len(contract.outputs):
+        return None
+    theirs = dict(zip(contract.outputs, returned, strict=True))
+    worst, shows = 0.0, False
+    for name, mine in got.items():
+        right, other, verdict = expected[name], theirs[name], verdicts.get(name)
+        if right is None or verdict is None:
+            continue
+        if not isinstance(other, torch.Tensor) or other.shape != mine.shape or other.dtype != mine.dtype:
+            return None
+        dtype, bits = case.torch_dtype, exact(contract, case, name)
+        wrong = budget.compare(other, right, dtype, bits)
+        if wrong.ok != verdict.ok or (wrong.bad is None) != (verdict.bad is None):
+            return None
+        if verdict.ok:
+            continue
+        if verdict.bad is None:  # errors that lean one way, each within the budget
+            same = (other == mine.cpu()).double().mean().item()
+            if same < 0.9:
+                return None
+            worst, shows = max(worst, 1 - same), True
+            continue
+        answer = closest(mine, right, dtype, bits)
+        near = budget.compare(mine, replace(answer, answer=other.double(), drift=math.inf), dtype)
+        if not near.fraction <= min(AGREEMENT, verdict.fraction / 2):
+            return None
+        worst, shows = max(worst, near.fraction), True
+    return worst if shows else None
+
+
+def closest(got: torch.Tensor, expected: Expected, dtype: torch.dtype, bits: bool = False) -> Expected:
+    """The answer that `got` is compared with: the right one, or the alternative it comes closest to, alone."""
+    answers = [replace(answer, alternatives=[]) for answer in (expected, *expected.alternatives)]
+    if len(answers) == 1:
+        return answers[0]
+
+    def distance(answer: Expected) -> tuple[bool, float, int]:
+        verdict = budget.compare(got, answer, dtype, bits)
+        return not verdict.ok, verdict.fraction, 0 if verdict.bad is None else int(verdict.bad.sum())
+
+    return min(answers, key=distance)
+
+
+def shares(got: torch.Tensor, expected: Expected, dtype: torch.dtype, bits: bool = False) -> torch.Tensor:
+    """Error over budget of each element of `got`, float64; at most 1 where it is right, inf where it is not finite."""
+    answer = closest(got, expected, dtype, bits)
+    verdict = budget.compare(got, answer, dtype, bits)
+    value, right, allowed = aligned(got, answer, dtype)
+    fractions = (budget.finite(value) - budget.finite(right)).abs() / allowed
+    if verdict.bad is None:
+        return fractions.clamp_max(1.0)
+    both = torch.isfinite(value) & torch.isfinite(right)
+    wrong = torch.where(both, fractions.clamp_min(1.0 + 1e-9), math.inf)
+    return torch.where(verdict.bad, wrong, fractions.clamp_max(1.0))
+
+
+def aligned(got: torch.Tensor, expected: Expected, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    """Value, answer and budget in float64 on the CPU, of one shape."""
+    value = got.detach().cpu().to(torch.float64)
+    answer = expected.answer.cpu().expand(value.shape)
+    allowed = torch.as_tensor(budget.budget(expected, dtype)).cpu().expand(value.shape)
+    return value, answer, allowed
+
+
+def axis_names(axes: str, ndim: int) -> list[str]:
+    """The letters of a contract's axes; a `...` becomes as many numbered axes as `ndim` leaves."""
+    letters = axes.split()
+    names: list[str] = []
+    for letter in letters:
+        count = ndim - len(letters) + 1 if letter == "..." else 1
+        names += [f"axis {len(names) + i}" for i in range(count)] if letter == "..." else [letter]
+    return names
+
+
+def region(bad: torch.Tensor, axes: Sequence[str]) -> str:
+    """Which elements of `bad` (booleans) are set, in words: ranges along each axis, or how they lie scattered."""
+    bad = bad.detach().cpu()
+    count = int(bad.sum())
+    if count == bad.numel():
+        return "everything"
+    if count == 1:
+        index = [int(i) for i in bad.nonzero()[0]]
+        return f"one element of {bad.numel()}, at {index}"
+    box, sets = _box(bad)
+    if count == box:
+        return _axes_text(sets, bad.shape, axes)
+    outside, right = _box(~bad)
+    if bad.numel() - count == outside:
+        return f"everything but {_axes_text(right, bad.shape, axes)}"
+    if bad.ndim:
+        steps = bad.reshape(-1).nonzero().flatten().tolist()
+        stride = _step(steps)
+        if stride:
+            return f"every {_ordinal(stride)} element in memory order, from {steps[0]}"
+    share = count / box
+    if share >= 0.5:
+        return f"most of {_axes_text(sets, bad.shape, axes)} ({count} of {box})"
+    return f"{count} of {bad.numel()} elements, scattered over {_axes_text(sets, bad.shape, axes)}"
+
+
+def _box(bad: torch.Tensor) -> tuple[int, list[list[int]]]:
+    """The indices along each axis at which anything is set, and how many elements their product has."""
+    sets = []
+    for axis in range(bad.ndim):
+        others = [other for other in range(bad.ndim) if other != axis]
+        along = bad.any(dim=others) if others else bad
+        sets.append(along.nonzero().flatten().tolist())
+    return math.prod(len(found) for found in sets), sets
+
+
+def _axes_text(sets: Sequence[list[int]], shape: Sequence[int], axes: Sequence[str]) -> str:
+    parts = [_range_text(found, size, name) for found, size, name in zip(sets, shape, axes, strict=True) if size > 1]
+    whole = [part for part in parts if part.startswith("all ")]
+    return ", ".join([part for part in parts if part not in whole] + whole) or "everything"
+
+
+def _range_text(found: list[int], size: int, axis: str) -> str:
+    """`rows 32..36 of 37`, with what is special about it."""
+    first, last = found[0], found[-1]
+    if len(found) == size:
+        return f"all {axis}"
+    if len(found) == 1:
+        place = ", the last" if first == size - 1 else ", the first" if first == 0 else ""
+        return f"{axis} {first} of {size}{place}{_overhang(first, size) if first == size - 1 else ''}"
+    if len(found) == last - first + 1:
+        if last == size - 1:
+            return f"{axis} from {first} on, the last {len(found)} of {size}{_overhang(first, size)}"
+        return f"{axis} {first}..{last} of {size}"
+    step = _step(found)
+    if step and first < step and last + step >= size:
+        return f"every {_ordinal(step)} of {size} {axis}, from {first}"
+    runs = list(_runs(found))
+    shown = ", ".join(str(a) if a == b else f"{a}..{b}" for a, b in runs[:4])
+    return f"{axis} {shown}{', ...' if len(runs) > 4 else ''} ({len(found)} of {size})"
+
+
+def _overhang(first: int, size: int) -> str:
+    """What a kernel without a masked last tile leaves out: the part beyond the last whole tile of 2^k."""
+    tiles = [2**k for k in range(12, 2, -1) if size % 2**k and size // 2**k * 2**k == first]
+    return f" (the overhang of tiles of {tiles[0]})" if tiles and first else ""
+
+
+def _step(found: Sequence[int]) -> int:
+    """The distance, above 1, between at least three indices that lie evenly; else 0."""
+    steps = {b - a for a, b in itertools.pairwise(found)}
+    return steps.pop() if len(found) >= 3 and len(steps) == 1 and steps != {1} else 0
+
+
+def _ordinal(n: int) -> str:
+    names = {2: "second", 3: "third", 4: "fourth"}
+    return names.get(n) or f"{n}th"
+
+
+def _runs(found: Sequence[int]) -> Iterator[tuple[int, int]]:
+    start = previous = found[0]
+    for index in [*found[1:], found[-1] + 2]:
+        if index != previous + 1:
+            yield start, previous
+            start = index
+        previous = index
+
+
+def related(
+    got: torch.Tensor, expected: Expected, case: Case, bad: torch.Tensor, axes: Sequence[str], bits: bool = False
+) -> str | None:
+    """How the wrong elements relate to the right answer: never written, a factor, a difference, another order."""
+    value, answer, allowed = aligned(got, closest(got, expected, case.torch_dtype, bits), case.torch_dtype)
+    bad = bad.cpu()
+    wrong = value[bad]
+    if unwritten := _unwritten(got, bad):
+        return unwritten
+    if bool(torch.isnan(wrong).all()):
+        return "NaN there: 0/0, inf - inf, or memory outside an operand's view, which holds NaN"
+    if bool(torch.isinf(wrong).all()):
+        return "infinite there: an overflow, or a division by 0"
+    if wrong.numel() > 1 and bool((wrong == wrong[0]).all()):
+        return f"all {wrong[0].item():.6g} there"
+    unit = budget.EPS[got.dtype]
+    tolerance = 2 * allowed + 2 * unit * value.abs()
+    names = {**CONSTANTS, **_case_constants(case)}
+    steady = bad & torch.isfinite(value) & torch.isfinite(answer)
+    if bool((steady == bad).all()):
+        fitted = _fitted(value, answer, tolerance, bad, names, unit)
+        if fitted:
+            return fitted
+    return _moved(value, answer, tolerance, axes)
+
+
+def _unwritten(got: torch.Tensor, bad: torch.Tensor) -> str | None:
+    """Whether wrong elements hold the byte that fresh memory is filled with."""
+    memory = probe.raw(got.cpu()).reshape(-1, got.element_size())
+    filled = bad.reshape(-1) & torch.stack([(memory == byte).all(1) for byte in probe.PATTERNS]).any(0)
+    count, wrong = int(filled.sum()), int(bad.sum())
+    if not count:
+        return None
+    return f"{'they were' if count == wrong else f'{count} of them were'} never written: the allocator's fill is still there"
+
+
+def _case_constants(case: Case) -> dict[str, float]:
+    """Factors that a kernel can lose or gain at these sizes and parameters, by name."""
+    found: dict[str, float] = {}
+    for name, size in case.size.items():
+        if isinstance(size, int) and size > 1:
+            found |= {name: size, f"1/{name}": 1 / size, f"sqrt({name})": size**0.5, f"1/sqrt({name})": size**-0.5}
+            found |= {f"{name}/({name} - 1)": size / (size - 1), f"({name} - 1)/{name}": (size - 1) / size}
+    for name, option in case.param.items():
+        if isinstance(option, float) and option not in (0.0, 1.0):
+            found |= {name: option, f"1/{name}": 1 / option}
+    return found
+
+
+def _fitted(value, answer, tolerance, bad, names: Mapping[str, float], unit: float) -> str | None:
+    """One factor or one difference for all wrong elements, or one for each row; where enough elements tell."""
+    error = (value - answer).abs()
+    told = bad & (error > 3 * tolerance) & (answer != 0)
+    if int(told.sum()) >= 3 and answer[told].unique().numel() >= 3:
+        ratio = (value[told] / answer[told]).median()
+        if _fits(value, ratio * answer, tolerance * ratio.abs().clamp_min(1.0), bad):
+            return f"{ratio.item():.4g} x the answer{_name(ratio.item(), names, unit + 1e-4)}"
+        difference = (value - answer)[told][tolerance[told].argmin()]
+        if _fits(value, answer + difference, tolerance, bad):
+            return f"the answer {difference.item():+.4g}{_name(difference.item(), names, 1e-3)}"
+    if value.ndim > 1 and value.shape[-1] >= 4 and int(told.sum()) >= 8:
+        safe = torch.where(told, value / torch.where(answer == 0, 1.0, answer), math.nan)
+        ratios = safe.nanmedian(-1, keepdim=True).values.nan_to_num(nan=1.0)
+        if _fits(value, ratios * answer, tolerance * ratios.abs().clamp_min(1.0), bad):
+            low, high = (float(r) for r in ratios[told.any(-1, keepdim=True)].aminmax())
+            return f"each row is a factor of its own times the answer, {low:.3g} to {high:.3g}"
+        moves = torch.where(told, value - answer, math.nan).nanmedian(-1, keepdim=True).values.nan_to_num(nan=0.0)
+        if _fits(value, answer + moves, tolerance, bad):
+            low, high = (float(m) for m in moves[told.any(-1, keepdim=True)].aminmax())
+            return f"each row is the answer plus a number of its own, {low:.3g} to {high:.3g}"
+    return None
+
+
+def _fits(value, model, tolerance, where) -> bool:
+    return bool(((value - model).abs() <= tolerance)[where].all())
+
+
+def _name(number: float, names: Mapping[str, float], tolerance: float) -> str:
+    near = {name: abs(number - constant) / abs(constant) for name, constant in names.items()}
+    close = [name for name, off in sorted(near.items(), key=lambda item: item[1]) if off <= tolerance]
+    return f" ({close[0]})" if close else ""
+
+
+def _moved(value, answer, tolerance, axes: Sequence[str]) -> str | None:
+    """The answer's elements at other places."""
+
+    def same(a, b, near) -> bool:
+        return bool(((a == b) | ((a - b).abs() <= near) | (torch.isnan(a) & torch.isnan(b))).all())
+
+    def tells(move) -> bool:
+        return not same(move(answer), answer, tolerance) and same(value, move(answer), move(tolerance))
+
+    if same(value, answer, tolerance):
+        return None
+    shape = value.shape
+    for first, second in [(-2, -1), *((a, a + 1) for a in range(value.ndim - 2))] if value.ndim > 1 else []:
+        if tells(lambda x, a=first, b=second: x.transpose(a, b).reshape(shape)):
+            return f"the answer with {axes[first]} and {axes[second]} swapped in memory"
+    for axis in range(value.ndim):
+        size = shape[axis]
+        if size < 3:
+            continue
+        for by in (1, -1):
+            to, source = (1, 0) if by == 1 else (0, 1)
+            near, moved = (x.narrow(axis, source, size - 1) for x in (tolerance, answer))
+            here, unmoved = (x.narrow(axis, to, size - 1) for x in (value, answer))
+            if same(here, moved, near) and not same(unmoved, moved, near):
+                return f"the answer moved by {by:+d} along {axes[axis]}"
+        if tells(lambda x, a=axis: x.flip(a)):
+            return f"the answer reversed along {axes[axis]}"
+    if value.numel() > 3 and bool(torch.isfinite(value).all() & torch.isfinite(answer).all()):
+        order, there = answer.reshape(-1).sort(), value.reshape(-1).sort()
+        near = tolerance.reshape(-1)[order.indices]
+        spread = order.values[-1] - order.values[0]
+        if spread > 8 * near.max() and same(there.values, order.values, near):
+            return "the answer's values in another order"
+    return None
+
+
+def owner(subject: "Subject", case: Case, output: str, index: Sequence[int]) -> str | None:
+    """Who wrote one element of an output ("program (3, 0, 0), line 57 of softmax.py"); None where no lane knows.
+
+    Calls the kernel again, under the `writers(device)` of its backend: an optional part of the backend protocol.
+    """
+    for backend in _backends_of(subject):
+        watch = getattr(backend, "writers", None)
+        watching = watch(subject.device) if watch is not None else None
+        if watching is None:
+            continue
+        inputs = subject.contract.build(case, subject.device)
+        try:
+            with watching as writers:
+                returned = call(subject.contract, kernel(subject), inputs.arguments)
+                names = list(subject.contract.outputs)
+                if len(returned) != len(names):
+                    names = [name for name in names if subject.outputs is None or name in subject.outputs]
+                tensor = dict(zip(names, returned, strict=True))[output]
+                place = sum(i * stride for i, stride in zip(index, tensor.stride(), strict=True))
+                found = writers.of(tensor.data_ptr() + place * tensor.element_size())
+        except Exception:  # a kernel that fails, or returns something else this time, has no owner to name
+            continue
+        if found is not None:
+            return found
+    return None
+
+
+def _backends_of(subject: "Subject") -> list[Any]:
+    """The backend of a rung's lane; for a user's function, those whose kernels it reaches."""
+    if subject.own:
+        return [registry.backend(subject.lane.partition("@")[0])]
+    return reached(subject.fn, subject.device)
+
+
+def reached(fn: Callable[..., Any], device: str) -> list[Any]:
+    """The backends whose kernels, set up for `device`, a user's function reaches."""
+    other = "cuda" if device == "cpu" else "cpu"
+    return [backend for backend in map(registry.backend, registry.backends()) if backend.reimport(fn, other)]

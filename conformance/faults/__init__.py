@@ -1,0 +1,114 @@
+"""Planted faults: wrong kernels made on purpose, and controls: right ones written independently of this repository's.
+
+`conformance/faults/<op>.py` holds both for one op as torch functions of the op's signature, `conformance/faults/<backend>/
+<op>.py` holds wrong kernels in a backend's language. The path and a decorator are the registration:
+
+    @fault("accumulator")
+    def last_tile_only(a, b):
+        "only the last tile of k is kept: `acc =` for `acc +=`"
+
+    @control
+    def split_k(a, b): ...
+
+The docstring's first line completes the sentence "equals the reference, but ..."; a finding quotes it. What goes wrong alike
+in every op is in conformance/faults/_generic.py.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+ALL = ("float32", "float16", "bfloat16")
+
+# what can be wrong with a kernel, as far as values or behaviour show it
+KINDS = {
+    "mask": "a boundary mask is missing, or fills with the wrong value",
+    "bounds": "memory outside the operands or the output is touched",
+    "tail": "a last tile, row or column is left out, or only the first tile is done",
+    "accumulator": "partial results are overwritten, added twice, or added to what was there",
+    "precision": "operands, accumulator or result pass through a narrower type, or are cut instead of rounded",
+    "overflow": "the maximum is not subtracted, or it is that of another set",
+    "rescale": "a running result is not rescaled when the maximum moves",
+    "special": "NaN and infinities are swallowed, made up, or replaced by a finite sentinel",
+    "scale": "a factor is missing, or has the wrong value",
+    "causal": "the causal mask is off, misaligned or left out",
+    "heads": "a head reads the keys of another group",
+    "eps": "eps is missing, hard-coded, or in the wrong place",
+    "variance": "biased for unbiased, one pass with cancellation, or over the wrong count",
+    "weights": "a weight or bias is ignored, or one element of it stands for all",
+    "parameter": "a parameter is ignored",
+    "axis": "the wrong axis, or a transposed result",
+    "formula": "a term of the formula is missing, has the wrong sign, or belongs to another op",
+    "strides": "an operand's strides or offset are ignored",
+    "offset": "an offset beyond 2^31 wraps",
+    "alignment": "operands are taken to be aligned",
+    "race": "the result depends on the order of threads or programs",
+    "unwritten": "part of the output keeps what was in memory",
+    "mutation": "an input is written",
+    "alias": "an output shares memory with an input or with an earlier output",
+    "contract": "the dtype, shape or strides of an output are wrong",
+    "cache": "a result is handed out again, or depends on earlier calls",
+    "empty": "an empty operand is an error",
+    "shapes": "right for particular sizes only",
+    "state": "global state is left changed",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Planted:
+    """A fault or a control of one op."""
+
+    op: str
+    name: str
+    about: str  # what is wrong, or how a control computes: the docstring's first line
+    kind: str  # of KINDS; "control" for a control
+    make: Callable[[], Callable[..., Any]]  # a fresh function, so that state begins anew with each check
+    dtypes: tuple[str, ...] = ALL  # those in which it is wrong
+    backend: str | None = None  # None: torch
+    deterministic: bool = True
+
+    @property
+    def is_control(self) -> bool:
+        return self.kind == "control"
+
+
+def fault(kind: str, *, dtypes: Sequence[str] = ALL, stateful: bool = False, deterministic: bool = True):
+    """Mark a function of the op's signature as a planted fault of `kind`, wrong in `dtypes`.
+
+    A `stateful` one takes no argument and returns the function, so that its state begins anew with each check.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"kind: {kind!r} is not one of {', '.join(KINDS)}")
+    return lambda fn: _mark(fn, kind, tuple(dtypes), stateful, deterministic)
+
+
+def control(fn=None, *, dtypes: Sequence[str] = ALL, deterministic: bool = True):
+    """Mark a function of the op's signature as right in `dtypes`, written independently of the kernels."""
+    if fn is None:
+        return lambda fn: _mark(fn, "control", tuple(dtypes), False, deterministic)
+    return _mark(fn, "control", tuple(dtypes), False, deterministic)
+
+
+def _mark(fn, kind: str, dtypes: tuple[str, ...], stateful: bool, deterministic: bool):
+    fn.planted = dict(
+        kind=kind, dtypes=dtypes, make=fn if stateful else lambda: fn, deterministic=deterministic
+    )  # fmt: skip
+    return fn
+
+
+def planted_in(module: Any, op: str, backend: str | None = None) -> list[Planted]:
+    """The faults and controls that a module defines, in order."""
+    found = []
+    for name, value in vars(module).items():
+        marks = getattr(value, "planted", None)
+        if isinstance(marks, dict):
+            about = (value.__doc__ or "").strip().partition("\n")[0]
+            found.append(Planted(op, name, about, backend=backend, **marks))
+    return found
+
+
+def plant(namespace: dict[str, Any], name: str, fn: Callable[..., Any], about: str, kind: str, **marks: Any) -> None:
+    """Add `fn` to a module's `namespace` as a fault or, with kind "control", as a control: for what is made in a loop."""
+    fn.__name__ = fn.__qualname__ = name
+    fn.__doc__ = about
+    namespace[name] = control(fn, **marks) if kind == "control" else fault(kind, **marks)(fn)

@@ -1,0 +1,64 @@
+"""The activations of the MLPs by torch's own functions, and wrong ones. `act(z, name)`: float32 in, float32 out."""
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+
+Act = Callable[[torch.Tensor, str], torch.Tensor]
+
+
+def activate(z: torch.Tensor, name: str) -> torch.Tensor:
+    match name:
+        case "gelu":
+            return F.gelu(z)
+        case "gelu_tanh":
+            return F.gelu(z, approximate="tanh")
+        case "silu":
+            return F.silu(z)
+        case "relu":
+            return F.relu(z)
+    raise ValueError(f"activation: expected gelu, gelu_tanh, silu or relu, got {name!r}")
+
+
+def derivative(z: torch.Tensor, name: str) -> torch.Tensor:
+    with torch.enable_grad():
+        z = z.detach().requires_grad_()
+        return torch.autograd.grad(activate(z, name).sum(), z)[0]
+
+
+def replaced(other: str, instead: str, function: Act = activate) -> Act:
+    """`function` with the activation `other` computed as `instead`."""
+    return lambda z, name: function(z, instead if name == other else name)
+
+
+def identity(z: torch.Tensor, name: str) -> torch.Tensor:
+    return z
+
+
+def tanh_by_exp(z: torch.Tensor, name: str) -> torch.Tensor:
+    """(e^2u - 1) / (e^2u + 1): inf / inf for large u."""
+    if name != "gelu_tanh":
+        return activate(z, name)
+    e = torch.exp(2 * math.sqrt(2 / math.pi) * (z + 0.044715 * z**3))
+    return z / 2 * (1 + (e - 1) / (e + 1))
+
+
+def sigmoid_by_exp(z: torch.Tensor, name: str) -> torch.Tensor:
+    """e^z / (1 + e^z): inf / inf for large z."""
+    return z * torch.exp(z) / (1 + torch.exp(z)) if name == "silu" else activate(z, name)
+
+
+def quick_gelu(z: torch.Tensor, name: str) -> torch.Tensor:
+    return z * torch.sigmoid(1.702 * z) if name == "gelu" else activate(z, name)
+
+
+def square_for_cube(z: torch.Tensor, name: str) -> torch.Tensor:
+    if name != "gelu_tanh":
+        return activate(z, name)
+    return z / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (z + 0.044715 * z**2)))
+
+
+def leaky_relu(z: torch.Tensor, name: str) -> torch.Tensor:
+    return F.leaky_relu(z) if name == "relu" else activate(z, name)

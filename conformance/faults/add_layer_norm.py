@@ -1,0 +1,48 @@
+"""Faults and controls of add_layer_norm(x, residual, weight, bias, *, eps): y and h = x + residual, (rows, cols) each."""
+
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+
+from conformance.faults import control, plant
+from conformance.faults._norms import (
+    BIAS_FLAWS,
+    SUM_FLAWS,
+    WEIGHT_FLAWS,
+    cut_to,
+    hat_controls,
+    hat_flaws,
+    layer_norm,
+    normalise,
+    on_changed_sum,
+    on_rounded_sum,
+    on_sum,
+    y_for_h,
+)
+from conformance.faults._rows import HALF, RIGHT_SUMS, cut, in_float32, plant_flaws, plant_loads_and_stores, plant_sums
+
+plant_flaws(globals(), hat_flaws(centred=True), lambda hat: on_sum(layer_norm(hat)))
+plant_flaws(globals(), WEIGHT_FLAWS, lambda scale: on_sum(layer_norm(scale=scale)))
+plant_flaws(globals(), BIAS_FLAWS, lambda shift: on_sum(layer_norm(shift=shift)))
+plant_flaws(globals(), SUM_FLAWS, on_changed_sum(layer_norm()))
+plant_loads_and_stores(globals(), on_sum(layer_norm()))
+plant_sums(globals(), RIGHT_SUMS, lambda total: on_sum(layer_norm(partial(normalise, total=total))))
+for _name, (_about, _hat) in hat_controls(centred=True).items():
+    plant(globals(), _name, in_float32(on_sum(layer_norm(_hat))), _about, "control")
+plant(globals(), "h_is_y", in_float32(y_for_h(layer_norm())), "y is returned in the place of h", "formula")
+plant(globals(), "h_truncated", cut_to(cut, layer_norm()), "h is cut instead of rounded", "precision", dtypes=HALF)
+plant(
+    globals(),
+    "norm_of_the_rounded_sum",
+    on_rounded_sum(layer_norm()),
+    "y is the norm of the h that is returned",
+    "control",
+)
+
+
+@control
+def library(x, residual, weight, bias, *, eps=1e-5):
+    """torch's layer_norm of x + residual, in the dtype of x"""
+    h = torch.add(x, residual).contiguous()
+    return (F.layer_norm(h, weight.shape, weight, bias, eps) if h.shape[-1] else h.clone()), h

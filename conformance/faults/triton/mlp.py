@@ -1,0 +1,109 @@
+"""Wrong kernels of mlp: `_linear_kernel` with bias and activation in its epilogue, launched twice."""
+
+import torch
+import triton
+import triton.language as tl
+
+from backends import shapes
+from backends.triton.activations import _activate, _check
+from conformance.faults import fault
+
+
+@triton.jit
+def _linear_kernel(
+    a_ptr, b_ptr, bias_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_bias,
+    ACTIVATION: tl.constexpr, FAULT: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = tl.program_id(1).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    a_rows = a_ptr + m[:, None] * stride_am
+    b_cols = b_ptr + n[None, :] * stride_bn
+    bias = tl.zeros((BLOCK_N,), tl.float32)
+    if bias_ptr is not None:
+        offset = n * stride_bias
+        if FAULT == "bias stride":
+            offset = n
+        elif FAULT == "bias tile":
+            offset = (n - tl.program_id(1) * BLOCK_N) * stride_bias
+        bias = tl.load(bias_ptr + offset, mask=n < N, other=0.0).to(tl.float32)
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for start in range(0, K, BLOCK_K):
+        k = (start + tl.arange(0, BLOCK_K)).to(tl.int64)
+        a = tl.load(a_rows + k[None, :] * stride_ak, mask=(m[:, None] < M) & (k[None, :] < K), other=0.0)
+        b = tl.load(b_cols + k[:, None] * stride_bk, mask=(k[:, None] < K) & (n[None, :] < N), other=0.0)
+        if FAULT == "bias in loop":
+            acc += bias[None, :]
+        if FAULT == "tf32":
+            acc = tl.dot(a, b, acc)
+        else:
+            acc = tl.dot(a, b, acc, input_precision="ieee")
+    if ACTIVATION is not None and FAULT == "activation before bias":
+        acc = _activate(acc, ACTIVATION)
+    if FAULT != "bias in loop":
+        acc += bias[None, :]
+    if ACTIVATION is not None and FAULT != "activation before bias":
+        acc = _activate(acc, ACTIVATION)
+    c = acc.to(c_ptr.dtype.element_ty)
+    tl.store(c_ptr + m[:, None] * N + n[None, :], c, mask=(m[:, None] < M) & (n[None, :] < N))
+
+
+def _linear(a, b, bias, activation: str | None, fault: str) -> torch.Tensor:
+    (M, K), N = a.shape, b.shape[1]
+    c = a.new_empty(M, N)
+    if c.numel():
+        programs_n = N // 32 if fault == "grid" and N > 32 else triton.cdiv(N, 32)
+        _linear_kernel[(triton.cdiv(M, 32), programs_n)](
+            a, b, bias, c, M, N, K, *a.stride(), *b.stride(), 0 if bias is None else bias.stride(0),
+            ACTIVATION=activation, FAULT=fault, BLOCK_M=32, BLOCK_N=32, BLOCK_K=32,
+        )  # fmt: skip
+    return c
+
+
+def _epilogue(x, w1, b1, w2, b2, activation: str, fault: str = "none") -> torch.Tensor:
+    shapes("M D, D H, H?, H N, N?", x=x, w1=w1, b1=b1, w2=w2, b2=b2)
+    _check(activation)
+    hidden = _linear(x, w1, b1, "gelu" if fault == "gelu" else activation, fault)
+    return _linear(hidden, w2, b2, None, fault)
+
+
+@fault("accumulator")
+def bias_in_every_step(x, w1, b1, w2, b2, *, activation="gelu"):
+    """the biases are added once for every tile of k"""
+    return _epilogue(x, w1, b1, w2, b2, activation, "bias in loop")
+
+
+@fault("formula")
+def activation_before_bias(x, w1, b1, w2, b2, *, activation="gelu"):
+    """b1 is added after the activation"""
+    return _epilogue(x, w1, b1, w2, b2, activation, "activation before bias")
+
+
+@fault("parameter")
+def always_gelu(x, w1, b1, w2, b2, *, activation="gelu"):
+    """the activation is gelu whatever the argument says"""
+    return _epilogue(x, w1, b1, w2, b2, activation, "gelu")
+
+
+@fault("strides")
+def bias_stride_ignored(x, w1, b1, w2, b2, *, activation="gelu"):
+    """the strides of b1 and b2 are taken to be 1"""
+    return _epilogue(x, w1, b1, w2, b2, activation, "bias stride")
+
+
+@fault("weights")
+def bias_of_the_first_tile(x, w1, b1, w2, b2, *, activation="gelu"):
+    """every tile of columns takes the biases of the first"""
+    return _epilogue(x, w1, b1, w2, b2, activation, "bias tile")
+
+
+@fault("precision", dtypes=("float32",))
+def default_precision(x, w1, b1, w2, b2, *, activation="gelu"):
+    """tl.dot is left at its default precision, which rounds float32 operands to tf32"""
+    return _epilogue(x, w1, b1, w2, b2, activation, "tf32")
+
+
+@fault("tail")
+def grid_of_whole_tiles(x, w1, b1, w2, b2, *, activation="gelu"):
+    """the grid counts whole tiles of columns only: a last, narrower one is not written"""
+    return _epilogue(x, w1, b1, w2, b2, activation, "grid")

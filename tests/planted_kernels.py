@@ -1,0 +1,94 @@
+"""The kernels of conformance/faults/triton, judged until the first failure; test_triton_faults.py runs this file.
+
+For the ops given as arguments it prints what is wrong with each fault and with each launcher that has no fault switched on
+("_looped"): on the cases of level quick, and in calls under the backend's instruments.
+"""
+
+import contextlib
+import importlib
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import torch
+
+import backends.triton
+
+backends.triton.prepare("cpu")
+from conformance import budget, judge, registry  # noqa: E402
+from conformance.faults import planted_in  # noqa: E402
+from conformance.generate import plain_case  # noqa: E402
+
+SIZES = 5  # the smallest of a contract that an instrument sees
+
+
+def sound(module: ModuleType, op: str) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """The launchers of a file as functions of the op's signature, with no fault switched on."""
+    order = [name for name, operand in registry.contract(op).operands.items() if operand.positional]
+    for name, launcher in list(vars(module).items()):
+        if inspect.isfunction(launcher) and launcher.__module__ == module.__name__:
+            fault = inspect.signature(launcher).parameters.get("fault")
+            if fault is not None and fault.default == "none":
+                yield name, lambda *args, _to=launcher, **rest: _to(**dict(zip(order, args, strict=False)), **rest)
+
+
+def on_cases(op: str, fn: Callable[..., Any], deterministic: bool, dtypes: tuple[str, ...]) -> str | None:
+    """The first failure in the cases of level quick; None if there is none."""
+    subject = judge.Subject(op, fn, fn.__name__, "user@cpu", "cpu", deterministic=deterministic)
+    for trial in judge.trials(subject, "quick")[0]:
+        if trial.case.dtype in dtypes and trial.law is None and not trial.calls:
+            for finding in judge.run(subject, trial).findings:
+                if finding.severity == "failure":
+                    return f"{finding.check}: {finding.message}"
+    return None
+
+
+def under_instruments(op: str, fn: Callable[..., Any]) -> dict[str, str | None]:
+    """What goes wrong under each instrument, and under none ("in order"), on small plain cases in float32."""
+    contract = registry.contract(op)
+    cases = [plain_case(contract, "float32", next(iter(contract.values)), size=size) for size in contract.sizes]
+    cases = sorted((case for case in cases if 0 not in case.size.values() and contract.valid(case)), key=contract.work)
+    instruments = {"in order": contextlib.nullcontext, **backends.triton.instruments("cpu")}
+    return {name: _first_wrong(contract, fn, cases[:SIZES], instrument) for name, instrument in instruments.items()}
+
+
+def _first_wrong(contract, fn: Callable[..., Any], cases, instrument) -> str | None:
+    for case in cases:
+        inputs = contract.build(case)
+        rest = inputs.arguments
+        operands = [rest.pop(name) for name, operand in contract.operands.items() if operand.positional]
+        try:
+            with instrument():
+                got = fn(*operands, **rest)
+        except RuntimeError as error:
+            return f"{type(error).__name__}: {error}"
+        expected = contract.expected(inputs)
+        for name, y in zip(contract.outputs, got if isinstance(got, tuple) else (got,), strict=True):
+            verdict = budget.compare(y, expected[name], torch.float32)
+            if not verdict.ok:
+                return f"{name}: {verdict.message}"
+    return None
+
+
+def judged(op: str) -> dict[str, Any]:
+    module = importlib.import_module(f"conformance.faults.triton.{op}")
+    everything = registry.contract(op).dtypes
+    report: dict[str, Any] = {}
+    for name, fn in sound(module, op):
+        report[name] = {"cases": on_cases(op, fn, False, everything), "instruments": under_instruments(op, fn)}
+    for planted in planted_in(module, op, "triton"):
+        if planted.kind == "race":
+            report[planted.name] = {"instruments": under_instruments(op, planted.make())}
+        else:
+            report[planted.name] = {"cases": on_cases(op, planted.make(), planted.deterministic, planted.dtypes)}
+    return report
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    with contextlib.redirect_stdout(sys.stderr):
+        found = {op: judged(op) for op in sys.argv[1:]}
+    json.dump(found, sys.stdout)

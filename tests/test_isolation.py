@@ -1,0 +1,720 @@
+"""Judging in child processes: deaths become findings, and no correct kernel is accused for where it runs."""
+
+import concurrent.futures
+import ctypes
+import functools
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from importlib.util import find_spec
+
+import psutil
+import pytest
+import torch
+
+from conformance import check, isolation, judge, registry
+from conformance.isolation import Limits, Runner
+from conformance.judge import FAILED, PASSED, Subject
+from tests import lanes
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x.float(), -1).to(x.dtype).contiguous()
+
+
+def user(fn, device: str = "cpu", own: bool = False) -> Subject:
+    return Subject("softmax", fn, "fn", f"user@{device}", device, own=own)
+
+
+def cases(count: int) -> list[judge.Trial]:
+    found, _ = judge.trials(user(softmax), "quick")
+    return [trial for trial in found if 1 < trial.case.size["cols"] < 100 and not trial.calls][:count]
+
+
+def few(fn, **options):
+    """`check` on the float32 cases of fewer than 100 columns."""
+    options = {"where": lambda case: case.size["cols"] < 100, "dtypes": ["float32"], **options}
+    return check("softmax", fn, device="cpu", level="quick", **options)
+
+
+def gone(pid: int, seconds: float = 10) -> bool:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def spin():
+    while True:
+        pass
+
+
+def fill():
+    kept = []
+    while True:
+        kept.append(torch.ones(8 << 20))
+
+
+DEATHS = {
+    "a segmentation fault": (lambda: ctypes.string_at(0), "crash", r"segmentation fault at test_isolation\.py:\d+, in <lambda>"),
+    "an abort": (os.abort, "crash", r"abort at test_isolation\.py:\d+, in dies"),
+    "a process that ends": (lambda: os._exit(0), "crash", "the process ended with status 0"),
+    "an exit": (lambda: sys.exit(3), "crash", r"sys\.exit\(3\) would have ended the process"),
+    "an endless loop": (spin, "hang", r"no answer after \d+ s at test_isolation\.py:\d+, in spin"),
+    "an endless wait": (lambda: threading.Event().wait(), "hang", r"no answer after \d+ s at test_isolation\.py:\d+, in <lambda>"),
+    "memory without end": (fill, "memory", r"resident memory grew by \d\.\d\d GiB; the limit is 0\.50 GiB"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("death", "found", "message"), DEATHS.values(), ids=list(DEATHS))
+def test_a_death_is_a_finding_and_the_run_goes_on(death, found, message):
+    """Also where the fork is first suspected: a fresh process dies as well."""
+    trials = cases(5)
+
+    def dies(x):
+        if x.shape == deadly:
+            death()
+        return softmax(x)
+
+    deadly = tuple(trials[1].case.size.values())
+    affected = [tuple(trial.case.size.values()) == deadly for trial in trials]
+    assert 0 < sum(affected) < 5
+    with Runner(user(dies), trials, limits=Limits(seconds=2, bytes=512 << 20)) as runner:
+        outcomes = [runner.outcome(index) for index in range(5)]
+        assert runner.notes == []
+        assert runner.how == "isolation: forked child"
+    assert [outcome.status for outcome in outcomes] == [FAILED if one else PASSED for one in affected]
+    for outcome, trial, dead in zip(outcomes, trials, affected, strict=True):
+        assert [finding.check for finding in outcome.findings] == [found] * dead
+        if dead:
+            (finding,) = outcome.findings
+            assert re.fullmatch(message, finding.message), finding.message
+            assert trial.id in finding.case
+            assert finding.severity == "failure"
+
+
+def test_after_three_hangs_the_rest_is_not_run():
+    def hangs(x):
+        time.sleep(60) if x.numel() else None
+        return softmax(x)
+
+    started = time.monotonic()
+    report = few(hangs, timeout=0.5, isolate="fork")
+    assert time.monotonic() - started < 45
+    assert not report.passed
+    assert Counter(finding.check for finding in report.findings) == {"hang": 3}
+    assert report.not_run["after 3 hangs"] == report.planned - len(report.outcomes) - report.not_run["left out by dtypes"] - (
+        report.not_run["left out by where"]
+    )  # fmt: skip
+    assert f"{report.not_run['after 3 hangs']} after 3 hangs" in report.summary()
+
+
+KERNELS = """
+import ctypes, time
+import torch
+
+
+def softmax(x):
+    if x.shape == {crash} and x.dtype == torch.float32:
+        ctypes.string_at(0)
+    if x.shape == {hang} and x.dtype == torch.bfloat16:
+        time.sleep(100)
+    return torch.softmax(x.float(), -1).to(x.dtype).contiguous()
+"""
+
+
+@pytest.fixture
+def kernels(tmp_path):
+    shape = {trial.case.dtype: tuple(trial.case.size.values()) for trial in cases(99)}
+    path = tmp_path / "kernels.py"
+    path.write_text(KERNELS.format(crash=shape["float32"], hang=shape["bfloat16"]))
+    return path
+
+
+def test_deaths_from_the_command_line(kernels):
+    arguments = ["-m", "conformance", "check", "softmax", "--kernel", "kernels.py:softmax", "--device=cpu", "--quick"]
+    environment = {"PYTHONPATH": str(registry.ROOT)}
+    done = lanes.run_python([*arguments, "--timeout=1"], kernels.parent, environment=environment)
+    assert done.returncode == 1, done.stderr
+    assert "crash: segmentation fault at kernels.py:8, in softmax" in done.stdout
+    assert "hang: no answer after" in done.stdout
+    assert "isolation: forked child" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("FAILED: ")
+
+
+@pytest.mark.parametrize("option", ["--timeout=0", "--isolate=thread"])
+def test_wrong_options_are_named(option, kernels):
+    arguments = ["-m", "conformance", "check", "softmax", "--kernel", "kernels.py:softmax", "--device=cpu", option]
+    done = lanes.run_python(arguments, kernels.parent, environment={"PYTHONPATH": str(registry.ROOT)})
+    assert done.returncode == 2
+    assert f"{option[2:].partition('=')[0]}: expected" in done.stderr
+
+
+def test_a_crash_under_pytest(kernels):
+    kernels.write_text(kernels.read_text().replace("time.sleep(100)", "ctypes.string_at(0)"))
+    run = "-m pytest conformance/test_kernels.py -q -p no:cacheprovider --op=softmax --device=cpu --quick"
+    done = lanes.run_python([*run.split(), f"--kernel={kernels}:softmax"], registry.ROOT)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "crash: segmentation fault at kernels.py:" in done.stdout
+    assert " passed" in done.stdout.splitlines()[-1]
+
+
+def test_lambdas_closures_and_objects_keep_their_state_for_one_check(tmp_path):
+    class Kernel:
+        def __init__(self):
+            self.calls = 0
+
+        def __call__(self, x):
+            self.calls += 1
+            with open(tmp_path / "calls", "a") as file:
+                print(os.getpid(), self.calls, file=file)
+            return softmax(x)
+
+    kernel = Kernel()
+    assert few(lambda x: kernel(x)).passed
+    pids, counts = zip(*(map(int, line.split()) for line in (tmp_path / "calls").read_text().splitlines()), strict=True)
+    assert len(set(pids)) == 1
+    assert os.getpid() not in pids
+    assert list(counts) == list(range(1, len(counts) + 1))
+    assert kernel.calls == 0
+
+
+forked = False  # True in this process and its forks only
+
+
+def dies_in_a_fork(x):
+    if forked and x.shape[1] > 1:
+        os.abort()
+    return softmax(x)
+
+
+def raises_in_a_fork(x):
+    if forked and x.shape[1] > 1:
+        raise RuntimeError("Cannot re-initialize CUDA in forked subprocess")
+    return softmax(x)
+
+
+def waits_in_a_fork(x):
+    if forked and x.shape[1] > 1:
+        threading.Event().wait()
+    return softmax(x)
+
+
+@pytest.mark.parametrize(
+    ("fn", "said"),
+    [(dies_in_a_fork, "abort at"), (raises_in_a_fork, "RuntimeError: Cannot"), (waits_in_a_fork, "no processor time for 1 s")],
+    ids=lambda value: getattr(value, "__name__", ""),
+)  # fmt: skip
+def test_what_only_a_fork_does_is_a_note(fn, said, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "forked", True)
+    monkeypatch.setattr(isolation, "IDLE_SECONDS", 1.0)
+    report = few(fn)
+    assert report.passed, str(report)
+    assert report.findings == []
+    assert report.cases > 3
+    (note,) = report.notes
+    assert said in note
+    assert "not in a fresh process" in note
+    assert "isolation: forked child, then fresh process" in report.instruments
+
+
+def test_a_death_that_takes_several_calls_is_no_doing_of_the_fork():
+    """The fresh process is put through all that the forked one went through."""
+    calls = []
+
+    def wears_out(x):
+        calls.append(1)
+        if len(calls) == fatal:
+            os.abort()
+        return softmax(x)
+
+    trials = cases(3)
+    with Runner(user(wears_out), trials, "none") as here:
+        fatal = 0
+        here.outcome(0)
+        here.outcome(1)
+        fatal = len(calls) + 1
+    calls.clear()
+    with Runner(user(wears_out), trials) as runner:
+        outcomes = [runner.outcome(index) for index in range(3)]
+        assert runner.notes == []
+    assert [outcome.status for outcome in outcomes] == [PASSED, PASSED, FAILED]
+
+
+def test_a_hang_that_no_fresh_process_can_repeat_says_so(monkeypatch):
+    monkeypatch.setattr(isolation, "IDLE_SECONDS", 0.2)
+    lock = threading.RLock()
+
+    def stuck(x):
+        with lock:
+            threading.Event().wait()
+
+    with Runner(user(stuck), cases(1), limits=Limits(seconds=1)) as runner:
+        (finding,) = runner.outcome(0).findings
+    assert finding.check == "hang"
+    assert "no answer after 1 s" in finding.message
+    assert "isolate='none' tells" in finding.message
+
+
+def test_a_wait_that_no_fresh_process_can_repeat_gets_its_whole_time(monkeypatch):
+    """Slow, without using the processor, and held by a lock: it cannot be sent anywhere."""
+    monkeypatch.setattr(isolation, "IDLE_SECONDS", 0.2)
+    lock = threading.RLock()
+
+    def slow(x):
+        with lock:
+            time.sleep(1)
+        return softmax(x)
+
+    with Runner(user(slow), cases(1)) as runner:
+        assert runner.outcome(0).status == PASSED
+        assert runner.notes == []
+
+
+PREAMBLE = """
+import ctypes, sys, threading, torch
+from conformance import check
+
+
+def softmax(x):
+    return torch.softmax(x.float(), -1).to(x.dtype).contiguous()
+"""
+ASK = """
+if __name__ == "__main__":
+    {before}
+    report = check("softmax", {fn}, device="cpu", level="quick", dtypes=["float32"])
+    print(report.passed, len(report.findings), report.cases > 3)
+    print([one for one in report.instruments if "isolation" in one], report.notes)
+"""
+TORCH = """
+def parallel(x):
+    torch.ones(300_000).exp().sum()
+    torch.mm(torch.ones(300, 300), torch.ones(300, 300))
+    return softmax(x)
+
+
+def use():
+    torch.set_num_threads(3)
+    x = torch.randn(1000, 1000)
+    torch.mm(x, x).exp().sum()
+"""
+OPENMP = """
+library = ctypes.CDLL({library!r})
+
+
+def parallel(x):
+    assert library.work(1000) == 1000
+    return softmax(x)
+
+
+def use():
+    assert library.threads(3) == 3
+    assert library.work(1000) == 1000
+"""
+OPENMP_SOURCE = """
+#include <omp.h>
+extern "C" int threads(int n) {
+    omp_set_num_threads(n);
+    int used = 0;
+    #pragma omp parallel
+    { if (omp_get_thread_num() == 0) used = omp_get_num_threads(); }
+    return used;
+}
+extern "C" int work(int n) {
+    int done = 0;
+    #pragma omp parallel for reduction(+ : done)
+    for (int i = 0; i < n; i++) done += 1;
+    return done;
+}
+"""
+NUMBA = """
+import numba, numpy
+
+numba.config.THREADING_LAYER = {layer!r}
+
+
+@numba.njit(parallel=True)
+def total(x):
+    found = 0.0
+    for i in numba.prange(x.size):
+        found += x[i]
+    return found
+
+
+def parallel(x):
+    assert total(numpy.ones(1000)) == 1000
+    return softmax(x)
+
+
+def use():
+    numba.set_num_threads(2)
+    assert total(numpy.ones(1000)) == 1000
+"""
+EXECUTOR = """
+from concurrent.futures import ThreadPoolExecutor
+
+pool = ThreadPoolExecutor(1)
+
+
+def parallel(x):
+    return pool.submit(softmax, x).result()
+
+
+def use():
+    pool.submit(int).result()
+"""
+
+
+def ask(folder, source: str, before: str = "use()", fn: str = "parallel") -> list[str]:
+    (folder / "script.py").write_text(PREAMBLE + source + ASK.format(before=before, fn=fn))
+    environment = {"PYTHONPATH": str(registry.ROOT), "OMP_NUM_THREADS": "3", "NUMBA_NUM_THREADS": "2"}
+    done = lanes.run_python(["script.py"], folder, environment=environment)
+    assert done.returncode == 0, done.stderr
+    verdict, how = done.stdout.splitlines()
+    assert verdict == "True 0 True", done.stdout
+    return how
+
+
+def test_after_torch_has_used_its_threads(tmp_path):
+    assert ask(tmp_path, TORCH) == "['isolation: forked child'] []"
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_after_an_openmp_library_has_used_its_threads(tmp_path):
+    (tmp_path / "work.cpp").write_text(OPENMP_SOURCE)
+    library = str(tmp_path / "libwork.so")
+    subprocess.run(["g++", "-fopenmp", "-shared", "-fPIC", "work.cpp", "-o", library], cwd=tmp_path, check=True)
+    assert ask(tmp_path, OPENMP.format(library=library)) == "['isolation: forked child'] []"
+
+
+def test_openmp_runtimes_are_told_to_use_one_thread():
+    """torch asks its own how many it would use."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        isolation._one_thread_each()
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.skipif(find_spec("numba") is None, reason="needs numba")
+@pytest.mark.parametrize("layer", ["omp", "workqueue"])
+def test_after_numba_has_used_its_threads(layer, tmp_path):
+    """Numba starts its own threads anew in a fork, and ends a process that was forked after it used OpenMP's."""
+    told = ask(tmp_path, NUMBA.format(layer=layer))
+    assert ("forked child, then fresh process" in told) == ("not in a fresh process" in told) == (layer == "omp")
+
+
+COMPILED = """
+def plain(x):
+    return torch.softmax(x.float(), -1).to(x.dtype).contiguous()
+
+
+parallel = torch.compile(plain, dynamic=True)
+
+
+def use():
+    parallel(torch.randn(8, 300))
+"""
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_after_torch_compile_was_used(tmp_path, monkeypatch):
+    """Its compile workers answer to a thread of the process that started them."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    assert ask(tmp_path, COMPILED) == "['isolation: forked child'] []"
+
+
+def test_a_compiled_function_is_found_by_the_name_it_has_in_its_file(monkeypatch):
+    made = functools.wraps(softmax)(lambda x: x)
+    assert isolation._file_and_name(made) is None
+    monkeypatch.setattr(sys.modules[__name__], "wrapped", made, raising=False)
+    assert isolation._file_and_name(made) == (__file__, "wrapped")
+    assert isolation._file_and_name(softmax) == (__file__, "softmax")
+
+
+def test_after_a_thread_pool_of_python_was_used(tmp_path):
+    told = ask(tmp_path, EXECUTOR)
+    assert "forked child, then fresh process" in told
+
+
+def test_a_kernel_that_uses_threads_of_its_own():
+    def threaded(x):
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            return torch.cat([*pool.map(softmax, x.tensor_split(2))]) if x.numel() else softmax(x)
+
+    report = few(threaded)
+    assert report.passed, str(report)
+    assert report.notes == []
+
+
+def test_a_spawned_process_is_used_again_and_replaced_when_it_dies(tmp_path):
+    def dies(x):
+        (tmp_path / str(os.getpid())).touch()
+        if x.shape == deadly:
+            print("last words", flush=True)
+            ctypes.string_at(0)
+        return softmax(x)
+
+    trials = cases(4)
+    deadly = tuple(trials[0].case.size.values())
+    trials = [trials[0], *(trial for trial in trials if tuple(trial.case.size.values()) != deadly)]
+    with Runner(user(dies), trials, "spawn") as runner:
+        outcomes = [runner.outcome(index) for index in range(len(trials))]
+    assert [outcome.status for outcome in outcomes] == [FAILED, *[PASSED] * (len(trials) - 1)]
+    assert "segmentation fault at test_isolation.py:" in outcomes[0].findings[0].message
+    assert len(list(tmp_path.iterdir())) == 2
+    assert runner.how == "isolation: fresh process"
+
+
+def test_laws_and_invalid_calls_reach_a_fresh_process():
+    subject = user(softmax, own=True)
+    found, _ = judge.trials(subject, "quick")
+    kept = [trial for trial in found if trial.law or trial.invalid]
+    with Runner(subject, kept, "spawn") as runner, Runner(subject, kept, "none") as here:
+        for index in range(len(kept)):
+            assert runner.outcome(index) == here.outcome(index)
+
+
+def test_what_cannot_be_sent_is_judged_here_and_said_so():
+    lock = threading.RLock()
+
+    def held(x):
+        with lock:
+            return softmax(x)
+
+    with Runner(user(held, device="cuda"), cases(1)) as runner:
+        assert runner.mode == "none"
+        assert "not isolated" in runner.notes[0]
+        assert "held cannot be sent to another process" in runner.notes[0]
+    with pytest.raises(ValueError, match=r"(?s)fn: .*held cannot be sent.*isolate='none'"):
+        Runner(user(held), cases(1), "spawn")
+
+
+def test_a_function_whose_import_ends_the_process_is_a_usage_error(tmp_path):
+    (tmp_path / "deadly.py").write_text(
+        "import os, sys\nif 'pytest' not in sys.modules: os._exit(9)\n\ndef fn(x):\n    return x\n"
+    )
+    sys.path.insert(0, str(tmp_path))
+    try:
+        fn = __import__("deadly").fn
+        with pytest.raises(
+            ValueError,
+            match=r"fn: .*cannot be imported in a fresh process: the process ended with status 9.*isolate='none'",
+        ):
+            few(fn, isolate="spawn")
+    finally:
+        sys.path.remove(str(tmp_path))
+        del sys.modules["deadly"]
+
+
+@pytest.mark.parametrize("isolate", ["fork", "spawn"])
+def test_what_a_kernel_prints_stays_visible(isolate, capfd):
+    def prints(x):
+        print("seen from python")
+        os.write(2, b"seen from below\n")
+        return softmax(x)
+
+    few(prints, isolate=isolate)
+    out, err = capfd.readouterr()
+    assert "seen from python" in out
+    assert "seen from below" in err
+
+
+def test_a_breakpoint_says_what_to_do():
+    def stops(x):
+        breakpoint()
+        return softmax(x)
+
+    report = few(stops)
+    assert all("isolate='none'" in finding.message for finding in report.findings)
+    assert len(report.findings) > 3
+
+
+def test_errors_of_the_judge_are_no_findings(monkeypatch):
+    def broken(subject, trial):
+        raise KeyError("of the judge")
+
+    monkeypatch.setattr(judge, "run", broken)
+    with Runner(user(softmax), cases(1)) as runner, pytest.raises(KeyError, match="of the judge") as caught:
+        runner.outcome(0)
+    assert "in the child process" in caught.value.__notes__[0]
+    assert "in broken" in caught.value.__notes__[0]
+
+
+def test_a_death_between_two_trials_is_not_lost():
+    def later(x):
+        if x.shape == deadly:
+            threading.Timer(0.2, os._exit, [5]).start()
+        return softmax(x)
+
+    trials = cases(3)
+    deadly = tuple(trials[0].case.size.values())
+    with Runner(user(later), [trials[0], trials[-1]]) as runner:
+        assert runner.outcome(0).status == PASSED
+        time.sleep(1)
+        outcome = runner.outcome(1)
+    assert tuple(trials[-1].case.size.values()) != deadly
+    assert [finding.message for finding in outcome.findings] == [
+        f"the process ended with status 5, after {trials[0].id} had been judged"
+    ]
+    assert outcome.fractions
+
+
+def test_a_child_that_lost_its_context_is_replaced(tmp_path):
+    def loses(x):
+        (tmp_path / str(os.getpid())).touch()
+        if x.shape == deadly:
+            judge._lost_context.append("this trial")
+        return softmax(x)
+
+    trials = cases(2)
+    deadly = tuple(trials[0].case.size.values())
+    with Runner(user(loses), [trials[0], trials[0]], "fork") as runner:
+        assert [runner.outcome(index).status for index in range(2)] == [PASSED, PASSED]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_many_runners_leave_nothing_behind():
+    trials = cases(1)
+    with Runner(user(softmax), trials) as runner:
+        runner.outcome(0)
+    before = len(os.listdir("/proc/self/fd"))
+    for index in range(200):
+        runner = Runner(user(softmax), trials)
+        if index % 20 == 0:
+            assert runner.outcome(0).status == PASSED
+        runner.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert psutil.Process().children() == []
+
+
+ORPHAN = """
+import os, sys, time
+from conformance import judge
+from conformance.isolation import Runner
+
+
+def fn(x):
+    print(os.getpid(), flush=True)
+    time.sleep(100)
+
+
+if __name__ == "__main__":
+    subject = judge.Subject("softmax", fn, "fn", "user@cpu", "cpu")
+    Runner(subject, judge.trials(subject, "quick")[0], {mode!r}).outcome(0)
+"""
+
+
+@pytest.mark.parametrize("mode", ["fork", "spawn"])
+def test_children_do_not_outlive_a_killed_parent(mode, tmp_path):
+    (tmp_path / "orphan.py").write_text(ORPHAN.format(mode=mode))
+    environment = lanes.clean_environment(PYTHONPATH=str(registry.ROOT))
+    with subprocess.Popen(
+        [sys.executable, "orphan.py"], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        child = int(parent.stdout.readline())
+        assert psutil.pid_exists(child)
+        parent.kill()
+        assert gone(child)
+
+
+def test_an_idle_child_notices_that_its_parent_is_gone(tmp_path):
+    """Also one that was started from a thread, and that has a younger brother."""
+    source = ORPHAN.format(mode="fork").replace(".outcome(0)", "").replace("    time.sleep(100)\n", "    return x\n")
+    source += """    import threading
+    kept = []
+    def start():
+        kept.append(Runner(subject, judge.trials(subject, "quick")[0][:1], "fork"))
+        kept[0].outcome(0)
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join()
+    kept.append(Runner(subject, judge.trials(subject, "quick")[0][:1], "fork"))
+    time.sleep(100)
+"""
+    (tmp_path / "orphan.py").write_text(source)
+    environment = lanes.clean_environment(PYTHONPATH=str(registry.ROOT))
+    with subprocess.Popen(
+        [sys.executable, "orphan.py"], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        child = int(parent.stdout.readline())
+        until = time.monotonic() + 30
+        while len(psutil.Process(parent.pid).children()) < 2 and time.monotonic() < until:
+            time.sleep(0.05)
+        parent.kill()
+        assert gone(child)
+
+
+def test_ctrl_c_ends_the_child_and_reports(tmp_path):
+    (tmp_path / "kernels.py").write_text(
+        "import os, time\n\ndef fn(x):\n    print('child', os.getpid(), flush=True)\n    time.sleep(100)\n"
+    )
+    arguments = ["-m", "conformance", "check", "softmax", "--kernel", "kernels.py:fn", "--device=cpu", "--quick"]
+    environment = lanes.clean_environment(PYTHONPATH=str(registry.ROOT))
+    with subprocess.Popen(
+        [sys.executable, *arguments], cwd=tmp_path, env=environment, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as parent:  # fmt: skip
+        child = int(parent.stdout.readline().split()[1])
+        parent.send_signal(signal.SIGINT)
+        out, err = parent.communicate(timeout=30)
+    assert gone(child)
+    assert parent.returncode == 130, err
+    assert "nothing was judged" in out
+    assert " interrupted" in out
+    assert err.endswith("interrupted\n")
+
+
+def test_a_child_that_goes_on_by_itself_does_not_mix_up_its_trials():
+    def dies(x):
+        if x.shape == deadly:
+            os._exit(4)
+        return softmax(x)
+
+    trials = cases(6)
+    deadly = tuple(trials[2].case.size.values())
+    affected = [tuple(trial.case.size.values()) == deadly for trial in trials]
+    assert not affected[0]
+    with Runner(user(dies), trials) as runner:
+        outcomes = [runner.outcome(index, index + 1 if index < 5 else None) for index in range(6)]
+    assert [outcome.trial for outcome in outcomes] == [trial.id for trial in trials]
+    assert [outcome.status for outcome in outcomes] == [FAILED if one else PASSED for one in affected]
+    with Runner(user(softmax), trials) as runner:
+        runner.outcome(0, 1)
+        with pytest.raises(ValueError, match="index: expected 1, announced as the following one, got 2"):
+            runner.outcome(2)
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: Runner(user(softmax), [], "thread"), "mode: expected one of 'auto', 'fork', 'spawn', 'none', got 'thread'"),
+        (lambda: Runner(user(softmax, device="cuda"), [], "fork"), "isolate: 'fork' does not work with device 'cuda'"),
+        (lambda: Limits(seconds=0), "seconds: expected a positive number, got 0"),
+        (lambda: Limits(bytes="4G"), "bytes: expected a positive number, got '4G'"),
+        (lambda: Limits(seconds=float("nan")), "seconds: expected a positive number, got nan"),
+        (lambda: few(softmax, timeout=-1), "timeout: expected a positive number of seconds, got -1"),
+    ],
+)  # fmt: skip
+def test_a_wrong_argument_is_named(make, named):
+    with pytest.raises(ValueError, match=named):
+        make()
+
+
+def test_a_busy_machine_gets_more_time_on_the_clock():
+    """At most four times the limit, as long as the process gets some processor time."""
+    assert not isolation._too_long(elapsed=59, processor=59, limit=60)
+    assert isolation._too_long(elapsed=60, processor=60, limit=60)
+    assert not isolation._too_long(elapsed=100, processor=20, limit=60)
+    assert isolation._too_long(elapsed=240, processor=20, limit=60)
+    assert isolation._too_long(elapsed=60, processor=0.1, limit=60)

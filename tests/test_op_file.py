@@ -1,0 +1,309 @@
+"""A user's own op from one file: what it takes, that it is judged as a built-in op is, and what mistakes in it are told."""
+
+import functools
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+from conformance import budget, check, judge, load_op, opfile, registry, selection
+from conformance.__main__ import main
+from conformance.budget import simple
+from conformance.contract import Contract, Operand, Output
+from conformance.generate import LEVELS, plan
+from conformance.selection import UsageError
+from tests import lanes
+
+L2_NORMALIZE = """
+from conformance import values
+from conformance.budget import simple
+from conformance.contract import Contract, Law, Operand, Output
+
+
+def l2_normalize(x, *, eps=1e-6):
+    return x / (x.square().sum(-1, keepdim=True) + eps).sqrt()
+
+
+def expect(inputs, params, *, dtype, compute=None):
+    return {"y": simple(l2_normalize(inputs["x"], **params), terms=inputs["x"].shape[-1])}
+
+
+def odd(call, arguments, outputs, case):
+    turned = call(**{**arguments, "x": -arguments["x"]})[0]
+    return None if (turned == -outputs[0]).all() else "-x does not give -y"
+
+
+contract = Contract(
+    operands={"x": Operand("rows cols")},
+    outputs={"y": Output("rows cols")},
+    sizes=[{"rows": 3, "cols": 33}, {"rows": 1, "cols": 1}, {"rows": 0, "cols": 5}, {"rows": 5, "cols": 1025}],
+    values={**values.COMMON, "tiny": values.each(values.tiny)},
+    params={"eps": (1e-6, 1e-2)},
+    expect=expect,
+    laws=[Law("odd", odd)],
+)
+"""
+
+KERNEL = """
+import torch
+
+
+def right(x, *, eps):
+    wide = x.float()
+    return (wide * torch.rsqrt(wide.square().sum(-1, keepdim=True) + eps)).to(x.dtype).contiguous()
+
+
+def longest(x, *, eps):
+    return torch.nn.functional.normalize(x.float(), dim=-1, eps=eps).to(x.dtype).contiguous()
+
+
+def even(x, *, eps):
+    return right(x.abs(), eps=eps)
+"""
+
+
+@pytest.fixture(autouse=True)
+def forget(monkeypatch):
+    """What a test loads goes with it."""
+    monkeypatch.setattr(registry, "_own", {})
+    yield
+    registry.contract.cache_clear()
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    (tmp_path / "l2_normalize.py").write_text(L2_NORMALIZE)
+    (tmp_path / "mine.py").write_text(KERNEL)
+    return tmp_path
+
+
+@pytest.fixture
+def mine(folder):
+    space: dict = {}
+    exec(KERNEL, space)
+    return space
+
+
+def test_an_op_is_judged_as_a_built_in_one_is(folder, mine):
+    assert load_op(folder / "l2_normalize.py") == "l2_normalize"
+    assert registry.contract("l2_normalize").name == "l2_normalize"
+    assert registry.op_file("l2_normalize") == folder / "l2_normalize.py"
+    assert "l2_normalize" not in registry.ops()
+    assert len({len(plan(registry.contract("l2_normalize"), level).cases) for level in LEVELS}) == 3
+    report = check("l2_normalize", mine["right"], device="cpu")
+    assert report.passed, report
+    assert report.cases > 40
+    assert 0.3 < report.worst_of("bfloat16") <= 1
+    assert {o.trial for o in report.outcomes} >= {"law-odd-float32", "law-odd-bfloat16"}
+
+
+@pytest.mark.parametrize("isolate", ["none", "fork", "spawn"])
+def test_wrong_kernels_are_found_out_wherever_they_run(folder, mine, isolate):
+    name = load_op(folder / "l2_normalize.py")
+    report = check(name, mine["longest"], device="cpu", level="quick", isolate=isolate)
+    assert {f.check for f in report.findings if f.severity == "failure"} == {"values"}
+    trials = {o.trial for o in report.outcomes if o.status == judge.FAILED}
+    assert any("tiny" in trial or "eps=0.01" in trial for trial in trials)
+
+
+def test_generic_faults_belong_to_it_too(folder):
+    pytest.importorskip("conformance.faults._generic")
+    name = load_op(folder / "l2_normalize.py")
+    planted = registry.planted(name)
+    assert len(planted) > 5
+    report = check(name, planted[0].make(), device="cpu", level="quick")
+    assert not report.passed
+
+
+def test_the_commands(folder, capsys, monkeypatch):
+    monkeypatch.chdir(folder)
+    shared = ["--op-file", "l2_normalize.py", "--device", "cpu", "--quick"]
+    assert main(["check", "l2_normalize", *shared, "--kernel", "mine.py:right"]) == 0
+    assert "l2_normalize: right on user@cpu, level quick" in capsys.readouterr().out
+    assert main(["check", *shared, "--kernel", "mine.py:longest"]) == 1
+    assert "] values: y: " in capsys.readouterr().out
+    assert main(["check", "softmax", *shared, "--kernel", "mine.py:right"]) == 2
+    assert "--op-file=l2_normalize.py: holds the op 'l2_normalize', not 'softmax'" in capsys.readouterr().err
+    assert main(["check", *shared]) == 2
+    assert "there are no kernels of 'l2_normalize' here; give one by --kernel" in capsys.readouterr().err
+    assert main(["check", "--op-file", "nowhere.py", "--kernel", "mine.py:right"]) == 2
+    assert "--op-file=nowhere.py: there is no Python file" in capsys.readouterr().err
+
+
+def test_pytest_from_another_folder(folder):
+    plugin = ["-p", "conformance.plugin", "--pyargs", "conformance.test_kernels"]
+    options = ["--op-file=l2_normalize.py", "--op=l2_normalize", "--device=cpu", "--quick", "-q"]
+    environment = {"PYTHONPATH": str(registry.ROOT), "OMP_NUM_THREADS": "1"}
+    arguments = ["-m", "pytest", *plugin, *options, "--kernel=mine.py:longest"]
+    done = lanes.run_python(arguments, folder, environment=environment)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert re.search(r"^l2_normalize +user@cpu +longest +[1-9]\d* +[1-9]\d* +0 ", done.stdout, re.MULTILINE)
+    assert "test_kernel[l2_normalize-user@cpu-longest-" in done.stdout
+
+
+def test_one_file_can_hold_op_kernel_and_check(folder):
+    """The file loads itself below its contract: what is above is the op."""
+    path = folder / "all_in_one.py"
+    path.write_text(
+        L2_NORMALIZE
+        + KERNEL
+        + textwrap.dedent("""
+            from conformance import check, load_op
+
+            print(check(load_op(__file__), right, device="cpu", level="quick").passed)
+            print(check("all_in_one", longest, device="cpu", level="quick", isolate="spawn").passed)
+        """)
+    )
+    done = lanes.run_python([str(path)], folder, environment={"PYTHONPATH": str(registry.ROOT)})
+    assert done.stdout.split() == ["True", "False"], done.stderr
+
+
+def test_a_file_is_read_afresh(folder, mine):
+    name = load_op(folder / "l2_normalize.py")
+    assert check(name, mine["right"], device="cpu", level="quick", dtypes=["float32"]).passed
+    (folder / "l2_normalize.py").write_text(L2_NORMALIZE.replace("return x /", "return 2 * x /"))
+    assert load_op(folder / "l2_normalize.py") == name
+    assert not check(name, mine["right"], device="cpu", level="quick", dtypes=["float32"]).passed
+
+
+def test_names(folder):
+    for stem, match in [
+        ("softmax", "softmax.py: 'softmax' is a built-in op; give the file another name"),
+        ("_hidden", "_hidden.py: the stem is the op's name; expected a Python identifier"),
+        ("two words", "two words.py: the stem is the op's name"),
+    ]:
+        (folder / f"{stem}.py").write_text(L2_NORMALIZE)
+        with pytest.raises(ValueError, match=f"^op file: {match}"):
+            load_op(folder / f"{stem}.py")
+    with pytest.raises(ValueError, match="^op file: there is no Python file .*nowhere.py"):
+        load_op(folder / "nowhere.py")
+    load_op(folder / "l2_normalize.py")
+    (folder / "other").mkdir()
+    (folder / "other" / "l2_normalize.py").write_text(L2_NORMALIZE)
+    with pytest.raises(ValueError, match="^op file: l2_normalize.py: 'l2_normalize' is loaded from .* already"):
+        load_op(folder / "other" / "l2_normalize.py")
+    with pytest.raises(ValueError, match="^op: 'l2' is not one of l2_normalize, "):
+        registry.contract("l2")
+    with pytest.raises(UsageError, match="^--op-file=.*softmax.py: softmax.py: 'softmax' is a built-in op"):
+        selection.select(op_file=str(folder / "softmax.py"), kernel="mine.py:right", environ={})
+
+
+MISTAKES = [
+    ("contract = Contract(", "contrakt = Contract(", "expected `contract`, .*, got nothing of that name"),
+    ("contract = Contract(", "contract = dict(", "expected `contract`, a conformance.contract.Contract, got a dict"),
+    ("import values", "import valleys", r"does not import: ImportError: .*valleys.* \(line 2\)"),
+    ("    expect=expect,\n", "", "does not import: TypeError: .*'expect'"),
+    ("    sizes=", "    size=", "does not import: TypeError: .*'size'"),
+    ('{"x": Operand("rows cols")}', '["x"]', "contract.operands: expected a dict of names and Operands"),
+    ('Operand("rows cols")', '"rows cols"', "contract.operands: x: expected an Operand, got str"),
+    ('Operand("rows cols")', 'Operand("rows cows")', r"contract.sizes: \[0\]: no cows, an axis of operands or outputs"),
+    ('Output("rows cols")', 'Output("rows heads")', r"contract.sizes: \[0\]: no heads"),
+    ('{"rows": 1, "cols": 1}', '{"rows": 1}', r"contract.sizes: \[1\]: no cols"),
+    ('"cols": 1025', '"cols": -1', r"contract.sizes: \[3\]: cols: expected a whole number of at least 0, got -1"),
+    ('Operand("rows cols")', 'Operand("rows cols", ("tilted",))', "contract.operands: x: layouts: 'tilted' is not one of"),
+    ('Operand("rows cols")', 'Operand("rows cols", "step")', "contract.operands: x: layouts: expected a list of names"),
+    ('Operand("rows cols")', 'Operand("cols", ("transposed",))', "layouts: 'transposed' needs more axes than 'cols'"),
+    ("    laws=", '    dtypes=("float8",),\n    laws=', "contract.dtypes: 'float8' is not one of float32"),
+    ("values.each(values.tiny)", "3", "contract.values: tiny: expected a function of a Draw, got int"),
+    ("values.each(values.tiny)", "lambda draw: draw.nothing", r"contract.values\['tiny'\]: raised AttributeError"),
+    ("values.each(values.tiny)", "lambda draw: draw.normal((3, 33))", r"values\['tiny'\]: expected a dict of tensors"),
+    ("values.each(values.tiny)", "lambda draw: {}", r"values\['tiny'\]: expected the operands x, got none"),
+    (
+        "values.each(values.tiny)",
+        'lambda draw: {"x": draw.normal((33, 3))}',
+        r"values\['tiny'\]: x: expected shape \(3, 33\), which is 'rows cols', got \(33, 3\) \(for float32-3x33-tiny",
+    ),
+    ("values.each(values.tiny)", 'lambda draw: {"x": 1.0}', r"values\['tiny'\]: x: expected a tensor, got float"),
+    ("(1e-6, 1e-2)", "1e-6", "contract.params: eps: expected a list of values, the default first, got 1e-06"),
+    ('params={"eps"', 'params={"x"', "contract.params: x is an operand too"),
+    ("dtype, compute=None", "dtype", "contract.expect: its signature is .*: got an unexpected keyword argument 'compute'"),
+    ('{"y": simple', '{"z": simple', "contract.expect: expected the outputs y, got z"),
+    ('{"y": simple(', '{"y": (', "does not import: SyntaxError"),
+    (
+        'simple(l2_normalize(inputs["x"], **params), terms=inputs["x"].shape[-1])',
+        'l2_normalize(inputs["x"], **params)',
+        "contract.expect: y: expected an Expected .*, got Tensor",
+    ),
+    ("simple(l2_normalize(", "len(l2_normalize(", "contract.expect: raised TypeError: .*len.* for float32-3x33-normal"),
+    ("keepdim=True", "keepdim=False", r"contract.expect: raised RuntimeError: .*size of tensor.* \(line 8\)"),
+    ("x / (", "x[:, 0] / (", "contract.expect: "),
+    ("x / (x.square().sum(-1, keepdim=True) + eps).sqrt()", "x.square().sum(-1)", r"y: answer: expected shape \(3, 33\)"),
+    ("return x /", "x = x.float()\n    return x /", "contract.expect: y: answer: expected float64, got torch.float32"),
+    ("terms=inputs", "condition=torch.full((3, 33), float('nan')), terms=inputs", "NameError"),
+    ('terms=inputs["x"].shape[-1]', 'condition=inputs["x"][:, :5]', "parts, rounding or extra do not fit .*3, 33"),
+    ('terms=inputs["x"].shape[-1]', "terms=-9", "y: parts: expected at least 0 terms, got -9"),
+    ('    laws=[Law("odd", odd)]', "    laws=[odd]", "contract.laws: expected Laws, got function"),
+    ('Law("odd", odd)', 'Law("odd", odd, "binary")', "contract.laws: odd: values: 'binary' is no family of values"),
+    ("    laws=", '    exact={"binary": ["y"]},\n    laws=', "contract.exact: 'binary' is no family of values; there are normal"),
+    ("    laws=", '    exact={"tiny": ["z"]},\n    laws=', r"contract.exact: tiny: expected outputs, got \['z'\]"),
+    ("    laws=", "    invalid=[3],\n    laws=", "contract.invalid: expected Invalids, got int"),
+    ("    laws=", "    valid=lambda case: False,\n    laws=", "contract.valid: rules out float32-3x33-normal"),
+    ("    laws=", "    valid=lambda case: case.cols,\n    laws=", "contract.valid: raised AttributeError"),
+    ("    laws=", "    flops=7,\n    laws=", "contract.flops: expected a function"),
+    ("    laws=", '    flops=lambda size, params: size["D"],\n    laws=', "contract.flops: raised KeyError: 'D'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "match"), MISTAKES, ids=range(len(MISTAKES)))
+def test_a_mistake_is_named_with_its_file_and_field(folder, old, new, match):
+    assert L2_NORMALIZE.count(old) >= 1
+    path = folder / "my_op.py"
+    path.write_text(L2_NORMALIZE.replace(old, new))
+    with pytest.raises(ValueError, match=r"^op file: my_op\.py|^my_op\.py: contract\.") as raised:
+        load_op(path)
+    assert raised.match(match)
+    assert registry.op_file("my_op") is None
+
+
+def made(**changes) -> Contract:
+    """A contract with a derived operand: y = x + twice, twice = 2·x."""
+    contract = Contract(
+        operands={"x": Operand("n", ("contiguous",)), "twice": Operand("n", ("contiguous",), derived=True)},
+        outputs={"y": Output("n")},
+        sizes=[{"n": 3}],
+        values={"normal": lambda draw: {"x": draw.normal(draw.shape("x"))}},
+        derive=lambda exact, params: {"twice": 2 * exact["x"]},
+        expect=lambda inputs, params, *, dtype, compute=None: {"y": simple(inputs["x"] + inputs["twice"])},
+    )
+    for name, value in changes.items():
+        setattr(contract, name, value)
+    return contract
+
+
+def test_derived_operands():
+    opfile.validate(made(), "here")
+    for derive, match in [
+        (None, "contract.derive: computes the derived operands, twice; it is missing"),
+        (lambda exact, params: {}, "contract.derive: expected the operands twice, got none"),
+        (lambda exact, params: {"twice": exact["x"][1:]}, r"contract.derive: twice: expected shape \(3,\)"),
+        (lambda exact, params: {"twice": exact["z"]}, "contract.derive: raised KeyError: 'z'"),
+    ]:
+        with pytest.raises(ValueError, match=f"^here: {match}"):
+            opfile.validate(made(derive=derive), "here")
+
+
+def test_what_is_left_out_of_the_cost_model_counts_each_operand_once():
+    contract = made()
+    assert contract.flops({"n": 5}, {}) == 15
+    assert contract.bytes({"n": 5}, {}, 2) == 30
+    assert made(flops=lambda size, params: 7.0).flops({"n": 5}, {}) == 7
+
+
+@pytest.mark.parametrize("op", registry.ops())
+def test_the_built_in_contracts_are_valid(op):
+    opfile.validate(registry.contract(op), op)
+
+
+def test_a_simple_budget():
+    """That of float32 sums: right ones pass in any order, those with bfloat16 operands or a half accumulator do not."""
+    x = torch.randn(20, 4001, dtype=torch.float64).float().double()
+    expected = simple(x.sum(-1), terms=4001, condition=x.abs().sum(-1))
+    for right in (x.float().sum(-1), x.float().flip(-1).cumsum(-1)[:, -1], x.sum(-1).float()):
+        assert budget.compare(right, expected, torch.float32).ok
+    assert not budget.compare(x.bfloat16().double().sum(-1).float(), expected, torch.float32).ok
+    half = functools.reduce(torch.add, x.half().unbind(-1))
+    assert not budget.compare(half.float(), expected, torch.float32).ok
+    assert torch.equal(simple(x).parts[0][1], x.abs())
+    assert simple(x, dtype=torch.float32).dtype is torch.float32

@@ -1,0 +1,272 @@
+"""The probe's instruments: each catches a kernel that passes once that instrument alone is taken away."""
+
+import contextlib
+import itertools
+
+import pytest
+import torch
+
+import backends
+from conformance import budget, judge, layouts, probe, registry
+from conformance.generate import plain_case
+from conformance.judge import FAILED, PASSED, Subject, Trial
+
+SIZE = {"rows": 6, "cols": 40}
+
+
+def right(x):
+    return torch.softmax(x.float(), -1).to(x.dtype)
+
+
+def subject(fn, **about):
+    return Subject("softmax", fn, "probed", "user@cpu", "cpu", **about)
+
+
+def trial(dtype="float32", **about):
+    case = plain_case(registry.contract("softmax"), dtype, "normal", 0, SIZE)
+    return Trial(case, **{"watched": True, **about})
+
+
+def checks(outcome):
+    return {finding.check for finding in outcome.findings}
+
+
+def zeroes_its_input(x):
+    y = right(x)
+    x.zero_()
+    return y
+
+
+def writes_before_its_input(x):
+    x.as_strided((1,), (1,), x.storage_offset() - 1).fill_(1)
+    return right(x)
+
+
+def adds_to_fresh_memory(x):
+    """Right as long as the memory was zero before, as pages fresh from the kernel are: malloc maps what exceeds 32 MiB."""
+    return torch.empty(10_000_000)[: x.numel()].view(x.shape).add_(right(x))
+
+
+def reads_past_its_input(x):
+    beyond = x.as_strided((1,), (1,), x.storage_offset() + x.numel())
+    return right(x) + 0 * beyond
+
+
+def leaves_the_default_dtype(x):
+    torch.set_default_dtype(torch.float64)
+    return right(x)
+
+
+def writes_past_its_output(x):
+    y = torch.empty_like(x)
+    y.copy_(right(x))
+    if y.untyped_storage().nbytes() > y.numel() * y.element_size():  # else the heap would break
+        y.as_strided((1,), (1,), y.storage_offset() + y.numel()).fill_(1)
+    return y
+
+
+def on_a_static_buffer():
+    held = {}
+
+    def fn(x):
+        return held.setdefault((x.shape, x.dtype), torch.empty_like(x)).copy_(right(x))
+
+    return fn
+
+
+def wrong_the_second_time():
+    count = itertools.count()
+    return lambda x: right(x) * (1.01 if next(count) else 1.0)
+
+
+def wrong_on_the_30th_call():
+    count = itertools.count(1)
+    return lambda x: right(x) * (1.01 if next(count) == 30 else 1.0)
+
+
+def never(*args, **kwargs):
+    return []
+
+
+@contextlib.contextmanager
+def no_poison(*args):
+    yield
+
+
+WITHOUT = {
+    "inputs": (zeroes_its_input, layouts.Placed, "unchanged", lambda *args: True),
+    "guards around inputs": (writes_before_its_input, layouts.Placed, "unchanged", lambda *args: True),
+    "allocator poison": (adds_to_fresh_memory, probe, "poison", no_poison),
+    "poison around inputs": (reads_past_its_input, layouts, "POISON", {}),
+    "global state": (leaves_the_default_dtype, probe.State, "changes", lambda self: ([], [])),
+    "guards around outputs": (writes_past_its_output, probe.Watch, "broken", never),
+}
+
+
+@pytest.fixture(autouse=True)
+def default_dtype_put_back():
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("name", WITHOUT)
+def test_only_this_instrument_catches_it(name, monkeypatch):
+    fn, owner, attribute, blind = WITHOUT[name]
+    once = trial(watched=name == "guards around outputs")
+    assert judge.run(subject(fn), once).status == FAILED
+    monkeypatch.setattr(owner, attribute, blind)
+    assert judge.run(subject(fn), once).status == PASSED
+
+
+def test_a_second_call_shows_a_static_buffer():
+    assert checks(judge.run(subject(on_a_static_buffer()), trial())) == {"alias"}
+    assert judge.run(subject(on_a_static_buffer()), trial(watched=False)).status == PASSED
+
+
+def test_a_second_call_shows_what_only_the_first_gets_right():
+    assert checks(judge.run(subject(wrong_the_second_time()), trial())) == {"repeat"}
+    assert judge.run(subject(wrong_the_second_time()), trial(watched=False)).status == PASSED
+
+
+def test_many_calls_show_a_rare_error():
+    outcome = judge.run(subject(wrong_on_the_30th_call()), trial(calls=50))
+    assert outcome.findings[0].message.startswith("call 30 of 50: y: ")
+    assert judge.run(subject(wrong_on_the_30th_call()), trial(calls=20)).status == PASSED
+
+
+def test_many_calls_show_that_an_earlier_output_changed():
+    assert checks(judge.run(subject(on_a_static_buffer()), trial(calls=5))) == {"alias", "held"}
+
+
+def test_many_calls_show_a_result_kept_by_address():
+    held = {}
+    outcome = judge.run(subject(lambda x: held.setdefault(x.data_ptr(), right(x)).clone()), trial(calls=50))
+    assert outcome.status == FAILED and "call 2 of 50" in outcome.findings[0].message
+
+
+def test_the_canary_sees_a_comparison_that_was_tampered_with(monkeypatch):
+    def tampers(x):
+        monkeypatch.setattr(budget, "compare", lambda *args, **kwargs: budget.Verdict(0.0))
+        return torch.zeros_like(x)
+
+    assert checks(judge.run(subject(tampers), trial())) == {"canary"}
+
+
+def test_unequal_repeats_within_the_budget_are_a_note_for_a_user_and_a_failure_for_a_rung():
+    count = itertools.count()
+
+    def jitters(x):
+        y = right(x)
+        return torch.nextafter(y, torch.tensor(1.0)) if next(count) else y
+
+    noted = judge.run(subject(jitters), trial())
+    assert noted.status == PASSED and [f.severity for f in noted.findings] == ["note"]
+    count = itertools.count()
+    failures = [f for f in judge.run(subject(jitters, own=True), trial()).findings if f.severity == "failure"]
+    assert "repeat" in {f.check for f in failures}
+    count = itertools.count()
+    declared = judge.run(subject(jitters, own=True, deterministic=False), trial())
+    assert "repeat" not in checks(declared)
+
+
+def test_a_library_call_fails_a_rung_and_is_listed_for_a_user():
+    assert "library" in checks(judge.run(subject(right, own=True), trial()))
+    outcome = judge.run(subject(right), trial())
+    assert outcome.status == PASSED and "_softmax" in outcome.library
+
+
+def test_allocation_fills_and_views_are_no_library_calls():
+    with probe.Watch() as watch:
+        x = torch.zeros(4, 6)
+        y = torch.empty_like(x).fill_(1).t()[1:].unsqueeze(0).select(1, 0).expand(3, 4)
+    assert watch.library == {} and y.sum() == 12
+
+
+def test_a_running_kernel_is_not_watched():
+    with probe.Watch() as watch, backends.running():
+        torch.empty(3) + 1
+    assert watch.library == {}
+    assert not backends.kernel_running()
+
+
+def test_the_state_of_generators_is_noted_and_put_back():
+    before = torch.get_rng_state()
+    outcome = judge.run(subject(lambda x: right(x) + 0 * torch.rand(())), trial(watched=False))
+    assert outcome.status == PASSED and [finding.severity for finding in outcome.findings] == ["note"]
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_guards_stand_aside_for_a_buffer_that_is_resized():
+    with probe.Watch() as watch:
+        torch.empty(2).resize_(400).fill_(1)
+    assert watch.broken() == []
+
+
+def test_a_write_past_a_buffer_is_told_with_its_shape():
+    with probe.Watch() as watch:
+        y = torch.empty(3, 5)
+        y.as_strided((2,), (1,), y.storage_offset() + 15).fill_(0)
+    assert watch.broken() == ["8 bytes past the end of an allocation of (3, 5) float32 were written"]
+
+
+def test_instruments_are_those_that_reached_the_kernel():
+    through_torch = judge.run(subject(lambda x: torch.softmax(x, -1)), trial())
+    allocates = judge.run(subject(lambda x: torch.empty_like(x).copy_(right(x))), trial())
+    assert "output guards" not in through_torch.instruments
+    assert {"output guards", "allocator poison", "repeat", "library calls"} <= set(allocates.instruments)
+
+
+def test_a_compiled_function_is_not_watched():
+    def fn(x):
+        return right(x)
+
+    fn._torchdynamo_orig_callable = right
+    assert probe.compiled(fn) and probe.compiled(lambda x: fn(x)) and not probe.compiled(right)
+    assert "library calls" not in judge.run(subject(fn), trial()).instruments
+
+
+@pytest.mark.parametrize("byte", probe.PATTERNS)
+@pytest.mark.parametrize("count", [300, 1000, 30_000, 3_000_000])
+def test_poison_reaches_fresh_memory(byte, count):
+    with probe.poison(byte, "cpu", [4 * count]):
+        fresh = torch.empty(count)
+    raw = fresh.view(torch.uint8)
+    # glibc keeps its own links in the first 16 bytes of a freed block
+    assert bool((raw[16:] == byte).all())
+
+
+@pytest.mark.parametrize("name", ["x"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_far_offsets_exceed_32_bits_and_are_cheap(name, axis):
+    values = torch.arange(6 * 40, dtype=torch.float16).reshape(6, 40)
+    placed = layouts.place(values, f"far{axis}", "cpu")
+    furthest = sum((n - 1) * s for n, s in zip(placed.view.shape, placed.view.stride(), strict=True))
+    assert furthest > 2**31 - 1 and max(placed.view.stride()) < 2**31
+    assert torch.equal(placed.view, values)
+    snapshot = placed.snapshot()
+    assert snapshot.numel() < 50_000 and placed.unchanged(snapshot)
+    placed.view[-1, -1] += 1
+    assert not placed.unchanged(snapshot)
+
+
+def test_what_lies_where_a_wrapped_offset_points_is_not_the_operand():
+    placed = layouts.place(torch.ones(6, 40, dtype=torch.float16), "far0", "cpu")
+    row = placed.view.stride(0)
+    wrapped = 5 * row - 2**32
+    assert placed.view.as_strided((1,), (1,), placed.view.storage_offset() + wrapped).item() == 0
+
+
+def test_an_axis_too_short_for_a_far_layout_is_refused():
+    with pytest.raises(ValueError, match="far0: expected at least 3 elements along axis 0"):
+        layouts.place(torch.ones(2, 40), "far0", "cpu")
+
+
+def test_no_room_for_a_layout_declines_the_trial(monkeypatch):
+    def refuse(*args):
+        raise layouts.NoRoom("8.0 GiB of address space cannot be mapped here: refused")
+
+    monkeypatch.setattr(layouts, "_mapped", refuse)
+    case = plain_case(registry.contract("softmax"), "float16", "normal", 0, SIZE)
+    far = Trial(type(case)(case.op, case.dtype, case.sizes, case.values, (("x", "far0"),), case.params, case.seed))
+    outcome = judge.run(subject(right), far)
+    assert outcome.status == judge.DECLINED and outcome.reason.startswith("not run: 8.0 GiB")

@@ -1,0 +1,414 @@
+"""Findings kept by id, replayed alone, made smaller, and turned into scripts that show the bug without the judge."""
+
+import json
+import os
+import re
+
+import pytest
+import torch
+
+from conformance import check, judge, minimise, registry, replay
+from conformance.__main__ import main
+from conformance.contract import DTYPES
+from conformance.generate import plain_case
+from tests import lanes
+
+KERNELS = """
+import math
+import torch
+
+
+def right(x):
+    return torch.softmax(x.double(), -1).to(x.dtype).contiguous()
+
+
+def tail(x):
+    y = right(x)
+    y[:, x.shape[1] // 32 * 32 :] = 0
+    return y
+
+
+def strides(x):
+    inside = x.numel() == 0 or x.storage_offset() + x.numel() <= x.untyped_storage().nbytes() // x.element_size()
+    return right(x.as_strided(x.shape, (x.shape[1], 1), x.storage_offset())) if inside else right(x)
+
+
+def bfloat16_only(x):
+    return right(x) * (0.5 if x.dtype is torch.bfloat16 else 1)
+
+
+def infinities(x):
+    return right(x.nan_to_num(neginf=-1e4))
+
+
+def raises(x):
+    if x.shape[1] > 100:
+        raise RuntimeError("too wide: no more than 100 columns")
+    return right(x)
+
+
+def writes(x):
+    y = right(x)
+    if x.shape[0] > 2 and x.numel():
+        x[0, 0] = 1
+    return y
+
+
+def shape(x):
+    return right(x)[None]
+
+
+def strided(x):
+    return right(x.t()[:0].t()) if x.numel() == 0 else torch.softmax(x.float(), -1).to(x.dtype).t().contiguous().t()
+
+
+def crash(x):
+    if x.shape[1] > 1000:
+        import ctypes
+
+        ctypes.string_at(0)
+    return right(x)
+
+
+counter = [0]
+
+
+def fortieth_call(x):
+    counter[0] += 1
+    return right(x) * (2 if counter[0] % 40 == 0 else 1)
+
+
+def shift_variant(x):
+    return right(x) if x.numel() == 0 or x.max() > -3 else right(x + 0.1 * torch.arange(x.shape[1]))
+
+
+anonymous = lambda x: x * 0
+"""
+REPAIR = "\n\ndef {name}(x):\n    return right(x)\n"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_kernels.py").write_text(KERNELS)
+    return tmp_path
+
+
+def failing(name, found="values", level="quick", op="softmax", trial="", **options):
+    """Check a function of my_kernels.py; the id of a finding of the check `found`."""
+    from conformance import worker
+
+    fn = worker.load("my_kernels.py", name)
+    report = check(op, fn, device="cpu", level=level, **options)
+    return next(
+        f.id for f in report.findings if f.check == found and f.severity == "failure" and f.case.startswith(trial)
+    )
+
+
+def run(capsys, *arguments):
+    status = main(["replay", *arguments])
+    return (status, *capsys.readouterr())
+
+
+def repair(folder, name):
+    (folder / "my_kernels.py").write_text(KERNELS + REPAIR.format(name=name))
+
+
+def execute(folder, text):
+    (folder / "script.py").write_text(text)
+    return lanes.run_python(["script.py"], folder, environment={"OMP_NUM_THREADS": "1"})
+
+
+def only(**wanted):
+    """Cases with these layouts, dtypes or families."""
+    return lambda case: all(
+        getattr(case, name) == value if name != "layout" else value in case.layout.values()
+        for name, value in wanted.items()
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "where", "inside"),
+    [
+        ("tail", "values", only(values="normal"), ["allowed"]),
+        ("strides", "values", only(layout="sliced"), ["strided(", "value"]),
+        ("bfloat16_only", "values", only(dtype="bfloat16"), [".to(torch.bfloat16)"]),
+        ("infinities", "values", only(values="row_of_neg_inf"), ["value != value"]),
+        ("raises", "raised", None, []),
+        ("writes", "inputs", None, ["torch.equal, before, after"]),
+        ("shape", "shape", None, ["tuple(got.shape) =="]),
+        ("strided", "strides", None, ["got.is_contiguous()"]),
+        ("crash", "crash", None, []),
+        ("fortieth_call", "values", lambda case: case.id == "float32-3x33-normal", ["replay.assert_right"]),
+        ("shift_variant", "law: shift invariance", lambda case: case.values == "normal", ["replay.assert_right"]),
+    ],
+)
+def test_a_script_fails_until_the_kernel_is_repaired(folder, capsys, name, found, where, inside):
+    identifier = failing(name, found, where=where, trial="calls-" if name == "fortieth_call" else "")
+    status, out, _ = run(capsys, identifier, "--minimise", "--seconds", "6")
+    assert status == 1
+    assert f"[{identifier}] {found}:" in out
+    script = out[out.index('"""softmax, user@cpu') :]
+    assert len(script.splitlines()) <= 30
+    assert all(text in script for text in inside), script
+    assert ("conformance" in script) == ("replay.assert_right" in inside)
+    done = execute(folder, script)
+    assert done.returncode != 0
+    assert done.returncode < 0 or done.stderr.strip().splitlines()[-1].strip() != ""
+    repair(folder, name)
+    done = execute(folder, script)
+    assert done.returncode == 0, done.stderr
+    status, out, _ = run(capsys, identifier)
+    assert status == 0
+    assert "passes now" in out
+
+
+def test_a_case_is_made_small(folder, capsys):
+    identifier = failing("tail", where=lambda case: case.size["cols"] == 5003)
+    _, out, _ = run(capsys, identifier, "--minimise", "--json", "out.json")
+    record = json.loads((folder / "out.json").read_text())
+    assert record["case"] == "float32-1x1-normal"
+    assert record["tried"] < 40
+    assert f"found in {record['tried']} tries: float32-1x1-normal" in out
+    assert record["finding"]["id"] == identifier
+    assert "torch.zeros(1, 1)" in record["script"]
+
+
+def test_coupled_sizes_shrink_together(folder):
+    (folder / "my_kernels.py").write_text(
+        "from reference.attention import torch_attention\n\n\ndef halved(q, k, v, *, causal=False, scale=None):\n"
+        "    scale = q.shape[-1] ** -0.5 if scale is None else scale\n"
+        "    o, lse = torch_attention(q.double(), k.double(), v.double(), causal=causal, scale=scale)\n"
+        "    return (o * (1 if q.shape[1] < 2 else 0.5)).to(q.dtype), lse.float()\n"
+    )
+    identifier = failing("halved", op="attention", where=lambda case: dict(case.sizes)["Hq"] == 4)
+    result = replay.replay(identifier, minimise=True, seconds=30)
+    assert re.fullmatch(r"float32-1x2x[12]x1x[12]x1-normal-causal=False-scale=None", result["case"]), result["case"]
+    assert "got[0][" in result["script"]
+    assert execute_in(folder, result["script"]).returncode == 1
+
+
+def execute_in(folder, text):
+    (folder / "script.py").write_text(text)
+    return lanes.run_python(["script.py"], folder, environment={"PYTHONPATH": str(registry.ROOT)})
+
+
+def test_replay_prints_diagnosis_and_map(folder, capsys):
+    identifier = failing("tail", where=lambda case: case.size == dict(rows=7, cols=127))
+    status, out, _ = run(capsys, identifier, "--json", "out.json")
+    assert status == 1
+    assert "y: wrong: cols from 96 on, the last 31 of 127 (the overhang of tiles of 32), all rows" in out
+    assert "cols 0..126 to the right, rows down" in out
+    record = json.loads((folder / "out.json").read_text())
+    assert record["failed"] is True
+    assert record["diagnosis"] in out
+    assert [found["check"] for found in record["findings"]] == ["values"]
+
+
+def test_a_picture_is_drawn(folder, capsys):
+    pytest.importorskip("matplotlib")
+    identifier = failing("tail")
+    status, out, _ = run(capsys, identifier, "--picture", "map.png")
+    assert (status, "picture of y in map.png" in out) == (1, True)
+    assert (folder / "map.png").stat().st_size > 1000
+
+
+def test_what_cannot_be_drawn(folder, capsys):
+    status, _, error = run(capsys, failing("raises", "raised"), "--picture", "map.png")
+    assert status == 2
+    assert "nothing to draw" in error
+
+
+def test_an_unknown_id_lists_the_latest(folder, capsys):
+    status, _, error = run(capsys, "00000000")
+    assert status == 2
+    assert "it is empty or missing" in error
+    known = failing("tail")
+    status, _, error = run(capsys, "00000000")
+    assert status == 2
+    assert "no finding '00000000' in .touchstone/findings.json" in error
+    assert len(error.splitlines()) <= 1 + replay.LISTED
+    assert "softmax user@cpu tail: values in " in error
+    assert known not in error or known in error.split("latest")[1]
+
+
+@pytest.mark.parametrize(
+    ("fn", "said"),
+    [
+        (lambda x: x * 0, "is a lambda or is defined inside a function"),
+        (torch.nn.Identity(), "is a Identity; only a function at the top level of a file"),
+    ],
+)
+def test_a_function_that_cannot_be_imported_again(folder, capsys, fn, said):
+    report = check("softmax", fn, device="cpu", level="quick")
+    status, _, error = run(capsys, report.findings[0].id)
+    assert status == 2
+    assert said in error
+
+
+def test_a_function_at_a_prompt():
+    namespace = {}
+    exec("def typed(x):\n    return x", namespace)
+    assert "notebook cell or at a prompt" in replay.source(namespace["typed"])["reason"]
+
+
+def test_a_file_or_function_that_is_gone(folder, capsys):
+    identifier = failing("tail")
+    (folder / "my_kernels.py").write_text("def other(x): pass\n")
+    status, _, error = run(capsys, identifier)
+    assert (status, "defines no function 'tail'" in error) == (2, True)
+    (folder / "my_kernels.py").write_text("1 / 0\n")
+    status, _, error = run(capsys, identifier)
+    assert (status, "does not import: ZeroDivisionError" in error) == (2, True)
+    (folder / "my_kernels.py").unlink()
+    status, _, error = run(capsys, identifier)
+    assert (status, "there is no file" in error) == (2, True)
+
+
+def test_seconds_are_positive(folder, capsys):
+    status, _, error = run(capsys, failing("tail"), "--minimise", "--seconds", "0")
+    assert (status, "--seconds" in error) == (2, True)
+
+
+def test_only_what_failed_is_kept(folder):
+    def draws(x):
+        torch.rand(1)
+        return torch.softmax(x.double(), -1).to(x.dtype).contiguous()
+
+    report = check("softmax", draws, device="cpu", level="quick")
+    assert report.passed
+    assert report.findings  # notes
+    assert not (folder / ".touchstone").exists()
+
+
+def test_what_is_kept_of_a_finding(folder):
+    identifier = failing("tail", dtypes=["float16"], seed=7)
+    kept = replay.find(identifier)
+    assert kept["source"] == {"file": str(folder / "my_kernels.py"), "function": "tail"}
+    assert (kept["op"], kept["lane"], kept["name"], kept["device"]) == ("softmax", "user@cpu", "tail", "cpu")
+    assert (kept["level"], kept["seed"], kept["check"], kept["severity"]) == ("quick", 7, "values", "failure")
+    subject = replay.load(kept)
+    assert replay.trial_of(kept, subject).case.seed == 7
+
+
+def test_compute_and_outputs_are_kept(folder):
+    subject = judge.Subject(
+        "matmul", test_compute_and_outputs_are_kept, "f", "user@cpu", "cpu", compute="tf32", outputs=("c",)
+    )
+    outcome = judge.Outcome("a-trial", "float32", judge.FAILED)
+    outcome.findings.append(judge.Finding("12345678", "failure", "values", "a-trial", "c: wrong"))
+    (record,) = replay.records(subject, [outcome], "quick", 0)
+    assert (record["compute"], record["outputs"], record["source"]["file"]) == ("tf32", ["c"], __file__)
+    assert record["source"]["function"] == "test_compute_and_outputs_are_kept"
+
+
+def findings(count, start=0):
+    return [{"id": f"{i:08x}", "op": "softmax", "message": "x"} for i in range(start, start + count)]
+
+
+def test_the_last_findings_are_kept(tmp_path):
+    file = tmp_path / "deep" / "findings.json"
+    replay.keep(findings(400), file)
+    replay.keep(findings(200, start=300), file)
+    assert len(json.loads(file.read_text())) == replay.KEPT
+    replay.keep(findings(1), file)  # again: now the latest
+    replay.keep(findings(1, start=900), file)
+    kept = [record["id"] for record in json.loads(file.read_text())]
+    assert len(kept) == replay.KEPT
+    assert kept[-2:] == ["00000000", f"{900:08x}"]
+    assert os.listdir(file.parent) == ["findings.json"]
+
+
+def test_a_file_that_is_not_ours_is_replaced(tmp_path):
+    file = tmp_path / "findings.json"
+    for text in ("{not json", "[1, 2]", '{"a": 1}', "[{}]"):
+        file.write_text(text)
+        replay.keep(findings(2), file)
+        assert len(json.loads(file.read_text())) == 2
+
+
+def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path, capsys):
+    (tmp_path / "taken").write_text("a file")
+    replay.keep(findings(1), tmp_path / "taken" / "findings.json")
+    assert "findings cannot be kept for replay" in capsys.readouterr().err
+
+
+def test_pytest_keeps_findings_too(folder, capsys):
+    arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", str(registry.ROOT / "tox.ini"), "--quick"]
+    arguments += ["--rootdir", str(registry.ROOT), "--op", "softmax", "--device", "cpu", "-x", "-k", "float16"]
+    arguments += ["--kernel", "my_kernels.py:tail", str(registry.ROOT / "conformance" / "test_kernels.py")]
+    done = lanes.run_python(arguments, folder)
+    assert done.returncode == 1, done.stdout[-2000:] + done.stderr[-2000:]
+    (identifier,) = set(re.findall(r"\[([0-9a-f]{8})\] values", done.stdout))
+    status, out, _ = run(capsys, identifier)
+    assert (status, f"[{identifier}] values" in out) == (1, True)
+
+
+def test_rungs_are_replayed_by_name(tmp_path, monkeypatch, capsys):
+    with lanes.pretend(tmp_path, monkeypatch, {**lanes.WORLD, **lanes.FAULTY}):
+        monkeypatch.chdir(tmp_path)
+        assert main(["check", "softmax", "--backend", "wrong", "--device", "cpu", "--quick"]) == 1
+        identifier = re.findall(r"\[([0-9a-f]{8})\] values", capsys.readouterr().out)[0]
+        assert replay.find(identifier)["source"] == {"backend": "wrong", "variant": "plain"}
+        status, out, _ = run(capsys, identifier)
+        assert status == 1
+        assert f"[{identifier}] values" in out
+        assert "softmax wrong@cpu plain" in out
+
+
+def test_smaller_sizes():
+    assert list(minimise.smaller({"M": 1})) == []
+    assert [size["M"] for size in minimise.smaller({"M": 9})] == [1, 5, 7, 8]
+    found = list(minimise.smaller({"N": 1, "trailing": (3, 4)}))
+    assert [size["trailing"] for size in found] == [(1, 4), (2, 4), (3, 1), (3, 3)]
+    assert {"M": 4, "N": 2} in list(minimise.smaller({"M": 8, "N": 4}))
+    assert {"M": 7, "N": 3} in list(minimise.smaller({"M": 8, "N": 4}))
+
+
+@pytest.mark.parametrize("op", registry.ops())
+def test_the_plain_case_is_as_simple_as_can_be(op):
+    contract = registry.contract(op)
+    ones = {name: tuple(1 for _ in n) if isinstance(n, tuple) else 1 for name, n in contract.sizes[0].items()}
+    case = plain_case(contract, "float32", next(iter(contract.values)), size=ones)
+    assert list(minimise.simpler(contract, case)) == []
+    other = plain_case(contract, "bfloat16", list(contract.values)[1], size=contract.sizes[0])
+    found = list(minimise.simpler(contract, other))
+    assert {case.dtype for case in found} == {"bfloat16", "float32"}
+    assert found[-1].values == next(iter(contract.values))
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values())
+def test_literals_are_read_back_to_the_bit(dtype):
+    value = torch.tensor([[1.0, -0.1, 3e-5], [float("inf"), -float("inf"), 60000.0]]).to(dtype)
+    assert torch.equal(minimise.evaluate(minimise.literal(value)).to(dtype), value)
+    assert minimise.literal(torch.tensor([1.0, 2.5])) == "torch.tensor([1., 2.5])"
+    assert torch.isnan(minimise.evaluate(minimise.literal(torch.tensor([float("nan")])))).all()
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 5), (9, 100)])
+def test_formulas_have_the_shape(shape):
+    value = torch.randn(shape, dtype=torch.float64) * 9
+    made = [minimise.evaluate(code) for code in minimise.formulas(value)]
+    assert {tuple(tensor.shape) for tensor in made} == {shape}
+    assert torch.equal(made[0], torch.zeros(shape))
+
+
+def test_progress_is_shown(folder, monkeypatch):
+    monkeypatch.setattr(minimise, "QUIET_SECONDS", 0.0)
+    lines = []
+    kept = replay.find(failing("tail"))
+    subject = replay.load(kept)
+    trial = replay.trial_of(kept, subject)
+    (finding,) = judge.run(subject, trial).findings
+    least = minimise.minimise(subject, trial, finding, seconds=30, tell=lines.append)
+    assert len(lines) == least.tried
+    assert re.match(r"minimise: 1 tried, \d+ s left, now float32-", lines[0])
+
+
+def test_no_time_no_change(folder):
+    kept = replay.find(failing("tail"))
+    subject = replay.load(kept)
+    trial = replay.trial_of(kept, subject)
+    (finding,) = judge.run(subject, trial).findings
+    least = minimise.minimise(subject, trial, finding, seconds=0.0)
+    assert (least.trial, least.made, least.tried) == (trial, {}, 0)
