@@ -18,7 +18,20 @@ from conformance.values import cancelling, lift_square, lift_tail
 SHORT = ("contiguous", "sliced", "none")  # layouts that an empty operand is tried in
 STATISTIC = ("contiguous", "none", "step", "offset")  # a broadcast would contradict the rows it is the statistic of
 OPTIONAL = ("contiguous", "none", "step", "offset", "broadcast_last")  # a vector that may be None
-_SHARED = [(3, 33), (1, 1), (0, 5), (5, 0), (17, 64), (7, 127), (4, 257), (5, 1025), (2, 5003)]
+_SHARED = [
+    (3, 33),
+    (1, 1),
+    (0, 5),
+    (5, 0),
+    (24, 24),
+    (1, 129),
+    (7, 1),
+    (17, 64),
+    (7, 127),
+    (4, 257),
+    (5, 1025),
+    (2, 5003),
+]
 SIZES = [{"rows": rows, "cols": cols} for rows, cols in [*_SHARED, (3, 1000), (1031, 7)]]
 BACKWARD_SIZES = [{"rows": rows, "cols": cols} for rows, cols in [*_SHARED, (130, 33), (4099, 5)]]
 SPECIAL_AT = ((3, 33), (17, 64), (5, 1025))  # where rows of NaN or infinities are tried

@@ -177,7 +177,7 @@ def _drift(value, answer, allowed, out: torch.dtype, limit: float) -> str | None
     eps, tiny = EPS[out], torch.finfo(out).tiny
     usable = (
         torch.isfinite(value)
-        & torch.isfinite(answer)
+        & torch.isfinite(answer.to(out))  # near overflow either side is right
         & (answer.abs() > 64 * tiny)
         & (allowed < 1.25 * eps * answer.abs())
     )

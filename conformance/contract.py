@@ -25,7 +25,8 @@ class Operand:
     """One tensor argument: its axes by the letters of the contract's sizes, and the layouts it is tried in.
 
     `dtype` is None for the case's dtype. `derived` operands are computed from the others (`Contract.derive`).
-    A `...` axis stands for the sizes in `sizes["trailing"]`, a tuple. The layout "none" stands for the argument None.
+    One that does not count is a statistic that may be recomputed, or is there for its being None. A `...` axis stands for
+    the sizes in `sizes["trailing"]`, a tuple. The layout "none" stands for the argument None.
     """
 
     axes: str
@@ -33,6 +34,7 @@ class Operand:
     dtype: torch.dtype | None = None
     derived: bool = False
     positional: bool = True
+    counts: bool = True  # whether the answer depends on its values
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ invalid call (an error that must come before any launch). The instruments around
 """
 
 import contextlib
+import inspect
 import re
 import textwrap
 import traceback
@@ -621,13 +622,32 @@ def _cases_of(trial: Trial) -> list[Case]:
 
 
 def _call(subject: Subject, arguments: dict[str, Any]) -> Any:
-    """Call the kernel: our rungs by keyword, since names are part of the signature; a user's function as one would write it."""
+    """Call the kernel: our rungs by keyword, since names are part of the signature; a user's function as one would write it.
+
+    A parameter at the contract's default is left to the default of a function that has one.
+    """
+    arguments = {
+        name: value
+        for name, value in arguments.items()
+        if name not in subject.contract.params
+        or (type(value), value) != (type(subject.contract.params[name][0]), subject.contract.params[name][0])
+        or name not in _defaults(subject.fn)
+    }
     if subject.own:
         return subject.fn(**arguments)
     rest = dict(arguments)
     return arrays.on_tensors(subject.fn, subject.arrays)(
         *[rest.pop(name) for name, operand in subject.contract.operands.items() if operand.positional], **rest
     )
+
+
+def _defaults(fn: Callable[..., Any]) -> frozenset[str]:
+    """The parameters to which a function gives a default."""
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):
+        return frozenset()
+    return frozenset(p.name for p in parameters if p.default is not p.empty)
 
 
 def _caller(subject: Subject) -> Callable[..., tuple]:

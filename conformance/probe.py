@@ -7,7 +7,7 @@ Each has its blind spots, so each outcome says which of them reached the kernel:
   freed before the call, which is what the caching allocators hand out next.
 - output guards and library calls: a dispatch mode, in one further call. It does not see into `torch.compile`, custom ops,
   other threads, NumPy or CuPy; whether it reached the outputs is told by where they lie.
-- global state: compared before and after, and put back.
+- global state: compared before and after; settings are put back.
 """
 
 import contextlib
@@ -76,7 +76,10 @@ class State:
         self.environment = dict(os.environ) if random else None
 
     def changes(self) -> tuple[list[str], list[str]]:
-        """Put back what was changed; return what that was: settings, and what is only consumed (RNG, environment)."""
+        """What was changed: settings, which are put back, and what is only consumed: generators, the environment.
+
+        Generators are left where they are: a kernel that draws from them would get the same numbers in every call.
+        """
         settings, consumed = [], []
         for name, (read, write) in _STATE.items():
             now = read()
@@ -85,17 +88,14 @@ class State:
                 write(self.values[name])
         if self.random is None or self.environment is None:
             return settings, consumed
-        for name, before, now, write in zip(_RANDOM, self.random, _random_state(), _RANDOM.values(), strict=True):
+        for name, before, now in zip(_RANDOM, self.random, _random_state(), strict=True):
             if not _same(before, now):
                 consumed.append(f"the state of {name}")
-                write(before)
         if self.environment != os.environ:
             names = sorted(
                 n for n in {*self.environment, *os.environ} if self.environment.get(n) != os.environ.get(n)
             )  # fmt: skip
             consumed.append(f"environment variables {', '.join(names)}")
-            os.environ.clear()
-            os.environ.update(self.environment)
         return settings, consumed
 
 
@@ -112,11 +112,7 @@ _STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "the number of threads": (torch.get_num_threads, torch.set_num_threads),
     "NumPy's error handling": (np.geterr, lambda value: np.seterr(**value)),
 }  # fmt: skip
-_RANDOM: dict[str, Callable[[Any], Any]] = {
-    "torch's generator": torch.set_rng_state,
-    "NumPy's generator": np.random.set_state,
-    "random's generator": random.setstate,
-}
+_RANDOM = ("torch's generator", "NumPy's generator", "random's generator")
 
 
 def _random_state() -> tuple[Any, ...]:

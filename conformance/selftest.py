@@ -22,7 +22,10 @@ from conformance.judge import DECLINED, FAILED, Subject, Trial
 from conformance.report import versions
 
 DEVICE = "cpu"
-ENOUGH = 2  # kills of a kernel in a backend's language, after which level quick leaves it
+ENOUGH = {
+    "quick": 2,
+    "default": 4,
+}  # kills of a kernel in a backend's language, after which it is left: interpreters are slow
 OF_MANY_CALLS = ("control", "race", "cache", "alias", "state", "mutation", "unwritten", "bounds")  # at level quick
 T = TypeVar("T")
 
@@ -186,7 +189,7 @@ def _judge_planted(planted: Planted, trials: Sequence[Trial], level: str) -> Jud
     mine = [trial for trial in trials if trial.case.dtype in planted.dtypes]
     if level == "quick" and planted.kind not in OF_MANY_CALLS:
         mine = [trial for trial in mine if not trial.calls]
-    few = ENOUGH if planted.backend and level == "quick" else None
+    few = ENOUGH.get(level) if planted.backend else None
     if few:  # an interpreter takes its time
         mine.sort(key=lambda trial: registry.contract(planted.op).work(trial.case))
     killing: list[Trial] = []

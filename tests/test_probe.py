@@ -189,11 +189,11 @@ def test_a_running_kernel_is_not_watched():
     assert not backends.kernel_running()
 
 
-def test_the_state_of_generators_is_noted_and_put_back():
+def test_a_kernel_that_draws_is_noted_and_not_given_the_same_numbers_again():
     before = torch.get_rng_state()
     outcome = judge.run(subject(lambda x: right(x) + 0 * torch.rand(())), trial(watched=False))
     assert outcome.status == PASSED and [finding.severity for finding in outcome.findings] == ["note"]
-    assert torch.equal(torch.get_rng_state(), before)
+    assert not torch.equal(torch.get_rng_state(), before)
 
 
 def test_guards_stand_aside_for_a_buffer_that_is_resized():

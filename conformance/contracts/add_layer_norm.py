@@ -1,5 +1,7 @@
 """add_layer_norm(x, residual, weight, bias): h = x + residual, y = layer_norm(h), (rows, cols) each; bias or None"""
 
+from dataclasses import replace
+
 import torch
 
 from conformance import bounds_rows, layouts, values
@@ -10,22 +12,32 @@ from reference.add_layer_norm import torch_add_layer_norm
 
 
 def expect(inputs, params, *, dtype, compute=None):
-    """y is the norm of h before or after h is rounded to the output's dtype: two answers."""
+    """y is the norm of h before or after h is rounded to the output's dtype, or the statistics are of h before: three answers."""
     y, h = torch_add_layer_norm(**inputs, **params)
     expected = layer_norm.expect({**inputs, "x": h}, params, dtype=dtype)["y"]
     expected.answer = y
     if dtype is not torch.float32:
         rounded = h.to(dtype).to(torch.float64)
-        expected.alternatives.append(layer_norm.expect({**inputs, "x": rounded}, params, dtype=dtype)["y"])
+        mixed = y + (rounded - h) * _factor(h, inputs["weight"], params["eps"])
+        expected.alternatives = [
+            layer_norm.expect({**inputs, "x": rounded}, params, dtype=dtype)["y"],
+            replace(expected, answer=mixed, alternatives=[]),
+        ]
     return {"y": expected, "h": Expected(h)}
 
 
-def _family(make, cancel=False):
+def _factor(h: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """dy/dh with the statistics held."""
+    return ((h - h.mean(-1, keepdim=True)).square().mean(-1, keepdim=True) + eps).rsqrt() * weight
+
+
+def _family(make, cancel=False, residual=None):
     def family(draw: Draw):
         x = make(draw, draw.shape("x"))
-        residual = bounds_rows.opposite(draw, x) if cancel else make(draw, draw.shape("residual"))
+        other = bounds_rows.opposite(draw, x) if cancel else make(draw, draw.shape("residual"))
+        other = other if residual is None else residual(other)
         vectors = {name: bounds_rows.signal(draw, name) for name in ("weight", "bias")}
-        return {"x": x, "residual": residual, **vectors}
+        return {"x": x, "residual": other, **vectors}
 
     return family
 
@@ -52,6 +64,7 @@ contract = Contract(
         "ascending": _family(values.ascending),
         "row_scales": _family(values.row_scales),
         "cancel": _family(bounds_rows.lifted, cancel=True),
+        "no_residual": _family(bounds_rows.lifted, residual=torch.zeros_like),
         "binary": _family(values.binary),
         "one_nan": _family(bounds_rows.one_nan),
     },

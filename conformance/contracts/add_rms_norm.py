@@ -1,5 +1,7 @@
 """add_rms_norm(x, residual, weight): h = x + residual, y = rms_norm(h); x, residual, y and h are (rows, cols)."""
 
+from dataclasses import replace
+
 import torch
 
 from conformance import bounds_rows, layouts, values
@@ -10,22 +12,34 @@ from reference.add_rms_norm import torch_add_rms_norm
 
 
 def expect(inputs, params, *, dtype, compute=None):
-    """y is the norm of h before or after h is rounded to the output's dtype, each with rms_norm's two answers."""
+    """y is the norm of h before or after h is rounded to the output's dtype, each with rms_norm's two answers.
+
+    Or the mean square is that of h before, and what it divides is h after.
+    """
     y, h = torch_add_rms_norm(**inputs, **params)
     expected = rms_norm.expect({"x": h, "weight": inputs["weight"]}, params, dtype=dtype)["y"]
     expected.answer = y
     if dtype is not torch.float32:
         rounded = h.to(dtype).to(torch.float64)
         after = rms_norm.expect({"x": rounded, "weight": inputs["weight"]}, params, dtype=dtype)["y"]
-        expected.alternatives += [after, *after.alternatives]
+        mixed = replace(
+            expected, answer=y + (rounded - h) * _factor(h, inputs["weight"], params["eps"]), alternatives=[]
+        )
+        expected.alternatives += [after, *after.alternatives, mixed]
     return {"y": expected, "h": Expected(h)}
 
 
-def _family(make, cancel=False):
+def _factor(h: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """dy/dh with the mean square held."""
+    return (h.square().mean(-1, keepdim=True) + eps).rsqrt() * weight
+
+
+def _family(make, cancel=False, residual=None):
     def family(draw: Draw):
         x = make(draw, draw.shape("x"))
-        residual = bounds_rows.opposite(draw, x) if cancel else make(draw, draw.shape("residual"))
-        return {"x": x, "residual": residual, "weight": bounds_rows.signal(draw, "weight")}
+        other = bounds_rows.opposite(draw, x) if cancel else make(draw, draw.shape("residual"))
+        other = other if residual is None else residual(other)
+        return {"x": x, "residual": other, "weight": bounds_rows.signal(draw, "weight")}
 
     return family
 
@@ -45,6 +59,7 @@ contract = Contract(
         "ascending": _family(values.ascending),
         "row_scales": _family(values.row_scales),
         "cancel": _family(bounds_rows.lifted, cancel=True),
+        "no_residual": _family(bounds_rows.lifted, residual=torch.zeros_like),
         "binary": _family(values.binary),
         "one_nan": _family(bounds_rows.one_nan),
     },

@@ -104,6 +104,8 @@ contract = Contract(
             (5, 3, 0),
             (33, 64, 24),
             (48, 48, 48),
+            (1, 40, 40),
+            (40, 40, 1),
             (65, 31, 129),
             (270, 9, 131),
             (300, 72, 520),  # several tiles both ways, rows on 16 bytes: grouped orders, descriptors

@@ -150,6 +150,17 @@ def _one_large_row(make):
     return family
 
 
+def with_nan(make):
+    """One NaN in the last row of x: an activation or a maximum that swallows it, or lets it into other rows."""
+
+    def family(draw: Draw):
+        drawn = make(draw)
+        drawn["x"][-1, int(draw.integers((1,), 0, drawn["x"].shape[1]))] = math.nan
+        return drawn
+
+    return family
+
+
 VALUES = {
     "normal": normal,
     "row_scales": row_scales,
@@ -170,6 +181,8 @@ def shows(case) -> bool:
 def _valid(case) -> bool:
     size, layout = case.size, case.layout
     if not shows(case):
+        return False
+    if case.values == "one_nan" and layout["x"].startswith("broadcast"):
         return False
     if case.values == "binary":  # broadcasts repeat the same weight along a sum: the integers grow beyond bfloat16's
         repeated = (layout["w1"] == "broadcast" and size["D"] > 64) or (layout["w2"] == "broadcast" and size["H"] > 64)
@@ -236,7 +249,12 @@ contract = Contract(
     sizes=SIZES,
     aligned=ALIGNED,
     large=LARGE,
-    values={**VALUES, "normal": _one_large_row(normal), "negative": _one_large_row(negative)},
+    values={
+        **VALUES,
+        "normal": _one_large_row(normal),
+        "negative": _one_large_row(negative),
+        "one_nan": with_nan(normal),
+    },
     params={"activation": ACTIVATIONS},
     valid=_valid,
     expect=expect,

@@ -1,5 +1,6 @@
 """mlp_backward(x, w1, b1, w2, b2, dy, *, activation): dx, dw1, db1, dw2, db2; a bias of None has the gradient None."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -155,7 +156,7 @@ def _hidden_order(call, arguments, outputs, case):
 
 
 contract = Contract(
-    operands={**mlp.OPERANDS, "dy": Operand("M N")},
+    operands={**mlp.OPERANDS, "b2": replace(mlp.OPERANDS["b2"], counts=False), "dy": Operand("M N")},
     outputs={
         "dx": Output("M D"),
         "dw1": Output("D H"),

@@ -54,7 +54,7 @@ contract = Contract(
         "x": Operand("rows cols"),
         "weight": Operand("cols", layouts.VECTOR),
         "dy": Operand("rows cols"),
-        "rstd": Operand("rows", bounds_rows.STATISTIC, torch.float32, derived=True, positional=False),
+        "rstd": Operand("rows", bounds_rows.STATISTIC, torch.float32, derived=True, positional=False, counts=False),
     },
     outputs={"dx": Output("rows cols"), "dweight": Output("cols")},
     sizes=bounds_rows.BACKWARD_SIZES,

@@ -9,7 +9,10 @@ from conformance.budget import Expected, finite
 from conformance.contract import Contract, Draw, Huge, Law, Operand, Output
 from reference.softmax import torch_softmax
 
-SIZES = [(3, 33), (1, 1), (0, 5), (5, 0), (17, 64), (7, 127), (4, 257), (3, 1024), (5, 1025), (2, 5003), (1031, 7)]
+SIZES = [
+    (3, 33), (1, 1), (0, 5), (5, 0), (24, 24), (1, 129), (7, 1), (17, 64), (7, 127), (4, 257), (3, 1024), (5, 1025), (2, 5003),
+    (1031, 7),
+]  # fmt: skip
 UNDERFLOW = 2.0**-24  # the smallest float16: what a probability may lose by underflow
 SPECIAL = ("row_of_neg_inf", "one_pos_inf", "one_nan")
 
@@ -29,13 +32,13 @@ def _family(make):
 
 def _row_offsets(draw: Draw, shape):
     """Rows far apart: the maximum of another row over- or underflows, padding with 0 wins a negative row's."""
-    offset = torch.tensor([150.0, -30.0, -150.0, 0.0], dtype=torch.float64)[torch.arange(shape[0]) % 4]
+    offset = torch.tensor([150.0, -30.0, -150.0, -3e4], dtype=torch.float64)[torch.arange(shape[0]) % 4]
     return draw.normal(shape) + offset[:, None]
 
 
 def _steep(draw: Draw, shape):
-    """Rising by 200 along the row: the maximum of the first tile alone lets exp overflow."""
-    return draw.normal(shape) + torch.linspace(-100.0, 100.0, shape[1], dtype=torch.float64)
+    """Rising by 400 along the row, over 100 in a tile of 32: exp overflows under the maximum of any earlier tile."""
+    return draw.normal(shape) + torch.linspace(-200.0, 200.0, shape[1], dtype=torch.float64)
 
 
 def _special_row(value: float, everywhere: bool):

@@ -372,6 +372,8 @@ def _one_shape(right):
 def _misread(right, contract: Contract) -> Iterator[Made]:
     """An operand read through the wrong strides or offset, a parameter not read at all."""
     for name, operand in contract.operands.items():
+        if not operand.counts:
+            continue
         layouts = set(operand.layouts) - {"contiguous", "none"}
         if layouts:
             yield (
