@@ -110,7 +110,8 @@ def planted(op: str) -> list[Planted]:
     if op in _module_names(ROOT / "conformance" / "faults"):
         found += planted_in(importlib.import_module(f"conformance.faults.{op}"), op)
     generic = importlib.import_module("conformance.faults._generic")
-    return found + generic.planted(op, contract(op))
+    taken = {planted.name for planted in found}
+    return found + [planted for planted in generic.planted(op, contract(op)) if planted.name not in taken]
 
 
 def has_planted_kernels(name: str, op: str) -> bool:

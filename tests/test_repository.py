@@ -305,7 +305,9 @@ def test_documents_name_commands_that_exist(path):
     known = commands()
     for line in lines(path):
         for rest in re.findall(r"python -m conformance ([^`]*)", line):
-            name = rest.split()[0].rstrip(":") if rest.split() else ""  # an error begins "python -m conformance check: "
+            name = (
+                rest.split()[0].rstrip(":") if rest.split() else ""
+            )  # an error begins "python -m conformance check: "
             if name in ("COMMAND", "…", "..."):
                 continue
             assert name in known, line

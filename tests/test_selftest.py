@@ -1,0 +1,190 @@
+"""The self-test: what is planted in every op, and that survivors and false alarms are seen and told."""
+
+import json
+from collections import Counter
+
+import pytest
+import torch
+
+from conformance import comparison, faults, judge, registry, selftest
+from conformance.__main__ import main
+from conformance.faults import KINDS, Planted, _generic, fault, planted_in
+
+
+def own(op):
+    return [one for one in registry.planted(op) if one.name not in generic(op)]
+
+
+def generic(op):
+    return {one.name for one in _generic.planted(op, registry.contract(op))}
+
+
+@pytest.mark.parametrize("op", registry.ops())
+def test_every_op_has_faults_and_controls_of_its_own(op):
+    wrong, right = ([one for one in own(op) if one.is_control is is_control] for is_control in (False, True))
+    assert len(wrong) >= 8
+    assert len(right) >= 2
+    assert all(one.dtypes == faults.ALL for one in right)
+    names = [one.name for one in registry.planted(op)]
+    assert len(set(names)) == len(names)
+    assert all(one.about and not one.about.endswith(".") for one in wrong)
+
+
+def test_there_are_many_faults_of_every_kind():
+    everything = [one for op in registry.ops() for one in registry.planted(op)]
+    assert sum(not one.is_control for one in everything) >= 150
+    kinds = Counter(one.kind for one in everything)
+    assert set(kinds) == {*KINDS, "control"}
+
+
+def test_an_unknown_kind_is_refused():
+    with pytest.raises(ValueError, match="kind: 'typo' is not one of mask, bounds"):
+        fault("typo")
+
+
+def test_state_begins_anew_with_each_check():
+    @fault("cache", stateful=True)
+    def counts():
+        "every call but the first is zero"
+        seen = []
+        return lambda x: seen.append(1) or (torch.softmax(x, -1) if len(seen) == 1 else torch.zeros_like(x))
+
+    (planted,) = planted_in(type("module", (), {"counts": counts}), "softmax")
+    x = torch.ones(2, 3)
+    first, second = planted.make(), planted.make()
+    assert first(x).sum() > 0 and first(x).sum() == 0 and second(x).sum() > 0
+
+
+def plant(monkeypatch, *planted):
+    monkeypatch.setattr(registry, "planted", lambda op: list(planted))
+    monkeypatch.setattr(registry, "has_planted_kernels", lambda name, op: False)
+
+
+def softmax(x):
+    return torch.softmax(x.float(), -1).to(x.dtype)
+
+
+def nan_is_0(x):
+    return softmax(torch.where(x.isnan(), 0, x))
+
+
+WRONG = Planted("softmax", "wrong", "all is zero", "unwritten", lambda: torch.zeros_like)
+RIGHT = Planted("softmax", "right", "as torch", "control", lambda: softmax)
+UNSEEN = Planted("softmax", "unseen", "nothing is wrong with it", "formula", lambda: softmax)
+ACCUSED = Planted("softmax", "accused", "wrong in truth", "control", lambda: lambda x: 1.1 * softmax(x))
+RARE = Planted("softmax", "rare", "NaN is lost", "special", lambda: nan_is_0)
+
+
+def test_faults_are_killed_and_controls_acquitted(monkeypatch):
+    plant(monkeypatch, WRONG, RIGHT)
+    result = selftest.judge_op("softmax", "quick")
+    assert result.survivors == [] and result.false_alarms == []
+    assert result.control_checks == result.controls[0].trials > 15
+    assert len(result.faults[0].killed) > 10
+    assert selftest.passed([result])
+
+
+def test_survivors_and_false_alarms_are_named(monkeypatch):
+    plant(monkeypatch, UNSEEN, ACCUSED)
+    result = selftest.judge_op("softmax", "quick")
+    assert [one.name for one in result.survivors] == ["unseen"]
+    assert [one.name for one in result.false_alarms] == ["accused"]
+    told = "\n".join(selftest.holes([result]))
+    assert "nothing kills unseen (formula: nothing is wrong with it)" in told
+    assert "the control accused is accused in" in told
+    assert not selftest.passed([result])
+
+
+def test_families_that_kill_nothing_or_alone_are_known(monkeypatch):
+    plant(monkeypatch, RARE)
+    result = selftest.judge_op("softmax", "quick")
+    assert "values one_nan" in result.faults[0].families
+    assert "values ascending" in result.idle_families
+    assert "values one_nan" not in result.redundant_families
+    plant(monkeypatch, RARE, WRONG)
+    both = selftest.judge_op("softmax", "quick")
+    assert "values ascending" not in both.idle_families
+    assert "values ascending" in both.redundant_families
+
+
+def test_a_level_above_quick_asks_for_two_kills():
+    once = selftest.Judged("softmax", "once", "mask", "", None, trials=9, killed=["a"])
+    twice = selftest.Judged("softmax", "twice", "mask", "", None, trials=9, killed=["a", "b"])
+    for level, judged, passed in [("quick", once, True), ("default", once, False), ("default", twice, True)]:
+        assert selftest.passed([selftest.OpResult("softmax", level, 0, [judged])]) is passed
+
+
+def test_a_fault_that_crashes_is_killed(monkeypatch):
+    def crash(x):
+        import ctypes
+
+        ctypes.string_at(0)
+
+    plant(monkeypatch, Planted("softmax", "crash", "reads at 0", "bounds", lambda: crash))
+    result = selftest.judge_op("softmax", "quick")
+    assert result.faults[0].checks.keys() == {"crash"}
+
+
+def test_the_command_prints_and_writes(monkeypatch, tmp_path, capsys):
+    plant(monkeypatch, WRONG, RIGHT)
+    path = tmp_path / "self.json"
+    assert main(["selftest", "softmax", "--jobs", "1", "--json", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "what the judge catches, level quick, seed 0" in out
+    assert "law rows sum to one" in out  # the matrix of a single op
+    record = json.loads(path.read_text())
+    assert record["faults"] == 1 and record["survivors"] == 0 and record["false alarms"] == 0
+    plant(monkeypatch, ACCUSED)
+    assert main(["selftest", "softmax", "--jobs", "1"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nonsense"], "op: 'nonsense' is not one of"),
+        (["softmax", "--level", "slow"], "--level: expected one of quick, default, thorough, got 'slow'"),
+        (["softmax", "--jobs", "0"], "--jobs: expected a positive number, got 0"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, message, capsys):
+    assert main(["selftest", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_answers_are_kept_for_many_kernels():
+    subject = judge.Subject("softmax", softmax, "right", "user@cpu", "cpu")
+    trials, _ = judge.trials(subject, "quick")
+    judge.keep_answers(trials)
+    before = judge._expected.cache_info().misses
+    for trial in trials:
+        assert judge.run(subject, trial).status == judge.PASSED
+    assert judge._expected.cache_info().misses == before
+
+
+def test_other_rules_see_less(monkeypatch):
+    """Small differences on one shape of randn pass; so do NaN, strides and the second call."""
+    tail = Planted("softmax", "tail", "past 4096 columns", "tail", lambda: first_4096)
+    plant(monkeypatch, WRONG, RARE, tail, RIGHT)
+    monkeypatch.setattr(comparison, "WORK", 2**18)
+    found = {one.rule: one for one in comparison.compare_op("softmax")}
+    assert found["assert_close, randn"].caught == ["wrong"]
+    assert "tail" not in found["KernelBench 1e-2"].caught
+    assert {"wrong", "rare"} & {*found["KernelBench 1e-2"].missed}
+    assert all(one.accused == [] and one.acquitted == ["right"] for one in found.values() if one.acquitted)
+    table = comparison.table({"softmax": list(found.values())}, [selftest.judge_op("softmax", "quick")])
+    assert table.rows[0][-1] == "3/3"
+
+
+def first_4096(x):
+    y = torch.zeros_like(x)
+    y[:, :4096] = softmax(x[:, :4096])
+    return y
+
+
+def test_one_size_is_as_large_as_the_work_allows():
+    for op in registry.ops():
+        contract = registry.contract(op)
+        size = comparison.one_size(contract)
+        assert contract.work(comparison._case(contract, "float32", size, 0)) <= comparison.WORK
+        letters = {n for n in size.values() if not isinstance(n, tuple)}
+        assert len(letters) == 1 and min(letters) >= 8
