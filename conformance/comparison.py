@@ -3,7 +3,8 @@
 The rules are those of other projects' checks, restated: `torch.testing.assert_close` with its default tolerances on one randn
 input a dtype; KernelBench's comparison (float32, one shape, five randn inputs, atol = rtol = 1e-2 or 1e-4); PyTorch's own
 OpInfo samples of the op with assert_close. One shape means: every size the same power of two, as large as a call of 2^22
-multiply-adds allows (1024 x 1024 for a softmax, 128 for a matmul), so that all of it takes minutes. The answer is the contract's, in float64, rounded once, which is kinder than those projects' own.
+multiply-adds allows (1024 x 1024 for a softmax, 128 for a matmul), so that all of it takes minutes. The answer is the
+contract's, in float64, rounded once, which is kinder than those projects' own.
 """
 
 import multiprocessing

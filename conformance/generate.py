@@ -89,7 +89,7 @@ def _filled(case: Case) -> bool:
 
 
 def _far(contract: Contract, level: str, seed: int) -> Iterator[Case]:
-    """Each operand with offsets beyond 2^31 elements along one axis (quick) or along each (else), in a 16-bit dtype.
+    """Each operand with offsets beyond 2^31 elements: along one axis in a 16-bit dtype (quick), or each axis in each.
 
     At the size with the least work at which the axis has 3 elements, so that the stride itself fits into 32 bits.
     """
@@ -99,12 +99,12 @@ def _far(contract: Contract, level: str, seed: int) -> Iterator[Case]:
         if operand.dtype is not None or not narrow:
             continue
         for layout in [f"far{axis}" for axis in range(MOST_AXES)]:
-            case = _least_work(contract, narrow[count % len(narrow)], name, layout, seed)
-            if case is not None:
-                count += 1
-                yield case
-                if level == "quick":
-                    break
+            dtypes = [narrow[count % len(narrow)]] if level == "quick" else narrow
+            found = [_least_work(contract, dtype, name, layout, seed) for dtype in dtypes]
+            count += 1
+            yield from [case for case in found if case is not None]
+            if level == "quick" and any(found):
+                break
 
 
 def _least_work(contract: Contract, dtype: str, name: str, layout: str, seed: int) -> Case | None:

@@ -264,10 +264,10 @@ def _output_bytes(contract: Contract, case: Case) -> list[int]:
 def _judge_state(outcome: Outcome, subject: Subject, trial: Trial, state: probe.State) -> None:
     settings, consumed = state.changes()
     if settings:
-        _find(outcome, subject, trial, "state", f"global state is left changed: {'; '.join(settings)}")
+        _find(outcome, subject, trial, "state", f"global state is left changed: {', '.join(settings)}")
     if consumed:
         severity = "failure" if subject.own else "note"
-        _find(outcome, subject, trial, "state", f"the call moves {'; '.join(consumed)}", severity=severity, about="rng")
+        _find(outcome, subject, trial, "state", f"the call moves {', '.join(consumed)}", severity=severity, about="rng")
 
 
 def _judge_returned(

@@ -30,6 +30,7 @@ GUARD = 0x5A
 M_PERTURB = -6
 POOL_BLOCKS = 32  # of one size: glibc hands out freed blocks of that size without the pattern of M_PERTURB
 POOL_BYTES = 2**24
+THREADS = "the number of threads"
 
 EMPTY = {"empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "empty_permuted"}
 FILLED = {"zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones", "full", "full_like", "new_full"}
@@ -84,7 +85,8 @@ class State:
         for name, (read, write) in _STATE.items():
             now = read()
             if now != self.values[name]:
-                settings.append(f"{name} was {self.values[name]} and is {now}")
+                kind = consumed if name == THREADS else settings  # an OpenMP library of the kernel's may share torch's
+                kind.append(f"{name} from {self.values[name]} to {now}")
                 write(self.values[name])
         if self.random is None or self.environment is None:
             return settings, consumed
@@ -109,7 +111,7 @@ _STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "cudnn.allow_tf32": (
         lambda: torch._C._get_cudnn_allow_tf32(), lambda value: torch._C._set_cudnn_allow_tf32(value),
     ),
-    "the number of threads": (torch.get_num_threads, torch.set_num_threads),
+    THREADS: (torch.get_num_threads, torch.set_num_threads),
     "NumPy's error handling": (np.geterr, lambda value: np.seterr(**value)),
 }  # fmt: skip
 _RANDOM = ("torch's generator", "NumPy's generator", "random's generator")

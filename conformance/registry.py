@@ -105,12 +105,18 @@ def ladder(name: str, op: str) -> list[str]:
 
 
 def planted(op: str) -> list[Planted]:
-    """The faults and controls of an op: those of its own file, then what goes wrong alike in every op."""
+    """The faults and controls of an op: those of its own file, then what goes wrong alike in every op.
+
+    The file's `EQUIVALENT` names those of the latter that are no faults of this op, with the reason.
+    """
     found: list[Planted] = []
+    equivalent: dict[str, str] = {}
     if op in _module_names(ROOT / "conformance" / "faults"):
-        found += planted_in(importlib.import_module(f"conformance.faults.{op}"), op)
+        module = importlib.import_module(f"conformance.faults.{op}")
+        found += planted_in(module, op)
+        equivalent = getattr(module, "EQUIVALENT", {})
     generic = importlib.import_module("conformance.faults._generic")
-    taken = {planted.name for planted in found}
+    taken = {planted.name for planted in found} | set(equivalent)
     return found + [planted for planted in generic.planted(op, contract(op)) if planted.name not in taken]
 
 

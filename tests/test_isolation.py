@@ -3,6 +3,7 @@
 import concurrent.futures
 import ctypes
 import functools
+import json
 import os
 import re
 import shutil
@@ -718,3 +719,51 @@ def test_a_busy_machine_gets_more_time_on_the_clock():
     assert not isolation._too_long(elapsed=100, processor=20, limit=60)
     assert isolation._too_long(elapsed=240, processor=20, limit=60)
     assert isolation._too_long(elapsed=60, processor=0.1, limit=60)
+
+
+FOUR = """
+import ctypes
+import torch
+
+
+def softmax(x):
+    y = torch.empty(x.shape, dtype=x.dtype)
+    y.copy_(torch.softmax(x.float(), -1))
+    if x.shape == (3, 33):  # the allocator rounds up, so that nothing else lies there
+        ctypes.memset(y.data_ptr() + y.numel() * y.element_size(), 0, y.element_size())
+    if x.shape == (17, 64):
+        beyond = x.as_strided((1,), (1,), x.storage_offset() + (x.shape[0] - 1) * x.stride(0) + 63 * x.stride(1) + 1)
+        y += 0 * beyond
+    while x.shape == (7, 127):
+        pass
+    if x.shape == (4, 257):
+        ctypes.string_at(0)
+    return y
+"""
+
+
+def test_four_misdeeds_are_four_findings_of_one_run(tmp_path):
+    """Writes past its output, reads past its input, never returns, segmentation fault: each found, and status 1."""
+    (tmp_path / "four.py").write_text(FOUR)
+    status, out = run_command(
+        tmp_path, "check", "softmax", "--kernel", "four.py:softmax", "--device=cpu", "--quick", "--timeout=3",
+        "--json=four.json",
+    )  # fmt: skip
+    assert status == 1, out
+    found = {}
+    for outcome in json.loads((tmp_path / "four.json").read_text())["outcomes"]:
+        for finding in outcome["findings"]:
+            size = next((s for s in ("3x33", "17x64", "7x127", "4x257") if f"-{s}-" in outcome["trial"]), None)
+            found.setdefault(size, set()).add(finding["check"])
+    assert "bounds" in found["3x33"]
+    assert "values" in found["17x64"]
+    assert found["7x127"] == {"hang"}
+    assert found["4x257"] == {"crash"}
+
+
+def run_command(folder, *arguments):
+    done = subprocess.run(
+        [sys.executable, "-m", "conformance", *arguments], cwd=folder, capture_output=True, text=True, timeout=300,
+        env={**os.environ, "PYTHONPATH": str(registry.ROOT), "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr

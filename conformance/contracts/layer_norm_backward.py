@@ -45,7 +45,7 @@ def _valid(case) -> bool:
         return False
     if bounds_rows.repeats(case, "dy", axis="rows") or bounds_rows.hides_cancellation(case, case.size["cols"]):
         return False
-    return bounds_rows.informative(case)
+    return bounds_rows.informative(case, ("one_nan",))
 
 
 contract = Contract(
@@ -65,6 +65,7 @@ contract = Contract(
         "tiny": _family(values.tiny, values.normal),
         "ascending": _family(values.ascending, values.ascending),
         "row_scales": _family(values.row_scales, values.row_scales),
+        "one_nan": _family(bounds_rows.one_nan, bounds_rows.lifted),
         "cancelling_rows": bounds_rows.cancelling_rows,
         "binary": _family(values.normal, values.binary),
     },

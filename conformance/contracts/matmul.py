@@ -58,6 +58,8 @@ def _special(draw: Draw):
     a[-1, -1] = torch.nan
     b[0, -1] = torch.inf
     a[: a.shape[0] // 2, 0] = 0
+    if min(b.shape) > 1:  # a column of zeros, before an infinity
+        a[:, 1], b[1, -2] = 0, torch.inf
     return {"a": a, "b": b}
 
 

@@ -46,7 +46,7 @@ def _family(make, gradient):
 def _valid(case) -> bool:
     if bounds_rows.repeats(case, "x") or bounds_rows.repeats(case, "x", "dy", axis="rows"):
         return False
-    return bounds_rows.informative(case)
+    return bounds_rows.informative(case, ("one_nan",))
 
 
 contract = Contract(
@@ -65,6 +65,7 @@ contract = Contract(
         "tiny": _family(values.tiny, values.normal),
         "ascending": _family(values.ascending, values.ascending),
         "row_scales": _family(values.row_scales, values.row_scales),
+        "one_nan": _family(bounds_rows.one_nan, bounds_rows.lifted),
         "cancelling_rows": bounds_rows.cancelling_rows,
     },
     params={"eps": (1e-6, 1e-3, 0.1)},
