@@ -81,7 +81,8 @@ class State:
 
         Generators are left where they are: a kernel that draws from them would get the same numbers in every call.
         """
-        settings, consumed = [], []
+        settings: list[str] = []
+        consumed: list[str] = []
         for name, (read, write) in _STATE.items():
             now = read()
             if now != self.values[name]:
