@@ -16,18 +16,24 @@ class Unsupported(NotImplementedError):
     """A valid input that this kernel does not take; the message says why (`"5000 columns; one block holds 4096"`)."""
 
 
-_running = 0
+_running = _launches = 0
 
 
 @contextlib.contextmanager
 def running() -> Iterator[None]:
     """Entered by an interpreter or emulator around a launch: what torch does meanwhile is no call of the launcher's."""
-    global _running
+    global _running, _launches
     _running += 1
+    _launches += 1
     try:
         yield
     finally:
         _running -= 1
+
+
+def launches() -> int:
+    """How many launches an interpreter or emulator of this process has begun."""
+    return _launches
 
 
 def kernel_running() -> bool:

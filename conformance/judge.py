@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+import backends
 from conformance import arrays, budget, diagnosis, layouts, probe, registry
 from conformance.contract import Case, Contract, Inputs, Invalid, Law
 from conformance.generate import Plan, plain_case, plan
@@ -374,7 +375,7 @@ def _call_under_instruments(outcome: Outcome, subject: Subject, trial: Trial, in
     for backend in [lane] if lane in registry.backends() else registry.backends():
         offered = getattr(registry.backend(backend), "instruments", None)
         for name, within in (offered(subject.device) if offered else {}).items():
-            again = Outcome(outcome.trial, outcome.dtype, PASSED)
+            again, before = Outcome(outcome.trial, outcome.dtype, PASSED), backends.launches()
             try:
                 with within():
                     returned = _call(subject, inputs.arguments)
@@ -395,6 +396,8 @@ def _call_under_instruments(outcome: Outcome, subject: Subject, trial: Trial, in
             for finding in [found for found in again.findings if found.severity == "failure"][:1]:
                 _find(outcome, subject, trial, f"under {name}", finding.message, finding.error)
                 return
+            if backends.launches() == before:
+                break  # no kernel of this backend is behind the function
             _reached(outcome, name)
 
 
