@@ -113,7 +113,8 @@ def _least_work(contract: Contract, dtype: str, name: str, layout: str, seed: in
     for size in contract.sizes:
         shapes = [contract.shape(operand.axes, size) for operand in contract.operands.values()]
         shape = contract.shape(contract.operands[name].axes, size)
-        if axis < len(shape) and shape[axis] >= 3 and not any(0 in shape for shape in shapes):
+        wide = sum(n > 1 for n in shape) >= min(2, len(shape))  # a single column says little
+        if axis < len(shape) and shape[axis] >= 3 and wide and not any(0 in shape for shape in shapes):
             plain = plain_case(contract, dtype, next(iter(contract.values)), seed, size)
             layouts = tuple((n, layout if n == name else value) for n, value in plain.layouts)
             case = replace(plain, layouts=layouts)
