@@ -151,6 +151,7 @@ def on_tensors(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
         except (TypeError, ValueError) as error:
             return Unreadable(str(error))
 
+    @functools.wraps(fn, updated=())
     def call(*arguments: Any, **named: Any) -> Any:
         with found.calling():
             returned = fn(*map(given, arguments), **{key: given(value) for key, value in named.items()})

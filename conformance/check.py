@@ -1,6 +1,7 @@
 """`check`: judge one kernel against the contract of an op."""
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 from backends.devices import cuda_works
@@ -117,7 +118,7 @@ def judge_subject(
         ):
             _count(report, "laws left out by outputs")
         else:
-            kept.append(trial)
+            kept.append(replace(trial, others=tuple(filter(where, trial.others))) if where else trial)
     if plan.over_ceiling:
         report.not_run["over the lane's ceiling of work"] = plan.over_ceiling
     if plan.sampled_out:

@@ -15,7 +15,8 @@ It is imported with none of the backend's CPU_VARIABLES set; where the backend's
 
 A rung fails when a kernel is refused, when it needs more shared memory than the architecture has, when it launches
 nothing in one of the contract's dtypes, or when a thread spills more than SPILL_LIMIT bytes, as much as its registers
-hold; a rung that has to says so: `rung.spills = 2048`.
+hold; a rung that has to says so: `rung.spills = 2048`, and `rung.dtypes = ("float16", "bfloat16")` where its instructions
+take no others.
 """
 
 import importlib
@@ -176,7 +177,7 @@ def _record(
     """What the rungs launch in the quick cases and at the large sizes; in a dtype of which a rung takes none of these,
     the first case of level default that it takes."""
     launched: dict[tuple[str, str], _Launched] = {}
-    missing = {(name, dtype) for name in rungs for dtype in contract.dtypes}
+    missing = {(name, dtype) for name, fn in rungs.items() for dtype in getattr(fn, "dtypes", contract.dtypes)}
 
     def call(name: str, dtype: str, label: str, arguments: dict[str, Any]) -> None:
         for arch in claims[name]:

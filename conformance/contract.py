@@ -5,6 +5,7 @@ sizes, layouts, value families and parameters span the input space, what the ans
 kernel can be. Nothing here or elsewhere in `conformance` knows an op by name.
 """
 
+import inspect
 import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -90,6 +91,8 @@ class Case:
     layouts: tuple[tuple[str, str], ...]
     params: tuple[tuple[str, Any], ...]
     seed: int = 0
+    mirrored: str | None = None  # the operand whose elements change places, apart from those at its border
+    drawn_as: str | None = None  # the id of the case whose values these are; None: its own
 
     @property
     def size(self) -> dict[str, Any]:
@@ -107,21 +110,29 @@ class Case:
     def torch_dtype(self) -> torch.dtype:
         return DTYPES[self.dtype]
 
+    @property
+    def filled(self) -> bool:
+        """Whether no size is 0."""
+        return all(n for _, size in self.sizes for n in (size if isinstance(size, tuple) else (size,)))
+
     @cached_property
     def id(self) -> str:
-        parts = [self.dtype, _size_text(self.sizes), self.values]
+        parts = [self.dtype, size_text(self.sizes), self.values]
         parts += [f"{name}:{layout}" for name, layout in self.layouts if layout != "contiguous"]
         parts += [f"{name}={value}" for name, value in self.params]
         return "-".join(parts)
 
     def rng(self, what: str = "") -> torch.Generator:
-        return torch.Generator().manual_seed(zlib.crc32(f"{self.op} {self.id} {self.seed} {what}".encode()))
+        return torch.Generator().manual_seed(
+            zlib.crc32(f"{self.op} {self.drawn_as or self.id} {self.seed} {what}".encode())
+        )
 
     def __str__(self) -> str:
         return self.id
 
 
-def _size_text(sizes: Sequence[tuple[str, Any]]) -> str:
+def size_text(sizes: Sequence[tuple[str, Any]]) -> str:
+    """Sizes as the id of a case has them: "3x33"."""
     parts = ["x".join(map(str, size)) or "scalar" if isinstance(size, tuple) else str(size) for _, size in sizes]
     return "x".join(parts)
 
@@ -193,6 +204,7 @@ class Contract:
     # the name of PyTorch's OpInfo, and from (input, args, kwargs) of one of its samples to the call's arguments, or None
     opinfo: tuple[str, Callable[..., dict[str, Any] | None]] | None = None
     large: Sequence[Mapping[str, Any]] = ()  # sizes at which speed matters: what `tune` times
+    mirrors: bool = True  # whether an operand's values may be mirrored along the last axis; not where they are sorted
     name: str = ""  # set by the registry from the file's name
 
     def __post_init__(self) -> None:
@@ -218,6 +230,8 @@ class Contract:
     def build(self, case: Case, device: str | torch.device = "cpu") -> Inputs:
         """Draw the case's values, round them, and place each operand in its layout on `device`."""
         drawn = self.values[case.values](Draw(case, self))
+        if case.mirrored is not None:
+            drawn = {name: _mirrored(value) if name == case.mirrored else value for name, value in drawn.items()}
         placed: dict[str, layouts.Placed | None] = {}
         exact: dict[str, torch.Tensor | None] = {}
         independent = {name: drawn[name] for name, operand in self.operands.items() if not operand.derived}
@@ -240,3 +254,57 @@ class Contract:
     def expected(self, inputs: Inputs, compute: str | None = None) -> dict[str, Expected]:
         """The answer in float64 from the rounded inputs, with the budget of each output (None: output is None)."""
         return self.expect(inputs.exact, inputs.params, dtype=inputs.case.torch_dtype, compute=compute)
+
+    def call(self, fn: Callable[..., Any], arguments: Mapping[str, Any], by_name: bool = False) -> Any:
+        """Call `fn` as the op's signature is written, or with every argument `by_name`; what it returns.
+
+        A parameter at the contract's default is left to the default of a function that has one.
+        """
+        defaults = _defaults(fn)
+        given = {n: v for n, v in arguments.items() if not (n in defaults and self._is_default(n, v))}
+        names = [] if by_name else [name for name, operand in self.operands.items() if operand.positional]
+        return fn(*[given.pop(name) for name in names], **given)
+
+    def _is_default(self, name: str, value: Any) -> bool:
+        if name not in self.params:
+            return False
+        default = self.params[name][0]
+        return (type(value), value) == (type(default), default)
+
+    def by_name(self, returned: Any, judged: Sequence[str] | None = None) -> dict[str, Any] | str:
+        """What a call returned, by output; a sentence where it returned too much or too little.
+
+        A function judged on some outputs may return only those, in the contract's order.
+        """
+        names = list(self.outputs)
+        some = [name for name in names if judged is None or name in judged]
+        values = returned if isinstance(returned, (tuple, list)) else (returned,)
+        for taken in (names, some):
+            if len(values) == len(taken):
+                return dict(zip(taken, values, strict=True))
+        if values is not returned:
+            return f"returned {type(returned).__name__}; expected a tuple of {len(names)}"
+        return f"returned {len(values)} values; expected {len(names)}"
+
+
+def _defaults(fn: Callable[..., Any]) -> frozenset[str]:
+    """The parameters to which a function gives a default."""
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):
+        return frozenset()
+    return frozenset(p.name for p in parameters if p.default is not p.empty)
+
+
+def _mirrored(values: torch.Tensor | None) -> torch.Tensor | None:
+    """`values` with what lies inside the border mirrored along the last axis.
+
+    First and last elements, rows and columns stay, and so do the sums of rows: what a cache may be keyed by.
+    """
+    if values is None or not values.ndim or not values.numel():
+        return values
+    turned = values.contiguous().clone()
+    rows = turned.view(-1, values.shape[-1])
+    inner = rows[1:-1] if len(rows) > 2 else rows
+    inner[:, 1:-1] = inner[:, 1:-1].flip(-1)
+    return turned

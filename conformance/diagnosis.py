@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from conformance import arrays, budget, heatmap, probe, registry
+from conformance import budget, heatmap, probe, registry
 from conformance.budget import Expected, Verdict
 from conformance.contract import Case, Contract
 from conformance.faults import Planted
@@ -77,19 +77,6 @@ def exact(contract: Contract, case: Case, output: str) -> bool:
     return output in contract.exact.get(case.values, ())
 
 
-def call(contract: Contract, fn: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Call `fn` by the op's signature; its outputs as a tuple."""
-    rest = dict(arguments)
-    first = [rest.pop(name) for name, operand in contract.operands.items() if operand.positional]
-    returned = fn(*first, **rest)
-    return tuple(returned) if isinstance(returned, tuple | list) else (returned,)
-
-
-def kernel(subject: "Subject") -> Callable[..., Any]:
-    """The subject's function, on torch tensors."""
-    return arrays.on_tensors(subject.fn, subject.arrays)
-
-
 def matching_faults(
     contract: Contract,
     case: Case,
@@ -101,10 +88,7 @@ def matching_faults(
     """The faults whose answer on this case is `got` in every output and not the right one: the op's own, the closest first."""
     if contract.work(case) > WORK_LIMIT:
         return []
-    from conformance.faults import _generic as generic
-
     end = time.monotonic() + seconds
-    general = {fault.name for fault in generic.planted(contract.name, contract)}
     found: list[tuple[bool, float, int, Planted]] = []
     for position, fault in enumerate(registry.planted(contract.name)):
         if fault.is_control or fault.backend or fault.kind in NOT_COMPARED or case.dtype not in fault.dtypes:
@@ -113,20 +97,17 @@ def matching_faults(
             break
         with torch.no_grad():
             try:
-                returned = call(contract, fault.make(), contract.build(case).arguments)
+                theirs = contract.by_name(contract.call(fault.make(), contract.build(case).arguments))
             except Exception:  # faults may fail on a case in ways of their own
                 continue
-        distance = _distance(contract, case, got, expected, verdicts, returned)
+        distance = None if isinstance(theirs, str) else _distance(contract, case, got, expected, verdicts, theirs)
         if distance is not None:
-            found.append((fault.name in general, distance, position, fault))
+            found.append((fault.generic, distance, position, fault))
     return [fault for *_, fault in sorted(found, key=lambda match: match[:3])[:NAMED]]
 
 
-def _distance(contract, case, got, expected, verdicts, returned) -> float | None:
+def _distance(contract, case, got, expected, verdicts, theirs) -> float | None:
     """How far `got` is from a fault's answer, in budgets; None where they are not the same, or the fault does not show."""
-    if len(returned) != len(contract.outputs):
-        return None
-    theirs = dict(zip(contract.outputs, returned, strict=True))
     worst, shows = 0.0, False
     for name, mine in got.items():
         right, other, verdict = expected[name], theirs[name], verdicts.get(name)
@@ -418,11 +399,10 @@ def owner(subject: "Subject", case: Case, output: str, index: Sequence[int]) -> 
         inputs = subject.contract.build(case, subject.device)
         try:
             with watching as writers:
-                returned = call(subject.contract, kernel(subject), inputs.arguments)
-                names = list(subject.contract.outputs)
-                if len(returned) != len(names):
-                    names = [name for name in names if subject.outputs is None or name in subject.outputs]
-                tensor = dict(zip(names, returned, strict=True))[output]
+                values = subject.contract.by_name(subject.call(inputs.arguments), subject.outputs)
+                if isinstance(values, str):
+                    continue
+                tensor = values[output]
                 place = sum(i * stride for i, stride in zip(index, tensor.stride(), strict=True))
                 found = writers.of(tensor.data_ptr() + place * tensor.element_size())
         except Exception:  # a kernel that fails, or returns something else this time, has no owner to name

@@ -8,12 +8,11 @@ from functools import lru_cache
 from typing import Any
 
 from conformance.contract import DTYPES, Case, Contract
-from conformance.layouts import PLANS
+from conformance.layouts import FAR_LAYOUTS, PLANS, far_axis
 
 LEVELS = ("quick", "default", "thorough")
 PRODUCT_LIMIT = 1500  # cases of the full product on the smallest shape; a seeded sample beyond
 RETRIES = 60
-MOST_AXES = 5  # of an operand
 
 
 @dataclass
@@ -75,17 +74,13 @@ def _plain(contract: Contract, seed: int) -> Iterator[Case]:
     for dtype in contract.dtypes:
         for values in contract.values:
             shapes = (plain_case(contract, dtype, values, seed, size) for size in (contract.sizes[0], *by_work))
-            case = next((case for case in shapes if _filled(case) and contract.valid(case)), None)
+            case = next((case for case in shapes if case.filled and contract.valid(case)), None)
             if case is not None:
                 yield case
         for size in contract.sizes:
             case = plain_case(contract, dtype, first, seed, size)
             if contract.valid(case):
                 yield case
-
-
-def _filled(case: Case) -> bool:
-    return all(n for _, size in case.sizes for n in (size if isinstance(size, tuple) else (size,)))
 
 
 def _far(contract: Contract, level: str, seed: int) -> Iterator[Case]:
@@ -98,7 +93,7 @@ def _far(contract: Contract, level: str, seed: int) -> Iterator[Case]:
     for name, operand in contract.operands.items():
         if operand.dtype is not None or not narrow:
             continue
-        for layout in [f"far{axis}" for axis in range(MOST_AXES)]:
+        for layout in FAR_LAYOUTS:
             dtypes = [narrow[count % len(narrow)]] if level == "quick" else narrow
             found = [_least_work(contract, dtype, name, layout, seed) for dtype in dtypes]
             count += 1
@@ -108,13 +103,19 @@ def _far(contract: Contract, level: str, seed: int) -> Iterator[Case]:
 
 
 def _least_work(contract: Contract, dtype: str, name: str, layout: str, seed: int) -> Case | None:
-    axis = int(layout.removeprefix("far"))
+    axis = far_axis(layout)
     found = []
     for size in contract.sizes:
         shapes = [contract.shape(operand.axes, size) for operand in contract.operands.values()]
         shape = contract.shape(contract.operands[name].axes, size)
         wide = sum(n > 1 for n in shape) >= min(2, len(shape))  # a single column says little
-        if axis < len(shape) and shape[axis] >= 3 and wide and not any(0 in shape for shape in shapes):
+        if (
+            axis is not None
+            and axis < len(shape)
+            and shape[axis] >= 3
+            and wide
+            and not any(0 in shape for shape in shapes)
+        ):
             plain = plain_case(contract, dtype, next(iter(contract.values)), seed, size)
             layouts = tuple((n, layout if n == name else value) for n, value in plain.layouts)
             case = replace(plain, layouts=layouts)
@@ -130,6 +131,21 @@ def plain_case(
     layouts = tuple((name, operand.layouts[0]) for name, operand in contract.operands.items())
     params = tuple((name, options[0]) for name, options in contract.params.items())
     return Case(contract.name, dtype, tuple((size or contract.sizes[0]).items()), values, layouts, params, seed)
+
+
+def variants(contract: Contract, case: Case) -> tuple[Case, ...]:
+    """The plain `case` in other layouts, all operands at once, and with each other value of each parameter."""
+    found = []
+    for position in range(1, max(len(operand.layouts) for operand in contract.operands.values())):
+        layouts = []
+        for name, operand in contract.operands.items():
+            present = [layout for layout in operand.layouts if layout != "none"] or ["none"]
+            layouts.append((name, present[position % len(present)]))
+        found.append(replace(case, layouts=tuple(layouts)))
+    for name, options in contract.params.items():
+        for option in options[1:]:
+            found.append(replace(case, params=tuple((n, option if n == name else old) for n, old in case.params)))
+    return tuple(other for other in found if contract.valid(other))
 
 
 class _Space:

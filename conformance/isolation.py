@@ -39,7 +39,7 @@ import cloudpickle
 import psutil
 import torch
 
-from conformance import judge, registry, worker
+from conformance import judge, registry, verdict, worker
 from conformance.judge import PASSED, Outcome, Subject, Trial
 from conformance.opfile import load_op
 
@@ -150,12 +150,12 @@ class Runner:
         if isinstance(answer, _Death):
             outcome = Outcome(trial.id, trial.case.dtype, PASSED)
             doubt = _DOUBT if answer.check == "hang" and self._fork_untested else ""
-            judge._find(outcome, self.subject, trial, answer.check, answer.message + doubt)
+            verdict.find(outcome, self.subject, trial, answer.check, answer.message + doubt)
             self._count(answer.check)
         else:
             outcome = answer
         if late:
-            judge._find(outcome, self.subject, trial, "crash", late)
+            verdict.find(outcome, self.subject, trial, "crash", late)
             self._count("crash")
         return outcome
 
@@ -540,7 +540,7 @@ def _spawn(subject: Subject, trials: list[Trial], fresh_import: bool) -> _Child:
 def _ways(fn: Callable[..., Any], fresh_import: bool) -> Iterator[tuple]:
     """How a fresh process can get the function: ("file", path, name) or ("pickle", bytes)."""
     if fresh_import:
-        yield ("file", *worker.source_of(fn))
+        yield ("file", *worker.source_of(fn, ", and its kernel was set up for the other device"))
         return
     if not _importable(fn) and (place := _file_and_name(fn)) is not None:
         yield ("file", *place)
@@ -695,7 +695,7 @@ def _serve(connection: Connection, subject: Subject, trials: list[Trial]) -> Non
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
-        last = bool(judge._lost_context)
+        last = bool(verdict.lost_context)
         connection.send((*answer, last))
         if last:
             return
@@ -711,8 +711,8 @@ def _judge(subject: Subject, trial: Trial, here: bool = False) -> Outcome:
         if here and isinstance(error, KeyboardInterrupt):
             raise
         outcome = Outcome(trial.id, trial.case.dtype, PASSED)
-        what = f"sys.exit({error.code!r})" if isinstance(error, SystemExit) else judge._error_text(error)  # type: ignore[arg-type]
-        judge._find(outcome, subject, trial, "crash", f"{what} would have ended the process")
+        what = f"sys.exit({error.code!r})" if isinstance(error, SystemExit) else verdict.error_text(error)
+        verdict.find(outcome, subject, trial, "crash", f"{what} would have ended the process")
         return outcome
 
 

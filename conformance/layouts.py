@@ -8,13 +8,15 @@ view, a large number in its gaps. (NaN there would accuse torch.matmul, which on
 
 import math
 import mmap
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 FAR = 2**31  # elements: the first offset that a 32-bit integer cannot hold
-MAP_NORESERVE = 0x4000  # Linux; absent from the mmap module before Python 3.13
+# Linux; absent from the mmap module before Python 3.13
+MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 GUARD_BYTES = 512  # on either side of every buffer; the view keeps the alignment that an allocator gives
 GAP_BYTE = 0x7B  # 1e36 in float32 and bfloat16, 6e4 in float16
 POISON = {torch.float32: math.nan, torch.float16: math.nan, torch.bfloat16: math.nan}
@@ -105,12 +107,22 @@ def _far(axis: int):
 
     def plan(shape):
         if shape[axis] < 3:
-            raise ValueError(f"layout far{axis}: expected at least 3 elements along axis {axis}, got shape {shape}")
+            raise ValueError(
+                f"layout {FAR_LAYOUTS[axis]}: expected at least 3 elements along axis {axis}, got shape {shape}"
+            )
         rest = _strides(tuple(1 if i == axis else n for i, n in enumerate(shape)))
         rest[axis] = -(-FAR // (shape[axis] - 1) // 64) * 64 + 64
         return shape, rest, 0
 
     return plan
+
+
+FAR_LAYOUTS = tuple(f"far{axis}" for axis in range(5))  # offsets beyond 2^31 along one axis
+
+
+def far_axis(layout: str) -> int | None:
+    """The axis along which the offsets of a layout exceed 2^31; None where none do."""
+    return FAR_LAYOUTS.index(layout) if layout in FAR_LAYOUTS else None
 
 
 # name -> shape -> (shape of the stored values, strides of the view, offset in elements)
@@ -124,7 +136,7 @@ PLANS: dict[str, Callable] = {
     "offset": _offset,  # storage offset of one element: no longer 16-byte aligned
     "broadcast": _broadcast(0),  # stride 0 on the first axis
     "broadcast_last": _broadcast(-1),  # stride 0 on the last axis
-    **{f"far{axis}": _far(axis) for axis in range(5)},  # offsets beyond 2^31 along one axis
+    **{layout: _far(axis) for axis, layout in enumerate(FAR_LAYOUTS)},
 }
 
 MATRIX = ("contiguous", "transposed", "sliced", "step", "offset", "broadcast", "broadcast_last")
@@ -145,8 +157,8 @@ def values_of(values: torch.Tensor, layout: str) -> torch.Tensor:
 def place(values: torch.Tensor, layout: str, device: str | torch.device) -> Placed:
     """Put `values` (already rounded to their dtype) into a guarded, poisoned buffer on `device` in `layout`."""
     shape = tuple(values.shape)
-    if layout.startswith("far"):
-        return _place_far(values, layout, device)
+    if (axis := far_axis(layout)) is not None:
+        return _place_far(values, axis, device)
     _, strides, offset = PLANS[layout](shape)
     item = values.element_size()
     extent = offset + sum((n - 1) * s for n, s in zip(shape, strides, strict=True) if n > 0) + 1
@@ -168,15 +180,15 @@ def place(values: torch.Tensor, layout: str, device: str | torch.device) -> Plac
     return Placed(view, buffer)
 
 
-def _place_far(values: torch.Tensor, layout: str, device: str | torch.device) -> Placed:
+def _place_far(values: torch.Tensor, axis: int, device: str | torch.device) -> Placed:
     """Memory is mapped and, on the CPU, hardly touched: only the slices along the far axis and a guard band beside each.
 
     On the CPU as much lies before the view as behind it, so that an offset that wraps reads zeros and does not crash.
     """
-    shape, axis, item = tuple(values.shape), int(layout.removeprefix("far")), values.element_size()
-    _, strides, _ = PLANS[layout](shape)
+    shape, item = tuple(values.shape), values.element_size()
+    _, strides, _ = _far(axis)(shape)
     last = sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
-    assert last >= FAR, f"{layout} of {shape} reaches {last} elements only"
+    assert last >= FAR, f"{FAR_LAYOUTS[axis]} of {shape} reaches {last} elements only"
     on_cpu = torch.device(device).type == "cpu"
     guard = GUARD_BYTES // item
     base = (FAR if on_cpu else 0) + guard

@@ -22,8 +22,9 @@ from typing import Any
 
 import torch
 
-from conformance import diagnosis, judge, layouts, registry, replay
+from conformance import diagnosis, layouts, registry, replay
 from conformance.contract import Case, Contract
+from conformance.generate import variants
 from conformance.judge import Finding, Subject, Trial
 
 LITERAL = 64  # elements of an operand that a script spells out
@@ -124,7 +125,7 @@ class _Search:
 
 def _subject_of(finding: Finding) -> str:
     """What a finding's message begins with: the output it is about, or the type of error that was raised."""
-    said = re.sub(r"^call \d+ of \d+: ", "", finding.message)
+    said = re.sub(r"^call \d+ of \d+[^:]*: ", "", finding.message)
     return said.partition(":")[0] if ":" in said else ""
 
 
@@ -382,7 +383,7 @@ class _Writer:
     def _operand(self, name: str, view: torch.Tensor, exact: torch.Tensor, buffers: bool) -> str | None:
         """An expression for an operand: its values, in its layout."""
         layout = self.case.layout.get(name, "contiguous")
-        if layout.startswith("far"):
+        if layout in layouts.FAR_LAYOUTS:
             return None
         shape = tuple(view.shape)
         narrow = exact
@@ -457,13 +458,11 @@ class _Writer:
         return name, self._index(name)
 
     def _index(self, name: str) -> str:
-        returned = judge._call(self.subject, self.inputs.arguments)
-        if not isinstance(returned, tuple | list):
+        returned = self.subject.call(self.inputs.arguments)
+        named = self.contract.by_name(returned, self.subject.outputs)
+        if not isinstance(returned, tuple | list) or isinstance(named, str):
             return ""
-        names = list(self.contract.outputs)
-        if len(returned) != len(names) and self.subject.outputs is not None:
-            names = [n for n in names if n in self.subject.outputs]
-        return f"[{names.index(name)}]"
+        return f"[{list(named).index(name)}]"
 
     def _values_assertion(self) -> list[str] | None:
         name = _subject_of(self.finding)
@@ -521,8 +520,8 @@ class _Writer:
         about = {
             "sizes": case.size, "dtype": case.dtype, "values": case.values, "layouts": case.layout,
             "params": case.param, "seed": case.seed, "law": trial.law.name if trial.law else None,
-            "invalid": trial.invalid.name if trial.invalid else None, "calls": trial.calls, "stream": trial.stream,
-            "watched": trial.watched,
+            "invalid": trial.invalid.name if trial.invalid else None, "calls": trial.calls, "varied": bool(trial.others),
+            "stream": trial.stream, "watched": trial.watched,
         }  # fmt: skip
         lacking = {"message", "trial", "severity"}
         record = {name: value for name, value in self.kept.items() if name not in lacking}
@@ -568,4 +567,7 @@ def trial_of(about: Mapping[str, Any], contract: Contract) -> Trial:
     law = next((law for law in contract.laws if law.name == about["law"]), None)
     invalid = next((call for call in contract.invalid if call.name == about["invalid"]), None)
     case = case_of(about, contract.name)
-    return judge.Trial(case, law, invalid, about["calls"], about["stream"], about["watched"])
+    others = variants(contract, case) if about["varied"] else ()
+    return Trial(
+        case, law, invalid, about["calls"], others, stream=about["stream"], watched=about["watched"]
+    )  # fmt: skip

@@ -34,7 +34,7 @@ THREADS = "the number of threads"
 
 EMPTY = {"empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "empty_permuted"}
 FILLED = {"zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones", "full", "full_like", "new_full"}
-FILLS = {"fill_", "zero_", "detach", "alias", "lift_fresh", "_local_scalar_dense", "_reshape_alias"}
+FILLS = {"fill_", "zero_"}
 
 
 @cache

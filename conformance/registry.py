@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from conformance.contract import Contract
-from conformance.faults import Planted, planted_in
+from conformance.faults import Planted, _generic, planted_in
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -115,9 +115,8 @@ def planted(op: str) -> list[Planted]:
         module = importlib.import_module(f"conformance.faults.{op}")
         found += planted_in(module, op)
         equivalent = getattr(module, "EQUIVALENT", {})
-    generic = importlib.import_module("conformance.faults._generic")
     taken = {planted.name for planted in found} | set(equivalent)
-    return found + [planted for planted in generic.planted(op, contract(op)) if planted.name not in taken]
+    return found + [planted for planted in _generic.planted(op, contract(op)) if planted.name not in taken]
 
 
 def has_planted_kernels(name: str, op: str) -> bool:

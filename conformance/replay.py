@@ -4,7 +4,6 @@
 folder; `python -m conformance replay ID` reads it there.
 """
 
-import inspect
 import json
 import os
 import sys
@@ -21,6 +20,7 @@ from conformance import budget, diagnosis, isolation, judge, opfile, probe, regi
 from conformance.budget import Expected, Verdict
 from conformance.judge import Finding, Outcome, Subject, Trial
 from conformance.report import Report
+from conformance.verdict import output_bytes
 
 FILE = Path(".touchstone", "findings.json")
 KEPT = 500
@@ -29,28 +29,13 @@ DEADLY = ("crash", "hang", "memory")  # checks whose trial can take its process 
 CHILD_SECONDS = 30.0
 
 
-def source(fn: Callable[..., Any]) -> dict[str, str]:
-    """How another process can import `fn`: `file` and `function`, or the `reason` why it cannot."""
-    name, inner = worker.describe(fn), inspect.unwrap(fn)
-    if not inspect.isfunction(inner):
-        return {
-            "reason": f"{name} is a {type(fn).__name__}; only a function at the top level of a file can be imported"
-        }
-    path = inspect.getsourcefile(inner)
-    if path is None or not os.path.isfile(path) or "ipykernel" in path or "ipython-input" in path:
-        return {"reason": f"{name} is defined in a notebook cell or at a prompt; put it into a file"}
-    if "<" in inner.__qualname__:
-        return {"reason": f"{name} is a lambda or is defined inside a function; define it at the top level of a file"}
-    return {"file": str(Path(path).resolve()), "function": inner.__qualname__}
-
-
 def records(
     subject: Subject, outcomes: Iterable[Outcome], level: str, seed: int, where: dict[str, str] | None = None
 ) -> list[dict[str, Any]]:
-    """What has to be known of each finding to judge its trial again. `where` is the function's `source`; None: asked of it."""
+    """What has to be known of each finding to judge its trial again. `where` says how to import it; None: asked of it."""
     if where is None:
         backend, _, _ = subject.lane.partition("@")
-        where = {"backend": backend, "variant": subject.name} if subject.own else source(subject.fn)
+        where = {"backend": backend, "variant": subject.name} if subject.own else _source(subject.fn)
     own_file = registry.op_file(subject.op)
     op_file = None if own_file is None else str(Path(own_file).resolve())
     return [
@@ -66,10 +51,20 @@ def records(
     ]  # fmt: skip
 
 
-def keep(found: list[dict[str, Any]], file: Path = FILE) -> None:
-    """Append records to `file`, the last `KEPT` of them; one that cannot be written is a warning."""
+def _source(fn: Callable[..., Any]) -> dict[str, str]:
+    """How another process can import `fn`: `file` and `function`, or the `reason` why it cannot."""
+    try:
+        file, function = worker.source_of(fn)
+    except ValueError as error:
+        return {"reason": str(error).removeprefix("fn: ")}
+    return {"file": file, "function": function}
+
+
+def keep(found: list[dict[str, Any]], file: Path | None = None) -> None:
+    """Append records to `file` (None: `FILE`), the last `KEPT` of them; one that cannot be written is a warning."""
     if not found:
         return
+    file = file or FILE
     try:
         known = _read(file)
         for record in found:
@@ -83,7 +78,7 @@ def keep(found: list[dict[str, Any]], file: Path = FILE) -> None:
         print(f"touchstone: findings cannot be kept for replay in {file}: {error}", file=sys.stderr)
 
 
-def keep_report(subject: Subject, report: Report, file: Path = FILE) -> None:
+def keep_report(subject: Subject, report: Report, file: Path | None = None) -> None:
     """Keep the findings of a report that did not pass."""
     if not report.passed:
         keep(records(subject, report.outcomes, report.level, report.seed), file)
@@ -97,8 +92,9 @@ def _read(file: Path) -> dict[str, dict[str, Any]]:
         return {}
 
 
-def find(identifier: str, file: Path = FILE) -> dict[str, Any]:
-    """The record of a finding. ValueError lists the latest ones where there is none of this id."""
+def find(identifier: str, file: Path | None = None) -> dict[str, Any]:
+    """The record of a finding in `file` (None: `FILE`). ValueError lists the latest ones where there is none of this id."""
+    file = file or FILE
     known = _read(file)
     if identifier in known:
         return known[identifier]
@@ -184,15 +180,13 @@ class Output:
 def observe(subject: Subject, trial: Trial) -> dict[str, Output]:
     """Call the kernel on the trial's case and compare what can be compared: outputs of the right shape and dtype."""
     contract, case = subject.contract, trial.case
-    inputs, kernel = contract.build(case, subject.device), diagnosis.kernel(subject)
-    with probe.poison(probe.PATTERNS[0], subject.device, judge._output_bytes(contract, case)):
-        returned = diagnosis.call(contract, kernel, inputs.arguments)
-    names = list(contract.outputs)
-    if len(returned) != len(names):
-        names = [name for name in names if subject.outputs is None or name in subject.outputs]
+    inputs = contract.build(case, subject.device)
+    with probe.poison(probe.PATTERNS[0], subject.device, output_bytes(contract, case)):
+        returned = subject.call(inputs.arguments)
+    values = contract.by_name(returned, subject.outputs)
     right = contract.expected(contract.build(case), subject.compute)
     found = {}
-    for name, got in zip(names, returned, strict=False):
+    for name, got in {} if isinstance(values, str) else values.items():
         answer = right[name]
         if answer is None or not isinstance(got, torch.Tensor) or (subject.outputs and name not in subject.outputs):
             continue
@@ -237,7 +231,12 @@ def picture(subject: Subject, trial: Trial, seen: dict[str, Output], path: str) 
 
 
 def replay(
-    identifier: str, *, minimise: bool = False, picture_to: str | None = None, seconds: float = 60.0, file: Path = FILE
+    identifier: str,
+    *,
+    minimise: bool = False,
+    picture_to: str | None = None,
+    seconds: float = 60.0,
+    file: Path | None = None,
 ) -> dict[str, Any]:
     """Judge the trial of a kept finding again; what came of it, as a record. ValueError where that cannot be done.
 

@@ -4,29 +4,43 @@ A fault is killed by a trial that fails; a control that fails a trial is a false
 and so is a family of cases that kills nothing; a family without which every fault would still be killed is redundant.
 """
 
+import gc
+import json
 import multiprocessing
-from collections import Counter
-from collections.abc import Callable, Sequence
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from datetime import date
 from functools import partial
+from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 import torch
 
-from conformance import judge, registry
+from conformance import isolation, judge, registry
 from conformance.console import Table, progress
+from conformance.contract import Case, Contract, Draw, size_text
 from conformance.faults import Planted
-from conformance.isolation import Runner
 from conformance.judge import DECLINED, FAILED, Subject, Trial
 from conformance.report import versions
 
 DEVICE = "cpu"
 ENOUGH = {
-    "quick": 2,
+    "quick": 1,
     "default": 4,
 }  # kills of a kernel in a backend's language, after which it is left: interpreters are slow
-OF_MANY_CALLS = ("control", "race", "cache", "alias", "state", "mutation", "unwritten", "bounds")  # at level quick
+# kinds that only many calls show, and those that a second one does, in memory that held something else: at level quick
+MANY_CALLS = ("control", "race", "cache", "alias", "state", "mutation", "unwritten", "bounds")
+TWO_CALLS = (*MANY_CALLS, "tail", "accumulator")
+ALONE = ("bounds",)  # kinds that may spoil the memory of those judged after them in the same process
+SECONDS = 60.0  # for one trial in a shared process, before its kernel is judged in one of its own
 T = TypeVar("T")
 
 
@@ -77,8 +91,9 @@ class OpResult:
 
     @property
     def thin(self) -> list[Judged]:
-        """Faults that one trial alone kills."""
-        return [one for one in self.faults if len(one.killed) == 1]
+        """Faults that one trial alone kills, of those that were not left after it."""
+        left = ENOUGH.get(self.level) == 1
+        return [one for one in self.faults if len(one.killed) == 1 and not (left and one.backend)]
 
     @property
     def false_alarms(self) -> list[Judged]:
@@ -141,8 +156,7 @@ def families(trial: Trial) -> list[str]:
     if trial.calls:
         return [f"calls {trial.calls}"]
     case = trial.case
-    sizes = "x".join("x".join(map(str, n)) if isinstance(n, tuple) else str(n) for _, n in case.sizes)
-    found = [f"values {case.values}", f"size {sizes}", f"dtype {case.dtype}"]
+    found = [f"values {case.values}", f"size {size_text(case.sizes)}", f"dtype {case.dtype}"]
     found += [f"layout {name} {layout}" for name, layout in case.layouts if layout != "contiguous"]
     return found + [f"parameter {name}={value}" for name, value in case.params]
 
@@ -152,17 +166,81 @@ def judge_op(op: str, level: str, seed: int = 0) -> OpResult:
     torch.set_num_threads(1)
     found, notes = _planted(op)
     result = OpResult(op, level, seed, notes=notes)
-    trials, _ = judge.trials(Subject(op, _never, "planted", f"planted@{DEVICE}", DEVICE), level, seed)
+    trials, _ = judge.trials(Subject(op, judge.not_called, "planted", f"planted@{DEVICE}", DEVICE), level, seed)
     result._families_of = {trial.id: families(trial) for trial in trials}
     result.families = list(dict.fromkeys(family for trial in trials for family in families(trial)))
-    judge.keep_answers(trials)
-    for planted in found:
-        result.judged.append(_judge_planted(planted, trials, level))
+    with _drawn_once(registry.contract(op)):
+        judge.keep_answers(trials)
+        result.judged = _judge_all(found, trials, level)
     return result
 
 
-def _never(*args, **kwargs):
-    raise AssertionError("stands in for the planted kernels while trials are listed")
+@contextmanager
+def _drawn_once(contract: Contract) -> Iterator[None]:
+    """Within: what a family draws for a case is kept for all that is planted."""
+    families = contract.values
+
+    def kept(family: Callable[[Draw], dict[str, torch.Tensor | None]]) -> Callable[[Draw], Any]:
+        drawn: dict[Case, dict[str, torch.Tensor | None]] = {}
+        return lambda draw: drawn.get(draw.case) or drawn.setdefault(draw.case, family(draw))
+
+    contract.values = {name: kept(family) for name, family in families.items()}
+    try:
+        yield
+    finally:
+        contract.values = families
+
+
+def _judge_all(found: Sequence[Planted], trials: Sequence[Trial], level: str) -> list[Judged]:
+    """Judge them one after another in a forked child, a new one after each that ends it; that one by itself."""
+    judged: dict[Planted, Judged] = {}
+    waiting = deque(planted for planted in found if planted.kind not in ALONE)
+    while waiting:
+        for one in _judged_together(list(waiting), trials, level):
+            judged[waiting.popleft()] = one
+        if waiting:
+            waiting.popleft()
+    return [judged.get(planted) or _judge_planted(planted, trials, level) for planted in found]
+
+
+def _judged_together(found: Sequence[Planted], trials: Sequence[Trial], level: str) -> Iterator[Judged]:
+    """What a child makes of each, as far as it gets."""
+    context = multiprocessing.get_context("fork")
+    receive, send = context.Pipe(duplex=False)
+    main = threading.current_thread() is threading.main_thread()
+    child = context.Process(target=_serve, args=(send, found, trials, level, os.getpid() if main else None))
+    child.start()
+    send.close()
+    try:
+        left = len(found)
+        while left and receive.poll(SECONDS):
+            one = receive.recv()
+            if one is not None:
+                yield one
+                left -= 1
+    except EOFError:
+        return
+    finally:
+        child.kill()
+        child.join()
+
+
+def _serve(send: Connection, found: Sequence[Planted], trials: Sequence[Trial], level: str, parent: int | None) -> None:
+    """Send a Judged for each, and None now and then: a sign of life."""
+    trace = tempfile.TemporaryFile()  # noqa: SIM115
+    isolation._settle(trace.fileno(), parent)
+    torch.set_num_threads(1)
+    gc.freeze()
+    last = time.monotonic()
+
+    def alive() -> None:
+        nonlocal last
+        if time.monotonic() - last > 1:
+            last = time.monotonic()
+            send.send(None)
+
+    for planted in found:
+        send.send(_judge_planted(planted, trials, level, "none", alive))
 
 
 def _planted(op: str) -> tuple[list[Planted], list[str]]:
@@ -180,24 +258,33 @@ def _planted(op: str) -> tuple[list[Planted], list[str]]:
     return found, notes
 
 
-def _judge_planted(planted: Planted, trials: Sequence[Trial], level: str) -> Judged:
+def _judge_planted(
+    planted: Planted,
+    trials: Sequence[Trial],
+    level: str,
+    isolate: str = "fork",
+    after_trial: Callable[[], object] = int,
+) -> Judged:
     one = Judged(planted.op, planted.name, planted.kind, planted.about, planted.backend)
     lane = f"{planted.backend or 'torch'}@{DEVICE}"
     subject = Subject(
         planted.op, planted.make(), planted.name, lane, DEVICE, deterministic=planted.deterministic, diagnosed=False
     )
     mine = [trial for trial in trials if trial.case.dtype in planted.dtypes]
-    if level == "quick" and planted.kind not in OF_MANY_CALLS:
+    if level == "quick" and planted.kind not in MANY_CALLS:
         mine = [trial for trial in mine if not trial.calls]
+    if level == "quick" and planted.kind not in TWO_CALLS:
+        mine = [replace(trial, watched=False, instrumented=False) for trial in mine]
     few = ENOUGH.get(level) if planted.backend else None
     if few:  # an interpreter takes its time
         mine.sort(key=lambda trial: registry.contract(planted.op).work(trial.case))
     killing: list[Trial] = []
-    with Runner(subject, mine, "fork", confirm=False) as runner:
+    with isolation.Runner(subject, mine, isolate, confirm=False) as runner:
         for index, trial in enumerate(mine):
             if runner.stopped or (few and len(killing) == few):
                 break
             outcome = runner.outcome(index)
+            after_trial()
             one.trials += 1
             one.declined += outcome.status == DECLINED
             if outcome.status == FAILED:
@@ -300,3 +387,54 @@ def record(results: Sequence[OpResult]) -> dict[str, Any]:
         "false alarms": sum(len(c.killed) for r in results for c in r.false_alarms),
         "ops": [result.to_dict() for result in results],
     }  # fmt: skip
+
+
+def read(record: dict[str, Any]) -> list[OpResult]:
+    """The results that `record` wrote."""
+    return [
+        OpResult(
+            op["op"], op["level"], op["seed"], [Judged(**one) for one in op["judged"]], op["families"], op["notes"]
+        )
+        for op in record["ops"]
+    ]
+
+
+def page(record: dict[str, Any]) -> str:
+    """The page docs/results/selftest.md from a record."""
+    results = read(record)
+    level, stops = record["level"], ENOUGH.get(record["level"])
+    faults = [one for result in results for one in result.faults]
+    checks, alarms = record["control checks"], record["false alarms"]
+    killed = sum(bool(one.killed) for one in faults)
+    left = "is left after its first kill" if stops == 1 else f"is left after {stops} kills"
+    found = holes(results)
+    return "\n".join([
+        "# The self-test: what the judge catches, and whom it accuses", "",
+        ", ".join(f"{name} {version}" for name, version in record["versions"].items())
+        + f"; {date.today()}, seed {record['seed']}.", "",
+        "```", f"python -m conformance selftest --level {level} --json selftest.json",
+        "python -m conformance.selftest selftest.json > docs/results/selftest.md", "```", "",
+        f"**{killed:,} of {len(faults):,} planted faults are killed, "
+        f"{sum(len(one.killed) > 1 for one in faults):,} of them by two trials or more; "
+        f"{sum(len(result.controls) for result in results)} controls have {alarms or 'no'} false alarms in {checks:,} checks.**",
+        *([f"A planted kernel in a backend's language {left}."] if stops else []),
+        '"Redundant" are families without which every fault would still be killed: with every pair of values of any two axes,',
+        "most are.", "", "```", summary(results).plain(), "```", "",
+        *(["What it found wanting:", "", "```", *found, "```"] if found else ["It found nothing wanting."]), "",
+        *(_compared(record, results) if "comparison" in record else []),
+    ])  # fmt: skip
+
+
+def _compared(record: dict[str, Any], results: Sequence[OpResult]) -> list[str]:
+    from conformance import comparison
+
+    compared = {op: [comparison.Compared(**one) for one in found] for op, found in record["comparison"].items()}
+    return [
+        "The planted faults in torch under the rules of other projects (conformance/comparison.py), `--compare`: caught of",
+        "those to which the rule applies.", "", "```", comparison.table(compared, results).plain(), "```", "",
+    ]  # fmt: skip
+
+
+if __name__ == "__main__":
+    with open(sys.argv[1]) as file:
+        print(page(json.load(file)), end="")

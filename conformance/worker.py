@@ -79,25 +79,29 @@ def load_module(path: str | Path) -> tuple[ModuleType, bool]:
     return module, True
 
 
-def source_of(fn: Callable[..., Any]) -> tuple[str, str]:
-    """File and qualified name by which another process can import `fn`. ValueError says why not, and the way out."""
-    name = describe(fn)
-    inner = inspect.unwrap(fn)
+def source_of(fn: Callable[..., Any], why: str = "") -> tuple[str, str]:
+    """File and qualified name by which another process can import `fn`. ValueError says why not, and the way out.
+
+    `why` goes on from what `fn` is: why another process has to import it.
+    """
+    name, inner = describe(fn), inspect.unwrap(fn)
+    restart = (
+        ', or restart and run os.environ["TRITON_INTERPRET"] = "1" in the first cell, before anything imports triton'
+    )
     if not inspect.isfunction(inner):
         raise ValueError(
-            f"fn: {name} is a {type(fn).__name__}, and its kernel was set up for the other device; another process can import "
-            "only a function at the top level of a file: define one that calls it"
+            f"fn: {name} is a {type(fn).__name__}{why}; another process can import only a function at the top level of a file: "
+            "define one that calls it"
         )
     path = inspect.getsourcefile(inner)
     if path is None or not os.path.isfile(path) or "ipython-input" in path or "ipykernel" in path:
         raise ValueError(
-            f"fn: {name} is defined in a notebook cell or at a prompt, and its kernel was set up for the other device; another "
-            "process cannot import it from there. Either put kernel and function into a file and import them from it, or "
-            'restart and run os.environ["TRITON_INTERPRET"] = "1" in the first cell, before anything imports triton'
+            f"fn: {name} is defined in a notebook cell or at a prompt{why}; another process cannot import it from there. Put "
+            f"kernel and function into a file and import them from it{restart if why else ''}"
         )
-    if "<" in name:
+    if "<" in inner.__qualname__:
         raise ValueError(
-            f"fn: {name} is a lambda or is defined inside a function, and its kernel was set up for the other device; another "
-            "process can import only a function at the top level of a file: define it there"
+            f"fn: {name} is a lambda or is defined inside a function{why}; another process can import only a function at the top "
+            "level of a file: define it there"
         )
-    return path, name
+    return str(Path(path).resolve()), inner.__qualname__

@@ -51,7 +51,7 @@ for name in {BACKENDS!r}:
     assert len(backend.NOTES) >= 8 and all(note.endswith(".") for note in backend.NOTES)
     assert not backend.reimport(lambda x: x, "cpu")
     assert "sm_90a" in backend.lacks("sm_90a", "cpu")
-""")
+""", CXX="absent-compiler")
 
 
 def test_asking_for_a_gpu_imports_no_kernel_library_and_starts_no_cuda():

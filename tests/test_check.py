@@ -456,8 +456,8 @@ def test_a_kernel_file_from_the_command_line(tmp_path):
 @triton
 def test_a_kernel_file_under_pytest(tmp_path):
     (tmp_path / "kernels.py").write_text(KERNEL)
-    run = "-m pytest conformance/test_kernels.py -q -p no:cacheprovider --op=softmax --device=cpu --quick"
-    arguments = [*run.split(), f"--kernel={tmp_path / 'kernels.py'}:softmax"]
-    done = lanes.run_python(arguments, registry.ROOT)
+    run = "-q -p no:cacheprovider --op=softmax --device=cpu --quick --kernel=kernels.py:softmax"
+    arguments = ["-m", "pytest", str(registry.ROOT / "conformance" / "test_kernels.py"), *run.split()]
+    done = lanes.run_python(arguments, tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.returncode == 0, done.stdout + done.stderr
     assert "user@cpu" in done.stdout

@@ -194,6 +194,15 @@ def test_a_rung_that_never_launches_in_a_dtype_is_a_finding():
     assert answer["findings"] == ["shy launches nothing in float16, in no case of level default"]
 
 
+def test_a_rung_launches_in_the_dtypes_that_it_declares():
+    compiler = Compiler()
+    shy = rung(compiler, "_kernel", declines=lambda x: x.dtype != torch.bfloat16)
+    shy.dtypes = ("bfloat16",)
+    assert check(compiler, shy=shy)["findings"] == []
+    shy.dtypes = ("float16", "bfloat16")
+    assert check(compiler, shy=shy)["findings"] == ["shy launches nothing in float16, in no case of level default"]
+
+
 def test_a_launcher_that_raises_is_a_finding():
     def broken(x):
         raise ZeroDivisionError("spilt ink")
@@ -259,11 +268,14 @@ def test_backends_are_those_with_a_compiler(tmp_path, monkeypatch):
     assert compiling.backends() == ("able",)
 
 
-def test_a_backend_that_cannot_compile_says_why(tmp_path):
-    with compiling.Compiler("cupy") as compiler:  # it has no compiling.py, as one whose library is not installed
-        if "cupy" in compiling.backends():
-            pytest.skip("it has one")
-        assert compiler.check("softmax")["missing"].startswith("ModuleNotFoundError: No module named")
+def test_a_backend_that_cannot_compile_says_why(tmp_path, monkeypatch):
+    lanes.write_clone(tmp_path, {"paper": ({}, (), {}, {"softmax": lanes.PLAIN})})
+    (tmp_path / "backends/paper/compiling.py").write_text("import parchment_and_nothing_else\n")
+    monkeypatch.setattr(registry, "ROOT", tmp_path)
+    monkeypatch.setattr(registry, "backend", lambda name: SimpleNamespace(CPU_VARIABLES=()))
+    with compiling.Compiler("paper") as compiler:
+        missing = compiler.check("softmax")["missing"]
+    assert missing == "ModuleNotFoundError: No module named 'parchment_and_nothing_else'"
 
 
 def test_an_op_that_does_not_import_is_a_finding_and_the_next_op_is_answered(tmp_path, monkeypatch):

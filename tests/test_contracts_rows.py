@@ -77,10 +77,8 @@ def test_controls_leave_room_in_the_budget(op):
 
 
 @pytest.mark.parametrize("op", SPECS)
-def test_cases_are_enough_and_not_too_many(op):
+def test_cases_have_every_size_and_layout(op):
     contract, prepared = _prepared(op)
-    assert 60 <= len(prepared) <= 240
-    assert 9 <= len(generate.plan(contract, "quick").cases) <= 24
     covered = {case.sizes for case in generate.plan(contract, "quick").cases}
     assert covered == {tuple(size.items()) for size in contract.sizes}
     for operand, spec in contract.operands.items():

@@ -25,8 +25,7 @@ def case_of(rows=3, cols=65, dtype="float32", values="normal", op="softmax"):
 def diagnose(fn, case, **options):
     """The diagnosis of a function of softmax's signature on one case."""
     contract = registry.contract(case.op)
-    returned = diagnosis.call(contract, fn, contract.build(case).arguments)
-    got = dict(zip(contract.outputs, returned, strict=True))
+    got = contract.by_name(contract.call(fn, contract.build(case).arguments))
     expected = contract.expected(contract.build(case))
     verdicts = {
         name: budget.compare(tensor, expected[name], case.torch_dtype, diagnosis.exact(contract, case, name))
@@ -158,7 +157,8 @@ def test_the_ops_own_faults_are_named_before_generic_ones():
     (line,) = [line for line in diagnose(half_too_much, case_of()).splitlines() if "planted" in line]
     assert line == "equals the reference, but the result is 0.5 % too large (planted fault half_percent)"
     own, general = (
-        Planted("softmax", name, "x", "scale", lambda: half_too_much) for name in ("my_own", "half_percent")
+        Planted("softmax", name, "x", "scale", lambda: half_too_much, generic=name == "half_percent")
+        for name in ("my_own", "half_percent")
     )
     found = matches(half_too_much, [general, own])
     assert [fault.name for fault in found] == ["my_own", "half_percent"]

@@ -19,7 +19,7 @@ import psutil
 import pytest
 import torch
 
-from conformance import check, isolation, judge, registry
+from conformance import check, isolation, judge, registry, verdict
 from conformance.isolation import Limits, Runner
 from conformance.judge import FAILED, PASSED, Subject
 from tests import lanes
@@ -161,8 +161,9 @@ def test_wrong_options_are_named(option, kernels):
 
 def test_a_crash_under_pytest(kernels):
     kernels.write_text(kernels.read_text().replace("time.sleep(100)", "ctypes.string_at(0)"))
-    run = "-m pytest conformance/test_kernels.py -q -p no:cacheprovider --op=softmax --device=cpu --quick"
-    done = lanes.run_python([*run.split(), f"--kernel={kernels}:softmax"], registry.ROOT)
+    run = f"-q -p no:cacheprovider --op=softmax --device=cpu --quick --kernel={kernels}:softmax"
+    arguments = ["-m", "pytest", str(registry.ROOT / "conformance" / "test_kernels.py"), *run.split()]
+    done = lanes.run_python(arguments, kernels.parent, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.returncode == 1, done.stdout + done.stderr
     assert "crash: segmentation fault at kernels.py:" in done.stdout
     assert " passed" in done.stdout.splitlines()[-1]
@@ -575,7 +576,7 @@ def test_a_child_that_lost_its_context_is_replaced(tmp_path):
     def loses(x):
         (tmp_path / str(os.getpid())).touch()
         if x.shape == deadly:
-            judge._lost_context.append("this trial")
+            verdict.lost_context.append("this trial")
         return softmax(x)
 
     trials = cases(2)

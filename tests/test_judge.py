@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from conformance import judge, registry
+from conformance import judge, registry, verdict
 from conformance.contract import Case, Invalid, Law
 from conformance.judge import DECLINED, FAILED, PASSED, Outcome, Subject, Trial, worst
 
@@ -358,10 +358,10 @@ def test_an_outcome_goes_through_a_dictionary():
 
 
 def test_the_answer_is_computed_once_for_a_ladder():
-    judge._expected.cache_clear()
+    verdict._recent.cache_clear()
     for _ in range(3):
         judged(softmax, seed=77)
-    assert judge._expected.cache_info().misses == 1
+    assert verdict._recent.cache_info().misses == 1
 
 
 def test_worst_lets_nan_win():

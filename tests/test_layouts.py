@@ -9,7 +9,7 @@ from conformance import layouts
 from conformance.layouts import BROADCASTS, GAP_BYTE, GUARD_BYTES, PLANS, place, values_of
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-FAR = [f"far{axis}" for axis in range(5)]  # tests/test_probe.py
+FAR = layouts.FAR_LAYOUTS  # tests/test_probe.py
 SHAPES = {
     "contiguous": [(5,), (3, 7), (2, 3, 4, 5)],
     "transposed": [(3, 7), (2, 3, 4, 5)],

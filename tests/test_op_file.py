@@ -109,7 +109,6 @@ def test_wrong_kernels_are_found_out_wherever_they_run(folder, mine, isolate):
 
 
 def test_generic_faults_belong_to_it_too(folder):
-    pytest.importorskip("conformance.faults._generic")
     name = load_op(folder / "l2_normalize.py")
     planted = registry.planted(name)
     assert len(planted) > 5

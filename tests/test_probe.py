@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import backends
-from conformance import budget, judge, layouts, probe, registry
-from conformance.generate import plain_case
+from conformance import budget, calls, check, judge, layouts, probe, registry
+from conformance.generate import plain_case, variants
 from conformance.judge import FAILED, PASSED, Subject, Trial
 
 SIZE = {"rows": 6, "cols": 40}
@@ -130,7 +130,7 @@ def test_a_second_call_shows_what_only_the_first_gets_right():
 
 def test_many_calls_show_a_rare_error():
     outcome = judge.run(subject(wrong_on_the_30th_call()), trial(calls=50))
-    assert outcome.findings[0].message.startswith("call 30 of 50: y: ")
+    assert outcome.findings[0].message.startswith("call 30 of 50 (as call 29, but x mirrored inside): y: ")
     assert judge.run(subject(wrong_on_the_30th_call()), trial(calls=20)).status == PASSED
 
 
@@ -142,6 +142,127 @@ def test_many_calls_show_a_result_kept_by_address():
     held = {}
     outcome = judge.run(subject(lambda x: held.setdefault(x.data_ptr(), right(x)).clone()), trial(calls=50))
     assert outcome.status == FAILED and "call 2 of 50" in outcome.findings[0].message
+
+
+KEYS = {
+    "first and last element": lambda x: (x.shape, x[0, 0].item(), x[-1, -1].item()),
+    "border": lambda x: str([x[0].tolist(), x[-1].tolist(), x[:, 0].tolist(), x[:, -1].tolist()]),
+    "sum": lambda x: x.sum().item(),
+    "rounded mean": lambda x: round(x.mean().item(), 6),
+    "largest element": lambda x: x.max().item(),
+    "address": lambda x: x.data_ptr(),
+    "object": id,
+    "object and version": lambda x: (id(x), x._version),
+}
+
+
+@pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
+def test_many_calls_show_a_cache_keyed_by_less_than_the_input(key):
+    held = {}
+    outcome = judge.run(subject(lambda x: held.setdefault(key(x), right(x)).clone()), trial(calls=judge.CALLS))
+    assert checks(outcome) == {"values"}
+
+
+@pytest.mark.parametrize("op", registry.ops())
+def test_a_cache_of_what_is_derived_from_one_operand_shows(op):
+    """What is kept by the border of one operand goes wrong where that operand alone has changed inside."""
+    contract = registry.contract(op)
+    control = next(one for one in registry.planted(op) if one.is_control and "float32" in one.dtypes).make()
+    for operand in (name for name, about in contract.operands.items() if about.counts and not about.derived):
+        held = {}
+
+        def stale(*given, held=held, operand=operand, **rest):
+            names = [name for name, about in contract.operands.items() if about.positional]
+            arguments = {**dict(zip(names, given, strict=True)), **rest}
+            tensor = arguments[operand]
+            ends = tensor.flatten()[[0, -1]].tolist()
+            arguments[operand] = held.setdefault(str(ends), tensor.clone())
+            return contract.call(control, arguments)
+
+        case = plain_case(contract, "float32", next(iter(contract.values)))
+        assert judge.run(Subject(op, control, "right", "user@cpu", "cpu"), Trial(case, calls=10)).status == PASSED
+        outcome = judge.run(
+            Subject(op, stale, "stale", "user@cpu", "cpu", diagnosed=False), Trial(case, calls=judge.CALLS)
+        )
+        assert outcome.status == FAILED, operand
+        assert f"but {operand} mirrored inside)" in outcome.findings[0].message
+
+
+def varied(op="layer_norm", calls=judge.CALLS):
+    contract = registry.contract(op)
+    case = plain_case(contract, "float32", next(iter(contract.values)))
+    return Trial(case, calls=calls, others=variants(contract, case))
+
+
+def layer_norm(x, weight, bias, *, eps=1e-5):
+    return torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias, eps).contiguous()
+
+
+def judged_on_varied_calls(fn):
+    return judge.run(Subject("layer_norm", fn, "fn", "user@cpu", "cpu", diagnosed=False), varied())
+
+
+def test_many_calls_show_a_cache_without_the_parameters():
+    held = {}
+
+    def kept(x, weight, bias, *, eps=1e-5):
+        key = str([t if t is None else t.tolist() for t in (x, weight, bias)])
+        return held.setdefault(key, layer_norm(x, weight, bias, eps=eps)).clone()
+
+    assert judged_on_varied_calls(layer_norm).status == PASSED
+    outcome = judged_on_varied_calls(kept)
+    assert outcome.findings[0].message.startswith("call 4 of 50 (as call 3, but eps=")
+
+
+def test_many_calls_show_a_copy_of_a_strided_operand_that_is_kept():
+    held = {}
+
+    def kept(x, weight, bias, *, eps=1e-5):
+        if not x.is_contiguous():
+            x = held.setdefault((x.data_ptr(), x.stride()), x.contiguous())
+        return layer_norm(x, weight, bias, eps=eps)
+
+    message = judged_on_varied_calls(kept).findings[0].message
+    assert "mirrored inside; x " in message or "(x " in message
+
+
+def test_declining_some_of_many_calls_is_no_fault():
+    def declines(x, weight, bias, *, eps=1e-5):
+        if not x.is_contiguous() or eps != 1e-5:
+            raise NotImplementedError("contiguous rows only")
+        return layer_norm(x, weight, bias, eps=eps)
+
+    outcome = judged_on_varied_calls(declines)
+    assert (outcome.status, outcome.reason) == (PASSED, None)
+
+
+def test_many_calls_stay_within_where():
+    def narrow(x, weight, bias, *, eps=1e-5):
+        if not x.is_contiguous() or eps != 1e-5:
+            raise RuntimeError("outside of `where`")
+        return layer_norm(x, weight, bias, eps=eps)
+
+    plain = varied().case
+    report = check(
+        "layer_norm",
+        narrow,
+        device="cpu",
+        where=lambda case: case.layouts == plain.layouts and case.params == plain.params,
+    )
+    assert report.passed and any(outcome.trial.startswith("calls-") for outcome in report.outcomes)
+
+
+@pytest.mark.parametrize("op", registry.ops())
+def test_many_calls_vary_every_layout_and_parameter(op):
+    contract = registry.contract(op)
+    cases = calls.cases_of(varied(op), contract)
+    assert len(cases) == judge.CALLS and all(map(contract.valid, cases))
+    for name, operand in contract.operands.items():
+        tried = {case.layout[name] for case in cases} - {"none"}
+        possible = {case.layout[name] for case in varied(op).others} | {operand.layouts[0]}
+        assert tried >= possible - {"none"}, name
+        if operand.counts and not operand.derived:
+            assert sum(case.mirrored == name for case in cases) >= 2, name
 
 
 def test_the_canary_sees_a_comparison_that_was_tampered_with(monkeypatch):
@@ -173,6 +294,12 @@ def test_a_library_call_fails_a_rung_and_is_listed_for_a_user():
     assert "library" in checks(judge.run(subject(right, own=True), trial()))
     outcome = judge.run(subject(right), trial())
     assert outcome.status == PASSED and "_softmax" in outcome.library
+
+
+def test_reading_an_element_back_is_a_library_call():
+    with probe.Watch() as watch:
+        torch.ones(3)[1].item()
+    assert watch.library == {"_local_scalar_dense": 1}
 
 
 def test_allocation_fills_and_views_are_no_library_calls():
@@ -239,7 +366,7 @@ def test_poison_reaches_fresh_memory(byte, count):
 @pytest.mark.parametrize("axis", [0, 1])
 def test_far_offsets_exceed_32_bits_and_are_cheap(name, axis):
     values = torch.arange(6 * 40, dtype=torch.float16).reshape(6, 40)
-    placed = layouts.place(values, f"far{axis}", "cpu")
+    placed = layouts.place(values, layouts.FAR_LAYOUTS[axis], "cpu")
     furthest = sum((n - 1) * s for n, s in zip(placed.view.shape, placed.view.stride(), strict=True))
     assert furthest > 2**31 - 1 and max(placed.view.stride()) < 2**31
     assert torch.equal(placed.view, values)

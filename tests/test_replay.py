@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 
-from conformance import check, judge, minimise, registry, replay
+from conformance import check, judge, minimise, registry, replay, worker
 from conformance.__main__ import main
 from conformance.contract import DTYPES
 from conformance.generate import plain_case
@@ -84,12 +84,14 @@ def shift_variant(x):
 
 anonymous = lambda x: x * 0
 """
+USUAL = replay.FILE
 REPAIR = "\n\ndef {name}(x):\n    return right(x)\n"
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(replay, "FILE", USUAL)
     (tmp_path / "my_kernels.py").write_text(KERNELS)
     return tmp_path
 
@@ -236,7 +238,7 @@ def test_an_unknown_id_lists_the_latest(folder, capsys):
     ("fn", "said"),
     [
         (lambda x: x * 0, "is a lambda or is defined inside a function"),
-        (torch.nn.Identity(), "is a Identity; only a function at the top level of a file"),
+        (torch.nn.Identity(), "is a Identity; another process can import only a function at the top level of a file"),
     ],
 )
 def test_a_function_that_cannot_be_imported_again(folder, capsys, fn, said):
@@ -249,7 +251,8 @@ def test_a_function_that_cannot_be_imported_again(folder, capsys, fn, said):
 def test_a_function_at_a_prompt():
     namespace = {}
     exec("def typed(x):\n    return x", namespace)
-    assert "notebook cell or at a prompt" in replay.source(namespace["typed"])["reason"]
+    with pytest.raises(ValueError, match="typed is defined in a notebook cell or at a prompt; another process cannot"):
+        worker.source_of(namespace["typed"])
 
 
 def test_a_file_or_function_that_is_gone(folder, capsys):

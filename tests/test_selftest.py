@@ -1,14 +1,17 @@
 """The self-test: what is planted in every op, and that survivors and false alarms are seen and told."""
 
+import dataclasses
 import json
+import time
 from collections import Counter
 
 import pytest
 import torch
 
-from conformance import comparison, faults, judge, registry, selftest
+from conformance import comparison, faults, judge, registry, selftest, verdict
 from conformance.__main__ import main
 from conformance.faults import KINDS, Planted, _generic, fault, planted_in
+from conformance.generate import plain_case
 
 
 def own(op):
@@ -125,6 +128,92 @@ def test_a_fault_that_crashes_is_killed(monkeypatch):
     assert result.faults[0].checks.keys() == {"crash"}
 
 
+def test_a_fault_that_ends_its_process_spoils_no_other(monkeypatch):
+    """Most of what is planted shares one process."""
+
+    def crash(x):
+        import ctypes
+
+        ctypes.string_at(0)
+
+    deadly = Planted("softmax", "deadly", "reads at 0", "tail", lambda: crash)
+    plant(monkeypatch, WRONG, deadly, RARE, RIGHT)
+    result = selftest.judge_op("softmax", "quick")
+    assert [one.name for one in result.judged] == ["wrong", "deadly", "rare", "right"]
+    assert result.judged[1].checks.keys() == {"crash"}
+    assert result.survivors == [] and result.false_alarms == []
+
+
+def test_one_that_takes_long_is_judged_by_itself(monkeypatch):
+    def slow():
+        seconds = [2.0]
+        return lambda x: (seconds and time.sleep(seconds.pop())) or softmax(x)
+
+    monkeypatch.setattr(selftest, "SECONDS", 0.5)
+    plant(monkeypatch, Planted("softmax", "slow", "as torch", "control", slow), WRONG)
+    together = []
+    judged_together = selftest._judged_together
+    monkeypatch.setattr(
+        selftest, "_judged_together",
+        lambda found, *rest: together.append([one.name for one in found]) or judged_together(found, *rest),
+    )  # fmt: skip
+    result = selftest.judge_op("softmax", "quick")
+    assert together == [["slow", "wrong"], ["wrong"]]
+    assert result.false_alarms == [] and result.survivors == []
+    assert result.controls[0].trials > 15
+
+
+def test_values_are_drawn_once_for_all(monkeypatch):
+    contract, drawn = registry.contract("softmax"), Counter()
+
+    def counting(family):
+        return lambda draw: drawn.update([draw.case]) or family(draw)
+
+    families = {name: counting(family) for name, family in contract.values.items()}
+    monkeypatch.setattr(contract, "values", families)
+    with selftest._drawn_once(contract):
+        case = plain_case(contract, "float32", "normal")
+        one, two = contract.build(case), contract.build(case)
+    assert drawn == {case: 1}
+    assert torch.equal(one.arguments["x"], two.arguments["x"])
+    assert one.arguments["x"].data_ptr() != two.arguments["x"].data_ptr()
+    assert contract.values is families
+
+
+def test_generic_faults_share_an_answer_but_no_memory(monkeypatch):
+    contract, calls = registry.contract("softmax"), []
+    expect = contract.expect
+    monkeypatch.setattr(contract, "expect", lambda *args, **kwargs: calls.append(1) or expect(*args, **kwargs))
+    made = {one.name: one.make() for one in _generic.planted("softmax", contract)}
+    x = torch.randn(3, 5)
+    first = made["one_nan"](x)
+    assert torch.equal(made["extra_axis"](x)[0], torch.softmax(x.double(), -1).float()) and first[-1, -1].isnan()
+    assert len(calls) == 1
+    x[0, 0] += 1
+    assert torch.equal(made["extra_axis"](x)[0], torch.softmax(x.double(), -1).float())
+    assert len(calls) == 2
+
+
+def test_a_kernel_in_a_backends_language_is_left_after_its_first_kill(monkeypatch):
+    plant(monkeypatch, dataclasses.replace(WRONG, backend="triton"), RARE)
+    result = selftest.judge_op("softmax", "quick")
+    left, rare = result.judged
+    assert len(left.killed) == 1 and left.trials < rare.trials
+    assert result.thin == [rare] * (len(rare.killed) == 1)
+
+
+def test_the_page_holds_what_the_record_does(monkeypatch):
+    plant(monkeypatch, WRONG, RIGHT, UNSEEN)
+    result = selftest.judge_op("softmax", "quick")
+    record = json.loads(json.dumps(selftest.record([result])))
+    page = selftest.page(record)
+    assert (
+        "**1 of 2 planted faults are killed, 1 of them by two trials or more; 1 controls have no false alarms" in page
+    )
+    assert selftest.summary([result]).plain() in page
+    assert "softmax: nothing kills unseen (formula: nothing is wrong with it)" in page
+
+
 def test_the_command_prints_and_writes(monkeypatch, tmp_path, capsys):
     plant(monkeypatch, WRONG, RIGHT)
     path = tmp_path / "self.json"
@@ -155,10 +244,10 @@ def test_answers_are_kept_for_many_kernels():
     subject = judge.Subject("softmax", softmax, "right", "user@cpu", "cpu")
     trials, _ = judge.trials(subject, "quick")
     judge.keep_answers(trials)
-    before = judge._expected.cache_info().misses
+    before = verdict._recent.cache_info().misses
     for trial in trials:
         assert judge.run(subject, trial).status == judge.PASSED
-    assert judge._expected.cache_info().misses == before
+    assert verdict._recent.cache_info().misses == before
 
 
 def test_other_rules_see_less(monkeypatch):

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from importlib import metadata
-from types import FunctionType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 from backends.devices import capability_lacks, cuda_works
@@ -207,7 +207,11 @@ def _parts(found: Any) -> Iterator[Any]:
     elif isinstance(found, type):
         yield from found.__mro__[1:]
     else:
-        yield from (getattr(found, name, None) for name in ("__func__", "func"))
+        # Only of known kinds: any other object may answer to every name, or raise (pytest.mark does).
+        if isinstance(found, MethodType | staticmethod | classmethod):
+            yield found.__func__
+        elif isinstance(found, functools.partial | functools.partialmethod | functools.cached_property):
+            yield found.func
         yield type(found)
     yield from getattr(found, "__dict__", {}).values()
 

@@ -7,7 +7,7 @@ import torch
 from conformance import bounds_rows, layouts, values
 from conformance.budget import Expected
 from conformance.contract import Contract, Draw, Law, Operand, Output
-from conformance.contracts import layer_norm
+from conformance.contracts import _norms, layer_norm
 from reference.add_layer_norm import torch_add_layer_norm
 
 
@@ -42,8 +42,15 @@ def _family(make, cancel=False, residual=None):
     return family
 
 
+def summands(case) -> tuple[str, ...]:
+    """The operands whose values make h."""
+    return ("x",) if case.values == "no_residual" else ("x", "residual")
+
+
 def _valid(case) -> bool:
-    if bounds_rows.repeats(case, "x", "residual") or bounds_rows.hides_cancellation(case, case.size["cols"]):
+    if not _norms.divides(case, case.size["cols"]) or bounds_rows.repeats(case, *summands(case)):
+        return False
+    if bounds_rows.hides_cancellation(case, case.size["cols"]):
         return False
     return bounds_rows.informative(case, ("one_nan",))
 
@@ -60,7 +67,7 @@ contract = Contract(
     values={
         "normal": _family(bounds_rows.lifted),
         "mean_offset": _family(values.mean_offset),
-        "tiny": _family(values.tiny),
+        "tiny": _family(_norms.tiny),
         "ascending": _family(values.ascending),
         "row_scales": _family(values.row_scales),
         "cancel": _family(bounds_rows.lifted, cancel=True),
@@ -68,7 +75,7 @@ contract = Contract(
         "binary": _family(values.binary),
         "one_nan": _family(bounds_rows.one_nan),
     },
-    params={"eps": (1e-5, 1e-3, 0.1)},
+    params={"eps": (1e-5, 1e-3, 0.1, 0.0)},
     valid=_valid,
     expect=expect,
     exact={"binary": ["h"]},

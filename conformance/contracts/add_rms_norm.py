@@ -7,7 +7,7 @@ import torch
 from conformance import bounds_rows, layouts, values
 from conformance.budget import Expected
 from conformance.contract import Contract, Draw, Law, Operand, Output
-from conformance.contracts import rms_norm
+from conformance.contracts import _norms, add_layer_norm, rms_norm
 from reference.add_rms_norm import torch_add_rms_norm
 
 
@@ -44,6 +44,12 @@ def _family(make, cancel=False, residual=None):
     return family
 
 
+def _valid(case) -> bool:
+    if not _norms.divides(case, case.size["cols"]) or bounds_rows.repeats(case, *add_layer_norm.summands(case)):
+        return False
+    return bounds_rows.informative(case, ("one_nan",))
+
+
 contract = Contract(
     operands={
         "x": Operand("rows cols"),
@@ -55,7 +61,7 @@ contract = Contract(
     values={
         "normal": _family(bounds_rows.lifted),
         "large": _family(values.large),
-        "tiny": _family(values.tiny),
+        "tiny": _family(_norms.tiny),
         "ascending": _family(values.ascending),
         "row_scales": _family(values.row_scales),
         "cancel": _family(bounds_rows.lifted, cancel=True),
@@ -63,8 +69,8 @@ contract = Contract(
         "binary": _family(values.binary),
         "one_nan": _family(bounds_rows.one_nan),
     },
-    params={"eps": (1e-6, 1e-3, 0.1)},
-    valid=lambda case: not bounds_rows.repeats(case, "x", "residual") and bounds_rows.informative(case, ("one_nan",)),
+    params={"eps": (1e-6, 1e-3, 0.1, 0.0)},
+    valid=_valid,
     expect=expect,
     exact={"binary": ["h"]},
     flops=lambda size, param: 5 * size["rows"] * size["cols"],

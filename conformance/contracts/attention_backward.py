@@ -110,8 +110,25 @@ def _value_offset(draw: Draw):
     return {"q": q, "k": k, "v": v + 20, "do": do}
 
 
+def _cancelling_queries(draw: Draw):
+    """The second half of the queries is the first once more, with about minus its do, and all terms of one sum have one sign.
+
+    Partial sums over the queries grow like their number, in dk too: a lost tile or an accumulator of less than float32.
+    """
+    q, k = draw.uniform(draw.shape("q"), 0.5, 1.5), draw.normal(draw.shape("k"), 0.25)
+    do, v = draw.uniform(draw.shape("do"), 0.5, 1.5), draw.uniform(draw.shape("v"), 0.5, 1.5)
+    v[..., : v.shape[2] // 2, :] *= -1
+    half = q.shape[2] // 2
+    last = slice(q.shape[2] - half, None)
+    q[..., last, :] = q[..., :half, :]
+    do[..., last, :] = -do[..., :half, :] * (1 + 2**-6 * draw.uniform(do[..., :half, :].shape))
+    return {"q": q, "k": k, "v": v, "do": do}
+
+
 def _valid(case) -> bool:
-    if case.values == "growing_keys" and case.param["scale"] == 0:
+    if case.values in ("growing_keys", "cancelling_queries") and case.param["scale"] == 0:
+        return False
+    if case.values == "cancelling_queries" and (case.size["Sq"] < 100 or case.param["causal"]):
         return False
     return case.values == "normal" or 0 not in case.size.values()
 
@@ -172,6 +189,7 @@ contract = Contract(
         "large": _family(attention.large),
         "shifted_negative": _family(attention.shifted_negative),
         "cancelling": _family(attention.cancelling),
+        "cancelling_queries": _cancelling_queries,
         "gradient_scales": _gradient_scales,
         "value_offset": _value_offset,
     },

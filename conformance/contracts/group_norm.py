@@ -7,6 +7,7 @@ import torch
 from conformance import bounds_rows, layouts, values
 from conformance.budget import Expected
 from conformance.contract import Contract, Draw, Invalid, Law, Operand, Output
+from conformance.contracts import _norms
 from reference.group_norm import torch_group_norm
 
 SMALL = [(2, 6, (5,)), (1, 6, (1,)), (0, 6, (5,)), (2, 6, (0,)), (3, 12, ()), (2, 12, (3, 11)), (1, 6, (2, 3, 7))]
@@ -46,7 +47,7 @@ def _valid(case) -> bool:
     if case.size["C"] % case.param["groups"]:
         return False
     terms = case.size["C"] // case.param["groups"] * math.prod(case.size["trailing"])
-    if bounds_rows.hides_cancellation(case, terms):
+    if not _norms.divides(case, terms) or bounds_rows.hides_cancellation(case, terms):
         return False
     at = CONSTANT_AT if case.values == "constant_rows" else SPECIAL_AT
     return bounds_rows.informative(case, ("constant_rows", "one_nan"), at)
@@ -75,13 +76,13 @@ contract = Contract(
     values={
         "normal": _family(bounds_rows.lifted),
         "mean_offset": _family(values.mean_offset),
-        "tiny": _family(values.tiny),
+        "tiny": _family(_norms.tiny),
         "ascending": _family(values.ascending),
         "group_scales": _family(_group_scales),
         "constant_rows": _family(bounds_rows.constant_rows),
         "one_nan": _family(bounds_rows.one_nan),
     },
-    params={"groups": (3, 1, 2, 6, 32), "eps": (1e-5, 1e-3, 0.1)},
+    params={"groups": (3, 1, 2, 6, 32), "eps": (1e-5, 1e-3, 0.1, 0.0)},
     valid=_valid,
     expect=expect,
     flops=lambda size, param: 8 * _size(size),

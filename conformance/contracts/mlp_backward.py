@@ -170,7 +170,7 @@ contract = Contract(
     values={
         "normal": _dead_units(mlp.normal),
         "row_scales": _dead_units(mlp.row_scales),
-        "negative": _family(mlp.negative),
+        "negative": _family(mlp.one_large_row(mlp.negative)),
         "cancelling": _family(mlp.cancelling),
         "cancelling_inner": _family(mlp.cancelling_inner),
         "cancelling_rows": _cancelling_rows,

@@ -5,6 +5,7 @@ import torch
 from conformance import bounds_rows, layouts, values
 from conformance.budget import Expected
 from conformance.contract import Contract, Law, Operand, Output
+from conformance.contracts import _norms
 from reference.rms_norm import torch_rms_norm
 
 
@@ -25,6 +26,12 @@ def _family(make):
     return lambda draw: {"x": make(draw, draw.shape("x")), "weight": bounds_rows.signal(draw, "weight")}
 
 
+def _valid(case) -> bool:
+    if not _norms.divides(case, case.size["cols"]) or bounds_rows.repeats(case, "x"):
+        return False
+    return bounds_rows.informative(case, ("one_nan",))
+
+
 contract = Contract(
     operands={"x": Operand("rows cols"), "weight": Operand("cols", layouts.VECTOR)},
     outputs={"y": Output("rows cols")},
@@ -32,13 +39,13 @@ contract = Contract(
     values={
         "normal": _family(bounds_rows.lifted),
         "large": _family(values.large),
-        "tiny": _family(values.tiny),
+        "tiny": _family(_norms.tiny),
         "ascending": _family(values.ascending),
         "row_scales": _family(values.row_scales),
         "one_nan": _family(bounds_rows.one_nan),
     },
-    params={"eps": (1e-6, 1e-3, 0.1)},
-    valid=lambda case: not bounds_rows.repeats(case, "x") and bounds_rows.informative(case, ("one_nan",)),
+    params={"eps": (1e-6, 1e-3, 0.1, 0.0)},
+    valid=_valid,
     expect=expect,
     flops=lambda size, param: 4 * size["rows"] * size["cols"],
     bytes=lambda size, param, item: (2 * size["rows"] + 1) * size["cols"] * item,

@@ -5,6 +5,7 @@ import torch
 from conformance import bounds_rows, layouts, values
 from conformance.budget import Expected
 from conformance.contract import Contract, Draw, Law, Operand, Output
+from conformance.contracts import _norms
 from reference.rms_norm_backward import torch_rms_norm_backward
 
 
@@ -44,6 +45,8 @@ def _family(make, gradient):
 
 
 def _valid(case) -> bool:
+    if not _norms.divides(case, case.size["cols"]):
+        return False
     if bounds_rows.repeats(case, "x") or bounds_rows.repeats(case, "x", "dy", axis="rows"):
         return False
     return bounds_rows.informative(case, ("one_nan",))
@@ -62,13 +65,13 @@ contract = Contract(
         "normal": _family(bounds_rows.lifted, bounds_rows.lifted),
         "large": _family(values.large, values.normal),
         "gradient_offset": _family(values.normal, bounds_rows.offset_gradient),
-        "tiny": _family(values.tiny, values.normal),
+        "tiny": _family(_norms.tiny, values.normal),
         "ascending": _family(values.ascending, values.ascending),
         "row_scales": _family(values.row_scales, values.row_scales),
         "one_nan": _family(bounds_rows.one_nan, bounds_rows.lifted),
         "cancelling_rows": bounds_rows.cancelling_rows,
     },
-    params={"eps": (1e-6, 1e-3, 0.1)},
+    params={"eps": (1e-6, 1e-3, 0.1, 0.0)},
     valid=_valid,
     expect=expect,
     derive=derive,

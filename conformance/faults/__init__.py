@@ -66,6 +66,7 @@ class Planted:
     dtypes: tuple[str, ...] = ALL  # those in which it is wrong
     backend: str | None = None  # None: torch
     deterministic: bool = True
+    generic: bool = False  # what goes wrong alike in every op
 
     @property
     def is_control(self) -> bool:

@@ -118,6 +118,10 @@ def hat_flaws(centred: bool) -> dict[str, Flaw]:
         "eps_hard_coded": Flaw(
             "eps", "eps is 1e-8 whatever is asked for", partial(hat, rstd=lambda v, eps: (v + 1e-8).rsqrt())
         ),
+        "eps_0_is_no_eps": Flaw(
+            "eps", "eps = 0 is taken for none given: `eps or default`",
+            partial(hat, rstd=lambda v, eps: root(v, eps or (1e-5 if centred else 1e-6))),
+        ),
         "no_root": Flaw(
             "formula", "it divides by the variance, not by its root", partial(hat, rstd=lambda v, eps: 1 / (v + eps))
         ),
@@ -378,8 +382,8 @@ def backward_of(centred: bool, **changed: Any) -> Callable[..., tuple[torch.Tens
 
 
 HATS_IN_BACKWARD = (
-    "unbiased", "eps_outside_the_root", "eps_left_out", "eps_squared", "eps_hard_coded", "root_estimated",
-    "statistics_in_bf16", "statistics_of_the_previous_row", "mean_not_subtracted", "one_pass_variance", "mean_subtracted",
+    "unbiased", "eps_outside_the_root", "eps_left_out", "eps_squared", "eps_hard_coded", "eps_0_is_no_eps",
+    "root_estimated", "statistics_in_bf16", "statistics_of_the_previous_row", "mean_not_subtracted", "one_pass_variance", "mean_subtracted",
 )  # fmt: skip
 
 

@@ -173,6 +173,17 @@ def dk_and_dv_accumulated_in_memory(q, k, v, o, lse, do, *, causal=False, scale=
     return from_lse(q, k, v, o, lse, do, causal=causal, scale=scale, over_queries=over_queries)
 
 
+@fault("precision", dtypes=("float16", "bfloat16"))
+def dk_accumulated_in_memory(q, k, v, o, lse, do, *, causal=False, scale=None):
+    "dk is rounded to its dtype after every 64 queries"
+
+    def over_queries(p, rows):
+        return dots.added(p, rows, dots.tiles(p.shape[-1], 64), q.dtype)
+
+    dq, dk, _ = from_lse(q, k, v, o, lse, do, causal=causal, scale=scale, over_queries=over_queries)
+    return dq, dk, from_lse(q, k, v, o, lse, do, causal=causal, scale=scale)[2]
+
+
 @fault("precision")
 def lse_in_bfloat16(q, k, v, o, lse, do, *, causal=False, scale=None):
     "lse is rounded to bfloat16 when it is loaded"

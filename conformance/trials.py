@@ -1,0 +1,157 @@
+"""What is judged and what is found: a kernel under judgement, its trials, the outcome of one."""
+
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from conformance import arrays as array_libraries
+from conformance import registry
+from conformance.contract import Case, Contract, Invalid, Law
+from conformance.generate import Plan, plain_case, plan, variants
+
+PASSED, FAILED, DECLINED = "passed", "failed", "declined"
+CALLS = 50  # of a trial of many calls
+NOT_CASES = ("law-", "invalid-", "calls-", "stream-", "huge-")  # how the ids of trials that are no cases begin
+WATCHED_SIZES = 4  # of one of our rungs on the CPU
+INSTRUMENTED_SIZES = 6
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kernel under judgement, and what it declares about itself."""
+
+    op: str
+    fn: Callable[..., Any]
+    name: str
+    lane: str  # "triton@cpu"; "user@cpu" for a function that is not ours
+    device: str
+    own: bool = False  # one of this repository's rungs: held to the launcher's rules too
+    compute: str | None = None
+    deterministic: bool = True
+    outputs: tuple[str, ...] | None = None  # None: all
+    diagnosed: bool = True  # whether wrong values are looked into
+    compared: Counter[str] = field(
+        default_factory=Counter, compare=False, repr=False
+    )  # wrong answers with faults, so far
+    arrays: str = "torch"  # the library whose arrays the kernel takes and returns
+
+    @property
+    def contract(self) -> Contract:
+        return registry.contract(self.op)
+
+    def call(self, arguments: Mapping[str, Any]) -> Any:
+        """Call the kernel on tensors: our rungs by keyword, since names are part of the signature, others as one would write it."""
+        return self.contract.call(array_libraries.on_tensors(self.fn, self.arrays), arguments, by_name=self.own)
+
+
+@dataclass
+class Finding:
+    """One thing held against a kernel."""
+
+    id: str
+    severity: str  # "failure" or "note"
+    check: str  # "values", "shape", "raised", ...
+    case: str
+    message: str
+    error: float | None = None  # multiple of the budget
+    diagnosis: str | None = None
+
+    def __str__(self) -> str:
+        text = f"[{self.id}] {self.check}: {self.message}\n    in {self.case}"
+        return text if self.diagnosis is None else text + "\n" + textwrap.indent(self.diagnosis, "    ")
+
+
+@dataclass
+class Outcome:
+    """What one trial gave."""
+
+    trial: str
+    dtype: str
+    status: str
+    fractions: dict[str, float] = field(default_factory=dict)  # output -> worst error over its budget
+    findings: list[Finding] = field(default_factory=list)
+    reason: str | None = None  # why it was declined
+    instruments: list[str] = field(default_factory=list)  # those that reached the kernel
+    library: list[str] = field(default_factory=list)  # library calls seen, apart from allocation, fills and views
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_dict(record: dict[str, Any]) -> "Outcome":
+        return Outcome(**{**record, "findings": [Finding(**f) for f in record["findings"]]})
+
+
+@dataclass(frozen=True)
+class Trial:
+    case: Case
+    law: Law | None = None
+    invalid: Invalid | None = None
+    calls: int = 0  # so many calls with distinct inputs
+    others: tuple[Case, ...] = ()  # of many calls some have the layouts or the parameters of these
+    stream: bool = False  # on a stream of its own
+    huge: bool = False  # an output beyond 2^31 elements, of which some rows are compared
+    instrumented: bool = False  # further calls under the instruments of the backend
+    watched: bool = False  # a second call, between guard bands
+
+    @property
+    def id(self) -> str:
+        if self.calls:
+            return f"calls-{self.case.dtype}"
+        if self.huge:
+            return f"huge-{self.case.id}"
+        if self.stream:
+            return f"stream-{self.case.dtype}"
+        if self.law:
+            return f"law-{self.law.name.replace(' ', '_')}-{self.case.dtype}"
+        if self.invalid:
+            return f"invalid-{self.invalid.name.replace(' ', '_')}"
+        return self.case.id
+
+
+def trials(subject: Subject, level: str, seed: int = 0, ceiling: float | None = None) -> tuple[list[Trial], Plan]:
+    """All trials of a subject: cases under the lane's ceiling of work, laws in every dtype, invalid calls for our rungs."""
+    contract = subject.contract
+    made = plan(contract, level, seed)
+    cases = [case for case in made.cases if ceiling is None or contract.work(case) <= ceiling]
+    made = Plan(cases, made.infeasible, made.sampled_out, len(made.cases) - len(cases))
+    watched, instrumented = _watched(subject, cases), _first_of_sizes(subject, cases, INSTRUMENTED_SIZES)
+    found = [Trial(case, watched=case in watched, instrumented=case in instrumented) for case in cases]
+    for law in contract.laws:
+        if law.bitwise and not subject.deterministic:
+            continue
+        found += [Trial(plain_case(contract, dtype, law.values, seed), law=law) for dtype in contract.dtypes]
+    plain = [plain_case(contract, dtype, next(iter(contract.values)), seed) for dtype in contract.dtypes]
+    some = plain[:1] if level == "quick" else plain
+    found += [Trial(case, calls=CALLS, others=variants(contract, case)) for case in some]
+    if subject.device == "cuda":
+        found.append(Trial(plain[0], stream=True))
+        if level == "thorough" and contract.huge is not None:
+            huge = plain_case(contract, contract.huge.dtype, next(iter(contract.values)), seed, contract.huge.size)
+            found.append(Trial(huge, huge=True))
+    if subject.own:
+        found += [Trial(plain[0], invalid=invalid) for invalid in contract.invalid]
+    return found, made
+
+
+def _watched(subject: Subject, cases: list[Case]) -> set[Case]:
+    """The cases that are called a second time, watched: all of a user's function, of our rungs the first of each size.
+
+    On the CPU, where an interpreter or emulator checks the bounds of each access itself, only the sizes of least work.
+    """
+    if not subject.own:
+        return set(cases)
+    return _first_of_sizes(subject, cases, WATCHED_SIZES if subject.device == "cpu" else None)
+
+
+def _first_of_sizes(subject: Subject, cases: list[Case], count: int | None) -> set[Case]:
+    """The first case of each size without a 0; of the `count` sizes of least work."""
+    first = {case.sizes: case for case in reversed(cases) if case.filled}
+    return set(sorted(first.values(), key=subject.contract.work)[:count])
+
+
+def not_called(*args: Any, **kwargs: Any) -> Any:
+    """Stands in for a kernel where trials are listed or only its name counts."""
+    raise AssertionError("a kernel was called where only its name counts")
