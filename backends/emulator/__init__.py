@@ -1,0 +1,38 @@
+"""CUDA on the CPU: kernels in CUDA C++, compiled by g++ or clang++, every CUDA thread a fiber.
+
+`compile(source)` gives a program whose `launch` runs a kernel on CPU tensors; what a GPU leaves undefined and hides is
+raised as a KernelError. `schedule` and `races` are context managers. docs/emulator.md says what is covered.
+"""
+
+from backends.emulator.compiler import CompileError, why_not
+from backends.emulator.errors import (
+    Deadlock,
+    DivergentBarrier,
+    InactiveLanes,
+    KernelError,
+    Misaligned,
+    OutOfBounds,
+    RaceCondition,
+    UninitialisedShared,
+)
+from backends.emulator.instruments import Writers, races, schedule, writers
+from backends.emulator.program import Program, compile
+
+__all__ = [
+    "CompileError",
+    "Deadlock",
+    "DivergentBarrier",
+    "InactiveLanes",
+    "KernelError",
+    "Misaligned",
+    "OutOfBounds",
+    "Program",
+    "RaceCondition",
+    "UninitialisedShared",
+    "Writers",
+    "compile",
+    "races",
+    "schedule",
+    "why_not",
+    "writers",
+]

@@ -1,0 +1,308 @@
+"""Finds a C++ compiler and NVIDIA's headers, compiles, and keeps what was compiled.
+
+Everything is kept under a name that hashes what it was made of, in `TOUCHSTONE_CACHE` or the user's cache folder.
+"""
+
+import contextlib
+import fcntl
+import functools
+import hashlib
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import struct
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+_HERE = Path(__file__).parent
+_ENGINE = _HERE / "engine"
+_INCLUDE = _HERE / "include"
+
+
+class CompileError(RuntimeError):
+    """A kernel's source does not compile; the message is the compiler's."""
+
+
+def cache_folder() -> Path:
+    """Where compiled kernels are kept; made if missing."""
+    chosen = os.environ.get("TOUCHSTONE_CACHE")
+    if chosen:
+        folder = Path(chosen)
+    else:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "touchstone" / "emulator"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def compiler() -> list[str] | None:
+    """The command of a C++ compiler: that of `CXX`, or the first found of g++, clang++ and c++."""
+    chosen = os.environ.get("CXX")
+    if chosen:
+        command = shlex.split(chosen)
+        return command if command and shutil.which(command[0]) else None
+    for name in ("g++", "clang++", "c++"):
+        if shutil.which(name):
+            return [name]
+    return None
+
+
+def cuda_headers() -> Path | None:
+    """The folder of `cuda_fp16.h`: of NVIDIA's wheels, else of a CUDA toolkit."""
+    folders: list[Path] = []
+    try:
+        spec = importlib.util.find_spec("nvidia")
+    except (ImportError, ValueError):
+        spec = None
+    for root in (spec.submodule_search_locations or []) if spec else []:
+        for found in sorted(Path(root).glob("*/include"), reverse=True):
+            folders.append(found)
+    if os.environ.get("CUDA_HOME"):
+        folders.append(Path(os.environ["CUDA_HOME"]) / "include")
+    if os.environ.get("CUDA_PATH"):
+        folders.append(Path(os.environ["CUDA_PATH"]) / "include")
+    folders.append(Path("/usr/local/cuda/include"))
+    needed = ("cuda_fp16.h", "cuda_bf16.h", "vector_types.h", "crt/host_defines.h")
+    return next((folder for folder in folders if all((folder / name).is_file() for name in needed)), None)
+
+
+def why_not() -> str | None:
+    """None if kernels can be compiled for the CPU here, else what to install."""
+    if compiler() is None:
+        if os.environ.get("CXX"):
+            return f"the compiler that CXX names, {os.environ['CXX']!r}, is not found"
+        return "no C++ compiler is found: install g++ or clang++ (Debian, Ubuntu: apt install g++), or set CXX"
+    if cuda_headers() is None:
+        return (
+            "NVIDIA's headers (cuda_fp16.h, vector_types.h) are not found: pip install nvidia-cuda-runtime "
+            "nvidia-cuda-crt, or set CUDA_HOME"
+        )
+    return None
+
+
+@functools.lru_cache(maxsize=8)
+def _version(command: tuple[str, ...], path: str | None) -> str:
+    done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
+    return done.stdout
+
+
+@functools.cache
+def _processor_flags() -> tuple[str, ...]:
+    """-mfma where the processor has it, so that fmaf is one exact instruction; half conversions likewise."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return ()
+    line = next((line for line in text.splitlines() if line.startswith("flags")), "")
+    have = set(line.split())
+    return tuple(f"-m{name}" for name in ("fma", "f16c", "avx2") if name in have)
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+
+@functools.cache
+def _own_text() -> str:
+    files = sorted([*_ENGINE.glob("*"), *_INCLUDE.glob("*")])
+    return "\0".join(f"{file.name}\0{file.read_text()}" for file in files if file.is_file())
+
+
+def _build(command: list[str], output: Path, what: str) -> None:
+    """Run `command -o` a temporary name beside `output`, then rename: a half-written library is never seen."""
+    handle, name = tempfile.mkstemp(dir=output.parent, prefix=output.stem, suffix=".tmp")
+    os.close(handle)
+    try:
+        plain = {**os.environ, "LC_ALL": "C"}  # messages in ASCII: one of them is read
+        done = subprocess.run([*command, "-o", name], capture_output=True, text=True, check=False, env=plain)
+        if done.returncode:
+            raise CompileError(f"{what} does not compile:\n{done.stderr.strip() or done.stdout.strip()}")
+        os.chmod(name, 0o755)
+        os.replace(name, output)
+    finally:
+        if os.path.exists(name):
+            os.unlink(name)
+
+
+def engine(portable: bool = False) -> Path:
+    """The engine's library; compiled if it is not yet. `portable`: switches stacks by ucontext."""
+    command = _command()
+    flags = ["-std=c++17", "-O2", "-g1", "-fPIC", "-shared", "-fno-sanitize=all", "-fvisibility=hidden", "-pthread"]
+    if portable:
+        flags.append("-DTOUCHSTONE_UCONTEXT=1")
+    name = f"libtouchstone_{_digest(_own_text(), _version(tuple(command), os.environ.get('PATH')), *flags)}.so"
+    output = cache_folder() / name
+    if output.exists():
+        return output
+    with _alone(output):
+        if not output.exists():
+            build = [*command, *flags, f"-Wl,-soname,{name}", str(_ENGINE / "engine.cpp")]
+            _build(build, output, "the emulator's engine")
+    return output
+
+
+def kernel(text: str, name: str, defines: dict[str, str], include: tuple[str, ...], library: Path) -> Path:
+    """The library of a kernel's source `text`, which is complete C++ by now; `name` is for messages."""
+    command = _command()
+    headers = cuda_headers()
+    flags = [
+        "-std=c++17", "-O2", "-g1", "-gdwarf-4", "-fPIC", "-pthread", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv",
+        "-fno-plt", "-fno-optimize-sibling-calls", "-w", *_processor_flags(), *sanitizers(command),
+    ]  # fmt: skip
+    folders = [f"-I{_INCLUDE}", f"-I{_ENGINE}", *(f"-I{folder}" for folder in include), "-isystem", str(headers)]
+    own = _included(include)
+    definitions = [f"-D{key}={value}" for key, value in defines.items()]
+    made_by = (*command, _version(tuple(command), os.environ.get("PATH")))
+    key = _digest(text, name, own, library.name, *made_by, str(headers), *flags, *definitions)
+    output = cache_folder() / f"{Path(name).stem}_{key}.so"
+    if output.exists():
+        return output
+    first = _precompiled(command, [*flags, *folders], "cuda_fp16.h" in text or "cuda_bf16.h" in text)
+    with _alone(output):
+        if output.exists():  # made by another process meanwhile
+            return output
+        with tempfile.TemporaryDirectory(dir=cache_folder(), prefix="source_") as folder:
+            source = Path(folder) / Path(name).name  # debug information names this file
+            source.write_text(text)
+            flags = [*flags, *definitions, *folders, "-include", str(first)]
+            # In two steps: a link that knew of the sanitizers would bring their libraries.
+            code = Path(folder) / "kernel.o"
+            _build([*command, *flags, "-x", "c++", "-c", str(source)], code, name)
+            link = [
+                "-shared", "-O2", "-fno-sanitize=all", "-pthread", str(code), str(library),
+                f"-Wl,-rpath,{library.parent}", "-lm", "-Wl,-z,now",
+            ]  # fmt: skip
+            _build([*command, *link], output, name)
+    return output
+
+
+def _precompiled(command: list[str], flags: list[str], narrow: bool) -> Path:
+    """A header that brings touchstone.h, with `narrow` the 16-bit types too; g++ finds it precompiled beside itself,
+    which saves two thirds of the time that a small kernel takes (0.4 of 0.6 s)."""
+    version = _version(tuple(command), os.environ.get("PATH"))
+    names = ["touchstone.h", *(["cuda_fp16.h", "cuda_bf16.h"] if narrow else [])]
+    header = cache_folder() / f"touchstone_{_digest(_own_text(), *command, version, *flags, *names)}.h"
+    ready = header if "clang" in version else header.with_name(header.name + ".gch")
+    if ready.exists():
+        return header
+    with _alone(header):
+        if not header.exists():
+            fresh = header.with_name(f"{header.name}.{os.getpid()}")
+            fresh.write_text("".join(f"#include <{name}>\n" for name in names))
+            os.replace(fresh, header)
+        if not ready.exists():
+            _build([*command, *flags, "-x", "c++-header", str(header)], ready, "the emulator's header")
+    return header
+
+
+@contextlib.contextmanager
+def _alone(output: Path) -> Iterator[None]:
+    """Held by one process at a time, so that two do not compile the same at once."""
+    with open(output.with_name(output.name + ".lock"), "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def sanitizers(command: list[str]) -> list[str]:
+    """Flags that make the compiler call the engine before every access. No sanitizer's own library is linked."""
+    flags = ["-fsanitize=thread", "-fsanitize=alignment", "-fsanitize-recover=alignment"]
+    if "clang" in _version(tuple(command), os.environ.get("PATH")):
+        clang = ["-tsan-instrument-func-entry-exit=0", "-tsan-distinguish-volatile=1"]
+        return [
+            *flags,
+            "-fsanitize=array-bounds",
+            "-fsanitize-recover=array-bounds",
+            *(w for f in clang for w in ("-mllvm", f)),
+        ]
+    # Without -fno-gnu-unique a static variable of an inline function is one for all programs that were ever loaded.
+    gcc = ["--param=tsan-instrument-func-entry-exit=0", "--param=tsan-distinguish-volatile=1", "-fno-gnu-unique"]
+    return [*flags, "-fsanitize=bounds", "-fsanitize-recover=bounds", *gcc]
+
+
+def _included(include: tuple[str, ...]) -> str:
+    """The text of the headers that a kernel may take from `include`."""
+    files = [
+        file for folder in include for file in sorted(Path(folder).glob("*")) if file.suffix in (".h", ".cuh", ".hpp")
+    ]
+    return "\0".join(f"{file}\0{file.read_text()}" for file in files)
+
+
+def _command() -> list[str]:
+    reason = why_not()
+    if reason:
+        raise RuntimeError(reason)
+    command = compiler()
+    assert command
+    return command
+
+
+class Variable(NamedTuple):
+    """A `__device__` or `__constant__` variable, or a table of constants."""
+
+    name: str
+    start: int  # relative to where the library lies
+    bytes: int
+    writable: bool
+
+
+def variables(library: Path) -> tuple[list[Variable], tuple[int, int]]:
+    """The variables of a compiled library, and where its nameless constants lie, from its ELF tables."""
+    data = library.read_bytes()
+    if data[:6] != b"\x7fELF\x02\x01":
+        return [], (0, 0)
+    table, entry, count, names = struct.unpack_from("<Q10xHHH", data, 40)
+    sections = [struct.unpack_from("<IIQQQQIIQQ", data, table + i * entry) for i in range(count)]
+
+    def text(section: int, offset: int) -> str:
+        start = sections[section][4] + offset
+        return data[start : data.index(b"\0", start)].decode()
+
+    constants = next(((s[3], s[3] + s[5]) for s in sections if text(names, s[0]) == ".rodata"), (0, 0))
+    found: list[Variable] = []
+    for section in sections:
+        if section[1] != 2:  # SHT_SYMTAB
+            continue
+        for at in range(section[4], section[4] + section[5], 24):
+            name, info, _, home, value, size = struct.unpack_from("<IBBHQQ", data, at)
+            if info & 15 != 1 or not size or home >= len(sections):  # STT_OBJECT
+                continue
+            label = text(section[6], name)
+            writable = bool(sections[home][2] & 1)
+            if not label.endswith("_site") and not label.startswith(
+                (".", "_ZTI", "_ZTS", "_ZTV", "_ZStL", "ts_", "__", "completed")
+            ):
+                found.append(Variable(_demangled(label), value, size, writable))
+    return found, constants
+
+
+def _demangled(label: str) -> str:
+    """ "table" of "_ZL5table"; others as they are."""
+    found = re.fullmatch(r"_ZL?(?:N\w*?)?(\d+)(\w+?)E?", label)
+    return found.group(2)[: int(found.group(1))] if found else label
+
+
+def lines(library: str, addresses: list[int]) -> list[list[tuple[str, str, int]]]:
+    """Of each address in `library`: function, file and line, from the innermost inlined function outwards."""
+    tool = shutil.which("addr2line") or shutil.which("llvm-addr2line")
+    if tool is None:
+        return [[] for _ in addresses]
+    asked = [tool, "-a", "-i", "-f", "-C", "-e", library, *(hex(address) for address in addresses)]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    out: list[list[tuple[str, str, int]]] = []
+    text = done.stdout.splitlines()
+    position = 0
+    while position < len(text):
+        if text[position].startswith("0x"):
+            out.append([])
+            position += 1
+            continue
+        function, place = text[position], text[position + 1] if position + 1 < len(text) else "??:0"
+        file, _, line = place.rpartition(":")
+        digits = line.split()[0] if line.split() else "0"
+        out[-1].append((function, file, int(digits) if digits.isdigit() else 0))
+        position += 2
+    return out

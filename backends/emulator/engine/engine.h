@@ -1,0 +1,124 @@
+// The engine's C interface: what emulated kernels, and later other front ends, call. No CUDA name appears here.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+extern "C" {
+
+enum ts_kind {
+  TS_NOTHING,
+  TS_OUT_OF_BOUNDS,
+  TS_MISALIGNED,
+  TS_UNINITIALISED_SHARED,
+  TS_DIVERGENT_BARRIER,
+  TS_DEADLOCK,
+  TS_INACTIVE_LANES,
+  TS_RACE,
+  TS_FAULT,  // anything else: `text` says what
+};
+
+enum ts_region_kind { TS_NO_REGION, TS_ARGUMENT, TS_SHARED, TS_GLOBAL, TS_STACK };
+
+struct ts_place {
+  uint64_t pc;  // a return address within the kernel's library, or 0
+  char file[200];
+  int32_t line;  // where the pc is 0
+  uint32_t block[3], thread[3];
+  int32_t access;  // 0 read, 1 write, 2 atomic
+  int32_t state;   // of a thread that is missing: 0 ran to its end, 1 waits at a barrier, 2 at a warp operation, 3 at the grid's barrier
+};
+
+struct ts_report {
+  int32_t kind;
+  int32_t region_kind, region_index;  // the nearest argument, shared array or global
+  uint64_t address, size;
+  int64_t offset;    // of the address within the region
+  uint64_t extent;   // bytes of the region
+  uint64_t item;     // bytes of its elements, or 0
+  char name[128];    // of a shared array
+  uint32_t dims[4];
+  ts_place here, there;
+  int32_t lane;      // the missing lane
+  uint32_t mask;
+  char text[400];
+};
+
+struct ts_range {
+  uint64_t start, bytes;
+  int32_t kind, index;
+  int32_t writable;
+  int32_t item;
+};
+
+struct ts_options {
+  int32_t order;  // 0 forward, 1 reverse, 2 shuffled
+  int32_t workers;
+  uint64_t seed;
+  int32_t checks, races, cooperative, reserved;
+  uint64_t stack_bytes;
+  uint64_t step_limit;
+  uint64_t module;                       // where the kernel's library lies; what is remembered of a place is relative to it
+  uint64_t readable_low, readable_high;  // its constants, which no range covers
+};
+
+struct ts_writer {
+  uint64_t address, size, pc;
+  uint32_t block[3], thread[3];
+};
+
+typedef void (*ts_entry)(void** arguments);
+
+int ts_launch(
+    ts_entry entry, void** arguments, const uint32_t* grid, const uint32_t* block, uint64_t shared_bytes,
+    const ts_range* ranges, int32_t range_count, const ts_options* options, void* writers, ts_report* report);
+
+// Of the thread that runs. Three numbers in 64 bits: 32 for x, 16 each for y and z.
+uint64_t ts_thread_index(void) __attribute__((const));
+uint64_t ts_block_index(void) __attribute__((const));
+uint64_t ts_block_dim(void) __attribute__((const));
+uint64_t ts_grid_dim(void) __attribute__((const));
+uint32_t ts_lane(void) __attribute__((const));
+void* ts_dynamic_shared(void);
+uint64_t ts_dynamic_shared_bytes(void);
+
+// A `__shared__` array: its address in the block that runs.
+struct ts_site {
+  const char* name;
+  uint64_t bytes, align, item;
+  uint32_t dims[4];  // 0 where it has fewer
+};
+void* ts_shared(struct ts_site* site);
+
+enum ts_barrier { TS_SYNC, TS_SYNC_COUNT, TS_SYNC_AND, TS_SYNC_OR };
+int ts_syncthreads(int kind, int predicate, int line, const char* file);
+void ts_syncgrid(int line, const char* file);
+
+// A rendezvous of the lanes in `mask`. Each brings a pointer; the last to come calls `combine` with the pointers of all
+// (null where a lane is not in the mask, or no such thread exists), and then all go on.
+typedef void (*ts_combine)(void** lanes, uint32_t mask);
+void ts_warp(uint32_t mask, ts_combine combine, void* mine, const char* what, int line, const char* file);
+void ts_fail_lane(uint32_t mask, int lane, const char* what, int line, const char* file);
+uint32_t ts_active_mask(int line, const char* file);
+
+void ts_check(const void* address, uint64_t size, int access, uint64_t alignment, uint64_t pc);
+// A plain access by code that no sanitizer instruments: aligned to its size; `pc` is any number that the report hands back.
+void ts_read1(const void* address, uint64_t pc);
+void ts_read2(const void* address, uint64_t pc);
+void ts_read4(const void* address, uint64_t pc);
+void ts_read8(const void* address, uint64_t pc);
+void ts_read16(const void* address, uint64_t pc);
+void ts_write1(void* address, uint64_t pc);
+void ts_write2(void* address, uint64_t pc);
+void ts_write4(void* address, uint64_t pc);
+void ts_write8(void* address, uint64_t pc);
+void ts_write16(void* address, uint64_t pc);
+void ts_volatile(void* address, uint64_t size, int access, uint64_t pc);
+// An index outside its axis. The report: region_kind etc. of `data`, size = extent, item = axis, address = index, text "index".
+void ts_out_of_range(const void* data, int64_t index, uint64_t extent, int axis, uint64_t pc);
+void ts_atomic_done(int changed, uint64_t pc);  // after an atomic: lets others run, now and then
+void ts_fence(void);
+void ts_pause(void);  // lets others run
+uint64_t ts_clock(void);
+void ts_fault(const char* text, uint64_t pc);
+int ts_running(void);
+}

@@ -1,0 +1,147 @@
+// What is remembered of every access while races are looked for, or writers recorded. Used by one core at a time.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+namespace shadow {
+
+enum Access : uint8_t { READ = 0, WRITE = 1, ATOMIC = 2 };
+
+// One access: by which thread, at what time of its block, its warp and its own.
+struct Record {
+  uint32_t thread = 0;     // block * 1024 + thread + 1; 0: no record
+  uint32_t epoch = 0;      // barriers its block had passed; the two upper bits: the kind of access
+  uint16_t warp_clock = 0; // of its lane
+  uint16_t clock = 0;      // fences it had made
+  uint32_t pc = 0;         // within the kernel's library
+};
+constexpr uint32_t EPOCH = 0x3fffffff;
+
+// A granule's last accesses that none of the others makes superfluous.
+struct Cell {
+  Record records[4];
+};
+
+// The cells of 4096 bytes; a granule is as small as the smallest access so far, at most 4 bytes.
+struct Page {
+  int shift;
+  std::vector<Cell> cells;
+
+  explicit Page(int granule_shift) : shift(granule_shift), cells(size_t(4096) >> granule_shift) {}
+  void refine(int to) {
+    std::vector<Cell> finer(size_t(4096) >> to);
+    for (size_t i = 0; i < finer.size(); ++i) finer[i] = cells[i >> (shift - to)];
+    cells.swap(finer);
+    shift = to;
+  }
+};
+
+class Pages {
+ public:
+  Page& at(uint64_t address, int shift) {
+    const uint64_t number = address >> 12;
+    if (number != last_number_) {
+      std::unique_ptr<Page>& page = pages_[number];
+      if (!page) page = std::make_unique<Page>(shift);
+      last_number_ = number;
+      last_ = page.get();
+    }
+    if (last_->shift > shift) last_->refine(shift);
+    return *last_;
+  }
+  void clear() {
+    pages_.clear();
+    last_number_ = ~uint64_t(0);
+  }
+  // Forget what happened to one stretch of memory.
+  void forget(uint64_t address, uint64_t bytes) {
+    for (uint64_t number = address >> 12; number <= (address + bytes) >> 12; ++number) pages_.erase(number);
+    last_number_ = ~uint64_t(0);
+  }
+
+ private:
+  std::unordered_map<uint64_t, std::unique_ptr<Page>> pages_;
+  uint64_t last_number_ = ~uint64_t(0);
+  Page* last_ = nullptr;
+};
+
+// What one thread knows to be over, of other blocks and threads, because it acquired what they released.
+struct Knowledge {
+  std::unordered_map<uint32_t, uint32_t> blocks;   // block -> barriers of it that are over
+  std::unordered_map<uint32_t, uint32_t> threads;  // thread -> fences of it that are over
+
+  static void raise(std::unordered_map<uint32_t, uint32_t>& map, uint32_t key, uint32_t value) {
+    uint32_t& known = map[key];
+    known = std::max(known, value);
+  }
+  void join(const Knowledge& other) {
+    for (const auto& [block, epoch] : other.blocks) raise(blocks, block, epoch);
+    for (const auto& [thread, clock] : other.threads) raise(threads, thread, clock);
+  }
+  bool covers(const Record& record) const {
+    const auto block = blocks.find((record.thread - 1) >> 10);
+    if (block != blocks.end() && (record.epoch & EPOCH) < block->second) return true;
+    const auto thread = threads.find(record.thread);
+    return thread != threads.end() && record.clock < thread->second;
+  }
+};
+
+// Vector clocks of the lanes of one warp, since the last barrier of the block.
+struct WarpClocks {
+  uint16_t of[32][32];  // [lane][of which lane]
+
+  void reset() {
+    std::memset(of, 0, sizeof of);
+    for (int lane = 0; lane < 32; ++lane) of[lane][lane] = 1;
+  }
+  void meet(uint32_t mask) {
+    uint16_t joined[32] = {};
+    for (int lane = 0; lane < 32; ++lane)
+      if (mask >> lane & 1)
+        for (int other = 0; other < 32; ++other) joined[other] = std::max(joined[other], of[lane][other]);
+    for (int lane = 0; lane < 32; ++lane) {
+      if (!(mask >> lane & 1)) continue;
+      std::memcpy(of[lane], joined, sizeof joined);
+      if (of[lane][lane] < 0xffff) ++of[lane][lane];
+    }
+  }
+};
+
+// Who wrote each granule of two bytes last.
+struct Writer {
+  uint32_t launch, block, thread, pc;
+};
+class Writers {
+ public:
+  uint32_t launches = 0;
+
+  void note(uint64_t address, uint64_t bytes, const Writer& writer) {
+    for (uint64_t granule = address >> 1; granule <= (address + bytes - 1) >> 1; ++granule) {
+      const uint64_t number = granule >> 11;
+      if (number != last_number_) {
+        std::unique_ptr<Writer[]>& page = pages_[number];
+        if (!page) page = std::make_unique<Writer[]>(2048);
+        last_number_ = number;
+        last_ = page.get();
+      }
+      last_[granule & 2047] = writer;
+    }
+  }
+  const Writer* of(uint64_t address) const {
+    const auto page = pages_.find(address >> 12);
+    if (page == pages_.end()) return nullptr;
+    const Writer& writer = page->second[address >> 1 & 2047];
+    return writer.launch ? &writer : nullptr;
+  }
+
+ private:
+  std::unordered_map<uint64_t, std::unique_ptr<Writer[]>> pages_;
+  uint64_t last_number_ = ~uint64_t(0);
+  Writer* last_ = nullptr;
+};
+
+}  // namespace shadow

@@ -1,0 +1,150 @@
+"""The engine's report as an exception with a sentence."""
+
+import functools
+import itertools
+import math
+import os
+from collections.abc import Callable
+from typing import Any
+
+from backends.emulator import compiler, errors
+from backends.emulator.arguments import Argument
+from backends.emulator.library import Loaded, Place, Report
+
+_KINDS = {
+    1: errors.OutOfBounds, 2: errors.Misaligned, 3: errors.UninitialisedShared, 4: errors.DivergentBarrier,
+    5: errors.Deadlock, 6: errors.InactiveLanes, 7: errors.RaceCondition, 8: errors.KernelError,
+}  # fmt: skip
+# Of front ends whose code is no library: from what stands for its path to what gives "file:line" of a pc.
+front_ends: dict[str, Callable[[int], str]] = {}
+_FOREIGN = (os.path.dirname(os.path.abspath(__file__)),)
+
+
+def error(kernel: str, loaded: Loaded, report: Report, regions: list[Argument]) -> errors.KernelError:
+    """The finding as an exception."""
+    here, there = _line(loaded, report.here), _line(loaded, report.there)
+    who = _who(report.here)
+    text = report.text.decode()
+    kind = report.kind
+    verbs = ("reads", "writes", "atomically updates")
+    verb = verbs[report.here.access]
+    what = f"{report.size} byte{'s' if report.size != 1 else ''}"
+    if kind == 1 and report.region_kind == -1:
+        message = f"{who} uses index {report.offset} of an array of type {text}"
+    elif kind == 1:
+        message = f"{who} {verb} {what} {_region(loaded, report, regions)}"
+    elif kind == 2:
+        whose = f"{text} " if text else ""
+        where = _region(loaded, report, regions).removeprefix("of ")
+        message = f"{who} {verb} {whose}at an address that is no multiple of {report.mask}: {where}"
+    elif kind == 3:
+        message = f"{who} {verb} {what} {_region(loaded, report, regions)}, which no thread of its block has written"
+    elif kind == 4:
+        message = f"{who} waits at the block's barrier, but {_missing(report, there)}"
+    elif kind == 5 and text == "spins":
+        message = f"{who} waits in a loop for memory that no thread changes"
+    elif kind == 5:
+        message = f"{who} waits at the grid's barrier, but {_missing(report, there)}"
+    elif kind == 6:
+        if bytes(report.here.thread) == bytes(report.there.thread) and report.there.state != 4:
+            message = f"{who}: {text} with mask {report.mask:#010x}, which leaves out its own lane {report.lane}"
+        elif report.there.state == 4:
+            message = f"{who}: {text} reads lane {report.lane}, which takes no part (mask {report.mask:#010x})"
+        else:
+            message = f"{who}: {text} with mask {report.mask:#010x} waits for lane {report.lane}, but {_missing(report, there)}"
+    elif kind == 7:
+        same = bytes(report.here.block) == bytes(report.there.block)
+        other = f"thread {_tuple(report.there.thread)}" if same else _who(report.there)
+        message = (
+            f"{_element(loaded, report, regions)}: {who} {verb} it, {other} {verbs[report.there.access]} it at {there}, "
+            "and nothing orders the two"
+        )
+    else:
+        message = f"{who}: {text}"
+    return _KINDS[kind](f"{kernel} ({here}): {message}")
+
+
+def _missing(report: Report, there: str) -> str:
+    who = f"thread {_tuple(report.there.thread)}"
+    if bytes(report.here.block) != bytes(report.there.block):
+        who += f" of block {_tuple(report.there.block)}"
+    state = report.there.state
+    if state == 0:
+        return f"{who} has run to its end"
+    at = ("", "a barrier", report.name.decode() or "a warp operation", "the grid's barrier")[state]
+    return f"{who} waits at {at} ({there})"
+
+
+def _name(loaded: Loaded, report: Report, regions: list[Argument]) -> str:
+    if report.region_kind == 1:
+        return regions[report.region_index].name
+    if report.region_kind == 3:
+        return f"the variable {loaded.variables[report.region_index].name}"
+    return f"the shared array {report.name.decode()}" if report.name else "the dynamic shared memory"
+
+
+def _element(loaded: Loaded, report: Report, regions: list[Argument]) -> str:
+    """An element by its index ("y[3, 5]"), else by its offset."""
+    name, item = _name(loaded, report, regions), max(1, report.item)
+    number, shape, strides = report.offset // item, tuple(d for d in report.dims if d), None
+    if report.region_kind == 1:
+        region = regions[report.region_index]
+        shape, strides = region.shape, region.strides
+    if strides is None:
+        strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+    rest, index = number, [0] * len(shape)
+    for axis in sorted(range(len(shape)), key=lambda axis: -strides[axis]):
+        if strides[axis] > 0 and shape[axis] > 1:
+            index[axis], rest = divmod(rest, strides[axis])
+    if shape and rest == 0 and all(0 <= i < n for i, n in zip(index, shape, strict=True)):
+        return f"{name}[{', '.join(map(str, index))}]"
+    return f"{name} at {'element' if report.item else 'byte'} offset {number}"
+
+
+def _region(loaded: Loaded, report: Report, regions: list[Argument]) -> str:
+    """Where an access lies: "of y[3, 5]", or how far outside the nearest argument, array or variable."""
+    if report.region_kind == 0:
+        return f"at {report.address:#x}, which lies in no argument"
+    offset, extent, item = report.offset, report.extent, max(1, report.item)
+    if offset >= 0 and offset + report.size <= extent:
+        return f"of {_element(loaded, report, regions)}"
+    name = _name(loaded, report, regions)
+    size = f"{name} ({extent} bytes" + (
+        f", shape {regions[report.region_index].shape})" if report.region_kind == 1 else ")"
+    )
+    if offset < 0:
+        where = f"{-offset} bytes before the start of {size}"
+    elif offset < extent:
+        where = f"across the end of {size}"
+    elif offset == extent:
+        where = f"just past the end of {size}"
+    else:
+        where = f"{offset - extent} bytes past the end of {size}"
+    return where if offset % item else f"{where}, at element offset {offset // item}"
+
+
+def _tuple(values: Any) -> str:
+    return f"({', '.join(str(v) for v in values)})"
+
+
+def _who(place: Place) -> str:
+    return f"block {_tuple(place.block)}, thread {_tuple(place.thread)}"
+
+
+def _line(loaded: Loaded, place: Place) -> str:
+    """ "softmax.cu:57", of the innermost function that is the user's."""
+    if not place.pc:
+        return f"{os.path.basename(place.file.decode())}:{place.line}"
+    return line_of(loaded.path, place.pc - loaded.base - 1)
+
+
+@functools.lru_cache(maxsize=4096)
+def line_of(path: str, address: int) -> str:
+    if path in front_ends:
+        return front_ends[path](address + 1)
+    frames = list(itertools.chain(*compiler.lines(path, [address])))
+    headers = str(compiler.cuda_headers())
+    for _, file, line in frames:
+        if line and file not in ("touchstone", "??") and not os.path.abspath(file).startswith((*_FOREIGN, headers)):
+            return f"{os.path.basename(file)}:{line}"
+    return "line unknown"

@@ -1,0 +1,120 @@
+"""How kernels run: in which order, on how many cores, and what is recorded meanwhile."""
+
+import contextlib
+import ctypes
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from backends.emulator.findings import line_of
+from backends.emulator.library import Loaded
+
+ORDERS = ("forward", "reverse", "shuffled")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How launches run; changed by the context managers of this package."""
+
+    order: str = "forward"
+    seed: int = 0
+    races: bool = False
+    portable: bool = False
+    step_limit: int = 2_000_000
+
+
+settings = Settings()
+
+
+@contextlib.contextmanager
+def using(**changes: Any) -> Iterator[None]:
+    """Within: launches run with `changes` of `Settings`."""
+    global settings
+    before = settings
+    settings = replace(settings, **changes)
+    try:
+        yield
+    finally:
+        settings = before
+
+
+def schedule(order: str, seed: int = 0) -> contextlib.AbstractContextManager[None]:
+    """Run threads, warps and blocks in "forward" or "reverse" order, or "shuffled" by `seed`: a GPU promises none."""
+    if order not in ORDERS:
+        raise ValueError(f"order: expected one of {', '.join(map(repr, ORDERS))}, got {order!r}")
+    return using(order=order, seed=seed)
+
+
+def races() -> contextlib.AbstractContextManager[None]:
+    """Within: a launch in which two threads conflict raises RaceCondition.
+
+    Two accesses to the same bytes conflict if one of them writes, not both are atomic, and nothing orders them: a
+    barrier of the block, a warp operation that both lanes take part in, the grid's barrier, or an atomic after a
+    __threadfence(). Volatile accesses count as atomic: flags are made of them.
+    """
+    return using(races=True)
+
+
+class Writers:
+    """Which thread wrote to an address, and in which line."""
+
+    def __init__(self) -> None:
+        self._handle: tuple[ctypes.CDLL, int] | None = None
+        self._launches: list[tuple[Loaded, tuple[int, int, int], tuple[int, int, int]]] = []
+
+    def _record(self, loaded: Loaded, grid: tuple[int, int, int], block: tuple[int, int, int]) -> int:
+        """The engine's record, told of one more launch."""
+        if self._handle is None:
+            self._handle = (loaded.engine, loaded.engine.ts_writers_new())
+        elif self._handle[0] is not loaded.engine:
+            return 0
+        self._launches.append((loaded, grid, block))
+        return self._handle[1]
+
+    def of(self, address: int) -> str | None:
+        """Who wrote the byte at `address` last: "block (3, 0, 0), thread (5, 0, 0), line 57 of softmax.cu". None: no kernel did."""
+        found = (ctypes.c_uint32 * 4)()
+        if self._handle is None or not self._handle[0].ts_writers_of(self._handle[1], address, found):
+            return None
+        launch, block, thread, pc = found
+        loaded, grid, threads = self._launches[launch - 1]
+        file, _, line = line_of(loaded.path, pc - 1).partition(":")
+        where = f"line {line} of {file}" if line else file
+        return f"block {_triple(block, grid)}, thread {_triple(thread, threads)}, {where}"
+
+    def __del__(self) -> None:
+        if self._handle is not None:
+            self._handle[0].ts_writers_delete(self._handle[1])
+            self._handle = None
+
+
+def _triple(number: int, sizes: tuple[int, int, int]) -> str:
+    x, y, _ = sizes
+    return f"({number % x}, {number // x % y}, {number // x // y})"
+
+
+_writers: Writers | None = None
+
+
+@contextlib.contextmanager
+def writers() -> Iterator[Writers]:
+    """Within: every write of a kernel to global memory is recorded, for `Writers.of`."""
+    global _writers
+    before, _writers = _writers, Writers()
+    try:
+        yield _writers
+    finally:
+        _writers = before
+
+
+def record(loaded: Loaded, grid: tuple[int, int, int], block: tuple[int, int, int]) -> int | None:
+    """What the engine writes down who wrote where in, or None."""
+    return _writers._record(loaded, grid, block) if _writers else None
+
+
+def workers() -> int:
+    """Processor cores that a launch spreads its blocks over: OMP_NUM_THREADS, else those of this process."""
+    chosen = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(int(chosen), cores)) if chosen.isdigit() else cores

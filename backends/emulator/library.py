@@ -1,0 +1,93 @@
+"""Compiled libraries as Python sees them: the engine, a source's kernels, and the structures that both exchange."""
+
+import ctypes
+import functools
+import os
+from typing import NamedTuple
+
+from backends.emulator import compiler
+
+
+class Place(ctypes.Structure):
+    _fields_ = [
+        ("pc", ctypes.c_uint64), ("file", ctypes.c_char * 200), ("line", ctypes.c_int32),
+        ("block", ctypes.c_uint32 * 3), ("thread", ctypes.c_uint32 * 3), ("access", ctypes.c_int32), ("state", ctypes.c_int32),
+    ]  # fmt: skip
+
+
+class Report(ctypes.Structure):
+    _fields_ = [
+        ("kind", ctypes.c_int32), ("region_kind", ctypes.c_int32), ("region_index", ctypes.c_int32),
+        ("address", ctypes.c_uint64), ("size", ctypes.c_uint64), ("offset", ctypes.c_int64), ("extent", ctypes.c_uint64),
+        ("item", ctypes.c_uint64), ("name", ctypes.c_char * 128), ("dims", ctypes.c_uint32 * 4), ("here", Place), ("there", Place),
+        ("lane", ctypes.c_int32), ("mask", ctypes.c_uint32), ("text", ctypes.c_char * 400),
+    ]  # fmt: skip
+
+
+class Range(ctypes.Structure):
+    _fields_ = [
+        ("start", ctypes.c_uint64), ("bytes", ctypes.c_uint64), ("kind", ctypes.c_int32), ("index", ctypes.c_int32),
+        ("writable", ctypes.c_int32), ("item", ctypes.c_int32),
+    ]  # fmt: skip
+
+
+class Options(ctypes.Structure):
+    _fields_ = [
+        ("order", ctypes.c_int32), ("workers", ctypes.c_int32), ("seed", ctypes.c_uint64), ("checks", ctypes.c_int32),
+        ("races", ctypes.c_int32), ("cooperative", ctypes.c_int32), ("reserved", ctypes.c_int32),
+        ("stack_bytes", ctypes.c_uint64), ("step_limit", ctypes.c_uint64), ("module", ctypes.c_uint64),
+        ("readable_low", ctypes.c_uint64), ("readable_high", ctypes.c_uint64),
+    ]  # fmt: skip
+
+
+class Parameter(ctypes.Structure):
+    _fields_ = [
+        ("bytes", ctypes.c_uint32), ("kind", ctypes.c_char), ("item", ctypes.c_uint32), ("constant", ctypes.c_char),
+    ]  # fmt: skip
+
+
+@functools.cache
+def engine(path: str) -> ctypes.CDLL:
+    library = ctypes.CDLL(path)
+    library.ts_report_bytes.restype = ctypes.c_uint64
+    assert library.ts_report_bytes() == ctypes.sizeof(Report)
+    library.ts_writers_new.restype = ctypes.c_void_p
+    library.ts_writers_delete.argtypes = [ctypes.c_void_p]
+    library.ts_writers_of.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p]
+    library.ts_launch.argtypes = [
+        ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p,
+        ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
+    ]  # fmt: skip
+    return library
+
+
+class Loaded(NamedTuple):
+    path: str
+    library: ctypes.CDLL
+    engine: ctypes.CDLL
+    base: int
+    variables: list[compiler.Variable]
+    constants: tuple[int, int]
+
+
+def parameters(loaded: Loaded, number: int) -> list[Parameter]:
+    out = (Parameter * 64)()
+    count = getattr(loaded.library, f"ts_parameters_{number}")(out, 64)
+    return list(out[:count])
+
+
+def _maps(path: str) -> list[tuple[int, int, str]]:
+    real = os.path.realpath(path)
+    out = []
+    with open("/proc/self/maps") as file:
+        for line in file:
+            fields = line.split(maxsplit=5)
+            if len(fields) == 6 and fields[5].strip() == real:
+                low, high = (int(part, 16) for part in fields[0].split("-"))
+                out.append((low, high, fields[1]))
+    return out
+
+
+@functools.cache
+def base(path: str) -> int:
+    return min((low for low, _, _ in _maps(path)), default=0)
