@@ -1,4 +1,4 @@
-"""CUDA C, compiled by NVRTC and launched by CuPy's RawModule."""
+"""CUDA C: compiled by NVRTC and launched by CuPy on a GPU, or run on the CPU by the emulator (backends/emulator/)."""
 
 if __name__ != "backends.cupy":
     raise ImportError(
@@ -6,44 +6,55 @@ if __name__ != "backends.cupy":
         "inside it) on PYTHONPATH, so that `import cupy` finds CuPy itself"
     )
 
+import functools
 import importlib.util
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from importlib import metadata
 from typing import Any
 
+from backends import emulator
 from backends.devices import capability_lacks, cuda_works
+from backends.emulator import compiler
 
 ALIASES: dict[str, str] = {}
 CPU_VARIABLES: tuple[str, ...] = ()
-# multiply-adds a second; a tiled 64 x 64 matmul takes about 4 ms where CUDA threads are emulated on a CPU
+EMULATED = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_87", "sm_89")  # of what a rung can need: what ptx.cuh has twins for
+# multiply-adds a second that a tiled matmul gets in the emulator on a busy core; 64 x 64 x 64 on an idle one: 1.1e8
 WORK_PER_SECOND = {"cpu": 6e7, "cuda": math.inf}
 NOTES = (
     "A kernel is one thread's program: blockIdx, threadIdx and blockDim give its place, x varies fastest in memory.",
-    "The launch order is kernel(grid, block, arguments, shared_mem=bytes, stream=); a Triton grid counts tiles, here blocks.",
+    "A launch is module.launch(name, grid, block, arguments, dtype=, shared=bytes, definitions); a Triton grid counts "
+    "tiles, here blocks. Tensors pass as pointers, numbers in the type that the kernel declares, on torch's current stream.",
     "Every thread of a block reaches every __syncthreads(): no early return before one, none inside a divergent branch.",
     "Guard the tail with `if`, not with a mask argument; shuffles name the lanes that take part.",
+    "Shared memory holds what the block before left there: write before reading, and a barrier between.",
     "A literal without suffix is double: write 0.5f, and expf rather than exp.",
+    "fmaxf and fminf skip NaN: carry it by hand where torch does.",
     "Accumulate in float whatever the input; __half and __nv_bfloat16 convert with __half2float and __bfloat162float.",
     "Indices are int: write (long long)row * stride.",
-    "Scalars pass as np.int32, np.int64 or np.float32, tensors as t.data_ptr(); the stream is torch's current one.",
+    "A float4 wants its address a multiple of 16: check pointer and strides in the launcher, or take the scalar path.",
+    "gridDim.y and z are at most 65535; rows go to x. More than 48 KB of shared memory is dynamic, up to 227 KB on sm_90.",
     "NVRTC has no host headers and no INFINITY; a macro of one letter breaks its own headers.",
+    "ELEMENT is float, __half or __nv_bfloat16. Own headers are included with quotes; inline PTX stays in ptx.cuh with a "
+    "plain twin for the emulator, the only place that asks for TOUCHSTONE_EMULATOR.",
 )
 
 
 def why_not(device: str) -> str | None:
     """None if CUDA C can run on `device` here, else what is missing and what to do."""
     if device == "cpu":
-        return "CUDA C needs a GPU here: it is compiled by NVRTC and launched through CuPy"
+        return emulator.why_not()
     if importlib.util.find_spec("cupy") is None:
         return 'cupy is not installed: pip install "cupy-cuda13x[ctk]" (cupy-cuda12x for a CUDA 12 driver)'
     return cuda_works()
 
 
 def prepare(device: str) -> None:
-    """Nothing to set up: CuPy reads no variable before its import. Raises RuntimeError for a device it cannot run on."""
-    if device == "cpu":
-        raise RuntimeError(why_not("cpu"))
+    """Nothing to set up: a launch goes where its tensors are. Raises RuntimeError for a device it cannot run on."""
+    if reason := why_not(device):
+        raise RuntimeError(reason)
 
 
 def adopt(fn: Callable[..., Any], device: str) -> None:
@@ -56,28 +67,42 @@ def reimport(fn: Callable[..., Any], device: str) -> bool:
 
 
 def lacks(needs: str, device: str) -> str | None:
-    """None if `device` has what a rung `needs` ("sm_90a"), else one sentence."""
-    return capability_lacks(needs) if device == "cuda" else f"needs {needs}; there is no GPU"
+    """None if `device` has what a rung `needs` ("sm_80", "sm_90a"), else one sentence."""
+    if device == "cuda":
+        return capability_lacks(needs)
+    return None if needs in EMULATED else f"needs {needs}; the emulator has the instructions of sm_70 to sm_89"
 
 
 def doctor() -> list[tuple[str, str, str]]:
     """(what, value, note) rows for `conformance doctor`."""
     found = [d for d in metadata.distributions() if (d.metadata["Name"] or "").lower().startswith("cupy")]
-    if not found:
-        return [("cupy", "not installed", "CUDA C kernels are not run")]
     rows = [(d.metadata["Name"], d.version, "14 and newer are supported") for d in found]
+    if not found:
+        rows = [("cupy", "not installed", "CUDA C runs on no GPU; the emulator does without")]
     if len(found) > 1:
         rows.append(
             ("cupy", "installed more than once", "keep one of: " + ", ".join(d.metadata["Name"] for d in found))
         )
-    try:
-        import cupy
-
-        major, minor = cupy.cuda.nvrtc.getVersion()
-        rows.append(("NVRTC", f"{major}.{minor}", "comes with the [ctk] extra or a CUDA toolkit"))
-    except Exception as error:
-        rows.append(("NVRTC", "does not load", f"{type(error).__name__}: {error}".splitlines()[0]))
+    rows.append(_nvrtc())
+    command, headers = compiler.compiler(), compiler.cuda_headers()
+    rows += [
+        ("C++ compiler", " ".join(command or ["not found"]), "for the emulator; CXX names another"),
+        ("CUDA headers", str(headers or "not found"), "for the emulator; from NVIDIA's wheels or CUDA_HOME"),
+        ("compiled kernels", str(compiler.cache_folder()), "the emulator's; TOUCHSTONE_CACHE names another folder"),
+    ]
     return rows
+
+
+def _nvrtc() -> tuple[str, str, str]:
+    """The row about the compiler that compile conformance uses, and CuPy on a GPU."""
+    try:
+        from cuda.bindings import nvrtc
+
+        _, major, minor = nvrtc.nvrtcVersion()
+        return "NVRTC", f"{major}.{minor}", "compiles kernels for GPUs that are not there"
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}".splitlines()[0]
+        return "NVRTC", "does not load", f'pip install cuda-bindings "cupy-cuda13x[ctk]" ({why})'
 
 
 def resources(kernel: Any) -> dict[str, int]:
@@ -87,4 +112,21 @@ def resources(kernel: Any) -> dict[str, int]:
         "registers": attributes["num_regs"],
         "spills": attributes["local_size_bytes"],
         "shared": attributes["shared_size_bytes"],
+    }
+
+
+def writers(device: str) -> AbstractContextManager[Any] | None:
+    """Where kernels are emulated, a context manager that records who writes where: its `.of(address)` names the block,
+    the thread and the source line that wrote a byte last, or is None."""
+    return emulator.writers() if device == "cpu" and emulator.why_not() is None else None
+
+
+def instruments(device: str) -> dict[str, Callable[[], AbstractContextManager[None]]]:
+    """By name, context managers within which a right kernel is right too, and a wrong one may raise or go wrong."""
+    if device != "cpu" or emulator.why_not() is not None:
+        return {}
+    return {
+        "threads in reverse": functools.partial(emulator.schedule, "reverse"),
+        "threads shuffled": functools.partial(emulator.schedule, "shuffled"),
+        "races": emulator.races,
     }

@@ -1,0 +1,78 @@
+"""Residual add and layer norm in one kernel: h = x + residual, y = layer_norm(h), which saves writing and rereading h.
+
+warp: one warp a row, which its lanes hold in registers; y comes from h before its rounding (S0-22, S3-30)
+block: one block a row of any length; h is written and read back, rounded, by the two later passes (S2-49)
+vectorised: the block holds its row in registers and moves it 16 bytes at a time: two reads, two writes (S0-22, S2-20)
+"""
+
+import torch
+
+from backends import shapes
+from backends.cupy.module import GRID_LIMIT, Module
+from backends.cupy.norms import threads
+from backends.cupy.rows import WARP_COLS, at_most, in_registers, warp_grid
+
+_module = Module(__file__, "add_layer_norm.cu")
+_vectorised = Module(__file__, "add_layer_norm_vectorised.cu")
+
+
+def warp(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x, residual (rows, cols), weight (cols,), bias (cols,) or None -> y, h (rows, cols).
+
+    Declines more than 1024 columns, what one warp holds. Source: S0-22, S3-30.
+    """
+    rows, cols = shapes("rows cols, rows cols, cols, cols?", x=x, residual=residual, weight=weight, bias=bias)
+    at_most(cols, WARP_COLS, "warp")
+    y, h = _outputs(x)
+    if y.numel():
+        operands = (x, residual, weight, bias, y, h, *_strides(x, residual, weight, bias))
+        _module.launch("add_layer_norm_warp", *warp_grid(rows), *operands, rows, cols, eps, dtype=x.dtype)
+    return y, h
+
+
+def block(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x, residual (rows, cols), weight (cols,), bias (cols,) or None -> y, h (rows, cols), any number of columns.
+
+    x and residual are read once, h twice. Source: S0-22, S2-49.
+    """
+    rows, cols = shapes("rows cols, rows cols, cols, cols?", x=x, residual=residual, weight=weight, bias=bias)
+    y, h = _outputs(x)
+    if y.numel():
+        operands = (x, residual, weight, bias, y, h, *_strides(x, residual, weight, bias))
+        grid = min(rows, GRID_LIMIT[0])
+        _module.launch("add_layer_norm_block", grid, threads(cols), *operands, rows, cols, eps, dtype=x.dtype)
+    return y, h
+
+
+def vectorised(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x, residual (rows, cols), weight (cols,), bias (cols,) or None -> y, h (rows, cols).
+
+    Declines more than 32768 columns, the registers of one block, and more than 16384 where operands are not contiguous
+    and aligned to 16 bytes; those move an element at a time. Source: S0-22, S2-20.
+    """
+    rows, cols = shapes("rows cols, rows cols, cols, cols?", x=x, residual=residual, weight=weight, bias=bias)
+    y, h = _outputs(x)
+    extent, definitions = in_registers(rows, cols, x, residual, weight, bias, y)
+    if y.numel():
+        operands = (x, residual, weight, bias, y, h, *_strides(x, residual, weight, bias))
+        _vectorised.launch(
+            "add_layer_norm_vectorised", *extent, *operands, rows, cols, eps, dtype=x.dtype, **definitions
+        )
+    return y, h
+
+
+def _outputs(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    return y, torch.empty_like(y)
+
+
+def _strides(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+) -> tuple[int, ...]:
+    return (*x.stride(), *residual.stride(), *weight.stride(), bias.stride(0) if bias is not None else 0)

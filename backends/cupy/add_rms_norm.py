@@ -1,0 +1,70 @@
+"""Residual add and RMS norm in one kernel: h = x + residual, y = rms_norm(h), which saves writing and rereading h.
+
+warp: one warp a row, which its lanes hold in registers; y comes from h before its rounding (S3-30)
+block: one block a row of any length; h is written and read back, rounded, by the second pass (S2-49)
+vectorised: the block holds its row in registers and moves it 16 bytes at a time: two reads, two writes (S3-30, S2-20)
+"""
+
+import torch
+
+from backends import shapes
+from backends.cupy.module import GRID_LIMIT, Module
+from backends.cupy.norms import threads
+from backends.cupy.rows import WARP_COLS, at_most, in_registers, warp_grid
+
+_module = Module(__file__, "add_rms_norm.cu")
+_vectorised = Module(__file__, "add_rms_norm_vectorised.cu")
+
+
+def warp(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x, residual (rows, cols), weight (cols,) -> y, h (rows, cols).
+
+    Declines more than 1024 columns, what one warp holds. Source: S3-30.
+    """
+    rows, cols = shapes("rows cols, rows cols, cols", x=x, residual=residual, weight=weight)
+    at_most(cols, WARP_COLS, "warp")
+    y, h = _outputs(x)
+    if y.numel():
+        operands = (x, residual, weight, y, h, *x.stride(), *residual.stride(), *weight.stride())
+        _module.launch("add_rms_norm_warp", *warp_grid(rows), *operands, rows, cols, eps, dtype=x.dtype)
+    return y, h
+
+
+def block(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x, residual (rows, cols), weight (cols,) -> y, h (rows, cols), any number of columns.
+
+    x, residual and h are read once. Source: S3-30, S2-49.
+    """
+    rows, cols = shapes("rows cols, rows cols, cols", x=x, residual=residual, weight=weight)
+    y, h = _outputs(x)
+    if y.numel():
+        operands = (x, residual, weight, y, h, *x.stride(), *residual.stride(), *weight.stride())
+        grid = min(rows, GRID_LIMIT[0])
+        _module.launch("add_rms_norm_block", grid, threads(cols), *operands, rows, cols, eps, dtype=x.dtype)
+    return y, h
+
+
+def vectorised(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x, residual (rows, cols), weight (cols,) -> y, h (rows, cols).
+
+    Declines more than 32768 columns, the registers of one block, and more than 16384 where operands are not contiguous
+    and aligned to 16 bytes; those move an element at a time. Source: S3-30, S2-20.
+    """
+    rows, cols = shapes("rows cols, rows cols, cols", x=x, residual=residual, weight=weight)
+    y, h = _outputs(x)
+    extent, definitions = in_registers(rows, cols, x, residual, weight, y)
+    if y.numel():
+        operands = (x, residual, weight, y, h, *x.stride(), *residual.stride(), *weight.stride())
+        _vectorised.launch("add_rms_norm_vectorised", *extent, *operands, rows, cols, eps, dtype=x.dtype, **definitions)
+    return y, h
+
+
+def _outputs(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    return y, torch.empty_like(y)

@@ -1,0 +1,48 @@
+#include "add_norms.cuh"
+
+// A row of h in the registers of blockDim.x threads, COLUMNS in each, in runs of RUN that one access loads or stores.
+// Rows of one warp share a block, blockDim.y of them.
+extern "C" __global__ void __launch_bounds__(1024) add_rms_norm_vectorised(
+    const ELEMENT* __restrict__ x, const ELEMENT* __restrict__ residual, const ELEMENT* __restrict__ weight,
+    ELEMENT* __restrict__ y, ELEMENT* __restrict__ h, long long x_row,
+    long long x_col, long long r_row, long long r_col, long long w_col, long long rows, int cols, float eps) {
+    constexpr int runs = COLUMNS / RUN;
+    const long long row = (long long)blockIdx.x * blockDim.y + threadIdx.y;
+    if (row >= rows) return; // a whole warp
+    x += row * x_row;
+    residual += row * r_row;
+    y += row * cols;
+    h += row * cols;
+
+    // All loads are on their way before the first sum.
+    Run<ELEMENT, RUN> values[runs], other[runs];
+#pragma unroll
+    for (int r = 0; r < runs; ++r) {
+        const int col = (r * blockDim.x + threadIdx.x) * RUN;
+        values[r] = load_run<RUN>(x, x_col, col, cols);
+        other[r] = load_run<RUN>(residual, r_col, col, cols);
+    }
+
+    int turn = 0;
+    float square = 0.0f;
+#pragma unroll
+    for (int r = 0; r < runs; ++r) {
+        const int col = (r * blockDim.x + threadIdx.x) * RUN;
+        values[r] = add(values[r], other[r]);
+        if (col < cols) store_packed(h + col, values[r]);
+#pragma unroll
+        for (int i = 0; i < RUN; ++i) square += values[r][i] * values[r][i];
+    }
+    const float rstd = rsqrtf(row_sum(square, turn) / cols + eps);
+
+#pragma unroll
+    for (int r = 0; r < runs; ++r) {
+        const int col = (r * blockDim.x + threadIdx.x) * RUN;
+        if (col >= cols) break;
+        const Run<ELEMENT, RUN> w = load_run<RUN>(weight, w_col, col, cols);
+        float out[RUN];
+#pragma unroll
+        for (int i = 0; i < RUN; ++i) out[i] = values[r][i] * rstd * w[i];
+        store_run(y + col, out);
+    }
+}

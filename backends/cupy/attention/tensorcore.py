@@ -1,0 +1,44 @@
+"""tensorcore: flash on mma.m16n8k16, scores and o in registers, cp.async, exp2 with the scale folded in."""
+
+import math
+
+import torch
+
+from backends import Unsupported
+from backends.cupy.attention._launch import _aligned, _block_d, _blocks, _outputs, _scale, _sizes
+from backends.cupy.module import Module
+
+_module = Module(__file__, "tensorcore.cu")
+
+# For each padded head dimension: warps, 16-row tiles of queries a warp, keys a tile.
+_TILES = {64: (4, 2, 64), 128: (4, 2, 64), 192: (4, 1, 64), 256: (4, 1, 32)}
+
+
+def tensorcore(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(B, Hq, Sq, D), (B, Hkv, Sk, D) twice -> o (B, Hq, Sq, D), lse (B, Hq, Sq).
+
+    Declines float32. Source: S4-10, S4-11, S4-26.
+    """
+    B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v)
+    if q.dtype is torch.float32:
+        raise Unsupported("float32; mma.m16n8k16 multiplies float16 and bfloat16")
+    o, lse = _outputs(q)
+    if o.numel() == 0:
+        return o, lse
+    block_d = _block_d(D)
+    warps, row_tiles, block_n = _TILES[block_d]
+    block_m = 16 * row_tiles * warps
+    _module.launch(
+        "attention_tensorcore", B * Hq * _blocks(Sq, block_m), 32 * warps,
+        q, *q.stride(), k, *k.stride(), v, *v.stride(), o, lse, Hq, Hkv, Sq, Sk, D,
+        _scale(scale, D) * math.log2(math.e), causal,
+        dtype=q.dtype, shared=2 * block_d * (block_m + 2 * block_n),
+        WARPS=warps, ROW_TILES=row_tiles, BLOCK_N=block_n, BLOCK_D=block_d, ALIGNED=_aligned(q, k, v),
+    )  # fmt: skip
+    return o, lse
+
+
+tensorcore.needs = "sm_80"
+tensorcore.dtypes = ("float16", "bfloat16")

@@ -1,0 +1,28 @@
+"""delta_inline: one kernel for dq, one for dk and dv, each with its own delta."""
+
+import torch
+
+from backends.cupy.attention._launch import _block_d, _blocks, _scale
+from backends.cupy.attention_backward._launch import _STEP, _outputs, _own, _shared, _sizes
+from backends.cupy.module import Module
+
+_module = Module(__file__, "delta_inline.cu")
+
+
+def delta_inline(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor,
+    *, causal: bool = False, scale: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """q, o, do (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lse (B, Hq, Sq) -> dq, dk, dv. Source: S4-31."""
+    B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v, o, lse, do)
+    dq, dk, dv = _outputs(q, k)
+    block_d = _block_d(D)
+    own = _own(block_d)
+    operands = (q, *q.stride(), k, *k.stride(), v, *v.stride(), o, *o.stride(), lse, *lse.stride(), do, *do.stride())
+    sizes = (Hq, Hkv, Sq, Sk, D, _scale(scale, D), causal)
+    config = dict(dtype=q.dtype, shared=_shared(block_d), BLOCK_D=block_d, OWN=own, STEP=_STEP)
+    if dq.numel():
+        _module.launch("inline_dq", B * Hq * _blocks(Sq, own), 128, *operands, dq, *sizes, **config)
+    if dk.numel():
+        _module.launch("inline_dkdv", B * Hkv * _blocks(Sk, own), 128, *operands, dk, dv, *sizes, **config)
+    return dq, dk, dv

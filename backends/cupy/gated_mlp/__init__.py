@@ -1,0 +1,14 @@
+"""gated_mlp(x, w_gate, w_up, w_down): (act(x·w_gate)·(x·w_up))·w_down; x (M, D), w_gate, w_up (D, H), w_down (H, N).
+
+unfused: three products and an elementwise kernel between them (S3-36, S3-33)
+epilogue: a block multiplies columns of gate and of up side by side, and they meet in its threads' registers (S2-90)
+tensorcore: the same on mma.sync, for 16-bit operands (S2-90)
+"""
+
+# isort: off
+from backends.cupy.gated_mlp.unfused import unfused
+from backends.cupy.gated_mlp.epilogue import epilogue
+from backends.cupy.gated_mlp.tensorcore import tensorcore
+# isort: on
+
+__all__ = ["unfused", "epilogue", "tensorcore"]  # noqa: RUF022 - ladder order

@@ -1,0 +1,4 @@
+// epilogue: gate and up side by side on CUDA cores.
+#include "warptile.cuh"
+
+#include "gated.cuh"

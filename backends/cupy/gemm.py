@@ -1,0 +1,64 @@
+"""What the launchers of matrix products share: the tile of a block and the number of blocks."""
+
+from typing import NamedTuple
+
+import torch
+
+from backends import Unsupported
+
+_CPU_PROCESSORS = 4  # of the GPU that the emulator pretends: few, so that a split of K is seen and costs little
+
+
+class Tiling(NamedTuple):
+    """`blocks` of `threads` threads that cover c, their dynamic shared memory in bytes, and the kernel's definitions."""
+
+    blocks: int
+    threads: int
+    shared: int
+    definitions: dict[str, int]
+
+
+def ceil_div(size: int, by: int) -> int:
+    """How many pieces of `by` cover `size`."""
+    return -(-size // by)
+
+
+def blocks(M: int, N: int, tile: int) -> int:
+    """Square tiles that cover (M, N)."""
+    return ceil_div(M, tile) * ceil_div(N, tile)
+
+
+def processors(device: torch.device) -> int:
+    """Multiprocessors of `device`."""
+    if device.type != "cuda":
+        return _CPU_PROCESSORS
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def by_threads(M: int, N: int) -> Tiling:
+    """For warptile.cuh: 8 by 8 results a thread, 4 by 4 where c is so narrow that most of a large tile is padding."""
+    tile, results = (128, 8) if min(M, N) > 64 else (32, 4)
+    return Tiling(blocks(M, N, tile), (tile // results) ** 2, 0, {"TILE": tile, "RESULTS": results})
+
+
+def by_thread_pairs(M: int, N: int) -> Tiling:
+    """For warptile.cuh with two (M, N) products side by side, for which a thread has 8 by 4 results of each."""
+    tile = 128 if min(M, N) > 64 else 64
+    return Tiling(blocks(M, 2 * N, tile), (tile // 8) ** 2, 0, {"TILE": tile, "RESULTS": 8})
+
+
+def by_warps(M: int, N: int) -> Tiling:
+    """For mma.cuh: four warps, and four stages of a 32 deep tile of both operands."""
+    tile = 128 if min(M, N) > 64 else 32
+    return Tiling(blocks(M, N, tile), 128, 4 * 2 * tile * 32 * 2, {"TILE": tile})
+
+
+def by_warp_pairs(M: int, N: int) -> Tiling:
+    """For mma.cuh with two (M, N) products side by side."""
+    return by_warps(M, N)._replace(blocks=blocks(M, 2 * N, by_warps(M, N).definitions["TILE"]))
+
+
+def sixteen_bits(dtype: torch.dtype) -> None:
+    """Raise Unsupported for float32."""
+    if dtype is torch.float32:
+        raise Unsupported("float32; mma.sync multiplies 16-bit operands, or float32 rounded to tf32")

@@ -1,0 +1,83 @@
+"""Layer norm over the last axis: y = (x - mean) / sqrt(variance + eps) * weight + bias, with the biased variance.
+
+block: a block reads a row three times, for mean, variance and result, so a row may have any length (S0-22)
+welford: mean and variance in one pass that merges the statistics of the threads, 2 reads instead of 3 (S2-47)
+warp: a warp holds a row in registers, so x is read once and no barrier is needed (L-04)
+vectorised: as many threads as the row needs hold it, in accesses of 16 bytes where rows are aligned (L-04)
+"""
+
+import torch
+
+from backends import Unsupported, shapes
+from backends.cupy.module import Module
+from backends.cupy.norms import GRID, packed, run, threads
+
+_module = Module(__file__, "layer_norm.cu")
+_vectorised = Module(__file__, "layer_norm_vectorised.cu")
+
+
+def block(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
+    """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols), any number of columns. Source: S0-22."""
+    rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
+    y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
+    if y.numel():
+        _module.launch(
+            "layer_norm_block", min(rows, GRID), threads(cols),
+            x, weight, bias, y, *_strides(x, weight, bias), rows, cols, eps, dtype=x.dtype,
+        )  # fmt: skip
+    return y
+
+
+def welford(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
+    """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols), any number of columns. Source: S2-47."""
+    rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
+    y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
+    if y.numel():
+        _module.launch(
+            "layer_norm_welford", rows, threads(cols),
+            x, weight, bias, y, *_strides(x, weight, bias), cols, eps, dtype=x.dtype,
+        )  # fmt: skip
+    return y
+
+
+def warp(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
+    """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols).
+
+    Declines more than 1024 columns: the registers of one warp. Source: L-04.
+    """
+    rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
+    if cols > 1024:
+        raise Unsupported(f"{cols} columns; one warp holds 1024")
+    y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
+    if y.numel():
+        _module.launch(
+            "layer_norm_warp", -(-rows // 4), (32, 4),
+            x, weight, bias, y, *_strides(x, weight, bias), rows, cols, eps, dtype=x.dtype,
+        )  # fmt: skip
+    return y
+
+
+def vectorised(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
+    """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols).
+
+    Declines more than 32768 columns, the registers of one block, and more than 16384 where rows are not contiguous and
+    aligned to 16 bytes. Source: L-04.
+    """
+    rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
+    y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
+    length = run(x, weight, bias, y)
+    if cols > (limit := 32768 if length > 1 else 16384):
+        raise Unsupported(f"{cols} columns; one block holds {limit} in accesses of {length} elements")
+    if y.numel():
+        columns, across = packed(cols)
+        down = 8 if across == 32 else 1
+        _vectorised.launch(
+            "layer_norm_vectorised", -(-rows // down), (across, down),
+            x, weight, bias, y, *_strides(x, weight, bias), rows, cols, eps,
+            dtype=x.dtype, COLUMNS=columns, RUN=length,
+        )  # fmt: skip
+    return y
+
+
+def _strides(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> tuple[int, ...]:
+    return *x.stride(), *weight.stride(), bias.stride(0) if bias is not None else 0

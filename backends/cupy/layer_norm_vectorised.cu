@@ -1,0 +1,53 @@
+#include "norms.cuh"
+
+// A row in the registers of blockDim.x threads, COLUMNS in each, in runs of RUN that one access loads or stores.
+// Rows of one warp share a block, blockDim.y of them.
+extern "C" __global__ void __launch_bounds__(1024) layer_norm_vectorised(
+    const ELEMENT* x, const ELEMENT* weight, const ELEMENT* bias, ELEMENT* y, long long x_row, long long x_col,
+    long long w_col, long long b_col, long long rows, int cols, float eps) {
+    constexpr int runs = COLUMNS / RUN;
+    const long long row = (long long)blockIdx.x * blockDim.y + threadIdx.y;
+    if (row >= rows) return;  // a whole warp
+    x += row * x_row;
+    y += row * cols;
+
+    Run<ELEMENT, RUN> values[runs];
+#pragma unroll
+    for (int r = 0; r < runs; ++r) {
+        values[r] = load_run<RUN>(x, x_col, (r * blockDim.x + threadIdx.x) * RUN, cols);
+    }
+
+    int turn = 0;
+    float sum = 0.0f;
+#pragma unroll
+    for (int r = 0; r < runs; ++r) {
+#pragma unroll
+        for (int i = 0; i < RUN; ++i) sum += values[r][i];
+    }
+    const float mean = row_sum(sum, turn) / cols;
+
+    float square = 0.0f;
+#pragma unroll
+    for (int r = 0; r < runs; ++r) {
+        if ((r * blockDim.x + threadIdx.x) * RUN >= cols) break;
+#pragma unroll
+        for (int i = 0; i < RUN; ++i) square += (values[r][i] - mean) * (values[r][i] - mean);
+    }
+    const float rstd = rsqrtf(row_sum(square, turn) / cols + eps);
+
+#pragma unroll
+    for (int r = 0; r < runs; ++r) {
+        const int col = (r * blockDim.x + threadIdx.x) * RUN;
+        if (col >= cols) break;
+        const Run<ELEMENT, RUN> w = load_run<RUN>(weight, w_col, col, cols);
+        float out[RUN];
+#pragma unroll
+        for (int i = 0; i < RUN; ++i) out[i] = (values[r][i] - mean) * rstd * w[i];
+        if (bias) {
+            const Run<ELEMENT, RUN> b = load_run<RUN>(bias, b_col, col, cols);
+#pragma unroll
+            for (int i = 0; i < RUN; ++i) out[i] += b[i];
+        }
+        store_run(y + col, out);
+    }
+}

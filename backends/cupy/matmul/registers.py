@@ -1,0 +1,48 @@
+"""tiled2d, vectorised, doublebuffered: a thread keeps a square of c in registers; then how operands reach it."""
+
+import torch
+
+from backends import shapes
+from backends.cupy.gemm import by_threads
+from backends.cupy.module import Module
+
+_module = Module(__file__, "registers.cu")
+
+
+def tiled2d(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """(M, K) by (K, N) gives (M, N); any sizes and strides. Source: S3-04, B-05."""
+    M, K, N = shapes("M K, K N", a=a, b=b)
+    c = a.new_empty(M, N)
+    if c.numel():
+        tiles = by_threads(M, N)
+        _module.launch(
+            "matmul_tiled2d", tiles.blocks, tiles.threads, a, b, c, M, N, K, *a.stride(), *b.stride(),
+            dtype=a.dtype, **tiles.definitions,
+        )  # fmt: skip
+    return c
+
+
+def vectorised(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """(M, K) by (K, N) gives (M, N); any sizes and strides, row-major ones on 16 bytes fastest. Source: S3-06, B-06."""
+    M, K, N = shapes("M K, K N", a=a, b=b)
+    c = a.new_empty(M, N)
+    if c.numel():
+        tiles = by_threads(M, N)
+        _module.launch(
+            "matmul_vectorised", tiles.blocks, tiles.threads, a, b, c, M, N, K, *a.stride(), *b.stride(),
+            dtype=a.dtype, **tiles.definitions,
+        )  # fmt: skip
+    return c
+
+
+def doublebuffered(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """(M, K) by (K, N) gives (M, N); any sizes and strides, row-major ones on 16 bytes fastest. Source: S3-05, B-11."""
+    M, K, N = shapes("M K, K N", a=a, b=b)
+    c = a.new_empty(M, N)
+    if c.numel():
+        tiles = by_threads(M, N)
+        _module.launch(
+            "matmul_doublebuffered", tiles.blocks, tiles.threads, a, b, c, M, N, K, *a.stride(), *b.stride(),
+            dtype=a.dtype, **tiles.definitions,
+        )  # fmt: skip
+    return c

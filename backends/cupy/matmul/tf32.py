@@ -1,0 +1,26 @@
+"""tf32: float32 operands on the tensor cores. 16-bit operands lose nothing, and run faster in `tensorcore`."""
+
+import torch
+
+from backends import shapes
+from backends.cupy.gemm import by_threads
+from backends.cupy.module import Module
+
+_module = Module(__file__, "tf32.cu")
+
+
+def tf32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """(M, K) by (K, N) gives (M, N); any sizes and strides. float32 operands keep 10 bits of mantissa. Source: L-08."""
+    M, K, N = shapes("M K, K N", a=a, b=b)
+    c = a.new_empty(M, N)
+    if c.numel():
+        tiles = by_threads(M, N)
+        _module.launch(
+            "matmul_tf32", tiles.blocks, tiles.threads, a, b, c, M, N, K, *a.stride(), *b.stride(),
+            dtype=a.dtype, **tiles.definitions,
+        )  # fmt: skip
+    return c
+
+
+tf32.compute = "tf32"
+tf32.needs = "sm_80"

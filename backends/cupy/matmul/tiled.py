@@ -1,0 +1,29 @@
+"""tiled, tiled1d: operands pass through shared memory; then a thread computes several elements of c."""
+
+import torch
+
+from backends import shapes
+from backends.cupy.gemm import blocks
+from backends.cupy.module import Module
+
+_module = Module(__file__, "tiled.cu")
+
+
+def tiled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """(M, K) by (K, N) gives (M, N); any sizes and strides. Source: S3-03, B-03."""
+    M, K, N = shapes("M K, K N", a=a, b=b)
+    c = a.new_empty(M, N)
+    if c.numel():
+        grid = blocks(M, N, 32)
+        _module.launch("matmul_tiled", grid, (32, 32), a, b, c, M, N, K, *a.stride(), *b.stride(), dtype=a.dtype)
+    return c
+
+
+def tiled1d(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """(M, K) by (K, N) gives (M, N); any sizes and strides. Source: B-04."""
+    M, K, N = shapes("M K, K N", a=a, b=b)
+    c = a.new_empty(M, N)
+    if c.numel():
+        grid = blocks(M, N, 64)
+        _module.launch("matmul_tiled1d", grid, 512, a, b, c, M, N, K, *a.stride(), *b.stride(), dtype=a.dtype)
+    return c

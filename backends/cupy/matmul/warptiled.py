@@ -1,0 +1,22 @@
+"""warptiled: the tile of a block is cut into tiles of warps."""
+
+import torch
+
+from backends import shapes
+from backends.cupy.gemm import by_threads
+from backends.cupy.module import Module
+
+_module = Module(__file__, "warptiled.cu")
+
+
+def warptiled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """(M, K) by (K, N) gives (M, N); any sizes and strides, an axis of stride 1 on 16 bytes fastest. Source: B-10."""
+    M, K, N = shapes("M K, K N", a=a, b=b)
+    c = a.new_empty(M, N)
+    if c.numel():
+        tiles = by_threads(M, N)
+        _module.launch(
+            "matmul_warptiled", tiles.blocks, tiles.threads, a, b, c, M, N, K, *a.stride(), *b.stride(),
+            dtype=a.dtype, **tiles.definitions,
+        )  # fmt: skip
+    return c

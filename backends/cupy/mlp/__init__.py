@@ -1,0 +1,14 @@
+"""mlp(x, w1, b1, w2, b2): act(x·w1 + b1)·w2 + b2 for x (M, D), w1 (D, H), w2 (H, N).
+
+unfused: two products and an elementwise kernel after each, so the hidden tensor travels four times (S0-20)
+epilogue: bias and activation act on the accumulators before they are stored; the elementwise passes are gone (S2-92)
+tensorcore: the same epilogue on mma.sync, for 16-bit operands (S2-92)
+"""
+
+# isort: off
+from backends.cupy.mlp.unfused import unfused
+from backends.cupy.mlp.epilogue import epilogue
+from backends.cupy.mlp.tensorcore import tensorcore
+# isort: on
+
+__all__ = ["unfused", "epilogue", "tensorcore"]  # noqa: RUF022 - ladder order

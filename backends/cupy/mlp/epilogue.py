@@ -1,0 +1,36 @@
+"""epilogue: bias and activation are applied where the product still is in registers."""
+
+import torch
+
+from backends import shapes
+from backends.cupy.activations import NONE, number
+from backends.cupy.gemm import by_threads
+from backends.cupy.module import Module
+
+_module = Module(__file__, "epilogue.cu")
+
+
+def _linear(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, activation: int) -> torch.Tensor:
+    """act(a·b + bias): (M, K), (K, N) and (N,) or None give (M, N)."""
+    (M, K), N = a.shape, b.shape[1]
+    c = a.new_empty(M, N)
+    if c.numel():
+        tiles = by_threads(M, N)
+        _module.launch(
+            "mlp_linear", tiles.blocks, tiles.threads, a, b, bias, c, M, N, K, *a.stride(), *b.stride(),
+            0 if bias is None else bias.stride(0), activation, dtype=a.dtype, **tiles.definitions,
+        )  # fmt: skip
+    return c
+
+
+def epilogue(
+    x: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor | None, w2: torch.Tensor, b2: torch.Tensor | None,
+    *, activation: str = "gelu",
+) -> torch.Tensor:  # fmt: skip
+    """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None; y (M, N). Any sizes and strides.
+
+    Source: S2-92.
+    """
+    shapes("M D, D H, H?, H N, N?", x=x, w1=w1, b1=b1, w2=w2, b2=b2)
+    hidden = _linear(x, w1, b1, number(activation))
+    return _linear(hidden, w2, b2, NONE)

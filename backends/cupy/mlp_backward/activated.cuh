@@ -1,0 +1,44 @@
+// The two products with an activation, on the product that the including file brings: warptile.cuh or mma.cuh.
+#pragma once
+#include "activations.cuh"
+
+// z = a b + bias and c = act(z).
+extern "C" __global__ void __launch_bounds__(THREADS, 2) mlp_backward_forward(
+    const ELEMENT* a, const ELEMENT* b, const ELEMENT* bias, ELEMENT* z, ELEMENT* c, int M, int N, int K,
+    long long stride_am, long long stride_ak, long long stride_bk, long long stride_bn, long long stride_bias,
+    int activation
+) {
+    const Corner first = corner(blockIdx.x, M, N, TILE, TILE);
+    Sums sum = {};
+    multiply(sum, Operand{a, stride_am, stride_ak, M, K}, Operand{b, stride_bn, stride_bk, N, K}, first);
+    each_span(sum, first, M, [&](int m, int n, const float* values) {
+        float result[SPAN];
+#pragma unroll
+        for (int j = 0; j < SPAN; ++j) {
+            result[j] = values[j] + (bias && n + j < N ? to_float(bias[(n + j) * stride_bias]) : 0.0f);
+        }
+        store<SPAN>(z + (long long)m * N, n, N, result);
+#pragma unroll
+        for (int j = 0; j < SPAN; ++j) result[j] = activate(result[j], activation);
+        store<SPAN>(c + (long long)m * N, n, N, result);
+    });
+}
+
+// c = (a b) act'(z).
+extern "C" __global__ void __launch_bounds__(THREADS, 2) mlp_backward_chained(
+    const ELEMENT* a, const ELEMENT* b, const ELEMENT* z, ELEMENT* c, int M, int N, int K,
+    long long stride_am, long long stride_ak, long long stride_bk, long long stride_bn, int activation
+) {
+    const Corner first = corner(blockIdx.x, M, N, TILE, TILE);
+    Sums sum = {};
+    multiply(sum, Operand{a, stride_am, stride_ak, M, K}, Operand{b, stride_bn, stride_bk, N, K}, first);
+    each_span(sum, first, M, [&](int m, int n, const float* values) {
+        const ELEMENT* argument = z + (long long)m * N + n;
+        float result[SPAN];
+#pragma unroll
+        for (int j = 0; j < SPAN; ++j) {
+            result[j] = n + j < N ? values[j] * slope(to_float(argument[j]), activation) : 0.0f;
+        }
+        store<SPAN>(c + (long long)m * N, n, N, result);
+    });
+}

@@ -1,0 +1,374 @@
+"""From a `.cu` file to a launch: by CuPy on a GPU, by the emulator on the CPU, with the same text and the same checks.
+
+    _module = Module(__file__, "softmax.cu")
+    _module.launch("softmax_block", rows, 256, x, y, rows, cols, dtype=x.dtype, BLOCK=256)
+
+`#include "..."` is replaced by the text of that file, found beside the one that includes it or in backends/cupy, with
+`#line` before and after: CuPy's cache looks at no included file, and a message names the line that was written.
+"""
+
+import re
+import warnings
+from collections.abc import Callable
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from backends import Unsupported
+
+FOLDER = Path(__file__).parent
+ELEMENTS = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
+# bytes of shared memory that one block may have; the emulator has as much as sm_90
+SHARED_LIMIT = {"sm_80": 166912, "sm_86": 101376, "sm_89": 101376, "sm_90": 232448, "sm_100": 232448, "sm_120": 101376}
+OPTED_IN = 48 * 1024  # more dynamic shared memory than this a kernel has to be allowed first
+THREADS, BLOCK_LIMIT, GRID_LIMIT = 1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535)
+
+_POINTEES = {
+    "float": torch.float32, "__half": torch.float16, "half": torch.float16, "__nv_bfloat16": torch.bfloat16,
+    "double": torch.float64, "int": torch.int32, "long long": torch.int64,
+}  # fmt: skip
+_INTEGERS = {
+    "bool": np.bool_, "char": np.int8, "signed char": np.int8, "unsigned char": np.uint8, "short": np.int16,
+    "unsigned short": np.uint16, "int": np.int32, "unsigned": np.uint32, "unsigned int": np.uint32, "long": np.int64,
+    "unsigned long": np.uint64, "size_t": np.uint64, "long long": np.int64, "unsigned long long": np.uint64,
+}  # fmt: skip
+_FLOATS = {"float": np.float32, "double": np.float64}
+_QUALIFIERS = {"const", "volatile", "__restrict__", "__restrict", "__grid_constant__"}
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"[^\n]*$', re.MULTILINE)
+_ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once\b[^\n]*$", re.MULTILINE)
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_TOKEN = re.compile(r"\w+|\S")
+
+
+class Parameter(NamedTuple):
+    """One parameter of a kernel as it is written: `const ELEMENT* __restrict__ x` is ("x", "ELEMENT", True)."""
+
+    name: str
+    type: str
+    pointer: bool
+
+
+class Launch(NamedTuple):
+    """What a launcher asked for. `definitions` are sorted (name, value) pairs, ELEMENT among them; `shared` is dynamic."""
+
+    module: "Module"
+    kernel: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared: int
+    cooperative: bool
+    definitions: tuple[tuple[str, str], ...]
+    arguments: tuple[Any, ...]
+
+
+# Set while launches are recorded instead of run (backends/cupy/compiling.py): the architecture, and what takes them.
+recorder: tuple[str, Callable[[Launch], None]] | None = None
+
+
+def shared_limit(device: torch.device) -> int:
+    """Bytes of shared memory, static and dynamic, that one block may have on `device`."""
+    if recorder is not None:
+        return SHARED_LIMIT[recorder[0].rstrip("af")]
+    return SHARED_LIMIT["sm_90"] if device.type == "cpu" else _gpu_shared_limit(device.index or 0)
+
+
+class Module:
+    """The kernels of one `.cu` file, compiled at their first launch, once for each set of definitions."""
+
+    def __init__(self, beside: str, name: str):
+        """`Module(__file__, "softmax.cu")`: the file of that name in the folder of `beside`."""
+        self.path = Path(beside).resolve().with_name(name)
+        if not self.path.is_file():
+            raise FileNotFoundError(f"there is no {self.path}")
+        self._programs: dict[Any, Any] = {}
+
+    @cached_property
+    def source(self) -> str:
+        """The text that is compiled: the file with its own includes inlined."""
+        return inlined(self.path)
+
+    @cached_property
+    def kernels(self) -> dict[str, tuple[Parameter, ...]]:
+        """The parameters of every `__global__` function, by name."""
+        return signatures(self.source)
+
+    def launch(
+        self,
+        kernel: str,
+        grid: int | tuple[int, ...],
+        block: int | tuple[int, ...],
+        *arguments: Any,
+        dtype: torch.dtype | None = None,
+        shared: int = 0,
+        cooperative: bool = False,
+        **definitions: int | float | str,
+    ) -> None:
+        """Launch `kernel` on the device of its tensors, there on torch's current stream.
+
+        `grid` blocks of `block` threads, each one to three numbers; `shared` bytes of dynamic shared memory; `dtype`
+        defines ELEMENT, other keywords define themselves. Arguments are checked against the parameters as written: a
+        tensor of the right dtype or None for a pointer, an int that fits or a float for a number, a NumPy scalar of the
+        same size for anything else.
+
+        Raises TypeError or ValueError naming the argument, and Unsupported where a block needs more shared memory than
+        the device has.
+        """
+        grid, block = _extent(kernel, "grid", grid, GRID_LIMIT), _extent(kernel, "block", block, BLOCK_LIMIT)
+        if block[0] * block[1] * block[2] > THREADS:
+            raise ValueError(f"{kernel}: a block has at most {THREADS} threads, got {block}")
+        if kernel not in self.kernels:
+            raise ValueError(f"{self.path.name} has no kernel {kernel!r}; it has {', '.join(self.kernels) or 'none'}")
+        device, packed = _pack(kernel, self.kernels[kernel], arguments, dtype)
+        if not isinstance(shared, int) or shared < 0:
+            raise ValueError(f"{kernel}: shared is a number of bytes, got {shared!r}")
+        if shared > (limit := shared_limit(device)):
+            raise Unsupported(f"{shared} bytes of shared memory a block; the device has {limit}")
+        what = Launch(self, kernel, grid, block, shared, cooperative, _defined(kernel, dtype, definitions), packed)
+        if recorder is not None:
+            recorder[1](what)
+        elif device.type == "cpu":
+            self._emulate(what)
+        else:
+            self._run(what, device)
+
+    def _emulate(self, what: Launch) -> None:
+        program = self._programs.get(what.definitions)
+        if program is None:
+            from backends import emulator
+
+            program = emulator.compile(self.source, name=self.path.name, defines=dict(what.definitions))
+            self._programs[what.definitions] = program
+        program.launch(
+            what.kernel, what.grid, what.block, what.arguments, shared=what.shared, cooperative=what.cooperative
+        )
+
+    def _run(self, what: Launch, device: torch.device) -> None:
+        import cupy
+
+        index = device.index or 0
+        with cupy.cuda.Device(index):
+            kernel = self.compiled(what.kernel, what.definitions, index)
+            if what.shared:
+                static = kernel.shared_size_bytes
+                if static + what.shared > (limit := shared_limit(device)):
+                    raise Unsupported(f"{static + what.shared} bytes of shared memory a block; the device has {limit}")
+                if what.shared > max(OPTED_IN - static, kernel.max_dynamic_shared_size_bytes):
+                    kernel.max_dynamic_shared_size_bytes = what.shared
+            arguments = [
+                np.uint64(0 if a is None else a.data_ptr()) if a is None or isinstance(a, torch.Tensor) else a
+                for a in what.arguments
+            ]
+            kernel.kernel(
+                what.grid, what.block, arguments, shared_mem=what.shared,
+                stream=_stream(torch.cuda.current_stream(device).cuda_stream),
+                enable_cooperative_groups=what.cooperative,
+            )  # fmt: skip
+
+    def compiled(self, kernel: str, definitions: tuple[tuple[str, str], ...], index: int) -> Any:
+        """The cupy.RawKernel for GPU number `index`, which has to be CuPy's current device."""
+        key = (kernel, definitions, index)
+        if key not in self._programs:
+            import cupy
+
+            module = self._programs.setdefault(
+                (definitions, index), cupy.RawModule(code=self.source, options=options(definitions), backend="nvrtc")
+            )
+            self._programs[key] = module.get_function(kernel)
+        return self._programs[key]
+
+
+def options(definitions: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
+    """What NVRTC is given; CuPy adds the architecture, its include folders and -ftz=true."""
+    return ("-std=c++17", "-lineinfo", *(f"-D{name}={value}" for name, value in definitions))
+
+
+def inlined(path: Path) -> str:
+    """The text of `path` with every `#include "..."` replaced by that file's text, between `#line` directives.
+
+    A file with `#pragma once` is taken once. Raises FileNotFoundError for an include that is in neither folder, and
+    ValueError for files that include each other.
+    """
+    return f"{_line(1, path)}\n{_inlined(path, set(), ())}"
+
+
+def _inlined(path: Path, taken: set[Path], within: tuple[Path, ...]) -> str:
+    if path in within:
+        raise ValueError(f"{path} includes itself, through {' -> '.join(p.name for p in (*within, path))}")
+    text = path.read_text()
+    if _ONCE.search(text):
+        if path in taken:
+            return ""
+        taken.add(path)
+        text = _ONCE.sub("", text)
+
+    def replaced(match: re.Match[str]) -> str:
+        line = text.count("\n", 0, match.start()) + 1
+        places = [folder / match[1] for folder in (path.parent, FOLDER)]
+        found = next((place.resolve() for place in places if place.is_file()), None)
+        if found is None:
+            folders = " nor in ".join(dict.fromkeys(str(place.parent) for place in places))
+            raise FileNotFoundError(f'{path}:{line}: #include "{match[1]}" is not in {folders}')
+        inner = _inlined(found, taken, (*within, path))
+        return f"{_line(1, found)}\n{inner.rstrip()}\n{_line(line + 1, path)}"
+
+    return _INCLUDE.sub(replaced, text)
+
+
+def _line(number: int, path: Path) -> str:
+    return f'#line {number} "{path}"'
+
+
+def signatures(source: str) -> dict[str, tuple[Parameter, ...]]:
+    """The parameters of every `__global__` function of a text, by name."""
+    found: dict[str, tuple[Parameter, ...]] = {}
+    tokens = _TOKEN.findall(_COMMENT.sub(" ", source))
+    for start, token in enumerate(tokens):
+        if token != "__global__":
+            continue
+        name, at = "", start + 1
+        while at < len(tokens) and tokens[at] not in ("{", ";"):
+            if tokens[at] == "(":
+                inside, at = _parenthesised(tokens, at)
+                if not name.startswith("__"):  # __launch_bounds__(256), __cluster_dims__(2, 1, 1)
+                    found[name] = tuple(_parameter(words) for words in _split(inside))
+                    break
+            else:
+                name, at = tokens[at], at + 1
+    return found
+
+
+def _parenthesised(tokens: list[str], at: int) -> tuple[list[str], int]:
+    """What is between the parenthesis at `at` and its partner, and the place after that."""
+    depth, start = 0, at + 1
+    while at < len(tokens):
+        depth += {"(": 1, ")": -1}.get(tokens[at], 0)
+        at += 1
+        if depth == 0:
+            break
+    return tokens[start : at - 1], at
+
+
+def _split(tokens: list[str]) -> list[list[str]]:
+    """Parameter lists at their commas, those within brackets aside; without what follows a `=`."""
+    found: list[list[str]] = [[]]
+    depth = 0
+    for token in tokens:
+        depth += {"(": 1, "<": 1, "[": 1, ")": -1, ">": -1, "]": -1}.get(token, 0)
+        if token == "," and depth == 0:
+            found.append([])
+        else:
+            found[-1].append(token)
+    return [] if found in ([[]], [["void"]]) else found
+
+
+def _parameter(words: list[str]) -> Parameter:
+    words = [word for word in words if word not in _QUALIFIERS]
+    pointer = "*" in words or "[" in words
+    words = [word for word in words if word != "*"]
+    words = words[: words.index("[")] if "[" in words else words
+    return Parameter(words[-1], " ".join(words[:-1]), pointer)
+
+
+def _extent(kernel: str, what: str, value: int | tuple[int, ...], limits: tuple[int, ...]) -> tuple[int, int, int]:
+    sizes = value if isinstance(value, tuple) else (value,)
+    if not 1 <= len(sizes) <= 3 or not all(isinstance(size, int) for size in sizes):
+        raise TypeError(f"{kernel}: {what} is an int or a tuple of one to three, got {value!r}")
+    x, y, z = (*sizes, 1, 1)[:3]
+    for axis, size, limit in zip("xyz", (x, y, z), limits, strict=True):
+        if not 1 <= size <= limit:
+            raise ValueError(f"{kernel}: {what}.{axis} is 1 to {limit}, got {size}")
+    return x, y, z
+
+
+def _defined(
+    kernel: str, dtype: torch.dtype | None, definitions: dict[str, int | float | str]
+) -> tuple[tuple[str, str], ...]:
+    found = {name: str(int(value) if isinstance(value, bool) else value) for name, value in definitions.items()}
+    for name, value in definitions.items():
+        if len(name) < 2:
+            raise ValueError(f"{kernel}: {name} is a macro of one letter, which breaks NVIDIA's headers")
+        if not isinstance(value, int | float | str):
+            raise TypeError(f"{kernel}: {name} is defined as an int, a float or a str, got {value!r}")
+    if dtype is not None:
+        if dtype not in ELEMENTS:
+            raise TypeError(f"{kernel}: dtype is one of {', '.join(map(str, ELEMENTS))}, got {dtype}")
+        found["ELEMENT"] = ELEMENTS[dtype]
+    return tuple(sorted(found.items()))
+
+
+def _pack(
+    kernel: str, parameters: tuple[Parameter, ...], arguments: tuple[Any, ...], dtype: torch.dtype | None
+) -> tuple[torch.device, tuple[Any, ...]]:
+    """The device of the tensors, and the arguments with every number in the type that the kernel declares."""
+    if len(arguments) != len(parameters):
+        names = ", ".join(parameter.name for parameter in parameters)
+        raise TypeError(f"{kernel} takes {len(parameters)} arguments ({names}), got {len(arguments)}")
+    first: tuple[str, torch.device] | None = None
+    packed = []
+    for parameter, value in zip(parameters, arguments, strict=True):
+        if isinstance(value, torch.Tensor):
+            _check_tensor(kernel, parameter, value, dtype)
+            if first is None:
+                first = (parameter.name, value.device)
+            elif value.device != first[1]:
+                raise ValueError(f"{kernel}: {parameter.name} is on {value.device}, but {first[0]} is on {first[1]}")
+            packed.append(value)
+        elif parameter.pointer:
+            if value is not None:
+                raise TypeError(f"{kernel}: {parameter.name} is a pointer: expected a tensor or None, got {value!r}")
+            packed.append(None)
+        else:
+            packed.append(_number(kernel, parameter, value))
+    if first is None:
+        raise TypeError(f"{kernel}: no argument is a tensor, so there is no device to launch on")
+    return first[1], tuple(packed)
+
+
+def _check_tensor(kernel: str, parameter: Parameter, tensor: torch.Tensor, dtype: torch.dtype | None) -> None:
+    if not parameter.pointer:
+        raise TypeError(f"{kernel}: {parameter.name} is {parameter.type}, not a pointer, got a tensor")
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise ValueError(f"{kernel}: {parameter.name} is on {tensor.device}; kernels run on cpu and cuda")
+    expected = dtype if parameter.type == "ELEMENT" else _POINTEES.get(parameter.type)
+    if expected is not None and tensor.dtype != expected:
+        raise TypeError(f"{kernel}: {parameter.name} points to {expected}, got a tensor of {tensor.dtype}")
+
+
+def _number(kernel: str, parameter: Parameter, value: Any) -> Any:
+    """`value` as a NumPy scalar of the type that the kernel declares."""
+    where = f"{kernel}: {parameter.name} is {parameter.type}"
+    if parameter.type in _INTEGERS:
+        if not isinstance(value, int | np.integer | np.bool_):
+            raise TypeError(f"{where}, got {value!r}")
+        number = _INTEGERS[parameter.type]
+        low, high = (0, 1) if number is np.bool_ else (np.iinfo(number).min, np.iinfo(number).max)
+        if not low <= value <= high:
+            raise ValueError(f"{where}, {low} to {high}, got {value}")
+        return number(value)
+    if parameter.type in _FLOATS:
+        if not isinstance(value, int | float | np.integer | np.floating):
+            raise TypeError(f"{where}, got {value!r}")
+        return _FLOATS[parameter.type](value)
+    if not isinstance(value, np.generic | np.ndarray) or value.size != 1:
+        raise TypeError(f"{where}: expected a NumPy scalar of that size, got {value!r}")
+    return value
+
+
+@lru_cache
+def _gpu_shared_limit(index: int) -> int:
+    import cupy
+
+    return cupy.cuda.Device(index).attributes["MaxSharedMemoryPerBlockOptin"]
+
+
+@lru_cache
+def _stream(handle: int) -> Any:
+    """CuPy's view of a CUDA stream; torch draws its own from a small pool."""
+    import cupy
+
+    with warnings.catch_warnings():  # from_external, its successor, wants torch 2.12
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return cupy.cuda.ExternalStream(handle)

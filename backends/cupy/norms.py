@@ -1,0 +1,34 @@
+"""What the launchers of the norms share: blocks and grids for rows, runs of elements, blocks that run at once."""
+
+import torch
+
+GRID = 2**31 - 1  # blocks along x
+
+
+def threads(cols: int, each: int = 1, most: int = 256) -> int:
+    """Threads for a row, in whole warps, `each` columns to a thread; at most `most`."""
+    return min(32 * -(-cols // (32 * each)), most)
+
+
+def packed(cols: int) -> tuple[int, int]:
+    """Columns in a thread's registers, and the threads that hold a row of up to 32768."""
+    columns = 8 if cols <= 8192 else 16 if cols <= 16384 else 32
+    return columns, threads(cols, columns, 1024)
+
+
+def run(*tensors: torch.Tensor | None) -> int:
+    """Elements in one access: 16 bytes' worth if every row of every tensor is cut into whole aligned runs, else 1."""
+    for tensor in tensors:
+        if tensor is None:
+            continue
+        length = 16 // tensor.element_size()
+        if tensor.stride(-1) != 1 or any(n % length for n in (tensor.shape[-1], *tensor.stride()[:-1])):
+            return 1
+        if tensor.data_ptr() % 16:
+            return 1
+    return length
+
+
+def resident(x: torch.Tensor, each: int) -> int:
+    """Blocks of a grid that fills the device of `x` with `each` on a multiprocessor; a few in the emulator."""
+    return torch.cuda.get_device_properties(x.device).multi_processor_count * each if x.is_cuda else 3

@@ -1,0 +1,63 @@
+"""Softmax and its log-sum-exp, from one streaming pass for (m, l), the running max and the sum of exp(x - m).
+
+online: one thread a row rescales l whenever m grows; a second pass writes y (S3-16.2)
+warp: one warp a row; every lane has its own (m, l), and shuffles merge the pairs at the end (S0-13)
+block: one block a row; the warps' pairs meet in shared memory, so that a long row keeps many loads on their way (S0-13)
+vectorised: 16-byte loads, and the row stays in registers between the passes: one read, one write (S2-20)
+"""
+
+import torch
+
+from backends import shapes
+from backends.cupy.module import Module
+from backends.cupy.norms import threads
+from backends.cupy.rows import blocks, in_registers, warp_grid
+
+_module = Module(__file__, "online_softmax.cu")
+_vectorised = Module(__file__, "online_softmax_vectorised.cu")
+
+
+def online(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: S3-16.2, S0-13, E-18, E-19."""
+    rows, cols, y, lse = _outputs(x)
+    if y.numel():
+        _module.launch("online_softmax_online", -(-rows // 128), 128, x, y, lse, rows, cols, *x.stride(), dtype=x.dtype)
+    return y, lse
+
+
+def warp(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: S0-13."""
+    rows, cols, y, lse = _outputs(x)
+    if y.numel():
+        _module.launch("online_softmax_warp", *warp_grid(rows), x, y, lse, rows, cols, *x.stride(), dtype=x.dtype)
+    return y, lse
+
+
+def block(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: S0-13."""
+    rows, cols, y, lse = _outputs(x)
+    if y.numel():
+        size = threads(cols, each=2)
+        _module.launch("online_softmax_block", blocks(rows), size, x, y, lse, cols, *x.stride(), dtype=x.dtype)
+    return y, lse
+
+
+def vectorised(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log.
+
+    Declines more than 32768 columns, the registers of one block, and more than 16384 where rows are not contiguous and
+    aligned to 16 bytes; the latter move an element at a time. Source: S2-20.
+    """
+    rows, cols, y, lse = _outputs(x)
+    extent, definitions = in_registers(rows, cols, x, y)
+    if y.numel():
+        _vectorised.launch(
+            "online_softmax_vectorised", *extent, x, y, lse, rows, cols, *x.stride(), dtype=x.dtype, **definitions
+        )
+    return y, lse
+
+
+def _outputs(x: torch.Tensor) -> tuple[int, int, torch.Tensor, torch.Tensor]:
+    rows, cols = shapes("rows cols", x=x)
+    y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
+    return rows, cols, y, torch.full((rows,), float("-inf"), dtype=torch.float32, device=x.device)

@@ -1,0 +1,67 @@
+"""RMS norm over the last axis: y = x / sqrt(mean x^2 + eps) * weight.
+
+block: a block reads a row twice, for its mean square and for the result, so a row may have any length (S2-80)
+warp: a warp holds a row in registers, so x is read once and no barrier is needed (L-04)
+vectorised: as many threads as the row needs hold it, in accesses of 16 bytes where rows are aligned (L-04)
+"""
+
+import torch
+
+from backends import Unsupported, shapes
+from backends.cupy.module import Module
+from backends.cupy.norms import GRID, packed, run, threads
+
+_module = Module(__file__, "rms_norm.cu")
+_vectorised = Module(__file__, "rms_norm_vectorised.cu")
+
+
+def block(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
+    """x (rows, cols), weight (cols,) -> y (rows, cols), any number of columns; x·rstd stays float32 until it is
+    multiplied by weight (S2-88). Source: S2-80."""
+    rows, cols = shapes("rows cols, cols", x=x, weight=weight)
+    y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
+    if y.numel():
+        _module.launch(
+            "rms_norm_block", min(rows, GRID), threads(cols),
+            x, weight, y, *x.stride(), *weight.stride(), rows, cols, eps, dtype=x.dtype,
+        )  # fmt: skip
+    return y
+
+
+def warp(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
+    """x (rows, cols), weight (cols,) -> y (rows, cols).
+
+    Declines more than 1024 columns: the registers of one warp. Source: L-04.
+    """
+    rows, cols = shapes("rows cols, cols", x=x, weight=weight)
+    if cols > 1024:
+        raise Unsupported(f"{cols} columns; one warp holds 1024")
+    y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
+    if y.numel():
+        _module.launch(
+            "rms_norm_warp", -(-rows // 4), (32, 4),
+            x, weight, y, *x.stride(), *weight.stride(), rows, cols, eps, dtype=x.dtype,
+        )  # fmt: skip
+    return y
+
+
+def vectorised(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
+    """x (rows, cols), weight (cols,) -> y (rows, cols).
+
+    Declines more than 32768 columns, the registers of one block, and more than 16384 where rows are not contiguous and
+    aligned to 16 bytes. Source: L-04.
+    """
+    rows, cols = shapes("rows cols, cols", x=x, weight=weight)
+    y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
+    length = run(x, weight, y)
+    if cols > (limit := 32768 if length > 1 else 16384):
+        raise Unsupported(f"{cols} columns; one block holds {limit} in accesses of {length} elements")
+    if y.numel():
+        columns, across = packed(cols)
+        down = 8 if across == 32 else 1
+        _vectorised.launch(
+            "rms_norm_vectorised", -(-rows // down), (across, down),
+            x, weight, y, *x.stride(), *weight.stride(), rows, cols, eps,
+            dtype=x.dtype, COLUMNS=columns, RUN=length,
+        )  # fmt: skip
+    return y

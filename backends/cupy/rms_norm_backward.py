@@ -1,0 +1,170 @@
+"""Gradients of RMS norm. With r = 1 / sqrt(mean x^2 + eps), n = x * r, g = dy * weight:
+dx = r * (g - n * mean(g * n)), dweight = sum over rows of dy * n.
+
+block: dx by a block a row, dweight by a thread a column, so both may have any length (S2-80)
+warp: dx by a warp that holds a row; the rows of 32 columns shared by the warps of a block (S2-80)
+partials: one launch for both: a block holds row after row and sums what it saw of them, one part each (S2-80)
+atomics: the blocks add their sums to one row by float32 atomics, no partial sums in memory (S2-47)
+vectorised: partials in accesses of 16 bytes; the next row comes meanwhile, sums move to shared memory (S2-80)
+"""
+
+import torch
+
+from backends import Unsupported, shapes
+from backends.cupy.module import Module
+from backends.cupy.norms import GRID, packed, resident, run, threads
+
+_module = Module(__file__, "rms_norm_backward.cu")
+_vectorised = Module(__file__, "rms_norm_backward_vectorised.cu")
+
+
+def block(
+    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, *, rstd: torch.Tensor | None = None, eps: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x, dy (rows, cols), weight (cols,), rstd (rows,) float32 or None -> dx like x, dweight (cols,).
+
+    Takes any number of columns; x and dy come from memory twice at least. Source: S2-80.
+    """
+    rows, cols = _check(x, weight, dy, rstd)
+    dx, dweight = _outputs(x)
+    if dx.numel():
+        statistics = torch.empty((rows,), dtype=torch.float32, device=x.device)
+        _module.launch(
+            "rms_norm_backward_block", min(rows, GRID), threads(cols), x, weight, dy, rstd, dx, statistics,
+            *_strides(x, weight, dy, rstd), rows, cols, eps, dtype=x.dtype,
+        )  # fmt: skip
+        across = threads(cols)
+        _module.launch(
+            "rms_norm_backward_columns", -(-cols // across), across,
+            x, dy, statistics, dweight, *x.stride(), *dy.stride(), rows, cols, dtype=x.dtype,
+        )  # fmt: skip
+    return dx, dweight
+
+
+def warp(
+    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, *, rstd: torch.Tensor | None = None, eps: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x, dy (rows, cols), weight (cols,), rstd (rows,) float32 or None -> dx like x, dweight (cols,).
+
+    Declines more than 1024 columns: the registers of one warp. Source: S2-80.
+    """
+    rows, cols = _check(x, weight, dy, rstd)
+    if cols > 1024:
+        raise Unsupported(f"{cols} columns; one warp holds 1024")
+    dx, dweight = _outputs(x)
+    if dx.numel():
+        statistics = torch.empty((rows,), dtype=torch.float32, device=x.device)
+        _module.launch(
+            "rms_norm_backward_warp", -(-rows // 4), (32, 4), x, weight, dy, rstd, dx, statistics,
+            *_strides(x, weight, dy, rstd), rows, cols, eps, dtype=x.dtype,
+        )  # fmt: skip
+        _module.launch(
+            "rms_norm_backward_strips", -(-cols // 32), (32, min(rows, 32)),
+            x, dy, statistics, dweight, *x.stride(), *dy.stride(), rows, cols, dtype=x.dtype,
+        )  # fmt: skip
+    return dx, dweight
+
+
+def partials(
+    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, *, rstd: torch.Tensor | None = None, eps: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x, dy (rows, cols), weight (cols,), rstd (rows,) float32 or None -> dx like x, dweight (cols,).
+
+    Declines more than 8192 columns: the registers of one block. Source: S2-80.
+    """
+    rows, cols = _check(x, weight, dy, rstd)
+    if cols > 8192:
+        raise Unsupported(f"{cols} columns; one block holds 8192")
+    dx, dweight = _outputs(x)
+    if dx.numel():
+        blocks, across = _grid(x)
+        partial = torch.empty((blocks, cols), dtype=torch.float32, device=x.device)
+        _module.launch(
+            "rms_norm_backward_partials", blocks, across, x, weight, dy, rstd, dx, partial,
+            *_strides(x, weight, dy, rstd), rows, cols, eps, dtype=x.dtype,
+        )  # fmt: skip
+        _reduce(partial, dweight)
+    return dx, dweight
+
+
+def atomics(
+    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, *, rstd: torch.Tensor | None = None, eps: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x, dy (rows, cols), weight (cols,), rstd (rows,) float32 or None -> dx like x, dweight (cols,).
+
+    The order of the additions to dweight, and so its rounding, changes from call to call. Declines more than 8192
+    columns: the registers of one block. Source: S2-80.
+    """
+    rows, cols = _check(x, weight, dy, rstd)
+    if cols > 8192:
+        raise Unsupported(f"{cols} columns; one block holds 8192")
+    dx, dweight = _outputs(x)
+    if dx.numel():
+        blocks, across = _grid(x)
+        total = torch.zeros((1, cols), dtype=torch.float32, device=x.device)
+        _module.launch(
+            "rms_norm_backward_atomics", blocks, across, x, weight, dy, rstd, dx, total,
+            *_strides(x, weight, dy, rstd), rows, cols, eps, dtype=x.dtype,
+        )  # fmt: skip
+        _reduce(total, dweight)
+    return dx, dweight
+
+
+atomics.deterministic = False
+
+
+def vectorised(
+    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, *, rstd: torch.Tensor | None = None, eps: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x, dy (rows, cols), weight (cols,), rstd (rows,) float32 or None -> dx like x, dweight (cols,).
+
+    Declines more than 32768 columns, whose sums fill the registers and shared memory of one block, and more than 8192
+    where rows are not contiguous and aligned to 16 bytes. Source: S2-80.
+    """
+    rows, cols = _check(x, weight, dy, rstd)
+    dx, dweight = _outputs(x)
+    length = run(x, weight, dy, dx)
+    if cols > (limit := 32768 if length > 1 else 8192):
+        raise Unsupported(f"{cols} columns; one block holds {limit} in accesses of {length} elements")
+    if dx.numel():
+        columns, _ = packed(cols)
+        blocks, across = _grid(x, columns)
+        shared = 0 if columns == 8 and length > 1 else columns
+        partial = torch.empty((blocks, cols), dtype=torch.float32, device=x.device)
+        _vectorised.launch(
+            "rms_norm_backward_vectorised", blocks, across, x, weight, dy, rstd, dx, partial,
+            *_strides(x, weight, dy, rstd), rows, cols, eps,
+            dtype=x.dtype, shared=4 * shared * across, COLUMNS=columns, RUN=length, SHARED=shared,
+        )  # fmt: skip
+        _reduce(partial, dweight)
+    return dx, dweight
+
+
+def _check(x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, rstd: torch.Tensor | None) -> tuple[int, int]:
+    rows, cols = shapes("rows cols, cols, rows cols, rows:float32?", x=x, weight=weight, dy=dy, rstd=rstd)
+    return rows, cols
+
+
+def _outputs(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """dx and dweight; the latter is zero, its value where there are no rows."""
+    dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    return dx, torch.zeros((x.shape[1],), dtype=x.dtype, device=x.device)
+
+
+def _strides(x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, rstd: torch.Tensor | None) -> tuple[int, ...]:
+    return *x.stride(), *weight.stride(), *dy.stride(), 0 if rstd is None else rstd.stride(0)
+
+
+def _grid(x: torch.Tensor, columns: int = 8) -> tuple[int, int]:
+    """Blocks, so many that a multiprocessor runs 1024 threads at once, and the threads of each."""
+    across = threads(x.shape[1], columns, 1024)
+    return min(x.shape[0], resident(x, 1024 // across)), across
+
+
+def _reduce(partial: torch.Tensor, dweight: torch.Tensor) -> None:
+    """Sum partial sums (parts, cols) over parts into dweight, always in the same order."""
+    parts, cols = partial.shape
+    _module.launch(
+        "rms_norm_backward_reduce", -(-cols // 32), (32, min(parts, 32)), partial, dweight, parts, cols,
+        dtype=dweight.dtype,
+    )  # fmt: skip

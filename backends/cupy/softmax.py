@@ -1,0 +1,71 @@
+"""Softmax over the last axis: y = exp(x - max x) / sum exp(x - max x).
+
+naive: one thread a row, three passes over x; neighbouring threads read addresses a row apart (S3-16.1)
+warp: one warp a row, which its lanes hold in registers; max and sum by shuffles, so x is read once (S2-19)
+block: one block a row of any length, three coalesced passes; the warps' results meet in shared memory (S2-21)
+vectorised: the block holds its row in registers and moves it 16 bytes at a time: one read, one write (S2-20, S3-16.0)
+online: max and sum in one pass by rescaling the sum whenever the max grows, so a row of any length is read twice (S3-16.2)
+"""
+
+import torch
+
+from backends import shapes
+from backends.cupy.module import Module
+from backends.cupy.norms import run, threads
+from backends.cupy.rows import WARP_COLS, at_most, blocks, in_registers, warp_grid
+
+_module = Module(__file__, "softmax.cu")
+_vectorised = Module(__file__, "softmax_vectorised.cu")
+
+
+def naive(x: torch.Tensor) -> torch.Tensor:
+    """x (rows, cols) -> y (rows, cols), any number of columns; x is read three times. Source: S3-16.1."""
+    rows, cols = shapes("rows cols", x=x)
+    y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
+    if y.numel():
+        _module.launch("softmax_naive", -(-rows // 128), 128, x, y, rows, cols, *x.stride(), dtype=x.dtype)
+    return y
+
+
+def warp(x: torch.Tensor) -> torch.Tensor:
+    """x (rows, cols) -> y (rows, cols). Declines more than 1024 columns, what one warp holds. Source: S2-19."""
+    rows, cols = shapes("rows cols", x=x)
+    at_most(cols, WARP_COLS, "warp")
+    y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
+    if y.numel():
+        _module.launch("softmax_warp", *warp_grid(rows), x, y, rows, cols, *x.stride(), dtype=x.dtype)
+    return y
+
+
+def block(x: torch.Tensor) -> torch.Tensor:
+    """x (rows, cols) -> y (rows, cols), any number of columns; x is read three times. Source: S2-21."""
+    rows, cols = shapes("rows cols", x=x)
+    y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
+    if y.numel():
+        _module.launch("softmax_block", blocks(rows), threads(cols), x, y, cols, *x.stride(), dtype=x.dtype)
+    return y
+
+
+def vectorised(x: torch.Tensor) -> torch.Tensor:
+    """x (rows, cols) -> y (rows, cols).
+
+    Declines more than 32768 columns, the registers of one block, and more than 16384 where rows are not contiguous and
+    aligned to 16 bytes; the latter move an element at a time. Source: S2-20, S3-16.0.
+    """
+    rows, cols = shapes("rows cols", x=x)
+    y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
+    extent, definitions = in_registers(rows, cols, x, y)
+    if y.numel():
+        _vectorised.launch("softmax_vectorised", *extent, x, y, rows, cols, *x.stride(), dtype=x.dtype, **definitions)
+    return y
+
+
+def online(x: torch.Tensor) -> torch.Tensor:
+    """x (rows, cols) -> y (rows, cols), any number of columns; x is read twice. Source: S3-16.2, S0-13, E-19."""
+    rows, cols = shapes("rows cols", x=x)
+    y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
+    if y.numel():
+        length = run(x, y)
+        size = threads(cols, each=2 * length, most=512)
+        _module.launch("softmax_online", blocks(rows), size, x, y, cols, *x.stride(), int(length > 1), dtype=x.dtype)
+    return y

@@ -1,0 +1,55 @@
+"""Gradient of softmax from its result: dx = y * (dy - sum(y * dy)).
+
+warp: one warp a row, which its lanes hold in registers; the sum by shuffles, so y and dy are read once (S2-22, S2-19)
+block: one block a row of any length, two passes; the warps' sums meet in shared memory (S2-22, S2-21)
+vectorised: the block holds its row in registers and moves it 16 bytes at a time: two reads, one write (S2-22, S2-20)
+"""
+
+import torch
+
+from backends import shapes
+from backends.cupy.module import GRID_LIMIT, Module
+from backends.cupy.norms import threads
+from backends.cupy.rows import WARP_COLS, at_most, in_registers, warp_grid
+
+_module = Module(__file__, "softmax_backward.cu")
+_vectorised = Module(__file__, "softmax_backward_vectorised.cu")
+
+
+def warp(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+    """y, dy (rows, cols) -> dx (rows, cols). Declines over 1024 columns, what one warp holds. Source: S2-22, S2-19."""
+    rows, cols = shapes("rows cols, rows cols", y=y, dy=dy)
+    at_most(cols, WARP_COLS, "warp")
+    dx = torch.empty((rows, cols), dtype=y.dtype, device=y.device)
+    if dx.numel():
+        strides = (*y.stride(), *dy.stride())
+        _module.launch("softmax_backward_warp", *warp_grid(rows), y, dy, dx, rows, cols, *strides, dtype=y.dtype)
+    return dx
+
+
+def block(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+    """y, dy (rows, cols) -> dx (rows, cols), any number of columns; y and dy are read twice. Source: S2-22, S2-21."""
+    rows, cols = shapes("rows cols, rows cols", y=y, dy=dy)
+    dx = torch.empty((rows, cols), dtype=y.dtype, device=y.device)
+    if dx.numel():
+        strides = (*y.stride(), *dy.stride())
+        grid = min(rows, GRID_LIMIT[0])
+        _module.launch("softmax_backward_block", grid, threads(cols), y, dy, dx, rows, cols, *strides, dtype=y.dtype)
+    return dx
+
+
+def vectorised(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+    """y, dy (rows, cols) -> dx (rows, cols).
+
+    Declines more than 32768 columns, the registers of one block, and more than 16384 where rows are not contiguous and
+    aligned to 16 bytes; the latter move an element at a time. Source: S2-22, S2-20.
+    """
+    rows, cols = shapes("rows cols, rows cols", y=y, dy=dy)
+    dx = torch.empty((rows, cols), dtype=y.dtype, device=y.device)
+    extent, definitions = in_registers(rows, cols, y, dy, dx)
+    if dx.numel():
+        strides = (*y.stride(), *dy.stride())
+        _vectorised.launch(
+            "softmax_backward_vectorised", *extent, y, dy, dx, rows, cols, *strides, dtype=y.dtype, **definitions
+        )
+    return dx

@@ -1,0 +1,38 @@
+#include "rows.cuh"
+
+// A row in the registers of blockDim.x threads, COLUMNS in each, in runs of RUN that one access loads or stores.
+// Rows of one warp share a block, blockDim.y of them.
+extern "C" __global__ void __launch_bounds__(1024) softmax_backward_vectorised(
+    const ELEMENT* __restrict__ y, const ELEMENT* __restrict__ dy, ELEMENT* __restrict__ dx, long long rows, int cols,
+    long long y_row, long long y_col, long long dy_row, long long dy_col) {
+    constexpr int runs = COLUMNS / RUN;
+    const long long row = (long long)blockIdx.x * blockDim.y + threadIdx.y;
+    if (row >= rows) return; // a whole warp
+    y += row * y_row;
+    dy += row * dy_row;
+    dx += row * cols;
+
+    float weight[runs][RUN], gradient[runs][RUN];
+#pragma unroll
+    for (int r = 0; r < runs; ++r) {
+        const int col = (r * blockDim.x + threadIdx.x) * RUN;
+        load_or(0.0f, y, y_col, col, cols, weight[r]);
+        load_or(0.0f, dy, dy_col, col, cols, gradient[r]);
+    }
+
+    float delta = 0.0f;
+#pragma unroll
+    for (int r = 0; r < runs; ++r) {
+#pragma unroll
+        for (int i = 0; i < RUN; ++i) delta += weight[r][i] * gradient[r][i];
+    }
+    delta = row_sum(delta);
+
+#pragma unroll
+    for (int r = 0; r < runs; ++r) {
+        const int col = (r * blockDim.x + threadIdx.x) * RUN;
+#pragma unroll
+        for (int i = 0; i < RUN; ++i) weight[r][i] *= gradient[r][i] - delta;
+        if (col < cols) store(dx + col, weight[r]);
+    }
+}
