@@ -30,7 +30,8 @@ def run(code: str, folder: Path = ROOT, **environment: str) -> str:
 
 
 def test_packages_import_and_answer_without_any_kernel_library():
-    run(f"""
+    run(
+        f"""
 import importlib, importlib.util, sys
 libraries = ("triton", "cupy", "numba", "numba_cuda")
 for name in libraries:
@@ -51,7 +52,9 @@ for name in {BACKENDS!r}:
     assert len(backend.NOTES) >= 8 and all(note.endswith(".") for note in backend.NOTES)
     assert not backend.reimport(lambda x: x, "cpu")
     assert "sm_90a" in backend.lacks("sm_90a", "cpu")
-""", CXX="absent-compiler")
+""",
+        CXX="absent-compiler",
+    )
 
 
 def test_asking_for_a_gpu_imports_no_kernel_library_and_starts_no_cuda():
