@@ -32,10 +32,10 @@ from conformance.judge import DECLINED, FAILED, Subject, Trial
 from conformance.report import versions
 
 DEVICE = "cpu"
-ENOUGH = {
-    "quick": 1,
-    "default": 4,
-}  # kills of a kernel in a backend's language, after which it is left: interpreters are slow
+# kills after which a kernel in a backend's language is left (interpreters and emulators are slow), and any other fault of which
+# not the whole matrix is asked for
+ENOUGH = {"quick": 1, "default": 4}
+TWICE = 2
 # kinds that only many calls show, and those that a second one does, in memory that held something else: at level quick
 MANY_CALLS = ("control", "race", "cache", "alias", "state", "mutation", "unwritten", "bounds")
 TWO_CALLS = (*MANY_CALLS, "tail", "accumulator")
@@ -76,6 +76,7 @@ class OpResult:
     judged: list[Judged] = field(default_factory=list)
     families: list[str] = field(default_factory=list)  # all of the level
     notes: list[str] = field(default_factory=list)
+    whole: bool = True  # whether faults in torch were judged on every trial, which tells what a family is worth
 
     @property
     def faults(self) -> list[Judged]:
@@ -118,7 +119,7 @@ class OpResult:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "op": self.op, "level": self.level, "seed": self.seed, "faults": len(self.faults),
+            "op": self.op, "level": self.level, "seed": self.seed, "whole": self.whole, "faults": len(self.faults),
             "killed": len(self.faults) - len(self.survivors), "killed by one trial only": [f.name for f in self.thin],
             "survivors": [f.name for f in self.survivors], "controls": len(self.controls),
             "control checks": self.control_checks, "false alarms": [c.name for c in self.false_alarms],
@@ -161,17 +162,20 @@ def families(trial: Trial) -> list[str]:
     return found + [f"parameter {name}={value}" for name, value in case.params]
 
 
-def judge_op(op: str, level: str, seed: int = 0) -> OpResult:
-    """Judge everything planted in `op`, one after another, in this process and children of it."""
+def judge_op(op: str, level: str, seed: int = 0, whole: bool = True) -> OpResult:
+    """Judge everything planted in `op`, one after another, in children of this process.
+
+    Not `whole`: trials by their cost, and a fault is left when two have killed it.
+    """
     torch.set_num_threads(1)
     found, notes = _planted(op)
-    result = OpResult(op, level, seed, notes=notes)
+    result = OpResult(op, level, seed, notes=notes, whole=whole)
     trials, _ = judge.trials(Subject(op, judge.not_called, "planted", f"planted@{DEVICE}", DEVICE), level, seed)
     result._families_of = {trial.id: families(trial) for trial in trials}
     result.families = list(dict.fromkeys(family for trial in trials for family in families(trial)))
     with _drawn_once(registry.contract(op)):
         judge.keep_answers(trials)
-        result.judged = _judge_all(found, trials, level)
+        result.judged = _judge_all(found, trials, level, whole)
     return result
 
 
@@ -191,24 +195,24 @@ def _drawn_once(contract: Contract) -> Iterator[None]:
         contract.values = families
 
 
-def _judge_all(found: Sequence[Planted], trials: Sequence[Trial], level: str) -> list[Judged]:
+def _judge_all(found: Sequence[Planted], trials: Sequence[Trial], level: str, whole: bool) -> list[Judged]:
     """Judge them one after another in a forked child, a new one after each that ends it; that one by itself."""
     judged: dict[Planted, Judged] = {}
     waiting = deque(planted for planted in found if planted.kind not in ALONE)
     while waiting:
-        for one in _judged_together(list(waiting), trials, level):
+        for one in _judged_together(list(waiting), trials, level, whole):
             judged[waiting.popleft()] = one
         if waiting:
             waiting.popleft()
-    return [judged.get(planted) or _judge_planted(planted, trials, level) for planted in found]
+    return [judged.get(planted) or _judge_planted(planted, trials, level, whole) for planted in found]
 
 
-def _judged_together(found: Sequence[Planted], trials: Sequence[Trial], level: str) -> Iterator[Judged]:
+def _judged_together(found: Sequence[Planted], trials: Sequence[Trial], level: str, whole: bool) -> Iterator[Judged]:
     """What a child makes of each, as far as it gets."""
     context = multiprocessing.get_context("fork")
     receive, send = context.Pipe(duplex=False)
     main = threading.current_thread() is threading.main_thread()
-    child = context.Process(target=_serve, args=(send, found, trials, level, os.getpid() if main else None))
+    child = context.Process(target=_serve, args=(send, found, trials, level, whole, os.getpid() if main else None))
     child.start()
     send.close()
     try:
@@ -225,7 +229,9 @@ def _judged_together(found: Sequence[Planted], trials: Sequence[Trial], level: s
         child.join()
 
 
-def _serve(send: Connection, found: Sequence[Planted], trials: Sequence[Trial], level: str, parent: int | None) -> None:
+def _serve(
+    send: Connection, found: Sequence[Planted], trials: Sequence[Trial], level: str, whole: bool, parent: int | None
+) -> None:
     """Send a Judged for each, and None now and then: a sign of life."""
     trace = tempfile.TemporaryFile()  # noqa: SIM115
     isolation._settle(trace.fileno(), parent)
@@ -240,7 +246,7 @@ def _serve(send: Connection, found: Sequence[Planted], trials: Sequence[Trial], 
             send.send(None)
 
     for planted in found:
-        send.send(_judge_planted(planted, trials, level, "none", alive))
+        send.send(_judge_planted(planted, trials, level, whole, "none", alive))
 
 
 def _planted(op: str) -> tuple[list[Planted], list[str]]:
@@ -259,12 +265,9 @@ def _planted(op: str) -> tuple[list[Planted], list[str]]:
 
 
 def _judge_planted(
-    planted: Planted,
-    trials: Sequence[Trial],
-    level: str,
-    isolate: str = "fork",
+    planted: Planted, trials: Sequence[Trial], level: str, whole: bool, isolate: str = "fork",
     after_trial: Callable[[], object] = int,
-) -> Judged:
+) -> Judged:  # fmt: skip
     one = Judged(planted.op, planted.name, planted.kind, planted.about, planted.backend)
     lane = f"{planted.backend or 'torch'}@{DEVICE}"
     subject = Subject(
@@ -275,13 +278,13 @@ def _judge_planted(
         mine = [trial for trial in mine if not trial.calls]
     if level == "quick" and planted.kind not in TWO_CALLS:
         mine = [replace(trial, watched=False, instrumented=False) for trial in mine]
-    few = ENOUGH.get(level) if planted.backend else None
-    if few:  # an interpreter takes its time
-        mine.sort(key=lambda trial: registry.contract(planted.op).work(trial.case))
+    enough = ENOUGH.get(level) if planted.backend else None if whole or planted.is_control else TWICE
+    if enough:
+        mine.sort(key=lambda trial: (trial.calls, registry.contract(planted.op).work(trial.case)))
     killing: list[Trial] = []
     with isolation.Runner(subject, mine, isolate, confirm=False) as runner:
         for index, trial in enumerate(mine):
-            if runner.stopped or (few and len(killing) == few):
+            if runner.stopped or (enough and len(killing) == enough):
                 break
             outcome = runner.outcome(index)
             after_trial()
@@ -299,9 +302,16 @@ def _judge_planted(
     return one
 
 
-def run(ops: Sequence[str], level: str, seed: int = 0, jobs: int | None = None) -> list[OpResult]:
-    """Judge what is planted in `ops`, one process an op, `jobs` at a time (None: one a core)."""
-    return each(partial(judge_op, level=level, seed=seed), ops, jobs, "selftest")
+def run(
+    ops: Sequence[str], level: str, seed: int = 0, jobs: int | None = None, whole: bool | None = None
+) -> list[OpResult]:
+    """Judge what is planted in `ops`, one process an op, `jobs` at a time (None: one a core).
+
+    `whole` (None: above level quick, and for one op): every fault on all its trials, not only until two have killed it.
+    """
+    if whole is None:
+        whole = level != "quick" or len(ops) == 1
+    return each(partial(judge_op, level=level, seed=seed, whole=whole), ops, jobs, "selftest")
 
 
 def each(work: Callable[[str], T], ops: Sequence[str], jobs: int | None, label: str) -> list[T]:
@@ -347,11 +357,14 @@ def _summary_row(name: str, results: Sequence[OpResult]) -> list[str]:
     def total(count) -> str:
         return str(sum(count(result) for result in results))
 
+    def worth(count) -> str:
+        return total(count) if all(result.whole for result in results) else "-"
+
     return [
         name, total(lambda r: len(r.faults)), total(lambda r: len(r.faults) - len(r.survivors)), total(lambda r: len(r.thin)),
         total(lambda r: len(r.controls)), total(lambda r: r.control_checks),
-        total(lambda r: sum(len(c.killed) for c in r.false_alarms)), total(lambda r: len(r.idle_families)),
-        total(lambda r: len(r.redundant_families)),
+        total(lambda r: sum(len(c.killed) for c in r.false_alarms)), worth(lambda r: len(r.idle_families)),
+        worth(lambda r: len(r.redundant_families)),
     ]  # fmt: skip
 
 
@@ -365,7 +378,7 @@ def holes(results: Sequence[OpResult]) -> list[str]:
             found.append(f"{result.op}: the control {one.name} is accused in {len(one.killed)} trials: {one.first}")
         if result.level != "quick":
             found += [f"{result.op}: {one.name} is killed by one trial alone: {one.killed[0]}" for one in result.thin]
-        if result.idle_families:
+        if result.whole and result.idle_families:
             found.append(f"{result.op}: families that kill nothing: {', '.join(result.idle_families)}")
         found += [f"{result.op}: {note}" for note in result.notes]
     return found
@@ -393,7 +406,13 @@ def read(record: dict[str, Any]) -> list[OpResult]:
     """The results that `record` wrote."""
     return [
         OpResult(
-            op["op"], op["level"], op["seed"], [Judged(**one) for one in op["judged"]], op["families"], op["notes"]
+            op["op"],
+            op["level"],
+            op["seed"],
+            [Judged(**one) for one in op["judged"]],
+            op["families"],
+            op["notes"],
+            op["whole"],
         )
         for op in record["ops"]
     ]
@@ -419,7 +438,7 @@ def page(record: dict[str, Any]) -> str:
         f"{sum(len(result.controls) for result in results)} controls have {alarms or 'no'} false alarms in {checks:,} checks.**",
         *([f"A planted kernel in a backend's language {left}."] if stops else []),
         '"Redundant" are families without which every fault would still be killed: with every pair of values of any two axes,',
-        "most are.", "", "```", summary(results).plain(), "```", "",
+        'most are; "-" where faults were left after two kills.', "", "```", summary(results).plain(), "```", "",
         *(["What it found wanting:", "", "```", *found, "```"] if found else ["It found nothing wanting."]), "",
         *(_compared(record, results) if "comparison" in record else []),
     ])  # fmt: skip

@@ -202,6 +202,23 @@ def test_a_kernel_in_a_backends_language_is_left_after_its_first_kill(monkeypatc
     assert result.thin == [rare] * (len(rare.killed) == 1)
 
 
+def test_two_kills_are_enough_where_not_the_whole_matrix_is_asked_for(monkeypatch):
+    plant(monkeypatch, WRONG, RIGHT, UNSEEN)
+    whole, some = (selftest.judge_op("softmax", "quick", whole=whole) for whole in (True, False))
+    assert len(some.faults[0].killed) == 2 < len(whole.faults[0].killed)
+    assert some.control_checks == whole.control_checks
+    assert [one.name for one in some.survivors] == ["unseen"] and some.survivors[0].trials == whole.survivors[0].trials
+    assert selftest.summary([some]).rows[0][-2:] == ["-", "-"]
+    assert not any("families that kill nothing" in line for line in selftest.holes([some]))
+    results = []
+    monkeypatch.setattr(selftest, "each", lambda work, *rest: results.append(work.keywords["whole"]))
+    selftest.run(["softmax"], "quick")
+    selftest.run(["softmax", "matmul"], "quick")
+    selftest.run(["softmax", "matmul"], "quick", whole=True)
+    selftest.run(["softmax", "matmul"], "default")
+    assert results == [True, False, True, True]
+
+
 def test_the_page_holds_what_the_record_does(monkeypatch):
     plant(monkeypatch, WRONG, RIGHT, UNSEEN)
     result = selftest.judge_op("softmax", "quick")
