@@ -666,6 +666,8 @@ def test_ctrl_c_ends_the_child_and_reports(tmp_path):
     with subprocess.Popen(
         [sys.executable, *arguments], cwd=tmp_path, env=environment, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        # a shell's background job ignores SIGINT and hands that down
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     ) as parent:  # fmt: skip
         child = int(parent.stdout.readline().split()[1])
         parent.send_signal(signal.SIGINT)
