@@ -296,6 +296,7 @@ class _Child:
         self.asked: list[int] = []  # indices of trials that were sent and not answered yet
         self.judged: list[int] = []  # and of those that were answered
         self.last = False  # it said that it can judge no further trial
+        self.helpers: dict[int, float] = {}  # processor time of what it has started, by process
         self.baseline = self.usage()[1]
         self.available = _available_memory()
         _children.add(self)
@@ -355,6 +356,9 @@ class _Child:
                 self.abort()
                 return _Death("hang", f"no answer after {now - began:.0f} s{self.place()}")
             if idle is not None and now - moved >= idle:
+                if self.helped():
+                    moved = now
+                    continue
                 self.abort()
                 return _Death("hang", f"no answer and no processor time for {idle:.0f} s{self.place()}", early=True)
         return None
@@ -388,6 +392,16 @@ class _Child:
             return times.user + times.system, self.process.memory_info().rss
         except psutil.Error:
             return 0.0, 0
+
+    def helped(self) -> bool:
+        """Whether a process that it started, such as a compiler, has used processor time since the last call."""
+        before, self.helpers = self.helpers, {}
+        with contextlib.suppress(psutil.Error):
+            for helper in self.process.children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    times = helper.cpu_times()
+                    self.helpers[helper.pid] = times.user + times.system
+        return any(seconds > before.get(pid, 0.0) for pid, seconds in self.helpers.items())
 
     def abort(self) -> None:
         """End it with the signal at which faulthandler writes where it was."""

@@ -70,7 +70,7 @@ assert not torch.cuda.is_initialized()
 import numpy
 if hasattr(numpy, "row_stack"):
     del numpy.row_stack
-backends.numba._restore_row_stack()
+backends.numba.restore_row_stack()
 assert numpy.row_stack([[1], [2]]).tolist() == [[1], [2]]
 """)
 
@@ -185,6 +185,23 @@ module = sys.modules.get("backends.triton.interpreter")
 assert (module is not None and module.active("bounds")) is {mode == "1"}
 """,
         TRITON_INTERPRET=mode,
+    )
+
+
+@needs_triton
+@pytest.mark.skipif(importlib.util.find_spec("numba_cuda") is None, reason="numba-cuda is not installed")
+def test_reimport_does_not_enter_kernels_of_numba(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import triton\nfrom numba import cuda\n@cuda.jit\ndef kernel(x):\n    x[0] = 1\ndef launch(x): kernel[1, 1](x)\n"
+    )
+    run(
+        f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+import backends.triton as backend
+import mine
+assert not backend.reimport(mine.launch, "cpu")
+"""
     )
 
 

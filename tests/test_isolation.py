@@ -572,6 +572,22 @@ def test_a_death_between_two_trials_is_not_lost():
     assert outcome.fractions
 
 
+def test_a_child_that_waits_for_a_compiler_is_not_idle(tmp_path, monkeypatch):
+    monkeypatch.setattr(isolation, "IDLE_SECONDS", 0.3)
+
+    def compiles(x):
+        (tmp_path / str(os.getpid())).touch()
+        if not (tmp_path / "compiled").exists():
+            busy = "import time; end = time.process_time() + 1\nwhile time.process_time() < end: pass"
+            subprocess.run([sys.executable, "-c", busy], check=True)
+            (tmp_path / "compiled").touch()
+        return softmax(x)
+
+    with Runner(user(compiles), cases(1)) as runner:
+        assert runner.outcome(0).status == PASSED
+    assert len(list(tmp_path.iterdir())) == 2  # one process, and its mark
+
+
 def test_a_child_that_lost_its_context_is_replaced(tmp_path):
     def loses(x):
         (tmp_path / str(os.getpid())).touch()

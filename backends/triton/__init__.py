@@ -151,6 +151,9 @@ def tune(launcher: Callable[..., Any], arguments: dict[str, Any], verify: Callab
     return tuning.tune(launcher, arguments, verify, write)
 
 
+_OTHERS = ("numba", "llvmlite", "cupy")  # libraries that lead to no kernel of Triton's
+
+
 def _mode() -> str | None:
     """ "interpret" or "compile" as Triton was imported, None while it is not."""
     standard = sys.modules.get("triton.language.standard")
@@ -162,7 +165,7 @@ def _mode() -> str | None:
 def _reached(fn: Any, limit: int = 20_000) -> Iterator[object]:
     """What a function reaches through globals it names, its closure, defaults, attributes and the functions it calls.
 
-    Modules of Triton, torch, NumPy and the standard library are not entered.
+    Modules of Triton, torch, NumPy, other kernel libraries and the standard library are not entered.
     """
     seen: set[tuple[int, frozenset[str]]] = set()
     queue: list[tuple[Any, frozenset[str]]] = [(fn, frozenset())]
@@ -177,7 +180,7 @@ def _reached(fn: Any, limit: int = 20_000) -> Iterator[object]:
             queue += [(vars(found)[name], names) for name in names if name in vars(found) and _entered(found)]
             continue
         queue.append((getattr(found, "__self__", None), names))  # MyFunction.apply is torch's, MyFunction the user's
-        if type(found).__module__.startswith("triton.runtime."):
+        if str(type(found).__module__).startswith("triton.runtime."):
             yield found
             queue.append((getattr(found, "fn", None), names))
         elif _entered(found):
@@ -219,7 +222,9 @@ def _parts(found: Any) -> Iterator[Any]:
 def _entered(found: Any) -> bool:
     module = found.__name__ if isinstance(found, ModuleType) else getattr(found, "__module__", None)
     top = str(module).partition(".")[0]
-    return top == "functools" or top not in ("triton", "torch", "numpy", *sys.stdlib_module_names)
+    if str(type(found).__module__).partition(".")[0] in _OTHERS:  # a kernel of another library calls itself the user's
+        return False
+    return top == "functools" or top not in ("triton", "torch", "numpy", *_OTHERS, *sys.stdlib_module_names)
 
 
 def _names(code: Any) -> frozenset[str]:
