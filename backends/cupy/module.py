@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from backends import Unsupported
+from backends.cupy.hopper import TensorMap
 
 FOLDER = Path(__file__).parent
 ELEMENTS = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
@@ -52,7 +53,8 @@ class Parameter(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """What a launcher asked for. `definitions` are sorted (name, value) pairs, ELEMENT among them; `shared` is dynamic."""
+    """What a launcher asked for. `definitions` are sorted (name, value) pairs, ELEMENT among them; `shared` is dynamic;
+    `arch` is the one whose own instructions the kernel has, or None."""
 
     module: "Module"
     kernel: str
@@ -62,6 +64,7 @@ class Launch(NamedTuple):
     cooperative: bool
     definitions: tuple[tuple[str, str], ...]
     arguments: tuple[Any, ...]
+    arch: str | None = None
 
 
 # Set while launches are recorded instead of run (backends/cupy/compiling.py): the architecture, and what takes them.
@@ -104,6 +107,7 @@ class Module:
         dtype: torch.dtype | None = None,
         shared: int = 0,
         cooperative: bool = False,
+        arch: str | None = None,
         **definitions: int | float | str,
     ) -> None:
         """Launch `kernel` on the device of its tensors, there on torch's current stream.
@@ -111,10 +115,10 @@ class Module:
         `grid` blocks of `block` threads, each one to three numbers; `shared` bytes of dynamic shared memory; `dtype`
         defines ELEMENT, other keywords define themselves. Arguments are checked against the parameters as written: a
         tensor of the right dtype or None for a pointer, an int that fits or a float for a number, a NumPy scalar of the
-        same size for anything else.
+        same size for anything else. `arch` is for instructions of one generation, "sm_90a", which take TensorMaps too.
 
         Raises TypeError or ValueError naming the argument, and Unsupported where a block needs more shared memory than
-        the device has.
+        the device has, or the device is not of that `arch`.
         """
         grid, block = _extent(kernel, "grid", grid, GRID_LIMIT), _extent(kernel, "block", block, BLOCK_LIMIT)
         if block[0] * block[1] * block[2] > THREADS:
@@ -126,9 +130,13 @@ class Module:
             raise ValueError(f"{kernel}: shared is a number of bytes, got {shared!r}")
         if shared > (limit := shared_limit(device)):
             raise Unsupported(f"{shared} bytes of shared memory a block; the device has {limit}")
-        what = Launch(self, kernel, grid, block, shared, cooperative, _defined(kernel, dtype, definitions), packed)
+        what = Launch(
+            self, kernel, grid, block, shared, cooperative, _defined(kernel, dtype, definitions), packed, arch
+        )
         if recorder is not None:
             recorder[1](what)
+        elif arch is not None and (have := _arch(device)) != arch.rstrip("af"):
+            raise Unsupported(f"{kernel} needs {arch}; this is {have}")
         elif device.type == "cpu":
             self._emulate(what)
         else:
@@ -150,39 +158,42 @@ class Module:
 
         index = device.index or 0
         with cupy.cuda.Device(index):
-            kernel = self.compiled(what.kernel, what.definitions, index)
+            kernel = self.compiled(what.kernel, what.definitions, index, what.arch)
             if what.shared:
                 static = kernel.shared_size_bytes
                 if static + what.shared > (limit := shared_limit(device)):
                     raise Unsupported(f"{static + what.shared} bytes of shared memory a block; the device has {limit}")
                 if what.shared > max(OPTED_IN - static, kernel.max_dynamic_shared_size_bytes):
                     kernel.max_dynamic_shared_size_bytes = what.shared
-            arguments = [
-                np.uint64(0 if a is None else a.data_ptr()) if a is None or isinstance(a, torch.Tensor) else a
-                for a in what.arguments
-            ]
             kernel.kernel(
-                what.grid, what.block, arguments, shared_mem=what.shared,
+                what.grid, what.block, [_passed(a) for a in what.arguments], shared_mem=what.shared,
                 stream=_stream(torch.cuda.current_stream(device).cuda_stream),
                 enable_cooperative_groups=what.cooperative,
             )  # fmt: skip
 
-    def compiled(self, kernel: str, definitions: tuple[tuple[str, str], ...], index: int) -> Any:
+    def compiled(
+        self, kernel: str, definitions: tuple[tuple[str, str], ...], index: int, arch: str | None = None
+    ) -> Any:
         """The cupy.RawKernel for GPU number `index`, which has to be CuPy's current device."""
         key = (kernel, definitions, index)
         if key not in self._programs:
             import cupy
 
             module = self._programs.setdefault(
-                (definitions, index), cupy.RawModule(code=self.source, options=options(definitions), backend="nvrtc")
+                (definitions, index),
+                cupy.RawModule(code=self.source, options=options(definitions, arch), backend="nvrtc"),
             )
             self._programs[key] = module.get_function(kernel)
         return self._programs[key]
 
 
-def options(definitions: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
-    """What NVRTC is given; CuPy adds the architecture, its include folders and -ftz=true."""
-    return ("-std=c++17", "-lineinfo", *(f"-D{name}={value}" for name, value in definitions))
+def options(definitions: tuple[tuple[str, str], ...], arch: str | None = None) -> tuple[str, ...]:
+    """What NVRTC is given; CuPy adds its include folders, -ftz=true and the GPU's architecture.
+
+    CuPy's is sm_90 on a Hopper GPU; of that and -arch=sm_90a, in either order, NVRTC takes sm_90a.
+    """
+    chosen = () if arch is None else (f"-arch={arch}",)
+    return ("-std=c++17", "-lineinfo", *chosen, *(f"-D{name}={value}" for name, value in definitions))
 
 
 def inlined(path: Path) -> str:
@@ -316,6 +327,10 @@ def _pack(
             elif value.device != first[1]:
                 raise ValueError(f"{kernel}: {parameter.name} is on {value.device}, but {first[0]} is on {first[1]}")
             packed.append(value)
+        elif parameter.type == TensorMap.__name__ and not parameter.pointer:
+            if value is not None and not isinstance(value, TensorMap):
+                raise TypeError(f"{kernel}: {parameter.name}: expected a TensorMap or None, got {value!r}")
+            packed.append(np.zeros(1, "V128") if value is None else value)
         elif parameter.pointer:
             if value is not None:
                 raise TypeError(f"{kernel}: {parameter.name} is a pointer: expected a tensor or None, got {value!r}")
@@ -355,6 +370,19 @@ def _number(kernel: str, parameter: Parameter, value: Any) -> Any:
     if not isinstance(value, np.generic | np.ndarray) or value.size != 1:
         raise TypeError(f"{where}: expected a NumPy scalar of that size, got {value!r}")
     return value
+
+
+def _passed(argument: Any) -> Any:
+    """A packed argument as CuPy takes it: bytes that it copies."""
+    if isinstance(argument, TensorMap):
+        return argument.encoded()
+    if argument is None or isinstance(argument, torch.Tensor):
+        return np.uint64(0 if argument is None else argument.data_ptr())
+    return argument
+
+
+def _arch(device: torch.device) -> str:
+    return "the emulator" if device.type == "cpu" else "sm_{}{}".format(*torch.cuda.get_device_capability(device))
 
 
 @lru_cache

@@ -4,6 +4,7 @@ naive: scores, softmax and product with v in three launches around a float32 sco
 fullrow: one launch; a block keeps the whole rows of scores of four queries in shared memory, which bounds Sk (S4-22)
 flash: online softmax over tiles of k and v, a 4 x 4 tile of scores a thread; hidden tiles are skipped (S0-13, S2-57)
 tensorcore: flash on mma.m16n8k16; scores and o in registers, cp.async, border tiles alone masked, exp2 (S4-10, S4-11)
+wgmma: a warpgroup has keys and values brought, two multiply them and form scores while values are used (S2-73)
 """
 
 # isort: off
@@ -11,6 +12,7 @@ from backends.cupy.attention.naive import naive
 from backends.cupy.attention.fullrow import fullrow
 from backends.cupy.attention.flash import flash
 from backends.cupy.attention.tensorcore import tensorcore
+from backends.cupy.attention.wgmma import wgmma
 # isort: on
 
-__all__ = ["naive", "fullrow", "flash", "tensorcore"]  # noqa: RUF022 - ladder order
+__all__ = ["naive", "fullrow", "flash", "tensorcore", "wgmma"]  # noqa: RUF022 - ladder order

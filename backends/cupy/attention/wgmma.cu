@@ -1,0 +1,221 @@
+// wgmma: attention on warpgroups. One has the copy engine bring keys and values, two hold 64 queries each with their
+// scores and o in registers. The scores of the next keys are formed while the values of these are used; the two
+// warpgroups run apart, so that one's exponentials fill the other's waits. BLOCK_D (64 or 128) and STAGES come from the
+// launcher.
+#include "hopper.cuh"
+
+constexpr int THREADS = 384, WARPS = 8, BLOCK_M = 128, BLOCK_N = 128;
+constexpr int SIDE = 64;  // elements of 128 bytes, the width of what the copy engine brings: rows of all 128 tokens
+constexpr int PART = 128 * SIDE, TILE = 128 * BLOCK_D, STEP = 16;
+
+struct Shared {
+    ELEMENT q[TILE], k[STAGES][TILE], v[STAGES][TILE];  // of all tokens 64 of the head's dimensions, then the next 64
+    Barrier q_full, k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
+};
+
+using Scores = float[BLOCK_N / 8][4];
+using Weights = unsigned[BLOCK_N / STEP][4];
+using Output = float[BLOCK_D / 8][4];
+
+__device__ inline void load(ELEMENT* tile, const TensorMap& x, int row, int head, int batch, Barrier* full) {
+    barrier_expect(full, TILE * sizeof(ELEMENT));
+#pragma unroll
+    for (int part = 0; part < TILE / PART; ++part) copy_in(tile + part * PART, x, part * SIDE, row, head, batch, full);
+}
+
+// s = q * kᵀ for this warpgroup's queries, started.
+__device__ inline void scores(Scores& s, const ELEMENT* q, const ELEMENT* k) {
+    wgmma_fence();
+#pragma unroll
+    for (int d = 0; d < BLOCK_D; d += STEP) {
+        const int place = d / SIDE * PART + d % SIDE;
+        wgmma<true, true>(s, descriptor(q + place, 0), descriptor(k + place, 0), ELEMENT(), d > 0);
+    }
+    wgmma_commit();
+}
+
+// o += p * v, started.
+__device__ inline void values(Output& o, const Weights& p, const ELEMENT* v) {
+    wgmma_fence();
+#pragma unroll
+    for (int j = 0; j < BLOCK_N / STEP; ++j) {
+        wgmma<false>(o, p[j], descriptor(v + j * STEP * SIDE, PART * sizeof(ELEMENT)), ELEMENT());
+    }
+    wgmma_commit();
+}
+
+// Keys from `limit` of their row on become -inf; `scale` is applied to all.
+__device__ inline void mask(Scores& s, float scale, int start, int row, int keys, int shift) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const int limit = min(keys, row + i / 2 * 8 + lane / 4 + shift + 1);
+#pragma unroll
+        for (int n = 0; n < BLOCK_N / 8; ++n) {
+            s[n][i] = start + 8 * n + lane % 4 * 2 + i % 2 < limit ? s[n][i] * scale : -INFINITY;
+        }
+    }
+}
+
+// Of the rows group and group + 8: the maximum, this thread's part of the sum, and what o so far has to be scaled by.
+struct Rows {
+    float m[2] = {-INFINITY, -INFINITY}, l[2] = {}, alpha[2];
+};
+
+// Scores become exp2(s * scale - m) under the new maxima m, zero for hidden keys unless `all` are seen. scale >= 0.
+__device__ inline void softmax(
+    Scores& s, Rows& rows, float scale, bool all, int start, int row, int keys, int shift
+) {
+    if (!all) mask(s, scale, start, row, keys, shift), scale = 1.0f;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        float top = -INFINITY;
+#pragma unroll
+        for (int n = 0; n < BLOCK_N / 8; ++n) top = fmaxf(top, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
+        top = fmaxf(top, __shfl_xor_sync(all_lanes, top, 1));
+        top = fmaxf(top, __shfl_xor_sync(all_lanes, top, 2));
+        const float m_new = fmaxf(rows.m[h], top * scale);
+        const float base = fabsf(m_new) == INFINITY ? 0.0f : m_new;  // inf - inf is NaN: such a row stays unshifted
+        rows.alpha[h] = exp2f(rows.m[h] - base);
+        rows.m[h] = m_new;
+        float sum = 0.0f;
+#pragma unroll
+        for (int n = 0; n < BLOCK_N / 8; ++n) {
+#pragma unroll
+            for (int e = 2 * h; e < 2 * h + 2; ++e) {
+                s[n][e] = exp2f(fmaf(s[n][e], scale, -base));
+                sum += s[n][e];
+            }
+        }
+        rows.l[h] = rows.l[h] * rows.alpha[h] + sum;
+    }
+}
+
+__device__ inline void rescale(Output& o, const Rows& rows) {
+#pragma unroll
+    for (int n = 0; n < BLOCK_D / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) o[n][i] *= rows.alpha[i / 2];
+    }
+}
+
+// Scores, rounded, as the left operand of the next product.
+__device__ inline void round(Weights& p, const Scores& s) {
+#pragma unroll
+    for (int j = 0; j < BLOCK_N / 8; ++j) {
+        p[j / 2][j % 2 * 2] = pack_pair<ELEMENT>(s[j][0], s[j][1]);
+        p[j / 2][j % 2 * 2 + 1] = pack_pair<ELEMENT>(s[j][2], s[j][3]);
+    }
+}
+
+// o and lse are those of this head; `row` is this warp's first query.
+__device__ inline void store(ELEMENT* o, float* lse, const Output& acc, const Rows& rows, int row, int Sq, int dim) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        float sum = rows.l[h];
+        sum += __shfl_xor_sync(all_lanes, sum, 1);
+        sum += __shfl_xor_sync(all_lanes, sum, 2);
+        if (sum == 0.0f) sum = 1.0f;  // a row that sees nothing: zeros and m = -inf
+        const int i = row + 8 * h + lane / 4;
+        if (i >= Sq) continue;
+        const float inverse = 1.0f / sum;
+#pragma unroll
+        for (int n = 0; n < BLOCK_D / 8; ++n) {
+            const int d = 8 * n + lane % 4 * 2;
+            const float low = acc[n][2 * h] * inverse, high = acc[n][2 * h + 1] * inverse;
+            ELEMENT* target = o + (long long)i * dim + d;
+            if (dim % 2 == 0 && d < dim) *reinterpret_cast<unsigned*>(target) = pack_pair<ELEMENT>(low, high);
+            if (dim % 2 == 1 && d < dim) target[0] = from_float<ELEMENT>(low);
+            if (dim % 2 == 1 && d + 1 < dim) target[1] = from_float<ELEMENT>(high);
+        }
+        if (lane % 4 == 0) lse[i] = rows.m[h] * 0.6931471805599453f + logf(sum);
+    }
+}
+
+// This warp has read a tile.
+__device__ inline void release(Barrier* empty) {
+    if (threadIdx.x % 32 == 0) barrier_arrive(empty, 0);
+}
+
+// `scale` carries log2 e and is not negative.
+extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_wgmma(
+    const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
+    ELEMENT* o, float* lse, int Hq, int Hkv, int Sq, int Sk, int dim, float scale, int causal
+) {
+    extern __shared__ __align__(1024) unsigned char bytes[];
+    Shared& shared = *reinterpret_cast<Shared*>(bytes);
+    const int tiles = (Sq + BLOCK_M - 1) / BLOCK_M, pair = blockIdx.x / tiles;  // (batch, query head)
+    const int top = (tiles - 1 - int(blockIdx.x % tiles)) * BLOCK_M;  // causal: those that see most keys start first
+    // Keys up to `full` are visible to all queries of the tile, from `last` on to none; without causality the shift is
+    // so large that only Sk hides a key.
+    const int shift = causal ? Sk - Sq : Sk;
+    const int full = min(Sk, max(0, top + shift + 1)) / BLOCK_N * BLOCK_N;
+    const int last = min(Sk, max(0, top + BLOCK_M + shift));
+    if (threadIdx.x == 0) {
+        barrier_init(&shared.q_full, 1);
+        for (int stage = 0; stage < STAGES; ++stage) {
+            barrier_init(&shared.k_full[stage], 1), barrier_init(&shared.k_empty[stage], WARPS);
+            barrier_init(&shared.v_full[stage], 1), barrier_init(&shared.v_empty[stage], WARPS);
+        }
+        barrier_init_fence();
+    }
+    __syncthreads();  // the barriers are there
+    if (threadIdx.x < 128) {
+        give_registers<24>();
+        if (threadIdx.x == 0) {
+            const int batch = pair / Hq, head = pair % Hq / (Hq / Hkv);
+            load(shared.q, q, top, pair % Hq, batch, &shared.q_full);
+            Slot<STAGES> slot;
+            for (int start = 0; start < last; start += BLOCK_N, slot.next()) {
+                const int stage = slot.stage;
+                barrier_wait(&shared.k_empty[stage], slot.parity ^ 1);
+                load(shared.k[stage], k, start, head, batch, &shared.k_full[stage]);
+                barrier_wait(&shared.v_empty[stage], slot.parity ^ 1);
+                load(shared.v[stage], v, start, head, batch, &shared.v_full[stage]);
+            }
+        }
+    } else {
+        take_registers<240>();
+        const int row = top + (threadIdx.x / 32 - 4) * 16;
+        const ELEMENT* queries = shared.q + (threadIdx.x / 128 - 1) * 64 * SIDE;
+        Output acc = {};
+        Rows rows;
+        Weights p;
+        Scores s;
+        Slot<STAGES> keys, used;  // where the keys are, and the values, which are used a step later
+        barrier_wait(&shared.q_full, 0);
+        if (last > 0) {
+            barrier_wait(&shared.k_full[0], 0);
+            scores(s, queries, shared.k[0]);
+            wgmma_wait<0>();
+            wgmma_settle(s);
+            release(&shared.k_empty[0]);
+            softmax(s, rows, scale, full > 0, 0, row, Sk, shift);
+            round(p, s);
+            keys.next();
+        }
+        for (int start = BLOCK_N; start < last; start += BLOCK_N, keys.next(), used.next()) {
+            barrier_wait(&shared.k_full[keys.stage], keys.parity);
+            scores(s, queries, shared.k[keys.stage]);
+            barrier_wait(&shared.v_full[used.stage], used.parity);
+            values(acc, p, shared.v[used.stage]);
+            wgmma_wait<1>();
+            wgmma_settle(s);
+            release(&shared.k_empty[keys.stage]);
+            softmax(s, rows, scale, start < full, start, row, Sk, shift);
+            wgmma_wait<0>();
+            wgmma_settle(acc);
+            release(&shared.v_empty[used.stage]);
+            rescale(acc, rows);
+            round(p, s);
+        }
+        if (last > 0) {
+            barrier_wait(&shared.v_full[used.stage], used.parity);
+            values(acc, p, shared.v[used.stage]);
+            wgmma_wait<0>();
+            wgmma_settle(acc);
+        }
+        store(o + (long long)pair * Sq * dim, lse + (long long)pair * Sq, acc, rows, row, Sq, dim);
+    }
+}
