@@ -73,6 +73,13 @@ def backend(name: str) -> ModuleType:
     return importlib.import_module(f"backends.{name}")
 
 
+def lane(name: str, device: str) -> str:
+    """What a backend on a device is called: "triton@cpu", or what the backend's own `lane(device)` says, an optional part
+    of the protocol for one that has several ways to run there."""
+    own = getattr(backend(name), "lane", None)
+    return own(device) if own is not None else f"{name}@{device}"
+
+
 def kernel_ops(name: str) -> tuple[str, ...]:
     """The ops that a backend has kernels for, without importing them."""
     present = set(_module_names(ROOT / "backends" / name))

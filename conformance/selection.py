@@ -39,7 +39,7 @@ class Selection:
     arrays: str = arrays.TENSORS  # what a kernel of the user's own takes and returns
 
     def lane(self, backend: str) -> str:
-        return f"{backend}@{self.device}"
+        return registry.lane(backend, self.device)
 
     def prepare(self) -> None:
         """Set this process up for its device; before anything imports a kernel library."""
@@ -86,7 +86,7 @@ def rung(op: str, backend: str, name: str, fn, device: str) -> Subject:
     """One of this repository's rungs as a subject, with what it declares in its attributes."""
     compute = getattr(fn, "compute", None)
     return Subject(
-        op, fn, name, f"{backend}@{device}", device, own=True, compute=compute,
+        op, fn, name, registry.lane(backend, device), device, own=True, compute=compute,
         deterministic=getattr(fn, "deterministic", True),
     )  # fmt: skip
 

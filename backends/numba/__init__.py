@@ -6,15 +6,19 @@ if __name__ != "backends.numba":
         "inside it) on PYTHONPATH, so that `import numba` finds Numba itself"
     )
 
+import functools
 import importlib.util
 import math
 import os
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from importlib import metadata
 from typing import Any
 
+from backends import emulator
 from backends.devices import capability_lacks, cuda_works
+from backends.emulator import compiler
 from backends.emulator import numba as emulated
 
 ALIASES: dict[str, str] = {}
@@ -40,18 +44,30 @@ NOTES = (
 
 def why_not(device: str) -> str | None:
     """None if Numba CUDA can run on `device` here, else what is missing and what to do."""
-    if importlib.util.find_spec("numba") is None:
-        return 'numba is not installed: pip install "numba-cuda[cu13]" ([cu12] for a CUDA 12 driver)'
-    if importlib.util.find_spec("numba_cuda") is None:
-        return 'numba-cuda is not installed, and numba\'s built-in CUDA is too old: pip install "numba-cuda[cu13]"'
+    if reason := not_installed():
+        return reason
     if device == "cuda":
         return cuda_works()
     return None if simulated() else emulated.why_not()
 
 
+def not_installed() -> str | None:
+    """None if Numba and numba-cuda are there to compile, else what to install."""
+    if importlib.util.find_spec("numba") is None:
+        return 'numba is not installed: pip install "numba-cuda[cu13]" ([cu12] for a CUDA 12 driver)'
+    if importlib.util.find_spec("numba_cuda") is None:
+        return 'numba-cuda is not installed, and numba\'s built-in CUDA is too old: pip install "numba-cuda[cu13]"'
+    return None
+
+
 def simulated() -> bool:
     """Whether NUMBA_ENABLE_CUDASIM asks for Numba's own simulator instead of the emulator."""
     return os.environ.get("NUMBA_ENABLE_CUDASIM", "0").strip().lower() in ("1", "true", "yes", "on")
+
+
+def lane(device: str) -> str:
+    """`numba@simulator` where Numba's own simulator runs the kernels, not the emulator."""
+    return "numba@simulator" if device == "cpu" and simulated() else f"numba@{device}"
 
 
 def prepare(device: str) -> None:
@@ -63,14 +79,14 @@ def prepare(device: str) -> None:
     if device == "cpu" and simulated():
         if cuda is not None and not simulator:
             raise RuntimeError("numba.cuda was imported without NUMBA_ENABLE_CUDASIM=1; start a fresh process with it")
-        _restore_row_stack()
+        restore_row_stack()
         return
     if simulator:
         raise RuntimeError(
             "numba.cuda was imported as its simulator; start a fresh process without NUMBA_ENABLE_CUDASIM=1"
         )
     os.environ.pop("NUMBA_ENABLE_CUDASIM", None)
-    _restore_row_stack()
+    restore_row_stack()
     if device == "cpu":
         emulated.install()
     elif cuda is not None and getattr(cuda, "touchstone_emulator", False):
@@ -81,7 +97,7 @@ def adopt(fn: Callable[..., Any], device: str) -> None:
     """Let the kernels of a user's function compile, and on the CPU launch on the emulator."""
     if "numba" not in sys.modules or why_not(device):
         return
-    _restore_row_stack()
+    restore_row_stack()
     if device == "cpu" and not simulated():
         emulated.install()
 
@@ -113,7 +129,12 @@ def doctor() -> list[tuple[str, str, str]]:
         return rows
     ran = "Numba's own simulator (NUMBA_ENABLE_CUDASIM)" if simulated() else "Touchstone's emulator"
     rows.append(("numba on the CPU", ran, why_not("cpu") or "NUMBA_ENABLE_CUDASIM=1 selects Numba's own simulator"))
-    _restore_row_stack()
+    import numpy
+
+    removed = not hasattr(numpy, "row_stack") or numpy.row_stack is numpy.vstack
+    note = "numba-cuda 0.30 calls it in every compilation, and NumPy 2.5 has removed it"
+    restore_row_stack()
+    rows.append(("patch: np.row_stack", "np.vstack stands in" if removed else "not needed: NumPy's own", note))
     try:
         from numba import cuda
     except Exception as error:
@@ -125,11 +146,45 @@ def doctor() -> list[tuple[str, str, str]]:
         else "its .pth file did not run (PYTHONPATH or --target installs): install it in site-packages"
     )
     rows.append(("numba.cuda", "is numba-cuda's" if taken else "is Numba's own", note))
-    import numpy
+    if not simulated():
+        rows += [*_PATCHES, _compilers()]
+    command = compiler.compiler()
+    return [
+        *rows,
+        ("C++ compiler", " ".join(command or ["not found"]), "for the emulator; CXX names another"),
+        ("compiled kernels", str(compiler.cache_folder()), "the emulator's; TOUCHSTONE_CACHE names another folder"),
+    ]
 
-    note = "numba-cuda 0.30 calls np.row_stack, which NumPy 2.5 removed; np.vstack stands in for it"
-    rows.append(("numpy", numpy.__version__, note if numpy.row_stack is numpy.vstack else "has np.row_stack itself"))
-    return rows
+
+# What the emulator replaces in numba-cuda, in a process that runs kernels on the CPU; for a GPU nothing of it is touched.
+_PATCHES = (
+    (
+        "patch: get_current_device",
+        "on the CPU only",
+        "numba-cuda asks a driver what to compile for; here it is an sm_90",
+    ),
+    ("patch: compile_cuda", "on the CPU only", "lines of Python are kept, so that a finding names one"),
+    (
+        "patch: indexing",
+        "on the CPU only",
+        "an index outside its axis, or below 0, is reported; a GPU takes another element",
+    ),
+    ("patch: shared.array", "on the CPU only", "the engine gives every block memory that holds NaN and is watched"),
+    ("patch: kernel[...](...)", "on the CPU only", "a launch, and to_device and its like, need no driver"),
+)
+
+
+def _compilers() -> tuple[str, str, str]:
+    """The row about what compiles kernels for a GPU, and for none in compile conformance."""
+    try:
+        from cuda.bindings import nvjitlink
+        from numba.cuda.cudadrv import nvvm
+
+        versions = f"{'.'.join(map(str, nvvm.NVVM().get_version()))} and {'.'.join(map(str, nvjitlink.version()))}"
+        return "NVVM and nvJitLink", versions, "compile kernels for GPUs that are not there"
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}".splitlines()[0]
+        return "NVVM and nvJitLink", "do not load", f'pip install "numba-cuda[cu13]" ({why})'
 
 
 def resources(kernel: Any) -> dict[str, int]:
@@ -148,7 +203,28 @@ def resources(kernel: Any) -> dict[str, int]:
     }
 
 
-def _restore_row_stack() -> None:
+def writers(device: str) -> AbstractContextManager[Any] | None:
+    """Where kernels are emulated, a context manager that records who writes where: its `.of(address)` names the block,
+    the thread and the source line that wrote a byte last, or is None."""
+    return emulator.writers() if _emulates(device) else None
+
+
+def instruments(device: str) -> dict[str, Callable[[], AbstractContextManager[None]]]:
+    """By name, context managers within which a right kernel is right too, and a wrong one may raise or go wrong."""
+    if not _emulates(device):
+        return {}
+    return {
+        "threads in reverse": functools.partial(emulator.schedule, "reverse"),
+        "threads shuffled": functools.partial(emulator.schedule, "shuffled"),
+        "races": emulator.races,
+    }
+
+
+def _emulates(device: str) -> bool:
+    return device == "cpu" and not simulated() and emulated.why_not() is None
+
+
+def restore_row_stack() -> None:
     """numba-cuda 0.30 calls np.row_stack in every compilation; NumPy 2.5 has removed it."""
     import numpy
 

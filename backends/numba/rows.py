@@ -1,11 +1,17 @@
-"""What row-wise kernels share: grids and blocks by the way a row is held, and reductions over a warp and a block."""
+"""What row-wise kernels share: grids and blocks by the way a row is held, and reductions over a warp and a block.
+
+Loops count in unsigned integers of one width: an index that may be negative costs a comparison and an addition each time,
+and a comparison of int64 with uint64 is made in float64.
+"""
 
 import math
+from typing import Any
 
 import numpy as np
-from numba import cuda, float32
+import torch
+from numba import cuda, float32, uint32
 
-from backends import Unsupported
+from backends import Unsupported, numba
 
 WARP_COLS = 1024  # what the lanes of one warp hold, 32 columns each
 GRID_LIMIT = 2**31 - 1
@@ -25,6 +31,11 @@ def blocks(rows: int) -> int:
     return rows
 
 
+def thread_grid(rows: int) -> tuple[int, int]:
+    """Grid and block of one thread a row."""
+    return blocks(-(-rows // 32)), 32
+
+
 def warp_grid(rows: int) -> tuple[int, tuple[int, int]]:
     """Grid and block of one warp a row, four rows a block."""
     return blocks(-(-rows // 4)), (32, 4)
@@ -33,6 +44,15 @@ def warp_grid(rows: int) -> tuple[int, tuple[int, int]]:
 def threads(cols: int, most: int = 256) -> int:
     """Threads of a block for a row of `cols` columns: whole warps, at most `most`."""
     return max(32, min(most, -(-cols // 32) * 32))
+
+
+def for_rows(vector: torch.Tensor, rows: int) -> torch.Tensor:
+    """A view (rows, cols) of a vector that every row shares: kernels are compiled once for all its layouts."""
+    return vector.expand(max(rows, 2), -1)
+
+
+# Kernels of up to 1024 threads, whose registers must do; Numba's own simulator knows no such option.
+wide_jit: Any = cuda.jit if numba.simulated() else cuda.jit(launch_bounds=1024)
 
 
 @cuda.jit(device=True)
@@ -59,12 +79,12 @@ def warp_sum(value):
 def block_max(value):
     """The largest float32 of a one-dimensional block of whole warps, in every thread."""
     partial = cuda.shared.array(32, float32)
+    lane, warp, warps = uint32(cuda.laneid), uint32(cuda.threadIdx.x // 32), uint32(cuda.blockDim.x // 32)
     value = warp_max(value)
-    if cuda.laneid == 0:
-        partial[cuda.threadIdx.x // 32] = value
+    if lane == uint32(0):
+        partial[warp] = value
     cuda.syncthreads()
-    value = partial[cuda.laneid] if cuda.laneid < cuda.blockDim.x // 32 else _LOW
-    value = warp_max(value)
+    value = warp_max(partial[lane] if lane < warps else _LOW)
     cuda.syncthreads()  # before the next call writes `partial`
     return value
 
@@ -73,11 +93,23 @@ def block_max(value):
 def block_sum(value):
     """The sum over a one-dimensional block of whole warps, in every thread."""
     partial = cuda.shared.array(32, float32)
+    lane, warp, warps = uint32(cuda.laneid), uint32(cuda.threadIdx.x // 32), uint32(cuda.blockDim.x // 32)
     value = warp_sum(value)
-    if cuda.laneid == 0:
-        partial[cuda.threadIdx.x // 32] = value
+    if lane == uint32(0):
+        partial[warp] = value
     cuda.syncthreads()
-    value = partial[cuda.laneid] if cuda.laneid < cuda.blockDim.x // 32 else float32(0)
-    value = warp_sum(value)
+    value = warp_sum(partial[lane] if lane < warps else float32(0))
     cuda.syncthreads()
     return value
+
+
+@cuda.jit(device=True)
+def row_max(value):
+    """Over the blockDim.x threads of a row. Rows of one warp share a block along y and meet no barrier."""
+    return warp_max(value) if cuda.blockDim.x == 32 else block_max(value)
+
+
+@cuda.jit(device=True)
+def row_sum(value):
+    """Over the blockDim.x threads of a row. Rows of one warp share a block along y and meet no barrier."""
+    return warp_sum(value) if cuda.blockDim.x == 32 else block_sum(value)

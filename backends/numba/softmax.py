@@ -3,18 +3,37 @@
 naive: one thread a row, three passes over x; neighbouring threads read addresses a row apart (S3-16.1)
 warp: one warp a row, which its lanes hold in registers; max and sum by shuffles, so x is read once (S2-19)
 block: one block a row of any length, three coalesced passes; the warps' results meet in shared memory (S2-21)
+vectorised: the block holds its row in registers and moves it 16 bytes at a time: one read, one write (S2-20, S3-16.0)
 online: max and sum in one pass by rescaling the sum whenever the max grows, so a row of any length is read twice (S3-16.2)
 """
 
+import functools
 import math
 
 import numpy as np
 import torch
-from numba import cuda, float32, int64
+from numba import cuda, float32, uint32, uint64
 
 from backends import shapes
 from backends.numba.launching import launch
-from backends.numba.rows import WARP_COLS, at_most, block_max, block_sum, blocks, threads, warp_grid, warp_max, warp_sum
+from backends.numba.online import denominator, fold, row_merge, shift
+from backends.numba.ptx import lanes_of, unpacked
+from backends.numba.rows import (
+    WARP_COLS,
+    at_most,
+    block_max,
+    block_sum,
+    blocks,
+    row_max,
+    row_sum,
+    thread_grid,
+    threads,
+    warp_grid,
+    warp_max,
+    warp_sum,
+    wide_jit,
+)
+from backends.numba.runs import LANES, in_runs, inside, load_row, store_values
 
 _HELD = WARP_COLS // 32
 _LOW = np.float32(-math.inf)
@@ -22,18 +41,24 @@ _LOW = np.float32(-math.inf)
 
 @cuda.jit
 def _naive(x, y):
-    row = cuda.grid(1)
-    if row >= x.shape[0]:
+    row = uint64(cuda.grid(1))
+    if row >= uint64(x.shape[0]):
         return
+    cols = uint64(x.shape[1])
     # max keeps a number beside a NaN and exp does not: a NaN, a +inf (inf - inf) and a row of -inf all reach the sum as NaN.
-    m = _LOW
-    for col in range(x.shape[1]):
+    m, l = _LOW, float32(0)
+    col = uint64(0)
+    while col < cols:
         m = max(m, float32(x[row, col]))
-    l = float32(0)
-    for col in range(x.shape[1]):
+        col += uint64(1)
+    col = uint64(0)
+    while col < cols:
         l += math.exp(float32(x[row, col]) - m)
-    for col in range(x.shape[1]):
+        col += uint64(1)
+    col = uint64(0)
+    while col < cols:
         y[row, col] = math.exp(float32(x[row, col]) - m) / l
+        col += uint64(1)
 
 
 def naive(x: torch.Tensor) -> torch.Tensor:
@@ -41,21 +66,22 @@ def naive(x: torch.Tensor) -> torch.Tensor:
     rows, _ = shapes("rows cols", x=x)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if y.numel():
-        launch(_naive, blocks(-(-rows // 128)), 128, x, y)
+        launch(_naive, *thread_grid(rows), x, y)
     return y
 
 
 @cuda.jit
 def _warp(x, y):
     # A block is 32 lanes by some rows; lane i holds the columns i, i + 32, ...
-    row = int64(cuda.blockIdx.x) * cuda.blockDim.y + cuda.threadIdx.y
-    if row >= x.shape[0]:
+    row = uint64(cuda.blockIdx.x) * uint64(cuda.blockDim.y) + uint64(cuda.threadIdx.y)
+    if row >= uint64(x.shape[0]):
         return
     held = cuda.local.array(_HELD, float32)
+    cols = uint32(x.shape[1])
     m = _LOW
     for i in range(_HELD):
-        col = i * 32 + cuda.threadIdx.x
-        held[i] = float32(x[row, col]) if col < x.shape[1] else _LOW
+        col = uint32(i * 32 + cuda.threadIdx.x)
+        held[i] = float32(x[row, col]) if col < cols else _LOW
         m = max(m, held[i])
     m = warp_max(m)
 
@@ -66,8 +92,8 @@ def _warp(x, y):
     l = warp_sum(l)
 
     for i in range(_HELD):
-        col = i * 32 + cuda.threadIdx.x
-        if col < x.shape[1]:
+        col = uint32(i * 32 + cuda.threadIdx.x)
+        if col < cols:
             y[row, col] = held[i] / l
 
 
@@ -86,19 +112,25 @@ warp.needs = "shuffles"
 
 @cuda.jit
 def _block(x, y):
-    row = cuda.blockIdx.x
-    m = _LOW
-    for col in range(cuda.threadIdx.x, x.shape[1], cuda.blockDim.x):
+    row, cols = uint64(cuda.blockIdx.x), uint64(x.shape[1])
+    first, step = uint64(cuda.threadIdx.x), uint64(cuda.blockDim.x)
+    m, l = _LOW, float32(0)
+    col = first
+    while col < cols:
         m = max(m, float32(x[row, col]))
+        col += step
     m = block_max(m)
 
-    l = float32(0)
-    for col in range(cuda.threadIdx.x, x.shape[1], cuda.blockDim.x):
+    col = first
+    while col < cols:
         l += math.exp(float32(x[row, col]) - m)
+        col += step
     l = block_sum(l)
 
-    for col in range(cuda.threadIdx.x, x.shape[1], cuda.blockDim.x):
+    col = first
+    while col < cols:
         y[row, col] = math.exp(float32(x[row, col]) - m) / l
+        col += step
 
 
 def block(x: torch.Tensor) -> torch.Tensor:
@@ -113,23 +145,77 @@ def block(x: torch.Tensor) -> torch.Tensor:
 block.needs = "shuffles"
 
 
+@functools.cache
+def _vectorised(runs, wide):
+    words = 4 * runs
+
+    @wide_jit
+    def kernel(x, y):
+        # A row in the registers of blockDim.x threads. Rows of one warp share a block, blockDim.y of them.
+        packed = cuda.local.array(words, uint32)
+        held = cuda.local.array((runs, LANES), float32)
+        row = uint64(cuda.blockIdx.x) * uint64(cuda.blockDim.y) + uint64(cuda.threadIdx.y)
+        if row >= uint64(x.shape[0]):
+            return  # a whole warp
+        length = lanes_of(x)
+        load_row(x, row, packed, wide)
+
+        m = _LOW
+        for r in range(runs):
+            for i in range(length):
+                held[r, i] = unpacked(packed, r * length + i, x) if inside(r, i, x, wide) else _LOW
+                m = max(m, held[r, i])
+        m = row_max(m)
+
+        l = float32(0)
+        for r in range(runs):
+            for i in range(length):
+                held[r, i] = math.exp(held[r, i] - m)
+                l += held[r, i]
+        # 1 / l cannot overflow: the largest column adds 1.
+        inverse = float32(1) / row_sum(l)
+
+        for r in range(runs):
+            for i in range(length):
+                held[r, i] *= inverse
+            store_values(held[r], y, row, r, wide)
+
+    return kernel
+
+
+def vectorised(x: torch.Tensor) -> torch.Tensor:
+    """x (rows, cols) -> y (rows, cols).
+
+    Declines more than 32768 columns, 16384 of float32: the registers of one block. Rows that are not contiguous and
+    aligned to 16 bytes are moved an element at a time. Source: S2-20, S3-16.0.
+    """
+    rows, cols = shapes("rows cols", x=x)
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    extent, held = in_runs(rows, cols, x, y)
+    if y.numel():
+        launch(_vectorised(*held), *extent, x, y)
+    return y
+
+
+vectorised.needs = "shuffles"
+
+
 @cuda.jit
 def _online(x, y):
-    row = cuda.blockIdx.x
+    row, cols = uint64(cuda.blockIdx.x), uint64(x.shape[1])
+    first, step = uint64(cuda.threadIdx.x), uint64(cuda.blockDim.x)
     m, l = _LOW, float32(0)
-    for col in range(cuda.threadIdx.x, x.shape[1], cuda.blockDim.x):
-        value = float32(x[row, col])
-        above = max(m, value)
-        # Nothing but -inf so far: l stays 0, and a NaN still enters it.
-        shift = float32(0) if above == _LOW else above
-        l = l * math.exp(m - shift) + math.exp(value - shift)
-        m = above
-    top = block_max(m)
-    shift = float32(0) if top == _LOW else top
-    l = block_sum(l * math.exp(m - shift))
+    col = first
+    while col < cols:
+        m, l = fold(m, l, float32(x[row, col]))
+        col += step
+    m, l = row_merge(m, l)
 
-    for col in range(cuda.threadIdx.x, x.shape[1], cuda.blockDim.x):
-        y[row, col] = math.exp(float32(x[row, col]) - top) / l
+    m, l = shift(m), denominator(m, l)
+    col = first
+    while col < cols:
+        y[row, col] = math.exp(float32(x[row, col]) - m) / l
+        col += step
 
 
 def online(x: torch.Tensor) -> torch.Tensor:

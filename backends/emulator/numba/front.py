@@ -20,7 +20,7 @@ from backends.emulator import compiler, errors, findings, instruments
 from backends.emulator.arguments import Argument, _extent
 from backends.emulator.library import Loaded, Options, Range, Report
 from backends.emulator.library import engine as engine_library
-from backends.emulator.numba import translate, why_not
+from backends.emulator.numba import cache, translate, why_not
 from backends.emulator.program import MAX_THREADS, STACK_BYTES, _dim
 
 CAPABILITY = (9, 0)  # the GPU that kernels are typed and lowered for
@@ -48,7 +48,6 @@ class _Lowering(threading.local):
 
 _lowering = _Lowering()
 findings.front_ends[_PATH] = lambda pc: "{}:{}".format(*_place(pc))
-_kept: list[Any] = []  # structures whose addresses stand in compiled code
 
 
 @functools.cache
@@ -158,15 +157,10 @@ def _prepare() -> None:
             view.shape = cgutils.pack_array(builder, [count])
             view.nitems = count
         else:
-            described = _SharedSite(
-                _variable_name(builder).encode(), int(np.prod(shape)) * item, max(alignment or 1, 16), item,
-                (ctypes.c_uint32 * 4)(*[*shape, 0, 0, 0, 0][:4]),
-            )  # fmt: skip
-            _kept.append(described)
+            described = _shared_site(builder, shape, item, max(alignment or 1, 16))
             kind = ir.FunctionType(pointer, (pointer,))
             address = cgutils.get_or_insert_function(builder.module, kind, "ts_shared")
-            place = ir.Constant(i64, ctypes.addressof(described)).inttoptr(pointer)
-            data = builder.call(address, (place,))
+            data = builder.call(address, (builder.bitcast(described, pointer),))
         view.data = builder.bitcast(data, view.data.type)
         return view._getvalue()
 
@@ -181,11 +175,25 @@ def _prepare() -> None:
     cudaimpl._generic_array = array
 
 
-class _SharedSite(ctypes.Structure):
-    _fields_ = [
-        ("name", ctypes.c_char_p), ("bytes", ctypes.c_uint64), ("align", ctypes.c_uint64), ("item", ctypes.c_uint64),
-        ("dims", ctypes.c_uint32 * 4),
+def _shared_site(builder: Any, shape: Sequence[int], item: int, align: int) -> Any:
+    """A constant of the kernel's module that tells the engine of a shared array: name, bytes, alignment, bytes of an
+    element, and up to four extents."""
+    from llvmlite import ir
+    from numba.cuda import cgutils
+
+    i32, i64, pointer = ir.IntType(32), ir.IntType(64), ir.IntType(8).as_pointer()
+    name = cgutils.global_constant(
+        builder.module, "ts_name", cgutils.make_bytearray(_variable_name(builder).encode() + b"\0")
+    )
+    extents = [ir.Constant(i32, extent) for extent in [*shape, 0, 0, 0, 0][:4]]
+    fields = [
+        name.bitcast(pointer), *(ir.Constant(i64, number) for number in (int(np.prod(shape)) * item, align, item)),
+        ir.Constant(ir.ArrayType(i32, 4), extents),
     ]  # fmt: skip
+    value = ir.Constant(ir.LiteralStructType([field.type for field in fields]), fields)
+    made = ir.GlobalVariable(builder.module, value.type, builder.module.get_unique_name("ts_site"))
+    made.initializer, made.linkage, made.global_constant = value, "internal", True  # one for each array, equal or not
+    return made
 
 
 def _variable_name(builder: Any) -> str:
@@ -205,7 +213,7 @@ def _variable_name(builder: Any) -> str:
 class _Compiled(NamedTuple):
     native: translate.Native
     types: list[str]
-    exception: Any  # from a status code to (class, arguments, place)
+    exceptions: dict[int, Any]  # from a status code to (class, arguments, place)
 
 
 _compiled: "weakref.WeakKeyDictionary[Any, dict[Any, _Compiled]]" = weakref.WeakKeyDictionary()
@@ -232,6 +240,15 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _compiled_anew(kernel: Any, kinds: tuple[Any, ...]) -> _Compiled:
+    key = cache.key(kernel, kinds)
+    entry = cache.load(key)
+    if entry is None:
+        entry = _lowered(kernel, kinds)
+        cache.keep(key, entry)
+    return _Compiled(translate.load(entry.built), entry.types, entry.exceptions)
+
+
+def _lowered(kernel: Any, kinds: tuple[Any, ...]) -> cache.Entry:
     from numba.cuda import dispatcher, types
 
     options = kernel.targetoptions
@@ -246,8 +263,8 @@ def _compiled_anew(kernel: Any, kinds: tuple[Any, ...]) -> _Compiled:
     texts = [str(module) for module in library.modules]
     linked = [*library._linking_files, *(options.get("link") or [])]
     argument_types = [str(argument.type) for argument in function.args[1:]]
-    native = translate.compile_modules(texts, function.name, argument_types, linked)
-    return _Compiled(native, argument_types, made.call_helper.get_exception)
+    built = translate.build(texts, function.name, argument_types, linked)
+    return cache.Entry(built, argument_types, dict(made.call_helper.exceptions))
 
 
 def _as_array(value: Any) -> Any:
@@ -444,10 +461,8 @@ def _error(name: str, made: _Compiled, loaded: Loaded, report: Report, regions: 
 
 def _raised(name: str, made: _Compiled, report: Report) -> errors.KernelError:
     """An exception or failed assertion; a GPU tells of it only if the kernel is compiled with debug=True."""
-    try:
-        kind, arguments, place = made.exception(int(report.text.split()[1]))
-    except KeyError:
-        kind, arguments, place = Exception, ("in a device function",), None
+    unknown = (Exception, ("in a device function",), None)
+    kind, arguments, place = made.exceptions.get(int(report.text.split()[1]), unknown)
     where = f"{os.path.basename(place[1])}:{place[2]}" if place else "line unknown"
     text = f"{kind.__name__}: {', '.join(map(str, arguments))}" if arguments else kind.__name__
     return errors.KernelError(f"{name} ({where}): {findings._who(report.here)} raises {text}")

@@ -136,6 +136,18 @@ TS uint64_t tsn_match(uint32_t mask, uint32_t every, uint64_t value, uint64_t si
 TS void tsn_read_range(const void* p, uint64_t bytes, uint64_t site) { if (bytes) ts_check(p, bytes, 0, 1, site); }
 TS void tsn_write_range(const void* p, uint64_t bytes, uint64_t site) { if (bytes) ts_check(p, bytes, 1, 1, site); }
 
+// cp.async of 16 bytes, done at once.
+TS void tsn_copy16(void* shared, const void* global, int bytes, uint64_t site) {
+  if (bytes < 0 || bytes > 16) ts_fault("cp.async of more than 16 or less than 0 bytes", site);
+  unsigned char value[16] = {};
+  if (bytes) {
+    ts_check(global, bytes, 0, 16, site);
+    std::memcpy(value, global, bytes);
+  }
+  ts_check(shared, 16, 1, 16, site);
+  std::memcpy(shared, value, 16);
+}
+
 #define INTEGER(bits, T, U)                                                                                       \
   TS U tsn_add_i##bits(U* p, U v, uint64_t s) { return update(p, s, [=](U o) { return U(o + v); }); }             \
   TS U tsn_sub_i##bits(U* p, U v, uint64_t s) { return update(p, s, [=](U o) { return U(o - v); }); }             \

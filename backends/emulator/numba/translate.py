@@ -40,9 +40,10 @@ class _Sites:
         self._table: Any = None
         self._published = 0
 
-    def add(self, file: str, line: int) -> int:
-        self.places.append((file, line))
-        return len(self.places) - 1
+    def add(self, places: list[tuple[str, int]]) -> int:
+        """The number of the first; the others follow."""
+        self.places += places
+        return len(self.places) - len(places)
 
     def publish(self, support: ctypes.CDLL) -> None:
         if self._table is None or len(self._table) < len(self.places):
@@ -315,6 +316,23 @@ def _(match: re.Match[str], result: str, types: list[str]) -> tuple[str, str]:
     )
 
 
+@twin(r"cvt\.rn\.(f16|bf16)x2\.f32 \$0, \$1, \$2;")
+def _(match: re.Match[str], result: str, types: list[str]) -> tuple[str, str]:
+    name, kind = ("tsn_f32_to_half", "float") if match[1] == "f16" else ("tsn_f64_to_bfloat", "double")
+    body = ""
+    for i, part in enumerate(("high", "low")):
+        if kind == "double":
+            body += f"%w{i} = fpext float %{i} to double\n  "
+        value = f"%w{i}" if kind == "double" else f"%{i}"
+        body += f"%n{i} = call i16 @{name}({kind} {value})\n  %{part} = zext i16 %n{i} to i32\n  "
+    return f"declare i16 @{name}({kind})", f"{body}%s = shl i32 %high, 16\n  %r = or i32 %s, %low\n  ret i32 %r"
+
+
+@twin(r"ex2\.approx(?:\.ftz)?\.f32 \$0, \$1;")
+def _(match: re.Match[str], result: str, types: list[str]) -> tuple[str, str]:
+    return "declare float @exp2f(float)", "%r = call float @exp2f(float %0)\n  ret float %r"
+
+
 @twin(r"tanh\.approx\.f32 \$0, \$1;")
 def _(match: re.Match[str], result: str, types: list[str]) -> tuple[str, str]:
     return "declare float @tanhf(float)", "%r = call float @tanhf(float %0)\n  ret float %r"
@@ -372,6 +390,33 @@ def _(match: re.Match[str], result: str, types: list[str]) -> tuple[str, str]:
         last = f"%s{i}"
     declaration = f"declare void @{name}(ptr, ptr, ptr, ptr, i64) convergent nomerge nounwind"
     return declaration, f"{body}  ret {result} {last}"
+
+
+_LDMATRIX = r"ldmatrix\.sync\.aligned\.m8n8\.x4{}\.shared\.b16 \{{\$0, \$1, \$2, \$3\}}, \[\$4\];"
+
+
+@twin(
+    rf"\{{ \.reg \.pred (\w+); setp\.ne\.s32 \1, \$5, 0; @\1 {_LDMATRIX.format('.trans')} @!\1 {_LDMATRIX.format('')} \}}"
+)
+def _(match: re.Match[str], result: str, types: list[str]) -> tuple[str, str]:
+    body, last = f"%m = alloca [4 x i32]\n  call void @tsn_ldmatrix_x4(ptr %m, ptr %0, i32 %1, i64 {SITE})\n", "undef"
+    for i in range(4):
+        body += f"  %q{i} = getelementptr i32, ptr %m, i64 {i}\n  %e{i} = load i32, ptr %q{i}\n"
+        body += f"  %s{i} = insertvalue {result} {last}, i32 %e{i}, {i}\n"
+        last = f"%s{i}"
+    declaration = "declare void @tsn_ldmatrix_x4(ptr, ptr, i32, i64) convergent nomerge nounwind"
+    return declaration, f"{body}  ret {result} {last}"
+
+
+@twin(r"cp\.async\.cg\.shared\.global \[\$0\], \[\$1\], 16, \$2;")
+def _(match: re.Match[str], result: str, types: list[str]) -> tuple[str, str]:
+    declaration = "declare void @tsn_copy16(ptr, ptr, i32, i64) nounwind"
+    return declaration, f"call void @tsn_copy16(ptr %0, ptr %1, i32 %2, i64 {SITE})\n  ret void"
+
+
+@twin(r"cp\.async\.(?:commit_group|wait_group \d+|wait_all);")
+def _(match: re.Match[str], result: str, types: list[str]) -> tuple[str, str]:
+    return "", "ret void"
 
 
 _ASM = re.compile(
@@ -597,17 +642,22 @@ class _Lines:
         return self._places[number]
 
 
-def _instrument(text: str) -> tuple[str, bool]:
-    """The module with its calls of the engine, and whether it meets the whole grid."""
+def _instrument(text: str, first: str) -> tuple[str, list[tuple[str, int]], bool]:
+    """The module with its calls of the engine, the places that these name, and whether it meets the whole grid.
+
+    A place is named by its position in the list, added to the address of the symbol `first`.
+    """
     lines = _Lines(text)
+    places: list[tuple[str, int]] = []
     out: list[str] = []
     local: set[str] = set()
     used: set[str] = set()
     fresh = 0
 
-    def site(line: str) -> int:
+    def site(line: str) -> str:
         found = _DBG.search(line)
-        return sites.add(*(lines.of(found[1]) if found else ("line unknown", 0)))
+        places.append(lines.of(found[1]) if found else ("line unknown", 0))
+        return f"ptrtoint (ptr getelementptr (i8, ptr @{first}, i64 {len(places) - 1}) to i64)"
 
     def access(line: str, verb: str, kind: str, pointer: str, align: int, volatile: bool) -> None:
         if pointer in local or pointer.startswith("@"):
@@ -669,11 +719,12 @@ def _instrument(text: str) -> tuple[str, bool]:
                         used.add(f"declare void @tsn_{verb}_range(ptr, i64, i64) nounwind")
                         out.append(f"  call void @tsn_{verb}_range(ptr {pointer}, i64 {found[4]}, i64 {site(line)})")
             if str(SITE) in line:
-                line = line.replace(str(SITE), str(site(line)))
+                line = line.replace(str(SITE), site(line))
         out.append(line)
     known = set(_DECLARED.findall(text))
     out += [line for line in sorted(used) if line.split("@")[1].split("(")[0] not in known]
-    return "\n".join(out), "call void @tsn_syncgrid(" in text
+    out.append(f"@{first} = external global i8")
+    return "\n".join(out), places, "call void @tsn_syncgrid(" in text
 
 
 def _optimise(module: llvm.ModuleRef, level: int) -> None:
@@ -683,11 +734,19 @@ def _optimise(module: llvm.ModuleRef, level: int) -> None:
     builder.getModulePassManager().run(module, builder)
 
 
-def _resolve(names: list[str], linked_with: Sequence[Any]) -> None:
+class Source(NamedTuple):
+    """CUDA C++ that a kernel is linked with."""
+
+    name: str
+    data: str
+    kind: str = "cu"
+
+
+def _resolve(names: list[str], linked_with: Sequence[Source]) -> None:
     """Compile what a kernel is linked with, if one of `names` is not known yet."""
     missing = [name for name in names if not llvm.address_of_symbol(name)]
-    if any(name.startswith("tsn_mma_") for name in missing):
-        _link(_HERE / "mma.cpp")
+    if any(name.startswith(("tsn_mma_", "tsn_ldmatrix_")) for name in missing):
+        _link(_source_of(_HERE / "mma.cpp"))
     for file in linked_with if missing else ():
         _link(file)
     missing = [name for name in missing if not llvm.address_of_symbol(name)]
@@ -717,14 +776,18 @@ def _compiled_source(text: str, name: str, engine: Path, watched: bool) -> Path:
     return output
 
 
-def _link(file: Any) -> None:
+def _source_of(file: Any) -> Source:
+    """What numba-cuda's LinkableCode or a path stands for; of the wrong kind it raises when it is needed."""
     if isinstance(file, (str, os.PathLike)):
-        name, text = str(file), Path(file).read_text()
+        name = str(file)
         plain = name.endswith((".cu", ".cpp"))
-    else:
-        name, text = file.name, file.data.decode() if isinstance(file.data, bytes) else file.data
-        plain = file.kind == "cu"
-    if not plain:
+        return Source(name, Path(file).read_text() if plain else "", "cu" if plain else "other")
+    return Source(file.name, file.data.decode() if isinstance(file.data, bytes) else str(file.data), file.kind)
+
+
+def _link(file: Source) -> None:
+    name, text = file.name, file.data
+    if file.kind != "cu":
         raise UnsupportedCode(f"a kernel linked with {name}: the emulator takes CUDA C++ (.cu) only")
     reason = compiler.why_not()
     if reason:
@@ -736,6 +799,18 @@ def _link(file: Any) -> None:
     llvm.load_library_permanently(str(path))
 
 
+class Built(NamedTuple):
+    """A kernel's object code for this CPU and what it takes to load it; all of it can be pickled."""
+
+    code: bytes
+    base: str  # the symbol that stands for the number of the first of its places
+    places: list[tuple[str, int]]
+    cooperative: bool
+    constants: list[tuple[str, int]]  # arrays of constants: name, bytes
+    functions: list[str]  # that it calls
+    sources: list[Source]
+
+
 class Native(NamedTuple):
     entry: int  # void (*)(void** arguments)
     cooperative: bool
@@ -743,8 +818,8 @@ class Native(NamedTuple):
     keep: Any
 
 
-def compile_modules(modules: list[str], kernel: str, types: list[str], linked_with: Sequence[Any] = ()) -> Native:
-    """Native code of the NVVM `modules`, whose function `kernel` takes a pointer for its result and `types`.
+def build(modules: list[str], kernel: str, types: list[str], linked_with: Sequence[Any] = ()) -> Built:
+    """Object code of the NVVM `modules`, whose function `kernel` takes a pointer for its result and `types`.
 
     `linked_with`: CUDA C++ as numba-cuda's LinkableCode or the paths of files.
     """
@@ -779,20 +854,36 @@ def compile_modules(modules: list[str], kernel: str, types: list[str], linked_wi
         module = llvm.parse_assembly(text)
         module.triple, module.data_layout = linked.triple, linked.data_layout
         linked.link_in(module)
-    _resolve([f.name for f in linked.functions if f.is_declaration and not f.name.startswith("llvm.")], linked_with)
+    functions = [f.name for f in linked.functions if f.is_declaration and not f.name.startswith("llvm.")]
+    sources = [_source_of(file) for file in linked_with]
+    _resolve(functions, sources)
     for function in linked.functions:
         if not function.is_declaration and function.name != "tsn_entry":
             function.linkage = "internal"
     _optimise(linked, 2)
-    text, cooperative = _instrument(str(linked))
+    text = str(linked)
+    base = f"tsn_base_{compiler._digest(text)}"
+    text, places, cooperative = _instrument(text, base)
     module = llvm.parse_assembly(text)
     module.verify()
     _optimise(module, 1)
-    jit = llvm.create_mcjit_compiler(module, _new_machine())  # which it owns from now on
+    arrays = [variable for variable in module.global_variables if "_cudapy_cmem" in variable.name]
+    for variable in arrays:
+        variable.linkage = "external"
+    constants = [(g.name, _machine().target_data.get_abi_size(g.global_value_type)) for g in arrays]
+    return Built(_machine().emit_object(module), base, places, cooperative, constants, functions, sources)
+
+
+def load(built: Built) -> Native:
+    """Native code of this process."""
+    support()
+    _resolve(built.functions, built.sources)
+    if not llvm.address_of_symbol(built.base):
+        llvm.add_symbol(built.base, sites.add(built.places))
+    empty = llvm.parse_assembly("")
+    empty.triple = llvm.get_process_triple()
+    jit = llvm.create_mcjit_compiler(empty, _new_machine())  # which it owns from now on
+    jit.add_object_file(llvm.ObjectFileRef.from_data(built.code))
     jit.finalize_object()
-    constants = [
-        (jit.get_global_value_address(g.name), _machine().target_data.get_abi_size(g.global_value_type))
-        for g in module.global_variables
-        if "_cudapy_cmem" in g.name
-    ]
-    return Native(jit.get_function_address("tsn_entry"), cooperative, constants, (jit, module))
+    constants = [(jit.get_global_value_address(name), size) for name, size in built.constants]
+    return Native(jit.get_function_address("tsn_entry"), built.cooperative, constants, jit)

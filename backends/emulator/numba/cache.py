@@ -1,0 +1,314 @@
+"""Keeps what was compiled from one process to the next, beside the C++ kernels (compiler.cache_folder).
+
+Typing and lowering take two thirds of a compilation, so the key is made before them: of the kernel's bytecode and lines, of
+all that it refers to (globals, closures, device functions, intrinsics and what those call), of the types of its arguments,
+of the versions and sources of what compiles, and of this CPU. A kernel that refers to something that is not understood
+here has no key and is compiled anew in every process.
+"""
+
+import dis
+import enum
+import functools
+import hashlib
+import linecache
+import os
+import pickle
+import platform
+import re
+import sys
+import tempfile
+import types as python
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import llvmlite.binding as llvm
+import numpy as np
+
+from backends.emulator import compiler
+from backends.emulator.numba import translate
+
+_HERE = Path(__file__).parent
+_LIBRARIES = {"numba", "numba_cuda", "numpy", "llvmlite", "cuda"}
+_OWN = __package__ + "."
+_SAID = ("Array", "Number", "Boolean", "Record", "CPointer", "NoneType", "NPDatetime", "NPTimedelta")  # by their names
+_EXTENDS = re.compile(
+    rb"@(?:\w+\.)*(?:overload|lower|infer|typeof_impl|type_callable|register)\w*|\b(?:register_\w+|declare_device)\("
+)
+
+
+class Entry(NamedTuple):
+    """A compiled kernel: its object code, the types of its parameters, and what its status codes stand for."""
+
+    built: translate.Built
+    types: list[str]
+    exceptions: dict[int, Any]  # (class, arguments, place)
+
+
+def load(key: str | None) -> Entry | None:
+    """What is kept under `key`, if anything is."""
+    if key is None:
+        return None
+    try:
+        entry = pickle.loads(_path(key).read_bytes())
+    except Exception:  # missing, or damaged
+        return None
+    return entry if isinstance(entry, Entry) else None
+
+
+def keep(key: str | None, entry: Entry) -> None:
+    """Keep `entry` under `key`; one whose exceptions cannot be pickled is not kept."""
+    if key is None:
+        return
+    try:
+        data = pickle.dumps(entry)
+    except Exception:
+        return
+    handle, name = tempfile.mkstemp(dir=_path(key).parent, suffix=".tmp")
+    with os.fdopen(handle, "wb") as file:
+        file.write(data)
+    os.replace(name, _path(key))
+
+
+def _path(key: str) -> Path:
+    return compiler.cache_folder() / f"numba_{key}.pickle"
+
+
+def key(kernel: Any, kinds: tuple[Any, ...]) -> str | None:
+    """The name of a kernel for arguments of the types `kinds`; None if it depends on something unknown."""
+    known = _Description()
+    try:
+        known.value(kernel)
+        for kind in kinds:
+            known.argument(kind)
+        for pattern, function in translate.PTX:
+            known.add(pattern.pattern)
+            known.value(function)
+        extensions = _extensions()
+    except _Unknown:
+        return None
+    numba = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith("NUMBA_"))
+    return compiler._digest(known.digest(), _compilers(), extensions, *numba)
+
+
+@functools.cache
+def _compilers() -> str:
+    """What compiles: versions, own sources, the libraries called, and the CPU compiled for."""
+    library, engine = translate.support()
+    versions = [f"{name} {metadata.version(name)}" for name in ("numba", "numba-cuda", "llvmlite", "numpy")]
+    own = [file.read_text() for file in sorted(_HERE.glob("*")) if file.suffix in (".py", ".cpp")]
+    cpu = [platform.machine(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()]
+    return compiler._digest(sys.version, library._name, engine.name, *versions, *own, *cpu)
+
+
+_seen: dict[str, bytes] = {}  # name of a module -> hash of its text if it extends Numba
+
+
+def _extensions() -> str:
+    """Modules beside the libraries that tell Numba how to compile something. What a kernel calls does not show them."""
+    for name, module in list(sys.modules.items()):
+        if name not in _seen:
+            _seen[name] = _extension(name, module)
+    return "".join(text.hex() for text in sorted(_seen.values()))
+
+
+def _extension(name: str, module: Any) -> bytes:
+    root, file = name.partition(".")[0], getattr(module, "__file__", None)
+    library = root in _LIBRARIES or root in sys.stdlib_module_names or (name + ".").startswith(_OWN)
+    if (library and name != "__main__") or "site-packages" in (file or "") or (not file and name != "__main__"):
+        return b""
+    if not any(_root(value) in ("numba", "numba_cuda") for value in list(vars(module).values())):
+        return b""
+    if not file:
+        raise _Unknown  # typed in: what it has told Numba so far cannot be read
+    try:
+        text = Path(file).read_bytes()
+    except OSError:
+        return b""
+    return hashlib.sha256(text).digest() if _EXTENDS.search(text) else b""
+
+
+def _root(value: Any) -> str:
+    """The package that a module, function, class or object comes from."""
+    name = value.__name__ if isinstance(value, python.ModuleType) else getattr(value, "__module__", None)
+    return name.partition(".")[0] if isinstance(name, str) else type(value).__module__.partition(".")[0]
+
+
+def _is_library(value: Any) -> bool:
+    """Whether a version in `_compilers` says what a module, function or class is."""
+    name = value.__name__ if isinstance(value, python.ModuleType) else getattr(value, "__module__", None)
+    root = _root(value)
+    own = isinstance(name, str) and (name + ".").startswith(_OWN)
+    return own or root in _LIBRARIES or (root in sys.stdlib_module_names and root != "__main__")
+
+
+class _Unknown(Exception):
+    """Something that a kernel refers to and whose meaning is not known here."""
+
+
+class _Description:
+    """All that a kernel's code depends on, written to a hash."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+        self._places: dict[int, int] = {}  # of what was described: its number
+        self._kept: list[Any] = []  # so that no address is used twice
+
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+    def add(self, *parts: str) -> None:
+        for part in parts:
+            data = part.encode("utf-8", "surrogatepass")
+            self._hash.update(b"%d:" % len(data) + data)
+
+    def argument(self, kind: Any) -> None:
+        """A type of Numba's whose name says all of it."""
+        from numba.cuda import types
+
+        if isinstance(kind, types.BaseTuple):
+            self.add(type(kind).__qualname__, str(kind))
+            for part in kind:
+                self.argument(part)
+        elif isinstance(kind, tuple(getattr(types, name) for name in _SAID)):
+            self.add(type(kind).__qualname__, str(kind))
+        else:
+            raise _Unknown
+
+    def value(self, value: Any) -> None:
+        """Anything that code refers to."""
+        if isinstance(value, np.generic):
+            self._object(value)
+            return
+        if value is None or isinstance(value, (bool, int, float, complex, str, bytes, type(...))):
+            if isinstance(value, enum.Enum):
+                self.add("enum", type(value).__qualname__, value.name)
+            elif type(value).__module__ != "builtins":
+                raise _Unknown
+            self.add(type(value).__name__, repr(value))
+            return
+        if id(value) in self._places:
+            self.add("again", str(self._places[id(value)]))
+            return
+        self._places[id(value)] = len(self._places)
+        self._kept.append(value)
+        self._object(value)
+
+    def _object(self, value: Any) -> None:
+        from llvmlite import ir
+        from numba.core.types import Type as CoreType
+        from numba.cuda.types import Type
+
+        if isinstance(value, (np.ndarray, np.generic)):
+            array = np.asarray(value)
+            if array.dtype.hasobject:
+                raise _Unknown
+            self.add(type(value).__name__, str(array.dtype.descr), str(array.shape), str(array.flags.c_contiguous))
+            self.add(str(array.flags.f_contiguous), array.tobytes().hex())
+        elif isinstance(value, np.dtype):
+            self.add("dtype", str(value.descr), str(value.isalignedstruct))
+        elif isinstance(value, (tuple, list, frozenset)):
+            self.add(type(value).__qualname__, str(getattr(value, "_fields", "")), str(len(value)))
+            parts: list[Any] = sorted(value, key=repr) if isinstance(value, frozenset) else list(value)
+            for part in parts:
+                self.value(part)
+        elif isinstance(value, dict):
+            self.add("dict", str(len(value)))
+            for pair in value.items():
+                self.value(pair[0])
+                self.value(pair[1])
+        elif isinstance(value, (Type, CoreType)):
+            self.argument(value)
+        elif isinstance(value, (ir.Type, re.Pattern)):
+            self.add(type(value).__qualname__, str(value))
+        elif isinstance(value, python.CodeType):
+            self._code(value)
+        elif hasattr(value, "py_func") and hasattr(value, "targetoptions"):
+            self._dispatcher(value)
+        elif hasattr(value, "_defn") and _root(type(value)) in _LIBRARIES:
+            self.add("intrinsic", str(value._prefer_literal))
+            self.value(value._defn)
+        elif isinstance(value, python.ModuleType):
+            self.add("module", value.__name__)
+            if not _is_library(value):
+                raise _Unknown
+        elif isinstance(value, enum.EnumMeta):
+            members: dict[str, Any] = dict(value.__members__)
+            self.add("enum", value.__qualname__, *(f"{name}={member.value!r}" for name, member in members.items()))
+        elif isinstance(value, functools._lru_cache_wrapper):
+            self.value(value.__wrapped__)
+        elif isinstance(value, np.ufunc) or _is_library(value):
+            name = getattr(value, "__qualname__", getattr(value, "__name__", None))
+            if name is None:
+                raise _Unknown
+            self.add("library", _root(value), getattr(value, "__module__", None) or "", name)
+        elif isinstance(value, python.FunctionType):
+            self._function(value)
+        else:
+            raise _Unknown
+
+    def _dispatcher(self, value: Any) -> None:
+        self.add("jit", type(value).__name__)
+        for name, option in sorted(value.targetoptions.items()):
+            self.add(name)
+            if name == "link":
+                for source in map(translate._source_of, option or ()):
+                    self.add(*source)
+            else:
+                self.value(option)
+        self._function(value.py_func)
+
+    def _function(self, function: Any) -> None:
+        self.add(function.__module__ or "", function.__qualname__)
+        self._code(function.__code__)
+        self.value(function.__defaults__)
+        self.value(function.__kwdefaults__)
+        for cell in function.__closure__ or ():
+            self.value(cell.cell_contents)
+        for path in sorted(_references(function.__code__)):
+            owner: Any = function.__globals__
+            for name in path:  # through modules of the user's
+                found = owner.get(name, owner) if isinstance(owner, dict) else getattr(owner, name, owner)
+                if found is owner:  # a name of Python's own, or one that is never reached
+                    self.add("absent", *path)
+                    break
+                owner = found
+                if not isinstance(owner, python.ModuleType) or _is_library(owner):
+                    self.add(*path)
+                    self.value(owner)
+                    break
+            else:
+                raise _Unknown  # a module of the user's as a value
+
+    def _code(self, code: python.CodeType) -> None:
+        self.add(code.co_name, code.co_filename, str(code.co_firstlineno), str(code.co_flags), code.co_code.hex())
+        self.add(*map(repr, (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)))
+        self.add(code.co_linetable.hex(), getattr(code, "co_exceptiontable", b"").hex())
+        last = max((line for _, _, line in code.co_lines() if line), default=code.co_firstlineno)
+        self.add(*linecache.getlines(code.co_filename)[code.co_firstlineno - 1 : last])  # findings name variables
+        for constant in code.co_consts:
+            self.value(constant)
+
+
+def _references(code: python.CodeType) -> set[tuple[str, ...]]:
+    """The globals that code reads, each with the attributes that it takes of it: ("rows", "warp_sum")."""
+    found: set[tuple[str, ...]] = set()
+    path: tuple[str, ...] = ()
+    for instruction in _instructions(code):
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            found.add(path)
+            path = (instruction.argval,)
+        elif instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and path:
+            path = (*path, instruction.argval)
+        elif instruction.opname not in ("CACHE", "PUSH_NULL"):
+            found.add(path)
+            path = ()
+    return {*found, path} - {()}
+
+
+def _instructions(code: python.CodeType) -> Iterator[dis.Instruction]:
+    yield from dis.get_instructions(code)
+    for constant in code.co_consts:
+        if isinstance(constant, python.CodeType):
+            yield from _instructions(constant)

@@ -1,0 +1,58 @@
+"""Activations and their derivatives by number: `gelu` is the exact form with erf, `relu` lets NaN through."""
+
+import math
+
+import numpy as np
+from numba import cuda
+
+_NUMBERS = {"gelu": 1, "gelu_tanh": 2, "silu": 3, "relu": 4}
+NONE = 0
+_GELU, _GELU_TANH, _SILU, _RELU = _NUMBERS.values()
+_ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)
+_RSQRT_2 = np.float32(math.sqrt(0.5))
+_RSQRT_2PI = np.float32(1 / math.sqrt(2 * math.pi))
+_TANH_SCALE = np.float32(2 * math.sqrt(2 / math.pi))  # twice, for 2 sigmoid(2 u) = 1 + tanh(u)
+_TANH_CUBE, _TANH_SLOPE = np.float32(0.044715), np.float32(3 * 0.044715)
+
+
+def number(activation: str) -> int:
+    """The number of an activation. Raises ValueError unless `activation` names one."""
+    if activation not in _NUMBERS:
+        raise ValueError(f"activation: expected one of {', '.join(_NUMBERS)}, got {activation!r}")
+    return _NUMBERS[activation]
+
+
+@cuda.jit(device=True)
+def sigmoid(x):
+    e = math.exp(-abs(x))  # at most 1: no overflow at either end
+    return (_ONE if x >= _ZERO else e) / (_ONE + e)
+
+
+@cuda.jit(device=True)
+def activate(x, activation):
+    """An activation of a float32 by number; 0 is the identity."""
+    if activation == _GELU:
+        return _HALF * x * (_ONE + math.erf(x * _RSQRT_2))
+    if activation == _GELU_TANH:
+        return x * sigmoid(_TANH_SCALE * (x + _TANH_CUBE * x * x * x))
+    if activation == _SILU:
+        return x * sigmoid(x)
+    if activation == _RELU:
+        return _ZERO if x < _ZERO else x
+    return x
+
+
+@cuda.jit(device=True)
+def slope(x, activation):
+    """The derivative of `activate`; relu's at 0 is 0."""
+    if activation == _GELU:
+        return _HALF * (_ONE + math.erf(x * _RSQRT_2)) + x * _RSQRT_2PI * math.exp(-_HALF * x * x)
+    if activation == _GELU_TANH:
+        s = sigmoid(_TANH_SCALE * (x + _TANH_CUBE * x * x * x))
+        return s + x * s * (_ONE - s) * _TANH_SCALE * (_ONE + _TANH_SLOPE * x * x)
+    if activation == _SILU:
+        s = sigmoid(x)
+        return s * (_ONE + x * (_ONE - s))
+    if activation == _RELU:
+        return _ZERO if x <= _ZERO else _ONE
+    return _ONE

@@ -1,0 +1,249 @@
+"""Residual add and layer norm in one kernel: h = x + residual, y = layer_norm(h), which saves writing and rereading h.
+
+naive: one thread a row; h is written and read back, rounded, by the two later passes (S2-49)
+warp: one warp a row, which its lanes hold in registers; y comes from h before its rounding (S0-22, S3-30)
+block: one block a row of any length; h is written and read back, rounded, by the two later passes (S2-49)
+vectorised: the block holds its row in registers and moves it 16 bytes at a time: two reads, two writes (S0-22, S2-20)
+"""
+
+import functools
+import math
+
+import numpy as np
+import torch
+from numba import cuda, float32, uint32, uint64
+
+from backends import shapes
+from backends.numba.launching import launch
+from backends.numba.ptx import lanes_of, load_run, pack, store_run, unpacked
+from backends.numba.rows import (
+    WARP_COLS,
+    at_most,
+    block_sum,
+    blocks,
+    for_rows,
+    row_sum,
+    thread_grid,
+    threads,
+    warp_grid,
+    warp_sum,
+    wide_jit,
+)
+from backends.numba.runs import LANES, first_col, in_runs, inside, load_row, store_values
+
+_HELD = WARP_COLS // 32
+
+# weight and bias come as (rows, cols), every row the same; where there is no bias, `biased` is False. h is read back by the
+# thread that wrote it: no barrier is needed for that.
+
+
+@cuda.jit
+def _naive(x, residual, weight, bias, biased, y, h, eps):
+    row = uint64(cuda.grid(1))
+    if row >= uint64(x.shape[0]):
+        return
+    cols, count = uint64(x.shape[1]), float32(x.shape[1])
+    mean, square = float32(0), float32(0)
+    col = uint64(0)
+    while col < cols:
+        h[row, col] = float32(x[row, col]) + float32(residual[row, col])
+        mean += float32(h[row, col])
+        col += uint64(1)
+    mean /= count
+
+    col = uint64(0)
+    while col < cols:
+        centred = float32(h[row, col]) - mean
+        square += centred * centred
+        col += uint64(1)
+    rstd = float32(1) / math.sqrt(square / count + eps)
+
+    col = uint64(0)
+    while col < cols:
+        shift = float32(bias[row, col]) if biased else float32(0)
+        y[row, col] = (float32(h[row, col]) - mean) * rstd * float32(weight[row, col]) + shift
+        col += uint64(1)
+
+
+def naive(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x, residual (rows, cols), weight (cols,), bias (cols,) or None -> y, h (rows, cols), any number of columns.
+
+    Source: S0-22, S2-49.
+    """
+    rows, _ = shapes("rows cols, rows cols, cols, cols?", x=x, residual=residual, weight=weight, bias=bias)
+    y, h = _outputs(x)
+    if y.numel():
+        launch(_naive, *thread_grid(rows), x, residual, *_vectors(weight, bias, rows), y, h, np.float32(eps))
+    return y, h
+
+
+@cuda.jit
+def _warp(x, residual, weight, bias, biased, y, h, eps):
+    # A block is 32 lanes by some rows; lane i holds the columns i, i + 32, ...
+    held = cuda.local.array(_HELD, float32)
+    row = uint64(cuda.blockIdx.x) * uint64(cuda.blockDim.y) + uint64(cuda.threadIdx.y)
+    if row >= uint64(x.shape[0]):
+        return  # a whole warp
+    cols, count = uint32(x.shape[1]), float32(x.shape[1])
+    total, square = float32(0), float32(0)
+    for i in range(_HELD):
+        col = uint32(i * 32 + cuda.threadIdx.x)
+        held[i] = float32(x[row, col]) + float32(residual[row, col]) if col < cols else float32(0)
+        total += held[i]
+    mean = warp_sum(total) / count
+
+    for i in range(_HELD):
+        centred = held[i] - mean
+        if uint32(i * 32 + cuda.threadIdx.x) < cols:
+            square += centred * centred
+    rstd = float32(1) / math.sqrt(warp_sum(square) / count + eps)
+
+    for i in range(_HELD):
+        col = uint32(i * 32 + cuda.threadIdx.x)
+        if col < cols:
+            h[row, col] = held[i]
+            shift = float32(bias[row, col]) if biased else float32(0)
+            y[row, col] = (held[i] - mean) * rstd * float32(weight[row, col]) + shift
+
+
+def warp(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x, residual (rows, cols), weight (cols,), bias (cols,) or None -> y, h (rows, cols).
+
+    Declines more than 1024 columns, what one warp holds. Source: S0-22, S3-30.
+    """
+    rows, cols = shapes("rows cols, rows cols, cols, cols?", x=x, residual=residual, weight=weight, bias=bias)
+    at_most(cols, WARP_COLS, "warp")
+    y, h = _outputs(x)
+    if y.numel():
+        launch(_warp, *warp_grid(rows), x, residual, *_vectors(weight, bias, rows), y, h, np.float32(eps))
+    return y, h
+
+
+warp.needs = "shuffles"
+
+
+@cuda.jit
+def _block(x, residual, weight, bias, biased, y, h, eps):
+    row, cols, count = uint64(cuda.blockIdx.x), uint64(x.shape[1]), float32(x.shape[1])
+    first, step = uint64(cuda.threadIdx.x), uint64(cuda.blockDim.x)
+    total, square = float32(0), float32(0)
+    col = first
+    while col < cols:
+        h[row, col] = float32(x[row, col]) + float32(residual[row, col])
+        total += float32(h[row, col])
+        col += step
+    mean = block_sum(total) / count
+
+    col = first
+    while col < cols:
+        centred = float32(h[row, col]) - mean
+        square += centred * centred
+        col += step
+    rstd = float32(1) / math.sqrt(block_sum(square) / count + eps)
+
+    col = first
+    while col < cols:
+        shift = float32(bias[row, col]) if biased else float32(0)
+        y[row, col] = (float32(h[row, col]) - mean) * rstd * float32(weight[row, col]) + shift
+        col += step
+
+
+def block(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x, residual (rows, cols), weight (cols,), bias (cols,) or None -> y, h (rows, cols), any number of columns.
+
+    x and residual are read once, h twice. Source: S0-22, S2-49.
+    """
+    rows, cols = shapes("rows cols, rows cols, cols, cols?", x=x, residual=residual, weight=weight, bias=bias)
+    y, h = _outputs(x)
+    if y.numel():
+        launch(_block, blocks(rows), threads(cols), x, residual, *_vectors(weight, bias, rows), y, h, np.float32(eps))
+    return y, h
+
+
+block.needs = "shuffles"
+
+
+@functools.cache
+def _vectorised(runs, wide):
+    words = 4 * runs
+
+    @wide_jit
+    def kernel(x, residual, weight, bias, biased, y, h, eps):
+        # A row of h in the registers of blockDim.x threads. Rows of one warp share a block, blockDim.y of them.
+        held = cuda.local.array(words, uint32)
+        other = cuda.local.array(words, uint32)
+        scale = cuda.local.array(4, uint32)
+        shift = cuda.local.array(4, uint32)
+        out = cuda.local.array(LANES, float32)
+        row = uint64(cuda.blockIdx.x) * uint64(cuda.blockDim.y) + uint64(cuda.threadIdx.y)
+        if row >= uint64(x.shape[0]):
+            return  # a whole warp
+        length, count = lanes_of(x), float32(x.shape[1])
+        load_row(x, row, held, wide)
+        load_row(residual, row, other, wide)
+
+        # The sum rounded once, as it is stored; y comes from it.
+        total, square = float32(0), float32(0)
+        for r in range(runs):
+            for i in range(length):
+                out[i] = unpacked(held, r * length + i, x) + unpacked(other, r * length + i, x)
+            pack(out, held, 4 * r, h)
+            store_run(held, 4 * r, h, (row, first_col(r, h)), wide)
+            for i in range(length):
+                total += unpacked(held, r * length + i, h)
+        mean = row_sum(total) / count
+
+        for r in range(runs):
+            for i in range(length):
+                centred = unpacked(held, r * length + i, h) - mean
+                square += centred * centred if inside(r, i, x, wide) else float32(0)
+        rstd = float32(1) / math.sqrt(row_sum(square) / count + eps)
+
+        for r in range(runs):
+            load_run(weight, (row, first_col(r, x)), scale, 0, wide)
+            if biased:
+                load_run(bias, (row, first_col(r, x)), shift, 0, wide)
+            for i in range(length):
+                out[i] = (unpacked(held, r * length + i, h) - mean) * rstd * unpacked(scale, i, h)
+                if biased:
+                    out[i] += unpacked(shift, i, h)
+            store_values(out, y, row, r, wide)
+
+    return kernel
+
+
+def vectorised(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x, residual (rows, cols), weight (cols,), bias (cols,) or None -> y, h (rows, cols).
+
+    Declines more than 32768 columns, 16384 of float32: the registers of one block. Operands that are not contiguous and
+    aligned to 16 bytes are moved an element at a time. Source: S0-22, S2-20.
+    """
+    rows, cols = shapes("rows cols, rows cols, cols, cols?", x=x, residual=residual, weight=weight, bias=bias)
+    y, h = _outputs(x)
+    extent, held = in_runs(rows, cols, x, residual, weight, bias, y, h)
+    if y.numel():
+        launch(
+            _vectorised(*held), *extent, x, residual, *_vectors(weight, bias, rows), y, h, np.float32(eps)
+        )  # fmt: skip
+    return y, h
+
+
+vectorised.needs = "shuffles"
+
+
+def _outputs(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    return y, torch.empty_like(y)
+
+
+def _vectors(weight: torch.Tensor, bias: torch.Tensor | None, rows: int) -> tuple[torch.Tensor, torch.Tensor, bool]:
+    """The kernels' weight, bias and `biased`."""
+    return for_rows(weight, rows), for_rows(weight if bias is None else bias, rows), bias is not None

@@ -1,0 +1,207 @@
+"""Residual add and RMS norm in one kernel: h = x + residual, y = rms_norm(h), which saves writing and rereading h.
+
+naive: one thread a row; h is written and read back, rounded, by the second pass (S2-49)
+warp: one warp a row, which its lanes hold in registers; y comes from h before its rounding (S3-30)
+block: one block a row of any length; h is written and read back, rounded, by the second pass (S2-49)
+vectorised: the block holds its row in registers and moves it 16 bytes at a time: two reads, two writes (S3-30, S2-20)
+"""
+
+import functools
+import math
+
+import numpy as np
+import torch
+from numba import cuda, float32, uint32, uint64
+
+from backends import shapes
+from backends.numba.launching import launch
+from backends.numba.ptx import lanes_of, load_run, pack, store_run, unpacked
+from backends.numba.rows import (
+    WARP_COLS,
+    at_most,
+    block_sum,
+    blocks,
+    for_rows,
+    row_sum,
+    thread_grid,
+    threads,
+    warp_grid,
+    warp_sum,
+    wide_jit,
+)
+from backends.numba.runs import LANES, first_col, in_runs, load_row, store_values
+
+_HELD = WARP_COLS // 32
+
+# weight comes as (rows, cols), every row the same. h is read back by the thread that wrote it: no barrier is needed for that.
+
+
+@cuda.jit
+def _naive(x, residual, weight, y, h, eps):
+    row = uint64(cuda.grid(1))
+    if row >= uint64(x.shape[0]):
+        return
+    cols = uint64(x.shape[1])
+    square = float32(0)
+    col = uint64(0)
+    while col < cols:
+        h[row, col] = float32(x[row, col]) + float32(residual[row, col])
+        value = float32(h[row, col])
+        square += value * value
+        col += uint64(1)
+    rstd = float32(1) / math.sqrt(square / float32(x.shape[1]) + eps)
+
+    col = uint64(0)
+    while col < cols:
+        y[row, col] = float32(h[row, col]) * rstd * float32(weight[row, col])
+        col += uint64(1)
+
+
+def naive(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x, residual (rows, cols), weight (cols,) -> y, h (rows, cols), any number of columns. Source: S3-30, S2-49."""
+    rows, _ = shapes("rows cols, rows cols, cols", x=x, residual=residual, weight=weight)
+    y, h = _outputs(x)
+    if y.numel():
+        launch(_naive, *thread_grid(rows), x, residual, for_rows(weight, rows), y, h, np.float32(eps))
+    return y, h
+
+
+@cuda.jit
+def _warp(x, residual, weight, y, h, eps):
+    # A block is 32 lanes by some rows; lane i holds the columns i, i + 32, ...
+    held = cuda.local.array(_HELD, float32)
+    row = uint64(cuda.blockIdx.x) * uint64(cuda.blockDim.y) + uint64(cuda.threadIdx.y)
+    if row >= uint64(x.shape[0]):
+        return  # a whole warp
+    cols = uint32(x.shape[1])
+    square = float32(0)
+    for i in range(_HELD):
+        col = uint32(i * 32 + cuda.threadIdx.x)
+        held[i] = float32(x[row, col]) + float32(residual[row, col]) if col < cols else float32(0)
+        square += held[i] * held[i]
+    rstd = float32(1) / math.sqrt(warp_sum(square) / float32(x.shape[1]) + eps)
+
+    for i in range(_HELD):
+        col = uint32(i * 32 + cuda.threadIdx.x)
+        if col < cols:
+            h[row, col] = held[i]
+            y[row, col] = held[i] * rstd * float32(weight[row, col])
+
+
+def warp(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x, residual (rows, cols), weight (cols,) -> y, h (rows, cols).
+
+    Declines more than 1024 columns, what one warp holds. Source: S3-30.
+    """
+    rows, cols = shapes("rows cols, rows cols, cols", x=x, residual=residual, weight=weight)
+    at_most(cols, WARP_COLS, "warp")
+    y, h = _outputs(x)
+    if y.numel():
+        launch(_warp, *warp_grid(rows), x, residual, for_rows(weight, rows), y, h, np.float32(eps))
+    return y, h
+
+
+warp.needs = "shuffles"
+
+
+@cuda.jit
+def _block(x, residual, weight, y, h, eps):
+    row, cols = uint64(cuda.blockIdx.x), uint64(x.shape[1])
+    first, step = uint64(cuda.threadIdx.x), uint64(cuda.blockDim.x)
+    square = float32(0)
+    col = first
+    while col < cols:
+        h[row, col] = float32(x[row, col]) + float32(residual[row, col])
+        value = float32(h[row, col])
+        square += value * value
+        col += step
+    rstd = float32(1) / math.sqrt(block_sum(square) / float32(x.shape[1]) + eps)
+
+    col = first
+    while col < cols:
+        y[row, col] = float32(h[row, col]) * rstd * float32(weight[row, col])
+        col += step
+
+
+def block(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x, residual (rows, cols), weight (cols,) -> y, h (rows, cols), any number of columns.
+
+    x, residual and h are read once. Source: S3-30, S2-49.
+    """
+    rows, cols = shapes("rows cols, rows cols, cols", x=x, residual=residual, weight=weight)
+    y, h = _outputs(x)
+    if y.numel():
+        launch(_block, blocks(rows), threads(cols), x, residual, for_rows(weight, rows), y, h, np.float32(eps))
+    return y, h
+
+
+block.needs = "shuffles"
+
+
+@functools.cache
+def _vectorised(runs, wide):
+    words = 4 * runs
+
+    @wide_jit
+    def kernel(x, residual, weight, y, h, eps):
+        # A row of h in the registers of blockDim.x threads. Rows of one warp share a block, blockDim.y of them.
+        held = cuda.local.array(words, uint32)
+        other = cuda.local.array(words, uint32)
+        scale = cuda.local.array(4, uint32)
+        out = cuda.local.array(LANES, float32)
+        row = uint64(cuda.blockIdx.x) * uint64(cuda.blockDim.y) + uint64(cuda.threadIdx.y)
+        if row >= uint64(x.shape[0]):
+            return  # a whole warp
+        length = lanes_of(x)
+        load_row(x, row, held, wide)
+        load_row(residual, row, other, wide)
+
+        # The sum rounded once, as it is stored; y comes from it.
+        square = float32(0)
+        for r in range(runs):
+            for i in range(length):
+                out[i] = unpacked(held, r * length + i, x) + unpacked(other, r * length + i, x)
+            pack(out, held, 4 * r, h)
+            store_run(held, 4 * r, h, (row, first_col(r, h)), wide)
+            for i in range(length):
+                value = unpacked(held, r * length + i, h)
+                square += value * value
+        rstd = float32(1) / math.sqrt(row_sum(square) / float32(x.shape[1]) + eps)
+
+        for r in range(runs):
+            load_run(weight, (row, first_col(r, x)), scale, 0, wide)
+            for i in range(length):
+                out[i] = unpacked(held, r * length + i, h) * rstd * unpacked(scale, i, h)
+            store_values(out, y, row, r, wide)
+
+    return kernel
+
+
+def vectorised(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x, residual (rows, cols), weight (cols,) -> y, h (rows, cols).
+
+    Declines more than 32768 columns, 16384 of float32: the registers of one block. Operands that are not contiguous and
+    aligned to 16 bytes are moved an element at a time. Source: S3-30, S2-20.
+    """
+    rows, cols = shapes("rows cols, rows cols, cols", x=x, residual=residual, weight=weight)
+    y, h = _outputs(x)
+    extent, held = in_runs(rows, cols, x, residual, weight, y, h)
+    if y.numel():
+        launch(_vectorised(*held), *extent, x, residual, for_rows(weight, rows), y, h, np.float32(eps))
+    return y, h
+
+
+vectorised.needs = "shuffles"
+
+
+def _outputs(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    return y, torch.empty_like(y)

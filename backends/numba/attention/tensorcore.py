@@ -1,0 +1,197 @@
+"""tensorcore: flash on mma.m16n8k16, scores and o in registers, cp.async, exp2 with the scale folded in.
+
+A warp owns 16 rows of queries or two times 16; scores in the layout of a product's result are the left operand of the next.
+Keys and values arrive by turns: values while the scores are formed, the next keys while the values are used. Tiles that
+causality hides are not visited.
+"""
+
+import functools
+import math
+
+import numpy as np
+import torch
+from numba import cuda, float32, uint16
+
+from backends import Unsupported
+from backends.numba.attention._launch import _blocks, _outputs, _scale, _sizes, _width
+from backends.numba.attention._mma import is_aligned, load_tile, products, put_row, store_rows
+from backends.numba.gemm import flat
+from backends.numba.launching import launch
+from backends.numba.mma_ptx import copy_commit, copy_wait, exp2
+
+_LOW = np.float32(-math.inf)
+_LN_2 = np.float32(math.log(2))
+_ALL = 0xFFFFFFFF
+_LAG = np.float32(8)  # float16 holds exp2 of it, and float32 as many of these as there are keys
+# For each width of a tile: 16-row tiles of queries a warp, keys a tile. Four warps; q, k and v take at most 48 KB.
+_TILES = {64: (2, 64), 128: (2, 32), 256: (1, 16)}
+
+
+@functools.cache
+def _kernel(width):
+    T, keys = _TILES[width]
+    queries = 64 * T
+    S, W = keys // 8, width // 8  # columns of scores and of o, eight at a time
+    q_size, kv_size = queries * width, keys * width
+    scores, values = products(T, S, W, width)
+
+    @cuda.jit(device=True)
+    def mask(s, scale, start, row, seq_k, shift, lane):
+        """Scores times `scale`; -inf for the keys that their row does not see."""
+        for t in range(T):
+            for h in range(2):
+                limit = min(seq_k, row + 16 * t + 8 * h + lane // 4 + shift + 1)
+                for n in range(S):
+                    for e in range(2):
+                        visible = start + 8 * n + lane % 4 * 2 + e < limit
+                        s[t, n, 2 * h + e] = s[t, n, 2 * h + e] * scale if visible else _LOW
+
+    @cuda.jit(device=True)
+    def softmax(s, o, m, l, scale):
+        """Scores become exp2(s·scale - m); sums and o so far are rescaled where m follows the maximum. scale >= 0.
+
+        m is the maximum or up to _LAG less, so that most tiles rescale nothing.
+        """
+        alpha, moved = cuda.local.array((T, 2), float32), False
+        for t in range(T):
+            for h in range(2):
+                top = _LOW
+                for n in range(S):
+                    top = max(top, max(s[t, n, 2 * h], s[t, n, 2 * h + 1]))
+                top = max(top, cuda.shfl_xor_sync(_ALL, top, 1))
+                top = max(top, cuda.shfl_xor_sync(_ALL, top, 2)) * scale
+                old = m[t, h]
+                m[t, h] = top if top - old > _LAG else old
+                moved |= m[t, h] != old
+                base = float32(0) if abs(m[t, h]) == -_LOW else m[t, h]  # inf - inf is NaN: such a row stays unshifted
+                alpha[t, h] = exp2(old - base)
+                total = float32(0)
+                for n in range(S):
+                    for e in range(2):
+                        s[t, n, 2 * h + e] = exp2(cuda.fma(s[t, n, 2 * h + e], scale, -base))
+                        total += s[t, n, 2 * h + e]
+                l[t, h] = l[t, h] * alpha[t, h] + total  # of this thread's columns; four threads share a row
+        if cuda.any_sync(_ALL, moved):
+            for t in range(T):
+                for n in range(W):
+                    for e in range(4):
+                        o[t, n, e] *= alpha[t, e // 2]
+
+    @cuda.jit(device=True)
+    def epilogue(out, lse, tile, o, m, l, batch, head, top, row, lane):
+        """o / l and lse of the warp's queries; o passes through the warp's own rows of `tile` for whole lines in memory."""
+        heads, seq_q, dim = out.shape[1], out.shape[2], out.shape[3]
+        for t in range(T):
+            for h in range(2):
+                total = l[t, h]
+                total += cuda.shfl_xor_sync(_ALL, total, 1)
+                total += cuda.shfl_xor_sync(_ALL, total, 2)
+                if total == float32(0):  # a row that sees nothing: zeros and m = -inf
+                    total = float32(1)
+                r = row + 16 * t + 8 * h + lane // 4
+                put_row(tile, r, width, 0, out, o, t, h, float32(1) / total, lane)
+                if lane % 4 == 0 and top + r < seq_q:
+                    lse[batch, head, top + r] = m[t, h] * _LN_2 + math.log(total)
+        cuda.syncwarp()
+        base = ((batch * heads + head) * seq_q + top) * dim
+        store_rows(out, base, tile, width, row, 16 * T, seq_q - top, dim, lane, 32)
+
+    @cuda.jit(launch_bounds=128)
+    def tensorcore(
+        q, q_strides, k, k_strides, v, v_strides, out, lse, heads_kv, seq_k, scale, causal, aligned
+    ):  # scale carries log2 e
+        q_tile = cuda.shared.array(q_size, uint16, 16)
+        k_tile = cuda.shared.array(kv_size, uint16, 16)
+        v_tile = cuda.shared.array(kv_size, uint16, 16)
+        thread = cuda.threadIdx.x & 127  # which the compiler thus knows is not negative
+        lane = thread % 32
+        heads, seq_q, dim = out.shape[1], out.shape[2], out.shape[3]
+        tiles = (seq_q + queries - 1) // queries
+        top, pair = (tiles - 1 - cuda.blockIdx.x % tiles) * queries, cuda.blockIdx.x // tiles  # most keys first
+        batch, head = pair // heads, pair % heads
+        head_kv = head // (heads // heads_kv)
+        k_base = batch * k_strides[0] + head_kv * k_strides[1]
+        v_base = batch * v_strides[0] + head_kv * v_strides[1]
+        row = thread // 32 * 16 * T  # the warp's first query in the tile
+        # Keys up to `full` are visible to all queries of the tile, from `last` on to none; without causality the shift is
+        # so large that only Sk hides a key.
+        shift = seq_k - seq_q if causal else seq_k
+        full = min(seq_k, max(0, top + shift + 1)) // keys * keys
+        last = min(seq_k, max(0, top + queries + shift))
+        working = top + row < seq_q
+
+        q_base = batch * q_strides[0] + head * q_strides[1]
+        load_tile(q_tile, queries, width, q, q_base, q_strides, top, seq_q, dim, aligned, thread, 128)
+        if scale < float32(0):  # the maximum of s·scale is then that of -s·|scale|
+            copy_commit()
+            copy_wait(0)
+            cuda.syncthreads()
+            e = thread
+            while e < q_size:
+                q_tile[e] ^= uint16(0x8000)
+                e += 128
+            scale = -scale
+        load_tile(k_tile, keys, width, k, k_base, k_strides, 0, seq_k, dim, aligned, thread, 128)
+        copy_commit()
+
+        s, o = cuda.local.array((T, S, 4), float32), cuda.local.array((T, W, 4), float32)
+        m, l = cuda.local.array((T, 2), float32), cuda.local.array((T, 2), float32)
+        for t in range(T):
+            for h in range(2):
+                m[t, h], l[t, h] = _LOW, float32(0)
+        for t in range(T):
+            for n in range(W):
+                for e in range(4):
+                    o[t, n, e] = float32(0)
+        start = 0
+        while start < last:
+            copy_wait(0)
+            cuda.syncthreads()  # the keys are there, and the values of the tile before are used
+            load_tile(v_tile, keys, width, v, v_base, v_strides, start, seq_k, dim, aligned, thread, 128)
+            copy_commit()
+            if working:
+                scores(s, q_tile, k_tile, q, row, lane)
+            copy_wait(0)
+            cuda.syncthreads()  # the values are there, and the keys are used
+            if start + keys < last:
+                load_tile(k_tile, keys, width, k, k_base, k_strides, start + keys, seq_k, dim, aligned, thread, 128)
+            copy_commit()
+            if working:
+                factor = scale
+                if start >= full:
+                    mask(s, scale, start, top + row, seq_k, shift, lane)
+                    factor = float32(1)
+                softmax(s, o, m, l, factor)
+                values(o, s, v_tile, q, 0, lane)
+            start += keys
+        copy_wait(0)
+        cuda.syncthreads()  # nobody copies to q_tile any more
+        if working:
+            epilogue(out, lse, q_tile, o, m, l, batch, head, top, row, lane)
+
+    return tensorcore
+
+
+def tensorcore(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(B, Hq, Sq, D), (B, Hkv, Sk, D) twice -> o (B, Hq, Sq, D), lse (B, Hq, Sq).
+
+    Declines float32. Source: S4-10, S4-11, S4-26.
+    """
+    B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v)
+    if q.dtype is torch.float32:
+        raise Unsupported("float32; mma.m16n8k16 multiplies float16 and bfloat16")
+    o, lse = _outputs(q)
+    if o.numel() == 0:
+        return o, lse
+    width = _width(D)
+    operands = (part for x in (q, k, v) for part in (flat(x), x.stride()))
+    factor = _scale(scale, D) * np.float32(math.log2(math.e))
+    grid = B * Hq * _blocks(Sq, 64 * _TILES[width][0])
+    launch(_kernel(width), grid, 128, *operands, o, lse, Hkv, Sk, factor, causal, is_aligned(q, k, v))
+    return o, lse
+
+
+tensorcore.needs = "sm_80"
+tensorcore.dtypes = ("float16", "bfloat16")

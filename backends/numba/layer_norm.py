@@ -1,0 +1,216 @@
+"""Layer norm over the last axis: y = (x - mean) / sqrt(variance + eps) * weight + bias, with the biased variance.
+
+naive: one thread a row, three passes over x; neighbouring threads read addresses a row apart (S0-22)
+block: a block reads a row three times, for mean, variance and result, so a row may have any length (S0-22)
+warp: a warp holds a row in registers, so x is read once and no barrier is needed (L-04)
+vectorised: as many threads as the row needs hold it, in accesses of 16 bytes where rows are aligned (L-04)
+"""
+
+import functools
+import math
+
+import numpy as np
+import torch
+from numba import cuda, float32, uint32, uint64
+
+from backends import shapes
+from backends.numba.launching import launch
+from backends.numba.ptx import lanes_of, load_run, unpacked
+from backends.numba.rows import (
+    WARP_COLS,
+    at_most,
+    block_sum,
+    blocks,
+    for_rows,
+    row_sum,
+    thread_grid,
+    threads,
+    warp_grid,
+    warp_sum,
+    wide_jit,
+)
+from backends.numba.runs import LANES, first_col, in_runs, inside, load_row, store_values
+
+_HELD = WARP_COLS // 32
+
+# weight and bias come as (rows, cols), every row the same; where there is no bias, `biased` is False.
+
+
+@cuda.jit
+def _naive(x, weight, bias, biased, y, eps):
+    row = uint64(cuda.grid(1))
+    if row >= uint64(x.shape[0]):
+        return
+    cols, count = uint64(x.shape[1]), float32(x.shape[1])
+    mean, square = float32(0), float32(0)
+    col = uint64(0)
+    while col < cols:
+        mean += float32(x[row, col])
+        col += uint64(1)
+    mean /= count
+
+    col = uint64(0)
+    while col < cols:
+        centred = float32(x[row, col]) - mean
+        square += centred * centred
+        col += uint64(1)
+    rstd = float32(1) / math.sqrt(square / count + eps)
+
+    col = uint64(0)
+    while col < cols:
+        shift = float32(bias[row, col]) if biased else float32(0)
+        y[row, col] = (float32(x[row, col]) - mean) * rstd * float32(weight[row, col]) + shift
+        col += uint64(1)
+
+
+def naive(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
+    """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols), any number of columns. Source: S0-22."""
+    rows, _ = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    if y.numel():
+        launch(_naive, *thread_grid(rows), x, *_vectors(weight, bias, rows), y, np.float32(eps))
+    return y
+
+
+@cuda.jit
+def _block(x, weight, bias, biased, y, eps):
+    row, cols, count = uint64(cuda.blockIdx.x), uint64(x.shape[1]), float32(x.shape[1])
+    first, step = uint64(cuda.threadIdx.x), uint64(cuda.blockDim.x)
+    total, square = float32(0), float32(0)
+    col = first
+    while col < cols:
+        total += float32(x[row, col])
+        col += step
+    mean = block_sum(total) / count
+
+    col = first
+    while col < cols:
+        centred = float32(x[row, col]) - mean
+        square += centred * centred
+        col += step
+    rstd = float32(1) / math.sqrt(block_sum(square) / count + eps)
+
+    col = first
+    while col < cols:
+        shift = float32(bias[row, col]) if biased else float32(0)
+        y[row, col] = (float32(x[row, col]) - mean) * rstd * float32(weight[row, col]) + shift
+        col += step
+
+
+def block(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
+    """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols), any number of columns. Source: S0-22."""
+    rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    if y.numel():
+        launch(_block, blocks(rows), threads(cols), x, *_vectors(weight, bias, rows), y, np.float32(eps))
+    return y
+
+
+block.needs = "shuffles"
+
+
+@cuda.jit
+def _warp(x, weight, bias, biased, y, eps):
+    # A block is 32 lanes by some rows; lane i holds the columns i, i + 32, ...
+    held = cuda.local.array(_HELD, float32)
+    row = uint64(cuda.blockIdx.x) * uint64(cuda.blockDim.y) + uint64(cuda.threadIdx.y)
+    if row >= uint64(x.shape[0]):
+        return  # a whole warp
+    cols, count = uint32(x.shape[1]), float32(x.shape[1])
+    total, square = float32(0), float32(0)
+    for i in range(_HELD):
+        col = uint32(i * 32 + cuda.threadIdx.x)
+        held[i] = float32(x[row, col]) if col < cols else float32(0)
+        total += held[i]
+    mean = warp_sum(total) / count
+
+    for i in range(_HELD):
+        held[i] -= mean
+        if uint32(i * 32 + cuda.threadIdx.x) < cols:
+            square += held[i] * held[i]
+    rstd = float32(1) / math.sqrt(warp_sum(square) / count + eps)
+
+    for i in range(_HELD):
+        col = uint32(i * 32 + cuda.threadIdx.x)
+        if col < cols:
+            shift = float32(bias[row, col]) if biased else float32(0)
+            y[row, col] = held[i] * rstd * float32(weight[row, col]) + shift
+
+
+def warp(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
+    """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols).
+
+    Declines more than 1024 columns: the registers of one warp. Source: L-04.
+    """
+    rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
+    at_most(cols, WARP_COLS, "warp")
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    if y.numel():
+        launch(_warp, *warp_grid(rows), x, *_vectors(weight, bias, rows), y, np.float32(eps))
+    return y
+
+
+warp.needs = "shuffles"
+
+
+@functools.cache
+def _vectorised(runs, wide):
+    words = 4 * runs
+
+    @wide_jit
+    def kernel(x, weight, bias, biased, y, eps):
+        # A row in the registers of blockDim.x threads. Rows of one warp share a block, blockDim.y of them.
+        held = cuda.local.array(words, uint32)
+        scale = cuda.local.array(4, uint32)
+        shift = cuda.local.array(4, uint32)
+        out = cuda.local.array(LANES, float32)
+        row = uint64(cuda.blockIdx.x) * uint64(cuda.blockDim.y) + uint64(cuda.threadIdx.y)
+        if row >= uint64(x.shape[0]):
+            return  # a whole warp
+        length, count = lanes_of(x), float32(x.shape[1])
+        load_row(x, row, held, wide)
+
+        total, square = float32(0), float32(0)
+        for i in range(runs * length):
+            total += unpacked(held, i, x)
+        mean = row_sum(total) / count
+
+        for r in range(runs):
+            for i in range(length):
+                centred = unpacked(held, r * length + i, x) - mean
+                square += centred * centred if inside(r, i, x, wide) else float32(0)
+        rstd = float32(1) / math.sqrt(row_sum(square) / count + eps)
+
+        for r in range(runs):
+            load_run(weight, (row, first_col(r, x)), scale, 0, wide)
+            if biased:
+                load_run(bias, (row, first_col(r, x)), shift, 0, wide)
+            for i in range(length):
+                out[i] = (unpacked(held, r * length + i, x) - mean) * rstd * unpacked(scale, i, x)
+                if biased:
+                    out[i] += unpacked(shift, i, x)
+            store_values(out, y, row, r, wide)
+
+    return kernel
+
+
+def vectorised(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
+    """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols).
+
+    Declines more than 32768 columns, 16384 of float32: the registers of one block. Operands that are not contiguous and
+    aligned to 16 bytes are moved an element at a time. Source: L-04.
+    """
+    rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    extent, held = in_runs(rows, cols, x, weight, bias, y)
+    if y.numel():
+        launch(_vectorised(*held), *extent, x, *_vectors(weight, bias, rows), y, np.float32(eps))
+    return y
+
+
+vectorised.needs = "shuffles"
+
+
+def _vectors(weight: torch.Tensor, bias: torch.Tensor | None, rows: int) -> tuple[torch.Tensor, torch.Tensor, bool]:
+    """The kernels' weight, bias and `biased`."""
+    return for_rows(weight, rows), for_rows(weight if bias is None else bias, rows), bias is not None

@@ -1,0 +1,177 @@
+"""Softmax and its log-sum-exp, from one streaming pass for (m, l), the running max and the sum of exp(x - m).
+
+online: one thread a row rescales l whenever m grows; a second pass writes y (S3-16.2)
+warp: one warp a row; every lane has its own (m, l), and shuffles merge the pairs at the end (S0-13)
+block: one block a row; the warps' pairs meet in shared memory, so that a long row keeps many loads on their way (S0-13)
+vectorised: 16-byte loads, and the row stays in registers between the passes: one read, one write (S2-20)
+"""
+
+import functools
+import math
+
+import numpy as np
+import torch
+from numba import cuda, float32, uint32, uint64
+
+from backends import shapes
+from backends.numba.launching import launch
+from backends.numba.online import denominator, fold, log_sum, row_merge, shift, warp_merge
+from backends.numba.ptx import lanes_of, unpacked
+from backends.numba.rows import blocks, thread_grid, threads, warp_grid, wide_jit
+from backends.numba.runs import LANES, in_runs, inside, load_row, store_values
+
+_LOW = np.float32(-math.inf)
+
+
+@cuda.jit
+def _online(x, y, lse):
+    row = uint64(cuda.grid(1))
+    if row >= uint64(x.shape[0]):
+        return
+    cols = uint64(x.shape[1])
+    m, l = _LOW, float32(0)
+    col = uint64(0)
+    while col < cols:
+        m, l = fold(m, l, float32(x[row, col]))
+        col += uint64(1)
+    lse[row] = log_sum(m, l)
+
+    m, l = shift(m), denominator(m, l)
+    col = uint64(0)
+    while col < cols:
+        y[row, col] = math.exp(float32(x[row, col]) - m) / l
+        col += uint64(1)
+
+
+def online(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: S3-16.2, S0-13, E-18, E-19."""
+    rows, _, y, lse = _outputs(x)
+    if y.numel():
+        launch(_online, *thread_grid(rows), x, y, lse)
+    return y, lse
+
+
+@cuda.jit
+def _warp(x, y, lse):
+    # A block is 32 lanes by some rows.
+    row = uint64(cuda.blockIdx.x) * uint64(cuda.blockDim.y) + uint64(cuda.threadIdx.y)
+    if row >= uint64(x.shape[0]):
+        return  # a whole warp
+    first, cols = uint64(cuda.threadIdx.x), uint64(x.shape[1])
+    m, l = _LOW, float32(0)
+    col = first
+    while col < cols:
+        m, l = fold(m, l, float32(x[row, col]))
+        col += uint64(32)
+    m, l = warp_merge(m, l)
+    if cuda.threadIdx.x == 0:
+        lse[row] = log_sum(m, l)
+
+    m, l = shift(m), denominator(m, l)
+    col = first
+    while col < cols:
+        y[row, col] = math.exp(float32(x[row, col]) - m) / l
+        col += uint64(32)
+
+
+def warp(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: S0-13."""
+    rows, _, y, lse = _outputs(x)
+    if y.numel():
+        launch(_warp, *warp_grid(rows), x, y, lse)
+    return y, lse
+
+
+warp.needs = "shuffles"
+
+
+@cuda.jit
+def _block(x, y, lse):
+    row, cols = uint64(cuda.blockIdx.x), uint64(x.shape[1])
+    first, step = uint64(cuda.threadIdx.x), uint64(cuda.blockDim.x)
+    m, l = _LOW, float32(0)
+    col = first
+    while col < cols:
+        m, l = fold(m, l, float32(x[row, col]))
+        col += step
+    m, l = row_merge(m, l)
+    if cuda.threadIdx.x == 0:
+        lse[row] = log_sum(m, l)
+
+    m, l = shift(m), denominator(m, l)
+    col = first
+    while col < cols:
+        y[row, col] = math.exp(float32(x[row, col]) - m) / l
+        col += step
+
+
+def block(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: S0-13."""
+    rows, cols, y, lse = _outputs(x)
+    if y.numel():
+        launch(_block, blocks(rows), threads(cols), x, y, lse)
+    return y, lse
+
+
+block.needs = "shuffles"
+
+
+@functools.cache
+def _vectorised(runs, wide):
+    words = 4 * runs
+
+    @wide_jit
+    def kernel(x, y, lse):
+        # A row in the registers of blockDim.x threads. Rows of one warp share a block, blockDim.y of them.
+        packed = cuda.local.array(words, uint32)
+        held = cuda.local.array((runs, LANES), float32)
+        row = uint64(cuda.blockIdx.x) * uint64(cuda.blockDim.y) + uint64(cuda.threadIdx.y)
+        if row >= uint64(x.shape[0]):
+            return  # a whole warp
+        length = lanes_of(x)
+        load_row(x, row, packed, wide)
+
+        # A run at a time, so that l is rescaled once for all its columns.
+        m, l = _LOW, float32(0)
+        for r in range(runs):
+            above = m
+            for i in range(length):
+                held[r, i] = unpacked(packed, r * length + i, x) if inside(r, i, x, wide) else _LOW
+                above = max(above, held[r, i])
+            l *= math.exp(m - shift(above))
+            for i in range(length):
+                l += math.exp(held[r, i] - shift(above))
+            m = above
+        m, l = row_merge(m, l)
+        if cuda.threadIdx.x == 0:
+            lse[row] = log_sum(m, l)
+
+        m, inverse = shift(m), float32(1) / denominator(m, l)
+        for r in range(runs):
+            for i in range(length):
+                held[r, i] = math.exp(held[r, i] - m) * inverse
+            store_values(held[r], y, row, r, wide)
+
+    return kernel
+
+
+def vectorised(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log.
+
+    Declines more than 32768 columns, 16384 of float32: the registers of one block. Rows that are not contiguous and
+    aligned to 16 bytes are moved an element at a time. Source: S2-20.
+    """
+    rows, cols, y, lse = _outputs(x)
+    extent, held = in_runs(rows, cols, x, y)
+    if y.numel():
+        launch(_vectorised(*held), *extent, x, y, lse)
+    return y, lse
+
+
+vectorised.needs = "shuffles"
+
+
+def _outputs(x: torch.Tensor) -> tuple[int, int, torch.Tensor, torch.Tensor]:
+    rows, cols = shapes("rows cols", x=x)
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    return rows, cols, y, torch.full((rows,), -math.inf, dtype=torch.float32, device=x.device)

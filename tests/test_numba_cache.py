@@ -1,0 +1,275 @@
+"""What the emulator keeps of a Numba kernel is used again where nothing changed that it depends on, and nowhere else."""
+
+import importlib.util
+import linecache
+import os
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from backends.emulator import numba as emulated
+
+if emulated.why_not():
+    pytest.skip(emulated.why_not(), allow_module_level=True)
+
+from numba.cuda import types
+
+from backends.emulator.errors import OutOfBounds
+from backends.emulator.numba import cache, front, launch
+from conformance import registry
+
+FLOATS = types.Array(types.float32, 1, "C")
+TEXT = """
+import enum
+import numpy as np
+from llvmlite import ir
+from numba import cuda, float32
+from numba.cuda import types
+from numba.cuda.extending import intrinsic, overload
+import {beside} as beside
+
+FACTOR = 3
+TABLE = np.array([1.0, 2.0], np.float32)
+
+class Kind(enum.IntEnum):
+    first = 1
+
+def constant():
+    return 7
+
+@intrinsic
+def seven(typingctx):
+    def lower(context, builder, signature, arguments):
+        return ir.Constant(ir.IntType(64), constant())
+    return types.int64(), lower
+
+@cuda.jit(device=True)
+def inner(v):
+    return v + np.float32(1)
+
+@cuda.jit(device=True)
+def device(v):
+    return inner(v) * float32(FACTOR)
+
+def make(width):
+    @cuda.jit(fastmath=False)
+    def kernel(x):
+        row = cuda.shared.array(width, float32)
+        i = cuda.threadIdx.x
+        row[i] = cuda.const.array_like(TABLE)[0]
+        x[i] = device(x[i]) + seven() + beside.scale(row[i]) + Kind.first.value + beside.DEEP.OFFSET
+    return kernel
+
+kernel = make(32)
+"""
+BESIDE = """
+import {deep} as DEEP
+from numba import cuda
+@cuda.jit(device=True)
+def scale(v):
+    return v * 2
+"""
+
+
+def loaded(tmp_path, edits=(), beside=BESIDE, offset=5):
+    """The kernel of TEXT with `edits` made, in modules of the same names and files as ever."""
+
+    def module(name, text):
+        file = tmp_path / f"{name}.py"
+        file.write_text(text)
+        spec = importlib.util.spec_from_file_location(name, file)
+        made = importlib.util.module_from_spec(spec)
+        sys.modules[name] = made
+        exec(compile(text, str(file), "exec"), vars(made))
+        return made
+
+    module("tsn_deep", f"OFFSET = {offset}\n")
+    module("tsn_beside", beside.format(deep="tsn_deep"))
+    text = TEXT.format(beside="tsn_beside")
+    for old, new in edits:
+        assert old in text
+        text = text.replace(old, new)
+    linecache.checkcache()
+    return module("tsn_kernels", text).kernel
+
+
+@pytest.fixture(autouse=True)
+def prepared(tmp_path, monkeypatch):
+    front._prepare()
+    yield
+    for name in ("tsn_deep", "tsn_beside", "tsn_kernels", "tsn_extension"):
+        sys.modules.pop(name, None)
+        cache._seen.pop(name, None)
+
+
+def test_the_same_kernel_has_the_same_key(tmp_path):
+    first = cache.key(loaded(tmp_path), (FLOATS,))
+    assert first is not None
+    assert cache.key(loaded(tmp_path), (FLOATS,)) == first
+    assert (
+        cache.key(
+            loaded(tmp_path, [("kernel = make(32)", "kernel = make(32)\ndef other():\n    return 5\n")]), (FLOATS,)
+        )
+        == first
+    )
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [
+        [("device(x[i]) +", "device(x[i]) -")],
+        [("FACTOR = 3", "FACTOR = 4")],
+        [("FACTOR = 3", "FACTOR = 3.0")],
+        [("[1.0, 2.0]", "[1.5, 2.0]")],
+        [("first = 1", "first = 2")],
+        [("return 7", "return 8")],
+        [("v + np.float32(1)", "v + np.float32(2)")],
+        [("make(32)", "make(64)")],
+        [("fastmath=False", "fastmath=True")],
+        [("ir.IntType(64), constant()", "ir.IntType(64), 1 + constant()")],
+        [("        row = cuda", "        column = cuda"), ("row[i]", "column[i]")],
+        [("import enum", "\nimport enum")],
+    ],
+    ids=lambda edits: edits[0][1].strip(),
+)
+def test_whatever_a_kernel_refers_to_changes_the_key(tmp_path, edits):
+    assert cache.key(loaded(tmp_path, edits), (FLOATS,)) not in (None, cache.key(loaded(tmp_path), (FLOATS,)))
+
+
+def test_other_modules_change_the_key(tmp_path):
+    first = cache.key(loaded(tmp_path), (FLOATS,))
+    others = [dict(beside=BESIDE.replace("v * 2", "v * 3")), dict(offset=6)]
+    assert len({first, *(cache.key(loaded(tmp_path, **other), (FLOATS,)) for other in others)} - {None}) == 3
+
+
+def test_the_types_of_the_arguments_change_the_key(tmp_path):
+    kernel = loaded(tmp_path)
+    kinds = [
+        FLOATS,
+        types.Array(types.float32, 1, "A"),
+        types.Array(types.float32, 2, "C"),
+        types.Array(types.int32, 1, "C"),
+    ]
+    kinds += [types.float32, types.UniTuple(types.float32, 2), types.Array(types.float32, 1, "C", readonly=True)]
+    assert len({cache.key(kernel, (kind,)) for kind in kinds} - {None}) == len(kinds)
+
+
+def test_a_module_that_extends_numba_changes_the_key(tmp_path):
+    kernel = loaded(tmp_path)
+    keys = {cache.key(kernel, (FLOATS,))}
+    for body in ("return lambda x: x", "return lambda x: x + 1"):
+        text = f"from numba.cuda.extending import overload\ndef f(x):\n    pass\n@overload(f)\ndef g(x):\n    {body}\n"
+        (tmp_path / "tsn_extension.py").write_text(text)
+        spec = importlib.util.spec_from_file_location("tsn_extension", tmp_path / "tsn_extension.py")
+        sys.modules["tsn_extension"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules["tsn_extension"])
+        cache._seen.pop("tsn_extension", None)
+        keys.add(cache.key(kernel, (FLOATS,)))
+    assert len(keys - {None}) == 3
+
+
+def test_the_environment_of_numba_changes_the_key(tmp_path, monkeypatch):
+    kernel = loaded(tmp_path)
+    first = cache.key(kernel, (FLOATS,))
+    monkeypatch.setenv("NUMBA_OPT", "1")
+    assert cache.key(kernel, (FLOATS,)) not in (None, first)
+
+
+def test_what_is_not_understood_has_no_key(tmp_path):
+    odd = [("FACTOR = 3", "FACTOR = type('Odd', (), {'__mul__': 0})()")]
+    assert cache.key(loaded(tmp_path, odd), (FLOATS,)) is None
+
+
+PROCESS = """
+import sys
+import numpy as np
+sys.path.insert(0, {folder!r})
+from numba import cuda, float32
+from backends.emulator.errors import KernelError
+from backends.emulator.numba import front, launch
+import tsn_program
+if {warm}:  # other places come first
+    launch(cuda.jit(lambda x: None), 1, 32, (np.zeros(3),))
+lowered = front._lowered
+front._lowered = lambda kernel, kinds: print("lowered", kernel.__name__) or lowered(kernel, kinds)
+x = np.arange(64, dtype=np.float32)
+launch(tsn_program.reverse, 1, 64, (x, np.float32(2)))
+print(x[:3])
+for index in (64, -1):
+    try:
+        launch(tsn_program.outside, 1, 64, (x, index))
+    except KernelError as error:
+        print(error)
+try:
+    launch(tsn_program.raises, 1, 64, (x,))
+except KernelError as error:
+    print(error)
+"""
+PROGRAM = """
+import numpy as np
+from numba import cuda, float32
+WEIGHTS = np.array([1.0, 4.0], np.float32)
+@cuda.jit
+def reverse(x, factor):
+    weights = cuda.const.array_like(WEIGHTS)
+    row = cuda.shared.array(64, float32)
+    i = cuda.threadIdx.x
+    row[i] = x[i] * factor * weights[1]
+    cuda.syncthreads()
+    x[i] = row[63 - i]
+@cuda.jit
+def outside(x, n):
+    column = cuda.shared.array(64, float32)
+    column[cuda.threadIdx.x] = x[cuda.threadIdx.x]
+    cuda.syncthreads()
+    x[0] = column[n]
+@cuda.jit
+def raises(x):
+    if x[0] > 1e9:
+        return
+    raise ValueError("too small")
+"""
+
+
+def test_a_second_process_lowers_nothing_and_finds_the_same(tmp_path):
+    (tmp_path / "tsn_program.py").write_text(PROGRAM)
+    outputs = []
+    for warm in (False, True):
+        (tmp_path / "main.py").write_text(PROCESS.format(folder=str(tmp_path), warm=warm))
+        path = os.pathsep.join([str(registry.ROOT), os.environ.get("PYTHONPATH", "")])
+        environment = {**os.environ, "TOUCHSTONE_CACHE": str(tmp_path / "cache"), "PYTHONPATH": path}
+        done = subprocess.run(
+            [sys.executable, str(tmp_path / "main.py")], capture_output=True, text=True, env=environment
+        )
+        assert done.returncode == 0, done.stderr
+        outputs.append(done.stdout.splitlines())
+    lowered = [line for line in outputs[0] if line.startswith("lowered")]
+    assert lowered == ["lowered reverse", "lowered outside", "lowered raises"]
+    assert outputs[1] == [line for line in outputs[0] if line not in lowered]
+    assert outputs[1][0] == "[504. 496. 488.]"
+    assert outputs[1][1].startswith("outside (tsn_program.py:18): ") and "column" in outputs[1][1]
+    assert "index -1 in axis 0" in outputs[1][2]
+    assert "raises (tsn_program.py:23): " in outputs[1][3] and "ValueError: too small" in outputs[1][3]
+
+
+def test_a_damaged_file_is_compiled_anew(tmp_path, monkeypatch):
+    file = tmp_path / "kept"
+    monkeypatch.setattr(cache, "_path", lambda key: file)
+    x = np.ones(32, np.float32)
+    launch(loaded(tmp_path), 1, 32, (x,))
+    right = x.copy()
+    for damage in (b"", b"no pickle", pickle.dumps("something else")):
+        file.write_bytes(damage)
+        x[:] = 1
+        launch(loaded(tmp_path), 1, 32, (x,))
+        assert np.array_equal(x, right)
+        assert isinstance(pickle.loads(file.read_bytes()), cache.Entry)
+
+
+def test_a_kernel_from_the_cache_is_checked(tmp_path):
+    for _ in range(2):
+        with pytest.raises(OutOfBounds, match="uses index 8 in axis 0 of x, which has 8"):
+            launch(loaded(tmp_path), 1, 32, (np.ones(8, np.float32),))
