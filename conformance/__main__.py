@@ -1,4 +1,4 @@
-"""`python -m conformance COMMAND`: list, doctor, check, replay, selftest, tune."""
+"""`python -m conformance COMMAND`: list, doctor, check, replay, selftest, tune, port, bench."""
 
 import argparse
 import sys
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from conformance import registry, selection
+from conformance.bench import cli as bench
 from conformance.console import Table, fraction_text, show, write_json
 from conformance.generate import LEVELS
 from conformance.isolation import MODES
@@ -97,7 +98,23 @@ def _parser() -> argparse.ArgumentParser:
     tune.add_argument("--dry-run", action="store_true", help="print what would be pinned, write nothing")
     tune.set_defaults(run=_tune)
 
-    for command in (listing, doctor, check, selftest, again, tune):
+    port = commands.add_parser("port", help="begin a rung in another language, or compare a port with its source")
+    port.add_argument("op", help="the op to port")
+    port.add_argument("--from", dest="source", metavar="NAME", required=True, help="the backend to port from")
+    port.add_argument("--to", dest="target", metavar="NAME", required=True, help="the backend to port to")
+    port.add_argument("--variant", metavar="NAME[,NAME]", help="rungs of the source (default: its whole ladder)")
+    port.add_argument("--as", dest="name", metavar="NAME", help="what one rung is called in the target")
+    port.add_argument("-o", "--output", metavar="FILE.py", help="the file to write (default: backends/TO/OP.py)")
+    port.add_argument(
+        "--trace", action="store_true", help="run source and port on the CPU and show the first tile that differs"
+    )
+    port.add_argument("--case", metavar="ID", help="with --trace: a case, as check names it (default: small ones)")
+    port.add_argument("--seed", type=int, default=0, help="with --trace: seed of the inputs (default: 0)")
+    port.set_defaults(run=_port)
+
+    bench.add(commands)
+
+    for command in (listing, doctor, check, selftest, again, tune, port):
         command.add_argument("--json", metavar="FILE", help="write the result to FILE as JSON")
     return parser
 
@@ -145,6 +162,7 @@ def _doctor(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> int:
     chosen = _select(options, options.level, options.kernel)
+    from conformance import port
     from conformance.check import Interrupted, check, isolation_limits, judge_subject
     from conformance.replay import keep_report
 
@@ -160,6 +178,8 @@ def _check(options: argparse.Namespace) -> int:
             print(interrupted.report)
             raise
         print(report)
+        for line in port.advice(*chosen.kernel, report):
+            print(line)
         if options.json:
             write_json(options.json, report.to_dict())
         return 0 if report.passed else 1
@@ -203,7 +223,7 @@ def _print_rungs(reports: list[Report], not_run: list[tuple[Subject, str]], chos
     for report in reports:
         passed = sum(outcome.status == PASSED for outcome in report.outcomes)
         cells = [fraction_text(report.worst_of(dtype)) for dtype in dtypes]
-        verdict = "passed" if report.passed else "failed"
+        verdict = "passed" if report.passed else "not ported" if report.unported else "failed"
         table.rows.append([report.op, report.lane, report.name, verdict, str(passed), str(report.declined), *cells])
     for subject, _ in not_run:
         table.rows.append([subject.op, subject.lane, subject.name, "not run", "-", "-", *["-"] * len(dtypes)])
@@ -276,6 +296,25 @@ def _tune(options: argparse.Namespace) -> int:
     if options.json:
         write_json(options.json, records)
     return 0 if records else 1
+
+
+def _port(options: argparse.Namespace) -> int:
+    from conformance import port, porttrace
+
+    planned = port.plan(options.op, options.source, options.target, options.variant, options.output, options.name)
+    if options.trace:
+        found = porttrace.trace(planned, options.case, options.seed)
+        print(found)
+        if options.json:
+            write_json(options.json, found.to_dict())
+        return 0 if found.agrees else 1
+    if options.case is not None or options.seed:
+        raise selection.UsageError("--case and --seed go with --trace")
+    written = port.write(planned)
+    print(port.summary(planned, written))
+    if options.json:
+        write_json(options.json, port.record(planned, written))
+    return 0
 
 
 def _select(

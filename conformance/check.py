@@ -136,18 +136,21 @@ def judge_subject(
 
 def _run(runner: Runner, report: Report) -> None:
     """Judge what the runner has, into the report."""
-    left = len(runner.trials)
+    left, ended = len(runner.trials), "interrupted"
     try:
         for index in progress(range(left), f"{report.op} {report.name}"):
             if runner.stopped:
                 break
             report.add(runner.outcome(index, index + 1 if left > 1 else None))
             left -= 1
+            if report.unported:
+                ended = "not called: the rung is not ported"
+                break
     except KeyboardInterrupt:
         raise Interrupted(report) from None
     finally:
         if left:
-            report.not_run[runner.stopped or "interrupted"] = left
+            report.not_run[runner.stopped or ended] = left
         report.notes += runner.notes
         report.instruments.append(runner.how)
 

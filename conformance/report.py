@@ -45,8 +45,14 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """True when some case was judged and no finding is a failure."""
-        return self._judged_some() and not any(finding.severity == "failure" for finding in self.findings)
+        """True when some case was judged, no finding is a failure, and nothing is left to be ported."""
+        failed = any(finding.severity == "failure" for finding in self.findings)
+        return self._judged_some() and not failed and self.unported is None
+
+    @property
+    def unported(self) -> str | None:
+        """Which rung has not been ported yet, and from where, in the words it raised; None where it runs."""
+        return next((outcome.reason for outcome in self.outcomes if outcome.unported), None)
 
     def _judged_some(self) -> bool:
         """Invalid and repeated calls do not count, and laws only where no case was selected."""
@@ -90,6 +96,8 @@ class Report:
         return Table(title, ["output", *dtypes], rows)
 
     def summary(self) -> str:
+        if self.unported is not None:
+            return f"FAILED: {self.unported}"
         total = self.cases + self.declined + sum(self.not_run.values())
         parts = [f"judged on {self.cases} of {total} trials"]
         if self.declined:
@@ -101,6 +109,8 @@ class Report:
         return f"{verdict}; {', '.join(parts)}"
 
     def __str__(self) -> str:
+        if self.unported is not None and not self.cases:
+            return "\n".join([self.table().title, *self.notes, self.summary()])
         lines = [self.table().plain(), "", *self.notes]
         failures = [f for f in self.findings if f.severity == "failure"]
         lines += [str(finding) for finding in failures[:SHOWN_FINDINGS]]

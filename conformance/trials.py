@@ -12,10 +12,12 @@ from conformance.contract import Case, Contract, Invalid, Law
 from conformance.generate import Plan, plain_case, plan, variants
 
 PASSED, FAILED, DECLINED = "passed", "failed", "declined"
+UNPORTED = " is not ported yet: "  # in what a rung raises whose body `conformance port` left to be written
 CALLS = 50  # of a trial of many calls
 NOT_CASES = ("law-", "invalid-", "calls-", "stream-", "huge-")  # how the ids of trials that are no cases begin
 WATCHED_SIZES = 4  # of one of our rungs on the CPU
 INSTRUMENTED_SIZES = 6
+INSTRUMENTED_WORK = 3e5  # of one size more: by then a row is longer than a block, or a grid has many blocks
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,11 @@ class Outcome:
     instruments: list[str] = field(default_factory=list)  # those that reached the kernel
     library: list[str] = field(default_factory=list)  # library calls seen, apart from allocation, fills and views
 
+    @property
+    def unported(self) -> bool:
+        """Whether it was declined because the rung's port has not been written."""
+        return self.status == DECLINED and UNPORTED in (self.reason or "")
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -117,7 +124,7 @@ def trials(subject: Subject, level: str, seed: int = 0, ceiling: float | None = 
     made = plan(contract, level, seed)
     cases = [case for case in made.cases if ceiling is None or contract.work(case) <= ceiling]
     made = Plan(cases, made.infeasible, made.sampled_out, len(made.cases) - len(cases))
-    watched, instrumented = _watched(subject, cases), _first_of_sizes(subject, cases, INSTRUMENTED_SIZES)
+    watched, instrumented = _watched(subject, cases), _instrumented(subject, cases)
     found = [Trial(case, watched=case in watched, instrumented=case in instrumented) for case in cases]
     for law in contract.laws:
         if law.bitwise and not subject.deterministic:
@@ -144,6 +151,13 @@ def _watched(subject: Subject, cases: list[Case]) -> set[Case]:
     if not subject.own:
         return set(cases)
     return _first_of_sizes(subject, cases, WATCHED_SIZES if subject.device == "cpu" else None)
+
+
+def _instrumented(subject: Subject, cases: list[Case]) -> set[Case]:
+    """The cases that run under a lane's own instruments too: sizes of least work, and the largest of moderate work."""
+    moderate = [case for case in cases if subject.contract.work(case) <= INSTRUMENTED_WORK]
+    largest = max(_first_of_sizes(subject, moderate, None), key=subject.contract.work, default=None)
+    return _first_of_sizes(subject, cases, INSTRUMENTED_SIZES) | ({largest} if largest is not None else set())
 
 
 def _first_of_sizes(subject: Subject, cases: list[Case], count: int | None) -> set[Case]:

@@ -3,8 +3,11 @@
 from dataclasses import replace
 
 import torch
+import torch.nn.functional as F
 
 from conformance import bounds_rows, layouts, values
+from conformance.bench import common
+from conformance.bench.declare import Bench
 from conformance.budget import Expected
 from conformance.contract import Contract, Draw, Law, Operand, Output
 from conformance.contracts import _norms, layer_norm
@@ -79,6 +82,7 @@ contract = Contract(
     valid=_valid,
     expect=expect,
     exact={"binary": ["h"]},
+    large=common.ROWS,
     flops=lambda size, param: 9 * size["rows"] * size["cols"],
     bytes=lambda size, param, item: (4 * size["rows"] + 2) * size["cols"] * item,
     invalid=bounds_rows.invalid_calls("x", matrices=("residual",), vectors=("weight", "bias"), optional=("bias",)),
@@ -90,3 +94,11 @@ contract = Contract(
         Law("rows apart", bounds_rows.rows_apart("x", "residual", outputs=(0, 1))),
     ],
 )
+
+
+def _torch(x, residual, weight, bias, eps):
+    h = x + residual
+    return {"y": F.layer_norm(h, h.shape[-1:], weight, bias, eps), "h": h}
+
+
+bench = Bench(peers=common.torch_peers(_torch), apart=common.APART)

@@ -3,8 +3,11 @@
 from dataclasses import replace
 
 import torch
+import torch.nn.functional as F
 
 from conformance import bounds_rows, layouts, values
+from conformance.bench import common
+from conformance.bench.declare import Bench
 from conformance.budget import Expected
 from conformance.contract import Contract, Draw, Law, Operand, Output
 from conformance.contracts import _norms, add_layer_norm, rms_norm
@@ -73,6 +76,7 @@ contract = Contract(
     valid=_valid,
     expect=expect,
     exact={"binary": ["h"]},
+    large=common.ROWS,
     flops=lambda size, param: 5 * size["rows"] * size["cols"],
     bytes=lambda size, param, item: (4 * size["rows"] + 1) * size["cols"] * item,
     invalid=bounds_rows.invalid_calls("x", matrices=("residual",), vectors=("weight",)),
@@ -83,4 +87,24 @@ contract = Contract(
         Law("rows are normalised", bounds_rows.unit_weight_normalises("x", "residual", centred=False)),
         Law("rows apart", bounds_rows.rows_apart("x", "residual", outputs=(0, 1))),
     ],
+)
+
+
+def _torch(x, residual, weight, eps):
+    h = x + residual
+    return {"y": F.rms_norm(h, h.shape[-1:], weight, eps), "h": h}
+
+
+bench = Bench(
+    peers=[
+        *common.torch_peers(_torch),
+        common.liger(
+            "fused_add_rms_norm",
+            "LigerFusedAddRMSNormFunction",
+            lambda x, residual, weight, eps: (x, residual, weight, eps, 0.0, "llama", False),
+            "y",
+            "h",
+        ),
+    ],
+    apart=common.APART,
 )

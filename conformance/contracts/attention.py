@@ -3,8 +3,12 @@
 import math
 
 import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right
 
 from conformance import layouts, values
+from conformance.bench.declare import Arguments, Bench, Call, Peer
 from conformance.bounds import combine, gathered, lossy, probabilities, visible_pairs
 from conformance.budget import EPS32, Expected, dot_extra
 from conformance.contract import Contract, Draw, Invalid, Law, Operand, Output
@@ -19,6 +23,10 @@ SIZES = [
         (1, 1, 1, 31, 256, 256), (1, 2, 1, 130, 200, 64), (2, 2, 1, 200, 130, 20), (1, 2, 1, 3, 129, 32),
     ]
 ]  # fmt: skip
+LARGE = [
+    dict(B=batch, Hq=heads, Hkv=heads, Sq=seq, Sk=seq, D=dim)
+    for batch, heads, seq, dim in [(4, 16, 4096, 128), (2, 16, 8192, 128), (1, 16, 16384, 128), (2, 32, 8192, 64)]
+]
 PARAMS = {"causal": (False, True), "scale": (None, 0.21, -0.3, 0.0)}
 
 
@@ -232,6 +240,7 @@ contract = Contract(
     params=PARAMS,
     valid=_valid,
     expect=expect,
+    large=LARGE,
     flops=flops,
     bytes=_bytes,
     invalid=[
@@ -254,4 +263,67 @@ contract = Contract(
         Law("order of keys does not matter", _key_order),
         Law("linear in v", _doubled_values),
     ],
+)
+
+
+def sdpa(q, k, v, causal, scale, **_):
+    """torch's attention, whatever kernel it chooses: o."""
+    mask = causal_lower_right(q.shape[2], k.shape[2]) if causal and q.shape[2] != k.shape[2] else None
+    return F.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, is_causal=causal and mask is None, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+    )
+
+
+def with_kernel(kernel: SDPBackend):
+    """`sdpa` by one of torch's kernels."""
+
+    def fn(**arguments):
+        with sdpa_kernel(kernel):
+            return sdpa(**arguments)
+
+    return fn
+
+
+def _peer(name: str, kernel: SDPBackend, **about) -> Peer:
+    fn = with_kernel(kernel)
+    return Peer(name, lambda arguments: lambda: {"o": fn(**arguments)}, **about)
+
+
+def flex(q, k, v, causal, scale, **_):
+    """Inductor's attention template: o. Compiled for one shape."""
+    from torch.nn.attention import flex_attention as module
+
+    block = None
+    if causal:
+        seq_q, seq_k = q.shape[2], k.shape[2]
+        block = module.create_block_mask(
+            lambda b, h, i, j: j <= i + seq_k - seq_q, None, None, seq_q, seq_k, device=q.device
+        )
+    made = torch.compile(module.flex_attention, dynamic=False)
+    return lambda q, k, v: made(q, k, v, block_mask=block, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
+
+
+def _flex(arguments: Arguments) -> Call:
+    fn = flex(**arguments)
+    return lambda: {"o": fn(arguments["q"], arguments["k"], arguments["v"])}
+
+
+KERNELS = {
+    "SDPA cuDNN": SDPBackend.CUDNN_ATTENTION,
+    "SDPA flash": SDPBackend.FLASH_ATTENTION,
+    "SDPA efficient": SDPBackend.EFFICIENT_ATTENTION,
+}
+NARROW = ("float16", "bfloat16")  # what the first two take
+bench = Bench(
+    peers=[
+        *(
+            _peer(name, kernel, devices=("cuda",), dtypes=None if "efficient" in name else NARROW)
+            for name, kernel in KERNELS.items()
+        ),
+        _peer("SDPA unfused", SDPBackend.MATH),
+        Peer("flex_attention", _flex, devices=("cuda",), compiles=True),
+    ],
+    dtypes=("float16",),
+    params={"causal": (False, True)},
+    apart=(("B",), ("Hq", "Hkv")),
 )

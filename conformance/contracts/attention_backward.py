@@ -1,8 +1,10 @@
 """attention_backward(q, k, v, o, lse, do, *, causal, scale): dq, dk, dv, with o and lse as attention returns them."""
 
 import torch
+from torch.nn.attention import SDPBackend
 
 from conformance import layouts, values
+from conformance.bench.declare import Bench, autograd
 from conformance.bounds import combine, gathered, lossy, probabilities, stack
 from conformance.budget import Expected, dot_extra
 from conformance.contract import Contract, Draw, Invalid, Law, Operand, Output
@@ -197,6 +199,7 @@ contract = Contract(
     derive=_derive,
     valid=_valid,
     expect=expect,
+    large=attention.LARGE,
     flops=lambda size, param: 2.5 * attention.flops(size, param),
     bytes=_bytes,
     invalid=[
@@ -222,3 +225,24 @@ contract = Contract(
         Law("queries are independent", _queries_apart),
     ],
 )
+
+GRADIENTS = {"dq": "q", "dk": "k", "dv": "v"}
+bench = Bench(
+    peers=[
+        *(
+            autograd(
+                name, attention.with_kernel(kernel), GRADIENTS, "do", devices=("cuda",),
+                dtypes=None if "efficient" in name else attention.NARROW,
+            )
+            for name, kernel in attention.KERNELS.items()
+        ),
+        autograd("SDPA unfused", attention.with_kernel(SDPBackend.MATH), GRADIENTS, "do"),
+        autograd(
+            "flex_attention", lambda q, k, v, **about: attention.flex(q=q, k=k, v=v, **about)(q, k, v), GRADIENTS, "do",
+            devices=("cuda",), slow=True,
+        ),
+    ],
+    dtypes=("float16",),
+    params={"causal": (False, True)},
+    apart=(("B",), ("Hq", "Hkv")),
+)  # fmt: skip

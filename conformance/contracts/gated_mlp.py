@@ -5,6 +5,8 @@ import math
 import torch
 
 from conformance import values
+from conformance.bench import common
+from conformance.bench.declare import Bench
 from conformance.bounds import LIPSCHITZ, combine, kept, lossy, projection, repeats, slope
 from conformance.budget import DRIFT_ELEMENTS, Expected, dot_extra
 from conformance.contract import Contract, Draw, Invalid, Law, Operand, Output
@@ -193,3 +195,10 @@ contract = Contract(
     ],
     laws=[Law("linear in w_up", _linear_in_up), Law("order of hidden units does not matter", _hidden_order)],
 )
+
+
+def _torch(x, w_gate, w_up, w_down, activation):
+    return {"y": (common.ACTIVATIONS[activation](x @ w_gate) * (x @ w_up)) @ w_down}
+
+
+bench = Bench(peers=common.torch_peers(_torch), apart=(("M",),))

@@ -3,8 +3,11 @@
 import math
 
 import torch
+import torch.nn.functional as F
 
 from conformance import bounds_rows, layouts, values
+from conformance.bench import common
+from conformance.bench.declare import Bench
 from conformance.budget import Expected
 from conformance.contract import Contract, Draw, Invalid, Law, Operand, Output
 from conformance.contracts import _norms
@@ -15,6 +18,9 @@ LONG = [(3, 32, (8, 8)), (1, 2, (5003,)), (2, 1056, (3,)), (130, 6, (2, 2))]
 LAYOUTS = ("contiguous", "channels_last", "transposed", "sliced", "step", "offset", "broadcast")
 SPECIAL_AT = ((2, 6, (5,)), (2, 12, (3, 11)), (2, 1056, (3,)))
 CONSTANT_AT = ((2, 6, (5,)), (3, 12, ()), (2, 12, (3, 11)))
+
+# of the U-Net of a diffusion model, where it joins its two halves; 32 groups and the contract's 3 divide the channels
+LARGE = [{"N": 16, "C": channels, "trailing": (side, side)} for channels, side in [(960, 64), (1920, 32)]]
 
 
 def expect(inputs, params, *, dtype, compute=None):
@@ -85,6 +91,7 @@ contract = Contract(
     params={"groups": (3, 1, 2, 6, 32), "eps": (1e-5, 1e-3, 0.1, 0.0)},
     valid=_valid,
     expect=expect,
+    large=LARGE,
     flops=lambda size, param: 8 * _size(size),
     bytes=lambda size, param, item: 2 * (_size(size) + size["C"]) * item,
     invalid=[
@@ -100,3 +107,10 @@ contract = Contract(
         Law("samples apart", bounds_rows.rows_apart("x")),
     ],
 )
+
+
+def _torch(x, weight, bias, groups, eps):
+    return {"y": F.group_norm(x, groups, weight, bias, eps)}
+
+
+bench = Bench(peers=common.torch_peers(_torch, "F.group_norm"), params={"groups": (32,)}, apart=(("N",),))

@@ -1,6 +1,10 @@
 """layer_norm(x, weight, bias): y = (x - mean)·rstd·weight + bias over the last axis of (rows, cols); bias or None."""
 
+import torch.nn.functional as F
+
 from conformance import bounds_rows, layouts, values
+from conformance.bench import common
+from conformance.bench.declare import Bench
 from conformance.budget import Expected
 from conformance.contract import Contract, Draw, Law, Operand, Output
 from conformance.contracts import _norms
@@ -52,6 +56,7 @@ contract = Contract(
     params={"eps": (1e-5, 1e-3, 0.1, 0.0)},
     valid=_valid,
     expect=expect,
+    large=common.ROWS,
     flops=lambda size, param: 8 * size["rows"] * size["cols"],
     bytes=lambda size, param, item: (2 * size["rows"] + 2) * size["cols"] * item,
     invalid=bounds_rows.invalid_calls("x", vectors=("weight", "bias"), optional=("bias",)),
@@ -61,4 +66,17 @@ contract = Contract(
         Law("rows are normalised", bounds_rows.unit_weight_normalises("x", centred=True)),
         Law("rows apart", bounds_rows.rows_apart("x")),
     ],
+)
+
+
+def _torch(x, weight, bias, eps):
+    return {"y": F.layer_norm(x, x.shape[-1:], weight, bias, eps)}
+
+
+bench = Bench(
+    peers=[
+        *common.torch_peers(_torch, "F.layer_norm"),
+        common.liger("layer_norm", "LigerLayerNormFunction", lambda x, weight, bias, eps: (x, weight, bias, eps), "y"),
+    ],
+    apart=common.APART,
 )

@@ -1,8 +1,11 @@
 """layer_norm_backward(x, weight, dy): dx of (rows, cols), dweight and dbias of (cols,); mean and rstd may be given."""
 
 import torch
+import torch.nn.functional as F
 
 from conformance import bounds_rows, layouts, values
+from conformance.bench import common
+from conformance.bench.declare import Bench, autograd
 from conformance.budget import Expected
 from conformance.contract import Contract, Draw, Law, Operand, Output
 from conformance.contracts import _norms
@@ -77,6 +80,7 @@ contract = Contract(
     expect=expect,
     derive=derive,
     exact={"binary": ["dbias"]},
+    large=common.ROWS,
     flops=lambda size, param: 16 * size["rows"] * size["cols"],
     bytes=lambda size, param, item: (3 * size["rows"] + 3) * size["cols"] * item,
     invalid=bounds_rows.invalid_calls(
@@ -86,5 +90,27 @@ contract = Contract(
         Law("rows apart", bounds_rows.rows_apart("x", "dy")),
         Law("linear in dy", bounds_rows.scaled_gradient, bitwise=True),
         Law("rows of dx sum to 0 with weight 1", bounds_rows.gradient_is_orthogonal(centred=True)),
+    ],
+)
+
+
+def _forward(x, weight, bias, eps, **_):
+    return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
+
+
+def _liger(x, weight, bias, eps, **_):
+    return common.liger_applied("layer_norm", "LigerLayerNormFunction", x, weight, bias, eps)
+
+
+def _bias(arguments):
+    return {"bias": torch.zeros_like(arguments["weight"])}
+
+
+GRADIENTS = {"dx": "x", "dweight": "weight", "dbias": "bias"}
+bench = Bench(
+    peers=[
+        autograd("F.layer_norm", _forward, GRADIENTS, more=_bias),
+        autograd("torch.compile", _forward, GRADIENTS, more=_bias, compile=True),
+        autograd("Liger-Kernel", _liger, GRADIENTS, more=_bias, needs="liger_kernel", devices=("cuda",)),
     ],
 )

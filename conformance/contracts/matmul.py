@@ -3,6 +3,8 @@
 import torch
 
 from conformance import values
+from conformance.bench import common
+from conformance.bench.declare import Bench, eager
 from conformance.bounds import lossy
 from conformance.budget import Expected, dot_extra
 from conformance.contract import Contract, Draw, Huge, Invalid, Law, Operand, Output
@@ -149,4 +151,14 @@ contract = Contract(
     ],
     opinfo=("matmul", lambda a, args, kwargs: {"a": a, "b": args[0]} if a.ndim == args[0].ndim == 2 else None),
     laws=[Law("additive in a", _additive), Law("transposes", _transposable)],
+)
+
+bench = Bench(
+    peers=[
+        eager("cuBLAS", lambda a, b: {"c": torch.mm(a, b)}, devices=("cuda",)),
+        *common.torch_peers(lambda a, b: {"c": a @ b}),
+        common.on_arrays("CuPy", "cupy", lambda cupy, a, b: cupy.matmul(a, b), "c"),
+    ],
+    dtypes=("bfloat16", "float32"),
+    apart=(("M",), ("N",)),
 )

@@ -5,6 +5,8 @@ import math
 import torch
 
 from conformance import layouts, values
+from conformance.bench import common
+from conformance.bench.declare import Bench
 from conformance.bounds import LIPSCHITZ, combine, kept, lossy, projection, repeats, slope
 from conformance.budget import Expected, dot_extra
 from conformance.contract import Contract, Draw, Invalid, Law, Operand, Output
@@ -264,3 +266,11 @@ contract = Contract(
     invalid=INVALID,
     laws=[Law("order of hidden units does not matter", _hidden_order), Law("rows are independent", _rows_apart)],
 )
+
+
+def _torch(x, w1, b1, w2, b2, activation):
+    hidden = common.ACTIVATIONS[activation](torch.addmm(b1, x, w1))
+    return {"y": torch.addmm(b2, hidden, w2)}
+
+
+bench = Bench(peers=common.torch_peers(_torch), apart=(("M",),))

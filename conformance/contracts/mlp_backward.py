@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from conformance.bench import common
+from conformance.bench.declare import Bench, autograd
 from conformance.bounds import CURVATURE, LIPSCHITZ, combine, gathered, kept, lossy, projection, repeats, slope
 from conformance.budget import Expected, dot_extra
 from conformance.contract import Contract, Draw, Invalid, Law, Operand, Output
@@ -190,4 +192,17 @@ contract = Contract(
         Invalid("dy is None", lambda arguments: {**arguments, "dy": None}, TypeError, r"\bdy\b.*None"),
     ],
     laws=[Law("no gradient in, none out", _zero_gradient), Law("order of hidden units does not matter", _hidden_order)],
+)
+
+
+def _forward(x, w1, b1, w2, b2, activation, **_):
+    return torch.addmm(b2, common.ACTIVATIONS[activation](torch.addmm(b1, x, w1)), w2)
+
+
+GRADIENTS = {"dx": "x", "dw1": "w1", "db1": "b1", "dw2": "w2", "db2": "b2"}
+bench = Bench(
+    peers=[
+        autograd("torch eager", _forward, GRADIENTS),
+        autograd("torch.compile", _forward, GRADIENTS, compile=True),
+    ],
 )

@@ -5,6 +5,8 @@ from dataclasses import replace
 import torch
 
 from conformance import bounds_rows
+from conformance.bench import common
+from conformance.bench.declare import Bench
 from conformance.budget import Expected, finite
 from conformance.contract import Law, Output
 from conformance.contracts import softmax
@@ -41,4 +43,9 @@ contract = replace(
         Law("y is exp(x - lse)", _y_is_exp_of_x_less_lse),
         Law("lse rows apart", bounds_rows.rows_apart("x", outputs=(1,))),
     ],
+)
+
+bench = Bench(
+    peers=common.torch_peers(lambda x: {"y": torch.softmax(x, -1), "lse": torch.logsumexp(x.float(), -1)}),
+    apart=common.APART,
 )

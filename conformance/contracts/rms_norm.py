@@ -1,8 +1,11 @@
 """rms_norm(x, weight): y = x·rstd·weight along the last axis of (rows, cols), rstd = 1/sqrt(mean x² + eps)."""
 
 import torch
+import torch.nn.functional as F
 
 from conformance import bounds_rows, layouts, values
+from conformance.bench import common
+from conformance.bench.declare import Bench
 from conformance.budget import Expected
 from conformance.contract import Contract, Law, Operand, Output
 from conformance.contracts import _norms
@@ -47,6 +50,7 @@ contract = Contract(
     params={"eps": (1e-6, 1e-3, 0.1, 0.0)},
     valid=_valid,
     expect=expect,
+    large=common.ROWS,
     flops=lambda size, param: 4 * size["rows"] * size["cols"],
     bytes=lambda size, param, item: (2 * size["rows"] + 1) * size["cols"] * item,
     invalid=bounds_rows.invalid_calls("x", vectors=("weight",)),
@@ -56,4 +60,19 @@ contract = Contract(
         Law("rows are normalised", bounds_rows.unit_weight_normalises("x", centred=False)),
         Law("rows apart", bounds_rows.rows_apart("x")),
     ],
+)
+
+
+def _torch(x, weight, eps):
+    return {"y": F.rms_norm(x, x.shape[-1:], weight, eps)}
+
+
+bench = Bench(
+    peers=[
+        *common.torch_peers(_torch, "F.rms_norm"),
+        common.liger(
+            "rms_norm", "LigerRMSNormFunction", lambda x, weight, eps: (x, weight, eps, 0.0, "llama", False), "y"
+        ),
+    ],
+    apart=common.APART,
 )

@@ -1,8 +1,11 @@
 """rms_norm_backward(x, weight, dy): dx of (rows, cols) and dweight of (cols,); rstd may be given."""
 
 import torch
+import torch.nn.functional as F
 
 from conformance import bounds_rows, layouts, values
+from conformance.bench import common
+from conformance.bench.declare import Bench, autograd
 from conformance.budget import Expected
 from conformance.contract import Contract, Draw, Law, Operand, Output
 from conformance.contracts import _norms
@@ -75,6 +78,7 @@ contract = Contract(
     valid=_valid,
     expect=expect,
     derive=derive,
+    large=common.ROWS,
     flops=lambda size, param: 12 * size["rows"] * size["cols"],
     bytes=lambda size, param, item: (3 * size["rows"] + 2) * size["cols"] * item,
     invalid=bounds_rows.invalid_calls("x", matrices=("dy",), vectors=("weight", "rstd"), optional=("rstd",)),
@@ -82,5 +86,23 @@ contract = Contract(
         Law("rows apart", bounds_rows.rows_apart("x", "dy")),
         Law("linear in dy", bounds_rows.scaled_gradient, bitwise=True),
         Law("dx is orthogonal to x but for eps", bounds_rows.gradient_is_orthogonal(centred=False)),
+    ],
+)
+
+
+def _forward(x, weight, eps, **_):
+    return F.rms_norm(x, x.shape[-1:], weight, eps)
+
+
+def _liger(x, weight, eps, **_):
+    return common.liger_applied("rms_norm", "LigerRMSNormFunction", x, weight, eps, 0.0, "llama", False)
+
+
+GRADIENTS = {"dx": "x", "dweight": "weight"}
+bench = Bench(
+    peers=[
+        autograd("F.rms_norm", _forward, GRADIENTS),
+        autograd("torch.compile", _forward, GRADIENTS, compile=True),
+        autograd("Liger-Kernel", _liger, GRADIENTS, needs="liger_kernel", devices=("cuda",)),
     ],
 )

@@ -5,6 +5,8 @@ import math
 import torch
 
 from conformance import bounds_rows, values
+from conformance.bench import common
+from conformance.bench.declare import Bench
 from conformance.budget import Expected, finite
 from conformance.contract import Contract, Draw, Huge, Law, Operand, Output
 from reference.softmax import torch_softmax
@@ -104,6 +106,7 @@ contract = Contract(
     valid=_valid,
     expect=expect,
     exact={"equal": ["y"]},
+    large=common.ROWS,
     flops=lambda size, param: 5 * size["rows"] * size["cols"],
     bytes=lambda size, param, item: 2 * size["rows"] * size["cols"] * item,
     invalid=bounds_rows.invalid_calls("x"),
@@ -113,4 +116,15 @@ contract = Contract(
         Law("shift invariance", _shift_invariant),
         Law("rows apart", bounds_rows.rows_apart("x")),
     ],
+)
+
+bench = Bench(
+    peers=[
+        *common.torch_peers(lambda x: {"y": torch.softmax(x, -1)}),
+        common.liger("softmax", "LigerSoftmaxFunction", lambda x: (x,), "y"),
+        common.on_arrays(
+            "CuPy", "cupy", lambda cupy, x: common.library("cupyx.scipy.special").softmax(x, axis=-1), "y"
+        ),
+    ],
+    apart=common.APART,
 )

@@ -5,6 +5,8 @@ import math
 import torch
 
 from conformance import bounds_rows, values
+from conformance.bench import common
+from conformance.bench.declare import Bench, compiled, eager
 from conformance.budget import Expected, finite
 from conformance.contract import Contract, Draw, Law, Operand, Output
 from reference.softmax_backward import torch_softmax_backward
@@ -94,6 +96,7 @@ contract = Contract(
     valid=_valid,
     expect=expect,
     exact={"binary": ["dx"]},
+    large=common.ROWS,
     flops=lambda size, param: 4 * size["rows"] * size["cols"],
     bytes=lambda size, param, item: 3 * size["rows"] * size["cols"] * item,
     invalid=bounds_rows.invalid_calls("y", matrices=("dy",)),
@@ -102,4 +105,12 @@ contract = Contract(
         Law("rows apart", bounds_rows.rows_apart("y", "dy")),
         Law("linear in dy", bounds_rows.scaled_gradient, bitwise=True),
     ],
+)
+
+bench = Bench(
+    peers=[
+        eager("torch eager", lambda y, dy: {"dx": torch._softmax_backward_data(dy, y, -1, y.dtype)}),
+        compiled(lambda y, dy: {"dx": y * (dy - (y.float() * dy.float()).sum(-1, keepdim=True)).to(y.dtype)}),
+    ],
+    apart=common.APART,
 )

@@ -1,0 +1,311 @@
+"""Which groups are timed: ops and their backwards, shapes, dtypes, parameters, and who takes part."""
+
+import copy
+import itertools
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from conformance import registry, selection
+from conformance.bench.declare import Arguments, Bench, Call, Peer
+from conformance.bench.peers import declared, runnable
+from conformance.bench.run import Group
+from conformance.budget import Expected
+from conformance.contract import DTYPES, Case, Contract, Draw
+from conformance.generate import plain_case
+from conformance.trials import Subject
+
+MODES = ("fwd", "bwd", "fwd_bwd")
+BACKWARD = "_backward"  # how the name of an op's gradient ends
+WIDER = 4  # budgets that a gradient gets when it is computed from a kernel's own rounded outputs
+
+
+@dataclass
+class Plan:
+    """The groups to measure, and what was left out with the reason."""
+
+    groups: list[Group]
+    left_out: dict[str, str]
+
+
+def plan(
+    chosen: selection.Selection,
+    shapes: str,
+    dtypes: Sequence[str] | None = None,
+    mode: str = "fwd",
+    peers: bool = False,
+    first: bool = False,
+    top: int | None = None,
+) -> Plan:
+    """The groups of a selection; of every ladder the `top` last rungs that can run. Raises UsageError naming the option."""
+    if mode not in MODES:
+        raise selection.UsageError(f"--mode: expected one of {', '.join(MODES)}, got {mode!r}")
+    for name in dtypes or ():
+        if name not in DTYPES:
+            raise selection.UsageError(f"--dtype: {name!r} is not one of {', '.join(DTYPES)}")
+    named = shapes_of_file(Path(shapes)) if shapes not in ("small", "large") else None
+    made, wanted = Plan([], {}), _Wanted(shapes, named, dtypes, mode, peers, first, top)
+    for op in chosen.ops:
+        _plan_op(made, chosen, op, wanted)
+    return made
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What of every op is timed, as `plan` was asked."""
+
+    shapes: str
+    named: list[dict[str, Any]] | None  # of a file
+    dtypes: Sequence[str] | None
+    mode: str
+    peers: bool
+    first: bool
+    top: int | None
+
+
+def _plan_op(made: Plan, chosen: selection.Selection, op: str, wanted: _Wanted) -> None:
+    mode, dtypes, peers = wanted.mode, wanted.dtypes, wanted.peers
+    contract, bench, name = registry.contract(op), declared(op), op
+    everyone = chosen_subjects(chosen, op)
+    if mode != "fwd":
+        name = op if op.endswith(BACKWARD) else op + BACKWARD
+        if name not in registry.ops():
+            made.left_out[f"{op} --mode {mode}"] = f"there is no op {name}"
+            return
+        forward = name.removesuffix(BACKWARD)
+        if mode == "fwd_bwd" and forward not in registry.ops():
+            made.left_out[f"{op} --mode {mode}"] = f"there is no op {forward}"
+            return
+        contract, bench, everyone = registry.contract(name), declared(name), chosen_subjects(chosen, name)
+        if mode == "fwd_bwd":
+            ahead, before = registry.contract(forward), declared(forward)
+            everyone = both_subjects(ahead, contract, chosen_subjects(chosen, forward, every=True), everyone)
+            bench = both_benches(ahead, contract, before, bench)
+            contract, name = both(ahead, contract), forward
+    subjects = []
+    for backend, subject in everyone:
+        if reason := selection.not_run_reason(backend, subject):
+            made.left_out[f"{subject.lane} {op} {subject.name}"] = reason
+        else:
+            subjects.append((backend, subject))
+    if wanted.top is not None:
+        subjects = [
+            one
+            for b in dict.fromkeys(b for b, _ in subjects)
+            for one in [o for o in subjects if o[0] == b][-wanted.top :]
+        ]
+    for dtype in dtypes or [d for d in bench.dtypes if chosen.device == "cuda"] or ["float32"]:
+        if dtype not in contract.dtypes:
+            continue
+        taking = [(b, s) for b, s in subjects if dtype in getattr(s.fn, "dtypes", contract.dtypes)]
+        running, absent = (
+            runnable(bench.peers, chosen.device, dtype, peers) if peers or chosen.device == "cuda" else ([], {})
+        )
+        made.left_out |= {f"{name}: {peer}": reason for peer, reason in absent.items()}
+        found = _cases(contract, bench, name, dtype, wanted.shapes, wanted.named, chosen, taking)
+        for case in found[:1] if wanted.first else found:
+            within = [(b, s) for b, s in taking if b == "" or contract.work(case) <= chosen.ceiling(b)]
+            if within or running:
+                made.groups.append(Group(contract, bench, case, within, running, mode))
+
+
+def _cases(
+    contract: Contract, bench: Bench, op: str, dtype: str, shapes: str, named: Any, chosen: selection.Selection, subjects: Any
+) -> list[Case]:  # fmt: skip
+    if named is not None:
+        sizes = [entry for entry in named if entry.get("op") in (None, op)]
+        return [case for entry in sizes for case in _of_file(contract, bench, op, dtype, entry)]
+    ceiling = min((chosen.ceiling(backend) for backend, _ in subjects if backend), default=math.inf)
+    found = []
+    if shapes == "large":
+        candidates: Sequence[Mapping[str, Any]] = contract.large
+    else:
+        candidates = [size for size in contract.sizes if _plain(contract, op, dtype, size).filled]
+    for size in candidates:
+        found += _with_params(bench, _plain(contract, op, dtype, size))
+    if shapes == "large":
+        return found
+    fitting = [case for case in found if contract.valid(case) and contract.work(case) <= ceiling]
+    if chosen.device == "cpu":  # what an emulator does in a moment
+        fitting = [case for case in fitting if contract.work(case) <= ceiling / 10] or fitting[:1]
+    return sorted(fitting, key=_balance)[-1:]
+
+
+def _balance(case: Case) -> float:
+    """How large a case is with no axis long: what every rung of a ladder takes."""
+    sizes = [n for _, size in case.sizes for n in (size if isinstance(size, tuple) else (size,))]
+    return sum(math.log2(min(n, 64)) for n in sizes)
+
+
+def _plain(contract: Contract, op: str, dtype: str, size: Mapping[str, Any]) -> Case:
+    return replace(plain_case(contract, dtype, next(iter(contract.values)), 0, size), op=op)
+
+
+def _with_params(bench: Bench, case: Case, given: Mapping[str, Any] | None = None) -> list[Case]:
+    """The case with each combination of the parameters that are timed, or with those given."""
+    given = given or {}
+    options = {
+        name: [given[name]] if name in given else list(bench.params.get(name, [value])) for name, value in case.params
+    }
+    combinations = itertools.product(*options.values())
+    return [replace(case, params=tuple(zip(options, values, strict=True))) for values in combinations]
+
+
+def _of_file(contract: Contract, bench: Bench, op: str, dtype: str, entry: Mapping[str, Any]) -> list[Case]:
+    """The cases of one entry of a file of shapes: sizes by their letters, parameters by name, `dtype` perhaps."""
+    if entry.get("dtype", dtype) != dtype:
+        return []
+    letters = list(contract.sizes[0])
+    unknown = sorted(set(entry) - {*letters, *contract.params, "op", "dtype"})
+    missing = [letter for letter in letters if letter not in entry]
+    if unknown or missing:
+        what = f"has no {', '.join(missing)}" if missing else f"has {', '.join(unknown)}"
+        raise selection.UsageError(
+            f"--shapes: an entry for {op} {what}; its sizes are {', '.join(letters)}, its parameters "
+            f"{', '.join(contract.params) or 'none'}"
+        )
+    size = {n: tuple(entry[n]) if isinstance(entry[n], list) else entry[n] for n in letters}
+    given = {name: entry[name] for name in contract.params if name in entry}
+    return _with_params(bench, _plain(contract, op, dtype, size), given)
+
+
+def shapes_of_file(path: Path) -> list[dict[str, Any]]:
+    """A file of shapes: a JSON list of objects, each with sizes by letter and perhaps `op`, `dtype` and parameters."""
+    if not path.is_file():
+        raise selection.UsageError(f"--shapes: expected small, large or a file of JSON, got {str(path)!r}")
+    try:
+        found = json.loads(path.read_text())
+    except ValueError as error:
+        raise selection.UsageError(f"--shapes: {path} is no JSON: {error}") from None
+    if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
+        raise selection.UsageError(f"--shapes: {path}: expected a list of objects")
+    return found
+
+
+def chosen_subjects(chosen: selection.Selection, op: str, every: bool = False) -> list[tuple[str, Subject]]:
+    """The selection's rungs of `op`, whether or not the selection names that op; with `every` also of any name."""
+    if chosen.kernel is not None:
+        return [(b, s) for b, s in chosen.subjects() if s.op == op]
+    found = []
+    for backend in chosen.backends:
+        for name, fn in registry.variants(backend, op).items():
+            if every or chosen.variants is None or name in chosen.variants:
+                found.append((backend, selection.rung(op, backend, name, fn, chosen.device)))
+    return found
+
+
+def both(forward: Contract, backward: Contract) -> Contract:
+    """The contract of a call that computes an op and then its gradient from the op's own outputs.
+
+    Operands of the gradient that are neither the op's operands nor its outputs are drawn, unless they are derived:
+    those are left out. Gradients get WIDER budgets, since they start from rounded outputs.
+    """
+    own = {
+        n: replace(o, positional=False)
+        for n, o in backward.operands.items()
+        if n not in forward.operands and n not in forward.outputs and not o.derived
+    }
+    first, second = next(iter(forward.values)), next(iter(backward.values))
+
+    def draw_all(draw: Draw) -> dict[str, torch.Tensor | None]:
+        drawn = []
+        for contract, family in ((forward, first), (backward, second)):
+            part = copy.copy(draw)
+            part._contract = contract
+            drawn.append(contract.values[family](part))
+        return {**{n: drawn[1][n] for n in own}, **{n: drawn[0][n] for n in forward.operands}}
+
+    def expect(inputs: Mapping[str, Any], params: Mapping[str, Any], *, dtype: torch.dtype, compute: str | None = None):
+        ahead = forward.expect(inputs, params, dtype=dtype, compute=compute)
+        given = {n: ahead[n].answer if n in ahead else inputs.get(n) for n in backward.operands}
+        behind = backward.expect(given, params, dtype=dtype, compute=compute)
+        return {**ahead, **{n: None if e is None else _wider(e) for n, e in behind.items()}}
+
+    return Contract(
+        name=forward.name,
+        operands={**forward.operands, **own},
+        outputs={**forward.outputs, **backward.outputs},
+        sizes=backward.sizes,
+        large=backward.large or forward.large,
+        values={first: draw_all},
+        expect=expect,
+        params=forward.params,
+        dtypes=[d for d in forward.dtypes if d in backward.dtypes],
+        valid=lambda case: (
+            forward.valid(_with_layouts(case, forward)) and backward.valid(_with_layouts(case, backward))
+        ),
+        flops=lambda size, params: forward.flops(size, params) + backward.flops(size, params),
+        bytes=lambda size, params, item: forward.bytes(size, params, item) + backward.bytes(size, params, item),
+    )
+
+
+def _with_layouts(case: Case, contract: Contract) -> Case:
+    return replace(case, layouts=tuple((name, operand.layouts[0]) for name, operand in contract.operands.items()))
+
+
+def _wider(expected: Expected) -> Expected:
+    return replace(
+        expected,
+        parts=[(terms, WIDER * condition) for terms, condition in expected.parts],
+        rounding=WIDER * (expected.rounding + expected.answer.abs()),
+        extra=WIDER * expected.extra,
+        drift=math.inf,
+        alternatives=[_wider(other) for other in expected.alternatives],
+    )
+
+
+def both_subjects(
+    forward: Contract,
+    backward: Contract,
+    ahead: Sequence[tuple[str, Subject]],
+    behind: Sequence[tuple[str, Subject]],
+) -> list[tuple[str, Subject]]:
+    """Each rung of the gradient after the forward rung of its name, or after the last that can run there."""
+    found = []
+    for backend, second in behind:
+        ladder = [s for b, s in ahead if b == backend and not selection.not_run_reason(backend, s)]
+        if not ladder:
+            continue
+        first = next((s for s in ladder if s.name == second.name), ladder[-1])
+        fn = _chain(forward, backward, first.fn, second.fn)
+        name = second.name if first.name == second.name else f"{first.name}+{second.name}"
+        compute = second.compute or first.compute
+        found.append((backend, replace(second, fn=fn, name=name, compute=compute)))
+    return found
+
+
+def _chain(
+    forward: Contract, backward: Contract, first: Callable[..., Any], second: Callable[..., Any]
+) -> Callable[..., Any]:
+    def chained(**arguments: Any) -> tuple[Any, ...]:
+        ahead = {n: v for n, v in arguments.items() if n in forward.operands or n in forward.params}
+        returned = first(**ahead)
+        outputs = returned if isinstance(returned, tuple) else (returned,)
+        given = {**arguments, **dict(zip(forward.outputs, outputs, strict=True))}
+        behind = second(**{n: v for n, v in given.items() if n in backward.operands or n in backward.params})
+        return (*outputs, *(behind if isinstance(behind, tuple) else (behind,)))
+
+    return chained
+
+
+def both_benches(forward: Contract, backward: Contract, ahead: Bench, behind: Bench) -> Bench:
+    """Peers that have both, by name; the gradient's own graph is made beforehand, its forward pass is timed besides."""
+    second = {peer.name: peer for peer in behind.peers}
+    peers = [_pair(forward, backward, peer, second[peer.name]) for peer in ahead.peers if peer.name in second]
+    return replace(behind, peers=peers)
+
+
+def _pair(forward: Contract, backward: Contract, first: Peer, second: Peer) -> Peer:
+    def make(arguments: Arguments) -> Call:
+        ahead = first.make({n: v for n, v in arguments.items() if n in forward.operands or n in forward.params})
+        given = {**dict.fromkeys(backward.operands), **arguments}
+        given |= {n: v.detach().clone() for n, v in ahead().items()}
+        behind = second.make({n: v for n, v in given.items() if n in backward.operands or n in backward.params})
+        return lambda: {**ahead(), **behind()}
+
+    return replace(first, make=make, compiles=first.compiles or second.compiles)

@@ -1,0 +1,210 @@
+"""Records of a bench: what was measured, on what, from which commit, by which command; and two of them compared."""
+
+import csv
+import json
+import math
+import os
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from conformance import registry
+from conformance.bench.ceilings import Ceilings
+from conformance.bench.run import Result
+from conformance.console import Table
+from conformance.report import versions
+
+FORMAT = 1
+NOISE = 0.02  # changes below this are noise, whatever the quartiles say
+SPREADS = 1.5  # and so are those below so many interquartile ranges of both
+CLOCKS = ("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")
+COLUMNS = (
+    "op", "mode", "lane", "name", "kind", "dtype", "sizes", "params", "cache", "status", "ms", "q1", "q3", "count", "host_ms",
+    "tflops", "gbps", "fraction", "bound", "peak_bytes", "registers", "spills", "shared", "worst", "problems",
+)  # fmt: skip
+
+
+def provenance(device: str, command: Sequence[str]) -> dict[str, Any]:
+    """Where numbers come from."""
+    return {
+        "format": FORMAT,
+        "command": " ".join(command),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": _git("rev-parse", "HEAD"),
+        "changed": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "versions": versions(),
+        "machine": machine(device),
+    }
+
+
+def machine(device: str) -> dict[str, Any]:
+    """The processor, and on a GPU its name, memory, driver and CUDA."""
+    found: dict[str, Any] = {"device": device, "system": platform.platform(), "cpus": os.cpu_count()}
+    found["threads"] = torch.get_num_threads()
+    if device == "cuda":
+        about = torch.cuda.get_device_properties(torch.cuda.current_device())
+        found |= {
+            "gpu": about.name, "memory": about.total_memory, "multiprocessors": about.multi_processor_count,
+            "l2": about.L2_cache_size, "capability": f"{about.major}.{about.minor}", "cuda": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version(), **_smi("driver_version", "clocks.max.sm", "power.limit"),
+        }  # fmt: skip
+    return found
+
+
+def clocks() -> dict[str, str]:
+    """Clocks, power and temperature of the GPU as nvidia-smi says now; nothing where it does not answer."""
+    return _smi(*CLOCKS)
+
+
+def _smi(*names: str) -> dict[str, str]:
+    index = str(torch.cuda.current_device()) if torch.cuda.is_available() else "0"
+    command = ["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader,nounits", "-i", index]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    values = [part.strip() for part in done.stdout.strip().split(",")]
+    return dict(zip(names, values, strict=True)) if done.returncode == 0 and len(values) == len(names) else {}
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *arguments], cwd=registry.ROOT, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def row(result: Result, samples: bool = True) -> dict[str, Any]:
+    """A result as JSON has it; numbers only where it was measured."""
+    taken = result.stats
+    made: dict[str, Any] = {
+        name: getattr(result, name)
+        for name in (
+            "op", "mode", "lane", "name", "kind", "dtype", "sizes", "params", "cache", "status", "problems", "notes", "compute",
+            "ms", "host_ms", "tflops", "gbps", "fraction", "ratios", "peak_bytes", "resources", "clocks", "worst",
+        )
+    }  # fmt: skip
+    made |= {"q1": None, "q3": None, "least": None, "count": None} if taken is None else {
+        "q1": taken.q1, "q3": taken.q3, "least": taken.least, "count": taken.count,
+    }  # fmt: skip
+    made["roof"] = None if result.roof is None else asdict(result.roof)
+    if samples:
+        made["samples_ms"] = [round(1e3 * s, 6) for s in result.seconds]
+    return made
+
+
+def record(
+    about: Mapping[str, Any], ceilings: Ceilings | None, results: Sequence[Result], left_out: Mapping[str, str]
+) -> dict[str, Any]:
+    """The whole run, as `write` puts it into a file."""
+    return {
+        **about,
+        "ceilings": None if ceilings is None else ceilings.to_dict(),
+        "left_out": dict(left_out),
+        "results": [row(result) for result in results],
+    }
+
+
+def write(path: str | Path, whole: Mapping[str, Any]) -> None:
+    """As JSON, in one step: a run that is stopped leaves the last whole file."""
+    target = Path(path)
+    partly = target.with_name(target.name + ".part")
+    partly.write_text(json.dumps(_plain(whole), indent=1) + "\n")
+    partly.replace(target)
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold: no NaN, no infinity."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def write_csv(path: str | Path, results: Sequence[Result]) -> None:
+    """One line a contestant."""
+    with Path(path).open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        for result in results:
+            made = {**row(result, samples=False), **(result.resources or {})}
+            made["bound"] = result.roof.bound if result.roof else None
+            made["problems"] = "; ".join(result.problems)
+            for name in ("sizes", "params"):
+                made[name] = " ".join(f"{letter}={value}" for letter, value in made[name].items())
+            writer.writerow(["" if made.get(name) is None else made[name] for name in COLUMNS])
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """A record written by `write`. Raises ValueError that says what the file is not."""
+    try:
+        found = json.loads(Path(path).read_text())
+    except OSError as error:
+        raise ValueError(f"--compare: {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise ValueError(f"--compare: {path} is no JSON: {error}") from None
+    if not isinstance(found, dict) or found.get("format") != FORMAT or not isinstance(found.get("results"), list):
+        raise ValueError(f"--compare: {path} is no record of `bench --json` of format {FORMAT}")
+    return found
+
+
+def key(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    """What makes two rows the same measurement."""
+    names = ("op", "mode", "lane", "name", "dtype", "sizes", "params", "cache")
+    return tuple(json.dumps(entry.get(name), sort_keys=True) for name in names)
+
+
+def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[Table, list[str]]:
+    """The rows whose time changed beyond noise, slower first, and remarks: other machines, rows without a counterpart."""
+    before = {key(entry): entry for entry in old["results"]}
+    after = {key(entry): entry for entry in new["results"]}
+    changes, within, lost = [], 0, []
+    for name, entry in after.items():
+        was = before.get(name)
+        if was is None or (was["ms"] is None and entry["ms"] is None):
+            continue
+        if was["ms"] is None or entry["ms"] is None:
+            lost.append(f"{_label(entry)}: was {was['status']}, is {entry['status']}")
+            continue
+        change = entry["ms"] / was["ms"] - 1
+        if abs(change) > noise(was, entry):
+            changes.append((change, was, entry))
+        else:
+            within += 1
+    table = Table("changes beyond noise", ["what", "old ms", "new ms", "change", "noise"])
+    for change, was, entry in sorted(changes, key=lambda found: -found[0]):
+        cells = [f"{was['ms']:.4g}", f"{entry['ms']:.4g}", f"{100 * change:+.1f} %", f"{100 * noise(was, entry):.1f} %"]
+        table.rows.append([_label(entry), *cells])
+    remarks = [f"{len(changes)} changed beyond noise, {within} did not", *lost]
+    for where, (one, other) in {"only in OLD": (before, after), "only in NEW": (after, before)}.items():
+        alone = [_label(entry) for name, entry in one.items() if name not in other]
+        remarks += (
+            [f"{where}: {len(alone)} ({', '.join(alone[:3])}{', ...' if len(alone) > 3 else ''})"] if alone else []
+        )
+    for what in ("machine", "versions"):
+        differing = [n for n in {*old[what], *new[what]} if old[what].get(n) != new[what].get(n)]
+        remarks += [f"{what}, {n}: {old[what].get(n)} -> {new[what].get(n)}" for n in sorted(differing)]
+    return table, remarks
+
+
+def noise(was: Mapping[str, Any], entry: Mapping[str, Any]) -> float:
+    """The relative change that two measurements may show for nothing."""
+    spreads = [(each["q3"] - each["q1"]) / each["ms"] for each in (was, entry)]
+    return max(NOISE, SPREADS * math.hypot(*spreads))
+
+
+def _label(entry: Mapping[str, Any]) -> str:
+    sizes = "x".join(str(n) for n in entry["sizes"].values())
+    params = "".join(f" {name}={value}" for name, value in entry["params"].items() if value not in (None, False))
+    mode = "" if entry["mode"] == "fwd" else f" {entry['mode']}"
+    return f"{entry['op']}{mode} {entry['lane']} {entry['name']} {entry['dtype']} {sizes}{params}"

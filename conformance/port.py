@@ -1,0 +1,418 @@
+"""`port`: begin a rung's port from one backend's language to another's, and say what is left to write.
+
+`write` makes a file for the target from a ladder of the source: its docstring, signatures and launches, and a body that
+raises NotImplementedError and names the rung. `check` on that file says so (`UNPORTED`), and `advice` what comes next.
+conformance/porttrace.py runs source and port side by side.
+
+`backends/<name>/porting.py` makes a backend one that takes part; `backends/porting.py` has the types. It offers:
+
+- `TOPICS`: by name, the ways in which languages differ: which of the backend's NOTES are about it, and a pattern of the
+  lines of a kernel that it concerns. REQUIRED are there in every backend.
+- `launch_of(call)`: the launch that a call in a launcher is, or None. `launch_text(launch, op)`: one in this language.
+- `stem(kernel, op)`: the name of a kernel without what this language adds. `declaration(stem, op)`: how one begins here.
+- `find_kernel(files, name)`: where a kernel stands, given the op's Python files and those that they take launchers from.
+- `imports(path)`: how a file of launchers begins. `beside(path, op, stems)`: other files it needs, by path.
+"""
+
+import ast
+import functools
+import importlib
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+
+from backends.porting import Kernel, Launch
+from conformance import registry
+from conformance.console import bullet_list
+from conformance.report import Report
+from conformance.selection import UsageError
+from conformance.trials import NOT_CASES, UNPORTED
+
+REQUIRED = (
+    "index order", "masks", "barriers", "accumulator type", "literals", "launch order", "shared memory",
+)  # fmt: skip
+DEPTH = 3  # helpers of a launcher that are looked into, one calling the next
+_MARK = re.compile(r"^ +# (port \S+ --from .*)$", re.MULTILINE)
+LINE = 120
+WIDTH = LINE - 2
+
+
+@dataclass
+class Rung:
+    """A rung of the source as text."""
+
+    name: str
+    file: Path
+    node: ast.FunctionDef
+    launches: list[tuple[Launch, ast.Call, Path]] = field(default_factory=list)  # with the file of each
+    kernels: list[Kernel] = field(default_factory=list)
+
+    @property
+    def place(self) -> str:
+        return f"{shown(self.file)}, line {self.node.lineno}"
+
+
+@dataclass
+class Port:
+    """What is to be ported, and where to."""
+
+    op: str
+    source: str
+    target: str
+    rungs: list[Rung]
+    path: Path
+    given: str  # the path as it was typed
+    names: dict[str, str]  # of a rung in the source -> in the target
+
+    def command(self, rung: str) -> str:
+        renamed = f" --as {self.names[rung]}" if self.names[rung] != rung else ""
+        return f"port {self.op} --from {self.source} --to {self.target} --variant {rung}{renamed}"
+
+
+def plan(op: str, source: str, target: str, variant: str | None, output: str | None, name: str | None) -> Port:
+    """Check what was asked for. Raises UsageError naming the argument."""
+    if op not in registry.ops():
+        raise UsageError(f"op: {op!r} is not one of {', '.join(registry.ops())}")
+    able = [backend for backend in registry.backends() if _able(backend)]
+    for option, backend in (("--from", source), ("--to", target)):
+        if backend not in registry.backends():
+            raise UsageError(f"{option}: {backend!r} is not one of {', '.join(able)}")
+        if backend not in able:
+            raise UsageError(
+                f"{option}: {backend!r} has no backends/{backend}/porting.py; ports are between {', '.join(able)}"
+            )
+    if source == target:
+        raise UsageError(f"--to: {target!r} is what --from is; expected another of {', '.join(able)}")
+    ladder = registry.ladder(source, op)
+    if not ladder:
+        have = ", ".join(registry.kernel_ops(source)) or "none"
+        raise UsageError(f"--from: {source} has no kernels for {op}; it has {have}")
+    chosen = [part.strip() for part in variant.split(",")] if variant is not None else ladder
+    for rung in chosen:
+        if rung not in ladder:
+            raise UsageError(f"--variant: {rung!r} is no rung of {op} in {source}; there are {', '.join(ladder)}")
+    if name is not None and len(chosen) != 1:
+        raise UsageError(f"--as: names one rung, but {len(chosen)} are ported; choose one by --variant")
+    if name is not None and (not name.isidentifier() or name.startswith("_")):
+        raise UsageError(f"--as: expected a function's name that does not start with _, got {name!r}")
+    given = output or f"backends/{target}/{op}.py"
+    path = Path(given) if output else registry.ROOT / given
+    if path.suffix != ".py":
+        raise UsageError(f"-o: expected a file name ending in .py, got {given!r}")
+    if not path.parent.is_dir():
+        raise UsageError(f"-o: there is no folder {path.parent}")
+    names = {rung: name or rung for rung in chosen}
+    return Port(op, source, target, _rungs(source, op, chosen), path, given, names)
+
+
+def _able(backend: str) -> bool:
+    return (registry.ROOT / "backends" / backend / "porting.py").is_file()
+
+
+def language(backend: str) -> ModuleType:
+    """The `porting` module of a backend."""
+    return importlib.import_module(f"backends.{backend}.porting")
+
+
+def shown(path: Path) -> str:
+    """A path as messages have it: within the clone relative to it."""
+    inside = registry.ROOT in path.resolve().parents
+    return str(path.resolve().relative_to(registry.ROOT)) if inside else str(path)
+
+
+def _files(backend: str, op: str) -> list[Path]:
+    folder = registry.ROOT / "backends" / backend
+    module = folder / f"{op}.py"
+    return [module] if module.is_file() else sorted((folder / op).glob("*.py"))
+
+
+@functools.cache
+def _source_functions(file: Path) -> dict[str, ast.FunctionDef]:
+    return _functions(file)
+
+
+def _functions(file: Path) -> dict[str, ast.FunctionDef]:
+    return {node.name: node for node in ast.parse(file.read_text()).body if isinstance(node, ast.FunctionDef)}
+
+
+def _rungs(backend: str, op: str, names: Sequence[str]) -> list[Rung]:
+    found = {}
+    for file in _files(backend, op):
+        for name, node in _source_functions(file).items():
+            if name in names:
+                found[name] = Rung(name, file, node)
+    made = language(backend)
+    for rung in found.values():
+        rung.launches = list(_launches(made, backend, rung.file, rung.node, {}, DEPTH))
+        files = list(dict.fromkeys([rung.file, *(file for *_, file in rung.launches), *_files(backend, op)]))
+        names_of = dict.fromkeys(launch.kernel for launch, *_ in rung.launches)
+        rung.kernels = [kernel for name in names_of if (kernel := made.find_kernel(files, name)) is not None]
+    return [found[name] for name in names if name in found]
+
+
+def _launches(
+    made: ModuleType, backend: str, file: Path, node: ast.FunctionDef, given: dict[str, str], depth: int
+) -> Iterator[tuple[Launch, ast.Call, Path]]:
+    """The launches of a launcher and of the helpers it calls; `given` are names that a helper's parameters stand for."""
+    here, imported = _source_functions(file), _imported(backend, file)
+    for call in [child for child in ast.walk(node) if isinstance(child, ast.Call)]:
+        launch = made.launch_of(call)
+        if launch is not None:
+            yield launch._replace(kernel=given.get(launch.kernel, launch.kernel)), call, file
+        elif isinstance(call.func, ast.Name) and depth and call.func.id != node.name:
+            where = file if call.func.id in here else imported.get(call.func.id)
+            helper = _source_functions(where).get(call.func.id) if where is not None else None
+            if where is not None and helper is not None:
+                parameters = [argument.arg for argument in helper.args.args]
+                values = {p: a.id for p, a in zip(parameters, call.args, strict=False) if isinstance(a, ast.Name)}
+                yield from _launches(made, backend, where, helper, values, depth - 1)
+
+
+@functools.cache
+def _imported(backend: str, file: Path) -> dict[str, Path]:
+    """The files of the backend that a file's names are imported from."""
+    found: dict[str, Path] = {}
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"backends.{backend}."):
+            where = registry.ROOT.joinpath(*(node.module or "").split(".")).with_suffix(".py")
+            if where.is_file():
+                found |= {alias.asname or alias.name: where for alias in node.names}
+    return found
+
+
+def write(port: Port) -> list[Path]:
+    """Write the target's file, and what stands beside it; the paths. Raises UsageError where one exists already."""
+    made, from_ = language(port.target), language(port.source)
+    stems = [_stem(from_, launch.kernel, port, rung) for rung in port.rungs for launch, *_ in rung.launches]
+    texts = {port.path: text(port), **made.beside(port.path, port.op, list(dict.fromkeys(stems)))}
+    for path in texts:
+        if path.exists():
+            raise UsageError(f"-o: {shown(path)} exists; name another file, or compare it with its source by --trace")
+    for path, content in texts.items():
+        with path.open("x") as file:
+            file.write(content)
+    return list(texts)
+
+
+def _stem(from_: ModuleType, kernel: str, port: Port, rung: Rung) -> str:
+    found = from_.stem(kernel, port.op)
+    return port.names[rung.name] if found == rung.name else found
+
+
+def text(port: Port) -> str:
+    """The target's file of launchers: it imports, and every rung raises NotImplementedError."""
+    parts = [f'"""{_docstring(port)}\n"""\n\n{language(port.target).imports(port.path)}']
+    parts += [_rung_text(port, rung) for rung in port.rungs]
+    return "\n\n".join(parts)
+
+
+def _docstring(port: Port) -> str:
+    """The ladder's, with the lines of the chosen rungs."""
+    folder = registry.ROOT / "backends" / port.source
+    top = folder / f"{port.op}.py"
+    written = (
+        ast.get_docstring(ast.parse((top if top.is_file() else folder / port.op / "__init__.py").read_text())) or ""
+    )
+    others = [name for name in registry.ladder(port.source, port.op) if name not in port.names]
+    kept = []
+    for line in written.splitlines():
+        name = re.match(r"[-*\s]*`{0,2}(\w+)`{0,2}: ", line)
+        if name is None or name[1] not in others:
+            new = port.names.get(name[1]) if name else None
+            kept.append(line.replace(name[1], new, 1) if name and new else line)
+    return "\n".join(kept)
+
+
+def _rung_text(port: Port, rung: Rung) -> str:
+    made, from_ = language(port.target), language(port.source)
+    node, name = rung.node, port.names[rung.name]
+    lines = rung.file.read_text().splitlines()
+    head = "\n".join(lines[node.lineno - 1 : node.body[0].lineno - 1]).replace(f"def {rung.name}(", f"def {name}(", 1)
+    documented = ast.get_docstring(node) is not None
+    first = node.body[0]
+    docstring = lines[first.lineno - 1 : first.end_lineno] if documented else []
+    body = node.body[1:] if documented else node.body
+    comments = [port.command(rung.name)]
+    comments += [f"Kernel: {shown(k.file)}, lines {k.first} to {k.last}: {k.signature}" for k in rung.kernels]
+    begun = dict.fromkeys(_stem(from_, launch.kernel, port, rung) for launch, *_ in rung.launches)
+    if begun:
+        comments.append(f"In {port.target}:")
+        comments += [f"    {line}" for stem in begun for line in made.declaration(stem, port.op).splitlines()]
+    comments.append(f"Launcher: {rung.place}. With its launches in {port.target}:")
+    comments += [f"    {line}" for line in _launcher(port, rung, body, lines)]
+    wrapped = [part for comment in comments for part in _wrapped(comment)]
+    reason = f"{name}{UNPORTED}its source is {rung.name} of {shown(rung.file)}, line {node.lineno}"
+    refusal = f'    raise NotImplementedError("{reason}")'
+    if len(refusal) > LINE:
+        refusal = f'    raise NotImplementedError(\n        "{reason}"\n    )'
+    return "\n".join([head, *docstring, *(f"    # {line}".rstrip() for line in wrapped), refusal, ""])
+
+
+def _launcher(port: Port, rung: Rung, body: Sequence[ast.stmt], lines: list[str]) -> list[str]:
+    """The statements of the source's launcher, launches in the target's language; then those of its helpers."""
+    if not body:
+        return []
+    found = []
+    own = {call.lineno: (launch, call) for launch, call, file in rung.launches if _within(call, rung, file)}
+    line, end = body[0].lineno, body[-1].end_lineno or body[-1].lineno
+    indent = body[0].col_offset
+    while line <= end:
+        launch, call = own.get(line, (None, None))
+        if launch is not None and call is not None and not lines[line - 1][: call.col_offset].strip():
+            space = " " * (call.col_offset - indent)
+            found += [space + part for part in _launch_lines(port, rung, launch)]
+            line = (call.end_lineno or line) + 1
+        else:
+            found.append(lines[line - 1][indent:])
+            line += 1
+    for launch, call, file in rung.launches:
+        if not _within(call, rung, file):
+            found += ["", f"{shown(file)}, line {call.lineno}, which it calls:", *_launch_lines(port, rung, launch)]
+    return found
+
+
+def _within(call: ast.Call, rung: Rung, file: Path) -> bool:
+    return file == rung.file and rung.node.lineno <= call.lineno <= (rung.node.end_lineno or 0)
+
+
+def _launch_lines(port: Port, rung: Rung, launch: Launch) -> list[str]:
+    """A launch in the target's language, and what of the source's has no place in it."""
+    stem = _stem(language(port.source), launch.kernel, port, rung)
+    made = language(port.target).launch_text(launch._replace(kernel=stem), port.op)
+    left = [f"{name}={value}" for name, value in (*launch.constants, *launch.rest) if f"{name}={value}" not in made]
+    left = [item for item in left if item.replace("**=", "**") not in made]
+    return [made, *([f"    of the source besides: {', '.join(left)}"] if left else [])]
+
+
+def _wrapped(comment: str) -> list[str]:
+    if len(comment) <= WIDTH - 6:
+        return [comment]
+    space = " " * (len(comment) - len(comment.lstrip()) + 4)
+    return textwrap.wrap(comment, WIDTH - 6, subsequent_indent=space, break_long_words=False, drop_whitespace=True)
+
+
+def checklist(port: Port) -> str:
+    """What differs between the two languages, topic by topic, with the lines of the source's kernels it concerns."""
+    sides = {name: (language(name).TOPICS, registry.backend(name).NOTES) for name in (port.source, port.target)}
+    topics = list(dict.fromkeys([*REQUIRED, *(topic for found, _ in sides.values() for topic in found)]))
+    kernels = list(dict.fromkeys(kernel for rung in port.rungs for kernel in rung.kernels))
+    width = max(map(len, sides)) + 1
+    parts = []
+    for topic in topics:
+        notes = {name: _notes(found, written, topic) for name, (found, written) in sides.items()}
+        if not any(notes.values()):
+            continue
+        asked = sides[port.source][0].get(topic)
+        where = _lines_of(kernels, asked.pattern) if asked is not None and asked.pattern else ""
+        lines = [f"[ ] {topic}{f': {where}' if where else ''}"]
+        for name, said in notes.items():
+            for note in said or ["nothing of its own"]:
+                label = f"{name}:".ljust(width + 1)
+                lines += textwrap.wrap(
+                    f"    {label}{note}", WIDTH, subsequent_indent=" " * (len(label) + 4), break_long_words=False
+                )
+        parts.append("\n".join(lines))
+    return "\n".join(parts)
+
+
+def _notes(topics: dict, notes: Sequence[str], topic: str) -> list[str]:
+    """The notes of a topic; those of a backend without it: none."""
+    return [note for note in notes if topic in topics and note.startswith(topics[topic].notes)]
+
+
+def _lines_of(kernels: Sequence[Kernel], pattern: str) -> str:
+    """The lines of kernels in which a pattern is found: "softmax.py lines 21, 25"."""
+    found: dict[str, list[int]] = {}
+    for kernel in kernels:
+        lines = kernel.file.read_text().splitlines()
+        for number in range(kernel.first + 1, kernel.last + 1):
+            if re.search(pattern, lines[number - 1]):
+                found.setdefault(shown(kernel.file), []).append(number)
+    parts = []
+    for file, numbers in found.items():
+        some = [str(number) for number in dict.fromkeys(numbers)]
+        told = ", ".join(some[:12]) + (", ..." if len(some) > 12 else "")
+        parts.append(f"{file} line{'s' if len(some) > 1 else ''} {told}")
+    return "; ".join(parts)
+
+
+def summary(port: Port, written: Sequence[Path]) -> str:
+    """What to print after `write`: files, launches, the checklist and the next step."""
+    lines = [f"wrote {', '.join(port.given if path == port.path else shown(path) for path in written)}", ""]
+    for rung in port.rungs:
+        lines.append(f"{rung.name}, {rung.place}:")
+        for launch, call, file in rung.launches:
+            stem = _stem(language(port.source), launch.kernel, port, rung)
+            width = max(len(port.source), len(port.target)) + 1
+            lines += [
+                f"  {port.source + ':':<{width}} {_one_line(ast.get_source_segment(file.read_text(), call) or '')}"
+            ]
+            lines += [
+                f"  {port.target + ':':<{width}} {language(port.target).launch_text(launch._replace(kernel=stem), port.op)}"
+            ]
+        if not rung.launches:
+            lines.append("  launches nothing that can be read off its text")
+    lines += ["", f"What differs between {port.source} and {port.target}:", "", checklist(port), ""]
+    first = port.names[port.rungs[0].name]
+    lines += ["Write the kernel and its launcher in place of the raise, and ask what is missing:"]
+    lines += [
+        bullet_list([f"python -m conformance check {port.op} --kernel {port.given}:{first} --device cpu --quick"])
+    ]
+    return "\n".join(lines)
+
+
+def _one_line(call: str) -> str:
+    """A call that may stand on several lines, on one."""
+    return re.sub(r",? \)$", ")", re.sub(r"\( ", "(", " ".join(call.split())))
+
+
+def missing(path: Path) -> dict[str, str]:
+    """The rungs of a file that are not ported yet, in its order, by what they raise."""
+    found = {}
+    for name, node in _functions(path).items():
+        for child in ast.walk(node):
+            if isinstance(child, ast.Constant) and isinstance(child.value, str) and f"{name}{UNPORTED}" in child.value:
+                found[name] = child.value
+    return found
+
+
+def advice(path: Path, name: str, report: Report) -> list[str]:
+    """What comes next after `check` of a function of a file that `port` began; nothing for any other file."""
+    command = next((mark for mark in _MARK.findall(_source_of(path, name)) if mark.split()[1] == report.op), None)
+    left = missing(path)
+    if command is None and not left:
+        return []
+    if report.unported:
+        return [f"also not ported yet: {', '.join(n for n in left if n != name)}"] if len(left) > 1 else []
+    lines = []
+    if command is not None:
+        cases = [o.trial for o in report.outcomes if o.status == "failed" and not o.trial.startswith(NOT_CASES)]
+        case = f" --case {cases[0]}" if cases else ""
+        why = "compare it with its source, races included" if report.passed else "see where it leaves its source"
+        lines.append(f"next: {why}: python -m conformance {command} -o {path} --trace{case}")
+    if report.passed and left:
+        lines.append(f"then: {next(iter(left.values()))}")
+    return lines
+
+
+def _source_of(path: Path, name: str) -> str:
+    """The text of one function of a file."""
+    node = _functions(path).get(name)
+    lines = path.read_text().splitlines()
+    return "\n".join(lines[node.lineno - 1 : node.end_lineno]) if node is not None else ""
+
+
+def record(port: Port, written: Sequence[Path]) -> dict:
+    """What `write` did, as JSON has it."""
+    return {
+        "op": port.op, "from": port.source, "to": port.target, "files": [str(path) for path in written],
+        "rungs": [
+            {"name": port.names[rung.name], "source": rung.name, "file": shown(rung.file), "line": rung.node.lineno,
+             "launches": [launch._asdict() for launch, *_ in rung.launches]}
+            for rung in port.rungs
+        ],
+        "checklist": checklist(port).splitlines(),
+    }  # fmt: skip

@@ -1,0 +1,362 @@
+"""The bench: samples to numbers, inputs and answers, what contracts declare, records and their comparison, the command."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+from conformance import judge, registry, selection
+from conformance.__main__ import main
+from conformance.bench import cases, ceilings, cli, inputs, records, run, timing
+from conformance.bench.declare import Bench, Peer, autograd, eager
+from conformance.bench.peers import declared, runnable
+from conformance.trials import Subject
+
+RUN = dict(seconds=0.02)
+
+
+@pytest.fixture(scope="module")
+def watch():
+    return run.guard()
+
+
+def group_of(op, fn, size, dtype="float32", bench=None, peers=(), **params):
+    contract = registry.contract(op)
+    case = judge.plain_case(contract, dtype, next(iter(contract.values)), 0, size)
+    case = replace(case, params=tuple({**case.param, **params}.items()))
+    subjects = [("", Subject(op, fn, "mine", "user@cpu", "cpu"))] if fn else []
+    return run.Group(contract, bench or declared(op), case, subjects, peers)
+
+
+def test_median_and_quartiles():
+    taken = timing.stats([0.004, 0.001, 0.002, 0.003, 0.1])
+    assert (taken.median, taken.least, taken.count) == (pytest.approx(3.0), pytest.approx(1.0), 5)
+    assert taken.iqr == pytest.approx(2.0)
+    assert timing.stats([0.002]).iqr == 0
+
+
+def test_a_guard_sees_and_puts_back():
+    class Owner:
+        def method(self):
+            return 1
+
+    method = Owner.method
+    guard = timing.Guard([Owner], {torch.Tensor: ("data_ptr",)})
+    assert guard.changed() == []
+    Owner.method = lambda self: 2
+    torch.Tensor.data_ptr = lambda self: 0
+    assert [name.rpartition(".")[2] for name in guard.changed()] == ["method", "data_ptr"]
+    assert Owner.method is method and "data_ptr" not in vars(torch.Tensor)
+    assert guard.changed() == []
+
+
+def test_the_roofline_is_the_slower_of_moving_and_computing():
+    machine = ceilings.Ceilings(
+        "cuda", copy=4e12, read=4.5e12, write=4e12, matmul={"bfloat16": 7e14, "tf32": 4e14}, cache=10**7
+    )
+    moving = machine.roof(flops=1e9, bytes_=4e9, written=2e9, dtype="bfloat16", compute=None, cold=True)
+    assert (moving.bound, moving.ms) == ("memory", pytest.approx(1.0))
+    assert moving.limit == pytest.approx(1e3 * (4e9 - 1e7) / (1.1 * 4.5e12))
+    computing = machine.roof(7e11, 1e6, 5e5, "bfloat16", None, cold=True)
+    assert (computing.bound, computing.ms) == ("compute", pytest.approx(1.0)) and computing.limit < computing.ms
+    tripled = machine.roof(4e11, 1e6, 5e5, "float32", "tf32x3", cold=True)
+    assert machine.roof(7e11, 1e6, 5e5, "bfloat16", "tf32x3", cold=True) == computing
+    assert tripled.ms == pytest.approx(3.0) and tripled.limit == pytest.approx(3.0 / ceilings.COMPUTE_MARGIN)
+    warm = machine.roof(1.0, 8e6, 4e6, "bfloat16", None, cold=False)
+    assert warm.limit < 1e-9 < warm.ms, "what stays in the cache says nothing about memory"
+    machine.peak = {"bfloat16": 5e14}
+    assert machine.roof(7e11, 1e6, 5e5, "bfloat16", None, cold=True).limit == pytest.approx(1e3 * 7e11 / (1.02 * 5e14))
+
+
+def test_ceilings_of_this_machine():
+    found = ceilings.measure(timing.CpuTimer(), ("float32",), rounds=3)
+    assert all(1e8 < rate < 1e13 for rate in (found.copy, found.read, found.write))
+    assert 1e8 < found.matmul["float32"] < 1e13 and not found.peak
+    assert [what for what, _ in found.rows()] == ["copy", "read", "write", "matmul float32"]
+
+
+def test_answers_on_slices_are_those_of_the_whole(monkeypatch):
+    """Too large to be answered at once: some heads; the answer at a place is that of the whole problem."""
+    contract = registry.contract("attention_backward")
+    size = dict(B=2, Hq=4, Hkv=2, Sq=9, Sk=7, D=8)
+    case = replace(judge.plain_case(contract, "float32", "normal", 0, size), params=(("causal", True), ("scale", None)))
+    whole = inputs.Bank(contract, declared("attention_backward"), case, "cpu", seed=3)
+    monkeypatch.setitem(inputs.FLOPS, "cpu", 1.0)
+    parts = inputs.Bank(contract, declared("attention_backward"), case, "cpu", seed=3)
+    for name, tensor in whole.values[1].items():
+        torch.testing.assert_close(parts.values[1][name], tensor, rtol=1e-6, atol=1e-6)
+    full, some = whole.answers(1, None), parts.answers(1, None)
+    for name, shape in (("dq", (2, 4, 9, 8)), ("dk", (2, 2, 7, 8))):
+        assert full[name].places.tolist() == list(range(math.prod(shape)))
+        assert len(some[name].places) == math.prod(shape) // 4 and int(some[name].places.max()) == math.prod(shape) - 1
+        torch.testing.assert_close(
+            some[name].expected.answer, full[name].expected.answer[some[name].places], rtol=1e-5, atol=1e-6
+        )
+
+
+def test_outputs_that_are_sums_over_rows_are_answered_whole(monkeypatch):
+    monkeypatch.setitem(inputs.ELEMENTS, "cpu", 1)
+    contract = registry.contract("rms_norm_backward")
+    case = judge.plain_case(contract, "float32", "normal", 0, {"rows": 12, "cols": 6})
+    bank = inputs.Bank(contract, Bench(apart=(("rows",),)), case, "cpu")
+    assert len(bank.answers(0, None)["dweight"].places) == 6
+
+
+def test_values_come_without_a_trace():
+    contract = registry.contract("softmax")
+    case = judge.plain_case(contract, "float32", "normal", 0, {"rows": 4, "cols": 8})
+    bank = inputs.Bank(contract, Bench(), case, "cpu")
+    memory = bank.places[0]["x"]
+    before, version = memory.clone(), memory._version
+    bank.load(0, 2)
+    assert not torch.equal(memory, before) and memory._version == version
+    assert bank.altered(0) == [] and bank.another(0) != 2
+    memory[0, 0] += 1
+    assert bank.altered(0) == ["x"]
+    _, wrong = bank.judge(bank.gather({"y": torch.softmax(bank.values[2]["x"], -1)}), 2, None)
+    assert not wrong
+    assert bank.judge(bank.gather({"y": torch.softmax(bank.values[1]["x"], -1)}), 2, None)[1]
+
+
+@pytest.mark.parametrize("op", registry.ops())
+def test_what_a_contract_declares(op, watch):
+    """Large shapes a kernel accepts, peers that are right, and a cost model that is positive."""
+    contract, bench = registry.contract(op), declared(op)
+    assert bench.peers and contract.large, f"{op}: declares no peers or no large sizes"
+    assert set(bench.dtypes) <= set(contract.dtypes) and set(bench.params) <= set(contract.params)
+    for size in contract.large:
+        assert list(size) == list(contract.sizes[0]), f"{op}: {size}"
+        for case in cases._with_params(bench, judge.plain_case(contract, bench.dtypes[0], "normal", 0, size)):
+            assert contract.flops(size, case.param) > 0 and contract.bytes(size, case.param, 2) > 0
+            assert contract.valid(case), case
+    (case,) = cases._cases(
+        contract, bench, op, "float32", "small", None, selection.select(device="cpu", backend="triton"), []
+    )
+    peers, _ = runnable(bench.peers, "cpu", "float32", compiling=False)
+    assert peers, f"{op}: no peer runs on the CPU"
+    for result in run.measure(run.Group(contract, bench, case, [], peers), timing.CpuTimer(), watch, **RUN):
+        assert result.status == run.MEASURED and not result.notes, result.notes
+
+
+def test_peers_that_cannot_run_are_named():
+    make = eager("a", dict).make
+    peers = [
+        Peer("a", make), Peer("b", make, needs="no_such_package"), Peer("c", make, devices=("cuda",)),
+        Peer("d", make, dtypes=("float16",)), Peer("e", make, compiles=True),
+    ]  # fmt: skip
+    found, left = runnable(peers, "cpu", "float32", compiling=False)
+    assert [peer.name for peer in found] == ["a"] and list(left) == ["b", "c", "d", "e"]
+    assert "no_such_package is not installed" in left["b"]
+    assert [peer.name for peer in runnable(peers, "cuda", "float16", compiling=True)[0]] == ["a", "c", "d", "e"]
+
+
+def test_a_peer_outside_the_budget_keeps_its_time_and_says_so(watch):
+    wrong = eager("wrong", lambda x: {"y": torch.softmax(x, 0)})
+    group = group_of("softmax", lambda x: torch.softmax(x, -1), {"rows": 8, "cols": 32}, peers=[wrong])
+    mine, peer = run.measure(group, timing.CpuTimer(), watch, **RUN)
+    assert mine.status == peer.status == run.MEASURED and "outside the budget" in peer.notes[0]
+    assert mine.ratios["wrong"] == pytest.approx(peer.ms / mine.ms)
+
+
+def test_a_rung_against_itself(watch):
+    group = group_of("softmax", lambda x: torch.softmax(x, -1), {"rows": 512, "cols": 512})
+    first, again = run.measure(group, timing.CpuTimer(), watch, twice=True, seconds=0.1)
+    assert again.name == "mine (again)" and first.ratios["itself"] == pytest.approx(again.ms / first.ms)
+
+
+def test_forward_and_backward_in_one_call(watch):
+    """The gradient starts from the kernel's own outputs; wrong ones are found in either half."""
+    chosen = selection.select(device="cpu", backend="triton", op="rms_norm,softmax,matmul")
+    plan = cases.plan(chosen, "small", ["float32"], "fwd_bwd", peers=True)
+    assert "there is no op matmul_backward" in plan.left_out["matmul --mode fwd_bwd"]
+    (group,) = [g for g in plan.groups if g.case.op == "softmax"]
+    assert list(group.contract.operands) == ["x", "dy"] and list(group.contract.outputs) == ["y", "dx"]
+    assert group.contract.flops(group.case.size, {}) == 9 * math.prod(group.case.size.values())
+
+    def right(x, dy):
+        y = torch.softmax(x, -1)
+        return y, y * (dy - (y * dy).sum(-1, keepdim=True))
+
+    def halved(x, dy):
+        y, dx = right(x, dy)
+        return y, dx * 1.001
+
+    for fn, status in ((right, run.MEASURED), (halved, run.FAILED)):
+        subject = Subject("softmax", fn, "mine", "user@cpu", "cpu", own=True)
+        mine, *peers = run.measure(
+            replace(group, subjects=[("", subject)], peers=group.peers[:1]), timing.CpuTimer(), watch, **RUN
+        )
+        assert mine.status == status and mine.mode == "fwd_bwd"
+        assert peers and peers[0].status == run.MEASURED and not peers[0].notes
+    assert cases.plan(chosen, "small", ["float32"], "bwd", peers=True).groups[0].case.op == "rms_norm_backward"
+
+
+def test_a_gradient_as_peer():
+    peer = autograd(
+        "g", lambda x, weight, **_: x * weight, {"dx": "x", "dweight": "weight"}, more=lambda a: {"weight": a["w"] + 1}
+    )
+    x, w, dy = torch.ones(3), torch.ones(3), torch.arange(3.0)
+    with torch.no_grad():
+        made = peer.make({"x": x, "w": w, "dy": dy})
+        assert torch.equal(made()["dx"], 2 * dy) and torch.equal(made()["dweight"], dy)
+        dy += 1
+        assert torch.equal(made()["dx"], 2 * dy)
+    assert not x.requires_grad
+
+
+def test_a_file_of_shapes(tmp_path):
+    path = tmp_path / "shapes.json"
+    path.write_text(json.dumps([{"op": "matmul", "M": 8, "K": 4, "N": 2}, {"rows": 3, "cols": 5, "dtype": "float16"}]))
+    chosen = selection.select(device="cpu", backend="triton", op="matmul")
+    with pytest.raises(selection.UsageError, match="has no M, K, N"):
+        cases.plan(chosen, str(path), ["float16"], peers=True)
+    (group,) = cases.plan(chosen, str(path), ["float32"], peers=True).groups
+    assert group.case.size == {"M": 8, "K": 4, "N": 2}
+    for content, message in (("{", "is no JSON"), ("{}", "expected a list"), ('[{"M":1,"K":1,"N":1,"Q":2}]', "has Q")):
+        path.write_text(content)
+        with pytest.raises(selection.UsageError, match=f"--shapes.*{message}"):
+            cases.plan(chosen, str(path), ["float32"], peers=True)
+    with pytest.raises(selection.UsageError, match="--shapes: expected small, large or a file"):
+        cases.plan(chosen, "tiny", None)
+
+
+def entry(ms, q1, q3, name="r", **about):
+    return {
+        "op": "softmax", "mode": "fwd", "lane": "a@cuda", "name": name, "dtype": "bfloat16", "sizes": {"rows": 1}, "params": {},
+        "cache": "cold", "status": "measured", "ms": ms, "q1": q1, "q3": q3, **about,
+    }  # fmt: skip
+
+
+def test_changes_beyond_noise():
+    about = {"format": records.FORMAT, "machine": {"gpu": "A"}, "versions": {}}
+    old = {
+        **about,
+        "results": [
+            entry(1.0, 0.99, 1.01),
+            entry(1.0, 0.8, 1.2, "wide"),
+            entry(1.0, 1, 1, "same"),
+            entry(1, 1, 1, "gone"),
+        ],
+    }
+    new = {**about, "machine": {"gpu": "B"}, "results": [
+        entry(1.1, 1.09, 1.11), entry(1.3, 1.1, 1.5, "wide"), entry(1.015, 1, 1.02, "same"), entry(None, None, None, "gone", status="refused"),
+        entry(1, 1, 1, "more"),
+    ]}  # fmt: skip
+    table, remarks = records.compare(old, new)
+    assert [(row[0].split()[2], row[3]) for row in table.rows] == [("r", "+10.0 %")]
+    text = "\n".join(remarks)
+    assert "1 changed beyond noise, 2 did not" in text and "was measured, is refused" in text
+    assert "only in NEW: 1" in text and "machine, gpu: A -> B" in text
+
+
+def test_records_and_csv(tmp_path, watch):
+    group = group_of("softmax", lambda x: torch.softmax(x, -1), {"rows": 8, "cols": 32})
+    results = run.measure(group, timing.CpuTimer(), watch, **RUN)
+    whole = records.record(records.provenance("cpu", ["me"]), None, results, {"x": "y"})
+    records.write(tmp_path / "a.json", whole)
+    found = records.read(tmp_path / "a.json")
+    assert (
+        found["command"] == "me"
+        and found["machine"]["cpus"]
+        and "torch" in found["versions"]
+        and len(found["commit"] or "x" * 40) == 40
+    )
+    (row,) = found["results"]
+    assert row["ms"] == results[0].ms and len(row["samples_ms"]) == row["count"] >= 5
+    records.write_csv(tmp_path / "a.csv", results)
+    head, line = (tmp_path / "a.csv").read_text().splitlines()
+    assert head.startswith("op,mode,lane") and "rows=8 cols=32" in line
+    with pytest.raises(ValueError, match="--compare"):
+        records.read(tmp_path / "a.csv")
+
+
+def test_a_refused_rung_shows_no_number():
+    result = run.Result("o", "r", "l", "rung", "float32", {"n": 1}, {}, "fwd", "cold", run.REFUSED, ["reason"])
+    result.stats, result.roof = timing.stats([1.0]), ceilings.Roof(1.0, 1.0, "memory")
+    (table,) = cli.tables([result])
+    assert table.rows[0][2:] == ["refused", *["-"] * 5, ""]
+    assert records.row(result)["ms"] is None and records.row(result)["fraction"] is None
+
+
+KERNEL = "import torch\n\n\ndef right(x):\n    return torch.softmax(x, -1)\n\n\ndef wrong(x):\n    return torch.softmax(x, 0)\n"
+
+
+def test_the_command(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(KERNEL)
+    out = tmp_path / "out.json"
+    words = ["bench", "softmax", "--device", "cpu", "--dtype", "float32", "--seconds", "0.02", "--peers"]
+    kernel = ["--kernel", f"{tmp_path}/mine.py"]
+    shapes = tmp_path / "shapes.json"
+    shapes.write_text('[{"rows": 16, "cols": 64}]')
+    words += ["--shapes", str(shapes)]
+    registry.contract("softmax")
+    assert (
+        main([*words[:-3], "--shapes", str(shapes), "--kernel", f"{tmp_path}/mine.py:right", "--json", str(out)]) == 0
+    )
+    shown = capsys.readouterr().out
+    assert "ceilings of this run" in shown and "softmax float32 rows=16 cols=64, warm" in shown
+    assert "say nothing of a GPU" in shown
+    assert records.read(out)["results"][0]["status"] == "measured"
+    assert main([*words[:-3], "--shapes", str(shapes), "--kernel", f"{kernel[1]}:wrong"]) == 1
+    assert "failed: wrong before it was timed" in capsys.readouterr().out
+    assert main(["bench", "--compare", str(out), str(out)]) == 0
+    assert "0 changed beyond noise, 1 did not" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--mode", "both"], "--mode: expected one of fwd, bwd, fwd_bwd"),
+        (["--dtype", "int8"], "--dtype: 'int8' is not one of"),
+        (["--seconds", "0"], "--seconds: expected a positive number"),
+        (["--peers", "--no-peers"], "--peers and --no-peers"),
+        (["--shapes", "huge"], "--shapes: expected small, large or a file"),
+        (["--compare", "a", "b"], "--compare: a: No such file"),
+    ],
+)
+def test_usage_errors_name_the_option(words, message, capsys):
+    assert main(["bench", "softmax", "--device", "cpu", "--backend", "triton", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_who_takes_too_long_is_not_run(watch):
+    def slow(x):
+        time.sleep(0.05)
+        return torch.softmax(x, -1)
+
+    group = group_of("softmax", slow, {"rows": 8, "cols": 32})
+    (result,) = run.measure(group, timing.CpuTimer(), watch, longest=0.02, **RUN)
+    assert result.status == run.NOT_RUN and "--longest is 0.02" in result.problems[0] and result.ms is None
+
+
+def test_the_last_rungs_of_every_ladder():
+    chosen = selection.select(device="cpu", backend="triton", op="softmax")
+    chosen.prepare()
+    (group,) = cases.plan(chosen, "small", ["float32"], top=2).groups
+    assert [subject.name for _, subject in group.subjects] == list(registry.variants("triton", "softmax"))[-2:]
+    assert not group.peers
+
+
+def test_through_pytest(tmp_path):
+    """The same samples, by a clock that only they advance; the machine is named; nothing else is collected."""
+    pytest.importorskip("triton")
+    pytest.importorskip("pytest_benchmark")
+    path = tmp_path / "b.json"
+    command = [
+        sys.executable, "-m", "pytest", "conformance/bench", "--benchmark-only", "--backend=interpreter", "--op=softmax", "-q",
+        "--variant=onerow", "--benchmark-max-time=0.02", f"--benchmark-json={path}", "-p", "no:cacheprovider",
+    ]  # fmt: skip
+    environment = {n: v for n, v in os.environ.items() if not n.startswith(("PYTEST_", "TRITON_"))}
+    done = subprocess.run(command, cwd=registry.ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(path.read_text())
+    assert found["machine_info"]["touchstone"]["device"] == "cpu"
+    (one,) = found["benchmarks"]
+    assert one["stats"]["median"] == pytest.approx(1e-3 * one["extra_info"]["ms"]) and one["stats"]["rounds"] >= 5
+    assert one["extra_info"]["name"] == "onerow" and one["group"].startswith("softmax float32")
