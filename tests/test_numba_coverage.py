@@ -16,7 +16,7 @@ from numba import cuda, float32, float64, int32
 from numba.cuda import types
 from numba.cuda.extending import intrinsic
 
-from backends.emulator.numba import install, launch
+from backends.emulator.numba import install, launch, one_layout
 
 FULL = 0xFFFFFFFF
 TABLE = np.array([1, 2, 4, 8], np.float32)
@@ -429,6 +429,11 @@ def test_one_compilation_for_one_set_of_types(monkeypatch):
     for array in (np.zeros(3, np.float32), np.zeros(5, np.float32), np.zeros(3), np.zeros(6)[::2]):
         launch(kernel, 1, 32, (array,))
     assert len(compiled) == 3
+    with one_layout():
+        for array in (np.ones(4), np.ones(6)[::2]):
+            launch(kernel, 1, 32, (array,))
+            assert (array == 2).all()
+    assert len(compiled) == 3  # as for the array with a step
 
 
 @intrinsic

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from backends import Unsupported, numba
+from backends.emulator import numba as emulated
 
 
 def launch(
@@ -29,7 +30,10 @@ def launch(
         return
     if numba.simulated():
         given = [_array(argument) if isinstance(argument, torch.Tensor) else argument for argument in given]
-    kernel[grid, block, 0, shared](*given)
+        kernel[grid, block, 0, shared](*given)
+        return
+    with emulated.one_layout():  # compilation is most of a small case's time
+        kernel[grid, block, 0, shared](*given)
 
 
 def _array(tensor: torch.Tensor) -> Any:

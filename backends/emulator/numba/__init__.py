@@ -12,8 +12,9 @@ from backends.emulator import compiler
 if TYPE_CHECKING:
     from backends.emulator.numba.front import install as install
     from backends.emulator.numba.front import launch as launch
+    from backends.emulator.numba.front import one_layout as one_layout
 
-__all__ = ["install", "launch", "why_not"]
+__all__ = ["install", "launch", "one_layout", "why_not"]
 
 
 def why_not() -> str | None:
@@ -26,7 +27,7 @@ def why_not() -> str | None:
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("install", "launch"):
+    if name in ("install", "launch", "one_layout"):
         from backends.emulator.numba import front
 
         return getattr(front, name)

@@ -217,14 +217,37 @@ class _Compiled(NamedTuple):
 
 
 _compiled: "weakref.WeakKeyDictionary[Any, dict[Any, _Compiled]]" = weakref.WeakKeyDictionary()
+_one_layout = False
 
 
 def _compile(kernel: Any, kinds: tuple[Any, ...]) -> _Compiled:
     known = _compiled.setdefault(kernel, {})
+    if _one_layout:
+        kinds = tuple(map(_of_any_layout, kinds))
     if kinds not in known:
         with _undisturbed():
             known[kinds] = _compiled_anew(kernel, kinds)
     return known[kinds]
+
+
+@contextlib.contextmanager
+def one_layout() -> Iterator[None]:
+    """Within, contiguous arrays are typed as others are, so that a kernel is compiled once for all layouts of its arguments.
+
+    For kernels that only index: what NumPy has for contiguous arrays alone, such as `ravel`, does not compile then.
+    """
+    global _one_layout
+    before, _one_layout = _one_layout, True
+    try:
+        yield
+    finally:
+        _one_layout = before
+
+
+def _of_any_layout(kind: Any) -> Any:
+    from numba.cuda import types
+
+    return kind.copy(layout="A") if isinstance(kind, types.Array) else kind
 
 
 @contextlib.contextmanager
