@@ -109,9 +109,10 @@ def reimport(fn: Callable[..., Any], device: str) -> bool:
 
 def lacks(needs: str, device: str) -> str | None:
     """None if `device` has what a rung `needs` ("sm_80", or "shuffles"), else one sentence."""
+    if device == "cpu" and simulated():
+        return f"needs {needs}, which Numba's own simulator lacks (the emulator has it)"
     if needs == "shuffles":
-        simulator = device == "cpu" and simulated()
-        return "needs shuffles, which Numba's own simulator lacks (the emulator has them)" if simulator else None
+        return None
     if device == "cuda":
         return capability_lacks(needs)
     return None if needs in EMULATED else f"needs {needs}; the emulator has the instructions of sm_70 to sm_89"
