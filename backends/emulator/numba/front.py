@@ -218,23 +218,28 @@ class _Compiled(NamedTuple):
 
 _compiled: "weakref.WeakKeyDictionary[Any, dict[Any, _Compiled]]" = weakref.WeakKeyDictionary()
 _one_layout = False
+_contiguous: "weakref.WeakSet[Any]" = weakref.WeakSet()  # kernels that do not compile for arrays of any layout
 
 
 def _compile(kernel: Any, kinds: tuple[Any, ...]) -> _Compiled:
+    from numba.core.errors import TypingError  # of the code that numba-cuda shares with Numba
+    from numba.cuda.core.errors import TypingError as CudaTypingError
+
     known = _compiled.setdefault(kernel, {})
-    if _one_layout:
-        kinds = tuple(map(_of_any_layout, kinds))
-    if kinds not in known:
-        with _undisturbed():
-            known[kinds] = _compiled_anew(kernel, kinds)
-    return known[kinds]
+    if _one_layout and kernel not in _contiguous:
+        alike = tuple(map(_of_any_layout, kinds))
+        try:
+            return known[alike] if alike in known else known.setdefault(alike, _compiled_anew(kernel, alike))
+        except (TypingError, CudaTypingError):  # an intrinsic that wants neighbours
+            _contiguous.add(kernel)
+    return known[kinds] if kinds in known else known.setdefault(kinds, _compiled_anew(kernel, kinds))
 
 
 @contextlib.contextmanager
 def one_layout() -> Iterator[None]:
     """Within, contiguous arrays are typed as others are, so that a kernel is compiled once for all layouts of its arguments.
 
-    For kernels that only index: what NumPy has for contiguous arrays alone, such as `ravel`, does not compile then.
+    A kernel that does not compile so is compiled for the layouts as they are.
     """
     global _one_layout
     before, _one_layout = _one_layout, True
@@ -266,7 +271,8 @@ def _compiled_anew(kernel: Any, kinds: tuple[Any, ...]) -> _Compiled:
     key = cache.key(kernel, kinds)
     entry = cache.load(key)
     if entry is None:
-        entry = _lowered(kernel, kinds)
+        with _undisturbed():
+            entry = _lowered(kernel, kinds)
         cache.keep(key, entry)
     return _Compiled(translate.load(entry.built), entry.types, entry.exceptions)
 
