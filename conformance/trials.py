@@ -17,7 +17,7 @@ CALLS = 50  # of a trial of many calls
 NOT_CASES = ("law-", "invalid-", "calls-", "stream-", "huge-")  # how the ids of trials that are no cases begin
 WATCHED_SIZES = 4  # of one of our rungs on the CPU
 INSTRUMENTED_SIZES = 6
-INSTRUMENTED_WORK = 3e5  # of one size more: by then a row is longer than a block, or a grid has many blocks
+INSTRUMENTED_WORK = 3e5  # at most, of one size more
 
 
 @dataclass(frozen=True)
@@ -154,10 +154,19 @@ def _watched(subject: Subject, cases: list[Case]) -> set[Case]:
 
 
 def _instrumented(subject: Subject, cases: list[Case]) -> set[Case]:
-    """The cases that run under a lane's own instruments too: sizes of least work, and the largest of moderate work."""
+    """The cases that run under a lane's own instruments too: sizes of least work, and that of the longest rows.
+
+    There a row is longer than a block, and its threads come round again; with many rows an interpreter takes minutes.
+    """
     moderate = [case for case in cases if subject.contract.work(case) <= INSTRUMENTED_WORK]
-    largest = max(_first_of_sizes(subject, moderate, None), key=subject.contract.work, default=None)
-    return _first_of_sizes(subject, cases, INSTRUMENTED_SIZES) | ({largest} if largest is not None else set())
+    longest = max(_first_of_sizes(subject, moderate, None), key=_row, default=None)
+    return _first_of_sizes(subject, cases, INSTRUMENTED_SIZES) | ({longest} if longest is not None else set())
+
+
+def _row(case: Case) -> int:
+    """The length of the last axis of a case's sizes."""
+    last = case.sizes[-1][1]
+    return last if isinstance(last, int) else max(last, default=1)
 
 
 def _first_of_sizes(subject: Subject, cases: list[Case], count: int | None) -> set[Case]:

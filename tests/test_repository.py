@@ -75,6 +75,17 @@ def test_an_op_is_a_reference_and_a_contract():
     assert [registry.contract(op).name for op in registry.ops()] == list(registry.ops())
 
 
+def test_no_contract_and_no_fault_imports_a_kernel_library():
+    """Which mode Triton and Numba import in is decided later."""
+    code = (
+        "import sys\nfrom conformance import registry\n"
+        "for op in registry.ops(): registry.contract(op), registry.planted(op)\n"
+        "print([name for name in ('triton', 'numba', 'cupy') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_faults_belong_to_ops():
     assert stems(ROOT / "conformance" / "faults") - set(registry.backends()) == set(registry.ops())
 

@@ -5,7 +5,6 @@ import math
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.bias import causal_lower_right
 
 from conformance import layouts, values
 from conformance.bench.declare import Arguments, Bench, Call, Peer
@@ -268,6 +267,8 @@ contract = Contract(
 
 def sdpa(q, k, v, causal, scale, **_):
     """torch's attention, whatever kernel it chooses: o."""
+    from torch.nn.attention.bias import causal_lower_right  # imports triton
+
     mask = causal_lower_right(q.shape[2], k.shape[2]) if causal and q.shape[2] != k.shape[2] else None
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, is_causal=causal and mask is None, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
