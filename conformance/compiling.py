@@ -74,8 +74,9 @@ class Compiler:
         """Compile the rungs of `op` (all, or those named in `variants`).
 
         With `every`, each distinct specialisation becomes machine code for each architecture. Without, each passes the
-        compiler's front end, and for each architecture, rung, kernel and combination of dtypes one becomes machine code:
-        for the oldest architecture the largest, then those that add most to what was compiled.
+        compiler's front end for the oldest architecture that it is launched for. Of each rung and kernel becomes machine
+        code, for the oldest architecture, the largest specialisation of each combination of dtypes; for each later one,
+        the specialisation that adds most to what was compiled.
 
         Returns `records`, one for each specialisation and architecture (`rungs`, `case`, `kernel`, `launch`, `arch`,
         `seconds`, with machine code `registers`, `spills`, `shared`), and `findings`, one sentence each; or only
@@ -138,10 +139,14 @@ def _check(
     claims = {name: compiling.architectures(getattr(fn, "needs", None)) for name, fn in rungs.items()}
     launched = _record(compiling, rungs, claims, contract, findings)
     chosen = {(each.launch.key, each.arch) for each in launched} if every else _chosen(launched, claims)
+    oldest = _oldest(launched, claims)
 
     def compile_one(index: int) -> dict[str, Any]:
         launch, arch, _ = launched[index]
-        return compiling.compile_one(launch, arch, to_machine_code=(launch.key, arch) in chosen)
+        to_machine_code = (launch.key, arch) in chosen
+        if not to_machine_code and arch != oldest[launch.key]:
+            return {"seconds": 0.0}
+        return compiling.compile_one(launch, arch, to_machine_code)
 
     records = []
     refused: dict[tuple[str, str], list[_Launched]] = defaultdict(list)
@@ -224,23 +229,34 @@ def _large(contract: Contract) -> Iterator[tuple[str, str, dict[str, Any]]]:
             yield dtype, case.id, {**tensors, **case.param}
 
 
+def _oldest(launched: Sequence[_Launched], claims: dict[str, Sequence[str]]) -> dict[str, str]:
+    """By key, the first architecture of its rungs' claims that a specialisation is launched for."""
+    archs: dict[str, set[str]] = defaultdict(set)
+    for launch, arch, _ in launched:
+        archs[launch.key].add(arch)
+    order = list(dict.fromkeys(arch for each in claims.values() for arch in each))
+    return {key: min(found, key=order.index) for key, found in archs.items()}
+
+
 def _chosen(launched: Sequence[_Launched], claims: dict[str, Sequence[str]]) -> set[tuple[str, str]]:
-    """(key, arch) of the specialisations that stand for the others of their rung, kernel and types."""
-    groups: dict[tuple, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
+    """(key, arch) of the specialisations that stand for the others of their rung and kernel."""
+    groups: dict[tuple[str, str], dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
     for launch, arch, rungs in launched:
         for rung in rungs:
-            groups[rung, launch.kernel, launch.types][arch].append(launch)
+            groups[rung, launch.kernel][arch].append(launch)
     chosen: set[tuple[str, str]] = set()
-    compiled: dict[tuple[str, str], set] = defaultdict(set)  # features, by rung and kernel
-    for (rung, kernel, _), launches in groups.items():
-        seen = compiled[rung, kernel]
-        for arch in claims[rung]:
-            oldest, these = arch == claims[rung][0], launches[arch]
-            scores = [(0 if oldest else len(launch.features - seen), launch.weight) for launch in these]
-            if these:
-                best = these[scores.index(max(scores))]
-                seen |= best.features
-                chosen.add((best.key, arch))
+    for (rung, _), launches in groups.items():
+        first, *later = (arch for arch in claims[rung] if arch in launches)
+        largest: dict[tuple, Any] = {}
+        for launch in launches[first]:
+            if launch.types not in largest or launch.weight > largest[launch.types].weight:
+                largest[launch.types] = launch
+        chosen |= {(launch.key, first) for launch in largest.values()}
+        seen = set().union(*(launch.features for launch in largest.values()))
+        for arch in later:
+            best = max(launches[arch], key=lambda launch: (len(launch.features - seen), launch.weight))
+            seen |= best.features
+            chosen.add((best.key, arch))
     return chosen
 
 

@@ -109,20 +109,31 @@ def test_every_distinct_specialisation_is_compiled_for_every_architecture():
     assert all(record["case"] in cases for record in answer["records"])
 
 
-def test_in_short_each_kernel_and_dtype_becomes_machine_code_once_an_architecture():
+def test_in_short_the_oldest_architecture_sees_every_dtype_and_a_later_one_each_kernel_once():
     compiler = Compiler()
-    answer = check(compiler, every=False, plain=rung(compiler, "_kernel"))
-    machine = [record for record in answer["records"] if "registers" in record]
-    assert len(answer["records"]) == 2 * len(specialisations())  # the front end sees them all
-    for arch in ("sm_80", "sm_90"):
-        assert len([r for r in machine if r["arch"] == arch]) == len(SOFTMAX.dtypes)
+    answer = check(compiler, every=False, plain=rung(compiler, "_kernel", "_other"))
+    assert len(answer["records"]) == 2 * 2 * len(specialisations())
     largest = {dtype: max(weight for d, weight in specialisations() if d == dtype) for dtype in SOFTMAX.dtypes}
-    assert {r["launch"] for r in machine if r["arch"] == "sm_80"} == {
-        str(Launch("_kernel", (d,), w)) for d, w in largest.items()
-    }
-    assert not {r["launch"] for r in machine if r["arch"] == "sm_80"} & {
-        r["launch"] for r in machine if r["arch"] == "sm_90"
-    }
+    for kernel in ("_kernel", "_other"):
+        machine = [r for r in answer["records"] if "registers" in r and r["kernel"] == kernel]
+        assert {r["launch"] for r in machine if r["arch"] == "sm_80"} == {
+            str(Launch(kernel, (d,), w)) for d, w in largest.items()
+        }
+        (later,) = (r["launch"] for r in machine if r["arch"] == "sm_90")
+        assert later not in {r["launch"] for r in machine if r["arch"] == "sm_80"}
+
+
+@pytest.mark.parametrize("every", [True, False])
+def test_in_short_the_front_end_sees_a_specialisation_for_the_oldest_architecture_alone(every):
+    refused = Launch("_kernel", ("float16",), min(w for d, w in specialisations() if d == "float16"))
+    compiler = Compiler(lambda launch, arch: {"error": f"no {arch} today"} if launch == refused else {})
+    answer = check(compiler, every=every, plain=rung(compiler, "_kernel"), late=rung(compiler, "_late", needs="sm_90"))
+    archs = ["sm_80", "sm_90"] if every else ["sm_80"]
+    assert [finding.partition(":")[0] for finding in answer["findings"]] == archs
+    if not every:
+        late = Compiler(lambda launch, arch: {"error": "not at all"} if launch.kernel == "_late" else {})
+        only = check(late, every=False, late=rung(late, "_late", needs="sm_90"))
+        assert f"(the same for {len(specialisations()) - 1} more" in only["findings"][0]
 
 
 def test_a_rung_is_compiled_for_what_it_claims():
