@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import re
 import traceback
 import zlib
 from collections.abc import Iterable
@@ -203,9 +204,11 @@ def keep_answers(contract: Contract, cases: Iterable[Case]) -> None:
 
 
 def error_text(error: BaseException) -> str:
+    """The type and message of an error, and the file and line that raised it, if the message names none."""
     frames = traceback.extract_tb(error.__traceback__)
     text = str(error).strip() or "no message"
-    where = f" ({frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno})" if frames else ""
+    known = not frames or re.search(r"\w\.\w+:\d", text)
+    where = "" if known else f" ({frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno})"
     return f"{type(error).__name__}: {text}{where}"
 
 
