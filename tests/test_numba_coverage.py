@@ -362,6 +362,19 @@ def test_views_and_strides():
 
 
 @cuda.jit
+def words(x, y):
+    i = cuda.threadIdx.x
+    y[i] = x.view(np.int32)[0, i]
+
+
+def test_numbas_own_code_counts_from_the_end_where_it_likes():
+    x = np.arange(64, dtype=np.float32).reshape(4, 16)
+    y = np.zeros(8, np.int32)
+    launch(words, 1, 8, (x[:, :8], y))  # `view` looks at the last stride as strides[-1]
+    assert np.array_equal(y, x.view(np.int32)[0, :8])
+
+
+@cuda.jit
 def scalars(out, flag, z, n):
     if flag:
         out[0] = z.real

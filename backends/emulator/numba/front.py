@@ -21,7 +21,7 @@ from backends.emulator.arguments import Argument, _extent
 from backends.emulator.library import Loaded, Options, Range, Report
 from backends.emulator.library import engine as engine_library
 from backends.emulator.numba import cache, translate, why_not
-from backends.emulator.program import MAX_THREADS, STACK_BYTES, _dim
+from backends.emulator.program import STACK_BYTES, geometry
 
 CAPABILITY = (9, 0)  # the GPU that kernels are typed and lowered for
 _PATH = "numba"  # stands for the library in a Loaded
@@ -120,8 +120,15 @@ def _prepare() -> None:
         finally:
             _lowering.data, _lowering.axes = before
 
+    numbas_index = arrayobj.fix_integer_index
+
     def fix_integer_index(context: Any, builder: Any, kind: Any, index: Any, extent: Any) -> Any:
-        index = context.cast(builder, index, kind, types.intp if kind.signed else types.uintp)
+        if context.fndesc.modname.startswith(
+            "numba."
+        ):  # Numba's own code, of `view` say, counts from the end by intent
+            index = numbas_index(context, builder, kind, index, extent)
+        else:
+            index = context.cast(builder, index, kind, types.intp if kind.signed else types.uintp)
         axis = _lowering.axes.pop(0) if _lowering.axes else 0
         check(builder, _lowering.data, index, extent, axis)
         return index
@@ -256,7 +263,7 @@ def _of_any_layout(kind: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
+def undisturbed() -> Iterator[None]:
     """Without the collector of garbage, which looks through all of torch a dozen times in a compilation."""
     collects = gc.isenabled()
     gc.disable()
@@ -271,7 +278,7 @@ def _compiled_anew(kernel: Any, kinds: tuple[Any, ...]) -> _Compiled:
     key = cache.key(kernel, kinds)
     entry = cache.load(key)
     if entry is None:
-        with _undisturbed():
+        with undisturbed():
             entry = _lowered(kernel, kinds)
         cache.keep(key, entry)
     return _Compiled(translate.load(entry.built), entry.types, entry.exceptions)
@@ -404,14 +411,7 @@ def launch(
 
     if not isinstance(kernel, CUDADispatcher):
         raise TypeError(f"kernel: expected a function decorated with @cuda.jit, got {type(kernel).__name__}")
-    grid3, block3 = _dim("grid", grid), _dim("block", block)
-    limits = (2**31 - 1, 65535, 65535)
-    if any(n > limit for n, limit in zip(grid3, limits, strict=True)):
-        raise ValueError(f"grid: at most {limits} blocks, got {grid3}")
-    if block3[0] * block3[1] * block3[2] > MAX_THREADS or block3[2] > 64:
-        raise ValueError(f"block: at most {MAX_THREADS} threads, 64 along z, got {block3}")
-    if not 0 <= shared <= 232448:
-        raise ValueError(f"shared: expected 0 to 232448 bytes, got {shared}")
+    grid3, block3 = geometry(grid, block, shared)
     names = list(kernel.py_func.__code__.co_varnames[: kernel.py_func.__code__.co_argcount])
     if len(arguments) != len(names):
         raise TypeError(f"{kernel.__name__}: expected {len(names)} arguments, got {len(arguments)}")
