@@ -17,10 +17,9 @@ from backends.cupy import module
 from backends.cupy.module import SHARED_LIMIT, Module
 
 try:
-    from cuda.bindings import nvrtc
     from cuda.pathfinder import find_nvidia_header_directory
 
-    nvrtc.nvrtcVersion()  # loads the library
+    from backends import nvrtc
 except Exception as error:
     raise ImportError(
         f'NVRTC does not load: pip install cuda-bindings "cupy-cuda13x[ctk]" ({type(error).__name__}: {error})'
@@ -155,35 +154,14 @@ def compiled(
         *(f"-I{folder}" for folder in _header_folders()),
         "--ptxas-options=-v" if to_machine_code else "--fdevice-syntax-only",
     ]  # fmt: skip
-    program = _checked(nvrtc.nvrtcCreateProgram(source.source.encode(), source.path.name.encode(), 0, [], []))
-    try:
-        (status,) = nvrtc.nvrtcCompileProgram(program, len(arguments), [argument.encode() for argument in arguments])
-        log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
-        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            return Compiled(log=log, error=log or str(status))
-        if not to_machine_code:
-            return Compiled(log=log)
-        cubin = _bytes(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
-        return Compiled(cubin, _text(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program), log)
-    finally:
-        nvrtc.nvrtcDestroyProgram(program)
-
-
-def _checked(answer: tuple[Any, ...]) -> Any:
-    status, *values = answer
-    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        raise RuntimeError(f"NVRTC: {status}")
-    return values[0] if values else None
-
-
-def _bytes(size: Any, get: Any, program: Any) -> bytes:
-    buffer = bytes(_checked(size(program)))
-    _checked(get(program, buffer))
-    return buffer
-
-
-def _text(size: Any, get: Any, program: Any) -> str:
-    return _bytes(size, get, program).decode(errors="replace").rstrip("\0").strip()
+    wanted = ("CUBIN", "PTX") if to_machine_code else ()
+    made, log = nvrtc.compiled(source.source, source.path.name, arguments, *wanted)
+    if made is None:
+        return Compiled(log=log, error=log)
+    if not to_machine_code:
+        return Compiled(log=log)
+    cubin, ptx = made
+    return Compiled(cubin, nvrtc.as_text(ptx), log)
 
 
 def _resources(log: str) -> dict[str, dict[str, int]]:

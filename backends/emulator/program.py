@@ -15,6 +15,8 @@ from backends.emulator.findings import error
 from backends.emulator.library import Loaded, Options, Range, Report, base, engine, parameters
 
 MAX_THREADS = 1024
+MAX_BLOCKS = (2**31 - 1, 65535, 65535)
+MAX_SHARED = 232448  # bytes of a block on sm_90, the most there is
 STACK_BYTES = 256 << 10
 Dim = int | Sequence[int]
 
@@ -112,14 +114,7 @@ class Program:
         numbers, NumPy scalars. `shared`: bytes of dynamic shared memory.
         """
         loaded, number = self._entry(kernel)
-        grid3, block3 = _dim("grid", grid), _dim("block", block)
-        limits = (2**31 - 1, 65535, 65535)
-        if any(n > limit for n, limit in zip(grid3, limits, strict=True)):
-            raise ValueError(f"grid: at most {limits} blocks, got {grid3}")
-        if block3[0] * block3[1] * block3[2] > MAX_THREADS or block3[2] > 64:
-            raise ValueError(f"block: at most {MAX_THREADS} threads, 64 along z, got {block3}")
-        if not 0 <= shared <= 232448:
-            raise ValueError(f"shared: expected 0 to 232448 bytes, got {shared}")
+        grid3, block3 = geometry(grid, block, shared)
         known = parameters(loaded, number)
         if len(arguments) != len(known):
             raise TypeError(f"{kernel}: expected {len(known)} arguments, got {len(arguments)}")
@@ -147,6 +142,18 @@ class Program:
         del keep
         if report.kind:
             raise error(kernel, loaded, report, regions)
+
+
+def geometry(grid: Dim, block: Dim, shared: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    """Grid and block as three numbers each; ValueError for what no GPU launches."""
+    blocks, threads = _dim("grid", grid), _dim("block", block)
+    if any(n > limit for n, limit in zip(blocks, MAX_BLOCKS, strict=True)):
+        raise ValueError(f"grid: at most {MAX_BLOCKS} blocks, got {blocks}")
+    if threads[0] * threads[1] * threads[2] > MAX_THREADS or threads[2] > 64:
+        raise ValueError(f"block: at most {MAX_THREADS} threads, 64 along z, got {threads}")
+    if not 0 <= shared <= MAX_SHARED:
+        raise ValueError(f"shared: expected 0 to {MAX_SHARED} bytes, got {shared}")
+    return blocks, threads
 
 
 def _dim(name: str, value: Dim) -> tuple[int, int, int]:

@@ -6,7 +6,6 @@ driver is asked. The PTX of a kernel is read (instructions.py): float64 arithmet
 loops, are refused like what does not compile, with the line of Python that they come from.
 """
 
-import gc
 import os
 import re
 import time
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from backends import numba
+from backends.emulator.numba.front import undisturbed
 from backends.numba import instructions
 
 if numba.not_installed():
@@ -26,7 +26,7 @@ if numba.not_installed():
 numba.restore_row_stack()
 
 try:
-    from cuda.bindings import nvjitlink, nvrtc
+    from cuda.bindings import nvjitlink
     from numba import cuda
     from numba.cuda import codegen, dispatcher, types
     from numba.cuda import compiler as numba_compiler
@@ -36,8 +36,9 @@ try:
     from numba.cuda.cudadrv.libs import get_cudalib
     from numba.cuda.typing.typeof import Purpose, typeof
 
+    from backends import nvrtc
+
     nvvm.NVVM()
-    nvrtc.nvrtcVersion()
     nvjitlink.version()
 except Exception as error:
     raise ImportError(
@@ -182,7 +183,7 @@ def compile_one(launch: Launch, arch: str, to_machine_code: bool = True) -> dict
     start = time.perf_counter()
     found: dict[str, Any] = {}
     try:
-        with _device(arch), _undisturbed():
+        with _device(arch), undisturbed():
             if not to_machine_code:
                 if launch.stands_for_others:
                     _lowered(launch, arch)
@@ -232,18 +233,6 @@ def _library(launch: Launch, **options: Any) -> Any:
             launch.function.py_func, launch.arguments, **{**launch.function.targetoptions, **options}
         )
     return kernel._codelibrary
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Without the collector of garbage, which looks through all of torch a dozen times in a compilation."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
 
 
 def resources(compiled: Compiled) -> dict[str, int]:
@@ -326,17 +315,10 @@ def _source(text: str, name: str, arch: str, lto: bool) -> bytes:
         f"-arch={arch}", "-rdc=true", "--device-as-default-execution-space", *(["-dlto"] if lto else []),
         *(f"-I{folder}" for folder in folders),
     ]  # fmt: skip
-    program = _checked(nvrtc.nvrtcCreateProgram(text.encode(), name.encode(), 0, [], []))
-    try:
-        (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
-        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            log = _bytes(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
-            raise RuntimeError(f"{name} does not compile:\n{log.decode(errors='replace').rstrip(chr(0))}")
-        if lto:
-            return _bytes(nvrtc.nvrtcGetLTOIRSize, nvrtc.nvrtcGetLTOIR, program)
-        return _bytes(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program)
-    finally:
-        nvrtc.nvrtcDestroyProgram(program)
+    made, log = nvrtc.compiled(text, name, options, "LTOIR" if lto else "PTX")
+    if made is None:
+        raise RuntimeError(f"{name} does not compile:\n{log}")
+    return made[0]
 
 
 def _compiled_source(file: Any, arch: str, lto: bool) -> bytes:
@@ -379,31 +361,14 @@ def _link(parts: list[bytes], runtime: str | None, arch: str, lto: bool, registe
         except nvjitlink.nvJitLinkError as error:
             log = bytearray(nvjitlink.get_error_log_size(linker))
             nvjitlink.get_error_log(linker, log)
-            raise RuntimeError(f"{error}\n{_decoded(log)}") from error
+            raise RuntimeError(f"{error}\n{nvrtc.as_text(log)}") from error
         cubin = bytearray(nvjitlink.get_linked_cubin_size(linker))
         nvjitlink.get_linked_cubin(linker, cubin)
         log = bytearray(nvjitlink.get_info_log_size(linker))
         nvjitlink.get_info_log(linker, log)
-        return bytes(cubin), _decoded(log)
+        return bytes(cubin), nvrtc.as_text(log)
     finally:
         nvjitlink.destroy(linker)
-
-
-def _checked(answer: tuple[Any, ...]) -> Any:
-    status, *values = answer
-    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        raise RuntimeError(f"NVRTC: {status}")
-    return values[0] if values else None
-
-
-def _bytes(size: Any, get: Any, program: Any) -> bytes:
-    buffer = bytes(_checked(size(program)))
-    _checked(get(program, buffer))
-    return buffer
-
-
-def _decoded(log: bytearray) -> str:
-    return log.decode(errors="replace").rstrip("\0").strip()
 
 
 def _architecture(arch: str) -> str:

@@ -15,7 +15,7 @@ from backends.numba.activations import activate, number
 from backends.numba.gemm import blocks, corner, flat, kernel, pair_operands, store_four
 from backends.numba.launching import launch
 from backends.numba.mma import sixteen_bits
-from backends.numba.mma_ptx import load1, load4, store1
+from backends.numba.ptx import load1, load4, store1
 
 
 @cuda.jit

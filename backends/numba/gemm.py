@@ -10,7 +10,7 @@ import torch
 from numba import cuda, float32
 
 from backends import Unsupported, numba
-from backends.numba.mma_ptx import load1, load4, store1, store4
+from backends.numba.ptx import load1, load4, store1, store4
 
 TILE, DEPTH, RESULTS = (32, 8, 4) if numba.simulated() else (128, 8, 8)  # Numba's own simulator is slow
 SIDE = TILE // RESULTS

@@ -17,7 +17,7 @@ from backends.numba.activations import activate, number, slope
 from backends.numba.gemm import blocks, corner, flat, kernel, operands, store_four
 from backends.numba.launching import launch
 from backends.numba.mma import sixteen_bits
-from backends.numba.mma_ptx import load1, load4, store1
+from backends.numba.ptx import load1, load4, store1
 
 
 @cuda.jit

@@ -10,7 +10,7 @@ import torch
 from numba import cuda, float32, uint16, uint32, uintp
 
 from backends import Unsupported
-from backends.numba.mma_ptx import copy16, copy_bits, copy_commit, copy_wait, ldmatrix_x4, mma_m16n8k16, store2
+from backends.numba.ptx import copy16, copy_bits, copy_commit, copy_wait, ldmatrix_x4, mma_m16n8k16, store2
 
 TILE, DEPTH, STAGES, THREADS = 128, 32, 3, 128
 WARP = TILE // 2  # four warps, each a quarter of the tile

@@ -16,9 +16,9 @@ from numba import cuda, float32, uint32, uint64
 from backends import shapes
 from backends.numba.launching import launch
 from backends.numba.online import denominator, fold, log_sum, row_merge, shift, warp_merge
-from backends.numba.ptx import lanes_of, unpacked
 from backends.numba.rows import blocks, thread_grid, threads, warp_grid, wide_jit
 from backends.numba.runs import LANES, in_runs, inside, load_row, store_values
+from backends.numba.words import lanes_of, unpacked
 
 _LOW = np.float32(-math.inf)
 

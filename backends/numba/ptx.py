@@ -1,219 +1,234 @@
-"""What Numba has no name for: 16-byte accesses, and elements packed in 32-bit words.
+"""Wide accesses and PTX instructions that matrix products need, one a function; backends/cupy/ptx.cuh has the same in C++.
 
-`words` is a local array of uint32 in which 16 bytes take four places from `at` on. It stays in registers where all its
-indices are constants after unrolling. A `like` argument is an array that only gives the type of the elements.
+`at` and `to` count elements from the start of a C-contiguous array. On the CPU an access is checked as a whole, and the
+instructions have twins in the emulator (backends/emulator/numba/translate.py). Numba's own simulator has
+the loads and the stores in plain Python.
 """
 
-from llvmlite import ir
-from numba.cuda import cgutils, types
-from numba.cuda.extending import intrinsic
+from numba import float32
 
-_I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
-_F16, _F32 = ir.HalfType(), ir.FloatType()
-_WORDS = ir.VectorType(_I32, 4)
+from backends import numba
 
 
-@intrinsic
-def lanes_of(typingctx, like):
-    """How many elements 16 bytes hold, a constant: 4 of float32, else 8."""
-
-    def lower(context, builder, signature, arguments):
-        return _I64(_lanes(like))
-
-    return types.int64(like), lower
+def _absent(*operands):
+    raise NotImplementedError("Numba's own simulator has no PTX")
 
 
-@intrinsic
-def load16(typingctx, array, index, words, at):
-    """One 16-byte load of the elements from array[index] on into `words`; zeros where the index is beyond the last axis.
+if numba.simulated():
 
-    `index` is an integer or a tuple of them. The last axis has stride 1, and the address is a multiple of 16.
-    """
+    def load1(x, at):
+        return float32(x.reshape(-1)[int(at)])
 
-    def lower(context, builder, signature, arguments):
-        address, inside = _place(context, builder, array, arguments[0], index, arguments[1])
-        places = _words(context, builder, words, arguments[2], at, arguments[3])
-        for place in places:
-            builder.store(_I32(0), place)
-        with builder.if_then(inside):
-            loaded = builder.load(address, align=16)
-            for i, place in enumerate(places):
-                builder.store(builder.extract_element(loaded, _I32(i)), place)
+    def load4(target, to, x, at):
+        for j in range(4):
+            target[int(to) + j] = load1(x, at + j)
 
-    return types.void(array, index, words, at), lower
+    def store4(x, at, *values):
+        flat = x.reshape(-1)
+        for j, value in enumerate(values):
+            flat[int(at) + j] = value
 
+    store1 = store2 = store4
+    copy16 = copy_commit = copy_wait = copy_bits = ldmatrix_x4 = mma_m16n8k16 = exp2 = _absent
+else:
+    from llvmlite import ir
+    from numba.cuda import types
+    from numba.cuda.extending import intrinsic
 
-@intrinsic
-def store16(typingctx, words, at, array, index):
-    """One 16-byte store of `words` to array[index] and on; none where the index is beyond the last axis. As load16."""
+    _I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+    _F32, _VOID = ir.FloatType(), ir.VoidType()
+    _GLOBAL, _SHARED = 1, 3  # address spaces
+    _NARROW = {types.float16: "f16", types.bfloat16: "bf16"}
 
-    def lower(context, builder, signature, arguments):
-        address, inside = _place(context, builder, array, arguments[2], index, arguments[3])
-        with builder.if_then(inside):
-            places = _words(context, builder, words, arguments[0], at, arguments[1])
-            builder.store(_vector(builder, [builder.load(place) for place in places]), address, align=16)
+    def _array(kind, *dtypes):
+        return isinstance(kind, types.Array) and kind.layout == "C" and (not dtypes or kind.dtype in dtypes)
 
-    return types.void(words, at, array, index), lower
+    def _pointer(context, builder, kind, array, at, to, space=0):
+        """The address of element `at` as a pointer to `to`."""
+        data = context.make_array(kind)(context, builder, array).data
+        pointer = builder.bitcast(builder.gep(data, [at]), to.as_pointer())
+        return builder.addrspacecast(pointer, to.as_pointer(space)) if space else pointer
 
+    def _asm(builder, result, operands, code, constraints, effect=False):
+        kind = ir.FunctionType(result, [operand.type for operand in operands])
+        return builder.call(ir.InlineAsm(kind, code, constraints, side_effect=effect), operands)
 
-@intrinsic
-def load_run(typingctx, array, index, words, at, wide):
-    """As load16 where `wide`; else an element at a time, of any stride and alignment, zeros beyond the last axis."""
+    def _tuple(context, builder, signature, struct):
+        parts = [builder.extract_value(struct, i) for i in range(signature.return_type.count)]
+        return context.make_tuple(builder, signature.return_type, parts)
 
-    def lower(context, builder, signature, arguments):
-        address, inside = _place(context, builder, array, arguments[0], index, arguments[1])
-        places = _words(context, builder, words, arguments[2], at, arguments[3])
-        for place in places:
-            builder.store(_I32(0), place)
-        with builder.if_else(builder.trunc(arguments[4], ir.IntType(1))) as (then, otherwise):
-            with then, builder.if_then(inside):
-                loaded = builder.load(address, align=16)
-                for i, place in enumerate(places):
-                    builder.store(builder.extract_element(loaded, _I32(i)), place)
-            with otherwise:
-                bits = []
-                for address, inside in _elements(context, builder, array, arguments[0], index, arguments[1]):
-                    before = builder.block
-                    with builder.if_then(inside):
-                        loaded, within = builder.load(address), builder.block
-                    bits.append(builder.phi(loaded.type))
-                    bits[-1].add_incoming(loaded.type(0), before)
-                    bits[-1].add_incoming(loaded, within)
-                for i, place in enumerate(places):
-                    builder.store(bits[i] if len(bits) == 4 else _joined(builder, *bits[2 * i : 2 * i + 2]), place)
+    def _widened(builder, kind, bits):
+        """The bits of a 16-bit element as float32."""
+        if kind.dtype == types.bfloat16:
+            return builder.bitcast(builder.shl(builder.zext(bits, _I32), _I32(16)), _F32)
+        return _asm(builder, _F32, [bits], "cvt.f32.f16 $0, $1;", "=f,h")
 
-    return types.void(array, index, words, at, wide), lower
+    def _loaded(context, builder, x, array, at, count):
+        """`count` neighbours by one access, each as float32."""
+        part = _I32 if x.dtype == types.float32 else _I16
+        pointer = _pointer(context, builder, x, array, at, ir.VectorType(part, count))
+        bits = builder.load(pointer, align=count * part.width // 8)
+        parts = [builder.extract_element(bits, _I32(i)) for i in range(count)]
+        return [builder.bitcast(each, _F32) if part == _I32 else _widened(builder, x, each) for each in parts]
 
+    @intrinsic
+    def load1(typingctx, x, at):
+        """x[at] as float32, without the question whether `at` is negative."""
 
-@intrinsic
-def store_run(typingctx, words, at, array, index, wide):
-    """As store16 where `wide`; else an element at a time, of any stride and alignment, none beyond the last axis."""
+        def lower(context, builder, signature, arguments):
+            return _loaded(context, builder, x, *arguments, 1)[0]
 
-    def lower(context, builder, signature, arguments):
-        address, inside = _place(context, builder, array, arguments[2], index, arguments[3])
-        loaded = [builder.load(place) for place in _words(context, builder, words, arguments[0], at, arguments[1])]
-        with builder.if_else(builder.trunc(arguments[4], ir.IntType(1))) as (then, otherwise):
-            with then, builder.if_then(inside):
-                builder.store(_vector(builder, loaded), address, align=16)
-            with otherwise:
-                elements = _elements(context, builder, array, arguments[2], index, arguments[3])
-                for i, (address, inside) in enumerate(elements):
-                    if len(elements) == 4:
-                        bits = loaded[i]
-                    else:
-                        bits = builder.trunc(builder.lshr(loaded[i // 2], _I32(i % 2 * 16)), _I16)
-                    with builder.if_then(inside):
-                        builder.store(bits, address)
+        return (types.float32(x, types.intp), lower) if _array(x, types.float32, *_NARROW) else None
 
-    return types.void(words, at, array, index, wide), lower
+    @intrinsic
+    def load4(typingctx, target, to, x, at):
+        """target[to], ... target[to + 3] = the four elements of x from `at`, a multiple of four, by one access.
 
+        target: a local array of float32. 16 bytes of float32, 8 of a 16-bit type.
+        """
 
-@intrinsic
-def unpacked(typingctx, words, i, like):
-    """The i-th element in `words`, as float32."""
+        def lower(context, builder, signature, arguments):
+            start = _pointer(context, builder, target, *arguments[:2], _F32)
+            for j, value in enumerate(_loaded(context, builder, x, *arguments[2:], 4)):
+                builder.store(value, builder.gep(start, [_I64(j)]), align=4)
 
-    def lower(context, builder, signature, arguments):
-        data = context.make_array(words)(context, builder, arguments[0]).data
-        i64 = context.cast(builder, arguments[1], i, types.int64)
-        if like.dtype == types.float32:
-            return builder.bitcast(builder.load(builder.gep(data, [i64])), _F32)
-        word = builder.load(builder.gep(data, [builder.lshr(i64, _I64(1))]))
-        odd = builder.trunc(builder.and_(i64, _I64(1)), _I32)
-        bits = builder.lshr(word, builder.shl(odd, _I32(4)))
-        if like.dtype == types.bfloat16:
-            return builder.bitcast(builder.shl(bits, _I32(16)), _F32)
-        return builder.fpext(builder.bitcast(builder.trunc(bits, _I16), _F16), _F32)
+        right = _array(x, types.float32, *_NARROW) and _array(target, types.float32)
+        return (types.void(target, types.intp, x, types.intp), lower) if right else None
 
-    return types.float32(words, i, like), lower
+    def _store(x, count):
+        if not _array(x, types.float32, *_NARROW):
+            return None
 
-
-@intrinsic
-def pack(typingctx, values, words, at, like):
-    """Round the first 16 bytes' worth of a local array of float32 to nearest even, into `words`."""
-
-    def lower(context, builder, signature, arguments):
-        data = context.make_array(values)(context, builder, arguments[0]).data
-        numbers = [builder.load(builder.gep(data, [_I64(i)])) for i in range(_lanes(like))]
-        for i, place in enumerate(_words(context, builder, words, arguments[1], at, arguments[2])):
-            if like.dtype == types.float32:
-                word = builder.bitcast(numbers[i], _I32)
+        def lower(context, builder, signature, arguments):
+            array, at, *values = arguments
+            if x.dtype == types.float32:
+                words = [builder.bitcast(value, _I32) for value in values]
             else:
-                word = _pair(builder, like.dtype, *numbers[2 * i : 2 * i + 2])
-            builder.store(word, place)
+                code = f"cvt.rn.{_NARROW[x.dtype]}x2.f32 $0, $1, $2;"  # the high half comes first
+                pairs = zip(values[1::2] or values, values[::2], strict=True)
+                words = [_asm(builder, _I32, pair, code, "=r,f,f") for pair in pairs]
+                if count == 1:
+                    words = [builder.trunc(words[0], _I16)]
+            whole = ir.VectorType(words[0].type, len(words))
+            stored = ir.Constant(whole, ir.Undefined)
+            for i, word in enumerate(words):
+                stored = builder.insert_element(stored, word, _I32(i))
+            size = words[0].type.width // 8 * len(words)
+            builder.store(stored, _pointer(context, builder, x, array, at, whole), align=size)
 
-    return types.void(values, words, at, like), lower
+        return types.void(x, types.intp, *[types.float32] * count), lower
 
+    @intrinsic
+    def store1(typingctx, x, at, first):
+        """x[at] = a float32 rounded to the type of x."""
+        return _store(x, 1)
 
-def _lanes(kind):
-    return 4 if kind.dtype == types.float32 else 8
+    @intrinsic
+    def store2(typingctx, x, at, first, second):
+        """The same of two neighbours by one access, from element `at`, a multiple of two."""
+        return _store(x, 2)
 
+    @intrinsic
+    def store4(typingctx, x, at, first, second, third, fourth):
+        """The same of four, from a multiple of four."""
+        return _store(x, 4)
 
-def _parts(context, builder, kind, index_kind, index):
-    """The integers of an index, in 64 bits."""
-    tupled = isinstance(index_kind, types.BaseTuple)
-    kinds = list(index_kind) if tupled else [index_kind]
-    parts = cgutils.unpack_tuple(builder, index) if tupled else [index]
-    if len(parts) != kind.ndim:
-        raise TypeError(f"{len(parts)} indices for {kind.ndim} axes")
-    return [context.cast(builder, part, part_kind, types.int64) for part, part_kind in zip(parts, kinds, strict=True)]
+    @intrinsic
+    def copy16(typingctx, shared, to, x, at, size):
+        """Start copying `size` bytes (0 to 16) to 16 bytes of shared memory, the rest zeros (cp.async). sm_80.
 
+        Both places are multiples of 16 bytes; nothing is read where `size` is 0.
+        """
 
-def _line(context, builder, kind, array, parts):
-    """The address where the last axis begins, as bytes, and its extent and stride.
+        def lower(context, builder, signature, arguments):
+            target = _pointer(context, builder, shared, arguments[0], arguments[1], _I8, _SHARED)
+            source = _pointer(context, builder, x, arguments[2], arguments[3], _I8, _GLOBAL)
+            code = "cp.async.cg.shared.global [$0], [$1], 16, $2;"
+            _asm(builder, _VOID, [target, source, arguments[4]], code, "l,l,r,~{memory}", True)
 
-    Bytes from the array's start, not an integer made an address: so NVVM sees what memory this is.
-    """
-    array = context.make_array(kind)(context, builder, array)
-    strides = cgutils.unpack_tuple(builder, array.strides)
-    start = builder.bitcast(array.data, _I8.as_pointer())
-    for part, stride in zip(parts[:-1], strides[:-1], strict=True):
-        start = builder.gep(start, [builder.mul(part, stride)])
-    return start, cgutils.unpack_tuple(builder, array.shape)[-1], strides[-1]
+        signature = types.void(shared, types.intp, x, types.intp, types.int32)
+        return (signature, lower) if _array(shared) and _array(x) else None
 
+    @intrinsic
+    def copy_commit(typingctx):
+        """Close the group of the copies that this thread has started since the last group. sm_80."""
 
-def _place(context, builder, kind, array, index_kind, index):
-    """The address of the 16 bytes from array[index] on, and whether the index lies within the last axis."""
-    parts = _parts(context, builder, kind, index_kind, index)
-    start, extent, _ = _line(context, builder, kind, array, parts)
-    address = builder.gep(start, [builder.mul(parts[-1], _I64(16 // _lanes(kind)))])
-    return builder.bitcast(address, _WORDS.as_pointer()), builder.icmp_unsigned("<", parts[-1], extent)
+        def lower(context, builder, signature, arguments):
+            _asm(builder, _VOID, [], "cp.async.commit_group;", "~{memory}", True)
 
+        return types.void(), lower
 
-def _elements(context, builder, kind, array, index_kind, index):
-    """The addresses of the elements from array[index] on, 16 bytes in all, and whether each lies within the last axis."""
-    parts = _parts(context, builder, kind, index_kind, index)
-    start, extent, stride = _line(context, builder, kind, array, parts)
-    bits = _I32 if _lanes(kind) == 4 else _I16
-    out = []
-    for i in range(_lanes(kind)):
-        at = builder.add(parts[-1], _I64(i))
-        address = builder.bitcast(builder.gep(start, [builder.mul(at, stride)]), bits.as_pointer())
-        out.append((address, builder.icmp_unsigned("<", at, extent)))
-    return out
+    @intrinsic
+    def copy_wait(typingctx, pending):
+        """Wait until at most `pending`, a literal, of this thread's groups are under way. sm_80."""
+        if not isinstance(pending, types.IntegerLiteral):
+            return None
 
+        def lower(context, builder, signature, arguments):
+            _asm(builder, _VOID, [], f"cp.async.wait_group {pending.literal_value};", "~{memory}", True)
 
-def _words(context, builder, kind, words, at_kind, at):
-    """The addresses of four words."""
-    data = context.make_array(kind)(context, builder, words).data
-    at = context.cast(builder, at, at_kind, types.int64)
-    return [builder.gep(data, [builder.add(at, _I64(i))]) for i in range(4)]
+        return types.void(pending), lower
 
+    @intrinsic
+    def copy_bits(typingctx, target, to, x, at):
+        """target[to] = x[at] for elements of 16 bits, whatever their types."""
 
-def _pair(builder, dtype, low, high):
-    """Two float32 rounded to 16 bits, in a word."""
-    if dtype == types.bfloat16:
-        code = ir.InlineAsm(ir.FunctionType(_I32, [_F32, _F32]), "cvt.rn.bf16x2.f32 $0, $1, $2;", "=r,f,f")
-        return builder.call(code, [high, low])
-    return _joined(builder, *(builder.bitcast(builder.fptrunc(x, _F16), _I16) for x in (low, high)))
+        def lower(context, builder, signature, arguments):
+            bits = builder.load(_pointer(context, builder, x, *arguments[2:], _I16), align=2)
+            builder.store(bits, _pointer(context, builder, target, *arguments[:2], _I16), align=2)
 
+        return (types.void(target, types.intp, x, types.intp), lower) if _array(target) and _array(x) else None
 
-def _joined(builder, low, high):
-    """A word of two halves."""
-    return builder.or_(builder.zext(low, _I32), builder.shl(builder.zext(high, _I32), _I32(16)))
+    @intrinsic
+    def ldmatrix_x4(typingctx, shared, at, transposed):
+        """Four 8 x 8 matrices of 16-bit elements from shared memory, a register of two elements each. sm_75.
 
+        Lane i says where row i % 8 of matrix i / 8 begins, at a multiple of 16 bytes. The matrices come transposed where
+        `transposed` is not 0, the same for all lanes; both instructions are issued, and one has no effect: cheaper than a
+        branch, over which the compiler could not move other instructions.
+        """
 
-def _vector(builder, words):
-    vector = ir.Constant(_WORDS, ir.Undefined)
-    for i, word in enumerate(words):
-        vector = builder.insert_element(vector, word, _I32(i))
-    return vector
+        def lower(context, builder, signature, arguments):
+            row = _pointer(context, builder, shared, arguments[0], arguments[1], _I8, _SHARED)
+            load = "ldmatrix.sync.aligned.m8n8.x4{}.shared.b16 {{$0, $1, $2, $3}}, [$4];"
+            code = "{{ .reg .pred t; setp.ne.s32 t, $5, 0; @t {} @!t {} }}".format(
+                load.format(".trans"), load.format("")
+            )
+            result, constraints = ir.LiteralStructType([_I32] * 4), "=r,=r,=r,=r,l,r,~{memory}"
+            return _tuple(
+                context, builder, signature, _asm(builder, result, [row, arguments[2]], code, constraints, True)
+            )
+
+        signature = types.UniTuple(types.uint32, 4)(shared, types.intp, types.int32)
+        return (signature, lower) if _array(shared) else None
+
+    @intrinsic
+    def mma_m16n8k16(typingctx, like, a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
+        """d = a * b + c for a (16, 16), b (16, 8), c and d (16, 8) in fragments. sm_80.
+
+        like: an array of float16 or bfloat16, the type of a and b. a: rows group and group + 8 by columns 2 * member and
+        2 * member + 8, down before right; b: rows 2 * member and 2 * member + 8 of column group; c and d: columns
+        2 * member and 2 * member + 1 of row group, then of row group + 8; group = lane // 4, member = lane % 4.
+        """
+        if not _array(like, *_NARROW):
+            return None
+
+        def lower(context, builder, signature, arguments):
+            name = _NARROW[like.dtype]
+            code = (
+                f"mma.sync.aligned.m16n8k16.row.col.f32.{name}.{name}.f32 "
+                "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};"
+            )
+            result, constraints = ir.LiteralStructType([_F32] * 4), ",".join(["=f"] * 4 + ["r"] * 6 + ["f"] * 4)
+            return _tuple(context, builder, signature, _asm(builder, result, arguments[1:], code, constraints, True))
+
+        return types.UniTuple(types.float32, 4)(like, *[types.uint32] * 6, *[types.float32] * 4), lower
+
+    @intrinsic
+    def exp2(typingctx, x):
+        """2 to the power x by the special function unit: two units in the last place, subnormals become 0."""
+
+        def lower(context, builder, signature, arguments):
+            return _asm(builder, _F32, arguments, "ex2.approx.ftz.f32 $0, $1;", "=f,f")
+
+        return types.float32(types.float32), lower

@@ -6,8 +6,8 @@ The r-th run of a thread begins at column (r * blockDim.x + threadIdx.x) * (elem
 import torch
 from numba import cuda, uint32, uint64
 
-from backends.numba.ptx import lanes_of, load_run, pack, store_run
 from backends.numba.rows import at_most, blocks, threads
+from backends.numba.words import lanes_of, load_run, pack, store_run
 
 LANES = 8  # elements of a run at most
 

@@ -13,7 +13,6 @@ from numba import cuda, float32, uint32, uint64
 
 from backends import shapes
 from backends.numba.launching import launch
-from backends.numba.ptx import lanes_of, unpacked
 from backends.numba.rows import (
     WARP_COLS,
     at_most,
@@ -27,6 +26,7 @@ from backends.numba.rows import (
     wide_jit,
 )
 from backends.numba.runs import LANES, in_runs, load_row, store_values
+from backends.numba.words import lanes_of, unpacked
 
 _HELD = WARP_COLS // 32
 

@@ -11,7 +11,7 @@ import torch
 from numba import cuda, float32, uint16, uint32
 
 from backends import numba
-from backends.numba.mma_ptx import copy16, copy_bits, ldmatrix_x4, mma_m16n8k16
+from backends.numba.ptx import copy16, copy_bits, ldmatrix_x4, mma_m16n8k16
 
 if not numba.simulated():
     from llvmlite import ir

@@ -17,7 +17,7 @@ from backends.numba.attention._launch import _blocks, _outputs, _scale, _sizes, 
 from backends.numba.attention._mma import is_aligned, load_tile, products, put_row, store_rows
 from backends.numba.gemm import flat
 from backends.numba.launching import launch
-from backends.numba.mma_ptx import copy_commit, copy_wait, exp2
+from backends.numba.ptx import copy_commit, copy_wait, exp2
 
 _LOW = np.float32(-math.inf)
 _LN_2 = np.float32(math.log(2))

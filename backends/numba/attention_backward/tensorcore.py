@@ -19,7 +19,7 @@ from backends.numba.attention_backward._delta import _launch_delta
 from backends.numba.attention_backward._launch import _outputs, _sizes
 from backends.numba.gemm import flat
 from backends.numba.launching import launch
-from backends.numba.mma_ptx import copy_commit, copy_wait, exp2
+from backends.numba.ptx import copy_commit, copy_wait, exp2
 
 _HIGH = np.float32(math.inf)
 # For each width of a tile: rows that a block of four warps owns, rows of the other sequence a step. Two tiles of each take

@@ -30,7 +30,7 @@ from backends.numba.gemm import (
     store_tile,
 )  # fmt: skip
 from backends.numba.launching import launch
-from backends.numba.mma_ptx import load1, store1
+from backends.numba.ptx import load1, store1
 
 _TILE, _DEPTH, _RESULTS = 64, 8, 8  # of tiled2d
 _SIDE = _TILE // _RESULTS

@@ -24,7 +24,7 @@ from backends.numba.mma import (
     stage,
     staged_row,
 )  # fmt: skip
-from backends.numba.mma_ptx import load4
+from backends.numba.ptx import load4
 
 
 @kernel(THREADS, 2)

@@ -1,4 +1,4 @@
-"""The wide accesses and PTX instructions of backends/numba/mma_ptx.py on the emulator, against torch."""
+"""The wide accesses and PTX instructions of backends/numba/ptx.py on the emulator, against torch."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ if reason := why_not():
 from numba import cuda, float32, uint16
 
 from backends.emulator.numba import launch
-from backends.numba import mma_ptx as ptx
+from backends.numba import ptx
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
@@ -42,7 +42,7 @@ def test_loads_widen_and_stores_round_to_nearest_even(dtype):
 
 def test_a_wide_access_is_checked_as_a_whole():
     x, y = torch.zeros(32), torch.zeros(32)
-    with pytest.raises(emulator.OutOfBounds, match=r"test_numba_mma_ptx.py:\d+.*reads 16 bytes"):
+    with pytest.raises(emulator.OutOfBounds, match=r"test_numba_ptx.py:\d+.*reads 16 bytes"):
         launch(quadruples, 1, 8, (x[:30], y, torch.zeros(32)))
     with pytest.raises(emulator.Misaligned):
         launch(quadruples, 1, 4, (x[1:17], y, torch.zeros(32)))
