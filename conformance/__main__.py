@@ -1,4 +1,4 @@
-"""`python -m conformance COMMAND`: list, doctor, check, replay, selftest, tune, port, bench."""
+"""`python -m conformance COMMAND`: list, doctor, check, replay, selftest, tune, port, bench, report."""
 
 import argparse
 import sys
@@ -11,6 +11,7 @@ from conformance.console import Table, fraction_text, show, write_json
 from conformance.generate import LEVELS
 from conformance.isolation import MODES
 from conformance.judge import PASSED, Subject
+from conformance.page import cli as page
 from conformance.report import Report, versions
 
 USAGE_ERROR = 2
@@ -113,6 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     port.set_defaults(run=_port)
 
     bench.add(commands)
+    page.add(commands)
 
     for command in (listing, doctor, check, selftest, again, tune, port):
         command.add_argument("--json", metavar="FILE", help="write the result to FILE as JSON")
@@ -212,7 +214,10 @@ def _check(options: argparse.Namespace) -> int:
             keep_report(subject, reports[-1])
     _print_rungs(reports, not_run, chosen)
     if options.json:
-        write_json(options.json, {"reports": [report.to_dict() for report in reports], "skipped": chosen.skipped})
+        write_json(
+            options.json,
+            {**_about(chosen.device), "reports": [report.to_dict() for report in reports], "skipped": chosen.skipped},
+        )
     return 0 if reports and all(report.passed for report in reports) else 1
 
 
@@ -259,7 +264,7 @@ def _selftest(options: argparse.Namespace) -> int:
     show(selftest.summary(results))
     for line in selftest.holes(results):
         print(line)
-    record = selftest.record(results)
+    record = {**_about("cpu"), **selftest.record(results)}
     if options.compare:
         compared = comparison.run(ops, options.jobs)
         show(comparison.table(compared, results))
@@ -328,6 +333,12 @@ def _select(
     )  # fmt: skip
     chosen.prepare()
     return chosen
+
+
+def _about(device: str) -> dict[str, Any]:
+    from conformance.provenance import provenance
+
+    return provenance(device, ["python", "-m", "conformance", *sys.argv[1:]])
 
 
 if __name__ == "__main__":

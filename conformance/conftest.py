@@ -1,8 +1,8 @@
 """The table of compile conformance at the end of a run: what test_compile.py's items carry to the controller."""
 
 from conformance.console import Table
+from conformance.plugin import COMPILED
 
-COMPILED = "touchstone-compiled"  # key of the user property that holds an item's rows
 COLUMNS = {
     "op": "op", "backend": "backend", "rung": "rung", "kernel": "kernel", "arch": "arch", "specialisations": "specialisations",
     "compiled": "to machine code", "registers": "registers", "spills": "spilled bytes", "shared": "shared bytes",

@@ -12,6 +12,7 @@ from conformance.console import Table, fraction_text
 from conformance.generate import LEVELS
 from conformance.judge import Outcome
 
+COMPILED = "touchstone-compiled"  # key of the user property that holds the rows of an item of compile conformance
 RECORD = "touchstone"  # key of the user property that carries an outcome from a worker to the controller
 
 
@@ -131,8 +132,12 @@ class Summary:
         self.selected = self.ran = 0
         self.problems: list[str] = []
         self.kept: list[dict[str, Any]] = []  # findings, for replay
+        self.compiled: list[dict[str, Any]] = []  # what compile conformance tells, for the record
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call":
+            found: list[Any] = [value for key, value in report.user_properties if key == COMPILED]
+            self.compiled += [row for rows in found for row in rows]
         about: Any = next((value for key, value in report.user_properties if key == RECORD), None)
         if about is None:
             if report.when == "setup" and "conformance" in report.keywords and report.skipped:
@@ -214,12 +219,14 @@ class Summary:
         return table
 
     def write(self, path: Path) -> None:
-        from conformance.report import versions
+        from conformance.provenance import provenance
 
         record = {
-            "level": self.chosen.level, "seed": self.chosen.seed, "device": self.chosen.device, "versions": versions(),
+            **provenance(self.chosen.device, ["pytest", *self.config.invocation_params.args]),
+            "level": self.chosen.level, "seed": self.chosen.seed, "device": self.chosen.device, "compiled": self.compiled,
             "rungs": [
-                {"op": op, "lane": lane, "variant": variant, "not_run": rung["not_run"], "dropped": rung["dropped"],
+                {"op": op, "lane": lane, "variant": variant, "compute": rung["compute"],
+                 "not_run": rung["not_run"], "dropped": rung["dropped"],
                  "outcomes": [outcome.to_dict() for outcome in rung["outcomes"]]}
                 for (op, lane, variant), rung in self.rungs.items()
             ],

@@ -9,8 +9,8 @@ from functools import cache
 import pytest
 
 from conformance import compiling, registry
-from conformance.conftest import COMPILED, table
-from conformance.plugin import _SELECTION
+from conformance.conftest import table
+from conformance.plugin import _SELECTION, COMPILED
 
 
 def pytest_generate_tests(metafunc):

@@ -1,7 +1,7 @@
 """The kernels of conformance/faults/triton, judged until the first failure; test_triton_faults.py runs this file.
 
 For the ops given as arguments it prints what is wrong with each fault and with each launcher that has no fault switched on
-("_looped"): on the cases of level quick, and in calls under the backend's instruments.
+("_looped"): on cases of level quick, and in calls under the backend's instruments.
 """
 
 import contextlib
@@ -9,7 +9,7 @@ import importlib
 import inspect
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -36,14 +36,16 @@ def sound(module: ModuleType, op: str) -> Iterator[tuple[str, Callable[..., Any]
                 yield name, lambda *args, _to=launcher, **rest: _to(**dict(zip(order, args, strict=False)), **rest)
 
 
-def on_cases(op: str, fn: Callable[..., Any], deterministic: bool, dtypes: tuple[str, ...]) -> str | None:
-    """The first failure in the cases of level quick; None if there is none."""
+def on_cases(
+    op: str, fn: Callable[..., Any], deterministic: bool, dtypes: tuple[str, ...], only: Set[str] = frozenset()
+) -> tuple[str, str] | None:
+    """The id and the finding of the first case of level quick that fails; None if there is none. `only`: of these cases."""
     subject = judge.Subject(op, fn, fn.__name__, "user@cpu", "cpu", deterministic=deterministic)
     for trial in judge.trials(subject, "quick")[0]:
-        if trial.case.dtype in dtypes and trial.law is None and not trial.calls:
+        if trial.case.dtype in dtypes and trial.law is None and not trial.calls and (not only or trial.id in only):
             for finding in judge.run(subject, replace(trial, watched=False, instrumented=False)).findings:
                 if finding.severity == "failure":
-                    return f"{finding.check}: {finding.message}"
+                    return trial.id, f"{finding.check}: {finding.message}"
     return None
 
 
@@ -75,16 +77,25 @@ def _first_wrong(contract, fn: Callable[..., Any], cases, instrument) -> str | N
 
 
 def judged(op: str) -> dict[str, Any]:
+    """The faults first; then the launchers without one, on the cases that rejected a fault and some more."""
     module = importlib.import_module(f"conformance.faults.triton.{op}")
     everything = registry.contract(op).dtypes
     report: dict[str, Any] = {}
-    for name, fn in sound(module, op):
-        report[name] = {"cases": on_cases(op, fn, False, everything), "instruments": under_instruments(op, fn)}
+    rejecting = {
+        trial.id for trial in judge.trials(judge.Subject(op, judge.not_called, "", "user@cpu", "cpu"), "quick")[0][::8]
+    }
     for planted in planted_in(module, op, "triton"):
         if planted.kind == "race":
             report[planted.name] = {"instruments": under_instruments(op, planted.make())}
         else:
-            report[planted.name] = {"cases": on_cases(op, planted.make(), planted.deterministic, planted.dtypes)}
+            found = on_cases(op, planted.make(), planted.deterministic, planted.dtypes)
+            report[planted.name] = {"cases": found}
+            rejecting |= {found[0]} if found else set()
+    for name, fn in sound(module, op):
+        report[name] = {
+            "cases": on_cases(op, fn, False, everything, rejecting),
+            "instruments": under_instruments(op, fn),
+        }
     return report
 
 

@@ -11,7 +11,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from conformance import judge, registry, selection
+from backends.devices import cuda_works
+from conformance import judge, provenance, registry, selection
 from conformance.__main__ import main
 from conformance.bench import cases, ceilings, cli, inputs, records, run, timing
 from conformance.bench.declare import Bench, Peer, autograd, eager
@@ -258,7 +259,7 @@ def test_changes_beyond_noise():
 def test_records_and_csv(tmp_path, watch):
     group = group_of("softmax", lambda x: torch.softmax(x, -1), {"rows": 8, "cols": 32})
     results = run.measure(group, timing.CpuTimer(), watch, **RUN)
-    whole = records.record(records.provenance("cpu", ["me"]), None, results, {"x": "y"})
+    whole = records.record(provenance.provenance("cpu", ["me"]), None, results, {"x": "y"})
     records.write(tmp_path / "a.json", whole)
     found = records.read(tmp_path / "a.json")
     assert (
@@ -360,3 +361,20 @@ def test_through_pytest(tmp_path):
     (one,) = found["benchmarks"]
     assert one["stats"]["median"] == pytest.approx(1e-3 * one["extra_info"]["ms"]) and one["stats"]["rounds"] >= 5
     assert one["extra_info"]["name"] == "onerow" and one["group"].startswith("softmax float32")
+
+
+@pytest.mark.skipif(bool(cuda_works()), reason=f"needs a GPU: {cuda_works()}")
+@pytest.mark.parametrize("backend", registry.backends())
+def test_registers_are_those_of_the_kernels_that_a_call_launches(backend):
+    module = registry.backend(backend)
+    if reason := module.why_not("cuda"):
+        pytest.skip(reason)
+    module.prepare("cuda")
+    fn = registry.variants(backend, "layer_norm_backward")["partials"]
+    x, dy = torch.randn(2, 64, 256, device="cuda")
+    kernels = module.launched(lambda: fn(x, torch.ones(256, device="cuda"), dy))
+    assert 1 <= len(kernels) <= 3
+    for kernel in kernels:
+        found = module.resources(kernel)
+        assert 8 <= found["registers"] <= 255 and found["spills"] < 256
+    assert module.launched(lambda: None) == []

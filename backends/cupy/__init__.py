@@ -115,6 +115,18 @@ def resources(kernel: Any) -> dict[str, int]:
     }
 
 
+def launched(call: Callable[[], Any]) -> list[Any]:
+    """The compiled kernels that `call` launches on a GPU, each once; `resources` takes them."""
+    from backends.cupy import module
+
+    module.launched, kept = {}, module.launched
+    try:
+        call()
+        return list(module.launched.values())
+    finally:
+        module.launched = kept
+
+
 def writers(device: str) -> AbstractContextManager[Any] | None:
     """Where kernels are emulated, a context manager that records who writes where: its `.of(address)` names the block,
     the thread and the source line that wrote a byte last, or is None."""

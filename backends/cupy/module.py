@@ -69,6 +69,8 @@ class Launch(NamedTuple):
 
 # Set while launches are recorded instead of run (backends/cupy/compiling.py): the architecture, and what takes them.
 recorder: tuple[str, Callable[[Launch], None]] | None = None
+# Set while the kernels that are launched on a GPU are gathered: the cupy.RawKernel by its id.
+launched: dict[int, Any] | None = None
 
 
 def shared_limit(device: torch.device) -> int:
@@ -159,6 +161,8 @@ class Module:
         index = device.index or 0
         with cupy.cuda.Device(index):
             kernel = self.compiled(what.kernel, what.definitions, index, what.arch)
+            if launched is not None:
+                launched[id(kernel)] = kernel
             if what.shared:
                 static = kernel.shared_size_bytes
                 if static + what.shared > (limit := shared_limit(device)):

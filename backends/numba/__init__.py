@@ -191,17 +191,30 @@ def _compilers() -> tuple[str, str, str]:
 def resources(kernel: Any) -> dict[str, int]:
     """`registers` and `spills` (bytes of local memory) a thread, and `shared` (static bytes a block), of a kernel.
 
-    Of several compiled signatures the largest number counts.
+    Of a `@cuda.jit` function with several compiled signatures the largest number counts.
     """
+    compiled = list(kernel.overloads.values()) if hasattr(kernel, "overloads") else [kernel]
+    names = {"registers": "regs_per_thread", "spills": "local_mem_per_thread", "shared": "shared_mem_per_block"}
+    return {name: max((getattr(each, of) for each in compiled), default=0) for name, of in names.items()}
 
-    def largest(found: Any) -> int:
-        return max(found.values(), default=0) if isinstance(found, dict) else found
 
-    return {
-        "registers": largest(kernel.get_regs_per_thread()),
-        "spills": largest(kernel.get_local_mem_per_thread()),
-        "shared": largest(kernel.get_shared_mem_per_block()),
-    }
+def launched(call: Callable[[], Any]) -> list[Any]:
+    """The compiled kernels that `call` launches on a GPU, each once; `resources` takes them."""
+    from numba.cuda.dispatcher import _Kernel
+
+    kernels: dict[int, Any] = {}
+    launch = _Kernel.launch
+
+    def recording(self: Any, *args: Any, **kwargs: Any) -> Any:
+        kernels[id(self)] = self
+        return launch(self, *args, **kwargs)
+
+    _Kernel.launch = recording
+    try:
+        call()
+    finally:
+        _Kernel.launch = launch
+    return list(kernels.values())
 
 
 def writers(device: str) -> AbstractContextManager[Any] | None:

@@ -121,6 +121,27 @@ def resources(kernel: Any) -> dict[str, int]:
     return {"registers": kernel.n_regs, "spills": 4 * kernel.n_spills, "shared": kernel.metadata.shared}
 
 
+def launched(call: Callable[[], Any]) -> list[Any]:
+    """The compiled kernels that `call` launches on a GPU, each once; `resources` takes them."""
+    from triton.runtime.jit import JITFunction
+
+    kernels: dict[int, Any] = {}
+    run = JITFunction.run
+
+    def recording(self: Any, *args: Any, **kwargs: Any) -> Any:
+        kernel = run(self, *args, **kwargs)
+        if kernel is not None:
+            kernels[id(kernel)] = kernel
+        return kernel
+
+    JITFunction.run = recording
+    try:
+        call()
+    finally:
+        JITFunction.run = run
+    return list(kernels.values())
+
+
 def writers(device: str) -> AbstractContextManager[Any] | None:
     """Where kernels are interpreted, a context manager that records who writes where: its `.of(address)` names the
     program and the source line that wrote a byte last, or is None."""

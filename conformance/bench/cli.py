@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _measure(options: argparse.Namespace) -> int:
-    from conformance import selection
+    from conformance import provenance, selection
 
     if not options.seconds > 0:
         raise selection.UsageError(f"--seconds: expected a positive number, got {options.seconds}")
@@ -98,13 +98,13 @@ def _measure(options: argparse.Namespace) -> int:
     plan.groups = [group for group in plan.groups if group.subjects or group.peers]
     if not plan.groups:
         raise selection.UsageError(_nothing(plan, shapes))
-    about = records.provenance(chosen.device, ["python -m conformance", *sys.argv[1:]])
+    about = provenance.provenance(chosen.device, ["python", "-m", "conformance", *sys.argv[1:]])
     timer = timing.timer(chosen.device, options.cache)
     measured = ceilings.measure(timer, sorted({group.case.dtype for group in plan.groups} | {"float32"}))
     show(Table(f"ceilings of this run, {about['machine'].get('gpu', 'CPU')}", ["what", "rate"], measured.rows()))
     judged = _Judged(options.level, chosen)
     results: list[Result] = []
-    clocks = records.clocks if chosen.device == "cuda" else dict
+    clocks = provenance.clocks if chosen.device == "cuda" else dict
     try:
         for group in progress(plan.groups, "bench"):
             if options.level:

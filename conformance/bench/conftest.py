@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from conformance import plugin
-from conformance.bench import cases, ceilings, records, run, timing
+from conformance import plugin, provenance
+from conformance.bench import cases, ceilings, run, timing
 
 _watch = run.guard()
 
@@ -102,4 +102,4 @@ def result(timed: Timed, request: pytest.FixtureRequest) -> run.Result:
 def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, Any]) -> None:
     """Storage is by processor; what the numbers belong to is the GPU."""
     chosen = config.stash[plugin._SELECTION]
-    machine_info["touchstone"] = records.machine(chosen.device)
+    machine_info["touchstone"] = provenance.machine(chosen.device)

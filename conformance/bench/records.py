@@ -3,82 +3,22 @@
 import csv
 import json
 import math
-import os
-import platform
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from conformance import registry
 from conformance.bench.ceilings import Ceilings
 from conformance.bench.run import Result
 from conformance.console import Table
-from conformance.report import versions
 
 FORMAT = 1
 NOISE = 0.02  # changes below this are noise, whatever the quartiles say
 SPREADS = 1.5  # and so are those below so many interquartile ranges of both
-CLOCKS = ("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")
 COLUMNS = (
     "op", "mode", "lane", "name", "kind", "dtype", "sizes", "params", "cache", "status", "ms", "q1", "q3", "count", "host_ms",
     "tflops", "gbps", "fraction", "bound", "peak_bytes", "registers", "spills", "shared", "worst", "problems",
 )  # fmt: skip
-
-
-def provenance(device: str, command: Sequence[str]) -> dict[str, Any]:
-    """Where numbers come from."""
-    return {
-        "format": FORMAT,
-        "command": " ".join(command),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": _git("rev-parse", "HEAD"),
-        "changed": bool(_git("status", "--porcelain", "--untracked-files=no")),
-        "versions": versions(),
-        "machine": machine(device),
-    }
-
-
-def machine(device: str) -> dict[str, Any]:
-    """The processor, and on a GPU its name, memory, driver and CUDA."""
-    found: dict[str, Any] = {"device": device, "system": platform.platform(), "cpus": os.cpu_count()}
-    found["threads"] = torch.get_num_threads()
-    if device == "cuda":
-        about = torch.cuda.get_device_properties(torch.cuda.current_device())
-        found |= {
-            "gpu": about.name, "memory": about.total_memory, "multiprocessors": about.multi_processor_count,
-            "l2": about.L2_cache_size, "capability": f"{about.major}.{about.minor}", "cuda": torch.version.cuda,
-            "cudnn": torch.backends.cudnn.version(), **_smi("driver_version", "clocks.max.sm", "power.limit"),
-        }  # fmt: skip
-    return found
-
-
-def clocks() -> dict[str, str]:
-    """Clocks, power and temperature of the GPU as nvidia-smi says now; nothing where it does not answer."""
-    return _smi(*CLOCKS)
-
-
-def _smi(*names: str) -> dict[str, str]:
-    index = str(torch.cuda.current_device()) if torch.cuda.is_available() else "0"
-    command = ["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader,nounits", "-i", index]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return {}
-    values = [part.strip() for part in done.stdout.strip().split(",")]
-    return dict(zip(names, values, strict=True)) if done.returncode == 0 and len(values) == len(names) else {}
-
-
-def _git(*arguments: str) -> str | None:
-    try:
-        done = subprocess.run(["git", *arguments], cwd=registry.ROOT, capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def row(result: Result, samples: bool = True) -> dict[str, Any]:
@@ -105,6 +45,7 @@ def record(
 ) -> dict[str, Any]:
     """The whole run, as `write` puts it into a file."""
     return {
+        "format": FORMAT,
         **about,
         "ceilings": None if ceilings is None else ceilings.to_dict(),
         "left_out": dict(left_out),

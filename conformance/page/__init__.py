@@ -1,0 +1,1 @@
+"""One self-contained HTML page from the records that `--json` writes: `python -m conformance report`."""

@@ -1,0 +1,66 @@
+"""`python -m conformance report`: records into one HTML file that needs no network."""
+
+import argparse
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from conformance import registry
+
+RESULTS = registry.ROOT / "docs" / "results"
+STYLE = Path(__file__).with_name("style.css")
+
+
+def add(commands: Any) -> None:
+    """Add the command to the parser of `python -m conformance`."""
+    report = commands.add_parser("report", help="one HTML page from the records that --json writes")
+    report.add_argument(
+        "record", nargs="*", metavar="RECORD.json", help="of pytest, check, selftest or bench (default: docs/results/*.json)"
+    )  # fmt: skip
+    report.add_argument("-o", "--output", metavar="FILE.html", help="the page to write (default: report.html)")
+    report.add_argument(
+        "--keep", metavar="FOLDER", help="write the records in short form into FOLDER, and no page without -o"
+    )
+    report.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    from conformance.page import records
+
+    paths = options.record or sorted(RESULTS.glob("*.json"))
+    if not paths:
+        raise ValueError("no record given, and none in docs/results: pass files written with --json")
+    found = records.read(paths)
+    if options.keep:
+        for path in records.keep(found, options.keep):
+            print(f"kept {path}, {path.stat().st_size / 1024:.0f} KB")
+    if options.output or not options.keep:
+        output = Path(options.output or "report.html")
+        try:
+            output.write_text(page(found))
+        except OSError as error:
+            raise ValueError(f"--output: {output}: {error.strerror}") from None
+        print(
+            f"wrote {output}, {output.stat().st_size / 1024:.0f} KB, from {', '.join(record.name for record in found)}"
+        )
+    return 0
+
+
+def page(found: Sequence[Any]) -> str:
+    """The whole page from records."""
+    from conformance.page.sections import all_sections
+
+    parts = all_sections(found)
+    links = "".join(f'<a href="#{anchor}">{escape(heading)}</a>' for anchor, heading, _ in parts)
+    body = "".join(
+        f'<section id="{anchor}"><h2>{escape(heading)}</h2>{text}</section>' for anchor, heading, text in parts
+    )
+    when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>Touchstone report</title><style>{STYLE.read_text()}</style></head><body>"
+        f'<header><h1>Touchstone</h1><p class="note">Kernels judged against float64, and timed; made {when}. Each figure names the '
+        f"record that it comes from.</p><nav>{links}</nav></header><main>{body}</main></body></html>\n"
+    )

@@ -1,0 +1,148 @@
+"""What the report reads: the JSON of `pytest --json`, `check`, `selftest` and `bench`, brought to a short form.
+
+The short form is also what is worth keeping in a repository: of a judged rung the counts and the worst errors instead of
+every outcome, of a self-test which families kill a fault instead of every trial, of a bench no single samples.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from conformance import comparison, selftest
+
+ABOUT = ("command", "date", "commit", "changed", "versions", "machine")
+KINDS = ("judged", "selftest", "bench")
+IN_MATRIX = ("values", "law", "calls")  # how the names of the families begin that the kill matrix shows
+
+
+@dataclass
+class Record:
+    """A file: its name, what kind it is, where it comes from (`ABOUT`), and the kind's own entries in short form.
+
+    `judged`: `rungs` and `compiled`; `selftest`: `ops`, `comparison`; `bench`: `results`, `ceilings`, `left_out`.
+    """
+
+    name: str
+    kind: str
+    about: dict[str, Any]
+    data: dict[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"report": self.kind, **self.about, **self.data}
+
+
+def read(paths: Sequence[str | Path]) -> list[Record]:
+    """The records in files. Raises ValueError that names the file and says what it is not."""
+    names: Counter[str] = Counter()
+    found = []
+    for path in map(Path, paths):
+        try:
+            raw = json.loads(path.read_text())
+        except OSError as error:
+            raise ValueError(f"{path}: {error.strerror}") from None
+        except ValueError as error:
+            raise ValueError(f"{path} is no JSON: {error}") from None
+        names[path.stem] += 1
+        name = path.stem if names[path.stem] == 1 else f"{path.stem}-{names[path.stem]}"
+        found.append(_record(path, name, raw))
+    return found
+
+
+def _record(path: Path, name: str, raw: Any) -> Record:
+    if isinstance(raw, dict):
+        about = {key: raw.get(key) for key in ABOUT}
+        if raw.get("report") in KINDS:
+            data = {key: value for key, value in raw.items() if key not in ABOUT and key != "report"}
+            return Record(name, raw["report"], about, data)
+        if isinstance(raw.get("rungs"), list):
+            return Record(name, "judged", about, _judged(raw, raw["rungs"]))
+        reports = raw.get("reports", [raw] if "outcomes" in raw else None)
+        if isinstance(reports, list):
+            rungs = [{**each, "variant": each["name"]} for each in reports]
+            return Record(name, "judged", about, _judged(raw, rungs))
+        if isinstance(raw.get("ops"), list) and "control checks" in raw:
+            return Record(name, "selftest", about, _selftest(raw))
+        if isinstance(raw.get("results"), list) and "ceilings" in raw:
+            results = [{key: value for key, value in row.items() if key != "samples_ms"} for row in raw["results"]]
+            rest = {key: raw[key] for key in ("ceilings", "left_out")}
+            return Record(name, "bench", about, {"format": raw["format"], **rest, "results": results})
+    raise ValueError(f"{path}: no record of pytest --json, check --json, selftest --json or bench --json")
+
+
+def _judged(raw: Mapping[str, Any], rungs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {
+        "level": raw.get("level") or next((rung.get("level") for rung in rungs), None),
+        "seed": raw.get("seed", 0),
+        "rungs": [_rung(rung) for rung in rungs],
+        "compiled": raw.get("compiled", []),
+    }
+
+
+def _rung(rung: Mapping[str, Any]) -> dict[str, Any]:
+    outcomes = rung["outcomes"]
+    worst: dict[str, dict[str, float]] = {}
+    for outcome in outcomes:
+        for output, fraction in outcome["fractions"].items():
+            row = worst.setdefault(outcome["dtype"], {})
+            row[output] = round(max(fraction, row.get(output, 0.0)), 4)
+    count = Counter(outcome["status"] for outcome in outcomes)
+    reason = rung.get("not_run")
+    return {
+        "op": rung["op"], "lane": rung["lane"], "variant": rung["variant"], "compute": rung.get("compute"),
+        "not_run": reason if isinstance(reason, str) else None,
+        **{status: count[status] for status in ("passed", "failed", "declined")}, "worst": worst,
+        "findings": [
+            {"id": finding["id"], "check": finding["check"], "message": finding["message"]}
+            for outcome in outcomes for finding in outcome["findings"] if finding["severity"] == "failure"
+        ][:8],
+    }  # fmt: skip
+
+
+def _selftest(raw: Mapping[str, Any]) -> dict[str, Any]:
+    results = selftest.read(dict(raw))
+    ops = []
+    for result in results:
+        families = [family for family in result.families if family.partition(" ")[0] in IN_MATRIX]
+        place = {family: i for i, family in enumerate(families)}
+        ops.append({
+            "op": result.op, "families": families, "idle": result.idle_families, "notes": result.notes,
+            "redundant": result.redundant_families if result.whole else None,
+            "judged": [
+                {"name": one.name, "kind": one.kind, "about": one.about, "backend": one.backend, "trials": one.trials - one.declined,
+                 "kills": len(one.killed), "families": [place[family] for family in one.families if family in place],
+                 "first": one.first if one.is_control or not one.killed else None}
+                for one in result.judged
+            ],
+        })  # fmt: skip
+    found = {"level": raw["level"], "seed": raw["seed"], "holes": selftest.holes(results), "ops": ops}
+    if "comparison" in raw:
+        compared = {op: [comparison.Compared(**one) for one in each] for op, each in raw["comparison"].items()}
+        table = comparison.table(compared, results)
+        found["comparison"] = {"columns": list(table.columns), "rows": [list(row) for row in table.rows]}
+    return found
+
+
+def keep(records: Sequence[Record], folder: str | Path) -> list[Path]:
+    """Write each record in short form into `folder`; the paths."""
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for record in records:
+        paths.append(target / f"{record.name}.json")
+        paths[-1].write_text(_lines(record.to_dict()) + "\n")
+    return paths
+
+
+def _lines(whole: Mapping[str, Any]) -> str:
+    """JSON with a line for each entry of a list of records: changes read well, and the file stays small."""
+    parts = []
+    for key, value in whole.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            rows = ",\n  ".join(json.dumps(row) for row in value)
+            parts.append(f" {json.dumps(key)}: [\n  {rows}\n ]")
+        else:
+            parts.append(f" {json.dumps(key)}: {json.dumps(value)}")
+    return "{\n" + ",\n".join(parts) + "\n}"

@@ -1,0 +1,66 @@
+"""Where numbers come from: the command, the commit, the versions, the machine."""
+
+import os
+import platform
+import shlex
+import subprocess
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+
+from conformance import registry
+from conformance.report import versions
+
+CLOCKS = ("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")
+
+
+def provenance(device: str, command: Sequence[str]) -> dict[str, Any]:
+    """What a record starts with. `device` is cpu or cuda; `command` as typed, but files by name alone."""
+    return {
+        "command": shlex.join(os.path.basename(word) if os.path.isabs(word) else word for word in command),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": _git("rev-parse", "HEAD"),
+        "changed": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "versions": versions(),
+        "machine": machine(device),
+    }
+
+
+def machine(device: str) -> dict[str, Any]:
+    """The processor, and on a GPU its name, memory, driver and CUDA."""
+    found: dict[str, Any] = {"device": device, "system": platform.system(), "cpus": os.cpu_count()}
+    found["threads"] = torch.get_num_threads()
+    if device == "cuda":
+        about = torch.cuda.get_device_properties(torch.cuda.current_device())
+        found |= {
+            "gpu": about.name, "memory": about.total_memory, "multiprocessors": about.multi_processor_count,
+            "l2": about.L2_cache_size, "capability": f"{about.major}.{about.minor}", "cuda": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version(), **_smi("driver_version", "clocks.max.sm", "power.limit"),
+        }  # fmt: skip
+    return found
+
+
+def clocks() -> dict[str, str]:
+    """Clocks, power and temperature of the GPU as nvidia-smi says now; nothing where it does not answer."""
+    return _smi(*CLOCKS)
+
+
+def _smi(*names: str) -> dict[str, str]:
+    index = str(torch.cuda.current_device()) if torch.cuda.is_available() else "0"
+    command = ["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader,nounits", "-i", index]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    values = [part.strip() for part in done.stdout.strip().split(",")]
+    return dict(zip(names, values, strict=True)) if done.returncode == 0 and len(values) == len(names) else {}
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *arguments], cwd=registry.ROOT, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

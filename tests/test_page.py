@@ -1,0 +1,257 @@
+"""The report: what it reads, the short form it keeps, what it shows, and that the page stands alone."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from conformance import selftest
+from conformance.__main__ import main
+from conformance.page import charts, cli, records, sections
+from conformance.page.records import Record
+
+ABOUT = {"command": "pytest --json a.json", "date": "2026-01-02T03:04:05+00:00", "commit": "a" * 40, "changed": False,
+         "versions": {"torch": "2.0"}, "machine": {"gpu": "Paper"}}  # fmt: skip
+VOID = {"meta", "line", "br"}
+
+
+class Balanced(HTMLParser):
+    """Raises where a tag is closed that is not open; collects ids, links and addresses."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.ids, self.links, self.outside, self.texts = [], [], [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        for name, value in attributes:
+            if name == "id":
+                self.ids.append(value)
+            if name in ("href", "src"):
+                (self.links if value.startswith("#") else self.outside).append(value)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        pass
+
+    def handle_endtag(self, tag):
+        assert self.open and self.open.pop() == tag, f"</{tag}> closes nothing, line {self.getpos()}"
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def parsed(text):
+    found = Balanced()
+    found.feed(text)
+    assert found.open == []
+    assert {link[1:] for link in found.links} <= set(found.ids)
+    assert len(found.ids) == len(set(found.ids))
+    return found
+
+
+def outcome(status="passed", dtype="float32", fraction=0.25, findings=()):
+    return {"trial": "t", "status": status, "dtype": dtype, "fractions": {"y": fraction} if status != "declined" else {},
+            "findings": list(findings)}  # fmt: skip
+
+
+def judged(level="quick", lane="paper@cpu", variant="plain", date="2026-01-02", outcomes=None, **more):
+    rung = {
+        "op": "softmax",
+        "lane": lane,
+        "variant": variant,
+        "not_run": None,
+        "dropped": 0,
+        "outcomes": outcomes or [outcome()],
+    }
+    return {**ABOUT, "date": date, "level": level, "seed": 0, "rungs": [{**rung, **more}], "compiled": []}
+
+
+def timing(name="flash", lane="paper@cuda", kind="rung", ms=2.0, S=1024, **more):
+    row = {"op": "attention", "mode": "fwd", "lane": lane, "name": name, "kind": kind, "dtype": "float16", "params": {"causal": True},
+           "sizes": {"B": 1, "Sq": S, "Skv": S}, "cache": "cold", "status": "measured", "problems": [], "notes": [], "compute": None,
+           "ms": ms, "host_ms": 0.1, "tflops": ms and 100.0 / ms, "gbps": ms and 500.0 / ms, "fraction": ms and 0.5 / ms,
+           "ratios": {"cuDNN": 1.25},
+           "peak_bytes": 1e6, "resources": None, "clocks": {}, "worst": 0.3, "q1": 1.9, "q3": 2.1, "least": 1.8, "count": 9,
+           "roof": {"ms": 1.0, "limit": 0.9, "bound": "compute"}, "samples_ms": [2.0] * 9}  # fmt: skip
+    return {**row, **more}
+
+
+def bench(*rows):
+    ceilings = {
+        "device": "cuda",
+        "copy": 4e12,
+        "read": 4e12,
+        "write": 4e12,
+        "matmul": {"float16": 8e14},
+        "peak": {},
+        "cache": 1,
+    }
+    return {**ABOUT, "format": 1, "ceilings": ceilings, "left_out": {}, "results": list(rows)}
+
+
+def planted():
+    one = selftest.Judged(
+        "softmax", "one_nan", "nan", "a <NaN>", None, 10, 0, ["a", "b"], {}, ["values normal", "size 2x3"]
+    )
+    hole = selftest.Judged("softmax", "subtle", "control flow", "too small", "triton", 10)
+    right = selftest.Judged("softmax", "two_pass", "control", "in two passes", None, 12, 2)
+    found = selftest.OpResult("softmax", "default", 0, [one, hole, right], ["values normal", "size 2x3", "law shift"])
+    return {**ABOUT, **selftest.record([found])}
+
+
+@pytest.fixture
+def write(tmp_path):
+    def one(name, what):
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps(what))
+        return path
+
+    return one
+
+
+def test_the_page_stands_alone_and_every_figure_names_its_record(write, tmp_path, capsys):
+    files = [
+        write("cpu", judged(outcomes=[outcome(fraction=0.5), outcome("declined")])),
+        write("planted", planted()),
+        write("gpu", bench(*(timing(S=n, ms=n / 1000) for n in (512, 1024, 2048)), timing("cuDNN", "torch", "peer"))),
+    ]
+    assert main(["report", *map(str, files), "-o", str(tmp_path / "r.html")]) == 0
+    assert capsys.readouterr().out.startswith(f"wrote {tmp_path / 'r.html'}, ")
+    text = (tmp_path / "r.html").read_text()
+    found = parsed(text)
+    assert found.outside == [] and "<script" not in text and "url(" not in text and "@import" not in text
+    assert {"record-cpu", "record-planted", "record-gpu"} <= set(found.ids)
+    for part in ("verdicts", "selftest", "ladders", "rooflines", "sweeps"):
+        section = text[text.index(f'<section id="{part}">') :].partition("</section>")[0]
+        name = {"verdicts": "cpu", "selftest": "planted"}.get(part, "gpu")
+        assert f'href="#record-{name}"' in section, part
+    assert "pytest --json a.json" in text and "gpu Paper" in text and "aaaaaaaaaaaa" in text
+    assert 'name="viewport"' in text
+
+
+def test_a_cell_tells_the_worst_error_and_a_failure(write):
+    good = records.read(
+        [write("a", judged(outcomes=[outcome(fraction=0.25), outcome(dtype="float16", fraction=0.75)]))]
+    )
+    assert ">0.75<small>1 rung, 2 trials</small>" in sections.verdicts(good)
+    finding = {"id": "00c0ffee", "check": "values", "message": "y: 1 < 2", "severity": "failure"}
+    bad = records.read([write("b", judged(outcomes=[outcome("failed", findings=[finding])]))])
+    text = sections.verdicts(bad)
+    assert "1 failed" in text and "[00c0ffee] values: y: 1 &lt; 2" in text
+
+
+def test_the_highest_level_counts_then_the_newest(write):
+    files = [
+        write("quick", judged("quick", date="2026-03-01", outcomes=[outcome(fraction=0.1)])),
+        write("old", judged("default", date="2026-01-01", outcomes=[outcome(fraction=0.2)])),
+        write("new", judged("default", date="2026-02-01", outcomes=[outcome(fraction=0.3)])),
+        write("absent", judged("thorough", date="2026-04-01", not_run="needs sm_90")),
+    ]
+    ((record, rung),) = sections.best_known(records.read(files)).values()
+    assert record.name == "new" and sections.worst_of(rung) == 0.3
+    ((record, rung),) = sections.best_known(records.read(files[-1:])).values()
+    assert "not run" in sections.verdicts([record])
+
+
+def test_the_short_form_says_the_same_and_is_read_again(write, tmp_path):
+    files = [
+        write("cpu", judged()),
+        write("planted", planted()),
+        write("gpu", bench(timing(), timing("cuDNN", "torch", "peer"))),
+    ]
+    first = records.read(files)
+    assert main(["report", *map(str, files), "--keep", str(tmp_path / "kept")]) == 0
+    again = records.read(sorted((tmp_path / "kept").glob("*.json")))
+    assert {r.name: r.to_dict() for r in again} == {r.name: r.to_dict() for r in first}
+    assert cli.page(again).partition("made")[2][20:] != ""
+    assert "samples_ms" not in (tmp_path / "kept" / "gpu.json").read_text()
+    one, hole, right = (tmp_path / "kept" / "planted.json").read_text() and again[-1].data["ops"][0]["judged"]
+    assert (one["kills"], one["families"], hole["kills"], right["trials"]) == (2, [0], 0, 10)
+
+
+def test_the_self_test_shows_holes_and_shares(write):
+    text = sections.selftests(records.read([write("planted", planted())]))
+    assert "<b>1 of 2 planted faults are killed</b>, 1 by two trials or more" in text
+    assert "<b>no false alarms in 10 checks</b>" in text
+    assert "nothing kills subtle" in text and "a &lt;NaN&gt;" in text
+    row = re.search(r"<tr><td>nan \(1\)</td>(.*?)</tr>", text)[1]
+    assert re.findall(r">(\d*)</td>", row) == ["100", ""]  # values normal, law shift
+
+
+def test_bars_are_fractions_of_the_roofline_and_what_was_not_measured_says_so(write):
+    rows = [timing(ms=1.0), timing("naive", ms=4.0), timing("tma", ms=None, status="failed"),
+            timing("cuDNN", "torch", "peer", ms=0.8)]  # fmt: skip
+    text = sections.ladders(records.read([write("gpu", bench(*rows))]))
+    bars = re.findall(r'label">(.*?)</span><span class="track"><span class="fill (\w+)" style="width:([\d.]+)%"></span></span>'
+                      r'<span class="value">(.*?)<', text)  # fmt: skip
+    assert bars == [
+        ("paper flash", "s0", "50.0", "50 %, 1 ms 1.25×"), ("paper naive", "s0", "12.5", "12 %, 4 ms 1.25×"),
+        ("paper tma", "s0", "0.0", "failed"),
+        ("cuDNN", "peer", "62.5", "62 %, 0.8 ms 1.25×"),
+    ]  # fmt: skip
+
+
+def test_a_sweep_wants_three_sizes_along_axes_that_move_in_step(write):
+    along = [timing(S=n) for n in (512, 1024, 2048)]
+    text = sections.sweeps(records.read([write("gpu", bench(*along, timing("other", S=512, peak_bytes=2e6)))]))
+    assert text.count("<svg") == 2 and "Sq = Skv" in text and "peak memory" in text
+    assert sections.sweeps(records.read([write("gpu2", bench(*along[:2]))])) == ""
+
+
+def test_the_newest_of_two_timings_of_one_contestant_counts():
+    old = Record("old", "bench", {**ABOUT, "date": "2026-01-01"}, bench(timing(ms=9.0)))
+    new = Record("new", "bench", {**ABOUT, "date": "2026-02-01"}, bench(timing(ms=3.0)))
+    (((record, row),),) = sections.measured([new, old]).values()
+    assert record.name == "new" and row["ms"] == 3.0
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [(1, 1000, [1, 10, 100, 1000]), (3, 8, [3, 4, 5, 6, 7, 8]), (0.5, 40, [0.5, 1, 2, 5, 10, 20])],
+)
+def test_ticks_are_round_and_enough(low, high, ticks):
+    axis = charts.Axis([low, high], 0, 100)
+    assert [value for value in axis.ticks() if low <= value <= high] == pytest.approx(ticks)
+    assert 0 < axis.at(low) < axis.at(high) < 100
+
+
+@pytest.mark.parametrize(
+    ("top", "ticks"), [(750, [0, 200, 400, 600, 800]), (3, [0, 1, 2, 3]), (0.9, [0, 0.2, 0.4, 0.6, 0.8])]
+)
+def test_an_axis_from_0_has_few_round_ticks(top, ticks):
+    assert charts.Linear([top / 3, top], 0, 100).ticks() == pytest.approx(ticks)
+
+
+@pytest.mark.parametrize(("value", "text"), [(0, "0"), (1234.5, "1,234"), (0.12345, "0.123"), (12.0, "12")])
+def test_numbers_have_three_figures(value, text):
+    assert charts.number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("absent", None, "No such file"),
+        ("text", "hello", "is no JSON"),
+        ("other", "[1]", "no record of pytest --json, check --json"),
+    ],
+)
+def test_what_is_no_record_is_a_usage_error(tmp_path, capsys, name, content, says):
+    path = tmp_path / f"{name}.json"
+    if content is not None:
+        path.write_text(content)
+    assert main(["report", str(path), "-o", str(tmp_path / "r.html")]) == 2
+    assert f"{path}" in (said := capsys.readouterr().err) and says in said
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_a_folder_that_is_not_there_is_a_usage_error(write, capsys):
+    assert main(["report", str(write("a", judged())), "-o", "/nowhere/r.html"]) == 2
+    assert "--output: /nowhere/r.html: No such file" in capsys.readouterr().err
+
+
+def test_what_is_kept_in_the_repository_makes_a_page():
+    found = records.read(sorted(cli.RESULTS.glob("*.json")))
+    assert {record.kind for record in found} == set(records.KINDS)
+    parsed(cli.page(found))
