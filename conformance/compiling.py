@@ -73,10 +73,10 @@ class Compiler:
     ) -> dict[str, Any]:
         """Compile the rungs of `op` (all, or those named in `variants`).
 
-        With `every`, each distinct specialisation becomes machine code for each architecture. Without, each passes the
-        compiler's front end for the oldest architecture that it is launched for. Of each rung and kernel becomes machine
-        code, for the oldest architecture, the largest specialisation of each combination of dtypes; for each later one,
-        the specialisation that adds most to what was compiled.
+        With `every`, each distinct specialisation becomes machine code for each architecture. Without, of each rung and
+        kernel one of each combination of dtypes becomes machine code, for the architectures in turn and for each at least
+        one: the largest first, then those that add most to what was compiled. And as many more pass the compiler's front
+        end for the oldest architecture as it takes to have seen everything that they are specialised on.
 
         Returns `records`, one for each specialisation and architecture (`rungs`, `case`, `kernel`, `launch`, `arch`,
         `seconds`, with machine code `registers`, `spills`, `shared`), and `findings`, one sentence each; or only
@@ -138,15 +138,14 @@ def _check(
     findings: list[str] = []
     claims = {name: compiling.architectures(getattr(fn, "needs", None)) for name, fn in rungs.items()}
     launched = _record(compiling, rungs, claims, contract, findings)
-    chosen = {(each.launch.key, each.arch) for each in launched} if every else _chosen(launched, claims)
-    oldest = _oldest(launched, claims)
+    everything = {(each.launch.key, each.arch) for each in launched}
+    chosen, seen = (everything, everything) if every else _chosen(launched, claims)
 
     def compile_one(index: int) -> dict[str, Any]:
         launch, arch, _ = launched[index]
-        to_machine_code = (launch.key, arch) in chosen
-        if not to_machine_code and arch != oldest[launch.key]:
+        if (launch.key, arch) not in chosen | seen:
             return {"seconds": 0.0}
-        return compiling.compile_one(launch, arch, to_machine_code)
+        return compiling.compile_one(launch, arch, to_machine_code=(launch.key, arch) in chosen)
 
     records = []
     refused: dict[tuple[str, str], list[_Launched]] = defaultdict(list)
@@ -229,35 +228,35 @@ def _large(contract: Contract) -> Iterator[tuple[str, str, dict[str, Any]]]:
             yield dtype, case.id, {**tensors, **case.param}
 
 
-def _oldest(launched: Sequence[_Launched], claims: dict[str, Sequence[str]]) -> dict[str, str]:
-    """By key, the first architecture of its rungs' claims that a specialisation is launched for."""
-    archs: dict[str, set[str]] = defaultdict(set)
-    for launch, arch, _ in launched:
-        archs[launch.key].add(arch)
-    order = list(dict.fromkeys(arch for each in claims.values() for arch in each))
-    return {key: min(found, key=order.index) for key, found in archs.items()}
+_Keys = set[tuple[str, str]]
 
 
-def _chosen(launched: Sequence[_Launched], claims: dict[str, Sequence[str]]) -> set[tuple[str, str]]:
-    """(key, arch) of the specialisations that stand for the others of their rung and kernel."""
+def _chosen(launched: Sequence[_Launched], claims: dict[str, Sequence[str]]) -> tuple[_Keys, _Keys]:
+    """(key, arch) of the specialisations that stand for the others of their rung and kernel: those that become machine
+    code, and those that pass the front end besides.
+    """
     groups: dict[tuple[str, str], dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
     for launch, arch, rungs in launched:
         for rung in rungs:
             groups[rung, launch.kernel][arch].append(launch)
-    chosen: set[tuple[str, str]] = set()
+    chosen: _Keys = set()
+    seen: _Keys = set()
     for (rung, _), launches in groups.items():
-        first, *later = (arch for arch in claims[rung] if arch in launches)
-        largest: dict[tuple, Any] = {}
-        for launch in launches[first]:
-            if launch.types not in largest or launch.weight > largest[launch.types].weight:
-                largest[launch.types] = launch
-        chosen |= {(launch.key, first) for launch in largest.values()}
-        seen = set().union(*(launch.features for launch in largest.values()))
-        for arch in later:
-            best = max(launches[arch], key=lambda launch: (len(launch.features - seen), launch.weight))
-            seen |= best.features
+        archs = [arch for arch in claims[rung] if arch in launches]
+        types = list(dict.fromkeys(launch.types for arch in archs for launch in launches[arch]))
+        known: set = set()
+        for turn in range(max(len(types), len(archs))):
+            arch, of = archs[turn % len(archs)], types[turn % len(types)]
+            those = [launch for launch in launches[arch] if launch.types == of] or launches[arch]
+            best = max(those, key=lambda launch: (bool(turn) and len(launch.features - known), launch.weight))
+            known |= best.features
             chosen.add((best.key, arch))
-    return chosen
+        left = set().union(*(launch.features for launch in launches[archs[0]])) - known
+        while left:
+            best = max(launches[archs[0]], key=lambda launch: len(launch.features & left))
+            left -= best.features
+            seen.add((best.key, archs[0]))
+    return chosen, seen
 
 
 class _Busy(NamedTuple):

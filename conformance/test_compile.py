@@ -1,6 +1,6 @@
 """Compile conformance: one item per op and backend, selected by --op, --backend and --variant, on whatever device.
 
-At level quick every specialisation passes the front end and some stand for the others in the rest; else all are compiled.
+At level quick some specialisations of each kernel stand for the others (`Compiler.check`); else all are compiled.
 """
 
 import os

@@ -109,31 +109,36 @@ def test_every_distinct_specialisation_is_compiled_for_every_architecture():
     assert all(record["case"] in cases for record in answer["records"])
 
 
-def test_in_short_the_oldest_architecture_sees_every_dtype_and_a_later_one_each_kernel_once():
+def test_in_short_each_kernel_becomes_machine_code_for_every_dtype_and_every_architecture():
     compiler = Compiler()
     answer = check(compiler, every=False, plain=rung(compiler, "_kernel", "_other"))
     assert len(answer["records"]) == 2 * 2 * len(specialisations())
-    largest = {dtype: max(weight for d, weight in specialisations() if d == dtype) for dtype in SOFTMAX.dtypes}
     for kernel in ("_kernel", "_other"):
         machine = [r for r in answer["records"] if "registers" in r and r["kernel"] == kernel]
-        assert {r["launch"] for r in machine if r["arch"] == "sm_80"} == {
-            str(Launch(kernel, (d,), w)) for d, w in largest.items()
-        }
-        (later,) = (r["launch"] for r in machine if r["arch"] == "sm_90")
-        assert later not in {r["launch"] for r in machine if r["arch"] == "sm_80"}
+        assert sorted(r["launch"].partition("(")[2].partition(",")[0] for r in machine) == sorted(SOFTMAX.dtypes)
+        assert {r["arch"] for r in machine} == {"sm_80", "sm_90"}
+        assert len({r["launch"].rpartition("=")[2] for r in machine}) == len(machine)  # and of different sizes
+    one = check(compiler, every=False, plain=rung(compiler, "_kernel", declines=lambda x: x.dtype != torch.float32))
+    assert Counter(r["arch"] for r in one["records"] if "registers" in r) == {"sm_80": 1, "sm_90": 1}
 
 
-@pytest.mark.parametrize("every", [True, False])
-def test_in_short_the_front_end_sees_a_specialisation_for_the_oldest_architecture_alone(every):
-    refused = Launch("_kernel", ("float16",), min(w for d, w in specialisations() if d == "float16"))
-    compiler = Compiler(lambda launch, arch: {"error": f"no {arch} today"} if launch == refused else {})
-    answer = check(compiler, every=every, plain=rung(compiler, "_kernel"), late=rung(compiler, "_late", needs="sm_90"))
-    archs = ["sm_80", "sm_90"] if every else ["sm_80"]
-    assert [finding.partition(":")[0] for finding in answer["findings"]] == archs
-    if not every:
-        late = Compiler(lambda launch, arch: {"error": "not at all"} if launch.kernel == "_late" else {})
-        only = check(late, every=False, late=rung(late, "_late", needs="sm_90"))
-        assert f"(the same for {len(specialisations()) - 1} more" in only["findings"][0]
+def test_in_short_every_feature_has_been_seen_once():
+    compiler = Compiler(lambda launch, arch: {"seen": True})
+    found = check(compiler, every=False, plain=rung(compiler, "_kernel"), late=rung(compiler, "_late", needs="sm_90"))
+    for kernel in ("_kernel", "_late"):
+        seen = [record["launch"] for record in found["records"] if record["kernel"] == kernel and record.get("seen")]
+        for weight in {w for _, w in specialisations()}:
+            assert any(f"BLOCK={weight})" in launch for launch in seen)
+        for dtype in SOFTMAX.dtypes:
+            assert any(f"({dtype}," in launch for launch in seen)
+        assert len(seen) == len(set(seen)) < len(specialisations())
+
+
+def test_in_short_a_refusal_by_the_front_end_is_a_finding_too():
+    small = min(w for _, w in specialisations())
+    compiler = Compiler(lambda launch, arch: {"error": f"no block of {small}"} if launch.weight == small else {})
+    (finding,) = check(compiler, every=False, plain=rung(compiler, "_kernel"))["findings"]
+    assert f"BLOCK={small})" in finding
 
 
 def test_a_rung_is_compiled_for_what_it_claims():
