@@ -193,11 +193,32 @@ def test_bars_are_fractions_of_the_roofline_and_what_was_not_measured_says_so(wr
     ]  # fmt: skip
 
 
-def test_a_sweep_wants_three_sizes_along_axes_that_move_in_step(write):
+def test_the_fastest_rung_of_a_lane_and_its_ratio_to_the_first_peer(write):
+    rows = [timing("slow", ms=3.0), timing("quick", ms=1.0), timing("quick (again)", ms=0.5), timing(lane="other@cuda", ms=None),
+            timing("cuDNN", "torch", "peer", ms=0.8)]  # fmt: skip
+    found = records.read([write("gpu", bench(*rows))])
+    (group,) = sections.measured(found).values()
+    assert sections.best_of(group, ["other@cuda", "paper@cuda"]) == ["cuDNN", "-", "1.25×, 50 %, quick"]
+    assert sections.best_of(group[:2], ["paper@cuda"]) == ["none", "50 %, quick"]
+    assert "1.25×, 50 %, quick" in sections.fastest(found)
+
+
+def test_a_sweep_wants_three_sizes_along_an_axis(write):
     along = [timing(S=n) for n in (512, 1024, 2048)]
     text = sections.sweeps(records.read([write("gpu", bench(*along, timing("other", S=512, peak_bytes=2e6)))]))
-    assert text.count("<svg") == 2 and "Sq = Skv" in text and "peak memory" in text
+    assert text.count("<svg") == 2 and ">Sq<" in text and "peak memory" in text
     assert sections.sweeps(records.read([write("gpu2", bench(*along[:2]))])) == ""
+
+
+def test_other_axes_may_move_in_step_with_it(write):
+    def at(B, S):
+        return timing(S=S, sizes={"B": B, "Sq": S, "Skv": S})
+
+    (found,) = records.read([write("gpu", bench(at(4, 512), at(2, 1024), at(1, 2048)))])
+    assert sections.sweeps([found]).count("<svg") == 1
+    (found,) = records.read([write("gpu", bench(at(4, 512), at(2, 1024), at(1, 2048), at(1, 512), at(1, 1024)))])
+    text = sections.sweeps([found])
+    assert text.count("<svg") == 1 and "float16 B=1" in text  # the batch stays
 
 
 def test_the_newest_of_two_timings_of_one_contestant_counts():

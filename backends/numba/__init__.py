@@ -86,6 +86,8 @@ def prepare(device: str) -> None:
             "numba.cuda was imported as its simulator; start a fresh process without NUMBA_ENABLE_CUDASIM=1"
         )
     os.environ.pop("NUMBA_ENABLE_CUDASIM", None)
+    # small cases fill no GPU, by intent; numba-cuda would warn at each launch
+    os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")
     restore_row_stack()
     if device == "cpu":
         emulated.install()

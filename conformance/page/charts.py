@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape
 
 WIDTH, HEIGHT = 440, 300  # of the coordinates; a phone shows text of size 11 readably at this width
-LEFT, RIGHT, TOP, BOTTOM = 46, 10, 10, 36
+LEFT, RIGHT, TOP, BOTTOM = 56, 10, 10, 36
 
 
 @dataclass

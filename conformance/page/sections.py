@@ -13,6 +13,8 @@ from conformance.page import charts
 from conformance.page.charts import Bar, Line, Point, number
 from conformance.page.records import Record
 
+AGAIN = " (again)"  # how the name of a kernel ends that is timed against itself
+WRAPPED = ("case", "what")  # columns of long text
 MOST_POINTS = 3  # sizes along an axis that make a sweep
 
 
@@ -24,6 +26,7 @@ def all_sections(records: Sequence[Record]) -> list[tuple[str, str, str]]:
     made = [
         ("verdicts", "Verdicts", verdicts(kinds["judged"])),
         ("selftest", "What the judge catches, and whom it accuses", selftests(kinds["selftest"])),
+        ("fastest", "The fastest rung of each lane", fastest(kinds["bench"])),
         ("ladders", "Ladders", ladders(kinds["bench"])),
         ("rooflines", "Rooflines", rooflines(kinds["bench"])),
         ("sweeps", "Sweeps", sweeps(kinds["bench"])),
@@ -41,11 +44,12 @@ def source(records: Iterable[Record | str]) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], numbers: Sequence[str] = (), kind: str = "") -> str:
-    """A table that scrolls sideways on a narrow screen. Cells are text; those of the columns `numbers` stand right."""
-    right = [name in numbers for name in columns]
+    """A table that scrolls sideways on a narrow screen. Cells are text; those of the columns `numbers` stand right, those
+    of WRAPPED may take several lines."""
+    classes = [" class=n" if name in numbers else " class=wide" if name in WRAPPED else "" for name in columns]
 
     def cell(tag: str, text: Any, of: int) -> str:
-        return f"<{tag}{' class=n' if right[of] else ''}>{escape(str(text))}</{tag}>"
+        return f"<{tag}{classes[of]}>{escape(str(text))}</{tag}>"
 
     head = "".join(cell("th", name, i) for i, name in enumerate(columns))
     body = "".join(f"<tr>{''.join(cell('td', text, i) for i, text in enumerate(row))}</tr>" for row in rows)
@@ -248,8 +252,12 @@ def measured(records: Sequence[Record]) -> dict[tuple[str, ...], list[tuple[Reco
     groups: dict[tuple[str, ...], dict[tuple[str, str], tuple[Record, dict[str, Any]]]] = defaultdict(dict)
     for record in sorted(records, key=lambda each: each.about.get("date") or ""):
         for row in record.data["results"]:
+            if row["name"].endswith(AGAIN):
+                continue
             key = tuple(_key(row[name]) for name in ("op", "mode", "dtype", "sizes", "params", "cache"))
-            groups[key][row["lane"], row["name"]] = (record, row)
+            who = (row["lane"], row["name"])
+            groups[key].pop(who, None)  # the order is that of the newest
+            groups[key][who] = (record, row)
     return {key: list(rows.values()) for key, rows in groups.items()}
 
 
@@ -259,10 +267,44 @@ def _key(value: Any) -> str:
 
 def _what(row: Mapping[str, Any]) -> str:
     """A group in words: its mode, dtype, sizes and parameters."""
-    sizes = " ".join(f"{name}={n}" for name, n in row["sizes"].items())
+    sizes = "".join(f" {name}={n}" for name, n in row["sizes"].items())
     params = "".join(f", {name}={value}" for name, value in row["params"].items() if value is not None)
     mode = "" if row["mode"] == "fwd" else f"{row['mode']} "
-    return f"{mode}{row['dtype']} {sizes}{params}, {row['cache']}"
+    return f"{mode}{row['dtype']}{sizes}{params}, {row['cache']}"
+
+
+def fastest(records: Sequence[Record]) -> str:
+    """Per op and group the best rung of each lane: its ratio to the first peer, its fraction of the roofline."""
+    groups, lanes = measured(records), list(lanes_of(records))
+    rows = [[rows[0][1]["op"], _what(rows[0][1]), *best_of(rows, lanes)] for rows in groups.values()]
+    if not rows:
+        return ""
+    intro = "<p>The ratio to the peer, timed by turns with it (above 1 is faster), the fraction of the roofline, the rung.</p>"
+    used = [record for rows in groups.values() for record, _ in rows]
+    return intro + table(["op", "case", "peer", *lanes], sorted(rows, key=lambda row: row[0])) + source(used)
+
+
+def peer_of(rows: Sequence[tuple[Record, Mapping[str, Any]]]) -> str | None:
+    """The first peer of the newest record of a group."""
+    newest = max((record for record, _ in rows), key=lambda record: record.about.get("date") or "")
+    timed = (row for record, row in rows if record is newest and row["kind"] == "peer" and row["ms"] is not None)
+    return next((row["name"] for row in timed), None)
+
+
+def best_of(rows: Sequence[tuple[Record, Mapping[str, Any]]], lanes: Sequence[str]) -> list[str]:
+    """The first peer of a group, and of each lane the fastest rung: ratio, fraction of the roofline, name."""
+    peer = peer_of(rows)
+    cells = []
+    for lane in lanes:
+        timed = [row for _, row in rows if (row["lane"], row["kind"]) == (lane, "rung") and row["ms"] is not None]
+        if not timed:
+            cells.append("-")
+            continue
+        best = min(timed, key=lambda row: row["ms"])
+        ratio = f"{best['ratios'][peer]:.2f}×, " if peer in best["ratios"] else ""
+        share = "" if best["fraction"] is None else f"{100 * best['fraction']:.0f} %, "
+        cells.append(f"{ratio}{share}{best['name']}")
+    return [peer or "none", *cells]
 
 
 def ladders(records: Sequence[Record]) -> str:
@@ -273,7 +315,8 @@ def ladders(records: Sequence[Record]) -> str:
     by_op: dict[str, list[str]] = defaultdict(list)
     for rows in groups.values():
         first = rows[0][1]
-        bars = [_bar(row, lanes) for _, row in sorted(rows, key=lambda each: _place(each[1], lanes))]
+        peer = peer_of(rows)
+        bars = [_bar(row, lanes, peer) for _, row in sorted(rows, key=lambda each: _place(each[1], lanes))]
         body = charts.bars(bars) + source(record for record, _ in rows)
         by_op[first["op"]].append(details(_what(first), body, open_=not by_op[first["op"]]))
     intro = (
@@ -282,6 +325,11 @@ def ladders(records: Sequence[Record]) -> str:
         "with it (above 1 is faster than the peer).</p>"
     )
     key = charts.legend([*lanes.items(), ("peers", None)])
+    twice = [
+        abs(row["ratios"]["itself"] - 1) for r in records for row in r.data["results"] if "itself" in row["ratios"]
+    ]
+    if twice:
+        key += f"<p>Noise: {len(twice)} times a kernel was timed against itself; the ratio was within {max(twice):.1%} of 1.</p>"
     return intro + key + "".join(f"<h3>{escape(op)}</h3>{''.join(parts)}" for op, parts in sorted(by_op.items()))
 
 
@@ -290,12 +338,12 @@ def _place(row: Mapping[str, Any], lanes: Mapping[str, int]) -> int:
     return lanes[row["lane"]] if row["kind"] == "rung" else len(lanes)
 
 
-def _bar(row: Mapping[str, Any], lanes: Mapping[str, int]) -> Bar:
+def _bar(row: Mapping[str, Any], lanes: Mapping[str, int], peer: str | None) -> Bar:
     series = lanes[row["lane"]] if row["kind"] == "rung" else None
     label = f"{row['lane'].partition('@')[0]} {row['name']}" if row["kind"] == "rung" else row["name"]
     if row["ms"] is None:
         return Bar(label, None, row["status"], series)
-    ratio = next((f"{value:.2f}×" for name, value in row["ratios"].items() if name != "itself"), "")
+    ratio = f"{row['ratios'][peer]:.2f}×" if peer in row["ratios"] else ""
     share = row["fraction"]
     return Bar(
         label,
@@ -332,11 +380,11 @@ def _roofline(op: str, dtype: str, rows: Sequence[tuple[Record, dict[str, Any]]]
         sizes = "×".join(str(n) for n in row["sizes"].values())
         label = f"{row['name']}: {row['lane']}, {sizes}, {number(row['tflops'])} TFLOP/s, {number(row['ms'])} ms"
         points.append(Point(1e3 * row["tflops"] / row["gbps"], row["tflops"], series, label))
-    if points:
-        max(points, key=lambda point: point.y).named = True
+    points.sort(key=lambda point: point.series is not None)  # rungs over peers
+    max(points, key=lambda point: (point.series is not None, point.y)).named = True
     xs = [point.x for point in points]
-    low, high = min(xs) / 4, max(max(xs) * 4, product / copy * 2 if product else 0.0)
-    knee = product / copy if product else high
+    knee = product / copy if product else max(xs)
+    low, high = min(*xs, knee) / 4, 4 * max(*xs, knee)
     roof = [(low, copy * low), (min(knee, high), copy * min(knee, high))] + ([(high, product)] if knee < high else [])
     ys = [point.y for point in points] + [value for _, value in roof]
     x, y = charts.axes([low, high], ys)
@@ -356,29 +404,37 @@ def sweeps(records: Sequence[Record]) -> str:
             if row["ms"] is not None:
                 groups[tuple(_key(row[n]) for n in ("op", "mode", "dtype", "params", "cache"))].append((record, row))
     for rows in groups.values():
-        for moving, those in _along(rows):
-            figures += [_sweep(moving, those, lanes, what) for what in _curves(those)]
-    return f'<div class="grid2">{"".join(figures)}</div>' if figures else ""
+        for axis, fixed, those in _along(rows):
+            figures += [_sweep(axis, fixed, those, lanes, what) for what in _curves(those)]
+    key = charts.legend([*lanes.items(), ("peers", None)])
+    return f'{key}<div class="grid2">{"".join(figures)}</div>' if figures else ""
 
 
 Rows = list[tuple[Record, dict[str, Any]]]
 
 
-def _along(rows: Rows) -> list[tuple[tuple[str, ...], Rows]]:
-    """The axes that move in step over several sizes, with the rows in which the others stay as they are."""
+def _along(rows: Rows) -> list[tuple[str, dict[str, int], Rows]]:
+    """The axis along which there are several sizes, the axes that stay, and the rows in which they do.
+
+    Other axes may move in step with it, a batch that gets smaller as sequences get longer; not where the same curve exists
+    without that.
+    """
     axes = list(rows[0][1]["sizes"])
-    found = []
     steps = {tuple(axis for axis in axes if a["sizes"][axis] != b["sizes"][axis]) for _, a in rows for _, b in rows}
-    for moving in sorted(step for step in steps if step):
+    found: list[tuple[str, dict[str, int], Rows]] = []
+    for moving in sorted((step for step in steps if step), key=len):
         still: dict[tuple, Rows] = defaultdict(list)
         for record, row in rows:
-            if len({row["sizes"][axis] for axis in moving}) == 1:
-                still[tuple(row["sizes"][axis] for axis in axes if axis not in moving)].append((record, row))
-        found += [
-            (moving, those)
-            for those in still.values()
-            if len({row["sizes"][moving[0]] for _, row in those}) >= MOST_POINTS
-        ]
+            still[tuple(row["sizes"][axis] for axis in axes if axis not in moving)].append((record, row))
+        for fixed, those in still.items():
+            main = max(moving, key=lambda axis: max(row["sizes"][axis] for _, row in those))
+            places = {row["sizes"][main] for _, row in those}
+            in_step = len({tuple(row["sizes"].values()) for _, row in those}) == len(places)
+            if any(main == axis and places <= {row["sizes"][axis] for _, row in each} for axis, _, each in found):
+                continue
+            if in_step and len(places) >= MOST_POINTS:
+                named = dict(zip((axis for axis in axes if axis not in moving), fixed, strict=True))
+                found.append((main, named, those))
     return found
 
 
@@ -391,22 +447,24 @@ def _curves(rows: Rows) -> list[tuple[str, str, Callable[[Mapping[str, Any]], fl
         else ("rate", "GB/s", lambda row: row["gbps"])
     )
     found = [rate]
-    if len({row["peak_bytes"] for _, row in rows if row["sizes"] == first["sizes"]} - {None}) > 1:
+    peaks = [row["peak_bytes"] for _, row in rows if row["sizes"] == first["sizes"] and row["peak_bytes"]]
+    if peaks and max(peaks) > 1.1 * min(peaks):
         found.append(("peak memory", "MB", lambda row: row["peak_bytes"] and row["peak_bytes"] / 1e6))
     return found
 
 
-def _sweep(moving: Sequence[str], rows: Rows, lanes: Mapping[str, int], what: tuple[str, str, Callable]) -> str:
+def _sweep(
+    axis: str, fixed: dict[str, int], rows: Rows, lanes: Mapping[str, int], what: tuple[str, str, Callable]
+) -> str:
     name, unit, value = what
     curves: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     series: dict[tuple[str, str], int | None] = {}
     for _, row in rows:
         if value(row):
             who = (row["lane"], row["name"])
-            curves[who].append((row["sizes"][moving[0]], value(row)))
+            curves[who].append((row["sizes"][axis], value(row)))
             series[who] = lanes[row["lane"]] if row["kind"] == "rung" else None
     first = rows[0][1]
-    fixed = {axis: n for axis, n in first["sizes"].items() if axis not in moving}
     title = f"{first['op']} {name}: {_what({**first, 'sizes': fixed})}"
     last = {who: max(points) for who, points in curves.items()}
     points = [Point(*last[who], series[who], f"{who[1]}: {who[0]}", named=True) for who in curves]
@@ -420,7 +478,7 @@ def _sweep(moving: Sequence[str], rows: Rows, lanes: Mapping[str, int], what: tu
     lines = [
         Line(f"{who[1]}, {who[0]}", sorted(each), series[who], series[who] is None) for who, each in curves.items()
     ]
-    picture = charts.chart(title, " = ".join(moving), unit, x, y, lines, dots + sorted(points, key=lambda p: -p.y))
+    picture = charts.chart(title, axis, unit, x, y, lines, dots + sorted(points, key=lambda p: -p.y))
     return f"<figure><h3>{escape(title)}</h3>{picture}{source(record for record, _ in rows)}</figure>"
 
 
