@@ -13,7 +13,7 @@ import torch
 
 from backends.devices import cuda_works
 from conformance import judge, provenance, registry, selection
-from conformance.__main__ import main
+from conformance.__main__ import _parser, main
 from conformance.bench import cases, ceilings, cli, inputs, records, run, timing
 from conformance.bench.declare import Bench, Peer, autograd, eager
 from conformance.bench.peers import declared, runnable
@@ -225,6 +225,41 @@ def test_a_file_of_shapes(tmp_path):
             cases.plan(chosen, str(path), ["float32"], peers=True)
     with pytest.raises(selection.UsageError, match="--shapes: expected small, large or a file"):
         cases.plan(chosen, "tiny", None)
+
+
+@pytest.mark.parametrize("name", cases.experiments())
+def test_an_experiment_names_cases_of_its_ops(name, monkeypatch):
+    path, options = cases.experiment(name)
+    about = cases.experiments()[name]
+    assert about["about"] and about["source"]
+    shapes = cases.shapes_of_file(path)
+    assert {shape["op"] for shape in shapes} == set(options["op"])
+    chosen = selection.select(device="cpu", op=",".join(options["op"]), variant=options.get("variant"))
+    monkeypatch.setattr(selection.Selection, "ceiling", lambda self, backend: math.inf)
+    dtypes, mode = options["dtype"].split(","), options.get("mode", "fwd")
+    planned = cases.plan(chosen, str(path), dtypes, mode)
+    assert len(planned.groups) == len(shapes) * len(dtypes)
+    assert all(group.subjects for group in planned.groups)
+
+
+def test_an_experiment_is_asked_for_by_name(capsys):
+    assert main(["bench", "--experiment", "list"]) == 0
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in cases.experiments())
+    for words, message in (
+        (["--experiment", "none"], "--experiment: expected one of attention-"),
+        (["--experiment", "softmax-ladder", "--shapes", "small"], "--shapes and --experiment"),
+    ):
+        assert main(["bench", *words]) == 2
+        assert message in capsys.readouterr().err
+    options = _bench_options(["softmax", "--experiment", "softmax-ladder"])
+    cli._as_experiment(options)
+    assert (options.op, options.dtype, options.longest) == (["softmax"], "float32", 0.2)
+    assert options.shapes.endswith("softmax-ladder.json")
+
+
+def _bench_options(words):
+    return _parser().parse_args(["bench", *words])
 
 
 def entry(ms, q1, q3, name="r", **about):

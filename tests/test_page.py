@@ -272,6 +272,20 @@ def test_a_folder_that_is_not_there_is_a_usage_error(write, capsys):
     assert "--output: /nowhere/r.html: No such file" in capsys.readouterr().err
 
 
+def test_tables_for_a_page_in_markdown(write, capsys):
+    files = [
+        write("a", judged()),
+        write("b", judged(variant="other", outcomes=[outcome("failed")])),
+        write("gpu", bench(timing())),
+    ]
+    assert main(["report", *map(str, files), "--markdown"]) == 0
+    told = capsys.readouterr().out
+    assert "| softmax | 1 of 2, 0.25, quick |" in told
+    assert "| attention | float16 B=1 Sq=1024 Skv=1024, causal=True, cold | none | 25 %, flash |" in told
+    assert main(["report", *map(str, files), "--markdown", "-o", "x.html"]) == 2
+    assert "--markdown prints" in capsys.readouterr().err
+
+
 def test_what_is_kept_in_the_repository_makes_a_page():
     found = records.read(sorted(cli.RESULTS.glob("*.json")))
     assert {record.kind for record in found} == set(records.KINDS)

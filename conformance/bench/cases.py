@@ -25,6 +25,9 @@ BACKWARD = "_backward"  # how the name of an op's gradient ends
 WIDER = 4  # budgets that a gradient gets when it is computed from a kernel's own rounded outputs
 
 
+EXPERIMENTS = Path(__file__).with_name("experiments")
+
+
 @dataclass
 class Plan:
     """The groups to measure, and what was left out with the reason."""
@@ -107,7 +110,8 @@ def _plan_op(made: Plan, chosen: selection.Selection, op: str, wanted: _Wanted) 
             runnable(bench.peers, chosen.device, dtype, peers) if peers or chosen.device == "cuda" else ([], {})
         )
         made.left_out |= {f"{name}: {peer}": reason for peer, reason in absent.items()}
-        found = _cases(contract, bench, name, dtype, wanted.shapes, wanted.named, chosen, taking)
+        named = None if wanted.named is None else [each for each in wanted.named if each.get("op") in (None, op, name)]
+        found = _cases(contract, bench, name, dtype, wanted.shapes, named, chosen, taking)
         for case in found[:1] if wanted.first else found:
             within = [(b, s) for b, s in taking if b == "" or contract.work(case) <= chosen.ceiling(b)]
             if within or running:
@@ -118,8 +122,7 @@ def _cases(
     contract: Contract, bench: Bench, op: str, dtype: str, shapes: str, named: Any, chosen: selection.Selection, subjects: Any
 ) -> list[Case]:  # fmt: skip
     if named is not None:
-        sizes = [entry for entry in named if entry.get("op") in (None, op)]
-        return [case for entry in sizes for case in _of_file(contract, bench, op, dtype, entry)]
+        return [case for entry in named for case in _of_file(contract, bench, op, dtype, entry)]
     ceiling = min((chosen.ceiling(backend) for backend, _ in subjects if backend), default=math.inf)
     found = []
     if shapes == "large":
@@ -175,16 +178,32 @@ def _of_file(contract: Contract, bench: Bench, op: str, dtype: str, entry: Mappi
 
 
 def shapes_of_file(path: Path) -> list[dict[str, Any]]:
-    """A file of shapes: a JSON list of objects, each with sizes by letter and perhaps `op`, `dtype` and parameters."""
+    """A file of shapes: a JSON list of objects, each with sizes by letter and perhaps `op`, `dtype` and parameters; or an
+    object with such a list as its `shapes`, which an experiment is."""
     if not path.is_file():
         raise selection.UsageError(f"--shapes: expected small, large or a file of JSON, got {str(path)!r}")
     try:
         found = json.loads(path.read_text())
     except ValueError as error:
         raise selection.UsageError(f"--shapes: {path} is no JSON: {error}") from None
+    if isinstance(found, dict):
+        found = found.get("shapes")
     if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
         raise selection.UsageError(f"--shapes: {path}: expected a list of objects")
     return found
+
+
+def experiments() -> dict[str, dict[str, Any]]:
+    """By name: what it is about, its source, the command's options that it sets, and its shapes."""
+    return {path.stem: json.loads(path.read_text()) for path in sorted(EXPERIMENTS.glob("*.json"))}
+
+
+def experiment(name: str) -> tuple[Path, dict[str, Any]]:
+    """The file of an experiment, which `shapes_of_file` reads too, and the options that it sets."""
+    known = experiments()
+    if name not in known:
+        raise selection.UsageError(f"--experiment: expected one of {', '.join(known)}, got {name!r}")
+    return EXPERIMENTS / f"{name}.json", known[name]["options"]
 
 
 def chosen_subjects(chosen: selection.Selection, op: str, every: bool = False) -> list[tuple[str, Subject]]:

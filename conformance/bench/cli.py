@@ -21,15 +21,14 @@ def add(commands: Any) -> None:
     bench.add_argument(
         "--shapes", metavar="small|large|FILE", help="sizes: large on a GPU, small on the CPU, or a JSON file"
     )
+    bench.add_argument(
+        "--experiment", metavar="NAME", help="ops, rungs, dtypes, mode and shapes of an experiment; `list` names them"
+    )
     bench.add_argument("--first", action="store_true", help="only the first shape of each op and dtype")
     bench.add_argument("--top", type=int, metavar="N", help="only the last N rungs of each ladder")
-    bench.add_argument(
-        "--longest", type=float, default=float("inf"), metavar="SECONDS", help="leave out who needs longer for a call"
-    )
+    bench.add_argument("--longest", type=float, metavar="SECONDS", help="leave out who needs longer for a call")
     bench.add_argument("--dtype", metavar="NAME[,NAME]", help="dtypes (default: those the contract names)")
-    bench.add_argument(
-        "--mode", default="fwd", help="fwd (the op, default), bwd (its gradient) or fwd_bwd (both in one call)"
-    )
+    bench.add_argument("--mode", help="fwd (the op, default), bwd (its gradient) or fwd_bwd (both in one call)")
     bench.add_argument(
         "--peers", action="store_true", help="all peers: also those that compile for seconds, and on the CPU"
     )
@@ -58,14 +57,35 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """The command. Exit status 1 where a rung was refused or failed, or nothing was measured."""
-    from conformance.bench import records
+    from conformance.bench import cases, records
 
     if options.compare:
         table, remarks = records.compare(*map(records.read, options.compare))
         show(table)
         print("\n".join(remarks))
         return 0
+    if options.experiment == "list":
+        table = Table("experiments", ["name", "what", "source"])
+        table.rows += [[name, each["about"], each["source"]] for name, each in cases.experiments().items()]
+        show(table)
+        return 0
+    if options.experiment:
+        _as_experiment(options)
     return _measure(options)
+
+
+def _as_experiment(options: argparse.Namespace) -> None:
+    """Set what the experiment sets; what was typed narrows it, but for shapes."""
+    from conformance import selection
+    from conformance.bench import cases
+
+    if options.shapes:
+        raise selection.UsageError("--shapes and --experiment: give one of the two")
+    path, given = cases.experiment(options.experiment)
+    for name, value in given.items():
+        if not getattr(options, name):
+            setattr(options, name, value)
+    options.shapes = str(path)
 
 
 def _measure(options: argparse.Namespace) -> int:
@@ -91,7 +111,7 @@ def _measure(options: argparse.Namespace) -> int:
         raise selection.UsageError("kernel files that do not import:\n" + "\n".join(broken))
     shapes = options.shapes or ("large" if chosen.device == "cuda" else "small")
     dtypes = options.dtype.split(",") if options.dtype else None
-    plan = cases.plan(chosen, shapes, dtypes, options.mode, options.peers, options.first, options.top)
+    plan = cases.plan(chosen, shapes, dtypes, options.mode or "fwd", options.peers, options.first, options.top)
     if options.no_peers:
         for group in plan.groups:
             group.peers = ()
@@ -118,7 +138,7 @@ def _measure(options: argparse.Namespace) -> int:
                 launched=_launched,
                 clocks=clocks,
                 twice=options.twice,
-                longest=options.longest,
+                longest=options.longest or float("inf"),
             )
             if options.json:
                 records.write(options.json, records.record(about, measured, results, plan.left_out))

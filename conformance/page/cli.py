@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance import registry
+from conformance.console import Table
 
 RESULTS = registry.ROOT / "docs" / "results"
 STYLE = Path(__file__).with_name("style.css")
@@ -23,6 +24,9 @@ def add(commands: Any) -> None:
     report.add_argument(
         "--keep", metavar="FOLDER", help="write the records in short form into FOLDER, and no page without -o"
     )
+    report.add_argument(
+        "--markdown", action="store_true", help="print the tables of verdicts and of the fastest rungs instead"
+    )
     report.set_defaults(run=run)
 
 
@@ -33,6 +37,11 @@ def run(options: argparse.Namespace) -> int:
     if not paths:
         raise ValueError("no record given, and none in docs/results: pass files written with --json")
     found = records.read(paths)
+    if options.markdown:
+        if options.output or options.keep:
+            raise ValueError("--markdown prints, and goes with neither --output nor --keep")
+        print("\n\n".join(table.markdown() for table in tables(found) if table.rows))
+        return 0
     if options.keep:
         for path in records.keep(found, options.keep):
             print(f"kept {path}, {path.stat().st_size / 1024:.0f} KB")
@@ -46,6 +55,14 @@ def run(options: argparse.Namespace) -> int:
             f"wrote {output}, {output.stat().st_size / 1024:.0f} KB, from {', '.join(record.name for record in found)}"
         )
     return 0
+
+
+def tables(found: Sequence[Any]) -> list[Table]:
+    """The verdicts and the fastest rungs."""
+    from conformance.page import sections
+
+    judged, timed = ([record for record in found if record.kind == kind] for kind in ("judged", "bench"))
+    return [sections.verdict_table(judged), sections.fastest_table(timed)]
 
 
 def page(found: Sequence[Any]) -> str:

@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from conformance.bench.ceilings import Ceilings
-from conformance.console import fraction_text
+from conformance.console import Table, fraction_text
 from conformance.generate import LEVELS
 from conformance.page import charts
 from conformance.page.charts import Bar, Line, Point, number
@@ -89,6 +89,25 @@ def verdicts(records: Sequence[Record]) -> str:
         "limit. Below it, how many rungs were judged, and in how many trials. Of several records the highest level counts.</p>"
     )
     return intro + matrix + source(record for record, _ in rungs.values()) + "".join(_rungs_of(op, rungs) for op in ops)
+
+
+def verdict_table(records: Sequence[Record]) -> Table:
+    """Ops by lanes, for a page in Markdown: rungs that passed of those that ran, the worst error, the level."""
+    rungs = best_known(records)
+    lanes = sorted({lane for _, lane, _ in rungs})
+    made = Table("rungs that pass, and the worst error as a fraction of its budget", ["op", *lanes])
+    for op in sorted({op for op, _, _ in rungs}):
+        cells = []
+        for lane in lanes:
+            ran = [
+                (r, rung) for (o, at, _), (r, rung) in rungs.items() if (o, at) == (op, lane) and not rung["not_run"]
+            ]
+            good = sum(rung["failed"] == 0 and rung["passed"] > 0 for _, rung in ran)
+            worst = max((w for _, rung in ran if (w := worst_of(rung)) is not None), default=None)
+            levels = "/".join(dict.fromkeys(str(r.data.get("level")) for r, _ in ran))
+            cells.append(f"{good} of {len(ran)}, {fraction_text(worst)}, {levels}" if ran else "-")
+        made.rows.append([op, *cells])
+    return made
 
 
 Rungs = dict[tuple[str, str, str], tuple[Record, dict[str, Any]]]
@@ -273,15 +292,20 @@ def _what(row: Mapping[str, Any]) -> str:
     return f"{mode}{row['dtype']}{sizes}{params}, {row['cache']}"
 
 
-def fastest(records: Sequence[Record]) -> str:
+def fastest_table(records: Sequence[Record]) -> Table:
     """Per op and group the best rung of each lane: its ratio to the first peer, its fraction of the roofline."""
-    groups, lanes = measured(records), list(lanes_of(records))
-    rows = [[rows[0][1]["op"], _what(rows[0][1]), *best_of(rows, lanes)] for rows in groups.values()]
-    if not rows:
+    lanes = list(lanes_of(records))
+    rows = [[rows[0][1]["op"], _what(rows[0][1]), *best_of(rows, lanes)] for rows in measured(records).values()]
+    return Table("the fastest rung of each lane", ["op", "case", "peer", *lanes], sorted(rows, key=lambda row: row[0]))
+
+
+def fastest(records: Sequence[Record]) -> str:
+    """The table of the fastest rungs."""
+    made = fastest_table(records)
+    if not made.rows:
         return ""
     intro = "<p>The ratio to the peer, timed by turns with it (above 1 is faster), the fraction of the roofline, the rung.</p>"
-    used = [record for rows in groups.values() for record, _ in rows]
-    return intro + table(["op", "case", "peer", *lanes], sorted(rows, key=lambda row: row[0])) + source(used)
+    return intro + table(made.columns, made.rows) + source(r for rows in measured(records).values() for r, _ in rows)
 
 
 def peer_of(rows: Sequence[tuple[Record, Mapping[str, Any]]]) -> str | None:
