@@ -265,6 +265,8 @@ def _selftest(options: argparse.Namespace) -> int:
     for line in selftest.holes(results):
         print(line)
     record = {**_about("cpu"), **selftest.record(results)}
+    if options.json:
+        write_json(options.json, record)  # before the comparison, which takes minutes
     if options.compare:
         compared = comparison.run(ops, options.jobs)
         show(comparison.table(compared, results))

@@ -8,6 +8,7 @@ a matmul), so that all of it takes minutes. The answer is the contract's, in flo
 projects' own.
 """
 
+import itertools
 import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -66,7 +67,12 @@ def one_size(contract: Contract) -> dict[str, Any]:
 
 
 def _case(contract: Contract, dtype: str, size: Mapping[str, Any], seed: int) -> Case:
-    return plain_case(contract, dtype, next(iter(contract.values)), seed, size)
+    """The plain case of a size, with the first parameters that fit it: groups that divide the channels."""
+    plain = plain_case(contract, dtype, next(iter(contract.values)), seed, size)
+    options = itertools.product(*(contract.params[name] for name, _ in plain.params))
+    names = [name for name, _ in plain.params]
+    cases = (replace(plain, params=tuple(zip(names, values, strict=True))) for values in options)
+    return next((case for case in cases if contract.valid(case)), plain)
 
 
 def _randn(contract: Contract, dtypes: Sequence[str], trials: int) -> Iterator[Sample]:
