@@ -1,4 +1,4 @@
-"""How fast the emulator is, against the goals of the issue and against Numba's simulator on the same algorithm.
+"""How fast the emulator is, held to its goals, and against Numba's simulator on the same algorithm.
 
 `pytest --benchmark-only tests/test_emulator_speed.py`. Goals hold for one core; what is compared is processor time, so
 that other work on the machine does not decide.

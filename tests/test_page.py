@@ -176,6 +176,7 @@ def test_the_self_test_shows_holes_and_shares(write):
     assert "<b>1 of 2 planted faults are killed</b>, 1 by two trials or more" in text
     assert "<b>no false alarms in 10 checks</b>" in text
     assert "nothing kills subtle" in text and "a &lt;NaN&gt;" in text
+    assert "Kill nothing: law shift." in text
     row = re.search(r"<tr><td>nan \(1\)</td>(.*?)</tr>", text)[1]
     assert re.findall(r">(\d*)</td>", row) == ["100", ""]  # values normal, law shift
 

@@ -209,7 +209,8 @@ def _selftest(record: Record) -> str:
         parts.append(table(compared["columns"], compared["rows"], numbers=compared["columns"][1:]) + source([record]))
     parts.append("<h3>Kill matrix</h3><p>Share of the faults of a kind that some trial of the family kills.</p>")
     parts += [
-        details(f"{op['op']}: {len(op['judged'])} planted", _matrix(op) + _planted(op)) for op in record.data["ops"]
+        details(f"{op['op']}: {len(op['judged'])} planted", _matrix(op) + _worth(op) + _planted(op))
+        for op in record.data["ops"]
     ]
     return "".join(parts)
 
@@ -247,6 +248,18 @@ def _matrix(op: Mapping[str, Any]) -> str:
         f'<table class="heat"><thead><tr><th>kind (faults)</th>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
         '<p class="note">per cent</p>'
     )
+
+
+def _worth(op: Mapping[str, Any]) -> str:
+    """The families that kill nothing, and those that the others could do without."""
+    if op["redundant"] is None:
+        return ""
+    said = {
+        "Kill nothing": op["idle"],
+        "Each could be left out, and every fault would still be killed": op["redundant"],
+    }
+    lines = "".join(f"<p>{what}: {escape(', '.join(names))}.</p>" for what, names in said.items() if names)
+    return details("families that are idle or redundant", lines) if lines else ""
 
 
 def _planted(op: Mapping[str, Any]) -> str:
