@@ -22,7 +22,7 @@ from conformance.console import Table
 from conformance.contract import DTYPES, Case, Contract
 from conformance.faults import Planted
 from conformance.generate import plain_case
-from conformance.selftest import OpResult, each
+from conformance.selftest import OpResult, each, last_words_kept
 
 WORK = 2**22
 TRIALS = 5  # of KernelBench
@@ -144,7 +144,15 @@ def compare_op(op: str, named: Sequence[str] | None = None) -> list[Compared]:
     contract = registry.contract(op)
     samples = {rule.name: list(rule.samples(contract)) for rule in RULES}
     found = {rule.name: Compared(rule.name) for rule in RULES}
-    for planted in registry.planted(op):
+    with last_words_kept():
+        _put(contract, named, samples, found)
+    return list(found.values())
+
+
+def _put(
+    contract: Contract, named: Sequence[str] | None, samples: Mapping[str, list[Sample]], found: Mapping[str, Compared]
+) -> None:
+    for planted in registry.planted(contract.name):
         if named is not None and planted.name not in named:
             continue
         rejected = _in_child(contract, planted, samples)
@@ -156,7 +164,6 @@ def compare_op(op: str, named: Sequence[str] | None = None) -> list[Compared]:
                 (one.accused if no else one.acquitted).append(planted.name)
             else:
                 (one.caught if no else one.missed).append(planted.name)
-    return list(found.values())
 
 
 def _in_child(contract: Contract, planted: Planted, samples: Mapping[str, list[Sample]]) -> set[str] | None:

@@ -173,14 +173,14 @@ def judge_op(op: str, level: str, seed: int = 0, whole: bool = True) -> OpResult
     trials, _ = judge.trials(Subject(op, judge.not_called, "planted", f"planted@{DEVICE}", DEVICE), level, seed)
     result._families_of = {trial.id: families(trial) for trial in trials}
     result.families = list(dict.fromkeys(family for trial in trials for family in families(trial)))
-    with _drawn_once(registry.contract(op)), _last_words_kept():
+    with _drawn_once(registry.contract(op)), last_words_kept():
         judge.keep_answers(trials)
         result.judged = _judge_all(found, trials, level, whole)
     return result
 
 
 @contextmanager
-def _last_words_kept() -> Iterator[None]:
+def last_words_kept() -> Iterator[None]:
     """Within: standard error goes to a file, which is printed only if an exception leaves.
 
     A planted store out of bounds ruins the heap of the child that it is judged in, and the C library says so as it aborts.
