@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import shlex
 import subprocess
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ CLOCKS = ("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")
 def provenance(device: str, command: Sequence[str]) -> dict[str, Any]:
     """What a record starts with. `device` is cpu or cuda; `command` as typed, but files by name alone."""
     return {
-        "command": shlex.join(os.path.basename(word) if os.path.isabs(word) else word for word in command),
+        "command": shlex.join(re.sub("(^|=)/(.*/)?", r"\1", word) for word in command),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": _git("rev-parse", "HEAD"),
         "changed": bool(_git("status", "--porcelain", "--untracked-files=no")),

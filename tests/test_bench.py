@@ -398,6 +398,12 @@ def test_through_pytest(tmp_path):
     assert one["extra_info"]["name"] == "onerow" and one["group"].startswith("softmax float32")
 
 
+def test_a_record_names_files_without_their_folders():
+    words = ["pytest", "--json", "/home/me/a.json", "--junitxml=/tmp/b.xml", "tests/c.py", "--shapes", "d/e.json"]
+    told = provenance.provenance("cpu", words)["command"]
+    assert told == "pytest --json a.json --junitxml=b.xml tests/c.py --shapes d/e.json"
+
+
 @pytest.mark.skipif(bool(cuda_works()), reason=f"needs a GPU: {cuda_works()}")
 @pytest.mark.parametrize("backend", registry.backends())
 def test_registers_are_those_of_the_kernels_that_a_call_launches(backend):

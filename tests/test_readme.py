@@ -9,3 +9,10 @@ def test_the_support_table_is_the_one_that_list_prints(capsys):
     table = capsys.readouterr().out.strip()
     assert len(table.splitlines()) == len(registry.ops()) + 2
     assert table in (registry.ROOT / "README.md").read_text(), "run: python -m conformance list --markdown"
+
+
+def test_the_table_of_verdicts_is_the_one_that_report_prints_of_the_kept_records(capsys):
+    assert main(["report", "--markdown"]) == 0
+    table = capsys.readouterr().out.partition("\n\n")[0].strip()
+    assert len(table.splitlines()) == len(registry.ops()) + 2
+    assert table in (registry.ROOT / "README.md").read_text(), "run: python -m conformance report --markdown"
