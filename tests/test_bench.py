@@ -399,7 +399,7 @@ def test_through_pytest(tmp_path):
 
 
 def test_a_record_names_files_without_their_folders():
-    words = ["pytest", "--json", "/home/me/a.json", "--junitxml=/tmp/b.xml", "tests/c.py", "--shapes", "d/e.json"]
+    words = ["pytest", "--json", "/some/where/a.json", "--junitxml=/else/b.xml", "tests/c.py", "--shapes", "d/e.json"]
     told = provenance.provenance("cpu", words)["command"]
     assert told == "pytest --json a.json --junitxml=b.xml tests/c.py --shapes d/e.json"
 
