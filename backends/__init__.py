@@ -5,7 +5,8 @@ that every launcher makes before anything runs.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
@@ -103,3 +104,23 @@ def _check_axes(name: str, tensor: torch.Tensor, axes: list[str], sizes: dict[st
             why = "" if letter.isdigit() else f", where {owner[letter]} gives {letter} = {expected}"
             raise ValueError(f"{name}: expected shape {form}{why}, got {tuple(tensor.shape)}")
         owner.setdefault(letter, name)
+
+
+def seen_by(owner: type, method: str, pick: Callable[[Any, Any], Any], call: Callable[[], Any]) -> list[Any]:
+    """What `pick(self, result)` gives of each call of a class's method while `call()` runs, each object once."""
+    found: dict[int, Any] = {}
+    original = getattr(owner, method)
+
+    def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        one = pick(self, result)
+        if one is not None:
+            found[id(one)] = one
+        return result
+
+    setattr(owner, method, watched)
+    try:
+        call()
+    finally:
+        setattr(owner, method, original)
+    return list(found.values())

@@ -12,6 +12,7 @@ from conformance.generate import LEVELS
 from conformance.isolation import MODES
 from conformance.judge import PASSED, Subject
 from conformance.page import cli as page
+from conformance.provenance import provenance
 from conformance.report import Report, versions
 
 USAGE_ERROR = 2
@@ -216,7 +217,11 @@ def _check(options: argparse.Namespace) -> int:
     if options.json:
         write_json(
             options.json,
-            {**_about(chosen.device), "reports": [report.to_dict() for report in reports], "skipped": chosen.skipped},
+            {
+                **provenance(chosen.device),
+                "reports": [report.to_dict() for report in reports],
+                "skipped": chosen.skipped,
+            },
         )
     return 0 if reports and all(report.passed for report in reports) else 1
 
@@ -264,7 +269,7 @@ def _selftest(options: argparse.Namespace) -> int:
     show(selftest.summary(results))
     for line in selftest.holes(results):
         print(line)
-    record = {**_about("cpu"), **selftest.record(results)}
+    record = {**provenance("cpu"), **selftest.record(results)}
     if options.json:
         write_json(options.json, record)  # before the comparison, which takes minutes
     if options.compare:
@@ -335,12 +340,6 @@ def _select(
     )  # fmt: skip
     chosen.prepare()
     return chosen
-
-
-def _about(device: str) -> dict[str, Any]:
-    from conformance.provenance import provenance
-
-    return provenance(device, ["python", "-m", "conformance", *sys.argv[1:]])
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ import sys
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from types import ModuleType
@@ -37,11 +37,16 @@ from typing import Any, NamedTuple
 import torch
 
 from conformance import judge, registry
+from conformance.console import Table
 from conformance.contract import DTYPES, Case, Contract
 from conformance.generate import plan
 
 SPILL_LIMIT = 1024  # bytes a thread; it has 255 registers of 4 bytes
 SECONDS = 300.0  # for one compilation; the compiler hangs at times
+COLUMNS = {
+    "op": "op", "backend": "backend", "rung": "rung", "kernel": "kernel", "arch": "arch", "specialisations": "specialisations",
+    "compiled": "to machine code", "registers": "registers", "spills": "spilled bytes", "shared": "shared bytes",
+}  # fmt: skip
 
 
 def backends() -> tuple[str, ...]:
@@ -124,6 +129,15 @@ def rows(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
+def table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Of rows with their op and backend: registers and spills a thread, shared memory a block."""
+    made = Table(
+        "compiled; registers, spills and shared memory: the most of any specialisation", list(COLUMNS.values())
+    )
+    made.rows = [[str(row.get(name, "")) for name in COLUMNS] for row in rows]
+    return made
+
+
 class _Launched(NamedTuple):
     """A distinct specialisation for one architecture, and the rungs that launch it, each with the first case."""
 
@@ -139,11 +153,12 @@ def _check(
     claims = {name: compiling.architectures(getattr(fn, "needs", None)) for name, fn in rungs.items()}
     launched = _record(compiling, rungs, claims, contract, findings)
     everything = {(each.launch.key, each.arch) for each in launched}
-    chosen, seen = (everything, everything) if every else _chosen(launched, claims)
+    chosen, seen = (everything, set[tuple[str, str]]()) if every else _chosen(launched, claims)
+    compiled_at_all = chosen | seen
 
     def compile_one(index: int) -> dict[str, Any]:
         launch, arch, _ = launched[index]
-        if (launch.key, arch) not in chosen | seen:
+        if (launch.key, arch) not in compiled_at_all:
             return {"seconds": 0.0}
         return compiling.compile_one(launch, arch, to_machine_code=(launch.key, arch) in chosen)
 

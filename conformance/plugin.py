@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from conformance import judge, replay, selection
+from conformance import compiling, judge, replay, selection
 from conformance.console import Table, fraction_text
 from conformance.generate import LEVELS
 from conformance.judge import Outcome
@@ -193,6 +193,9 @@ class Summary:
                 terminalreporter.write_line(
                     f"{dropped} cases dropped: more work than the lane's ceiling allows at this level"
                 )
+        if self.compiled:
+            terminalreporter.section("Compiled")
+            terminalreporter.write_line(compiling.table(self.compiled).plain())
         for problem in self.problems:
             terminalreporter.write_line(f"FAILED: {problem}", red=True)
         path = self.config.option.touchstone_json

@@ -5,6 +5,7 @@ import platform
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -17,8 +18,12 @@ from conformance.report import versions
 CLOCKS = ("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")
 
 
-def provenance(device: str, command: Sequence[str]) -> dict[str, Any]:
-    """What a record starts with. `device` is cpu or cuda; `command` as typed, but files by name alone."""
+def provenance(device: str, command: Sequence[str] | None = None) -> dict[str, Any]:
+    """What a record starts with. `device` is cpu or cuda; `command` as typed, but files by name alone (None: this
+    process's own `python -m conformance`).
+    """
+    if command is None:
+        command = ["python", "-m", "conformance", *sys.argv[1:]]
     return {
         "command": shlex.join(re.sub("(^|=)/(.*/)?", r"\1", word) for word in command),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -129,24 +129,24 @@ class OpResult:
 
     def matrix(self) -> Table:
         """Faults by the families of their cases: how many trials of the family kill."""
-        columns = list(dict.fromkeys(_heading(family) for family in self.families if _in_matrix(family)))
+        columns = list(dict.fromkeys(heading(family) for family in self.families if in_matrix(family)))
         table = Table(
             f"{self.op}: trials that kill, level {self.level}, seed {self.seed}", ["fault", "kind", *columns, "of"]
         )
         for one in self.judged:
-            count = Counter(_heading(family) for trial in one.killed for family in self._families_of.get(trial, ()))
-            cells = [str(count[heading]) if count[heading] else "." for heading in columns]
+            count = Counter(heading(family) for trial in one.killed for family in self._families_of.get(trial, ()))
+            cells = [str(count[column]) if count[column] else "." for column in columns]
             table.rows.append([one.name, one.kind, *cells, f"{len(one.killed)}/{one.trials}"])
         return table
 
     _families_of: dict[str, list[str]] = field(default_factory=dict)
 
 
-def _in_matrix(family: str) -> bool:
+def in_matrix(family: str) -> bool:
     return family.partition(" ")[0] in ("values", "law", "calls")
 
 
-def _heading(family: str) -> str:
+def heading(family: str) -> str:
     return family.removeprefix("values ")
 
 

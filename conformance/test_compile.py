@@ -9,7 +9,6 @@ from functools import cache
 import pytest
 
 from conformance import compiling, registry
-from conformance.conftest import table
 from conformance.plugin import _SELECTION, COMPILED
 
 
@@ -52,6 +51,6 @@ def test_compile(compiled, compiler, request):
         (pytest.fail if asked else pytest.skip)(f"{backend} cannot compile here: {answer['missing']}")
     about = [{"op": op, "backend": backend, **row} for row in compiling.rows(answer["records"])]
     request.node.user_properties.append((COMPILED, about))
-    print(table(about).plain())
+    print(compiling.table(about).plain())
     if answer["findings"]:
         pytest.fail("\n\n".join(answer["findings"]), pytrace=False)

@@ -236,8 +236,8 @@ def test_an_experiment_names_cases_of_its_ops(name, monkeypatch):
     assert {shape["op"] for shape in shapes} == set(options["op"])
     chosen = selection.select(device="cpu", op=",".join(options["op"]), variant=options.get("variant"))
     monkeypatch.setattr(selection.Selection, "ceiling", lambda self, backend: math.inf)
-    dtypes, mode = options["dtype"].split(","), options.get("mode", "fwd")
-    planned = cases.plan(chosen, str(path), dtypes, mode)
+    dtypes = options["dtype"].split(",")
+    planned = cases.plan(chosen, str(path), dtypes, "fwd")
     assert len(planned.groups) == len(shapes) * len(dtypes)
     assert all(group.subjects for group in planned.groups)
 

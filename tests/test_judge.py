@@ -1,6 +1,7 @@
 """Judging one kernel on one trial: each thing that can be wrong is reported by the check named after it."""
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -369,3 +370,15 @@ def test_worst_lets_nan_win():
     assert worst([0.1, 2.0, 0.5]) == 2.0
     assert math.isnan(worst([0.1, math.nan, math.inf]))
     assert worst([0.1, math.inf]) == math.inf
+
+
+def test_an_error_names_its_place_once():
+    def text(message):
+        try:
+            raise ValueError(message)
+        except ValueError as error:
+            return verdict.error_text(error)
+
+    assert re.fullmatch(r"ValueError: wrong shape \(test_judge\.py:\d+\)", text("wrong shape"))
+    assert re.fullmatch(r"ValueError: no message \(test_judge\.py:\d+\)", text(""))
+    assert text("kernel.py:12: wrong index") == "ValueError: kernel.py:12: wrong index"

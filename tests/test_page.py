@@ -1,6 +1,7 @@
 """The report: what it reads, the short form it keeps, what it shows, and that the page stands alone."""
 
 import json
+import math
 import re
 from html.parser import HTMLParser
 
@@ -8,7 +9,7 @@ import pytest
 
 from conformance import selftest
 from conformance.__main__ import main
-from conformance.page import charts, cli, records, sections
+from conformance.page import charts, cli, records, timings, verdicts
 from conformance.page.records import Record
 
 ABOUT = {"command": "pytest --json a.json", "date": "2026-01-02T03:04:05+00:00", "commit": "a" * 40, "changed": False,
@@ -135,11 +136,18 @@ def test_a_cell_tells_the_worst_error_and_a_failure(write):
     good = records.read(
         [write("a", judged(outcomes=[outcome(fraction=0.25), outcome(dtype="float16", fraction=0.75)]))]
     )
-    assert ">0.75<small>1 rung, 2 trials</small>" in sections.verdicts(good)
+    assert ">0.75<small>1 rung, 2 trials</small>" in verdicts.verdicts(good)
     finding = {"id": "00c0ffee", "check": "values", "message": "y: 1 < 2", "severity": "failure"}
     bad = records.read([write("b", judged(outcomes=[outcome("failed", findings=[finding])]))])
-    text = sections.verdicts(bad)
+    text = verdicts.verdicts(bad)
     assert "1 failed" in text and "[00c0ffee] values: y: 1 &lt; 2" in text
+
+
+def test_an_error_that_is_no_number_is_the_worst(write):
+    for order in ((math.nan, 0.5), (0.5, math.nan)):
+        found = records.read([write("a", judged(outcomes=[outcome(fraction=each) for each in order]))])
+        assert math.isnan(verdicts.worst_of(found[0].data["rungs"][0])), order
+        assert "1 of 1, nan, quick" in verdicts.verdict_table(found).rows[0]
 
 
 def test_the_highest_level_counts_then_the_newest(write):
@@ -149,10 +157,10 @@ def test_the_highest_level_counts_then_the_newest(write):
         write("new", judged("default", date="2026-02-01", outcomes=[outcome(fraction=0.3)])),
         write("absent", judged("thorough", date="2026-04-01", not_run="needs sm_90")),
     ]
-    ((record, rung),) = sections.best_known(records.read(files)).values()
-    assert record.name == "new" and sections.worst_of(rung) == 0.3
-    ((record, rung),) = sections.best_known(records.read(files[-1:])).values()
-    assert "not run" in sections.verdicts([record])
+    ((record, rung),) = verdicts.best_known(records.read(files)).values()
+    assert record.name == "new" and verdicts.worst_of(rung) == 0.3
+    ((record, rung),) = verdicts.best_known(records.read(files[-1:])).values()
+    assert "not run" in verdicts.verdicts([record])
 
 
 def test_the_short_form_says_the_same_and_is_read_again(write, tmp_path):
@@ -172,7 +180,7 @@ def test_the_short_form_says_the_same_and_is_read_again(write, tmp_path):
 
 
 def test_the_self_test_shows_holes_and_shares(write):
-    text = sections.selftests(records.read([write("planted", planted())]))
+    text = verdicts.selftests(records.read([write("planted", planted())]))
     assert "<b>1 of 2 planted faults are killed</b>, 1 by two trials or more" in text
     assert "<b>no false alarms in 10 checks</b>" in text
     assert "nothing kills subtle" in text and "a &lt;NaN&gt;" in text
@@ -184,7 +192,7 @@ def test_the_self_test_shows_holes_and_shares(write):
 def test_bars_are_fractions_of_the_roofline_and_what_was_not_measured_says_so(write):
     rows = [timing(ms=1.0), timing("naive", ms=4.0), timing("tma", ms=None, status="failed"),
             timing("cuDNN", "torch", "peer", ms=0.8)]  # fmt: skip
-    text = sections.ladders(records.read([write("gpu", bench(*rows))]))
+    text = timings.ladders(records.read([write("gpu", bench(*rows))]))
     bars = re.findall(r'label">(.*?)</span><span class="track"><span class="fill (\w+)" style="width:([\d.]+)%"></span></span>'
                       r'<span class="value">(.*?)<', text)  # fmt: skip
     assert bars == [
@@ -198,17 +206,17 @@ def test_the_fastest_rung_of_a_lane_and_its_ratio_to_the_first_peer(write):
     rows = [timing("slow", ms=3.0), timing("quick", ms=1.0), timing("quick (again)", ms=0.5), timing(lane="other@cuda", ms=None),
             timing("cuDNN", "torch", "peer", ms=0.8)]  # fmt: skip
     found = records.read([write("gpu", bench(*rows))])
-    (group,) = sections.measured(found).values()
-    assert sections.best_of(group, ["other@cuda", "paper@cuda"]) == ["cuDNN", "-", "1.25×, 50 %, quick"]
-    assert sections.best_of(group[:2], ["paper@cuda"]) == ["none", "50 %, quick"]
-    assert "1.25×, 50 %, quick" in sections.fastest(found)
+    (group,) = timings.measured(found).values()
+    assert timings.best_of(group, ["other@cuda", "paper@cuda"]) == ["cuDNN", "-", "1.25×, 50 %, quick"]
+    assert timings.best_of(group[:2], ["paper@cuda"]) == ["none", "50 %, quick"]
+    assert "1.25×, 50 %, quick" in timings.fastest(found)
 
 
 def test_a_sweep_wants_three_sizes_along_an_axis(write):
     along = [timing(S=n) for n in (512, 1024, 2048)]
-    text = sections.sweeps(records.read([write("gpu", bench(*along, timing("other", S=512, peak_bytes=2e6)))]))
+    text = timings.sweeps(records.read([write("gpu", bench(*along, timing("other", S=512, peak_bytes=2e6)))]))
     assert text.count("<svg") == 2 and ">Sq<" in text and "peak memory" in text
-    assert sections.sweeps(records.read([write("gpu2", bench(*along[:2]))])) == ""
+    assert timings.sweeps(records.read([write("gpu2", bench(*along[:2]))])) == ""
 
 
 def test_other_axes_may_move_in_step_with_it(write):
@@ -216,16 +224,16 @@ def test_other_axes_may_move_in_step_with_it(write):
         return timing(S=S, sizes={"B": B, "Sq": S, "Skv": S})
 
     (found,) = records.read([write("gpu", bench(at(4, 512), at(2, 1024), at(1, 2048)))])
-    assert sections.sweeps([found]).count("<svg") == 1
+    assert timings.sweeps([found]).count("<svg") == 1
     (found,) = records.read([write("gpu", bench(at(4, 512), at(2, 1024), at(1, 2048), at(1, 512), at(1, 1024)))])
-    text = sections.sweeps([found])
+    text = timings.sweeps([found])
     assert text.count("<svg") == 1 and "float16 B=1" in text  # the batch stays
 
 
 def test_the_newest_of_two_timings_of_one_contestant_counts():
     old = Record("old", "bench", {**ABOUT, "date": "2026-01-01"}, bench(timing(ms=9.0)))
     new = Record("new", "bench", {**ABOUT, "date": "2026-02-01"}, bench(timing(ms=3.0)))
-    (((record, row),),) = sections.measured([new, old]).values()
+    (((record, row),),) = timings.measured([new, old]).values()
     assert record.name == "new" and row["ms"] == 3.0
 
 

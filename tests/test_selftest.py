@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import time
 from collections import Counter
 
@@ -295,3 +296,19 @@ def test_one_size_is_as_large_as_the_work_allows():
         assert contract.work(case) <= comparison.WORK and contract.valid(case)
         letters = {n for n in size.values() if not isinstance(n, tuple)}
         assert len(letters) == 1 and min(letters) >= 8
+
+
+def test_last_words_are_shown_only_where_something_went_wrong(capfd):
+    with selftest.last_words_kept():
+        os.write(2, b"free(): invalid size\n")
+    assert capfd.readouterr().err == ""
+
+    def break_down():
+        with selftest.last_words_kept():
+            os.write(2, b"said before\n")
+            raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        break_down()
+    os.write(2, b"afterwards\n")
+    assert capfd.readouterr().err == "said before\nafterwards\n"

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from importlib import metadata
 from typing import Any
 
-from backends import emulator
+from backends import emulator, seen_by
 from backends.devices import capability_lacks, cuda_works
 from backends.emulator import compiler
 from backends.emulator import numba as emulated
@@ -204,19 +204,7 @@ def launched(call: Callable[[], Any]) -> list[Any]:
     """The compiled kernels that `call` launches on a GPU, each once; `resources` takes them."""
     from numba.cuda.dispatcher import _Kernel
 
-    kernels: dict[int, Any] = {}
-    launch = _Kernel.launch
-
-    def recording(self: Any, *args: Any, **kwargs: Any) -> Any:
-        kernels[id(self)] = self
-        return launch(self, *args, **kwargs)
-
-    _Kernel.launch = recording
-    try:
-        call()
-    finally:
-        _Kernel.launch = launch
-    return list(kernels.values())
+    return seen_by(_Kernel, "launch", lambda kernel, _: kernel, call)
 
 
 def writers(device: str) -> AbstractContextManager[Any] | None:

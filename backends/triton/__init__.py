@@ -17,6 +17,7 @@ from importlib import metadata
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
+from backends import seen_by
 from backends.devices import capability_lacks, cuda_works
 
 ALIASES = {"interpreter": "cpu"}
@@ -125,21 +126,7 @@ def launched(call: Callable[[], Any]) -> list[Any]:
     """The compiled kernels that `call` launches on a GPU, each once; `resources` takes them."""
     from triton.runtime.jit import JITFunction
 
-    kernels: dict[int, Any] = {}
-    run = JITFunction.run
-
-    def recording(self: Any, *args: Any, **kwargs: Any) -> Any:
-        kernel = run(self, *args, **kwargs)
-        if kernel is not None:
-            kernels[id(kernel)] = kernel
-        return kernel
-
-    JITFunction.run = recording
-    try:
-        call()
-    finally:
-        JITFunction.run = run
-    return list(kernels.values())
+    return seen_by(JITFunction, "run", lambda _, kernel: kernel, call)
 
 
 def writers(device: str) -> AbstractContextManager[Any] | None:

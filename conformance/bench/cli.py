@@ -1,7 +1,6 @@
 """`python -m conformance bench`: the command's options, its table, and what it writes."""
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -118,7 +117,7 @@ def _measure(options: argparse.Namespace) -> int:
     plan.groups = [group for group in plan.groups if group.subjects or group.peers]
     if not plan.groups:
         raise selection.UsageError(_nothing(plan, shapes))
-    about = provenance.provenance(chosen.device, ["python", "-m", "conformance", *sys.argv[1:]])
+    about = provenance.provenance(chosen.device)
     timer = timing.timer(chosen.device, options.cache)
     measured = ceilings.measure(timer, sorted({group.case.dtype for group in plan.groups} | {"float32"}))
     show(Table(f"ceilings of this run, {about['machine'].get('gpu', 'CPU')}", ["what", "rate"], measured.rows()))

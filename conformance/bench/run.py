@@ -35,6 +35,7 @@ MEASURED, DECLINED, NOT_RUN, REFUSED, FAILED = "measured", "declined", "not run"
 RECHECKS = 3  # timed outputs that are judged, beside those on fresh values
 LEAST, MOST = {"cuda": 10, "cpu": 5}, {"cuda": 200, "cpu": 15}
 PILOTS = 3  # timed calls before the rounds, from which their number follows
+AGAIN = " (again)"  # how the name of a kernel ends that is timed against itself
 SLOW = 0.5  # seconds; slower kernels get the least rounds
 # a call on values never seen before may take this many times as long as others
 FRESH_RATIO = 1.5
@@ -244,7 +245,7 @@ def _take_turns(
 def _contestants(group: Group, bank: Bank, timer: Timer, twice: bool) -> list[_Contestant]:
     contract, case = group.contract, group.case
     found = []
-    for again in ("", " (again)") if twice else ("",):
+    for again in ("", AGAIN) if twice else ("",):
         for backend, subject in group.subjects:
             result = _result(group, subject.name + again, subject.lane, "rung", timer)
             result.compute = subject.compute
@@ -573,6 +574,6 @@ def _compare_with_peers(results: Sequence[Result]) -> None:
     for result in results:
         if result.ms is not None:
             result.ratios = {name: ms / result.ms for name, ms in peers.items() if name != result.name}
-        again = next((r for r in results if r.name == f"{result.name} (again)" and r.lane == result.lane), None)
+        again = next((r for r in results if r.name == result.name + AGAIN and r.lane == result.lane), None)
         if again is not None and result.ms is not None and again.ms is not None:
             result.ratios["itself"] = again.ms / result.ms

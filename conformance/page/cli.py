@@ -59,10 +59,10 @@ def run(options: argparse.Namespace) -> int:
 
 def tables(found: Sequence[Any]) -> list[Table]:
     """The verdicts and the fastest rungs."""
-    from conformance.page import sections
+    from conformance.page import timings, verdicts
 
     judged, timed = ([record for record in found if record.kind == kind] for kind in ("judged", "bench"))
-    return [sections.verdict_table(judged), sections.fastest_table(timed)]
+    return [verdicts.verdict_table(judged), timings.fastest_table(timed)]
 
 
 def page(found: Sequence[Any]) -> str:

@@ -5,17 +5,18 @@ every outcome, of a self-test which families kill a fault instead of every trial
 """
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from conformance import comparison, selftest
+from conformance.judge import worst as worst_of
+from conformance.report import SHOWN_FINDINGS
 
 ABOUT = ("command", "date", "commit", "changed", "versions", "machine")
 KINDS = ("judged", "selftest", "bench")
-IN_MATRIX = ("values", "law", "calls")  # how the names of the families begin that the kill matrix shows
 
 
 @dataclass
@@ -83,13 +84,16 @@ def _judged(raw: Mapping[str, Any], rungs: Sequence[Mapping[str, Any]]) -> dict[
 
 def _rung(rung: Mapping[str, Any]) -> dict[str, Any]:
     outcomes = rung["outcomes"]
-    worst: dict[str, dict[str, float]] = {}
+    fractions: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for outcome in outcomes:
         for output, fraction in outcome["fractions"].items():
-            row = worst.setdefault(outcome["dtype"], {})
-            row[output] = round(max(fraction, row.get(output, 0.0)), 4)
+            fractions[outcome["dtype"]][output].append(fraction)
+    worst = {
+        dtype: {output: round(worst_of(each) or 0.0, 4) for output, each in row.items()}
+        for dtype, row in fractions.items()
+    }
     count = Counter(outcome["status"] for outcome in outcomes)
-    reason = rung.get("not_run")
+    reason = rung.get("not_run")  # a sentence for pytest's rungs; cases by reason for those of `check`
     return {
         "op": rung["op"], "lane": rung["lane"], "variant": rung["variant"], "compute": rung.get("compute"),
         "not_run": reason if isinstance(reason, str) else None,
@@ -97,7 +101,7 @@ def _rung(rung: Mapping[str, Any]) -> dict[str, Any]:
         "findings": [
             {"id": finding["id"], "check": finding["check"], "message": finding["message"]}
             for outcome in outcomes for finding in outcome["findings"] if finding["severity"] == "failure"
-        ][:8],
+        ][:SHOWN_FINDINGS],
     }  # fmt: skip
 
 
@@ -105,7 +109,7 @@ def _selftest(raw: Mapping[str, Any]) -> dict[str, Any]:
     results = selftest.read(dict(raw))
     ops = []
     for result in results:
-        families = [family for family in result.families if family.partition(" ")[0] in IN_MATRIX]
+        families = [family for family in result.families if selftest.in_matrix(family)]
         place = {family: i for i, family in enumerate(families)}
         ops.append({
             "op": result.op, "families": families, "idle": result.idle_families, "notes": result.notes,
