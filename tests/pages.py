@@ -13,7 +13,7 @@ from pathlib import Path
 
 from conformance import registry
 
-PAGES = [registry.ROOT / "docs" / "your-kernel.md"]
+PAGES = [registry.ROOT / "docs" / name for name in ("your-kernel.md", "porting.md")]
 BLOCK = re.compile(r"(?:^`(?P<file>[\w./]+)`:\n\n)?^```(?P<kind>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -51,9 +51,12 @@ def replay(text: str, folder: Path) -> Iterator[tuple[str, str, str]]:
 
 def renewed(text: str, folder: Path) -> str:
     """The page with the output that its commands print now."""
+    at = 0
     for command, shown, came in replay(text, folder):
         was, now = (f"$ {command}\n" + (f"{output}\n" if output else "") for output in (shown, came))
-        text = text.replace(was, now, 1)
+        at = text.index(was, at)  # a command may come again
+        text = text[:at] + now + text[at + len(was) :]
+        at += len(now)
     return text
 
 
