@@ -14,6 +14,8 @@ from conformance.generate import Plan, plain_case, plan, variants
 PASSED, FAILED, DECLINED = "passed", "failed", "declined"
 UNPORTED = " is not ported yet: "  # in what a rung raises whose body `conformance port` left to be written
 CALLS = 50  # of a trial of many calls
+FEWEST_CALLS = 4
+CALLS_WORTH = 20  # in cases at the lane's ceiling of work, what a trial of many calls may take
 NOT_CASES = ("law-", "invalid-", "calls-", "stream-", "huge-")  # how the ids of trials that are no cases begin
 WATCHED_SIZES = 4  # of one of our rungs on the CPU
 INSTRUMENTED_SIZES = 6
@@ -132,7 +134,10 @@ def trials(subject: Subject, level: str, seed: int = 0, ceiling: float | None = 
         found += [Trial(plain_case(contract, dtype, law.values, seed), law=law) for dtype in contract.dtypes]
     plain = [plain_case(contract, dtype, next(iter(contract.values)), seed) for dtype in contract.dtypes]
     some = plain[:1] if level == "quick" else plain
-    found += [Trial(case, calls=CALLS, others=variants(contract, case)) for case in some]
+    for case in some:
+        affordable = CALLS if ceiling is None else CALLS_WORTH * ceiling / max(1.0, contract.work(case))
+        calls = int(max(FEWEST_CALLS, min(CALLS, affordable)))
+        found.append(Trial(case, calls=calls, others=variants(contract, case)))
     if subject.device == "cuda":
         found.append(Trial(plain[0], stream=True))
         if level == "thorough" and contract.huge is not None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from conformance import judge, registry, verdict
+from conformance import judge, registry, trials, verdict
 from conformance.contract import Case, Invalid, Law
 from conformance.judge import DECLINED, FAILED, PASSED, Outcome, Subject, Trial, worst
 
@@ -382,3 +382,12 @@ def test_an_error_names_its_place_once():
     assert re.fullmatch(r"ValueError: wrong shape \(test_judge\.py:\d+\)", text("wrong shape"))
     assert re.fullmatch(r"ValueError: no message \(test_judge\.py:\d+\)", text(""))
     assert text("kernel.py:12: wrong index") == "ValueError: kernel.py:12: wrong index"
+
+
+def test_many_calls_keep_to_what_a_lane_can_work():
+    def calls(ceiling):
+        found, _ = judge.trials(subject(softmax), "quick", ceiling=ceiling)
+        return [trial.calls for trial in found if trial.calls]
+
+    assert calls(None) == calls(1e9) == [judge.CALLS]
+    assert calls(10.0) == [trials.FEWEST_CALLS]
