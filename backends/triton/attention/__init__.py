@@ -5,6 +5,7 @@ fullrow: one launch; a program keeps the whole row of scores of its queries on c
 flash: online softmax over tiles of k and v, so a row of scores need not fit anywhere (S0-13, S0-14, S2-57)
 pruned: key tiles that causality hides are skipped, border tiles alone are masked, exp2 with folded scale (S4-10, S4-11)
 tma: pruned with host tensor descriptors over (B, H, S, D); the copy engine clips a tail at its own head (S4-06, E-05)
+gluon: warpgroups fed by a warp that loads; the next scores are formed while these weights are used (S2-73, S4-11)
 """
 
 # isort: off
@@ -13,6 +14,7 @@ from backends.triton.attention.fullrow import fullrow
 from backends.triton.attention.flash import flash
 from backends.triton.attention.pruned import pruned
 from backends.triton.attention.tma import tma
+from backends.triton.attention.gluon import gluon
 # isort: on
 
-__all__ = ["naive", "fullrow", "flash", "pruned", "tma"]  # noqa: RUF022 - ladder order
+__all__ = ["naive", "fullrow", "flash", "pruned", "tma", "gluon"]  # noqa: RUF022 - ladder order

@@ -6,6 +6,7 @@ tuned: grouped with tile, warps and stages pinned for the architecture, dtype an
 splitk: K is cut between programs and a second kernel adds their float32 partials, for few tiles with a long K (S2-69)
 persistent: one program per multiprocessor loops over tiles; its loads run ahead across tile borders (S2-73)
 tma: persistent with host tensor descriptors; the copy engine computes addresses and clips the tails (S2-70)
+gluon: persistent with a warp that loads and two warpgroups that multiply, in layouts chosen by hand (S2-70, S2-73)
 tf32: grouped with float32 operands rounded to tf32 on the tensor cores (L-08)
 tf32x3: each float32 operand split into two tf32 parts and three products summed, near float32 accuracy (L-08)
 """
@@ -15,7 +16,8 @@ from backends.triton.matmul.tiled import naive, grouped, tuned
 from backends.triton.matmul.splitk import splitk
 from backends.triton.matmul.persistent import persistent
 from backends.triton.matmul.tma import tma
+from backends.triton.matmul.gluon import gluon
 from backends.triton.matmul.tensorfloat import tf32, tf32x3
 # isort: on
 
-__all__ = ["naive", "grouped", "tuned", "splitk", "persistent", "tma", "tf32", "tf32x3"]  # noqa: RUF022 - ladder order
+__all__ = ["naive", "grouped", "tuned", "splitk", "persistent", "tma", "gluon", "tf32", "tf32x3"]  # noqa: RUF022 - ladder order

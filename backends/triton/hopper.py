@@ -1,0 +1,27 @@
+"""What kernels in Gluon for Hopper share: the copy engine's two words, barriers, descriptors of swizzled tiles."""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+from triton.tools.tensor_descriptor import TensorDescriptor as PlainDescriptor
+
+ROWS = gl.constexpr(64)  # of a warpgroup's tile: one wgmma is 64 high
+# later versions of Triton have other names for both than 3.7
+copy_in = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
+copy_out = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+
+
+@gluon.jit
+def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
+    """COUNT barriers, each through with a phase after so many arrivals."""
+    made = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
+    for each in gl.static_range(COUNT):
+        mbarrier.init(made.index(each), count=ARRIVALS)
+    return made
+
+
+def swizzled(plain: PlainDescriptor) -> TensorDescriptor:
+    """The same descriptor of 16-bit elements, its tiles laid in shared memory as wgmma reads them."""
+    layout = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=len(plain.shape))
+    return TensorDescriptor(plain.base, plain.shape, plain.strides, plain.block_shape, layout)
