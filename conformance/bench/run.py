@@ -397,7 +397,8 @@ def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _peak_memory(call: Callable[[], Any], timer: Timer) -> int | None:
-    """Bytes that torch's allocator held for a call at its highest, outputs included; None on the CPU."""
+    """Bytes that torch's allocator held for a call at its highest, outputs included; None on the CPU, and where the outputs
+    came from another allocator, which it does not see."""
     if not isinstance(timer, CudaTimer):
         return None
     timer.synchronize()
@@ -406,7 +407,7 @@ def _peak_memory(call: Callable[[], Any], timer: Timer) -> int | None:
     returned = call()
     timer.synchronize()
     del returned
-    return torch.cuda.max_memory_allocated() - before
+    return torch.cuda.max_memory_allocated() - before or None
 
 
 def _rounds(running: Sequence[_Contestant], bank: Bank, timer: Timer, watch: Guard, seconds: float) -> None:
