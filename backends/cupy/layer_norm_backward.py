@@ -6,6 +6,8 @@ warp: dx by a warp that holds a row; the rows of 32 columns shared by the warps 
 partials: one launch for all: a block holds row after row and sums what it saw of them, one part each (S2-47)
 atomics: the blocks add their sums to one row by float32 atomics, no partial sums in memory (S2-47)
 vectorised: partials in accesses of 16 bytes; the next row comes meanwhile, sums move to shared memory (S2-47)
+staged: a block to a multiprocessor; rows wait in shared memory, copied there asynchronously stages ahead (S2-47)
+cluster: the blocks of a cluster hold a longer row and read each other's sums in shared memory (S2-47)
 """
 
 import torch
@@ -13,6 +15,7 @@ import torch
 from backends import Unsupported, shapes
 from backends.cupy.module import Module
 from backends.cupy.norms import GRID, packed, resident, run, threads
+from backends.cupy.norms_backward import gradients
 
 _module = Module(__file__, "layer_norm_backward.cu")
 _vectorised = Module(__file__, "layer_norm_backward_vectorised.cu")
@@ -146,6 +149,39 @@ def vectorised(
     return dx, dweight, dbias
 
 
+def staged(
+    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor,
+    *, mean: torch.Tensor | None = None, rstd: torch.Tensor | None = None, eps: float = 1e-5,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
+
+    Declines more than 16384 columns, 8192 of float32: the registers of one block. Source: S2-47.
+    """
+    _check(x, weight, dy, mean, rstd)
+    dx, dweight, dbias = _outputs(x)
+    if dx.numel():
+        _reduce(gradients(x, weight, dy, mean, rstd, dx, eps, centred=True), dweight, dbias)
+    return dx, dweight, dbias
+
+
+def cluster(
+    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor,
+    *, mean: torch.Tensor | None = None, rstd: torch.Tensor | None = None, eps: float = 1e-5,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
+
+    Declines more than 131072 columns, 65536 of float32: the registers of a cluster of eight blocks. Source: S2-47.
+    """
+    _check(x, weight, dy, mean, rstd)
+    dx, dweight, dbias = _outputs(x)
+    if dx.numel():
+        _reduce(gradients(x, weight, dy, mean, rstd, dx, eps, centred=True, clusters=True), dweight, dbias)
+    return dx, dweight, dbias
+
+
+cluster.needs = "sm_90a"
+
+
 def _check(
     x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, mean: torch.Tensor | None, rstd: torch.Tensor | None
 ) -> tuple[int, int]:
@@ -156,9 +192,10 @@ def _check(
 
 
 def _outputs(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """dx, dweight and dbias; the last two are zero, their value where there are no rows."""
+    """dx, dweight and dbias; the last two are zero where there are no rows."""
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    dweight, dbias = (torch.zeros((x.shape[1],), dtype=x.dtype, device=x.device) for _ in range(2))
+    allocate = torch.empty if len(x) else torch.zeros
+    dweight, dbias = (allocate((x.shape[1],), dtype=x.dtype, device=x.device) for _ in range(2))
     return dx, dweight, dbias
 
 
@@ -178,6 +215,6 @@ def _reduce(partial: torch.Tensor, dweight: torch.Tensor, dbias: torch.Tensor) -
     """Sum partial sums (2, parts, cols) over parts into dweight and dbias, always in the same order."""
     _, parts, cols = partial.shape
     _module.launch(
-        "layer_norm_backward_reduce", -(-cols // 32), (32, min(parts, 32)),
+        "layer_norm_backward_reduce", (-(-cols // 32), 2), (32, min(parts, 32)),
         partial, dweight, dbias, parts, cols, dtype=dweight.dtype,
     )  # fmt: skip

@@ -6,6 +6,8 @@ warp: dx by a warp that holds a row; the rows of 32 columns shared by the warps 
 partials: one launch for both: a block holds row after row and sums what it saw of them, one part each (S2-80)
 atomics: the blocks add their sums to one row by float32 atomics, no partial sums in memory (S2-47)
 vectorised: partials in accesses of 16 bytes; the next row comes meanwhile, sums move to shared memory (S2-80)
+staged: a block to a multiprocessor; rows wait in shared memory, copied there asynchronously stages ahead (S2-80)
+cluster: the blocks of a cluster hold a longer row and read each other's sums in shared memory (S2-80)
 """
 
 import torch
@@ -13,6 +15,7 @@ import torch
 from backends import Unsupported, shapes
 from backends.cupy.module import Module
 from backends.cupy.norms import GRID, packed, resident, run, threads
+from backends.cupy.norms_backward import gradients
 
 _module = Module(__file__, "rms_norm_backward.cu")
 _vectorised = Module(__file__, "rms_norm_backward_vectorised.cu")
@@ -140,15 +143,46 @@ def vectorised(
     return dx, dweight
 
 
+def staged(
+    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, *, rstd: torch.Tensor | None = None, eps: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x, dy (rows, cols), weight (cols,), rstd (rows,) float32 or None -> dx like x, dweight (cols,).
+
+    Declines more than 16384 columns, 8192 of float32: the registers of one block. Source: S2-80.
+    """
+    _check(x, weight, dy, rstd)
+    dx, dweight = _outputs(x)
+    if dx.numel():
+        _reduce(gradients(x, weight, dy, None, rstd, dx, eps, centred=False)[0], dweight)
+    return dx, dweight
+
+
+def cluster(
+    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, *, rstd: torch.Tensor | None = None, eps: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x, dy (rows, cols), weight (cols,), rstd (rows,) float32 or None -> dx like x, dweight (cols,).
+
+    Declines more than 131072 columns, 65536 of float32: the registers of a cluster of eight blocks. Source: S2-80.
+    """
+    _check(x, weight, dy, rstd)
+    dx, dweight = _outputs(x)
+    if dx.numel():
+        _reduce(gradients(x, weight, dy, None, rstd, dx, eps, centred=False, clusters=True)[0], dweight)
+    return dx, dweight
+
+
+cluster.needs = "sm_90a"
+
+
 def _check(x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, rstd: torch.Tensor | None) -> tuple[int, int]:
     rows, cols = shapes("rows cols, cols, rows cols, rows:float32?", x=x, weight=weight, dy=dy, rstd=rstd)
     return rows, cols
 
 
 def _outputs(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """dx and dweight; the latter is zero, its value where there are no rows."""
+    """dx and dweight; the latter is zero where there are no rows."""
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    return dx, torch.zeros((x.shape[1],), dtype=x.dtype, device=x.device)
+    return dx, (torch.empty if len(x) else torch.zeros)((x.shape[1],), dtype=x.dtype, device=x.device)
 
 
 def _strides(x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, rstd: torch.Tensor | None) -> tuple[int, ...]:

@@ -6,6 +6,8 @@ block: dx by a block a row, its threads reading neighbours; the warps' sums meet
 warp: dx by a warp that holds a row; the rows of 32 columns shared by the warps of a block (S2-47)
 partials: one launch for all: a block holds row after row and sums what it saw of them, one part each (S2-47)
 atomics: the blocks add their sums to one row by float32 atomics, no partial sums in memory (S2-47)
+persistent: partials in accesses of 16 bytes, several short rows a block; the next rows come meanwhile (S2-47)
+strips: the statistics of the rows first; then a thread goes down 16 bytes of columns and needs no other (S2-47)
 """
 
 import math
@@ -16,7 +18,16 @@ from numba import cuda, float32, uint32, uint64
 
 from backends import shapes
 from backends.numba.launching import launch
-from backends.numba.norms_backward import BLOCK_COLS, KEPT, block_sums, column_sums, resident
+from backends.numba.norms_backward import (
+    BLOCK_COLS,
+    KEPT,
+    block_sums,
+    by_persistent_blocks,
+    column_sums,
+    given,
+    in_strips,
+    resident,
+)
 from backends.numba.rows import WARP_COLS, at_most, blocks, thread_grid, threads, warp_grid, warp_sum, wide_jit
 
 _HELD = WARP_COLS // 32
@@ -87,8 +98,8 @@ def naive(
     dx, dweight, dbias = _outputs(x)
     if dx.numel():
         statistics = torch.empty((2, rows), dtype=torch.float32, device=x.device)
-        given = _given(mean, rstd, statistics[0])
-        launch(_naive, *thread_grid(rows), x, weight, dy, *given, dx, statistics, np.float32(eps))
+        statistics_given = given(mean, rstd, statistics[0])
+        launch(_naive, *thread_grid(rows), x, weight, dy, *statistics_given, dx, statistics, np.float32(eps))
         across = threads(cols)
         launch(_columns, -(-cols // across), across, x, dy, statistics, dweight, dbias)
     return dx, dweight, dbias
@@ -147,9 +158,9 @@ def block(
     dx, dweight, dbias = _outputs(x)
     if dx.numel():
         statistics = torch.empty((2, rows), dtype=torch.float32, device=x.device)
-        given = _given(mean, rstd, statistics[0])
+        statistics_given = given(mean, rstd, statistics[0])
         across = threads(cols)
-        launch(_block, blocks(rows), across, x, weight, dy, *given, dx, statistics, np.float32(eps))
+        launch(_block, blocks(rows), across, x, weight, dy, *statistics_given, dx, statistics, np.float32(eps))
         launch(_columns, -(-cols // across), across, x, dy, statistics, dweight, dbias)
     return dx, dweight, dbias
 
@@ -228,8 +239,8 @@ def warp(
     dx, dweight, dbias = _outputs(x)
     if dx.numel():
         statistics = torch.empty((2, rows), dtype=torch.float32, device=x.device)
-        given = _given(mean, rstd, statistics[0])
-        launch(_warp, *warp_grid(rows), x, weight, dy, *given, dx, statistics, np.float32(eps))
+        statistics_given = given(mean, rstd, statistics[0])
+        launch(_warp, *warp_grid(rows), x, weight, dy, *statistics_given, dx, statistics, np.float32(eps))
         launch(_strips, -(-cols // 32), (32, min(rows, 32)), x, dy, statistics, dweight, dbias)
     return dx, dweight, dbias
 
@@ -313,8 +324,8 @@ def partials(
     if dx.numel():
         parts, across = resident(x)
         partial = torch.empty((2, parts, cols), dtype=torch.float32, device=x.device)
-        given = _given(mean, rstd, partial[0, 0])
-        launch(_partials, parts, across, x, weight, dy, *given, dx, partial, np.float32(eps))
+        statistics_given = given(mean, rstd, partial[0, 0])
+        launch(_partials, parts, across, x, weight, dy, *statistics_given, dx, partial, np.float32(eps))
         _reduce(partial, dweight, dbias)
     return dx, dweight, dbias
 
@@ -350,8 +361,8 @@ def atomics(
     if dx.numel():
         parts, across = resident(x)
         total = torch.zeros((2, 1, cols), dtype=torch.float32, device=x.device)
-        given = _given(mean, rstd, total[0, 0])
-        launch(_atomics, parts, across, x, weight, dy, *given, dx, total, np.float32(eps))
+        statistics_given = given(mean, rstd, total[0, 0])
+        launch(_atomics, parts, across, x, weight, dy, *statistics_given, dx, total, np.float32(eps))
         _reduce(total, dweight, dbias)
     return dx, dweight, dbias
 
@@ -360,22 +371,59 @@ atomics.needs = "shuffles"
 atomics.deterministic = False
 
 
+def persistent(
+    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor,
+    *, mean: torch.Tensor | None = None, rstd: torch.Tensor | None = None, eps: float = 1e-5,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
+
+    Declines more than 8192 columns, 4096 of float32: the registers of one block. Source: S2-47.
+    """
+    _check(x, weight, dy, mean, rstd)
+    dx, dweight, dbias = _outputs(x)
+    if dx.numel():
+        _reduce(by_persistent_blocks(x, weight, dy, mean, rstd, dx, eps, centred=True), dweight, dbias)
+    return dx, dweight, dbias
+
+
+persistent.needs = "shuffles"
+
+
+def strips(
+    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor,
+    *, mean: torch.Tensor | None = None, rstd: torch.Tensor | None = None, eps: float = 1e-5,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
+
+    Takes any number of columns; x and dy come from memory twice. Source: S2-47.
+    """
+    _check(x, weight, dy, mean, rstd)
+    dx, dweight, dbias = _outputs(x)
+    if dx.numel():
+        _reduce(in_strips(x, weight, dy, mean, rstd, dx, eps, centred=True), dweight, dbias)
+    return dx, dweight, dbias
+
+
+strips.needs = "shuffles"
+
+
 @cuda.jit
 def _summed(partial, dweight, dbias):
-    # The sums of `partial` (2, parts, cols) over the parts, always in the same order.
-    sums = cuda.local.array(2, float32)
-    sums[0] = sums[1] = float32(0)
-    col = uint32(cuda.blockIdx.x * 32 + cuda.threadIdx.x)
+    # The sums of `partial` (2, parts, cols) over the parts, always in the same order: dweight's, then dbias's, along y.
+    sums = cuda.local.array(1, float32)
+    sums[0] = float32(0)
+    col, which = uint32(cuda.blockIdx.x * 32 + cuda.threadIdx.x), uint32(cuda.blockIdx.y)
     if col < uint32(partial.shape[2]):
         part = uint64(cuda.threadIdx.y)
         while part < uint64(partial.shape[1]):
-            sums[0] += partial[0, part, col]
-            sums[1] += partial[1, part, col]
+            sums[0] += partial[which, part, col]
             part += uint64(cuda.blockDim.y)
     column_sums(sums)
     if cuda.threadIdx.y == 0 and col < uint32(partial.shape[2]):
-        dweight[col] = sums[0]
-        dbias[col] = sums[1]
+        if which == uint32(0):
+            dweight[col] = sums[0]
+        else:
+            dbias[col] = sums[0]
 
 
 def _check(
@@ -388,22 +436,14 @@ def _check(
 
 
 def _outputs(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """dx, dweight and dbias; the last two are zero, their value where there are no rows."""
+    """dx, dweight and dbias; the last two are zero where there are no rows."""
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    dweight, dbias = (torch.zeros((x.shape[1],), dtype=x.dtype, device=x.device) for _ in range(2))
+    allocate = torch.empty if len(x) else torch.zeros
+    dweight, dbias = (allocate((x.shape[1],), dtype=x.dtype, device=x.device) for _ in range(2))
     return dx, dweight, dbias
-
-
-def _given(
-    mean: torch.Tensor | None, rstd: torch.Tensor | None, other: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, bool, bool]:
-    """mean and rstd, `other` in place of one that is None, and whether each was given."""
-    return (
-        other if mean is None else mean, other if rstd is None else rstd, mean is not None, rstd is not None,
-    )  # fmt: skip
 
 
 def _reduce(partial: torch.Tensor, dweight: torch.Tensor, dbias: torch.Tensor) -> None:
     """Sum partial sums (2, parts, cols) over parts into dweight and dbias, always in the same order."""
     _, parts, cols = partial.shape
-    launch(_summed, -(-cols // 32), (32, min(parts, 32)), partial, dweight, dbias)
+    launch(_summed, (-(-cols // 32), 2), (32, min(parts, 32)), partial, dweight, dbias)

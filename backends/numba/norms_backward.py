@@ -1,9 +1,21 @@
-"""What the backwards of the norms share: the grid of blocks that run at once, and sums over a block and over its warps."""
+"""What the backwards of the norms share: the grid of blocks that run at once, sums over a block and over its warps, and the
+kernels of their fastest rungs. Those compute the gradients of layer norm, or, where not `centred`, those of RMS norm: as if
+the mean and the mean of g were 0, without dbias.
+"""
 
+import functools
+import math
+from typing import Any
+
+import numpy as np
 import torch
 from numba import cuda, float32, uint32, uint64
 
-from backends.numba.rows import threads, warp_sum
+from backends import numba
+from backends.numba.launching import launch
+from backends.numba.rows import at_most, blocks, for_rows, threads, warp_sum
+from backends.numba.runs import LANES, aligned, inside, load_row, store_values
+from backends.numba.words import lanes_of, load16, load_run, pack, store_run, unpacked
 
 KEPT = 8  # columns of a row in a thread's registers: cuda.blockDim.x * i + cuda.threadIdx.x
 BLOCK_COLS = KEPT * 1024
@@ -13,43 +25,336 @@ def resident(x: torch.Tensor) -> tuple[int, int]:
     """Blocks, so many that a multiprocessor runs 1024 threads at once (a few on the CPU), and the threads of each."""
     rows, cols = x.shape
     across = threads(-(-cols // KEPT), 1024)
-    if x.is_cuda:
-        return min(rows, torch.cuda.get_device_properties(x.device).multi_processor_count * (1024 // across)), across
-    return min(rows, 3), across
+    return min(rows, processors(x) * (1024 // across) if x.is_cuda else 3), across
+
+
+def processors(x: torch.Tensor) -> int:
+    """Multiprocessors of the GPU that holds x; on the CPU a few."""
+    return torch.cuda.get_device_properties(x.device).multi_processor_count if x.is_cuda else 3
+
+
+def given(
+    mean: torch.Tensor | None, rstd: torch.Tensor | None, other: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, bool, bool]:
+    """mean and rstd, `other` in place of one that is None, and whether each was given."""
+    return (
+        other if mean is None else mean, other if rstd is None else rstd, mean is not None, rstd is not None,
+    )  # fmt: skip
 
 
 @cuda.jit(device=True)
 def block_sums(values, turn):
-    """Make the values of a local array, at most 3, their sums over a one-dimensional block of whole warps, in every thread.
+    """Make the values of a local array, at most 3, their sums over the blockDim.x threads of a row, in every one of them.
 
+    A row is whole warps; rows share a block along y, and all threads of the block come here where a row is several warps.
     `turn` is 0 and 1 by turns, call by call: a slow reader of one half of `partials` is not overtaken by the writers of the
     next call, and one barrier is enough.
     """
     partials = cuda.shared.array((2, 3, 32), float32)
-    lane, warp = uint32(cuda.laneid), uint32(cuda.threadIdx.x // 32)
+    lane, warps = uint32(cuda.threadIdx.x % 32), uint32(cuda.blockDim.x // 32)
+    first = uint32(cuda.threadIdx.y) * warps
     for i in range(values.size):
         values[i] = warp_sum(values[i])
     if cuda.blockDim.x == 32:
         return
     if lane == uint32(0):
         for i in range(values.size):
-            partials[uint32(turn), i, warp] = values[i]
+            partials[uint32(turn), i, first + uint32(cuda.threadIdx.x // 32)] = values[i]
     cuda.syncthreads()
     for i in range(values.size):
-        values[i] = warp_sum(partials[uint32(turn), i, lane] if lane < uint32(cuda.blockDim.x // 32) else float32(0))
+        values[i] = warp_sum(partials[uint32(turn), i, first + lane] if lane < warps else float32(0))
 
 
 @cuda.jit(device=True)
 def column_sums(values):
     """Make the values of a local array, at most 2, their sums over the warps of a block (32, n); the first warp gets them."""
-    partials = cuda.shared.array((2, 32, 32), float32)
-    lane = uint32(cuda.threadIdx.x)
+    partials = cuda.shared.array((2, 32, 33), float32)
+    totals = cuda.shared.array((2, 32), float32)
+    lane, warp, warps = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y), uint32(cuda.blockDim.y)
     for i in range(values.size):
-        partials[i, uint32(cuda.threadIdx.y), lane] = values[i]
+        partials[i, warp, lane] = values[i]
     cuda.syncthreads()
-    if cuda.threadIdx.y == 0:
-        warp = uint64(1)
-        while warp < uint64(cuda.blockDim.y):
-            for i in range(values.size):
-                values[i] += partials[i, warp, lane]
-            warp += uint64(1)
+    col = warp
+    while col < uint32(32):  # each warp adds up some columns
+        for i in range(values.size):
+            total = warp_sum(partials[i, lane, col] if lane < warps else float32(0))
+            if lane == uint32(0):
+                totals[i, col] = total
+        col += warps
+    cuda.syncthreads()
+    for i in range(values.size):
+        values[i] = totals[i, lane]
+
+
+RUNS = 2  # runs of 16 bytes of a row in a thread's registers
+_ROOM = (512 + 4) * RUNS * LANES  # a block's sums of columns, 4 more of each than it has threads
+
+# Kernels of up to 512 threads, which have 128 registers each; Numba's own simulator knows no such option.
+_jit: Any = cuda.jit if numba.simulated() else cuda.jit(launch_bounds=512)
+
+
+@functools.cache
+def _persistent(wide, centred):
+    words = 4 * RUNS
+
+    @_jit
+    def kernel(x, weight, dy, given_mean, given_rstd, has_mean, has_rstd, dx, partial, eps):
+        # The sums of a block are one row of `partial` (2 or 1, blocks, cols): dweight's, then dbias's.
+        room = cuda.shared.array(_ROOM, float32)
+        xs = cuda.local.array(words, uint32)
+        dys = cuda.local.array(words, uint32)
+        ws = cuda.local.array(words, uint32)
+        x_next = cuda.local.array(words, uint32)
+        dy_next = cuda.local.array(words, uint32)
+        dweight = cuda.local.array((RUNS, LANES), float32)
+        dbias = cuda.local.array((RUNS, LANES), float32)
+        out = cuda.local.array(LANES, float32)
+        total = cuda.local.array(1, float32)
+        sums = cuda.local.array(3, float32)  # of g * (x - mean), (x - mean)^2, g
+        rows, count, length = uint64(x.shape[0]), float32(x.shape[1]), lanes_of(x)
+        step = uint64(cuda.gridDim.x) * uint64(cuda.blockDim.y)
+        base = uint64(cuda.blockIdx.x) * uint64(cuda.blockDim.y)
+        row = base + uint64(cuda.threadIdx.y)
+        for i in range(words):
+            xs[i] = dys[i] = x_next[i] = dy_next[i] = uint32(0)
+        for r in range(RUNS):
+            for i in range(length):
+                dweight[r, i] = dbias[r, i] = float32(0)
+        next_mean, next_rstd = float32(0), float32(0)
+        load_row(weight, uint64(0), ws, wide)
+        if row < rows:
+            load_row(x, row, xs, wide)
+            load_row(dy, row, dys, wide)
+            next_mean = given_mean[row] if has_mean else float32(0)
+            next_rstd = given_rstd[row] if has_rstd else float32(0)
+        turn = 0
+        while base < rows:  # all threads of a block go along
+            mean, rstd = next_mean, next_rstd
+            if row + step < rows:
+                load_row(x, row + step, x_next, wide)
+                load_row(dy, row + step, dy_next, wide)
+                next_mean = given_mean[row + step] if has_mean else float32(0)
+                next_rstd = given_rstd[row + step] if has_rstd else float32(0)
+            if centred and not has_mean:
+                total[0] = float32(0)
+                for i in range(RUNS * length):
+                    total[0] += unpacked(xs, i, x)
+                block_sums(total, turn)
+                turn = 1 - turn
+                mean = total[0] / count
+
+            sums[0] = sums[1] = sums[2] = float32(0)
+            for r in range(RUNS):
+                for i in range(length):
+                    value = unpacked(xs, r * length + i, x) - mean
+                    g = unpacked(dys, r * length + i, x) * unpacked(ws, r * length + i, x)
+                    sums[0] += g * value
+                    sums[1] += value * value if inside(r, i, x, wide) else float32(0)
+                    sums[2] += g
+            block_sums(sums, turn)
+            turn = 1 - turn
+            if not has_rstd:
+                rstd = float32(1) / math.sqrt(sums[1] / count + eps)
+            dot, shift = sums[0] * rstd / count, sums[2] / count if centred else float32(0)
+
+            if row < rows:
+                for r in range(RUNS):
+                    for i in range(length):
+                        slope = unpacked(dys, r * length + i, x)
+                        normed = (unpacked(xs, r * length + i, x) - mean) * rstd
+                        out[i] = rstd * (slope * unpacked(ws, r * length + i, x) - shift - normed * dot)
+                        dweight[r, i] += slope * normed
+                        if centred:
+                            dbias[r, i] += slope
+                    store_values(out, dx, row, r, wide)
+            for i in range(words):
+                xs[i] = x_next[i]
+                dys[i] = dy_next[i]
+            base += step
+            row += step
+        _store_sums(dweight, x, partial, 0, room)
+        if centred:
+            _store_sums(dbias, x, partial, 1, room)
+
+    return kernel
+
+
+@cuda.jit(device=True)
+def _store_sums(values, x, partial, which, room):
+    """Sums (RUNS, lanes) of a block's threads, those of its rows added up, to a row of `partial`."""
+    length, across, cols = uint32(lanes_of(x)), uint32(cuda.blockDim.x), uint32(x.shape[1])
+    block = across * uint32(cuda.blockDim.y)
+    thread = uint32(cuda.threadIdx.y) * across + uint32(cuda.threadIdx.x)
+    pitch = block + uint32(32) // length  # neighbouring columns lie in different banks
+    cuda.syncthreads()
+    for r in range(RUNS):
+        for i in range(lanes_of(x)):
+            room[(uint32(r) * length + uint32(i)) * pitch + thread] = values[r, i]
+    cuda.syncthreads()
+    col = thread
+    while col < cols:
+        run = col // length
+        at = (run // across * length + col % length) * pitch + run % across
+        total, y = float32(0), uint32(0)
+        while y < uint32(cuda.blockDim.y):
+            total += room[at + y * across]
+            y += uint32(1)
+        partial[uint32(which), uint32(cuda.blockIdx.x), col] = total
+        col += block
+
+
+def by_persistent_blocks(
+    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, mean: torch.Tensor | None, rstd: torch.Tensor | None,
+    dx: torch.Tensor, eps: float, centred: bool,
+) -> torch.Tensor:  # fmt: skip
+    """dx, and partial sums (2, parts, cols) for dweight and dbias, without `centred` (1, parts, cols) for dweight.
+
+    Declines rows longer than 512 threads hold in RUNS runs of 16 bytes.
+    """
+    rows, cols = x.shape
+    each = RUNS * 16 // x.element_size()
+    at_most(cols, 512 * each, "block")
+    across = threads(-(-cols // each), 512)
+    down = max(1, 256 // across)
+    parts = min(-(-rows // down), processors(x) * (512 // (across * down)))
+    partial = torch.empty((1 + centred, parts, cols), dtype=torch.float32, device=x.device)
+    wide = all(map(aligned, (x, weight, dy, dx)))
+    launch(
+        _persistent(wide, centred), parts, (across, down), x, for_rows(weight, 1), dy,
+        *given(mean, rstd, partial[0, 0]), dx, partial, np.float32(eps),
+    )  # fmt: skip
+    return partial
+
+
+_AT_ONCE = 4  # loads of each operand that are under way in a thread
+
+
+@functools.cache
+def _statistics(wide, centred):
+    words = 4 * _AT_ONCE
+
+    @_jit
+    def kernel(x, weight, dy, given_mean, given_rstd, has_mean, has_rstd, statistics, eps):
+        # Of each row mean, rstd, mean(g) and mean(g * n) to `statistics` (rows, 4).
+        xs = cuda.local.array(words, uint32)
+        dys = cuda.local.array(words, uint32)
+        ws = cuda.local.array(words, uint32)
+        total = cuda.local.array(1, float32)
+        sums = cuda.local.array(3, float32)  # of g * (x - mean), (x - mean)^2, g
+        row, cols, count = uint64(cuda.blockIdx.x), uint64(x.shape[1]), float32(x.shape[1])
+        length = lanes_of(x)
+        first, step = uint64(cuda.threadIdx.x) * uint64(length), uint64(cuda.blockDim.x) * uint64(length)
+        total[0] = sums[0] = sums[1] = sums[2] = float32(0)
+        if centred and not has_mean:
+            col = first
+            while col < cols:
+                for u in range(_AT_ONCE):
+                    load_run(x, (row, col + uint64(u) * step), xs, 4 * u, wide)
+                for i in range(_AT_ONCE * length):
+                    total[0] += unpacked(xs, i, x)
+                col += uint64(_AT_ONCE) * step
+            block_sums(total, 0)
+        mean = given_mean[row] if has_mean else total[0] / count
+
+        col = first
+        while col < cols:
+            for u in range(_AT_ONCE):
+                load_run(x, (row, col + uint64(u) * step), xs, 4 * u, wide)
+                load_run(dy, (row, col + uint64(u) * step), dys, 4 * u, wide)
+                load_run(weight, (uint64(0), col + uint64(u) * step), ws, 4 * u, wide)
+            for u in range(_AT_ONCE):
+                for i in range(length):
+                    value = unpacked(xs, u * length + i, x) - mean
+                    g = unpacked(dys, u * length + i, x) * unpacked(ws, u * length + i, x)
+                    within = col + uint64(u) * step + uint64(0 if wide else i) < cols
+                    sums[0] += g * value
+                    sums[1] += value * value if within else float32(0)
+                    sums[2] += g
+            col += uint64(_AT_ONCE) * step
+        block_sums(sums, 1)
+        rstd = given_rstd[row] if has_rstd else float32(1) / math.sqrt(sums[1] / count + eps)
+        if cuda.threadIdx.x == 0:
+            statistics[row, uint64(0)] = mean
+            statistics[row, uint64(1)] = rstd
+            statistics[row, uint64(2)] = sums[2] / count if centred else float32(0)
+            statistics[row, uint64(3)] = sums[0] * rstd / count
+
+    return kernel
+
+
+@functools.cache
+def _strips(wide, centred):
+    words = 4 * _AT_ONCE
+
+    @_jit
+    def kernel(x, weight, dy, statistics, dx, partial, rows_each):
+        # dx of a run of columns in a part of the rows, and the part's sums, one row of `partial`; no thread needs another.
+        xs = cuda.local.array(words, uint32)
+        dys = cuda.local.array(words, uint32)
+        ws = cuda.local.array(4, uint32)
+        about = cuda.local.array(words, uint32)
+        packed = cuda.local.array(4, uint32)
+        dweight = cuda.local.array(LANES, float32)
+        dbias = cuda.local.array(LANES, float32)
+        out = cuda.local.array(LANES, float32)
+        length, cols, part = lanes_of(x), uint64(x.shape[1]), uint64(cuda.blockIdx.y)
+        col = (uint64(cuda.blockIdx.x) * uint64(cuda.blockDim.x) + uint64(cuda.threadIdx.x)) * uint64(length)
+        if col >= cols:
+            return
+        load_run(weight, (uint64(0), col), ws, 0, wide)
+        for i in range(LANES):
+            dweight[i] = dbias[i] = float32(0)
+        row = part * uint64(rows_each)
+        end = min(row + uint64(rows_each), uint64(x.shape[0]))
+        while row < end:
+            for u in range(_AT_ONCE):
+                at = min(row + uint64(u), end - uint64(1))
+                load_run(x, (at, col), xs, 4 * u, wide)
+                load_run(dy, (at, col), dys, 4 * u, wide)
+                load16(statistics, (at, uint64(0)), about, 4 * u)
+            for u in range(_AT_ONCE):
+                if row + uint64(u) < end:
+                    mean, rstd = unpacked(about, 4 * u, statistics), unpacked(about, 4 * u + 1, statistics)
+                    shift, dot = unpacked(about, 4 * u + 2, statistics), unpacked(about, 4 * u + 3, statistics)
+                    for i in range(length):
+                        slope = unpacked(dys, u * length + i, x)
+                        normed = (unpacked(xs, u * length + i, x) - mean) * rstd
+                        out[i] = rstd * (slope * unpacked(ws, i, x) - shift - normed * dot)
+                        dweight[i] += slope * normed
+                        if centred:
+                            dbias[i] += slope
+                    pack(out, packed, 0, dx)
+                    store_run(packed, 0, dx, (row + uint64(u), col), wide)
+            row += uint64(_AT_ONCE)
+        for i in range(length):
+            if col + uint64(i) < cols:
+                partial[uint64(0), part, col + uint64(i)] = dweight[i]
+                if centred:
+                    partial[uint64(1), part, col + uint64(i)] = dbias[i]
+
+    return kernel
+
+
+def in_strips(
+    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, mean: torch.Tensor | None, rstd: torch.Tensor | None,
+    dx: torch.Tensor, eps: float, centred: bool,
+) -> torch.Tensor:  # fmt: skip
+    """As `by_persistent_blocks`, for rows of any length; x and dy come from memory twice."""
+    rows, cols = x.shape
+    length = 16 // x.element_size()
+    wide = all(map(aligned, (x, weight, dy, dx)))
+    statistics = torch.empty((rows, 4), dtype=torch.float32, device=x.device)
+    shared = for_rows(weight, 1)
+    launch(
+        _statistics(wide, centred), blocks(rows), threads(-(-cols // length), 256), x, shared, dy,
+        *given(mean, rstd, statistics[0]), statistics, np.float32(eps),
+    )  # fmt: skip
+    across = threads(-(-cols // length), 256)
+    strips = -(-cols // (across * length))
+    rows_each = -(-rows // max(1, min(-(-rows // _AT_ONCE), 1024 // across * processors(x) // strips)))
+    parts = -(-rows // rows_each)
+    partial = torch.empty((1 + centred, parts, cols), dtype=torch.float32, device=x.device)
+    launch(
+        _strips(wide, centred), (strips, parts), across, x, shared, dy, statistics, dx, partial, np.uint64(rows_each)
+    )
+    return partial

@@ -6,6 +6,8 @@ block: dx by a block a row, its threads reading neighbours; the warps' sums meet
 warp: dx by a warp that holds a row; the rows of 32 columns shared by the warps of a block (S2-80)
 partials: one launch for both: a block holds row after row and sums what it saw of them, one part each (S2-80)
 atomics: the blocks add their sums to one row by float32 atomics, no partial sums in memory (S2-47)
+persistent: partials in accesses of 16 bytes, several short rows a block; the next rows come meanwhile (S2-80)
+strips: the statistics of the rows first; then a thread goes down 16 bytes of columns and needs no other (S2-80)
 """
 
 import math
@@ -16,7 +18,15 @@ from numba import cuda, float32, uint32, uint64
 
 from backends import shapes
 from backends.numba.launching import launch
-from backends.numba.norms_backward import BLOCK_COLS, KEPT, block_sums, column_sums, resident
+from backends.numba.norms_backward import (
+    BLOCK_COLS,
+    KEPT,
+    block_sums,
+    by_persistent_blocks,
+    column_sums,
+    in_strips,
+    resident,
+)
 from backends.numba.rows import WARP_COLS, at_most, blocks, thread_grid, threads, warp_grid, warp_sum, wide_jit
 
 _HELD = WARP_COLS // 32
@@ -290,6 +300,40 @@ atomics.needs = "shuffles"
 atomics.deterministic = False
 
 
+def persistent(
+    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, *, rstd: torch.Tensor | None = None, eps: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x, dy (rows, cols), weight (cols,), rstd (rows,) float32 or None -> dx like x, dweight (cols,).
+
+    Declines more than 8192 columns, 4096 of float32: the registers of one block. Source: S2-80.
+    """
+    _check(x, weight, dy, rstd)
+    dx, dweight = _outputs(x)
+    if dx.numel():
+        _reduce(by_persistent_blocks(x, weight, dy, None, rstd, dx, eps, centred=False)[0], dweight)
+    return dx, dweight
+
+
+persistent.needs = "shuffles"
+
+
+def strips(
+    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, *, rstd: torch.Tensor | None = None, eps: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x, dy (rows, cols), weight (cols,), rstd (rows,) float32 or None -> dx like x, dweight (cols,).
+
+    Takes any number of columns; x and dy come from memory twice. Source: S2-80.
+    """
+    _check(x, weight, dy, rstd)
+    dx, dweight = _outputs(x)
+    if dx.numel():
+        _reduce(in_strips(x, weight, dy, None, rstd, dx, eps, centred=False)[0], dweight)
+    return dx, dweight
+
+
+strips.needs = "shuffles"
+
+
 @cuda.jit
 def _summed(partial, dweight):
     # The sums of `partial` (parts, cols) over the parts, always in the same order.
@@ -312,9 +356,9 @@ def _check(x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, rstd: torch.
 
 
 def _outputs(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """dx and dweight; the latter is zero, its value where there are no rows."""
+    """dx and dweight; the latter is zero where there are no rows."""
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    return dx, torch.zeros((x.shape[1],), dtype=x.dtype, device=x.device)
+    return dx, (torch.empty if len(x) else torch.zeros)((x.shape[1],), dtype=x.dtype, device=x.device)
 
 
 def _given(rstd: torch.Tensor | None, other: torch.Tensor) -> tuple[torch.Tensor, bool]:

@@ -1,0 +1,54 @@
+"""The gradients of layer norm and of RMS norm by blocks that stay: the launcher that their fastest rungs share."""
+
+import torch
+
+from backends import Unsupported
+from backends.cupy.module import Module, shared_limit
+from backends.cupy.norms import resident, run, threads
+
+_module = Module(__file__, "norms_backward.cu")
+
+_THREADS = 512  # of a block, which has a multiprocessor to itself: 128 registers each
+_CLUSTER = 8  # blocks of a cluster at most
+
+
+def gradients(
+    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, mean: torch.Tensor | None, rstd: torch.Tensor | None,
+    dx: torch.Tensor, eps: float, *, centred: bool, clusters: bool = False,
+) -> torch.Tensor:  # fmt: skip
+    """Fill dx; returns partial sums (2, parts, cols) for dweight and dbias, without `centred` (1, parts, cols) for dweight.
+
+    A row is held by one block, or with `clusters` by as many blocks of a cluster as it needs, two at least.
+    Declines longer rows: a block holds 16384 columns, 8192 of float32.
+    """
+    rows, cols = x.shape
+    lanes = 16 // x.element_size()
+    cluster = 1
+    while clusters and (cluster == 1 or (cols > cluster * _THREADS * 4 * lanes and cluster < _CLUSTER)):
+        cluster *= 2
+    if cols > (limit := cluster * _THREADS * 4 * lanes):
+        raise Unsupported(
+            f"{cols} columns; {f'a cluster of {cluster} blocks' if clusters else 'one block'} holds {limit}"
+        )
+
+    # Runs of 16 bytes a thread: few threads with four take fewer instructions for a row's sums than more threads.
+    part = -(-cols // cluster)
+    runs = 1 if part <= 32 * lanes else 4
+    across = threads(part, runs * lanes, _THREADS)
+    down = min(_THREADS // across, -(-rows // resident(x, 1))) if cluster == 1 else 1
+    beside = _THREADS // across if clusters else 1  # blocks of one multiprocessor
+    groups = min(-(-rows // down), max(1, resident(x, beside) // cluster))
+    line = across * down * runs * 16  # bytes that a block holds of one operand
+    static = 32 * max(32, 16 * cluster)  # bytes for the sums of rows
+    shared = shared_limit(x.device) // beside - (1024 if beside > 1 else 0)
+    stages = min(3, (shared - static - line) // (2 * line))
+    if stages < 1:
+        raise Unsupported(f"{3 * line + static} bytes of shared memory a block; the device has {shared}")
+    partial = torch.empty((1 + centred, groups, cols), dtype=torch.float32, device=x.device)
+    _module.launch(
+        "norms_backward_staged", groups * cluster, (across, down), x, weight, dy, mean, rstd, dx, partial, *x.stride(),
+        *weight.stride(), *dy.stride(), *(0 if s is None else s.stride(0) for s in (mean, rstd)), rows, cols, eps,
+        dtype=x.dtype, shared=(2 * stages + 1) * line, arch="sm_90a" if clusters else None,
+        RUNS=runs, STAGES=stages, CLUSTER=cluster, ALIGNED=run(x, weight, dy, dx) > 1, CENTRED=centred,
+    )  # fmt: skip
+    return partial
