@@ -211,16 +211,21 @@ extern "C" __global__ void __launch_bounds__(1024) layer_norm_backward_atomics(
     }
 }
 
-// The sums of `partial` (2, parts, cols) over the parts, always in the same order: dweight's, then dbias's, along y.
+// The sums of `partial` (2, parts, cols) over the parts, always in the same order.
 extern "C" __global__ void layer_norm_backward_reduce(
     const float* partial, ELEMENT* dweight, ELEMENT* dbias, long long parts, long long cols) {
     const long long col = (long long)blockIdx.x * 32 + threadIdx.x;
-    partial += blockIdx.y * parts * cols;
-    float sums[1] = {0.0f};
+    float sums[2] = {0.0f, 0.0f};
     if (col < cols) {
 #pragma unroll 8
-        for (long long part = threadIdx.y; part < parts; part += blockDim.y) sums[0] += partial[part * cols + col];
+        for (long long part = threadIdx.y; part < parts; part += blockDim.y) {
+            sums[0] += partial[part * cols + col];
+            sums[1] += partial[(parts + part) * cols + col];
+        }
     }
     column_sums(sums);
-    if (threadIdx.y == 0 && col < cols) (blockIdx.y ? dbias : dweight)[col] = from_float<ELEMENT>(sums[0]);
+    if (threadIdx.y == 0 && col < cols) {
+        dweight[col] = from_float<ELEMENT>(sums[0]);
+        dbias[col] = from_float<ELEMENT>(sums[1]);
+    }
 }

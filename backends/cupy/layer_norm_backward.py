@@ -215,6 +215,6 @@ def _reduce(partial: torch.Tensor, dweight: torch.Tensor, dbias: torch.Tensor) -
     """Sum partial sums (2, parts, cols) over parts into dweight and dbias, always in the same order."""
     _, parts, cols = partial.shape
     _module.launch(
-        "layer_norm_backward_reduce", (-(-cols // 32), 2), (32, min(parts, 32)),
+        "layer_norm_backward_reduce", -(-cols // 32), (32, min(parts, 32)),
         partial, dweight, dbias, parts, cols, dtype=dweight.dtype,
     )  # fmt: skip

@@ -68,20 +68,13 @@ __device__ inline void store_run(Element* target, const float (&values)[length])
 
 // Sums over the warps of a block (32, blockDim.y), a column to a lane; the first warp gets them.
 template <int count> __device__ inline void column_sums(float (&values)[count]) {
-    __shared__ float partials[count][32][33], totals[count][32];
-    const int lane = threadIdx.x, warp = threadIdx.y;
+    __shared__ float partials[count][32][32];
 #pragma unroll
-    for (int i = 0; i < count; ++i) partials[i][warp][lane] = values[i];
+    for (int i = 0; i < count; ++i) partials[i][threadIdx.y][threadIdx.x] = values[i];
     __syncthreads();
-    // Each warp adds up some columns: one after another in the first warp alone takes longer than all loads before.
-    for (int col = warp; col < 32; col += blockDim.y) {
+    if (threadIdx.y > 0) return;
 #pragma unroll
-        for (int i = 0; i < count; ++i) {
-            const float total = warp_sum(lane < blockDim.y ? partials[i][lane][col] : 0.0f);
-            if (lane == 0) totals[i][col] = total;
-        }
+    for (int i = 0; i < count; ++i) {
+        for (int warp = 1; warp < blockDim.y; ++warp) values[i] += partials[i][warp][threadIdx.x];
     }
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < count; ++i) values[i] = totals[i][lane];
 }

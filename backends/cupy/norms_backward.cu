@@ -33,6 +33,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(512) norms_backward_sta
 #pragma unroll
     for (int i = 0; i < columns; ++i) dweight[i] = dbias[i] = 0.0f;
     float next_mean = statistic(given_mean, mean_row, row, rows), next_rstd = statistic(given_rstd, rstd_row, row, rows);
+    const float inverse = 1.0f / all_cols;
     int turn = 0, s = 0;
 #if CLUSTER > 1
     cluster_arrive();  // a block is written to only after it began
@@ -56,7 +57,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(512) norms_backward_sta
                 for (int i = 0; i < lanes; ++i) sum[0] += values[i];
             }
             sums_of_row(sum, turn);
-            mean = sum[0] / all_cols;
+            mean = sum[0] * inverse;
         }
         float sums[3] = {0.0f, 0.0f, 0.0f};  // of g * (x - mean), (x - mean)^2, g
         if (!given_rstd) {
@@ -81,8 +82,9 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(512) norms_backward_sta
             }
         }
         sums_of_row(sums, turn);
-        if (!given_rstd) rstd = rsqrtf(sums[1] / all_cols + eps);
-        const float dot = sums[0] * rstd / all_cols, shift = CENTRED ? sums[2] / all_cols : 0.0f;
+        if (!given_rstd) rstd = rsqrtf(sums[1] * inverse + eps);
+        // dx = rstd * (g - mean(g) - normed * mean(g * normed)), of which the last two terms with rstd:
+        const float dot = sums[0] * inverse * rstd * rstd, shift = CENTRED ? sums[2] * inverse * rstd : 0.0f;
 
         const long long ahead = row + STAGES * step;
         const int count = ahead < rows ? cols : 0;
@@ -96,7 +98,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(512) norms_backward_sta
 #pragma unroll
             for (int i = 0; i < lanes; ++i) {
                 const float normed = (values[i] - mean) * rstd;
-                out[i] = rstd * (slopes[i] * w[i] - shift - normed * dot);
+                out[i] = slopes[i] * w[i] * rstd - (normed * dot + shift);
                 dweight[r * lanes + i] += slopes[i] * normed;
                 dbias[r * lanes + i] += slopes[i];
             }

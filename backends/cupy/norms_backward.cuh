@@ -95,26 +95,29 @@ template <int count> __device__ inline void sums_of_row(float (&values)[count], 
     }
     __syncthreads();
 #endif
+    // All loads before the first shuffle; a block of 512 threads has 16 warps.
 #pragma unroll
     for (int i = 0; i < count; ++i) {
-        float total = 0.0f;
-        for (int at = first + lane; at < last; at += 32) total += partials[half][i][at];
-        values[i] = warp_sum(total);
+        values[i] = 0.0f;
+#pragma unroll
+        for (int at = 0; at < 16 * CLUSTER; at += 32) {
+            values[i] += at + lane < last - first ? partials[half][i][first + at + lane] : 0.0f;
+        }
     }
+#pragma unroll
+    for (int i = 0; i < count; ++i) values[i] = warp_sum(values[i]);
 }
 
 // The sums of the block's rows to one row of partial sums, through shared memory that nobody needs any longer.
 __device__ inline void store_sums(float* partial, const float (&sums)[columns], float* room, int cols) {
-    const int threads = blockDim.x * blockDim.y, thread = threadIdx.y * blockDim.x + threadIdx.x;
-    const int pitch = threads + 32 / lanes;  // neighbouring columns lie in different banks
+    const int span = blockDim.x * columns, thread = threadIdx.y * blockDim.x + threadIdx.x;
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < columns; ++i) room[i * pitch + thread] = sums[i];
+    for (int i = 0; i < columns; ++i) room[threadIdx.y * span + column(i / lanes) + i % lanes] = sums[i];
     __syncthreads();
-    for (int col = thread; col < min(cols, int(blockDim.x) * columns); col += threads) {
-        const int run = col / lanes, i = run / blockDim.x * lanes + col % lanes;
-        float total = 0.0f;
-        for (int y = 0; y < blockDim.y; ++y) total += room[i * pitch + y * blockDim.x + run % blockDim.x];
+    for (int col = thread; col < min(cols, span); col += blockDim.x * blockDim.y) {
+        float total = room[col];
+        for (int y = 1; y < blockDim.y; ++y) total += room[y * span + col];
         partial[col] = total;
     }
 }

@@ -409,21 +409,20 @@ strips.needs = "shuffles"
 
 @cuda.jit
 def _summed(partial, dweight, dbias):
-    # The sums of `partial` (2, parts, cols) over the parts, always in the same order: dweight's, then dbias's, along y.
-    sums = cuda.local.array(1, float32)
-    sums[0] = float32(0)
-    col, which = uint32(cuda.blockIdx.x * 32 + cuda.threadIdx.x), uint32(cuda.blockIdx.y)
+    # The sums of `partial` (2, parts, cols) over the parts, always in the same order.
+    sums = cuda.local.array(2, float32)
+    sums[0] = sums[1] = float32(0)
+    col = uint32(cuda.blockIdx.x * 32 + cuda.threadIdx.x)
     if col < uint32(partial.shape[2]):
         part = uint64(cuda.threadIdx.y)
         while part < uint64(partial.shape[1]):
-            sums[0] += partial[which, part, col]
+            sums[0] += partial[0, part, col]
+            sums[1] += partial[1, part, col]
             part += uint64(cuda.blockDim.y)
     column_sums(sums)
     if cuda.threadIdx.y == 0 and col < uint32(partial.shape[2]):
-        if which == uint32(0):
-            dweight[col] = sums[0]
-        else:
-            dbias[col] = sums[0]
+        dweight[col] = sums[0]
+        dbias[col] = sums[1]
 
 
 def _check(
@@ -446,4 +445,4 @@ def _outputs(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 def _reduce(partial: torch.Tensor, dweight: torch.Tensor, dbias: torch.Tensor) -> None:
     """Sum partial sums (2, parts, cols) over parts into dweight and dbias, always in the same order."""
     _, parts, cols = partial.shape
-    launch(_summed, (-(-cols // 32), 2), (32, min(parts, 32)), partial, dweight, dbias)
+    launch(_summed, -(-cols // 32), (32, min(parts, 32)), partial, dweight, dbias)

@@ -14,7 +14,7 @@ from numba import cuda, float32, uint32, uint64
 from backends import numba
 from backends.numba.launching import launch
 from backends.numba.rows import at_most, blocks, for_rows, threads, warp_sum
-from backends.numba.runs import LANES, aligned, inside, load_row, store_values
+from backends.numba.runs import LANES, aligned, first_col, inside, load_row, store_values
 from backends.numba.words import lanes_of, load16, load_run, pack, store_run, unpacked
 
 KEPT = 8  # columns of a row in a thread's registers: cuda.blockDim.x * i + cuda.threadIdx.x
@@ -68,26 +68,21 @@ def block_sums(values, turn):
 @cuda.jit(device=True)
 def column_sums(values):
     """Make the values of a local array, at most 2, their sums over the warps of a block (32, n); the first warp gets them."""
-    partials = cuda.shared.array((2, 32, 33), float32)
-    totals = cuda.shared.array((2, 32), float32)
-    lane, warp, warps = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y), uint32(cuda.blockDim.y)
+    partials = cuda.shared.array((2, 32, 32), float32)
+    lane = uint32(cuda.threadIdx.x)
     for i in range(values.size):
-        partials[i, warp, lane] = values[i]
+        partials[i, uint32(cuda.threadIdx.y), lane] = values[i]
     cuda.syncthreads()
-    col = warp
-    while col < uint32(32):  # each warp adds up some columns
-        for i in range(values.size):
-            total = warp_sum(partials[i, lane, col] if lane < warps else float32(0))
-            if lane == uint32(0):
-                totals[i, col] = total
-        col += warps
-    cuda.syncthreads()
-    for i in range(values.size):
-        values[i] = totals[i, lane]
+    if cuda.threadIdx.y == 0:
+        warp = uint64(1)
+        while warp < uint64(cuda.blockDim.y):
+            for i in range(values.size):
+                values[i] += partials[i, warp, lane]
+            warp += uint64(1)
 
 
 RUNS = 2  # runs of 16 bytes of a row in a thread's registers
-_ROOM = (512 + 4) * RUNS * LANES  # a block's sums of columns, 4 more of each than it has threads
+_ROOM = 512 * RUNS * LANES  # a block's sums of columns
 
 # Kernels of up to 512 threads, which have 128 registers each; Numba's own simulator knows no such option.
 _jit: Any = cuda.jit if numba.simulated() else cuda.jit(launch_bounds=512)
@@ -182,25 +177,21 @@ def _persistent(wide, centred):
 @cuda.jit(device=True)
 def _store_sums(values, x, partial, which, room):
     """Sums (RUNS, lanes) of a block's threads, those of its rows added up, to a row of `partial`."""
-    length, across, cols = uint32(lanes_of(x)), uint32(cuda.blockDim.x), uint32(x.shape[1])
-    block = across * uint32(cuda.blockDim.y)
-    thread = uint32(cuda.threadIdx.y) * across + uint32(cuda.threadIdx.x)
-    pitch = block + uint32(32) // length  # neighbouring columns lie in different banks
+    span, cols = uint32(cuda.blockDim.x * RUNS * lanes_of(x)), uint32(x.shape[1])
     cuda.syncthreads()
     for r in range(RUNS):
         for i in range(lanes_of(x)):
-            room[(uint32(r) * length + uint32(i)) * pitch + thread] = values[r, i]
+            room[uint32(cuda.threadIdx.y) * span + first_col(r, x) + uint32(i)] = values[r, i]
     cuda.syncthreads()
-    col = thread
+    col = uint32(cuda.threadIdx.y) * uint32(cuda.blockDim.x) + uint32(cuda.threadIdx.x)
     while col < cols:
-        run = col // length
-        at = (run // across * length + col % length) * pitch + run % across
-        total, y = float32(0), uint32(0)
+        total = room[col]
+        y = uint32(1)
         while y < uint32(cuda.blockDim.y):
-            total += room[at + y * across]
+            total += room[y * span + col]
             y += uint32(1)
         partial[uint32(which), uint32(cuda.blockIdx.x), col] = total
-        col += block
+        col += uint32(cuda.blockDim.x) * uint32(cuda.blockDim.y)
 
 
 def by_persistent_blocks(
@@ -215,8 +206,8 @@ def by_persistent_blocks(
     each = RUNS * 16 // x.element_size()
     at_most(cols, 512 * each, "block")
     across = threads(-(-cols // each), 512)
-    down = max(1, 256 // across)
-    parts = min(-(-rows // down), processors(x) * (512 // (across * down)))
+    down = min(512 // across, -(-rows // processors(x)))
+    parts = min(-(-rows // down), processors(x))
     partial = torch.empty((1 + centred, parts, cols), dtype=torch.float32, device=x.device)
     wide = all(map(aligned, (x, weight, dy, dx)))
     launch(
