@@ -23,10 +23,20 @@ WIDE = [(12000, 16, "float32"), (20000, 32, "bfloat16"), (32768, 32, "bfloat16")
 @pytest.mark.parametrize("op", OPS)
 def test_wide_rows_stay_within_the_budget(op, cols, columns, dtype):
     assert packed(cols)[0] == columns
-    contract = registry.contract(op)
     size = {"rows": 5 if op.endswith("norm_backward") else 2, "cols": cols}
+    within_the_budget(op, "vectorised", size, dtype)
+
+
+@pytest.mark.parametrize(("cols", "dtype"), [(16384, "bfloat16"), (5003, "float32")])
+@pytest.mark.parametrize("op", ["layer_norm_backward", "rms_norm_backward"])
+def test_rows_that_fill_shared_memory_stay_within_the_budget(op, cols, dtype):
+    within_the_budget(op, "staged", {"rows": 5, "cols": cols}, dtype)
+
+
+def within_the_budget(op, rung, size, dtype):
+    contract = registry.contract(op)
     inputs = contract.build(plain_case(contract, dtype, next(iter(contract.values)), size=size))
-    got = contract.call(importlib.import_module(f"backends.cupy.{op}").vectorised, inputs.arguments, by_name=True)
+    got = contract.call(getattr(importlib.import_module(f"backends.cupy.{op}"), rung), inputs.arguments, by_name=True)
     for name, tensor in contract.by_name(got, None).items():
         verdict = budget.compare(tensor, contract.expected(inputs)[name], inputs.case.torch_dtype)
         assert verdict.ok, f"{name}: {verdict.message}"

@@ -3,7 +3,7 @@
 naive: one thread a row, three passes over x; neighbouring threads read addresses a row apart (S0-22)
 block: a block reads a row three times, for mean, variance and result, so a row may have any length (S0-22)
 warp: a warp holds a row in registers, so x is read once and no barrier is needed (L-04)
-vectorised: as many threads as the row needs hold it, in accesses of 16 bytes where rows are aligned (L-04)
+vectorised: as many threads as the row needs hold it, in accesses of 16 bytes where rows are aligned; one barrier (L-04)
 """
 
 import functools
@@ -21,14 +21,13 @@ from backends.numba.rows import (
     block_sum,
     blocks,
     for_rows,
-    row_sum,
+    paired_jit,
     thread_grid,
     threads,
     warp_grid,
     warp_sum,
-    wide_jit,
 )
-from backends.numba.runs import LANES, first_col, in_runs, inside, load_row, store_values
+from backends.numba.runs import LANES, first_col, in_runs, load_row, row_moments, store_values
 from backends.numba.words import lanes_of, load_run, unpacked
 
 _HELD = WARP_COLS // 32
@@ -157,29 +156,21 @@ warp.needs = "shuffles"
 def _vectorised(runs, wide):
     words = 4 * runs
 
-    @wide_jit
+    @paired_jit
     def kernel(x, weight, bias, biased, y, eps):
         # A row in the registers of blockDim.x threads. Rows of one warp share a block, blockDim.y of them.
         held = cuda.local.array(words, uint32)
+        means = cuda.local.array(runs, float32)
         scale = cuda.local.array(4, uint32)
         shift = cuda.local.array(4, uint32)
         out = cuda.local.array(LANES, float32)
         row = uint64(cuda.blockIdx.x) * uint64(cuda.blockDim.y) + uint64(cuda.threadIdx.y)
         if row >= uint64(x.shape[0]):
             return  # a whole warp
-        length, count = lanes_of(x), float32(x.shape[1])
+        length = lanes_of(x)
         load_row(x, row, held, wide)
-
-        total, square = float32(0), float32(0)
-        for i in range(runs * length):
-            total += unpacked(held, i, x)
-        mean = row_sum(total) / count
-
-        for r in range(runs):
-            for i in range(length):
-                centred = unpacked(held, r * length + i, x) - mean
-                square += centred * centred if inside(r, i, x, wide) else float32(0)
-        rstd = float32(1) / math.sqrt(row_sum(square) / count + eps)
+        mean, square = row_moments(held, means, x, wide)
+        rstd = float32(1) / math.sqrt(square / float32(x.shape[1]) + eps)
 
         for r in range(runs):
             load_run(weight, (row, first_col(r, x)), scale, 0, wide)
@@ -202,7 +193,7 @@ def vectorised(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
     """
     rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    extent, held = in_runs(rows, cols, x, weight, bias, y)
+    extent, held = in_runs(rows, cols, x, weight, bias, y, most=512)
     if y.numel():
         launch(_vectorised(*held), *extent, x, *_vectors(weight, bias, rows), y, np.float32(eps))
     return y

@@ -5,15 +5,13 @@ the mean and the mean of g were 0, without dbias.
 
 import functools
 import math
-from typing import Any
 
 import numpy as np
 import torch
 from numba import cuda, float32, uint32, uint64
 
-from backends import numba
 from backends.numba.launching import launch
-from backends.numba.rows import at_most, blocks, for_rows, threads, warp_sum
+from backends.numba.rows import at_most, blocks, deep_jit, for_rows, threads, warp_sum
 from backends.numba.runs import LANES, aligned, first_col, inside, load_row, store_values
 from backends.numba.words import lanes_of, load16, load_run, pack, store_run, unpacked
 
@@ -84,15 +82,12 @@ def column_sums(values):
 RUNS = 2  # runs of 16 bytes of a row in a thread's registers
 _ROOM = 512 * RUNS * LANES  # a block's sums of columns
 
-# Kernels of up to 512 threads, which have 128 registers each; Numba's own simulator knows no such option.
-_jit: Any = cuda.jit if numba.simulated() else cuda.jit(launch_bounds=512)
-
 
 @functools.cache
 def _persistent(wide, centred):
     words = 4 * RUNS
 
-    @_jit
+    @deep_jit
     def kernel(x, weight, dy, given_mean, given_rstd, has_mean, has_rstd, dx, partial, eps):
         # The sums of a block are one row of `partial` (2 or 1, blocks, cols): dweight's, then dbias's.
         room = cuda.shared.array(_ROOM, float32)
@@ -224,7 +219,7 @@ _AT_ONCE = 4  # loads of each operand that are under way in a thread
 def _statistics(wide, centred):
     words = 4 * _AT_ONCE
 
-    @_jit
+    @deep_jit
     def kernel(x, weight, dy, given_mean, given_rstd, has_mean, has_rstd, statistics, eps):
         # Of each row mean, rstd, mean(g) and mean(g * n) to `statistics` (rows, 4).
         xs = cuda.local.array(words, uint32)
@@ -277,7 +272,7 @@ def _statistics(wide, centred):
 def _strips(wide, centred):
     words = 4 * _AT_ONCE
 
-    @_jit
+    @deep_jit
     def kernel(x, weight, dy, statistics, dx, partial, rows_each):
         # dx of a run of columns in a part of the rows, and the part's sums, one row of `partial`; no thread needs another.
         xs = cuda.local.array(words, uint32)

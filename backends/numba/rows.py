@@ -53,6 +53,9 @@ def for_rows(vector: torch.Tensor, rows: int) -> torch.Tensor:
 
 # Kernels of up to 1024 threads, whose registers must do; Numba's own simulator knows no such option.
 wide_jit: Any = cuda.jit if numba.simulated() else cuda.jit(launch_bounds=1024)
+# Of up to 512 threads, which have twice the registers, or as many and a second block beside theirs.
+deep_jit: Any = cuda.jit if numba.simulated() else cuda.jit(launch_bounds=512)
+paired_jit: Any = cuda.jit if numba.simulated() else cuda.jit(launch_bounds=(512, 2))
 
 
 @cuda.jit(device=True)

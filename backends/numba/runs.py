@@ -4,27 +4,27 @@ The r-th run of a thread begins at column (r * blockDim.x + threadIdx.x) * (elem
 """
 
 import torch
-from numba import cuda, uint32, uint64
+from numba import cuda, float32, uint32, uint64
 
-from backends.numba.rows import at_most, blocks, threads
-from backends.numba.words import lanes_of, load_run, pack, store_run
+from backends.numba.rows import at_most, blocks, threads, warp_sum
+from backends.numba.words import lanes_of, load_run, pack, store_run, unpacked
 
 LANES = 8  # elements of a run at most
 
 
 def in_runs(
-    rows: int, cols: int, *operands: torch.Tensor | None
+    rows: int, cols: int, *operands: torch.Tensor | None, most: int = 1024
 ) -> tuple[tuple[int, tuple[int, int]], tuple[int, bool]]:
-    """Grid and block of a kernel that holds a row in the registers of its threads, as runs of 16 bytes.
+    """Grid and block of a kernel that holds a row in the registers of its threads, `most` or fewer, as runs of 16 bytes.
 
-    Then the runs of each thread, 2 or 4, and whether one access moves a run. Short rows share a block; rows longer than
-    1024 threads hold are declined.
+    Then the runs of each thread, 2 or 4 (4 or 8 where `most` is 512), and whether one access moves a run. Short rows share a
+    block; rows longer than 4096 runs are declined.
     """
     given = [operand for operand in operands if operand is not None]
     length = 16 // given[0].element_size()
     at_most(cols, 4 * 1024 * length, "block")
-    runs = 2 if cols <= 2 * 1024 * length else 4
-    across = threads(-(-cols // (runs * length)), 1024)
+    runs = 2048 // most if cols <= 2 * 1024 * length else 4096 // most
+    across = threads(-(-cols // (runs * length)), most)
     down = 8 if across == 32 else 1
     return (blocks(-(-rows // down)), (across, down)), (runs, all(map(aligned, given)))
 
@@ -64,3 +64,49 @@ def store_values(values, y, row, r, wide):
     words = cuda.local.array(4, uint32)
     pack(values, words, 0, y)
     store_run(words, 0, y, (row, first_col(r, y)), wide)
+
+
+@cuda.jit(device=True)
+def columns_in(r, x):
+    """How many columns of x are in the thread's r-th run."""
+    first, cols = first_col(r, x), uint32(x.shape[1])
+    return float32(min(cols - first, uint32(lanes_of(x)))) if first < cols else float32(0)
+
+
+@cuda.jit(device=True)
+def row_moments(words, means, x, wide):
+    """The mean of a row of x in `words`, and the sum of (x - mean)^2, in every thread; once in a kernel.
+
+    Squares are of distances from the mean of a run, then moved to those of the warp and the row: one barrier where a mean and a
+    variance after it take two, and no run's floats have to outlive it. `means` is a local array of float32, one a run.
+    """
+    partial = cuda.shared.array((3, 32), float32)
+    length, lane, warps = lanes_of(x), uint32(cuda.laneid), uint32(cuda.blockDim.x // 32)
+    total, square, count = float32(0), float32(0), float32(0)
+    for r in range(means.size):
+        part = float32(0)
+        for i in range(length):
+            part += unpacked(words, r * length + i, x)
+        means[r] = part / (float32(length) if wide else max(columns_in(r, x), float32(1)))
+        for i in range(length):
+            centred = unpacked(words, r * length + i, x) - means[r]
+            square += centred * centred if wide or inside(r, i, x, wide) else float32(0)
+        total += part
+        count += columns_in(r, x)
+    count = warp_sum(count)
+    mean = warp_sum(total) / max(count, float32(1))
+    for r in range(means.size):
+        square += columns_in(r, x) * (means[r] - mean) * (means[r] - mean)
+    square = warp_sum(square)
+    if cuda.blockDim.x == 32:
+        return mean, square
+
+    if lane == uint32(0):
+        warp = uint32(cuda.threadIdx.x // 32)
+        partial[0, warp], partial[1, warp], partial[2, warp] = mean, square, count
+    cuda.syncthreads()
+    own, square, count = float32(0), float32(0), float32(0)
+    if lane < warps:
+        own, square, count = partial[0, lane], partial[1, lane], partial[2, lane]
+    mean = warp_sum(own * count) / float32(x.shape[1])
+    return mean, warp_sum(square + count * (own - mean) * (own - mean))

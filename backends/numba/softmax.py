@@ -3,7 +3,8 @@
 naive: one thread a row, three passes over x; neighbouring threads read addresses a row apart (S3-16.1)
 warp: one warp a row, which its lanes hold in registers; max and sum by shuffles, so x is read once (S2-19)
 block: one block a row of any length, three coalesced passes; the warps' results meet in shared memory (S2-21)
-vectorised: the block holds its row in registers and moves it 16 bytes at a time: one read, one write (S2-20, S3-16.0)
+vectorised: the block holds its row in registers and moves it 16 bytes at a time: one read, one write; powers of two in place
+    of exp (S2-20, S3-16.0)
 online: max and sum in one pass by rescaling the sum whenever the max grows, so a row of any length is read twice (S3-16.2)
 """
 
@@ -17,12 +18,14 @@ from numba import cuda, float32, uint32, uint64
 from backends import shapes
 from backends.numba.launching import launch
 from backends.numba.online import denominator, fold, row_merge, shift
+from backends.numba.ptx import exp2
 from backends.numba.rows import (
     WARP_COLS,
     at_most,
     block_max,
     block_sum,
     blocks,
+    deep_jit,
     row_max,
     row_sum,
     thread_grid,
@@ -30,13 +33,13 @@ from backends.numba.rows import (
     warp_grid,
     warp_max,
     warp_sum,
-    wide_jit,
 )
 from backends.numba.runs import LANES, in_runs, inside, load_row, store_values
 from backends.numba.words import lanes_of, unpacked
 
 _HELD = WARP_COLS // 32
 _LOW = np.float32(-math.inf)
+_LOG2E = np.float32(math.log2(math.e))
 
 
 @cuda.jit
@@ -149,7 +152,7 @@ block.needs = "shuffles"
 def _vectorised(runs, wide):
     words = 4 * runs
 
-    @wide_jit
+    @deep_jit
     def kernel(x, y):
         # A row in the registers of blockDim.x threads. Rows of one warp share a block, blockDim.y of them.
         packed = cuda.local.array(words, uint32)
@@ -170,7 +173,7 @@ def _vectorised(runs, wide):
         l = float32(0)
         for r in range(runs):
             for i in range(length):
-                held[r, i] = math.exp(held[r, i] - m)
+                held[r, i] = exp2((held[r, i] - m) * _LOG2E)
                 l += held[r, i]
         # 1 / l cannot overflow: the largest column adds 1.
         inverse = float32(1) / row_sum(l)
@@ -191,7 +194,7 @@ def vectorised(x: torch.Tensor) -> torch.Tensor:
     """
     rows, cols = shapes("rows cols", x=x)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    extent, held = in_runs(rows, cols, x, y)
+    extent, held = in_runs(rows, cols, x, y, most=512)
     if y.numel():
         launch(_vectorised(*held), *extent, x, y)
     return y
