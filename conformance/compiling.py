@@ -146,6 +146,11 @@ class _Launched(NamedTuple):
     rungs: dict[str, str]
 
 
+# What was compiled for an op before, by key, architecture and whether to machine code; with the launch, so that its key
+# stays its own. Ladders share kernels: a product is part of four ops.
+_known: dict[tuple[str, str, bool], tuple[Any, dict[str, Any]]] = {}
+
+
 def _check(
     compiling: ModuleType, rungs: dict[str, Any], contract: Contract, every: bool, processes: int
 ) -> dict[str, Any]:
@@ -156,15 +161,19 @@ def _check(
     chosen, seen = (everything, set[tuple[str, str]]()) if every else _chosen(launched, claims)
     compiled_at_all = chosen | seen
 
-    def compile_one(index: int) -> dict[str, Any]:
-        launch, arch, _ = launched[index]
-        if (launch.key, arch) not in compiled_at_all:
-            return {"seconds": 0.0}
+    wanted = [(each.launch.key, each.arch, (each.launch.key, each.arch) in chosen) for each in launched]
+    fresh = [i for i, key in enumerate(wanted) if key[:2] in compiled_at_all and key not in _known]
+
+    def compile_one(task: int) -> dict[str, Any]:
+        launch, arch, _ = launched[fresh[task]]
         return compiling.compile_one(launch, arch, to_machine_code=(launch.key, arch) in chosen)
 
+    for i, compiled in zip(fresh, _in_children(compile_one, len(fresh), processes), strict=True):
+        _known[wanted[i]] = launched[i].launch, compiled
     records = []
     refused: dict[tuple[str, str], list[_Launched]] = defaultdict(list)
-    for each, compiled in zip(launched, _in_children(compile_one, len(launched), processes), strict=True):
+    for each, key in zip(launched, wanted, strict=True):
+        compiled = _known[key][1] if key in _known else {"seconds": 0.0}
         allowed = max(getattr(rungs[rung], "spills", SPILL_LIMIT) for rung in each.rungs)
         if "error" in compiled:
             refused[each.launch.kernel, compiled["error"]].append(each)
