@@ -157,6 +157,7 @@ call("outer", outer, plane, line)
 call("remainders", remainders, plane, line, 5)
 call("48 KB", sums, line, line, 3, shared=48 * 1024 - 1024)
 call("more", sums, line, line, 3, shared=48 * 1024 - 1023)
+call("sums in 201 KB", sums, line, line, 3, shared=200 * 1024)
 call("small", small, line)
 call("large", large, line)
 call("many threads", large, line, block=1024)
@@ -227,6 +228,8 @@ def test_what_a_device_would_refuse(compiled):
     assert (
         compiled["more"]["sm_90"]["error"] == "needs 49153 bytes of shared memory; numba-cuda lets a block have 49152"
     )
+    assert "error" not in compiled["sums in 201 KB"]["sm_90"]
+    assert compiled["sums in 201 KB"]["sm_80"]["error"] == "needs 205824 bytes of shared memory; sm_80 has 166912"
 
 
 def test_a_refusal_comes_through(compiled):

@@ -20,6 +20,7 @@ import torch
 from backends import numba
 from backends.emulator.numba.front import undisturbed
 from backends.numba import instructions
+from backends.numba.launching import OPTED_IN
 
 if numba.not_installed():
     raise ImportError(numba.not_installed())
@@ -46,7 +47,7 @@ except Exception as error:
     ) from error
 
 ARCHITECTURES = ("sm_80", "sm_90")
-SHARED_LIMIT = 48 * 1024  # bytes of a block; numba-cuda asks the driver for no more
+SHARED_LIMIT = {"sm_80": 166912, "sm_90": 232448}  # bytes of a block whose launch asks for them (launching.py)
 REGISTERS = 65536  # of a block; a warp takes them by 256
 FITTING = 256  # threads of a block that have 255 registers each
 
@@ -249,8 +250,10 @@ def resources(compiled: Compiled) -> dict[str, int]:
 
 def _refused_by_a_device(launch: Launch, arch: str, found: dict[str, Any]) -> str | None:
     """Why a launch would fail although the kernel compiles; None if it would not."""
-    if found["shared"] > SHARED_LIMIT:
-        return f"needs {found['shared']} bytes of shared memory; numba-cuda lets a block have {SHARED_LIMIT}"
+    if launch.shared <= OPTED_IN and found["shared"] > OPTED_IN:
+        return f"needs {found['shared']} bytes of shared memory; numba-cuda lets a block have {OPTED_IN}"
+    if found["shared"] > SHARED_LIMIT.get(arch, found["shared"]):
+        return f"needs {found['shared']} bytes of shared memory; {arch} has {SHARED_LIMIT[arch]}"
     if launch.bound and launch.threads > launch.bound:
         return f"is launched with {launch.threads} threads; its launch_bounds allow {launch.bound}"
     taken = -(-launch.threads // 32) * -(-found["registers"] * 32 // 256) * 256

@@ -3,14 +3,17 @@
 unfused: three products and an elementwise kernel between them (S3-36, S3-33)
 epilogue: a block multiplies columns of gate and of up side by side, and they meet in shared memory (S2-90)
 tensorcore: the same on mma.sync, for 16-bit operands (S2-90)
+pipelined: the same on matmul's pipelined, for operands in whole pieces of 16 bytes (S2-90)
 """
+
+import functools
 
 import numpy as np
 import torch
 from numba import cuda, float32
 
 from backends import shapes
-from backends.numba import gemm, matmul, mma
+from backends.numba import gemm, matmul, mma, pipeline
 from backends.numba.activations import activate, number
 from backends.numba.gemm import blocks, corner, flat, kernel, pair_operands, store_four
 from backends.numba.launching import launch
@@ -37,21 +40,20 @@ def unfused(
     return matmul.doublebuffered(gate, w_down)
 
 
-def _gate_up(core):
-    """The kernel hidden = act(x·gate)·(x·up) on the product of gemm.py or mma.py.
+@functools.cache
+def _gate_up(core, multiply):
+    """The kernel hidden = act(x·gate)·(x·up) on the main loop `multiply` of gemm.py, mma.py or pipeline.py.
 
-    A tile of TILE columns is GROUP of gate, GROUP of up, GROUP of gate and so on.
+    A tile of WIDTH columns is GROUP of gate, GROUP of up, GROUP of gate and so on.
     """
-    TILE, GROUP, PARTS, STAGED, PITCH, THREADS = (
-        core.TILE, core.GROUP, core.PARTS, core.STAGED, core.PITCH, core.THREADS,
+    HEIGHT, WIDTH, GROUP, PARTS, STAGED, PITCH, THREADS = (
+        core.HEIGHT, core.WIDTH, core.GROUP, core.PARTS, core.STAGED, core.PITCH, core.THREADS,
     )  # fmt: skip
     SHARED, ELEMENT, ALIGNMENT, SUMS = core.SHARED, core.ELEMENT, core.ALIGNMENT, core.SUMS
-    COLS = TILE // 2  # of hidden
-    is_odd, find_way, multiply, stage, staged_row = (
-        core.is_odd, core.find_way, core.multiply, core.stage, core.staged_row,
-    )  # fmt: skip
+    COLS = WIDTH // 2  # of hidden
+    is_odd, find_way, stage, staged_row = core.is_odd, core.find_way, core.stage, core.staged_row
 
-    @kernel(THREADS, 2)
+    @kernel(THREADS, core.BLOCKS)
     def gate_up(
         x, gate, up, hidden, M, H, D, stride_xm, stride_xd, stride_gd, stride_gh, stride_ud, stride_uh, bits, activation
     ):  # fmt: skip
@@ -60,12 +62,12 @@ def _gate_up(core):
         sums = cuda.local.array(SUMS, float32)
         gates = cuda.local.array(4, float32)
         ups = cuda.local.array(4, float32)
-        first_m, first_h = corner(M, H, TILE, COLS)
-        x_way = find_way(M, D, stride_xm, stride_xd, bits & 1, bits & 2, first_m, TILE)
+        first_m, first_h = corner(M, H, HEIGHT, COLS)
+        x_way = find_way(M, D, stride_xm, stride_xd, bits & 1, bits & 2, first_m, HEIGHT, HEIGHT)
         weights, stride_h, stride_d, wide = gate, stride_gh, stride_gd, bits & 8
         if is_odd(bits & 4):
             weights, stride_h, stride_d, wide = up, stride_uh, stride_ud, bits & 16
-        way = find_way(H, D, stride_h, stride_d, bits & 4, wide, first_h, GROUP)
+        way = find_way(H, D, stride_h, stride_d, bits & 4, wide, first_h, GROUP, WIDTH)
         multiply(sums, shared, x, weights, x_way, way, D)
         for part in range(PARTS):
             stage(results, sums, part)
@@ -87,16 +89,16 @@ def _gate_up(core):
     return gate_up
 
 
-_kernels = {core: _gate_up(core) for core in (gemm, mma)}
-
-
-def _fused(core, x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, activation: int) -> torch.Tensor:
+def _fused(core, multiply, x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, activation: int) -> torch.Tensor:
     """act(x·gate)·(x·up): (M, D) and two (D, H) give (M, H)."""
     M, H = x.shape[0], gate.shape[1]
     hidden = x.new_empty(M, H)
     if hidden.numel():
-        grid, given = blocks(M, H, core.TILE, core.TILE // 2), pair_operands(x, gate, up, core.LANES)
-        launch(_kernels[core], grid, core.THREADS, flat(x), flat(gate), flat(up), hidden, *given, activation)
+        grid, given = blocks(M, H, core.HEIGHT, core.WIDTH // 2), pair_operands(x, gate, up, core.LANES)
+        launch(
+            _gate_up(core, multiply), grid, core.THREADS, flat(x), flat(gate), flat(up), hidden, *given, activation,
+            shared=core.BYTES,
+        )  # fmt: skip
     return hidden
 
 
@@ -105,7 +107,7 @@ def epilogue(
 ) -> torch.Tensor:
     """x (M, D), w_gate and w_up (D, H), w_down (H, N); y (M, N). Any sizes and strides. Source: S2-90."""
     shapes("M D, D H, D H, H N", x=x, w_gate=w_gate, w_up=w_up, w_down=w_down)
-    return matmul.doublebuffered(_fused(gemm, x, w_gate, w_up, number(activation)), w_down)
+    return matmul.doublebuffered(_fused(gemm, gemm.multiply, x, w_gate, w_up, number(activation)), w_down)
 
 
 def tensorcore(
@@ -115,8 +117,25 @@ def tensorcore(
     shapes("M D, D H, D H, H N", x=x, w_gate=w_gate, w_up=w_up, w_down=w_down)
     kind = number(activation)
     sixteen_bits(x.dtype)
-    return matmul.tensorcore(_fused(mma, x, w_gate, w_up, kind), w_down)
+    return matmul.tensorcore(_fused(mma, mma.multiply, x, w_gate, w_up, kind), w_down)
 
 
 tensorcore.needs = "sm_80"
 tensorcore.dtypes = ("float16", "bfloat16")
+
+
+def pipelined(
+    x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor, w_down: torch.Tensor, *, activation: str = "silu"
+) -> torch.Tensor:
+    """x (M, D), w_gate and w_up (D, H), w_down (H, N); y (M, N).
+
+    Declines float32, and operands that are not in whole pieces of 16 bytes. Source: S2-90.
+    """
+    shapes("M D, D H, D H, H N", x=x, w_gate=w_gate, w_up=w_up, w_down=w_down)
+    kind = number(activation)
+    hidden = _fused(pipeline, pipeline.product(x, w_gate, w_up), x, w_gate, w_up, kind)
+    return matmul.pipelined(hidden, w_down)
+
+
+pipelined.needs = "sm_80"
+pipelined.dtypes = ("float16", "bfloat16")

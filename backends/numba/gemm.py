@@ -13,11 +13,13 @@ from backends import Unsupported, numba
 from backends.numba.ptx import load1, load4, store1, store4
 
 TILE, DEPTH, RESULTS = (32, 8, 4) if numba.simulated() else (128, 8, 8)  # Numba's own simulator is slow
+HEIGHT = WIDTH = TILE
 SIDE = TILE // RESULTS
-THREADS = SIDE * SIDE
+THREADS, BLOCKS = SIDE * SIDE, 2
 PITCH = TILE + 4  # rows stay on 16 bytes, and transposed stores meet fewer bank conflicts
 WORDS = DEPTH * PITCH  # of a tile of a, and of one of b
 SHARED, ELEMENT = 4 * WORDS, float32  # two tiles of each
+BYTES = 0  # of dynamic shared memory
 SUMS = (RESULTS, RESULTS)  # of a thread
 GROUP = TILE // 2  # of two operands side by side, columns of one before those of the other
 PARTS, STAGED = 4, TILE // 4  # rows of results that shared memory holds at a time
@@ -117,16 +119,16 @@ def is_odd(along_k):
 
 
 @cuda.jit(device=True)
-def find_way(length, depth, stride, stride_k, along_k, wide, first, group):
+def find_way(length, depth, stride, stride_k, along_k, wide, first, group, extent):
     """The Way of this thread through an operand (length, depth), for the block's place `first` along m or n.
 
-    A tile is `group` places of this operand, `group` of another and so on; all of this one for group = TILE.
+    A tile of `extent` places is `group` of this operand, `group` of another and so on; all of this one for group = extent.
     """
     thread = cuda.threadIdx.x & (THREADS - 1)
     if along_k:
         i, k, step = thread // (DEPTH // LANES), thread % (DEPTH // LANES) * LANES, stride_k
     else:
-        i, k, step = thread % (TILE // LANES) * LANES, thread // (TILE // LANES), stride
+        i, k, step = thread % (extent // LANES) * LANES, thread // (extent // LANES), stride
     at = first + i // (2 * group) * group + i % group
     return Way(i, k, length - at, depth, along_k != 0, wide != 0, at * stride + k * stride_k, step, stride_k)
 
@@ -174,6 +176,39 @@ def multiply_tiles(sums, shared, a_tile, b_tile):
 
 
 @cuda.jit(device=True)
+def load_words(left, right, shared, a_tile, b_tile, k):
+    """What a thread multiplies of row k of both tiles."""
+    y, x = place()
+    for i in range(0, RESULTS, 4):
+        load4(left, i, shared, a_tile + k * PITCH + y + i * SIDE)
+        load4(right, i, shared, b_tile + k * PITCH + x + i * SIDE)
+
+
+@cuda.jit(device=True)
+def add_products(sums, left, right):
+    for i in range(RESULTS):
+        for j in range(RESULTS):
+            sums[i, j] += left[i] * right[j]
+
+
+@cuda.jit(device=True)
+def multiply_ahead(sums, shared, a_tile, b_tile):
+    """The same, with the words of the next k on their way while those of this one are multiplied."""
+    left = cuda.local.array(RESULTS, float32)
+    right = cuda.local.array(RESULTS, float32)
+    next_left = cuda.local.array(RESULTS, float32)
+    next_right = cuda.local.array(RESULTS, float32)
+    load_words(left, right, shared, a_tile, b_tile, 0)
+    k = 0
+    while k < DEPTH:
+        load_words(next_left, next_right, shared, a_tile, b_tile, k + 1)
+        add_products(sums, left, right)
+        k += 2
+        load_words(left, right, shared, a_tile, b_tile, k % DEPTH)  # at the end once more those of k = 0
+        add_products(sums, next_left, next_right)
+
+
+@cuda.jit(device=True)
 def clear(sums):
     for i in range(RESULTS):
         for j in range(RESULTS):
@@ -197,7 +232,7 @@ def multiply(sums, shared, a, b, a_way, b_way, K):
         if more:  # under way while this tile is multiplied
             load_tile(a_held, a, a_way, start + DEPTH)
             load_tile(b_held, b, b_way, start + DEPTH)
-        multiply_tiles(sums, shared, now, now + WORDS)
+        multiply_ahead(sums, shared, now, now + WORDS)
         now = 2 * WORDS - now
         if more:
             store_tile(shared, now, a_held, a_way)

@@ -1,5 +1,6 @@
 """How every rung launches: on torch's tensors, without copies, on torch's current stream."""
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,6 +8,9 @@ import torch
 
 from backends import Unsupported, numba
 from backends.emulator import numba as emulated
+
+OPTED_IN = 48 * 1024  # more dynamic shared memory than this a kernel has to be allowed first
+_allowed: "weakref.WeakKeyDictionary[Any, dict[int, int]]" = weakref.WeakKeyDictionary()
 
 
 def launch(
@@ -26,6 +30,8 @@ def launch(
         device = tensors[0].device
         with torch.cuda.device(device):
             stream = cuda.external_stream(torch.cuda.current_stream(device).cuda_stream)
+            if shared > OPTED_IN:
+                _allow(kernel, given, shared, device.index)
             kernel[grid, block, stream, shared](*given)
         return
     if numba.simulated():
@@ -34,6 +40,19 @@ def launch(
         return
     with emulated.one_layout():  # compilation is most of a small case's time
         kernel[grid, block, 0, shared](*given)
+
+
+def _allow(kernel: Any, arguments: Sequence[Any], shared: int, device: int) -> None:
+    """Let the kernel that these arguments select have `shared` bytes of dynamic shared memory; numba-cuda has no way to ask."""
+    from numba.cuda.cudadrv.driver import binding, driver
+
+    compiled = kernel.compile(tuple(map(kernel.typeof_pyval, arguments)))
+    known = _allowed.setdefault(compiled, {})
+    if shared > known.get(device, OPTED_IN):
+        function = compiled._codelibrary.get_cufunc()
+        attribute = binding.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        driver.cuKernelSetAttribute(attribute, shared, function.handle, function.device.id)
+        known[device] = shared
 
 
 def _array(tensor: torch.Tensor) -> Any:

@@ -3,14 +3,17 @@
 unfused: two products and an elementwise kernel after each, so the hidden tensor travels four times (S0-20)
 epilogue: bias and activation act on the accumulators before they are stored; the elementwise passes are gone (S2-92)
 tensorcore: the same epilogue on mma.sync, for 16-bit operands (S2-92)
+pipelined: the same on matmul's pipelined, for operands in whole pieces of 16 bytes (S2-92)
 """
+
+import functools
 
 import numpy as np
 import torch
 from numba import cuda, float32
 
 from backends import shapes
-from backends.numba import gemm, matmul, mma
+from backends.numba import gemm, matmul, mma, pipeline
 from backends.numba.activations import NONE, activate, number
 from backends.numba.gemm import blocks, corner, flat, kernel, operands, store_four
 from backends.numba.launching import launch
@@ -48,13 +51,16 @@ def unfused(
     return y
 
 
-def _linear(core):
-    """The kernel c = act(a·b + bias) on the product of gemm.py or mma.py."""
-    TILE, PARTS, STAGED, PITCH, THREADS = core.TILE, core.PARTS, core.STAGED, core.PITCH, core.THREADS
+@functools.cache
+def _linear(core, multiply):
+    """The kernel c = act(a·b + bias) on the main loop `multiply` of gemm.py, mma.py or pipeline.py."""
+    HEIGHT, WIDTH, PARTS, STAGED, PITCH, THREADS = (
+        core.HEIGHT, core.WIDTH, core.PARTS, core.STAGED, core.PITCH, core.THREADS,
+    )  # fmt: skip
     SHARED, ELEMENT, ALIGNMENT, SUMS = core.SHARED, core.ELEMENT, core.ALIGNMENT, core.SUMS
-    find_way, multiply, stage, staged_row = core.find_way, core.multiply, core.stage, core.staged_row
+    find_way, stage, staged_row = core.find_way, core.stage, core.staged_row
 
-    @kernel(THREADS, 2)
+    @kernel(THREADS, core.BLOCKS)
     def linear(
         a, b, bias, c, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, bits, stride_bias, has_bias, activation
     ):  # fmt: skip
@@ -62,16 +68,16 @@ def _linear(core):
         results = shared.view(np.float32)
         sums = cuda.local.array(SUMS, float32)
         values = cuda.local.array(4, float32)
-        first_m, first_n = corner(M, N, TILE, TILE)
-        a_way = find_way(M, K, stride_am, stride_ak, bits & 1, bits & 2, first_m, TILE)
-        b_way = find_way(N, K, stride_bn, stride_bk, bits & 4, bits & 8, first_n, TILE)
+        first_m, first_n = corner(M, N, HEIGHT, WIDTH)
+        a_way = find_way(M, K, stride_am, stride_ak, bits & 1, bits & 2, first_m, HEIGHT, HEIGHT)
+        b_way = find_way(N, K, stride_bn, stride_bk, bits & 4, bits & 8, first_n, WIDTH, WIDTH)
         multiply(sums, shared, a, b, a_way, b_way, K)
         for part in range(PARTS):
             stage(results, sums, part)
             cuda.syncthreads()
             at = (cuda.threadIdx.x & (THREADS - 1)) * 4
-            while at < STAGED * TILE:
-                row, col = at // TILE, at % TILE
+            while at < STAGED * WIDTH:
+                row, col = at // WIDTH, at % WIDTH
                 m, n = first_m + staged_row(part, row), first_n + col
                 if m < M:
                     load4(values, 0, results, row * PITCH + col)
@@ -85,16 +91,18 @@ def _linear(core):
     return linear
 
 
-_kernels = {core: _linear(core) for core in (gemm, mma)}
-
-
-def _fused(core, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, activation: int) -> torch.Tensor:
+def _fused(
+    core, multiply, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, activation: int
+) -> torch.Tensor:
     """act(a·b + bias): (M, K), (K, N) and (N,) or None give (M, N)."""
     c = a.new_empty(a.shape[0], b.shape[1])
     if c.numel():
         memory, *rest = gemm.bias(bias, a)
-        grid, given = blocks(*c.shape, core.TILE, core.TILE), operands(a, b, core.LANES)
-        launch(_kernels[core], grid, core.THREADS, flat(a), flat(b), memory, c, *given, *rest, activation)
+        grid, given = blocks(*c.shape, core.HEIGHT, core.WIDTH), operands(a, b, core.LANES)
+        launch(
+            _linear(core, multiply), grid, core.THREADS, flat(a), flat(b), memory, c, *given, *rest, activation,
+            shared=core.BYTES,
+        )  # fmt: skip
     return c
 
 
@@ -104,8 +112,8 @@ def epilogue(
 ) -> torch.Tensor:  # fmt: skip
     """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None; y (M, N). Any sizes and strides. Source: S2-92."""
     shapes("M D, D H, H?, H N, N?", x=x, w1=w1, b1=b1, w2=w2, b2=b2)
-    hidden = _fused(gemm, x, w1, b1, number(activation))
-    return _fused(gemm, hidden, w2, b2, NONE)
+    hidden = _fused(gemm, gemm.multiply, x, w1, b1, number(activation))
+    return _fused(gemm, gemm.multiply, hidden, w2, b2, NONE)
 
 
 def tensorcore(
@@ -119,9 +127,27 @@ def tensorcore(
     shapes("M D, D H, H?, H N, N?", x=x, w1=w1, b1=b1, w2=w2, b2=b2)
     kind = number(activation)
     sixteen_bits(x.dtype)
-    hidden = _fused(mma, x, w1, b1, kind)
-    return _fused(mma, hidden, w2, b2, NONE)
+    hidden = _fused(mma, mma.multiply, x, w1, b1, kind)
+    return _fused(mma, mma.multiply, hidden, w2, b2, NONE)
 
 
 tensorcore.needs = "sm_80"
 tensorcore.dtypes = ("float16", "bfloat16")
+
+
+def pipelined(
+    x: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor | None, w2: torch.Tensor, b2: torch.Tensor | None,
+    *, activation: str = "gelu",
+) -> torch.Tensor:  # fmt: skip
+    """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None; y (M, N).
+
+    Declines float32, and operands that are not in whole pieces of 16 bytes. Source: S2-92.
+    """
+    shapes("M D, D H, H?, H N, N?", x=x, w1=w1, b1=b1, w2=w2, b2=b2)
+    kind = number(activation)
+    hidden = _fused(pipeline, pipeline.product(x, w1), x, w1, b1, kind)
+    return _fused(pipeline, pipeline.product(hidden, w2), hidden, w2, b2, NONE)
+
+
+pipelined.needs = "sm_80"
+pipelined.dtypes = ("float16", "bfloat16")

@@ -5,14 +5,17 @@ db1 and db2 are the column sums of dz and dy. A transposed operand is the same m
 unfused: five products, each elementwise step and each column sum a launch of its own (S2-93, S4-32)
 epilogue: act and act' act on the accumulators of the first two products (S2-93)
 tensorcore: the same on mma.sync, for 16-bit operands (S2-93)
+pipelined: the same on matmul's pipelined, for operands in whole pieces of 16 bytes (S2-93)
 """
+
+import functools
 
 import numpy as np
 import torch
 from numba import cuda, float32
 
 from backends import shapes
-from backends.numba import gemm, matmul, mma
+from backends.numba import gemm, matmul, mma, pipeline
 from backends.numba.activations import activate, number, slope
 from backends.numba.gemm import blocks, corner, flat, kernel, operands, store_four
 from backends.numba.launching import launch
@@ -86,13 +89,17 @@ def unfused(
     return dx, dw1, None if b1 is None else _summed(dz), dw2, None if b2 is None else _summed(dy)
 
 
-def _activated(core):
-    """On the product of gemm.py or mma.py, the kernels z = a·b + bias with c = act(z), and c = (a·b)·act'(z)."""
-    TILE, PARTS, STAGED, PITCH, THREADS = core.TILE, core.PARTS, core.STAGED, core.PITCH, core.THREADS
+@functools.cache
+def _activated(core, multiply):
+    """On the main loop `multiply` of gemm.py, mma.py or pipeline.py, the kernels z = a·b + bias with c = act(z), and
+    c = (a·b)·act'(z)."""
+    HEIGHT, WIDTH, PARTS, STAGED, PITCH, THREADS = (
+        core.HEIGHT, core.WIDTH, core.PARTS, core.STAGED, core.PITCH, core.THREADS,
+    )  # fmt: skip
     SHARED, ELEMENT, ALIGNMENT, SUMS = core.SHARED, core.ELEMENT, core.ALIGNMENT, core.SUMS
-    find_way, multiply, stage, staged_row = core.find_way, core.multiply, core.stage, core.staged_row
+    find_way, stage, staged_row = core.find_way, core.stage, core.staged_row
 
-    @kernel(THREADS, 2)
+    @kernel(THREADS, core.BLOCKS)
     def activated(
         a, b, bias, z, c, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, bits, stride_bias, has_bias, backward,
         activation,
@@ -101,16 +108,16 @@ def _activated(core):
         results = shared.view(np.float32)
         sums = cuda.local.array(SUMS, float32)
         values = cuda.local.array(4, float32)
-        first_m, first_n = corner(M, N, TILE, TILE)
-        a_way = find_way(M, K, stride_am, stride_ak, bits & 1, bits & 2, first_m, TILE)
-        b_way = find_way(N, K, stride_bn, stride_bk, bits & 4, bits & 8, first_n, TILE)
+        first_m, first_n = corner(M, N, HEIGHT, WIDTH)
+        a_way = find_way(M, K, stride_am, stride_ak, bits & 1, bits & 2, first_m, HEIGHT, HEIGHT)
+        b_way = find_way(N, K, stride_bn, stride_bk, bits & 4, bits & 8, first_n, WIDTH, WIDTH)
         multiply(sums, shared, a, b, a_way, b_way, K)
         for part in range(PARTS):
             stage(results, sums, part)
             cuda.syncthreads()
             at = (cuda.threadIdx.x & (THREADS - 1)) * 4
-            while at < STAGED * TILE:
-                row, col = at // TILE, at % TILE
+            while at < STAGED * WIDTH:
+                row, col = at // WIDTH, at % WIDTH
                 m, n = first_m + staged_row(part, row), first_n + col
                 if m < M:
                     load4(values, 0, results, row * PITCH + col)
@@ -132,23 +139,22 @@ def _activated(core):
     return activated
 
 
-_kernels = {core: _activated(core) for core in (gemm, mma)}
-
-
 def _fused(
-    core, x: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor | None, w2: torch.Tensor, dy: torch.Tensor, activation: int
+    core, loop, x: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor | None, w2: torch.Tensor, dy: torch.Tensor,
+    activation: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """h = act(z) and dz = (dy·w2ᵀ)·act'(z), both (M, H), with z = x·w1 + b1."""
+    """h = act(z) and dz = (dy·w2ᵀ)·act'(z), both (M, H), with z = x·w1 + b1; loop(a, b) is the main loop of a product."""
     M, H = x.shape[0], w1.shape[1]
     z, hidden, dz = x.new_empty(M, H), x.new_empty(M, H), x.new_empty(M, H)
     if z.numel():
-        grid, backwards = blocks(M, H, core.TILE, core.TILE), w2.t()
+        grid, backwards = blocks(M, H, core.HEIGHT, core.WIDTH), w2.t()
         for a, b, c, backward in ((x, w1, hidden, False), (dy, backwards, dz, True)):
             memory, *rest = gemm.bias(None if backward else b1, z)
             given = operands(a, b, core.LANES)
             launch(
-                _kernels[core], grid, core.THREADS, flat(a), flat(b), memory, z, c, *given, *rest, backward, activation
-            )
+                _activated(core, loop(a, b)), grid, core.THREADS, flat(a), flat(b), memory, z, c, *given, *rest, backward,
+                activation, shared=core.BYTES,
+            )  # fmt: skip
     return hidden, dz
 
 
@@ -162,7 +168,7 @@ def epilogue(
     """
     shapes("M D, D H, H?, H N, N?, M N", x=x, w1=w1, b1=b1, w2=w2, b2=b2, dy=dy)
     product = matmul.doublebuffered
-    hidden, dz = _fused(gemm, x, w1, b1, w2, dy, number(activation))
+    hidden, dz = _fused(gemm, lambda a, b: gemm.multiply, x, w1, b1, w2, dy, number(activation))
     dx, dw1, dw2 = product(dz, w1.t()), product(x.t(), dz), product(hidden.t(), dy)
     return dx, dw1, None if b1 is None else _summed(dz), dw2, None if b2 is None else _summed(dy)
 
@@ -178,10 +184,31 @@ def tensorcore(
     shapes("M D, D H, H?, H N, N?, M N", x=x, w1=w1, b1=b1, w2=w2, b2=b2, dy=dy)
     kind, product = number(activation), matmul.tensorcore
     sixteen_bits(x.dtype)
-    hidden, dz = _fused(mma, x, w1, b1, w2, dy, kind)
+    hidden, dz = _fused(mma, lambda a, b: mma.multiply, x, w1, b1, w2, dy, kind)
     dx, dw1, dw2 = product(dz, w1.t()), product(x.t(), dz), product(hidden.t(), dy)
     return dx, dw1, None if b1 is None else _summed(dz), dw2, None if b2 is None else _summed(dy)
 
 
 tensorcore.needs = "sm_80"
 tensorcore.dtypes = ("float16", "bfloat16")
+
+
+def pipelined(
+    x: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor | None, w2: torch.Tensor, b2: torch.Tensor | None,
+    dy: torch.Tensor, *, activation: str = "gelu",
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None]:  # fmt: skip
+    """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None, dy (M, N); dx, dw1, db1, dw2, db2.
+
+    db1 and db2 are None where the bias is. Declines float32, and operands that are not in whole pieces of 16 bytes.
+    Source: S2-93.
+    """
+    shapes("M D, D H, H?, H N, N?, M N", x=x, w1=w1, b1=b1, w2=w2, b2=b2, dy=dy)
+    kind, product = number(activation), matmul.pipelined
+    sixteen_bits(x.dtype)
+    hidden, dz = _fused(pipeline, pipeline.product, x, w1, b1, w2, dy, kind)
+    dx, dw1, dw2 = product(dz, w1.t()), product(x.t(), dz), product(hidden.t(), dy)
+    return dx, dw1, None if b1 is None else _summed(dz), dw2, None if b2 is None else _summed(dy)
+
+
+pipelined.needs = "sm_80"
+pipelined.dtypes = ("float16", "bfloat16")

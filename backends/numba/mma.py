@@ -12,18 +12,20 @@ from numba import cuda, float32, uint16, uint32, uintp
 from backends import Unsupported
 from backends.numba.ptx import copy16, copy_bits, copy_commit, copy_wait, ldmatrix_x4, mma_m16n8k16, store2
 
-TILE, DEPTH, STAGES, THREADS = 128, 32, 3, 128
+TILE, DEPTH, STAGES, THREADS, BLOCKS = 128, 32, 3, 128, 2
+HEIGHT = WIDTH = TILE
 WARP = TILE // 2  # four warps, each a quarter of the tile
 LANES = 8  # elements of 16 bytes, what cp.async and a row of ldmatrix move
 SIZE = TILE * DEPTH  # elements of a tile of a, and of one of b
-SHARED, ELEMENT, ALIGNMENT = 2 * STAGES * SIZE, uint16, 16  # 48 KB, the most that a kernel of Numba may have
+SHARED, ELEMENT, ALIGNMENT = 2 * STAGES * SIZE, uint16, 16  # 48 KB, the most that a kernel has without asking
+BYTES = 0  # of dynamic shared memory
 PIECES = SIZE // LANES // THREADS  # of each tile, a thread
 PIECE = THREADS * LANES  # elements from one piece of a thread to the next
 ROWS, COLS = WARP // 16, WARP // 8  # of a warp's results, in pieces of 16 by 8
 SUMS = (ROWS, COLS, 4)  # of a thread
 GROUP = 8  # of two operands side by side, columns of one before those of the other
 PARTS, STAGED = 2, WARP  # rows of results that shared memory holds at a time
-PITCH = TILE + 8  # as floats; the eight groups and four members of a warp store to different banks
+PITCH = WIDTH + 8  # as floats; the eight groups and four members of a warp store to different banks
 
 
 def sixteen_bits(dtype: torch.dtype) -> None:
@@ -61,21 +63,22 @@ def is_odd(along_k):
 
 
 @cuda.jit(device=True)
-def find_way(length, depth, stride, stride_k, along_k, wide, first, group):
+def find_way(length, depth, stride, stride_k, along_k, wide, first, group, extent):
     """The Way of this thread through an operand (length, depth), for the block's place `first` along m or n.
 
-    A tile is `group` places of this operand, `group` of another and so on; all of this one for group = TILE.
+    A tile of `extent` places is `group` of this operand, `group` of another and so on; all of this one for group = extent.
     """
-    thread = cuda.threadIdx.x & (THREADS - 1)
-    share = 2 if group < TILE else 1
+    thread = cuda.threadIdx.x & 1023
+    piece = cuda.blockDim.x * LANES  # elements of a tile from one piece of a thread to the next
+    share = 2 if group < extent else 1
     if along_k:
         i, k = thread // (DEPTH // LANES), thread % (DEPTH // LANES) * LANES
         to = (i * (DEPTH // LANES) + turned(True, i, k // LANES)) * LANES
-        hop, step = PIECE // DEPTH // share * stride, stride_k
+        hop, step = piece // DEPTH // share * stride, stride_k
     else:
-        i, k = thread % (TILE // LANES) * LANES, thread // (TILE // LANES)
-        to = (k * (TILE // LANES) + turned(False, k, i // LANES)) * LANES
-        hop, step = PIECE // TILE * stride_k, stride
+        i, k = thread % (extent // LANES) * LANES, thread // (extent // LANES)
+        to = (k * (extent // LANES) + turned(False, k, i // LANES)) * LANES
+        hop, step = piece // extent * stride_k, stride
     at = first + i // (2 * group) * group + i % group
     base = at * stride + k * stride_k
     return Way(to, base, hop, step, stride_k, length - at, depth - k, share, along_k != 0, wide != 0)
@@ -106,7 +109,7 @@ def fetch(shared, tile, x, way, start):
 
 
 @cuda.jit(device=True)
-def matrices(shared, tile, along_k, left, place, k):
+def matrices(shared, tile, along_k, left, place, k, extent):
     """Four 8 x 8 matrices: of a 16 rows by 16 of k in the order of mma's registers; of b 16 columns, two for each eight."""
     lane = cuda.threadIdx.x & 31
     if along_k == left:
@@ -116,8 +119,19 @@ def matrices(shared, tile, along_k, left, place, k):
     if along_k:
         at = (place + down) * DEPTH + ((k // LANES) ^ turned(True, down, right)) * LANES
     else:
-        at = (k + down) * TILE + ((place // LANES) ^ turned(False, down, right)) * LANES
+        at = (k + down) * extent + ((place // LANES) ^ turned(False, down, right)) * LANES
     return ldmatrix_x4(shared, tile + at, 0 if along_k else 1)
+
+
+@cuda.jit(device=True)
+def multiply_add(sums, like, left, right):
+    """sums += left times right, the fragments of a warp."""
+    for i in range(ROWS):
+        for j in range(COLS):
+            sums[i, j, 0], sums[i, j, 1], sums[i, j, 2], sums[i, j, 3] = mma_m16n8k16(
+                like, left[i, 0], left[i, 1], left[i, 2], left[i, 3], right[j // 2, j % 2 * 2],
+                right[j // 2, j % 2 * 2 + 1], sums[i, j, 0], sums[i, j, 1], sums[i, j, 2], sums[i, j, 3],
+            )  # fmt: skip
 
 
 @cuda.jit(device=True)
@@ -129,16 +143,11 @@ def multiply_stage(sums, shared, stage, a, a_along_k, b_along_k):
     y, x = warp // 2 * WARP, warp % 2 * WARP
     for k in range(0, DEPTH, 16):
         for i in range(ROWS):
-            found = matrices(shared, stage, a_along_k, True, y + i * 16, k)
+            found = matrices(shared, stage, a_along_k, True, y + i * 16, k, HEIGHT)
             left[i, 0], left[i, 1], left[i, 2], left[i, 3] = found
-            found = matrices(shared, stage + SIZE, b_along_k, False, x + i * 16, k)
+            found = matrices(shared, stage + SIZE, b_along_k, False, x + i * 16, k, WIDTH)
             right[i, 0], right[i, 1], right[i, 2], right[i, 3] = found
-        for i in range(ROWS):
-            for j in range(COLS):
-                sums[i, j, 0], sums[i, j, 1], sums[i, j, 2], sums[i, j, 3] = mma_m16n8k16(
-                    a, left[i, 0], left[i, 1], left[i, 2], left[i, 3], right[j // 2, j % 2 * 2],
-                    right[j // 2, j % 2 * 2 + 1], sums[i, j, 0], sums[i, j, 1], sums[i, j, 2], sums[i, j, 3],
-                )  # fmt: skip
+        multiply_add(sums, a, left, right)
 
 
 @cuda.jit(device=True)
@@ -169,8 +178,8 @@ def multiply(sums, shared, a, b, a_way, b_way, K):
 
 @cuda.jit(device=True)
 def stage(results, sums, part):
-    """The sums of half of the warps, STAGED rows of the tile, to shared memory [STAGED][PITCH] as float32."""
-    thread = cuda.threadIdx.x & (THREADS - 1)
+    """The sums of two warps, STAGED rows of the tile, to shared memory [STAGED][PITCH] as float32."""
+    thread = cuda.threadIdx.x & 1023
     warp, lane = thread // 32, thread % 32
     if warp // 2 == part:
         for i in range(ROWS):

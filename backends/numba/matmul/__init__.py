@@ -7,14 +7,16 @@ tiled2d: eight by eight results a thread: sixteen words from shared memory serve
 vectorised: 16-byte loads from global memory and from shared memory, where a is stored transposed (S3-06, B-06)
 doublebuffered: the next tiles load while these are multiplied, with two buffers and one barrier a step (S3-05, B-11)
 tensorcore: mma.sync on 16-bit operands that cp.async brings, three stages deep, through ldmatrix (B-12)
+pipelined: 256 by 128 a block in 96 KB of shared memory, fragments ahead of their products, no choice in the loop (B-12)
 """
 
 # isort: off
 from backends.numba.matmul.naive import naive, coalesced, tiled
 from backends.numba.matmul.registers import tiled2d, vectorised, doublebuffered
-from backends.numba.matmul.tensorcore import tensorcore
+from backends.numba.matmul.tensorcore import tensorcore, pipelined
 # isort: on
 
 __all__ = [  # noqa: RUF022 - ladder order
     "naive", "coalesced", "tiled", "tiled2d", "vectorised", "doublebuffered", "tensorcore",
+    "pipelined",
 ]  # fmt: skip

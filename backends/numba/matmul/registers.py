@@ -96,8 +96,8 @@ def _vectorised(a, b, c, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, bi
     sums = cuda.local.array(SUMS, float32)
     held = cuda.local.array(LANES, float32)
     first_m, first_n = corner(M, N, TILE, TILE)
-    a_way = find_way(M, K, stride_am, stride_ak, bits & 1, bits & 2, first_m, TILE)
-    b_way = find_way(N, K, stride_bn, stride_bk, bits & 4, bits & 8, first_n, TILE)
+    a_way = find_way(M, K, stride_am, stride_ak, bits & 1, bits & 2, first_m, TILE, TILE)
+    b_way = find_way(N, K, stride_bn, stride_bk, bits & 4, bits & 8, first_n, TILE, TILE)
     clear(sums)
     start = 0
     while start < K:
@@ -131,8 +131,8 @@ def _doublebuffered(a, b, c, M, N, K, stride_am, stride_ak, stride_bk, stride_bn
     shared = cuda.shared.array(SHARED, float32, ALIGNMENT)
     sums = cuda.local.array(SUMS, float32)
     first_m, first_n = corner(M, N, TILE, TILE)
-    a_way = find_way(M, K, stride_am, stride_ak, bits & 1, bits & 2, first_m, TILE)
-    b_way = find_way(N, K, stride_bn, stride_bk, bits & 4, bits & 8, first_n, TILE)
+    a_way = find_way(M, K, stride_am, stride_ak, bits & 1, bits & 2, first_m, TILE, TILE)
+    b_way = find_way(N, K, stride_bn, stride_bk, bits & 4, bits & 8, first_n, TILE, TILE)
     multiply(sums, shared, a, b, a_way, b_way, K)
     y, x = place()
     for i in range(RESULTS):

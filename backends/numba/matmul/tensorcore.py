@@ -1,54 +1,61 @@
-"""tensorcore: 16-bit operands on the tensor cores, through a pipeline of asynchronous copies."""
+"""tensorcore, pipelined: 16-bit operands on the tensor cores; then larger tiles, and fragments ahead of their products."""
+
+import functools
 
 import numpy as np
 import torch
 from numba import cuda, float32
 
 from backends import shapes
+from backends.numba import mma, pipeline
 from backends.numba.gemm import blocks, corner, flat, kernel, operands, store_four
 from backends.numba.launching import launch
-from backends.numba.mma import (
-    ALIGNMENT,
-    ELEMENT,
-    LANES,
-    PARTS,
-    PITCH,
-    SHARED,
-    STAGED,
-    SUMS,
-    THREADS,
-    TILE,
-    find_way,
-    multiply,
-    sixteen_bits,
-    stage,
-    staged_row,
-)  # fmt: skip
+from backends.numba.mma import sixteen_bits
 from backends.numba.ptx import load4
 
 
-@kernel(THREADS, 2)
-def _tensorcore(a, b, c, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, bits):
-    shared = cuda.shared.array(SHARED, ELEMENT, ALIGNMENT)
-    results = shared.view(np.float32)
-    sums = cuda.local.array(SUMS, float32)
-    values = cuda.local.array(4, float32)
-    first_m, first_n = corner(M, N, TILE, TILE)
-    a_way = find_way(M, K, stride_am, stride_ak, bits & 1, bits & 2, first_m, TILE)
-    b_way = find_way(N, K, stride_bn, stride_bk, bits & 4, bits & 8, first_n, TILE)
-    multiply(sums, shared, a, b, a_way, b_way, K)
-    for part in range(PARTS):
-        stage(results, sums, part)
-        cuda.syncthreads()
-        at = (cuda.threadIdx.x & (THREADS - 1)) * 4
-        while at < STAGED * TILE:  # a warp stores whole rows
-            row, col = at // TILE, at % TILE
-            m, n = first_m + staged_row(part, row), first_n + col
-            if m < M:
-                load4(values, 0, results, row * PITCH + col)
-                store_four(c, m, n, values[0], values[1], values[2], values[3])
-            at += THREADS * 4
-        cuda.syncthreads()
+@functools.cache
+def _product(core, multiply):
+    """The kernel c = a·b on the main loop `multiply` of mma.py or pipeline.py."""
+    HEIGHT, WIDTH, PARTS, STAGED, PITCH, THREADS = (
+        core.HEIGHT, core.WIDTH, core.PARTS, core.STAGED, core.PITCH, core.THREADS,
+    )  # fmt: skip
+    SHARED, ELEMENT, ALIGNMENT, SUMS = core.SHARED, core.ELEMENT, core.ALIGNMENT, core.SUMS
+    find_way, stage, staged_row = core.find_way, core.stage, core.staged_row
+
+    @kernel(THREADS, core.BLOCKS)
+    def product(a, b, c, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, bits):
+        shared = cuda.shared.array(SHARED, ELEMENT, ALIGNMENT)
+        results = shared.view(np.float32)
+        sums = cuda.local.array(SUMS, float32)
+        values = cuda.local.array(4, float32)
+        first_m, first_n = corner(M, N, HEIGHT, WIDTH)
+        a_way = find_way(M, K, stride_am, stride_ak, bits & 1, bits & 2, first_m, HEIGHT, HEIGHT)
+        b_way = find_way(N, K, stride_bn, stride_bk, bits & 4, bits & 8, first_n, WIDTH, WIDTH)
+        multiply(sums, shared, a, b, a_way, b_way, K)
+        for part in range(PARTS):
+            stage(results, sums, part)
+            cuda.syncthreads()
+            at = (cuda.threadIdx.x & (THREADS - 1)) * 4
+            while at < STAGED * WIDTH:  # a warp stores whole rows
+                row, col = at // WIDTH, at % WIDTH
+                m, n = first_m + staged_row(part, row), first_n + col
+                if m < M:
+                    load4(values, 0, results, row * PITCH + col)
+                    store_four(c, m, n, values[0], values[1], values[2], values[3])
+                at += THREADS * 4
+            cuda.syncthreads()
+
+    return product
+
+
+def _launch(core, multiply, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    M, N = a.shape[0], b.shape[1]
+    c = a.new_empty(M, N)
+    if c.numel():
+        grid, given = blocks(M, N, core.HEIGHT, core.WIDTH), operands(a, b, core.LANES)
+        launch(_product(core, multiply), grid, core.THREADS, flat(a), flat(b), c, *given, shared=core.BYTES)
+    return c
 
 
 def tensorcore(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -56,13 +63,23 @@ def tensorcore(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
     Declines float32, which these instructions do not take. Source: B-12.
     """
-    M, _, N = shapes("M K, K N", a=a, b=b)
+    shapes("M K, K N", a=a, b=b)
     sixteen_bits(a.dtype)
-    c = a.new_empty(M, N)
-    if c.numel():
-        launch(_tensorcore, blocks(M, N, TILE, TILE), THREADS, flat(a), flat(b), c, *operands(a, b, LANES))
-    return c
+    return _launch(mma, mma.multiply, a, b)
 
 
 tensorcore.needs = "sm_80"
 tensorcore.dtypes = ("float16", "bfloat16")
+
+
+def pipelined(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """a (M, K), b (K, N) -> c (M, N), either axis of an operand contiguous.
+
+    Declines float32, and operands that are not in whole pieces of 16 bytes. Source: B-12.
+    """
+    shapes("M K, K N", a=a, b=b)
+    return _launch(pipeline, pipeline.product(a, b), a, b)
+
+
+pipelined.needs = "sm_80"
+pipelined.dtypes = ("float16", "bfloat16")
