@@ -146,14 +146,14 @@ class _Launched(NamedTuple):
     rungs: dict[str, str]
 
 
-# What was compiled for an op before, by key, architecture and whether to machine code; with the launch, so that its key
-# stays its own. Ladders share kernels: a product is part of four ops.
-_known: dict[tuple[str, str, bool], tuple[Any, dict[str, Any]]] = {}
+# What was compiled before, by key, architecture and whether to machine code; with the launch, so that its key stays its own.
+_Known = dict[tuple[str, str, bool], tuple[Any, dict[str, Any]]]
 
 
 def _check(
-    compiling: ModuleType, rungs: dict[str, Any], contract: Contract, every: bool, processes: int
+    compiling: ModuleType, rungs: dict[str, Any], contract: Contract, every: bool, processes: int, known: _Known
 ) -> dict[str, Any]:
+    """`known` grows by what is compiled: ladders share kernels, a product is part of four ops."""
     findings: list[str] = []
     claims = {name: compiling.architectures(getattr(fn, "needs", None)) for name, fn in rungs.items()}
     launched = _record(compiling, rungs, claims, contract, findings)
@@ -162,18 +162,18 @@ def _check(
     compiled_at_all = chosen | seen
 
     wanted = [(each.launch.key, each.arch, (each.launch.key, each.arch) in chosen) for each in launched]
-    fresh = [i for i, key in enumerate(wanted) if key[:2] in compiled_at_all and key not in _known]
+    fresh = [i for i, key in enumerate(wanted) if key[:2] in compiled_at_all and key not in known]
 
     def compile_one(task: int) -> dict[str, Any]:
         launch, arch, _ = launched[fresh[task]]
         return compiling.compile_one(launch, arch, to_machine_code=(launch.key, arch) in chosen)
 
     for i, compiled in zip(fresh, _in_children(compile_one, len(fresh), processes), strict=True):
-        _known[wanted[i]] = launched[i].launch, compiled
+        known[wanted[i]] = launched[i].launch, compiled
     records = []
     refused: dict[tuple[str, str], list[_Launched]] = defaultdict(list)
     for each, key in zip(launched, wanted, strict=True):
-        compiled = _known[key][1] if key in _known else {"seconds": 0.0}
+        compiled = known[key][1] if key in known else {"seconds": 0.0}
         allowed = max(getattr(rungs[rung], "spills", SPILL_LIMIT) for rung in each.rungs)
         if "error" in compiled:
             refused[each.launch.kernel, compiled["error"]].append(each)
@@ -352,16 +352,17 @@ def _answers() -> Iterator[Any]:
         yield answers
 
 
-def _answer(compiling: ModuleType, backend: str, request: dict[str, Any]) -> dict[str, Any]:
+def _answer(compiling: ModuleType, backend: str, request: dict[str, Any], known: _Known) -> dict[str, Any]:
     op, names = request["op"], request["variants"]
     rungs = {name: fn for name, fn in registry.variants(backend, op).items() if names is None or name in names}
-    return _check(compiling, rungs, registry.contract(op), request["every"], request["processes"])
+    return _check(compiling, rungs, registry.contract(op), request["every"], request["processes"], known)
 
 
 def main(backend: str) -> None:
     torch.set_num_threads(1)  # the children are forked
     with _answers() as answers:
         compiling, reason = None, ""
+        known: _Known = {}
         try:
             compiling = importlib.import_module(f"backends.{backend}.compiling")
         except ImportError as error:
@@ -370,7 +371,7 @@ def main(backend: str) -> None:
             answer: dict[str, Any] = {"missing": reason}
             if compiling is not None:
                 try:
-                    answer = _answer(compiling, backend, json.loads(line))
+                    answer = _answer(compiling, backend, json.loads(line), known)
                 except Exception:
                     answer = {"records": [], "findings": [traceback.format_exc()]}
             print(json.dumps(answer), file=answers, flush=True)

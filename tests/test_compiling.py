@@ -71,8 +71,9 @@ class Compiler:
         return {**found, **self.results(launch, arch), "seconds": 0.0}
 
 
-def check(compiler, every=True, **rungs):
-    return compiling._check(compiler, rungs, SOFTMAX, every, processes=2)
+def check(compiler, every=True, known=None, **rungs):
+    known = {} if known is None else known
+    return compiling._check(compiler, rungs, SOFTMAX, every, processes=2, known=known)
 
 
 def rung(compiler, *kernels, needs=None, spills=None, declines=lambda x: False):
@@ -326,3 +327,14 @@ def test_where_nothing_can_be_compiled_there_is_no_item(tmp_path):
     assert done.returncode == 0, done.stdout[-2000:]
     assert "1 deselected" in done.stdout
     assert "skipped" not in done.stdout
+
+
+def test_a_kernel_is_compiled_once_for_all_ops():
+    compiler, known = Compiler(), {}
+    check(compiler, known=known, a=rung(compiler, "_shared"))
+    compiler.results = lambda launch, arch: {"error": "compiled again"} if launch.kernel == "_shared" else {}
+    answer = check(compiler, known=known, b=rung(compiler, "_shared", "_own"))
+    assert answer["findings"] == []
+    assert {record["kernel"] for record in answer["records"]} == {"_shared", "_own"}
+    assert all("registers" in record for record in answer["records"])
+    assert "compiled again" in check(compiler, b=rung(compiler, "_shared"))["findings"][0]
