@@ -58,7 +58,7 @@ def vectorised(
     """
     rows, cols = shapes("rows cols, rows cols, cols, cols?", x=x, residual=residual, weight=weight, bias=bias)
     y, h = _outputs(x)
-    extent, definitions = in_registers(rows, cols, x, residual, weight, bias, y)
+    extent, definitions = in_registers(rows, cols, x, residual, weight, bias, y, runs=2, across=512)
     if y.numel():
         operands = (x, residual, weight, bias, y, h, *_strides(x, residual, weight, bias))
         _vectorised.launch(

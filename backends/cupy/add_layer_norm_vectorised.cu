@@ -24,26 +24,17 @@ extern "C" __global__ void __launch_bounds__(1024) add_layer_norm_vectorised(
         other[r] = load_run<RUN>(residual, r_col, col, cols);
     }
 
-    int turn = 0;
-    float sum = 0.0f;
 #pragma unroll
     for (int r = 0; r < runs; ++r) {
         const int col = (r * blockDim.x + threadIdx.x) * RUN;
         values[r] = add(values[r], other[r]);
         if (col < cols) store_packed(h + col, values[r]);
-#pragma unroll
-        for (int i = 0; i < RUN; ++i) sum += values[r][i];
     }
-    const float mean = row_sum(sum, turn) / cols;
 
-    float square = 0.0f;
-#pragma unroll
-    for (int r = 0; r < runs; ++r) {
-        if ((r * blockDim.x + threadIdx.x) * RUN >= cols) break;
-#pragma unroll
-        for (int i = 0; i < RUN; ++i) square += (values[r][i] - mean) * (values[r][i] - mean);
-    }
-    const float rstd = rsqrtf(row_sum(square, turn) / cols + eps);
+    int turn = 0;
+    const Spread spread = row_spread(values, cols, turn);
+    const float rstd = rsqrtf(spread.square / cols + eps);
+    keep_packed(values);
 
 #pragma unroll
     for (int r = 0; r < runs; ++r) {
@@ -52,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(1024) add_layer_norm_vectorised(
         const Run<ELEMENT, RUN> w = load_run<RUN>(weight, w_col, col, cols);
         float out[RUN];
 #pragma unroll
-        for (int i = 0; i < RUN; ++i) out[i] = (values[r][i] - mean) * rstd * w[i];
+        for (int i = 0; i < RUN; ++i) out[i] = (values[r][i] - spread.mean) * rstd * w[i];
         if (bias) {
             const Run<ELEMENT, RUN> b = load_run<RUN>(bias, b_col, col, cols);
 #pragma unroll

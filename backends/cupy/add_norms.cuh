@@ -2,16 +2,27 @@
 #pragma once
 #include "norms.cuh"
 
-// The sum rounded once, as it is stored; y comes from it.
+__device__ inline __half2 sum(__half2 a, __half2 b) { return __hadd2(a, b); }
+__device__ inline __nv_bfloat162 sum(__nv_bfloat162 a, __nv_bfloat162 b) { return __hadd2(a, b); }
+__device__ inline float2 sum(float2 a, float2 b) { return {a.x + b.x, a.y + b.y}; }
+
+// The sum rounded once, as it is stored; y comes from it. Pairs of 16 bits are added in place: unpacked, both operands would
+// take twice the registers. A float32 in between would give the same bits, as it has more than twice theirs.
 template <int length>
 __device__ inline Run<ELEMENT, length> add(const Run<ELEMENT, length>& x, const Run<ELEMENT, length>& residual) {
-    float sums[length];
-#pragma unroll
-    for (int i = 0; i < length; ++i) sums[i] = x[i] + residual[i];
     if constexpr (length == 1) {
-        return {from_float<ELEMENT>(sums[0])};
+        return {from_float<ELEMENT>(x[0] + residual[0])};
     } else {
-        return {pack<ELEMENT>(sums)};
+        using Pair = typename Two<ELEMENT>::type;
+        constexpr int pairs = length / 2;
+        Pair left[pairs], right[pairs];
+        memcpy(left, &x.raw, 16);
+        memcpy(right, &residual.raw, 16);
+#pragma unroll
+        for (int i = 0; i < pairs; ++i) left[i] = sum(left[i], right[i]);
+        Run<ELEMENT, length> h;
+        memcpy(&h.raw, left, 16);
+        return h;
     }
 }
 

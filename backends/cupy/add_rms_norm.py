@@ -58,7 +58,7 @@ def vectorised(
     """
     rows, cols = shapes("rows cols, rows cols, cols", x=x, residual=residual, weight=weight)
     y, h = _outputs(x)
-    extent, definitions = in_registers(rows, cols, x, residual, weight, y)
+    extent, definitions = in_registers(rows, cols, x, residual, weight, y, runs=2, across=512)
     if y.numel():
         operands = (x, residual, weight, y, h, *x.stride(), *residual.stride(), *weight.stride())
         _vectorised.launch("add_rms_norm_vectorised", *extent, *operands, rows, cols, eps, dtype=x.dtype, **definitions)

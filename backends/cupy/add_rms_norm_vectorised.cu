@@ -33,6 +33,7 @@ extern "C" __global__ void __launch_bounds__(1024) add_rms_norm_vectorised(
 #pragma unroll
         for (int i = 0; i < RUN; ++i) square += values[r][i] * values[r][i];
     }
+    keep_packed(values);
     const float rstd = rsqrtf(row_sum(square, turn) / cols + eps);
 
 #pragma unroll

@@ -10,7 +10,8 @@ import torch
 
 from backends import Unsupported, shapes
 from backends.cupy.module import Module
-from backends.cupy.norms import GRID, packed, run, threads
+from backends.cupy.norms import GRID, threads
+from backends.cupy.rows import in_registers
 
 _module = Module(__file__, "layer_norm.cu")
 _vectorised = Module(__file__, "layer_norm_vectorised.cu")
@@ -65,17 +66,10 @@ def vectorised(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
     """
     rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
-    length = run(x, weight, bias, y)
-    if cols > (limit := 32768 if length > 1 else 16384):
-        raise Unsupported(f"{cols} columns; one block holds {limit} in accesses of {length} elements")
+    extent, definitions = in_registers(rows, cols, x, weight, bias, y, across=512)
     if y.numel():
-        columns, across = packed(cols)
-        down = 8 if across == 32 else 1
-        _vectorised.launch(
-            "layer_norm_vectorised", -(-rows // down), (across, down),
-            x, weight, bias, y, *_strides(x, weight, bias), rows, cols, eps,
-            dtype=x.dtype, COLUMNS=columns, RUN=length,
-        )  # fmt: skip
+        operands = (x, weight, bias, y, *_strides(x, weight, bias))
+        _vectorised.launch("layer_norm_vectorised", *extent, *operands, rows, cols, eps, dtype=x.dtype, **definitions)
     return y
 
 

@@ -1,10 +1,13 @@
 #include "norms.cuh"
 
 // A row in the registers of blockDim.x threads, COLUMNS in each, in runs of RUN that one access loads or stores.
-// Rows of one warp share a block, blockDim.y of them.
-extern "C" __global__ void __launch_bounds__(1024) layer_norm_vectorised(
-    const ELEMENT* x, const ELEMENT* weight, const ELEMENT* bias, ELEMENT* y, long long x_row, long long x_col,
-    long long w_col, long long b_col, long long rows, int cols, float eps) {
+// Rows of one warp share a block, blockDim.y of them. Three blocks of 512 threads leave 40 registers to a thread, two of
+// 1024 would leave 32: too few around four runs of x and one of weight and bias each.
+constexpr bool narrow = RUN > 1 && COLUMNS * sizeof(ELEMENT) <= 64;
+extern "C" __global__ void __launch_bounds__(narrow ? 512 : 1024, narrow ? 3 : 1) layer_norm_vectorised(
+    const ELEMENT* __restrict__ x, const ELEMENT* __restrict__ weight, const ELEMENT* __restrict__ bias,
+    ELEMENT* __restrict__ y, long long x_row, long long x_col, long long w_col, long long b_col, long long rows,
+    int cols, float eps) {
     constexpr int runs = COLUMNS / RUN;
     const long long row = (long long)blockIdx.x * blockDim.y + threadIdx.y;
     if (row >= rows) return;  // a whole warp
@@ -18,22 +21,9 @@ extern "C" __global__ void __launch_bounds__(1024) layer_norm_vectorised(
     }
 
     int turn = 0;
-    float sum = 0.0f;
-#pragma unroll
-    for (int r = 0; r < runs; ++r) {
-#pragma unroll
-        for (int i = 0; i < RUN; ++i) sum += values[r][i];
-    }
-    const float mean = row_sum(sum, turn) / cols;
-
-    float square = 0.0f;
-#pragma unroll
-    for (int r = 0; r < runs; ++r) {
-        if ((r * blockDim.x + threadIdx.x) * RUN >= cols) break;
-#pragma unroll
-        for (int i = 0; i < RUN; ++i) square += (values[r][i] - mean) * (values[r][i] - mean);
-    }
-    const float rstd = rsqrtf(row_sum(square, turn) / cols + eps);
+    const Spread spread = row_spread(values, cols, turn);
+    const float rstd = rsqrtf(spread.square / cols + eps);
+    keep_packed(values);
 
 #pragma unroll
     for (int r = 0; r < runs; ++r) {
@@ -42,7 +32,7 @@ extern "C" __global__ void __launch_bounds__(1024) layer_norm_vectorised(
         const Run<ELEMENT, RUN> w = load_run<RUN>(weight, w_col, col, cols);
         float out[RUN];
 #pragma unroll
-        for (int i = 0; i < RUN; ++i) out[i] = (values[r][i] - mean) * rstd * w[i];
+        for (int i = 0; i < RUN; ++i) out[i] = (values[r][i] - spread.mean) * rstd * w[i];
         if (bias) {
             const Run<ELEMENT, RUN> b = load_run<RUN>(bias, b_col, col, cols);
 #pragma unroll

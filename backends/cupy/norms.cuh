@@ -46,6 +46,34 @@ template <typename Element> struct Run<Element, 1> {
     __device__ inline float operator[](int) const { return to_float(raw); }
 };
 
+// Two neighbours of a run.
+template <typename Element> struct Two;
+template <> struct Two<float> { using type = float2; };
+template <> struct Two<__half> { using type = __half2; };
+template <> struct Two<__nv_bfloat16> { using type = __nv_bfloat162; };
+
+// Between two passes over packed runs. The compiler would keep the floats of the first pass for the second, and they
+// take twice the registers of 16-bit elements: it is not to know that the runs are still the same.
+template <typename Element, int length, int runs>
+__device__ inline void keep_packed(Run<Element, length> (&values)[runs]) {
+#ifndef TOUCHSTONE_EMULATOR
+    if constexpr (length * sizeof(Element) == 16 && sizeof(Element) == 2) {
+#pragma unroll
+        for (int r = 0; r < runs; ++r) {
+            uint4& raw = values[r].raw;
+            asm volatile("" : "+r"(raw.x), "+r"(raw.y), "+r"(raw.z), "+r"(raw.w));
+        }
+    }
+#endif
+}
+
+// Blocks of 1024 threads to a multiprocessor, for __launch_bounds__, where a thread holds `columns` elements in accesses of
+// `length`. Two leave 32 registers to a thread, enough around four runs of 16 bytes: while one block waits for its sums the
+// other one's row is on its way.
+template <typename Element> constexpr int blocks_at_once(int columns, int length) {
+    return length > 1 && columns * int(sizeof(Element)) <= 64 ? 2 : 1;
+}
+
 // The run of a row at column `col`, zeros beyond the row's end. Longer runs want stride 1, a row that begins at a
 // multiple of 16 bytes, and columns that are a multiple of their length.
 template <int length, typename Element>
@@ -55,6 +83,35 @@ __device__ inline Run<Element, length> load_run(const Element* row, long long st
     } else {
         return {col < cols ? *reinterpret_cast<const uint4*>(row + col) : make_uint4(0, 0, 0, 0)};
     }
+}
+
+// The mean of a row and the sum of the squared distances from it, on all threads of the row. This thread has the runs
+// at (r * blockDim.x + threadIdx.x) * length, with zeros from `cols` on.
+struct Spread {
+    float mean, square;
+};
+
+// One pass over the runs, about the thread's first value p. Of n values, p among them, the squared distances from p sum up
+// to at most n + 1 times those from their mean, so that taking the difference off loses no more than a few bits.
+template <typename Element, int length, int runs>
+__device__ inline Spread row_spread(const Run<Element, length> (&values)[runs], int cols, int& turn) {
+    const float first = values[0][0];
+    float count = 0.0f, sum = 0.0f, square = 0.0f;
+#pragma unroll
+    for (int r = 0; r < runs; ++r) {
+        if ((r * blockDim.x + threadIdx.x) * length >= cols) break;
+        count += length;
+#pragma unroll
+        for (int i = 0; i < length; ++i) {
+            const float distance = values[r][i] - first;
+            sum += distance;
+            square += distance * distance;
+        }
+    }
+    const float own = count > 0.0f ? sum / count : 0.0f; // of the thread's mean from its first value
+    const float mean = row_sum(count * first + sum, turn) / cols;
+    const float off = first - mean + own;
+    return {mean, row_sum(square - sum * own + count * off * off, turn)};
 }
 
 template <typename Element, int length>

@@ -9,7 +9,8 @@ import torch
 
 from backends import Unsupported, shapes
 from backends.cupy.module import Module
-from backends.cupy.norms import GRID, packed, run, threads
+from backends.cupy.norms import GRID, threads
+from backends.cupy.rows import in_registers
 
 _module = Module(__file__, "rms_norm.cu")
 _vectorised = Module(__file__, "rms_norm_vectorised.cu")
@@ -53,15 +54,8 @@ def vectorised(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> t
     """
     rows, cols = shapes("rows cols, cols", x=x, weight=weight)
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
-    length = run(x, weight, y)
-    if cols > (limit := 32768 if length > 1 else 16384):
-        raise Unsupported(f"{cols} columns; one block holds {limit} in accesses of {length} elements")
+    extent, definitions = in_registers(rows, cols, x, weight, y)
     if y.numel():
-        columns, across = packed(cols)
-        down = 8 if across == 32 else 1
-        _vectorised.launch(
-            "rms_norm_vectorised", -(-rows // down), (across, down),
-            x, weight, y, *x.stride(), *weight.stride(), rows, cols, eps,
-            dtype=x.dtype, COLUMNS=columns, RUN=length,
-        )  # fmt: skip
+        operands = (x, weight, y, *x.stride(), *weight.stride())
+        _vectorised.launch("rms_norm_vectorised", *extent, *operands, rows, cols, eps, dtype=x.dtype, **definitions)
     return y

@@ -2,9 +2,9 @@
 
 // A row in the registers of blockDim.x threads, COLUMNS in each, in runs of RUN that one access loads or stores.
 // Rows of one warp share a block, blockDim.y of them.
-extern "C" __global__ void __launch_bounds__(1024) rms_norm_vectorised(
-    const ELEMENT* x, const ELEMENT* weight, ELEMENT* y, long long x_row, long long x_col, long long w_col,
-    long long rows, int cols, float eps) {
+extern "C" __global__ void __launch_bounds__(1024, blocks_at_once<ELEMENT>(COLUMNS, RUN)) rms_norm_vectorised(
+    const ELEMENT* __restrict__ x, const ELEMENT* __restrict__ weight, ELEMENT* __restrict__ y, long long x_row,
+    long long x_col, long long w_col, long long rows, int cols, float eps) {
     constexpr int runs = COLUMNS / RUN;
     const long long row = (long long)blockIdx.x * blockDim.y + threadIdx.y;
     if (row >= rows) return;  // a whole warp
@@ -24,6 +24,7 @@ extern "C" __global__ void __launch_bounds__(1024) rms_norm_vectorised(
 #pragma unroll
         for (int i = 0; i < RUN; ++i) square += values[r][i] * values[r][i];
     }
+    keep_packed(values);
     const float rstd = rsqrtf(row_sum(square, turn) / cols + eps);
 
 #pragma unroll

@@ -1,4 +1,3 @@
-#include "online.cuh"
 #include "rows.cuh"
 
 extern "C" __global__ void softmax_naive(const ELEMENT* x, ELEMENT* y, long long rows, long long cols,

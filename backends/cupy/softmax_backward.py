@@ -46,7 +46,7 @@ def vectorised(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     """
     rows, cols = shapes("rows cols, rows cols", y=y, dy=dy)
     dx = torch.empty((rows, cols), dtype=y.dtype, device=y.device)
-    extent, definitions = in_registers(rows, cols, y, dy, dx)
+    extent, definitions = in_registers(rows, cols, y, dy, dx, runs=2, across=512)
     if dx.numel():
         strides = (*y.stride(), *dy.stride())
         _vectorised.launch(

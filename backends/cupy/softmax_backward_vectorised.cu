@@ -1,4 +1,4 @@
-#include "rows.cuh"
+#include "norms.cuh"
 
 // A row in the registers of blockDim.x threads, COLUMNS in each, in runs of RUN that one access loads or stores.
 // Rows of one warp share a block, blockDim.y of them.
@@ -12,12 +12,12 @@ extern "C" __global__ void __launch_bounds__(1024) softmax_backward_vectorised(
     dy += row * dy_row;
     dx += row * cols;
 
-    float weight[runs][RUN], gradient[runs][RUN];
+    Run<ELEMENT, RUN> weight[runs], gradient[runs];
 #pragma unroll
     for (int r = 0; r < runs; ++r) {
         const int col = (r * blockDim.x + threadIdx.x) * RUN;
-        load_or(0.0f, y, y_col, col, cols, weight[r]);
-        load_or(0.0f, dy, dy_col, col, cols, gradient[r]);
+        weight[r] = load_run<RUN>(y, y_col, col, cols);
+        gradient[r] = load_run<RUN>(dy, dy_col, col, cols);
     }
 
     float delta = 0.0f;
@@ -26,13 +26,17 @@ extern "C" __global__ void __launch_bounds__(1024) softmax_backward_vectorised(
 #pragma unroll
         for (int i = 0; i < RUN; ++i) delta += weight[r][i] * gradient[r][i];
     }
-    delta = row_sum(delta);
+    keep_packed(weight);
+    keep_packed(gradient);
+    int turn = 0;
+    delta = row_sum(delta, turn);
 
 #pragma unroll
     for (int r = 0; r < runs; ++r) {
         const int col = (r * blockDim.x + threadIdx.x) * RUN;
+        float out[RUN];
 #pragma unroll
-        for (int i = 0; i < RUN; ++i) weight[r][i] *= gradient[r][i] - delta;
-        if (col < cols) store(dx + col, weight[r]);
+        for (int i = 0; i < RUN; ++i) out[i] = weight[r][i] * (gradient[r][i] - delta);
+        if (col < cols) store_run(dx + col, out);
     }
 }

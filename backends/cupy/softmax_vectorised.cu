@@ -1,48 +1,42 @@
 #include "rows.cuh"
 
 // A row in the registers of blockDim.x threads, COLUMNS in each, in runs of RUN that one access loads or stores.
-// Rows of one warp share a block, blockDim.y of them.
-extern "C" __global__ void __launch_bounds__(1024) softmax_vectorised(
+// Rows of one warp share a block, blockDim.y of them. The row stays as it was loaded and every exponential is computed
+// twice: kept as floats, elements of 16 bits would take twice the registers, and fewer rows would be on their way.
+extern "C" __global__ void __launch_bounds__(1024, blocks_at_once<ELEMENT>(COLUMNS, RUN)) softmax_vectorised(
     const ELEMENT* __restrict__ x, ELEMENT* __restrict__ y, long long rows, int cols, long long x_row,
     long long x_col) {
     constexpr int runs = COLUMNS / RUN;
-    constexpr float log2e = 1.4426950408889634f;
     const long long row = (long long)blockIdx.x * blockDim.y + threadIdx.y;
     if (row >= rows) return; // a whole warp
     x += row * x_row;
     y += row * cols;
 
-    float values[runs][RUN];
+    Run<ELEMENT, RUN> values[runs];
 #pragma unroll
     for (int r = 0; r < runs; ++r) {
-        load_or(-INFINITY, x, x_col, (r * blockDim.x + threadIdx.x) * RUN, cols, values[r]);
+        values[r] = load_run_or_least<RUN>(x, x_col, (r * blockDim.x + threadIdx.x) * RUN, cols);
     }
 
-    float m = -INFINITY;
-#pragma unroll
-    for (int r = 0; r < runs; ++r) {
-#pragma unroll
-        for (int i = 0; i < RUN; ++i) m = fmaxf(m, values[r][i]);
-    }
-    m = row_max(m);
-
-    float l = 0.0f;
+    // Each warp against the largest of its own; a NaN that the maximum has dropped reaches the sum.
+    Running running;
+    running.m = warp_largest(largest(values));
 #pragma unroll
     for (int r = 0; r < runs; ++r) {
 #pragma unroll
-        for (int i = 0; i < RUN; ++i) {
-            values[r][i] = exp2f((values[r][i] - m) * log2e);
-            l += values[r][i];
-        }
+        for (int i = 0; i < RUN; ++i) running.l += exponential(values[r][i], shift(running.m));
     }
-    // 1 / l cannot overflow: the largest column adds 1.
-    const float inverse = 1.0f / row_sum(l);
+    running.l = warp_sum(running.l);
+    keep_packed(values);
+    running = row_merge(running);
 
+    const float m = shift(running.m), inverse = 1.0f / denominator(running);
 #pragma unroll
     for (int r = 0; r < runs; ++r) {
         const int col = (r * blockDim.x + threadIdx.x) * RUN;
+        float out[RUN];
 #pragma unroll
-        for (int i = 0; i < RUN; ++i) values[r][i] *= inverse;
-        if (col < cols) store(y + col, values[r]);
+        for (int i = 0; i < RUN; ++i) out[i] = exponential(values[r][i], m) * inverse;
+        if (col < cols) store_run(y + col, out);
     }
 }
