@@ -42,6 +42,18 @@ def within_the_budget(op, rung, size, dtype):
         assert verdict.ok, f"{name}: {verdict.message}"
 
 
+@pytest.mark.parametrize("op", ["softmax", "online_softmax"])
+def test_rows_far_from_zero_whose_warps_merge(op):
+    """Against 0, in place of the maximum of a warp that has no columns, the other warps' exponentials overflow."""
+    contract = registry.contract(op)
+    case = plain_case(contract, "float32", "row_offsets", size={"rows": 4, "cols": 1100})
+    inputs = contract.build(case)
+    got = contract.call(importlib.import_module(f"backends.cupy.{op}").vectorised, inputs.arguments, by_name=True)
+    for name, tensor in contract.by_name(got, None).items():
+        verdict = budget.compare(tensor, contract.expected(inputs)[name], case.torch_dtype)
+        assert verdict.ok, f"{name}: {verdict.message}"
+
+
 def test_no_case_of_the_judge_is_as_wide():
     widest = max(size["cols"] for op in OPS for size in registry.contract(op).sizes)
     assert packed(widest)[0] < min(columns for _, columns, _ in WIDE)

@@ -14,41 +14,42 @@ extern "C" __global__ void __launch_bounds__(1024) add_layer_norm_vectorised(
     residual += row * r_row;
     y += row * cols;
     h += row * cols;
+    const int lead = lead_of<SHIFTED, RUN>(row, cols);
 
     // All loads are on their way before the first sum.
     Run<ELEMENT, RUN> values[runs], other[runs];
 #pragma unroll
     for (int r = 0; r < runs; ++r) {
-        const int col = (r * blockDim.x + threadIdx.x) * RUN;
-        values[r] = load_run<RUN>(x, x_col, col, cols);
-        other[r] = load_run<RUN>(residual, r_col, col, cols);
+        const int col = column<RUN>(r, lead);
+        values[r] = load_row<SHIFTED, RUN>(x, x_col, col, cols);
+        other[r] = load_row<SHIFTED, RUN>(residual, r_col, col, cols);
     }
 
 #pragma unroll
     for (int r = 0; r < runs; ++r) {
-        const int col = (r * blockDim.x + threadIdx.x) * RUN;
+        const int col = column<RUN>(r, lead);
         values[r] = add(values[r], other[r]);
-        if (col < cols) store_packed(h + col, values[r]);
+        store_row<SHIFTED>(h, col, cols, values[r]);
     }
 
     int turn = 0;
-    const Spread spread = row_spread(values, cols, turn);
+    const Spread spread = row_spread<SHIFTED>(values, lead, cols, turn);
     const float rstd = rsqrtf(spread.square / cols + eps);
     keep_packed(values);
 
 #pragma unroll
     for (int r = 0; r < runs; ++r) {
-        const int col = (r * blockDim.x + threadIdx.x) * RUN;
+        const int col = column<RUN>(r, lead);
         if (col >= cols) break;
-        const Run<ELEMENT, RUN> w = load_run<RUN>(weight, w_col, col, cols);
+        const Run<ELEMENT, RUN> w = load_along<SHIFTED, RUN>(weight, w_col, col, cols);
         float out[RUN];
 #pragma unroll
         for (int i = 0; i < RUN; ++i) out[i] = (values[r][i] - spread.mean) * rstd * w[i];
         if (bias) {
-            const Run<ELEMENT, RUN> b = load_run<RUN>(bias, b_col, col, cols);
+            const Run<ELEMENT, RUN> b = load_along<SHIFTED, RUN>(bias, b_col, col, cols);
 #pragma unroll
             for (int i = 0; i < RUN; ++i) out[i] += b[i];
         }
-        store_run(y + col, out);
+        store_row<SHIFTED>(y, col, cols, rounded<ELEMENT>(out));
     }
 }

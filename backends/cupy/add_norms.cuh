@@ -25,7 +25,3 @@ __device__ inline Run<ELEMENT, length> add(const Run<ELEMENT, length>& x, const 
         return h;
     }
 }
-
-template <int length> __device__ inline void store_packed(ELEMENT* target, const Run<ELEMENT, length>& run) {
-    *reinterpret_cast<decltype(run.raw)*>(target) = run.raw;
-}

@@ -61,8 +61,8 @@ def warp(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, ep
 def vectorised(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
     """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols).
 
-    Declines more than 32768 columns, the registers of one block, and more than 16384 where rows are not contiguous and
-    aligned to 16 bytes. Source: L-04.
+    Declines more than 32768 columns, the registers of one block, and more than 16384 where rows neither begin at multiples
+    of 16 bytes nor follow one another; those move an element at a time. Source: L-04.
     """
     rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)

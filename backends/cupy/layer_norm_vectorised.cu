@@ -3,7 +3,7 @@
 // A row in the registers of blockDim.x threads, COLUMNS in each, in runs of RUN that one access loads or stores.
 // Rows of one warp share a block, blockDim.y of them. Three blocks of 512 threads leave 40 registers to a thread, two of
 // 1024 would leave 32: too few around four runs of x and one of weight and bias each.
-constexpr bool narrow = RUN > 1 && COLUMNS * sizeof(ELEMENT) <= 64;
+constexpr bool narrow = RUN > 1 && !SHIFTED && COLUMNS * sizeof(ELEMENT) <= 64;
 extern "C" __global__ void __launch_bounds__(narrow ? 512 : 1024, narrow ? 3 : 1) layer_norm_vectorised(
     const ELEMENT* __restrict__ x, const ELEMENT* __restrict__ weight, const ELEMENT* __restrict__ bias,
     ELEMENT* __restrict__ y, long long x_row, long long x_col, long long w_col, long long b_col, long long rows,
@@ -13,31 +13,32 @@ extern "C" __global__ void __launch_bounds__(narrow ? 512 : 1024, narrow ? 3 : 1
     if (row >= rows) return;  // a whole warp
     x += row * x_row;
     y += row * cols;
+    const int lead = lead_of<SHIFTED, RUN>(row, cols);
 
     Run<ELEMENT, RUN> values[runs];
 #pragma unroll
     for (int r = 0; r < runs; ++r) {
-        values[r] = load_run<RUN>(x, x_col, (r * blockDim.x + threadIdx.x) * RUN, cols);
+        values[r] = load_row<SHIFTED, RUN>(x, x_col, column<RUN>(r, lead), cols);
     }
 
     int turn = 0;
-    const Spread spread = row_spread(values, cols, turn);
+    const Spread spread = row_spread<SHIFTED>(values, lead, cols, turn);
     const float rstd = rsqrtf(spread.square / cols + eps);
     keep_packed(values);
 
 #pragma unroll
     for (int r = 0; r < runs; ++r) {
-        const int col = (r * blockDim.x + threadIdx.x) * RUN;
+        const int col = column<RUN>(r, lead);
         if (col >= cols) break;
-        const Run<ELEMENT, RUN> w = load_run<RUN>(weight, w_col, col, cols);
+        const Run<ELEMENT, RUN> w = load_along<SHIFTED, RUN>(weight, w_col, col, cols);
         float out[RUN];
 #pragma unroll
         for (int i = 0; i < RUN; ++i) out[i] = (values[r][i] - spread.mean) * rstd * w[i];
         if (bias) {
-            const Run<ELEMENT, RUN> b = load_run<RUN>(bias, b_col, col, cols);
+            const Run<ELEMENT, RUN> b = load_along<SHIFTED, RUN>(bias, b_col, col, cols);
 #pragma unroll
             for (int i = 0; i < RUN; ++i) out[i] += b[i];
         }
-        store_run(y + col, out);
+        store_row<SHIFTED>(y, col, cols, rounded<ELEMENT>(out));
     }
 }

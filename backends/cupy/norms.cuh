@@ -70,8 +70,8 @@ __device__ inline void keep_packed(Run<Element, length> (&values)[runs]) {
 // Blocks of 1024 threads to a multiprocessor, for __launch_bounds__, where a thread holds `columns` elements in accesses of
 // `length`. Two leave 32 registers to a thread, enough around four runs of 16 bytes: while one block waits for its sums the
 // other one's row is on its way.
-template <typename Element> constexpr int blocks_at_once(int columns, int length) {
-    return length > 1 && columns * int(sizeof(Element)) <= 64 ? 2 : 1;
+template <typename Element> constexpr int blocks_at_once(int columns, int length, bool shifted) {
+    return length > 1 && !shifted && columns * int(sizeof(Element)) <= 64 ? 2 : 1;
 }
 
 // The run of a row at column `col`, zeros beyond the row's end. Longer runs want stride 1, a row that begins at a
@@ -85,30 +85,110 @@ __device__ inline Run<Element, length> load_run(const Element* row, long long st
     }
 }
 
-// The mean of a row and the sum of the squared distances from it, on all threads of the row. This thread has the runs
-// at (r * blockDim.x + threadIdx.x) * length, with zeros from `cols` on.
+// A row in runs of `length` from column -lead on. `shifted`: it begins `lead` elements after a multiple of 16 bytes, where
+// a run begins, so that the first run and the last one may reach beyond it; else lead is 0 and all are as in `load_run`.
+template <bool shifted, int length> __device__ inline int lead_of(long long row, int cols) {
+    return shifted ? int(row * cols % length) : 0;
+}
+
+template <int length> __device__ inline int column(int r, int lead) {
+    return (r * blockDim.x + threadIdx.x) * length - lead;
+}
+
+template <bool shifted, int length> __device__ inline bool whole(int col, int cols) {
+    return shifted ? col >= 0 && col + length <= cols : col < cols;
+}
+
+__device__ inline bool inside(int col, int cols) { return unsigned(col) < unsigned(cols); }
+
+// The run at column `col`, with `other` for what is not of the row.
+template <bool shifted, int length, typename Element> __device__ inline Run<Element, length> load_row(
+    const Element* row, long long stride, int col, int cols, float other = 0.0f) {
+    if constexpr (length == 1) {
+        return {col < cols ? row[col * stride] : from_float<Element>(other)};
+    } else {
+        Element elements[length];
+#pragma unroll
+        for (int i = 0; i < length; ++i) elements[i] = from_float<Element>(other);
+        Run<Element, length> run;
+        memcpy(&run.raw, elements, 16);
+        if (whole<shifted, length>(col, cols)) {
+            run.raw = *reinterpret_cast<const uint4*>(row + col);
+        } else if (shifted && col < cols) {
+#pragma unroll
+            for (int i = 0; i < length; ++i)
+                if (inside(col + i, cols)) elements[i] = row[col + i];
+            memcpy(&run.raw, elements, 16);
+        }
+        return run;
+    }
+}
+
+// What belongs to the same columns of a vector, which begins at a multiple of 16 bytes also where the row does not.
+template <bool shifted, int length, typename Element>
+__device__ inline Run<Element, length> load_along(const Element* vector, long long stride, int col, int cols) {
+    if constexpr (shifted) {
+        Element elements[length];
+#pragma unroll
+        for (int i = 0; i < length; ++i)
+            elements[i] = inside(col + i, cols) ? vector[(col + i) * stride] : from_float<Element>(0.0f);
+        Run<Element, length> run;
+        memcpy(&run.raw, elements, 16);
+        return run;
+    } else {
+        return load_run<length>(vector, stride, col, cols);
+    }
+}
+
+template <typename Element, int length> __device__ inline Run<Element, length> rounded(const float (&values)[length]) {
+    if constexpr (length == 1) {
+        return {from_float<Element>(values[0])};
+    } else {
+        return {pack<Element>(values)};
+    }
+}
+
+template <bool shifted, typename Element, int length>
+__device__ inline void store_row(Element* row, int col, int cols, const Run<Element, length>& run) {
+    if (whole<shifted, length>(col, cols)) {
+        *reinterpret_cast<decltype(run.raw)*>(row + col) = run.raw;
+    } else if constexpr (shifted) {
+        Element elements[length];
+        memcpy(elements, &run.raw, 16);
+#pragma unroll
+        for (int i = 0; i < length; ++i)
+            if (inside(col + i, cols)) row[col + i] = elements[i];
+    }
+}
+
+// The mean of a row and the sum of the squared distances from it, on all threads of the row.
 struct Spread {
     float mean, square;
 };
 
-// One pass over the runs, about the thread's first value p. Of n values, p among them, the squared distances from p sum up
-// to at most n + 1 times those from their mean, so that taking the difference off loses no more than a few bits.
-template <typename Element, int length, int runs>
-__device__ inline Spread row_spread(const Run<Element, length> (&values)[runs], int cols, int& turn) {
-    const float first = values[0][0];
+// One pass over the runs, about one value p of the thread. Of n values, p among them, the squared distances from p sum up to
+// at most n + 1 times those from their mean, so that taking the difference off loses no more than a few bits.
+template <bool shifted, typename Element, int length, int runs>
+__device__ inline Spread row_spread(const Run<Element, length> (&values)[runs], int lead, int cols, int& turn) {
+    const float first = shifted && column<length>(0, lead) < 0 ? values[0][length - 1] : values[0][0];
     float count = 0.0f, sum = 0.0f, square = 0.0f;
 #pragma unroll
     for (int r = 0; r < runs; ++r) {
-        if ((r * blockDim.x + threadIdx.x) * length >= cols) break;
+        const int col = column<length>(r, lead);
+        if (col >= cols) break;
         count += length;
 #pragma unroll
         for (int i = 0; i < length; ++i) {
+            if (shifted && !inside(col + i, cols)) {
+                count -= 1.0f;
+                continue;
+            }
             const float distance = values[r][i] - first;
             sum += distance;
             square += distance * distance;
         }
     }
-    const float own = count > 0.0f ? sum / count : 0.0f; // of the thread's mean from its first value
+    const float own = count > 0.0f ? sum / count : 0.0f; // of the thread's mean from p
     const float mean = row_sum(count * first + sum, turn) / cols;
     const float off = first - mean + own;
     return {mean, row_sum(square - sum * own + count * off * off, turn)};

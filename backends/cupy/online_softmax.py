@@ -45,8 +45,8 @@ def block(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def vectorised(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log.
 
-    Declines more than 32768 columns, the registers of one block, and more than 16384 where rows are not contiguous and
-    aligned to 16 bytes; the latter move an element at a time. Source: S2-20.
+    Declines more than 32768 columns, the registers of one block, and more than 16384 where rows neither begin at multiples
+    of 16 bytes nor follow one another; those move an element at a time. Source: S2-20.
     """
     rows, cols, y, lse = _outputs(x)
     extent, definitions = in_registers(rows, cols, x, y)
@@ -60,4 +60,5 @@ def vectorised(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def _outputs(x: torch.Tensor) -> tuple[int, int, torch.Tensor, torch.Tensor]:
     rows, cols = shapes("rows cols", x=x)
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
-    return rows, cols, y, torch.full((rows,), float("-inf"), dtype=torch.float32, device=x.device)
+    lse = torch.empty(rows, dtype=torch.float32, device=x.device)
+    return rows, cols, y, lse if cols else lse.fill_(float("-inf"))

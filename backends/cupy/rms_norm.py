@@ -49,8 +49,8 @@ def warp(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.T
 def vectorised(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
     """x (rows, cols), weight (cols,) -> y (rows, cols).
 
-    Declines more than 32768 columns, the registers of one block, and more than 16384 where rows are not contiguous and
-    aligned to 16 bytes. Source: L-04.
+    Declines more than 32768 columns, the registers of one block, and more than 16384 where rows neither begin at multiples
+    of 16 bytes nor follow one another; those move an element at a time. Source: L-04.
     """
     rows, cols = shapes("rows cols, cols", x=x, weight=weight)
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)

@@ -2,7 +2,7 @@
 
 // A row in the registers of blockDim.x threads, COLUMNS in each, in runs of RUN that one access loads or stores.
 // Rows of one warp share a block, blockDim.y of them.
-extern "C" __global__ void __launch_bounds__(1024, blocks_at_once<ELEMENT>(COLUMNS, RUN)) rms_norm_vectorised(
+extern "C" __global__ void __launch_bounds__(1024, blocks_at_once<ELEMENT>(COLUMNS, RUN, SHIFTED)) rms_norm_vectorised(
     const ELEMENT* __restrict__ x, const ELEMENT* __restrict__ weight, ELEMENT* __restrict__ y, long long x_row,
     long long x_col, long long w_col, long long rows, int cols, float eps) {
     constexpr int runs = COLUMNS / RUN;
@@ -10,11 +10,12 @@ extern "C" __global__ void __launch_bounds__(1024, blocks_at_once<ELEMENT>(COLUM
     if (row >= rows) return;  // a whole warp
     x += row * x_row;
     y += row * cols;
+    const int lead = lead_of<SHIFTED, RUN>(row, cols);
 
     Run<ELEMENT, RUN> values[runs];
 #pragma unroll
     for (int r = 0; r < runs; ++r) {
-        values[r] = load_run<RUN>(x, x_col, (r * blockDim.x + threadIdx.x) * RUN, cols);
+        values[r] = load_row<SHIFTED, RUN>(x, x_col, column<RUN>(r, lead), cols);
     }
 
     int turn = 0;
@@ -29,12 +30,12 @@ extern "C" __global__ void __launch_bounds__(1024, blocks_at_once<ELEMENT>(COLUM
 
 #pragma unroll
     for (int r = 0; r < runs; ++r) {
-        const int col = (r * blockDim.x + threadIdx.x) * RUN;
+        const int col = column<RUN>(r, lead);
         if (col >= cols) break;
-        const Run<ELEMENT, RUN> w = load_run<RUN>(weight, w_col, col, cols);
+        const Run<ELEMENT, RUN> w = load_along<SHIFTED, RUN>(weight, w_col, col, cols);
         float out[RUN];
 #pragma unroll
         for (int i = 0; i < RUN; ++i) out[i] = values[r][i] * rstd * w[i];
-        store_run(y + col, out);
+        store_row<SHIFTED>(y, col, cols, rounded<ELEMENT>(out));
     }
 }

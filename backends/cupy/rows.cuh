@@ -28,23 +28,6 @@ template <int length> __device__ inline void store(ELEMENT* target, const float 
     }
 }
 
-// The run of a row at column `col`, -inf beyond the row's end. Longer runs want what those of `load_run` want.
-template <int length> __device__ inline Run<ELEMENT, length> load_run_or_least(
-    const ELEMENT* row, long long stride, int col, int cols) {
-    const ELEMENT least = from_float<ELEMENT>(-INFINITY);
-    if constexpr (length == 1) {
-        return {col < cols ? row[col * stride] : least};
-    } else {
-        Run<ELEMENT, length> run;
-        ELEMENT nothing[length];
-#pragma unroll
-        for (int i = 0; i < length; ++i) nothing[i] = least;
-        memcpy(&run.raw, nothing, 16);
-        if (col < cols) run.raw = *reinterpret_cast<const uint4*>(row + col);
-        return run;
-    }
-}
-
 __device__ inline __half2 larger(__half2 a, __half2 b) { return __hmax2(a, b); }
 __device__ inline __nv_bfloat162 larger(__nv_bfloat162 a, __nv_bfloat162 b) { return __hmax2(a, b); }
 __device__ inline float2 larger(float2 a, float2 b) { return {fmaxf(a.x, b.x), fmaxf(a.y, b.y)}; }
@@ -91,7 +74,8 @@ __device__ inline Running row_merge(Running own) {
     Running other;
     if (lane < blockDim.x / 32) other = warps[lane];
     own.m = warp_largest(other.m);
-    own.l = warp_sum(other.l * exponential(shift(other.m), shift(own.m)));
+    // Not shift(other.m): where that is 0 for want of a value, far below it the factor would be infinite.
+    own.l = warp_sum(other.l * exponential(other.m, shift(own.m)));
     return own;
 }
 

@@ -6,6 +6,7 @@ from backends import Unsupported
 from backends.cupy.module import GRID_LIMIT
 from backends.cupy.norms import run, threads
 
+_NARROW = 512  # columns of a row that may as well move an element at a time
 WARP_COLS = 1024  # what the lanes of one warp hold, 32 columns each: `held` in the kernels
 
 
@@ -32,19 +33,34 @@ def in_registers(
 ) -> tuple[tuple[int, tuple[int, int]], dict[str, int]]:
     """Grid and block, and the definitions, of a kernel that holds a row in the registers of its threads.
 
-    A thread holds up to `runs` accesses of 16 bytes, and more only where `across` threads would not do: the fewer
-    registers it takes, the more rows are on their way at a time. Declines more than 32768 columns, and more than 16384
-    where `operands` are not contiguous and aligned to 16 bytes.
+    A thread holds up to `runs` accesses of 16 bytes, more only where `across` threads would not do: the fewer registers
+    it takes, the more rows are on their way at a time. Rows that begin anywhere move in the same accesses (SHIFTED) as
+    long as all matrices do so alike; else an element at a time. Declines more than 32768 columns, or 16384 of these.
     """
     length = run(*operands)
-    if cols > (limit := 32768 if length > 1 else 16384):
+    shifted = length == 1 and cols > _NARROW and _shifted(operands)
+    if shifted:
+        length = 16 // next(x.element_size() for x in operands if x is not None)
+    extent = cols + length - 1 if shifted else cols
+    if extent > (limit := 32768 if length > 1 else 16384):
         raise Unsupported(f"{cols} columns; one block holds {limit} in accesses of {length} elements")
     most = runs * length if length > 1 else 16
-    columns = min(most, next((held for held in (8, 16) if 32 * held >= cols), most))
-    if columns * across < cols:
+    columns = min(most, next((held for held in (8, 16) if length > 1 and 32 * held >= extent), most))
+    if columns * across < extent:
         columns *= 2
-    while columns * 1024 < cols:
+    while columns * 1024 < extent:
         columns *= 2
-    size = threads(cols, columns, 1024)
+    size = threads(extent, columns, 1024)
     down = 4 if size == 32 else 1
-    return (blocks(-(-rows // down)), (size, down)), {"COLUMNS": columns, "RUN": length}
+    return (blocks(-(-rows // down)), (size, down)), {"COLUMNS": columns, "RUN": length, "SHIFTED": int(shifted)}
+
+
+def _shifted(operands: tuple[torch.Tensor | None, ...]) -> bool:
+    """Whether all rows of the matrices begin as far from a multiple of 16 bytes as those of a contiguous one."""
+    for x in operands:
+        if x is None or x.ndim == 1:
+            continue
+        apart = 0 if x.shape[0] == 1 else (x.stride(0) - x.shape[1]) * x.element_size()
+        if x.stride(1) != 1 or x.data_ptr() % 16 or apart % 16:
+            return False
+    return True

@@ -49,8 +49,8 @@ def block(x: torch.Tensor) -> torch.Tensor:
 def vectorised(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (rows, cols).
 
-    Declines more than 32768 columns, the registers of one block, and more than 16384 where rows are not contiguous and
-    aligned to 16 bytes; the latter move an element at a time. Source: S2-20, S3-16.0.
+    Declines more than 32768 columns, the registers of one block, and more than 16384 where rows neither begin at multiples
+    of 16 bytes nor follow one another; those move an element at a time. Source: S2-20, S3-16.0.
     """
     rows, cols = shapes("rows cols", x=x)
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)

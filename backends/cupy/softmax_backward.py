@@ -41,12 +41,12 @@ def block(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
 def vectorised(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     """y, dy (rows, cols) -> dx (rows, cols).
 
-    Declines more than 32768 columns, the registers of one block, and more than 16384 where rows are not contiguous and
-    aligned to 16 bytes; the latter move an element at a time. Source: S2-22, S2-20.
+    Declines more than 32768 columns, the registers of one block, and more than 16384 where rows neither begin at multiples
+    of 16 bytes nor follow one another; those move an element at a time. Source: S2-22, S2-20.
     """
     rows, cols = shapes("rows cols, rows cols", y=y, dy=dy)
     dx = torch.empty((rows, cols), dtype=y.dtype, device=y.device)
-    extent, definitions = in_registers(rows, cols, y, dy, dx, runs=2, across=512)
+    extent, definitions = in_registers(rows, cols, y, dy, dx, runs=2)
     if dx.numel():
         strides = (*y.stride(), *dy.stride())
         _vectorised.launch(

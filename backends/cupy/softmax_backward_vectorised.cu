@@ -11,13 +11,14 @@ extern "C" __global__ void __launch_bounds__(1024) softmax_backward_vectorised(
     y += row * y_row;
     dy += row * dy_row;
     dx += row * cols;
+    const int lead = lead_of<SHIFTED, RUN>(row, cols);
 
     Run<ELEMENT, RUN> weight[runs], gradient[runs];
 #pragma unroll
     for (int r = 0; r < runs; ++r) {
-        const int col = (r * blockDim.x + threadIdx.x) * RUN;
-        weight[r] = load_run<RUN>(y, y_col, col, cols);
-        gradient[r] = load_run<RUN>(dy, dy_col, col, cols);
+        const int col = column<RUN>(r, lead);
+        weight[r] = load_row<SHIFTED, RUN>(y, y_col, col, cols);
+        gradient[r] = load_row<SHIFTED, RUN>(dy, dy_col, col, cols);
     }
 
     float delta = 0.0f;
@@ -33,10 +34,10 @@ extern "C" __global__ void __launch_bounds__(1024) softmax_backward_vectorised(
 
 #pragma unroll
     for (int r = 0; r < runs; ++r) {
-        const int col = (r * blockDim.x + threadIdx.x) * RUN;
+        const int col = column<RUN>(r, lead);
         float out[RUN];
 #pragma unroll
         for (int i = 0; i < RUN; ++i) out[i] = weight[r][i] * (gradient[r][i] - delta);
-        if (col < cols) store_run(dx + col, out);
+        store_row<SHIFTED>(dx, col, cols, rounded<ELEMENT>(out));
     }
 }

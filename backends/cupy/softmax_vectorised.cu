@@ -3,7 +3,7 @@
 // A row in the registers of blockDim.x threads, COLUMNS in each, in runs of RUN that one access loads or stores.
 // Rows of one warp share a block, blockDim.y of them. The row stays as it was loaded and every exponential is computed
 // twice: kept as floats, elements of 16 bits would take twice the registers, and fewer rows would be on their way.
-extern "C" __global__ void __launch_bounds__(1024, blocks_at_once<ELEMENT>(COLUMNS, RUN)) softmax_vectorised(
+extern "C" __global__ void __launch_bounds__(1024, blocks_at_once<ELEMENT>(COLUMNS, RUN, SHIFTED)) softmax_vectorised(
     const ELEMENT* __restrict__ x, ELEMENT* __restrict__ y, long long rows, int cols, long long x_row,
     long long x_col) {
     constexpr int runs = COLUMNS / RUN;
@@ -11,11 +11,12 @@ extern "C" __global__ void __launch_bounds__(1024, blocks_at_once<ELEMENT>(COLUM
     if (row >= rows) return; // a whole warp
     x += row * x_row;
     y += row * cols;
+    const int lead = lead_of<SHIFTED, RUN>(row, cols);
 
     Run<ELEMENT, RUN> values[runs];
 #pragma unroll
     for (int r = 0; r < runs; ++r) {
-        values[r] = load_run_or_least<RUN>(x, x_col, (r * blockDim.x + threadIdx.x) * RUN, cols);
+        values[r] = load_row<SHIFTED, RUN>(x, x_col, column<RUN>(r, lead), cols, -INFINITY);
     }
 
     // Each warp against the largest of its own; a NaN that the maximum has dropped reaches the sum.
@@ -33,10 +34,9 @@ extern "C" __global__ void __launch_bounds__(1024, blocks_at_once<ELEMENT>(COLUM
     const float m = shift(running.m), inverse = 1.0f / denominator(running);
 #pragma unroll
     for (int r = 0; r < runs; ++r) {
-        const int col = (r * blockDim.x + threadIdx.x) * RUN;
         float out[RUN];
 #pragma unroll
         for (int i = 0; i < RUN; ++i) out[i] = exponential(values[r][i], m) * inverse;
-        if (col < cols) store_run(y + col, out);
+        store_row<SHIFTED>(y, column<RUN>(r, lead), cols, rounded<ELEMENT>(out));
     }
 }
