@@ -29,7 +29,7 @@ ARCHITECTURES = ("sm_80", "sm_90")
 REGISTERS = 65536  # of a block; a warp takes them by 256
 
 _USAGE = re.compile(
-    r"Function properties for (?P<name>\w+)\s.*?(?P<stack>\d+) bytes stack frame[^\n]*\n[^\n]*Used (?P<registers>\d+) registers"
+    r"Function properties for (?P<name>\w+)\s[^\n]*?(?P<stack>\d+) bytes stack frame[^\n]*\n[^\n]*Used (?P<registers>\d+) registers"
     r"(?P<rest>[^\n]*)",
     re.DOTALL,
 )

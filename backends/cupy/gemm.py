@@ -6,6 +6,7 @@ import torch
 
 from backends import Unsupported
 
+SQUARE, STRIP = (64, 64), (16, 64)  # what the copy engine moves for wgmma.cuh: of operands, and of results
 _CPU_PROCESSORS = 4  # of the GPU that the emulator pretends: few, so that a split of K is seen and costs little
 
 
@@ -56,6 +57,21 @@ def by_warps(M: int, N: int) -> Tiling:
 def by_warp_pairs(M: int, N: int) -> Tiling:
     """For mma.cuh with two (M, N) products side by side."""
     return by_warps(M, N)._replace(blocks=blocks(M, 2 * N, by_warps(M, N).definitions["TILE"]))
+
+
+def by_warpgroups(M: int, N: int, processors: int, together: int = 1) -> Tiling:
+    """For wgmma.cuh: 256 columns where such tiles keep half of the `processors` busy, else 128.
+
+    `together` operands b of one shape share a tile's columns. Operands and c are 16-bit.
+    """
+    wide = ceil_div(M, 128) * ceil_div(N, 256 // together) >= processors // 2
+    (tile_n, stages), cluster = ((256, 4) if wide else (128, 6)), 2
+    clusters = ceil_div(M, cluster * 128) * ceil_div(N, tile_n // together)
+    elements = stages * (128 + tile_n) * 64 + 8 * 2 * 16 * 64  # the ring, and two strips for each of eight warps
+    return Tiling(
+        min(clusters, processors // cluster) * cluster, 384, elements * 2 + stages * 2 * 8,
+        {"TILE_N": tile_n, "STAGES": stages, "CLUSTER": cluster, "GROUP": 8},
+    )  # fmt: skip
 
 
 def sixteen_bits(dtype: torch.dtype) -> None:

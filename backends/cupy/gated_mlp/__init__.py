@@ -3,12 +3,14 @@
 unfused: three products and an elementwise kernel between them (S3-36, S3-33)
 epilogue: a block multiplies columns of gate and of up side by side, and they meet in its threads' registers (S2-90)
 tensorcore: the same on mma.sync, for 16-bit operands (S2-90)
+wgmma: the same on warpgroups; the tile's columns are half gate's and half up's, which meet in a thread (S2-90, S2-73)
 """
 
 # isort: off
 from backends.cupy.gated_mlp.unfused import unfused
 from backends.cupy.gated_mlp.epilogue import epilogue
 from backends.cupy.gated_mlp.tensorcore import tensorcore
+from backends.cupy.gated_mlp.wgmma import wgmma
 # isort: on
 
-__all__ = ["unfused", "epilogue", "tensorcore"]  # noqa: RUF022 - ladder order
+__all__ = ["unfused", "epilogue", "tensorcore", "wgmma"]  # noqa: RUF022 - ladder order

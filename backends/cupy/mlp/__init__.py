@@ -3,12 +3,14 @@
 unfused: two products and an elementwise kernel after each, so the hidden tensor travels four times (S0-20)
 epilogue: bias and activation act on the accumulators before they are stored; the elementwise passes are gone (S2-92)
 tensorcore: the same epilogue on mma.sync, for 16-bit operands (S2-92)
+wgmma: the same epilogue on warpgroups, which multiply tiles that the copy engine brings (S2-92, S2-73)
 """
 
 # isort: off
 from backends.cupy.mlp.unfused import unfused
 from backends.cupy.mlp.epilogue import epilogue
 from backends.cupy.mlp.tensorcore import tensorcore
+from backends.cupy.mlp.wgmma import wgmma
 # isort: on
 
-__all__ = ["unfused", "epilogue", "tensorcore"]  # noqa: RUF022 - ladder order
+__all__ = ["unfused", "epilogue", "tensorcore", "wgmma"]  # noqa: RUF022 - ladder order
