@@ -79,13 +79,16 @@ template <int LENGTH, int DEPTH, int THREADS, int PITCH, bool ALONG_K> struct St
     uint4 raw[Way::COUNT];  // converted when it is stored: a conversion here would wait for the load
 
     __device__ void load() {
+        if (way.wide && way.valid(Way::COUNT - 1) >= WIDTH) {  // then all are whole
 #pragma unroll
-        for (int piece = 0; piece < Way::COUNT; ++piece) {
-            const ELEMENT* source = way.at(piece);
-            const int valid = way.valid(piece);
-            if (way.wide && valid >= WIDTH) {
-                raw[piece] = *reinterpret_cast<const uint4*>(source);
-            } else {
+            for (int piece = 0; piece < Way::COUNT; ++piece) {
+                raw[piece] = *reinterpret_cast<const uint4*>(way.at(piece));
+            }
+        } else {
+#pragma unroll
+            for (int piece = 0; piece < Way::COUNT; ++piece) {
+                const ELEMENT* source = way.at(piece);
+                const int valid = way.valid(piece);
                 ELEMENT value[WIDTH];
 #pragma unroll
                 for (int j = 0; j < WIDTH; ++j) {

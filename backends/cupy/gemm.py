@@ -37,26 +37,33 @@ def processors(device: torch.device) -> int:
 
 
 def by_threads(M: int, N: int) -> Tiling:
-    """For warptile.cuh: 8 by 8 results a thread, 4 by 4 where c is so narrow that most of a large tile is padding."""
+    """Square tiles, 8 by 8 results a thread, 4 by 4 where c is so narrow that most of a large tile is padding."""
     tile, results = (128, 8) if min(M, N) > 64 else (32, 4)
     return Tiling(blocks(M, N, tile), (tile // results) ** 2, 0, {"TILE": tile, "RESULTS": results})
 
 
-def by_thread_pairs(M: int, N: int) -> Tiling:
-    """For warptile.cuh with two (M, N) products side by side, for which a thread has 8 by 4 results of each."""
-    tile = 128 if min(M, N) > 64 else 64
-    return Tiling(blocks(M, 2 * N, tile), (tile // 8) ** 2, 0, {"TILE": tile, "RESULTS": 8})
+def by_lanes(M: int, N: int) -> Tiling:
+    """For warptile.cuh: 8 by 16 results a thread, as many as registers hold; 4 by 4 where c is narrow."""
+    tile, rows, cols = (128, 8, 16) if min(M, N) > 64 else (32, 4, 4)
+    return _by_lanes(blocks(M, N, tile), tile, rows, cols)
 
 
-def by_warps(M: int, N: int) -> Tiling:
-    """For mma.cuh: four warps, and four stages of a 32 deep tile of both operands."""
+def by_lane_pairs(M: int, N: int) -> Tiling:
+    """For warptile.cuh with two (M, N) products side by side."""
+    tile, rows, cols = (128, 8, 16) if min(M, N) > 64 else (64, 8, 8)
+    return _by_lanes(blocks(M, 2 * N, tile), tile, rows, cols)
+
+
+def _by_lanes(blocks: int, tile: int, rows: int, cols: int) -> Tiling:
+    definitions = {"TILE_M": tile, "TILE_N": tile, "ROWS": rows, "COLS": cols}
+    return Tiling(blocks, tile // rows * (tile // cols), 0, definitions)
+
+
+def by_warps(M: int, N: int, together: int = 1) -> Tiling:
+    """For mma.cuh with `together` (M, N) products side by side: four warps, three stages of 64 deep tiles."""
     tile = 128 if min(M, N) > 64 else 32
-    return Tiling(blocks(M, N, tile), 128, 4 * 2 * tile * 32 * 2, {"TILE": tile})
-
-
-def by_warp_pairs(M: int, N: int) -> Tiling:
-    """For mma.cuh with two (M, N) products side by side."""
-    return by_warps(M, N)._replace(blocks=blocks(M, 2 * N, by_warps(M, N).definitions["TILE"]))
+    definitions = {"TILE_M": tile, "TILE_N": tile}
+    return Tiling(blocks(M, together * N, tile), 128, 3 * 2 * tile * 64 * 2, definitions)
 
 
 def by_warpgroups(M: int, N: int, processors: int, together: int = 1) -> Tiling:

@@ -4,7 +4,7 @@ import torch
 
 from backends import shapes
 from backends.cupy.activations import number
-from backends.cupy.gemm import by_thread_pairs
+from backends.cupy.gemm import by_lane_pairs
 from backends.cupy.matmul import warptiled as matmul
 from backends.cupy.module import Module
 
@@ -19,7 +19,7 @@ def epilogue(
     kind = number(activation)
     hidden = x.new_empty(M, H)
     if hidden.numel():
-        tiles = by_thread_pairs(M, H)
+        tiles = by_lane_pairs(M, H)
         _module.launch(
             "gated_mlp_gate_up", tiles.blocks, tiles.threads, x, w_gate, w_up, hidden, M, H, D,
             *x.stride(), *w_gate.stride(), *w_up.stride(), kind, dtype=x.dtype, **tiles.definitions,

@@ -4,7 +4,7 @@ import torch
 
 from backends import shapes
 from backends.cupy.activations import number
-from backends.cupy.gemm import by_warp_pairs, sixteen_bits
+from backends.cupy.gemm import by_warps, sixteen_bits
 from backends.cupy.matmul import tensorcore as matmul
 from backends.cupy.module import Module
 
@@ -20,7 +20,7 @@ def tensorcore(
     sixteen_bits(x.dtype)
     hidden = x.new_empty(M, H)
     if hidden.numel():
-        tiles = by_warp_pairs(M, H)
+        tiles = by_warps(M, H, together=2)
         _module.launch(
             "gated_mlp_gate_up", tiles.blocks, tiles.threads, x, w_gate, w_up, hidden, M, H, D,
             *x.stride(), *w_gate.stride(), *w_up.stride(), kind, dtype=x.dtype, shared=tiles.shared, **tiles.definitions,

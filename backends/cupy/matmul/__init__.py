@@ -10,7 +10,7 @@ doublebuffered: the next tiles load while these are multiplied, with two buffers
 warptiled: lanes of a warp close together, so they read fewer words; fast loads for transposed operands too (B-10)
 splitk: K is cut between blocks and a second kernel adds their float32 partials, for few tiles with a long K (S2-69)
 tf32: warptiled's tiles on the tensor cores, float32 operands rounded to tf32 (L-08)
-tensorcore: mma.sync on 16-bit operands that cp.async brings, four stages deep, through ldmatrix (B-12)
+tensorcore: mma.sync on 16-bit operands that cp.async brings, three stages deep, through ldmatrix (B-12)
 wgmma: a warpgroup's products straight from shared memory, filled by the copy engine and one warpgroup's thread (S2-73)
 """
 

@@ -5,9 +5,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) matmul_splitk(
     const ELEMENT* a, const ELEMENT* b, float* partial, int M, int N, int K, int chunk,
     long long stride_am, long long stride_ak, long long stride_bk, long long stride_bn
 ) {
-    const int tiles = ((M + TILE - 1) / TILE) * ((N + TILE - 1) / TILE);
+    const int tiles = ((M + TILE_M - 1) / TILE_M) * ((N + TILE_N - 1) / TILE_N);
     const int split = blockIdx.x / tiles, start = split * chunk, depth = min(K - start, chunk);
-    const Corner first = corner(blockIdx.x % tiles, M, N, TILE, TILE);
+    const Corner first = corner(blockIdx.x % tiles, M, N, TILE_M, TILE_N);
     const Operand a_part{a + start * stride_ak, stride_am, stride_ak, M, depth};
     const Operand b_part{b + start * stride_bk, stride_bn, stride_bk, N, depth};
     Sums sum = {};

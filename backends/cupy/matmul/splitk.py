@@ -3,7 +3,7 @@
 import torch
 
 from backends import shapes
-from backends.cupy.gemm import by_threads, ceil_div, processors
+from backends.cupy.gemm import by_lanes, ceil_div, processors
 from backends.cupy.module import Module
 
 _module = Module(__file__, "splitk.cu")
@@ -14,7 +14,7 @@ def splitk(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     M, K, N = shapes("M K, K N", a=a, b=b)
     c = a.new_empty(M, N)
     if c.numel():
-        tiles = by_threads(M, N)
+        tiles = by_lanes(M, N)
         wanted = ceil_div(2 * processors(a.device), tiles.blocks)  # two blocks a multiprocessor
         chunk = max(ceil_div(ceil_div(K, wanted), 64) * 64, 256)  # less would not pay for storing and adding a partial
         splits = max(ceil_div(K, chunk), 1)

@@ -3,7 +3,7 @@
 import torch
 
 from backends import shapes
-from backends.cupy.gemm import by_threads
+from backends.cupy.gemm import by_lanes
 from backends.cupy.module import Module
 
 _module = Module(__file__, "warptiled.cu")
@@ -14,7 +14,7 @@ def warptiled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     M, K, N = shapes("M K, K N", a=a, b=b)
     c = a.new_empty(M, N)
     if c.numel():
-        tiles = by_threads(M, N)
+        tiles = by_lanes(M, N)
         _module.launch(
             "matmul_warptiled", tiles.blocks, tiles.threads, a, b, c, M, N, K, *a.stride(), *b.stride(),
             dtype=a.dtype, **tiles.definitions,

@@ -4,7 +4,7 @@ import torch
 
 from backends import shapes
 from backends.cupy.activations import NONE, number
-from backends.cupy.gemm import by_threads
+from backends.cupy.gemm import by_lanes
 from backends.cupy.module import Module
 
 _module = Module(__file__, "epilogue.cu")
@@ -15,7 +15,7 @@ def _linear(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, activat
     (M, K), N = a.shape, b.shape[1]
     c = a.new_empty(M, N)
     if c.numel():
-        tiles = by_threads(M, N)
+        tiles = by_lanes(M, N)
         _module.launch(
             "mlp_linear", tiles.blocks, tiles.threads, a, b, bias, c, M, N, K, *a.stride(), *b.stride(),
             0 if bias is None else bias.stride(0), activation, dtype=a.dtype, **tiles.definitions,

@@ -2,12 +2,12 @@
 #pragma once
 #include "activations.cuh"
 
-extern "C" __global__ void __launch_bounds__(THREADS, 2) mlp_linear(
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) mlp_linear(
     const ELEMENT* a, const ELEMENT* b, const ELEMENT* bias, ELEMENT* c, int M, int N, int K,
     long long stride_am, long long stride_ak, long long stride_bk, long long stride_bn, long long stride_bias,
     int activation
 ) {
-    const Corner first = corner(blockIdx.x, M, N, TILE, TILE);
+    const Corner first = corner(blockIdx.x, M, N, TILE_M, TILE_N);
     Sums sum = {};
     multiply(sum, Operand{a, stride_am, stride_ak, M, K}, Operand{b, stride_bn, stride_bk, N, K}, first);
     each_span(sum, first, M, [&](int m, int n, const float* values) {

@@ -3,12 +3,12 @@
 #include "activations.cuh"
 
 // z = a b + bias and c = act(z).
-extern "C" __global__ void __launch_bounds__(THREADS, 2) mlp_backward_forward(
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) mlp_backward_forward(
     const ELEMENT* a, const ELEMENT* b, const ELEMENT* bias, ELEMENT* z, ELEMENT* c, int M, int N, int K,
     long long stride_am, long long stride_ak, long long stride_bk, long long stride_bn, long long stride_bias,
     int activation
 ) {
-    const Corner first = corner(blockIdx.x, M, N, TILE, TILE);
+    const Corner first = corner(blockIdx.x, M, N, TILE_M, TILE_N);
     Sums sum = {};
     multiply(sum, Operand{a, stride_am, stride_ak, M, K}, Operand{b, stride_bn, stride_bk, N, K}, first);
     each_span(sum, first, M, [&](int m, int n, const float* values) {
@@ -25,11 +25,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) mlp_backward_forward(
 }
 
 // c = (a b) act'(z).
-extern "C" __global__ void __launch_bounds__(THREADS, 2) mlp_backward_chained(
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) mlp_backward_chained(
     const ELEMENT* a, const ELEMENT* b, const ELEMENT* z, ELEMENT* c, int M, int N, int K,
     long long stride_am, long long stride_ak, long long stride_bk, long long stride_bn, int activation
 ) {
-    const Corner first = corner(blockIdx.x, M, N, TILE, TILE);
+    const Corner first = corner(blockIdx.x, M, N, TILE_M, TILE_N);
     Sums sum = {};
     multiply(sum, Operand{a, stride_am, stride_ak, M, K}, Operand{b, stride_bn, stride_bk, N, K}, first);
     each_span(sum, first, M, [&](int m, int n, const float* values) {

@@ -4,7 +4,7 @@ import torch
 
 from backends import shapes
 from backends.cupy.activations import number
-from backends.cupy.gemm import by_threads
+from backends.cupy.gemm import by_lanes
 from backends.cupy.matmul import warptiled as matmul
 from backends.cupy.mlp_backward.unfused import _column_sum
 from backends.cupy.module import Module
@@ -19,7 +19,7 @@ def _hidden(
     (M, D), (H, N) = x.shape, w2.shape
     z, hidden, dz = x.new_empty(M, H), x.new_empty(M, H), x.new_empty(M, H)
     if z.numel():
-        tiles = by_threads(M, H)
+        tiles = by_lanes(M, H)
         _module.launch(
             "mlp_backward_forward", tiles.blocks, tiles.threads, x, w1, b1, z, hidden, M, H, D,
             *x.stride(), *w1.stride(), 0 if b1 is None else b1.stride(0), activation,
