@@ -122,6 +122,18 @@ template <int registers> __device__ inline void take_registers() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
 }
 
+// Waits until `threads` threads of the block, whole warps, have come to the barrier of that number, 1 to 15.
+template <int threads> __device__ inline void sync_threads(int number) {
+    asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(threads) : "memory");
+}
+
+// Adds to four neighbours in global memory, the first on 16 bytes.
+__device__ inline void atomic_add(float* target, const float (&values)[4]) {
+    asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(target), "f"(values[0]), "f"(values[1]),
+                 "f"(values[2]), "f"(values[3])
+                 : "memory");
+}
+
 // ldmatrix_x4 the other way: lane i gives the address of row i % 8 of matrix i / 8.
 __device__ inline void stmatrix_x4(void* row, unsigned first, unsigned second, unsigned third, unsigned fourth) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
@@ -203,6 +215,7 @@ template <int count> __device__ inline void wgmma_settle(float (&d)[count][4]) {
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(!b_along_k));                           \
     }
 #define WGMMA_TYPE(element, type)                                                                                      \
+    WGMMA(64, element, type, WGMMA_NAMES_32, "%36", "%32, %33, add, 1, 1, %34, %35;\n}", WGMMA_32(0))                  \
     WGMMA(128, element, type, WGMMA_NAMES_64, "%68", "%64, %65, add, 1, 1, %66, %67;\n}", WGMMA_64(0))                 \
     WGMMA(256, element, type, WGMMA_NAMES_128, "%132", "%128, %129, add, 1, 1, %130, %131;\n}", WGMMA_64(0),           \
           WGMMA_64(16))                                                                                                \

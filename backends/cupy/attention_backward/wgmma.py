@@ -1,0 +1,60 @@
+"""wgmma: tensorcore's walk on Hopper's warpgroups, queries brought by the copy engine."""
+
+import math
+
+import torch
+
+from backends import Unsupported
+from backends.cupy.attention._launch import _block_d, _blocks, _scale
+from backends.cupy.attention_backward._delta import _launch_delta
+from backends.cupy.attention_backward._launch import _outputs, _sizes
+from backends.cupy.hopper import TensorMap, aligned, taken
+from backends.cupy.module import Module
+
+_module = Module(__file__, "wgmma.cu")
+_QUERIES, _KEYS = (1, 1, 64, 64), (1, 1, 128, 64)  # tokens and dimensions of a head that one copy brings
+
+
+def wgmma(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor,
+    *, causal: bool = False, scale: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """q, o, do (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lse (B, Hq, Sq) -> dq, dk, dv.
+
+    Declines float32, D above 128, and q, k, v or do that the copy engine does not take (the last axis not of stride 1,
+    another's not a multiple of 16 bytes, a start that is not 16-byte aligned). Source: S2-58, S2-73.
+    """
+    B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v, o, lse, do)
+    if q.dtype is torch.float32:
+        raise Unsupported("float32; wgmma multiplies float16 and bfloat16")
+    if D > 128:
+        raise Unsupported(f"head dimension {D}; the registers of a warpgroup hold 128")
+    dq, dk, dv = _outputs(q, k)
+    if 0 in (dq.numel(), dk.numel()):
+        return dq.zero_(), dk.zero_(), dv.zero_()
+    for name, x in (("q", q), ("k", k), ("v", v), ("do", do)):
+        aligned(name, x)
+        if not taken(x):
+            raise Unsupported(
+                f"{name}: strides {x.stride()} of {x.element_size()} bytes; the copy engine needs 1 for the last axis "
+                "and positive multiples of 16 bytes for the others"
+            )
+    block_d, stages, factor = _block_d(D), 2, _scale(scale, D)
+    tiles = B * Hq * _blocks(Sq, 64)  # of queries
+    sums = torch.zeros(tiles, 64, block_d, dtype=torch.float32, device=q.device)
+    delta, lse2 = _launch_delta(o, lse, do)
+    config = dict(dtype=q.dtype, arch="sm_90a", BLOCK_D=block_d, STAGES=stages)
+    elements = block_d * 2 * (128 + stages * 64) + 2 * 128 * 64  # k and v, rings of q and do, two of ds
+    _module.launch(
+        "attention_backward_wgmma", B * Hkv * _blocks(Sk, 128), 384,
+        TensorMap(q, _QUERIES), TensorMap(k, _KEYS), TensorMap(v, _KEYS), TensorMap(do, _QUERIES), delta, lse2, sums,
+        dk, dv, Hq, Hkv, Sq, Sk, D, factor, factor * math.log2(math.e), causal,
+        shared=elements * 2 + stages * 2 * 64 * 4 + (1 + 2 * stages) * 8, **config,
+    )  # fmt: skip
+    _module.launch("round_dq", tiles * (block_d // 64), 128, sums, dq, Sq, D, factor, **config)
+    return dq, dk, dv
+
+
+wgmma.needs = "sm_90a"
+wgmma.deterministic = False  # the order of the additions to dq
+wgmma.dtypes = ("float16", "bfloat16")
