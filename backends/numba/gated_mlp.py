@@ -2,8 +2,7 @@
 
 unfused: three products and an elementwise kernel between them (S3-36, S3-33)
 epilogue: a block multiplies columns of gate and of up side by side, and they meet in shared memory (S2-90)
-tensorcore: the same on mma.sync, for 16-bit operands (S2-90)
-pipelined: the same on matmul's pipelined, for operands in whole pieces of 16 bytes (S2-90)
+tensorcore: the same on mma.sync, for 16-bit operands: matmul's pipelined or, where it declines, tensorcore (S2-90)
 """
 
 import functools
@@ -13,10 +12,11 @@ import torch
 from numba import cuda, float32
 
 from backends import shapes
-from backends.numba import gemm, matmul, mma, pipeline
+from backends.numba import gemm, matmul
 from backends.numba.activations import activate, number
 from backends.numba.gemm import blocks, corner, flat, kernel, pair_operands, store_four
 from backends.numba.launching import launch
+from backends.numba.matmul.tensorcore import fastest, multiplied
 from backends.numba.mma import sixteen_bits
 from backends.numba.ptx import load1, load4, store1
 
@@ -117,25 +117,9 @@ def tensorcore(
     shapes("M D, D H, D H, H N", x=x, w_gate=w_gate, w_up=w_up, w_down=w_down)
     kind = number(activation)
     sixteen_bits(x.dtype)
-    return matmul.tensorcore(_fused(mma, mma.multiply, x, w_gate, w_up, kind), w_down)
+    hidden = _fused(*fastest(x, w_gate, w_up), x, w_gate, w_up, kind)
+    return multiplied(*fastest(hidden, w_down), hidden, w_down)
 
 
 tensorcore.needs = "sm_80"
 tensorcore.dtypes = ("float16", "bfloat16")
-
-
-def pipelined(
-    x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor, w_down: torch.Tensor, *, activation: str = "silu"
-) -> torch.Tensor:
-    """x (M, D), w_gate and w_up (D, H), w_down (H, N); y (M, N).
-
-    Declines float32, and operands that are not in whole pieces of 16 bytes. Source: S2-90.
-    """
-    shapes("M D, D H, D H, H N", x=x, w_gate=w_gate, w_up=w_up, w_down=w_down)
-    kind = number(activation)
-    hidden = _fused(pipeline, pipeline.product(x, w_gate, w_up), x, w_gate, w_up, kind)
-    return matmul.pipelined(hidden, w_down)
-
-
-pipelined.needs = "sm_80"
-pipelined.dtypes = ("float16", "bfloat16")

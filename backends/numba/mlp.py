@@ -2,8 +2,7 @@
 
 unfused: two products and an elementwise kernel after each, so the hidden tensor travels four times (S0-20)
 epilogue: bias and activation act on the accumulators before they are stored; the elementwise passes are gone (S2-92)
-tensorcore: the same epilogue on mma.sync, for 16-bit operands (S2-92)
-pipelined: the same on matmul's pipelined, for operands in whole pieces of 16 bytes (S2-92)
+tensorcore: the same epilogue on mma.sync, for 16-bit operands: matmul's pipelined or, where it declines, tensorcore (S2-92)
 """
 
 import functools
@@ -13,10 +12,11 @@ import torch
 from numba import cuda, float32
 
 from backends import shapes
-from backends.numba import gemm, matmul, mma, pipeline
+from backends.numba import gemm, matmul
 from backends.numba.activations import NONE, activate, number
 from backends.numba.gemm import blocks, corner, flat, kernel, operands, store_four
 from backends.numba.launching import launch
+from backends.numba.matmul.tensorcore import fastest
 from backends.numba.mma import sixteen_bits
 from backends.numba.ptx import load1, load4, store1
 
@@ -127,27 +127,9 @@ def tensorcore(
     shapes("M D, D H, H?, H N, N?", x=x, w1=w1, b1=b1, w2=w2, b2=b2)
     kind = number(activation)
     sixteen_bits(x.dtype)
-    hidden = _fused(mma, mma.multiply, x, w1, b1, kind)
-    return _fused(mma, mma.multiply, hidden, w2, b2, NONE)
+    hidden = _fused(*fastest(x, w1), x, w1, b1, kind)
+    return _fused(*fastest(hidden, w2), hidden, w2, b2, NONE)
 
 
 tensorcore.needs = "sm_80"
 tensorcore.dtypes = ("float16", "bfloat16")
-
-
-def pipelined(
-    x: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor | None, w2: torch.Tensor, b2: torch.Tensor | None,
-    *, activation: str = "gelu",
-) -> torch.Tensor:  # fmt: skip
-    """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None; y (M, N).
-
-    Declines float32, and operands that are not in whole pieces of 16 bytes. Source: S2-92.
-    """
-    shapes("M D, D H, H?, H N, N?", x=x, w1=w1, b1=b1, w2=w2, b2=b2)
-    kind = number(activation)
-    hidden = _fused(pipeline, pipeline.product(x, w1), x, w1, b1, kind)
-    return _fused(pipeline, pipeline.product(hidden, w2), hidden, w2, b2, NONE)
-
-
-pipelined.needs = "sm_80"
-pipelined.dtypes = ("float16", "bfloat16")

@@ -4,8 +4,7 @@ db1 and db2 are the column sums of dz and dy. A transposed operand is the same m
 
 unfused: five products, each elementwise step and each column sum a launch of its own (S2-93, S4-32)
 epilogue: act and act' act on the accumulators of the first two products (S2-93)
-tensorcore: the same on mma.sync, for 16-bit operands (S2-93)
-pipelined: the same on matmul's pipelined, for operands in whole pieces of 16 bytes (S2-93)
+tensorcore: the same on mma.sync, for 16-bit operands: matmul's pipelined or, where it declines, tensorcore (S2-93)
 """
 
 import functools
@@ -15,10 +14,11 @@ import torch
 from numba import cuda, float32
 
 from backends import shapes
-from backends.numba import gemm, matmul, mma, pipeline
+from backends.numba import gemm, matmul
 from backends.numba.activations import activate, number, slope
 from backends.numba.gemm import blocks, corner, flat, kernel, operands, store_four
 from backends.numba.launching import launch
+from backends.numba.matmul.tensorcore import fastest, multiplied
 from backends.numba.mma import sixteen_bits
 from backends.numba.ptx import load1, load4, store1
 
@@ -140,19 +140,21 @@ def _activated(core, multiply):
 
 
 def _fused(
-    core, loop, x: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor | None, w2: torch.Tensor, dy: torch.Tensor,
-    activation: int,
+    choose, x: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor | None, w2: torch.Tensor, dy: torch.Tensor, activation: int
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """h = act(z) and dz = (dy·w2ᵀ)·act'(z), both (M, H), with z = x·w1 + b1; loop(a, b) is the main loop of a product."""
+    """h = act(z) and dz = (dy·w2ᵀ)·act'(z), both (M, H), with z = x·w1 + b1.
+
+    choose(a, b) gives the module and the main loop for a product.
+    """
     M, H = x.shape[0], w1.shape[1]
     z, hidden, dz = x.new_empty(M, H), x.new_empty(M, H), x.new_empty(M, H)
     if z.numel():
-        grid, backwards = blocks(M, H, core.HEIGHT, core.WIDTH), w2.t()
-        for a, b, c, backward in ((x, w1, hidden, False), (dy, backwards, dz, True)):
+        for a, b, c, backward in ((x, w1, hidden, False), (dy, w2.t(), dz, True)):
+            core, multiply = choose(a, b)
             memory, *rest = gemm.bias(None if backward else b1, z)
-            given = operands(a, b, core.LANES)
+            grid, given = blocks(M, H, core.HEIGHT, core.WIDTH), operands(a, b, core.LANES)
             launch(
-                _activated(core, loop(a, b)), grid, core.THREADS, flat(a), flat(b), memory, z, c, *given, *rest, backward,
+                _activated(core, multiply), grid, core.THREADS, flat(a), flat(b), memory, z, c, *given, *rest, backward,
                 activation, shared=core.BYTES,
             )  # fmt: skip
     return hidden, dz
@@ -168,7 +170,7 @@ def epilogue(
     """
     shapes("M D, D H, H?, H N, N?, M N", x=x, w1=w1, b1=b1, w2=w2, b2=b2, dy=dy)
     product = matmul.doublebuffered
-    hidden, dz = _fused(gemm, lambda a, b: gemm.multiply, x, w1, b1, w2, dy, number(activation))
+    hidden, dz = _fused(lambda a, b: (gemm, gemm.multiply), x, w1, b1, w2, dy, number(activation))
     dx, dw1, dw2 = product(dz, w1.t()), product(x.t(), dz), product(hidden.t(), dy)
     return dx, dw1, None if b1 is None else _summed(dz), dw2, None if b2 is None else _summed(dy)
 
@@ -182,33 +184,16 @@ def tensorcore(
     Any strides; db1 and db2 are None where the bias is. Declines float32. Source: S2-93.
     """
     shapes("M D, D H, H?, H N, N?, M N", x=x, w1=w1, b1=b1, w2=w2, b2=b2, dy=dy)
-    kind, product = number(activation), matmul.tensorcore
+    kind = number(activation)
     sixteen_bits(x.dtype)
-    hidden, dz = _fused(mma, lambda a, b: mma.multiply, x, w1, b1, w2, dy, kind)
+
+    def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return multiplied(*fastest(a, b), a, b)
+
+    hidden, dz = _fused(fastest, x, w1, b1, w2, dy, kind)
     dx, dw1, dw2 = product(dz, w1.t()), product(x.t(), dz), product(hidden.t(), dy)
     return dx, dw1, None if b1 is None else _summed(dz), dw2, None if b2 is None else _summed(dy)
 
 
 tensorcore.needs = "sm_80"
 tensorcore.dtypes = ("float16", "bfloat16")
-
-
-def pipelined(
-    x: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor | None, w2: torch.Tensor, b2: torch.Tensor | None,
-    dy: torch.Tensor, *, activation: str = "gelu",
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None]:  # fmt: skip
-    """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None, dy (M, N); dx, dw1, db1, dw2, db2.
-
-    db1 and db2 are None where the bias is. Declines float32, and operands that are not in whole pieces of 16 bytes.
-    Source: S2-93.
-    """
-    shapes("M D, D H, H?, H N, N?, M N", x=x, w1=w1, b1=b1, w2=w2, b2=b2, dy=dy)
-    kind, product = number(activation), matmul.pipelined
-    sixteen_bits(x.dtype)
-    hidden, dz = _fused(pipeline, pipeline.product, x, w1, b1, w2, dy, kind)
-    dx, dw1, dw2 = product(dz, w1.t()), product(x.t(), dz), product(hidden.t(), dy)
-    return dx, dw1, None if b1 is None else _summed(dz), dw2, None if b2 is None else _summed(dy)
-
-
-pipelined.needs = "sm_80"
-pipelined.dtypes = ("float16", "bfloat16")

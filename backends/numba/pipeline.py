@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from numba import cuda, float32, uint32
 
-from backends import Unsupported
 from backends.numba import gemm
 from backends.numba.mma import (
     ALIGNMENT,
@@ -30,7 +29,6 @@ from backends.numba.mma import (
     is_odd,
     matrices,
     multiply_add,
-    sixteen_bits,
     stage,
     staged_row,
 )  # fmt: skip
@@ -45,16 +43,12 @@ SHARED, BYTES = 0, 2 * STAGES * STAGE  # none of it static
 PARTS = HEIGHT // STAGED
 
 
-def product(a: torch.Tensor, *others: torch.Tensor) -> Any:
-    """The main loop for a (M, K) and b (K, N), which may be two operands side by side.
-
-    Declines float32, and operands that are not in whole pieces of 16 bytes.
-    """
-    sixteen_bits(a.dtype)
+def loop(a: torch.Tensor, *others: torch.Tensor) -> Any:
+    """The main loop for a (M, K) and b (K, N), which may be two operands side by side; None unless in whole pieces."""
     a_along_k, b_along_k = gemm.is_along_k(a, 1), gemm.is_along_k(others[0], 0)
-    if not gemm.is_wide(a, 1, a_along_k, LANES) or not all(gemm.is_wide(b, 0, b_along_k, LANES) for b in others):
-        raise Unsupported("rows and columns that are not whole pieces of 16 bytes")
-    return _multiply(a_along_k, b_along_k)
+    if gemm.is_wide(a, 1, a_along_k, LANES) and all(gemm.is_wide(b, 0, b_along_k, LANES) for b in others):
+        return _multiply(a_along_k, b_along_k)
+    return None
 
 
 @cuda.jit(device=True)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numba import cuda, float32
 
-from backends import shapes
+from backends import Unsupported, shapes
 from backends.numba import mma, pipeline
 from backends.numba.gemm import blocks, corner, flat, kernel, operands, store_four
 from backends.numba.launching import launch
@@ -49,13 +49,20 @@ def _product(core, multiply):
     return product
 
 
-def _launch(core, multiply, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def multiplied(core, multiply, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """a·b on one of the main loops."""
     M, N = a.shape[0], b.shape[1]
     c = a.new_empty(M, N)
     if c.numel():
         grid, given = blocks(M, N, core.HEIGHT, core.WIDTH), operands(a, b, core.LANES)
         launch(_product(core, multiply), grid, core.THREADS, flat(a), flat(b), c, *given, shared=core.BYTES)
     return c
+
+
+def fastest(a: torch.Tensor, *others: torch.Tensor) -> tuple:
+    """pipeline.py with its main loop where the operands are in whole pieces of 16 bytes, else mma.py with its own."""
+    loop = pipeline.loop(a, *others)
+    return (mma, mma.multiply) if loop is None else (pipeline, loop)
 
 
 def tensorcore(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -65,7 +72,7 @@ def tensorcore(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """
     shapes("M K, K N", a=a, b=b)
     sixteen_bits(a.dtype)
-    return _launch(mma, mma.multiply, a, b)
+    return multiplied(mma, mma.multiply, a, b)
 
 
 tensorcore.needs = "sm_80"
@@ -78,7 +85,11 @@ def pipelined(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     Declines float32, and operands that are not in whole pieces of 16 bytes. Source: B-12.
     """
     shapes("M K, K N", a=a, b=b)
-    return _launch(pipeline, pipeline.product(a, b), a, b)
+    sixteen_bits(a.dtype)
+    loop = pipeline.loop(a, b)
+    if loop is None:
+        raise Unsupported("rows or columns that are not whole pieces of 16 bytes")
+    return multiplied(pipeline, loop, a, b)
 
 
 pipelined.needs = "sm_80"
