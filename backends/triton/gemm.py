@@ -20,6 +20,13 @@ def resident(device: torch.device, num_warps: int) -> int:
     return processors(device) * max(8 // num_warps, 1)
 
 
+def roomy(device: torch.device) -> bool:
+    """Whether a program on `device` may have 160 KB of shared memory, as on sm_80 and sm_90; sm_86, 89 and 120 have 99."""
+    if device.type != "cuda":
+        return True
+    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin >= 160 * 1024
+
+
 def options(m: int, n: int, k: int, warps: int, stages: int, group: int = 8) -> dict[str, int]:
     """Constexprs and launch options of a product in tiles of m × n × k, `group` tile rows visited together."""
     return {"GROUP_M": group, "BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k, "num_warps": warps, "num_stages": stages}
@@ -31,7 +38,7 @@ def default_tile(dtype: torch.dtype, M: int, N: int) -> dict[str, int]:
     float32 in full precision runs on the FMA pipes and unrolls K, so that its steps along K are short.
     """
     if dtype is torch.float32:
-        return options(16 if M <= 16 else 64, 64, 32, 8, 3) if min(M, N) <= 64 else options(128, 128, 16, 8, 3)
+        return options(16 if M <= 16 else 64, 64, 32, 8, 3) if min(M, N) <= 64 else options(128, 128, 16, 16, 3)
     if M <= 64:
         return options(16, 64, 128, 4, 4) if M <= 16 else options(64, 64, 64, 8, 4)
     return options(128, 128, 64, 8, 3)

@@ -13,7 +13,7 @@ _LOG2E = tl.constexpr(1.4426950408889634)
 @triton.jit(do_not_specialize=_PLAIN)
 def _delta_kernel(
     o, o_batch, o_head, o_row, o_col, lse, lse_batch, lse_head, lse_row, do, do_batch, do_head, do_row, do_col,
-    delta, lse2, Hq, Sq, D, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
+    delta, lse2, pitch, Hq, Sq, D, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     tiles = tl.cdiv(Sq, BLOCK_M)
     pair = tl.program_id(0).to(tl.int64) // tiles  # (batch, query head)
@@ -23,17 +23,23 @@ def _delta_kernel(
     o_tile = _load_tile(o + batch * o_batch + head * o_head, i, o_row, Sq, d, o_col, D)
     do_tile = _load_tile(do + batch * do_batch + head * do_head, i, do_row, Sq, d, do_col, D)
     lse_i = _load_lse(lse + batch * lse_batch + head * lse_head, i, lse_row, Sq)
-    tl.store(delta + pair * Sq + i, tl.sum(do_tile.to(tl.float32) * o_tile.to(tl.float32), 1), mask=i < Sq)
-    tl.store(lse2 + pair * Sq + i, lse_i * _LOG2E, mask=i < Sq)
+    tl.store(delta + pair * pitch + i, tl.sum(do_tile.to(tl.float32) * o_tile.to(tl.float32), 1), mask=i < Sq)
+    tl.store(lse2 + pair * pitch + i, lse_i * _LOG2E, mask=i < Sq)
 
 
-def _launch_delta(o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """delta and lse·log2 e, both (B, Hq, Sq) in float32; lse is +inf where it was -inf."""
+def _launch_delta(
+    o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor, multiple: int = 1
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """delta and lse·log2 e in float32, +inf where lse was -inf: both (B, Hq, Sq rounded up to a multiple).
+
+    What lies behind Sq is not written.
+    """
     B, Hq, Sq, D = o.shape
-    delta, lse2 = (torch.empty((B, Hq, Sq), dtype=torch.float32, device=o.device) for _ in range(2))
+    pitch = triton.cdiv(Sq, multiple) * multiple
+    delta, lse2 = (torch.empty((B, Hq, pitch), dtype=torch.float32, device=o.device) for _ in range(2))
     if delta.numel():
         _delta_kernel[(B * Hq * triton.cdiv(Sq, 64),)](
-            o, *o.stride(), lse, *lse.stride(), do, *do.stride(), delta, lse2, Hq, Sq, D,
+            o, *o.stride(), lse, *lse.stride(), do, *do.stride(), delta, lse2, pitch, Hq, Sq, D,
             BLOCK_M=64, BLOCK_D=_block_d(D),
         )  # fmt: skip
     return delta, lse2

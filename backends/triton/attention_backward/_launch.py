@@ -6,10 +6,11 @@ import triton.language as tl
 
 from backends import shapes
 from backends.triton.attention._launch import _check_heads
+from backends.triton.gemm import roomy
 
 # Sizes whose value or alignment would not improve the code: one compilation serves them all. Of the strides only lse's
 # are among them: a head that is not known to start on 16 bytes is loaded element by element and not pipelined.
-_PLAIN = ["lse_batch", "lse_head", "lse_row", "B", "Hq", "Hkv", "Sq", "Sk"]
+_PLAIN = ["lse_batch", "lse_head", "lse_row", "B", "Hq", "Hkv", "Sq", "Sk", "pitch"]
 
 
 @triton.jit
@@ -49,3 +50,10 @@ def _tiles(dtype: torch.dtype, D: int) -> dict[str, int]:
     if D <= 128:
         return dict(OWN=128, STEP=32, num_warps=8, num_stages=2)
     return dict(OWN=64, STEP=16, num_warps=8, num_stages=2)
+
+
+def _default(q: torch.Tensor) -> dict[str, int]:
+    """Longer steps and a third stage, for whoever prunes: 0.65 of cuDNN's time at D 128 on an H200, before 0.47."""
+    if q.dtype is torch.float32 or q.shape[-1] > 128 or not roomy(q.device):
+        return _tiles(q.dtype, q.shape[-1])
+    return dict(OWN=128, STEP=64, num_warps=8, num_stages=3)

@@ -6,7 +6,7 @@ import triton.language as tl
 
 from backends.triton.attention._launch import _block_d, _kind, _load_tile, _scale
 from backends.triton.attention_backward._delta import _LOG2E, _launch_delta
-from backends.triton.attention_backward._launch import _PLAIN, _outputs, _sizes, _tiles
+from backends.triton.attention_backward._launch import _PLAIN, _default, _outputs, _sizes
 from backends.triton.tuning import pinned
 
 
@@ -159,7 +159,7 @@ def delta_first(
     """q, o, do (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lse (B, Hq, Sq) -> dq, dk, dv. Source: S2-58, S4-11."""
     B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v, o, lse, do)
     dq, dk, dv = _outputs(q, k)
-    config = dict(pinned(f"attention_backward.{_kind(D, causal)}.delta_first", q.dtype, (Sq, Sk), _tiles(q.dtype, D)))
+    config = dict(pinned(f"attention_backward.{_kind(D, causal)}.delta_first", q.dtype, (Sq, Sk), _default(q)))
     own, step = config.pop("OWN"), config.pop("STEP")
     delta, lse2 = _launch_delta(o, lse, do)
     operands = (q, *q.stride(), k, *k.stride(), v, *v.stride(), do, *do.stride(), delta, lse2)

@@ -6,7 +6,7 @@ import triton.language as tl
 
 from backends.triton.attention._launch import _block_d, _kind, _scale
 from backends.triton.attention_backward._delta import _launch_delta
-from backends.triton.attention_backward._launch import _PLAIN, _outputs, _sizes, _tiles
+from backends.triton.attention_backward._launch import _PLAIN, _default, _outputs, _sizes
 from backends.triton.attention_backward.delta_first import _dkdv_kernel, _dq_kernel, delta_first
 from backends.triton.tuning import pinned
 
@@ -39,7 +39,7 @@ def onekernel(
     """q, o, do (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lse (B, Hq, Sq) -> dq, dk, dv. Source: S2-58."""
     B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v, o, lse, do)
     dq, dk, dv = _outputs(q, k)
-    config = pinned(f"attention_backward.{_kind(D, causal)}.onekernel", q.dtype, (Sq, Sk), _tiles(q.dtype, D))
+    config = pinned(f"attention_backward.{_kind(D, causal)}.onekernel", q.dtype, (Sq, Sk), _default(q))
     delta, lse2 = _launch_delta(o, lse, do)
     programs = B * Hkv * triton.cdiv(Sk, config["OWN"]) + B * Hq * triton.cdiv(Sq, config["OWN"])
     if programs:

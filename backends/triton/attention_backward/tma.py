@@ -3,10 +3,12 @@
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from backends.triton.attention._launch import _block_d, _descriptor, _kind, _scale
 from backends.triton.attention_backward._delta import _LOG2E, _launch_delta
 from backends.triton.attention_backward._launch import _PLAIN, _outputs, _sizes
+from backends.triton.gemm import roomy
 from backends.triton.tuning import pinned
 
 
@@ -35,10 +37,10 @@ def _dq_steps(
 
 @triton.jit(do_not_specialize=_PLAIN)
 def _tma_dq_kernel(
-    q_desc, k_desc, v_desc, do_desc, delta, lse2, dq_desc, Hq, Hkv, Sq, Sk, scale,
+    q_desc, k_desc, v_desc, do_desc, delta, lse2, dq_desc, pitch, Hq, Hkv, Sq, Sk, scale,
     CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """dq of BLOCK_M queries."""
+    """dq of BLOCK_M queries; rows of delta and lse2 are `pitch` apart."""
     tiles = tl.cdiv(Sq, BLOCK_M)
     pair = tl.program_id(0) // tiles
     batch, head, head_kv = pair // Hq, pair % Hq, pair % Hq // (Hq // Hkv)
@@ -53,8 +55,8 @@ def _tma_dq_kernel(
 
     q_tile = q_desc.load([batch, head, top, 0]).reshape(BLOCK_M, BLOCK_D)
     do_tile = do_desc.load([batch, head, top, 0]).reshape(BLOCK_M, BLOCK_D)
-    lse_i = tl.load(lse2 + pair.to(tl.int64) * Sq + i, mask=i < Sq, other=float("inf"))
-    delta_i = tl.load(delta + pair.to(tl.int64) * Sq + i, mask=i < Sq, other=0.0)
+    lse_i = tl.load(lse2 + pair.to(tl.int64) * pitch + i, mask=i < Sq, other=float("inf"))
+    delta_i = tl.load(delta + pair.to(tl.int64) * pitch + i, mask=i < Sq, other=0.0)
     acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     acc = _dq_steps(
         acc, q_tile, do_tile, lse_i, delta_i, k_desc, v_desc, batch, head_kv, i, 0, full, shift, Sk, scale * _LOG2E,
@@ -69,21 +71,21 @@ def _tma_dq_kernel(
 
 @triton.jit
 def _dkdv_steps(
-    dk_acc, dv_acc, k_tile, v_tile, q_desc, do_desc, lse2, delta, batch, head, j, first, last, shift, Sq, scale2,
-    MASKED: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
+    dk_acc, dv_acc, k_tile, v_tile, q_desc, do_desc, lse2_desc, delta_desc, batch, head, Hq, j, first, last, shift, Sq,
+    scale2, MASKED: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """dk / scale and dv of the keys j, from the queries from `first` to `last`."""
+    """dk / scale and dv of the keys j, from the queries from `first` to `last`.
+
+    lse and delta lie along the columns here, 16 of each to a thread: loaded through pointers, and before the products,
+    they take 32 copies a step and more registers than there are.
+    """
     for start in range(first, last, BLOCK_M):
-        i = start + tl.arange(0, BLOCK_M)
         q_tile = q_desc.load([batch, head, start, 0]).reshape(BLOCK_M, BLOCK_D)
         do_tile = do_desc.load([batch, head, start, 0]).reshape(BLOCK_M, BLOCK_D)
-        if MASKED:
-            lse_i = tl.load(lse2 + i, mask=i < Sq, other=float("inf"))
-            delta_i = tl.load(delta + i, mask=i < Sq, other=0.0)
-        else:
-            lse_i, delta_i = tl.load(lse2 + i), tl.load(delta + i)
         s = tl.dot(k_tile, q_tile.T, input_precision="ieee") * scale2  # (BLOCK_N, BLOCK_M): already transposed
+        lse_i = lse2_desc.load([batch * Hq + head, start]).reshape(BLOCK_M)
         if MASKED:
+            i = start + tl.arange(0, BLOCK_M)
             visible = i[None, :] < Sq
             if CAUSAL:
                 visible &= j[:, None] <= i[None, :] + shift
@@ -91,6 +93,7 @@ def _dkdv_steps(
         p = tl.exp2(s - lse_i[None, :])
         dv_acc = tl.dot(p.to(do_tile.dtype), do_tile, dv_acc, input_precision="ieee")
         dp = tl.dot(v_tile, do_tile.T, input_precision="ieee")
+        delta_i = delta_desc.load([batch * Hq + head, start]).reshape(BLOCK_M)
         ds = p * (dp - delta_i[None, :])
         dk_acc = tl.dot(ds.to(q_tile.dtype), q_tile, dk_acc, input_precision="ieee")
     return dk_acc, dv_acc
@@ -98,7 +101,7 @@ def _dkdv_steps(
 
 @triton.jit(do_not_specialize=_PLAIN)
 def _tma_dkdv_kernel(
-    q_desc, k_desc, v_desc, do_desc, delta, lse2, dk_desc, dv_desc, Hq, Hkv, Sq, Sk, scale,
+    q_desc, k_desc, v_desc, do_desc, delta_desc, lse2_desc, dk_desc, dv_desc, Hq, Hkv, Sq, Sk, scale,
     CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """dk and dv of BLOCK_N keys. Rows past Sk hold garbage that stays in their rows and is clipped."""
@@ -119,18 +122,17 @@ def _tma_dkdv_kernel(
     dk_acc = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
     dv_acc = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
     for head in range(head_kv * (Hq // Hkv), (head_kv + 1) * (Hq // Hkv)):
-        row = (batch * Hq + head).to(tl.int64) * Sq
         if CAUSAL:
             dk_acc, dv_acc = _dkdv_steps(
-                dk_acc, dv_acc, k_tile, v_tile, q_desc, do_desc, lse2 + row, delta + row, batch, head, j,
+                dk_acc, dv_acc, k_tile, v_tile, q_desc, do_desc, lse2_desc, delta_desc, batch, head, Hq, j,
                 first, full, shift, Sq, scale * _LOG2E, MASKED=True, CAUSAL=CAUSAL, BLOCK_M=BLOCK_M, BLOCK_D=BLOCK_D,
             )  # fmt: skip
         dk_acc, dv_acc = _dkdv_steps(
-            dk_acc, dv_acc, k_tile, v_tile, q_desc, do_desc, lse2 + row, delta + row, batch, head, j,
+            dk_acc, dv_acc, k_tile, v_tile, q_desc, do_desc, lse2_desc, delta_desc, batch, head, Hq, j,
             full, tail, shift, Sq, scale * _LOG2E, MASKED=False, CAUSAL=CAUSAL, BLOCK_M=BLOCK_M, BLOCK_D=BLOCK_D,
         )  # fmt: skip
         dk_acc, dv_acc = _dkdv_steps(
-            dk_acc, dv_acc, k_tile, v_tile, q_desc, do_desc, lse2 + row, delta + row, batch, head, j,
+            dk_acc, dv_acc, k_tile, v_tile, q_desc, do_desc, lse2_desc, delta_desc, batch, head, Hq, j,
             tl.maximum(full, tail), Sq, shift, Sq, scale * _LOG2E,
             MASKED=True, CAUSAL=CAUSAL, BLOCK_M=BLOCK_M, BLOCK_D=BLOCK_D,
         )  # fmt: skip
@@ -151,37 +153,56 @@ def tma(
     dq, dk, dv = _outputs(q, k)
     if dq.numel() == 0 or dk.numel() == 0:  # no descriptor of an empty tensor
         return dq.zero_(), dk.zero_(), dv.zero_()
-    config = dict(pinned(f"attention_backward.{_kind(D, causal)}.tma", q.dtype, (Sq, Sk), _default(q.dtype, D)))
+    config = dict(pinned(f"attention_backward.{_kind(D, causal)}.tma", q.dtype, (Sq, Sk), _default(q, causal)))
+    dq_options = dict(num_warps=config.pop("DQ_WARPS"), num_stages=config.pop("DQ_STAGES"))
     own, step = config.pop("OWN"), config.pop("STEP")
+    dq_own, dq_step = config.pop("DQ_OWN"), config.pop("DQ_STEP")
     keys = [_descriptor(*operand) for operand in (("q", q, step), ("k", k, own), ("v", v, own), ("do", do, step))]
-    queries = [_descriptor(*operand) for operand in (("q", q, own), ("k", k, step), ("v", v, step), ("do", do, own))]
-    delta, lse2 = _launch_delta(o, lse, do)
-    sizes = (Hq, Hkv, Sq, Sk, _scale(scale, D))
+    queries = [("q", q, dq_own), ("k", k, dq_step), ("v", v, dq_step), ("do", do, dq_own)]
+    delta, lse2 = _launch_delta(o, lse, do, multiple=4)  # rows of 16 bytes, as a descriptor wants them
+    pitch, scale = delta.shape[-1], _scale(scale, D)
+    rows = [TensorDescriptor(x, [B * Hq, Sq], [pitch, 1], [1, step]) for x in (delta, lse2)]
     _tma_dkdv_kernel[(B * Hkv * triton.cdiv(Sk, own),)](
-        *keys, delta, lse2, _descriptor("dk", dk, own), _descriptor("dv", dv, own), *sizes,
+        *keys, *rows, _descriptor("dk", dk, own), _descriptor("dv", dv, own), Hq, Hkv, Sq, Sk, scale,
         CAUSAL=causal, BLOCK_M=step, BLOCK_N=own, BLOCK_D=_block_d(D), **config,
     )  # fmt: skip
-    _tma_dq_kernel[(B * Hq * triton.cdiv(Sq, own),)](
-        *queries, delta, lse2, _descriptor("dq", dq, own), *sizes,
-        CAUSAL=causal, BLOCK_M=own, BLOCK_N=step, BLOCK_D=_block_d(D), **config,
+    _tma_dq_kernel[(B * Hq * triton.cdiv(Sq, dq_own),)](
+        *(_descriptor(*operand) for operand in queries), delta, lse2, _descriptor("dq", dq, dq_own),
+        pitch, Hq, Hkv, Sq, Sk, scale,
+        CAUSAL=causal, BLOCK_M=dq_own, BLOCK_N=dq_step, BLOCK_D=_block_d(D), **dq_options,
     )  # fmt: skip
     return dq, dk, dv
 
 
-def _default(dtype: torch.dtype, D: int) -> dict[str, int]:
-    if dtype is torch.float32:
-        return dict(OWN=32 if D <= 64 else 16, STEP=16, num_warps=8, num_stages=2)
+def _options(keys: tuple[int, int, int, int], queries: tuple[int, int, int, int]) -> dict[str, int]:
+    """Rows owned, rows a step, warps and stages of the kernel for dk and dv, and of the one for dq."""
+    names = ("OWN", "STEP", "num_warps", "num_stages", "DQ_OWN", "DQ_STEP", "DQ_WARPS", "DQ_STAGES")
+    return dict(zip(names, (*keys, *queries), strict=True))
+
+
+def _default(q: torch.Tensor, causal: bool) -> dict[str, int]:
+    """The fastest of `space` on an H200 for D 64 and 128.
+
+    Programs of one warpgroup, two or three on a multiprocessor: the products of one hide the exponentials of another.
+    """
+    D = q.shape[-1]
+    if q.dtype is torch.float32:
+        return _options(*[(32 if D <= 64 else 16, 16, 8, 2)] * 2)
+    if D <= 64:
+        return _options((64, 128, 4, 2) if causal else (64, 64, 4, 3), (64, 64, 4, 3))
     if D <= 128:
-        return dict(OWN=128, STEP=64 if D <= 64 else 32, num_warps=8, num_stages=2)
-    return dict(OWN=64, STEP=16, num_warps=8, num_stages=2)
+        return _options((64, 64, 4, 2), (128, 64, 8, 3) if roomy(q.device) else (64, 64, 4, 2))
+    return _options(*[(64, 16, 8, 2)] * 2)
 
 
 tma.needs = "sm_90"
 tma.spills = 1984  # float32, D 129 to 256: rows of k and v in IEEE precision do not fit its registers
 tma.space = [
-    dict(OWN=own, STEP=step, num_warps=warps, num_stages=stages)
-    for own, step, warps, stages in [
-        (128, 64, 8, 2), (128, 64, 8, 3), (128, 32, 8, 2), (128, 32, 8, 3), (64, 128, 8, 2), (64, 64, 4, 2),
-        (64, 64, 4, 3), (64, 32, 4, 3), (64, 32, 8, 2), (64, 64, 8, 2), (32, 16, 8, 2), (16, 16, 8, 2),
+    _options(keys, queries)
+    for keys, queries in [
+        ((64, 64, 4, 2), (128, 64, 8, 3)), ((64, 64, 4, 2), (64, 64, 4, 3)), ((64, 64, 4, 3), (64, 64, 4, 3)),
+        ((64, 64, 4, 2), (64, 64, 4, 2)), ((64, 128, 4, 2), (64, 64, 4, 3)), ((128, 64, 8, 3), (128, 64, 8, 3)),
+        ((128, 64, 8, 2), (128, 64, 8, 2)), ((64, 32, 4, 3), (128, 32, 8, 3)), ((64, 32, 8, 2), (64, 32, 8, 2)),
+        ((32, 16, 8, 2), (32, 16, 8, 2)), ((16, 16, 8, 2), (16, 16, 8, 2)),
     ]
 ]  # fmt: skip
