@@ -159,7 +159,9 @@ def delta_first(
     """q, o, do (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lse (B, Hq, Sq) -> dq, dk, dv. Source: S2-58, S4-11."""
     B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v, o, lse, do)
     dq, dk, dv = _outputs(q, k)
-    config = dict(pinned(f"attention_backward.{_kind(D, causal)}.delta_first", q.dtype, (Sq, Sk), _default(q)))
+    config = dict(
+        pinned(f"attention_backward.{_kind(D, causal)}.delta_first", q.dtype, (Sq, Sk), _default(q, k, v, do))
+    )
     own, step = config.pop("OWN"), config.pop("STEP")
     delta, lse2 = _launch_delta(o, lse, do)
     operands = (q, *q.stride(), k, *k.stride(), v, *v.stride(), do, *do.stride(), delta, lse2)

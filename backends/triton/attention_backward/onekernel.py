@@ -39,7 +39,7 @@ def onekernel(
     """q, o, do (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lse (B, Hq, Sq) -> dq, dk, dv. Source: S2-58."""
     B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v, o, lse, do)
     dq, dk, dv = _outputs(q, k)
-    config = pinned(f"attention_backward.{_kind(D, causal)}.onekernel", q.dtype, (Sq, Sk), _default(q))
+    config = pinned(f"attention_backward.{_kind(D, causal)}.onekernel", q.dtype, (Sq, Sk), _default(q, k, v, do))
     delta, lse2 = _launch_delta(o, lse, do)
     programs = B * Hkv * triton.cdiv(Sk, config["OWN"]) + B * Hq * triton.cdiv(Sq, config["OWN"])
     if programs:
