@@ -1,7 +1,7 @@
 """RMS norm over the last axis: y = x / sqrt(mean x^2 + eps) * weight.
 
 onerow: one program holds a row in registers, so x is read once (S2-80)
-persistent: as many programs as run at once loop over the rows, weight stays, the next rows come (S0-19)
+persistent: as many programs as run at once loop over the rows, the next one on its way meanwhile (S0-19)
 looped: tiles of a row in two passes, mean square and write, so a row may have any length (S2-80)
 """
 
@@ -40,36 +40,37 @@ def onerow(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch
 
 
 @triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["x_col", "w_col"])
-def _persistent_kernel(
-    x_ptr, w_ptr, y_ptr, x_row, x_col, w_col, rows, cols, eps, BLOCK: tl.constexpr, STAGES: tl.constexpr
-):
+def _persistent_kernel(x_ptr, w_ptr, y_ptr, x_row, x_col, w_col, rows, cols, eps, BLOCK: tl.constexpr):
     col = tl.arange(0, BLOCK)
     inside = col < cols
-    w = tl.load(w_ptr + col.to(tl.int64) * w_col, mask=inside, other=0.0)
-    for row in tl.range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0), num_stages=STAGES):
-        x = tl.load(x_ptr + row * x_row + col.to(tl.int64) * x_col, mask=inside, other=0.0).to(tl.float32)
+    x_ptr += col.to(tl.int64) * x_col
+    first = tl.program_id(0).to(tl.int64)
+    ahead = tl.load(x_ptr + first * x_row, mask=inside, other=0.0)
+    for row in tl.range(first, rows, tl.num_programs(0), num_stages=1):
+        x = ahead.to(tl.float32)
+        coming = row + tl.num_programs(0)
+        ahead = tl.load(x_ptr + coming * x_row, mask=inside & (coming < rows), other=0.0)
         rstd = tl.rsqrt(tl.sum(x * x, axis=0) / cols + eps)
 
-        tl.store(y_ptr + row * cols + col, x * rstd * w.to(tl.float32), mask=inside)
+        w = tl.load(w_ptr + col.to(tl.int64) * w_col, mask=inside, other=0.0).to(tl.float32)
+        tl.store(y_ptr + row * cols + col, x * rstd * w, mask=inside)
 
 
 def persistent(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
-    """x (rows, cols), weight (cols,) -> y (rows, cols).
+    """x (rows, cols), weight (cols,) -> y (rows, cols). The next row waits in registers, in its own 16 bits.
 
-    Declines more than 16384 columns: the registers of one program. Source: S0-19, S2-80.
+    Declines more than 32768 columns: the registers of one program. Source: S0-19, S2-80.
     """
     rows, cols = shapes("rows cols, cols", x=x, weight=weight)
-    if cols > 16384:
-        raise Unsupported(f"{cols} columns; one program holds 16384 and their weight")
+    if cols > 32768:
+        raise Unsupported(f"{cols} columns; one program holds 32768")
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     if y.numel():
         block = triton.next_power_of_2(cols)
         programs = min(rows, resident(x, 32 // warps(block)))
-        stages = 2 if block * x.element_size() > 32768 else 4
         _persistent_kernel[(programs,)](
-            x, weight, y, *x.stride(), *weight.stride(), rows, cols, eps,
-            BLOCK=block, STAGES=stages, num_warps=warps(block),
-        )  # fmt: skip
+            x, weight, y, *x.stride(), *weight.stride(), rows, cols, eps, BLOCK=block, num_warps=warps(block)
+        )
     return y
 
 

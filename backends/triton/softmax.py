@@ -1,7 +1,7 @@
 """Softmax over the last axis: y = exp(x - max x) / sum exp(x - max x).
 
 onerow: one program holds a row in registers, so x is read once and y written once (S3-16.0)
-persistent: as many programs as run at once loop over the rows, the next ones on their way meanwhile (S0-19)
+persistent: as many programs as run at once loop over the rows, the next one on its way meanwhile (S0-19)
 looped: tiles of a row in three passes, max, sum and write, so a row may have any length (S3-16.1)
 online: max and sum in one pass by rescaling the sum whenever the max grows, 2 reads instead of 3 (S3-16.2)
 """
@@ -41,17 +41,27 @@ def onerow(x: torch.Tensor) -> torch.Tensor:
 
 
 @triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["x_col"])
-def _persistent_kernel(x_ptr, y_ptr, x_row, x_col, rows, cols, BLOCK: tl.constexpr, STAGES: tl.constexpr):
+def _persistent_kernel(x_ptr, y_ptr, x_row, x_col, rows, cols, BLOCK: tl.constexpr):
     col = tl.arange(0, BLOCK)
     inside = col < cols
-    for row in tl.range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0), num_stages=STAGES):
-        x = tl.load(x_ptr + row * x_row + col.to(tl.int64) * x_col, mask=inside, other=float("-inf")).to(tl.float32)
+    x_ptr += col.to(tl.int64) * x_col
+    first = tl.program_id(0).to(tl.int64)
+    ahead = tl.load(x_ptr + first * x_row, mask=inside, other=float("-inf"))
+    for row in tl.range(first, rows, tl.num_programs(0), num_stages=1):
+        x = ahead.to(tl.float32)
+        coming = row + tl.num_programs(0)
+        ahead = tl.load(x_ptr + coming * x_row, mask=inside & (coming < rows), other=float("-inf"))
         p = tl.exp(x - tl.max(x, axis=0))
-        tl.store(y_ptr + row * cols + col, p / tl.sum(p, axis=0), mask=inside)
+        # p / sum would be a division per element, which one program on a multiprocessor does not hide
+        tl.store(y_ptr + row * cols + col, p * (1.0 / tl.sum(p, axis=0)), mask=inside)
 
 
 def persistent(x: torch.Tensor) -> torch.Tensor:
-    """x (rows, cols) -> y (rows, cols). Declines more than 32768 columns, what one program holds. Source: S0-19."""
+    """x (rows, cols) -> y (rows, cols). Declines more than 32768 columns, what one program holds. Source: S0-19.
+
+    The next row waits in registers, in its own 16 bits: of 32768 columns a multiprocessor holds one program, which has
+    nobody to hide its loads (an H200: 0.91 of a copy's rate against 0.78 for `onerow`).
+    """
     rows, cols = shapes("rows cols", x=x)
     if cols > 32768:
         raise Unsupported(f"{cols} columns; one program holds 32768")
@@ -59,10 +69,7 @@ def persistent(x: torch.Tensor) -> torch.Tensor:
     if y.numel():
         block = triton.next_power_of_2(cols)
         programs = min(rows, resident(x, 32 // warps(block)))
-        stages = 2 if block * x.element_size() > 32768 else 4
-        _persistent_kernel[(programs,)](
-            x, y, *x.stride(), rows, cols, BLOCK=block, STAGES=stages, num_warps=warps(block)
-        )
+        _persistent_kernel[(programs,)](x, y, *x.stride(), rows, cols, BLOCK=block, num_warps=warps(block))
     return y
 
 
