@@ -3,7 +3,7 @@
 unfused: three products and an elementwise kernel between them (S3-36, S3-33)
 epilogue: gate and up share a program and its tiles of x, and meet in registers (S2-90)
 fused: one kernel; a tile of gated hidden columns is made and spent at once, and never stored (S0-20 with S2-90)
-tma: epilogue on persistent programs with tensor descriptors (S2-70)
+tma: persistent programs with tensor descriptors; gate, then up, whose tiles gate's meet in the epilogue (S2-70)
 """
 
 # isort: off
