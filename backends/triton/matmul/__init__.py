@@ -9,6 +9,7 @@ tma: persistent with host tensor descriptors; the copy engine computes addresses
 gluon: persistent with a warp that loads and two warpgroups that multiply, in layouts chosen by hand (S2-70, S2-73)
 tf32: grouped with float32 operands rounded to tf32 on the tensor cores (L-08)
 tf32x3: each float32 operand split into two tf32 parts and three products summed, near float32 accuracy (L-08)
+pieces: tf32x3 whose operands a pass beforehand splits and turns, so that the copy engine brings them (L-08, S2-70)
 """
 
 # isort: off
@@ -18,6 +19,9 @@ from backends.triton.matmul.persistent import persistent
 from backends.triton.matmul.tma import tma
 from backends.triton.matmul.gluon import gluon
 from backends.triton.matmul.tensorfloat import tf32, tf32x3
+from backends.triton.matmul.pieces import pieces
 # isort: on
 
-__all__ = ["naive", "grouped", "tuned", "splitk", "persistent", "tma", "gluon", "tf32", "tf32x3"]  # noqa: RUF022 - ladder order
+__all__ = [  # noqa: RUF022 - ladder order
+    "naive", "grouped", "tuned", "splitk", "persistent", "tma", "gluon", "tf32", "tf32x3", "pieces",
+]  # fmt: skip

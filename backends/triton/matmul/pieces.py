@@ -1,0 +1,107 @@
+"""pieces: float32 operands cut beforehand into two tf32 pieces each, whose products three tensor-core steps add up."""
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from backends import shapes
+from backends.triton.gemm import options
+from backends.triton.matmul.tensorfloat import tf32x3
+from backends.triton.tuning import pinned
+
+
+@triton.jit
+def _rounded(x):
+    """x to 10 bits of mantissa, as the tensor cores read it; what would round to infinity is cut off instead."""
+    bits = x.to(tl.int32, bitcast=True)
+    near = ((bits + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+    cut = (bits & -0x2000).to(tl.float32, bitcast=True)
+    return tl.where(x != x, x, tl.where(tl.abs(near) == float("inf"), cut, near))
+
+
+@triton.jit
+def _cut_kernel(x_ptr, pieces_ptr, R, C, pitch, stride_r, stride_c, BLOCK: tl.constexpr):
+    """x (R, C) in two pieces: pieces (2, R, pitch), rows contiguous."""
+    tiles = tl.cdiv(C, BLOCK)
+    r = (tl.program_id(0) // tiles).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)[:, None]
+    c = (tl.program_id(0) % tiles).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)[None, :]
+    inside = (r < R) & (c < C)
+    x = tl.load(x_ptr + r * stride_r + c * stride_c, mask=inside, other=0.0)
+    large = _rounded(x)
+    small = tl.where(tl.abs(x) < float("inf"), _rounded(x - large), 0.0)  # inf - inf is NaN
+    tl.store(pieces_ptr + r * pitch + c, large, mask=inside)
+    tl.store(pieces_ptr + (r + R) * pitch + c, small, mask=inside)
+
+
+@triton.jit
+def _pieces_kernel(
+    a_desc, b_desc, c_ptr, M, N, K, one, GROUP_M: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
+    tile = tl.program_id(0)
+    first = tile // (GROUP_M * tiles_n) * GROUP_M  # tile row that the group starts with; the last group may be lower
+    height = min(tiles_m - first, GROUP_M)
+    within = tile % (GROUP_M * tiles_n)
+    m = (first + within % height) * BLOCK_M
+    n = within // height * BLOCK_N
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    cross = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for k in range(0, K, BLOCK_K):
+        a_large = a_desc.load([0, m, k]).reshape(BLOCK_M, BLOCK_K)
+        b_large = b_desc.load([0, n, k]).reshape(BLOCK_N, BLOCK_K).T
+        a_small = a_desc.load([1, m, k]).reshape(BLOCK_M, BLOCK_K)
+        b_small = b_desc.load([1, n, k]).reshape(BLOCK_N, BLOCK_K).T
+        # The large product is added up outside the tensor cores, whose sums over a long K lose bits: inside, the error
+        # at K = 4096 is 8 times that of cuBLAS. But for the factor the compiler would put the sum inside.
+        large = tl.dot(a_large, b_large, input_precision="tf32")
+        cross = tl.dot(a_small, b_large, cross, input_precision="tf32")
+        cross = tl.dot(a_large, b_small, cross, input_precision="tf32")
+        acc += large * one
+    acc += tl.where(tl.abs(cross) < float("inf"), cross, 0.0)  # infinity times a small piece may be NaN
+    row = m.to(tl.int64) + tl.arange(0, BLOCK_M)[:, None]
+    col = n + tl.arange(0, BLOCK_N)[None, :]
+    tl.store(c_ptr + row * N + col, acc, mask=(row < M) & (col < N))
+
+
+def pieces(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """(M, K) by (K, N) gives (M, N); any sizes and strides. float32 operands keep 21 bits of mantissa.
+
+    Cut by a pass of their own, they come through the copy engine; `tf32x3` cuts every tile again for every tile of c.
+    The pass also turns b, since tensor cores take no tf32 whose columns are contiguous. 16-bit operands lose nothing
+    and go to `tf32x3`. Source: L-08, S2-70.
+    """
+    M, K, N = shapes("M K, K N", a=a, b=b)
+    if a.dtype is not torch.float32:
+        return tf32x3(a, b)
+    c = a.new_empty(M, N)
+    if M == 0 or N == 0:
+        return c
+    if K == 0:
+        return c.zero_()
+    config = pinned("matmul.pieces", a.dtype, (M, N, K), options(128 if M > 64 else 64, 128, 32, 8, 3))
+    a_desc, b_desc = _cut(a, config["BLOCK_M"], config["BLOCK_K"]), _cut(b.t(), config["BLOCK_N"], config["BLOCK_K"])
+    grid = (triton.cdiv(M, config["BLOCK_M"]) * triton.cdiv(N, config["BLOCK_N"]),)
+    _pieces_kernel[grid](a_desc, b_desc, c, M, N, K, 1.0, **config)
+    return c
+
+
+def _cut(x: torch.Tensor, rows: int, cols: int) -> TensorDescriptor:
+    """The two pieces of x (R, C) in tiles of (rows, cols); rows start on 16 bytes, as a descriptor wants them."""
+    R, C = x.shape
+    pitch = triton.cdiv(C, 4) * 4
+    cut = x.new_empty(2, R, pitch)
+    _cut_kernel[(triton.cdiv(R, 64) * triton.cdiv(C, 64),)](x, cut, R, C, pitch, *x.stride(), BLOCK=64, num_warps=4)
+    return TensorDescriptor(cut, [2, R, C], [R * pitch, pitch, 1], [1, rows, cols])
+
+
+pieces.compute = "tf32x3"
+pieces.needs = "sm_90"
+pieces.space = [
+    options(*each)
+    for each in [
+        (64, 128, 32, 4, 3), (128, 64, 32, 4, 4), (128, 128, 32, 8, 3), (128, 128, 32, 4, 3), (128, 128, 32, 8, 2),
+        (128, 128, 32, 8, 3, 16), (128, 64, 32, 4, 2),
+    ]
+]  # fmt: skip
