@@ -4,7 +4,7 @@ db1 and db2 are the column sums of dz and dy. A transposed operand is the same m
 
 unfused: five products, each elementwise step and each column sum a launch of its own (S2-93, S4-32)
 epilogue: act and act' act on the accumulators of the first two products (S2-93)
-tensorcore: the same on mma.sync, for 16-bit operands: matmul's pipelined or, where it declines, tensorcore (S2-93)
+tensorcore: the same on mma.sync, for 16-bit operands (S2-93)
 """
 
 import functools
@@ -14,11 +14,10 @@ import torch
 from numba import cuda, float32
 
 from backends import shapes
-from backends.numba import gemm, matmul
+from backends.numba import gemm, matmul, mma
 from backends.numba.activations import activate, number, slope
 from backends.numba.gemm import blocks, corner, flat, kernel, operands, store_four
 from backends.numba.launching import launch
-from backends.numba.matmul.tensorcore import fastest, multiplied
 from backends.numba.mma import sixteen_bits
 from backends.numba.ptx import load1, load4, store1
 
@@ -184,13 +183,9 @@ def tensorcore(
     Any strides; db1 and db2 are None where the bias is. Declines float32. Source: S2-93.
     """
     shapes("M D, D H, H?, H N, N?, M N", x=x, w1=w1, b1=b1, w2=w2, b2=b2, dy=dy)
-    kind = number(activation)
+    kind, product = number(activation), matmul.tensorcore
     sixteen_bits(x.dtype)
-
-    def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return multiplied(*fastest(a, b), a, b)
-
-    hidden, dz = _fused(fastest, x, w1, b1, w2, dy, kind)
+    hidden, dz = _fused(lambda a, b: (mma, mma.multiply), x, w1, b1, w2, dy, kind)
     dx, dw1, dw2 = product(dz, w1.t()), product(x.t(), dz), product(hidden.t(), dy)
     return dx, dw1, None if b1 is None else _summed(dz), dw2, None if b2 is None else _summed(dy)
 
