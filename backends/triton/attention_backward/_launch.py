@@ -58,7 +58,8 @@ def _default(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, do: torch.Tensor
     Not for rows that are not known to start on 16 bytes: their loads are not pipelined, and spill.
     """
     D = q.shape[-1]
-    even = all(stride % 16 == 0 for x in (q, k, v, do) for stride in x.stride()[:3])
+    even = all(x.stride(3) == 1 and x.data_ptr() % 16 == 0 for x in (q, k, v, do))
+    even = even and all(stride % 16 == 0 for x in (q, k, v, do) for stride in x.stride()[:3])
     if q.dtype is torch.float32 or D > 128 or not even or not roomy(q.device):
         return _tiles(q.dtype, D)
     return dict(OWN=128, STEP=64, num_warps=8, num_stages=3)
