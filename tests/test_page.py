@@ -219,6 +219,17 @@ def test_a_sweep_wants_three_sizes_along_an_axis(write):
     assert timings.sweeps(records.read([write("gpu2", bench(*along[:2]))])) == ""
 
 
+def test_a_size_of_several_axes_is_no_axis_of_a_sweep(write):
+    def sized(n, space):
+        return timing(sizes={"N": n, "space": space})
+
+    several = [sized(16, [64, 64]), sized(16, [32, 32]), sized(16, [8, 8])]
+    assert timings.sweeps(records.read([write("gpu", bench(*several))])) == ""
+    along = [sized(n, [64, 64]) for n in (1, 2, 4)]
+    text = timings.sweeps(records.read([write("gpu2", bench(*several, *along))]))
+    assert text.count("<svg") == 1 and ">N<" in text and "space=[64, 64]" in text
+
+
 def test_other_axes_may_move_in_step_with_it(write):
     def at(B, S):
         return timing(S=S, sizes={"B": B, "Sq": S, "Skv": S})

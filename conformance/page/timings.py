@@ -201,20 +201,26 @@ def _along(rows: Rows) -> list[tuple[str, dict[str, int], Rows]]:
     without that.
     """
     axes = list(rows[0][1]["sizes"])
-    steps = {tuple(axis for axis in axes if a["sizes"][axis] != b["sizes"][axis]) for _, a in rows for _, b in rows}
+    sizes = {id(row): {axis: _key(n) for axis, n in row["sizes"].items()} for _, row in rows}
+    steps = {
+        tuple(axis for axis in axes if a[axis] != b[axis]) for a in sizes.values() for b in sizes.values()
+    }  # fmt: skip
     found: list[tuple[str, dict[str, int], Rows]] = []
     for moving in sorted((step for step in steps if step), key=len):
+        numbers = [axis for axis in moving if not any(isinstance(row["sizes"][axis], list) for _, row in rows)]
+        if not numbers:
+            continue
         still: dict[tuple, Rows] = defaultdict(list)
         for record, row in rows:
-            still[tuple(row["sizes"][axis] for axis in axes if axis not in moving)].append((record, row))
-        for fixed, those in still.items():
-            main = max(moving, key=lambda axis: max(row["sizes"][axis] for _, row in those))
+            still[tuple(sizes[id(row)][axis] for axis in axes if axis not in moving)].append((record, row))
+        for those in still.values():
+            main = max(numbers, key=lambda axis: max(row["sizes"][axis] for _, row in those))
             places = {row["sizes"][main] for _, row in those}
-            in_step = len({tuple(row["sizes"].values()) for _, row in those}) == len(places)
+            in_step = len({tuple(sizes[id(row)].values()) for _, row in those}) == len(places)
             if any(main == axis and places <= {row["sizes"][axis] for _, row in each} for axis, _, each in found):
                 continue
             if in_step and len(places) >= MOST_POINTS:
-                named = dict(zip((axis for axis in axes if axis not in moving), fixed, strict=True))
+                named = {axis: those[0][1]["sizes"][axis] for axis in axes if axis not in moving}
                 found.append((main, named, those))
     return found
 
