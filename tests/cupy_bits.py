@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from backends import emulator
-from backends.cupy import layer_norm_backward, module, norms, rms_norm_backward
+from backends.cupy import layer_norm_backward, module, norms, norms_backward, rms_norm_backward
 from backends.cupy.module import Launch, Module
 from backends.devices import capability, cuda_works
 from conformance import registry
@@ -114,7 +114,9 @@ def gpu_compiled(*options: str) -> Iterator[None]:
 def _cut_as_in_the_emulator() -> Iterator[None]:
     """Inside, a sum is cut into as many parts on a GPU as in the emulator, not into one for each multiprocessor."""
     parts = norms.resident(torch.empty(0), 1)
-    users = [user for user in (norms, layer_norm_backward, rms_norm_backward) if hasattr(user, "resident")]
+    users = [
+        user for user in (norms, norms_backward, layer_norm_backward, rms_norm_backward) if hasattr(user, "resident")
+    ]
     stock = norms.resident
     for user in users:
         user.resident = lambda x, each: parts
