@@ -92,7 +92,7 @@ def test_a_result_cached_by_a_few_values(watch):
     kept = {}
 
     def slow(x):
-        until = _now() + 0.02
+        until = _now() + 0.06
         while _now() < until:
             pass
         return honest(x)
@@ -296,7 +296,7 @@ def test_work_left_out_of_a_single_call_shows_in_many(watch):
             return super().time(call, after)._replace(seconds=1e-6, host=1e-6)
 
     def slow(x):
-        _sleep(0.01)
+        _sleep(0.05)
         return honest(x)
 
     contract = registry.contract("softmax")

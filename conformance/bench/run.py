@@ -40,7 +40,7 @@ SLOW = 0.5  # seconds; slower kernels get the least rounds
 # a call on values never seen before may take this many times as long as others
 FRESH_RATIO = 1.5
 FRESH_SLACK = {"cuda": 2e-5, "cpu": 2e-2}  # seconds; a process that shares its core waits for some
-BULK_RATIO, BULK_SLACK = 1.6, {"cuda": 1e-4, "cpu": 5e-3}
+BULK_RATIO, BULK_SLACK = 1.6, {"cuda": 1e-4, "cpu": 2e-2}
 # what of torch is used to time and to judge; torch itself wraps others of its functions when it compiles
 TORCH = (
     "equal",
