@@ -100,8 +100,8 @@ def in_place(x):
 
 
 def beside_the_operand(x):
-    whole = np.lib.stride_tricks.as_strided(x, (x.size + 1,), (x.itemsize,))
-    whole[-1] = 0
+    extent = sum((n - 1) * stride for n, stride in zip(x.shape, x.strides, strict=True)) // x.itemsize + 1
+    np.lib.stride_tricks.as_strided(x, (extent + 1,), (x.itemsize,))[-1] = 0
     return softmax(x)
 
 
@@ -147,7 +147,7 @@ def other_byte_order(x):
     ],
 )  # fmt: skip
 def test_a_wrong_function_is_found_out(fn, found, message):
-    report = judged(fn, dtypes=["float32"])
+    report = judged(fn, dtypes=["float32"], isolate="fork")  # strides ignored where they are 0 read what is not theirs
     assert not report.passed
     assert found in failures(report), report
     assert any(message in f.message for f in report.findings if f.check == found), report
