@@ -151,9 +151,12 @@ _Known = dict[tuple[str, str, bool], tuple[Any, dict[str, Any]]]
 
 
 def _check(
-    compiling: ModuleType, rungs: dict[str, Any], contract: Contract, every: bool, processes: int, known: _Known
-) -> dict[str, Any]:
-    """`known` grows by what is compiled: ladders share kernels, a product is part of four ops."""
+    compiling: ModuleType, rungs: dict[str, Any], contract: Contract, every: bool, processes: int, known: _Known,
+    beat: Callable[[], None] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """`known` grows by what is compiled: ladders share kernels, a product is part of four ops. With `beat`, which is
+    called before each, they are compiled in this process, else in forked ones.
+    """
     findings: list[str] = []
     claims = {name: compiling.architectures(getattr(fn, "needs", None)) for name, fn in rungs.items()}
     launched = _record(compiling, rungs, claims, contract, findings)
@@ -168,7 +171,11 @@ def _check(
         launch, arch, _ = launched[fresh[task]]
         return compiling.compile_one(launch, arch, to_machine_code=(launch.key, arch) in chosen)
 
-    for i, compiled in zip(fresh, _in_children(compile_one, len(fresh), processes), strict=True):
+    if beat is None:
+        results = _in_children(compile_one, len(fresh), processes)
+    else:
+        results = [beat() or compile_one(task) for task in range(len(fresh))]
+    for i, compiled in zip(fresh, results, strict=True):
         known[wanted[i]] = launched[i].launch, compiled
     records = []
     refused: dict[tuple[str, str], list[_Launched]] = defaultdict(list)
@@ -352,10 +359,51 @@ def _answers() -> Iterator[Any]:
         yield answers
 
 
-def _answer(compiling: ModuleType, backend: str, request: dict[str, Any], known: _Known) -> dict[str, Any]:
+def _answer(
+    compiling: ModuleType, backend: str, request: dict[str, Any], known: _Known, beat: Callable[[], None] | None = None
+) -> dict[str, Any]:
     op, names = request["op"], request["variants"]
-    rungs = {name: fn for name, fn in registry.variants(backend, op).items() if names is None or name in names}
-    return _check(compiling, rungs, registry.contract(op), request["every"], request["processes"], known)
+    try:
+        rungs = {name: fn for name, fn in registry.variants(backend, op).items() if names is None or name in names}
+        return _check(compiling, rungs, registry.contract(op), request["every"], request["processes"], known, beat)
+    except Exception:
+        return {"records": [], "findings": [traceback.format_exc()]}
+
+
+class _Worker:
+    """A forked child that compiles op after op, so that a compiler sees once what kernels of several ops share."""
+
+    def __init__(self, compiling: ModuleType, backend: str):
+        context = multiprocessing.get_context("fork")
+        self._connection, other = context.Pipe()
+        self._process = context.Process(
+            target=self._serve, args=(other, self._connection, compiling, backend), daemon=True
+        )
+        self._process.start()
+        other.close()
+
+    @staticmethod
+    def _serve(connection: Connection, parents: Connection, compiling: ModuleType, backend: str) -> None:
+        parents.close()
+        known: _Known = {}
+        while (request := connection.recv()) is not None:
+            connection.send(_answer(compiling, backend, request, known, beat=lambda: connection.send(None)))
+
+    def answer(self, request: dict[str, Any], seconds: float = SECONDS) -> dict[str, Any] | None:
+        """None where it crashed, or was silent for so long and was ended: it is of no more use."""
+        with suppress(EOFError, OSError):
+            self._connection.send(request)
+            while self._connection.poll(seconds):
+                if (answer := self._connection.recv()) is not None:
+                    return answer
+        self._process.kill()
+        self._process.join()
+        return None
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._connection.send(None)
+        self._process.join()
 
 
 def main(backend: str) -> None:
@@ -363,18 +411,25 @@ def main(backend: str) -> None:
     with _answers() as answers:
         compiling, reason = None, ""
         known: _Known = {}
+        worker: _Worker | None = None
         try:
             compiling = importlib.import_module(f"backends.{backend}.compiling")
         except ImportError as error:
             reason = f"{type(error).__name__}: {error}"
         for line in sys.stdin:
-            answer: dict[str, Any] = {"missing": reason}
+            request = json.loads(line)
+            answer: dict[str, Any] | None = {"missing": reason}
             if compiling is not None:
-                try:
-                    answer = _answer(compiling, backend, json.loads(line), known)
-                except Exception:
-                    answer = {"records": [], "findings": [traceback.format_exc()]}
+                answer = None
+                if request["processes"] == 1:
+                    worker = worker or _Worker(compiling, backend)
+                    if (answer := worker.answer(request)) is None:
+                        worker = None
+                if answer is None:  # several processes, or one that did not survive: which launch does it, they tell
+                    answer = _answer(compiling, backend, request, known)
             print(json.dumps(answer), file=answers, flush=True)
+        if worker is not None:
+            worker.close()
 
 
 if __name__ == "__main__":

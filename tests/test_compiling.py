@@ -26,6 +26,25 @@ def architectures(needs):
     return ("sm_80",)
 print("printed by the way")
 """
+CRASHING_COMPILER = """
+import os
+from contextlib import contextmanager
+class Launch:
+    types, features, weight = (), frozenset(), 1
+    def __init__(self, kernel):
+        self.kernel = self.key = kernel
+    def __str__(self):
+        return self.kernel
+@contextmanager
+def recording(arch):
+    yield [Launch("_first"), Launch("_second")]
+def architectures(needs):
+    return ("sm_80",)
+def compile_one(launch, arch, to_machine_code):
+    if launch.kernel == "_second":
+        os._exit(11)
+    return {"registers": 1, "spills": 0, "shared": 0, "seconds": 0.0}
+"""
 SOFTMAX = replace(registry.contract("softmax"), large=())
 
 
@@ -252,6 +271,41 @@ def test_a_crash_or_a_hang_of_the_compiler_is_an_error_of_that_launch_alone():
     assert [record.get("index") for record in found] == [0, 1, 2, None, 4, None, 6, 7]
     assert found[3]["error"] == "the compiler crashed (exit status 11)"
     assert found[5]["error"] == "no answer in 1.5 s"
+
+
+def test_a_worker_remembers_and_is_given_up_when_it_crashes_or_is_silent(monkeypatch):
+    def answer(module, backend, request, known, beat):
+        beat()
+        if request["op"] == "crash":
+            os._exit(11)
+        if request["op"] == "hang":
+            time.sleep(60)
+        known[request["op"]] = module
+        return {"known": sorted(known)}
+
+    monkeypatch.setattr(compiling, "_answer", answer)
+    worker = compiling._Worker(None, "paper")
+    assert worker.answer({"op": "a"}) == {"known": ["a"]}
+    assert worker.answer({"op": "b"}) == {"known": ["a", "b"]}
+    assert worker.answer({"op": "crash"}) is None
+    assert compiling._Worker(None, "paper").answer({"op": "hang"}, seconds=0.5) is None
+    worker = compiling._Worker(None, "paper")
+    worker.close()
+    assert worker._process.exitcode == 0
+
+
+def test_a_launch_that_crashes_the_compiler_is_named(tmp_path, monkeypatch):
+    lanes.write_clone(tmp_path, {"paper": ({}, (), {}, {"softmax": lanes.WRONG})})
+    (tmp_path / "backends/paper/compiling.py").write_text(CRASHING_COMPILER)
+    monkeypatch.setattr(registry, "ROOT", tmp_path)
+    monkeypatch.setattr(registry, "backend", lambda name: SimpleNamespace(CPU_VARIABLES=()))
+    with compiling.Compiler("paper") as compiler:
+        for _ in range(2):
+            answer = compiler.check("softmax")
+            assert {record["kernel"] for record in answer["records"]} == {"_first", "_second"}
+            (finding,) = answer["findings"]
+            assert finding.startswith("sm_80: _second, launched by plain in ")
+            assert "the compiler crashed (exit status 11)" in finding
 
 
 def test_nothing_to_do_and_fewer_tasks_than_processes():

@@ -1,5 +1,6 @@
 """What the emulator keeps of a Numba kernel is used again where nothing changed that it depends on, and nowhere else."""
 
+import contextlib
 import importlib.util
 import linecache
 import os
@@ -20,10 +21,12 @@ from numba.cuda import types
 from backends.emulator.errors import OutOfBounds
 from backends.emulator.numba import cache, front, launch
 from conformance import registry
+from conformance.generate import plan
 
 FLOATS = types.Array(types.float32, 1, "C")
 TEXT = """
 import enum
+from typing import NamedTuple
 import numpy as np
 from llvmlite import ir
 from numba import cuda, float32
@@ -36,6 +39,10 @@ TABLE = np.array([1.0, 2.0], np.float32)
 
 class Kind(enum.IntEnum):
     first = 1
+
+class Pair(NamedTuple):
+    left: int
+    right: int
 
 def constant():
     return 7
@@ -61,6 +68,7 @@ def make(width):
         i = cuda.threadIdx.x
         row[i] = cuda.const.array_like(TABLE)[0]
         x[i] = device(x[i]) + seven() + beside.scale(row[i]) + Kind.first.value + beside.DEEP.OFFSET
+        x[i] += Pair(i, 2).right
     return kernel
 
 kernel = make(32)
@@ -125,6 +133,7 @@ def test_the_same_kernel_has_the_same_key(tmp_path):
         [("FACTOR = 3", "FACTOR = 3.0")],
         [("[1.0, 2.0]", "[1.5, 2.0]")],
         [("first = 1", "first = 2")],
+        [("left: int\n    right: int", "right: int\n    left: int")],
         [("return 7", "return 8")],
         [("v + np.float32(1)", "v + np.float32(2)")],
         [("make(32)", "make(64)")],
@@ -181,6 +190,25 @@ def test_the_environment_of_numba_changes_the_key(tmp_path, monkeypatch):
 def test_what_is_not_understood_has_no_key(tmp_path):
     odd = [("FACTOR = 3", "FACTOR = type('Odd', (), {'__mul__': 0})()")]
     assert cache.key(loaded(tmp_path, odd), (FLOATS,)) is None
+
+
+@pytest.mark.parametrize("op", registry.ops())
+def test_every_rung_is_kept(op, monkeypatch):
+    """Else each process compiles its kernels anew, which takes seconds."""
+    registry.backend("numba").prepare("cpu")
+    contract, launched = registry.contract(op), {}
+
+    def not_run(kernel, grid, block, arguments, shared=0, cooperative=None):
+        kinds = tuple(front._type_of(front._as_array(value)) for value in arguments)
+        launched[kernel.py_func.__qualname__, rung] = cache.key(kernel, kinds)
+
+    monkeypatch.setattr(front, "launch", not_run)
+    for rung, fn in registry.variants("numba", op).items():
+        for case in plan(contract, "quick").cases:
+            with contextlib.suppress(NotImplementedError):
+                fn(**contract.build(case).arguments)
+        assert any(name == rung for _, name in launched)
+    assert [name for name, key in launched.items() if key is None] == []
 
 
 PROCESS = """

@@ -233,6 +233,9 @@ class _Description:
             self.add("module", value.__name__)
             if not _is_library(value):
                 raise _Unknown
+        elif isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields"):
+            self.add("named tuple", value.__module__, value.__qualname__, *value._fields)
+            self.value(getattr(value, "_field_defaults", {}))
         elif isinstance(value, enum.EnumMeta):
             members: dict[str, Any] = dict(value.__members__)
             self.add("enum", value.__qualname__, *(f"{name}={member.value!r}" for name, member in members.items()))

@@ -174,6 +174,15 @@ def _prepare() -> None:
     def no_variable(*args: Any, **options: Any) -> None:
         """Lines are wanted, descriptions of variables are not, which take a tenth of a compilation."""
 
+    location = debuginfo.CUDADIBuilder._di_location
+
+    def location_once(self: Any, line: int) -> Any:
+        """llvmlite finds an equal one by hashing all that it refers to, at every instruction."""
+        known = vars(self).setdefault("_locations", {})
+        key = line, id(self.subprograms[-1])  # which it keeps
+        return known[key] if key in known else known.setdefault(key, location(self, line))
+
+    debuginfo.CUDADIBuilder._di_location = location_once
     debuginfo.CUDADIBuilder.mark_variable = no_variable
     debuginfo.CUDADIBuilder.update_variable = no_variable
     arrayobj.basic_indexing = indexing
@@ -225,7 +234,7 @@ class _Compiled(NamedTuple):
 
 _compiled: "weakref.WeakKeyDictionary[Any, dict[Any, _Compiled]]" = weakref.WeakKeyDictionary()
 _one_layout = False
-_contiguous: "weakref.WeakSet[Any]" = weakref.WeakSet()  # kernels that do not compile for arrays of any layout
+_contiguous: "weakref.WeakSet[Any]" = weakref.WeakSet()  # code of kernels that do not compile for arrays of any layout
 
 
 def _compile(kernel: Any, kinds: tuple[Any, ...]) -> _Compiled:
@@ -233,12 +242,13 @@ def _compile(kernel: Any, kinds: tuple[Any, ...]) -> _Compiled:
     from numba.cuda.core.errors import TypingError as CudaTypingError
 
     known = _compiled.setdefault(kernel, {})
-    if _one_layout and kernel not in _contiguous:
+    code = kernel.py_func.__code__
+    if _one_layout and code not in _contiguous:
         alike = tuple(map(_of_any_layout, kinds))
         try:
             return known[alike] if alike in known else known.setdefault(alike, _compiled_anew(kernel, alike))
         except (TypingError, CudaTypingError):  # an intrinsic that wants neighbours
-            _contiguous.add(kernel)
+            _contiguous.add(code)
     return known[kinds] if kinds in known else known.setdefault(kinds, _compiled_anew(kernel, kinds))
 
 
