@@ -295,7 +295,9 @@ def test_a_worker_remembers_and_is_given_up_when_it_crashes_or_is_silent(monkeyp
 
 
 def test_a_launch_that_crashes_the_compiler_is_named(tmp_path, monkeypatch):
-    lanes.write_clone(tmp_path, {"paper": ({}, (), {}, {"softmax": lanes.WRONG})})
+    lanes.write_clone(
+        tmp_path, {"paper": ({}, (), {}, {"softmax": lanes._op_file("\n\ndef plain(x):\n    return x\n", "plain")})}
+    )
     (tmp_path / "backends/paper/compiling.py").write_text(CRASHING_COMPILER)
     monkeypatch.setattr(registry, "ROOT", tmp_path)
     monkeypatch.setattr(registry, "backend", lambda name: SimpleNamespace(CPU_VARIABLES=()))
