@@ -143,6 +143,7 @@ MATRIX = ("contiguous", "transposed", "sliced", "step", "offset", "broadcast", "
 VECTOR = ("contiguous", "step", "offset", "broadcast_last")
 HEADS = ("contiguous", "heads_inside", "transposed", "sliced", "step", "offset", "broadcast")
 BROADCASTS = ("broadcast", "broadcast_last")
+WRITABLE = tuple(name for name in PLANS if name not in (*BROADCASTS, *FAR_LAYOUTS))  # one place for each element
 
 
 def values_of(values: torch.Tensor, layout: str) -> torch.Tensor:

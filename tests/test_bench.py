@@ -227,6 +227,37 @@ def test_a_file_of_shapes(tmp_path):
         cases.plan(chosen, "tiny", None)
 
 
+def test_operands_lie_as_a_file_of_shapes_says(tmp_path):
+    path = tmp_path / "shapes.json"
+    entry = {"op": "matmul", "M": 8, "K": 4, "N": 2}
+    path.write_text(json.dumps([entry, {**entry, "layouts": {"b": "transposed"}}]))
+    chosen = selection.select(device="cpu", op="matmul", variant="naive", backend="cupy")
+    plain, placed = cases.plan(chosen, str(path), ["float32"]).groups
+    assert (plain.params, placed.params) == ({}, {"b": "transposed"})
+    assert placed.title == plain.title + ", b=transposed"
+    bank = inputs.Bank(placed.contract, placed.bench, placed.case, "cpu")
+    for place in bank.places:
+        assert (place["a"].stride(), place["b"].stride()) == ((4, 1), (1, 4))
+    bank.load(0, 2)
+    assert torch.equal(bank.places[0]["b"], bank.values[2]["b"]) and bank.altered(0) == []
+    bank.places[0]["b"][0, 1] += 1
+    assert bank.altered(0) == ["b"]
+    for layouts, message in (
+        ({"c": "sliced"}, "matmul has no operand 'c'; its operands are a, b"),
+        ({"b": "broadcast"}, "expected one of contiguous, transposed, .* for matmul's b, got 'broadcast'"),
+        ("transposed", "expected an object of operands and layouts, got 'transposed'"),
+    ):
+        path.write_text(json.dumps([{**entry, "layouts": layouts}]))
+        with pytest.raises(selection.UsageError, match=f"--shapes: layouts: {message}"):
+            cases.plan(chosen, str(path), ["float32"])
+
+
+def test_memory_between_the_elements_of_an_operand_is_its_own():
+    rows = torch.zeros(4, 8)
+    assert run._overlap(rows[:, :2], rows[3, 1:2])
+    assert not run._overlap(rows[:2, :2], rows[3])
+
+
 @pytest.mark.parametrize("name", cases.experiments())
 def test_an_experiment_names_cases_of_its_ops(name, monkeypatch):
     path, options = cases.experiment(name)

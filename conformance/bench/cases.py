@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from conformance import registry, selection
+from conformance import layouts, registry, selection
 from conformance.bench.declare import Arguments, Bench, Call, Peer
 from conformance.bench.peers import declared, runnable
 from conformance.bench.run import Group
@@ -160,11 +160,12 @@ def _with_params(bench: Bench, case: Case, given: Mapping[str, Any] | None = Non
 
 
 def _of_file(contract: Contract, bench: Bench, op: str, dtype: str, entry: Mapping[str, Any]) -> list[Case]:
-    """The cases of one entry of a file of shapes: sizes by their letters, parameters by name, `dtype` perhaps."""
+    """The cases of one entry of a file of shapes: sizes by their letters, parameters by name, perhaps `dtype`, and the
+    `layouts` of operands by their names."""
     if entry.get("dtype", dtype) != dtype:
         return []
     letters = list(contract.sizes[0])
-    unknown = sorted(set(entry) - {*letters, *contract.params, "op", "dtype"})
+    unknown = sorted(set(entry) - {*letters, *contract.params, "op", "dtype", "layouts"})
     missing = [letter for letter in letters if letter not in entry]
     if unknown or missing:
         what = f"has no {', '.join(missing)}" if missing else f"has {', '.join(unknown)}"
@@ -174,7 +175,25 @@ def _of_file(contract: Contract, bench: Bench, op: str, dtype: str, entry: Mappi
         )
     size = {n: tuple(entry[n]) if isinstance(entry[n], list) else entry[n] for n in letters}
     given = {name: entry[name] for name in contract.params if name in entry}
-    return _with_params(bench, _plain(contract, op, dtype, size), given)
+    plain = _plain(contract, op, dtype, size)
+    placed = tuple((plain.layout | _layouts_of_file(contract, op, entry)).items())
+    return _with_params(bench, replace(plain, layouts=placed), given)
+
+
+def _layouts_of_file(contract: Contract, op: str, entry: Mapping[str, Any]) -> dict[str, str]:
+    wanted = entry.get("layouts", {})
+    if not isinstance(wanted, dict):
+        raise selection.UsageError(f"--shapes: layouts: expected an object of operands and layouts, got {wanted!r}")
+    for name, layout in wanted.items():
+        if name not in contract.operands:
+            known = ", ".join(contract.operands)
+            raise selection.UsageError(f"--shapes: layouts: {op} has no operand {name!r}; its operands are {known}")
+        able = [each for each in contract.operands[name].layouts if each in layouts.WRITABLE]
+        if layout not in able:
+            raise selection.UsageError(
+                f"--shapes: layouts: expected one of {', '.join(able)} for {op}'s {name}, got {layout!r}"
+            )
+    return wanted
 
 
 def shapes_of_file(path: Path) -> list[dict[str, Any]]:

@@ -181,7 +181,7 @@ class _Judged:
                     "rung",
                     case.dtype,
                     case.size,
-                    case.param,
+                    group.params,
                     group.mode,
                     "-",
                     FAILED,

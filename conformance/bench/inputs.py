@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from conformance import budget, probe
+from conformance import budget, layouts, probe
 from conformance.bench.declare import Bench
 from conformance.contract import Case, Contract, Draw
 
@@ -140,7 +140,14 @@ class Bank:
         return sum(t.numel() * t.element_size() for t in self.values[0].values() if t is not None)
 
     def _memory(self) -> dict[str, Any]:
-        return {n: None if v is None else torch.empty_like(v).copy_(v) for n, v in self.values[0].items()}
+        made: dict[str, Any] = {}
+        for name, values in self.values[0].items():
+            layout = self.case.layout.get(name, "contiguous")
+            if values is None or layout in ("none", "contiguous"):
+                made[name] = None if values is None else torch.empty_like(values).copy_(values)
+            else:
+                made[name] = layouts.place(values, layout, self.device).view
+        return made
 
     def _draw(self, seed: int) -> dict[str, torch.Tensor | None]:
         """Rounded values of every operand, contiguous."""

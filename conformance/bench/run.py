@@ -87,12 +87,18 @@ class Group:
     @property
     def title(self) -> str:
         sizes = ", ".join(f"{name}={n}" for name, n in self.case.sizes)
-        params = "".join(f", {name}={value}" for name, value in self.case.params if self.varies(name))
+        params = "".join(f", {name}={value}" for name, value in self.params.items() if self.varies(name))
         mode = "" if self.mode == "fwd" else f" {self.mode}"
         return f"{self.case.op}{mode} {self.case.dtype} {sizes}{params}"
 
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters, and the layout of each operand that does not lie as the contract's first has it."""
+        layouts = {n: layout for n, layout in self.case.layouts if layout != self.contract.operands[n].layouts[0]}
+        return self.case.param | layouts
+
     def varies(self, name: str) -> bool:
-        return name in self.bench.params
+        return name in self.bench.params or name in self.contract.operands
 
 
 @dataclass
@@ -283,7 +289,7 @@ class _Made:
 
 def _result(group: Group, name: str, lane: str, kind: str, timer: Timer) -> Result:
     case = group.case
-    return Result(case.op, name, lane, kind, case.dtype, case.size, case.param, group.mode, timer.cache, MEASURED)
+    return Result(case.op, name, lane, kind, case.dtype, case.size, group.params, group.mode, timer.cache, MEASURED)
 
 
 def _bound(contract: Contract, subject: Subject, arguments: Mapping[str, Any]) -> Callable[[], Any]:
@@ -392,8 +398,15 @@ def _outputs(
 
 
 def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
-    (first, end), (start, last) = ((t.data_ptr(), t.data_ptr() + t.numel() * t.element_size()) for t in (a, b))
+    (first, end), (start, last) = ((t.data_ptr(), t.data_ptr() + _extent(t)) for t in (a, b))
     return first < last and start < end
+
+
+def _extent(tensor: torch.Tensor) -> int:
+    """Bytes from the first element to the end of the last."""
+    if not tensor.numel():
+        return 0
+    return (sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1) * tensor.element_size()
 
 
 def _peak_memory(call: Callable[[], Any], timer: Timer) -> int | None:
