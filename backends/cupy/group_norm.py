@@ -3,6 +3,7 @@ bias by channel.
 
 warp: one warp a group, which its lanes hold in registers; mean and variance by shuffles, so x is read once (S0-26)
 block: one block a group of any size and strides, in three passes, mean, variance and write (S0-28)
+streamed: one stride, and accesses of 16 bytes, four under way; from the second pass on x comes from L2 (S0-28)
 vectorised: the block keeps its group in shared memory and moves it 16 bytes at a time: one read, one write (S0-26, S2-20)
 """
 
@@ -17,6 +18,7 @@ from backends.cupy.norms import run, threads
 from backends.cupy.rows import WARP_COLS, blocks, warp_grid
 
 _module = Module(__file__, "group_norm.cu")
+_streamed = Module(__file__, "group_norm_streamed.cu")
 _vectorised = Module(__file__, "group_norm_vectorised.cu")
 _AXES = 6  # Group::most in the kernels
 _SUMS = 128  # bytes of shared memory that block_sum takes
@@ -62,6 +64,27 @@ def block(
     return y
 
 
+def streamed(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, groups: int, eps: float = 1e-5
+) -> torch.Tensor:
+    """x (N, C, *), weight (C,), bias (C,) or None, C a multiple of groups -> y (N, C, *).
+
+    Takes any size; declines groups that no single stride reaches. Those that are not contiguous and aligned to 16 bytes
+    move an element at a time. Source: S0-28.
+    """
+    samples, channels, space = _check(x, weight, bias, groups)
+    between = _one_stride(x, samples, groups, channels)
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    if y.numel():
+        length = run(x.as_strided(*between), y.view(between[0]))
+        operands = (x, weight, bias, y, *_strides(x, weight, bias), between[1][2])
+        _streamed.launch(
+            "group_norm_streamed", blocks(samples * groups), threads(channels * space, 16, 1024), *operands,
+            groups, channels, space, eps, dtype=x.dtype, RUN=length,
+        )  # fmt: skip
+    return y
+
+
 def vectorised(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, groups: int, eps: float = 1e-5
 ) -> torch.Tensor:
@@ -71,18 +94,14 @@ def vectorised(
     contiguous and aligned to 16 bytes move an element at a time. Source: S0-26, S2-20.
     """
     samples, channels, space = _check(x, weight, bias, groups)
-    count = channels * space
-    sizes, strides = _merge((channels, *x.shape[2:]), x.stride()[1:])
-    if len(sizes) > 1:
-        raise Unsupported(f"strides {x.stride()[1:]} of sizes {(channels, *x.shape[2:])}; one stride must do")
+    between, count = _one_stride(x, samples, groups, channels), channels * space
     held, limit = count * x.element_size(), shared_limit(x.device) - _SUMS
     if held > limit:
         raise Unsupported(f"groups of {count} elements; one block's shared memory holds {limit // x.element_size()}")
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if y.numel():
-        between = (samples, groups, count), (x.stride(0), channels * x.stride(1), strides[0])
-        length = run(x.as_strided(*between), y.view(samples, groups, count))
-        operands = (x, weight, bias, y, *_strides(x, weight, bias), strides[0])
+        length = run(x.as_strided(*between), y.view(between[0]))
+        operands = (x, weight, bias, y, *_strides(x, weight, bias), between[1][2])
         _vectorised.launch(
             "group_norm_vectorised", blocks(samples * groups), threads(count, 16, 1024), *operands,
             groups, channels, space, eps, dtype=x.dtype, shared=held, RUN=length,
@@ -96,6 +115,17 @@ def _check(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, gro
     if groups < 1 or channels % groups:
         raise ValueError(f"groups: {channels} channels do not divide into {groups} groups")
     return samples, channels // groups, math.prod(x.shape[2:])
+
+
+def _one_stride(
+    x: torch.Tensor, samples: int, groups: int, channels: int
+) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    """Sizes and strides of x as (samples, groups, elements of a group); declines where those have no single stride."""
+    sizes, strides = _merge((channels, *x.shape[2:]), x.stride()[1:])
+    if len(sizes) > 1:
+        raise Unsupported(f"strides {x.stride()[1:]} of sizes {(channels, *x.shape[2:])}; one stride must do")
+    count = channels * math.prod(x.shape[2:])
+    return (samples, groups, count), (x.stride(0), channels * x.stride(1), strides[0])
 
 
 def _strides(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> tuple[int, ...]:
