@@ -66,7 +66,7 @@ def call_again(
             find(outcome, subject, trial, "held", message, about=name)
         elif not isinstance(second[name], torch.Tensor) or second[name].shape != tensor.shape:
             find(outcome, subject, trial, "repeat", f"{name}: a second call returns something else", about=name)
-        elif _overlap(second[name], values[name]):
+        elif overlap(second[name], values[name]):
             find(outcome, subject, trial, "alias", f"{name}: two calls return the same memory", about=f"{name} twice")
         elif not _same_bits(tensor, second[name]):
             _judge_repeat(outcome, subject, trial, inputs, name, second[name])
@@ -112,7 +112,8 @@ def _same_bits(a: torch.Tensor, b: Any) -> bool:
     return torch.equal(probe.raw(a), probe.raw(b))
 
 
-def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
+def overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether the memory from the first element to the last of each has a byte in common."""
     if not a.numel() or not b.numel():
         return False
     (a_start, a_end), (b_start, b_end) = _extent(a), _extent(b)
@@ -189,7 +190,7 @@ def many_calls(subject: Subject, trial: Trial, outcome: Outcome, debug: bool) ->
             finding.message = f"call {number} of {trial.calls}{_about(cases, number)}: {finding.message}"
         for name, tensor in values.items():
             if isinstance(tensor, torch.Tensor):
-                twin = next((one for one, other, kept, _ in held if other == name and _overlap(kept, tensor)), None)
+                twin = next((one for one, other, kept, _ in held if other == name and overlap(kept, tensor)), None)
                 if twin is not None:
                     message = f"{name}: calls {twin} and {number} return the same memory"
                     find(outcome, subject, trial, "alias", message, about=f"{name} twice")

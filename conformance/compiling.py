@@ -174,7 +174,10 @@ def _check(
     if beat is None:
         results = _in_children(compile_one, len(fresh), processes)
     else:
-        results = [beat() or compile_one(task) for task in range(len(fresh))]
+        results = []
+        for task in range(len(fresh)):
+            beat()
+            results.append(compile_one(task))
     for i, compiled in zip(fresh, results, strict=True):
         known[wanted[i]] = launched[i].launch, compiled
     records = []

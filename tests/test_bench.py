@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from backends.devices import cuda_works
-from conformance import judge, provenance, registry, selection
+from conformance import calls, judge, provenance, registry, selection
 from conformance.__main__ import _parser, main
 from conformance.bench import cases, ceilings, cli, inputs, records, run, timing
 from conformance.bench.declare import Bench, Peer, autograd, eager
@@ -254,8 +254,8 @@ def test_operands_lie_as_a_file_of_shapes_says(tmp_path):
 
 def test_memory_between_the_elements_of_an_operand_is_its_own():
     rows = torch.zeros(4, 8)
-    assert run._overlap(rows[:, :2], rows[3, 1:2])
-    assert not run._overlap(rows[:2, :2], rows[3])
+    assert calls.overlap(rows[:, :2], rows[3, 1:2])
+    assert not calls.overlap(rows[:2, :2], rows[3])
 
 
 @pytest.mark.parametrize("name", cases.experiments())

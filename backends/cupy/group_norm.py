@@ -3,7 +3,7 @@ bias by channel.
 
 warp: one warp a group, which its lanes hold in registers; mean and variance by shuffles, so x is read once (S0-26)
 block: one block a group of any size and strides, in three passes, mean, variance and write (S0-28)
-streamed: one stride, and accesses of 16 bytes, four under way; from the second pass on x comes from L2 (S0-28)
+streamed: one stride, accesses of 16 bytes, four under way; passes two and three find x in L2 where it fits (S0-28)
 vectorised: the block keeps its group in shared memory and moves it 16 bytes at a time: one read, one write (S0-26, S2-20)
 """
 

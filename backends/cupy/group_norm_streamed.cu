@@ -5,6 +5,24 @@ __device__ inline Run<ELEMENT, RUN> run_at(const ELEMENT* group, long long strid
     return load_run<RUN>(group + run * RUN * stride, stride, 0, run < runs ? RUN : 0);
 }
 
+// The sum over the block of f(element) over the elements of a group. Four loads are on their way before the first is used.
+template <typename Function>
+__device__ inline float group_sum(const ELEMENT* group, long long stride, long long runs, Function f) {
+    float sum = 0.0f;
+    for (long long start = threadIdx.x; start < runs; start += 4 * blockDim.x) {
+        Run<ELEMENT, RUN> loaded[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) loaded[i] = run_at(group, stride, start + i * blockDim.x, runs);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            if (start + i * blockDim.x >= runs) break;
+#pragma unroll
+            for (int j = 0; j < RUN; ++j) sum += f(loaded[i][j]);
+        }
+    }
+    return block_sum(sum);
+}
+
 // A block a group of any size, whose elements have one stride, in runs of RUN that one access loads or stores. The group
 // is read three times; the second and third time it comes from the L2 cache as long as the groups at work fit there.
 extern "C" __global__ void __launch_bounds__(1024) group_norm_streamed(
@@ -16,33 +34,9 @@ extern "C" __global__ void __launch_bounds__(1024) group_norm_streamed(
     x += blockIdx.x / groups * x_n + first * x_c;
     y += blockIdx.x * count;
 
-    float sum = 0.0f;
-    for (long long start = threadIdx.x; start < runs; start += 4 * blockDim.x) {
-        // Four loads are on their way before the first is used.
-        Run<ELEMENT, RUN> loaded[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) loaded[i] = run_at(x, stride, start + i * blockDim.x, runs);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-#pragma unroll
-            for (int j = 0; j < RUN; ++j) sum += loaded[i][j];
-        }
-    }
-    const float mean = block_sum(sum) / count;
-
-    float square = 0.0f;
-    for (long long start = threadIdx.x; start < runs; start += 4 * blockDim.x) {
-        Run<ELEMENT, RUN> loaded[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) loaded[i] = run_at(x, stride, start + i * blockDim.x, runs);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            if (start + i * blockDim.x >= runs) break;
-#pragma unroll
-            for (int j = 0; j < RUN; ++j) square += (loaded[i][j] - mean) * (loaded[i][j] - mean);
-        }
-    }
-    const float rstd = rsqrtf(block_sum(square) / count + eps);
+    const float mean = group_sum(x, stride, runs, [](float value) { return value; }) / count;
+    const auto squared = [mean](float value) { return (value - mean) * (value - mean); };
+    const float rstd = rsqrtf(group_sum(x, stride, runs, squared) / count + eps);
 
     for (long long run = threadIdx.x; run < runs; run += blockDim.x) {
         const Run<ELEMENT, RUN> loaded = run_at(x, stride, run, runs);

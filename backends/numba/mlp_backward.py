@@ -89,14 +89,13 @@ def unfused(
 
 
 @functools.cache
-def _activated(core, multiply):
-    """On the main loop `multiply` of gemm.py, mma.py or pipeline.py, the kernels z = a·b + bias with c = act(z), and
-    c = (a·b)·act'(z)."""
+def _activated(core):
+    """On the main loop of gemm.py or mma.py, the kernels z = a·b + bias with c = act(z), and c = (a·b)·act'(z)."""
     HEIGHT, WIDTH, PARTS, STAGED, PITCH, THREADS = (
         core.HEIGHT, core.WIDTH, core.PARTS, core.STAGED, core.PITCH, core.THREADS,
     )  # fmt: skip
     SHARED, ELEMENT, ALIGNMENT, SUMS = core.SHARED, core.ELEMENT, core.ALIGNMENT, core.SUMS
-    find_way, stage, staged_row = core.find_way, core.stage, core.staged_row
+    multiply, find_way, stage, staged_row = core.multiply, core.find_way, core.stage, core.staged_row
 
     @kernel(THREADS, core.BLOCKS)
     def activated(
@@ -139,21 +138,17 @@ def _activated(core, multiply):
 
 
 def _fused(
-    choose, x: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor | None, w2: torch.Tensor, dy: torch.Tensor, activation: int
+    core, x: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor | None, w2: torch.Tensor, dy: torch.Tensor, activation: int
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """h = act(z) and dz = (dy·w2ᵀ)·act'(z), both (M, H), with z = x·w1 + b1.
-
-    choose(a, b) gives the module and the main loop for a product.
-    """
+    """h = act(z) and dz = (dy·w2ᵀ)·act'(z), both (M, H), with z = x·w1 + b1, by the main loop of the module `core`."""
     M, H = x.shape[0], w1.shape[1]
     z, hidden, dz = x.new_empty(M, H), x.new_empty(M, H), x.new_empty(M, H)
     if z.numel():
         for a, b, c, backward in ((x, w1, hidden, False), (dy, w2.t(), dz, True)):
-            core, multiply = choose(a, b)
             memory, *rest = gemm.bias(None if backward else b1, z)
             grid, given = blocks(M, H, core.HEIGHT, core.WIDTH), operands(a, b, core.LANES)
             launch(
-                _activated(core, multiply), grid, core.THREADS, flat(a), flat(b), memory, z, c, *given, *rest, backward,
+                _activated(core), grid, core.THREADS, flat(a), flat(b), memory, z, c, *given, *rest, backward,
                 activation, shared=core.BYTES,
             )  # fmt: skip
     return hidden, dz
@@ -169,7 +164,7 @@ def epilogue(
     """
     shapes("M D, D H, H?, H N, N?, M N", x=x, w1=w1, b1=b1, w2=w2, b2=b2, dy=dy)
     product = matmul.doublebuffered
-    hidden, dz = _fused(lambda a, b: (gemm, gemm.multiply), x, w1, b1, w2, dy, number(activation))
+    hidden, dz = _fused(gemm, x, w1, b1, w2, dy, number(activation))
     dx, dw1, dw2 = product(dz, w1.t()), product(x.t(), dz), product(hidden.t(), dy)
     return dx, dw1, None if b1 is None else _summed(dz), dw2, None if b2 is None else _summed(dy)
 
@@ -185,7 +180,7 @@ def tensorcore(
     shapes("M D, D H, H?, H N, N?, M N", x=x, w1=w1, b1=b1, w2=w2, b2=b2, dy=dy)
     kind, product = number(activation), matmul.tensorcore
     sixteen_bits(x.dtype)
-    hidden, dz = _fused(lambda a, b: (mma, mma.multiply), x, w1, b1, w2, dy, kind)
+    hidden, dz = _fused(mma, x, w1, b1, w2, dy, kind)
     dx, dw1, dw2 = product(dz, w1.t()), product(x.t(), dz), product(hidden.t(), dy)
     return dx, dw1, None if b1 is None else _summed(dz), dw2, None if b2 is None else _summed(dy)
 

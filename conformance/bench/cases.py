@@ -197,8 +197,8 @@ def _layouts_of_file(contract: Contract, op: str, entry: Mapping[str, Any]) -> d
 
 
 def shapes_of_file(path: Path) -> list[dict[str, Any]]:
-    """A file of shapes: a JSON list of objects, each with sizes by letter and perhaps `op`, `dtype` and parameters; or an
-    object with such a list as its `shapes`, which an experiment is."""
+    """A file of shapes: a JSON list of objects, each with sizes by letter and perhaps `op`, `dtype`, parameters and
+    `layouts`; or an object with such a list as its `shapes`, which an experiment is."""
     if not path.is_file():
         raise selection.UsageError(f"--shapes: expected small, large or a file of JSON, got {str(path)!r}")
     try:

@@ -140,14 +140,15 @@ class Bank:
         return sum(t.numel() * t.element_size() for t in self.values[0].values() if t is not None)
 
     def _memory(self) -> dict[str, Any]:
-        made: dict[str, Any] = {}
-        for name, values in self.values[0].items():
-            layout = self.case.layout.get(name, "contiguous")
-            if values is None or layout in ("none", "contiguous"):
-                made[name] = None if values is None else torch.empty_like(values).copy_(values)
-            else:
-                made[name] = layouts.place(values, layout, self.device).view
-        return made
+        def put(values: torch.Tensor, layout: str) -> torch.Tensor:
+            if layout == "contiguous":  # as a caller has it: an allocation of its own, without guard bands
+                return torch.empty_like(values).copy_(values)
+            return layouts.place(values, layout, self.device).view
+
+        layout = self.case.layout
+        return {
+            n: None if v is None else put(v, layout.get(n, "contiguous")) for n, v in self.values[0].items()
+        }  # fmt: skip
 
     def _draw(self, seed: int) -> dict[str, torch.Tensor | None]:
         """Rounded values of every operand, contiguous."""

@@ -27,6 +27,7 @@ from conformance.bench.ceilings import Ceilings, Roof
 from conformance.bench.declare import Bench, Peer
 from conformance.bench.inputs import FRESH, KNOWN, PLACES, Bank, same_bits, secret, spoil
 from conformance.bench.timing import GRAPH, WARM, CudaTimer, Graph, Guard, Stats, Timer
+from conformance.calls import overlap
 from conformance.contract import Case, Contract
 from conformance.trials import Subject
 from conformance.verdict import error_text, output_bytes
@@ -38,8 +39,8 @@ PILOTS = 3  # timed calls before the rounds, from which their number follows
 AGAIN = " (again)"  # how the name of a kernel ends that is timed against itself
 SLOW = 0.5  # seconds; slower kernels get the least rounds
 # a call on values never seen before may take this many times as long as others
-FRESH_RATIO = 1.5
-FRESH_SLACK = {"cuda": 2e-5, "cpu": 2e-2}  # seconds; a process that shares its core waits for some
+# and a call in a row of calls this many times less; the slacks are seconds: a process that shares its core waits for some
+FRESH_RATIO, FRESH_SLACK = 1.5, {"cuda": 2e-5, "cpu": 2e-2}
 BULK_RATIO, BULK_SLACK = 1.6, {"cuda": 1e-4, "cpu": 2e-2}
 # what of torch is used to time and to judge; torch itself wraps others of its functions when it compiles
 TORCH = (
@@ -388,25 +389,13 @@ def _outputs(
             one.refuse(f"{name}: expected {shape} {dtype} on {bank.device}, got {got}")
         elif not tensor.is_contiguous():
             one.refuse(f"{name}: expected a contiguous tensor, got strides {tensor.stride()}")
-        elif shared := [n for n, t in bank.places[place].items() if t is not None and _overlap(t, tensor)]:
+        elif shared := [n for n, t in bank.places[place].items() if t is not None and overlap(t, tensor)]:
             one.refuse(f"{name} shares memory with the input {shared[0]}")
-        elif any(_overlap(other, tensor) for other in one.held):
+        elif any(overlap(other, tensor) for other in one.held):
             one.refuse(f"{name} lies in the memory of the previous call's output: not computed into memory of its own")
         else:
             found[name] = tensor
     return found if one.alive else None
-
-
-def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
-    (first, end), (start, last) = ((t.data_ptr(), t.data_ptr() + _extent(t)) for t in (a, b))
-    return first < last and start < end
-
-
-def _extent(tensor: torch.Tensor) -> int:
-    """Bytes from the first element to the end of the last."""
-    if not tensor.numel():
-        return 0
-    return (sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1) * tensor.element_size()
 
 
 def _peak_memory(call: Callable[[], Any], timer: Timer) -> int | None:

@@ -34,7 +34,7 @@ def _family(make):
 
 def _row_offsets(draw: Draw, shape):
     """Rows far apart: the maximum of another row over- or underflows, padding with 0 wins a negative row's. The first row
-    is one below what exp can take back, so that a case of a single row has it.
+    lies where exp is 0 in float32, so that a case of a single row has that.
     """
     offset = torch.tensor([-150.0, 150.0, -30.0, -3e4], dtype=torch.float64)[torch.arange(shape[0]) % 4]
     return draw.normal(shape) + offset[:, None]
