@@ -52,3 +52,90 @@ assert value == "np.vstack stands in" and "NumPy 2.5 has removed it" in note
 print(sorted(what for what in rows if what.startswith("patch: ")))
 """)
     assert "patch: indexing" in done and "patch: get_current_device" in done
+
+
+def test_a_process_compiles_for_the_engine_and_for_a_gpu():
+    """Whichever comes first, neither finds the other's device functions, checks or shared memory."""
+    code = """
+import numpy as np
+from numba import cuda, float32
+from backends.emulator import errors
+from backends.emulator.numba import install, launch
+from backends.numba import compiling, restore_row_stack
+
+restore_row_stack()
+
+def make(step):
+    @cuda.jit(device=True)
+    def at(x, i):
+        return x[i] + step
+
+    @cuda.jit
+    def reverse(x):
+        row = cuda.shared.array(64, float32)
+        i = cuda.threadIdx.x
+        row[i] = at(x, i)
+        cuda.syncthreads()
+        x[i] = row[63 - i]
+
+    return reverse
+
+def on_the_engine(kernel):
+    x = np.arange(64, dtype=np.float32)
+    launch(kernel, 1, 64, (x,))
+    assert x[0] == 64, x
+    try:
+        launch(kernel, 1, 64, (x[:60],))
+    except errors.OutOfBounds as error:
+        return str(error)
+    raise AssertionError("the index 60 of 60 was not seen")
+
+def for_a_gpu(kernel):
+    with compiling.recording() as launches:
+        kernel[1, 64](np.zeros(64, np.float32))
+    return compiling.ptx_with_lines(launches[0], "sm_90")
+
+first, second = make(1), make(1)
+clean = for_a_gpu(first)
+assert ".shared" in clean and "ts_" not in clean, clean
+found = on_the_engine(first)
+assert "uses index 60 in axis 0 of x, which has 60" in found
+assert on_the_engine(second) == found
+install()
+for kernel in (first, second):
+    again = for_a_gpu(kernel)
+    assert ".shared" in again and "ts_" not in again, again
+"""
+    run(code, TOUCHSTONE_CACHE="")
+
+
+def test_a_launch_on_arrays_of_a_gpu_goes_there():
+    """Though the process also runs kernels on the CPU: stood for by an array that says where it lies, and a driver that is missing."""
+    code = """
+import numpy as np
+from numba import cuda
+from numba.cuda import dispatcher
+
+went = []
+dispatcher.CUDADispatcher.call = lambda self, args, configuration: went.append(args)
+
+from backends import numba
+
+numba.prepare("cpu")
+numba.prepare("cuda") if numba.why_not("cuda") is None else None
+
+class There:
+    __cuda_array_interface__ = {}
+
+@cuda.jit
+def double(x):
+    x[cuda.grid(1)] *= 2
+
+x = np.ones(32, np.float32)
+double[1, 32](x)
+assert x.sum() == 64 and not went
+double[1, 32](There())
+double[1, 32]((There(), 1))
+assert len(went) == 2
+"""
+    run(code)

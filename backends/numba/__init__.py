@@ -91,8 +91,6 @@ def prepare(device: str) -> None:
     restore_row_stack()
     if device == "cpu":
         emulated.install()
-    elif cuda is not None and getattr(cuda, "touchstone_emulator", False):
-        raise RuntimeError("this process runs Numba's kernels on the CPU; start a fresh one for the GPU")
 
 
 def adopt(fn: Callable[..., Any], device: str) -> None:
@@ -159,7 +157,7 @@ def doctor() -> list[tuple[str, str, str]]:
     ]
 
 
-# What the emulator replaces in numba-cuda, in a process that runs kernels on the CPU; for a GPU nothing of it is touched.
+# What the emulator replaces in numba-cuda, while it compiles a kernel for the CPU and where one is launched.
 _PATCHES = (
     (
         "patch: get_current_device",

@@ -1,5 +1,6 @@
 """From a `@cuda.jit` kernel and its arguments to a launch on the engine."""
 
+import collections
 import contextlib
 import ctypes
 import functools
@@ -52,19 +53,64 @@ findings.front_ends[_PATH] = lambda pc: "{}:{}".format(*_place(pc))
 
 @functools.cache
 def _prepare() -> None:
-    """Let numba-cuda compile without a driver, report indices, and leave shared memory to the engine. For good."""
+    """Raise RuntimeError where numba-cuda's compiler is not there."""
     reason = why_not()
     if reason:
         raise RuntimeError(reason)
     if not hasattr(np, "row_stack"):
         np.row_stack = np.vstack  # numba-cuda 0.30 calls it in every compilation
-    from llvmlite import ir
     from numba import cuda
 
     if "numba_cuda" not in (cuda.__file__ or "") or "simulator" in getattr(cuda, "cudadrv", cuda).__name__:
         raise RuntimeError(
             "numba.cuda is not numba-cuda's: unset NUMBA_ENABLE_CUDASIM and install numba-cuda in site-packages"
         )
+
+
+@contextlib.contextmanager
+def _emulating() -> Iterator[None]:
+    """Within, numba-cuda compiles without a driver, reports indices, and leaves shared memory to the engine.
+
+    What it makes of device functions and of its own code is kept apart from what the same process compiles for a GPU.
+    """
+    from numba.cuda.core.compiler_lock import global_compiler_lock
+    from numba.cuda.descriptor import cuda_target
+
+    with global_compiler_lock:
+        replaced = _replacements()
+        stock = [getattr(owner, name) for owner, name, _ in replaced]
+        contexts = cuda_target._typingctx, cuda_target._targetctx
+        cuda_target._typingctx, cuda_target._targetctx = _target.contexts
+        for owner, name, value in replaced:
+            setattr(owner, name, value)
+        try:
+            yield
+        finally:
+            for (owner, name, _), value in zip(replaced, stock, strict=True):
+                setattr(owner, name, value)
+            _target.contexts = cuda_target._typingctx, cuda_target._targetctx
+            cuda_target._typingctx, cuda_target._targetctx = contexts
+            while _target.lent:
+                function, overloads = _target.lent.popitem()
+                function.overloads = overloads
+
+
+class _Target:
+    """What numba-cuda has compiled for the engine."""
+
+    def __init__(self) -> None:
+        self.contexts: tuple[Any, Any] = (None, None)  # for typing and for lowering; numba-cuda makes what is None
+        self.overloads: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
+        self.lent: dict[Any, dict[Any, Any]] = {}  # a device function's overloads for a GPU, while it has the engine's
+
+
+_target = _Target()
+
+
+@functools.cache
+def _replacements() -> list[tuple[Any, str, Any]]:
+    """(module or class, name, value while a kernel is compiled for the engine)."""
+    from llvmlite import ir
     from numba.cuda import cgutils, cudaimpl, debuginfo, dispatcher, types
     from numba.cuda import compiler as numba_compiler
     from numba.cuda.core.errors import NumbaDebugInfoWarning
@@ -74,8 +120,6 @@ def _prepare() -> None:
     def current_device() -> Any:
         return _Device
 
-    dispatcher.get_current_device = current_device
-    numba_compiler.get_current_device = current_device
     compile_cuda = numba_compiler.compile_cuda
 
     def compile_with_lines(*args: Any, **options: Any) -> Any:
@@ -83,7 +127,13 @@ def _prepare() -> None:
             warnings.simplefilter("ignore", NumbaDebugInfoWarning)
             return compile_cuda(*args, **{**options, "lineinfo": True, "cc": CAPABILITY})
 
-    dispatcher.compile_cuda = compile_with_lines
+    compile_device = dispatcher.CUDADispatcher.compile_device
+
+    def compile_for_the_engine(self: Any, *args: Any, **options: Any) -> Any:
+        if self not in _target.lent:
+            _target.lent[self] = self.overloads
+            self.overloads = _target.overloads.setdefault(self, collections.OrderedDict())
+        return compile_device(self, *args, **options)
 
     i32, i64, pointer = ir.IntType(32), ir.IntType(64), ir.IntType(8).as_pointer()
 
@@ -182,13 +232,19 @@ def _prepare() -> None:
         key = line, id(self.subprograms[-1])  # which it keeps
         return known[key] if key in known else known.setdefault(key, location(self, line))
 
-    debuginfo.CUDADIBuilder._di_location = location_once
-    debuginfo.CUDADIBuilder.mark_variable = no_variable
-    debuginfo.CUDADIBuilder.update_variable = no_variable
-    arrayobj.basic_indexing = indexing
-    arrayobj.fix_integer_index = fix_integer_index
-    cgutils.get_item_pointer2 = get_item_pointer2
-    cudaimpl._generic_array = array
+    return [
+        (dispatcher, "get_current_device", current_device),
+        (numba_compiler, "get_current_device", current_device),
+        (dispatcher, "compile_cuda", compile_with_lines),
+        (dispatcher.CUDADispatcher, "compile_device", compile_for_the_engine),
+        (debuginfo.CUDADIBuilder, "_di_location", location_once),
+        (debuginfo.CUDADIBuilder, "mark_variable", no_variable),
+        (debuginfo.CUDADIBuilder, "update_variable", no_variable),
+        (arrayobj, "basic_indexing", indexing),
+        (arrayobj, "fix_integer_index", fix_integer_index),
+        (cgutils, "get_item_pointer2", get_item_pointer2),
+        (cudaimpl, "_generic_array", array),
+    ]
 
 
 def _shared_site(builder: Any, shape: Sequence[int], item: int, align: int) -> Any:
@@ -288,7 +344,7 @@ def _compiled_anew(kernel: Any, kinds: tuple[Any, ...]) -> _Compiled:
     key = cache.key(kernel, kinds)
     entry = cache.load(key)
     if entry is None:
-        with undisturbed():
+        with undisturbed(), _emulating():
             entry = _lowered(kernel, kinds)
         cache.keep(key, entry)
     return _Compiled(translate.load(entry.built), entry.types, entry.exceptions)
@@ -507,8 +563,15 @@ def _raised(name: str, made: _Compiled, report: Report) -> errors.KernelError:
     return errors.KernelError(f"{name} ({where}): {findings._who(report.here)} raises {text}")
 
 
+def _on_a_gpu(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return any(map(_on_a_gpu, value))
+    return hasattr(value, "__cuda_array_interface__")  # which a tensor on the CPU has not
+
+
 def install() -> None:
-    """Make `kernel[grid, block, stream, shared](...)` of every `@cuda.jit` kernel of this process run here.
+    """Make `kernel[grid, block, stream, shared](...)` of every `@cuda.jit` kernel of this process run here, unless one of
+    its arguments lies on a GPU.
 
     `cuda.to_device`, `cuda.device_array` and `cuda.synchronize` then do without a driver too.
     """
@@ -519,12 +582,21 @@ def install() -> None:
 
     from backends.emulator.numba import host
 
+    if getattr(cuda, "touchstone_emulator", False):
+        return
+    on_gpu, for_all_on_gpu = dispatcher.CUDADispatcher.call, dispatcher.ForAll.__call__
+
     def call(self: Any, args: tuple[Any, ...], launch_config: Any) -> None:
-        launch(self, launch_config.griddim, launch_config.blockdim, args, launch_config.sharedmem)
+        if _on_a_gpu(args):
+            on_gpu(self, args, launch_config)
+        else:
+            launch(self, launch_config.griddim, launch_config.blockdim, args, launch_config.sharedmem)
 
     def for_all(self: Any, *args: Any) -> None:
         threads = self.thread_per_block or 128
-        if self.ntasks:
+        if _on_a_gpu(args):
+            for_all_on_gpu(self, *args)
+        elif self.ntasks:
             launch(self.dispatcher, -(-self.ntasks // threads), threads, args, self.sharedmem)
 
     dispatcher.CUDADispatcher.call = call
