@@ -388,7 +388,7 @@ def test_the_command(tmp_path, capsys):
     ],
 )
 def test_usage_errors_name_the_option(words, message, capsys):
-    assert main(["bench", "softmax", "--device", "cpu", "--backend", "triton", *words]) == 2
+    assert main(["bench", "softmax", "--device", "cpu", "--backend", "cupy", *words]) == 2
     assert message in capsys.readouterr().err
 
 

@@ -293,7 +293,7 @@ ASK = """
 if __name__ == "__main__":
     {before}
     report = check("softmax", {fn}, device="cpu", level="quick", dtypes=["float32"], where={where})
-    print(report.passed, len(report.findings), report.cases > 3)
+    print(report.passed, [str(finding) for finding in report.findings], report.cases > 3)
     print([one for one in report.instruments if "isolation" in one], report.notes)
 """
 TORCH = """
@@ -378,10 +378,11 @@ def use():
 def ask(folder, source: str, before: str = "use()", fn: str = "parallel", where: str = "None") -> list[str]:
     (folder / "script.py").write_text(PREAMBLE + source + ASK.format(before=before, fn=fn, where=where))
     environment = {"PYTHONPATH": str(registry.ROOT), "OMP_NUM_THREADS": "3", "NUMBA_NUM_THREADS": "2"}
+    environment["CUDA_VISIBLE_DEVICES"] = ""  # torch.compile would start CUDA, which no fork survives
     done = lanes.run_python(["script.py"], folder, environment=environment)
     assert done.returncode == 0, done.stderr
     verdict, how = done.stdout.splitlines()
-    assert verdict == "True 0 True", done.stdout
+    assert verdict == "True [] True", done.stdout
     return how
 
 

@@ -54,10 +54,11 @@ print(sorted(what for what in rows if what.startswith("patch: ")))
     assert "patch: indexing" in done and "patch: get_current_device" in done
 
 
-def test_a_process_compiles_for_the_engine_and_for_a_gpu():
-    """Whichever comes first, neither finds the other's device functions, checks or shared memory."""
+@pytest.mark.parametrize("first", ["on_the_engine", "for_a_gpu"])
+def test_a_process_compiles_for_the_engine_and_for_a_gpu(first):
+    """Whichever comes first, neither finds the other's device functions, helpers, checks or shared memory."""
     code = """
-import numpy as np
+import torch
 from numba import cuda, float32
 from backends.emulator import errors
 from backends.emulator.numba import install, launch
@@ -65,48 +66,42 @@ from backends.numba import compiling, restore_row_stack
 
 restore_row_stack()
 
-def make(step):
-    @cuda.jit(device=True)
-    def at(x, i):
-        return x[i] + step
+@cuda.jit(device=True)
+def at(x, i):
+    return float32(x[i:][0])  # a helper of Numba's slices, another converts bfloat16
 
-    @cuda.jit
-    def reverse(x):
-        row = cuda.shared.array(64, float32)
-        i = cuda.threadIdx.x
-        row[i] = at(x, i)
-        cuda.syncthreads()
-        x[i] = row[63 - i]
+@cuda.jit
+def reverse(x, y):
+    row = cuda.shared.array(64, float32)
+    i = cuda.threadIdx.x
+    row[i] = at(x, i)
+    cuda.syncthreads()
+    y[i] = row[63 - i]
 
-    return reverse
-
-def on_the_engine(kernel):
-    x = np.arange(64, dtype=np.float32)
-    launch(kernel, 1, 64, (x,))
-    assert x[0] == 64, x
+def on_the_engine():
+    y = torch.zeros(64)
+    launch(reverse, 1, 64, (torch.arange(64).bfloat16(), y))
+    assert y[0] == 63, y
     try:
-        launch(kernel, 1, 64, (x[:60],))
+        launch(reverse, 1, 64, (torch.arange(60).bfloat16(), y))
     except errors.OutOfBounds as error:
-        return str(error)
-    raise AssertionError("the index 60 of 60 was not seen")
+        assert "uses index 0 in axis 0 of" in str(error), error
+    else:
+        raise AssertionError("what lies beyond 60 elements was not seen")
 
-def for_a_gpu(kernel):
+def for_a_gpu():
     with compiling.recording() as launches:
-        kernel[1, 64](np.zeros(64, np.float32))
-    return compiling.ptx_with_lines(launches[0], "sm_90")
+        reverse[1, 64](torch.zeros(64).bfloat16(), torch.zeros(64))
+    ptx = compiling.ptx_with_lines(launches[0], "sm_90")
+    assert ".shared" in ptx and "ts_" not in ptx, ptx
 
-first, second = make(1), make(1)
-clean = for_a_gpu(first)
-assert ".shared" in clean and "ts_" not in clean, clean
-found = on_the_engine(first)
-assert "uses index 60 in axis 0 of x, which has 60" in found
-assert on_the_engine(second) == found
+steps = [on_the_engine, for_a_gpu]
+for step in (steps if FIRST == "on_the_engine" else steps[::-1]) * 2:
+    step()
 install()
-for kernel in (first, second):
-    again = for_a_gpu(kernel)
-    assert ".shared" in again and "ts_" not in again, again
+for_a_gpu()
 """
-    run(code, TOUCHSTONE_CACHE="")
+    run(f"FIRST = {first!r}\n{code}", TOUCHSTONE_CACHE="")
 
 
 def test_a_launch_on_arrays_of_a_gpu_goes_there():

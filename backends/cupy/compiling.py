@@ -152,7 +152,8 @@ def compiled(
     arguments = [
         *module.options(definitions), *options, f"-arch={arch}", "--device-as-default-execution-space",
         *(f"-I{folder}" for folder in _header_folders()),
-        "--ptxas-options=-v" if to_machine_code else "--fdevice-syntax-only",
+        # from the cache that CUDA keeps where it has a driver, a kernel comes without ptxas's words
+        *(("--ptxas-options=-v", "--no-cache") if to_machine_code else ("--fdevice-syntax-only",)),
     ]  # fmt: skip
     wanted = ("CUBIN", "PTX") if to_machine_code else ()
     made, log = nvrtc.compiled(source.source, source.path.name, arguments, *wanted)

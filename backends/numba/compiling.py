@@ -348,7 +348,8 @@ def _header_folders() -> tuple[str, ...]:
 
 def _link(parts: list[bytes], runtime: str | None, arch: str, lto: bool, registers: int | None) -> tuple[bytes, str]:
     """The machine code of `parts`, and what ptxas says of it."""
-    options = [f"-arch={_architecture(arch)}", "-Xptxas=-v", *(["-lto"] if lto else [])]
+    # from the cache that CUDA keeps where it has a driver, a kernel comes without ptxas's words
+    options = [f"-arch={_architecture(arch)}", "-Xptxas=-v", "-no-cache", *(["-lto"] if lto else [])]
     options += [f"-maxrregcount={registers}"] if registers else []
     linker = nvjitlink.create(len(options), options)
     try:

@@ -48,7 +48,18 @@ def why_not(device: str) -> str | None:
     """None if Triton can run on `device` ("cpu" or "cuda") here, else what is missing and what to do."""
     if importlib.util.find_spec("triton") is None:
         return 'triton is not installed: pip install "triton>=3.6,<3.10" (Linux on x86-64 or aarch64)'
-    return cuda_works() if device == "cuda" else None
+    return (cuda_works() if device == "cuda" else None) or _taken(device)
+
+
+def _taken(device: str) -> str | None:
+    """None unless this process has set Triton up for the other device than `device`."""
+    if _mode() in (None, "interpret" if device == "cpu" else "compile"):
+        return None
+    value = "1" if device == "cpu" else "0"
+    return (
+        f"triton was imported to {_mode()} before Touchstone could set it up for {device!r}, and a process runs "
+        f"one device: start a fresh one with TRITON_INTERPRET={value}, or import nothing that imports triton before"
+    )
 
 
 def prepare(device: str) -> None:
@@ -56,13 +67,8 @@ def prepare(device: str) -> None:
 
     Raises RuntimeError where Triton was imported for the other device already.
     """
-    wanted = "interpret" if device == "cpu" else "compile"
-    if _mode() not in (None, wanted):
-        value = "1" if device == "cpu" else "0"
-        raise RuntimeError(
-            f"triton was imported to {_mode()} before Touchstone could set it up for {device!r}, and a process runs "
-            f"one device: start a fresh one with TRITON_INTERPRET={value}, or import nothing that imports triton before"
-        )
+    if reason := _taken(device):
+        raise RuntimeError(reason)
     if device == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"
         from backends.triton import interpreter

@@ -79,8 +79,8 @@ def _emulating() -> Iterator[None]:
     with global_compiler_lock:
         replaced = _replacements()
         stock = [getattr(owner, name) for owner, name, _ in replaced]
-        contexts = cuda_target._typingctx, cuda_target._targetctx
-        cuda_target._typingctx, cuda_target._targetctx = _target.contexts
+        context = cuda_target.target_context
+        helpers, context.cached_internal_func = context.cached_internal_func, _made.helpers
         for owner, name, value in replaced:
             setattr(owner, name, value)
         try:
@@ -88,23 +88,22 @@ def _emulating() -> Iterator[None]:
         finally:
             for (owner, name, _), value in zip(replaced, stock, strict=True):
                 setattr(owner, name, value)
-            _target.contexts = cuda_target._typingctx, cuda_target._targetctx
-            cuda_target._typingctx, cuda_target._targetctx = contexts
-            while _target.lent:
-                function, overloads = _target.lent.popitem()
+            context.cached_internal_func = helpers
+            while _made.lent:
+                function, overloads = _made.lent.popitem()
                 function.overloads = overloads
 
 
-class _Target:
-    """What numba-cuda has compiled for the engine."""
+class _Made:
+    """What numba-cuda has compiled for the engine and would look for where it keeps what it compiled for a GPU."""
 
     def __init__(self) -> None:
-        self.contexts: tuple[Any, Any] = (None, None)  # for typing and for lowering; numba-cuda makes what is None
+        self.helpers: dict[Any, Any] = {}  # numba-cuda's own functions, of conversions say
         self.overloads: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
         self.lent: dict[Any, dict[Any, Any]] = {}  # a device function's overloads for a GPU, while it has the engine's
 
 
-_target = _Target()
+_made = _Made()
 
 
 @functools.cache
@@ -130,9 +129,9 @@ def _replacements() -> list[tuple[Any, str, Any]]:
     compile_device = dispatcher.CUDADispatcher.compile_device
 
     def compile_for_the_engine(self: Any, *args: Any, **options: Any) -> Any:
-        if self not in _target.lent:
-            _target.lent[self] = self.overloads
-            self.overloads = _target.overloads.setdefault(self, collections.OrderedDict())
+        if self not in _made.lent:
+            _made.lent[self] = self.overloads
+            self.overloads = _made.overloads.setdefault(self, collections.OrderedDict())
         return compile_device(self, *args, **options)
 
     i32, i64, pointer = ir.IntType(32), ir.IntType(64), ir.IntType(8).as_pointer()
