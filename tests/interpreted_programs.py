@@ -187,6 +187,32 @@ def fma_rounds_once():
 
 
 @triton.jit
+def _asm(x_ptr, out_ptr, ASM: tl.constexpr, PACK: tl.constexpr, N: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, N))
+    x = tl.inline_asm_elementwise(ASM, "=r,r", [x], dtype=x.dtype, is_pure=False, pack=PACK)
+    tl.store(out_ptr + tl.arange(0, N), x)
+
+
+@program("inline asm")
+def moves_give_their_operand():
+    for x, pack in ((torch.randn(8), 1), (torch.randn(8).half(), 2), (torch.randn(8).bfloat16(), 2)):
+        out = torch.empty_like(x)
+        _asm[(1,)](x, out, "mov.b32 $0, $1;", pack, 8)
+        _same(out, x)
+
+
+@program("inline asm")
+def other_inline_asm_and_moves_of_other_than_32_bits_are_refused():
+    x, out = torch.ones(8), torch.empty(8)
+    with pytest.raises(Exception, match=r"inline assembly \"neg.f32 .*and no other"):
+        _asm[(1,)](x, out, "neg.f32 $0, $1;", 1, 8)
+    with pytest.raises(Exception, match="1 of 8 fp16 at a time"):
+        _asm[(1,)](x.half(), out.half(), "mov.b32 $0, $1;", 1, 8)
+    with pytest.raises(Exception, match="2 of 1 fp16 at a time"):  # the compiler wants a multiple, too
+        _asm[(1,)](x.half(), out.half(), "mov.b32 $0, $1;", 2, 1)
+
+
+@triton.jit
 def _sum(x_ptr, out_ptr, N: tl.constexpr):
     tl.store(out_ptr, tl.sum(tl.load(x_ptr + tl.arange(0, N)), axis=0))
 

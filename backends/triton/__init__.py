@@ -24,7 +24,7 @@ ALIASES = {"interpreter": "cpu"}
 CPU_VARIABLES = ("TRITON_INTERPRET",)
 # multiply-adds a second that small tiles get through the interpreter on a busy core; 64 x 64 x 32 on an idle one: 1.3e8
 WORK_PER_SECOND = {"cpu": 4e7, "cuda": math.inf}
-INTERPRETED = ("sm_80", "sm_90")  # of what a rung can need: tensor descriptors, but neither Gluon nor inline PTX
+INTERPRETED = ("sm_80", "sm_90")  # of what a rung can need: tensor descriptors, but neither Gluon nor PTX that computes
 NOTES = (
     "A kernel is the program of one tile: no threads, no barriers, no shared memory to declare; the grid counts tiles, "
     "where CUDA C and Numba count blocks and, besides, threads.",
@@ -99,7 +99,7 @@ def lacks(needs: str, device: str) -> str | None:
     """None if `device` has what a rung `needs` ("sm_90", "sm_90a"), else one sentence."""
     if device == "cuda":
         return capability_lacks(needs)
-    return None if needs in INTERPRETED else f"needs {needs}; the interpreter runs no Gluon and no inline PTX"
+    return None if needs in INTERPRETED else f"needs {needs}; the interpreter runs no Gluon and no PTX that computes"
 
 
 def doctor() -> list[tuple[str, str, str]]:

@@ -1,6 +1,7 @@
-"""Numbers as a GPU has them: formats, casts, dot products, arithmetic."""
+"""Numbers as a GPU has them: formats, casts, dot products, arithmetic, a move in PTX."""
 
 import dataclasses
+import types
 from collections.abc import Callable
 
 import ml_dtypes
@@ -201,6 +202,21 @@ def _arithmetic() -> None:
     InterpreterBuilder.create_maxnumf = lambda self, lhs, rhs: binary_op(self, lhs, rhs, np.fmax)
     InterpreterBuilder.create_clampf = clampf
     InterpreterBuilder.create_fma = fma
+
+
+@repair("inline asm", "a 32-bit move, which keeps a value out of the compiler's sight, gives its operand; others raise")
+def _inline_asm() -> None:
+    def create_inline_asm(self, asm, constraints, values, results, is_pure, pack):
+        value, scalar = values[0], values[0].dtype.scalar
+        whole = pack * scalar.primitive_bitwidth == 32 and value.data.size % pack == 0
+        if asm != "mov.b32 $0, $1;" or constraints != "=r,r" or results[0].scalar != scalar or not whole:
+            raise KernelError(
+                f'inline assembly "{asm}" ("{constraints}", {pack} of {value.data.size} {scalar} at a time): the '
+                'interpreter knows "mov.b32 $0, $1;" ("=r,r") of 32 bits at a time to the same type, and no other'
+            )
+        return types.SimpleNamespace(get_result=lambda i: value)
+
+    InterpreterBuilder.create_inline_asm = create_inline_asm
 
 
 @repair("assertions", "tl.device_assert is checked, and integer arithmetic that overflows its type raises")
