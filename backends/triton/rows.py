@@ -1,6 +1,8 @@
-"""What the launchers of row-wise kernels share: warps for a block of columns, programs that run at once."""
+"""What row-wise kernels share: warps for a block of columns, programs that run at once, rows that stay in 16 bits."""
 
 import torch
+import triton
+import triton.language as tl
 
 from backends.triton.gemm import processors
 
@@ -13,3 +15,13 @@ def warps(block: int, each: int = 512) -> int:
 def resident(x: torch.Tensor, each: int) -> int:
     """Programs of a grid that fills the device of `x` with `each` on a multiprocessor; a few in the interpreter."""
     return processors(x.device) * each if x.is_cuda else 3
+
+
+@triton.jit
+def unseen(x):
+    """x, a tile of 16 bits, as a value that the compiler has not seen before.
+
+    LLVM converts a tile to float32 once and keeps the result for later uses, in twice the registers. After this move, two
+    elements at a time and not pure so that it stays in its place, the 16 bits are all there is: it has to convert again.
+    """
+    return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=False, pack=2)
