@@ -62,6 +62,12 @@ def default_tma_tile(dtype: torch.dtype, M: int, N: int) -> dict[str, int]:
     return options(128, 128, 64, 8, 4) if M * N <= 2048 * 2048 else options(128, 256, 64, 8, 4)
 
 
+def default_tma_factor_tile(dtype: torch.dtype, M: int, N: int) -> dict[str, int]:
+    """A stage fewer, where the tile of a factor in the epilogue would not fit in shared memory beside four."""
+    config = default_tma_tile(dtype, M, N)
+    return {**config, "num_stages": 3} if config["BLOCK_M"] * config["BLOCK_N"] > 128 * 128 else config
+
+
 def descriptor(name: str, x: torch.Tensor, rows: int, cols: int) -> tuple[TensorDescriptor, bool]:
     """A descriptor of the matrix `x` in tiles of (rows, cols), and whether it describes `x.t()`.
 

@@ -8,7 +8,7 @@ import torch
 
 from backends import Unsupported, shapes
 from backends.triton.activations import _check
-from backends.triton.gemm import default_tma_tile, options
+from backends.triton.gemm import default_tma_factor_tile, default_tma_tile, options
 from backends.triton.mlp.tma import _linear
 from backends.triton.mlp.tma import tma as _mlp
 from backends.triton.tuning import pinned
@@ -30,7 +30,7 @@ def tma(
     if D == 0 or H == 0:
         raise Unsupported(f"D = {D}, H = {H}; a tensor descriptor describes no empty matrix")
     hidden = x.new_empty(M, H)
-    up = pinned("gated_mlp.tma", x.dtype, (M, H, D), _default(x.dtype, M, H))
+    up = pinned("gated_mlp.tma", x.dtype, (M, H, D), default_tma_factor_tile(x.dtype, M, H))
     gate, down = default_tma_tile(x.dtype, M, H), default_tma_tile(x.dtype, M, N)
     launches = [
         _linear(x, w_gate, None, hidden, activation, ("x", "w_gate", "the hidden tensor"), gate),
@@ -40,12 +40,6 @@ def tma(
     for launch in launches:
         launch()
     return y
-
-
-def _default(dtype: torch.dtype, M: int, N: int) -> dict[str, int]:
-    """A plain product's, a stage shorter where the factor's tile would not fit in shared memory beside four."""
-    config = default_tma_tile(dtype, M, N)
-    return {**config, "num_stages": 3} if config["BLOCK_M"] * config["BLOCK_N"] > 128 * 128 else config
 
 
 tma.needs = "sm_90"

@@ -7,16 +7,20 @@ import triton
 import triton.language as tl
 
 from backends import Unsupported, shapes
-from backends.triton.activations import _activate, _check
+from backends.triton.activations import _activate, _check, _slope
 from backends.triton.gemm import default_tma_tile, descriptor, options, resident
 from backends.triton.tuning import pinned
 
 
 @triton.jit
-def _finish(acc, bias_ptr, factor_desc, c_desc, m, n, N, stride_bias, ACTIVATION: tl.constexpr, COLS: tl.constexpr):
+def _finish(
+    acc, bias_ptr, slope_desc, factor_desc, c_desc, m, n, N, stride_bias, ACTIVATION: tl.constexpr, COLS: tl.constexpr
+):  # fmt: skip
     if bias_ptr is not None:
         col = (n + tl.arange(0, COLS)).to(tl.int64)
         acc += tl.load(bias_ptr + col * stride_bias, mask=col < N, other=0.0).to(tl.float32)[None, :]
+    if slope_desc is not None:
+        slope_desc.store([m, n], _slope(acc, ACTIVATION).to(slope_desc.dtype))
     if ACTIVATION is not None:
         acc = _activate(acc, ACTIVATION)
     if factor_desc is not None:
@@ -26,7 +30,7 @@ def _finish(acc, bias_ptr, factor_desc, c_desc, m, n, N, stride_bias, ACTIVATION
 
 @triton.jit
 def _tma_linear_kernel(
-    a_desc, b_desc, bias_ptr, factor_desc, c_desc, M, N, K, stride_bias,
+    a_desc, b_desc, bias_ptr, slope_desc, factor_desc, c_desc, M, N, K, stride_bias,
     A_TRANSPOSED: tl.constexpr, B_TRANSPOSED: tl.constexpr, ACTIVATION: tl.constexpr, PRECISION: tl.constexpr,
     GROUP_M: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
@@ -44,27 +48,31 @@ def _tma_linear_kernel(
             acc = tl.dot(a, b, acc, input_precision=PRECISION)
         # finished by halves: activating the whole tile at once spills, and half of it takes half the shared memory
         left, right = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1)))
-        _finish(left, bias_ptr, factor_desc, c_desc, m, n, N, stride_bias, ACTIVATION, BLOCK_N // 2)
-        _finish(right, bias_ptr, factor_desc, c_desc, m, n + BLOCK_N // 2, N, stride_bias, ACTIVATION, BLOCK_N // 2)
+        half: tl.constexpr = BLOCK_N // 2
+        _finish(left, bias_ptr, slope_desc, factor_desc, c_desc, m, n, N, stride_bias, ACTIVATION, half)
+        _finish(right, bias_ptr, slope_desc, factor_desc, c_desc, m, n + half, N, stride_bias, ACTIVATION, half)
 
 
 def _linear(
     a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, c: torch.Tensor, activation: str | None,
     names: tuple[str, str, str], config: dict[str, int], factor: torch.Tensor | None = None,
+    slope: torch.Tensor | None = None,
 ) -> Callable[[], None]:  # fmt: skip
     """The launch of c = act(a·b + bias)·factor, checked and ready: all products are checked before the first one runs.
 
-    `factor` is contiguous and may be c itself.
+    `factor` is contiguous and may be c itself; `slope`, contiguous too, receives act'(a·b + bias).
     """
     (M, K), N = a.shape, b.shape[1]
     block_m, block_n, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
     a_desc, a_transposed = descriptor(names[0], a, block_m, block_k)
     b_desc, b_transposed = descriptor(names[1], b, block_k, block_n)
     c_desc, _ = descriptor(names[2], c, block_m, block_n // 2)
-    factor_desc = None if factor is None else descriptor(names[2], factor, block_m, block_n // 2)[0]
+    slope_desc, factor_desc = (
+        None if t is None else descriptor(names[2], t, block_m, block_n // 2)[0] for t in (slope, factor)
+    )
     grid = (min(resident(a.device, config["num_warps"]), triton.cdiv(M, block_m) * triton.cdiv(N, block_n)),)
     return lambda: _tma_linear_kernel[grid](
-        a_desc, b_desc, bias, factor_desc, c_desc, M, N, K, 0 if bias is None else bias.stride(0),
+        a_desc, b_desc, bias, slope_desc, factor_desc, c_desc, M, N, K, 0 if bias is None else bias.stride(0),
         A_TRANSPOSED=a_transposed, B_TRANSPOSED=b_transposed, ACTIVATION=activation, PRECISION="ieee", **config,
     )  # fmt: skip
 
