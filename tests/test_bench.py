@@ -137,7 +137,7 @@ def test_what_a_contract_declares(op, watch):
             assert contract.flops(size, case.param) > 0 and contract.bytes(size, case.param, 2) > 0
             assert contract.valid(case), case
     (case,) = cases._cases(
-        contract, bench, op, "float32", "small", None, selection.select(device="cpu", backend="triton"), []
+        contract, bench, op, "float32", "small", None, selection.select(device="cpu", backend="cupy"), []
     )
     peers, _ = runnable(bench.peers, "cpu", "float32", compiling=False)
     assert peers, f"{op}: no peer runs on the CPU"
@@ -173,7 +173,7 @@ def test_a_rung_against_itself(watch):
 
 def test_forward_and_backward_in_one_call(watch):
     """The gradient starts from the kernel's own outputs; wrong ones are found in either half."""
-    chosen = selection.select(device="cpu", backend="triton", op="rms_norm,softmax,matmul")
+    chosen = selection.select(device="cpu", backend="cupy", op="rms_norm,softmax,matmul")
     plan = cases.plan(chosen, "small", ["float32"], "fwd_bwd", peers=True)
     assert "there is no op matmul_backward" in plan.left_out["matmul --mode fwd_bwd"]
     (group,) = [g for g in plan.groups if g.case.op == "softmax"]
@@ -214,7 +214,7 @@ def test_a_gradient_as_peer():
 def test_a_file_of_shapes(tmp_path):
     path = tmp_path / "shapes.json"
     path.write_text(json.dumps([{"op": "matmul", "M": 8, "K": 4, "N": 2}, {"rows": 3, "cols": 5, "dtype": "float16"}]))
-    chosen = selection.select(device="cpu", backend="triton", op="matmul")
+    chosen = selection.select(device="cpu", backend="cupy", op="matmul")
     with pytest.raises(selection.UsageError, match="has no M, K, N"):
         cases.plan(chosen, str(path), ["float16"], peers=True)
     (group,) = cases.plan(chosen, str(path), ["float32"], peers=True).groups
@@ -403,10 +403,10 @@ def test_who_takes_too_long_is_not_run(watch):
 
 
 def test_the_last_rungs_of_every_ladder():
-    chosen = selection.select(device="cpu", backend="triton", op="softmax")
+    chosen = selection.select(device="cpu", backend="cupy", op="softmax")
     chosen.prepare()
     (group,) = cases.plan(chosen, "small", ["float32"], top=2).groups
-    assert [subject.name for _, subject in group.subjects] == list(registry.variants("triton", "softmax"))[-2:]
+    assert [subject.name for _, subject in group.subjects] == list(registry.variants("cupy", "softmax"))[-2:]
     assert not group.peers
 
 

@@ -357,7 +357,7 @@ def parallel(x):
 
 
 def use():
-    numba.set_num_threads(2)
+    numba.set_num_threads(numba.config.NUMBA_NUM_THREADS)
     assert total(numpy.ones(1000)) == 1000
 """
 EXECUTOR = """
@@ -377,7 +377,9 @@ def use():
 
 def ask(folder, source: str, before: str = "use()", fn: str = "parallel", where: str = "None") -> list[str]:
     (folder / "script.py").write_text(PREAMBLE + source + ASK.format(before=before, fn=fn, where=where))
-    environment = {"PYTHONPATH": str(registry.ROOT), "OMP_NUM_THREADS": "3", "NUMBA_NUM_THREADS": "2"}
+    environment = {"PYTHONPATH": str(registry.ROOT), "OMP_NUM_THREADS": "3"}
+    # as many as torch takes of the three: Numba's OpenMP may be torch's own, whose number it would change
+    environment["NUMBA_NUM_THREADS"] = str(min(3, len(os.sched_getaffinity(0))))
     environment["CUDA_VISIBLE_DEVICES"] = ""  # torch.compile would start CUDA, which no fork survives
     done = lanes.run_python(["script.py"], folder, environment=environment)
     assert done.returncode == 0, done.stderr
@@ -435,7 +437,10 @@ def test_after_torch_compile_was_used(tmp_path, monkeypatch):
     """Its compile workers answer to a thread of the process that started them."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
     few = "lambda case: min(case.size.values()) > 1 and case.layouts[0][1] == 'contiguous'"  # it compiles one graph for all
-    assert ask(tmp_path, COMPILED, where=few) == "['isolation: forked child'] []"
+    told = ask(tmp_path, COMPILED, where=few)
+    # torch before 2.13 compiles again in the child, which waits for workers that are not there
+    anew = "forked child, then fresh process" in told and "not in a fresh process" in told
+    assert told == "['isolation: forked child'] []" or (anew and torch.__version__ < "2.13"), told
 
 
 def test_a_compiled_function_is_found_by_the_name_it_has_in_its_file(monkeypatch):

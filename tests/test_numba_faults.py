@@ -20,6 +20,7 @@ KERNELS = Kernels("numba", work=2e5)
 
 # By what is found first; everything else gives wrong values in a plain call.
 FOUND = {
+    "values: |repeat: ": {"matmul": ["splits_add_to_empty"]},  # what is in memory that nobody has set is chance
     "OutOfBounds": {
         "matmul": ["tile_overrun", "negative_index", "store_unguarded"],
         "softmax": ["offset_int32", "shared_memory_of_elements", "store_unguarded"],
@@ -93,7 +94,7 @@ def test_a_rung_is_right_in_any_order(op, name):
 def test_the_fault_is_rejected(op, name):
     found = KERNELS.rejected_for(op, name)
     assert found is not None
-    assert EXPECTED.get((op, name), "values: ") in found
+    assert re.search(EXPECTED.get((op, name), "values: "), found), found
 
 
 def test_a_race_may_give_the_right_answer_in_any_order():
