@@ -248,6 +248,17 @@ def test_the_newest_of_two_timings_of_one_contestant_counts():
     assert record.name == "new" and row["ms"] == 3.0
 
 
+def test_a_timing_without_peers_does_not_displace_one_with_them():
+    """One that measures noise, say: it times each rung against itself."""
+    rows = timing(ms=9.0), timing("cuDNN", "peer@cuda", "peer", 11.0)
+    old = Record("old", "bench", {**ABOUT, "date": "2026-01-01"}, bench(*rows))
+    alone = timing(ms=3.0, ratios={"itself": 1.0}), timing("tma", ms=2.0, ratios={})
+    new = Record("new", "bench", {**ABOUT, "date": "2026-02-01"}, bench(*alone))
+    (found,) = timings.measured([new, old]).values()
+    assert {row["name"]: row["ms"] for _, row in found} == {"flash": 9.0, "cuDNN": 11.0, "tma": 2.0}
+    assert timings.peer_of(found) == "cuDNN"
+
+
 @pytest.mark.parametrize(
     ("low", "high", "ticks"),
     [(1, 1000, [1, 10, 100, 1000]), (3, 8, [3, 4, 5, 6, 7, 8]), (0.5, 40, [0.5, 1, 2, 5, 10, 20])],

@@ -24,7 +24,10 @@ def lanes_of(records: Sequence[Record]) -> dict[str, int]:
 
 
 def measured(records: Sequence[Record]) -> dict[tuple[str, ...], list[tuple[Record, dict[str, Any]]]]:
-    """Results by (op, mode, dtype, sizes, parameters, cache), each with its record; the newest of the same contestant."""
+    """Results by (op, mode, dtype, sizes, parameters, cache), each with its record.
+
+    Of the same contestant the newest counts, but what was timed without peers does not displace what was timed with them.
+    """
     groups: dict[tuple[str, ...], dict[tuple[str, str], tuple[Record, dict[str, Any]]]] = defaultdict(dict)
     for record in sorted(records, key=lambda each: each.about.get("date") or ""):
         for row in record.data["results"]:
@@ -32,9 +35,15 @@ def measured(records: Sequence[Record]) -> dict[tuple[str, ...], list[tuple[Reco
                 continue
             key = tuple(_key(row[name]) for name in ("op", "mode", "dtype", "sizes", "params", "cache"))
             who = (row["lane"], row["name"])
+            if who in groups[key] and _with_peers(groups[key][who][1]) and not _with_peers(row):
+                continue
             groups[key].pop(who, None)  # the order is that of the newest
             groups[key][who] = (record, row)
     return {key: list(rows.values()) for key, rows in groups.items()}
+
+
+def _with_peers(row: Mapping[str, Any]) -> bool:
+    return bool(set(row["ratios"]) - {"itself"})
 
 
 def _key(value: Any) -> str:
@@ -66,10 +75,10 @@ def fastest(records: Sequence[Record]) -> str:
 
 
 def peer_of(rows: Sequence[tuple[Record, Mapping[str, Any]]]) -> str | None:
-    """The first peer of the newest record of a group."""
-    newest = max((record for record, _ in rows), key=lambda record: record.about.get("date") or "")
-    timed = (row for record, row in rows if record is newest and row["kind"] == "peer" and row["ms"] is not None)
-    return next((row["name"] for row in timed), None)
+    """The first peer of the newest record of a group that timed one."""
+    timed = [(record, row) for record, row in rows if row["kind"] == "peer" and row["ms"] is not None]
+    newest = max((record for record, _ in timed), key=lambda record: record.about.get("date") or "", default=None)
+    return next((row["name"] for record, row in timed if record is newest), None)
 
 
 def best_of(rows: Sequence[tuple[Record, Mapping[str, Any]]], lanes: Sequence[str]) -> list[str]:
