@@ -241,6 +241,16 @@ def test_other_axes_may_move_in_step_with_it(write):
     assert text.count("<svg") == 1 and "float16 B=1" in text  # the batch stays
 
 
+def test_shapes_that_have_nothing_to_do_with_one_another_are_no_sweep(write):
+    def at(B, S, Skv):
+        return timing(sizes={"B": B, "Sq": S, "Skv": Skv})
+
+    (found,) = records.read([write("gpu", bench(at(4, 512, 64), at(1, 1024, 32), at(2, 2048, 128)))])
+    assert timings.sweeps([found]) == ""
+    (found,) = records.read([write("gpu", bench(at(4, 512, 32), at(2, 1024, 64), at(1, 2048, 128)))])
+    assert timings.sweeps([found]).count("<svg") == 1
+
+
 def test_the_newest_of_two_timings_of_one_contestant_counts():
     old = Record("old", "bench", {**ABOUT, "date": "2026-01-01"}, bench(timing(ms=9.0)))
     new = Record("new", "bench", {**ABOUT, "date": "2026-02-01"}, bench(timing(ms=3.0)))

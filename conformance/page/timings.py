@@ -206,8 +206,8 @@ Rows = list[tuple[Record, dict[str, Any]]]
 def _along(rows: Rows) -> list[tuple[str, dict[str, int], Rows]]:
     """The axis along which there are several sizes, the axes that stay, and the rows in which they do.
 
-    Other axes may move in step with it, a batch that gets smaller as sequences get longer; not where the same curve exists
-    without that.
+    Other axes may move in step with it, one way: a batch that gets smaller as sequences get longer; not where the same curve
+    exists without that.
     """
     axes = list(rows[0][1]["sizes"])
     sizes = {id(row): {axis: _key(n) for axis, n in row["sizes"].items()} for _, row in rows}
@@ -228,10 +228,16 @@ def _along(rows: Rows) -> list[tuple[str, dict[str, int], Rows]]:
             in_step = len({tuple(sizes[id(row)].values()) for _, row in those}) == len(places)
             if any(main == axis and places <= {row["sizes"][axis] for _, row in each} for axis, _, each in found):
                 continue
-            if in_step and len(places) >= MOST_POINTS:
+            if in_step and len(places) >= MOST_POINTS and all(_one_way(those, main, axis) for axis in numbers):
                 named = {axis: those[0][1]["sizes"][axis] for axis in axes if axis not in moving}
                 found.append((main, named, those))
     return found
+
+
+def _one_way(rows: Rows, main: str, axis: str) -> bool:
+    """Whether sizes along `axis` only grow, or only fall, as those along `main` grow."""
+    sizes = [size for _, size in sorted({(row["sizes"][main], row["sizes"][axis]) for _, row in rows})]
+    return sizes in (sorted(sizes), sorted(sizes, reverse=True))
 
 
 def _curves(rows: Rows) -> list[tuple[str, str, Callable[[Mapping[str, Any]], float | None]]]:
