@@ -62,8 +62,18 @@ def _by_lanes(blocks: int, tile: int, rows: int, cols: int) -> Tiling:
 def by_warps(M: int, N: int, together: int = 1) -> Tiling:
     """For mma.cuh with `together` (M, N) products side by side: four warps, three stages of 64 deep tiles."""
     tile = 128 if min(M, N) > 64 else 32
-    definitions = {"TILE_M": tile, "TILE_N": tile}
-    return Tiling(blocks(M, together * N, tile), 128, 3 * 2 * tile * 64 * 2, definitions)
+    return _by_warps(blocks(M, together * N, tile), tile, tile, depth=64, stages=3)
+
+
+def by_more_warps(M: int, N: int) -> Tiling:
+    """For mma.cuh: eight warps, twice as many rows as columns, four stages of 32 deep tiles."""
+    tile_m, tile_n = (256, 128) if min(M, N) > 64 else (128, 64)
+    return _by_warps(ceil_div(M, tile_m) * ceil_div(N, tile_n), tile_m, tile_n, depth=32, stages=4)
+
+
+def _by_warps(blocks: int, tile_m: int, tile_n: int, depth: int, stages: int) -> Tiling:
+    definitions = {"TILE_M": tile_m, "TILE_N": tile_n, "TILE_K": depth, "STAGES": stages}
+    return Tiling(blocks, tile_m // (tile_n // 2) * 64, stages * (tile_m + tile_n) * depth * 2, definitions)
 
 
 def by_warpgroups(M: int, N: int, processors: int, together: int = 1) -> Tiling:
@@ -79,6 +89,21 @@ def by_warpgroups(M: int, N: int, processors: int, together: int = 1) -> Tiling:
         min(clusters, processors // cluster) * cluster, 384, elements * 2 + stages * 2 * 8,
         {"TILE_N": tile_n, "STAGES": stages, "CLUSTER": cluster, "GROUP": 8},
     )  # fmt: skip
+
+
+def along_k(name: str, x: torch.Tensor, k_axis: int) -> bool:
+    """Whether k is the axis of stride 1 of the matrix `x`, else the other one is.
+
+    Raises Unsupported unless pieces of 16 bytes along that axis begin at multiples of 16 bytes.
+    """
+    for axis in (k_axis, 1 - k_axis):
+        far = x.stride(1 - axis) * x.element_size() % 16 == 0 or x.shape[1 - axis] == 1
+        if (x.stride(axis) == 1 or x.shape[axis] == 1) and far and x.data_ptr() % 16 == 0:
+            return axis == k_axis
+    raise Unsupported(
+        f"{name}: strides {x.stride()} of {x.element_size()} bytes from {x.data_ptr() % 16} bytes off 16; needs an axis "
+        "of stride 1 whose rows begin at multiples of 16 bytes"
+    )
 
 
 def sixteen_bits(dtype: torch.dtype) -> None:

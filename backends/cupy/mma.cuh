@@ -1,14 +1,14 @@
 // The main loop of `tensorcore`: tiles come by cp.async, STAGES of them under way, and warps multiply them in pieces of
-// 16 by 16 by 8 with float accumulators. TILE_M and TILE_N come from the launcher; ELEMENT is a 16-bit type.
+// 16 by 16 by 8 with float accumulators. TILE_M, TILE_N, TILE_K and STAGES come from the launcher (gemm.py: by_warps);
+// ELEMENT is a 16-bit type.
 #pragma once
 #include "gemm.cuh"
 #include "ptx.cuh"
 
-constexpr int WARP = TILE_M / 2;  // a warp has a square of the tile
-constexpr int WARPS_N = TILE_N / WARP, THREADS = 2 * WARPS_N * 32, RESIDENT = THREADS > 128 ? 1 : 2;
-constexpr int DEPTH = 64, STAGES = 3;
+constexpr int WARP = TILE_N / 2;  // a warp has a square of the tile
+constexpr int WARPS_N = 2, THREADS = TILE_M / WARP * WARPS_N * 32, RESIDENT = THREADS > 128 ? 1 : 2;
 constexpr int CHUNK = 8;        // elements of 16 bytes, what cp.async and a row of ldmatrix move
-constexpr int A_TILE = TILE_M * DEPTH, STAGE = A_TILE + TILE_N * DEPTH;  // elements
+constexpr int DEPTH = TILE_K, A_TILE = TILE_M * DEPTH, STAGE = A_TILE + TILE_N * DEPTH;  // elements
 constexpr int SPAN = 2;         // neighbouring results of a thread
 constexpr int PAIR = 8;         // columns of one mma, one after the other from two operands side by side
 

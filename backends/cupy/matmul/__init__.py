@@ -11,6 +11,7 @@ warptiled: lanes of a warp close together, so they read fewer words; fast loads 
 splitk: K is cut between blocks and a second kernel adds their float32 partials, for few tiles with a long K (S2-69)
 tf32: warptiled's tiles on the tensor cores, float32 operands rounded to tf32 (L-08)
 tensorcore: mma.sync on 16-bit operands that cp.async brings, three stages deep, through ldmatrix (B-12)
+pipelined: larger tiles, and a loop in which nothing parts the products: operands in pieces of 16 bytes only (B-12)
 wgmma: a warpgroup's products straight from shared memory, filled by the copy engine and one warpgroup's thread (S2-73)
 """
 
@@ -22,10 +23,11 @@ from backends.cupy.matmul.warptiled import warptiled
 from backends.cupy.matmul.splitk import splitk
 from backends.cupy.matmul.tf32 import tf32
 from backends.cupy.matmul.tensorcore import tensorcore
+from backends.cupy.matmul.pipelined import pipelined
 from backends.cupy.matmul.wgmma import wgmma
 # isort: on
 
 __all__ = [  # noqa: RUF022 - ladder order
     "naive", "coalesced", "tiled", "tiled1d", "tiled2d", "vectorised", "doublebuffered", "warptiled", "splitk", "tf32",
-    "tensorcore", "wgmma",
+    "tensorcore", "pipelined", "wgmma",
 ]  # fmt: skip
