@@ -39,7 +39,7 @@ def text(fractions: torch.Tensor, width: int = 64, height: int = 20, axes: Seque
 def picture(fractions: torch.Tensor, path: str | Path, title: str = "") -> None:
     """Write a heat map of log10(error / budget) to `path`, as PNG or SVG by its ending.
 
-    Raises ValueError for another ending, and where matplotlib is not installed.
+    Raises ValueError for another ending, and where matplotlib is not installed or does not import.
     """
     path = Path(path)
     if path.suffix.lower() not in PICTURE_ENDINGS:
@@ -48,6 +48,8 @@ def picture(fractions: torch.Tensor, path: str | Path, title: str = "") -> None:
         from matplotlib.figure import Figure
     except ImportError:
         raise ValueError("picture: needs matplotlib, which is not installed: pip install matplotlib") from None
+    except SystemError as error:  # pybind11 modules of several versions in a process
+        raise ValueError(f"picture: matplotlib does not import in this process, a fresh one may do: {error}") from None
     if fractions.numel() == 0:
         raise ValueError(f"picture: an output of shape {tuple(fractions.shape)} has no elements to show")
     cells, tall, wide = _cells(fractions, PICTURE_SIDE, PICTURE_SIDE)

@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -207,11 +209,12 @@ def test_replay_prints_diagnosis_and_map(folder, capsys):
     assert [found["check"] for found in record["findings"]] == ["values"]
 
 
-def test_a_picture_is_drawn(folder, capsys):
+def test_a_picture_is_drawn(folder):
     pytest.importorskip("matplotlib")
-    identifier = failing("tail")
-    status, out, _ = run(capsys, identifier, "--picture", "map.png")
-    assert (status, "picture of y in map.png" in out) == (1, True)
+    command = [sys.executable, "-m", "conformance", "replay", failing("tail"), "--picture", "map.png"]
+    environment = {**os.environ, "PYTHONPATH": str(registry.ROOT)}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert (done.returncode, "picture of y in map.png" in done.stdout) == (1, True), done.stdout + done.stderr
     assert (folder / "map.png").stat().st_size > 1000
 
 

@@ -7,6 +7,7 @@ if __name__ != "backends.triton":
     )
 
 import functools
+import importlib.abc
 import importlib.util
 import math
 import os
@@ -163,6 +164,24 @@ def tune(launcher: Callable[..., Any], arguments: dict[str, Any], verify: Callab
     from backends.triton import tuning
 
     return tuning.tune(launcher, arguments, verify, write)
+
+
+class _Alone(importlib.abc.MetaPathFinder):
+    """Finds nothing, but makes the interpreter truthful before the first file here that a process of TRITON_INTERPRET=1
+    imports by itself: nobody has called `prepare`, and a stock interpreter multiplies bfloat16 as integers."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        own = name.startswith("backends.triton.") and not name.startswith("backends.triton.interpreter")
+        if own and os.environ.get("TRITON_INTERPRET", "0") != "0":
+            sys.meta_path.remove(self)
+            if importlib.util.find_spec("triton") is not None:
+                import triton.language  # noqa: F401 - decides the mode
+
+                if _mode() == "interpret":
+                    prepare("cpu")
+
+
+sys.meta_path.insert(0, _Alone())
 
 
 _OTHERS = ("numba", "llvmlite", "cupy")  # libraries that lead to no kernel of Triton's

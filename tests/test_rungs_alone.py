@@ -1,0 +1,32 @@
+"""A rung is a function: it runs in a process that imports its file and nothing of the judge."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from backends.devices import cuda_works
+from conformance.registry import ROOT
+
+PROGRAM = """
+import torch
+from backends.{backend}.softmax import {rung}
+x = torch.linspace(-3, 3, 1000, device="{device}").view(4, 250)
+assert torch.allclose({rung}(x), x.softmax(1), atol=1e-6)
+from backends.{backend}.matmul import naive
+a = torch.ones(5, 7, device="{device}", dtype=torch.bfloat16)
+assert (naive(a, a.t()) == 7).all()
+"""
+
+
+@pytest.mark.parametrize(("backend", "rung"), [("triton", "onerow"), ("cupy", "vectorised"), ("numba", "vectorised")])
+def test_a_rung_runs_by_itself(backend, rung):
+    pytest.importorskip(backend)
+    device = "cpu" if cuda_works() else "cuda"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    if backend == "triton" and device == "cpu":
+        environment["TRITON_INTERPRET"] = "1"
+    program = PROGRAM.format(backend=backend, rung=rung, device=device)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr
