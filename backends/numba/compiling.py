@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from backends import numba
+from backends.emulator import numba as emulated
 from backends.emulator.numba.front import undisturbed
 from backends.numba import instructions
 from backends.numba.launching import OPTED_IN
@@ -158,6 +159,7 @@ def recording(arch: str = "sm_90") -> Iterator[list[Launch]]:
         kinds = tuple(typeof(_plain(value), Purpose.argument) for value in args)
         launches.append(Launch(self, kinds, x * y * z, configuration.sharedmem))
 
+    emulated.install()  # as the launcher does: before its launches are taken here, not within
     stock = dispatcher.CUDADispatcher.call, cuda.core.config.CUDA_LOW_OCCUPANCY_WARNINGS
     dispatcher.CUDADispatcher.call = call
     cuda.core.config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
