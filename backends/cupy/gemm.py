@@ -92,17 +92,17 @@ def by_warpgroups(M: int, N: int, processors: int, together: int = 1) -> Tiling:
 
 
 def along_k(name: str, x: torch.Tensor, k_axis: int) -> bool:
-    """Whether k is the axis of stride 1 of the matrix `x`, else the other one is.
+    """Whether k is the axis of stride 1 of the 16-bit matrix `x`, else the other one is.
 
-    Raises Unsupported unless pieces of 16 bytes along that axis begin at multiples of 16 bytes.
+    Raises Unsupported unless that axis is cut into whole pieces of 16 bytes that begin at multiples of 16 bytes.
     """
     for axis in (k_axis, 1 - k_axis):
-        far = x.stride(1 - axis) * x.element_size() % 16 == 0 or x.shape[1 - axis] == 1
-        if (x.stride(axis) == 1 or x.shape[axis] == 1) and far and x.data_ptr() % 16 == 0:
+        whole = x.shape[axis] % 8 == 0 and (x.stride(1 - axis) % 8 == 0 or x.shape[1 - axis] == 1)
+        if x.stride(axis) == 1 and whole and x.data_ptr() % 16 == 0:
             return axis == k_axis
     raise Unsupported(
-        f"{name}: strides {x.stride()} of {x.element_size()} bytes from {x.data_ptr() % 16} bytes off 16; needs an axis "
-        "of stride 1 whose rows begin at multiples of 16 bytes"
+        f"{name}: shape {tuple(x.shape)}, strides {x.stride()}, starts {x.data_ptr() % 16} bytes off 16; needs an axis of "
+        "stride 1 in whole, aligned pieces of 16 bytes"
     )
 
 

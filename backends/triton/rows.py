@@ -17,6 +17,22 @@ def resident(x: torch.Tensor, each: int) -> int:
     return processors(x.device) * each if x.is_cuda else 3
 
 
+def strip_width(*operands: torch.Tensor) -> int:
+    """Columns to each row of a strip, a quarter of what a program reads of a row at a time: fewer where neighbours lie apart,
+    since every element then has an address of its own in registers.
+    """
+    size = 2048 if all(x.stride(-1) == 1 for x in operands) else 512
+    return size // operands[0].element_size()
+
+
+BEHIND = 5  # parts of the rows between a first and a second reading, in kernels whose second finds them in the L2 cache
+
+
+def rows_in_flight(x: torch.Tensor) -> int:
+    """Rows of such a part: BEHIND of them, of two matrices like `x`, take about 16 MB. A few in the interpreter."""
+    return min(max((3 << 19) // (x.shape[1] * x.element_size()), 4), 64) if x.is_cuda else 4
+
+
 @triton.jit
 def unseen(x):
     """x, a tile of 16 bits, as a value that the compiler has not seen before.

@@ -1,6 +1,7 @@
-// pipelined: every copy is 16 bytes, from operands whose contiguous axis the launcher names (LEFT_ALONG_K, RIGHT_ALONG_K), so that
-// the main loop has no branch and the compiler spreads copies and fragments between the products.
+// pipelined: operands in whole pieces of 16 bytes along the axes that the launcher names (LEFT_ALONG_K, RIGHT_ALONG_K), so
+// that the main loop has no branch and the compiler spreads copies and fragments between the products.
 #include "mma.cuh"
+static_assert(DEPTH == 32, "a stage is two fragments deep");
 
 template <int LENGTH, bool ALONG_K>
 __device__ inline void fetch_pieces(ELEMENT* tile, Walk<LENGTH, DEPTH, THREADS, ALONG_K>& way) {
@@ -10,8 +11,7 @@ __device__ inline void fetch_pieces(ELEMENT* tile, Walk<LENGTH, DEPTH, THREADS, 
     tile += (row * CHUNKS + turned<LENGTH, ALONG_K>(row, chunk)) * CHUNK;
 #pragma unroll
     for (int piece = 0; piece < Way::COUNT; ++piece) {
-        const int valid = min(max(way.valid(piece), 0), CHUNK);
-        cp_async_16(tile + piece * Way::HOP * CHUNKS * CHUNK, way.at(piece), valid * 2);
+        cp_async_16(tile + piece * Way::HOP * CHUNKS * CHUNK, way.at(piece), way.valid(piece) > 0 ? 16 : 0);
     }
     way.next();
 }

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from backends.triton.rms_norm_backward._launch import _check, _outputs, _reduce, _statistics_stride, _strides
-from backends.triton.rows import resident
+from backends.triton.rows import BEHIND, resident, rows_in_flight, strip_width
 
 # Arguments whose value (first list) or alignment would not improve the code.
 _PLAIN = ["rows", "rows_each"]
@@ -22,16 +22,18 @@ def _statistics(
     dy_ptr += row * dy_row
     stats_ptr += row * 2
 
-    square = tl.zeros((BLOCK,), tl.float32)
-    dot = tl.zeros((BLOCK,), tl.float32)
-    for start in range(0, cols, BLOCK):
-        col = start + tl.arange(0, BLOCK)
+    # A thread has eight neighbours of a tile and sums them at once: whole tiles of sums would fill its registers.
+    tile = tl.arange(0, BLOCK // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
+    square = tl.zeros((BLOCK // 8,), tl.float32)
+    dot = tl.zeros((BLOCK // 8,), tl.float32)
+    for start in tl.range(0, cols, BLOCK, num_stages=4):
+        col = (start + tile).to(tl.int64)
         inside = col < cols
-        x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=inside, other=0.0).to(tl.float32)
-        w = tl.load(w_ptr + col.to(tl.int64) * w_col, mask=inside, other=0.0).to(tl.float32)
-        g = tl.load(dy_ptr + col.to(tl.int64) * dy_col, mask=inside, other=0.0).to(tl.float32) * w
-        square += x * x
-        dot += g * x
+        x = tl.load(x_ptr + col * x_col, mask=inside, other=0.0, eviction_policy="evict_last").to(tl.float32)
+        w = tl.load(w_ptr + col * w_col, mask=inside, other=0.0, eviction_policy="evict_last").to(tl.float32)
+        g = tl.load(dy_ptr + col * dy_col, mask=inside, other=0.0, eviction_policy="evict_last").to(tl.float32) * w
+        square += tl.sum(x * x, axis=1)
+        dot += tl.sum(g * x, axis=1)
     rstd = tl.rsqrt(tl.sum(square, axis=0) / cols + eps)
     if rstd_ptr is not None:
         rstd = tl.load(rstd_ptr + row * rstd_row)
@@ -49,19 +51,20 @@ def _strip(
     w = tl.load(w_ptr + col * w_col, mask=col < cols, other=0.0).to(tl.float32)
     end = tl.minimum(rows, (part + 1) * rows_each)
 
-    dweight = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
-    for start in tl.range(part * rows_each, end, BLOCK_R, num_stages=3):
+    dweight = tl.zeros((BLOCK_C,), tl.float32)
+    for start in tl.range(part * rows_each, end, BLOCK_R, num_stages=5):
         row = (start + tl.arange(0, BLOCK_R)).to(tl.int64)[:, None]
         inside = (row < end) & (col < cols)
-        x = tl.load(x_ptr + row * x_row + col * x_col, mask=inside, other=0.0).to(tl.float32)
-        dy = tl.load(dy_ptr + row * dy_row + col * dy_col, mask=inside, other=0.0).to(tl.float32)
+        x = tl.load(x_ptr + row * x_row + col * x_col, mask=inside, other=0.0, eviction_policy="evict_first")
+        dy = tl.load(dy_ptr + row * dy_row + col * dy_col, mask=inside, other=0.0, eviction_policy="evict_first")
         rstd = tl.load(stats_ptr + row * 2, mask=row < end, other=0.0)
         dot = tl.load(stats_ptr + row * 2 + 1, mask=row < end, other=0.0)
-        normed = x * rstd
-        tl.store(dx_ptr + row * cols + col, rstd * (dy * w - normed * dot), mask=inside)
-        dweight += dy * normed
+        normed = x.to(tl.float32) * rstd
+        dx = rstd * (dy.to(tl.float32) * w - normed * dot)
+        tl.store(dx_ptr + row * cols + col, dx, mask=inside, eviction_policy="evict_first")
+        dweight += tl.sum(dy.to(tl.float32) * normed, axis=0)
     part = part.to(tl.int64)
-    tl.store(partial_ptr + part * cols + col, tl.sum(dweight, axis=0)[None, :], mask=col < cols)
+    tl.store(partial_ptr + part * cols + col, dweight[None, :], mask=col < cols)
 
 
 @triton.jit(do_not_specialize_on_alignment=_UNALIGNED)
@@ -97,50 +100,52 @@ def looped(
     rows, cols = _check(x, weight, dy, rstd)
     dx, dweight = _outputs(x)
     if dx.numel():
-        strides = _strides(x, weight, dy)
+        strides, width = _strides(x, weight, dy), strip_width(x, weight, dy)
         stats = torch.empty((rows, 2), dtype=torch.float32, device=x.device)
         _statistics_kernel[(rows,)](
-            x, weight, dy, rstd, stats, *strides, _statistics_stride(rstd), cols, eps, BLOCK=4096, num_warps=8
+            x, weight, dy, rstd, stats, *strides, _statistics_stride(rstd), cols, eps, BLOCK=4 * width, num_warps=4
         )
-        strips = triton.cdiv(cols, 1024)
+        strips = triton.cdiv(cols, width)
         rows_each = triton.cdiv(rows, max(1, min(triton.cdiv(rows, 4), resident(x, 4) // strips)))
         parts = triton.cdiv(rows, rows_each)
         partial = torch.empty((parts, cols), dtype=torch.float32, device=x.device)
         _strips_kernel[(strips, parts)](
-            x, weight, dy, stats, dx, partial, *strides, rows_each, rows, cols, BLOCK_R=4, BLOCK_C=1024, num_warps=8
+            x, weight, dy, stats, dx, partial, *strides, rows_each, rows, cols, BLOCK_R=4, BLOCK_C=width, num_warps=4
         )
         _reduce(partial, dweight)
     return dx, dweight
 
 
-@triton.jit(do_not_specialize=_PLAIN, do_not_specialize_on_alignment=_UNALIGNED)
+@triton.jit(do_not_specialize=[*_PLAIN, "tickets"], do_not_specialize_on_alignment=_UNALIGNED)
 def _streamed_kernel(
     x_ptr, w_ptr, dy_ptr, rstd_ptr, stats_ptr, done_ptr, dx_ptr, partial_ptr,
-    x_row, x_col, w_col, dy_row, dy_col, rstd_row, rows_each, rows, cols, eps,
-    BLOCK: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+    x_row, x_col, w_col, dy_row, dy_col, rstd_row, tickets, rows_each, rows, cols, eps,
+    BEHIND: tl.constexpr, BLOCK: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    # A ticket counts the programs that began before this one: whatever a program waits for is finished or running.
-    ticket = tl.atomic_add(done_ptr, 1)
+    # Jobs are taken in the order of their tickets: whatever a job waits for is finished, or under way in another program.
     jobs = rows_each + tl.cdiv(cols, BLOCK_C)
-    part = ticket // jobs
-    job = ticket % jobs
-    if job < rows_each:
-        row = part * rows_each + job
-        if row < rows:
-            _statistics(
-                x_ptr, w_ptr, dy_ptr, rstd_ptr, stats_ptr, x_row, x_col, w_col, dy_row, dy_col, rstd_row,
-                row.to(tl.int64), cols, eps, BLOCK,
+    ticket = tl.atomic_add(done_ptr, 1)
+    while ticket < tickets:
+        part = ticket // jobs
+        job = ticket % jobs
+        if job < rows_each:
+            row = part * rows_each + job
+            if row < rows:
+                _statistics(
+                    x_ptr, w_ptr, dy_ptr, rstd_ptr, stats_ptr, x_row, x_col, w_col, dy_row, dy_col, rstd_row,
+                    row.to(tl.int64), cols, eps, BLOCK,
+                )  # fmt: skip
+                tl.debug_barrier()  # every thread's store precedes the release
+                tl.atomic_add(done_ptr + 1 + part, 1, sem="release")
+        elif part >= BEHIND:
+            part -= BEHIND  # so many parts behind the statistics that those have had the time to finish
+            while tl.atomic_add(done_ptr + 1 + part, 0, sem="acquire") < tl.minimum(rows_each, rows - part * rows_each):
+                pass
+            _strip(
+                x_ptr, w_ptr, dy_ptr, stats_ptr, dx_ptr, partial_ptr, x_row, x_col, w_col, dy_row, dy_col,
+                job - rows_each, part, rows_each, rows, cols, BLOCK_R, BLOCK_C,
             )  # fmt: skip
-            tl.debug_barrier()  # every thread's store precedes the release
-            tl.atomic_add(done_ptr + 1 + part, 1, sem="release")
-    elif part > 0:
-        part -= 1  # one part behind the statistics, which have had the time to finish
-        while tl.atomic_add(done_ptr + 1 + part, 0, sem="acquire") < tl.minimum(rows_each, rows - part * rows_each):
-            pass
-        _strip(
-            x_ptr, w_ptr, dy_ptr, stats_ptr, dx_ptr, partial_ptr, x_row, x_col, w_col, dy_row, dy_col,
-            job - rows_each, part, rows_each, rows, cols, BLOCK_R, BLOCK_C,
-        )  # fmt: skip
+        ticket = tl.atomic_add(done_ptr, 1)
 
 
 def streamed(
@@ -149,7 +154,7 @@ def streamed(
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """x, dy (rows, cols), weight (cols,), rstd (rows,) float32 or None -> dx (rows, cols), dweight (cols,).
 
-    Takes any number of columns; x and dy come from memory once, since a part of the rows fits the L2 cache.
+    Takes any number of columns; x and dy come from memory once, since the parts under way fit the L2 cache.
     Source: S2-80, S0-19.
     """
     rows, cols = _check(x, weight, dy, rstd)
@@ -157,15 +162,15 @@ def streamed(
     if dx.numel():
         strides = _strides(x, weight, dy)
         stats = torch.empty((rows, 2), dtype=torch.float32, device=x.device)
-        strips = triton.cdiv(cols, 1024)
-        rows_each = min(max((4 << 20) // (cols * x.element_size()), 4), 64) if x.is_cuda else 4
+        rows_each, width = rows_in_flight(x), strip_width(x, weight, dy)
         parts = triton.cdiv(rows, rows_each)
+        tickets = (parts + BEHIND) * (rows_each + triton.cdiv(cols, width))
         done = torch.zeros((1 + parts,), dtype=torch.int32, device=x.device)
         partial = torch.empty((parts, cols), dtype=torch.float32, device=x.device)
-        _streamed_kernel[((parts + 1) * (rows_each + strips),)](
+        _streamed_kernel[(min(tickets, resident(x, 3)),)](
             x, weight, dy, rstd, stats, done, dx, partial,
-            *strides, _statistics_stride(rstd), rows_each, rows, cols, eps,
-            BLOCK=4096, BLOCK_R=4, BLOCK_C=1024, num_warps=8,
+            *strides, _statistics_stride(rstd), tickets, rows_each, rows, cols, eps,
+            BEHIND=BEHIND, BLOCK=4 * width, BLOCK_R=4, BLOCK_C=width, num_warps=4,
         )  # fmt: skip
         _reduce(partial, dweight)
     return dx, dweight
