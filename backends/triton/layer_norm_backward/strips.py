@@ -35,11 +35,11 @@ def _statistics(
     shift = tl.zeros((BLOCK // 8,), tl.float32)
     dot = tl.zeros((BLOCK // 8,), tl.float32)
     for start in tl.range(0, cols, BLOCK, num_stages=4):
-        col = (start + tile).to(tl.int64)
+        col = start + tile
         inside = col < cols
-        x = tl.load(x_ptr + col * x_col, mask=inside, other=0.0, eviction_policy="evict_last").to(tl.float32)
-        w = tl.load(w_ptr + col * w_col, mask=inside, other=0.0, eviction_policy="evict_last").to(tl.float32)
-        g = tl.load(dy_ptr + col * dy_col, mask=inside, other=0.0, eviction_policy="evict_last").to(tl.float32) * w
+        x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=inside, other=0.0, eviction_policy="evict_last").to(tl.float32)
+        w = tl.load(w_ptr + col.to(tl.int64) * w_col, mask=inside, other=0.0, eviction_policy="evict_last").to(tl.float32)
+        g = tl.load(dy_ptr + col.to(tl.int64) * dy_col, mask=inside, other=0.0, eviction_policy="evict_last").to(tl.float32) * w
         if start == 0:
             pivot = tl.sum(x, axis=1) / tl.minimum(tl.maximum(cols - group, 1), 8)
         x = tl.where(inside, x - pivot[:, None], 0.0)

@@ -27,11 +27,11 @@ def _statistics(
     square = tl.zeros((BLOCK // 8,), tl.float32)
     dot = tl.zeros((BLOCK // 8,), tl.float32)
     for start in tl.range(0, cols, BLOCK, num_stages=4):
-        col = (start + tile).to(tl.int64)
+        col = start + tile
         inside = col < cols
-        x = tl.load(x_ptr + col * x_col, mask=inside, other=0.0, eviction_policy="evict_last").to(tl.float32)
-        w = tl.load(w_ptr + col * w_col, mask=inside, other=0.0, eviction_policy="evict_last").to(tl.float32)
-        g = tl.load(dy_ptr + col * dy_col, mask=inside, other=0.0, eviction_policy="evict_last").to(tl.float32) * w
+        x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=inside, other=0.0, eviction_policy="evict_last").to(tl.float32)
+        w = tl.load(w_ptr + col.to(tl.int64) * w_col, mask=inside, other=0.0, eviction_policy="evict_last").to(tl.float32)
+        g = tl.load(dy_ptr + col.to(tl.int64) * dy_col, mask=inside, other=0.0, eviction_policy="evict_last").to(tl.float32) * w
         square += tl.sum(x * x, axis=1)
         dot += tl.sum(g * x, axis=1)
     rstd = tl.rsqrt(tl.sum(square, axis=0) / cols + eps)
