@@ -25,11 +25,11 @@ def strip_width(*operands: torch.Tensor) -> int:
     return size // operands[0].element_size()
 
 
-BEHIND = 5  # parts of the rows between a first and a second reading, in kernels whose second finds them in the L2 cache
+BEHIND = 4  # parts of the rows between a first and a second reading, in kernels whose second finds them in the L2 cache
 
 
 def rows_in_flight(x: torch.Tensor) -> int:
-    """Rows of such a part: BEHIND of them, of two matrices like `x`, take about 16 MB. A few in the interpreter."""
+    """Rows of such a part: BEHIND of them, of two matrices like `x`, take about 12 MB. A few in the interpreter."""
     return min(max((3 << 19) // (x.shape[1] * x.element_size()), 4), 64) if x.is_cuda else 4
 
 

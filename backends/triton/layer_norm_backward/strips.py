@@ -34,7 +34,7 @@ def _statistics(
     square = tl.zeros((BLOCK // 8,), tl.float32)
     shift = tl.zeros((BLOCK // 8,), tl.float32)
     dot = tl.zeros((BLOCK // 8,), tl.float32)
-    for start in tl.range(0, cols, BLOCK, num_stages=4):
+    for start in tl.range(0, cols, BLOCK, num_stages=3):
         col = start + tile
         inside = col < cols
         x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=inside, other=0.0, eviction_policy="evict_last").to(tl.float32)
@@ -76,7 +76,7 @@ def _strip(
 
     dweight = tl.zeros((BLOCK_C,), tl.float32)
     dbias = tl.zeros((BLOCK_C,), tl.float32)
-    for start in tl.range(part * rows_each, end, BLOCK_R, num_stages=5):
+    for start in tl.range(part * rows_each, end, BLOCK_R, num_stages=4):
         row = (start + tl.arange(0, BLOCK_R)).to(tl.int64)[:, None]
         inside = (row < end) & (col < cols)
         x = tl.load(x_ptr + row * x_row + col * x_col, mask=inside, other=0.0, eviction_policy="evict_first")
