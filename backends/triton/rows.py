@@ -18,19 +18,20 @@ def resident(x: torch.Tensor, each: int) -> int:
 
 
 def strip_width(*operands: torch.Tensor) -> int:
-    """Columns to each row of a strip, a quarter of what a program reads of a row at a time: fewer where neighbours lie apart,
-    since every element then has an address of its own in registers.
+    """Columns to each row of a strip, a quarter of what a program reads at a time: fewer where no access moves several
+    neighbours, since every element then has an address of its own in registers.
     """
-    size = 2048 if all(x.stride(-1) == 1 for x in operands) else 512
-    return size // operands[0].element_size()
+    size = operands[0].element_size()
+    wide = all(x.stride(-1) == 1 and not any(s * size % 16 for s in (*x.stride()[:-1], x.shape[-1])) for x in operands)
+    return (2048 if wide else 512) // size
 
 
 BEHIND = 4  # parts of the rows between a first and a second reading, in kernels whose second finds them in the L2 cache
 
 
 def rows_in_flight(x: torch.Tensor) -> int:
-    """Rows of such a part: BEHIND of them, of two matrices like `x`, take about 12 MB. A few in the interpreter."""
-    return min(max((3 << 19) // (x.shape[1] * x.element_size()), 4), 64) if x.is_cuda else 4
+    """Rows of such a part, a multiple of four: BEHIND parts of two matrices like `x` take about 12 MB. A few in the interpreter."""
+    return min(max((3 << 19) // (x.shape[1] * x.element_size()) // 4 * 4, 4), 64) if x.is_cuda else 4
 
 
 @triton.jit
