@@ -7,7 +7,7 @@ import triton.language as tl
 from backends.triton.rms_norm_backward._launch import _check, _outputs, _reduce, _statistics_stride, _strides
 from backends.triton.rows import BEHIND, resident, rows_in_flight, strip_width
 
-_ROWS = 2  # whose statistics are found together
+_ROWS = 1  # whose statistics are found together
 
 # Arguments whose value (first list) or alignment would not improve the code.
 _PLAIN = ["rows", "rows_each"]
