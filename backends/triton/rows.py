@@ -30,8 +30,8 @@ BEHIND = 4  # parts of the rows between a first and a second reading, in kernels
 
 
 def rows_in_flight(x: torch.Tensor) -> int:
-    """Rows of such a part, a multiple of four: BEHIND parts of two matrices like `x` take about 12 MB. A few in the interpreter."""
-    return min(max((3 << 19) // (x.shape[1] * x.element_size()) // 4 * 4, 4), 64) if x.is_cuda else 4
+    """Rows of such a part: BEHIND of them, of two matrices like `x`, take about 12 MB. A few in the interpreter."""
+    return min(max((3 << 19) // (x.shape[1] * x.element_size()), 4), 64) if x.is_cuda else 4
 
 
 @triton.jit

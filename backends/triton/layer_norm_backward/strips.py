@@ -7,8 +7,6 @@ import triton.language as tl
 from backends.triton.layer_norm_backward._launch import _check, _outputs, _reduce, _statistics_strides, _strides
 from backends.triton.rows import BEHIND, resident, rows_in_flight, strip_width
 
-_ROWS = 1  # whose statistics are found together
-
 # Arguments whose value (first list) or alignment would not improve the code.
 _PLAIN = ["rows", "rows_each"]
 _UNALIGNED = ["x_col", "w_col", "dy_col", "mean_row", "rstd_row"]
@@ -17,57 +15,55 @@ _UNALIGNED = ["x_col", "w_col", "dy_col", "mean_row", "rstd_row"]
 @triton.jit
 def _statistics(
     x_ptr, w_ptr, dy_ptr, mean_ptr, rstd_ptr, stats_ptr, x_row, x_col, w_col, dy_row, dy_col, mean_row, rstd_row,
-    first, rows, cols, eps, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    row, cols, eps, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Store mean, rstd, mean(g) and mean(g * n) of ROWS rows, which are read once, as weight is for all of them.
+    """Store mean, rstd, mean(g) and mean(g * n) of one row, which is read once.
 
     Each thread sums distances from the mean of the first eight elements that it sees, its `pivot`: the moments about the
     row's mean follow from them without cancellation, since a thread's own mean is near.
     """
-    row = (first + tl.arange(0, ROWS)).to(tl.int64)
-    present = row < rows
-    x_ptr += (row * x_row)[:, None, None]
-    dy_ptr += (row * dy_row)[:, None, None]
+    x_ptr += row * x_row
+    dy_ptr += row * dy_row
     stats_ptr += row * 4
 
     # A thread has eight neighbours of a tile and sums them at once: whole tiles of sums would fill its registers.
-    group = tl.arange(0, BLOCK // 8)[None, :] * 8
-    tile = group[:, :, None] + tl.arange(0, 8)[None, None, :]
-    pivot = tl.zeros((ROWS, BLOCK // 8), tl.float32)
-    total = tl.zeros((ROWS, BLOCK // 8), tl.float32)
-    square = tl.zeros((ROWS, BLOCK // 8), tl.float32)
-    shift = tl.zeros((ROWS, BLOCK // 8), tl.float32)
-    dot = tl.zeros((ROWS, BLOCK // 8), tl.float32)
+    group = tl.arange(0, BLOCK // 8) * 8
+    tile = group[:, None] + tl.arange(0, 8)[None, :]
+    pivot = tl.zeros((BLOCK // 8,), tl.float32)
+    total = tl.zeros((BLOCK // 8,), tl.float32)
+    square = tl.zeros((BLOCK // 8,), tl.float32)
+    shift = tl.zeros((BLOCK // 8,), tl.float32)
+    dot = tl.zeros((BLOCK // 8,), tl.float32)
     for start in tl.range(0, cols, BLOCK, num_stages=3):
         col = start + tile
-        inside = present[:, None, None] & (col < cols)
+        inside = col < cols
         x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=inside, other=0.0, eviction_policy="evict_last")
-        w = tl.load(w_ptr + col.to(tl.int64) * w_col, mask=col < cols, other=0.0, eviction_policy="evict_last")
+        w = tl.load(w_ptr + col.to(tl.int64) * w_col, mask=inside, other=0.0, eviction_policy="evict_last")
         dy = tl.load(dy_ptr + col.to(tl.int64) * dy_col, mask=inside, other=0.0, eviction_policy="evict_last")
         x = x.to(tl.float32)
         g = dy.to(tl.float32) * w.to(tl.float32)
         if start == 0:
-            pivot = tl.sum(x, axis=2) / tl.minimum(tl.maximum(cols - group, 1), 8)
-        x = tl.where(inside, x - pivot[:, :, None], 0.0)
-        total += tl.sum(x, axis=2)
-        square += tl.sum(x * x, axis=2)
-        shift += tl.sum(g, axis=2)
-        dot += tl.sum(g * x, axis=2)
+            pivot = tl.sum(x, axis=1) / tl.minimum(tl.maximum(cols - group, 1), 8)
+        x = tl.where(inside, x - pivot[:, None], 0.0)
+        total += tl.sum(x, axis=1)
+        square += tl.sum(x * x, axis=1)
+        shift += tl.sum(g, axis=1)
+        dot += tl.sum(g * x, axis=1)
 
     count = cols // BLOCK * 8 + tl.minimum(tl.maximum(cols % BLOCK - group, 0), 8)
     if mean_ptr is not None:
-        mean = tl.load(mean_ptr + row * mean_row, mask=present, other=0.0)
+        mean = tl.load(mean_ptr + row * mean_row)
     else:
-        mean = tl.sum(total + count * pivot, axis=1) / cols
-    away = pivot - mean[:, None]
+        mean = tl.sum(total + count * pivot, axis=0) / cols
+    away = pivot - mean
     square += away * (2.0 * total + count * away)
-    rstd = tl.rsqrt(tl.sum(square, axis=1) / cols + eps)
+    rstd = tl.rsqrt(tl.sum(square, axis=0) / cols + eps)
     if rstd_ptr is not None:
-        rstd = tl.load(rstd_ptr + row * rstd_row, mask=present, other=0.0)
-    tl.store(stats_ptr, mean, mask=present)
-    tl.store(stats_ptr + 1, rstd, mask=present)
-    tl.store(stats_ptr + 2, tl.sum(shift, axis=1) / cols, mask=present)
-    tl.store(stats_ptr + 3, tl.sum(dot + away * shift, axis=1) * rstd / cols, mask=present)
+        rstd = tl.load(rstd_ptr + row * rstd_row)
+    tl.store(stats_ptr, mean)
+    tl.store(stats_ptr + 1, rstd)
+    tl.store(stats_ptr + 2, tl.sum(shift, axis=0) / cols)
+    tl.store(stats_ptr + 3, tl.sum(dot + away * shift, axis=0) * rstd / cols)
 
 
 @triton.jit
@@ -101,14 +97,14 @@ def _strip(
     tl.store(db_partial_ptr + part * cols + col, dbias[None, :], mask=col < cols)
 
 
-@triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=_UNALIGNED)
+@triton.jit(do_not_specialize_on_alignment=_UNALIGNED)
 def _statistics_kernel(
     x_ptr, w_ptr, dy_ptr, mean_ptr, rstd_ptr, stats_ptr, x_row, x_col, w_col, dy_row, dy_col, mean_row, rstd_row,
-    rows, cols, eps, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    cols, eps, BLOCK: tl.constexpr,
 ):  # fmt: skip
     _statistics(
         x_ptr, w_ptr, dy_ptr, mean_ptr, rstd_ptr, stats_ptr, x_row, x_col, w_col, dy_row, dy_col, mean_row, rstd_row,
-        tl.program_id(0) * ROWS, rows, cols, eps, ROWS, BLOCK,
+        tl.program_id(0).to(tl.int64), cols, eps, BLOCK,
     )  # fmt: skip
 
 
@@ -136,9 +132,9 @@ def looped(
     if dx.numel():
         strides, width = _strides(x, weight, dy), strip_width(x, weight, dy)
         stats = torch.empty((rows, 4), dtype=torch.float32, device=x.device)
-        _statistics_kernel[(triton.cdiv(rows, _ROWS),)](
-            x, weight, dy, mean, rstd, stats, *strides, *_statistics_strides(mean, rstd), rows, cols, eps,
-            ROWS=_ROWS, BLOCK=4 * width // _ROWS, num_warps=4,
+        _statistics_kernel[(rows,)](
+            x, weight, dy, mean, rstd, stats, *strides, *_statistics_strides(mean, rstd), cols, eps,
+            BLOCK=4 * width, num_warps=4,
         )  # fmt: skip
         strips = triton.cdiv(cols, width)
         rows_each = triton.cdiv(rows, max(1, min(triton.cdiv(rows, 4), resident(x, 4) // strips)))
@@ -156,30 +152,30 @@ def looped(
 def _streamed_kernel(
     x_ptr, w_ptr, dy_ptr, mean_ptr, rstd_ptr, stats_ptr, done_ptr, dx_ptr, dw_partial_ptr, db_partial_ptr,
     x_row, x_col, w_col, dy_row, dy_col, mean_row, rstd_row, tickets, rows_each, rows, cols, eps,
-    BEHIND: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+    BEHIND: tl.constexpr, BLOCK: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     # Jobs are taken in the order of their tickets: whatever a job waits for is finished, or under way in another program.
-    jobs = rows_each // ROWS + tl.cdiv(cols, BLOCK_C)
+    jobs = rows_each + tl.cdiv(cols, BLOCK_C)
     ticket = tl.atomic_add(done_ptr, 1)
     while ticket < tickets:
         part = ticket // jobs
         job = ticket % jobs
-        if job < rows_each // ROWS:
-            first = part * rows_each + job * ROWS
-            if first < rows:
+        if job < rows_each:
+            row = part * rows_each + job
+            if row < rows:
                 _statistics(
                     x_ptr, w_ptr, dy_ptr, mean_ptr, rstd_ptr, stats_ptr,
-                    x_row, x_col, w_col, dy_row, dy_col, mean_row, rstd_row, first, rows, cols, eps, ROWS, BLOCK,
+                    x_row, x_col, w_col, dy_row, dy_col, mean_row, rstd_row, row.to(tl.int64), cols, eps, BLOCK,
                 )  # fmt: skip
                 tl.debug_barrier()  # every thread's store precedes the release
-                tl.atomic_add(done_ptr + 1 + part, tl.minimum(ROWS, rows - first), sem="release")
+                tl.atomic_add(done_ptr + 1 + part, 1, sem="release")
         elif part >= BEHIND:
             part -= BEHIND  # so many parts behind the statistics that those have had the time to finish
             while tl.atomic_add(done_ptr + 1 + part, 0, sem="acquire") < tl.minimum(rows_each, rows - part * rows_each):
                 pass
             _strip(
                 x_ptr, w_ptr, dy_ptr, stats_ptr, dx_ptr, dw_partial_ptr, db_partial_ptr,
-                x_row, x_col, w_col, dy_row, dy_col, job - rows_each // ROWS, part, rows_each, rows, cols, BLOCK_R, BLOCK_C,
+                x_row, x_col, w_col, dy_row, dy_col, job - rows_each, part, rows_each, rows, cols, BLOCK_R, BLOCK_C,
             )  # fmt: skip
         ticket = tl.atomic_add(done_ptr, 1)
 
@@ -200,13 +196,13 @@ def streamed(
         stats = torch.empty((rows, 4), dtype=torch.float32, device=x.device)
         rows_each, width = rows_in_flight(x), strip_width(x, weight, dy)
         parts = triton.cdiv(rows, rows_each)
-        tickets = (parts + BEHIND) * (rows_each // _ROWS + triton.cdiv(cols, width))
+        tickets = (parts + BEHIND) * (rows_each + triton.cdiv(cols, width))
         done = torch.zeros((1 + parts,), dtype=torch.int32, device=x.device)
         dw_partial, db_partial = (torch.empty((parts, cols), dtype=torch.float32, device=x.device) for _ in range(2))
         _streamed_kernel[(min(tickets, resident(x, 3)),)](
             x, weight, dy, mean, rstd, stats, done, dx, dw_partial, db_partial,
             *strides, *_statistics_strides(mean, rstd), tickets, rows_each, rows, cols, eps,
-            BEHIND=BEHIND, ROWS=_ROWS, BLOCK=4 * width // _ROWS, BLOCK_R=4, BLOCK_C=width, num_warps=4,
+            BEHIND=BEHIND, BLOCK=4 * width, BLOCK_R=4, BLOCK_C=width, num_warps=4,
         )  # fmt: skip
         _reduce(dw_partial, db_partial, dweight, dbias)
     return dx, dweight, dbias

@@ -7,8 +7,6 @@ import triton.language as tl
 from backends.triton.rms_norm_backward._launch import _check, _outputs, _reduce, _statistics_stride, _strides
 from backends.triton.rows import BEHIND, resident, rows_in_flight, strip_width
 
-_ROWS = 1  # whose statistics are found together
-
 # Arguments whose value (first list) or alignment would not improve the code.
 _PLAIN = ["rows", "rows_each"]
 _UNALIGNED = ["x_col", "w_col", "dy_col", "rstd_row"]
@@ -17,34 +15,32 @@ _UNALIGNED = ["x_col", "w_col", "dy_col", "rstd_row"]
 @triton.jit
 def _statistics(
     x_ptr, w_ptr, dy_ptr, rstd_ptr, stats_ptr, x_row, x_col, w_col, dy_row, dy_col, rstd_row,
-    first, rows, cols, eps, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    row, cols, eps, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Store rstd and mean(g * n) of ROWS rows, for which weight is read once."""
-    row = (first + tl.arange(0, ROWS)).to(tl.int64)
-    present = row < rows
-    x_ptr += (row * x_row)[:, None, None]
-    dy_ptr += (row * dy_row)[:, None, None]
+    """Store rstd and mean(g * n) of one row."""
+    x_ptr += row * x_row
+    dy_ptr += row * dy_row
     stats_ptr += row * 2
 
     # A thread has eight neighbours of a tile and sums them at once: whole tiles of sums would fill its registers.
-    tile = tl.arange(0, BLOCK // 8)[None, :, None] * 8 + tl.arange(0, 8)[None, None, :]
-    square = tl.zeros((ROWS, BLOCK // 8), tl.float32)
-    dot = tl.zeros((ROWS, BLOCK // 8), tl.float32)
+    tile = tl.arange(0, BLOCK // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
+    square = tl.zeros((BLOCK // 8,), tl.float32)
+    dot = tl.zeros((BLOCK // 8,), tl.float32)
     for start in tl.range(0, cols, BLOCK, num_stages=4):
         col = start + tile
-        inside = present[:, None, None] & (col < cols)
+        inside = col < cols
         x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=inside, other=0.0, eviction_policy="evict_last")
-        w = tl.load(w_ptr + col.to(tl.int64) * w_col, mask=col < cols, other=0.0, eviction_policy="evict_last")
+        w = tl.load(w_ptr + col.to(tl.int64) * w_col, mask=inside, other=0.0, eviction_policy="evict_last")
         dy = tl.load(dy_ptr + col.to(tl.int64) * dy_col, mask=inside, other=0.0, eviction_policy="evict_last")
         x = x.to(tl.float32)
         g = dy.to(tl.float32) * w.to(tl.float32)
-        square += tl.sum(x * x, axis=2)
-        dot += tl.sum(g * x, axis=2)
-    rstd = tl.rsqrt(tl.sum(square, axis=1) / cols + eps)
+        square += tl.sum(x * x, axis=1)
+        dot += tl.sum(g * x, axis=1)
+    rstd = tl.rsqrt(tl.sum(square, axis=0) / cols + eps)
     if rstd_ptr is not None:
-        rstd = tl.load(rstd_ptr + row * rstd_row, mask=present, other=0.0)
-    tl.store(stats_ptr, rstd, mask=present)
-    tl.store(stats_ptr + 1, tl.sum(dot, axis=1) * rstd / cols, mask=present)
+        rstd = tl.load(rstd_ptr + row * rstd_row)
+    tl.store(stats_ptr, rstd)
+    tl.store(stats_ptr + 1, tl.sum(dot, axis=0) * rstd / cols)
 
 
 @triton.jit
@@ -73,14 +69,14 @@ def _strip(
     tl.store(partial_ptr + part * cols + col, dweight[None, :], mask=col < cols)
 
 
-@triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=_UNALIGNED)
+@triton.jit(do_not_specialize_on_alignment=_UNALIGNED)
 def _statistics_kernel(
     x_ptr, w_ptr, dy_ptr, rstd_ptr, stats_ptr, x_row, x_col, w_col, dy_row, dy_col, rstd_row,
-    rows, cols, eps, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    cols, eps, BLOCK: tl.constexpr,
 ):  # fmt: skip
     _statistics(
         x_ptr, w_ptr, dy_ptr, rstd_ptr, stats_ptr, x_row, x_col, w_col, dy_row, dy_col, rstd_row,
-        tl.program_id(0) * ROWS, rows, cols, eps, ROWS, BLOCK,
+        tl.program_id(0).to(tl.int64), cols, eps, BLOCK,
     )  # fmt: skip
 
 
@@ -108,10 +104,9 @@ def looped(
     if dx.numel():
         strides, width = _strides(x, weight, dy), strip_width(x, weight, dy)
         stats = torch.empty((rows, 2), dtype=torch.float32, device=x.device)
-        _statistics_kernel[(triton.cdiv(rows, _ROWS),)](
-            x, weight, dy, rstd, stats, *strides, _statistics_stride(rstd), rows, cols, eps,
-            ROWS=_ROWS, BLOCK=4 * width // _ROWS, num_warps=4,
-        )  # fmt: skip
+        _statistics_kernel[(rows,)](
+            x, weight, dy, rstd, stats, *strides, _statistics_stride(rstd), cols, eps, BLOCK=4 * width, num_warps=4
+        )
         strips = triton.cdiv(cols, width)
         rows_each = triton.cdiv(rows, max(1, min(triton.cdiv(rows, 4), resident(x, 4) // strips)))
         parts = triton.cdiv(rows, rows_each)
@@ -127,30 +122,30 @@ def looped(
 def _streamed_kernel(
     x_ptr, w_ptr, dy_ptr, rstd_ptr, stats_ptr, done_ptr, dx_ptr, partial_ptr,
     x_row, x_col, w_col, dy_row, dy_col, rstd_row, tickets, rows_each, rows, cols, eps,
-    BEHIND: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+    BEHIND: tl.constexpr, BLOCK: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     # Jobs are taken in the order of their tickets: whatever a job waits for is finished, or under way in another program.
-    jobs = rows_each // ROWS + tl.cdiv(cols, BLOCK_C)
+    jobs = rows_each + tl.cdiv(cols, BLOCK_C)
     ticket = tl.atomic_add(done_ptr, 1)
     while ticket < tickets:
         part = ticket // jobs
         job = ticket % jobs
-        if job < rows_each // ROWS:
-            first = part * rows_each + job * ROWS
-            if first < rows:
+        if job < rows_each:
+            row = part * rows_each + job
+            if row < rows:
                 _statistics(
                     x_ptr, w_ptr, dy_ptr, rstd_ptr, stats_ptr, x_row, x_col, w_col, dy_row, dy_col, rstd_row,
-                    first, rows, cols, eps, ROWS, BLOCK,
+                    row.to(tl.int64), cols, eps, BLOCK,
                 )  # fmt: skip
                 tl.debug_barrier()  # every thread's store precedes the release
-                tl.atomic_add(done_ptr + 1 + part, tl.minimum(ROWS, rows - first), sem="release")
+                tl.atomic_add(done_ptr + 1 + part, 1, sem="release")
         elif part >= BEHIND:
             part -= BEHIND  # so many parts behind the statistics that those have had the time to finish
             while tl.atomic_add(done_ptr + 1 + part, 0, sem="acquire") < tl.minimum(rows_each, rows - part * rows_each):
                 pass
             _strip(
                 x_ptr, w_ptr, dy_ptr, stats_ptr, dx_ptr, partial_ptr, x_row, x_col, w_col, dy_row, dy_col,
-                job - rows_each // ROWS, part, rows_each, rows, cols, BLOCK_R, BLOCK_C,
+                job - rows_each, part, rows_each, rows, cols, BLOCK_R, BLOCK_C,
             )  # fmt: skip
         ticket = tl.atomic_add(done_ptr, 1)
 
@@ -171,13 +166,13 @@ def streamed(
         stats = torch.empty((rows, 2), dtype=torch.float32, device=x.device)
         rows_each, width = rows_in_flight(x), strip_width(x, weight, dy)
         parts = triton.cdiv(rows, rows_each)
-        tickets = (parts + BEHIND) * (rows_each // _ROWS + triton.cdiv(cols, width))
+        tickets = (parts + BEHIND) * (rows_each + triton.cdiv(cols, width))
         done = torch.zeros((1 + parts,), dtype=torch.int32, device=x.device)
         partial = torch.empty((parts, cols), dtype=torch.float32, device=x.device)
         _streamed_kernel[(min(tickets, resident(x, 3)),)](
             x, weight, dy, rstd, stats, done, dx, partial,
             *strides, _statistics_stride(rstd), tickets, rows_each, rows, cols, eps,
-            BEHIND=BEHIND, ROWS=_ROWS, BLOCK=4 * width // _ROWS, BLOCK_R=4, BLOCK_C=width, num_warps=4,
+            BEHIND=BEHIND, BLOCK=4 * width, BLOCK_R=4, BLOCK_C=width, num_warps=4,
         )  # fmt: skip
         _reduce(partial, dweight)
     return dx, dweight
