@@ -4,6 +4,7 @@ import contextlib
 import math
 import sys
 import time
+import types
 from types import SimpleNamespace
 
 import pytest
@@ -323,6 +324,16 @@ def test_a_map_of_wrong_size(options):
 def test_a_picture_needs_matplotlib(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ValueError, match="pip install matplotlib"):
+        heatmap.picture(torch.ones(2, 2), tmp_path / "map.png")
+
+
+def test_a_matplotlib_that_does_not_import_is_said(monkeypatch, tmp_path):
+    class Broken(types.ModuleType):
+        def __getattr__(self, name):
+            raise SystemError("returned NULL without setting an exception")
+
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", Broken("matplotlib.figure"))
+    with pytest.raises(ValueError, match="does not import in this process.* returned NULL"):
         heatmap.picture(torch.ones(2, 2), tmp_path / "map.png")
 
 

@@ -301,6 +301,26 @@ assert archs == {("_warp", "sm_80"), ("_warp", "sm_90")}, archs
 """)
 
 
+def test_rungs_compile_without_a_compiler_for_the_cpu():
+    """And a rung called by itself says that there is none."""
+    run("""
+import os
+import torch
+os.environ["CXX"] = "/nowhere/g++"
+from backends.numba import compiling
+from backends.numba.softmax import vectorised
+with compiling.recording() as launches:
+    vectorised(torch.ones(4, 64))
+assert len(launches) == 1 and "error" not in compiling.compile_one(launches[0], "sm_90")
+try:
+    vectorised(torch.ones(4, 64))
+except RuntimeError as error:
+    assert "/nowhere/g++" in str(error), error
+else:
+    raise AssertionError
+""")
+
+
 def test_without_nvvm_the_reason_says_what_to_install():
     run("""
 import sys

@@ -92,12 +92,13 @@ def by_warpgroups(M: int, N: int, processors: int, together: int = 1) -> Tiling:
 
 
 def along_k(name: str, x: torch.Tensor, k_axis: int) -> bool:
-    """Whether k is the axis of stride 1 of the 16-bit matrix `x`, else the other one is.
+    """Whether k is the axis of stride 1 of the matrix `x`, else the other one is.
 
     Raises Unsupported unless that axis is cut into whole pieces of 16 bytes that begin at multiples of 16 bytes.
     """
+    piece = 16 // x.element_size()
     for axis in (k_axis, 1 - k_axis):
-        whole = x.shape[axis] % 8 == 0 and (x.stride(1 - axis) % 8 == 0 or x.shape[1 - axis] == 1)
+        whole = x.shape[axis] % piece == 0 and (x.stride(1 - axis) % piece == 0 or x.shape[1 - axis] == 1)
         if x.stride(axis) == 1 and whole and x.data_ptr() % 16 == 0:
             return axis == k_axis
     raise Unsupported(

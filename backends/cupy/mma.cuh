@@ -21,12 +21,17 @@ template <int LENGTH, bool ALONG_K> __device__ inline int turned(int row, int ch
     return chunk ^ row * TURNS / 8 % TURNS;
 }
 
+// Where in a tile the piece that begins at (i, k) lies.
+template <int LENGTH, bool ALONG_K> __device__ inline int place_of(int i, int k) {
+    const int row = ALONG_K ? i : k, chunk = (ALONG_K ? k : i) / CHUNK;
+    return (row * chunks<LENGTH, ALONG_K> + turned<LENGTH, ALONG_K>(row, chunk)) * CHUNK;
+}
+
 template <int LENGTH, bool ALONG_K>
 __device__ inline void fetch(ELEMENT* tile, Walk<LENGTH, DEPTH, THREADS, ALONG_K>& way) {
     using Way = Walk<LENGTH, DEPTH, THREADS, ALONG_K>;
     constexpr int CHUNKS = chunks<LENGTH, ALONG_K>;
-    const int row = ALONG_K ? way.i : way.k, chunk = (ALONG_K ? way.k : way.i) / CHUNK;
-    tile += (row * CHUNKS + turned<LENGTH, ALONG_K>(row, chunk)) * CHUNK;
+    tile += place_of<LENGTH, ALONG_K>(way.i, way.k);
     if (way.wide && way.valid(Way::COUNT - 1) >= CHUNK) {  // then all are whole, and few instructions part the products
         const ELEMENT* source = way.source;
         const long long hop = ALONG_K ? Way::HOP / way.share * way.stride : Way::HOP * way.stride_k;

@@ -74,12 +74,12 @@ def prepare(device: str) -> None:
     """Set Numba up for `device`, before any op file is imported. Raises RuntimeError where it is set up for another."""
     if reason := why_not(device):
         raise RuntimeError(reason)
+    restore_row_stack()
     cuda = sys.modules.get("numba.cuda")
     simulator = cuda is not None and "simulator" in getattr(cuda, "cudadrv", cuda).__name__
     if device == "cpu" and simulated():
         if cuda is not None and not simulator:
             raise RuntimeError("numba.cuda was imported without NUMBA_ENABLE_CUDASIM=1; start a fresh process with it")
-        restore_row_stack()
         return
     if simulator:
         raise RuntimeError(
@@ -88,7 +88,6 @@ def prepare(device: str) -> None:
     os.environ.pop("NUMBA_ENABLE_CUDASIM", None)
     # small cases fill no GPU, by intent; numba-cuda would warn at each launch
     os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")
-    restore_row_stack()
     if device == "cpu":
         emulated.install()
 

@@ -18,14 +18,12 @@ from typing import Any, NamedTuple
 import torch
 
 from backends import numba
-from backends.emulator import numba as emulated
-from backends.emulator.numba.front import undisturbed
+from backends.emulator.numba.front import replaced, undisturbed
 from backends.numba import instructions
 from backends.numba.launching import OPTED_IN
 
 if numba.not_installed():
     raise ImportError(numba.not_installed())
-numba.restore_row_stack()
 
 try:
     from cuda.bindings import nvjitlink
@@ -159,14 +157,8 @@ def recording(arch: str = "sm_90") -> Iterator[list[Launch]]:
         kinds = tuple(typeof(_plain(value), Purpose.argument) for value in args)
         launches.append(Launch(self, kinds, x * y * z, configuration.sharedmem))
 
-    emulated.install()  # as the launcher does: before its launches are taken here, not within
-    stock = dispatcher.CUDADispatcher.call, cuda.core.config.CUDA_LOW_OCCUPANCY_WARNINGS
-    dispatcher.CUDADispatcher.call = call
-    cuda.core.config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
-    try:
+    with replaced((dispatcher.CUDADispatcher, "call", call), (cuda.core.config, "CUDA_LOW_OCCUPANCY_WARNINGS", 0)):
         yield launches
-    finally:
-        dispatcher.CUDADispatcher.call, cuda.core.config.CUDA_LOW_OCCUPANCY_WARNINGS = stock
 
 
 def _plain(value: Any) -> Any:
@@ -290,15 +282,8 @@ def _device(arch: str) -> Iterator[None]:
 
     places = [(module, "get_current_device", current_device) for module in (dispatcher, numba_compiler)]
     places.append((codegen.CUDACodeLibrary, "_ensure_cc", ensured))
-    missing = object()
-    stock = [getattr(owner, name, missing) for owner, name, _ in places]
-    for owner, name, value in places:
-        setattr(owner, name, value)
-    try:
+    with replaced(*places):
         yield
-    finally:
-        for (owner, name, _), value in zip(places, stock, strict=True):
-            delattr(owner, name) if value is missing else setattr(owner, name, value)
 
 
 def _lowered(launch: Launch, arch: str) -> None:

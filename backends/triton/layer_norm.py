@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from backends import Unsupported, shapes
-from backends.triton.rows import resident, unseen, warps
+from backends.triton.rows import packed_block, resident, unseen, warps
 
 
 @triton.jit(do_not_specialize_on_alignment=["x_col", "w_col", "b_col"])
@@ -118,11 +118,7 @@ def packed(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, 
     Source: S0-22, M-08.
     """
     _, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
-    if x.element_size() != 2:
-        raise Unsupported(f"{x.dtype}; a row stays in registers in 16 bits an element")
-    if cols > 32768:
-        raise Unsupported(f"{cols} columns; one program holds 32768")
-    block = max(triton.next_power_of_2(cols), 2)  # a pair of 16 bits
+    block = packed_block(x)
     if block > 4096 and cols % 8:  # rows off 16 bytes come by element, which takes the registers of the second program
         return _launch(_packed_kernel, x, weight, bias, eps, block, num_warps=warps(block, 1024))
     each = 1024 if block <= 4096 else 4096  # 16 warps of 128 registers fill a multiprocessor

@@ -4,7 +4,10 @@ import torch
 import triton
 import triton.language as tl
 
+from backends import Unsupported
 from backends.triton.gemm import processors
+
+BEHIND = 4  # parts of the rows between a first and a second reading, in kernels whose second finds them in the L2 cache
 
 
 def warps(block: int, each: int = 512) -> int:
@@ -26,12 +29,21 @@ def strip_width(*operands: torch.Tensor) -> int:
     return (2048 if wide else 512) // size
 
 
-BEHIND = 4  # parts of the rows between a first and a second reading, in kernels whose second finds them in the L2 cache
-
-
 def rows_in_flight(x: torch.Tensor) -> int:
     """Rows of such a part: BEHIND of them, of two matrices like `x`, take about 12 MB. A few in the interpreter."""
     return min(max((3 << 19) // (x.shape[1] * x.element_size()), 4), 64) if x.is_cuda else 4
+
+
+def packed_block(x: torch.Tensor) -> int:
+    """The block of columns of a program that keeps rows of `x` in registers in 16 bits an element, for `unseen`.
+
+    Declines float32 and more than 32768 columns.
+    """
+    if x.element_size() != 2:
+        raise Unsupported(f"{x.dtype}; a row stays in registers in 16 bits an element")
+    if x.shape[1] > 32768:
+        raise Unsupported(f"{x.shape[1]} columns; one program holds 32768")
+    return max(triton.next_power_of_2(x.shape[1]), 2)  # a pair of 16 bits
 
 
 @triton.jit

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from backends import Unsupported, shapes
-from backends.triton.rows import resident, unseen, warps
+from backends.triton.rows import packed_block, resident, unseen, warps
 
 
 @triton.jit(do_not_specialize_on_alignment=["x_col"])
@@ -98,13 +98,9 @@ def packed(x: torch.Tensor) -> torch.Tensor:
     Rows that start off 16 bytes, or whose elements lie apart, spill registers.
     """
     rows, cols = shapes("rows cols", x=x)
-    if x.element_size() != 2:
-        raise Unsupported(f"{x.dtype}; a row stays in registers in 16 bits an element")
-    if cols > 32768:
-        raise Unsupported(f"{cols} columns; one program holds 32768")
+    block = packed_block(x)
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     if y.numel():
-        block = max(triton.next_power_of_2(cols), 2)  # a pair of 16 bits
         each = 1024 if block <= 4096 else 4096  # 16 warps of 128 registers fill a multiprocessor
         _packed_kernel[(rows,)](x, y, *x.stride(), cols, BLOCK=block, num_warps=warps(block, each), maxnreg=128)
     return y

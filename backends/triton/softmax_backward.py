@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from backends import Unsupported, shapes
-from backends.triton.rows import unseen, warps
+from backends.triton.rows import packed_block, unseen, warps
 
 
 @triton.jit(do_not_specialize_on_alignment=["y_col", "dy_col"])
@@ -64,13 +64,9 @@ def packed(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     bfloat16: 0.98 of a copy's rate against 0.61).
     """
     rows, cols = shapes("rows cols, rows cols", y=y, dy=dy)
-    if y.element_size() != 2:
-        raise Unsupported(f"{y.dtype}; a row stays in registers in 16 bits an element")
-    if cols > 32768:
-        raise Unsupported(f"{cols} columns; one program holds 32768")
+    block = packed_block(y)
     dx = torch.empty((rows, cols), dtype=y.dtype, device=y.device)
     if dx.numel():
-        block = max(triton.next_power_of_2(cols), 2)  # a pair of 16 bits
         _packed_kernel[(rows,)](y, dy, dx, *y.stride(), *dy.stride(), cols, BLOCK=block, num_warps=warps(block, 1024))
     return dx
 

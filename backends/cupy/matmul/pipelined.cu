@@ -5,13 +5,10 @@ static_assert(DEPTH == 32, "a stage is two fragments deep");
 
 template <int LENGTH, bool ALONG_K>
 __device__ inline void fetch_pieces(ELEMENT* tile, Walk<LENGTH, DEPTH, THREADS, ALONG_K>& way) {
-    using Way = Walk<LENGTH, DEPTH, THREADS, ALONG_K>;
-    constexpr int CHUNKS = chunks<LENGTH, ALONG_K>;
-    const int row = ALONG_K ? way.i : way.k, chunk = (ALONG_K ? way.k : way.i) / CHUNK;
-    tile += (row * CHUNKS + turned<LENGTH, ALONG_K>(row, chunk)) * CHUNK;
+    tile += place_of<LENGTH, ALONG_K>(way.i, way.k);
 #pragma unroll
-    for (int piece = 0; piece < Way::COUNT; ++piece) {
-        cp_async_16(tile + piece * Way::HOP * CHUNKS * CHUNK, way.at(piece), way.valid(piece) > 0 ? 16 : 0);
+    for (int piece = 0; piece < way.COUNT; ++piece) {
+        cp_async_16(tile + piece * way.HOP * chunks<LENGTH, ALONG_K> * CHUNK, way.at(piece), way.valid(piece) > 0 ? 16 : 0);
     }
     way.next();
 }

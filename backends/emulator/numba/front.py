@@ -76,19 +76,11 @@ def _emulating() -> Iterator[None]:
     from numba.cuda.core.compiler_lock import global_compiler_lock
     from numba.cuda.descriptor import cuda_target
 
-    with global_compiler_lock:
-        replaced = _replacements()
-        stock = [getattr(owner, name) for owner, name, _ in replaced]
-        context = cuda_target.target_context
-        helpers, context.cached_internal_func = context.cached_internal_func, _made.helpers
-        for owner, name, value in replaced:
-            setattr(owner, name, value)
+    helpers = cuda_target.target_context, "cached_internal_func", _made.helpers
+    with global_compiler_lock, replaced(*_replacements(), helpers):
         try:
             yield
         finally:
-            for (owner, name, _), value in zip(replaced, stock, strict=True):
-                setattr(owner, name, value)
-            context.cached_internal_func = helpers
             while _made.lent:
                 function, overloads = _made.lent.popitem()
                 function.overloads = overloads
@@ -325,6 +317,20 @@ def _of_any_layout(kind: Any) -> Any:
     from numba.cuda import types
 
     return kind.copy(layout="A") if isinstance(kind, types.Array) else kind
+
+
+@contextlib.contextmanager
+def replaced(*places: tuple[Any, str, Any]) -> Iterator[None]:
+    """Within, attributes have other values: (owner, name, value)."""
+    missing = object()
+    stock = [getattr(owner, name, missing) for owner, name, _ in places]
+    for owner, name, value in places:
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for (owner, name, _), value in zip(places, stock, strict=True):
+            delattr(owner, name) if value is missing else setattr(owner, name, value)
 
 
 @contextlib.contextmanager
