@@ -382,6 +382,7 @@ def test_the_command(tmp_path, capsys):
         (["--mode", "both"], "--mode: expected one of fwd, bwd, fwd_bwd"),
         (["--dtype", "int8"], "--dtype: 'int8' is not one of"),
         (["--seconds", "0"], "--seconds: expected a positive number"),
+        (["--variant", "pakced"], "--variant: 'pakced' is no rung of softmax; there are "),
         (["--peers", "--no-peers"], "--peers and --no-peers"),
         (["--shapes", "huge"], "--shapes: expected small, large or a file"),
         (["--compare", "a", "b"], "--compare: a: No such file"),

@@ -68,9 +68,10 @@ def run(options: argparse.Namespace) -> int:
         table.rows += [[name, each["about"], each["source"]] for name, each in cases.experiments().items()]
         show(table)
         return 0
+    typed = options.variant
     if options.experiment:
         _as_experiment(options)
-    return _measure(options)
+    return _measure(options, typed)
 
 
 def _as_experiment(options: argparse.Namespace) -> None:
@@ -87,7 +88,8 @@ def _as_experiment(options: argparse.Namespace) -> None:
     options.shapes = str(path)
 
 
-def _measure(options: argparse.Namespace) -> int:
+def _measure(options: argparse.Namespace, typed: str | None) -> int:
+    """`typed`: the rungs asked for by name; an experiment names rungs that a backend may lack."""
     from conformance import provenance, selection
 
     if not options.seconds > 0:
@@ -108,6 +110,8 @@ def _measure(options: argparse.Namespace) -> int:
     chosen.prepare()
     if broken := selection.import_check(chosen):
         raise selection.UsageError("kernel files that do not import:\n" + "\n".join(broken))
+    if typed:
+        chosen.subjects()  # an unknown rung is a usage error
     shapes = options.shapes or ("large" if chosen.device == "cuda" else "small")
     dtypes = options.dtype.split(",") if options.dtype else None
     plan = cases.plan(chosen, shapes, dtypes, options.mode or "fwd", options.peers, options.first, options.top)
