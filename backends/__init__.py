@@ -4,6 +4,11 @@
 that every launcher makes before anything runs.
 """
 
+if __name__ != "touchstone.backends":
+    raise ImportError(
+        f"touchstone.backends was imported as {__name__!r}: import it as touchstone.backends, so that no module exists under two names"
+    )
+
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,29 +1,20 @@
 """`check`: judge one kernel against the contract of an op."""
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from typing import Any
 
-from backends.devices import cuda_works
-from conformance import arrays as array_libraries
-from conformance import judge, registry, worker
-from conformance.budget import COMPUTE
-from conformance.console import progress
-from conformance.contract import DTYPES, Case
-from conformance.generate import LEVELS
-from conformance.isolation import MODES, Limits, Runner
-from conformance.replay import keep_report
-from conformance.report import Report, empty
-
-DEFAULT_LIMITS = Limits()
-
-
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C came while a kernel was judged; `report` holds what was done by then."""
-
-    def __init__(self, report: Report):
-        super().__init__()
-        self.report = report
+from touchstone.backends.devices import cuda_works
+from touchstone.conformance.discovery import arrays as array_libraries
+from touchstone.conformance.discovery import importing as worker
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.findings.replay import keep_report
+from touchstone.conformance.isolation.runner import MODES, Limits
+from touchstone.conformance.judging import judge
+from touchstone.conformance.reporting.report import Report
+from touchstone.conformance.reporting.session import judge_subject
+from touchstone.conformance.spec.budget import COMPUTE
+from touchstone.conformance.spec.cases import LEVELS
+from touchstone.conformance.spec.contract import DTYPES, Case
 
 
 def check(
@@ -89,72 +80,6 @@ def check(
     return report
 
 
-def judge_subject(
-    subject,
-    level: str,
-    seed: int = 0,
-    *,
-    ceiling=None,
-    dtypes=None,
-    where=None,
-    isolate="auto",
-    limits=DEFAULT_LIMITS,
-    fresh_import=False,
-) -> Report:
-    """Judge a subject on all trials of a level that `dtypes` and `where` leave, isolated as `Runner` says."""
-    report = empty(subject, level, seed)
-    found, plan = judge.trials(subject, level, seed, ceiling)
-    report.planned = len(found)
-    kept = []
-    for trial in found:
-        if dtypes is not None and trial.case.dtype not in dtypes:
-            _count(report, "left out by dtypes")
-        elif where is not None and not where(trial.case):
-            _count(report, "left out by where")
-        elif (
-            trial.law is not None
-            and subject.outputs is not None
-            and len(subject.outputs) < len(subject.contract.outputs)
-        ):
-            _count(report, "laws left out by outputs")
-        else:
-            kept.append(replace(trial, others=tuple(filter(where, trial.others))) if where else trial)
-    if plan.over_ceiling:
-        report.not_run["over the lane's ceiling of work"] = plan.over_ceiling
-    if plan.sampled_out:
-        report.not_run["sampled out of the full product"] = plan.sampled_out
-    if subject.compute is not None:
-        report.notes.append(f"computes in {subject.compute}, and is judged in that precision")
-    if subject.outputs is not None:
-        left = [name for name in subject.contract.outputs if name not in subject.outputs]
-        report.notes.append(f"outputs not judged: {', '.join(left) or 'none'}")
-    if kept:
-        with Runner(subject, kept, isolate, limits=limits, fresh_import=fresh_import) as runner:
-            _run(runner, report)
-    return report
-
-
-def _run(runner: Runner, report: Report) -> None:
-    """Judge what the runner has, into the report."""
-    left, ended = len(runner.trials), "interrupted"
-    try:
-        for index in progress(range(left), f"{report.op} {report.name}"):
-            if runner.stopped:
-                break
-            report.add(runner.outcome(index, index + 1 if left > 1 else None))
-            left -= 1
-            if report.unported:
-                ended = "not called: the rung is not ported"
-                break
-    except KeyboardInterrupt:
-        raise Interrupted(report) from None
-    finally:
-        if left:
-            report.not_run[runner.stopped or ended] = left
-        report.notes += runner.notes
-        report.instruments.append(runner.how)
-
-
 def isolation_limits(device: str, isolate: str, timeout: float) -> Limits:
     """The limits that `timeout` means. ValueError names `isolate` or `timeout` where it cannot be had."""
     _one_of("isolate", isolate, MODES)
@@ -166,10 +91,6 @@ def isolation_limits(device: str, isolate: str, timeout: float) -> Limits:
         return Limits(seconds=timeout)
     except ValueError:
         raise ValueError(f"timeout: expected a positive number of seconds, got {timeout!r}") from None
-
-
-def _count(report: Report, reason: str) -> None:
-    report.not_run[reason] = report.not_run.get(reason, 0) + 1
 
 
 def _validate(op, fn, device, level, dtypes, where, outputs, compute) -> None:

@@ -1,19 +1,19 @@
-"""`python -m conformance COMMAND`: list, doctor, check, replay, selftest, tune, port, bench, report."""
+"""`python -m touchstone COMMAND`: list, doctor, check, replay, selftest, tune, port, bench, report."""
 
 import argparse
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from conformance import registry, selection
-from conformance.bench import cli as bench
-from conformance.console import Table, fraction_text, show, write_json
-from conformance.generate import LEVELS
-from conformance.isolation import MODES
-from conformance.judge import PASSED, Subject
-from conformance.page import cli as page
-from conformance.provenance import provenance
-from conformance.report import Report, versions
+from touchstone.conformance.bench import cli as bench
+from touchstone.conformance.discovery import registry, selection
+from touchstone.conformance.html import cli as page
+from touchstone.conformance.isolation.runner import MODES
+from touchstone.conformance.judging.judge import PASSED, Subject
+from touchstone.conformance.reporting.console import Table, fraction_text, show, write_json
+from touchstone.conformance.reporting.provenance import provenance
+from touchstone.conformance.reporting.report import Report, versions
+from touchstone.conformance.spec.cases import LEVELS
 
 USAGE_ERROR = 2
 
@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return options.run(options)
     except (selection.UsageError, ValueError) as error:
-        print(f"python -m conformance {options.command}: {error}", file=sys.stderr)
+        print(f"python -m touchstone {options.command}: {error}", file=sys.stderr)
         return USAGE_ERROR
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m conformance", description="Judge GPU kernels against float64.")
+    parser = argparse.ArgumentParser(prog="python -m touchstone", description="Judge GPU kernels against float64.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     listing = commands.add_parser("list", help="ops, lanes and the rungs of every ladder")
@@ -165,9 +165,10 @@ def _doctor(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> int:
     chosen = _select(options, options.level, options.kernel)
-    from conformance import port
-    from conformance.check import Interrupted, check, isolation_limits, judge_subject
-    from conformance.replay import keep_report
+    from touchstone.conformance.check import check, isolation_limits
+    from touchstone.conformance.findings.replay import keep_report
+    from touchstone.conformance.porting import port
+    from touchstone.conformance.reporting.session import Interrupted, judge_subject
 
     if chosen.kernel is not None:
         ((_, subject),) = chosen.subjects()
@@ -253,7 +254,8 @@ def _print_rungs(reports: list[Report], not_run: list[tuple[Subject, str]], chos
 
 
 def _selftest(options: argparse.Namespace) -> int:
-    from conformance import comparison, selftest
+    from touchstone.conformance.selftest import other_rules as comparison
+    from touchstone.conformance.selftest import run as selftest
 
     ops = options.op or (options.named.split(",") if options.named else list(registry.ops()))
     for op in ops:
@@ -282,7 +284,7 @@ def _selftest(options: argparse.Namespace) -> int:
 
 
 def _replay(options: argparse.Namespace) -> int:
-    from conformance import replay
+    from touchstone.conformance.findings import replay
 
     if not options.seconds > 0:
         raise selection.UsageError(f"--seconds: expected a positive number, got {options.seconds}")
@@ -296,7 +298,7 @@ def _replay(options: argparse.Namespace) -> int:
 
 
 def _tune(options: argparse.Namespace) -> int:
-    from conformance.tune import tune
+    from touchstone.conformance.bench.tune import tune
 
     chosen = _select(options, "quick", None, device="cuda")
     records = tune(chosen, write=not options.dry_run)
@@ -311,7 +313,8 @@ def _tune(options: argparse.Namespace) -> int:
 
 
 def _port(options: argparse.Namespace) -> int:
-    from conformance import port, porttrace
+    from touchstone.conformance.porting import port
+    from touchstone.conformance.porting import trace as porttrace
 
     planned = port.plan(options.op, options.source, options.target, options.variant, options.output, options.name)
     if options.trace:
@@ -341,6 +344,3 @@ def _select(
     chosen.prepare()
     return chosen
 
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -6,7 +6,7 @@ x, residual, y, h (rows, cols), weight and bias (cols,); bias may be None. Sourc
 import numpy as np
 import torch
 
-from reference.layer_norm import layer_norm, torch_layer_norm
+from touchstone.reference.layer_norm import layer_norm, torch_layer_norm
 
 
 def add_layer_norm(

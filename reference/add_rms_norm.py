@@ -6,7 +6,7 @@ x, residual, y, h (rows, cols), weight (cols,). Source: S2-80 after the residual
 import numpy as np
 import torch
 
-from reference.rms_norm import rms_norm, torch_rms_norm
+from touchstone.reference.rms_norm import rms_norm, torch_rms_norm
 
 
 def add_rms_norm(

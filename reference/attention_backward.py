@@ -12,7 +12,7 @@ import math
 import numpy as np
 import torch
 
-from reference.attention import _finite, _scores, _tile_scores, _tiles, _torch_scores
+from touchstone.reference.attention import _finite, _scores, _tile_scores, _tiles, _torch_scores
 
 
 def attention_backward(

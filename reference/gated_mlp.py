@@ -6,7 +6,7 @@ x (M, D), w_gate and w_up (D, H), w_down (H, N), y (M, N). Source: the GLU famil
 import numpy as np
 import torch
 
-from reference._activations import act, torch_act
+from touchstone.reference._activations import act, torch_act
 
 
 def gated_mlp(

@@ -7,7 +7,7 @@ gelu_tanh (S0-21), silu, relu.
 import numpy as np
 import torch
 
-from reference._activations import act, torch_act
+from touchstone.reference._activations import act, torch_act
 
 
 def mlp(

@@ -9,7 +9,7 @@ Source: the backward of S0-20 (algorithms.md §10.6).
 import numpy as np
 import torch
 
-from reference._activations import act, act_grad, torch_act, torch_act_grad
+from touchstone.reference._activations import act, act_grad, torch_act, torch_act_grad
 
 
 def mlp_backward(

@@ -10,7 +10,7 @@ of −inf or of no columns, +inf for a row with +inf, NaN for one with NaN).
 import numpy as np
 import torch
 
-from reference.softmax import softmax
+from touchstone.reference.softmax import softmax
 
 
 def online_softmax(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

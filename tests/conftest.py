@@ -2,7 +2,7 @@
 
 import pytest
 
-from conformance import replay
+from touchstone.conformance.findings import replay
 
 
 @pytest.fixture(autouse=True)

@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from backends import emulator
-from backends.cupy import layer_norm_backward, module, norms, norms_backward, rms_norm_backward
-from backends.cupy.module import Launch, Module
-from backends.devices import capability, cuda_works
-from conformance import registry
+from touchstone.backends import emulator
+from touchstone.backends.cupy import layer_norm_backward, module, norms, norms_backward, rms_norm_backward
+from touchstone.backends.cupy.module import Launch, Module
+from touchstone.backends.devices import capability, cuda_works
+from touchstone.conformance.discovery import registry
 
 RECORDED = Path(__file__).with_name("data") / "cupy_bits.json"
 STRICT = ("-fmad=false", "-ftz=false", "-prec-div=true", "-prec-sqrt=true")
@@ -72,7 +72,7 @@ def digest(fn: Callable[..., object], arguments: dict[str, torch.Tensor], device
 @contextlib.contextmanager
 def gpu_compiled(*options: str) -> Iterator[None]:
     """Inside, launches on a GPU are compiled by NVRTC with these options and no others of CuPy's choice."""
-    from backends.cupy.compiling import compiled
+    from touchstone.backends.cupy.compiling import compiled
 
     arch = "sm_{}{}".format(*capability() or (9, 0))
 

@@ -12,10 +12,10 @@ import torch
 import triton
 import triton.language as tl
 
-import backends.triton
+from touchstone.backends import triton as backend  # noqa: E402
 
-backends.triton.prepare("cpu")
-from backends.triton import interpreter  # noqa: E402
+backend.prepare("cpu")
+from touchstone.backends.triton import interpreter  # noqa: E402
 
 PROGRAMS: list[Callable[[], None]] = []
 
@@ -312,11 +312,11 @@ def writers_see_nothing_outside_their_context():
 
 @program
 def the_backend_offers_them_where_kernels_are_interpreted():
-    assert backends.triton.writers("cuda") is None and backends.triton.instruments("cuda") == {}
-    with backends.triton.writers("cpu") as writers:
+    assert backend.writers("cuda") is None and backend.instruments("cuda") == {}
+    with backend.writers("cpu") as writers:
         y = _sums("store")
     assert writers.of(y.data_ptr()).startswith("program (2, 0, 0), line ")
-    offered = backends.triton.instruments("cpu")
+    offered = backend.instruments("cpu")
     assert list(offered) == ["programs in reverse", "programs shuffled", "races"]
     with offered["programs in reverse"]():
         assert _sums("store").tolist() == [0.0, 1.0, 2.0, 3.0]

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import backends
-from conformance import registry, selection
+from touchstone import backends
+from touchstone.conformance.discovery import registry, selection
 
 PROTOCOL = """
 ALIASES = {aliases}
@@ -60,7 +60,7 @@ def {name}(x):
     with running():
         return torch.softmax(x.float(), -1).to(x.dtype).contiguous()
 """
-TOP = '"""{doc}\n\n{rungs}\n"""\n\nimport torch\n\nfrom backends import Unsupported, running, shapes\n'
+TOP = '"""{doc}\n\n{rungs}\n"""\n\nimport torch\n\nfrom touchstone.backends import Unsupported, running, shapes\n'
 
 
 def _op_file(source: str, *names: str) -> str:
@@ -120,15 +120,13 @@ def write_clone(root: Path, world: dict) -> None:
     """A clone with two ops and made-up backends."""
     ours = registry.ROOT
     without = shutil.ignore_patterns("__pycache__", "contracts", "faults")
+    shutil.copytree(ours / "touchstone", root / "touchstone", symlinks=True, ignore=without)
     shutil.copytree(ours / "conformance", root / "conformance", ignore=without)
-    for package in ("reference", "conformance/contracts"):
+    for package in ("reference", "conformance/contracts", "conformance/faults"):
         (root / package).mkdir()
-        for name in ("__init__", "softmax", "matmul"):
-            shutil.copy(ours / package / f"{name}.py", root / package)
-    (root / "conformance" / "faults").mkdir()
-    for path in (ours / "conformance" / "faults").glob("*.py"):
-        if path.stem in ("softmax", "matmul") or path.stem.startswith("_"):
-            shutil.copy(path, root / "conformance" / "faults")
+        for path in (ours / package).glob("*.py"):
+            if path.stem in ("softmax", "matmul") or path.stem.startswith("_"):
+                shutil.copy(path, root / package)
     (root / "backends").mkdir()
     for name in ("__init__.py", "devices.py"):
         shutil.copy(ours / "backends" / name, root / "backends")
@@ -158,7 +156,7 @@ def pretend(folder: Path, monkeypatch, world: dict = WORLD) -> Iterator[None]:
 def _forget(world: dict) -> None:
     for cached in (registry.ops, registry.contract, registry.backends):
         cached.cache_clear()
-    made_up = tuple(f"backends.{name}" for name in world)
+    made_up = tuple(f"touchstone.backends.{name}" for name in world)
     for name in [name for name in sys.modules if name.startswith(made_up)]:
         del sys.modules[name]
         parent, _, child = name.rpartition(".")

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from conformance import registry
+from touchstone.conformance.discovery import registry
 
 PAGES = [registry.ROOT / "docs" / name for name in ("your-kernel.md", "porting.md")]
 BLOCK = re.compile(r"(?:^`(?P<file>[\w./]+)`:\n\n)?^```(?P<kind>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -10,9 +10,10 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from backends import emulator
-from conformance import judge, registry, selection
-from conformance.trials import Trial
+from touchstone.backends import emulator
+from touchstone.conformance.discovery import registry, selection
+from touchstone.conformance.judging import judge
+from touchstone.conformance.judging.trials import Trial
 
 LAUNCHER = re.compile(r'^def (\w+)\([^)]*fault: str = "none"', re.MULTILINE)
 SIZES = 5  # the smallest of a contract that a schedule or the race detector sees
@@ -51,7 +52,7 @@ class Kernels:
 
     def without_fault(self, op: str, name: str) -> Callable[..., Any]:
         """A launcher as a function of the op's signature."""
-        launcher = getattr(importlib.import_module(f"conformance.faults.{self.backend}.{op}"), name)
+        launcher = getattr(importlib.import_module(f"touchstone.conformance.faults.{self.backend}.{op}"), name)
         order = [operand for operand, made in registry.contract(op).operands.items() if made.positional]
         plain = {
             parameter.name: parameter.default if parameter.default is not parameter.empty else None

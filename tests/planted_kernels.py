@@ -16,12 +16,14 @@ from typing import Any
 
 import torch
 
-import backends.triton
+from touchstone.backends import triton as backend  # noqa: E402
 
-backends.triton.prepare("cpu")
-from conformance import budget, judge, registry  # noqa: E402
-from conformance.faults import planted_in  # noqa: E402
-from conformance.generate import plain_case  # noqa: E402
+backend.prepare("cpu")
+from touchstone.conformance.discovery import registry  # noqa: E402
+from touchstone.conformance.faults import planted_in  # noqa: E402
+from touchstone.conformance.judging import judge
+from touchstone.conformance.spec import budget
+from touchstone.conformance.spec.cases import plain_case  # noqa: E402
 
 SIZES = 5  # the smallest of a contract that an instrument sees
 
@@ -54,7 +56,7 @@ def under_instruments(op: str, fn: Callable[..., Any]) -> dict[str, str | None]:
     contract = registry.contract(op)
     cases = [plain_case(contract, "float32", next(iter(contract.values)), size=size) for size in contract.sizes]
     cases = sorted((case for case in cases if 0 not in case.size.values() and contract.valid(case)), key=contract.work)
-    instruments = {"in order": contextlib.nullcontext, **backends.triton.instruments("cpu")}
+    instruments = {"in order": contextlib.nullcontext, **backend.instruments("cpu")}
     return {name: _first_wrong(contract, fn, cases[:SIZES], instrument) for name, instrument in instruments.items()}
 
 
@@ -78,7 +80,7 @@ def _first_wrong(contract, fn: Callable[..., Any], cases, instrument) -> str | N
 
 def judged(op: str) -> dict[str, Any]:
     """The faults first; then the launchers without one, on the cases that rejected a fault and some more."""
-    module = importlib.import_module(f"conformance.faults.triton.{op}")
+    module = importlib.import_module(f"touchstone.conformance.faults.triton.{op}")
     everything = registry.contract(op).dtypes
     report: dict[str, Any] = {}
     rejecting = {

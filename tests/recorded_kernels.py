@@ -10,9 +10,9 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from backends.triton import compiling, tuning
-from conformance import compiling as conformance_compiling
-from conformance import registry
+from touchstone.backends.triton import compiling, tuning
+from touchstone.conformance.compiling import client as conformance_compiling
+from touchstone.conformance.discovery import registry
 
 
 @triton.jit

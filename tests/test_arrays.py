@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from backends.devices import cuda_works
-from conformance import arrays, check, layouts, selection
-from conformance.contract import DTYPES
-from conformance.selection import UsageError
 from tests import lanes
+from touchstone import check
+from touchstone.backends.devices import cuda_works
+from touchstone.conformance.discovery import arrays, selection
+from touchstone.conformance.discovery.selection import UsageError
+from touchstone.conformance.spec import layouts
+from touchstone.conformance.spec.contract import DTYPES
 
 NUMPY = arrays.library("numpy")
 
@@ -256,7 +258,7 @@ def cupy(monkeypatch):
     fake = types.ModuleType("cupy")
     fake.ndarray, fake.from_dlpack, fake.__version__ = np.ndarray, np.from_dlpack, "13.6.0"
     monkeypatch.setitem(sys.modules, "cupy", fake)
-    spec = importlib.util.find_spec("backends.cupy.arrays")
+    spec = importlib.util.find_spec("touchstone.backends.cupy.arrays")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -39,7 +39,7 @@ for name in libraries:
 find = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *rest: None if name in libraries else find(name, *rest)
 for name in {BACKENDS!r}:
-    backend = importlib.import_module("backends." + name)
+    backend = importlib.import_module("touchstone.backends." + name)
     for word in {OFFERED!r}:
         assert hasattr(backend, word), (name, word)
     for device in ("cpu", "cuda"):
@@ -60,8 +60,8 @@ for name in {BACKENDS!r}:
 def test_asking_for_a_gpu_imports_no_kernel_library_and_starts_no_cuda():
     run("""
 import sys
-import backends.triton, backends.cupy, backends.numba
-for backend in (backends.triton, backends.cupy, backends.numba):
+import touchstone.backends.triton, touchstone.backends.cupy, touchstone.backends.numba
+for backend in (touchstone.backends.triton, touchstone.backends.cupy, touchstone.backends.numba):
     backend.why_not("cuda")
 assert not {"triton", "cupy", "numba"} & set(sys.modules)
 import torch
@@ -70,7 +70,7 @@ assert not torch.cuda.is_initialized()
 import numpy
 if hasattr(numpy, "row_stack"):
     del numpy.row_stack
-backends.numba.restore_row_stack()
+touchstone.backends.numba.restore_row_stack()
 assert numpy.row_stack([[1], [2]]).tolist() == [[1], [2]]
 """)
 
@@ -88,14 +88,14 @@ def test_triton_interprets_with_the_other_libraries_absent_and_stays_in_that_mod
 import os, sys
 for name in ("cupy", "numba"):
     sys.modules[name] = None
-import backends.triton as backend
+import touchstone.backends.triton as backend
 assert backend.why_not("cpu") is None and backend.lacks("sm_90", "cpu") is None and "triton" not in sys.modules
 backend.prepare("cpu")
 backend.prepare("cpu")
 assert os.environ["TRITON_INTERPRET"] == "1"
-import backends.triton.softmax, torch
+import touchstone.backends.triton.softmax, torch
 x = torch.randn(3, 5)
-assert torch.allclose(backends.triton.softmax.onerow(x), x.softmax(1))
+assert torch.allclose(touchstone.backends.triton.softmax.onerow(x), x.softmax(1))
 try:
     backend.prepare("cuda")
 except RuntimeError as error:
@@ -112,7 +112,7 @@ for row in backend.doctor():
 @needs_triton
 def test_triton_compiles_whatever_the_environment_said_and_stays_in_that_mode():
     run("""
-import backends.triton as backend
+import touchstone.backends.triton as backend
 backend.prepare("cuda")
 import os, triton
 assert "TRITON_INTERPRET" not in os.environ and not triton.knobs.runtime.interpret
@@ -171,7 +171,7 @@ def test_reimport_sees_kernels_of_the_other_mode_and_adopt_repairs_interpreted_o
         f"""
 import sys
 sys.path.insert(0, {str(tmp_path)!r})
-import backends.triton as backend
+import touchstone.backends.triton as backend
 assert not backend.reimport(len, "cpu") and "triton" not in sys.modules
 import mine
 for name in "direct tuned called tabled imported closed partly module applied nested".split():
@@ -181,7 +181,7 @@ assert not backend.reimport(mine.plain, {device!r})
 assert backend.reimport(mine.direct, {device!r})
 
 backend.adopt(mine.direct, "cpu")
-module = sys.modules.get("backends.triton.interpreter")
+module = sys.modules.get("touchstone.backends.triton.interpreter")
 assert (module is not None and module.active("bounds")) is {mode == "1"}
 """,
         TRITON_INTERPRET=mode,
@@ -198,7 +198,7 @@ def test_reimport_does_not_enter_kernels_of_numba(tmp_path):
         f"""
 import sys
 sys.path.insert(0, {str(tmp_path)!r})
-import backends.triton as backend
+import touchstone.backends.triton as backend
 import mine
 assert not backend.reimport(mine.launch, "cpu")
 """
@@ -206,7 +206,7 @@ assert not backend.reimport(mine.launch, "cpu")
 
 
 def test_cuda_works_says_what_is_missing(monkeypatch):
-    from backends import devices
+    from touchstone.backends import devices
 
     def missing(name):
         raise OSError
@@ -233,7 +233,7 @@ def test_cuda_works_says_what_is_missing(monkeypatch):
     ],
 )
 def test_driver_answers(monkeypatch, output, expected):
-    from backends import devices
+    from touchstone.backends import devices
 
     monkeypatch.setattr(devices.ctypes, "CDLL", lambda name: None)
     monkeypatch.setattr(devices.subprocess, "run", lambda *a, **k: subprocess.CompletedProcess(a, 0, stdout=output))
@@ -246,7 +246,7 @@ def test_driver_answers(monkeypatch, output, expected):
 
 
 def test_needs_are_compared_with_the_gpu(monkeypatch):
-    from backends import devices
+    from touchstone.backends import devices
 
     monkeypatch.setattr(devices, "capability", lambda: (9, 0))
     assert devices.capability_lacks("sm_80") is None

@@ -11,13 +11,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from backends.devices import cuda_works
-from conformance import calls, judge, provenance, registry, selection
-from conformance.__main__ import _parser, main
-from conformance.bench import cases, ceilings, cli, inputs, records, run, timing
-from conformance.bench.declare import Bench, Peer, autograd, eager
-from conformance.bench.peers import declared, runnable
-from conformance.trials import Subject
+from touchstone.backends.devices import cuda_works
+from touchstone.conformance.bench import cases, ceilings, cli, inputs, records, run, timing
+from touchstone.conformance.bench.baselines import declared, runnable
+from touchstone.conformance.cli import _parser, main
+from touchstone.conformance.discovery import registry, selection
+from touchstone.conformance.discovery.subject import Subject
+from touchstone.conformance.judging import calls, judge
+from touchstone.conformance.reporting import provenance
+from touchstone.conformance.spec.baselines import Bench, Peer, autograd, eager
 
 RUN = dict(seconds=0.02)
 
@@ -417,7 +419,7 @@ def test_through_pytest(tmp_path):
     pytest.importorskip("pytest_benchmark")
     path = tmp_path / "b.json"
     command = [
-        sys.executable, "-m", "pytest", "conformance/bench", "--benchmark-only", "--backend=interpreter", "--op=softmax", "-q",
+        sys.executable, "-m", "pytest", "touchstone/conformance/suite", "--benchmark-only", "--backend=interpreter", "--op=softmax", "-q",
         "--variant=onerow", "--benchmark-max-time=0.02", f"--benchmark-json={path}", "-p", "no:cacheprovider",
     ]  # fmt: skip
     environment = {n: v for n, v in os.environ.items() if not n.startswith(("PYTEST_", "TRITON_"))}

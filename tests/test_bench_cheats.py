@@ -6,10 +6,11 @@ import time
 import pytest
 import torch
 
-from conformance import judge, registry
-from conformance.bench import ceilings, run, timing
-from conformance.bench.declare import Bench
-from conformance.trials import Subject
+from touchstone.conformance.bench import ceilings, run, timing
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.discovery.subject import Subject
+from touchstone.conformance.judging import judge
+from touchstone.conformance.spec.baselines import Bench
 
 ROWS, COLS = 96, 512
 _now, _sleep = time.perf_counter, time.sleep
@@ -164,7 +165,7 @@ def test_a_patched_event_or_synchronize(watch, owner, name):
 
 def test_a_patched_comparison(watch):
     """The judge's own function, and a tensor's method that torch inherits from C."""
-    from conformance import budget
+    from touchstone.conformance.spec import budget
 
     def cheat(x):
         budget.compare = lambda *args: budget.Verdict(0.0)
@@ -173,7 +174,7 @@ def test_a_patched_comparison(watch):
 
     before = budget.compare
     result = timed(cheat, watch)
-    assert result.status == run.REFUSED and "conformance.budget.compare" in result.problems[0]
+    assert result.status == run.REFUSED and "touchstone.conformance.spec.budget.compare" in result.problems[0]
     assert budget.compare is before and "data_ptr" not in vars(torch.Tensor)
 
 

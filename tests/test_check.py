@@ -9,9 +9,10 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-from conformance import Report, check, registry
-from conformance.judge import DECLINED, FAILED, PASSED, Outcome
 from tests import lanes
+from touchstone import Report, check
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.judging.judge import DECLINED, FAILED, PASSED, Outcome
 
 
 def softmax(x: torch.Tensor) -> torch.Tensor:
@@ -190,7 +191,7 @@ def test_a_wrong_argument_is_named(options, error, named):
 
 
 def test_a_device_that_is_not_there_is_refused(monkeypatch):
-    monkeypatch.setattr(sys.modules["conformance.check"], "cuda_works", lambda: "the driver is on holiday")
+    monkeypatch.setattr(sys.modules["touchstone.conformance.check"], "cuda_works", lambda: "the driver is on holiday")
     with pytest.raises(
         ValueError, match="device: 'cuda' cannot be used here: the driver is on holiday; pass device='cpu'"
     ):
@@ -336,7 +337,7 @@ def test_a_script_with_triton_kernels_on_the_cpu(tmp_path):
     calls = f"print({CHECK.format(fn='softmax')})\nprint({CHECK.format(fn='tail_lost')})\n"
     calls += "def late(x):\n    return softmax(x)\n"
     calls += f"try:\n    {CHECK.format(fn='late')}\nexcept ValueError as error:\n    print(error)\n"
-    (tmp_path / "script.py").write_text(KERNEL + "\n\nfrom conformance import check\n\n" + calls)
+    (tmp_path / "script.py").write_text(KERNEL + "\n\nfrom touchstone import check\n\n" + calls)
     done = lanes.run_python(["script.py"], tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.returncode == 0, done.stderr
     right, _, wrong = done.stdout.partition("softmax: tail_lost")
@@ -351,7 +352,7 @@ def test_a_script_with_triton_kernels_on_the_cpu(tmp_path):
 @triton
 def test_a_guarded_main_block_does_not_run_again(tmp_path):
     main = (
-        '\n\nif __name__ == "__main__":\n    from conformance import check\n\n    print("once")\n    print({}.passed)\n'
+        '\n\nif __name__ == "__main__":\n    from touchstone import check\n\n    print("once")\n    print({}.passed)\n'
     )
     (tmp_path / "kernels.py").write_text(KERNEL)
     (tmp_path / "script.py").write_text("from kernels import softmax\n" + main.format(CHECK.format(fn="softmax")))
@@ -362,7 +363,7 @@ def test_a_guarded_main_block_does_not_run_again(tmp_path):
 USER_TEST = """
 
 def test_softmax():
-    from conformance import check
+    from touchstone import check
 
     report = {}
     assert report.passed, str(report)
@@ -383,7 +384,7 @@ REFUSALS = """
 import functools, linecache, sys
 sys.path.insert(0, {folder!r})
 import kernels
-from conformance import check
+from touchstone import check
 
 def refused(fn, **options):
     try:
@@ -438,7 +439,7 @@ def test_a_kernel_file_from_the_command_line(tmp_path):
     (tmp_path / "kernels.py").write_text(KERNEL)
     arguments = [
         "-m",
-        "conformance",
+        "touchstone",
         "check",
         "softmax",
         "--kernel",
@@ -457,7 +458,7 @@ def test_a_kernel_file_from_the_command_line(tmp_path):
 def test_a_kernel_file_under_pytest(tmp_path):
     (tmp_path / "kernels.py").write_text(KERNEL)
     run = "-q -p no:cacheprovider --op=softmax --device=cpu --quick --kernel=kernels.py:softmax"
-    arguments = ["-m", "pytest", str(registry.ROOT / "conformance" / "test_kernels.py"), *run.split()]
+    arguments = ["-m", "pytest", str(registry.ROOT / "touchstone" / "conformance" / "suite" / "test_kernels.py"), *run.split()]
     done = lanes.run_python(arguments, tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.returncode == 0, done.stdout + done.stderr
     assert "user@cpu" in done.stdout

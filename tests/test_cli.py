@@ -1,4 +1,4 @@
-"""`python -m conformance`: what each command prints, its exit status, and what it says to wrong arguments."""
+"""`python -m touchstone`: what each command prints, its exit status, and what it says to wrong arguments."""
 
 import io
 import json
@@ -6,10 +6,11 @@ import re
 
 import pytest
 
-from conformance import console, registry, selection
-from conformance.__main__ import main
-from conformance.console import Table, fraction_text, progress, show
 from tests import lanes
+from touchstone.conformance.cli import main
+from touchstone.conformance.discovery import registry, selection
+from touchstone.conformance.reporting import console
+from touchstone.conformance.reporting.console import Table, fraction_text, progress, show
 
 ESCAPE = "\x1b["
 
@@ -165,7 +166,7 @@ def test_wrong_arguments_are_named(run, kernel, arguments, told):
     status, out, err = run(*(argument.replace("KERNEL", str(kernel)) for argument in arguments))
     assert status == 2
     assert told in err
-    assert err.startswith(f"python -m conformance {arguments[0]}: ")
+    assert err.startswith(f"python -m touchstone {arguments[0]}: ")
     assert out == ""
     assert "Traceback" not in err
 
@@ -177,7 +178,7 @@ def test_what_the_parser_refuses(run, arguments, capsys):
     with pytest.raises(SystemExit) as ended:
         run(*arguments)
     assert ended.value.code == 2
-    assert "usage: python -m conformance" in capsys.readouterr().err
+    assert "usage: python -m touchstone" in capsys.readouterr().err
 
 
 def test_tune_without_a_space(run, monkeypatch):
@@ -188,7 +189,7 @@ def test_tune_without_a_space(run, monkeypatch):
 
 
 def test_the_real_thing_from_another_folder(tmp_path):
-    done = lanes.run_python(["-m", "conformance", "list"], tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
+    done = lanes.run_python(["-m", "touchstone", "list"], tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     rows = {line.split()[0] for line in done.stdout.splitlines()[3:] if line}
@@ -198,7 +199,7 @@ def test_the_real_thing_from_another_folder(tmp_path):
 
 def test_the_real_doctor(tmp_path):
     """Without a device asked for: it must not fail where libraries are missing, and it names every lane."""
-    arguments = ["-m", "conformance", "doctor", "--json", "doctor.json"]
+    arguments = ["-m", "touchstone", "doctor", "--json", "doctor.json"]
     done = lanes.run_python(arguments, tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "doctor.json").read_text())

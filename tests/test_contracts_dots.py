@@ -10,9 +10,19 @@ from typing import Any
 import pytest
 import torch
 
-from conformance import budget, generate, registry
-from conformance.faults import _dots as dots
-from conformance.faults import attention, attention_backward, gated_mlp, matmul, mlp, mlp_backward, planted_in
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.faults import _dots as dots
+from touchstone.conformance.faults import (
+    attention,
+    attention_backward,
+    gated_mlp,
+    matmul,
+    mlp,
+    mlp_backward,
+    planted_in,
+)
+from touchstone.conformance.spec import budget
+from touchstone.conformance.spec import cases as generate
 
 DTYPES = ("float32", "float16", "bfloat16")
 ROOM = 0.9
@@ -72,7 +82,7 @@ def rejected(op, fn, dtype, compute=None):
 
 def rounded(op):
     """The float64 answer, correctly rounded, as a kernel of `op`."""
-    function = getattr(importlib.import_module(f"reference.{op}"), f"torch_{op}")
+    function = getattr(importlib.import_module(f"touchstone.reference.{op}"), f"torch_{op}")
 
     def answer(**arguments):
         dtype = next(t.dtype for t in arguments.values() if isinstance(t, torch.Tensor))
@@ -91,7 +101,7 @@ def test_rounded_answer_passes(op):
 
 @pytest.mark.parametrize("op", OPS)
 def test_controls_pass_with_room(op):
-    controls = [p for p in planted_in(importlib.import_module(f"conformance.faults.{op}"), op) if p.is_control]
+    controls = [p for p in planted_in(importlib.import_module(f"touchstone.conformance.faults.{op}"), op) if p.is_control]
     assert len(controls) >= 3
     for control in controls:
         passes(op, control.make(), control.dtypes)

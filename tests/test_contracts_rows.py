@@ -5,9 +5,12 @@ from functools import cache
 
 import pytest
 
-from backends import shapes
-from conformance import budget, generate, judge, registry
-from conformance.faults import planted_in
+from touchstone.backends import shapes
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.faults import planted_in
+from touchstone.conformance.judging import judge
+from touchstone.conformance.spec import budget
+from touchstone.conformance.spec import cases as generate
 
 SPECS = {
     "softmax": "rows cols",
@@ -31,7 +34,7 @@ def _prepared(op):
 
 
 def _planted(op, controls):
-    module = importlib.import_module(f"conformance.faults.{op}")
+    module = importlib.import_module(f"touchstone.conformance.faults.{op}")
     return [planted for planted in planted_in(module, op) if planted.is_control == controls]
 
 

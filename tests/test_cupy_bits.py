@@ -2,9 +2,9 @@
 
 import pytest
 
-from backends import emulator
-from backends.devices import cuda_works
 from tests import cupy_bits
+from touchstone.backends import emulator
+from touchstone.backends.devices import cuda_works
 
 needs_emulator = pytest.mark.skipif(bool(emulator.why_not()), reason=emulator.why_not() or "")
 needs_gpu = pytest.mark.skipif(bool(cuda_works()), reason=f"needs a GPU: {cuda_works()}")

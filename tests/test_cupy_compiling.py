@@ -4,12 +4,12 @@ import pytest
 import torch
 
 try:
-    from backends.cupy import compiling
+    from touchstone.backends.cupy import compiling
 except ImportError as error:
     pytest.skip(str(error), allow_module_level=True)
 
-from backends.cupy.module import Module
 from tests.test_backend_protocol import run
+from touchstone.backends.cupy.module import Module
 
 KERNELS = """
 #include "common.cuh"
@@ -141,7 +141,7 @@ def test_rungs_compile_without_cupy():
     run("""
 import sys
 sys.modules["cupy"] = sys.modules["triton"] = None
-from conformance import compiling
+from touchstone.conformance.compiling import client as compiling
 assert "cupy" in compiling.backends()
 with compiling.Compiler("cupy") as compiler:
     answer = compiler.check("softmax", ["naive"], every=False)
@@ -156,7 +156,7 @@ def test_without_nvrtc_the_reason_says_what_to_install():
 import sys
 sys.modules["cuda.bindings"] = None
 try:
-    import backends.cupy.compiling
+    import touchstone.backends.cupy.compiling
 except ImportError as error:
     assert str(error).startswith('NVRTC does not load: pip install cuda-bindings "cupy-cuda13x[ctk]" ('), error
 else:

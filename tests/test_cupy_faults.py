@@ -6,11 +6,11 @@ import re
 import pytest
 import torch
 
-from backends import emulator
-from conformance import registry
-from conformance.faults import KINDS
-from conformance.faults.cupy import _module
 from tests.planted import Kernels
+from touchstone.backends import emulator
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.faults import KINDS
+from touchstone.conformance.faults.cupy import _module
 
 if emulator.why_not():
     pytest.skip(str(emulator.why_not()), allow_module_level=True)

@@ -5,10 +5,10 @@ import ctypes
 import pytest
 import torch
 
-from backends import Unsupported, emulator
-from backends.cupy import hopper
-from backends.cupy.hopper import TensorMap, aligned, along_last, taken
-from backends.cupy.module import Module
+from touchstone.backends import Unsupported, emulator
+from touchstone.backends.cupy import hopper
+from touchstone.backends.cupy.hopper import TensorMap, aligned, along_last, taken
+from touchstone.backends.cupy.module import Module
 
 
 class Driver:

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from backends import Unsupported, emulator
-from backends.cupy import module
-from backends.cupy.module import Module, inlined, signatures
-from backends.devices import cuda_works
 from tests.test_backend_protocol import run
+from touchstone.backends import Unsupported, emulator
+from touchstone.backends.cupy import module
+from touchstone.backends.cupy.module import Module, inlined, signatures
+from touchstone.backends.devices import cuda_works
 
 DEVICES = [
     pytest.param("cpu", marks=pytest.mark.skipif(bool(emulator.why_not()), reason=emulator.why_not() or "")),
@@ -262,12 +262,12 @@ for name in (*absent, "cupyx", "cuda"):
     sys.modules[name] = None
 find = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *rest: None if name in absent else find(name, *rest)
-import backends.cupy as backend
+import touchstone.backends.cupy as backend
 assert "pip install" in backend.why_not("cuda")
 assert backend.why_not("cpu") is None
 backend.prepare("cpu")
 import torch
-from backends.cupy import softmax
+from touchstone.backends.cupy import softmax
 x = torch.randn(3, 33)
 assert torch.allclose(softmax.naive(x), x.softmax(1), atol=1e-6)
 assert set(backend.instruments("cpu")) == {"threads in reverse", "threads shuffled", "races"}
@@ -284,7 +284,7 @@ assert ("cupy", "not installed") in [row[:2] for row in rows] or backend.metadat
 
 
 def test_what_the_emulator_lacks():
-    from backends import cupy as backend
+    from touchstone.backends import cupy as backend
 
     for needs in ("sm_70", "sm_80", "sm_86", "sm_89"):
         assert backend.lacks(needs, "cpu") is None
@@ -293,7 +293,7 @@ def test_what_the_emulator_lacks():
 
 
 def test_the_judge_counts_launches(scale):
-    import backends
+    from touchstone import backends
 
     if emulator.why_not():
         pytest.skip(emulator.why_not())

@@ -4,10 +4,11 @@ import importlib
 
 import pytest
 
-from backends import emulator
-from backends.cupy.norms import packed
-from conformance import budget, registry
-from conformance.generate import plain_case
+from touchstone.backends import emulator
+from touchstone.backends.cupy.norms import packed
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.spec import budget
+from touchstone.conformance.spec.cases import plain_case
 
 if emulator.why_not():
     pytest.skip(str(emulator.why_not()), allow_module_level=True)
@@ -36,7 +37,7 @@ def test_rows_that_fill_shared_memory_stay_within_the_budget(op, cols, dtype):
 def within_the_budget(op, rung, size, dtype):
     contract = registry.contract(op)
     inputs = contract.build(plain_case(contract, dtype, next(iter(contract.values)), size=size))
-    got = contract.call(getattr(importlib.import_module(f"backends.cupy.{op}"), rung), inputs.arguments, by_name=True)
+    got = contract.call(getattr(importlib.import_module(f"touchstone.backends.cupy.{op}"), rung), inputs.arguments, by_name=True)
     for name, tensor in contract.by_name(got, None).items():
         verdict = budget.compare(tensor, contract.expected(inputs)[name], inputs.case.torch_dtype)
         assert verdict.ok, f"{name}: {verdict.message}"
@@ -48,7 +49,7 @@ def test_rows_far_from_zero_whose_warps_merge(op):
     contract = registry.contract(op)
     case = plain_case(contract, "float32", "row_offsets", size={"rows": 4, "cols": 1100})
     inputs = contract.build(case)
-    got = contract.call(importlib.import_module(f"backends.cupy.{op}").vectorised, inputs.arguments, by_name=True)
+    got = contract.call(importlib.import_module(f"touchstone.backends.cupy.{op}").vectorised, inputs.arguments, by_name=True)
     for name, tensor in contract.by_name(got, None).items():
         verdict = budget.compare(tensor, contract.expected(inputs)[name], case.torch_dtype)
         assert verdict.ok, f"{name}: {verdict.message}"

@@ -10,11 +10,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from conformance import budget, diagnosis, heatmap, probe, registry
-from conformance.budget import Expected
-from conformance.faults import Planted
-from conformance.generate import plain_case
-from conformance.judge import Subject
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.faults import Planted
+from touchstone.conformance.judging import diagnosis, heatmap
+from touchstone.conformance.judging import instruments as probe
+from touchstone.conformance.judging.judge import Subject
+from touchstone.conformance.spec import budget
+from touchstone.conformance.spec.budget import Expected
+from touchstone.conformance.spec.cases import plain_case
 
 SOFTMAX = registry.contract("softmax")
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-import backends
-from backends import emulator
-from backends.emulator import __main__ as command
-from backends.emulator import compiler, instruments, source
+from touchstone import backends
+from touchstone.backends import emulator
+from touchstone.backends.emulator import __main__ as command
+from touchstone.backends.emulator import compiler, instruments, source
 
 if emulator.why_not():
     pytest.skip(str(emulator.why_not()), allow_module_level=True)
@@ -39,7 +39,7 @@ extern "C" __global__ void deep(float* y, int depth) {
 """
 SCRIPT = """
 import os, sys, torch
-from backends import emulator
+from touchstone.backends import emulator
 program = emulator.compile(open(sys.argv[1]).read(), "machinery.cu", defines={"UNIQUE": sys.argv[2]})
 x = torch.arange(512.0); y = torch.zeros(512)
 program.launch("reverse", 8, 64, (x, y))
@@ -175,7 +175,7 @@ def test_a_source_that_does_not_compile():
 
 
 def test_structures_match_the_engine(program):
-    from backends.emulator.library import Report
+    from touchstone.backends.emulator.library import Report
 
     assert program._load(()).engine.ts_report_bytes() == ctypes.sizeof(Report)
 
@@ -227,7 +227,7 @@ def test_command_line(tmp_path, capsys):
 def test_command_line_in_a_fresh_process(tmp_path):
     file = tmp_path / "lost.cu"
     file.write_text("__global__ void lost(int* x) {\n  x[0] += 1;\n}\n")
-    done = fresh("-m", "backends.emulator", str(file), "--grid", "2", "--block", "8", "--arg", "int[1]=0")
+    done = fresh("-m", "touchstone.backends.emulator", str(file), "--grid", "2", "--block", "8", "--arg", "int[1]=0")
     assert done.returncode == 1, done.stderr
     assert "races     RaceCondition: lost (lost.cu:2): x[0]" in done.stdout
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from backends import emulator
+from touchstone.backends import emulator
 
 if emulator.why_not():
     pytest.skip(str(emulator.why_not()), allow_module_level=True)

@@ -13,8 +13,8 @@ import time
 import pytest
 import torch
 
-from backends import emulator
-from backends.emulator import instruments
+from touchstone.backends import emulator
+from touchstone.backends.emulator import instruments
 
 if emulator.why_not():
     pytest.skip(str(emulator.why_not()), allow_module_level=True)

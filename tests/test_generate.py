@@ -9,9 +9,11 @@ import sys
 import pytest
 import torch
 
-from conformance import generate, layouts, registry
-from conformance.contract import Case, Contract, Operand, Output
-from conformance.generate import LEVELS, PRODUCT_LIMIT, plan
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.spec import cases as generate
+from touchstone.conformance.spec import layouts
+from touchstone.conformance.spec.cases import LEVELS, PRODUCT_LIMIT, plan
+from touchstone.conformance.spec.contract import Case, Contract, Operand, Output
 
 
 def toy(valid=lambda case: True, name="toy", **changes) -> Contract:
@@ -310,8 +312,8 @@ def test_inputs_differ_from_case_to_case():
 
 
 FRESH = """
-from conformance import registry
-from conformance.generate import plan
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.spec.cases import plan
 case = plan(registry.contract({op!r}), "default").cases
 print([c.id for c in case])
 print(registry.contract({op!r}).build(case[0]).placed["x"].view.double().sum().item())

@@ -19,10 +19,14 @@ import psutil
 import pytest
 import torch
 
-from conformance import check, isolation, judge, registry, verdict
-from conformance.isolation import Limits, Runner
-from conformance.judge import FAILED, PASSED, Subject
 from tests import lanes
+from touchstone import check
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.isolation import runner as isolation
+from touchstone.conformance.isolation.runner import Limits, Runner
+from touchstone.conformance.judging import call as verdict
+from touchstone.conformance.judging import judge
+from touchstone.conformance.judging.judge import FAILED, PASSED, Subject
 
 
 def softmax(x: torch.Tensor) -> torch.Tensor:
@@ -141,7 +145,7 @@ def kernels(tmp_path):
 
 
 def test_deaths_from_the_command_line(kernels):
-    arguments = ["-m", "conformance", "check", "softmax", "--kernel", "kernels.py:softmax", "--device=cpu", "--quick"]
+    arguments = ["-m", "touchstone", "check", "softmax", "--kernel", "kernels.py:softmax", "--device=cpu", "--quick"]
     environment = {"PYTHONPATH": str(registry.ROOT)}
     done = lanes.run_python([*arguments, "--timeout=1"], kernels.parent, environment=environment)
     assert done.returncode == 1, done.stderr
@@ -153,7 +157,7 @@ def test_deaths_from_the_command_line(kernels):
 
 @pytest.mark.parametrize("option", ["--timeout=0", "--isolate=thread"])
 def test_wrong_options_are_named(option, kernels):
-    arguments = ["-m", "conformance", "check", "softmax", "--kernel", "kernels.py:softmax", "--device=cpu", option]
+    arguments = ["-m", "touchstone", "check", "softmax", "--kernel", "kernels.py:softmax", "--device=cpu", option]
     done = lanes.run_python(arguments, kernels.parent, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.returncode == 2
     assert f"{option[2:].partition('=')[0]}: expected" in done.stderr
@@ -162,7 +166,7 @@ def test_wrong_options_are_named(option, kernels):
 def test_a_crash_under_pytest(kernels):
     kernels.write_text(kernels.read_text().replace("time.sleep(100)", "ctypes.string_at(0)"))
     run = f"-q -p no:cacheprovider --op=softmax --device=cpu --quick --kernel={kernels}:softmax"
-    arguments = ["-m", "pytest", str(registry.ROOT / "conformance" / "test_kernels.py"), *run.split()]
+    arguments = ["-m", "pytest", str(registry.ROOT / "touchstone" / "conformance" / "suite" / "test_kernels.py"), *run.split()]
     done = lanes.run_python(arguments, kernels.parent, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.returncode == 1, done.stdout + done.stderr
     assert "crash: segmentation fault at kernels.py:" in done.stdout
@@ -283,7 +287,7 @@ def test_a_wait_that_no_fresh_process_can_repeat_gets_its_whole_time(monkeypatch
 
 PREAMBLE = """
 import ctypes, sys, threading, torch
-from conformance import check
+from touchstone import check
 
 
 def softmax(x):
@@ -625,8 +629,8 @@ def test_many_runners_leave_nothing_behind():
 
 ORPHAN = """
 import os, sys, time
-from conformance import judge
-from conformance.isolation import Runner
+from touchstone.conformance.judging import judge
+from touchstone.conformance.isolation.runner import Runner
 
 
 def fn(x):
@@ -684,7 +688,7 @@ def test_ctrl_c_ends_the_child_and_reports(tmp_path):
     (tmp_path / "kernels.py").write_text(
         "import os, time\n\ndef fn(x):\n    print('child', os.getpid(), flush=True)\n    time.sleep(100)\n"
     )
-    arguments = ["-m", "conformance", "check", "softmax", "--kernel", "kernels.py:fn", "--device=cpu", "--quick"]
+    arguments = ["-m", "touchstone", "check", "softmax", "--kernel", "kernels.py:fn", "--device=cpu", "--quick"]
     environment = lanes.clean_environment(PYTHONPATH=str(registry.ROOT))
     with subprocess.Popen(
         [sys.executable, *arguments], cwd=tmp_path, env=environment, text=True,
@@ -789,7 +793,7 @@ def test_four_misdeeds_are_four_findings_of_one_run(tmp_path):
 
 def run_command(folder, *arguments):
     done = subprocess.run(
-        [sys.executable, "-m", "conformance", *arguments], cwd=folder, capture_output=True, text=True, timeout=300,
+        [sys.executable, "-m", "touchstone", *arguments], cwd=folder, capture_output=True, text=True, timeout=300,
         env={**os.environ, "PYTHONPATH": str(registry.ROOT), "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     return done.returncode, done.stdout + done.stderr

@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from conformance import judge, registry, trials, verdict
-from conformance.contract import Case, Invalid, Law
-from conformance.judge import DECLINED, FAILED, PASSED, Outcome, Subject, Trial, worst
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.judging import call as verdict
+from touchstone.conformance.judging import judge, trials
+from touchstone.conformance.judging.judge import DECLINED, FAILED, PASSED, Outcome, Subject, Trial, worst
+from touchstone.conformance.spec.contract import Case, Invalid, Law
 
 LAYOUTS = ("contiguous", "transposed", "sliced", "offset", "broadcast")
 

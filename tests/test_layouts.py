@@ -5,8 +5,8 @@ import itertools
 import pytest
 import torch
 
-from conformance import layouts
-from conformance.layouts import BROADCASTS, GAP_BYTE, GUARD_BYTES, PLANS, place, values_of
+from touchstone.conformance.spec import layouts
+from touchstone.conformance.spec.layouts import BROADCASTS, GAP_BYTE, GUARD_BYTES, PLANS, place, values_of
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 FAR = layouts.FAR_LAYOUTS  # tests/test_probe.py

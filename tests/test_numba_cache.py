@@ -11,17 +11,17 @@ import sys
 import numpy as np
 import pytest
 
-from backends.emulator import numba as emulated
+from touchstone.backends.emulator import numba as emulated
 
 if emulated.why_not():
     pytest.skip(emulated.why_not(), allow_module_level=True)
 
 from numba.cuda import dispatcher, types
 
-from backends.emulator.errors import OutOfBounds
-from backends.emulator.numba import cache, front, launch
-from conformance import registry
-from conformance.generate import plan
+from touchstone.backends.emulator.errors import OutOfBounds
+from touchstone.backends.emulator.numba import cache, front, launch
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.spec.cases import plan
 
 FLOATS = types.Array(types.float32, 1, "C")
 TEXT = """
@@ -215,8 +215,8 @@ import sys
 import numpy as np
 sys.path.insert(0, {folder!r})
 from numba import cuda, float32
-from backends.emulator.errors import KernelError
-from backends.emulator.numba import front, launch
+from touchstone.backends.emulator.errors import KernelError
+from touchstone.backends.emulator.numba import front, launch
 import tsn_program
 if {warm}:  # other places come first
     launch(cuda.jit(lambda x: None), 1, 32, (np.zeros(3),))

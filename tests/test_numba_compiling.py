@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from backends import numba
-from conformance import registry
 from tests.test_backend_protocol import run
+from touchstone.backends import numba
+from touchstone.conformance.discovery import registry
 
 if numba.not_installed():
     pytest.skip(numba.not_installed(), allow_module_level=True)
@@ -22,7 +22,7 @@ import math
 import numpy as np
 import torch
 from numba import cuda, float32, int64, uint32, uint64
-from backends.numba import compiling
+from touchstone.backends.numba import compiling
 
 @cuda.jit
 def sums(x, y, n):
@@ -278,7 +278,7 @@ def test_a_remainder_is_no_index(compiled):
 
 def test_what_a_rung_claims():
     run("""
-from backends.numba import compiling
+from touchstone.backends.numba import compiling
 assert compiling.architectures(None) == compiling.architectures("shuffles") == ("sm_80", "sm_90")
 assert compiling.architectures("sm_70") == ("sm_80", "sm_90")
 assert compiling.architectures("sm_90") == ("sm_90",)
@@ -291,7 +291,7 @@ def test_rungs_compile_without_the_other_libraries():
     run("""
 import sys
 sys.modules["cupy"] = sys.modules["triton"] = None
-from conformance import compiling
+from touchstone.conformance.compiling import client as compiling
 assert "numba" in compiling.backends()
 with compiling.Compiler("numba") as compiler:
     answer = compiler.check("softmax", ["warp"], every=False)
@@ -307,8 +307,8 @@ def test_rungs_compile_without_a_compiler_for_the_cpu():
 import os
 import torch
 os.environ["CXX"] = "/nowhere/g++"
-from backends.numba import compiling
-from backends.numba.softmax import vectorised
+from touchstone.backends.numba import compiling
+from touchstone.backends.numba.softmax import vectorised
 with compiling.recording() as launches:
     vectorised(torch.ones(4, 64))
 assert len(launches) == 1 and "error" not in compiling.compile_one(launches[0], "sm_90")
@@ -326,7 +326,7 @@ def test_without_nvvm_the_reason_says_what_to_install():
 import sys
 sys.modules["cuda.bindings.nvjitlink"] = None
 try:
-    import backends.numba.compiling
+    import touchstone.backends.numba.compiling
 except ImportError as error:
     assert "NVVM, NVRTC or nvJitLink does not load: pip install" in str(error), error
 else:

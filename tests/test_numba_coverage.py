@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from backends import emulator, numba
+from touchstone.backends import emulator, numba
 
 if numba.why_not("cpu") or numba.simulated():
     pytest.skip(numba.why_not("cpu") or "NUMBA_ENABLE_CUDASIM is set", allow_module_level=True)
@@ -16,7 +16,7 @@ from numba import cuda, float32, float64, int32
 from numba.cuda import types
 from numba.cuda.extending import intrinsic
 
-from backends.emulator.numba import install, launch, one_layout
+from touchstone.backends.emulator.numba import install, launch, one_layout
 
 FULL = 0xFFFFFFFF
 TABLE = np.array([1, 2, 4, 8], np.float32)
@@ -433,7 +433,7 @@ def test_the_usual_launch_and_host_functions():
 
 
 def test_one_compilation_for_one_set_of_types(monkeypatch):
-    from backends.emulator.numba import translate
+    from touchstone.backends.emulator.numba import translate
 
     compiled = []
     load = translate.load

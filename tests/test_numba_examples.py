@@ -9,14 +9,14 @@ import time
 import numpy as np
 import pytest
 
-from backends import emulator, numba
+from touchstone.backends import emulator, numba
 
 if numba.why_not("cpu") or numba.simulated():
     pytest.skip(numba.why_not("cpu") or "NUMBA_ENABLE_CUDASIM is set", allow_module_level=True)
 
 from numba import cuda, float32, float64, int32
 
-from backends.emulator.numba import install
+from touchstone.backends.emulator.numba import install
 
 TILE = 16
 
@@ -237,7 +237,7 @@ def _seconds(tmp_path, simulator: bool) -> tuple[float, float]:
 
     text = _SOURCE.format(
         kernel=inspect.getsource(tiled_matmul.py_func),
-        install="" if simulator else "from backends.emulator.numba import install; install()",
+        install="" if simulator else "from touchstone.backends.emulator.numba import install; install()",
         rounds=0 if simulator else 20,
     )
     script = tmp_path / "program.py"

@@ -7,10 +7,10 @@ import re
 import pytest
 import torch
 
-from backends import emulator, numba
-from conformance import registry
-from conformance.faults import KINDS
 from tests.planted import Kernels
+from touchstone.backends import emulator, numba
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.faults import KINDS
 
 if numba.why_not("cpu") or numba.simulated():
     pytest.skip(numba.why_not("cpu") or "NUMBA_ENABLE_CUDASIM is set", allow_module_level=True)
@@ -69,7 +69,7 @@ def test_enough_is_planted_and_every_line_is_read():
 @pytest.mark.parametrize("op", KERNELS.ops)
 def test_every_switch_of_a_kernel_is_a_fault(op):
     text = KERNELS.text(op)
-    first, *switches = importlib.import_module(f"conformance.faults.numba.{op}").Fault.__members__
+    first, *switches = importlib.import_module(f"touchstone.conformance.faults.numba.{op}").Fault.__members__
     assert first == "none"
     for name in switches:
         assert text.count(f'"{name}")') == 1 and re.search(rf"\bfault [!=]= Fault\.{name}\b", text), name

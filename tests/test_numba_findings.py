@@ -6,14 +6,14 @@ import re
 import numpy as np
 import pytest
 
-from backends import emulator, numba
+from touchstone.backends import emulator, numba
 
 if numba.why_not("cpu") or numba.simulated():
     pytest.skip(numba.why_not("cpu") or "NUMBA_ENABLE_CUDASIM is set", allow_module_level=True)
 
 from numba import cuda, float32, int32
 
-from backends.emulator.numba import launch
+from touchstone.backends.emulator.numba import launch
 
 FULL = 0xFFFFFFFF
 

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from backends import numba
-from conformance import registry
 from tests.test_backend_protocol import run
+from touchstone.backends import numba
+from touchstone.conformance.discovery import registry
 
 if numba.why_not("cpu"):
     pytest.skip(numba.why_not("cpu"), allow_module_level=True)
@@ -18,7 +18,7 @@ if numba.why_not("cpu"):
 def test_the_header_and_the_ids_name_what_runs_the_kernels(simulator, lane):
     asked = ["--backend=numba", "--op=softmax", "--variant=naive", "--quick", "--device=cpu", "--collect-only"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "conformance/test_kernels.py", *asked, "-p", "no:cacheprovider"],
+        [sys.executable, "-m", "pytest", "touchstone/conformance/suite/test_kernels.py", *asked, "-p", "no:cacheprovider"],
         cwd=registry.ROOT, capture_output=True, text=True, env={**os.environ, "NUMBA_ENABLE_CUDASIM": simulator},
     )  # fmt: skip
     assert f"touchstone: lanes {lane}; level quick; seed 0" in done.stdout, done.stdout + done.stderr
@@ -28,10 +28,10 @@ def test_the_header_and_the_ids_name_what_runs_the_kernels(simulator, lane):
 
 def test_a_report_names_what_ran():
     code = """
-from backends import numba
+from touchstone.backends import numba
 numba.prepare("cpu")
-from conformance import registry, selection
-from conformance.check import judge_subject
+from touchstone.conformance.discovery import registry, selection
+from touchstone.conformance.reporting.session import judge_subject
 subject = selection.rung("softmax", "numba", "naive", registry.variants("numba", "softmax")["naive"], "cpu")
 report = judge_subject(subject, "quick", dtypes=("float32",), where=lambda case: case.size["rows"] < 4, isolate="none")
 assert report.passed, report
@@ -45,7 +45,7 @@ def test_doctor_says_what_is_patched_and_why():
     done = run("""
 import numpy
 numpy.__dict__.pop("row_stack", None)
-from backends import numba
+from touchstone.backends import numba
 rows = {what: (value, note) for what, value, note in numba.doctor()}
 value, note = rows["patch: np.row_stack"]
 assert value == "np.vstack stands in" and "NumPy 2.5 has removed it" in note
@@ -60,9 +60,9 @@ def test_a_process_compiles_for_the_engine_and_for_a_gpu(first):
     code = """
 import torch
 from numba import cuda, float32
-from backends.emulator import errors
-from backends.emulator.numba import install, launch
-from backends.numba import compiling, restore_row_stack
+from touchstone.backends.emulator import errors
+from touchstone.backends.emulator.numba import install, launch
+from touchstone.backends.numba import compiling, restore_row_stack
 
 restore_row_stack()
 
@@ -114,7 +114,7 @@ from numba.cuda import dispatcher
 went = []
 dispatcher.CUDADispatcher.call = lambda self, args, configuration: went.append(args)
 
-from backends import numba
+from touchstone.backends import numba
 
 numba.prepare("cpu")
 numba.prepare("cuda") if numba.why_not("cuda") is None else None

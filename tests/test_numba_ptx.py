@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-from backends import emulator
-from backends.emulator.numba import why_not
+from touchstone.backends import emulator
+from touchstone.backends.emulator.numba import why_not
 
 if reason := why_not():
     pytest.skip(reason, allow_module_level=True)
 
 from numba import cuda, float32, uint16
 
-from backends.emulator.numba import launch
-from backends.numba import ptx
+from touchstone.backends.emulator.numba import launch
+from touchstone.backends.numba import ptx
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 

@@ -8,18 +8,21 @@ from pathlib import Path
 import pytest
 import torch
 
-from conformance import budget, check, judge, load_op, opfile, registry, selection
-from conformance.__main__ import main
-from conformance.budget import simple
-from conformance.contract import Contract, Operand, Output
-from conformance.generate import LEVELS, plan
-from conformance.selection import UsageError
 from tests import lanes
+from touchstone import check, load_op
+from touchstone.conformance.cli import main
+from touchstone.conformance.discovery import opfile, registry, selection
+from touchstone.conformance.discovery.selection import UsageError
+from touchstone.conformance.judging import judge
+from touchstone.conformance.spec import budget
+from touchstone.conformance.spec.budget import simple
+from touchstone.conformance.spec.cases import LEVELS, plan
+from touchstone.conformance.spec.contract import Contract, Operand, Output
 
 L2_NORMALIZE = """
-from conformance import values
-from conformance.budget import simple
-from conformance.contract import Contract, Law, Operand, Output
+from touchstone.conformance.spec import values
+from touchstone.conformance.spec.budget import simple
+from touchstone.conformance.spec.contract import Contract, Law, Operand, Output
 
 
 def l2_normalize(x, *, eps=1e-6):
@@ -132,7 +135,7 @@ def test_the_commands(folder, capsys, monkeypatch):
 
 
 def test_pytest_from_another_folder(folder):
-    plugin = ["-p", "conformance.plugin", "--pyargs", "conformance.test_kernels"]
+    plugin = ["-p", "touchstone.conformance.suite.plugin", "--pyargs", "touchstone.conformance.suite.test_kernels"]
     options = ["--op-file=l2_normalize.py", "--op=l2_normalize", "--device=cpu", "--quick", "-q"]
     environment = {"PYTHONPATH": str(registry.ROOT), "OMP_NUM_THREADS": "1"}
     arguments = ["-m", "pytest", *plugin, *options, "--kernel=mine.py:longest"]
@@ -149,7 +152,7 @@ def test_one_file_can_hold_op_kernel_and_check(folder):
         L2_NORMALIZE
         + KERNEL
         + textwrap.dedent("""
-            from conformance import check, load_op
+            from touchstone import check, load_op
 
             print(check(load_op(__file__), right, device="cpu", level="quick").passed)
             print(check("all_in_one", longest, device="cpu", level="quick", isolate="spawn").passed)
@@ -191,7 +194,7 @@ def test_names(folder):
 
 MISTAKES = [
     ("contract = Contract(", "contrakt = Contract(", "expected `contract`, .*, got nothing of that name"),
-    ("contract = Contract(", "contract = dict(", "expected `contract`, a conformance.contract.Contract, got a dict"),
+    ("contract = Contract(", "contract = dict(", "expected `contract`, a touchstone.conformance.spec.contract.Contract, got a dict"),
     ("import values", "import valleys", r"does not import: ImportError: .*valleys.* \(line 2\)"),
     ("    expect=expect,\n", "", "does not import: TypeError: .*'expect'"),
     ("    sizes=", "    size=", "does not import: TypeError: .*'size'"),

@@ -7,10 +7,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from conformance import selftest
-from conformance.__main__ import main
-from conformance.page import charts, cli, records, timings, verdicts
-from conformance.page.records import Record
+from touchstone.conformance.cli import main
+from touchstone.conformance.html import charts, cli, records, timings, verdicts
+from touchstone.conformance.html.records import Record
+from touchstone.conformance.selftest import run as selftest
 
 ABOUT = {"command": "pytest --json a.json", "date": "2026-01-02T03:04:05+00:00", "commit": "a" * 40, "changed": False,
          "versions": {"torch": "2.0"}, "machine": {"gpu": "Paper"}}  # fmt: skip

@@ -7,7 +7,7 @@ import pytest
 from tests import pages
 
 VERDICT = re.compile(
-    r"^(?:PASSED|FAILED|\[[0-9a-f]{8}\] \w+|\d+ passed|\d+ failed|python -m conformance \w+: ).*", re.MULTILINE
+    r"^(?:PASSED|FAILED|\[[0-9a-f]{8}\] \w+|\d+ passed|\d+ failed|python -m touchstone \w+: ).*", re.MULTILINE
 )
 
 

@@ -8,10 +8,12 @@ import sys
 
 import pytest
 
-from conformance import check, port, registry
-from conformance.__main__ import main
-from conformance.trials import UNPORTED, Outcome
 from tests import lanes
+from touchstone import check
+from touchstone.conformance.cli import main
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.judging.trials import UNPORTED, Outcome
+from touchstone.conformance.porting import port
 
 BACKENDS = [name for name in registry.backends() if (registry.ROOT / "backends" / name / "porting.py").is_file()]
 DIRECTIONS = list(itertools.permutations(BACKENDS, 2))
@@ -102,7 +104,7 @@ def test_a_trace_of_what_is_not_ported_says_so(run, tmp_path):
             pytest.skip(reason)
     arguments = ["softmax", "--from=triton", "--to=cupy", "--variant=onerow", "-o", str(tmp_path / "mine.py")]
     assert run(*arguments)[0] == 0
-    command = ["-m", "conformance", "port", *arguments, "--trace"]
+    command = ["-m", "touchstone", "port", *arguments, "--trace"]
     done = lanes.run_python(command, tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.returncode == 1, done.stderr
     assert done.stdout.splitlines()[1].startswith(f"FAILED: onerow{UNPORTED}its source is onerow of backends/triton/")
@@ -190,7 +192,7 @@ def test_a_rung_can_get_another_name_and_cuda_c_a_file_of_its_own(run, tmp_path)
 def test_wrong_arguments_are_named(run, tmp_path, arguments, told):
     status, out, err = run(*(argument.replace("FOLDER", str(tmp_path)) for argument in arguments))
     assert status == 2
-    assert err.startswith("python -m conformance port: ")
+    assert err.startswith("python -m touchstone port: ")
     assert told in err
     assert out == ""
     assert list(tmp_path.iterdir()) == []
@@ -262,7 +264,7 @@ def test_check_says_what_comes_next(tmp_path):
     file.write_text(
         "".join(f"def {n}(x):\n{(mark + b).format(n)}\n" for n, b in [("onerow", "    return x\n"), ("looped", body)])
     )
-    command = f"python -m conformance port softmax --from triton --to numba --variant onerow -o {file} --trace"
+    command = f"python -m touchstone port softmax --from triton --to numba --variant onerow -o {file} --trace"
     report = check(
         "softmax", lambda x: x.softmax(-1).contiguous(), device="cpu", level="quick", isolate="none", dtypes=["float32"]
     )
@@ -293,7 +295,7 @@ def test_nothing_unported_is_committed():
 
 CASES = """
 import json, sys
-from conformance import generate, port, porttrace, registry
+from touchstone.conformance.spec import cases as generate; from touchstone.conformance.porting import port, trace as porttrace; from touchstone.conformance.discovery import registry
 rungs = {"triton": "onerow", "cupy": "warp", "numba": "warp"}
 case = next(c for c in generate.plan(registry.contract("softmax"), "quick", 0).cases
             if c.dtype == "float32" and c.values == "normal" and c.size["rows"] > 1 and 2 <= c.size["cols"] <= 200)
@@ -330,7 +332,7 @@ def wrong(x):
 import math
 import torch
 from numba import cuda, float32
-from backends.numba.launching import launch
+from touchstone.backends.numba.launching import launch
 
 @cuda.jit
 def _kernel(x, y):
@@ -350,7 +352,7 @@ def wrong(x):
 """,
     "cupy_wrong.py": """
 import torch
-from backends.cupy.module import Module
+from touchstone.backends.cupy.module import Module
 _module = Module(__file__, "wrong.cu")
 
 def wrong(x):
@@ -413,10 +415,10 @@ def test_a_trace_in_every_direction(tmp_path):
 def test_importing_the_command_needs_no_kernel_library(tmp_path):
     script = (
         "import sys\nfor name in ('triton', 'cupy', 'numba'):\n    sys.modules[name] = None\n"
-        "from conformance.__main__ import main\n"
+        "from touchstone.conformance.cli import main\n"
         "sys.exit(main(['port', 'softmax', '--from', 'triton', '--to', 'cupy', '-o', 'mine.py']))"
     )
     done = lanes.run_python(["-c", script], tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "mine.cu").is_file()
-    assert sys.modules["conformance.port"]
+    assert sys.modules["touchstone.conformance.porting.port"]

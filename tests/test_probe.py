@@ -6,10 +6,13 @@ import itertools
 import pytest
 import torch
 
-import backends
-from conformance import budget, calls, check, judge, layouts, probe, registry
-from conformance.generate import plain_case, variants
-from conformance.judge import FAILED, PASSED, Subject, Trial
+from touchstone import backends, check
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.judging import calls, judge
+from touchstone.conformance.judging import instruments as probe
+from touchstone.conformance.judging.judge import FAILED, PASSED, Subject, Trial
+from touchstone.conformance.spec import budget, layouts
+from touchstone.conformance.spec.cases import plain_case, variants
 
 SIZE = {"rows": 6, "cols": 40}
 

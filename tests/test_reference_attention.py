@@ -8,9 +8,9 @@ import torch
 from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 
-from reference.attention import attention, explicit, flash1, flash2, split_keys, torch_attention
-from reference.attention_backward import attention_backward, torch_attention_backward
-from reference.softmax import softmax
+from touchstone.reference.attention import attention, explicit, flash1, flash2, split_keys, torch_attention
+from touchstone.reference.attention_backward import attention_backward, torch_attention_backward
+from touchstone.reference.softmax import softmax
 
 FORMS = [attention, explicit, flash1, flash2, split_keys]
 SHAPES = [(2, 4, 2, 5, 7, 3), (1, 6, 2, 4, 4, 8), (1, 3, 1, 9, 17, 5), (1, 1, 1, 1, 1, 1)]  # B, Hq, Hkv, Sq, Sk, D

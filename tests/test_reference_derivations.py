@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-import reference
-from reference.attention import attention
+from touchstone import reference
+from touchstone.reference.attention import attention
 
 OPS = sorted(path.stem for path in Path(reference.__path__[0]).glob("*.py") if not path.stem.startswith("_"))
 SIZES = [(1, 1), (0, 5), (3, 0), (2, 4), (5, 7), (3, 64), (4, 65), (7, 37), (2, 129)]
@@ -194,7 +194,7 @@ def _public(module: ModuleType) -> list[str]:
 
 
 def _module(op: str) -> ModuleType:
-    return importlib.import_module(f"reference.{op}")
+    return importlib.import_module(f"touchstone.reference.{op}")
 
 
 def _answers(result: Any) -> tuple[Any, ...]:

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch.nn import functional
 
-from reference._activations import NAMES, act, act_grad, torch_act, torch_act_grad
-from reference.gated_mlp import gated_mlp, torch_gated_mlp
-from reference.matmul import matmul, torch_matmul
-from reference.mlp import mlp, torch_mlp
-from reference.mlp_backward import mlp_backward, torch_mlp_backward
+from touchstone.reference._activations import NAMES, act, act_grad, torch_act, torch_act_grad
+from touchstone.reference.gated_mlp import gated_mlp, torch_gated_mlp
+from touchstone.reference.matmul import matmul, torch_matmul
+from touchstone.reference.mlp import mlp, torch_mlp
+from touchstone.reference.mlp_backward import mlp_backward, torch_mlp_backward
 
 TORCH = {
     "gelu": functional.gelu,

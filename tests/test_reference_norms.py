@@ -5,13 +5,13 @@ import pytest
 import torch
 from torch.nn import functional
 
-from reference.add_layer_norm import add_layer_norm, torch_add_layer_norm
-from reference.add_rms_norm import add_rms_norm, torch_add_rms_norm
-from reference.group_norm import group_norm, torch_group_norm
-from reference.layer_norm import chan, layer_norm, torch_layer_norm, welford
-from reference.layer_norm_backward import layer_norm_backward, torch_layer_norm_backward
-from reference.rms_norm import rms_norm, scaled, torch_rms_norm
-from reference.rms_norm_backward import rms_norm_backward, torch_rms_norm_backward
+from touchstone.reference.add_layer_norm import add_layer_norm, torch_add_layer_norm
+from touchstone.reference.add_rms_norm import add_rms_norm, torch_add_rms_norm
+from touchstone.reference.group_norm import group_norm, torch_group_norm
+from touchstone.reference.layer_norm import chan, layer_norm, torch_layer_norm, welford
+from touchstone.reference.layer_norm_backward import layer_norm_backward, torch_layer_norm_backward
+from touchstone.reference.rms_norm import rms_norm, scaled, torch_rms_norm
+from touchstone.reference.rms_norm_backward import rms_norm_backward, torch_rms_norm_backward
 
 SHAPES = [(1, 1), (3, 2), (5, 37), (2, 130)]
 EPS = [1e-5, 0.1]

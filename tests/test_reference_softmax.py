@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from reference import online_softmax as online_module
-from reference.online_softmax import merged, online_softmax, tiled, torch_online_softmax
-from reference.softmax import online, softmax, three_pass, torch_softmax
-from reference.softmax_backward import softmax_backward, torch_softmax_backward
+from touchstone.reference import online_softmax as online_module
+from touchstone.reference.online_softmax import merged, online_softmax, tiled, torch_online_softmax
+from touchstone.reference.softmax import online, softmax, three_pass, torch_softmax
+from touchstone.reference.softmax_backward import softmax_backward, torch_softmax_backward
 
 INF, NAN = np.inf, np.nan
 TRACE = np.array([3.0, 2.0, 5.0, 1.0])  # S3-16.x

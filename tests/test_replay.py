@@ -9,11 +9,15 @@ import sys
 import pytest
 import torch
 
-from conformance import check, judge, minimise, registry, replay, worker
-from conformance.__main__ import main
-from conformance.contract import DTYPES
-from conformance.generate import plain_case
 from tests import lanes
+from touchstone import check
+from touchstone.conformance.cli import main
+from touchstone.conformance.discovery import importing as worker
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.findings import minimise, replay
+from touchstone.conformance.judging import judge
+from touchstone.conformance.spec.cases import plain_case
+from touchstone.conformance.spec.contract import DTYPES
 
 KERNELS = """
 import math
@@ -100,7 +104,7 @@ def folder(tmp_path, monkeypatch):
 
 def failing(name, found="values", level="quick", op="softmax", trial="", **options):
     """Check a function of my_kernels.py; the id of a finding of the check `found`."""
-    from conformance import worker
+    from touchstone.conformance.discovery import importing as worker
 
     fn = worker.load("my_kernels.py", name)
     report = check(op, fn, device="cpu", level=level, **options)
@@ -155,7 +159,7 @@ def test_a_script_fails_until_the_kernel_is_repaired(folder, capsys, name, found
     script = out[out.index('"""softmax, user@cpu') :]
     assert len(script.splitlines()) <= 30
     assert all(text in script for text in inside), script
-    assert ("conformance" in script) == ("replay.assert_right" in inside)
+    assert ("touchstone" in script) == ("replay.assert_right" in inside)
     done = execute(folder, script)
     assert done.returncode != 0
     assert done.returncode < 0 or done.stderr.strip().splitlines()[-1].strip() != ""
@@ -180,7 +184,7 @@ def test_a_case_is_made_small(folder, capsys):
 
 def test_coupled_sizes_shrink_together(folder):
     (folder / "my_kernels.py").write_text(
-        "from reference.attention import torch_attention\n\n\ndef halved(q, k, v, *, causal=False, scale=None):\n"
+        "from touchstone.reference.attention import torch_attention\n\n\ndef halved(q, k, v, *, causal=False, scale=None):\n"
         "    scale = q.shape[-1] ** -0.5 if scale is None else scale\n"
         "    o, lse = torch_attention(q.double(), k.double(), v.double(), causal=causal, scale=scale)\n"
         "    return (o * (1 if q.shape[1] < 2 else 0.5)).to(q.dtype), lse.float()\n"
@@ -211,7 +215,7 @@ def test_replay_prints_diagnosis_and_map(folder, capsys):
 
 def test_a_picture_is_drawn(folder):
     pytest.importorskip("matplotlib")
-    command = [sys.executable, "-m", "conformance", "replay", failing("tail"), "--picture", "map.png"]
+    command = [sys.executable, "-m", "touchstone", "replay", failing("tail"), "--picture", "map.png"]
     environment = {**os.environ, "PYTHONPATH": str(registry.ROOT)}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert (done.returncode, "picture of y in map.png" in done.stdout) == (1, True), done.stdout + done.stderr
@@ -342,7 +346,7 @@ def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path, capsys):
 def test_pytest_keeps_findings_too(folder, capsys):
     arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", str(registry.ROOT / "tox.ini"), "--quick"]
     arguments += ["--rootdir", str(registry.ROOT), "--op", "softmax", "--device", "cpu", "-x", "-k", "float16"]
-    arguments += ["--kernel", "my_kernels.py:tail", str(registry.ROOT / "conformance" / "test_kernels.py")]
+    arguments += ["--kernel", "my_kernels.py:tail", str(registry.ROOT / "touchstone" / "conformance" / "suite" / "test_kernels.py")]
     done = lanes.run_python(arguments, folder)
     assert done.returncode == 1, done.stdout[-2000:] + done.stderr[-2000:]
     (identifier,) = set(re.findall(r"\[([0-9a-f]{8})\] values", done.stdout))

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from conformance import __main__ as cli
-from conformance import plugin, registry
 from tests import lanes
+from touchstone.conformance import cli
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.suite import plugin
 
 ROOT = registry.ROOT
 PACKAGES = ("reference", "backends", "conformance", "tests")
@@ -55,7 +56,7 @@ def stems(folder: Path) -> set[str]:
 
 
 def imports(path: Path) -> set[str]:
-    """Modules a file imports, anywhere in it, as dotted names."""
+    """Modules a file imports, anywhere in it, as dotted names; Touchstone's own without the package's name."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -63,7 +64,9 @@ def imports(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             found |= {node.module or ""} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+    bare = {name for name in found if name.split(".")[0] in ("reference", "backends", "conformance")}
+    assert not bare, f"{path}: {sorted(bare)} have to be imported as touchstone.…"
+    return {name.removeprefix("touchstone.") for name in found} - {"touchstone"}
 
 
 def tops(path: Path) -> set[str]:
@@ -78,7 +81,7 @@ def test_an_op_is_a_reference_and_a_contract():
 def test_no_contract_and_no_fault_imports_a_kernel_library():
     """Which mode Triton and Numba import in is decided later."""
     code = (
-        "import sys\nfrom conformance import registry\n"
+        "import sys\nfrom touchstone.conformance.discovery import registry\n"
         "for op in registry.ops(): registry.contract(op), registry.planted(op)\n"
         "print([name for name in ('triton', 'numba', 'cupy') if name in sys.modules])"
     )
@@ -124,7 +127,7 @@ def test_the_backend_protocol_is_whole(backend):
     first = tree.body[1] if ast.get_docstring(tree) else tree.body[0]
     assert isinstance(first, (ast.Assert, ast.If))
     assert "__name__" in ast.unparse(first)
-    assert f"backends.{backend}" in ast.unparse(first)
+    assert f"touchstone.backends.{backend}" in ast.unparse(first)
 
 
 @pytest.mark.parametrize("backend", registry.backends())
@@ -143,7 +146,7 @@ RUNGS = """
 import json, sys
 for name in {absent}:
     sys.modules[name] = None
-from conformance import registry
+from touchstone.conformance.discovery import registry
 backend = registry.backend({backend!r})
 if reason := backend.why_not("cpu"):
     print(json.dumps({{"skip": reason}}))
@@ -172,7 +175,7 @@ def test_ladders_are_what_the_docstrings_list(backend, tmp_path):
 
 @pytest.mark.parametrize("backend", registry.backends())
 def test_a_backend_uses_its_own_library_and_no_other_folder(backend):
-    others = {f"backends.{name}" for name in registry.backends() if name != backend}
+    others = {f"touchstone.backends.{name}" for name in registry.backends() if name != backend}
     libraries = set().union(*(LIBRARIES.get(name, {name}) for name in registry.backends() if name != backend))
     for path in sources("backends", backend):
         found = imports(path)
@@ -276,7 +279,7 @@ def options(parser: argparse.ArgumentParser) -> set[str]:
 
 
 def commands() -> dict[str, set[str]]:
-    """The commands of `python -m conformance` and their options."""
+    """The commands of `python -m touchstone` and their options."""
     (choices,) = (a.choices for a in cli._parser()._actions if isinstance(a, argparse._SubParsersAction))
     return {name: options(sub) for name, sub in choices.items()}
 
@@ -315,10 +318,10 @@ def flags(text: str) -> set[str]:
 def test_documents_name_commands_that_exist(path):
     known = commands()
     for line in lines(path):
-        for rest in re.findall(r"python -m conformance ([^`]*)", line):
+        for rest in re.findall(r"python -m touchstone ([^`]*)", line):
             name = (
                 rest.split()[0].rstrip(":") if rest.split() else ""
-            )  # an error begins "python -m conformance check: "
+            )  # an error begins "python -m touchstone check: "
             if name in ("COMMAND", "…", "..."):
                 continue
             assert name in known, line
@@ -371,21 +374,27 @@ def test_every_module_says_what_it_is():
 
 
 def test_the_clone_works_from_another_folder(tmp_path):
-    done = lanes.run_python(
-        ["-c", "import conformance; print(conformance.__file__)"], tmp_path, environment={"PYTHONPATH": str(ROOT)}
-    )
-    assert done.stdout.strip() == str(ROOT / "conformance" / "__init__.py"), done.stderr
+    code = "from touchstone import conformance; print(conformance.__file__)"
+    done = lanes.run_python(["-c", code], tmp_path, environment={"PYTHONPATH": str(ROOT)})
+    assert done.stdout.strip() == str(ROOT / "touchstone" / "conformance" / "__init__.py"), done.stderr
 
 
-@pytest.mark.parametrize("name", ["backends", "reference"])
-def test_a_folder_that_shadows_ours_is_named(tmp_path, name):
-    (tmp_path / name).mkdir()
-    (tmp_path / name / "__init__.py").touch()
-    done = lanes.run_python(["-c", "import conformance"], tmp_path, environment={"PYTHONPATH": str(ROOT)})
+@pytest.mark.parametrize("name", ["backends", "conformance", "reference"])
+def test_no_module_exists_under_two_names(tmp_path, name):
+    """In the clone's own folder, where Python finds `reference` beside `touchstone`."""
+    environment = {"PYTHONPATH": str(ROOT)}
+    done = lanes.run_python(["-c", f"import {name}"], tmp_path, environment=environment)
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
-    assert last.startswith(f"ImportError: {name!r} is imported from {tmp_path / name}")
-    assert f"Put {ROOT} first in PYTHONPATH" in last
+    assert last.startswith(f"ImportError: touchstone.{name} was imported as {name!r}"), done.stderr
+    inner = {"backends": "devices", "conformance": "check", "reference": "softmax"}[name]
+    assert lanes.run_python(["-c", f"import {name}.{inner}"], tmp_path, environment=environment).returncode == 1
+
+
+def test_the_package_is_links_to_the_folders_beside_it():
+    for name in ("backends", "conformance", "reference"):
+        link = ROOT / "touchstone" / name
+        assert link.is_symlink() and link.resolve() == ROOT / name
 
 
 def test_a_new_op_needs_no_list(tmp_path, monkeypatch):

@@ -7,15 +7,15 @@ import sys
 
 import pytest
 
-from backends.devices import cuda_works
-from conformance.registry import ROOT
+from touchstone.backends.devices import cuda_works
+from touchstone.conformance.discovery.registry import ROOT
 
 PROGRAM = """
 import torch
-from backends.{backend}.softmax import {rung}
+from touchstone.backends.{backend}.softmax import {rung}
 x = torch.linspace(-3, 3, 1000, device="{device}").view(4, 250)
 assert torch.allclose({rung}(x), x.softmax(1), atol=1e-6)
-from backends.{backend}.matmul import naive
+from touchstone.backends.{backend}.matmul import naive
 a = torch.ones(5, 7, device="{device}", dtype=torch.bfloat16)
 assert (naive(a, a.t()) == 7).all()
 """
@@ -24,7 +24,7 @@ assert (naive(a, a.t()) == 7).all()
 @pytest.mark.parametrize(("backend", "rung"), [("triton", "onerow"), ("cupy", "vectorised"), ("numba", "vectorised")])
 def test_a_rung_runs_by_itself(backend, rung):
     device = "cpu" if cuda_works() else "cuda"
-    if reason := importlib.import_module(f"backends.{backend}").why_not(device):
+    if reason := importlib.import_module(f"touchstone.backends.{backend}").why_not(device):
         pytest.skip(reason)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     if backend == "triton" and device == "cpu":

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from backends.devices import cuda_works
-from conformance import selection
-from conformance.selection import UsageError, select
 from tests import lanes
+from touchstone.backends.devices import cuda_works
+from touchstone.conformance.discovery import selection
+from touchstone.conformance.discovery.selection import UsageError, select
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ def test_variants(world):
 
 def test_prepare_sets_up_what_runs_and_nothing_else(world):
     chosen().prepare()
-    prepared = {name: importlib.import_module(f"backends.{name}").PREPARED for name in lanes.WORLD}
+    prepared = {name: importlib.import_module(f"touchstone.backends.{name}").PREPARED for name in lanes.WORLD}
     assert prepared == {"paper": ["cpu"], "chalk": ["cpu"], "slate": [], "quill": [], "blank": []}
 
 
@@ -265,7 +265,7 @@ for name, (arguments, environment) in json.loads(sys.argv[1]).items():
     results[name] = [status, out.getvalue()]
 print("RESULTS" + json.dumps(results))
 """
-KERNELS = "conformance/test_kernels.py"
+KERNELS = "touchstone/conformance/suite/test_kernels.py"
 JUDGE = [KERNELS, "--device=cpu", "--quick", "--op=softmax"]
 RUNS = {
     "right": ([*JUDGE, "--backend=paper,chalk", "-v", "--json=right.json"], {}),

@@ -9,10 +9,15 @@ from collections import Counter
 import pytest
 import torch
 
-from conformance import comparison, faults, judge, registry, selftest, verdict
-from conformance.__main__ import main
-from conformance.faults import KINDS, Planted, _generic, fault, planted_in
-from conformance.generate import plain_case
+from touchstone.conformance import faults
+from touchstone.conformance.cli import main
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.faults import KINDS, Planted, _generic, fault, planted_in
+from touchstone.conformance.judging import call as verdict
+from touchstone.conformance.judging import judge
+from touchstone.conformance.selftest import other_rules as comparison
+from touchstone.conformance.selftest import run as selftest
+from touchstone.conformance.spec.cases import plain_case
 
 
 def own(op):

@@ -1,10 +1,10 @@
-"""`backends.shapes`: what it returns, and that its errors name the argument."""
+"""`touchstone.backends.shapes`: what it returns, and that its errors name the argument."""
 
 import numpy as np
 import pytest
 import torch
 
-from backends import Unsupported, shapes
+from touchstone.backends import Unsupported, shapes
 
 
 def t(*shape, dtype=torch.float32, device="cpu") -> torch.Tensor:

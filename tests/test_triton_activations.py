@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from backends import triton
-from backends.devices import cuda_works
-from conformance.registry import ROOT
+from touchstone.backends import triton
+from touchstone.backends.devices import cuda_works
+from touchstone.conformance.discovery.registry import ROOT
 
 PROGRAM = """
 import math
@@ -16,7 +16,7 @@ import sys
 import torch
 import triton
 import triton.language as tl
-from backends.triton.activations import _activate, _normal_cdf, _sigmoid
+from touchstone.backends.triton.activations import _activate, _normal_cdf, _sigmoid
 
 @triton.jit
 def both(x_ptr, cdf_ptr, sigmoid_ptr, gelu_ptr, N: tl.constexpr):

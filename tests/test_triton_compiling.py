@@ -42,7 +42,7 @@ def test_nothing_runs_while_launches_are_recorded(result):
 
 
 def test_recording_needs_a_process_that_compiles():
-    code = "from backends.triton import compiling\nwith compiling.recording(): pass"
+    code = "from touchstone.backends.triton import compiling\nwith compiling.recording(): pass"
     done = compile_in_a_process("-c", code, TRITON_INTERPRET="1")
     assert "RuntimeError: this process interprets Triton kernels" in done.stderr
 
@@ -142,7 +142,7 @@ def test_a_rung_that_launches_nothing_in_a_dtype_is_a_finding(result):
 
 def test_the_item_of_an_op_compiles_its_rungs_and_shows_their_resources():
     options = ["--op=softmax", "--variant=onerow", "--level=quick", "--device=cpu", "-v", "-p", "no:cacheprovider"]
-    done = compile_in_a_process("-m", "pytest", "conformance/test_compile.py", *options, TRITON_INTERPRET="1")
+    done = compile_in_a_process("-m", "pytest", "touchstone/conformance/suite/test_compile.py", *options, TRITON_INTERPRET="1")
     assert done.returncode == 0, done.stdout[-3000:]
     assert "test_compile[softmax-triton-compiles] PASSED" in done.stdout
     rows = [line.split() for line in done.stdout.splitlines() if line.startswith("softmax  triton")]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from conformance import registry
-from conformance.faults import KINDS
 from tests.test_triton_interpreter import interpret
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.faults import KINDS
 
 if not importlib.util.find_spec("triton"):
     pytest.skip("triton is not installed", allow_module_level=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from backends.devices import cuda_works
+from touchstone.backends.devices import cuda_works
 
 if not importlib.util.find_spec("triton"):
     pytest.skip("triton is not installed", allow_module_level=True)
@@ -61,7 +61,7 @@ def test_an_unknown_version_warns_and_still_installs():
     code = """
 import warnings, triton
 triton.__version__ = "3.42.0"
-from backends.triton import interpreter
+from touchstone.backends.triton import interpreter
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     interpreter.install()
@@ -77,8 +77,8 @@ def test_breakpoints_and_prints_reach_a_kernel(tmp_path):
     script = tmp_path / "kernel.py"
     script.write_text("""
 import torch, triton, triton.language as tl
-import backends.triton
-backends.triton.prepare("cpu")
+import touchstone.backends.triton
+touchstone.backends.triton.prepare("cpu")
 
 @triton.jit
 def kernel(x_ptr, N: tl.constexpr):

@@ -5,9 +5,9 @@ import json
 import pytest
 import torch
 
-from backends import Unsupported
-from backends.triton import tuning
-from conformance import registry
+from touchstone.backends import Unsupported
+from touchstone.backends.triton import tuning
+from touchstone.conformance.discovery import registry
 
 DEFAULT = {"BLOCK": 64, "num_warps": 4}
 WIDE = {"BLOCK": 256, "num_warps": 8}

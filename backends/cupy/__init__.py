@@ -1,8 +1,8 @@
 """CUDA C: compiled by NVRTC and launched by CuPy on a GPU, or run on the CPU by the emulator (backends/emulator/)."""
 
-if __name__ != "backends.cupy":
+if __name__ != "touchstone.backends.cupy":
     raise ImportError(
-        f"backends.cupy was imported as {__name__!r}: start Python in Touchstone's own folder, or put that folder (none "
+        f"touchstone.backends.cupy was imported as {__name__!r}: start Python in Touchstone's own folder, or put that folder (none "
         "inside it) on PYTHONPATH, so that `import cupy` finds CuPy itself"
     )
 
@@ -14,9 +14,9 @@ from contextlib import AbstractContextManager
 from importlib import metadata
 from typing import Any
 
-from backends import emulator
-from backends.devices import capability_lacks, cuda_works
-from backends.emulator import compiler
+from touchstone.backends import emulator
+from touchstone.backends.devices import capability_lacks, cuda_works
+from touchstone.backends.emulator import compiler
 
 ALIASES: dict[str, str] = {}
 CPU_VARIABLES: tuple[str, ...] = ()
@@ -117,7 +117,7 @@ def resources(kernel: Any) -> dict[str, int]:
 
 def launched(call: Callable[[], Any]) -> list[Any]:
     """The compiled kernels that `call` launches on a GPU, each once; `resources` takes them."""
-    from backends.cupy import module
+    from touchstone.backends.cupy import module
 
     module.launched, kept = {}, module.launched
     try:

@@ -7,10 +7,10 @@ vectorised: the block holds its row in registers and moves it 16 bytes at a time
 
 import torch
 
-from backends import shapes
-from backends.cupy.module import GRID_LIMIT, Module
-from backends.cupy.norms import threads
-from backends.cupy.rows import WARP_COLS, at_most, in_registers, warp_grid
+from touchstone.backends import shapes
+from touchstone.backends.cupy.module import GRID_LIMIT, Module
+from touchstone.backends.cupy.norms import threads
+from touchstone.backends.cupy.rows import WARP_COLS, at_most, in_registers, warp_grid
 
 _module = Module(__file__, "add_rms_norm.cu")
 _vectorised = Module(__file__, "add_rms_norm_vectorised.cu")

@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
-from backends.cupy import module
-from backends.cupy.module import SHARED_LIMIT, Module
+from touchstone.backends.cupy import module
+from touchstone.backends.cupy.module import SHARED_LIMIT, Module
 
 try:
     from cuda.pathfinder import find_nvidia_header_directory
 
-    from backends import nvrtc
+    from touchstone.backends import nvrtc
 except Exception as error:
     raise ImportError(
         f'NVRTC does not load: pip install cuda-bindings "cupy-cuda13x[ctk]" ({type(error).__name__}: {error})'

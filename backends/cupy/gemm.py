@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import torch
 
-from backends import Unsupported
+from touchstone.backends import Unsupported
 
 SQUARE, STRIP = (64, 64), (16, 64)  # what the copy engine moves for wgmma.cuh: of operands, and of results
 _CPU_PROCESSORS = 4  # of the GPU that the emulator pretends: few, so that a split of K is seen and costs little

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 import torch
 
-from backends import Unsupported, shapes
-from backends.cupy.module import GRID_LIMIT, Module, shared_limit
-from backends.cupy.norms import run, threads
-from backends.cupy.rows import WARP_COLS, blocks, warp_grid
+from touchstone.backends import Unsupported, shapes
+from touchstone.backends.cupy.module import GRID_LIMIT, Module, shared_limit
+from touchstone.backends.cupy.norms import run, threads
+from touchstone.backends.cupy.rows import WARP_COLS, blocks, warp_grid
 
 _module = Module(__file__, "group_norm.cu")
 _streamed = Module(__file__, "group_norm_streamed.cu")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from backends import Unsupported
+from touchstone.backends import Unsupported
 
 # of cuda.h: CUtensorMapDataType, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B
 _TYPES = {torch.float16: 6, torch.float32: 7, torch.bfloat16: 9}

@@ -12,10 +12,10 @@ cluster: the blocks of a cluster hold a longer row and read each other's sums in
 
 import torch
 
-from backends import Unsupported, shapes
-from backends.cupy.module import Module
-from backends.cupy.norms import GRID, packed, resident, run, threads
-from backends.cupy.norms_backward import gradients
+from touchstone.backends import Unsupported, shapes
+from touchstone.backends.cupy.module import Module
+from touchstone.backends.cupy.norms import GRID, packed, resident, run, threads
+from touchstone.backends.cupy.norms_backward import gradients
 
 _module = Module(__file__, "layer_norm_backward.cu")
 _vectorised = Module(__file__, "layer_norm_backward_vectorised.cu")

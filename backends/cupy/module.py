@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from backends import Unsupported
-from backends.cupy.hopper import TensorMap
+from touchstone.backends import Unsupported
+from touchstone.backends.cupy.hopper import TensorMap
 
 FOLDER = Path(__file__).parent
 ELEMENTS = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
@@ -147,7 +147,7 @@ class Module:
     def _emulate(self, what: Launch) -> None:
         program = self._programs.get(what.definitions)
         if program is None:
-            from backends import emulator
+            from touchstone.backends import emulator
 
             program = emulator.compile(self.source, name=self.path.name, defines=dict(what.definitions))
             self._programs[what.definitions] = program

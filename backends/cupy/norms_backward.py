@@ -2,9 +2,9 @@
 
 import torch
 
-from backends import Unsupported
-from backends.cupy.module import Module, shared_limit
-from backends.cupy.norms import resident, run, threads
+from touchstone.backends import Unsupported
+from touchstone.backends.cupy.module import Module, shared_limit
+from touchstone.backends.cupy.norms import resident, run, threads
 
 _module = Module(__file__, "norms_backward.cu")
 

@@ -8,10 +8,10 @@ vectorised: 16-byte loads, and the row stays in registers between the passes: on
 
 import torch
 
-from backends import shapes
-from backends.cupy.module import Module
-from backends.cupy.norms import threads
-from backends.cupy.rows import blocks, in_registers, warp_grid
+from touchstone.backends import shapes
+from touchstone.backends.cupy.module import Module
+from touchstone.backends.cupy.norms import threads
+from touchstone.backends.cupy.rows import blocks, in_registers, warp_grid
 
 _module = Module(__file__, "online_softmax.cu")
 _vectorised = Module(__file__, "online_softmax_vectorised.cu")

@@ -1,11 +1,11 @@
-"""What `conformance port` has to know of CUDA C (the protocol is in conformance/port.py)."""
+"""What `conformance port` has to know of CUDA C (the protocol is in conformance/porting/port.py)."""
 
 import ast
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from backends.porting import Kernel, Launch, Topic, extent, keywords, text
+from touchstone.backends.porting import Kernel, Launch, Topic, extent, keywords, text
 
 TOPICS = {
     "index order": Topic(("A kernel is one thread's",), r"\b(blockIdx|threadIdx|blockDim|gridDim)\b"),
@@ -71,7 +71,7 @@ def find_kernel(files: Sequence[Path], name: str) -> Kernel | None:
 def imports(path: Path) -> str:
     """The first lines of a file of launchers."""
     return (
-        "import torch\n\nfrom backends import Unsupported, shapes\nfrom backends.cupy.module import Module\n\n"
+        "import torch\n\nfrom touchstone.backends import Unsupported, shapes\nfrom touchstone.backends.cupy.module import Module\n\n"
         f'_module = Module(__file__, "{path.with_suffix(".cu").name}")\n'
     )
 

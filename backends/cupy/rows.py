@@ -2,9 +2,9 @@
 
 import torch
 
-from backends import Unsupported
-from backends.cupy.module import GRID_LIMIT
-from backends.cupy.norms import run, threads
+from touchstone.backends import Unsupported
+from touchstone.backends.cupy.module import GRID_LIMIT
+from touchstone.backends.cupy.norms import run, threads
 
 _NARROW = 512  # columns of a row that may as well move an element at a time
 WARP_COLS = 1024  # what the lanes of one warp hold, 32 columns each: `held` in the kernels

@@ -9,10 +9,10 @@ online: max and sum in one pass by rescaling the sum whenever the max grows, so 
 
 import torch
 
-from backends import shapes
-from backends.cupy.module import Module
-from backends.cupy.norms import run, threads
-from backends.cupy.rows import WARP_COLS, at_most, blocks, in_registers, warp_grid
+from touchstone.backends import shapes
+from touchstone.backends.cupy.module import Module
+from touchstone.backends.cupy.norms import run, threads
+from touchstone.backends.cupy.rows import WARP_COLS, at_most, blocks, in_registers, warp_grid
 
 _module = Module(__file__, "softmax.cu")
 _vectorised = Module(__file__, "softmax_vectorised.cu")

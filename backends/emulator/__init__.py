@@ -4,8 +4,8 @@
 raised as a KernelError. `schedule` and `races` are context managers. docs/emulator.md says what is covered.
 """
 
-from backends.emulator.compiler import CompileError, why_not
-from backends.emulator.errors import (
+from touchstone.backends.emulator.compiler import CompileError, why_not
+from touchstone.backends.emulator.errors import (
     Deadlock,
     DivergentBarrier,
     InactiveLanes,
@@ -15,8 +15,8 @@ from backends.emulator.errors import (
     RaceCondition,
     UninitialisedShared,
 )
-from backends.emulator.instruments import Writers, races, schedule, writers
-from backends.emulator.program import Program, compile
+from touchstone.backends.emulator.instruments import Writers, races, schedule, writers
+from touchstone.backends.emulator.program import Program, compile
 
 __all__ = [
     "CompileError",

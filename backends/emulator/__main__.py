@@ -1,4 +1,4 @@
-"""Run a CUDA kernel of one's own on the CPU: `python -m backends.emulator my.cu --block 256 --arg "float[1000]" --arg 1000`.
+"""Run a CUDA kernel of one's own on the CPU: `python -m touchstone.backends.emulator my.cu --block 256 --arg "float[1000]" --arg 1000`.
 
 The kernel runs in three orders of its threads and blocks, and under the race detector. Exit status 1: a finding.
 """
@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from backends import emulator
-from backends.emulator import source
+from touchstone.backends import emulator
+from touchstone.backends.emulator import source
 
 TYPES = {
     "float": torch.float32, "float32": torch.float32, "half": torch.float16, "float16": torch.float16,
@@ -60,7 +60,7 @@ def _sizes(text: str) -> tuple[int, ...]:
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit status: 0 clean, 1 a finding, 2 a call that cannot be made."""
     parser = argparse.ArgumentParser(
-        prog="python -m backends.emulator", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        prog="python -m touchstone.backends.emulator", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("file", type=Path, help="a .cu file; host code in it belongs under #ifndef TOUCHSTONE_EMULATOR")
     parser.add_argument(

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from backends.emulator.library import Parameter
+from touchstone.backends.emulator.library import Parameter
 
 
 class Argument(NamedTuple):

@@ -7,9 +7,9 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from backends.emulator import compiler, errors
-from backends.emulator.arguments import Argument
-from backends.emulator.library import Loaded, Place, Report
+from touchstone.backends.emulator import compiler, errors
+from touchstone.backends.emulator.arguments import Argument
+from touchstone.backends.emulator.library import Loaded, Place, Report
 
 _KINDS = {
     1: errors.OutOfBounds, 2: errors.Misaligned, 3: errors.UninitialisedShared, 4: errors.DivergentBarrier,

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from backends.emulator.findings import line_of
-from backends.emulator.library import Loaded
+from touchstone.backends.emulator.findings import line_of
+from touchstone.backends.emulator.library import Loaded
 
 ORDERS = ("forward", "reverse", "shuffled")
 

@@ -5,7 +5,7 @@ import functools
 import os
 from typing import NamedTuple
 
-from backends.emulator import compiler
+from touchstone.backends.emulator import compiler
 
 
 class Place(ctypes.Structure):

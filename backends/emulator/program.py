@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-import backends
-from backends.emulator import compiler, instruments, source
-from backends.emulator.arguments import pack
-from backends.emulator.findings import error
-from backends.emulator.library import Loaded, Options, Range, Report, base, engine, parameters
+from touchstone import backends
+from touchstone.backends.emulator import compiler, instruments, source
+from touchstone.backends.emulator.arguments import pack
+from touchstone.backends.emulator.findings import error
+from touchstone.backends.emulator.library import Loaded, Options, Range, Report, base, engine, parameters
 
 MAX_THREADS = 1024
 MAX_BLOCKS = (2**31 - 1, 65535, 65535)

@@ -1,8 +1,8 @@
 """Numba CUDA: kernels in Python, compiled by numba-cuda for a GPU, or run on the CPU by the emulator (backends/emulator/numba/)."""
 
-if __name__ != "backends.numba":
+if __name__ != "touchstone.backends.numba":
     raise ImportError(
-        f"backends.numba was imported as {__name__!r}: start Python in Touchstone's own folder, or put that folder (none "
+        f"touchstone.backends.numba was imported as {__name__!r}: start Python in Touchstone's own folder, or put that folder (none "
         "inside it) on PYTHONPATH, so that `import numba` finds Numba itself"
     )
 
@@ -16,10 +16,10 @@ from contextlib import AbstractContextManager
 from importlib import metadata
 from typing import Any
 
-from backends import emulator, seen_by
-from backends.devices import capability_lacks, cuda_works
-from backends.emulator import compiler
-from backends.emulator import numba as emulated
+from touchstone.backends import emulator, seen_by
+from touchstone.backends.devices import capability_lacks, cuda_works
+from touchstone.backends.emulator import compiler
+from touchstone.backends.emulator import numba as emulated
 
 ALIASES: dict[str, str] = {}
 CPU_VARIABLES = ("NUMBA_ENABLE_CUDASIM",)

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from numba import cuda, float32, uint32, uint64
 
-from backends import shapes
-from backends.numba.launching import launch
-from backends.numba.rows import (
+from touchstone.backends import shapes
+from touchstone.backends.numba.launching import launch
+from touchstone.backends.numba.rows import (
     WARP_COLS,
     at_most,
     block_sum,
@@ -28,8 +28,8 @@ from backends.numba.rows import (
     warp_sum,
     wide_jit,
 )
-from backends.numba.runs import LANES, first_col, in_runs, load_row, store_values
-from backends.numba.words import lanes_of, load_run, pack, store_run, unpacked
+from touchstone.backends.numba.runs import LANES, first_col, in_runs, load_row, store_values
+from touchstone.backends.numba.words import lanes_of, load_run, pack, store_run, unpacked
 
 _HELD = WARP_COLS // 32
 

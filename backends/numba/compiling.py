@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from backends import numba
-from backends.emulator.numba.front import replaced, undisturbed
-from backends.numba import instructions
-from backends.numba.launching import OPTED_IN
+from touchstone.backends import numba
+from touchstone.backends.emulator.numba.front import replaced, undisturbed
+from touchstone.backends.numba import instructions
+from touchstone.backends.numba.launching import OPTED_IN
 
 if numba.not_installed():
     raise ImportError(numba.not_installed())
@@ -36,7 +36,7 @@ try:
     from numba.cuda.cudadrv.libs import get_cudalib
     from numba.cuda.typing.typeof import Purpose, typeof
 
-    from backends import nvrtc
+    from touchstone.backends import nvrtc
 
     nvvm.NVVM()
     nvjitlink.version()

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from numba import cuda, float32
 
-from backends import shapes
-from backends.numba import gemm, matmul
-from backends.numba.activations import activate, number
-from backends.numba.gemm import blocks, corner, flat, kernel, pair_operands, store_four
-from backends.numba.launching import launch
-from backends.numba.matmul.tensorcore import fastest, multiplied
-from backends.numba.mma import sixteen_bits
-from backends.numba.ptx import load1, load4, store1
+from touchstone.backends import shapes
+from touchstone.backends.numba import gemm, matmul
+from touchstone.backends.numba.activations import activate, number
+from touchstone.backends.numba.gemm import blocks, corner, flat, kernel, pair_operands, store_four
+from touchstone.backends.numba.launching import launch
+from touchstone.backends.numba.matmul.tensorcore import fastest, multiplied
+from touchstone.backends.numba.mma import sixteen_bits
+from touchstone.backends.numba.ptx import load1, load4, store1
 
 
 @cuda.jit

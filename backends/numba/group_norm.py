@@ -15,11 +15,20 @@ import numpy as np
 import torch
 from numba import cuda, float32, uint32, uint64
 
-from backends import Unsupported, shapes
-from backends.numba.launching import launch
-from backends.numba.rows import WARP_COLS, block_sum, blocks, for_rows, thread_grid, threads, warp_grid, warp_sum
-from backends.numba.runs import LANES, aligned
-from backends.numba.words import lanes_of, load_run, pack, store_run, unpacked
+from touchstone.backends import Unsupported, shapes
+from touchstone.backends.numba.launching import launch
+from touchstone.backends.numba.rows import (
+    WARP_COLS,
+    block_sum,
+    blocks,
+    for_rows,
+    thread_grid,
+    threads,
+    warp_grid,
+    warp_sum,
+)
+from touchstone.backends.numba.runs import LANES, aligned
+from touchstone.backends.numba.words import lanes_of, load_run, pack, store_run, unpacked
 
 _HELD = WARP_COLS // 32
 _AXES = 4

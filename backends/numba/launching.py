@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from backends import Unsupported, numba
-from backends.emulator import numba as emulated
+from touchstone.backends import Unsupported, numba
+from touchstone.backends.emulator import numba as emulated
 
 OPTED_IN = 48 * 1024  # more dynamic shared memory than this a kernel has to be allowed first
 numba.restore_row_stack()  # a rung may be called by itself, with no judge to prepare for it

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from numba import cuda, float32, uint32, uint64
 
-from backends import shapes
-from backends.numba.launching import launch
-from backends.numba.norms_backward import (
+from touchstone.backends import shapes
+from touchstone.backends.numba.launching import launch
+from touchstone.backends.numba.norms_backward import (
     BLOCK_COLS,
     KEPT,
     block_sums,
@@ -28,7 +28,16 @@ from backends.numba.norms_backward import (
     in_strips,
     resident,
 )
-from backends.numba.rows import WARP_COLS, at_most, blocks, thread_grid, threads, warp_grid, warp_sum, wide_jit
+from touchstone.backends.numba.rows import (
+    WARP_COLS,
+    at_most,
+    blocks,
+    thread_grid,
+    threads,
+    warp_grid,
+    warp_sum,
+    wide_jit,
+)
 
 _HELD = WARP_COLS // 32
 

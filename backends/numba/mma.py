@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from numba import cuda, float32, uint16, uint32, uintp
 
-from backends import Unsupported
-from backends.numba.ptx import copy16, copy_bits, copy_commit, copy_wait, ldmatrix_x4, mma_m16n8k16, store2
+from touchstone.backends import Unsupported
+from touchstone.backends.numba.ptx import copy16, copy_bits, copy_commit, copy_wait, ldmatrix_x4, mma_m16n8k16, store2
 
 TILE, DEPTH, STAGES, THREADS, BLOCKS = 128, 32, 3, 128, 2
 HEIGHT = WIDTH = TILE

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from numba import cuda, float32, uint32, uint64
 
-from backends.numba.launching import launch
-from backends.numba.rows import at_most, blocks, deep_jit, for_rows, threads, warp_sum
-from backends.numba.runs import LANES, aligned, first_col, inside, load_row, store_values
-from backends.numba.words import lanes_of, load16, load_run, pack, store_run, unpacked
+from touchstone.backends.numba.launching import launch
+from touchstone.backends.numba.rows import at_most, blocks, deep_jit, for_rows, threads, warp_sum
+from touchstone.backends.numba.runs import LANES, aligned, first_col, inside, load_row, store_values
+from touchstone.backends.numba.words import lanes_of, load16, load_run, pack, store_run, unpacked
 
 KEPT = 8  # columns of a row in a thread's registers: cuda.blockDim.x * i + cuda.threadIdx.x
 BLOCK_COLS = KEPT * 1024

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from numba import cuda, float32, uint32, uint64
 
-from backends import shapes
-from backends.numba.launching import launch
-from backends.numba.online import denominator, fold, log_sum, row_merge, shift, warp_merge
-from backends.numba.rows import blocks, thread_grid, threads, warp_grid, wide_jit
-from backends.numba.runs import LANES, in_runs, inside, load_row, store_values
-from backends.numba.words import lanes_of, unpacked
+from touchstone.backends import shapes
+from touchstone.backends.numba.launching import launch
+from touchstone.backends.numba.online import denominator, fold, log_sum, row_merge, shift, warp_merge
+from touchstone.backends.numba.rows import blocks, thread_grid, threads, warp_grid, wide_jit
+from touchstone.backends.numba.runs import LANES, in_runs, inside, load_row, store_values
+from touchstone.backends.numba.words import lanes_of, unpacked
 
 _LOW = np.float32(-math.inf)
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from numba import cuda, float32, uint32
 
-from backends.numba import gemm
-from backends.numba.mma import (
+from touchstone.backends.numba import gemm
+from touchstone.backends.numba.mma import (  # fmt: skip
     ALIGNMENT,
     COLS,
     DEPTH,
@@ -31,8 +31,8 @@ from backends.numba.mma import (
     multiply_add,
     stage,
     staged_row,
-)  # fmt: skip
-from backends.numba.ptx import copy16, copy_commit, copy_wait
+)
+from touchstone.backends.numba.ptx import copy16, copy_commit, copy_wait
 
 __all__ = ["ALIGNMENT", "ELEMENT", "GROUP", "PITCH", "STAGED", "SUMS", "find_way", "is_odd", "stage", "staged_row"]
 

@@ -1,11 +1,11 @@
-"""What `conformance port` has to know of Numba CUDA (the protocol is in conformance/port.py)."""
+"""What `conformance port` has to know of Numba CUDA (the protocol is in conformance/porting/port.py)."""
 
 import ast
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from backends.porting import Kernel, Launch, Topic, extent, keywords, python_kernel, text
+from touchstone.backends.porting import Kernel, Launch, Topic, extent, keywords, python_kernel, text
 
 TOPICS = {
     "index order": Topic(("A kernel is one thread's",), r"\bcuda\.(grid|gridsize|threadIdx|blockIdx|laneid)|\bblockDim"),
@@ -58,7 +58,7 @@ def imports(path: Path) -> str:
     """The first lines of a file of kernels."""
     return (
         "import math\n\nimport numpy as np\nimport torch\nfrom numba import cuda, float32\n\n"
-        "from backends import Unsupported, shapes\nfrom backends.numba.launching import launch\n"
+        "from touchstone.backends import Unsupported, shapes\nfrom touchstone.backends.numba.launching import launch\n"
     )
 
 

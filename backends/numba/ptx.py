@@ -7,7 +7,7 @@ the loads and the stores in plain Python.
 
 from numba import float32
 
-from backends import numba
+from touchstone.backends import numba
 
 
 def _absent(*operands):

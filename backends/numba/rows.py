@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numba import cuda, float32, uint32
 
-from backends import Unsupported, numba
+from touchstone.backends import Unsupported, numba
 
 WARP_COLS = 1024  # what the lanes of one warp hold, 32 columns each
 GRID_LIMIT = 2**31 - 1

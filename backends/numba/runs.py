@@ -6,8 +6,8 @@ The r-th run of a thread begins at column (r * blockDim.x + threadIdx.x) * (elem
 import torch
 from numba import cuda, float32, uint32, uint64
 
-from backends.numba.rows import at_most, blocks, threads, warp_sum
-from backends.numba.words import lanes_of, load_run, pack, store_run, unpacked
+from touchstone.backends.numba.rows import at_most, blocks, threads, warp_sum
+from touchstone.backends.numba.words import lanes_of, load_run, pack, store_run, unpacked
 
 LANES = 8  # elements of a run at most
 

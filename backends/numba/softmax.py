@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from numba import cuda, float32, uint32, uint64
 
-from backends import shapes
-from backends.numba.launching import launch
-from backends.numba.online import denominator, fold, row_merge, shift
-from backends.numba.ptx import exp2
-from backends.numba.rows import (
+from touchstone.backends import shapes
+from touchstone.backends.numba.launching import launch
+from touchstone.backends.numba.online import denominator, fold, row_merge, shift
+from touchstone.backends.numba.ptx import exp2
+from touchstone.backends.numba.rows import (
     WARP_COLS,
     at_most,
     block_max,
@@ -34,8 +34,8 @@ from backends.numba.rows import (
     warp_max,
     warp_sum,
 )
-from backends.numba.runs import LANES, in_runs, inside, load_row, store_values
-from backends.numba.words import lanes_of, unpacked
+from touchstone.backends.numba.runs import LANES, in_runs, inside, load_row, store_values
+from touchstone.backends.numba.words import lanes_of, unpacked
 
 _HELD = WARP_COLS // 32
 _LOW = np.float32(-math.inf)

@@ -1,8 +1,8 @@
 """Triton: compiled for a GPU, or run on the CPU by its interpreter, made truthful (backends/triton/interpreter/)."""
 
-if __name__ != "backends.triton":
+if __name__ != "touchstone.backends.triton":
     raise ImportError(
-        f"backends.triton was imported as {__name__!r}: start Python in Touchstone's own folder, or "
+        f"touchstone.backends.triton was imported as {__name__!r}: start Python in Touchstone's own folder, or "
         "put that folder (none inside it) on PYTHONPATH, so that `import triton` finds Triton itself"
     )
 
@@ -18,8 +18,8 @@ from importlib import metadata
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-from backends import seen_by
-from backends.devices import capability_lacks, cuda_works
+from touchstone.backends import seen_by
+from touchstone.backends.devices import capability_lacks, cuda_works
 
 ALIASES = {"interpreter": "cpu"}
 CPU_VARIABLES = ("TRITON_INTERPRET",)
@@ -72,7 +72,7 @@ def prepare(device: str) -> None:
         raise RuntimeError(reason)
     if device == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"
-        from backends.triton import interpreter
+        from touchstone.backends.triton import interpreter
 
         interpreter.install()
     else:
@@ -111,7 +111,7 @@ def doctor() -> list[tuple[str, str, str]]:
     rows.append(("mode", _mode() or "not imported yet", "decided by TRITON_INTERPRET at the first import of triton"))
     if _mode() == "interpret" or (_mode() is None and cuda_works()):  # here it can only interpret
         prepare("cpu")
-        from backends.triton.interpreter import REPAIRS, active
+        from touchstone.backends.triton.interpreter import REPAIRS, active
 
         for repair in REPAIRS:
             note = f"{repair.what} ({repair.answers})" if repair.answers else repair.what
@@ -122,7 +122,7 @@ def doctor() -> list[tuple[str, str, str]]:
 def resources(kernel: Any) -> dict[str, int]:
     """`registers` and `spills` (bytes) a thread, and `shared` bytes a program, of a compiled kernel or a cubin."""
     if isinstance(kernel, bytes):
-        from backends.triton.compiling import cubin_resources
+        from touchstone.backends.triton.compiling import cubin_resources
 
         return cubin_resources(kernel)
     kernel._init_handles()  # loads the kernel, which is when the driver tells
@@ -141,7 +141,7 @@ def writers(device: str) -> AbstractContextManager[Any] | None:
     program and the source line that wrote a byte last, or is None."""
     if device != "cpu" or _mode() != "interpret":
         return None
-    from backends.triton import interpreter
+    from touchstone.backends.triton import interpreter
 
     return interpreter.writers()
 
@@ -150,7 +150,7 @@ def instruments(device: str) -> dict[str, Callable[[], AbstractContextManager[No
     """By name, context managers within which a right kernel is right too, and a wrong one may raise or go wrong."""
     if device != "cpu" or _mode() != "interpret":
         return {}
-    from backends.triton import interpreter
+    from touchstone.backends.triton import interpreter
 
     return {
         "programs in reverse": functools.partial(interpreter.schedule, "reverse"),
@@ -160,8 +160,8 @@ def instruments(device: str) -> dict[str, Callable[[], AbstractContextManager[No
 
 
 def tune(launcher: Callable[..., Any], arguments: dict[str, Any], verify: Callable[[], bool], write: bool = True):
-    """Time the configurations of `launcher.space` on one call; see backends.triton.tuning.tune."""
-    from backends.triton import tuning
+    """Time the configurations of `launcher.space` on one call; see touchstone.backends.triton.tuning.tune."""
+    from touchstone.backends.triton import tuning
 
     return tuning.tune(launcher, arguments, verify, write)
 
@@ -171,7 +171,7 @@ class _Alone(importlib.abc.MetaPathFinder):
     imports by itself: nobody has called `prepare`, and a stock interpreter multiplies bfloat16 as integers."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        own = name.startswith("backends.triton.") and not name.startswith("backends.triton.interpreter")
+        own = name.startswith("touchstone.backends.triton.") and not name.startswith("touchstone.backends.triton.interpreter")
         if own and os.environ.get("TRITON_INTERPRET", "0") != "0":
             sys.meta_path.remove(self)
             if importlib.util.find_spec("triton") is not None:

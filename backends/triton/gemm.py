@@ -3,7 +3,7 @@
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from backends import Unsupported
+from touchstone.backends import Unsupported
 
 _CPU_PROCESSORS = 6  # of the interpreter's pretended GPU: few, so that persistent programs take several tiles
 

@@ -12,8 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
-from backends import Unsupported, shapes
-from backends.triton.rows import warps
+from touchstone.backends import Unsupported, shapes
+from touchstone.backends.triton.rows import warps
 
 
 @triton.jit(do_not_specialize_on_alignment=["w_c", "b_c"])

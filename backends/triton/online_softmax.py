@@ -10,8 +10,8 @@ import torch
 import triton
 import triton.language as tl
 
-from backends import shapes
-from backends.triton.rows import warps
+from touchstone.backends import shapes
+from touchstone.backends.triton.rows import warps
 
 
 @triton.jit

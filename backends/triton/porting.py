@@ -1,10 +1,10 @@
-"""What `conformance port` has to know of Triton (the protocol is in conformance/port.py)."""
+"""What `conformance port` has to know of Triton (the protocol is in conformance/porting/port.py)."""
 
 import ast
 from collections.abc import Sequence
 from pathlib import Path
 
-from backends.porting import Kernel, Launch, Topic, keywords, python_kernel, text, times, warps
+from touchstone.backends.porting import Kernel, Launch, Topic, keywords, python_kernel, text, times, warps
 
 TOPICS = {
     "index order": Topic(("program_id(0)",), r"\bprogram_id|\barange|\bnum_programs"),
@@ -57,7 +57,7 @@ def find_kernel(files: Sequence[Path], name: str) -> Kernel | None:
 
 def imports(path: Path) -> str:
     """The first lines of a file of kernels."""
-    return "import torch\nimport triton\nimport triton.language as tl\n\nfrom backends import Unsupported, shapes\n"
+    return "import torch\nimport triton\nimport triton.language as tl\n\nfrom touchstone.backends import Unsupported, shapes\n"
 
 
 def declaration(name: str, op: str) -> str:

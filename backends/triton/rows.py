@@ -4,8 +4,8 @@ import torch
 import triton
 import triton.language as tl
 
-from backends import Unsupported
-from backends.triton.gemm import processors
+from touchstone.backends import Unsupported
+from touchstone.backends.triton.gemm import processors
 
 BEHIND = 4  # parts of the rows between a first and a second reading, in kernels whose second finds them in the L2 cache
 

@@ -9,8 +9,8 @@ import torch
 import triton
 import triton.language as tl
 
-from backends import Unsupported, shapes
-from backends.triton.rows import packed_block, unseen, warps
+from touchstone.backends import Unsupported, shapes
+from touchstone.backends.triton.rows import packed_block, unseen, warps
 
 
 @triton.jit(do_not_specialize_on_alignment=["y_col", "dy_col"])

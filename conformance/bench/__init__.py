@@ -1,1 +1,1 @@
-"""Timing kernels that passed, against peers and the machine's ceilings. `python -m conformance bench`; docs/benchmarks.md."""
+"""Timing kernels that passed, against peers and the machine's ceilings. `python -m touchstone bench`; docs/benchmarks.md."""

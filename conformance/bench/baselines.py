@@ -4,8 +4,8 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 
-from conformance import registry
-from conformance.bench.declare import Bench, Peer
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.spec.baselines import Bench, Peer
 
 NOTHING = Bench()
 
@@ -13,7 +13,7 @@ NOTHING = Bench()
 def declared(op: str) -> Bench:
     """The `bench` of the contract's file; what a file without one gets: no peers."""
     registry.contract(op)
-    return getattr(sys.modules.get(f"conformance.contracts.{op}"), "bench", NOTHING)
+    return getattr(sys.modules.get(f"touchstone.conformance.contracts.{op}"), "bench", NOTHING)
 
 
 def runnable(peers: Sequence[Peer], device: str, dtype: str, compiling: bool) -> tuple[list[Peer], dict[str, str]]:

@@ -11,14 +11,15 @@ from typing import Any
 
 import torch
 
-from conformance import layouts, registry, selection
-from conformance.bench.declare import Arguments, Bench, Call, Peer
-from conformance.bench.peers import declared, runnable
-from conformance.bench.run import Group
-from conformance.budget import Expected
-from conformance.contract import DTYPES, Case, Contract, Draw
-from conformance.generate import plain_case
-from conformance.trials import Subject
+from touchstone.conformance.bench.baselines import declared, runnable
+from touchstone.conformance.bench.run import Group
+from touchstone.conformance.discovery import registry, selection
+from touchstone.conformance.discovery.subject import Subject
+from touchstone.conformance.spec import layouts
+from touchstone.conformance.spec.baselines import Arguments, Bench, Call, Peer
+from touchstone.conformance.spec.budget import Expected
+from touchstone.conformance.spec.cases import plain_case
+from touchstone.conformance.spec.contract import DTYPES, Case, Contract, Draw
 
 MODES = ("fwd", "bwd", "fwd_bwd")
 BACKWARD = "_backward"  # how the name of an op's gradient ends

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from conformance.bench.timing import CpuTimer, Timer, stats
-from conformance.contract import DTYPES
+from touchstone.conformance.bench.timing import CpuTimer, Timer, stats
+from touchstone.conformance.spec.contract import DTYPES
 
 ROUNDS = 15
 # bytes of one operand, and sides of the square matrices; the best of them is the ceiling

@@ -1,16 +1,16 @@
-"""`python -m conformance bench`: the command's options, its table, and what it writes."""
+"""`python -m touchstone bench`: the command's options, its table, and what it writes."""
 
 import argparse
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from conformance.console import Table, progress, show
+from touchstone.conformance.reporting.console import Table, progress, show
 
 NO_NUMBER = "-"
 
 
 def add(commands: Any) -> None:
-    """Add the command to the parser of `python -m conformance`."""
+    """Add the command to the parser of `python -m touchstone`."""
     bench = commands.add_parser("bench", help="time the rungs that are right, by turns with their peers")
     bench.add_argument("op", nargs="*", help="ops to time (default: all)")
     bench.add_argument("--backend", metavar="NAME[,NAME]", help="backends (default: every one that runs here)")
@@ -56,7 +56,7 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """The command. Exit status 1 where a rung was refused or failed, or nothing was measured."""
-    from conformance.bench import cases, records
+    from touchstone.conformance.bench import cases, records
 
     if options.compare:
         table, remarks = records.compare(*map(records.read, options.compare))
@@ -76,8 +76,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _as_experiment(options: argparse.Namespace) -> None:
     """Set what the experiment sets; what was typed narrows it, but for shapes."""
-    from conformance import selection
-    from conformance.bench import cases
+    from touchstone.conformance.bench import cases
+    from touchstone.conformance.discovery import selection
 
     if options.shapes:
         raise selection.UsageError("--shapes and --experiment: give one of the two")
@@ -90,7 +90,8 @@ def _as_experiment(options: argparse.Namespace) -> None:
 
 def _measure(options: argparse.Namespace, typed: str | None) -> int:
     """`typed`: the rungs asked for by name; an experiment names rungs that a backend may lack."""
-    from conformance import provenance, selection
+    from touchstone.conformance.discovery import selection
+    from touchstone.conformance.reporting import provenance
 
     if not options.seconds > 0:
         raise selection.UsageError(f"--seconds: expected a positive number, got {options.seconds}")
@@ -103,8 +104,8 @@ def _measure(options: argparse.Namespace, typed: str | None) -> int:
     op = ",".join(options.op) if options.op else None
     level = options.level or "quick"
     chosen = selection.select(options.backend, options.device, op, options.variant, level, options.kernel)
-    from conformance.bench import cases, ceilings, records, timing
-    from conformance.bench.run import FAILED, MEASURED, REFUSED, Result, guard, measure
+    from touchstone.conformance.bench import cases, ceilings, records, timing
+    from touchstone.conformance.bench.run import FAILED, MEASURED, REFUSED, Result, guard, measure
 
     watch = guard()  # before any kernel's file
     chosen.prepare()
@@ -167,8 +168,8 @@ class _Judged:
         self._verdicts: dict[Any, str | None] = {}
 
     def passed(self, subject: Any, results: list[Any], group: Any) -> bool:
-        from conformance.bench.run import FAILED, Result
-        from conformance.check import judge_subject
+        from touchstone.conformance.bench.run import FAILED, Result
+        from touchstone.conformance.reporting.session import judge_subject
 
         key = (subject.op, subject.lane, subject.name)
         if key not in self._verdicts:
@@ -197,7 +198,7 @@ class _Judged:
 
 def _launched(backend: str, call: Callable[[], Any]) -> dict[str, int] | None:
     """Registers, spills and shared memory of the kernels of a call: the most of any, where the backend can tell."""
-    from conformance import registry
+    from touchstone.conformance.discovery import registry
 
     module = registry.backend(backend) if backend else None
     if module is None or not hasattr(module, "launched"):

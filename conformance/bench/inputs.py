@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 
-from conformance import budget, layouts, probe
-from conformance.bench.declare import Bench
-from conformance.contract import Case, Contract, Draw
+from touchstone.conformance.judging import instruments as probe
+from touchstone.conformance.spec import budget, layouts
+from touchstone.conformance.spec.baselines import Bench
+from touchstone.conformance.spec.contract import Case, Contract, Draw
 
 KNOWN, FRESH, PLACES = 3, 2, 2
 # a float64 answer at once: operations, and elements of operands and outputs

@@ -8,9 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from conformance.bench.ceilings import Ceilings
-from conformance.bench.run import Result
-from conformance.console import Table
+from touchstone.conformance.bench.ceilings import Ceilings
+from touchstone.conformance.bench.run import Result
+from touchstone.conformance.reporting.console import Table
 
 FORMAT = 1
 NOISE = 0.02  # changes below this are noise, whatever the quartiles say

@@ -19,18 +19,19 @@ from typing import Any
 
 import torch
 
-from conformance import budget, probe
-from conformance.bench import ceilings as ceilings_module
-from conformance.bench import inputs as inputs_module
-from conformance.bench import timing
-from conformance.bench.ceilings import Ceilings, Roof
-from conformance.bench.declare import Bench, Peer
-from conformance.bench.inputs import FRESH, KNOWN, PLACES, Bank, same_bits, secret, spoil
-from conformance.bench.timing import GRAPH, WARM, CudaTimer, Graph, Guard, Stats, Timer
-from conformance.calls import overlap
-from conformance.contract import Case, Contract
-from conformance.trials import Subject
-from conformance.verdict import error_text, output_bytes
+from touchstone.conformance.bench import ceilings as ceilings_module
+from touchstone.conformance.bench import inputs as inputs_module
+from touchstone.conformance.bench import timing
+from touchstone.conformance.bench.ceilings import Ceilings, Roof
+from touchstone.conformance.bench.inputs import FRESH, KNOWN, PLACES, Bank, same_bits, secret, spoil
+from touchstone.conformance.bench.timing import GRAPH, WARM, CudaTimer, Graph, Guard, Stats, Timer
+from touchstone.conformance.discovery.subject import Subject
+from touchstone.conformance.judging import instruments as probe
+from touchstone.conformance.judging.call import error_text, output_bytes
+from touchstone.conformance.judging.calls import overlap
+from touchstone.conformance.spec import budget
+from touchstone.conformance.spec.baselines import Bench, Peer
+from touchstone.conformance.spec.contract import Case, Contract
 
 MEASURED, DECLINED, NOT_RUN, REFUSED, FAILED = "measured", "declined", "not run", "refused", "failed"
 RECHECKS = 3  # timed outputs that are judged, beside those on fresh values

@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from conformance import judge, registry
-from conformance.console import progress
-from conformance.contract import Case
-from conformance.judge import Subject, Trial
-from conformance.selection import Selection, UsageError
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.discovery.selection import Selection, UsageError
+from touchstone.conformance.judging import judge
+from touchstone.conformance.judging.judge import Subject, Trial
+from touchstone.conformance.reporting.console import progress
+from touchstone.conformance.spec.contract import Case
 
 
 def tune(chosen: Selection, write: bool = True) -> list[dict[str, Any]]:

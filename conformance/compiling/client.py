@@ -36,10 +36,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from conformance import judge, registry
-from conformance.console import Table
-from conformance.contract import DTYPES, Case, Contract
-from conformance.generate import plan
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.judging import judge
+from touchstone.conformance.reporting.console import Table
+from touchstone.conformance.spec.cases import plan
+from touchstone.conformance.spec.contract import DTYPES, Case, Contract
 
 SPILL_LIMIT = 1024  # bytes a thread; it has 255 registers of 4 bytes
 SECONDS = 300.0  # for one compilation; the compiler hangs at times
@@ -64,10 +65,10 @@ class Compiler:
     def __init__(self, backend: str):
         unset = registry.backend(backend).CPU_VARIABLES
         environment = {name: value for name, value in os.environ.items() if name not in unset}
-        path = os.pathsep.join([str(registry.ROOT), *(os.path.abspath(folder) for folder in sys.path)])
+        path = os.pathsep.join([str(registry.IMPORT_PATH), *(os.path.abspath(folder) for folder in sys.path)])
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "conformance.compiling", backend],
-            cwd=registry.ROOT, env={**environment, "PYTHONPATH": path}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            [sys.executable, "-m", "touchstone.conformance.compiling.client", backend],
+            cwd=registry.IMPORT_PATH, env={**environment, "PYTHONPATH": path}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -416,7 +417,7 @@ def main(backend: str) -> None:
         known: _Known = {}
         worker: _Worker | None = None
         try:
-            compiling = importlib.import_module(f"backends.{backend}.compiling")
+            compiling = importlib.import_module(f"touchstone.backends.{backend}.compiling")
         except ImportError as error:
             reason = f"{type(error).__name__}: {error}"
         for line in sys.stdin:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from conformance.bench.declare import Peer, compiled, eager, library
+from touchstone.conformance.spec.baselines import Peer, compiled, eager, library
 
 ROWS = [
     {"rows": rows, "cols": cols} for rows, cols in [(16384, 1024), (8192, 4096), (8192, 8192), (8192, 32768)]

@@ -1,7 +1,7 @@
 """Pieces of error bounds that several contracts share: chained dot products, activations, attention.
 
 All tensors are float64. A "condition" multiplies the float32 accumulation error of a budget, a "rounding" the error of
-storing an intermediate in the input dtype (conformance/budget.py).
+storing an intermediate in the input dtype (conformance/spec/budget.py).
 """
 
 import math
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
-from conformance.budget import COMPUTE, EPS, EPS32, C, Scalar, T, dot_extra, finite
-from reference._activations import torch_act_grad
+from touchstone.conformance.spec.budget import COMPUTE, EPS, EPS32, C, Scalar, T, dot_extra, finite
+from touchstone.reference._activations import torch_act_grad
 
 LIPSCHITZ = {"gelu": 1.13, "gelu_tanh": 1.13, "silu": 1.1, "relu": 1.0}  # largest |act'|, rounded up
 CURVATURE = {"gelu": 0.8, "gelu_tanh": 0.83, "silu": 0.5, "relu": 0.0}  # largest |act''|; relu jumps at 0

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from conformance.budget import EPS32, C, finite
-from conformance.contract import Case, Draw, Invalid
-from conformance.layouts import BROADCASTS
-from conformance.values import cancelling, lift_square, lift_tail
+from touchstone.conformance.spec.budget import EPS32, C, finite
+from touchstone.conformance.spec.contract import Case, Draw, Invalid
+from touchstone.conformance.spec.layouts import BROADCASTS
+from touchstone.conformance.spec.values import cancelling, lift_square, lift_tail
 
 SHORT = ("contiguous", "sliced", "none")  # layouts that an empty operand is tried in
 STATISTIC = ("contiguous", "none", "step", "offset")  # a broadcast would contradict the rows it is the statistic of

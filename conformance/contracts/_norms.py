@@ -1,7 +1,7 @@
 """What the contracts of the norms share: eps = 0, a value like any other where every row has something to divide by."""
 
-from conformance import values
-from conformance.contract import Case, Draw
+from touchstone.conformance.spec import values
+from touchstone.conformance.spec.contract import Case, Draw
 
 VARIANCE = 1e-6  # of `tiny` where eps is 0: any default of eps in its place shows
 

@@ -5,13 +5,14 @@ from dataclasses import replace
 import torch
 import torch.nn.functional as F
 
-from conformance import bounds_rows, layouts, values
-from conformance.bench import common
-from conformance.bench.declare import Bench
-from conformance.budget import Expected
-from conformance.contract import Contract, Draw, Law, Operand, Output
-from conformance.contracts import _norms, add_layer_norm, rms_norm
-from reference.add_rms_norm import torch_add_rms_norm
+from touchstone.conformance.contracts import _baselines as common
+from touchstone.conformance.contracts import _bounds_rows as bounds_rows
+from touchstone.conformance.contracts import _norms, add_layer_norm, rms_norm
+from touchstone.conformance.spec import layouts, values
+from touchstone.conformance.spec.baselines import Bench
+from touchstone.conformance.spec.budget import Expected
+from touchstone.conformance.spec.contract import Contract, Draw, Law, Operand, Output
+from touchstone.reference.add_rms_norm import torch_add_rms_norm
 
 
 def expect(inputs, params, *, dtype, compute=None):

@@ -6,12 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from conformance import layouts, values
-from conformance.bench.declare import Arguments, Bench, Call, Peer
-from conformance.bounds import combine, gathered, lossy, probabilities, visible_pairs
-from conformance.budget import EPS32, Expected, dot_extra
-from conformance.contract import Contract, Draw, Invalid, Law, Operand, Output
-from reference.attention import torch_attention
+from touchstone.conformance.contracts._bounds_dots import combine, gathered, lossy, probabilities, visible_pairs
+from touchstone.conformance.spec import layouts, values
+from touchstone.conformance.spec.baselines import Arguments, Bench, Call, Peer
+from touchstone.conformance.spec.budget import EPS32, Expected, dot_extra
+from touchstone.conformance.spec.contract import Contract, Draw, Invalid, Law, Operand, Output
+from touchstone.reference.attention import torch_attention
 
 SIZES = [
     dict(B=batch, Hq=heads_q, Hkv=heads_kv, Sq=seq_q, Sk=seq_k, D=dim)

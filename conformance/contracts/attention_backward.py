@@ -3,14 +3,14 @@
 import torch
 from torch.nn.attention import SDPBackend
 
-from conformance import layouts, values
-from conformance.bench.declare import Bench, autograd
-from conformance.bounds import combine, gathered, lossy, probabilities, stack
-from conformance.budget import Expected, dot_extra
-from conformance.contract import Contract, Draw, Invalid, Law, Operand, Output
-from conformance.contracts import attention
-from reference.attention import torch_attention
-from reference.attention_backward import torch_attention_backward
+from touchstone.conformance.contracts import attention
+from touchstone.conformance.contracts._bounds_dots import combine, gathered, lossy, probabilities, stack
+from touchstone.conformance.spec import layouts, values
+from touchstone.conformance.spec.baselines import Bench, autograd
+from touchstone.conformance.spec.budget import Expected, dot_extra
+from touchstone.conformance.spec.contract import Contract, Draw, Invalid, Law, Operand, Output
+from touchstone.reference.attention import torch_attention
+from touchstone.reference.attention_backward import torch_attention_backward
 
 MATCHED = tuple(name for name in layouts.HEADS if name not in layouts.BROADCASTS)  # o and lse belong to their row
 

@@ -4,15 +4,15 @@ import math
 
 import torch
 
-from conformance import values
-from conformance.bench import common
-from conformance.bench.declare import Bench
-from conformance.bounds import LIPSCHITZ, combine, kept, lossy, projection, repeats, slope
-from conformance.budget import DRIFT_ELEMENTS, Expected, dot_extra
-from conformance.contract import Contract, Draw, Invalid, Law, Operand, Output
-from conformance.contracts.mlp import ACTIVATIONS, ALIGNED, LARGE, SIZES, shows, sparse, spoil, with_nan
-from reference._activations import torch_act
-from reference.gated_mlp import torch_gated_mlp
+from touchstone.conformance.contracts import _baselines as common
+from touchstone.conformance.contracts._bounds_dots import LIPSCHITZ, combine, kept, lossy, projection, repeats, slope
+from touchstone.conformance.contracts.mlp import ACTIVATIONS, ALIGNED, LARGE, SIZES, shows, sparse, spoil, with_nan
+from touchstone.conformance.spec import values
+from touchstone.conformance.spec.baselines import Bench
+from touchstone.conformance.spec.budget import DRIFT_ELEMENTS, Expected, dot_extra
+from touchstone.conformance.spec.contract import Contract, Draw, Invalid, Law, Operand, Output
+from touchstone.reference._activations import torch_act
+from touchstone.reference.gated_mlp import torch_gated_mlp
 
 
 def expect(inputs, params, *, dtype, compute=None):

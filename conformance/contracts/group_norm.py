@@ -5,13 +5,14 @@ import math
 import torch
 import torch.nn.functional as F
 
-from conformance import bounds_rows, layouts, values
-from conformance.bench import common
-from conformance.bench.declare import Bench
-from conformance.budget import Expected
-from conformance.contract import Contract, Draw, Invalid, Law, Operand, Output
-from conformance.contracts import _norms
-from reference.group_norm import torch_group_norm
+from touchstone.conformance.contracts import _baselines as common
+from touchstone.conformance.contracts import _bounds_rows as bounds_rows
+from touchstone.conformance.contracts import _norms
+from touchstone.conformance.spec import layouts, values
+from touchstone.conformance.spec.baselines import Bench
+from touchstone.conformance.spec.budget import Expected
+from touchstone.conformance.spec.contract import Contract, Draw, Invalid, Law, Operand, Output
+from touchstone.reference.group_norm import torch_group_norm
 
 SMALL = [(2, 6, (5,)), (1, 6, (1,)), (0, 6, (5,)), (2, 6, (0,)), (3, 12, ()), (2, 12, (3, 11)), (1, 6, (2, 3, 7))]
 LONG = [(3, 32, (8, 8)), (1, 2, (5003,)), (2, 1056, (3,)), (130, 6, (2, 2))]

@@ -3,13 +3,14 @@
 import torch
 import torch.nn.functional as F
 
-from conformance import bounds_rows, layouts, values
-from conformance.bench import common
-from conformance.bench.declare import Bench, autograd
-from conformance.budget import Expected
-from conformance.contract import Contract, Draw, Law, Operand, Output
-from conformance.contracts import _norms
-from reference.layer_norm_backward import torch_layer_norm_backward
+from touchstone.conformance.contracts import _baselines as common
+from touchstone.conformance.contracts import _bounds_rows as bounds_rows
+from touchstone.conformance.contracts import _norms
+from touchstone.conformance.spec import layouts, values
+from touchstone.conformance.spec.baselines import Bench, autograd
+from touchstone.conformance.spec.budget import Expected
+from touchstone.conformance.spec.contract import Contract, Draw, Law, Operand, Output
+from touchstone.reference.layer_norm_backward import torch_layer_norm_backward
 
 
 def expect(inputs, params, *, dtype, compute=None):

@@ -2,13 +2,13 @@
 
 import torch
 
-from conformance import values
-from conformance.bench import common
-from conformance.bench.declare import Bench, eager
-from conformance.bounds import lossy
-from conformance.budget import Expected, dot_extra
-from conformance.contract import Contract, Draw, Huge, Invalid, Law, Operand, Output
-from reference.matmul import torch_matmul
+from touchstone.conformance.contracts import _baselines as common
+from touchstone.conformance.contracts._bounds_dots import lossy
+from touchstone.conformance.spec import values
+from touchstone.conformance.spec.baselines import Bench, eager
+from touchstone.conformance.spec.budget import Expected, dot_extra
+from touchstone.conformance.spec.contract import Contract, Draw, Huge, Invalid, Law, Operand, Output
+from touchstone.reference.matmul import torch_matmul
 
 
 def expect(inputs, params, *, dtype, compute=None):

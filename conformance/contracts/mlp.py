@@ -4,14 +4,14 @@ import math
 
 import torch
 
-from conformance import layouts, values
-from conformance.bench import common
-from conformance.bench.declare import Bench
-from conformance.bounds import LIPSCHITZ, combine, kept, lossy, projection, repeats, slope
-from conformance.budget import Expected, dot_extra
-from conformance.contract import Contract, Draw, Invalid, Law, Operand, Output
-from reference._activations import torch_act
-from reference.mlp import torch_mlp
+from touchstone.conformance.contracts import _baselines as common
+from touchstone.conformance.contracts._bounds_dots import LIPSCHITZ, combine, kept, lossy, projection, repeats, slope
+from touchstone.conformance.spec import layouts, values
+from touchstone.conformance.spec.baselines import Bench
+from touchstone.conformance.spec.budget import Expected, dot_extra
+from touchstone.conformance.spec.contract import Contract, Draw, Invalid, Law, Operand, Output
+from touchstone.reference._activations import torch_act
+from touchstone.reference.mlp import torch_mlp
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "silu", "relu")
 BIAS = (*layouts.VECTOR, "none")

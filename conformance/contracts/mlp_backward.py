@@ -5,14 +5,24 @@ from typing import Any
 
 import torch
 
-from conformance.bench import common
-from conformance.bench.declare import Bench, autograd
-from conformance.bounds import CURVATURE, LIPSCHITZ, combine, gathered, kept, lossy, projection, repeats, slope
-from conformance.budget import Expected, dot_extra
-from conformance.contract import Contract, Draw, Invalid, Law, Operand, Output
-from conformance.contracts import mlp
-from reference._activations import torch_act, torch_act_grad
-from reference.mlp_backward import torch_mlp_backward
+from touchstone.conformance.contracts import _baselines as common
+from touchstone.conformance.contracts import mlp
+from touchstone.conformance.contracts._bounds_dots import (
+    CURVATURE,
+    LIPSCHITZ,
+    combine,
+    gathered,
+    kept,
+    lossy,
+    projection,
+    repeats,
+    slope,
+)
+from touchstone.conformance.spec.baselines import Bench, autograd
+from touchstone.conformance.spec.budget import Expected, dot_extra
+from touchstone.conformance.spec.contract import Contract, Draw, Invalid, Law, Operand, Output
+from touchstone.reference._activations import torch_act, torch_act_grad
+from touchstone.reference.mlp_backward import torch_mlp_backward
 
 
 def expect(inputs, params, *, dtype, compute=None):

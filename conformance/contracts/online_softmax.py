@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import torch
 
-from conformance import bounds_rows
-from conformance.bench import common
-from conformance.bench.declare import Bench
-from conformance.budget import Expected, finite
-from conformance.contract import Law, Output
-from conformance.contracts import softmax
-from reference.online_softmax import torch_online_softmax
+from touchstone.conformance.contracts import _baselines as common
+from touchstone.conformance.contracts import _bounds_rows as bounds_rows
+from touchstone.conformance.contracts import softmax
+from touchstone.conformance.spec.baselines import Bench
+from touchstone.conformance.spec.budget import Expected, finite
+from touchstone.conformance.spec.contract import Law, Output
+from touchstone.reference.online_softmax import torch_online_softmax
 
 
 def expect(inputs, params, *, dtype, compute=None):

@@ -4,12 +4,13 @@ import math
 
 import torch
 
-from conformance import bounds_rows, values
-from conformance.bench import common
-from conformance.bench.declare import Bench
-from conformance.budget import Expected, finite
-from conformance.contract import Contract, Draw, Huge, Law, Operand, Output
-from reference.softmax import torch_softmax
+from touchstone.conformance.contracts import _baselines as common
+from touchstone.conformance.contracts import _bounds_rows as bounds_rows
+from touchstone.conformance.spec import values
+from touchstone.conformance.spec.baselines import Bench
+from touchstone.conformance.spec.budget import Expected, finite
+from touchstone.conformance.spec.contract import Contract, Draw, Huge, Law, Operand, Output
+from touchstone.reference.softmax import torch_softmax
 
 SIZES = [
     (3, 33), (1, 1), (0, 5), (5, 0), (24, 24), (1, 129), (7, 1), (17, 64), (7, 127), (4, 257), (3, 1024), (5, 1025), (2, 5003),

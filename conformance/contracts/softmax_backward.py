@@ -4,12 +4,13 @@ import math
 
 import torch
 
-from conformance import bounds_rows, values
-from conformance.bench import common
-from conformance.bench.declare import Bench, compiled, eager
-from conformance.budget import Expected, finite
-from conformance.contract import Contract, Draw, Law, Operand, Output
-from reference.softmax_backward import torch_softmax_backward
+from touchstone.conformance.contracts import _baselines as common
+from touchstone.conformance.contracts import _bounds_rows as bounds_rows
+from touchstone.conformance.spec import values
+from touchstone.conformance.spec.baselines import Bench, compiled, eager
+from touchstone.conformance.spec.budget import Expected, finite
+from touchstone.conformance.spec.contract import Contract, Draw, Law, Operand, Output
+from touchstone.reference.softmax_backward import torch_softmax_backward
 
 
 def expect(inputs, params, *, dtype, compute=None):

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from conformance import registry
+from touchstone.conformance.discovery import registry
 
 TENSORS, NUMPY = "torch", "numpy"
 
@@ -99,7 +99,7 @@ def library(name: str) -> Library:
         return _NumPy()
     if reason := registry.backend(name).why_not("cuda"):
         raise ValueError(f"arrays: {name!r} cannot be used here: {reason}")
-    module: Any = importlib.import_module(f"backends.{name}.arrays")
+    module: Any = importlib.import_module(f"touchstone.backends.{name}.arrays")
     return module
 
 

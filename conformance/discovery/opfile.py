@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 
-from conformance import budget, registry, worker
-from conformance.contract import DTYPES, Case, Contract, Draw, Inputs, Invalid, Law, Operand, Output
-from conformance.generate import plain_case
-from conformance.layouts import PLANS
+from touchstone.conformance.discovery import importing as worker
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.spec import budget
+from touchstone.conformance.spec.cases import plain_case
+from touchstone.conformance.spec.contract import DTYPES, Case, Contract, Draw, Inputs, Invalid, Law, Operand, Output
+from touchstone.conformance.spec.layouts import PLANS
 
 TRIED_WORK = 2e6  # sizes with more work than this are not tried when a contract is validated
 _loading: list[Path] = []
@@ -47,7 +49,7 @@ def load_op(path: str | Path) -> str:
         )
     if not isinstance(made, Contract):
         got = "nothing of that name" if made is None else f"a {type(made).__name__}"
-        raise ValueError(f"op file: {path.name}: expected `contract`, a conformance.contract.Contract, got {got}")
+        raise ValueError(f"op file: {path.name}: expected `contract`, a touchstone.conformance.spec.contract.Contract, got {got}")
     made.name = name
     validate(made, path.name)
     registry.register(name, made, path)
@@ -230,7 +232,7 @@ def _check_operands(
 def _check_answer(contract: Contract, case: Case, name: str, output: Output, got: Any, demand: Callable) -> None:
     demand(
         isinstance(got, budget.Expected),
-        f"expect: {name}: expected an Expected (conformance.budget.simple makes one), got {type(got).__name__}",
+        f"expect: {name}: expected an Expected (touchstone.conformance.spec.budget.simple makes one), got {type(got).__name__}",
     )
     answer, shape = got.answer, contract.shape(output.axes, case.size)
     demand(isinstance(answer, torch.Tensor), f"expect: {name}: answer: expected a tensor, got {type(answer).__name__}")

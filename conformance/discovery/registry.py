@@ -11,10 +11,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from conformance.contract import Contract
-from conformance.faults import Planted, _generic, planted_in
+import touchstone
+from touchstone.conformance.faults import Planted, _generic, planted_in
+from touchstone.conformance.spec.contract import Contract
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]  # the folder of reference, backends and conformance
+IMPORT_PATH = Path(touchstone.__file__).resolve().parents[1]  # the folder from which `touchstone` is imported
 
 
 def _module_names(folder: Path) -> list[str]:
@@ -37,7 +39,7 @@ def contract(op: str) -> Contract:
     if op not in ops():
         loaded = f"{', '.join(_own)}, " if _own else ""
         raise ValueError(f"op: {op!r} is not one of {loaded}{', '.join(ops())}")
-    found: Contract = importlib.import_module(f"conformance.contracts.{op}").contract
+    found: Contract = importlib.import_module(f"touchstone.conformance.contracts.{op}").contract
     found.name = op
     return found
 
@@ -70,7 +72,7 @@ def _offers_protocol(folder: Path) -> bool:
 def backend(name: str) -> ModuleType:
     if name not in backends():
         raise ValueError(f"backend: {name!r} is not one of {', '.join(backends())}")
-    return importlib.import_module(f"backends.{name}")
+    return importlib.import_module(f"touchstone.backends.{name}")
 
 
 def lane(name: str, device: str) -> str:
@@ -90,7 +92,7 @@ def variants(name: str, op: str) -> dict[str, Callable[..., Any]]:
     """The rungs of an op's ladder in a backend, in ladder order. Imports the op's file: `prepare(device)` comes first."""
     if op not in kernel_ops(name):
         return {}
-    module = importlib.import_module(f"backends.{name}.{op}")
+    module = importlib.import_module(f"touchstone.backends.{name}.{op}")
     inside = module.__name__ + "."
     return {
         attribute: value
@@ -119,7 +121,7 @@ def planted(op: str) -> list[Planted]:
     found: list[Planted] = []
     equivalent: dict[str, str] = {}
     if op in _module_names(ROOT / "conformance" / "faults"):
-        module = importlib.import_module(f"conformance.faults.{op}")
+        module = importlib.import_module(f"touchstone.conformance.faults.{op}")
         found += planted_in(module, op)
         equivalent = getattr(module, "EQUIVALENT", {})
     taken = {planted.name for planted in found} | set(equivalent)
@@ -134,4 +136,4 @@ def planted_kernels(name: str, op: str) -> list[Planted]:
     """The faults of an op written in a backend's language. Imports the file: `prepare(device)` comes first."""
     if not has_planted_kernels(name, op):
         return []
-    return planted_in(importlib.import_module(f"conformance.faults.{name}.{op}"), op, name)
+    return planted_in(importlib.import_module(f"touchstone.conformance.faults.{name}.{op}"), op, name)

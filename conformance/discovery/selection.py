@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
-from backends.devices import cuda_works
-from conformance import arrays, registry, worker
-from conformance.contract import DTYPES
-from conformance.generate import LEVELS
-from conformance.judge import Subject
-from conformance.opfile import load_op
+from touchstone.backends.devices import cuda_works
+from touchstone.conformance.discovery import arrays, registry
+from touchstone.conformance.discovery import importing as worker
+from touchstone.conformance.discovery.opfile import load_op
+from touchstone.conformance.discovery.subject import Subject
+from touchstone.conformance.spec.cases import LEVELS
+from touchstone.conformance.spec.contract import DTYPES
 
 CEILING_SECONDS = {"quick": 0.5, "default": 0.5, "thorough": 10.0}
 TRUE = ("1", "true", "on", "yes", "y")
@@ -262,7 +263,7 @@ def import_check(selection: Selection) -> list[str]:
         for op in selection.ops:
             if op in registry.kernel_ops(backend):
                 try:
-                    importlib.import_module(f"backends.{backend}.{op}")
+                    importlib.import_module(f"touchstone.backends.{backend}.{op}")
                 except Exception as error:
                     broken.append(f"backends/{backend}/{op}: {type(error).__name__}: {error}")
     return broken

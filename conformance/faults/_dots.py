@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from conformance.faults import ALL, plant
+from touchstone.conformance.faults import ALL, plant
 
 TILE = 32
 Dot = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

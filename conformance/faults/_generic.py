@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from conformance.contract import Contract
-from conformance.faults import ALL, Planted
+from touchstone.conformance.faults import ALL, Planted
+from touchstone.conformance.spec.contract import Contract
 
 F32, F16, BF16 = ("float32",), ("float16",), ("bfloat16",)
 Outputs = list[torch.Tensor | None]

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from conformance.faults import ALL
-from conformance.faults._rows import (
+from touchstone.conformance.faults import ALL
+from touchstone.conformance.faults._rows import (
     F16,
     F32,
     FIRST_TILE_TWICE,

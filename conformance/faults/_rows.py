@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from conformance.faults import ALL, plant
+from touchstone.conformance.faults import ALL, plant
 
 F32, F16, BF16 = ("float32",), ("float16",), ("bfloat16",)
 HALF = F16 + BF16

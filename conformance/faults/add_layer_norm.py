@@ -5,8 +5,8 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from conformance.faults import control, plant
-from conformance.faults._norms import (
+from touchstone.conformance.faults import control, plant
+from touchstone.conformance.faults._norms import (
     BIAS_FLAWS,
     SUM_FLAWS,
     WEIGHT_FLAWS,
@@ -20,7 +20,15 @@ from conformance.faults._norms import (
     on_sum,
     y_for_h,
 )
-from conformance.faults._rows import HALF, RIGHT_SUMS, cut, in_float32, plant_flaws, plant_loads_and_stores, plant_sums
+from touchstone.conformance.faults._rows import (
+    HALF,
+    RIGHT_SUMS,
+    cut,
+    in_float32,
+    plant_flaws,
+    plant_loads_and_stores,
+    plant_sums,
+)
 
 plant_flaws(globals(), hat_flaws(centred=True), lambda hat: on_sum(layer_norm(hat)))
 plant_flaws(globals(), WEIGHT_FLAWS, lambda scale: on_sum(layer_norm(scale=scale)))

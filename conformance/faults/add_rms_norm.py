@@ -4,8 +4,8 @@ from functools import partial
 
 import torch.nn.functional as F
 
-from conformance.faults import control, plant
-from conformance.faults._norms import (
+from touchstone.conformance.faults import control, plant
+from touchstone.conformance.faults._norms import (
     SUM_FLAWS,
     WEIGHT_FLAWS,
     cut_to,
@@ -18,7 +18,15 @@ from conformance.faults._norms import (
     rms_norm,
     y_for_h,
 )
-from conformance.faults._rows import HALF, RIGHT_SUMS, cut, in_float32, plant_flaws, plant_loads_and_stores, plant_sums
+from touchstone.conformance.faults._rows import (
+    HALF,
+    RIGHT_SUMS,
+    cut,
+    in_float32,
+    plant_flaws,
+    plant_loads_and_stores,
+    plant_sums,
+)
 
 plant_flaws(globals(), hat_flaws(centred=False), lambda hat: on_sum(rms_norm(hat)))
 plant_flaws(globals(), WEIGHT_FLAWS, lambda scale: on_sum(rms_norm(scale=scale)))

@@ -5,8 +5,8 @@ import math
 import torch
 import torch.nn.functional as F
 
-from conformance.faults import _dots as dots
-from conformance.faults import control, fault
+from touchstone.conformance.faults import _dots as dots
+from touchstone.conformance.faults import control, fault
 
 INF = math.inf
 

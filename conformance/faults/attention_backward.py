@@ -4,8 +4,8 @@ import math
 
 import torch
 
-from conformance.faults import _dots as dots
-from conformance.faults import control, fault
+from touchstone.conformance.faults import _dots as dots
+from touchstone.conformance.faults import control, fault
 
 EQUIVALENT = {
     "swallows_nan": "a NaN in do reaches hidden keys or not, as the mask is applied; the contract leaves it open"

@@ -2,9 +2,9 @@
 
 import torch
 
-from conformance.faults import _activations as acts
-from conformance.faults import _dots as dots
-from conformance.faults import control, fault
+from touchstone.conformance.faults import _activations as acts
+from touchstone.conformance.faults import _dots as dots
+from touchstone.conformance.faults import control, fault
 
 
 @control

@@ -6,17 +6,9 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from conformance.faults import control, fault, plant
-from conformance.faults._norms import (
-    BIAS_FLAWS,
-    WEIGHT_FLAWS,
-    Hat,
-    hat_controls,
-    hat_flaws,
-    normalise,
-    root,
-)
-from conformance.faults._rows import (
+from touchstone.conformance.faults import control, fault, plant
+from touchstone.conformance.faults._norms import BIAS_FLAWS, WEIGHT_FLAWS, Hat, hat_controls, hat_flaws, normalise, root
+from touchstone.conformance.faults._rows import (
     COMPENSATED_SUM,
     RIGHT_SUMS,
     in_float32,

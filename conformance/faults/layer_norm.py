@@ -2,9 +2,16 @@
 
 import torch.nn.functional as F
 
-from conformance.faults import control, plant
-from conformance.faults._norms import BIAS_FLAWS, WEIGHT_FLAWS, hat_controls, hat_flaws, layer_norm, normalise
-from conformance.faults._rows import (
+from touchstone.conformance.faults import control, plant
+from touchstone.conformance.faults._norms import (
+    BIAS_FLAWS,
+    WEIGHT_FLAWS,
+    hat_controls,
+    hat_flaws,
+    layer_norm,
+    normalise,
+)
+from touchstone.conformance.faults._rows import (
     COMPENSATED_SUM,
     RIGHT_SUMS,
     in_float32,

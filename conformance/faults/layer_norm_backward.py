@@ -3,9 +3,9 @@
 import torch
 import torch.nn.functional as F
 
-from conformance.faults import control, fault
-from conformance.faults._norms import backward_flaws, backward_of, split_rows, through_autograd
-from conformance.faults._rows import (
+from touchstone.conformance.faults import control, fault
+from touchstone.conformance.faults._norms import backward_flaws, backward_of, split_rows, through_autograd
+from touchstone.conformance.faults._rows import (
     RIGHT_SUMS,
     first,
     in_float32,

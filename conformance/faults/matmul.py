@@ -2,8 +2,8 @@
 
 import torch
 
-from conformance.faults import _dots as dots
-from conformance.faults import control, fault
+from touchstone.conformance.faults import _dots as dots
+from touchstone.conformance.faults import control, fault
 
 
 @control

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from conformance.faults import _activations as acts
-from conformance.faults import _dots as dots
-from conformance.faults import control, fault
+from touchstone.conformance.faults import _activations as acts
+from touchstone.conformance.faults import _dots as dots
+from touchstone.conformance.faults import control, fault
 
 EQUIVALENT = {
     "swallows_nan": "which gradients a NaN reaches depends on how dead units are skipped; the contract leaves it open"

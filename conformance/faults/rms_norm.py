@@ -3,9 +3,9 @@
 import torch
 import torch.nn.functional as F
 
-from conformance.faults import control, fault, plant
-from conformance.faults._norms import WEIGHT_FLAWS, hat_controls, hat_flaws, normalise, rms_hat, rms_norm
-from conformance.faults._rows import (
+from touchstone.conformance.faults import control, fault, plant
+from touchstone.conformance.faults._norms import WEIGHT_FLAWS, hat_controls, hat_flaws, normalise, rms_hat, rms_norm
+from touchstone.conformance.faults._rows import (
     COMPENSATED_SUM,
     F16,
     F32,

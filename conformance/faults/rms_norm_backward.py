@@ -3,9 +3,16 @@
 import torch
 import torch.nn.functional as F
 
-from conformance.faults import control, fault
-from conformance.faults._norms import backward, backward_flaws, backward_of, split_rows, through_autograd
-from conformance.faults._rows import RIGHT_SUMS, in_float32, plant_flaws, plant_loads_and_stores, plant_sums, row_sum
+from touchstone.conformance.faults import control, fault
+from touchstone.conformance.faults._norms import backward, backward_flaws, backward_of, split_rows, through_autograd
+from touchstone.conformance.faults._rows import (
+    RIGHT_SUMS,
+    in_float32,
+    plant_flaws,
+    plant_loads_and_stores,
+    plant_sums,
+    row_sum,
+)
 
 _right = backward_of(False)
 plant_flaws(globals(), backward_flaws(centred=False), lambda build: build())

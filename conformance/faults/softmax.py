@@ -6,8 +6,8 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from conformance.faults import control, fault
-from conformance.faults._rows import (
+from touchstone.conformance.faults import control, fault
+from touchstone.conformance.faults._rows import (
     BF16,
     COMPENSATED_SUM,
     F16,

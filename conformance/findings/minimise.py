@@ -22,10 +22,13 @@ from typing import Any
 
 import torch
 
-from conformance import diagnosis, layouts, registry, replay
-from conformance.contract import Case, Contract
-from conformance.generate import variants
-from conformance.judge import Finding, Subject, Trial
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.findings import replay
+from touchstone.conformance.judging import diagnosis
+from touchstone.conformance.judging.judge import Finding, Subject, Trial
+from touchstone.conformance.spec import layouts
+from touchstone.conformance.spec.cases import variants
+from touchstone.conformance.spec.contract import Case, Contract
 
 LITERAL = 64  # elements of an operand that a script spells out
 PACKED = 1 << 18  # bytes of an operand that a script carries compressed where no formula gives a failing one
@@ -332,9 +335,9 @@ class _Writer:
     def prepared_setup(self) -> list[str]:
         """Imports, and the kernel, with the backend set up as this clone does it."""
         where = self.kept["source"]
-        lines = [f"sys.path.insert(0, {str(registry.ROOT)!r})"]
+        lines = [f"sys.path.insert(0, {str(registry.IMPORT_PATH)!r})"]
         if "backend" in where:
-            module = f"backends.{where['backend']}"
+            module = f"touchstone.backends.{where['backend']}"
             prepare = f'importlib.import_module("{module}").prepare("{self.subject.device}")'
             load = f'kernel = importlib.import_module("{module}.{self.subject.op}").{where["variant"]}'
             return [*lines, prepare, load]
@@ -342,7 +345,7 @@ class _Writer:
             lines.append(f'importlib.import_module("{backend.__name__}").prepare("{self.subject.device}")')
         lines += self._user_kernel()
         if self.subject.arrays != "torch":
-            wrap = f'importlib.import_module("conformance.arrays").on_tensors(kernel, "{self.subject.arrays}")'
+            wrap = f'importlib.import_module("touchstone.conformance.discovery.arrays").on_tensors(kernel, "{self.subject.arrays}")'
             lines.append(f"kernel = {wrap}")
         return lines
 
@@ -526,7 +529,7 @@ class _Writer:
         lacking = {"message", "trial", "severity"}
         record = {name: value for name, value in self.kept.items() if name not in lacking}
         lines = [
-            self.title(), "import sys", "", f"sys.path.insert(0, {str(registry.ROOT)!r})", "from conformance import replay",
+            self.title(), "import sys", "", f"sys.path.insert(0, {str(registry.IMPORT_PATH)!r})", "from touchstone.conformance.findings import replay",
             "", f"record = {record!r}", f"trial = {about!r}", 'if __name__ == "__main__":',
             "    replay.assert_right(record, trial)",
         ]  # fmt: skip

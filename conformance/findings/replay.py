@@ -1,7 +1,7 @@
 """Findings kept by id, and one trial of a finding judged again, alone.
 
-`check`, `python -m conformance check` and pytest write what they find to `.touchstone/findings.json` in the current
-folder; `python -m conformance replay ID` reads it there.
+`check`, `python -m touchstone check` and pytest write what they find to `.touchstone/findings.json` in the current
+folder; `python -m touchstone replay ID` reads it there.
 """
 
 import json
@@ -16,11 +16,16 @@ from typing import Any
 
 import torch
 
-from conformance import budget, diagnosis, isolation, judge, opfile, probe, registry, selection, worker
-from conformance.budget import Expected, Verdict
-from conformance.judge import Finding, Outcome, Subject, Trial
-from conformance.report import Report
-from conformance.verdict import output_bytes
+from touchstone.conformance.discovery import importing as worker
+from touchstone.conformance.discovery import opfile, registry, selection
+from touchstone.conformance.isolation import runner as isolation
+from touchstone.conformance.judging import diagnosis, judge
+from touchstone.conformance.judging import instruments as probe
+from touchstone.conformance.judging.call import output_bytes
+from touchstone.conformance.judging.judge import Finding, Outcome, Subject, Trial
+from touchstone.conformance.reporting.report import Report
+from touchstone.conformance.spec import budget
+from touchstone.conformance.spec.budget import Expected, Verdict
 
 FILE = Path(".touchstone", "findings.json")
 KEPT = 500
@@ -151,7 +156,7 @@ def trial_of(record: dict[str, Any], subject: Subject) -> Trial:
 
 def assert_right(record: dict[str, Any], trial: dict[str, Any]) -> None:
     """Judge a kernel on one trial, both spelled out by a script; AssertionError holds what is found of the record's check."""
-    from conformance import minimise
+    from touchstone.conformance.findings import minimise
 
     subject = load(record)
     outcome = rerun(subject, minimise.trial_of(trial, subject.contract), record["check"])
@@ -219,7 +224,7 @@ def explain(subject: Subject, trial: Trial, seen: dict[str, Output]) -> str | No
 
 def picture(subject: Subject, trial: Trial, seen: dict[str, Output], path: str) -> str:
     """Write the heat map of the worst output to `path`; its name."""
-    from conformance import heatmap
+    from touchstone.conformance.judging import heatmap
 
     if not seen:
         raise ValueError(f"--picture: {trial.id} gave no output that can be compared, so there is nothing to draw")
@@ -264,7 +269,7 @@ def replay(
     elif picture_to:
         raise ValueError(f"--picture: {trial.id} gave no output that can be compared, so there is nothing to draw")
     if minimise and same:
-        from conformance import minimise as shrinking
+        from touchstone.conformance.findings import minimise as shrinking
 
         least = shrinking.minimise(subject, trial, same[0], seconds=seconds)
         result["case"], result["tried"] = least.trial.case.id, least.tried

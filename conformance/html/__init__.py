@@ -1,1 +1,1 @@
-"""One self-contained HTML page from the records that `--json` writes: `python -m conformance report`."""
+"""One self-contained HTML page from the records that `--json` writes: `python -m touchstone report`."""

@@ -1,4 +1,4 @@
-"""`python -m conformance report`: records into one HTML file that needs no network."""
+"""`python -m touchstone report`: records into one HTML file that needs no network."""
 
 import argparse
 from collections.abc import Sequence
@@ -7,15 +7,15 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from conformance import registry
-from conformance.console import Table
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.reporting.console import Table
 
 RESULTS = registry.ROOT / "docs" / "results"
 STYLE = Path(__file__).with_name("style.css")
 
 
 def add(commands: Any) -> None:
-    """Add the command to the parser of `python -m conformance`."""
+    """Add the command to the parser of `python -m touchstone`."""
     report = commands.add_parser("report", help="one HTML page from the records that --json writes")
     report.add_argument(
         "record", nargs="*", metavar="RECORD.json", help="of pytest, check, selftest or bench (default: docs/results/*.json)"
@@ -31,7 +31,7 @@ def add(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from conformance.page import records
+    from touchstone.conformance.html import records
 
     paths = options.record or sorted(RESULTS.glob("*.json"))
     if not paths:
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
 
 def tables(found: Sequence[Any]) -> list[Table]:
     """The verdicts and the fastest rungs."""
-    from conformance.page import timings, verdicts
+    from touchstone.conformance.html import timings, verdicts
 
     judged, timed = ([record for record in found if record.kind == kind] for kind in ("judged", "bench"))
     return [verdicts.verdict_table(judged), timings.fastest_table(timed)]
@@ -67,7 +67,7 @@ def tables(found: Sequence[Any]) -> list[Table]:
 
 def page(found: Sequence[Any]) -> str:
     """The whole page from records."""
-    from conformance.page.sections import all_sections
+    from touchstone.conformance.html.sections import all_sections
 
     parts = all_sections(found)
     links = "".join(f'<a href="#{anchor}">{escape(heading)}</a>' for anchor, heading, _ in parts)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-from conformance.page.records import Record
+from touchstone.conformance.html.records import Record
 
 WRAPPED = ("case", "what")  # columns of long text
 

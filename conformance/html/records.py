@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from conformance import comparison, selftest
-from conformance.judge import worst as worst_of
-from conformance.report import SHOWN_FINDINGS
+from touchstone.conformance.judging.judge import worst as worst_of
+from touchstone.conformance.reporting.report import SHOWN_FINDINGS
+from touchstone.conformance.selftest import other_rules as comparison
+from touchstone.conformance.selftest import run as selftest
 
 ABOUT = ("command", "date", "commit", "changed", "versions", "machine")
 KINDS = ("judged", "selftest", "bench")

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from conformance.page import timings, verdicts
-from conformance.page.html import details, scroll, source, table
-from conformance.page.records import Record
+from touchstone.conformance.html import timings, verdicts
+from touchstone.conformance.html.markup import details, scroll, source, table
+from touchstone.conformance.html.records import Record
 
 
 def all_sections(records: Sequence[Record]) -> list[tuple[str, str, str]]:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from conformance.bench.ceilings import Ceilings
-from conformance.bench.run import AGAIN
-from conformance.console import Table
-from conformance.page import charts
-from conformance.page.charts import Bar, Line, Point, number
-from conformance.page.html import details, source, table
-from conformance.page.records import Record
+from touchstone.conformance.bench.ceilings import Ceilings
+from touchstone.conformance.bench.run import AGAIN
+from touchstone.conformance.html import charts
+from touchstone.conformance.html.charts import Bar, Line, Point, number
+from touchstone.conformance.html.markup import details, source, table
+from touchstone.conformance.html.records import Record
+from touchstone.conformance.reporting.console import Table
 
 MOST_POINTS = 3  # sizes along an axis that make a sweep
 

@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from conformance.console import Table, fraction_text
-from conformance.generate import LEVELS
-from conformance.judge import worst
-from conformance.page.html import details, scroll, source, table
-from conformance.page.records import Record
-from conformance.selftest import heading
+from touchstone.conformance.html.markup import details, scroll, source, table
+from touchstone.conformance.html.records import Record
+from touchstone.conformance.judging.judge import worst
+from touchstone.conformance.reporting.console import Table, fraction_text
+from touchstone.conformance.selftest.run import heading
+from touchstone.conformance.spec.cases import LEVELS
 
 
 def verdicts(records: Sequence[Record]) -> str:

@@ -39,9 +39,12 @@ import cloudpickle
 import psutil
 import torch
 
-from conformance import judge, registry, verdict, worker
-from conformance.judge import PASSED, Outcome, Subject, Trial
-from conformance.opfile import load_op
+from touchstone.conformance.discovery import importing as worker
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.discovery.opfile import load_op
+from touchstone.conformance.judging import call as verdict
+from touchstone.conformance.judging import judge
+from touchstone.conformance.judging.judge import PASSED, Outcome, Subject, Trial
 
 if sys.platform != "win32":
     import resource
@@ -58,7 +61,6 @@ _DOUBT = (
     " (in a forked child, where thread pools of the calling process are gone, and the function cannot be sent to a fresh "
     "process; isolate='none' tells whether that is why)"
 )
-_ROOT = Path(__file__).resolve().parent.parent
 _SIGNALS = {
     signal.SIGSEGV: "segmentation fault",
     signal.SIGABRT: "abort",
@@ -451,7 +453,7 @@ def _ending(code: int) -> str:
     return f"ended by signal {-code}"
 
 
-_JUDGE = str(_ROOT / "conformance") + os.sep  # its folders hold kernels: planted faults
+_JUDGE = str(registry.ROOT / "conformance") + os.sep  # its folders hold kernels: planted faults
 _LIBRARIES = (sysconfig.get_paths()["stdlib"] + os.sep, "<frozen ")
 
 
@@ -602,12 +604,12 @@ def _spawn_with(subject: Subject, trials: list[Trial], way: tuple) -> _Child:
     name = worker.describe(subject.fn)
     here, there = multiprocessing.Pipe()
     trace = tempfile.TemporaryFile()  # noqa: SIM115
-    folders = [str(_ROOT), *(os.path.abspath(entry) for entry in sys.path)]
+    folders = [str(registry.IMPORT_PATH), *(os.path.abspath(entry) for entry in sys.path)]
     main_thread = threading.current_thread() is threading.main_thread()
     arguments = [there.fileno(), trace.fileno(), os.getpid() if main_thread else 0]
     with there:
         popen = subprocess.Popen(
-            [sys.executable, "-P", "-c", "from conformance.isolation import main; main()", *map(str, arguments)],
+            [sys.executable, "-P", "-c", "from touchstone.conformance.isolation.runner import main; main()", *map(str, arguments)],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(folders)}, stdin=subprocess.DEVNULL,
             pass_fds=arguments[:2], process_group=0,
         )  # fmt: skip
@@ -690,7 +692,7 @@ def _settle(trace: int, parent: int | None) -> None:
 def _no_debugger(*arguments, **options) -> NoReturn:
     raise RuntimeError(
         "breakpoint() reached in a child process, which has no terminal: pass isolate='none' "
-        "(python -m conformance check --isolate none, pytest -s)"
+        "(python -m touchstone check --isolate none, pytest -s)"
     )
 
 

@@ -1,4 +1,4 @@
-"""One call of a kernel: made within the instruments of conformance/probe.py, and what came back judged."""
+"""One call of a kernel: made within the instruments of conformance/judging/instruments.py, and what came back judged."""
 
 import contextlib
 import math
@@ -12,9 +12,13 @@ from typing import Any
 
 import torch
 
-from conformance import arrays, budget, diagnosis, probe
-from conformance.contract import Case, Contract, Inputs
-from conformance.trials import DECLINED, FAILED, Finding, Outcome, Subject, Trial
+from touchstone.conformance.discovery import arrays
+from touchstone.conformance.discovery.subject import Subject
+from touchstone.conformance.judging import diagnosis
+from touchstone.conformance.judging import instruments as probe
+from touchstone.conformance.judging.trials import DECLINED, FAILED, Finding, Outcome, Trial
+from touchstone.conformance.spec import budget
+from touchstone.conformance.spec.contract import Case, Contract, Inputs
 
 COMPARED_WITH_FAULTS = 3  # failing calls of a kernel
 lost_context: list[str] = []  # the trial after which CUDA answers every call of this process with an error

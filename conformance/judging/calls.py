@@ -6,11 +6,12 @@ from typing import Any
 
 import torch
 
-import backends
-from conformance import budget, diagnosis, layouts, probe, registry
-from conformance.contract import Case, Contract, Inputs, Invalid, Law
-from conformance.trials import DECLINED, FAILED, PASSED, Outcome, Subject, Trial
-from conformance.verdict import (
+from touchstone import backends
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.discovery.subject import Subject
+from touchstone.conformance.judging import diagnosis
+from touchstone.conformance.judging import instruments as probe
+from touchstone.conformance.judging.call import (
     Returned,
     error_text,
     expected_of,
@@ -21,6 +22,9 @@ from conformance.verdict import (
     reached,
     snapshots,
 )
+from touchstone.conformance.judging.trials import DECLINED, FAILED, PASSED, Outcome, Trial
+from touchstone.conformance.spec import budget, layouts
+from touchstone.conformance.spec.contract import Case, Contract, Inputs, Invalid, Law
 
 HELD = 6  # latest outputs that are looked at again after each of many calls; all are at the end
 SLEEP_CYCLES = 20_000_000  # about 10 ms, for which the stream of a "stream" trial holds its inputs back

@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from conformance import budget, heatmap, probe, registry
-from conformance.budget import Expected, Verdict
-from conformance.contract import Case, Contract
-from conformance.faults import Planted
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.faults import Planted
+from touchstone.conformance.judging import heatmap
+from touchstone.conformance.judging import instruments as probe
+from touchstone.conformance.spec import budget
+from touchstone.conformance.spec.budget import Expected, Verdict
+from touchstone.conformance.spec.contract import Case, Contract
 
 if TYPE_CHECKING:
-    from conformance.judge import Subject
+    from touchstone.conformance.judging.judge import Subject
 
 SECONDS = 5.0  # for comparing one answer with faults
 WORK_LIMIT = 2e8  # work of a case above which the faults are not run

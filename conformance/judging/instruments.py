@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import backends
+from touchstone import backends
 
 PATTERNS = (0xFF, 0x7B)  # NaN in every floating dtype; a large finite value (1.3e36, 6e4, 1.3e36)
 GUARD_BYTES = 512

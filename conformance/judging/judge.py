@@ -1,17 +1,19 @@
 """Judging one kernel on one trial: call it, look at what came back, compare with the float64 answer.
 
 A trial is a case (values), a law (a property), many calls (state kept between them), a call on another stream, or an
-invalid call (an error that must come before any launch). conformance/trials.py lists them, conformance/verdict.py judges
-one call, conformance/calls.py what more than one call shows; the instruments around a call are in conformance/probe.py.
+invalid call (an error that must come before any launch). conformance/judging/trials.py lists them, conformance/judging/call.py judges
+one call, conformance/judging/calls.py what more than one call shows; the instruments around a call are in conformance/judging/instruments.py.
 """
 
 from collections.abc import Sequence
 
 import torch
 
-from conformance import budget, calls, layouts, registry, verdict
-from conformance.generate import plain_case
-from conformance.trials import (
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.discovery.subject import Subject, not_called
+from touchstone.conformance.judging import call as verdict
+from touchstone.conformance.judging import calls
+from touchstone.conformance.judging.trials import (
     CALLS,
     DECLINED,
     FAILED,
@@ -19,11 +21,11 @@ from conformance.trials import (
     PASSED,
     Finding,
     Outcome,
-    Subject,
     Trial,
-    not_called,
     trials,
 )
+from touchstone.conformance.spec import budget, layouts
+from touchstone.conformance.spec.cases import plain_case
 
 __all__ = [
     "CALLS",

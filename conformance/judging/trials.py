@@ -1,15 +1,12 @@
 """What is judged and what is found: a kernel under judgement, its trials, the outcome of one."""
 
 import textwrap
-from collections import Counter
-from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from conformance import arrays as array_libraries
-from conformance import registry
-from conformance.contract import Case, Contract, Invalid, Law
-from conformance.generate import Plan, plain_case, plan, variants
+from touchstone.conformance.discovery.subject import Subject
+from touchstone.conformance.spec.cases import Plan, plain_case, plan, variants
+from touchstone.conformance.spec.contract import Case, Invalid, Law
 
 PASSED, FAILED, DECLINED = "passed", "failed", "declined"
 UNPORTED = " is not ported yet: "  # in what a rung raises whose body `conformance port` left to be written
@@ -20,34 +17,6 @@ NOT_CASES = ("law-", "invalid-", "calls-", "stream-", "huge-")  # how the ids of
 WATCHED_SIZES = 4  # of one of our rungs on the CPU
 INSTRUMENTED_SIZES = 6
 INSTRUMENTED_WORK = 3e5  # at most, of one size more
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A kernel under judgement, and what it declares about itself."""
-
-    op: str
-    fn: Callable[..., Any]
-    name: str
-    lane: str  # "triton@cpu"; "user@cpu" for a function that is not ours
-    device: str
-    own: bool = False  # one of this repository's rungs: held to the launcher's rules too
-    compute: str | None = None
-    deterministic: bool = True
-    outputs: tuple[str, ...] | None = None  # None: all
-    diagnosed: bool = True  # whether wrong values are looked into
-    compared: Counter[str] = field(
-        default_factory=Counter, compare=False, repr=False
-    )  # wrong answers with faults, so far
-    arrays: str = "torch"  # the library whose arrays the kernel takes and returns
-
-    @property
-    def contract(self) -> Contract:
-        return registry.contract(self.op)
-
-    def call(self, arguments: Mapping[str, Any]) -> Any:
-        """Call the kernel on tensors: our rungs by keyword, since names are part of the signature, others as one would write it."""
-        return self.contract.call(array_libraries.on_tensors(self.fn, self.arrays), arguments, by_name=self.own)
 
 
 @dataclass
@@ -178,8 +147,3 @@ def _first_of_sizes(subject: Subject, cases: list[Case], count: int | None) -> s
     """The first case of each size without a 0; of the `count` sizes of least work."""
     first = {case.sizes: case for case in reversed(cases) if case.filled}
     return set(sorted(first.values(), key=subject.contract.work)[:count])
-
-
-def not_called(*args: Any, **kwargs: Any) -> Any:
-    """Stands in for a kernel where trials are listed or only its name counts."""
-    raise AssertionError("a kernel was called where only its name counts")

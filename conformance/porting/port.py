@@ -2,7 +2,7 @@
 
 `write` makes a file for the target from a ladder of the source: its docstring, signatures and launches, and a body that
 raises NotImplementedError and names the rung. `check` on that file says so (`UNPORTED`), and `advice` what comes next.
-conformance/porttrace.py runs source and port side by side.
+conformance/porting/trace.py runs source and port side by side.
 
 `backends/<name>/porting.py` makes a backend one that takes part; `backends/porting.py` has the types. It offers:
 
@@ -24,12 +24,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
-from backends.porting import Kernel, Launch
-from conformance import registry
-from conformance.console import bullet_list
-from conformance.report import Report
-from conformance.selection import UsageError
-from conformance.trials import NOT_CASES, UNPORTED
+from touchstone.backends.porting import Kernel, Launch
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.discovery.selection import UsageError
+from touchstone.conformance.judging.trials import NOT_CASES, UNPORTED
+from touchstone.conformance.reporting.console import bullet_list
+from touchstone.conformance.reporting.report import Report
 
 REQUIRED = (
     "index order", "masks", "barriers", "accumulator type", "literals", "launch order", "shared memory",
@@ -114,7 +114,7 @@ def _able(backend: str) -> bool:
 
 def language(backend: str) -> ModuleType:
     """The `porting` module of a backend."""
-    return importlib.import_module(f"backends.{backend}.porting")
+    return importlib.import_module(f"touchstone.backends.{backend}.porting")
 
 
 def shown(path: Path) -> str:
@@ -176,8 +176,8 @@ def _imported(backend: str, file: Path) -> dict[str, Path]:
     """The files of the backend that a file's names are imported from."""
     found: dict[str, Path] = {}
     for node in ast.parse(file.read_text()).body:
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"backends.{backend}."):
-            where = registry.ROOT.joinpath(*(node.module or "").split(".")).with_suffix(".py")
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"touchstone.backends.{backend}."):
+            where = registry.IMPORT_PATH.joinpath(*(node.module or "").split(".")).with_suffix(".py")
             if where.is_file():
                 found |= {alias.asname or alias.name: where for alias in node.names}
     return found
@@ -359,7 +359,7 @@ def summary(port: Port, written: Sequence[Path]) -> str:
     first = port.names[port.rungs[0].name]
     lines += ["Write the kernel and its launcher in place of the raise, and ask what is missing:"]
     lines += [
-        bullet_list([f"python -m conformance check {port.op} --kernel {port.given}:{first} --device cpu --quick"])
+        bullet_list([f"python -m touchstone check {port.op} --kernel {port.given}:{first} --device cpu --quick"])
     ]
     return "\n".join(lines)
 
@@ -392,7 +392,7 @@ def advice(path: Path, name: str, report: Report) -> list[str]:
         cases = [o.trial for o in report.outcomes if o.status == "failed" and not o.trial.startswith(NOT_CASES)]
         case = f" --case {cases[0]}" if cases else ""
         why = "compare it with its source, races included" if report.passed else "see where it leaves its source"
-        lines.append(f"next: {why}: python -m conformance {command} -o {path} --trace{case}")
+        lines.append(f"next: {why}: python -m touchstone {command} -o {path} --trace{case}")
     if report.passed and left:
         lines.append(f"then: {next(iter(left.values()))}")
     return lines

@@ -13,12 +13,19 @@ from typing import Any
 
 import torch
 
-from conformance import budget, diagnosis, generate, heatmap, probe, registry, selection, verdict, worker
-from conformance.console import Table
-from conformance.contract import Case
-from conformance.port import Port
-from conformance.selection import CEILING_SECONDS, UsageError
-from conformance.trials import UNPORTED, Subject
+from touchstone.conformance.discovery import importing as worker
+from touchstone.conformance.discovery import registry, selection
+from touchstone.conformance.discovery.selection import CEILING_SECONDS, UsageError
+from touchstone.conformance.discovery.subject import Subject
+from touchstone.conformance.judging import call as verdict
+from touchstone.conformance.judging import diagnosis, heatmap
+from touchstone.conformance.judging import instruments as probe
+from touchstone.conformance.judging.trials import UNPORTED
+from touchstone.conformance.porting.port import Port
+from touchstone.conformance.reporting.console import Table
+from touchstone.conformance.spec import budget
+from touchstone.conformance.spec import cases as generate
+from touchstone.conformance.spec.contract import Case
 
 OWNED = 4096  # elements of an output whose owners are asked for
 ELEMENTS = 8  # shown of a tile

@@ -12,18 +12,18 @@ from typing import Any
 
 import torch
 
-from conformance import registry
-from conformance.report import versions
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.reporting.report import versions
 
 CLOCKS = ("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")
 
 
 def provenance(device: str, command: Sequence[str] | None = None) -> dict[str, Any]:
     """What a record starts with. `device` is cpu or cuda; `command` as typed, but files by name alone (None: this
-    process's own `python -m conformance`).
+    process's own `python -m touchstone`).
     """
     if command is None:
-        command = ["python", "-m", "conformance", *sys.argv[1:]]
+        command = ["python", "-m", "touchstone", *sys.argv[1:]]
     return {
         "command": shlex.join(re.sub("(^|=)/(.*/)?", r"\1", word) for word in command),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

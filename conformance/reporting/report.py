@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
 
-from conformance.console import Table, fraction_text
-from conformance.judge import DECLINED, FAILED, NOT_CASES, Finding, Outcome, Subject, worst
+from touchstone.conformance.judging.judge import DECLINED, FAILED, NOT_CASES, Finding, Outcome, Subject, worst
+from touchstone.conformance.reporting.console import Table, fraction_text
 
 SHOWN_FINDINGS = 8
 SHOWN_CALLS = 8

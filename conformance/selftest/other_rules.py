@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 
-from conformance import registry
-from conformance.console import Table
-from conformance.contract import DTYPES, Case, Contract
-from conformance.faults import Planted
-from conformance.generate import plain_case
-from conformance.selftest import OpResult, each, last_words_kept
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.faults import Planted
+from touchstone.conformance.reporting.console import Table
+from touchstone.conformance.selftest.run import OpResult, each, last_words_kept
+from touchstone.conformance.spec.cases import plain_case
+from touchstone.conformance.spec.contract import DTYPES, Case, Contract
 
 WORK = 2**22
 TRIALS = 5  # of KernelBench

@@ -24,12 +24,14 @@ from typing import Any, TypeVar
 
 import torch
 
-from conformance import isolation, judge, registry
-from conformance.console import Table, progress
-from conformance.contract import Case, Contract, Draw, size_text
-from conformance.faults import Planted
-from conformance.judge import DECLINED, FAILED, Subject, Trial
-from conformance.report import versions
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.faults import Planted
+from touchstone.conformance.isolation import runner as isolation
+from touchstone.conformance.judging import judge
+from touchstone.conformance.judging.judge import DECLINED, FAILED, Subject, Trial
+from touchstone.conformance.reporting.console import Table, progress
+from touchstone.conformance.reporting.report import versions
+from touchstone.conformance.spec.contract import Case, Contract, Draw, size_text
 
 DEVICE = "cpu"
 # kills after which a kernel in a backend's language is left (interpreters and emulators are slow), and any other fault of which
@@ -452,8 +454,8 @@ def page(record: dict[str, Any]) -> str:
         "# The self-test: what the judge catches, and whom it accuses", "",
         ", ".join(f"{name} {version}" for name, version in record["versions"].items())
         + f"; {date.today()}, seed {record['seed']}.", "",
-        "```", f"python -m conformance selftest --level {level} --json selftest.json",
-        "python -m conformance.selftest selftest.json > docs/results/selftest.md", "```", "",
+        "```", f"python -m touchstone selftest --level {level} --json selftest.json",
+        "python -m touchstone.selftest selftest.json > docs/results/selftest.md", "```", "",
         f"**{killed:,} of {len(faults):,} planted faults are killed, "
         f"{sum(len(one.killed) > 1 for one in faults):,} of them by two trials or more; "
         f"{sum(len(result.controls) for result in results)} controls have {alarms or 'no'} false alarms in {checks:,} checks.**",
@@ -466,11 +468,11 @@ def page(record: dict[str, Any]) -> str:
 
 
 def _compared(record: dict[str, Any], results: Sequence[OpResult]) -> list[str]:
-    from conformance import comparison
+    from touchstone.conformance.selftest import other_rules as comparison
 
     compared = {op: [comparison.Compared(**one) for one in found] for op, found in record["comparison"].items()}
     return [
-        "The planted faults in torch under the rules of other projects (conformance/comparison.py), `--compare`: caught of",
+        "The planted faults in torch under the rules of other projects (conformance/selftest/other_rules.py), `--compare`: caught of",
         "those to which the rule applies.", "", "```", comparison.table(compared, results).plain(), "```", "",
     ]  # fmt: skip
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from conformance.contract import DTYPES, Case, Contract
-from conformance.layouts import FAR_LAYOUTS, PLANS, far_axis
+from touchstone.conformance.spec.contract import DTYPES, Case, Contract
+from touchstone.conformance.spec.layouts import FAR_LAYOUTS, PLANS, far_axis
 
 LEVELS = ("quick", "default", "thorough")
 PRODUCT_LIMIT = 1500  # cases of the full product on the smallest shape; a seeded sample beyond

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from conformance import layouts
-from conformance.budget import Expected
+from touchstone.conformance.spec import layouts
+from touchstone.conformance.spec.budget import Expected
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from conformance.contract import Draw
+from touchstone.conformance.spec.contract import Draw
 
 Shape = Sequence[int]
 

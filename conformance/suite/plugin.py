@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
-from conformance import compiling, judge, replay, selection
-from conformance.console import Table, fraction_text
-from conformance.generate import LEVELS
-from conformance.judge import Outcome
+from touchstone.conformance.compiling import client as compiling
+from touchstone.conformance.discovery import selection
+from touchstone.conformance.findings import replay
+from touchstone.conformance.judging import judge
+from touchstone.conformance.judging.judge import Outcome
+from touchstone.conformance.reporting.console import Table, fraction_text
+from touchstone.conformance.spec.cases import LEVELS
 
 COMPILED = "touchstone-compiled"  # key of the user property that holds the rows of an item of compile conformance
 RECORD = "touchstone"  # key of the user property that carries an outcome from a worker to the controller
@@ -99,6 +102,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("judged", items)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the placeholder of compile conformance when nothing is to be compiled."""
+    empty = [
+        item for item in items if getattr(item, "callspec", None) and item.callspec.params.get("compiled", "") is None
+    ]
+    if empty:
+        items[:] = [item for item in items if item not in empty]
+        config.hook.pytest_deselected(items=empty)
+
+
 class Judged:
     """One pytest item: a subject, all of its trials, and which of them this is."""
 
@@ -174,7 +187,7 @@ class Summary:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def records(self, about: dict[str, Any], outcome: Outcome) -> list[dict[str, Any]]:
-        """What `python -m conformance replay` has to know of an item's findings."""
+        """What `python -m touchstone replay` has to know of an item's findings."""
         chosen, where = self.chosen, None
         if chosen.kernel is not None:
             where = {"file": str(chosen.kernel[0].resolve()), "function": chosen.kernel[1]}
@@ -222,7 +235,7 @@ class Summary:
         return table
 
     def write(self, path: Path) -> None:
-        from conformance.provenance import provenance
+        from touchstone.conformance.reporting.provenance import provenance
 
         record = {
             **provenance(self.chosen.device, ["pytest", *self.config.invocation_params.args]),

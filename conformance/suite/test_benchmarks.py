@@ -2,8 +2,8 @@
 
 import pytest
 
-from conformance.bench import run
-from conformance.bench.records import row
+from touchstone.conformance.bench import run
+from touchstone.conformance.bench.records import row
 
 
 def test_time(timed, result, benchmark):

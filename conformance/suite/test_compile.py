@@ -8,8 +8,9 @@ from functools import cache
 
 import pytest
 
-from conformance import compiling, registry
-from conformance.plugin import _SELECTION, COMPILED
+from touchstone.conformance.compiling import client as compiling
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.suite.plugin import _SELECTION, COMPILED
 
 
 def pytest_generate_tests(metafunc):

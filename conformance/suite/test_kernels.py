@@ -1,12 +1,12 @@
-"""The conformance test: one item per op, lane, rung and trial. Selected by the options in conformance/plugin.py."""
+"""The conformance test: one item per op, lane, rung and trial. Selected by the options in conformance/suite/plugin.py."""
 
 from contextlib import ExitStack
 
 import pytest
 
-from conformance import judge
-from conformance.isolation import Runner
-from conformance.plugin import RECORD
+from touchstone.conformance.isolation.runner import Runner
+from touchstone.conformance.judging import judge
+from touchstone.conformance.suite.plugin import RECORD
 
 
 @pytest.fixture(scope="session")

@@ -8,11 +8,11 @@ wgmma: a warpgroup has keys and values brought, two multiply them and form score
 """
 
 # isort: off
-from backends.cupy.attention.naive import naive
-from backends.cupy.attention.fullrow import fullrow
-from backends.cupy.attention.flash import flash
-from backends.cupy.attention.tensorcore import tensorcore
-from backends.cupy.attention.wgmma import wgmma
+from touchstone.backends.cupy.attention.naive import naive
+from touchstone.backends.cupy.attention.fullrow import fullrow
+from touchstone.backends.cupy.attention.flash import flash
+from touchstone.backends.cupy.attention.tensorcore import tensorcore
+from touchstone.backends.cupy.attention.wgmma import wgmma
 # isort: on
 
 __all__ = ["naive", "fullrow", "flash", "tensorcore", "wgmma"]  # noqa: RUF022 - ladder order

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from backends import shapes
+from touchstone.backends import shapes
 
 
 def _sizes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[int, int, int, int, int, int]:

@@ -2,9 +2,9 @@
 
 import torch
 
-from backends import Unsupported
-from backends.cupy.attention._launch import _blocks, _outputs, _scale, _sizes
-from backends.cupy.module import Module
+from touchstone.backends import Unsupported
+from touchstone.backends.cupy.attention._launch import _blocks, _outputs, _scale, _sizes
+from touchstone.backends.cupy.module import Module
 
 _module = Module(__file__, "fullrow.cu")
 _QUERIES = 4

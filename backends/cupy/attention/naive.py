@@ -2,8 +2,8 @@
 
 import torch
 
-from backends.cupy.attention._launch import _blocks, _outputs, _scale, _sizes
-from backends.cupy.module import Module
+from touchstone.backends.cupy.attention._launch import _blocks, _outputs, _scale, _sizes
+from touchstone.backends.cupy.module import Module
 
 _module = Module(__file__, "naive.cu")
 

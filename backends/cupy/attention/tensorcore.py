@@ -4,9 +4,9 @@ import math
 
 import torch
 
-from backends import Unsupported
-from backends.cupy.attention._launch import _aligned, _block_d, _blocks, _outputs, _scale, _sizes
-from backends.cupy.module import Module
+from touchstone.backends import Unsupported
+from touchstone.backends.cupy.attention._launch import _aligned, _block_d, _blocks, _outputs, _scale, _sizes
+from touchstone.backends.cupy.module import Module
 
 _module = Module(__file__, "tensorcore.cu")
 

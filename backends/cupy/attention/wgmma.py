@@ -4,10 +4,10 @@ import math
 
 import torch
 
-from backends import Unsupported
-from backends.cupy.attention._launch import _block_d, _blocks, _outputs, _scale, _sizes
-from backends.cupy.hopper import TensorMap, aligned, taken
-from backends.cupy.module import Module
+from touchstone.backends import Unsupported
+from touchstone.backends.cupy.attention._launch import _block_d, _blocks, _outputs, _scale, _sizes
+from touchstone.backends.cupy.hopper import TensorMap, aligned, taken
+from touchstone.backends.cupy.module import Module
 
 _module = Module(__file__, "wgmma.cu")
 _BOX = (1, 1, 128, 64)  # tokens and dimensions of a head that one copy brings

@@ -9,10 +9,10 @@ wgmma: the same walk on warpgroups, which read what the copy engine brings strai
 """
 
 # isort: off
-from backends.cupy.attention_backward.delta_inline import delta_inline
-from backends.cupy.attention_backward.delta_first import delta_first
-from backends.cupy.attention_backward.tensorcore import tensorcore
-from backends.cupy.attention_backward.wgmma import wgmma
+from touchstone.backends.cupy.attention_backward.delta_inline import delta_inline
+from touchstone.backends.cupy.attention_backward.delta_first import delta_first
+from touchstone.backends.cupy.attention_backward.tensorcore import tensorcore
+from touchstone.backends.cupy.attention_backward.wgmma import wgmma
 # isort: on
 
 __all__ = ["delta_inline", "delta_first", "tensorcore", "wgmma"]  # noqa: RUF022 - ladder order

@@ -2,8 +2,8 @@
 
 import torch
 
-from backends import shapes
-from backends.cupy.attention._launch import _check_heads
+from touchstone.backends import shapes
+from touchstone.backends.cupy.attention._launch import _check_heads
 
 
 def _sizes(

@@ -4,10 +4,10 @@ import math
 
 import torch
 
-from backends.cupy.attention._launch import _block_d, _blocks, _scale
-from backends.cupy.attention_backward._delta import _launch_delta
-from backends.cupy.attention_backward._launch import _STEP, _outputs, _own, _shared, _sizes
-from backends.cupy.module import Module
+from touchstone.backends.cupy.attention._launch import _block_d, _blocks, _scale
+from touchstone.backends.cupy.attention_backward._delta import _launch_delta
+from touchstone.backends.cupy.attention_backward._launch import _STEP, _outputs, _own, _shared, _sizes
+from touchstone.backends.cupy.module import Module
 
 _module = Module(__file__, "delta_first.cu")
 

@@ -2,9 +2,9 @@
 
 import torch
 
-from backends.cupy.attention._launch import _block_d, _blocks, _scale
-from backends.cupy.attention_backward._launch import _STEP, _outputs, _own, _shared, _sizes
-from backends.cupy.module import Module
+from touchstone.backends.cupy.attention._launch import _block_d, _blocks, _scale
+from touchstone.backends.cupy.attention_backward._launch import _STEP, _outputs, _own, _shared, _sizes
+from touchstone.backends.cupy.module import Module
 
 _module = Module(__file__, "delta_inline.cu")
 

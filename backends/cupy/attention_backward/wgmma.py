@@ -4,12 +4,12 @@ import math
 
 import torch
 
-from backends import Unsupported
-from backends.cupy.attention._launch import _block_d, _blocks, _scale
-from backends.cupy.attention_backward._delta import _launch_delta
-from backends.cupy.attention_backward._launch import _outputs, _sizes
-from backends.cupy.hopper import TensorMap, aligned, taken
-from backends.cupy.module import Module
+from touchstone.backends import Unsupported
+from touchstone.backends.cupy.attention._launch import _block_d, _blocks, _scale
+from touchstone.backends.cupy.attention_backward._delta import _launch_delta
+from touchstone.backends.cupy.attention_backward._launch import _outputs, _sizes
+from touchstone.backends.cupy.hopper import TensorMap, aligned, taken
+from touchstone.backends.cupy.module import Module
 
 _module = Module(__file__, "wgmma.cu")
 _QUERIES, _KEYS = (1, 1, 64, 64), (1, 1, 128, 64)  # tokens and dimensions of a head that one copy brings

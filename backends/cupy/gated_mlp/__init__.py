@@ -7,10 +7,10 @@ wgmma: the same on warpgroups; the tile's columns are half gate's and half up's,
 """
 
 # isort: off
-from backends.cupy.gated_mlp.unfused import unfused
-from backends.cupy.gated_mlp.epilogue import epilogue
-from backends.cupy.gated_mlp.tensorcore import tensorcore
-from backends.cupy.gated_mlp.wgmma import wgmma
+from touchstone.backends.cupy.gated_mlp.unfused import unfused
+from touchstone.backends.cupy.gated_mlp.epilogue import epilogue
+from touchstone.backends.cupy.gated_mlp.tensorcore import tensorcore
+from touchstone.backends.cupy.gated_mlp.wgmma import wgmma
 # isort: on
 
 __all__ = ["unfused", "epilogue", "tensorcore", "wgmma"]  # noqa: RUF022 - ladder order

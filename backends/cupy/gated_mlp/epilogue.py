@@ -2,11 +2,11 @@
 
 import torch
 
-from backends import shapes
-from backends.cupy.activations import number
-from backends.cupy.gemm import by_lane_pairs
-from backends.cupy.matmul import warptiled as matmul
-from backends.cupy.module import Module
+from touchstone.backends import shapes
+from touchstone.backends.cupy.activations import number
+from touchstone.backends.cupy.gemm import by_lane_pairs
+from touchstone.backends.cupy.matmul import warptiled as matmul
+from touchstone.backends.cupy.module import Module
 
 _module = Module(__file__, "epilogue.cu")
 

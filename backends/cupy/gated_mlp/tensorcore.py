@@ -2,11 +2,11 @@
 
 import torch
 
-from backends import shapes
-from backends.cupy.activations import number
-from backends.cupy.gemm import by_warps, sixteen_bits
-from backends.cupy.matmul import tensorcore as matmul
-from backends.cupy.module import Module
+from touchstone.backends import shapes
+from touchstone.backends.cupy.activations import number
+from touchstone.backends.cupy.gemm import by_warps, sixteen_bits
+from touchstone.backends.cupy.matmul import tensorcore as matmul
+from touchstone.backends.cupy.module import Module
 
 _module = Module(__file__, "tensorcore.cu")
 

@@ -16,15 +16,15 @@ wgmma: a warpgroup's products straight from shared memory, filled by the copy en
 """
 
 # isort: off
-from backends.cupy.matmul.naive import naive, coalesced
-from backends.cupy.matmul.tiled import tiled, tiled1d
-from backends.cupy.matmul.registers import tiled2d, vectorised, doublebuffered
-from backends.cupy.matmul.warptiled import warptiled
-from backends.cupy.matmul.splitk import splitk
-from backends.cupy.matmul.tf32 import tf32
-from backends.cupy.matmul.tensorcore import tensorcore
-from backends.cupy.matmul.pipelined import pipelined
-from backends.cupy.matmul.wgmma import wgmma
+from touchstone.backends.cupy.matmul.naive import naive, coalesced
+from touchstone.backends.cupy.matmul.tiled import tiled, tiled1d
+from touchstone.backends.cupy.matmul.registers import tiled2d, vectorised, doublebuffered
+from touchstone.backends.cupy.matmul.warptiled import warptiled
+from touchstone.backends.cupy.matmul.splitk import splitk
+from touchstone.backends.cupy.matmul.tf32 import tf32
+from touchstone.backends.cupy.matmul.tensorcore import tensorcore
+from touchstone.backends.cupy.matmul.pipelined import pipelined
+from touchstone.backends.cupy.matmul.wgmma import wgmma
 # isort: on
 
 __all__ = [  # noqa: RUF022 - ladder order

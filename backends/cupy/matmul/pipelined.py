@@ -2,9 +2,9 @@
 
 import torch
 
-from backends import shapes
-from backends.cupy.gemm import along_k, by_more_warps, sixteen_bits
-from backends.cupy.module import Module
+from touchstone.backends import shapes
+from touchstone.backends.cupy.gemm import along_k, by_more_warps, sixteen_bits
+from touchstone.backends.cupy.module import Module
 
 _module = Module(__file__, "pipelined.cu")
 

@@ -2,9 +2,9 @@
 
 import torch
 
-from backends import shapes
-from backends.cupy.gemm import by_lanes, ceil_div, processors
-from backends.cupy.module import Module
+from touchstone.backends import shapes
+from touchstone.backends.cupy.gemm import by_lanes, ceil_div, processors
+from touchstone.backends.cupy.module import Module
 
 _module = Module(__file__, "splitk.cu")
 

@@ -7,10 +7,10 @@ wgmma: the same epilogue on warpgroups, which multiply tiles that the copy engin
 """
 
 # isort: off
-from backends.cupy.mlp.unfused import unfused
-from backends.cupy.mlp.epilogue import epilogue
-from backends.cupy.mlp.tensorcore import tensorcore
-from backends.cupy.mlp.wgmma import wgmma
+from touchstone.backends.cupy.mlp.unfused import unfused
+from touchstone.backends.cupy.mlp.epilogue import epilogue
+from touchstone.backends.cupy.mlp.tensorcore import tensorcore
+from touchstone.backends.cupy.mlp.wgmma import wgmma
 # isort: on
 
 __all__ = ["unfused", "epilogue", "tensorcore", "wgmma"]  # noqa: RUF022 - ladder order

@@ -2,10 +2,10 @@
 
 import torch
 
-from backends import shapes
-from backends.cupy.activations import NONE, number
-from backends.cupy.gemm import by_lanes
-from backends.cupy.module import Module
+from touchstone.backends import shapes
+from touchstone.backends.cupy.activations import NONE, number
+from touchstone.backends.cupy.gemm import by_lanes
+from touchstone.backends.cupy.module import Module
 
 _module = Module(__file__, "epilogue.cu")
 

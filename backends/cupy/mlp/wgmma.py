@@ -2,11 +2,11 @@
 
 import torch
 
-from backends import Unsupported, shapes
-from backends.cupy.activations import NONE, number
-from backends.cupy.gemm import SQUARE, STRIP, by_warpgroups, ceil_div, processors
-from backends.cupy.hopper import TensorMap, along_last
-from backends.cupy.module import Module
+from touchstone.backends import Unsupported, shapes
+from touchstone.backends.cupy.activations import NONE, number
+from touchstone.backends.cupy.gemm import SQUARE, STRIP, by_warpgroups, ceil_div, processors
+from touchstone.backends.cupy.hopper import TensorMap, along_last
+from touchstone.backends.cupy.module import Module
 
 _module = Module(__file__, "wgmma.cu")
 

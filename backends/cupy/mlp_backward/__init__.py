@@ -8,9 +8,9 @@ tensorcore: the same on mma.sync, for 16-bit operands (S2-93)
 """
 
 # isort: off
-from backends.cupy.mlp_backward.unfused import unfused
-from backends.cupy.mlp_backward.epilogue import epilogue
-from backends.cupy.mlp_backward.tensorcore import tensorcore
+from touchstone.backends.cupy.mlp_backward.unfused import unfused
+from touchstone.backends.cupy.mlp_backward.epilogue import epilogue
+from touchstone.backends.cupy.mlp_backward.tensorcore import tensorcore
 # isort: on
 
 __all__ = ["unfused", "epilogue", "tensorcore"]  # noqa: RUF022 - ladder order

@@ -2,12 +2,12 @@
 
 import torch
 
-from backends import shapes
-from backends.cupy.activations import number
-from backends.cupy.gemm import by_lanes
-from backends.cupy.matmul import warptiled as matmul
-from backends.cupy.mlp_backward.unfused import _column_sum
-from backends.cupy.module import Module
+from touchstone.backends import shapes
+from touchstone.backends.cupy.activations import number
+from touchstone.backends.cupy.gemm import by_lanes
+from touchstone.backends.cupy.matmul import warptiled as matmul
+from touchstone.backends.cupy.mlp_backward.unfused import _column_sum
+from touchstone.backends.cupy.module import Module
 
 _module = Module(__file__, "epilogue.cu")
 

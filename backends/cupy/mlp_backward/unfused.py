@@ -2,11 +2,11 @@
 
 import torch
 
-from backends import shapes
-from backends.cupy.activations import number
-from backends.cupy.gemm import ceil_div
-from backends.cupy.matmul import warptiled as matmul
-from backends.cupy.module import Module
+from touchstone.backends import shapes
+from touchstone.backends.cupy.activations import number
+from touchstone.backends.cupy.gemm import ceil_div
+from touchstone.backends.cupy.matmul import warptiled as matmul
+from touchstone.backends.cupy.module import Module
 
 _module = Module(__file__, "unfused.cu")
 

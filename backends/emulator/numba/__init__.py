@@ -7,12 +7,10 @@ docs/emulator-numba.md says what is covered. Importing this package imports no p
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
-from backends.emulator import compiler
+from touchstone.backends.emulator import compiler
 
 if TYPE_CHECKING:
-    from backends.emulator.numba.front import install as install
-    from backends.emulator.numba.front import launch as launch
-    from backends.emulator.numba.front import one_layout as one_layout
+    from touchstone.backends.emulator.numba.front import install, launch, one_layout
 
 __all__ = ["install", "launch", "one_layout", "why_not"]
 
@@ -28,7 +26,7 @@ def why_not() -> str | None:
 
 def __getattr__(name: str) -> Any:
     if name in ("install", "launch", "one_layout"):
-        from backends.emulator.numba import front
+        from touchstone.backends.emulator.numba import front
 
         return getattr(front, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

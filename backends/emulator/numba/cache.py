@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 import llvmlite.binding as llvm
 import numpy as np
 
-from backends.emulator import compiler
-from backends.emulator.numba import translate
+from touchstone.backends.emulator import compiler
+from touchstone.backends.emulator.numba import translate
 
 _HERE = Path(__file__).parent
 _LIBRARIES = {"numba", "numba_cuda", "numpy", "llvmlite", "cuda"}

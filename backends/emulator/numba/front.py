@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import backends
-from backends.emulator import compiler, errors, findings, instruments
-from backends.emulator.arguments import Argument, _extent
-from backends.emulator.library import Loaded, Options, Range, Report
-from backends.emulator.library import engine as engine_library
-from backends.emulator.numba import cache, translate, why_not
-from backends.emulator.program import STACK_BYTES, geometry
+from touchstone import backends
+from touchstone.backends.emulator import compiler, errors, findings, instruments
+from touchstone.backends.emulator.arguments import Argument, _extent
+from touchstone.backends.emulator.library import Loaded, Options, Range, Report
+from touchstone.backends.emulator.library import engine as engine_library
+from touchstone.backends.emulator.numba import cache, translate, why_not
+from touchstone.backends.emulator.program import STACK_BYTES, geometry
 
 CAPABILITY = (9, 0)  # the GPU that kernels are typed and lowered for
 _PATH = "numba"  # stands for the library in a Loaded
@@ -585,7 +585,7 @@ def install() -> None:
     from numba.cuda import dispatcher
     from numba.cuda.core import config
 
-    from backends.emulator.numba import host
+    from touchstone.backends.emulator.numba import host
 
     if getattr(cuda, "touchstone_emulator", False):
         return

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
 
-from backends.emulator import compiler
-from backends.emulator.errors import KernelError
-from backends.emulator.numba import narrow
+from touchstone.backends.emulator import compiler
+from touchstone.backends.emulator.errors import KernelError
+from touchstone.backends.emulator.numba import narrow
 
 _HERE = Path(__file__).parent
 SITE = 6073470532629640704  # stands for the number of a line until that is known

@@ -6,9 +6,9 @@ tensorcore: flash on mma.m16n8k16; scores and o in registers, cp.async, border t
 """
 
 # isort: off
-from backends.numba.attention.naive import naive
-from backends.numba.attention.flash import flash
-from backends.numba.attention.tensorcore import tensorcore
+from touchstone.backends.numba.attention.naive import naive
+from touchstone.backends.numba.attention.flash import flash
+from touchstone.backends.numba.attention.tensorcore import tensorcore
 # isort: on
 
 __all__ = ["naive", "flash", "tensorcore"]  # noqa: RUF022 - ladder order

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import torch
 
-from backends import shapes
+from touchstone.backends import shapes
 
 
 def _sizes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[int, int, int, int, int, int]:

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from numba import cuda, float32
 
-from backends.numba.attention._launch import _blocks, _outputs, _scale, _sizes, _strided, _width
-from backends.numba.attention._tiles import accumulate, load_tile, multiply
-from backends.numba.launching import launch
+from touchstone.backends.numba.attention._launch import _blocks, _outputs, _scale, _sizes, _strided, _width
+from touchstone.backends.numba.attention._tiles import accumulate, load_tile, multiply
+from touchstone.backends.numba.launching import launch
 
 _LOW = np.float32(-math.inf)
 _TILES = {64: (64, 32), 128: (32, 32), 256: (16, 16)}  # queries and keys a tile; at most 48 KB

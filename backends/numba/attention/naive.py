@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from numba import cuda, float32, int64
 
-from backends.numba.attention._launch import _blocks, _outputs, _scale, _sizes, _strided
-from backends.numba.launching import launch
+from touchstone.backends.numba.attention._launch import _blocks, _outputs, _scale, _sizes, _strided
+from touchstone.backends.numba.launching import launch
 
 _LOW = np.float32(-math.inf)
 

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from numba import cuda, float32, uint16
 
-from backends import Unsupported
-from backends.numba.attention._launch import _blocks, _outputs, _scale, _sizes, _width
-from backends.numba.attention._mma import is_aligned, load_tile, products, put_row, store_rows
-from backends.numba.gemm import flat
-from backends.numba.launching import launch
-from backends.numba.ptx import copy_commit, copy_wait, exp2
+from touchstone.backends import Unsupported
+from touchstone.backends.numba.attention._launch import _blocks, _outputs, _scale, _sizes, _width
+from touchstone.backends.numba.attention._mma import is_aligned, load_tile, products, put_row, store_rows
+from touchstone.backends.numba.gemm import flat
+from touchstone.backends.numba.launching import launch
+from touchstone.backends.numba.ptx import copy_commit, copy_wait, exp2
 
 _LOW = np.float32(-math.inf)
 _LN_2 = np.float32(math.log(2))

@@ -8,9 +8,9 @@ tensorcore: delta_first on mma.m16n8k16; p and ds stay in registers from one pro
 """
 
 # isort: off
-from backends.numba.attention_backward.delta_inline import delta_inline
-from backends.numba.attention_backward.delta_first import delta_first
-from backends.numba.attention_backward.tensorcore import tensorcore
+from touchstone.backends.numba.attention_backward.delta_inline import delta_inline
+from touchstone.backends.numba.attention_backward.delta_first import delta_first
+from touchstone.backends.numba.attention_backward.tensorcore import tensorcore
 # isort: on
 
 __all__ = ["delta_inline", "delta_first", "tensorcore"]  # noqa: RUF022 - ladder order

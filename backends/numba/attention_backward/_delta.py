@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from numba import cuda, float32, int64
 
-from backends.numba.attention._launch import _blocks, _strided
-from backends.numba.launching import launch
-from backends.numba.rows import warp_sum
+from touchstone.backends.numba.attention._launch import _blocks, _strided
+from touchstone.backends.numba.launching import launch
+from touchstone.backends.numba.rows import warp_sum
 
 _HIGH = np.float32(math.inf)
 _LOG2_E = np.float32(math.log2(math.e))

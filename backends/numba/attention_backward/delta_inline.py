@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from numba import cuda, float32, uint64
 
-from backends.numba.attention._launch import _blocks, _scale, _strided, _width
-from backends.numba.attention._tiles import accumulate, load_tile, multiply
-from backends.numba.attention_backward._launch import _TILES, _outputs, _sizes
-from backends.numba.launching import launch
+from touchstone.backends.numba.attention._launch import _blocks, _scale, _strided, _width
+from touchstone.backends.numba.attention._tiles import accumulate, load_tile, multiply
+from touchstone.backends.numba.attention_backward._launch import _TILES, _outputs, _sizes
+from touchstone.backends.numba.launching import launch
 
 _HIGH = np.float32(math.inf)
 

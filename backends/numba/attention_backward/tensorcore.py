@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from numba import cuda, float32, uint16, uint64
 
-from backends import Unsupported
-from backends.numba.attention._launch import _blocks, _scale, _width
-from backends.numba.attention._mma import is_aligned, load_tile, products, put_row, store_rows
-from backends.numba.attention_backward._delta import _launch_delta
-from backends.numba.attention_backward._launch import _outputs, _sizes
-from backends.numba.gemm import flat
-from backends.numba.launching import launch
-from backends.numba.ptx import copy_commit, copy_wait, exp2
+from touchstone.backends import Unsupported
+from touchstone.backends.numba.attention._launch import _blocks, _scale, _width
+from touchstone.backends.numba.attention._mma import is_aligned, load_tile, products, put_row, store_rows
+from touchstone.backends.numba.attention_backward._delta import _launch_delta
+from touchstone.backends.numba.attention_backward._launch import _outputs, _sizes
+from touchstone.backends.numba.gemm import flat
+from touchstone.backends.numba.launching import launch
+from touchstone.backends.numba.ptx import copy_commit, copy_wait, exp2
 
 _HIGH = np.float32(math.inf)
 # For each width of a tile: rows that a block of four warps owns, rows of the other sequence a step. Two tiles of each take

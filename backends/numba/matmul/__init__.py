@@ -11,9 +11,9 @@ pipelined: 256 by 128 a block in 96 KB of shared memory, fragments ahead of thei
 """
 
 # isort: off
-from backends.numba.matmul.naive import naive, coalesced, tiled
-from backends.numba.matmul.registers import tiled2d, vectorised, doublebuffered
-from backends.numba.matmul.tensorcore import tensorcore, pipelined
+from touchstone.backends.numba.matmul.naive import naive, coalesced, tiled
+from touchstone.backends.numba.matmul.registers import tiled2d, vectorised, doublebuffered
+from touchstone.backends.numba.matmul.tensorcore import tensorcore, pipelined
 # isort: on
 
 __all__ = [  # noqa: RUF022 - ladder order

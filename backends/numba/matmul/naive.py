@@ -3,9 +3,9 @@
 import torch
 from numba import cuda, float32, uintp
 
-from backends import shapes
-from backends.numba.gemm import blocks
-from backends.numba.launching import launch
+from touchstone.backends import shapes
+from touchstone.backends.numba.gemm import blocks
+from touchstone.backends.numba.launching import launch
 
 _TILE = 16
 

@@ -3,8 +3,8 @@
 import torch
 from numba import cuda, float32, uintp
 
-from backends import shapes
-from backends.numba.gemm import (
+from touchstone.backends import shapes
+from touchstone.backends.numba.gemm import (  # fmt: skip
     ALIGNMENT,
     DEPTH,
     LANES,
@@ -28,9 +28,9 @@ from backends.numba.gemm import (
     place,
     store_four,
     store_tile,
-)  # fmt: skip
-from backends.numba.launching import launch
-from backends.numba.ptx import load1, store1
+)
+from touchstone.backends.numba.launching import launch
+from touchstone.backends.numba.ptx import load1, store1
 
 _TILE, _DEPTH, _RESULTS = 64, 8, 8  # of tiled2d
 _SIDE = _TILE // _RESULTS

@@ -6,12 +6,12 @@ import numpy as np
 import torch
 from numba import cuda, float32
 
-from backends import Unsupported, shapes
-from backends.numba import mma, pipeline
-from backends.numba.gemm import blocks, corner, flat, kernel, operands, store_four
-from backends.numba.launching import launch
-from backends.numba.mma import sixteen_bits
-from backends.numba.ptx import load4
+from touchstone.backends import Unsupported, shapes
+from touchstone.backends.numba import mma, pipeline
+from touchstone.backends.numba.gemm import blocks, corner, flat, kernel, operands, store_four
+from touchstone.backends.numba.launching import launch
+from touchstone.backends.numba.mma import sixteen_bits
+from touchstone.backends.numba.ptx import load4
 
 
 @functools.cache

@@ -9,12 +9,12 @@ gluon: warpgroups fed by a warp that loads; the next scores are formed while the
 """
 
 # isort: off
-from backends.triton.attention.naive import naive
-from backends.triton.attention.fullrow import fullrow
-from backends.triton.attention.flash import flash
-from backends.triton.attention.pruned import pruned
-from backends.triton.attention.tma import tma
-from backends.triton.attention.gluon import gluon
+from touchstone.backends.triton.attention.naive import naive
+from touchstone.backends.triton.attention.fullrow import fullrow
+from touchstone.backends.triton.attention.flash import flash
+from touchstone.backends.triton.attention.pruned import pruned
+from touchstone.backends.triton.attention.tma import tma
+from touchstone.backends.triton.attention.gluon import gluon
 # isort: on
 
 __all__ = ["naive", "fullrow", "flash", "pruned", "tma", "gluon"]  # noqa: RUF022 - ladder order

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from backends import Unsupported, shapes
+from touchstone.backends import Unsupported, shapes
 
 # Sizes whose value or alignment would not improve the code: one compilation serves them all. Strides are not among
 # them: a head that is not known to start on 16 bytes is loaded element by element and not pipelined.

@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from backends.triton.attention._launch import _PLAIN, _block_d, _load_tile, _outputs, _scale, _sizes, _tiles
+from touchstone.backends.triton.attention._launch import _PLAIN, _block_d, _load_tile, _outputs, _scale, _sizes, _tiles
 
 
 @triton.jit(do_not_specialize=_PLAIN)

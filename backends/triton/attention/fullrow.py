@@ -4,8 +4,8 @@ import torch
 import triton
 import triton.language as tl
 
-from backends import Unsupported
-from backends.triton.attention._launch import _PLAIN, _block_d, _load_tile, _outputs, _scale, _sizes
+from touchstone.backends import Unsupported
+from touchstone.backends.triton.attention._launch import _PLAIN, _block_d, _load_tile, _outputs, _scale, _sizes
 
 # Elements of k, and of v after it, that one program takes on chip. A float32 `ieee` dot runs on the FMA pipes, unrolled,
 # with its operands in registers: 16384 elements spill 7 KB a thread.

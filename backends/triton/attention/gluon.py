@@ -12,11 +12,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from backends import Unsupported
-from backends.triton.attention._launch import _PLAIN, _block_d, _descriptor, _outputs, _scale, _sizes
-from backends.triton.attention.pruned import _LOG2E
-from backends.triton.gemm import processors
-from backends.triton.hopper import ROWS, barriers, copy_in, copy_out, swizzled
+from touchstone.backends import Unsupported
+from touchstone.backends.triton.attention._launch import _PLAIN, _block_d, _descriptor, _outputs, _scale, _sizes
+from touchstone.backends.triton.attention.pruned import _LOG2E
+from touchstone.backends.triton.gemm import processors
+from touchstone.backends.triton.hopper import ROWS, barriers, copy_in, copy_out, swizzled
 
 _LN2 = gl.constexpr(0.6931471805599453)
 _L2 = 8 << 20  # bytes of keys and values that programs share at a time: 16 << 20 costs 1 % at 4096 keys, 32 << 20 4 %

@@ -4,9 +4,18 @@ import torch
 import triton
 import triton.language as tl
 
-from backends.triton.attention._launch import _PLAIN, _block_d, _kind, _load_tile, _outputs, _scale, _sizes, _tiles
-from backends.triton.gemm import roomy
-from backends.triton.tuning import pinned
+from touchstone.backends.triton.attention._launch import (
+    _PLAIN,
+    _block_d,
+    _kind,
+    _load_tile,
+    _outputs,
+    _scale,
+    _sizes,
+    _tiles,
+)
+from touchstone.backends.triton.gemm import roomy
+from touchstone.backends.triton.tuning import pinned
 
 _LOG2E = 1.4426950408889634
 _LN2 = tl.constexpr(0.6931471805599453)

@@ -4,10 +4,10 @@ import torch
 import triton
 import triton.language as tl
 
-from backends.triton.attention._launch import _PLAIN, _block_d, _descriptor, _kind, _outputs, _scale, _sizes
-from backends.triton.attention.pruned import _LN2, _LOG2E
-from backends.triton.gemm import roomy
-from backends.triton.tuning import pinned
+from touchstone.backends.triton.attention._launch import _PLAIN, _block_d, _descriptor, _kind, _outputs, _scale, _sizes
+from touchstone.backends.triton.attention.pruned import _LN2, _LOG2E
+from touchstone.backends.triton.gemm import roomy
+from touchstone.backends.triton.tuning import pinned
 
 
 @triton.jit

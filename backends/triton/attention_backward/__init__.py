@@ -11,11 +11,11 @@ tma: delta_first with host tensor descriptors over (B, H, S, D), which free the 
 """
 
 # isort: off
-from backends.triton.attention_backward.delta_inline import delta_inline
-from backends.triton.attention_backward.delta_stored import delta_stored
-from backends.triton.attention_backward.delta_first import delta_first
-from backends.triton.attention_backward.onekernel import onekernel
-from backends.triton.attention_backward.tma import tma
+from touchstone.backends.triton.attention_backward.delta_inline import delta_inline
+from touchstone.backends.triton.attention_backward.delta_stored import delta_stored
+from touchstone.backends.triton.attention_backward.delta_first import delta_first
+from touchstone.backends.triton.attention_backward.onekernel import onekernel
+from touchstone.backends.triton.attention_backward.tma import tma
 # isort: on
 
 __all__ = ["delta_inline", "delta_stored", "delta_first", "onekernel", "tma"]  # noqa: RUF022 - ladder order

@@ -4,8 +4,8 @@ import torch
 import triton
 import triton.language as tl
 
-from backends.triton.attention._launch import _block_d, _load_tile
-from backends.triton.attention_backward._launch import _PLAIN, _load_lse
+from touchstone.backends.triton.attention._launch import _block_d, _load_tile
+from touchstone.backends.triton.attention_backward._launch import _PLAIN, _load_lse
 
 _LOG2E = tl.constexpr(1.4426950408889634)
 

@@ -4,10 +4,10 @@ import torch
 import triton
 import triton.language as tl
 
-from backends.triton.attention._launch import _block_d, _kind, _load_tile, _scale
-from backends.triton.attention_backward._delta import _LOG2E, _launch_delta
-from backends.triton.attention_backward._launch import _PLAIN, _default, _outputs, _sizes
-from backends.triton.tuning import pinned
+from touchstone.backends.triton.attention._launch import _block_d, _kind, _load_tile, _scale
+from touchstone.backends.triton.attention_backward._delta import _LOG2E, _launch_delta
+from touchstone.backends.triton.attention_backward._launch import _PLAIN, _default, _outputs, _sizes
+from touchstone.backends.triton.tuning import pinned
 
 
 @triton.jit

@@ -4,8 +4,8 @@ import torch
 import triton
 import triton.language as tl
 
-from backends.triton.attention._launch import _block_d, _load_tile, _scale
-from backends.triton.attention_backward._launch import _PLAIN, _load_lse, _outputs, _sizes, _tiles
+from touchstone.backends.triton.attention._launch import _block_d, _load_tile, _scale
+from touchstone.backends.triton.attention_backward._launch import _PLAIN, _load_lse, _outputs, _sizes, _tiles
 
 
 @triton.jit(do_not_specialize=_PLAIN)

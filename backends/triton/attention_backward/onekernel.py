@@ -4,11 +4,11 @@ import torch
 import triton
 import triton.language as tl
 
-from backends.triton.attention._launch import _block_d, _kind, _scale
-from backends.triton.attention_backward._delta import _launch_delta
-from backends.triton.attention_backward._launch import _PLAIN, _default, _outputs, _sizes
-from backends.triton.attention_backward.delta_first import _dkdv_kernel, _dq_kernel, delta_first
-from backends.triton.tuning import pinned
+from touchstone.backends.triton.attention._launch import _block_d, _kind, _scale
+from touchstone.backends.triton.attention_backward._delta import _launch_delta
+from touchstone.backends.triton.attention_backward._launch import _PLAIN, _default, _outputs, _sizes
+from touchstone.backends.triton.attention_backward.delta_first import _dkdv_kernel, _dq_kernel, delta_first
+from touchstone.backends.triton.tuning import pinned
 
 
 @triton.jit(do_not_specialize=_PLAIN)

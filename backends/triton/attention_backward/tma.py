@@ -5,11 +5,11 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from backends.triton.attention._launch import _block_d, _descriptor, _kind, _scale
-from backends.triton.attention_backward._delta import _LOG2E, _launch_delta
-from backends.triton.attention_backward._launch import _PLAIN, _outputs, _sizes
-from backends.triton.gemm import roomy
-from backends.triton.tuning import pinned
+from touchstone.backends.triton.attention._launch import _block_d, _descriptor, _kind, _scale
+from touchstone.backends.triton.attention_backward._delta import _LOG2E, _launch_delta
+from touchstone.backends.triton.attention_backward._launch import _PLAIN, _outputs, _sizes
+from touchstone.backends.triton.gemm import roomy
+from touchstone.backends.triton.tuning import pinned
 
 
 @triton.jit

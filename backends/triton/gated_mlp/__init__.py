@@ -7,10 +7,10 @@ tma: persistent programs with tensor descriptors; gate, then up, whose tiles gat
 """
 
 # isort: off
-from backends.triton.gated_mlp.unfused import unfused
-from backends.triton.gated_mlp.epilogue import epilogue
-from backends.triton.gated_mlp.fused import fused
-from backends.triton.gated_mlp.tma import tma
+from touchstone.backends.triton.gated_mlp.unfused import unfused
+from touchstone.backends.triton.gated_mlp.epilogue import epilogue
+from touchstone.backends.triton.gated_mlp.fused import fused
+from touchstone.backends.triton.gated_mlp.tma import tma
 # isort: on
 
 __all__ = ["unfused", "epilogue", "fused", "tma"]  # noqa: RUF022 - ladder order

@@ -4,8 +4,8 @@ import torch
 import triton
 import triton.language as tl
 
-from backends import shapes
-from backends.triton.activations import _activate, _check
+from touchstone.backends import shapes
+from touchstone.backends.triton.activations import _activate, _check
 
 
 @triton.jit

@@ -6,12 +6,12 @@ read x twice as often from shared memory: 0.80 of torch on an H200, where this i
 
 import torch
 
-from backends import Unsupported, shapes
-from backends.triton.activations import _check
-from backends.triton.gemm import default_tma_factor_tile, default_tma_tile, options
-from backends.triton.mlp.tma import _linear
-from backends.triton.mlp.tma import tma as _mlp
-from backends.triton.tuning import pinned
+from touchstone.backends import Unsupported, shapes
+from touchstone.backends.triton.activations import _check
+from touchstone.backends.triton.gemm import default_tma_factor_tile, default_tma_tile, options
+from touchstone.backends.triton.mlp.tma import _linear
+from touchstone.backends.triton.mlp.tma import tma as _mlp
+from touchstone.backends.triton.tuning import pinned
 
 
 def tma(

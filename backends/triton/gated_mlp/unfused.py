@@ -4,9 +4,9 @@ import torch
 import triton
 import triton.language as tl
 
-from backends import shapes
-from backends.triton.activations import _activate, _check
-from backends.triton.matmul import tuned as matmul
+from touchstone.backends import shapes
+from touchstone.backends.triton.activations import _activate, _check
+from touchstone.backends.triton.matmul import tuned as matmul
 
 
 @triton.jit

@@ -1,6 +1,6 @@
 """Triton's interpreter made truthful: every repair of it, in this one place, for Triton 3.6 to 3.9.
 
-`install()` runs once per process, from `backends.triton.prepare("cpu")`, before any kernel runs. A repair answers an
+`install()` runs once per process, from `touchstone.backends.triton.prepare("cpu")`, before any kernel runs. A repair answers an
 upstream issue, or a way in which the stock interpreter accepts what a GPU does not, or gives another number than it.
 `REPAIRS` lists them; `conformance doctor` prints the list.
 
@@ -8,13 +8,11 @@ upstream issue, or a way in which the stock interpreter accepts what a GPU does 
 """
 
 # isort: off
-from backends.triton.interpreter.registry import (
-    REPAIRS, IntegerOverflowError, KernelError, OutOfBounds, RaceCondition, Repair, StaticAssertionError, active, install,
-)  # fmt: skip
+from touchstone.backends.triton.interpreter.registry import REPAIRS, IntegerOverflowError, KernelError, OutOfBounds, RaceCondition, Repair, StaticAssertionError, active, install  # fmt: skip
 
 # In the order in which their repairs are installed: later ones build on what earlier ones replaced.
-from backends.triton.interpreter import numerics, reductions, loops, memory, launch  # noqa: F401
-from backends.triton.interpreter.instruments import Writers, races, schedule, writers
+from touchstone.backends.triton.interpreter import numerics, reductions, loops, memory, launch  # noqa: F401
+from touchstone.backends.triton.interpreter.instruments import Writers, races, schedule, writers
 # isort: on
 
 __all__ = [

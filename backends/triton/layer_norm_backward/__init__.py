@@ -8,10 +8,10 @@ atomics: the programs add their sums to one row by float32 atomics, no partial s
 """
 
 # isort: off
-from backends.triton.layer_norm_backward.strips import looped
-from backends.triton.layer_norm_backward.strips import streamed
-from backends.triton.layer_norm_backward.registers import partials
-from backends.triton.layer_norm_backward.registers import atomics
+from touchstone.backends.triton.layer_norm_backward.strips import looped
+from touchstone.backends.triton.layer_norm_backward.strips import streamed
+from touchstone.backends.triton.layer_norm_backward.registers import partials
+from touchstone.backends.triton.layer_norm_backward.registers import atomics
 # isort: on
 
 __all__ = ["atomics", "looped", "partials", "streamed"]

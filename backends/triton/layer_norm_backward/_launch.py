@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from backends import shapes
+from touchstone.backends import shapes
 
 
 def _check(

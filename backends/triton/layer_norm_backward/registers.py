@@ -4,9 +4,16 @@ import torch
 import triton
 import triton.language as tl
 
-from backends import Unsupported
-from backends.triton.layer_norm_backward._launch import _check, _outputs, _reduce, _statistics_strides, _strides, _zeros
-from backends.triton.rows import resident, warps
+from touchstone.backends import Unsupported
+from touchstone.backends.triton.layer_norm_backward._launch import (
+    _check,
+    _outputs,
+    _reduce,
+    _statistics_strides,
+    _strides,
+    _zeros,
+)
+from touchstone.backends.triton.rows import resident, warps
 
 # Arguments whose alignment would not improve the code.
 _UNALIGNED = ["x_col", "w_col", "dy_col", "mean_row", "rstd_row"]

@@ -4,8 +4,14 @@ import torch
 import triton
 import triton.language as tl
 
-from backends.triton.layer_norm_backward._launch import _check, _outputs, _reduce, _statistics_strides, _strides
-from backends.triton.rows import BEHIND, resident, rows_in_flight, strip_width
+from touchstone.backends.triton.layer_norm_backward._launch import (
+    _check,
+    _outputs,
+    _reduce,
+    _statistics_strides,
+    _strides,
+)
+from touchstone.backends.triton.rows import BEHIND, resident, rows_in_flight, strip_width
 
 # Arguments whose value (first list) or alignment would not improve the code.
 _PLAIN = ["rows", "rows_each"]

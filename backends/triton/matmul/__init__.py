@@ -13,13 +13,13 @@ pieces: tf32x3 whose operands a pass beforehand splits and turns, so that the co
 """
 
 # isort: off
-from backends.triton.matmul.tiled import naive, grouped, tuned
-from backends.triton.matmul.splitk import splitk
-from backends.triton.matmul.persistent import persistent
-from backends.triton.matmul.tma import tma
-from backends.triton.matmul.gluon import gluon
-from backends.triton.matmul.tensorfloat import tf32, tf32x3
-from backends.triton.matmul.pieces import pieces
+from touchstone.backends.triton.matmul.tiled import naive, grouped, tuned
+from touchstone.backends.triton.matmul.splitk import splitk
+from touchstone.backends.triton.matmul.persistent import persistent
+from touchstone.backends.triton.matmul.tma import tma
+from touchstone.backends.triton.matmul.gluon import gluon
+from touchstone.backends.triton.matmul.tensorfloat import tf32, tf32x3
+from touchstone.backends.triton.matmul.pieces import pieces
 # isort: on
 
 __all__ = [  # noqa: RUF022 - ladder order

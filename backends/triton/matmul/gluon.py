@@ -12,9 +12,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from backends import Unsupported, shapes
-from backends.triton.gemm import descriptor, processors
-from backends.triton.hopper import ROWS, barriers, copy_in, copy_out, swizzled
+from touchstone.backends import Unsupported, shapes
+from touchstone.backends.triton.gemm import descriptor, processors
+from touchstone.backends.triton.hopper import ROWS, barriers, copy_in, copy_out, swizzled
 
 _GROUPS = gl.constexpr(2)
 _SIDE = gl.constexpr(64)  # columns of c that are staged at once: 128 bytes

@@ -5,10 +5,10 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from backends import shapes
-from backends.triton.gemm import options
-from backends.triton.matmul.tensorfloat import tf32x3
-from backends.triton.tuning import pinned
+from touchstone.backends import shapes
+from touchstone.backends.triton.gemm import options
+from touchstone.backends.triton.matmul.tensorfloat import tf32x3
+from touchstone.backends.triton.tuning import pinned
 
 
 @triton.jit

@@ -4,8 +4,8 @@ import torch
 import triton
 import triton.language as tl
 
-from backends import shapes
-from backends.triton.gemm import processors
+from touchstone.backends import shapes
+from touchstone.backends.triton.gemm import processors
 
 
 @triton.jit(do_not_specialize=["chunk"])

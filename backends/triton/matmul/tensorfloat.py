@@ -3,10 +3,10 @@
 import torch
 import triton
 
-from backends import shapes
-from backends.triton.gemm import default_tile, options
-from backends.triton.matmul.tiled import _grouped_kernel
-from backends.triton.tuning import pinned
+from touchstone.backends import shapes
+from touchstone.backends.triton.gemm import default_tile, options
+from touchstone.backends.triton.matmul.tiled import _grouped_kernel
+from touchstone.backends.triton.tuning import pinned
 
 
 def tf32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

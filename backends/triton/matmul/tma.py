@@ -4,9 +4,9 @@ import torch
 import triton
 import triton.language as tl
 
-from backends import shapes
-from backends.triton.gemm import default_tma_tile, descriptor, options, resident
-from backends.triton.tuning import pinned
+from touchstone.backends import shapes
+from touchstone.backends.triton.gemm import default_tma_tile, descriptor, options, resident
+from touchstone.backends.triton.tuning import pinned
 
 
 @triton.jit

@@ -7,10 +7,10 @@ tma: epilogue on persistent programs with tensor descriptors, the products at th
 """
 
 # isort: off
-from backends.triton.mlp.unfused import unfused
-from backends.triton.mlp.epilogue import epilogue
-from backends.triton.mlp.fused import fused
-from backends.triton.mlp.tma import tma
+from touchstone.backends.triton.mlp.unfused import unfused
+from touchstone.backends.triton.mlp.epilogue import epilogue
+from touchstone.backends.triton.mlp.fused import fused
+from touchstone.backends.triton.mlp.tma import tma
 # isort: on
 
 __all__ = ["unfused", "epilogue", "fused", "tma"]  # noqa: RUF022 - ladder order

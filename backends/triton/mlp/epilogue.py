@@ -4,10 +4,10 @@ import torch
 import triton
 import triton.language as tl
 
-from backends import shapes
-from backends.triton.activations import _activate, _check
-from backends.triton.gemm import default_tile, options
-from backends.triton.tuning import pinned
+from touchstone.backends import shapes
+from touchstone.backends.triton.activations import _activate, _check
+from touchstone.backends.triton.gemm import default_tile, options
+from touchstone.backends.triton.tuning import pinned
 
 
 @triton.jit

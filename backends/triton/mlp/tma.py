@@ -6,10 +6,10 @@ import torch
 import triton
 import triton.language as tl
 
-from backends import Unsupported, shapes
-from backends.triton.activations import _activate, _check, _slope
-from backends.triton.gemm import default_tma_tile, descriptor, options, resident
-from backends.triton.tuning import pinned
+from touchstone.backends import Unsupported, shapes
+from touchstone.backends.triton.activations import _activate, _check, _slope
+from touchstone.backends.triton.gemm import default_tma_tile, descriptor, options, resident
+from touchstone.backends.triton.tuning import pinned
 
 
 @triton.jit

@@ -9,10 +9,10 @@ tma: epilogue on persistent programs with tensor descriptors; act' is stored ins
 """
 
 # isort: off
-from backends.triton.mlp_backward.unfused import unfused
-from backends.triton.mlp_backward.epilogue import epilogue
-from backends.triton.mlp_backward.fused import fused
-from backends.triton.mlp_backward.tma import tma
+from touchstone.backends.triton.mlp_backward.unfused import unfused
+from touchstone.backends.triton.mlp_backward.epilogue import epilogue
+from touchstone.backends.triton.mlp_backward.fused import fused
+from touchstone.backends.triton.mlp_backward.tma import tma
 # isort: on
 
 __all__ = ["unfused", "epilogue", "fused", "tma"]  # noqa: RUF022 - ladder order

@@ -4,8 +4,8 @@ import torch
 import triton
 import triton.language as tl
 
-from backends.triton.rms_norm_backward._launch import _check, _outputs, _reduce, _statistics_stride, _strides
-from backends.triton.rows import BEHIND, resident, rows_in_flight, strip_width
+from touchstone.backends.triton.rms_norm_backward._launch import _check, _outputs, _reduce, _statistics_stride, _strides
+from touchstone.backends.triton.rows import BEHIND, resident, rows_in_flight, strip_width
 
 # Arguments whose value (first list) or alignment would not improve the code.
 _PLAIN = ["rows", "rows_each"]

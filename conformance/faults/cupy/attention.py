@@ -4,9 +4,9 @@ import math
 
 import torch
 
-from backends import shapes
-from conformance.faults import control, fault
-from conformance.faults.cupy._module import Faulty
+from touchstone.backends import shapes
+from touchstone.conformance.faults import control, fault
+from touchstone.conformance.faults.cupy._module import Faulty
 
 _module = Faulty(__file__, "attention.cu")
 

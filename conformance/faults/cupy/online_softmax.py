@@ -2,9 +2,9 @@
 
 import torch
 
-from backends import shapes
-from conformance.faults import control, fault
-from conformance.faults.cupy._module import Faulty
+from touchstone.backends import shapes
+from touchstone.conformance.faults import control, fault
+from touchstone.conformance.faults.cupy._module import Faulty
 
 _module = Faulty(__file__, "online_softmax.cu")
 

@@ -2,10 +2,10 @@
 
 import torch
 
-from backends import Unsupported, shapes
-from backends.cupy.module import shared_limit
-from conformance.faults import control, fault
-from conformance.faults.cupy._module import Faulty
+from touchstone.backends import Unsupported, shapes
+from touchstone.backends.cupy.module import shared_limit
+from touchstone.conformance.faults import control, fault
+from touchstone.conformance.faults.cupy._module import Faulty
 
 _SIXTEEN = ("float16", "bfloat16")
 

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from numba import cuda, float32
 
-from backends import Unsupported, shapes
-from conformance.faults import control, fault
-from conformance.faults.numba._launching import flat, launch
+from touchstone.backends import Unsupported, shapes
+from touchstone.conformance.faults import control, fault
+from touchstone.conformance.faults.numba._launching import flat, launch
 
 _ALL = 0xFFFFFFFF
 

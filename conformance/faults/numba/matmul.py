@@ -6,9 +6,9 @@ import torch
 from numba import cuda, float32, int32
 from numba.cuda.types import float16
 
-from backends import Unsupported, shapes
-from conformance.faults import control, fault
-from conformance.faults.numba._launching import launch
+from touchstone.backends import Unsupported, shapes
+from touchstone.conformance.faults import control, fault
+from touchstone.conformance.faults.numba._launching import launch
 
 _TILE = 16
 _SPLITS = 3

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from numba import cuda, float32
 
-from backends import shapes
-from conformance.faults import control, fault
-from conformance.faults.numba._launching import flat, launch
+from touchstone.backends import shapes
+from touchstone.conformance.faults import control, fault
+from touchstone.conformance.faults.numba._launching import flat, launch
 
 _ALL = 0xFFFFFFFF
 _LOW, _HIGH, _NAN = np.float32(-math.inf), np.float32(math.inf), np.float32(math.nan)

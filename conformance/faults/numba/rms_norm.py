@@ -8,9 +8,9 @@ import torch
 from numba import cuda, float32
 from numba.cuda.types import float16
 
-from backends import shapes
-from conformance.faults import control, fault
-from conformance.faults.numba._launching import flat, launch
+from touchstone.backends import shapes
+from touchstone.conformance.faults import control, fault
+from touchstone.conformance.faults.numba._launching import flat, launch
 
 
 class Fault(IntEnum):

@@ -8,9 +8,9 @@ import torch
 from numba import cuda, float32, int32
 from numba.cuda.types import float16
 
-from backends import Unsupported, shapes
-from conformance.faults import control, fault
-from conformance.faults.numba._launching import flat, launch
+from touchstone.backends import Unsupported, shapes
+from touchstone.conformance.faults import control, fault
+from touchstone.conformance.faults.numba._launching import flat, launch
 
 _ALL = 0xFFFFFFFF
 _HELD = 12000  # columns of a row in shared memory

@@ -4,8 +4,8 @@ import torch
 import triton
 import triton.language as tl
 
-from backends import shapes
-from conformance.faults import fault
+from touchstone.backends import shapes
+from touchstone.conformance.faults import fault
 
 _FLOAT32 = ("float32",)
 _SIXTEEN = ("float16", "bfloat16")

@@ -4,9 +4,9 @@ import torch
 import triton
 import triton.language as tl
 
-from backends import shapes
-from backends.triton.activations import _activate, _check
-from conformance.faults import fault
+from touchstone.backends import shapes
+from touchstone.backends.triton.activations import _activate, _check
+from touchstone.conformance.faults import fault
 
 
 @triton.jit

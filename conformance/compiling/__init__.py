@@ -1,0 +1,1 @@
+"""Compile conformance: every kernel compiled for a GPU, without one."""

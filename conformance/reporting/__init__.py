@@ -1,0 +1,1 @@
+"""What came out: reports, tables, provenance."""

@@ -1,0 +1,1 @@
+"""What an op declares: its contract, its budget, its layouts and values, the cases that follow, its baselines."""

@@ -1,0 +1,1 @@
+"""The conformance suite as pytest sees it: options, kernels, compile conformance, benchmarks."""
