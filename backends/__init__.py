@@ -6,7 +6,8 @@ that every launcher makes before anything runs.
 
 if __name__ != "touchstone.backends":
     raise ImportError(
-        f"touchstone.backends was imported as {__name__!r}: import it as touchstone.backends, so that no module exists under two names"
+        f"touchstone.backends was imported as {__name__!r}: import it as touchstone.backends, so that no module "
+        f"exists under two names"
     )
 
 import contextlib
@@ -93,7 +94,8 @@ def _check_dtype(name: str, tensor: torch.Tensor, fixed: str, first: tuple[str, 
         raise TypeError(f"{name}: expected dtype float32, float16 or bfloat16, got {got}")
     elif first is not None and tensor.dtype != first[1].dtype:
         raise TypeError(
-            f"{name}: dtype {got}, but {first[0]} has {str(first[1].dtype).removeprefix('torch.')}; all operands share one dtype"
+            f"{name}: dtype {got}, but {first[0]} has {str(first[1].dtype).removeprefix('torch.')}; all operands "
+            f"share one dtype"
         )
 
 

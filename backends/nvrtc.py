@@ -15,7 +15,8 @@ _WANTED = {
 
 
 def compiled(text: str, name: str, options: Sequence[str], *wanted: str) -> tuple[list[bytes] | None, str]:
-    """What is `wanted` ("CUBIN", "PTX", "LTOIR") of a source called `name`, None if it is refused; and the compiler's log."""
+    """What is `wanted` ("CUBIN", "PTX", "LTOIR") of a source called `name`, None if it is refused; and the compiler's
+    log."""
     program = _checked(nvrtc.nvrtcCreateProgram(text.encode(), name.encode(), 0, [], []))
     try:
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])

@@ -9,5 +9,6 @@ One room per stage, and imports point one way; docs/design.md draws the floors a
 
 if __name__ != "touchstone.conformance":
     raise ImportError(
-        f"touchstone.conformance was imported as {__name__!r}: import it as touchstone.conformance, so that no module exists under two names"
+        f"touchstone.conformance was imported as {__name__!r}: import it as touchstone.conformance, so that no "
+        f"module exists under two names"
     )

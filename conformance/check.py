@@ -41,8 +41,9 @@ def check(
     "bf16") in which dot products round their operands. With
     `arrays="numpy"` or "cupy" `fn` takes and returns the arrays of that library, views of the tensors' memory.
 
-    A crash, a hang (`timeout` seconds a trial) or a memory blow-up is a finding. `isolate` says where the kernel runs: in
-    a forked child ("fork", the CPU's default: closures and stateful objects work), in a fresh process ("spawn", CUDA's
+    A crash, a hang (`timeout` seconds a trial) or a memory blow-up is a finding. `isolate` says where the kernel runs:
+    in a forked child ("fork", the CPU's default: closures and stateful objects work), in a fresh process ("spawn",
+    CUDA's
     default: the function is imported there by file and name, else sent by value), or in this process ("none"), where a
     debugger works and a crash ends the run. The file of a kernel made for the other device is imported afresh in a
     process set up for `device`.
@@ -65,17 +66,31 @@ def check(
             backend.adopt(fn, device)
     elif isolate == "none":
         raise ValueError(
-            f"isolate: 'none' cannot be had here: {worker.describe(fn)} reaches a {stale.__name__.split('.')[-1]} kernel "
+            f"isolate: 'none' cannot be had here: {worker.describe(fn)} reaches a "
+            f"{stale.__name__.split('.')[-1]} kernel "
             f"that this process set up for the other device than {device!r}; leave isolate at 'auto'"
         )
     subject = judge.Subject(
-        op, fn, worker.describe(fn), f"user@{device}", device, compute=compute, deterministic=deterministic,
-        outputs=None if outputs is None else tuple(outputs), arrays=arrays,
-    )  # fmt: skip
+        op,
+        fn,
+        worker.describe(fn),
+        f"user@{device}",
+        device,
+        compute=compute,
+        deterministic=deterministic,
+        outputs=None if outputs is None else tuple(outputs),
+        arrays=arrays,
+    )
     report = judge_subject(
-        subject, level, seed, dtypes=dtypes, where=where, isolate="spawn" if stale else isolate, limits=limits,
+        subject,
+        level,
+        seed,
+        dtypes=dtypes,
+        where=where,
+        isolate="spawn" if stale else isolate,
+        limits=limits,
         fresh_import=stale is not None,
-    )  # fmt: skip
+    )
     keep_report(subject, report)
     return report
 

@@ -175,9 +175,17 @@ def _check(options: argparse.Namespace) -> int:
         outputs = options.outputs.split(",") if options.outputs else None
         try:
             report = check(
-                subject.op, subject.fn, device=chosen.device, level=chosen.level, outputs=outputs, compute=options.compute,
-                seed=chosen.seed, arrays=chosen.arrays, isolate=options.isolate, timeout=options.timeout,
-            )  # fmt: skip
+                subject.op,
+                subject.fn,
+                device=chosen.device,
+                level=chosen.level,
+                outputs=outputs,
+                compute=options.compute,
+                seed=chosen.seed,
+                arrays=chosen.arrays,
+                isolate=options.isolate,
+                timeout=options.timeout,
+            )
         except Interrupted as interrupted:
             print(interrupted.report)
             raise
@@ -338,9 +346,15 @@ def _select(
     op = ",".join(options.op) if options.op else None
     seed = getattr(options, "seed", 0)
     chosen = selection.select(
-        options.backend, device or options.device, op, options.variant, level, kernel, seed,
-        library=getattr(options, "arrays", "torch"), op_file=getattr(options, "op_file", None),
-    )  # fmt: skip
+        options.backend,
+        device or options.device,
+        op,
+        options.variant,
+        level,
+        kernel,
+        seed,
+        library=getattr(options, "arrays", "torch"),
+        op_file=getattr(options, "op_file", None),
+    )
     chosen.prepare()
     return chosen
-

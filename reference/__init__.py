@@ -7,5 +7,6 @@ same signature that reach the same answer another way. tests/test_reference_deri
 
 if __name__ != "touchstone.reference":
     raise ImportError(
-        f"touchstone.reference was imported as {__name__!r}: import it as touchstone.reference, so that no module exists under two names"
+        f"touchstone.reference was imported as {__name__!r}: import it as touchstone.reference, so that no "
+        f"module exists under two names"
     )

@@ -7,5 +7,6 @@ from touchstone.conformance.findings import replay
 
 @pytest.fixture(autouse=True)
 def _findings_elsewhere(tmp_path, monkeypatch):
-    """Findings of kernels that tests judge are not kept among the user's own; in another folder the name is the usual one."""
+    """Findings of kernels that tests judge are not kept among the user's own; in another folder the name is the usual
+    one."""
     monkeypatch.setattr(replay, "FILE", tmp_path / replay.FILE)

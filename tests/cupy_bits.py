@@ -4,7 +4,8 @@
     python -m tests.cupy_bits --write   # keep the emulator's bits, for a GPU machine without a C++ compiler
 
 A rung that uses only additions, multiplications, divisions and conversions, each rounded as IEEE 754 says, has one
-answer. The GPU's compiler would fuse multiplications with additions, and CuPy flushes subnormals: here it may do neither.
+answer. The GPU's compiler would fuse multiplications with additions, and CuPy flushes subnormals: here it may do
+neither.
 """
 
 import argparse
@@ -151,8 +152,9 @@ def elementary(operation: str, inputs: list[torch.Tensor], device: str) -> np.nd
     """What OPERATION gives on `device`, compiled as CuPy and the emulator compile a rung."""
     x, y, z = (tensor.to(device) for tensor in inputs)
     out = torch.empty_like(x)
-    Module(__file__, "elementary.cu").launch("elementary", -(-x.numel() // 256), 256, x, y, z, out, x.numel(),
-        dtype=x.dtype, OPERATION=operation)  # fmt: skip
+    Module(__file__, "elementary.cu").launch(
+        "elementary", -(-x.numel() // 256), 256, x, y, z, out, x.numel(), dtype=x.dtype, OPERATION=operation
+    )
     return out.cpu().numpy()
 
 

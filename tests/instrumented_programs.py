@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from touchstone.backends import triton as backend  # noqa: E402
+from touchstone.backends import triton as backend
 
 backend.prepare("cpu")
 from touchstone.backends.triton import interpreter  # noqa: E402

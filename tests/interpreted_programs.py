@@ -333,10 +333,18 @@ def _out_of_bounds(pattern, *arguments, grid=(1,)):
 def a_load_past_the_end_is_reported():
     x, out = torch.ones(100), torch.empty(128)
     _out_of_bounds(
-        r"_copy \(interpreted_programs.py:\d+\), program \(1, 0, 0\): load of lane \[36\] at element offset 100 of x_ptr, "
+        r"_copy \(interpreted_programs.py:\d+\), program \(1, 0, 0\): load of lane \[36\] at element offset 100 "
+        r"of x_ptr, "
         r"which has elements 0 to 99 \(shape \(100,\), strides \(1,\)\); 27 more lanes are outside",
-        x, out, 100, 0, 1, False, 64, grid=(2,),
-    )  # fmt: skip
+        x,
+        out,
+        100,
+        0,
+        1,
+        False,
+        64,
+        grid=(2,),
+    )
 
 
 @program("bounds")

@@ -69,12 +69,20 @@ def _op_file(source: str, *names: str) -> str:
 
 PLAIN = _op_file(RIGHT.format(name="plain"), "plain")
 PAPER = _op_file(
-    RIGHT.format(name="plain") + RIGHT.format(name="folded") + '\n\nfolded.compute = "tf32"\n'
-    + RIGHT.format(name="gilded") + '\n\ngilded.needs = "gold"\n',
-    "plain", "folded", "gilded",
-)  # fmt: skip
+    RIGHT.format(name="plain")
+    + RIGHT.format(name="folded")
+    + '\n\nfolded.compute = "tf32"\n'
+    + RIGHT.format(name="gilded")
+    + '\n\ngilded.needs = "gold"\n',
+    "plain",
+    "folded",
+    "gilded",
+)
 WRONG = _op_file(
-    '\n\ndef plain(x):\n    shapes("rows cols", x=x)\n    return torch.zeros_like(x, memory_format=torch.contiguous_format)\n',
+    (
+        '\n\ndef plain(x):\n    shapes("rows cols", x=x)\n    return torch.zeros_like(x, '
+        "memory_format=torch.contiguous_format)\n"
+    ),
     "plain",
 )
 RAISING = _op_file(
@@ -173,5 +181,11 @@ def clean_environment(**changes: str) -> dict[str, str]:
 def run_python(arguments: list[str], folder: Path, timeout: float = 300, **options) -> subprocess.CompletedProcess:
     environment = clean_environment(**options.pop("environment", {}))
     return subprocess.run(
-        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout, **options
-    )  # fmt: skip
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        **options,
+    )

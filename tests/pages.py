@@ -1,7 +1,7 @@
 """Pages of docs/ whose examples run: `python -m tests.pages` runs those of a page again and renews the output it shows.
 
-A python block right after a line "`name.py`:" is a file; a console block holds commands after "$ " and what each prints.
-All of a page's files and commands share one folder, from top to bottom.
+A python block right after a line "`name.py`:" is a file; a console block holds commands after "$ " and what each
+prints. All of a page's files and commands share one folder, from top to bottom.
 """
 
 import os

@@ -1,4 +1,5 @@
-"""What the tests of planted kernels share: a backend's wrong kernels, and the same kernels with no fault switched on."""
+"""What the tests of planted kernels share: a backend's wrong kernels, and the same kernels with no fault switched
+on."""
 
 import functools
 import importlib
@@ -37,7 +38,8 @@ class Kernels:
 
     @property
     def rungs(self) -> list[tuple[str, str]]:
-        """The backend's rungs that run here, of one op; of all, which takes minutes, where many schedules are asked for."""
+        """The backend's rungs that run here, of one op; of all, which takes minutes, where many schedules are asked
+        for."""
         ops = registry.kernel_ops(self.backend) if len(SEEDS) > FEW else ["softmax"]
         lacks = registry.backend(self.backend).lacks
         return [
@@ -115,7 +117,8 @@ class Kernels:
         return judged
 
     def rejected_for(self, op: str, name: str) -> str | None:
-        """The first failure of a fault at level quick, else at level default, which has the sizes and layouts of all faults."""
+        """The first failure of a fault at level quick, else at level default, which has the sizes and layouts of all
+        faults."""
         one = self.planted[op, name]
         levels = (
             [trial for trial in trials(op, level) if trial.case.dtype in one.dtypes] for level in ("quick", "default")

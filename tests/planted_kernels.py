@@ -1,7 +1,7 @@
 """The kernels of conformance/faults/triton, judged until the first failure; test_triton_faults.py runs this file.
 
-For the ops given as arguments it prints what is wrong with each fault and with each launcher that has no fault switched on
-("_looped"): on cases of level quick, and in calls under the backend's instruments.
+For the ops given as arguments it prints what is wrong with each fault and with each launcher that has no fault switched
+on ("_looped"): on cases of level quick, and in calls under the backend's instruments.
 """
 
 import contextlib
@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 
-from touchstone.backends import triton as backend  # noqa: E402
+from touchstone.backends import triton as backend
 
 backend.prepare("cpu")
 from touchstone.conformance.discovery import registry  # noqa: E402
 from touchstone.conformance.faults import planted_in  # noqa: E402
-from touchstone.conformance.judging import judge
-from touchstone.conformance.spec import budget
+from touchstone.conformance.judging import judge  # noqa: E402
+from touchstone.conformance.spec import budget  # noqa: E402
 from touchstone.conformance.spec.cases import plain_case  # noqa: E402
 
 SIZES = 5  # the smallest of a contract that an instrument sees
@@ -41,7 +41,8 @@ def sound(module: ModuleType, op: str) -> Iterator[tuple[str, Callable[..., Any]
 def on_cases(
     op: str, fn: Callable[..., Any], deterministic: bool, dtypes: tuple[str, ...], only: Set[str] = frozenset()
 ) -> tuple[str, str] | None:
-    """The id and the finding of the first case of level quick that fails; None if there is none. `only`: of these cases."""
+    """The id and the finding of the first case of level quick that fails; None if there is none. `only`: of these
+    cases."""
     subject = judge.Subject(op, fn, fn.__name__, "user@cpu", "cpu", deterministic=deterministic)
     for trial in judge.trials(subject, "quick")[0]:
         if trial.case.dtype in dtypes and trial.law is None and not trial.calls and (not only or trial.id in only):

@@ -140,11 +140,19 @@ def main():
     result = {"written": kept, "programs": {}}
     for name, launches in programs.items():
         result["programs"][name] = [
-            {"launch": str(launch), "key": launch.key, "features": sorted(map(list, launch.features)),
-             "front end": compiling.compile_one(launch, "sm_90", to_machine_code=False),
-             **{arch: compiling.compile_one(launch, arch) for arch in ("sm_80", "sm_90") if name not in ("copy", "sparing")}}
+            {
+                "launch": str(launch),
+                "key": launch.key,
+                "features": sorted(map(list, launch.features)),
+                "front end": compiling.compile_one(launch, "sm_90", to_machine_code=False),
+                **{
+                    arch: compiling.compile_one(launch, arch)
+                    for arch in ("sm_80", "sm_90")
+                    if name not in ("copy", "sparing")
+                },
+            }
             for launch in launches
-        ]  # fmt: skip
+        ]
     rungs = {"whole": softmax_in_float16, "part": softmax_in_float32_only}
     result["checked"] = conformance_compiling._check(
         compiling, rungs, registry.contract("softmax"), every=False, processes=1, known={}

@@ -1,4 +1,5 @@
-"""`arrays=`: kernels on NumPy arrays and on a backend's. What they get is the judge's memory, what they return is judged."""
+"""`arrays=`: kernels on NumPy arrays and on a backend's. What they get is the judge's memory, what they return is
+judged."""
 
 import importlib.util
 import sys
@@ -147,7 +148,7 @@ def other_byte_order(x):
         (ignoring_strides, "values", "elements wrong"),
         (static, "alias", "return the same memory"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_function_is_found_out(fn, found, message):
     report = judged(fn, dtypes=["float32"], isolate="fork")  # strides ignored where they are 0 read what is not theirs
     assert not report.passed

@@ -12,9 +12,18 @@ import pytest
 ROOT = Path(__file__).parents[1]
 BACKENDS = ("triton", "cupy", "numba")
 OFFERED = (
-    "ALIASES", "CPU_VARIABLES", "NOTES", "WORK_PER_SECOND",
-    "why_not", "prepare", "adopt", "reimport", "lacks", "doctor", "resources",
-)  # fmt: skip
+    "ALIASES",
+    "CPU_VARIABLES",
+    "NOTES",
+    "WORK_PER_SECOND",
+    "why_not",
+    "prepare",
+    "adopt",
+    "reimport",
+    "lacks",
+    "doctor",
+    "resources",
+)
 needs_triton = pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="triton is not installed")
 
 
@@ -22,9 +31,13 @@ def run(code: str, folder: Path = ROOT, **environment: str) -> str:
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     clean = {k: v for k, v in os.environ.items() if k not in ("TRITON_INTERPRET", "NUMBA_ENABLE_CUDASIM")}
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], cwd=folder, capture_output=True, text=True, timeout=120,
+        [sys.executable, "-W", "ignore", "-c", code],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
         env={**clean, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **environment},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -111,7 +124,8 @@ for row in backend.doctor():
 
 @needs_triton
 def test_triton_compiles_whatever_the_environment_said_and_stays_in_that_mode():
-    run("""
+    run(
+        """
 import touchstone.backends.triton as backend
 backend.prepare("cuda")
 import os, triton
@@ -122,7 +136,9 @@ except RuntimeError as error:
     assert "TRITON_INTERPRET=1" in str(error), error
 else:
     raise AssertionError
-""", TRITON_INTERPRET="1")  # fmt: skip
+""",
+        TRITON_INTERPRET="1",
+    )
 
 
 KERNELS = """
@@ -192,7 +208,8 @@ assert (module is not None and module.active("bounds")) is {mode == "1"}
 @pytest.mark.skipif(importlib.util.find_spec("numba_cuda") is None, reason="numba-cuda is not installed")
 def test_reimport_does_not_enter_kernels_of_numba(tmp_path):
     (tmp_path / "mine.py").write_text(
-        "import triton\nfrom numba import cuda\n@cuda.jit\ndef kernel(x):\n    x[0] = 1\ndef launch(x): kernel[1, 1](x)\n"
+        "import triton\nfrom numba import cuda\n@cuda.jit\ndef kernel(x):\n    x[0] = 1\ndef launch(x): "
+        "kernel[1, 1](x)\n"
     )
     run(
         f"""

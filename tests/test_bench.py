@@ -1,4 +1,5 @@
-"""The bench: samples to numbers, inputs and answers, what contracts declare, records and their comparison, the command."""
+"""The bench: samples to numbers, inputs and answers, what contracts declare, records and their comparison, the
+command."""
 
 import json
 import math
@@ -150,9 +151,12 @@ def test_what_a_contract_declares(op, watch):
 def test_peers_that_cannot_run_are_named():
     make = eager("a", dict).make
     peers = [
-        Peer("a", make), Peer("b", make, needs="no_such_package"), Peer("c", make, devices=("cuda",)),
-        Peer("d", make, dtypes=("float16",)), Peer("e", make, compiles=True),
-    ]  # fmt: skip
+        Peer("a", make),
+        Peer("b", make, needs="no_such_package"),
+        Peer("c", make, devices=("cuda",)),
+        Peer("d", make, dtypes=("float16",)),
+        Peer("e", make, compiles=True),
+    ]
     found, left = runnable(peers, "cpu", "float32", compiling=False)
     assert [peer.name for peer in found] == ["a"] and list(left) == ["b", "c", "d", "e"]
     assert "no_such_package is not installed" in left["b"]
@@ -297,9 +301,20 @@ def _bench_options(words):
 
 def entry(ms, q1, q3, name="r", **about):
     return {
-        "op": "softmax", "mode": "fwd", "lane": "a@cuda", "name": name, "dtype": "bfloat16", "sizes": {"rows": 1}, "params": {},
-        "cache": "cold", "status": "measured", "ms": ms, "q1": q1, "q3": q3, **about,
-    }  # fmt: skip
+        "op": "softmax",
+        "mode": "fwd",
+        "lane": "a@cuda",
+        "name": name,
+        "dtype": "bfloat16",
+        "sizes": {"rows": 1},
+        "params": {},
+        "cache": "cold",
+        "status": "measured",
+        "ms": ms,
+        "q1": q1,
+        "q3": q3,
+        **about,
+    }
 
 
 def test_changes_beyond_noise():
@@ -313,10 +328,17 @@ def test_changes_beyond_noise():
             entry(1, 1, 1, "gone"),
         ],
     }
-    new = {**about, "machine": {"gpu": "B"}, "results": [
-        entry(1.1, 1.09, 1.11), entry(1.3, 1.1, 1.5, "wide"), entry(1.015, 1, 1.02, "same"), entry(None, None, None, "gone", status="refused"),
-        entry(1, 1, 1, "more"),
-    ]}  # fmt: skip
+    new = {
+        **about,
+        "machine": {"gpu": "B"},
+        "results": [
+            entry(1.1, 1.09, 1.11),
+            entry(1.3, 1.1, 1.5, "wide"),
+            entry(1.015, 1, 1.02, "same"),
+            entry(None, None, None, "gone", status="refused"),
+            entry(1, 1, 1, "more"),
+        ],
+    }
     table, remarks = records.compare(old, new)
     assert [(row[0].split()[2], row[3]) for row in table.rows] == [("r", "+10.0 %")]
     text = "\n".join(remarks)
@@ -353,7 +375,10 @@ def test_a_refused_rung_shows_no_number():
     assert records.row(result)["ms"] is None and records.row(result)["fraction"] is None
 
 
-KERNEL = "import torch\n\n\ndef right(x):\n    return torch.softmax(x, -1)\n\n\ndef wrong(x):\n    return torch.softmax(x, 0)\n"
+KERNEL = (
+    "import torch\n\n\ndef right(x):\n    return torch.softmax(x, -1)\n\n\ndef wrong(x):\n    return "
+    "torch.softmax(x, 0)\n"
+)
 
 
 def test_the_command(tmp_path, capsys):
@@ -419,9 +444,20 @@ def test_through_pytest(tmp_path):
     pytest.importorskip("pytest_benchmark")
     path = tmp_path / "b.json"
     command = [
-        sys.executable, "-m", "pytest", "touchstone/conformance/suite", "--benchmark-only", "--backend=interpreter", "--op=softmax", "-q",
-        "--variant=onerow", "--benchmark-max-time=0.02", f"--benchmark-json={path}", "-p", "no:cacheprovider",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "pytest",
+        "touchstone/conformance/suite",
+        "--benchmark-only",
+        "--backend=interpreter",
+        "--op=softmax",
+        "-q",
+        "--variant=onerow",
+        "--benchmark-max-time=0.02",
+        f"--benchmark-json={path}",
+        "-p",
+        "no:cacheprovider",
+    ]
     environment = {n: v for n, v in os.environ.items() if not n.startswith(("PYTEST_", "TRITON_"))}
     done = subprocess.run(command, cwd=registry.ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,5 @@
-"""Kernels that are fast only to the clock: each is refused, with the reason. The honest ones beside them get a number."""
+"""Kernels that are fast only to the clock: each is refused, with the reason. The honest ones beside them get a
+number."""
 
 import threading
 import time
@@ -150,8 +151,9 @@ def test_a_patched_clock(watch, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("owner", "name"), [(torch.cuda.Event, "elapsed_time"), (torch.cuda, "synchronize"), (timing.CpuTimer, "time"), (timing, "stats")]
-)  # fmt: skip
+    ("owner", "name"),
+    [(torch.cuda.Event, "elapsed_time"), (torch.cuda, "synchronize"), (timing.CpuTimer, "time"), (timing, "stats")],
+)
 def test_a_patched_event_or_synchronize(watch, owner, name):
     before = getattr(owner, name)
 

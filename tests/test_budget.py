@@ -159,12 +159,7 @@ def test_drift_counts_a_value_once():
 
 
 finite_or_not = st.floats(allow_nan=True, allow_infinity=True, width=64)
-near = st.one_of(
-    finite_or_not,
-    st.floats(-70000, 70000),
-    st.floats(-1e-4, 1e-4),
-    st.floats(3.3e38, 3.5e38),
-)
+near = st.one_of(finite_or_not, st.floats(-70000, 70000), st.floats(-1e-4, 1e-4), st.floats(3.3e38, 3.5e38))
 
 
 @settings(max_examples=200, deadline=None)

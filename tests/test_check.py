@@ -458,7 +458,12 @@ def test_a_kernel_file_from_the_command_line(tmp_path):
 def test_a_kernel_file_under_pytest(tmp_path):
     (tmp_path / "kernels.py").write_text(KERNEL)
     run = "-q -p no:cacheprovider --op=softmax --device=cpu --quick --kernel=kernels.py:softmax"
-    arguments = ["-m", "pytest", str(registry.ROOT / "touchstone" / "conformance" / "suite" / "test_kernels.py"), *run.split()]
+    arguments = [
+        "-m",
+        "pytest",
+        str(registry.ROOT / "touchstone" / "conformance" / "suite" / "test_kernels.py"),
+        *run.split(),
+    ]
     done = lanes.run_python(arguments, tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.returncode == 0, done.stdout + done.stderr
     assert "user@cpu" in done.stdout

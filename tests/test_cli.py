@@ -73,8 +73,10 @@ def test_check_of_right_rungs(run, tmp_path):
     assert ESCAPE not in out
     reports = json.loads((tmp_path / "check.json").read_text())["reports"]
     assert {(r["lane"], r["name"], r["passed"]) for r in reports} == {
-        ("paper@cpu", "plain", True), ("paper@cpu", "folded", True), ("chalk@cpu", "plain", True)
-    }  # fmt: skip
+        ("paper@cpu", "plain", True),
+        ("paper@cpu", "folded", True),
+        ("chalk@cpu", "plain", True),
+    }
 
 
 def test_check_says_what_is_skipped(run, world):

@@ -1,7 +1,6 @@
 """Compile conformance with a made-up compiler: what is compiled for which architecture, and what fails."""
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -68,7 +67,8 @@ class Launch:
 
 
 class Compiler:
-    """`launch(kernel, x)` records one launch for a tensor; `results` gives what compiling a launch for an arch gives."""
+    """`launch(kernel, x)` records one launch for a tensor; `results` gives what compiling a launch for an arch
+    gives."""
 
     def __init__(self, results=lambda launch, arch: {}):
         self.results, self.launches = results, None

@@ -101,7 +101,9 @@ def test_rounded_answer_passes(op):
 
 @pytest.mark.parametrize("op", OPS)
 def test_controls_pass_with_room(op):
-    controls = [p for p in planted_in(importlib.import_module(f"touchstone.conformance.faults.{op}"), op) if p.is_control]
+    controls = [
+        p for p in planted_in(importlib.import_module(f"touchstone.conformance.faults.{op}"), op) if p.is_control
+    ]
     assert len(controls) >= 3
     for control in controls:
         passes(op, control.make(), control.dtypes)

@@ -39,7 +39,8 @@ def _planted(op, controls):
 
 
 def _caller(contract, fn):
-    """`fn` by keyword, as a law calls a kernel: operands that are positional by the op's signature go in by position."""
+    """`fn` by keyword, as a law calls a kernel: operands that are positional by the op's signature go in by
+    position."""
     positional = [name for name, operand in contract.operands.items() if operand.positional]
 
     def call(**arguments):

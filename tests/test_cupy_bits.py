@@ -14,8 +14,11 @@ CASES = [pytest.param(name, fn, arguments, id=name.replace(" ", "-")) for name, 
 
 def test_each_family_has_a_rung_that_is_compared():
     assert {str(case.id).partition(".")[0] for case in CASES} == {
-        "matmul", "softmax_backward", "rms_norm_backward", "layer_norm_backward"
-    }  # fmt: skip
+        "matmul",
+        "softmax_backward",
+        "rms_norm_backward",
+        "layer_norm_backward",
+    }
     assert set(cupy_bits.recorded()) <= {str(case.values[0]) for case in CASES}
 
 

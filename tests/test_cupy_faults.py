@@ -1,4 +1,5 @@
-"""The wrong kernels in conformance/faults/cupy are rejected, and for their fault: without it the same kernel is right."""
+"""The wrong kernels in conformance/faults/cupy are rejected, and for their fault: without it the same kernel is
+right."""
 
 import contextlib
 import re

@@ -12,7 +12,8 @@ from touchstone.backends.cupy.module import Module
 
 
 class Driver:
-    """In place of cuTensorMapEncodeTiled: keeps what it is told as numbers, and writes a pattern where it shall write."""
+    """In place of cuTensorMapEncodeTiled: keeps what it is told as numbers, and writes a pattern where it shall
+    write."""
 
     def __init__(self, status=0):
         self.told, self.status = [], status

@@ -1,4 +1,5 @@
-"""From a .cu file to a launch: arguments against the kernel as written, includes and their lines, definitions, limits."""
+"""From a .cu file to a launch: arguments against the kernel as written, includes and their lines, definitions,
+limits."""
 
 import re
 from pathlib import Path
@@ -184,8 +185,11 @@ def test_signatures_are_read_off_the_text():
     assert list(found) == ["second", "third"]
     assert found["third"] == ()
     assert [tuple(parameter) for parameter in found["second"]] == [
-        ("x", "__half", True), ("n", "unsigned long long", False), ("flags", "unsigned char", True), ("pair", "float2", False)
-    ]  # fmt: skip
+        ("x", "__half", True),
+        ("n", "unsigned long long", False),
+        ("flags", "unsigned char", True),
+        ("pair", "float2", False),
+    ]
 
 
 def located(text: str) -> dict[str, tuple[str, int]]:

@@ -1,4 +1,5 @@
-"""Rows wider than any case of the judge: where the top rungs keep 16 or 32 columns in a thread, and sums in shared memory."""
+"""Rows wider than any case of the judge: where the top rungs keep 16 or 32 columns in a thread, and sums in shared
+memory."""
 
 import importlib
 
@@ -14,9 +15,16 @@ if emulator.why_not():
     pytest.skip(str(emulator.why_not()), allow_module_level=True)
 
 OPS = [
-    "softmax", "softmax_backward", "online_softmax", "layer_norm", "layer_norm_backward", "rms_norm",
-    "rms_norm_backward", "add_layer_norm", "add_rms_norm",
-]  # fmt: skip
+    "softmax",
+    "softmax_backward",
+    "online_softmax",
+    "layer_norm",
+    "layer_norm_backward",
+    "rms_norm",
+    "rms_norm_backward",
+    "add_layer_norm",
+    "add_rms_norm",
+]
 WIDE = [(12000, 16, "float32"), (20000, 32, "bfloat16"), (32768, 32, "bfloat16")]
 
 
@@ -37,7 +45,9 @@ def test_rows_that_fill_shared_memory_stay_within_the_budget(op, cols, dtype):
 def within_the_budget(op, rung, size, dtype):
     contract = registry.contract(op)
     inputs = contract.build(plain_case(contract, dtype, next(iter(contract.values)), size=size))
-    got = contract.call(getattr(importlib.import_module(f"touchstone.backends.cupy.{op}"), rung), inputs.arguments, by_name=True)
+    got = contract.call(
+        getattr(importlib.import_module(f"touchstone.backends.cupy.{op}"), rung), inputs.arguments, by_name=True
+    )
     for name, tensor in contract.by_name(got, None).items():
         verdict = budget.compare(tensor, contract.expected(inputs)[name], inputs.case.torch_dtype)
         assert verdict.ok, f"{name}: {verdict.message}"
@@ -49,7 +59,9 @@ def test_rows_far_from_zero_whose_warps_merge(op):
     contract = registry.contract(op)
     case = plain_case(contract, "float32", "row_offsets", size={"rows": 4, "cols": 1100})
     inputs = contract.build(case)
-    got = contract.call(importlib.import_module(f"touchstone.backends.cupy.{op}").vectorised, inputs.arguments, by_name=True)
+    got = contract.call(
+        importlib.import_module(f"touchstone.backends.cupy.{op}").vectorised, inputs.arguments, by_name=True
+    )
     for name, tensor in contract.by_name(got, None).items():
         verdict = budget.compare(tensor, contract.expected(inputs)[name], case.torch_dtype)
         assert verdict.ok, f"{name}: {verdict.message}"

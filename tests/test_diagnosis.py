@@ -67,7 +67,7 @@ def marked(shape, *index):
         (marked((50, 50), *((i, i) for i in range(50))), "50 of 2500 elements, scattered over all rows, all cols"),
         (~marked((6, 8), (1, 1), (2, 5)), "most of all rows, all cols (46 of 48)"),
     ],
-)  # fmt: skip
+)
 def test_regions(bad, text):
     if text.startswith("50 of"):
         bad[0, 7] = bad[7, 0] = True
@@ -288,8 +288,12 @@ def test_a_map():
     fractions = torch.zeros(3, 5)
     fractions[0, 0], fractions[1, 2], fractions[2, 4], fractions[2, 0] = 5.0, 50.0, math.nan, 1e30
     assert heatmap.text(fractions, axes=("rows", "cols")).splitlines() == [
-        "cols 0..4 to the right, rows down", "0 |1....|", "1 |..2..|", "2 |9...#|", heatmap.LEGEND,
-    ]  # fmt: skip
+        "cols 0..4 to the right, rows down",
+        "0 |1....|",
+        "1 |..2..|",
+        "2 |9...#|",
+        heatmap.LEGEND,
+    ]
 
 
 def test_a_map_shows_the_worst_of_each_cell():

@@ -184,11 +184,14 @@ def test_lines_stay_where_they_are():
     text = SOURCE.replace("__shared__ float tile[64];", "__shared__ float\n  tile[64];")
     assert source.rewrite(text).count("\n") == text.count("\n")
     assert source.rewrite("// __shared__ float x[3];\n") == "// __shared__ float x[3];\n"
-    assert [(k.name, k.template, k.parameters) for k in source.kernels(
-        "template <int N> __global__ void a(float* x, int n = 3);\n"
-        "template <int N> __global__ void __launch_bounds__(N) a(float* x, int n) {}\n"
-        '/* __global__ void no() */ extern "C" __global__ void b() {}'
-    )] == [("a", True, ("x", "n")), ("b", False, ("",))]  # fmt: skip
+    assert [
+        (k.name, k.template, k.parameters)
+        for k in source.kernels(
+            "template <int N> __global__ void a(float* x, int n = 3);\n"
+            "template <int N> __global__ void __launch_bounds__(N) a(float* x, int n) {}\n"
+            '/* __global__ void no() */ extern "C" __global__ void b() {}'
+        )
+    ] == [("a", True, ("x", "n")), ("b", False, ("",))]
 
 
 def test_quoted_headers_are_rewritten_too(tmp_path):

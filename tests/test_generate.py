@@ -58,10 +58,13 @@ def axes(contract: Contract) -> dict:
 
 def make(contract: Contract, point: dict) -> Case:
     return Case(
-        contract.name, point["dtype"], point["size"], point["values"],
+        contract.name,
+        point["dtype"],
+        point["size"],
+        point["values"],
         tuple((k[1], v) for k, v in point.items() if k[0] == "layout"),
         tuple((k[1], v) for k, v in point.items() if k[0] == "param"),
-    )  # fmt: skip
+    )
 
 
 def pairs(contract: Contract) -> set:
@@ -98,8 +101,9 @@ def everything(contract: Contract) -> list[Case]:
 def most(contract: Contract, level: str) -> int:
     """The number of cases that a level should need, each of which holds many values or pairs of the axes.
 
-    The longest axis bounds quick from below, the two longest default: their product. Couplings that `valid` asks for and
-    pairs that only some sizes show cost at most as much again, or half of that and one case a parameter's value under quick.
+    The longest axis bounds quick from below, the two longest default: their product. Couplings that `valid` asks for
+    and pairs that only some sizes show cost at most as much again, or half of that and one case a parameter's value
+    under quick.
     """
     longest, second = sorted(map(len, axes(contract).values()), reverse=True)[:2]
     aligned = len(contract.dtypes) * len(contract.aligned)

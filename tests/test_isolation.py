@@ -69,14 +69,22 @@ def fill():
 
 
 DEATHS = {
-    "a segmentation fault": (lambda: ctypes.string_at(0), "crash", r"segmentation fault at test_isolation\.py:\d+, in <lambda>"),
+    "a segmentation fault": (
+        lambda: ctypes.string_at(0),
+        "crash",
+        r"segmentation fault at test_isolation\.py:\d+, in <lambda>",
+    ),
     "an abort": (os.abort, "crash", r"abort at test_isolation\.py:\d+, in dies"),
     "a process that ends": (lambda: os._exit(0), "crash", "the process ended with status 0"),
     "an exit": (lambda: sys.exit(3), "crash", r"sys\.exit\(3\) would have ended the process"),
     "an endless loop": (spin, "hang", r"no answer after \d+ s at test_isolation\.py:\d+, in spin"),
-    "an endless wait": (lambda: threading.Event().wait(), "hang", r"no answer after \d+ s at test_isolation\.py:\d+, in <lambda>"),
+    "an endless wait": (
+        lambda: threading.Event().wait(),
+        "hang",
+        r"no answer after \d+ s at test_isolation\.py:\d+, in <lambda>",
+    ),
     "memory without end": (fill, "memory", r"resident memory grew by \d\.\d\d GiB; the limit is 0\.50 GiB"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("death", "found", "message"), DEATHS.values(), ids=list(DEATHS))
@@ -116,9 +124,13 @@ def test_after_three_hangs_the_rest_is_not_run():
     assert time.monotonic() - started < 45
     assert not report.passed
     assert Counter(finding.check for finding in report.findings) == {"hang": 3}
-    assert report.not_run["after 3 hangs"] == report.planned - len(report.outcomes) - report.not_run["left out by dtypes"] - (
-        report.not_run["left out by where"]
-    )  # fmt: skip
+    assert (
+        report.not_run["after 3 hangs"]
+        == report.planned
+        - len(report.outcomes)
+        - report.not_run["left out by dtypes"]
+        - (report.not_run["left out by where"])
+    )
     assert f"{report.not_run['after 3 hangs']} after 3 hangs" in report.summary()
 
 
@@ -166,7 +178,12 @@ def test_wrong_options_are_named(option, kernels):
 def test_a_crash_under_pytest(kernels):
     kernels.write_text(kernels.read_text().replace("time.sleep(100)", "ctypes.string_at(0)"))
     run = f"-q -p no:cacheprovider --op=softmax --device=cpu --quick --kernel={kernels}:softmax"
-    arguments = ["-m", "pytest", str(registry.ROOT / "touchstone" / "conformance" / "suite" / "test_kernels.py"), *run.split()]
+    arguments = [
+        "-m",
+        "pytest",
+        str(registry.ROOT / "touchstone" / "conformance" / "suite" / "test_kernels.py"),
+        *run.split(),
+    ]
     done = lanes.run_python(arguments, kernels.parent, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.returncode == 1, done.stdout + done.stderr
     assert "crash: segmentation fault at kernels.py:" in done.stdout
@@ -216,9 +233,13 @@ def waits_in_a_fork(x):
 
 @pytest.mark.parametrize(
     ("fn", "said"),
-    [(dies_in_a_fork, "abort at"), (raises_in_a_fork, "RuntimeError: Cannot"), (waits_in_a_fork, "no processor time for 1 s")],
+    [
+        (dies_in_a_fork, "abort at"),
+        (raises_in_a_fork, "RuntimeError: Cannot"),
+        (waits_in_a_fork, "no processor time for 1 s"),
+    ],
     ids=lambda value: getattr(value, "__name__", ""),
-)  # fmt: skip
+)
 def test_what_only_a_fork_does_is_a_note(fn, said, monkeypatch):
     monkeypatch.setattr(sys.modules[__name__], "forked", True)
     monkeypatch.setattr(isolation, "IDLE_SECONDS", 1.0)
@@ -440,7 +461,8 @@ def use():
 def test_after_torch_compile_was_used(tmp_path, monkeypatch):
     """Its compile workers answer to a thread of the process that started them."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
-    few = "lambda case: min(case.size.values()) > 1 and case.layouts[0][1] == 'contiguous'"  # it compiles one graph for all
+    # it compiles one graph for all
+    few = "lambda case: min(case.size.values()) > 1 and case.layouts[0][1] == 'contiguous'"
     told = ask(tmp_path, COMPILED, where=few)
     # torch before 2.13 compiles again in the child, which waits for workers that are not there
     anew = "forked child, then fresh process" in told and "not in a fresh process" in told
@@ -691,11 +713,15 @@ def test_ctrl_c_ends_the_child_and_reports(tmp_path):
     arguments = ["-m", "touchstone", "check", "softmax", "--kernel", "kernels.py:fn", "--device=cpu", "--quick"]
     environment = lanes.clean_environment(PYTHONPATH=str(registry.ROOT))
     with subprocess.Popen(
-        [sys.executable, *arguments], cwd=tmp_path, env=environment, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [sys.executable, *arguments],
+        cwd=tmp_path,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         # a shell's background job ignores SIGINT and hands that down
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    ) as parent:  # fmt: skip
+    ) as parent:
         child = int(parent.stdout.readline().split()[1])
         parent.send_signal(signal.SIGINT)
         out, err = parent.communicate(timeout=30)
@@ -729,14 +755,17 @@ def test_a_child_that_goes_on_by_itself_does_not_mix_up_its_trials():
 @pytest.mark.parametrize(
     ("make", "named"),
     [
-        (lambda: Runner(user(softmax), [], "thread"), "mode: expected one of 'auto', 'fork', 'spawn', 'none', got 'thread'"),
+        (
+            lambda: Runner(user(softmax), [], "thread"),
+            "mode: expected one of 'auto', 'fork', 'spawn', 'none', got 'thread'",
+        ),
         (lambda: Runner(user(softmax, device="cuda"), [], "fork"), "isolate: 'fork' does not work with device 'cuda'"),
         (lambda: Limits(seconds=0), "seconds: expected a positive number, got 0"),
         (lambda: Limits(bytes="4G"), "bytes: expected a positive number, got '4G'"),
         (lambda: Limits(seconds=float("nan")), "seconds: expected a positive number, got nan"),
         (lambda: few(softmax, timeout=-1), "timeout: expected a positive number of seconds, got -1"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_argument_is_named(make, named):
     with pytest.raises(ValueError, match=named):
         make()
@@ -776,9 +805,16 @@ def test_four_misdeeds_are_four_findings_of_one_run(tmp_path):
     """Writes past its output, reads past its input, never returns, segmentation fault: each found, and status 1."""
     (tmp_path / "four.py").write_text(FOUR)
     status, out = run_command(
-        tmp_path, "check", "softmax", "--kernel", "four.py:softmax", "--device=cpu", "--quick", "--timeout=3",
+        tmp_path,
+        "check",
+        "softmax",
+        "--kernel",
+        "four.py:softmax",
+        "--device=cpu",
+        "--quick",
+        "--timeout=3",
         "--json=four.json",
-    )  # fmt: skip
+    )
     assert status == 1, out
     found = {}
     for outcome in json.loads((tmp_path / "four.json").read_text())["outcomes"]:
@@ -793,7 +829,11 @@ def test_four_misdeeds_are_four_findings_of_one_run(tmp_path):
 
 def run_command(folder, *arguments):
     done = subprocess.run(
-        [sys.executable, "-m", "touchstone", *arguments], cwd=folder, capture_output=True, text=True, timeout=300,
+        [sys.executable, "-m", "touchstone", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
         env={**os.environ, "PYTHONPATH": str(registry.ROOT), "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    )
     return done.returncode, done.stdout + done.stderr

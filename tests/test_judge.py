@@ -348,9 +348,12 @@ def test_finding_ids_are_stable_and_tell_findings_apart():
     assert zeros.id == judged(torch.zeros_like).findings[0].id == ones.id  # of what was judged, not of the numbers
     assert zeros.id == "ce4bf73e"
     others = [
-        judged(torch.zeros_like, cols=34), judged(torch.zeros_like, seed=1), judged(torch.zeros_like, dtype="float16"),
-        judged(lambda x: None), judged(torch.zeros_like, op="online_softmax", outputs=("y",)),
-    ]  # fmt: skip
+        judged(torch.zeros_like, cols=34),
+        judged(torch.zeros_like, seed=1),
+        judged(torch.zeros_like, dtype="float16"),
+        judged(lambda x: None),
+        judged(torch.zeros_like, op="online_softmax", outputs=("y",)),
+    ]
     assert len({zeros.id, *(o.findings[0].id for o in others)}) == 6
 
 

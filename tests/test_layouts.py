@@ -97,7 +97,8 @@ def test_the_view_has_its_strides_and_offset(name, shape, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_alignment(dtype):
-    """A view starts as aligned as an allocation does, so that vectorised loads are tried; `offset` is aligned to one element."""
+    """A view starts as aligned as an allocation does, so that vectorised loads are tried; `offset` is aligned to one
+    element."""
     item = sample((1,), dtype).element_size()
     for name in set(SHAPES) - {"heads_inside", "channels_last", "offset"}:
         assert start(place(sample((3, 7), dtype), name, "cpu")) % 256 == 0

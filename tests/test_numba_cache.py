@@ -1,4 +1,5 @@
-"""What the emulator keeps of a Numba kernel is used again where nothing changed that it depends on, and nowhere else."""
+"""What the emulator keeps of a Numba kernel is used again where nothing changed that it depends on, and nowhere
+else."""
 
 import contextlib
 import importlib.util

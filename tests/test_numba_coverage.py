@@ -154,9 +154,21 @@ def test_functions_of_libdevice():
     x = 1.5
     launch(functions, 1, 1, (np.float32(x), out))
     expected = [
-        x * x + x, math.exp(x), math.sqrt(x), math.tanh(x), math.erf(x), math.log(x), x ** (1 / 3), x**-0.5, math.exp(x),
-        1.0, x**2.5, 3.0, math.log1p(x) + math.expm1(x), math.atan2(x, 2),
-    ]  # fmt: skip
+        x * x + x,
+        math.exp(x),
+        math.sqrt(x),
+        math.tanh(x),
+        math.erf(x),
+        math.log(x),
+        x ** (1 / 3),
+        x**-0.5,
+        math.exp(x),
+        1.0,
+        x**2.5,
+        3.0,
+        math.log1p(x) + math.expm1(x),
+        math.atan2(x, 2),
+    ]
     np.testing.assert_allclose(out, expected, rtol=3e-7)
 
 
@@ -457,7 +469,10 @@ def mma(typingctx, a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
     def lower(context, builder, signature, arguments):
         i32, f32 = ir.IntType(32), ir.FloatType()
         result = ir.LiteralStructType([f32] * 4)
-        code = "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {$0,$1,$2,$3}, {$4,$5,$6,$7}, {$8,$9}, {$10,$11,$12,$13};"
+        code = (
+            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {$0,$1,$2,$3}, {$4,$5,$6,$7}, {$8,$9}, "
+            "{$10,$11,$12,$13};"
+        )
         kind = ir.FunctionType(result, [i32] * 6 + [f32] * 4)
         asm = ir.InlineAsm(kind, code, "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f", side_effect=True)
         made = builder.call(asm, arguments)
@@ -494,9 +509,17 @@ def unknown(typingctx):
 def tensor_core(a, b, c):
     group, member = cuda.threadIdx.x // 4, cuda.threadIdx.x % 4
     d0, d1, d2, d3 = mma(
-        a[group, member], a[group + 8, member], a[group, member + 4], a[group + 8, member + 4],
-        b[group, member], b[group, member + 4], float32(1), float32(1), float32(1), float32(1),
-    )  # fmt: skip
+        a[group, member],
+        a[group + 8, member],
+        a[group, member + 4],
+        a[group + 8, member + 4],
+        b[group, member],
+        b[group, member + 4],
+        float32(1),
+        float32(1),
+        float32(1),
+        float32(1),
+    )
     c[group, 2 * member] = d0
     c[group, 2 * member + 1] = d1
     c[group + 8, 2 * member] = d2

@@ -1,4 +1,5 @@
-"""Six programs in the manner of Numba's CUDA documentation, written anew, unmodified under `@cuda.jit` on the emulator."""
+"""Six programs in the manner of Numba's CUDA documentation, written anew, unmodified under `@cuda.jit` on the
+emulator."""
 
 import os
 import re

@@ -1,4 +1,5 @@
-"""The wrong kernels in conformance/faults/numba are rejected, and for their fault: without it the same kernel is right."""
+"""The wrong kernels in conformance/faults/numba are rejected, and for their fault: without it the same kernel is
+right."""
 
 import contextlib
 import importlib
@@ -18,7 +19,8 @@ numba.prepare("cpu")
 
 KERNELS = Kernels("numba", work=2e5)
 
-# By what is found first; everything else gives wrong values in a plain call. What is in memory that nobody has set is chance.
+# By what is found first; everything else gives wrong values in a plain call. What is in memory that nobody has set is
+# chance.
 FOUND = {
     "values: |repeat: |under threads": {"matmul": ["splits_add_to_empty"]},
     "OutOfBounds": {

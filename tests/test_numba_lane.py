@@ -1,4 +1,5 @@
-"""Which of the two ways to run Numba's kernels on the CPU was taken is said, and what is patched for it is explained."""
+"""Which of the two ways to run Numba's kernels on the CPU was taken is said, and what is patched for it is
+explained."""
 
 import os
 import subprocess
@@ -18,9 +19,20 @@ if numba.why_not("cpu"):
 def test_the_header_and_the_ids_name_what_runs_the_kernels(simulator, lane):
     asked = ["--backend=numba", "--op=softmax", "--variant=naive", "--quick", "--device=cpu", "--collect-only"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "touchstone/conformance/suite/test_kernels.py", *asked, "-p", "no:cacheprovider"],
-        cwd=registry.ROOT, capture_output=True, text=True, env={**os.environ, "NUMBA_ENABLE_CUDASIM": simulator},
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "touchstone/conformance/suite/test_kernels.py",
+            *asked,
+            "-p",
+            "no:cacheprovider",
+        ],
+        cwd=registry.ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "NUMBA_ENABLE_CUDASIM": simulator},
+    )
     assert f"touchstone: lanes {lane}; level quick; seed 0" in done.stdout, done.stdout + done.stderr
     ids = [line for line in done.stdout.splitlines() if "test_kernel[" in line]
     assert len(ids) > 10 and all(f"[softmax-{lane}-naive-" in line for line in ids)
@@ -105,7 +117,8 @@ for_a_gpu()
 
 
 def test_a_launch_on_arrays_of_a_gpu_goes_there():
-    """Though the process also runs kernels on the CPU: stood for by an array that says where it lies, and a driver that is missing."""
+    """Though the process also runs kernels on the CPU: stood for by an array that says where it lies, and a driver that
+    is missing."""
     code = """
 import numpy as np
 from numba import cuda

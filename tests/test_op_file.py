@@ -1,4 +1,5 @@
-"""A user's own op from one file: what it takes, that it is judged as a built-in op is, and what mistakes in it are told."""
+"""A user's own op from one file: what it takes, that it is judged as a built-in op is, and what mistakes in it are
+told."""
 
 import functools
 import re
@@ -194,7 +195,11 @@ def test_names(folder):
 
 MISTAKES = [
     ("contract = Contract(", "contrakt = Contract(", "expected `contract`, .*, got nothing of that name"),
-    ("contract = Contract(", "contract = dict(", "expected `contract`, a touchstone.conformance.spec.contract.Contract, got a dict"),
+    (
+        "contract = Contract(",
+        "contract = dict(",
+        "expected `contract`, a touchstone.conformance.spec.contract.Contract, got a dict",
+    ),
     ("import values", "import valleys", r"does not import: ImportError: .*valleys.* \(line 2\)"),
     ("    expect=expect,\n", "", "does not import: TypeError: .*'expect'"),
     ("    sizes=", "    size=", "does not import: TypeError: .*'size'"),
@@ -204,7 +209,11 @@ MISTAKES = [
     ('Output("rows cols")', 'Output("rows heads")', r"contract.sizes: \[0\]: no heads"),
     ('{"rows": 1, "cols": 1}', '{"rows": 1}', r"contract.sizes: \[1\]: no cols"),
     ('"cols": 1025', '"cols": -1', r"contract.sizes: \[3\]: cols: expected a whole number of at least 0, got -1"),
-    ('Operand("rows cols")', 'Operand("rows cols", ("tilted",))', "contract.operands: x: layouts: 'tilted' is not one of"),
+    (
+        'Operand("rows cols")',
+        'Operand("rows cols", ("tilted",))',
+        "contract.operands: x: layouts: 'tilted' is not one of",
+    ),
     ('Operand("rows cols")', 'Operand("rows cols", "step")', "contract.operands: x: layouts: expected a list of names"),
     ('Operand("rows cols")', 'Operand("cols", ("transposed",))', "layouts: 'transposed' needs more axes than 'cols'"),
     ("    laws=", '    dtypes=("float8",),\n    laws=', "contract.dtypes: 'float8' is not one of float32"),
@@ -220,7 +229,11 @@ MISTAKES = [
     ("values.each(values.tiny)", 'lambda draw: {"x": 1.0}', r"values\['tiny'\]: x: expected a tensor, got float"),
     ("(1e-6, 1e-2)", "1e-6", "contract.params: eps: expected a list of values, the default first, got 1e-06"),
     ('params={"eps"', 'params={"x"', "contract.params: x is an operand too"),
-    ("dtype, compute=None", "dtype", "contract.expect: its signature is .*: got an unexpected keyword argument 'compute'"),
+    (
+        "dtype, compute=None",
+        "dtype",
+        "contract.expect: its signature is .*: got an unexpected keyword argument 'compute'",
+    ),
     ('{"y": simple', '{"z": simple', "contract.expect: expected the outputs y, got z"),
     ('{"y": simple(', '{"y": (', "does not import: SyntaxError"),
     (
@@ -231,21 +244,29 @@ MISTAKES = [
     ("simple(l2_normalize(", "len(l2_normalize(", "contract.expect: raised TypeError: .*len.* for float32-3x33-normal"),
     ("keepdim=True", "keepdim=False", r"contract.expect: raised RuntimeError: .*size of tensor.* \(line 8\)"),
     ("x / (", "x[:, 0] / (", "contract.expect: "),
-    ("x / (x.square().sum(-1, keepdim=True) + eps).sqrt()", "x.square().sum(-1)", r"y: answer: expected shape \(3, 33\)"),
+    (
+        "x / (x.square().sum(-1, keepdim=True) + eps).sqrt()",
+        "x.square().sum(-1)",
+        r"y: answer: expected shape \(3, 33\)",
+    ),
     ("return x /", "x = x.float()\n    return x /", "contract.expect: y: answer: expected float64, got torch.float32"),
     ("terms=inputs", "condition=torch.full((3, 33), float('nan')), terms=inputs", "NameError"),
     ('terms=inputs["x"].shape[-1]', 'condition=inputs["x"][:, :5]', "parts, rounding or extra do not fit .*3, 33"),
     ('terms=inputs["x"].shape[-1]', "terms=-9", "y: parts: expected at least 0 terms, got -9"),
     ('    laws=[Law("odd", odd)]', "    laws=[odd]", "contract.laws: expected Laws, got function"),
     ('Law("odd", odd)', 'Law("odd", odd, "binary")', "contract.laws: odd: values: 'binary' is no family of values"),
-    ("    laws=", '    exact={"binary": ["y"]},\n    laws=', "contract.exact: 'binary' is no family of values; there are normal"),
+    (
+        "    laws=",
+        '    exact={"binary": ["y"]},\n    laws=',
+        "contract.exact: 'binary' is no family of values; there are normal",
+    ),
     ("    laws=", '    exact={"tiny": ["z"]},\n    laws=', r"contract.exact: tiny: expected outputs, got \['z'\]"),
     ("    laws=", "    invalid=[3],\n    laws=", "contract.invalid: expected Invalids, got int"),
     ("    laws=", "    valid=lambda case: False,\n    laws=", "contract.valid: rules out float32-3x33-normal"),
     ("    laws=", "    valid=lambda case: case.cols,\n    laws=", "contract.valid: raised AttributeError"),
     ("    laws=", "    flops=7,\n    laws=", "contract.flops: expected a function"),
     ("    laws=", '    flops=lambda size, params: size["D"],\n    laws=', "contract.flops: raised KeyError: 'D'"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("old", "new", "match"), MISTAKES, ids=range(len(MISTAKES)))

@@ -12,8 +12,14 @@ from touchstone.conformance.html import charts, cli, records, timings, verdicts
 from touchstone.conformance.html.records import Record
 from touchstone.conformance.selftest import run as selftest
 
-ABOUT = {"command": "pytest --json a.json", "date": "2026-01-02T03:04:05+00:00", "commit": "a" * 40, "changed": False,
-         "versions": {"torch": "2.0"}, "machine": {"gpu": "Paper"}}  # fmt: skip
+ABOUT = {
+    "command": "pytest --json a.json",
+    "date": "2026-01-02T03:04:05+00:00",
+    "commit": "a" * 40,
+    "changed": False,
+    "versions": {"torch": "2.0"},
+    "machine": {"gpu": "Paper"},
+}
 VOID = {"meta", "line", "br"}
 
 
@@ -53,8 +59,13 @@ def parsed(text):
 
 
 def outcome(status="passed", dtype="float32", fraction=0.25, findings=()):
-    return {"trial": "t", "status": status, "dtype": dtype, "fractions": {"y": fraction} if status != "declined" else {},
-            "findings": list(findings)}  # fmt: skip
+    return {
+        "trial": "t",
+        "status": status,
+        "dtype": dtype,
+        "fractions": {"y": fraction} if status != "declined" else {},
+        "findings": list(findings),
+    }
 
 
 def judged(level="quick", lane="paper@cpu", variant="plain", date="2026-01-02", outcomes=None, **more):
@@ -70,12 +81,37 @@ def judged(level="quick", lane="paper@cpu", variant="plain", date="2026-01-02", 
 
 
 def timing(name="flash", lane="paper@cuda", kind="rung", ms=2.0, S=1024, **more):
-    row = {"op": "attention", "mode": "fwd", "lane": lane, "name": name, "kind": kind, "dtype": "float16", "params": {"causal": True},
-           "sizes": {"B": 1, "Sq": S, "Skv": S}, "cache": "cold", "status": "measured", "problems": [], "notes": [], "compute": None,
-           "ms": ms, "host_ms": 0.1, "tflops": ms and 100.0 / ms, "gbps": ms and 500.0 / ms, "fraction": ms and 0.5 / ms,
-           "ratios": {"cuDNN": 1.25},
-           "peak_bytes": 1e6, "resources": None, "clocks": {}, "worst": 0.3, "q1": 1.9, "q3": 2.1, "least": 1.8, "count": 9,
-           "roof": {"ms": 1.0, "limit": 0.9, "bound": "compute"}, "samples_ms": [2.0] * 9}  # fmt: skip
+    row = {
+        "op": "attention",
+        "mode": "fwd",
+        "lane": lane,
+        "name": name,
+        "kind": kind,
+        "dtype": "float16",
+        "params": {"causal": True},
+        "sizes": {"B": 1, "Sq": S, "Skv": S},
+        "cache": "cold",
+        "status": "measured",
+        "problems": [],
+        "notes": [],
+        "compute": None,
+        "ms": ms,
+        "host_ms": 0.1,
+        "tflops": ms and 100.0 / ms,
+        "gbps": ms and 500.0 / ms,
+        "fraction": ms and 0.5 / ms,
+        "ratios": {"cuDNN": 1.25},
+        "peak_bytes": 1e6,
+        "resources": None,
+        "clocks": {},
+        "worst": 0.3,
+        "q1": 1.9,
+        "q3": 2.1,
+        "least": 1.8,
+        "count": 9,
+        "roof": {"ms": 1.0, "limit": 0.9, "bound": "compute"},
+        "samples_ms": [2.0] * 9,
+    }
     return {**row, **more}
 
 
@@ -190,21 +226,34 @@ def test_the_self_test_shows_holes_and_shares(write):
 
 
 def test_bars_are_fractions_of_the_roofline_and_what_was_not_measured_says_so(write):
-    rows = [timing(ms=1.0), timing("naive", ms=4.0), timing("tma", ms=None, status="failed"),
-            timing("cuDNN", "torch", "peer", ms=0.8)]  # fmt: skip
+    rows = [
+        timing(ms=1.0),
+        timing("naive", ms=4.0),
+        timing("tma", ms=None, status="failed"),
+        timing("cuDNN", "torch", "peer", ms=0.8),
+    ]
     text = timings.ladders(records.read([write("gpu", bench(*rows))]))
-    bars = re.findall(r'label">(.*?)</span><span class="track"><span class="fill (\w+)" style="width:([\d.]+)%"></span></span>'
-                      r'<span class="value">(.*?)<', text)  # fmt: skip
+    bars = re.findall(
+        r'label">(.*?)</span><span class="track"><span class="fill (\w+)" style="width:([\d.]+)%"></span></span>'
+        r'<span class="value">(.*?)<',
+        text,
+    )
     assert bars == [
-        ("paper flash", "s0", "50.0", "50 %, 1 ms 1.25×"), ("paper naive", "s0", "12.5", "12 %, 4 ms 1.25×"),
+        ("paper flash", "s0", "50.0", "50 %, 1 ms 1.25×"),
+        ("paper naive", "s0", "12.5", "12 %, 4 ms 1.25×"),
         ("paper tma", "s0", "0.0", "failed"),
         ("cuDNN", "peer", "62.5", "62 %, 0.8 ms 1.25×"),
-    ]  # fmt: skip
+    ]
 
 
 def test_the_fastest_rung_of_a_lane_and_its_ratio_to_the_first_peer(write):
-    rows = [timing("slow", ms=3.0), timing("quick", ms=1.0), timing("quick (again)", ms=0.5), timing(lane="other@cuda", ms=None),
-            timing("cuDNN", "torch", "peer", ms=0.8)]  # fmt: skip
+    rows = [
+        timing("slow", ms=3.0),
+        timing("quick", ms=1.0),
+        timing("quick (again)", ms=0.5),
+        timing(lane="other@cuda", ms=None),
+        timing("cuDNN", "torch", "peer", ms=0.8),
+    ]
     found = records.read([write("gpu", bench(*rows))])
     (group,) = timings.measured(found).values()
     assert timings.best_of(group, ["other@cuda", "paper@cuda"]) == ["cuDNN", "-", "1.25×, 50 %, quick"]

@@ -28,6 +28,9 @@ def test_examples_say_what_the_page_shows(page, tmp_path):
 
 
 def test_a_page_is_renewed(tmp_path):
-    page = "`a.py`:\n\n```python\nprint(6 * 7)\n```\n\ntext\n\n```console\n$ python a.py\n41\n$ python a.py\n41\n$ echo one \\\n  two\n```\n"
+    page = (
+        "`a.py`:\n\n```python\nprint(6 * 7)\n```\n\ntext\n\n```console\n$ python a.py\n41\n$ python "
+        "a.py\n41\n$ echo one \\\n  two\n```\n"
+    )
     assert pages.renewed(page, tmp_path) == page.replace("41", "42").replace("  two\n", "  two\none two\n")
     assert list(pages.commands("$ a\nb\nc\n$ d\n")) == [("a", "b\nc"), ("d", "")]

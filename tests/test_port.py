@@ -74,7 +74,10 @@ def test_ladders_become_files_of_the_other_language(source, target, tmp_path):
 def test_a_launch_is_written_in_each_language():
     calls = {
         "triton": "_onerow_kernel[(rows,)](x, y, *x.stride(), cols, BLOCK=block, num_warps=8, num_stages=2)",
-        "cupy": '_m.launch("softmax_warp", -(-rows // 4), (32, 4), x, y, *x.stride(), cols, dtype=x.dtype, shared=64, ROWS=4)',
+        "cupy": (
+            '_m.launch("softmax_warp", -(-rows // 4), (32, 4), x, y, *x.stride(), cols, dtype=x.dtype, '
+            "shared=64, ROWS=4)"
+        ),
         "numba": "launch(_block, rows, threads(cols), x, y, shared=64)",
     }
     written = {}
@@ -177,18 +180,30 @@ def test_a_rung_can_get_another_name_and_cuda_c_a_file_of_its_own(run, tmp_path)
         (["softmax", "--from=tritn", "--to=numba"], "--from: 'tritn' is not one of "),
         (["softmax", "--from=triton", "--to=rust"], "--to: 'rust' is not one of "),
         (["softmax", "--from=triton", "--to=triton"], "--to: 'triton' is what --from is; expected another of "),
-        (["softmax", "--from=triton", "--to=numba", "--variant=oneroe"], "--variant: 'oneroe' is no rung of softmax in triton; there are"),
+        (
+            ["softmax", "--from=triton", "--to=numba", "--variant=oneroe"],
+            "--variant: 'oneroe' is no rung of softmax in triton; there are",
+        ),
         (["softmax", "--from=triton", "--to=numba"], "softmax.py exists; name another file"),
         (["softmax", "--from=triton", "--to=numba", "-o", "FOLDER/mine.txt"], "-o: expected a file name ending in .py"),
         (["softmax", "--from=triton", "--to=numba", "-o", "FOLDER/no/mine.py"], "-o: there is no folder"),
         (["softmax", "--from=triton", "--to=numba", "--as=x", "-o", "FOLDER/mine.py"], "--as: names one rung, but "),
-        (["softmax", "--from=triton", "--to=numba", "--variant=onerow", "--as=_x", "-o", "FOLDER/mine.py"], "--as: expected a function's name"),
-        (["softmax", "--from=triton", "--to=numba", "--case=x", "-o", "FOLDER/mine.py"], "--case and --seed go with --trace"),
+        (
+            ["softmax", "--from=triton", "--to=numba", "--variant=onerow", "--as=_x", "-o", "FOLDER/mine.py"],
+            "--as: expected a function's name",
+        ),
+        (
+            ["softmax", "--from=triton", "--to=numba", "--case=x", "-o", "FOLDER/mine.py"],
+            "--case and --seed go with --trace",
+        ),
         (["softmax", "--from=triton", "--to=numba", "--trace"], "--trace: compares one rung; choose one of onerow"),
-        (["softmax", "--from=triton", "--to=numba", "--variant=onerow", "--trace", "-o", "FOLDER/mine.py"], "-o: there is no file "),
+        (
+            ["softmax", "--from=triton", "--to=numba", "--variant=onerow", "--trace", "-o", "FOLDER/mine.py"],
+            "-o: there is no file ",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)  # fmt: skip
+)
 def test_wrong_arguments_are_named(run, tmp_path, arguments, told):
     status, out, err = run(*(argument.replace("FOLDER", str(tmp_path)) for argument in arguments))
     assert status == 2
@@ -295,7 +310,9 @@ def test_nothing_unported_is_committed():
 
 CASES = """
 import json, sys
-from touchstone.conformance.spec import cases as generate; from touchstone.conformance.porting import port, trace as porttrace; from touchstone.conformance.discovery import registry
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.porting import port, trace as porttrace
+from touchstone.conformance.spec import cases as generate
 rungs = {"triton": "onerow", "cupy": "warp", "numba": "warp"}
 case = next(c for c in generate.plan(registry.contract("softmax"), "quick", 0).cases
             if c.dtype == "float32" and c.values == "normal" and c.size["rows"] > 1 and 2 <= c.size["cols"] <= 200)
@@ -370,7 +387,8 @@ extern "C" __global__ void softmax_wrong(const ELEMENT* x, ELEMENT* y, int cols,
 
 
 def test_a_trace_in_every_direction(tmp_path):
-    """Rungs of the repository agree with each other; of a wrong port the first tile is shown, with who wrote it in both."""
+    """Rungs of the repository agree with each other; of a wrong port the first tile is shown, with who wrote it in
+    both."""
     pytest.importorskip("triton")
     for name in BACKENDS:
         if reason := registry.backend(name).why_not("cpu"):

@@ -35,8 +35,14 @@ def _softmax() -> Iterator[Case]:
     yield (np.cumsum(np.abs(_normal(4, 3, 37)), axis=1),), {}
     x = _normal(5, 8, 21)
     x[0], x[1, :9], x[2, 12:], x[3, 7], x[4, 20], x[5, 0], x[6, ::2] = (
-        -np.inf, -np.inf, -np.inf, np.inf, np.nan, -np.inf, -np.inf,
-    )  # fmt: skip
+        -np.inf,
+        -np.inf,
+        -np.inf,
+        np.inf,
+        np.nan,
+        -np.inf,
+        -np.inf,
+    )
     yield (x,), {}
 
 

@@ -30,8 +30,11 @@ def test_imports_without_any_kernel_library():
     ops = [path.stem for path in FILES if not path.stem.startswith("_")]
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, *ops],
-        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == f"imported {len(ops)}"
 

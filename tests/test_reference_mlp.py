@@ -115,10 +115,7 @@ def test_backward_is_autograds(name, biases):
         t if t is None else t.detach() for t in (x, w1, b1 if biases[0] else None, w2, b2 if biases[1] else None)
     ]
     arrays = [t if t is None else t.numpy() for t in operands]
-    for got in (
-        mlp_backward(*arrays, dy.numpy(), activation=name),
-        torch_mlp_backward(*operands, dy, activation=name),
-    ):
+    for got in (mlp_backward(*arrays, dy.numpy(), activation=name), torch_mlp_backward(*operands, dy, activation=name)):
         for g, w in zip(got, want, strict=True):
             assert (g is None) == (w is None)
             if w is not None:

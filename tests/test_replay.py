@@ -184,7 +184,8 @@ def test_a_case_is_made_small(folder, capsys):
 
 def test_coupled_sizes_shrink_together(folder):
     (folder / "my_kernels.py").write_text(
-        "from touchstone.reference.attention import torch_attention\n\n\ndef halved(q, k, v, *, causal=False, scale=None):\n"
+        "from touchstone.reference.attention import torch_attention\n\n\ndef halved(q, k, v, *, causal=False, "
+        "scale=None):\n"
         "    scale = q.shape[-1] ** -0.5 if scale is None else scale\n"
         "    o, lse = torch_attention(q.double(), k.double(), v.double(), causal=causal, scale=scale)\n"
         "    return (o * (1 if q.shape[1] < 2 else 0.5)).to(q.dtype), lse.float()\n"
@@ -346,7 +347,11 @@ def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path, capsys):
 def test_pytest_keeps_findings_too(folder, capsys):
     arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", str(registry.ROOT / "tox.ini"), "--quick"]
     arguments += ["--rootdir", str(registry.ROOT), "--op", "softmax", "--device", "cpu", "-x", "-k", "float16"]
-    arguments += ["--kernel", "my_kernels.py:tail", str(registry.ROOT / "touchstone" / "conformance" / "suite" / "test_kernels.py")]
+    arguments += [
+        "--kernel",
+        "my_kernels.py:tail",
+        str(registry.ROOT / "touchstone" / "conformance" / "suite" / "test_kernels.py"),
+    ]
     done = lanes.run_python(arguments, folder)
     assert done.returncode == 1, done.stdout[-2000:] + done.stderr[-2000:]
     (identifier,) = set(re.findall(r"\[([0-9a-f]{8})\] values", done.stdout))

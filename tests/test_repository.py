@@ -116,9 +116,14 @@ def test_the_backend_protocol_is_whole(backend):
     }
     assert {"ALIASES", "CPU_VARIABLES", "WORK_PER_SECOND", "NOTES"} <= names
     wanted = {
-        "why_not": ["device"], "prepare": ["device"], "adopt": ["fn", "device"], "reimport": ["fn", "device"],
-        "lacks": ["needs", "device"], "doctor": [], "resources": ["kernel"],
-    }  # fmt: skip
+        "why_not": ["device"],
+        "prepare": ["device"],
+        "adopt": ["fn", "device"],
+        "reimport": ["fn", "device"],
+        "lacks": ["needs", "device"],
+        "doctor": [],
+        "resources": ["kernel"],
+    }
     assert {name: functions.get(name) for name in wanted} == wanted
     top = {alias.name.split(".")[0] for node in tree.body if isinstance(node, ast.Import) for alias in node.names}
     top |= {(node.module or "").split(".")[0] for node in tree.body if isinstance(node, ast.ImportFrom)}
@@ -319,9 +324,7 @@ def test_documents_name_commands_that_exist(path):
     known = commands()
     for line in lines(path):
         for rest in re.findall(r"python -m touchstone ([^`]*)", line):
-            name = (
-                rest.split()[0].rstrip(":") if rest.split() else ""
-            )  # an error begins "python -m touchstone check: "
+            name = rest.split()[0].rstrip(":") if rest.split() else ""  # an error begins "python -m touchstone check: "
             if name in ("COMMAND", "…", "..."):
                 continue
             assert name in known, line

@@ -1,4 +1,5 @@
-"""Which lanes, ops and rungs a run judges; what a run that judged nothing is worth. On made-up backends (tests/lanes.py)."""
+"""Which lanes, ops and rungs a run judges; what a run that judged nothing is worth. On made-up backends
+(tests/lanes.py)."""
 
 import importlib
 import json
@@ -147,9 +148,11 @@ def test_levels(world):
 def test_subjects_are_the_rungs_in_ladder_order(world):
     found = chosen(op="softmax").subjects()
     assert [(backend, s.lane, s.name) for backend, s in found] == [
-        ("chalk", "chalk@cpu", "plain"), ("paper", "paper@cpu", "plain"), ("paper", "paper@cpu", "folded"),
+        ("chalk", "chalk@cpu", "plain"),
+        ("paper", "paper@cpu", "plain"),
+        ("paper", "paper@cpu", "folded"),
         ("paper", "paper@cpu", "gilded"),
-    ]  # fmt: skip
+    ]
     assert all(s.own and s.device == "cpu" and s.op == "softmax" for _, s in found)
     assert [s.compute for _, s in found] == [None, None, "tf32", None]
     assert [selection.not_run_reason(b, s) for b, s in found] == [None, None, None, "needs gold; this is plain"]
@@ -383,8 +386,11 @@ def test_every_conformance_id_names_the_lane(runs):
 def test_the_json_file_has_every_outcome(runs, clone):
     record = json.loads((clone / "right.json").read_text())
     assert {(r["lane"], r["variant"]) for r in record["rungs"]} == {
-        ("paper@cpu", "plain"), ("paper@cpu", "folded"), ("paper@cpu", "gilded"), ("chalk@cpu", "plain")
-    }  # fmt: skip
+        ("paper@cpu", "plain"),
+        ("paper@cpu", "folded"),
+        ("paper@cpu", "gilded"),
+        ("chalk@cpu", "plain"),
+    }
     assert (record["level"], record["seed"], record["device"]) == ("quick", 0, "cpu")
     for rung in record["rungs"]:
         if rung["variant"] == "gilded":
@@ -523,7 +529,8 @@ def test_a_kernel_of_ones_own_inside_a_package(world, tmp_path):
         (folder / "__init__.py").touch()
     (package / "shades.py").write_text("NAME = 'blue'\n")
     (package / "mine.py").write_text(
-        "from .. import inks\nfrom .shades import NAME\n\n\ndef fn():\n    import beside\n\n    return NAME, beside.NAME\n"
+        "from .. import inks\nfrom .shades import NAME\n\n\ndef fn():\n    import beside\n\n    return NAME, "
+        "beside.NAME\n"
     )
     (package / "beside.py").write_text("NAME = 'black'\n")
     before = list(sys.path)

@@ -160,9 +160,10 @@ def test_one_that_takes_long_is_judged_by_itself(monkeypatch):
     together = []
     judged_together = selftest._judged_together
     monkeypatch.setattr(
-        selftest, "_judged_together",
+        selftest,
+        "_judged_together",
         lambda found, *rest: together.append([one.name for one in found]) or judged_together(found, *rest),
-    )  # fmt: skip
+    )
     result = selftest.judge_op("softmax", "quick")
     assert together == [["slow", "wrong"], ["wrong"]]
     assert result.false_alarms == [] and result.survivors == []

@@ -142,7 +142,9 @@ def test_a_rung_that_launches_nothing_in_a_dtype_is_a_finding(result):
 
 def test_the_item_of_an_op_compiles_its_rungs_and_shows_their_resources():
     options = ["--op=softmax", "--variant=onerow", "--level=quick", "--device=cpu", "-v", "-p", "no:cacheprovider"]
-    done = compile_in_a_process("-m", "pytest", "touchstone/conformance/suite/test_compile.py", *options, TRITON_INTERPRET="1")
+    done = compile_in_a_process(
+        "-m", "pytest", "touchstone/conformance/suite/test_compile.py", *options, TRITON_INTERPRET="1"
+    )
     assert done.returncode == 0, done.stdout[-3000:]
     assert "test_compile[softmax-triton-compiles] PASSED" in done.stdout
     rows = [line.split() for line in done.stdout.splitlines() if line.startswith("softmax  triton")]

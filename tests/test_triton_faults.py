@@ -1,4 +1,5 @@
-"""The wrong kernels in conformance/faults/triton are rejected, and for their fault: without it the same kernel is right."""
+"""The wrong kernels in conformance/faults/triton are rejected, and for their fault: without it the same kernel is
+right."""
 
 import functools
 import importlib.util
@@ -49,8 +50,13 @@ def test_enough_is_planted_and_every_line_is_read():
 def test_each_fault_is_rejected_and_the_kernel_without_one_is_right(op):
     found = outcomes(op)
     assert set(found) == {name for of, _, name, _ in FAULTS if of == op} | {name for of, name in SOUND if of == op}
-    accused = [name for of, name in SOUND if of == op and [*found[name]["instruments"].values(), found[name]["cases"]]
-               != [None] * (len(found[name]["instruments"]) + 1)]  # fmt: skip
+    accused = [
+        name
+        for of, name in SOUND
+        if of == op
+        and [*found[name]["instruments"].values(), found[name]["cases"]]
+        != [None] * (len(found[name]["instruments"]) + 1)
+    ]
     assert accused == []
     passed = [name for of, kind, name, _ in FAULTS if of == op and kind != "race" and found[name]["cases"] is None]
     assert passed == []

@@ -1,4 +1,5 @@
-"""Triton on the CPU is truthful, and every repair of its interpreter is needed: the programs of interpreted_programs.py."""
+"""Triton on the CPU is truthful, and every repair of its interpreter is needed: the programs of
+interpreted_programs.py."""
 
 import importlib.util
 import json

@@ -4,8 +4,9 @@
     report = check("softmax", my_softmax, device="cpu", level="quick")
     print(report)
 
-The code is `touchstone.reference`, `touchstone.backends` and `touchstone.conformance`. In a clone these are links to the
-folders of the same names beside this one, so that nothing has to be installed; a wheel holds the folders themselves.
+The code is `touchstone.reference`, `touchstone.backends` and `touchstone.conformance`. In a clone these are links to
+the folders of the same names beside this one, so that nothing has to be installed; a wheel holds the folders
+themselves.
 """
 
 from importlib import import_module

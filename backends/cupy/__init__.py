@@ -2,7 +2,8 @@
 
 if __name__ != "touchstone.backends.cupy":
     raise ImportError(
-        f"touchstone.backends.cupy was imported as {__name__!r}: start Python in Touchstone's own folder, or put that folder (none "
+        f"touchstone.backends.cupy was imported as {__name__!r}: start Python in Touchstone's own folder, or put "
+        f"that folder (none "
         "inside it) on PYTHONPATH, so that `import cupy` finds CuPy itself"
     )
 
@@ -26,8 +27,12 @@ WORK_PER_SECOND = {"cpu": 6e7, "cuda": math.inf}
 NOTES = (
     "A kernel is one thread's program: blockIdx, threadIdx and blockDim give its place, x varies fastest in memory.",
     "A launch is module.launch(name, grid, block, arguments, dtype=, shared=bytes, definitions); a Triton grid counts "
-    "tiles, here blocks. Tensors pass as pointers, numbers in the type that the kernel declares, on torch's current stream.",
-    "Every thread of a block reaches every __syncthreads(): no early return before one, none inside a divergent branch.",
+    "tiles, here blocks. Tensors pass as pointers, numbers in the type that the kernel declares, on torch's "
+    "current stream.",
+    (
+        "Every thread of a block reaches every __syncthreads(): no early return before one, none inside a divergent "
+        "branch."
+    ),
     "Guard the tail with `if`, not with a mask argument; shuffles name the lanes that take part.",
     "Shared memory holds what the block before left there: write before reading, and a barrier between.",
     "A literal without suffix is double: write 0.5f, and expf rather than exp.",
@@ -35,9 +40,13 @@ NOTES = (
     "Accumulate in float whatever the input; __half and __nv_bfloat16 convert with __half2float and __bfloat162float.",
     "Indices are int: write (long long)row * stride.",
     "A float4 wants its address a multiple of 16: check pointer and strides in the launcher, or take the scalar path.",
-    "gridDim.y and z are at most 65535; rows go to x. More than 48 KB of shared memory is dynamic, up to 227 KB on sm_90.",
+    (
+        "gridDim.y and z are at most 65535; rows go to x. More than 48 KB of shared memory is dynamic, up to 227 KB "
+        "on sm_90."
+    ),
     "NVRTC has no host headers and no INFINITY; a macro of one letter breaks its own headers.",
-    "ELEMENT is float, __half or __nv_bfloat16. Own headers are included with quotes; inline PTX stays in ptx.cuh with a "
+    "ELEMENT is float, __half or __nv_bfloat16. Own headers are included with quotes; inline PTX stays in "
+    "ptx.cuh with a "
     "plain twin for the emulator, the only place that asks for TOUCHSTONE_EMULATOR.",
 )
 
@@ -106,7 +115,8 @@ def _nvrtc() -> tuple[str, str, str]:
 
 
 def resources(kernel: Any) -> dict[str, int]:
-    """`registers` and `spills` (bytes of local memory) a thread, and `shared` (static bytes a block), of a RawKernel."""
+    """`registers` and `spills` (bytes of local memory) a thread, and `shared` (static bytes a block), of a
+    RawKernel."""
     attributes = kernel.attributes
     return {
         "registers": attributes["num_regs"],

@@ -53,8 +53,8 @@ def vectorised(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x, residual (rows, cols), weight (cols,) -> y, h (rows, cols).
 
-    Declines more than 32768 columns, the registers of one block, and more than 16384 where rows neither begin at multiples
-    of 16 bytes nor follow one another; those move an element at a time. Source: S3-30, S2-20.
+    Declines more than 32768 columns, the registers of one block, and more than 16384 where rows neither begin at
+    multiples of 16 bytes nor follow one another; those move an element at a time. Source: S3-30, S2-20.
     """
     rows, cols = shapes("rows cols, rows cols, cols", x=x, residual=residual, weight=weight)
     y, h = _outputs(x)

@@ -1,8 +1,10 @@
-"""Compiling kernels for GPUs that are not there: what launchers launch on CPU tensors is recorded, then put through NVRTC.
+"""Compiling kernels for GPUs that are not there: what launchers launch on CPU tensors is recorded, then put through
+NVRTC.
 
-NVRTC and CUDA's headers come from wheels and need no driver; CuPy takes no part, as it asks for a device even to compile.
-The options are those that CuPy passes on, so that the machine code is what a GPU would be given. ptxas says what a thread
-and a block of it need, and this process compares that with what the launch asks for and the architecture has.
+NVRTC and CUDA's headers come from wheels and need no driver; CuPy takes no part, as it asks for a device even to
+compile. The options are those that CuPy passes on, so that the machine code is what a GPU would be given. ptxas says
+what a thread and a block of it need, and this process compares that with what the launch asks for and the architecture
+has.
 """
 
 import math
@@ -29,7 +31,8 @@ ARCHITECTURES = ("sm_80", "sm_90")
 REGISTERS = 65536  # of a block; a warp takes them by 256
 
 _USAGE = re.compile(
-    r"Function properties for (?P<name>\w+)\s[^\n]*?(?P<stack>\d+) bytes stack frame[^\n]*\n[^\n]*Used (?P<registers>\d+) registers"
+    r"Function properties for (?P<name>\w+)\s[^\n]*?(?P<stack>\d+) bytes stack frame[^\n]*\n[^\n]*Used "
+    r"(?P<registers>\d+) registers"
     r"(?P<rest>[^\n]*)",
     re.DOTALL,
 )
@@ -145,16 +148,22 @@ def _refused_by_a_device(launch: Launch, arch: str, made: Compiled, found: dict[
 
 @lru_cache(maxsize=256)
 def compiled(
-    source: Module, definitions: tuple[tuple[str, str], ...], arch: str, to_machine_code: bool = True,
+    source: Module,
+    definitions: tuple[tuple[str, str], ...],
+    arch: str,
+    to_machine_code: bool = True,
     options: tuple[str, ...] = ("-ftz=true",),
-) -> Compiled:  # fmt: skip
+) -> Compiled:
     """A file with its definitions, compiled. The default `options` are what CuPy adds to ours."""
     arguments = [
-        *module.options(definitions), *options, f"-arch={arch}", "--device-as-default-execution-space",
+        *module.options(definitions),
+        *options,
+        f"-arch={arch}",
+        "--device-as-default-execution-space",
         *(f"-I{folder}" for folder in _header_folders()),
         # from the cache that CUDA keeps where it has a driver, a kernel comes without ptxas's words
         *(("--ptxas-options=-v", "--no-cache") if to_machine_code else ("--fdevice-syntax-only",)),
-    ]  # fmt: skip
+    ]
     wanted = ("CUBIN", "PTX") if to_machine_code else ()
     made, log = nvrtc.compiled(source.source, source.path.name, arguments, *wanted)
     if made is None:

@@ -11,7 +11,8 @@ _CPU_PROCESSORS = 4  # of the GPU that the emulator pretends: few, so that a spl
 
 
 class Tiling(NamedTuple):
-    """`blocks` of `threads` threads that cover c, their dynamic shared memory in bytes, and the kernel's definitions."""
+    """`blocks` of `threads` threads that cover c, their dynamic shared memory in bytes, and the kernel's
+    definitions."""
 
     blocks: int
     threads: int
@@ -86,9 +87,11 @@ def by_warpgroups(M: int, N: int, processors: int, together: int = 1) -> Tiling:
     clusters = ceil_div(M, cluster * 128) * ceil_div(N, tile_n // together)
     elements = stages * (128 + tile_n) * 64 + 8 * 2 * 16 * 64  # the ring, and two strips for each of eight warps
     return Tiling(
-        min(clusters, processors // cluster) * cluster, 384, elements * 2 + stages * 2 * 8,
+        min(clusters, processors // cluster) * cluster,
+        384,
+        elements * 2 + stages * 2 * 8,
         {"TILE_N": tile_n, "STAGES": stages, "CLUSTER": cluster, "GROUP": 8},
-    )  # fmt: skip
+    )
 
 
 def along_k(name: str, x: torch.Tensor, k_axis: int) -> bool:
@@ -102,7 +105,8 @@ def along_k(name: str, x: torch.Tensor, k_axis: int) -> bool:
         if x.stride(axis) == 1 and whole and x.data_ptr() % 16 == 0:
             return axis == k_axis
     raise Unsupported(
-        f"{name}: shape {tuple(x.shape)}, strides {x.stride()}, starts {x.data_ptr() % 16} bytes off 16; needs an axis of "
+        f"{name}: shape {tuple(x.shape)}, strides {x.stride()}, starts {x.data_ptr() % 16} bytes off 16; needs "
+        f"an axis of "
         "stride 1 in whole, aligned pieces of 16 bytes"
     )
 

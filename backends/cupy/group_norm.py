@@ -4,7 +4,8 @@ bias by channel.
 warp: one warp a group, which its lanes hold in registers; mean and variance by shuffles, so x is read once (S0-26)
 block: one block a group of any size and strides, in three passes, mean, variance and write (S0-28)
 streamed: one stride, accesses of 16 bytes, four under way; passes two and three find x in L2 where it fits (S0-28)
-vectorised: the block keeps its group in shared memory and moves it 16 bytes at a time: one read, one write (S0-26, S2-20)
+vectorised: the block keeps its group in shared memory and moves it 16 bytes at a time: one read, one write (S0-26,
+  S2-20)
 """
 
 import math
@@ -39,9 +40,17 @@ def warp(
     if y.numel():
         operands = (x, weight, bias, y, *_strides(x, weight, bias))
         _module.launch(
-            "group_norm_warp", *warp_grid(samples * groups), *operands, samples, groups, channels, space, eps, *axes,
+            "group_norm_warp",
+            *warp_grid(samples * groups),
+            *operands,
+            samples,
+            groups,
+            channels,
+            space,
+            eps,
+            *axes,
             dtype=x.dtype,
-        )  # fmt: skip
+        )
     return y
 
 
@@ -79,9 +88,17 @@ def streamed(
         length = run(x.as_strided(*between), y.view(between[0]))
         operands = (x, weight, bias, y, *_strides(x, weight, bias), between[1][2])
         _streamed.launch(
-            "group_norm_streamed", blocks(samples * groups), threads(channels * space, 16, 1024), *operands,
-            groups, channels, space, eps, dtype=x.dtype, RUN=length,
-        )  # fmt: skip
+            "group_norm_streamed",
+            blocks(samples * groups),
+            threads(channels * space, 16, 1024),
+            *operands,
+            groups,
+            channels,
+            space,
+            eps,
+            dtype=x.dtype,
+            RUN=length,
+        )
     return y
 
 
@@ -103,9 +120,18 @@ def vectorised(
         length = run(x.as_strided(*between), y.view(between[0]))
         operands = (x, weight, bias, y, *_strides(x, weight, bias), between[1][2])
         _vectorised.launch(
-            "group_norm_vectorised", blocks(samples * groups), threads(count, 16, 1024), *operands,
-            groups, channels, space, eps, dtype=x.dtype, shared=held, RUN=length,
-        )  # fmt: skip
+            "group_norm_vectorised",
+            blocks(samples * groups),
+            threads(count, 16, 1024),
+            *operands,
+            groups,
+            channels,
+            space,
+            eps,
+            dtype=x.dtype,
+            shared=held,
+            RUN=length,
+        )
     return y
 
 

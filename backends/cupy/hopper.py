@@ -72,10 +72,19 @@ def _encoded(
     space = np.zeros(192, np.uint8)
     start = -space.ctypes.data % 64
     status = _encoder()(
-        space.ctypes.data + start, dtype, rank, address, (ctypes.c_uint64 * rank)(*sizes),
-        (ctypes.c_uint64 * (rank - 1))(*pitches), (ctypes.c_uint32 * rank)(*box),
-        (ctypes.c_uint32 * rank)(*[1] * rank), 0, _SWIZZLE_128B, _PROMOTION_256B, 0,
-    )  # fmt: skip
+        space.ctypes.data + start,
+        dtype,
+        rank,
+        address,
+        (ctypes.c_uint64 * rank)(*sizes),
+        (ctypes.c_uint64 * (rank - 1))(*pitches),
+        (ctypes.c_uint32 * rank)(*box),
+        (ctypes.c_uint32 * rank)(*[1] * rank),
+        0,
+        _SWIZZLE_128B,
+        _PROMOTION_256B,
+        0,
+    )
     if status:
         where = f"{sizes} elements of type {dtype} at {address:#x}, {pitches} bytes apart, in boxes of {box}"
         raise RuntimeError(f"cuTensorMapEncodeTiled: error {status} for {where}")

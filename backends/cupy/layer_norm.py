@@ -23,9 +23,19 @@ def block(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, e
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     if y.numel():
         _module.launch(
-            "layer_norm_block", min(rows, GRID), threads(cols),
-            x, weight, bias, y, *_strides(x, weight, bias), rows, cols, eps, dtype=x.dtype,
-        )  # fmt: skip
+            "layer_norm_block",
+            min(rows, GRID),
+            threads(cols),
+            x,
+            weight,
+            bias,
+            y,
+            *_strides(x, weight, bias),
+            rows,
+            cols,
+            eps,
+            dtype=x.dtype,
+        )
     return y
 
 
@@ -35,9 +45,18 @@ def welford(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *,
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     if y.numel():
         _module.launch(
-            "layer_norm_welford", rows, threads(cols),
-            x, weight, bias, y, *_strides(x, weight, bias), cols, eps, dtype=x.dtype,
-        )  # fmt: skip
+            "layer_norm_welford",
+            rows,
+            threads(cols),
+            x,
+            weight,
+            bias,
+            y,
+            *_strides(x, weight, bias),
+            cols,
+            eps,
+            dtype=x.dtype,
+        )
     return y
 
 
@@ -52,17 +71,27 @@ def warp(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, ep
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     if y.numel():
         _module.launch(
-            "layer_norm_warp", -(-rows // 4), (32, 4),
-            x, weight, bias, y, *_strides(x, weight, bias), rows, cols, eps, dtype=x.dtype,
-        )  # fmt: skip
+            "layer_norm_warp",
+            -(-rows // 4),
+            (32, 4),
+            x,
+            weight,
+            bias,
+            y,
+            *_strides(x, weight, bias),
+            rows,
+            cols,
+            eps,
+            dtype=x.dtype,
+        )
     return y
 
 
 def vectorised(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
     """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols).
 
-    Declines more than 32768 columns, the registers of one block, and more than 16384 where rows neither begin at multiples
-    of 16 bytes nor follow one another; those move an element at a time. Source: L-04.
+    Declines more than 32768 columns, the registers of one block, and more than 16384 where rows neither begin at
+    multiples of 16 bytes nor follow one another; those move an element at a time. Source: L-04.
     """
     rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)

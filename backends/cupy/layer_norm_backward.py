@@ -22,9 +22,14 @@ _vectorised = Module(__file__, "layer_norm_backward_vectorised.cu")
 
 
 def block(
-    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor,
-    *, mean: torch.Tensor | None = None, rstd: torch.Tensor | None = None, eps: float = 1e-5,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    dy: torch.Tensor,
+    *,
+    mean: torch.Tensor | None = None,
+    rstd: torch.Tensor | None = None,
+    eps: float = 1e-5,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
     Takes any number of columns; x and dy come from memory twice at least. Source: S2-47.
@@ -34,21 +39,50 @@ def block(
     if dx.numel():
         statistics = torch.empty((2, rows), dtype=torch.float32, device=x.device)
         _module.launch(
-            "layer_norm_backward_block", min(rows, GRID), threads(cols), x, weight, dy, mean, rstd, dx, statistics,
-            *_strides(x, weight, dy, mean, rstd), rows, cols, eps, dtype=x.dtype,
-        )  # fmt: skip
+            "layer_norm_backward_block",
+            min(rows, GRID),
+            threads(cols),
+            x,
+            weight,
+            dy,
+            mean,
+            rstd,
+            dx,
+            statistics,
+            *_strides(x, weight, dy, mean, rstd),
+            rows,
+            cols,
+            eps,
+            dtype=x.dtype,
+        )
         across = threads(cols)
         _module.launch(
-            "layer_norm_backward_columns", -(-cols // across), across,
-            x, dy, statistics, dweight, dbias, *x.stride(), *dy.stride(), rows, cols, dtype=x.dtype,
-        )  # fmt: skip
+            "layer_norm_backward_columns",
+            -(-cols // across),
+            across,
+            x,
+            dy,
+            statistics,
+            dweight,
+            dbias,
+            *x.stride(),
+            *dy.stride(),
+            rows,
+            cols,
+            dtype=x.dtype,
+        )
     return dx, dweight, dbias
 
 
 def warp(
-    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor,
-    *, mean: torch.Tensor | None = None, rstd: torch.Tensor | None = None, eps: float = 1e-5,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    dy: torch.Tensor,
+    *,
+    mean: torch.Tensor | None = None,
+    rstd: torch.Tensor | None = None,
+    eps: float = 1e-5,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
     Declines more than 1024 columns: the registers of one warp. Source: S2-47.
@@ -60,20 +94,49 @@ def warp(
     if dx.numel():
         statistics = torch.empty((2, rows), dtype=torch.float32, device=x.device)
         _module.launch(
-            "layer_norm_backward_warp", -(-rows // 4), (32, 4), x, weight, dy, mean, rstd, dx, statistics,
-            *_strides(x, weight, dy, mean, rstd), rows, cols, eps, dtype=x.dtype,
-        )  # fmt: skip
+            "layer_norm_backward_warp",
+            -(-rows // 4),
+            (32, 4),
+            x,
+            weight,
+            dy,
+            mean,
+            rstd,
+            dx,
+            statistics,
+            *_strides(x, weight, dy, mean, rstd),
+            rows,
+            cols,
+            eps,
+            dtype=x.dtype,
+        )
         _module.launch(
-            "layer_norm_backward_strips", -(-cols // 32), (32, min(rows, 32)),
-            x, dy, statistics, dweight, dbias, *x.stride(), *dy.stride(), rows, cols, dtype=x.dtype,
-        )  # fmt: skip
+            "layer_norm_backward_strips",
+            -(-cols // 32),
+            (32, min(rows, 32)),
+            x,
+            dy,
+            statistics,
+            dweight,
+            dbias,
+            *x.stride(),
+            *dy.stride(),
+            rows,
+            cols,
+            dtype=x.dtype,
+        )
     return dx, dweight, dbias
 
 
 def partials(
-    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor,
-    *, mean: torch.Tensor | None = None, rstd: torch.Tensor | None = None, eps: float = 1e-5,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    dy: torch.Tensor,
+    *,
+    mean: torch.Tensor | None = None,
+    rstd: torch.Tensor | None = None,
+    eps: float = 1e-5,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
     Declines more than 8192 columns: the registers of one block. Source: S2-47.
@@ -86,17 +149,35 @@ def partials(
         blocks, across = _grid(x)
         partial = torch.empty((2, blocks, cols), dtype=torch.float32, device=x.device)
         _module.launch(
-            "layer_norm_backward_partials", blocks, across, x, weight, dy, mean, rstd, dx, partial,
-            *_strides(x, weight, dy, mean, rstd), rows, cols, eps, dtype=x.dtype,
-        )  # fmt: skip
+            "layer_norm_backward_partials",
+            blocks,
+            across,
+            x,
+            weight,
+            dy,
+            mean,
+            rstd,
+            dx,
+            partial,
+            *_strides(x, weight, dy, mean, rstd),
+            rows,
+            cols,
+            eps,
+            dtype=x.dtype,
+        )
         _reduce(partial, dweight, dbias)
     return dx, dweight, dbias
 
 
 def atomics(
-    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor,
-    *, mean: torch.Tensor | None = None, rstd: torch.Tensor | None = None, eps: float = 1e-5,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    dy: torch.Tensor,
+    *,
+    mean: torch.Tensor | None = None,
+    rstd: torch.Tensor | None = None,
+    eps: float = 1e-5,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
     The order of the additions to dweight and dbias, and so their rounding, changes from call to call. Declines more
@@ -110,9 +191,22 @@ def atomics(
         blocks, across = _grid(x)
         total = torch.zeros((2, 1, cols), dtype=torch.float32, device=x.device)
         _module.launch(
-            "layer_norm_backward_atomics", blocks, across, x, weight, dy, mean, rstd, dx, total,
-            *_strides(x, weight, dy, mean, rstd), rows, cols, eps, dtype=x.dtype,
-        )  # fmt: skip
+            "layer_norm_backward_atomics",
+            blocks,
+            across,
+            x,
+            weight,
+            dy,
+            mean,
+            rstd,
+            dx,
+            total,
+            *_strides(x, weight, dy, mean, rstd),
+            rows,
+            cols,
+            eps,
+            dtype=x.dtype,
+        )
         _reduce(total, dweight, dbias)
     return dx, dweight, dbias
 
@@ -121,9 +215,14 @@ atomics.deterministic = False
 
 
 def vectorised(
-    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor,
-    *, mean: torch.Tensor | None = None, rstd: torch.Tensor | None = None, eps: float = 1e-5,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    dy: torch.Tensor,
+    *,
+    mean: torch.Tensor | None = None,
+    rstd: torch.Tensor | None = None,
+    eps: float = 1e-5,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
     Declines more than 32768 columns, whose sums fill the registers and shared memory of one block, and more than 8192
@@ -141,18 +240,39 @@ def vectorised(
         shared = 0 if columns == 8 and length > 1 else min(2 * columns, 56)
         partial = torch.empty((2, blocks, cols), dtype=torch.float32, device=x.device)
         _vectorised.launch(
-            "layer_norm_backward_vectorised", blocks, across, x, weight, dy, mean, rstd, dx, partial,
-            *_strides(x, weight, dy, mean, rstd), rows, cols, eps,
-            dtype=x.dtype, shared=4 * shared * across, COLUMNS=columns, RUN=length, SHARED=shared,
-        )  # fmt: skip
+            "layer_norm_backward_vectorised",
+            blocks,
+            across,
+            x,
+            weight,
+            dy,
+            mean,
+            rstd,
+            dx,
+            partial,
+            *_strides(x, weight, dy, mean, rstd),
+            rows,
+            cols,
+            eps,
+            dtype=x.dtype,
+            shared=4 * shared * across,
+            COLUMNS=columns,
+            RUN=length,
+            SHARED=shared,
+        )
         _reduce(partial, dweight, dbias)
     return dx, dweight, dbias
 
 
 def staged(
-    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor,
-    *, mean: torch.Tensor | None = None, rstd: torch.Tensor | None = None, eps: float = 1e-5,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    dy: torch.Tensor,
+    *,
+    mean: torch.Tensor | None = None,
+    rstd: torch.Tensor | None = None,
+    eps: float = 1e-5,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
     Declines more than 16384 columns, 8192 of float32: the registers of one block. Source: S2-47.
@@ -165,9 +285,14 @@ def staged(
 
 
 def cluster(
-    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor,
-    *, mean: torch.Tensor | None = None, rstd: torch.Tensor | None = None, eps: float = 1e-5,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    dy: torch.Tensor,
+    *,
+    mean: torch.Tensor | None = None,
+    rstd: torch.Tensor | None = None,
+    eps: float = 1e-5,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
     Declines more than 131072 columns, 65536 of float32: the registers of a cluster of eight blocks. Source: S2-47.
@@ -215,6 +340,13 @@ def _reduce(partial: torch.Tensor, dweight: torch.Tensor, dbias: torch.Tensor) -
     """Sum partial sums (2, parts, cols) over parts into dweight and dbias, always in the same order."""
     _, parts, cols = partial.shape
     _module.launch(
-        "layer_norm_backward_reduce", -(-cols // 32), (32, min(parts, 32)),
-        partial, dweight, dbias, parts, cols, dtype=dweight.dtype,
-    )  # fmt: skip
+        "layer_norm_backward_reduce",
+        -(-cols // 32),
+        (32, min(parts, 32)),
+        partial,
+        dweight,
+        dbias,
+        parts,
+        cols,
+        dtype=dweight.dtype,
+    )

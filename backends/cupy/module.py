@@ -28,14 +28,30 @@ OPTED_IN = 48 * 1024  # more dynamic shared memory than this a kernel has to be 
 THREADS, BLOCK_LIMIT, GRID_LIMIT = 1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535)
 
 _POINTEES = {
-    "float": torch.float32, "__half": torch.float16, "half": torch.float16, "__nv_bfloat16": torch.bfloat16,
-    "double": torch.float64, "int": torch.int32, "long long": torch.int64,
-}  # fmt: skip
+    "float": torch.float32,
+    "__half": torch.float16,
+    "half": torch.float16,
+    "__nv_bfloat16": torch.bfloat16,
+    "double": torch.float64,
+    "int": torch.int32,
+    "long long": torch.int64,
+}
 _INTEGERS = {
-    "bool": np.bool_, "char": np.int8, "signed char": np.int8, "unsigned char": np.uint8, "short": np.int16,
-    "unsigned short": np.uint16, "int": np.int32, "unsigned": np.uint32, "unsigned int": np.uint32, "long": np.int64,
-    "unsigned long": np.uint64, "size_t": np.uint64, "long long": np.int64, "unsigned long long": np.uint64,
-}  # fmt: skip
+    "bool": np.bool_,
+    "char": np.int8,
+    "signed char": np.int8,
+    "unsigned char": np.uint8,
+    "short": np.int16,
+    "unsigned short": np.uint16,
+    "int": np.int32,
+    "unsigned": np.uint32,
+    "unsigned int": np.uint32,
+    "long": np.int64,
+    "unsigned long": np.uint64,
+    "size_t": np.uint64,
+    "long long": np.int64,
+    "unsigned long long": np.uint64,
+}
 _FLOATS = {"float": np.float32, "double": np.float64}
 _QUALIFIERS = {"const", "volatile", "__restrict__", "__restrict", "__grid_constant__"}
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"[^\n]*$', re.MULTILINE)
@@ -170,10 +186,13 @@ class Module:
                 if what.shared > max(OPTED_IN - static, kernel.max_dynamic_shared_size_bytes):
                     kernel.max_dynamic_shared_size_bytes = what.shared
             kernel.kernel(
-                what.grid, what.block, [_passed(a) for a in what.arguments], shared_mem=what.shared,
+                what.grid,
+                what.block,
+                [_passed(a) for a in what.arguments],
+                shared_mem=what.shared,
                 stream=_stream(torch.cuda.current_stream(device).cuda_stream),
                 enable_cooperative_groups=what.cooperative,
-            )  # fmt: skip
+            )
 
     def compiled(
         self, kernel: str, definitions: tuple[tuple[str, str], ...], index: int, arch: str | None = None

@@ -13,10 +13,19 @@ _CLUSTER = 8  # blocks of a cluster at most
 
 
 def gradients(
-    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, mean: torch.Tensor | None, rstd: torch.Tensor | None,
-    dx: torch.Tensor, eps: float, *, centred: bool, clusters: bool = False,
-) -> torch.Tensor:  # fmt: skip
-    """Fill dx; returns partial sums (2, parts, cols) for dweight and dbias, without `centred` (1, parts, cols) for dweight.
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    dy: torch.Tensor,
+    mean: torch.Tensor | None,
+    rstd: torch.Tensor | None,
+    dx: torch.Tensor,
+    eps: float,
+    *,
+    centred: bool,
+    clusters: bool = False,
+) -> torch.Tensor:
+    """Fill dx; returns partial sums (2, parts, cols) for dweight and dbias, without `centred` (1, parts, cols) for
+    dweight.
 
     A row is held by one block, or with `clusters` by as many blocks of a cluster as it needs, two at least.
     Declines longer rows: a block holds 16384 columns, 8192 of float32.
@@ -46,9 +55,30 @@ def gradients(
         raise Unsupported(f"{3 * line + static} bytes of shared memory a block; the device has {shared}")
     partial = torch.empty((1 + centred, groups, cols), dtype=torch.float32, device=x.device)
     _module.launch(
-        "norms_backward_staged", groups * cluster, (across, down), x, weight, dy, mean, rstd, dx, partial, *x.stride(),
-        *weight.stride(), *dy.stride(), *(0 if s is None else s.stride(0) for s in (mean, rstd)), rows, cols, eps,
-        dtype=x.dtype, shared=(2 * stages + 1) * line, arch="sm_90a" if clusters else None,
-        RUNS=runs, STAGES=stages, CLUSTER=cluster, ALIGNED=run(x, weight, dy, dx) > 1, CENTRED=centred,
-    )  # fmt: skip
+        "norms_backward_staged",
+        groups * cluster,
+        (across, down),
+        x,
+        weight,
+        dy,
+        mean,
+        rstd,
+        dx,
+        partial,
+        *x.stride(),
+        *weight.stride(),
+        *dy.stride(),
+        *(0 if s is None else s.stride(0) for s in (mean, rstd)),
+        rows,
+        cols,
+        eps,
+        dtype=x.dtype,
+        shared=(2 * stages + 1) * line,
+        arch="sm_90a" if clusters else None,
+        RUNS=runs,
+        STAGES=stages,
+        CLUSTER=cluster,
+        ALIGNED=run(x, weight, dy, dx) > 1,
+        CENTRED=centred,
+    )
     return partial

@@ -45,8 +45,8 @@ def block(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def vectorised(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log.
 
-    Declines more than 32768 columns, the registers of one block, and more than 16384 where rows neither begin at multiples
-    of 16 bytes nor follow one another; those move an element at a time. Source: S2-20.
+    Declines more than 32768 columns, the registers of one block, and more than 16384 where rows neither begin at
+    multiples of 16 bytes nor follow one another; those move an element at a time. Source: S2-20.
     """
     rows, cols, y, lse = _outputs(x)
     extent, definitions = in_registers(rows, cols, x, y)

@@ -18,13 +18,14 @@ TOPICS = {
     "shared memory": Topic(("Shared memory holds", "gridDim.y and z"), r"__shared__"),
     "NaN": Topic(("fmaxf and fminf",), r"\bf(max|min)f\("),
     "files and types": Topic(("NVRTC has no", "ELEMENT is", "A float4 wants"), r"\bELEMENT\b|\bfloat4\b|\buint4\b"),
-}  # fmt: skip
+}
 _FOLDER = Path(__file__).parent
 _KERNEL = re.compile(r"__global__[^;{]*?\b((?!__)\w+)\s*\(([^;{]*)\)\s*\{")
 
 
 def launch_of(call: ast.Call) -> Launch | None:
-    """The launch that `module.launch("name", grid, block, arguments, dtype=, shared=, DEFINITION=...)` is, else None."""
+    """The launch that `module.launch("name", grid, block, arguments, dtype=, shared=, DEFINITION=...)` is, else
+    None."""
     if not (isinstance(call.func, ast.Attribute) and call.func.attr == "launch" and len(call.args) > 1):
         return None
     name = call.args[0]
@@ -33,9 +34,13 @@ def launch_of(call: ast.Call) -> Launch | None:
     own = ("dtype", "shared", "cooperative")
     return Launch(
         name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else text(name),
-        grid, threads, tuple(arguments), tuple(item for item in named if item[0] not in own), dict(named).get("shared"),
+        grid,
+        threads,
+        tuple(arguments),
+        tuple(item for item in named if item[0] not in own),
+        dict(named).get("shared"),
         tuple(item for item in named if item[0] == "cooperative"),
-    )  # fmt: skip
+    )
 
 
 def launch_text(launch: Launch, op: str) -> str:
@@ -71,7 +76,8 @@ def find_kernel(files: Sequence[Path], name: str) -> Kernel | None:
 def imports(path: Path) -> str:
     """The first lines of a file of launchers."""
     return (
-        "import torch\n\nfrom touchstone.backends import Unsupported, shapes\nfrom touchstone.backends.cupy.module import Module\n\n"
+        "import torch\n\nfrom touchstone.backends import Unsupported, shapes\nfrom "
+        "touchstone.backends.cupy.module import Module\n\n"
         f'_module = Module(__file__, "{path.with_suffix(".cu").name}")\n'
     )
 

@@ -23,9 +23,19 @@ def block(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     if y.numel():
         _module.launch(
-            "rms_norm_block", min(rows, GRID), threads(cols),
-            x, weight, y, *x.stride(), *weight.stride(), rows, cols, eps, dtype=x.dtype,
-        )  # fmt: skip
+            "rms_norm_block",
+            min(rows, GRID),
+            threads(cols),
+            x,
+            weight,
+            y,
+            *x.stride(),
+            *weight.stride(),
+            rows,
+            cols,
+            eps,
+            dtype=x.dtype,
+        )
     return y
 
 
@@ -40,17 +50,27 @@ def warp(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.T
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     if y.numel():
         _module.launch(
-            "rms_norm_warp", -(-rows // 4), (32, 4),
-            x, weight, y, *x.stride(), *weight.stride(), rows, cols, eps, dtype=x.dtype,
-        )  # fmt: skip
+            "rms_norm_warp",
+            -(-rows // 4),
+            (32, 4),
+            x,
+            weight,
+            y,
+            *x.stride(),
+            *weight.stride(),
+            rows,
+            cols,
+            eps,
+            dtype=x.dtype,
+        )
     return y
 
 
 def vectorised(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
     """x (rows, cols), weight (cols,) -> y (rows, cols).
 
-    Declines more than 32768 columns, the registers of one block, and more than 16384 where rows neither begin at multiples
-    of 16 bytes nor follow one another; those move an element at a time. Source: L-04.
+    Declines more than 32768 columns, the registers of one block, and more than 16384 where rows neither begin at
+    multiples of 16 bytes nor follow one another; those move an element at a time. Source: L-04.
     """
     rows, cols = shapes("rows cols, cols", x=x, weight=weight)
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)

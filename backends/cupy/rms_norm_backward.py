@@ -33,14 +33,36 @@ def block(
     if dx.numel():
         statistics = torch.empty((rows,), dtype=torch.float32, device=x.device)
         _module.launch(
-            "rms_norm_backward_block", min(rows, GRID), threads(cols), x, weight, dy, rstd, dx, statistics,
-            *_strides(x, weight, dy, rstd), rows, cols, eps, dtype=x.dtype,
-        )  # fmt: skip
+            "rms_norm_backward_block",
+            min(rows, GRID),
+            threads(cols),
+            x,
+            weight,
+            dy,
+            rstd,
+            dx,
+            statistics,
+            *_strides(x, weight, dy, rstd),
+            rows,
+            cols,
+            eps,
+            dtype=x.dtype,
+        )
         across = threads(cols)
         _module.launch(
-            "rms_norm_backward_columns", -(-cols // across), across,
-            x, dy, statistics, dweight, *x.stride(), *dy.stride(), rows, cols, dtype=x.dtype,
-        )  # fmt: skip
+            "rms_norm_backward_columns",
+            -(-cols // across),
+            across,
+            x,
+            dy,
+            statistics,
+            dweight,
+            *x.stride(),
+            *dy.stride(),
+            rows,
+            cols,
+            dtype=x.dtype,
+        )
     return dx, dweight
 
 
@@ -58,13 +80,35 @@ def warp(
     if dx.numel():
         statistics = torch.empty((rows,), dtype=torch.float32, device=x.device)
         _module.launch(
-            "rms_norm_backward_warp", -(-rows // 4), (32, 4), x, weight, dy, rstd, dx, statistics,
-            *_strides(x, weight, dy, rstd), rows, cols, eps, dtype=x.dtype,
-        )  # fmt: skip
+            "rms_norm_backward_warp",
+            -(-rows // 4),
+            (32, 4),
+            x,
+            weight,
+            dy,
+            rstd,
+            dx,
+            statistics,
+            *_strides(x, weight, dy, rstd),
+            rows,
+            cols,
+            eps,
+            dtype=x.dtype,
+        )
         _module.launch(
-            "rms_norm_backward_strips", -(-cols // 32), (32, min(rows, 32)),
-            x, dy, statistics, dweight, *x.stride(), *dy.stride(), rows, cols, dtype=x.dtype,
-        )  # fmt: skip
+            "rms_norm_backward_strips",
+            -(-cols // 32),
+            (32, min(rows, 32)),
+            x,
+            dy,
+            statistics,
+            dweight,
+            *x.stride(),
+            *dy.stride(),
+            rows,
+            cols,
+            dtype=x.dtype,
+        )
     return dx, dweight
 
 
@@ -83,9 +127,21 @@ def partials(
         blocks, across = _grid(x)
         partial = torch.empty((blocks, cols), dtype=torch.float32, device=x.device)
         _module.launch(
-            "rms_norm_backward_partials", blocks, across, x, weight, dy, rstd, dx, partial,
-            *_strides(x, weight, dy, rstd), rows, cols, eps, dtype=x.dtype,
-        )  # fmt: skip
+            "rms_norm_backward_partials",
+            blocks,
+            across,
+            x,
+            weight,
+            dy,
+            rstd,
+            dx,
+            partial,
+            *_strides(x, weight, dy, rstd),
+            rows,
+            cols,
+            eps,
+            dtype=x.dtype,
+        )
         _reduce(partial, dweight)
     return dx, dweight
 
@@ -106,9 +162,21 @@ def atomics(
         blocks, across = _grid(x)
         total = torch.zeros((1, cols), dtype=torch.float32, device=x.device)
         _module.launch(
-            "rms_norm_backward_atomics", blocks, across, x, weight, dy, rstd, dx, total,
-            *_strides(x, weight, dy, rstd), rows, cols, eps, dtype=x.dtype,
-        )  # fmt: skip
+            "rms_norm_backward_atomics",
+            blocks,
+            across,
+            x,
+            weight,
+            dy,
+            rstd,
+            dx,
+            total,
+            *_strides(x, weight, dy, rstd),
+            rows,
+            cols,
+            eps,
+            dtype=x.dtype,
+        )
         _reduce(total, dweight)
     return dx, dweight
 
@@ -135,10 +203,25 @@ def vectorised(
         shared = 0 if columns == 8 and length > 1 else columns
         partial = torch.empty((blocks, cols), dtype=torch.float32, device=x.device)
         _vectorised.launch(
-            "rms_norm_backward_vectorised", blocks, across, x, weight, dy, rstd, dx, partial,
-            *_strides(x, weight, dy, rstd), rows, cols, eps,
-            dtype=x.dtype, shared=4 * shared * across, COLUMNS=columns, RUN=length, SHARED=shared,
-        )  # fmt: skip
+            "rms_norm_backward_vectorised",
+            blocks,
+            across,
+            x,
+            weight,
+            dy,
+            rstd,
+            dx,
+            partial,
+            *_strides(x, weight, dy, rstd),
+            rows,
+            cols,
+            eps,
+            dtype=x.dtype,
+            shared=4 * shared * across,
+            COLUMNS=columns,
+            RUN=length,
+            SHARED=shared,
+        )
         _reduce(partial, dweight)
     return dx, dweight
 
@@ -199,6 +282,12 @@ def _reduce(partial: torch.Tensor, dweight: torch.Tensor) -> None:
     """Sum partial sums (parts, cols) over parts into dweight, always in the same order."""
     parts, cols = partial.shape
     _module.launch(
-        "rms_norm_backward_reduce", -(-cols // 32), (32, min(parts, 32)), partial, dweight, parts, cols,
+        "rms_norm_backward_reduce",
+        -(-cols // 32),
+        (32, min(parts, 32)),
+        partial,
+        dweight,
+        parts,
+        cols,
         dtype=dweight.dtype,
-    )  # fmt: skip
+    )

@@ -4,7 +4,8 @@ naive: one thread a row, three passes over x; neighbouring threads read addresse
 warp: one warp a row, which its lanes hold in registers; max and sum by shuffles, so x is read once (S2-19)
 block: one block a row of any length, three coalesced passes; the warps' results meet in shared memory (S2-21)
 vectorised: the block holds its row in registers and moves it 16 bytes at a time: one read, one write (S2-20, S3-16.0)
-online: max and sum in one pass by rescaling the sum whenever the max grows, so a row of any length is read twice (S3-16.2)
+online: max and sum in one pass by rescaling the sum whenever the max grows, so a row of any length is read twice
+  (S3-16.2)
 """
 
 import torch
@@ -49,8 +50,8 @@ def block(x: torch.Tensor) -> torch.Tensor:
 def vectorised(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (rows, cols).
 
-    Declines more than 32768 columns, the registers of one block, and more than 16384 where rows neither begin at multiples
-    of 16 bytes nor follow one another; those move an element at a time. Source: S2-20, S3-16.0.
+    Declines more than 32768 columns, the registers of one block, and more than 16384 where rows neither begin at
+    multiples of 16 bytes nor follow one another; those move an element at a time. Source: S2-20, S3-16.0.
     """
     rows, cols = shapes("rows cols", x=x)
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)

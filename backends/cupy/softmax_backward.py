@@ -41,8 +41,8 @@ def block(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
 def vectorised(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     """y, dy (rows, cols) -> dx (rows, cols).
 
-    Declines more than 32768 columns, the registers of one block, and more than 16384 where rows neither begin at multiples
-    of 16 bytes nor follow one another; those move an element at a time. Source: S2-22, S2-20.
+    Declines more than 32768 columns, the registers of one block, and more than 16384 where rows neither begin at
+    multiples of 16 bytes nor follow one another; those move an element at a time. Source: S2-22, S2-20.
     """
     rows, cols = shapes("rows cols, rows cols", y=y, dy=dy)
     dx = torch.empty((rows, cols), dtype=y.dtype, device=y.device)

@@ -1,4 +1,5 @@
-"""Run a CUDA kernel of one's own on the CPU: `python -m touchstone.backends.emulator my.cu --block 256 --arg "float[1000]" --arg 1000`.
+"""Run a CUDA kernel of one's own on the CPU: `python -m touchstone.backends.emulator my.cu --block 256 --arg
+"float[1000]" --arg 1000`.
 
 The kernel runs in three orders of its threads and blocks, and under the race detector. Exit status 1: a finding.
 """
@@ -17,10 +18,20 @@ from touchstone.backends import emulator
 from touchstone.backends.emulator import source
 
 TYPES = {
-    "float": torch.float32, "float32": torch.float32, "half": torch.float16, "float16": torch.float16,
-    "bfloat16": torch.bfloat16, "double": torch.float64, "float64": torch.float64, "int": torch.int32, "int32": torch.int32,
-    "int64": torch.int64, "uint8": torch.uint8, "int8": torch.int8, "int16": torch.int16,
-}  # fmt: skip
+    "float": torch.float32,
+    "float32": torch.float32,
+    "half": torch.float16,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "double": torch.float64,
+    "float64": torch.float64,
+    "int": torch.int32,
+    "int32": torch.int32,
+    "int64": torch.int64,
+    "uint8": torch.uint8,
+    "int8": torch.int8,
+    "int16": torch.int16,
+}
 _ARRAY = re.compile(r"(\w+)\[([\d, x]+)\](?:=(.+))?")
 
 
@@ -60,7 +71,9 @@ def _sizes(text: str) -> tuple[int, ...]:
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit status: 0 clean, 1 a finding, 2 a call that cannot be made."""
     parser = argparse.ArgumentParser(
-        prog="python -m touchstone.backends.emulator", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        prog="python -m touchstone.backends.emulator",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
     )
     parser.add_argument("file", type=Path, help="a .cu file; host code in it belongs under #ifndef TOUCHSTONE_EMULATOR")
     parser.add_argument(
@@ -69,9 +82,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--grid", type=_sizes, default=(1,), metavar="X[,Y[,Z]]", help="blocks (1)")
     parser.add_argument("--block", type=_sizes, required=True, metavar="X[,Y[,Z]]", help="threads of a block")
     parser.add_argument(
-        "--arg", action="append", default=[], metavar="ARG",
+        "--arg",
+        action="append",
+        default=[],
+        metavar="ARG",
         help="one argument, in order: float[64,64] (random), float[64]=0, int[9]=arange, 3, 2.5, null",
-    )  # fmt: skip
+    )
     parser.add_argument("--shared", type=int, default=0, metavar="BYTES", help="dynamic shared memory")
     parser.add_argument("--cooperative", action="store_true", help="a cooperative launch: the grid has a barrier")
     parser.add_argument("-D", dest="defines", action="append", default=[], metavar="NAME[=VALUE]")
@@ -135,7 +151,8 @@ def _compare(results: dict[str, list[Any]]) -> int:
                 differs = (one != two).flatten().nonzero().flatten()
                 where = f", first at element {int(differs[0])}" if len(differs) else ""
                 print(
-                    f"{other:<9} argument {position + 1} differs from that of {orders[0]}{where}: the answer depends on the order"
+                    f"{other:<9} argument {position + 1} differs from that of {orders[0]}{where}: the answer "
+                    f"depends on the order"
                 )
                 status = 1
     return status

@@ -150,9 +150,21 @@ def kernel(text: str, name: str, defines: dict[str, str], include: tuple[str, ..
     command = _command()
     headers = cuda_headers()
     flags = [
-        "-std=c++17", "-O2", "-g1", "-gdwarf-4", "-fPIC", "-pthread", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv",
-        "-fno-plt", "-fno-optimize-sibling-calls", "-w", *_processor_flags(), *sanitizers(command),
-    ]  # fmt: skip
+        "-std=c++17",
+        "-O2",
+        "-g1",
+        "-gdwarf-4",
+        "-fPIC",
+        "-pthread",
+        "-ffp-contract=off",
+        "-fno-strict-aliasing",
+        "-fwrapv",
+        "-fno-plt",
+        "-fno-optimize-sibling-calls",
+        "-w",
+        *_processor_flags(),
+        *sanitizers(command),
+    ]
     folders = [f"-I{_INCLUDE}", f"-I{_ENGINE}", *(f"-I{folder}" for folder in include), "-isystem", str(headers)]
     own = _included(include)
     definitions = [f"-D{key}={value}" for key, value in defines.items()]
@@ -174,9 +186,16 @@ def kernel(text: str, name: str, defines: dict[str, str], include: tuple[str, ..
             code = Path(folder) / "kernel.o"
             _build([*command, *flags, "-x", "c++", "-c", str(source)], code, name)
             link = [
-                "-shared", "-O2", "-fno-sanitize=all", "-pthread", str(code), str(library),
-                f"-Wl,-rpath,{library.parent}", "-lm", "-Wl,-z,now",
-            ]  # fmt: skip
+                "-shared",
+                "-O2",
+                "-fno-sanitize=all",
+                "-pthread",
+                str(code),
+                str(library),
+                f"-Wl,-rpath,{library.parent}",
+                "-lm",
+                "-Wl,-z,now",
+            ]
             _build([*command, *link], output, name)
     return output
 

@@ -12,9 +12,15 @@ from touchstone.backends.emulator.arguments import Argument
 from touchstone.backends.emulator.library import Loaded, Place, Report
 
 _KINDS = {
-    1: errors.OutOfBounds, 2: errors.Misaligned, 3: errors.UninitialisedShared, 4: errors.DivergentBarrier,
-    5: errors.Deadlock, 6: errors.InactiveLanes, 7: errors.RaceCondition, 8: errors.KernelError,
-}  # fmt: skip
+    1: errors.OutOfBounds,
+    2: errors.Misaligned,
+    3: errors.UninitialisedShared,
+    4: errors.DivergentBarrier,
+    5: errors.Deadlock,
+    6: errors.InactiveLanes,
+    7: errors.RaceCondition,
+    8: errors.KernelError,
+}
 # Of front ends whose code is no library: from what stands for its path to what gives "file:line" of a pc.
 front_ends: dict[str, Callable[[int], str]] = {}
 _FOREIGN = (os.path.dirname(os.path.abspath(__file__)),)
@@ -51,12 +57,16 @@ def error(kernel: str, loaded: Loaded, report: Report, regions: list[Argument]) 
         elif report.there.state == 4:
             message = f"{who}: {text} reads lane {report.lane}, which takes no part (mask {report.mask:#010x})"
         else:
-            message = f"{who}: {text} with mask {report.mask:#010x} waits for lane {report.lane}, but {_missing(report, there)}"
+            message = (
+                f"{who}: {text} with mask {report.mask:#010x} waits for lane {report.lane}, but "
+                f"{_missing(report, there)}"
+            )
     elif kind == 7:
         same = bytes(report.here.block) == bytes(report.there.block)
         other = f"thread {_tuple(report.there.thread)}" if same else _who(report.there)
         message = (
-            f"{_element(loaded, report, regions)}: {who} {verb} it, {other} {verbs[report.there.access]} it at {there}, "
+            f"{_element(loaded, report, regions)}: {who} {verb} it, {other} {verbs[report.there.access]} it at "
+            f"{there}, "
             "and nothing orders the two"
         )
     else:

@@ -73,7 +73,8 @@ class Writers:
         return self._handle[1]
 
     def of(self, address: int) -> str | None:
-        """Who wrote the byte at `address` last: "block (3, 0, 0), thread (5, 0, 0), line 57 of softmax.cu". None: no kernel did."""
+        """Who wrote the byte at `address` last: "block (3, 0, 0), thread (5, 0, 0), line 57 of softmax.cu". None: no
+        kernel did."""
         found = (ctypes.c_uint32 * 4)()
         if self._handle is None or not self._handle[0].ts_writers_of(self._handle[1], address, found):
             return None

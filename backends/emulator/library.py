@@ -10,40 +10,71 @@ from touchstone.backends.emulator import compiler
 
 class Place(ctypes.Structure):
     _fields_ = [
-        ("pc", ctypes.c_uint64), ("file", ctypes.c_char * 200), ("line", ctypes.c_int32),
-        ("block", ctypes.c_uint32 * 3), ("thread", ctypes.c_uint32 * 3), ("access", ctypes.c_int32), ("state", ctypes.c_int32),
-    ]  # fmt: skip
+        ("pc", ctypes.c_uint64),
+        ("file", ctypes.c_char * 200),
+        ("line", ctypes.c_int32),
+        ("block", ctypes.c_uint32 * 3),
+        ("thread", ctypes.c_uint32 * 3),
+        ("access", ctypes.c_int32),
+        ("state", ctypes.c_int32),
+    ]
 
 
 class Report(ctypes.Structure):
     _fields_ = [
-        ("kind", ctypes.c_int32), ("region_kind", ctypes.c_int32), ("region_index", ctypes.c_int32),
-        ("address", ctypes.c_uint64), ("size", ctypes.c_uint64), ("offset", ctypes.c_int64), ("extent", ctypes.c_uint64),
-        ("item", ctypes.c_uint64), ("name", ctypes.c_char * 128), ("dims", ctypes.c_uint32 * 4), ("here", Place), ("there", Place),
-        ("lane", ctypes.c_int32), ("mask", ctypes.c_uint32), ("text", ctypes.c_char * 400),
-    ]  # fmt: skip
+        ("kind", ctypes.c_int32),
+        ("region_kind", ctypes.c_int32),
+        ("region_index", ctypes.c_int32),
+        ("address", ctypes.c_uint64),
+        ("size", ctypes.c_uint64),
+        ("offset", ctypes.c_int64),
+        ("extent", ctypes.c_uint64),
+        ("item", ctypes.c_uint64),
+        ("name", ctypes.c_char * 128),
+        ("dims", ctypes.c_uint32 * 4),
+        ("here", Place),
+        ("there", Place),
+        ("lane", ctypes.c_int32),
+        ("mask", ctypes.c_uint32),
+        ("text", ctypes.c_char * 400),
+    ]
 
 
 class Range(ctypes.Structure):
     _fields_ = [
-        ("start", ctypes.c_uint64), ("bytes", ctypes.c_uint64), ("kind", ctypes.c_int32), ("index", ctypes.c_int32),
-        ("writable", ctypes.c_int32), ("item", ctypes.c_int32),
-    ]  # fmt: skip
+        ("start", ctypes.c_uint64),
+        ("bytes", ctypes.c_uint64),
+        ("kind", ctypes.c_int32),
+        ("index", ctypes.c_int32),
+        ("writable", ctypes.c_int32),
+        ("item", ctypes.c_int32),
+    ]
 
 
 class Options(ctypes.Structure):
     _fields_ = [
-        ("order", ctypes.c_int32), ("workers", ctypes.c_int32), ("seed", ctypes.c_uint64), ("checks", ctypes.c_int32),
-        ("races", ctypes.c_int32), ("cooperative", ctypes.c_int32), ("reserved", ctypes.c_int32),
-        ("stack_bytes", ctypes.c_uint64), ("step_limit", ctypes.c_uint64), ("module", ctypes.c_uint64),
-        ("readable_low", ctypes.c_uint64), ("readable_high", ctypes.c_uint64),
-    ]  # fmt: skip
+        ("order", ctypes.c_int32),
+        ("workers", ctypes.c_int32),
+        ("seed", ctypes.c_uint64),
+        ("checks", ctypes.c_int32),
+        ("races", ctypes.c_int32),
+        ("cooperative", ctypes.c_int32),
+        ("reserved", ctypes.c_int32),
+        ("stack_bytes", ctypes.c_uint64),
+        ("step_limit", ctypes.c_uint64),
+        ("module", ctypes.c_uint64),
+        ("readable_low", ctypes.c_uint64),
+        ("readable_high", ctypes.c_uint64),
+    ]
 
 
 class Parameter(ctypes.Structure):
     _fields_ = [
-        ("bytes", ctypes.c_uint32), ("kind", ctypes.c_char), ("item", ctypes.c_uint32), ("constant", ctypes.c_char),
-    ]  # fmt: skip
+        ("bytes", ctypes.c_uint32),
+        ("kind", ctypes.c_char),
+        ("item", ctypes.c_uint32),
+        ("constant", ctypes.c_char),
+    ]
 
 
 @functools.cache
@@ -55,9 +86,17 @@ def engine(path: str) -> ctypes.CDLL:
     library.ts_writers_delete.argtypes = [ctypes.c_void_p]
     library.ts_writers_of.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p]
     library.ts_launch.argtypes = [
-        ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p,
-        ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
-    ]  # fmt: skip
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_uint64,
+        ctypes.c_void_p,
+        ctypes.c_int32,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+    ]
     return library
 
 

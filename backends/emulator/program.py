@@ -77,7 +77,8 @@ class Program:
         return self._built[key]
 
     def _complete(self, entries: Sequence[str]) -> str:
-        """The text that is compiled: for every kernel one function that unpacks its arguments, one that describes them."""
+        """The text that is compiled: for every kernel one function that unpacks its arguments, one that describes
+        them."""
         text = f'#include "touchstone.h"\n#line 1 "{self.name}"\n{self._text}\n#line 1 "touchstone"\n'
         for number, entry in enumerate(entries):
             text += (
@@ -108,7 +109,8 @@ class Program:
     def launch(
         self, kernel: str, grid: Dim, block: Dim, arguments: Sequence[Any], shared: int = 0, cooperative: bool = False
     ) -> None:
-        """Run `kernel` on this CPU and wait for it. Raises KernelError for a finding, ValueError or TypeError for a bad call.
+        """Run `kernel` on this CPU and wait for it. Raises KernelError for a finding, ValueError or TypeError for a bad
+        call.
 
         `arguments`: tensors and arrays (their addresses, bounded by their extent), None (a null pointer), Python
         numbers, NumPy scalars. `shared`: bytes of dynamic shared memory.
@@ -128,17 +130,34 @@ class Program:
         low, high = (loaded.base + offset for offset in loaded.constants)
         settings = instruments.settings
         options = Options(
-            instruments.ORDERS.index(settings.order), instruments.workers(), settings.seed, 1, settings.races, cooperative, 0,
-            STACK_BYTES, settings.step_limit, loaded.base, low, high,
-        )  # fmt: skip
+            instruments.ORDERS.index(settings.order),
+            instruments.workers(),
+            settings.seed,
+            1,
+            settings.races,
+            cooperative,
+            0,
+            STACK_BYTES,
+            settings.step_limit,
+            loaded.base,
+            low,
+            high,
+        )
         report = Report()
         entry = ctypes.cast(getattr(loaded.library, f"ts_entry_{number}"), ctypes.c_void_p)
         with backends.running():
             loaded.engine.ts_launch(
-                entry, packed, (ctypes.c_uint32 * 3)(*grid3), (ctypes.c_uint32 * 3)(*block3), shared, ranges,
-                len(regions) + len(loaded.variables), ctypes.byref(options), instruments.record(loaded, grid3, block3),
+                entry,
+                packed,
+                (ctypes.c_uint32 * 3)(*grid3),
+                (ctypes.c_uint32 * 3)(*block3),
+                shared,
+                ranges,
+                len(regions) + len(loaded.variables),
+                ctypes.byref(options),
+                instruments.record(loaded, grid3, block3),
                 ctypes.byref(report),
-            )  # fmt: skip
+            )
         del keep
         if report.kind:
             raise error(kernel, loaded, report, regions)

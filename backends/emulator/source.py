@@ -60,7 +60,8 @@ def kernels(text: str) -> list[Kernel]:
 
 
 def inline(text: str, name: str, folders: Sequence[Path], seen: set[Path] | None = None) -> str:
-    """`text` with every `#include "..."` that is found in `folders` put in its place, since headers are rewritten too."""
+    """`text` with every `#include "..."` that is found in `folders` put in its place, since headers are rewritten
+    too."""
     seen = set() if seen is None else seen
     pieces: list[str] = []
     done = 0

@@ -1,8 +1,10 @@
-"""Numba CUDA: kernels in Python, compiled by numba-cuda for a GPU, or run on the CPU by the emulator (backends/emulator/numba/)."""
+"""Numba CUDA: kernels in Python, compiled by numba-cuda for a GPU, or run on the CPU by the emulator
+(backends/emulator/numba/)."""
 
 if __name__ != "touchstone.backends.numba":
     raise ImportError(
-        f"touchstone.backends.numba was imported as {__name__!r}: start Python in Touchstone's own folder, or put that folder (none "
+        f"touchstone.backends.numba was imported as {__name__!r}: start Python in Touchstone's own folder, or "
+        f"put that folder (none "
         "inside it) on PYTHONPATH, so that `import numba` finds Numba itself"
     )
 
@@ -31,8 +33,14 @@ WORK_PER_SECOND = {
     "cuda": math.inf,
 }
 NOTES = (
-    "A kernel is one thread's program; cuda.grid(1) is blockIdx.x * blockDim.x + threadIdx.x, and x varies fastest in memory.",
-    "The launch order is kernel[grid, block, stream, shared bytes](arguments); a Triton grid counts tiles, here blocks.",
+    (
+        "A kernel is one thread's program; cuda.grid(1) is blockIdx.x * blockDim.x + threadIdx.x, and x varies "
+        "fastest in memory."
+    ),
+    (
+        "The launch order is kernel[grid, block, stream, shared bytes](arguments); a Triton grid counts tiles, here "
+        "blocks."
+    ),
     "Every thread of a block reaches every cuda.syncthreads(): no early return before one, none in a divergent branch.",
     "Guard the tail with `if`; a computed index below 0 counts from the end and so reads another element in silence.",
     "A literal is float64 and makes its expression float64: write np.float32(0.5).",

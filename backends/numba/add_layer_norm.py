@@ -33,7 +33,8 @@ from touchstone.backends.numba.words import lanes_of, load_run, pack, store_run,
 
 _HELD = WARP_COLS // 32
 
-# weight and bias come as (rows, cols), every row the same; where there is no bias, `biased` is False. h is read back by the
+# weight and bias come as (rows, cols), every row the same; where there is no bias, `biased` is False. h is read back by
+# the
 # thread that wrote it: no barrier is needed for that.
 
 
@@ -230,9 +231,7 @@ def vectorised(
     y, h = _outputs(x)
     extent, held = in_runs(rows, cols, x, residual, weight, bias, y, h)
     if y.numel():
-        launch(
-            _vectorised(*held), *extent, x, residual, *_vectors(weight, bias, rows), y, h, np.float32(eps)
-        )  # fmt: skip
+        launch(_vectorised(*held), *extent, x, residual, *_vectors(weight, bias, rows), y, h, np.float32(eps))
     return y, h
 
 

@@ -33,7 +33,8 @@ from touchstone.backends.numba.words import lanes_of, load_run, pack, store_run,
 
 _HELD = WARP_COLS // 32
 
-# weight comes as (rows, cols), every row the same. h is read back by the thread that wrote it: no barrier is needed for that.
+# weight comes as (rows, cols), every row the same. h is read back by the thread that wrote it: no barrier is needed for
+# that.
 
 
 @cuda.jit

@@ -1,9 +1,9 @@
-"""Compiling kernels for GPUs that are not there: what launchers launch on CPU tensors is recorded, then put through NVVM,
-NVRTC (for what a kernel is linked with) and nvJitLink.
+"""Compiling kernels for GPUs that are not there: what launchers launch on CPU tensors is recorded, then put through
+NVVM, NVRTC (for what a kernel is linked with) and nvJitLink.
 
-numba-cuda types, lowers and links a kernel as it does for a GPU, with its defaults (link-time optimisation among them); no
-driver is asked. The PTX of a kernel is read (instructions.py): float64 arithmetic, and the code of negative indices within
-loops, are refused like what does not compile, with the line of Python that they come from.
+numba-cuda types, lowers and links a kernel as it does for a GPU, with its defaults (link-time optimisation among them);
+no driver is asked. The PTX of a kernel is read (instructions.py): float64 arithmetic, and the code of negative indices
+within loops, are refused like what does not compile, with the line of Python that they come from.
 """
 
 import os
@@ -51,7 +51,8 @@ REGISTERS = 65536  # of a block; a warp takes them by 256
 FITTING = 256  # threads of a block that have 255 registers each
 
 _USAGE = re.compile(
-    r"Function properties for (?P<name>\S+)\s.*?(?P<stack>\d+) bytes stack frame[^\n]*\n[^\n]*Used (?P<registers>\d+) registers"
+    r"Function properties for (?P<name>\S+)\s.*?(?P<stack>\d+) bytes stack frame[^\n]*\n[^\n]*Used "
+    r"(?P<registers>\d+) registers"
     r"(?P<rest>[^\n]*)",
     re.DOTALL,
 )
@@ -166,12 +167,12 @@ def _plain(value: Any) -> Any:
 
 
 def compile_one(launch: Launch, arch: str, to_machine_code: bool = True) -> dict[str, Any]:
-    """Compile one specialisation for `arch` ("sm_90"), or type and lower it only: once for all layouts and architectures,
-    which from sm_75 on numba-cuda lowers alike.
+    """Compile one specialisation for `arch` ("sm_90"), or type and lower it only: once for all layouts and
+    architectures, which from sm_75 on numba-cuda lowers alike.
 
     Returns `seconds`, with machine code `registers` and `spills` (bytes of local memory) a thread and `shared` bytes a
-    block, and `error`, the compiler's message, where it was refused, where a block needs more than it can have, or where
-    the PTX holds what no rung should.
+    block, and `error`, the compiler's message, where it was refused, where a block needs more than it can have, or
+    where the PTX holds what no rung should.
     """
     start = time.perf_counter()
     found: dict[str, Any] = {}
@@ -290,9 +291,16 @@ def _lowered(launch: Launch, arch: str) -> None:
     """What numba-cuda does first: Python to NVVM's IR, where types are inferred."""
     options = launch.function.targetoptions
     dispatcher.compile_cuda(
-        launch.function.py_func, types.void, launch.arguments, debug=False, lineinfo=False, forceinline=False,
-        fastmath=options.get("fastmath"), nvvm_options={"opt": 3}, cc=(_number(arch) // 10, _number(arch) % 10),
-    )  # fmt: skip
+        launch.function.py_func,
+        types.void,
+        launch.arguments,
+        debug=False,
+        lineinfo=False,
+        forceinline=False,
+        fastmath=options.get("fastmath"),
+        nvvm_options={"opt": 3},
+        cc=(_number(arch) // 10, _number(arch) % 10),
+    )
 
 
 @lru_cache(maxsize=64)
@@ -300,9 +308,12 @@ def _source(text: str, name: str, arch: str, lto: bool) -> bytes:
     """CUDA C++ that a kernel is linked with, compiled as numba-cuda compiles it: to PTX or, with `lto`, to LTO-IR."""
     folders = [folder for folder in _header_folders() if folder]
     options = [
-        f"-arch={arch}", "-rdc=true", "--device-as-default-execution-space", *(["-dlto"] if lto else []),
+        f"-arch={arch}",
+        "-rdc=true",
+        "--device-as-default-execution-space",
+        *(["-dlto"] if lto else []),
         *(f"-I{folder}" for folder in folders),
-    ]  # fmt: skip
+    ]
     made, log = nvrtc.compiled(text, name, options, "LTOIR" if lto else "PTX")
     if made is None:
         raise RuntimeError(f"{name} does not compile:\n{log}")
@@ -328,9 +339,11 @@ def _header_folders() -> tuple[str, ...]:
     own = os.path.dirname(os.path.dirname(os.path.abspath(numba_nvrtc.__file__)))
     version = numba_nvrtc._get_nvrtc_version()[0]
     return (
-        os.path.join(own, "include", str(version)), str(get_cuda_paths()["include_dir"].info),
-        find_nvidia_header_directory("cccl") or "", os.path.join(own, "memory_management"),
-    )  # fmt: skip
+        os.path.join(own, "include", str(version)),
+        str(get_cuda_paths()["include_dir"].info),
+        find_nvidia_header_directory("cccl") or "",
+        os.path.join(own, "memory_management"),
+    )
 
 
 def _link(parts: list[bytes], runtime: str | None, arch: str, lto: bool, registers: int | None) -> tuple[bytes, str]:

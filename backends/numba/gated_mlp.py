@@ -47,8 +47,14 @@ def _gate_up(core, multiply):
     A tile of WIDTH columns is GROUP of gate, GROUP of up, GROUP of gate and so on.
     """
     HEIGHT, WIDTH, GROUP, PARTS, STAGED, PITCH, THREADS = (
-        core.HEIGHT, core.WIDTH, core.GROUP, core.PARTS, core.STAGED, core.PITCH, core.THREADS,
-    )  # fmt: skip
+        core.HEIGHT,
+        core.WIDTH,
+        core.GROUP,
+        core.PARTS,
+        core.STAGED,
+        core.PITCH,
+        core.THREADS,
+    )
     SHARED, ELEMENT, ALIGNMENT, SUMS = core.SHARED, core.ELEMENT, core.ALIGNMENT, core.SUMS
     COLS = WIDTH // 2  # of hidden
     is_odd, find_way, stage, staged_row = core.is_odd, core.find_way, core.stage, core.staged_row
@@ -56,7 +62,7 @@ def _gate_up(core, multiply):
     @kernel(THREADS, core.BLOCKS)
     def gate_up(
         x, gate, up, hidden, M, H, D, stride_xm, stride_xd, stride_gd, stride_gh, stride_ud, stride_uh, bits, activation
-    ):  # fmt: skip
+    ):
         shared = cuda.shared.array(SHARED, ELEMENT, ALIGNMENT)
         results = shared.view(np.float32)
         sums = cuda.local.array(SUMS, float32)
@@ -96,9 +102,17 @@ def _fused(core, multiply, x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor
     if hidden.numel():
         grid, given = blocks(M, H, core.HEIGHT, core.WIDTH // 2), pair_operands(x, gate, up, core.LANES)
         launch(
-            _gate_up(core, multiply), grid, core.THREADS, flat(x), flat(gate), flat(up), hidden, *given, activation,
+            _gate_up(core, multiply),
+            grid,
+            core.THREADS,
+            flat(x),
+            flat(gate),
+            flat(up),
+            hidden,
+            *given,
+            activation,
             shared=core.BYTES,
-        )  # fmt: skip
+        )
     return hidden
 
 

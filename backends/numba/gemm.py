@@ -1,7 +1,9 @@
 """What the products c (M, N) = a (M, K) times b (K, N) share from the rung `tiled2d` on.
 
-Kernels take operands as one-dimensional arrays with their strides, so that a kernel is compiled once for each dtype. From
-`vectorised` on a block has a tile of TILE by TILE of c, a thread RESULTS by RESULTS of it, and tiles of a and b are DEPTH deep.
+Kernels take operands as one-dimensional arrays with their strides, so that a kernel is compiled once for each dtype.
+From
+`vectorised` on a block has a tile of TILE by TILE of c, a thread RESULTS by RESULTS of it, and tiles of a and b are
+DEPTH deep.
 """
 
 from typing import NamedTuple
@@ -122,7 +124,8 @@ def is_odd(along_k):
 def find_way(length, depth, stride, stride_k, along_k, wide, first, group, extent):
     """The Way of this thread through an operand (length, depth), for the block's place `first` along m or n.
 
-    A tile of `extent` places is `group` of this operand, `group` of another and so on; all of this one for group = extent.
+    A tile of `extent` places is `group` of this operand, `group` of another and so on; all of this one for group =
+    extent.
     """
     thread = cuda.threadIdx.x & (THREADS - 1)
     if along_k:

@@ -1,8 +1,9 @@
 """What the PTX of a kernel should not hold, by its own text.
 
 float64 arithmetic: a literal without np.float32(...), a division of integers, or a Python float among the arguments.
-Negative indices: Numba counts them from the end, so for an index of signed type that it cannot prove to be none, each access
-costs three instructions more; where a loop repeats them, an unsigned index or a sum that is hoisted does without.
+Negative indices: Numba counts them from the end, so for an index of signed type that it cannot prove to be none, each
+access costs three instructions more; where a loop repeats them, an unsigned index or a sum that is hoisted does
+without.
 """
 
 import os
@@ -31,7 +32,8 @@ _NOT_ARITHMETIC = ("ld.", "st.", "mov.", "selp.", "shfl.")
 
 
 def unwanted(ptx: str) -> list[str]:
-    """One sentence for each line of Python that brings float64 arithmetic or, within a loop, the code of negative indices.
+    """One sentence for each line of Python that brings float64 arithmetic or, within a loop, the code of negative
+    indices.
 
     Of PTX without lines, one sentence for each kind.
     """
@@ -49,7 +51,8 @@ def unwanted(ptx: str) -> list[str]:
         if kind == "float64":
             names = ", ".join(sorted({each.operation for each in those}))
             sentences.append(
-                f"{where}computes in float64 ({names}): write np.float32(...) around literals, divide float32 by float32"
+                f"{where}computes in float64 ({names}): write np.float32(...) around literals, divide float32 by "
+                f"float32"
             )
         else:
             sentences.append(
@@ -73,9 +76,9 @@ def instructions(ptx: str) -> list[Instruction]:
 def wraparounds(every: list[Instruction]) -> Iterator[Instruction]:
     """Where an extent is added to an index if that is negative.
 
-    That is `index + (extent & index >> 63)`, or an addition of a select between the extent and 0, or, where the extent is a
-    power of two, of the sign shifted to its place. The same brings a signed remainder to the sign of its divisor, which is
-    left out, as is the rounding of a division by a power of two.
+    That is `index + (extent & index >> 63)`, or an addition of a select between the extent and 0, or, where the extent
+    is a power of two, of the sign shifted to its place. The same brings a signed remainder to the sign of its divisor,
+    which is left out, as is the rounding of a division by a power of two.
     """
     registers = _Registers(every)
     for each in every:

@@ -20,8 +20,8 @@ def launch(
     """Launch a `@cuda.jit` kernel on tensors and numbers; `shared`: bytes of dynamic shared memory.
 
     A Python int is int64 to the kernel and a float float64: pass np.int32(...) or np.float32(...) for others. Tensors
-    keep their strides; those on the CPU are taken by the emulator, or as arrays by Numba's own simulator, which knows no
-    bfloat16 (Unsupported).
+    keep their strides; those on the CPU are taken by the emulator, or as arrays by Numba's own simulator, which knows
+    no bfloat16 (Unsupported).
     """
     tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
     given = [argument.detach() if isinstance(argument, torch.Tensor) else argument for argument in arguments]
@@ -53,7 +53,8 @@ def _take_launches() -> None:
 
 
 def _allow(kernel: Any, arguments: Sequence[Any], shared: int, device: int) -> None:
-    """Let the kernel that these arguments select have `shared` bytes of dynamic shared memory; numba-cuda has no way to ask."""
+    """Let the kernel that these arguments select have `shared` bytes of dynamic shared memory; numba-cuda has no way to
+    ask."""
     from numba.cuda.cudadrv.driver import binding, driver
 
     compiled = kernel.compile(tuple(map(kernel.typeof_pyval, arguments)))

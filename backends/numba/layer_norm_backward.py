@@ -96,9 +96,14 @@ def _columns(x, dy, statistics, dweight, dbias):
 
 
 def naive(
-    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor,
-    *, mean: torch.Tensor | None = None, rstd: torch.Tensor | None = None, eps: float = 1e-5,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    dy: torch.Tensor,
+    *,
+    mean: torch.Tensor | None = None,
+    rstd: torch.Tensor | None = None,
+    eps: float = 1e-5,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
     Takes any number of columns; x and dy come from memory three times. Source: S2-47.
@@ -156,9 +161,14 @@ def _block(x, weight, dy, given_mean, given_rstd, has_mean, has_rstd, dx, statis
 
 
 def block(
-    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor,
-    *, mean: torch.Tensor | None = None, rstd: torch.Tensor | None = None, eps: float = 1e-5,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    dy: torch.Tensor,
+    *,
+    mean: torch.Tensor | None = None,
+    rstd: torch.Tensor | None = None,
+    eps: float = 1e-5,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
     Takes any number of columns; x and dy come from memory twice at least. Source: S2-47.
@@ -236,9 +246,14 @@ def _strips(x, dy, statistics, dweight, dbias):
 
 
 def warp(
-    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor,
-    *, mean: torch.Tensor | None = None, rstd: torch.Tensor | None = None, eps: float = 1e-5,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    dy: torch.Tensor,
+    *,
+    mean: torch.Tensor | None = None,
+    rstd: torch.Tensor | None = None,
+    eps: float = 1e-5,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
     Declines more than 1024 columns: the registers of one warp. Source: S2-47.
@@ -320,9 +335,14 @@ def _partials(x, weight, dy, given_mean, given_rstd, has_mean, has_rstd, dx, par
 
 
 def partials(
-    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor,
-    *, mean: torch.Tensor | None = None, rstd: torch.Tensor | None = None, eps: float = 1e-5,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    dy: torch.Tensor,
+    *,
+    mean: torch.Tensor | None = None,
+    rstd: torch.Tensor | None = None,
+    eps: float = 1e-5,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
     Declines more than 8192 columns: the registers of one block. Source: S2-47.
@@ -356,9 +376,14 @@ def _atomics(x, weight, dy, given_mean, given_rstd, has_mean, has_rstd, dx, tota
 
 
 def atomics(
-    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor,
-    *, mean: torch.Tensor | None = None, rstd: torch.Tensor | None = None, eps: float = 1e-5,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    dy: torch.Tensor,
+    *,
+    mean: torch.Tensor | None = None,
+    rstd: torch.Tensor | None = None,
+    eps: float = 1e-5,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
     The order of the additions to dweight and dbias, and so their rounding, changes from call to call. Declines more
@@ -381,9 +406,14 @@ atomics.deterministic = False
 
 
 def persistent(
-    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor,
-    *, mean: torch.Tensor | None = None, rstd: torch.Tensor | None = None, eps: float = 1e-5,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    dy: torch.Tensor,
+    *,
+    mean: torch.Tensor | None = None,
+    rstd: torch.Tensor | None = None,
+    eps: float = 1e-5,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
     Declines more than 8192 columns, 4096 of float32: the registers of one block. Source: S2-47.
@@ -399,9 +429,14 @@ persistent.needs = "shuffles"
 
 
 def strips(
-    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor,
-    *, mean: torch.Tensor | None = None, rstd: torch.Tensor | None = None, eps: float = 1e-5,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    dy: torch.Tensor,
+    *,
+    mean: torch.Tensor | None = None,
+    rstd: torch.Tensor | None = None,
+    eps: float = 1e-5,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
     Takes any number of columns; x and dy come from memory twice. Source: S2-47.

@@ -2,7 +2,8 @@
 
 unfused: two products and an elementwise kernel after each, so the hidden tensor travels four times (S0-20)
 epilogue: bias and activation act on the accumulators before they are stored; the elementwise passes are gone (S2-92)
-tensorcore: the same epilogue on mma.sync, for 16-bit operands: matmul's pipelined or, where it declines, tensorcore (S2-92)
+tensorcore: the same epilogue on mma.sync, for 16-bit operands: matmul's pipelined or, where it declines, tensorcore
+  (S2-92)
 """
 
 import functools
@@ -38,10 +39,16 @@ def _apply(z: torch.Tensor, bias: torch.Tensor | None, activation: int) -> None:
 
 
 def unfused(
-    x: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor | None, w2: torch.Tensor, b2: torch.Tensor | None,
-    *, activation: str = "gelu",
-) -> torch.Tensor:  # fmt: skip
-    """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None; y (M, N). Any sizes and strides. Source: S0-20."""
+    x: torch.Tensor,
+    w1: torch.Tensor,
+    b1: torch.Tensor | None,
+    w2: torch.Tensor,
+    b2: torch.Tensor | None,
+    *,
+    activation: str = "gelu",
+) -> torch.Tensor:
+    """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None; y (M, N). Any sizes and strides. Source:
+    S0-20."""
     shapes("M D, D H, H?, H N, N?", x=x, w1=w1, b1=b1, w2=w2, b2=b2)
     kind = number(activation)
     hidden = matmul.doublebuffered(x, w1)
@@ -55,15 +62,20 @@ def unfused(
 def _linear(core, multiply):
     """The kernel c = act(a·b + bias) on the main loop `multiply` of gemm.py, mma.py or pipeline.py."""
     HEIGHT, WIDTH, PARTS, STAGED, PITCH, THREADS = (
-        core.HEIGHT, core.WIDTH, core.PARTS, core.STAGED, core.PITCH, core.THREADS,
-    )  # fmt: skip
+        core.HEIGHT,
+        core.WIDTH,
+        core.PARTS,
+        core.STAGED,
+        core.PITCH,
+        core.THREADS,
+    )
     SHARED, ELEMENT, ALIGNMENT, SUMS = core.SHARED, core.ELEMENT, core.ALIGNMENT, core.SUMS
     find_way, stage, staged_row = core.find_way, core.stage, core.staged_row
 
     @kernel(THREADS, core.BLOCKS)
     def linear(
         a, b, bias, c, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, bits, stride_bias, has_bias, activation
-    ):  # fmt: skip
+    ):
         shared = cuda.shared.array(SHARED, ELEMENT, ALIGNMENT)
         results = shared.view(np.float32)
         sums = cuda.local.array(SUMS, float32)
@@ -100,26 +112,46 @@ def _fused(
         memory, *rest = gemm.bias(bias, a)
         grid, given = blocks(*c.shape, core.HEIGHT, core.WIDTH), operands(a, b, core.LANES)
         launch(
-            _linear(core, multiply), grid, core.THREADS, flat(a), flat(b), memory, c, *given, *rest, activation,
+            _linear(core, multiply),
+            grid,
+            core.THREADS,
+            flat(a),
+            flat(b),
+            memory,
+            c,
+            *given,
+            *rest,
+            activation,
             shared=core.BYTES,
-        )  # fmt: skip
+        )
     return c
 
 
 def epilogue(
-    x: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor | None, w2: torch.Tensor, b2: torch.Tensor | None,
-    *, activation: str = "gelu",
-) -> torch.Tensor:  # fmt: skip
-    """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None; y (M, N). Any sizes and strides. Source: S2-92."""
+    x: torch.Tensor,
+    w1: torch.Tensor,
+    b1: torch.Tensor | None,
+    w2: torch.Tensor,
+    b2: torch.Tensor | None,
+    *,
+    activation: str = "gelu",
+) -> torch.Tensor:
+    """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None; y (M, N). Any sizes and strides. Source:
+    S2-92."""
     shapes("M D, D H, H?, H N, N?", x=x, w1=w1, b1=b1, w2=w2, b2=b2)
     hidden = _fused(gemm, gemm.multiply, x, w1, b1, number(activation))
     return _fused(gemm, gemm.multiply, hidden, w2, b2, NONE)
 
 
 def tensorcore(
-    x: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor | None, w2: torch.Tensor, b2: torch.Tensor | None,
-    *, activation: str = "gelu",
-) -> torch.Tensor:  # fmt: skip
+    x: torch.Tensor,
+    w1: torch.Tensor,
+    b1: torch.Tensor | None,
+    w2: torch.Tensor,
+    b2: torch.Tensor | None,
+    *,
+    activation: str = "gelu",
+) -> torch.Tensor:
     """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None; y (M, N). Any strides. Declines float32.
 
     Source: S2-92.

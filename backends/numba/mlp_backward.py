@@ -69,9 +69,15 @@ def _summed(x: torch.Tensor) -> torch.Tensor:
 
 
 def unfused(
-    x: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor | None, w2: torch.Tensor, b2: torch.Tensor | None,
-    dy: torch.Tensor, *, activation: str = "gelu",
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None]:  # fmt: skip
+    x: torch.Tensor,
+    w1: torch.Tensor,
+    b1: torch.Tensor | None,
+    w2: torch.Tensor,
+    b2: torch.Tensor | None,
+    dy: torch.Tensor,
+    *,
+    activation: str = "gelu",
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None]:
     """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None, dy (M, N); dx, dw1, db1, dw2, db2.
 
     Any sizes and strides; db1 and db2 are None where the bias is. Source: S2-93, S4-32.
@@ -92,16 +98,36 @@ def unfused(
 def _activated(core):
     """On the main loop of gemm.py or mma.py, the kernels z = a·b + bias with c = act(z), and c = (a·b)·act'(z)."""
     HEIGHT, WIDTH, PARTS, STAGED, PITCH, THREADS = (
-        core.HEIGHT, core.WIDTH, core.PARTS, core.STAGED, core.PITCH, core.THREADS,
-    )  # fmt: skip
+        core.HEIGHT,
+        core.WIDTH,
+        core.PARTS,
+        core.STAGED,
+        core.PITCH,
+        core.THREADS,
+    )
     SHARED, ELEMENT, ALIGNMENT, SUMS = core.SHARED, core.ELEMENT, core.ALIGNMENT, core.SUMS
     multiply, find_way, stage, staged_row = core.multiply, core.find_way, core.stage, core.staged_row
 
     @kernel(THREADS, core.BLOCKS)
     def activated(
-        a, b, bias, z, c, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, bits, stride_bias, has_bias, backward,
+        a,
+        b,
+        bias,
+        z,
+        c,
+        M,
+        N,
+        K,
+        stride_am,
+        stride_ak,
+        stride_bk,
+        stride_bn,
+        bits,
+        stride_bias,
+        has_bias,
+        backward,
         activation,
-    ):  # fmt: skip
+    ):
         shared = cuda.shared.array(SHARED, ELEMENT, ALIGNMENT)
         results = shared.view(np.float32)
         sums = cuda.local.array(SUMS, float32)
@@ -138,8 +164,14 @@ def _activated(core):
 
 
 def _fused(
-    core, x: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor | None, w2: torch.Tensor, dy: torch.Tensor, activation: int
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    core,
+    x: torch.Tensor,
+    w1: torch.Tensor,
+    b1: torch.Tensor | None,
+    w2: torch.Tensor,
+    dy: torch.Tensor,
+    activation: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """h = act(z) and dz = (dy·w2ᵀ)·act'(z), both (M, H), with z = x·w1 + b1, by the main loop of the module `core`."""
     M, H = x.shape[0], w1.shape[1]
     z, hidden, dz = x.new_empty(M, H), x.new_empty(M, H), x.new_empty(M, H)
@@ -148,16 +180,33 @@ def _fused(
             memory, *rest = gemm.bias(None if backward else b1, z)
             grid, given = blocks(M, H, core.HEIGHT, core.WIDTH), operands(a, b, core.LANES)
             launch(
-                _activated(core), grid, core.THREADS, flat(a), flat(b), memory, z, c, *given, *rest, backward,
-                activation, shared=core.BYTES,
-            )  # fmt: skip
+                _activated(core),
+                grid,
+                core.THREADS,
+                flat(a),
+                flat(b),
+                memory,
+                z,
+                c,
+                *given,
+                *rest,
+                backward,
+                activation,
+                shared=core.BYTES,
+            )
     return hidden, dz
 
 
 def epilogue(
-    x: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor | None, w2: torch.Tensor, b2: torch.Tensor | None,
-    dy: torch.Tensor, *, activation: str = "gelu",
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None]:  # fmt: skip
+    x: torch.Tensor,
+    w1: torch.Tensor,
+    b1: torch.Tensor | None,
+    w2: torch.Tensor,
+    b2: torch.Tensor | None,
+    dy: torch.Tensor,
+    *,
+    activation: str = "gelu",
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None]:
     """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None, dy (M, N); dx, dw1, db1, dw2, db2.
 
     Any sizes and strides; db1 and db2 are None where the bias is. Source: S2-93.
@@ -170,9 +219,15 @@ def epilogue(
 
 
 def tensorcore(
-    x: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor | None, w2: torch.Tensor, b2: torch.Tensor | None,
-    dy: torch.Tensor, *, activation: str = "gelu",
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None]:  # fmt: skip
+    x: torch.Tensor,
+    w1: torch.Tensor,
+    b1: torch.Tensor | None,
+    w2: torch.Tensor,
+    b2: torch.Tensor | None,
+    dy: torch.Tensor,
+    *,
+    activation: str = "gelu",
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None]:
     """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None, dy (M, N); dx, dw1, db1, dw2, db2.
 
     Any strides; db1 and db2 are None where the bias is. Declines float32. Source: S2-93.

@@ -1,4 +1,5 @@
-"""The main loop of `tensorcore`: tiles of 16-bit operands come by cp.async, two of them under way while a third is multiplied.
+"""The main loop of `tensorcore`: tiles of 16-bit operands come by cp.async, two of them under way while a third is
+multiplied.
 
 A block of four warps has a tile of TILE by TILE of c, a warp a quarter of it, in pieces of 16 by 16 by 8 with float32
 accumulators.
@@ -51,7 +52,8 @@ class Way(NamedTuple):
 
 @cuda.jit(device=True)
 def turned(along_k, row, chunk):
-    """Chunks of a row of a tile change places, so that the same chunk of eight rows, a matrix of ldmatrix, has all banks."""
+    """Chunks of a row of a tile change places, so that the same chunk of eight rows, a matrix of ldmatrix, has all
+    banks."""
     return chunk ^ (row // 2 % 4 if along_k else row % 8)
 
 
@@ -66,7 +68,8 @@ def is_odd(along_k):
 def find_way(length, depth, stride, stride_k, along_k, wide, first, group, extent):
     """The Way of this thread through an operand (length, depth), for the block's place `first` along m or n.
 
-    A tile of `extent` places is `group` of this operand, `group` of another and so on; all of this one for group = extent.
+    A tile of `extent` places is `group` of this operand, `group` of another and so on; all of this one for group =
+    extent.
     """
     thread = cuda.threadIdx.x & 1023
     piece = cuda.blockDim.x * LANES  # elements of a tile from one piece of a thread to the next
@@ -110,7 +113,8 @@ def fetch(shared, tile, x, way, start):
 
 @cuda.jit(device=True)
 def matrices(shared, tile, along_k, left, place, k, extent):
-    """Four 8 x 8 matrices: of a 16 rows by 16 of k in the order of mma's registers; of b 16 columns, two for each eight."""
+    """Four 8 x 8 matrices: of a 16 rows by 16 of k in the order of mma's registers; of b 16 columns, two for each
+    eight."""
     lane = cuda.threadIdx.x & 31
     if along_k == left:
         down, right = lane % 16, lane // 16
@@ -129,9 +133,18 @@ def multiply_add(sums, like, left, right):
     for i in range(ROWS):
         for j in range(COLS):
             sums[i, j, 0], sums[i, j, 1], sums[i, j, 2], sums[i, j, 3] = mma_m16n8k16(
-                like, left[i, 0], left[i, 1], left[i, 2], left[i, 3], right[j // 2, j % 2 * 2],
-                right[j // 2, j % 2 * 2 + 1], sums[i, j, 0], sums[i, j, 1], sums[i, j, 2], sums[i, j, 3],
-            )  # fmt: skip
+                like,
+                left[i, 0],
+                left[i, 1],
+                left[i, 2],
+                left[i, 3],
+                right[j // 2, j % 2 * 2],
+                right[j // 2, j % 2 * 2 + 1],
+                sums[i, j, 0],
+                sums[i, j, 1],
+                sums[i, j, 2],
+                sums[i, j, 3],
+            )
 
 
 @cuda.jit(device=True)

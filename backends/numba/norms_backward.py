@@ -1,6 +1,6 @@
-"""What the backwards of the norms share: the grid of blocks that run at once, sums over a block and over its warps, and the
-kernels of their fastest rungs. Those compute the gradients of layer norm, or, where not `centred`, those of RMS norm: as if
-the mean and the mean of g were 0, without dbias.
+"""What the backwards of the norms share: the grid of blocks that run at once, sums over a block and over its warps, and
+the kernels of their fastest rungs. Those compute the gradients of layer norm, or, where not `centred`, those of RMS
+norm: as if the mean and the mean of g were 0, without dbias.
 """
 
 import functools
@@ -35,18 +35,18 @@ def given(
     mean: torch.Tensor | None, rstd: torch.Tensor | None, other: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, bool, bool]:
     """mean and rstd, `other` in place of one that is None, and whether each was given."""
-    return (
-        other if mean is None else mean, other if rstd is None else rstd, mean is not None, rstd is not None,
-    )  # fmt: skip
+    return (other if mean is None else mean, other if rstd is None else rstd, mean is not None, rstd is not None)
 
 
 @cuda.jit(device=True)
 def block_sums(values, turn):
-    """Make the values of a local array, at most 3, their sums over the blockDim.x threads of a row, in every one of them.
+    """Make the values of a local array, at most 3, their sums over the blockDim.x threads of a row, in every one of
+    them.
 
-    A row is whole warps; rows share a block along y, and all threads of the block come here where a row is several warps.
-    `turn` is 0 and 1 by turns, call by call: a slow reader of one half of `partials` is not overtaken by the writers of the
-    next call, and one barrier is enough.
+    A row is whole warps; rows share a block along y, and all threads of the block come here where a row is several
+    warps.
+    `turn` is 0 and 1 by turns, call by call: a slow reader of one half of `partials` is not overtaken by the writers of
+    the next call, and one barrier is enough.
     """
     partials = cuda.shared.array((2, 3, 32), float32)
     lane, warps = uint32(cuda.threadIdx.x % 32), uint32(cuda.blockDim.x // 32)
@@ -65,7 +65,8 @@ def block_sums(values, turn):
 
 @cuda.jit(device=True)
 def column_sums(values):
-    """Make the values of a local array, at most 2, their sums over the warps of a block (32, n); the first warp gets them."""
+    """Make the values of a local array, at most 2, their sums over the warps of a block (32, n); the first warp gets
+    them."""
     partials = cuda.shared.array((2, 32, 32), float32)
     lane = uint32(cuda.threadIdx.x)
     for i in range(values.size):
@@ -190,9 +191,15 @@ def _store_sums(values, x, partial, which, room):
 
 
 def by_persistent_blocks(
-    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, mean: torch.Tensor | None, rstd: torch.Tensor | None,
-    dx: torch.Tensor, eps: float, centred: bool,
-) -> torch.Tensor:  # fmt: skip
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    dy: torch.Tensor,
+    mean: torch.Tensor | None,
+    rstd: torch.Tensor | None,
+    dx: torch.Tensor,
+    eps: float,
+    centred: bool,
+) -> torch.Tensor:
     """dx, and partial sums (2, parts, cols) for dweight and dbias, without `centred` (1, parts, cols) for dweight.
 
     Declines rows longer than 512 threads hold in RUNS runs of 16 bytes.
@@ -206,9 +213,17 @@ def by_persistent_blocks(
     partial = torch.empty((1 + centred, parts, cols), dtype=torch.float32, device=x.device)
     wide = all(map(aligned, (x, weight, dy, dx)))
     launch(
-        _persistent(wide, centred), parts, (across, down), x, for_rows(weight, 1), dy,
-        *given(mean, rstd, partial[0, 0]), dx, partial, np.float32(eps),
-    )  # fmt: skip
+        _persistent(wide, centred),
+        parts,
+        (across, down),
+        x,
+        for_rows(weight, 1),
+        dy,
+        *given(mean, rstd, partial[0, 0]),
+        dx,
+        partial,
+        np.float32(eps),
+    )
     return partial
 
 
@@ -274,7 +289,8 @@ def _strips(wide, centred):
 
     @deep_jit
     def kernel(x, weight, dy, statistics, dx, partial, rows_each):
-        # dx of a run of columns in a part of the rows, and the part's sums, one row of `partial`; no thread needs another.
+        # dx of a run of columns in a part of the rows, and the part's sums, one row of `partial`; no thread needs
+        # another.
         xs = cuda.local.array(words, uint32)
         dys = cuda.local.array(words, uint32)
         ws = cuda.local.array(4, uint32)
@@ -322,9 +338,15 @@ def _strips(wide, centred):
 
 
 def in_strips(
-    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, mean: torch.Tensor | None, rstd: torch.Tensor | None,
-    dx: torch.Tensor, eps: float, centred: bool,
-) -> torch.Tensor:  # fmt: skip
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    dy: torch.Tensor,
+    mean: torch.Tensor | None,
+    rstd: torch.Tensor | None,
+    dx: torch.Tensor,
+    eps: float,
+    centred: bool,
+) -> torch.Tensor:
     """As `by_persistent_blocks`, for rows of any length; x and dy come from memory twice."""
     rows, cols = x.shape
     length = 16 // x.element_size()
@@ -332,9 +354,16 @@ def in_strips(
     statistics = torch.empty((rows, 4), dtype=torch.float32, device=x.device)
     shared = for_rows(weight, 1)
     launch(
-        _statistics(wide, centred), blocks(rows), threads(-(-cols // length), 256), x, shared, dy,
-        *given(mean, rstd, statistics[0]), statistics, np.float32(eps),
-    )  # fmt: skip
+        _statistics(wide, centred),
+        blocks(rows),
+        threads(-(-cols // length), 256),
+        x,
+        shared,
+        dy,
+        *given(mean, rstd, statistics[0]),
+        statistics,
+        np.float32(eps),
+    )
     across = threads(-(-cols // length), 256)
     strips = -(-cols // (across * length))
     rows_each = -(-rows // max(1, min(-(-rows // _AT_ONCE), 1024 // across * processors(x) // strips)))

@@ -1,8 +1,9 @@
-"""The main loop of `pipelined`: mma.py's with twice the rows, four stages, and fragments that come while others are multiplied.
+"""The main loop of `pipelined`: mma.py's with twice the rows, four stages, and fragments that come while others are
+multiplied.
 
 For operands in whole pieces of 16 bytes. Which axis of an operand is the contiguous one is a constant of the kernel: a
-fragment is then one instruction. A block of eight warps has a tile of HEIGHT by WIDTH of c, a warp 64 by 64 of it; the stages
-take 96 KB of shared memory.
+fragment is then one instruction. A block of eight warps has a tile of HEIGHT by WIDTH of c, a warp 64 by 64 of it; the
+stages take 96 KB of shared memory.
 """
 
 import functools
@@ -12,7 +13,7 @@ import torch
 from numba import cuda, float32, uint32
 
 from touchstone.backends.numba import gemm
-from touchstone.backends.numba.mma import (  # fmt: skip
+from touchstone.backends.numba.mma import (
     ALIGNMENT,
     COLS,
     DEPTH,

@@ -8,7 +8,9 @@ from pathlib import Path
 from touchstone.backends.porting import Kernel, Launch, Topic, extent, keywords, python_kernel, text
 
 TOPICS = {
-    "index order": Topic(("A kernel is one thread's",), r"\bcuda\.(grid|gridsize|threadIdx|blockIdx|laneid)|\bblockDim"),
+    "index order": Topic(
+        ("A kernel is one thread's",), r"\bcuda\.(grid|gridsize|threadIdx|blockIdx|laneid)|\bblockDim"
+    ),
     "index width": Topic(("Indices are int64",), r"\bint64\b|\bnp\.u?int(32|64)\b"),
     "masks": Topic(("Guard the tail",), r"\.shape\[|^\s*if\b.*<"),
     "barriers": Topic(("Every thread of a block",), r"\bsync(threads|warp)|_sync\(|\b(block|warp)_(sum|max|min)\("),
@@ -17,12 +19,13 @@ TOPICS = {
     "launch order": Topic(("The launch order",)),
     "shared memory": Topic(("cuda.shared.array",), r"\bshared\.array\b"),
     "NaN": Topic((), r"\b(max|min)\("),
-}  # fmt: skip
+}
 _STRIDES = re.compile(r"\*?\w+\.stride\(\d*\)")
 
 
 def launch_of(call: ast.Call) -> Launch | None:
-    """The launch that `launch(kernel, grid, block, arguments)` or `kernel[grid, block, ...](arguments)` is, else None."""
+    """The launch that `launch(kernel, grid, block, arguments)` or `kernel[grid, block, ...](arguments)` is, else
+    None."""
     if isinstance(call.func, ast.Name) and call.func.id == "launch" and len(call.args) > 1:
         grid, threads, arguments = extent(call.args[1:])
         shared = dict(keywords(call)).get("shared")

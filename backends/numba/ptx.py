@@ -1,4 +1,5 @@
-"""Wide accesses and PTX instructions that matrix products need, one a function; backends/cupy/ptx.cuh has the same in C++.
+"""Wide accesses and PTX instructions that matrix products need, one a function; backends/cupy/ptx.cuh has the same in
+C++.
 
 `at` and `to` count elements from the start of a C-contiguous array. On the CPU an access is checked as a whole, and the
 instructions have twins in the emulator (backends/emulator/numba/translate.py). Numba's own simulator has
@@ -183,9 +184,10 @@ else:
     def ldmatrix_x4(typingctx, shared, at, transposed):
         """Four 8 x 8 matrices of 16-bit elements from shared memory, a register of two elements each. sm_75.
 
-        Lane i says where row i % 8 of matrix i / 8 begins, at a multiple of 16 bytes. The matrices come transposed where
-        `transposed` is not 0, the same for all lanes; both instructions are issued, and one has no effect: cheaper than a
-        branch, over which the compiler could not move other instructions.
+        Lane i says where row i % 8 of matrix i / 8 begins, at a multiple of 16 bytes. The matrices come transposed
+        where
+        `transposed` is not 0, the same for all lanes; both instructions are issued, and one has no effect: cheaper than
+        a branch, over which the compiler could not move other instructions.
         """
 
         def lower(context, builder, signature, arguments):
@@ -206,8 +208,8 @@ else:
     def mma_m16n8k16(typingctx, like, a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
         """d = a * b + c for a (16, 16), b (16, 8), c and d (16, 8) in fragments. sm_80.
 
-        like: an array of float16 or bfloat16, the type of a and b. a: rows group and group + 8 by columns 2 * member and
-        2 * member + 8, down before right; b: rows 2 * member and 2 * member + 8 of column group; c and d: columns
+        like: an array of float16 or bfloat16, the type of a and b. a: rows group and group + 8 by columns 2 * member
+        and 2 * member + 8, down before right; b: rows 2 * member and 2 * member + 8 of column group; c and d: columns
         2 * member and 2 * member + 1 of row group, then of row group + 8; group = lane // 4, member = lane % 4.
         """
         if not _array(like, *_NARROW):

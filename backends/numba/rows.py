@@ -1,7 +1,7 @@
 """What row-wise kernels share: grids and blocks by the way a row is held, and reductions over a warp and a block.
 
-Loops count in unsigned integers of one width: an index that may be negative costs a comparison and an addition each time,
-and a comparison of int64 with uint64 is made in float64.
+Loops count in unsigned integers of one width: an index that may be negative costs a comparison and an addition each
+time, and a comparison of int64 with uint64 is made in float64.
 """
 
 import math

@@ -1,4 +1,5 @@
-"""A row in the registers of a warp or a block, moved in runs of 16 bytes where rows are aligned, else element by element.
+"""A row in the registers of a warp or a block, moved in runs of 16 bytes where rows are aligned, else element by
+element.
 
 The r-th run of a thread begins at column (r * blockDim.x + threadIdx.x) * (elements of 16 bytes).
 """
@@ -15,10 +16,11 @@ LANES = 8  # elements of a run at most
 def in_runs(
     rows: int, cols: int, *operands: torch.Tensor | None, most: int = 1024
 ) -> tuple[tuple[int, tuple[int, int]], tuple[int, bool]]:
-    """Grid and block of a kernel that holds a row in the registers of its threads, `most` or fewer, as runs of 16 bytes.
+    """Grid and block of a kernel that holds a row in the registers of its threads, `most` or fewer, as runs of 16
+    bytes.
 
-    Then the runs of each thread, 2 or 4 (4 or 8 where `most` is 512), and whether one access moves a run. Short rows share a
-    block; rows longer than 4096 runs are declined.
+    Then the runs of each thread, 2 or 4 (4 or 8 where `most` is 512), and whether one access moves a run. Short rows
+    share a block; rows longer than 4096 runs are declined.
     """
     given = [operand for operand in operands if operand is not None]
     length = 16 // given[0].element_size()
@@ -77,8 +79,9 @@ def columns_in(r, x):
 def row_moments(words, means, x, wide):
     """The mean of a row of x in `words`, and the sum of (x - mean)^2, in every thread; once in a kernel.
 
-    Squares are of distances from the mean of a run, then moved to those of the warp and the row: one barrier where a mean and a
-    variance after it take two, and no run's floats have to outlive it. `means` is a local array of float32, one a run.
+    Squares are of distances from the mean of a run, then moved to those of the warp and the row: one barrier where a
+    mean and a variance after it take two, and no run's floats have to outlive it. `means` is a local array of float32,
+    one a run.
     """
     partial = cuda.shared.array((3, 32), float32)
     length, lane, warps = lanes_of(x), uint32(cuda.laneid), uint32(cuda.blockDim.x // 32)

@@ -3,9 +3,11 @@
 naive: one thread a row, three passes over x; neighbouring threads read addresses a row apart (S3-16.1)
 warp: one warp a row, which its lanes hold in registers; max and sum by shuffles, so x is read once (S2-19)
 block: one block a row of any length, three coalesced passes; the warps' results meet in shared memory (S2-21)
-vectorised: the block holds its row in registers and moves it 16 bytes at a time: one read, one write; powers of two in place
+vectorised: the block holds its row in registers and moves it 16 bytes at a time: one read, one write; powers of two in
+  place
     of exp (S2-20, S3-16.0)
-online: max and sum in one pass by rescaling the sum whenever the max grows, so a row of any length is read twice (S3-16.2)
+online: max and sum in one pass by rescaling the sum whenever the max grows, so a row of any length is read twice
+  (S3-16.2)
 """
 
 import functools
@@ -48,7 +50,8 @@ def _naive(x, y):
     if row >= uint64(x.shape[0]):
         return
     cols = uint64(x.shape[1])
-    # max keeps a number beside a NaN and exp does not: a NaN, a +inf (inf - inf) and a row of -inf all reach the sum as NaN.
+    # max keeps a number beside a NaN and exp does not: a NaN, a +inf (inf - inf) and a row of -inf all reach the sum as
+    # NaN.
     m, l = _LOW, float32(0)
     col = uint64(0)
     while col < cols:

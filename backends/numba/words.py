@@ -25,7 +25,8 @@ def lanes_of(typingctx, like):
 
 @intrinsic
 def load16(typingctx, array, index, words, at):
-    """One 16-byte load of the elements from array[index] on into `words`; zeros where the index is beyond the last axis.
+    """One 16-byte load of the elements from array[index] on into `words`; zeros where the index is beyond the last
+    axis.
 
     `index` is an integer or a tuple of them. The last axis has stride 1, and the address is a multiple of 16.
     """
@@ -180,7 +181,8 @@ def _place(context, builder, kind, array, index_kind, index):
 
 
 def _elements(context, builder, kind, array, index_kind, index):
-    """The addresses of the elements from array[index] on, 16 bytes in all, and whether each lies within the last axis."""
+    """The addresses of the elements from array[index] on, 16 bytes in all, and whether each lies within the last
+    axis."""
     parts = _parts(context, builder, kind, index_kind, index)
     start, extent, stride = _line(context, builder, kind, array, parts)
     bits = _I32 if _lanes(kind) == 4 else _I16

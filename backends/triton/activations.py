@@ -1,7 +1,8 @@
 """Activations and their derivatives as device functions on float32 blocks, chosen by a constexpr name.
 
-`gelu` is the exact form with the normal distribution, `gelu_tanh` its tanh approximation, written as x·sigmoid(2u) because that form
-neither overflows nor needs a tanh (S0-21); `silu` is x·sigmoid(x); `relu` lets NaN through, as torch does.
+`gelu` is the exact form with the normal distribution, `gelu_tanh` its tanh approximation, written as x·sigmoid(2u)
+because that form neither overflows nor needs a tanh (S0-21); `silu` is x·sigmoid(x); `relu` lets NaN through, as torch
+does.
 """
 
 import triton
@@ -23,10 +24,11 @@ def _sigmoid(x):
 
 @triton.jit
 def _normal_cdf(x):
-    """½·(1 + erf(x/√2)), off by 2e-7 at most, as 2^P(-x) or 1 - 2^P(x): 12 instructions, where libdevice's erf takes about 45.
+    """½·(1 + erf(x/√2)), off by 2e-7 at most, as 2^P(-x) or 1 - 2^P(x): 12 instructions, where libdevice's erf takes
+    about 45.
 
-    That shows where it follows a product: erf is 0.22 ms of 1.77 at 8192 × 4096 × 16384 on an H200. P is a polynomial whose
-    2^P is minimax over 0 <= x <= 5.5 (7.5e-9); beyond, it falls faster than the logarithm that it stands for.
+    That shows where it follows a product: erf is 0.22 ms of 1.77 at 8192 × 4096 × 16384 on an H200. P is a polynomial
+    whose 2^P is minimax over 0 <= x <= 5.5 (7.5e-9); beyond, it falls faster than the logarithm that it stands for.
     """
     t = tl.abs(x)
     p = -2.77205436e-06 * t + 3.86208085e-05

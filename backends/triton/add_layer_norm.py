@@ -103,9 +103,14 @@ def looped(
 
 
 def _launch(
-    kernel, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
-    eps: float, block: int,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    kernel,
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    eps: float,
+    block: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
     rows, cols = x.shape
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     h = torch.empty_like(y)

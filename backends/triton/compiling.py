@@ -1,9 +1,9 @@
 """Compiling kernels for GPUs that are not there: what launchers launch on CPU tensors is recorded, then compiled.
 
 The compiler refuses what the interpreter lets through: tl.exp of float16, a variable that changes its dtype in a loop,
-a tile that needs more shared memory than there is. Triton's own launch path runs up to the point where it would compile,
-so its binder decides what a launch is specialised on, as for a GPU; a CPU tensor off 16-byte alignment counts as such.
-The process must compile, not interpret.
+a tile that needs more shared memory than there is. Triton's own launch path runs up to the point where it would
+compile, so its binder decides what a launch is specialised on, as for a GPU; a CPU tensor off 16-byte alignment counts
+as such. The process must compile, not interpret.
 """
 
 import os
@@ -41,7 +41,8 @@ def architectures(needs: str | None = None) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Launch:
-    """One specialisation: a kernel with the types, alignments and constants of its arguments, and the launch options."""
+    """One specialisation: a kernel with the types, alignments and constants of its arguments, and the launch
+    options."""
 
     function: JITFunction
     source: type  # of Triton's compiler: Triton's and Gluon's differ
@@ -80,7 +81,8 @@ class Launch:
 
     @cached_property
     def weight(self) -> int:
-        """Product of the constants, block sizes foremost: the largest tiles need the most registers and shared memory."""
+        """Product of the constants, block sizes foremost: the largest tiles need the most registers and shared
+        memory."""
         product = 1
         for value in self.constexprs.values():
             product *= value if isinstance(value, int) and value > 1 else 1
@@ -122,8 +124,8 @@ def recording(arch: str = "sm_90") -> Iterator[list[Launch]]:
     """Inside, launches of Triton kernels are recorded and nothing runs: outputs stay as they were allocated.
 
     Launchers get the configurations pinned for `arch`. Yields the list that grows, one entry a launch. A kernel under
-    `triton.autotune` is recorded with every configuration that its pruning leaves. Raises RuntimeError in a process that
-    interprets.
+    `triton.autotune` is recorded with every configuration that its pruning leaves. Raises RuntimeError in a process
+    that interprets.
     """
     if triton.knobs.runtime.interpret:
         raise RuntimeError("this process interprets Triton kernels; compile them in one without TRITON_INTERPRET")

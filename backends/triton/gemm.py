@@ -21,7 +21,8 @@ def resident(device: torch.device, num_warps: int) -> int:
 
 
 def roomy(device: torch.device) -> bool:
-    """Whether a program on `device` may have 160 KB of shared memory, as on sm_80 and sm_90; sm_86, 89 and 120 have 99."""
+    """Whether a program on `device` may have 160 KB of shared memory, as on sm_80 and sm_90; sm_86, 89 and 120 have
+    99."""
     if device.type != "cuda":
         return True
     return torch.cuda.get_device_properties(device).shared_memory_per_block_optin >= 160 * 1024

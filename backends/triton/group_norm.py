@@ -18,9 +18,22 @@ from touchstone.backends.triton.rows import warps
 
 @triton.jit(do_not_specialize_on_alignment=["w_c", "b_c"])
 def _onerow_kernel(
-    x_ptr, w_ptr, b_ptr, y_ptr, x_n, x_c, x_s, w_c, b_c,
-    groups, channels, space, eps, BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    w_ptr,
+    b_ptr,
+    y_ptr,
+    x_n,
+    x_c,
+    x_s,
+    w_c,
+    b_c,
+    groups,
+    channels,
+    space,
+    eps,
+    BLOCK_C: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+):
     n = tl.program_id(0).to(tl.int64) // groups
     first = tl.program_id(0).to(tl.int64) % groups * channels
     x_ptr += n * x_n + first * x_c
@@ -59,9 +72,19 @@ def onerow(
     if y.numel():
         steps = (*x.stride()[:2], *strides, *weight.stride(), bias.stride(0) if bias is not None else 0)
         _onerow_kernel[(samples * groups,)](
-            x, weight, bias, y, *steps, groups, channels // groups, sizes[0], eps,
-            BLOCK_C=block_c, BLOCK_S=block_s, num_warps=warps(block_c * block_s),
-        )  # fmt: skip
+            x,
+            weight,
+            bias,
+            y,
+            *steps,
+            groups,
+            channels // groups,
+            sizes[0],
+            eps,
+            BLOCK_C=block_c,
+            BLOCK_S=block_s,
+            num_warps=warps(block_c * block_s),
+        )
     return y
 
 
@@ -77,9 +100,23 @@ def _offset(index, sizes, strides):
 
 @triton.jit(do_not_specialize_on_alignment=["w_c", "b_c"])
 def _looped_kernel(
-    x_ptr, w_ptr, b_ptr, y_ptr, x_n, x_c, sizes, strides, w_c, b_c,
-    groups, channels, space, count, eps, BLOCK: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    w_ptr,
+    b_ptr,
+    y_ptr,
+    x_n,
+    x_c,
+    sizes,
+    strides,
+    w_c,
+    b_c,
+    groups,
+    channels,
+    space,
+    count,
+    eps,
+    BLOCK: tl.constexpr,
+):
     n = tl.program_id(0).to(tl.int64) // groups
     first = tl.program_id(0).to(tl.int64) % groups * channels
     x_ptr += n * x_n + first * x_c
@@ -122,9 +159,23 @@ def looped(
 
 @triton.jit(do_not_specialize_on_alignment=["w_c", "b_c"])
 def _welford_kernel(
-    x_ptr, w_ptr, b_ptr, y_ptr, x_n, x_c, sizes, strides, w_c, b_c,
-    groups, channels, space, count, eps, BLOCK: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    w_ptr,
+    b_ptr,
+    y_ptr,
+    x_n,
+    x_c,
+    sizes,
+    strides,
+    w_c,
+    b_c,
+    groups,
+    channels,
+    space,
+    count,
+    eps,
+    BLOCK: tl.constexpr,
+):
     n = tl.program_id(0).to(tl.int64) // groups
     first = tl.program_id(0).to(tl.int64) % groups * channels
     x_ptr += n * x_n + first * x_c

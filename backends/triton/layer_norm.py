@@ -113,8 +113,9 @@ def _packed_kernel(x_ptr, w_ptr, b_ptr, y_ptr, x_row, x_col, w_col, b_col, cols,
 def packed(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
     """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols).
 
-    Declines float32 and more than 32768 columns. A multiprocessor has registers for two programs of 32768 columns, one of
-    which loads while the other computes (an H200, bfloat16: 0.85 of a copy's rate, in the same run 0.80 for `onerow`).
+    Declines float32 and more than 32768 columns. A multiprocessor has registers for two programs of 32768 columns, one
+    of which loads while the other computes (an H200, bfloat16: 0.85 of a copy's rate, in the same run 0.80 for
+    `onerow`).
     Source: S0-22, M-08.
     """
     _, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)

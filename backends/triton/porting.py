@@ -10,13 +10,15 @@ TOPICS = {
     "index order": Topic(("program_id(0)",), r"\bprogram_id|\barange|\bnum_programs"),
     "index width": Topic(("program_id and tl.arange",), r"\bint64\b"),
     "masks": Topic(("The sides of a tile",), r"\bmask=|\bother=|\btl\.where"),
-    "barriers": Topic(("A kernel is the program",), r"\btl\.(sum|max|min|argmax|argmin|reduce|dot|cumsum|debug_barrier)\("),
+    "barriers": Topic(
+        ("A kernel is the program",), r"\btl\.(sum|max|min|argmax|argmin|reduce|dot|cumsum|debug_barrier)\("
+    ),
     "accumulator type": Topic(("An accumulator is", "tl.dot wants", "A variable keeps"), r"float32|\btl\.dot\("),
     "literals": Topic(("tl.exp, tl.log",), r"\btl\.(exp|exp2|log|rsqrt|sqrt|erf|sigmoid)\w*\(|(?<![\w.])\d+\.\d"),
     "launch order": Topic(("The launch order",)),
     "shared memory": Topic(("A kernel is the program",)),
     "NaN": Topic(("tl.max, tl.min",), r"\btl\.(max|min|maximum|minimum)\("),
-}  # fmt: skip
+}
 _OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "launch_cooperative_grid")
 
 
@@ -32,9 +34,13 @@ def launch_of(call: ast.Call) -> Launch | None:
         spread = [value for name, value in named if name == "**"]
         threads = f'32 * {spread[0]}["num_warps"]' if spread else "128"
     return Launch(
-        call.func.value.id, text(call.func.slice), threads, tuple(map(text, call.args)),
-        tuple(item for item in named if item[0] not in _OPTIONS), rest=tuple(options.items()),
-    )  # fmt: skip
+        call.func.value.id,
+        text(call.func.slice),
+        threads,
+        tuple(map(text, call.args)),
+        tuple(item for item in named if item[0] not in _OPTIONS),
+        rest=tuple(options.items()),
+    )
 
 
 def launch_text(launch: Launch, op: str) -> str:
@@ -57,7 +63,10 @@ def find_kernel(files: Sequence[Path], name: str) -> Kernel | None:
 
 def imports(path: Path) -> str:
     """The first lines of a file of kernels."""
-    return "import torch\nimport triton\nimport triton.language as tl\n\nfrom touchstone.backends import Unsupported, shapes\n"
+    return (
+        "import torch\nimport triton\nimport triton.language as tl\n\nfrom touchstone.backends import "
+        "Unsupported, shapes\n"
+    )
 
 
 def declaration(name: str, op: str) -> str:

@@ -50,7 +50,8 @@ def packed_block(x: torch.Tensor) -> int:
 def unseen(x):
     """x, a tile of 16 bits, as a value that the compiler has not seen before.
 
-    LLVM converts a tile to float32 once and keeps the result for later uses, in twice the registers. After this move, two
-    elements at a time and not pure so that it stays in its place, the 16 bits are all there is: it has to convert again.
+    LLVM converts a tile to float32 once and keeps the result for later uses, in twice the registers. After this move,
+    two elements at a time and not pure so that it stays in its place, the 16 bits are all there is: it has to convert
+    again.
     """
     return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=False, pack=2)

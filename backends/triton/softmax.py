@@ -2,7 +2,8 @@
 
 onerow: one program holds a row in registers, so x is read once and y written once (S3-16.0)
 persistent: as many programs as run at once loop over the rows, the next one on its way meanwhile (S0-19)
-packed: a row in registers in its own 16 bits, converted and exponentiated twice, so two programs overlap (S3-16.0, M-08)
+packed: a row in registers in its own 16 bits, converted and exponentiated twice, so two programs overlap (S3-16.0,
+  M-08)
 looped: tiles of a row in three passes, max, sum and write, so a row may have any length (S3-16.1)
 online: max and sum in one pass by rescaling the sum whenever the max grows, 2 reads instead of 3 (S3-16.2)
 """
@@ -93,9 +94,10 @@ def _packed_kernel(x_ptr, y_ptr, x_row, x_col, cols, BLOCK: tl.constexpr):
 def packed(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (rows, cols). Declines float32 and more than 32768 columns. Source: S3-16.0, M-08.
 
-    A multiprocessor has registers for two programs of 32768 columns, one of which loads while the other computes (an H200,
-    bfloat16: 0.95 of a copy's rate, in the same run 0.83 for `persistent`; at 8192 columns 0.88, and 0.92 for `onerow`).
-    Rows that start off 16 bytes, or whose elements lie apart, spill registers.
+    A multiprocessor has registers for two programs of 32768 columns, one of which loads while the other computes (an
+    H200,
+    bfloat16: 0.95 of a copy's rate, in the same run 0.83 for `persistent`; at 8192 columns 0.88, and 0.92 for
+    `onerow`). Rows that start off 16 bytes, or whose elements lie apart, spill registers.
     """
     rows, cols = shapes("rows cols", x=x)
     block = packed_block(x)

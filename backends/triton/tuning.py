@@ -1,10 +1,10 @@
 """Launch configurations pinned for a GPU architecture: looked up by launchers, found and written by `conformance tune`.
 
-A table is tuned/<arch>.json: key -> dtype -> bucket -> the configuration and how it was measured. A bucket is the call's
-sizes, each rounded up to a power of two: "4096x4096x1024". A call takes the entry of its own bucket, else of the nearest:
-the smallest sum over the sizes of |log2| of their ratio, the bucket of smaller sizes where two are equally near, and none
-that is more than FARTHEST doublings away. An entry whose names are not those of the launcher's default is out of date and
-not used. Without a GPU, and where Triton interprets, no table is read.
+A table is tuned/<arch>.json: key -> dtype -> bucket -> the configuration and how it was measured. A bucket is the
+call's sizes, each rounded up to a power of two: "4096x4096x1024". A call takes the entry of its own bucket, else of the
+nearest: the smallest sum over the sizes of |log2| of their ratio, the bucket of smaller sizes where two are equally
+near, and none that is more than FARTHEST doublings away. An entry whose names are not those of the launcher's default
+is out of date and not used. Without a GPU, and where Triton interprets, no table is read.
 """
 
 import json
@@ -40,7 +40,8 @@ _asked: ContextVar[list[Question] | None] = ContextVar("asked", default=None)
 
 
 def pinned(key: str, dtype: torch.dtype, sizes: tuple[int, ...], default: Config) -> Config:
-    """The configuration for a call of `key` ("matmul.tuned") with `dtype` and `sizes`; `default` where none is pinned."""
+    """The configuration for a call of `key` ("matmul.tuned") with `dtype` and `sizes`; `default` where none is
+    pinned."""
     asked = _asked.get()
     if asked is not None:
         asked.append(Question(key, _name(dtype), tuple(sizes), default))
@@ -101,14 +102,17 @@ def tune(
     write: bool = True,
     timer: Callable[[Callable[[], Any]], float] | None = None,
 ) -> dict[str, Any] | None:
-    """Time the default and every configuration of `launcher.space` on `launcher(**arguments)`; pin the fastest right one.
+    """Time the default and every configuration of `launcher.space` on `launcher(**arguments)`; pin the fastest right
+    one.
 
     `verified()` judges the launcher with the configuration being tried: asked from the fastest on, until one is right,
     since each asking compiles as many kernels as it has cases. `timer(call)` gives milliseconds (default: median of
     triton.testing.do_bench, on a GPU). A configuration that raises is skipped.
 
-    Returns `config`, `ms`, `default_ms`, `tried` (how many ran), `skipped` (reasons) and `pinned` (the buckets written);
-    `config` is None where none was right. None where the launcher looks no configuration up for this call or declines it.
+    Returns `config`, `ms`, `default_ms`, `tried` (how many ran), `skipped` (reasons) and `pinned` (the buckets
+    written);
+    `config` is None where none was right. None where the launcher looks no configuration up for this call or declines
+    it.
     """
     timer = timer or _median_ms
     questions = _questions(launcher, arguments)

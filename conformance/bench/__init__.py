@@ -1,1 +1,2 @@
-"""Timing kernels that passed, against peers and the machine's ceilings. `python -m touchstone bench`; docs/benchmarks.md."""
+"""Timing kernels that passed, against peers and the machine's ceilings. `python -m touchstone bench`;
+docs/benchmarks.md."""

@@ -46,7 +46,8 @@ def plan(
     first: bool = False,
     top: int | None = None,
 ) -> Plan:
-    """The groups of a selection; of every ladder the `top` last rungs that can run. Raises UsageError naming the option."""
+    """The groups of a selection; of every ladder the `top` last rungs that can run. Raises UsageError naming the
+    option."""
     if mode not in MODES:
         raise selection.UsageError(f"--mode: expected one of {', '.join(MODES)}, got {mode!r}")
     for name in dtypes or ():
@@ -120,8 +121,15 @@ def _plan_op(made: Plan, chosen: selection.Selection, op: str, wanted: _Wanted) 
 
 
 def _cases(
-    contract: Contract, bench: Bench, op: str, dtype: str, shapes: str, named: Any, chosen: selection.Selection, subjects: Any
-) -> list[Case]:  # fmt: skip
+    contract: Contract,
+    bench: Bench,
+    op: str,
+    dtype: str,
+    shapes: str,
+    named: Any,
+    chosen: selection.Selection,
+    subjects: Any,
+) -> list[Case]:
     if named is not None:
         return [case for entry in named for case in _of_file(contract, bench, op, dtype, entry)]
     ceiling = min((chosen.ceiling(backend) for backend, _ in subjects if backend), default=math.inf)
@@ -299,10 +307,7 @@ def _wider(expected: Expected) -> Expected:
 
 
 def both_subjects(
-    forward: Contract,
-    backward: Contract,
-    ahead: Sequence[tuple[str, Subject]],
-    behind: Sequence[tuple[str, Subject]],
+    forward: Contract, backward: Contract, ahead: Sequence[tuple[str, Subject]], behind: Sequence[tuple[str, Subject]]
 ) -> list[tuple[str, Subject]]:
     """Each rung of the gradient after the forward rung of its name, or after the last that can run there."""
     found = []

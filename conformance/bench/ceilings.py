@@ -1,8 +1,8 @@
 """What this machine reaches in this run: copying, reading, writing, and matrix products per dtype, by the same timer.
 
 The roofline of a call is the larger of two times: its least bytes at the copy rate, its operations at the rate of the
-matrix product in the dtype it computes in. `limit` is what no right answer can beat: a result below it is an error of the
-measurement or of the kernel, never a speed.
+matrix product in the dtype it computes in. `limit` is what no right answer can beat: a result below it is an error of
+the measurement or of the kernel, never a speed.
 """
 
 from collections.abc import Callable, Sequence

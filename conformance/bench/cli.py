@@ -271,6 +271,7 @@ def _print(results: Sequence[Any], left_out: dict[str, str], device: str, option
         print(f"{what} left out: {why}")
     if device == "cpu":
         print(
-            "these are times of an emulator or interpreter on the CPU: they tell which rung does less work here, and that a "
+            "these are times of an emulator or interpreter on the CPU: they tell which rung does less work here, "
+            "and that a "
             "change made this lane slower; they say nothing of a GPU"
         )

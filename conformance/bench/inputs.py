@@ -147,9 +147,7 @@ class Bank:
             return layouts.place(values, layout, self.device).view
 
         layout = self.case.layout
-        return {
-            n: None if v is None else put(v, layout.get(n, "contiguous")) for n, v in self.values[0].items()
-        }  # fmt: skip
+        return {n: None if v is None else put(v, layout.get(n, "contiguous")) for n, v in self.values[0].items()}
 
     def _draw(self, seed: int) -> dict[str, torch.Tensor | None]:
         """Rounded values of every operand, contiguous."""
@@ -181,9 +179,10 @@ class Bank:
         for name in found[0]:
             axes = operands[name].axes
             whole[name] = torch.empty(
-                self.contract.shape(axes, self.case.size), device=self.device,
+                self.contract.shape(axes, self.case.size),
+                device=self.device,
                 dtype=operands[name].dtype or self.case.torch_dtype,
-            )  # fmt: skip
+            )
             for part, values in zip(parts, found, strict=True):
                 index = [part.kept.get(axis, torch.arange(n)) for axis, n in self._axes(axes)]
                 place = torch.meshgrid(*index, indexing="ij")

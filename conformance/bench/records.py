@@ -16,9 +16,32 @@ FORMAT = 1
 NOISE = 0.02  # changes below this are noise, whatever the quartiles say
 SPREADS = 1.5  # and so are those below so many interquartile ranges of both
 COLUMNS = (
-    "op", "mode", "lane", "name", "kind", "dtype", "sizes", "params", "cache", "status", "ms", "q1", "q3", "count", "host_ms",
-    "tflops", "gbps", "fraction", "bound", "peak_bytes", "registers", "spills", "shared", "worst", "problems",
-)  # fmt: skip
+    "op",
+    "mode",
+    "lane",
+    "name",
+    "kind",
+    "dtype",
+    "sizes",
+    "params",
+    "cache",
+    "status",
+    "ms",
+    "q1",
+    "q3",
+    "count",
+    "host_ms",
+    "tflops",
+    "gbps",
+    "fraction",
+    "bound",
+    "peak_bytes",
+    "registers",
+    "spills",
+    "shared",
+    "worst",
+    "problems",
+)
 
 
 def row(result: Result, samples: bool = True) -> dict[str, Any]:
@@ -27,13 +50,36 @@ def row(result: Result, samples: bool = True) -> dict[str, Any]:
     made: dict[str, Any] = {
         name: getattr(result, name)
         for name in (
-            "op", "mode", "lane", "name", "kind", "dtype", "sizes", "params", "cache", "status", "problems", "notes", "compute",
-            "ms", "host_ms", "tflops", "gbps", "fraction", "ratios", "peak_bytes", "resources", "clocks", "worst",
+            "op",
+            "mode",
+            "lane",
+            "name",
+            "kind",
+            "dtype",
+            "sizes",
+            "params",
+            "cache",
+            "status",
+            "problems",
+            "notes",
+            "compute",
+            "ms",
+            "host_ms",
+            "tflops",
+            "gbps",
+            "fraction",
+            "ratios",
+            "peak_bytes",
+            "resources",
+            "clocks",
+            "worst",
         )
-    }  # fmt: skip
-    made |= {"q1": None, "q3": None, "least": None, "count": None} if taken is None else {
-        "q1": taken.q1, "q3": taken.q3, "least": taken.least, "count": taken.count,
-    }  # fmt: skip
+    }
+    made |= (
+        {"q1": None, "q3": None, "least": None, "count": None}
+        if taken is None
+        else {"q1": taken.q1, "q3": taken.q3, "least": taken.least, "count": taken.count}
+    )
     made["roof"] = None if result.roof is None else asdict(result.roof)
     if samples:
         made["samples_ms"] = [round(1e3 * s, 6) for s in result.seconds]
@@ -106,7 +152,8 @@ def key(entry: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[Table, list[str]]:
-    """The rows whose time changed beyond noise, slower first, and remarks: other machines, rows without a counterpart."""
+    """The rows whose time changed beyond noise, slower first, and remarks: other machines, rows without a
+    counterpart."""
     before = {key(entry): entry for entry in old["results"]}
     after = {key(entry): entry for entry in new["results"]}
     changes, within, lost = [], 0, []

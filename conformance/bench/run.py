@@ -1,9 +1,9 @@
 """Verify, time, verify again: the measurement of one group, the rungs and peers that share an op, a case and a dtype.
 
-A rung is called on inputs whose float64 answer is known, then timed by turns with everything else of the group, each time
-on other values than those the memory held before. Some of its timed outputs, which it cannot foresee, are compared with
-the answer, some with what it returned when nothing was timed, bit by bit. A rung against which anything is found gets no
-number.
+A rung is called on inputs whose float64 answer is known, then timed by turns with everything else of the group, each
+time on other values than those the memory held before. Some of its timed outputs, which it cannot foresee, are compared
+with the answer, some with what it returned when nothing was timed, bit by bit. A rung against which anything is found
+gets no number.
 """
 
 import gc
@@ -40,7 +40,8 @@ PILOTS = 3  # timed calls before the rounds, from which their number follows
 AGAIN = " (again)"  # how the name of a kernel ends that is timed against itself
 SLOW = 0.5  # seconds; slower kernels get the least rounds
 # a call on values never seen before may take this many times as long as others
-# and a call in a row of calls this many times less; the slacks are seconds: a process that shares its core waits for some
+# and a call in a row of calls this many times less; the slacks are seconds: a process that shares its core waits for
+# some
 FRESH_RATIO, FRESH_SLACK = 1.5, {"cuda": 2e-5, "cpu": 2e-2}
 BULK_RATIO, BULK_SLACK = 1.6, {"cuda": 1e-4, "cpu": 2e-2}
 # what of torch is used to time and to judge; torch itself wraps others of its functions when it compiles
@@ -70,9 +71,25 @@ CUDA = (
     "memory_allocated",
 )
 TENSOR = (
-    "any", "clone", "contiguous", "copy_", "cpu", "data_ptr", "detach", "fill_", "index_select", "is_contiguous", "max", "numel",
-    "reshape", "to", "view", "__ne__", "__le__", "__sub__",
-)  # fmt: skip
+    "any",
+    "clone",
+    "contiguous",
+    "copy_",
+    "cpu",
+    "data_ptr",
+    "detach",
+    "fill_",
+    "index_select",
+    "is_contiguous",
+    "max",
+    "numel",
+    "reshape",
+    "to",
+    "view",
+    "__ne__",
+    "__le__",
+    "__sub__",
+)
 
 
 @dataclass
@@ -207,7 +224,8 @@ def measure(
     """Measure a group for about `seconds` of calls for each contestant; one result each, in order, rungs before peers.
 
     `launched(backend, call)` gives the registers, spills and shared memory of what a call launches. With `twice` every
-    rung takes part a second time under its name and "(again)": what differs between the two is noise. Who needs more than
+    rung takes part a second time under its name and "(again)": what differs between the two is noise. Who needs more
+    than
     `longest` seconds for a call is not run.
     """
     if any(peer.compiles for peer in group.peers):
@@ -310,13 +328,7 @@ def _bound(contract: Contract, subject: Subject, arguments: Mapping[str, Any]) -
 
 
 def _prepare(
-    one: _Contestant,
-    group: Group,
-    bank: Bank,
-    timer: Timer,
-    watch: Guard,
-    launched: Callable[..., Any],
-    longest: float,
+    one: _Contestant, group: Group, bank: Bank, timer: Timer, watch: Guard, launched: Callable[..., Any], longest: float
 ) -> None:
     """Call the contestant on every known set of values, untimed: compiled, warm and judged."""
     result = one.result
@@ -352,7 +364,8 @@ def _prepare(
         if one.subject is not None:
             result.resources = launched(one.backend, partial(one.call, 0))
         if timer.cache == GRAPH:
-            calls = [Graph(partial(one.call, place), timer.stream) for place in range(PLACES)]  # type: ignore[union-attr]
+            # type: ignore[union-attr]
+            calls = [Graph(partial(one.call, place), timer.stream) for place in range(PLACES)]
             one.call, one.held = partial(_nth, calls), []
     except NotImplementedError as declined:
         one.refuse(str(declined) or "declined", DECLINED)
@@ -400,8 +413,8 @@ def _outputs(
 
 
 def _peak_memory(call: Callable[[], Any], timer: Timer) -> int | None:
-    """Bytes that torch's allocator held for a call at its highest, outputs included; None on the CPU, and where the outputs
-    came from another allocator, which it does not see."""
+    """Bytes that torch's allocator held for a call at its highest, outputs included; None on the CPU, and where the
+    outputs came from another allocator, which it does not see."""
     if not isinstance(timer, CudaTimer):
         return None
     timer.synchronize()
@@ -524,7 +537,8 @@ def _judge_timed(one: _Contestant, bank: Bank, timer: Timer, watch: Guard) -> No
         return
     if bulk > BULK_RATIO * max(median, host) + BULK_SLACK[device]:
         one.refuse(
-            f"{count} calls in a row take {bulk * 1e3:.3g} ms each by the host's clock, one alone {median * 1e3:.3g} ms: "
+            f"{count} calls in a row take {bulk * 1e3:.3g} ms each by the host's clock, one alone "
+            f"{median * 1e3:.3g} ms: "
             f"the time of one leaves work out"
         )
     _look_at_clocks(one, watch)

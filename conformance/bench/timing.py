@@ -27,7 +27,8 @@ now = time.perf_counter
 
 
 class Sample(NamedTuple):
-    """One timed call: seconds on the device, seconds the host took to launch, what came back, seconds of work left over."""
+    """One timed call: seconds on the device, seconds the host took to launch, what came back, seconds of work left
+    over."""
 
     seconds: float
     host: float
@@ -155,8 +156,8 @@ class _Driver:
 class CudaTimer:
     """Driver events around a call on a stream of its own.
 
-    Before a cold call a memset of twice the L2 cache, through the driver, takes the inputs out of it. Then the stream is
-    held back for as long as the host takes to launch, so that launch gaps are not in the time. A kernel on any other
+    Before a cold call a memset of twice the L2 cache, through the driver, takes the inputs out of it. Then the stream
+    is held back for as long as the host takes to launch, so that launch gaps are not in the time. A kernel on any other
     stream than the current one is not waited for: what it writes is missing from the outputs, and the GPU is still busy
     after the end, which `lag` shows.
     """
@@ -200,7 +201,8 @@ class CudaTimer:
         return Sample(driver.elapsed(self._start, self._end), host, returned, kept, lag, exposed)
 
     def bulk(self, call: Callable[[], Any], count: int, _now=now) -> float:
-        """Seconds a call takes when `count` of them follow one another, by the host's clock and an idle GPU at the end."""
+        """Seconds a call takes when `count` of them follow one another, by the host's clock and an idle GPU at the
+        end."""
         self._driver.drain_all()
         start = _now()
         for _ in range(count):
@@ -239,7 +241,8 @@ class _Stack:
 
 
 class Graph:
-    """A call captured as a CUDA graph on the timer's stream; calling it replays the graph and returns the same outputs."""
+    """A call captured as a CUDA graph on the timer's stream; calling it replays the graph and returns the same
+    outputs."""
 
     def __init__(self, call: Callable[[], Any], stream: torch.cuda.Stream):
         self._graph = torch.cuda.CUDAGraph()

@@ -5,18 +5,20 @@ large sizes, whose values nobody reads. What would be launched is recorded; each
 list of signatures exists. `backends/<name>/compiling.py` makes a backend one that can do this:
 
 - `architectures(needs)`: what a rung with that `needs` (or None) claims to compile for, the oldest first.
-- `recording(arch)`: a context manager; launches on CPU tensors, with the configurations pinned for that architecture, are
+- `recording(arch)`: a context manager; launches on CPU tensors, with the configurations pinned for that architecture,
+  are
   appended to the list that it yields, nothing runs. Of a launch are used `kernel` (its name), `key` (equal for the same
-  code), `types` (what a change of size, layout or configuration leaves as it is), `features` (all that it is specialised
-  on), `weight` (greater for greater tiles) and `str`.
+  code), `types` (what a change of size, layout or configuration leaves as it is), `features` (all that it is
+  specialised on), `weight` (greater for greater tiles) and `str`.
 - `compile_one(launch, arch, to_machine_code)`: `registers`, `spills` and `shared`, or `error`; and `seconds`.
 
-It is imported with none of the backend's CPU_VARIABLES set; where the backend's library is missing, it raises ImportError.
+It is imported with none of the backend's CPU_VARIABLES set; where the backend's library is missing, it raises
+ImportError.
 
 A rung fails when a kernel is refused, when it needs more shared memory than the architecture has, when it launches
 nothing in one of the contract's dtypes, or when a thread spills more than SPILL_LIMIT bytes, as much as its registers
-hold; a rung that has to says so: `rung.spills = 2048`, and `rung.dtypes = ("float16", "bfloat16")` where its instructions
-take no others.
+hold; a rung that has to says so: `rung.spills = 2048`, and `rung.dtypes = ("float16", "bfloat16")` where its
+instructions take no others.
 """
 
 import importlib
@@ -45,9 +47,17 @@ from touchstone.conformance.spec.contract import DTYPES, Case, Contract
 SPILL_LIMIT = 1024  # bytes a thread; it has 255 registers of 4 bytes
 SECONDS = 300.0  # for one compilation; the compiler hangs at times
 COLUMNS = {
-    "op": "op", "backend": "backend", "rung": "rung", "kernel": "kernel", "arch": "arch", "specialisations": "specialisations",
-    "compiled": "to machine code", "registers": "registers", "spills": "spilled bytes", "shared": "shared bytes",
-}  # fmt: skip
+    "op": "op",
+    "backend": "backend",
+    "rung": "rung",
+    "kernel": "kernel",
+    "arch": "arch",
+    "specialisations": "specialisations",
+    "compiled": "to machine code",
+    "registers": "registers",
+    "spills": "spilled bytes",
+    "shared": "shared bytes",
+}
 
 
 def backends() -> tuple[str, ...]:
@@ -68,8 +78,12 @@ class Compiler:
         path = os.pathsep.join([str(registry.IMPORT_PATH), *(os.path.abspath(folder) for folder in sys.path)])
         self._process = subprocess.Popen(
             [sys.executable, "-m", "touchstone.conformance.compiling.client", backend],
-            cwd=registry.IMPORT_PATH, env={**environment, "PYTHONPATH": path}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            cwd=registry.IMPORT_PATH,
+            env={**environment, "PYTHONPATH": path},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._requests, self._answers = self._process.stdin, self._process.stdout
@@ -80,9 +94,10 @@ class Compiler:
         """Compile the rungs of `op` (all, or those named in `variants`).
 
         With `every`, each distinct specialisation becomes machine code for each architecture. Without, of each rung and
-        kernel one of each combination of dtypes becomes machine code, for the architectures in turn and for each at least
-        one: the largest first, then those that add most to what was compiled. And as many more pass the compiler's front
-        end for the oldest architecture as it takes to have seen everything that they are specialised on.
+        kernel one of each combination of dtypes becomes machine code, for the architectures in turn and for each at
+        least
+        one: the largest first, then those that add most to what was compiled. And as many more pass the compiler's
+        front end for the oldest architecture as it takes to have seen everything that they are specialised on.
 
         Returns `records`, one for each specialisation and architecture (`rungs`, `case`, `kernel`, `launch`, `arch`,
         `seconds`, with machine code `registers`, `spills`, `shared`), and `findings`, one sentence each; or only
@@ -114,7 +129,8 @@ class Compiler:
 
 
 def rows(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A record for each rung, kernel and architecture: how many specialisations there are, and the greatest resources."""
+    """A record for each rung, kernel and architecture: how many specialisations there are, and the greatest
+    resources."""
     found: dict[tuple[str, str, str], dict[str, Any]] = {}
     for record in records:
         for rung in record["rungs"]:
@@ -147,14 +163,20 @@ class _Launched(NamedTuple):
     rungs: dict[str, str]
 
 
-# What was compiled before, by key, architecture and whether to machine code; with the launch, so that its key stays its own.
+# What was compiled before, by key, architecture and whether to machine code; with the launch, so that its key stays its
+# own.
 _Known = dict[tuple[str, str, bool], tuple[Any, dict[str, Any]]]
 
 
 def _check(
-    compiling: ModuleType, rungs: dict[str, Any], contract: Contract, every: bool, processes: int, known: _Known,
+    compiling: ModuleType,
+    rungs: dict[str, Any],
+    contract: Contract,
+    every: bool,
+    processes: int,
+    known: _Known,
     beat: Callable[[], None] | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """`known` grows by what is compiled: ladders share kernels, a product is part of four ops. With `beat`, which is
     called before each, they are compiled in this process, else in forked ones.
     """
@@ -192,9 +214,15 @@ def _check(
             spilt = f"spills {compiled['spills']} bytes a thread; {allowed} are allowed"
             findings.append(f"{_about(each)}\n{spilt}")
         records.append(
-            {"rungs": list(each.rungs), "case": next(iter(each.rungs.values())), "kernel": each.launch.kernel,
-             "launch": str(each.launch), "arch": each.arch, **compiled}
-        )  # fmt: skip
+            {
+                "rungs": list(each.rungs),
+                "case": next(iter(each.rungs.values())),
+                "kernel": each.launch.kernel,
+                "launch": str(each.launch),
+                "arch": each.arch,
+                **compiled,
+            }
+        )
     for (_, error), those in refused.items():
         more = f"\n(the same for {len(those) - 1} more of its specialisations)" if len(those) > 1 else ""
         findings.append(f"{_about(those[0])}\n{error}{more}")

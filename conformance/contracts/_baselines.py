@@ -1,4 +1,5 @@
-"""What the contracts' `bench` objects share: the sizes of row-wise ops at which speed matters, and peers of several ops."""
+"""What the contracts' `bench` objects share: the sizes of row-wise ops at which speed matters, and peers of several
+ops."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -9,9 +10,7 @@ import torch.nn.functional as F
 
 from touchstone.conformance.spec.baselines import Peer, compiled, eager, library
 
-ROWS = [
-    {"rows": rows, "cols": cols} for rows, cols in [(16384, 1024), (8192, 4096), (8192, 8192), (8192, 32768)]
-]  # fmt: skip
+ROWS = [{"rows": rows, "cols": cols} for rows, cols in [(16384, 1024), (8192, 4096), (8192, 8192), (8192, 32768)]]
 APART = (("rows",),)
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "gelu": F.gelu,

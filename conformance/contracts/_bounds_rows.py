@@ -132,7 +132,8 @@ def one_nan(draw: Draw, shape: Sequence[int]) -> torch.Tensor:
 
 
 def informative(case: Case, special: Sequence[str] = (), at: Sequence[tuple] = SPECIAL_AT) -> bool:
-    """Rule out what repeats other cases: values of empty operands, `special` families at sizes not in `at` or broadcast."""
+    """Rule out what repeats other cases: values of empty operands, `special` families at sizes not in `at` or
+    broadcast."""
     if 0 in _flat(case.size.values()):
         return case.values == "normal" and all(layout in SHORT for _, layout in case.layouts)
     if case.values not in special:

@@ -14,7 +14,8 @@ def tiny(draw: Draw, shape):
 
 
 def divides(case: Case, terms: int) -> bool:
-    """Whether variance + eps is above 0 in every row of `terms` values. With eps 0 that is asked of `tiny` alone, which shows it."""
+    """Whether variance + eps is above 0 in every row of `terms` values. With eps 0 that is asked of `tiny` alone, which
+    shows it."""
     if case.param["eps"]:
         return True
     return case.values == "tiny" and terms > 4 and case.layout["x"] != "broadcast_last"

@@ -16,7 +16,8 @@ from touchstone.reference.add_layer_norm import torch_add_layer_norm
 
 
 def expect(inputs, params, *, dtype, compute=None):
-    """y is the norm of h before or after h is rounded to the output's dtype, or the statistics are of h before: three answers."""
+    """y is the norm of h before or after h is rounded to the output's dtype, or the statistics are of h before: three
+    answers."""
     y, h = torch_add_layer_norm(**inputs, **params)
     expected = layer_norm.expect({**inputs, "x": h}, params, dtype=dtype)["y"]
     expected.answer = y

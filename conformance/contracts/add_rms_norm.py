@@ -55,11 +55,7 @@ def _valid(case) -> bool:
 
 
 contract = Contract(
-    operands={
-        "x": Operand("rows cols"),
-        "residual": Operand("rows cols"),
-        "weight": Operand("cols", layouts.VECTOR),
-    },
+    operands={"x": Operand("rows cols"), "residual": Operand("rows cols"), "weight": Operand("cols", layouts.VECTOR)},
     outputs={"y": Output("rows cols"), "h": Output("rows cols")},
     sizes=bounds_rows.SIZES,
     values={

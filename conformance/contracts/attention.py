@@ -1,4 +1,5 @@
-"""attention(q, k, v, *, causal, scale): o = softmax(scale·q·kᵀ)·v and lse, the query heads in groups that share k and v."""
+"""attention(q, k, v, *, causal, scale): o = softmax(scale·q·kᵀ)·v and lse, the query heads in groups that share k and
+v."""
 
 import math
 
@@ -16,12 +17,23 @@ from touchstone.reference.attention import torch_attention
 SIZES = [
     dict(B=batch, Hq=heads_q, Hkv=heads_kv, Sq=seq_q, Sk=seq_k, D=dim)
     for batch, heads_q, heads_kv, seq_q, seq_k, dim in [
-        (2, 4, 2, 9, 13, 40), (1, 1, 1, 1, 1, 64), (1, 2, 1, 0, 5, 16), (1, 2, 2, 3, 0, 16), (2, 3, 1, 65, 33, 80),
-        (2, 4, 2, 17, 65, 128), (1, 2, 1, 33, 33, 40), (1, 2, 2, 5, 40, 192),
-        (1, 1, 1, 7, 1025, 40), (1, 1, 1, 1031, 5, 24), (1, 1, 1, 1, 4099, 17),
-        (1, 1, 1, 31, 256, 256), (1, 2, 1, 130, 200, 64), (2, 2, 1, 200, 130, 20), (1, 2, 1, 3, 129, 32),
+        (2, 4, 2, 9, 13, 40),
+        (1, 1, 1, 1, 1, 64),
+        (1, 2, 1, 0, 5, 16),
+        (1, 2, 2, 3, 0, 16),
+        (2, 3, 1, 65, 33, 80),
+        (2, 4, 2, 17, 65, 128),
+        (1, 2, 1, 33, 33, 40),
+        (1, 2, 2, 5, 40, 192),
+        (1, 1, 1, 7, 1025, 40),
+        (1, 1, 1, 1031, 5, 24),
+        (1, 1, 1, 1, 4099, 17),
+        (1, 1, 1, 31, 256, 256),
+        (1, 2, 1, 130, 200, 64),
+        (2, 2, 1, 200, 130, 20),
+        (1, 2, 1, 3, 129, 32),
     ]
-]  # fmt: skip
+]
 LARGE = [
     dict(B=batch, Hq=heads, Hkv=heads, Sq=seq, Sk=seq, D=dim)
     for batch, heads, seq, dim in [(4, 16, 4096, 128), (2, 16, 8192, 128), (1, 16, 16384, 128), (2, 32, 8192, 64)]
@@ -150,7 +162,8 @@ def _valid(case) -> bool:
     if case.values == "uniform":  # every query sees the same power of two
         return size["Sk"] & (size["Sk"] - 1) == 0 and (not causal or size["Sq"] == 1)
     if case.values == "special":
-        # torch's own kernel loses NaN on a CPU where there are few keys; under a mask only keys that every query sees may be infinite
+        # torch's own kernel loses NaN on a CPU where there are few keys; under a mask only keys that every query sees
+        # may be infinite
         positive = case.param["scale"] is None or case.param["scale"] > 0  # else -inf in k turns into +inf
         return positive and size["Sk"] >= 32 and size["Sq"] < 512 and (not causal or size["Sq"] <= size["Sk"])
     return True

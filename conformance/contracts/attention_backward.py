@@ -113,7 +113,8 @@ def _value_offset(draw: Draw):
 
 
 def _cancelling_queries(draw: Draw):
-    """The second half of the queries is the first once more, with about minus its do, and all terms of one sum have one sign.
+    """The second half of the queries is the first once more, with about minus its do, and all terms of one sum have one
+    sign.
 
     Partial sums over the queries grow like their number, in dk too: a lost tile or an accumulator of less than float32.
     """
@@ -220,10 +221,7 @@ contract = Contract(
         Invalid("o is no tensor", _spoil("o", torch.Tensor.tolist), TypeError, r"\bo\b.*list"),
         Invalid("lse is None", lambda arguments: {**arguments, "lse": None}, TypeError, r"\blse\b.*None"),
     ],
-    laws=[
-        Law("no gradient in, none out", _zero_gradient),
-        Law("queries are independent", _queries_apart),
-    ],
+    laws=[Law("no gradient in, none out", _zero_gradient), Law("queries are independent", _queries_apart)],
 )
 
 GRADIENTS = {"dq": "q", "dk": "k", "dv": "v"}
@@ -231,18 +229,26 @@ bench = Bench(
     peers=[
         *(
             autograd(
-                name, attention.with_kernel(kernel), GRADIENTS, "do", devices=("cuda",),
+                name,
+                attention.with_kernel(kernel),
+                GRADIENTS,
+                "do",
+                devices=("cuda",),
                 dtypes=None if "efficient" in name else attention.NARROW,
             )
             for name, kernel in attention.KERNELS.items()
         ),
         autograd("SDPA unfused", attention.with_kernel(SDPBackend.MATH), GRADIENTS, "do"),
         autograd(
-            "flex_attention", lambda q, k, v, **about: attention.flex(q=q, k=k, v=v, **about)(q, k, v), GRADIENTS, "do",
-            devices=("cuda",), slow=True,
+            "flex_attention",
+            lambda q, k, v, **about: attention.flex(q=q, k=k, v=v, **about)(q, k, v),
+            GRADIENTS,
+            "do",
+            devices=("cuda",),
+            slow=True,
         ),
     ],
     dtypes=("float16",),
     params={"causal": (False, True)},
     apart=(("B",), ("Hq", "Hkv")),
-)  # fmt: skip
+)

@@ -154,12 +154,7 @@ def _hidden_order(call, arguments, outputs, case):
 
 
 contract = Contract(
-    operands={
-        "x": Operand("M D"),
-        "w_gate": Operand("D H"),
-        "w_up": Operand("D H"),
-        "w_down": Operand("H N"),
-    },
+    operands={"x": Operand("M D"), "w_gate": Operand("D H"), "w_up": Operand("D H"), "w_down": Operand("H N")},
     outputs={"y": Output("M N")},
     sizes=SIZES,
     aligned=ALIGNED,

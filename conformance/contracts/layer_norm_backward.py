@@ -113,5 +113,5 @@ bench = Bench(
         autograd("F.layer_norm", _forward, GRADIENTS, more=_bias),
         autograd("torch.compile", _forward, GRADIENTS, more=_bias, compile=True),
         autograd("Liger-Kernel", _liger, GRADIENTS, more=_bias, needs="liger_kernel", devices=("cuda",)),
-    ],
+    ]
 )

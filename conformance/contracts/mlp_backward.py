@@ -169,13 +169,7 @@ def _hidden_order(call, arguments, outputs, case):
 
 contract = Contract(
     operands={**mlp.OPERANDS, "b2": replace(mlp.OPERANDS["b2"], counts=False), "dy": Operand("M N")},
-    outputs={
-        "dx": Output("M D"),
-        "dw1": Output("D H"),
-        "db1": Output("H"),
-        "dw2": Output("H N"),
-        "db2": Output("N"),
-    },
+    outputs={"dx": Output("M D"), "dw1": Output("D H"), "db1": Output("H"), "dw2": Output("H N"), "db2": Output("N")},
     sizes=mlp.SIZES,
     aligned=mlp.ALIGNED,
     large=mlp.LARGE,
@@ -211,8 +205,5 @@ def _forward(x, w1, b1, w2, b2, activation, **_):
 
 GRADIENTS = {"dx": "x", "dw1": "w1", "db1": "b1", "dw2": "w2", "db2": "b2"}
 bench = Bench(
-    peers=[
-        autograd("torch eager", _forward, GRADIENTS),
-        autograd("torch.compile", _forward, GRADIENTS, compile=True),
-    ],
+    peers=[autograd("torch eager", _forward, GRADIENTS), autograd("torch.compile", _forward, GRADIENTS, compile=True)]
 )

@@ -105,5 +105,5 @@ bench = Bench(
         autograd("F.rms_norm", _forward, GRADIENTS),
         autograd("torch.compile", _forward, GRADIENTS, compile=True),
         autograd("Liger-Kernel", _liger, GRADIENTS, needs="liger_kernel", devices=("cuda",)),
-    ],
+    ]
 )

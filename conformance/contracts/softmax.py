@@ -13,9 +13,21 @@ from touchstone.conformance.spec.contract import Contract, Draw, Huge, Law, Oper
 from touchstone.reference.softmax import torch_softmax
 
 SIZES = [
-    (3, 33), (1, 1), (0, 5), (5, 0), (24, 24), (1, 129), (7, 1), (17, 64), (7, 127), (4, 257), (3, 1024), (5, 1025), (2, 5003),
+    (3, 33),
+    (1, 1),
+    (0, 5),
+    (5, 0),
+    (24, 24),
+    (1, 129),
+    (7, 1),
+    (17, 64),
+    (7, 127),
+    (4, 257),
+    (3, 1024),
+    (5, 1025),
+    (2, 5003),
     (1031, 7),
-]  # fmt: skip
+]
 UNDERFLOW = 2.0**-24  # the smallest float16: what a probability may lose by underflow
 SPECIAL = ("row_of_neg_inf", "one_pos_inf", "one_nan")
 
@@ -34,8 +46,8 @@ def _family(make):
 
 
 def _row_offsets(draw: Draw, shape):
-    """Rows far apart: the maximum of another row over- or underflows, padding with 0 wins a negative row's. The first row
-    lies where exp is 0 in float32, so that a case of a single row has that.
+    """Rows far apart: the maximum of another row over- or underflows, padding with 0 wins a negative row's. The first
+    row lies where exp is 0 in float32, so that a case of a single row has that.
     """
     offset = torch.tensor([-150.0, 150.0, -30.0, -3e4], dtype=torch.float64)[torch.arange(shape[0]) % 4]
     return draw.normal(shape) + offset[:, None]

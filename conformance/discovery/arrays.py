@@ -1,7 +1,8 @@
 """Kernels that work on the arrays of another library than torch: those of NumPy, or those that a backend brings along.
 
-The judge's operands stay torch tensors. A kernel is handed views of their memory, with the same strides, so that layouts,
-guard bands and writes to inputs are as real as for a kernel on tensors; what it returns becomes tensors over its memory.
+The judge's operands stay torch tensors. A kernel is handed views of their memory, with the same strides, so that
+layouts, guard bands and writes to inputs are as real as for a kernel on tensors; what it returns becomes tensors over
+its memory.
 """
 
 import functools
@@ -104,13 +105,15 @@ def library(name: str) -> Library:
 
 
 def device_of(name: str, device: str | None) -> str | None:
-    """The device that `arrays=name` means, or `device` where it leaves the choice. ValueError where the two disagree."""
+    """The device that `arrays=name` means, or `device` where it leaves the choice. ValueError where the two
+    disagree."""
     if name == TENSORS:
         return device
     where = library(name).DEVICE
     if device not in (None, where):
         raise ValueError(
-            f"arrays: {name!r} means device {where!r}, where its arrays lie, but {device!r} was asked for; drop one of the two"
+            f"arrays: {name!r} means device {where!r}, where its arrays lie, but {device!r} was asked for; drop "
+            f"one of the two"
         )
     return where
 

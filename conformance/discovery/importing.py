@@ -40,7 +40,8 @@ def load(path: str | Path, qualname: str) -> Callable[..., Any]:
         found = getattr(found, part, None)
         if found is None and not complete:
             raise ValueError(
-                f"{path} calls check before it defines {qualname!r}, and the import ends at the first call; put the calls under "
+                f"{path} calls check before it defines {qualname!r}, and the import ends at the first call; put "
+                f"the calls under "
                 'if __name__ == "__main__"'
             )
         if found is None:
@@ -52,7 +53,8 @@ def load(path: str | Path, qualname: str) -> Callable[..., Any]:
 
 
 def load_module(path: str | Path) -> tuple[ModuleType, bool]:
-    """The module, and whether its import got to the end. A file inside a package can import its neighbours relatively."""
+    """The module, and whether its import got to the end. A file inside a package can import its neighbours
+    relatively."""
     path = Path(path).resolve()
     if not path.is_file():
         raise ValueError(f"there is no file {path}")
@@ -90,18 +92,21 @@ def source_of(fn: Callable[..., Any], why: str = "") -> tuple[str, str]:
     )
     if not inspect.isfunction(inner):
         raise ValueError(
-            f"fn: {name} is a {type(fn).__name__}{why}; another process can import only a function at the top level of a file: "
+            f"fn: {name} is a {type(fn).__name__}{why}; another process can import only a function at the top "
+            f"level of a file: "
             "define one that calls it"
         )
     path = inspect.getsourcefile(inner)
     if path is None or not os.path.isfile(path) or "ipython-input" in path or "ipykernel" in path:
         raise ValueError(
-            f"fn: {name} is defined in a notebook cell or at a prompt{why}; another process cannot import it from there. Put "
+            f"fn: {name} is defined in a notebook cell or at a prompt{why}; another process cannot import it "
+            f"from there. Put "
             f"kernel and function into a file and import them from it{restart if why else ''}"
         )
     if "<" in inner.__qualname__:
         raise ValueError(
-            f"fn: {name} is a lambda or is defined inside a function{why}; another process can import only a function at the top "
+            f"fn: {name} is a lambda or is defined inside a function{why}; another process can import only a "
+            f"function at the top "
             "level of a file: define it there"
         )
     return str(Path(path).resolve()), inner.__qualname__

@@ -49,7 +49,9 @@ def load_op(path: str | Path) -> str:
         )
     if not isinstance(made, Contract):
         got = "nothing of that name" if made is None else f"a {type(made).__name__}"
-        raise ValueError(f"op file: {path.name}: expected `contract`, a touchstone.conformance.spec.contract.Contract, got {got}")
+        raise ValueError(
+            f"op file: {path.name}: expected `contract`, a touchstone.conformance.spec.contract.Contract, got {got}"
+        )
     made.name = name
     validate(made, path.name)
     registry.register(name, made, path)
@@ -232,7 +234,10 @@ def _check_operands(
 def _check_answer(contract: Contract, case: Case, name: str, output: Output, got: Any, demand: Callable) -> None:
     demand(
         isinstance(got, budget.Expected),
-        f"expect: {name}: expected an Expected (touchstone.conformance.spec.budget.simple makes one), got {type(got).__name__}",
+        (
+            f"expect: {name}: expected an Expected (touchstone.conformance.spec.budget.simple makes one), got "
+            f"{type(got).__name__}"
+        ),
     )
     answer, shape = got.answer, contract.shape(output.axes, case.size)
     demand(isinstance(answer, torch.Tensor), f"expect: {name}: answer: expected a tensor, got {type(answer).__name__}")

@@ -76,8 +76,8 @@ def backend(name: str) -> ModuleType:
 
 
 def lane(name: str, device: str) -> str:
-    """What a backend on a device is called: "triton@cpu", or what the backend's own `lane(device)` says, an optional part
-    of the protocol for one that has several ways to run there."""
+    """What a backend on a device is called: "triton@cpu", or what the backend's own `lane(device)` says, an optional
+    part of the protocol for one that has several ways to run there."""
     own = getattr(backend(name), "lane", None)
     return own(device) if own is not None else f"{name}@{device}"
 
@@ -89,7 +89,8 @@ def kernel_ops(name: str) -> tuple[str, ...]:
 
 
 def variants(name: str, op: str) -> dict[str, Callable[..., Any]]:
-    """The rungs of an op's ladder in a backend, in ladder order. Imports the op's file: `prepare(device)` comes first."""
+    """The rungs of an op's ladder in a backend, in ladder order. Imports the op's file: `prepare(device)` comes
+    first."""
     if op not in kernel_ops(name):
         return {}
     module = importlib.import_module(f"touchstone.backends.{name}.{op}")

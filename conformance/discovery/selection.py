@@ -87,9 +87,15 @@ def rung(op: str, backend: str, name: str, fn, device: str) -> Subject:
     """One of this repository's rungs as a subject, with what it declares in its attributes."""
     compute = getattr(fn, "compute", None)
     return Subject(
-        op, fn, name, registry.lane(backend, device), device, own=True, compute=compute,
+        op,
+        fn,
+        name,
+        registry.lane(backend, device),
+        device,
+        own=True,
+        compute=compute,
         deterministic=getattr(fn, "deterministic", True),
-    )  # fmt: skip
+    )
 
 
 def not_run_reason(backend: str, subject: Subject) -> str | None:
@@ -142,7 +148,8 @@ def select(
         for name in names:
             if op is not None and not set(ops) & set(registry.kernel_ops(name)):
                 raise UsageError(
-                    f"--backend={name}: has no kernels for {', '.join(ops)}; it has {', '.join(registry.kernel_ops(name))}"
+                    f"--backend={name}: has no kernels for {', '.join(ops)}; it has "
+                    f"{', '.join(registry.kernel_ops(name))}"
                 )
     return selection
 
@@ -206,7 +213,8 @@ def _backends(
             raise UsageError(f"--backend: {text!r} is not one of {', '.join([*modules, *aliases])}")
         if name not in available:
             raise UsageError(
-                f"--backend={text}: has no kernels in this clone yet (no op files in backends/{name}); use {', '.join(available)}"
+                f"--backend={text}: has no kernels in this clone yet (no op files in backends/{name}); use "
+                f"{', '.join(available)}"
             )
         if name not in names:
             names.append(name)
@@ -251,7 +259,8 @@ def _kernel(text: str, op: str | None, backend: str | None, variant: str | None)
         raise UsageError("--kernel: needs --op with the one op whose signature the function has")
     if backend or variant:
         raise UsageError(
-            "--kernel: a function of your own goes with neither --backend nor --variant; use --device=cpu or --device=cuda"
+            "--kernel: a function of your own goes with neither --backend nor --variant; use --device=cpu or "
+            "--device=cuda"
         )
     return Path(path), name
 

@@ -34,7 +34,8 @@ class Subject:
         return registry.contract(self.op)
 
     def call(self, arguments: Mapping[str, Any]) -> Any:
-        """Call the kernel on tensors: our rungs by keyword, since names are part of the signature, others as one would write it."""
+        """Call the kernel on tensors: our rungs by keyword, since names are part of the signature, others as one would
+        write it."""
         return self.contract.call(array_libraries.on_tensors(self.fn, self.arrays), arguments, by_name=self.own)
 
 

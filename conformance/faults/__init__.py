@@ -1,7 +1,8 @@
 """Planted faults: wrong kernels made on purpose, and controls: right ones written independently of this repository's.
 
-`conformance/faults/<op>.py` holds both for one op as torch functions of the op's signature, `conformance/faults/<backend>/
-<op>.py` holds wrong kernels in a backend's language. The path and a decorator are the registration:
+`conformance/faults/<op>.py` holds both for one op as torch functions of the op's signature,
+`conformance/faults/<backend>/ <op>.py` holds wrong kernels in a backend's language. The path and a decorator are the
+registration:
 
     @fault("accumulator")
     def last_tile_only(a, b):
@@ -10,8 +11,8 @@
     @control
     def split_k(a, b): ...
 
-The docstring's first line completes the sentence "equals the reference, but ..."; a finding quotes it. What goes wrong alike
-in every op is in conformance/faults/_generic.py.
+The docstring's first line completes the sentence "equals the reference, but ..."; a finding quotes it. What goes wrong
+alike in every op is in conformance/faults/_generic.py.
 """
 
 from collections.abc import Callable, Sequence
@@ -91,9 +92,7 @@ def control(fn=None, *, dtypes: Sequence[str] = ALL, deterministic: bool = True)
 
 
 def _mark(fn, kind: str, dtypes: tuple[str, ...], stateful: bool, deterministic: bool):
-    fn.planted = dict(
-        kind=kind, dtypes=dtypes, make=fn if stateful else lambda: fn, deterministic=deterministic
-    )  # fmt: skip
+    fn.planted = dict(kind=kind, dtypes=dtypes, make=fn if stateful else lambda: fn, deterministic=deterministic)
     return fn
 
 
@@ -109,7 +108,8 @@ def planted_in(module: Any, op: str, backend: str | None = None) -> list[Planted
 
 
 def plant(namespace: dict[str, Any], name: str, fn: Callable[..., Any], about: str, kind: str, **marks: Any) -> None:
-    """Add `fn` to a module's `namespace` as a fault or, with kind "control", as a control: for what is made in a loop."""
+    """Add `fn` to a module's `namespace` as a fault or, with kind "control", as a control: for what is made in a
+    loop."""
     fn.__name__ = fn.__qualname__ = name
     fn.__doc__ = about
     namespace[name] = control(fn, **marks) if kind == "control" else fault(kind, **marks)(fn)

@@ -77,11 +77,9 @@ def accumulating_in(dtype: torch.dtype, tile: int = 8) -> Dot:
 LOWER = {  # name -> (dot, dtypes that show it, what is wrong)
     "tf32_operands": (of_tf32, ("float32",), "operands of dot products are rounded to tf32"),
     "bf16_operands": (of_bf16, ("float32", "float16"), "operands of dot products are rounded to bfloat16"),
-    "fp16_accumulator": (
-        accumulating_in(torch.float16), ("float32", "float16"), "dot products accumulate in float16"
-    ),
+    "fp16_accumulator": (accumulating_in(torch.float16), ("float32", "float16"), "dot products accumulate in float16"),
     "bf16_accumulator": (accumulating_in(torch.bfloat16), ALL, "dot products accumulate in bfloat16"),
-}  # fmt: skip
+}
 
 
 def plant_lower(namespace: dict[str, Any], kernel: Callable[..., Any]) -> None:

@@ -127,14 +127,20 @@ def _spoiled_results(right) -> Iterator[Made]:
     yield "two_percent", "the result is 2 % too large", "scale", first(lambda y: y * 1.02), ALL
     yield "through_fp16", "the result passes through float16", "precision", every(lambda y: y.half().to(y.dtype)), F32
     yield (
-        "through_bf16", "the result passes through bfloat16", "precision", every(lambda y: y.bfloat16().to(y.dtype)),
+        "through_bf16",
+        "the result passes through bfloat16",
+        "precision",
+        every(lambda y: y.bfloat16().to(y.dtype)),
         F32 + F16,
-    )  # fmt: skip
+    )
     yield "truncated", "the result is cut instead of rounded", "precision", lambda: _truncated(right), F16 + BF16
     yield (
-        "swallows_nan", "NaN becomes 0 and infinities become the largest finite values", "special",
-        every(torch.nan_to_num), ALL,
-    )  # fmt: skip
+        "swallows_nan",
+        "NaN becomes 0 and infinities become the largest finite values",
+        "special",
+        every(torch.nan_to_num),
+        ALL,
+    )
 
 
 def _set(y: torch.Tensor, index: tuple, value: float) -> torch.Tensor:
@@ -201,9 +207,12 @@ def _misbehaving(right, contract: Contract) -> Iterator[Made]:
         ALL,
     )
     yield (
-        "writes_beside_its_input", "the element after the first operand is written", "bounds",
-        lambda: _writes_beside(right, 0), ALL,
-    )  # fmt: skip
+        "writes_beside_its_input",
+        "the element after the first operand is written",
+        "bounds",
+        lambda: _writes_beside(right, 0),
+        ALL,
+    )
     yield "writes_past_its_output", "one element past the output is written", "bounds", lambda: _past_output(right), ALL
     yield "in_place", "it works in place and returns its input", "alias", lambda: _in_place(right), ALL
     yield "static_buffer", "every call returns the same buffer", "cache", lambda: _static_buffer(right), ALL
@@ -232,9 +241,13 @@ def _misbehaving(right, contract: Contract) -> Iterator[Made]:
     )
     yield "multiples_of_8", "sizes that are no multiple of 8 give zeros", "shapes", lambda: _multiples(right, 8), ALL
     yield "one_shape", "the sizes of the first call are taken for all", "shapes", lambda: _one_shape(right), ALL
-    yield "adds_to_what_was_there", "the result is added to memory that was never zeroed", "unwritten", _mapped(
-        right, lambda y: torch.empty_like(y).add_(y)
-    ), ALL  # fmt: skip
+    yield (
+        "adds_to_what_was_there",
+        "the result is added to memory that was never zeroed",
+        "unwritten",
+        _mapped(right, lambda y: torch.empty_like(y).add_(y)),
+        ALL,
+    )
 
 
 def _mapped(right, change):
@@ -265,7 +278,8 @@ def _writes_beside(right, operand: int):
 
 
 def _past_output(right):
-    """The element after an allocation made for the output, where the heap's rounding leaves it unused or a guard lies."""
+    """The element after an allocation made for the output, where the heap's rounding leaves it unused or a guard
+    lies."""
 
     def spoil(outputs, call):
         y = outputs[0]
@@ -375,9 +389,7 @@ def _empty_fails(right):
 
 def _multiples(right, unit: int):
     def spoil(outputs, call):
-        return [
-            y if y is None or all(n % unit == 0 for n in y.shape) else torch.zeros_like(y) for y in outputs
-        ]  # fmt: skip
+        return [y if y is None or all(n % unit == 0 for n in y.shape) else torch.zeros_like(y) for y in outputs]
 
     return _function(right, spoil)
 
@@ -411,14 +423,20 @@ def _misread(right, contract: Contract) -> Iterator[Made]:
             )
         if layouts & {"step", "broadcast_last"}:
             yield (
-                f"{name}_last_stride", f"the last axis of {name} is taken to have stride 1", "strides",
-                _reading(right, name, _unit_last), ALL,
-            )  # fmt: skip
+                f"{name}_last_stride",
+                f"the last axis of {name} is taken to have stride 1",
+                "strides",
+                _reading(right, name, _unit_last),
+                ALL,
+            )
         if "offset" in layouts:
             yield (
-                f"{name}_aligned", f"the address of {name} is rounded down to 16 bytes", "alignment",
-                _reading(right, name, _rounded_down), ALL,
-            )  # fmt: skip
+                f"{name}_aligned",
+                f"the address of {name} is rounded down to 16 bytes",
+                "alignment",
+                _reading(right, name, _rounded_down),
+                ALL,
+            )
         if operand.dtype is None:
             yield (
                 f"{name}_int32",
@@ -428,9 +446,12 @@ def _misread(right, contract: Contract) -> Iterator[Made]:
                 F16 + BF16,
             )
             yield (
-                f"{name}_through_bf16", f"{name} is rounded to bfloat16", "precision",
-                _reading(right, name, lambda x: x.bfloat16().to(x.dtype)), F32 + F16,
-            )  # fmt: skip
+                f"{name}_through_bf16",
+                f"{name} is rounded to bfloat16",
+                "precision",
+                _reading(right, name, lambda x: x.bfloat16().to(x.dtype)),
+                F32 + F16,
+            )
     for name, options in contract.params.items():
         if len(options) > 1:
             yield f"{name}_ignored", f"{name} is ignored", "parameter", _with_default(right, name, options[0]), ALL

@@ -73,14 +73,15 @@ def _twelve_bits(rstd):
 def normalise(
     x, eps, *, centred=True, total=row_sum, mean_total=None, variance=two_pass, rstd=root, statistic=lambda s: s
 ):
-    """x̂ over the last axis; the keywords are what faults change. `mean_total`: the sum for the mean, where it differs."""
+    """x̂ over the last axis; the keywords are what faults change. `mean_total`: the sum for the mean, where it
+    differs."""
     mean = statistic((mean_total or total)(x) / x.shape[-1]) if centred else x.new_zeros((*x.shape[:-1], 1))
     return (x - mean) * statistic(rstd(variance(x, mean, total), eps))
 
 
 def welford(x, eps, tile=8, between=True, weighted=True):
-    """Chan's merge of the statistics of tiles of columns. Without `between` the distance of their means is left out of the
-    variance; without `weighted` every tile counts alike in the mean."""
+    """Chan's merge of the statistics of tiles of columns. Without `between` the distance of their means is left out of
+    the variance; without `weighted` every tile counts alike in the mean."""
     n, mean, m2 = 0, x.new_zeros((*x.shape[:-1], 1)), x.new_zeros((*x.shape[:-1], 1))
     for part in x.split(tile, -1) if x.shape[-1] else ():
         more = part.shape[-1]
@@ -112,24 +113,33 @@ def hat_flaws(centred: bool) -> dict[str, Flaw]:
         "eps_left_out": Flaw("eps", "eps is left out", partial(hat, rstd=lambda v, eps: v.rsqrt())),
         "eps_squared": Flaw("eps", "eps is squared", partial(hat, rstd=lambda v, eps: (v + eps * eps).rsqrt())),
         "eps_is_a_lower_limit": Flaw(
-            "eps", "eps is a lower limit instead of a summand", partial(hat, rstd=lambda v, eps: v.clamp_min(eps).rsqrt())
+            "eps",
+            "eps is a lower limit instead of a summand",
+            partial(hat, rstd=lambda v, eps: v.clamp_min(eps).rsqrt()),
         ),
         "eps_added_twice": Flaw("eps", "eps is added twice", partial(hat, rstd=lambda v, eps: (v + 2 * eps).rsqrt())),
         "eps_hard_coded": Flaw(
             "eps", "eps is 1e-8 whatever is asked for", partial(hat, rstd=lambda v, eps: (v + 1e-8).rsqrt())
         ),
         "eps_0_is_no_eps": Flaw(
-            "eps", "eps = 0 is taken for none given: `eps or default`",
+            "eps",
+            "eps = 0 is taken for none given: `eps or default`",
             partial(hat, rstd=lambda v, eps: root(v, eps or (1e-5 if centred else 1e-6))),
         ),
         "no_root": Flaw(
             "formula", "it divides by the variance, not by its root", partial(hat, rstd=lambda v, eps: 1 / (v + eps))
         ),
         "root_estimated": Flaw(
-            "precision", "the reciprocal root has 12 bits", partial(hat, rstd=lambda v, eps: _twelve_bits(root(v, eps))), F32
+            "precision",
+            "the reciprocal root has 12 bits",
+            partial(hat, rstd=lambda v, eps: _twelve_bits(root(v, eps))),
+            F32,
         ),
         "statistics_in_fp16": Flaw(
-            "precision", "its statistics are stored in float16", partial(hat, statistic=through(torch.float16)), ALL if centred else F32 + F16
+            "precision",
+            "its statistics are stored in float16",
+            partial(hat, statistic=through(torch.float16)),
+            ALL if centred else F32 + F16,
         ),
         "statistics_in_bf16": Flaw(
             "precision", "its statistics are stored in bfloat16", partial(hat, statistic=through(torch.bfloat16))
@@ -143,20 +153,23 @@ def hat_flaws(centred: bool) -> dict[str, Flaw]:
         "nan_left_out": Flaw(
             "special", "its statistics leave out NaN", lambda x, eps: hat(x.nan_to_num(0.0), eps) + 0 * x
         ),
-    }  # fmt: skip
+    }
     if not centred:
         return {
             **found,
             "mean_subtracted": Flaw("formula", "the mean is subtracted, as in a layer norm", normalise),
-            "variance_for_the_mean_square": Flaw("formula", "the mean is subtracted under the root", _centred_root_only),
+            "variance_for_the_mean_square": Flaw(
+                "formula", "the mean is subtracted under the root", _centred_root_only
+            ),
             "sum_of_squares": Flaw(
                 "scale", "the squares are summed, not averaged", lambda x, eps: x * root(row_sum(x * x), eps)
             ),
             "mean_magnitude": Flaw(
-                "formula", "the mean magnitude takes the place of the root of the mean square",
+                "formula",
+                "the mean magnitude takes the place of the root of the mean square",
                 lambda x, eps: x / (x.abs().mean(-1, keepdim=True) + eps),
             ),
-        }  # fmt: skip
+        }
     return {
         **found,
         "mean_not_subtracted": Flaw(
@@ -171,22 +184,31 @@ def hat_flaws(centred: bool) -> dict[str, Flaw]:
         "mean_of_the_first_1024_columns": Flaw(
             "tail", "its mean ends at column 1024", partial(hat, mean_total=first(lambda n: min(n, 1024)))
         ),
-        "one_pass_variance": Flaw("variance", "its variance is E[x²] - E[x]²", partial(hat, variance=one_pass), F32 + F16),
+        "one_pass_variance": Flaw(
+            "variance", "its variance is E[x²] - E[x]²", partial(hat, variance=one_pass), F32 + F16
+        ),
         "one_pass_variance_clamped": Flaw(
-            "variance", "its variance is E[x²] - E[x]², no less than 0",
-            partial(hat, variance=lambda *a: one_pass(*a).clamp_min(0)), F32 + F16,
+            "variance",
+            "its variance is E[x²] - E[x]², no less than 0",
+            partial(hat, variance=lambda *a: one_pass(*a).clamp_min(0)),
+            F32 + F16,
         ),
         "padding_counts_in_the_variance": Flaw(
-            "mask", "lanes past the last column, up to a multiple of 32, add mean² to the variance",
+            "mask",
+            "lanes past the last column, up to a multiple of 32, add mean² to the variance",
             partial(hat, variance=_with_padding),
         ),
         "tiles_merged_without_their_distance": Flaw(
-            "variance", "the variances of tiles are merged without the distance of their means", partial(welford, between=False)
+            "variance",
+            "the variances of tiles are merged without the distance of their means",
+            partial(welford, between=False),
         ),
         "partial_tile_counts_whole": Flaw(
-            "variance", "the mean of a last partial tile counts as much as that of a whole one", partial(welford, weighted=False)
+            "variance",
+            "the mean of a last partial tile counts as much as that of a whole one",
+            partial(welford, weighted=False),
         ),
-    }  # fmt: skip
+    }
 
 
 def hat_controls(centred: bool) -> dict[str, tuple[str, Hat]]:
@@ -194,12 +216,11 @@ def hat_controls(centred: bool) -> dict[str, tuple[str, Hat]]:
     if not centred:
         return {
             "root_then_division": (
-                "a true division by the root", lambda x, eps: x / torch.sqrt(x.square().mean(-1, keepdim=True) + eps)
+                "a true division by the root",
+                lambda x, eps: x / torch.sqrt(x.square().mean(-1, keepdim=True) + eps),
             ),
-            "scaled_by_the_maximum": (
-                "squares taken relative to the largest element", _rms_by_the_maximum
-            ),
-        }  # fmt: skip
+            "scaled_by_the_maximum": ("squares taken relative to the largest element", _rms_by_the_maximum),
+        }
     return {
         "welford_tiles_of_8": ("statistics of tiles of 8 columns merged as Welford and Chan do", welford),
         "welford_tiles_of_512": ("statistics of tiles of 512 columns merged", partial(welford, tile=512)),
@@ -304,11 +325,13 @@ SUM_FLAWS = {
         "tail", "h is x from column 1024 on", lambda x, r, h: (h, torch.cat([h[:, :1024], x[:, 1024:]], -1))
     ),
     "h_in_fp16": Flaw("precision", "h is kept in float16", _both(lambda x, r, h: through(torch.float16)(h)), F32),
-    "h_in_bf16": Flaw("precision", "h is kept in bfloat16", _both(lambda x, r, h: through(torch.bfloat16)(h)), F32 + F16),
+    "h_in_bf16": Flaw(
+        "precision", "h is kept in bfloat16", _both(lambda x, r, h: through(torch.bfloat16)(h)), F32 + F16
+    ),
     "y_of_h_in_bf16": Flaw(
         "precision", "y is the norm of h in bfloat16", lambda x, r, h: (through(torch.bfloat16)(h), h), F32 + F16
     ),
-}  # fmt: skip
+}
 
 
 def on_changed_sum(norm: Callable[..., torch.Tensor]):
@@ -346,10 +369,27 @@ def cut_to(store: Callable[[torch.Tensor, torch.dtype], torch.Tensor], norm: Cal
 
 
 def backward(
-    x, weight, dy, *, eps, mean=None, rstd=None, centred=True, total=row_sum, over_rows=row_sum, hat=None, given=True,
-    g=lambda dy, w: dy * w, mean_g=1.0, mean_gx=1.0, stored=lambda t: t, outer=lambda r: r, count=lambda n: n,
-):  # fmt: skip
-    """dx, dweight, dbias of a layer norm, dbias of no meaning unless `centred`; the keywords from `total` on are what faults
+    x,
+    weight,
+    dy,
+    *,
+    eps,
+    mean=None,
+    rstd=None,
+    centred=True,
+    total=row_sum,
+    over_rows=row_sum,
+    hat=None,
+    given=True,
+    g=lambda dy, w: dy * w,
+    mean_g=1.0,
+    mean_gx=1.0,
+    stored=lambda t: t,
+    outer=lambda r: r,
+    count=lambda n: n,
+):
+    """dx, dweight, dbias of a layer norm, dbias of no meaning unless `centred`; the keywords from `total` on are what
+    faults
     change: sums over columns and rows, x̂, whether given statistics are used, dy·weight, the factors of the two means,
     how x̂ is kept, the factor in front, what the means in dx divide by."""
     n = x.shape[-1]
@@ -382,13 +422,24 @@ def backward_of(centred: bool, **changed: Any) -> Callable[..., tuple[torch.Tens
 
 
 HATS_IN_BACKWARD = (
-    "unbiased", "eps_outside_the_root", "eps_left_out", "eps_squared", "eps_hard_coded", "eps_0_is_no_eps",
-    "root_estimated", "statistics_in_bf16", "statistics_of_the_previous_row", "mean_not_subtracted", "one_pass_variance", "mean_subtracted",
-)  # fmt: skip
+    "unbiased",
+    "eps_outside_the_root",
+    "eps_left_out",
+    "eps_squared",
+    "eps_hard_coded",
+    "eps_0_is_no_eps",
+    "root_estimated",
+    "statistics_in_bf16",
+    "statistics_of_the_previous_row",
+    "mean_not_subtracted",
+    "one_pass_variance",
+    "mean_subtracted",
+)
 
 
 def backward_flaws(centred: bool) -> dict[str, Flaw]:
-    """Wrong backwards of a layer norm if `centred`, else of an rms norm; a flaw's part takes nothing and returns one."""
+    """Wrong backwards of a layer norm if `centred`, else of an rms norm; a flaw's part takes nothing and returns
+    one."""
 
     def flaw(kind, about, dtypes=ALL, **changed):
         return Flaw(kind, about, partial(backward_of, centred, **changed), dtypes)

@@ -39,7 +39,8 @@ def in_float32(
     store: Callable[[torch.Tensor, torch.dtype], torch.Tensor] = torch.Tensor.to,
     wide: Sequence[int] = (),
 ) -> Callable[..., Any]:
-    """`compute` as most kernels do it: operands are loaded as float32, outputs stored in the dtype of the first operand.
+    """`compute` as most kernels do it: operands are loaded as float32, outputs stored in the dtype of the first
+    operand.
 
     Outputs whose index is in `wide` stay float32.
     """
@@ -249,9 +250,17 @@ def rescaled(total: torch.Tensor, m: torch.Tensor, new: torch.Tensor) -> torch.T
 
 
 def online_statistics(
-    x, tile=16, *, start=-math.inf, maximum=torch.maximum, top=top, rescale=rescaled, total=row_sum, guard=True,
+    x,
+    tile=16,
+    *,
+    start=-math.inf,
+    maximum=torch.maximum,
+    top=top,
+    rescale=rescaled,
+    total=row_sum,
+    guard=True,
     running=torch.float32,
-):  # fmt: skip
+):
     """m and l = Σ exp(x − m), (rows, 1) each, over tiles of columns; the keywords are what faults change.
 
     `guard`: nothing is subtracted while m is −inf.

@@ -1,4 +1,5 @@
-"""Faults and controls of add_layer_norm(x, residual, weight, bias, *, eps): y and h = x + residual, (rows, cols) each."""
+"""Faults and controls of add_layer_norm(x, residual, weight, bias, *, eps): y and h = x + residual, (rows, cols)
+each."""
 
 from functools import partial
 

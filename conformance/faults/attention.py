@@ -1,4 +1,5 @@
-"""Planted faults and controls of attention(q, k, v, *, causal, scale): (B, Hq, Sq, D), (B, Hkv, Sk, D) twice -> o, lse."""
+"""Planted faults and controls of attention(q, k, v, *, causal, scale): (B, Hq, Sq, D), (B, Hkv, Sk, D) twice -> o,
+lse."""
 
 import math
 
@@ -42,10 +43,27 @@ def default_scale(q, scale):
 
 @control
 def flash(
-    q, k, v, *, causal=False, scale=None, tile=dots.TILE, dot=dots.plain, second=None, p_dtype=torch.float32,
-    exp=torch.exp, hides=_future, hidden_score=-INF, head_read=_group, maximum=_running, for_l=_rescaled,
-    for_acc=_rescaled, guarded=True, normalised=True, keys_read=None,
-):  # fmt: skip
+    q,
+    k,
+    v,
+    *,
+    causal=False,
+    scale=None,
+    tile=dots.TILE,
+    dot=dots.plain,
+    second=None,
+    p_dtype=torch.float32,
+    exp=torch.exp,
+    hides=_future,
+    hidden_score=-INF,
+    head_read=_group,
+    maximum=_running,
+    for_l=_rescaled,
+    for_acc=_rescaled,
+    guarded=True,
+    normalised=True,
+    keys_read=None,
+):
     "online softmax over tiles of keys, all in float32"
     (_, heads, seq_q, _), (_, kv_heads, seq_k, _) = q.shape, k.shape
     read = [head_read(head, heads // kv_heads, kv_heads) for head in range(heads)]
@@ -338,9 +356,7 @@ def no_maximum(q, k, v, *, causal=False, scale=None):
 @fault("overflow")
 def maximum_of_first_tile(q, k, v, *, causal=False, scale=None):
     "the maximum of the first tile is subtracted throughout"
-    return flash(
-        q, k, v, causal=causal, scale=scale, maximum=lambda m, s: torch.where(m == -INF, s.amax(-1), m)
-    )  # fmt: skip
+    return flash(q, k, v, causal=causal, scale=scale, maximum=lambda m, s: torch.where(m == -INF, s.amax(-1), m))
 
 
 @fault("overflow")

@@ -41,10 +41,31 @@ def default_scale(q, scale):
 
 @control
 def from_lse(
-    q, k, v, o, lse, do, *, causal=False, scale=None, dot=dots.plain, over_dim=None, over_keys=None, over_queries=None,
-    exp=torch.exp, hides=_future, head_read=_group, guarded=True, delta=_delta_of_o, gradient=_ds, dq_scale=None,
-    dk_scale=None, p_dtype=torch.float32, head_dtype=torch.float32, summed=True,
-):  # fmt: skip
+    q,
+    k,
+    v,
+    o,
+    lse,
+    do,
+    *,
+    causal=False,
+    scale=None,
+    dot=dots.plain,
+    over_dim=None,
+    over_keys=None,
+    over_queries=None,
+    exp=torch.exp,
+    hides=_future,
+    head_read=_group,
+    guarded=True,
+    delta=_delta_of_o,
+    gradient=_ds,
+    dq_scale=None,
+    dk_scale=None,
+    p_dtype=torch.float32,
+    head_dtype=torch.float32,
+    summed=True,
+):
     "whole rows of probabilities from lse, all in float32"
     group, (seq_q, seq_k) = q.shape[1] // k.shape[1], (q.shape[2], k.shape[2])
     read = [head_read(head, group, k.shape[1]) for head in range(q.shape[1])]

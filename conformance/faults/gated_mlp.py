@@ -1,4 +1,5 @@
-"""Planted faults and controls of gated_mlp(x, w_gate, w_up, w_down, *, activation): (M, D), (D, H)x2, (H, N) -> (M, N)."""
+"""Planted faults and controls of gated_mlp(x, w_gate, w_up, w_down, *, activation): (M, D), (D, H)x2, (H, N) -> (M,
+N)."""
 
 import torch
 
@@ -9,9 +10,19 @@ from touchstone.conformance.faults import control, fault
 
 @control
 def whole_hidden(
-    x, w_gate, w_up, w_down, *, activation="silu", dot=dots.plain, up=None, second=None,
-    act=acts.activate, hidden=torch.float32, joined=torch.mul,
-):  # fmt: skip
+    x,
+    w_gate,
+    w_up,
+    w_down,
+    *,
+    activation="silu",
+    dot=dots.plain,
+    up=None,
+    second=None,
+    act=acts.activate,
+    hidden=torch.float32,
+    joined=torch.mul,
+):
     "the hidden tensor whole and in float32"
     h = joined(act(dot(x, w_gate), activation), (up or dot)(x, w_up)).to(hidden)
     return (second or dot)(h, w_down).to(x.dtype)

@@ -1,4 +1,5 @@
-"""Faults and controls of layer_norm_backward(x, weight, dy, *, mean, rstd, eps): dx (rows, cols), dweight, dbias (cols,)."""
+"""Faults and controls of layer_norm_backward(x, weight, dy, *, mean, rstd, eps): dx (rows, cols), dweight, dbias
+(cols,)."""
 
 import torch
 import torch.nn.functional as F

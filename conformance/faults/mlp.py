@@ -1,4 +1,5 @@
-"""Planted faults and controls of mlp(x, w1, b1, w2, b2, *, activation): (M, D), (D, H), (H,), (H, N), (N,) -> (M, N)."""
+"""Planted faults and controls of mlp(x, w1, b1, w2, b2, *, activation): (M, D), (D, H), (H,), (H, N), (N,) -> (M,
+N)."""
 
 import torch
 import torch.nn.functional as F

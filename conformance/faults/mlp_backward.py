@@ -24,9 +24,23 @@ def _sum(t):
 
 @control
 def chain_rule(
-    x, w1, b1, w2, b2, dy, *, activation="gelu", dot=dots.plain, over_rows=None, over_hidden=None, over_outer=None,
-    slope=acts.derivative, act=acts.activate, row_sum=_sum, hidden=torch.float32,
-):  # fmt: skip
+    x,
+    w1,
+    b1,
+    w2,
+    b2,
+    dy,
+    *,
+    activation="gelu",
+    dot=dots.plain,
+    over_rows=None,
+    over_hidden=None,
+    over_outer=None,
+    slope=acts.derivative,
+    act=acts.activate,
+    row_sum=_sum,
+    hidden=torch.float32,
+):
     "z and h recomputed, everything whole and in float32"
     over_rows, over_hidden, over_outer = over_rows or dot, over_hidden or dot, over_outer or dot
     z = dot(x, w1) if b1 is None else dot(x, w1) + b1.float()

@@ -1,7 +1,8 @@
 """A failing trial made smaller while the same check still fails, and a stand-alone script that shows the bug.
 
-Sizes shrink first, then layouts become contiguous, parameters their first values, the dtype float32 and the value family
-the simplest; at last the values themselves. Every attempt is judged as the trial was, in a child where one can be forked.
+Sizes shrink first, then layouts become contiguous, parameters their first values, the dtype float32 and the value
+family the simplest; at last the values themselves. Every attempt is judged as the trial was, in a child where one can
+be forked.
 """
 
 import base64
@@ -59,7 +60,8 @@ class Given(Subject):
 
 @dataclass
 class Minimal:
-    """The smallest failing trial found. `made` says how operands are made, as an expression of torch; others are drawn."""
+    """The smallest failing trial found. `made` says how operands are made, as an expression of torch; others are
+    drawn."""
 
     subject: Given
     trial: Trial
@@ -76,7 +78,8 @@ def minimise(
     seconds: float = 60.0,
     tell: Callable[[str], None] | None = None,
 ) -> Minimal:
-    """Shrink `trial` for about `seconds` while it gives a failure like `finding`: the same check, the same error raised.
+    """Shrink `trial` for about `seconds` while it gives a failure like `finding`: the same check, the same error
+    raised.
 
     `tell` is given lines of progress (None: they go to stderr).
     """
@@ -225,7 +228,8 @@ def _shrink_values(least: Minimal, search: _Search) -> None:
 
 
 def with_values(contract: Contract, case: Case, drawn: Mapping[str, torch.Tensor | None]) -> Contract:
-    """The contract with `drawn` as the case's family; nothing has to be bit-equal, since the family no longer sees to it."""
+    """The contract with `drawn` as the case's family; nothing has to be bit-equal, since the family no longer sees to
+    it."""
     return replace(contract, values={**contract.values, case.values: lambda draw: dict(drawn)}, exact={})
 
 
@@ -298,9 +302,13 @@ def _shows(text: str, finding: Finding) -> bool:
         environment = {k: v for k, v in os.environ.items() if k not in variables and k != "PYTHONPATH"}
         try:
             done = subprocess.run(
-                [sys.executable, str(file)], cwd=folder, env=environment, capture_output=True, text=True,
+                [sys.executable, str(file)],
+                cwd=folder,
+                env=environment,
+                capture_output=True,
+                text=True,
                 timeout=SCRIPT_SECONDS,
-            )  # fmt: skip
+            )
         except subprocess.TimeoutExpired:
             return finding.check == "hang"
     if finding.check in replay.DEADLY:
@@ -320,7 +328,10 @@ class _Writer:
 
     def title(self) -> str:
         kept = self.kept
-        return f'"""{kept["op"]}, {kept["lane"]} {kept["name"]}, finding {kept["id"]} ({self.finding.check}): fails while the bug is there."""'
+        return (
+            f'"""{kept["op"]}, {kept["lane"]} {kept["name"]}, finding {kept["id"]} ({self.finding.check}): '
+            f'fails while the bug is there."""'
+        )
 
     def plain_setup(self) -> list[str]:
         """Imports, and the kernel; a user's Triton file in the interpreter as Triton ships it."""
@@ -345,7 +356,10 @@ class _Writer:
             lines.append(f'importlib.import_module("{backend.__name__}").prepare("{self.subject.device}")')
         lines += self._user_kernel()
         if self.subject.arrays != "torch":
-            wrap = f'importlib.import_module("touchstone.conformance.discovery.arrays").on_tensors(kernel, "{self.subject.arrays}")'
+            wrap = (
+                f'importlib.import_module("touchstone.conformance.discovery.arrays").on_tensors(kernel, '
+                f'"{self.subject.arrays}")'
+            )
             lines.append(f"kernel = {wrap}")
         return lines
 
@@ -490,9 +504,10 @@ class _Writer:
             return [element, f"assert value == {expected!r}, {message}"]
         margin = 0.0 if bits else allowed[where].item()
         return [
-            element, f"expected, allowed = {expected!r}, {margin:.3g}",
-            f"assert abs(value - expected) <= allowed, {message[:-1]}, expected {{expected}} within {{allowed}}\"",
-        ]  # fmt: skip
+            element,
+            f"expected, allowed = {expected!r}, {margin:.3g}",
+            f'assert abs(value - expected) <= allowed, {message[:-1]}, expected {{expected}} within {{allowed}}"',
+        ]
 
     def _invalid(self) -> list[str] | None:
         invalid = self.least.trial.invalid
@@ -511,28 +526,46 @@ class _Writer:
         errors = invalid.error if isinstance(invalid.error, tuple) else (invalid.error,)
         caught = ", ".join(error.__name__ if error.__module__ == "builtins" else "Exception" for error in errors)
         return [
-            "try:", f"    kernel({', '.join(names)})", f"except ({caught},) as error:",
-            f"    assert re.search({invalid.match!r}, str(error)), error", "else:",
+            "try:",
+            f"    kernel({', '.join(names)})",
+            f"except ({caught},) as error:",
+            f"    assert re.search({invalid.match!r}, str(error)), error",
+            "else:",
             f'    raise AssertionError("{invalid.name}: the call went through")',
-        ]  # fmt: skip
+        ]
 
     def judged(self) -> str:
         """The script that has the judge repeat the trial: for properties that more than one call or element shows."""
         trial, case = self.least.trial, self.case
         # values that were replaced are not drawn from the case; the case itself failed before they were
         about = {
-            "sizes": case.size, "dtype": case.dtype, "values": case.values, "layouts": case.layout,
-            "params": case.param, "seed": case.seed, "law": trial.law.name if trial.law else None,
-            "invalid": trial.invalid.name if trial.invalid else None, "calls": trial.calls, "varied": bool(trial.others),
-            "stream": trial.stream, "watched": trial.watched,
-        }  # fmt: skip
+            "sizes": case.size,
+            "dtype": case.dtype,
+            "values": case.values,
+            "layouts": case.layout,
+            "params": case.param,
+            "seed": case.seed,
+            "law": trial.law.name if trial.law else None,
+            "invalid": trial.invalid.name if trial.invalid else None,
+            "calls": trial.calls,
+            "varied": bool(trial.others),
+            "stream": trial.stream,
+            "watched": trial.watched,
+        }
         lacking = {"message", "trial", "severity"}
         record = {name: value for name, value in self.kept.items() if name not in lacking}
         lines = [
-            self.title(), "import sys", "", f"sys.path.insert(0, {str(registry.IMPORT_PATH)!r})", "from touchstone.conformance.findings import replay",
-            "", f"record = {record!r}", f"trial = {about!r}", 'if __name__ == "__main__":',
+            self.title(),
+            "import sys",
+            "",
+            f"sys.path.insert(0, {str(registry.IMPORT_PATH)!r})",
+            "from touchstone.conformance.findings import replay",
+            "",
+            f"record = {record!r}",
+            f"trial = {about!r}",
+            'if __name__ == "__main__":',
             "    replay.assert_right(record, trial)",
-        ]  # fmt: skip
+        ]
         return "\n".join(lines) + "\n"
 
 
@@ -560,9 +593,14 @@ def case_of(about: Mapping[str, Any], op: str) -> Case:
         return tuple(values.items())
 
     return Case(
-        op, about["dtype"], tuple(pairs(about["sizes"])), about["values"], tuple(pairs(about["layouts"])),
-        tuple(pairs(about["params"])), about["seed"],
-    )  # fmt: skip
+        op,
+        about["dtype"],
+        tuple(pairs(about["sizes"])),
+        about["values"],
+        tuple(pairs(about["layouts"])),
+        tuple(pairs(about["params"])),
+        about["seed"],
+    )
 
 
 def trial_of(about: Mapping[str, Any], contract: Contract) -> Trial:
@@ -571,6 +609,4 @@ def trial_of(about: Mapping[str, Any], contract: Contract) -> Trial:
     invalid = next((call for call in contract.invalid if call.name == about["invalid"]), None)
     case = case_of(about, contract.name)
     others = variants(contract, case) if about["varied"] else ()
-    return Trial(
-        case, law, invalid, about["calls"], others, stream=about["stream"], watched=about["watched"]
-    )  # fmt: skip
+    return Trial(case, law, invalid, about["calls"], others, stream=about["stream"], watched=about["watched"])

@@ -37,7 +37,8 @@ CHILD_SECONDS = 30.0
 def records(
     subject: Subject, outcomes: Iterable[Outcome], level: str, seed: int, where: dict[str, str] | None = None
 ) -> list[dict[str, Any]]:
-    """What has to be known of each finding to judge its trial again. `where` says how to import it; None: asked of it."""
+    """What has to be known of each finding to judge its trial again. `where` says how to import it; None: asked of
+    it."""
     if where is None:
         backend, _, _ = subject.lane.partition("@")
         where = {"backend": backend, "variant": subject.name} if subject.own else _source(subject.fn)
@@ -45,15 +46,27 @@ def records(
     op_file = None if own_file is None else str(Path(own_file).resolve())
     return [
         {
-            "id": finding.id, "op": subject.op, "lane": subject.lane, "name": subject.name, "device": subject.device,
-            "level": level, "seed": seed, "trial": outcome.trial, "check": finding.check, "severity": finding.severity,
-            "message": finding.message, "compute": subject.compute, "deterministic": subject.deterministic,
-            "outputs": list(subject.outputs) if subject.outputs is not None else None, "arrays": subject.arrays,
-            "op_file": op_file, "source": where,
+            "id": finding.id,
+            "op": subject.op,
+            "lane": subject.lane,
+            "name": subject.name,
+            "device": subject.device,
+            "level": level,
+            "seed": seed,
+            "trial": outcome.trial,
+            "check": finding.check,
+            "severity": finding.severity,
+            "message": finding.message,
+            "compute": subject.compute,
+            "deterministic": subject.deterministic,
+            "outputs": list(subject.outputs) if subject.outputs is not None else None,
+            "arrays": subject.arrays,
+            "op_file": op_file,
+            "source": where,
         }
         for outcome in outcomes
         for finding in outcome.findings
-    ]  # fmt: skip
+    ]
 
 
 def _source(fn: Callable[..., Any]) -> dict[str, str]:
@@ -98,7 +111,8 @@ def _read(file: Path) -> dict[str, dict[str, Any]]:
 
 
 def find(identifier: str, file: Path | None = None) -> dict[str, Any]:
-    """The record of a finding in `file` (None: `FILE`). ValueError lists the latest ones where there is none of this id."""
+    """The record of a finding in `file` (None: `FILE`). ValueError lists the latest ones where there is none of this
+    id."""
     file = file or FILE
     known = _read(file)
     if identifier in known:
@@ -109,7 +123,8 @@ def find(identifier: str, file: Path | None = None) -> dict[str, Any]:
 
 
 def load(record: dict[str, Any]) -> Subject:
-    """The kernel of a record, in this process, which is set up for the record's device. ValueError says what is gone."""
+    """The kernel of a record, in this process, which is set up for the record's device. ValueError says what is
+    gone."""
     where, device, op = record["source"], record["device"], record["op"]
     if "reason" in where:
         raise ValueError(f"ID: {record['id']} cannot be replayed: {where['reason']}")
@@ -138,9 +153,16 @@ def load(record: dict[str, Any]) -> Subject:
     for backend in map(registry.backend, registry.backends()):
         backend.adopt(fn, device)
     return Subject(
-        op, fn, record["name"], record["lane"], device, compute=record["compute"], arrays=record["arrays"],
-        deterministic=record["deterministic"], outputs=tuple(record["outputs"]) if record["outputs"] else None,
-    )  # fmt: skip
+        op,
+        fn,
+        record["name"],
+        record["lane"],
+        device,
+        compute=record["compute"],
+        arrays=record["arrays"],
+        deterministic=record["deterministic"],
+        outputs=tuple(record["outputs"]) if record["outputs"] else None,
+    )
 
 
 def trial_of(record: dict[str, Any], subject: Subject) -> Trial:
@@ -155,7 +177,8 @@ def trial_of(record: dict[str, Any], subject: Subject) -> Trial:
 
 
 def assert_right(record: dict[str, Any], trial: dict[str, Any]) -> None:
-    """Judge a kernel on one trial, both spelled out by a script; AssertionError holds what is found of the record's check."""
+    """Judge a kernel on one trial, both spelled out by a script; AssertionError holds what is found of the record's
+    check."""
     from touchstone.conformance.findings import minimise
 
     subject = load(record)
@@ -166,7 +189,8 @@ def assert_right(record: dict[str, Any], trial: dict[str, Any]) -> None:
 
 
 def rerun(subject: Subject, trial: Trial, check: str) -> Outcome:
-    """Judge one trial, in a child where that is cheap or where `check` says that the trial can take its process along."""
+    """Judge one trial, in a child where that is cheap or where `check` says that the trial can take its process
+    along."""
     mode = "none" if subject.device == "cuda" and check not in DEADLY else "auto"
     subject = replace(subject, diagnosed=False)
     with isolation.Runner(subject, [trial], mode, limits=isolation.Limits(seconds=CHILD_SECONDS)) as runner:
@@ -255,10 +279,15 @@ def replay(
     start = time.monotonic()
     outcome = rerun(subject, trial, kept["check"])
     result: dict[str, Any] = {
-        "finding": kept, "status": outcome.status, "failed": outcome.status == judge.FAILED,
-        "seconds": time.monotonic() - start, "reason": outcome.reason,
-        "findings": [vars(finding) for finding in outcome.findings], "diagnosis": None, "script": None,
-    }  # fmt: skip
+        "finding": kept,
+        "status": outcome.status,
+        "failed": outcome.status == judge.FAILED,
+        "seconds": time.monotonic() - start,
+        "reason": outcome.reason,
+        "findings": [vars(finding) for finding in outcome.findings],
+        "diagnosis": None,
+        "script": None,
+    }
     same = [finding for finding in outcome.findings if finding.check == kept["check"]]
     returns = not any(finding.check in ("raised", *DEADLY) for finding in outcome.findings)
     if trial.invalid is None and returns and (picture_to or any(f.check == "values" for f in outcome.findings)):

@@ -1,6 +1,7 @@
 """Charts as HTML and SVG text, without a script: they print, they scale to a phone, and they follow a dark theme.
 
-Colours are classes (`s0` ... of style.css in this folder), given by place in a list of names, so that a lane keeps its own.
+Colours are classes (`s0` ... of style.css in this folder), given by place in a list of names, so that a lane keeps its
+own.
 """
 
 import math
@@ -111,8 +112,14 @@ def number(value: float) -> str:
 
 
 def chart(
-    title: str, x_label: str, y_label: str, x: Axis, y: Axis | Linear, lines: Sequence[Line] = (), points: Sequence[Point] = ()
-) -> str:  # fmt: skip
+    title: str,
+    x_label: str,
+    y_label: str,
+    x: Axis,
+    y: Axis | Linear,
+    lines: Sequence[Line] = (),
+    points: Sequence[Point] = (),
+) -> str:
     """An SVG of lines and points. Each point has its label as a tooltip."""
     parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">']
     for value in x.ticks():
@@ -143,7 +150,8 @@ def chart(
             right = a < 0.66 * WIDTH
             anchor = "start" if right else "end"
             parts.append(
-                f'<text x="{a + (7 if right else -7):.1f}" y="{b + 4:.1f}" text-anchor="{anchor}">{escape(point.label.split(":")[0])}</text>'
+                f'<text x="{a + (7 if right else -7):.1f}" y="{b + 4:.1f}" '
+                f'text-anchor="{anchor}">{escape(point.label.split(":")[0])}</text>'
             )
     return "".join([*parts, "</svg>"])
 

@@ -18,8 +18,11 @@ def add(commands: Any) -> None:
     """Add the command to the parser of `python -m touchstone`."""
     report = commands.add_parser("report", help="one HTML page from the records that --json writes")
     report.add_argument(
-        "record", nargs="*", metavar="RECORD.json", help="of pytest, check, selftest or bench (default: docs/results/*.json)"
-    )  # fmt: skip
+        "record",
+        nargs="*",
+        metavar="RECORD.json",
+        help="of pytest, check, selftest or bench (default: docs/results/*.json)",
+    )
     report.add_argument("-o", "--output", metavar="FILE.html", help="the page to write (default: report.html)")
     report.add_argument(
         "--keep", metavar="FOLDER", help="write the records in short form into FOLDER, and no page without -o"
@@ -76,8 +79,10 @@ def page(found: Sequence[Any]) -> str:
     )
     when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
+        'content="width=device-width, initial-scale=1">'
         f"<title>Touchstone report</title><style>{STYLE.read_text()}</style></head><body>"
-        f'<header><h1>Touchstone</h1><p class="note">Kernels judged against float64, and timed; made {when}. Each figure names the '
+        f'<header><h1>Touchstone</h1><p class="note">Kernels judged against float64, and timed; made {when}. '
+        f"Each figure names the "
         f"record that it comes from.</p><nav>{links}</nav></header><main>{body}</main></body></html>\n"
     )

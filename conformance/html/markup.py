@@ -17,8 +17,8 @@ def source(records: Iterable[Record | str]) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], numbers: Sequence[str] = (), kind: str = "") -> str:
-    """A table that scrolls sideways on a narrow screen. Cells are text; those of the columns `numbers` stand right, those
-    of WRAPPED may take several lines."""
+    """A table that scrolls sideways on a narrow screen. Cells are text; those of the columns `numbers` stand right,
+    those of WRAPPED may take several lines."""
     classes = [" class=n" if name in numbers else " class=wide" if name in WRAPPED else "" for name in columns]
 
     def cell(tag: str, text: Any, of: int) -> str:

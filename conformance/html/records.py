@@ -1,7 +1,7 @@
 """What the report reads: the JSON of `pytest --json`, `check`, `selftest` and `bench`, brought to a short form.
 
-The short form is also what is worth keeping in a repository: of a judged rung the counts and the worst errors instead of
-every outcome, of a self-test which families kill a fault instead of every trial, of a bench no single samples.
+The short form is also what is worth keeping in a repository: of a judged rung the counts and the worst errors instead
+of every outcome, of a self-test which families kill a fault instead of every trial, of a bench no single samples.
 """
 
 import json
@@ -96,14 +96,20 @@ def _rung(rung: Mapping[str, Any]) -> dict[str, Any]:
     count = Counter(outcome["status"] for outcome in outcomes)
     reason = rung.get("not_run")  # a sentence for pytest's rungs; cases by reason for those of `check`
     return {
-        "op": rung["op"], "lane": rung["lane"], "variant": rung["variant"], "compute": rung.get("compute"),
+        "op": rung["op"],
+        "lane": rung["lane"],
+        "variant": rung["variant"],
+        "compute": rung.get("compute"),
         "not_run": reason if isinstance(reason, str) else None,
-        **{status: count[status] for status in ("passed", "failed", "declined")}, "worst": worst,
+        **{status: count[status] for status in ("passed", "failed", "declined")},
+        "worst": worst,
         "findings": [
             {"id": finding["id"], "check": finding["check"], "message": finding["message"]}
-            for outcome in outcomes for finding in outcome["findings"] if finding["severity"] == "failure"
+            for outcome in outcomes
+            for finding in outcome["findings"]
+            if finding["severity"] == "failure"
         ][:SHOWN_FINDINGS],
-    }  # fmt: skip
+    }
 
 
 def _selftest(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,16 +118,28 @@ def _selftest(raw: Mapping[str, Any]) -> dict[str, Any]:
     for result in results:
         families = [family for family in result.families if selftest.in_matrix(family)]
         place = {family: i for i, family in enumerate(families)}
-        ops.append({
-            "op": result.op, "families": families, "idle": result.idle_families, "notes": result.notes,
-            "redundant": result.redundant_families if result.whole else None,
-            "judged": [
-                {"name": one.name, "kind": one.kind, "about": one.about, "backend": one.backend, "trials": one.trials - one.declined,
-                 "kills": len(one.killed), "families": [place[family] for family in one.families if family in place],
-                 "first": one.first if one.is_control or not one.killed else None}
-                for one in result.judged
-            ],
-        })  # fmt: skip
+        ops.append(
+            {
+                "op": result.op,
+                "families": families,
+                "idle": result.idle_families,
+                "notes": result.notes,
+                "redundant": result.redundant_families if result.whole else None,
+                "judged": [
+                    {
+                        "name": one.name,
+                        "kind": one.kind,
+                        "about": one.about,
+                        "backend": one.backend,
+                        "trials": one.trials - one.declined,
+                        "kills": len(one.killed),
+                        "families": [place[family] for family in one.families if family in place],
+                        "first": one.first if one.is_control or not one.killed else None,
+                    }
+                    for one in result.judged
+                ],
+            }
+        )
     found = {"level": raw["level"], "seed": raw["seed"], "holes": selftest.holes(results), "ops": ops}
     if "comparison" in raw:
         compared = {op: [comparison.Compared(**one) for one in each] for op, each in raw["comparison"].items()}

@@ -31,9 +31,15 @@ def all_sections(records: Sequence[Record]) -> list[tuple[str, str, str]]:
 def compiled(records: Sequence[Record]) -> str:
     """Registers, spills and shared memory of every kernel, by rung and architecture."""
     columns = {
-        "backend": "backend", "rung": "rung", "kernel": "kernel", "arch": "arch", "compiled": "specialisations", "registers": "registers",
-        "spills": "spilled bytes", "shared": "shared bytes",
-    }  # fmt: skip
+        "backend": "backend",
+        "rung": "rung",
+        "kernel": "kernel",
+        "arch": "arch",
+        "compiled": "specialisations",
+        "registers": "registers",
+        "spills": "spilled bytes",
+        "shared": "shared bytes",
+    }
     by_op: dict[str, list[Any]] = defaultdict(list)
     used: dict[str, list[Record]] = defaultdict(list)
     for record in records:
@@ -43,7 +49,10 @@ def compiled(records: Sequence[Record]) -> str:
                 used[row["op"]].append(record)
     if not by_op:
         return ""
-    intro = "<p>Compiled without a GPU: registers and spilled bytes a thread, static shared memory a block, the most of any.</p>"
+    intro = (
+        "<p>Compiled without a GPU: registers and spilled bytes a thread, static shared memory a block, the "
+        "most of any.</p>"
+    )
     numbers = list(columns.values())[4:]
     return intro + "".join(
         details(f"{op}: {len(rows)} kernels", table(list(columns.values()), rows, numbers) + source(used[op]))

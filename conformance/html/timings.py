@@ -26,7 +26,8 @@ def lanes_of(records: Sequence[Record]) -> dict[str, int]:
 def measured(records: Sequence[Record]) -> dict[tuple[str, ...], list[tuple[Record, dict[str, Any]]]]:
     """Results by (op, mode, dtype, sizes, parameters, cache), each with its record.
 
-    Of the same contestant the newest counts, but what was timed without peers does not displace what was timed with them.
+    Of the same contestant the newest counts, but what was timed without peers does not displace what was timed with
+    them.
     """
     groups: dict[tuple[str, ...], dict[tuple[str, str], tuple[Record, dict[str, Any]]]] = defaultdict(dict)
     for record in sorted(records, key=lambda each: each.about.get("date") or ""):
@@ -70,7 +71,10 @@ def fastest(records: Sequence[Record]) -> str:
     made = fastest_table(records)
     if not made.rows:
         return ""
-    intro = "<p>The ratio to the peer, timed by turns with it (above 1 is faster), the fraction of the roofline, the rung.</p>"
+    intro = (
+        "<p>The ratio to the peer, timed by turns with it (above 1 is faster), the fraction of the roofline, "
+        "the rung.</p>"
+    )
     return intro + table(made.columns, made.rows) + source(r for rows in measured(records).values() for r, _ in rows)
 
 
@@ -110,8 +114,10 @@ def ladders(records: Sequence[Record]) -> str:
         body = charts.bars(bars) + source(record for record, _ in rows)
         by_op[first["op"]].append(details(_what(first), body, open_=not by_op[first["op"]]))
     intro = (
-        "<p>Each bar is a fraction of the roofline: the least time that the copy rate and the matrix-product rate measured in "
-        "the same run allow, divided by the median time. Beside it the median, and the ratio to the first peer, interleaved "
+        "<p>Each bar is a fraction of the roofline: the least time that the copy rate and the matrix-product "
+        "rate measured in "
+        "the same run allow, divided by the median time. Beside it the median, and the ratio to the first peer, "
+        "interleaved "
         "with it (above 1 is faster than the peer).</p>"
     )
     key = charts.legend([*lanes.items(), ("peers", None)])
@@ -119,7 +125,10 @@ def ladders(records: Sequence[Record]) -> str:
         abs(row["ratios"]["itself"] - 1) for r in records for row in r.data["results"] if "itself" in row["ratios"]
     ]
     if twice:
-        key += f"<p>Noise: {len(twice)} times a kernel was timed against itself; the ratio was within {max(twice):.1%} of 1.</p>"
+        key += (
+            f"<p>Noise: {len(twice)} times a kernel was timed against itself; the ratio was within "
+            f"{max(twice):.1%} of 1.</p>"
+        )
     return intro + key + "".join(f"<h3>{escape(op)}</h3>{''.join(parts)}" for op, parts in sorted(by_op.items()))
 
 
@@ -185,7 +194,8 @@ def _roofline(op: str, dtype: str, rows: Sequence[tuple[Record, dict[str, Any]]]
 
 
 def sweeps(records: Sequence[Record]) -> str:
-    """Curves along an axis that takes several sizes while the others stay: attention over the sequence, softmax over rows."""
+    """Curves along an axis that takes several sizes while the others stay: attention over the sequence, softmax over
+    rows."""
     lanes = lanes_of(records)
     figures = []
     groups: dict[tuple, list[tuple[Record, dict[str, Any]]]] = defaultdict(list)
@@ -206,14 +216,12 @@ Rows = list[tuple[Record, dict[str, Any]]]
 def _along(rows: Rows) -> list[tuple[str, dict[str, int], Rows]]:
     """The axis along which there are several sizes, the axes that stay, and the rows in which they do.
 
-    Other axes may move in step with it, one way: a batch that gets smaller as sequences get longer; not where the same curve
-    exists without that.
+    Other axes may move in step with it, one way: a batch that gets smaller as sequences get longer; not where the same
+    curve exists without that.
     """
     axes = list(rows[0][1]["sizes"])
     sizes = {id(row): {axis: _key(n) for axis, n in row["sizes"].items()} for _, row in rows}
-    steps = {
-        tuple(axis for axis in axes if a[axis] != b[axis]) for a in sizes.values() for b in sizes.values()
-    }  # fmt: skip
+    steps = {tuple(axis for axis in axes if a[axis] != b[axis]) for a in sizes.values() for b in sizes.values()}
     found: list[tuple[str, dict[str, int], Rows]] = []
     for moving in sorted((step for step in steps if step), key=len):
         numbers = [axis for axis in moving if not any(isinstance(row["sizes"][axis], list) for _, row in rows)]
@@ -241,7 +249,8 @@ def _one_way(rows: Rows, main: str, axis: str) -> bool:
 
 
 def _curves(rows: Rows) -> list[tuple[str, str, Callable[[Mapping[str, Any]], float | None]]]:
-    """What is worth a curve: the rate, and the memory beyond inputs and outputs where it differs between contestants."""
+    """What is worth a curve: the rate, and the memory beyond inputs and outputs where it differs between
+    contestants."""
     first = rows[0][1]
     rate: tuple[str, str, Callable[[Mapping[str, Any]], float | None]] = (
         ("rate", "TFLOP/s", lambda row: row["tflops"])

@@ -31,8 +31,10 @@ def verdicts(records: Sequence[Record]) -> str:
         f'<table class="matrix"><thead><tr><th>op</th>{head}</tr></thead><tbody>{"".join(body)}</tbody></table>'
     )
     intro = (
-        "<p>The largest error of any rung in any case, as a fraction of the error budget of its output and dtype: 1.00 is the "
-        "limit. Below it, how many rungs were judged, and in how many trials. Of several records the highest level counts.</p>"
+        "<p>The largest error of any rung in any case, as a fraction of the error budget of its output and "
+        "dtype: 1.00 is the "
+        "limit. Below it, how many rungs were judged, and in how many trials. Of several records the highest "
+        "level counts.</p>"
     )
     return intro + matrix + source(record for record, _ in rungs.values()) + "".join(_rungs_of(op, rungs) for op in ops)
 
@@ -90,7 +92,10 @@ def _verdict(rungs: Sequence[Mapping[str, Any]]) -> str:
     if len(ran) < len(rungs):
         counts += f", {len(rungs) - len(ran)} not run"
     if failed:
-        return f'<td style="background:rgb(var(--bad) / .18)"><span class="bad">{failed} failed</span><small>{counts}</small></td>'
+        return (
+            f'<td style="background:rgb(var(--bad) / .18)"><span class="bad">{failed} '
+            f"failed</span><small>{counts}</small></td>"
+        )
     shade = 0.1 + 0.25 * min(largest or 0.0, 1.0)
     return f'<td style="background:rgb(var(--good) / {shade:.2f})">{fraction_text(largest)}<small>{counts}</small></td>'
 
@@ -125,7 +130,8 @@ def _selftest(record: Record) -> str:
     killed, twice = (sum(one["kills"] >= n for one in faults) for n in (1, 2))
     checks, alarms = sum(one["trials"] for one in controls), sum(one["kills"] for one in controls)
     said = (
-        f"<p><b>{killed:,} of {len(faults):,} planted faults are killed</b>, {twice:,} by two trials or more; {len(controls)} right "
+        f"<p><b>{killed:,} of {len(faults):,} planted faults are killed</b>, {twice:,} by two trials or more; "
+        f"{len(controls)} right "
         f"kernels written independently have <b>{alarms or 'no'} false alarms in {checks:,} checks</b>. Level "
         f"{escape(str(record.data['level']))}.</p>"
     )
@@ -163,12 +169,21 @@ def _counts(op: Mapping[str, Any]) -> list[str]:
     controls = [one for one in op["judged"] if one["kind"] == "control"]
     redundant = "-" if op["redundant"] is None else len(op["redundant"])
     return [
-        op["op"], *map(str, (
-            len(faults), sum(one["kills"] > 0 for one in faults), sum(one["kills"] > 1 for one in faults), len(controls),
-            sum(one["trials"] for one in controls), sum(one["kills"] for one in controls),
-            "-" if op["redundant"] is None else len(op["idle"]), redundant,
-        )),
-    ]  # fmt: skip
+        op["op"],
+        *map(
+            str,
+            (
+                len(faults),
+                sum(one["kills"] > 0 for one in faults),
+                sum(one["kills"] > 1 for one in faults),
+                len(controls),
+                sum(one["trials"] for one in controls),
+                sum(one["kills"] for one in controls),
+                "-" if op["redundant"] is None else len(op["idle"]),
+                redundant,
+            ),
+        ),
+    ]
 
 
 def _matrix(op: Mapping[str, Any]) -> str:
@@ -188,7 +203,8 @@ def _matrix(op: Mapping[str, Any]) -> str:
         )
         rows.append(f"<tr><td>{escape(kind)} ({len(those)})</td>{cells}</tr>")
     return scroll(
-        f'<table class="heat"><thead><tr><th>kind (faults)</th>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+        f'<table class="heat"><thead><tr><th>kind '
+        f"(faults)</th>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
         '<p class="note">per cent</p>'
     )
 

@@ -1,8 +1,8 @@
 """Judging in a child process: a crash, a hang or a memory blow-up of a kernel becomes a finding, and the run goes on.
 
 A `Runner` judges the trials of one subject in a child that is used again for each trial until it dies; the next trial
-then gets a new one. The child is forked from this process (CPU), so that lambdas, closures and stateful objects work, or
-is a fresh interpreter that imports or unpickles the function (CUDA, which does not survive a fork).
+then gets a new one. The child is forked from this process (CPU), so that lambdas, closures and stateful objects work,
+or is a fresh interpreter that imports or unpickles the function (CUDA, which does not survive a fork).
 
 Thread pools do not survive a fork either. Those of torch and of the OpenMP runtimes are told to use one thread; where
 another one is behind a forked child's death, repeating its trials in a fresh process shows that, and nothing is held
@@ -58,7 +58,8 @@ START_SECONDS = 300.0  # for a fresh process to import the function, which may c
 PR_SET_PDEATHSIG = 1
 
 _DOUBT = (
-    " (in a forked child, where thread pools of the calling process are gone, and the function cannot be sent to a fresh "
+    " (in a forked child, where thread pools of the calling process are gone, and the function cannot be sent to "
+    "a fresh "
     "process; isolate='none' tells whether that is why)"
 )
 _SIGNALS = {
@@ -75,8 +76,8 @@ _SIGNALS = {
 class Limits:
     """What one trial may take: `seconds` of time and `bytes` of resident memory beyond what the child began with.
 
-    The memory is never more than half of what is available when the child starts. Where the machine is busy, the time is
-    processor time, up to four times `seconds` on the clock.
+    The memory is never more than half of what is available when the child starts. Where the machine is busy, the time
+    is processor time, up to four times `seconds` on the clock.
     """
 
     seconds: float = 60.0
@@ -93,9 +94,11 @@ class Runner:
     """Judges `trials` of `subject` one after another in a child process; a context manager.
 
     `mode` is "fork", "spawn", "none" (in this process) or "auto": fork on the CPU, spawn on CUDA or where there is no
-    fork, none where the function cannot be sent to a fresh process. `fresh_import` has a spawned child import the function's
-    file anew. Without `confirm` a forked child's death is held against the kernel without asking a fresh process. `notes`
-    says what the reader of a report should know; `stopped` is the reason why the other trials are not to be run, or None.
+    fork, none where the function cannot be sent to a fresh process. `fresh_import` has a spawned child import the
+    function's file anew. Without `confirm` a forked child's death is held against the kernel without asking a fresh
+    process.
+    `notes` says what the reader of a report should know; `stopped` is the reason why the other trials are not to be
+    run, or None.
 
     Raises ValueError where the function cannot start in the child that was asked for.
     """
@@ -228,7 +231,8 @@ class Runner:
         if elsewhere is not None:
             what = answer.message if isinstance(answer, _Death) else answer.findings[0].message
             self.notes.append(
-                f"{what}: so in a forked child in {self.trials[index].id}, not in a fresh process, which judged it and what "
+                f"{what}: so in a forked child in {self.trials[index].id}, not in a fresh process, which judged "
+                f"it and what "
                 "followed (thread pools of the calling process do not survive a fork)"
             )
             return elsewhere
@@ -276,7 +280,8 @@ class Runner:
 
 @dataclass(frozen=True)
 class _Death:
-    """How a trial ended its process: a finding's `check` and message. `early`: stopped on suspicion, within the limits."""
+    """How a trial ended its process: a finding's `check` and message. `early`: stopped on suspicion, within the
+    limits."""
 
     check: str
     message: str
@@ -423,7 +428,8 @@ class _Child:
             self.code = self._reap(30.0)
 
     def place(self) -> str:
-        """The innermost line of the user's Python that faulthandler saw: " at file.py:3, in fn"; "" if there was none."""
+        """The innermost line of the user's Python that faulthandler saw: " at file.py:3, in fn"; "" if there was
+        none."""
         self.trace.seek(0)
         return _place(self.trace.read().decode(errors="replace"))
 
@@ -440,7 +446,8 @@ _children: "weakref.WeakSet[_Child]" = weakref.WeakSet()
 
 
 def _too_long(elapsed: float, processor: float, limit: float) -> bool:
-    """Beyond the limit and stuck or at work all the time; a process that only waits for its turn gets four times as long."""
+    """Beyond the limit and stuck or at work all the time; a process that only waits for its turn gets four times as
+    long."""
     return elapsed >= limit and (processor >= limit or processor < elapsed / 50 or elapsed >= 4 * limit)
 
 
@@ -564,13 +571,15 @@ def _ways(fn: Callable[..., Any], fresh_import: bool) -> Iterator[tuple]:
         yield ("pickle", cloudpickle.dumps(fn))
     except Exception as error:
         raise _CannotTravel(
-            f"fn: {worker.describe(fn)} cannot be sent to another process ({error}); define it at the top level of a file, or "
+            f"fn: {worker.describe(fn)} cannot be sent to another process ({error}); define it at the top level "
+            f"of a file, or "
             "pass isolate='none'"
         ) from error
 
 
 def _importable(fn: Callable[..., Any]) -> bool:
-    """Whether a fresh process finds the function by the names of its module and of itself: cloudpickle then sends those."""
+    """Whether a fresh process finds the function by the names of its module and of itself: cloudpickle then sends
+    those."""
     module = getattr(fn, "__module__", None)
     if module not in sys.modules or module == "__main__" or worker.PREFIX in module:
         return False
@@ -609,10 +618,18 @@ def _spawn_with(subject: Subject, trials: list[Trial], way: tuple) -> _Child:
     arguments = [there.fileno(), trace.fileno(), os.getpid() if main_thread else 0]
     with there:
         popen = subprocess.Popen(
-            [sys.executable, "-P", "-c", "from touchstone.conformance.isolation.runner import main; main()", *map(str, arguments)],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(folders)}, stdin=subprocess.DEVNULL,
-            pass_fds=arguments[:2], process_group=0,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-P",
+                "-c",
+                "from touchstone.conformance.isolation.runner import main; main()",
+                *map(str, arguments),
+            ],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(folders)},
+            stdin=subprocess.DEVNULL,
+            pass_fds=arguments[:2],
+            process_group=0,
+        )
     child = _Child(popen.pid, here, trace, popen)
     try:
         child.connection.send(request)

@@ -1,4 +1,5 @@
-"""One call of a kernel: made within the instruments of conformance/judging/instruments.py, and what came back judged."""
+"""One call of a kernel: made within the instruments of conformance/judging/instruments.py, and what came back
+judged."""
 
 import contextlib
 import math
@@ -163,7 +164,8 @@ def judge_output(outcome, subject, trial, inputs: Inputs, name: str, output, got
 
 
 def _judge_strides(outcome, subject, trial, inputs: Inputs, name: str, got: torch.Tensor) -> None:
-    """Outputs are contiguous. A user's function may pass on the strides of an input that is not, as torch itself does."""
+    """Outputs are contiguous. A user's function may pass on the strides of an input that is not, as torch itself
+    does."""
     if got.is_contiguous():
         return
     overlapping = any(stride == 0 and size > 1 for size, stride in zip(got.shape, got.stride(), strict=True))
@@ -176,7 +178,8 @@ def _judge_strides(outcome, subject, trial, inputs: Inputs, name: str, got: torc
 def _diagnose(
     outcome: Outcome, subject: Subject, inputs: Inputs, values: dict[str, Any], expected: dict, verdicts: dict
 ) -> None:
-    """Say what the wrong values look like, and who wrote the worst one; the first few failures are compared with faults."""
+    """Say what the wrong values look like, and who wrote the worst one; the first few failures are compared with
+    faults."""
     subject.compared["answers"] += 1
     thoroughly = subject.compared["answers"] <= COMPARED_WITH_FAULTS
     got = {name: values[name] for name in verdicts}
@@ -226,7 +229,8 @@ def find(
     severity: str = "failure",
     about: str = "",
 ) -> None:
-    """Add a finding. Its id follows from what was judged, the check, and `about`, the output or operand; not from the message.
+    """Add a finding. Its id follows from what was judged, the check, and `about`, the output or operand; not from the
+    message.
 
     A note is added once.
     """

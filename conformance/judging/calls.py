@@ -1,4 +1,5 @@
-"""Judging by more than one plain call: a repeat, other instruments, many calls, another stream, a law, a huge output."""
+"""Judging by more than one plain call: a repeat, other instruments, many calls, another stream, a law, a huge
+output."""
 
 import re
 from dataclasses import replace
@@ -164,9 +165,9 @@ def call_under_instruments(outcome: Outcome, subject: Subject, trial: Trial, inp
 def many_calls(subject: Subject, trial: Trial, outcome: Outcome, debug: bool) -> Outcome:
     """Many calls with distinct inputs, every second one in the buffers of the call before; all outputs are held.
 
-    What depends on the number of calls, on addresses, or on what an earlier call left behind shows here: a result kept by
-    address, by object or version of a tensor, by shape, by a few elements or a sum, or without the parameters. Declining a
-    call in another layout or with another parameter than the first is no fault.
+    What depends on the number of calls, on addresses, or on what an earlier call left behind shows here: a result kept
+    by address, by object or version of a tensor, by shape, by a few elements or a sum, or without the parameters.
+    Declining a call in another layout or with another parameter than the first is no fault.
     """
     held: list[tuple[int, str, torch.Tensor, torch.Tensor]] = []  # call, output, what was returned, its bits then
     inputs = None

@@ -1,4 +1,5 @@
-"""What a wrong answer looks like: the planted fault it equals, the region that is wrong, and how it relates to the right one.
+"""What a wrong answer looks like: the planted fault it equals, the region that is wrong, and how it relates to the
+right one.
 
 A finding of the check "values" names the first and the worst wrong element; this adds what an engineer would look for
 next. Everything here works on the CPU, after the kernel has run, and within a few seconds.
@@ -31,9 +32,17 @@ AGREEMENT = 2.0  # budgets that two answers with one fault can be apart: each ha
 # kinds that one call does not show by its values, or that would do harm here
 NOT_COMPARED = {"mutation", "alias", "cache", "state", "bounds", "contract", "race", "unwritten", "empty"}
 CONSTANTS = {
-    "ln 2": math.log(2), "1/ln 2": 1 / math.log(2), "2": 2.0, "1/2": 0.5, "-1": -1.0, "sqrt 2": math.sqrt(2),
-    "1/sqrt 2": math.sqrt(0.5), "ln 10": math.log(10), "pi": math.pi, "1": 1.0,
-}  # fmt: skip
+    "ln 2": math.log(2),
+    "1/ln 2": 1 / math.log(2),
+    "2": 2.0,
+    "1/2": 0.5,
+    "-1": -1.0,
+    "sqrt 2": math.sqrt(2),
+    "1/sqrt 2": math.sqrt(0.5),
+    "ln 10": math.log(10),
+    "pi": math.pi,
+    "1": 1.0,
+}
 
 
 def diagnose(
@@ -88,7 +97,8 @@ def matching_faults(
     verdicts: Mapping[str, Verdict],
     seconds: float = SECONDS,
 ) -> list[Planted]:
-    """The faults whose answer on this case is `got` in every output and not the right one: the op's own, the closest first."""
+    """The faults whose answer on this case is `got` in every output and not the right one: the op's own, the closest
+    first."""
     if contract.work(case) > WORK_LIMIT:
         return []
     end = time.monotonic() + seconds
@@ -110,7 +120,8 @@ def matching_faults(
 
 
 def _distance(contract, case, got, expected, verdicts, theirs) -> float | None:
-    """How far `got` is from a fault's answer, in budgets; None where they are not the same, or the fault does not show."""
+    """How far `got` is from a fault's answer, in budgets; None where they are not the same, or the fault does not
+    show."""
     worst, shows = 0.0, False
     for name, mine in got.items():
         right, other, verdict = expected[name], theirs[name], verdicts.get(name)
@@ -303,7 +314,10 @@ def _unwritten(got: torch.Tensor, bad: torch.Tensor) -> str | None:
     count, wrong = int(filled.sum()), int(bad.sum())
     if not count:
         return None
-    return f"{'they were' if count == wrong else f'{count} of them were'} never written: the allocator's fill is still there"
+    return (
+        f"{'they were' if count == wrong else f'{count} of them were'} never written: the allocator's fill is "
+        f"still there"
+    )
 
 
 def _case_constants(case: Case) -> dict[str, float]:

@@ -59,9 +59,14 @@ def picture(fractions: torch.Tensor, path: str | Path, title: str = "") -> None:
     figure = Figure(figsize=(8, 5), layout="constrained")
     plot = figure.add_subplot()
     image = plot.imshow(
-        decades.clamp_max(limit).numpy(), cmap="coolwarm", vmin=-limit, vmax=limit, aspect="auto",
-        interpolation="nearest", extent=(-0.5, cells.shape[1] * wide - 0.5, cells.shape[0] * tall - 0.5, -0.5),
-    )  # fmt: skip
+        decades.clamp_max(limit).numpy(),
+        cmap="coolwarm",
+        vmin=-limit,
+        vmax=limit,
+        aspect="auto",
+        interpolation="nearest",
+        extent=(-0.5, cells.shape[1] * wide - 0.5, cells.shape[0] * tall - 0.5, -0.5),
+    )
     figure.colorbar(image, label="log10(error / budget); above 0 is wrong, the top is also not finite")
     plot.set_title(title)
     plot.set_xlabel("last axis")

@@ -2,10 +2,12 @@
 
 Each has its blind spots, so each outcome says which of them reached the kernel:
 
-- allocator poison: fresh memory is filled with a byte pattern, so that what a kernel never wrote shows. On the CPU glibc's
-  M_PERTURB, for torch, NumPy, threads and compiled code alike; on both devices blocks of the outputs' sizes are poisoned and
-  freed before the call, which is what the caching allocators hand out next.
-- output guards and library calls: a dispatch mode, in one further call. It does not see into `torch.compile`, custom ops,
+- allocator poison: fresh memory is filled with a byte pattern, so that what a kernel never wrote shows. On the CPU
+  glibc's
+  M_PERTURB, for torch, NumPy, threads and compiled code alike; on both devices blocks of the outputs' sizes are
+  poisoned and freed before the call, which is what the caching allocators hand out next.
+- output guards and library calls: a dispatch mode, in one further call. It does not see into `torch.compile`, custom
+  ops,
   other threads, NumPy or CuPy; whether it reached the outputs is told by where they lie.
 - global state: compared before and after; settings are put back.
 """
@@ -95,9 +97,7 @@ class State:
             if not _same(before, now):
                 consumed.append(f"the state of {name}")
         if self.environment != os.environ:
-            names = sorted(
-                n for n in {*self.environment, *os.environ} if self.environment.get(n) != os.environ.get(n)
-            )  # fmt: skip
+            names = sorted(n for n in {*self.environment, *os.environ} if self.environment.get(n) != os.environ.get(n))
             consumed.append(f"environment variables {', '.join(names)}")
         return settings, consumed
 
@@ -107,14 +107,13 @@ _STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "the float32 matmul precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     "autograd's mode": (torch.is_grad_enabled, lambda value: torch._C._set_grad_enabled(value)),
     "deterministic algorithms": (
-        torch.are_deterministic_algorithms_enabled, lambda value: torch.use_deterministic_algorithms(value),
+        torch.are_deterministic_algorithms_enabled,
+        lambda value: torch.use_deterministic_algorithms(value),
     ),
-    "cudnn.allow_tf32": (
-        lambda: torch._C._get_cudnn_allow_tf32(), lambda value: torch._C._set_cudnn_allow_tf32(value),
-    ),
+    "cudnn.allow_tf32": (lambda: torch._C._get_cudnn_allow_tf32(), lambda value: torch._C._set_cudnn_allow_tf32(value)),
     THREADS: (torch.get_num_threads, torch.set_num_threads),
     "NumPy's error handling": (np.geterr, lambda value: np.seterr(**value)),
-}  # fmt: skip
+}
 _RANDOM = ("torch's generator", "NumPy's generator", "random's generator")
 
 
@@ -202,7 +201,8 @@ def _inside(tensor: torch.Tensor, buffer: torch.Tensor) -> bool:
 
 
 def compiled(fn: Any) -> bool:
-    """Whether `fn` is, or directly uses, a torch.compile'd function: a dispatch mode would make it run in eager form."""
+    """Whether `fn` is, or directly uses, a torch.compile'd function: a dispatch mode would make it run in eager
+    form."""
     code = getattr(fn, "__code__", None)
     cells = [cell.cell_contents for cell in getattr(fn, "__closure__", None) or () if _filled(cell)]
     used = [getattr(fn, "__globals__", {}).get(name) for name in (code.co_names if code else ())]

@@ -1,8 +1,9 @@
 """Judging one kernel on one trial: call it, look at what came back, compare with the float64 answer.
 
 A trial is a case (values), a law (a property), many calls (state kept between them), a call on another stream, or an
-invalid call (an error that must come before any launch). conformance/judging/trials.py lists them, conformance/judging/call.py judges
-one call, conformance/judging/calls.py what more than one call shows; the instruments around a call are in conformance/judging/instruments.py.
+invalid call (an error that must come before any launch). conformance/judging/trials.py lists them,
+conformance/judging/call.py judges one call, conformance/judging/calls.py what more than one call shows; the instruments
+around a call are in conformance/judging/instruments.py.
 """
 
 from collections.abc import Sequence

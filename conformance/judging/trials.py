@@ -90,7 +90,8 @@ class Trial:
 
 
 def trials(subject: Subject, level: str, seed: int = 0, ceiling: float | None = None) -> tuple[list[Trial], Plan]:
-    """All trials of a subject: cases under the lane's ceiling of work, laws in every dtype, invalid calls for our rungs."""
+    """All trials of a subject: cases under the lane's ceiling of work, laws in every dtype, invalid calls for our
+    rungs."""
     contract = subject.contract
     made = plan(contract, level, seed)
     cases = [case for case in made.cases if ceiling is None or contract.work(case) <= ceiling]

@@ -9,8 +9,10 @@ conformance/porting/trace.py runs source and port side by side.
 - `TOPICS`: by name, the ways in which languages differ: which of the backend's NOTES are about it, and a pattern of the
   lines of a kernel that it concerns. REQUIRED are there in every backend.
 - `launch_of(call)`: the launch that a call in a launcher is, or None. `launch_text(launch, op)`: one in this language.
-- `stem(kernel, op)`: the name of a kernel without what this language adds. `declaration(stem, op)`: how one begins here.
-- `find_kernel(files, name)`: where a kernel stands, given the op's Python files and those that they take launchers from.
+- `stem(kernel, op)`: the name of a kernel without what this language adds. `declaration(stem, op)`: how one begins
+  here.
+- `find_kernel(files, name)`: where a kernel stands, given the op's Python files and those that they take launchers
+  from.
 - `imports(path)`: how a file of launchers begins. `beside(path, op, stems)`: other files it needs, by path.
 """
 
@@ -31,9 +33,7 @@ from touchstone.conformance.judging.trials import NOT_CASES, UNPORTED
 from touchstone.conformance.reporting.console import bullet_list
 from touchstone.conformance.reporting.report import Report
 
-REQUIRED = (
-    "index order", "masks", "barriers", "accumulator type", "literals", "launch order", "shared memory",
-)  # fmt: skip
+REQUIRED = ("index order", "masks", "barriers", "accumulator type", "literals", "launch order", "shared memory")
 DEPTH = 3  # helpers of a launcher that are looked into, one calling the next
 _MARK = re.compile(r"^ +# (port \S+ --from .*)$", re.MULTILINE)
 LINE = 120
@@ -156,7 +156,8 @@ def _rungs(backend: str, op: str, names: Sequence[str]) -> list[Rung]:
 def _launches(
     made: ModuleType, backend: str, file: Path, node: ast.FunctionDef, given: dict[str, str], depth: int
 ) -> Iterator[tuple[Launch, ast.Call, Path]]:
-    """The launches of a launcher and of the helpers it calls; `given` are names that a helper's parameters stand for."""
+    """The launches of a launcher and of the helpers it calls; `given` are names that a helper's parameters stand
+    for."""
     here, imported = _source_functions(file), _imported(backend, file)
     for call in [child for child in ast.walk(node) if isinstance(child, ast.Call)]:
         launch = made.launch_of(call)
@@ -351,16 +352,17 @@ def summary(port: Port, written: Sequence[Path]) -> str:
                 f"  {port.source + ':':<{width}} {_one_line(ast.get_source_segment(file.read_text(), call) or '')}"
             ]
             lines += [
-                f"  {port.target + ':':<{width}} {language(port.target).launch_text(launch._replace(kernel=stem), port.op)}"
+                (
+                    f"  {port.target + ':':<{width}} "
+                    f"{language(port.target).launch_text(launch._replace(kernel=stem), port.op)}"
+                )
             ]
         if not rung.launches:
             lines.append("  launches nothing that can be read off its text")
     lines += ["", f"What differs between {port.source} and {port.target}:", "", checklist(port), ""]
     first = port.names[port.rungs[0].name]
     lines += ["Write the kernel and its launcher in place of the raise, and ask what is missing:"]
-    lines += [
-        bullet_list([f"python -m touchstone check {port.op} --kernel {port.given}:{first} --device cpu --quick"])
-    ]
+    lines += [bullet_list([f"python -m touchstone check {port.op} --kernel {port.given}:{first} --device cpu --quick"])]
     return "\n".join(lines)
 
 
@@ -408,11 +410,19 @@ def _source_of(path: Path, name: str) -> str:
 def record(port: Port, written: Sequence[Path]) -> dict:
     """What `write` did, as JSON has it."""
     return {
-        "op": port.op, "from": port.source, "to": port.target, "files": [str(path) for path in written],
+        "op": port.op,
+        "from": port.source,
+        "to": port.target,
+        "files": [str(path) for path in written],
         "rungs": [
-            {"name": port.names[rung.name], "source": rung.name, "file": shown(rung.file), "line": rung.node.lineno,
-             "launches": [launch._asdict() for launch, *_ in rung.launches]}
+            {
+                "name": port.names[rung.name],
+                "source": rung.name,
+                "file": shown(rung.file),
+                "line": rung.node.lineno,
+                "launches": [launch._asdict() for launch, *_ in rung.launches],
+            }
             for rung in port.rungs
         ],
         "checklist": checklist(port).splitlines(),
-    }  # fmt: skip
+    }

@@ -41,10 +41,15 @@ def machine(device: str) -> dict[str, Any]:
     if device == "cuda":
         about = torch.cuda.get_device_properties(torch.cuda.current_device())
         found |= {
-            "gpu": about.name, "memory": about.total_memory, "multiprocessors": about.multi_processor_count,
-            "l2": about.L2_cache_size, "capability": f"{about.major}.{about.minor}", "cuda": torch.version.cuda,
-            "cudnn": torch.backends.cudnn.version(), **_smi("driver_version", "clocks.max.sm", "power.limit"),
-        }  # fmt: skip
+            "gpu": about.name,
+            "memory": about.total_memory,
+            "multiprocessors": about.multi_processor_count,
+            "l2": about.L2_cache_size,
+            "capability": f"{about.major}.{about.minor}",
+            "cuda": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version(),
+            **_smi("driver_version", "clocks.max.sm", "power.limit"),
+        }
     return found
 
 

@@ -120,7 +120,8 @@ class Report:
         if self.library:
             calls = [f"{name} ({count})" for name, count in sorted(self.library.items(), key=lambda item: -item[1])]
             lines.append(
-                f"note: calls the library: {', '.join(calls[:SHOWN_CALLS])}{', ...' if len(calls) > SHOWN_CALLS else ''}"
+                f"note: calls the library: "
+                f"{', '.join(calls[:SHOWN_CALLS])}{', ...' if len(calls) > SHOWN_CALLS else ''}"
             )
         reached = [f"{name} ({count})" for name, count in self.reached.items()]
         if reached or self.instruments:
@@ -129,11 +130,22 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "op": self.op, "name": self.name, "lane": self.lane, "level": self.level, "seed": self.seed,
-            "passed": self.passed, "worst": self.worst, "cases": self.cases, "declined": self.declined,
-            "not_run": self.not_run, "instruments": [*self.instruments, *self.reached], "library": self.library, "notes": self.notes,
-            "versions": versions(), "outcomes": [outcome.to_dict() for outcome in self.outcomes],
-        }  # fmt: skip
+            "op": self.op,
+            "name": self.name,
+            "lane": self.lane,
+            "level": self.level,
+            "seed": self.seed,
+            "passed": self.passed,
+            "worst": self.worst,
+            "cases": self.cases,
+            "declined": self.declined,
+            "not_run": self.not_run,
+            "instruments": [*self.instruments, *self.reached],
+            "library": self.library,
+            "notes": self.notes,
+            "versions": versions(),
+            "outcomes": [outcome.to_dict() for outcome in self.outcomes],
+        }
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=1)

@@ -1,11 +1,13 @@
-"""The planted faults under rules in common use, beside this judge: which of them does each see, and does it accuse a control?
+"""The planted faults under rules in common use, beside this judge: which of them does each see, and does it accuse a
+control?
 
-The rules are those of other projects' checks, restated: `torch.testing.assert_close` with its default tolerances on one randn
-input a dtype; KernelBench's comparison (float32, one shape, five randn inputs, atol = rtol = 1e-2 or 1e-4); PyTorch's own
-OpInfo samples of the op with assert_close, where `expecttest` is installed, which torch's test modules import. One shape
-means: every size the same power of two, as large as a call of 2^22 multiply-adds allows (1024 x 1024 for a softmax, 128 for
-a matmul), so that all of it takes minutes. The answer is the contract's, in float64, rounded once, which is kinder than those
-projects' own.
+The rules are those of other projects' checks, restated: `torch.testing.assert_close` with its default tolerances on one
+randn input a dtype; KernelBench's comparison (float32, one shape, five randn inputs, atol = rtol = 1e-2 or 1e-4);
+PyTorch's own OpInfo samples of the op with assert_close, where `expecttest` is installed, which torch's test modules
+import. One shape
+means: every size the same power of two, as large as a call of 2^22 multiply-adds allows (1024 x 1024 for a softmax, 128
+for a matmul), so that all of it takes minutes. The answer is the contract's, in float64, rounded once, which is kinder
+than those projects' own.
 """
 
 import itertools
@@ -216,7 +218,8 @@ def run(ops: Sequence[str], jobs: int | None = None) -> dict[str, list[Compared]
 
 
 def table(compared: Mapping[str, Sequence[Compared]], judged: Sequence[OpResult]) -> Table:
-    """Ops by rules, and this judge in the last column: caught / faults to which the rule applies; controls accused below."""
+    """Ops by rules, and this judge in the last column: caught / faults to which the rule applies; controls accused
+    below."""
     level = judged[0].level
     names = [rule.name for rule in RULES]
     made = Table("planted faults that each rule rejects", ["op", *names, f"Touchstone, {level}"])

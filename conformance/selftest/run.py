@@ -1,7 +1,8 @@
 """The judge judged: every planted fault and every control of an op, on all trials of a level.
 
-A fault is killed by a trial that fails; a control that fails a trial is a false alarm. A fault that nothing kills is a hole,
-and so is a family of cases that kills nothing; a family without which every fault would still be killed is redundant.
+A fault is killed by a trial that fails; a control that fails a trial is a false alarm. A fault that nothing kills is a
+hole, and so is a family of cases that kills nothing; a family without which every fault would still be killed is
+redundant.
 """
 
 import gc
@@ -34,7 +35,8 @@ from touchstone.conformance.reporting.report import versions
 from touchstone.conformance.spec.contract import Case, Contract, Draw, size_text
 
 DEVICE = "cpu"
-# kills after which a kernel in a backend's language is left (interpreters and emulators are slow), and any other fault of which
+# kills after which a kernel in a backend's language is left (interpreters and emulators are slow), and any other fault
+# of which
 # not the whole matrix is asked for
 ENOUGH = {"quick": 1, "default": 4}
 TWICE = 2
@@ -121,13 +123,23 @@ class OpResult:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "op": self.op, "level": self.level, "seed": self.seed, "whole": self.whole, "faults": len(self.faults),
-            "killed": len(self.faults) - len(self.survivors), "killed by one trial only": [f.name for f in self.thin],
-            "survivors": [f.name for f in self.survivors], "controls": len(self.controls),
-            "control checks": self.control_checks, "false alarms": [c.name for c in self.false_alarms],
-            "families that kill nothing": self.idle_families, "redundant families": self.redundant_families,
-            "families": self.families, "judged": [asdict(one) for one in self.judged], "notes": self.notes,
-        }  # fmt: skip
+            "op": self.op,
+            "level": self.level,
+            "seed": self.seed,
+            "whole": self.whole,
+            "faults": len(self.faults),
+            "killed": len(self.faults) - len(self.survivors),
+            "killed by one trial only": [f.name for f in self.thin],
+            "survivors": [f.name for f in self.survivors],
+            "controls": len(self.controls),
+            "control checks": self.control_checks,
+            "false alarms": [c.name for c in self.false_alarms],
+            "families that kill nothing": self.idle_families,
+            "redundant families": self.redundant_families,
+            "families": self.families,
+            "judged": [asdict(one) for one in self.judged],
+            "notes": self.notes,
+        }
 
     def matrix(self) -> Table:
         """Faults by the families of their cases: how many trials of the family kill."""
@@ -153,7 +165,8 @@ def heading(family: str) -> str:
 
 
 def families(trial: Trial) -> list[str]:
-    """What a trial is an instance of: its value family, size, layouts that are not contiguous, parameters; or its law."""
+    """What a trial is an instance of: its value family, size, layouts that are not contiguous, parameters; or its
+    law."""
     if trial.law is not None:
         return [f"law {trial.law.name}"]
     if trial.calls:
@@ -185,7 +198,8 @@ def judge_op(op: str, level: str, seed: int = 0, whole: bool = True) -> OpResult
 def last_words_kept() -> Iterator[None]:
     """Within: standard error goes to a file, which is printed only if an exception leaves.
 
-    A planted store out of bounds ruins the heap of the child that it is judged in, and the C library says so as it aborts.
+    A planted store out of bounds ruins the heap of the child that it is judged in, and the C library says so as it
+    aborts.
     """
     sys.stderr.flush()
     ours = os.dup(2)
@@ -288,9 +302,13 @@ def _planted(op: str) -> tuple[list[Planted], list[str]]:
 
 
 def _judge_planted(
-    planted: Planted, trials: Sequence[Trial], level: str, whole: bool, isolate: str = "fork",
+    planted: Planted,
+    trials: Sequence[Trial],
+    level: str,
+    whole: bool,
+    isolate: str = "fork",
     after_trial: Callable[[], object] = int,
-) -> Judged:  # fmt: skip
+) -> Judged:
     one = Judged(planted.op, planted.name, planted.kind, planted.about, planted.backend)
     lane = f"{planted.backend or 'torch'}@{DEVICE}"
     subject = Subject(
@@ -384,11 +402,16 @@ def _summary_row(name: str, results: Sequence[OpResult]) -> list[str]:
         return total(count) if all(result.whole for result in results) else "-"
 
     return [
-        name, total(lambda r: len(r.faults)), total(lambda r: len(r.faults) - len(r.survivors)), total(lambda r: len(r.thin)),
-        total(lambda r: len(r.controls)), total(lambda r: r.control_checks),
-        total(lambda r: sum(len(c.killed) for c in r.false_alarms)), worth(lambda r: len(r.idle_families)),
+        name,
+        total(lambda r: len(r.faults)),
+        total(lambda r: len(r.faults) - len(r.survivors)),
+        total(lambda r: len(r.thin)),
+        total(lambda r: len(r.controls)),
+        total(lambda r: r.control_checks),
+        total(lambda r: sum(len(c.killed) for c in r.false_alarms)),
+        worth(lambda r: len(r.idle_families)),
         worth(lambda r: len(r.redundant_families)),
-    ]  # fmt: skip
+    ]
 
 
 def holes(results: Sequence[OpResult]) -> list[str]:
@@ -417,12 +440,15 @@ def passed(results: Sequence[OpResult]) -> bool:
 def record(results: Sequence[OpResult]) -> dict[str, Any]:
     """The whole result for a file."""
     return {
-        "level": results[0].level, "seed": results[0].seed, "versions": versions(),
-        "faults": sum(len(r.faults) for r in results), "survivors": sum(len(r.survivors) for r in results),
+        "level": results[0].level,
+        "seed": results[0].seed,
+        "versions": versions(),
+        "faults": sum(len(r.faults) for r in results),
+        "survivors": sum(len(r.survivors) for r in results),
         "control checks": sum(r.control_checks for r in results),
         "false alarms": sum(len(c.killed) for r in results for c in r.false_alarms),
         "ops": [result.to_dict() for result in results],
-    }  # fmt: skip
+    }
 
 
 def read(record: dict[str, Any]) -> list[OpResult]:
@@ -450,21 +476,38 @@ def page(record: dict[str, Any]) -> str:
     killed = sum(bool(one.killed) for one in faults)
     left = "is left after its first kill" if stops == 1 else f"is left after {stops} kills"
     found = holes(results)
-    return "\n".join([
-        "# The self-test: what the judge catches, and whom it accuses", "",
-        ", ".join(f"{name} {version}" for name, version in record["versions"].items())
-        + f"; {date.today()}, seed {record['seed']}.", "",
-        "```", f"python -m touchstone selftest --level {level} --json selftest.json",
-        "python -m touchstone.selftest selftest.json > docs/results/selftest.md", "```", "",
-        f"**{killed:,} of {len(faults):,} planted faults are killed, "
-        f"{sum(len(one.killed) > 1 for one in faults):,} of them by two trials or more; "
-        f"{sum(len(result.controls) for result in results)} controls have {alarms or 'no'} false alarms in {checks:,} checks.**",
-        *([f"A planted kernel in a backend's language {left}."] if stops else []),
-        '"Redundant" are families without which every fault would still be killed: with every pair of values of any two axes,',
-        'most are; "-" where faults were left after two kills.', "", "```", summary(results).plain(), "```", "",
-        *(["What it found wanting:", "", "```", *found, "```"] if found else ["It found nothing wanting."]), "",
-        *(_compared(record, results) if "comparison" in record else []),
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            "# The self-test: what the judge catches, and whom it accuses",
+            "",
+            ", ".join(f"{name} {version}" for name, version in record["versions"].items())
+            + f"; {date.today()}, seed {record['seed']}.",
+            "",
+            "```",
+            f"python -m touchstone selftest --level {level} --json selftest.json",
+            "python -m touchstone.selftest selftest.json > docs/results/selftest.md",
+            "```",
+            "",
+            f"**{killed:,} of {len(faults):,} planted faults are killed, "
+            f"{sum(len(one.killed) > 1 for one in faults):,} of them by two trials or more; "
+            f"{sum(len(result.controls) for result in results)} controls have {alarms or 'no'} false alarms in "
+            f"{checks:,} checks.**",
+            *([f"A planted kernel in a backend's language {left}."] if stops else []),
+            (
+                '"Redundant" are families without which every fault would still be killed: with every pair of values '
+                "of any two axes,"
+            ),
+            'most are; "-" where faults were left after two kills.',
+            "",
+            "```",
+            summary(results).plain(),
+            "```",
+            "",
+            *(["What it found wanting:", "", "```", *found, "```"] if found else ["It found nothing wanting."]),
+            "",
+            *(_compared(record, results) if "comparison" in record else []),
+        ]
+    )
 
 
 def _compared(record: dict[str, Any], results: Sequence[OpResult]) -> list[str]:
@@ -472,9 +515,17 @@ def _compared(record: dict[str, Any], results: Sequence[OpResult]) -> list[str]:
 
     compared = {op: [comparison.Compared(**one) for one in found] for op, found in record["comparison"].items()}
     return [
-        "The planted faults in torch under the rules of other projects (conformance/selftest/other_rules.py), `--compare`: caught of",
-        "those to which the rule applies.", "", "```", comparison.table(compared, results).plain(), "```", "",
-    ]  # fmt: skip
+        (
+            "The planted faults in torch under the rules of other projects (conformance/selftest/other_rules.py), "
+            "`--compare`: caught of"
+        ),
+        "those to which the rule applies.",
+        "",
+        "```",
+        comparison.table(compared, results).plain(),
+        "```",
+        "",
+    ]
 
 
 if __name__ == "__main__":

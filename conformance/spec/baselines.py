@@ -69,10 +69,11 @@ def autograd(
     more: Callable[[Arguments], Arguments] = lambda arguments: {},
     **about: Any,
 ) -> Peer:
-    """The gradient of `forward(**arguments)`, whose graph is kept: `gradients` maps outputs to the operands they belong to.
+    """The gradient of `forward(**arguments)`, whose graph is kept: `gradients` maps outputs to the operands they belong
+    to.
 
-    `more(arguments)` are operands of the forward pass that the gradient's contract does not have. With `compile` it goes
-    through torch.compile; `slow` says that `forward` compiles something itself.
+    `more(arguments)` are operands of the forward pass that the gradient's contract does not have. With `compile` it
+    goes through torch.compile; `slow` says that `forward` compiles something itself.
     """
 
     def make(arguments: Arguments) -> Call:

@@ -48,7 +48,8 @@ def simple(
     """The budget of an output that a kernel computes in float32, as a sum of `terms` terms, and rounds once.
 
     `condition` is the sum of the absolute values of the terms, of the answer's shape; None stands for |answer|, which
-    is right where nothing cancels: terms of one sign, products, quotients. `dtype` is the output's where it has its own.
+    is right where nothing cancels: terms of one sign, products, quotients. `dtype` is the output's where it has its
+    own.
     """
     size = answer.abs() if condition is None else torch.as_tensor(condition).abs()
     return Expected(answer, parts=[(terms, finite(size))], dtype=dtype)

@@ -56,14 +56,16 @@ def _plan(contract: Contract, level: str, seed: int) -> Plan:
 
 
 def _aligned(contract: Contract, seed: int) -> Iterator[Case]:
-    """Contiguous cases at the contract's aligned sizes, one a dtype: layouts drawn at random seldom suit a descriptor."""
+    """Contiguous cases at the contract's aligned sizes, one a dtype: layouts drawn at random seldom suit a
+    descriptor."""
     for size in contract.aligned:
         for dtype in contract.dtypes:
             yield plain_case(contract, dtype, next(iter(contract.values)), seed, size)
 
 
 def _plain(contract: Contract, seed: int) -> Iterator[Case]:
-    """Contiguous cases: in each dtype every family at the smallest size it is valid at, and every size with the first family.
+    """Contiguous cases: in each dtype every family at the smallest size it is valid at, and every size with the first
+    family.
 
     The pairs of the product promise each of these once, possibly under a layout or a parameter that hides the fault.
     """
@@ -291,7 +293,8 @@ def _point_with(
 
 
 def _point_near(space, goal: Sequence[tuple[int, int]], found: list[tuple[int, ...]], shows) -> tuple[int, ...] | None:
-    """A valid point that shows `goal` and else is one of `found`: where `valid` leaves too few points to meet one by chance."""
+    """A valid point that shows `goal` and else is one of `found`: where `valid` leaves too few points to meet one by
+    chance."""
     for point in found:
         candidate = tuple(dict(goal).get(axis, option) for axis, option in enumerate(point))
         if shows(candidate, goal) and space.valid(candidate):

@@ -1,8 +1,8 @@
 """What a contract says about an op, and the cases that follow from it.
 
-A contract file `conformance/contracts/<op>.py` holds one `contract = Contract(...)`. It says which operands there are, which
-sizes, layouts, value families and parameters span the input space, what the answer is and how far from it a correct
-kernel can be. Nothing here or elsewhere in `conformance` knows an op by name.
+A contract file `conformance/contracts/<op>.py` holds one `contract = Contract(...)`. It says which operands there are,
+which sizes, layouts, value families and parameters span the input space, what the answer is and how far from it a
+correct kernel can be. Nothing here or elsewhere in `conformance` knows an op by name.
 """
 
 import inspect
@@ -26,8 +26,8 @@ class Operand:
     """One tensor argument: its axes by the letters of the contract's sizes, and the layouts it is tried in.
 
     `dtype` is None for the case's dtype. `derived` operands are computed from the others (`Contract.derive`).
-    One that does not count is a statistic that may be recomputed, or is there for its being None. A `...` axis stands for
-    the sizes in `sizes["trailing"]`, a tuple. The layout "none" stands for the argument None.
+    One that does not count is a statistic that may be recomputed, or is there for its being None. A `...` axis stands
+    for the sizes in `sizes["trailing"]`, a tuple. The layout "none" stands for the argument None.
     """
 
     axes: str
@@ -201,7 +201,8 @@ class Contract:
     dtypes: Sequence[str] = tuple(DTYPES)
     aligned: Sequence[Mapping[str, Any]] = ()  # contiguous in every dtype besides: what descriptor kernels take
     huge: Huge | None = None
-    # the name of PyTorch's OpInfo, and from (input, args, kwargs) of one of its samples to the call's arguments, or None
+    # the name of PyTorch's OpInfo, and from (input, args, kwargs) of one of its samples to the call's arguments, or
+    # None
     opinfo: tuple[str, Callable[..., dict[str, Any] | None]] | None = None
     large: Sequence[Mapping[str, Any]] = ()  # sizes at which speed matters: what `tune` times
     mirrors: bool = True  # whether an operand's values may be mirrored along the last axis; not where they are sorted

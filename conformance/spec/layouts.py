@@ -2,8 +2,9 @@
 
 Every layout answers one question: given a contiguous tensor of values, build a view with equal values (for the two
 broadcasts: with the values of its first slice repeated) inside a buffer that the judge owns. Everything in that buffer
-that the view does not cover is poison, so a kernel that ignores a stride or an offset computes with poison: NaN outside the
-view, a large number in its gaps. (NaN there would accuse torch.matmul, which on some CPUs multiplies a gap by zero.)
+that the view does not cover is poison, so a kernel that ignores a stride or an offset computes with poison: NaN outside
+the view, a large number in its gaps. (NaN there would accuse torch.matmul, which on some CPUs multiplies a gap by
+zero.)
 """
 
 import math
@@ -182,7 +183,8 @@ def place(values: torch.Tensor, layout: str, device: str | torch.device) -> Plac
 
 
 def _place_far(values: torch.Tensor, axis: int, device: str | torch.device) -> Placed:
-    """Memory is mapped and, on the CPU, hardly touched: only the slices along the far axis and a guard band beside each.
+    """Memory is mapped and, on the CPU, hardly touched: only the slices along the far axis and a guard band beside
+    each.
 
     On the CPU as much lies before the view as behind it, so that an offset that wraps reads zeros and does not crash.
     """

@@ -192,9 +192,15 @@ class Summary:
         if chosen.kernel is not None:
             where = {"file": str(chosen.kernel[0].resolve()), "function": chosen.kernel[1]}
         subject = judge.Subject(
-            about["op"], judge.not_called, about["variant"], about["lane"], chosen.device, own=where is None, compute=about["compute"],
+            about["op"],
+            judge.not_called,
+            about["variant"],
+            about["lane"],
+            chosen.device,
+            own=where is None,
+            compute=about["compute"],
             arrays=chosen.arrays,
-        )  # fmt: skip
+        )
         return replay.records(subject, [outcome], chosen.level, chosen.seed, where)
 
     def pytest_terminal_summary(self, terminalreporter) -> None:
@@ -239,14 +245,23 @@ class Summary:
 
         record = {
             **provenance(self.chosen.device, ["pytest", *self.config.invocation_params.args]),
-            "level": self.chosen.level, "seed": self.chosen.seed, "device": self.chosen.device, "compiled": self.compiled,
+            "level": self.chosen.level,
+            "seed": self.chosen.seed,
+            "device": self.chosen.device,
+            "compiled": self.compiled,
             "rungs": [
-                {"op": op, "lane": lane, "variant": variant, "compute": rung["compute"],
-                 "not_run": rung["not_run"], "dropped": rung["dropped"],
-                 "outcomes": [outcome.to_dict() for outcome in rung["outcomes"]]}
+                {
+                    "op": op,
+                    "lane": lane,
+                    "variant": variant,
+                    "compute": rung["compute"],
+                    "not_run": rung["not_run"],
+                    "dropped": rung["dropped"],
+                    "outcomes": [outcome.to_dict() for outcome in rung["outcomes"]],
+                }
                 for (op, lane, variant), rung in self.rungs.items()
             ],
-        }  # fmt: skip
+        }
         path.write_text(json.dumps(record, indent=1) + "\n")
 
 

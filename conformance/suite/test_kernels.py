@@ -1,4 +1,5 @@
-"""The conformance test: one item per op, lane, rung and trial. Selected by the options in conformance/suite/plugin.py."""
+"""The conformance test: one item per op, lane, rung and trial. Selected by the options in
+conformance/suite/plugin.py."""
 
 from contextlib import ExitStack
 

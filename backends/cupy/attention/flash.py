@@ -18,8 +18,26 @@ def flash(
         return o, lse
     block_d = _block_d(D)
     _module.launch(
-        "attention_flash", B * Hq * _blocks(Sq, 64), 128,
-        q, *q.stride(), k, *k.stride(), v, *v.stride(), o, lse, Hq, Hkv, Sq, Sk, D, _scale(scale, D), causal,
-        dtype=q.dtype, shared=4 * ((64 + 32) * (block_d + 4) + 64 * 33), BLOCK_D=block_d,
-    )  # fmt: skip
+        "attention_flash",
+        B * Hq * _blocks(Sq, 64),
+        128,
+        q,
+        *q.stride(),
+        k,
+        *k.stride(),
+        v,
+        *v.stride(),
+        o,
+        lse,
+        Hq,
+        Hkv,
+        Sq,
+        Sk,
+        D,
+        _scale(scale, D),
+        causal,
+        dtype=q.dtype,
+        shared=4 * ((64 + 32) * (block_d + 4) + 64 * 33),
+        BLOCK_D=block_d,
+    )
     return o, lse

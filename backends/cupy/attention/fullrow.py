@@ -26,8 +26,26 @@ def fullrow(
     if o.numel() == 0:
         return o, lse
     _module.launch(
-        "attention_fullrow", B * Hq * _blocks(Sq, _QUERIES), 32 * _QUERIES,
-        q, *q.stride(), k, *k.stride(), v, *v.stride(), o, lse, Hq, Hkv, Sq, Sk, D, _scale(scale, D), causal,
-        dtype=q.dtype, shared=4 * _QUERIES * (D + Sk), QUERIES=_QUERIES,
-    )  # fmt: skip
+        "attention_fullrow",
+        B * Hq * _blocks(Sq, _QUERIES),
+        32 * _QUERIES,
+        q,
+        *q.stride(),
+        k,
+        *k.stride(),
+        v,
+        *v.stride(),
+        o,
+        lse,
+        Hq,
+        Hkv,
+        Sq,
+        Sk,
+        D,
+        _scale(scale, D),
+        causal,
+        dtype=q.dtype,
+        shared=4 * _QUERIES * (D + Sk),
+        QUERIES=_QUERIES,
+    )
     return o, lse

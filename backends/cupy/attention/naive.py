@@ -19,13 +19,40 @@ def naive(
     s = torch.empty((B, Hq, Sq, Sk), dtype=torch.float32, device=q.device)
     if Sk:
         _module.launch(
-            "attention_scores", _blocks(s.numel(), 128), 128, q, *q.stride(), k, *k.stride(), s, s.numel(),
-            Hq, Hkv, Sq, Sk, D, _scale(scale, D), causal, dtype=q.dtype,
-        )  # fmt: skip
+            "attention_scores",
+            _blocks(s.numel(), 128),
+            128,
+            q,
+            *q.stride(),
+            k,
+            *k.stride(),
+            s,
+            s.numel(),
+            Hq,
+            Hkv,
+            Sq,
+            Sk,
+            D,
+            _scale(scale, D),
+            causal,
+            dtype=q.dtype,
+        )
     rows = lse.numel()
     _module.launch("attention_softmax", _blocks(rows, 32), 32, s, lse, rows, Sk, dtype=q.dtype)
     _module.launch(
-        "attention_values", _blocks(o.numel(), 128), 128, s, v, *v.stride(), o, o.numel(), Hq, Hkv, Sq, Sk, D,
+        "attention_values",
+        _blocks(o.numel(), 128),
+        128,
+        s,
+        v,
+        *v.stride(),
+        o,
+        o.numel(),
+        Hq,
+        Hkv,
+        Sq,
+        Sk,
+        D,
         dtype=q.dtype,
-    )  # fmt: skip
+    )
     return o, lse

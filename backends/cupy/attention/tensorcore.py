@@ -31,12 +31,32 @@ def tensorcore(
     warps, row_tiles, block_n = _TILES[block_d]
     block_m = 16 * row_tiles * warps
     _module.launch(
-        "attention_tensorcore", B * Hq * _blocks(Sq, block_m), 32 * warps,
-        q, *q.stride(), k, *k.stride(), v, *v.stride(), o, lse, Hq, Hkv, Sq, Sk, D,
-        _scale(scale, D) * math.log2(math.e), causal,
-        dtype=q.dtype, shared=2 * block_d * (block_m + 2 * block_n),
-        WARPS=warps, ROW_TILES=row_tiles, BLOCK_N=block_n, BLOCK_D=block_d, ALIGNED=_aligned(q, k, v),
-    )  # fmt: skip
+        "attention_tensorcore",
+        B * Hq * _blocks(Sq, block_m),
+        32 * warps,
+        q,
+        *q.stride(),
+        k,
+        *k.stride(),
+        v,
+        *v.stride(),
+        o,
+        lse,
+        Hq,
+        Hkv,
+        Sq,
+        Sk,
+        D,
+        _scale(scale, D) * math.log2(math.e),
+        causal,
+        dtype=q.dtype,
+        shared=2 * block_d * (block_m + 2 * block_n),
+        WARPS=warps,
+        ROW_TILES=row_tiles,
+        BLOCK_N=block_n,
+        BLOCK_D=block_d,
+        ALIGNED=_aligned(q, k, v),
+    )
     return o, lse
 
 

@@ -43,12 +43,27 @@ def wgmma(
     block_d, stages = _block_d(D), 2
     tile = 128 * block_d * q.element_size()
     _module.launch(
-        "attention_wgmma", B * Hq * _blocks(Sq, 128), 384,
-        TensorMap(q, _BOX), TensorMap(k, _BOX), TensorMap(v, _BOX), o, lse, Hq, Hkv, Sq, Sk, D,
-        _scale(scale, D) * math.log2(math.e), causal,
-        dtype=q.dtype, shared=(1 + 2 * stages) * tile + (1 + 4 * stages) * 8, arch="sm_90a",
-        BLOCK_D=block_d, STAGES=stages,
-    )  # fmt: skip
+        "attention_wgmma",
+        B * Hq * _blocks(Sq, 128),
+        384,
+        TensorMap(q, _BOX),
+        TensorMap(k, _BOX),
+        TensorMap(v, _BOX),
+        o,
+        lse,
+        Hq,
+        Hkv,
+        Sq,
+        Sk,
+        D,
+        _scale(scale, D) * math.log2(math.e),
+        causal,
+        dtype=q.dtype,
+        shared=(1 + 2 * stages) * tile + (1 + 4 * stages) * 8,
+        arch="sm_90a",
+        BLOCK_D=block_d,
+        STAGES=stages,
+    )
     return o, lse
 
 

@@ -15,7 +15,21 @@ def _launch_delta(o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor) -> tuple
     rows = delta.numel()
     if rows:
         _module.launch(
-            "attention_delta", _blocks(rows, 4), 128,
-            o, *o.stride(), lse, *lse.stride(), do, *do.stride(), delta, lse2, rows, Hq, Sq, D, dtype=o.dtype,
-        )  # fmt: skip
+            "attention_delta",
+            _blocks(rows, 4),
+            128,
+            o,
+            *o.stride(),
+            lse,
+            *lse.stride(),
+            do,
+            *do.stride(),
+            delta,
+            lse2,
+            rows,
+            Hq,
+            Sq,
+            D,
+            dtype=o.dtype,
+        )
     return delta, lse2

@@ -17,9 +17,16 @@ _TILES = {64: (64, 128, 1), 128: (64, 128, 1), 192: (32, 64, 2), 256: (32, 64, 2
 
 
 def tensorcore(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor,
-    *, causal: bool = False, scale: float | None = None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    do: torch.Tensor,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """q, o, do (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lse (B, Hq, Sq) -> dq, dk, dv.
 
     Declines float32. Source: S2-58, S4-11.
@@ -33,17 +40,38 @@ def tensorcore(
     factor = _scale(scale, D)
     sums = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
     config = dict(
-        dtype=q.dtype, BLOCK_D=block_d, BLOCK_M=block_m, BLOCK_N=block_n, COL_PARTS=parts,
-        ALIGNED=_aligned(q, k, v, do),
-    )  # fmt: skip
+        dtype=q.dtype, BLOCK_D=block_d, BLOCK_M=block_m, BLOCK_N=block_n, COL_PARTS=parts, ALIGNED=_aligned(q, k, v, do)
+    )
     if dk.numel():
         delta, lse2 = _launch_delta(o, lse, do)
         _module.launch(
-            "attention_backward_tensorcore", B * Hkv * _blocks(Sk, block_n), 2 * block_n * parts,
-            q, *q.stride(), k, *k.stride(), v, *v.stride(), do, *do.stride(), delta, lse2, sums, dk, dv,
-            Hq, Hkv, Sq, Sk, D, factor, factor * math.log2(math.e), causal,
-            shared=4 * block_d * (block_n + 2 * block_m) + 2 * block_n * block_m + 16 * block_m, **config,
-        )  # fmt: skip
+            "attention_backward_tensorcore",
+            B * Hkv * _blocks(Sk, block_n),
+            2 * block_n * parts,
+            q,
+            *q.stride(),
+            k,
+            *k.stride(),
+            v,
+            *v.stride(),
+            do,
+            *do.stride(),
+            delta,
+            lse2,
+            sums,
+            dk,
+            dv,
+            Hq,
+            Hkv,
+            Sq,
+            Sk,
+            D,
+            factor,
+            factor * math.log2(math.e),
+            causal,
+            shared=4 * block_d * (block_n + 2 * block_m) + 2 * block_n * block_m + 16 * block_m,
+            **config,
+        )
     if dq.numel():
         _module.launch("round_dq", _blocks(dq.numel(), 256), 256, sums, dq, dq.numel(), factor, **config)
     return dq, dk, dv

@@ -16,9 +16,16 @@ _QUERIES, _KEYS = (1, 1, 64, 64), (1, 1, 128, 64)  # tokens and dimensions of a 
 
 
 def wgmma(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor,
-    *, causal: bool = False, scale: float | None = None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    do: torch.Tensor,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """q, o, do (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lse (B, Hq, Sq) -> dq, dk, dv.
 
     Declines float32, D above 128, and q, k, v or do that the copy engine does not take (the last axis not of stride 1,
@@ -46,11 +53,29 @@ def wgmma(
     config = dict(dtype=q.dtype, arch="sm_90a", BLOCK_D=block_d, STAGES=stages)
     elements = block_d * 2 * (128 + stages * 64) + 2 * 128 * 64  # k and v, rings of q and do, two of ds
     _module.launch(
-        "attention_backward_wgmma", B * Hkv * _blocks(Sk, 128), 384,
-        TensorMap(q, _QUERIES), TensorMap(k, _KEYS), TensorMap(v, _KEYS), TensorMap(do, _QUERIES), delta, lse2, sums,
-        dk, dv, Hq, Hkv, Sq, Sk, D, factor, factor * math.log2(math.e), causal,
-        shared=elements * 2 + stages * 2 * 64 * 4 + (1 + 2 * stages) * 8, **config,
-    )  # fmt: skip
+        "attention_backward_wgmma",
+        B * Hkv * _blocks(Sk, 128),
+        384,
+        TensorMap(q, _QUERIES),
+        TensorMap(k, _KEYS),
+        TensorMap(v, _KEYS),
+        TensorMap(do, _QUERIES),
+        delta,
+        lse2,
+        sums,
+        dk,
+        dv,
+        Hq,
+        Hkv,
+        Sq,
+        Sk,
+        D,
+        factor,
+        factor * math.log2(math.e),
+        causal,
+        shared=elements * 2 + stages * 2 * 64 * 4 + (1 + 2 * stages) * 8,
+        **config,
+    )
     _module.launch("round_dq", tiles * (block_d // 64), 128, sums, dq, Sq, D, factor, **config)
     return dq, dk, dv
 

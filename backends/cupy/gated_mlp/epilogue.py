@@ -21,7 +21,21 @@ def epilogue(
     if hidden.numel():
         tiles = by_lane_pairs(M, H)
         _module.launch(
-            "gated_mlp_gate_up", tiles.blocks, tiles.threads, x, w_gate, w_up, hidden, M, H, D,
-            *x.stride(), *w_gate.stride(), *w_up.stride(), kind, dtype=x.dtype, **tiles.definitions,
-        )  # fmt: skip
+            "gated_mlp_gate_up",
+            tiles.blocks,
+            tiles.threads,
+            x,
+            w_gate,
+            w_up,
+            hidden,
+            M,
+            H,
+            D,
+            *x.stride(),
+            *w_gate.stride(),
+            *w_up.stride(),
+            kind,
+            dtype=x.dtype,
+            **tiles.definitions,
+        )
     return matmul(hidden, w_down)

@@ -22,9 +22,24 @@ def tensorcore(
     if hidden.numel():
         tiles = by_warps(M, H, together=2)
         _module.launch(
-            "gated_mlp_gate_up", tiles.blocks, tiles.threads, x, w_gate, w_up, hidden, M, H, D,
-            *x.stride(), *w_gate.stride(), *w_up.stride(), kind, dtype=x.dtype, shared=tiles.shared, **tiles.definitions,
-        )  # fmt: skip
+            "gated_mlp_gate_up",
+            tiles.blocks,
+            tiles.threads,
+            x,
+            w_gate,
+            w_up,
+            hidden,
+            M,
+            H,
+            D,
+            *x.stride(),
+            *w_gate.stride(),
+            *w_up.stride(),
+            kind,
+            dtype=x.dtype,
+            shared=tiles.shared,
+            **tiles.definitions,
+        )
     return matmul(hidden, w_down)
 
 

@@ -15,7 +15,8 @@ _module = Module(__file__, "wgmma.cu")
 def wgmma(
     x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor, w_down: torch.Tensor, *, activation: str = "silu"
 ) -> torch.Tensor:
-    """x (M, D), w_gate and w_up (D, H), w_down (H, N); y (M, N). Of each either axis contiguous, of w_gate and w_up the same.
+    """x (M, D), w_gate and w_up (D, H), w_down (H, N); y (M, N). Of each either axis contiguous, of w_gate and w_up the
+    same.
 
     Declines float32, and what the copy engine does not take (no axis of stride 1, the other's not a multiple of 16
     bytes, a start that is not 16-byte aligned). Source: S2-90, S2-73.
@@ -34,11 +35,25 @@ def wgmma(
     hidden = x.new_empty(M, ceil_div(H, 8) * 8)[:, :H]  # rows on 16 bytes
     tiles = by_warpgroups(M, H, processors(x.device), together=2)
     _module.launch(
-        "gated_mlp_wgmma", tiles.blocks, tiles.threads,
-        TensorMap(left, SQUARE), TensorMap(gate, SQUARE), TensorMap(up, SQUARE), TensorMap(hidden, STRIP), hidden,
-        M, H, D, dtype=x.dtype, shared=tiles.shared, arch="sm_90a", A_ALONG_K=a_along_k, B_ALONG_K=b_along_k,
-        ACTIVATION=kind, **tiles.definitions,
-    )  # fmt: skip
+        "gated_mlp_wgmma",
+        tiles.blocks,
+        tiles.threads,
+        TensorMap(left, SQUARE),
+        TensorMap(gate, SQUARE),
+        TensorMap(up, SQUARE),
+        TensorMap(hidden, STRIP),
+        hidden,
+        M,
+        H,
+        D,
+        dtype=x.dtype,
+        shared=tiles.shared,
+        arch="sm_90a",
+        A_ALONG_K=a_along_k,
+        B_ALONG_K=b_along_k,
+        ACTIVATION=kind,
+        **tiles.definitions,
+    )
     return matmul(hidden, w_down)
 
 

@@ -28,6 +28,17 @@ from touchstone.backends.cupy.matmul.wgmma import wgmma
 # isort: on
 
 __all__ = [  # noqa: RUF022 - ladder order
-    "naive", "coalesced", "tiled", "tiled1d", "tiled2d", "vectorised", "doublebuffered", "warptiled", "splitk", "tf32",
-    "tensorcore", "pipelined", "wgmma",
-]  # fmt: skip
+    "naive",
+    "coalesced",
+    "tiled",
+    "tiled1d",
+    "tiled2d",
+    "vectorised",
+    "doublebuffered",
+    "warptiled",
+    "splitk",
+    "tf32",
+    "tensorcore",
+    "pipelined",
+    "wgmma",
+]

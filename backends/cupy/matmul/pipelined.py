@@ -21,9 +21,23 @@ def pipelined(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if c.numel():
         tiles = by_more_warps(M, N)
         _module.launch(
-            "matmul_pipelined", tiles.blocks, tiles.threads, a, b, c, M, N, K, *a.stride(), *b.stride(),
-            dtype=a.dtype, shared=tiles.shared, LEFT_ALONG_K=a_along_k, RIGHT_ALONG_K=b_along_k, **tiles.definitions,
-        )  # fmt: skip
+            "matmul_pipelined",
+            tiles.blocks,
+            tiles.threads,
+            a,
+            b,
+            c,
+            M,
+            N,
+            K,
+            *a.stride(),
+            *b.stride(),
+            dtype=a.dtype,
+            shared=tiles.shared,
+            LEFT_ALONG_K=a_along_k,
+            RIGHT_ALONG_K=b_along_k,
+            **tiles.definitions,
+        )
     return c
 
 

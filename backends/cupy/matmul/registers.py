@@ -16,9 +16,20 @@ def tiled2d(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if c.numel():
         tiles = by_threads(M, N)
         _module.launch(
-            "matmul_tiled2d", tiles.blocks, tiles.threads, a, b, c, M, N, K, *a.stride(), *b.stride(),
-            dtype=a.dtype, **tiles.definitions,
-        )  # fmt: skip
+            "matmul_tiled2d",
+            tiles.blocks,
+            tiles.threads,
+            a,
+            b,
+            c,
+            M,
+            N,
+            K,
+            *a.stride(),
+            *b.stride(),
+            dtype=a.dtype,
+            **tiles.definitions,
+        )
     return c
 
 
@@ -29,9 +40,20 @@ def vectorised(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if c.numel():
         tiles = by_threads(M, N)
         _module.launch(
-            "matmul_vectorised", tiles.blocks, tiles.threads, a, b, c, M, N, K, *a.stride(), *b.stride(),
-            dtype=a.dtype, **tiles.definitions,
-        )  # fmt: skip
+            "matmul_vectorised",
+            tiles.blocks,
+            tiles.threads,
+            a,
+            b,
+            c,
+            M,
+            N,
+            K,
+            *a.stride(),
+            *b.stride(),
+            dtype=a.dtype,
+            **tiles.definitions,
+        )
     return c
 
 
@@ -42,7 +64,18 @@ def doublebuffered(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if c.numel():
         tiles = by_threads(M, N)
         _module.launch(
-            "matmul_doublebuffered", tiles.blocks, tiles.threads, a, b, c, M, N, K, *a.stride(), *b.stride(),
-            dtype=a.dtype, **tiles.definitions,
-        )  # fmt: skip
+            "matmul_doublebuffered",
+            tiles.blocks,
+            tiles.threads,
+            a,
+            b,
+            c,
+            M,
+            N,
+            K,
+            *a.stride(),
+            *b.stride(),
+            dtype=a.dtype,
+            **tiles.definitions,
+        )
     return c

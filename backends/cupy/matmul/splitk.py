@@ -20,11 +20,30 @@ def splitk(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         splits = max(ceil_div(K, chunk), 1)
         partial = a.new_empty(splits, M, N, dtype=torch.float32)
         _module.launch(
-            "matmul_splitk", tiles.blocks * splits, tiles.threads, a, b, partial, M, N, K, chunk,
-            *a.stride(), *b.stride(), dtype=a.dtype, **tiles.definitions,
-        )  # fmt: skip
+            "matmul_splitk",
+            tiles.blocks * splits,
+            tiles.threads,
+            a,
+            b,
+            partial,
+            M,
+            N,
+            K,
+            chunk,
+            *a.stride(),
+            *b.stride(),
+            dtype=a.dtype,
+            **tiles.definitions,
+        )
         _module.launch(
-            "matmul_add_partials", ceil_div(M * N, 256), 256, partial, c, M * N, splits,
-            dtype=a.dtype, **tiles.definitions,
-        )  # fmt: skip
+            "matmul_add_partials",
+            ceil_div(M * N, 256),
+            256,
+            partial,
+            c,
+            M * N,
+            splits,
+            dtype=a.dtype,
+            **tiles.definitions,
+        )
     return c

@@ -20,9 +20,21 @@ def tensorcore(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if c.numel():
         tiles = by_warps(M, N)
         _module.launch(
-            "matmul_tensorcore", tiles.blocks, tiles.threads, a, b, c, M, N, K, *a.stride(), *b.stride(),
-            dtype=a.dtype, shared=tiles.shared, **tiles.definitions,
-        )  # fmt: skip
+            "matmul_tensorcore",
+            tiles.blocks,
+            tiles.threads,
+            a,
+            b,
+            c,
+            M,
+            N,
+            K,
+            *a.stride(),
+            *b.stride(),
+            dtype=a.dtype,
+            shared=tiles.shared,
+            **tiles.definitions,
+        )
     return c
 
 

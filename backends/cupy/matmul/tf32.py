@@ -16,9 +16,20 @@ def tf32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if c.numel():
         tiles = by_threads(M, N)
         _module.launch(
-            "matmul_tf32", tiles.blocks, tiles.threads, a, b, c, M, N, K, *a.stride(), *b.stride(),
-            dtype=a.dtype, **tiles.definitions,
-        )  # fmt: skip
+            "matmul_tf32",
+            tiles.blocks,
+            tiles.threads,
+            a,
+            b,
+            c,
+            M,
+            N,
+            K,
+            *a.stride(),
+            *b.stride(),
+            dtype=a.dtype,
+            **tiles.definitions,
+        )
     return c
 
 

@@ -16,7 +16,18 @@ def warptiled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if c.numel():
         tiles = by_lanes(M, N)
         _module.launch(
-            "matmul_warptiled", tiles.blocks, tiles.threads, a, b, c, M, N, K, *a.stride(), *b.stride(),
-            dtype=a.dtype, **tiles.definitions,
-        )  # fmt: skip
+            "matmul_warptiled",
+            tiles.blocks,
+            tiles.threads,
+            a,
+            b,
+            c,
+            M,
+            N,
+            K,
+            *a.stride(),
+            *b.stride(),
+            dtype=a.dtype,
+            **tiles.definitions,
+        )
     return c

@@ -26,11 +26,23 @@ def wgmma(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     right, b_along_k = along_last("b", b.t())
     tiles = by_warpgroups(M, N, processors(a.device))
     _module.launch(
-        "matmul_wgmma", tiles.blocks, tiles.threads,
-        TensorMap(left, SQUARE), TensorMap(right, SQUARE), TensorMap(c, STRIP) if N % 8 == 0 else None, c, M, N, K,
-        dtype=a.dtype, shared=tiles.shared, arch="sm_90a", A_ALONG_K=a_along_k, B_ALONG_K=b_along_k,
+        "matmul_wgmma",
+        tiles.blocks,
+        tiles.threads,
+        TensorMap(left, SQUARE),
+        TensorMap(right, SQUARE),
+        TensorMap(c, STRIP) if N % 8 == 0 else None,
+        c,
+        M,
+        N,
+        K,
+        dtype=a.dtype,
+        shared=tiles.shared,
+        arch="sm_90a",
+        A_ALONG_K=a_along_k,
+        B_ALONG_K=b_along_k,
         **tiles.definitions,
-    )  # fmt: skip
+    )
     return c
 
 

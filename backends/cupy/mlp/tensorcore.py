@@ -17,16 +17,36 @@ def _linear(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, activat
     if c.numel():
         tiles = by_warps(M, N)
         _module.launch(
-            "mlp_linear", tiles.blocks, tiles.threads, a, b, bias, c, M, N, K, *a.stride(), *b.stride(),
-            0 if bias is None else bias.stride(0), activation, dtype=a.dtype, shared=tiles.shared, **tiles.definitions,
-        )  # fmt: skip
+            "mlp_linear",
+            tiles.blocks,
+            tiles.threads,
+            a,
+            b,
+            bias,
+            c,
+            M,
+            N,
+            K,
+            *a.stride(),
+            *b.stride(),
+            0 if bias is None else bias.stride(0),
+            activation,
+            dtype=a.dtype,
+            shared=tiles.shared,
+            **tiles.definitions,
+        )
     return c
 
 
 def tensorcore(
-    x: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor | None, w2: torch.Tensor, b2: torch.Tensor | None,
-    *, activation: str = "gelu",
-) -> torch.Tensor:  # fmt: skip
+    x: torch.Tensor,
+    w1: torch.Tensor,
+    b1: torch.Tensor | None,
+    w2: torch.Tensor,
+    b2: torch.Tensor | None,
+    *,
+    activation: str = "gelu",
+) -> torch.Tensor:
     """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None; y (M, N). Any strides. Declines float32.
 
     Source: S2-92.

@@ -20,9 +20,14 @@ def _bias_act(z: torch.Tensor, bias: torch.Tensor | None, activation: int) -> No
 
 
 def unfused(
-    x: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor | None, w2: torch.Tensor, b2: torch.Tensor | None,
-    *, activation: str = "gelu",
-) -> torch.Tensor:  # fmt: skip
+    x: torch.Tensor,
+    w1: torch.Tensor,
+    b1: torch.Tensor | None,
+    w2: torch.Tensor,
+    b2: torch.Tensor | None,
+    *,
+    activation: str = "gelu",
+) -> torch.Tensor:
     """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None; y (M, N). Any sizes and strides.
 
     Source: S0-20.

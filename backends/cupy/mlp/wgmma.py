@@ -12,8 +12,13 @@ _module = Module(__file__, "wgmma.cu")
 
 
 def _linear(
-    a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, activation: int, c: torch.Tensor, names: tuple[str, str]
-) -> torch.Tensor:  # fmt: skip
+    a: torch.Tensor,
+    b: torch.Tensor,
+    bias: torch.Tensor | None,
+    activation: int,
+    c: torch.Tensor,
+    names: tuple[str, str],
+) -> torch.Tensor:
     """c = act(a·b + bias): (M, K), (K, N) and (N,) or None give (M, N), rows of c one pitch apart. `names` of a, b."""
     (M, K), N = a.shape, b.shape[1]
     if c.numel():
@@ -23,19 +28,39 @@ def _linear(
             right, b_along_k = along_last(names[1], b.t())
         tiles = by_warpgroups(M, N, processors(a.device))
         _module.launch(
-            "mlp_wgmma", tiles.blocks, tiles.threads,
-            None if left is None else TensorMap(left, SQUARE), None if right is None else TensorMap(right, SQUARE),
-            TensorMap(c, STRIP) if c.stride(0) % 8 == 0 else None, bias, c, M, N, K, c.stride(0),
-            0 if bias is None else bias.stride(0), dtype=a.dtype, shared=tiles.shared, arch="sm_90a",
-            A_ALONG_K=a_along_k, B_ALONG_K=b_along_k, ACTIVATION=activation, **tiles.definitions,
-        )  # fmt: skip
+            "mlp_wgmma",
+            tiles.blocks,
+            tiles.threads,
+            None if left is None else TensorMap(left, SQUARE),
+            None if right is None else TensorMap(right, SQUARE),
+            TensorMap(c, STRIP) if c.stride(0) % 8 == 0 else None,
+            bias,
+            c,
+            M,
+            N,
+            K,
+            c.stride(0),
+            0 if bias is None else bias.stride(0),
+            dtype=a.dtype,
+            shared=tiles.shared,
+            arch="sm_90a",
+            A_ALONG_K=a_along_k,
+            B_ALONG_K=b_along_k,
+            ACTIVATION=activation,
+            **tiles.definitions,
+        )
     return c
 
 
 def wgmma(
-    x: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor | None, w2: torch.Tensor, b2: torch.Tensor | None,
-    *, activation: str = "gelu",
-) -> torch.Tensor:  # fmt: skip
+    x: torch.Tensor,
+    w1: torch.Tensor,
+    b1: torch.Tensor | None,
+    w2: torch.Tensor,
+    b2: torch.Tensor | None,
+    *,
+    activation: str = "gelu",
+) -> torch.Tensor:
     """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None; y (M, N). Of x, w1, w2 either axis contiguous.
 
     Declines float32, and of x, w1 and w2 what the copy engine does not take (no axis of stride 1, the other's not a

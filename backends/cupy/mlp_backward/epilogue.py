@@ -21,21 +21,54 @@ def _hidden(
     if z.numel():
         tiles = by_lanes(M, H)
         _module.launch(
-            "mlp_backward_forward", tiles.blocks, tiles.threads, x, w1, b1, z, hidden, M, H, D,
-            *x.stride(), *w1.stride(), 0 if b1 is None else b1.stride(0), activation,
-            dtype=x.dtype, **tiles.definitions,
-        )  # fmt: skip
+            "mlp_backward_forward",
+            tiles.blocks,
+            tiles.threads,
+            x,
+            w1,
+            b1,
+            z,
+            hidden,
+            M,
+            H,
+            D,
+            *x.stride(),
+            *w1.stride(),
+            0 if b1 is None else b1.stride(0),
+            activation,
+            dtype=x.dtype,
+            **tiles.definitions,
+        )
         _module.launch(
-            "mlp_backward_chained", tiles.blocks, tiles.threads, dy, w2, z, dz, M, H, N,
-            *dy.stride(), *w2.t().stride(), activation, dtype=x.dtype, **tiles.definitions,
-        )  # fmt: skip
+            "mlp_backward_chained",
+            tiles.blocks,
+            tiles.threads,
+            dy,
+            w2,
+            z,
+            dz,
+            M,
+            H,
+            N,
+            *dy.stride(),
+            *w2.t().stride(),
+            activation,
+            dtype=x.dtype,
+            **tiles.definitions,
+        )
     return hidden, dz
 
 
 def epilogue(
-    x: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor | None, w2: torch.Tensor, b2: torch.Tensor | None,
-    dy: torch.Tensor, *, activation: str = "gelu",
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None]:  # fmt: skip
+    x: torch.Tensor,
+    w1: torch.Tensor,
+    b1: torch.Tensor | None,
+    w2: torch.Tensor,
+    b2: torch.Tensor | None,
+    dy: torch.Tensor,
+    *,
+    activation: str = "gelu",
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None]:
     """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None, dy (M, N); dx, dw1, db1, dw2, db2.
 
     Any sizes and strides; db1 and db2 are None where the bias is. Source: S2-93.

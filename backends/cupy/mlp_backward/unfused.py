@@ -22,9 +22,15 @@ def _column_sum(x: torch.Tensor) -> torch.Tensor:
 
 
 def unfused(
-    x: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor | None, w2: torch.Tensor, b2: torch.Tensor | None,
-    dy: torch.Tensor, *, activation: str = "gelu",
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None]:  # fmt: skip
+    x: torch.Tensor,
+    w1: torch.Tensor,
+    b1: torch.Tensor | None,
+    w2: torch.Tensor,
+    b2: torch.Tensor | None,
+    dy: torch.Tensor,
+    *,
+    activation: str = "gelu",
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None]:
     """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None, dy (M, N); dx, dw1, db1, dw2, db2.
 
     Any sizes and strides; db1 and db2 are None where the bias is. Source: S2-93, S4-32.

@@ -1,9 +1,9 @@
 """Keeps what was compiled from one process to the next, beside the C++ kernels (compiler.cache_folder).
 
-Typing and lowering take two thirds of a compilation, so the key is made before them: of the kernel's bytecode and lines, of
-all that it refers to (globals, closures, device functions, intrinsics and what those call), of the types of its arguments,
-of the versions and sources of what compiles, and of this CPU. A kernel that refers to something that is not understood
-here has no key and is compiled anew in every process.
+Typing and lowering take two thirds of a compilation, so the key is made before them: of the kernel's bytecode and
+lines, of all that it refers to (globals, closures, device functions, intrinsics and what those call), of the types of
+its arguments, of the versions and sources of what compiles, and of this CPU. A kernel that refers to something that is
+not understood here has no key and is compiled anew in every process.
 """
 
 import dis

@@ -177,9 +177,16 @@ def _replacements() -> list[tuple[Any, str, Any]]:
     item_pointer2 = cgutils.get_item_pointer2
 
     def get_item_pointer2(
-        context: Any, builder: Any, data: Any, shape: Any, strides: Any, layout: Any, inds: Any, wraparound: bool = False,
+        context: Any,
+        builder: Any,
+        data: Any,
+        shape: Any,
+        strides: Any,
+        layout: Any,
+        inds: Any,
+        wraparound: bool = False,
         boundscheck: bool = False,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         if wraparound:  # of the callers only the atomics ask for it, who have checked nothing
             for axis, (index, extent) in enumerate(zip(inds, shape, strict=False)):
                 check(builder, data, index, extent, axis)
@@ -188,9 +195,15 @@ def _replacements() -> list[tuple[Any, str, Any]]:
     generic_array = cudaimpl._generic_array
 
     def array(
-        context: Any, builder: Any, shape: Any, dtype: Any, symbol_name: str, addrspace: int, can_dynsized: bool = False,
+        context: Any,
+        builder: Any,
+        shape: Any,
+        dtype: Any,
+        symbol_name: str,
+        addrspace: int,
+        can_dynsized: bool = False,
         alignment: int | None = None,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         made = generic_array(context, builder, shape, dtype, symbol_name, addrspace, can_dynsized, alignment)
         if addrspace != nvvm.ADDRSPACE_SHARED:
             return made
@@ -250,9 +263,10 @@ def _shared_site(builder: Any, shape: Sequence[int], item: int, align: int) -> A
     )
     extents = [ir.Constant(i32, extent) for extent in [*shape, 0, 0, 0, 0][:4]]
     fields = [
-        name.bitcast(pointer), *(ir.Constant(i64, number) for number in (int(np.prod(shape)) * item, align, item)),
+        name.bitcast(pointer),
+        *(ir.Constant(i64, number) for number in (int(np.prod(shape)) * item, align, item)),
         ir.Constant(ir.ArrayType(i32, 4), extents),
-    ]  # fmt: skip
+    ]
     value = ir.Constant(ir.LiteralStructType([field.type for field in fields]), fields)
     made = ir.GlobalVariable(builder.module, value.type, builder.module.get_unique_name("ts_site"))
     made.initializer, made.linkage, made.global_constant = value, "internal", True  # one for each array, equal or not
@@ -301,7 +315,8 @@ def _compile(kernel: Any, kinds: tuple[Any, ...]) -> _Compiled:
 
 @contextlib.contextmanager
 def one_layout() -> Iterator[None]:
-    """Within, contiguous arrays are typed as others are, so that a kernel is compiled once for all layouts of its arguments.
+    """Within, contiguous arrays are typed as others are, so that a kernel is compiled once for all layouts of its
+    arguments.
 
     A kernel that does not compile so is compiled for the layouts as they are.
     """
@@ -362,9 +377,14 @@ def _lowered(kernel: Any, kinds: tuple[Any, ...]) -> cache.Entry:
     if options.get("device"):
         raise TypeError(f"{kernel.__name__}: is a device function; only kernels can be launched")
     made = dispatcher.compile_cuda(
-        kernel.py_func, types.void, kinds, debug=bool(options.get("debug")), fastmath=options.get("fastmath"),
-        forceinline=False, nvvm_options={"opt": 3},
-    )  # fmt: skip
+        kernel.py_func,
+        types.void,
+        kinds,
+        debug=bool(options.get("debug")),
+        fastmath=options.get("fastmath"),
+        forceinline=False,
+        nvvm_options={"opt": 3},
+    )
     library = made.library
     function = library.get_function(made.fndesc.llvm_func_name)
     texts = [str(module) for module in library.modules]
@@ -506,9 +526,14 @@ def launch(
 
 
 def _run(
-    name: str, made: _Compiled, packed: _Arguments, grid: tuple[int, int, int], block: tuple[int, int, int], shared: int,
+    name: str,
+    made: _Compiled,
+    packed: _Arguments,
+    grid: tuple[int, int, int],
+    block: tuple[int, int, int],
+    shared: int,
     cooperative: bool,
-) -> None:  # fmt: skip
+) -> None:
     library, path = translate.support()
     engine = engine_library(str(path))
     translate.sites.publish(library)
@@ -521,19 +546,36 @@ def _run(
         ranges[len(packed.regions) + i] = Range(start, size, 3, i, 0, 1)
     settings = instruments.settings
     options = Options(
-        instruments.ORDERS.index(settings.order), instruments.workers(), settings.seed, 1, settings.races, cooperative, 0,
-        STACK_BYTES, settings.step_limit, 0, 0, 0,
-    )  # fmt: skip
+        instruments.ORDERS.index(settings.order),
+        instruments.workers(),
+        settings.seed,
+        1,
+        settings.races,
+        cooperative,
+        0,
+        STACK_BYTES,
+        settings.step_limit,
+        0,
+        0,
+        0,
+    )
     report = Report()
     loaded = Loaded(
         _PATH, library, engine, 0, [compiler.Variable("const.array_like", 0, 0, False) for _ in constants], (0, 0)
     )
     with backends.running():
         engine.ts_launch(
-            ctypes.c_void_p(made.native.entry), pointers, (ctypes.c_uint32 * 3)(*grid), (ctypes.c_uint32 * 3)(*block), shared,
-            ranges, len(packed.regions) + len(constants), ctypes.byref(options), instruments.record(loaded, grid, block),
+            ctypes.c_void_p(made.native.entry),
+            pointers,
+            (ctypes.c_uint32 * 3)(*grid),
+            (ctypes.c_uint32 * 3)(*block),
+            shared,
+            ranges,
+            len(packed.regions) + len(constants),
+            ctypes.byref(options),
+            instruments.record(loaded, grid, block),
             ctypes.byref(report),
-        )  # fmt: skip
+        )
     if report.kind:
         raise _error(name, made, loaded, report, packed.regions)
 
@@ -554,7 +596,10 @@ def _error(name: str, made: _Compiled, loaded: Loaded, report: Report, regions: 
         else:
             whose = findings._name(loaded, report, regions) if report.region_kind else "an array"
         negative = " (Numba would count it from the end)" if index < 0 else ""
-        message = f"{findings._who(report.here)} uses index {index} in axis {report.item} of {whose}, which has {report.size}{negative}"
+        message = (
+            f"{findings._who(report.here)} uses index {index} in axis {report.item} of {whose}, which has "
+            f"{report.size}{negative}"
+        )
         return errors.OutOfBounds(f"{name} ({findings._line(loaded, report.here)}): {message}")
     return findings.error(name, loaded, report, regions)
 
@@ -575,8 +620,8 @@ def _on_a_gpu(value: Any) -> bool:
 
 
 def install() -> None:
-    """Make `kernel[grid, block, stream, shared](...)` of every `@cuda.jit` kernel of this process run here, unless one of
-    its arguments lies on a GPU.
+    """Make `kernel[grid, block, stream, shared](...)` of every `@cuda.jit` kernel of this process run here, unless one
+    of its arguments lies on a GPU.
 
     `cuda.to_device`, `cuda.device_array` and `cuda.synchronize` then do without a driver too.
     """

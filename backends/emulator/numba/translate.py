@@ -1,7 +1,7 @@
 """NVVM IR, as numba-cuda writes it, to code for this CPU that asks the engine before every access.
 
-Three steps: what only a GPU knows is renamed to functions of `support.cpp`; LLVM inlines and simplifies; and what then is
-left of loads, stores and atomics gets its call, with a number for the line of Python it comes from.
+Three steps: what only a GPU knows is renamed to functions of `support.cpp`; LLVM inlines and simplifies; and what then
+is left of loads, stores and atomics gets its call, with a number for the line of Python it comes from.
 """
 
 import ctypes
@@ -160,7 +160,8 @@ define linkonce_odr {{{{i32, i1}}}} @"tsn.pair"(i64 %r) alwaysinline {{{{
   %all = insertvalue {{{{i32, i1}}}} %half, i1 %flag, 1
   ret {{{{i32, i1}}}} %all
 }}}}
-define linkonce_odr {{{{i32, i1}}}} @"tsn.shfl.sync.i32"(i32 %m, i32 %mode, i32 %a, i32 %b, i32 %c) alwaysinline convergent {{{{
+define linkonce_odr {{{{i32, i1}}}} @"tsn.shfl.sync.i32"(i32 %m, i32 %mode, i32 %a, i32 %b, i32 %c)
+    alwaysinline convergent {{{{
   %r = call i64 @tsn_shuffle(i32 %m, i32 %mode, i32 %a, i32 %b, i32 %c, i64 {SITE})
   %p = call {{{{i32, i1}}}} @"tsn.pair"(i64 %r)
   ret {{{{i32, i1}}}} %p
@@ -213,7 +214,10 @@ def _register(name: str, call: str, shift: int) -> str:
         if shift == 0
         else f"%s = lshr i64 %r, {shift}\n  %t = trunc i64 %s to i32\n  %m = and i32 %t, 65535\n  ret i32 %m"
     )
-    return f'define linkonce_odr i32 @"tsn.read.ptx.sreg.{name}"() alwaysinline {{\n  %r = call i64 @{call}()\n  {keep}\n}}\n'
+    return (
+        f'define linkonce_odr i32 @"tsn.read.ptx.sreg.{name}"() alwaysinline {{\n  %r = call i64 @{call}()\n  '
+        f"{keep}\n}}\n"
+    )
 
 
 _REGISTERS = "".join(
@@ -256,8 +260,18 @@ def prelude() -> str:
 
 
 # Inline PTX that has a twin: pattern -> the body of a function with the result type {r} and arguments %0, %1, ...
-_C = {"f32": "float", "f64": "double", "s8": "i8", "u8": "i8", "s16": "i16", "u16": "i16", "s32": "i32", "u32": "i32",
-      "s64": "i64", "u64": "i64"}  # fmt: skip
+_C = {
+    "f32": "float",
+    "f64": "double",
+    "s8": "i8",
+    "u8": "i8",
+    "s16": "i16",
+    "u16": "i16",
+    "s32": "i32",
+    "u32": "i32",
+    "s64": "i64",
+    "u64": "i64",
+}
 Twin = Callable[[re.Match[str], str, list[str]], tuple[str, str]]
 PTX: list[tuple[re.Pattern[str], Twin]] = []
 
@@ -310,10 +324,7 @@ def _(match: re.Match[str], result: str, types: list[str]) -> tuple[str, str]:
 def _(match: re.Match[str], result: str, types: list[str]) -> tuple[str, str]:
     name = f"tsn_{match[1].replace('f32', 'f32').replace('f64', 'f64')}_to_half"
     extend = {"s8": " signext", "s16": " signext", "u8": " zeroext", "u16": " zeroext"}.get(match[1], "")
-    return (
-        f"declare i16 @{name}({types[0]}{extend})",
-        f"%r = call i16 @{name}({types[0]}{extend} %0)\n  ret i16 %r",
-    )
+    return (f"declare i16 @{name}({types[0]}{extend})", f"%r = call i16 @{name}({types[0]}{extend} %0)\n  ret i16 %r")
 
 
 @twin(r"cvt\.rn\.(f16|bf16)x2\.f32 \$0, \$1, \$2;")
@@ -396,7 +407,8 @@ _LDMATRIX = r"ldmatrix\.sync\.aligned\.m8n8\.x4{}\.shared\.b16 \{{\$0, \$1, \$2,
 
 
 @twin(
-    rf"\{{ \.reg \.pred (\w+); setp\.ne\.s32 \1, \$5, 0; @\1 {_LDMATRIX.format('.trans')} @!\1 {_LDMATRIX.format('')} \}}"
+    rf"\{{ \.reg \.pred (\w+); setp\.ne\.s32 \1, \$5, 0; "
+    rf"@\1 {_LDMATRIX.format('.trans')} @!\1 {_LDMATRIX.format('')} \}}"
 )
 def _(match: re.Match[str], result: str, types: list[str]) -> tuple[str, str]:
     body, last = f"%m = alloca [4 x i32]\n  call void @tsn_ldmatrix_x4(ptr %m, ptr %0, i32 %1, i64 {SITE})\n", "undef"
@@ -547,7 +559,8 @@ _STORE = re.compile(rf"^  store (atomic )?(volatile )?(.+), ptr ({_NAME}|getelem
 _RMW = re.compile(rf"^  (?:({_NAME}) = )?atomicrmw (?:volatile )?(\w+) ptr ({_NAME}), (\w+) (\S+) .*$")
 _CAS = re.compile(rf"^  (?:({_NAME}) = )?cmpxchg (?:weak )?(?:volatile )?ptr ({_NAME}), (\w+) (\S+), \w+ (\S+) .*$")
 _COPY = re.compile(
-    rf"^  (?:tail )?call void @llvm\.mem(cpy|move|set)\S*\(ptr [^%@]*({_NAME}), (?:ptr [^%@]*({_NAME})|i8 \S+), i64 (\S+), i1 .*$"
+    rf"^  (?:tail )?call void @llvm\.mem(cpy|move|set)\S*\(ptr [^%@]*({_NAME}), (?:ptr [^%@]*({_NAME})|i8 \S+), "
+    rf"i64 (\S+), i1 .*$"
 )
 _LOCAL = re.compile(
     rf"^  ({_NAME}) = (?:alloca|getelementptr (?:inbounds |nuw |nusw )*.+?, ptr ({_NAME})|bitcast ptr ({_NAME}))\b.*$"
@@ -706,7 +719,8 @@ def _instrument(text: str, first: str) -> tuple[str, list[tuple[str, int]], bool
                 used.add(f"declare {kind} @{name}(ptr, {kind}, {kind}, i64) nounwind")
                 old = f"%tsn.old.{fresh}"
                 out.append(
-                    f"  {old} = call {kind} @{name}(ptr {pointer}, {kind} {compare}, {kind} {value.rstrip(',')}, i64 {site(line)})"
+                    f"  {old} = call {kind} @{name}(ptr {pointer}, {kind} {compare}, {kind} {value.rstrip(',')}, "
+                    f"i64 {site(line)})"
                 )
                 if result:
                     out.append(f"  %tsn.same.{fresh} = icmp eq {kind} {old}, {compare}")
@@ -758,9 +772,17 @@ def _compiled_source(text: str, name: str, engine: Path, watched: bool) -> Path:
     """The library of CUDA C++; `watched`: its accesses are checked, though not by line."""
     command = compiler._command()
     flags = [
-        "-std=c++17", "-O2", "-g1", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-w",
-        *compiler._processor_flags(), *(compiler.sanitizers(command) if watched else ()),
-    ]  # fmt: skip
+        "-std=c++17",
+        "-O2",
+        "-g1",
+        "-fPIC",
+        "-ffp-contract=off",
+        "-fno-strict-aliasing",
+        "-fwrapv",
+        "-w",
+        *compiler._processor_flags(),
+        *(compiler.sanitizers(command) if watched else ()),
+    ]
     headers = str(compiler.cuda_headers())
     key = compiler._digest(text, compiler._own_text(), engine.name, headers, *command, *flags)
     output = compiler.cache_folder() / f"{name}_{key}.so"
@@ -827,7 +849,10 @@ def build(modules: list[str], kernel: str, types: list[str], linked_with: Sequen
     asm = _Asm()
     texts = [asm.replace(_neutral(text)) for text in modules]
     loads = "".join(
-        f"  %p{i} = getelementptr ptr, ptr %a, i64 {i}\n  %q{i} = load ptr, ptr %p{i}\n  %v{i} = load {kind}, ptr %q{i}\n"
+        (
+            f"  %p{i} = getelementptr ptr, ptr %a, i64 {i}\n  %q{i} = load ptr, ptr %p{i}\n  %v{i} = load {kind}, "
+            f"ptr %q{i}\n"
+        )
         for i, kind in enumerate(types)
     )
     values = "".join(f", {kind} %v{i}" for i, kind in enumerate(types))

@@ -1,7 +1,8 @@
 """Tiles of 16-bit elements in shared memory and their fragments for mma.m16n8k16, for attention and its backward.
 
-Operands are flat arrays with strides. Tiles are flat arrays of uint16; their rows are `width` elements, a multiple of 64.
-The 16-byte pieces of a row are permuted by the row, so that the eight rows of a matrix that ldmatrix reads touch all
+Operands are flat arrays with strides. Tiles are flat arrays of uint16; their rows are `width` elements, a multiple of
+64. The 16-byte pieces of a row are permuted by the row, so that the eight rows of a matrix that ldmatrix reads touch
+all
 banks: column col of row r lies at r·width + (col ^ r % 8 · 8).
 """
 
@@ -125,10 +126,11 @@ def multiply(c, t, n, like, a, b0, b1):
 
 @functools.cache
 def products(T, S, W, width):
-    """Two products of a warp with 16·T rows, from tiles of rows of `width` elements, in registers; `like` gives their type.
+    """Two products of a warp with 16·T rows, from tiles of rows of `width` elements, in registers; `like` gives their
+    type.
 
-    scores: s (16·T, 8·S) = left rows from `row` on · rightᵀ. values: c (16·T, 8·W) += p (16·T, 8·S) · the columns of `right`
-    from `col` on.
+    scores: s (16·T, 8·S) = left rows from `row` on · rightᵀ. values: c (16·T, 8·W) += p (16·T, 8·S) · the columns of
+    `right` from `col` on.
     """
 
     @cuda.jit(device=True)

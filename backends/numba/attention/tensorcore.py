@@ -1,8 +1,8 @@
 """tensorcore: flash on mma.m16n8k16, scores and o in registers, cp.async, exp2 with the scale folded in.
 
-A warp owns 16 rows of queries or two times 16; scores in the layout of a product's result are the left operand of the next.
-Keys and values arrive by turns: values while the scores are formed, the next keys while the values are used. Tiles that
-causality hides are not visited.
+A warp owns 16 rows of queries or two times 16; scores in the layout of a product's result are the left operand of the
+next. Keys and values arrive by turns: values while the scores are formed, the next keys while the values are used.
+Tiles that causality hides are not visited.
 """
 
 import functools
@@ -79,7 +79,8 @@ def _kernel(width):
 
     @cuda.jit(device=True)
     def epilogue(out, lse, tile, o, m, l, batch, head, top, row, lane):
-        """o / l and lse of the warp's queries; o passes through the warp's own rows of `tile` for whole lines in memory."""
+        """o / l and lse of the warp's queries; o passes through the warp's own rows of `tile` for whole lines in
+        memory."""
         heads, seq_q, dim = out.shape[1], out.shape[2], out.shape[3]
         for t in range(T):
             for h in range(2):
@@ -113,7 +114,8 @@ def _kernel(width):
         k_base = batch * k_strides[0] + head_kv * k_strides[1]
         v_base = batch * v_strides[0] + head_kv * v_strides[1]
         row = thread // 32 * 16 * T  # the warp's first query in the tile
-        # Keys up to `full` are visible to all queries of the tile, from `last` on to none; without causality the shift is
+        # Keys up to `full` are visible to all queries of the tile, from `last` on to none; without causality the shift
+        # is
         # so large that only Sk hides a key.
         shift = seq_k - seq_q if causal else seq_k
         full = min(seq_k, max(0, top + shift + 1)) // keys * keys

@@ -38,7 +38,8 @@ def _dq_kernel(width):
         batch, head = pair // heads, pair % heads
         k_head = k[0, batch, head // (heads // k.shape[2])]
         v_head = v[0, batch, head // (heads // k.shape[2])]
-        # Keys up to `full` are visible to all queries of the tile, from `last` on to none; without causality the shift is
+        # Keys up to `full` are visible to all queries of the tile, from `last` on to none; without causality the shift
+        # is
         # so large that only Sk hides a key.
         shift = seq_k - seq_q if causal else seq_k
         full = min(seq_k, max(0, top + shift + 1)) // step * step
@@ -160,9 +161,16 @@ def _dkdv_kernel(width):
 
 
 def delta_first(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor,
-    *, causal: bool = False, scale: float | None = None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    do: torch.Tensor,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """q, o, do (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lse (B, Hq, Sq) -> dq, dk, dv. Source: S2-58, S4-11."""
     B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v, o, lse, do)
     dq, dk, dv = _outputs(q, k)

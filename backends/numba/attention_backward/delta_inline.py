@@ -17,7 +17,8 @@ _HIGH = np.float32(math.inf)
 
 @cuda.jit(device=True)
 def load_statistics(delta, lse, do_tile, o_head, lse_head, first, thread):
-    """delta and lse of the queries of do_tile, a thread a row; lse is +inf, so that p is 0, for one that sees nothing."""
+    """delta and lse of the queries of do_tile, a thread a row; lse is +inf, so that p is 0, for one that sees
+    nothing."""
     if thread < delta.shape[0]:
         i = first + thread
         total, value = float32(0), _HIGH
@@ -166,9 +167,16 @@ def _dkdv_kernel(width):
 
 
 def delta_inline(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor,
-    *, causal: bool = False, scale: float | None = None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    do: torch.Tensor,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """q, o, do (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lse (B, Hq, Sq) -> dq, dk, dv. Source: S4-31."""
     B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v, o, lse, do)
     dq, dk, dv = _outputs(q, k)

@@ -1,8 +1,8 @@
 """tensorcore: delta_first on mma.m16n8k16, a kernel for dq and one for dk and dv; gradients in registers, cp.async.
 
-A warp owns 16 rows of a gradient, or half the columns of them where a row is too long for its registers. In both kernels the
-scores come as rows owned by columns of the other sequence, so that p and ds, in the layout of a product's result, are the
-left operands of the next; nothing is added up in memory.
+A warp owns 16 rows of a gradient, or half the columns of them where a row is too long for its registers. In both
+kernels the scores come as rows owned by columns of the other sequence, so that p and ds, in the layout of a product's
+result, are the left operands of the next; nothing is added up in memory.
 """
 
 import functools
@@ -22,7 +22,8 @@ from touchstone.backends.numba.launching import launch
 from touchstone.backends.numba.ptx import copy_commit, copy_wait, exp2
 
 _HIGH = np.float32(math.inf)
-# For each width of a tile: rows that a block of four warps owns, rows of the other sequence a step. Two tiles of each take
+# For each width of a tile: rows that a block of four warps owns, rows of the other sequence a step. Two tiles of each
+# take
 # at most 48 KB.
 _TILES = {64: (64, 64), 128: (64, 32), 256: (32, 16)}
 
@@ -36,9 +37,24 @@ def _dq_kernel(width):
 
     @cuda.jit(launch_bounds=128)
     def tensorcore_dq(
-        q, q_strides, k, k_strides, v, v_strides, do, do_strides, delta, lse2, dq, heads_kv, seq_k, scale, scale2, causal,
+        q,
+        q_strides,
+        k,
+        k_strides,
+        v,
+        v_strides,
+        do,
+        do_strides,
+        delta,
+        lse2,
+        dq,
+        heads_kv,
+        seq_k,
+        scale,
+        scale2,
+        causal,
         aligned,
-    ):  # fmt: skip
+    ):
         q_tile = cuda.shared.array(own_size, uint16, 16)
         do_tile = cuda.shared.array(own_size, uint16, 16)
         k_tile = cuda.shared.array(step_size, uint16, 16)
@@ -55,7 +71,8 @@ def _dq_kernel(width):
         do_base = batch * do_strides[0] + head * do_strides[1]
         k_base = batch * k_strides[0] + head_kv * k_strides[1]
         v_base = batch * v_strides[0] + head_kv * v_strides[1]
-        # Keys up to `full` are visible to all queries of the tile, from `last` on to none; without causality the shift is
+        # Keys up to `full` are visible to all queries of the tile, from `last` on to none; without causality the shift
+        # is
         # so large that only Sk hides a key.
         shift = seq_k - seq_q if causal else seq_k
         full = min(seq_k, max(0, top + shift + 1)) // step * step
@@ -119,9 +136,25 @@ def _dkdv_kernel(width):
 
     @cuda.jit(launch_bounds=128)
     def tensorcore_dkdv(
-        q, q_strides, k, k_strides, v, v_strides, do, do_strides, delta, lse2, dk, dv, heads, seq_q, scale, scale2, causal,
+        q,
+        q_strides,
+        k,
+        k_strides,
+        v,
+        v_strides,
+        do,
+        do_strides,
+        delta,
+        lse2,
+        dk,
+        dv,
+        heads,
+        seq_q,
+        scale,
+        scale2,
+        causal,
         aligned,
-    ):  # fmt: skip
+    ):
         k_tile = cuda.shared.array(own_size, uint16, 16)
         v_tile = cuda.shared.array(own_size, uint16, 16)
         q_tile = cuda.shared.array(step_size, uint16, 16)
@@ -199,9 +232,16 @@ def _dkdv_kernel(width):
 
 
 def tensorcore(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor,
-    *, causal: bool = False, scale: float | None = None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    do: torch.Tensor,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """q, o, do (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lse (B, Hq, Sq) -> dq, dk, dv.
 
     Declines float32. Source: S2-58, S4-11.

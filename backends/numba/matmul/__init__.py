@@ -17,6 +17,12 @@ from touchstone.backends.numba.matmul.tensorcore import tensorcore, pipelined
 # isort: on
 
 __all__ = [  # noqa: RUF022 - ladder order
-    "naive", "coalesced", "tiled", "tiled2d", "vectorised", "doublebuffered", "tensorcore",
+    "naive",
+    "coalesced",
+    "tiled",
+    "tiled2d",
+    "vectorised",
+    "doublebuffered",
+    "tensorcore",
     "pipelined",
-]  # fmt: skip
+]

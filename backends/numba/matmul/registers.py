@@ -4,7 +4,7 @@ import torch
 from numba import cuda, float32, uintp
 
 from touchstone.backends import shapes
-from touchstone.backends.numba.gemm import (  # fmt: skip
+from touchstone.backends.numba.gemm import (
     ALIGNMENT,
     DEPTH,
     LANES,
@@ -118,7 +118,8 @@ def _vectorised(a, b, c, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, bi
 
 
 def vectorised(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """a (M, K), b (K, N) -> c (M, N), any sizes and strides, an axis of stride 1 on 16 bytes fastest. Source: S3-06, B-06."""
+    """a (M, K), b (K, N) -> c (M, N), any sizes and strides, an axis of stride 1 on 16 bytes fastest. Source: S3-06,
+    B-06."""
     M, _, N = shapes("M K, K N", a=a, b=b)
     c = a.new_empty(M, N)
     if c.numel():
@@ -143,7 +144,8 @@ def _doublebuffered(a, b, c, M, N, K, stride_am, stride_ak, stride_bk, stride_bn
 
 
 def doublebuffered(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """a (M, K), b (K, N) -> c (M, N), any sizes and strides, an axis of stride 1 on 16 bytes fastest. Source: S3-05, B-11."""
+    """a (M, K), b (K, N) -> c (M, N), any sizes and strides, an axis of stride 1 on 16 bytes fastest. Source: S3-05,
+    B-11."""
     M, _, N = shapes("M K, K N", a=a, b=b)
     c = a.new_empty(M, N)
     if c.numel():

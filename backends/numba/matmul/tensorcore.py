@@ -1,4 +1,5 @@
-"""tensorcore, pipelined: 16-bit operands on the tensor cores; then larger tiles, and fragments ahead of their products."""
+"""tensorcore, pipelined: 16-bit operands on the tensor cores; then larger tiles, and fragments ahead of their
+products."""
 
 import functools
 
@@ -18,8 +19,13 @@ from touchstone.backends.numba.ptx import load4
 def _product(core, multiply):
     """The kernel c = a·b on the main loop `multiply` of mma.py or pipeline.py."""
     HEIGHT, WIDTH, PARTS, STAGED, PITCH, THREADS = (
-        core.HEIGHT, core.WIDTH, core.PARTS, core.STAGED, core.PITCH, core.THREADS,
-    )  # fmt: skip
+        core.HEIGHT,
+        core.WIDTH,
+        core.PARTS,
+        core.STAGED,
+        core.PITCH,
+        core.THREADS,
+    )
     SHARED, ELEMENT, ALIGNMENT, SUMS = core.SHARED, core.ELEMENT, core.ALIGNMENT, core.SUMS
     find_way, stage, staged_row = core.find_way, core.stage, core.staged_row
 

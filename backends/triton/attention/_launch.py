@@ -61,7 +61,8 @@ def _block_d(D: int) -> int:
 
 
 def _kind(D: int, causal: bool) -> str:
-    """What a pinned configuration depends on besides dtype and sizes: a tile for one D may not fit on chip for another."""
+    """What a pinned configuration depends on besides dtype and sizes: a tile for one D may not fit on chip for
+    another."""
     return f"{'causal' if causal else 'full'}{_block_d(D)}"
 
 

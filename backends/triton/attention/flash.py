@@ -9,10 +9,34 @@ from touchstone.backends.triton.attention._launch import _PLAIN, _block_d, _load
 
 @triton.jit(do_not_specialize=_PLAIN)
 def _flash_kernel(
-    q, q_batch, q_head, q_row, q_col, k, k_batch, k_head, k_row, k_col, v, v_batch, v_head, v_row, v_col,
-    o, lse, Hq, Hkv, Sq, Sk, D, scale,
-    CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
+    q,
+    q_batch,
+    q_head,
+    q_row,
+    q_col,
+    k,
+    k_batch,
+    k_head,
+    k_row,
+    k_col,
+    v,
+    v_batch,
+    v_head,
+    v_row,
+    v_col,
+    o,
+    lse,
+    Hq,
+    Hkv,
+    Sq,
+    Sk,
+    D,
+    scale,
+    CAUSAL: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
     tiles = tl.cdiv(Sq, BLOCK_M)
     pair = tl.program_id(0).to(tl.int64) // tiles  # (batch, query head)
     q += pair // Hq * q_batch + pair % Hq * q_head
@@ -59,7 +83,22 @@ def flash(
         return o, lse
     tiles = _tiles(q.dtype, D)
     _flash_kernel[(B * Hq * triton.cdiv(Sq, tiles["BLOCK_M"]),)](
-        q, *q.stride(), k, *k.stride(), v, *v.stride(), o, lse, Hq, Hkv, Sq, Sk, D, _scale(scale, D),
-        CAUSAL=causal, BLOCK_D=_block_d(D), **tiles,
-    )  # fmt: skip
+        q,
+        *q.stride(),
+        k,
+        *k.stride(),
+        v,
+        *v.stride(),
+        o,
+        lse,
+        Hq,
+        Hkv,
+        Sq,
+        Sk,
+        D,
+        _scale(scale, D),
+        CAUSAL=causal,
+        BLOCK_D=_block_d(D),
+        **tiles,
+    )
     return o, lse

@@ -7,17 +7,42 @@ import triton.language as tl
 from touchstone.backends import Unsupported
 from touchstone.backends.triton.attention._launch import _PLAIN, _block_d, _load_tile, _outputs, _scale, _sizes
 
-# Elements of k, and of v after it, that one program takes on chip. A float32 `ieee` dot runs on the FMA pipes, unrolled,
+# Elements of k, and of v after it, that one program takes on chip. A float32 `ieee` dot runs on the FMA pipes,
+# unrolled,
 # with its operands in registers: 16384 elements spill 7 KB a thread.
 _HELD = {torch.float32: 8192, torch.float16: 32768, torch.bfloat16: 32768}
 
 
 @triton.jit(do_not_specialize=_PLAIN)
 def _fullrow_kernel(
-    q, q_batch, q_head, q_row, q_col, k, k_batch, k_head, k_row, k_col, v, v_batch, v_head, v_row, v_col,
-    o, lse, Hq, Hkv, Sq, Sk, D, scale,
-    CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
+    q,
+    q_batch,
+    q_head,
+    q_row,
+    q_col,
+    k,
+    k_batch,
+    k_head,
+    k_row,
+    k_col,
+    v,
+    v_batch,
+    v_head,
+    v_row,
+    v_col,
+    o,
+    lse,
+    Hq,
+    Hkv,
+    Sq,
+    Sk,
+    D,
+    scale,
+    CAUSAL: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
     tiles = tl.cdiv(Sq, BLOCK_M)
     pair = tl.program_id(0).to(tl.int64) // tiles  # (batch, query head)
     q += pair // Hq * q_batch + pair % Hq * q_head
@@ -64,7 +89,24 @@ def fullrow(
         return o, lse
     block_m = 16 if q.dtype is torch.float32 else 32
     _fullrow_kernel[(B * Hq * triton.cdiv(Sq, block_m),)](
-        q, *q.stride(), k, *k.stride(), v, *v.stride(), o, lse, Hq, Hkv, Sq, Sk, D, _scale(scale, D),
-        CAUSAL=causal, BLOCK_M=block_m, BLOCK_N=max(16, triton.next_power_of_2(Sk)), BLOCK_D=_block_d(D), num_warps=8,
-    )  # fmt: skip
+        q,
+        *q.stride(),
+        k,
+        *k.stride(),
+        v,
+        *v.stride(),
+        o,
+        lse,
+        Hq,
+        Hkv,
+        Sq,
+        Sk,
+        D,
+        _scale(scale, D),
+        CAUSAL=causal,
+        BLOCK_M=block_m,
+        BLOCK_N=max(16, triton.next_power_of_2(Sk)),
+        BLOCK_D=_block_d(D),
+        num_warps=8,
+    )
     return o, lse

@@ -69,9 +69,20 @@ def _load(desc, place, x, slot, full):
 
 @tg.jit
 def _produce(
-    q_desc, k_desc, v_desc, counter, q, k, v, numbers, signals, sizes,
-    CAUSAL: gl.constexpr, BLOCK_N: gl.constexpr, GROUPS: gl.constexpr,
-):  # fmt: skip
+    q_desc,
+    k_desc,
+    v_desc,
+    counter,
+    q,
+    k,
+    v,
+    numbers,
+    signals,
+    sizes,
+    CAUSAL: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    GROUPS: gl.constexpr,
+):
     """Fills the rings of key and value blocks, from the last visible block of a tile to its first."""
     BLOCK_M: gl.constexpr = GROUPS * ROWS
     STAGES: gl.constexpr = k.shape[0]
@@ -169,9 +180,21 @@ def _softmax(s, m, l, start, limit, scale, MASKED: gl.constexpr, NEGATIVE: gl.co
 
 @tg.jit
 def _step(
-    state, q, k, v, signals, done, last, order, start, limit, scale,
-    WHICH: gl.constexpr, MASKED: gl.constexpr, NEGATIVE: gl.constexpr,
-):  # fmt: skip
+    state,
+    q,
+    k,
+    v,
+    signals,
+    done,
+    last,
+    order,
+    start,
+    limit,
+    scale,
+    WHICH: gl.constexpr,
+    MASKED: gl.constexpr,
+    NEGATIVE: gl.constexpr,
+):
     """The scores of block `done` are formed, and become weights, while the weights of the block before are used.
 
     Warpgroups start their products in turns, so that one's exponentials run under another's products.
@@ -201,9 +224,21 @@ def _step(
 
 @tg.jit
 def _consume(
-    o_desc, lse, queries, k, v, outputs, numbers, signals, sizes, scale, WHICH: gl.constexpr,
-    CAUSAL: gl.constexpr, NEGATIVE: gl.constexpr, GROUPS: gl.constexpr,
-):  # fmt: skip
+    o_desc,
+    lse,
+    queries,
+    k,
+    v,
+    outputs,
+    numbers,
+    signals,
+    sizes,
+    scale,
+    WHICH: gl.constexpr,
+    CAUSAL: gl.constexpr,
+    NEGATIVE: gl.constexpr,
+    GROUPS: gl.constexpr,
+):
     """One warpgroup: 64 queries against the key blocks of each tile."""
     STAGES: gl.constexpr = k.shape[0]
     BLOCK_M: gl.constexpr = GROUPS * ROWS
@@ -246,16 +281,40 @@ def _consume(
         mbarrier.wait(k_full.index(done % STAGES), done // STAGES & 1, pred=blocks > 1)
         for block in range(blocks - 2, border - 1, -1):
             state = _step(
-                state, q, k, v, signals, done, block == 0, order, block * BLOCK_N, limit, scale,
-                WHICH=WHICH, MASKED=True, NEGATIVE=NEGATIVE,
-            )  # fmt: skip
+                state,
+                q,
+                k,
+                v,
+                signals,
+                done,
+                block == 0,
+                order,
+                block * BLOCK_N,
+                limit,
+                scale,
+                WHICH=WHICH,
+                MASKED=True,
+                NEGATIVE=NEGATIVE,
+            )
             done += 1
             order += 1
         for block in range(border - 1, -1, -1):
             state = _step(
-                state, q, k, v, signals, done, block == 0, order, 0, limit, scale,
-                WHICH=WHICH, MASKED=False, NEGATIVE=NEGATIVE,
-            )  # fmt: skip
+                state,
+                q,
+                k,
+                v,
+                signals,
+                done,
+                block == 0,
+                order,
+                0,
+                limit,
+                scale,
+                WHICH=WHICH,
+                MASKED=False,
+                NEGATIVE=NEGATIVE,
+            )
             done += 1
             order += 1
         acc, p, m, l, alpha = state
@@ -282,10 +341,26 @@ def _consume(
 
 @tg.jit(do_not_specialize=[*_PLAIN, "pairs", "group"])
 def _gluon_kernel(
-    q_desc, k_desc, v_desc, o_desc, lse, counter, Hq, Hkv, pairs, group, Sq, Sk, scale,
-    NEGATIVE: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, GROUPS: gl.constexpr,
+    q_desc,
+    k_desc,
+    v_desc,
+    o_desc,
+    lse,
+    counter,
+    Hq,
+    Hkv,
+    pairs,
+    group,
+    Sq,
+    Sk,
+    scale,
+    NEGATIVE: gl.constexpr,
+    CAUSAL: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    BLOCK_D: gl.constexpr,
+    GROUPS: gl.constexpr,
     STAGES: gl.constexpr,
-):  # fmt: skip
+):
     q = gl.allocate_shared_memory(q_desc.dtype, [GROUPS, 1, 1, ROWS, BLOCK_D], q_desc.layout)
     o = q
     if BLOCK_D <= 128:  # there is room to fetch the next queries while o is stored
@@ -294,10 +369,16 @@ def _gluon_kernel(
     v = gl.allocate_shared_memory(q_desc.dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_D], v_desc.layout)
     n = gl.allocate_shared_memory(gl.int32, [2, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     signals = (
-        barriers(2, 1), barriers(2, GROUPS), barriers(GROUPS, 1), barriers(GROUPS, 1),
-        barriers(STAGES, 1), barriers(STAGES, GROUPS), barriers(STAGES, 1), barriers(STAGES, GROUPS),
+        barriers(2, 1),
+        barriers(2, GROUPS),
         barriers(GROUPS, 1),
-    )  # fmt: skip
+        barriers(GROUPS, 1),
+        barriers(STAGES, 1),
+        barriers(STAGES, GROUPS),
+        barriers(STAGES, 1),
+        barriers(STAGES, GROUPS),
+        barriers(GROUPS, 1),
+    )
     fence_async_shared()
     sizes = (Hq, Hkv, pairs, group, Sq, Sk)
     if GROUPS == 3:
@@ -308,8 +389,9 @@ def _gluon_kernel(
                 (_consume, (o_desc, lse, q, k, v, o, n, signals, sizes, scale, 2, CAUSAL, NEGATIVE, GROUPS)),
                 (_produce, (q_desc, k_desc, v_desc, counter, q, k, v, n, signals, sizes, CAUSAL, BLOCK_N, GROUPS)),
             ],
-            [4, 4, 1], [160, 160, 24],
-        )  # fmt: skip
+            [4, 4, 1],
+            [160, 160, 24],
+        )
     else:
         gl.warp_specialize(
             [
@@ -317,8 +399,9 @@ def _gluon_kernel(
                 (_consume, (o_desc, lse, q, k, v, o, n, signals, sizes, scale, 1, CAUSAL, NEGATIVE, GROUPS)),
                 (_produce, (q_desc, k_desc, v_desc, counter, q, k, v, n, signals, sizes, CAUSAL, BLOCK_N, GROUPS)),
             ],
-            [4, 1], [240, 24],
-        )  # fmt: skip
+            [4, 1],
+            [240, 24],
+        )
 
 
 def gluon(
@@ -347,10 +430,24 @@ def gluon(
     counter = (torch.zeros if causal else torch.empty)(1, dtype=torch.int32, device=q.device)
     q_desc, k_desc, v_desc = _descriptor("q", q, rows), _descriptor("k", k, block_n), _descriptor("v", v, block_n)
     _gluon_kernel[(programs,)](
-        swizzled(q_desc), swizzled(k_desc), swizzled(v_desc), swizzled(_descriptor("o", o, rows)), lse, counter,
-        Hq, Hkv, pairs, group, Sq, Sk, abs(scale) * _LOG2E,
-        NEGATIVE=scale < 0, CAUSAL=causal, BLOCK_D=_block_d(D), **config,
-    )  # fmt: skip
+        swizzled(q_desc),
+        swizzled(k_desc),
+        swizzled(v_desc),
+        swizzled(_descriptor("o", o, rows)),
+        lse,
+        counter,
+        Hq,
+        Hkv,
+        pairs,
+        group,
+        Sq,
+        Sk,
+        abs(scale) * _LOG2E,
+        NEGATIVE=scale < 0,
+        CAUSAL=causal,
+        BLOCK_D=_block_d(D),
+        **config,
+    )
     return o, lse
 
 

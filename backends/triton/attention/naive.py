@@ -9,9 +9,28 @@ from touchstone.backends.triton.attention._launch import _block_d, _load_tile, _
 
 @triton.jit(do_not_specialize=["Hq", "Hkv", "Sq"])
 def _scores_kernel(
-    q, q_batch, q_head, q_row, q_col, k, k_batch, k_head, k_row, k_col, s, Hq, Hkv, Sq, Sk, D, scale,
-    CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
+    q,
+    q_batch,
+    q_head,
+    q_row,
+    q_col,
+    k,
+    k_batch,
+    k_head,
+    k_row,
+    k_col,
+    s,
+    Hq,
+    Hkv,
+    Sq,
+    Sk,
+    D,
+    scale,
+    CAUSAL: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
     tiles_m, tiles_n = tl.cdiv(Sq, BLOCK_M), tl.cdiv(Sk, BLOCK_N)
     pair = tl.program_id(0).to(tl.int64) // (tiles_m * tiles_n)  # (batch, query head)
     tile = tl.program_id(0) % (tiles_m * tiles_n)
@@ -58,9 +77,22 @@ def _softmax_kernel(s, lse, rows, Sk, BLOCK_M: tl.constexpr, BLOCK_N: tl.constex
 
 @triton.jit(do_not_specialize=["Hq", "Hkv", "Sq"])
 def _values_kernel(
-    p, v, v_batch, v_head, v_row, v_col, o, Hq, Hkv, Sq, Sk, D,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
+    p,
+    v,
+    v_batch,
+    v_head,
+    v_row,
+    v_col,
+    o,
+    Hq,
+    Hkv,
+    Sq,
+    Sk,
+    D,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
     tiles = tl.cdiv(Sq, BLOCK_M)
     pair = tl.program_id(0).to(tl.int64) // tiles
     v += pair // Hq * v_batch + pair % Hq // (Hq // Hkv) * v_head
@@ -90,12 +122,22 @@ def naive(
     tiles_m, tiles_n = triton.cdiv(Sq, tiles["BLOCK_M"]), triton.cdiv(Sk, tiles["BLOCK_N"])
     if Sk:
         _scores_kernel[(B * Hq * tiles_m * tiles_n,)](
-            q, *q.stride(), k, *k.stride(), s, Hq, Hkv, Sq, Sk, D, _scale(scale, D),
-            CAUSAL=causal, BLOCK_D=_block_d(D), **tiles,
-        )  # fmt: skip
+            q,
+            *q.stride(),
+            k,
+            *k.stride(),
+            s,
+            Hq,
+            Hkv,
+            Sq,
+            Sk,
+            D,
+            _scale(scale, D),
+            CAUSAL=causal,
+            BLOCK_D=_block_d(D),
+            **tiles,
+        )
     rows = B * Hq * Sq
     _softmax_kernel[(triton.cdiv(rows, 16),)](s, lse, rows, Sk, BLOCK_M=16, BLOCK_N=256, num_warps=4)
-    _values_kernel[(B * Hq * tiles_m,)](
-        s, v, *v.stride(), o, Hq, Hkv, Sq, Sk, D, BLOCK_D=_block_d(D), **tiles,
-    )  # fmt: skip
+    _values_kernel[(B * Hq * tiles_m,)](s, v, *v.stride(), o, Hq, Hkv, Sq, Sk, D, BLOCK_D=_block_d(D), **tiles)
     return o, lse

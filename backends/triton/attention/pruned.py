@@ -23,9 +23,28 @@ _LN2 = tl.constexpr(0.6931471805599453)
 
 @triton.jit
 def _attend(
-    acc, m, l, q_tile, k, k_row, k_col, v, v_row, v_col, i, d, first, last, shift, Sk, D, scale,
-    MASKED: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
+    acc,
+    m,
+    l,
+    q_tile,
+    k,
+    k_row,
+    k_col,
+    v,
+    v_row,
+    v_col,
+    i,
+    d,
+    first,
+    last,
+    shift,
+    Sk,
+    D,
+    scale,
+    MASKED: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
     """The queries i against the keys from `first` to `last`. `scale` is not negative and carries log2 e."""
     for start in range(first, last, BLOCK_N):
         j = start + tl.arange(0, BLOCK_N)
@@ -53,10 +72,35 @@ def _attend(
 
 @triton.jit(do_not_specialize=_PLAIN)
 def _pruned_kernel(
-    q, q_batch, q_head, q_row, q_col, k, k_batch, k_head, k_row, k_col, v, v_batch, v_head, v_row, v_col,
-    o, lse, Hq, Hkv, Sq, Sk, D, scale, NEGATIVE: tl.constexpr,
-    CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
+    q,
+    q_batch,
+    q_head,
+    q_row,
+    q_col,
+    k,
+    k_batch,
+    k_head,
+    k_row,
+    k_col,
+    v,
+    v_batch,
+    v_head,
+    v_row,
+    v_col,
+    o,
+    lse,
+    Hq,
+    Hkv,
+    Sq,
+    Sk,
+    D,
+    scale,
+    NEGATIVE: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
     tiles = tl.cdiv(Sq, BLOCK_M)
     pair = tl.program_id(0).to(tl.int64) // tiles  # (batch, query head)
     q += pair // Hq * q_batch + pair % Hq * q_head
@@ -79,13 +123,51 @@ def _pruned_kernel(
     l = tl.zeros((BLOCK_M,), tl.float32)
     acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     acc, m, l = _attend(
-        acc, m, l, q_tile, k, k_row, k_col, v, v_row, v_col, i, d, 0, full, shift, Sk, D, scale,
-        MASKED=False, CAUSAL=CAUSAL, BLOCK_N=BLOCK_N,
-    )  # fmt: skip
+        acc,
+        m,
+        l,
+        q_tile,
+        k,
+        k_row,
+        k_col,
+        v,
+        v_row,
+        v_col,
+        i,
+        d,
+        0,
+        full,
+        shift,
+        Sk,
+        D,
+        scale,
+        MASKED=False,
+        CAUSAL=CAUSAL,
+        BLOCK_N=BLOCK_N,
+    )
     acc, m, l = _attend(
-        acc, m, l, q_tile, k, k_row, k_col, v, v_row, v_col, i, d, full, last, shift, Sk, D, scale,
-        MASKED=True, CAUSAL=CAUSAL, BLOCK_N=BLOCK_N,
-    )  # fmt: skip
+        acc,
+        m,
+        l,
+        q_tile,
+        k,
+        k_row,
+        k_col,
+        v,
+        v_row,
+        v_col,
+        i,
+        d,
+        full,
+        last,
+        shift,
+        Sk,
+        D,
+        scale,
+        MASKED=True,
+        CAUSAL=CAUSAL,
+        BLOCK_N=BLOCK_N,
+    )
 
     l = tl.where(l == 0, 1.0, l)  # a row that sees nothing: zeros and m = -inf
     inside = (i[:, None] < Sq) & (d[None, :] < D)
@@ -104,9 +186,25 @@ def pruned(
     scale = _scale(scale, D)
     config = pinned(f"attention.{_kind(D, causal)}.pruned", q.dtype, (Sq, Sk), _default(q))
     _pruned_kernel[(B * Hq * triton.cdiv(Sq, config["BLOCK_M"]),)](
-        q, *q.stride(), k, *k.stride(), v, *v.stride(), o, lse, Hq, Hkv, Sq, Sk, D, abs(scale) * _LOG2E,
-        NEGATIVE=scale < 0, CAUSAL=causal, BLOCK_D=_block_d(D), **config,
-    )  # fmt: skip
+        q,
+        *q.stride(),
+        k,
+        *k.stride(),
+        v,
+        *v.stride(),
+        o,
+        lse,
+        Hq,
+        Hkv,
+        Sq,
+        Sk,
+        D,
+        abs(scale) * _LOG2E,
+        NEGATIVE=scale < 0,
+        CAUSAL=causal,
+        BLOCK_D=_block_d(D),
+        **config,
+    )
     return o, lse
 
 
@@ -120,7 +218,16 @@ def _default(q: torch.Tensor) -> dict[str, int]:
 pruned.space = [
     dict(BLOCK_M=m, BLOCK_N=n, num_warps=warps, num_stages=stages)
     for m, n, warps, stages in [
-        (128, 64, 4, 3), (128, 64, 8, 3), (128, 128, 8, 2), (128, 128, 8, 3), (128, 32, 4, 4),
-        (64, 64, 4, 3), (64, 128, 4, 2), (64, 32, 4, 3), (32, 32, 4, 2), (64, 32, 8, 2), (32, 16, 8, 2),
+        (128, 64, 4, 3),
+        (128, 64, 8, 3),
+        (128, 128, 8, 2),
+        (128, 128, 8, 3),
+        (128, 32, 4, 4),
+        (64, 64, 4, 3),
+        (64, 128, 4, 2),
+        (64, 32, 4, 3),
+        (32, 32, 4, 2),
+        (64, 32, 8, 2),
+        (32, 16, 8, 2),
     ]
-]  # fmt: skip
+]

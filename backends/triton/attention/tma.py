@@ -12,9 +12,25 @@ from touchstone.backends.triton.tuning import pinned
 
 @triton.jit
 def _attend(
-    acc, m, l, q_tile, k_desc, v_desc, batch, head, i, first, last, shift, Sk, scale,
-    MASKED: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
+    acc,
+    m,
+    l,
+    q_tile,
+    k_desc,
+    v_desc,
+    batch,
+    head,
+    i,
+    first,
+    last,
+    shift,
+    Sk,
+    scale,
+    MASKED: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
     """The queries i against the keys from `first` to `last`. `scale` is not negative and carries log2 e."""
     for start in range(first, last, BLOCK_N):
         k_tile = k_desc.load([batch, head, start, 0]).reshape(BLOCK_N, BLOCK_D)
@@ -41,9 +57,22 @@ def _attend(
 
 @triton.jit(do_not_specialize=_PLAIN)
 def _tma_kernel(
-    q_desc, k_desc, v_desc, o_desc, lse, Hq, Hkv, Sq, Sk, scale, NEGATIVE: tl.constexpr,
-    CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
+    q_desc,
+    k_desc,
+    v_desc,
+    o_desc,
+    lse,
+    Hq,
+    Hkv,
+    Sq,
+    Sk,
+    scale,
+    NEGATIVE: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
     tiles = tl.cdiv(Sq, BLOCK_M)
     pair = tl.program_id(0) // tiles  # (batch, query head)
     batch, head = pair // Hq, pair % Hq
@@ -64,13 +93,45 @@ def _tma_kernel(
     l = tl.zeros((BLOCK_M,), tl.float32)
     acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     acc, m, l = _attend(
-        acc, m, l, q_tile, k_desc, v_desc, batch, head_kv, i, 0, full, shift, Sk, scale,
-        MASKED=False, CAUSAL=CAUSAL, BLOCK_N=BLOCK_N, BLOCK_D=BLOCK_D,
-    )  # fmt: skip
+        acc,
+        m,
+        l,
+        q_tile,
+        k_desc,
+        v_desc,
+        batch,
+        head_kv,
+        i,
+        0,
+        full,
+        shift,
+        Sk,
+        scale,
+        MASKED=False,
+        CAUSAL=CAUSAL,
+        BLOCK_N=BLOCK_N,
+        BLOCK_D=BLOCK_D,
+    )
     acc, m, l = _attend(
-        acc, m, l, q_tile, k_desc, v_desc, batch, head_kv, i, full, last, shift, Sk, scale,
-        MASKED=True, CAUSAL=CAUSAL, BLOCK_N=BLOCK_N, BLOCK_D=BLOCK_D,
-    )  # fmt: skip
+        acc,
+        m,
+        l,
+        q_tile,
+        k_desc,
+        v_desc,
+        batch,
+        head_kv,
+        i,
+        full,
+        last,
+        shift,
+        Sk,
+        scale,
+        MASKED=True,
+        CAUSAL=CAUSAL,
+        BLOCK_N=BLOCK_N,
+        BLOCK_D=BLOCK_D,
+    )
 
     l = tl.where(l == 0, 1.0, l)  # a row that sees nothing: zeros and m = -inf
     o_tile = (acc / l[:, None]).to(o_desc.dtype)
@@ -97,9 +158,21 @@ def tma(
     block_m, block_n = config["BLOCK_M"], config["BLOCK_N"]
     q_desc, k_desc, v_desc = _descriptor("q", q, block_m), _descriptor("k", k, block_n), _descriptor("v", v, block_n)
     _tma_kernel[(B * Hq * triton.cdiv(Sq, block_m),)](
-        q_desc, k_desc, v_desc, _descriptor("o", o, block_m), lse, Hq, Hkv, Sq, Sk, abs(scale) * _LOG2E,
-        NEGATIVE=scale < 0, CAUSAL=causal, BLOCK_D=_block_d(D), **config,
-    )  # fmt: skip
+        q_desc,
+        k_desc,
+        v_desc,
+        _descriptor("o", o, block_m),
+        lse,
+        Hq,
+        Hkv,
+        Sq,
+        Sk,
+        abs(scale) * _LOG2E,
+        NEGATIVE=scale < 0,
+        CAUSAL=causal,
+        BLOCK_D=_block_d(D),
+        **config,
+    )
     return o, lse
 
 
@@ -125,7 +198,17 @@ tma.needs = "sm_90"
 tma.space = [
     dict(BLOCK_M=m, BLOCK_N=n, num_warps=warps, num_stages=stages)
     for m, n, warps, stages in [
-        (128, 64, 4, 2), (64, 64, 4, 3), (64, 64, 4, 2), (64, 128, 4, 2), (64, 128, 4, 3), (128, 128, 4, 3),
-        (128, 64, 8, 3), (128, 128, 8, 3), (64, 32, 4, 3), (64, 32, 4, 2), (64, 16, 8, 2), (16, 16, 8, 2),
+        (128, 64, 4, 2),
+        (64, 64, 4, 3),
+        (64, 64, 4, 2),
+        (64, 128, 4, 2),
+        (64, 128, 4, 3),
+        (128, 128, 4, 3),
+        (128, 64, 8, 3),
+        (128, 128, 8, 3),
+        (64, 32, 4, 3),
+        (64, 32, 4, 2),
+        (64, 16, 8, 2),
+        (16, 16, 8, 2),
     ]
-]  # fmt: skip
+]

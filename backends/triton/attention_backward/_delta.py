@@ -12,9 +12,29 @@ _LOG2E = tl.constexpr(1.4426950408889634)
 
 @triton.jit(do_not_specialize=_PLAIN)
 def _delta_kernel(
-    o, o_batch, o_head, o_row, o_col, lse, lse_batch, lse_head, lse_row, do, do_batch, do_head, do_row, do_col,
-    delta, lse2, pitch, Hq, Sq, D, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
+    o,
+    o_batch,
+    o_head,
+    o_row,
+    o_col,
+    lse,
+    lse_batch,
+    lse_head,
+    lse_row,
+    do,
+    do_batch,
+    do_head,
+    do_row,
+    do_col,
+    delta,
+    lse2,
+    pitch,
+    Hq,
+    Sq,
+    D,
+    BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
     tiles = tl.cdiv(Sq, BLOCK_M)
     pair = tl.program_id(0).to(tl.int64) // tiles  # (batch, query head)
     batch, head = pair // Hq, pair % Hq
@@ -39,7 +59,19 @@ def _launch_delta(
     delta, lse2 = (torch.empty((B, Hq, pitch), dtype=torch.float32, device=o.device) for _ in range(2))
     if delta.numel():
         _delta_kernel[(B * Hq * triton.cdiv(Sq, 64),)](
-            o, *o.stride(), lse, *lse.stride(), do, *do.stride(), delta, lse2, pitch, Hq, Sq, D,
-            BLOCK_M=64, BLOCK_D=_block_d(D),
-        )  # fmt: skip
+            o,
+            *o.stride(),
+            lse,
+            *lse.stride(),
+            do,
+            *do.stride(),
+            delta,
+            lse2,
+            pitch,
+            Hq,
+            Sq,
+            D,
+            BLOCK_M=64,
+            BLOCK_D=_block_d(D),
+        )
     return delta, lse2

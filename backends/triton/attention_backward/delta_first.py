@@ -12,9 +12,29 @@ from touchstone.backends.triton.tuning import pinned
 
 @triton.jit
 def _dq_steps(
-    acc, q_tile, do_tile, lse_i, delta_i, k, k_row, k_col, v, v_row, v_col, i, d, first, last, shift, Sk, D, scale2,
-    MASKED: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
+    acc,
+    q_tile,
+    do_tile,
+    lse_i,
+    delta_i,
+    k,
+    k_row,
+    k_col,
+    v,
+    v_row,
+    v_col,
+    i,
+    d,
+    first,
+    last,
+    shift,
+    Sk,
+    D,
+    scale2,
+    MASKED: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
     """dq / scale of the queries i, from the keys from `first` to `last`."""
     for start in range(first, last, BLOCK_N):
         j = start + tl.arange(0, BLOCK_N)
@@ -36,10 +56,41 @@ def _dq_steps(
 
 @triton.jit(do_not_specialize=[*_PLAIN, "origin"])
 def _dq_kernel(
-    q, q_batch, q_head, q_row, q_col, k, k_batch, k_head, k_row, k_col, v, v_batch, v_head, v_row, v_col,
-    do, do_batch, do_head, do_row, do_col, delta, lse2, dq, Hq, Hkv, Sq, Sk, D, scale, origin,
-    CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
+    q,
+    q_batch,
+    q_head,
+    q_row,
+    q_col,
+    k,
+    k_batch,
+    k_head,
+    k_row,
+    k_col,
+    v,
+    v_batch,
+    v_head,
+    v_row,
+    v_col,
+    do,
+    do_batch,
+    do_head,
+    do_row,
+    do_col,
+    delta,
+    lse2,
+    dq,
+    Hq,
+    Hkv,
+    Sq,
+    Sk,
+    D,
+    scale,
+    origin,
+    CAUSAL: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
     """dq of BLOCK_M queries; program `origin` takes the first tile."""
     tiles = tl.cdiv(Sq, BLOCK_M)
     program = tl.program_id(0) - origin
@@ -63,22 +114,83 @@ def _dq_kernel(
     delta_i = tl.load(delta + pair * Sq + i, mask=i < Sq, other=0.0)
     acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     acc = _dq_steps(
-        acc, q_tile, do_tile, lse_i, delta_i, k, k_row, k_col, v, v_row, v_col, i, d, 0, full, shift, Sk, D,
-        scale * _LOG2E, MASKED=False, CAUSAL=CAUSAL, BLOCK_N=BLOCK_N,
-    )  # fmt: skip
+        acc,
+        q_tile,
+        do_tile,
+        lse_i,
+        delta_i,
+        k,
+        k_row,
+        k_col,
+        v,
+        v_row,
+        v_col,
+        i,
+        d,
+        0,
+        full,
+        shift,
+        Sk,
+        D,
+        scale * _LOG2E,
+        MASKED=False,
+        CAUSAL=CAUSAL,
+        BLOCK_N=BLOCK_N,
+    )
     acc = _dq_steps(
-        acc, q_tile, do_tile, lse_i, delta_i, k, k_row, k_col, v, v_row, v_col, i, d, full, last, shift, Sk, D,
-        scale * _LOG2E, MASKED=True, CAUSAL=CAUSAL, BLOCK_N=BLOCK_N,
-    )  # fmt: skip
+        acc,
+        q_tile,
+        do_tile,
+        lse_i,
+        delta_i,
+        k,
+        k_row,
+        k_col,
+        v,
+        v_row,
+        v_col,
+        i,
+        d,
+        full,
+        last,
+        shift,
+        Sk,
+        D,
+        scale * _LOG2E,
+        MASKED=True,
+        CAUSAL=CAUSAL,
+        BLOCK_N=BLOCK_N,
+    )
     inside = (i[:, None] < Sq) & (d[None, :] < D)
     tl.store(dq + (pair * Sq + i[:, None]) * D + d[None, :], (acc * scale).to(dq.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def _dkdv_steps(
-    dk_acc, dv_acc, k_tile, v_tile, q, q_row, q_col, do, do_row, do_col, lse2, delta, j, d, first, last, shift, Sq, D,
-    scale2, MASKED: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr,
-):  # fmt: skip
+    dk_acc,
+    dv_acc,
+    k_tile,
+    v_tile,
+    q,
+    q_row,
+    q_col,
+    do,
+    do_row,
+    do_col,
+    lse2,
+    delta,
+    j,
+    d,
+    first,
+    last,
+    shift,
+    Sq,
+    D,
+    scale2,
+    MASKED: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+):
     """dk / scale and dv of the keys j, from the queries from `first` to `last`."""
     for start in range(first, last, BLOCK_M):
         i = start + tl.arange(0, BLOCK_M)
@@ -106,10 +218,41 @@ def _dkdv_steps(
 
 @triton.jit(do_not_specialize=_PLAIN)
 def _dkdv_kernel(
-    q, q_batch, q_head, q_row, q_col, k, k_batch, k_head, k_row, k_col, v, v_batch, v_head, v_row, v_col,
-    do, do_batch, do_head, do_row, do_col, delta, lse2, dk, dv, Hq, Hkv, Sq, Sk, D, scale,
-    CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
+    q,
+    q_batch,
+    q_head,
+    q_row,
+    q_col,
+    k,
+    k_batch,
+    k_head,
+    k_row,
+    k_col,
+    v,
+    v_batch,
+    v_head,
+    v_row,
+    v_col,
+    do,
+    do_batch,
+    do_head,
+    do_row,
+    do_col,
+    delta,
+    lse2,
+    dk,
+    dv,
+    Hq,
+    Hkv,
+    Sq,
+    Sk,
+    D,
+    scale,
+    CAUSAL: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
     """dk and dv of BLOCK_N keys. Rows past Sk hold garbage that stays in their rows and is not stored."""
     tiles = tl.cdiv(Sk, BLOCK_N)
     pair = tl.program_id(0).to(tl.int64) // tiles  # (batch, key head)
@@ -134,17 +277,80 @@ def _dkdv_kernel(
         lse_rows, delta_rows = lse2 + (batch * Hq + head) * Sq, delta + (batch * Hq + head) * Sq
         if CAUSAL:
             dk_acc, dv_acc = _dkdv_steps(
-                dk_acc, dv_acc, k_tile, v_tile, q_rows, q_row, q_col, do_rows, do_row, do_col, lse_rows, delta_rows,
-                j, d, first, full, shift, Sq, D, scale * _LOG2E, MASKED=True, CAUSAL=CAUSAL, BLOCK_M=BLOCK_M,
-            )  # fmt: skip
+                dk_acc,
+                dv_acc,
+                k_tile,
+                v_tile,
+                q_rows,
+                q_row,
+                q_col,
+                do_rows,
+                do_row,
+                do_col,
+                lse_rows,
+                delta_rows,
+                j,
+                d,
+                first,
+                full,
+                shift,
+                Sq,
+                D,
+                scale * _LOG2E,
+                MASKED=True,
+                CAUSAL=CAUSAL,
+                BLOCK_M=BLOCK_M,
+            )
         dk_acc, dv_acc = _dkdv_steps(
-            dk_acc, dv_acc, k_tile, v_tile, q_rows, q_row, q_col, do_rows, do_row, do_col, lse_rows, delta_rows,
-            j, d, full, tail, shift, Sq, D, scale * _LOG2E, MASKED=False, CAUSAL=CAUSAL, BLOCK_M=BLOCK_M,
-        )  # fmt: skip
+            dk_acc,
+            dv_acc,
+            k_tile,
+            v_tile,
+            q_rows,
+            q_row,
+            q_col,
+            do_rows,
+            do_row,
+            do_col,
+            lse_rows,
+            delta_rows,
+            j,
+            d,
+            full,
+            tail,
+            shift,
+            Sq,
+            D,
+            scale * _LOG2E,
+            MASKED=False,
+            CAUSAL=CAUSAL,
+            BLOCK_M=BLOCK_M,
+        )
         dk_acc, dv_acc = _dkdv_steps(
-            dk_acc, dv_acc, k_tile, v_tile, q_rows, q_row, q_col, do_rows, do_row, do_col, lse_rows, delta_rows,
-            j, d, tl.maximum(full, tail), Sq, shift, Sq, D, scale * _LOG2E, MASKED=True, CAUSAL=CAUSAL, BLOCK_M=BLOCK_M,
-        )  # fmt: skip
+            dk_acc,
+            dv_acc,
+            k_tile,
+            v_tile,
+            q_rows,
+            q_row,
+            q_col,
+            do_rows,
+            do_row,
+            do_col,
+            lse_rows,
+            delta_rows,
+            j,
+            d,
+            tl.maximum(full, tail),
+            Sq,
+            shift,
+            Sq,
+            D,
+            scale * _LOG2E,
+            MASKED=True,
+            CAUSAL=CAUSAL,
+            BLOCK_M=BLOCK_M,
+        )
 
     inside = (j[:, None] < Sk) & (d[None, :] < D)
     offsets = (pair * Sk + j[:, None]) * D + d[None, :]
@@ -153,9 +359,16 @@ def _dkdv_kernel(
 
 
 def delta_first(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor,
-    *, causal: bool = False, scale: float | None = None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    do: torch.Tensor,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """q, o, do (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lse (B, Hq, Sq) -> dq, dk, dv. Source: S2-58, S4-11."""
     B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v, o, lse, do)
     dq, dk, dv = _outputs(q, k)
@@ -180,10 +393,20 @@ def delta_first(
 delta_first.space = [
     dict(OWN=own, STEP=step, num_warps=warps, num_stages=stages)
     for own, step, warps, stages in [
-        (128, 64, 8, 2), (128, 64, 8, 3), (128, 32, 8, 2), (128, 32, 8, 3), (64, 128, 8, 2), (64, 64, 4, 2),
-        (64, 64, 4, 3), (64, 32, 4, 3), (64, 32, 8, 2), (64, 64, 8, 2), (32, 32, 4, 1), (32, 16, 4, 2),
+        (128, 64, 8, 2),
+        (128, 64, 8, 3),
+        (128, 32, 8, 2),
+        (128, 32, 8, 3),
+        (64, 128, 8, 2),
+        (64, 64, 4, 2),
+        (64, 64, 4, 3),
+        (64, 32, 4, 3),
+        (64, 32, 8, 2),
+        (64, 64, 8, 2),
+        (32, 32, 4, 1),
+        (32, 16, 4, 2),
     ]
-]  # fmt: skip
+]
 
 
 delta_first.spills = (

@@ -10,11 +10,47 @@ from touchstone.backends.triton.attention_backward._launch import _PLAIN, _load_
 
 @triton.jit(do_not_specialize=_PLAIN)
 def _inline_dq_kernel(
-    q, q_batch, q_head, q_row, q_col, k, k_batch, k_head, k_row, k_col, v, v_batch, v_head, v_row, v_col,
-    o, o_batch, o_head, o_row, o_col, lse, lse_batch, lse_head, lse_row, do, do_batch, do_head, do_row, do_col,
-    dq, Hq, Hkv, Sq, Sk, D, scale,
-    CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
+    q,
+    q_batch,
+    q_head,
+    q_row,
+    q_col,
+    k,
+    k_batch,
+    k_head,
+    k_row,
+    k_col,
+    v,
+    v_batch,
+    v_head,
+    v_row,
+    v_col,
+    o,
+    o_batch,
+    o_head,
+    o_row,
+    o_col,
+    lse,
+    lse_batch,
+    lse_head,
+    lse_row,
+    do,
+    do_batch,
+    do_head,
+    do_row,
+    do_col,
+    dq,
+    Hq,
+    Hkv,
+    Sq,
+    Sk,
+    D,
+    scale,
+    CAUSAL: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
     tiles = tl.cdiv(Sq, BLOCK_M)
     pair = tl.program_id(0).to(tl.int64) // tiles
     batch, head, head_kv = pair // Hq, pair % Hq, pair % Hq // (Hq // Hkv)
@@ -48,11 +84,48 @@ def _inline_dq_kernel(
 
 @triton.jit(do_not_specialize=_PLAIN)
 def _inline_dkdv_kernel(
-    q, q_batch, q_head, q_row, q_col, k, k_batch, k_head, k_row, k_col, v, v_batch, v_head, v_row, v_col,
-    o, o_batch, o_head, o_row, o_col, lse, lse_batch, lse_head, lse_row, do, do_batch, do_head, do_row, do_col,
-    dk, dv, Hq, Hkv, Sq, Sk, D, scale,
-    CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
+    q,
+    q_batch,
+    q_head,
+    q_row,
+    q_col,
+    k,
+    k_batch,
+    k_head,
+    k_row,
+    k_col,
+    v,
+    v_batch,
+    v_head,
+    v_row,
+    v_col,
+    o,
+    o_batch,
+    o_head,
+    o_row,
+    o_col,
+    lse,
+    lse_batch,
+    lse_head,
+    lse_row,
+    do,
+    do_batch,
+    do_head,
+    do_row,
+    do_col,
+    dk,
+    dv,
+    Hq,
+    Hkv,
+    Sq,
+    Sk,
+    D,
+    scale,
+    CAUSAL: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
     tiles = tl.cdiv(Sk, BLOCK_N)
     pair = tl.program_id(0).to(tl.int64) // tiles
     batch, head_kv = pair // Hkv, pair % Hkv
@@ -88,9 +161,16 @@ def _inline_dkdv_kernel(
 
 
 def delta_inline(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor,
-    *, causal: bool = False, scale: float | None = None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    do: torch.Tensor,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """q, o, do (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lse (B, Hq, Sq) -> dq, dk, dv. Source: S4-31."""
     B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v, o, lse, do)
     dq, dk, dv = _outputs(q, k)

@@ -10,11 +10,48 @@ from touchstone.backends.triton.attention_backward._launch import _PLAIN, _load_
 
 @triton.jit(do_not_specialize=_PLAIN)
 def _stored_dq_kernel(
-    q, q_batch, q_head, q_row, q_col, k, k_batch, k_head, k_row, k_col, v, v_batch, v_head, v_row, v_col,
-    o, o_batch, o_head, o_row, o_col, lse, lse_batch, lse_head, lse_row, do, do_batch, do_head, do_row, do_col,
-    dq, delta, Hq, Hkv, Sq, Sk, D, scale,
-    CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
+    q,
+    q_batch,
+    q_head,
+    q_row,
+    q_col,
+    k,
+    k_batch,
+    k_head,
+    k_row,
+    k_col,
+    v,
+    v_batch,
+    v_head,
+    v_row,
+    v_col,
+    o,
+    o_batch,
+    o_head,
+    o_row,
+    o_col,
+    lse,
+    lse_batch,
+    lse_head,
+    lse_row,
+    do,
+    do_batch,
+    do_head,
+    do_row,
+    do_col,
+    dq,
+    delta,
+    Hq,
+    Hkv,
+    Sq,
+    Sk,
+    D,
+    scale,
+    CAUSAL: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
     tiles = tl.cdiv(Sq, BLOCK_M)
     pair = tl.program_id(0).to(tl.int64) // tiles
     batch, head, head_kv = pair // Hq, pair % Hq, pair % Hq // (Hq // Hkv)
@@ -49,11 +86,44 @@ def _stored_dq_kernel(
 
 @triton.jit(do_not_specialize=_PLAIN)
 def _stored_dkdv_kernel(
-    q, q_batch, q_head, q_row, q_col, k, k_batch, k_head, k_row, k_col, v, v_batch, v_head, v_row, v_col,
-    lse, lse_batch, lse_head, lse_row, do, do_batch, do_head, do_row, do_col,
-    dk, dv, delta, Hq, Hkv, Sq, Sk, D, scale,
-    CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
+    q,
+    q_batch,
+    q_head,
+    q_row,
+    q_col,
+    k,
+    k_batch,
+    k_head,
+    k_row,
+    k_col,
+    v,
+    v_batch,
+    v_head,
+    v_row,
+    v_col,
+    lse,
+    lse_batch,
+    lse_head,
+    lse_row,
+    do,
+    do_batch,
+    do_head,
+    do_row,
+    do_col,
+    dk,
+    dv,
+    delta,
+    Hq,
+    Hkv,
+    Sq,
+    Sk,
+    D,
+    scale,
+    CAUSAL: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
     tiles = tl.cdiv(Sk, BLOCK_N)
     pair = tl.program_id(0).to(tl.int64) // tiles
     batch, head_kv = pair // Hkv, pair % Hkv
@@ -88,9 +158,16 @@ def _stored_dkdv_kernel(
 
 
 def delta_stored(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor,
-    *, causal: bool = False, scale: float | None = None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    do: torch.Tensor,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """q, o, do (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lse (B, Hq, Sq) -> dq, dk, dv. Source: S4-07."""
     B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v, o, lse, do)
     dq, dk, dv = _outputs(q, k)
@@ -102,14 +179,23 @@ def delta_stored(
     sizes = (Hq, Hkv, Sq, Sk, D, _scale(scale, D))
     if dq.numel():
         _stored_dq_kernel[(B * Hq * triton.cdiv(Sq, own),)](
-            *qkv, o, *o.stride(), *rest, dq, delta, *sizes,
-            CAUSAL=causal, BLOCK_M=own, BLOCK_N=step, BLOCK_D=_block_d(D), **tiles,
-        )  # fmt: skip
+            *qkv,
+            o,
+            *o.stride(),
+            *rest,
+            dq,
+            delta,
+            *sizes,
+            CAUSAL=causal,
+            BLOCK_M=own,
+            BLOCK_N=step,
+            BLOCK_D=_block_d(D),
+            **tiles,
+        )
     if dk.numel():
         _stored_dkdv_kernel[(B * Hkv * triton.cdiv(Sk, own),)](
-            *qkv, *rest, dk, dv, delta, *sizes,
-            CAUSAL=causal, BLOCK_M=step, BLOCK_N=own, BLOCK_D=_block_d(D), **tiles,
-        )  # fmt: skip
+            *qkv, *rest, dk, dv, delta, *sizes, CAUSAL=causal, BLOCK_M=step, BLOCK_N=own, BLOCK_D=_block_d(D), **tiles
+        )
     return dq, dk, dv
 
 

@@ -14,9 +14,26 @@ from touchstone.backends.triton.tuning import pinned
 
 @triton.jit
 def _dq_steps(
-    acc, q_tile, do_tile, lse_i, delta_i, k_desc, v_desc, batch, head_kv, i, first, last, shift, Sk, scale2,
-    MASKED: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
+    acc,
+    q_tile,
+    do_tile,
+    lse_i,
+    delta_i,
+    k_desc,
+    v_desc,
+    batch,
+    head_kv,
+    i,
+    first,
+    last,
+    shift,
+    Sk,
+    scale2,
+    MASKED: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
     """dq / scale of the queries i, from the keys from `first` to `last`."""
     for start in range(first, last, BLOCK_N):
         k_tile = k_desc.load([batch, head_kv, start, 0]).reshape(BLOCK_N, BLOCK_D)
@@ -37,9 +54,24 @@ def _dq_steps(
 
 @triton.jit(do_not_specialize=_PLAIN)
 def _tma_dq_kernel(
-    q_desc, k_desc, v_desc, do_desc, delta, lse2, dq_desc, pitch, Hq, Hkv, Sq, Sk, scale,
-    CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
+    q_desc,
+    k_desc,
+    v_desc,
+    do_desc,
+    delta,
+    lse2,
+    dq_desc,
+    pitch,
+    Hq,
+    Hkv,
+    Sq,
+    Sk,
+    scale,
+    CAUSAL: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
     """dq of BLOCK_M queries; rows of delta and lse2 are `pitch` apart."""
     tiles = tl.cdiv(Sq, BLOCK_M)
     pair = tl.program_id(0) // tiles
@@ -59,21 +91,74 @@ def _tma_dq_kernel(
     delta_i = tl.load(delta + pair.to(tl.int64) * pitch + i, mask=i < Sq, other=0.0)
     acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     acc = _dq_steps(
-        acc, q_tile, do_tile, lse_i, delta_i, k_desc, v_desc, batch, head_kv, i, 0, full, shift, Sk, scale * _LOG2E,
-        MASKED=False, CAUSAL=CAUSAL, BLOCK_N=BLOCK_N, BLOCK_D=BLOCK_D,
-    )  # fmt: skip
+        acc,
+        q_tile,
+        do_tile,
+        lse_i,
+        delta_i,
+        k_desc,
+        v_desc,
+        batch,
+        head_kv,
+        i,
+        0,
+        full,
+        shift,
+        Sk,
+        scale * _LOG2E,
+        MASKED=False,
+        CAUSAL=CAUSAL,
+        BLOCK_N=BLOCK_N,
+        BLOCK_D=BLOCK_D,
+    )
     acc = _dq_steps(
-        acc, q_tile, do_tile, lse_i, delta_i, k_desc, v_desc, batch, head_kv, i, full, last, shift, Sk, scale * _LOG2E,
-        MASKED=True, CAUSAL=CAUSAL, BLOCK_N=BLOCK_N, BLOCK_D=BLOCK_D,
-    )  # fmt: skip
+        acc,
+        q_tile,
+        do_tile,
+        lse_i,
+        delta_i,
+        k_desc,
+        v_desc,
+        batch,
+        head_kv,
+        i,
+        full,
+        last,
+        shift,
+        Sk,
+        scale * _LOG2E,
+        MASKED=True,
+        CAUSAL=CAUSAL,
+        BLOCK_N=BLOCK_N,
+        BLOCK_D=BLOCK_D,
+    )
     dq_desc.store([batch, head, top, 0], (acc * scale).to(dq_desc.dtype).reshape(1, 1, BLOCK_M, BLOCK_D))
 
 
 @triton.jit
 def _dkdv_steps(
-    dk_acc, dv_acc, k_tile, v_tile, q_desc, do_desc, lse2_desc, delta_desc, batch, head, Hq, j, first, last, shift, Sq,
-    scale2, MASKED: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
+    dk_acc,
+    dv_acc,
+    k_tile,
+    v_tile,
+    q_desc,
+    do_desc,
+    lse2_desc,
+    delta_desc,
+    batch,
+    head,
+    Hq,
+    j,
+    first,
+    last,
+    shift,
+    Sq,
+    scale2,
+    MASKED: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
     """dk / scale and dv of the keys j, from the queries from `first` to `last`.
 
     lse and delta lie along the columns here, 16 of each to a thread: loaded through pointers, and before the products,
@@ -101,9 +186,24 @@ def _dkdv_steps(
 
 @triton.jit(do_not_specialize=_PLAIN)
 def _tma_dkdv_kernel(
-    q_desc, k_desc, v_desc, do_desc, delta_desc, lse2_desc, dk_desc, dv_desc, Hq, Hkv, Sq, Sk, scale,
-    CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
+    q_desc,
+    k_desc,
+    v_desc,
+    do_desc,
+    delta_desc,
+    lse2_desc,
+    dk_desc,
+    dv_desc,
+    Hq,
+    Hkv,
+    Sq,
+    Sk,
+    scale,
+    CAUSAL: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
     """dk and dv of BLOCK_N keys. Rows past Sk hold garbage that stays in their rows and is clipped."""
     tiles = tl.cdiv(Sk, BLOCK_N)
     pair = tl.program_id(0) // tiles
@@ -124,26 +224,89 @@ def _tma_dkdv_kernel(
     for head in range(head_kv * (Hq // Hkv), (head_kv + 1) * (Hq // Hkv)):
         if CAUSAL:
             dk_acc, dv_acc = _dkdv_steps(
-                dk_acc, dv_acc, k_tile, v_tile, q_desc, do_desc, lse2_desc, delta_desc, batch, head, Hq, j,
-                first, full, shift, Sq, scale * _LOG2E, MASKED=True, CAUSAL=CAUSAL, BLOCK_M=BLOCK_M, BLOCK_D=BLOCK_D,
-            )  # fmt: skip
+                dk_acc,
+                dv_acc,
+                k_tile,
+                v_tile,
+                q_desc,
+                do_desc,
+                lse2_desc,
+                delta_desc,
+                batch,
+                head,
+                Hq,
+                j,
+                first,
+                full,
+                shift,
+                Sq,
+                scale * _LOG2E,
+                MASKED=True,
+                CAUSAL=CAUSAL,
+                BLOCK_M=BLOCK_M,
+                BLOCK_D=BLOCK_D,
+            )
         dk_acc, dv_acc = _dkdv_steps(
-            dk_acc, dv_acc, k_tile, v_tile, q_desc, do_desc, lse2_desc, delta_desc, batch, head, Hq, j,
-            full, tail, shift, Sq, scale * _LOG2E, MASKED=False, CAUSAL=CAUSAL, BLOCK_M=BLOCK_M, BLOCK_D=BLOCK_D,
-        )  # fmt: skip
+            dk_acc,
+            dv_acc,
+            k_tile,
+            v_tile,
+            q_desc,
+            do_desc,
+            lse2_desc,
+            delta_desc,
+            batch,
+            head,
+            Hq,
+            j,
+            full,
+            tail,
+            shift,
+            Sq,
+            scale * _LOG2E,
+            MASKED=False,
+            CAUSAL=CAUSAL,
+            BLOCK_M=BLOCK_M,
+            BLOCK_D=BLOCK_D,
+        )
         dk_acc, dv_acc = _dkdv_steps(
-            dk_acc, dv_acc, k_tile, v_tile, q_desc, do_desc, lse2_desc, delta_desc, batch, head, Hq, j,
-            tl.maximum(full, tail), Sq, shift, Sq, scale * _LOG2E,
-            MASKED=True, CAUSAL=CAUSAL, BLOCK_M=BLOCK_M, BLOCK_D=BLOCK_D,
-        )  # fmt: skip
+            dk_acc,
+            dv_acc,
+            k_tile,
+            v_tile,
+            q_desc,
+            do_desc,
+            lse2_desc,
+            delta_desc,
+            batch,
+            head,
+            Hq,
+            j,
+            tl.maximum(full, tail),
+            Sq,
+            shift,
+            Sq,
+            scale * _LOG2E,
+            MASKED=True,
+            CAUSAL=CAUSAL,
+            BLOCK_M=BLOCK_M,
+            BLOCK_D=BLOCK_D,
+        )
     dk_desc.store([batch, head_kv, left, 0], (dk_acc * scale).to(dk_desc.dtype).reshape(1, 1, BLOCK_N, BLOCK_D))
     dv_desc.store([batch, head_kv, left, 0], dv_acc.to(dv_desc.dtype).reshape(1, 1, BLOCK_N, BLOCK_D))
 
 
 def tma(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor,
-    *, causal: bool = False, scale: float | None = None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    do: torch.Tensor,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """q, o, do (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lse (B, Hq, Sq) -> dq, dk, dv.
 
     Declines q, k, v or do that a descriptor cannot describe: a last stride other than 1, another stride that is 0 or no
@@ -163,14 +326,38 @@ def tma(
     pitch, scale = delta.shape[-1], _scale(scale, D)
     rows = [TensorDescriptor(x, [B * Hq, Sq], [pitch, 1], [1, step]) for x in (delta, lse2)]
     _tma_dkdv_kernel[(B * Hkv * triton.cdiv(Sk, own),)](
-        *keys, *rows, _descriptor("dk", dk, own), _descriptor("dv", dv, own), Hq, Hkv, Sq, Sk, scale,
-        CAUSAL=causal, BLOCK_M=step, BLOCK_N=own, BLOCK_D=_block_d(D), **config,
-    )  # fmt: skip
+        *keys,
+        *rows,
+        _descriptor("dk", dk, own),
+        _descriptor("dv", dv, own),
+        Hq,
+        Hkv,
+        Sq,
+        Sk,
+        scale,
+        CAUSAL=causal,
+        BLOCK_M=step,
+        BLOCK_N=own,
+        BLOCK_D=_block_d(D),
+        **config,
+    )
     _tma_dq_kernel[(B * Hq * triton.cdiv(Sq, dq_own),)](
-        *(_descriptor(*operand) for operand in queries), delta, lse2, _descriptor("dq", dq, dq_own),
-        pitch, Hq, Hkv, Sq, Sk, scale,
-        CAUSAL=causal, BLOCK_M=dq_own, BLOCK_N=dq_step, BLOCK_D=_block_d(D), **dq_options,
-    )  # fmt: skip
+        *(_descriptor(*operand) for operand in queries),
+        delta,
+        lse2,
+        _descriptor("dq", dq, dq_own),
+        pitch,
+        Hq,
+        Hkv,
+        Sq,
+        Sk,
+        scale,
+        CAUSAL=causal,
+        BLOCK_M=dq_own,
+        BLOCK_N=dq_step,
+        BLOCK_D=_block_d(D),
+        **dq_options,
+    )
     return dq, dk, dv
 
 
@@ -200,9 +387,16 @@ tma.spills = 1984  # float32, D 129 to 256: rows of k and v in IEEE precision do
 tma.space = [
     _options(keys, queries)
     for keys, queries in [
-        ((64, 64, 4, 2), (128, 64, 8, 3)), ((64, 64, 4, 2), (64, 64, 4, 3)), ((64, 64, 4, 3), (64, 64, 4, 3)),
-        ((64, 64, 4, 2), (64, 64, 4, 2)), ((64, 128, 4, 2), (64, 64, 4, 3)), ((128, 64, 8, 3), (128, 64, 8, 3)),
-        ((128, 64, 8, 2), (128, 64, 8, 2)), ((64, 32, 4, 3), (128, 32, 8, 3)), ((64, 32, 8, 2), (64, 32, 8, 2)),
-        ((32, 16, 8, 2), (32, 16, 8, 2)), ((16, 16, 8, 2), (16, 16, 8, 2)),
+        ((64, 64, 4, 2), (128, 64, 8, 3)),
+        ((64, 64, 4, 2), (64, 64, 4, 3)),
+        ((64, 64, 4, 3), (64, 64, 4, 3)),
+        ((64, 64, 4, 2), (64, 64, 4, 2)),
+        ((64, 128, 4, 2), (64, 64, 4, 3)),
+        ((128, 64, 8, 3), (128, 64, 8, 3)),
+        ((128, 64, 8, 2), (128, 64, 8, 2)),
+        ((64, 32, 4, 3), (128, 32, 8, 3)),
+        ((64, 32, 8, 2), (64, 32, 8, 2)),
+        ((32, 16, 8, 2), (32, 16, 8, 2)),
+        ((16, 16, 8, 2), (16, 16, 8, 2)),
     ]
-]  # fmt: skip
+]

@@ -13,11 +13,26 @@ from touchstone.backends.triton.tuning import pinned
 
 @triton.jit
 def _gate_up_kernel(
-    x_ptr, gate_ptr, up_ptr, hidden_ptr, M, H, D,
-    stride_xm, stride_xd, stride_gd, stride_gh, stride_ud, stride_uh,
-    ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, GROUP_M: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    gate_ptr,
+    up_ptr,
+    hidden_ptr,
+    M,
+    H,
+    D,
+    stride_xm,
+    stride_xd,
+    stride_gd,
+    stride_gh,
+    stride_ud,
+    stride_uh,
+    ACTIVATION: tl.constexpr,
+    PRECISION: tl.constexpr,
+    GROUP_M: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
     tiles_m, tiles_h = tl.cdiv(M, BLOCK_M), tl.cdiv(H, BLOCK_N)
     tile = tl.program_id(0)
     first = tile // (GROUP_M * tiles_h) * GROUP_M  # tile row that the group starts with; the last group may be lower
@@ -53,16 +68,35 @@ def epilogue(
         config = pinned("gated_mlp.epilogue", x.dtype, (M, H, D), default_two_tiles(x.dtype, M, H))
         grid = (triton.cdiv(M, config["BLOCK_M"]) * triton.cdiv(H, config["BLOCK_N"]),)
         _gate_up_kernel[grid](
-            x, w_gate, w_up, hidden, M, H, D, *x.stride(), *w_gate.stride(), *w_up.stride(),
-            ACTIVATION=activation, PRECISION="ieee", **config,
-        )  # fmt: skip
+            x,
+            w_gate,
+            w_up,
+            hidden,
+            M,
+            H,
+            D,
+            *x.stride(),
+            *w_gate.stride(),
+            *w_up.stride(),
+            ACTIVATION=activation,
+            PRECISION="ieee",
+            **config,
+        )
     return matmul(hidden, w_down)
 
 
 epilogue.space = [
     options(*each)
     for each in [
-        (16, 64, 64, 4, 4), (64, 64, 64, 4, 4), (64, 128, 64, 4, 3), (128, 64, 64, 4, 4), (128, 64, 64, 8, 4),
-        (128, 128, 64, 8, 3), (128, 128, 32, 8, 4), (64, 64, 32, 8, 2), (128, 64, 16, 8, 3), (64, 64, 16, 4, 3),
+        (16, 64, 64, 4, 4),
+        (64, 64, 64, 4, 4),
+        (64, 128, 64, 4, 3),
+        (128, 64, 64, 4, 4),
+        (128, 64, 64, 8, 4),
+        (128, 128, 64, 8, 3),
+        (128, 128, 32, 8, 4),
+        (64, 64, 32, 8, 2),
+        (128, 64, 16, 8, 3),
+        (64, 64, 16, 4, 3),
     ]
-]  # fmt: skip
+]

@@ -10,11 +10,30 @@ from touchstone.backends.triton.activations import _activate, _check
 
 @triton.jit
 def _fused_kernel(
-    x_ptr, gate_ptr, up_ptr, down_ptr, y_ptr, M, D, H, N,
-    stride_xm, stride_xd, stride_gd, stride_gh, stride_ud, stride_uh, stride_dh, stride_dn,
-    ACTIVATION: tl.constexpr, PRECISION: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    gate_ptr,
+    up_ptr,
+    down_ptr,
+    y_ptr,
+    M,
+    D,
+    H,
+    N,
+    stride_xm,
+    stride_xd,
+    stride_gd,
+    stride_gh,
+    stride_ud,
+    stride_uh,
+    stride_dh,
+    stride_dn,
+    ACTIVATION: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
     tiles_n = tl.cdiv(N, BLOCK_N)
     tile = tl.program_id(0)
     m = (tile // tiles_n).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -59,8 +78,26 @@ def fused(
     block_n = min(max(triton.next_power_of_2(N), 64), widest)
     grid = (triton.cdiv(M, block_m) * triton.cdiv(N, block_n),)
     _fused_kernel[grid](
-        x, w_gate, w_up, w_down, y, M, D, H, N, *x.stride(), *w_gate.stride(), *w_up.stride(), *w_down.stride(),
-        ACTIVATION=activation, PRECISION="ieee", BLOCK_M=block_m, BLOCK_D=block_k, BLOCK_H=64, BLOCK_N=block_n,
-        num_warps=8, num_stages=3,
-    )  # fmt: skip
+        x,
+        w_gate,
+        w_up,
+        w_down,
+        y,
+        M,
+        D,
+        H,
+        N,
+        *x.stride(),
+        *w_gate.stride(),
+        *w_up.stride(),
+        *w_down.stride(),
+        ACTIVATION=activation,
+        PRECISION="ieee",
+        BLOCK_M=block_m,
+        BLOCK_D=block_k,
+        BLOCK_H=64,
+        BLOCK_N=block_n,
+        num_warps=8,
+        num_stages=3,
+    )
     return y

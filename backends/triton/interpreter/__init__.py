@@ -1,14 +1,25 @@
 """Triton's interpreter made truthful: every repair of it, in this one place, for Triton 3.6 to 3.9.
 
-`install()` runs once per process, from `touchstone.backends.triton.prepare("cpu")`, before any kernel runs. A repair answers an
-upstream issue, or a way in which the stock interpreter accepts what a GPU does not, or gives another number than it.
+`install()` runs once per process, from `touchstone.backends.triton.prepare("cpu")`, before any kernel runs. A repair
+answers an upstream issue, or a way in which the stock interpreter accepts what a GPU does not, or gives another number
+than it.
 `REPAIRS` lists them; `conformance doctor` prints the list.
 
 `schedule`, `races` and `writers` are context managers that watch kernels, or run their programs in another order.
 """
 
 # isort: off
-from touchstone.backends.triton.interpreter.registry import REPAIRS, IntegerOverflowError, KernelError, OutOfBounds, RaceCondition, Repair, StaticAssertionError, active, install  # fmt: skip
+from touchstone.backends.triton.interpreter.registry import (
+    REPAIRS,
+    IntegerOverflowError,
+    KernelError,
+    OutOfBounds,
+    RaceCondition,
+    Repair,
+    StaticAssertionError,
+    active,
+    install,
+)
 
 # In the order in which their repairs are installed: later ones build on what earlier ones replaced.
 from touchstone.backends.triton.interpreter import numerics, reductions, loops, memory, launch  # noqa: F401

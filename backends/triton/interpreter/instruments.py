@@ -95,11 +95,17 @@ def _watching(watcher: _Watcher) -> Iterator[None]:
         single = addresses.size == 1  # locks and counters are single elements; a tile of atomics orders nothing
         watcher.access(
             Access(
-                kind, (addresses if lanes is None else addresses[lanes]).ravel(),
-                stock._get_np_dtype(ptrs.get_element_ty()).itemsize, bits, acquires and single, releases and single,
-                builder.grid_idx, _line(), ptrs.attr.get("region"),
+                kind,
+                (addresses if lanes is None else addresses[lanes]).ravel(),
+                stock._get_np_dtype(ptrs.get_element_ty()).itemsize,
+                bits,
+                acquires and single,
+                releases and single,
+                builder.grid_idx,
+                _line(),
+                ptrs.attr.get("region"),
             )
-        )  # fmt: skip
+        )
 
     def masked_load(self, ptrs, mask, other, *rest, **policy):
         loaded = load(self, ptrs, mask, other, *rest, **policy)

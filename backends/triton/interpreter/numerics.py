@@ -25,11 +25,22 @@ FP8 = {
 @repair("bfloat16", "arithmetic, comparisons, reductions on values, not on bit patterns", "triton#11584, #11585")
 def _bfloat16() -> None:
     types = {
-        "int1": np.bool_, "int8": np.int8, "uint8": np.uint8, "int16": np.int16, "uint16": np.uint16,
-        "int32": np.int32, "uint32": np.uint32, "int64": np.int64, "uint64": np.uint64,
-        "fp16": np.float16, "fp32": np.float32, "fp64": np.float64,
-        "bf16": BF16, "fp8e4b15": np.uint8, **dict.fromkeys(FP8, np.uint8),
-    }  # fmt: skip
+        "int1": np.bool_,
+        "int8": np.int8,
+        "uint8": np.uint8,
+        "int16": np.int16,
+        "uint16": np.uint16,
+        "int32": np.int32,
+        "uint32": np.uint32,
+        "int64": np.int64,
+        "uint64": np.uint64,
+        "fp16": np.float16,
+        "fp32": np.float32,
+        "fp64": np.float64,
+        "bf16": BF16,
+        "fp8e4b15": np.uint8,
+        **dict.fromkeys(FP8, np.uint8),
+    }
     numpy_types = {name: np.dtype(dtype) for name, dtype in types.items()}
     pointer = np.dtype(np.uint64)
 

@@ -21,9 +21,26 @@ _UNALIGNED = ["x_col", "w_col", "dy_col", "mean_row", "rstd_row"]
 
 @triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=_UNALIGNED)
 def _partials_kernel(
-    x_ptr, w_ptr, dy_ptr, mean_ptr, rstd_ptr, dx_ptr, dw_partial_ptr, db_partial_ptr,
-    x_row, x_col, w_col, dy_row, dy_col, mean_row, rstd_row, rows, cols, eps, BLOCK: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    w_ptr,
+    dy_ptr,
+    mean_ptr,
+    rstd_ptr,
+    dx_ptr,
+    dw_partial_ptr,
+    db_partial_ptr,
+    x_row,
+    x_col,
+    w_col,
+    dy_row,
+    dy_col,
+    mean_row,
+    rstd_row,
+    rows,
+    cols,
+    eps,
+    BLOCK: tl.constexpr,
+):
     program = tl.program_id(0).to(tl.int64)
     col = tl.arange(0, BLOCK)
     inside = col < cols
@@ -55,9 +72,14 @@ def _partials_kernel(
 
 
 def partials(
-    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor,
-    *, mean: torch.Tensor | None = None, rstd: torch.Tensor | None = None, eps: float = 1e-5,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    dy: torch.Tensor,
+    *,
+    mean: torch.Tensor | None = None,
+    rstd: torch.Tensor | None = None,
+    eps: float = 1e-5,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
     Declines more than 8192 columns: the registers of one program. Source: S2-47.
@@ -71,18 +93,47 @@ def partials(
         dw_partial, db_partial = (torch.empty((programs, cols), dtype=torch.float32, device=x.device) for _ in range(2))
         strides = (*_strides(x, weight, dy), *_statistics_strides(mean, rstd))
         _partials_kernel[(programs,)](
-            x, weight, dy, mean, rstd, dx, dw_partial, db_partial, *strides, rows, cols, eps,
-            BLOCK=block, num_warps=warps(block),
-        )  # fmt: skip
+            x,
+            weight,
+            dy,
+            mean,
+            rstd,
+            dx,
+            dw_partial,
+            db_partial,
+            *strides,
+            rows,
+            cols,
+            eps,
+            BLOCK=block,
+            num_warps=warps(block),
+        )
         _reduce(dw_partial, db_partial, dweight, dbias)
     return dx, dweight, dbias
 
 
 @triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=_UNALIGNED)
 def _atomics_kernel(
-    x_ptr, w_ptr, dy_ptr, mean_ptr, rstd_ptr, dx_ptr, dweight_ptr, dbias_ptr,
-    x_row, x_col, w_col, dy_row, dy_col, mean_row, rstd_row, rows, cols, eps, BLOCK: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    w_ptr,
+    dy_ptr,
+    mean_ptr,
+    rstd_ptr,
+    dx_ptr,
+    dweight_ptr,
+    dbias_ptr,
+    x_row,
+    x_col,
+    w_col,
+    dy_row,
+    dy_col,
+    mean_row,
+    rstd_row,
+    rows,
+    cols,
+    eps,
+    BLOCK: tl.constexpr,
+):
     program = tl.program_id(0).to(tl.int64)
     col = tl.arange(0, BLOCK)
     inside = col < cols
@@ -114,9 +165,14 @@ def _atomics_kernel(
 
 
 def atomics(
-    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor,
-    *, mean: torch.Tensor | None = None, rstd: torch.Tensor | None = None, eps: float = 1e-5,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    dy: torch.Tensor,
+    *,
+    mean: torch.Tensor | None = None,
+    rstd: torch.Tensor | None = None,
+    eps: float = 1e-5,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
     The order of the additions to dweight and dbias, and so their rounding, changes from call to call. Declines more
@@ -131,9 +187,21 @@ def atomics(
         dw_sum, db_sum = (dweight, dbias) if x.dtype == torch.float32 else (_zeros(x), _zeros(x))
         strides = (*_strides(x, weight, dy), *_statistics_strides(mean, rstd))
         _atomics_kernel[(programs,)](
-            x, weight, dy, mean, rstd, dx, dw_sum, db_sum, *strides, rows, cols, eps,
-            BLOCK=block, num_warps=warps(block),
-        )  # fmt: skip
+            x,
+            weight,
+            dy,
+            mean,
+            rstd,
+            dx,
+            dw_sum,
+            db_sum,
+            *strides,
+            rows,
+            cols,
+            eps,
+            BLOCK=block,
+            num_warps=warps(block),
+        )
         if dw_sum is not dweight:
             _reduce(dw_sum[None], db_sum[None], dweight, dbias)
     return dx, dweight, dbias

@@ -20,13 +20,28 @@ _UNALIGNED = ["x_col", "w_col", "dy_col", "mean_row", "rstd_row"]
 
 @triton.jit
 def _statistics(
-    x_ptr, w_ptr, dy_ptr, mean_ptr, rstd_ptr, stats_ptr, x_row, x_col, w_col, dy_row, dy_col, mean_row, rstd_row,
-    row, cols, eps, BLOCK: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    w_ptr,
+    dy_ptr,
+    mean_ptr,
+    rstd_ptr,
+    stats_ptr,
+    x_row,
+    x_col,
+    w_col,
+    dy_row,
+    dy_col,
+    mean_row,
+    rstd_row,
+    row,
+    cols,
+    eps,
+    BLOCK: tl.constexpr,
+):
     """Store mean, rstd, mean(g) and mean(g * n) of one row, which is read once.
 
-    Each thread sums distances from the mean of the first eight elements that it sees, its `pivot`: the moments about the
-    row's mean follow from them without cancellation, since a thread's own mean is near.
+    Each thread sums distances from the mean of the first eight elements that it sees, its `pivot`: the moments about
+    the row's mean follow from them without cancellation, since a thread's own mean is near.
     """
     x_ptr += row * x_row
     dy_ptr += row * dy_row
@@ -74,9 +89,26 @@ def _statistics(
 
 @triton.jit
 def _strip(
-    x_ptr, w_ptr, dy_ptr, stats_ptr, dx_ptr, dw_partial_ptr, db_partial_ptr, x_row, x_col, w_col, dy_row, dy_col,
-    strip, part, rows_each, rows, cols, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    w_ptr,
+    dy_ptr,
+    stats_ptr,
+    dx_ptr,
+    dw_partial_ptr,
+    db_partial_ptr,
+    x_row,
+    x_col,
+    w_col,
+    dy_row,
+    dy_col,
+    strip,
+    part,
+    rows_each,
+    rows,
+    cols,
+    BLOCK_R: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
     """dx of a strip of columns in one part of the rows, and the part's sums for dweight and dbias."""
     col = (strip * BLOCK_C + tl.arange(0, BLOCK_C)).to(tl.int64)[None, :]
     w = tl.load(w_ptr + col * w_col, mask=col < cols, other=0.0).to(tl.float32)
@@ -105,30 +137,96 @@ def _strip(
 
 @triton.jit(do_not_specialize_on_alignment=_UNALIGNED)
 def _statistics_kernel(
-    x_ptr, w_ptr, dy_ptr, mean_ptr, rstd_ptr, stats_ptr, x_row, x_col, w_col, dy_row, dy_col, mean_row, rstd_row,
-    cols, eps, BLOCK: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    w_ptr,
+    dy_ptr,
+    mean_ptr,
+    rstd_ptr,
+    stats_ptr,
+    x_row,
+    x_col,
+    w_col,
+    dy_row,
+    dy_col,
+    mean_row,
+    rstd_row,
+    cols,
+    eps,
+    BLOCK: tl.constexpr,
+):
     _statistics(
-        x_ptr, w_ptr, dy_ptr, mean_ptr, rstd_ptr, stats_ptr, x_row, x_col, w_col, dy_row, dy_col, mean_row, rstd_row,
-        tl.program_id(0).to(tl.int64), cols, eps, BLOCK,
-    )  # fmt: skip
+        x_ptr,
+        w_ptr,
+        dy_ptr,
+        mean_ptr,
+        rstd_ptr,
+        stats_ptr,
+        x_row,
+        x_col,
+        w_col,
+        dy_row,
+        dy_col,
+        mean_row,
+        rstd_row,
+        tl.program_id(0).to(tl.int64),
+        cols,
+        eps,
+        BLOCK,
+    )
 
 
 @triton.jit(do_not_specialize=_PLAIN, do_not_specialize_on_alignment=_UNALIGNED[:3])
 def _strips_kernel(
-    x_ptr, w_ptr, dy_ptr, stats_ptr, dx_ptr, dw_partial_ptr, db_partial_ptr, x_row, x_col, w_col, dy_row, dy_col,
-    rows_each, rows, cols, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    w_ptr,
+    dy_ptr,
+    stats_ptr,
+    dx_ptr,
+    dw_partial_ptr,
+    db_partial_ptr,
+    x_row,
+    x_col,
+    w_col,
+    dy_row,
+    dy_col,
+    rows_each,
+    rows,
+    cols,
+    BLOCK_R: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
     _strip(
-        x_ptr, w_ptr, dy_ptr, stats_ptr, dx_ptr, dw_partial_ptr, db_partial_ptr, x_row, x_col, w_col, dy_row, dy_col,
-        tl.program_id(0), tl.program_id(1), rows_each, rows, cols, BLOCK_R, BLOCK_C,
-    )  # fmt: skip
+        x_ptr,
+        w_ptr,
+        dy_ptr,
+        stats_ptr,
+        dx_ptr,
+        dw_partial_ptr,
+        db_partial_ptr,
+        x_row,
+        x_col,
+        w_col,
+        dy_row,
+        dy_col,
+        tl.program_id(0),
+        tl.program_id(1),
+        rows_each,
+        rows,
+        cols,
+        BLOCK_R,
+        BLOCK_C,
+    )
 
 
 def looped(
-    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor,
-    *, mean: torch.Tensor | None = None, rstd: torch.Tensor | None = None, eps: float = 1e-5,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    dy: torch.Tensor,
+    *,
+    mean: torch.Tensor | None = None,
+    rstd: torch.Tensor | None = None,
+    eps: float = 1e-5,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
     Takes any number of columns; x and dy come from memory twice. Source: S2-47.
@@ -139,28 +237,74 @@ def looped(
         strides, width = _strides(x, weight, dy), strip_width(x, weight, dy)
         stats = torch.empty((rows, 4), dtype=torch.float32, device=x.device)
         _statistics_kernel[(rows,)](
-            x, weight, dy, mean, rstd, stats, *strides, *_statistics_strides(mean, rstd), cols, eps,
-            BLOCK=4 * width, num_warps=4,
-        )  # fmt: skip
+            x,
+            weight,
+            dy,
+            mean,
+            rstd,
+            stats,
+            *strides,
+            *_statistics_strides(mean, rstd),
+            cols,
+            eps,
+            BLOCK=4 * width,
+            num_warps=4,
+        )
         strips = triton.cdiv(cols, width)
         rows_each = triton.cdiv(rows, max(1, min(triton.cdiv(rows, 4), resident(x, 4) // strips)))
         parts = triton.cdiv(rows, rows_each)
         dw_partial, db_partial = (torch.empty((parts, cols), dtype=torch.float32, device=x.device) for _ in range(2))
         _strips_kernel[(strips, parts)](
-            x, weight, dy, stats, dx, dw_partial, db_partial, *strides, rows_each, rows, cols,
-            BLOCK_R=4, BLOCK_C=width, num_warps=4,
-        )  # fmt: skip
+            x,
+            weight,
+            dy,
+            stats,
+            dx,
+            dw_partial,
+            db_partial,
+            *strides,
+            rows_each,
+            rows,
+            cols,
+            BLOCK_R=4,
+            BLOCK_C=width,
+            num_warps=4,
+        )
         _reduce(dw_partial, db_partial, dweight, dbias)
     return dx, dweight, dbias
 
 
 @triton.jit(do_not_specialize=[*_PLAIN, "tickets"], do_not_specialize_on_alignment=_UNALIGNED)
 def _streamed_kernel(
-    x_ptr, w_ptr, dy_ptr, mean_ptr, rstd_ptr, stats_ptr, done_ptr, dx_ptr, dw_partial_ptr, db_partial_ptr,
-    x_row, x_col, w_col, dy_row, dy_col, mean_row, rstd_row, tickets, rows_each, rows, cols, eps,
-    BEHIND: tl.constexpr, BLOCK: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
-):  # fmt: skip
-    # Jobs are taken in the order of their tickets: whatever a job waits for is finished, or under way in another program.
+    x_ptr,
+    w_ptr,
+    dy_ptr,
+    mean_ptr,
+    rstd_ptr,
+    stats_ptr,
+    done_ptr,
+    dx_ptr,
+    dw_partial_ptr,
+    db_partial_ptr,
+    x_row,
+    x_col,
+    w_col,
+    dy_row,
+    dy_col,
+    mean_row,
+    rstd_row,
+    tickets,
+    rows_each,
+    rows,
+    cols,
+    eps,
+    BEHIND: tl.constexpr,
+    BLOCK: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    # Jobs are taken in the order of their tickets: whatever a job waits for is finished, or under way in another
+    # program.
     jobs = rows_each + tl.cdiv(cols, BLOCK_C)
     ticket = tl.atomic_add(done_ptr, 1)
     while ticket < tickets:
@@ -170,9 +314,24 @@ def _streamed_kernel(
             row = part * rows_each + job
             if row < rows:
                 _statistics(
-                    x_ptr, w_ptr, dy_ptr, mean_ptr, rstd_ptr, stats_ptr,
-                    x_row, x_col, w_col, dy_row, dy_col, mean_row, rstd_row, row.to(tl.int64), cols, eps, BLOCK,
-                )  # fmt: skip
+                    x_ptr,
+                    w_ptr,
+                    dy_ptr,
+                    mean_ptr,
+                    rstd_ptr,
+                    stats_ptr,
+                    x_row,
+                    x_col,
+                    w_col,
+                    dy_row,
+                    dy_col,
+                    mean_row,
+                    rstd_row,
+                    row.to(tl.int64),
+                    cols,
+                    eps,
+                    BLOCK,
+                )
                 tl.debug_barrier()  # every thread's store precedes the release
                 tl.atomic_add(done_ptr + 1 + part, 1, sem="release")
         elif part >= BEHIND:
@@ -180,16 +339,38 @@ def _streamed_kernel(
             while tl.atomic_add(done_ptr + 1 + part, 0, sem="acquire") < tl.minimum(rows_each, rows - part * rows_each):
                 pass
             _strip(
-                x_ptr, w_ptr, dy_ptr, stats_ptr, dx_ptr, dw_partial_ptr, db_partial_ptr,
-                x_row, x_col, w_col, dy_row, dy_col, job - rows_each, part, rows_each, rows, cols, BLOCK_R, BLOCK_C,
-            )  # fmt: skip
+                x_ptr,
+                w_ptr,
+                dy_ptr,
+                stats_ptr,
+                dx_ptr,
+                dw_partial_ptr,
+                db_partial_ptr,
+                x_row,
+                x_col,
+                w_col,
+                dy_row,
+                dy_col,
+                job - rows_each,
+                part,
+                rows_each,
+                rows,
+                cols,
+                BLOCK_R,
+                BLOCK_C,
+            )
         ticket = tl.atomic_add(done_ptr, 1)
 
 
 def streamed(
-    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor,
-    *, mean: torch.Tensor | None = None, rstd: torch.Tensor | None = None, eps: float = 1e-5,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    dy: torch.Tensor,
+    *,
+    mean: torch.Tensor | None = None,
+    rstd: torch.Tensor | None = None,
+    eps: float = 1e-5,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
     Takes any number of columns; x and dy come from memory once, since the parts under way fit the L2 cache.
@@ -206,9 +387,28 @@ def streamed(
         done = torch.zeros((1 + parts,), dtype=torch.int32, device=x.device)
         dw_partial, db_partial = (torch.empty((parts, cols), dtype=torch.float32, device=x.device) for _ in range(2))
         _streamed_kernel[(min(tickets, resident(x, 3)),)](
-            x, weight, dy, mean, rstd, stats, done, dx, dw_partial, db_partial,
-            *strides, *_statistics_strides(mean, rstd), tickets, rows_each, rows, cols, eps,
-            BEHIND=BEHIND, BLOCK=4 * width, BLOCK_R=4, BLOCK_C=width, num_warps=4,
-        )  # fmt: skip
+            x,
+            weight,
+            dy,
+            mean,
+            rstd,
+            stats,
+            done,
+            dx,
+            dw_partial,
+            db_partial,
+            *strides,
+            *_statistics_strides(mean, rstd),
+            tickets,
+            rows_each,
+            rows,
+            cols,
+            eps,
+            BEHIND=BEHIND,
+            BLOCK=4 * width,
+            BLOCK_R=4,
+            BLOCK_C=width,
+            num_warps=4,
+        )
         _reduce(dw_partial, db_partial, dweight, dbias)
     return dx, dweight, dbias

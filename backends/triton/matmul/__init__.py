@@ -23,5 +23,14 @@ from touchstone.backends.triton.matmul.pieces import pieces
 # isort: on
 
 __all__ = [  # noqa: RUF022 - ladder order
-    "naive", "grouped", "tuned", "splitk", "persistent", "tma", "gluon", "tf32", "tf32x3", "pieces",
-]  # fmt: skip
+    "naive",
+    "grouped",
+    "tuned",
+    "splitk",
+    "persistent",
+    "tma",
+    "gluon",
+    "tf32",
+    "tf32x3",
+    "pieces",
+]

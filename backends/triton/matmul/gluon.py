@@ -1,4 +1,5 @@
-"""gluon: two warpgroups multiply what one warp has the copy engine bring; each stores while the next loads run (Hopper)."""
+"""gluon: two warpgroups multiply what one warp has the copy engine bring; each stores while the next loads run
+(Hopper)."""
 
 import torch
 import triton
@@ -22,7 +23,8 @@ _SIDE = gl.constexpr(64)  # columns of c that are staged at once: 128 bytes
 
 @tg.jit
 def _place(tile, M, N, GROUP_M: gl.constexpr, BLOCK_N: gl.constexpr):
-    """First row and column of a tile: down GROUP_M rows of tiles before right, so that those in flight share operands."""
+    """First row and column of a tile: down GROUP_M rows of tiles before right, so that those in flight share
+    operands."""
     BLOCK_M: gl.constexpr = _GROUPS * ROWS
     tiles_m, tiles_n = (M + BLOCK_M - 1) // BLOCK_M, (N + BLOCK_N - 1) // BLOCK_N
     first = tile // (GROUP_M * tiles_n) * GROUP_M
@@ -33,9 +35,22 @@ def _place(tile, M, N, GROUP_M: gl.constexpr, BLOCK_N: gl.constexpr):
 
 @tg.jit
 def _produce(
-    a_desc, b_desc, a, b, full, empty, M, N, K, tiles, A_TRANSPOSED: gl.constexpr, B_TRANSPOSED: gl.constexpr,
-    GROUP_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-):  # fmt: skip
+    a_desc,
+    b_desc,
+    a,
+    b,
+    full,
+    empty,
+    M,
+    N,
+    K,
+    tiles,
+    A_TRANSPOSED: gl.constexpr,
+    B_TRANSPOSED: gl.constexpr,
+    GROUP_M: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr,
+):
     STAGES: gl.constexpr = b.shape[0]
     done = 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
@@ -75,9 +90,23 @@ def _store(c_desc, c, part, m, n):
 
 @tg.jit
 def _consume(
-    c_desc, a, b, c, full, empty, M, N, K, tiles, WHICH: gl.constexpr, A_TRANSPOSED: gl.constexpr,
-    B_TRANSPOSED: gl.constexpr, GROUP_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-):  # fmt: skip
+    c_desc,
+    a,
+    b,
+    c,
+    full,
+    empty,
+    M,
+    N,
+    K,
+    tiles,
+    WHICH: gl.constexpr,
+    A_TRANSPOSED: gl.constexpr,
+    B_TRANSPOSED: gl.constexpr,
+    GROUP_M: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr,
+):
     STAGES: gl.constexpr = b.shape[0]
     WHOLE: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     HALF: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N // 2, 16])
@@ -118,9 +147,20 @@ def _consume(
 
 @tg.jit(do_not_specialize=["M", "N", "K", "tiles"])
 def _gluon_kernel(
-    a_desc, b_desc, c_desc, M, N, K, tiles, A_TRANSPOSED: gl.constexpr, B_TRANSPOSED: gl.constexpr,
-    GROUP_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
-):  # fmt: skip
+    a_desc,
+    b_desc,
+    c_desc,
+    M,
+    N,
+    K,
+    tiles,
+    A_TRANSPOSED: gl.constexpr,
+    B_TRANSPOSED: gl.constexpr,
+    GROUP_M: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr,
+    STAGES: gl.constexpr,
+):
     a = gl.allocate_shared_memory(
         a_desc.dtype, [STAGES * _GROUPS, a_desc.block_type.shape[0], a_desc.block_type.shape[1]], a_desc.layout
     )
@@ -132,18 +172,72 @@ def _gluon_kernel(
     fence_async_shared()
     gl.warp_specialize(
         [
-            (_consume, (
-                c_desc, a, b, c, full, empty, M, N, K, tiles, 0, A_TRANSPOSED, B_TRANSPOSED, GROUP_M, BLOCK_N, BLOCK_K,
-            )),
-            (_consume, (
-                c_desc, a, b, c, full, empty, M, N, K, tiles, 1, A_TRANSPOSED, B_TRANSPOSED, GROUP_M, BLOCK_N, BLOCK_K,
-            )),
-            (_produce, (
-                a_desc, b_desc, a, b, full, empty, M, N, K, tiles, A_TRANSPOSED, B_TRANSPOSED, GROUP_M, BLOCK_N, BLOCK_K,
-            )),
+            (
+                _consume,
+                (
+                    c_desc,
+                    a,
+                    b,
+                    c,
+                    full,
+                    empty,
+                    M,
+                    N,
+                    K,
+                    tiles,
+                    0,
+                    A_TRANSPOSED,
+                    B_TRANSPOSED,
+                    GROUP_M,
+                    BLOCK_N,
+                    BLOCK_K,
+                ),
+            ),
+            (
+                _consume,
+                (
+                    c_desc,
+                    a,
+                    b,
+                    c,
+                    full,
+                    empty,
+                    M,
+                    N,
+                    K,
+                    tiles,
+                    1,
+                    A_TRANSPOSED,
+                    B_TRANSPOSED,
+                    GROUP_M,
+                    BLOCK_N,
+                    BLOCK_K,
+                ),
+            ),
+            (
+                _produce,
+                (
+                    a_desc,
+                    b_desc,
+                    a,
+                    b,
+                    full,
+                    empty,
+                    M,
+                    N,
+                    K,
+                    tiles,
+                    A_TRANSPOSED,
+                    B_TRANSPOSED,
+                    GROUP_M,
+                    BLOCK_N,
+                    BLOCK_K,
+                ),
+            ),
         ],
-        [4, 1], [240, 24],
-    )  # fmt: skip
+        [4, 1],
+        [240, 24],
+    )
 
 
 def gluon(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -166,9 +260,17 @@ def gluon(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     c_desc, _ = descriptor("the result", c, ROWS.value, _SIDE.value)
     tiles = triton.cdiv(M, ROWS.value * _GROUPS.value) * triton.cdiv(N, config["BLOCK_N"])
     _gluon_kernel[(min(processors(a.device), tiles),)](
-        swizzled(a_desc), swizzled(b_desc), swizzled(c_desc), M, N, K, tiles,
-        A_TRANSPOSED=a_transposed, B_TRANSPOSED=b_transposed, **config,
-    )  # fmt: skip
+        swizzled(a_desc),
+        swizzled(b_desc),
+        swizzled(c_desc),
+        M,
+        N,
+        K,
+        tiles,
+        A_TRANSPOSED=a_transposed,
+        B_TRANSPOSED=b_transposed,
+        **config,
+    )
     return c
 
 

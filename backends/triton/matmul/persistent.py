@@ -11,10 +11,22 @@ from touchstone.backends.triton.tuning import pinned
 
 @triton.jit
 def _persistent_kernel(
-    a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn,
-    PRECISION: tl.constexpr, GROUP_M: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
+    a_ptr,
+    b_ptr,
+    c_ptr,
+    M,
+    N,
+    K,
+    stride_am,
+    stride_ak,
+    stride_bk,
+    stride_bn,
+    PRECISION: tl.constexpr,
+    GROUP_M: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     steps = tl.cdiv(K, BLOCK_K)  # of one tile
     mine = tl.cdiv(tiles_m * tiles_n - tl.program_id(0), tl.num_programs(0))
@@ -57,7 +69,13 @@ def persistent(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 persistent.space = [
     options(*each)
     for each in [
-        (64, 64, 64, 4, 4), (128, 128, 64, 4, 3), (128, 128, 64, 8, 3), (128, 256, 64, 8, 3), (128, 256, 64, 8, 4),
-        (256, 128, 64, 8, 3), (128, 128, 16, 8, 3), (128, 64, 16, 4, 4),
+        (64, 64, 64, 4, 4),
+        (128, 128, 64, 4, 3),
+        (128, 128, 64, 8, 3),
+        (128, 256, 64, 8, 3),
+        (128, 256, 64, 8, 4),
+        (256, 128, 64, 8, 3),
+        (128, 128, 16, 8, 3),
+        (128, 64, 16, 4, 4),
     ]
-]  # fmt: skip
+]

@@ -36,9 +36,18 @@ def _cut_kernel(x_ptr, pieces_ptr, R, C, pitch, stride_r, stride_c, BLOCK: tl.co
 
 @triton.jit
 def _pieces_kernel(
-    a_desc, b_desc, c_ptr, M, N, K, one, GROUP_M: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
+    a_desc,
+    b_desc,
+    c_ptr,
+    M,
+    N,
+    K,
+    one,
+    GROUP_M: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     tile = tl.program_id(0)
     first = tile // (GROUP_M * tiles_n) * GROUP_M  # tile row that the group starts with; the last group may be lower
@@ -101,7 +110,12 @@ pieces.needs = "sm_90"
 pieces.space = [
     options(*each)
     for each in [
-        (64, 128, 32, 4, 3), (128, 64, 32, 4, 4), (128, 128, 32, 8, 3), (128, 128, 32, 4, 3), (128, 128, 32, 8, 2),
-        (128, 128, 32, 8, 3, 16), (128, 64, 32, 4, 2),
+        (64, 128, 32, 4, 3),
+        (128, 64, 32, 4, 4),
+        (128, 128, 32, 8, 3),
+        (128, 128, 32, 4, 3),
+        (128, 128, 32, 8, 2),
+        (128, 128, 32, 8, 3, 16),
+        (128, 64, 32, 4, 2),
     ]
-]  # fmt: skip
+]

@@ -10,9 +10,22 @@ from touchstone.backends.triton.gemm import processors
 
 @triton.jit(do_not_specialize=["chunk"])
 def _splitk_kernel(
-    a_ptr, b_ptr, partial_ptr, M, N, K, chunk, stride_am, stride_ak, stride_bk, stride_bn,
-    PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
+    a_ptr,
+    b_ptr,
+    partial_ptr,
+    M,
+    N,
+    K,
+    chunk,
+    stride_am,
+    stride_ak,
+    stride_bk,
+    stride_bn,
+    PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
     tiles_n = tl.cdiv(N, BLOCK_N)
     tiles = tl.cdiv(M, BLOCK_M) * tiles_n
     tile = tl.program_id(0) % tiles
@@ -57,8 +70,21 @@ def splitk(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     splits = max(triton.cdiv(steps, chunk), 1)
     partial = a.new_empty(splits, M, N, dtype=torch.float32)
     _splitk_kernel[(tiles * splits,)](
-        a, b, partial, M, N, K, chunk, *a.stride(), *b.stride(),
-        PRECISION="ieee", BLOCK_M=block_m, BLOCK_N=64, BLOCK_K=block_k, num_warps=warps, num_stages=4,
-    )  # fmt: skip
+        a,
+        b,
+        partial,
+        M,
+        N,
+        K,
+        chunk,
+        *a.stride(),
+        *b.stride(),
+        PRECISION="ieee",
+        BLOCK_M=block_m,
+        BLOCK_N=64,
+        BLOCK_K=block_k,
+        num_warps=warps,
+        num_stages=4,
+    )
     _add_partials_kernel[(triton.cdiv(M * N, 1024),)](partial, c, M * N, splits, BLOCK=1024, num_warps=4)
     return c

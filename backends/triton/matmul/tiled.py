@@ -11,9 +11,21 @@ from touchstone.backends.triton.tuning import pinned
 
 @triton.jit
 def _naive_kernel(
-    a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn,
-    PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
+    a_ptr,
+    b_ptr,
+    c_ptr,
+    M,
+    N,
+    K,
+    stride_am,
+    stride_ak,
+    stride_bk,
+    stride_bn,
+    PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
     tiles_n = tl.cdiv(N, BLOCK_N)
     tile = tl.program_id(0)
     m = (tile // tiles_n).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -38,18 +50,42 @@ def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return c
     grid = (triton.cdiv(M, 128) * triton.cdiv(N, 128),)
     _naive_kernel[grid](
-        a, b, c, M, N, K, *a.stride(), *b.stride(),
-        PRECISION="ieee", BLOCK_M=128, BLOCK_N=128, BLOCK_K=32, num_warps=8, num_stages=3,
-    )  # fmt: skip
+        a,
+        b,
+        c,
+        M,
+        N,
+        K,
+        *a.stride(),
+        *b.stride(),
+        PRECISION="ieee",
+        BLOCK_M=128,
+        BLOCK_N=128,
+        BLOCK_K=32,
+        num_warps=8,
+        num_stages=3,
+    )
     return c
 
 
 @triton.jit
 def _grouped_kernel(
-    a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn,
-    PRECISION: tl.constexpr, GROUP_M: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
+    a_ptr,
+    b_ptr,
+    c_ptr,
+    M,
+    N,
+    K,
+    stride_am,
+    stride_ak,
+    stride_bk,
+    stride_bn,
+    PRECISION: tl.constexpr,
+    GROUP_M: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     tile = tl.program_id(0)
     first = tile // (GROUP_M * tiles_n) * GROUP_M  # tile row that the group starts with; the last group may be lower
@@ -77,9 +113,22 @@ def grouped(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return c
     grid = (triton.cdiv(M, 128) * triton.cdiv(N, 128),)
     _grouped_kernel[grid](
-        a, b, c, M, N, K, *a.stride(), *b.stride(),
-        PRECISION="ieee", GROUP_M=8, BLOCK_M=128, BLOCK_N=128, BLOCK_K=32, num_warps=8, num_stages=3,
-    )  # fmt: skip
+        a,
+        b,
+        c,
+        M,
+        N,
+        K,
+        *a.stride(),
+        *b.stride(),
+        PRECISION="ieee",
+        GROUP_M=8,
+        BLOCK_M=128,
+        BLOCK_N=128,
+        BLOCK_K=32,
+        num_warps=8,
+        num_stages=3,
+    )
     return c
 
 
@@ -98,8 +147,17 @@ def tuned(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 tuned.space = [
     options(*each)
     for each in [
-        (16, 64, 128, 4, 4), (64, 64, 64, 4, 4), (64, 128, 64, 4, 4), (128, 128, 64, 4, 3), (128, 128, 64, 8, 3),
-        (128, 256, 64, 8, 3), (256, 128, 64, 8, 3), (64, 64, 32, 4, 3), (128, 64, 16, 4, 4), (128, 128, 16, 8, 3),
-        (128, 128, 32, 8, 2), (128, 256, 16, 8, 3),
+        (16, 64, 128, 4, 4),
+        (64, 64, 64, 4, 4),
+        (64, 128, 64, 4, 4),
+        (128, 128, 64, 4, 3),
+        (128, 128, 64, 8, 3),
+        (128, 256, 64, 8, 3),
+        (256, 128, 64, 8, 3),
+        (64, 64, 32, 4, 3),
+        (128, 64, 16, 4, 4),
+        (128, 128, 16, 8, 3),
+        (128, 128, 32, 8, 2),
+        (128, 256, 16, 8, 3),
     ]
-]  # fmt: skip
+]

@@ -11,10 +11,20 @@ from touchstone.backends.triton.tuning import pinned
 
 @triton.jit
 def _tma_kernel(
-    a_desc, b_desc, c_desc, M, N, K,
-    A_TRANSPOSED: tl.constexpr, B_TRANSPOSED: tl.constexpr, PRECISION: tl.constexpr, GROUP_M: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
+    a_desc,
+    b_desc,
+    c_desc,
+    M,
+    N,
+    K,
+    A_TRANSPOSED: tl.constexpr,
+    B_TRANSPOSED: tl.constexpr,
+    PRECISION: tl.constexpr,
+    GROUP_M: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     # flatten: the compiler makes one loop of the two, as `persistent` does by hand
     for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):
@@ -53,9 +63,17 @@ def tma(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     tiles = triton.cdiv(M, config["BLOCK_M"]) * triton.cdiv(N, config["BLOCK_N"])
     grid = (min(resident(a.device, config["num_warps"]), tiles),)
     _tma_kernel[grid](
-        a_desc, b_desc, c_desc, M, N, K,
-        A_TRANSPOSED=a_transposed, B_TRANSPOSED=b_transposed, PRECISION="ieee", **config,
-    )  # fmt: skip
+        a_desc,
+        b_desc,
+        c_desc,
+        M,
+        N,
+        K,
+        A_TRANSPOSED=a_transposed,
+        B_TRANSPOSED=b_transposed,
+        PRECISION="ieee",
+        **config,
+    )
     return c
 
 
@@ -63,8 +81,16 @@ tma.needs = "sm_90"
 tma.space = [
     options(*each)
     for each in [
-        (64, 64, 128, 4, 4), (64, 128, 128, 4, 3), (128, 128, 64, 4, 3), (128, 128, 64, 8, 4), (128, 256, 64, 8, 3),
-        (128, 256, 64, 8, 4), (128, 256, 64, 8, 4, 16), (256, 128, 64, 8, 4), (128, 128, 128, 8, 3),
-        (128, 64, 16, 8, 3), (64, 64, 16, 4, 4),
+        (64, 64, 128, 4, 4),
+        (64, 128, 128, 4, 3),
+        (128, 128, 64, 4, 3),
+        (128, 128, 64, 8, 4),
+        (128, 256, 64, 8, 3),
+        (128, 256, 64, 8, 4),
+        (128, 256, 64, 8, 4, 16),
+        (256, 128, 64, 8, 4),
+        (128, 128, 128, 8, 3),
+        (128, 64, 16, 8, 3),
+        (64, 64, 16, 4, 4),
     ]
-]  # fmt: skip
+]

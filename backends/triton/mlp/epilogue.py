@@ -12,10 +12,25 @@ from touchstone.backends.triton.tuning import pinned
 
 @triton.jit
 def _linear_kernel(
-    a_ptr, b_ptr, bias_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_bias,
-    ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, GROUP_M: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
+    a_ptr,
+    b_ptr,
+    bias_ptr,
+    c_ptr,
+    M,
+    N,
+    K,
+    stride_am,
+    stride_ak,
+    stride_bk,
+    stride_bn,
+    stride_bias,
+    ACTIVATION: tl.constexpr,
+    PRECISION: tl.constexpr,
+    GROUP_M: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     tile = tl.program_id(0)
     first = tile // (GROUP_M * tiles_n) * GROUP_M  # tile row that the group starts with; the last group may be lower
@@ -48,16 +63,20 @@ def _linear(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, activat
         grid = (triton.cdiv(M, config["BLOCK_M"]) * triton.cdiv(N, config["BLOCK_N"]),)
         stride = 0 if bias is None else bias.stride(0)
         _linear_kernel[grid](
-            a, b, bias, c, M, N, K, *a.stride(), *b.stride(), stride,
-            ACTIVATION=activation, PRECISION="ieee", **config,
-        )  # fmt: skip
+            a, b, bias, c, M, N, K, *a.stride(), *b.stride(), stride, ACTIVATION=activation, PRECISION="ieee", **config
+        )
     return c
 
 
 def epilogue(
-    x: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor | None, w2: torch.Tensor, b2: torch.Tensor | None,
-    *, activation: str = "gelu",
-) -> torch.Tensor:  # fmt: skip
+    x: torch.Tensor,
+    w1: torch.Tensor,
+    b1: torch.Tensor | None,
+    w2: torch.Tensor,
+    b2: torch.Tensor | None,
+    *,
+    activation: str = "gelu",
+) -> torch.Tensor:
     """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None; y (M, N). Any sizes and strides.
 
     Source: S2-92.
@@ -71,7 +90,15 @@ def epilogue(
 epilogue.space = [
     options(*each)
     for each in [
-        (16, 64, 128, 4, 4), (64, 64, 64, 4, 4), (64, 128, 64, 4, 4), (128, 128, 64, 4, 3), (128, 128, 64, 8, 3),
-        (128, 256, 64, 8, 3), (256, 128, 64, 8, 3), (64, 64, 32, 4, 3), (128, 64, 16, 4, 4), (128, 128, 16, 8, 3),
+        (16, 64, 128, 4, 4),
+        (64, 64, 64, 4, 4),
+        (64, 128, 64, 4, 4),
+        (128, 128, 64, 4, 3),
+        (128, 128, 64, 8, 3),
+        (128, 256, 64, 8, 3),
+        (256, 128, 64, 8, 3),
+        (64, 64, 32, 4, 3),
+        (128, 64, 16, 4, 4),
+        (128, 128, 16, 8, 3),
     ]
-]  # fmt: skip
+]

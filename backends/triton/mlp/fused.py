@@ -10,11 +10,31 @@ from touchstone.backends.triton.activations import _activate, _check
 
 @triton.jit
 def _fused_kernel(
-    x_ptr, w1_ptr, b1_ptr, w2_ptr, b2_ptr, y_ptr, M, D, H, N,
-    stride_xm, stride_xd, stride_w1d, stride_w1h, stride_b1, stride_w2h, stride_w2n, stride_b2,
-    ACTIVATION: tl.constexpr, PRECISION: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    w1_ptr,
+    b1_ptr,
+    w2_ptr,
+    b2_ptr,
+    y_ptr,
+    M,
+    D,
+    H,
+    N,
+    stride_xm,
+    stride_xd,
+    stride_w1d,
+    stride_w1h,
+    stride_b1,
+    stride_w2h,
+    stride_w2n,
+    stride_b2,
+    ACTIVATION: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
     tiles_n = tl.cdiv(N, BLOCK_N)
     tile = tl.program_id(0)
     m = (tile // tiles_n).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -43,9 +63,14 @@ def _fused_kernel(
 
 
 def fused(
-    x: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor | None, w2: torch.Tensor, b2: torch.Tensor | None,
-    *, activation: str = "gelu",
-) -> torch.Tensor:  # fmt: skip
+    x: torch.Tensor,
+    w1: torch.Tensor,
+    b1: torch.Tensor | None,
+    w2: torch.Tensor,
+    b2: torch.Tensor | None,
+    *,
+    activation: str = "gelu",
+) -> torch.Tensor:
     """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None; y (M, N). Any sizes and strides.
 
     Each tile of y makes its own hidden rows, so beyond N = 256 (float32: 64) the first product is done again for
@@ -62,8 +87,28 @@ def fused(
     strides = (0 if b is None else b.stride(0) for b in (b1, b2))
     grid = (triton.cdiv(M, block_m) * triton.cdiv(N, block_n),)
     _fused_kernel[grid](
-        x, w1, b1, w2, b2, y, M, D, H, N, *x.stride(), *w1.stride(), next(strides), *w2.stride(), next(strides),
-        ACTIVATION=activation, PRECISION="ieee", BLOCK_M=block_m, BLOCK_D=block_k, BLOCK_H=64, BLOCK_N=block_n,
-        num_warps=8, num_stages=3,
-    )  # fmt: skip
+        x,
+        w1,
+        b1,
+        w2,
+        b2,
+        y,
+        M,
+        D,
+        H,
+        N,
+        *x.stride(),
+        *w1.stride(),
+        next(strides),
+        *w2.stride(),
+        next(strides),
+        ACTIVATION=activation,
+        PRECISION="ieee",
+        BLOCK_M=block_m,
+        BLOCK_D=block_k,
+        BLOCK_H=64,
+        BLOCK_N=block_n,
+        num_warps=8,
+        num_stages=3,
+    )
     return y

@@ -15,7 +15,7 @@ from touchstone.backends.triton.tuning import pinned
 @triton.jit
 def _finish(
     acc, bias_ptr, slope_desc, factor_desc, c_desc, m, n, N, stride_bias, ACTIVATION: tl.constexpr, COLS: tl.constexpr
-):  # fmt: skip
+):
     if bias_ptr is not None:
         col = (n + tl.arange(0, COLS)).to(tl.int64)
         acc += tl.load(bias_ptr + col * stride_bias, mask=col < N, other=0.0).to(tl.float32)[None, :]
@@ -30,10 +30,25 @@ def _finish(
 
 @triton.jit
 def _tma_linear_kernel(
-    a_desc, b_desc, bias_ptr, slope_desc, factor_desc, c_desc, M, N, K, stride_bias,
-    A_TRANSPOSED: tl.constexpr, B_TRANSPOSED: tl.constexpr, ACTIVATION: tl.constexpr, PRECISION: tl.constexpr,
-    GROUP_M: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
+    a_desc,
+    b_desc,
+    bias_ptr,
+    slope_desc,
+    factor_desc,
+    c_desc,
+    M,
+    N,
+    K,
+    stride_bias,
+    A_TRANSPOSED: tl.constexpr,
+    B_TRANSPOSED: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    PRECISION: tl.constexpr,
+    GROUP_M: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):
         first = tile // (GROUP_M * tiles_n) * GROUP_M
@@ -54,10 +69,16 @@ def _tma_linear_kernel(
 
 
 def _linear(
-    a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, c: torch.Tensor, activation: str | None,
-    names: tuple[str, str, str], config: dict[str, int], factor: torch.Tensor | None = None,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    bias: torch.Tensor | None,
+    c: torch.Tensor,
+    activation: str | None,
+    names: tuple[str, str, str],
+    config: dict[str, int],
+    factor: torch.Tensor | None = None,
     slope: torch.Tensor | None = None,
-) -> Callable[[], None]:  # fmt: skip
+) -> Callable[[], None]:
     """The launch of c = act(a·b + bias)·factor, checked and ready: all products are checked before the first one runs.
 
     `factor` is contiguous and may be c itself; `slope`, contiguous too, receives act'(a·b + bias).
@@ -72,15 +93,33 @@ def _linear(
     )
     grid = (min(resident(a.device, config["num_warps"]), triton.cdiv(M, block_m) * triton.cdiv(N, block_n)),)
     return lambda: _tma_linear_kernel[grid](
-        a_desc, b_desc, bias, slope_desc, factor_desc, c_desc, M, N, K, 0 if bias is None else bias.stride(0),
-        A_TRANSPOSED=a_transposed, B_TRANSPOSED=b_transposed, ACTIVATION=activation, PRECISION="ieee", **config,
-    )  # fmt: skip
+        a_desc,
+        b_desc,
+        bias,
+        slope_desc,
+        factor_desc,
+        c_desc,
+        M,
+        N,
+        K,
+        0 if bias is None else bias.stride(0),
+        A_TRANSPOSED=a_transposed,
+        B_TRANSPOSED=b_transposed,
+        ACTIVATION=activation,
+        PRECISION="ieee",
+        **config,
+    )
 
 
 def tma(
-    x: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor | None, w2: torch.Tensor, b2: torch.Tensor | None,
-    *, activation: str = "gelu",
-) -> torch.Tensor:  # fmt: skip
+    x: torch.Tensor,
+    w1: torch.Tensor,
+    b1: torch.Tensor | None,
+    w2: torch.Tensor,
+    b2: torch.Tensor | None,
+    *,
+    activation: str = "gelu",
+) -> torch.Tensor:
     """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None; y (M, N).
 
     Declines what a descriptor cannot describe (no axis of stride 1, rows not a multiple of 16 bytes apart, a start
@@ -109,7 +148,15 @@ tma.needs = "sm_90"
 tma.space = [
     options(*each)
     for each in [
-        (64, 64, 128, 4, 4), (64, 128, 128, 4, 3), (128, 128, 64, 4, 3), (128, 128, 64, 8, 4), (128, 256, 64, 8, 3),
-        (128, 256, 64, 8, 4), (128, 256, 64, 8, 4, 16), (256, 128, 64, 8, 4), (128, 64, 16, 8, 3), (64, 64, 16, 4, 4),
+        (64, 64, 128, 4, 4),
+        (64, 128, 128, 4, 3),
+        (128, 128, 64, 4, 3),
+        (128, 128, 64, 8, 4),
+        (128, 256, 64, 8, 3),
+        (128, 256, 64, 8, 4),
+        (128, 256, 64, 8, 4, 16),
+        (256, 128, 64, 8, 4),
+        (128, 64, 16, 8, 3),
+        (64, 64, 16, 4, 4),
     ]
-]  # fmt: skip
+]

@@ -13,10 +13,27 @@ from touchstone.backends.triton.tuning import pinned
 
 @triton.jit
 def _activated_kernel(
-    a_ptr, b_ptr, bias_ptr, z_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_bias,
-    BACKWARD: tl.constexpr, ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, GROUP_M: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
+    a_ptr,
+    b_ptr,
+    bias_ptr,
+    z_ptr,
+    c_ptr,
+    M,
+    N,
+    K,
+    stride_am,
+    stride_ak,
+    stride_bk,
+    stride_bn,
+    stride_bias,
+    BACKWARD: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    PRECISION: tl.constexpr,
+    GROUP_M: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     tile = tl.program_id(0)
     first = tile // (GROUP_M * tiles_n) * GROUP_M  # tile row that the group starts with; the last group may be lower
@@ -46,10 +63,23 @@ def _activated_kernel(
 
 @triton.jit
 def _weight_kernel(
-    a_ptr, b_ptr, c_ptr, sum_ptr, M, N, K, stride_ak, stride_am, stride_bk, stride_bn,
-    PRECISION: tl.constexpr, GROUP_M: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
+    a_ptr,
+    b_ptr,
+    c_ptr,
+    sum_ptr,
+    M,
+    N,
+    K,
+    stride_ak,
+    stride_am,
+    stride_bk,
+    stride_bn,
+    PRECISION: tl.constexpr,
+    GROUP_M: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
     """c = aᵀ·b for a (K, M) and b (K, N), and the sum of b over K in the programs of the first tile row."""
     tiles_m, tiles_n = tl.maximum(tl.cdiv(M, BLOCK_M), 1), tl.cdiv(N, BLOCK_N)
     tile = tl.program_id(0)
@@ -87,9 +117,22 @@ def _activated(a, b, bias, z: torch.Tensor, activation: str, backward: bool) -> 
         config = pinned("mlp_backward.epilogue", a.dtype, (M, N, K), default_tile(a.dtype, M, N))
         grid = (triton.cdiv(M, config["BLOCK_M"]) * triton.cdiv(N, config["BLOCK_N"]),)
         _activated_kernel[grid](
-            a, b, bias, z, c, M, N, K, *a.stride(), *b.stride(), 0 if bias is None else bias.stride(0),
-            BACKWARD=backward, ACTIVATION=activation, PRECISION="ieee", **config,
-        )  # fmt: skip
+            a,
+            b,
+            bias,
+            z,
+            c,
+            M,
+            N,
+            K,
+            *a.stride(),
+            *b.stride(),
+            0 if bias is None else bias.stride(0),
+            BACKWARD=backward,
+            ACTIVATION=activation,
+            PRECISION="ieee",
+            **config,
+        )
     return c
 
 
@@ -107,9 +150,15 @@ def _weight(a: torch.Tensor, b: torch.Tensor, with_sum: bool) -> tuple[torch.Ten
 
 
 def epilogue(
-    x: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor | None, w2: torch.Tensor, b2: torch.Tensor | None,
-    dy: torch.Tensor, *, activation: str = "gelu",
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None]:  # fmt: skip
+    x: torch.Tensor,
+    w1: torch.Tensor,
+    b1: torch.Tensor | None,
+    w2: torch.Tensor,
+    b2: torch.Tensor | None,
+    dy: torch.Tensor,
+    *,
+    activation: str = "gelu",
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None]:
     """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None, dy (M, N); dx, dw1, db1, dw2, db2.
 
     Any sizes and strides; db1 and db2 are None where the bias is. Source: S2-93.
@@ -127,7 +176,14 @@ def epilogue(
 epilogue.space = [
     options(*each)
     for each in [
-        (16, 64, 128, 4, 4), (64, 64, 64, 4, 4), (128, 128, 64, 4, 3), (128, 128, 64, 8, 3), (128, 256, 64, 8, 3),
-        (256, 128, 64, 8, 3), (64, 64, 32, 4, 3), (128, 64, 16, 4, 4), (128, 128, 16, 8, 3),
+        (16, 64, 128, 4, 4),
+        (64, 64, 64, 4, 4),
+        (128, 128, 64, 4, 3),
+        (128, 128, 64, 8, 3),
+        (128, 256, 64, 8, 3),
+        (256, 128, 64, 8, 3),
+        (64, 64, 32, 4, 3),
+        (128, 64, 16, 4, 4),
+        (128, 128, 16, 8, 3),
     ]
-]  # fmt: skip
+]

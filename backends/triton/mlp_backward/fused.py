@@ -12,11 +12,33 @@ from touchstone.backends.triton.tuning import pinned
 
 @triton.jit
 def _hidden_kernel(
-    x_ptr, w1_ptr, b1_ptr, w2_ptr, dy_ptr, hidden_ptr, dz_ptr, M, D, H, N,
-    stride_xm, stride_xd, stride_w1d, stride_w1h, stride_b1, stride_w2h, stride_w2n, stride_dym, stride_dyn,
-    ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, GROUP_M: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    w1_ptr,
+    b1_ptr,
+    w2_ptr,
+    dy_ptr,
+    hidden_ptr,
+    dz_ptr,
+    M,
+    D,
+    H,
+    N,
+    stride_xm,
+    stride_xd,
+    stride_w1d,
+    stride_w1h,
+    stride_b1,
+    stride_w2h,
+    stride_w2n,
+    stride_dym,
+    stride_dyn,
+    ACTIVATION: tl.constexpr,
+    PRECISION: tl.constexpr,
+    GROUP_M: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
     tiles_m, tiles_h = tl.cdiv(M, BLOCK_M), tl.cdiv(H, BLOCK_N)
     tile = tl.program_id(0)
     first = tile // (GROUP_M * tiles_h) * GROUP_M  # tile row that the group starts with; the last group may be lower
@@ -49,10 +71,24 @@ def _hidden_kernel(
 
 @triton.jit
 def _product(
-    a_ptr, b_ptr, c_ptr, sum_ptr, tile, M, N, K, stride_am, stride_ak, stride_bk, stride_bn,
-    PRECISION: tl.constexpr, GROUP_M: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
+    a_ptr,
+    b_ptr,
+    c_ptr,
+    sum_ptr,
+    tile,
+    M,
+    N,
+    K,
+    stride_am,
+    stride_ak,
+    stride_bk,
+    stride_bn,
+    PRECISION: tl.constexpr,
+    GROUP_M: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
     """Tile number `tile` of c = a·b, and with it, in the first tile row, the sum of b over K."""
     tiles_m, tiles_n = tl.maximum(tl.cdiv(M, BLOCK_M), 1), tl.cdiv(N, BLOCK_N)
     first = tile // (GROUP_M * tiles_n) * GROUP_M
@@ -83,29 +119,107 @@ def _product(
 
 @triton.jit
 def _gradients_kernel(
-    x_ptr, w1_ptr, dy_ptr, hidden_ptr, dz_ptr, dx_ptr, dw1_ptr, db1_ptr, dw2_ptr, db2_ptr, M, D, H, N,
-    stride_xm, stride_xd, stride_w1d, stride_w1h, stride_dym, stride_dyn,
-    PRECISION: tl.constexpr, GROUP_M: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    w1_ptr,
+    dy_ptr,
+    hidden_ptr,
+    dz_ptr,
+    dx_ptr,
+    dw1_ptr,
+    db1_ptr,
+    dw2_ptr,
+    db2_ptr,
+    M,
+    D,
+    H,
+    N,
+    stride_xm,
+    stride_xd,
+    stride_w1d,
+    stride_w1h,
+    stride_dym,
+    stride_dyn,
+    PRECISION: tl.constexpr,
+    GROUP_M: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
     tile = tl.program_id(0)
     tiles_dw1 = tl.maximum(tl.cdiv(D, BLOCK_M), 1) * tl.cdiv(H, BLOCK_N)
     tiles_dw2 = tl.maximum(tl.cdiv(H, BLOCK_M), 1) * tl.cdiv(N, BLOCK_N)
     if tile < tiles_dw1:
-        _product(x_ptr, dz_ptr, dw1_ptr, db1_ptr, tile, D, H, M, stride_xd, stride_xm, H, 1,
-                 PRECISION, GROUP_M, BLOCK_M, BLOCK_N, BLOCK_K)  # fmt: skip
+        _product(
+            x_ptr,
+            dz_ptr,
+            dw1_ptr,
+            db1_ptr,
+            tile,
+            D,
+            H,
+            M,
+            stride_xd,
+            stride_xm,
+            H,
+            1,
+            PRECISION,
+            GROUP_M,
+            BLOCK_M,
+            BLOCK_N,
+            BLOCK_K,
+        )
     elif tile < tiles_dw1 + tiles_dw2:
-        _product(hidden_ptr, dy_ptr, dw2_ptr, db2_ptr, tile - tiles_dw1, H, N, M, 1, H, stride_dym, stride_dyn,
-                 PRECISION, GROUP_M, BLOCK_M, BLOCK_N, BLOCK_K)  # fmt: skip
+        _product(
+            hidden_ptr,
+            dy_ptr,
+            dw2_ptr,
+            db2_ptr,
+            tile - tiles_dw1,
+            H,
+            N,
+            M,
+            1,
+            H,
+            stride_dym,
+            stride_dyn,
+            PRECISION,
+            GROUP_M,
+            BLOCK_M,
+            BLOCK_N,
+            BLOCK_K,
+        )
     else:
-        _product(dz_ptr, w1_ptr, dx_ptr, None, tile - tiles_dw1 - tiles_dw2, M, D, H, H, 1, stride_w1h, stride_w1d,
-                 PRECISION, GROUP_M, BLOCK_M, BLOCK_N, BLOCK_K)  # fmt: skip
+        _product(
+            dz_ptr,
+            w1_ptr,
+            dx_ptr,
+            None,
+            tile - tiles_dw1 - tiles_dw2,
+            M,
+            D,
+            H,
+            H,
+            1,
+            stride_w1h,
+            stride_w1d,
+            PRECISION,
+            GROUP_M,
+            BLOCK_M,
+            BLOCK_N,
+            BLOCK_K,
+        )
 
 
 def fused(
-    x: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor | None, w2: torch.Tensor, b2: torch.Tensor | None,
-    dy: torch.Tensor, *, activation: str = "gelu",
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None]:  # fmt: skip
+    x: torch.Tensor,
+    w1: torch.Tensor,
+    b1: torch.Tensor | None,
+    w2: torch.Tensor,
+    b2: torch.Tensor | None,
+    dy: torch.Tensor,
+    *,
+    activation: str = "gelu",
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None]:
     """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None, dy (M, N); dx, dw1, db1, dw2, db2.
 
     Any sizes and strides; db1 and db2 are None where the bias is. Source: S2-93.
@@ -117,10 +231,26 @@ def fused(
         config = default_two_tiles(x.dtype, M, H)
         grid = (triton.cdiv(M, config["BLOCK_M"]) * triton.cdiv(H, config["BLOCK_N"]),)
         _hidden_kernel[grid](
-            x, w1, b1, w2, dy, hidden, dz, M, D, H, N,
-            *x.stride(), *w1.stride(), 0 if b1 is None else b1.stride(0), *w2.stride(), *dy.stride(),
-            ACTIVATION=activation, PRECISION="ieee", **config,
-        )  # fmt: skip
+            x,
+            w1,
+            b1,
+            w2,
+            dy,
+            hidden,
+            dz,
+            M,
+            D,
+            H,
+            N,
+            *x.stride(),
+            *w1.stride(),
+            0 if b1 is None else b1.stride(0),
+            *w2.stride(),
+            *dy.stride(),
+            ACTIVATION=activation,
+            PRECISION="ieee",
+            **config,
+        )
     dx, dw1, dw2 = x.new_empty(M, D), x.new_empty(D, H), x.new_empty(H, N)
     db1 = None if b1 is None else x.new_empty(H)
     db2 = None if b2 is None else x.new_empty(N)
@@ -130,16 +260,40 @@ def fused(
     tiles += triton.cdiv(M, rows) * triton.cdiv(D, cols)
     if tiles:
         _gradients_kernel[(tiles,)](
-            x, w1, dy, hidden, dz, dx, dw1, db1, dw2, db2, M, D, H, N, *x.stride(), *w1.stride(), *dy.stride(),
-            PRECISION="ieee", **config,
-        )  # fmt: skip
+            x,
+            w1,
+            dy,
+            hidden,
+            dz,
+            dx,
+            dw1,
+            db1,
+            dw2,
+            db2,
+            M,
+            D,
+            H,
+            N,
+            *x.stride(),
+            *w1.stride(),
+            *dy.stride(),
+            PRECISION="ieee",
+            **config,
+        )
     return dx, dw1, db1, dw2, db2
 
 
 fused.space = [
     options(*each)
     for each in [
-        (16, 64, 128, 4, 4), (64, 64, 64, 4, 4), (128, 128, 64, 4, 3), (128, 128, 64, 8, 3), (128, 256, 64, 8, 3),
-        (256, 128, 64, 8, 3), (64, 64, 32, 4, 3), (128, 64, 16, 4, 4), (128, 128, 16, 8, 3),
+        (16, 64, 128, 4, 4),
+        (64, 64, 64, 4, 4),
+        (128, 128, 64, 4, 3),
+        (128, 128, 64, 8, 3),
+        (128, 256, 64, 8, 3),
+        (256, 128, 64, 8, 3),
+        (64, 64, 32, 4, 3),
+        (128, 64, 16, 4, 4),
+        (128, 128, 16, 8, 3),
     ]
-]  # fmt: skip
+]

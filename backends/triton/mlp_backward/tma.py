@@ -1,7 +1,7 @@
 """tma: epilogue, with tiles moved by the copy engine: mlp's rung of that name, five times.
 
-z is not stored: the first product's epilogue leaves act'(z) beside act(z), and the second's multiplies by it, as up's by
-gate's in gated_mlp.
+z is not stored: the first product's epilogue leaves act'(z) beside act(z), and the second's multiplies by it, as up's
+by gate's in gated_mlp.
 """
 
 import torch
@@ -16,9 +16,15 @@ from touchstone.backends.triton.tuning import pinned
 
 
 def tma(
-    x: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor | None, w2: torch.Tensor, b2: torch.Tensor | None,
-    dy: torch.Tensor, *, activation: str = "gelu",
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None]:  # fmt: skip
+    x: torch.Tensor,
+    w1: torch.Tensor,
+    b1: torch.Tensor | None,
+    w2: torch.Tensor,
+    b2: torch.Tensor | None,
+    dy: torch.Tensor,
+    *,
+    activation: str = "gelu",
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None]:
     """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None, dy (M, N); dx, dw1, db1, dw2, db2.
 
     db1 and db2 are None where the bias is. Declines what a descriptor cannot describe (no axis of stride 1, rows not a

@@ -21,9 +21,23 @@ _UNALIGNED = ["x_col", "w_col", "dy_col", "rstd_row"]
 
 @triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=_UNALIGNED)
 def _partials_kernel(
-    x_ptr, w_ptr, dy_ptr, rstd_ptr, dx_ptr, partial_ptr, x_row, x_col, w_col, dy_row, dy_col, rstd_row,
-    rows, cols, eps, BLOCK: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    w_ptr,
+    dy_ptr,
+    rstd_ptr,
+    dx_ptr,
+    partial_ptr,
+    x_row,
+    x_col,
+    w_col,
+    dy_row,
+    dy_col,
+    rstd_row,
+    rows,
+    cols,
+    eps,
+    BLOCK: tl.constexpr,
+):
     program = tl.program_id(0).to(tl.int64)
     col = tl.arange(0, BLOCK)
     inside = col < cols
@@ -69,9 +83,23 @@ def partials(
 
 @triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=_UNALIGNED)
 def _atomics_kernel(
-    x_ptr, w_ptr, dy_ptr, rstd_ptr, dx_ptr, dweight_ptr, x_row, x_col, w_col, dy_row, dy_col, rstd_row,
-    rows, cols, eps, BLOCK: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    w_ptr,
+    dy_ptr,
+    rstd_ptr,
+    dx_ptr,
+    dweight_ptr,
+    x_row,
+    x_col,
+    w_col,
+    dy_row,
+    dy_col,
+    rstd_row,
+    rows,
+    cols,
+    eps,
+    BLOCK: tl.constexpr,
+):
     program = tl.program_id(0).to(tl.int64)
     col = tl.arange(0, BLOCK)
     inside = col < cols

@@ -14,9 +14,22 @@ _UNALIGNED = ["x_col", "w_col", "dy_col", "rstd_row"]
 
 @triton.jit
 def _statistics(
-    x_ptr, w_ptr, dy_ptr, rstd_ptr, stats_ptr, x_row, x_col, w_col, dy_row, dy_col, rstd_row,
-    row, cols, eps, BLOCK: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    w_ptr,
+    dy_ptr,
+    rstd_ptr,
+    stats_ptr,
+    x_row,
+    x_col,
+    w_col,
+    dy_row,
+    dy_col,
+    rstd_row,
+    row,
+    cols,
+    eps,
+    BLOCK: tl.constexpr,
+):
     """Store rstd and mean(g * n) of one row."""
     x_ptr += row * x_row
     dy_ptr += row * dy_row
@@ -45,9 +58,25 @@ def _statistics(
 
 @triton.jit
 def _strip(
-    x_ptr, w_ptr, dy_ptr, stats_ptr, dx_ptr, partial_ptr, x_row, x_col, w_col, dy_row, dy_col,
-    strip, part, rows_each, rows, cols, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    w_ptr,
+    dy_ptr,
+    stats_ptr,
+    dx_ptr,
+    partial_ptr,
+    x_row,
+    x_col,
+    w_col,
+    dy_row,
+    dy_col,
+    strip,
+    part,
+    rows_each,
+    rows,
+    cols,
+    BLOCK_R: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
     """dx of a strip of columns in one part of the rows, and the part's sums for dweight."""
     col = (strip * BLOCK_C + tl.arange(0, BLOCK_C)).to(tl.int64)[None, :]
     w = tl.load(w_ptr + col * w_col, mask=col < cols, other=0.0).to(tl.float32)
@@ -71,30 +100,84 @@ def _strip(
 
 @triton.jit(do_not_specialize_on_alignment=_UNALIGNED)
 def _statistics_kernel(
-    x_ptr, w_ptr, dy_ptr, rstd_ptr, stats_ptr, x_row, x_col, w_col, dy_row, dy_col, rstd_row,
-    cols, eps, BLOCK: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    w_ptr,
+    dy_ptr,
+    rstd_ptr,
+    stats_ptr,
+    x_row,
+    x_col,
+    w_col,
+    dy_row,
+    dy_col,
+    rstd_row,
+    cols,
+    eps,
+    BLOCK: tl.constexpr,
+):
     _statistics(
-        x_ptr, w_ptr, dy_ptr, rstd_ptr, stats_ptr, x_row, x_col, w_col, dy_row, dy_col, rstd_row,
-        tl.program_id(0).to(tl.int64), cols, eps, BLOCK,
-    )  # fmt: skip
+        x_ptr,
+        w_ptr,
+        dy_ptr,
+        rstd_ptr,
+        stats_ptr,
+        x_row,
+        x_col,
+        w_col,
+        dy_row,
+        dy_col,
+        rstd_row,
+        tl.program_id(0).to(tl.int64),
+        cols,
+        eps,
+        BLOCK,
+    )
 
 
 @triton.jit(do_not_specialize=_PLAIN, do_not_specialize_on_alignment=_UNALIGNED[:3])
 def _strips_kernel(
-    x_ptr, w_ptr, dy_ptr, stats_ptr, dx_ptr, partial_ptr, x_row, x_col, w_col, dy_row, dy_col,
-    rows_each, rows, cols, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    w_ptr,
+    dy_ptr,
+    stats_ptr,
+    dx_ptr,
+    partial_ptr,
+    x_row,
+    x_col,
+    w_col,
+    dy_row,
+    dy_col,
+    rows_each,
+    rows,
+    cols,
+    BLOCK_R: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
     _strip(
-        x_ptr, w_ptr, dy_ptr, stats_ptr, dx_ptr, partial_ptr, x_row, x_col, w_col, dy_row, dy_col,
-        tl.program_id(0), tl.program_id(1), rows_each, rows, cols, BLOCK_R, BLOCK_C,
-    )  # fmt: skip
+        x_ptr,
+        w_ptr,
+        dy_ptr,
+        stats_ptr,
+        dx_ptr,
+        partial_ptr,
+        x_row,
+        x_col,
+        w_col,
+        dy_row,
+        dy_col,
+        tl.program_id(0),
+        tl.program_id(1),
+        rows_each,
+        rows,
+        cols,
+        BLOCK_R,
+        BLOCK_C,
+    )
 
 
 def looped(
-    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor,
-    *, rstd: torch.Tensor | None = None, eps: float = 1e-6,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, *, rstd: torch.Tensor | None = None, eps: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), rstd (rows,) float32 or None -> dx (rows, cols), dweight (cols,).
 
     Takes any number of columns; x and dy come from memory twice. Source: S2-80.
@@ -120,11 +203,32 @@ def looped(
 
 @triton.jit(do_not_specialize=[*_PLAIN, "tickets"], do_not_specialize_on_alignment=_UNALIGNED)
 def _streamed_kernel(
-    x_ptr, w_ptr, dy_ptr, rstd_ptr, stats_ptr, done_ptr, dx_ptr, partial_ptr,
-    x_row, x_col, w_col, dy_row, dy_col, rstd_row, tickets, rows_each, rows, cols, eps,
-    BEHIND: tl.constexpr, BLOCK: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
-):  # fmt: skip
-    # Jobs are taken in the order of their tickets: whatever a job waits for is finished, or under way in another program.
+    x_ptr,
+    w_ptr,
+    dy_ptr,
+    rstd_ptr,
+    stats_ptr,
+    done_ptr,
+    dx_ptr,
+    partial_ptr,
+    x_row,
+    x_col,
+    w_col,
+    dy_row,
+    dy_col,
+    rstd_row,
+    tickets,
+    rows_each,
+    rows,
+    cols,
+    eps,
+    BEHIND: tl.constexpr,
+    BLOCK: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    # Jobs are taken in the order of their tickets: whatever a job waits for is finished, or under way in another
+    # program.
     jobs = rows_each + tl.cdiv(cols, BLOCK_C)
     ticket = tl.atomic_add(done_ptr, 1)
     while ticket < tickets:
@@ -134,9 +238,22 @@ def _streamed_kernel(
             row = part * rows_each + job
             if row < rows:
                 _statistics(
-                    x_ptr, w_ptr, dy_ptr, rstd_ptr, stats_ptr, x_row, x_col, w_col, dy_row, dy_col, rstd_row,
-                    row.to(tl.int64), cols, eps, BLOCK,
-                )  # fmt: skip
+                    x_ptr,
+                    w_ptr,
+                    dy_ptr,
+                    rstd_ptr,
+                    stats_ptr,
+                    x_row,
+                    x_col,
+                    w_col,
+                    dy_row,
+                    dy_col,
+                    rstd_row,
+                    row.to(tl.int64),
+                    cols,
+                    eps,
+                    BLOCK,
+                )
                 tl.debug_barrier()  # every thread's store precedes the release
                 tl.atomic_add(done_ptr + 1 + part, 1, sem="release")
         elif part >= BEHIND:
@@ -144,16 +261,31 @@ def _streamed_kernel(
             while tl.atomic_add(done_ptr + 1 + part, 0, sem="acquire") < tl.minimum(rows_each, rows - part * rows_each):
                 pass
             _strip(
-                x_ptr, w_ptr, dy_ptr, stats_ptr, dx_ptr, partial_ptr, x_row, x_col, w_col, dy_row, dy_col,
-                job - rows_each, part, rows_each, rows, cols, BLOCK_R, BLOCK_C,
-            )  # fmt: skip
+                x_ptr,
+                w_ptr,
+                dy_ptr,
+                stats_ptr,
+                dx_ptr,
+                partial_ptr,
+                x_row,
+                x_col,
+                w_col,
+                dy_row,
+                dy_col,
+                job - rows_each,
+                part,
+                rows_each,
+                rows,
+                cols,
+                BLOCK_R,
+                BLOCK_C,
+            )
         ticket = tl.atomic_add(done_ptr, 1)
 
 
 def streamed(
-    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor,
-    *, rstd: torch.Tensor | None = None, eps: float = 1e-6,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, *, rstd: torch.Tensor | None = None, eps: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), rstd (rows,) float32 or None -> dx (rows, cols), dweight (cols,).
 
     Takes any number of columns; x and dy come from memory once, since the parts under way fit the L2 cache.
@@ -170,9 +302,26 @@ def streamed(
         done = torch.zeros((1 + parts,), dtype=torch.int32, device=x.device)
         partial = torch.empty((parts, cols), dtype=torch.float32, device=x.device)
         _streamed_kernel[(min(tickets, resident(x, 3)),)](
-            x, weight, dy, rstd, stats, done, dx, partial,
-            *strides, _statistics_stride(rstd), tickets, rows_each, rows, cols, eps,
-            BEHIND=BEHIND, BLOCK=4 * width, BLOCK_R=4, BLOCK_C=width, num_warps=4,
-        )  # fmt: skip
+            x,
+            weight,
+            dy,
+            rstd,
+            stats,
+            done,
+            dx,
+            partial,
+            *strides,
+            _statistics_stride(rstd),
+            tickets,
+            rows_each,
+            rows,
+            cols,
+            eps,
+            BEHIND=BEHIND,
+            BLOCK=4 * width,
+            BLOCK_R=4,
+            BLOCK_C=width,
+            num_warps=4,
+        )
         _reduce(partial, dweight)
     return dx, dweight

@@ -21,9 +21,15 @@ def _flash(q, k, v, causal: bool, scale: float | None, fault: str = "none") -> t
         blocks = max(Sq // 32, 1) if fault == "grid" else -(-Sq // 32)
         operands = (q, *q.stride(), k, *k.stride(), v, *v.stride(), o, lse, Hq, Hkv, Sq, Sk, D)
         _module.launch(
-            "attention_flash", B * Hq * blocks, 32, *operands, 1 / math.sqrt(D) if scale is None else scale,
-            int(causal), fault=fault, dtype=q.dtype,
-        )  # fmt: skip
+            "attention_flash",
+            B * Hq * blocks,
+            32,
+            *operands,
+            1 / math.sqrt(D) if scale is None else scale,
+            int(causal),
+            fault=fault,
+            dtype=q.dtype,
+        )
     return o, lse
 
 

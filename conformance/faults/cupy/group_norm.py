@@ -25,10 +25,23 @@ def _totals(
         except RuntimeError:
             raise Unsupported(f"strides {x.stride()} of shape {tuple(x.shape)}; trailing axes must merge") from None
         _module.launch(
-            "group_norm_totals", samples * groups, 64, flat, weight, bias, y, groups, channels // groups,
-            space, *flat.stride(), weight.stride(0), bias.stride(0) if bias is not None else 0, eps, fault=fault,
+            "group_norm_totals",
+            samples * groups,
+            64,
+            flat,
+            weight,
+            bias,
+            y,
+            groups,
+            channels // groups,
+            space,
+            *flat.stride(),
+            weight.stride(0),
+            bias.stride(0) if bias is not None else 0,
+            eps,
+            fault=fault,
             dtype=x.dtype,
-        )  # fmt: skip
+        )
     return y
 
 

@@ -93,6 +93,4 @@ def ticket_of_each_thread(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
 def tickets_kept():
     """the counter of finished blocks is kept between calls, and only the first call finds it zero"""
     kept: dict = {}
-    return lambda x, weight, dy, *, mean=None, rstd=None, eps=1e-5: _rows(
-        x, weight, dy, mean, rstd, eps, kept=kept
-    )  # fmt: skip
+    return lambda x, weight, dy, *, mean=None, rstd=None, eps=1e-5: _rows(x, weight, dy, mean, rstd, eps, kept=kept)

@@ -100,9 +100,18 @@ def _totals(
         shift = weight if bias is None else bias
         operands = flat(x), *merged.stride(), flat(weight), weight.stride(0), flat(shift), shift.stride(0)
         launch(
-            Fault, fault, _totals_kernel, samples * groups, 64, *operands, bias is not None,
-            y.view(samples, groups, -1), channels // groups, space, np.float32(eps),
-        )  # fmt: skip
+            Fault,
+            fault,
+            _totals_kernel,
+            samples * groups,
+            64,
+            *operands,
+            bias is not None,
+            y.view(samples, groups, -1),
+            channels // groups,
+            space,
+            np.float32(eps),
+        )
     return y
 
 

@@ -48,9 +48,25 @@ def _total(value, fault):
 
 @cuda.jit
 def _atomics_kernel(
-    x, x_row, x_col, weight, w_col, dy, dy_row, dy_col, mean, mean_row, has_mean, rstd, rstd_row, has_rstd, dx, sums, eps,
+    x,
+    x_row,
+    x_col,
+    weight,
+    w_col,
+    dy,
+    dy_row,
+    dy_col,
+    mean,
+    mean_row,
+    has_mean,
+    rstd,
+    rstd_row,
+    has_rstd,
+    dx,
+    sums,
+    eps,
     fault,
-):  # fmt: skip
+):
     rows, cols = dx.shape
     if fault == Fault.whole_turns:
         rows = rows // cuda.gridDim.x * cuda.gridDim.x
@@ -150,9 +166,7 @@ def sums_of_empty(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
 def sums_kept():
     """the sums of dweight and dbias are kept between calls, and only the first call finds them zero"""
     kept: dict = {}
-    return lambda x, weight, dy, *, mean=None, rstd=None, eps=1e-5: _atomics(
-        x, weight, dy, mean, rstd, eps, kept=kept
-    )  # fmt: skip
+    return lambda x, weight, dy, *, mean=None, rstd=None, eps=1e-5: _atomics(x, weight, dy, mean, rstd, eps, kept=kept)
 
 
 @fault("race", deterministic=False)
@@ -193,9 +207,25 @@ def rstd_stride_ignored(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
 
 @cuda.jit
 def _thread_kernel(
-    x, x_row, x_col, weight, w_col, dy, dy_row, dy_col, mean, mean_row, has_mean, rstd, rstd_row, has_rstd, dx, statistics,
-    eps, fault,
-):  # fmt: skip
+    x,
+    x_row,
+    x_col,
+    weight,
+    w_col,
+    dy,
+    dy_row,
+    dy_col,
+    mean,
+    mean_row,
+    has_mean,
+    rstd,
+    rstd_row,
+    has_rstd,
+    dx,
+    statistics,
+    eps,
+    fault,
+):
     # A thread a row; mean and rstd go to `statistics` (2, rows).
     row, cols, count = cuda.grid(1), dx.shape[1], float32(dx.shape[1])
     if row >= dx.shape[0]:

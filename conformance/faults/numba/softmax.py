@@ -173,13 +173,15 @@ def ragged_warp(x):
 
 @fault("shapes")
 def launch_order(x):
-    """grid and block change places in the launch: blocks of up to four threads, which shuffle with lanes that do not exist"""
+    """grid and block change places in the launch: blocks of up to four threads, which shuffle with lanes that do not
+    exist"""
     return _rows(x, "launch_order")
 
 
 @cuda.jit(device=True)
 def _halved(buffer, value, maximum, fault):
-    """Over a block of a power of two threads, by halves; every thread gets the result, and `buffer` is free afterwards."""
+    """Over a block of a power of two threads, by halves; every thread gets the result, and `buffer` is free
+    afterwards."""
     i, half = cuda.threadIdx.x, cuda.blockDim.x // 2
     buffer[i] = value
     cuda.syncthreads()

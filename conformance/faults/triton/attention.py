@@ -18,10 +18,35 @@ def _load_tile(x, rows, row_stride, row_end, cols, col_stride, col_end):
 
 @triton.jit
 def _flash_kernel(
-    q, q_batch, q_head, q_row, q_col, k, k_batch, k_head, k_row, k_col, v, v_batch, v_head, v_row, v_col,
-    o, lse, Hq, Hkv, Sq, Sk, D, scale, CAUSAL: tl.constexpr, FAULT: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
+    q,
+    q_batch,
+    q_head,
+    q_row,
+    q_col,
+    k,
+    k_batch,
+    k_head,
+    k_row,
+    k_col,
+    v,
+    v_batch,
+    v_head,
+    v_row,
+    v_col,
+    o,
+    lse,
+    Hq,
+    Hkv,
+    Sq,
+    Sk,
+    D,
+    scale,
+    CAUSAL: tl.constexpr,
+    FAULT: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
     tiles = tl.cdiv(Sq, BLOCK_M)
     pair = tl.program_id(0).to(tl.int64) // tiles
     batch, head, head_kv = pair // Hq, pair % Hq, pair % Hq // (Hq // Hkv)
@@ -100,9 +125,26 @@ def _flash(q, k, v, causal: bool, scale: float | None, fault: str = "none") -> t
         scale = 1 / math.sqrt(block_d if fault == "padded dim" else D)
     if o.numel():
         _flash_kernel[(B * Hq * triton.cdiv(Sq, 32),)](
-            q, *q.stride(), k, *k.stride(), v, *v.stride(), o, lse, Hq, Hkv, Sq, Sk, D, scale,
-            CAUSAL=causal, FAULT=fault, BLOCK_M=32, BLOCK_N=32, BLOCK_D=block_d,
-        )  # fmt: skip
+            q,
+            *q.stride(),
+            k,
+            *k.stride(),
+            v,
+            *v.stride(),
+            o,
+            lse,
+            Hq,
+            Hkv,
+            Sq,
+            Sk,
+            D,
+            scale,
+            CAUSAL=causal,
+            FAULT=fault,
+            BLOCK_M=32,
+            BLOCK_N=32,
+            BLOCK_D=block_d,
+        )
     return o, lse
 
 

@@ -18,11 +18,50 @@ def _load_tile(x, rows, row_stride, row_end, cols, col_stride, col_end):
 
 @triton.jit
 def _keys_kernel(
-    q, q_batch, q_head, q_row, q_col, k, k_batch, k_head, k_row, k_col, v, v_batch, v_head, v_row, v_col,
-    o, o_batch, o_head, o_row, o_col, lse, lse_batch, lse_head, lse_row, do, do_batch, do_head, do_row, do_col,
-    dq, dk, dv, Hq, Hkv, Sq, Sk, D, scale, CAUSAL: tl.constexpr, FAULT: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
+    q,
+    q_batch,
+    q_head,
+    q_row,
+    q_col,
+    k,
+    k_batch,
+    k_head,
+    k_row,
+    k_col,
+    v,
+    v_batch,
+    v_head,
+    v_row,
+    v_col,
+    o,
+    o_batch,
+    o_head,
+    o_row,
+    o_col,
+    lse,
+    lse_batch,
+    lse_head,
+    lse_row,
+    do,
+    do_batch,
+    do_head,
+    do_row,
+    do_col,
+    dq,
+    dk,
+    dv,
+    Hq,
+    Hkv,
+    Sq,
+    Sk,
+    D,
+    scale,
+    CAUSAL: tl.constexpr,
+    FAULT: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
     tiles = tl.cdiv(Sk, BLOCK_N)
     pair = tl.program_id(0).to(tl.int64) // tiles
     batch, head_kv = pair // Hkv, pair % Hkv
@@ -90,10 +129,22 @@ def _by_keys(q, k, v, o, lse, do, causal: bool, scale: float | None, fault: str 
     if dk.numel():
         operands = (q, k, v, o, lse, do)
         _keys_kernel[(B * Hkv * triton.cdiv(Sk, 32),)](
-            *(argument for x in operands for argument in (x, *x.stride())), dq, dk, dv, Hq, Hkv, Sq, Sk, D,
+            *(argument for x in operands for argument in (x, *x.stride())),
+            dq,
+            dk,
+            dv,
+            Hq,
+            Hkv,
+            Sq,
+            Sk,
+            D,
             1 / math.sqrt(D) if scale is None else scale,
-            CAUSAL=causal, FAULT=fault, BLOCK_M=32, BLOCK_N=32, BLOCK_D=max(triton.next_power_of_2(D), 16),
-        )  # fmt: skip
+            CAUSAL=causal,
+            FAULT=fault,
+            BLOCK_M=32,
+            BLOCK_N=32,
+            BLOCK_D=max(triton.next_power_of_2(D), 16),
+        )
     return dq.to(q.dtype), dk, dv
 
 

@@ -12,9 +12,23 @@ from touchstone.conformance.faults import fault
 
 @triton.jit
 def _onerow_kernel(
-    x_ptr, w_ptr, b_ptr, y_ptr, x_n, x_c, x_s, w_c, b_c, groups, channels, space, eps,
-    FAULT: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    w_ptr,
+    b_ptr,
+    y_ptr,
+    x_n,
+    x_c,
+    x_s,
+    w_c,
+    b_c,
+    groups,
+    channels,
+    space,
+    eps,
+    FAULT: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+):
     program = tl.program_id(0).to(tl.int64)
     n, group = program // groups, program % groups
     if FAULT == "order":
@@ -65,9 +79,19 @@ def _onerow(
         strides = (*flat.stride(), *weight.stride(), bias.stride(0) if bias is not None else 0)
         each = channels // groups
         _onerow_kernel[(samples * groups,)](
-            flat, weight, bias, y, *strides, groups, each, space, eps,
-            FAULT=fault, BLOCK_C=triton.next_power_of_2(each), BLOCK_S=triton.next_power_of_2(space),
-        )  # fmt: skip
+            flat,
+            weight,
+            bias,
+            y,
+            *strides,
+            groups,
+            each,
+            space,
+            eps,
+            FAULT=fault,
+            BLOCK_C=triton.next_power_of_2(each),
+            BLOCK_S=triton.next_power_of_2(space),
+        )
     return y
 
 

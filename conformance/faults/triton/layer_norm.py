@@ -10,9 +10,21 @@ from touchstone.conformance.faults import fault
 
 @triton.jit
 def _rows_kernel(
-    x_ptr, w_ptr, b_ptr, y_ptr, x_row, x_col, w_col, b_col, rows, cols, eps,
-    FAULT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    w_ptr,
+    b_ptr,
+    y_ptr,
+    x_row,
+    x_col,
+    w_col,
+    b_col,
+    rows,
+    cols,
+    eps,
+    FAULT: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     col = tl.arange(0, BLOCK)[None, :]
     inside = (row < rows) & (col < cols)

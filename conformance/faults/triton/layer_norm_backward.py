@@ -1,4 +1,5 @@
-"""Wrong kernels of layer_norm_backward: a few programs walk over the rows, their sums of dweight and dbias meet later."""
+"""Wrong kernels of layer_norm_backward: a few programs walk over the rows, their sums of dweight and dbias meet
+later."""
 
 import torch
 import triton
@@ -12,10 +13,28 @@ _PROGRAMS = 3
 
 @triton.jit
 def _rows_kernel(
-    x_ptr, w_ptr, dy_ptr, mean_ptr, rstd_ptr, dx_ptr, dweight_ptr, dbias_ptr,
-    x_row, x_col, w_col, dy_row, dy_col, mean_row, rstd_row, rows, cols, eps,
-    FAULT: tl.constexpr, ATOMIC: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    w_ptr,
+    dy_ptr,
+    mean_ptr,
+    rstd_ptr,
+    dx_ptr,
+    dweight_ptr,
+    dbias_ptr,
+    x_row,
+    x_col,
+    w_col,
+    dy_row,
+    dy_col,
+    mean_row,
+    rstd_row,
+    rows,
+    cols,
+    eps,
+    FAULT: tl.constexpr,
+    ATOMIC: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     program = tl.program_id(0).to(tl.int64)
     col = tl.arange(0, BLOCK)
     inside = col < cols
@@ -77,9 +96,22 @@ def _launch(kernel_fault: str, parts_ptr, x, weight, dy, mean, rstd, eps: float,
     strides = (*x.stride(), *weight.stride(), *dy.stride())
     statistics = (mean.stride(0) if mean is not None else 0, rstd.stride(0) if rstd is not None else 0)
     _rows_kernel[(programs,)](
-        x, weight, dy, mean, rstd, dx, *parts_ptr, *strides, *statistics, rows, cols, eps,
-        FAULT=kernel_fault, ATOMIC=atomic, BLOCK=triton.next_power_of_2(cols),
-    )  # fmt: skip
+        x,
+        weight,
+        dy,
+        mean,
+        rstd,
+        dx,
+        *parts_ptr,
+        *strides,
+        *statistics,
+        rows,
+        cols,
+        eps,
+        FAULT=kernel_fault,
+        ATOMIC=atomic,
+        BLOCK=triton.next_power_of_2(cols),
+    )
 
 
 def _partials(x, weight, dy, mean, rstd, eps: float, fault: str = "none"):

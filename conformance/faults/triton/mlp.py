@@ -11,10 +11,24 @@ from touchstone.conformance.faults import fault
 
 @triton.jit
 def _linear_kernel(
-    a_ptr, b_ptr, bias_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_bias,
-    ACTIVATION: tl.constexpr, FAULT: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
+    a_ptr,
+    b_ptr,
+    bias_ptr,
+    c_ptr,
+    M,
+    N,
+    K,
+    stride_am,
+    stride_ak,
+    stride_bk,
+    stride_bn,
+    stride_bias,
+    ACTIVATION: tl.constexpr,
+    FAULT: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
     m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(1).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
     a_rows = a_ptr + m[:, None] * stride_am
@@ -54,9 +68,22 @@ def _linear(a, b, bias, activation: str | None, fault: str) -> torch.Tensor:
     if c.numel():
         programs_n = N // 32 if fault == "grid" and N > 32 else triton.cdiv(N, 32)
         _linear_kernel[(triton.cdiv(M, 32), programs_n)](
-            a, b, bias, c, M, N, K, *a.stride(), *b.stride(), 0 if bias is None else bias.stride(0),
-            ACTIVATION=activation, FAULT=fault, BLOCK_M=32, BLOCK_N=32, BLOCK_K=32,
-        )  # fmt: skip
+            a,
+            b,
+            bias,
+            c,
+            M,
+            N,
+            K,
+            *a.stride(),
+            *b.stride(),
+            0 if bias is None else bias.stride(0),
+            ACTIVATION=activation,
+            FAULT=fault,
+            BLOCK_M=32,
+            BLOCK_N=32,
+            BLOCK_K=32,
+        )
     return c
 
 
