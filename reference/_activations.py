@@ -1,9 +1,9 @@
 """Activations and their derivatives, as torch defines them; the erf gelu keeps full relative accuracy in its tail.
 
-gelu       x·Φ(x), Φ(x) = erfc(−x/√2)/2; derivative Φ(x) + x·φ(x), φ(x) = exp(−x²/2)/√(2π)
-gelu_tanh  x·(1 + tanh u)/2, u = √(2/π)·(x + 0.044715x³); derivative (1 + tanh u)/2 + x·(1 − tanh² u)·u′/2 (S0-21)
-silu       x·σ(x), σ(x) = 1/(1 + exp(−x)); derivative σ·(1 + x·(1 − σ)) (S0-27)
-relu       max(x, 0); derivative 1 for x > 0, else 0 (S0-06)
+gelu       x·Φ(x), Φ(x) = erfc(−x/√2)/2; derivative Φ(x) + x·φ(x), φ(x) = exp(−x²/2)/√(2π) [hendrycks2016]
+gelu_tanh  x·(1 + tanh u)/2, u = √(2/π)·(x + 0.044715x³); derivative (1 + tanh u)/2 + x·(1 − tanh² u)·u′/2
+silu       x·σ(x), σ(x) = 1/(1 + exp(−x)); derivative σ·(1 + x·(1 − σ)) [elfwing2017]
+relu       max(x, 0); derivative 1 for x > 0, else 0 [nair2010]
 """
 
 import math

@@ -1,6 +1,6 @@
 """Residual add and layer norm: h = x + residual, y = layer_norm(h); both are returned.
 
-x, residual, y, h (rows, cols), weight and bias (cols,); bias may be None. Source: S0-22.
+x, residual, y, h (rows, cols), weight and bias (cols,); bias may be None. Source: [baetal2016].
 """
 
 import numpy as np

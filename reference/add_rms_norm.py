@@ -1,6 +1,6 @@
 """Residual add and RMS norm: h = x + residual, y = rms_norm(h); both are returned.
 
-x, residual, y, h (rows, cols), weight (cols,). Source: S2-80 after the residual add of S0-22.
+x, residual, y, h (rows, cols), weight (cols,). Source: [zhang2019] after a residual add [dao2024].
 """
 
 import numpy as np

@@ -1,8 +1,8 @@
-"""Scaled dot-product attention (S0-09): o = softmax(s)·v, lse = ln Σ exp(s), s = scale·q·kᵀ, each per batch and head.
+"""Scaled dot-product attention [vaswani2017]: o = softmax(s)·v, lse = ln Σ exp(s), s = scale·q·kᵀ, per batch and head.
 
 q, o (B, Hq, Sq, D); k, v (B, Hkv, Sk, D); lse (B, Hq, Sq), natural logarithm. Hq is a multiple of Hkv and query head h
 reads key head h // (Hq / Hkv). `scale=None` is 1/√D. Causal is bottom-right aligned: query i sees key j where
-j <= i + Sk − Sq (the other convention is top-left, E-23; they agree for Sq = Sk). A hidden key contributes nothing.
+j <= i + Sk − Sq (the other convention is top-left; they agree for Sq = Sk). A hidden key contributes nothing.
 A row that sees nothing, or only scores of −inf, gives zeros and lse −inf.
 """
 
@@ -62,7 +62,7 @@ def _torch_scores(q: torch.Tensor, k: torch.Tensor, causal: bool, scale: float |
 def explicit(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, *, causal: bool = False, scale: float | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """One query at a time over the keys it sees, which are a prefix of the sequence: no mask at all (S0-10)."""
+    """One query at a time over the keys it sees, which are a prefix of the sequence: no mask at all [vaswani2017]."""
     q, k, v = (np.asarray(t, np.float64) for t in (q, k, v))
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     o, lse = np.zeros(q.shape), np.full(q.shape[:-1], -np.inf)
@@ -79,7 +79,7 @@ def explicit(
 def flash1(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, *, causal: bool = False, scale: float | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """FlashAttention's Algorithm 1: keys outside, queries inside, o normalised after every tile (S3-17)."""
+    """FlashAttention's Algorithm 1: keys outside, queries inside, o normalised after every tile [dao2022flash]."""
     q, k, v = (np.asarray(t, np.float64) for t in (q, k, v))
     o, total, m = np.zeros(q.shape), np.zeros(q.shape[:-1]), np.full(q.shape[:-1], -np.inf)
     for keys in _tiles(k.shape[2], 4):
@@ -102,7 +102,7 @@ def flash1(
 def flash2(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, *, causal: bool = False, scale: float | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Queries outside, keys inside, o normalised once at the end, and no tile beyond the diagonal (S4-24, S4-26)."""
+    """Queries outside, keys inside, o normalised once at the end, and no tile beyond the diagonal [dao2023flash2]."""
     q, k, v = (np.asarray(t, np.float64) for t in (q, k, v))
     o, lse = np.zeros(q.shape), np.full(q.shape[:-1], -np.inf)
     for queries in _tiles(q.shape[2], 3):
@@ -125,7 +125,7 @@ def flash2(
 def split_keys(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, *, causal: bool = False, scale: float | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Attention over each part of the keys, merged by lse: o = Σ o_part·exp(lse_part − lse) (S2-83, S3-31)."""
+    """Attention over each part of the keys, merged by lse: o = Σ o_part·exp(lse_part − lse) [dao2023decoding]."""
     q, k, v = (np.asarray(t, np.float64) for t in (q, k, v))
     o, lse = np.zeros(q.shape), np.full(q.shape[:-1], -np.inf)
     for keys in _tiles(k.shape[2], 4):
@@ -155,5 +155,5 @@ def _tile_scores(
 
 
 def _finite(m: np.ndarray) -> np.ndarray:
-    """0 in place of −inf: a maximum or lse that can be subtracted though nothing has been seen yet (E-19)."""
+    """0 in place of −inf: a maximum or lse that can be subtracted though nothing has been seen yet."""
     return np.where(m == -np.inf, 0, m)

@@ -1,4 +1,4 @@
-"""Backward of attention, with the probabilities rebuilt from the given lse (S4-31, S0-15), per batch and head:
+"""Backward of attention, with the probabilities rebuilt from the given lse [dao2022flash], per batch and head:
 
 p = exp(s − lse), s = scale·q·kᵀ, 0 where a key is hidden or lse is −inf; δ = Σ do·o over D, from the given o;
 ds = p·(do·vᵀ − δ); dq = scale·ds·k; dk = scale·dsᵀ·q; dv = pᵀ·do.
@@ -74,7 +74,7 @@ def explicit(
     causal: bool = False,
     scale: float | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """One query at a time over the keys it sees, with δ = Σ p·dp over them in place of Σ do·o (S4-31)."""
+    """One query at a time over the keys it sees, with δ = Σ p·dp over them in place of Σ do·o [dao2022flash]."""
     q, k, v, lse, do = (np.asarray(t, np.float64) for t in (q, k, v, lse, do))
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     dq, dk, dv = np.zeros(q.shape), np.zeros(k.shape), np.zeros(v.shape)
@@ -103,7 +103,7 @@ def tiled(
     causal: bool = False,
     scale: float | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Keys outside, queries inside, p rebuilt for every tile: dk and dv complete with their tile, dq grows (S4-31)."""
+    """Keys outside, queries inside, p rebuilt per tile: dk and dv complete with their tile, dq grows [dao2022flash]."""
     q, k, v, o, lse, do = (np.asarray(t, np.float64) for t in (q, k, v, o, lse, do))
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     group = q.shape[1] // max(k.shape[1], 1)

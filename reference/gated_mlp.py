@@ -1,6 +1,6 @@
 """Gated MLP (SwiGLU, GeGLU): y = (act(x·w_gate)·(x·w_up))·w_down, the inner product elementwise.
 
-x (M, D), w_gate and w_up (D, H), w_down (H, N), y (M, N). Source: the GLU family of algorithms.md §10.6.
+x (M, D), w_gate and w_up (D, H), w_down (H, N), y (M, N). Source: [shazeer2020].
 """
 
 import numpy as np
@@ -27,7 +27,7 @@ def torch_gated_mlp(
 def one_product(
     x: np.ndarray, w_gate: np.ndarray, w_up: np.ndarray, w_down: np.ndarray, *, activation: str = "silu"
 ) -> np.ndarray:
-    """Gate and up projection as one product with [w_gate | w_up], then split: the fused projection of S0-11."""
+    """Gate and up projection as one product with [w_gate | w_up], then split, like a fused QKV [tosaki2025]."""
     both = np.asarray(x, np.float64) @ np.concatenate([w_gate, w_up], axis=1, dtype=np.float64)
     gate, up = np.split(both, 2, axis=1)
     return (act(gate, activation) * up) @ np.asarray(w_down, np.float64)

@@ -1,7 +1,7 @@
 """Group norm: y = (x − μ)/√(σ² + eps)·weight + bias, μ and σ² over the C/groups channels of a group and all later axes.
 
 x, y (N, C, *) with any number of trailing axes, weight and bias (C,); bias may be None; C is a multiple of groups.
-Source: S0-26.
+Source: [wuhe2018].
 """
 
 import numpy as np

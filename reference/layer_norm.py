@@ -1,7 +1,7 @@
 """Layer norm over the last axis: y = (x − μ)/√(σ² + eps)·weight + bias, μ = mean x, σ² = mean (x − μ)².
 
-x, y (rows, cols), weight and bias (cols,); bias may be None. Source: S0-22 without the residual, S2-47 (Welford's
-recurrence and Chan's merge of partial statistics).
+x, y (rows, cols), weight and bias (cols,); bias may be None. Source: [baetal2016]; Welford's recurrence
+[welford1962], Chan's merge of partial statistics [chan1979].
 """
 
 import numpy as np
@@ -28,7 +28,7 @@ def torch_layer_norm(
 
 
 def welford(x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None, *, eps: float = 1e-5) -> np.ndarray:
-    """Statistics in one pass over the columns: δ = x − μ, μ += δ/n, M2 += δ·(x − μ), σ² = M2/cols (S2-47)."""
+    """Statistics in one pass over the columns: δ = x − μ, μ += δ/n, M2 += δ·(x − μ), σ² = M2/cols [welford1962]."""
     x = np.asarray(x, np.float64)
     mean, m2 = np.zeros(x.shape[:-1]), np.zeros(x.shape[:-1])
     for n, column in enumerate(np.moveaxis(x, -1, 0), start=1):
@@ -39,7 +39,7 @@ def welford(x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None, *, eps: 
 
 
 def chan(x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None, *, eps: float = 1e-5) -> np.ndarray:
-    """Statistics of tiles of columns, merged: M2 = M2a + M2b + δ²·na·nb/n, δ = μb − μa (S2-47)."""
+    """Statistics of tiles of columns, merged: M2 = M2a + M2b + δ²·na·nb/n, δ = μb − μa [chan1979]."""
     x = np.asarray(x, np.float64)
     n, mean, m2 = 0, np.zeros(x.shape[:-1]), np.zeros(x.shape[:-1])
     for start in range(0, x.shape[-1], 4):

@@ -3,7 +3,7 @@
 dx = r·(g − mean g − x̂·mean(g·x̂)), means over the last axis; dweight = Σ dy·x̂ and dbias = Σ dy over rows.
 
 x, dy, dx (rows, cols); weight, dweight, dbias (cols,). mean = μ and rstd = r, (rows,) each, are used where given and
-else recomputed. Source: S2-47.
+else recomputed. Source: [apex2018].
 """
 
 import numpy as np

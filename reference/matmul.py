@@ -1,6 +1,6 @@
 """Matrix product: c[m, n] = Σₖ a[m, k]·b[k, n], with a (M, K), b (K, N), c (M, N); K = 0 gives zeros.
 
-Source: S3-01 and the ladder after it; the list of algorithms.md §10.1.
+Source: the ladder of [boehm2022].
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ def torch_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def outer_products(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """One rank-one update of c for every k: the order in which a thread's registers are filled (S3-04)."""
+    """One rank-one update of c for every k: the order in which a thread's registers are filled [volkov2010]."""
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     c = np.zeros((a.shape[0], b.shape[1]))
     for column, row in zip(a.T, b, strict=True):

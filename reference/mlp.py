@@ -1,7 +1,7 @@
-"""Fused MLP (S0-20): y = h·w2 + b2, h = act(x·w1 + b1).
+"""Fused MLP [vaswani2017]: y = h·w2 + b2, h = act(x·w1 + b1).
 
 x (M, D), w1 (D, H), b1 (H,), w2 (H, N), b2 (N,), y (M, N); either bias may be None. Activations: gelu (erf),
-gelu_tanh (S0-21), silu, relu.
+gelu_tanh [hendrycks2016], silu, relu.
 """
 
 import numpy as np

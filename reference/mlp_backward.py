@@ -3,7 +3,7 @@
 dw2 = hᵀ·dy, db2 = Σ dy over rows, dz = (dy·w2ᵀ)·act′(z), dw1 = xᵀ·dz, db1 = Σ dz over rows, dx = dz·w1ᵀ.
 
 x, dx (M, D); w1 (D, H); b1 (H,); w2 (H, N); b2 (N,); dy (M, N). A bias that is None has gradient None. relu′(0) = 0.
-Source: the backward of S0-20 (algorithms.md §10.6).
+Source: [rumelhart1986].
 """
 
 import numpy as np

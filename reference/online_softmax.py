@@ -1,8 +1,8 @@
 """Softmax with its log-sum-exp: y = exp(x − lse), lse = m + ln Σ exp(x − m), m = max x; x, y (rows, cols), lse (rows,).
 
-The name is that of the recurrence which finds m and l = Σ exp(x − m) in one pass (S0-13, S3-16.2): after score s,
+The name is that of the recurrence which finds m and l = Σ exp(x − m) in one pass [milakov2018]: after score s,
 m′ = max(m, s), l′ = l·exp(m − m′) + exp(s − m′). Two partial pairs merge in the same way, in any order. While m′ is
-−inf nothing has been summed and l′ is 0: without that guard a leading tile of −inf turns the row into NaN (E-19).
+−inf nothing has been summed and l′ is 0: without that guard a leading tile of −inf turns the row into NaN.
 y is softmax's (NaN where the row is −inf throughout, or holds +inf or NaN), lse is torch.logsumexp's (−inf for a row
 of −inf or of no columns, +inf for a row with +inf, NaN for one with NaN).
 """
@@ -28,7 +28,7 @@ def torch_online_softmax(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def tiled(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(m, l) carried over tiles of columns: m′ = max(m, tile's), l′ = l·exp(m − m′) + Σ exp(tile − m′) (S3-16.2)."""
+    """(m, l) carried over column tiles: m′ = max(m, tile's), l′ = l·exp(m − m′) + Σ exp(tile − m′) [milakov2018]."""
     x = np.asarray(x, np.float64)
     m, total = _empty_pair(x)
     for start in range(0, x.shape[-1], 4):
@@ -37,7 +37,7 @@ def tiled(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def merged(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(m, l) of the halves of a row, merged as a tree: the reduction of a warp or a block (S3-16.x)."""
+    """(m, l) of the halves of a row, merged as a tree: the reduction of a warp or a block [milakov2018]."""
 
     def tree(part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         half = part.shape[-1] // 2

@@ -1,4 +1,4 @@
-"""RMS norm over the last axis: y = x/√(mean x² + eps)·weight, with x, y (rows, cols), weight (cols,). Source: S2-80."""
+"""RMS norm over the last axis: y = x/√(mean x² + eps)·weight, with x, y (rows, cols), weight (cols,) [zhang2019]."""
 
 import numpy as np
 import torch

@@ -3,7 +3,7 @@
 dx = r·(g − x̂·mean(g·x̂)), the mean over the last axis; dweight = Σ dy·x̂ over rows.
 
 x, dy, dx (rows, cols); weight, dweight (cols,). rstd = r, (rows,), is used where given and else recomputed.
-Source: S2-47, S2-80.
+Source: [apex2018], [hsu2024].
 """
 
 import numpy as np
@@ -33,7 +33,7 @@ def torch_rms_norm_backward(
 def from_x(
     x: np.ndarray, weight: np.ndarray, dy: np.ndarray, *, rstd: np.ndarray | None = None, eps: float = 1e-6
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Without x̂: dx = r·(g − x·(r²/n)·Σ g·x), dweight = Σ dy·x·r (S2-80)."""
+    """Without x̂: dx = r·(g − x·(r²/n)·Σ g·x), dweight = Σ dy·x·r [hsu2024]."""
     x, weight, dy = (np.asarray(t, np.float64) for t in (x, weight, dy))
     n, dot = max(x.shape[1], 1), np.einsum("rc,c,rc->r", dy, weight, x)
     r = (np.einsum("rc,rc->r", x, x) / n + eps) ** -0.5 if rstd is None else np.asarray(rstd, np.float64)

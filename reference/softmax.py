@@ -1,6 +1,6 @@
 """Softmax over the last axis: y = exp(x − m) / Σ exp(x − m), m = max x, with x and y (rows, cols).
 
-A row of −inf, with +inf or with NaN, is NaN, as in torch. Source: S3-16.0 and S3-16.1; online form S0-13, S3-16.2.
+A row of −inf, with +inf or with NaN, is NaN, as in torch. Source of the online form: [milakov2018].
 """
 
 import numpy as np
@@ -21,7 +21,7 @@ def torch_softmax(x: torch.Tensor) -> torch.Tensor:
 
 
 def three_pass(x: np.ndarray) -> np.ndarray:
-    """Tile after tile: one pass for the maximum, one for the sum, one to write (S3-16.1)."""
+    """Tile after tile: one pass for the maximum, one for the sum, one to write [milakov2018]."""
     x = np.asarray(x, np.float64)
     tiles = [slice(start, start + 4) for start in range(0, x.shape[-1], 4)]
     m, total, y = np.full(x.shape[:-1], -np.inf), np.zeros(x.shape[:-1]), np.empty_like(x)
@@ -36,12 +36,12 @@ def three_pass(x: np.ndarray) -> np.ndarray:
 
 
 def online(x: np.ndarray) -> np.ndarray:
-    """Maximum and sum in one pass over the columns: m′ = max(m, s), l′ = l·exp(m − m′) + exp(s − m′) (S0-13)."""
+    """Maximum and sum in one pass over the columns: m′ = max(m, s), l′ = l·exp(m − m′) + exp(s − m′) [milakov2018]."""
     x = np.asarray(x, np.float64)
     m, total = np.full(x.shape[:-1], -np.inf), np.zeros(x.shape[:-1])
     with np.errstate(invalid="ignore", divide="ignore"):
         for column in np.moveaxis(x, -1, 0):
             m_new = np.maximum(m, column)
-            base = np.where(m_new == -np.inf, 0, m_new)  # a leading −inf adds nothing (E-19)
+            base = np.where(m_new == -np.inf, 0, m_new)  # a leading −inf adds nothing
             m, total = m_new, total * np.exp(m - base) + np.exp(column - base)
         return np.exp(x - m[..., None]) / total[..., None]

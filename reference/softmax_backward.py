@@ -1,4 +1,4 @@
-"""Backward of softmax: dx = y·(dy − Σ y·dy), the sum over the last axis, all (rows, cols). Source: S2-22."""
+"""Backward of softmax: dx = y·(dy − Σ y·dy), the sum over the last axis, all (rows, cols). Source: [oneflow2021]."""
 
 import numpy as np
 import torch

@@ -76,7 +76,7 @@ def _hoarding_kernel(a_ptr, b_ptr, c_ptr, K, BLOCK: tl.constexpr, BLOCK_K: tl.co
 
 
 def softmax_in_float16(x):
-    """What the interpreter accepts and the compiler refuses (E-18)."""
+    """What the interpreter accepts and the compiler refuses."""
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     if y.numel():
         _exp_kernel[(x.shape[0],)](x, y, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))

@@ -38,7 +38,7 @@ def test_forward_is_sdpas(shape, causal, scale):
 
 
 def test_causal_is_bottom_right_and_not_top_left():
-    """E-23: the two conventions differ for Sq ≠ Sk and agree for Sq = Sk."""
+    """The two conventions differ for Sq ≠ Sk and agree for Sq = Sk."""
     for sq, sk, same in ((3, 6, False), (5, 5, True), (6, 3, False)):
         q, k, v = _operands(1, 1, 1, sq, sk, 4, seed=sq)
         top_left = functional.scaled_dot_product_attention(*_torch(q, k, v), is_causal=True).numpy()
@@ -114,7 +114,7 @@ def test_equal_scores_over_a_power_of_two_are_exact():
 
 
 def test_softmax_of_each_block_alone_is_wrong():
-    """E-02: Σ softmax(q·kᵀ of a block)·v of the block; the blocks' lse is what makes them a whole (S2-83)."""
+    """Σ softmax(q·kᵀ of a block)·v, as [tosaki2025] has it; the blocks' lse makes them a whole [dao2023decoding]."""
     q, k, v = _operands(1, 1, 1, 16, 64, 8, seed=3)
     want, _ = attention(q, k, v, scale=1.0)
     parts = [(k[:, :, s : s + 16], v[:, :, s : s + 16]) for s in range(0, 64, 16)]

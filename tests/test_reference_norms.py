@@ -83,7 +83,7 @@ def test_add_forms_return_y_then_h():
 
 
 def test_worked_trace_of_a_blocked_add():
-    """S3-14: six elements in blocks of four; lanes 6 and 7 are masked and touch neither operand nor result."""
+    """Six elements in blocks of four [jietal2025]; lanes 6 and 7 are masked and touch neither operand nor result."""
     x, y, block = np.arange(1.0, 7.0), np.array([0.0, 1.0, 0.0, 1.0, 0.0, 1.0]), 4
     z, masked = np.full(6, np.nan), []
     for start in range(0, 6, block):
@@ -118,7 +118,7 @@ def test_empty(shape):
 
 
 def test_one_pass_variance_loses_what_welford_keeps():
-    """Offset 3000 in float32: E[x²] − E[x]² against Welford's M2 and Chan's merge (S2-47)."""
+    """Offset 3000 in float32: E[x²] − E[x]² against Welford's M2 [welford1962] and Chan's merge [chan1979]."""
     x = (3000 + _normal(14, 1, 512)).astype(np.float32)
     true = x.astype(np.float64).var()
     one_pass = (x * x).mean(dtype=np.float32) - x.mean(dtype=np.float32) ** 2

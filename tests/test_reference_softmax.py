@@ -12,7 +12,7 @@ from touchstone.reference.softmax import online, softmax, three_pass, torch_soft
 from touchstone.reference.softmax_backward import softmax_backward, torch_softmax_backward
 
 INF, NAN = np.inf, np.nan
-TRACE = np.array([3.0, 2.0, 5.0, 1.0])  # S3-16.x
+TRACE = np.array([3.0, 2.0, 5.0, 1.0])  # the worked example of [jietal2025]
 
 
 def _normal(seed, *shape):
@@ -104,13 +104,13 @@ def test_merging_pairs_is_associative_and_commutative():
 
 @pytest.mark.parametrize("form", [softmax, online, three_pass, lambda x: tiled(x)[0], lambda x: merged(x)[0]])
 def test_worked_example(form):
-    """S4-21."""
+    """The worked example of [pearbiossom2026]."""
     np.testing.assert_allclose(form(np.array([[3.0, 1.0, 2.0]])), [[0.665, 0.090, 0.245]], atol=5e-4)
 
 
 @pytest.mark.parametrize("form", [online, lambda x: tiled(x)[0], lambda x: merged(x)[0]])
 def test_leading_tile_of_minus_inf_is_guarded(form):
-    """E-19: the recurrence as printed turns a row whose first tile is −inf into NaN; torch's answer is finite."""
+    """The recurrence as published turns a row whose first tile is −inf into NaN; torch's answer is finite."""
     x = np.concatenate([np.full((2, 9), -INF), _normal(5, 2, 8)], axis=1)
     want = torch.softmax(torch.from_numpy(x), -1)
     m, z = np.full(2, -INF), np.zeros(2)

@@ -1,8 +1,8 @@
 """Residual add and layer norm in one kernel: h = x + residual, y = layer_norm(h), which saves writing and rereading h.
 
-warp: one warp a row, which its lanes hold in registers; y comes from h before its rounding (S0-22, S3-30)
-block: one block a row of any length; h is written and read back, rounded, by the two later passes (S2-49)
-vectorised: the block holds its row in registers and moves it 16 bytes at a time: two reads, two writes (S0-22, S2-20)
+warp: one warp a row, which its lanes hold in registers; y comes from h before its rounding [baetal2016] [dao2024]
+block: one block a row of any length; h is written and read back, rounded, by the two later passes [dao2024]
+vectorised: the block holds its row in registers and moves it 16 bytes at a time: two reads, two writes [oneflow2021]
 """
 
 import torch
@@ -21,7 +21,7 @@ def warp(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x, residual (rows, cols), weight (cols,), bias (cols,) or None -> y, h (rows, cols).
 
-    Declines more than 1024 columns, what one warp holds. Source: S0-22, S3-30.
+    Declines more than 1024 columns, what one warp holds. Source: [baetal2016], [dao2024].
     """
     rows, cols = shapes("rows cols, rows cols, cols, cols?", x=x, residual=residual, weight=weight, bias=bias)
     at_most(cols, WARP_COLS, "warp")
@@ -37,7 +37,7 @@ def block(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x, residual (rows, cols), weight (cols,), bias (cols,) or None -> y, h (rows, cols), any number of columns.
 
-    x and residual are read once, h twice. Source: S0-22, S2-49.
+    x and residual are read once, h twice. Source: [baetal2016], [dao2024].
     """
     rows, cols = shapes("rows cols, rows cols, cols, cols?", x=x, residual=residual, weight=weight, bias=bias)
     y, h = _outputs(x)
@@ -54,7 +54,7 @@ def vectorised(
     """x, residual (rows, cols), weight (cols,), bias (cols,) or None -> y, h (rows, cols).
 
     Declines more than 32768 columns, the registers of one block, and more than 16384 where rows neither begin at
-    multiples of 16 bytes nor follow one another; those move an element at a time. Source: S0-22, S2-20.
+    multiples of 16 bytes nor follow one another; those move an element at a time. Source: [oneflow2021].
     """
     rows, cols = shapes("rows cols, rows cols, cols, cols?", x=x, residual=residual, weight=weight, bias=bias)
     y, h = _outputs(x)

@@ -1,11 +1,10 @@
 """Group norm: the channels of a sample in groups, each normalised over its channels and all trailing axes; weight and
 bias by channel.
 
-warp: one warp a group, which its lanes hold in registers; mean and variance by shuffles, so x is read once (S0-26)
-block: one block a group of any size and strides, in three passes, mean, variance and write (S0-28)
-streamed: one stride, accesses of 16 bytes, four under way; passes two and three find x in L2 where it fits (S0-28)
-vectorised: the block keeps its group in shared memory and moves it 16 bytes at a time: one read, one write (S0-26,
-  S2-20)
+warp: one warp a group, which its lanes hold in registers; mean and variance by shuffles, so x is read once [wuhe2018]
+block: one block a group of any size and strides, in three passes, mean, variance and write [desai2024]
+streamed: one stride, accesses of 16 bytes, four under way; passes two and three find x in L2 where it fits [desai2024]
+vectorised: the block keeps its group in shared memory and moves 16 bytes at a time: one read, one write [oneflow2021]
 """
 
 import math
@@ -30,7 +29,7 @@ def warp(
 ) -> torch.Tensor:
     """x (N, C, *), weight (C,), bias (C,) or None, C a multiple of groups -> y (N, C, *).
 
-    Declines groups of more than 1024 elements, what one warp holds. Source: S0-26.
+    Declines groups of more than 1024 elements, what one warp holds. Source: [wuhe2018].
     """
     samples, channels, space = _check(x, weight, bias, groups)
     if channels * space > WARP_COLS:
@@ -59,7 +58,7 @@ def block(
 ) -> torch.Tensor:
     """x (N, C, *), weight (C,), bias (C,) or None, C a multiple of groups -> y (N, C, *).
 
-    Takes any size and strides, as far as the axes of a group merge into 6; x is read three times. Source: S0-26, S0-28.
+    Takes any size and strides, as far as a group's axes merge into 6; x is read three times [wuhe2018] [desai2024].
     """
     samples, channels, space = _check(x, weight, bias, groups)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -79,7 +78,7 @@ def streamed(
     """x (N, C, *), weight (C,), bias (C,) or None, C a multiple of groups -> y (N, C, *).
 
     Takes any size; declines groups that no single stride reaches. Those that are not contiguous and aligned to 16 bytes
-    move an element at a time. Source: S0-28.
+    move an element at a time. Source: [desai2024].
     """
     samples, channels, space = _check(x, weight, bias, groups)
     between = _one_stride(x, samples, groups, channels)
@@ -108,7 +107,7 @@ def vectorised(
     """x (N, C, *), weight (C,), bias (C,) or None, C a multiple of groups -> y (N, C, *).
 
     Declines groups beyond one block's shared memory, and groups that no single stride reaches; those that are not
-    contiguous and aligned to 16 bytes move an element at a time. Source: S0-26, S2-20.
+    contiguous and aligned to 16 bytes move an element at a time. Source: [oneflow2021].
     """
     samples, channels, space = _check(x, weight, bias, groups)
     between, count = _one_stride(x, samples, groups, channels), channels * space

@@ -1,9 +1,9 @@
 """Layer norm over the last axis: y = (x - mean) / sqrt(variance + eps) * weight + bias, with the biased variance.
 
-block: a block reads a row three times, for mean, variance and result, so a row may have any length (S0-22)
-welford: mean and variance in one pass that merges the statistics of the threads, 2 reads instead of 3 (S2-47)
-warp: a warp holds a row in registers, so x is read once and no barrier is needed (L-04)
-vectorised: as many threads as the row needs hold it, in accesses of 16 bytes where rows are aligned (L-04)
+block: a block reads a row three times, for mean, variance and result, so a row may have any length [baetal2016]
+welford: mean and variance in one pass that merges the statistics of the threads, 2 reads instead of 3 [chan1979]
+warp: a warp holds a row in registers, so x is read once and no barrier is needed [xlite2025]
+vectorised: as many threads as the row needs hold it, in accesses of 16 bytes where rows are aligned [xlite2025]
 """
 
 import torch
@@ -18,7 +18,7 @@ _vectorised = Module(__file__, "layer_norm_vectorised.cu")
 
 
 def block(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
-    """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols), any number of columns. Source: S0-22."""
+    """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols), any number of columns [baetal2016]."""
     rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     if y.numel():
@@ -40,7 +40,7 @@ def block(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, e
 
 
 def welford(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
-    """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols), any number of columns. Source: S2-47."""
+    """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols), any number of columns. See [chan1979]."""
     rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     if y.numel():
@@ -63,7 +63,7 @@ def welford(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *,
 def warp(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
     """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols).
 
-    Declines more than 1024 columns: the registers of one warp. Source: L-04.
+    Declines more than 1024 columns: the registers of one warp. Source: [xlite2025].
     """
     rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
     if cols > 1024:
@@ -91,7 +91,7 @@ def vectorised(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
     """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols).
 
     Declines more than 32768 columns, the registers of one block, and more than 16384 where rows neither begin at
-    multiples of 16 bytes nor follow one another; those move an element at a time. Source: L-04.
+    multiples of 16 bytes nor follow one another; those move an element at a time. Source: [xlite2025].
     """
     rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)

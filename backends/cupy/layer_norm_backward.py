@@ -1,13 +1,13 @@
 """Gradients of layer norm. With r = 1 / sqrt(variance + eps), n = (x - mean) * r, g = dy * weight:
 dx = r * (g - mean(g) - n * mean(g * n)), dweight = sum over rows of dy * n, dbias = sum over rows of dy.
 
-block: dx by a block a row, dweight and dbias by a thread a column, so both may have any length (S2-47)
-warp: dx by a warp that holds a row; the rows of 32 columns shared by the warps of a block (S2-47)
-partials: one launch for all: a block holds row after row and sums what it saw of them, one part each (S2-47)
-atomics: the blocks add their sums to one row by float32 atomics, no partial sums in memory (S2-47)
-vectorised: partials in accesses of 16 bytes; the next row comes meanwhile, sums move to shared memory (S2-47)
-staged: a block to a multiprocessor; rows wait in shared memory, copied there asynchronously stages ahead (S2-47)
-cluster: the blocks of a cluster hold a longer row and read each other's sums in shared memory (S2-47)
+block: dx by a block a row, dweight and dbias by a thread a column, so both may have any length [apex2018]
+warp: dx by a warp that holds a row; the rows of 32 columns shared by the warps of a block [apex2018]
+partials: one launch for all: a block holds row after row and sums what it saw of them, one part each [apex2018]
+atomics: the blocks add their sums to one row by float32 atomics, no partial sums in memory [apex2018]
+vectorised: partials in accesses of 16 bytes; the next row comes meanwhile, sums move to shared memory [apex2018]
+staged: a block to a multiprocessor; rows wait in shared memory, copied there asynchronously stages ahead [apex2018]
+cluster: the blocks of a cluster hold a longer row and read each other's sums in shared memory [apex2018]
 """
 
 import torch
@@ -32,7 +32,7 @@ def block(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
-    Takes any number of columns; x and dy come from memory twice at least. Source: S2-47.
+    Takes any number of columns; x and dy come from memory twice at least. Source: [apex2018].
     """
     rows, cols = _check(x, weight, dy, mean, rstd)
     dx, dweight, dbias = _outputs(x)
@@ -85,7 +85,7 @@ def warp(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
-    Declines more than 1024 columns: the registers of one warp. Source: S2-47.
+    Declines more than 1024 columns: the registers of one warp. Source: [apex2018].
     """
     rows, cols = _check(x, weight, dy, mean, rstd)
     if cols > 1024:
@@ -139,7 +139,7 @@ def partials(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
-    Declines more than 8192 columns: the registers of one block. Source: S2-47.
+    Declines more than 8192 columns: the registers of one block. Source: [apex2018].
     """
     rows, cols = _check(x, weight, dy, mean, rstd)
     if cols > 8192:
@@ -181,7 +181,7 @@ def atomics(
     """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
     The order of the additions to dweight and dbias, and so their rounding, changes from call to call. Declines more
-    than 8192 columns: the registers of one block. Source: S2-47.
+    than 8192 columns: the registers of one block. Source: [apex2018].
     """
     rows, cols = _check(x, weight, dy, mean, rstd)
     if cols > 8192:
@@ -226,7 +226,7 @@ def vectorised(
     """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
     Declines more than 32768 columns, whose sums fill the registers and shared memory of one block, and more than 8192
-    where rows are not contiguous and aligned to 16 bytes. Source: S2-47.
+    where rows are not contiguous and aligned to 16 bytes. Source: [apex2018].
     """
     rows, cols = _check(x, weight, dy, mean, rstd)
     dx, dweight, dbias = _outputs(x)
@@ -275,7 +275,7 @@ def staged(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
-    Declines more than 16384 columns, 8192 of float32: the registers of one block. Source: S2-47.
+    Declines more than 16384 columns, 8192 of float32: the registers of one block. Source: [apex2018].
     """
     _check(x, weight, dy, mean, rstd)
     dx, dweight, dbias = _outputs(x)
@@ -295,7 +295,7 @@ def cluster(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
-    Declines more than 131072 columns, 65536 of float32: the registers of a cluster of eight blocks. Source: S2-47.
+    Declines more than 131072 columns, 65536 of float32: the registers of a cluster of eight blocks. Source: [apex2018].
     """
     _check(x, weight, dy, mean, rstd)
     dx, dweight, dbias = _outputs(x)

@@ -1,9 +1,9 @@
 """Softmax and its log-sum-exp, from one streaming pass for (m, l), the running max and the sum of exp(x - m).
 
-online: one thread a row rescales l whenever m grows; a second pass writes y (S3-16.2)
-warp: one warp a row; every lane has its own (m, l), and shuffles merge the pairs at the end (S0-13)
-block: one block a row; the warps' pairs meet in shared memory, so that a long row keeps many loads on their way (S0-13)
-vectorised: 16-byte loads, and the row stays in registers between the passes: one read, one write (S2-20)
+online: one thread a row rescales l whenever m grows; a second pass writes y [milakov2018]
+warp: one warp a row; every lane has its own (m, l), and shuffles merge the pairs at the end [milakov2018]
+block: one block a row; the warps' pairs meet in shared memory, so a long row has many loads under way [milakov2018]
+vectorised: 16-byte loads, and the row stays in registers between the passes: one read, one write [oneflow2021]
 """
 
 import torch
@@ -18,7 +18,7 @@ _vectorised = Module(__file__, "online_softmax_vectorised.cu")
 
 
 def online(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: S3-16.2, S0-13, E-18, E-19."""
+    """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: [milakov2018]."""
     rows, cols, y, lse = _outputs(x)
     if y.numel():
         _module.launch("online_softmax_online", -(-rows // 128), 128, x, y, lse, rows, cols, *x.stride(), dtype=x.dtype)
@@ -26,7 +26,7 @@ def online(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def warp(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: S0-13."""
+    """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: [milakov2018]."""
     rows, cols, y, lse = _outputs(x)
     if y.numel():
         _module.launch("online_softmax_warp", *warp_grid(rows), x, y, lse, rows, cols, *x.stride(), dtype=x.dtype)
@@ -34,7 +34,7 @@ def warp(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def block(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: S0-13."""
+    """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: [milakov2018]."""
     rows, cols, y, lse = _outputs(x)
     if y.numel():
         size = threads(cols, each=2)
@@ -46,7 +46,7 @@ def vectorised(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log.
 
     Declines more than 32768 columns, the registers of one block, and more than 16384 where rows neither begin at
-    multiples of 16 bytes nor follow one another; those move an element at a time. Source: S2-20.
+    multiples of 16 bytes nor follow one another; those move an element at a time. Source: [oneflow2021].
     """
     rows, cols, y, lse = _outputs(x)
     extent, definitions = in_registers(rows, cols, x, y)

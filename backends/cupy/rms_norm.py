@@ -1,8 +1,8 @@
 """RMS norm over the last axis: y = x / sqrt(mean x^2 + eps) * weight.
 
-block: a block reads a row twice, for its mean square and for the result, so a row may have any length (S2-80)
-warp: a warp holds a row in registers, so x is read once and no barrier is needed (L-04)
-vectorised: as many threads as the row needs hold it, in accesses of 16 bytes where rows are aligned (L-04)
+block: a block reads a row twice, for its mean square and for the result, so a row may have any length [zhang2019]
+warp: a warp holds a row in registers, so x is read once and no barrier is needed [xlite2025]
+vectorised: as many threads as the row needs hold it, in accesses of 16 bytes where rows are aligned [xlite2025]
 """
 
 import torch
@@ -17,8 +17,8 @@ _vectorised = Module(__file__, "rms_norm_vectorised.cu")
 
 
 def block(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
-    """x (rows, cols), weight (cols,) -> y (rows, cols), any number of columns; x·rstd stays float32 until it is
-    multiplied by weight (S2-88). Source: S2-80."""
+    """x (rows, cols), weight (cols,) -> y (rows, cols), any number of columns; x·rstd stays float32 until
+    multiplied by weight [hsu2024]. Source: [zhang2019]."""
     rows, cols = shapes("rows cols, cols", x=x, weight=weight)
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     if y.numel():
@@ -42,7 +42,7 @@ def block(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.
 def warp(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
     """x (rows, cols), weight (cols,) -> y (rows, cols).
 
-    Declines more than 1024 columns: the registers of one warp. Source: L-04.
+    Declines more than 1024 columns: the registers of one warp. Source: [xlite2025].
     """
     rows, cols = shapes("rows cols, cols", x=x, weight=weight)
     if cols > 1024:
@@ -70,7 +70,7 @@ def vectorised(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> t
     """x (rows, cols), weight (cols,) -> y (rows, cols).
 
     Declines more than 32768 columns, the registers of one block, and more than 16384 where rows neither begin at
-    multiples of 16 bytes nor follow one another; those move an element at a time. Source: L-04.
+    multiples of 16 bytes nor follow one another; those move an element at a time. Source: [xlite2025].
     """
     rows, cols = shapes("rows cols, cols", x=x, weight=weight)
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)

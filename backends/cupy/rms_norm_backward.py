@@ -1,13 +1,13 @@
 """Gradients of RMS norm. With r = 1 / sqrt(mean x^2 + eps), n = x * r, g = dy * weight:
 dx = r * (g - n * mean(g * n)), dweight = sum over rows of dy * n.
 
-block: dx by a block a row, dweight by a thread a column, so both may have any length (S2-80)
-warp: dx by a warp that holds a row; the rows of 32 columns shared by the warps of a block (S2-80)
-partials: one launch for both: a block holds row after row and sums what it saw of them, one part each (S2-80)
-atomics: the blocks add their sums to one row by float32 atomics, no partial sums in memory (S2-47)
-vectorised: partials in accesses of 16 bytes; the next row comes meanwhile, sums move to shared memory (S2-80)
-staged: a block to a multiprocessor; rows wait in shared memory, copied there asynchronously stages ahead (S2-80)
-cluster: the blocks of a cluster hold a longer row and read each other's sums in shared memory (S2-80)
+block: dx by a block a row, dweight by a thread a column, so both may have any length [hsu2024]
+warp: dx by a warp that holds a row; the rows of 32 columns shared by the warps of a block [hsu2024]
+partials: one launch for both: a block holds row after row and sums what it saw of them, one part each [hsu2024]
+atomics: the blocks add their sums to one row by float32 atomics, no partial sums in memory [apex2018]
+vectorised: partials in accesses of 16 bytes; the next row comes meanwhile, sums move to shared memory [hsu2024]
+staged: a block to a multiprocessor; rows wait in shared memory, copied there asynchronously stages ahead [hsu2024]
+cluster: the blocks of a cluster hold a longer row and read each other's sums in shared memory [hsu2024]
 """
 
 import torch
@@ -26,7 +26,7 @@ def block(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), rstd (rows,) float32 or None -> dx like x, dweight (cols,).
 
-    Takes any number of columns; x and dy come from memory twice at least. Source: S2-80.
+    Takes any number of columns; x and dy come from memory twice at least. Source: [hsu2024].
     """
     rows, cols = _check(x, weight, dy, rstd)
     dx, dweight = _outputs(x)
@@ -71,7 +71,7 @@ def warp(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), rstd (rows,) float32 or None -> dx like x, dweight (cols,).
 
-    Declines more than 1024 columns: the registers of one warp. Source: S2-80.
+    Declines more than 1024 columns: the registers of one warp. Source: [hsu2024].
     """
     rows, cols = _check(x, weight, dy, rstd)
     if cols > 1024:
@@ -117,7 +117,7 @@ def partials(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), rstd (rows,) float32 or None -> dx like x, dweight (cols,).
 
-    Declines more than 8192 columns: the registers of one block. Source: S2-80.
+    Declines more than 8192 columns: the registers of one block. Source: [hsu2024].
     """
     rows, cols = _check(x, weight, dy, rstd)
     if cols > 8192:
@@ -152,7 +152,7 @@ def atomics(
     """x, dy (rows, cols), weight (cols,), rstd (rows,) float32 or None -> dx like x, dweight (cols,).
 
     The order of the additions to dweight, and so its rounding, changes from call to call. Declines more than 8192
-    columns: the registers of one block. Source: S2-80.
+    columns: the registers of one block. Source: [hsu2024].
     """
     rows, cols = _check(x, weight, dy, rstd)
     if cols > 8192:
@@ -190,7 +190,7 @@ def vectorised(
     """x, dy (rows, cols), weight (cols,), rstd (rows,) float32 or None -> dx like x, dweight (cols,).
 
     Declines more than 32768 columns, whose sums fill the registers and shared memory of one block, and more than 8192
-    where rows are not contiguous and aligned to 16 bytes. Source: S2-80.
+    where rows are not contiguous and aligned to 16 bytes. Source: [hsu2024].
     """
     rows, cols = _check(x, weight, dy, rstd)
     dx, dweight = _outputs(x)
@@ -231,7 +231,7 @@ def staged(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), rstd (rows,) float32 or None -> dx like x, dweight (cols,).
 
-    Declines more than 16384 columns, 8192 of float32: the registers of one block. Source: S2-80.
+    Declines more than 16384 columns, 8192 of float32: the registers of one block. Source: [hsu2024].
     """
     _check(x, weight, dy, rstd)
     dx, dweight = _outputs(x)
@@ -245,7 +245,7 @@ def cluster(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), rstd (rows,) float32 or None -> dx like x, dweight (cols,).
 
-    Declines more than 131072 columns, 65536 of float32: the registers of a cluster of eight blocks. Source: S2-80.
+    Declines more than 131072 columns, 65536 of float32: the registers of a cluster of eight blocks. Source: [hsu2024].
     """
     _check(x, weight, dy, rstd)
     dx, dweight = _outputs(x)

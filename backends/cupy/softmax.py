@@ -1,11 +1,11 @@
 """Softmax over the last axis: y = exp(x - max x) / sum exp(x - max x).
 
-naive: one thread a row, three passes over x; neighbouring threads read addresses a row apart (S3-16.1)
-warp: one warp a row, which its lanes hold in registers; max and sum by shuffles, so x is read once (S2-19)
-block: one block a row of any length, three coalesced passes; the warps' results meet in shared memory (S2-21)
-vectorised: the block holds its row in registers and moves it 16 bytes at a time: one read, one write (S2-20, S3-16.0)
-online: max and sum in one pass by rescaling the sum whenever the max grows, so a row of any length is read twice
-  (S3-16.2)
+naive: one thread a row, three passes over x; neighbouring threads read addresses a row apart [milakov2018]
+warp: one warp a row, which its lanes hold in registers; max and sum by shuffles, so x is read once [oneflow2021]
+block: one block a row of any length, three coalesced passes; the warps' results meet in shared memory [oneflow2021]
+vectorised: the block holds its row in registers and moves it 16 bytes at a time: one read, one write [oneflow2021]
+online: max and sum in one pass by rescaling the sum whenever the max grows, so any row is read twice
+  [milakov2018]
 """
 
 import torch
@@ -20,7 +20,7 @@ _vectorised = Module(__file__, "softmax_vectorised.cu")
 
 
 def naive(x: torch.Tensor) -> torch.Tensor:
-    """x (rows, cols) -> y (rows, cols), any number of columns; x is read three times. Source: S3-16.1."""
+    """x (rows, cols) -> y (rows, cols), any number of columns; x is read three times. Source: [milakov2018]."""
     rows, cols = shapes("rows cols", x=x)
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     if y.numel():
@@ -29,7 +29,7 @@ def naive(x: torch.Tensor) -> torch.Tensor:
 
 
 def warp(x: torch.Tensor) -> torch.Tensor:
-    """x (rows, cols) -> y (rows, cols). Declines more than 1024 columns, what one warp holds. Source: S2-19."""
+    """x (rows, cols) -> y (rows, cols). Declines more than 1024 columns, what one warp holds. Source: [oneflow2021]."""
     rows, cols = shapes("rows cols", x=x)
     at_most(cols, WARP_COLS, "warp")
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
@@ -39,7 +39,7 @@ def warp(x: torch.Tensor) -> torch.Tensor:
 
 
 def block(x: torch.Tensor) -> torch.Tensor:
-    """x (rows, cols) -> y (rows, cols), any number of columns; x is read three times. Source: S2-21."""
+    """x (rows, cols) -> y (rows, cols), any number of columns; x is read three times. Source: [oneflow2021]."""
     rows, cols = shapes("rows cols", x=x)
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     if y.numel():
@@ -51,7 +51,7 @@ def vectorised(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (rows, cols).
 
     Declines more than 32768 columns, the registers of one block, and more than 16384 where rows neither begin at
-    multiples of 16 bytes nor follow one another; those move an element at a time. Source: S2-20, S3-16.0.
+    multiples of 16 bytes nor follow one another; those move an element at a time. Source: [oneflow2021].
     """
     rows, cols = shapes("rows cols", x=x)
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
@@ -62,7 +62,7 @@ def vectorised(x: torch.Tensor) -> torch.Tensor:
 
 
 def online(x: torch.Tensor) -> torch.Tensor:
-    """x (rows, cols) -> y (rows, cols), any number of columns; x is read twice. Source: S3-16.2, S0-13, E-19."""
+    """x (rows, cols) -> y (rows, cols), any number of columns; x is read twice. Source: [milakov2018]."""
     rows, cols = shapes("rows cols", x=x)
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     if y.numel():

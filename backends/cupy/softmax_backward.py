@@ -1,8 +1,8 @@
 """Gradient of softmax from its result: dx = y * (dy - sum(y * dy)).
 
-warp: one warp a row, which its lanes hold in registers; the sum by shuffles, so y and dy are read once (S2-22, S2-19)
-block: one block a row of any length, two passes; the warps' sums meet in shared memory (S2-22, S2-21)
-vectorised: the block holds its row in registers and moves it 16 bytes at a time: two reads, one write (S2-22, S2-20)
+warp: one warp a row, which its lanes hold in registers; the sum by shuffles, so y and dy are read once [oneflow2021]
+block: one block a row of any length, two passes; the warps' sums meet in shared memory [oneflow2021]
+vectorised: the block holds its row in registers and moves it 16 bytes at a time: two reads, one write [oneflow2021]
 """
 
 import torch
@@ -17,7 +17,7 @@ _vectorised = Module(__file__, "softmax_backward_vectorised.cu")
 
 
 def warp(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
-    """y, dy (rows, cols) -> dx (rows, cols). Declines over 1024 columns, what one warp holds. Source: S2-22, S2-19."""
+    """y, dy (rows, cols) -> dx (rows, cols). Declines over 1024 columns, what one warp holds. Source: [oneflow2021]."""
     rows, cols = shapes("rows cols, rows cols", y=y, dy=dy)
     at_most(cols, WARP_COLS, "warp")
     dx = torch.empty((rows, cols), dtype=y.dtype, device=y.device)
@@ -28,7 +28,7 @@ def warp(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
 
 
 def block(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
-    """y, dy (rows, cols) -> dx (rows, cols), any number of columns; y and dy are read twice. Source: S2-22, S2-21."""
+    """y, dy (rows, cols) -> dx (rows, cols), any number of columns; y and dy are read twice. Source: [oneflow2021]."""
     rows, cols = shapes("rows cols, rows cols", y=y, dy=dy)
     dx = torch.empty((rows, cols), dtype=y.dtype, device=y.device)
     if dx.numel():
@@ -42,7 +42,7 @@ def vectorised(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     """y, dy (rows, cols) -> dx (rows, cols).
 
     Declines more than 32768 columns, the registers of one block, and more than 16384 where rows neither begin at
-    multiples of 16 bytes nor follow one another; those move an element at a time. Source: S2-22, S2-20.
+    multiples of 16 bytes nor follow one another; those move an element at a time. Source: [oneflow2021].
     """
     rows, cols = shapes("rows cols, rows cols", y=y, dy=dy)
     dx = torch.empty((rows, cols), dtype=y.dtype, device=y.device)

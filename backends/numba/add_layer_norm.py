@@ -1,9 +1,9 @@
 """Residual add and layer norm in one kernel: h = x + residual, y = layer_norm(h), which saves writing and rereading h.
 
-naive: one thread a row; h is written and read back, rounded, by the two later passes (S2-49)
-warp: one warp a row, which its lanes hold in registers; y comes from h before its rounding (S0-22, S3-30)
-block: one block a row of any length; h is written and read back, rounded, by the two later passes (S2-49)
-vectorised: the block holds its row in registers and moves it 16 bytes at a time: two reads, two writes (S0-22, S2-20)
+naive: one thread a row; h is written and read back, rounded, by the two later passes [dao2024]
+warp: one warp a row, which its lanes hold in registers; y comes from h before its rounding [baetal2016] [dao2024]
+block: one block a row of any length; h is written and read back, rounded, by the two later passes [dao2024]
+vectorised: the block holds its row in registers and moves it 16 bytes at a time: two reads, two writes [oneflow2021]
 """
 
 import functools
@@ -71,7 +71,7 @@ def naive(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x, residual (rows, cols), weight (cols,), bias (cols,) or None -> y, h (rows, cols), any number of columns.
 
-    Source: S0-22, S2-49.
+    Source: [baetal2016], [dao2024].
     """
     rows, _ = shapes("rows cols, rows cols, cols, cols?", x=x, residual=residual, weight=weight, bias=bias)
     y, h = _outputs(x)
@@ -114,7 +114,7 @@ def warp(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x, residual (rows, cols), weight (cols,), bias (cols,) or None -> y, h (rows, cols).
 
-    Declines more than 1024 columns, what one warp holds. Source: S0-22, S3-30.
+    Declines more than 1024 columns, what one warp holds. Source: [baetal2016], [dao2024].
     """
     rows, cols = shapes("rows cols, rows cols, cols, cols?", x=x, residual=residual, weight=weight, bias=bias)
     at_most(cols, WARP_COLS, "warp")
@@ -158,7 +158,7 @@ def block(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x, residual (rows, cols), weight (cols,), bias (cols,) or None -> y, h (rows, cols), any number of columns.
 
-    x and residual are read once, h twice. Source: S0-22, S2-49.
+    x and residual are read once, h twice. Source: [baetal2016], [dao2024].
     """
     rows, cols = shapes("rows cols, rows cols, cols, cols?", x=x, residual=residual, weight=weight, bias=bias)
     y, h = _outputs(x)
@@ -225,7 +225,7 @@ def vectorised(
     """x, residual (rows, cols), weight (cols,), bias (cols,) or None -> y, h (rows, cols).
 
     Declines more than 32768 columns, 16384 of float32: the registers of one block. Operands that are not contiguous and
-    aligned to 16 bytes are moved an element at a time. Source: S0-22, S2-20.
+    aligned to 16 bytes are moved an element at a time. Source: [oneflow2021].
     """
     rows, cols = shapes("rows cols, rows cols, cols, cols?", x=x, residual=residual, weight=weight, bias=bias)
     y, h = _outputs(x)

@@ -1,9 +1,9 @@
 """Residual add and RMS norm in one kernel: h = x + residual, y = rms_norm(h), which saves writing and rereading h.
 
-naive: one thread a row; h is written and read back, rounded, by the second pass (S2-49)
-warp: one warp a row, which its lanes hold in registers; y comes from h before its rounding (S3-30)
-block: one block a row of any length; h is written and read back, rounded, by the second pass (S2-49)
-vectorised: the block holds its row in registers and moves it 16 bytes at a time: two reads, two writes (S3-30, S2-20)
+naive: one thread a row; h is written and read back, rounded, by the second pass [dao2024]
+warp: one warp a row, which its lanes hold in registers; y comes from h before its rounding [dao2024]
+block: one block a row of any length; h is written and read back, rounded, by the second pass [dao2024]
+vectorised: the block holds its row in registers and moves it 16 bytes at a time: two reads, two writes [oneflow2021]
 """
 
 import functools
@@ -61,7 +61,7 @@ def _naive(x, residual, weight, y, h, eps):
 def naive(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """x, residual (rows, cols), weight (cols,) -> y, h (rows, cols), any number of columns. Source: S3-30, S2-49."""
+    """x, residual (rows, cols), weight (cols,) -> y, h (rows, cols), any number of columns. Source: [dao2024]."""
     rows, _ = shapes("rows cols, rows cols, cols", x=x, residual=residual, weight=weight)
     y, h = _outputs(x)
     if y.numel():
@@ -96,7 +96,7 @@ def warp(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x, residual (rows, cols), weight (cols,) -> y, h (rows, cols).
 
-    Declines more than 1024 columns, what one warp holds. Source: S3-30.
+    Declines more than 1024 columns, what one warp holds. Source: [dao2024].
     """
     rows, cols = shapes("rows cols, rows cols, cols", x=x, residual=residual, weight=weight)
     at_most(cols, WARP_COLS, "warp")
@@ -133,7 +133,7 @@ def block(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x, residual (rows, cols), weight (cols,) -> y, h (rows, cols), any number of columns.
 
-    x, residual and h are read once. Source: S3-30, S2-49.
+    x, residual and h are read once. Source: [dao2024].
     """
     rows, cols = shapes("rows cols, rows cols, cols", x=x, residual=residual, weight=weight)
     y, h = _outputs(x)
@@ -190,7 +190,7 @@ def vectorised(
     """x, residual (rows, cols), weight (cols,) -> y, h (rows, cols).
 
     Declines more than 32768 columns, 16384 of float32: the registers of one block. Operands that are not contiguous and
-    aligned to 16 bytes are moved an element at a time. Source: S3-30, S2-20.
+    aligned to 16 bytes are moved an element at a time. Source: [oneflow2021].
     """
     rows, cols = shapes("rows cols, rows cols, cols", x=x, residual=residual, weight=weight)
     y, h = _outputs(x)

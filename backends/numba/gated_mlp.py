@@ -1,8 +1,8 @@
 """gated_mlp(x, w_gate, w_up, w_down): (act(x·w_gate)·(x·w_up))·w_down; x (M, D), w_gate, w_up (D, H), w_down (H, N).
 
-unfused: three products and an elementwise kernel between them (S3-36, S3-33)
-epilogue: a block multiplies columns of gate and of up side by side, and they meet in shared memory (S2-90)
-tensorcore: the same on mma.sync, for 16-bit operands: matmul's pipelined or, where it declines, tensorcore (S2-90)
+unfused: three products and an elementwise kernel between them [shazeer2020]
+epilogue: a block multiplies columns of gate and of up side by side, and they meet in shared memory [cutlass2022]
+tensorcore: the same on mma.sync, for 16-bit operands: matmul's pipelined, else tensorcore [cutlass2022]
 """
 
 import functools
@@ -31,7 +31,7 @@ def _act_mul(gate, up, activation):
 def unfused(
     x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor, w_down: torch.Tensor, *, activation: str = "silu"
 ) -> torch.Tensor:
-    """x (M, D), w_gate and w_up (D, H), w_down (H, N); y (M, N). Any sizes and strides. Source: S3-36, S3-33."""
+    """x (M, D), w_gate and w_up (D, H), w_down (H, N); y (M, N). Any sizes and strides. Source: [shazeer2020]."""
     shapes("M D, D H, D H, H N", x=x, w_gate=w_gate, w_up=w_up, w_down=w_down)
     kind = number(activation)
     gate, up = matmul.doublebuffered(x, w_gate), matmul.doublebuffered(x, w_up)
@@ -119,7 +119,7 @@ def _fused(core, multiply, x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor
 def epilogue(
     x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor, w_down: torch.Tensor, *, activation: str = "silu"
 ) -> torch.Tensor:
-    """x (M, D), w_gate and w_up (D, H), w_down (H, N); y (M, N). Any sizes and strides. Source: S2-90."""
+    """x (M, D), w_gate and w_up (D, H), w_down (H, N); y (M, N). Any sizes and strides. Source: [cutlass2022]."""
     shapes("M D, D H, D H, H N", x=x, w_gate=w_gate, w_up=w_up, w_down=w_down)
     return matmul.doublebuffered(_fused(gemm, gemm.multiply, x, w_gate, w_up, number(activation)), w_down)
 
@@ -127,7 +127,7 @@ def epilogue(
 def tensorcore(
     x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor, w_down: torch.Tensor, *, activation: str = "silu"
 ) -> torch.Tensor:
-    """x (M, D), w_gate and w_up (D, H), w_down (H, N); y (M, N). Any strides. Declines float32. Source: S2-90."""
+    """x (M, D), w_gate and w_up (D, H), w_down (H, N); y (M, N). Any strides. Declines float32. See [cutlass2022]."""
     shapes("M D, D H, D H, H N", x=x, w_gate=w_gate, w_up=w_up, w_down=w_down)
     kind = number(activation)
     sixteen_bits(x.dtype)

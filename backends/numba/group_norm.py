@@ -1,10 +1,10 @@
 """Group norm: the channels of a sample in groups, each normalised over its channels and all trailing axes; weight and
 bias by channel.
 
-naive: one thread a group, in three passes, mean, variance and write (S0-26)
-warp: one warp a group, which its lanes hold in registers; mean and variance by shuffles, so x is read once (S0-26)
-block: one block a group of any size and strides, in three passes, mean, variance and write (S0-28)
-vectorised: the same passes 16 bytes at a time, the second and third from the L2 cache (S0-26, S2-20)
+naive: one thread a group, in three passes, mean, variance and write [wuhe2018]
+warp: one warp a group, which its lanes hold in registers; mean and variance by shuffles, so x is read once [wuhe2018]
+block: one block a group of any size and strides, in three passes, mean, variance and write [desai2024]
+vectorised: the same passes 16 bytes at a time, the second and third from the L2 cache [oneflow2021]
 """
 
 import functools
@@ -84,7 +84,7 @@ def naive(
 ) -> torch.Tensor:
     """x (N, C, *), weight (C,), bias (C,) or None, C a multiple of groups -> y (N, C, *).
 
-    Takes any size and strides, as far as the axes of a group merge into 4; x is read three times. Source: S0-26.
+    Takes any size and strides, as far as the axes of a group merge into 4; x is read three times. Source: [wuhe2018].
     """
     every, space = _check(x, weight, bias, groups)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -129,7 +129,7 @@ def warp(
 ) -> torch.Tensor:
     """x (N, C, *), weight (C,), bias (C,) or None, C a multiple of groups -> y (N, C, *).
 
-    Declines groups of more than 1024 elements, what one warp holds. Source: S0-26.
+    Declines groups of more than 1024 elements, what one warp holds. Source: [wuhe2018].
     """
     every, space = _check(x, weight, bias, groups)
     if (count := x.shape[1] // groups * space) > WARP_COLS:
@@ -176,7 +176,7 @@ def block(
 ) -> torch.Tensor:
     """x (N, C, *), weight (C,), bias (C,) or None, C a multiple of groups -> y (N, C, *).
 
-    Takes any size and strides, as far as the axes of a group merge into 4; x is read three times. Source: S0-26, S0-28.
+    Takes any size and strides, as far as a group's axes merge into 4; x is read three times [wuhe2018] [desai2024].
     """
     every, space = _check(x, weight, bias, groups)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -245,7 +245,7 @@ def vectorised(
     """x (N, C, *), weight (C,), bias (C,) or None, C a multiple of groups -> y (N, C, *).
 
     Declines groups that no single stride reaches; those that are not contiguous and aligned to 16 bytes are moved an
-    element at a time. Source: S0-26, S2-20.
+    element at a time. Source: [oneflow2021].
     """
     every, space = _check(x, weight, bias, groups)
     sizes = (x.shape[1] // groups, *x.shape[2:])

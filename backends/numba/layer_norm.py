@@ -1,9 +1,9 @@
 """Layer norm over the last axis: y = (x - mean) / sqrt(variance + eps) * weight + bias, with the biased variance.
 
-naive: one thread a row, three passes over x; neighbouring threads read addresses a row apart (S0-22)
-block: a block reads a row three times, for mean, variance and result, so a row may have any length (S0-22)
-warp: a warp holds a row in registers, so x is read once and no barrier is needed (L-04)
-vectorised: as many threads as the row needs hold it, in accesses of 16 bytes where rows are aligned; one barrier (L-04)
+naive: one thread a row, three passes over x; neighbouring threads read addresses a row apart [baetal2016]
+block: a block reads a row three times, for mean, variance and result, so a row may have any length [baetal2016]
+warp: a warp holds a row in registers, so x is read once and no barrier is needed [xlite2025]
+vectorised: as many threads as the row needs hold it, in 16-byte accesses if rows are aligned; one barrier [xlite2025]
 """
 
 import functools
@@ -63,7 +63,7 @@ def _naive(x, weight, bias, biased, y, eps):
 
 
 def naive(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
-    """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols), any number of columns. Source: S0-22."""
+    """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols), any number of columns [baetal2016]."""
     rows, _ = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if y.numel():
@@ -97,7 +97,7 @@ def _block(x, weight, bias, biased, y, eps):
 
 
 def block(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
-    """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols), any number of columns. Source: S0-22."""
+    """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols), any number of columns [baetal2016]."""
     rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if y.numel():
@@ -139,7 +139,7 @@ def _warp(x, weight, bias, biased, y, eps):
 def warp(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
     """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols).
 
-    Declines more than 1024 columns: the registers of one warp. Source: L-04.
+    Declines more than 1024 columns: the registers of one warp. Source: [xlite2025].
     """
     rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
     at_most(cols, WARP_COLS, "warp")
@@ -189,7 +189,7 @@ def vectorised(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
     """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols).
 
     Declines more than 32768 columns, 16384 of float32: the registers of one block. Operands that are not contiguous and
-    aligned to 16 bytes are moved an element at a time. Source: L-04.
+    aligned to 16 bytes are moved an element at a time. Source: [xlite2025].
     """
     rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)

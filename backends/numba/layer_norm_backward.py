@@ -1,13 +1,13 @@
 """Gradients of layer norm. With r = 1 / sqrt(variance + eps), n = (x - mean) * r, g = dy * weight:
 dx = r * (g - mean(g) - n * mean(g * n)), dweight = sum over rows of dy * n, dbias = sum over rows of dy.
 
-naive: dx by a thread a row, dweight and dbias by a thread a column, both of any length (S2-47)
-block: dx by a block a row, its threads reading neighbours; the warps' sums meet in shared memory (S2-47)
-warp: dx by a warp that holds a row; the rows of 32 columns shared by the warps of a block (S2-47)
-partials: one launch for all: a block holds row after row and sums what it saw of them, one part each (S2-47)
-atomics: the blocks add their sums to one row by float32 atomics, no partial sums in memory (S2-47)
-persistent: partials in accesses of 16 bytes, several short rows a block; the next rows come meanwhile (S2-47)
-strips: the statistics of the rows first; then a thread goes down 16 bytes of columns and needs no other (S2-47)
+naive: dx by a thread a row, dweight and dbias by a thread a column, both of any length [apex2018]
+block: dx by a block a row, its threads reading neighbours; the warps' sums meet in shared memory [apex2018]
+warp: dx by a warp that holds a row; the rows of 32 columns shared by the warps of a block [apex2018]
+partials: one launch for all: a block holds row after row and sums what it saw of them, one part each [apex2018]
+atomics: the blocks add their sums to one row by float32 atomics, no partial sums in memory [apex2018]
+persistent: partials in accesses of 16 bytes, several short rows a block; the next rows come meanwhile [apex2018]
+strips: the statistics of the rows first; then a thread goes down 16 bytes of columns and needs no other [apex2018]
 """
 
 import math
@@ -106,7 +106,7 @@ def naive(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
-    Takes any number of columns; x and dy come from memory three times. Source: S2-47.
+    Takes any number of columns; x and dy come from memory three times. Source: [apex2018].
     """
     rows, cols = _check(x, weight, dy, mean, rstd)
     dx, dweight, dbias = _outputs(x)
@@ -171,7 +171,7 @@ def block(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
-    Takes any number of columns; x and dy come from memory twice at least. Source: S2-47.
+    Takes any number of columns; x and dy come from memory twice at least. Source: [apex2018].
     """
     rows, cols = _check(x, weight, dy, mean, rstd)
     dx, dweight, dbias = _outputs(x)
@@ -256,7 +256,7 @@ def warp(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
-    Declines more than 1024 columns: the registers of one warp. Source: S2-47.
+    Declines more than 1024 columns: the registers of one warp. Source: [apex2018].
     """
     rows, cols = _check(x, weight, dy, mean, rstd)
     at_most(cols, WARP_COLS, "warp")
@@ -345,7 +345,7 @@ def partials(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
-    Declines more than 8192 columns: the registers of one block. Source: S2-47.
+    Declines more than 8192 columns: the registers of one block. Source: [apex2018].
     """
     _, cols = _check(x, weight, dy, mean, rstd)
     at_most(cols, BLOCK_COLS, "block")
@@ -387,7 +387,7 @@ def atomics(
     """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
     The order of the additions to dweight and dbias, and so their rounding, changes from call to call. Declines more
-    than 8192 columns: the registers of one block. Source: S2-47.
+    than 8192 columns: the registers of one block. Source: [apex2018].
     """
     _, cols = _check(x, weight, dy, mean, rstd)
     at_most(cols, BLOCK_COLS, "block")
@@ -416,7 +416,7 @@ def persistent(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
-    Declines more than 8192 columns, 4096 of float32: the registers of one block. Source: S2-47.
+    Declines more than 8192 columns, 4096 of float32: the registers of one block. Source: [apex2018].
     """
     _check(x, weight, dy, mean, rstd)
     dx, dweight, dbias = _outputs(x)
@@ -439,7 +439,7 @@ def strips(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
-    Takes any number of columns; x and dy come from memory twice. Source: S2-47.
+    Takes any number of columns; x and dy come from memory twice. Source: [apex2018].
     """
     _check(x, weight, dy, mean, rstd)
     dx, dweight, dbias = _outputs(x)

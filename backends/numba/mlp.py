@@ -1,9 +1,9 @@
 """mlp(x, w1, b1, w2, b2): act(x·w1 + b1)·w2 + b2 for x (M, D), w1 (D, H), w2 (H, N).
 
-unfused: two products and an elementwise kernel after each, so the hidden tensor travels four times (S0-20)
-epilogue: bias and activation act on the accumulators before they are stored; the elementwise passes are gone (S2-92)
-tensorcore: the same epilogue on mma.sync, for 16-bit operands: matmul's pipelined or, where it declines, tensorcore
-  (S2-92)
+unfused: two products and an elementwise kernel after each, so the hidden tensor travels four times [vaswani2017]
+epilogue: bias and activation act on the accumulators before they are stored; elementwise passes are gone [cublas2019]
+tensorcore: the same epilogue on mma.sync, for 16-bit operands: matmul's pipelined, else tensorcore
+  [cublas2019]
 """
 
 import functools
@@ -47,8 +47,11 @@ def unfused(
     *,
     activation: str = "gelu",
 ) -> torch.Tensor:
-    """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None; y (M, N). Any sizes and strides. Source:
-    S0-20."""
+    """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None; y (M, N).
+
+    Any sizes and strides.
+    Source: [vaswani2017].
+    """
     shapes("M D, D H, H?, H N, N?", x=x, w1=w1, b1=b1, w2=w2, b2=b2)
     kind = number(activation)
     hidden = matmul.doublebuffered(x, w1)
@@ -136,8 +139,11 @@ def epilogue(
     *,
     activation: str = "gelu",
 ) -> torch.Tensor:
-    """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None; y (M, N). Any sizes and strides. Source:
-    S2-92."""
+    """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None; y (M, N).
+
+    Any sizes and strides.
+    Source: [cublas2019].
+    """
     shapes("M D, D H, H?, H N, N?", x=x, w1=w1, b1=b1, w2=w2, b2=b2)
     hidden = _fused(gemm, gemm.multiply, x, w1, b1, number(activation))
     return _fused(gemm, gemm.multiply, hidden, w2, b2, NONE)
@@ -154,7 +160,7 @@ def tensorcore(
 ) -> torch.Tensor:
     """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None; y (M, N). Any strides. Declines float32.
 
-    Source: S2-92.
+    Source: [cublas2019].
     """
     shapes("M D, D H, H?, H N, N?", x=x, w1=w1, b1=b1, w2=w2, b2=b2)
     kind = number(activation)

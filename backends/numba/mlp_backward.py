@@ -2,9 +2,9 @@
 
 db1 and db2 are the column sums of dz and dy. A transposed operand is the same memory with its strides exchanged.
 
-unfused: five products, each elementwise step and each column sum a launch of its own (S2-93, S4-32)
-epilogue: act and act' act on the accumulators of the first two products (S2-93)
-tensorcore: the same on mma.sync, for 16-bit operands (S2-93)
+unfused: five products, each elementwise step and each column sum a launch of its own [rumelhart1986]
+epilogue: act and act' act on the accumulators of the first two products [oneflow2022]
+tensorcore: the same on mma.sync, for 16-bit operands [oneflow2022]
 """
 
 import functools
@@ -80,7 +80,7 @@ def unfused(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None]:
     """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None, dy (M, N); dx, dw1, db1, dw2, db2.
 
-    Any sizes and strides; db1 and db2 are None where the bias is. Source: S2-93, S4-32.
+    Any sizes and strides; db1 and db2 are None where the bias is. Source: [rumelhart1986].
     """
     shapes("M D, D H, H?, H N, N?, M N", x=x, w1=w1, b1=b1, w2=w2, b2=b2, dy=dy)
     kind, product = number(activation), matmul.doublebuffered
@@ -209,7 +209,7 @@ def epilogue(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None]:
     """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None, dy (M, N); dx, dw1, db1, dw2, db2.
 
-    Any sizes and strides; db1 and db2 are None where the bias is. Source: S2-93.
+    Any sizes and strides; db1 and db2 are None where the bias is. Source: [oneflow2022].
     """
     shapes("M D, D H, H?, H N, N?, M N", x=x, w1=w1, b1=b1, w2=w2, b2=b2, dy=dy)
     product = matmul.doublebuffered
@@ -230,7 +230,7 @@ def tensorcore(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None]:
     """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None, dy (M, N); dx, dw1, db1, dw2, db2.
 
-    Any strides; db1 and db2 are None where the bias is. Declines float32. Source: S2-93.
+    Any strides; db1 and db2 are None where the bias is. Declines float32. Source: [oneflow2022].
     """
     shapes("M D, D H, H?, H N, N?, M N", x=x, w1=w1, b1=b1, w2=w2, b2=b2, dy=dy)
     kind, product = number(activation), matmul.tensorcore

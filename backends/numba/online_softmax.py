@@ -1,9 +1,9 @@
 """Softmax and its log-sum-exp, from one streaming pass for (m, l), the running max and the sum of exp(x - m).
 
-online: one thread a row rescales l whenever m grows; a second pass writes y (S3-16.2)
-warp: one warp a row; every lane has its own (m, l), and shuffles merge the pairs at the end (S0-13)
-block: one block a row; the warps' pairs meet in shared memory, so that a long row keeps many loads on their way (S0-13)
-vectorised: 16-byte loads, and the row stays in registers between the passes: one read, one write (S2-20)
+online: one thread a row rescales l whenever m grows; a second pass writes y [milakov2018]
+warp: one warp a row; every lane has its own (m, l), and shuffles merge the pairs at the end [milakov2018]
+block: one block a row; the warps' pairs meet in shared memory, so a long row has many loads under way [milakov2018]
+vectorised: 16-byte loads, and the row stays in registers between the passes: one read, one write [oneflow2021]
 """
 
 import functools
@@ -44,7 +44,7 @@ def _online(x, y, lse):
 
 
 def online(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: S3-16.2, S0-13, E-18, E-19."""
+    """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: [milakov2018]."""
     rows, _, y, lse = _outputs(x)
     if y.numel():
         launch(_online, *thread_grid(rows), x, y, lse)
@@ -75,7 +75,7 @@ def _warp(x, y, lse):
 
 
 def warp(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: S0-13."""
+    """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: [milakov2018]."""
     rows, _, y, lse = _outputs(x)
     if y.numel():
         launch(_warp, *warp_grid(rows), x, y, lse)
@@ -106,7 +106,7 @@ def _block(x, y, lse):
 
 
 def block(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: S0-13."""
+    """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: [milakov2018]."""
     rows, cols, y, lse = _outputs(x)
     if y.numel():
         launch(_block, blocks(rows), threads(cols), x, y, lse)
@@ -159,7 +159,7 @@ def vectorised(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log.
 
     Declines more than 32768 columns, 16384 of float32: the registers of one block. Rows that are not contiguous and
-    aligned to 16 bytes are moved an element at a time. Source: S2-20.
+    aligned to 16 bytes are moved an element at a time. Source: [oneflow2021].
     """
     rows, cols, y, lse = _outputs(x)
     extent, held = in_runs(rows, cols, x, y)

@@ -1,9 +1,9 @@
 """RMS norm over the last axis: y = x / sqrt(mean x^2 + eps) * weight.
 
-naive: one thread a row, two passes over x; neighbouring threads read addresses a row apart (S2-80)
-block: a block reads a row twice, for its mean square and for the result, so a row may have any length (S2-80)
-warp: a warp holds a row in registers, so x is read once and no barrier is needed (L-04)
-vectorised: as many threads as the row needs hold it, in accesses of 16 bytes where rows are aligned (L-04)
+naive: one thread a row, two passes over x; neighbouring threads read addresses a row apart [zhang2019]
+block: a block reads a row twice, for its mean square and for the result, so a row may have any length [zhang2019]
+warp: a warp holds a row in registers, so x is read once and no barrier is needed [xlite2025]
+vectorised: as many threads as the row needs hold it, in accesses of 16 bytes where rows are aligned [xlite2025]
 """
 
 import functools
@@ -57,8 +57,8 @@ def _naive(x, weight, y, eps):
 
 
 def naive(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
-    """x (rows, cols), weight (cols,) -> y (rows, cols), any number of columns; x·rstd stays float32 until it is
-    multiplied by weight (S2-88). Source: S2-80."""
+    """x (rows, cols), weight (cols,) -> y (rows, cols), any number of columns; x·rstd stays float32 until
+    multiplied by weight [hsu2024]. Source: [zhang2019]."""
     rows, _ = shapes("rows cols, cols", x=x, weight=weight)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if y.numel():
@@ -85,7 +85,7 @@ def _block(x, weight, y, eps):
 
 
 def block(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
-    """x (rows, cols), weight (cols,) -> y (rows, cols), any number of columns. Source: S2-80."""
+    """x (rows, cols), weight (cols,) -> y (rows, cols), any number of columns. Source: [zhang2019]."""
     rows, cols = shapes("rows cols, cols", x=x, weight=weight)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if y.numel():
@@ -120,7 +120,7 @@ def _warp(x, weight, y, eps):
 def warp(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
     """x (rows, cols), weight (cols,) -> y (rows, cols).
 
-    Declines more than 1024 columns: the registers of one warp. Source: L-04.
+    Declines more than 1024 columns: the registers of one warp. Source: [xlite2025].
     """
     rows, cols = shapes("rows cols, cols", x=x, weight=weight)
     at_most(cols, WARP_COLS, "warp")
@@ -168,7 +168,7 @@ def vectorised(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> t
     """x (rows, cols), weight (cols,) -> y (rows, cols).
 
     Declines more than 32768 columns, 16384 of float32: the registers of one block. Operands that are not contiguous and
-    aligned to 16 bytes are moved an element at a time. Source: L-04.
+    aligned to 16 bytes are moved an element at a time. Source: [xlite2025].
     """
     rows, cols = shapes("rows cols, cols", x=x, weight=weight)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)

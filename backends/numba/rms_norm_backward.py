@@ -1,13 +1,13 @@
 """Gradients of RMS norm. With r = 1 / sqrt(mean x^2 + eps), n = x * r, g = dy * weight:
 dx = r * (g - n * mean(g * n)), dweight = sum over rows of dy * n.
 
-naive: dx by a thread a row, dweight by a thread a column, both of any length (S2-80)
-block: dx by a block a row, its threads reading neighbours; the warps' sums meet in shared memory (S2-80)
-warp: dx by a warp that holds a row; the rows of 32 columns shared by the warps of a block (S2-80)
-partials: one launch for both: a block holds row after row and sums what it saw of them, one part each (S2-80)
-atomics: the blocks add their sums to one row by float32 atomics, no partial sums in memory (S2-47)
-persistent: partials in accesses of 16 bytes, several short rows a block; the next rows come meanwhile (S2-80)
-strips: the statistics of the rows first; then a thread goes down 16 bytes of columns and needs no other (S2-80)
+naive: dx by a thread a row, dweight by a thread a column, both of any length [hsu2024]
+block: dx by a block a row, its threads reading neighbours; the warps' sums meet in shared memory [hsu2024]
+warp: dx by a warp that holds a row; the rows of 32 columns shared by the warps of a block [hsu2024]
+partials: one launch for both: a block holds row after row and sums what it saw of them, one part each [hsu2024]
+atomics: the blocks add their sums to one row by float32 atomics, no partial sums in memory [apex2018]
+persistent: partials in accesses of 16 bytes, several short rows a block; the next rows come meanwhile [hsu2024]
+strips: the statistics of the rows first; then a thread goes down 16 bytes of columns and needs no other [hsu2024]
 """
 
 import math
@@ -85,7 +85,7 @@ def naive(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), rstd (rows,) float32 or None -> dx like x, dweight (cols,).
 
-    Takes any number of columns; neighbouring threads read addresses a row apart. Source: S2-80.
+    Takes any number of columns; neighbouring threads read addresses a row apart. Source: [hsu2024].
     """
     rows, cols = _check(x, weight, dy, rstd)
     dx, dweight = _outputs(x)
@@ -129,7 +129,7 @@ def block(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), rstd (rows,) float32 or None -> dx like x, dweight (cols,).
 
-    Takes any number of columns; x and dy come from memory twice at least. Source: S2-80.
+    Takes any number of columns; x and dy come from memory twice at least. Source: [hsu2024].
     """
     rows, cols = _check(x, weight, dy, rstd)
     dx, dweight = _outputs(x)
@@ -194,7 +194,7 @@ def warp(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), rstd (rows,) float32 or None -> dx like x, dweight (cols,).
 
-    Declines more than 1024 columns: the registers of one warp. Source: S2-80.
+    Declines more than 1024 columns: the registers of one warp. Source: [hsu2024].
     """
     rows, cols = _check(x, weight, dy, rstd)
     at_most(cols, WARP_COLS, "warp")
@@ -259,7 +259,7 @@ def partials(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), rstd (rows,) float32 or None -> dx like x, dweight (cols,).
 
-    Declines more than 8192 columns: the registers of one block. Source: S2-80.
+    Declines more than 8192 columns: the registers of one block. Source: [hsu2024].
     """
     _, cols = _check(x, weight, dy, rstd)
     at_most(cols, BLOCK_COLS, "block")
@@ -292,7 +292,7 @@ def atomics(
     """x, dy (rows, cols), weight (cols,), rstd (rows,) float32 or None -> dx like x, dweight (cols,).
 
     The order of the additions to dweight, and so its rounding, changes from call to call. Declines more than 8192
-    columns: the registers of one block. Source: S2-80.
+    columns: the registers of one block. Source: [hsu2024].
     """
     _, cols = _check(x, weight, dy, rstd)
     at_most(cols, BLOCK_COLS, "block")
@@ -314,7 +314,7 @@ def persistent(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), rstd (rows,) float32 or None -> dx like x, dweight (cols,).
 
-    Declines more than 8192 columns, 4096 of float32: the registers of one block. Source: S2-80.
+    Declines more than 8192 columns, 4096 of float32: the registers of one block. Source: [hsu2024].
     """
     _check(x, weight, dy, rstd)
     dx, dweight = _outputs(x)
@@ -331,7 +331,7 @@ def strips(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), rstd (rows,) float32 or None -> dx like x, dweight (cols,).
 
-    Takes any number of columns; x and dy come from memory twice. Source: S2-80.
+    Takes any number of columns; x and dy come from memory twice. Source: [hsu2024].
     """
     _check(x, weight, dy, rstd)
     dx, dweight = _outputs(x)

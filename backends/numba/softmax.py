@@ -1,13 +1,13 @@
 """Softmax over the last axis: y = exp(x - max x) / sum exp(x - max x).
 
-naive: one thread a row, three passes over x; neighbouring threads read addresses a row apart (S3-16.1)
-warp: one warp a row, which its lanes hold in registers; max and sum by shuffles, so x is read once (S2-19)
-block: one block a row of any length, three coalesced passes; the warps' results meet in shared memory (S2-21)
+naive: one thread a row, three passes over x; neighbouring threads read addresses a row apart [milakov2018]
+warp: one warp a row, which its lanes hold in registers; max and sum by shuffles, so x is read once [oneflow2021]
+block: one block a row of any length, three coalesced passes; the warps' results meet in shared memory [oneflow2021]
 vectorised: the block holds its row in registers and moves it 16 bytes at a time: one read, one write; powers of two in
   place
-    of exp (S2-20, S3-16.0)
-online: max and sum in one pass by rescaling the sum whenever the max grows, so a row of any length is read twice
-  (S3-16.2)
+    of exp [oneflow2021]
+online: max and sum in one pass by rescaling the sum whenever the max grows, so any row is read twice
+  [milakov2018]
 """
 
 import functools
@@ -68,7 +68,7 @@ def _naive(x, y):
 
 
 def naive(x: torch.Tensor) -> torch.Tensor:
-    """x (rows, cols) -> y (rows, cols), any number of columns; x is read three times. Source: S3-16.1."""
+    """x (rows, cols) -> y (rows, cols), any number of columns; x is read three times. Source: [milakov2018]."""
     rows, _ = shapes("rows cols", x=x)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if y.numel():
@@ -104,7 +104,7 @@ def _warp(x, y):
 
 
 def warp(x: torch.Tensor) -> torch.Tensor:
-    """x (rows, cols) -> y (rows, cols). Declines more than 1024 columns, what one warp holds. Source: S2-19."""
+    """x (rows, cols) -> y (rows, cols). Declines more than 1024 columns, what one warp holds. Source: [oneflow2021]."""
     rows, cols = shapes("rows cols", x=x)
     at_most(cols, WARP_COLS, "warp")
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -140,7 +140,7 @@ def _block(x, y):
 
 
 def block(x: torch.Tensor) -> torch.Tensor:
-    """x (rows, cols) -> y (rows, cols), any number of columns; x is read three times. Source: S2-21."""
+    """x (rows, cols) -> y (rows, cols), any number of columns; x is read three times. Source: [oneflow2021]."""
     rows, cols = shapes("rows cols", x=x)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if y.numel():
@@ -193,7 +193,7 @@ def vectorised(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (rows, cols).
 
     Declines more than 32768 columns, 16384 of float32: the registers of one block. Rows that are not contiguous and
-    aligned to 16 bytes are moved an element at a time. Source: S2-20, S3-16.0.
+    aligned to 16 bytes are moved an element at a time. Source: [oneflow2021].
     """
     rows, cols = shapes("rows cols", x=x)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -225,7 +225,7 @@ def _online(x, y):
 
 
 def online(x: torch.Tensor) -> torch.Tensor:
-    """x (rows, cols) -> y (rows, cols), any number of columns; x is read twice. Source: S3-16.2, S0-13, E-19."""
+    """x (rows, cols) -> y (rows, cols), any number of columns; x is read twice. Source: [milakov2018]."""
     rows, cols = shapes("rows cols", x=x)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if y.numel():

@@ -1,9 +1,9 @@
 """Gradient of softmax from its result: dx = y * (dy - sum(y * dy)).
 
-naive: one thread a row, two passes; neighbouring threads read addresses a row apart (S2-22)
-warp: one warp a row, which its lanes hold in registers; the sum by shuffles, so y and dy are read once (S2-22, S2-19)
-block: one block a row of any length, two passes; the warps' sums meet in shared memory (S2-22, S2-21)
-vectorised: the block holds its row in registers and moves it 16 bytes at a time: two reads, one write (S2-22, S2-20)
+naive: one thread a row, two passes; neighbouring threads read addresses a row apart [oneflow2021]
+warp: one warp a row, which its lanes hold in registers; the sum by shuffles, so y and dy are read once [oneflow2021]
+block: one block a row of any length, two passes; the warps' sums meet in shared memory [oneflow2021]
+vectorised: the block holds its row in registers and moves it 16 bytes at a time: two reads, one write [oneflow2021]
 """
 
 import functools
@@ -49,7 +49,7 @@ def _naive(y, dy, dx):
 
 
 def naive(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
-    """y, dy (rows, cols) -> dx (rows, cols), any number of columns; y and dy are read twice. Source: S2-22."""
+    """y, dy (rows, cols) -> dx (rows, cols), any number of columns; y and dy are read twice. Source: [oneflow2021]."""
     rows, _ = shapes("rows cols, rows cols", y=y, dy=dy)
     dx = torch.empty(y.shape, dtype=y.dtype, device=y.device)
     if dx.numel():
@@ -81,7 +81,7 @@ def _warp(y, dy, dx):
 
 
 def warp(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
-    """y, dy (rows, cols) -> dx (rows, cols). Declines over 1024 columns, what one warp holds. Source: S2-22, S2-19."""
+    """y, dy (rows, cols) -> dx (rows, cols). Declines over 1024 columns, what one warp holds. Source: [oneflow2021]."""
     rows, cols = shapes("rows cols, rows cols", y=y, dy=dy)
     at_most(cols, WARP_COLS, "warp")
     dx = torch.empty(y.shape, dtype=y.dtype, device=y.device)
@@ -111,7 +111,7 @@ def _block(y, dy, dx):
 
 
 def block(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
-    """y, dy (rows, cols) -> dx (rows, cols), any number of columns; y and dy are read twice. Source: S2-22, S2-21."""
+    """y, dy (rows, cols) -> dx (rows, cols), any number of columns; y and dy are read twice. Source: [oneflow2021]."""
     rows, cols = shapes("rows cols, rows cols", y=y, dy=dy)
     dx = torch.empty(y.shape, dtype=y.dtype, device=y.device)
     if dx.numel():
@@ -157,7 +157,7 @@ def vectorised(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     """y, dy (rows, cols) -> dx (rows, cols).
 
     Declines more than 32768 columns, 16384 of float32: the registers of one block. Operands that are not contiguous and
-    aligned to 16 bytes are moved an element at a time. Source: S2-22, S2-20.
+    aligned to 16 bytes are moved an element at a time. Source: [oneflow2021].
     """
     rows, cols = shapes("rows cols, rows cols", y=y, dy=dy)
     dx = torch.empty(y.shape, dtype=y.dtype, device=y.device)

@@ -1,8 +1,8 @@
 """Activations and their derivatives as device functions on float32 blocks, chosen by a constexpr name.
 
 `gelu` is the exact form with the normal distribution, `gelu_tanh` its tanh approximation, written as x·sigmoid(2u)
-because that form neither overflows nor needs a tanh (S0-21); `silu` is x·sigmoid(x); `relu` lets NaN through, as torch
-does.
+because that form neither overflows nor needs a tanh [hendrycks2016]; `silu` is x·sigmoid(x); `relu` lets NaN through,
+as torch does.
 """
 
 import triton

@@ -1,7 +1,7 @@
 """Residual add and layer norm in one kernel: h = x + residual, y = layer_norm(h), which saves writing and rereading h.
 
-onerow: one program holds a row of h in registers; y comes from h before its rounding (S0-22, S3-30)
-looped: h is written tile by tile and read back, rounded, by the later passes; a row may have any length (S2-49)
+onerow: one program holds a row of h in registers; y comes from h before its rounding [baetal2016] [dao2024]
+looped: h is written tile by tile and read back, rounded, by the later passes; a row may have any length [dao2024]
 """
 
 import torch
@@ -42,7 +42,7 @@ def onerow(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x, residual (rows, cols), weight (cols,), bias (cols,) or None -> y, h (rows, cols).
 
-    Declines more than 32768 columns: the registers of one program. Source: S0-22, S3-30.
+    Declines more than 32768 columns: the registers of one program. Source: [baetal2016], [dao2024].
     """
     _, cols = shapes("rows cols, rows cols, cols, cols?", x=x, residual=residual, weight=weight, bias=bias)
     if cols > 32768:
@@ -96,7 +96,7 @@ def looped(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x, residual (rows, cols), weight (cols,), bias (cols,) or None -> y, h (rows, cols), any number of columns.
 
-    x and residual are read once, h twice. Source: S0-22, S2-49.
+    x and residual are read once, h twice. Source: [baetal2016], [dao2024].
     """
     _, cols = shapes("rows cols, rows cols, cols, cols?", x=x, residual=residual, weight=weight, bias=bias)
     return _launch(_looped_kernel, x, residual, weight, bias, eps, min(triton.next_power_of_2(cols), 4096))

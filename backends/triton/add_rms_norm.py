@@ -1,7 +1,7 @@
 """Residual add and RMS norm in one kernel: h = x + residual, y = rms_norm(h), which saves writing and rereading h.
 
-onerow: one program holds a row of h in registers; y comes from h before its rounding (S3-30)
-looped: h is written tile by tile and read back, rounded, by the second pass; a row may have any length (S2-49)
+onerow: one program holds a row of h in registers; y comes from h before its rounding [dao2024]
+looped: h is written tile by tile and read back, rounded, by the second pass; a row may have any length [dao2024]
 """
 
 import torch
@@ -38,7 +38,7 @@ def onerow(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x, residual (rows, cols), weight (cols,) -> y, h (rows, cols).
 
-    Declines more than 32768 columns: the registers of one program. Source: S3-30.
+    Declines more than 32768 columns: the registers of one program. Source: [dao2024].
     """
     _, cols = shapes("rows cols, rows cols, cols", x=x, residual=residual, weight=weight)
     if cols > 32768:
@@ -82,7 +82,7 @@ def looped(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x, residual (rows, cols), weight (cols,) -> y, h (rows, cols), any number of columns.
 
-    x, residual and h are read once. Source: S3-30, S2-49.
+    x, residual and h are read once. Source: [dao2024].
     """
     _, cols = shapes("rows cols, rows cols, cols", x=x, residual=residual, weight=weight)
     return _launch(_looped_kernel, x, residual, weight, eps, min(triton.next_power_of_2(cols), 4096))

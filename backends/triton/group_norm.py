@@ -1,9 +1,9 @@
 """Group norm: the channels of a sample in groups, each normalised over its channels and all trailing axes; weight and
 bias by channel.
 
-onerow: one program holds a group in registers as a (channels, space) tile, so x is read once (S0-26)
-looped: tiles of a group in three passes, mean, variance and write, so a group may have any size and strides (S0-28)
-welford: mean and variance in one pass that merges the statistics of tiles, 2 reads instead of 3 (S2-47)
+onerow: one program holds a group in registers as a (channels, space) tile, so x is read once [wuhe2018]
+looped: tiles of a group in three passes, mean, variance and write, so a group may have any size and strides [desai2024]
+welford: mean and variance in one pass that merges the statistics of tiles, 2 reads instead of 3 [chan1979]
 """
 
 import math
@@ -59,7 +59,7 @@ def onerow(
     """x (N, C, *), weight (C,), bias (C,) or None, C a multiple of groups -> y (N, C, *).
 
     Declines tiles of more than 32768 elements, the registers of one program, and trailing axes that no single stride
-    reaches. Source: S0-26.
+    reaches. Source: [wuhe2018].
     """
     samples, channels = _check(x, weight, bias, groups)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -152,7 +152,7 @@ def looped(
 ) -> torch.Tensor:
     """x (N, C, *), weight (C,), bias (C,) or None, C a multiple of groups -> y (N, C, *).
 
-    Takes any size and strides; x is read three times. Source: S0-26, S0-28.
+    Takes any size and strides; x is read three times. Source: [wuhe2018], [desai2024].
     """
     return _launch(_looped_kernel, x, weight, bias, groups, eps)
 
@@ -212,7 +212,7 @@ def welford(
 ) -> torch.Tensor:
     """x (N, C, *), weight (C,), bias (C,) or None, C a multiple of groups -> y (N, C, *).
 
-    Takes any size and strides; x is read twice. Source: S2-47.
+    Takes any size and strides; x is read twice. Source: [chan1979].
     """
     return _launch(_welford_kernel, x, weight, bias, groups, eps)
 

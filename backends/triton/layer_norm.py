@@ -1,10 +1,10 @@
 """Layer norm over the last axis: y = (x - mean) / sqrt(variance + eps) * weight + bias, with the biased variance.
 
-onerow: one program holds a row in registers, so x is read once; the variance is the centred row's (S0-22)
-persistent: as many programs as run at once loop over the rows, weight and bias stay, the next rows come (S0-19)
-packed: a row in registers in its own 16 bits, converted three times, so that two programs overlap (S0-22, M-08)
-looped: tiles of a row in three passes, mean, variance and write, so a row may have any length (S2-47)
-welford: mean and variance in one pass that merges the statistics of tiles, 2 reads instead of 3 (S2-47)
+onerow: one program holds a row in registers, so x is read once; the variance is the centred row's [baetal2016]
+persistent: as many programs as run at once loop over the rows, weight and bias stay, the next rows come [gupta2012]
+packed: a row in registers in its own 16 bits, converted three times, so that two programs overlap [nvidia2025]
+looped: tiles of a row in three passes, mean, variance and write, so a row may have any length [baetal2016]
+welford: mean and variance in one pass that merges the statistics of tiles, 2 reads instead of 3 [chan1979]
 """
 
 import torch
@@ -38,7 +38,7 @@ def _onerow_kernel(x_ptr, w_ptr, b_ptr, y_ptr, x_row, x_col, w_col, b_col, cols,
 def onerow(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
     """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols).
 
-    Declines more than 32768 columns: the registers of one program. Source: S0-22.
+    Declines more than 32768 columns: the registers of one program. Source: [baetal2016].
     """
     _, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
     if cols > 32768:
@@ -70,7 +70,7 @@ def _persistent_kernel(
 def persistent(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
     """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols).
 
-    Declines more than 16384 columns: the registers of one program. Source: S0-19, S0-22.
+    Declines more than 16384 columns: the registers of one program. Source: [gupta2012], [baetal2016].
     """
     rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
     if cols > 16384:
@@ -116,7 +116,7 @@ def packed(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, 
     Declines float32 and more than 32768 columns. A multiprocessor has registers for two programs of 32768 columns, one
     of which loads while the other computes (an H200, bfloat16: 0.85 of a copy's rate, in the same run 0.80 for
     `onerow`).
-    Source: S0-22, M-08.
+    Source: [nvidia2025].
     """
     _, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
     block = packed_block(x)
@@ -162,7 +162,7 @@ def _looped_kernel(x_ptr, w_ptr, b_ptr, y_ptr, x_row, x_col, w_col, b_col, cols,
 def looped(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
     """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols).
 
-    Takes any number of columns; x is read three times. Source: S2-47.
+    Takes any number of columns; x is read three times. Source: [baetal2016].
     """
     _, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
     return _launch(_looped_kernel, x, weight, bias, eps, min(triton.next_power_of_2(cols), 4096))
@@ -202,7 +202,7 @@ def _welford_kernel(x_ptr, w_ptr, b_ptr, y_ptr, x_row, x_col, w_col, b_col, cols
 def welford(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
     """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols).
 
-    Takes any number of columns; x is read twice. Source: S2-47.
+    Takes any number of columns; x is read twice. Source: [chan1979].
     """
     _, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
     return _launch(_welford_kernel, x, weight, bias, eps, min(triton.next_power_of_2(cols), 4096))

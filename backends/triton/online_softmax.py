@@ -1,9 +1,9 @@
 """Softmax and its log-sum-exp, from one streaming pass for (m, l), the running max and the sum of exp(x - m).
 
-online: tile by tile, rescaling l whenever m grows; a second pass writes y (S3-16.2)
-maskfree: the last tile split off, so that full tiles are loaded without a mask (S3-16.3)
-backward_order: the second pass in reverse, beginning with the tiles that the cache still holds (S3-16.4)
-evictfirst: the second pass marks its lines as the first to go, since nothing reads them again (S3-16.5)
+online: tile by tile, rescaling l whenever m grows; a second pass writes y [milakov2018]
+maskfree: the last tile split off, so that full tiles are loaded without a mask [jietal2025]
+backward_order: the second pass in reverse, beginning with the tiles that the cache still holds [jietal2025]
+evictfirst: the second pass marks its lines as the first to go, since nothing reads them again [jietal2025]
 """
 
 import torch
@@ -18,7 +18,7 @@ from touchstone.backends.triton.rows import warps
 def _fold(m, l, x):
     """Fold the tile x into the running max m and the sums l, one for each lane."""
     m_new = tl.maximum(m, tl.max(x, axis=0))
-    # x - m is NaN where both are infinite: a leading tile of -inf would poison l (E-19), a +inf make its lse NaN.
+    # x - m is NaN where both are infinite: a leading tile of -inf would poison l, a +inf make its lse NaN.
     shift = tl.where(tl.abs(m_new) == float("inf"), 0.0, m_new)
     return m_new, shift, l * tl.exp(m - shift) + tl.exp(x - shift)
 
@@ -53,7 +53,7 @@ def _online_kernel(x_ptr, y_ptr, lse_ptr, x_row, x_col, cols, BLOCK: tl.constexp
 
 
 def online(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: S3-16.2, S0-13, E-18, E-19."""
+    """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: [milakov2018]."""
     return _launch(_online_kernel, x)
 
 
@@ -87,7 +87,7 @@ def _maskfree_kernel(x_ptr, y_ptr, lse_ptr, x_row, x_col, cols, BLOCK: tl.conste
 
 
 def maskfree(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: S3-16.3."""
+    """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: [jietal2025]."""
     return _launch(_maskfree_kernel, x)
 
 
@@ -119,7 +119,7 @@ def _backward_order_kernel(x_ptr, y_ptr, lse_ptr, x_row, x_col, cols, BLOCK: tl.
 
 
 def backward_order(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: S3-16.4."""
+    """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: [jietal2025]."""
     return _launch(_backward_order_kernel, x)
 
 
@@ -151,7 +151,7 @@ def _evictfirst_kernel(x_ptr, y_ptr, lse_ptr, x_row, x_col, cols, BLOCK: tl.cons
 
 
 def evictfirst(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: S3-16.5."""
+    """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: [jietal2025]."""
     return _launch(_evictfirst_kernel, x)
 
 

@@ -1,8 +1,8 @@
 """RMS norm over the last axis: y = x / sqrt(mean x^2 + eps) * weight.
 
-onerow: one program holds a row in registers, so x is read once (S2-80)
-persistent: as many programs as run at once loop over the rows, the next one on its way meanwhile (S0-19)
-looped: tiles of a row in two passes, mean square and write, so a row may have any length (S2-80)
+onerow: one program holds a row in registers, so x is read once [zhang2019]
+persistent: as many programs as run at once loop over the rows, the next one on its way meanwhile [gupta2012]
+looped: tiles of a row in two passes, mean square and write, so a row may have any length [zhang2019]
 """
 
 import torch
@@ -29,9 +29,9 @@ def _onerow_kernel(x_ptr, w_ptr, y_ptr, x_row, x_col, w_col, cols, eps, BLOCK: t
 
 
 def onerow(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
-    """x (rows, cols), weight (cols,) -> y (rows, cols); x·rstd stays float32 until it is multiplied by weight (S2-88).
+    """x (rows, cols), weight (cols,) -> y (rows, cols); x·rstd stays float32 until multiplied by weight [hsu2024].
 
-    Declines more than 32768 columns: the registers of one program. Source: S2-80.
+    Declines more than 32768 columns: the registers of one program. Source: [zhang2019].
     """
     _, cols = shapes("rows cols, cols", x=x, weight=weight)
     if cols > 32768:
@@ -59,7 +59,7 @@ def _persistent_kernel(x_ptr, w_ptr, y_ptr, x_row, x_col, w_col, rows, cols, eps
 def persistent(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
     """x (rows, cols), weight (cols,) -> y (rows, cols). The next row waits in registers, in its own 16 bits.
 
-    Declines more than 32768 columns: the registers of one program. Source: S0-19, S2-80.
+    Declines more than 32768 columns: the registers of one program. Source: [gupta2012], [zhang2019].
     """
     rows, cols = shapes("rows cols, cols", x=x, weight=weight)
     if cols > 32768:
@@ -96,7 +96,7 @@ def _looped_kernel(x_ptr, w_ptr, y_ptr, x_row, x_col, w_col, cols, eps, BLOCK: t
 
 
 def looped(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
-    """x (rows, cols), weight (cols,) -> y (rows, cols), any number of columns; x is read twice. Source: S2-80."""
+    """x (rows, cols), weight (cols,) -> y (rows, cols), any number of columns; x is read twice. Source: [zhang2019]."""
     _, cols = shapes("rows cols, cols", x=x, weight=weight)
     return _launch(_looped_kernel, x, weight, eps, min(triton.next_power_of_2(cols), 4096))
 

@@ -1,11 +1,10 @@
 """Softmax over the last axis: y = exp(x - max x) / sum exp(x - max x).
 
-onerow: one program holds a row in registers, so x is read once and y written once (S3-16.0)
-persistent: as many programs as run at once loop over the rows, the next one on its way meanwhile (S0-19)
-packed: a row in registers in its own 16 bits, converted and exponentiated twice, so two programs overlap (S3-16.0,
-  M-08)
-looped: tiles of a row in three passes, max, sum and write, so a row may have any length (S3-16.1)
-online: max and sum in one pass by rescaling the sum whenever the max grows, 2 reads instead of 3 (S3-16.2)
+onerow: one program holds a row in registers, so x is read once and y written once [triton2021softmax]
+persistent: as many programs as run at once loop over the rows, the next one on its way meanwhile [gupta2012]
+packed: a row in registers in its own 16 bits, converted and exponentiated twice, so two programs overlap [nvidia2025]
+looped: tiles of a row in three passes, max, sum and write, so a row may have any length [milakov2018]
+online: max and sum in one pass by rescaling the sum whenever the max grows, 2 reads instead of 3 [milakov2018]
 """
 
 import torch
@@ -31,7 +30,7 @@ def _onerow_kernel(x_ptr, y_ptr, x_row, x_col, cols, BLOCK: tl.constexpr):
 
 
 def onerow(x: torch.Tensor) -> torch.Tensor:
-    """x (rows, cols) -> y (rows, cols). Declines more than 32768 columns, what one program holds. Source: S3-16.0."""
+    """x (rows, cols) -> y (rows, cols). Declines over 32768 columns, what one program holds [triton2021softmax]."""
     rows, cols = shapes("rows cols", x=x)
     if cols > 32768:
         raise Unsupported(f"{cols} columns; one program holds 32768")
@@ -59,7 +58,7 @@ def _persistent_kernel(x_ptr, y_ptr, x_row, x_col, rows, cols, BLOCK: tl.constex
 
 
 def persistent(x: torch.Tensor) -> torch.Tensor:
-    """x (rows, cols) -> y (rows, cols). Declines more than 32768 columns, what one program holds. Source: S0-19.
+    """x (rows, cols) -> y (rows, cols). Declines more than 32768 columns, what one program holds. Source: [gupta2012].
 
     The next row waits in registers, in its own 16 bits: of 32768 columns a multiprocessor holds one program, which has
     nobody to hide its loads (an H200, bfloat16: 0.83 of a copy's rate against 0.75 for `onerow`).
@@ -92,7 +91,7 @@ def _packed_kernel(x_ptr, y_ptr, x_row, x_col, cols, BLOCK: tl.constexpr):
 
 
 def packed(x: torch.Tensor) -> torch.Tensor:
-    """x (rows, cols) -> y (rows, cols). Declines float32 and more than 32768 columns. Source: S3-16.0, M-08.
+    """x (rows, cols) -> y (rows, cols). Declines float32 and more than 32768 columns. Source: [nvidia2025].
 
     A multiprocessor has registers for two programs of 32768 columns, one of which loads while the other computes (an
     H200,
@@ -138,7 +137,7 @@ def _looped_kernel(x_ptr, y_ptr, x_row, x_col, cols, BLOCK: tl.constexpr):
 
 
 def looped(x: torch.Tensor) -> torch.Tensor:
-    """x (rows, cols) -> y (rows, cols), any number of columns; x is read three times. Source: S3-16.1."""
+    """x (rows, cols) -> y (rows, cols), any number of columns; x is read three times. Source: [milakov2018]."""
     rows, cols = shapes("rows cols", x=x)
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     if y.numel():
@@ -159,7 +158,7 @@ def _online_kernel(x_ptr, y_ptr, x_row, x_col, cols, BLOCK: tl.constexpr):
         col = start + tl.arange(0, BLOCK)
         x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=col < cols, other=float("-inf")).to(tl.float32)
         m_new = tl.maximum(m, tl.max(x, axis=0))
-        # While every score so far is -inf, x - m would be NaN and stay in l although later tiles are finite (E-19).
+        # While every score so far is -inf, x - m would be NaN and stay in l although later tiles are finite.
         shift = tl.where(m_new == float("-inf"), 0.0, m_new)
         l = l * tl.exp(m - shift) + tl.exp(x - shift)
         m = m_new
@@ -172,7 +171,7 @@ def _online_kernel(x_ptr, y_ptr, x_row, x_col, cols, BLOCK: tl.constexpr):
 
 
 def online(x: torch.Tensor) -> torch.Tensor:
-    """x (rows, cols) -> y (rows, cols), any number of columns; x is read twice. Source: S3-16.2, S0-13, E-19."""
+    """x (rows, cols) -> y (rows, cols), any number of columns; x is read twice. Source: [milakov2018]."""
     rows, cols = shapes("rows cols", x=x)
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     if y.numel():

@@ -1,8 +1,8 @@
 """Gradient of softmax from its result: dx = y * (dy - sum(y * dy)).
 
-onerow: one program holds a row of y and of dy in registers, so each is read once (S2-22)
-packed: the same in their own 16 bits, converted twice, so that a program holds 32768 columns of both (S2-22, M-08)
-looped: tiles of a row in two passes, the sum and the write, so a row may have any length (S2-22, the loop of S3-16.1)
+onerow: one program holds a row of y and of dy in registers, so each is read once [oneflow2021]
+packed: the same in their own 16 bits, converted twice, so that a program holds 32768 columns of both [nvidia2025]
+looped: tiles of a row in two passes, the sum and the write, so a row may have any length [oneflow2021]
 """
 
 import torch
@@ -29,7 +29,7 @@ def _onerow_kernel(y_ptr, dy_ptr, dx_ptr, y_row, y_col, dy_row, dy_col, cols, BL
 
 
 def onerow(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
-    """y, dy (rows, cols) -> dx (rows, cols). Declines over 16384 columns, what one program holds. Source: S2-22."""
+    """y, dy (rows, cols) -> dx (rows, cols). Declines over 16384 columns, what one program holds. See [oneflow2021]."""
     rows, cols = shapes("rows cols, rows cols", y=y, dy=dy)
     if cols > 16384:
         raise Unsupported(f"{cols} columns; one program holds 16384")
@@ -58,7 +58,7 @@ def _packed_kernel(y_ptr, dy_ptr, dx_ptr, y_row, y_col, dy_row, dy_col, cols, BL
 
 
 def packed(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
-    """y, dy (rows, cols) -> dx (rows, cols). Declines float32 and more than 32768 columns. Source: S2-22, M-08.
+    """y, dy (rows, cols) -> dx (rows, cols). Declines float32 and more than 32768 columns. Source: [nvidia2025].
 
     At 32768 columns y and dy are read once, where `looped` reads them twice (an H200,
     bfloat16: 0.98 of a copy's rate against 0.61).
@@ -99,7 +99,7 @@ def _looped_kernel(y_ptr, dy_ptr, dx_ptr, y_row, y_col, dy_row, dy_col, cols, BL
 
 
 def looped(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
-    """y, dy (rows, cols) -> dx (rows, cols), any number of columns; y and dy are read twice. Source: S2-22."""
+    """y, dy (rows, cols) -> dx (rows, cols), any number of columns; y and dy are read twice. Source: [oneflow2021]."""
     rows, cols = shapes("rows cols, rows cols", y=y, dy=dy)
     dx = torch.empty((rows, cols), dtype=y.dtype, device=y.device)
     if dx.numel():

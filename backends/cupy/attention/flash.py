@@ -11,7 +11,7 @@ _module = Module(__file__, "flash.cu")
 def flash(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(B, Hq, Sq, D), (B, Hkv, Sk, D) twice -> o (B, Hq, Sq, D), lse (B, Hq, Sq). Source: S0-13, S2-57."""
+    """(B, Hq, Sq, D), (B, Hkv, Sk, D) twice -> o (B, Hq, Sq, D), lse (B, Hq, Sq). Source: [dao2023flash2]."""
     B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v)
     o, lse = _outputs(q)
     if o.numel() == 0:

@@ -16,7 +16,7 @@ def fullrow(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(B, Hq, Sq, D), (B, Hkv, Sk, D) twice -> o (B, Hq, Sq, D), lse (B, Hq, Sq).
 
-    Declines more keys than fit on chip: 3056 - D. Source: S4-22, S0-12b.
+    Declines more keys than fit on chip: 3056 - D. Source: [pearbiossom2026].
     """
     B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v)
     o, lse = _outputs(q)

@@ -19,7 +19,7 @@ def wgmma(
     """(B, Hq, Sq, D), (B, Hkv, Sk, D) twice -> o (B, Hq, Sq, D), lse (B, Hq, Sq).
 
     Declines float32, D above 128, a negative scale, and operands that the copy engine does not take (the last axis not
-    of stride 1, another's not a multiple of 16 bytes, a start that is not 16-byte aligned). Source: S2-73.
+    of stride 1, another's not a multiple of 16 bytes, a start that is not 16-byte aligned). Source: [shah2024].
     """
     B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v)
     if q.dtype is torch.float32:

@@ -29,7 +29,7 @@ def wgmma(
     """q, o, do (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lse (B, Hq, Sq) -> dq, dk, dv.
 
     Declines float32, D above 128, and q, k, v or do that the copy engine does not take (the last axis not of stride 1,
-    another's not a multiple of 16 bytes, a start that is not 16-byte aligned). Source: S2-58, S2-73.
+    another's not a multiple of 16 bytes, a start that is not 16-byte aligned). Source: [shah2024].
     """
     B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v, o, lse, do)
     if q.dtype is torch.float32:

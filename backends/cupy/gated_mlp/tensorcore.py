@@ -14,7 +14,7 @@ _module = Module(__file__, "tensorcore.cu")
 def tensorcore(
     x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor, w_down: torch.Tensor, *, activation: str = "silu"
 ) -> torch.Tensor:
-    """x (M, D), w_gate and w_up (D, H), w_down (H, N); y (M, N). Any strides. Declines float32. Source: S2-90."""
+    """x (M, D), w_gate and w_up (D, H), w_down (H, N); y (M, N). Any strides. Declines float32. See [cutlass2022]."""
     M, D, H, _ = shapes("M D, D H, D H, H N", x=x, w_gate=w_gate, w_up=w_up, w_down=w_down)
     kind = number(activation)
     sixteen_bits(x.dtype)

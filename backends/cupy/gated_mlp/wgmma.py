@@ -19,7 +19,7 @@ def wgmma(
     same.
 
     Declines float32, and what the copy engine does not take (no axis of stride 1, the other's not a multiple of 16
-    bytes, a start that is not 16-byte aligned). Source: S2-90, S2-73.
+    bytes, a start that is not 16-byte aligned). Source: [colfax2024].
     """
     M, D, H, N = shapes("M D, D H, D H, H N", x=x, w_gate=w_gate, w_up=w_up, w_down=w_down)
     kind = number(activation)

@@ -12,7 +12,7 @@ _module = Module(__file__, "pipelined.cu")
 def pipelined(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """(M, K) by (K, N) gives (M, N); of `a` and of `b` either axis may be the contiguous one.
 
-    Declines float32, and operands that are not in whole, aligned pieces of 16 bytes. Source: B-12.
+    Declines float32, and operands that are not in whole, aligned pieces of 16 bytes. Source: [kerr2020].
     """
     M, K, N = shapes("M K, K N", a=a, b=b)
     sixteen_bits(a.dtype)

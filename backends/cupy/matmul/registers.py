@@ -10,7 +10,7 @@ _module = Module(__file__, "registers.cu")
 
 
 def tiled2d(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """(M, K) by (K, N) gives (M, N); any sizes and strides. Source: S3-04, B-05."""
+    """(M, K) by (K, N) gives (M, N); any sizes and strides. Source: [volkov2010]."""
     M, K, N = shapes("M K, K N", a=a, b=b)
     c = a.new_empty(M, N)
     if c.numel():
@@ -34,7 +34,7 @@ def tiled2d(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def vectorised(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """(M, K) by (K, N) gives (M, N); any sizes and strides, row-major ones on 16 bytes fastest. Source: S3-06, B-06."""
+    """(M, K) by (K, N) gives (M, N); any sizes and strides, row-major ones on 16 bytes fastest. Source: [boehm2022]."""
     M, K, N = shapes("M K, K N", a=a, b=b)
     c = a.new_empty(M, N)
     if c.numel():
@@ -58,7 +58,7 @@ def vectorised(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def doublebuffered(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """(M, K) by (K, N) gives (M, N); any sizes and strides, row-major ones on 16 bytes fastest. Source: S3-05, B-11."""
+    """(M, K) by (K, N) gives (M, N); any sizes and strides, row-major ones on 16 bytes fastest. Source: [boehm2022]."""
     M, K, N = shapes("M K, K N", a=a, b=b)
     c = a.new_empty(M, N)
     if c.numel():

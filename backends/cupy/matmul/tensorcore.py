@@ -12,7 +12,7 @@ _module = Module(__file__, "tensorcore.cu")
 def tensorcore(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """(M, K) by (K, N) gives (M, N); any sizes and strides, an axis of stride 1 on 16 bytes fastest.
 
-    Declines float32, which these instructions do not take. Source: B-12.
+    Declines float32, which these instructions do not take. Source: [kerr2020].
     """
     M, K, N = shapes("M K, K N", a=a, b=b)
     sixteen_bits(a.dtype)

@@ -10,7 +10,7 @@ _module = Module(__file__, "tf32.cu")
 
 
 def tf32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """(M, K) by (K, N) gives (M, N); any sizes and strides. float32 operands keep 10 bits of mantissa. Source: L-08."""
+    """(M, K) by (K, N) gives (M, N); any sizes and strides. float32 operands keep 10 bits of mantissa [xlite2025]."""
     M, K, N = shapes("M K, K N", a=a, b=b)
     c = a.new_empty(M, N)
     if c.numel():

@@ -10,7 +10,7 @@ _module = Module(__file__, "tiled.cu")
 
 
 def tiled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """(M, K) by (K, N) gives (M, N); any sizes and strides. Source: S3-03, B-03."""
+    """(M, K) by (K, N) gives (M, N); any sizes and strides. Source: [boehm2022]."""
     M, K, N = shapes("M K, K N", a=a, b=b)
     c = a.new_empty(M, N)
     if c.numel():
@@ -20,7 +20,7 @@ def tiled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def tiled1d(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """(M, K) by (K, N) gives (M, N); any sizes and strides. Source: B-04."""
+    """(M, K) by (K, N) gives (M, N); any sizes and strides. Source: [boehm2022]."""
     M, K, N = shapes("M K, K N", a=a, b=b)
     c = a.new_empty(M, N)
     if c.numel():

@@ -14,7 +14,7 @@ def wgmma(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """(M, K) by (K, N) gives (M, N); of `a` and of `b` either axis may be the contiguous one.
 
     Declines float32, and operands that the copy engine does not take (no axis of stride 1, the other's not a multiple
-    of 16 bytes, a start that is not 16-byte aligned). Source: S2-73.
+    of 16 bytes, a start that is not 16-byte aligned). Source: [colfax2024].
     """
     M, K, N = shapes("M K, K N", a=a, b=b)
     if a.dtype is torch.float32:

@@ -1,9 +1,9 @@
 """mlp(x, w1, b1, w2, b2): act(x·w1 + b1)·w2 + b2 for x (M, D), w1 (D, H), w2 (H, N).
 
-unfused: two products and an elementwise kernel after each, so the hidden tensor travels four times (S0-20)
-epilogue: bias and activation act on the accumulators before they are stored; the elementwise passes are gone (S2-92)
-tensorcore: the same epilogue on mma.sync, for 16-bit operands (S2-92)
-wgmma: the same epilogue on warpgroups, which multiply tiles that the copy engine brings (S2-92, S2-73)
+unfused: two products and an elementwise kernel after each, so the hidden tensor travels four times [vaswani2017]
+epilogue: bias and activation act on the accumulators before they are stored; elementwise passes are gone [cublas2019]
+tensorcore: the same epilogue on mma.sync, for 16-bit operands [cublas2019]
+wgmma: the same epilogue on warpgroups, which multiply tiles that the copy engine brings [colfax2024]
 """
 
 # isort: off

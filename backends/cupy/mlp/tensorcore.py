@@ -49,7 +49,7 @@ def tensorcore(
 ) -> torch.Tensor:
     """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None; y (M, N). Any strides. Declines float32.
 
-    Source: S2-92.
+    Source: [cublas2019].
     """
     shapes("M D, D H, H?, H N, N?", x=x, w1=w1, b1=b1, w2=w2, b2=b2)
     kind = number(activation)

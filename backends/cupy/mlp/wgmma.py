@@ -64,7 +64,7 @@ def wgmma(
     """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None; y (M, N). Of x, w1, w2 either axis contiguous.
 
     Declines float32, and of x, w1 and w2 what the copy engine does not take (no axis of stride 1, the other's not a
-    multiple of 16 bytes, a start that is not 16-byte aligned). Source: S2-92, S2-73.
+    multiple of 16 bytes, a start that is not 16-byte aligned). Source: [colfax2024].
     """
     M, _, H, N = shapes("M D, D H, H?, H N, N?", x=x, w1=w1, b1=b1, w2=w2, b2=b2)
     kind = number(activation)

@@ -2,9 +2,9 @@
 
 db1 and db2 are the column sums of dz and dy. A transposed operand is the same memory with its strides exchanged.
 
-unfused: five products, each elementwise step and each column sum a launch of its own (S2-93, S4-32)
-epilogue: act and act' act on the accumulators of the first two products (S2-93)
-tensorcore: the same on mma.sync, for 16-bit operands (S2-93)
+unfused: five products, each elementwise step and each column sum a launch of its own [rumelhart1986]
+epilogue: act and act' act on the accumulators of the first two products [oneflow2022]
+tensorcore: the same on mma.sync, for 16-bit operands [oneflow2022]
 """
 
 # isort: off

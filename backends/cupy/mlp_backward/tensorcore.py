@@ -73,7 +73,7 @@ def tensorcore(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None]:
     """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None, dy (M, N); dx, dw1, db1, dw2, db2.
 
-    Any strides; db1 and db2 are None where the bias is. Declines float32. Source: S2-93.
+    Any strides; db1 and db2 are None where the bias is. Declines float32. Source: [oneflow2022].
     """
     shapes("M D, D H, H?, H N, N?, M N", x=x, w1=w1, b1=b1, w2=w2, b2=b2, dy=dy)
     kind = number(activation)

@@ -179,7 +179,7 @@ def tensorcore(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(B, Hq, Sq, D), (B, Hkv, Sk, D) twice -> o (B, Hq, Sq, D), lse (B, Hq, Sq).
 
-    Declines float32. Source: S4-10, S4-11, S4-26.
+    Declines float32. Source: [dao2023flash2].
     """
     B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v)
     if q.dtype is torch.float32:

@@ -244,7 +244,7 @@ def tensorcore(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """q, o, do (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lse (B, Hq, Sq) -> dq, dk, dv.
 
-    Declines float32. Source: S2-58, S4-11.
+    Declines float32. Source: [dao2023flash2].
     """
     B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v, o, lse, do)
     if q.dtype is torch.float32:

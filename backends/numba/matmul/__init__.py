@@ -1,13 +1,13 @@
 """matmul(a, b): (M, K) times (K, N), float32 accumulation, the result in the input dtype.
 
-naive: a thread an element of c, a warp down a column of c: neighbouring threads read rows of a far apart (S3-01, B-01)
-coalesced: the same with a warp along a row, so neighbours share a's element and read neighbours of b (S3-02, B-02)
-tiled: a block's operands pass through shared memory, read from global memory once for 16 threads each (S3-03, B-03)
-tiled2d: eight by eight results a thread: sixteen words from shared memory serve 64 products (S3-04, B-05)
-vectorised: 16-byte loads from global memory and from shared memory, where a is stored transposed (S3-06, B-06)
-doublebuffered: the next tiles load while these are multiplied, with two buffers and one barrier a step (S3-05, B-11)
-tensorcore: mma.sync on 16-bit operands that cp.async brings, three stages deep, through ldmatrix (B-12)
-pipelined: 256 by 128 a block in 96 KB of shared memory, fragments ahead of their products, no choice in the loop (B-12)
+naive: a thread an element of c, a warp down a column of c: neighbouring threads read rows of a far apart [boehm2022]
+coalesced: the same with a warp along a row, so neighbours share a's element and read neighbours of b [boehm2022]
+tiled: a block's operands pass through shared memory, read from global memory once for 16 threads each [boehm2022]
+tiled2d: eight by eight results a thread: sixteen words from shared memory serve 64 products [volkov2010]
+vectorised: 16-byte loads from global memory and from shared memory, where a is stored transposed [boehm2022]
+doublebuffered: the next tiles load while these are multiplied, with two buffers and one barrier a step [boehm2022]
+tensorcore: mma.sync on 16-bit operands that cp.async brings, three stages deep, through ldmatrix [kerr2020]
+pipelined: 256 by 128 a block in 96 KB of shared memory, fragments loaded ahead, no choice in the loop [kerr2020]
 """
 
 # isort: off

@@ -74,7 +74,7 @@ def fastest(a: torch.Tensor, *others: torch.Tensor) -> tuple:
 def tensorcore(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """a (M, K), b (K, N) -> c (M, N), any sizes and strides, an axis of stride 1 on 16 bytes fastest.
 
-    Declines float32, which these instructions do not take. Source: B-12.
+    Declines float32, which these instructions do not take. Source: [kerr2020].
     """
     shapes("M K, K N", a=a, b=b)
     sixteen_bits(a.dtype)
@@ -88,7 +88,7 @@ tensorcore.dtypes = ("float16", "bfloat16")
 def pipelined(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """a (M, K), b (K, N) -> c (M, N), either axis of an operand contiguous.
 
-    Declines float32, and operands that are not in whole pieces of 16 bytes. Source: B-12.
+    Declines float32, and operands that are not in whole pieces of 16 bytes. Source: [kerr2020].
     """
     shapes("M K, K N", a=a, b=b)
     sixteen_bits(a.dtype)

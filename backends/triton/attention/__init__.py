@@ -1,11 +1,11 @@
 """attention(q, k, v): o = softmax(scale·q·kᵀ)·v and lse = ln Σ exp(scale·q·kᵀ), causal or not, heads grouped or not.
 
-naive: scores, softmax and product with v in three launches around a float32 score matrix in memory (S0-10)
-fullrow: one launch; a program keeps the whole row of scores of its queries on chip, which bounds Sk (S4-22, S0-12b)
-flash: online softmax over tiles of k and v, so a row of scores need not fit anywhere (S0-13, S0-14, S2-57)
-pruned: key tiles that causality hides are skipped, border tiles alone are masked, exp2 with folded scale (S4-10, S4-11)
-tma: pruned with host tensor descriptors over (B, H, S, D); the copy engine clips a tail at its own head (S4-06, E-05)
-gluon: warpgroups fed by a warp that loads; the next scores are formed while these weights are used (S2-73, S4-11)
+naive: scores, softmax and product with v in three launches around a float32 score matrix in memory [vaswani2017]
+fullrow: one launch; a program keeps the whole row of scores of its queries on chip, which bounds Sk [pearbiossom2026]
+flash: online softmax over tiles of k and v, so a row of scores need not fit anywhere [dao2023flash2]
+pruned: key tiles that causality hides are skipped, border tiles alone masked, exp2 with folded scale [dao2023flash2]
+tma: pruned with host tensor descriptors over (B, H, S, D); the copy engine clips a tail at its head [pearbiossom2026]
+gluon: warpgroups fed by a warp that loads; the next scores are formed while these weights are used [shah2024]
 """
 
 # isort: off

@@ -59,7 +59,7 @@ def _flash_kernel(
         s = tl.where(visible, s, float("-inf"))
 
         m_new = tl.maximum(m, tl.max(s, 1))
-        base = tl.where(tl.abs(m_new) == float("inf"), 0.0, m_new)  # inf - inf is NaN: leave such rows unshifted (E-19)
+        base = tl.where(tl.abs(m_new) == float("inf"), 0.0, m_new)  # inf - inf is NaN: leave such rows unshifted
         p = tl.exp(s - base[:, None])
         alpha = tl.exp(m - base)
         l = l * alpha + tl.sum(p, 1)
@@ -76,7 +76,7 @@ def _flash_kernel(
 def flash(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(B, Hq, Sq, D), (B, Hkv, Sk, D) twice -> o (B, Hq, Sq, D), lse (B, Hq, Sq). Source: S0-13, S2-57."""
+    """(B, Hq, Sq, D), (B, Hkv, Sk, D) twice -> o (B, Hq, Sq, D), lse (B, Hq, Sq). Source: [dao2023flash2]."""
     B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v)
     o, lse = _outputs(q)
     if o.numel() == 0:

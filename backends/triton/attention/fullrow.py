@@ -78,7 +78,7 @@ def fullrow(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(B, Hq, Sq, D), (B, Hkv, Sk, D) twice -> o (B, Hq, Sq, D), lse (B, Hq, Sq).
 
-    Declines more keys than fit on chip: 512 of dimension 64 in 16 bits, 128 in float32. Source: S4-22.
+    Declines more keys than fit on chip: 512 of dimension 64 in 16 bits, 128 in float32. Source: [pearbiossom2026].
     """
     B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v)
     o, lse = _outputs(q)

@@ -410,7 +410,7 @@ def gluon(
     """(B, Hq, Sq, D), (B, Hkv, Sk, D) twice -> o (B, Hq, Sq, D), lse (B, Hq, Sq).
 
     Declines float32 and what a descriptor cannot describe: a last stride other than 1, another stride that is 0 or no
-    multiple of 16 bytes (for o that is D times the element size), a start off 16-byte alignment. Source: S2-73.
+    multiple of 16 bytes (for o that is D times the element size), a start off 16-byte alignment. Source: [shah2024].
     """
     B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v)
     if q.dtype is torch.float32:

@@ -60,7 +60,7 @@ def _attend(
         else:
             m_new = tl.maximum(m, tl.max(s, 1) * scale)
             s = s * scale  # feeds only the subtraction below: one fused multiply-add
-        base = tl.where(tl.abs(m_new) == float("inf"), 0.0, m_new)  # inf - inf is NaN: leave such rows unshifted (E-19)
+        base = tl.where(tl.abs(m_new) == float("inf"), 0.0, m_new)  # inf - inf is NaN: leave such rows unshifted
         p = tl.exp2(s - base[:, None])
         alpha = tl.exp2(m - base)
         l = l * alpha + tl.sum(p, 1)
@@ -178,7 +178,7 @@ def _pruned_kernel(
 def pruned(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(B, Hq, Sq, D), (B, Hkv, Sk, D) twice -> o (B, Hq, Sq, D), lse (B, Hq, Sq). Source: S4-10, S4-11."""
+    """(B, Hq, Sq, D), (B, Hkv, Sk, D) twice -> o (B, Hq, Sq, D), lse (B, Hq, Sq). Source: [dao2023flash2]."""
     B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v)
     o, lse = _outputs(q)
     if o.numel() == 0:

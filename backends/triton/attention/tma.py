@@ -45,7 +45,7 @@ def _attend(
         else:
             m_new = tl.maximum(m, tl.max(s, 1) * scale)
             s = s * scale  # feeds only the subtraction below: one fused multiply-add
-        base = tl.where(tl.abs(m_new) == float("inf"), 0.0, m_new)  # inf - inf is NaN: leave such rows unshifted (E-19)
+        base = tl.where(tl.abs(m_new) == float("inf"), 0.0, m_new)  # inf - inf is NaN: leave such rows unshifted
         p = tl.exp2(s - base[:, None])
         alpha = tl.exp2(m - base)
         l = l * alpha + tl.sum(p, 1)
@@ -145,7 +145,7 @@ def tma(
     """(B, Hq, Sq, D), (B, Hkv, Sk, D) twice -> o (B, Hq, Sq, D), lse (B, Hq, Sq).
 
     Declines what a descriptor cannot describe: a last stride other than 1, another stride that is 0 or no multiple of
-    16 bytes (for o that is D times the element size), a start off 16-byte alignment. Source: S4-06.
+    16 bytes (for o that is D times the element size), a start off 16-byte alignment. Source: [pearbiossom2026].
     """
     B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v)
     o, lse = _outputs(q)

@@ -1,13 +1,13 @@
-"""attention_backward: dq, dk, dv from the saved lse, p = exp(scale·q·kᵀ - lse) rebuilt tile by tile (S4-31, S0-15).
+"""attention_backward: dq, dk, dv from the saved lse, p = exp(scale·q·kᵀ - lse) rebuilt tile by tile [dao2022flash].
 
 dv = pᵀ·do; ds = p·(do·vᵀ - delta) with delta = Σ do·o; dq = scale·ds·k; dk = scale·dsᵀ·q. Programs own their rows of
 dq, or of dk and dv for the whole group of query heads, so nothing is accumulated in memory.
 
-delta_inline: a kernel for dq and one for dk and dv; each forms delta from o and do where it needs it (S4-31, S4-04)
-delta_stored: the dq kernel stores delta and the other loads it, so o is read once and not in a loop (S4-07)
-delta_first: a kernel of its own for delta, then hidden tiles skipped, border tiles alone masked, exp2 (S2-58, S4-11)
-onekernel: programs for dk and dv and programs for dq in one launch; the second kind fills the tail of the first (S2-58)
-tma: delta_first with host tensor descriptors over (B, H, S, D), which free the registers of addresses (S4-06, E-05)
+delta_inline: a kernel for dq and one for dk and dv; each forms delta from o and do where it needs it [dao2022flash]
+delta_stored: the dq kernel stores delta and the other loads it, so o is read once and not in a loop [pearbiossom2026]
+delta_first: a kernel of its own for delta, then hidden tiles skipped, border tiles alone masked, exp2 [triton2022]
+onekernel: programs for dk and dv and programs for dq in one launch; the second fill the tail of the first [triton2022]
+tma: delta_first with host tensor descriptors over (B, H, S, D), which free the registers of addresses [pearbiossom2026]
 """
 
 # isort: off

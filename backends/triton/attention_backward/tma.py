@@ -310,7 +310,7 @@ def tma(
     """q, o, do (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lse (B, Hq, Sq) -> dq, dk, dv.
 
     Declines q, k, v or do that a descriptor cannot describe: a last stride other than 1, another stride that is 0 or no
-    multiple of 16 bytes, a start off 16-byte alignment. Source: S4-06.
+    multiple of 16 bytes, a start off 16-byte alignment. Source: [pearbiossom2026].
     """
     B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v, o, lse, do)
     dq, dk, dv = _outputs(q, k)

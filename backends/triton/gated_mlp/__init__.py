@@ -1,9 +1,9 @@
 """gated_mlp(x, w_gate, w_up, w_down): (act(x·w_gate)·(x·w_up))·w_down; x (M, D), w_gate, w_up (D, H), w_down (H, N).
 
-unfused: three products and an elementwise kernel between them (S3-36, S3-33)
-epilogue: gate and up share a program and its tiles of x, and meet in registers (S2-90)
-fused: one kernel; a tile of gated hidden columns is made and spent at once, and never stored (S0-20 with S2-90)
-tma: persistent programs with tensor descriptors; gate, then up, whose tiles gate's meet in the epilogue (S2-70)
+unfused: three products and an elementwise kernel between them [shazeer2020]
+epilogue: gate and up share a program and its tiles of x, and meet in registers [cutlass2022]
+fused: one kernel; a tile of gated hidden columns is made and spent at once, and never stored [muller2021]
+tma: persistent programs with tensor descriptors; gate, then up, whose tiles gate's meet in the epilogue [hoque2024tma]
 """
 
 # isort: off

@@ -66,7 +66,7 @@ def fused(
     """x (M, D), w_gate and w_up (D, H), w_down (H, N); y (M, N). Any sizes and strides.
 
     Each tile of y makes its own hidden rows, so beyond N = 128 (float32: 64) gate and up are computed again for
-    every tile of N columns: it pays for a narrow output only (claim C-14). Source: S0-20 with S2-90.
+    every tile of N columns: it pays for a narrow output only (docs/claims.md). Source: [muller2021].
     """
     M, D, H, N = shapes("M D, D H, D H, H N", x=x, w_gate=w_gate, w_up=w_up, w_down=w_down)
     _check(activation)

@@ -20,7 +20,7 @@ def tma(
     """x (M, D), w_gate and w_up (D, H), w_down (H, N); y (M, N).
 
     Declines what a descriptor cannot describe (no axis of stride 1, rows not a multiple of 16 bytes apart, a start
-    that is not 16-byte aligned) and D or H of 0. Source: S2-70.
+    that is not 16-byte aligned) and D or H of 0. Source: [hoque2024tma].
     """
     M, D, H, N = shapes("M D, D H, D H, H N", x=x, w_gate=w_gate, w_up=w_up, w_down=w_down)
     _check(activation)

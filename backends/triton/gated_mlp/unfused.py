@@ -20,7 +20,7 @@ def _act_mul_kernel(gate_ptr, up_ptr, size, ACTIVATION: tl.constexpr, BLOCK: tl.
 def unfused(
     x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor, w_down: torch.Tensor, *, activation: str = "silu"
 ) -> torch.Tensor:
-    """x (M, D), w_gate and w_up (D, H), w_down (H, N); y (M, N). Any sizes and strides. Source: S3-36, S3-33."""
+    """x (M, D), w_gate and w_up (D, H), w_down (H, N); y (M, N). Any sizes and strides. Source: [shazeer2020]."""
     shapes("M D, D H, D H, H N", x=x, w_gate=w_gate, w_up=w_up, w_down=w_down)
     _check(activation)
     gate, up = matmul(x, w_gate), matmul(x, w_up)

@@ -82,7 +82,7 @@ def partials(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
-    Declines more than 8192 columns: the registers of one program. Source: S2-47.
+    Declines more than 8192 columns: the registers of one program. Source: [apex2018].
     """
     rows, cols = _check(x, weight, dy, mean, rstd)
     if cols > 8192:
@@ -176,7 +176,7 @@ def atomics(
     """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
     The order of the additions to dweight and dbias, and so their rounding, changes from call to call. Declines more
-    than 8192 columns: the registers of one program. Source: S2-47.
+    than 8192 columns: the registers of one program. Source: [apex2018].
     """
     rows, cols = _check(x, weight, dy, mean, rstd)
     if cols > 8192:

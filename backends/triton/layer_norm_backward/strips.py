@@ -229,7 +229,7 @@ def looped(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
-    Takes any number of columns; x and dy come from memory twice. Source: S2-47.
+    Takes any number of columns; x and dy come from memory twice. Source: [apex2018].
     """
     rows, cols = _check(x, weight, dy, mean, rstd)
     dx, dweight, dbias = _outputs(x)
@@ -374,7 +374,7 @@ def streamed(
     """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
     Takes any number of columns; x and dy come from memory once, since the parts under way fit the L2 cache.
-    Source: S2-47, S0-19.
+    Source: [gupta2012].
     """
     rows, cols = _check(x, weight, dy, mean, rstd)
     dx, dweight, dbias = _outputs(x)

@@ -1,15 +1,15 @@
 """matmul(a, b): (M, K) times (K, N), float32 accumulation, the result in the input dtype.
 
-naive: one program computes one tile of C and walks K; operands meet in `tl.dot` (V-04)
-grouped: programs visit tiles in column-major groups of rows, so that those in flight share operands in L2 (V-05)
-tuned: grouped with tile, warps and stages pinned for the architecture, dtype and size (B-09)
-splitk: K is cut between programs and a second kernel adds their float32 partials, for few tiles with a long K (S2-69)
-persistent: one program per multiprocessor loops over tiles; its loads run ahead across tile borders (S2-73)
-tma: persistent with host tensor descriptors; the copy engine computes addresses and clips the tails (S2-70)
-gluon: persistent with a warp that loads and two warpgroups that multiply, in layouts chosen by hand (S2-70, S2-73)
-tf32: grouped with float32 operands rounded to tf32 on the tensor cores (L-08)
-tf32x3: each float32 operand split into two tf32 parts and three products summed, near float32 accuracy (L-08)
-pieces: tf32x3 whose operands a pass beforehand splits and turns, so that the copy engine brings them (L-08, S2-70)
+naive: one program computes one tile of C and walks K; operands meet in `tl.dot` [tillet2019]
+grouped: programs visit tiles in column-major groups of rows, so that those in flight share operands in L2 [triton2021]
+tuned: grouped with tile, warps and stages pinned for the architecture, dtype and size [boehm2022]
+splitk: K is cut between programs; a second kernel adds their float32 partials, for few tiles with a long K [hoque2024]
+persistent: one program per multiprocessor loops over tiles; its loads run ahead across tile borders [triton2024]
+tma: persistent with host tensor descriptors; the copy engine computes addresses and clips the tails [hoque2024tma]
+gluon: persistent with a warp that loads and two warpgroups that multiply, in layouts chosen by hand [wright2024]
+tf32: grouped with float32 operands rounded to tf32 on the tensor cores [xlite2025]
+tf32x3: each float32 operand split into two tf32 parts and three products summed, near float32 accuracy [ootomo2022]
+pieces: tf32x3 whose operands a pass beforehand splits and turns, so that the copy engine brings them [ootomo2022]
 """
 
 # isort: off

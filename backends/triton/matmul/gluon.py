@@ -244,7 +244,7 @@ def gluon(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """(M, K) by (K, N) gives (M, N); either axis of `a` and of `b` may be the contiguous one.
 
     Declines float32, and operands and results that a descriptor cannot describe (no axis of stride 1, rows not a
-    multiple of 16 bytes apart, a start that is not 16-byte aligned). Source: S2-70, S2-73.
+    multiple of 16 bytes apart, a start that is not 16-byte aligned). Source: [wright2024].
     """
     M, K, N = shapes("M K, K N", a=a, b=b)
     if a.dtype is torch.float32:

@@ -52,7 +52,7 @@ def _persistent_kernel(
 
 
 def persistent(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """(M, K) by (K, N) gives (M, N); any sizes and strides. Source: S2-73."""
+    """(M, K) by (K, N) gives (M, N); any sizes and strides. Source: [triton2024]."""
     M, K, N = shapes("M K, K N", a=a, b=b)
     c = a.new_empty(M, N)
     if M == 0 or N == 0:

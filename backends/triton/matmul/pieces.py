@@ -79,7 +79,7 @@ def pieces(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
     Cut by a pass of their own, they come through the copy engine; `tf32x3` cuts every tile again for every tile of c.
     The pass also turns b, since tensor cores take no tf32 whose columns are contiguous. 16-bit operands lose nothing
-    and go to `tf32x3`. Source: L-08, S2-70.
+    and go to `tf32x3`. Source: [ootomo2022].
     """
     M, K, N = shapes("M K, K N", a=a, b=b)
     if a.dtype is not torch.float32:

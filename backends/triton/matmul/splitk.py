@@ -56,7 +56,7 @@ def _add_partials_kernel(partial_ptr, c_ptr, size, splits, BLOCK: tl.constexpr):
 
 
 def splitk(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """(M, K) by (K, N) gives (M, N); any sizes and strides. Source: S2-69, with partials in place of its atomics."""
+    """(M, K) by (K, N) gives (M, N); any sizes and strides. As [hoque2024], with partials for atomics."""
     M, K, N = shapes("M K, K N", a=a, b=b)
     c = a.new_empty(M, N)
     if M == 0 or N == 0:

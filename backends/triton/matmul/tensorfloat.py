@@ -10,7 +10,7 @@ from touchstone.backends.triton.tuning import pinned
 
 
 def tf32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """(M, K) by (K, N) gives (M, N); any sizes and strides. float32 operands keep 10 bits of mantissa. Source: L-08."""
+    """(M, K) by (K, N) gives (M, N); any sizes and strides. float32 operands keep 10 bits of mantissa [xlite2025]."""
     M, K, N = shapes("M K, K N", a=a, b=b)
     c = a.new_empty(M, N)
     if M == 0 or N == 0:
@@ -22,7 +22,7 @@ def tf32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def tf32x3(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """(M, K) by (K, N) gives (M, N); any sizes and strides. float32 operands keep 21 bits of mantissa. Source: L-08."""
+    """(M, K) by (K, N) gives (M, N); any sizes and strides. float32 operands keep 21 bits of mantissa [ootomo2022]."""
     M, K, N = shapes("M K, K N", a=a, b=b)
     c = a.new_empty(M, N)
     if M == 0 or N == 0:

@@ -43,7 +43,7 @@ def _naive_kernel(
 
 
 def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """(M, K) by (K, N) gives (M, N); any sizes and strides. Source: V-04."""
+    """(M, K) by (K, N) gives (M, N); any sizes and strides. Source: [tillet2019]."""
     M, K, N = shapes("M K, K N", a=a, b=b)
     c = a.new_empty(M, N)
     if M == 0 or N == 0:
@@ -106,7 +106,7 @@ def _grouped_kernel(
 
 
 def grouped(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """(M, K) by (K, N) gives (M, N); any sizes and strides. Source: V-05."""
+    """(M, K) by (K, N) gives (M, N); any sizes and strides. Source: [triton2021]."""
     M, K, N = shapes("M K, K N", a=a, b=b)
     c = a.new_empty(M, N)
     if M == 0 or N == 0:
@@ -133,7 +133,7 @@ def grouped(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def tuned(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """(M, K) by (K, N) gives (M, N); any sizes and strides. Source: B-09."""
+    """(M, K) by (K, N) gives (M, N); any sizes and strides. Source: [boehm2022]."""
     M, K, N = shapes("M K, K N", a=a, b=b)
     c = a.new_empty(M, N)
     if M == 0 or N == 0:

@@ -48,7 +48,7 @@ def tma(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """(M, K) by (K, N) gives (M, N); either axis of `a` and of `b` may be the contiguous one.
 
     Declines operands and results that a descriptor cannot describe (no axis of stride 1, rows not a multiple of
-    16 bytes apart, a start that is not 16-byte aligned). Source: S2-70.
+    16 bytes apart, a start that is not 16-byte aligned). Source: [hoque2024tma].
     """
     M, K, N = shapes("M K, K N", a=a, b=b)
     c = a.new_empty(M, N)

@@ -1,9 +1,9 @@
 """mlp(x, w1, b1, w2, b2): act(x·w1 + b1)·w2 + b2 for x (M, D), w1 (D, H), w2 (H, N).
 
-unfused: two products and an elementwise kernel after each, so the hidden tensor travels four times (S0-20)
-epilogue: bias and activation act on the accumulator before it is stored, and the elementwise passes are gone (S2-92)
-fused: one kernel; a tile of hidden columns is made, activated and spent at once, and never stored (S0-20)
-tma: epilogue on persistent programs with tensor descriptors, the products at the speed of the plain one (S2-70)
+unfused: two products and an elementwise kernel after each, so the hidden tensor travels four times [vaswani2017]
+epilogue: bias and activation act on the accumulator before it is stored, and elementwise passes are gone [cublas2019]
+fused: one kernel; a tile of hidden columns is made, activated and spent at once, and never stored [muller2021]
+tma: epilogue on persistent programs with tensor descriptors, the products at the speed of the plain one [hoque2024tma]
 """
 
 # isort: off

@@ -74,7 +74,7 @@ def fused(
     """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None; y (M, N). Any sizes and strides.
 
     Each tile of y makes its own hidden rows, so beyond N = 256 (float32: 64) the first product is done again for
-    every tile of N columns: it pays for a narrow output only (claim C-14). Source: S0-20.
+    every tile of N columns: it pays for a narrow output only (docs/claims.md). Source: [muller2021].
     """
     M, D, H, N = shapes("M D, D H, H?, H N, N?", x=x, w1=w1, b1=b1, w2=w2, b2=b2)
     _check(activation)

@@ -123,7 +123,7 @@ def tma(
     """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None; y (M, N).
 
     Declines what a descriptor cannot describe (no axis of stride 1, rows not a multiple of 16 bytes apart, a start
-    that is not 16-byte aligned) and D or H of 0. Source: S2-70.
+    that is not 16-byte aligned) and D or H of 0. Source: [hoque2024tma].
     """
     M, D, H, N = shapes("M D, D H, H?, H N, N?", x=x, w1=w1, b1=b1, w2=w2, b2=b2)
     _check(activation)

@@ -2,11 +2,10 @@
 
 db1 and db2 are the column sums of dz and dy.
 
-unfused: five products, each elementwise step and each column sum a launch of its own (S2-93, S4-32)
-epilogue: act and act' act on accumulators, and the weight gradients' programs sum the columns too: 5 launches (S2-93)
-fused: z and dy·w2ᵀ meet in one program, so z is never stored, and one launch does all the rest: 2 launches (S2-93)
-tma: epilogue on persistent programs with tensor descriptors; act' is stored instead of z, a factor for dy·w2ᵀ (S2-70,
-  S2-93)
+unfused: five products, each elementwise step and each column sum a launch of its own [rumelhart1986]
+epilogue: act and act' act on accumulators, and the weight gradients' programs sum columns too: 5 launches [oneflow2022]
+fused: z and dy·w2ᵀ meet in one program, so z is never stored, and one launch does the rest: 2 launches [oneflow2022]
+tma: epilogue on persistent programs with tensor descriptors; act' is stored, not z, a factor for dy·w2ᵀ [hoque2024tma]
 """
 
 # isort: off

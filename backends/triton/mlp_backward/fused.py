@@ -222,7 +222,7 @@ def fused(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None]:
     """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None, dy (M, N); dx, dw1, db1, dw2, db2.
 
-    Any sizes and strides; db1 and db2 are None where the bias is. Source: S2-93.
+    Any sizes and strides; db1 and db2 are None where the bias is. Source: [oneflow2022].
     """
     M, D, H, N = shapes("M D, D H, H?, H N, N?, M N", x=x, w1=w1, b1=b1, w2=w2, b2=b2, dy=dy)
     _check(activation)

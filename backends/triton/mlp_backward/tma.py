@@ -28,7 +28,7 @@ def tma(
     """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None, dy (M, N); dx, dw1, db1, dw2, db2.
 
     db1 and db2 are None where the bias is. Declines what a descriptor cannot describe (no axis of stride 1, rows not a
-    multiple of 16 bytes apart, a start that is not 16-byte aligned) and sizes of 0. Source: S2-70, S2-93.
+    multiple of 16 bytes apart, a start that is not 16-byte aligned) and sizes of 0. Source: [hoque2024tma].
     """
     M, D, H, N = shapes("M D, D H, H?, H N, N?, M N", x=x, w1=w1, b1=b1, w2=w2, b2=b2, dy=dy)
     _check(activation)

@@ -1,10 +1,10 @@
 """Gradients of RMS norm. With r = 1 / sqrt(mean x^2 + eps), n = x * r, g = dy * weight:
 dx = r * (g - n * mean(g * n)), dweight = sum over rows of dy * n.
 
-looped: a launch for the statistics of every row, another for strips of columns, so a row may have any length (S2-80)
-streamed: both in one launch, chunk of rows by chunk, so that the strips find x and dy in the L2 cache (S2-80, S0-19)
-partials: a program holds a row in registers and sums dweight there over many rows, one part each (S2-80)
-atomics: the programs add their sums to one row by float32 atomics, no partial sums in memory (S2-47)
+looped: a launch for the statistics of every row, another for strips of columns, so a row may have any length [hsu2024]
+streamed: both in one launch, chunk of rows by chunk, so that the strips find x and dy in the L2 cache [gupta2012]
+partials: a program holds a row in registers and sums dweight there over many rows, one part each [hsu2024]
+atomics: the programs add their sums to one row by float32 atomics, no partial sums in memory [apex2018]
 """
 
 # isort: off

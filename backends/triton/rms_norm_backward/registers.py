@@ -64,7 +64,7 @@ def partials(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), rstd (rows,) float32 or None -> dx (rows, cols), dweight (cols,).
 
-    Declines more than 8192 columns: the registers of one program. Source: S2-80.
+    Declines more than 8192 columns: the registers of one program. Source: [hsu2024].
     """
     rows, cols = _check(x, weight, dy, rstd)
     if cols > 8192:
@@ -127,7 +127,7 @@ def atomics(
     """x, dy (rows, cols), weight (cols,), rstd (rows,) float32 or None -> dx (rows, cols), dweight (cols,).
 
     The order of the additions to dweight, and so its rounding, changes from call to call. Declines more than 8192
-    columns: the registers of one program. Source: S2-47.
+    columns: the registers of one program. Source: [apex2018].
     """
     rows, cols = _check(x, weight, dy, rstd)
     if cols > 8192:

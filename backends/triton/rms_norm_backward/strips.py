@@ -180,7 +180,7 @@ def looped(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), rstd (rows,) float32 or None -> dx (rows, cols), dweight (cols,).
 
-    Takes any number of columns; x and dy come from memory twice. Source: S2-80.
+    Takes any number of columns; x and dy come from memory twice. Source: [hsu2024].
     """
     rows, cols = _check(x, weight, dy, rstd)
     dx, dweight = _outputs(x)
@@ -289,7 +289,7 @@ def streamed(
     """x, dy (rows, cols), weight (cols,), rstd (rows,) float32 or None -> dx (rows, cols), dweight (cols,).
 
     Takes any number of columns; x and dy come from memory once, since the parts under way fit the L2 cache.
-    Source: S2-80, S0-19.
+    Source: [gupta2012].
     """
     rows, cols = _check(x, weight, dy, rstd)
     dx, dweight = _outputs(x)
