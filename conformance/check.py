@@ -95,6 +95,15 @@ def check(
     return report
 
 
+def assert_correct(op: str, fn: Callable[..., Any], **options: Any) -> Report:
+    """`check(op, fn, **options)` for a test: raise an AssertionError with a short message unless `fn` passes.
+
+    Returns the report of a kernel that passed. The options and the errors before anything runs are those of `check`.
+    """
+    __tracebackhide__ = True
+    return check(op, fn, **options).raise_for_failure()
+
+
 def isolation_limits(device: str, isolate: str, timeout: float) -> Limits:
     """The limits that `timeout` means. ValueError names `isolate` or `timeout` where it cannot be had."""
     _one_of("isolate", isolate, MODES)

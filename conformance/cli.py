@@ -1,10 +1,12 @@
 """`python -m touchstone COMMAND`: list, doctor, check, replay, selftest, tune, port, bench, report."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
 
+import touchstone
 from touchstone.conformance.bench import cli as bench
 from touchstone.conformance.discovery import registry, selection
 from touchstone.conformance.html import cli as page
@@ -16,6 +18,7 @@ from touchstone.conformance.reporting.report import Report, versions
 from touchstone.conformance.spec.cases import LEVELS
 
 USAGE_ERROR = 2
+BROKEN_PIPE = 141  # what a shell reports of a command that SIGPIPE ended
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,6 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (selection.UsageError, ValueError) as error:
         print(f"python -m touchstone {options.command}: {error}", file=sys.stderr)
         return USAGE_ERROR
+    except BrokenPipeError:  # `... | head`: whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes stdout when it ends
+        return BROKEN_PIPE
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
@@ -33,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m touchstone", description="Judge GPU kernels against float64.")
+    parser.add_argument("--version", action="version", version=f"touchstone {touchstone.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     listing = commands.add_parser("list", help="ops, lanes and the rungs of every ladder")
@@ -356,5 +363,8 @@ def _select(
         library=getattr(options, "arrays", "torch"),
         op_file=getattr(options, "op_file", None),
     )
-    chosen.prepare()
+    try:
+        chosen.prepare()
+    except RuntimeError as error:
+        raise selection.UsageError(str(error)) from error
     return chosen

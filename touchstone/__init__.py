@@ -13,16 +13,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from touchstone.conformance.check import check
+    from touchstone.conformance.check import assert_correct, check
     from touchstone.conformance.discovery.opfile import load_op
     from touchstone.conformance.reporting.report import Report
     from touchstone.conformance.spec.budget import simple
     from touchstone.conformance.spec.contract import Contract, Operand, Output
 
-__all__ = ["Contract", "Operand", "Output", "Report", "check", "load_op", "simple"]
+__version__ = "0.1.0"
+
+__all__ = ["Contract", "Operand", "Output", "Report", "assert_correct", "check", "load_op", "simple"]
 
 # Imported when first asked for, so that a kernel or a reference can be imported without the judge.
 _HOMES = {
+    "assert_correct": "touchstone.conformance.check",
     "check": "touchstone.conformance.check",
     "load_op": "touchstone.conformance.discovery.opfile",
     "Report": "touchstone.conformance.reporting.report",

@@ -13,9 +13,18 @@ from touchstone.conformance.reporting.console import Table, fraction_text
 
 SHOWN_FINDINGS = 8
 SHOWN_CALLS = 8
+RAISED_FINDINGS = 2  # in a message that ends a user's test
 
 
-@dataclass
+class IncorrectKernel(AssertionError):
+    """A kernel did not pass; the message says why in a few lines, and `report` holds everything."""
+
+    def __init__(self, report: "Report"):
+        super().__init__(report.failure())
+        self.report = report
+
+
+@dataclass(repr=False)
 class Report:
     """The outcomes of one kernel's trials. `str(report)` is a table and the findings."""
 
@@ -107,6 +116,26 @@ class Report:
         failed = sum(outcome.status == FAILED for outcome in self.outcomes)
         verdict = "PASSED" if self.passed else f"FAILED: {failed} trials" if failed else "FAILED: nothing was judged"
         return f"{verdict}; {', '.join(parts)}"
+
+    def failure(self) -> str:
+        """Why the kernel did not pass, in a few lines: the verdict and the first findings."""
+        failures = [finding for finding in self.findings if finding.severity == "failure"]
+        lines = [f"{self.op}: {self.name} on {self.lane}: {self.summary()}"]
+        lines += [str(finding) for finding in failures[:RAISED_FINDINGS]]
+        if len(failures) > RAISED_FINDINGS:
+            lines.append(f"... and {len(failures) - RAISED_FINDINGS} more findings (print the report to see them)")
+        return "\n".join(lines)
+
+    def raise_for_failure(self) -> "Report":
+        """Raise `IncorrectKernel`, an AssertionError with a short message, unless the kernel passed; else the
+        report."""
+        if not self.passed:
+            __tracebackhide__ = True  # pytest shows the caller's line, not this one
+            raise IncorrectKernel(self)
+        return self
+
+    def __repr__(self) -> str:
+        return f"<Report {self.op}: {self.name} on {self.lane}, level {self.level}: {self.summary()}>"
 
     def __str__(self) -> str:
         if self.unported is not None and not self.cases:
