@@ -50,7 +50,7 @@ def _driver() -> tuple[str | None, list[tuple[int, int]]]:
 
 
 @lru_cache(maxsize=1)
-def cuda_works() -> str | None:
+def cuda_unavailable() -> str | None:
     """None if a CUDA device can be used here, else one sentence that says what is missing."""
     reason, _ = _driver()
     if reason is None:

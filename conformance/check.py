@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from touchstone.backends.devices import cuda_works
+from touchstone.backends.devices import cuda_unavailable
 from touchstone.conformance.discovery import arrays as array_libraries
 from touchstone.conformance.discovery import importing as worker
 from touchstone.conformance.discovery import registry
@@ -54,7 +54,7 @@ def check(
     _one_of("arrays", arrays, array_libraries.libraries())
     device = array_libraries.device_of(arrays, device)
     _validate(op, fn, device, level, dtypes, where, outputs, compute)
-    device = device or ("cpu" if cuda_works() else "cuda")
+    device = device or ("cpu" if cuda_unavailable() else "cuda")
     limits = isolation_limits(device, isolate, timeout)
     judged = {name: DTYPES[name] for name in dtypes or registry.contract(op).dtypes}
     if reason := array_libraries.lacks(arrays, judged):
@@ -66,7 +66,7 @@ def check(
             backend.adopt(fn, device)
     elif isolate == "none":
         raise ValueError(
-            f"isolate: 'none' cannot be had here: {worker.describe(fn)} reaches a "
+            f"isolate: 'none' is not available here: {worker.describe(fn)} reaches a "
             f"{stale.__name__.split('.')[-1]} kernel "
             f"that this process set up for the other device than {device!r}; leave isolate at 'auto'"
         )
@@ -105,7 +105,7 @@ def assert_correct(op: str, fn: Callable[..., Any], **options: Any) -> Report:
 
 
 def isolation_limits(device: str, isolate: str, timeout: float) -> Limits:
-    """The limits that `timeout` means. ValueError names `isolate` or `timeout` where it cannot be had."""
+    """The limits that `timeout` means. ValueError names `isolate` or `timeout` where it is not available."""
     _one_of("isolate", isolate, MODES)
     if isolate == "fork" and device == "cuda":
         raise ValueError(
@@ -128,7 +128,7 @@ def _validate(op, fn, device, level, dtypes, where, outputs, compute) -> None:
     _subset("outputs", outputs, tuple(contract.outputs))
     if where is not None and not callable(where):
         raise TypeError(f"where: expected a function of a case, got {type(where).__name__}")
-    if device == "cuda" and (reason := cuda_works()):
+    if device == "cuda" and (reason := cuda_unavailable()):
         raise ValueError(f"device: 'cuda' cannot be used here: {reason}; pass device='cpu'")
 
 

@@ -42,17 +42,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"touchstone {touchstone.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    listing = commands.add_parser("list", help="ops, lanes and the rungs of every ladder")
-    listing.add_argument("--markdown", action="store_true", help="as the table that the README holds")
+    listing = commands.add_parser("list", help="ops, targets and the variants of every ladder")
+    listing.add_argument("--markdown", action="store_true", help="print the table of the README")
     listing.set_defaults(run=_list)
 
-    doctor = commands.add_parser("doctor", help="versions, devices, which lanes run here, what is patched and why")
+    doctor = commands.add_parser("doctor", help="versions, devices, which targets run here, what is patched and why")
     doctor.set_defaults(run=_doctor)
 
-    check = commands.add_parser("check", help="judge this repository's rungs, or a kernel of your own")
+    check = commands.add_parser("check", help="judge this repository's variants, or a kernel of your own")
     check.add_argument("op", nargs="*", help="ops to judge (default: all)")
     check.add_argument("--backend", metavar="NAME[,NAME]", help="backends (default: every one that runs here)")
-    check.add_argument("--variant", metavar="NAME[,NAME]", help="rungs (default: all)")
+    check.add_argument("--variant", metavar="NAME[,NAME]", help="variants (default: all)")
     check.add_argument("--kernel", metavar="FILE.py:FUNCTION", help="a function of your own with the op's signature")
     check.add_argument(
         "--arrays", default="torch", help="with --kernel: the arrays it takes: torch (default), numpy, cupy"
@@ -81,38 +81,42 @@ def _parser() -> argparse.ArgumentParser:
     )
     check.set_defaults(run=_check)
 
-    selftest = commands.add_parser("selftest", help="judge the judge: planted faults killed, controls accused")
+    selftest = commands.add_parser("selftest", help="test the judge: mutants killed, known-good kernels rejected")
     selftest.add_argument("op", nargs="*", help="ops (default: all)")
     selftest.add_argument("--op", dest="named", metavar="NAME[,NAME]", help="the same, as for pytest")
     selftest.add_argument("--level", default="quick", help=f"one of {', '.join(LEVELS)} (default: quick)")
     selftest.add_argument("--seed", type=int, default=0, help="seed of the inputs (default: 0)")
-    selftest.add_argument("--jobs", type=int, help="ops judged at a time (default: one a core)")
-    selftest.add_argument("--compare", action="store_true", help="put the faults before other projects' rules too")
+    selftest.add_argument("--jobs", type=int, help="ops judged at a time (default: one per core)")
     selftest.add_argument(
-        "--matrix", action="store_true", help="print every fault by the families of cases that kill it"
+        "--compare", action="store_true", help="also evaluate the mutants with other projects' tolerances"
+    )
+    selftest.add_argument(
+        "--matrix", action="store_true", help="print every mutant by the families of cases that kill it"
     )
     selftest.set_defaults(run=_selftest)
 
-    again = commands.add_parser("replay", help="judge the trial of one finding again, alone, and say what is wrong")
+    again = commands.add_parser("replay", help="run the trial of one finding again and say what is wrong")
     again.add_argument("id", metavar="ID", help="of a finding, as printed in brackets")
     again.add_argument("--minimise", action="store_true", help="shrink it and print a stand-alone script")
     again.add_argument("--seconds", type=float, default=60.0, help="with --minimise: for about how long (default: 60)")
     again.add_argument("--picture", metavar="FILE", help="draw the errors into FILE.png or FILE.svg")
     again.set_defaults(run=_replay)
 
-    tune = commands.add_parser("tune", help="time a rung's configurations on this GPU and pin the fastest")
-    tune.add_argument("op", nargs="*", help="ops to tune (default: every op with a tunable rung)")
+    tune = commands.add_parser("tune", help="benchmark a variant's configurations on this GPU and pin the fastest")
+    tune.add_argument("op", nargs="*", help="ops to tune (default: every op with a tunable variant)")
     tune.add_argument("--backend", metavar="NAME[,NAME]")
     tune.add_argument("--variant", metavar="NAME[,NAME]")
     tune.add_argument("--dry-run", action="store_true", help="print what would be pinned, write nothing")
     tune.set_defaults(run=_tune)
 
-    port = commands.add_parser("port", help="begin a rung in another language, or compare a port with its source")
+    port = commands.add_parser(
+        "port", help="start porting a variant to another language, or compare a port with its source"
+    )
     port.add_argument("op", help="the op to port")
     port.add_argument("--from", dest="source", metavar="NAME", required=True, help="the backend to port from")
     port.add_argument("--to", dest="target", metavar="NAME", required=True, help="the backend to port to")
-    port.add_argument("--variant", metavar="NAME[,NAME]", help="rungs of the source (default: its whole ladder)")
-    port.add_argument("--as", dest="name", metavar="NAME", help="what one rung is called in the target")
+    port.add_argument("--variant", metavar="NAME[,NAME]", help="variants of the source (default: its whole ladder)")
+    port.add_argument("--as", dest="name", metavar="NAME", help="name of the ported variant in the target language")
     port.add_argument("-o", "--output", metavar="FILE.py", help="the file to write (default: backends/TO/OP.py)")
     port.add_argument(
         "--trace", action="store_true", help="run source and port on the CPU and show the first tile that differs"
@@ -130,7 +134,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _list(options: argparse.Namespace) -> int:
-    """Ops by backends; rungs are read without a device, from the ladder each file's docstring lists."""
+    """Ops by backends; variants are read without a device, from the ladder each file's docstring lists."""
     present = [name for name in registry.backends() if registry.kernel_ops(name)]
     table = Table("ops and their ladders", ["op", *present])
     record = {}
@@ -148,17 +152,17 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    record: dict[str, Any] = {"versions": versions(), "lanes": {}, "checks": []}
+    record: dict[str, Any] = {"versions": versions(), "targets": {}, "checks": []}
     show(Table("versions", ["package", "version"], [list(item) for item in versions().items()]))
-    lanes = Table("lanes", ["lane", "runs here", "why not, and what to do"])
+    targets = Table("targets", ["target", "runs here", "why not, and what to do"])
     for name in registry.backends():
         for device in ("cpu", "cuda"):
             reason = registry.backend(name).why_not(device)
             if reason is None and not registry.kernel_ops(name):
                 reason = "the library works, but there are no kernels in this backend yet"
-            lanes.rows.append([f"{name}@{device}", "no" if reason else "yes", reason or ""])
-            record["lanes"][f"{name}@{device}"] = reason
-    show(lanes)
+            targets.rows.append([f"{name}@{device}", "no" if reason else "yes", reason or ""])
+            record["targets"][f"{name}@{device}"] = reason
+    show(targets)
     notes = Table("backends", ["backend", "what", "value", "note"])
     for name in registry.backends():
         for what, value, note in registry.backend(name).doctor():
@@ -204,7 +208,7 @@ def _check(options: argparse.Namespace) -> int:
         return 0 if report.passed else 1
     if options.compute or options.outputs:
         raise selection.UsageError(
-            "--compute and --outputs go with --kernel; this repository's rungs declare their own"
+            "--compute and --outputs go with --kernel; this repository's variants declare their own"
         )
     if broken := selection.import_check(chosen):
         raise selection.UsageError("kernel files that do not import:\n" + "\n".join(broken))
@@ -225,11 +229,11 @@ def _check(options: argparse.Namespace) -> int:
                     limits=limits,
                 )
             except Interrupted as interrupted:
-                _print_rungs([*reports, interrupted.report], not_run, chosen)
+                _print_variants([*reports, interrupted.report], not_run, chosen)
                 raise
             reports.append(report)
             keep_report(subject, reports[-1])
-    _print_rungs(reports, not_run, chosen)
+    _print_variants(reports, not_run, chosen)
     if options.json:
         write_json(
             options.json,
@@ -242,17 +246,25 @@ def _check(options: argparse.Namespace) -> int:
     return 0 if reports and all(report.passed for report in reports) else 1
 
 
-def _print_rungs(reports: list[Report], not_run: list[tuple[Subject, str]], chosen: selection.Selection) -> None:
+def _print_variants(reports: list[Report], not_run: list[tuple[Subject, str]], chosen: selection.Selection) -> None:
     dtypes = list(dict.fromkeys(outcome.dtype for report in reports for outcome in report.outcomes))
-    columns = ["op", "lane", "rung", "verdict", "passed", "declined", *(f"{d}: worst error / budget" for d in dtypes)]
+    columns = [
+        "op",
+        "target",
+        "variant",
+        "verdict",
+        "passed",
+        "declined",
+        *(f"{d}: worst error / budget" for d in dtypes),
+    ]
     table = Table(f"level {chosen.level}, seed {chosen.seed}", columns)
     for report in reports:
         passed = sum(outcome.status == PASSED for outcome in report.outcomes)
         cells = [fraction_text(report.worst_of(dtype)) for dtype in dtypes]
         verdict = "passed" if report.passed else "not ported" if report.unported else "failed"
-        table.rows.append([report.op, report.lane, report.name, verdict, str(passed), str(report.declined), *cells])
+        table.rows.append([report.op, report.target, report.name, verdict, str(passed), str(report.declined), *cells])
     for subject, _ in not_run:
-        table.rows.append([subject.op, subject.lane, subject.name, "not run", "-", "-", *["-"] * len(dtypes)])
+        table.rows.append([subject.op, subject.target, subject.name, "not run", "-", "-", *["-"] * len(dtypes)])
     for report in reports:
         if not report.passed:
             print(report, end="\n\n")
@@ -265,7 +277,7 @@ def _print_rungs(reports: list[Report], not_run: list[tuple[Subject, str]], chos
     for subject, reason in not_run:
         print(f"{subject.op} {subject.name} not run: {reason}")
     for name, reason in chosen.skipped.items():
-        print(f"{chosen.lane(name)} skipped: {reason}")
+        print(f"{chosen.target(name)} skipped: {reason}")
 
 
 def _selftest(options: argparse.Namespace) -> int:
@@ -317,7 +329,7 @@ def _tune(options: argparse.Namespace) -> int:
 
     chosen = _select(options, "quick", None, device="cuda")
     records = tune(chosen, write=not options.dry_run)
-    table = Table("pinned configurations", ["op", "rung", "dtype", "sizes", "best", "ms", "tried"])
+    table = Table("pinned configurations", ["op", "variant", "dtype", "sizes", "best", "ms", "tried"])
     table.rows += [
         [str(r[key]) for key in ("op", "variant", "dtype", "sizes", "config", "ms", "tried")] for r in records
     ]

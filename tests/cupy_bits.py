@@ -1,9 +1,9 @@
 """What CUDA C computes in the emulator and on a GPU, bit by bit; run it for the table of differences in ulp.
 
-    python -m tests.cupy_bits           # the bits of every rung that should have the same, and the table
+    python -m tests.cupy_bits           # the bits of every variant that should have the same, and the table
     python -m tests.cupy_bits --write   # keep the emulator's bits, for a GPU machine without a C++ compiler
 
-A rung that uses only additions, multiplications, divisions and conversions, each rounded as IEEE 754 says, has one
+A variant that uses only additions, multiplications, divisions and conversions, each rounded as IEEE 754 says, has one
 answer. The GPU's compiler would fuse multiplications with additions, and CuPy flushes subnormals: here it may do
 neither.
 """
@@ -23,7 +23,7 @@ import torch
 from touchstone.backends import emulator
 from touchstone.backends.cupy import layer_norm_backward, module, norms, norms_backward, rms_norm_backward
 from touchstone.backends.cupy.module import Launch, Module
-from touchstone.backends.devices import capability, cuda_works
+from touchstone.backends.devices import capability, cuda_unavailable
 from touchstone.conformance.discovery import registry
 
 RECORDED = Path(__file__).with_name("data") / "cupy_bits.json"
@@ -47,19 +47,19 @@ def _inputs(op: str, dtype: torch.dtype) -> dict[str, torch.Tensor]:
 
 
 def cases() -> Iterator[tuple[str, Callable[..., object], dict[str, torch.Tensor]]]:
-    """(name, launcher, arguments) of every rung that has one answer, in every dtype; statistics are given.
+    """(name, launcher, arguments) of every variant that has one answer, in every dtype; statistics are given.
 
     None has atomics of floats, instructions of one architecture (tensor cores), or a precision of its own.
     """
     for op in ("matmul", "softmax_backward", "rms_norm_backward", "layer_norm_backward"):
-        for rung, fn in registry.variants("cupy", op).items():
+        for variant, fn in registry.variants("cupy", op).items():
             if getattr(fn, "deterministic", True) and not hasattr(fn, "needs") and not hasattr(fn, "compute"):
                 for name, dtype in DTYPES.items():
-                    yield f"{op}.{rung} {name}", fn, _inputs(op, dtype)
+                    yield f"{op}.{variant} {name}", fn, _inputs(op, dtype)
 
 
 def digest(fn: Callable[..., object], arguments: dict[str, torch.Tensor], device: str) -> str | None:
-    """Of the outputs' bits; None where the rung declines."""
+    """Of the outputs' bits; None where the variant declines."""
     try:
         outputs = fn(**{name: tensor.to(device) for name, tensor in arguments.items()})
     except NotImplementedError:
@@ -149,7 +149,7 @@ OPERATIONS = {  # name: (CUDA C, float64, range of x)
 
 
 def elementary(operation: str, inputs: list[torch.Tensor], device: str) -> np.ndarray:
-    """What OPERATION gives on `device`, compiled as CuPy and the emulator compile a rung."""
+    """What OPERATION gives on `device`, compiled as CuPy and the emulator compile a variant."""
     x, y, z = (tensor.to(device) for tensor in inputs)
     out = torch.empty_like(x)
     Module(__file__, "elementary.cu").launch(
@@ -186,7 +186,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help=f"keep the emulator's bits in {RECORDED.name}")
     options = parser.parse_args()
-    devices = [device for device, why in (("cpu", emulator.why_not()), ("cuda", cuda_works())) if not why]
+    devices = [device for device, why in (("cpu", emulator.why_not()), ("cuda", cuda_unavailable())) if not why]
     kept = recorded()
     bits = {name: digest(fn, arguments, "cpu") for name, fn, arguments in cases()} if "cpu" in devices else {}
     if options.write:

@@ -33,12 +33,12 @@ class Kernels:
         self.folder = registry.ROOT / "conformance" / "faults" / backend
         self.ops = sorted(path.stem for path in self.folder.glob("[a-z]*.py"))
         self.planted = {(op, one.name): one for op in self.ops for one in registry.planted_kernels(backend, op)}
-        self.faults = [key for key, one in self.planted.items() if not one.is_control]
+        self.mutants = [key for key, one in self.planted.items() if not one.is_known_good]
         self.sound = [(op, name) for op in self.ops for name in LAUNCHER.findall(self.text(op))]
 
     @property
-    def rungs(self) -> list[tuple[str, str]]:
-        """The backend's rungs that run here, of one op; of all, which takes minutes, where many schedules are asked
+    def variants(self) -> list[tuple[str, str]]:
+        """The backend's variants that run here, of one op; of all, which takes minutes, where many schedules are asked
         for."""
         ops = registry.kernel_ops(self.backend) if len(SEEDS) > FEW else ["softmax"]
         lacks = registry.backend(self.backend).lacks
@@ -74,7 +74,7 @@ class Kernels:
             op, fn, fn.__name__, f"{self.backend}@cpu", "cpu", deterministic=deterministic, diagnosed=False
         )
         for trial in found:
-            if trial.law is not None and trial.law.bitwise and not deterministic:
+            if trial.prop is not None and trial.prop.bitwise and not deterministic:
                 continue
             for finding in judge.run(subject, trial).findings:
                 if finding.severity == "failure":
@@ -83,7 +83,7 @@ class Kernels:
 
     def wrong_on_cases(self, op: str, name: str) -> str | None:
         """What is wrong with a launcher without a fault on the cases of level quick."""
-        cases = [trial for trial in trials(op) if trial.law is None and not trial.calls]
+        cases = [trial for trial in trials(op) if trial.prop is None and not trial.calls]
         cases = [trial for trial in cases if registry.contract(op).work(trial.case) < self.work]
         return self.failure(op, self.without_fault(op, name), [replace(trial, watched=False) for trial in cases])
 
@@ -97,12 +97,12 @@ class Kernels:
                     return wrong
         return None
 
-    def rung_in_all_orders(self, op: str, name: str) -> int:
-        """How many cases a rung was judged on so; AssertionError at the first that it fails."""
+    def variant_in_all_orders(self, op: str, name: str) -> int:
+        """How many cases a variant was judged on so; AssertionError at the first that it fails."""
         fn = registry.variants(self.backend, op)[name]
-        wide = [trial for trial in trials(op) if trial.law is None and not trial.calls and trial.case.filled]
+        wide = [trial for trial in trials(op) if trial.prop is None and not trial.calls and trial.case.filled]
         wide = [trial for trial in wide if registry.contract(op).work(trial.case) > 100]
-        subject, judged = selection.rung(op, self.backend, name, fn, "cpu"), 0
+        subject, judged = selection.variant_subject(op, self.backend, name, fn, "cpu"), 0
         for trial in wide:
             for within in orders():
                 with within:
@@ -117,8 +117,8 @@ class Kernels:
         return judged
 
     def rejected_for(self, op: str, name: str) -> str | None:
-        """The first failure of a fault at level quick, else at level default, which has the sizes and layouts of all
-        faults."""
+        """The first failure of a mutant at level quick, else at level default, which has the sizes and layouts of all
+        mutants."""
         one = self.planted[op, name]
         levels = (
             [trial for trial in trials(op, level) if trial.case.dtype in one.dtypes] for level in ("quick", "default")

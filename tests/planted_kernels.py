@@ -1,7 +1,7 @@
 """The kernels of conformance/faults/triton, judged until the first failure; test_triton_faults.py runs this file.
 
-For the ops given as arguments it prints what is wrong with each fault and with each launcher that has no fault switched
-on ("_looped"): on cases of level quick, and in calls under the backend's instruments.
+For the ops given as arguments it prints what is wrong with each mutant and with each launcher that has no fault
+switched on ("_looped"): on cases of level quick, and in calls under the backend's instruments.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ def on_cases(
     cases."""
     subject = judge.Subject(op, fn, fn.__name__, "user@cpu", "cpu", deterministic=deterministic)
     for trial in judge.trials(subject, "quick")[0]:
-        if trial.case.dtype in dtypes and trial.law is None and not trial.calls and (not only or trial.id in only):
+        if trial.case.dtype in dtypes and trial.prop is None and not trial.calls and (not only or trial.id in only):
             for finding in judge.run(subject, replace(trial, watched=False, instrumented=False)).findings:
                 if finding.severity == "failure":
                     return trial.id, f"{finding.check}: {finding.message}"
@@ -80,7 +80,7 @@ def _first_wrong(contract, fn: Callable[..., Any], cases, instrument) -> str | N
 
 
 def judged(op: str) -> dict[str, Any]:
-    """The faults first; then the launchers without one, on the cases that rejected a fault and some more."""
+    """The mutants first; then the launchers without one, on the cases that rejected a mutant and some more."""
     module = importlib.import_module(f"touchstone.conformance.faults.triton.{op}")
     everything = registry.contract(op).dtypes
     report: dict[str, Any] = {}

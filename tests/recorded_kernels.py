@@ -153,9 +153,9 @@ def main():
             }
             for launch in launches
         ]
-    rungs = {"whole": softmax_in_float16, "part": softmax_in_float32_only}
+    variants = {"whole": softmax_in_float16, "part": softmax_in_float32_only}
     result["checked"] = conformance_compiling._check(
-        compiling, rungs, registry.contract("softmax"), every=False, processes=1, known={}
+        compiling, variants, registry.contract("softmax"), every=False, processes=1, known={}
     )
     json.dump(result, sys.stdout)
 

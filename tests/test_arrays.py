@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from tests import lanes
+from tests import targets
 from touchstone import check
-from touchstone.backends.devices import cuda_works
+from touchstone.backends.devices import cuda_unavailable
 from touchstone.conformance.discovery import arrays, selection
 from touchstone.conformance.discovery.selection import UsageError
 from touchstone.conformance.spec import layouts
@@ -237,7 +237,7 @@ calling = nullcontext
 
 def test_a_backend_can_bring_arrays_along(tmp_path, monkeypatch):
     monkeypatch.setattr(arrays, "library", arrays.library.__wrapped__)
-    with lanes.pretend(tmp_path, monkeypatch):
+    with targets.pretend(tmp_path, monkeypatch):
         for name in ("paper", "quill"):
             (tmp_path / "backends" / name / "arrays.py").write_text(PAPER_ARRAYS)
         assert arrays.libraries() == ("torch", "numpy", "paper", "quill")
@@ -281,7 +281,7 @@ def test_cupy_arrays(cupy):
         cupy.to_tensor(array.astype(object))
 
 
-@pytest.mark.skipif(bool(cuda_works()) or not importlib.util.find_spec("cupy"), reason="needs a GPU and CuPy")
+@pytest.mark.skipif(bool(cuda_unavailable()) or not importlib.util.find_spec("cupy"), reason="needs a GPU and CuPy")
 def test_cupy_arrays_on_a_gpu():
     import cupy
 

@@ -222,20 +222,20 @@ assert not backend.reimport(mine.launch, "cpu")
     )
 
 
-def test_cuda_works_says_what_is_missing(monkeypatch):
+def test_cuda_unavailable_says_what_is_missing(monkeypatch):
     from touchstone.backends import devices
 
     def missing(name):
         raise OSError
 
     monkeypatch.setattr(devices.ctypes, "CDLL", missing)
-    devices.cuda_works.cache_clear()
+    devices.cuda_unavailable.cache_clear()
     devices._driver.cache_clear()
     try:
-        assert devices.cuda_works() == "no CUDA driver is installed (libcuda.so.1 not found)"
+        assert devices.cuda_unavailable() == "no CUDA driver is installed (libcuda.so.1 not found)"
         assert devices.capability() is None
     finally:
-        devices.cuda_works.cache_clear()
+        devices.cuda_unavailable.cache_clear()
         devices._driver.cache_clear()
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from touchstone.backends.devices import cuda_works
+from touchstone.backends.devices import cuda_unavailable
 from touchstone.conformance.bench import cases, ceilings, cli, inputs, records, run, timing
 from touchstone.conformance.bench.baselines import declared, runnable
 from touchstone.conformance.cli import _parser, main
@@ -20,7 +20,7 @@ from touchstone.conformance.discovery import registry, selection
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging import calls, judge
 from touchstone.conformance.reporting import provenance
-from touchstone.conformance.spec.baselines import Bench, Peer, autograd, eager
+from touchstone.conformance.spec.baselines import Baseline, Bench, autograd, eager
 
 RUN = dict(seconds=0.02)
 
@@ -30,12 +30,12 @@ def watch():
     return run.guard()
 
 
-def group_of(op, fn, size, dtype="float32", bench=None, peers=(), **params):
+def group_of(op, fn, size, dtype="float32", bench=None, baselines=(), **params):
     contract = registry.contract(op)
     case = judge.plain_case(contract, dtype, next(iter(contract.values)), 0, size)
     case = replace(case, params=tuple({**case.param, **params}.items()))
     subjects = [("", Subject(op, fn, "mine", "user@cpu", "cpu"))] if fn else []
-    return run.Group(contract, bench or declared(op), case, subjects, peers)
+    return run.Group(contract, bench or declared(op), case, subjects, baselines)
 
 
 def test_median_and_quartiles():
@@ -108,7 +108,7 @@ def test_outputs_that_are_sums_over_rows_are_answered_whole(monkeypatch):
     monkeypatch.setitem(inputs.ELEMENTS, "cpu", 1)
     contract = registry.contract("rms_norm_backward")
     case = judge.plain_case(contract, "float32", "normal", 0, {"rows": 12, "cols": 6})
-    bank = inputs.Bank(contract, Bench(apart=(("rows",),)), case, "cpu")
+    bank = inputs.Bank(contract, Bench(independent_axes=(("rows",),)), case, "cpu")
     assert len(bank.answers(0, None)["dweight"].places) == 6
 
 
@@ -130,9 +130,9 @@ def test_values_come_without_a_trace():
 
 @pytest.mark.parametrize("op", registry.ops())
 def test_what_a_contract_declares(op, watch):
-    """Large shapes a kernel accepts, peers that are right, and a cost model that is positive."""
+    """Large shapes a kernel accepts, baselines that are right, and a cost model that is positive."""
     contract, bench = registry.contract(op), declared(op)
-    assert bench.peers and contract.large, f"{op}: declares no peers or no large sizes"
+    assert bench.baselines and contract.large, f"{op}: declares no baselines or no large sizes"
     assert set(bench.dtypes) <= set(contract.dtypes) and set(bench.params) <= set(contract.params)
     for size in contract.large:
         assert list(size) == list(contract.sizes[0]), f"{op}: {size}"
@@ -142,45 +142,50 @@ def test_what_a_contract_declares(op, watch):
     (case,) = cases._cases(
         contract, bench, op, "float32", "small", None, selection.select(device="cpu", backend="cupy"), []
     )
-    peers, _ = runnable(bench.peers, "cpu", "float32", compiling=False)
-    assert peers, f"{op}: no peer runs on the CPU"
-    for result in run.measure(run.Group(contract, bench, case, [], peers), timing.CpuTimer(), watch, **RUN):
+    baselines, _ = runnable(bench.baselines, "cpu", "float32", compiling=False)
+    assert baselines, f"{op}: no baseline runs on the CPU"
+    for result in run.measure(run.Group(contract, bench, case, [], baselines), timing.CpuTimer(), watch, **RUN):
         assert result.status == run.MEASURED and not result.notes, result.notes
 
 
-def test_peers_that_cannot_run_are_named():
+def test_baselines_that_cannot_run_are_named():
     make = eager("a", dict).make
-    peers = [
-        Peer("a", make),
-        Peer("b", make, needs="no_such_package"),
-        Peer("c", make, devices=("cuda",)),
-        Peer("d", make, dtypes=("float16",)),
-        Peer("e", make, compiles=True),
+    baselines = [
+        Baseline("a", make),
+        Baseline("b", make, needs="no_such_package"),
+        Baseline("c", make, devices=("cuda",)),
+        Baseline("d", make, dtypes=("float16",)),
+        Baseline("e", make, compiles=True),
     ]
-    found, left = runnable(peers, "cpu", "float32", compiling=False)
-    assert [peer.name for peer in found] == ["a"] and list(left) == ["b", "c", "d", "e"]
+    found, left = runnable(baselines, "cpu", "float32", compiling=False)
+    assert [baseline.name for baseline in found] == ["a"] and list(left) == ["b", "c", "d", "e"]
     assert "no_such_package is not installed" in left["b"]
-    assert [peer.name for peer in runnable(peers, "cuda", "float16", compiling=True)[0]] == ["a", "c", "d", "e"]
+    assert [baseline.name for baseline in runnable(baselines, "cuda", "float16", compiling=True)[0]] == [
+        "a",
+        "c",
+        "d",
+        "e",
+    ]
 
 
-def test_a_peer_outside_the_budget_keeps_its_time_and_says_so(watch):
+def test_a_baseline_outside_the_budget_keeps_its_time_and_says_so(watch):
     wrong = eager("wrong", lambda x: {"y": torch.softmax(x, 0)})
-    group = group_of("softmax", lambda x: torch.softmax(x, -1), {"rows": 8, "cols": 32}, peers=[wrong])
-    mine, peer = run.measure(group, timing.CpuTimer(), watch, **RUN)
-    assert mine.status == peer.status == run.MEASURED and "outside the budget" in peer.notes[0]
-    assert mine.ratios["wrong"] == pytest.approx(peer.ms / mine.ms)
+    group = group_of("softmax", lambda x: torch.softmax(x, -1), {"rows": 8, "cols": 32}, baselines=[wrong])
+    mine, baseline = run.measure(group, timing.CpuTimer(), watch, **RUN)
+    assert mine.status == baseline.status == run.MEASURED and "outside the budget" in baseline.notes[0]
+    assert mine.ratios["wrong"] == pytest.approx(baseline.ms / mine.ms)
 
 
-def test_a_rung_against_itself(watch):
+def test_a_variant_against_itself(watch):
     group = group_of("softmax", lambda x: torch.softmax(x, -1), {"rows": 512, "cols": 512})
-    first, again = run.measure(group, timing.CpuTimer(), watch, twice=True, seconds=0.1)
+    first, again = run.measure(group, timing.CpuTimer(), watch, noise_floor=True, seconds=0.1)
     assert again.name == "mine (again)" and first.ratios["itself"] == pytest.approx(again.ms / first.ms)
 
 
 def test_forward_and_backward_in_one_call(watch):
     """The gradient starts from the kernel's own outputs; wrong ones are found in either half."""
     chosen = selection.select(device="cpu", backend="cupy", op="rms_norm,softmax,matmul")
-    plan = cases.plan(chosen, "small", ["float32"], "fwd_bwd", peers=True)
+    plan = cases.plan(chosen, "small", ["float32"], "fwd_bwd", baselines=True)
     assert "there is no op matmul_backward" in plan.left_out["matmul --mode fwd_bwd"]
     (group,) = [g for g in plan.groups if g.case.op == "softmax"]
     assert list(group.contract.operands) == ["x", "dy"] and list(group.contract.outputs) == ["y", "dx"]
@@ -196,21 +201,21 @@ def test_forward_and_backward_in_one_call(watch):
 
     for fn, status in ((right, run.MEASURED), (halved, run.FAILED)):
         subject = Subject("softmax", fn, "mine", "user@cpu", "cpu", own=True)
-        mine, *peers = run.measure(
-            replace(group, subjects=[("", subject)], peers=group.peers[:1]), timing.CpuTimer(), watch, **RUN
+        mine, *baselines = run.measure(
+            replace(group, subjects=[("", subject)], baselines=group.baselines[:1]), timing.CpuTimer(), watch, **RUN
         )
         assert mine.status == status and mine.mode == "fwd_bwd"
-        assert peers and peers[0].status == run.MEASURED and not peers[0].notes
-    assert cases.plan(chosen, "small", ["float32"], "bwd", peers=True).groups[0].case.op == "rms_norm_backward"
+        assert baselines and baselines[0].status == run.MEASURED and not baselines[0].notes
+    assert cases.plan(chosen, "small", ["float32"], "bwd", baselines=True).groups[0].case.op == "rms_norm_backward"
 
 
-def test_a_gradient_as_peer():
-    peer = autograd(
+def test_a_gradient_as_baseline():
+    baseline = autograd(
         "g", lambda x, weight, **_: x * weight, {"dx": "x", "dweight": "weight"}, more=lambda a: {"weight": a["w"] + 1}
     )
     x, w, dy = torch.ones(3), torch.ones(3), torch.arange(3.0)
     with torch.no_grad():
-        made = peer.make({"x": x, "w": w, "dy": dy})
+        made = baseline.make({"x": x, "w": w, "dy": dy})
         assert torch.equal(made()["dx"], 2 * dy) and torch.equal(made()["dweight"], dy)
         dy += 1
         assert torch.equal(made()["dx"], 2 * dy)
@@ -222,13 +227,13 @@ def test_a_file_of_shapes(tmp_path):
     path.write_text(json.dumps([{"op": "matmul", "M": 8, "K": 4, "N": 2}, {"rows": 3, "cols": 5, "dtype": "float16"}]))
     chosen = selection.select(device="cpu", backend="cupy", op="matmul")
     with pytest.raises(selection.UsageError, match="has no M, K, N"):
-        cases.plan(chosen, str(path), ["float16"], peers=True)
-    (group,) = cases.plan(chosen, str(path), ["float32"], peers=True).groups
+        cases.plan(chosen, str(path), ["float16"], baselines=True)
+    (group,) = cases.plan(chosen, str(path), ["float32"], baselines=True).groups
     assert group.case.size == {"M": 8, "K": 4, "N": 2}
     for content, message in (("{", "is no JSON"), ("{}", "expected a list"), ('[{"M":1,"K":1,"N":1,"Q":2}]', "has Q")):
         path.write_text(content)
         with pytest.raises(selection.UsageError, match=f"--shapes.*{message}"):
-            cases.plan(chosen, str(path), ["float32"], peers=True)
+            cases.plan(chosen, str(path), ["float32"], baselines=True)
     with pytest.raises(selection.UsageError, match="--shapes: expected small, large or a file"):
         cases.plan(chosen, "tiny", None)
 
@@ -291,7 +296,7 @@ def test_an_experiment_is_asked_for_by_name(capsys):
         assert message in capsys.readouterr().err
     options = _bench_options(["softmax", "--experiment", "softmax-ladder"])
     cli._as_experiment(options)
-    assert (options.op, options.dtype, options.longest) == (["softmax"], "float32", 0.2)
+    assert (options.op, options.dtype, options.max_call_seconds) == (["softmax"], "float32", 0.2)
     assert options.shapes.endswith("softmax-ladder.json")
 
 
@@ -303,7 +308,7 @@ def entry(ms, q1, q3, name="r", **about):
     return {
         "op": "softmax",
         "mode": "fwd",
-        "lane": "a@cuda",
+        "target": "a@cuda",
         "name": name,
         "dtype": "bfloat16",
         "sizes": {"rows": 1},
@@ -362,13 +367,13 @@ def test_records_and_csv(tmp_path, watch):
     assert row["ms"] == results[0].ms and len(row["samples_ms"]) == row["count"] >= 5
     records.write_csv(tmp_path / "a.csv", results)
     head, line = (tmp_path / "a.csv").read_text().splitlines()
-    assert head.startswith("op,mode,lane") and "rows=8 cols=32" in line
+    assert head.startswith("op,mode,target") and "rows=8 cols=32" in line
     with pytest.raises(ValueError, match="--compare"):
         records.read(tmp_path / "a.csv")
 
 
-def test_a_refused_rung_shows_no_number():
-    result = run.Result("o", "r", "l", "rung", "float32", {"n": 1}, {}, "fwd", "cold", run.REFUSED, ["reason"])
+def test_a_refused_variant_shows_no_number():
+    result = run.Result("o", "r", "l", "variant", "float32", {"n": 1}, {}, "fwd", "cold", run.REFUSED, ["reason"])
     result.stats, result.roof = timing.stats([1.0]), ceilings.Roof(1.0, 1.0, "memory")
     (table,) = cli.tables([result])
     assert table.rows[0][2:] == ["refused", *["-"] * 5, ""]
@@ -384,7 +389,7 @@ KERNEL = (
 def test_the_command(tmp_path, capsys):
     (tmp_path / "mine.py").write_text(KERNEL)
     out = tmp_path / "out.json"
-    words = ["bench", "softmax", "--device", "cpu", "--dtype", "float32", "--seconds", "0.02", "--peers"]
+    words = ["bench", "softmax", "--device", "cpu", "--dtype", "float32", "--seconds", "0.02", "--baselines"]
     kernel = ["--kernel", f"{tmp_path}/mine.py"]
     shapes = tmp_path / "shapes.json"
     shapes.write_text('[{"rows": 16, "cols": 64}]')
@@ -395,7 +400,7 @@ def test_the_command(tmp_path, capsys):
     )
     shown = capsys.readouterr().out
     assert "ceilings of this run" in shown and "softmax float32 rows=16 cols=64, warm" in shown
-    assert "say nothing of a GPU" in shown
+    assert "say nothing about a GPU" in shown
     assert records.read(out)["results"][0]["status"] == "measured"
     assert main([*words[:-3], "--shapes", str(shapes), "--kernel", f"{kernel[1]}:wrong"]) == 1
     assert "failed: wrong before it was timed" in capsys.readouterr().out
@@ -409,8 +414,8 @@ def test_the_command(tmp_path, capsys):
         (["--mode", "both"], "--mode: expected one of fwd, bwd, fwd_bwd"),
         (["--dtype", "int8"], "--dtype: 'int8' is not one of"),
         (["--seconds", "0"], "--seconds: expected a positive number"),
-        (["--variant", "pakced"], "--variant: 'pakced' is no rung of softmax; there are "),
-        (["--peers", "--no-peers"], "--peers and --no-peers"),
+        (["--variant", "pakced"], "--variant: 'pakced' is no variant of softmax; there are "),
+        (["--baselines", "--no-baselines"], "--baselines and --no-baselines"),
         (["--shapes", "huge"], "--shapes: expected small, large or a file"),
         (["--compare", "a", "b"], "--compare: a: No such file"),
     ],
@@ -426,16 +431,16 @@ def test_who_takes_too_long_is_not_run(watch):
         return torch.softmax(x, -1)
 
     group = group_of("softmax", slow, {"rows": 8, "cols": 32})
-    (result,) = run.measure(group, timing.CpuTimer(), watch, longest=0.02, **RUN)
-    assert result.status == run.NOT_RUN and "--longest is 0.02" in result.problems[0] and result.ms is None
+    (result,) = run.measure(group, timing.CpuTimer(), watch, max_call_seconds=0.02, **RUN)
+    assert result.status == run.NOT_RUN and "--max-call-seconds is 0.02" in result.problems[0] and result.ms is None
 
 
-def test_the_last_rungs_of_every_ladder():
+def test_the_last_variants_of_every_ladder():
     chosen = selection.select(device="cpu", backend="cupy", op="softmax")
     chosen.prepare()
     (group,) = cases.plan(chosen, "small", ["float32"], top=2).groups
     assert [subject.name for _, subject in group.subjects] == list(registry.variants("cupy", "softmax"))[-2:]
-    assert not group.peers
+    assert not group.baselines
 
 
 def test_through_pytest(tmp_path):
@@ -474,7 +479,7 @@ def test_a_record_names_files_without_their_folders():
     assert told == "pytest --json a.json --junitxml=b.xml tests/c.py --shapes d/e.json"
 
 
-@pytest.mark.skipif(bool(cuda_works()), reason=f"needs a GPU: {cuda_works()}")
+@pytest.mark.skipif(bool(cuda_unavailable()), reason=f"needs a GPU: {cuda_unavailable()}")
 @pytest.mark.parametrize("backend", registry.backends())
 def test_registers_are_those_of_the_kernels_that_a_call_launches(backend):
     module = registry.backend(backend)

@@ -258,7 +258,7 @@ def test_less_precision_in_timed_calls(watch):
     refused(cheat, watch, "a timed call on")
 
 
-def test_other_bits_in_timed_calls_of_a_deterministic_rung(watch):
+def test_other_bits_in_timed_calls_of_a_deterministic_variant(watch):
     """Within the budget, but not what was verified."""
     calls = []
 

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-from tests import lanes
+from tests import targets
 from touchstone import Report, check
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.judging.judge import DECLINED, FAILED, PASSED, Outcome
@@ -117,15 +117,15 @@ def test_where_dtypes_and_outputs_narrow_and_are_counted():
     assert "nothing was judged" in str(nothing)
 
 
-def test_a_subset_of_outputs_leaves_out_the_laws():
-    """Laws look at every output."""
+def test_a_subset_of_outputs_leaves_out_the_properties():
+    """Properties look at every output."""
     whole = quick(lambda x: (softmax(x), torch.logsumexp(x.double(), -1).float()), op="online_softmax")
     assert whole.passed
     report = quick(softmax, op="online_softmax", outputs=["y"])
     assert report.passed
-    laws = len(registry.contract("online_softmax").laws) * 3
-    assert report.not_run == {"laws left out by outputs": laws}
-    assert report.cases == whole.cases - laws
+    properties = len(registry.contract("online_softmax").properties) * 3
+    assert report.not_run == {"properties left out by outputs": properties}
+    assert report.cases == whole.cases - properties
     assert "outputs not judged: lse" in str(report)
     assert {name for o in report.outcomes for name in o.fractions} == {"y"}
 
@@ -191,13 +191,15 @@ def test_a_wrong_argument_is_named(options, error, named):
 
 
 def test_a_device_that_is_not_there_is_refused(monkeypatch):
-    monkeypatch.setattr(sys.modules["touchstone.conformance.check"], "cuda_works", lambda: "the driver is on holiday")
+    monkeypatch.setattr(
+        sys.modules["touchstone.conformance.check"], "cuda_unavailable", lambda: "the driver is on holiday"
+    )
     with pytest.raises(
         ValueError, match="device: 'cuda' cannot be used here: the driver is on holiday; pass device='cpu'"
     ):
         check("softmax", softmax, device="cuda")
     assert (
-        check("softmax", softmax, level="quick", dtypes=["float32"], where=lambda c: c.values == "normal").lane
+        check("softmax", softmax, level="quick", dtypes=["float32"], where=lambda c: c.values == "normal").target
         == "user@cpu"
     )
 
@@ -208,7 +210,7 @@ def test_the_report_goes_through_json():
     assert [Outcome.from_dict(o) for o in record["outcomes"]] == report.outcomes
     assert record["passed"] is False
     assert record["op"] == "softmax"
-    assert record["lane"] == "user@cpu"
+    assert record["target"] == "user@cpu"
     assert record["versions"]["torch"] == torch.__version__ or record["versions"]["torch"] in torch.__version__
     assert (record["cases"], record["declined"], record["not_run"]) == (report.cases, report.declined, report.not_run)
 
@@ -338,7 +340,7 @@ def test_a_script_with_triton_kernels_on_the_cpu(tmp_path):
     calls += "def late(x):\n    return softmax(x)\n"
     calls += f"try:\n    {CHECK.format(fn='late')}\nexcept ValueError as error:\n    print(error)\n"
     (tmp_path / "script.py").write_text(KERNEL + "\n\nfrom touchstone import check\n\n" + calls)
-    done = lanes.run_python(["script.py"], tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
+    done = targets.run_python(["script.py"], tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.returncode == 0, done.stderr
     right, _, wrong = done.stdout.partition("softmax: tail_lost")
     assert "softmax: softmax on user@cpu" in right
@@ -356,7 +358,7 @@ def test_a_guarded_main_block_does_not_run_again(tmp_path):
     )
     (tmp_path / "kernels.py").write_text(KERNEL)
     (tmp_path / "script.py").write_text("from kernels import softmax\n" + main.format(CHECK.format(fn="softmax")))
-    done = lanes.run_python(["script.py"], tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
+    done = targets.run_python(["script.py"], tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.stdout.split() == ["once", "True"], done.stderr
 
 
@@ -376,7 +378,7 @@ def test_a_users_own_test_file(tmp_path):
     """Without Touchstone's conftest and options."""
     (tmp_path / "test_mine.py").write_text(KERNEL + USER_TEST.format(CHECK.format(fn="softmax")))
     arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_mine.py"]
-    done = lanes.run_python(arguments, tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
+    done = targets.run_python(arguments, tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
     assert "1 passed" in done.stdout, done.stdout + done.stderr
 
 
@@ -415,14 +417,14 @@ refused(typed)
 def test_functions_that_another_process_cannot_import_are_refused_with_the_way_out(tmp_path):
     (tmp_path / "kernels.py").write_text(KERNEL)
     (tmp_path / "refusals.py").write_text(REFUSALS.format(folder=str(tmp_path)))
-    done = lanes.run_python(["refusals.py"], tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
+    done = targets.run_python(["refusals.py"], tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.returncode == 0, done.stderr
     told = done.stdout.splitlines()
     wanted = [
         "fn: <lambda> is a lambda or is defined inside a function",
         "fn: outer.<locals>.inner is a lambda or is defined inside a function",
         "fn: partial is a partial",
-        "isolate: 'none' cannot be had here: softmax reaches a triton kernel",
+        "isolate: 'none' is not available here: softmax reaches a triton kernel",
         "fn: cell is defined in a notebook cell or at a prompt",
         "fn: typed is defined in a notebook cell or at a prompt",
     ]
@@ -448,7 +450,7 @@ def test_a_kernel_file_from_the_command_line(tmp_path):
         "cpu",
         "--quick",
     ]
-    done = lanes.run_python(arguments, tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
+    done = targets.run_python(arguments, tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.returncode == 1, done.stdout + done.stderr
     assert "softmax: tail_lost on user@cpu" in done.stdout
     assert done.stdout.splitlines()[-1].startswith("FAILED")
@@ -464,6 +466,6 @@ def test_a_kernel_file_under_pytest(tmp_path):
         str(registry.ROOT / "touchstone" / "conformance" / "suite" / "test_kernels.py"),
         *run.split(),
     ]
-    done = lanes.run_python(arguments, tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
+    done = targets.run_python(arguments, tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.returncode == 0, done.stdout + done.stderr
     assert "user@cpu" in done.stdout

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests import lanes
+from tests import targets
 from touchstone.conformance.cli import main
 from touchstone.conformance.discovery import registry, selection
 from touchstone.conformance.reporting import console
@@ -17,7 +17,7 @@ ESCAPE = "\x1b["
 
 @pytest.fixture
 def world(tmp_path, monkeypatch):
-    with lanes.pretend(tmp_path, monkeypatch, {**lanes.WORLD, **lanes.FAULTY}):
+    with targets.pretend(tmp_path, monkeypatch, {**targets.WORLD, **targets.FAULTY}):
         yield tmp_path
 
 
@@ -54,11 +54,11 @@ def test_doctor(run, tmp_path):
     assert re.search(r"^paper +ink +blue +refill on Mondays$", out, re.MULTILINE)
     assert re.search(r"^torch +\d", out, re.MULTILINE)
     record = json.loads((tmp_path / "doctor.json").read_text())
-    assert record["lanes"]["paper@cuda"] is None
-    assert record["lanes"]["slate@cpu"] == "slate wants a GPU"
+    assert record["targets"]["paper@cuda"] is None
+    assert record["targets"]["slate@cpu"] == "slate wants a GPU"
 
 
-def test_check_of_right_rungs(run, tmp_path):
+def test_check_of_right_variants(run, tmp_path):
     status, out, err = run(
         "check", "softmax", "--backend=paper,chalk", "--quick", "--json", str(tmp_path / "check.json")
     )
@@ -72,7 +72,7 @@ def test_check_of_right_rungs(run, tmp_path):
     assert "level quick, seed 0" in out
     assert ESCAPE not in out
     reports = json.loads((tmp_path / "check.json").read_text())["reports"]
-    assert {(r["lane"], r["name"], r["passed"]) for r in reports} == {
+    assert {(r["target"], r["name"], r["passed"]) for r in reports} == {
         ("paper@cpu", "plain", True),
         ("paper@cpu", "folded", True),
         ("chalk@cpu", "plain", True),
@@ -80,15 +80,15 @@ def test_check_of_right_rungs(run, tmp_path):
 
 
 def test_check_says_what_is_skipped(run, world):
-    for name in lanes.FAULTY:
-        (world / "backends" / name / "softmax.py").write_text(lanes.PLAIN)
+    for name in targets.FAULTY:
+        (world / "backends" / name / "softmax.py").write_text(targets.PLAIN)
     status, out, _ = run("check", "softmax", "--quick")
     assert status == 0
     assert "quill@cpu skipped: quill is not installed: pip install quill" in out
     assert "slate@cpu skipped: slate wants a GPU" in out
 
 
-def test_check_of_a_wrong_rung(run):
+def test_check_of_a_wrong_variant(run):
     status, out, _ = run("check", "softmax", "--backend=paper,wrong", "--quick")
     assert status == 1
     assert "softmax: plain on wrong@cpu" in out
@@ -106,7 +106,7 @@ def test_check_counts_what_is_over_the_ceiling(run, monkeypatch):
     monkeypatch.setitem(selection.CEILING_SECONDS, "quick", 1e-6)
     status, out, _ = run("check", "softmax", "--backend=paper", "--variant=plain", "--quick")
     assert status == 0
-    assert re.search(r"^\d+ cases not run: over the lane's ceiling of work$", out, re.MULTILINE)
+    assert re.search(r"^\d+ cases not run: over the target's limit of work$", out, re.MULTILINE)
 
 
 def test_check_takes_several_ops_and_a_seed(run):
@@ -118,7 +118,7 @@ def test_check_takes_several_ops_and_a_seed(run):
 @pytest.fixture
 def kernel(tmp_path):
     path = tmp_path / "mine.py"
-    path.write_text(lanes.PLAIN + "\n\ndef zeros(x):\n    return torch.zeros_like(x)\n")
+    path.write_text(targets.PLAIN + "\n\ndef zeros(x):\n    return torch.zeros_like(x)\n")
     return path
 
 
@@ -147,7 +147,7 @@ def test_check_of_a_kernel_with_a_declared_precision(run, kernel):
         (["check", "softmaks"], "--op: 'softmaks' is not one of matmul, softmax"),
         (["check", "--backend=papper"], "--backend: 'papper' is not one of"),
         (["check", "--backend=quill"], "pip install quill"),
-        (["check", "softmax", "--backend=paper", "--variant=onlin"], "--variant: 'onlin' is no rung of softmax"),
+        (["check", "softmax", "--backend=paper", "--variant=onlin"], "--variant: 'onlin' is no variant of softmax"),
         (["check", "--level=slow"], "--level: expected one of quick, default, thorough, got 'slow'"),
         (["check", "--device=gpu"], "--device: expected auto, cpu or cuda, got 'gpu'"),
         (["check", "--device=cuda"], "--device=cuda: no GPU in this story; use --device=cpu"),
@@ -184,14 +184,14 @@ def test_what_the_parser_refuses(run, arguments, capsys):
 
 
 def test_tune_without_a_space(run, monkeypatch):
-    monkeypatch.setattr(selection, "cuda_works", lambda: None)
+    monkeypatch.setattr(selection, "cuda_unavailable", lambda: None)
     status, _, err = run("tune", "softmax", "--backend=paper")
     assert status == 2
-    assert "nothing to tune: no selected rung of softmax declares a space" in err
+    assert "nothing to tune: no selected variant of softmax declares a space" in err
 
 
 def test_the_real_thing_from_another_folder(tmp_path):
-    done = lanes.run_python(["-m", "touchstone", "list"], tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
+    done = targets.run_python(["-m", "touchstone", "list"], tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     rows = {line.split()[0] for line in done.stdout.splitlines()[3:] if line}
@@ -200,12 +200,12 @@ def test_the_real_thing_from_another_folder(tmp_path):
 
 
 def test_the_real_doctor(tmp_path):
-    """Without a device asked for: it must not fail where libraries are missing, and it names every lane."""
+    """Without a device asked for: it must not fail where libraries are missing, and it names every target."""
     arguments = ["-m", "touchstone", "doctor", "--json", "doctor.json"]
-    done = lanes.run_python(arguments, tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
+    done = targets.run_python(arguments, tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "doctor.json").read_text())
-    assert set(record["lanes"]) == {f"{name}@{device}" for name in registry.backends() for device in ("cpu", "cuda")}
+    assert set(record["targets"]) == {f"{name}@{device}" for name in registry.backends() for device in ("cpu", "cuda")}
     assert all(check["what"] and check["value"] for check in record["checks"])
 
 

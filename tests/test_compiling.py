@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tests import lanes
+from tests import targets
 from touchstone.conformance.compiling import client as compiling
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.spec.cases import plan
@@ -91,12 +91,12 @@ class Compiler:
         return {**found, **self.results(launch, arch), "seconds": 0.0}
 
 
-def check(compiler, every=True, known=None, **rungs):
+def check(compiler, every=True, known=None, **variants):
     known = {} if known is None else known
-    return compiling._check(compiler, rungs, SOFTMAX, every, processes=2, known=known)
+    return compiling._check(compiler, variants, SOFTMAX, every, processes=2, known=known)
 
 
-def rung(compiler, *kernels, needs=None, spills=None, declines=lambda x: False):
+def variant(compiler, *kernels, needs=None, spills=None, declines=lambda x: False):
     def launcher(x):
         if declines(x):
             raise NotImplementedError("not this one")
@@ -117,14 +117,14 @@ def specialisations():
 
 def test_every_distinct_specialisation_is_compiled_for_every_architecture():
     compiler = Compiler()
-    answer = check(compiler, first=rung(compiler, "_one", "_two"), second=rung(compiler, "_two"))
+    answer = check(compiler, first=variant(compiler, "_one", "_two"), second=variant(compiler, "_two"))
     assert answer["findings"] == []
     seen = Counter((record["kernel"], record["launch"], record["arch"]) for record in answer["records"])
     assert set(seen.values()) == {1}
     for kernel in ("_one", "_two"):
         for arch in ("sm_80", "sm_90"):
             assert sum(key[0] == kernel and key[2] == arch for key in seen) == len(specialisations())
-    assert {tuple(r["rungs"]) for r in answer["records"] if r["kernel"] == "_two"} == {("first", "second")}
+    assert {tuple(r["variants"]) for r in answer["records"] if r["kernel"] == "_two"} == {("first", "second")}
     assert all("registers" in record for record in answer["records"])
     cases = {case.id for case in plan(SOFTMAX, "quick").cases}
     assert all(record["case"] in cases for record in answer["records"])
@@ -132,20 +132,22 @@ def test_every_distinct_specialisation_is_compiled_for_every_architecture():
 
 def test_in_short_each_kernel_becomes_machine_code_for_every_dtype_and_every_architecture():
     compiler = Compiler()
-    answer = check(compiler, every=False, plain=rung(compiler, "_kernel", "_other"))
+    answer = check(compiler, every=False, plain=variant(compiler, "_kernel", "_other"))
     assert len(answer["records"]) == 2 * 2 * len(specialisations())
     for kernel in ("_kernel", "_other"):
         machine = [r for r in answer["records"] if "registers" in r and r["kernel"] == kernel]
         assert sorted(r["launch"].partition("(")[2].partition(",")[0] for r in machine) == sorted(SOFTMAX.dtypes)
         assert {r["arch"] for r in machine} == {"sm_80", "sm_90"}
         assert len({r["launch"].rpartition("=")[2] for r in machine}) == len(machine)  # and of different sizes
-    one = check(compiler, every=False, plain=rung(compiler, "_kernel", declines=lambda x: x.dtype != torch.float32))
+    one = check(compiler, every=False, plain=variant(compiler, "_kernel", declines=lambda x: x.dtype != torch.float32))
     assert Counter(r["arch"] for r in one["records"] if "registers" in r) == {"sm_80": 1, "sm_90": 1}
 
 
 def test_in_short_every_feature_has_been_seen_once():
     compiler = Compiler(lambda launch, arch: {"seen": True})
-    found = check(compiler, every=False, plain=rung(compiler, "_kernel"), late=rung(compiler, "_late", needs="sm_90"))
+    found = check(
+        compiler, every=False, plain=variant(compiler, "_kernel"), late=variant(compiler, "_late", needs="sm_90")
+    )
     for kernel in ("_kernel", "_late"):
         seen = [record["launch"] for record in found["records"] if record["kernel"] == kernel and record.get("seen")]
         for weight in {w for _, w in specialisations()}:
@@ -158,14 +160,14 @@ def test_in_short_every_feature_has_been_seen_once():
 def test_in_short_a_refusal_by_the_front_end_is_a_finding_too():
     small = min(w for _, w in specialisations())
     compiler = Compiler(lambda launch, arch: {"error": f"no block of {small}"} if launch.weight == small else {})
-    (finding,) = check(compiler, every=False, plain=rung(compiler, "_kernel"))["findings"]
+    (finding,) = check(compiler, every=False, plain=variant(compiler, "_kernel"))["findings"]
     assert f"BLOCK={small})" in finding
 
 
-def test_a_rung_is_compiled_for_what_it_claims():
+def test_a_variant_is_compiled_for_what_it_claims():
     compiler = Compiler()
-    answer = check(compiler, plain=rung(compiler, "_both"), late=rung(compiler, "_both", "_late", needs="sm_90"))
-    archs = {(record["kernel"], record["arch"]): record["rungs"] for record in answer["records"]}
+    answer = check(compiler, plain=variant(compiler, "_both"), late=variant(compiler, "_both", "_late", needs="sm_90"))
+    archs = {(record["kernel"], record["arch"]): record["variants"] for record in answer["records"]}
     assert archs == {("_both", "sm_80"): ["plain"], ("_both", "sm_90"): ["plain", "late"], ("_late", "sm_90"): ["late"]}
 
 
@@ -186,7 +188,7 @@ def test_a_refusal_is_a_finding():
     compiler = Compiler(
         lambda launch, arch: {"error": "no such instruction"} if (launch, arch) == (refused, "sm_80") else {}
     )
-    answer = check(compiler, plain=rung(compiler, "_kernel"), other=rung(compiler, "_other"))
+    answer = check(compiler, plain=variant(compiler, "_kernel"), other=variant(compiler, "_other"))
     (finding,) = answer["findings"]
     assert finding.startswith("sm_80: _kernel(float16, BLOCK=64), launched by plain in float16-")
     assert finding.endswith("\nno such instruction")
@@ -194,7 +196,7 @@ def test_a_refusal_is_a_finding():
 
 def test_refusals_with_the_same_words_are_one_finding():
     compiler = Compiler(lambda launch, arch: {"error": f"no {arch} today"})
-    answer = check(compiler, plain=rung(compiler, "_kernel"))
+    answer = check(compiler, plain=variant(compiler, "_kernel"))
     assert [finding.partition(":")[0] for finding in answer["findings"]] == ["sm_80", "sm_90"]
     count = len(specialisations()) - 1
     assert all(f"\n(the same for {count} more of its specialisations)" in finding for finding in answer["findings"])
@@ -205,35 +207,35 @@ def test_refusals_with_the_same_words_are_one_finding():
 )
 def test_spills_beyond_the_limit_are_a_finding_unless_declared(spilt, declared, right):
     compiler = Compiler(lambda launch, arch: {"spills": spilt} if (launch.weight, arch) == (64, "sm_90") else {})
-    answer = check(compiler, plain=rung(compiler, "_kernel", spills=declared))
+    answer = check(compiler, plain=variant(compiler, "_kernel", spills=declared))
     assert (answer["findings"] == []) == right
     assert all(
-        f"spills {spilt} bytes a thread; {declared or 1024} are allowed" in finding for finding in answer["findings"]
+        f"spills {spilt} bytes per thread; {declared or 1024} are allowed" in finding for finding in answer["findings"]
     )
 
 
-def test_a_rung_that_declines_the_quick_cases_of_a_dtype_is_recorded_on_another_that_it_takes():
+def test_a_variant_that_declines_the_quick_cases_of_a_dtype_is_recorded_on_another_that_it_takes():
     quick = {(case.dtype, case.size["rows"], case.size["cols"]) for case in plan(SOFTMAX, "quick").cases}
 
     def declines(x):
         return x.dtype == torch.float16 and ("float16", *x.shape) in quick
 
     compiler = Compiler()
-    answer = check(compiler, shy=rung(compiler, "_kernel", declines=declines))
+    answer = check(compiler, shy=variant(compiler, "_kernel", declines=declines))
     assert answer["findings"] == []
     (case,) = {record["case"] for record in answer["records"] if "float16" in record["launch"].partition("bfloat16")[0]}
     assert case in {case.id for case in plan(SOFTMAX, "default").cases}
 
 
-def test_a_rung_that_never_launches_in_a_dtype_is_a_finding():
+def test_a_variant_that_never_launches_in_a_dtype_is_a_finding():
     compiler = Compiler()
-    answer = check(compiler, shy=rung(compiler, "_kernel", declines=lambda x: x.dtype == torch.float16))
+    answer = check(compiler, shy=variant(compiler, "_kernel", declines=lambda x: x.dtype == torch.float16))
     assert answer["findings"] == ["shy launches nothing in float16, in no case of level default"]
 
 
-def test_a_rung_launches_in_the_dtypes_that_it_declares():
+def test_a_variant_launches_in_the_dtypes_that_it_declares():
     compiler = Compiler()
-    shy = rung(compiler, "_kernel", declines=lambda x: x.dtype != torch.bfloat16)
+    shy = variant(compiler, "_kernel", declines=lambda x: x.dtype != torch.bfloat16)
     shy.dtypes = ("bfloat16",)
     assert check(compiler, shy=shy)["findings"] == []
     shy.dtypes = ("float16", "bfloat16")
@@ -255,7 +257,7 @@ def test_large_sizes_are_recorded_too(monkeypatch):
     monkeypatch.setattr(SOFTMAX, "large", [{"rows": 1 << 18, "cols": 1 << 14}])  # 16 GiB of float32, untouched
     compiler = Compiler()
     sizes = []
-    answer = check(compiler, plain=rung(compiler, "_kernel", declines=lambda x: sizes.append(tuple(x.shape))))
+    answer = check(compiler, plain=variant(compiler, "_kernel", declines=lambda x: sizes.append(tuple(x.shape))))
     assert sizes.count((1 << 18, 1 << 14)) == 2 * len(SOFTMAX.dtypes)
     assert str(Launch("_kernel", ("bfloat16",), 1 << 14)) in {record["launch"] for record in answer["records"]}
 
@@ -296,8 +298,8 @@ def test_a_worker_remembers_and_is_given_up_when_it_crashes_or_is_silent(monkeyp
 
 
 def test_a_launch_that_crashes_the_compiler_is_named(tmp_path, monkeypatch):
-    lanes.write_clone(
-        tmp_path, {"paper": ({}, (), {}, {"softmax": lanes._op_file("\n\ndef plain(x):\n    return x\n", "plain")})}
+    targets.write_clone(
+        tmp_path, {"paper": ({}, (), {}, {"softmax": targets._op_file("\n\ndef plain(x):\n    return x\n", "plain")})}
     )
     (tmp_path / "backends/paper/compiling.py").write_text(CRASHING_COMPILER)
     monkeypatch.setattr(registry, "ROOT", tmp_path)
@@ -318,19 +320,19 @@ def test_nothing_to_do_and_fewer_tasks_than_processes():
 
 def test_rows_hold_the_most_of_each_resource():
     records = [
-        {"rungs": ["a", "b"], "kernel": "_k", "arch": "sm_80", "registers": 40, "spills": 8, "shared": 0},
-        {"rungs": ["a"], "kernel": "_k", "arch": "sm_80", "registers": 30, "spills": 16, "shared": 64},
-        {"rungs": ["a"], "kernel": "_k", "arch": "sm_80"},
-        {"rungs": ["a"], "kernel": "_k", "arch": "sm_90"},
+        {"variants": ["a", "b"], "kernel": "_k", "arch": "sm_80", "registers": 40, "spills": 8, "shared": 0},
+        {"variants": ["a"], "kernel": "_k", "arch": "sm_80", "registers": 30, "spills": 16, "shared": 64},
+        {"variants": ["a"], "kernel": "_k", "arch": "sm_80"},
+        {"variants": ["a"], "kernel": "_k", "arch": "sm_90"},
     ]
     first, second, third = compiling.rows(records)
     assert first == dict(
-        rung="a", kernel="_k", arch="sm_80", specialisations=3, compiled=2, registers=40, spills=16, shared=64
+        variant="a", kernel="_k", arch="sm_80", specialisations=3, compiled=2, registers=40, spills=16, shared=64
     )
     assert second == dict(
-        rung="b", kernel="_k", arch="sm_80", specialisations=1, compiled=1, registers=40, spills=8, shared=0
+        variant="b", kernel="_k", arch="sm_80", specialisations=1, compiled=1, registers=40, spills=8, shared=0
     )
-    assert third == dict(rung="a", kernel="_k", arch="sm_90", specialisations=1, compiled=0)
+    assert third == dict(variant="a", kernel="_k", arch="sm_90", specialisations=1, compiled=0)
 
 
 def test_backends_are_those_with_a_compiler(tmp_path, monkeypatch):
@@ -343,7 +345,7 @@ def test_backends_are_those_with_a_compiler(tmp_path, monkeypatch):
 
 
 def test_a_backend_that_cannot_compile_says_why(tmp_path, monkeypatch):
-    lanes.write_clone(tmp_path, {"paper": ({}, (), {}, {"softmax": lanes.PLAIN})})
+    targets.write_clone(tmp_path, {"paper": ({}, (), {}, {"softmax": targets.PLAIN})})
     (tmp_path / "backends/paper/compiling.py").write_text("import parchment_and_nothing_else\n")
     monkeypatch.setattr(registry, "ROOT", tmp_path)
     monkeypatch.setattr(registry, "backend", lambda name: SimpleNamespace(CPU_VARIABLES=()))
@@ -353,7 +355,7 @@ def test_a_backend_that_cannot_compile_says_why(tmp_path, monkeypatch):
 
 
 def test_an_op_that_does_not_import_is_a_finding_and_the_next_op_is_answered(tmp_path, monkeypatch):
-    lanes.write_clone(tmp_path, {"paper": ({}, (), {}, {"softmax": lanes.BROKEN, "matmul": lanes.PLAIN})})
+    targets.write_clone(tmp_path, {"paper": ({}, (), {}, {"softmax": targets.BROKEN, "matmul": targets.PLAIN})})
     (tmp_path / "backends/paper/compiling.py").write_text(PAPER_COMPILER)
     monkeypatch.setattr(registry, "ROOT", tmp_path)
     monkeypatch.setattr(registry, "backend", lambda name: SimpleNamespace(CPU_VARIABLES=()))
@@ -366,7 +368,7 @@ def test_an_op_that_does_not_import_is_a_finding_and_the_next_op_is_answered(tmp
 
 
 def test_where_nothing_can_be_compiled_there_is_no_item(tmp_path):
-    lanes.write_clone(tmp_path, {"paper": ({}, (), {}, {"softmax": lanes.PLAIN})})
+    targets.write_clone(tmp_path, {"paper": ({}, (), {}, {"softmax": targets.PLAIN})})
     command = [
         sys.executable,
         "-m",
@@ -387,10 +389,10 @@ def test_where_nothing_can_be_compiled_there_is_no_item(tmp_path):
 
 def test_a_kernel_is_compiled_once_for_all_ops():
     compiler, known = Compiler(), {}
-    check(compiler, known=known, a=rung(compiler, "_shared"))
+    check(compiler, known=known, a=variant(compiler, "_shared"))
     compiler.results = lambda launch, arch: {"error": "compiled again"} if launch.kernel == "_shared" else {}
-    answer = check(compiler, known=known, b=rung(compiler, "_shared", "_own"))
+    answer = check(compiler, known=known, b=variant(compiler, "_shared", "_own"))
     assert answer["findings"] == []
     assert {record["kernel"] for record in answer["records"]} == {"_shared", "_own"}
     assert all("registers" in record for record in answer["records"])
-    assert "compiled again" in check(compiler, b=rung(compiler, "_shared"))["findings"][0]
+    assert "compiled again" in check(compiler, b=variant(compiler, "_shared"))["findings"][0]

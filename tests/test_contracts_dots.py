@@ -26,7 +26,7 @@ from touchstone.conformance.spec import cases as generate
 
 DTYPES = ("float32", "float16", "bfloat16")
 ROOM = 0.9
-KERNELS = {  # op -> a control that takes its dot product as `dot`
+KERNELS = {  # op -> a known-good kernel that takes its dot product as `dot`
     "matmul": matmul.float32_product,
     "mlp": mlp.whole_hidden,
     "mlp_backward": mlp_backward.chain_rule,
@@ -38,7 +38,7 @@ OPS = tuple(KERNELS)
 
 
 @dataclass(frozen=True)
-class Judged:
+class ExpectedCase:
     case: Any
     arguments: dict
     expected: dict
@@ -53,7 +53,7 @@ def cases(op, dtype, compute=None):
     for case in generate.plan(contract, "default", dtypes=(dtype,)).cases:
         inputs = contract.build(case)
         exact = tuple(contract.exact.get(case.values, ()))
-        found.append(Judged(case, inputs.arguments, contract.expected(inputs, compute), exact))
+        found.append(ExpectedCase(case, inputs.arguments, contract.expected(inputs, compute), exact))
     return found
 
 
@@ -100,13 +100,13 @@ def test_rounded_answer_passes(op):
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_controls_pass_with_room(op):
-    controls = [
-        p for p in planted_in(importlib.import_module(f"touchstone.conformance.faults.{op}"), op) if p.is_control
+def test_known_good_kernels_pass_with_room(op):
+    known_good = [
+        p for p in planted_in(importlib.import_module(f"touchstone.conformance.faults.{op}"), op) if p.is_known_good
     ]
-    assert len(controls) >= 3
-    for control in controls:
-        passes(op, control.make(), control.dtypes)
+    assert len(known_good) >= 3
+    for kernel in known_good:
+        passes(op, kernel.make(), kernel.dtypes)
 
 
 @pytest.mark.parametrize("op", OPS)

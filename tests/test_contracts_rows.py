@@ -1,4 +1,5 @@
-"""The contracts of the row-wise ops: their cases, laws and invalid calls, and the room that their budgets leave."""
+"""The contracts of the row-wise ops: their cases, properties and invalid calls, and the room that their budgets
+leave."""
 
 import importlib
 from functools import cache
@@ -33,13 +34,13 @@ def _prepared(op):
     return contract, [(inputs, contract.expected(inputs)) for inputs in built]
 
 
-def _planted(op, controls):
+def _planted(op, known_good):
     module = importlib.import_module(f"touchstone.conformance.faults.{op}")
-    return [planted for planted in planted_in(module, op) if planted.is_control == controls]
+    return [planted for planted in planted_in(module, op) if planted.is_known_good == known_good]
 
 
 def _caller(contract, fn):
-    """`fn` by keyword, as a law calls a kernel: operands that are positional by the op's signature go in by
+    """`fn` by keyword, as a property calls a kernel: operands that are positional by the op's signature go in by
     position."""
     positional = [name for name, operand in contract.operands.items() if operand.positional]
 
@@ -68,16 +69,16 @@ def test_the_rounded_answer_passes(op):
 
 
 @pytest.mark.parametrize("op", SPECS)
-def test_controls_leave_room_in_the_budget(op):
+def test_known_good_kernels_leave_room_in_the_budget(op):
     contract, prepared = _prepared(op)
-    controls = _planted(op, controls=True)
-    assert len(controls) >= 3
-    for control in controls:
-        call = _caller(contract, control.make())
+    known_good = _planted(op, known_good=True)
+    assert len(known_good) >= 3
+    for kernel in known_good:
+        call = _caller(contract, kernel.make())
         for inputs, expected in prepared:
             for (name, want), got in zip(expected.items(), call(**inputs.arguments), strict=True):
                 fraction = _verdict(contract, inputs, name, want, got).fraction
-                assert fraction < 0.9, f"{control.name}, {inputs.case.id}: {name}: {fraction:.3f} of the budget"
+                assert fraction < 0.9, f"{kernel.name}, {inputs.case.id}: {name}: {fraction:.3f} of the budget"
 
 
 @pytest.mark.parametrize("op", SPECS)
@@ -91,23 +92,23 @@ def test_cases_have_every_size_and_layout(op):
 
 
 @pytest.mark.parametrize("op", SPECS)
-def test_laws_hold_and_can_be_broken(op):
+def test_properties_hold_and_can_be_broken(op):
     contract, _ = _prepared(op)
-    controls, faults = _planted(op, controls=True), _planted(op, controls=False)
-    for law in contract.laws:
+    known_good, mutants = _planted(op, known_good=True), _planted(op, known_good=False)
+    for prop in contract.properties:
         broken = set()
         for dtype in contract.dtypes:
-            case = judge.plain_case(contract, dtype, law.values)
+            case = judge.plain_case(contract, dtype, prop.values)
             arguments = contract.build(case).arguments
 
-            def check(planted, law=law, case=case, arguments=arguments):
+            def check(planted, prop=prop, case=case, arguments=arguments):
                 call = _caller(contract, planted.make())
-                return law.check(call, arguments, call(**arguments), case)
+                return prop.check(call, arguments, call(**arguments), case)
 
-            for control in controls:
-                assert check(control) is None, f"{law.name}: {control.name} in {dtype}"
-            broken |= {fault.name for fault in faults if dtype in fault.dtypes and check(fault)}
-        assert broken, f"{law.name}: no fault breaks it"
+            for kernel in known_good:
+                assert check(kernel) is None, f"{prop.name}: {kernel.name} in {dtype}"
+            broken |= {mutant.name for mutant in mutants if dtype in mutant.dtypes and check(mutant)}
+        assert broken, f"{prop.name}: no mutant breaks it"
 
 
 @pytest.mark.parametrize("op", SPECS)

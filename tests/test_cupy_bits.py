@@ -1,18 +1,18 @@
-"""Rungs whose every operation IEEE 754 rounds give the same bits in the emulator and on a GPU."""
+"""Variants whose every operation IEEE 754 rounds give the same bits in the emulator and on a GPU."""
 
 import pytest
 
 from tests import cupy_bits
 from touchstone.backends import emulator
-from touchstone.backends.devices import cuda_works
+from touchstone.backends.devices import cuda_unavailable
 
 needs_emulator = pytest.mark.skipif(bool(emulator.why_not()), reason=emulator.why_not() or "")
-needs_gpu = pytest.mark.skipif(bool(cuda_works()), reason=f"needs a GPU: {cuda_works()}")
+needs_gpu = pytest.mark.skipif(bool(cuda_unavailable()), reason=f"needs a GPU: {cuda_unavailable()}")
 
 CASES = [pytest.param(name, fn, arguments, id=name.replace(" ", "-")) for name, fn, arguments in cupy_bits.cases()]
 
 
-def test_each_family_has_a_rung_that_is_compared():
+def test_each_family_has_a_variant_that_is_compared():
     assert {str(case.id).partition(".")[0] for case in CASES} == {
         "matmul",
         "softmax_backward",
@@ -28,7 +28,7 @@ def test_the_emulators_bits_are_those_kept(name, fn, arguments):
     """On every machine and compiler; after a change of the kernel: python -m tests.cupy_bits --write."""
     found = cupy_bits.digest(fn, arguments, "cpu")
     if found is None:
-        pytest.skip("the rung declines this input")
+        pytest.skip("the variant declines this input")
     assert found == cupy_bits.recorded().get(name)
 
 
@@ -40,7 +40,7 @@ def test_a_gpu_gives_the_emulators_bits(name, fn, arguments):
         found = cupy_bits.digest(fn, arguments, "cuda")
     wanted = cupy_bits.recorded().get(name) if emulator.why_not() else cupy_bits.digest(fn, arguments, "cpu")
     if found is None:
-        pytest.skip("the rung declines this input")
+        pytest.skip("the variant declines this input")
     assert found == wanted
 
 

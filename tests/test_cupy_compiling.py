@@ -120,7 +120,7 @@ def test_more_registers_than_a_block_has(tmp_path):
     assert "a block has 65536: declare __launch_bounds__(1024)" in answer["error"]
 
 
-def test_what_a_rung_claims():
+def test_what_a_variant_claims():
     assert compiling.architectures(None) == ("sm_80", "sm_90")
     assert compiling.architectures("sm_70") == ("sm_80", "sm_90")
     assert compiling.architectures("sm_90") == ("sm_90",)
@@ -137,7 +137,7 @@ def test_one_generations_instructions_compile_for_that_one(tmp_path):
     assert "wgmma" in compiling.compile_one(found[0], "sm_90")["error"]
 
 
-def test_rungs_compile_without_cupy():
+def test_variants_compile_without_cupy():
     run("""
 import sys
 sys.modules["cupy"] = sys.modules["triton"] = None

@@ -68,18 +68,18 @@ EXPECTED = {(op, name): what for what, ops in FOUND.items() for op, names in ops
 
 
 def test_enough_is_planted_and_every_line_is_read():
-    assert len(KERNELS.faults) >= 90 and len(KERNELS.ops) >= 8
+    assert len(KERNELS.mutants) >= 90 and len(KERNELS.ops) >= 8
     assert set(KERNELS.ops) <= set(registry.ops())
-    assert set(EXPECTED) <= set(KERNELS.faults)
+    assert set(EXPECTED) <= set(KERNELS.mutants)
     for one in KERNELS.planted.values():
-        assert one.kind in {*KINDS, "control"} and re.fullmatch(r"[^A-Z\n].*[^.]", one.about), one.about
+        assert one.kind in {*KINDS, "known-good"} and re.fullmatch(r"[^A-Z\n].*[^.]", one.about), one.about
 
 
 @pytest.mark.parametrize("op", KERNELS.ops)
 def test_every_switch_of_a_kernel_is_a_fault(op):
     text = KERNELS.text(op)
     source = (KERNELS.folder / f"{op}.cu").read_text()
-    first, *switches = _module.Faulty(str(KERNELS.folder / f"{op}.py"), f"{op}.cu").faults
+    first, *switches = _module.Faulty(str(KERNELS.folder / f"{op}.py"), f"{op}.cu").mutants
     assert first == "none"
     for name in switches:
         assert f'"{name}")' in text and len(re.findall(rf"\bfault [!=]= {name}\b", source)) >= 1, name
@@ -95,12 +95,12 @@ def test_the_kernel_without_a_fault_is_right_in_any_order(op, name):
     assert KERNELS.wrong_in_some_order(op, name) is None
 
 
-@pytest.mark.parametrize(("op", "name"), KERNELS.rungs)
-def test_a_rung_is_right_in_any_order(op, name):
-    assert KERNELS.rung_in_all_orders(op, name)
+@pytest.mark.parametrize(("op", "name"), KERNELS.variants)
+def test_a_variant_is_right_in_any_order(op, name):
+    assert KERNELS.variant_in_all_orders(op, name)
 
 
-@pytest.mark.parametrize(("op", "name"), KERNELS.faults)
+@pytest.mark.parametrize(("op", "name"), KERNELS.mutants)
 def test_the_fault_is_rejected(op, name):
     found = KERNELS.rejected_for(op, name)
     assert found is not None

@@ -12,11 +12,13 @@ from tests.test_backend_protocol import run
 from touchstone.backends import Unsupported, emulator
 from touchstone.backends.cupy import module
 from touchstone.backends.cupy.module import Module, inlined, signatures
-from touchstone.backends.devices import cuda_works
+from touchstone.backends.devices import cuda_unavailable
 
 DEVICES = [
     pytest.param("cpu", marks=pytest.mark.skipif(bool(emulator.why_not()), reason=emulator.why_not() or "")),
-    pytest.param("cuda", marks=pytest.mark.skipif(bool(cuda_works()), reason=f"needs a GPU: {cuda_works()}")),
+    pytest.param(
+        "cuda", marks=pytest.mark.skipif(bool(cuda_unavailable()), reason=f"needs a GPU: {cuda_unavailable()}")
+    ),
 ]
 needs_emulator = DEVICES[0].marks[0]
 
@@ -89,7 +91,7 @@ def test_more_than_48_kilobytes_of_shared_memory_and_no_more_than_there_is(scale
         scale.launch("tile", 1, 64, y, 7, shared=limit + 1, dtype=y.dtype, OFFSET=0)
 
 
-@pytest.mark.skipif(bool(cuda_works()), reason=f"needs a GPU: {cuda_works()}")
+@pytest.mark.skipif(bool(cuda_unavailable()), reason=f"needs a GPU: {cuda_unavailable()}")
 def test_a_launch_is_on_torchs_current_stream(scale):
     x, y = torch.ones(1 << 24, device="cuda"), torch.zeros(1 << 24, device="cuda")
     stream = torch.cuda.Stream()
@@ -258,7 +260,7 @@ def test_a_finding_names_the_file_and_line_of_an_include(tmp_path):
 
 
 @needs_emulator
-def test_the_cpu_lane_runs_where_cupy_and_nvrtc_are_not_installed():
+def test_the_cpu_target_runs_where_cupy_and_nvrtc_are_not_installed():
     run("""
 import importlib.util, sys
 absent = ("cupy", "triton", "numba", "numba_cuda")

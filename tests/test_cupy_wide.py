@@ -1,4 +1,4 @@
-"""Rows wider than any case of the judge: where the top rungs keep 16 or 32 columns in a thread, and sums in shared
+"""Rows wider than any case of the judge: where the top variants keep 16 or 32 columns in a thread, and sums in shared
 memory."""
 
 import importlib
@@ -6,7 +6,7 @@ import importlib
 import pytest
 
 from touchstone.backends import emulator
-from touchstone.backends.cupy.norms import packed
+from touchstone.backends.cupy.norms import registers_per_row
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.spec import budget
 from touchstone.conformance.spec.cases import plain_case
@@ -31,7 +31,7 @@ WIDE = [(12000, 16, "float32"), (20000, 32, "bfloat16"), (32768, 32, "bfloat16")
 @pytest.mark.parametrize(("cols", "columns", "dtype"), WIDE)
 @pytest.mark.parametrize("op", OPS)
 def test_wide_rows_stay_within_the_budget(op, cols, columns, dtype):
-    assert packed(cols)[0] == columns
+    assert registers_per_row(cols)[0] == columns
     size = {"rows": 5 if op.endswith("norm_backward") else 2, "cols": cols}
     within_the_budget(op, "vectorised", size, dtype)
 
@@ -42,11 +42,11 @@ def test_rows_that_fill_shared_memory_stay_within_the_budget(op, cols, dtype):
     within_the_budget(op, "staged", {"rows": 5, "cols": cols}, dtype)
 
 
-def within_the_budget(op, rung, size, dtype):
+def within_the_budget(op, variant, size, dtype):
     contract = registry.contract(op)
     inputs = contract.build(plain_case(contract, dtype, next(iter(contract.values)), size=size))
     got = contract.call(
-        getattr(importlib.import_module(f"touchstone.backends.cupy.{op}"), rung), inputs.arguments, by_name=True
+        getattr(importlib.import_module(f"touchstone.backends.cupy.{op}"), variant), inputs.arguments, by_name=True
     )
     for name, tensor in contract.by_name(got, None).items():
         verdict = budget.compare(tensor, contract.expected(inputs)[name], inputs.case.torch_dtype)
@@ -69,4 +69,4 @@ def test_rows_far_from_zero_whose_warps_merge(op):
 
 def test_no_case_of_the_judge_is_as_wide():
     widest = max(size["cols"] for op in OPS for size in registry.contract(op).sizes)
-    assert packed(widest)[0] < min(columns for _, columns, _ in WIDE)
+    assert registers_per_row(widest)[0] < min(columns for _, columns, _ in WIDE)

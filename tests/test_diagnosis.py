@@ -143,14 +143,14 @@ def test_axes_of_any_number():
     assert diagnosis.axis_names("rows", 1) == ["rows"]
 
 
-def test_a_planted_fault_is_named():
+def test_a_mutant_is_named():
     def no_maximum(x):
         e = x.float().exp()
         return (e / e.sum(-1, keepdim=True)).to(x.dtype)
 
     text = diagnose(no_maximum, case_of(values="large"))
     assert text.startswith("equals the reference, but ")
-    assert "(planted fault no_maximum)" in text.splitlines()[0]
+    assert "(mutant no_maximum)" in text.splitlines()[0]
     assert text.splitlines()[1] == "y: wrong: everything"
 
 
@@ -158,24 +158,24 @@ def test_the_ops_own_faults_are_named_before_generic_ones():
     def half_too_much(x):
         return softmax(x) * 1.005
 
-    (line,) = [line for line in diagnose(half_too_much, case_of()).splitlines() if "planted" in line]
-    assert line == "equals the reference, but the result is 0.5 % too large (planted fault half_percent)"
+    (line,) = [line for line in diagnose(half_too_much, case_of()).splitlines() if "(mutant " in line]
+    assert line == "equals the reference, but the result is 0.5 % too large (mutant half_percent)"
     own, general = (
         Planted("softmax", name, "x", "scale", lambda: half_too_much, generic=name == "half_percent")
         for name in ("my_own", "half_percent")
     )
     found = matches(half_too_much, [general, own])
-    assert [fault.name for fault in found] == ["my_own", "half_percent"]
+    assert [mutant.name for mutant in found] == ["my_own", "half_percent"]
 
 
-def matches(fn, faults, case=None, seconds=diagnosis.SECONDS):
+def matches(fn, mutants, case=None, seconds=diagnosis.SECONDS):
     case = case or case_of()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(registry, "planted", lambda op: faults)
+        patch.setattr(registry, "planted", lambda op: mutants)
         got = {"y": fn(SOFTMAX.build(case).arguments["x"])}
         expected = SOFTMAX.expected(SOFTMAX.build(case))
         verdicts = {"y": budget.compare(got["y"], expected["y"], case.torch_dtype)}
-        return diagnosis.matching_faults(SOFTMAX, case, got, expected, verdicts, seconds)
+        return diagnosis.matching_mutants(SOFTMAX, case, got, expected, verdicts, seconds)
 
 
 def planted(name, fn, kind="scale", **options):
@@ -186,11 +186,11 @@ def test_which_faults_match():
     def wrong(x):
         return softmax(x) * 1.5
 
-    faults = [
+    mutants = [
         planted("right", softmax),
         planted("other", lambda x: softmax(x) * 1.4),
         planted("same", lambda x: softmax(x) * 1.5),
-        planted("a_control", wrong, kind="control"),
+        planted("a_control", wrong, kind="known-good"),
         planted("writes", wrong, kind="mutation"),
         planted("in_half", wrong, dtypes=("float16",)),
         planted("a_kernel", wrong, backend="somewhere"),
@@ -199,8 +199,8 @@ def test_which_faults_match():
         planted("nothing", lambda x: None),
         planted("more", lambda x: (wrong(x), wrong(x))),
     ]
-    assert [fault.name for fault in matches(wrong, faults)] == ["same"]
-    assert matches(lambda x: softmax(x) * 1.6, faults) == []
+    assert [mutant.name for mutant in matches(wrong, mutants)] == ["same"]
+    assert matches(lambda x: softmax(x) * 1.6, mutants) == []
 
 
 def test_at_most_three_are_named_and_the_closest_first():
@@ -222,7 +222,7 @@ def test_comparing_stops_when_time_is_up():
 
 def test_a_large_case_is_not_compared(monkeypatch):
     monkeypatch.setattr(diagnosis, "WORK_LIMIT", 10)
-    assert "planted" not in diagnose(lambda x: softmax(x) * 1.005, case_of())
+    assert "(mutant " not in diagnose(lambda x: softmax(x) * 1.005, case_of())
 
 
 def leaning(by):
@@ -238,10 +238,10 @@ def leaning(by):
 
 
 def test_errors_that_lean_one_way():
-    """Each is within its budget: there is no region, and a fault that leans alike is named."""
+    """Each is within its budget: there is no region, and a mutant that leans alike is named."""
     case = case_of(1031, 7, "bfloat16")
-    faults = [planted("right", softmax), planted("up", leaning(0.7)), planted("down", leaning(-0.7))]
-    assert [fault.name for fault in matches(leaning(-0.7), faults, case)] == ["down"]
+    mutants = [planted("right", softmax), planted("up", leaning(0.7)), planted("down", leaning(-0.7))]
+    assert [mutant.name for mutant in matches(leaning(-0.7), mutants, case)] == ["down"]
     text = diagnose(leaning(-0.7), case)
     assert text is None or "wrong:" not in text
 
@@ -257,7 +257,7 @@ def test_an_unknown_bug_is_described():
         return y
 
     text = diagnose(wrong, case_of(3, 37))
-    assert "planted" not in text
+    assert "(mutant " not in text
     lines = text.splitlines()
     assert lines[0] == "y: wrong: cols from 32 on, the last 5 of 37 (the overhang of tiles of 32), all rows"
     assert lines[1] == "cols 0..36 to the right, rows down"
@@ -270,8 +270,8 @@ def test_two_outputs():
     def wrong(x):
         return softmax(x), torch.logsumexp(x.double(), -1).float() + math.log(2)
 
-    assert "lse: wrong: everything; the answer +0.6931 (ln 2)" in diagnose(wrong, case, faults=False)
-    assert "y:" not in diagnose(wrong, case, faults=False)
+    assert "lse: wrong: everything; the answer +0.6931 (ln 2)" in diagnose(wrong, case, mutants=False)
+    assert "y:" not in diagnose(wrong, case, mutants=False)
 
 
 def test_shares_of_an_answer_with_alternatives():
@@ -300,7 +300,7 @@ def test_a_map_shows_the_worst_of_each_cell():
     bad = torch.zeros(1000, 1000, dtype=torch.bool)
     bad[999, 999] = True
     lines = heatmap.text(bad, width=40, height=10).splitlines()
-    assert lines[0] == "axis 1 0..999 to the right, axis 0 down; 100 x 25 elements a character"
+    assert lines[0] == "axis 1 0..999 to the right, axis 0 down; 100 x 25 elements per character"
     assert [line.count("#") for line in lines[1:-1]] == [0] * 9 + [1]
     assert lines[10] == "900 |" + "." * 39 + "#|"
 
@@ -391,7 +391,7 @@ def test_who_wrote_an_element(monkeypatch):
         SimpleNamespace(writers=lambda device: contextlib.nullcontext(SimpleNamespace(of=lambda address: None))),
     ],
 )
-def test_a_lane_that_knows_no_owner(monkeypatch, backend):
+def test_a_target_that_knows_no_owner(monkeypatch, backend):
     monkeypatch.setattr(registry, "backend", lambda name: backend)
     subject = Subject("softmax", softmax, "fn", "paper@cpu", "cpu", own=True)
     assert diagnosis.owner(subject, case_of(), "y", (0, 0)) is None

@@ -1,4 +1,4 @@
-"""Judging in child processes: deaths become findings, and no correct kernel is accused for where it runs."""
+"""Judging in child processes: deaths become findings, and no correct kernel is rejected because of where it runs."""
 
 import concurrent.futures
 import ctypes
@@ -19,7 +19,7 @@ import psutil
 import pytest
 import torch
 
-from tests import lanes
+from tests import targets
 from touchstone import check
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.isolation import runner as isolation
@@ -159,7 +159,7 @@ def kernels(tmp_path):
 def test_deaths_from_the_command_line(kernels):
     arguments = ["-m", "touchstone", "check", "softmax", "--kernel", "kernels.py:softmax", "--device=cpu", "--quick"]
     environment = {"PYTHONPATH": str(registry.ROOT)}
-    done = lanes.run_python([*arguments, "--timeout=1"], kernels.parent, environment=environment)
+    done = targets.run_python([*arguments, "--timeout=1"], kernels.parent, environment=environment)
     assert done.returncode == 1, done.stderr
     assert "crash: segmentation fault at kernels.py:8, in softmax" in done.stdout
     assert "hang: no answer after" in done.stdout
@@ -170,7 +170,7 @@ def test_deaths_from_the_command_line(kernels):
 @pytest.mark.parametrize("option", ["--timeout=0", "--isolate=thread"])
 def test_wrong_options_are_named(option, kernels):
     arguments = ["-m", "touchstone", "check", "softmax", "--kernel", "kernels.py:softmax", "--device=cpu", option]
-    done = lanes.run_python(arguments, kernels.parent, environment={"PYTHONPATH": str(registry.ROOT)})
+    done = targets.run_python(arguments, kernels.parent, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.returncode == 2
     assert f"{option[2:].partition('=')[0]}: expected" in done.stderr
 
@@ -184,7 +184,7 @@ def test_a_crash_under_pytest(kernels):
         str(registry.ROOT / "touchstone" / "conformance" / "suite" / "test_kernels.py"),
         *run.split(),
     ]
-    done = lanes.run_python(arguments, kernels.parent, environment={"PYTHONPATH": str(registry.ROOT)})
+    done = targets.run_python(arguments, kernels.parent, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.returncode == 1, done.stdout + done.stderr
     assert "crash: segmentation fault at kernels.py:" in done.stdout
     assert " passed" in done.stdout.splitlines()[-1]
@@ -406,7 +406,7 @@ def ask(folder, source: str, before: str = "use()", fn: str = "parallel", where:
     # as many as torch takes of the three: Numba's OpenMP may be torch's own, whose number it would change
     environment["NUMBA_NUM_THREADS"] = str(min(3, len(os.sched_getaffinity(0))))
     environment["CUDA_VISIBLE_DEVICES"] = ""  # torch.compile would start CUDA, which no fork survives
-    done = lanes.run_python(["script.py"], folder, environment=environment)
+    done = targets.run_python(["script.py"], folder, environment=environment)
     assert done.returncode == 0, done.stderr
     verdict, how = done.stdout.splitlines()
     assert verdict == "True [] True", done.stdout
@@ -511,10 +511,10 @@ def test_a_spawned_process_is_used_again_and_replaced_when_it_dies(tmp_path):
     assert runner.how == "isolation: fresh process"
 
 
-def test_laws_and_invalid_calls_reach_a_fresh_process():
+def test_properties_and_invalid_calls_reach_a_fresh_process():
     subject = user(softmax, own=True)
     found, _ = judge.trials(subject, "quick")
-    kept = [trial for trial in found if trial.law or trial.invalid]
+    kept = [trial for trial in found if trial.prop or trial.invalid]
     with Runner(subject, kept, "spawn") as runner, Runner(subject, kept, "none") as here:
         for index in range(len(kept)):
             assert runner.outcome(index) == here.outcome(index)
@@ -669,7 +669,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("mode", ["fork", "spawn"])
 def test_children_do_not_outlive_a_killed_parent(mode, tmp_path):
     (tmp_path / "orphan.py").write_text(ORPHAN.format(mode=mode))
-    environment = lanes.clean_environment(PYTHONPATH=str(registry.ROOT))
+    environment = targets.clean_environment(PYTHONPATH=str(registry.ROOT))
     with subprocess.Popen(
         [sys.executable, "orphan.py"], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
     ) as parent:
@@ -694,7 +694,7 @@ def test_an_idle_child_notices_that_its_parent_is_gone(tmp_path):
     time.sleep(100)
 """
     (tmp_path / "orphan.py").write_text(source)
-    environment = lanes.clean_environment(PYTHONPATH=str(registry.ROOT))
+    environment = targets.clean_environment(PYTHONPATH=str(registry.ROOT))
     with subprocess.Popen(
         [sys.executable, "orphan.py"], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
     ) as parent:
@@ -711,7 +711,7 @@ def test_ctrl_c_ends_the_child_and_reports(tmp_path):
         "import os, time\n\ndef fn(x):\n    print('child', os.getpid(), flush=True)\n    time.sleep(100)\n"
     )
     arguments = ["-m", "touchstone", "check", "softmax", "--kernel", "kernels.py:fn", "--device=cpu", "--quick"]
-    environment = lanes.clean_environment(PYTHONPATH=str(registry.ROOT))
+    environment = targets.clean_environment(PYTHONPATH=str(registry.ROOT))
     with subprocess.Popen(
         [sys.executable, *arguments],
         cwd=tmp_path,

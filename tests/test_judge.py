@@ -11,7 +11,7 @@ from touchstone.conformance.discovery import registry
 from touchstone.conformance.judging import call as verdict
 from touchstone.conformance.judging import judge, trials
 from touchstone.conformance.judging.judge import DECLINED, FAILED, PASSED, Outcome, Subject, Trial, worst
-from touchstone.conformance.spec.contract import Case, Invalid, Law
+from touchstone.conformance.spec.contract import Case, Invalid, Property
 
 LAYOUTS = ("contiguous", "transposed", "sliced", "offset", "broadcast")
 
@@ -201,7 +201,7 @@ def test_not_implemented_is_a_decline():
     assert judge.run(subject(declines), Trial(case()), debug=True).status == DECLINED
 
 
-def test_a_users_function_is_called_by_position_and_a_rung_by_name():
+def test_a_users_function_is_called_by_position_and_a_variant_by_name():
     assert judged(lambda anything: softmax(anything)).status == PASSED
     assert checks(judged(lambda anything: softmax(anything), own=True)) == ["raised"]
     assert judged(softmax, own=True).status == PASSED
@@ -243,25 +243,27 @@ def test_empty_cases_are_judged():
     assert checks(judged(lambda x: x.new_empty(5, 0), rows=0, cols=5)) == ["shape"]
 
 
-def law_trials(fn, own=False):
+def property_trials(fn, own=False):
     made = subject(fn, own=own)
-    return [t for t in judge.trials(made, "quick")[0] if t.law is not None]
+    return [t for t in judge.trials(made, "quick")[0] if t.prop is not None]
 
 
-def test_a_kernel_that_is_right_only_on_its_case_breaks_a_law():
+def test_a_kernel_that_is_right_only_on_its_case_breaks_a_property():
     def drifts(x):
-        """Wrong for positive multiples of 1/8, which no case has and the law does."""
+        """Wrong for positive multiples of 1/8, which no case has and the property does."""
         y = softmax(x)
         return y if bool((8 * x != (8 * x).round()).any()) else y * (1 + 0.1 * bool(x.max() > 0))
 
     broken = [
-        outcome for outcome in (judge.run(subject(drifts), t) for t in law_trials(drifts)) if outcome.status == FAILED
+        outcome
+        for outcome in (judge.run(subject(drifts), t) for t in property_trials(drifts))
+        if outcome.status == FAILED
     ]
     assert len(broken) == 3  # one a dtype
-    assert {check for outcome in broken for check in checks(outcome)} == {"law: shift invariance"}
+    assert {check for outcome in broken for check in checks(outcome)} == {"property: shift invariance"}
 
 
-def test_a_kernel_that_raises_or_declines_inside_a_law():
+def test_a_kernel_that_raises_or_declines_inside_a_property():
     def on_eighths(error):
         def fn(x):
             if not bool((8 * x != (8 * x).round()).any()):
@@ -271,23 +273,23 @@ def test_a_kernel_that_raises_or_declines_inside_a_law():
         return fn
 
     raising = on_eighths(RuntimeError("no"))
-    outcomes = [judge.run(subject(raising), trial) for trial in law_trials(raising)]
-    assert [checks(o) for o in outcomes if o.status == FAILED] == [["law: shift invariance"]] * 3
+    outcomes = [judge.run(subject(raising), trial) for trial in property_trials(raising)]
+    assert [checks(o) for o in outcomes if o.status == FAILED] == [["property: shift invariance"]] * 3
     assert "a further call raised RuntimeError: no" in next(o for o in outcomes if o.findings).findings[0].message
-    shift = next(trial for trial in law_trials(raising) if trial.law.name == "shift invariance")
+    shift = next(trial for trial in property_trials(raising) if trial.prop.name == "shift invariance")
     with pytest.raises(RuntimeError, match="no"):
         judge.run(subject(raising), shift, debug=True)
     declining = on_eighths(NotImplementedError("not these"))
-    outcomes = [judge.run(subject(declining), trial) for trial in law_trials(declining)]
+    outcomes = [judge.run(subject(declining), trial) for trial in property_trials(declining)]
     assert sum(o.status == DECLINED for o in outcomes) == 3
     assert not any(o.findings for o in outcomes)
 
 
-def test_a_wrong_kernel_is_not_asked_for_the_law():
+def test_a_wrong_kernel_is_not_asked_for_the_property():
     def never(call, arguments, outputs, made):
         raise AssertionError
 
-    assert checks(judge.run(subject(torch.zeros_like), Trial(case(), law=Law("never", never)))) == ["values"]
+    assert checks(judge.run(subject(torch.zeros_like), Trial(case(), prop=Property("never", never)))) == ["values"]
 
 
 def invalid(spoil, error, match) -> Trial:
@@ -326,7 +328,7 @@ def test_the_trials_of_a_subject():
     ours, user = (judge.trials(subject(softmax, own=own), "quick")[0] for own in (True, False))
     assert [t.id for t in user] == [t.id for t in ours if t.invalid is None]
     assert len([t for t in ours if t.invalid]) == len(contract.invalid) > 0
-    assert len([t for t in ours if t.law]) == 3 * len(contract.laws) > 0
+    assert len([t for t in ours if t.prop]) == 3 * len(contract.properties) > 0
     assert len({t.id for t in ours}) == len(ours)
     assert all(" " not in t.id for t in ours)
 
@@ -336,11 +338,11 @@ def test_work_beyond_the_ceiling_is_dropped_and_counted():
     made = subject(softmax)
     everything, plan = judge.trials(made, "quick")
     assert plan.over_ceiling == 0
-    work = sorted(contract.work(t.case) for t in everything if t.law is None)
+    work = sorted(contract.work(t.case) for t in everything if t.prop is None)
     ceiling = work[len(work) // 2]
     some, plan = judge.trials(made, "quick", ceiling=ceiling)
     assert plan.over_ceiling == len(everything) - len(some) > 0
-    assert all(contract.work(t.case) <= ceiling for t in some if t.law is None)
+    assert all(contract.work(t.case) <= ceiling for t in some if t.prop is None)
 
 
 def test_finding_ids_are_stable_and_tell_findings_apart():
@@ -389,7 +391,7 @@ def test_an_error_names_its_place_once():
     assert text("kernel.py:12: wrong index") == "ValueError: kernel.py:12: wrong index"
 
 
-def test_many_calls_keep_to_what_a_lane_can_work():
+def test_many_calls_keep_to_what_a_target_can_work():
     def calls(ceiling):
         found, _ = judge.trials(subject(softmax), "quick", ceiling=ceiling)
         return [trial.calls for trial in found if trial.calls]

@@ -194,20 +194,20 @@ def test_what_is_not_understood_has_no_key(tmp_path):
 
 
 @pytest.mark.parametrize("op", registry.ops())
-def test_every_rung_is_kept(op, monkeypatch):
+def test_every_variant_is_kept(op, monkeypatch):
     """Else each process compiles its kernels anew, which takes seconds."""
     contract, launched = registry.contract(op), []
 
     def not_run(kernel, arguments, configuration):
         kinds = tuple(front._type_of(front._as_array(value)) for value in arguments)
-        launched.append((rung, kernel.py_func.__qualname__, cache.key(kernel, kinds)))
+        launched.append((variant, kernel.py_func.__qualname__, cache.key(kernel, kinds)))
 
     monkeypatch.setattr(dispatcher.CUDADispatcher, "call", not_run)
-    for rung, fn in registry.variants("numba", op).items():
+    for variant, fn in registry.variants("numba", op).items():
         for case in plan(contract, "quick").cases:
             with contextlib.suppress(NotImplementedError):
                 fn(**contract.build(case).arguments)
-        assert any(name == rung for name, _, _ in launched)
+        assert any(name == variant for name, _, _ in launched)
     assert {(name, kernel) for name, kernel, key in launched if key is None} == set()
 
 

@@ -278,7 +278,7 @@ def test_a_remainder_is_no_index(compiled):
     assert "error" not in compiled["remainders"]["sm_90"]
 
 
-def test_what_a_rung_claims():
+def test_what_a_variant_claims():
     run("""
 from touchstone.backends.numba import compiling
 assert compiling.architectures(None) == compiling.architectures("shuffles") == ("sm_80", "sm_90")
@@ -289,7 +289,7 @@ assert compiling.architectures("sm_100") == ("sm_100",)
 """)
 
 
-def test_rungs_compile_without_the_other_libraries():
+def test_variants_compile_without_the_other_libraries():
     run("""
 import sys
 sys.modules["cupy"] = sys.modules["triton"] = None
@@ -303,8 +303,8 @@ assert archs == {("_warp", "sm_80"), ("_warp", "sm_90")}, archs
 """)
 
 
-def test_rungs_compile_without_a_compiler_for_the_cpu():
-    """And a rung called by itself says that there is none."""
+def test_variants_compile_without_a_compiler_for_the_cpu():
+    """And a variant called by itself says that there is none."""
     run("""
 import os
 import torch

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests import lanes
+from tests import targets
 from touchstone import check, load_op
 from touchstone.conformance.cli import main
 from touchstone.conformance.discovery import opfile, registry, selection
@@ -23,7 +23,7 @@ from touchstone.conformance.spec.contract import Contract, Operand, Output
 L2_NORMALIZE = """
 from touchstone.conformance.spec import values
 from touchstone.conformance.spec.budget import simple
-from touchstone.conformance.spec.contract import Contract, Law, Operand, Output
+from touchstone.conformance.spec.contract import Contract, Property, Operand, Output
 
 
 def l2_normalize(x, *, eps=1e-6):
@@ -46,7 +46,7 @@ contract = Contract(
     values={**values.COMMON, "tiny": values.each(values.tiny)},
     params={"eps": (1e-6, 1e-2)},
     expect=expect,
-    laws=[Law("odd", odd)],
+    properties=[Property("odd", odd)],
 )
 """
 
@@ -100,7 +100,7 @@ def test_an_op_is_judged_as_a_built_in_one_is(folder, mine):
     assert report.passed, report
     assert report.cases > 40
     assert 0.3 < report.worst_of("bfloat16") <= 1
-    assert {o.trial for o in report.outcomes} >= {"law-odd-float32", "law-odd-bfloat16"}
+    assert {o.trial for o in report.outcomes} >= {"property-odd-float32", "property-odd-bfloat16"}
 
 
 @pytest.mark.parametrize("isolate", ["none", "fork", "spawn"])
@@ -140,7 +140,7 @@ def test_pytest_from_another_folder(folder):
     options = ["--op-file=l2_normalize.py", "--op=l2_normalize", "--device=cpu", "--quick", "-q"]
     environment = {"PYTHONPATH": str(registry.ROOT), "OMP_NUM_THREADS": "1"}
     arguments = ["-m", "pytest", *plugin, *options, "--kernel=mine.py:longest"]
-    done = lanes.run_python(arguments, folder, environment=environment)
+    done = targets.run_python(arguments, folder, environment=environment)
     assert done.returncode == 1, done.stdout + done.stderr
     assert re.search(r"^l2_normalize +user@cpu +longest +[1-9]\d* +[1-9]\d* +0 ", done.stdout, re.MULTILINE)
     assert "test_kernel[l2_normalize-user@cpu-longest-" in done.stdout
@@ -159,7 +159,7 @@ def test_one_file_can_hold_op_kernel_and_check(folder):
             print(check("all_in_one", longest, device="cpu", level="quick", isolate="spawn").passed)
         """)
     )
-    done = lanes.run_python([str(path)], folder, environment={"PYTHONPATH": str(registry.ROOT)})
+    done = targets.run_python([str(path)], folder, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.stdout.split() == ["True", "False"], done.stderr
 
 
@@ -216,7 +216,7 @@ MISTAKES = [
     ),
     ('Operand("rows cols")', 'Operand("rows cols", "step")', "contract.operands: x: layouts: expected a list of names"),
     ('Operand("rows cols")', 'Operand("cols", ("transposed",))', "layouts: 'transposed' needs more axes than 'cols'"),
-    ("    laws=", '    dtypes=("float8",),\n    laws=', "contract.dtypes: 'float8' is not one of float32"),
+    ("    properties=", '    dtypes=("float8",),\n    properties=', "contract.dtypes: 'float8' is not one of float32"),
     ("values.each(values.tiny)", "3", "contract.values: tiny: expected a function of a Draw, got int"),
     ("values.each(values.tiny)", "lambda draw: draw.nothing", r"contract.values\['tiny'\]: raised AttributeError"),
     ("values.each(values.tiny)", "lambda draw: draw.normal((3, 33))", r"values\['tiny'\]: expected a dict of tensors"),
@@ -253,19 +253,39 @@ MISTAKES = [
     ("terms=inputs", "condition=torch.full((3, 33), float('nan')), terms=inputs", "NameError"),
     ('terms=inputs["x"].shape[-1]', 'condition=inputs["x"][:, :5]', "parts, rounding or extra do not fit .*3, 33"),
     ('terms=inputs["x"].shape[-1]', "terms=-9", "y: parts: expected at least 0 terms, got -9"),
-    ('    laws=[Law("odd", odd)]', "    laws=[odd]", "contract.laws: expected Laws, got function"),
-    ('Law("odd", odd)', 'Law("odd", odd, "binary")', "contract.laws: odd: values: 'binary' is no family of values"),
     (
-        "    laws=",
-        '    exact={"binary": ["y"]},\n    laws=',
+        '    properties=[Property("odd", odd)]',
+        "    properties=[odd]",
+        "contract.properties: expected Properties, got function",
+    ),
+    (
+        'Property("odd", odd)',
+        'Property("odd", odd, "binary")',
+        "contract.properties: odd: values: 'binary' is no family of values",
+    ),
+    (
+        "    properties=",
+        '    exact={"binary": ["y"]},\n    properties=',
         "contract.exact: 'binary' is no family of values; there are normal",
     ),
-    ("    laws=", '    exact={"tiny": ["z"]},\n    laws=', r"contract.exact: tiny: expected outputs, got \['z'\]"),
-    ("    laws=", "    invalid=[3],\n    laws=", "contract.invalid: expected Invalids, got int"),
-    ("    laws=", "    valid=lambda case: False,\n    laws=", "contract.valid: rules out float32-3x33-normal"),
-    ("    laws=", "    valid=lambda case: case.cols,\n    laws=", "contract.valid: raised AttributeError"),
-    ("    laws=", "    flops=7,\n    laws=", "contract.flops: expected a function"),
-    ("    laws=", '    flops=lambda size, params: size["D"],\n    laws=', "contract.flops: raised KeyError: 'D'"),
+    (
+        "    properties=",
+        '    exact={"tiny": ["z"]},\n    properties=',
+        r"contract.exact: tiny: expected outputs, got \['z'\]",
+    ),
+    ("    properties=", "    invalid=[3],\n    properties=", "contract.invalid: expected Invalids, got int"),
+    (
+        "    properties=",
+        "    valid=lambda case: False,\n    properties=",
+        "contract.valid: rules out float32-3x33-normal",
+    ),
+    ("    properties=", "    valid=lambda case: case.cols,\n    properties=", "contract.valid: raised AttributeError"),
+    ("    properties=", "    flops=7,\n    properties=", "contract.flops: expected a function"),
+    (
+        "    properties=",
+        '    flops=lambda size, params: size["D"],\n    properties=',
+        "contract.flops: raised KeyError: 'D'",
+    ),
 ]
 
 

@@ -1,4 +1,4 @@
-"""The report: what it reads, the short form it keeps, what it shows, and that the page stands alone."""
+"""The report: what it reads, the short form it keeps, what it shows, and that the page is self-contained."""
 
 import json
 import math
@@ -68,23 +68,23 @@ def outcome(status="passed", dtype="float32", fraction=0.25, findings=()):
     }
 
 
-def judged(level="quick", lane="paper@cpu", variant="plain", date="2026-01-02", outcomes=None, **more):
-    rung = {
+def judged(level="quick", target="paper@cpu", variant="plain", date="2026-01-02", outcomes=None, **more):
+    entry = {
         "op": "softmax",
-        "lane": lane,
+        "target": target,
         "variant": variant,
         "not_run": None,
         "dropped": 0,
         "outcomes": outcomes or [outcome()],
     }
-    return {**ABOUT, "date": date, "level": level, "seed": 0, "rungs": [{**rung, **more}], "compiled": []}
+    return {**ABOUT, "date": date, "level": level, "seed": 0, "variants": [{**entry, **more}], "compiled": []}
 
 
-def timing(name="flash", lane="paper@cuda", kind="rung", ms=2.0, S=1024, **more):
+def timing(name="flash", target="paper@cuda", kind="variant", ms=2.0, S=1024, **more):
     row = {
         "op": "attention",
         "mode": "fwd",
-        "lane": lane,
+        "target": target,
         "name": name,
         "kind": kind,
         "dtype": "float16",
@@ -129,12 +129,14 @@ def bench(*rows):
 
 
 def planted():
-    one = selftest.Judged(
+    one = selftest.MutantResult(
         "softmax", "one_nan", "nan", "a <NaN>", None, 10, 0, ["a", "b"], {}, ["values normal", "size 2x3"]
     )
-    hole = selftest.Judged("softmax", "subtle", "control flow", "too small", "triton", 10)
-    right = selftest.Judged("softmax", "two_pass", "control", "in two passes", None, 12, 2)
-    found = selftest.OpResult("softmax", "default", 0, [one, hole, right], ["values normal", "size 2x3", "law shift"])
+    hole = selftest.MutantResult("softmax", "subtle", "control flow", "too small", "triton", 10)
+    right = selftest.MutantResult("softmax", "two_pass", "known-good", "in two passes", None, 12, 2)
+    found = selftest.OpResult(
+        "softmax", "default", 0, [one, hole, right], ["values normal", "size 2x3", "property shift"]
+    )
     return {**ABOUT, **selftest.record([found])}
 
 
@@ -152,7 +154,9 @@ def test_the_page_stands_alone_and_every_figure_names_its_record(write, tmp_path
     files = [
         write("cpu", judged(outcomes=[outcome(fraction=0.5), outcome("declined")])),
         write("planted", planted()),
-        write("gpu", bench(*(timing(S=n, ms=n / 1000) for n in (512, 1024, 2048)), timing("cuDNN", "torch", "peer"))),
+        write(
+            "gpu", bench(*(timing(S=n, ms=n / 1000) for n in (512, 1024, 2048)), timing("cuDNN", "torch", "baseline"))
+        ),
     ]
     assert main(["report", *map(str, files), "-o", str(tmp_path / "r.html")]) == 0
     assert capsys.readouterr().out.startswith(f"wrote {tmp_path / 'r.html'}, ")
@@ -172,7 +176,7 @@ def test_a_cell_tells_the_worst_error_and_a_failure(write):
     good = records.read(
         [write("a", judged(outcomes=[outcome(fraction=0.25), outcome(dtype="float16", fraction=0.75)]))]
     )
-    assert ">0.75<small>1 rung, 2 trials</small>" in verdicts.verdicts(good)
+    assert ">0.75<small>1 variant, 2 trials</small>" in verdicts.verdicts(good)
     finding = {"id": "00c0ffee", "check": "values", "message": "y: 1 < 2", "severity": "failure"}
     bad = records.read([write("b", judged(outcomes=[outcome("failed", findings=[finding])]))])
     text = verdicts.verdicts(bad)
@@ -182,7 +186,7 @@ def test_a_cell_tells_the_worst_error_and_a_failure(write):
 def test_an_error_that_is_no_number_is_the_worst(write):
     for order in ((math.nan, 0.5), (0.5, math.nan)):
         found = records.read([write("a", judged(outcomes=[outcome(fraction=each) for each in order]))])
-        assert math.isnan(verdicts.worst_of(found[0].data["rungs"][0])), order
+        assert math.isnan(verdicts.worst_of(found[0].data["variants"][0])), order
         assert "1 of 1, nan, quick" in verdicts.verdict_table(found).rows[0]
 
 
@@ -193,9 +197,9 @@ def test_the_highest_level_counts_then_the_newest(write):
         write("new", judged("default", date="2026-02-01", outcomes=[outcome(fraction=0.3)])),
         write("absent", judged("thorough", date="2026-04-01", not_run="needs sm_90")),
     ]
-    ((record, rung),) = verdicts.best_known(records.read(files)).values()
-    assert record.name == "new" and verdicts.worst_of(rung) == 0.3
-    ((record, rung),) = verdicts.best_known(records.read(files[-1:])).values()
+    ((record, variant),) = verdicts.best_known(records.read(files)).values()
+    assert record.name == "new" and verdicts.worst_of(variant) == 0.3
+    ((record, variant),) = verdicts.best_known(records.read(files[-1:])).values()
     assert "not run" in verdicts.verdicts([record])
 
 
@@ -203,7 +207,7 @@ def test_the_short_form_says_the_same_and_is_read_again(write, tmp_path):
     files = [
         write("cpu", judged()),
         write("planted", planted()),
-        write("gpu", bench(timing(), timing("cuDNN", "torch", "peer"))),
+        write("gpu", bench(timing(), timing("cuDNN", "torch", "baseline"))),
     ]
     first = records.read(files)
     assert main(["report", *map(str, files), "--keep", str(tmp_path / "kept")]) == 0
@@ -217,12 +221,12 @@ def test_the_short_form_says_the_same_and_is_read_again(write, tmp_path):
 
 def test_the_self_test_shows_holes_and_shares(write):
     text = verdicts.selftests(records.read([write("planted", planted())]))
-    assert "<b>1 of 2 planted faults are killed</b>, 1 by two trials or more" in text
+    assert "<b>1 of 2 mutants are killed</b>, 1 by two trials or more" in text
     assert "<b>no false alarms in 10 checks</b>" in text
     assert "nothing kills subtle" in text and "a &lt;NaN&gt;" in text
-    assert "Kill nothing: law shift." in text
+    assert "Kill nothing: property shift." in text
     row = re.search(r"<tr><td>nan \(1\)</td>(.*?)</tr>", text)[1]
-    assert re.findall(r">(\d*)</td>", row) == ["100", ""]  # values normal, law shift
+    assert re.findall(r">(\d*)</td>", row) == ["100", ""]  # values normal, property shift
 
 
 def test_bars_are_fractions_of_the_roofline_and_what_was_not_measured_says_so(write):
@@ -230,7 +234,7 @@ def test_bars_are_fractions_of_the_roofline_and_what_was_not_measured_says_so(wr
         timing(ms=1.0),
         timing("naive", ms=4.0),
         timing("tma", ms=None, status="failed"),
-        timing("cuDNN", "torch", "peer", ms=0.8),
+        timing("cuDNN", "torch", "baseline", ms=0.8),
     ]
     text = timings.ladders(records.read([write("gpu", bench(*rows))]))
     bars = re.findall(
@@ -242,17 +246,17 @@ def test_bars_are_fractions_of_the_roofline_and_what_was_not_measured_says_so(wr
         ("paper flash", "s0", "50.0", "50 %, 1 ms 1.25×"),
         ("paper naive", "s0", "12.5", "12 %, 4 ms 1.25×"),
         ("paper tma", "s0", "0.0", "failed"),
-        ("cuDNN", "peer", "62.5", "62 %, 0.8 ms 1.25×"),
+        ("cuDNN", "baseline", "62.5", "62 %, 0.8 ms 1.25×"),
     ]
 
 
-def test_the_fastest_rung_of_a_lane_and_its_ratio_to_the_first_peer(write):
+def test_the_fastest_variant_of_a_target_and_its_ratio_to_the_first_baseline(write):
     rows = [
         timing("slow", ms=3.0),
         timing("quick", ms=1.0),
         timing("quick (again)", ms=0.5),
-        timing(lane="other@cuda", ms=None),
-        timing("cuDNN", "torch", "peer", ms=0.8),
+        timing(target="other@cuda", ms=None),
+        timing("cuDNN", "torch", "baseline", ms=0.8),
     ]
     found = records.read([write("gpu", bench(*rows))])
     (group,) = timings.measured(found).values()
@@ -307,15 +311,15 @@ def test_the_newest_of_two_timings_of_one_contestant_counts():
     assert record.name == "new" and row["ms"] == 3.0
 
 
-def test_a_timing_without_peers_does_not_displace_one_with_them():
-    """One that measures noise, say: it times each rung against itself."""
-    rows = timing(ms=9.0), timing("cuDNN", "peer@cuda", "peer", 11.0)
+def test_a_timing_without_baselines_does_not_displace_one_with_them():
+    """One that measures noise, say: it times each variant against itself."""
+    rows = timing(ms=9.0), timing("cuDNN", "baseline@cuda", "baseline", 11.0)
     old = Record("old", "bench", {**ABOUT, "date": "2026-01-01"}, bench(*rows))
     alone = timing(ms=3.0, ratios={"itself": 1.0}), timing("tma", ms=2.0, ratios={})
     new = Record("new", "bench", {**ABOUT, "date": "2026-02-01"}, bench(*alone))
     (found,) = timings.measured([new, old]).values()
     assert {row["name"]: row["ms"] for _, row in found} == {"flash": 9.0, "cuDNN": 11.0, "tma": 2.0}
-    assert timings.peer_of(found) == "cuDNN"
+    assert timings.baseline_of(found) == "cuDNN"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests import lanes
+from tests import targets
 from touchstone import check
 from touchstone.conformance.cli import main
 from touchstone.conformance.discovery import registry
@@ -58,15 +58,15 @@ def test_ladders_become_files_of_the_other_language(source, target, tmp_path):
         assert re.findall(r"^(\w+): ", ast.get_docstring(tree) or "", re.MULTILINE)[-len(functions) :] == list(
             functions
         )
-        for rung in planned.rungs:
-            launched += len(rung.launches)
-            made = functions[rung.name]
-            assert ast.unparse(made.args) == ast.unparse(rung.node.args)
-            assert ast.get_docstring(made) == ast.get_docstring(rung.node)
+        for variant in planned.variants:
+            launched += len(variant.launches)
+            made = functions[variant.name]
+            assert ast.unparse(made.args) == ast.unparse(variant.node.args)
+            assert ast.get_docstring(made) == ast.get_docstring(variant.node)
             assert len(made.body) == 2
             assert isinstance(made.body[1], ast.Raise)
-            assert f"{rung.name}{UNPORTED}" in ast.unparse(made.body[1])
-            assert str(rung.node.lineno) in ast.unparse(made.body[1])
+            assert f"{variant.name}{UNPORTED}" in ast.unparse(made.body[1])
+            assert str(variant.node.lineno) in ast.unparse(made.body[1])
         assert max(map(len, text.splitlines())) <= 145
     assert launched >= len(ops)
 
@@ -108,7 +108,7 @@ def test_a_trace_of_what_is_not_ported_says_so(run, tmp_path):
     arguments = ["softmax", "--from=triton", "--to=cupy", "--variant=onerow", "-o", str(tmp_path / "mine.py")]
     assert run(*arguments)[0] == 0
     command = ["-m", "touchstone", "port", *arguments, "--trace"]
-    done = lanes.run_python(command, tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
+    done = targets.run_python(command, tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.returncode == 1, done.stderr
     assert done.stdout.splitlines()[1].startswith(f"FAILED: onerow{UNPORTED}its source is onerow of backends/triton/")
 
@@ -140,7 +140,7 @@ def test_what_is_written_and_said(run, tmp_path):
     assert all("mask=" in lines[int(number) - 1] for number in numbers.split(", "))
     assert f"check softmax --kernel {file}:onerow" in out
     record = json.loads((tmp_path / "port.json").read_text())
-    assert record["rungs"][0]["launches"][0]["threads"] == "32 * warps(block)"
+    assert record["variants"][0]["launches"][0]["threads"] == "32 * warps(block)"
     status, _, err = run("softmax", "--from=triton", "--to=numba", "--variant=onerow", "-o", str(file))
     assert status == 2
     assert "-o: " in err
@@ -148,7 +148,7 @@ def test_what_is_written_and_said(run, tmp_path):
     assert file.read_text() == text
 
 
-def test_a_rung_can_get_another_name_and_cuda_c_a_file_of_its_own(run, tmp_path):
+def test_a_variant_can_get_another_name_and_cuda_c_a_file_of_its_own(run, tmp_path):
     arguments = [
         "softmax",
         "--from=triton",
@@ -182,12 +182,12 @@ def test_a_rung_can_get_another_name_and_cuda_c_a_file_of_its_own(run, tmp_path)
         (["softmax", "--from=triton", "--to=triton"], "--to: 'triton' is what --from is; expected another of "),
         (
             ["softmax", "--from=triton", "--to=numba", "--variant=oneroe"],
-            "--variant: 'oneroe' is no rung of softmax in triton; there are",
+            "--variant: 'oneroe' is no variant of softmax in triton; there are",
         ),
         (["softmax", "--from=triton", "--to=numba"], "softmax.py exists; name another file"),
         (["softmax", "--from=triton", "--to=numba", "-o", "FOLDER/mine.txt"], "-o: expected a file name ending in .py"),
         (["softmax", "--from=triton", "--to=numba", "-o", "FOLDER/no/mine.py"], "-o: there is no folder"),
-        (["softmax", "--from=triton", "--to=numba", "--as=x", "-o", "FOLDER/mine.py"], "--as: names one rung, but "),
+        (["softmax", "--from=triton", "--to=numba", "--as=x", "-o", "FOLDER/mine.py"], "--as: names one variant, but "),
         (
             ["softmax", "--from=triton", "--to=numba", "--variant=onerow", "--as=_x", "-o", "FOLDER/mine.py"],
             "--as: expected a function's name",
@@ -196,7 +196,7 @@ def test_a_rung_can_get_another_name_and_cuda_c_a_file_of_its_own(run, tmp_path)
             ["softmax", "--from=triton", "--to=numba", "--case=x", "-o", "FOLDER/mine.py"],
             "--case and --seed go with --trace",
         ),
-        (["softmax", "--from=triton", "--to=numba", "--trace"], "--trace: compares one rung; choose one of onerow"),
+        (["softmax", "--from=triton", "--to=numba", "--trace"], "--trace: compares one variant; choose one of onerow"),
         (
             ["softmax", "--from=triton", "--to=numba", "--variant=onerow", "--trace", "-o", "FOLDER/mine.py"],
             "-o: there is no file ",
@@ -215,7 +215,7 @@ def test_wrong_arguments_are_named(run, tmp_path, arguments, told):
 
 def test_backends_that_take_no_part_or_do_not_run_are_named(run, tmp_path, monkeypatch):
     ours = registry.ROOT / "backends" / BACKENDS[0] / "porting.py"
-    with lanes.pretend(tmp_path, monkeypatch):
+    with targets.pretend(tmp_path, monkeypatch):
         for name in ("paper", "blank", "quill"):
             (tmp_path / "backends" / name / "porting.py").write_text(ours.read_text())
         mine = tmp_path / "mine.py"
@@ -246,7 +246,7 @@ def declining(x):
     raise NotImplementedError("not in this weather")
 
 
-def test_check_tells_an_unported_rung_from_one_that_declines():
+def test_check_tells_an_unported_variant_from_one_that_declines():
     report = check("softmax", unported, device="cpu", level="quick", isolate="none")
     assert not report.passed
     assert report.declined == 1  # it stops there
@@ -260,12 +260,12 @@ def test_check_tells_an_unported_rung_from_one_that_declines():
 
 
 def test_check_of_a_backend_names_what_is_not_ported(tmp_path, monkeypatch, capsys):
-    source = lanes.PAPER.replace("torch.softmax(x.float(), -1).to(x.dtype).contiguous()", "raise_()", 1)
+    source = targets.PAPER.replace("torch.softmax(x.float(), -1).to(x.dtype).contiguous()", "raise_()", 1)
     source = source.replace(
         "import torch\n", f'import torch\n\ndef _no():\n    raise NotImplementedError("plain{UNPORTED}")\n\n', 1
     )
     world = {"paper": ({}, (), {}, {"softmax": source.replace("return raise_()", "_no()", 1)})}
-    with lanes.pretend(tmp_path, monkeypatch, world):
+    with targets.pretend(tmp_path, monkeypatch, world):
         assert main(["check", "softmax", "--backend=paper", "--quick"]) == 1
     out = capsys.readouterr().out
     assert re.search(r"^softmax +paper@cpu +plain +not ported", out, re.MULTILINE)
@@ -288,7 +288,7 @@ def test_check_says_what_comes_next(tmp_path):
         f"next: compare it with its source, races included: {command}",
         f"then: looped{UNPORTED}its source is looped",
     ]
-    wrong = [outcome for outcome in report.outcomes if not outcome.trial.startswith(("law-", "calls-"))][3]
+    wrong = [outcome for outcome in report.outcomes if not outcome.trial.startswith(("property-", "calls-"))][3]
     wrong.status = "failed"
     wrong.findings = check(
         "softmax", lambda x: x * 0, device="cpu", level="quick", isolate="none", dtypes=["float32"]
@@ -313,16 +313,16 @@ import json, sys
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.porting import port, trace as porttrace
 from touchstone.conformance.spec import cases as generate
-rungs = {"triton": "onerow", "cupy": "warp", "numba": "warp"}
+variants = {"triton": "onerow", "cupy": "warp", "numba": "warp"}
 case = next(c for c in generate.plan(registry.contract("softmax"), "quick", 0).cases
             if c.dtype == "float32" and c.values == "normal" and c.size["rows"] > 1 and 2 <= c.size["cols"] <= 200)
 found = {"case": case.id, **case.size}
-for source in rungs:
-    for target in rungs:
+for source in variants:
+    for target in variants:
         if source != target:
             for file in (None, FOLDER + "/" + target + "_wrong.py"):
-                name = rungs[target] if file is None else "wrong"
-                planned = port.plan("softmax", source, target, rungs[source], file, name)
+                name = variants[target] if file is None else "wrong"
+                planned = port.plan("softmax", source, target, variants[source], file, name)
                 trace = porttrace.trace(planned, case.id)
                 found[f"{source} {target} {name}"] = [trace.agrees, str(trace)]
 print(json.dumps(found))
@@ -387,7 +387,7 @@ extern "C" __global__ void softmax_wrong(const ELEMENT* x, ELEMENT* y, int cols,
 
 
 def test_a_trace_in_every_direction(tmp_path):
-    """Rungs of the repository agree with each other; of a wrong port the first tile is shown, with who wrote it in
+    """Variants of the repository agree with each other; of a wrong port the first tile is shown, with who wrote it in
     both."""
     pytest.importorskip("triton")
     for name in BACKENDS:
@@ -396,7 +396,7 @@ def test_a_trace_in_every_direction(tmp_path):
     for name, text in WRONG.items():
         (tmp_path / name).write_text(text)
     script = f"FOLDER = {str(tmp_path)!r}\n" + CASES
-    done = lanes.run_python(
+    done = targets.run_python(
         ["-c", script], tmp_path, environment={"PYTHONPATH": str(registry.ROOT), "OMP_NUM_THREADS": "1"}
     )
     assert done.returncode == 0, done.stderr
@@ -404,9 +404,9 @@ def test_a_trace_in_every_direction(tmp_path):
     rows, cols = found.pop("rows"), found.pop("cols")
     case = found.pop("case")
     assert len(found) == 12
-    rungs = {"triton": "onerow", "cupy": "warp", "numba": "warp"}
+    variants = {"triton": "onerow", "cupy": "warp", "numba": "warp"}
     for (source, target), name in itertools.product(DIRECTIONS, ("right", "wrong")):
-        agrees, text = found[f"{source} {target} {rungs[target] if name == 'right' else 'wrong'}"]
+        agrees, text = found[f"{source} {target} {variants[target] if name == 'right' else 'wrong'}"]
         assert agrees is (name == "right"), text
         if name == "right":
             assert "AGREES on 1 case; right under " in text
@@ -436,7 +436,7 @@ def test_importing_the_command_needs_no_kernel_library(tmp_path):
         "from touchstone.conformance.cli import main\n"
         "sys.exit(main(['port', 'softmax', '--from', 'triton', '--to', 'cupy', '-o', 'mine.py']))"
     )
-    done = lanes.run_python(["-c", script], tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
+    done = targets.run_python(["-c", script], tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "mine.cu").is_file()
     assert sys.modules["touchstone.conformance.porting.port"]

@@ -98,8 +98,8 @@ def no_poison(*args):
 
 
 WITHOUT = {
-    "inputs": (zeroes_its_input, layouts.Placed, "unchanged", lambda *args: True),
-    "guards around inputs": (writes_before_its_input, layouts.Placed, "unchanged", lambda *args: True),
+    "inputs": (zeroes_its_input, layouts.BufferView, "unchanged", lambda *args: True),
+    "guards around inputs": (writes_before_its_input, layouts.BufferView, "unchanged", lambda *args: True),
     "allocator poison": (adds_to_fresh_memory, probe, "poison", no_poison),
     "poison around inputs": (reads_past_its_input, layouts, "POISON", {}),
     "global state": (leaves_the_default_dtype, probe.State, "changes", lambda self: ([], [])),
@@ -171,7 +171,7 @@ def test_many_calls_show_a_cache_keyed_by_less_than_the_input(key):
 def test_a_cache_of_what_is_derived_from_one_operand_shows(op):
     """What is kept by the border of one operand goes wrong where that operand alone has changed inside."""
     contract = registry.contract(op)
-    control = next(one for one in registry.planted(op) if one.is_control and "float32" in one.dtypes).make()
+    known_good = next(one for one in registry.planted(op) if one.is_known_good and "float32" in one.dtypes).make()
     for operand in (name for name, about in contract.operands.items() if about.counts and not about.derived):
         held = {}
 
@@ -181,10 +181,10 @@ def test_a_cache_of_what_is_derived_from_one_operand_shows(op):
             tensor = arguments[operand]
             ends = tensor.flatten()[[0, -1]].tolist()
             arguments[operand] = held.setdefault(str(ends), tensor.clone())
-            return contract.call(control, arguments)
+            return contract.call(known_good, arguments)
 
         case = plain_case(contract, "float32", next(iter(contract.values)))
-        assert judge.run(Subject(op, control, "right", "user@cpu", "cpu"), Trial(case, calls=10)).status == PASSED
+        assert judge.run(Subject(op, known_good, "right", "user@cpu", "cpu"), Trial(case, calls=10)).status == PASSED
         outcome = judge.run(
             Subject(op, stale, "stale", "user@cpu", "cpu", diagnosed=False), Trial(case, calls=judge.CALLS)
         )
@@ -277,7 +277,7 @@ def test_the_canary_sees_a_comparison_that_was_tampered_with(monkeypatch):
     assert checks(judge.run(subject(tampers), trial())) == {"canary"}
 
 
-def test_unequal_repeats_within_the_budget_are_a_note_for_a_user_and_a_failure_for_a_rung():
+def test_unequal_repeats_within_the_budget_are_a_note_for_a_user_and_a_failure_for_a_variant():
     count = itertools.count()
 
     def jitters(x):
@@ -294,7 +294,7 @@ def test_unequal_repeats_within_the_budget_are_a_note_for_a_user_and_a_failure_f
     assert "repeat" not in checks(declared)
 
 
-def test_a_library_call_fails_a_rung_and_is_listed_for_a_user():
+def test_a_library_call_fails_a_variant_and_is_listed_for_a_user():
     assert "library" in checks(judge.run(subject(right, own=True), trial()))
     outcome = judge.run(subject(right), trial())
     assert outcome.status == PASSED and "_softmax" in outcome.library

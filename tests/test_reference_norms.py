@@ -97,7 +97,7 @@ def test_worked_trace_of_a_blocked_add():
     np.testing.assert_array_equal(torch_add_layer_norm(*_torch(x[None], y[None], y), None)[1], z[None])
 
 
-def test_laws():
+def test_properties():
     x, w = _normal(13, 5, 40), np.ones(40)
     y = layer_norm(x, w, None, eps=0)
     np.testing.assert_allclose(y.mean(axis=1), 0, atol=1e-14)

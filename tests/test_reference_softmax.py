@@ -56,7 +56,7 @@ def test_partial_minus_inf_is_exactly_zero():
     assert lse[0] == pytest.approx(math.log(2), rel=1e-15)
 
 
-def test_laws():
+def test_properties():
     x = 30 * _normal(1, 6, 50)
     y = softmax(x)
     np.testing.assert_allclose(y.sum(axis=1), 1, rtol=1e-13)

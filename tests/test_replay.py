@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from tests import lanes
+from tests import targets
 from touchstone import check
 from touchstone.conformance.cli import main
 from touchstone.conformance.discovery import importing as worker
@@ -124,7 +124,7 @@ def repair(folder, name):
 
 def execute(folder, text):
     (folder / "script.py").write_text(text)
-    return lanes.run_python(["script.py"], folder, environment={"OMP_NUM_THREADS": "1"})
+    return targets.run_python(["script.py"], folder, environment={"OMP_NUM_THREADS": "1"})
 
 
 def only(**wanted):
@@ -148,7 +148,7 @@ def only(**wanted):
         ("strided", "strides", None, ["got.is_contiguous()"]),
         ("crash", "crash", None, []),
         ("fortieth_call", "values", lambda case: case.id == "float32-3x33-normal", ["replay.assert_right"]),
-        ("shift_variant", "law: shift invariance", lambda case: case.values == "normal", ["replay.assert_right"]),
+        ("shift_variant", "property: shift invariance", lambda case: case.values == "normal", ["replay.assert_right"]),
     ],
 )
 def test_a_script_fails_until_the_kernel_is_repaired(folder, capsys, name, found, where, inside):
@@ -199,7 +199,7 @@ def test_coupled_sizes_shrink_together(folder):
 
 def execute_in(folder, text):
     (folder / "script.py").write_text(text)
-    return lanes.run_python(["script.py"], folder, environment={"PYTHONPATH": str(registry.ROOT)})
+    return targets.run_python(["script.py"], folder, environment={"PYTHONPATH": str(registry.ROOT)})
 
 
 def test_replay_prints_diagnosis_and_map(folder, capsys):
@@ -296,7 +296,7 @@ def test_what_is_kept_of_a_finding(folder):
     identifier = failing("tail", dtypes=["float16"], seed=7)
     kept = replay.find(identifier)
     assert kept["source"] == {"file": str(folder / "my_kernels.py"), "function": "tail"}
-    assert (kept["op"], kept["lane"], kept["name"], kept["device"]) == ("softmax", "user@cpu", "tail", "cpu")
+    assert (kept["op"], kept["target"], kept["name"], kept["device"]) == ("softmax", "user@cpu", "tail", "cpu")
     assert (kept["level"], kept["seed"], kept["check"], kept["severity"]) == ("quick", 7, "values", "failure")
     subject = replay.load(kept)
     assert replay.trial_of(kept, subject).case.seed == 7
@@ -352,15 +352,15 @@ def test_pytest_keeps_findings_too(folder, capsys):
         "my_kernels.py:tail",
         str(registry.ROOT / "touchstone" / "conformance" / "suite" / "test_kernels.py"),
     ]
-    done = lanes.run_python(arguments, folder)
+    done = targets.run_python(arguments, folder)
     assert done.returncode == 1, done.stdout[-2000:] + done.stderr[-2000:]
     (identifier,) = set(re.findall(r"\[([0-9a-f]{8})\] values", done.stdout))
     status, out, _ = run(capsys, identifier)
     assert (status, f"[{identifier}] values" in out) == (1, True)
 
 
-def test_rungs_are_replayed_by_name(tmp_path, monkeypatch, capsys):
-    with lanes.pretend(tmp_path, monkeypatch, {**lanes.WORLD, **lanes.FAULTY}):
+def test_variants_are_replayed_by_name(tmp_path, monkeypatch, capsys):
+    with targets.pretend(tmp_path, monkeypatch, {**targets.WORLD, **targets.FAULTY}):
         monkeypatch.chdir(tmp_path)
         assert main(["check", "softmax", "--backend", "wrong", "--device", "cpu", "--quick"]) == 1
         identifier = re.findall(r"\[([0-9a-f]{8})\] values", capsys.readouterr().out)[0]

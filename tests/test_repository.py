@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import lanes
+from tests import targets
 from touchstone.conformance import cli
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.suite import plugin
@@ -147,7 +147,7 @@ def test_the_backend_protocol_answers(backend):
     assert module.reimport(lambda x: x, "cpu") is False
 
 
-RUNGS = """
+VARIANTS = """
 import json, sys
 for name in {absent}:
     sys.modules[name] = None
@@ -158,7 +158,7 @@ if reason := backend.why_not("cpu"):
 else:
     backend.prepare("cpu")
     found = {{op: registry.variants({backend!r}, op) for op in registry.kernel_ops({backend!r})}}
-    print(json.dumps({{op: {{name: fn.__doc__ for name, fn in rungs.items()}} for op, rungs in found.items()}}))
+    print(json.dumps({{op: {{name: fn.__doc__ for name, fn in variants.items()}} for op, variants in found.items()}}))
 """
 
 
@@ -166,15 +166,15 @@ else:
 def test_ladders_are_what_the_docstrings_list(backend, tmp_path):
     """In a process that has none of the other backends' libraries."""
     absent = sorted(library for other, libraries in LIBRARIES.items() if other != backend for library in libraries)
-    script = RUNGS.format(absent=absent, backend=backend)
-    done = lanes.run_python(["-c", script], tmp_path, environment={"PYTHONPATH": str(ROOT)})
+    script = VARIANTS.format(absent=absent, backend=backend)
+    done = targets.run_python(["-c", script], tmp_path, environment={"PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     if "skip" in found:
         pytest.skip(found["skip"])
-    assert {op: list(rungs) for op, rungs in found.items()} == {op: registry.ladder(backend, op) for op in found}
+    assert {op: list(variants) for op, variants in found.items()} == {op: registry.ladder(backend, op) for op in found}
     assert all(found.values())
-    undocumented = [f"{op}.{name}" for op, rungs in found.items() for name, doc in rungs.items() if not doc]
+    undocumented = [f"{op}.{name}" for op, variants in found.items() for name, doc in variants.items() if not doc]
     assert not undocumented
 
 
@@ -262,9 +262,9 @@ def test_tox_has_an_environment_for_each_backend_and_alias():
     sections = {name.removeprefix("testenv:") for name in tox().sections() if name.startswith("testenv:")}
     assert sections == set(names)
     aliases = {alias for name in registry.backends() for alias in registry.backend(name).ALIASES}
-    lanes_of = {name for name in names if "--backend=" in tox()[f"testenv:{name}"]["commands"]}
-    assert lanes_of == {*registry.backends(), *aliases}
-    for name in lanes_of:
+    targets_of = {name for name in names if "--backend=" in tox()[f"testenv:{name}"]["commands"]}
+    assert targets_of == {*registry.backends(), *aliases}
+    for name in targets_of:
         commands = tox()[f"testenv:{name}"]["commands"]
         assert f"--backend={name} " in commands
         assert "{posargs:--level quick}" in commands
@@ -378,7 +378,7 @@ def test_every_module_says_what_it_is():
 
 def test_the_clone_works_from_another_folder(tmp_path):
     code = "from touchstone import conformance; print(conformance.__file__)"
-    done = lanes.run_python(["-c", code], tmp_path, environment={"PYTHONPATH": str(ROOT)})
+    done = targets.run_python(["-c", code], tmp_path, environment={"PYTHONPATH": str(ROOT)})
     assert done.stdout.strip() == str(ROOT / "touchstone" / "conformance" / "__init__.py"), done.stderr
 
 
@@ -386,12 +386,12 @@ def test_the_clone_works_from_another_folder(tmp_path):
 def test_no_module_exists_under_two_names(tmp_path, name):
     """In the clone's own folder, where Python finds `reference` beside `touchstone`."""
     environment = {"PYTHONPATH": str(ROOT)}
-    done = lanes.run_python(["-c", f"import {name}"], tmp_path, environment=environment)
+    done = targets.run_python(["-c", f"import {name}"], tmp_path, environment=environment)
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
     assert last.startswith(f"ImportError: touchstone.{name} was imported as {name!r}"), done.stderr
     inner = {"backends": "devices", "conformance": "check", "reference": "softmax"}[name]
-    assert lanes.run_python(["-c", f"import {name}.{inner}"], tmp_path, environment=environment).returncode == 1
+    assert targets.run_python(["-c", f"import {name}.{inner}"], tmp_path, environment=environment).returncode == 1
 
 
 def test_the_package_is_links_to_the_folders_beside_it():
@@ -404,7 +404,7 @@ def test_a_new_op_needs_no_list(tmp_path, monkeypatch):
     """The path is the registration: three files make an op, one a kernel."""
     for folder in ("conformance/contracts", "conformance/faults", "reference", "backends/paper"):
         (tmp_path / folder).mkdir(parents=True)
-    lanes.write_backends(tmp_path / "made")
+    targets.write_backends(tmp_path / "made")
     shutil.copy(tmp_path / "made" / "paper" / "__init__.py", tmp_path / "backends" / "paper")
     for name in (
         "conformance/contracts/fft.py",

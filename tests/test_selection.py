@@ -1,5 +1,5 @@
-"""Which lanes, ops and rungs a run judges; what a run that judged nothing is worth. On made-up backends
-(tests/lanes.py)."""
+"""Which targets, ops and variants a run judges; and that a run that judged nothing fails. On made-up backends
+(tests/targets.py)."""
 
 import importlib
 import json
@@ -10,21 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from tests import lanes
-from touchstone.backends.devices import cuda_works
+from tests import targets
+from touchstone.backends.devices import cuda_unavailable
 from touchstone.conformance.discovery import selection
 from touchstone.conformance.discovery.selection import UsageError, select
 
 
 @pytest.fixture
 def world(tmp_path, monkeypatch):
-    with lanes.pretend(tmp_path, monkeypatch):
+    with targets.pretend(tmp_path, monkeypatch):
         yield tmp_path
 
 
 @pytest.fixture
 def gpu(world, monkeypatch):
-    monkeypatch.setattr(selection, "cuda_works", lambda: None)
+    monkeypatch.setattr(selection, "cuda_unavailable", lambda: None)
 
 
 def chosen(backend=None, device="auto", environ=(), **options) -> selection.Selection:
@@ -46,7 +46,7 @@ def test_by_default_every_backend_that_runs_on_the_cpu(world):
     assert made.ops == ["matmul", "softmax"]
     assert made.variants is None
     assert made.skipped == {"quill": "quill is not installed: pip install quill", "slate": "slate wants a GPU"}
-    assert made.lane("paper") == "paper@cpu"
+    assert made.target("paper") == "paper@cpu"
 
 
 def test_by_default_a_gpu_is_used_where_one_works(gpu):
@@ -145,9 +145,9 @@ def test_levels(world):
     assert chosen(level="thorough").ceiling("paper") == 20 * chosen(level="quick").ceiling("paper") == 10e9
 
 
-def test_subjects_are_the_rungs_in_ladder_order(world):
+def test_subjects_are_the_variants_in_ladder_order(world):
     found = chosen(op="softmax").subjects()
-    assert [(backend, s.lane, s.name) for backend, s in found] == [
+    assert [(backend, s.target, s.name) for backend, s in found] == [
         ("chalk", "chalk@cpu", "plain"),
         ("paper", "paper@cpu", "plain"),
         ("paper", "paper@cpu", "folded"),
@@ -161,13 +161,15 @@ def test_subjects_are_the_rungs_in_ladder_order(world):
 def test_variants(world):
     found = chosen(op="softmax", variant="folded,plain").subjects()
     assert [(b, s.name) for b, s in found] == [("chalk", "plain"), ("paper", "plain"), ("paper", "folded")]
-    with pytest.raises(UsageError, match="--variant: 'onlin' is no rung of softmax; there are plain, folded, gilded"):
+    with pytest.raises(
+        UsageError, match="--variant: 'onlin' is no variant of softmax; there are plain, folded, gilded"
+    ):
         chosen(op="softmax", variant="plain,onlin").subjects()
 
 
 def test_prepare_sets_up_what_runs_and_nothing_else(world):
     chosen().prepare()
-    prepared = {name: importlib.import_module(f"touchstone.backends.{name}").PREPARED for name in lanes.WORLD}
+    prepared = {name: importlib.import_module(f"touchstone.backends.{name}").PREPARED for name in targets.WORLD}
     assert prepared == {"paper": ["cpu"], "chalk": ["cpu"], "slate": [], "quill": [], "blank": []}
 
 
@@ -208,7 +210,7 @@ def test_a_kernel_of_ones_own(world, kernel):
     made = chosen(kernel=f"{kernel}:fn", op="softmax")
     ((backend, subject),) = made.subjects()
     assert backend == ""
-    assert (subject.op, subject.name, subject.lane, subject.own) == ("softmax", "fn", "user@cpu", False)
+    assert (subject.op, subject.name, subject.target, subject.own) == ("softmax", "fn", "user@cpu", False)
     assert subject.fn(3) == 3
     assert made.skipped == {}
     assert chosen(kernel=f"{kernel}:Box.fn", op="softmax").subjects()[0][1].fn(4) == 4
@@ -296,7 +298,7 @@ USAGE = {
     "variant": (
         ["--device=cpu", "--op=softmax", "--backend=paper", "--variant=onlin"],
         {},
-        "--variant: 'onlin' is no rung of softmax",
+        "--variant: 'onlin' is no variant of softmax",
     ),
     "level": (["--level=slow"], {}, "--level: expected one of"),
     "alias": (["--backend=chalksim", "--device=cuda"], {}, "--backend=chalksim means --device=cpu"),
@@ -305,7 +307,7 @@ USAGE = {
     "no file": (["--device=cpu", "--op=softmax", "--kernel=nowhere.py:fn"], {}, "--kernel: there is no file"),
     "no function": (["--device=cpu", "--op=softmax", "--kernel=mine.py:gn"], {}, "--kernel: "),
 }
-if cuda_works():
+if cuda_unavailable():
     USAGE["no GPU"] = (["--backend=paper", "--device=cuda"], {}, "; use --device=cpu, which runs paper")
 
 
@@ -338,13 +340,13 @@ def clone(tmp_path_factory) -> Path:
         while not results.exists() and time.monotonic() < until:
             time.sleep(0.1)
         return root
-    lanes.write_clone(root, {**lanes.WORLD, **lanes.FAULTY})
+    targets.write_clone(root, {**targets.WORLD, **targets.FAULTY})
     (root / "mine.py").write_text(MINE)
     asked = {
         **RUNS,
         **{f"usage: {name}": (arguments, environment) for name, (arguments, environment, _) in USAGE.items()},
     }
-    done = lanes.run_python(["-c", DRIVER, json.dumps(asked)], root, timeout=300)
+    done = targets.run_python(["-c", DRIVER, json.dumps(asked)], root, timeout=300)
     (root / "unfinished.json").write_text(
         done.stdout.partition("RESULTS")[2] or json.dumps({"driver": [-1, done.stdout + done.stderr]})
     )
@@ -363,9 +365,9 @@ def runs(clone) -> dict[str, tuple[int, str]]:
 def test_right_kernels_pass(runs):
     status, text = runs["right"]
     assert status == 0, text
-    assert "touchstone: lanes paper@cpu, chalk@cpu; level quick; seed 0" in text
+    assert "touchstone: targets paper@cpu, chalk@cpu; level quick; seed 0" in text
     assert "::test_kernel[softmax-paper@cpu-plain-float32-" in text
-    assert "::test_kernel[softmax-chalk@cpu-plain-law-rows_sum_to_one-bfloat16] PASSED" in text
+    assert "::test_kernel[softmax-chalk@cpu-plain-property-rows_sum_to_one-bfloat16] PASSED" in text
     assert "::test_kernel[softmax-paper@cpu-plain-invalid-" in text
     rows = {tuple(line.split()[:3]): line for line in text.splitlines() if line.startswith("softmax  ")}
     assert set(rows) == {
@@ -376,7 +378,7 @@ def test_right_kernels_pass(runs):
     assert "not run: needs gold; this is plain" in rows["softmax", "paper@cpu", "gilded"]
 
 
-def test_every_conformance_id_names_the_lane(runs):
+def test_every_conformance_id_names_the_target(runs):
     _, text = runs["right"]
     ids = [line.partition("test_kernel[")[2] for line in text.splitlines() if "::test_kernel[" in line]
     assert len(ids) > 50
@@ -385,19 +387,19 @@ def test_every_conformance_id_names_the_lane(runs):
 
 def test_the_json_file_has_every_outcome(runs, clone):
     record = json.loads((clone / "right.json").read_text())
-    assert {(r["lane"], r["variant"]) for r in record["rungs"]} == {
+    assert {(r["target"], r["variant"]) for r in record["variants"]} == {
         ("paper@cpu", "plain"),
         ("paper@cpu", "folded"),
         ("paper@cpu", "gilded"),
         ("chalk@cpu", "plain"),
     }
     assert (record["level"], record["seed"], record["device"]) == ("quick", 0, "cpu")
-    for rung in record["rungs"]:
-        if rung["variant"] == "gilded":
-            assert "needs gold" in rung["not_run"]
+    for variant in record["variants"]:
+        if variant["variant"] == "gilded":
+            assert "needs gold" in variant["not_run"]
         else:
-            assert len(rung["outcomes"]) > 15
-            assert {o["status"] for o in rung["outcomes"]} == {"passed"}
+            assert len(variant["outcomes"]) > 15
+            assert {o["status"] for o in variant["outcomes"]} == {"passed"}
 
 
 def test_two_workers_give_the_same_verdict(runs, clone):
@@ -406,7 +408,7 @@ def test_two_workers_give_the_same_verdict(runs, clone):
     one, two = (json.loads((clone / f"{name}.json").read_text()) for name in ("right", "two"))
 
     def outcomes(record):
-        return {(r["lane"], r["variant"], o["trial"]): o for r in record["rungs"] for o in r["outcomes"]}
+        return {(r["target"], r["variant"], o["trial"]): o for r in record["variants"] for o in r["outcomes"]}
 
     assert outcomes(one) == outcomes(two)
 
@@ -468,7 +470,7 @@ def test_no_conformance_test_selected_is_no_failure_of_theirs(runs):
 def test_a_kernel_of_ones_own_under_pytest(runs):
     status, text = runs["kernel"]
     assert status == 0, text
-    assert "lanes user@cpu" in text
+    assert "targets user@cpu" in text
     assert "test_kernel[softmax-user@cpu-fn-float32-" in text
     assert "SKIPPED" not in text
     assert runs["wrong kernel"][0] == 1
@@ -515,9 +517,9 @@ def test_the_debugger_gets_the_kernels_exception(clone):
         "--pdb",
         "-x",
         "-k",
-        "float32 and not law and not invalid",
+        "float32 and not property and not invalid",
     ]
-    done = lanes.run_python(arguments, clone, input="p 'inside ' + 'the kernel', x.shape\nq\n")
+    done = targets.run_python(arguments, clone, input="p 'inside ' + 'the kernel', x.shape\nq\n")
     assert "raise ZeroDivisionError" in done.stdout
     assert "('inside the kernel', torch.Size([" in done.stdout
 

@@ -1,4 +1,4 @@
-"""The self-test: what is planted in every op, and that survivors and false alarms are seen and told."""
+"""The self-test: the mutants of every op, and that survivors and false alarms are detected and reported."""
 
 import dataclasses
 import json
@@ -12,7 +12,7 @@ import torch
 from touchstone.conformance import faults
 from touchstone.conformance.cli import main
 from touchstone.conformance.discovery import registry
-from touchstone.conformance.faults import KINDS, Planted, _generic, fault, planted_in
+from touchstone.conformance.faults import KINDS, Planted, _generic, mutant, planted_in
 from touchstone.conformance.judging import call as verdict
 from touchstone.conformance.judging import judge
 from touchstone.conformance.selftest import other_rules as comparison
@@ -29,8 +29,8 @@ def generic(op):
 
 
 @pytest.mark.parametrize("op", registry.ops())
-def test_every_op_has_faults_and_controls_of_its_own(op):
-    wrong, right = ([one for one in own(op) if one.is_control is is_control] for is_control in (False, True))
+def test_every_op_has_faults_and_known_good_kernels_of_its_own(op):
+    wrong, right = ([one for one in own(op) if one.is_known_good is is_known_good] for is_known_good in (False, True))
     assert len(wrong) >= 8
     assert len(right) >= 2
     assert all(one.dtypes == faults.ALL for one in right)
@@ -41,18 +41,18 @@ def test_every_op_has_faults_and_controls_of_its_own(op):
 
 def test_there_are_many_faults_of_every_kind():
     everything = [one for op in registry.ops() for one in registry.planted(op)]
-    assert sum(not one.is_control for one in everything) >= 150
+    assert sum(not one.is_known_good for one in everything) >= 150
     kinds = Counter(one.kind for one in everything)
-    assert set(kinds) == {*KINDS, "control"}
+    assert set(kinds) == {*KINDS, "known-good"}
 
 
 def test_an_unknown_kind_is_refused():
     with pytest.raises(ValueError, match="kind: 'typo' is not one of mask, bounds"):
-        fault("typo")
+        mutant("typo")
 
 
 def test_state_begins_anew_with_each_check():
-    @fault("cache", stateful=True)
+    @mutant("cache", stateful=True)
     def counts():
         "every call but the first is zero"
         seen = []
@@ -78,18 +78,18 @@ def nan_is_0(x):
 
 
 WRONG = Planted("softmax", "wrong", "all is zero", "unwritten", lambda: torch.zeros_like)
-RIGHT = Planted("softmax", "right", "as torch", "control", lambda: softmax)
+RIGHT = Planted("softmax", "right", "as torch", "known-good", lambda: softmax)
 UNSEEN = Planted("softmax", "unseen", "nothing is wrong with it", "formula", lambda: softmax)
-ACCUSED = Planted("softmax", "accused", "wrong in truth", "control", lambda: lambda x: 1.1 * softmax(x))
+ACCUSED = Planted("softmax", "accused", "wrong in truth", "known-good", lambda: lambda x: 1.1 * softmax(x))
 RARE = Planted("softmax", "rare", "NaN is lost", "special", lambda: nan_is_0)
 
 
-def test_faults_are_killed_and_controls_acquitted(monkeypatch):
+def test_faults_are_killed_and_known_good_kernels_acquitted(monkeypatch):
     plant(monkeypatch, WRONG, RIGHT)
     result = selftest.judge_op("softmax", "quick")
     assert result.survivors == [] and result.false_alarms == []
-    assert result.control_checks == result.controls[0].trials > 15
-    assert len(result.faults[0].killed) > 10
+    assert result.known_good_checks == result.known_good[0].trials > 15
+    assert len(result.mutants[0].killed) > 10
     assert selftest.passed([result])
 
 
@@ -100,14 +100,14 @@ def test_survivors_and_false_alarms_are_named(monkeypatch):
     assert [one.name for one in result.false_alarms] == ["accused"]
     told = "\n".join(selftest.holes([result]))
     assert "nothing kills unseen (formula: nothing is wrong with it)" in told
-    assert "the control accused is accused in" in told
+    assert "the known-good kernel accused is rejected in" in told
     assert not selftest.passed([result])
 
 
 def test_families_that_kill_nothing_or_alone_are_known(monkeypatch):
     plant(monkeypatch, RARE)
     result = selftest.judge_op("softmax", "quick")
-    assert "values one_nan" in result.faults[0].families
+    assert "values one_nan" in result.mutants[0].families
     assert "values ascending" in result.idle_families
     assert "values one_nan" not in result.redundant_families
     plant(monkeypatch, RARE, WRONG)
@@ -117,8 +117,8 @@ def test_families_that_kill_nothing_or_alone_are_known(monkeypatch):
 
 
 def test_a_level_above_quick_asks_for_two_kills():
-    once = selftest.Judged("softmax", "once", "mask", "", None, trials=9, killed=["a"])
-    twice = selftest.Judged("softmax", "twice", "mask", "", None, trials=9, killed=["a", "b"])
+    once = selftest.MutantResult("softmax", "once", "mask", "", None, trials=9, killed=["a"])
+    twice = selftest.MutantResult("softmax", "twice", "mask", "", None, trials=9, killed=["a", "b"])
     for level, judged, passed in [("quick", once, True), ("default", once, False), ("default", twice, True)]:
         assert selftest.passed([selftest.OpResult("softmax", level, 0, [judged])]) is passed
 
@@ -131,11 +131,11 @@ def test_a_fault_that_crashes_is_killed(monkeypatch):
 
     plant(monkeypatch, Planted("softmax", "crash", "reads at 0", "bounds", lambda: crash))
     result = selftest.judge_op("softmax", "quick")
-    assert result.faults[0].checks.keys() == {"crash"}
+    assert result.mutants[0].checks.keys() == {"crash"}
 
 
 def test_a_fault_that_ends_its_process_spoils_no_other(monkeypatch):
-    """Most of what is planted shares one process."""
+    """Most mutants share one process."""
 
     def crash(x):
         import ctypes
@@ -156,7 +156,7 @@ def test_one_that_takes_long_is_judged_by_itself(monkeypatch):
         return lambda x: (seconds and time.sleep(seconds.pop())) or softmax(x)
 
     monkeypatch.setattr(selftest, "SECONDS", 0.5)
-    plant(monkeypatch, Planted("softmax", "slow", "as torch", "control", slow), WRONG)
+    plant(monkeypatch, Planted("softmax", "slow", "as torch", "known-good", slow), WRONG)
     together = []
     judged_together = selftest._judged_together
     monkeypatch.setattr(
@@ -167,7 +167,7 @@ def test_one_that_takes_long_is_judged_by_itself(monkeypatch):
     result = selftest.judge_op("softmax", "quick")
     assert together == [["slow", "wrong"], ["wrong"]]
     assert result.false_alarms == [] and result.survivors == []
-    assert result.controls[0].trials > 15
+    assert result.known_good[0].trials > 15
 
 
 def test_values_are_drawn_once_for_all(monkeypatch):
@@ -212,8 +212,8 @@ def test_a_kernel_in_a_backends_language_is_left_after_its_first_kill(monkeypatc
 def test_two_kills_are_enough_where_not_the_whole_matrix_is_asked_for(monkeypatch):
     plant(monkeypatch, WRONG, RIGHT, UNSEEN)
     whole, some = (selftest.judge_op("softmax", "quick", whole=whole) for whole in (True, False))
-    assert len(some.faults[0].killed) == 2 < len(whole.faults[0].killed)
-    assert some.control_checks == whole.control_checks
+    assert len(some.mutants[0].killed) == 2 < len(whole.mutants[0].killed)
+    assert some.known_good_checks == whole.known_good_checks
     assert [one.name for one in some.survivors] == ["unseen"] and some.survivors[0].trials == whole.survivors[0].trials
     assert selftest.summary([some]).rows[0][-2:] == ["-", "-"]
     assert not any("families that kill nothing" in line for line in selftest.holes([some]))
@@ -232,7 +232,8 @@ def test_the_page_holds_what_the_record_does(monkeypatch):
     record = json.loads(json.dumps(selftest.record([result])))
     page = selftest.page(record)
     assert (
-        "**1 of 2 planted faults are killed, 1 of them by two trials or more; 1 controls have no false alarms" in page
+        "**1 of 2 mutants are killed, 1 of them by two trials or more; 1 known-good kernels give no false alarms"
+        in page
     )
     assert selftest.summary([result]).plain() in page
     assert "softmax: nothing kills unseen (formula: nothing is wrong with it)" in page
@@ -244,7 +245,7 @@ def test_the_command_prints_and_writes(monkeypatch, tmp_path, capsys):
     assert main(["selftest", "softmax", "--jobs", "1", "--json", str(path)]) == 0
     out = capsys.readouterr().out
     assert "what the judge catches, level quick, seed 0" in out
-    assert "law rows sum to one" in out  # the matrix of a single op
+    assert "property rows sum to one" in out  # the matrix of a single op
     record = json.loads(path.read_text())
     assert record["faults"] == 1 and record["survivors"] == 0 and record["false alarms"] == 0
     plant(monkeypatch, ACCUSED)

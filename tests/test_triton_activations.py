@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from touchstone.backends import triton
-from touchstone.backends.devices import cuda_works
+from touchstone.backends.devices import cuda_unavailable
 from touchstone.conformance.discovery.registry import ROOT
 
 PROGRAM = """
@@ -41,7 +41,7 @@ assert (gelu[-7:-4].abs() == 0).all() and torch.equal(gelu[-4:-1], x[-4:-1])
 
 @pytest.mark.skipif(bool(triton.why_not("cpu")) and bool(triton.why_not("cuda")), reason="needs Triton")
 def test_the_normal_distribution_and_the_sigmoid_are_as_close_as_stated(tmp_path):
-    device = "cpu" if cuda_works() else "cuda"
+    device = "cpu" if cuda_unavailable() else "cuda"
     (tmp_path / "program.py").write_text(PROGRAM)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TRITON_INTERPRET": "1" if device == "cpu" else "0"}
     done = subprocess.run(

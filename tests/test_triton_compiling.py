@@ -124,7 +124,7 @@ def test_shared_memory_beyond_the_architectures_is_an_error(programs):
     assert ("error" in hoarding["sm_90"]) == (hoarding["sm_90"]["shared"] > 232448)
 
 
-def test_a_refusal_is_a_finding_that_names_rung_case_and_line(result):
+def test_a_refusal_is_a_finding_that_names_variant_case_and_line(result):
     findings = result["checked"]["findings"]
     refused = [text for text in findings if "Expected dtype" in text]
     assert refused
@@ -133,14 +133,14 @@ def test_a_refusal_is_a_finding_that_names_rung_case_and_line(result):
     assert not any("fp32" in text.partition("\n")[0] for text in refused)
 
 
-def test_a_rung_that_launches_nothing_in_a_dtype_is_a_finding(result):
+def test_a_variant_that_launches_nothing_in_a_dtype_is_a_finding(result):
     missing = [text for text in result["checked"]["findings"] if "launches nothing" in text]
     assert missing == [
         f"part launches nothing in {dtype}, in no case of level default" for dtype in ("bfloat16", "float16")
     ]
 
 
-def test_the_item_of_an_op_compiles_its_rungs_and_shows_their_resources():
+def test_the_item_of_an_op_compiles_its_variants_and_shows_their_resources():
     options = ["--op=softmax", "--variant=onerow", "--level=quick", "--device=cpu", "-v", "-p", "no:cacheprovider"]
     done = compile_in_a_process(
         "-m", "pytest", "touchstone/conformance/suite/test_compile.py", *options, TRITON_INTERPRET="1"

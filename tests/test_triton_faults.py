@@ -46,7 +46,7 @@ def test_enough_is_planted_and_every_line_is_read():
         assert kind in KINDS and re.fullmatch(r"[^A-Z\n].*[^.]", about)
 
 
-@pytest.mark.parametrize("op", OPS)  # one item an op: its process serves all of them
+@pytest.mark.parametrize("op", OPS)  # one item per op: its process serves all of them
 def test_each_fault_is_rejected_and_the_kernel_without_one_is_right(op):
     found = outcomes(op)
     assert set(found) == {name for of, _, name, _ in FAULTS if of == op} | {name for of, name in SOUND if of == op}

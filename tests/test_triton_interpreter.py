@@ -1,4 +1,4 @@
-"""Triton on the CPU is truthful, and every repair of its interpreter is needed: the programs of
+"""Triton on the CPU matches GPU semantics, and every patch of its interpreter is needed: the programs of
 interpreted_programs.py."""
 
 import importlib.util
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from touchstone.backends.devices import cuda_works
+from touchstone.backends.devices import cuda_unavailable
 
 if not importlib.util.find_spec("triton"):
     pytest.skip("triton is not installed", allow_module_level=True)
@@ -43,7 +43,7 @@ def test_program_holds_and_needs_its_repair(outcomes, name):
         assert outcome["without"] is not None, "holds in the stock interpreter too: the repair is not needed for it"
 
 
-@pytest.mark.skipif(cuda_works() is not None, reason=f"what holds on a GPU: {cuda_works()}")
+@pytest.mark.skipif(cuda_unavailable() is not None, reason=f"what holds on a GPU: {cuda_unavailable()}")
 def test_programs_about_values_hold_on_a_gpu():
     done = interpret(str(SCRIPT), "cuda", mode="0")
     assert done.returncode == 0, done.stderr[-3000:]

@@ -23,12 +23,12 @@ def folder(tmp_path, monkeypatch):
     tuning._nearest.cache_clear()
 
 
-def ask(sizes, dtype=torch.float16, key="op.rung", default=DEFAULT):
+def ask(sizes, dtype=torch.float16, key="op.variant", default=DEFAULT):
     return tuning.pinned(key, dtype, sizes, default)
 
 
 def pin(sizes, config, dtype="float16"):
-    tuning.pin("sm_90", "op.rung", dtype, sizes, config, {"ms": 1.0})
+    tuning.pin("sm_90", "op.variant", dtype, sizes, config, {"ms": 1.0})
 
 
 def test_without_a_gpu_the_default_is_used_whatever_is_pinned(monkeypatch):
@@ -94,7 +94,7 @@ def test_trying_answers_every_key_or_one():
 class Kernel:
     """A launcher that notes the configuration of each call; `times` gives milliseconds by BLOCK."""
 
-    __name__ = "rung"
+    __name__ = "variant"
 
     def __init__(self, times, wrong=(), failing=(), sizes=((100, 7),)):
         self.times, self.wrong, self.failing, self.sizes = times, wrong, failing, sizes
@@ -103,7 +103,7 @@ class Kernel:
 
     def __call__(self, x):
         for sizes in self.sizes:
-            self.block = tuning.pinned("op.rung", x.dtype, sizes, DEFAULT)["BLOCK"]
+            self.block = tuning.pinned("op.variant", x.dtype, sizes, DEFAULT)["BLOCK"]
         tuning.pinned("op.inner", x.dtype, (1,), {"LANES": 1})
         if self.block in self.failing:
             raise RuntimeError("out of resource: shared memory\nand more")
@@ -130,10 +130,10 @@ def test_the_fastest_is_pinned_with_how_it_was_measured(folder):
     assert kernel.timed == [64, 256, 16]  # the default first, none twice
     assert kernel.asked == [256]
     assert (record["config"], record["ms"], record["default_ms"], record["tried"]) == (WIDE, 2.0, 3.0, 3)
-    assert record["pinned"] == ["sm_90 op.rung float16 128x8"]
+    assert record["pinned"] == ["sm_90 op.variant float16 128x8"]
     table = json.loads((folder / "sm_90.json").read_text())
     entry = {"config": WIDE, "ms": 2.0, "default_ms": 3.0, "gpu": "none", "date": "2001-02-03"}
-    assert table == {"op.rung": {"float16": {"128x8": entry}}}
+    assert table == {"op.variant": {"float16": {"128x8": entry}}}
     with tuning.assuming("sm_90"):
         assert ask((100, 7)) == WIDE
 
@@ -176,7 +176,7 @@ def test_a_dry_run_writes_nothing(folder):
 
 def test_every_size_that_a_call_asks_for_is_pinned():
     record = Kernel({64: 3.0, 256: 2.0, 16: 4.0}, sizes=((100, 7), (7, 100), (99, 8))).tune()
-    assert record["pinned"] == ["sm_90 op.rung float16 128x8", "sm_90 op.rung float16 8x128"]
+    assert record["pinned"] == ["sm_90 op.variant float16 128x8", "sm_90 op.variant float16 8x128"]
 
 
 def test_a_launcher_that_asks_nothing_or_declines_is_not_tuned():

@@ -16,12 +16,19 @@ from importlib import metadata
 from typing import Any
 
 from touchstone.backends import emulator
-from touchstone.backends.devices import capability_lacks, cuda_works
+from touchstone.backends.devices import capability_lacks, cuda_unavailable
 from touchstone.backends.emulator import compiler
 
 ALIASES: dict[str, str] = {}
 CPU_VARIABLES: tuple[str, ...] = ()
-EMULATED = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_87", "sm_89")  # of what a rung can need: what ptx.cuh has twins for
+EMULATED = (
+    "sm_70",
+    "sm_75",
+    "sm_80",
+    "sm_86",
+    "sm_87",
+    "sm_89",
+)  # of what a variant can need: what ptx.cuh has twins for
 # multiply-adds a second that a tiled matmul gets in the emulator on a busy core; 64 x 64 x 64 on an idle one: 1.1e8
 WORK_PER_SECOND = {"cpu": 6e7, "cuda": math.inf}
 NOTES = (
@@ -57,7 +64,7 @@ def why_not(device: str) -> str | None:
         return emulator.why_not()
     if importlib.util.find_spec("cupy") is None:
         return 'cupy is not installed: pip install "cupy-cuda13x[ctk]" (cupy-cuda12x for a CUDA 12 driver)'
-    return cuda_works()
+    return cuda_unavailable()
 
 
 def prepare(device: str) -> None:
@@ -76,7 +83,7 @@ def reimport(fn: Callable[..., Any], device: str) -> bool:
 
 
 def lacks(needs: str, device: str) -> str | None:
-    """None if `device` has what a rung `needs` ("sm_80", "sm_90a"), else one sentence."""
+    """None if `device` has what a variant `needs` ("sm_80", "sm_90a"), else one sentence."""
     if device == "cuda":
         return capability_lacks(needs)
     return None if needs in EMULATED else f"needs {needs}; the emulator has the instructions of sm_70 to sm_89"

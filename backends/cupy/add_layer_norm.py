@@ -1,7 +1,7 @@
 """Residual add and layer norm in one kernel: h = x + residual, y = layer_norm(h), which saves writing and rereading h.
 
-warp: one warp a row, which its lanes hold in registers; y comes from h before its rounding [baetal2016] [dao2024]
-block: one block a row of any length; h is written and read back, rounded, by the two later passes [dao2024]
+warp: one warp per row, which its lanes hold in registers; y comes from h before its rounding [baetal2016] [dao2024]
+block: one block per row of any length; h is written and read back, rounded, by the two later passes [dao2024]
 vectorised: the block holds its row in registers and moves it 16 bytes at a time: two reads, two writes [oneflow2021]
 """
 

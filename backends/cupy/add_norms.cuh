@@ -1,4 +1,4 @@
-// h = x + residual for the rungs that hold a row of h in registers.
+// h = x + residual for the variants that hold a row of h in registers.
 #pragma once
 #include "norms.cuh"
 

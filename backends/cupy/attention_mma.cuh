@@ -1,5 +1,5 @@
 // Tiles of 16-bit elements in shared memory and their fragments for mma.m16n8k16, for attention and its backward.
-// THREADS threads a block; ALIGNED promises rows of whole 16-byte pieces.
+// THREADS threads per block; ALIGNED promises rows of whole 16-byte pieces.
 #pragma once
 #include "common.cuh"
 #include "ptx.cuh"
@@ -16,7 +16,7 @@ template <int WIDTH> __device__ inline int place(int row, int col) {
 template <int ROWS, int WIDTH>
 __device__ inline void load_tile(
     ELEMENT* tile, const ELEMENT* x, long long row_stride, long long col_stride, int first, int end, int dim) {
-    if constexpr (ALIGNED) {  // eight threads a row: their pieces make a line of 128 bytes
+    if constexpr (ALIGNED) {  // eight threads per row: their pieces make a line of 128 bytes
         const int row = threadIdx.x / 8, col = threadIdx.x % 8 * 8;
         const ELEMENT* source = x + (first + row) * row_stride + col;
         ELEMENT* target = tile + place<WIDTH>(row, col);

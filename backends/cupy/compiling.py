@@ -39,7 +39,7 @@ _USAGE = re.compile(
 
 
 def architectures(needs: str | None = None) -> tuple[str, ...]:
-    """The architectures that a rung claims to compile for: sm_80 and sm_90, without those below its `needs`, and for
+    """The architectures that a variant claims to compile for: sm_80 and sm_90, without those below its `needs`, and for
     features of one generation ("sm_90a") that one alone."""
     if needs is None:
         return ARCHITECTURES

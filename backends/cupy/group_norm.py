@@ -1,8 +1,8 @@
 """Group norm: the channels of a sample in groups, each normalised over its channels and all trailing axes; weight and
 bias by channel.
 
-warp: one warp a group, which its lanes hold in registers; mean and variance by shuffles, so x is read once [wuhe2018]
-block: one block a group of any size and strides, in three passes, mean, variance and write [desai2024]
+warp: one warp per group, which its lanes hold in registers; mean and variance by shuffles, so x is read once [wuhe2018]
+block: one block per group of any size and strides, in three passes, mean, variance and write [desai2024]
 streamed: one stride, accesses of 16 bytes, four under way; passes two and three find x in L2 where it fits [desai2024]
 vectorised: the block keeps its group in shared memory and moves 16 bytes at a time: one read, one write [oneflow2021]
 """
@@ -14,7 +14,7 @@ import torch
 
 from touchstone.backends import Unsupported, shapes
 from touchstone.backends.cupy.module import GRID_LIMIT, Module, shared_limit
-from touchstone.backends.cupy.norms import run, threads
+from touchstone.backends.cupy.norms import threads, vector_width
 from touchstone.backends.cupy.rows import WARP_COLS, blocks, warp_grid
 
 _module = Module(__file__, "group_norm.cu")
@@ -84,7 +84,7 @@ def streamed(
     between = _one_stride(x, samples, groups, channels)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if y.numel():
-        length = run(x.as_strided(*between), y.view(between[0]))
+        length = vector_width(x.as_strided(*between), y.view(between[0]))
         operands = (x, weight, bias, y, *_strides(x, weight, bias), between[1][2])
         _streamed.launch(
             "group_norm_streamed",
@@ -116,7 +116,7 @@ def vectorised(
         raise Unsupported(f"groups of {count} elements; one block's shared memory holds {limit // x.element_size()}")
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if y.numel():
-        length = run(x.as_strided(*between), y.view(between[0]))
+        length = vector_width(x.as_strided(*between), y.view(between[0]))
         operands = (x, weight, bias, y, *_strides(x, weight, bias), between[1][2])
         _vectorised.launch(
             "group_norm_vectorised",

@@ -23,7 +23,7 @@ __device__ inline float group_sum(const ELEMENT* group, long long stride, long l
     return block_sum(sum);
 }
 
-// A block a group of any size, whose elements have one stride, in runs of RUN that one access loads or stores. The group
+// One block per group of any size, whose elements have one stride, in runs of RUN that one access loads or stores. The group
 // is read three times; the second and third time it comes from the L2 cache as long as the groups at work fit there.
 extern "C" __global__ void __launch_bounds__(1024) group_norm_streamed(
     const ELEMENT* __restrict__ x, const ELEMENT* __restrict__ weight, const ELEMENT* __restrict__ bias,

@@ -1,6 +1,6 @@
 #include "norms.cuh"
 
-// A block a group, whose elements have one stride; a copy of it stays in shared memory, in runs of RUN that one access
+// One block per group, whose elements have one stride; a copy of it stays in shared memory, in runs of RUN that one access
 // loads or stores. A thread reads back the runs it wrote, so the barriers within the sums are the only ones.
 extern "C" __global__ void __launch_bounds__(1024) group_norm_vectorised(
     const ELEMENT* __restrict__ x, const ELEMENT* __restrict__ weight, const ELEMENT* __restrict__ bias,

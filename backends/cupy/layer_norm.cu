@@ -1,6 +1,6 @@
 #include "norms.cuh"
 
-// A block a row, in three passes over memory. There may be more rows than a grid has blocks.
+// One block per row, in three passes over memory. There may be more rows than a grid has blocks.
 extern "C" __global__ void layer_norm_block(
     const ELEMENT* x, const ELEMENT* weight, const ELEMENT* bias, ELEMENT* y, long long x_row, long long x_col,
     long long w_col, long long b_col, long long rows, long long cols, float eps) {
@@ -51,7 +51,7 @@ __device__ inline Moments merge_warp(Moments moments) {
             __shfl_sync(all_lanes, moments.square, 0)};
 }
 
-// A block a row; the statistics in one pass, value after value in each thread, merged at its end.
+// One block per row; the statistics in one pass, value after value in each thread, merged at its end.
 extern "C" __global__ void layer_norm_welford(
     const ELEMENT* x, const ELEMENT* weight, const ELEMENT* bias, ELEMENT* y, long long x_row, long long x_col,
     long long w_col, long long b_col, long long cols, float eps) {
@@ -81,7 +81,7 @@ extern "C" __global__ void layer_norm_welford(
     }
 }
 
-// A warp a row, every lane with every 32nd column in its registers.
+// One warp per row, every lane with every 32nd column in its registers.
 extern "C" __global__ void layer_norm_warp(
     const ELEMENT* x, const ELEMENT* weight, const ELEMENT* bias, ELEMENT* y, long long x_row, long long x_col,
     long long w_col, long long b_col, long long rows, int cols, float eps) {

@@ -1,6 +1,6 @@
 #include "norms.cuh"
 
-// dx by a block a row, in three passes over memory; mean and rstd of every row go to `statistics` (2, rows).
+// dx by one block per row, in three passes over memory; mean and rstd of every row go to `statistics` (2, rows).
 extern "C" __global__ void layer_norm_backward_block(
     const ELEMENT* x, const ELEMENT* weight, const ELEMENT* dy, const float* given_mean, const float* given_rstd,
     ELEMENT* dx, float* statistics, long long x_row, long long x_col, long long w_col, long long dy_row,
@@ -43,7 +43,7 @@ extern "C" __global__ void layer_norm_backward_block(
     }
 }
 
-// dweight and dbias by a thread a column.
+// dweight and dbias by one thread per column.
 extern "C" __global__ void layer_norm_backward_columns(
     const ELEMENT* x, const ELEMENT* dy, const float* statistics, ELEMENT* dweight, ELEMENT* dbias, long long x_row,
     long long x_col, long long dy_row, long long dy_col, long long rows, long long cols) {
@@ -59,7 +59,7 @@ extern "C" __global__ void layer_norm_backward_columns(
     dbias[col] = from_float<ELEMENT>(db);
 }
 
-// dx by a warp a row, every lane with every 32nd column in its registers.
+// dx by one warp per row, every lane with every 32nd column in its registers.
 extern "C" __global__ void layer_norm_backward_warp(
     const ELEMENT* x, const ELEMENT* weight, const ELEMENT* dy, const float* given_mean, const float* given_rstd,
     ELEMENT* dx, float* statistics, long long x_row, long long x_col, long long w_col, long long dy_row,

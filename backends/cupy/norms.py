@@ -1,4 +1,4 @@
-"""What the launchers of the norms share: blocks and grids for rows, runs of elements, blocks that run at once."""
+"""What the launchers of the norms share: blocks and grids for rows, vectors of elements, blocks that run at once."""
 
 import torch
 
@@ -10,14 +10,15 @@ def threads(cols: int, each: int = 1, most: int = 256) -> int:
     return min(32 * -(-cols // (32 * each)), most)
 
 
-def packed(cols: int) -> tuple[int, int]:
+def registers_per_row(cols: int) -> tuple[int, int]:
     """Columns in a thread's registers, and the threads that hold a row of up to 32768."""
     columns = 8 if cols <= 8192 else 16 if cols <= 16384 else 32
     return columns, threads(cols, columns, 1024)
 
 
-def run(*tensors: torch.Tensor | None) -> int:
-    """Elements in one access: 16 bytes' worth if every row of every tensor is cut into whole aligned runs, else 1."""
+def vector_width(*tensors: torch.Tensor | None) -> int:
+    """Elements in one access: 16 bytes' worth if every row of every tensor is cut into whole aligned vectors, else
+    1."""
     for tensor in tensors:
         if tensor is None:
             continue

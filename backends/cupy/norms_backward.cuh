@@ -1,5 +1,5 @@
 // What the gradients of the norms need whose rows wait in shared memory: each thread copies there what it alone will read,
-// RUNS runs of 16 bytes a row, so that no barrier is needed between a copy and its use. A row is held by blockDim.x threads
+// RUNS runs of 16 bytes per row, so that no barrier is needed between a copy and its use. A row is held by blockDim.x threads
 // of each of CLUSTER blocks; where one block holds it, blockDim.y rows share the block.
 #pragma once
 #include "norms.cuh"

@@ -1,10 +1,10 @@
-"""The gradients of layer norm and of RMS norm by blocks that stay: the launcher that their fastest rungs share."""
+"""The gradients of layer norm and of RMS norm by blocks that stay: the launcher that their fastest variants share."""
 
 import torch
 
 from touchstone.backends import Unsupported
 from touchstone.backends.cupy.module import Module, shared_limit
-from touchstone.backends.cupy.norms import resident, run, threads
+from touchstone.backends.cupy.norms import resident, threads, vector_width
 
 _module = Module(__file__, "norms_backward.cu")
 
@@ -40,7 +40,7 @@ def gradients(
             f"{cols} columns; {f'a cluster of {cluster} blocks' if clusters else 'one block'} holds {limit}"
         )
 
-    # Runs of 16 bytes a thread: few threads with four take fewer instructions for a row's sums than more threads.
+    # Runs of 16 bytes per thread: few threads with four take fewer instructions for a row's sums than more threads.
     part = -(-cols // cluster)
     runs = 1 if part <= 32 * lanes else 4
     across = threads(part, runs * lanes, _THREADS)
@@ -78,7 +78,7 @@ def gradients(
         RUNS=runs,
         STAGES=stages,
         CLUSTER=cluster,
-        ALIGNED=run(x, weight, dy, dx) > 1,
+        ALIGNED=vector_width(x, weight, dy, dx) > 1,
         CENTRED=centred,
     )
     return partial

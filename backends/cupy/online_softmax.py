@@ -1,8 +1,8 @@
 """Softmax and its log-sum-exp, from one streaming pass for (m, l), the running max and the sum of exp(x - m).
 
-online: one thread a row rescales l whenever m grows; a second pass writes y [milakov2018]
-warp: one warp a row; every lane has its own (m, l), and shuffles merge the pairs at the end [milakov2018]
-block: one block a row; the warps' pairs meet in shared memory, so a long row has many loads under way [milakov2018]
+online: one thread per row rescales l whenever m grows; a second pass writes y [milakov2018]
+warp: one warp per row; every lane has its own (m, l), and shuffles merge the pairs at the end [milakov2018]
+block: one block per row; the warps' pairs meet in shared memory, so a long row has many loads under way [milakov2018]
 vectorised: 16-byte loads, and the row stays in registers between the passes: one read, one write [oneflow2021]
 """
 

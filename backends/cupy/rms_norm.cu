@@ -1,6 +1,6 @@
 #include "norms.cuh"
 
-// A block a row, in two passes over memory. There may be more rows than a grid has blocks.
+// One block per row, in two passes over memory. There may be more rows than a grid has blocks.
 extern "C" __global__ void rms_norm_block(
     const ELEMENT* x, const ELEMENT* weight, ELEMENT* y, long long x_row, long long x_col, long long w_col,
     long long rows, long long cols, float eps) {
@@ -21,7 +21,7 @@ extern "C" __global__ void rms_norm_block(
     }
 }
 
-// A warp a row, every lane with every 32nd column in its registers.
+// One warp per row, every lane with every 32nd column in its registers.
 extern "C" __global__ void rms_norm_warp(
     const ELEMENT* x, const ELEMENT* weight, ELEMENT* y, long long x_row, long long x_col, long long w_col,
     long long rows, int cols, float eps) {

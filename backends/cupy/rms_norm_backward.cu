@@ -1,6 +1,6 @@
 #include "norms.cuh"
 
-// dx by a block a row, in two passes over memory; rstd of every row goes to `statistics` (rows,).
+// dx by one block per row, in two passes over memory; rstd of every row goes to `statistics` (rows,).
 extern "C" __global__ void rms_norm_backward_block(
     const ELEMENT* x, const ELEMENT* weight, const ELEMENT* dy, const float* given_rstd, ELEMENT* dx,
     float* statistics, long long x_row, long long x_col, long long w_col, long long dy_row, long long dy_col,
@@ -28,7 +28,7 @@ extern "C" __global__ void rms_norm_backward_block(
     }
 }
 
-// dweight by a thread a column.
+// dweight by one thread per column.
 extern "C" __global__ void rms_norm_backward_columns(
     const ELEMENT* x, const ELEMENT* dy, const float* statistics, ELEMENT* dweight, long long x_row, long long x_col,
     long long dy_row, long long dy_col, long long rows, long long cols) {
@@ -41,7 +41,7 @@ extern "C" __global__ void rms_norm_backward_columns(
     dweight[col] = from_float<ELEMENT>(sum);
 }
 
-// dx by a warp a row, every lane with every 32nd column in its registers.
+// dx by one warp per row, every lane with every 32nd column in its registers.
 extern "C" __global__ void rms_norm_backward_warp(
     const ELEMENT* x, const ELEMENT* weight, const ELEMENT* dy, const float* given_rstd, ELEMENT* dx,
     float* statistics, long long x_row, long long x_col, long long w_col, long long dy_row, long long dy_col,

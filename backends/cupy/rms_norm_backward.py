@@ -1,7 +1,7 @@
 """Gradients of RMS norm. With r = 1 / sqrt(mean x^2 + eps), n = x * r, g = dy * weight:
 dx = r * (g - n * mean(g * n)), dweight = sum over rows of dy * n.
 
-block: dx by a block a row, dweight by a thread a column, so both may have any length [hsu2024]
+block: dx by one block per row, dweight by one thread per column, so both may have any length [hsu2024]
 warp: dx by a warp that holds a row; the rows of 32 columns shared by the warps of a block [hsu2024]
 partials: one launch for both: a block holds row after row and sums what it saw of them, one part each [hsu2024]
 atomics: the blocks add their sums to one row by float32 atomics, no partial sums in memory [apex2018]
@@ -14,7 +14,7 @@ import torch
 
 from touchstone.backends import Unsupported, shapes
 from touchstone.backends.cupy.module import Module
-from touchstone.backends.cupy.norms import GRID, packed, resident, run, threads
+from touchstone.backends.cupy.norms import GRID, registers_per_row, resident, threads, vector_width
 from touchstone.backends.cupy.norms_backward import gradients
 
 _module = Module(__file__, "rms_norm_backward.cu")
@@ -194,11 +194,11 @@ def vectorised(
     """
     rows, cols = _check(x, weight, dy, rstd)
     dx, dweight = _outputs(x)
-    length = run(x, weight, dy, dx)
+    length = vector_width(x, weight, dy, dx)
     if cols > (limit := 32768 if length > 1 else 8192):
         raise Unsupported(f"{cols} columns; one block holds {limit} in accesses of {length} elements")
     if dx.numel():
-        columns, _ = packed(cols)
+        columns, _ = registers_per_row(cols)
         blocks, across = _grid(x, columns)
         shared = 0 if columns == 8 and length > 1 else columns
         partial = torch.empty((blocks, cols), dtype=torch.float32, device=x.device)

@@ -1,4 +1,4 @@
-// What the rungs share that load and store a run of columns at once, and those that hold a row in registers.
+// What the variants share that load and store a run of columns at once, and those that hold a row in registers.
 #pragma once
 #include "norms.cuh"
 #include "online.cuh"

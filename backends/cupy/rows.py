@@ -4,7 +4,7 @@ import torch
 
 from touchstone.backends import Unsupported
 from touchstone.backends.cupy.module import GRID_LIMIT
-from touchstone.backends.cupy.norms import run, threads
+from touchstone.backends.cupy.norms import threads, vector_width
 
 _NARROW = 512  # columns of a row that may as well move an element at a time
 WARP_COLS = 1024  # what the lanes of one warp hold, 32 columns each: `held` in the kernels
@@ -17,14 +17,14 @@ def at_most(cols: int, limit: int, what: str) -> None:
 
 
 def blocks(rows: int) -> int:
-    """A grid of one block a row; declines more rows than a grid has blocks."""
+    """A grid of one block per row; declines more rows than a grid has blocks."""
     if rows > GRID_LIMIT[0]:
         raise Unsupported(f"{rows} rows; a grid has {GRID_LIMIT[0]} blocks")
     return rows
 
 
 def warp_grid(rows: int) -> tuple[int, tuple[int, int]]:
-    """Grid and block of one warp a row, four rows a block."""
+    """Grid and block of one warp per row, four rows per block."""
     return -(-rows // 4), (32, 4)
 
 
@@ -37,7 +37,7 @@ def in_registers(
     it takes, the more rows are on their way at a time. Rows that begin anywhere move in the same accesses (SHIFTED) as
     long as all matrices do so alike; else an element at a time. Declines more than 32768 columns, or 16384 of these.
     """
-    length = run(*operands)
+    length = vector_width(*operands)
     shifted = length == 1 and cols > _NARROW and _shifted(operands)
     if shifted:
         length = 16 // next(x.element_size() for x in operands if x is not None)

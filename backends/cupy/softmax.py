@@ -1,8 +1,8 @@
 """Softmax over the last axis: y = exp(x - max x) / sum exp(x - max x).
 
-naive: one thread a row, three passes over x; neighbouring threads read addresses a row apart [milakov2018]
-warp: one warp a row, which its lanes hold in registers; max and sum by shuffles, so x is read once [oneflow2021]
-block: one block a row of any length, three coalesced passes; the warps' results meet in shared memory [oneflow2021]
+naive: one thread per row, three passes over x; neighbouring threads read addresses one row apart [milakov2018]
+warp: one warp per row, which its lanes hold in registers; max and sum by shuffles, so x is read once [oneflow2021]
+block: one block per row of any length, three coalesced passes; the warps' results meet in shared memory [oneflow2021]
 vectorised: the block holds its row in registers and moves it 16 bytes at a time: one read, one write [oneflow2021]
 online: max and sum in one pass by rescaling the sum whenever the max grows, so any row is read twice
   [milakov2018]
@@ -12,7 +12,7 @@ import torch
 
 from touchstone.backends import shapes
 from touchstone.backends.cupy.module import Module
-from touchstone.backends.cupy.norms import run, threads
+from touchstone.backends.cupy.norms import threads, vector_width
 from touchstone.backends.cupy.rows import WARP_COLS, at_most, blocks, in_registers, warp_grid
 
 _module = Module(__file__, "softmax.cu")
@@ -66,7 +66,7 @@ def online(x: torch.Tensor) -> torch.Tensor:
     rows, cols = shapes("rows cols", x=x)
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     if y.numel():
-        length = run(x, y)
+        length = vector_width(x, y)
         size = threads(cols, each=2 * length, most=512)
         _module.launch("softmax_online", blocks(rows), size, x, y, cols, *x.stride(), int(length > 1), dtype=x.dtype)
     return y

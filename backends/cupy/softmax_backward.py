@@ -1,7 +1,7 @@
 """Gradient of softmax from its result: dx = y * (dy - sum(y * dy)).
 
-warp: one warp a row, which its lanes hold in registers; the sum by shuffles, so y and dy are read once [oneflow2021]
-block: one block a row of any length, two passes; the warps' sums meet in shared memory [oneflow2021]
+warp: one warp per row, which its lanes hold in registers; the sum by shuffles, so y and dy are read once [oneflow2021]
+block: one block per row of any length, two passes; the warps' sums meet in shared memory [oneflow2021]
 vectorised: the block holds its row in registers and moves it 16 bytes at a time: two reads, one write [oneflow2021]
 """
 

@@ -19,13 +19,13 @@ from importlib import metadata
 from typing import Any
 
 from touchstone.backends import emulator, seen_by
-from touchstone.backends.devices import capability_lacks, cuda_works
+from touchstone.backends.devices import capability_lacks, cuda_unavailable
 from touchstone.backends.emulator import compiler
 from touchstone.backends.emulator import numba as emulated
 
 ALIASES: dict[str, str] = {}
 CPU_VARIABLES = ("NUMBA_ENABLE_CUDASIM",)
-EMULATED = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_87", "sm_89")  # of what a rung can need
+EMULATED = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_87", "sm_89")  # of what a variant can need
 # multiply-adds a second that a tiled matmul gets in the emulator on one core (64 x 64 x 64 in 4 ms), and in Numba's own
 # simulator (in 5 s)
 WORK_PER_SECOND = {
@@ -55,7 +55,7 @@ def why_not(device: str) -> str | None:
     if reason := not_installed():
         return reason
     if device == "cuda":
-        return cuda_works()
+        return cuda_unavailable()
     return None if simulated() else emulated.why_not()
 
 
@@ -73,7 +73,7 @@ def simulated() -> bool:
     return os.environ.get("NUMBA_ENABLE_CUDASIM", "0").strip().lower() in ("1", "true", "yes", "on")
 
 
-def lane(device: str) -> str:
+def target(device: str) -> str:
     """`numba@simulator` where Numba's own simulator runs the kernels, not the emulator."""
     return "numba@simulator" if device == "cpu" and simulated() else f"numba@{device}"
 
@@ -115,7 +115,7 @@ def reimport(fn: Callable[..., Any], device: str) -> bool:
 
 
 def lacks(needs: str, device: str) -> str | None:
-    """None if `device` has what a rung `needs` ("sm_80", or "shuffles"), else one sentence."""
+    """None if `device` has what a variant `needs` ("sm_80", or "shuffles"), else one sentence."""
     if device == "cpu" and simulated():
         return f"needs {needs}, which Numba's own simulator lacks (the emulator has it)"
     if needs == "shuffles":

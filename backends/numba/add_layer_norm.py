@@ -1,8 +1,8 @@
 """Residual add and layer norm in one kernel: h = x + residual, y = layer_norm(h), which saves writing and rereading h.
 
-naive: one thread a row; h is written and read back, rounded, by the two later passes [dao2024]
-warp: one warp a row, which its lanes hold in registers; y comes from h before its rounding [baetal2016] [dao2024]
-block: one block a row of any length; h is written and read back, rounded, by the two later passes [dao2024]
+naive: one thread per row; h is written and read back, rounded, by the two later passes [dao2024]
+warp: one warp per row, which its lanes hold in registers; y comes from h before its rounding [baetal2016] [dao2024]
+block: one block per row of any length; h is written and read back, rounded, by the two later passes [dao2024]
 vectorised: the block holds its row in registers and moves it 16 bytes at a time: two reads, two writes [oneflow2021]
 """
 
@@ -15,7 +15,7 @@ from numba import cuda, float32, uint32, uint64
 
 from touchstone.backends import shapes
 from touchstone.backends.numba.launching import launch
-from touchstone.backends.numba.rows import (
+from touchstone.backends.numba.reductions import (
     WARP_COLS,
     at_most,
     block_sum,
@@ -28,8 +28,8 @@ from touchstone.backends.numba.rows import (
     warp_sum,
     wide_jit,
 )
-from touchstone.backends.numba.runs import LANES, first_col, in_runs, inside, load_row, store_values
-from touchstone.backends.numba.words import lanes_of, load_run, pack, store_run, unpacked
+from touchstone.backends.numba.vector_io import lanes_of, load_vector, pack, store_vector, unpacked
+from touchstone.backends.numba.vector_rows import LANES, first_col, in_vectors, inside, load_row, store_values
 
 _HELD = WARP_COLS // 32
 
@@ -171,8 +171,8 @@ block.needs = "shuffles"
 
 
 @functools.cache
-def _vectorised(runs, wide):
-    words = 4 * runs
+def _vectorised(vectors, wide):
+    words = 4 * vectors
 
     @wide_jit
     def kernel(x, residual, weight, bias, biased, y, h, eps):
@@ -191,25 +191,25 @@ def _vectorised(runs, wide):
 
         # The sum rounded once, as it is stored; y comes from it.
         total, square = float32(0), float32(0)
-        for r in range(runs):
+        for r in range(vectors):
             for i in range(length):
                 out[i] = unpacked(held, r * length + i, x) + unpacked(other, r * length + i, x)
             pack(out, held, 4 * r, h)
-            store_run(held, 4 * r, h, (row, first_col(r, h)), wide)
+            store_vector(held, 4 * r, h, (row, first_col(r, h)), wide)
             for i in range(length):
                 total += unpacked(held, r * length + i, h)
         mean = row_sum(total) / count
 
-        for r in range(runs):
+        for r in range(vectors):
             for i in range(length):
                 centred = unpacked(held, r * length + i, h) - mean
                 square += centred * centred if inside(r, i, x, wide) else float32(0)
         rstd = float32(1) / math.sqrt(row_sum(square) / count + eps)
 
-        for r in range(runs):
-            load_run(weight, (row, first_col(r, x)), scale, 0, wide)
+        for r in range(vectors):
+            load_vector(weight, (row, first_col(r, x)), scale, 0, wide)
             if biased:
-                load_run(bias, (row, first_col(r, x)), shift, 0, wide)
+                load_vector(bias, (row, first_col(r, x)), shift, 0, wide)
             for i in range(length):
                 out[i] = (unpacked(held, r * length + i, h) - mean) * rstd * unpacked(scale, i, h)
                 if biased:
@@ -229,7 +229,7 @@ def vectorised(
     """
     rows, cols = shapes("rows cols, rows cols, cols, cols?", x=x, residual=residual, weight=weight, bias=bias)
     y, h = _outputs(x)
-    extent, held = in_runs(rows, cols, x, residual, weight, bias, y, h)
+    extent, held = in_vectors(rows, cols, x, residual, weight, bias, y, h)
     if y.numel():
         launch(_vectorised(*held), *extent, x, residual, *_vectors(weight, bias, rows), y, h, np.float32(eps))
     return y, h

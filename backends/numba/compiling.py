@@ -61,7 +61,7 @@ MESSAGE = 2000  # characters of a compiler's message that are kept
 
 
 def architectures(needs: str | None = None) -> tuple[str, ...]:
-    """The architectures that a rung claims to compile for: sm_80 and sm_90, without those below its `needs`.
+    """The architectures that a variant claims to compile for: sm_80 and sm_90, without those below its `needs`.
 
     Every GPU has "shuffles"; Numba's own simulator lacks them.
     """
@@ -172,7 +172,7 @@ def compile_one(launch: Launch, arch: str, to_machine_code: bool = True) -> dict
 
     Returns `seconds`, with machine code `registers` and `spills` (bytes of local memory) a thread and `shared` bytes a
     block, and `error`, the compiler's message, where it was refused, where a block needs more than it can have, or
-    where the PTX holds what no rung should.
+    where the PTX holds what no variant should.
     """
     start = time.perf_counter()
     found: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""What the products c (M, N) = a (M, K) times b (K, N) share from the rung `tiled2d` on.
+"""What the products c (M, N) = a (M, K) times b (K, N) share from the variant `tiled2d` on.
 
 Kernels take operands as one-dimensional arrays with their strides, so that a kernel is compiled once for each dtype.
 From

@@ -1,9 +1,9 @@
 """Group norm: the channels of a sample in groups, each normalised over its channels and all trailing axes; weight and
 bias by channel.
 
-naive: one thread a group, in three passes, mean, variance and write [wuhe2018]
-warp: one warp a group, which its lanes hold in registers; mean and variance by shuffles, so x is read once [wuhe2018]
-block: one block a group of any size and strides, in three passes, mean, variance and write [desai2024]
+naive: one thread per group, in three passes, mean, variance and write [wuhe2018]
+warp: one warp per group, which its lanes hold in registers; mean and variance by shuffles, so x is read once [wuhe2018]
+block: one block per group of any size and strides, in three passes, mean, variance and write [desai2024]
 vectorised: the same passes 16 bytes at a time, the second and third from the L2 cache [oneflow2021]
 """
 
@@ -17,7 +17,7 @@ from numba import cuda, float32, uint32, uint64
 
 from touchstone.backends import Unsupported, shapes
 from touchstone.backends.numba.launching import launch
-from touchstone.backends.numba.rows import (
+from touchstone.backends.numba.reductions import (
     WARP_COLS,
     block_sum,
     blocks,
@@ -27,8 +27,8 @@ from touchstone.backends.numba.rows import (
     warp_grid,
     warp_sum,
 )
-from touchstone.backends.numba.runs import LANES, aligned
-from touchstone.backends.numba.words import lanes_of, load_run, pack, store_run, unpacked
+from touchstone.backends.numba.vector_io import lanes_of, load_vector, pack, store_vector, unpacked
+from touchstone.backends.numba.vector_rows import LANES, aligned
 
 _HELD = WARP_COLS // 32
 _AXES = 4
@@ -203,7 +203,7 @@ def _vectorised(wide):
         total, square = float32(0), float32(0)
         index = start
         while index < elements:
-            load_run(x, (sample, group, index), words, 0, wide)
+            load_vector(x, (sample, group, index), words, 0, wide)
             for i in range(length):
                 total += unpacked(words, i, x)
             index += step
@@ -211,7 +211,7 @@ def _vectorised(wide):
 
         index = start
         while index < elements:
-            load_run(x, (sample, group, index), words, 0, wide)
+            load_vector(x, (sample, group, index), words, 0, wide)
             for i in range(length):
                 centred = unpacked(words, i, x) - mean
                 square += centred * centred if wide or index + uint64(i) < elements else float32(0)
@@ -220,7 +220,7 @@ def _vectorised(wide):
 
         index = start
         while index < elements:
-            load_run(x, (sample, group, index), words, 0, wide)
+            load_vector(x, (sample, group, index), words, 0, wide)
             channel, position = first + index // space, index % space
             scale = float32(weight[sample, channel])
             shift = float32(bias[sample, channel]) if biased else float32(0)
@@ -233,7 +233,7 @@ def _vectorised(wide):
                     scale = float32(weight[sample, channel])
                     shift = float32(bias[sample, channel]) if biased else float32(0)
             pack(out, words, 0, y)
-            store_run(words, 0, y, (which, index), wide)
+            store_vector(words, 0, y, (which, index), wide)
             index += step
 
     return kernel

@@ -1,4 +1,4 @@
-"""How every rung launches: on torch's tensors, without copies, on torch's current stream."""
+"""How every variant launches: on torch's tensors, without copies, on torch's current stream."""
 
 import weakref
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from touchstone.backends import Unsupported, numba
 from touchstone.backends.emulator import numba as emulated
 
 OPTED_IN = 48 * 1024  # more dynamic shared memory than this a kernel has to be allowed first
-numba.restore_row_stack()  # a rung may be called by itself, with no judge to prepare for it
+numba.restore_row_stack()  # a variant may be called by itself, with no judge to prepare for it
 _allowed: "weakref.WeakKeyDictionary[Any, dict[int, int]]" = weakref.WeakKeyDictionary()
 
 

@@ -1,6 +1,6 @@
 """Layer norm over the last axis: y = (x - mean) / sqrt(variance + eps) * weight + bias, with the biased variance.
 
-naive: one thread a row, three passes over x; neighbouring threads read addresses a row apart [baetal2016]
+naive: one thread per row, three passes over x; neighbouring threads read addresses one row apart [baetal2016]
 block: a block reads a row three times, for mean, variance and result, so a row may have any length [baetal2016]
 warp: a warp holds a row in registers, so x is read once and no barrier is needed [xlite2025]
 vectorised: as many threads as the row needs hold it, in 16-byte accesses if rows are aligned; one barrier [xlite2025]
@@ -15,7 +15,7 @@ from numba import cuda, float32, uint32, uint64
 
 from touchstone.backends import shapes
 from touchstone.backends.numba.launching import launch
-from touchstone.backends.numba.rows import (
+from touchstone.backends.numba.reductions import (
     WARP_COLS,
     at_most,
     block_sum,
@@ -27,8 +27,8 @@ from touchstone.backends.numba.rows import (
     warp_grid,
     warp_sum,
 )
-from touchstone.backends.numba.runs import LANES, first_col, in_runs, load_row, row_moments, store_values
-from touchstone.backends.numba.words import lanes_of, load_run, unpacked
+from touchstone.backends.numba.vector_io import lanes_of, load_vector, unpacked
+from touchstone.backends.numba.vector_rows import LANES, first_col, in_vectors, load_row, row_moments, store_values
 
 _HELD = WARP_COLS // 32
 
@@ -153,14 +153,14 @@ warp.needs = "shuffles"
 
 
 @functools.cache
-def _vectorised(runs, wide):
-    words = 4 * runs
+def _vectorised(vectors, wide):
+    words = 4 * vectors
 
     @paired_jit
     def kernel(x, weight, bias, biased, y, eps):
         # A row in the registers of blockDim.x threads. Rows of one warp share a block, blockDim.y of them.
         held = cuda.local.array(words, uint32)
-        means = cuda.local.array(runs, float32)
+        means = cuda.local.array(vectors, float32)
         scale = cuda.local.array(4, uint32)
         shift = cuda.local.array(4, uint32)
         out = cuda.local.array(LANES, float32)
@@ -172,10 +172,10 @@ def _vectorised(runs, wide):
         mean, square = row_moments(held, means, x, wide)
         rstd = float32(1) / math.sqrt(square / float32(x.shape[1]) + eps)
 
-        for r in range(runs):
-            load_run(weight, (row, first_col(r, x)), scale, 0, wide)
+        for r in range(vectors):
+            load_vector(weight, (row, first_col(r, x)), scale, 0, wide)
             if biased:
-                load_run(bias, (row, first_col(r, x)), shift, 0, wide)
+                load_vector(bias, (row, first_col(r, x)), shift, 0, wide)
             for i in range(length):
                 out[i] = (unpacked(held, r * length + i, x) - mean) * rstd * unpacked(scale, i, x)
                 if biased:
@@ -193,7 +193,7 @@ def vectorised(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
     """
     rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    extent, held = in_runs(rows, cols, x, weight, bias, y, most=512)
+    extent, held = in_vectors(rows, cols, x, weight, bias, y, most=512)
     if y.numel():
         launch(_vectorised(*held), *extent, x, *_vectors(weight, bias, rows), y, np.float32(eps))
     return y

@@ -1,13 +1,14 @@
 """Gradients of layer norm. With r = 1 / sqrt(variance + eps), n = (x - mean) * r, g = dy * weight:
 dx = r * (g - mean(g) - n * mean(g * n)), dweight = sum over rows of dy * n, dbias = sum over rows of dy.
 
-naive: dx by a thread a row, dweight and dbias by a thread a column, both of any length [apex2018]
-block: dx by a block a row, its threads reading neighbours; the warps' sums meet in shared memory [apex2018]
+naive: dx by one thread per row, dweight and dbias by one thread per column, both of any length [apex2018]
+block: dx by one block per row, its threads reading neighbours; the warps' sums meet in shared memory [apex2018]
 warp: dx by a warp that holds a row; the rows of 32 columns shared by the warps of a block [apex2018]
 partials: one launch for all: a block holds row after row and sums what it saw of them, one part each [apex2018]
 atomics: the blocks add their sums to one row by float32 atomics, no partial sums in memory [apex2018]
-persistent: partials in accesses of 16 bytes, several short rows a block; the next rows come meanwhile [apex2018]
-strips: the statistics of the rows first; then a thread goes down 16 bytes of columns and needs no other [apex2018]
+persistent: partials in accesses of 16 bytes, several short rows per block; the next rows come meanwhile [apex2018]
+column_blocks: the statistics of the rows first; then a thread goes down 16 bytes of columns and needs no other
+  [apex2018]
 """
 
 import math
@@ -25,10 +26,10 @@ from touchstone.backends.numba.norms_backward import (
     by_persistent_blocks,
     column_sums,
     given,
-    in_strips,
+    in_column_blocks,
     resident,
 )
-from touchstone.backends.numba.rows import (
+from touchstone.backends.numba.reductions import (
     WARP_COLS,
     at_most,
     blocks,
@@ -80,7 +81,7 @@ def _naive(x, weight, dy, given_mean, given_rstd, has_mean, has_rstd, dx, statis
 
 @cuda.jit
 def _columns(x, dy, statistics, dweight, dbias):
-    # dweight and dbias by a thread a column.
+    # dweight and dbias by one thread per column.
     col = uint64(cuda.grid(1))
     if col >= uint64(x.shape[1]):
         return
@@ -227,7 +228,7 @@ def _warp(x, weight, dy, given_mean, given_rstd, has_mean, has_rstd, dx, statist
 
 
 @cuda.jit
-def _strips(x, dy, statistics, dweight, dbias):
+def _column_blocks(x, dy, statistics, dweight, dbias):
     # dweight and dbias by a block of 32 columns, its warps sharing the rows.
     sums = cuda.local.array(2, float32)
     sums[0] = sums[1] = float32(0)
@@ -265,7 +266,7 @@ def warp(
         statistics = torch.empty((2, rows), dtype=torch.float32, device=x.device)
         statistics_given = given(mean, rstd, statistics[0])
         launch(_warp, *warp_grid(rows), x, weight, dy, *statistics_given, dx, statistics, np.float32(eps))
-        launch(_strips, -(-cols // 32), (32, min(rows, 32)), x, dy, statistics, dweight, dbias)
+        launch(_column_blocks, -(-cols // 32), (32, min(rows, 32)), x, dy, statistics, dweight, dbias)
     return dx, dweight, dbias
 
 
@@ -428,7 +429,7 @@ def persistent(
 persistent.needs = "shuffles"
 
 
-def strips(
+def column_blocks(
     x: torch.Tensor,
     weight: torch.Tensor,
     dy: torch.Tensor,
@@ -444,11 +445,11 @@ def strips(
     _check(x, weight, dy, mean, rstd)
     dx, dweight, dbias = _outputs(x)
     if dx.numel():
-        _reduce(in_strips(x, weight, dy, mean, rstd, dx, eps, centred=True), dweight, dbias)
+        _reduce(in_column_blocks(x, weight, dy, mean, rstd, dx, eps, centred=True), dweight, dbias)
     return dx, dweight, dbias
 
 
-strips.needs = "shuffles"
+column_blocks.needs = "shuffles"
 
 
 @cuda.jit

@@ -1,5 +1,5 @@
 """What the backwards of the norms share: the grid of blocks that run at once, sums over a block and over its warps, and
-the kernels of their fastest rungs. Those compute the gradients of layer norm, or, where not `centred`, those of RMS
+the kernels of their fastest variants. Those compute the gradients of layer norm, or, where not `centred`, those of RMS
 norm: as if the mean and the mean of g were 0, without dbias.
 """
 
@@ -11,9 +11,9 @@ import torch
 from numba import cuda, float32, uint32, uint64
 
 from touchstone.backends.numba.launching import launch
-from touchstone.backends.numba.rows import at_most, blocks, deep_jit, for_rows, threads, warp_sum
-from touchstone.backends.numba.runs import LANES, aligned, first_col, inside, load_row, store_values
-from touchstone.backends.numba.words import lanes_of, load16, load_run, pack, store_run, unpacked
+from touchstone.backends.numba.reductions import at_most, blocks, deep_jit, for_rows, threads, warp_sum
+from touchstone.backends.numba.vector_io import lanes_of, load16, load_vector, pack, store_vector, unpacked
+from touchstone.backends.numba.vector_rows import LANES, aligned, first_col, inside, load_row, store_values
 
 KEPT = 8  # columns of a row in a thread's registers: cuda.blockDim.x * i + cuda.threadIdx.x
 BLOCK_COLS = KEPT * 1024
@@ -80,13 +80,13 @@ def column_sums(values):
             warp += uint64(1)
 
 
-RUNS = 2  # runs of 16 bytes of a row in a thread's registers
-_ROOM = 512 * RUNS * LANES  # a block's sums of columns
+VECTORS = 2  # vectors of 16 bytes of a row in a thread's registers
+_ROOM = 512 * VECTORS * LANES  # a block's sums of columns
 
 
 @functools.cache
 def _persistent(wide, centred):
-    words = 4 * RUNS
+    words = 4 * VECTORS
 
     @deep_jit
     def kernel(x, weight, dy, given_mean, given_rstd, has_mean, has_rstd, dx, partial, eps):
@@ -97,8 +97,8 @@ def _persistent(wide, centred):
         ws = cuda.local.array(words, uint32)
         x_next = cuda.local.array(words, uint32)
         dy_next = cuda.local.array(words, uint32)
-        dweight = cuda.local.array((RUNS, LANES), float32)
-        dbias = cuda.local.array((RUNS, LANES), float32)
+        dweight = cuda.local.array((VECTORS, LANES), float32)
+        dbias = cuda.local.array((VECTORS, LANES), float32)
         out = cuda.local.array(LANES, float32)
         total = cuda.local.array(1, float32)
         sums = cuda.local.array(3, float32)  # of g * (x - mean), (x - mean)^2, g
@@ -108,7 +108,7 @@ def _persistent(wide, centred):
         row = base + uint64(cuda.threadIdx.y)
         for i in range(words):
             xs[i] = dys[i] = x_next[i] = dy_next[i] = uint32(0)
-        for r in range(RUNS):
+        for r in range(VECTORS):
             for i in range(length):
                 dweight[r, i] = dbias[r, i] = float32(0)
         next_mean, next_rstd = float32(0), float32(0)
@@ -128,14 +128,14 @@ def _persistent(wide, centred):
                 next_rstd = given_rstd[row + step] if has_rstd else float32(0)
             if centred and not has_mean:
                 total[0] = float32(0)
-                for i in range(RUNS * length):
+                for i in range(VECTORS * length):
                     total[0] += unpacked(xs, i, x)
                 block_sums(total, turn)
                 turn = 1 - turn
                 mean = total[0] / count
 
             sums[0] = sums[1] = sums[2] = float32(0)
-            for r in range(RUNS):
+            for r in range(VECTORS):
                 for i in range(length):
                     value = unpacked(xs, r * length + i, x) - mean
                     g = unpacked(dys, r * length + i, x) * unpacked(ws, r * length + i, x)
@@ -149,7 +149,7 @@ def _persistent(wide, centred):
             dot, shift = sums[0] * rstd / count, sums[2] / count if centred else float32(0)
 
             if row < rows:
-                for r in range(RUNS):
+                for r in range(VECTORS):
                     for i in range(length):
                         slope = unpacked(dys, r * length + i, x)
                         normed = (unpacked(xs, r * length + i, x) - mean) * rstd
@@ -172,10 +172,10 @@ def _persistent(wide, centred):
 
 @cuda.jit(device=True)
 def _store_sums(values, x, partial, which, room):
-    """Sums (RUNS, lanes) of a block's threads, those of its rows added up, to a row of `partial`."""
-    span, cols = uint32(cuda.blockDim.x * RUNS * lanes_of(x)), uint32(x.shape[1])
+    """Sums (VECTORS, lanes) of a block's threads, those of its rows added up, to a row of `partial`."""
+    span, cols = uint32(cuda.blockDim.x * VECTORS * lanes_of(x)), uint32(x.shape[1])
     cuda.syncthreads()
-    for r in range(RUNS):
+    for r in range(VECTORS):
         for i in range(lanes_of(x)):
             room[uint32(cuda.threadIdx.y) * span + first_col(r, x) + uint32(i)] = values[r, i]
     cuda.syncthreads()
@@ -202,10 +202,10 @@ def by_persistent_blocks(
 ) -> torch.Tensor:
     """dx, and partial sums (2, parts, cols) for dweight and dbias, without `centred` (1, parts, cols) for dweight.
 
-    Declines rows longer than 512 threads hold in RUNS runs of 16 bytes.
+    Declines rows longer than 512 threads hold in VECTORS vectors of 16 bytes.
     """
     rows, cols = x.shape
-    each = RUNS * 16 // x.element_size()
+    each = VECTORS * 16 // x.element_size()
     at_most(cols, 512 * each, "block")
     across = threads(-(-cols // each), 512)
     down = min(512 // across, -(-rows // processors(x)))
@@ -250,7 +250,7 @@ def _statistics(wide, centred):
             col = first
             while col < cols:
                 for u in range(_AT_ONCE):
-                    load_run(x, (row, col + uint64(u) * step), xs, 4 * u, wide)
+                    load_vector(x, (row, col + uint64(u) * step), xs, 4 * u, wide)
                 for i in range(_AT_ONCE * length):
                     total[0] += unpacked(xs, i, x)
                 col += uint64(_AT_ONCE) * step
@@ -260,9 +260,9 @@ def _statistics(wide, centred):
         col = first
         while col < cols:
             for u in range(_AT_ONCE):
-                load_run(x, (row, col + uint64(u) * step), xs, 4 * u, wide)
-                load_run(dy, (row, col + uint64(u) * step), dys, 4 * u, wide)
-                load_run(weight, (uint64(0), col + uint64(u) * step), ws, 4 * u, wide)
+                load_vector(x, (row, col + uint64(u) * step), xs, 4 * u, wide)
+                load_vector(dy, (row, col + uint64(u) * step), dys, 4 * u, wide)
+                load_vector(weight, (uint64(0), col + uint64(u) * step), ws, 4 * u, wide)
             for u in range(_AT_ONCE):
                 for i in range(length):
                     value = unpacked(xs, u * length + i, x) - mean
@@ -284,12 +284,12 @@ def _statistics(wide, centred):
 
 
 @functools.cache
-def _strips(wide, centred):
+def _column_blocks(wide, centred):
     words = 4 * _AT_ONCE
 
     @deep_jit
     def kernel(x, weight, dy, statistics, dx, partial, rows_each):
-        # dx of a run of columns in a part of the rows, and the part's sums, one row of `partial`; no thread needs
+        # dx of a vector of columns in a part of the rows, and the part's sums, one row of `partial`; no thread needs
         # another.
         xs = cuda.local.array(words, uint32)
         dys = cuda.local.array(words, uint32)
@@ -303,7 +303,7 @@ def _strips(wide, centred):
         col = (uint64(cuda.blockIdx.x) * uint64(cuda.blockDim.x) + uint64(cuda.threadIdx.x)) * uint64(length)
         if col >= cols:
             return
-        load_run(weight, (uint64(0), col), ws, 0, wide)
+        load_vector(weight, (uint64(0), col), ws, 0, wide)
         for i in range(LANES):
             dweight[i] = dbias[i] = float32(0)
         row = part * uint64(rows_each)
@@ -311,8 +311,8 @@ def _strips(wide, centred):
         while row < end:
             for u in range(_AT_ONCE):
                 at = min(row + uint64(u), end - uint64(1))
-                load_run(x, (at, col), xs, 4 * u, wide)
-                load_run(dy, (at, col), dys, 4 * u, wide)
+                load_vector(x, (at, col), xs, 4 * u, wide)
+                load_vector(dy, (at, col), dys, 4 * u, wide)
                 load16(statistics, (at, uint64(0)), about, 4 * u)
             for u in range(_AT_ONCE):
                 if row + uint64(u) < end:
@@ -326,7 +326,7 @@ def _strips(wide, centred):
                         if centred:
                             dbias[i] += slope
                     pack(out, packed, 0, dx)
-                    store_run(packed, 0, dx, (row + uint64(u), col), wide)
+                    store_vector(packed, 0, dx, (row + uint64(u), col), wide)
             row += uint64(_AT_ONCE)
         for i in range(length):
             if col + uint64(i) < cols:
@@ -337,7 +337,7 @@ def _strips(wide, centred):
     return kernel
 
 
-def in_strips(
+def in_column_blocks(
     x: torch.Tensor,
     weight: torch.Tensor,
     dy: torch.Tensor,
@@ -365,11 +365,20 @@ def in_strips(
         np.float32(eps),
     )
     across = threads(-(-cols // length), 256)
-    strips = -(-cols // (across * length))
-    rows_each = -(-rows // max(1, min(-(-rows // _AT_ONCE), 1024 // across * processors(x) // strips)))
+    column_blocks = -(-cols // (across * length))
+    rows_each = -(-rows // max(1, min(-(-rows // _AT_ONCE), 1024 // across * processors(x) // column_blocks)))
     parts = -(-rows // rows_each)
     partial = torch.empty((1 + centred, parts, cols), dtype=torch.float32, device=x.device)
     launch(
-        _strips(wide, centred), (strips, parts), across, x, shared, dy, statistics, dx, partial, np.uint64(rows_each)
+        _column_blocks(wide, centred),
+        (column_blocks, parts),
+        across,
+        x,
+        shared,
+        dy,
+        statistics,
+        dx,
+        partial,
+        np.uint64(rows_each),
     )
     return partial

@@ -1,8 +1,8 @@
 """Softmax and its log-sum-exp, from one streaming pass for (m, l), the running max and the sum of exp(x - m).
 
-online: one thread a row rescales l whenever m grows; a second pass writes y [milakov2018]
-warp: one warp a row; every lane has its own (m, l), and shuffles merge the pairs at the end [milakov2018]
-block: one block a row; the warps' pairs meet in shared memory, so a long row has many loads under way [milakov2018]
+online: one thread per row rescales l whenever m grows; a second pass writes y [milakov2018]
+warp: one warp per row; every lane has its own (m, l), and shuffles merge the pairs at the end [milakov2018]
+block: one block per row; the warps' pairs meet in shared memory, so a long row has many loads under way [milakov2018]
 vectorised: 16-byte loads, and the row stays in registers between the passes: one read, one write [oneflow2021]
 """
 
@@ -16,9 +16,9 @@ from numba import cuda, float32, uint32, uint64
 from touchstone.backends import shapes
 from touchstone.backends.numba.launching import launch
 from touchstone.backends.numba.online import denominator, fold, log_sum, row_merge, shift, warp_merge
-from touchstone.backends.numba.rows import blocks, thread_grid, threads, warp_grid, wide_jit
-from touchstone.backends.numba.runs import LANES, in_runs, inside, load_row, store_values
-from touchstone.backends.numba.words import lanes_of, unpacked
+from touchstone.backends.numba.reductions import blocks, thread_grid, threads, warp_grid, wide_jit
+from touchstone.backends.numba.vector_io import lanes_of, unpacked
+from touchstone.backends.numba.vector_rows import LANES, in_vectors, inside, load_row, store_values
 
 _LOW = np.float32(-math.inf)
 
@@ -117,23 +117,23 @@ block.needs = "shuffles"
 
 
 @functools.cache
-def _vectorised(runs, wide):
-    words = 4 * runs
+def _vectorised(vectors, wide):
+    words = 4 * vectors
 
     @wide_jit
     def kernel(x, y, lse):
         # A row in the registers of blockDim.x threads. Rows of one warp share a block, blockDim.y of them.
         packed = cuda.local.array(words, uint32)
-        held = cuda.local.array((runs, LANES), float32)
+        held = cuda.local.array((vectors, LANES), float32)
         row = uint64(cuda.blockIdx.x) * uint64(cuda.blockDim.y) + uint64(cuda.threadIdx.y)
         if row >= uint64(x.shape[0]):
             return  # a whole warp
         length = lanes_of(x)
         load_row(x, row, packed, wide)
 
-        # A run at a time, so that l is rescaled once for all its columns.
+        # A vector at a time, so that l is rescaled once for all its columns.
         m, l = _LOW, float32(0)
-        for r in range(runs):
+        for r in range(vectors):
             above = m
             for i in range(length):
                 held[r, i] = unpacked(packed, r * length + i, x) if inside(r, i, x, wide) else _LOW
@@ -147,7 +147,7 @@ def _vectorised(runs, wide):
             lse[row] = log_sum(m, l)
 
         m, inverse = shift(m), float32(1) / denominator(m, l)
-        for r in range(runs):
+        for r in range(vectors):
             for i in range(length):
                 held[r, i] = math.exp(held[r, i] - m) * inverse
             store_values(held[r], y, row, r, wide)
@@ -162,7 +162,7 @@ def vectorised(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     aligned to 16 bytes are moved an element at a time. Source: [oneflow2021].
     """
     rows, cols, y, lse = _outputs(x)
-    extent, held = in_runs(rows, cols, x, y)
+    extent, held = in_vectors(rows, cols, x, y)
     if y.numel():
         launch(_vectorised(*held), *extent, x, y, lse)
     return y, lse

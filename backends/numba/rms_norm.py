@@ -1,6 +1,6 @@
 """RMS norm over the last axis: y = x / sqrt(mean x^2 + eps) * weight.
 
-naive: one thread a row, two passes over x; neighbouring threads read addresses a row apart [zhang2019]
+naive: one thread per row, two passes over x; neighbouring threads read addresses one row apart [zhang2019]
 block: a block reads a row twice, for its mean square and for the result, so a row may have any length [zhang2019]
 warp: a warp holds a row in registers, so x is read once and no barrier is needed [xlite2025]
 vectorised: as many threads as the row needs hold it, in accesses of 16 bytes where rows are aligned [xlite2025]
@@ -15,7 +15,7 @@ from numba import cuda, float32, uint32, uint64
 
 from touchstone.backends import shapes
 from touchstone.backends.numba.launching import launch
-from touchstone.backends.numba.rows import (
+from touchstone.backends.numba.reductions import (
     WARP_COLS,
     at_most,
     block_sum,
@@ -28,8 +28,8 @@ from touchstone.backends.numba.rows import (
     warp_sum,
     wide_jit,
 )
-from touchstone.backends.numba.runs import LANES, first_col, in_runs, load_row, store_values
-from touchstone.backends.numba.words import lanes_of, load_run, unpacked
+from touchstone.backends.numba.vector_io import lanes_of, load_vector, unpacked
+from touchstone.backends.numba.vector_rows import LANES, first_col, in_vectors, load_row, store_values
 
 _HELD = WARP_COLS // 32
 
@@ -134,8 +134,8 @@ warp.needs = "shuffles"
 
 
 @functools.cache
-def _vectorised(runs, wide):
-    words = 4 * runs
+def _vectorised(vectors, wide):
+    words = 4 * vectors
 
     @wide_jit
     def kernel(x, weight, y, eps):
@@ -150,13 +150,13 @@ def _vectorised(runs, wide):
         load_row(x, row, held, wide)
 
         square = float32(0)
-        for i in range(runs * length):
+        for i in range(vectors * length):
             value = unpacked(held, i, x)
             square += value * value
         rstd = float32(1) / math.sqrt(row_sum(square) / float32(x.shape[1]) + eps)
 
-        for r in range(runs):
-            load_run(weight, (row, first_col(r, x)), scale, 0, wide)
+        for r in range(vectors):
+            load_vector(weight, (row, first_col(r, x)), scale, 0, wide)
             for i in range(length):
                 out[i] = unpacked(held, r * length + i, x) * rstd * unpacked(scale, i, x)
             store_values(out, y, row, r, wide)
@@ -172,7 +172,7 @@ def vectorised(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> t
     """
     rows, cols = shapes("rows cols, cols", x=x, weight=weight)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    extent, held = in_runs(rows, cols, x, weight, y)
+    extent, held = in_vectors(rows, cols, x, weight, y)
     if y.numel():
         launch(_vectorised(*held), *extent, x, for_rows(weight, rows), y, np.float32(eps))
     return y

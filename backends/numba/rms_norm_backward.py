@@ -1,13 +1,14 @@
 """Gradients of RMS norm. With r = 1 / sqrt(mean x^2 + eps), n = x * r, g = dy * weight:
 dx = r * (g - n * mean(g * n)), dweight = sum over rows of dy * n.
 
-naive: dx by a thread a row, dweight by a thread a column, both of any length [hsu2024]
-block: dx by a block a row, its threads reading neighbours; the warps' sums meet in shared memory [hsu2024]
+naive: dx by one thread per row, dweight by one thread per column, both of any length [hsu2024]
+block: dx by one block per row, its threads reading neighbours; the warps' sums meet in shared memory [hsu2024]
 warp: dx by a warp that holds a row; the rows of 32 columns shared by the warps of a block [hsu2024]
 partials: one launch for both: a block holds row after row and sums what it saw of them, one part each [hsu2024]
 atomics: the blocks add their sums to one row by float32 atomics, no partial sums in memory [apex2018]
-persistent: partials in accesses of 16 bytes, several short rows a block; the next rows come meanwhile [hsu2024]
-strips: the statistics of the rows first; then a thread goes down 16 bytes of columns and needs no other [hsu2024]
+persistent: partials in accesses of 16 bytes, several short rows per block; the next rows come meanwhile [hsu2024]
+column_blocks: the statistics of the rows first; then a thread goes down 16 bytes of columns and needs no other
+  [hsu2024]
 """
 
 import math
@@ -24,10 +25,10 @@ from touchstone.backends.numba.norms_backward import (
     block_sums,
     by_persistent_blocks,
     column_sums,
-    in_strips,
+    in_column_blocks,
     resident,
 )
-from touchstone.backends.numba.rows import (
+from touchstone.backends.numba.reductions import (
     WARP_COLS,
     at_most,
     blocks,
@@ -68,7 +69,7 @@ def _naive(x, weight, dy, given_rstd, has_rstd, dx, statistics, eps):
 
 @cuda.jit
 def _columns(x, dy, statistics, dweight):
-    # dweight by a thread a column.
+    # dweight by one thread per column.
     col = uint64(cuda.grid(1))
     if col >= uint64(x.shape[1]):
         return
@@ -85,7 +86,7 @@ def naive(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), rstd (rows,) float32 or None -> dx like x, dweight (cols,).
 
-    Takes any number of columns; neighbouring threads read addresses a row apart. Source: [hsu2024].
+    Takes any number of columns; neighbouring threads read addresses one row apart. Source: [hsu2024].
     """
     rows, cols = _check(x, weight, dy, rstd)
     dx, dweight = _outputs(x)
@@ -174,7 +175,7 @@ def _warp(x, weight, dy, given_rstd, has_rstd, dx, statistics, eps):
 
 
 @cuda.jit
-def _strips(x, dy, statistics, dweight):
+def _column_blocks(x, dy, statistics, dweight):
     # dweight by a block of 32 columns, its warps sharing the rows.
     sums = cuda.local.array(1, float32)
     sums[0] = float32(0)
@@ -202,7 +203,7 @@ def warp(
     if dx.numel():
         statistics = torch.empty((rows,), dtype=torch.float32, device=x.device)
         launch(_warp, *warp_grid(rows), x, weight, dy, *_given(rstd, statistics), dx, statistics, np.float32(eps))
-        launch(_strips, -(-cols // 32), (32, min(rows, 32)), x, dy, statistics, dweight)
+        launch(_column_blocks, -(-cols // 32), (32, min(rows, 32)), x, dy, statistics, dweight)
     return dx, dweight
 
 
@@ -326,7 +327,7 @@ def persistent(
 persistent.needs = "shuffles"
 
 
-def strips(
+def column_blocks(
     x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, *, rstd: torch.Tensor | None = None, eps: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), rstd (rows,) float32 or None -> dx like x, dweight (cols,).
@@ -336,11 +337,11 @@ def strips(
     _check(x, weight, dy, rstd)
     dx, dweight = _outputs(x)
     if dx.numel():
-        _reduce(in_strips(x, weight, dy, None, rstd, dx, eps, centred=False)[0], dweight)
+        _reduce(in_column_blocks(x, weight, dy, None, rstd, dx, eps, centred=False)[0], dweight)
     return dx, dweight
 
 
-strips.needs = "shuffles"
+column_blocks.needs = "shuffles"
 
 
 @cuda.jit

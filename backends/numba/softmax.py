@@ -1,8 +1,8 @@
 """Softmax over the last axis: y = exp(x - max x) / sum exp(x - max x).
 
-naive: one thread a row, three passes over x; neighbouring threads read addresses a row apart [milakov2018]
-warp: one warp a row, which its lanes hold in registers; max and sum by shuffles, so x is read once [oneflow2021]
-block: one block a row of any length, three coalesced passes; the warps' results meet in shared memory [oneflow2021]
+naive: one thread per row, three passes over x; neighbouring threads read addresses one row apart [milakov2018]
+warp: one warp per row, which its lanes hold in registers; max and sum by shuffles, so x is read once [oneflow2021]
+block: one block per row of any length, three coalesced passes; the warps' results meet in shared memory [oneflow2021]
 vectorised: the block holds its row in registers and moves it 16 bytes at a time: one read, one write; powers of two in
   place
     of exp [oneflow2021]
@@ -21,7 +21,7 @@ from touchstone.backends import shapes
 from touchstone.backends.numba.launching import launch
 from touchstone.backends.numba.online import denominator, fold, row_merge, shift
 from touchstone.backends.numba.ptx import exp2
-from touchstone.backends.numba.rows import (
+from touchstone.backends.numba.reductions import (
     WARP_COLS,
     at_most,
     block_max,
@@ -36,8 +36,8 @@ from touchstone.backends.numba.rows import (
     warp_max,
     warp_sum,
 )
-from touchstone.backends.numba.runs import LANES, in_runs, inside, load_row, store_values
-from touchstone.backends.numba.words import lanes_of, unpacked
+from touchstone.backends.numba.vector_io import lanes_of, unpacked
+from touchstone.backends.numba.vector_rows import LANES, in_vectors, inside, load_row, store_values
 
 _HELD = WARP_COLS // 32
 _LOW = np.float32(-math.inf)
@@ -152,14 +152,14 @@ block.needs = "shuffles"
 
 
 @functools.cache
-def _vectorised(runs, wide):
-    words = 4 * runs
+def _vectorised(vectors, wide):
+    words = 4 * vectors
 
     @deep_jit
     def kernel(x, y):
         # A row in the registers of blockDim.x threads. Rows of one warp share a block, blockDim.y of them.
         packed = cuda.local.array(words, uint32)
-        held = cuda.local.array((runs, LANES), float32)
+        held = cuda.local.array((vectors, LANES), float32)
         row = uint64(cuda.blockIdx.x) * uint64(cuda.blockDim.y) + uint64(cuda.threadIdx.y)
         if row >= uint64(x.shape[0]):
             return  # a whole warp
@@ -167,21 +167,21 @@ def _vectorised(runs, wide):
         load_row(x, row, packed, wide)
 
         m = _LOW
-        for r in range(runs):
+        for r in range(vectors):
             for i in range(length):
                 held[r, i] = unpacked(packed, r * length + i, x) if inside(r, i, x, wide) else _LOW
                 m = max(m, held[r, i])
         m = row_max(m)
 
         l = float32(0)
-        for r in range(runs):
+        for r in range(vectors):
             for i in range(length):
                 held[r, i] = exp2((held[r, i] - m) * _LOG2E)
                 l += held[r, i]
         # 1 / l cannot overflow: the largest column adds 1.
         inverse = float32(1) / row_sum(l)
 
-        for r in range(runs):
+        for r in range(vectors):
             for i in range(length):
                 held[r, i] *= inverse
             store_values(held[r], y, row, r, wide)
@@ -197,7 +197,7 @@ def vectorised(x: torch.Tensor) -> torch.Tensor:
     """
     rows, cols = shapes("rows cols", x=x)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    extent, held = in_runs(rows, cols, x, y, most=512)
+    extent, held = in_vectors(rows, cols, x, y, most=512)
     if y.numel():
         launch(_vectorised(*held), *extent, x, y)
     return y

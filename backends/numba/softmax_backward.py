@@ -1,8 +1,8 @@
 """Gradient of softmax from its result: dx = y * (dy - sum(y * dy)).
 
-naive: one thread a row, two passes; neighbouring threads read addresses a row apart [oneflow2021]
-warp: one warp a row, which its lanes hold in registers; the sum by shuffles, so y and dy are read once [oneflow2021]
-block: one block a row of any length, two passes; the warps' sums meet in shared memory [oneflow2021]
+naive: one thread per row, two passes; neighbouring threads read addresses one row apart [oneflow2021]
+warp: one warp per row, which its lanes hold in registers; the sum by shuffles, so y and dy are read once [oneflow2021]
+block: one block per row of any length, two passes; the warps' sums meet in shared memory [oneflow2021]
 vectorised: the block holds its row in registers and moves it 16 bytes at a time: two reads, one write [oneflow2021]
 """
 
@@ -13,7 +13,7 @@ from numba import cuda, float32, uint32, uint64
 
 from touchstone.backends import shapes
 from touchstone.backends.numba.launching import launch
-from touchstone.backends.numba.rows import (
+from touchstone.backends.numba.reductions import (
     WARP_COLS,
     at_most,
     block_sum,
@@ -25,8 +25,8 @@ from touchstone.backends.numba.rows import (
     warp_sum,
     wide_jit,
 )
-from touchstone.backends.numba.runs import LANES, in_runs, load_row, store_values
-from touchstone.backends.numba.words import lanes_of, unpacked
+from touchstone.backends.numba.vector_io import lanes_of, unpacked
+from touchstone.backends.numba.vector_rows import LANES, in_vectors, load_row, store_values
 
 _HELD = WARP_COLS // 32
 
@@ -123,8 +123,8 @@ block.needs = "shuffles"
 
 
 @functools.cache
-def _vectorised(runs, wide):
-    words = 4 * runs
+def _vectorised(vectors, wide):
+    words = 4 * vectors
 
     @wide_jit
     def kernel(y, dy, dx):
@@ -140,11 +140,11 @@ def _vectorised(runs, wide):
         load_row(dy, row, gradient, wide)
 
         delta = float32(0)
-        for i in range(runs * length):
+        for i in range(vectors * length):
             delta += unpacked(weight, i, y) * unpacked(gradient, i, y)
         delta = row_sum(delta)
 
-        for r in range(runs):
+        for r in range(vectors):
             for i in range(length):
                 at = r * length + i
                 out[i] = unpacked(weight, at, y) * (unpacked(gradient, at, y) - delta)
@@ -161,7 +161,7 @@ def vectorised(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     """
     rows, cols = shapes("rows cols, rows cols", y=y, dy=dy)
     dx = torch.empty(y.shape, dtype=y.dtype, device=y.device)
-    extent, held = in_runs(rows, cols, y, dy, dx)
+    extent, held = in_vectors(rows, cols, y, dy, dx)
     if dx.numel():
         launch(_vectorised(*held), *extent, y, dy, dx)
     return dx

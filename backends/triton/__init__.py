@@ -1,4 +1,5 @@
-"""Triton: compiled for a GPU, or run on the CPU by its interpreter, made truthful (backends/triton/interpreter/)."""
+"""Triton: compiled for a GPU, or run on the CPU by its interpreter, patched to match GPU semantics
+(backends/triton/interpreter/)."""
 
 if __name__ != "touchstone.backends.triton":
     raise ImportError(
@@ -19,13 +20,16 @@ from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 from touchstone.backends import seen_by
-from touchstone.backends.devices import capability_lacks, cuda_works
+from touchstone.backends.devices import capability_lacks, cuda_unavailable
 
 ALIASES = {"interpreter": "cpu"}
 CPU_VARIABLES = ("TRITON_INTERPRET",)
 # multiply-adds a second that small tiles get through the interpreter on a busy core; 64 x 64 x 32 on an idle one: 1.3e8
 WORK_PER_SECOND = {"cpu": 4e7, "cuda": math.inf}
-INTERPRETED = ("sm_80", "sm_90")  # of what a rung can need: tensor descriptors, but neither Gluon nor PTX that computes
+INTERPRETED = (
+    "sm_80",
+    "sm_90",
+)  # of what a variant can need: tensor descriptors, but neither Gluon nor PTX that computes
 NOTES = (
     "A kernel is the program of one tile: no threads, no barriers, no shared memory to declare; the grid counts tiles, "
     "where CUDA C and Numba count blocks and, besides, threads.",
@@ -49,7 +53,7 @@ def why_not(device: str) -> str | None:
     """None if Triton can run on `device` ("cpu" or "cuda") here, else what is missing and what to do."""
     if importlib.util.find_spec("triton") is None:
         return 'triton is not installed: pip install "triton>=3.6,<3.10" (Linux on x86-64 or aarch64)'
-    return (cuda_works() if device == "cuda" else None) or _taken(device)
+    return (cuda_unavailable() if device == "cuda" else None) or _taken(device)
 
 
 def _taken(device: str) -> str | None:
@@ -80,7 +84,7 @@ def prepare(device: str) -> None:
 
 
 def adopt(fn: Callable[..., Any], device: str) -> None:
-    """Make the interpreter truthful for a user's `fn` whose kernels this process has imported to be interpreted."""
+    """Patch the interpreter for a user's `fn` whose kernels this process has imported to be interpreted."""
     if device == "cpu" and _mode() == "interpret":
         prepare("cpu")
 
@@ -97,7 +101,7 @@ def reimport(fn: Callable[..., Any], device: str) -> bool:
 
 
 def lacks(needs: str, device: str) -> str | None:
-    """None if `device` has what a rung `needs` ("sm_90", "sm_90a"), else one sentence."""
+    """None if `device` has what a variant `needs` ("sm_90", "sm_90a"), else one sentence."""
     if device == "cuda":
         return capability_lacks(needs)
     return None if needs in INTERPRETED else f"needs {needs}; the interpreter runs no Gluon and no PTX that computes"
@@ -109,7 +113,7 @@ def doctor() -> list[tuple[str, str, str]]:
         return [("triton", "not installed", why_not("cpu") or "")]
     rows = [("triton", metadata.version("triton"), "3.6 to 3.9 are supported")]
     rows.append(("mode", _mode() or "not imported yet", "decided by TRITON_INTERPRET at the first import of triton"))
-    if _mode() == "interpret" or (_mode() is None and cuda_works()):  # here it can only interpret
+    if _mode() == "interpret" or (_mode() is None and cuda_unavailable()):  # here it can only interpret
         prepare("cpu")
         from touchstone.backends.triton.interpreter import REPAIRS, active
 
@@ -167,7 +171,7 @@ def tune(launcher: Callable[..., Any], arguments: dict[str, Any], verify: Callab
 
 
 class _Alone(importlib.abc.MetaPathFinder):
-    """Finds nothing, but makes the interpreter truthful before the first file here that a process of TRITON_INTERPRET=1
+    """Finds nothing, but patches the interpreter before the first file here that a process of TRITON_INTERPRET=1
     imports by itself: nobody has called `prepare`, and a stock interpreter multiplies bfloat16 as integers."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:

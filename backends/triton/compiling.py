@@ -33,7 +33,7 @@ SHARED_LIMIT = {"sm_80": 166912, "sm_86": 101376, "sm_89": 101376, "sm_90": 2324
 
 
 def architectures(needs: str | None = None) -> tuple[str, ...]:
-    """The architectures that a rung claims to compile for: sm_80 and sm_90, without those below its `needs`."""
+    """The architectures that a variant claims to compile for: sm_80 and sm_90, without those below its `needs`."""
     if needs is None:
         return ARCHITECTURES
     return tuple(arch for arch in ARCHITECTURES if _number(arch) >= _number(needs)) or (f"sm_{_number(needs)}",)

@@ -2,7 +2,7 @@
 
 onerow: one program holds a row in registers, so x is read once; the variance is the centred row's [baetal2016]
 persistent: as many programs as run at once loop over the rows, weight and bias stay, the next rows come [gupta2012]
-packed: a row in registers in its own 16 bits, converted three times, so that two programs overlap [nvidia2025]
+halfregs: a row in registers in its own 16 bits, converted three times, so that two programs overlap [nvidia2025]
 looped: tiles of a row in three passes, mean, variance and write, so a row may have any length [baetal2016]
 welford: mean and variance in one pass that merges the statistics of tiles, 2 reads instead of 3 [chan1979]
 """
@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import Unsupported, shapes
-from touchstone.backends.triton.rows import packed_block, resident, unseen, warps
+from touchstone.backends.triton.rows import halfregs_block, opaque, resident, warps
 
 
 @triton.jit(do_not_specialize_on_alignment=["x_col", "w_col", "b_col"])
@@ -89,7 +89,7 @@ def persistent(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
 
 
 @triton.jit(do_not_specialize_on_alignment=["x_col", "w_col", "b_col"])
-def _packed_kernel(x_ptr, w_ptr, b_ptr, y_ptr, x_row, x_col, w_col, b_col, cols, eps, BLOCK: tl.constexpr):
+def _halfregs_kernel(x_ptr, w_ptr, b_ptr, y_ptr, x_row, x_col, w_col, b_col, cols, eps, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * x_row
     y_ptr += row * cols
@@ -98,11 +98,11 @@ def _packed_kernel(x_ptr, w_ptr, b_ptr, y_ptr, x_row, x_col, w_col, b_col, cols,
     inside = col < cols
     x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=inside, other=0.0)
     mean = tl.sum(x.to(tl.float32), axis=0) / cols
-    x = unseen(x)
+    x = opaque(x)
     centred = tl.where(inside, x.to(tl.float32) - mean, 0.0)
     rstd = tl.rsqrt(tl.sum(centred * centred, axis=0) / cols + eps)
 
-    x = unseen(x)
+    x = opaque(x)
     y = (x.to(tl.float32) - mean) * rstd
     y *= tl.load(w_ptr + col.to(tl.int64) * w_col, mask=inside, other=0.0).to(tl.float32)
     if b_ptr is not None:
@@ -110,7 +110,7 @@ def _packed_kernel(x_ptr, w_ptr, b_ptr, y_ptr, x_row, x_col, w_col, b_col, cols,
     tl.store(y_ptr + col, y, mask=inside)
 
 
-def packed(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
+def halfregs(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
     """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols).
 
     Declines float32 and more than 32768 columns. A multiprocessor has registers for two programs of 32768 columns, one
@@ -119,14 +119,14 @@ def packed(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, 
     Source: [nvidia2025].
     """
     _, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
-    block = packed_block(x)
+    block = halfregs_block(x)
     if block > 4096 and cols % 8:  # rows off 16 bytes come by element, which takes the registers of the second program
-        return _launch(_packed_kernel, x, weight, bias, eps, block, num_warps=warps(block, 1024))
+        return _launch(_halfregs_kernel, x, weight, bias, eps, block, num_warps=warps(block, 1024))
     each = 1024 if block <= 4096 else 4096  # 16 warps of 128 registers fill a multiprocessor
-    return _launch(_packed_kernel, x, weight, bias, eps, block, num_warps=warps(block, each), maxnreg=128)
+    return _launch(_halfregs_kernel, x, weight, bias, eps, block, num_warps=warps(block, each), maxnreg=128)
 
 
-packed.dtypes = ("float16", "bfloat16")
+halfregs.dtypes = ("float16", "bfloat16")
 
 
 @triton.jit(do_not_specialize_on_alignment=["x_col", "w_col", "b_col"])

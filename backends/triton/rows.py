@@ -7,7 +7,7 @@ import triton.language as tl
 from touchstone.backends import Unsupported
 from touchstone.backends.triton.gemm import processors
 
-BEHIND = 4  # parts of the rows between a first and a second reading, in kernels whose second finds them in the L2 cache
+BEHIND = 4  # chunks the second pass lags behind the first, so that it hits L2
 
 
 def warps(block: int, each: int = 512) -> int:
@@ -20,9 +20,9 @@ def resident(x: torch.Tensor, each: int) -> int:
     return processors(x.device) * each if x.is_cuda else 3
 
 
-def strip_width(*operands: torch.Tensor) -> int:
-    """Columns to each row of a strip, a quarter of what a program reads at a time: fewer where no access moves several
-    neighbours, since every element then has an address of its own in registers.
+def column_block_width(*operands: torch.Tensor) -> int:
+    """Columns to each row of a block of columns, a quarter of what a program reads at a time: fewer where no access
+    moves several neighbours, since every element then has an address of its own in registers.
     """
     size = operands[0].element_size()
     wide = all(x.stride(-1) == 1 and not any(s * size % 16 for s in (*x.stride()[:-1], x.shape[-1])) for x in operands)
@@ -34,8 +34,8 @@ def rows_in_flight(x: torch.Tensor) -> int:
     return min(max((3 << 19) // (x.shape[1] * x.element_size()), 4), 64) if x.is_cuda else 4
 
 
-def packed_block(x: torch.Tensor) -> int:
-    """The block of columns of a program that keeps rows of `x` in registers in 16 bits an element, for `unseen`.
+def halfregs_block(x: torch.Tensor) -> int:
+    """The block of columns of a program that keeps rows of `x` in registers in 16 bits an element, for `opaque`.
 
     Declines float32 and more than 32768 columns.
     """
@@ -47,7 +47,7 @@ def packed_block(x: torch.Tensor) -> int:
 
 
 @triton.jit
-def unseen(x):
+def opaque(x):
     """x, a tile of 16 bits, as a value that the compiler has not seen before.
 
     LLVM converts a tile to float32 once and keeps the result for later uses, in twice the registers. After this move,

@@ -2,7 +2,7 @@
 
 onerow: one program holds a row in registers, so x is read once and y written once [triton2021softmax]
 persistent: as many programs as run at once loop over the rows, the next one on its way meanwhile [gupta2012]
-packed: a row in registers in its own 16 bits, converted and exponentiated twice, so two programs overlap [nvidia2025]
+halfregs: a row in registers in its own 16 bits, converted and exponentiated twice, so two programs overlap [nvidia2025]
 looped: tiles of a row in three passes, max, sum and write, so a row may have any length [milakov2018]
 online: max and sum in one pass by rescaling the sum whenever the max grows, 2 reads instead of 3 [milakov2018]
 """
@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import Unsupported, shapes
-from touchstone.backends.triton.rows import packed_block, resident, unseen, warps
+from touchstone.backends.triton.rows import halfregs_block, opaque, resident, warps
 
 
 @triton.jit(do_not_specialize_on_alignment=["x_col"])
@@ -75,7 +75,7 @@ def persistent(x: torch.Tensor) -> torch.Tensor:
 
 
 @triton.jit(do_not_specialize_on_alignment=["x_col"])
-def _packed_kernel(x_ptr, y_ptr, x_row, x_col, cols, BLOCK: tl.constexpr):
+def _halfregs_kernel(x_ptr, y_ptr, x_row, x_col, cols, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * x_row
     y_ptr += row * cols
@@ -84,13 +84,13 @@ def _packed_kernel(x_ptr, y_ptr, x_row, x_col, cols, BLOCK: tl.constexpr):
     inside = col < cols
     x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=inside, other=float("-inf"))
     m = tl.max(x.to(tl.float32), axis=0)
-    x = unseen(x)
+    x = opaque(x)
     l = tl.sum(tl.exp(x.to(tl.float32) - m), axis=0)
-    x = unseen(x)
+    x = opaque(x)
     tl.store(y_ptr + col, tl.exp(x.to(tl.float32) - m) * (1.0 / l), mask=inside)
 
 
-def packed(x: torch.Tensor) -> torch.Tensor:
+def halfregs(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (rows, cols). Declines float32 and more than 32768 columns. Source: [nvidia2025].
 
     A multiprocessor has registers for two programs of 32768 columns, one of which loads while the other computes (an
@@ -99,15 +99,15 @@ def packed(x: torch.Tensor) -> torch.Tensor:
     `onerow`). Rows that start off 16 bytes, or whose elements lie apart, spill registers.
     """
     rows, cols = shapes("rows cols", x=x)
-    block = packed_block(x)
+    block = halfregs_block(x)
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     if y.numel():
         each = 1024 if block <= 4096 else 4096  # 16 warps of 128 registers fill a multiprocessor
-        _packed_kernel[(rows,)](x, y, *x.stride(), cols, BLOCK=block, num_warps=warps(block, each), maxnreg=128)
+        _halfregs_kernel[(rows,)](x, y, *x.stride(), cols, BLOCK=block, num_warps=warps(block, each), maxnreg=128)
     return y
 
 
-packed.dtypes = ("float16", "bfloat16")
+halfregs.dtypes = ("float16", "bfloat16")
 
 
 @triton.jit(do_not_specialize_on_alignment=["x_col"])

@@ -1,7 +1,7 @@
 """Gradient of softmax from its result: dx = y * (dy - sum(y * dy)).
 
 onerow: one program holds a row of y and of dy in registers, so each is read once [oneflow2021]
-packed: the same in their own 16 bits, converted twice, so that a program holds 32768 columns of both [nvidia2025]
+halfregs: the same in their own 16 bits, converted twice, so that a program holds 32768 columns of both [nvidia2025]
 looped: tiles of a row in two passes, the sum and the write, so a row may have any length [oneflow2021]
 """
 
@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import Unsupported, shapes
-from touchstone.backends.triton.rows import packed_block, unseen, warps
+from touchstone.backends.triton.rows import halfregs_block, opaque, warps
 
 
 @triton.jit(do_not_specialize_on_alignment=["y_col", "dy_col"])
@@ -41,7 +41,7 @@ def onerow(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
 
 
 @triton.jit(do_not_specialize_on_alignment=["y_col", "dy_col"])
-def _packed_kernel(y_ptr, dy_ptr, dx_ptr, y_row, y_col, dy_row, dy_col, cols, BLOCK: tl.constexpr):
+def _halfregs_kernel(y_ptr, dy_ptr, dx_ptr, y_row, y_col, dy_row, dy_col, cols, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     y_ptr += row * y_row
     dy_ptr += row * dy_row
@@ -52,26 +52,26 @@ def _packed_kernel(y_ptr, dy_ptr, dx_ptr, y_row, y_col, dy_row, dy_col, cols, BL
     y = tl.load(y_ptr + col.to(tl.int64) * y_col, mask=inside, other=0.0)
     dy = tl.load(dy_ptr + col.to(tl.int64) * dy_col, mask=inside, other=0.0)
     delta = tl.sum(y.to(tl.float32) * dy.to(tl.float32), axis=0)
-    y = unseen(y)
-    dy = unseen(dy)
+    y = opaque(y)
+    dy = opaque(dy)
     tl.store(dx_ptr + col, y.to(tl.float32) * (dy.to(tl.float32) - delta), mask=inside)
 
 
-def packed(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+def halfregs(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     """y, dy (rows, cols) -> dx (rows, cols). Declines float32 and more than 32768 columns. Source: [nvidia2025].
 
     At 32768 columns y and dy are read once, where `looped` reads them twice (an H200,
     bfloat16: 0.98 of a copy's rate against 0.61).
     """
     rows, cols = shapes("rows cols, rows cols", y=y, dy=dy)
-    block = packed_block(y)
+    block = halfregs_block(y)
     dx = torch.empty((rows, cols), dtype=y.dtype, device=y.device)
     if dx.numel():
-        _packed_kernel[(rows,)](y, dy, dx, *y.stride(), *dy.stride(), cols, BLOCK=block, num_warps=warps(block, 1024))
+        _halfregs_kernel[(rows,)](y, dy, dx, *y.stride(), *dy.stride(), cols, BLOCK=block, num_warps=warps(block, 1024))
     return dx
 
 
-packed.dtypes = ("float16", "bfloat16")
+halfregs.dtypes = ("float16", "bfloat16")
 
 
 @triton.jit(do_not_specialize_on_alignment=["y_col", "dy_col"])

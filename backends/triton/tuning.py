@@ -151,7 +151,7 @@ def tune(
 
 
 def _questions(launcher: Callable[..., Any], arguments: dict[str, Any]) -> list[Question]:
-    """What one call of the launcher asks of `pinned` under its own key; it may also call other rungs that ask."""
+    """What one call of the launcher asks of `pinned` under its own key; it may also call other variants that ask."""
     asked: list[Question] = []
     token = _asked.set(asked)
     try:

@@ -1,2 +1,2 @@
-"""Timing kernels that passed, against peers and the machine's ceilings. `python -m touchstone bench`;
+"""Timing kernels that passed, against baselines and the machine's ceilings. `python -m touchstone bench`;
 docs/benchmarks.md."""

@@ -1,4 +1,4 @@
-"""Which groups are timed: ops and their backwards, shapes, dtypes, parameters, and who takes part."""
+"""Which groups are timed: ops and their backwards, shapes, dtypes, parameters, and contestants."""
 
 import copy
 import itertools
@@ -16,7 +16,7 @@ from touchstone.conformance.bench.run import Group
 from touchstone.conformance.discovery import registry, selection
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.spec import layouts
-from touchstone.conformance.spec.baselines import Arguments, Bench, Call, Peer
+from touchstone.conformance.spec.baselines import Arguments, Baseline, Bench, Call
 from touchstone.conformance.spec.budget import Expected
 from touchstone.conformance.spec.cases import plain_case
 from touchstone.conformance.spec.contract import DTYPES, Case, Contract, Draw
@@ -42,11 +42,11 @@ def plan(
     shapes: str,
     dtypes: Sequence[str] | None = None,
     mode: str = "fwd",
-    peers: bool = False,
+    baselines: bool = False,
     first: bool = False,
     top: int | None = None,
 ) -> Plan:
-    """The groups of a selection; of every ladder the `top` last rungs that can run. Raises UsageError naming the
+    """The groups of a selection; of every ladder the `top` last variants that can run. Raises UsageError naming the
     option."""
     if mode not in MODES:
         raise selection.UsageError(f"--mode: expected one of {', '.join(MODES)}, got {mode!r}")
@@ -54,7 +54,7 @@ def plan(
         if name not in DTYPES:
             raise selection.UsageError(f"--dtype: {name!r} is not one of {', '.join(DTYPES)}")
     named = shapes_of_file(Path(shapes)) if shapes not in ("small", "large") else None
-    made, wanted = Plan([], {}), _Wanted(shapes, named, dtypes, mode, peers, first, top)
+    made, wanted = Plan([], {}), _Wanted(shapes, named, dtypes, mode, baselines, first, top)
     for op in chosen.ops:
         _plan_op(made, chosen, op, wanted)
     return made
@@ -68,13 +68,13 @@ class _Wanted:
     named: list[dict[str, Any]] | None  # of a file
     dtypes: Sequence[str] | None
     mode: str
-    peers: bool
+    baselines: bool
     first: bool
     top: int | None
 
 
 def _plan_op(made: Plan, chosen: selection.Selection, op: str, wanted: _Wanted) -> None:
-    mode, dtypes, peers = wanted.mode, wanted.dtypes, wanted.peers
+    mode, dtypes, baselines = wanted.mode, wanted.dtypes, wanted.baselines
     contract, bench, name = registry.contract(op), declared(op), op
     everyone = chosen_subjects(chosen, op)
     if mode != "fwd":
@@ -95,7 +95,7 @@ def _plan_op(made: Plan, chosen: selection.Selection, op: str, wanted: _Wanted) 
     subjects = []
     for backend, subject in everyone:
         if reason := selection.not_run_reason(backend, subject):
-            made.left_out[f"{subject.lane} {op} {subject.name}"] = reason
+            made.left_out[f"{subject.target} {op} {subject.name}"] = reason
         else:
             subjects.append((backend, subject))
     if wanted.top is not None:
@@ -109,9 +109,11 @@ def _plan_op(made: Plan, chosen: selection.Selection, op: str, wanted: _Wanted) 
             continue
         taking = [(b, s) for b, s in subjects if dtype in getattr(s.fn, "dtypes", contract.dtypes)]
         running, absent = (
-            runnable(bench.peers, chosen.device, dtype, peers) if peers or chosen.device == "cuda" else ([], {})
+            runnable(bench.baselines, chosen.device, dtype, baselines)
+            if baselines or chosen.device == "cuda"
+            else ([], {})
         )
-        made.left_out |= {f"{name}: {peer}": reason for peer, reason in absent.items()}
+        made.left_out |= {f"{name}: {baseline}": reason for baseline, reason in absent.items()}
         named = None if wanted.named is None else [each for each in wanted.named if each.get("op") in (None, op, name)]
         found = _cases(contract, bench, name, dtype, wanted.shapes, named, chosen, taking)
         for case in found[:1] if wanted.first else found:
@@ -149,7 +151,7 @@ def _cases(
 
 
 def _balance(case: Case) -> float:
-    """How large a case is with no axis long: what every rung of a ladder takes."""
+    """How large a case is with no axis long: what every variant of a ladder takes."""
     sizes = [n for _, size in case.sizes for n in (size if isinstance(size, tuple) else (size,))]
     return sum(math.log2(min(n, 64)) for n in sizes)
 
@@ -235,14 +237,14 @@ def experiment(name: str) -> tuple[Path, dict[str, Any]]:
 
 
 def chosen_subjects(chosen: selection.Selection, op: str, every: bool = False) -> list[tuple[str, Subject]]:
-    """The selection's rungs of `op`, whether or not the selection names that op; with `every` also of any name."""
+    """The selection's variants of `op`, whether or not the selection names that op; with `every` also of any name."""
     if chosen.kernel is not None:
         return [(b, s) for b, s in chosen.subjects() if s.op == op]
     found = []
     for backend in chosen.backends:
         for name, fn in registry.variants(backend, op).items():
             if every or chosen.variants is None or name in chosen.variants:
-                found.append((backend, selection.rung(op, backend, name, fn, chosen.device)))
+                found.append((backend, selection.variant_subject(op, backend, name, fn, chosen.device)))
     return found
 
 
@@ -309,7 +311,7 @@ def _wider(expected: Expected) -> Expected:
 def both_subjects(
     forward: Contract, backward: Contract, ahead: Sequence[tuple[str, Subject]], behind: Sequence[tuple[str, Subject]]
 ) -> list[tuple[str, Subject]]:
-    """Each rung of the gradient after the forward rung of its name, or after the last that can run there."""
+    """Each variant of the gradient after the forward variant of its name, or after the last that can run there."""
     found = []
     for backend, second in behind:
         ladder = [s for b, s in ahead if b == backend and not selection.not_run_reason(backend, s)]
@@ -338,13 +340,18 @@ def _chain(
 
 
 def both_benches(forward: Contract, backward: Contract, ahead: Bench, behind: Bench) -> Bench:
-    """Peers that have both, by name; the gradient's own graph is made beforehand, its forward pass is timed besides."""
-    second = {peer.name: peer for peer in behind.peers}
-    peers = [_pair(forward, backward, peer, second[peer.name]) for peer in ahead.peers if peer.name in second]
-    return replace(behind, peers=peers)
+    """Baselines that have both, by name; the gradient's own graph is made beforehand, its forward pass is timed
+    besides."""
+    second = {baseline.name: baseline for baseline in behind.baselines}
+    baselines = [
+        _pair(forward, backward, baseline, second[baseline.name])
+        for baseline in ahead.baselines
+        if baseline.name in second
+    ]
+    return replace(behind, baselines=baselines)
 
 
-def _pair(forward: Contract, backward: Contract, first: Peer, second: Peer) -> Peer:
+def _pair(forward: Contract, backward: Contract, first: Baseline, second: Baseline) -> Baseline:
     def make(arguments: Arguments) -> Call:
         ahead = first.make({n: v for n, v in arguments.items() if n in forward.operands or n in forward.params})
         given = {**dict.fromkeys(backward.operands), **arguments}

@@ -24,7 +24,7 @@ COMPUTE_MARGIN = 1.25  # above the library's product, which is not the best ther
 # dense multiply-adds times two, per clock and multiprocessor, by compute capability: of 16-bit operands, and of float32
 PEAK_16 = {(8, 0): 2048, (8, 6): 512, (8, 9): 1024, (9, 0): 4096, (10, 0): 8192}
 PEAK_32 = {(8, 0): 128, (8, 6): 256, (8, 9): 256, (9, 0): 256, (10, 0): 256}
-# of a rung that declares a precision: the dtype of its products, and how many it makes of one
+# of a variant that declares a precision: the dtype of its products, and how many it makes of one
 COMPUTED = {"tf32": ("tf32", 1), "tf32x3": ("tf32", 3), "bf16": ("bfloat16", 1)}
 
 
@@ -39,7 +39,7 @@ class Roof:
 
 @dataclass
 class Ceilings:
-    """Rates of one machine: bytes a second, and operations a second by dtype ("tf32" is one here)."""
+    """Rates of one machine: bytes per second, and operations per second by dtype ("tf32" is one here)."""
 
     device: str
     copy: float = 0.0
@@ -59,7 +59,7 @@ class Ceilings:
         """
         if not self.copy:
             return None
-        # a rung's precision is that of its float32; 16-bit operands lose nothing
+        # a variant's precision is that of its float32; 16-bit operands lose nothing
         name, products = COMPUTED.get(compute or "", (dtype, 1)) if dtype == "float32" else (dtype, 1)
         rate = self.matmul.get(name, 0.0) / products
         memory, work = bytes_ / self.copy, flops / rate if rate else 0.0

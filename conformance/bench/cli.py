@@ -11,51 +11,57 @@ NO_NUMBER = "-"
 
 def add(commands: Any) -> None:
     """Add the command to the parser of `python -m touchstone`."""
-    bench = commands.add_parser("bench", help="time the rungs that are right, by turns with their peers")
+    bench = commands.add_parser("bench", help="benchmark passing variants, interleaved with baselines")
     bench.add_argument("op", nargs="*", help="ops to time (default: all)")
     bench.add_argument("--backend", metavar="NAME[,NAME]", help="backends (default: every one that runs here)")
-    bench.add_argument("--variant", metavar="NAME[,NAME]", help="rungs (default: all)")
+    bench.add_argument("--variant", metavar="NAME[,NAME]", help="variants (default: all)")
     bench.add_argument("--kernel", metavar="FILE.py:FUNCTION", help="a function of your own with the op's signature")
     bench.add_argument("--device", default="auto", help="auto (default), cpu or cuda")
     bench.add_argument(
         "--shapes", metavar="small|large|FILE", help="sizes: large on a GPU, small on the CPU, or a JSON file"
     )
     bench.add_argument(
-        "--experiment", metavar="NAME", help="ops, rungs, dtypes, mode and shapes of an experiment; `list` names them"
+        "--experiment",
+        metavar="NAME",
+        help="ops, variants, dtypes, mode and shapes of an experiment; `list` names them",
     )
     bench.add_argument("--first", action="store_true", help="only the first shape of each op and dtype")
-    bench.add_argument("--top", type=int, metavar="N", help="only the last N rungs of each ladder")
-    bench.add_argument("--longest", type=float, metavar="SECONDS", help="leave out who needs longer for a call")
+    bench.add_argument("--top", type=int, metavar="N", help="only the last N variants of each ladder")
+    bench.add_argument(
+        "--max-call-seconds", type=float, metavar="SECONDS", help="skip kernels that need more than SECONDS per call"
+    )
     bench.add_argument("--dtype", metavar="NAME[,NAME]", help="dtypes (default: those the contract names)")
     bench.add_argument("--mode", help="fwd (the op, default), bwd (its gradient) or fwd_bwd (both in one call)")
     bench.add_argument(
-        "--peers", action="store_true", help="all peers: also those that compile for seconds, and on the CPU"
+        "--baselines",
+        action="store_true",
+        help="use all baselines: also those that take seconds to compile, and on the CPU",
     )
-    bench.add_argument("--no-peers", action="store_true", help="time rungs alone")
-    bench.add_argument("--twice", action="store_true", help="time every rung against itself too: the ratio is noise")
+    bench.add_argument("--no-baselines", action="store_true", help="time variants only")
+    bench.add_argument(
+        "--noise-floor", action="store_true", help="also time each variant against itself, to show the noise floor"
+    )
     cache = bench.add_mutually_exclusive_group()
     for name, text in (
         ("cold", "with the inputs out of the L2 cache (default)"),
         ("warm", "with the inputs in the L2 cache, where they fit"),
-        ("graph", "cold, replayed from a CUDA graph: no launch by Python at all"),
+        ("graph", "cold, replayed from a CUDA graph: no launches from Python"),
     ):
         cache.add_argument(f"--{name}", dest="cache", action="store_const", const=name, default="cold", help=text)
+    bench.add_argument("--seconds", type=float, default=1.0, help="seconds of timed calls per contestant (default: 1)")
     bench.add_argument(
-        "--seconds", type=float, default=1.0, help="timed calls of each contestant take about this long (default: 1)"
+        "--level", help="judge every variant at this level first; time those that pass (default: the timed case)"
     )
-    bench.add_argument(
-        "--level", help="judge every rung at this level first; time those that pass (default: the timed case)"
-    )
-    bench.add_argument("--csv", metavar="FILE", help="write one line a contestant to FILE")
+    bench.add_argument("--csv", metavar="FILE", help="write one line per contestant to FILE")
     bench.add_argument("--json", metavar="FILE", help="write everything, with provenance, to FILE")
     bench.add_argument(
-        "--compare", nargs=2, metavar=("OLD", "NEW"), help="time nothing: two JSON records, changes beyond noise"
+        "--compare", nargs=2, metavar=("OLD", "NEW"), help="compare two JSON records and list changes beyond noise"
     )
     bench.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """The command. Exit status 1 where a rung was refused or failed, or nothing was measured."""
+    """The command. Exit status 1 where a variant was refused or failed, or nothing was measured."""
     from touchstone.conformance.bench import cases, records
 
     if options.compare:
@@ -89,18 +95,18 @@ def _as_experiment(options: argparse.Namespace) -> None:
 
 
 def _measure(options: argparse.Namespace, typed: str | None) -> int:
-    """`typed`: the rungs asked for by name; an experiment names rungs that a backend may lack."""
+    """`typed`: the variants asked for by name; an experiment names variants that a backend may lack."""
     from touchstone.conformance.discovery import selection
     from touchstone.conformance.reporting import provenance
 
     if not options.seconds > 0:
         raise selection.UsageError(f"--seconds: expected a positive number, got {options.seconds}")
-    for name in ("longest", "top"):
+    for name in ("max_call_seconds", "top"):
         value = getattr(options, name)
         if value is not None and not value > 0:
-            raise selection.UsageError(f"--{name}: expected a positive number, got {value}")
-    if options.peers and options.no_peers:
-        raise selection.UsageError("--peers and --no-peers: give one of the two")
+            raise selection.UsageError(f"--{name.replace('_', '-')}: expected a positive number, got {value}")
+    if options.baselines and options.no_baselines:
+        raise selection.UsageError("--baselines and --no-baselines: give one of the two")
     op = ",".join(options.op) if options.op else None
     level = options.level or "quick"
     chosen = selection.select(options.backend, options.device, op, options.variant, level, options.kernel)
@@ -112,21 +118,21 @@ def _measure(options: argparse.Namespace, typed: str | None) -> int:
     if broken := selection.import_check(chosen):
         raise selection.UsageError("kernel files that do not import:\n" + "\n".join(broken))
     if typed:
-        chosen.subjects()  # an unknown rung is a usage error
+        chosen.subjects()  # an unknown variant is a usage error
     shapes = options.shapes or ("large" if chosen.device == "cuda" else "small")
     dtypes = options.dtype.split(",") if options.dtype else None
-    plan = cases.plan(chosen, shapes, dtypes, options.mode or "fwd", options.peers, options.first, options.top)
-    if options.no_peers:
+    plan = cases.plan(chosen, shapes, dtypes, options.mode or "fwd", options.baselines, options.first, options.top)
+    if options.no_baselines:
         for group in plan.groups:
-            group.peers = ()
-    plan.groups = [group for group in plan.groups if group.subjects or group.peers]
+            group.baselines = ()
+    plan.groups = [group for group in plan.groups if group.subjects or group.baselines]
     if not plan.groups:
         raise selection.UsageError(_nothing(plan, shapes))
     about = provenance.provenance(chosen.device)
     timer = timing.timer(chosen.device, options.cache)
     measured = ceilings.measure(timer, sorted({group.case.dtype for group in plan.groups} | {"float32"}))
     show(Table(f"ceilings of this run, {about['machine'].get('gpu', 'CPU')}", ["what", "rate"], measured.rows()))
-    judged = _Judged(options.level, chosen)
+    judged = _LevelVerdicts(options.level, chosen)
     results: list[Result] = []
     clocks = provenance.clocks if chosen.device == "cuda" else dict
     try:
@@ -141,8 +147,8 @@ def _measure(options: argparse.Namespace, typed: str | None) -> int:
                 options.seconds,
                 launched=_launched,
                 clocks=clocks,
-                twice=options.twice,
-                longest=options.longest or float("inf"),
+                noise_floor=options.noise_floor,
+                max_call_seconds=options.max_call_seconds or float("inf"),
             )
             if options.json:
                 records.write(options.json, records.record(about, measured, results, plan.left_out))
@@ -151,7 +157,7 @@ def _measure(options: argparse.Namespace, typed: str | None) -> int:
         if options.csv:
             records.write_csv(options.csv, results)
     timer.close()
-    wrong = [r for r in results if r.kind == "rung" and r.status in (REFUSED, FAILED)]
+    wrong = [r for r in results if r.kind == "variant" and r.status in (REFUSED, FAILED)]
     return 1 if wrong or not any(r.status == MEASURED for r in results) else 0
 
 
@@ -160,8 +166,8 @@ def _nothing(plan: Any, shapes: str) -> str:
     return f"nothing to time with --shapes={shapes}" + (f" ({reasons})" if reasons else "")
 
 
-class _Judged:
-    """Verdicts of --level, each rung's once."""
+class _LevelVerdicts:
+    """Verdicts of --level, each variant's once."""
 
     def __init__(self, level: str | None, chosen: Any):
         self._level, self._chosen = level, chosen
@@ -171,7 +177,7 @@ class _Judged:
         from touchstone.conformance.bench.run import FAILED, Result
         from touchstone.conformance.reporting.session import judge_subject
 
-        key = (subject.op, subject.lane, subject.name)
+        key = (subject.op, subject.target, subject.name)
         if key not in self._verdicts:
             report = judge_subject(subject, self._level or "quick", isolate="none")
             self._verdicts[key] = None if report.passed else f"does not pass at level {self._level}: {report.summary()}"
@@ -182,8 +188,8 @@ class _Judged:
                 Result(
                     case.op,
                     subject.name,
-                    subject.lane,
-                    "rung",
+                    subject.target,
+                    "variant",
                     case.dtype,
                     case.size,
                     group.params,
@@ -219,19 +225,9 @@ def tables(results: Sequence[Any]) -> list[Table]:
 
 
 def _table(title: str, rows: Sequence[Any]) -> Table:
-    peer = next((r.name for r in rows if r.kind == "peer" and r.ms is not None), None)
-    against = [name for name in (peer, "itself") if any(name in r.ratios for r in rows)]
-    columns = [
-        "lane",
-        "rung or peer",
-        "ms",
-        "IQR",
-        "n",
-        "TFLOP/s",
-        "GB/s",
-        "roofline",
-        *(f"vs {name}" for name in against),
-    ]
+    baseline = next((r.name for r in rows if r.kind == "baseline" and r.ms is not None), None)
+    against = [name for name in (baseline, "itself") if any(name in r.ratios for r in rows)]
+    columns = ["target", "kernel", "ms", "IQR", "n", "TFLOP/s", "GB/s", "roofline", *(f"vs {name}" for name in against)]
     more: dict[str, Callable[[Any], str]] = {
         "peak MB": lambda r: _text(r.peak_bytes, 1e-6),
         "launch ms": lambda r: _text(r.host_ms),
@@ -248,7 +244,7 @@ def _table(title: str, rows: Sequence[Any]) -> Table:
         )
         numbers += [_text(r.tflops), _text(r.gbps), _text(r.fraction)] if taken else [NO_NUMBER] * 3
         ratios = [_text(r.ratios.get(name)) for name in against]
-        table.rows.append([r.lane, r.name, *numbers, *ratios, *(cell(r) for cell in shown.values()), r.compute or ""])
+        table.rows.append([r.target, r.name, *numbers, *ratios, *(cell(r) for cell in shown.values()), r.compute or ""])
     return table
 
 
@@ -262,7 +258,7 @@ def _print(results: Sequence[Any], left_out: dict[str, str], device: str, option
     for table in tables(results):
         show(table)
     for result in results:
-        where = f"{result.op} {result.lane} {result.name} {result.dtype}"
+        where = f"{result.op} {result.target} {result.name} {result.dtype}"
         for problem in result.problems:
             print(f"{where} {result.status}: {problem}")
         for note in result.notes:
@@ -271,7 +267,7 @@ def _print(results: Sequence[Any], left_out: dict[str, str], device: str, option
         print(f"{what} left out: {why}")
     if device == "cpu":
         print(
-            "these are times of an emulator or interpreter on the CPU: they tell which rung does less work here, "
+            "these are times of an emulator or interpreter on the CPU: they tell which variant does less work here, "
             "and that a "
-            "change made this lane slower; they say nothing of a GPU"
+            "change made this target slower; they say nothing about a GPU"
         )

@@ -1,9 +1,9 @@
-"""What timed calls work on: values drawn on the device, two sets of memory they are put into by turns, and the answers.
+"""What timed calls work on: values drawn on the device, two sets of memory used alternately, and the answers.
 
 A timed call never sees the values of the call before it in the same memory, and some see values that no call has seen.
 They are put there without a trace in torch's version counters. Answers are float64; of what is too large to be answered
-whole, on some slices along axes that the contract says are apart, and of those, at random places. Which ones, a kernel
-cannot know: they are drawn from the system's randomness.
+whole, on some slices along axes that the contract says are independent, and of those, at random places. Which ones, a
+kernel cannot know: they are drawn from the system's randomness.
 """
 
 import math
@@ -59,7 +59,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Part:
-    """Some slices along axes that are apart: the indices kept of each axis (others are whole)."""
+    """Some slices along independent axes: the indices kept of each axis (others are whole)."""
 
     kept: Mapping[str, torch.Tensor]
 
@@ -83,7 +83,7 @@ class Bank:
         self.contract, self.case, self.device = contract, case, device
         self.seed = secret.getrandbits(32) if seed is None else seed
         self._bench = bench
-        self._apart = [group for group in bench.apart if self._applies(group)]
+        self._independent_axes = [group for group in bench.independent_axes if self._applies(group)]
         self.values = [self._draw(self.seed + number) for number in range(KNOWN + FRESH)]
         self.places = [self._memory() for _ in range(PLACES)]
         self._holds = [0] * PLACES
@@ -208,7 +208,7 @@ class Bank:
 
     def _counts(self) -> list[int]:
         """How many units of each group are answered at once."""
-        counts = [self._units(group) for group in self._apart]
+        counts = [self._units(group) for group in self._independent_axes]
         while counts and max(counts) > 1 and self._too_large(counts):
             largest = counts.index(max(counts))
             counts[largest] = -(-counts[largest] // 2)
@@ -217,13 +217,13 @@ class Bank:
     def _too_large(self, counts: Sequence[int]) -> bool:
         size = self._part_of([torch.arange(count) for count in counts]).size(self.case.size)
         axes = [o.axes for o in self.contract.operands.values()] + [o.axes for o in self.contract.outputs.values()]
-        cut = {name for group in self._apart for name in group}
+        cut = {name for group in self._independent_axes for name in group}
         elements = sum(math.prod(self.contract.shape(each, size)) for each in axes if cut & set(each.split()))
         return self.contract.flops(size, self.case.param) > FLOPS[self.device] or elements > ELEMENTS[self.device]
 
     def _part_of(self, units: Sequence[torch.Tensor]) -> Part:
         kept = {}
-        for group, chosen in zip(self._apart, units, strict=True):
+        for group, chosen in zip(self._independent_axes, units, strict=True):
             for name in group:
                 each = self.case.size[name] // self._units(group)
                 index = (chosen.cpu()[:, None] * each + torch.arange(each, device="cpu")).reshape(-1)
@@ -233,7 +233,7 @@ class Bank:
     def _choose(self) -> Part:
         """Random units, the last one among them."""
         units = []
-        for group, count in zip(self._apart, self._counts(), strict=True):
+        for group, count in zip(self._independent_axes, self._counts(), strict=True):
             total = self._units(group)
             units.append(torch.tensor(sorted([*secret.sample(range(total - 1), count - 1), total - 1]), device="cpu"))
         return self._part_of(units)
@@ -241,7 +241,7 @@ class Bank:
     def _parts(self) -> list[Part]:
         """Parts that together are the whole."""
         found: list[list[torch.Tensor]] = [[]]
-        for group, count in zip(self._apart, self._counts(), strict=True):
+        for group, count in zip(self._independent_axes, self._counts(), strict=True):
             pieces = torch.arange(self._units(group), device="cpu").split(count)
             found = [[*before, piece] for before in found for piece in pieces]
         return [self._part_of(units) for units in found]

@@ -10,6 +10,7 @@ from typing import Any
 
 from touchstone.conformance.bench.ceilings import Ceilings
 from touchstone.conformance.bench.run import Result
+from touchstone.conformance.reporting import earlier
 from touchstone.conformance.reporting.console import Table
 
 FORMAT = 1
@@ -18,7 +19,7 @@ SPREADS = 1.5  # and so are those below so many interquartile ranges of both
 COLUMNS = (
     "op",
     "mode",
-    "lane",
+    "target",
     "name",
     "kind",
     "dtype",
@@ -52,7 +53,7 @@ def row(result: Result, samples: bool = True) -> dict[str, Any]:
         for name in (
             "op",
             "mode",
-            "lane",
+            "target",
             "name",
             "kind",
             "dtype",
@@ -119,7 +120,7 @@ def _plain(value: Any) -> Any:
 
 
 def write_csv(path: str | Path, results: Sequence[Result]) -> None:
-    """One line a contestant."""
+    """One line per contestant."""
     with Path(path).open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
@@ -135,7 +136,7 @@ def write_csv(path: str | Path, results: Sequence[Result]) -> None:
 def read(path: str | Path) -> dict[str, Any]:
     """A record written by `write`. Raises ValueError that says what the file is not."""
     try:
-        found = json.loads(Path(path).read_text())
+        found = earlier.converted(json.loads(Path(path).read_text()))
     except OSError as error:
         raise ValueError(f"--compare: {path}: {error.strerror}") from None
     except ValueError as error:
@@ -147,7 +148,7 @@ def read(path: str | Path) -> dict[str, Any]:
 
 def key(entry: Mapping[str, Any]) -> tuple[str, ...]:
     """What makes two rows the same measurement."""
-    names = ("op", "mode", "lane", "name", "dtype", "sizes", "params", "cache")
+    names = ("op", "mode", "target", "name", "dtype", "sizes", "params", "cache")
     return tuple(json.dumps(entry.get(name), sort_keys=True) for name in names)
 
 
@@ -195,4 +196,4 @@ def _label(entry: Mapping[str, Any]) -> str:
     sizes = "x".join(str(n) for n in entry["sizes"].values())
     params = "".join(f" {name}={value}" for name, value in entry["params"].items() if value not in (None, False))
     mode = "" if entry["mode"] == "fwd" else f" {entry['mode']}"
-    return f"{entry['op']}{mode} {entry['lane']} {entry['name']} {entry['dtype']} {sizes}{params}"
+    return f"{entry['op']}{mode} {entry['target']} {entry['name']} {entry['dtype']} {sizes}{params}"

@@ -1,9 +1,10 @@
-"""Verify, time, verify again: the measurement of one group, the rungs and peers that share an op, a case and a dtype.
+"""Verify, time, verify again: the measurement of one group, the variants and baselines that share an op, a case and a
+dtype.
 
-A rung is called on inputs whose float64 answer is known, then timed by turns with everything else of the group, each
-time on other values than those the memory held before. Some of its timed outputs, which it cannot foresee, are compared
-with the answer, some with what it returned when nothing was timed, bit by bit. A rung against which anything is found
-gets no number.
+A variant is called on inputs whose float64 answer is known, then timed, interleaved with the rest of its group, each
+time on values that differ from those the memory held before. Some of its timed outputs, which it cannot foresee, are
+compared with the answer, some with what it returned when nothing was timed, bit by bit. A variant against which
+anything is found gets no number.
 """
 
 import gc
@@ -30,7 +31,7 @@ from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.call import error_text, output_bytes
 from touchstone.conformance.judging.calls import overlap
 from touchstone.conformance.spec import budget
-from touchstone.conformance.spec.baselines import Bench, Peer
+from touchstone.conformance.spec.baselines import Baseline, Bench
 from touchstone.conformance.spec.contract import Case, Contract
 
 MEASURED, DECLINED, NOT_RUN, REFUSED, FAILED = "measured", "declined", "not run", "refused", "failed"
@@ -94,13 +95,13 @@ TENSOR = (
 
 @dataclass
 class Group:
-    """What is timed together: one op, one case, and whoever takes part."""
+    """Contestants timed together on one op and case."""
 
     contract: Contract
     bench: Bench
     case: Case
-    subjects: Sequence[tuple[str, Subject]]  # (backend, rung)
-    peers: Sequence[Peer] = ()
+    subjects: Sequence[tuple[str, Subject]]  # (backend, variant)
+    baselines: Sequence[Baseline] = ()
     mode: str = "fwd"
 
     @property
@@ -126,8 +127,8 @@ class Result:
 
     op: str
     name: str
-    lane: str
-    kind: str  # "rung" or "peer"
+    target: str
+    kind: str  # "variant" or "baseline"
     dtype: str
     sizes: dict[str, Any]
     params: dict[str, Any]
@@ -142,7 +143,7 @@ class Result:
     tflops: float | None = None
     gbps: float | None = None
     roof: Roof | None = None
-    ratios: dict[str, float] = field(default_factory=dict)  # peer -> its time over this one's: above 1 is faster
+    ratios: dict[str, float] = field(default_factory=dict)  # baseline -> its time over this one's: above 1 is faster
     peak_bytes: int | None = None
     resources: dict[str, int] | None = None
     clocks: dict[str, str] = field(default_factory=dict)
@@ -165,7 +166,7 @@ class _Contestant:
     result: Result
     call: Callable[[int], Any]  # of the number of a set of memory
     compute: str | None = None
-    subject: Subject | None = None  # None: a peer
+    subject: Subject | None = None  # None: a baseline
     backend: str = ""
     deterministic: bool = True
     known: dict[int, dict[str, torch.Tensor]] = field(
@@ -218,23 +219,24 @@ def measure(
     seconds: float = 1.0,
     launched: Callable[[str, Callable[[], Any]], dict[str, int] | None] = lambda backend, call: None,
     clocks: Callable[[], dict[str, str]] = dict,
-    twice: bool = False,
-    longest: float = math.inf,
+    noise_floor: bool = False,
+    max_call_seconds: float = math.inf,
 ) -> list[Result]:
-    """Measure a group for about `seconds` of calls for each contestant; one result each, in order, rungs before peers.
+    """Measure a group for about `seconds` of calls for each contestant; one result each, in order, variants before
+    baselines.
 
-    `launched(backend, call)` gives the registers, spills and shared memory of what a call launches. With `twice` every
-    rung takes part a second time under its name and "(again)": what differs between the two is noise. Who needs more
-    than
-    `longest` seconds for a call is not run.
+    `launched(backend, call)` gives the registers, spills and shared memory of what a call launches. With `noise_floor`
+    every variant takes part a second time under its name and "(again)": the difference is noise. A kernel that needs
+    more than
+    `max_call_seconds` seconds for a call is not run.
     """
-    if any(peer.compiles for peer in group.peers):
+    if any(baseline.compiles for baseline in group.baselines):
         torch._dynamo.reset()  # what was compiled for earlier groups counts against a limit
-    contestants = _take_turns(group, timer, watch, seconds, launched, clocks, twice, longest)
+    contestants = _take_turns(group, timer, watch, seconds, launched, clocks, noise_floor, max_call_seconds)
     for one in contestants:
         _conclude(one, group, timer, ceilings)
     results = [one.result for one in contestants]
-    _compare_with_peers(results)
+    _compare_with_baselines(results)
     contestants.clear()
     if timer.device == "cuda":
         gc.collect()
@@ -249,14 +251,14 @@ def _take_turns(
     seconds: float,
     launched: Callable[..., Any],
     clocks: Callable[[], dict[str, str]],
-    twice: bool,
-    longest: float,
+    noise_floor: bool,
+    max_call_seconds: float,
 ) -> list[_Contestant]:
     with timer.within():
         bank = Bank(group.contract, group.bench, group.case, timer.device)
-        contestants = _contestants(group, bank, timer, twice)
+        contestants = _contestants(group, bank, timer, noise_floor)
         for one in contestants:
-            _prepare(one, group, bank, timer, watch, launched, longest)
+            _prepare(one, group, bank, timer, watch, launched, max_call_seconds)
         running = [one for one in contestants if one.alive]
         _rounds(running, bank, timer, watch, seconds)
         during = clocks()
@@ -268,12 +270,12 @@ def _take_turns(
     return contestants
 
 
-def _contestants(group: Group, bank: Bank, timer: Timer, twice: bool) -> list[_Contestant]:
+def _contestants(group: Group, bank: Bank, timer: Timer, noise_floor: bool) -> list[_Contestant]:
     contract, case = group.contract, group.case
     found = []
-    for again in ("", AGAIN) if twice else ("",):
+    for again in ("", AGAIN) if noise_floor else ("",):
         for backend, subject in group.subjects:
-            result = _result(group, subject.name + again, subject.lane, "rung", timer)
+            result = _result(group, subject.name + again, subject.target, "variant", timer)
             result.compute = subject.compute
             calls = [_bound(contract, subject, bank.arguments(place)) for place in range(PLACES)]
             deterministic = subject.deterministic and subject.own
@@ -282,9 +284,9 @@ def _contestants(group: Group, bank: Bank, timer: Timer, twice: bool) -> list[_C
                     result, partial(_nth, calls), subject.compute, subject, backend, deterministic=deterministic
                 )
             )
-    for peer in group.peers:
-        result = _result(group, peer.name, f"peer@{timer.device}", "peer", timer)
-        found.append(_Contestant(result, partial(_nth, _Made(peer, bank, case)), deterministic=False))
+    for baseline in group.baselines:
+        result = _result(group, baseline.name, f"baseline@{timer.device}", "baseline", timer)
+        found.append(_Contestant(result, partial(_nth, _BaselineCalls(baseline, bank, case)), deterministic=False))
     return found
 
 
@@ -292,24 +294,24 @@ def _nth(calls: Any, place: int) -> Any:
     return calls[place]()
 
 
-class _Made:
-    """A peer's calls, one for each set of memory, made when first asked for."""
+class _BaselineCalls:
+    """A baseline's calls, one for each set of memory, made when first asked for."""
 
-    def __init__(self, peer: Peer, bank: Bank, case: Case):
-        self._peer, self._bank, self._calls = peer, bank, dict[int, Callable[[], Any]]()
+    def __init__(self, baseline: Baseline, bank: Bank, case: Case):
+        self._baseline, self._bank, self._calls = baseline, bank, dict[int, Callable[[], Any]]()
 
     def __getitem__(self, place: int) -> Callable[[], Any]:
         if place not in self._calls:
-            if self._peer.compiles:
+            if self._baseline.compiles:
                 # a pool of compilers has a thread that starts at any time, as if a kernel had started it
                 setattr(importlib.import_module("torch._inductor.config"), "compile_threads", 1)  # noqa: B010
-            self._calls[place] = self._peer.make(self._bank.arguments(place))
+            self._calls[place] = self._baseline.make(self._bank.arguments(place))
         return self._calls[place]
 
 
-def _result(group: Group, name: str, lane: str, kind: str, timer: Timer) -> Result:
+def _result(group: Group, name: str, target: str, kind: str, timer: Timer) -> Result:
     case = group.case
-    return Result(case.op, name, lane, kind, case.dtype, case.size, group.params, group.mode, timer.cache, MEASURED)
+    return Result(case.op, name, target, kind, case.dtype, case.size, group.params, group.mode, timer.cache, MEASURED)
 
 
 def _bound(contract: Contract, subject: Subject, arguments: Mapping[str, Any]) -> Callable[[], Any]:
@@ -328,7 +330,13 @@ def _bound(contract: Contract, subject: Subject, arguments: Mapping[str, Any]) -
 
 
 def _prepare(
-    one: _Contestant, group: Group, bank: Bank, timer: Timer, watch: Guard, launched: Callable[..., Any], longest: float
+    one: _Contestant,
+    group: Group,
+    bank: Bank,
+    timer: Timer,
+    watch: Guard,
+    launched: Callable[..., Any],
+    max_call_seconds: float,
 ) -> None:
     """Call the contestant on every known set of values, untimed: compiled, warm and judged."""
     result = one.result
@@ -355,8 +363,8 @@ def _prepare(
                     break
                 one.refuse(f"wrong before it was timed: {wrong[0]}", FAILED)
                 return
-            if number and taken > longest:
-                one.refuse(f"a call takes {taken:.3g} s, and --longest is {longest:g}", NOT_RUN)
+            if number and taken > max_call_seconds:
+                one.refuse(f"a call takes {taken:.3g} s, and --max-call-seconds is {max_call_seconds:g}", NOT_RUN)
                 return
             one.known[number] = gathered
             one.held = list(outputs.values())
@@ -427,7 +435,7 @@ def _peak_memory(call: Callable[[], Any], timer: Timer) -> int | None:
 
 
 def _rounds(running: Sequence[_Contestant], bank: Bank, timer: Timer, watch: Guard, seconds: float) -> None:
-    """Time the contestants by turns: A/B/A/B, so that what drifts drifts for all."""
+    """Time the contestants interleaved (A/B/A/B), so that drift affects all of them equally."""
     plans = {}
     for one in running:
         pilot = min(_timed(one, bank, timer, None, watch) for _ in range(PILOTS if one.alive else 1))
@@ -502,9 +510,7 @@ def _keep(one: _Contestant, bank: Bank, returned: Any) -> dict[str, torch.Tensor
 def _judge_timed(one: _Contestant, bank: Bank, timer: Timer, watch: Guard) -> None:
     """Judge the timed outputs that were kept, and hold the samples against one another and against the clock."""
     if one.alive and len(one.samples) < LEAST[timer.device] // 2:
-        one.result.notes.append(
-            "the host launches more slowly than the GPU can be held back: launch gaps are in the time"
-        )
+        one.result.notes.append("launch overhead could not be hidden: times include launch gaps")
         one.samples += one.exposed
     if one.subject is None or not one.alive:
         return
@@ -587,11 +593,11 @@ def _conclude(one: _Contestant, group: Group, timer: Timer, ceilings: Ceilings |
     result.tflops, result.gbps = flops / taken.median * 1e-9, moved / taken.median * 1e-6
 
 
-def _compare_with_peers(results: Sequence[Result]) -> None:
-    peers = {result.name: result.ms for result in results if result.kind == "peer" and result.ms is not None}
+def _compare_with_baselines(results: Sequence[Result]) -> None:
+    baselines = {result.name: result.ms for result in results if result.kind == "baseline" and result.ms is not None}
     for result in results:
         if result.ms is not None:
-            result.ratios = {name: ms / result.ms for name, ms in peers.items() if name != result.name}
-        again = next((r for r in results if r.name == result.name + AGAIN and r.lane == result.lane), None)
+            result.ratios = {name: ms / result.ms for name, ms in baselines.items() if name != result.name}
+        again = next((r for r in results if r.name == result.name + AGAIN and r.target == result.target), None)
         if again is not None and result.ms is not None and again.ms is not None:
             result.ratios["itself"] = again.ms / result.ms

@@ -1,4 +1,5 @@
-"""`conformance tune`: time the configurations of a rung on this GPU, judged first, and pin the fastest in its table."""
+"""`conformance tune`: time the configurations of a variant on this GPU, judged first, and pin the fastest in its
+table."""
 
 from typing import Any
 
@@ -11,7 +12,7 @@ from touchstone.conformance.spec.contract import Case
 
 
 def tune(chosen: Selection, write: bool = True) -> list[dict[str, Any]]:
-    """Tune every selected rung that declares a `space` at its contract's large sizes; return one record each."""
+    """Tune every selected variant that declares a `space` at its contract's large sizes; return one record each."""
     work = []
     for backend, subject in chosen.subjects():
         if hasattr(subject.fn, "space"):
@@ -19,7 +20,7 @@ def tune(chosen: Selection, write: bool = True) -> list[dict[str, Any]]:
             work += [(backend, subject, dtype, dict(size)) for dtype in contract.dtypes for size in contract.large]
     if not work:
         raise UsageError(
-            f"nothing to tune: no selected rung of {', '.join(chosen.ops)} declares a space of configurations"
+            f"nothing to tune: no selected variant of {', '.join(chosen.ops)} declares a space of configurations"
         )
     records = []
     for backend, subject, dtype, size in progress(work, "tune"):
@@ -37,7 +38,7 @@ def _tune_one(backend: str, subject: Subject, dtype: str, size: dict[str, Any], 
         Case(plain.op, dtype, tuple(size.items()), plain.values, plain.layouts, plain.params), subject.device
     ).arguments
     quick = [
-        t for t in judge.trials(subject, "quick")[0] if t.law is None and t.invalid is None and t.case.dtype == dtype
+        t for t in judge.trials(subject, "quick")[0] if t.prop is None and t.invalid is None and t.case.dtype == dtype
     ]
 
     def verified() -> bool:

@@ -1,10 +1,11 @@
-"""Compile conformance: every kernel of every rung compiles for the architectures it claims, on a machine without a GPU.
+"""Compile conformance: every kernel of every variant compiles for the architectures it claims, on a machine without a
+GPU.
 
 A fresh process, which interprets nothing, calls the launchers on CPU tensors: on the contract's quick cases, and on its
 large sizes, whose values nobody reads. What would be launched is recorded; each distinct specialisation is compiled. No
 list of signatures exists. `backends/<name>/compiling.py` makes a backend one that can do this:
 
-- `architectures(needs)`: what a rung with that `needs` (or None) claims to compile for, the oldest first.
+- `architectures(needs)`: what a variant with that `needs` (or None) claims to compile for, the oldest first.
 - `recording(arch)`: a context manager; launches on CPU tensors, with the configurations pinned for that architecture,
   are
   appended to the list that it yields, nothing runs. Of a launch are used `kernel` (its name), `key` (equal for the same
@@ -15,9 +16,9 @@ list of signatures exists. `backends/<name>/compiling.py` makes a backend one th
 It is imported with none of the backend's CPU_VARIABLES set; where the backend's library is missing, it raises
 ImportError.
 
-A rung fails when a kernel is refused, when it needs more shared memory than the architecture has, when it launches
+A variant fails when a kernel is refused, when it needs more shared memory than the architecture has, when it launches
 nothing in one of the contract's dtypes, or when a thread spills more than SPILL_LIMIT bytes, as much as its registers
-hold; a rung that has to says so: `rung.spills = 2048`, and `rung.dtypes = ("float16", "bfloat16")` where its
+hold; a variant that has to says so: `variant.spills = 2048`, and `variant.dtypes = ("float16", "bfloat16")` where its
 instructions take no others.
 """
 
@@ -44,12 +45,12 @@ from touchstone.conformance.reporting.console import Table
 from touchstone.conformance.spec.cases import plan
 from touchstone.conformance.spec.contract import DTYPES, Case, Contract
 
-SPILL_LIMIT = 1024  # bytes a thread; it has 255 registers of 4 bytes
+SPILL_LIMIT = 1024  # bytes per thread; it has 255 registers of 4 bytes
 SECONDS = 300.0  # for one compilation; the compiler hangs at times
 COLUMNS = {
     "op": "op",
     "backend": "backend",
-    "rung": "rung",
+    "variant": "variant",
     "kernel": "kernel",
     "arch": "arch",
     "specialisations": "specialisations",
@@ -91,15 +92,15 @@ class Compiler:
     def check(
         self, op: str, variants: Sequence[str] | None = None, every: bool = True, processes: int = 1
     ) -> dict[str, Any]:
-        """Compile the rungs of `op` (all, or those named in `variants`).
+        """Compile the variants of `op` (all, or those named in `variants`).
 
-        With `every`, each distinct specialisation becomes machine code for each architecture. Without, of each rung and
-        kernel one of each combination of dtypes becomes machine code, for the architectures in turn and for each at
+        With `every`, each distinct specialisation becomes machine code for each architecture. Without, of each variant
+        and kernel one of each combination of dtypes becomes machine code, for the architectures in turn and for each at
         least
         one: the largest first, then those that add most to what was compiled. And as many more pass the compiler's
         front end for the oldest architecture as it takes to have seen everything that they are specialised on.
 
-        Returns `records`, one for each specialisation and architecture (`rungs`, `case`, `kernel`, `launch`, `arch`,
+        Returns `records`, one for each specialisation and architecture (`variants`, `case`, `kernel`, `launch`, `arch`,
         `seconds`, with machine code `registers`, `spills`, `shared`), and `findings`, one sentence each; or only
         `missing`, why the backend cannot compile here. Raises CompilerError.
         """
@@ -129,14 +130,14 @@ class Compiler:
 
 
 def rows(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A record for each rung, kernel and architecture: how many specialisations there are, and the greatest
+    """A record for each variant, kernel and architecture: how many specialisations there are, and the greatest
     resources."""
     found: dict[tuple[str, str, str], dict[str, Any]] = {}
     for record in records:
-        for rung in record["rungs"]:
-            key = (rung, record["kernel"], record["arch"])
+        for variant in record["variants"]:
+            key = (variant, record["kernel"], record["arch"])
             row = found.setdefault(
-                key, dict(zip(("rung", "kernel", "arch"), key, strict=True), specialisations=0, compiled=0)
+                key, dict(zip(("variant", "kernel", "arch"), key, strict=True), specialisations=0, compiled=0)
             )
             row["specialisations"] += 1
             row["compiled"] += "registers" in record
@@ -156,11 +157,11 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 class _Launched(NamedTuple):
-    """A distinct specialisation for one architecture, and the rungs that launch it, each with the first case."""
+    """A distinct specialisation for one architecture, and the variants that launch it, each with the first case."""
 
     launch: Any
     arch: str
-    rungs: dict[str, str]
+    variants: dict[str, str]
 
 
 # What was compiled before, by key, architecture and whether to machine code; with the launch, so that its key stays its
@@ -170,7 +171,7 @@ _Known = dict[tuple[str, str, bool], tuple[Any, dict[str, Any]]]
 
 def _check(
     compiling: ModuleType,
-    rungs: dict[str, Any],
+    variants: dict[str, Any],
     contract: Contract,
     every: bool,
     processes: int,
@@ -181,8 +182,8 @@ def _check(
     called before each, they are compiled in this process, else in forked ones.
     """
     findings: list[str] = []
-    claims = {name: compiling.architectures(getattr(fn, "needs", None)) for name, fn in rungs.items()}
-    launched = _record(compiling, rungs, claims, contract, findings)
+    claims = {name: compiling.architectures(getattr(fn, "needs", None)) for name, fn in variants.items()}
+    launched = _record(compiling, variants, claims, contract, findings)
     everything = {(each.launch.key, each.arch) for each in launched}
     chosen, seen = (everything, set[tuple[str, str]]()) if every else _chosen(launched, claims)
     compiled_at_all = chosen | seen
@@ -207,16 +208,16 @@ def _check(
     refused: dict[tuple[str, str], list[_Launched]] = defaultdict(list)
     for each, key in zip(launched, wanted, strict=True):
         compiled = known[key][1] if key in known else {"seconds": 0.0}
-        allowed = max(getattr(rungs[rung], "spills", SPILL_LIMIT) for rung in each.rungs)
+        allowed = max(getattr(variants[variant], "spills", SPILL_LIMIT) for variant in each.variants)
         if "error" in compiled:
             refused[each.launch.kernel, compiled["error"]].append(each)
         elif compiled.get("spills", 0) > allowed:
-            spilt = f"spills {compiled['spills']} bytes a thread; {allowed} are allowed"
+            spilt = f"spills {compiled['spills']} bytes per thread; {allowed} are allowed"
             findings.append(f"{_about(each)}\n{spilt}")
         records.append(
             {
-                "rungs": list(each.rungs),
-                "case": next(iter(each.rungs.values())),
+                "variants": list(each.variants),
+                "case": next(iter(each.variants.values())),
                 "kernel": each.launch.kernel,
                 "launch": str(each.launch),
                 "arch": each.arch,
@@ -230,27 +231,27 @@ def _check(
 
 
 def _about(each: _Launched) -> str:
-    launchers = ", ".join(f"{rung} in {case}" for rung, case in each.rungs.items())
+    launchers = ", ".join(f"{variant} in {case}" for variant, case in each.variants.items())
     return f"{each.arch}: {each.launch}, launched by {launchers}"
 
 
 def _record(
     compiling: ModuleType,
-    rungs: dict[str, Any],
+    variants: dict[str, Any],
     claims: dict[str, Sequence[str]],
     contract: Contract,
     findings: list[str],
 ) -> list[_Launched]:
-    """What the rungs launch in the quick cases and at the large sizes; in a dtype of which a rung takes none of these,
-    the first case of level default that it takes."""
+    """What the variants launch in the quick cases and at the large sizes; in a dtype of which a variant takes none of
+    these, the first case of level default that it takes."""
     launched: dict[tuple[str, str], _Launched] = {}
-    missing = {(name, dtype) for name, fn in rungs.items() for dtype in getattr(fn, "dtypes", contract.dtypes)}
+    missing = {(name, dtype) for name, fn in variants.items() for dtype in getattr(fn, "dtypes", contract.dtypes)}
 
     def call(name: str, dtype: str, label: str, arguments: dict[str, Any]) -> None:
         for arch in claims[name]:
             with compiling.recording(arch) as launches:
                 try:
-                    rungs[name](**arguments)
+                    variants[name](**arguments)
                 except NotImplementedError:
                     continue
                 except Exception as error:
@@ -261,17 +262,17 @@ def _record(
             for launch in launches:
                 missing.discard((name, dtype))
                 first = _Launched(launch, arch, {})
-                launched.setdefault((launch.key, arch), first).rungs.setdefault(name, label)
+                launched.setdefault((launch.key, arch), first).variants.setdefault(name, label)
 
     for case in plan(contract, "quick").cases:
         arguments = contract.build(case).arguments
-        for name in rungs:
+        for name in variants:
             call(name, case.dtype, case.id, arguments)
     for dtype, label, arguments in _large(contract):
-        for name in rungs:
+        for name in variants:
             call(name, dtype, label, arguments)
     for case in plan(contract, "default").cases if missing else ():
-        for name in rungs:
+        for name in variants:
             if (name, case.dtype) in missing:
                 call(name, case.dtype, case.id, contract.build(case).arguments)
     findings += [f"{name} launches nothing in {dtype}, in no case of level default" for name, dtype in sorted(missing)]
@@ -295,17 +296,17 @@ _Keys = set[tuple[str, str]]
 
 
 def _chosen(launched: Sequence[_Launched], claims: dict[str, Sequence[str]]) -> tuple[_Keys, _Keys]:
-    """(key, arch) of the specialisations that stand for the others of their rung and kernel: those that become machine
-    code, and those that pass the front end besides.
+    """(key, arch) of the specialisations that stand for the others of their variant and kernel: those that become
+    machine code, and those that pass the front end besides.
     """
     groups: dict[tuple[str, str], dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
-    for launch, arch, rungs in launched:
-        for rung in rungs:
-            groups[rung, launch.kernel][arch].append(launch)
+    for launch, arch, variants in launched:
+        for variant in variants:
+            groups[variant, launch.kernel][arch].append(launch)
     chosen: _Keys = set()
     seen: _Keys = set()
-    for (rung, _), launches in groups.items():
-        archs = [arch for arch in claims[rung] if arch in launches]
+    for (variant, _), launches in groups.items():
+        archs = [arch for arch in claims[variant] if arch in launches]
         types = list(dict.fromkeys(launch.types for arch in archs for launch in launches[arch]))
         known: set = set()
         for turn in range(max(len(types), len(archs))):
@@ -396,8 +397,8 @@ def _answer(
 ) -> dict[str, Any]:
     op, names = request["op"], request["variants"]
     try:
-        rungs = {name: fn for name, fn in registry.variants(backend, op).items() if names is None or name in names}
-        return _check(compiling, rungs, registry.contract(op), request["every"], request["processes"], known, beat)
+        variants = {name: fn for name, fn in registry.variants(backend, op).items() if names is None or name in names}
+        return _check(compiling, variants, registry.contract(op), request["every"], request["processes"], known, beat)
     except Exception:
         return {"records": [], "findings": [traceback.format_exc()]}
 

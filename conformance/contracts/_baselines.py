@@ -1,4 +1,4 @@
-"""What the contracts' `bench` objects share: the sizes of row-wise ops at which speed matters, and peers of several
+"""What the contracts' `bench` objects share: the sizes of row-wise ops at which speed matters, and baselines of several
 ops."""
 
 from collections.abc import Callable, Mapping
@@ -8,10 +8,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from touchstone.conformance.spec.baselines import Peer, compiled, eager, library
+from touchstone.conformance.spec.baselines import Baseline, compiled, eager, library
 
 ROWS = [{"rows": rows, "cols": cols} for rows, cols in [(16384, 1024), (8192, 4096), (8192, 8192), (8192, 32768)]]
-APART = (("rows",),)
+INDEPENDENT_AXES = (("rows",),)
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
@@ -22,12 +22,12 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 Outputs = Mapping[str, torch.Tensor]
 
 
-def torch_peers(fn: Callable[..., Outputs], name: str = "torch eager") -> list[Peer]:
+def torch_baselines(fn: Callable[..., Outputs], name: str = "torch eager") -> list[Baseline]:
     """A function of torch's own operations, as it is and compiled."""
     return [eager(name, fn), compiled(fn)]
 
 
-def liger(module: str, function: str, arguments: Callable[..., tuple[Any, ...]], *outputs: str) -> Peer:
+def liger(module: str, function: str, arguments: Callable[..., tuple[Any, ...]], *outputs: str) -> Baseline:
     """An autograd function of Liger-Kernel, where it is installed; `arguments(**operands)` are its own, in order."""
 
     def make(operands: Mapping[str, Any]) -> Callable[[], Outputs]:
@@ -40,15 +40,15 @@ def liger(module: str, function: str, arguments: Callable[..., tuple[Any, ...]],
 
         return call
 
-    return Peer("Liger-Kernel", make, needs="liger_kernel", devices=("cuda",))
+    return Baseline("Liger-Kernel", make, needs="liger_kernel", devices=("cuda",))
 
 
 def liger_applied(module: str, function: str, *arguments: Any) -> Any:
-    """One call of such a function: for a peer that is its gradient."""
+    """One call of such a function: for a baseline that is its gradient."""
     return getattr(library(f"liger_kernel.ops.{module}"), function).apply(*arguments)
 
 
-def on_arrays(name: str, package: str, call: Callable[..., Any], output: str) -> Peer:
+def on_arrays(name: str, package: str, call: Callable[..., Any], output: str) -> Baseline:
     """A function of a CUDA array library, on arrays that share the operands' memory and on torch's current stream.
 
     `call(library, **arrays)` returns one array.
@@ -66,4 +66,4 @@ def on_arrays(name: str, package: str, call: Callable[..., Any], output: str) ->
 
         return run
 
-    return Peer(name, make, needs=package, devices=("cuda",), dtypes=("float32", "float16"))
+    return Baseline(name, make, needs=package, devices=("cuda",), dtypes=("float32", "float16"))

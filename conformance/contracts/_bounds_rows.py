@@ -1,4 +1,4 @@
-"""What the contracts of the row-wise ops share: error terms of the norms, families, laws and invalid calls.
+"""What the contracts of the row-wise ops share: error terms of the norms, families, properties and invalid calls.
 
 A row is what one statistic is taken over: the last axis, or a group of channels with all their positions.
 """
@@ -164,8 +164,8 @@ def _flat(sizes) -> list[int]:
     return [n for size in sizes for n in (size if isinstance(size, tuple) else (size,))]
 
 
-def rows_apart(*operands: str, outputs: Sequence[int] = (0,)) -> Callable[..., str | None]:
-    """Law: the last row of `outputs` keeps its bits when every other row of `operands` changes."""
+def rows_are_independent(*operands: str, outputs: Sequence[int] = (0,)) -> Callable[..., str | None]:
+    """Property: the last row of `outputs` keeps its bits when every other row of `operands` changes."""
 
     def check(call, arguments, results, case):
         changed = dict(arguments)
@@ -182,7 +182,7 @@ def rows_apart(*operands: str, outputs: Sequence[int] = (0,)) -> Callable[..., s
 
 
 def zero_weight_leaves_bias(call, arguments, results, case):
-    """Law: with weight 0 the first output is the bias, or 0 where there is none, exactly."""
+    """Property: with weight 0 the first output is the bias, or 0 where there is none, exactly."""
     got = call(**{**arguments, "weight": torch.zeros_like(arguments["weight"])})[0]
     bias = arguments.get("bias")
     if bias is None:
@@ -192,7 +192,8 @@ def zero_weight_leaves_bias(call, arguments, results, case):
 
 
 def unit_weight_normalises(*operands: str, centred: bool) -> Callable[..., str | None]:
-    """Law: with weight 1 and no bias a row has mean square s/(s + eps), s that of its input, and mean 0 if `centred`.
+    """Property: with weight 1 and no bias a row has mean square s/(s + eps), s that of its input, and mean 0 if
+    `centred`.
 
     The input is the sum of `operands`.
     """
@@ -217,7 +218,8 @@ def unit_weight_normalises(*operands: str, centred: bool) -> Callable[..., str |
 
 
 def gradient_is_orthogonal(centred: bool) -> Callable[..., str | None]:
-    """Law: sum dx·x̂ = eps·rstd³·sum g·x̂ in every row (y does not change with the scale of x but for eps), and, if
+    """Property: sum dx·x̂ = eps·rstd³·sum g·x̂ in every row (y does not change with the scale of x but for eps), and,
+    if
     `centred`, sum dx = 0 (nor with its mean)."""
 
     def check(call, arguments, results, case):
@@ -238,20 +240,20 @@ def gradient_is_orthogonal(centred: bool) -> Callable[..., str | None]:
 
 
 def sum_is_rounded_once(call, arguments, results, case):
-    """Law: h has the bits of x + residual in the dtype's own arithmetic."""
+    """Property: h has the bits of x + residual in the dtype's own arithmetic."""
     wanted = (arguments["x"].double() + arguments["residual"].double()).to(case.torch_dtype)
     return None if torch.equal(results[1], wanted) else "h is not x + residual rounded once"
 
 
 def summands_commute(call, arguments, results, case):
-    """Law: x and residual can change places."""
+    """Property: x and residual can change places."""
     swapped = call(**{**arguments, "x": arguments["residual"], "residual": arguments["x"]})
     same = all(torch.equal(a, b) for a, b in zip(results, swapped, strict=True))
     return None if same else "the answer changed when x and residual changed places"
 
 
 def scaled_gradient(call, arguments, results, case):
-    """Law: twice dy gives twice each gradient, to the rounding of subnormals."""
+    """Property: twice dy gives twice each gradient, to the rounding of subnormals."""
     doubled = call(**{**arguments, "dy": 2 * arguments["dy"]})
     for index, (once, twice) in enumerate(zip(results, doubled, strict=True)):
         limit = torch.finfo(once.dtype).eps * 2 * once.abs().double().clamp_min(torch.finfo(once.dtype).tiny)

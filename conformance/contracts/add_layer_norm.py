@@ -11,7 +11,7 @@ from touchstone.conformance.contracts import _norms, layer_norm
 from touchstone.conformance.spec import layouts, values
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.budget import Expected
-from touchstone.conformance.spec.contract import Contract, Draw, Law, Operand, Output
+from touchstone.conformance.spec.contract import Contract, Draw, Operand, Output, Property
 from touchstone.reference.add_layer_norm import torch_add_layer_norm
 
 
@@ -88,12 +88,12 @@ contract = Contract(
     flops=lambda size, param: 9 * size["rows"] * size["cols"],
     bytes=lambda size, param, item: (4 * size["rows"] + 2) * size["cols"] * item,
     invalid=bounds_rows.invalid_calls("x", matrices=("residual",), vectors=("weight", "bias"), optional=("bias",)),
-    laws=[
-        Law("h is x + residual rounded once", bounds_rows.sum_is_rounded_once),
-        Law("x and residual change places", bounds_rows.summands_commute),
-        Law("weight 0 gives the bias", bounds_rows.zero_weight_leaves_bias),
-        Law("rows are normalised", bounds_rows.unit_weight_normalises("x", "residual", centred=True)),
-        Law("rows apart", bounds_rows.rows_apart("x", "residual", outputs=(0, 1))),
+    properties=[
+        Property("h is x + residual rounded once", bounds_rows.sum_is_rounded_once),
+        Property("x and residual change places", bounds_rows.summands_commute),
+        Property("weight 0 gives the bias", bounds_rows.zero_weight_leaves_bias),
+        Property("rows are normalised", bounds_rows.unit_weight_normalises("x", "residual", centred=True)),
+        Property("rows are independent", bounds_rows.rows_are_independent("x", "residual", outputs=(0, 1))),
     ],
 )
 
@@ -103,4 +103,4 @@ def _torch(x, residual, weight, bias, eps):
     return {"y": F.layer_norm(h, h.shape[-1:], weight, bias, eps), "h": h}
 
 
-bench = Bench(peers=common.torch_peers(_torch), apart=common.APART)
+bench = Bench(baselines=common.torch_baselines(_torch), independent_axes=common.INDEPENDENT_AXES)

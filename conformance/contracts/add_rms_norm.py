@@ -11,7 +11,7 @@ from touchstone.conformance.contracts import _norms, add_layer_norm, rms_norm
 from touchstone.conformance.spec import layouts, values
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.budget import Expected
-from touchstone.conformance.spec.contract import Contract, Draw, Law, Operand, Output
+from touchstone.conformance.spec.contract import Contract, Draw, Operand, Output, Property
 from touchstone.reference.add_rms_norm import torch_add_rms_norm
 
 
@@ -77,12 +77,12 @@ contract = Contract(
     flops=lambda size, param: 5 * size["rows"] * size["cols"],
     bytes=lambda size, param, item: (4 * size["rows"] + 1) * size["cols"] * item,
     invalid=bounds_rows.invalid_calls("x", matrices=("residual",), vectors=("weight",)),
-    laws=[
-        Law("h is x + residual rounded once", bounds_rows.sum_is_rounded_once),
-        Law("x and residual change places", bounds_rows.summands_commute),
-        Law("weight 0 gives 0", bounds_rows.zero_weight_leaves_bias),
-        Law("rows are normalised", bounds_rows.unit_weight_normalises("x", "residual", centred=False)),
-        Law("rows apart", bounds_rows.rows_apart("x", "residual", outputs=(0, 1))),
+    properties=[
+        Property("h is x + residual rounded once", bounds_rows.sum_is_rounded_once),
+        Property("x and residual change places", bounds_rows.summands_commute),
+        Property("weight 0 gives 0", bounds_rows.zero_weight_leaves_bias),
+        Property("rows are normalised", bounds_rows.unit_weight_normalises("x", "residual", centred=False)),
+        Property("rows are independent", bounds_rows.rows_are_independent("x", "residual", outputs=(0, 1))),
     ],
 )
 
@@ -93,8 +93,8 @@ def _torch(x, residual, weight, eps):
 
 
 bench = Bench(
-    peers=[
-        *common.torch_peers(_torch),
+    baselines=[
+        *common.torch_baselines(_torch),
         common.liger(
             "fused_add_rms_norm",
             "LigerFusedAddRMSNormFunction",
@@ -103,5 +103,5 @@ bench = Bench(
             "h",
         ),
     ],
-    apart=common.APART,
+    independent_axes=common.INDEPENDENT_AXES,
 )

@@ -9,9 +9,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from touchstone.conformance.contracts._bounds_dots import combine, gathered, lossy, probabilities, visible_pairs
 from touchstone.conformance.spec import layouts, values
-from touchstone.conformance.spec.baselines import Arguments, Bench, Call, Peer
+from touchstone.conformance.spec.baselines import Arguments, Baseline, Bench, Call
 from touchstone.conformance.spec.budget import EPS32, Expected, dot_extra
-from touchstone.conformance.spec.contract import Contract, Draw, Invalid, Law, Operand, Output
+from touchstone.conformance.spec.contract import Contract, Draw, Invalid, Operand, Output, Property
 from touchstone.reference.attention import torch_attention
 
 SIZES = [
@@ -270,10 +270,10 @@ contract = Contract(
         Invalid("v is None", lambda arguments: {**arguments, "v": None}, TypeError, r"\bv\b.*None"),
     ],
     opinfo=("nn.functional.scaled_dot_product_attention", _sample),
-    laws=[
-        Law("hidden keys do not matter", _hidden_keys),
-        Law("order of keys does not matter", _key_order),
-        Law("linear in v", _doubled_values),
+    properties=[
+        Property("hidden keys do not matter", _hidden_keys),
+        Property("order of keys does not matter", _key_order),
+        Property("linear in v", _doubled_values),
     ],
 )
 
@@ -298,9 +298,9 @@ def with_kernel(kernel: SDPBackend):
     return fn
 
 
-def _peer(name: str, kernel: SDPBackend, **about) -> Peer:
+def _baseline(name: str, kernel: SDPBackend, **about) -> Baseline:
     fn = with_kernel(kernel)
-    return Peer(name, lambda arguments: lambda: {"o": fn(**arguments)}, **about)
+    return Baseline(name, lambda arguments: lambda: {"o": fn(**arguments)}, **about)
 
 
 def flex(q, k, v, causal, scale, **_):
@@ -329,15 +329,15 @@ KERNELS = {
 }
 NARROW = ("float16", "bfloat16")  # what the first two take
 bench = Bench(
-    peers=[
+    baselines=[
         *(
-            _peer(name, kernel, devices=("cuda",), dtypes=None if "efficient" in name else NARROW)
+            _baseline(name, kernel, devices=("cuda",), dtypes=None if "efficient" in name else NARROW)
             for name, kernel in KERNELS.items()
         ),
-        _peer("SDPA unfused", SDPBackend.MATH),
-        Peer("flex_attention", _flex, devices=("cuda",), compiles=True),
+        _baseline("SDPA unfused", SDPBackend.MATH),
+        Baseline("flex_attention", _flex, devices=("cuda",), compiles=True),
     ],
     dtypes=("float16",),
     params={"causal": (False, True)},
-    apart=(("B",), ("Hq", "Hkv")),
+    independent_axes=(("B",), ("Hq", "Hkv")),
 )

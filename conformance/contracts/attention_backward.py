@@ -8,7 +8,7 @@ from touchstone.conformance.contracts._bounds_dots import combine, gathered, los
 from touchstone.conformance.spec import layouts, values
 from touchstone.conformance.spec.baselines import Bench, autograd
 from touchstone.conformance.spec.budget import Expected, dot_extra
-from touchstone.conformance.spec.contract import Contract, Draw, Invalid, Law, Operand, Output
+from touchstone.conformance.spec.contract import Contract, Draw, Invalid, Operand, Output, Property
 from touchstone.reference.attention import torch_attention
 from touchstone.reference.attention_backward import torch_attention_backward
 
@@ -147,7 +147,7 @@ def _zero_gradient(call, arguments, outputs, case):
     return f"do = 0 leaves {', '.join(left)} unlike 0" if left else None
 
 
-def _queries_apart(call, arguments, outputs, case):
+def _queries_are_independent(call, arguments, outputs, case):
     do = torch.zeros_like(arguments["do"])
     do[:, :, -1] = arguments["do"][:, :, -1]
     dq, _, dv = call(**{**arguments, "do": do, "causal": True})
@@ -221,12 +221,15 @@ contract = Contract(
         Invalid("o is no tensor", _spoil("o", torch.Tensor.tolist), TypeError, r"\bo\b.*list"),
         Invalid("lse is None", lambda arguments: {**arguments, "lse": None}, TypeError, r"\blse\b.*None"),
     ],
-    laws=[Law("no gradient in, none out", _zero_gradient), Law("queries are independent", _queries_apart)],
+    properties=[
+        Property("no gradient in, none out", _zero_gradient),
+        Property("queries are independent", _queries_are_independent),
+    ],
 )
 
 GRADIENTS = {"dq": "q", "dk": "k", "dv": "v"}
 bench = Bench(
-    peers=[
+    baselines=[
         *(
             autograd(
                 name,
@@ -250,5 +253,5 @@ bench = Bench(
     ],
     dtypes=("float16",),
     params={"causal": (False, True)},
-    apart=(("B",), ("Hq", "Hkv")),
+    independent_axes=(("B",), ("Hq", "Hkv")),
 )

@@ -10,7 +10,7 @@ from touchstone.conformance.contracts.mlp import ACTIVATIONS, ALIGNED, LARGE, SI
 from touchstone.conformance.spec import values
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.budget import DRIFT_ELEMENTS, Expected, dot_extra
-from touchstone.conformance.spec.contract import Contract, Draw, Invalid, Law, Operand, Output
+from touchstone.conformance.spec.contract import Contract, Draw, Invalid, Operand, Output, Property
 from touchstone.reference._activations import torch_act
 from touchstone.reference.gated_mlp import torch_gated_mlp
 
@@ -188,7 +188,10 @@ contract = Contract(
         Invalid("w_up is None", lambda arguments: {**arguments, "w_up": None}, TypeError, r"\bw_up\b.*None"),
         Invalid("unknown activation", lambda a: {**a, "activation": "tanh"}, ValueError, r"\bactivation\b.*tanh"),
     ],
-    laws=[Law("linear in w_up", _linear_in_up), Law("order of hidden units does not matter", _hidden_order)],
+    properties=[
+        Property("linear in w_up", _linear_in_up),
+        Property("order of hidden units does not matter", _hidden_order),
+    ],
 )
 
 
@@ -196,4 +199,4 @@ def _torch(x, w_gate, w_up, w_down, activation):
     return {"y": (common.ACTIVATIONS[activation](x @ w_gate) * (x @ w_up)) @ w_down}
 
 
-bench = Bench(peers=common.torch_peers(_torch), apart=(("M",),))
+bench = Bench(baselines=common.torch_baselines(_torch), independent_axes=(("M",),))

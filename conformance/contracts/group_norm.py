@@ -11,7 +11,7 @@ from touchstone.conformance.contracts import _norms
 from touchstone.conformance.spec import layouts, values
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.budget import Expected
-from touchstone.conformance.spec.contract import Contract, Draw, Invalid, Law, Operand, Output
+from touchstone.conformance.spec.contract import Contract, Draw, Invalid, Operand, Output, Property
 from touchstone.reference.group_norm import torch_group_norm
 
 SMALL = [(2, 6, (5,)), (1, 6, (1,)), (0, 6, (5,)), (2, 6, (0,)), (3, 12, ()), (2, 12, (3, 11)), (1, 6, (2, 3, 7))]
@@ -102,10 +102,10 @@ contract = Contract(
         Invalid("groups is negative", lambda a: {**a, "groups": -3}, ValueError, r"\bgroups\b"),
     ],
     opinfo=("nn.functional.group_norm", _sample),
-    laws=[
-        Law("weight 0 gives the bias", bounds_rows.zero_weight_leaves_bias),
-        Law("groups are normalised", bounds_rows.unit_weight_normalises("x", centred=True)),
-        Law("samples apart", bounds_rows.rows_apart("x")),
+    properties=[
+        Property("weight 0 gives the bias", bounds_rows.zero_weight_leaves_bias),
+        Property("groups are normalised", bounds_rows.unit_weight_normalises("x", centred=True)),
+        Property("samples are independent", bounds_rows.rows_are_independent("x")),
     ],
 )
 
@@ -114,4 +114,6 @@ def _torch(x, weight, bias, groups, eps):
     return {"y": F.group_norm(x, groups, weight, bias, eps)}
 
 
-bench = Bench(peers=common.torch_peers(_torch, "F.group_norm"), params={"groups": (32,)}, apart=(("N",),))
+bench = Bench(
+    baselines=common.torch_baselines(_torch, "F.group_norm"), params={"groups": (32,)}, independent_axes=(("N",),)
+)

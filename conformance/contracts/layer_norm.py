@@ -8,7 +8,7 @@ from touchstone.conformance.contracts import _norms
 from touchstone.conformance.spec import layouts, values
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.budget import Expected
-from touchstone.conformance.spec.contract import Contract, Draw, Law, Operand, Output
+from touchstone.conformance.spec.contract import Contract, Draw, Operand, Output, Property
 from touchstone.reference.layer_norm import torch_layer_norm
 
 
@@ -62,10 +62,10 @@ contract = Contract(
     bytes=lambda size, param, item: (2 * size["rows"] + 2) * size["cols"] * item,
     invalid=bounds_rows.invalid_calls("x", vectors=("weight", "bias"), optional=("bias",)),
     opinfo=("nn.functional.layer_norm", bounds_rows.norm_sample),
-    laws=[
-        Law("weight 0 gives the bias", bounds_rows.zero_weight_leaves_bias),
-        Law("rows are normalised", bounds_rows.unit_weight_normalises("x", centred=True)),
-        Law("rows apart", bounds_rows.rows_apart("x")),
+    properties=[
+        Property("weight 0 gives the bias", bounds_rows.zero_weight_leaves_bias),
+        Property("rows are normalised", bounds_rows.unit_weight_normalises("x", centred=True)),
+        Property("rows are independent", bounds_rows.rows_are_independent("x")),
     ],
 )
 
@@ -75,9 +75,9 @@ def _torch(x, weight, bias, eps):
 
 
 bench = Bench(
-    peers=[
-        *common.torch_peers(_torch, "F.layer_norm"),
+    baselines=[
+        *common.torch_baselines(_torch, "F.layer_norm"),
         common.liger("layer_norm", "LigerLayerNormFunction", lambda x, weight, bias, eps: (x, weight, bias, eps), "y"),
     ],
-    apart=common.APART,
+    independent_axes=common.INDEPENDENT_AXES,
 )

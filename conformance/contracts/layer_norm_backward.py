@@ -9,7 +9,7 @@ from touchstone.conformance.contracts import _norms
 from touchstone.conformance.spec import layouts, values
 from touchstone.conformance.spec.baselines import Bench, autograd
 from touchstone.conformance.spec.budget import Expected
-from touchstone.conformance.spec.contract import Contract, Draw, Law, Operand, Output
+from touchstone.conformance.spec.contract import Contract, Draw, Operand, Output, Property
 from touchstone.reference.layer_norm_backward import torch_layer_norm_backward
 
 
@@ -87,10 +87,10 @@ contract = Contract(
     invalid=bounds_rows.invalid_calls(
         "x", matrices=("dy",), vectors=("weight", "mean", "rstd"), optional=("mean", "rstd")
     ),
-    laws=[
-        Law("rows apart", bounds_rows.rows_apart("x", "dy")),
-        Law("linear in dy", bounds_rows.scaled_gradient, bitwise=True),
-        Law("rows of dx sum to 0 with weight 1", bounds_rows.gradient_is_orthogonal(centred=True)),
+    properties=[
+        Property("rows are independent", bounds_rows.rows_are_independent("x", "dy")),
+        Property("linear in dy", bounds_rows.scaled_gradient, bitwise=True),
+        Property("rows of dx sum to 0 with weight 1", bounds_rows.gradient_is_orthogonal(centred=True)),
     ],
 )
 
@@ -109,7 +109,7 @@ def _bias(arguments):
 
 GRADIENTS = {"dx": "x", "dweight": "weight", "dbias": "bias"}
 bench = Bench(
-    peers=[
+    baselines=[
         autograd("F.layer_norm", _forward, GRADIENTS, more=_bias),
         autograd("torch.compile", _forward, GRADIENTS, more=_bias, compile=True),
         autograd("Liger-Kernel", _liger, GRADIENTS, more=_bias, needs="liger_kernel", devices=("cuda",)),

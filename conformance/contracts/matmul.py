@@ -7,7 +7,7 @@ from touchstone.conformance.contracts._bounds_dots import lossy
 from touchstone.conformance.spec import values
 from touchstone.conformance.spec.baselines import Bench, eager
 from touchstone.conformance.spec.budget import Expected, dot_extra
-from touchstone.conformance.spec.contract import Contract, Draw, Huge, Invalid, Law, Operand, Output
+from touchstone.conformance.spec.contract import Contract, Draw, Int64Index, Invalid, Operand, Output, Property
 from touchstone.reference.matmul import torch_matmul
 
 
@@ -120,7 +120,7 @@ contract = Contract(
         ]
     ],
     aligned=[dict(M=300, K=72, N=520)],
-    huge=Huge(dict(M=2**17 + 3, K=8, N=2**14 + 8), rows={"a": 0}),
+    int64_index=Int64Index(dict(M=2**17 + 3, K=8, N=2**14 + 8), rows={"a": 0}),
     large=[dict(M=4096, K=4096, N=4096), dict(M=8192, K=8192, N=8192)],
     values={
         "normal": _normal,
@@ -150,15 +150,15 @@ contract = Contract(
         Invalid("b is None", lambda x: {**x, "b": None}, TypeError, r"\bb\b.*None"),
     ],
     opinfo=("matmul", lambda a, args, kwargs: {"a": a, "b": args[0]} if a.ndim == args[0].ndim == 2 else None),
-    laws=[Law("additive in a", _additive), Law("transposes", _transposable)],
+    properties=[Property("additive in a", _additive), Property("transposes", _transposable)],
 )
 
 bench = Bench(
-    peers=[
+    baselines=[
         eager("cuBLAS", lambda a, b: {"c": torch.mm(a, b)}, devices=("cuda",)),
-        *common.torch_peers(lambda a, b: {"c": a @ b}),
+        *common.torch_baselines(lambda a, b: {"c": a @ b}),
         common.on_arrays("CuPy", "cupy", lambda cupy, a, b: cupy.matmul(a, b), "c"),
     ],
     dtypes=("bfloat16", "float32"),
-    apart=(("M",), ("N",)),
+    independent_axes=(("M",), ("N",)),
 )

@@ -9,7 +9,7 @@ from touchstone.conformance.contracts._bounds_dots import LIPSCHITZ, combine, ke
 from touchstone.conformance.spec import layouts, values
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.budget import Expected, dot_extra
-from touchstone.conformance.spec.contract import Contract, Draw, Invalid, Law, Operand, Output
+from touchstone.conformance.spec.contract import Contract, Draw, Invalid, Operand, Output, Property
 from touchstone.reference._activations import torch_act
 from touchstone.reference.mlp import torch_mlp
 
@@ -225,7 +225,7 @@ def _hidden_order(call, arguments, outputs, case):
     return None if same else "another order of the hidden units changes an exact answer"
 
 
-def _rows_apart(call, arguments, outputs, case):
+def _rows_are_independent(call, arguments, outputs, case):
     plain = _integers(arguments)
     other = plain["x"].clone()
     other[0] = 1 - other[0]
@@ -273,7 +273,10 @@ contract = Contract(
     flops=flops,
     bytes=_bytes,
     invalid=INVALID,
-    laws=[Law("order of hidden units does not matter", _hidden_order), Law("rows are independent", _rows_apart)],
+    properties=[
+        Property("order of hidden units does not matter", _hidden_order),
+        Property("rows are independent", _rows_are_independent),
+    ],
 )
 
 
@@ -282,4 +285,4 @@ def _torch(x, w1, b1, w2, b2, activation):
     return {"y": torch.addmm(b2, hidden, w2)}
 
 
-bench = Bench(peers=common.torch_peers(_torch), apart=(("M",),))
+bench = Bench(baselines=common.torch_baselines(_torch), independent_axes=(("M",),))

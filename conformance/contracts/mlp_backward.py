@@ -20,7 +20,7 @@ from touchstone.conformance.contracts._bounds_dots import (
 )
 from touchstone.conformance.spec.baselines import Bench, autograd
 from touchstone.conformance.spec.budget import Expected, dot_extra
-from touchstone.conformance.spec.contract import Contract, Draw, Invalid, Law, Operand, Output
+from touchstone.conformance.spec.contract import Contract, Draw, Invalid, Operand, Output, Property
 from touchstone.reference._activations import torch_act, torch_act_grad
 from touchstone.reference.mlp_backward import torch_mlp_backward
 
@@ -195,7 +195,10 @@ contract = Contract(
         Invalid("dy has another dtype", mlp.spoil("dy", torch.Tensor.half), TypeError, r"\bdy\b"),
         Invalid("dy is None", lambda arguments: {**arguments, "dy": None}, TypeError, r"\bdy\b.*None"),
     ],
-    laws=[Law("no gradient in, none out", _zero_gradient), Law("order of hidden units does not matter", _hidden_order)],
+    properties=[
+        Property("no gradient in, none out", _zero_gradient),
+        Property("order of hidden units does not matter", _hidden_order),
+    ],
 )
 
 
@@ -205,5 +208,8 @@ def _forward(x, w1, b1, w2, b2, activation, **_):
 
 GRADIENTS = {"dx": "x", "dw1": "w1", "db1": "b1", "dw2": "w2", "db2": "b2"}
 bench = Bench(
-    peers=[autograd("torch eager", _forward, GRADIENTS), autograd("torch.compile", _forward, GRADIENTS, compile=True)]
+    baselines=[
+        autograd("torch eager", _forward, GRADIENTS),
+        autograd("torch.compile", _forward, GRADIENTS, compile=True),
+    ]
 )

@@ -9,7 +9,7 @@ from touchstone.conformance.contracts import _bounds_rows as bounds_rows
 from touchstone.conformance.contracts import softmax
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.budget import Expected, finite
-from touchstone.conformance.spec.contract import Law, Output
+from touchstone.conformance.spec.contract import Output, Property
 from touchstone.reference.online_softmax import torch_online_softmax
 
 
@@ -38,14 +38,14 @@ contract = replace(
     expect=expect,
     flops=lambda size, param: 6 * size["rows"] * size["cols"],
     bytes=lambda size, param, item: 2 * size["rows"] * size["cols"] * item + 4 * size["rows"],
-    laws=[
-        *softmax.contract.laws,
-        Law("y is exp(x - lse)", _y_is_exp_of_x_less_lse),
-        Law("lse rows apart", bounds_rows.rows_apart("x", outputs=(1,))),
+    properties=[
+        *softmax.contract.properties,
+        Property("y is exp(x - lse)", _y_is_exp_of_x_less_lse),
+        Property("lse rows are independent", bounds_rows.rows_are_independent("x", outputs=(1,))),
     ],
 )
 
 bench = Bench(
-    peers=common.torch_peers(lambda x: {"y": torch.softmax(x, -1), "lse": torch.logsumexp(x.float(), -1)}),
-    apart=common.APART,
+    baselines=common.torch_baselines(lambda x: {"y": torch.softmax(x, -1), "lse": torch.logsumexp(x.float(), -1)}),
+    independent_axes=common.INDEPENDENT_AXES,
 )

@@ -9,7 +9,7 @@ from touchstone.conformance.contracts import _norms
 from touchstone.conformance.spec import layouts, values
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.budget import Expected
-from touchstone.conformance.spec.contract import Contract, Law, Operand, Output
+from touchstone.conformance.spec.contract import Contract, Operand, Output, Property
 from touchstone.reference.rms_norm import torch_rms_norm
 
 
@@ -56,10 +56,10 @@ contract = Contract(
     bytes=lambda size, param, item: (2 * size["rows"] + 1) * size["cols"] * item,
     invalid=bounds_rows.invalid_calls("x", vectors=("weight",)),
     opinfo=("nn.functional.rms_norm", lambda x, args, kwargs: bounds_rows.norm_sample(x, args, kwargs, ("weight",))),
-    laws=[
-        Law("weight 0 gives 0", bounds_rows.zero_weight_leaves_bias),
-        Law("rows are normalised", bounds_rows.unit_weight_normalises("x", centred=False)),
-        Law("rows apart", bounds_rows.rows_apart("x")),
+    properties=[
+        Property("weight 0 gives 0", bounds_rows.zero_weight_leaves_bias),
+        Property("rows are normalised", bounds_rows.unit_weight_normalises("x", centred=False)),
+        Property("rows are independent", bounds_rows.rows_are_independent("x")),
     ],
 )
 
@@ -69,11 +69,11 @@ def _torch(x, weight, eps):
 
 
 bench = Bench(
-    peers=[
-        *common.torch_peers(_torch, "F.rms_norm"),
+    baselines=[
+        *common.torch_baselines(_torch, "F.rms_norm"),
         common.liger(
             "rms_norm", "LigerRMSNormFunction", lambda x, weight, eps: (x, weight, eps, 0.0, "llama", False), "y"
         ),
     ],
-    apart=common.APART,
+    independent_axes=common.INDEPENDENT_AXES,
 )

@@ -9,7 +9,7 @@ from touchstone.conformance.contracts import _norms
 from touchstone.conformance.spec import layouts, values
 from touchstone.conformance.spec.baselines import Bench, autograd
 from touchstone.conformance.spec.budget import Expected
-from touchstone.conformance.spec.contract import Contract, Draw, Law, Operand, Output
+from touchstone.conformance.spec.contract import Contract, Draw, Operand, Output, Property
 from touchstone.reference.rms_norm_backward import torch_rms_norm_backward
 
 
@@ -83,10 +83,10 @@ contract = Contract(
     flops=lambda size, param: 12 * size["rows"] * size["cols"],
     bytes=lambda size, param, item: (3 * size["rows"] + 2) * size["cols"] * item,
     invalid=bounds_rows.invalid_calls("x", matrices=("dy",), vectors=("weight", "rstd"), optional=("rstd",)),
-    laws=[
-        Law("rows apart", bounds_rows.rows_apart("x", "dy")),
-        Law("linear in dy", bounds_rows.scaled_gradient, bitwise=True),
-        Law("dx is orthogonal to x but for eps", bounds_rows.gradient_is_orthogonal(centred=False)),
+    properties=[
+        Property("rows are independent", bounds_rows.rows_are_independent("x", "dy")),
+        Property("linear in dy", bounds_rows.scaled_gradient, bitwise=True),
+        Property("dx is orthogonal to x but for eps", bounds_rows.gradient_is_orthogonal(centred=False)),
     ],
 )
 
@@ -101,7 +101,7 @@ def _liger(x, weight, eps, **_):
 
 GRADIENTS = {"dx": "x", "dweight": "weight"}
 bench = Bench(
-    peers=[
+    baselines=[
         autograd("F.rms_norm", _forward, GRADIENTS),
         autograd("torch.compile", _forward, GRADIENTS, compile=True),
         autograd("Liger-Kernel", _liger, GRADIENTS, needs="liger_kernel", devices=("cuda",)),

@@ -9,7 +9,7 @@ from touchstone.conformance.contracts import _bounds_rows as bounds_rows
 from touchstone.conformance.spec import values
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.budget import Expected, finite
-from touchstone.conformance.spec.contract import Contract, Draw, Huge, Law, Operand, Output
+from touchstone.conformance.spec.contract import Contract, Draw, Int64Index, Operand, Output, Property
 from touchstone.reference.softmax import torch_softmax
 
 SIZES = [
@@ -105,7 +105,7 @@ contract = Contract(
     operands={"x": Operand("rows cols")},
     outputs={"y": Output("rows cols")},
     sizes=[{"rows": rows, "cols": cols} for rows, cols in SIZES],
-    huge=Huge({"rows": 2**17 + 3, "cols": 2**14 + 8}, rows={"x": 0}),
+    int64_index=Int64Index({"rows": 2**17 + 3, "cols": 2**14 + 8}, rows={"x": 0}),
     values={
         "normal": _family(values.normal),
         "large": _family(values.large),
@@ -126,20 +126,20 @@ contract = Contract(
     bytes=lambda size, param, item: 2 * size["rows"] * size["cols"] * item,
     invalid=bounds_rows.invalid_calls("x"),
     opinfo=("softmax", bounds_rows.softmax_sample),
-    laws=[
-        Law("rows sum to one", _rows_sum_to_one),
-        Law("shift invariance", _shift_invariant),
-        Law("rows apart", bounds_rows.rows_apart("x")),
+    properties=[
+        Property("rows sum to one", _rows_sum_to_one),
+        Property("shift invariance", _shift_invariant),
+        Property("rows are independent", bounds_rows.rows_are_independent("x")),
     ],
 )
 
 bench = Bench(
-    peers=[
-        *common.torch_peers(lambda x: {"y": torch.softmax(x, -1)}),
+    baselines=[
+        *common.torch_baselines(lambda x: {"y": torch.softmax(x, -1)}),
         common.liger("softmax", "LigerSoftmaxFunction", lambda x: (x,), "y"),
         common.on_arrays(
             "CuPy", "cupy", lambda cupy, x: common.library("cupyx.scipy.special").softmax(x, axis=-1), "y"
         ),
     ],
-    apart=common.APART,
+    independent_axes=common.INDEPENDENT_AXES,
 )

@@ -9,7 +9,7 @@ from touchstone.conformance.contracts import _bounds_rows as bounds_rows
 from touchstone.conformance.spec import values
 from touchstone.conformance.spec.baselines import Bench, compiled, eager
 from touchstone.conformance.spec.budget import Expected, finite
-from touchstone.conformance.spec.contract import Contract, Draw, Law, Operand, Output
+from touchstone.conformance.spec.contract import Contract, Draw, Operand, Output, Property
 from touchstone.reference.softmax_backward import torch_softmax_backward
 
 
@@ -101,17 +101,17 @@ contract = Contract(
     flops=lambda size, param: 4 * size["rows"] * size["cols"],
     bytes=lambda size, param, item: 3 * size["rows"] * size["cols"] * item,
     invalid=bounds_rows.invalid_calls("y", matrices=("dy",)),
-    laws=[
-        Law("rows sum to zero", _rows_sum_to_zero),
-        Law("rows apart", bounds_rows.rows_apart("y", "dy")),
-        Law("linear in dy", bounds_rows.scaled_gradient, bitwise=True),
+    properties=[
+        Property("rows sum to zero", _rows_sum_to_zero),
+        Property("rows are independent", bounds_rows.rows_are_independent("y", "dy")),
+        Property("linear in dy", bounds_rows.scaled_gradient, bitwise=True),
     ],
 )
 
 bench = Bench(
-    peers=[
+    baselines=[
         eager("torch eager", lambda y, dy: {"dx": torch._softmax_backward_data(dy, y, -1, y.dtype)}),
         compiled(lambda y, dy: {"dx": y * (dy - (y.float() * dy.float()).sum(-1, keepdim=True)).to(y.dtype)}),
     ],
-    apart=common.APART,
+    independent_axes=common.INDEPENDENT_AXES,
 )

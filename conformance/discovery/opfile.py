@@ -12,7 +12,17 @@ from touchstone.conformance.discovery import importing as worker
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.spec import budget
 from touchstone.conformance.spec.cases import plain_case
-from touchstone.conformance.spec.contract import DTYPES, Case, Contract, Draw, Inputs, Invalid, Law, Operand, Output
+from touchstone.conformance.spec.contract import (
+    DTYPES,
+    Case,
+    Contract,
+    Draw,
+    Inputs,
+    Invalid,
+    Operand,
+    Output,
+    Property,
+)
 from touchstone.conformance.spec.layouts import PLANS
 
 TRIED_WORK = 2e6  # sizes with more work than this are not tried when a contract is validated
@@ -145,10 +155,10 @@ def validate(contract: Contract, source: str) -> None:
     for exactly, names in contract.exact.items():
         demand(exactly in contract.values, f"{exactly!r} is no family of values; there are {_words(contract.values)}")
         demand(_listed(names) and set(names) <= set(contract.outputs), f"{exactly}: expected outputs, got {names!r}")
-    field = "laws"
-    for law in contract.laws:
-        demand(isinstance(law, Law), f"expected Laws, got {type(law).__name__}")
-        demand(law.values in contract.values, f"{law.name}: values: {law.values!r} is no family of values")
+    field = "properties"
+    for prop in contract.properties:
+        demand(isinstance(prop, Property), f"expected Properties, got {type(prop).__name__}")
+        demand(prop.values in contract.values, f"{prop.name}: values: {prop.values!r} is no family of values")
     field = "invalid"
     for call in contract.invalid:
         demand(isinstance(call, Invalid), f"expected Invalids, got {type(call).__name__}")

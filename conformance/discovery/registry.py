@@ -26,7 +26,7 @@ def _module_names(folder: Path) -> list[str]:
 
 @lru_cache
 def ops() -> tuple[str, ...]:
-    """Every op: a contract, a reference and planted faults of the same name."""
+    """Every op: a contract, a reference and mutants of the same name."""
     contracts = _module_names(ROOT / "conformance" / "contracts")
     others = set(_module_names(ROOT / "reference")) & set(_module_names(ROOT / "conformance" / "faults"))
     return tuple(name for name in contracts if name in others)
@@ -75,10 +75,10 @@ def backend(name: str) -> ModuleType:
     return importlib.import_module(f"touchstone.backends.{name}")
 
 
-def lane(name: str, device: str) -> str:
-    """What a backend on a device is called: "triton@cpu", or what the backend's own `lane(device)` says, an optional
+def target(name: str, device: str) -> str:
+    """What a backend on a device is called: "triton@cpu", or what the backend's own `target(device)` says, an optional
     part of the protocol for one that has several ways to run there."""
-    own = getattr(backend(name), "lane", None)
+    own = getattr(backend(name), "target", None)
     return own(device) if own is not None else f"{name}@{device}"
 
 
@@ -89,7 +89,7 @@ def kernel_ops(name: str) -> tuple[str, ...]:
 
 
 def variants(name: str, op: str) -> dict[str, Callable[..., Any]]:
-    """The rungs of an op's ladder in a backend, in ladder order. Imports the op's file: `prepare(device)` comes
+    """The variants of an op's ladder in a backend, in ladder order. Imports the op's file: `prepare(device)` comes
     first."""
     if op not in kernel_ops(name):
         return {}
@@ -105,7 +105,7 @@ def variants(name: str, op: str) -> dict[str, Callable[..., Any]]:
 
 
 def ladder(name: str, op: str) -> list[str]:
-    """The rungs that the docstring of an op's file lists, in ladder order: what can be told without importing it."""
+    """The variants that the docstring of an op's file lists, in ladder order: what can be told without importing it."""
     folder = ROOT / "backends" / name
     path = folder / f"{op}.py" if (folder / f"{op}.py").is_file() else folder / op / "__init__.py"
     if not path.is_file():
@@ -115,9 +115,9 @@ def ladder(name: str, op: str) -> list[str]:
 
 
 def planted(op: str) -> list[Planted]:
-    """The faults and controls of an op: those of its own file, then what goes wrong alike in every op.
+    """The mutants and known-good kernels of an op: those of its own file, then what goes wrong alike in every op.
 
-    The file's `EQUIVALENT` names those of the latter that are no faults of this op, with the reason.
+    The file's `EQUIVALENT` names those of the latter that are no mutants of this op, with the reason.
     """
     found: list[Planted] = []
     equivalent: dict[str, str] = {}
@@ -134,7 +134,7 @@ def has_planted_kernels(name: str, op: str) -> bool:
 
 
 def planted_kernels(name: str, op: str) -> list[Planted]:
-    """The faults of an op written in a backend's language. Imports the file: `prepare(device)` comes first."""
+    """The mutants of an op written in a backend's language. Imports the file: `prepare(device)` comes first."""
     if not has_planted_kernels(name, op):
         return []
     return planted_in(importlib.import_module(f"touchstone.conformance.faults.{name}.{op}"), op, name)

@@ -1,7 +1,7 @@
-"""Which lanes, ops and variants a run judges: the rules, apart from pytest and from the command line.
+"""Which targets, ops and variants a run judges: the rules, independent of pytest and of the command line.
 
-What is asked for and impossible is a `UsageError` that says why and what to type instead; what is not asked for and
-absent is skipped with a reason. One process runs one device.
+Asking for something unavailable is a `UsageError` that says why and suggests a fix; anything not asked for is
+skipped with a reason. One process runs one device.
 """
 
 import importlib
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
-from touchstone.backends.devices import cuda_works
+from touchstone.backends.devices import cuda_unavailable
 from touchstone.conformance.discovery import arrays, registry
 from touchstone.conformance.discovery import importing as worker
 from touchstone.conformance.discovery.opfile import load_op
@@ -24,7 +24,7 @@ TRUE = ("1", "true", "on", "yes", "y")
 
 
 class UsageError(ValueError):
-    """Something was asked for that cannot be had here."""
+    """Something was asked for that is not available here."""
 
 
 @dataclass
@@ -39,8 +39,8 @@ class Selection:
     seed: int = 0
     arrays: str = arrays.TENSORS  # what a kernel of the user's own takes and returns
 
-    def lane(self, backend: str) -> str:
-        return registry.lane(backend, self.device)
+    def target(self, backend: str) -> str:
+        return registry.target(backend, self.device)
 
     def prepare(self) -> None:
         """Set this process up for its device; before anything imports a kernel library."""
@@ -48,7 +48,7 @@ class Selection:
             registry.backend(name).prepare(self.device)
 
     def ceiling(self, backend: str) -> float:
-        """Work per case above which a lane drops it."""
+        """Work per case above which a target drops it."""
         return CEILING_SECONDS[self.level] * registry.backend(backend).WORK_PER_SECOND[self.device]
 
     def subjects(self) -> list[tuple[str, Subject]]:
@@ -69,7 +69,7 @@ class Selection:
             for backend in self.backends:
                 for name, fn in registry.variants(backend, op).items():
                     if self.variants is None or name in self.variants:
-                        found.append((backend, rung(op, backend, name, fn, self.device)))
+                        found.append((backend, variant_subject(op, backend, name, fn, self.device)))
         if self.variants is not None:
             self._check_variants({subject.name for _, subject in found})
         return found
@@ -79,18 +79,18 @@ class Selection:
             if name not in present:
                 known = {v: None for op in self.ops for b in self.backends for v in registry.variants(b, op)}
                 raise UsageError(
-                    f"--variant: {name!r} is no rung of {', '.join(self.ops)}; there are {', '.join(known)}"
+                    f"--variant: {name!r} is no variant of {', '.join(self.ops)}; there are {', '.join(known)}"
                 )
 
 
-def rung(op: str, backend: str, name: str, fn, device: str) -> Subject:
-    """One of this repository's rungs as a subject, with what it declares in its attributes."""
+def variant_subject(op: str, backend: str, name: str, fn, device: str) -> Subject:
+    """One of this repository's variants as a subject, with what it declares in its attributes."""
     compute = getattr(fn, "compute", None)
     return Subject(
         op,
         fn,
         name,
-        registry.lane(backend, device),
+        registry.target(backend, device),
         device,
         own=True,
         compute=compute,
@@ -99,7 +99,7 @@ def rung(op: str, backend: str, name: str, fn, device: str) -> Subject:
 
 
 def not_run_reason(backend: str, subject: Subject) -> str | None:
-    """Why a rung cannot run on this lane, from its `needs`; None when it can."""
+    """Why a variant cannot run on this target, from its `needs`; None when it can."""
     needs = getattr(subject.fn, "needs", None)
     return registry.backend(backend).lacks(needs, subject.device) if backend and needs else None
 
@@ -176,7 +176,7 @@ def _device_of_arrays(library: str, device: str, kernel: str | None) -> str:
     if library == arrays.TENSORS:
         return device
     if kernel is None:
-        raise UsageError("--arrays: goes with --kernel; this repository's rungs take torch tensors")
+        raise UsageError("--arrays: goes with --kernel; this repository's variants take torch tensors")
     try:
         return arrays.device_of(library, None if device == "auto" else device) or device
     except ValueError as error:
@@ -241,8 +241,8 @@ def _device(
     if device == "auto":
         if wanted:
             return next(iter(wanted.values()))
-        return "cpu" if cuda_works() else "cuda"
-    if device == "cuda" and (reason := cuda_works()):
+        return "cpu" if cuda_unavailable() else "cuda"
+    if device == "cuda" and (reason := cuda_unavailable()):
         raise UsageError(
             f"--device=cuda: {reason}; use --device=cpu, which runs {', '.join(names)} on the CPU where it can"
         )

@@ -17,16 +17,16 @@ class Subject:
     op: str
     fn: Callable[..., Any]
     name: str
-    lane: str  # "triton@cpu"; "user@cpu" for a function that is not ours
+    target: str  # "triton@cpu"; "user@cpu" for a function that is not ours
     device: str
-    own: bool = False  # one of this repository's rungs: held to the launcher's rules too
+    own: bool = False  # one of this repository's variants: held to the launcher's rules too
     compute: str | None = None
     deterministic: bool = True
     outputs: tuple[str, ...] | None = None  # None: all
     diagnosed: bool = True  # whether wrong values are looked into
     compared: Counter[str] = field(
         default_factory=Counter, compare=False, repr=False
-    )  # wrong answers with faults, so far
+    )  # wrong answers with mutants, so far
     arrays: str = "torch"  # the library whose arrays the kernel takes and returns
 
     @property
@@ -34,8 +34,8 @@ class Subject:
         return registry.contract(self.op)
 
     def call(self, arguments: Mapping[str, Any]) -> Any:
-        """Call the kernel on tensors: our rungs by keyword, since names are part of the signature, others as one would
-        write it."""
+        """Call the kernel on tensors: our variants by keyword, since names are part of the signature, others as one
+        would write it."""
         return self.contract.call(array_libraries.on_tensors(self.fn, self.arrays), arguments, by_name=self.own)
 
 

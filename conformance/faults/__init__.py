@@ -1,14 +1,14 @@
-"""Planted faults: wrong kernels made on purpose, and controls: right ones written independently of this repository's.
+"""Mutants, which are wrong on purpose, and known-good kernels, written independently of this repository's.
 
 `conformance/faults/<op>.py` holds both for one op as torch functions of the op's signature,
 `conformance/faults/<backend>/ <op>.py` holds wrong kernels in a backend's language. The path and a decorator are the
 registration:
 
-    @fault("accumulator")
+    @mutant("accumulator")
     def last_tile_only(a, b):
         "only the last tile of k is kept: `acc =` for `acc +=`"
 
-    @control
+    @known_good
     def split_k(a, b): ...
 
 The docstring's first line completes the sentence "equals the reference, but ..."; a finding quotes it. What goes wrong
@@ -57,12 +57,12 @@ KINDS = {
 
 @dataclass(frozen=True, eq=False)
 class Planted:
-    """A fault or a control of one op."""
+    """A mutant or a known-good kernel of one op."""
 
     op: str
     name: str
-    about: str  # what is wrong, or how a control computes: the docstring's first line
-    kind: str  # of KINDS; "control" for a control
+    about: str  # what is wrong, or how a known-good kernel computes: the docstring's first line
+    kind: str  # of KINDS; "known-good" for a known-good kernel
     make: Callable[[], Callable[..., Any]]  # a fresh function, so that state begins anew with each check
     dtypes: tuple[str, ...] = ALL  # those in which it is wrong
     backend: str | None = None  # None: torch
@@ -70,12 +70,12 @@ class Planted:
     generic: bool = False  # what goes wrong alike in every op
 
     @property
-    def is_control(self) -> bool:
-        return self.kind == "control"
+    def is_known_good(self) -> bool:
+        return self.kind == "known-good"
 
 
-def fault(kind: str, *, dtypes: Sequence[str] = ALL, stateful: bool = False, deterministic: bool = True):
-    """Mark a function of the op's signature as a planted fault of `kind`, wrong in `dtypes`.
+def mutant(kind: str, *, dtypes: Sequence[str] = ALL, stateful: bool = False, deterministic: bool = True):
+    """Mark a function of the op's signature as a mutant of `kind`, wrong in `dtypes`.
 
     A `stateful` one takes no argument and returns the function, so that its state begins anew with each check.
     """
@@ -84,11 +84,11 @@ def fault(kind: str, *, dtypes: Sequence[str] = ALL, stateful: bool = False, det
     return lambda fn: _mark(fn, kind, tuple(dtypes), stateful, deterministic)
 
 
-def control(fn=None, *, dtypes: Sequence[str] = ALL, deterministic: bool = True):
+def known_good(fn=None, *, dtypes: Sequence[str] = ALL, deterministic: bool = True):
     """Mark a function of the op's signature as right in `dtypes`, written independently of the kernels."""
     if fn is None:
-        return lambda fn: _mark(fn, "control", tuple(dtypes), False, deterministic)
-    return _mark(fn, "control", tuple(dtypes), False, deterministic)
+        return lambda fn: _mark(fn, "known-good", tuple(dtypes), False, deterministic)
+    return _mark(fn, "known-good", tuple(dtypes), False, deterministic)
 
 
 def _mark(fn, kind: str, dtypes: tuple[str, ...], stateful: bool, deterministic: bool):
@@ -97,7 +97,7 @@ def _mark(fn, kind: str, dtypes: tuple[str, ...], stateful: bool, deterministic:
 
 
 def planted_in(module: Any, op: str, backend: str | None = None) -> list[Planted]:
-    """The faults and controls that a module defines, in order."""
+    """The mutants and known-good kernels that a module defines, in order."""
     found = []
     for name, value in vars(module).items():
         marks = getattr(value, "planted", None)
@@ -108,8 +108,8 @@ def planted_in(module: Any, op: str, backend: str | None = None) -> list[Planted
 
 
 def plant(namespace: dict[str, Any], name: str, fn: Callable[..., Any], about: str, kind: str, **marks: Any) -> None:
-    """Add `fn` to a module's `namespace` as a fault or, with kind "control", as a control: for what is made in a
-    loop."""
+    """Add `fn` to a module's `namespace` as a mutant or, with kind "known-good", as a known-good kernel: for what is
+    made in a loop."""
     fn.__name__ = fn.__qualname__ = name
     fn.__doc__ = about
-    namespace[name] = control(fn, **marks) if kind == "control" else fault(kind, **marks)(fn)
+    namespace[name] = known_good(fn, **marks) if kind == "known-good" else mutant(kind, **marks)(fn)

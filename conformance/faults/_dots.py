@@ -1,4 +1,4 @@
-"""Dot products, right and wrong: what the faults of the products, the MLPs and attention are made of.
+"""Dot products, right and wrong: what the mutants of the products, the MLPs and attention are made of.
 
 Each `dot(a, b)` takes (..., I, K) and (..., K, J) of any floating dtype and returns (..., I, J) in float32.
 """

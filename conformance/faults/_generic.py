@@ -1,4 +1,4 @@
-"""Faults that any op can have, made from its contract: the right answer, spoiled; the right operands, misread.
+"""Mutants that any op can have, made from its contract: the right answer, spoiled; the right operands, misread.
 
 The right answer is the contract's own, in float64, rounded once to the output's dtype.
 """
@@ -16,11 +16,11 @@ from touchstone.conformance.spec.contract import Contract
 
 F32, F16, BF16 = ("float32",), ("float16",), ("bfloat16",)
 Outputs = list[torch.Tensor | None]
-KEPT = 400  # answers of one op: its generic faults are called with the same operands one after another
+KEPT = 400  # answers of one op: its generic mutants are called with the same operands one after another
 
 
 def planted(op: str, contract: Contract) -> list[Planted]:
-    """The generic faults that `op` can have. Each `make()` gives a function with state of its own."""
+    """The generic mutants that `op` can have. Each `make()` gives a function with state of its own."""
     right = _right(contract)
     found = [*_spoiled_results(right), *_misbehaving(right, contract), *_misread(right, contract)]
     return [Planted(op, name, about, kind, make, dtypes, generic=True) for name, about, kind, make, dtypes in found]

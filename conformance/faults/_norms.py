@@ -1,5 +1,5 @@
-"""What the faults and controls of the norms share: right and wrong ways to normalise a row, to apply weight and bias,
-and to differentiate both.
+"""What the mutants and known-good kernels of the norms share: right and wrong ways to normalise a row, to apply weight
+and bias, and to differentiate both.
 
 A normaliser `hat(x, eps)` takes rows of the last axis to x̂ = (x − mean)·rstd; that of an rms norm has no mean.
 """
@@ -73,7 +73,7 @@ def _twelve_bits(rstd):
 def normalise(
     x, eps, *, centred=True, total=row_sum, mean_total=None, variance=two_pass, rstd=root, statistic=lambda s: s
 ):
-    """x̂ over the last axis; the keywords are what faults change. `mean_total`: the sum for the mean, where it
+    """x̂ over the last axis; the keywords are what mutants change. `mean_total`: the sum for the mean, where it
     differs."""
     mean = statistic((mean_total or total)(x) / x.shape[-1]) if centred else x.new_zeros((*x.shape[:-1], 1))
     return (x - mean) * statistic(rstd(variance(x, mean, total), eps))
@@ -211,7 +211,7 @@ def hat_flaws(centred: bool) -> dict[str, Flaw]:
     }
 
 
-def hat_controls(centred: bool) -> dict[str, tuple[str, Hat]]:
+def hat_known_good(centred: bool) -> dict[str, tuple[str, Hat]]:
     """name -> what it does, and a right normaliser, computed in another way than the wrong ones."""
     if not centred:
         return {
@@ -389,7 +389,7 @@ def backward(
     count=lambda n: n,
 ):
     """dx, dweight, dbias of a layer norm, dbias of no meaning unless `centred`; the keywords from `total` on are what
-    faults
+    mutants
     change: sums over columns and rows, x̂, whether given statistics are used, dy·weight, the factors of the two means,
     how x̂ is kept, the factor in front, what the means in dx divide by."""
     n = x.shape[-1]

@@ -1,4 +1,5 @@
-"""What the faults and controls of the row-wise ops share: how a kernel loads and stores, and right and wrong row sums.
+"""What the mutants and known-good kernels of the row-wise ops share: how a kernel loads and stores, and right and wrong
+row sums.
 
 A sum is `total(t, dim=-1)`: along `dim`, which is kept with length 1.
 """
@@ -69,10 +70,10 @@ def plant_flaws(
 def plant_sums(
     namespace: dict[str, Any], sums: Mapping[str, Total], build: Callable[..., Any], wide: Sequence[int] = ()
 ) -> None:
-    """Plant the controls `build(total)`, functions of the op on float32 tensors."""
+    """Add the known-good kernels `build(total)`, functions of the op on float32 tensors."""
     for name, total in sums.items():
         about = f"sums by {name.replace('_', ' ')}"
-        plant(namespace, f"sums_by_{name}", in_float32(build(total), wide=wide), about, "control")
+        plant(namespace, f"sums_by_{name}", in_float32(build(total), wide=wide), about, "known-good")
 
 
 def plant_loads_and_stores(namespace: dict[str, Any], right: Callable[..., Any], wide: Sequence[int] = ()) -> None:
@@ -240,7 +241,7 @@ def top(x: torch.Tensor) -> torch.Tensor:
 
 
 def softmax(x, *, total=row_sum, top=top, exp=torch.exp):
-    """(rows, cols) -> y (rows, cols); the keywords are what faults change."""
+    """(rows, cols) -> y (rows, cols); the keywords are what mutants change."""
     e = exp(x - top(x))
     return e / total(e)
 
@@ -261,7 +262,7 @@ def online_statistics(
     guard=True,
     running=torch.float32,
 ):
-    """m and l = Σ exp(x − m), (rows, 1) each, over tiles of columns; the keywords are what faults change.
+    """m and l = Σ exp(x − m), (rows, 1) each, over tiles of columns; the keywords are what mutants change.
 
     `guard`: nothing is subtracted while m is −inf.
     """

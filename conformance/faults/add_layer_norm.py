@@ -1,19 +1,19 @@
-"""Faults and controls of add_layer_norm(x, residual, weight, bias, *, eps): y and h = x + residual, (rows, cols)
-each."""
+"""Mutants and known-good kernels of add_layer_norm(x, residual, weight, bias, *, eps): y and h = x + residual, (rows,
+cols) each."""
 
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 
-from touchstone.conformance.faults import control, plant
+from touchstone.conformance.faults import known_good, plant
 from touchstone.conformance.faults._norms import (
     BIAS_FLAWS,
     SUM_FLAWS,
     WEIGHT_FLAWS,
     cut_to,
-    hat_controls,
     hat_flaws,
+    hat_known_good,
     layer_norm,
     normalise,
     on_changed_sum,
@@ -37,8 +37,8 @@ plant_flaws(globals(), BIAS_FLAWS, lambda shift: on_sum(layer_norm(shift=shift))
 plant_flaws(globals(), SUM_FLAWS, on_changed_sum(layer_norm()))
 plant_loads_and_stores(globals(), on_sum(layer_norm()))
 plant_sums(globals(), RIGHT_SUMS, lambda total: on_sum(layer_norm(partial(normalise, total=total))))
-for _name, (_about, _hat) in hat_controls(centred=True).items():
-    plant(globals(), _name, in_float32(on_sum(layer_norm(_hat))), _about, "control")
+for _name, (_about, _hat) in hat_known_good(centred=True).items():
+    plant(globals(), _name, in_float32(on_sum(layer_norm(_hat))), _about, "known-good")
 plant(globals(), "h_is_y", in_float32(y_for_h(layer_norm())), "y is returned in the place of h", "formula")
 plant(globals(), "h_truncated", cut_to(cut, layer_norm()), "h is cut instead of rounded", "precision", dtypes=HALF)
 plant(
@@ -46,11 +46,11 @@ plant(
     "norm_of_the_rounded_sum",
     on_rounded_sum(layer_norm()),
     "y is the norm of the h that is returned",
-    "control",
+    "known-good",
 )
 
 
-@control
+@known_good
 def library(x, residual, weight, bias, *, eps=1e-5):
     """torch's layer_norm of x + residual, in the dtype of x"""
     h = torch.add(x, residual).contiguous()

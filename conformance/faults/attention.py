@@ -1,4 +1,4 @@
-"""Planted faults and controls of attention(q, k, v, *, causal, scale): (B, Hq, Sq, D), (B, Hkv, Sk, D) twice -> o,
+"""Mutants and known-good kernels of attention(q, k, v, *, causal, scale): (B, Hq, Sq, D), (B, Hkv, Sk, D) twice -> o,
 lse."""
 
 import math
@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from touchstone.conformance.faults import _dots as dots
-from touchstone.conformance.faults import control, fault
+from touchstone.conformance.faults import known_good, mutant
 
 INF = math.inf
 
@@ -41,7 +41,7 @@ def default_scale(q, scale):
     return 1 / math.sqrt(q.shape[-1]) if scale is None else scale
 
 
-@control
+@known_good
 def flash(
     q,
     k,
@@ -86,7 +86,7 @@ def flash(
     return o.to(q.dtype), m + torch.log(l)
 
 
-@control
+@known_good
 def flash_in_input_dtype(q, k, v, *, causal=False, scale=None):
     "online softmax over 48 keys at a time in base 2, the probabilities rounded to the input dtype"
     log2e = math.log2(math.e)
@@ -94,7 +94,7 @@ def flash_in_input_dtype(q, k, v, *, causal=False, scale=None):
     return flash(q, k, v, scale=scale, **kernel)
 
 
-@control
+@known_good
 def whole_rows(q, k, v, *, causal=False, scale=None, keep=True):
     "whole rows of scores; the probabilities are normalised and then rounded to the input dtype"
     group = q.shape[1] // k.shape[1]
@@ -106,7 +106,7 @@ def whole_rows(q, k, v, *, causal=False, scale=None, keep=True):
     return dots.split(p.to(q.dtype) if keep else p, v.repeat_interleave(group, 1)).to(q.dtype), lse
 
 
-@control
+@known_good
 def split_keys(q, k, v, *, causal=False, scale=None):
     "the two halves of the keys on their own, merged by lse"
     (seq_q, seq_k), half = (q.shape[2], k.shape[2]), k.shape[2] // 2
@@ -125,7 +125,7 @@ def split_keys(q, k, v, *, causal=False, scale=None):
     return (parts[0][0] * share[0] + parts[1][0] * share[1]).to(q.dtype), lse
 
 
-@control
+@known_good
 def library(q, k, v, *, causal=False, scale=None):
     "scaled_dot_product_attention in the input dtype but for rows of NaN and rows that see nothing; lse by logsumexp"
     lse = whole_rows(q, k, v, causal=causal, scale=scale)[1]
@@ -141,7 +141,7 @@ def library(q, k, v, *, causal=False, scale=None):
 dots.plant_lower(globals(), flash)
 
 
-@fault("precision", dtypes=("float16", "bfloat16"))
+@mutant("precision", dtypes=("float16", "bfloat16"))
 def acc_in_input_dtype(q, k, v, *, causal=False, scale=None):
     "the accumulator of o is rounded to the input dtype after every eight keys"
 
@@ -151,19 +151,19 @@ def acc_in_input_dtype(q, k, v, *, causal=False, scale=None):
     return flash(q, k, v, causal=causal, scale=scale, second=second)
 
 
-@fault("precision", dtypes=("float32",))
+@mutant("precision", dtypes=("float32",))
 def p_in_float16(q, k, v, *, causal=False, scale=None):
     "the probabilities are rounded to float16"
     return flash(q, k, v, causal=causal, scale=scale, p_dtype=torch.float16)
 
 
-@fault("precision", dtypes=("float32", "float16"))
+@mutant("precision", dtypes=("float32", "float16"))
 def p_in_bfloat16(q, k, v, *, causal=False, scale=None):
     "the probabilities are rounded to bfloat16"
     return flash(q, k, v, causal=causal, scale=scale, p_dtype=torch.bfloat16)
 
 
-@fault("precision", dtypes=("float16", "bfloat16"))
+@mutant("precision", dtypes=("float16", "bfloat16"))
 def scores_in_input_dtype(q, k, v, *, causal=False, scale=None):
     "the scores are rounded to the input dtype before the softmax"
 
@@ -173,127 +173,127 @@ def scores_in_input_dtype(q, k, v, *, causal=False, scale=None):
     return flash(q, k, v, causal=causal, scale=scale, dot=dot, second=dots.plain)
 
 
-@fault("precision", dtypes=("float16", "bfloat16"))
+@mutant("precision", dtypes=("float16", "bfloat16"))
 def lse_in_input_dtype(q, k, v, *, causal=False, scale=None):
     "lse is rounded to the input dtype on its way to memory"
     o, lse = flash(q, k, v, causal=causal, scale=scale)
     return o, lse.to(q.dtype).float()
 
 
-@fault("scale")
+@mutant("scale")
 def scale_missing(q, k, v, *, causal=False, scale=None):
     "the scores are not scaled"
     return flash(q, k, v, causal=causal, scale=1.0)
 
 
-@fault("scale")
+@mutant("scale")
 def scale_by_dim(q, k, v, *, causal=False, scale=None):
     "the default scale is 1/D"
     return flash(q, k, v, causal=causal, scale=1 / q.shape[-1] if scale is None else scale)
 
 
-@fault("scale")
+@mutant("scale")
 def scale_of_padded_dim(q, k, v, *, causal=False, scale=None):
     "the default scale is that of D rounded up to a power of two"
     padded = 2 ** math.ceil(math.log2(q.shape[-1]))
     return flash(q, k, v, causal=causal, scale=padded**-0.5 if scale is None else scale)
 
 
-@fault("scale")
+@mutant("scale")
 def scale_twice(q, k, v, *, causal=False, scale=None):
     "q is scaled when it is loaded, and the scores once more"
     return flash(q, k, v, causal=causal, scale=default_scale(q, scale) ** 2)
 
 
-@fault("scale")
+@mutant("scale")
 def scale_for_64(q, k, v, *, causal=False, scale=None):
     "the default scale is 1/8, whatever D"
     return flash(q, k, v, causal=causal, scale=0.125 if scale is None else scale)
 
 
-@fault("parameter")
+@mutant("parameter")
 def scale_ignored(q, k, v, *, causal=False, scale=None):
     "scale is always 1/sqrt(D)"
     return flash(q, k, v, causal=causal)
 
 
-@fault("formula")
+@mutant("formula")
 def base_2_without_log2e(q, k, v, *, causal=False, scale=None):
     "exp2 takes the place of exp, and the scores are not multiplied by log2(e)"
     return flash(q, k, v, causal=causal, scale=scale, exp=torch.exp2)
 
 
-@fault("formula")
+@mutant("formula")
 def uniform_weights(q, k, v, *, causal=False, scale=None):
     "every key that is seen counts alike"
     return flash(q * 0, k, v, causal=causal, scale=scale)
 
 
-@fault("formula")
+@mutant("formula")
 def not_normalised(q, k, v, *, causal=False, scale=None):
     "o is not divided by the sum of the probabilities"
     return flash(q, k, v, causal=causal, scale=scale, normalised=False)
 
 
-@fault("formula")
+@mutant("formula")
 def lse_base_2(q, k, v, *, causal=False, scale=None):
     "lse is in base 2"
     o, lse = flash(q, k, v, causal=causal, scale=scale)
     return o, lse / math.log(2)
 
 
-@fault("formula")
+@mutant("formula")
 def lse_negated(q, k, v, *, causal=False, scale=None):
     "lse has the opposite sign"
     o, lse = flash(q, k, v, causal=causal, scale=scale)
     return o, -lse
 
 
-@fault("scale")
+@mutant("scale")
 def lse_unscaled(q, k, v, *, causal=False, scale=None):
     "lse is that of the scores before scaling"
     o, lse = flash(q, k, v, causal=causal, scale=scale)
     return o, lse / default_scale(q, scale)
 
 
-@fault("parameter")
+@mutant("parameter")
 def causal_ignored(q, k, v, *, causal=False, scale=None):
     "there is no causal mask"
     return flash(q, k, v, scale=scale)
 
 
-@fault("parameter")
+@mutant("parameter")
 def causal_always(q, k, v, *, causal=False, scale=None):
     "there always is a causal mask"
     return flash(q, k, v, causal=True, scale=scale)
 
 
-@fault("causal")
+@mutant("causal")
 def sees_the_next_key(q, k, v, *, causal=False, scale=None):
     "the causal mask lets one key more through"
     return flash(q, k, v, causal=causal, scale=scale, hides=lambda i, j, shift: j > i + shift + 1)
 
 
-@fault("causal")
+@mutant("causal")
 def misses_the_diagonal(q, k, v, *, causal=False, scale=None):
     "the causal mask hides the last key that a query sees"
     return flash(q, k, v, causal=causal, scale=scale, hides=lambda i, j, shift: j >= i + shift)
 
 
-@fault("causal")
+@mutant("causal")
 def top_left(q, k, v, *, causal=False, scale=None):
     "the causal mask is aligned top-left"
     return flash(q, k, v, causal=causal, scale=scale, hides=lambda i, j, shift: j > i)
 
 
-@fault("causal")
+@mutant("causal")
 def mask_skipped_in_last_tile(q, k, v, *, causal=False, scale=None):
     "the last partial tile of keys is not masked"
     whole = k.shape[2] // dots.TILE * dots.TILE
     return flash(q, k, v, causal=causal, scale=scale, hides=lambda i, j, shift: (j > i + shift) & (j < whole))
 
 
-@fault("causal")
+@mutant("causal")
 def last_visible_tile_skipped(q, k, v, *, causal=False, scale=None):
     "the loop over key tiles ends at the last one that is wholly visible to the first query of a 16-row block"
 
@@ -304,40 +304,40 @@ def last_visible_tile_skipped(q, k, v, *, causal=False, scale=None):
     return flash(q, k, v, causal=causal, scale=scale, hides=hides)
 
 
-@fault("shapes")
+@mutant("shapes")
 def square_off_by_one(q, k, v, *, causal=False, scale=None):
     "the causal path for Sq = Sk hides the diagonal"
     square = int(q.shape[2] == k.shape[2])
     return flash(q, k, v, causal=causal, scale=scale, hides=lambda i, j, shift: j > i + shift - square)
 
 
-@fault("special")
+@mutant("special")
 def finite_sentinel(q, k, v, *, causal=False, scale=None):
     "hidden scores are -1e30: a row that sees nothing gets the mean of v"
     return flash(q, k, v, causal=causal, scale=scale, hidden_score=-1e30)
 
 
-@fault("special")
+@mutant("special")
 def empty_rows_nan(q, k, v, *, causal=False, scale=None):
     "a row that sees nothing is 0/0"
     o, lse = flash(q, k, v, causal=causal, scale=scale)
     return o.masked_fill((lse == -INF)[..., None], math.nan), lse
 
 
-@fault("special")
+@mutant("special")
 def empty_rows_lse_0(q, k, v, *, causal=False, scale=None):
     "the lse of a row that sees nothing is 0"
     o, lse = flash(q, k, v, causal=causal, scale=scale)
     return o, lse.masked_fill(lse == -INF, 0.0)
 
 
-@fault("special")
+@mutant("special")
 def leading_tile_of_inf(q, k, v, *, causal=False, scale=None):
     "a first tile whose scores are all -inf makes NaN of the rest: exp(-inf - -inf)"
     return flash(q, k, v, causal=causal, scale=scale, tile=16, guarded=False)
 
 
-@fault("special")
+@mutant("special")
 def nan_swallowed(q, k, v, *, causal=False, scale=None):
     "a score of NaN counts as -inf"
 
@@ -347,25 +347,25 @@ def nan_swallowed(q, k, v, *, causal=False, scale=None):
     return flash(q, k, v, causal=causal, scale=scale, dot=dot, second=dots.plain)
 
 
-@fault("overflow")
+@mutant("overflow")
 def no_maximum(q, k, v, *, causal=False, scale=None):
     "the maximum is not subtracted"
     return flash(q, k, v, causal=causal, scale=scale, maximum=lambda m, s: torch.zeros_like(m))
 
 
-@fault("overflow")
+@mutant("overflow")
 def maximum_of_first_tile(q, k, v, *, causal=False, scale=None):
     "the maximum of the first tile is subtracted throughout"
     return flash(q, k, v, causal=causal, scale=scale, maximum=lambda m, s: torch.where(m == -INF, s.amax(-1), m))
 
 
-@fault("overflow")
+@mutant("overflow")
 def maximum_from_zero(q, k, v, *, causal=False, scale=None):
     "the running maximum starts at 0, not at -inf"
     return flash(q, k, v, causal=causal, scale=scale, maximum=lambda m, s: _running(m, s).clamp_min(0))
 
 
-@fault("overflow")
+@mutant("overflow")
 def maximum_of_first_row(q, k, v, *, causal=False, scale=None):
     "the maximum of the first query is subtracted from all rows"
 
@@ -375,19 +375,19 @@ def maximum_of_first_row(q, k, v, *, causal=False, scale=None):
     return flash(q, k, v, causal=causal, scale=scale, maximum=maximum)
 
 
-@fault("rescale")
+@mutant("rescale")
 def l_not_rescaled(q, k, v, *, causal=False, scale=None):
     "the sum is not rescaled when the maximum moves"
     return flash(q, k, v, causal=causal, scale=scale, for_l=_kept)
 
 
-@fault("rescale")
+@mutant("rescale")
 def acc_not_rescaled(q, k, v, *, causal=False, scale=None):
     "the accumulator is not rescaled when the maximum moves"
     return flash(q, k, v, causal=causal, scale=scale, for_acc=_kept)
 
 
-@fault("rescale")
+@mutant("rescale")
 def rescaled_as_first_row(q, k, v, *, causal=False, scale=None):
     "accumulator and sum are rescaled only where the maximum of the block's first row moves"
 
@@ -397,19 +397,19 @@ def rescaled_as_first_row(q, k, v, *, causal=False, scale=None):
     return flash(q, k, v, causal=causal, scale=scale, for_l=factor, for_acc=factor)
 
 
-@fault("accumulator")
+@mutant("accumulator")
 def l_overwritten(q, k, v, *, causal=False, scale=None):
     "the sum is that of the last tile: `l =` for `l +=`"
     return flash(q, k, v, causal=causal, scale=scale, for_l=_forgotten)
 
 
-@fault("accumulator")
+@mutant("accumulator")
 def acc_overwritten(q, k, v, *, causal=False, scale=None):
     "the accumulator holds the last tile only: `acc =` for `acc +=`"
     return flash(q, k, v, causal=causal, scale=scale, for_acc=_forgotten)
 
 
-@fault("accumulator")
+@mutant("accumulator")
 def halves_averaged(q, k, v, *, causal=False, scale=None):
     "two halves of the keys are merged by the mean of their o, whatever their lse"
     half = k.shape[2] // 2
@@ -421,25 +421,25 @@ def halves_averaged(q, k, v, *, causal=False, scale=None):
     return (first[0] + second[0]) / 2, torch.logaddexp(first[1], second[1])
 
 
-@fault("heads")
+@mutant("heads")
 def interleaved_groups(q, k, v, *, causal=False, scale=None):
     "query head h reads key head h % Hkv"
     return flash(q, k, v, causal=causal, scale=scale, head_read=lambda head, group, kv_heads: head % kv_heads)
 
 
-@fault("heads")
+@mutant("heads")
 def first_key_head(q, k, v, *, causal=False, scale=None):
     "every query head reads key head 0"
     return flash(q, k, v, causal=causal, scale=scale, head_read=lambda head, group, kv_heads: 0)
 
 
-@fault("heads")
+@mutant("heads")
 def first_batch(q, k, v, *, causal=False, scale=None):
     "every batch reads the keys of batch 0"
     return flash(q, k[:1].expand(k.shape), v, causal=causal, scale=scale)
 
 
-@fault("mask")
+@mutant("mask")
 def padding_scores_0(q, k, v, *, causal=False, scale=None):
     "lanes beyond Sk score 0, not -inf"
     (seq_q, seq_k), pad = (q.shape[2], k.shape[2]), (0, 0, 0, -k.shape[2] % dots.TILE)
@@ -450,7 +450,7 @@ def padding_scores_0(q, k, v, *, causal=False, scale=None):
     return flash(q, F.pad(k, pad), F.pad(v, pad), causal=causal, scale=default_scale(q, scale), hides=hides)
 
 
-@fault("mask")
+@mutant("mask")
 def padding_repeats_last_key(q, k, v, *, causal=False, scale=None):
     "lanes beyond Sk load the last key again and are not masked"
     seq_q, seq_k = q.shape[2], k.shape[2]
@@ -462,21 +462,21 @@ def padding_repeats_last_key(q, k, v, *, causal=False, scale=None):
     return flash(q, k[:, :, again], v[:, :, again], causal=causal, scale=scale, hides=hides)
 
 
-@fault("tail")
+@mutant("tail")
 def key_tail_dropped(q, k, v, *, causal=False, scale=None):
     "the last partial tile of keys is left out"
     keys = dots.tiles(k.shape[2])[: max(k.shape[2] // dots.TILE, 1)]
     return flash(q, k, v, causal=causal, scale=scale, keys_read=keys)
 
 
-@fault("tail")
+@mutant("tail")
 def first_1024_keys(q, k, v, *, causal=False, scale=None):
     "only the first 1024 keys are read"
     keys = dots.tiles(min(k.shape[2], 1024))
     return flash(q, k, v, causal=causal, scale=scale, keys_read=keys)
 
 
-@fault("tail")
+@mutant("tail")
 def dim_tail_dropped(q, k, v, *, causal=False, scale=None):
     "whole 16s of D enter the scores only"
 
@@ -486,7 +486,7 @@ def dim_tail_dropped(q, k, v, *, causal=False, scale=None):
     return flash(q, k, v, causal=causal, scale=scale, dot=dot, second=dots.plain)
 
 
-@fault("tail")
+@mutant("tail")
 def dims_beyond_128(q, k, v, *, causal=False, scale=None):
     "the scores sum the first 128 of D only"
 
@@ -496,7 +496,7 @@ def dims_beyond_128(q, k, v, *, causal=False, scale=None):
     return flash(q, k, v, causal=causal, scale=scale, dot=dot, second=dots.plain)
 
 
-@fault("empty")
+@mutant("empty")
 def no_keys_is_an_error(q, k, v, *, causal=False, scale=None):
     "the maximum over no keys is an error"
     dots.plain(q, k[:, :1].mT).amax(-1)

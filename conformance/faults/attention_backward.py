@@ -1,11 +1,11 @@
-"""Planted faults and controls of attention_backward(q, k, v, o, lse, do, *, causal, scale) -> dq, dk, dv."""
+"""Mutants and known-good kernels of attention_backward(q, k, v, o, lse, do, *, causal, scale) -> dq, dk, dv."""
 
 import math
 
 import torch
 
 from touchstone.conformance.faults import _dots as dots
-from touchstone.conformance.faults import control, fault
+from touchstone.conformance.faults import known_good, mutant
 
 EQUIVALENT = {
     "swallows_nan": "a NaN in do reaches hidden keys or not, as the mask is applied; the contract leaves it open"
@@ -39,7 +39,7 @@ def default_scale(q, scale):
     return 1 / math.sqrt(q.shape[-1]) if scale is None else scale
 
 
-@control
+@known_good
 def from_lse(
     q,
     k,
@@ -92,21 +92,21 @@ def _over_group(gradients, like, read, summed):
     return total.to(like.dtype)
 
 
-@control
+@known_good
 def delta_from_probabilities(q, k, v, o, lse, do, *, causal=False, scale=None):
     "delta is the sum of p·dp over the keys, sums go backwards"
     kernel = dict(causal=causal, scale=scale, dot=dots.backwards, delta=_delta_of_p)
     return from_lse(q, k, v, o, lse, do, **kernel)
 
 
-@control
+@known_good
 def stored_in_input_dtype(q, k, v, o, lse, do, *, causal=False, scale=None):
     "p, ds and the gradients of each query head are rounded to the input dtype"
     kernel = dict(causal=causal, scale=scale, p_dtype=q.dtype, head_dtype=q.dtype)
     return from_lse(q, k, v, o, lse, do, **kernel)
 
 
-@control
+@known_good
 def scaled_before_storing(q, k, v, o, lse, do, *, causal=False, scale=None):
     "ds is scaled, then rounded to the input dtype, and summed in four parts"
     factor = default_scale(q, scale)
@@ -118,7 +118,7 @@ def scaled_before_storing(q, k, v, o, lse, do, *, causal=False, scale=None):
     return from_lse(q, k, v, o, lse, do, dot=dots.split, **kernel)
 
 
-@control
+@known_good
 def key_tiles(q, k, v, o, lse, do, *, causal=False, scale=None, tile=48):
     "keys outside, queries inside: dk and dv complete with their tile, dq grows"
     group, scale, shift = q.shape[1] // k.shape[1], default_scale(q, scale), k.shape[2] - q.shape[2]
@@ -141,7 +141,7 @@ def key_tiles(q, k, v, o, lse, do, *, causal=False, scale=None, tile=48):
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
 
 
-@control
+@known_good
 def autograd(q, k, v, o, lse, do, *, causal=False, scale=None):
     "torch's autograd in float32 through a softmax of its own; o and lse are not used"
     with torch.enable_grad():
@@ -162,19 +162,19 @@ def autograd(q, k, v, o, lse, do, *, causal=False, scale=None):
 dots.plant_lower(globals(), from_lse)
 
 
-@fault("precision", dtypes=("float32", "float16"))
+@mutant("precision", dtypes=("float32", "float16"))
 def p_in_bfloat16(q, k, v, o, lse, do, *, causal=False, scale=None):
     "p and ds are rounded to bfloat16"
     return from_lse(q, k, v, o, lse, do, causal=causal, scale=scale, p_dtype=torch.bfloat16)
 
 
-@fault("precision", dtypes=("float32",))
+@mutant("precision", dtypes=("float32",))
 def heads_in_float16(q, k, v, o, lse, do, *, causal=False, scale=None):
     "dk and dv of each query head are rounded to float16 before they are added"
     return from_lse(q, k, v, o, lse, do, causal=causal, scale=scale, head_dtype=torch.float16)
 
 
-@fault("precision", dtypes=("float16", "bfloat16"))
+@mutant("precision", dtypes=("float16", "bfloat16"))
 def dq_accumulated_in_memory(q, k, v, o, lse, do, *, causal=False, scale=None):
     "dq is rounded to its dtype after every eight keys"
 
@@ -184,7 +184,7 @@ def dq_accumulated_in_memory(q, k, v, o, lse, do, *, causal=False, scale=None):
     return from_lse(q, k, v, o, lse, do, causal=causal, scale=scale, over_keys=over_keys)
 
 
-@fault("precision", dtypes=("float16", "bfloat16"))
+@mutant("precision", dtypes=("float16", "bfloat16"))
 def dk_and_dv_accumulated_in_memory(q, k, v, o, lse, do, *, causal=False, scale=None):
     "dk and dv are rounded to their dtype after every eight queries"
 
@@ -194,7 +194,7 @@ def dk_and_dv_accumulated_in_memory(q, k, v, o, lse, do, *, causal=False, scale=
     return from_lse(q, k, v, o, lse, do, causal=causal, scale=scale, over_queries=over_queries)
 
 
-@fault("precision", dtypes=("float16", "bfloat16"))
+@mutant("precision", dtypes=("float16", "bfloat16"))
 def dk_accumulated_in_memory(q, k, v, o, lse, do, *, causal=False, scale=None):
     "dk is rounded to its dtype after every 64 queries"
 
@@ -205,31 +205,31 @@ def dk_accumulated_in_memory(q, k, v, o, lse, do, *, causal=False, scale=None):
     return dq, dk, from_lse(q, k, v, o, lse, do, causal=causal, scale=scale)[2]
 
 
-@fault("precision")
+@mutant("precision")
 def lse_in_bfloat16(q, k, v, o, lse, do, *, causal=False, scale=None):
     "lse is rounded to bfloat16 when it is loaded"
     return from_lse(q, k, v, o, lse.bfloat16().float(), do, causal=causal, scale=scale)
 
 
-@fault("formula")
+@mutant("formula")
 def delta_missing(q, k, v, o, lse, do, *, causal=False, scale=None):
     "delta is not subtracted: ds = p·dp"
     return from_lse(q, k, v, o, lse, do, causal=causal, scale=scale, gradient=lambda p, dp, delta: p * dp)
 
 
-@fault("formula")
+@mutant("formula")
 def delta_added(q, k, v, o, lse, do, *, causal=False, scale=None):
     "delta is added: ds = p·(dp + delta)"
     return from_lse(q, k, v, o, lse, do, causal=causal, scale=scale, gradient=lambda p, dp, delta: p * (dp + delta))
 
 
-@fault("formula")
+@mutant("formula")
 def delta_outside(q, k, v, o, lse, do, *, causal=False, scale=None):
     "delta is not weighted by p: ds = p·dp - delta"
     return from_lse(q, k, v, o, lse, do, causal=causal, scale=scale, gradient=lambda p, dp, delta: p * dp - delta)
 
 
-@fault("formula")
+@mutant("formula")
 def delta_averaged(q, k, v, o, lse, do, *, causal=False, scale=None):
     "delta is the mean over D of do·o, not the sum"
 
@@ -239,7 +239,7 @@ def delta_averaged(q, k, v, o, lse, do, *, causal=False, scale=None):
     return from_lse(q, k, v, o, lse, do, causal=causal, scale=scale, delta=delta)
 
 
-@fault("formula")
+@mutant("formula")
 def delta_of_first_row(q, k, v, o, lse, do, *, causal=False, scale=None):
     "every row subtracts the delta of the first"
 
@@ -249,62 +249,62 @@ def delta_of_first_row(q, k, v, o, lse, do, *, causal=False, scale=None):
     return from_lse(q, k, v, o, lse, do, causal=causal, scale=scale, delta=delta)
 
 
-@fault("formula")
+@mutant("formula")
 def sigmoid_like(q, k, v, o, lse, do, *, causal=False, scale=None):
     "softmax's derivative is taken elementwise: ds = p·(1 - p)·dp"
     return from_lse(q, k, v, o, lse, do, causal=causal, scale=scale, gradient=lambda p, dp, delta: p * (1 - p) * dp)
 
 
-@fault("formula")
+@mutant("formula")
 def base_2(q, k, v, o, lse, do, *, causal=False, scale=None):
     "the probabilities are 2^(s - lse)"
     return from_lse(q, k, v, o, lse, do, causal=causal, scale=scale, exp=torch.exp2)
 
 
-@fault("formula")
+@mutant("formula")
 def lse_taken_as_base_2(q, k, v, o, lse, do, *, causal=False, scale=None):
     "lse is taken to be in base 2, as some forwards store it"
     return from_lse(q, k, v, o, lse * math.log(2), do, causal=causal, scale=scale)
 
 
-@fault("scale")
+@mutant("scale")
 def dq_unscaled(q, k, v, o, lse, do, *, causal=False, scale=None):
     "dq lacks the scale"
     return from_lse(q, k, v, o, lse, do, causal=causal, scale=scale, dq_scale=1)
 
 
-@fault("scale")
+@mutant("scale")
 def dk_unscaled(q, k, v, o, lse, do, *, causal=False, scale=None):
     "dk lacks the scale"
     return from_lse(q, k, v, o, lse, do, causal=causal, scale=scale, dk_scale=1)
 
 
-@fault("scale")
+@mutant("scale")
 def dq_scaled_twice(q, k, v, o, lse, do, *, causal=False, scale=None):
     "dq is scaled twice, with ds and with the result"
     return from_lse(q, k, v, o, lse, do, causal=causal, scale=scale, dq_scale=default_scale(q, scale) ** 2)
 
 
-@fault("parameter")
+@mutant("parameter")
 def scale_ignored(q, k, v, o, lse, do, *, causal=False, scale=None):
     "scale is always 1/sqrt(D)"
     return from_lse(q, k, v, o, lse, do, causal=causal)
 
 
-@fault("parameter")
+@mutant("parameter")
 def scale_ignored_in_the_end(q, k, v, o, lse, do, *, causal=False, scale=None):
     "dq and dk are multiplied by 1/sqrt(D), whatever the scale of the scores"
     factor = default_scale(q, None)
     return from_lse(q, k, v, o, lse, do, causal=causal, scale=scale, dq_scale=factor, dk_scale=factor)
 
 
-@fault("parameter")
+@mutant("parameter")
 def causal_ignored(q, k, v, o, lse, do, *, causal=False, scale=None):
     "there is no causal mask"
     return from_lse(q, k, v, o, lse, do, scale=scale)
 
 
-@fault("causal")
+@mutant("causal")
 def sees_the_next_key(q, k, v, o, lse, do, *, causal=False, scale=None):
     "the causal mask lets one key more through"
 
@@ -314,7 +314,7 @@ def sees_the_next_key(q, k, v, o, lse, do, *, causal=False, scale=None):
     return from_lse(q, k, v, o, lse, do, causal=causal, scale=scale, hides=hides)
 
 
-@fault("causal")
+@mutant("causal")
 def misses_the_diagonal(q, k, v, o, lse, do, *, causal=False, scale=None):
     "the causal mask hides the last key that a query sees"
 
@@ -324,13 +324,13 @@ def misses_the_diagonal(q, k, v, o, lse, do, *, causal=False, scale=None):
     return from_lse(q, k, v, o, lse, do, causal=causal, scale=scale, hides=hides)
 
 
-@fault("causal")
+@mutant("causal")
 def top_left(q, k, v, o, lse, do, *, causal=False, scale=None):
     "the causal mask is aligned top-left"
     return from_lse(q, k, v, o, lse, do, causal=causal, scale=scale, hides=lambda i, j, shift: j > i)
 
 
-@fault("causal")
+@mutant("causal")
 def first_visible_block_skipped(q, k, v, o, lse, do, *, causal=False, scale=None):
     "the loop over query blocks starts behind the one that the diagonal of a key tile crosses"
 
@@ -340,7 +340,7 @@ def first_visible_block_skipped(q, k, v, o, lse, do, *, causal=False, scale=None
     return from_lse(q, k, v, o, lse, do, causal=causal, scale=scale, hides=hides)
 
 
-@fault("heads")
+@mutant("heads")
 def interleaved_groups(q, k, v, o, lse, do, *, causal=False, scale=None):
     "query head h belongs to key head h % Hkv"
 
@@ -350,13 +350,13 @@ def interleaved_groups(q, k, v, o, lse, do, *, causal=False, scale=None):
     return from_lse(q, k, v, o, lse, do, causal=causal, scale=scale, head_read=head_read)
 
 
-@fault("heads")
+@mutant("heads")
 def last_head_of_the_group(q, k, v, o, lse, do, *, causal=False, scale=None):
     "dk and dv hold the last query head of each group, not the sum over them"
     return from_lse(q, k, v, o, lse, do, causal=causal, scale=scale, summed=False)
 
 
-@fault("heads")
+@mutant("heads")
 def mean_over_the_group(q, k, v, o, lse, do, *, causal=False, scale=None):
     "dk and dv are means over the query heads of a group"
     dq, dk, dv = from_lse(q, k, v, o, lse, do, causal=causal, scale=scale)
@@ -364,7 +364,7 @@ def mean_over_the_group(q, k, v, o, lse, do, *, causal=False, scale=None):
     return dq, dk / group, dv / group
 
 
-@fault("heads")
+@mutant("heads")
 def delta_of_first_head(q, k, v, o, lse, do, *, causal=False, scale=None):
     "every query head of a group subtracts the delta of the first"
     group = q.shape[1] // k.shape[1]
@@ -375,13 +375,13 @@ def delta_of_first_head(q, k, v, o, lse, do, *, causal=False, scale=None):
     return from_lse(q, k, v, o, lse, do, causal=causal, scale=scale, delta=delta)
 
 
-@fault("special")
+@mutant("special")
 def empty_rows_poison(q, k, v, o, lse, do, *, causal=False, scale=None):
     "a row that sees nothing gives NaN to dk and dv: exp(-inf - -inf)"
     return from_lse(q, k, v, o, lse, do, causal=causal, scale=scale, guarded=False)
 
 
-@fault("overflow")
+@mutant("overflow")
 def exp_divided_by_exp(q, k, v, o, lse, do, *, causal=False, scale=None):
     "p is exp(s) / exp(lse), which overflows"
     guard = torch.where(lse == -INF, INF, lse)
@@ -392,25 +392,25 @@ def exp_divided_by_exp(q, k, v, o, lse, do, *, causal=False, scale=None):
     return from_lse(q, k, v, o, torch.where(lse == -INF, -INF, lse), do, causal=causal, scale=scale, exp=exp)
 
 
-@fault("tail")
+@mutant("tail")
 def query_tail_dropped(q, k, v, o, lse, do, *, causal=False, scale=None):
     "dk and dv leave out the last partial tile of queries"
     return from_lse(q, k, v, o, lse, do, causal=causal, scale=scale, over_queries=dots.tail_dropped)
 
 
-@fault("tail")
+@mutant("tail")
 def last_query_dropped(q, k, v, o, lse, do, *, causal=False, scale=None):
     "dk and dv leave out the last query"
     return from_lse(q, k, v, o, lse, do, causal=causal, scale=scale, over_queries=dots.last_dropped)
 
 
-@fault("tail")
+@mutant("tail")
 def key_tail_dropped(q, k, v, o, lse, do, *, causal=False, scale=None):
     "dq leaves out the last partial tile of keys"
     return from_lse(q, k, v, o, lse, do, causal=causal, scale=scale, over_keys=dots.tail_dropped)
 
 
-@fault("tail")
+@mutant("tail")
 def dim_tail_dropped(q, k, v, o, lse, do, *, causal=False, scale=None):
     "scores and dp sum whole 16s of D only"
 
@@ -420,25 +420,25 @@ def dim_tail_dropped(q, k, v, o, lse, do, *, causal=False, scale=None):
     return from_lse(q, k, v, o, lse, do, causal=causal, scale=scale, over_dim=over_dim)
 
 
-@fault("mask")
+@mutant("mask")
 def padded_queries(q, k, v, o, lse, do, *, causal=False, scale=None):
     "lanes beyond Sq load the last query again and add to dk and dv"
     return from_lse(q, k, v, o, lse, do, causal=causal, scale=scale, over_queries=dots.tail_clamped)
 
 
-@fault("accumulator")
+@mutant("accumulator")
 def last_query_tile_only(q, k, v, o, lse, do, *, causal=False, scale=None):
     "dk and dv hold the last tile of queries only: `acc =` for `acc +=`"
     return from_lse(q, k, v, o, lse, do, causal=causal, scale=scale, over_queries=dots.last_tile_only)
 
 
-@fault("accumulator")
+@mutant("accumulator")
 def last_key_tile_only(q, k, v, o, lse, do, *, causal=False, scale=None):
     "dq holds the last tile of keys only: `acc =` for `acc +=`"
     return from_lse(q, k, v, o, lse, do, causal=causal, scale=scale, over_keys=dots.last_tile_only)
 
 
-@fault("accumulator", stateful=True)
+@mutant("accumulator", stateful=True)
 def dq_never_zeroed():
     "dq is added to a workspace kept for each shape and not zeroed between calls"
     over_keys = dots.never_zeroed()
@@ -449,7 +449,7 @@ def dq_never_zeroed():
     return attention_backward
 
 
-@fault("race", stateful=True, deterministic=False)
+@mutant("race", stateful=True, deterministic=False)
 def lost_dq_updates():
     "key tiles are added to dq without atomics, and one update in fifty is lost"
     over_keys = dots.losing_updates()

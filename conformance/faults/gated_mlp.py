@@ -1,14 +1,14 @@
-"""Planted faults and controls of gated_mlp(x, w_gate, w_up, w_down, *, activation): (M, D), (D, H)x2, (H, N) -> (M,
+"""Mutants and known-good kernels of gated_mlp(x, w_gate, w_up, w_down, *, activation): (M, D), (D, H)x2, (H, N) -> (M,
 N)."""
 
 import torch
 
 from touchstone.conformance.faults import _activations as acts
 from touchstone.conformance.faults import _dots as dots
-from touchstone.conformance.faults import control, fault
+from touchstone.conformance.faults import known_good, mutant
 
 
-@control
+@known_good
 def whole_hidden(
     x,
     w_gate,
@@ -28,7 +28,7 @@ def whole_hidden(
     return (second or dot)(h, w_down).to(x.dtype)
 
 
-@control
+@known_good
 def hidden_stored(x, w_gate, w_up, w_down, *, activation="silu"):
     "gate, up, the activated gate and h are stored in the input dtype"
     gate, up = dots.plain(x, w_gate).to(x.dtype), dots.plain(x, w_up).to(x.dtype)
@@ -36,7 +36,7 @@ def hidden_stored(x, w_gate, w_up, w_down, *, activation="silu"):
     return dots.plain(h, w_down).to(x.dtype)
 
 
-@control
+@known_good
 def hidden_tiles(x, w_gate, w_up, w_down, *, activation="silu", tile=24):
     "fused: a tile of hidden units at a time, from the last to the first"
     y = torch.zeros(x.shape[0], w_down.shape[1])
@@ -46,14 +46,14 @@ def hidden_tiles(x, w_gate, w_up, w_down, *, activation="silu", tile=24):
     return y.to(x.dtype)
 
 
-@control
+@known_good
 def packed_weights(x, w_gate, w_up, w_down, *, activation="silu"):
     "one float32 product with [w_gate | w_up]"
     gate, up = dots.plain(x, torch.cat([w_gate, w_up], 1)).chunk(2, 1)
     return dots.split(acts.activate(gate, activation) * up, w_down).to(x.dtype)
 
 
-@control
+@known_good
 def library(x, w_gate, w_up, w_down, *, activation="silu"):
     "torch's products and activations in the operands' own dtype"
     x = x.contiguous()  # oneDNN's bfloat16 product lets what lies behind a row of odd length into the result
@@ -64,19 +64,19 @@ def library(x, w_gate, w_up, w_down, *, activation="silu"):
 dots.plant_lower(globals(), whole_hidden)
 
 
-@fault("precision", dtypes=("float32", "float16"))
+@mutant("precision", dtypes=("float32", "float16"))
 def hidden_in_bfloat16(x, w_gate, w_up, w_down, *, activation="silu"):
     "the hidden tensor is kept in bfloat16"
     return whole_hidden(x, w_gate, w_up, w_down, activation=activation, hidden=torch.bfloat16)
 
 
-@fault("precision", dtypes=("float32",))
+@mutant("precision", dtypes=("float32",))
 def hidden_in_float16(x, w_gate, w_up, w_down, *, activation="silu"):
     "the hidden tensor is kept in float16"
     return whole_hidden(x, w_gate, w_up, w_down, activation=activation, hidden=torch.float16)
 
 
-@fault("precision", dtypes=("float16", "bfloat16"))
+@mutant("precision", dtypes=("float16", "bfloat16"))
 def y_accumulated_in_memory(x, w_gate, w_up, w_down, *, activation="silu"):
     "y is rounded to its dtype after every tile of hidden units"
 
@@ -86,45 +86,45 @@ def y_accumulated_in_memory(x, w_gate, w_up, w_down, *, activation="silu"):
     return whole_hidden(x, w_gate, w_up, w_down, activation=activation, second=stored)
 
 
-@fault("formula")
+@mutant("formula")
 def gate_and_up_swapped(x, w_gate, w_up, w_down, *, activation="silu"):
     "the activation is applied to x·w_up"
     return whole_hidden(x, w_up, w_gate, w_down, activation=activation)
 
 
-@fault("weights")
+@mutant("weights")
 def up_for_gate(x, w_gate, w_up, w_down, *, activation="silu"):
     "w_up is read for w_gate too"
     return whole_hidden(x, w_up, w_up, w_down, activation=activation)
 
 
-@fault("weights")
+@mutant("weights")
 def gate_for_up(x, w_gate, w_up, w_down, *, activation="silu"):
     "w_gate is read for w_up too"
     return whole_hidden(x, w_gate, w_gate, w_down, activation=activation)
 
 
-@fault("weights")
+@mutant("weights")
 def up_projection_missing(x, w_gate, w_up, w_down, *, activation="silu"):
     "h is the activated gate alone, as in an ungated MLP"
     return whole_hidden(x, w_gate, w_up, w_down, activation=activation, joined=lambda gate, up: gate)
 
 
-@fault("axis")
+@mutant("axis")
 def packed_columns_interleaved(x, w_gate, w_up, w_down, *, activation="silu"):
     "of a packed [w_gate | w_up] the even columns are taken for the gate and the odd ones for up"
     packed = torch.cat([w_gate, w_up], 1)
     return whole_hidden(x, packed[:, ::2], packed[:, 1::2], w_down, activation=activation)
 
 
-@fault("bounds")
+@mutant("bounds")
 def packed_up_one_off(x, w_gate, w_up, w_down, *, activation="silu"):
     "of a packed [w_gate | w_up] the columns from H - 1 on are taken for up"
     packed, hidden = torch.cat([w_gate, w_up], 1), w_gate.shape[1]
     return whole_hidden(x, w_gate, packed[:, max(hidden - 1, 0) : 2 * hidden - 1], w_down, activation=activation)
 
 
-@fault("formula")
+@mutant("formula")
 def both_activated(x, w_gate, w_up, w_down, *, activation="silu"):
     "x·w_up is activated too"
 
@@ -134,7 +134,7 @@ def both_activated(x, w_gate, w_up, w_down, *, activation="silu"):
     return whole_hidden(x, w_gate, w_up, w_down, activation=activation, joined=joined)
 
 
-@fault("formula")
+@mutant("formula")
 def product_activated(x, w_gate, w_up, w_down, *, activation="silu"):
     "the activation is applied to (x·w_gate)·(x·w_up)"
 
@@ -144,19 +144,19 @@ def product_activated(x, w_gate, w_up, w_down, *, activation="silu"):
     return whole_hidden(x, w_gate, w_up, w_down, activation=activation, act=acts.identity, joined=joined)
 
 
-@fault("formula")
+@mutant("formula")
 def gate_not_activated(x, w_gate, w_up, w_down, *, activation="silu"):
     "the gate is not activated"
     return whole_hidden(x, w_gate, w_up, w_down, activation=activation, act=acts.identity)
 
 
-@fault("formula")
+@mutant("formula")
 def gate_plus_up(x, w_gate, w_up, w_down, *, activation="silu"):
     "the activated gate is added to x·w_up, not multiplied by it"
     return whole_hidden(x, w_gate, w_up, w_down, activation=activation, joined=torch.add)
 
 
-@fault("formula")
+@mutant("formula")
 def sigmoid_for_silu(x, w_gate, w_up, w_down, *, activation="silu"):
     "silu is sigmoid(x), as in a plain GLU"
 
@@ -166,86 +166,86 @@ def sigmoid_for_silu(x, w_gate, w_up, w_down, *, activation="silu"):
     return whole_hidden(x, w_gate, w_up, w_down, activation=activation, act=act)
 
 
-@fault("formula")
+@mutant("formula")
 def quick_gelu(x, w_gate, w_up, w_down, *, activation="silu"):
     "gelu is x·sigmoid(1.702·x)"
     return whole_hidden(x, w_gate, w_up, w_down, activation=activation, act=acts.quick_gelu)
 
 
-@fault("formula", dtypes=("float32",))
+@mutant("formula", dtypes=("float32",))
 def tanh_for_erf(x, w_gate, w_up, w_down, *, activation="silu"):
     "gelu is computed as gelu_tanh"
     return whole_hidden(x, w_gate, w_up, w_down, activation=activation, act=acts.replaced("gelu", "gelu_tanh"))
 
 
-@fault("parameter")
+@mutant("parameter")
 def gelu_as_silu(x, w_gate, w_up, w_down, *, activation="silu"):
     "gelu falls through to silu"
     return whole_hidden(x, w_gate, w_up, w_down, activation=activation, act=acts.replaced("gelu", "silu"))
 
 
-@fault("parameter")
+@mutant("parameter")
 def relu_as_silu(x, w_gate, w_up, w_down, *, activation="silu"):
     "relu falls through to silu"
     return whole_hidden(x, w_gate, w_up, w_down, activation=activation, act=acts.replaced("relu", "silu"))
 
 
-@fault("overflow")
+@mutant("overflow")
 def tanh_by_exp(x, w_gate, w_up, w_down, *, activation="silu"):
     "tanh is (exp(2u) - 1) / (exp(2u) + 1), which overflows"
     return whole_hidden(x, w_gate, w_up, w_down, activation=activation, act=acts.tanh_by_exp)
 
 
-@fault("overflow")
+@mutant("overflow")
 def sigmoid_by_exp(x, w_gate, w_up, w_down, *, activation="silu"):
     "sigmoid is exp(x) / (1 + exp(x)), which overflows"
     return whole_hidden(x, w_gate, w_up, w_down, activation=activation, act=acts.sigmoid_by_exp)
 
 
-@fault("tail")
+@mutant("tail")
 def inner_tail_dropped(x, w_gate, w_up, w_down, *, activation="silu"):
     "the last partial tile of D is left out"
     return whole_hidden(x, w_gate, w_up, w_down, activation=activation, dot=dots.tail_dropped, second=dots.plain)
 
 
-@fault("tail")
+@mutant("tail")
 def inner_tail_of_up_dropped(x, w_gate, w_up, w_down, *, activation="silu"):
     "the last partial tile of D is left out of x·w_up"
     return whole_hidden(x, w_gate, w_up, w_down, activation=activation, up=dots.tail_dropped)
 
 
-@fault("tail")
+@mutant("tail")
 def hidden_tail_dropped(x, w_gate, w_up, w_down, *, activation="silu"):
     "the last partial tile of H is left out"
     return whole_hidden(x, w_gate, w_up, w_down, activation=activation, second=dots.tail_dropped)
 
 
-@fault("tail")
+@mutant("tail")
 def last_hidden_dropped(x, w_gate, w_up, w_down, *, activation="silu"):
     "the last hidden unit is left out"
     return whole_hidden(x, w_gate, w_up, w_down, activation=activation, second=dots.last_dropped)
 
 
-@fault("mask")
+@mutant("mask")
 def padded_hidden_units(x, w_gate, w_up, w_down, *, activation="silu"):
     "lanes beyond H load the last hidden unit again and are not masked"
     return whole_hidden(x, w_gate, w_up, w_down, activation=activation, second=dots.tail_clamped)
 
 
-@fault("accumulator")
+@mutant("accumulator")
 def last_hidden_tile_only(x, w_gate, w_up, w_down, *, activation="silu"):
     "y holds the last tile of hidden units only: `acc =` for `acc +=`"
     return whole_hidden(x, w_gate, w_up, w_down, activation=activation, second=dots.last_tile_only)
 
 
-@fault("accumulator")
+@mutant("accumulator")
 def gate_of_last_inner_tile(x, w_gate, w_up, w_down, *, activation="silu"):
     "the gate's accumulator is overwritten by every tile of D, that of up is not"
     kernel = dict(activation=activation, dot=dots.last_tile_only, up=dots.plain, second=dots.plain)
     return whole_hidden(x, w_gate, w_up, w_down, **kernel)
 
 
-@fault("race", stateful=True, deterministic=False)
+@mutant("race", stateful=True, deterministic=False)
 def lost_updates():
     "tiles of hidden units are added to y without atomics, and one update in fifty is lost"
     second = dots.losing_updates()

@@ -1,4 +1,4 @@
-"""Faults and controls of group_norm(x, weight, bias, *, groups, eps): x and y (N, C, *)."""
+"""Mutants and known-good kernels of group_norm(x, weight, bias, *, groups, eps): x and y (N, C, *)."""
 
 import math
 from functools import partial
@@ -6,8 +6,16 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from touchstone.conformance.faults import control, fault, plant
-from touchstone.conformance.faults._norms import BIAS_FLAWS, WEIGHT_FLAWS, Hat, hat_controls, hat_flaws, normalise, root
+from touchstone.conformance.faults import known_good, mutant, plant
+from touchstone.conformance.faults._norms import (
+    BIAS_FLAWS,
+    WEIGHT_FLAWS,
+    Hat,
+    hat_flaws,
+    hat_known_good,
+    normalise,
+    root,
+)
 from touchstone.conformance.faults._rows import (
     COMPENSATED_SUM,
     RIGHT_SUMS,
@@ -46,25 +54,25 @@ plant_sums(
     {**RIGHT_SUMS, "compensation": COMPENSATED_SUM},
     lambda total: _group_norm(partial(normalise, total=total)),
 )
-for _name, (_about, _hat) in hat_controls(centred=True).items():
-    plant(globals(), _name, in_float32(_group_norm(_hat)), _about, "control")
+for _name, (_about, _hat) in hat_known_good(centred=True).items():
+    plant(globals(), _name, in_float32(_group_norm(_hat)), _about, "known-good")
 
 
-@fault("parameter")
+@mutant("parameter")
 @in_float32
 def one_group(x, weight, bias, *, groups, eps=1e-5):
     """all channels are one group, as in a layer norm"""
     return _group_norm(split=lambda groups, channels: 1)(x, weight, bias, groups=groups, eps=eps)
 
 
-@fault("parameter")
+@mutant("parameter")
 @in_float32
 def every_channel_a_group(x, weight, bias, *, groups, eps=1e-5):
     """every channel is a group of its own, as in an instance norm"""
     return _group_norm(split=lambda groups, channels: channels)(x, weight, bias, groups=groups, eps=eps)
 
 
-@fault("axis")
+@mutant("axis")
 @in_float32
 def groups_interleaved(x, weight, bias, *, groups, eps=1e-5):
     """channel c belongs to group c % groups"""
@@ -73,7 +81,7 @@ def groups_interleaved(x, weight, bias, *, groups, eps=1e-5):
     return _affine(plain[:, order.argsort()], weight, bias)
 
 
-@fault("bounds")
+@mutant("bounds")
 @in_float32
 def groups_shifted_by_a_channel(x, weight, bias, *, groups, eps=1e-5):
     """the groups begin one channel late: the last of each is the first of its neighbour"""
@@ -87,21 +95,21 @@ def _statistics_moved(x, eps, dim):
     return (x - mean.roll(1, dim)) * rstd.roll(1, dim)
 
 
-@fault("axis")
+@mutant("axis")
 @in_float32
 def statistics_of_the_previous_group(x, weight, bias, *, groups, eps=1e-5):
     """the statistics are those of the group before, in the same sample"""
     return _group_norm(partial(_statistics_moved, dim=1))(x, weight, bias, groups=groups, eps=eps)
 
 
-@fault("axis")
+@mutant("axis")
 @in_float32
 def statistics_of_the_previous_sample(x, weight, bias, *, groups, eps=1e-5):
     """the statistics are those of the sample before"""
     return _group_norm(partial(_statistics_moved, dim=0))(x, weight, bias, groups=groups, eps=eps)
 
 
-@fault("axis")
+@mutant("axis")
 @in_float32
 def statistics_over_the_batch(x, weight, bias, *, groups, eps=1e-5):
     """a group's statistics are taken over all samples, as in a batch norm"""
@@ -113,7 +121,7 @@ def statistics_over_the_batch(x, weight, bias, *, groups, eps=1e-5):
     return _group_norm(hat)(x, weight, bias, groups=groups, eps=eps)
 
 
-@fault("tail")
+@mutant("tail")
 @in_float32
 def statistics_of_the_first_channel(x, weight, bias, *, groups, eps=1e-5):
     """the statistics are those of the first channel of each group"""
@@ -126,7 +134,7 @@ def statistics_of_the_first_channel(x, weight, bias, *, groups, eps=1e-5):
     return _group_norm(hat)(x, weight, bias, groups=groups, eps=eps)
 
 
-@fault("variance")
+@mutant("variance")
 @in_float32
 def divides_by_channels(x, weight, bias, *, groups, eps=1e-5):
     """the variance is divided by the channels of a group, not by its elements"""
@@ -138,7 +146,7 @@ def divides_by_channels(x, weight, bias, *, groups, eps=1e-5):
     return _group_norm(hat)(x, weight, bias, groups=groups, eps=eps)
 
 
-@fault("weights")
+@mutant("weights")
 @in_float32
 def weight_of_the_group(x, weight, bias, *, groups, eps=1e-5):
     """weight is indexed by the group instead of the channel"""
@@ -146,7 +154,7 @@ def weight_of_the_group(x, weight, bias, *, groups, eps=1e-5):
     return _group_norm(scale=lambda w: w[group])(x, weight, bias, groups=groups, eps=eps)
 
 
-@fault("weights")
+@mutant("weights")
 @in_float32
 def weight_of_the_channel_in_its_group(x, weight, bias, *, groups, eps=1e-5):
     """weight is indexed by the channel's place in its group"""
@@ -154,7 +162,7 @@ def weight_of_the_channel_in_its_group(x, weight, bias, *, groups, eps=1e-5):
     return _group_norm(scale=lambda w: w[place])(x, weight, bias, groups=groups, eps=eps)
 
 
-@fault("weights")
+@mutant("weights")
 @in_float32
 def weight_of_the_position(x, weight, bias, *, groups, eps=1e-5):
     """weight is indexed along the last axis, as if channels came last"""
@@ -163,7 +171,7 @@ def weight_of_the_position(x, weight, bias, *, groups, eps=1e-5):
     return _affine(y * weight[position], torch.ones_like(weight), bias)
 
 
-@fault("weights")
+@mutant("weights")
 @in_float32
 def bias_of_the_group(x, weight, bias, *, groups, eps=1e-5):
     """bias is indexed by the group instead of the channel"""
@@ -171,7 +179,7 @@ def bias_of_the_group(x, weight, bias, *, groups, eps=1e-5):
     return _group_norm(shift=lambda b: b[group])(x, weight, bias, groups=groups, eps=eps)
 
 
-@control
+@known_good
 @in_float32
 def library(x, weight, bias, *, groups, eps=1e-5):
     """torch's group_norm; rows of one element, which it refuses, are 0 before the bias"""
@@ -182,7 +190,7 @@ def library(x, weight, bias, *, groups, eps=1e-5):
     return F.group_norm(x, groups, weight, bias, eps)
 
 
-@control
+@known_good
 def layer_norm_of_groups(x, weight, bias, *, groups, eps=1e-5):
     """torch's layer_norm over each group seen as a row, in float64"""
     if not x.numel():
@@ -192,7 +200,7 @@ def layer_norm_of_groups(x, weight, bias, *, groups, eps=1e-5):
     return _affine(plain, weight.double(), None if bias is None else bias.double()).to(x.dtype)
 
 
-@control
+@known_good
 @in_float32
 def statistics_by_channel(x, weight, bias, *, groups, eps=1e-5):
     """mean and variance of every channel, merged over the channels of a group"""

@@ -1,13 +1,13 @@
-"""Faults and controls of layer_norm(x, weight, bias, *, eps): y (rows, cols)."""
+"""Mutants and known-good kernels of layer_norm(x, weight, bias, *, eps): y (rows, cols)."""
 
 import torch.nn.functional as F
 
-from touchstone.conformance.faults import control, plant
+from touchstone.conformance.faults import known_good, plant
 from touchstone.conformance.faults._norms import (
     BIAS_FLAWS,
     WEIGHT_FLAWS,
-    hat_controls,
     hat_flaws,
+    hat_known_good,
     layer_norm,
     normalise,
 )
@@ -31,11 +31,11 @@ def _with_total(total):
 
 
 plant_sums(globals(), {**RIGHT_SUMS, "compensation": COMPENSATED_SUM}, _with_total)
-for _name, (_about, _hat) in hat_controls(centred=True).items():
-    plant(globals(), _name, in_float32(layer_norm(_hat)), _about, "control")
+for _name, (_about, _hat) in hat_known_good(centred=True).items():
+    plant(globals(), _name, in_float32(layer_norm(_hat)), _about, "known-good")
 
 
-@control
+@known_good
 def library(x, weight, bias, *, eps=1e-5):
     """torch's layer_norm in the dtype of x"""
     if not x.shape[-1]:
@@ -43,7 +43,7 @@ def library(x, weight, bias, *, eps=1e-5):
     return F.layer_norm(x.contiguous(), weight.shape, weight, bias, eps)
 
 
-@control
+@known_good
 @in_float32
 def scale_and_shift_folded(x, weight, bias, *, eps=1e-5):
     """one product with rstd·weight and one sum with bias, of x less its mean"""

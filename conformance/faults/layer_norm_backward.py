@@ -1,10 +1,10 @@
-"""Faults and controls of layer_norm_backward(x, weight, dy, *, mean, rstd, eps): dx (rows, cols), dweight, dbias
-(cols,)."""
+"""Mutants and known-good kernels of layer_norm_backward(x, weight, dy, *, mean, rstd, eps): dx (rows, cols), dweight,
+dbias (cols,)."""
 
 import torch
 import torch.nn.functional as F
 
-from touchstone.conformance.faults import control, fault
+from touchstone.conformance.faults import known_good, mutant
 from touchstone.conformance.faults._norms import backward_flaws, backward_of, split_rows, through_autograd
 from touchstone.conformance.faults._rows import (
     RIGHT_SUMS,
@@ -22,28 +22,28 @@ plant_loads_and_stores(globals(), backward_of(True, given=False))
 plant_sums(globals(), RIGHT_SUMS, lambda total: backward_of(True, total=total, over_rows=total))
 
 
-@fault("parameter")
+@mutant("parameter")
 @in_float32
 def given_mean_taken_for_0(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """a mean that is given is taken for 0"""
     return _right(x, weight, dy, mean=None if mean is None else torch.zeros_like(mean), rstd=rstd, eps=eps)
 
 
-@fault("parameter")
+@mutant("parameter")
 @in_float32
 def given_rstd_taken_for_the_variance(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """an rstd that is given is taken for the variance"""
     return _right(x, weight, dy, mean=mean, rstd=None if rstd is None else (rstd + eps).rsqrt(), eps=eps)
 
 
-@fault("parameter")
+@mutant("parameter")
 @in_float32
 def given_rstd_of_row_0(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """of an rstd that is given, row 0 serves every row"""
     return _right(x, weight, dy, mean=mean, rstd=None if rstd is None else rstd[:1].expand_as(rstd), eps=eps)
 
 
-@fault("parameter")
+@mutant("parameter")
 @in_float32
 def mean_from_rstd_alone(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """the mean is not recomputed, but 0, where only rstd is given"""
@@ -52,14 +52,14 @@ def mean_from_rstd_alone(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     return _right(x, weight, dy, mean=mean, rstd=rstd, eps=eps)
 
 
-@fault("formula")
+@mutant("formula")
 @in_float32
 def dx_is_dy(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """dx is dy"""
     return dy.clone(), *_right(x, weight, dy, mean=mean, rstd=rstd, eps=eps)[1:]
 
 
-@fault("formula")
+@mutant("formula")
 @in_float32
 def dweight_without_x_hat(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """dweight is the sum of dy, without x̂"""
@@ -67,7 +67,7 @@ def dweight_without_x_hat(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     return dx, dbias.clone(), dbias
 
 
-@fault("formula")
+@mutant("formula")
 @in_float32
 def dweight_of_x(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """dweight is the sum of dy·x, not normalised"""
@@ -75,7 +75,7 @@ def dweight_of_x(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     return dx, (dy * x).sum(0), dbias
 
 
-@fault("formula")
+@mutant("formula")
 @in_float32
 def dweight_with_weight(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """dweight has weight as a further factor: g in the place of dy"""
@@ -83,7 +83,7 @@ def dweight_with_weight(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     return dx, dweight * weight, dbias
 
 
-@fault("accumulator")
+@mutant("accumulator")
 @in_float32
 def dweight_twice(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """dweight is counted twice"""
@@ -91,7 +91,7 @@ def dweight_twice(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     return dx, 2 * dweight, dbias
 
 
-@fault("axis")
+@mutant("axis")
 @in_float32
 def dweight_and_dbias_swapped(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """dweight and dbias have changed places"""
@@ -99,7 +99,7 @@ def dweight_and_dbias_swapped(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     return dx, dbias, dweight
 
 
-@fault("formula")
+@mutant("formula")
 @in_float32
 def dbias_of_dx(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """dbias is the sum of dx"""
@@ -107,7 +107,7 @@ def dbias_of_dx(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     return dx, dweight, dx.sum(0)
 
 
-@fault("formula")
+@mutant("formula")
 @in_float32
 def dbias_with_weight(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """dbias has weight as a further factor"""
@@ -115,7 +115,7 @@ def dbias_with_weight(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     return dx, dweight, dbias * weight
 
 
-@fault("tail")
+@mutant("tail")
 @in_float32
 def dbias_of_the_first_tile(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """dbias is that of the first 32 rows"""
@@ -123,21 +123,21 @@ def dbias_of_the_first_tile(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     return dx, dweight, first(lambda n: min(n, 32))(dy, 0)[0]
 
 
-@control
+@known_good
 @in_float32
 def statistics_recomputed(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """mean and rstd are recomputed where they are given"""
     return backward_of(True, given=False)(x, weight, dy, mean=mean, rstd=rstd, eps=eps)
 
 
-@control
+@known_good
 @in_float32
 def dweight_in_5_parts(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """dweight and dbias from partial sums over fifths of the rows"""
     return backward_of(True, over_rows=split_rows(5))(x, weight, dy, mean=mean, rstd=rstd, eps=eps)
 
 
-@control
+@known_good
 @in_float32
 def dweight_as_a_product(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """sums over rows as products with a row of ones"""
@@ -145,14 +145,14 @@ def dweight_as_a_product(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     return backward_of(True, over_rows=lambda t, dim: ones @ t)(x, weight, dy, mean=mean, rstd=rstd, eps=eps)
 
 
-@control
+@known_good
 @in_float32
 def autograd(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """autograd through torch's layer_norm"""
     return through_autograd(F.layer_norm, with_bias=True)(x, weight, dy, eps)
 
 
-@control
+@known_good
 @in_float32
 def chain_rule(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """through the gradients of variance and mean one by one"""

@@ -1,4 +1,4 @@
-"""Planted faults and controls of mlp(x, w1, b1, w2, b2, *, activation): (M, D), (D, H), (H,), (H, N), (N,) -> (M,
+"""Mutants and known-good kernels of mlp(x, w1, b1, w2, b2, *, activation): (M, D), (D, H), (H,), (H, N), (N,) -> (M,
 N)."""
 
 import torch
@@ -6,10 +6,10 @@ import torch.nn.functional as F
 
 from touchstone.conformance.faults import _activations as acts
 from touchstone.conformance.faults import _dots as dots
-from touchstone.conformance.faults import control, fault
+from touchstone.conformance.faults import known_good, mutant
 
 
-@control
+@known_good
 def whole_hidden(
     x, w1, b1, w2, b2, *, activation="gelu", dot=dots.plain, second=None, act=acts.activate, hidden=torch.float32
 ):
@@ -20,7 +20,7 @@ def whole_hidden(
     return (y if b2 is None else y + b2.float()).to(x.dtype)
 
 
-@control
+@known_good
 def hidden_stored(x, w1, b1, w2, b2, *, activation="gelu"):
     "two kernels: z, h and both products are stored in the input dtype"
     z = dots.plain(x, w1).to(x.dtype)
@@ -29,7 +29,7 @@ def hidden_stored(x, w1, b1, w2, b2, *, activation="gelu"):
     return y if b2 is None else y + b2
 
 
-@control
+@known_good
 def hidden_tiles(x, w1, b1, w2, b2, *, activation="gelu", tile=24):
     "fused: a tile of hidden units at a time, from the last to the first"
     y = torch.zeros(x.shape[0], w2.shape[1]) if b2 is None else b2.float().repeat(x.shape[0], 1)
@@ -39,7 +39,7 @@ def hidden_tiles(x, w1, b1, w2, b2, *, activation="gelu", tile=24):
     return y.to(x.dtype)
 
 
-@control
+@known_good
 def library(x, w1, b1, w2, b2, *, activation="gelu"):
     "F.linear and torch's activations in the operands' own dtype"
     # contiguous: oneDNN's bfloat16 product lets what lies behind a row of odd length into the result
@@ -50,19 +50,19 @@ def library(x, w1, b1, w2, b2, *, activation="gelu"):
 dots.plant_lower(globals(), whole_hidden)
 
 
-@fault("precision", dtypes=("float32", "float16"))
+@mutant("precision", dtypes=("float32", "float16"))
 def hidden_in_bfloat16(x, w1, b1, w2, b2, *, activation="gelu"):
     "the hidden tensor is kept in bfloat16"
     return whole_hidden(x, w1, b1, w2, b2, activation=activation, hidden=torch.bfloat16)
 
 
-@fault("precision", dtypes=("float32",))
+@mutant("precision", dtypes=("float32",))
 def hidden_in_float16(x, w1, b1, w2, b2, *, activation="gelu"):
     "the hidden tensor is kept in float16"
     return whole_hidden(x, w1, b1, w2, b2, activation=activation, hidden=torch.float16)
 
 
-@fault("precision", dtypes=("float16", "bfloat16"))
+@mutant("precision", dtypes=("float16", "bfloat16"))
 def y_accumulated_in_memory(x, w1, b1, w2, b2, *, activation="gelu"):
     "y is rounded to its dtype after every tile of hidden units"
 
@@ -72,7 +72,7 @@ def y_accumulated_in_memory(x, w1, b1, w2, b2, *, activation="gelu"):
     return whole_hidden(x, w1, b1, w2, b2, activation=activation, second=stored)
 
 
-@fault("precision", dtypes=("float16", "bfloat16"))
+@mutant("precision", dtypes=("float16", "bfloat16"))
 def result_truncated(x, w1, b1, w2, b2, *, activation="gelu"):
     "the result is cut to the output dtype, not rounded"
     optional = [None if b is None else b.float() for b in (b1, b2)]
@@ -80,40 +80,40 @@ def result_truncated(x, w1, b1, w2, b2, *, activation="gelu"):
     return dots.truncated(y, x.dtype)
 
 
-@fault("weights")
+@mutant("weights")
 def b1_ignored(x, w1, b1, w2, b2, *, activation="gelu"):
     "b1 is not added"
     return whole_hidden(x, w1, None, w2, b2, activation=activation)
 
 
-@fault("weights")
+@mutant("weights")
 def b2_ignored(x, w1, b1, w2, b2, *, activation="gelu"):
     "b2 is not added"
     return whole_hidden(x, w1, b1, w2, None, activation=activation)
 
 
-@fault("weights")
+@mutant("weights")
 def b1_first_element(x, w1, b1, w2, b2, *, activation="gelu"):
     "b1[0] is added to every hidden unit"
     first = None if b1 is None else b1[:1].expand(b1.shape)
     return whole_hidden(x, w1, first, w2, b2, activation=activation)
 
 
-@fault("weights")
+@mutant("weights")
 def b2_of_first_tile(x, w1, b1, w2, b2, *, activation="gelu"):
     "every tile of columns adds the b2 of the first tile"
     first = None if b2 is None else b2[torch.arange(b2.shape[0]) % dots.TILE]
     return whole_hidden(x, w1, b1, w2, first, activation=activation)
 
 
-@fault("accumulator")
+@mutant("accumulator")
 def b2_with_every_hidden_tile(x, w1, b1, w2, b2, *, activation="gelu"):
     "b2 is added once for every tile of hidden units"
     times = None if b2 is None else b2.float() * max(len(dots.tiles(w1.shape[1])), 1)
     return whole_hidden(x, w1, b1, w2, times, activation=activation)
 
 
-@fault("formula")
+@mutant("formula")
 def b1_after_activation(x, w1, b1, w2, b2, *, activation="gelu"):
     "b1 is added after the activation"
 
@@ -123,93 +123,93 @@ def b1_after_activation(x, w1, b1, w2, b2, *, activation="gelu"):
     return whole_hidden(x, w1, None, w2, b2, activation=activation, act=act)
 
 
-@fault("formula")
+@mutant("formula")
 def no_activation(x, w1, b1, w2, b2, *, activation="gelu"):
     "there is no activation"
     return whole_hidden(x, w1, b1, w2, b2, activation=activation, act=acts.identity)
 
 
-@fault("formula")
+@mutant("formula")
 def result_activated(x, w1, b1, w2, b2, *, activation="gelu"):
     "the activation is applied to the result too"
     return acts.activate(whole_hidden(x, w1, b1, w2, b2, activation=activation), activation)
 
 
-@fault("formula")
+@mutant("formula")
 def quick_gelu(x, w1, b1, w2, b2, *, activation="gelu"):
     "gelu is x·sigmoid(1.702·x)"
     return whole_hidden(x, w1, b1, w2, b2, activation=activation, act=acts.quick_gelu)
 
 
-@fault("formula", dtypes=("float32",))
+@mutant("formula", dtypes=("float32",))
 def tanh_for_erf(x, w1, b1, w2, b2, *, activation="gelu"):
     "gelu is computed as gelu_tanh"
     act = acts.replaced("gelu", "gelu_tanh")
     return whole_hidden(x, w1, b1, w2, b2, activation=activation, act=act)
 
 
-@fault("formula", dtypes=("float32",))
+@mutant("formula", dtypes=("float32",))
 def erf_for_tanh(x, w1, b1, w2, b2, *, activation="gelu"):
     "gelu_tanh is computed as gelu"
     act = acts.replaced("gelu_tanh", "gelu")
     return whole_hidden(x, w1, b1, w2, b2, activation=activation, act=act)
 
 
-@fault("formula")
+@mutant("formula")
 def square_for_cube(x, w1, b1, w2, b2, *, activation="gelu"):
     "gelu_tanh has x² where x³ belongs"
     return whole_hidden(x, w1, b1, w2, b2, activation=activation, act=acts.square_for_cube)
 
 
-@fault("formula")
+@mutant("formula")
 def leaky_relu(x, w1, b1, w2, b2, *, activation="gelu"):
     "relu lets a hundredth of negative values through"
     return whole_hidden(x, w1, b1, w2, b2, activation=activation, act=acts.leaky_relu)
 
 
-@fault("parameter")
+@mutant("parameter")
 def silu_as_gelu(x, w1, b1, w2, b2, *, activation="gelu"):
     "silu falls through to gelu"
     return whole_hidden(x, w1, b1, w2, b2, activation=activation, act=acts.replaced("silu", "gelu"))
 
 
-@fault("parameter")
+@mutant("parameter")
 def relu_as_gelu(x, w1, b1, w2, b2, *, activation="gelu"):
     "relu falls through to gelu"
     return whole_hidden(x, w1, b1, w2, b2, activation=activation, act=acts.replaced("relu", "gelu"))
 
 
-@fault("overflow")
+@mutant("overflow")
 def tanh_by_exp(x, w1, b1, w2, b2, *, activation="gelu"):
     "tanh is (exp(2u) - 1) / (exp(2u) + 1), which overflows"
     return whole_hidden(x, w1, b1, w2, b2, activation=activation, act=acts.tanh_by_exp)
 
 
-@fault("overflow")
+@mutant("overflow")
 def sigmoid_by_exp(x, w1, b1, w2, b2, *, activation="gelu"):
     "sigmoid is exp(x) / (1 + exp(x)), which overflows"
     return whole_hidden(x, w1, b1, w2, b2, activation=activation, act=acts.sigmoid_by_exp)
 
 
-@fault("tail")
+@mutant("tail")
 def inner_tail_dropped(x, w1, b1, w2, b2, *, activation="gelu"):
     "the last partial tile of D is left out"
     return whole_hidden(x, w1, b1, w2, b2, activation=activation, dot=dots.tail_dropped, second=dots.plain)
 
 
-@fault("tail")
+@mutant("tail")
 def hidden_tail_dropped(x, w1, b1, w2, b2, *, activation="gelu"):
     "the last partial tile of H is left out"
     return whole_hidden(x, w1, b1, w2, b2, activation=activation, second=dots.tail_dropped)
 
 
-@fault("tail")
+@mutant("tail")
 def last_hidden_dropped(x, w1, b1, w2, b2, *, activation="gelu"):
     "the last hidden unit is left out"
     return whole_hidden(x, w1, b1, w2, b2, activation=activation, second=dots.last_dropped)
 
 
-@fault("tail")
+@mutant("tail")
 def first_256_hidden(x, w1, b1, w2, b2, *, activation="gelu"):
     "only the first 256 hidden units, all that one block holds, are computed"
 
@@ -219,19 +219,19 @@ def first_256_hidden(x, w1, b1, w2, b2, *, activation="gelu"):
     return whole_hidden(x, w1, b1, w2, b2, activation=activation, second=second)
 
 
-@fault("mask")
+@mutant("mask")
 def padded_hidden_units(x, w1, b1, w2, b2, *, activation="gelu"):
     "lanes beyond H load the last hidden unit again and are not masked"
     return whole_hidden(x, w1, b1, w2, b2, activation=activation, second=dots.tail_clamped)
 
 
-@fault("accumulator")
+@mutant("accumulator")
 def last_hidden_tile_only(x, w1, b1, w2, b2, *, activation="gelu"):
     "y holds the last tile of hidden units only: `acc =` for `acc +=`"
     return whole_hidden(x, w1, b1, w2, b2, activation=activation, second=dots.last_tile_only)
 
 
-@fault("accumulator")
+@mutant("accumulator")
 def activated_partial_sums(x, w1, b1, w2, b2, *, activation="gelu"):
     "each half of D is activated on its own, before the halves are added"
     half = x.shape[1] // 2
@@ -242,7 +242,7 @@ def activated_partial_sums(x, w1, b1, w2, b2, *, activation="gelu"):
     return (first + second if b2 is None else first + second + b2.float()).to(x.dtype)
 
 
-@fault("race", stateful=True, deterministic=False)
+@mutant("race", stateful=True, deterministic=False)
 def lost_updates():
     "tiles of hidden units are added to y without atomics, and one update in fifty is lost"
     second = dots.losing_updates()
@@ -253,7 +253,7 @@ def lost_updates():
     return mlp
 
 
-@fault("race")
+@mutant("race")
 def stale_hidden_tile(x, w1, b1, w2, b2, *, activation="gelu"):
     "the second product reads the shared hidden tile before the barrier: that of the row tile before"
 

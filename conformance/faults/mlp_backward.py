@@ -1,4 +1,4 @@
-"""Planted faults and controls of mlp_backward(x, w1, b1, w2, b2, dy, *, activation) -> dx, dw1, db1, dw2, db2."""
+"""Mutants and known-good kernels of mlp_backward(x, w1, b1, w2, b2, dy, *, activation) -> dx, dw1, db1, dw2, db2."""
 
 import math
 from typing import Any
@@ -7,7 +7,7 @@ import torch
 
 from touchstone.conformance.faults import _activations as acts
 from touchstone.conformance.faults import _dots as dots
-from touchstone.conformance.faults import control, fault
+from touchstone.conformance.faults import known_good, mutant
 
 EQUIVALENT = {
     "swallows_nan": "which gradients a NaN reaches depends on how dead units are skipped; the contract leaves it open"
@@ -22,7 +22,7 @@ def _sum(t):
     return t.sum(0)
 
 
-@control
+@known_good
 def chain_rule(
     x,
     w1,
@@ -51,7 +51,7 @@ def chain_rule(
     return _in_dtype(x.dtype, dx, dw1, db1, dw2, db2)
 
 
-@control
+@known_good
 def stored_in_input_dtype(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     "z, h, dh and dz are stored in the input dtype"
     z = dots.plain(x, w1).to(x.dtype)
@@ -63,7 +63,7 @@ def stored_in_input_dtype(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     return _in_dtype(x.dtype, *gradients)
 
 
-@control
+@known_good
 def autograd(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     "torch's autograd in float32"
     operands = [None if t is None else t.detach().float() for t in (x, w1, b1, w2, b2)]
@@ -75,7 +75,7 @@ def autograd(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     return _in_dtype(x.dtype, *(None if leaf is None else leaf.grad.contiguous() for leaf in leaves))
 
 
-@control
+@known_good
 def hidden_tiles(x, w1, b1, w2, b2, dy, *, activation="gelu", tile=24):
     "24 hidden units at a time, from the last to the first; rows are summed in short tiles"
     dx, dw1, dw2 = torch.zeros(x.shape), torch.zeros(w1.shape), torch.zeros(w2.shape)
@@ -94,19 +94,19 @@ def hidden_tiles(x, w1, b1, w2, b2, dy, *, activation="gelu", tile=24):
 dots.plant_lower(globals(), chain_rule)
 
 
-@fault("precision", dtypes=("float32", "float16"))
+@mutant("precision", dtypes=("float32", "float16"))
 def hidden_in_bfloat16(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     "h and dz are rounded to bfloat16"
     return chain_rule(x, w1, b1, w2, b2, dy, activation=activation, hidden=torch.bfloat16)
 
 
-@fault("precision", dtypes=("float32",))
+@mutant("precision", dtypes=("float32",))
 def hidden_in_float16(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     "h and dz are rounded to float16"
     return chain_rule(x, w1, b1, w2, b2, dy, activation=activation, hidden=torch.float16)
 
 
-@fault("precision", dtypes=("float16", "bfloat16"))
+@mutant("precision", dtypes=("float16", "bfloat16"))
 def weight_gradients_in_memory(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     "dw1 and dw2 are rounded to their dtype after every eight rows"
 
@@ -116,7 +116,7 @@ def weight_gradients_in_memory(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     return chain_rule(x, w1, b1, w2, b2, dy, activation=activation, over_rows=over_rows)
 
 
-@fault("precision", dtypes=("float16", "bfloat16"))
+@mutant("precision", dtypes=("float16", "bfloat16"))
 def bias_gradients_in_memory(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     "db1 and db2 are rounded to their dtype after every row"
 
@@ -126,13 +126,13 @@ def bias_gradients_in_memory(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     return chain_rule(x, w1, b1, w2, b2, dy, activation=activation, row_sum=row_sum)
 
 
-@fault("formula")
+@mutant("formula")
 def no_derivative(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     "the activation's derivative is left out"
     return chain_rule(x, w1, b1, w2, b2, dy, activation=activation, slope=lambda z, name: torch.ones_like(z))
 
 
-@fault("formula")
+@mutant("formula")
 def derivative_at_h(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     "the activation's derivative is taken at h, not at z"
 
@@ -142,19 +142,19 @@ def derivative_at_h(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     return chain_rule(x, w1, b1, w2, b2, dy, activation=activation, slope=slope)
 
 
-@fault("formula")
+@mutant("formula")
 def activation_for_derivative(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     "dz is dh·act(z)"
     return chain_rule(x, w1, b1, w2, b2, dy, activation=activation, slope=acts.activate)
 
 
-@fault("formula")
+@mutant("formula")
 def dw2_from_z(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     "dw2 is zᵀ·dy"
     return chain_rule(x, w1, b1, w2, b2, dy, activation=activation, act=acts.identity)
 
 
-@fault("formula")
+@mutant("formula")
 def phi_for_gelu(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     "the derivative of gelu lacks its second term, z·φ(z)"
 
@@ -164,7 +164,7 @@ def phi_for_gelu(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     return chain_rule(x, w1, b1, w2, b2, dy, activation=activation, slope=slope)
 
 
-@fault("formula")
+@mutant("formula")
 def sigmoid_for_silu(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     "the derivative of silu is sigmoid(z)"
 
@@ -174,7 +174,7 @@ def sigmoid_for_silu(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     return chain_rule(x, w1, b1, w2, b2, dy, activation=activation, slope=slope)
 
 
-@fault("formula")
+@mutant("formula")
 def silu_without_z(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     "the derivative of silu is σ·(1 + (1 - σ)), without z"
 
@@ -185,7 +185,7 @@ def silu_without_z(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     return chain_rule(x, w1, b1, w2, b2, dy, activation=activation, slope=slope)
 
 
-@fault("formula", dtypes=("float32",))
+@mutant("formula", dtypes=("float32",))
 def tanh_without_3(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     "the derivative of gelu_tanh has 0.044715·z² where three times that belongs"
 
@@ -198,14 +198,14 @@ def tanh_without_3(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     return chain_rule(x, w1, b1, w2, b2, dy, activation=activation, slope=slope)
 
 
-@fault("formula", dtypes=("float32",))
+@mutant("formula", dtypes=("float32",))
 def tanh_slope_for_gelu(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     "the derivative of gelu is that of gelu_tanh"
     slope = acts.replaced("gelu", "gelu_tanh", acts.derivative)
     return chain_rule(x, w1, b1, w2, b2, dy, activation=activation, slope=slope)
 
 
-@fault("special")
+@mutant("special")
 def relu_slope_1_at_0(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     "the derivative of relu at 0 is 1"
 
@@ -215,7 +215,7 @@ def relu_slope_1_at_0(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     return chain_rule(x, w1, b1, w2, b2, dy, activation=activation, slope=slope)
 
 
-@fault("overflow")
+@mutant("overflow")
 def tanh_by_exp(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     "tanh in the derivative of gelu_tanh is (exp(2u) - 1) / (exp(2u) + 1), which overflows"
 
@@ -229,7 +229,7 @@ def tanh_by_exp(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     return chain_rule(x, w1, b1, w2, b2, dy, activation=activation, slope=slope)
 
 
-@fault("overflow")
+@mutant("overflow")
 def sigmoid_by_exp(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     "sigmoid in the derivative of silu is exp(z) / (1 + exp(z)), which overflows"
 
@@ -240,27 +240,27 @@ def sigmoid_by_exp(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     return chain_rule(x, w1, b1, w2, b2, dy, activation=activation, slope=slope)
 
 
-@fault("parameter")
+@mutant("parameter")
 def gelu_slope_as_relu(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     "the derivative of gelu is that of relu"
     slope = acts.replaced("gelu", "relu", acts.derivative)
     return chain_rule(x, w1, b1, w2, b2, dy, activation=activation, slope=slope)
 
 
-@fault("parameter")
+@mutant("parameter")
 def always_gelu(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     "activation is always gelu"
     return chain_rule(x, w1, b1, w2, b2, dy)
 
 
-@fault("weights")
+@mutant("weights")
 def z_without_b1(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     "z is recomputed without b1"
     zero = None if b1 is None else torch.zeros_like(b1)
     return chain_rule(x, w1, zero, w2, b2, dy, activation=activation)
 
 
-@fault("contract")
+@mutant("contract")
 def zeros_for_none(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     "the gradient of a bias that is None is zeros, not None"
     dx, dw1, db1, dw2, db2 = chain_rule(x, w1, b1, w2, b2, dy, activation=activation)
@@ -268,7 +268,7 @@ def zeros_for_none(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     return dx, dw1, db1, dw2, db2
 
 
-@fault("formula")
+@mutant("formula")
 def db1_from_dh(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     "db1 is the sum of dh, not of dz"
     dx, dw1, db1, dw2, db2 = chain_rule(x, w1, b1, w2, b2, dy, activation=activation)
@@ -276,26 +276,26 @@ def db1_from_dh(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     return dx, dw1, None if db1 is None else dh.sum(0).to(x.dtype), dw2, db2
 
 
-@fault("formula")
+@mutant("formula")
 def dx_from_dh(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     "dx is dh·w1ᵀ, not dz·w1ᵀ"
     _, *others = chain_rule(x, w1, b1, w2, b2, dy, activation=activation)
     return dots.plain(dots.plain(dy, w2.t()), w1.t()).to(x.dtype), *others
 
 
-@fault("scale")
+@mutant("scale")
 def mean_over_rows(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     "db1 and db2 are means over the rows, not sums"
     return chain_rule(x, w1, b1, w2, b2, dy, activation=activation, row_sum=lambda t: t.sum(0) / max(t.shape[0], 1))
 
 
-@fault("accumulator")
+@mutant("accumulator")
 def last_row_tile_only(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     "dw1 and dw2 hold the last tile of rows only, not the sum over all"
     return chain_rule(x, w1, b1, w2, b2, dy, activation=activation, over_rows=dots.last_tile_only)
 
 
-@fault("accumulator")
+@mutant("accumulator")
 def bias_gradients_of_last_tile(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     "db1 and db2 hold the last tile of rows only: a store where an atomic add belongs"
 
@@ -305,13 +305,13 @@ def bias_gradients_of_last_tile(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     return chain_rule(x, w1, b1, w2, b2, dy, activation=activation, row_sum=row_sum)
 
 
-@fault("accumulator")
+@mutant("accumulator")
 def dx_of_last_hidden_tile(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     "dx holds the last tile of hidden units only: `acc =` for `acc +=`"
     return chain_rule(x, w1, b1, w2, b2, dy, activation=activation, over_hidden=dots.last_tile_only)
 
 
-@fault("accumulator", stateful=True)
+@mutant("accumulator", stateful=True)
 def weight_gradients_never_zeroed():
     "dw1 and dw2 are added to what the call before left"
     over_rows = dots.never_zeroed()
@@ -322,7 +322,7 @@ def weight_gradients_never_zeroed():
     return mlp_backward
 
 
-@fault("race", stateful=True, deterministic=False)
+@mutant("race", stateful=True, deterministic=False)
 def lost_weight_updates():
     "tiles of rows are added to dw1 and dw2 without atomics, and one update in fifty is lost"
     over_rows = dots.losing_updates()
@@ -333,31 +333,31 @@ def lost_weight_updates():
     return mlp_backward
 
 
-@fault("mask")
+@mutant("mask")
 def padded_rows(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     "lanes beyond M load the last row again and add to dw1 and dw2"
     return chain_rule(x, w1, b1, w2, b2, dy, activation=activation, over_rows=dots.tail_clamped)
 
 
-@fault("tail")
+@mutant("tail")
 def row_tail_dropped(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     "dw1 and dw2 leave out the last partial tile of rows"
     return chain_rule(x, w1, b1, w2, b2, dy, activation=activation, over_rows=dots.tail_dropped)
 
 
-@fault("tail")
+@mutant("tail")
 def last_row_dropped(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     "db1 and db2 leave out the last row"
     return chain_rule(x, w1, b1, w2, b2, dy, activation=activation, row_sum=lambda t: t[:-1].sum(0))
 
 
-@fault("tail")
+@mutant("tail")
 def hidden_tail_dropped(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     "dx leaves out the last partial tile of hidden units"
     return chain_rule(x, w1, b1, w2, b2, dy, activation=activation, over_hidden=dots.tail_dropped)
 
 
-@fault("tail")
+@mutant("tail")
 def outer_tail_dropped(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     "dh leaves out the last partial tile of N"
     return chain_rule(x, w1, b1, w2, b2, dy, activation=activation, over_outer=dots.tail_dropped)

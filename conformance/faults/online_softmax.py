@@ -1,4 +1,5 @@
-"""Faults and controls of online_softmax(x): y (rows, cols) and lse (rows,) in float32, from one pass over x."""
+"""Mutants and known-good kernels of online_softmax(x): y (rows, cols) and lse (rows,) in float32, from one pass over
+x."""
 
 import functools
 import math
@@ -7,7 +8,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from touchstone.conformance.faults import control, fault
+from touchstone.conformance.faults import known_good, mutant
 from touchstone.conformance.faults._rows import (
     COMPENSATED_SUM,
     RIGHT_SUMS,
@@ -54,21 +55,21 @@ def _right_y(lse):
     return _with_wide_lse(online_softmax)
 
 
-@fault("rescale")
+@mutant("rescale")
 @_with_wide_lse
 def sum_not_rescaled(x):
     """the running sum is not rescaled when the maximum moves"""
     return _online_softmax(x, rescale=lambda l, m, new: l)
 
 
-@fault("rescale")
+@mutant("rescale")
 @_with_wide_lse
 def rescaled_the_wrong_way(x):
     """the running sum is multiplied by exp(new - old) instead of exp(old - new)"""
     return _online_softmax(x, rescale=lambda l, m, new: torch.where(l == 0, l, l * torch.exp(new - m)))
 
 
-@fault("rescale")
+@mutant("rescale")
 @_with_wide_lse
 def new_tile_not_rescaled(x):
     """a tile is summed relative to its own maximum and added as it is"""
@@ -82,7 +83,7 @@ def new_tile_not_rescaled(x):
     return finish(x, m, l)
 
 
-@fault("rescale")
+@mutant("rescale")
 @_with_wide_lse
 def partials_merged_without_rescaling(x):
     """the sums of two halves of a row are added without rescaling them to the common maximum"""
@@ -91,7 +92,7 @@ def partials_merged_without_rescaling(x):
     return finish(x, m, sum(l for _, l in halves))
 
 
-@fault("overflow")
+@mutant("overflow")
 @_with_wide_lse
 def maximum_of_the_first_tile(x):
     """the maximum is that of the first 16 columns"""
@@ -99,7 +100,7 @@ def maximum_of_the_first_tile(x):
     return _online_softmax(x, tile=max(x.shape[-1], 1), top=lambda part: first)
 
 
-@fault("overflow")
+@mutant("overflow")
 @_with_wide_lse
 def maximum_of_row_0(x):
     """every row subtracts the maximum of row 0"""
@@ -107,7 +108,7 @@ def maximum_of_row_0(x):
     return finish(x, m, row_sum(torch.exp(x - m)))
 
 
-@fault("formula")
+@mutant("formula")
 @_with_wide_lse
 def statistics_of_the_previous_row(x):
     """maximum and sum are those of the row before"""
@@ -115,35 +116,35 @@ def statistics_of_the_previous_row(x):
     return finish(x, m.roll(1, 0), l.roll(1, 0))
 
 
-@fault("overflow")
+@mutant("overflow")
 @_with_wide_lse
 def maximum_starts_at_0(x):
     """the running maximum starts at 0 instead of -inf"""
     return _online_softmax(x, start=0.0)
 
 
-@fault("special")
+@mutant("special")
 @_with_wide_lse
 def leading_neg_inf_poisons(x):
     """a leading tile of -inf turns the row into NaN: exp(-inf - (-inf))"""
     return _online_softmax(x, guard=False)
 
 
-@fault("special")
+@mutant("special")
 @_with_wide_lse
 def nan_swallowed(x):
     """the maximum skips NaN as fmaxf does, and exp(NaN) is masked to 0"""
     return _online_softmax(torch.where(x.isnan(), -math.inf, x))
 
 
-@fault("special")
+@mutant("special")
 @_with_wide_lse
 def sentinel_1e30(x):
     """-inf is replaced by -1e30, so that a row of it is uniform"""
     return _online_softmax(x.clamp_min(-1e30))
 
 
-@fault("special")
+@mutant("special")
 @_with_wide_lse
 def row_of_neg_inf_is_zero(x):
     """y of a row of -inf is 0 instead of NaN"""
@@ -151,7 +152,7 @@ def row_of_neg_inf_is_zero(x):
     return y.masked_fill(torch.isneginf(lse)[:, None], 0.0), lse
 
 
-@fault("mask")
+@mutant("mask")
 @_with_wide_lse
 def padding_loads_0(x):
     """the lanes past the last column, up to a multiple of 16, hold 0 instead of -inf"""
@@ -159,132 +160,132 @@ def padding_loads_0(x):
     return finish(x, m, l)
 
 
-@fault("precision")
+@mutant("precision")
 @_with_wide_lse
 def running_sum_in_fp16(x):
     """the sum is kept in float16 from tile to tile"""
     return _online_softmax(x, running=torch.float16)
 
 
-@fault("precision")
+@mutant("precision")
 @_with_wide_lse
 def running_sum_in_bf16(x):
     """the sum is kept in bfloat16 from tile to tile"""
     return _online_softmax(x, running=torch.bfloat16)
 
 
-@fault("scale")
+@mutant("scale")
 @_right_y
 def lse_to_base_2(x, lse):
     """lse is the logarithm to base 2"""
     return lse / math.log(2)
 
 
-@fault("formula")
+@mutant("formula")
 @_right_y
 def lse_without_the_maximum(x, lse):
     """lse is the logarithm of the sum, without the maximum"""
     return lse - top(x)[:, 0]
 
 
-@fault("formula")
+@mutant("formula")
 @_right_y
 def lse_is_the_maximum(x, lse):
     """lse is the maximum alone"""
     return top(x)[:, 0] if x.shape[-1] else lse
 
 
-@fault("formula")
+@mutant("formula")
 @_right_y
 def lse_is_the_sum(x, lse):
     """lse is the sum itself, not its logarithm"""
     return lse.exp()
 
 
-@fault("formula")
+@mutant("formula")
 @_right_y
 def lse_negated(x, lse):
     """lse has the wrong sign"""
     return -lse
 
 
-@fault("precision")
+@mutant("precision")
 @_right_y
 def lse_through_fp16(x, lse):
     """lse passes through float16"""
     return lse.half().float()
 
 
-@fault("precision")
+@mutant("precision")
 @_right_y
 def lse_through_bf16(x, lse):
     """lse passes through bfloat16"""
     return lse.bfloat16().float()
 
 
-@fault("special")
+@mutant("special")
 @_right_y
 def lse_of_neg_inf_is_nan(x, lse):
     """lse of a row of -inf is NaN"""
     return torch.where(lse.isneginf(), math.nan, lse)
 
 
-@fault("special")
+@mutant("special")
 @_right_y
 def lse_of_neg_inf_is_finite(x, lse):
     """lse of a row of -inf is -1e30"""
     return lse.clamp_min(-1e30)
 
 
-@fault("special")
+@mutant("special")
 @_right_y
 def lse_of_pos_inf_is_nan(x, lse):
     """lse of a row with +inf is NaN"""
     return torch.where(lse.isposinf(), math.nan, lse)
 
 
-@fault("special")
+@mutant("special")
 @_right_y
 def lse_swallows_nan(x, lse):
     """lse leaves out NaN"""
     return torch.logsumexp(torch.where(x.isnan(), -math.inf, x), -1)
 
 
-@fault("tail")
+@mutant("tail")
 @_right_y
 def lse_loses_the_last_column(x, lse):
     """lse leaves out the last column"""
     return torch.logsumexp(x[:, :-1], -1)
 
 
-@fault("tail")
+@mutant("tail")
 @_right_y
 def lse_of_the_previous_row(x, lse):
     """lse is that of the row before"""
     return lse.roll(1, 0)
 
 
-@control
+@known_good
 def library(x):
     """torch.softmax in the dtype of x, torch.logsumexp in float32"""
     return torch.softmax(x, -1).contiguous(), torch.logsumexp(x.float(), -1)
 
 
-@control
+@known_good
 @_with_wide_lse
 def tiles_of_1000(x):
     """one pass over tiles of 1000 columns"""
     return _online_softmax(x, tile=1000)
 
 
-@control
+@known_good
 @_with_wide_lse
 def small_tiles(x):
     """one pass, column by column where there are fewer than 100 and else by tiles of 7"""
     return _online_softmax(x, tile=1 if x.shape[-1] < 100 else 7)
 
 
-@control
+@known_good
 @_with_wide_lse
 def merged_halves(x):
     """the statistics of halves of a row, merged as a tree"""
@@ -302,7 +303,7 @@ def merged_halves(x):
     return finish(x, *statistics(x))
 
 
-@control
+@known_good
 @_with_wide_lse
 def base_2_throughout(x):
     """maximum and sum of logits times log2(e), in exp2"""

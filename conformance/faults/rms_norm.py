@@ -1,10 +1,10 @@
-"""Faults and controls of rms_norm(x, weight, *, eps): y (rows, cols)."""
+"""Mutants and known-good kernels of rms_norm(x, weight, *, eps): y (rows, cols)."""
 
 import torch
 import torch.nn.functional as F
 
-from touchstone.conformance.faults import control, fault, plant
-from touchstone.conformance.faults._norms import WEIGHT_FLAWS, hat_controls, hat_flaws, normalise, rms_hat, rms_norm
+from touchstone.conformance.faults import known_good, mutant, plant
+from touchstone.conformance.faults._norms import WEIGHT_FLAWS, hat_flaws, hat_known_good, normalise, rms_hat, rms_norm
 from touchstone.conformance.faults._rows import (
     COMPENSATED_SUM,
     F16,
@@ -27,31 +27,31 @@ def _with_total(total):
 
 
 plant_sums(globals(), {**RIGHT_SUMS, "compensation": COMPENSATED_SUM}, _with_total)
-for _name, (_about, _hat) in hat_controls(centred=False).items():
-    plant(globals(), _name, in_float32(rms_norm(_hat)), _about, "control")
+for _name, (_about, _hat) in hat_known_good(centred=False).items():
+    plant(globals(), _name, in_float32(rms_norm(_hat)), _about, "known-good")
 
 
-@fault("precision", dtypes=F32 + F16)
+@mutant("precision", dtypes=F32 + F16)
 @in_float32
 def x_hat_in_bf16(x, weight, *, eps=1e-6):
     """x·rstd is stored in bfloat16 before the weight comes in"""
     return through(torch.bfloat16)(rms_hat(x, eps)) * weight
 
 
-@fault("overflow", dtypes=F16)
+@mutant("overflow", dtypes=F16)
 def squares_in_the_dtype(x, weight, *, eps=1e-6):
     """x is squared in its own dtype, where 256² is infinite"""
     square = (x * x).float().mean(-1, keepdim=True)
     return (x.float() * (square + eps).rsqrt() * weight.float()).to(x.dtype).contiguous()
 
 
-@control
+@known_good
 def library(x, weight, *, eps=1e-6):
     """torch's rms_norm in float32, rounded once"""
     return F.rms_norm(x.float().contiguous(), weight.shape, weight.float(), eps).to(x.dtype)
 
 
-@control
+@known_good
 def x_hat_stored(x, weight, *, eps=1e-6):
     """x·rstd is rounded to the dtype of x before the weight comes in"""
     wide = x.float().contiguous()
@@ -59,7 +59,7 @@ def x_hat_stored(x, weight, *, eps=1e-6):
     return weight * stored
 
 
-@control
+@known_good
 @in_float32
 def norm_of_the_vector(x, weight, *, eps=1e-6):
     """the 2-norm of the row over the root of cols"""

@@ -1,9 +1,10 @@
-"""Faults and controls of rms_norm_backward(x, weight, dy, *, rstd, eps): dx (rows, cols) and dweight (cols,)."""
+"""Mutants and known-good kernels of rms_norm_backward(x, weight, dy, *, rstd, eps): dx (rows, cols) and dweight
+(cols,)."""
 
 import torch
 import torch.nn.functional as F
 
-from touchstone.conformance.faults import control, fault
+from touchstone.conformance.faults import known_good, mutant
 from touchstone.conformance.faults._norms import backward, backward_flaws, backward_of, split_rows, through_autograd
 from touchstone.conformance.faults._rows import (
     RIGHT_SUMS,
@@ -20,28 +21,28 @@ plant_loads_and_stores(globals(), backward_of(False, given=False))
 plant_sums(globals(), RIGHT_SUMS, lambda total: backward_of(False, total=total, over_rows=total))
 
 
-@fault("parameter")
+@mutant("parameter")
 @in_float32
 def given_rstd_taken_for_the_mean_square(x, weight, dy, *, rstd=None, eps=1e-6):
     """an rstd that is given is taken for the mean square"""
     return _right(x, weight, dy, rstd=None if rstd is None else (rstd + eps).rsqrt(), eps=eps)
 
 
-@fault("parameter")
+@mutant("parameter")
 @in_float32
 def given_rstd_of_row_0(x, weight, dy, *, rstd=None, eps=1e-6):
     """of an rstd that is given, row 0 serves every row"""
     return _right(x, weight, dy, rstd=None if rstd is None else rstd[:1].expand_as(rstd), eps=eps)
 
 
-@fault("formula")
+@mutant("formula")
 @in_float32
 def dx_is_dy(x, weight, dy, *, rstd=None, eps=1e-6):
     """dx is dy"""
     return dy.clone(), _right(x, weight, dy, rstd=rstd, eps=eps)[1]
 
 
-@fault("formula")
+@mutant("formula")
 @in_float32
 def dx_of_a_layer_norm(x, weight, dy, *, rstd=None, eps=1e-6):
     """dx subtracts the mean of g, as in a layer norm"""
@@ -49,7 +50,7 @@ def dx_of_a_layer_norm(x, weight, dy, *, rstd=None, eps=1e-6):
     return backward(x, weight, dy, mean=zero, rstd=rstd, eps=eps)[:2]
 
 
-@fault("formula")
+@mutant("formula")
 @in_float32
 def last_term_without_rstd(x, weight, dy, *, rstd=None, eps=1e-6):
     """the last term of dx has x in the place of one x̂"""
@@ -58,21 +59,21 @@ def last_term_without_rstd(x, weight, dy, *, rstd=None, eps=1e-6):
     return r * (g - x * (row_sum(g * x * r) / x.shape[-1])), (dy * x * r).sum(0)
 
 
-@fault("formula")
+@mutant("formula")
 @in_float32
 def dweight_without_x_hat(x, weight, dy, *, rstd=None, eps=1e-6):
     """dweight is the sum of dy, without x̂"""
     return _right(x, weight, dy, rstd=rstd, eps=eps)[0], dy.sum(0)
 
 
-@fault("formula")
+@mutant("formula")
 @in_float32
 def dweight_of_x(x, weight, dy, *, rstd=None, eps=1e-6):
     """dweight is the sum of dy·x, not normalised"""
     return _right(x, weight, dy, rstd=rstd, eps=eps)[0], (dy * x).sum(0)
 
 
-@fault("formula")
+@mutant("formula")
 @in_float32
 def dweight_with_weight(x, weight, dy, *, rstd=None, eps=1e-6):
     """dweight has weight as a further factor: g in the place of dy"""
@@ -80,7 +81,7 @@ def dweight_with_weight(x, weight, dy, *, rstd=None, eps=1e-6):
     return dx, dweight * weight
 
 
-@fault("accumulator")
+@mutant("accumulator")
 @in_float32
 def dweight_twice(x, weight, dy, *, rstd=None, eps=1e-6):
     """dweight is counted twice"""
@@ -88,28 +89,28 @@ def dweight_twice(x, weight, dy, *, rstd=None, eps=1e-6):
     return dx, 2 * dweight
 
 
-@control
+@known_good
 @in_float32
 def statistics_recomputed(x, weight, dy, *, rstd=None, eps=1e-6):
     """rstd is recomputed where it is given"""
     return backward_of(False, given=False)(x, weight, dy, rstd=rstd, eps=eps)
 
 
-@control
+@known_good
 @in_float32
 def dweight_in_5_parts(x, weight, dy, *, rstd=None, eps=1e-6):
     """dweight from partial sums over fifths of the rows"""
     return backward_of(False, over_rows=split_rows(5))(x, weight, dy, rstd=rstd, eps=eps)
 
 
-@control
+@known_good
 @in_float32
 def autograd(x, weight, dy, *, rstd=None, eps=1e-6):
     """autograd through torch's rms_norm"""
     return through_autograd(F.rms_norm, with_bias=False)(x, weight, dy, eps)
 
 
-@control
+@known_good
 @in_float32
 def from_x_and_its_mean_square(x, weight, dy, *, rstd=None, eps=1e-6):
     """g·rstd - x·rstd³·mean(g·x), never forming x̂ in dx"""
@@ -118,7 +119,7 @@ def from_x_and_its_mean_square(x, weight, dy, *, rstd=None, eps=1e-6):
     return g * r - x * (r * (r * r * ((g * x).mean(-1, keepdim=True)))), torch.einsum("rc,rc,r->c", dy, x, r[:, 0])
 
 
-@control
+@known_good
 def x_hat_stored(x, weight, dy, *, rstd=None, eps=1e-6):
     """the gradients of a forward that stores x̂ in the dtype of x: dy·weight is rounded too"""
     wide = x.float().contiguous()

@@ -48,7 +48,7 @@ NAMED = (
 
 
 @dataclass(frozen=True)
-class Given(Subject):
+class SubjectWithContract(Subject):
     """A subject judged against a contract of its own: one whose values were replaced."""
 
     given: Contract | None = None
@@ -63,7 +63,7 @@ class Minimal:
     """The smallest failing trial found. `made` says how operands are made, as an expression of torch; others are
     drawn."""
 
-    subject: Given
+    subject: SubjectWithContract
     trial: Trial
     finding: Finding
     made: dict[str, str] = field(default_factory=dict)
@@ -87,7 +87,7 @@ def minimise(
     search = _Search(
         finding, time.monotonic() + seconds, tell or (lambda line: print(line, file=sys.stderr, flush=True))
     )
-    least = Minimal(Given(**fields), trial, finding)
+    least = Minimal(SubjectWithContract(**fields), trial, finding)
     if trial.invalid is None:
         _shrink_trial(least, search)
         if _is_case(least.trial):
@@ -97,7 +97,7 @@ def minimise(
 
 
 def _is_case(trial: Trial) -> bool:
-    return trial.law is None and trial.invalid is None and not trial.calls and not trial.stream
+    return trial.prop is None and trial.invalid is None and not trial.calls and not trial.stream
 
 
 class _Search:
@@ -206,7 +206,11 @@ def _shrink_values(least: Minimal, search: _Search) -> None:
     inputs = contract.build(case)
     drawn = {n: inputs.exact[n] for n, operand in contract.operands.items() if not operand.derived}
     right = next(
-        (p for p in registry.planted(contract.name) if p.is_control and p.backend is None and case.dtype in p.dtypes),
+        (
+            p
+            for p in registry.planted(contract.name)
+            if p.is_known_good and p.backend is None and case.dtype in p.dtypes
+        ),
         None,
     )
     for name, value in list(drawn.items()):
@@ -272,7 +276,7 @@ def literal(value: torch.Tensor) -> str:
 def script(least: Minimal, kept: Mapping[str, Any]) -> str:
     """A script of at most 30 lines that ends with an error while the bug is there; `kept` is the finding's record.
 
-    It needs torch and the kernel's file, and for our own rungs this clone. Several ways of writing it are tried, the
+    It needs torch and the kernel's file, and for our own variants this clone. Several ways of writing it are tried, the
     plainest first; where none shows the bug outside the judge, the script has the judge repeat the trial.
     """
     written = [text for text in _scripts(least, kept) if len(text.splitlines()) <= LINES]
@@ -329,7 +333,7 @@ class _Writer:
     def title(self) -> str:
         kept = self.kept
         return (
-            f'"""{kept["op"]}, {kept["lane"]} {kept["name"]}, finding {kept["id"]} ({self.finding.check}): '
+            f'"""{kept["op"]}, {kept["target"]} {kept["name"]}, finding {kept["id"]} ({self.finding.check}): '
             f'fails while the bug is there."""'
         )
 
@@ -545,7 +549,7 @@ class _Writer:
             "layouts": case.layout,
             "params": case.param,
             "seed": case.seed,
-            "law": trial.law.name if trial.law else None,
+            "property": trial.prop.name if trial.prop else None,
             "invalid": trial.invalid.name if trial.invalid else None,
             "calls": trial.calls,
             "varied": bool(trial.others),
@@ -605,8 +609,8 @@ def case_of(about: Mapping[str, Any], op: str) -> Case:
 
 def trial_of(about: Mapping[str, Any], contract: Contract) -> Trial:
     """The trial that a script spells out."""
-    law = next((law for law in contract.laws if law.name == about["law"]), None)
+    prop = next((prop for prop in contract.properties if prop.name == about["property"]), None)
     invalid = next((call for call in contract.invalid if call.name == about["invalid"]), None)
     case = case_of(about, contract.name)
     others = variants(contract, case) if about["varied"] else ()
-    return Trial(case, law, invalid, about["calls"], others, stream=about["stream"], watched=about["watched"])
+    return Trial(case, prop, invalid, about["calls"], others, stream=about["stream"], watched=about["watched"])

@@ -23,6 +23,7 @@ from touchstone.conformance.judging import diagnosis, judge
 from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.call import output_bytes
 from touchstone.conformance.judging.judge import Finding, Outcome, Subject, Trial
+from touchstone.conformance.reporting import earlier
 from touchstone.conformance.reporting.report import Report
 from touchstone.conformance.spec import budget
 from touchstone.conformance.spec.budget import Expected, Verdict
@@ -40,7 +41,7 @@ def records(
     """What has to be known of each finding to judge its trial again. `where` says how to import it; None: asked of
     it."""
     if where is None:
-        backend, _, _ = subject.lane.partition("@")
+        backend, _, _ = subject.target.partition("@")
         where = {"backend": backend, "variant": subject.name} if subject.own else _source(subject.fn)
     own_file = registry.op_file(subject.op)
     op_file = None if own_file is None else str(Path(own_file).resolve())
@@ -48,7 +49,7 @@ def records(
         {
             "id": finding.id,
             "op": subject.op,
-            "lane": subject.lane,
+            "target": subject.target,
             "name": subject.name,
             "device": subject.device,
             "level": level,
@@ -105,7 +106,7 @@ def keep_report(subject: Subject, report: Report, file: Path | None = None) -> N
 def _read(file: Path) -> dict[str, dict[str, Any]]:
     """Records by id, oldest first; none where the file is missing or is not one of ours."""
     try:
-        return {record["id"]: record for record in json.loads(file.read_text())}
+        return {record["id"]: record for record in earlier.converted(json.loads(file.read_text()))}
     except (FileNotFoundError, ValueError, TypeError, KeyError):
         return {}
 
@@ -117,7 +118,7 @@ def find(identifier: str, file: Path | None = None) -> dict[str, Any]:
     known = _read(file)
     if identifier in known:
         return known[identifier]
-    latest = [f"  {r['id']}  {r['op']} {r['lane']} {r['name']}: {r['check']} in {r['trial']}" for r in known.values()]
+    latest = [f"  {r['id']}  {r['op']} {r['target']} {r['name']}: {r['check']} in {r['trial']}" for r in known.values()]
     told = "the latest are\n" + "\n".join(reversed(latest[-LISTED:])) if latest else "it is empty or missing"
     raise ValueError(f"ID: there is no finding {identifier!r} in {file}; {told}")
 
@@ -137,13 +138,16 @@ def load(record: dict[str, Any]) -> Subject:
     if "backend" in where:
         reason = registry.backend(where["backend"]).why_not(device)
         if reason:
-            raise ValueError(f"ID: {record['id']} was found on {record['lane']}, which does not run here: {reason}")
-        rungs = registry.variants(where["backend"], op)
-        if where["variant"] not in rungs:
+            raise ValueError(f"ID: {record['id']} was found on {record['target']}, which does not run here: {reason}")
+        variants = registry.variants(where["backend"], op)
+        if where["variant"] not in variants:
             raise ValueError(
-                f"ID: {record['lane']} has no rung {where['variant']!r} of {op} any more; it has {', '.join(rungs)}"
+
+                    f"ID: {record['target']} has no variant {where['variant']!r} of {op} any more; it has "
+                    f"{', '.join(variants)}"
+
             )
-        return selection.rung(op, where["backend"], where["variant"], rungs[where["variant"]], device)
+        return selection.variant_subject(op, where["backend"], where["variant"], variants[where["variant"]], device)
     try:
         fn = worker.load(where["file"], where["function"])
     except ValueError as error:
@@ -156,7 +160,7 @@ def load(record: dict[str, Any]) -> Subject:
         op,
         fn,
         record["name"],
-        record["lane"],
+        record["target"],
         device,
         compute=record["compute"],
         arrays=record["arrays"],
@@ -227,7 +231,7 @@ def observe(subject: Subject, trial: Trial) -> dict[str, Output]:
 
 
 def explain(subject: Subject, trial: Trial, seen: dict[str, Output]) -> str | None:
-    """The diagnosis of what `observe` saw, and who wrote the worst element where the lane knows."""
+    """The diagnosis of what `observe` saw, and who wrote the worst element where the target knows."""
     contract, case = subject.contract, trial.case
     verdicts = {name: output.verdict for name, output in seen.items()}
     text = diagnosis.diagnose(
@@ -255,7 +259,7 @@ def picture(subject: Subject, trial: Trial, seen: dict[str, Output], path: str) 
     name = max(seen, key=lambda n: (not seen[n].verdict.ok, seen[n].verdict.fraction))
     bits = diagnosis.exact(subject.contract, trial.case, name)
     fractions = diagnosis.shares(seen[name].got, seen[name].expected, trial.case.torch_dtype, bits)
-    heatmap.picture(fractions, path, f"{subject.op} {subject.lane} {subject.name}: {name} of {trial.id}")
+    heatmap.picture(fractions, path, f"{subject.op} {subject.target} {subject.name}: {name} of {trial.id}")
     return name
 
 
@@ -309,7 +313,7 @@ def replay(
 def text(result: dict[str, Any]) -> str:
     """A replay's result to read, without the script."""
     kept = result["finding"]
-    head = f"{kept['op']} {kept['lane']} {kept['name']}, {kept['trial']} (seed {kept['seed']})"
+    head = f"{kept['op']} {kept['target']} {kept['name']}, {kept['trial']} (seed {kept['seed']})"
     lines = [head]
     if result["reason"]:
         lines.append(f"not judged, declined: {result['reason']}; found was: {kept['message']}")

@@ -1,7 +1,7 @@
 """Charts as HTML and SVG text, without a script: they print, they scale to a phone, and they follow a dark theme.
 
-Colours are classes (`s0` ... of style.css in this folder), given by place in a list of names, so that a lane keeps its
-own.
+Colours are classes (`s0` ... of style.css in this folder), given by place in a list of names, so that a target keeps
+its own.
 """
 
 import math
@@ -15,7 +15,7 @@ LEFT, RIGHT, TOP, BOTTOM = 56, 10, 10, 36
 
 @dataclass
 class Bar:
-    """`share` (0 to 1) is its length, `text` stands beside it, `series` gives the colour, None a peer's."""
+    """`share` (0 to 1) is its length, `text` stands beside it, `series` gives the colour, None a baseline's."""
 
     label: str
     share: float | None
@@ -41,7 +41,7 @@ class Line:
 
 
 def colour(series: int | None) -> str:
-    return "peer" if series is None else f"s{series % 6}"
+    return "baseline" if series is None else f"s{series % 6}"
 
 
 def bars(rows: Sequence[Bar]) -> str:

@@ -28,7 +28,7 @@ def add(commands: Any) -> None:
         "--keep", metavar="FOLDER", help="write the records in short form into FOLDER, and no page without -o"
     )
     report.add_argument(
-        "--markdown", action="store_true", help="print the tables of verdicts and of the fastest rungs instead"
+        "--markdown", action="store_true", help="print the tables of verdicts and of the fastest variants instead"
     )
     report.set_defaults(run=run)
 
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def tables(found: Sequence[Any]) -> list[Table]:
-    """The verdicts and the fastest rungs."""
+    """The verdicts and the fastest variants."""
     from touchstone.conformance.html import timings, verdicts
 
     judged, timed = ([record for record in found if record.kind == kind] for kind in ("judged", "bench"))

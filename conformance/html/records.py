@@ -1,7 +1,8 @@
 """What the report reads: the JSON of `pytest --json`, `check`, `selftest` and `bench`, brought to a short form.
 
-The short form is also what is worth keeping in a repository: of a judged rung the counts and the worst errors instead
-of every outcome, of a self-test which families kill a fault instead of every trial, of a bench no single samples.
+The short form is also what is worth keeping in a repository: of a judged variant the counts and the worst errors
+instead of every outcome, of a self-test which families kill a mutant instead of every trial, of a bench no single
+samples.
 """
 
 import json
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from touchstone.conformance.judging.judge import worst as worst_of
+from touchstone.conformance.reporting import earlier
 from touchstone.conformance.reporting.report import SHOWN_FINDINGS
 from touchstone.conformance.selftest import other_rules as comparison
 from touchstone.conformance.selftest import run as selftest
@@ -24,7 +26,7 @@ KINDS = ("judged", "selftest", "bench")
 class Record:
     """A file: its name, what kind it is, where it comes from (`ABOUT`), and the kind's own entries in short form.
 
-    `judged`: `rungs` and `compiled`; `selftest`: `ops`, `comparison`; `bench`: `results`, `ceilings`, `left_out`.
+    `judged`: `variants` and `compiled`; `selftest`: `ops`, `comparison`; `bench`: `results`, `ceilings`, `left_out`.
     """
 
     name: str
@@ -42,7 +44,7 @@ def read(paths: Sequence[str | Path]) -> list[Record]:
     found = []
     for path in map(Path, paths):
         try:
-            raw = json.loads(path.read_text())
+            raw = earlier.converted(json.loads(path.read_text()))
         except OSError as error:
             raise ValueError(f"{path}: {error.strerror}") from None
         except ValueError as error:
@@ -59,13 +61,13 @@ def _record(path: Path, name: str, raw: Any) -> Record:
         if raw.get("report") in KINDS:
             data = {key: value for key, value in raw.items() if key not in ABOUT and key != "report"}
             return Record(name, raw["report"], about, data)
-        if isinstance(raw.get("rungs"), list):
-            return Record(name, "judged", about, _judged(raw, raw["rungs"]))
+        if isinstance(raw.get("variants"), list):
+            return Record(name, "judged", about, _judged(raw, raw["variants"]))
         reports = raw.get("reports", [raw] if "outcomes" in raw else None)
         if isinstance(reports, list):
-            rungs = [{**each, "variant": each["name"]} for each in reports]
-            return Record(name, "judged", about, _judged(raw, rungs))
-        if isinstance(raw.get("ops"), list) and "control checks" in raw:
+            variants = [{**each, "variant": each["name"]} for each in reports]
+            return Record(name, "judged", about, _judged(raw, variants))
+        if isinstance(raw.get("ops"), list) and "known-good checks" in raw:
             return Record(name, "selftest", about, _selftest(raw))
         if isinstance(raw.get("results"), list) and "ceilings" in raw:
             results = [{key: value for key, value in row.items() if key != "samples_ms"} for row in raw["results"]]
@@ -74,17 +76,17 @@ def _record(path: Path, name: str, raw: Any) -> Record:
     raise ValueError(f"{path}: no record of pytest --json, check --json, selftest --json or bench --json")
 
 
-def _judged(raw: Mapping[str, Any], rungs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _judged(raw: Mapping[str, Any], variants: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
-        "level": raw.get("level") or next((rung.get("level") for rung in rungs), None),
+        "level": raw.get("level") or next((entry.get("level") for entry in variants), None),
         "seed": raw.get("seed", 0),
-        "rungs": [_rung(rung) for rung in rungs],
+        "variants": [_variant(entry) for entry in variants],
         "compiled": raw.get("compiled", []),
     }
 
 
-def _rung(rung: Mapping[str, Any]) -> dict[str, Any]:
-    outcomes = rung["outcomes"]
+def _variant(entry: Mapping[str, Any]) -> dict[str, Any]:
+    outcomes = entry["outcomes"]
     fractions: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for outcome in outcomes:
         for output, fraction in outcome["fractions"].items():
@@ -94,12 +96,12 @@ def _rung(rung: Mapping[str, Any]) -> dict[str, Any]:
         for dtype, row in fractions.items()
     }
     count = Counter(outcome["status"] for outcome in outcomes)
-    reason = rung.get("not_run")  # a sentence for pytest's rungs; cases by reason for those of `check`
+    reason = entry.get("not_run")  # a sentence for pytest's variants; cases by reason for those of `check`
     return {
-        "op": rung["op"],
-        "lane": rung["lane"],
-        "variant": rung["variant"],
-        "compute": rung.get("compute"),
+        "op": entry["op"],
+        "target": entry["target"],
+        "variant": entry["variant"],
+        "compute": entry.get("compute"),
         "not_run": reason if isinstance(reason, str) else None,
         **{status: count[status] for status in ("passed", "failed", "declined")},
         "worst": worst,
@@ -134,7 +136,7 @@ def _selftest(raw: Mapping[str, Any]) -> dict[str, Any]:
                         "trials": one.trials - one.declined,
                         "kills": len(one.killed),
                         "families": [place[family] for family in one.families if family in place],
-                        "first": one.first if one.is_control or not one.killed else None,
+                        "first": one.first if one.is_known_good or not one.killed else None,
                     }
                     for one in result.judged
                 ],
@@ -142,7 +144,7 @@ def _selftest(raw: Mapping[str, Any]) -> dict[str, Any]:
         )
     found = {"level": raw["level"], "seed": raw["seed"], "holes": selftest.holes(results), "ops": ops}
     if "comparison" in raw:
-        compared = {op: [comparison.Compared(**one) for one in each] for op, each in raw["comparison"].items()}
+        compared = {op: [comparison.RuleResult(**one) for one in each] for op, each in raw["comparison"].items()}
         table = comparison.table(compared, results)
         found["comparison"] = {"columns": list(table.columns), "rows": [list(row) for row in table.rows]}
     return found

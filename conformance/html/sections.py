@@ -17,8 +17,8 @@ def all_sections(records: Sequence[Record]) -> list[tuple[str, str, str]]:
         kinds[record.kind].append(record)
     made = [
         ("verdicts", "Verdicts", verdicts.verdicts(kinds["judged"])),
-        ("selftest", "What the judge catches, and whom it accuses", verdicts.selftests(kinds["selftest"])),
-        ("fastest", "The fastest rung of each lane", timings.fastest(kinds["bench"])),
+        ("selftest", "What the judge catches, and its false positives", verdicts.selftests(kinds["selftest"])),
+        ("fastest", "The fastest variant of each target", timings.fastest(kinds["bench"])),
         ("ladders", "Ladders", timings.ladders(kinds["bench"])),
         ("rooflines", "Rooflines", timings.rooflines(kinds["bench"])),
         ("sweeps", "Sweeps", timings.sweeps(kinds["bench"])),
@@ -29,10 +29,10 @@ def all_sections(records: Sequence[Record]) -> list[tuple[str, str, str]]:
 
 
 def compiled(records: Sequence[Record]) -> str:
-    """Registers, spills and shared memory of every kernel, by rung and architecture."""
+    """Registers, spills and shared memory of every kernel, by variant and architecture."""
     columns = {
         "backend": "backend",
-        "rung": "rung",
+        "variant": "variant",
         "kernel": "kernel",
         "arch": "arch",
         "compiled": "specialisations",
@@ -50,7 +50,7 @@ def compiled(records: Sequence[Record]) -> str:
     if not by_op:
         return ""
     intro = (
-        "<p>Compiled without a GPU: registers and spilled bytes a thread, static shared memory a block, the "
+        "<p>Compiled without a GPU: registers and spilled bytes per thread, static shared memory a block, the "
         "most of any.</p>"
     )
     numbers = list(columns.values())[4:]
@@ -87,8 +87,8 @@ def _pairs(values: Mapping[str, Any] | None) -> str:
 def _holds(record: Record) -> str:
     data = record.data
     if record.kind == "judged":
-        lanes = Counter(rung["lane"] for rung in data["rungs"] if not rung["not_run"])
-        counts = ", ".join(f"{count} rungs on {lane}" for lane, count in sorted(lanes.items())) or "no rung"
+        targets = Counter(entry["target"] for entry in data["variants"] if not entry["not_run"])
+        counts = ", ".join(f"{count} variants on {target}" for target, count in sorted(targets.items())) or "no variant"
         return f"verdicts, level {data.get('level')}, seed {data.get('seed')}: {counts}"
     if record.kind == "selftest":
         return f"a self-test, level {data['level']}, seed {data['seed']}, of {len(data['ops'])} ops"

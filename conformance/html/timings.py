@@ -1,4 +1,4 @@
-"""The sections on timings: the fastest rungs, ladders, rooflines, sweeps."""
+"""The sections on timings: the fastest variants, ladders, rooflines, sweeps."""
 
 import json
 from collections import defaultdict
@@ -17,16 +17,18 @@ from touchstone.conformance.reporting.console import Table
 MOST_POINTS = 3  # sizes along an axis that make a sweep
 
 
-def lanes_of(records: Sequence[Record]) -> dict[str, int]:
-    """A colour for each lane that has rungs."""
-    lanes = sorted({row["lane"] for record in records for row in record.data["results"] if row["kind"] == "rung"})
-    return {lane: place for place, lane in enumerate(lanes)}
+def targets_of(records: Sequence[Record]) -> dict[str, int]:
+    """A colour for each target that has variants."""
+    targets = sorted(
+        {row["target"] for record in records for row in record.data["results"] if row["kind"] == "variant"}
+    )
+    return {target: place for place, target in enumerate(targets)}
 
 
 def measured(records: Sequence[Record]) -> dict[tuple[str, ...], list[tuple[Record, dict[str, Any]]]]:
     """Results by (op, mode, dtype, sizes, parameters, cache), each with its record.
 
-    Of the same contestant the newest counts, but what was timed without peers does not displace what was timed with
+    Of the same contestant the newest counts, but what was timed without baselines does not displace what was timed with
     them.
     """
     groups: dict[tuple[str, ...], dict[tuple[str, str], tuple[Record, dict[str, Any]]]] = defaultdict(dict)
@@ -35,15 +37,15 @@ def measured(records: Sequence[Record]) -> dict[tuple[str, ...], list[tuple[Reco
             if row["name"].endswith(AGAIN):
                 continue
             key = tuple(_key(row[name]) for name in ("op", "mode", "dtype", "sizes", "params", "cache"))
-            who = (row["lane"], row["name"])
-            if who in groups[key] and _with_peers(groups[key][who][1]) and not _with_peers(row):
+            who = (row["target"], row["name"])
+            if who in groups[key] and _with_baselines(groups[key][who][1]) and not _with_baselines(row):
                 continue
             groups[key].pop(who, None)  # the order is that of the newest
             groups[key][who] = (record, row)
     return {key: list(rows.values()) for key, rows in groups.items()}
 
 
-def _with_peers(row: Mapping[str, Any]) -> bool:
+def _with_baselines(row: Mapping[str, Any]) -> bool:
     return bool(set(row["ratios"]) - {"itself"})
 
 
@@ -60,67 +62,72 @@ def _what(row: Mapping[str, Any]) -> str:
 
 
 def fastest_table(records: Sequence[Record]) -> Table:
-    """Per op and group the best rung of each lane: its ratio to the first peer, its fraction of the roofline."""
-    lanes = list(lanes_of(records))
-    rows = [[rows[0][1]["op"], _what(rows[0][1]), *best_of(rows, lanes)] for rows in measured(records).values()]
-    return Table("the fastest rung of each lane", ["op", "case", "peer", *lanes], sorted(rows, key=lambda row: row[0]))
+    """Per op and group the best variant of each target: its ratio to the first baseline, its fraction of the
+    roofline."""
+    targets = list(targets_of(records))
+    rows = [[rows[0][1]["op"], _what(rows[0][1]), *best_of(rows, targets)] for rows in measured(records).values()]
+    return Table(
+        "the fastest variant of each target", ["op", "case", "baseline", *targets], sorted(rows, key=lambda row: row[0])
+    )
 
 
 def fastest(records: Sequence[Record]) -> str:
-    """The table of the fastest rungs."""
+    """The table of the fastest variants."""
     made = fastest_table(records)
     if not made.rows:
         return ""
     intro = (
-        "<p>The ratio to the peer, timed by turns with it (above 1 is faster), the fraction of the roofline, "
-        "the rung.</p>"
+        "<p>The ratio to the baseline, timed by turns with it (above 1 is faster), the fraction of the roofline, "
+        "the variant.</p>"
     )
     return intro + table(made.columns, made.rows) + source(r for rows in measured(records).values() for r, _ in rows)
 
 
-def peer_of(rows: Sequence[tuple[Record, Mapping[str, Any]]]) -> str | None:
-    """The first peer of the newest record of a group that timed one."""
-    timed = [(record, row) for record, row in rows if row["kind"] == "peer" and row["ms"] is not None]
+def baseline_of(rows: Sequence[tuple[Record, Mapping[str, Any]]]) -> str | None:
+    """The first baseline of the newest record of a group that timed one."""
+    timed = [(record, row) for record, row in rows if row["kind"] == "baseline" and row["ms"] is not None]
     newest = max((record for record, _ in timed), key=lambda record: record.about.get("date") or "", default=None)
     return next((row["name"] for record, row in timed if record is newest), None)
 
 
-def best_of(rows: Sequence[tuple[Record, Mapping[str, Any]]], lanes: Sequence[str]) -> list[str]:
-    """The first peer of a group, and of each lane the fastest rung: ratio, fraction of the roofline, name."""
-    peer = peer_of(rows)
+def best_of(rows: Sequence[tuple[Record, Mapping[str, Any]]], targets: Sequence[str]) -> list[str]:
+    """The first baseline of a group, and of each target the fastest variant: ratio, fraction of the roofline, name."""
+    baseline = baseline_of(rows)
     cells = []
-    for lane in lanes:
-        timed = [row for _, row in rows if (row["lane"], row["kind"]) == (lane, "rung") and row["ms"] is not None]
+    for target in targets:
+        timed = [
+            row for _, row in rows if (row["target"], row["kind"]) == (target, "variant") and row["ms"] is not None
+        ]
         if not timed:
             cells.append("-")
             continue
         best = min(timed, key=lambda row: row["ms"])
-        ratio = f"{best['ratios'][peer]:.2f}×, " if peer in best["ratios"] else ""
+        ratio = f"{best['ratios'][baseline]:.2f}×, " if baseline in best["ratios"] else ""
         share = "" if best["fraction"] is None else f"{100 * best['fraction']:.0f} %, "
         cells.append(f"{ratio}{share}{best['name']}")
-    return [peer or "none", *cells]
+    return [baseline or "none", *cells]
 
 
 def ladders(records: Sequence[Record]) -> str:
     """Per op and group: a bar for each contestant, as a fraction of the roofline."""
-    groups, lanes = measured(records), lanes_of(records)
+    groups, targets = measured(records), targets_of(records)
     if not groups:
         return ""
     by_op: dict[str, list[str]] = defaultdict(list)
     for rows in groups.values():
         first = rows[0][1]
-        peer = peer_of(rows)
-        bars = [_bar(row, lanes, peer) for _, row in sorted(rows, key=lambda each: _place(each[1], lanes))]
+        baseline = baseline_of(rows)
+        bars = [_bar(row, targets, baseline) for _, row in sorted(rows, key=lambda each: _place(each[1], targets))]
         body = charts.bars(bars) + source(record for record, _ in rows)
         by_op[first["op"]].append(details(_what(first), body, open_=not by_op[first["op"]]))
     intro = (
         "<p>Each bar is a fraction of the roofline: the least time that the copy rate and the matrix-product "
         "rate measured in "
-        "the same run allow, divided by the median time. Beside it the median, and the ratio to the first peer, "
+        "the same run allow, divided by the median time. Beside it the median, and the ratio to the first baseline, "
         "interleaved "
-        "with it (above 1 is faster than the peer).</p>"
+        "with it (above 1 is faster than the baseline).</p>"
     )
-    key = charts.legend([*lanes.items(), ("peers", None)])
+    key = charts.legend([*targets.items(), ("baselines", None)])
     twice = [
         abs(row["ratios"]["itself"] - 1) for r in records for row in r.data["results"] if "itself" in row["ratios"]
     ]
@@ -132,17 +139,17 @@ def ladders(records: Sequence[Record]) -> str:
     return intro + key + "".join(f"<h3>{escape(op)}</h3>{''.join(parts)}" for op, parts in sorted(by_op.items()))
 
 
-def _place(row: Mapping[str, Any], lanes: Mapping[str, int]) -> int:
-    """Lane by lane, rungs in the order of the ladder, peers last."""
-    return lanes[row["lane"]] if row["kind"] == "rung" else len(lanes)
+def _place(row: Mapping[str, Any], targets: Mapping[str, int]) -> int:
+    """Target by target, variants in the order of the ladder, baselines last."""
+    return targets[row["target"]] if row["kind"] == "variant" else len(targets)
 
 
-def _bar(row: Mapping[str, Any], lanes: Mapping[str, int], peer: str | None) -> Bar:
-    series = lanes[row["lane"]] if row["kind"] == "rung" else None
-    label = f"{row['lane'].partition('@')[0]} {row['name']}" if row["kind"] == "rung" else row["name"]
+def _bar(row: Mapping[str, Any], targets: Mapping[str, int], baseline: str | None) -> Bar:
+    series = targets[row["target"]] if row["kind"] == "variant" else None
+    label = f"{row['target'].partition('@')[0]} {row['name']}" if row["kind"] == "variant" else row["name"]
     if row["ms"] is None:
         return Bar(label, None, row["status"], series)
-    ratio = f"{row['ratios'][peer]:.2f}×" if peer in row["ratios"] else ""
+    ratio = f"{row['ratios'][baseline]:.2f}×" if baseline in row["ratios"] else ""
     share = row["fraction"]
     return Bar(
         label,
@@ -154,7 +161,7 @@ def _bar(row: Mapping[str, Any], lanes: Mapping[str, int], peer: str | None) -> 
 
 def rooflines(records: Sequence[Record]) -> str:
     """Per op and dtype: rate against arithmetic intensity, under the ceilings of the run."""
-    lanes = lanes_of(records)
+    targets = targets_of(records)
     plots: dict[tuple[str, str], list[tuple[Record, dict[str, Any]]]] = defaultdict(list)
     for rows in measured(records).values():
         for record, row in rows:
@@ -162,24 +169,26 @@ def rooflines(records: Sequence[Record]) -> str:
                 plots[row["op"], row["dtype"]].append((record, row))
     if not plots:
         return ""
-    figures = [_roofline(op, dtype, rows, lanes) for (op, dtype), rows in sorted(plots.items())]
+    figures = [_roofline(op, dtype, rows, targets) for (op, dtype), rows in sorted(plots.items())]
     intro = (
         "<p>Operations a second against operations per byte that has to move. Lines: ceilings measured in the run.</p>"
     )
-    return intro + charts.legend([*lanes.items(), ("peers", None)]) + f'<div class="grid2">{"".join(figures)}</div>'
+    return (
+        intro + charts.legend([*targets.items(), ("baselines", None)]) + f'<div class="grid2">{"".join(figures)}</div>'
+    )
 
 
-def _roofline(op: str, dtype: str, rows: Sequence[tuple[Record, dict[str, Any]]], lanes: Mapping[str, int]) -> str:
+def _roofline(op: str, dtype: str, rows: Sequence[tuple[Record, dict[str, Any]]], targets: Mapping[str, int]) -> str:
     record = rows[-1][0]
     ceilings = Ceilings(**record.data["ceilings"])
     copy, product = ceilings.copy / 1e12, ceilings.matmul.get(dtype, 0.0) / 1e12
     points = []
     for _, row in rows:
-        series = lanes[row["lane"]] if row["kind"] == "rung" else None
+        series = targets[row["target"]] if row["kind"] == "variant" else None
         sizes = "×".join(str(n) for n in row["sizes"].values())
-        label = f"{row['name']}: {row['lane']}, {sizes}, {number(row['tflops'])} TFLOP/s, {number(row['ms'])} ms"
+        label = f"{row['name']}: {row['target']}, {sizes}, {number(row['tflops'])} TFLOP/s, {number(row['ms'])} ms"
         points.append(Point(1e3 * row["tflops"] / row["gbps"], row["tflops"], series, label))
-    points.sort(key=lambda point: point.series is not None)  # rungs over peers
+    points.sort(key=lambda point: point.series is not None)  # variants over baselines
     max(points, key=lambda point: (point.series is not None, point.y)).named = True
     xs = [point.x for point in points]
     knee = product / copy if product else max(xs)
@@ -196,7 +205,7 @@ def _roofline(op: str, dtype: str, rows: Sequence[tuple[Record, dict[str, Any]]]
 def sweeps(records: Sequence[Record]) -> str:
     """Curves along an axis that takes several sizes while the others stay: attention over the sequence, softmax over
     rows."""
-    lanes = lanes_of(records)
+    targets = targets_of(records)
     figures = []
     groups: dict[tuple, list[tuple[Record, dict[str, Any]]]] = defaultdict(list)
     for rows in measured(records).values():
@@ -205,8 +214,8 @@ def sweeps(records: Sequence[Record]) -> str:
                 groups[tuple(_key(row[n]) for n in ("op", "mode", "dtype", "params", "cache"))].append((record, row))
     for rows in groups.values():
         for axis, fixed, those in _along(rows):
-            figures += [_sweep(axis, fixed, those, lanes, what) for what in _curves(those)]
-    key = charts.legend([*lanes.items(), ("peers", None)])
+            figures += [_sweep(axis, fixed, those, targets, what) for what in _curves(those)]
+    key = charts.legend([*targets.items(), ("baselines", None)])
     return f'{key}<div class="grid2">{"".join(figures)}</div>' if figures else ""
 
 
@@ -265,16 +274,16 @@ def _curves(rows: Rows) -> list[tuple[str, str, Callable[[Mapping[str, Any]], fl
 
 
 def _sweep(
-    axis: str, fixed: dict[str, int], rows: Rows, lanes: Mapping[str, int], what: tuple[str, str, Callable]
+    axis: str, fixed: dict[str, int], rows: Rows, targets: Mapping[str, int], what: tuple[str, str, Callable]
 ) -> str:
     name, unit, value = what
     curves: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     series: dict[tuple[str, str], int | None] = {}
     for _, row in rows:
         if value(row):
-            who = (row["lane"], row["name"])
+            who = (row["target"], row["name"])
             curves[who].append((row["sizes"][axis], value(row)))
-            series[who] = lanes[row["lane"]] if row["kind"] == "rung" else None
+            series[who] = targets[row["target"]] if row["kind"] == "variant" else None
     first = rows[0][1]
     title = f"{first['op']} {name}: {_what({**first, 'sizes': fixed})}"
     last = {who: max(points) for who, points in curves.items()}

@@ -14,83 +14,91 @@ from touchstone.conformance.spec.cases import LEVELS
 
 
 def verdicts(records: Sequence[Record]) -> str:
-    """Ops by lanes: the worst error as a fraction of its budget, then each op's rungs."""
-    rungs = best_known(records)
-    if not rungs:
+    """Ops by targets: the worst error as a fraction of its budget, then each op's variants."""
+    variants = best_known(records)
+    if not variants:
         return ""
-    lanes = sorted({lane for _, lane, _ in rungs})
-    ops = sorted({op for op, _, _ in rungs})
-    head = "".join(f"<th>{escape(lane)}</th>" for lane in lanes)
+    targets = sorted({target for _, target, _ in variants})
+    ops = sorted({op for op, _, _ in variants})
+    head = "".join(f"<th>{escape(target)}</th>" for target in targets)
     body = []
     for op in ops:
         cells = [
-            _verdict([found for (o, at, _), (_, found) in rungs.items() if (o, at) == (op, lane)]) for lane in lanes
+            _verdict([found for (o, at, _), (_, found) in variants.items() if (o, at) == (op, target)])
+            for target in targets
         ]
         body.append(f'<tr><th><a href="#op-{escape(op)}">{escape(op)}</a></th>{"".join(cells)}</tr>')
     matrix = scroll(
         f'<table class="matrix"><thead><tr><th>op</th>{head}</tr></thead><tbody>{"".join(body)}</tbody></table>'
     )
     intro = (
-        "<p>The largest error of any rung in any case, as a fraction of the error budget of its output and "
+        "<p>The largest error of any variant in any case, as a fraction of the error budget of its output and "
         "dtype: 1.00 is the "
-        "limit. Below it, how many rungs were judged, and in how many trials. Of several records the highest "
+        "limit. Below it, how many variants were judged, and in how many trials. Of several records the highest "
         "level counts.</p>"
     )
-    return intro + matrix + source(record for record, _ in rungs.values()) + "".join(_rungs_of(op, rungs) for op in ops)
+    return (
+        intro
+        + matrix
+        + source(record for record, _ in variants.values())
+        + "".join(_variants_of(op, variants) for op in ops)
+    )
 
 
 def verdict_table(records: Sequence[Record]) -> Table:
-    """Ops by lanes, for a page in Markdown: rungs that passed of those that ran, the worst error, the level."""
-    rungs = best_known(records)
-    lanes = sorted({lane for _, lane, _ in rungs})
-    made = Table("rungs that pass, and the worst error as a fraction of its budget", ["op", *lanes])
-    for op in sorted({op for op, _, _ in rungs}):
+    """Ops by targets, for a page in Markdown: variants that passed of those that ran, the worst error, the level."""
+    variants = best_known(records)
+    targets = sorted({target for _, target, _ in variants})
+    made = Table("variants that pass, and the worst error as a fraction of its budget", ["op", *targets])
+    for op in sorted({op for op, _, _ in variants}):
         cells = []
-        for lane in lanes:
+        for target in targets:
             ran = [
-                (r, rung) for (o, at, _), (r, rung) in rungs.items() if (o, at) == (op, lane) and not rung["not_run"]
+                (r, entry)
+                for (o, at, _), (r, entry) in variants.items()
+                if (o, at) == (op, target) and not entry["not_run"]
             ]
-            good = sum(rung["failed"] == 0 and rung["passed"] > 0 for _, rung in ran)
-            largest = worst([w for _, rung in ran if (w := worst_of(rung)) is not None])
+            good = sum(entry["failed"] == 0 and entry["passed"] > 0 for _, entry in ran)
+            largest = worst([w for _, entry in ran if (w := worst_of(entry)) is not None])
             levels = "/".join(dict.fromkeys(str(r.data.get("level")) for r, _ in ran))
             cells.append(f"{good} of {len(ran)}, {fraction_text(largest)}, {levels}" if ran else "-")
         made.rows.append([op, *cells])
     return made
 
 
-Rungs = dict[tuple[str, str, str], tuple[Record, dict[str, Any]]]
+Variants = dict[tuple[str, str, str], tuple[Record, dict[str, Any]]]
 
 
-def best_known(records: Sequence[Record]) -> Rungs:
-    """(op, lane, rung) -> the record of the highest level that judged it, the newest of them, and what it says."""
+def best_known(records: Sequence[Record]) -> Variants:
+    """(op, target, variant) -> the record of the highest level that judged it, the newest of them, and what it says."""
     levels = list(LEVELS)
 
-    def rank(record: Record, rung: Mapping[str, Any]) -> tuple:
+    def rank(record: Record, entry: Mapping[str, Any]) -> tuple:
         level = record.data.get("level")
-        return not rung["not_run"], levels.index(level) if level in levels else -1, record.about.get("date") or ""
+        return not entry["not_run"], levels.index(level) if level in levels else -1, record.about.get("date") or ""
 
-    found: Rungs = {}
+    found: Variants = {}
     for record in records:
-        for rung in record.data["rungs"]:
-            key = (rung["op"], rung["lane"], rung["variant"])
-            if key not in found or rank(record, rung) >= rank(*found[key]):
-                found[key] = (record, rung)
+        for entry in record.data["variants"]:
+            key = (entry["op"], entry["target"], entry["variant"])
+            if key not in found or rank(record, entry) >= rank(*found[key]):
+                found[key] = (record, entry)
     return found
 
 
-def worst_of(rung: Mapping[str, Any]) -> float | None:
-    return worst([fraction for row in rung["worst"].values() for fraction in row.values()])
+def worst_of(entry: Mapping[str, Any]) -> float | None:
+    return worst([fraction for row in entry["worst"].values() for fraction in row.values()])
 
 
-def _verdict(rungs: Sequence[Mapping[str, Any]]) -> str:
-    ran = [rung for rung in rungs if not rung["not_run"]]
+def _verdict(variants: Sequence[Mapping[str, Any]]) -> str:
+    ran = [entry for entry in variants if not entry["not_run"]]
     if not ran:
-        return f'<td class="none">{"not run" if rungs else "no kernel"}</td>'
-    failed, passed = sum(rung["failed"] for rung in ran), sum(rung["passed"] for rung in ran)
+        return f'<td class="none">{"not run" if variants else "no kernel"}</td>'
+    failed, passed = sum(entry["failed"] for entry in ran), sum(entry["passed"] for entry in ran)
     largest = worst([w for w in map(worst_of, ran) if w is not None])
-    counts = f"{len(ran)} rungs, {passed:,} trials" if len(ran) > 1 else f"1 rung, {passed:,} trials"
-    if len(ran) < len(rungs):
-        counts += f", {len(rungs) - len(ran)} not run"
+    counts = f"{len(ran)} variants, {passed:,} trials" if len(ran) > 1 else f"1 variant, {passed:,} trials"
+    if len(ran) < len(variants):
+        counts += f", {len(variants) - len(ran)} not run"
     if failed:
         return (
             f'<td style="background:rgb(var(--bad) / .18)"><span class="bad">{failed} '
@@ -100,22 +108,29 @@ def _verdict(rungs: Sequence[Mapping[str, Any]]) -> str:
     return f'<td style="background:rgb(var(--good) / {shade:.2f})">{fraction_text(largest)}<small>{counts}</small></td>'
 
 
-def _rungs_of(op: str, rungs: Rungs) -> str:
-    mine = {key: found for key, found in rungs.items() if key[0] == op}
-    dtypes = list(dict.fromkeys(dtype for _, rung in mine.values() for dtype in rung["worst"]))
+def _variants_of(op: str, variants: Variants) -> str:
+    mine = {key: found for key, found in variants.items() if key[0] == op}
+    dtypes = list(dict.fromkeys(dtype for _, entry in mine.values() for dtype in entry["worst"]))
     rows, failures = [], []
-    for (_, lane, variant), (record, rung) in mine.items():
-        errors = [worst(list(rung["worst"].get(dtype, {}).values())) for dtype in dtypes]
-        counts = [rung[status] for status in ("passed", "failed", "declined")]
-        counts = ["not run", "", ""] if rung["not_run"] else counts
+    for (_, target, variant), (record, entry) in mine.items():
+        errors = [worst(list(entry["worst"].get(dtype, {}).values())) for dtype in dtypes]
+        counts = [entry[status] for status in ("passed", "failed", "declined")]
+        counts = ["not run", "", ""] if entry["not_run"] else counts
         rows.append(
-            [lane, variant, record.data.get("level") or "", *counts, *map(fraction_text, errors), rung["compute"] or ""]
+            [
+                target,
+                variant,
+                record.data.get("level") or "",
+                *counts,
+                *map(fraction_text, errors),
+                entry["compute"] or "",
+            ]
         )
-        failures += [f"{lane} {variant} [{f['id']}] {f['check']}: {f['message']}" for f in rung["findings"]]
-    columns = ["lane", "rung", "level", "passed", "failed", "declined", *dtypes, "computes in"]
+        failures += [f"{target} {variant} [{f['id']}] {f['check']}: {f['message']}" for f in entry["findings"]]
+    columns = ["target", "variant", "level", "passed", "failed", "declined", *dtypes, "computes in"]
     lines = "".join(f'<p class="bad">{escape(line)}</p>' for line in failures)
     body = details(
-        f"{op}: {len(mine)} rungs", table(columns, rows, numbers=["passed", "failed", "declined", *dtypes]) + lines
+        f"{op}: {len(mine)} variants", table(columns, rows, numbers=["passed", "failed", "declined", *dtypes]) + lines
     )
     return f'<div id="op-{escape(op)}">{body}</div>'
 
@@ -125,22 +140,22 @@ def selftests(records: Sequence[Record]) -> str:
 
 
 def _selftest(record: Record) -> str:
-    faults = [one for op in record.data["ops"] for one in op["judged"] if one["kind"] != "control"]
-    controls = [one for op in record.data["ops"] for one in op["judged"] if one["kind"] == "control"]
-    killed, twice = (sum(one["kills"] >= n for one in faults) for n in (1, 2))
-    checks, alarms = sum(one["trials"] for one in controls), sum(one["kills"] for one in controls)
+    mutants = [one for op in record.data["ops"] for one in op["judged"] if one["kind"] != "known-good"]
+    known_good = [one for op in record.data["ops"] for one in op["judged"] if one["kind"] == "known-good"]
+    killed, twice = (sum(one["kills"] >= n for one in mutants) for n in (1, 2))
+    checks, alarms = sum(one["trials"] for one in known_good), sum(one["kills"] for one in known_good)
     said = (
-        f"<p><b>{killed:,} of {len(faults):,} planted faults are killed</b>, {twice:,} by two trials or more; "
-        f"{len(controls)} right "
+        f"<p><b>{killed:,} of {len(mutants):,} mutants are killed</b>, {twice:,} by two trials or more; "
+        f"{len(known_good)} right "
         f"kernels written independently have <b>{alarms or 'no'} false alarms in {checks:,} checks</b>. Level "
         f"{escape(str(record.data['level']))}.</p>"
     )
     columns = [
         "op",
-        "faults",
+        "mutants",
         "killed",
         "by two or more",
-        "controls",
+        "known-good",
         "checks",
         "false alarms",
         "idle families",
@@ -149,36 +164,34 @@ def _selftest(record: Record) -> str:
     rows = [_counts(op) for op in record.data["ops"]]
     parts = [said, table(columns, rows, numbers=columns[1:]), source([record])]
     if holes := record.data.get("holes"):
-        parts.append(
-            details(f"What it found wanting: {len(holes)}", "".join(f"<p>{escape(line)}</p>" for line in holes))
-        )
+        parts.append(details(f"Gaps: {len(holes)}", "".join(f"<p>{escape(line)}</p>" for line in holes)))
     if compared := record.data.get("comparison"):
-        parts.append("<h3>The same faults under other rules</h3>")
-        parts.append("<p>Caught of those planted in torch to which the rule applies.</p>")
+        parts.append("<h3>The same mutants under other projects' rules</h3>")
+        parts.append("<p>Torch mutants caught, of those to which the rule applies.</p>")
         parts.append(table(compared["columns"], compared["rows"], numbers=compared["columns"][1:]) + source([record]))
-    parts.append("<h3>Kill matrix</h3><p>Share of the faults of a kind that some trial of the family kills.</p>")
+    parts.append("<h3>Kill matrix</h3><p>Share of the mutants of a kind that some trial of the family kills.</p>")
     parts += [
-        details(f"{op['op']}: {len(op['judged'])} planted", _matrix(op) + _worth(op) + _planted(op))
+        details(f"{op['op']}: {len(op['judged'])} kernels", _matrix(op) + _worth(op) + _planted(op))
         for op in record.data["ops"]
     ]
     return "".join(parts)
 
 
 def _counts(op: Mapping[str, Any]) -> list[str]:
-    faults = [one for one in op["judged"] if one["kind"] != "control"]
-    controls = [one for one in op["judged"] if one["kind"] == "control"]
+    mutants = [one for one in op["judged"] if one["kind"] != "known-good"]
+    known_good = [one for one in op["judged"] if one["kind"] == "known-good"]
     redundant = "-" if op["redundant"] is None else len(op["redundant"])
     return [
         op["op"],
         *map(
             str,
             (
-                len(faults),
-                sum(one["kills"] > 0 for one in faults),
-                sum(one["kills"] > 1 for one in faults),
-                len(controls),
-                sum(one["trials"] for one in controls),
-                sum(one["kills"] for one in controls),
+                len(mutants),
+                sum(one["kills"] > 0 for one in mutants),
+                sum(one["kills"] > 1 for one in mutants),
+                len(known_good),
+                sum(one["trials"] for one in known_good),
+                sum(one["kills"] for one in known_good),
                 "-" if op["redundant"] is None else len(op["idle"]),
                 redundant,
             ),
@@ -187,11 +200,11 @@ def _counts(op: Mapping[str, Any]) -> list[str]:
 
 
 def _matrix(op: Mapping[str, Any]) -> str:
-    """Kinds of faults by families of values, laws and calls."""
+    """Kinds of mutants by families of values, properties and calls."""
     shown = range(len(op["families"]))
     kinds: dict[str, list[Any]] = defaultdict(list)
     for one in op["judged"]:
-        if one["kind"] != "control":
+        if one["kind"] != "known-good":
             kinds[one["kind"]].append(one)
     head = "".join(f'<th class="tall">{escape(heading(op["families"][i]))}</th>' for i in shown)
     rows = []
@@ -204,7 +217,7 @@ def _matrix(op: Mapping[str, Any]) -> str:
         rows.append(f"<tr><td>{escape(kind)} ({len(those)})</td>{cells}</tr>")
     return scroll(
         f'<table class="heat"><thead><tr><th>kind '
-        f"(faults)</th>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+        f"(mutants)</th>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
         '<p class="note">per cent</p>'
     )
 
@@ -215,7 +228,7 @@ def _worth(op: Mapping[str, Any]) -> str:
         return ""
     said = {
         "Kill nothing": op["idle"],
-        "Each could be left out, and every fault would still be killed": op["redundant"],
+        "Each could be left out, and every mutant would still be killed": op["redundant"],
     }
     lines = "".join(f"<p>{what}: {escape(', '.join(names))}.</p>" for what, names in said.items() if names)
     return details("families that are idle or redundant", lines) if lines else ""
@@ -226,4 +239,6 @@ def _planted(op: Mapping[str, Any]) -> str:
         [one["name"], one["backend"] or "torch", one["kind"], f"{one['kills']} of {one['trials']}", one["about"]]
         for one in op["judged"]
     ]
-    return details("all that is planted", table(["name", "in", "kind", "trials that fail", "what"], rows))
+    return details(
+        "all mutants and known-good kernels", table(["name", "in", "kind", "trials that fail", "what"], rows)
+    )

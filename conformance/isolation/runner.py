@@ -95,8 +95,8 @@ class Runner:
 
     `mode` is "fork", "spawn", "none" (in this process) or "auto": fork on the CPU, spawn on CUDA or where there is no
     fork, none where the function cannot be sent to a fresh process. `fresh_import` has a spawned child import the
-    function's file anew. Without `confirm` a forked child's death is held against the kernel without asking a fresh
-    process.
+    function's file anew. Without `confirm` the crash of a forked child counts as a finding without a second run in
+    a fresh process.
     `notes` says what the reader of a report should know; `stopped` is the reason why the other trials are not to be
     run, or None.
 
@@ -241,7 +241,7 @@ class Runner:
         return answer
 
     def _repeat(self, indices: Sequence[int]) -> "Outcome | _Death | None":
-        """Judge these again in a fresh process. None where that cannot be had, or shows no more than the forked one.
+        """Judge these again in a fresh process. None where that is not possible, or shows no more than the forked one.
 
         Else what the last of them gives, and, if that is an outcome, the fresh process is used from now on.
         """
@@ -371,7 +371,7 @@ class _Child:
         return None
 
     def _death(self) -> _Death:
-        """Of a process that is gone, or has closed its end and is about to go."""
+        """The `_Death` of a child that exited, or closed its pipe and is exiting."""
         with contextlib.suppress(psutil.TimeoutExpired):
             self.code = self.code if self.code is not None else self._reap(5.0)
         if self.code is None:
@@ -460,7 +460,7 @@ def _ending(code: int) -> str:
     return f"ended by signal {-code}"
 
 
-_JUDGE = str(registry.ROOT / "conformance") + os.sep  # its folders hold kernels: planted faults
+_JUDGE = str(registry.ROOT / "conformance") + os.sep  # its folders hold kernels: mutants
 _LIBRARIES = (sysconfig.get_paths()["stdlib"] + os.sep, "<frozen ")
 
 

@@ -27,7 +27,7 @@ _kept: dict[tuple[Contract, Case, str | None], dict[str, budget.Expected]] = {}
 
 
 @dataclass(frozen=True)
-class Returned:
+class CallResult:
     value: Any  # what the call returned, None included
 
 
@@ -47,7 +47,7 @@ def observe_call(
     debug: bool,
     byte: int = probe.PATTERNS[0],
     watch: probe.Watch | None = None,
-) -> Returned | None:
+) -> CallResult | None:
     """Call the kernel in poisoned memory and see what it leaves behind; None where there is nothing to judge."""
     state = probe.State(random=not trial.calls)
     try:
@@ -70,7 +70,7 @@ def observe_call(
         return None
     _judge_state(outcome, subject, trial, state)
     reached(outcome, "allocator poison", "global state")
-    return Returned(returned)
+    return CallResult(returned)
 
 
 def output_bytes(contract: Contract, case: Case) -> list[int]:
@@ -84,7 +84,7 @@ def _note_lost_context(subject: Subject, trial: Trial) -> None:
     try:
         torch.cuda.synchronize()
     except Exception:
-        lost_context.append(f"{subject.op}-{subject.lane}-{subject.name}-{trial.id}")
+        lost_context.append(f"{subject.op}-{subject.target}-{subject.name}-{trial.id}")
 
 
 def _judge_state(outcome: Outcome, subject: Subject, trial: Trial, state: probe.State) -> None:
@@ -93,7 +93,9 @@ def _judge_state(outcome: Outcome, subject: Subject, trial: Trial, state: probe.
         find(outcome, subject, trial, "state", f"global state is left changed: {', '.join(settings)}")
     if consumed:
         severity = "failure" if subject.own else "note"
-        find(outcome, subject, trial, "state", f"the call moves {', '.join(consumed)}", severity=severity, about="rng")
+        find(
+            outcome, subject, trial, "state", f"the call changes {', '.join(consumed)}", severity=severity, about="rng"
+        )
 
 
 def judge_returned(
@@ -179,11 +181,11 @@ def _diagnose(
     outcome: Outcome, subject: Subject, inputs: Inputs, values: dict[str, Any], expected: dict, verdicts: dict
 ) -> None:
     """Say what the wrong values look like, and who wrote the worst one; the first few failures are compared with
-    faults."""
+    mutants."""
     subject.compared["answers"] += 1
     thoroughly = subject.compared["answers"] <= COMPARED_WITH_FAULTS
     got = {name: values[name] for name in verdicts}
-    text = diagnosis.diagnose(subject.contract, inputs.case, got, expected, verdicts, faults=thoroughly, seconds=2.0)
+    text = diagnosis.diagnose(subject.contract, inputs.case, got, expected, verdicts, mutants=thoroughly, seconds=2.0)
     lines = [text] if text else []
     for name, verdict in verdicts.items():
         if thoroughly and verdict.worst is not None:
@@ -199,7 +201,7 @@ def _recent(contract: Contract, case: Case, compute: str | None) -> dict[str, bu
 
 
 def expected_of(contract: Contract, case: Case, compute: str | None) -> dict[str, budget.Expected]:
-    """The answer; the rungs of a ladder are judged on the same cases one after another, so the latest ones stay."""
+    """The answer; the variants of a ladder are judged on the same cases one after another, so the latest ones stay."""
     kept = _kept.get((contract, case, compute))
     return _recent(contract, case, compute) if kept is None else kept
 
@@ -235,7 +237,7 @@ def find(
     A note is added once.
     """
     text = f"{trial.id} (seed {trial.case.seed})"
-    key = f"{subject.op} {subject.lane} {subject.name} {text} {check} {about}"
+    key = f"{subject.op} {subject.target} {subject.name} {text} {check} {about}"
     identifier = f"{zlib.crc32(key.encode()):08x}"
     if severity == "note" and any(finding.id == identifier for finding in outcome.findings):
         return

@@ -1,5 +1,5 @@
-"""Judging by more than one plain call: a repeat, other instruments, many calls, another stream, a law, a huge
-output."""
+"""Judging by more than one plain call: a repeat, other instruments, many calls, another stream, a property, an
+output beyond 2^31 elements."""
 
 import re
 from dataclasses import replace
@@ -13,7 +13,7 @@ from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging import diagnosis
 from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.call import (
-    Returned,
+    CallResult,
     error_text,
     expected_of,
     find,
@@ -25,7 +25,7 @@ from touchstone.conformance.judging.call import (
 )
 from touchstone.conformance.judging.trials import DECLINED, FAILED, PASSED, Outcome, Trial
 from touchstone.conformance.spec import budget, layouts
-from touchstone.conformance.spec.contract import Case, Contract, Inputs, Invalid, Law
+from touchstone.conformance.spec.contract import Case, Contract, Inputs, Invalid, Property
 
 HELD = 6  # latest outputs that are looked at again after each of many calls; all are at the end
 SLEEP_CYCLES = 20_000_000  # about 10 ms, for which the stream of a "stream" trial holds its inputs back
@@ -96,7 +96,8 @@ def _judge_watched(outcome: Outcome, subject: Subject, trial: Trial, watch: prob
 
 
 def _judge_repeat(outcome: Outcome, subject: Subject, trial: Trial, inputs: Inputs, name: str, second) -> None:
-    """Two calls with the same inputs gave different bits: wrong values fail, so does a rung that declares nothing."""
+    """Two calls with the same inputs gave different bits: wrong values fail, so does a variant that declares
+    nothing."""
     expected = expected_of(subject.contract, inputs.case, subject.compute)[name]
     exact = diagnosis.exact(subject.contract, trial.case, name)
     verdict = None if second.dtype.is_complex else budget.compare(second, expected, trial.case.torch_dtype, exact)
@@ -132,8 +133,8 @@ def _extent(x: torch.Tensor) -> tuple[int, int]:
 
 def call_under_instruments(outcome: Outcome, subject: Subject, trial: Trial, inputs: Inputs) -> None:
     """Further calls within what the backend's interpreter or emulator offers: other schedules, a race detector."""
-    lane = subject.lane.partition("@")[0]
-    for backend in [lane] if lane in registry.backends() else registry.backends():
+    target = subject.target.partition("@")[0]
+    for backend in [target] if target in registry.backends() else registry.backends():
         offered = getattr(registry.backend(backend), "instruments", None)
         for name, within in (offered(subject.device) if offered else {}).items():
             again, before = Outcome(outcome.trial, outcome.dtype, PASSED), backends.launches()
@@ -251,11 +252,11 @@ def _about(cases: list[Case], number: int) -> str:
     return f" ({'; '.join([*parts, *strided])})" if parts or strided else ""
 
 
-def huge_output(subject: Subject, trial: Trial, outcome: Outcome, debug: bool) -> Outcome:
+def int64_index_output(subject: Subject, trial: Trial, outcome: Outcome, debug: bool) -> Outcome:
     """One call whose output exceeds 2^31 elements; compared are the first and last rows and those around the 2^31st."""
     contract, case = subject.contract, trial.case
-    huge = contract.huge
-    assert huge is not None
+    int64_index = contract.int64_index
+    assert int64_index is not None
     generator = torch.Generator(subject.device).manual_seed(case.seed)
     try:
         tensors = {
@@ -267,8 +268,8 @@ def huge_output(subject: Subject, trial: Trial, outcome: Outcome, debug: bool) -
             )
             for name, operand in contract.operands.items()
         }
-        placed: dict[str, layouts.Placed | None] = {
-            name: layouts.Placed(tensor, tensor.view(torch.uint8)) for name, tensor in tensors.items()
+        placed: dict[str, layouts.BufferView | None] = {
+            name: layouts.BufferView(tensor, tensor.view(torch.uint8)) for name, tensor in tensors.items()
         }
         returned = observe_call(subject, trial, Inputs(case, placed, {}, case.param), outcome, debug)
     except torch.OutOfMemoryError as error:
@@ -292,7 +293,9 @@ def huge_output(subject: Subject, trial: Trial, outcome: Outcome, debug: bool) -
         middle = 2**31 // columns
         wanted = [row for row in (0, 1, middle - 1, middle, middle + 1, shape[0] - 2, shape[0] - 1) if row < shape[0]]
         rows = torch.tensor(wanted, device=got.device)
-        some = {n: t.index_select(huge.rows[n], rows) if n in huge.rows else t for n, t in tensors.items()}
+        some = {
+            n: t.index_select(int64_index.rows[n], rows) if n in int64_index.rows else t for n, t in tensors.items()
+        }
         exact = {n: t.cpu().double() for n, t in some.items()}
         expected = contract.expect(exact, case.param, dtype=case.torch_dtype, compute=subject.compute)[name]
         verdict = budget.compare(got.index_select(0, rows), expected, case.torch_dtype)
@@ -303,7 +306,9 @@ def huge_output(subject: Subject, trial: Trial, outcome: Outcome, debug: bool) -
     return outcome
 
 
-def on_another_stream(subject: Subject, trial: Trial, inputs: Inputs, outcome: Outcome, debug: bool) -> Returned | None:
+def on_another_stream(
+    subject: Subject, trial: Trial, inputs: Inputs, outcome: Outcome, debug: bool
+) -> CallResult | None:
     """Call the kernel on a stream whose inputs arrive late: work on any other stream reads what was there before."""
     arrived = {name: placed.buffer.clone() for name, placed in inputs.placed.items() if placed is not None}
     for placed in inputs.placed.values():
@@ -321,17 +326,17 @@ def on_another_stream(subject: Subject, trial: Trial, inputs: Inputs, outcome: O
     return returned
 
 
-def judge_law(
-    outcome: Outcome, subject: Subject, trial: Trial, law: Law, inputs: Inputs, values: tuple, debug: bool
+def judge_property(
+    outcome: Outcome, subject: Subject, trial: Trial, prop: Property, inputs: Inputs, values: tuple, debug: bool
 ) -> None:
-    """A law calls the kernel again, with inputs of its own."""
+    """A property calls the kernel again, with inputs of its own."""
 
     def call(**arguments: Any) -> tuple[Any, ...]:
         returned = subject.call(arguments)
         return tuple(returned) if isinstance(returned, tuple | list) else (returned,)
 
     try:
-        broken = law.check(call, inputs.arguments, values, trial.case)
+        broken = prop.check(call, inputs.arguments, values, trial.case)
     except NotImplementedError as declined:
         outcome.status, outcome.reason = DECLINED, str(declined) or type(declined).__name__
         return
@@ -340,7 +345,7 @@ def judge_law(
             raise
         broken = f"a further call raised {error_text(error)}"
     if broken:
-        find(outcome, subject, trial, f"law: {law.name}", broken)
+        find(outcome, subject, trial, f"property: {prop.name}", broken)
 
 
 def invalid_call(subject: Subject, trial: Trial, invalid: Invalid) -> Outcome:

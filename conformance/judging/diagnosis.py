@@ -1,4 +1,4 @@
-"""What a wrong answer looks like: the planted fault it equals, the region that is wrong, and how it relates to the
+"""What a wrong answer looks like: the mutant it equals, the region that is wrong, and how it relates to the
 right one.
 
 A finding of the check "values" names the first and the worst wrong element; this adds what an engineer would look for
@@ -25,10 +25,10 @@ from touchstone.conformance.spec.contract import Case, Contract
 if TYPE_CHECKING:
     from touchstone.conformance.judging.judge import Subject
 
-SECONDS = 5.0  # for comparing one answer with faults
-WORK_LIMIT = 2e8  # work of a case above which the faults are not run
-NAMED = 3  # most faults that a diagnosis names
-AGREEMENT = 2.0  # budgets that two answers with one fault can be apart: each has its own rounding
+SECONDS = 5.0  # for comparing one answer with mutants
+WORK_LIMIT = 2e8  # work of a case above which the mutants are not run
+NAMED = 3  # most mutants that a diagnosis names
+AGREEMENT = 2.0  # budgets that two answers with one mutant can be apart: each has its own rounding
 # kinds that one call does not show by its values, or that would do harm here
 NOT_COMPARED = {"mutation", "alias", "cache", "state", "bounds", "contract", "race", "unwritten", "empty"}
 CONSTANTS = {
@@ -52,21 +52,21 @@ def diagnose(
     expected: Mapping[str, Expected | None],
     verdicts: Mapping[str, Verdict],
     *,
-    faults: bool = True,
+    mutants: bool = True,
     seconds: float = SECONDS,
 ) -> str | None:
     """Sentences about the outputs whose verdict failed and a heat map of the first; None where there is nothing to say.
 
-    `got`, `expected` and `verdicts` are by output, for the outputs that were compared. With `faults` the planted faults
+    `got`, `expected` and `verdicts` are by output, for the outputs that were compared. With `mutants` the mutants
     of the op are run on the case's inputs, for about `seconds` at most.
     """
     failed = {name: verdict for name, verdict in verdicts.items() if not verdict.ok}
     if not failed:
         return None
-    found = matching_faults(contract, case, got, expected, verdicts, seconds) if faults else []
+    found = matching_mutants(contract, case, got, expected, verdicts, seconds) if mutants else []
     lines = []
     if found:
-        named = "; or ".join(f"{fault.about} (planted fault {fault.name})" for fault in found)
+        named = "; or ".join(f"{mutant.about} (mutant {mutant.name})" for mutant in found)
         lines.append(f"equals the reference, but {named}")
     mapped = None
     for name, verdict in failed.items():
@@ -89,7 +89,7 @@ def exact(contract: Contract, case: Case, output: str) -> bool:
     return output in contract.exact.get(case.values, ())
 
 
-def matching_faults(
+def matching_mutants(
     contract: Contract,
     case: Case,
     got: Mapping[str, torch.Tensor],
@@ -97,30 +97,30 @@ def matching_faults(
     verdicts: Mapping[str, Verdict],
     seconds: float = SECONDS,
 ) -> list[Planted]:
-    """The faults whose answer on this case is `got` in every output and not the right one: the op's own, the closest
+    """The mutants whose answer on this case is `got` in every output and not the right one: the op's own, the closest
     first."""
     if contract.work(case) > WORK_LIMIT:
         return []
     end = time.monotonic() + seconds
     found: list[tuple[bool, float, int, Planted]] = []
-    for position, fault in enumerate(registry.planted(contract.name)):
-        if fault.is_control or fault.backend or fault.kind in NOT_COMPARED or case.dtype not in fault.dtypes:
+    for position, mutant in enumerate(registry.planted(contract.name)):
+        if mutant.is_known_good or mutant.backend or mutant.kind in NOT_COMPARED or case.dtype not in mutant.dtypes:
             continue
         if time.monotonic() > end:
             break
         with torch.no_grad():
             try:
-                theirs = contract.by_name(contract.call(fault.make(), contract.build(case).arguments))
-            except Exception:  # faults may fail on a case in ways of their own
+                theirs = contract.by_name(contract.call(mutant.make(), contract.build(case).arguments))
+            except Exception:  # mutants may fail on a case in ways of their own
                 continue
         distance = None if isinstance(theirs, str) else _distance(contract, case, got, expected, verdicts, theirs)
         if distance is not None:
-            found.append((fault.generic, distance, position, fault))
-    return [fault for *_, fault in sorted(found, key=lambda match: match[:3])[:NAMED]]
+            found.append((mutant.generic, distance, position, mutant))
+    return [mutant for *_, mutant in sorted(found, key=lambda match: match[:3])[:NAMED]]
 
 
 def _distance(contract, case, got, expected, verdicts, theirs) -> float | None:
-    """How far `got` is from a fault's answer, in budgets; None where they are not the same, or the fault does not
+    """How far `got` is from a mutant's answer, in budgets; None where they are not the same, or the mutant does not
     show."""
     worst, shows = 0.0, False
     for name, mine in got.items():
@@ -404,7 +404,7 @@ def _moved(value, answer, tolerance, axes: Sequence[str]) -> str | None:
 
 
 def owner(subject: "Subject", case: Case, output: str, index: Sequence[int]) -> str | None:
-    """Who wrote one element of an output ("program (3, 0, 0), line 57 of softmax.py"); None where no lane knows.
+    """Who wrote one element of an output ("program (3, 0, 0), line 57 of softmax.py"); None where no target knows.
 
     Calls the kernel again, under the `writers(device)` of its backend: an optional part of the backend protocol.
     """
@@ -430,9 +430,9 @@ def owner(subject: "Subject", case: Case, output: str, index: Sequence[int]) -> 
 
 
 def _backends_of(subject: "Subject") -> list[Any]:
-    """The backend of a rung's lane; for a user's function, those whose kernels it reaches."""
+    """The backend of a variant's target; for a user's function, those whose kernels it reaches."""
     if subject.own:
-        return [registry.backend(subject.lane.partition("@")[0])]
+        return [registry.backend(subject.target.partition("@")[0])]
     return reached(subject.fn, subject.device)
 
 

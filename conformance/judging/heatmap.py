@@ -30,7 +30,7 @@ def text(fractions: torch.Tensor, width: int = 64, height: int = 20, axes: Seque
     margin = max(map(len, labels))
     across = f"{names[-1]} 0..{shape[-1] - 1} to the right" if shape else "one element"
     down = f", {','.join(names[:-1])} down" if shape[:-1] else ""
-    each = f"; {tall} x {wide} elements a character" if tall * wide > 1 else ""
+    each = f"; {tall} x {wide} elements per character" if tall * wide > 1 else ""
     rows = ["".join(map(_symbol, row)) for row in cells.tolist()]
     lines = [f"{across}{down}{each}", *(f"{label:>{margin}} |{row}|" for label, row in zip(labels, rows, strict=True))]
     return "\n".join([*lines, LEGEND])

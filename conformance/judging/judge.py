@@ -1,7 +1,7 @@
 """Judging one kernel on one trial: call it, look at what came back, compare with the float64 answer.
 
-A trial is a case (values), a law (a property), many calls (state kept between them), a call on another stream, or an
-invalid call (an error that must come before any launch). conformance/judging/trials.py lists them,
+A trial is a case (values), a property (a property), many calls (state kept between them), a call on another stream, or
+an invalid call (an error that must come before any launch). conformance/judging/trials.py lists them,
 conformance/judging/call.py judges one call, conformance/judging/calls.py what more than one call shows; the instruments
 around a call are in conformance/judging/instruments.py.
 """
@@ -50,7 +50,7 @@ __all__ = [
 def run(subject: Subject, trial: Trial, debug: bool = False) -> Outcome:
     """Judge `subject` on `trial`. With `debug` an exception of the kernel is let through, for a debugger."""
     outcome = _run(subject, trial, debug)
-    if not _canary_sings():
+    if not _comparator_is_sound():
         verdict.find(
             outcome, subject, trial, "canary", "the call tampered with the comparison: unequal numbers compare equal"
         )
@@ -72,8 +72,8 @@ def _run(subject: Subject, trial: Trial, debug: bool) -> Outcome:
         return calls.invalid_call(subject, trial, trial.invalid)
     if trial.calls:
         return calls.many_calls(subject, trial, outcome, debug)
-    if trial.huge:
-        return calls.huge_output(subject, trial, outcome, debug)
+    if trial.int64_index:
+        return calls.int64_index_output(subject, trial, outcome, debug)
     try:
         inputs = subject.contract.build(trial.case, subject.device)
     except layouts.NoRoom as error:
@@ -85,8 +85,8 @@ def _run(subject: Subject, trial: Trial, debug: bool) -> Outcome:
     if returned is None:
         return outcome
     values = verdict.judge_returned(outcome, subject, trial, inputs, before, returned.value)
-    if trial.law is not None and outcome.status == PASSED:
-        calls.judge_law(outcome, subject, trial, trial.law, inputs, tuple(values.values()), debug)
+    if trial.prop is not None and outcome.status == PASSED:
+        calls.judge_property(outcome, subject, trial, trial.prop, inputs, tuple(values.values()), debug)
     if trial.watched and outcome.status == PASSED:
         calls.call_again(outcome, subject, trial, inputs, before, values, debug)
     if trial.instrumented and outcome.status == PASSED:
@@ -94,7 +94,7 @@ def _run(subject: Subject, trial: Trial, debug: bool) -> Outcome:
     return outcome
 
 
-def _canary_sings() -> bool:
+def _comparator_is_sound() -> bool:
     """Whether numbers known to differ still compare as different."""
     expected = budget.Expected(torch.tensor([1.0, 2.0], dtype=torch.float64))
     near = budget.compare(torch.tensor([1.0, 2.0]), expected, torch.float32)
@@ -104,7 +104,7 @@ def _canary_sings() -> bool:
 
 def keep_answers(found: Sequence[Trial]) -> None:
     """Compute the answers of all these trials of one op now and keep them, for many kernels judged on the same ones."""
-    kept = [trial for trial in found if trial.invalid is None and not trial.huge]
+    kept = [trial for trial in found if trial.invalid is None and not trial.int64_index]
     if kept:
         contract = registry.contract(kept[0].case.op)
         verdict.keep_answers(contract, (case for trial in kept for case in calls.cases_of(trial, contract)))

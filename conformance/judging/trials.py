@@ -6,15 +6,21 @@ from typing import Any
 
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.spec.cases import Plan, plain_case, plan, variants
-from touchstone.conformance.spec.contract import Case, Invalid, Law
+from touchstone.conformance.spec.contract import Case, Invalid, Property
 
 PASSED, FAILED, DECLINED = "passed", "failed", "declined"
-UNPORTED = " is not ported yet: "  # in what a rung raises whose body `conformance port` left to be written
+UNPORTED = " is not ported yet: "  # in what a variant raises whose body `conformance port` left to be written
 CALLS = 50  # of a trial of many calls
 FEWEST_CALLS = 4
-CALLS_WORTH = 20  # in cases at the lane's ceiling of work, what a trial of many calls may take
-NOT_CASES = ("law-", "invalid-", "calls-", "stream-", "huge-")  # how the ids of trials that are no cases begin
-WATCHED_SIZES = 4  # of one of our rungs on the CPU
+CALLS_WORTH = 20  # in cases at the target's ceiling of work, what a trial of many calls may take
+NOT_CASES = (
+    "property-",
+    "invalid-",
+    "calls-",
+    "stream-",
+    "int64_index-",
+)  # how the ids of trials that are no cases begin
+WATCHED_SIZES = 4  # of one of our variants on the CPU
 INSTRUMENTED_SIZES = 6
 INSTRUMENTED_WORK = 3e5  # at most, of one size more
 
@@ -51,7 +57,7 @@ class Outcome:
 
     @property
     def unported(self) -> bool:
-        """Whether it was declined because the rung's port has not been written."""
+        """Whether it was declined because the variant's port has not been written."""
         return self.status == DECLINED and UNPORTED in (self.reason or "")
 
     def to_dict(self) -> dict[str, Any]:
@@ -65,12 +71,12 @@ class Outcome:
 @dataclass(frozen=True)
 class Trial:
     case: Case
-    law: Law | None = None
+    prop: Property | None = None
     invalid: Invalid | None = None
     calls: int = 0  # so many calls with distinct inputs
     others: tuple[Case, ...] = ()  # of many calls some have the layouts or the parameters of these
     stream: bool = False  # on a stream of its own
-    huge: bool = False  # an output beyond 2^31 elements, of which some rows are compared
+    int64_index: bool = False  # an output beyond 2^31 elements, of which some rows are compared
     instrumented: bool = False  # further calls under the instruments of the backend
     watched: bool = False  # a second call, between guard bands
 
@@ -78,30 +84,30 @@ class Trial:
     def id(self) -> str:
         if self.calls:
             return f"calls-{self.case.dtype}"
-        if self.huge:
+        if self.int64_index:
             return f"huge-{self.case.id}"
         if self.stream:
             return f"stream-{self.case.dtype}"
-        if self.law:
-            return f"law-{self.law.name.replace(' ', '_')}-{self.case.dtype}"
+        if self.prop:
+            return f"property-{self.prop.name.replace(' ', '_')}-{self.case.dtype}"
         if self.invalid:
             return f"invalid-{self.invalid.name.replace(' ', '_')}"
         return self.case.id
 
 
 def trials(subject: Subject, level: str, seed: int = 0, ceiling: float | None = None) -> tuple[list[Trial], Plan]:
-    """All trials of a subject: cases under the lane's ceiling of work, laws in every dtype, invalid calls for our
-    rungs."""
+    """All trials of a subject: cases under the target's ceiling of work, properties in every dtype, invalid calls for
+    our variants."""
     contract = subject.contract
     made = plan(contract, level, seed)
     cases = [case for case in made.cases if ceiling is None or contract.work(case) <= ceiling]
     made = Plan(cases, made.infeasible, made.sampled_out, len(made.cases) - len(cases))
     watched, instrumented = _watched(subject, cases), _instrumented(subject, cases)
     found = [Trial(case, watched=case in watched, instrumented=case in instrumented) for case in cases]
-    for law in contract.laws:
-        if law.bitwise and not subject.deterministic:
+    for prop in contract.properties:
+        if prop.bitwise and not subject.deterministic:
             continue
-        found += [Trial(plain_case(contract, dtype, law.values, seed), law=law) for dtype in contract.dtypes]
+        found += [Trial(plain_case(contract, dtype, prop.values, seed), prop=prop) for dtype in contract.dtypes]
     plain = [plain_case(contract, dtype, next(iter(contract.values)), seed) for dtype in contract.dtypes]
     some = plain[:1] if level == "quick" else plain
     for case in some:
@@ -110,16 +116,19 @@ def trials(subject: Subject, level: str, seed: int = 0, ceiling: float | None = 
         found.append(Trial(case, calls=calls, others=variants(contract, case)))
     if subject.device == "cuda":
         found.append(Trial(plain[0], stream=True))
-        if level == "thorough" and contract.huge is not None:
-            huge = plain_case(contract, contract.huge.dtype, next(iter(contract.values)), seed, contract.huge.size)
-            found.append(Trial(huge, huge=True))
+        if level == "thorough" and contract.int64_index is not None:
+            int64_index = plain_case(
+                contract, contract.int64_index.dtype, next(iter(contract.values)), seed, contract.int64_index.size
+            )
+            found.append(Trial(int64_index, int64_index=True))
     if subject.own:
         found += [Trial(plain[0], invalid=invalid) for invalid in contract.invalid]
     return found, made
 
 
 def _watched(subject: Subject, cases: list[Case]) -> set[Case]:
-    """The cases that are called a second time, watched: all of a user's function, of our rungs the first of each size.
+    """The cases that are called a second time, watched: all of a user's function, of our variants the first of each
+    size.
 
     On the CPU, where an interpreter or emulator checks the bounds of each access itself, only the sizes of least work.
     """
@@ -129,7 +138,7 @@ def _watched(subject: Subject, cases: list[Case]) -> set[Case]:
 
 
 def _instrumented(subject: Subject, cases: list[Case]) -> set[Case]:
-    """The cases that run under a lane's own instruments too: sizes of least work, and that of the longest rows.
+    """The cases that run under a target's own instruments too: sizes of least work, and that of the longest rows.
 
     There a row is longer than a block, and its threads come round again; with many rows an interpreter takes minutes.
     """

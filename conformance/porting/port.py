@@ -1,8 +1,8 @@
-"""`port`: begin a rung's port from one backend's language to another's, and say what is left to write.
+"""`port`: begin a variant's port from one backend's language to another's, and say what is left to write.
 
 `write` makes a file for the target from a ladder of the source: its docstring, signatures and launches, and a body that
-raises NotImplementedError and names the rung. `check` on that file says so (`UNPORTED`), and `advice` what comes next.
-conformance/porting/trace.py runs source and port side by side.
+raises NotImplementedError and names the variant. `check` on that file says so (`UNPORTED`), and `advice` what comes
+next. conformance/porting/trace.py runs source and port side by side.
 
 `backends/<name>/porting.py` makes a backend one that takes part; `backends/porting.py` has the types. It offers:
 
@@ -41,8 +41,8 @@ WIDTH = LINE - 2
 
 
 @dataclass
-class Rung:
-    """A rung of the source as text."""
+class Variant:
+    """A variant of the source as text."""
 
     name: str
     file: Path
@@ -62,14 +62,14 @@ class Port:
     op: str
     source: str
     target: str
-    rungs: list[Rung]
+    variants: list[Variant]
     path: Path
     given: str  # the path as it was typed
-    names: dict[str, str]  # of a rung in the source -> in the target
+    names: dict[str, str]  # of a variant in the source -> in the target
 
-    def command(self, rung: str) -> str:
-        renamed = f" --as {self.names[rung]}" if self.names[rung] != rung else ""
-        return f"port {self.op} --from {self.source} --to {self.target} --variant {rung}{renamed}"
+    def command(self, variant: str) -> str:
+        renamed = f" --as {self.names[variant]}" if self.names[variant] != variant else ""
+        return f"port {self.op} --from {self.source} --to {self.target} --variant {variant}{renamed}"
 
 
 def plan(op: str, source: str, target: str, variant: str | None, output: str | None, name: str | None) -> Port:
@@ -91,11 +91,11 @@ def plan(op: str, source: str, target: str, variant: str | None, output: str | N
         have = ", ".join(registry.kernel_ops(source)) or "none"
         raise UsageError(f"--from: {source} has no kernels for {op}; it has {have}")
     chosen = [part.strip() for part in variant.split(",")] if variant is not None else ladder
-    for rung in chosen:
-        if rung not in ladder:
-            raise UsageError(f"--variant: {rung!r} is no rung of {op} in {source}; there are {', '.join(ladder)}")
+    for wanted in chosen:
+        if wanted not in ladder:
+            raise UsageError(f"--variant: {wanted!r} is no variant of {op} in {source}; there are {', '.join(ladder)}")
     if name is not None and len(chosen) != 1:
-        raise UsageError(f"--as: names one rung, but {len(chosen)} are ported; choose one by --variant")
+        raise UsageError(f"--as: names one variant, but {len(chosen)} are ported; choose one by --variant")
     if name is not None and (not name.isidentifier() or name.startswith("_")):
         raise UsageError(f"--as: expected a function's name that does not start with _, got {name!r}")
     given = output or f"backends/{target}/{op}.py"
@@ -104,8 +104,8 @@ def plan(op: str, source: str, target: str, variant: str | None, output: str | N
         raise UsageError(f"-o: expected a file name ending in .py, got {given!r}")
     if not path.parent.is_dir():
         raise UsageError(f"-o: there is no folder {path.parent}")
-    names = {rung: name or rung for rung in chosen}
-    return Port(op, source, target, _rungs(source, op, chosen), path, given, names)
+    names = {wanted: name or wanted for wanted in chosen}
+    return Port(op, source, target, _variants(source, op, chosen), path, given, names)
 
 
 def _able(backend: str) -> bool:
@@ -138,18 +138,18 @@ def _functions(file: Path) -> dict[str, ast.FunctionDef]:
     return {node.name: node for node in ast.parse(file.read_text()).body if isinstance(node, ast.FunctionDef)}
 
 
-def _rungs(backend: str, op: str, names: Sequence[str]) -> list[Rung]:
+def _variants(backend: str, op: str, names: Sequence[str]) -> list[Variant]:
     found = {}
     for file in _files(backend, op):
         for name, node in _source_functions(file).items():
             if name in names:
-                found[name] = Rung(name, file, node)
+                found[name] = Variant(name, file, node)
     made = language(backend)
-    for rung in found.values():
-        rung.launches = list(_launches(made, backend, rung.file, rung.node, {}, DEPTH))
-        files = list(dict.fromkeys([rung.file, *(file for *_, file in rung.launches), *_files(backend, op)]))
-        names_of = dict.fromkeys(launch.kernel for launch, *_ in rung.launches)
-        rung.kernels = [kernel for name in names_of if (kernel := made.find_kernel(files, name)) is not None]
+    for variant in found.values():
+        variant.launches = list(_launches(made, backend, variant.file, variant.node, {}, DEPTH))
+        files = list(dict.fromkeys([variant.file, *(file for *_, file in variant.launches), *_files(backend, op)]))
+        names_of = dict.fromkeys(launch.kernel for launch, *_ in variant.launches)
+        variant.kernels = [kernel for name in names_of if (kernel := made.find_kernel(files, name)) is not None]
     return [found[name] for name in names if name in found]
 
 
@@ -187,7 +187,7 @@ def _imported(backend: str, file: Path) -> dict[str, Path]:
 def write(port: Port) -> list[Path]:
     """Write the target's file, and what stands beside it; the paths. Raises UsageError where one exists already."""
     made, from_ = language(port.target), language(port.source)
-    stems = [_stem(from_, launch.kernel, port, rung) for rung in port.rungs for launch, *_ in rung.launches]
+    stems = [_stem(from_, launch.kernel, port, variant) for variant in port.variants for launch, *_ in variant.launches]
     texts = {port.path: text(port), **made.beside(port.path, port.op, list(dict.fromkeys(stems)))}
     for path in texts:
         if path.exists():
@@ -198,20 +198,20 @@ def write(port: Port) -> list[Path]:
     return list(texts)
 
 
-def _stem(from_: ModuleType, kernel: str, port: Port, rung: Rung) -> str:
+def _stem(from_: ModuleType, kernel: str, port: Port, variant: Variant) -> str:
     found = from_.stem(kernel, port.op)
-    return port.names[rung.name] if found == rung.name else found
+    return port.names[variant.name] if found == variant.name else found
 
 
 def text(port: Port) -> str:
-    """The target's file of launchers: it imports, and every rung raises NotImplementedError."""
+    """The target's file of launchers: it imports, and every variant raises NotImplementedError."""
     parts = [f'"""{_docstring(port)}\n"""\n\n{language(port.target).imports(port.path)}']
-    parts += [_rung_text(port, rung) for rung in port.rungs]
+    parts += [_variant_text(port, variant) for variant in port.variants]
     return "\n\n".join(parts)
 
 
 def _docstring(port: Port) -> str:
-    """The ladder's, with the lines of the chosen rungs."""
+    """The ladder's, with the lines of the chosen variants."""
     folder = registry.ROOT / "backends" / port.source
     top = folder / f"{port.op}.py"
     written = (
@@ -227,65 +227,67 @@ def _docstring(port: Port) -> str:
     return "\n".join(kept)
 
 
-def _rung_text(port: Port, rung: Rung) -> str:
+def _variant_text(port: Port, variant: Variant) -> str:
     made, from_ = language(port.target), language(port.source)
-    node, name = rung.node, port.names[rung.name]
-    lines = rung.file.read_text().splitlines()
-    head = "\n".join(lines[node.lineno - 1 : node.body[0].lineno - 1]).replace(f"def {rung.name}(", f"def {name}(", 1)
+    node, name = variant.node, port.names[variant.name]
+    lines = variant.file.read_text().splitlines()
+    head = "\n".join(lines[node.lineno - 1 : node.body[0].lineno - 1]).replace(
+        f"def {variant.name}(", f"def {name}(", 1
+    )
     documented = ast.get_docstring(node) is not None
     first = node.body[0]
     docstring = lines[first.lineno - 1 : first.end_lineno] if documented else []
     body = node.body[1:] if documented else node.body
-    comments = [port.command(rung.name)]
-    comments += [f"Kernel: {shown(k.file)}, lines {k.first} to {k.last}: {k.signature}" for k in rung.kernels]
-    begun = dict.fromkeys(_stem(from_, launch.kernel, port, rung) for launch, *_ in rung.launches)
+    comments = [port.command(variant.name)]
+    comments += [f"Kernel: {shown(k.file)}, lines {k.first} to {k.last}: {k.signature}" for k in variant.kernels]
+    begun = dict.fromkeys(_stem(from_, launch.kernel, port, variant) for launch, *_ in variant.launches)
     if begun:
         comments.append(f"In {port.target}:")
         comments += [f"    {line}" for stem in begun for line in made.declaration(stem, port.op).splitlines()]
-    comments.append(f"Launcher: {rung.place}. With its launches in {port.target}:")
-    comments += [f"    {line}" for line in _launcher(port, rung, body, lines)]
+    comments.append(f"Launcher: {variant.place}. With its launches in {port.target}:")
+    comments += [f"    {line}" for line in _launcher(port, variant, body, lines)]
     wrapped = [part for comment in comments for part in _wrapped(comment)]
-    reason = f"{name}{UNPORTED}its source is {rung.name} of {shown(rung.file)}, line {node.lineno}"
+    reason = f"{name}{UNPORTED}its source is {variant.name} of {shown(variant.file)}, line {node.lineno}"
     refusal = f'    raise NotImplementedError("{reason}")'
     if len(refusal) > LINE:
         refusal = f'    raise NotImplementedError(\n        "{reason}"\n    )'
     return "\n".join([head, *docstring, *(f"    # {line}".rstrip() for line in wrapped), refusal, ""])
 
 
-def _launcher(port: Port, rung: Rung, body: Sequence[ast.stmt], lines: list[str]) -> list[str]:
+def _launcher(port: Port, variant: Variant, body: Sequence[ast.stmt], lines: list[str]) -> list[str]:
     """The statements of the source's launcher, launches in the target's language; then those of its helpers."""
     if not body:
         return []
     found = []
-    own = {call.lineno: (launch, call) for launch, call, file in rung.launches if _within(call, rung, file)}
+    own = {call.lineno: (launch, call) for launch, call, file in variant.launches if _within(call, variant, file)}
     line, end = body[0].lineno, body[-1].end_lineno or body[-1].lineno
     indent = body[0].col_offset
     while line <= end:
         launch, call = own.get(line, (None, None))
         if launch is not None and call is not None and not lines[line - 1][: call.col_offset].strip():
             space = " " * (call.col_offset - indent)
-            found += [space + part for part in _launch_lines(port, rung, launch)]
+            found += [space + part for part in _launch_lines(port, variant, launch)]
             line = (call.end_lineno or line) + 1
         else:
             found.append(lines[line - 1][indent:])
             line += 1
-    for launch, call, file in rung.launches:
-        if not _within(call, rung, file):
-            found += ["", f"{shown(file)}, line {call.lineno}, which it calls:", *_launch_lines(port, rung, launch)]
+    for launch, call, file in variant.launches:
+        if not _within(call, variant, file):
+            found += ["", f"{shown(file)}, line {call.lineno}, which it calls:", *_launch_lines(port, variant, launch)]
     return found
 
 
-def _within(call: ast.Call, rung: Rung, file: Path) -> bool:
-    return file == rung.file and rung.node.lineno <= call.lineno <= (rung.node.end_lineno or 0)
+def _within(call: ast.Call, variant: Variant, file: Path) -> bool:
+    return file == variant.file and variant.node.lineno <= call.lineno <= (variant.node.end_lineno or 0)
 
 
-def _launch_lines(port: Port, rung: Rung, launch: Launch) -> list[str]:
+def _launch_lines(port: Port, variant: Variant, launch: Launch) -> list[str]:
     """A launch in the target's language, and what of the source's has no place in it."""
-    stem = _stem(language(port.source), launch.kernel, port, rung)
+    stem = _stem(language(port.source), launch.kernel, port, variant)
     made = language(port.target).launch_text(launch._replace(kernel=stem), port.op)
     left = [f"{name}={value}" for name, value in (*launch.constants, *launch.rest) if f"{name}={value}" not in made]
     left = [item for item in left if item.replace("**=", "**") not in made]
-    return [made, *([f"    of the source besides: {', '.join(left)}"] if left else [])]
+    return [made, *([f"    not translated: {', '.join(left)}"] if left else [])]
 
 
 def _wrapped(comment: str) -> list[str]:
@@ -299,7 +301,7 @@ def checklist(port: Port) -> str:
     """What differs between the two languages, topic by topic, with the lines of the source's kernels it concerns."""
     sides = {name: (language(name).TOPICS, registry.backend(name).NOTES) for name in (port.source, port.target)}
     topics = list(dict.fromkeys([*REQUIRED, *(topic for found, _ in sides.values() for topic in found)]))
-    kernels = list(dict.fromkeys(kernel for rung in port.rungs for kernel in rung.kernels))
+    kernels = list(dict.fromkeys(kernel for variant in port.variants for kernel in variant.kernels))
     width = max(map(len, sides)) + 1
     parts = []
     for topic in topics:
@@ -343,10 +345,10 @@ def _lines_of(kernels: Sequence[Kernel], pattern: str) -> str:
 def summary(port: Port, written: Sequence[Path]) -> str:
     """What to print after `write`: files, launches, the checklist and the next step."""
     lines = [f"wrote {', '.join(port.given if path == port.path else shown(path) for path in written)}", ""]
-    for rung in port.rungs:
-        lines.append(f"{rung.name}, {rung.place}:")
-        for launch, call, file in rung.launches:
-            stem = _stem(language(port.source), launch.kernel, port, rung)
+    for variant in port.variants:
+        lines.append(f"{variant.name}, {variant.place}:")
+        for launch, call, file in variant.launches:
+            stem = _stem(language(port.source), launch.kernel, port, variant)
             width = max(len(port.source), len(port.target)) + 1
             lines += [
                 f"  {port.source + ':':<{width}} {_one_line(ast.get_source_segment(file.read_text(), call) or '')}"
@@ -357,10 +359,10 @@ def summary(port: Port, written: Sequence[Path]) -> str:
                     f"{language(port.target).launch_text(launch._replace(kernel=stem), port.op)}"
                 )
             ]
-        if not rung.launches:
+        if not variant.launches:
             lines.append("  launches nothing that can be read off its text")
     lines += ["", f"What differs between {port.source} and {port.target}:", "", checklist(port), ""]
-    first = port.names[port.rungs[0].name]
+    first = port.names[port.variants[0].name]
     lines += ["Write the kernel and its launcher in place of the raise, and ask what is missing:"]
     lines += [bullet_list([f"python -m touchstone check {port.op} --kernel {port.given}:{first} --device cpu --quick"])]
     return "\n".join(lines)
@@ -372,7 +374,7 @@ def _one_line(call: str) -> str:
 
 
 def missing(path: Path) -> dict[str, str]:
-    """The rungs of a file that are not ported yet, in its order, by what they raise."""
+    """The variants of a file that are not ported yet, in its order, by what they raise."""
     found = {}
     for name, node in _functions(path).items():
         for child in ast.walk(node):
@@ -414,15 +416,15 @@ def record(port: Port, written: Sequence[Path]) -> dict:
         "from": port.source,
         "to": port.target,
         "files": [str(path) for path in written],
-        "rungs": [
+        "variants": [
             {
-                "name": port.names[rung.name],
-                "source": rung.name,
-                "file": shown(rung.file),
-                "line": rung.node.lineno,
-                "launches": [launch._asdict() for launch, *_ in rung.launches],
+                "name": port.names[variant.name],
+                "source": variant.name,
+                "file": shown(variant.file),
+                "line": variant.node.lineno,
+                "launches": [launch._asdict() for launch, *_ in variant.launches],
             }
-            for rung in port.rungs
+            for variant in port.variants
         ],
         "checklist": checklist(port).splitlines(),
     }

@@ -1,4 +1,4 @@
-"""`port --trace`: a rung and its port side by side on the CPU, and the first tile of an output in which they differ.
+"""`port --trace`: a variant and its port side by side on the CPU, and the first tile of an output in which they differ.
 
 A tile is what one program or block of the source writes of an output. What counts as a difference is the op's own error
 budget: the port's element is wrong by the contract, and differs from the source's by more than the budget.
@@ -78,17 +78,20 @@ class _Run:
 
 
 def trace(port: Port, case: str | None = None, seed: int = 0) -> Trace:
-    """Compare the one rung of `port` with its port, on `case` or on the cases of level quick, the smallest first.
+    """Compare the one variant of `port` with its port, on `case` or on the cases of level quick, the smallest first.
 
     Raises UsageError where one of the two does not run here, or the file is missing.
     """
-    if len(port.rungs) != 1:
+    if len(port.variants) != 1:
         raise UsageError(
-            f"--trace: compares one rung; choose one of {', '.join(rung.name for rung in port.rungs)} by --variant"
+
+                f"--trace: compares one variant; choose one of "
+                f"{', '.join(variant.name for variant in port.variants)} by --variant"
+
         )
     if not port.path.is_file():
         raise UsageError(f"-o: there is no file {port.given} to compare; without --trace it is written")
-    rung = port.rungs[0].name
+    variant = port.variants[0].name
     for option, name in (("--from", port.source), ("--to", port.target)):
         if reason := registry.backend(name).why_not("cpu"):
             raise UsageError(f"{option}={name}: cannot run on cpu here: {reason}")
@@ -97,13 +100,13 @@ def trace(port: Port, case: str | None = None, seed: int = 0) -> Trace:
             registry.backend(name).prepare("cpu")
         except RuntimeError as error:
             raise UsageError(f"--trace: {error}") from error
-    fn = registry.variants(port.source, port.op)[rung]
-    theirs = selection.rung(port.op, port.source, rung, fn, "cpu")
+    fn = registry.variants(port.source, port.op)[variant]
+    theirs = selection.variant_subject(port.op, port.source, variant, fn, "cpu")
     if reason := selection.not_run_reason(port.source, theirs):
-        raise UsageError(f"--variant: {rung} of {port.source} does not run on the CPU: it {reason}")
-    mine = Subject(port.op, _load(port, rung), port.names[rung], "user@cpu", "cpu")
+        raise UsageError(f"--variant: {variant} of {port.source} does not run on the CPU: it {reason}")
+    mine = Subject(port.op, _load(port, variant), port.names[variant], "user@cpu", "cpu")
 
-    found = Trace(port.op, f"{rung} of {port.source}", f"{mine.name} of {port.given}", None, 0)
+    found = Trace(port.op, f"{variant} of {port.source}", f"{mine.name} of {port.given}", None, 0)
     compared: list[Case] = []
     for one in _cases(port, case, seed):
         first, second = _call(theirs, one), _call(mine, one)
@@ -163,9 +166,9 @@ def _differ(port: Port, case: Case, theirs: _Run, mine: _Run) -> bool:
     return any(bad is not None for bad in _differences(port, case, theirs, mine).values())
 
 
-def _load(port: Port, rung: str) -> Callable[..., Any]:
+def _load(port: Port, variant: str) -> Callable[..., Any]:
     try:
-        return worker.load(port.path, port.names[rung])
+        return worker.load(port.path, port.names[variant])
     except ValueError as error:
         raise UsageError(f"-o: {error}") from None
     except (Exception, SystemExit) as error:
@@ -312,7 +315,7 @@ def _team(owner: str | None) -> str | None:
 
 def _who(owner: str | None, run: _Run) -> str:
     if run.writer is None:
-        return "somebody (this lane records no writers)"
+        return "somebody (this target records no writers)"
     return owner or "nobody: it holds what was in memory"
 
 

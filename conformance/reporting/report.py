@@ -1,4 +1,4 @@
-"""What came of judging one kernel: the object that `check` returns."""
+"""The result of judging one kernel: the object that `check` returns."""
 
 import json
 import platform
@@ -30,7 +30,7 @@ class Report:
 
     op: str
     name: str
-    lane: str
+    target: str
     level: str
     seed: int
     outcomes: list[Outcome] = field(default_factory=list)
@@ -60,14 +60,14 @@ class Report:
 
     @property
     def unported(self) -> str | None:
-        """Which rung has not been ported yet, and from where, in the words it raised; None where it runs."""
+        """Which variant has not been ported yet, and from where, in the words it raised; None where it runs."""
         return next((outcome.reason for outcome in self.outcomes if outcome.unported), None)
 
     def _judged_some(self) -> bool:
-        """Invalid and repeated calls do not count, and laws only where no case was selected."""
+        """Invalid and repeated calls do not count, and properties only where no case was selected."""
         cases = [outcome for outcome in self.outcomes if not outcome.trial.startswith(NOT_CASES)]
-        laws = [outcome for outcome in self.outcomes if outcome.trial.startswith("law-")]
-        return any(outcome.status != DECLINED for outcome in cases or laws)
+        properties = [outcome for outcome in self.outcomes if outcome.trial.startswith("property-")]
+        return any(outcome.status != DECLINED for outcome in cases or properties)
 
     @property
     def worst(self) -> float | None:
@@ -101,7 +101,7 @@ class Report:
                 for d in dtypes
             ]
             rows.append([name, *map(fraction_text, cells)])
-        title = f"{self.op}: {self.name} on {self.lane}, level {self.level}, seed {self.seed} (worst error / budget)"
+        title = f"{self.op}: {self.name} on {self.target}, level {self.level}, seed {self.seed} (worst error / budget)"
         return Table(title, ["output", *dtypes], rows)
 
     def summary(self) -> str:
@@ -120,7 +120,7 @@ class Report:
     def failure(self) -> str:
         """Why the kernel did not pass, in a few lines: the verdict and the first findings."""
         failures = [finding for finding in self.findings if finding.severity == "failure"]
-        lines = [f"{self.op}: {self.name} on {self.lane}: {self.summary()}"]
+        lines = [f"{self.op}: {self.name} on {self.target}: {self.summary()}"]
         lines += [str(finding) for finding in failures[:RAISED_FINDINGS]]
         if len(failures) > RAISED_FINDINGS:
             lines.append(f"... and {len(failures) - RAISED_FINDINGS} more findings (print the report to see them)")
@@ -135,7 +135,7 @@ class Report:
         return self
 
     def __repr__(self) -> str:
-        return f"<Report {self.op}: {self.name} on {self.lane}, level {self.level}: {self.summary()}>"
+        return f"<Report {self.op}: {self.name} on {self.target}, level {self.level}: {self.summary()}>"
 
     def __str__(self) -> str:
         if self.unported is not None and not self.cases:
@@ -161,7 +161,7 @@ class Report:
         return {
             "op": self.op,
             "name": self.name,
-            "lane": self.lane,
+            "target": self.target,
             "level": self.level,
             "seed": self.seed,
             "passed": self.passed,
@@ -181,7 +181,7 @@ class Report:
 
 
 def empty(subject: Subject, level: str, seed: int) -> Report:
-    return Report(subject.op, subject.name, subject.lane, level, seed)
+    return Report(subject.op, subject.name, subject.target, level, seed)
 
 
 def versions() -> dict[str, str]:

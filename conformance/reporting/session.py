@@ -41,15 +41,15 @@ def judge_subject(
         elif where is not None and not where(trial.case):
             _count(report, "left out by where")
         elif (
-            trial.law is not None
+            trial.prop is not None
             and subject.outputs is not None
             and len(subject.outputs) < len(subject.contract.outputs)
         ):
-            _count(report, "laws left out by outputs")
+            _count(report, "properties left out by outputs")
         else:
             kept.append(replace(trial, others=tuple(filter(where, trial.others))) if where else trial)
     if plan.over_ceiling:
-        report.not_run["over the lane's ceiling of work"] = plan.over_ceiling
+        report.not_run["over the target's limit of work"] = plan.over_ceiling
     if plan.sampled_out:
         report.not_run["sampled out of the full product"] = plan.sampled_out
     if subject.compute is not None:
@@ -73,7 +73,7 @@ def _run(runner: Runner, report: Report) -> None:
             report.add(runner.outcome(index, index + 1 if left > 1 else None))
             left -= 1
             if report.unported:
-                ended = "not called: the rung is not ported"
+                ended = "not called: the variant is not ported"
                 break
     except KeyboardInterrupt:
         raise Interrupted(report) from None

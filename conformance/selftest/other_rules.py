@@ -1,5 +1,5 @@
-"""The planted faults under rules in common use, beside this judge: which of them does each see, and does it accuse a
-control?
+"""The mutants under rules in common use, beside this judge: which of them each catches, and whether it
+rejects a known-good kernel.
 
 The rules are those of other projects' checks, restated: `torch.testing.assert_close` with its default tolerances on one
 randn input a dtype; KernelBench's comparison (float32, one shape, five randn inputs, atol = rtol = 1e-2 or 1e-4);
@@ -28,7 +28,7 @@ from touchstone.conformance.spec.contract import DTYPES, Case, Contract
 
 WORK = 2**22
 TRIALS = 5  # of KernelBench
-SECONDS = 120.0  # for all rules on one fault
+SECONDS = 120.0  # for all rules on one mutant
 
 Arguments = dict[str, Any]
 Sample = tuple[str, Arguments, dict[str, torch.Tensor | None]]  # dtype, arguments, answer by output
@@ -44,13 +44,13 @@ class Rule:
 
 
 @dataclass
-class Compared:
+class RuleResult:
     """What one rule made of what is planted in one op; names of those to which it applies."""
 
     rule: str
     caught: list[str] = field(default_factory=list)
     missed: list[str] = field(default_factory=list)
-    accused: list[str] = field(default_factory=list)  # controls
+    accused: list[str] = field(default_factory=list)  # known-good kernels
     acquitted: list[str] = field(default_factory=list)
 
 
@@ -140,19 +140,22 @@ RULES = (
 )
 
 
-def compare_op(op: str, named: Sequence[str] | None = None) -> list[Compared]:
-    """Put everything planted in `op` in torch before each rule; each fault in a child of this process."""
+def compare_op(op: str, named: Sequence[str] | None = None) -> list[RuleResult]:
+    """Put everything planted in `op` in torch before each rule; each mutant in a child of this process."""
     torch.set_num_threads(1)
     contract = registry.contract(op)
     samples = {rule.name: list(rule.samples(contract)) for rule in RULES}
-    found = {rule.name: Compared(rule.name) for rule in RULES}
+    found = {rule.name: RuleResult(rule.name) for rule in RULES}
     with last_words_kept():
         _put(contract, named, samples, found)
     return list(found.values())
 
 
 def _put(
-    contract: Contract, named: Sequence[str] | None, samples: Mapping[str, list[Sample]], found: Mapping[str, Compared]
+    contract: Contract,
+    named: Sequence[str] | None,
+    samples: Mapping[str, list[Sample]],
+    found: Mapping[str, RuleResult],
 ) -> None:
     for planted in registry.planted(contract.name):
         if named is not None and planted.name not in named:
@@ -162,7 +165,7 @@ def _put(
             if not any(dtype in planted.dtypes for dtype, _, _ in samples[rule.name]):
                 continue
             one, no = found[rule.name], rejected is None or rule.name in rejected
-            if planted.is_control:
+            if planted.is_known_good:
                 (one.accused if no else one.acquitted).append(planted.name)
             else:
                 (one.caught if no else one.missed).append(planted.name)
@@ -212,32 +215,32 @@ def _rejects(rule: Rule, contract: Contract, planted: Planted) -> Callable[[Samp
     return rejects
 
 
-def run(ops: Sequence[str], jobs: int | None = None) -> dict[str, list[Compared]]:
-    """`compare_op` of each op, `jobs` at a time (None: one a core)."""
+def run(ops: Sequence[str], jobs: int | None = None) -> dict[str, list[RuleResult]]:
+    """`compare_op` of each op, `jobs` at a time (None: one per core)."""
     return dict(zip(ops, each(compare_op, ops, jobs, "comparison"), strict=True))
 
 
-def table(compared: Mapping[str, Sequence[Compared]], judged: Sequence[OpResult]) -> Table:
-    """Ops by rules, and this judge in the last column: caught / faults to which the rule applies; controls accused
-    below."""
+def table(compared: Mapping[str, Sequence[RuleResult]], judged: Sequence[OpResult]) -> Table:
+    """Ops by rules, and this judge in the last column: caught / mutants to which the rule applies; known-good kernels
+    rejected below."""
     level = judged[0].level
     names = [rule.name for rule in RULES]
-    made = Table("planted faults that each rule rejects", ["op", *names, f"Touchstone, {level}"])
+    made = Table("mutants that each rule rejects", ["op", *names, f"Touchstone, {level}"])
     total = {name: [0, 0, 0, 0] for name in [*names, "own"]}
     for result in judged:
-        own = [one for one in result.faults if one.backend is None]
+        own = [one for one in result.mutants if one.backend is None]
         killed = [one for one in own if one.killed]
         cells = []
         for one in compared[result.op]:
             applies = len(one.caught) + len(one.missed)
             cells.append(f"{len(one.caught)}/{applies}" if applies else "-")
             _add(total[one.rule], len(one.caught), applies, len(one.accused), len(one.accused) + len(one.acquitted))
-        _add(total["own"], len(killed), len(own), len(result.false_alarms), len(result.controls))
+        _add(total["own"], len(killed), len(own), len(result.false_alarms), len(result.known_good))
         made.rows.append([result.op, *cells, f"{len(killed)}/{len(own)}"])
     sums = list(total.values())
     made.rows.append(["all", *(f"{caught}/{applies}" for caught, applies, _, _ in sums)])
     made.rows.append(["share", *(f"{caught / applies:.0%}" if applies else "-" for caught, applies, _, _ in sums)])
-    made.rows.append(["controls accused", *(f"{accused}/{controls}" for _, _, accused, controls in sums)])
+    made.rows.append(["known-good rejected", *(f"{accused}/{known_good}" for _, _, accused, known_good in sums)])
     return made
 
 

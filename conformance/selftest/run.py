@@ -1,8 +1,8 @@
-"""The judge judged: every planted fault and every control of an op, on all trials of a level.
+"""Test the judge: every mutant and every known-good kernel of an op, on all trials of a level.
 
-A fault is killed by a trial that fails; a control that fails a trial is a false alarm. A fault that nothing kills is a
-hole, and so is a family of cases that kills nothing; a family without which every fault would still be killed is
-redundant.
+A mutant is killed by a trial that fails; a known-good kernel that fails a trial is a false alarm. A mutant that nothing
+kills is a hole, and so is a family of cases that kills nothing; a family without which every mutant would still be
+killed is redundant.
 """
 
 import gc
@@ -35,13 +35,13 @@ from touchstone.conformance.reporting.report import versions
 from touchstone.conformance.spec.contract import Case, Contract, Draw, size_text
 
 DEVICE = "cpu"
-# kills after which a kernel in a backend's language is left (interpreters and emulators are slow), and any other fault
+# kills after which a kernel in a backend's language is left (interpreters and emulators are slow), and any other mutant
 # of which
 # not the whole matrix is asked for
 ENOUGH = {"quick": 1, "default": 4}
 TWICE = 2
 # kinds that only many calls show, and those that a second one does, in memory that held something else: at level quick
-MANY_CALLS = ("control", "race", "cache", "alias", "state", "mutation", "unwritten", "bounds")
+MANY_CALLS = ("known-good", "race", "cache", "alias", "state", "mutation", "unwritten", "bounds")
 TWO_CALLS = (*MANY_CALLS, "tail", "accumulator")
 ALONE = ("bounds",)  # kinds that may spoil the memory of those judged after them in the same process
 SECONDS = 60.0  # for one trial in a shared process, before its kernel is judged in one of its own
@@ -49,8 +49,8 @@ T = TypeVar("T")
 
 
 @dataclass
-class Judged:
-    """One fault or control, on the trials of the dtypes in which it is one."""
+class MutantResult:
+    """One mutant or known-good kernel, on the trials of the dtypes in which it is one."""
 
     op: str
     name: str
@@ -66,58 +66,58 @@ class Judged:
     first: str | None = None  # the first finding
 
     @property
-    def is_control(self) -> bool:
-        return self.kind == "control"
+    def is_known_good(self) -> bool:
+        return self.kind == "known-good"
 
 
 @dataclass
 class OpResult:
-    """All that is planted in one op."""
+    """All mutants and known-good kernels of one op."""
 
     op: str
     level: str
     seed: int
-    judged: list[Judged] = field(default_factory=list)
+    judged: list[MutantResult] = field(default_factory=list)
     families: list[str] = field(default_factory=list)  # all of the level
     notes: list[str] = field(default_factory=list)
-    whole: bool = True  # whether faults in torch were judged on every trial, which tells what a family is worth
+    whole: bool = True  # whether mutants in torch were judged on every trial, which tells what a family is worth
 
     @property
-    def faults(self) -> list[Judged]:
-        return [one for one in self.judged if not one.is_control]
+    def mutants(self) -> list[MutantResult]:
+        return [one for one in self.judged if not one.is_known_good]
 
     @property
-    def controls(self) -> list[Judged]:
-        return [one for one in self.judged if one.is_control]
+    def known_good(self) -> list[MutantResult]:
+        return [one for one in self.judged if one.is_known_good]
 
     @property
-    def survivors(self) -> list[Judged]:
-        return [one for one in self.faults if not one.killed]
+    def survivors(self) -> list[MutantResult]:
+        return [one for one in self.mutants if not one.killed]
 
     @property
-    def thin(self) -> list[Judged]:
-        """Faults that one trial alone kills, of those that were not left after it."""
+    def thin(self) -> list[MutantResult]:
+        """Mutants that one trial alone kills, of those that were not left after it."""
         left = ENOUGH.get(self.level) == 1
-        return [one for one in self.faults if len(one.killed) == 1 and not (left and one.backend)]
+        return [one for one in self.mutants if len(one.killed) == 1 and not (left and one.backend)]
 
     @property
-    def false_alarms(self) -> list[Judged]:
-        return [one for one in self.controls if one.killed]
+    def false_alarms(self) -> list[MutantResult]:
+        return [one for one in self.known_good if one.killed]
 
     @property
-    def control_checks(self) -> int:
-        return sum(one.trials - one.declined for one in self.controls)
+    def known_good_checks(self) -> int:
+        return sum(one.trials - one.declined for one in self.known_good)
 
     @property
     def idle_families(self) -> list[str]:
         """Families that kill nothing."""
-        used = {family for one in self.faults for family in one.families}
+        used = {family for one in self.mutants for family in one.families}
         return [family for family in self.families if family not in used]
 
     @property
     def redundant_families(self) -> list[str]:
-        """Families that kill, but without which every fault is still killed."""
-        needed = {family for one in self.faults for family in one.needs}
+        """Families that kill, but without which every mutant is still killed."""
+        needed = {family for one in self.mutants for family in one.needs}
         idle = set(self.idle_families)
         return [family for family in self.families if family not in needed and family not in idle]
 
@@ -127,12 +127,12 @@ class OpResult:
             "level": self.level,
             "seed": self.seed,
             "whole": self.whole,
-            "faults": len(self.faults),
-            "killed": len(self.faults) - len(self.survivors),
+            "mutants": len(self.mutants),
+            "killed": len(self.mutants) - len(self.survivors),
             "killed by one trial only": [f.name for f in self.thin],
             "survivors": [f.name for f in self.survivors],
-            "controls": len(self.controls),
-            "control checks": self.control_checks,
+            "known-good": len(self.known_good),
+            "known-good checks": self.known_good_checks,
             "false alarms": [c.name for c in self.false_alarms],
             "families that kill nothing": self.idle_families,
             "redundant families": self.redundant_families,
@@ -142,10 +142,10 @@ class OpResult:
         }
 
     def matrix(self) -> Table:
-        """Faults by the families of their cases: how many trials of the family kill."""
+        """Mutants by the families of their cases: how many trials of the family kill."""
         columns = list(dict.fromkeys(heading(family) for family in self.families if in_matrix(family)))
         table = Table(
-            f"{self.op}: trials that kill, level {self.level}, seed {self.seed}", ["fault", "kind", *columns, "of"]
+            f"{self.op}: trials that kill, level {self.level}, seed {self.seed}", ["mutant", "kind", *columns, "of"]
         )
         for one in self.judged:
             count = Counter(heading(family) for trial in one.killed for family in self._families_of.get(trial, ()))
@@ -157,7 +157,7 @@ class OpResult:
 
 
 def in_matrix(family: str) -> bool:
-    return family.partition(" ")[0] in ("values", "law", "calls")
+    return family.partition(" ")[0] in ("values", "property", "calls")
 
 
 def heading(family: str) -> str:
@@ -166,9 +166,9 @@ def heading(family: str) -> str:
 
 def families(trial: Trial) -> list[str]:
     """What a trial is an instance of: its value family, size, layouts that are not contiguous, parameters; or its
-    law."""
-    if trial.law is not None:
-        return [f"law {trial.law.name}"]
+    property."""
+    if trial.prop is not None:
+        return [f"property {trial.prop.name}"]
     if trial.calls:
         return [f"calls {trial.calls}"]
     case = trial.case
@@ -178,9 +178,9 @@ def families(trial: Trial) -> list[str]:
 
 
 def judge_op(op: str, level: str, seed: int = 0, whole: bool = True) -> OpResult:
-    """Judge everything planted in `op`, one after another, in children of this process.
+    """Judge all mutants and known-good kernels of `op`, one after another, in children of this process.
 
-    Not `whole`: trials by their cost, and a fault is left when two have killed it.
+    Not `whole`: trials by their cost, and a mutant is left when two have killed it.
     """
     torch.set_num_threads(1)
     found, notes = _planted(op)
@@ -198,7 +198,7 @@ def judge_op(op: str, level: str, seed: int = 0, whole: bool = True) -> OpResult
 def last_words_kept() -> Iterator[None]:
     """Within: standard error goes to a file, which is printed only if an exception leaves.
 
-    A planted store out of bounds ruins the heap of the child that it is judged in, and the C library says so as it
+    A mutant that stores out of bounds ruins the heap of the child that it is judged in, and the C library says so as it
     aborts.
     """
     sys.stderr.flush()
@@ -218,7 +218,7 @@ def last_words_kept() -> Iterator[None]:
 
 @contextmanager
 def _drawn_once(contract: Contract) -> Iterator[None]:
-    """Within: what a family draws for a case is kept for all that is planted."""
+    """Within: what a family draws for a case is kept for all mutants and known-good kernels."""
     families = contract.values
 
     def kept(family: Callable[[Draw], dict[str, torch.Tensor | None]]) -> Callable[[Draw], Any]:
@@ -232,9 +232,9 @@ def _drawn_once(contract: Contract) -> Iterator[None]:
         contract.values = families
 
 
-def _judge_all(found: Sequence[Planted], trials: Sequence[Trial], level: str, whole: bool) -> list[Judged]:
+def _judge_all(found: Sequence[Planted], trials: Sequence[Trial], level: str, whole: bool) -> list[MutantResult]:
     """Judge them one after another in a forked child, a new one after each that ends it; that one by itself."""
-    judged: dict[Planted, Judged] = {}
+    judged: dict[Planted, MutantResult] = {}
     waiting = deque(planted for planted in found if planted.kind not in ALONE)
     while waiting:
         for one in _judged_together(list(waiting), trials, level, whole):
@@ -244,7 +244,9 @@ def _judge_all(found: Sequence[Planted], trials: Sequence[Trial], level: str, wh
     return [judged.get(planted) or _judge_planted(planted, trials, level, whole) for planted in found]
 
 
-def _judged_together(found: Sequence[Planted], trials: Sequence[Trial], level: str, whole: bool) -> Iterator[Judged]:
+def _judged_together(
+    found: Sequence[Planted], trials: Sequence[Trial], level: str, whole: bool
+) -> Iterator[MutantResult]:
     """What a child makes of each, as far as it gets."""
     context = multiprocessing.get_context("fork")
     receive, send = context.Pipe(duplex=False)
@@ -294,7 +296,7 @@ def _planted(op: str) -> tuple[list[Planted], list[str]]:
             continue
         backend = registry.backend(name)
         if reason := backend.why_not(DEVICE):
-            notes.append(f"planted {name} kernels not run: {reason}")
+            notes.append(f"mutants in {name} not run: {reason}")
             continue
         backend.prepare(DEVICE)
         found += registry.planted_kernels(name, op)
@@ -308,18 +310,18 @@ def _judge_planted(
     whole: bool,
     isolate: str = "fork",
     after_trial: Callable[[], object] = int,
-) -> Judged:
-    one = Judged(planted.op, planted.name, planted.kind, planted.about, planted.backend)
-    lane = f"{planted.backend or 'torch'}@{DEVICE}"
+) -> MutantResult:
+    one = MutantResult(planted.op, planted.name, planted.kind, planted.about, planted.backend)
+    target = f"{planted.backend or 'torch'}@{DEVICE}"
     subject = Subject(
-        planted.op, planted.make(), planted.name, lane, DEVICE, deterministic=planted.deterministic, diagnosed=False
+        planted.op, planted.make(), planted.name, target, DEVICE, deterministic=planted.deterministic, diagnosed=False
     )
     mine = [trial for trial in trials if trial.case.dtype in planted.dtypes]
     if level == "quick" and planted.kind not in MANY_CALLS:
         mine = [trial for trial in mine if not trial.calls]
     if level == "quick" and planted.kind not in TWO_CALLS:
         mine = [replace(trial, watched=False, instrumented=False) for trial in mine]
-    enough = ENOUGH.get(level) if planted.backend else None if whole or planted.is_control else TWICE
+    enough = ENOUGH.get(level) if planted.backend else None if whole or planted.is_known_good else TWICE
     if enough:
         mine.sort(key=lambda trial: (trial.calls, registry.contract(planted.op).work(trial.case)))
     killing: list[Trial] = []
@@ -346,9 +348,10 @@ def _judge_planted(
 def run(
     ops: Sequence[str], level: str, seed: int = 0, jobs: int | None = None, whole: bool | None = None
 ) -> list[OpResult]:
-    """Judge what is planted in `ops`, one process an op, `jobs` at a time (None: one a core).
+    """Judge the mutants and known-good kernels of `ops`, one process per op, `jobs` at a time (None: one per core).
 
-    `whole` (None: above level quick, and for one op): every fault on all its trials, not only until two have killed it.
+    `whole` (None: above level quick, and for one op): every mutant on all its trials, not only until two have killed
+    it.
     """
     if whole is None:
         whole = level != "quick" or len(ops) == 1
@@ -378,10 +381,10 @@ def summary(results: Sequence[OpResult]) -> Table:
     level, seed = results[0].level, results[0].seed
     columns = [
         "op",
-        "faults",
+        "mutants",
         "killed",
         "by 1 trial",
-        "controls",
+        "known-good",
         "checks",
         "false alarms",
         "idle families",
@@ -403,11 +406,11 @@ def _summary_row(name: str, results: Sequence[OpResult]) -> list[str]:
 
     return [
         name,
-        total(lambda r: len(r.faults)),
-        total(lambda r: len(r.faults) - len(r.survivors)),
+        total(lambda r: len(r.mutants)),
+        total(lambda r: len(r.mutants) - len(r.survivors)),
         total(lambda r: len(r.thin)),
-        total(lambda r: len(r.controls)),
-        total(lambda r: r.control_checks),
+        total(lambda r: len(r.known_good)),
+        total(lambda r: r.known_good_checks),
         total(lambda r: sum(len(c.killed) for c in r.false_alarms)),
         worth(lambda r: len(r.idle_families)),
         worth(lambda r: len(r.redundant_families)),
@@ -415,13 +418,15 @@ def _summary_row(name: str, results: Sequence[OpResult]) -> list[str]:
 
 
 def holes(results: Sequence[OpResult]) -> list[str]:
-    """What the self-test found wanting, one sentence each: survivors, false alarms, idle families."""
+    """The gaps that the self-test found, one sentence each: survivors, false alarms, idle families."""
     found = []
     for result in results:
         for one in result.survivors:
             found.append(f"{result.op}: nothing kills {one.name} ({one.kind}: {one.about})")
         for one in result.false_alarms:
-            found.append(f"{result.op}: the control {one.name} is accused in {len(one.killed)} trials: {one.first}")
+            found.append(
+                f"{result.op}: the known-good kernel {one.name} is rejected in {len(one.killed)} trials: {one.first}"
+            )
         if result.level != "quick":
             found += [f"{result.op}: {one.name} is killed by one trial alone: {one.killed[0]}" for one in result.thin]
         if result.whole and result.idle_families:
@@ -431,7 +436,8 @@ def holes(results: Sequence[OpResult]) -> list[str]:
 
 
 def passed(results: Sequence[OpResult]) -> bool:
-    """Whether no control is accused and, at levels above quick, every fault is killed by two trials at least."""
+    """Whether no known-good kernel is rejected and, at levels above quick, every mutant is killed by two trials at
+    least."""
     if any(result.false_alarms for result in results):
         return False
     return results[0].level == "quick" or not any(result.survivors or result.thin for result in results)
@@ -443,9 +449,9 @@ def record(results: Sequence[OpResult]) -> dict[str, Any]:
         "level": results[0].level,
         "seed": results[0].seed,
         "versions": versions(),
-        "faults": sum(len(r.faults) for r in results),
+        "mutants": sum(len(r.mutants) for r in results),
         "survivors": sum(len(r.survivors) for r in results),
-        "control checks": sum(r.control_checks for r in results),
+        "known-good checks": sum(r.known_good_checks for r in results),
         "false alarms": sum(len(c.killed) for r in results for c in r.false_alarms),
         "ops": [result.to_dict() for result in results],
     }
@@ -458,7 +464,7 @@ def read(record: dict[str, Any]) -> list[OpResult]:
             op["op"],
             op["level"],
             op["seed"],
-            [Judged(**one) for one in op["judged"]],
+            [MutantResult(**one) for one in op["judged"]],
             op["families"],
             op["notes"],
             op["whole"],
@@ -471,14 +477,14 @@ def page(record: dict[str, Any]) -> str:
     """The page docs/results/selftest.md from a record."""
     results = read(record)
     level, stops = record["level"], ENOUGH.get(record["level"])
-    faults = [one for result in results for one in result.faults]
-    checks, alarms = record["control checks"], record["false alarms"]
-    killed = sum(bool(one.killed) for one in faults)
+    mutants = [one for result in results for one in result.mutants]
+    checks, alarms = record["known-good checks"], record["false alarms"]
+    killed = sum(bool(one.killed) for one in mutants)
     left = "is left after its first kill" if stops == 1 else f"is left after {stops} kills"
     found = holes(results)
     return "\n".join(
         [
-            "# The self-test: what the judge catches, and whom it accuses",
+            "# The self-test: what the judge catches, and its false positives",
             "",
             ", ".join(f"{name} {version}" for name, version in record["versions"].items())
             + f"; {date.today()}, seed {record['seed']}.",
@@ -488,22 +494,23 @@ def page(record: dict[str, Any]) -> str:
             "python -m touchstone.selftest selftest.json > docs/results/selftest.md",
             "```",
             "",
-            f"**{killed:,} of {len(faults):,} planted faults are killed, "
-            f"{sum(len(one.killed) > 1 for one in faults):,} of them by two trials or more; "
-            f"{sum(len(result.controls) for result in results)} controls have {alarms or 'no'} false alarms in "
+            f"**{killed:,} of {len(mutants):,} mutants are killed, "
+            f"{sum(len(one.killed) > 1 for one in mutants):,} of them by two trials or more; "
+            f"{sum(len(result.known_good) for result in results)} known-good kernels give {alarms or 'no'} false "
+            f"alarms in "
             f"{checks:,} checks.**",
-            *([f"A planted kernel in a backend's language {left}."] if stops else []),
+            *([f"A mutant in a backend's language {left}."] if stops else []),
             (
-                '"Redundant" are families without which every fault would still be killed: with every pair of values '
+                '"Redundant" are families without which every mutant would still be killed: with every pair of values '
                 "of any two axes,"
             ),
-            'most are; "-" where faults were left after two kills.',
+            'most are; "-" where mutants were left after two kills.',
             "",
             "```",
             summary(results).plain(),
             "```",
             "",
-            *(["What it found wanting:", "", "```", *found, "```"] if found else ["It found nothing wanting."]),
+            *(["Gaps:", "", "```", *found, "```"] if found else ["It found no gaps."]),
             "",
             *(_compared(record, results) if "comparison" in record else []),
         ]
@@ -513,10 +520,10 @@ def page(record: dict[str, Any]) -> str:
 def _compared(record: dict[str, Any], results: Sequence[OpResult]) -> list[str]:
     from touchstone.conformance.selftest import other_rules as comparison
 
-    compared = {op: [comparison.Compared(**one) for one in found] for op, found in record["comparison"].items()}
+    compared = {op: [comparison.RuleResult(**one) for one in found] for op, found in record["comparison"].items()}
     return [
         (
-            "The planted faults in torch under the rules of other projects (conformance/selftest/other_rules.py), "
+            "The mutants in torch under the rules of other projects (conformance/selftest/other_rules.py), "
             "`--compare`: caught of"
         ),
         "those to which the rule applies.",

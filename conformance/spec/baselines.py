@@ -1,6 +1,7 @@
 """What a contract's file declares for the bench, in an object named `bench` beside its `contract`.
 
-Sizes come from `contract.large`, the cost model from `contract.flops` and `contract.bytes`. Here: whom to compare with.
+Sizes come from `contract.large`, the cost model from `contract.flops` and `contract.bytes`. Here: the baselines to
+compare with.
 """
 
 import importlib
@@ -17,7 +18,7 @@ Call = Callable[[], Mapping[str, torch.Tensor]]
 
 
 @dataclass(frozen=True)
-class Peer:
+class Baseline:
     """Another way to compute an op's outputs.
 
     `make(arguments)` does what is not timed (wrapping, compiling, a forward pass) and returns the call that is; that
@@ -29,34 +30,35 @@ class Peer:
     needs: str | None = None  # a package that has to be installed
     devices: Sequence[str] = ("cpu", "cuda")
     dtypes: Sequence[str] | None = None  # None: all
-    compiles: bool = False  # takes seconds before the first call: left out on the CPU unless peers are asked for
+    compiles: bool = False  # takes seconds before the first call: left out on the CPU unless baselines are asked for
 
 
 @dataclass(frozen=True)
 class Bench:
-    """How an op is timed. The first peer that runs is the one that the table's ratio names."""
+    """How an op is timed. The first baseline that runs is the one that the table's ratio names."""
 
-    peers: Sequence[Peer] = ()
+    baselines: Sequence[Baseline] = ()
     dtypes: Sequence[str] = ("bfloat16",)  # timed unless others are asked for
     params: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # values to time; others stay at their first
-    # groups of axes along which every output is computed apart: ("rows",), or ("Hq", "Hkv") in step. What is too large
+    # groups of axes along which every output is computed independently: ("rows",), or ("Hq", "Hkv") in step. What is
+    # too large
     # to be answered whole in float64 is answered on some slices along these.
-    apart: Sequence[Sequence[str]] = ()
+    independent_axes: Sequence[Sequence[str]] = ()
 
 
-def eager(name: str, fn: Callable[..., Mapping[str, torch.Tensor]], **about: Any) -> Peer:
-    """A peer that is one function of the op's arguments, by name."""
-    return Peer(name, lambda arguments: lambda: fn(**arguments), **about)
+def eager(name: str, fn: Callable[..., Mapping[str, torch.Tensor]], **about: Any) -> Baseline:
+    """A baseline that is one function of the op's arguments, by name."""
+    return Baseline(name, lambda arguments: lambda: fn(**arguments), **about)
 
 
-def compiled(fn: Callable[..., Mapping[str, torch.Tensor]], **about: Any) -> Peer:
+def compiled(fn: Callable[..., Mapping[str, torch.Tensor]], **about: Any) -> Baseline:
     """`fn` through torch.compile, for exactly these shapes."""
 
     def make(arguments: Arguments) -> Call:
         made = torch.compile(fn, dynamic=False, fullgraph=True)
         return lambda: made(**arguments)
 
-    return Peer("torch.compile", make, compiles=True, **about)
+    return Baseline("torch.compile", make, compiles=True, **about)
 
 
 def autograd(
@@ -68,7 +70,7 @@ def autograd(
     slow: bool = False,
     more: Callable[[Arguments], Arguments] = lambda arguments: {},
     **about: Any,
-) -> Peer:
+) -> Baseline:
     """The gradient of `forward(**arguments)`, whose graph is kept: `gradients` maps outputs to the operands they belong
     to.
 
@@ -91,7 +93,7 @@ def autograd(
 
         return call
 
-    return Peer(name, make, compiles=compile or slow, **about)
+    return Baseline(name, make, compiles=compile or slow, **about)
 
 
 def _graph_kept() -> AbstractContextManager[Any]:

@@ -22,7 +22,7 @@ C = 2.0
 FLOOR = 1e-30
 EPS = {torch.float64: 2.0**-52, torch.float32: 2.0**-23, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
 EPS32 = EPS[torch.float32]
-# rounding of an operand that a rung declares: `compute = "tf32"`; tf32x3 keeps two tf32 pieces of each operand
+# rounding of an operand that a variant declares: `compute = "tf32"`; tf32x3 keeps two tf32 pieces of each operand
 COMPUTE = {"tf32": 2.0**-10, "tf32x3": 2.0**-21, "bf16": 2.0**-7}
 DRIFT_ELEMENTS = 500
 

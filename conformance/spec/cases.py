@@ -22,7 +22,7 @@ class Plan:
     cases: list[Case]
     infeasible: list[str] = field(default_factory=list)  # pairs of axis values that the contract's `valid` rules out
     sampled_out: int = 0  # cases of a full product that the limit dropped
-    over_ceiling: int = 0  # cases with more work than the lane's ceiling
+    over_ceiling: int = 0  # cases with more work than the target's ceiling
 
 
 def plan(contract: Contract, level: str, seed: int = 0, dtypes: Sequence[str] | None = None) -> Plan:

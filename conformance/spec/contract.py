@@ -26,8 +26,8 @@ class Operand:
     """One tensor argument: its axes by the letters of the contract's sizes, and the layouts it is tried in.
 
     `dtype` is None for the case's dtype. `derived` operands are computed from the others (`Contract.derive`).
-    One that does not count is a statistic that may be recomputed, or is there for its being None. A `...` axis stands
-    for the sizes in `sizes["trailing"]`, a tuple. The layout "none" stands for the argument None.
+    `counts=False`: the answer does not depend on its values (an optional statistic, or an operand tested as None). A
+    `...` axis stands for the sizes in `sizes["trailing"]`, a tuple. The layout "none" stands for the argument None.
     """
 
     axes: str
@@ -55,7 +55,7 @@ class Invalid:
 
 
 @dataclass(frozen=True)
-class Law:
+class Property:
     """A property that holds whatever the answer is. `check(call, arguments, outputs, case)` returns None or what broke.
 
     `call(**arguments)` runs the kernel and returns a tuple of outputs; `arguments` are those of `case`, whose value
@@ -69,7 +69,7 @@ class Law:
 
 
 @dataclass(frozen=True)
-class Huge:
+class Int64Index:
     """A size with an output beyond 2^31 elements, for a GPU: too large for a float64 answer, so some rows are compared.
 
     `rows` names the axis of each operand along which the first axis of the outputs runs; other operands count whole.
@@ -169,7 +169,7 @@ class Inputs:
     """A case made concrete: placed operands, the keyword arguments of the call, and the same values in float64."""
 
     case: Case
-    placed: dict[str, layouts.Placed | None]
+    placed: dict[str, layouts.BufferView | None]
     exact: dict[str, torch.Tensor | None]  # the values the kernel gets, in float64 on the CPU
     params: dict[str, Any]
 
@@ -197,10 +197,10 @@ class Contract:
     valid: Callable[[Case], bool] = lambda case: True
     exact: Mapping[str, Sequence[str]] = field(default_factory=dict)  # family -> outputs that must be bit-equal
     invalid: Sequence[Invalid] = ()
-    laws: Sequence[Law] = ()
+    properties: Sequence[Property] = ()
     dtypes: Sequence[str] = tuple(DTYPES)
     aligned: Sequence[Mapping[str, Any]] = ()  # contiguous in every dtype besides: what descriptor kernels take
-    huge: Huge | None = None
+    int64_index: Int64Index | None = None
     # the name of PyTorch's OpInfo, and from (input, args, kwargs) of one of its samples to the call's arguments, or
     # None
     opinfo: tuple[str, Callable[..., dict[str, Any] | None]] | None = None
@@ -225,7 +225,7 @@ class Contract:
         return tuple(shape)
 
     def work(self, case: Case) -> float:
-        """Multiply-adds of a call, or elements moved where there are hardly any: what a lane's ceiling counts."""
+        """Multiply-adds of a call, or elements moved where there are hardly any: what a target's ceiling counts."""
         return max(self.flops(case.size, case.param) / 2, self.bytes(case.size, case.param, 1))
 
     def build(self, case: Case, device: str | torch.device = "cpu") -> Inputs:
@@ -233,7 +233,7 @@ class Contract:
         drawn = self.values[case.values](Draw(case, self))
         if case.mirrored is not None:
             drawn = {name: _mirrored(value) if name == case.mirrored else value for name, value in drawn.items()}
-        placed: dict[str, layouts.Placed | None] = {}
+        placed: dict[str, layouts.BufferView | None] = {}
         exact: dict[str, torch.Tensor | None] = {}
         independent = {name: drawn[name] for name, operand in self.operands.items() if not operand.derived}
         self._place(independent, case, device, placed, exact)

@@ -3,8 +3,8 @@
 Every layout answers one question: given a contiguous tensor of values, build a view with equal values (for the two
 broadcasts: with the values of its first slice repeated) inside a buffer that the judge owns. Everything in that buffer
 that the view does not cover is poison, so a kernel that ignores a stride or an offset computes with poison: NaN outside
-the view, a large number in its gaps. (NaN there would accuse torch.matmul, which on some CPUs multiplies a gap by
-zero.)
+the view, a large number in its gaps. (NaN there would make torch.matmul fail, which on some CPUs multiplies a gap
+by zero.)
 """
 
 import math
@@ -24,7 +24,7 @@ POISON = {torch.float32: math.nan, torch.float16: math.nan, torch.bfloat16: math
 
 
 @dataclass(frozen=True)
-class Placed:
+class BufferView:
     """An operand in memory: the view a kernel is given, and the whole buffer, guard bands included, as bytes.
 
     `written` is what of the buffer was ever written, values and poison, as integers; None stands for all of it.
@@ -156,7 +156,7 @@ def values_of(values: torch.Tensor, layout: str) -> torch.Tensor:
     return values
 
 
-def place(values: torch.Tensor, layout: str, device: str | torch.device) -> Placed:
+def place(values: torch.Tensor, layout: str, device: str | torch.device) -> BufferView:
     """Put `values` (already rounded to their dtype) into a guarded, poisoned buffer on `device` in `layout`."""
     shape = tuple(values.shape)
     if (axis := far_axis(layout)) is not None:
@@ -179,10 +179,10 @@ def place(values: torch.Tensor, layout: str, device: str | torch.device) -> Plac
             if stride == 0 and shape[axis] > 1:
                 narrow = narrow.narrow(axis, 0, 1)
         typed.as_strided(tuple(narrow.shape), strides, GUARD_BYTES // item + offset).copy_(narrow)
-    return Placed(view, buffer)
+    return BufferView(view, buffer)
 
 
-def _place_far(values: torch.Tensor, axis: int, device: str | torch.device) -> Placed:
+def _place_far(values: torch.Tensor, axis: int, device: str | torch.device) -> BufferView:
     """Memory is mapped and, on the CPU, hardly touched: only the slices along the far axis and a guard band beside
     each.
 
@@ -205,7 +205,7 @@ def _place_far(values: torch.Tensor, axis: int, device: str | torch.device) -> P
     view = typed.as_strided(shape, strides, base)
     view.copy_(values)
     integers = buffer.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[item])
-    return Placed(view, buffer, integers.as_strided(rows, (strides[axis], 1), base - guard))
+    return BufferView(view, buffer, integers.as_strided(rows, (strides[axis], 1), base - guard))
 
 
 def _mapped(size: int) -> torch.Tensor:

@@ -14,7 +14,7 @@ _watch = run.guard()
 
 
 class Clock:
-    """Stands still but for what is measured: what pytest-benchmark reads before and after a round."""
+    """Advances only by what is measured: what pytest-benchmark reads before and after a round."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -25,10 +25,10 @@ class Clock:
 
 @dataclass
 class Timed:
-    """One item: a rung or peer of a group."""
+    """One item: a variant or baseline of a group."""
 
     group: int
-    lane: str
+    target: str
     name: str
     clock: Clock
 
@@ -47,12 +47,14 @@ class Session:
     def items(self) -> list[Any]:
         found = []
         for number, group in enumerate(self.groups):
-            peers = [(f"peer@{self.chosen.device}", peer.name) for peer in group.peers]
-            for lane, name in [*((s.lane, s.name) for _, s in group.subjects), *peers]:
+            baselines = [(f"baseline@{self.chosen.device}", baseline.name) for baseline in group.baselines]
+            for target, name in [*((s.target, s.name) for _, s in group.subjects), *baselines]:
                 clock = Clock()
                 mark = pytest.mark.benchmark(group=group.title, timer=clock, disable_gc=False, warmup=False)
                 title = group.title.replace(", ", "-").replace(" ", "-")
-                found.append(pytest.param(Timed(number, lane, name, clock), marks=mark, id=f"{lane}-{name}-{title}"))
+                found.append(
+                    pytest.param(Timed(number, target, name, clock), marks=mark, id=f"{target}-{name}-{title}")
+                )
         return found
 
     def result(self, timed: Timed) -> run.Result:
@@ -64,7 +66,7 @@ class Session:
             self._results[timed.group] = run.measure(
                 self.groups[timed.group], self._timer, _watch, self._ceilings, seconds
             )
-        return next(r for r in self._results[timed.group] if (r.lane, r.name) == (timed.lane, timed.name))
+        return next(r for r in self._results[timed.group] if (r.target, r.name) == (timed.target, timed.name))
 
 
 _SESSION = pytest.StashKey[Session]()

@@ -26,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--device", default="auto", metavar="auto|cpu|cuda", help="where kernels run (auto: cuda where a GPU works)"
     )
     group.addoption("--op", metavar="NAME[,NAME]", help="ops to judge (default: all)")
-    group.addoption("--variant", metavar="NAME[,NAME]", help="rungs to judge (default: all)")
+    group.addoption("--variant", metavar="NAME[,NAME]", help="variants to judge (default: all)")
     group.addoption("--level", default=None, metavar="|".join(LEVELS), help="how many cases (default: default)")
     group.addoption("--quick", dest="level", action="store_const", const="quick", help="short for --level quick")
     group.addoption(
@@ -62,7 +62,7 @@ def pytest_configure(config: pytest.Config) -> None:
         )
         chosen.prepare()
         if (option.variant or option.kernel) and not selection.import_check(chosen):
-            chosen.subjects()  # an unknown rung or function is a usage error too
+            chosen.subjects()  # an unknown variant or function is a usage error too
     except (selection.UsageError, RuntimeError) as error:
         raise pytest.UsageError(str(error)) from None
     config.stash[_SELECTION] = chosen
@@ -75,8 +75,8 @@ _SELECTION = pytest.StashKey[selection.Selection]()
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     chosen = config.stash[_SELECTION]
-    lanes = "user@" + chosen.device if chosen.kernel else ", ".join(map(chosen.lane, chosen.backends)) or "none"
-    lines = [f"touchstone: lanes {lanes}; level {chosen.level}; seed {chosen.seed}"]
+    targets = "user@" + chosen.device if chosen.kernel else ", ".join(map(chosen.target, chosen.backends)) or "none"
+    lines = [f"touchstone: targets {targets}; level {chosen.level}; seed {chosen.seed}"]
     return lines + [f"touchstone: {name}@{chosen.device} skipped: {reason}" for name, reason in chosen.skipped.items()]
 
 
@@ -97,8 +97,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         trials, plan = judge.trials(subject, chosen.level, chosen.seed, ceiling)
         for index, trial in enumerate(trials):
             marks = [pytest.mark.skip(reason=f"not run: {lacking}")] if lacking else []
-            judged = Judged(subject, trials, index, plan.over_ceiling)
-            items.append(pytest.param(judged, marks=marks, id=f"{subject.op}-{subject.lane}-{subject.name}-{trial.id}"))
+            judged = KernelItem(subject, trials, index, plan.over_ceiling)
+            items.append(
+                pytest.param(judged, marks=marks, id=f"{subject.op}-{subject.target}-{subject.name}-{trial.id}")
+            )
     metafunc.parametrize("judged", items)
 
 
@@ -112,7 +114,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=empty)
 
 
-class Judged:
+class KernelItem:
     """One pytest item: a subject, all of its trials, and which of them this is."""
 
     def __init__(self, subject: judge.Subject, trials: list[judge.Trial], index: int, dropped: int):
@@ -127,7 +129,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         subject = judged.subject
         about = dict(
             op=subject.op,
-            lane=subject.lane,
+            target=subject.target,
             variant=subject.name,
             compute=subject.compute,
             of=judged.of,
@@ -141,7 +143,7 @@ class Summary:
 
     def __init__(self, config: pytest.Config, chosen: selection.Selection):
         self.config, self.chosen = config, chosen
-        self.rungs: dict[tuple[str, str, str], dict[str, Any]] = {}
+        self.variants: dict[tuple[str, str, str], dict[str, Any]] = {}
         self.selected = self.ran = 0
         self.problems: list[str] = []
         self.kept: list[dict[str, Any]] = []  # findings, for replay
@@ -156,17 +158,17 @@ class Summary:
             if report.when == "setup" and "conformance" in report.keywords and report.skipped:
                 self.selected += 1
             return
-        rung = self.rungs.setdefault(
-            (about["op"], about["lane"], about["variant"]),
+        entry = self.variants.setdefault(
+            (about["op"], about["target"], about["variant"]),
             dict(of=about["of"], dropped=about["dropped"], compute=about["compute"], outcomes=[], not_run=None),
         )
         if report.when == "setup":
             self.selected += 1
             if report.skipped:
-                rung["not_run"] = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+                entry["not_run"] = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         elif report.when == "call" and "outcome" in about:
             outcome = Outcome.from_dict(about["outcome"])
-            rung["outcomes"].append(outcome)
+            entry["outcomes"].append(outcome)
             self.kept += self.records(about, outcome)
             self.ran += outcome.status != judge.DECLINED
 
@@ -175,11 +177,11 @@ class Summary:
         replay.keep(self.kept)
         if session.config.option.collectonly or session.shouldstop or session.shouldfail:
             return
-        for (op, lane, variant), rung in self.rungs.items():
-            done = rung["outcomes"]
-            if done and len(done) == rung["of"] and all(o.status == judge.DECLINED for o in _cases(done)):
+        for (op, target, variant), entry in self.variants.items():
+            done = entry["outcomes"]
+            if done and len(done) == entry["of"] and all(o.status == judge.DECLINED for o in _cases(done)):
                 self.problems.append(
-                    f"{op}-{lane}-{variant} declined every case, though this machine satisfies its needs"
+                    f"{op}-{target}-{variant} declined every case, though this machine satisfies its needs"
                 )
         if self.selected and not self.ran and session.exitstatus in (0, pytest.ExitCode.NO_TESTS_COLLECTED):
             self.problems.append(f"{self.selected} conformance tests were selected and none ran")
@@ -195,7 +197,7 @@ class Summary:
             about["op"],
             judge.not_called,
             about["variant"],
-            about["lane"],
+            about["target"],
             chosen.device,
             own=where is None,
             compute=about["compute"],
@@ -204,14 +206,12 @@ class Summary:
         return replay.records(subject, [outcome], chosen.level, chosen.seed, where)
 
     def pytest_terminal_summary(self, terminalreporter) -> None:
-        if self.rungs:
+        if self.variants:
             terminalreporter.section("Touchstone")
             terminalreporter.write_line(self.table().plain())
-            dropped = sum(rung["dropped"] for rung in self.rungs.values())
+            dropped = sum(entry["dropped"] for entry in self.variants.values())
             if dropped:
-                terminalreporter.write_line(
-                    f"{dropped} cases dropped: more work than the lane's ceiling allows at this level"
-                )
+                terminalreporter.write_line(f"{dropped} cases dropped: more work than the target's limit at this level")
         if self.compiled:
             terminalreporter.section("Compiled")
             terminalreporter.write_line(compiling.table(self.compiled).plain())
@@ -222,21 +222,21 @@ class Summary:
             self.write(Path(path))
 
     def table(self) -> Table:
-        columns = ["op", "lane", "rung", "passed", "failed", "declined", "worst error / budget", "computes in"]
+        columns = ["op", "target", "variant", "passed", "failed", "declined", "worst error / budget", "computes in"]
         table = Table(f"level {self.chosen.level}, seed {self.chosen.seed}", columns)
-        for (op, lane, variant), rung in sorted(self.rungs.items(), key=lambda item: item[0][:2]):
-            done = rung["outcomes"]
+        for (op, target, variant), entry in sorted(self.variants.items(), key=lambda item: item[0][:2]):
+            done = entry["outcomes"]
             count: dict[str, int] = defaultdict(int)
             for outcome in done:
                 count[outcome.status] += 1
             worst = judge.worst([f for outcome in done for f in outcome.fractions.values()])
             cells = (
                 ["not run"] * 3
-                if rung["not_run"]
+                if entry["not_run"]
                 else [str(count[s]) for s in (judge.PASSED, judge.FAILED, judge.DECLINED)]
             )
             table.rows.append(
-                [op, lane, variant, *cells, rung["not_run"] or fraction_text(worst), rung["compute"] or ""]
+                [op, target, variant, *cells, entry["not_run"] or fraction_text(worst), entry["compute"] or ""]
             )
         return table
 
@@ -249,17 +249,17 @@ class Summary:
             "seed": self.chosen.seed,
             "device": self.chosen.device,
             "compiled": self.compiled,
-            "rungs": [
+            "variants": [
                 {
                     "op": op,
-                    "lane": lane,
+                    "target": target,
                     "variant": variant,
-                    "compute": rung["compute"],
-                    "not_run": rung["not_run"],
-                    "dropped": rung["dropped"],
-                    "outcomes": [outcome.to_dict() for outcome in rung["outcomes"]],
+                    "compute": entry["compute"],
+                    "not_run": entry["not_run"],
+                    "dropped": entry["dropped"],
+                    "outcomes": [outcome.to_dict() for outcome in entry["outcomes"]],
                 }
-                for (op, lane, variant), rung in self.rungs.items()
+                for (op, target, variant), entry in self.variants.items()
             ],
         }
         path.write_text(json.dumps(record, indent=1) + "\n")

@@ -1,4 +1,5 @@
-"""The bench through pytest-benchmark: one item a rung or peer, whose rounds are the samples that were measured."""
+"""The bench through pytest-benchmark: one item per variant or baseline, whose rounds are the samples that were
+measured."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The conformance test: one item per op, lane, rung and trial. Selected by the options in
+"""The conformance test: one item per op, target, variant and trial. Selected by the options in
 conformance/suite/plugin.py."""
 
 from contextlib import ExitStack

@@ -1,4 +1,4 @@
-// Online softmax over tiles of 32 keys, for 64 queries a block; hidden key tiles are not visited.
+// Online softmax over tiles of 32 keys, for 64 queries per block; hidden key tiles are not visited.
 #include "attention_tiles.cuh"
 
 constexpr int BLOCK_M = 64, BLOCK_N = 32;

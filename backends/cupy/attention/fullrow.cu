@@ -1,4 +1,4 @@
-// One launch: a block keeps the whole rows of scores of QUERIES queries in shared memory; a warp a row for the softmax.
+// One launch: a block keeps the whole rows of scores of QUERIES queries in shared memory; one warp per row for the softmax.
 #include "common.cuh"
 
 constexpr int threads = 32 * QUERIES;
@@ -25,7 +25,7 @@ extern "C" __global__ __launch_bounds__(threads) void attention_fullrow(
     }
     __syncthreads();
 
-    for (int j = threadIdx.x; j < Sk; j += threads) {  // a thread a key, against all queries of the block
+    for (int j = threadIdx.x; j < Sk; j += threads) {  // one thread per key, against all queries of the block
         float sum[QUERIES] = {};
         for (int d = 0; d < dim; ++d) {
             const float key = to_float(k[j * k_row + d * k_col]);
@@ -53,7 +53,7 @@ extern "C" __global__ __launch_bounds__(threads) void attention_fullrow(
     }
     __syncthreads();
 
-    for (int d = threadIdx.x; d < dim; d += threads) {  // a thread a column of o
+    for (int d = threadIdx.x; d < dim; d += threads) {  // one thread per column of o
         float acc[QUERIES] = {};
         for (int j = 0; j < Sk; ++j) {
             const float value = to_float(v[j * v_row + d * v_col]);

@@ -1,7 +1,7 @@
 // Scores, softmax, product with v: three launches around float scores of shape (batch * Hq, Sq, Sk).
 #include "common.cuh"
 
-// A thread a score: s = scale * q . k, -inf where causality hides the key.
+// One thread per score: s = scale * q . k, -inf where causality hides the key.
 extern "C" __global__ void attention_scores(
     const ELEMENT* q, long long q_batch, long long q_head, long long q_row, long long q_col,
     const ELEMENT* k, long long k_batch, long long k_head, long long k_row, long long k_col,
@@ -22,7 +22,7 @@ extern "C" __global__ void attention_scores(
     s[index] = score;
 }
 
-// A thread a row of scores: probabilities in place, and lse.
+// One thread per row of scores: probabilities in place, and lse.
 extern "C" __global__ void attention_softmax(float* s, float* lse, long long rows, int Sk) {
     const long long row = (long long)blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= rows) return;
@@ -37,7 +37,7 @@ extern "C" __global__ void attention_softmax(float* s, float* lse, long long row
     lse[row] = m + logf(l);
 }
 
-// A thread an element of o.
+// One thread per element of o.
 extern "C" __global__ void attention_values(
     const float* p, const ELEMENT* v, long long v_batch, long long v_head, long long v_row, long long v_col,
     ELEMENT* o, long long count, int Hq, int Hkv, int Sq, int Sk, int dim) {

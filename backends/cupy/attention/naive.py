@@ -1,4 +1,4 @@
-"""naive: scores, softmax and product with v, a thread an output, in three launches around a float32 score matrix."""
+"""naive: scores, softmax and product with v, one thread per output, in three launches around a float32 score matrix."""
 
 import torch
 

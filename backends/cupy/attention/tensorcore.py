@@ -10,7 +10,7 @@ from touchstone.backends.cupy.module import Module
 
 _module = Module(__file__, "tensorcore.cu")
 
-# For each padded head dimension: warps, 16-row tiles of queries a warp, keys a tile.
+# For each padded head dimension: warps, 16-row tiles of queries per warp, keys per tile.
 _TILES = {64: (4, 2, 64), 128: (4, 2, 64), 192: (4, 1, 64), 256: (4, 1, 32)}
 
 

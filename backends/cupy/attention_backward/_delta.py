@@ -1,4 +1,4 @@
-"""delta = Σ do·o and lse in units of log 2, for the rungs that compute them first."""
+"""delta = Σ do·o and lse in units of log 2, for the variants that compute them first."""
 
 import torch
 

@@ -1,4 +1,4 @@
-// delta = Σ do * o and lse * log2 e, a warp a query; lse is +inf for a query that sees nothing: its p is 0.
+// delta = Σ do * o and lse * log2 e, one warp per query; lse is +inf for a query that sees nothing: its p is 0.
 #include "common.cuh"
 
 extern "C" __global__ void attention_delta(

@@ -1,5 +1,5 @@
 // dk and dv stay in registers and dq is added up in memory. A block owns BLOCK_N keys and walks over the queries that
-// see them, the next tile of q and do arriving while this one is used. Scores are formed transposed, 16 keys a warp: in
+// see them, the next tile of q and do arriving while this one is used. Scores are formed transposed, 16 keys per warp: in
 // the layout of a product's result pᵀ and dsᵀ are the left operands of dv = pᵀ * do and dk = dsᵀ * q. Only dq = ds * k,
 // a sum over all warps' keys, takes ds through shared memory. COL_PARTS warps share 16 keys, each with its columns of
 // dk and dv.

@@ -12,7 +12,7 @@ from touchstone.backends.cupy.module import Module
 
 _module = Module(__file__, "tensorcore.cu")
 
-# For each padded head dimension: queries a tile, keys a block, warps that share 16 keys.
+# For each padded head dimension: queries a tile, keys per block, warps that share 16 keys.
 _TILES = {64: (64, 128, 1), 128: (64, 128, 1), 192: (32, 64, 2), 256: (32, 64, 2)}
 
 

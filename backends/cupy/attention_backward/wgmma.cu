@@ -17,7 +17,7 @@ struct Shared {
     Barrier kv_full, full[STAGES], empty[STAGES];
 };
 
-using Scores = float[BLOCK_M / 8][4];  // of 16 keys a warp
+using Scores = float[BLOCK_M / 8][4];  // of 16 keys per warp
 using Weights = unsigned[BLOCK_M / STEP][4];
 using Gradient = float[BLOCK_D / 8][4];
 using Part = float[SIDE / 8][4];

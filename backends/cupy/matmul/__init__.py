@@ -1,6 +1,6 @@
 """matmul(a, b): (M, K) times (K, N), float32 accumulation, the result in the input dtype.
 
-naive: a thread an element of c, a warp down a column of c: neighbouring threads read rows of a far apart [boehm2022]
+naive: one thread per element of c, a warp down a column of c: neighbouring threads read distant rows of a [boehm2022]
 coalesced: the same with a warp along a row, so neighbours share a's element and read neighbours of b [boehm2022]
 tiled: a block's operands pass through shared memory, read from global memory once for 32 threads each [boehm2022]
 tiled1d: a thread keeps eight results of a column, so one word of b from shared memory serves eight products [boehm2022]
@@ -11,7 +11,8 @@ warptiled: lanes of a warp close together, so they read fewer words; fast loads 
 splitk: K is cut between blocks and a second kernel adds their float32 partials, for few tiles with a long K [hoque2024]
 tf32: warptiled's tiles on the tensor cores, float32 operands rounded to tf32 [xlite2025]
 tensorcore: mma.sync on 16-bit operands that cp.async brings, three stages deep, through ldmatrix [kerr2020]
-pipelined: larger tiles, and a loop in which nothing parts the products: operands in pieces of 16 bytes only [kerr2020]
+pipelined: larger tiles, and a branch-free main loop in which nothing interrupts the MMAs: operands in pieces of 16
+  bytes only [kerr2020]
 wgmma: a warpgroup's products from shared memory, filled by the copy engine and one warpgroup's thread [colfax2024]
 """
 

@@ -1,4 +1,4 @@
-"""pipelined: tensorcore with larger tiles, and a loop in which nothing parts the products."""
+"""pipelined: tensorcore with larger tiles, and a branch-free main loop in which nothing interrupts the MMAs."""
 
 import torch
 

@@ -15,7 +15,7 @@ def splitk(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     c = a.new_empty(M, N)
     if c.numel():
         tiles = by_lanes(M, N)
-        wanted = ceil_div(2 * processors(a.device), tiles.blocks)  # two blocks a multiprocessor
+        wanted = ceil_div(2 * processors(a.device), tiles.blocks)  # two blocks per multiprocessor
         chunk = max(ceil_div(ceil_div(K, wanted), 64) * 64, 256)  # less would not pay for storing and adding a partial
         splits = max(ceil_div(K, chunk), 1)
         partial = a.new_empty(splits, M, N, dtype=torch.float32)

@@ -41,7 +41,7 @@ _EXTENDS = re.compile(
 class Entry(NamedTuple):
     """A compiled kernel: its object code, the types of its parameters, and what its status codes stand for."""
 
-    built: translate.Built
+    built: translate.ObjectCode
     types: list[str]
     exceptions: dict[int, Any]  # (class, arguments, place)
 

@@ -76,17 +76,17 @@ def _emulating() -> Iterator[None]:
     from numba.cuda.core.compiler_lock import global_compiler_lock
     from numba.cuda.descriptor import cuda_target
 
-    helpers = cuda_target.target_context, "cached_internal_func", _made.helpers
+    helpers = cuda_target.target_context, "cached_internal_func", _engine_overloads.helpers
     with global_compiler_lock, replaced(*_replacements(), helpers):
         try:
             yield
         finally:
-            while _made.lent:
-                function, overloads = _made.lent.popitem()
+            while _engine_overloads.lent:
+                function, overloads = _engine_overloads.lent.popitem()
                 function.overloads = overloads
 
 
-class _Made:
+class _EngineOverloads:
     """What numba-cuda has compiled for the engine and would look for where it keeps what it compiled for a GPU."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class _Made:
         self.lent: dict[Any, dict[Any, Any]] = {}  # a device function's overloads for a GPU, while it has the engine's
 
 
-_made = _Made()
+_engine_overloads = _EngineOverloads()
 
 
 @functools.cache
@@ -121,9 +121,9 @@ def _replacements() -> list[tuple[Any, str, Any]]:
     compile_device = dispatcher.CUDADispatcher.compile_device
 
     def compile_for_the_engine(self: Any, *args: Any, **options: Any) -> Any:
-        if self not in _made.lent:
-            _made.lent[self] = self.overloads
-            self.overloads = _made.overloads.setdefault(self, collections.OrderedDict())
+        if self not in _engine_overloads.lent:
+            _engine_overloads.lent[self] = self.overloads
+            self.overloads = _engine_overloads.overloads.setdefault(self, collections.OrderedDict())
         return compile_device(self, *args, **options)
 
     i32, i64, pointer = ir.IntType(32), ir.IntType(64), ir.IntType(8).as_pointer()
@@ -288,7 +288,7 @@ def _variable_name(builder: Any) -> str:
 
 
 class _Compiled(NamedTuple):
-    native: translate.Native
+    native: translate.NativeCode
     types: list[str]
     exceptions: dict[int, Any]  # from a status code to (class, arguments, place)
 

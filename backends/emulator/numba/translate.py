@@ -821,7 +821,7 @@ def _link(file: Source) -> None:
     llvm.load_library_permanently(str(path))
 
 
-class Built(NamedTuple):
+class ObjectCode(NamedTuple):
     """A kernel's object code for this CPU and what it takes to load it; all of it can be pickled."""
 
     code: bytes
@@ -833,14 +833,14 @@ class Built(NamedTuple):
     sources: list[Source]
 
 
-class Native(NamedTuple):
+class NativeCode(NamedTuple):
     entry: int  # void (*)(void** arguments)
     cooperative: bool
     constants: list[tuple[int, int]]  # where arrays of constants lie: start, bytes
     keep: Any
 
 
-def build(modules: list[str], kernel: str, types: list[str], linked_with: Sequence[Any] = ()) -> Built:
+def build(modules: list[str], kernel: str, types: list[str], linked_with: Sequence[Any] = ()) -> ObjectCode:
     """Object code of the NVVM `modules`, whose function `kernel` takes a pointer for its result and `types`.
 
     `linked_with`: CUDA C++ as numba-cuda's LinkableCode or the paths of files.
@@ -896,10 +896,10 @@ def build(modules: list[str], kernel: str, types: list[str], linked_with: Sequen
     for variable in arrays:
         variable.linkage = "external"
     constants = [(g.name, _machine().target_data.get_abi_size(g.global_value_type)) for g in arrays]
-    return Built(_machine().emit_object(module), base, places, cooperative, constants, functions, sources)
+    return ObjectCode(_machine().emit_object(module), base, places, cooperative, constants, functions, sources)
 
 
-def load(built: Built) -> Native:
+def load(built: ObjectCode) -> NativeCode:
     """Native code of this process."""
     support()
     _resolve(built.functions, built.sources)
@@ -911,4 +911,4 @@ def load(built: Built) -> Native:
     jit.add_object_file(llvm.ObjectFileRef.from_data(built.code))
     jit.finalize_object()
     constants = [(jit.get_global_value_address(name), size) for name, size in built.constants]
-    return Native(jit.get_function_address("tsn_entry"), built.cooperative, constants, jit)
+    return NativeCode(jit.get_function_address("tsn_entry"), built.cooperative, constants, jit)

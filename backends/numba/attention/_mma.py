@@ -79,7 +79,7 @@ def load_tile(tile, rows, width, x, base, strides, first, end, dim, aligned, thr
 
     Where `aligned` the copies are only started.
     """
-    if aligned:  # eight threads a row: their pieces make a line of 128 bytes
+    if aligned:  # eight threads per row: their pieces make a line of 128 bytes
         piece = thread % 8 * 8
         row = thread // 8
         while row < rows:

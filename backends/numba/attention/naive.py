@@ -1,4 +1,4 @@
-"""naive: scores, softmax and product with v, a thread an output, in three launches around a float32 score matrix."""
+"""naive: scores, softmax and product with v, one thread per output, in three launches around a float32 score matrix."""
 
 import math
 
@@ -14,7 +14,7 @@ _LOW = np.float32(-math.inf)
 
 @cuda.jit
 def _scores(q, k, s, scale, causal):
-    # A thread a score: s = scale * q . k, -inf where causality hides the key.
+    # One thread per score: s = scale * q . k, -inf where causality hides the key.
     index = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if index >= s.size:
         return
@@ -37,7 +37,7 @@ def _scores(q, k, s, scale, causal):
 
 @cuda.jit
 def _softmax(s, lse):
-    # A thread a row of scores: probabilities in place, and lse.
+    # One thread per row of scores: probabilities in place, and lse.
     index = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if index >= lse.size:
         return
@@ -68,7 +68,7 @@ def _softmax(s, lse):
 
 @cuda.jit
 def _values(p, v, o):
-    # A thread an element of o.
+    # One thread per element of o.
     index = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     if index >= o.size:
         return

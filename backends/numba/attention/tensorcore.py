@@ -23,7 +23,7 @@ _LOW = np.float32(-math.inf)
 _LN_2 = np.float32(math.log(2))
 _ALL = 0xFFFFFFFF
 _LAG = np.float32(8)  # float16 holds exp2 of it, and float32 as many of these as there are keys
-# For each width of a tile: 16-row tiles of queries a warp, keys a tile. Four warps; q, k and v take at most 48 KB.
+# For each width of a tile: 16-row tiles of queries per warp, keys per tile. Four warps; q, k and v take at most 48 KB.
 _TILES = {64: (2, 64), 128: (2, 32), 256: (1, 16)}
 
 

@@ -1,4 +1,4 @@
-"""delta = Σ do·o and lse in units of log 2, for the rungs that compute them first."""
+"""delta = Σ do·o and lse in units of log 2, for the variants that compute them first."""
 
 import math
 
@@ -8,7 +8,7 @@ from numba import cuda, float32, int64
 
 from touchstone.backends.numba.attention._launch import _blocks, _strided
 from touchstone.backends.numba.launching import launch
-from touchstone.backends.numba.rows import warp_sum
+from touchstone.backends.numba.reductions import warp_sum
 
 _HIGH = np.float32(math.inf)
 _LOG2_E = np.float32(math.log2(math.e))
@@ -16,7 +16,7 @@ _LOG2_E = np.float32(math.log2(math.e))
 
 @cuda.jit
 def _delta(o, lse, do, delta, lse2):
-    # A warp a query; lse is +inf for a query that sees nothing: its p is 0.
+    # One warp per query; lse is +inf for a query that sees nothing: its p is 0.
     index = int64(cuda.blockIdx.x) * 4 + cuda.threadIdx.x // 32
     if index >= delta.size:
         return

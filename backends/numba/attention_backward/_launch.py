@@ -1,4 +1,4 @@
-"""What the launchers of attention_backward share: the argument check, the outputs, tiles of the CUDA-core rungs."""
+"""What the launchers of attention_backward share: the argument check, the outputs, tiles of the CUDA-core variants."""
 
 import torch
 

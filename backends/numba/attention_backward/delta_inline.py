@@ -17,7 +17,7 @@ _HIGH = np.float32(math.inf)
 
 @cuda.jit(device=True)
 def load_statistics(delta, lse, do_tile, o_head, lse_head, first, thread):
-    """delta and lse of the queries of do_tile, a thread a row; lse is +inf, so that p is 0, for one that sees
+    """delta and lse of the queries of do_tile, one thread per row; lse is +inf, so that p is 0, for one that sees
     nothing."""
     if thread < delta.shape[0]:
         i = first + thread

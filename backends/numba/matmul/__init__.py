@@ -1,6 +1,6 @@
 """matmul(a, b): (M, K) times (K, N), float32 accumulation, the result in the input dtype.
 
-naive: a thread an element of c, a warp down a column of c: neighbouring threads read rows of a far apart [boehm2022]
+naive: one thread per element of c, a warp down a column of c: neighbouring threads read distant rows of a [boehm2022]
 coalesced: the same with a warp along a row, so neighbours share a's element and read neighbours of b [boehm2022]
 tiled: a block's operands pass through shared memory, read from global memory once for 16 threads each [boehm2022]
 tiled2d: eight by eight results a thread: sixteen words from shared memory serve 64 products [volkov2010]

@@ -1,4 +1,4 @@
-"""naive, coalesced: a thread an element of c; then the order of the threads. tiled: shared memory."""
+"""naive, coalesced: one thread per element of c; then the order of the threads. tiled: shared memory."""
 
 import torch
 from numba import cuda, float32, uintp

@@ -9,7 +9,7 @@ from touchstone.backends.triton.attention._launch import _PLAIN, _block_d, _load
 
 # Elements of k, and of v after it, that one program takes on chip. A float32 `ieee` dot runs on the FMA pipes,
 # unrolled,
-# with its operands in registers: 16384 elements spill 7 KB a thread.
+# with its operands in registers: 16384 elements spill 7 KB per thread.
 _HELD = {torch.float32: 8192, torch.float16: 32768, torch.bfloat16: 32768}
 
 

@@ -1,4 +1,5 @@
-"""tma: the three products one after another, as in mlp's rung of that name; up's epilogue multiplies by gate's tiles.
+"""tma: the three products one after another, as in mlp's variant of that name; up's epilogue multiplies by gate's
+tiles.
 
 Accumulating gate and up side by side, as `epilogue` does, halves the width of the tensor cores' instructions, which
 then read x twice as often from shared memory: 0.80 of torch on an H200, where this is 1.03.

@@ -1,4 +1,4 @@
-"""Triton's interpreter made truthful: every repair of it, in this one place, for Triton 3.6 to 3.9.
+"""Triton's interpreter patched to match GPU semantics: every patch, in this one place, for Triton 3.6 to 3.9.
 
 `install()` runs once per process, from `touchstone.backends.triton.prepare("cpu")`, before any kernel runs. A repair
 answers an upstream issue, or a way in which the stock interpreter accepts what a GPU does not, or gives another number

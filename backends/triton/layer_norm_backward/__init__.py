@@ -1,17 +1,18 @@
 """Gradients of layer norm. With r = 1 / sqrt(variance + eps), n = (x - mean) * r, g = dy * weight:
 dx = r * (g - mean(g) - n * mean(g * n)), dweight = sum over rows of dy * n, dbias = sum over rows of dy.
 
-looped: a launch for the statistics of every row, another for strips of columns, so a row may have any length [apex2018]
-streamed: both in one launch, chunk of rows by chunk, so that the strips find x and dy in the L2 cache [gupta2012]
+looped: a launch for the statistics of every row, another for blocks of columns, so a row may have any length [apex2018]
+l2_resident: both in one launch, chunk of rows by chunk, so that the blocks of columns find x and dy in the L2 cache
+  [gupta2012]
 partials: a program holds a row in registers and sums dweight and dbias there over many rows, one part each [apex2018]
 atomics: the programs add their sums to one row by float32 atomics, no partial sums in memory [apex2018]
 """
 
 # isort: off
-from touchstone.backends.triton.layer_norm_backward.strips import looped
-from touchstone.backends.triton.layer_norm_backward.strips import streamed
+from touchstone.backends.triton.layer_norm_backward.column_blocks import looped
+from touchstone.backends.triton.layer_norm_backward.column_blocks import l2_resident
 from touchstone.backends.triton.layer_norm_backward.registers import partials
 from touchstone.backends.triton.layer_norm_backward.registers import atomics
 # isort: on
 
-__all__ = ["atomics", "looped", "partials", "streamed"]
+__all__ = ["atomics", "l2_resident", "looped", "partials"]

@@ -9,7 +9,8 @@ tma: persistent with host tensor descriptors; the copy engine computes addresses
 gluon: persistent with a warp that loads and two warpgroups that multiply, in layouts chosen by hand [wright2024]
 tf32: grouped with float32 operands rounded to tf32 on the tensor cores [xlite2025]
 tf32x3: each float32 operand split into two tf32 parts and three products summed, near float32 accuracy [ootomo2022]
-pieces: tf32x3 whose operands a pass beforehand splits and turns, so that the copy engine brings them [ootomo2022]
+tf32x3_presplit: tf32x3 whose operands a pass beforehand splits and turns, so that the copy engine brings them
+  [ootomo2022]
 """
 
 # isort: off
@@ -19,7 +20,7 @@ from touchstone.backends.triton.matmul.persistent import persistent
 from touchstone.backends.triton.matmul.tma import tma
 from touchstone.backends.triton.matmul.gluon import gluon
 from touchstone.backends.triton.matmul.tensorfloat import tf32, tf32x3
-from touchstone.backends.triton.matmul.pieces import pieces
+from touchstone.backends.triton.matmul.tf32x3_presplit import tf32x3_presplit
 # isort: on
 
 __all__ = [  # noqa: RUF022 - ladder order
@@ -32,5 +33,5 @@ __all__ = [  # noqa: RUF022 - ladder order
     "gluon",
     "tf32",
     "tf32x3",
-    "pieces",
+    "tf32x3_presplit",
 ]

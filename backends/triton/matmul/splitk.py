@@ -65,7 +65,7 @@ def splitk(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     block_k = 32 if a.dtype is torch.float32 else 64
     tiles = triton.cdiv(M, block_m) * triton.cdiv(N, 64)
     steps = triton.cdiv(K, block_k)
-    wanted = triton.cdiv(2 * processors(a.device), tiles)  # two programs a multiprocessor
+    wanted = triton.cdiv(2 * processors(a.device), tiles)  # two programs per multiprocessor
     chunk = max(triton.cdiv(steps, wanted), 4)  # fewer steps would not pay for storing and adding a partial
     splits = max(triton.cdiv(steps, chunk), 1)
     partial = a.new_empty(splits, M, N, dtype=torch.float32)

@@ -1,4 +1,4 @@
-"""naive, grouped, tuned: one program a tile; then the order of the tiles; then their shape."""
+"""naive, grouped, tuned: one program per tile; then the order of the tiles; then their shape."""
 
 import torch
 import triton

@@ -1,4 +1,4 @@
-"""tma: epilogue, with tiles moved by the copy engine: mlp's rung of that name, five times.
+"""tma: epilogue, with tiles moved by the copy engine: mlp's variant of that name, five times.
 
 z is not stored: the first product's epilogue leaves act'(z) beside act(z), and the second's multiplies by it, as up's
 by gate's in gated_mlp.

@@ -5,7 +5,7 @@ import math
 import torch
 
 from touchstone.backends import shapes
-from touchstone.conformance.faults import control, fault
+from touchstone.conformance.faults import known_good, mutant
 from touchstone.conformance.faults.cupy._module import Faulty
 
 _module = Faulty(__file__, "attention.cu")
@@ -33,97 +33,97 @@ def _flash(q, k, v, causal: bool, scale: float | None, fault: str = "none") -> t
     return o, lse
 
 
-@control
+@known_good
 def flash(q, k, v, *, causal=False, scale=None):
     """a query a thread, keys and values in tiles of 16"""
     return _flash(q, k, v, causal, scale)
 
 
-@fault("rescale")
+@mutant("rescale")
 def output_not_rescaled(q, k, v, *, causal=False, scale=None):
     """the output so far is not rescaled when the maximum grows"""
     return _flash(q, k, v, causal, scale, "output_not_rescaled")
 
 
-@fault("rescale")
+@mutant("rescale")
 def sum_not_rescaled(q, k, v, *, causal=False, scale=None):
     """the sum so far is not rescaled when the maximum grows"""
     return _flash(q, k, v, causal, scale, "sum_not_rescaled")
 
 
-@fault("mask")
+@mutant("mask")
 def maximum_from_zero(q, k, v, *, causal=False, scale=None):
     """the running maximum starts at 0 instead of -inf"""
     return _flash(q, k, v, causal, scale, "maximum_from_zero")
 
 
-@fault("race")
+@mutant("race")
 def no_barrier_before_use(q, k, v, *, causal=False, scale=None):
     """no barrier between filling the tiles and using them: a thread reads what its neighbours have yet to write"""
     return _flash(q, k, v, causal, scale, "no_barrier_before_use")
 
 
-@fault("race")
+@mutant("race")
 def no_barrier_after_use(q, k, v, *, causal=False, scale=None):
     """no barrier after the tiles are used: the next ones overwrite what slower threads still read"""
     return _flash(q, k, v, causal, scale, "no_barrier_after_use")
 
 
-@fault("race")
+@mutant("race")
 def early_return(q, k, v, *, causal=False, scale=None):
     """threads without a query return before the barrier that the others wait at"""
     return _flash(q, k, v, causal, scale, "early_return")
 
 
-@fault("mask")
+@mutant("mask")
 def keys_unfilled(q, k, v, *, causal=False, scale=None):
     """what of a tile lies past the last key is left as it was instead of set to 0"""
     return _flash(q, k, v, causal, scale, "keys_unfilled")
 
 
-@fault("mask")
+@mutant("mask")
 def padded_keys_seen(q, k, v, *, causal=False, scale=None):
     """keys past the last one, which are 0, enter the sum with a score of 0"""
     return _flash(q, k, v, causal, scale, "padded_keys_seen")
 
 
-@fault("bounds")
+@mutant("bounds")
 def load_unguarded(q, k, v, *, causal=False, scale=None):
     """the loads do not ask whether the key is inside: the last tile reads on"""
     return _flash(q, k, v, causal, scale, "load_guard")
 
 
-@fault("tail")
+@mutant("tail")
 def last_keys_dropped(q, k, v, *, causal=False, scale=None):
     """the number of tiles is rounded down: a last, shorter one is left out"""
     return _flash(q, k, v, causal, scale, "key_tail")
 
 
-@fault("offset")
+@mutant("offset")
 def offset_int(q, k, v, *, causal=False, scale=None):
     """key times row stride is a product of two ints, which wraps"""
     return _flash(q, k, v, causal, scale, "int_key")
 
 
-@fault("strides")
+@mutant("strides")
 def strides_of_k(q, k, v, *, causal=False, scale=None):
     """v is read with the strides of k"""
     return _flash(q, k, v, causal, scale, "strides_of_k")
 
 
-@fault("bounds")
+@mutant("bounds")
 def tile_overrun(q, k, v, *, causal=False, scale=None):
     """a tile is padded by one column in its indices and not in its size: at head dimension 256 it overruns"""
     return _flash(q, k, v, causal, scale, "tile_overrun")
 
 
-@fault("heads")
+@mutant("heads")
 def other_group(q, k, v, *, causal=False, scale=None):
     """a query head takes the keys of its number modulo the key heads"""
     return _flash(q, k, v, causal, scale, "other_group")
 
 
-@fault("tail")
+@mutant("tail")
 def grid_rounded_down(q, k, v, *, causal=False, scale=None):
     """the grid counts whole blocks of 32 queries: the last ones are not written"""
     return _flash(q, k, v, causal, scale, "grid")

@@ -14,7 +14,7 @@ enum Fault {
     ballot_short,
 };
 
-// A block a group; its warps add to totals in shared memory.
+// One block per group; its warps add to totals in shared memory.
 extern "C" __global__ void group_norm_totals(const ELEMENT* x, const ELEMENT* weight, const ELEMENT* bias, ELEMENT* y,
                                              int groups, int channels, int space, long long x_n, long long x_c,
                                              long long x_s, long long w_c, long long b_c, float eps, int fault) {

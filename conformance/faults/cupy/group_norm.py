@@ -1,11 +1,11 @@
-"""Wrong kernels of group_norm: a block a group, whose warps add to totals in shared memory."""
+"""Wrong kernels of group_norm: one block per group, whose warps add to totals in shared memory."""
 
 import math
 
 import torch
 
 from touchstone.backends import Unsupported, shapes
-from touchstone.conformance.faults import control, fault
+from touchstone.conformance.faults import known_good, mutant
 from touchstone.conformance.faults.cupy._module import Faulty
 
 _module = Faulty(__file__, "group_norm.cu")
@@ -45,67 +45,67 @@ def _totals(
     return y
 
 
-@control(deterministic=False)
+@known_good(deterministic=False)
 def totals(x, weight, bias, *, groups, eps=1e-5):
-    """a block a group, whose warps add to totals in shared memory"""
+    """one block per group, whose warps add to totals in shared memory"""
     return _totals(x, weight, bias, groups, eps)
 
 
-@fault("accumulator", deterministic=False)
+@mutant("accumulator", deterministic=False)
 def totals_not_zeroed(x, weight, bias, *, groups, eps=1e-5):
     """the totals in shared memory are not set to 0"""
     return _totals(x, weight, bias, groups, eps, "totals_not_zeroed")
 
 
-@fault("race", deterministic=False)
+@mutant("race", deterministic=False)
 def no_barrier_after_zero(x, weight, bias, *, groups, eps=1e-5):
     """no barrier between setting the totals to 0 and adding to them"""
     return _totals(x, weight, bias, groups, eps, "no_barrier_after_zero")
 
 
-@fault("race", deterministic=False)
+@mutant("race", deterministic=False)
 def totals_without_atomic(x, weight, bias, *, groups, eps=1e-5):
     """warps add to the total in shared memory by load and store without an atomic"""
     return _totals(x, weight, bias, groups, eps, "plain_add")
 
 
-@fault("accumulator", deterministic=False)
+@mutant("accumulator", deterministic=False)
 def every_lane_adds(x, weight, bias, *, groups, eps=1e-5):
     """every lane adds its warp's sum to the total, which then is 32 times too large"""
     return _totals(x, weight, bias, groups, eps, "every_lane_adds")
 
 
-@fault("race", deterministic=False)
+@mutant("race", deterministic=False)
 def no_barrier_before_mean(x, weight, bias, *, groups, eps=1e-5):
     """no barrier between adding to the total and reading it"""
     return _totals(x, weight, bias, groups, eps, "no_barrier_before_mean")
 
 
-@fault("race", deterministic=False)
+@mutant("race", deterministic=False)
 def barrier_in_loop(x, weight, bias, *, groups, eps=1e-5):
     """a barrier inside a loop that some threads leave a step earlier"""
     return _totals(x, weight, bias, groups, eps, "barrier_in_loop")
 
 
-@fault("race", deterministic=False)
+@mutant("race", deterministic=False)
 def ballot_of_some(x, weight, bias, *, groups, eps=1e-5):
     """lanes without an element do not reach the ballot that names all 32"""
     return _totals(x, weight, bias, groups, eps, "ballot_short")
 
 
-@fault("variance", deterministic=False)
+@mutant("variance", deterministic=False)
 def one_pass(x, weight, bias, *, groups, eps=1e-5):
     """the variance is E[x^2] - E[x]^2 from one pass, which cancels"""
     return _totals(x, weight, bias, groups, eps, "one_pass")
 
 
-@fault("weights", deterministic=False)
+@mutant("weights", deterministic=False)
 def channel_within_group(x, weight, bias, *, groups, eps=1e-5):
     """the weight and bias of a channel are those of its number within the group"""
     return _totals(x, weight, bias, groups, eps, "channel_within_group")
 
 
-@fault("bounds", deterministic=False)
+@mutant("bounds", deterministic=False)
 def load_unguarded(x, weight, bias, *, groups, eps=1e-5):
     """the loads of the mean do not ask whether the element is inside"""
     return _totals(x, weight, bias, groups, eps, "load_guard")

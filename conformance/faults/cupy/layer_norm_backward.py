@@ -3,7 +3,7 @@
 import torch
 
 from touchstone.backends import shapes
-from touchstone.conformance.faults import control, fault
+from touchstone.conformance.faults import known_good, mutant
 from touchstone.conformance.faults.cupy._module import Faulty
 
 _BLOCKS = 3
@@ -29,67 +29,67 @@ def _rows(x, weight, dy, mean, rstd, eps: float, fault: str = "none", kept: dict
     return dx, dweight, dbias
 
 
-@control
+@known_good
 def rows(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """blocks walk over the rows, and the last to finish sums what each has of dweight and dbias"""
     return _rows(x, weight, dy, mean, rstd, eps)
 
 
-@fault("race")
+@mutant("race")
 def no_threadfence(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """no __threadfence before a block says that it has finished: the last block may not see the others' sums"""
     return _rows(x, weight, dy, mean, rstd, eps, "no_threadfence")
 
 
-@fault("race")
+@mutant("race")
 def one_part(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """all blocks add to the same sums of dweight and dbias without an atomic: updates get lost"""
     return _rows(x, weight, dy, mean, rstd, eps, "one_part")
 
 
-@fault("race")
+@mutant("race")
 def reduction_buffer_reused(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """no barrier after a reduction: the next one overwrites partial sums that slower warps still read"""
     return _rows(x, weight, dy, mean, rstd, eps, "reused_buffer")
 
 
-@fault("accumulator")
+@mutant("accumulator")
 def parts_not_zeroed(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """a block adds to its sums of dweight and dbias what was in memory"""
     return _rows(x, weight, dy, mean, rstd, eps, "parts_not_zeroed")
 
 
-@fault("tail")
+@mutant("tail")
 def last_rows_dropped(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """rows beyond a multiple of the number of blocks are left out"""
     return _rows(x, weight, dy, mean, rstd, eps, "rows_tail")
 
 
-@fault("bounds")
+@mutant("bounds")
 def part_too_many(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """the last block sums one part more than there are blocks"""
     return _rows(x, weight, dy, mean, rstd, eps, "part_too_many")
 
 
-@fault("strides")
+@mutant("strides")
 def rstd_stride_ignored(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """the stride of a given rstd is taken to be 1"""
     return _rows(x, weight, dy, mean, rstd, eps, "statistics_by_column")
 
 
-@fault("formula")
+@mutant("formula")
 def mean_gradient_left_out(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """dx lacks the mean of dy times weight"""
     return _rows(x, weight, dy, mean, rstd, eps, "mean_gradient")
 
 
-@fault("unwritten")
+@mutant("unwritten")
 def ticket_of_each_thread(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """every thread of a block takes a ticket, so no block holds the last one: nothing sums the parts"""
     return _rows(x, weight, dy, mean, rstd, eps, "ticket_of_each_thread")
 
 
-@fault("cache", stateful=True)
+@mutant("cache", stateful=True)
 def tickets_kept():
     """the counter of finished blocks is kept between calls, and only the first call finds it zero"""
     kept: dict = {}

@@ -3,7 +3,7 @@
 import torch
 
 from touchstone.backends import shapes
-from touchstone.conformance.faults import control, fault
+from touchstone.conformance.faults import known_good, mutant
 from touchstone.conformance.faults.cupy._module import Faulty
 
 _module = Faulty(__file__, "online_softmax.cu")
@@ -20,55 +20,55 @@ def _block(x: torch.Tensor, fault: str = "none") -> tuple[torch.Tensor, torch.Te
     return y, lse
 
 
-@control
+@known_good
 def block(x):
     """a few blocks walk over the rows and merge pairs of maximum and sum"""
     return _block(x)
 
 
-@fault("rescale")
+@mutant("rescale")
 def sum_not_rescaled(x):
     """the running sum is not rescaled when the maximum grows"""
     return _block(x, "sum_not_rescaled")
 
 
-@fault("rescale")
+@mutant("rescale")
 def merge_not_rescaled(x):
     """lanes add their sums as they are, each relative to its own maximum"""
     return _block(x, "merge_not_rescaled")
 
 
-@fault("mask")
+@mutant("mask")
 def maximum_from_zero(x):
     """the running maximum starts at 0 instead of -inf"""
     return _block(x, "maximum_from_zero")
 
 
-@fault("special")
+@mutant("special")
 def infinite_shift(x):
     """exp(-inf - (-inf)) makes a row that begins with -inf NaN"""
     return _block(x, "infinite_shift")
 
 
-@fault("race")
+@mutant("race")
 def lanes_left_out(x):
     """lanes without a column skip the shuffles, whose mask names all 32"""
     return _block(x, "lanes_left_out")
 
 
-@fault("race")
+@mutant("race")
 def no_barrier_before_result(x):
     """no barrier between the thread that writes the row's maximum and sum to shared memory and those that read them"""
     return _block(x, "no_barrier_before_result")
 
 
-@fault("race")
+@mutant("race")
 def lse_of_each_warp(x):
     """every warp writes the lse of its own columns to the same place"""
     return _block(x, "lse_of_each_warp")
 
 
-@fault("bounds")
+@mutant("bounds")
 def warps_overrun(x):
     """eight warps write their maxima and sums to shared arrays of four"""
     return _block(x, "warps")

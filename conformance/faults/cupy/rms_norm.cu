@@ -41,7 +41,7 @@ extern "C" __global__ void rms_norm_shared(const ELEMENT* x, const ELEMENT* weig
     }
 }
 
-// A warp a row, whose lanes load 16 bytes at a time: rows of x begin at multiples of it, unless shorter.
+// One warp per row, whose lanes load 16 bytes at a time: rows of x begin at multiples of it, unless shorter.
 extern "C" __global__ void rms_norm_vectorised(const ELEMENT* x, const ELEMENT* weight, ELEMENT* y, int rows, int cols,
                                                long long x_row, long long x_col, long long w_col, float eps,
                                                int fault) {

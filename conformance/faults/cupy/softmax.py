@@ -3,7 +3,7 @@
 import torch
 
 from touchstone.backends import shapes
-from touchstone.conformance.faults import control, fault
+from touchstone.conformance.faults import known_good, mutant
 from touchstone.conformance.faults.cupy._module import Faulty
 
 _module = Faulty(__file__, "softmax.cu")
@@ -23,61 +23,61 @@ def _rows(x: torch.Tensor, fault: str = "none") -> torch.Tensor:
     return y
 
 
-@control
+@known_good
 def rows(x):
     """a few blocks walk over the rows and reduce by shuffles"""
     return _rows(x)
 
 
-@fault("mask")
+@mutant("mask")
 def fill_zero(x):
     """the maximum starts at 0 instead of -inf"""
     return _rows(x, "fill_zero")
 
 
-@fault("race")
+@mutant("race")
 def no_barrier_in_reduction(x):
     """no barrier between the warps' partial results and their reading"""
     return _rows(x, "no_barrier_in_reduction")
 
 
-@fault("race")
+@mutant("race")
 def reduction_buffer_reused(x):
     """no barrier after a reduction: the next one overwrites partial results that slower warps still read"""
     return _rows(x, "reused_buffer")
 
 
-@fault("unwritten")
+@mutant("unwritten")
 def partials_of_absent_warps(x):
     """the reduction reads 32 partial results whatever the number of warps: those of absent ones were never written"""
     return _rows(x, "all_partials")
 
 
-@fault("shapes")
+@mutant("shapes")
 def block_of_all_columns(x):
     """the block has a thread for each column, more than 1024 for long rows: the launch fails"""
     return _rows(x, "threads")
 
 
-@fault("race")
+@mutant("race")
 def ragged_warp(x):
     """the block is no multiple of 32 threads: the last warp shuffles with lanes that do not exist"""
     return _rows(x, "ragged")
 
 
-@fault("offset")
+@mutant("offset")
 def offset_int(x):
     """row times row stride is a product of two ints, which wraps"""
     return _rows(x, "int_row")
 
 
-@fault("overflow")
+@mutant("overflow")
 def maximum_of_a_warp(x):
     """each warp subtracts the maximum of its own columns"""
     return _rows(x, "maximum_of_warp")
 
 
-@fault("strides")
+@mutant("strides")
 def column_stride_ignored(x):
     """the stride between columns is taken to be 1"""
     return _rows(x, "column_stride")
@@ -94,25 +94,25 @@ def _halves(x: torch.Tensor, fault: str = "none") -> torch.Tensor:
     return y
 
 
-@control
+@known_good
 def halves(x):
     """a block reduces a buffer in shared memory by halves"""
     return _halves(x)
 
 
-@fault("race")
+@mutant("race")
 def warp_synchronous(x):
     """the last halves are added within a warp without __syncwarp"""
     return _halves(x, "warp_synchronous")
 
 
-@fault("shapes")
+@mutant("shapes")
 def block_no_power_of_two(x):
     """a block of 96 threads is reduced by halves, 96, 48, ..., 3, 1: a third of the sum is lost"""
     return _halves(x, "three_warps")
 
 
-@fault("bounds")
+@mutant("bounds")
 def store_unguarded(x):
     """every thread stores in every step: a row writes past its last column, the last row past the output"""
     return _halves(x, "store_guard")
@@ -127,7 +127,7 @@ def _shared(x: torch.Tensor, fault: str = "none") -> torch.Tensor:
     return y
 
 
-@fault("accumulator", deterministic=False)
+@mutant("accumulator", deterministic=False)
 def stale_sum(x):
     """the sum in shared memory is not set to 0 for a block's next row"""
     return _shared(x, "stale_sum")

@@ -11,7 +11,7 @@ enum Fault {
     strides_of_y,
 };
 
-// Half a warp a row: the masks of its shuffles name its own 16 lanes, for those of the other half may have no row.
+// Half a warp per row: the masks of its shuffles name its own 16 lanes, for those of the other half may have no row.
 extern "C" __global__ void softmax_backward_halfwarp(const ELEMENT* y, const ELEMENT* dy, ELEMENT* dx, int rows,
                                                      int cols, long long y_row, long long y_col, long long dy_row,
                                                      long long dy_col, int fault) {

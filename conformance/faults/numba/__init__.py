@@ -1,4 +1,4 @@
-"""Planted faults as Numba CUDA kernels, and the same kernels without a fault as controls.
+"""Mutants as Numba CUDA kernels, and the same kernels without a fault as known-good kernels.
 
 Each file has one kernel or a few in the manner of the ladder in backends/numba, whose last argument is a member of its
 `class Fault(IntEnum)`: a fault is the kernel with one thing changed, and the launcher with its default `fault="none"`

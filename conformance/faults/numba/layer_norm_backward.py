@@ -9,7 +9,7 @@ from numba import cuda, float32, int32
 from numba.cuda.types import float16
 
 from touchstone.backends import shapes
-from touchstone.conformance.faults import control, fault
+from touchstone.conformance.faults import known_good, mutant
 from touchstone.conformance.faults.numba._launching import flat, launch
 
 _ALL = 0xFFFFFFFF
@@ -144,62 +144,62 @@ def _atomics(
     return dx, dweight, dbias
 
 
-@control(deterministic=False)
+@known_good(deterministic=False)
 def atomics(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """blocks walk over the rows and add dweight and dbias up by float32 atomics"""
     return _atomics(x, weight, dy, mean, rstd, eps)
 
 
-@fault("race", deterministic=False)
+@mutant("race", deterministic=False)
 def sums_without_atomic(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """blocks add to the sums of dweight by `+=`, a load and a store: updates get lost"""
     return _atomics(x, weight, dy, mean, rstd, eps, "plain_add")
 
 
-@fault("accumulator", deterministic=False)
+@mutant("accumulator", deterministic=False)
 def sums_of_empty(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """blocks add dweight and dbias to memory that nothing has set to 0"""
     return _atomics(x, weight, dy, mean, rstd, eps, "empty")
 
 
-@fault("cache", stateful=True, deterministic=False)
+@mutant("cache", stateful=True, deterministic=False)
 def sums_kept():
     """the sums of dweight and dbias are kept between calls, and only the first call finds them zero"""
     kept: dict = {}
     return lambda x, weight, dy, *, mean=None, rstd=None, eps=1e-5: _atomics(x, weight, dy, mean, rstd, eps, kept=kept)
 
 
-@fault("race", deterministic=False)
+@mutant("race", deterministic=False)
 def reduction_buffer_reused(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """no barrier after a reduction: the next one overwrites partial sums that slower warps still read"""
     return _atomics(x, weight, dy, mean, rstd, eps, "buffer_reused")
 
 
-@fault("tail", deterministic=False)
+@mutant("tail", deterministic=False)
 def last_rows_dropped(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """rows beyond a multiple of the number of blocks are left out"""
     return _atomics(x, weight, dy, mean, rstd, eps, "whole_turns")
 
 
-@fault("tail", deterministic=False)
+@mutant("tail", deterministic=False)
 def dweight_of_first_rows(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """a block adds only its first row to dweight"""
     return _atomics(x, weight, dy, mean, rstd, eps, "first_rows")
 
 
-@fault("formula", deterministic=False)
+@mutant("formula", deterministic=False)
 def mean_gradient_left_out(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """dx lacks the mean of dy times weight"""
     return _atomics(x, weight, dy, mean, rstd, eps, "mean_gradient")
 
 
-@fault("precision", deterministic=False)
+@mutant("precision", deterministic=False)
 def sums_float16(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """a thread adds its part of the means over a row in float16"""
     return _atomics(x, weight, dy, mean, rstd, eps, "narrow")
 
 
-@fault("strides", deterministic=False)
+@mutant("strides", deterministic=False)
 def rstd_stride_ignored(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """the stride of a given rstd is taken to be 1"""
     return _atomics(x, weight, dy, mean, rstd, eps, "rstd_stride")
@@ -226,7 +226,7 @@ def _thread_kernel(
     eps,
     fault,
 ):
-    # A thread a row; mean and rstd go to `statistics` (2, rows).
+    # One thread per row; mean and rstd go to `statistics` (2, rows).
     row, cols, count = cuda.grid(1), dx.shape[1], float32(dx.shape[1])
     if row >= dx.shape[0]:
         return
@@ -302,25 +302,25 @@ def _tickets(
     return dx, dweight, dbias
 
 
-@control
+@known_good
 def tickets(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
-    """a thread a row for dx; the last block to finish sums what each has of dweight and dbias"""
+    """one thread per row for dx; the last block to finish sums what each has of dweight and dbias"""
     return _tickets(x, weight, dy, mean, rstd, eps)
 
 
-@fault("race")
+@mutant("race")
 def no_threadfence(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """no threadfence before a block says that it has finished: the last block may not see the others' sums"""
     return _tickets(x, weight, dy, mean, rstd, eps, "no_threadfence")
 
 
-@fault("bounds")
+@mutant("bounds")
 def part_too_many(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """the last block sums one part more than there are blocks"""
     return _tickets(x, weight, dy, mean, rstd, eps, "part_too_many")
 
 
-@fault("unwritten")
+@mutant("unwritten")
 def ticket_of_each_thread(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """every thread of a block takes a ticket, so no block holds the last one: nothing sums the parts"""
     return _tickets(x, weight, dy, mean, rstd, eps, "ticket_of_each_thread")

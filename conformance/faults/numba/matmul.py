@@ -1,4 +1,4 @@
-"""Wrong kernels of matmul: a block a tile through shared memory, and blocks that share k and add by atomics."""
+"""Wrong kernels of matmul: one block per tile through shared memory, and blocks that share k and add by atomics."""
 
 from enum import IntEnum
 
@@ -7,7 +7,7 @@ from numba import cuda, float32, int32
 from numba.cuda.types import float16
 
 from touchstone.backends import Unsupported, shapes
-from touchstone.conformance.faults import control, fault
+from touchstone.conformance.faults import known_good, mutant
 from touchstone.conformance.faults.numba._launching import launch
 
 _TILE = 16
@@ -88,91 +88,91 @@ def _tiled(a: torch.Tensor, b: torch.Tensor, fault: str = "none") -> torch.Tenso
     return c
 
 
-@fault("race")
+@mutant("race")
 def no_barrier_before_use(a, b):
     """no barrier between filling the tiles and reading what other threads filled"""
     return _tiled(a, b, "no_barrier_before_use")
 
 
-@fault("race")
+@mutant("race")
 def no_barrier_before_overwrite(a, b):
     """no barrier between the last use of the tiles and filling them anew"""
     return _tiled(a, b, "no_barrier_before_overwrite")
 
 
-@fault("race")
+@mutant("race")
 def early_return(a, b):
     """threads outside the result return before the barriers of the others"""
     return _tiled(a, b, "early_return")
 
 
-@fault("race")
+@mutant("race")
 def barrier_in_branch(a, b):
     """only threads inside the result reach the first barrier"""
     return _tiled(a, b, "barrier_in_branch")
 
 
-@fault("bounds")
+@mutant("bounds")
 def tile_overrun(a, b):
     """the loop over a tile takes one step too many"""
     return _tiled(a, b, "tile_overrun")
 
 
-@fault("unwritten")
+@mutant("unwritten")
 def tile_unfilled(a, b):
     """elements of a tile beyond the operand are not set to 0"""
     return _tiled(a, b, "unfilled")
 
 
-@fault("bounds")
+@mutant("bounds")
 def negative_index(a, b):
     """tiles of k end where k ends and the first begins below 0: Numba counts such an index from the other end"""
     return _tiled(a, b, "backwards")
 
 
-@fault("precision")
+@mutant("precision")
 def accumulator_float16(a, b):
     """the accumulator is float16"""
     return _tiled(a, b, "narrow")
 
 
-@fault("precision")
+@mutant("precision")
 def accumulator_int32(a, b):
     """products are added up in an array of int32, which cuts their fractions"""
     return _tiled(a, b, "integer")
 
 
-@fault("tail")
+@mutant("tail")
 def k_tail_dropped(a, b):
     """the last tile of k is left out where it is not full"""
     return _tiled(a, b, "whole_tiles")
 
 
-@fault("accumulator")
+@mutant("accumulator")
 def last_k_tile_only(a, b):
     """the sum starts anew with every tile of k"""
     return _tiled(a, b, "last_tile")
 
 
-@fault("bounds")
+@mutant("bounds")
 def store_unguarded(a, b):
     """the store asks for the row only: a tile at the right edge writes into the next row"""
     return _tiled(a, b, "store_unguarded")
 
 
-@fault("axis")
+@mutant("axis")
 def tile_of_b_transposed(a, b):
     """the tile of b is read by columns, though it was written by rows"""
     return _tiled(a, b, "transposed_tile")
 
 
-@fault("axis")
+@mutant("axis")
 def tiles_down_for_across(a, b):
     """blocks are numbered by the tiles of a column of the result instead of those of a row"""
     return _tiled(a, b, "down")
 
 
-@fault("tail")
+@mutant("tail")
 def grid_of_whole_tiles(a, b):
     """the grid counts whole tiles of rows only: a last, shorter one is not written"""
     return _tiled(a, b, "whole_rows")
@@ -180,7 +180,7 @@ def grid_of_whole_tiles(a, b):
 
 @cuda.jit
 def _splits_kernel(a, b, total, fault):
-    # A thread an element; blocks along the grid's third axis share k.
+    # One thread per element; blocks along the grid's third axis share k.
     col = cuda.blockIdx.x * 32 + cuda.threadIdx.x
     row, part = cuda.blockIdx.y, cuda.blockIdx.z
     if col >= total.shape[1]:
@@ -218,25 +218,25 @@ def _splits(a: torch.Tensor, b: torch.Tensor, fault: str = "none") -> torch.Tens
     return c
 
 
-@control(deterministic=False)
+@known_good(deterministic=False)
 def splits(a, b):
     """blocks share k and add to the result by float32 atomics"""
     return _splits(a, b)
 
 
-@fault("race", deterministic=False)
+@mutant("race", deterministic=False)
 def splits_add_without_atomic(a, b):
     """blocks that share k add to the same element by load and store: updates get lost"""
     return _splits(a, b, "plain_add")
 
 
-@fault("accumulator", deterministic=False)
+@mutant("accumulator", deterministic=False)
 def splits_add_to_empty(a, b):
     """blocks that share k add to memory that nothing has set to zero"""
     return _splits(a, b, "empty")
 
 
-@fault("tail", deterministic=False)
+@mutant("tail", deterministic=False)
 def splits_rounded_down(a, b):
     """the parts of k are rounded down, and what remains is left out"""
     return _splits(a, b, "wrong_part")

@@ -8,7 +8,7 @@ import torch
 from numba import cuda, float32
 
 from touchstone.backends import shapes
-from touchstone.conformance.faults import control, fault
+from touchstone.conformance.faults import known_good, mutant
 from touchstone.conformance.faults.numba._launching import flat, launch
 
 _ALL = 0xFFFFFFFF
@@ -98,79 +98,79 @@ def _block(x: torch.Tensor, fault: str = "none") -> tuple[torch.Tensor, torch.Te
     return y, lse
 
 
-@control
+@known_good
 def block(x):
     """a few blocks walk over the rows and merge pairs of maximum and sum"""
     return _block(x)
 
 
-@fault("rescale")
+@mutant("rescale")
 def sum_not_rescaled(x):
     """the running sum takes each column as it is when the maximum has grown"""
     return _block(x, "sum_not_rescaled")
 
 
-@fault("rescale")
+@mutant("rescale")
 def merge_not_rescaled(x):
     """lanes add their sums as they are, each relative to its own maximum"""
     return _block(x, "merge_not_rescaled")
 
 
-@fault("rescale")
+@mutant("rescale")
 def warps_not_rescaled(x):
     """the sums of the warps are added as they are, each relative to its own maximum"""
     return _block(x, "warps_not_rescaled")
 
 
-@fault("mask")
+@mutant("mask")
 def maximum_from_zero(x):
     """the running maximum starts at 0 instead of -inf"""
     return _block(x, "maximum_from_zero")
 
 
-@fault("special")
+@mutant("special")
 def infinite_shift(x):
     """exp(-inf - (-inf)) makes a row that begins with -inf NaN"""
     return _block(x, "infinite_shift")
 
 
-@fault("race")
+@mutant("race")
 def lanes_left_out(x):
     """lanes without a column skip the shuffles, whose mask names all 32"""
     return _block(x, "lanes_left_out")
 
 
-@fault("race")
+@mutant("race")
 def mask_of_half(x):
     """the mask of the shuffles names the lower 16 lanes, and all 32 come"""
     return _block(x, "mask_of_half")
 
 
-@fault("tail")
+@mutant("tail")
 def steps_of_half(x):
     """the shuffles begin with a distance of 8, and the halves of a warp never meet"""
     return _block(x, "steps_of_half")
 
 
-@fault("race")
+@mutant("race")
 def no_barrier_before_pairs(x):
     """no barrier between the warps' pairs and the thread that merges them"""
     return _block(x, "no_barrier_before_pairs")
 
 
-@fault("race")
+@mutant("race")
 def no_barrier_before_result(x):
     """no barrier between the thread that writes the row's maximum and sum to shared memory and those that read them"""
     return _block(x, "no_barrier_before_result")
 
 
-@fault("bounds")
+@mutant("bounds")
 def pairs_overrun(x):
     """eight warps write their pairs to shared arrays of four"""
     return _block(x, "eight_warps")
 
 
-@fault("formula")
+@mutant("formula")
 def lse_of_base_two(x):
     """the logarithm in lse is that of base 2"""
     return _block(x, "lse_of_base_two")

@@ -1,4 +1,4 @@
-"""Wrong kernels of rms_norm: a block a row, whose threads add to one sum in shared memory."""
+"""Wrong kernels of rms_norm: one block per row, whose threads add to one sum in shared memory."""
 
 import math
 from enum import IntEnum
@@ -9,7 +9,7 @@ from numba import cuda, float32
 from numba.cuda.types import float16
 
 from touchstone.backends import shapes
-from touchstone.conformance.faults import control, fault
+from touchstone.conformance.faults import known_good, mutant
 from touchstone.conformance.faults.numba._launching import flat, launch
 
 
@@ -92,97 +92,97 @@ def _summed(x: torch.Tensor, weight: torch.Tensor, eps: float, fault: str = "non
     return y
 
 
-@control(deterministic=False)
+@known_good(deterministic=False)
 def summed(x, weight, *, eps=1e-6):
-    """a block a row, whose threads add to one sum in shared memory"""
+    """one block per row, whose threads add to one sum in shared memory"""
     return _summed(x, weight, eps)
 
 
-@fault("accumulator", deterministic=False)
+@mutant("accumulator", deterministic=False)
 def sum_not_zeroed(x, weight, *, eps=1e-6):
     """threads add to a sum in shared memory that nothing has set to 0"""
     return _summed(x, weight, eps, "sum_not_zeroed")
 
 
-@fault("race", deterministic=False)
+@mutant("race", deterministic=False)
 def no_barrier_after_zero(x, weight, *, eps=1e-6):
     """no barrier between setting the sum to 0 and adding to it"""
     return _summed(x, weight, eps, "no_barrier_after_zero")
 
 
-@fault("race", deterministic=False)
+@mutant("race", deterministic=False)
 def sum_without_atomic(x, weight, *, eps=1e-6):
     """threads add to the sum in shared memory by load and store without an atomic"""
     return _summed(x, weight, eps, "plain_add")
 
 
-@fault("precision", deterministic=False)
+@mutant("precision", deterministic=False)
 def sum_float16(x, weight, *, eps=1e-6):
     """a thread adds its squares in float16"""
     return _summed(x, weight, eps, "narrow")
 
 
-@fault("eps", deterministic=False)
+@mutant("eps", deterministic=False)
 def eps_outside_the_root(x, weight, *, eps=1e-6):
     """eps is added to the root instead of under it"""
     return _summed(x, weight, eps, "eps_outside")
 
 
-@fault("eps", deterministic=False)
+@mutant("eps", deterministic=False)
 def eps_in_the_sum(x, weight, *, eps=1e-6):
     """eps is added to the sum of squares and divided by the number of columns"""
     return _summed(x, weight, eps, "eps_in_sum")
 
 
-@fault("precision", deterministic=False)
+@mutant("precision", deterministic=False)
 def eps_float16(x, weight, *, eps=1e-6):
     """eps is passed as a float16, in which 1e-6 has four bits"""
     return _summed(x, weight, eps, "eps_float16")
 
 
-@fault("variance", deterministic=False)
+@mutant("variance", deterministic=False)
 def count_of_steps(x, weight, *, eps=1e-6):
     """the mean square is over the columns rounded up to a multiple of the block"""
     return _summed(x, weight, eps, "count_of_steps")
 
 
-@fault("race", deterministic=False)
+@mutant("race", deterministic=False)
 def no_barrier_before_factor(x, weight, *, eps=1e-6):
     """no barrier between the thread that writes the factor of a row to shared memory and those that read it"""
     return _summed(x, weight, eps, "no_barrier_before_factor")
 
 
-@fault("race", deterministic=False)
+@mutant("race", deterministic=False)
 def barrier_in_loop(x, weight, *, eps=1e-6):
     """a barrier inside a branch that threads beyond the last column do not take"""
     return _summed(x, weight, eps, "barrier_in_loop")
 
 
-@fault("precision", dtypes=("float32",), deterministic=False)
+@mutant("precision", dtypes=("float32",), deterministic=False)
 def count_float16(x, weight, *, eps=1e-6):
     """the number of columns passes through float16, which has no odd numbers beyond 2048"""
     return _summed(x, weight, eps, "count_float16")
 
 
-@fault("bounds", deterministic=False)
+@mutant("bounds", deterministic=False)
 def negative_column(x, weight, *, eps=1e-6):
     """columns are counted from the end, and threads beyond the first one read an index below 0"""
     return _summed(x, weight, eps, "negative_column")
 
 
-@fault("bounds", deterministic=False)
+@mutant("bounds", deterministic=False)
 def tail_unguarded(x, weight, *, eps=1e-6):
     """the last step stores without asking whether there is such a column"""
     return _summed(x, weight, eps, "tail_unguarded")
 
 
-@fault("strides", deterministic=False)
+@mutant("strides", deterministic=False)
 def weight_stride_ignored(x, weight, *, eps=1e-6):
     """the stride of weight is taken to be 1"""
     return _summed(x, weight, eps, "weight_stride")
 
 
-@fault("tail", deterministic=False)
+@mutant("tail", deterministic=False)
 def last_row(x, weight, *, eps=1e-6):
     """the grid has one block too few: the last row is not written"""
     return _summed(x, weight, eps, "last_row")

@@ -9,7 +9,7 @@ from numba import cuda, float32, int32
 from numba.cuda.types import float16
 
 from touchstone.backends import Unsupported, shapes
-from touchstone.conformance.faults import control, fault
+from touchstone.conformance.faults import known_good, mutant
 from touchstone.conformance.faults.numba._launching import flat, launch
 
 _ALL = 0xFFFFFFFF
@@ -105,73 +105,73 @@ def _rows(x: torch.Tensor, fault: str = "none") -> torch.Tensor:
     return y
 
 
-@control
+@known_good
 def rows(x):
     """a few blocks walk over the rows and reduce by shuffles"""
     return _rows(x)
 
 
-@fault("mask")
+@mutant("mask")
 def maximum_from_zero(x):
     """the maximum starts at 0 instead of -inf"""
     return _rows(x, "maximum_from_zero")
 
 
-@fault("race")
+@mutant("race")
 def no_barrier_in_reduction(x):
     """no barrier between the warps' partial results and their reading"""
     return _rows(x, "no_barrier_in_reduction")
 
 
-@fault("race")
+@mutant("race")
 def reduction_buffer_reused(x):
     """no barrier after a reduction: the next one overwrites partial results that slower warps still read"""
     return _rows(x, "buffer_reused")
 
 
-@fault("unwritten")
+@mutant("unwritten")
 def partials_of_absent_warps(x):
     """the reduction reads 32 partial results whatever the number of warps: those of absent ones were never written"""
     return _rows(x, "all_partials")
 
 
-@fault("accumulator")
+@mutant("accumulator")
 def sum_in_first_lane(x):
     """the sum of a warp by shfl_down_sync is taken from every lane, though only the first one has it"""
     return _rows(x, "sum_in_first_lane")
 
 
-@fault("tail")
+@mutant("tail")
 def stride_of_block(x):
     """blocks step over the rows by the number of threads of a block instead of the number of blocks"""
     return _rows(x, "stride_of_block")
 
 
-@fault("precision", dtypes=("float32",))
+@mutant("precision", dtypes=("float32",))
 def narrow_exponentials(x):
     """the exponentials pass through float16"""
     return _rows(x, "narrow_exponentials")
 
 
-@fault("offset")
+@mutant("offset")
 def offset_int32(x):
     """the offset of a row is kept in an int32, which wraps"""
     return _rows(x, "int32_row")
 
 
-@fault("strides")
+@mutant("strides")
 def column_stride_ignored(x):
     """the stride between columns is taken to be 1"""
     return _rows(x, "column_stride")
 
 
-@fault("race")
+@mutant("race")
 def ragged_warp(x):
     """the block is no multiple of 32 threads: the last warp shuffles with lanes that do not exist"""
     return _rows(x, "ragged_warp")
 
 
-@fault("shapes")
+@mutant("shapes")
 def launch_order(x):
     """grid and block change places in the launch: blocks of up to four threads, which shuffle with lanes that do not
     exist"""
@@ -200,7 +200,7 @@ def _halved(buffer, value, maximum, fault):
 
 @cuda.jit
 def _held_kernel(x, x_row, x_col, y, fault):
-    # A block a row, which it keeps in shared memory, before what the reductions need.
+    # One block per row, which it keeps in shared memory, before what the reductions need.
     shared = cuda.shared.array(0, float32)
     row, cols = cuda.blockIdx.x, y.shape[1]
     held, buffer = shared[:cols], shared[0 if fault == Fault.overlap else cols :]
@@ -238,49 +238,49 @@ def _held(x: torch.Tensor, fault: str = "none") -> torch.Tensor:
     return y
 
 
-@control
+@known_good
 def held(x):
     """a block keeps its row in dynamic shared memory and reduces by halves"""
     return _held(x)
 
 
-@fault("race")
+@mutant("race")
 def dynamic_arrays_overlap(x):
     """two arrays in dynamic shared memory both begin where it begins"""
     return _held(x, "overlap")
 
 
-@fault("bounds", dtypes=("float16", "bfloat16"))
+@mutant("bounds", dtypes=("float16", "bfloat16"))
 def shared_memory_of_elements(x):
     """the launch asks for shared memory for a row of 16-bit elements, but the kernel keeps floats"""
     return _held(x, "shared_of_elements")
 
 
-@fault("race")
+@mutant("race")
 def syncwarp_for_syncthreads(x):
     """a reduction over two warps waits for one warp only between its halves"""
     return _held(x, "syncwarp")
 
 
-@fault("race")
+@mutant("race")
 def early_return(x):
     """threads without a column return before the barriers of the others"""
     return _held(x, "early_return")
 
 
-@fault("bounds")
+@mutant("bounds")
 def store_unguarded(x):
     """every thread stores in every step, past the end of a row that is no multiple of the block"""
     return _held(x, "store_unguarded")
 
 
-@fault("tail")
+@mutant("tail")
 def one_step(x):
     """a thread stores one column, and columns beyond the number of threads are not written"""
     return _held(x, "one_step")
 
 
-@fault("shapes")
+@mutant("shapes")
 def block_no_power_of_two(x):
     """a block of 96 threads is reduced by halves, 96, 48, ..., 3, 1: a third of the sum is lost"""
     return _held(x, "three_warps")

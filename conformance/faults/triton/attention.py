@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import shapes
-from touchstone.conformance.faults import fault
+from touchstone.conformance.faults import mutant
 
 
 @triton.jit
@@ -148,91 +148,91 @@ def _flash(q, k, v, causal: bool, scale: float | None, fault: str = "none") -> t
     return o, lse
 
 
-@fault("rescale")
+@mutant("rescale")
 def accumulator_not_rescaled(q, k, v, *, causal=False, scale=None):
     """the accumulator is not rescaled when the maximum grows"""
     return _flash(q, k, v, causal, scale, "rescale")
 
 
-@fault("causal")
+@mutant("causal")
 def causal_top_left(q, k, v, *, causal=False, scale=None):
     """the causal mask is aligned top left"""
     return _flash(q, k, v, causal, scale, "top left")
 
 
-@fault("causal")
+@mutant("causal")
 def causal_strict(q, k, v, *, causal=False, scale=None):
     """a query does not see its own key under the causal mask: `<` for `<=`"""
     return _flash(q, k, v, causal, scale, "strict")
 
 
-@fault("causal")
+@mutant("causal")
 def causal_by_tile(q, k, v, *, causal=False, scale=None):
     """the causal mask works on tiles of keys and not inside them"""
     return _flash(q, k, v, causal, scale, "causal")
 
 
-@fault("causal")
+@mutant("causal")
 def border_tile_skipped(q, k, v, *, causal=False, scale=None):
     """the key tile on the causal border is skipped as if it were hidden"""
     return _flash(q, k, v, causal, scale, "border tile")
 
 
-@fault("tail")
+@mutant("tail")
 def first_key_tile_skipped(q, k, v, *, causal=False, scale=None):
     """the first of several key tiles is left out"""
     return _flash(q, k, v, causal, scale, "first key tile")
 
 
-@fault("mask")
+@mutant("mask")
 def padded_keys_visible(q, k, v, *, causal=False, scale=None):
     """keys past the last one, loaded as 0, take part with a score of 0"""
     return _flash(q, k, v, causal, scale, "key mask")
 
 
-@fault("bounds")
+@mutant("bounds")
 def queries_unmasked(q, k, v, *, causal=False, scale=None):
     """the store does not mask queries: the last tile of a head writes into the next head and past the output"""
     return _flash(q, k, v, causal, scale, "query mask")
 
 
-@fault("heads")
+@mutant("heads")
 def heads_interleaved(q, k, v, *, causal=False, scale=None):
     """query head h reads the keys of head h mod Hkv"""
     return _flash(q, k, v, causal, scale, "heads")
 
 
-@fault("strides")
+@mutant("strides")
 def strides_of_k_for_v(q, k, v, *, causal=False, scale=None):
     """batch and head of v are found by the strides of k"""
     return _flash(q, k, v, causal, scale, "strides of k")
 
 
-@fault("scale")
+@mutant("scale")
 def scale_of_padded_dim(q, k, v, *, causal=False, scale=None):
     """the default scale is that of the padded head dimension"""
     return _flash(q, k, v, causal, scale, "padded dim")
 
 
-@fault("parameter")
+@mutant("parameter")
 def scale_ignored(q, k, v, *, causal=False, scale=None):
     """the scale is 1/√D whatever the argument says"""
     return _flash(q, k, v, causal, scale, "scale argument")
 
 
-@fault("special")
+@mutant("special")
 def empty_row_nan(q, k, v, *, causal=False, scale=None):
     """a query that sees no key gives 0/0"""
     return _flash(q, k, v, causal, scale, "empty row")
 
 
-@fault("precision", dtypes=("float32",))
+@mutant("precision", dtypes=("float32",))
 def accumulator_float16(q, k, v, *, causal=False, scale=None):
     """the accumulator passes through float16 between key tiles"""
     return _flash(q, k, v, causal, scale, "fp16")
 
 
-@fault("offset")
+@mutant("offset")
 def offset_int32(q, k, v, *, causal=False, scale=None):
     """row times row stride of k is computed in 32 bits"""
     return _flash(q, k, v, causal, scale, "int32")

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import shapes
-from touchstone.conformance.faults import fault
+from touchstone.conformance.faults import mutant
 
 
 @triton.jit
@@ -148,55 +148,55 @@ def _by_keys(q, k, v, o, lse, do, causal: bool, scale: float | None, fault: str 
     return dq.to(q.dtype), dk, dv
 
 
-@fault("accumulator", deterministic=False)
+@mutant("accumulator", deterministic=False)
 def group_not_summed(q, k, v, o, lse, do, *, causal=False, scale=None):
     """dk and dv are those of the last query head of the group"""
     return _by_keys(q, k, v, o, lse, do, causal, scale, "group")
 
 
-@fault("accumulator", deterministic=False)
+@mutant("accumulator", deterministic=False)
 def dq_on_empty(q, k, v, o, lse, do, *, causal=False, scale=None):
     """dq is added to memory that nothing has set to zero"""
     return _by_keys(q, k, v, o, lse, do, causal, scale, "empty")
 
 
-@fault("race", deterministic=False)
+@mutant("race", deterministic=False)
 def dq_load_and_store(q, k, v, o, lse, do, *, causal=False, scale=None):
     """key tiles add to dq by load and store without an atomic: updates get lost"""
     return _by_keys(q, k, v, o, lse, do, causal, scale, "load and store")
 
 
-@fault("race", deterministic=False)
+@mutant("race", deterministic=False)
 def dq_overwritten(q, k, v, o, lse, do, *, causal=False, scale=None):
     """key tiles store dq over one another: one of them remains"""
     return _by_keys(q, k, v, o, lse, do, causal, scale, "overwrite")
 
 
-@fault("formula", deterministic=False)
+@mutant("formula", deterministic=False)
 def delta_left_out(q, k, v, o, lse, do, *, causal=False, scale=None):
     """delta = Σ do·o is not subtracted"""
     return _by_keys(q, k, v, o, lse, do, causal, scale, "delta")
 
 
-@fault("scale", deterministic=False)
+@mutant("scale", deterministic=False)
 def dk_not_scaled(q, k, v, o, lse, do, *, causal=False, scale=None):
     """dk lacks the factor `scale`"""
     return _by_keys(q, k, v, o, lse, do, causal, scale, "scale")
 
 
-@fault("causal", deterministic=False)
+@mutant("causal", deterministic=False)
 def causal_top_left(q, k, v, o, lse, do, *, causal=False, scale=None):
     """the causal mask is aligned top left"""
     return _by_keys(q, k, v, o, lse, do, causal, scale, "top left")
 
 
-@fault("special", deterministic=False)
+@mutant("special", deterministic=False)
 def empty_row_nan(q, k, v, o, lse, do, *, causal=False, scale=None):
     """a query that saw no key gives exp(-inf - (-inf))"""
     return _by_keys(q, k, v, o, lse, do, causal, scale, "empty row")
 
 
-@fault("strides", deterministic=False)
+@mutant("strides", deterministic=False)
 def strides_of_o_for_do(q, k, v, o, lse, do, *, causal=False, scale=None):
     """do is read by the strides of o"""
     return _by_keys(q, k, v, o, lse, do, causal, scale, "strides of o")

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import Unsupported, shapes
-from touchstone.conformance.faults import fault
+from touchstone.conformance.faults import mutant
 
 
 @triton.jit
@@ -95,37 +95,37 @@ def _onerow(
     return y
 
 
-@fault("mask")
+@mutant("mask")
 def masked_lanes_in_variance(x, weight, bias, *, groups, eps=1e-5):
     """lanes past the trailing axes, loaded as 0, enter the variance as the square of the mean"""
     return _onerow(x, weight, bias, groups, eps, "masked lanes")
 
 
-@fault("variance")
+@mutant("variance")
 def divided_by_space(x, weight, bias, *, groups, eps=1e-5):
     """the sum of squares is divided by the trailing axes alone, without the channels of the group"""
     return _onerow(x, weight, bias, groups, eps, "channel")
 
 
-@fault("weights")
+@mutant("weights")
 def weight_of_the_first_group(x, weight, bias, *, groups, eps=1e-5):
     """every group takes the weights and biases of the first group's channels"""
     return _onerow(x, weight, bias, groups, eps, "within group")
 
 
-@fault("weights")
+@mutant("weights")
 def weight_by_group(x, weight, bias, *, groups, eps=1e-5):
     """weight and bias are indexed by the group instead of the channel"""
     return _onerow(x, weight, bias, groups, eps, "by group")
 
 
-@fault("parameter")
+@mutant("parameter")
 def one_group(x, weight, bias, *, groups, eps=1e-5):
     """all channels make one group, whatever `groups` says"""
     return _onerow(x, weight, bias, groups, eps, "one group")
 
 
-@fault("axis")
+@mutant("axis")
 def programs_by_group(x, weight, bias, *, groups, eps=1e-5):
     """programs count samples fastest when they load, groups fastest when they store"""
     return _onerow(x, weight, bias, groups, eps, "order")

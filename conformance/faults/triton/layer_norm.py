@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import shapes
-from touchstone.conformance.faults import fault
+from touchstone.conformance.faults import mutant
 
 
 @triton.jit
@@ -72,55 +72,55 @@ def _rows(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps:
     return y
 
 
-@fault("mask")
+@mutant("mask")
 def masked_lanes_in_variance(x, weight, bias, *, eps=1e-5):
     """lanes past the last column, loaded as 0, enter the variance as the square of the mean"""
     return _rows(x, weight, bias, eps, "masked lanes")
 
 
-@fault("variance")
+@mutant("variance")
 def one_pass_variance(x, weight, bias, *, eps=1e-5):
     """the variance is the mean of squares less the square of the mean, in float32"""
     return _rows(x, weight, bias, eps, "one pass")
 
 
-@fault("variance")
+@mutant("variance")
 def divided_by_block(x, weight, bias, *, eps=1e-5):
     """sums are divided by the padded number of columns"""
     return _rows(x, weight, bias, eps, "count")
 
 
-@fault("variance")
+@mutant("variance")
 def unbiased(x, weight, bias, *, eps=1e-5):
     """the variance is the unbiased one"""
     return _rows(x, weight, bias, eps, "unbiased")
 
 
-@fault("eps")
+@mutant("eps")
 def eps_outside_root(x, weight, bias, *, eps=1e-5):
     """eps is added to the standard deviation instead of the variance"""
     return _rows(x, weight, bias, eps, "eps")
 
 
-@fault("axis")
+@mutant("axis")
 def mean_of_the_tile(x, weight, bias, *, eps=1e-5):
     """the mean is that of all rows of a program's tile: a reduction over both axes"""
     return _rows(x, weight, bias, eps, "tile mean")
 
 
-@fault("strides")
+@mutant("strides")
 def weight_stride_ignored(x, weight, bias, *, eps=1e-5):
     """the stride of weight is taken to be 1"""
     return _rows(x, weight, bias, eps, "weight stride")
 
 
-@fault("weights")
+@mutant("weights")
 def first_bias_for_all(x, weight, bias, *, eps=1e-5):
     """the first element of bias is added to every column"""
     return _rows(x, weight, bias, eps, "bias")
 
 
-@fault("bounds")
+@mutant("bounds")
 def rows_unmasked(x, weight, bias, *, eps=1e-5):
     """the store does not mask rows: the last tile writes past the output"""
     return _rows(x, weight, bias, eps, "row mask")

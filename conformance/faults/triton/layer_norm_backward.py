@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import shapes
-from touchstone.conformance.faults import fault
+from touchstone.conformance.faults import mutant
 
 _PROGRAMS = 3
 
@@ -128,25 +128,25 @@ def _partials(x, weight, dy, mean, rstd, eps: float, fault: str = "none"):
     return dx, dweight, dbias
 
 
-@fault("tail")
+@mutant("tail")
 def last_rows_dropped(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """rows beyond a multiple of the number of programs are left out"""
     return _partials(x, weight, dy, mean, rstd, eps, "tail")
 
 
-@fault("unwritten")
+@mutant("unwritten")
 def more_parts_than_programs(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """dweight and dbias sum four partial sums, of which at most three are written"""
     return _partials(x, weight, dy, mean, rstd, eps, "parts")
 
 
-@fault("formula")
+@mutant("formula")
 def mean_gradient_left_out(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """dx lacks the mean of dy times weight"""
     return _partials(x, weight, dy, mean, rstd, eps, "shift")
 
 
-@fault("weights")
+@mutant("weights")
 def weight_ignored(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """dx is computed with a weight of 1"""
     return _partials(x, weight, dy, mean, rstd, eps, "weight")
@@ -165,19 +165,19 @@ def _atomics(x, weight, dy, mean, rstd, eps: float, fault: str = "none"):
     return dx, dweight.to(x.dtype), dbias.to(x.dtype)
 
 
-@fault("race", deterministic=False)
+@mutant("race", deterministic=False)
 def sums_load_and_store(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """programs add to dweight by load and store without an atomic: updates get lost"""
     return _atomics(x, weight, dy, mean, rstd, eps, "load and store")
 
 
-@fault("accumulator", deterministic=False)
+@mutant("accumulator", deterministic=False)
 def sums_on_empty(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """programs add to a dweight and a dbias that nothing has set to zero"""
     return _atomics(x, weight, dy, mean, rstd, eps, "empty")
 
 
-@fault("precision", dtypes=("float16", "bfloat16"), deterministic=False)
+@mutant("precision", dtypes=("float16", "bfloat16"), deterministic=False)
 def sums_in_sixteen_bits(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     """programs add to a 16-bit dweight and dbias, which rounds every addition"""
     return _atomics(x, weight, dy, mean, rstd, eps, "dtype")

@@ -1,11 +1,11 @@
-"""Wrong kernels of matmul: `_tiled_kernel`, one program a tile, and `_splitk_kernel`, four programs a tile."""
+"""Wrong kernels of matmul: `_tiled_kernel`, one program per tile, and `_splitk_kernel`, four programs per tile."""
 
 import torch
 import triton
 import triton.language as tl
 
 from touchstone.backends import shapes
-from touchstone.conformance.faults import fault
+from touchstone.conformance.faults import mutant
 
 _FLOAT32 = ("float32",)
 _SIXTEEN = ("float16", "bfloat16")
@@ -82,67 +82,67 @@ def _tiled(a: torch.Tensor, b: torch.Tensor, fault: str = "none") -> torch.Tenso
     return c
 
 
-@fault("tail")
+@mutant("tail")
 def k_tail_dropped(a, b):
     """the last tile of k is left out where it is not full"""
     return _tiled(a, b, "k tail")
 
 
-@fault("bounds")
+@mutant("bounds")
 def k_unmasked(a, b):
     """the loads do not mask k: the last tile reads on past the row and past the last row"""
     return _tiled(a, b, "k mask")
 
 
-@fault("mask")
+@mutant("mask")
 def fill_one(a, b):
     """lanes past the end of k are loaded as 1 and add to every element"""
     return _tiled(a, b, "fill")
 
 
-@fault("bounds")
+@mutant("bounds")
 def store_past_the_row(a, b):
     """the store masks rows only: a tile at the right edge writes into the next row"""
     return _tiled(a, b, "column mask")
 
 
-@fault("precision")
+@mutant("precision")
 def accumulator_float16(a, b):
     """the accumulator is float16"""
     return _tiled(a, b, "fp16")
 
 
-@fault("precision", dtypes=_FLOAT32)
+@mutant("precision", dtypes=_FLOAT32)
 def default_precision(a, b):
     """tl.dot is left at its default precision, which rounds float32 operands to tf32"""
     return _tiled(a, b, "tf32")
 
 
-@fault("accumulator")
+@mutant("accumulator")
 def last_k_tile_only(a, b):
     """only the last tile of k is kept: `acc =` for `acc +=`"""
     return _tiled(a, b, "overwrite")
 
 
-@fault("axis")
+@mutant("axis")
 def tile_order(a, b):
     """a tile is stored where another belongs: rows of tiles when it is computed, columns of tiles when it is stored"""
     return _tiled(a, b, "order")
 
 
-@fault("tail")
+@mutant("tail")
 def grid_of_whole_tiles(a, b):
     """the grid counts whole tiles of rows only: a last, shorter one is not written"""
     return _tiled(a, b, "grid")
 
 
-@fault("strides")
+@mutant("strides")
 def column_stride_of_b_ignored(a, b):
     """the stride between the columns of b is taken to be 1"""
     return _tiled(a, b, "stride")
 
 
-@fault("offset")
+@mutant("offset")
 def offset_int32(a, b):
     """row times row stride of a is computed in 32 bits"""
     return _tiled(a, b, "int32")
@@ -206,31 +206,31 @@ def _splitk(a: torch.Tensor, b: torch.Tensor, fault: str = "none") -> torch.Tens
     return c.to(a.dtype)
 
 
-@fault("race", deterministic=False)
+@mutant("race", deterministic=False)
 def splits_load_and_store(a, b):
     """the splits of k add to a tile by load and store without an atomic: updates get lost"""
     return _splitk(a, b, "load and store")
 
 
-@fault("race", deterministic=False)
+@mutant("race", deterministic=False)
 def first_split_stores(a, b):
     """the first split of k stores its part, the others add to it atomically, before or after"""
     return _splitk(a, b, "first stores")
 
 
-@fault("race", deterministic=False)
+@mutant("race", deterministic=False)
 def splits_overwrite(a, b):
     """the splits of k store over one another: one of them remains"""
     return _splitk(a, b, "last split")
 
 
-@fault("accumulator", deterministic=False)
+@mutant("accumulator", deterministic=False)
 def splits_add_to_empty(a, b):
     """the splits of k add atomically to memory that nothing has set to zero"""
     return _splitk(a, b, "empty")
 
 
-@fault("precision", dtypes=_SIXTEEN, deterministic=False)
+@mutant("precision", dtypes=_SIXTEEN, deterministic=False)
 def splits_add_in_sixteen_bits(a, b):
     """the splits of k add atomically in the 16-bit output, which rounds every addition"""
     return _splitk(a, b, "dtype")

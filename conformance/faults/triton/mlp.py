@@ -6,7 +6,7 @@ import triton.language as tl
 
 from touchstone.backends import shapes
 from touchstone.backends.triton.activations import _activate, _check
-from touchstone.conformance.faults import fault
+from touchstone.conformance.faults import mutant
 
 
 @triton.jit
@@ -94,43 +94,43 @@ def _epilogue(x, w1, b1, w2, b2, activation: str, fault: str = "none") -> torch.
     return _linear(hidden, w2, b2, None, fault)
 
 
-@fault("accumulator")
+@mutant("accumulator")
 def bias_in_every_step(x, w1, b1, w2, b2, *, activation="gelu"):
     """the biases are added once for every tile of k"""
     return _epilogue(x, w1, b1, w2, b2, activation, "bias in loop")
 
 
-@fault("formula")
+@mutant("formula")
 def activation_before_bias(x, w1, b1, w2, b2, *, activation="gelu"):
     """b1 is added after the activation"""
     return _epilogue(x, w1, b1, w2, b2, activation, "activation before bias")
 
 
-@fault("parameter")
+@mutant("parameter")
 def always_gelu(x, w1, b1, w2, b2, *, activation="gelu"):
     """the activation is gelu whatever the argument says"""
     return _epilogue(x, w1, b1, w2, b2, activation, "gelu")
 
 
-@fault("strides")
+@mutant("strides")
 def bias_stride_ignored(x, w1, b1, w2, b2, *, activation="gelu"):
     """the strides of b1 and b2 are taken to be 1"""
     return _epilogue(x, w1, b1, w2, b2, activation, "bias stride")
 
 
-@fault("weights")
+@mutant("weights")
 def bias_of_the_first_tile(x, w1, b1, w2, b2, *, activation="gelu"):
     """every tile of columns takes the biases of the first"""
     return _epilogue(x, w1, b1, w2, b2, activation, "bias tile")
 
 
-@fault("precision", dtypes=("float32",))
+@mutant("precision", dtypes=("float32",))
 def default_precision(x, w1, b1, w2, b2, *, activation="gelu"):
     """tl.dot is left at its default precision, which rounds float32 operands to tf32"""
     return _epilogue(x, w1, b1, w2, b2, activation, "tf32")
 
 
-@fault("tail")
+@mutant("tail")
 def grid_of_whole_tiles(x, w1, b1, w2, b2, *, activation="gelu"):
     """the grid counts whole tiles of columns only: a last, narrower one is not written"""
     return _epilogue(x, w1, b1, w2, b2, activation, "grid")

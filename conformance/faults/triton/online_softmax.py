@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import shapes
-from touchstone.conformance.faults import fault
+from touchstone.conformance.faults import mutant
 
 
 @triton.jit
@@ -64,43 +64,43 @@ def _online(x: torch.Tensor, fault: str = "none") -> tuple[torch.Tensor, torch.T
     return y, lse
 
 
-@fault("rescale")
+@mutant("rescale")
 def no_rescale(x):
     """the running sum is not rescaled when the maximum grows"""
     return _online(x, "rescale")
 
 
-@fault("rescale")
+@mutant("rescale")
 def inverse_rescale(x):
     """the running sum is multiplied by exp(new maximum - old) instead of exp(old - new)"""
     return _online(x, "inverse")
 
 
-@fault("rescale")
+@mutant("rescale")
 def one_pass(x):
     """each tile is normalised by the maximum and the sum so far, and never corrected"""
     return _online(x, "one pass")
 
 
-@fault("overflow")
+@mutant("overflow")
 def maximum_starts_at_zero(x):
     """the running maximum starts at 0: rows far below zero underflow"""
     return _online(x, "start")
 
 
-@fault("special")
+@mutant("special")
 def leading_neg_inf(x):
     """a first tile of -inf makes the row NaN: exp(-inf - (-inf)) enters the sum"""
     return _online(x, "unguarded")
 
 
-@fault("scale")
+@mutant("scale")
 def lse_in_log2(x):
     """the sum enters lse by its logarithm to base 2"""
     return _online(x, "log2")
 
 
-@fault("formula")
+@mutant("formula")
 def lse_without_maximum(x):
     """lse lacks the maximum"""
     return _online(x, "shift")

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import shapes
-from touchstone.conformance.faults import fault
+from touchstone.conformance.faults import mutant
 
 
 @triton.jit
@@ -53,37 +53,37 @@ def _looped(x: torch.Tensor, weight: torch.Tensor, eps: float, fault: str = "non
     return y
 
 
-@fault("precision", dtypes=("float32",))
+@mutant("precision", dtypes=("float32",))
 def squares_in_float16(x, weight, *, eps=1e-6):
     """the partial sums of squares pass through float16"""
     return _looped(x, weight, eps, "fp16")
 
 
-@fault("variance")
+@mutant("variance")
 def divided_by_tiles(x, weight, *, eps=1e-6):
     """the sum of squares is divided by the columns of whole tiles"""
     return _looped(x, weight, eps, "count")
 
 
-@fault("eps")
+@mutant("eps")
 def eps_outside_root(x, weight, *, eps=1e-6):
     """eps is added to the reciprocal root instead of the mean square"""
     return _looped(x, weight, eps, "eps")
 
 
-@fault("eps")
+@mutant("eps")
 def eps_constant(x, weight, *, eps=1e-6):
     """eps is 1e-6 whatever the argument says"""
     return _looped(x, weight, eps, "constant")
 
 
-@fault("weights")
+@mutant("weights")
 def weight_of_the_first_tile(x, weight, *, eps=1e-6):
     """every tile of columns is multiplied by the weights of the first"""
     return _looped(x, weight, eps, "weight")
 
 
-@fault("mutation")
+@mutant("mutation")
 def normalised_in_place(x, weight, *, eps=1e-6):
     """the normalised row is also stored over x"""
     return _looped(x, weight, eps, "in place")

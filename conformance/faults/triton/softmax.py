@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import shapes
-from touchstone.conformance.faults import fault
+from touchstone.conformance.faults import mutant
 
 
 @triton.jit
@@ -77,73 +77,73 @@ def _looped(x: torch.Tensor, fault: str = "none") -> torch.Tensor:
     return y
 
 
-@fault("mask")
+@mutant("mask")
 def fill_zero(x):
     """lanes past the last column are loaded as 0 and enter the maximum and the sum"""
     return _looped(x, "fill")
 
 
-@fault("mask")
+@mutant("mask")
 def no_fill(x):
     """lanes past the last column are loaded without `other`, and what they hold enters the maximum and the sum"""
     return _looped(x, "no fill")
 
 
-@fault("bounds")
+@mutant("bounds")
 def load_unmasked(x):
     """the load has no mask: lanes past the last column read on"""
     return _looped(x, "load mask")
 
 
-@fault("bounds")
+@mutant("bounds")
 def store_unmasked(x):
     """the store has no mask: a row writes past its last column, the last row past the output"""
     return _looped(x, "store mask")
 
 
-@fault("offset")
+@mutant("offset")
 def offset_int32(x):
     """row times row stride is computed in 32 bits"""
     return _looped(x, "int32")
 
 
-@fault("strides")
+@mutant("strides")
 def column_stride_ignored(x):
     """the stride between columns is taken to be 1"""
     return _looped(x, "column stride")
 
 
-@fault("axis")
+@mutant("axis")
 def program_axis(x):
     """the row is program_id(1), which is 0 in every program of the grid: only the first row is written"""
     return _looped(x, "program axis")
 
 
-@fault("tail")
+@mutant("tail")
 def grid_short_of_a_row(x):
     """the grid has one program too few: the last row is not written"""
     return _looped(x, "grid")
 
 
-@fault("tail")
+@mutant("tail")
 def one_block(x):
     """only the first block of columns is done"""
     return _looped(x, "one block")
 
 
-@fault("overflow")
+@mutant("overflow")
 def first_maximum(x):
     """the maximum is that of the first tile of columns"""
     return _looped(x, "first maximum")
 
 
-@fault("accumulator")
+@mutant("accumulator")
 def last_sum(x):
     """the denominator is that of the last tile of columns: `l =` for `l +=`"""
     return _looped(x, "last sum")
 
 
-@fault("special")
+@mutant("special")
 def nan_skipped(x):
     """a NaN is lost in tl.maximum, which returns its other operand"""
     return _looped(x, "nan")
@@ -172,7 +172,7 @@ def _persistent(x: torch.Tensor, fault: str = "none") -> torch.Tensor:
     return y
 
 
-@fault("tail")
+@mutant("tail")
 def programs_hard_coded(x):
     """a persistent kernel steps by a fixed number of programs, more than the grid has: rows between are not written"""
     return _persistent(x, "programs")

@@ -25,19 +25,19 @@ def at_most(cols: int, limit: int, what: str) -> None:
 
 
 def blocks(rows: int) -> int:
-    """A grid of one block a row; declines more rows than a grid has blocks."""
+    """A grid of one block per row; declines more rows than a grid has blocks."""
     if rows > GRID_LIMIT:
         raise Unsupported(f"{rows} rows; a grid has {GRID_LIMIT} blocks")
     return rows
 
 
 def thread_grid(rows: int) -> tuple[int, int]:
-    """Grid and block of one thread a row."""
+    """Grid and block of one thread per row."""
     return blocks(-(-rows // 32)), 32
 
 
 def warp_grid(rows: int) -> tuple[int, tuple[int, int]]:
-    """Grid and block of one warp a row, four rows a block."""
+    """Grid and block of one warp per row, four rows per block."""
     return blocks(-(-rows // 4)), (32, 4)
 
 

@@ -1,4 +1,4 @@
-"""A rung is a function: it runs in a process that imports its file and nothing of the judge."""
+"""A variant is a function: it runs in a process that imports its file and nothing of the judge."""
 
 import importlib
 import os
@@ -7,28 +7,30 @@ import sys
 
 import pytest
 
-from touchstone.backends.devices import cuda_works
+from touchstone.backends.devices import cuda_unavailable
 from touchstone.conformance.discovery.registry import ROOT
 
 PROGRAM = """
 import torch
-from touchstone.backends.{backend}.softmax import {rung}
+from touchstone.backends.{backend}.softmax import {variant}
 x = torch.linspace(-3, 3, 1000, device="{device}").view(4, 250)
-assert torch.allclose({rung}(x), x.softmax(1), atol=1e-6)
+assert torch.allclose({variant}(x), x.softmax(1), atol=1e-6)
 from touchstone.backends.{backend}.matmul import naive
 a = torch.ones(5, 7, device="{device}", dtype=torch.bfloat16)
 assert (naive(a, a.t()) == 7).all()
 """
 
 
-@pytest.mark.parametrize(("backend", "rung"), [("triton", "onerow"), ("cupy", "vectorised"), ("numba", "vectorised")])
-def test_a_rung_runs_by_itself(backend, rung):
-    device = "cpu" if cuda_works() else "cuda"
+@pytest.mark.parametrize(
+    ("backend", "variant"), [("triton", "onerow"), ("cupy", "vectorised"), ("numba", "vectorised")]
+)
+def test_a_variant_runs_by_itself(backend, variant):
+    device = "cpu" if cuda_unavailable() else "cuda"
     if reason := importlib.import_module(f"touchstone.backends.{backend}").why_not(device):
         pytest.skip(reason)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     if backend == "triton" and device == "cpu":
         environment["TRITON_INTERPRET"] = "1"
-    program = PROGRAM.format(backend=backend, rung=rung, device=device)
+    program = PROGRAM.format(backend=backend, variant=variant, device=device)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -15,8 +15,8 @@ if numba.why_not("cpu"):
     pytest.skip(numba.why_not("cpu"), allow_module_level=True)
 
 
-@pytest.mark.parametrize(("simulator", "lane"), [("0", "numba@cpu"), ("1", "numba@simulator")])
-def test_the_header_and_the_ids_name_what_runs_the_kernels(simulator, lane):
+@pytest.mark.parametrize(("simulator", "target"), [("0", "numba@cpu"), ("1", "numba@simulator")])
+def test_the_header_and_the_ids_name_what_runs_the_kernels(simulator, target):
     asked = ["--backend=numba", "--op=softmax", "--variant=naive", "--quick", "--device=cpu", "--collect-only"]
     done = subprocess.run(
         [
@@ -33,9 +33,9 @@ def test_the_header_and_the_ids_name_what_runs_the_kernels(simulator, lane):
         text=True,
         env={**os.environ, "NUMBA_ENABLE_CUDASIM": simulator},
     )
-    assert f"touchstone: lanes {lane}; level quick; seed 0" in done.stdout, done.stdout + done.stderr
+    assert f"touchstone: targets {target}; level quick; seed 0" in done.stdout, done.stdout + done.stderr
     ids = [line for line in done.stdout.splitlines() if "test_kernel[" in line]
-    assert len(ids) > 10 and all(f"[softmax-{lane}-naive-" in line for line in ids)
+    assert len(ids) > 10 and all(f"[softmax-{target}-naive-" in line for line in ids)
 
 
 def test_a_report_names_what_ran():
@@ -44,7 +44,7 @@ from touchstone.backends import numba
 numba.prepare("cpu")
 from touchstone.conformance.discovery import registry, selection
 from touchstone.conformance.reporting.session import judge_subject
-subject = selection.rung("softmax", "numba", "naive", registry.variants("numba", "softmax")["naive"], "cpu")
+subject = selection.variant_subject("softmax", "numba", "naive", registry.variants("numba", "softmax")["naive"], "cpu")
 report = judge_subject(subject, "quick", dtypes=("float32",), where=lambda case: case.size["rows"] < 4, isolate="none")
 assert report.passed, report
 print(report)

@@ -1,38 +1,38 @@
-"""A row in the registers of a warp or a block, moved in runs of 16 bytes where rows are aligned, else element by
+"""A row in the registers of a warp or a block, moved in vectors of 16 bytes where rows are aligned, else element by
 element.
 
-The r-th run of a thread begins at column (r * blockDim.x + threadIdx.x) * (elements of 16 bytes).
+The r-th vector of a thread begins at column (r * blockDim.x + threadIdx.x) * (elements of 16 bytes).
 """
 
 import torch
 from numba import cuda, float32, uint32, uint64
 
-from touchstone.backends.numba.rows import at_most, blocks, threads, warp_sum
-from touchstone.backends.numba.words import lanes_of, load_run, pack, store_run, unpacked
+from touchstone.backends.numba.reductions import at_most, blocks, threads, warp_sum
+from touchstone.backends.numba.vector_io import lanes_of, load_vector, pack, store_vector, unpacked
 
 LANES = 8  # elements of a run at most
 
 
-def in_runs(
+def in_vectors(
     rows: int, cols: int, *operands: torch.Tensor | None, most: int = 1024
 ) -> tuple[tuple[int, tuple[int, int]], tuple[int, bool]]:
     """Grid and block of a kernel that holds a row in the registers of its threads, `most` or fewer, as runs of 16
     bytes.
 
-    Then the runs of each thread, 2 or 4 (4 or 8 where `most` is 512), and whether one access moves a run. Short rows
-    share a block; rows longer than 4096 runs are declined.
+    Then the vectors of each thread, 2 or 4 (4 or 8 where `most` is 512), and whether one access moves a vector. Short
+    rows share a block; rows longer than 4096 vectors are declined.
     """
     given = [operand for operand in operands if operand is not None]
     length = 16 // given[0].element_size()
     at_most(cols, 4 * 1024 * length, "block")
-    runs = 2048 // most if cols <= 2 * 1024 * length else 4096 // most
-    across = threads(-(-cols // (runs * length)), most)
+    vectors = 2048 // most if cols <= 2 * 1024 * length else 4096 // most
+    across = threads(-(-cols // (vectors * length)), most)
     down = 8 if across == 32 else 1
-    return (blocks(-(-rows // down)), (across, down)), (runs, all(map(aligned, given)))
+    return (blocks(-(-rows // down)), (across, down)), (vectors, all(map(aligned, given)))
 
 
 def aligned(tensor: torch.Tensor) -> bool:
-    """Whether every row is cut into whole runs of 16 bytes that begin at multiples of 16 bytes."""
+    """Whether every row is cut into whole vectors of 16 bytes that begin at multiples of 16 bytes."""
     length = 16 // tensor.element_size()
     return (
         tensor.stride(-1) == 1
@@ -43,34 +43,34 @@ def aligned(tensor: torch.Tensor) -> bool:
 
 @cuda.jit(device=True)
 def first_col(r, x):
-    """The column of x with which the thread's r-th run begins."""
+    """The column of x with which the thread's r-th vector begins."""
     return uint32((r * cuda.blockDim.x + cuda.threadIdx.x) * lanes_of(x))
 
 
 @cuda.jit(device=True)
 def inside(r, i, x, wide):
-    """Whether the i-th column of the thread's r-th run is one of x; where `wide`, all of a run are or none."""
+    """Whether the i-th column of the thread's r-th vector is one of x; where `wide`, all of a vector are or none."""
     return first_col(r, x) + uint32(0 if wide else i) < uint64(x.shape[1])
 
 
 @cuda.jit(device=True)
 def load_row(x, row, words, wide):
-    """What the thread holds of a row of x, four words a run."""
+    """What the thread holds of a row of x, four words per vector."""
     for r in range(words.size // 4):
-        load_run(x, (row, first_col(r, x)), words, 4 * r, wide)
+        load_vector(x, (row, first_col(r, x)), words, 4 * r, wide)
 
 
 @cuda.jit(device=True)
 def store_values(values, y, row, r, wide):
-    """Round and store the thread's r-th run of a row of y."""
+    """Round and store the thread's r-th vector of a row of y."""
     words = cuda.local.array(4, uint32)
     pack(values, words, 0, y)
-    store_run(words, 0, y, (row, first_col(r, y)), wide)
+    store_vector(words, 0, y, (row, first_col(r, y)), wide)
 
 
 @cuda.jit(device=True)
 def columns_in(r, x):
-    """How many columns of x are in the thread's r-th run."""
+    """How many columns of x are in the thread's r-th vector."""
     first, cols = first_col(r, x), uint32(x.shape[1])
     return float32(min(cols - first, uint32(lanes_of(x)))) if first < cols else float32(0)
 
@@ -79,9 +79,9 @@ def columns_in(r, x):
 def row_moments(words, means, x, wide):
     """The mean of a row of x in `words`, and the sum of (x - mean)^2, in every thread; once in a kernel.
 
-    Squares are of distances from the mean of a run, then moved to those of the warp and the row: one barrier where a
-    mean and a variance after it take two, and no run's floats have to outlive it. `means` is a local array of float32,
-    one a run.
+    Squares are of distances from the mean of a vector, then moved to those of the warp and the row: one barrier where a
+    mean and a variance after it take two, and no vector's floats have to outlive it. `means` is a local array of
+    float32, one a vector.
     """
     partial = cuda.shared.array((3, 32), float32)
     length, lane, warps = lanes_of(x), uint32(cuda.laneid), uint32(cuda.blockDim.x // 32)

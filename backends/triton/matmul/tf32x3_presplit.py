@@ -1,4 +1,5 @@
-"""pieces: float32 operands cut beforehand into two tf32 pieces each, whose products three tensor-core steps add up."""
+"""tf32x3_presplit: float32 operands cut beforehand into two tf32 pieces each, whose products three tensor-core steps
+add up."""
 
 import torch
 import triton
@@ -35,7 +36,7 @@ def _cut_kernel(x_ptr, pieces_ptr, R, C, pitch, stride_r, stride_c, BLOCK: tl.co
 
 
 @triton.jit
-def _pieces_kernel(
+def _presplit_kernel(
     a_desc,
     b_desc,
     c_ptr,
@@ -74,7 +75,7 @@ def _pieces_kernel(
     tl.store(c_ptr + row * N + col, acc, mask=(row < M) & (col < N))
 
 
-def pieces(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def tf32x3_presplit(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """(M, K) by (K, N) gives (M, N); any sizes and strides. float32 operands keep 21 bits of mantissa.
 
     Cut by a pass of their own, they come through the copy engine; `tf32x3` cuts every tile again for every tile of c.
@@ -89,10 +90,10 @@ def pieces(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return c
     if K == 0:
         return c.zero_()
-    config = pinned("matmul.pieces", a.dtype, (M, N, K), options(128 if M > 64 else 64, 128, 32, 8, 3))
+    config = pinned("matmul.tf32x3_presplit", a.dtype, (M, N, K), options(128 if M > 64 else 64, 128, 32, 8, 3))
     a_desc, b_desc = _cut(a, config["BLOCK_M"], config["BLOCK_K"]), _cut(b.t(), config["BLOCK_N"], config["BLOCK_K"])
     grid = (triton.cdiv(M, config["BLOCK_M"]) * triton.cdiv(N, config["BLOCK_N"]),)
-    _pieces_kernel[grid](a_desc, b_desc, c, M, N, K, 1.0, **config)
+    _presplit_kernel[grid](a_desc, b_desc, c, M, N, K, 1.0, **config)
     return c
 
 
@@ -105,9 +106,9 @@ def _cut(x: torch.Tensor, rows: int, cols: int) -> TensorDescriptor:
     return TensorDescriptor(cut, [2, R, C], [R * pitch, pitch, 1], [1, rows, cols])
 
 
-pieces.compute = "tf32x3"
-pieces.needs = "sm_90"
-pieces.space = [
+tf32x3_presplit.compute = "tf32x3"
+tf32x3_presplit.needs = "sm_90"
+tf32x3_presplit.space = [
     options(*each)
     for each in [
         (64, 128, 32, 4, 3),

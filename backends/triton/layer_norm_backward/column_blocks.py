@@ -1,4 +1,4 @@
-"""looped and streamed: the statistics of the rows first, then strips of columns."""
+"""looped and l2_resident: the statistics of the rows first, then blocks of columns."""
 
 import torch
 import triton
@@ -11,7 +11,7 @@ from touchstone.backends.triton.layer_norm_backward._launch import (
     _statistics_strides,
     _strides,
 )
-from touchstone.backends.triton.rows import BEHIND, resident, rows_in_flight, strip_width
+from touchstone.backends.triton.rows import BEHIND, column_block_width, resident, rows_in_flight
 
 # Arguments whose value (first list) or alignment would not improve the code.
 _PLAIN = ["rows", "rows_each"]
@@ -88,7 +88,7 @@ def _statistics(
 
 
 @triton.jit
-def _strip(
+def _column_block(
     x_ptr,
     w_ptr,
     dy_ptr,
@@ -101,7 +101,7 @@ def _strip(
     w_col,
     dy_row,
     dy_col,
-    strip,
+    column_block,
     part,
     rows_each,
     rows,
@@ -109,8 +109,8 @@ def _strip(
     BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """dx of a strip of columns in one part of the rows, and the part's sums for dweight and dbias."""
-    col = (strip * BLOCK_C + tl.arange(0, BLOCK_C)).to(tl.int64)[None, :]
+    """dx of a block of columns in one part of the rows, and the part's sums for dweight and dbias."""
+    col = (column_block * BLOCK_C + tl.arange(0, BLOCK_C)).to(tl.int64)[None, :]
     w = tl.load(w_ptr + col * w_col, mask=col < cols, other=0.0).to(tl.float32)
     end = tl.minimum(rows, (part + 1) * rows_each)
 
@@ -176,7 +176,7 @@ def _statistics_kernel(
 
 
 @triton.jit(do_not_specialize=_PLAIN, do_not_specialize_on_alignment=_UNALIGNED[:3])
-def _strips_kernel(
+def _column_blocks_kernel(
     x_ptr,
     w_ptr,
     dy_ptr,
@@ -195,7 +195,7 @@ def _strips_kernel(
     BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    _strip(
+    _column_block(
         x_ptr,
         w_ptr,
         dy_ptr,
@@ -234,7 +234,7 @@ def looped(
     rows, cols = _check(x, weight, dy, mean, rstd)
     dx, dweight, dbias = _outputs(x)
     if dx.numel():
-        strides, width = _strides(x, weight, dy), strip_width(x, weight, dy)
+        strides, width = _strides(x, weight, dy), column_block_width(x, weight, dy)
         stats = torch.empty((rows, 4), dtype=torch.float32, device=x.device)
         _statistics_kernel[(rows,)](
             x,
@@ -250,11 +250,11 @@ def looped(
             BLOCK=4 * width,
             num_warps=4,
         )
-        strips = triton.cdiv(cols, width)
-        rows_each = triton.cdiv(rows, max(1, min(triton.cdiv(rows, 4), resident(x, 4) // strips)))
+        column_blocks = triton.cdiv(cols, width)
+        rows_each = triton.cdiv(rows, max(1, min(triton.cdiv(rows, 4), resident(x, 4) // column_blocks)))
         parts = triton.cdiv(rows, rows_each)
         dw_partial, db_partial = (torch.empty((parts, cols), dtype=torch.float32, device=x.device) for _ in range(2))
-        _strips_kernel[(strips, parts)](
+        _column_blocks_kernel[(column_blocks, parts)](
             x,
             weight,
             dy,
@@ -275,7 +275,7 @@ def looped(
 
 
 @triton.jit(do_not_specialize=[*_PLAIN, "tickets"], do_not_specialize_on_alignment=_UNALIGNED)
-def _streamed_kernel(
+def _l2_resident_kernel(
     x_ptr,
     w_ptr,
     dy_ptr,
@@ -338,7 +338,7 @@ def _streamed_kernel(
             part -= BEHIND  # so many parts behind the statistics that those have had the time to finish
             while tl.atomic_add(done_ptr + 1 + part, 0, sem="acquire") < tl.minimum(rows_each, rows - part * rows_each):
                 pass
-            _strip(
+            _column_block(
                 x_ptr,
                 w_ptr,
                 dy_ptr,
@@ -362,7 +362,7 @@ def _streamed_kernel(
         ticket = tl.atomic_add(done_ptr, 1)
 
 
-def streamed(
+def l2_resident(
     x: torch.Tensor,
     weight: torch.Tensor,
     dy: torch.Tensor,
@@ -381,12 +381,12 @@ def streamed(
     if dx.numel():
         strides = _strides(x, weight, dy)
         stats = torch.empty((rows, 4), dtype=torch.float32, device=x.device)
-        rows_each, width = rows_in_flight(x), strip_width(x, weight, dy)
+        rows_each, width = rows_in_flight(x), column_block_width(x, weight, dy)
         parts = triton.cdiv(rows, rows_each)
         tickets = (parts + BEHIND) * (rows_each + triton.cdiv(cols, width))
         done = torch.zeros((1 + parts,), dtype=torch.int32, device=x.device)
         dw_partial, db_partial = (torch.empty((parts, cols), dtype=torch.float32, device=x.device) for _ in range(2))
-        _streamed_kernel[(min(tickets, resident(x, 3)),)](
+        _l2_resident_kernel[(min(tickets, resident(x, 3)),)](
             x,
             weight,
             dy,

@@ -58,7 +58,7 @@ def store16(typingctx, words, at, array, index):
 
 
 @intrinsic
-def load_run(typingctx, array, index, words, at, wide):
+def load_vector(typingctx, array, index, words, at, wide):
     """As load16 where `wide`; else an element at a time, of any stride and alignment, zeros beyond the last axis."""
 
     def lower(context, builder, signature, arguments):
@@ -87,7 +87,7 @@ def load_run(typingctx, array, index, words, at, wide):
 
 
 @intrinsic
-def store_run(typingctx, words, at, array, index, wide):
+def store_vector(typingctx, words, at, array, index, wide):
     """As store16 where `wide`; else an element at a time, of any stride and alignment, none beyond the last axis."""
 
     def lower(context, builder, signature, arguments):

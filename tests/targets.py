@@ -1,6 +1,6 @@
 """A small world of made-up backends, in plain torch, for the rules of selection: nothing here needs a kernel library.
 
-paper   runs on the CPU and on a GPU; one rung computes in tf32, one needs hardware that is not there
+paper   runs on the CPU and on a GPU; one variant computes in tf32, one needs hardware that is not there
 chalk   runs on the CPU only; `chalksim` and CHALK_SIM=1 mean so
 slate   runs on a GPU only
 quill   is not installed
@@ -60,11 +60,11 @@ def {name}(x):
     with running():
         return torch.softmax(x.float(), -1).to(x.dtype).contiguous()
 """
-TOP = '"""{doc}\n\n{rungs}\n"""\n\nimport torch\n\nfrom touchstone.backends import Unsupported, running, shapes\n'
+TOP = '"""{doc}\n\n{variants}\n"""\n\nimport torch\n\nfrom touchstone.backends import Unsupported, running, shapes\n'
 
 
 def _op_file(source: str, *names: str) -> str:
-    return TOP.format(doc="softmax", rungs="\n".join(f"{name}: a rung" for name in names)) + source
+    return TOP.format(doc="softmax", variants="\n".join(f"{name}: a variant" for name in names)) + source
 
 
 PLAIN = _op_file(RIGHT.format(name="plain"), "plain")
@@ -155,7 +155,7 @@ def pretend(folder: Path, monkeypatch, world: dict = WORLD) -> Iterator[None]:
     with monkeypatch.context() as patch:
         patch.setattr(registry, "ROOT", folder)
         patch.setattr(backends, "__path__", [*backends.__path__, str(folder / "backends")])
-        patch.setattr(selection, "cuda_works", lambda: "no GPU in this story")
+        patch.setattr(selection, "cuda_unavailable", lambda: "no GPU in this story")
         _forget(world)
         yield
     _forget(world)
@@ -173,7 +173,7 @@ def _forget(world: dict) -> None:
 
 
 def clean_environment(**changes: str) -> dict[str, str]:
-    """This process's environment without what a test run or a lane has put there."""
+    """This process's environment without what a test run or a target has put there."""
     own = ("TRITON_", "NUMBA_", "CUPY_", "PYTEST_", "PYTHONPATH", "CHALK_")
     return {k: v for k, v in os.environ.items() if not k.startswith(own)} | changes
 

@@ -1,11 +1,11 @@
-"""looped and streamed: the statistics of the rows first, then strips of columns."""
+"""looped and l2_resident: the statistics of the rows first, then blocks of columns."""
 
 import torch
 import triton
 import triton.language as tl
 
 from touchstone.backends.triton.rms_norm_backward._launch import _check, _outputs, _reduce, _statistics_stride, _strides
-from touchstone.backends.triton.rows import BEHIND, resident, rows_in_flight, strip_width
+from touchstone.backends.triton.rows import BEHIND, column_block_width, resident, rows_in_flight
 
 # Arguments whose value (first list) or alignment would not improve the code.
 _PLAIN = ["rows", "rows_each"]
@@ -57,7 +57,7 @@ def _statistics(
 
 
 @triton.jit
-def _strip(
+def _column_block(
     x_ptr,
     w_ptr,
     dy_ptr,
@@ -69,7 +69,7 @@ def _strip(
     w_col,
     dy_row,
     dy_col,
-    strip,
+    column_block,
     part,
     rows_each,
     rows,
@@ -77,8 +77,8 @@ def _strip(
     BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """dx of a strip of columns in one part of the rows, and the part's sums for dweight."""
-    col = (strip * BLOCK_C + tl.arange(0, BLOCK_C)).to(tl.int64)[None, :]
+    """dx of a block of columns in one part of the rows, and the part's sums for dweight."""
+    col = (column_block * BLOCK_C + tl.arange(0, BLOCK_C)).to(tl.int64)[None, :]
     w = tl.load(w_ptr + col * w_col, mask=col < cols, other=0.0).to(tl.float32)
     end = tl.minimum(rows, (part + 1) * rows_each)
 
@@ -135,7 +135,7 @@ def _statistics_kernel(
 
 
 @triton.jit(do_not_specialize=_PLAIN, do_not_specialize_on_alignment=_UNALIGNED[:3])
-def _strips_kernel(
+def _column_blocks_kernel(
     x_ptr,
     w_ptr,
     dy_ptr,
@@ -153,7 +153,7 @@ def _strips_kernel(
     BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    _strip(
+    _column_block(
         x_ptr,
         w_ptr,
         dy_ptr,
@@ -185,16 +185,16 @@ def looped(
     rows, cols = _check(x, weight, dy, rstd)
     dx, dweight = _outputs(x)
     if dx.numel():
-        strides, width = _strides(x, weight, dy), strip_width(x, weight, dy)
+        strides, width = _strides(x, weight, dy), column_block_width(x, weight, dy)
         stats = torch.empty((rows, 2), dtype=torch.float32, device=x.device)
         _statistics_kernel[(rows,)](
             x, weight, dy, rstd, stats, *strides, _statistics_stride(rstd), cols, eps, BLOCK=4 * width, num_warps=4
         )
-        strips = triton.cdiv(cols, width)
-        rows_each = triton.cdiv(rows, max(1, min(triton.cdiv(rows, 4), resident(x, 4) // strips)))
+        column_blocks = triton.cdiv(cols, width)
+        rows_each = triton.cdiv(rows, max(1, min(triton.cdiv(rows, 4), resident(x, 4) // column_blocks)))
         parts = triton.cdiv(rows, rows_each)
         partial = torch.empty((parts, cols), dtype=torch.float32, device=x.device)
-        _strips_kernel[(strips, parts)](
+        _column_blocks_kernel[(column_blocks, parts)](
             x, weight, dy, stats, dx, partial, *strides, rows_each, rows, cols, BLOCK_R=4, BLOCK_C=width, num_warps=4
         )
         _reduce(partial, dweight)
@@ -202,7 +202,7 @@ def looped(
 
 
 @triton.jit(do_not_specialize=[*_PLAIN, "tickets"], do_not_specialize_on_alignment=_UNALIGNED)
-def _streamed_kernel(
+def _l2_resident_kernel(
     x_ptr,
     w_ptr,
     dy_ptr,
@@ -260,7 +260,7 @@ def _streamed_kernel(
             part -= BEHIND  # so many parts behind the statistics that those have had the time to finish
             while tl.atomic_add(done_ptr + 1 + part, 0, sem="acquire") < tl.minimum(rows_each, rows - part * rows_each):
                 pass
-            _strip(
+            _column_block(
                 x_ptr,
                 w_ptr,
                 dy_ptr,
@@ -283,7 +283,7 @@ def _streamed_kernel(
         ticket = tl.atomic_add(done_ptr, 1)
 
 
-def streamed(
+def l2_resident(
     x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, *, rstd: torch.Tensor | None = None, eps: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), rstd (rows,) float32 or None -> dx (rows, cols), dweight (cols,).
@@ -296,12 +296,12 @@ def streamed(
     if dx.numel():
         strides = _strides(x, weight, dy)
         stats = torch.empty((rows, 2), dtype=torch.float32, device=x.device)
-        rows_each, width = rows_in_flight(x), strip_width(x, weight, dy)
+        rows_each, width = rows_in_flight(x), column_block_width(x, weight, dy)
         parts = triton.cdiv(rows, rows_each)
         tickets = (parts + BEHIND) * (rows_each + triton.cdiv(cols, width))
         done = torch.zeros((1 + parts,), dtype=torch.int32, device=x.device)
         partial = torch.empty((parts, cols), dtype=torch.float32, device=x.device)
-        _streamed_kernel[(min(tickets, resident(x, 3)),)](
+        _l2_resident_kernel[(min(tickets, resident(x, 3)),)](
             x,
             weight,
             dy,
