@@ -7,9 +7,9 @@ from touchstone.backends.devices import cuda_unavailable
 from touchstone.conformance.discovery import arrays as array_libraries
 from touchstone.conformance.discovery import importing as worker
 from touchstone.conformance.discovery import registry
+from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.findings.replay import keep_report
 from touchstone.conformance.isolation.runner import MODES, Limits
-from touchstone.conformance.judging import judge
 from touchstone.conformance.reporting.report import Report
 from touchstone.conformance.reporting.session import judge_subject
 from touchstone.conformance.spec.budget import COMPUTE
@@ -70,7 +70,7 @@ def check(
             f"{stale.__name__.split('.')[-1]} kernel "
             f"that this process set up for the other device than {device!r}; leave isolate at 'auto'"
         )
-    subject = judge.Subject(
+    subject = Subject(
         op,
         fn,
         worker.describe(fn),

@@ -9,9 +9,10 @@ from typing import Any
 import touchstone
 from touchstone.conformance.bench import cli as bench
 from touchstone.conformance.discovery import registry, selection
+from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.html import cli as page
 from touchstone.conformance.isolation.runner import MODES
-from touchstone.conformance.judging.judge import PASSED, Subject
+from touchstone.conformance.judging.judgement import PASSED
 from touchstone.conformance.reporting.console import Table, fraction_text, show, write_json
 from touchstone.conformance.reporting.provenance import provenance
 from touchstone.conformance.reporting.report import Report, versions

@@ -13,8 +13,10 @@ from typing import Any
 
 from touchstone.backends import emulator
 from touchstone.conformance.discovery import registry, selection
+from touchstone.conformance.discovery.subject import Subject, not_called
 from touchstone.conformance.judging import judge
-from touchstone.conformance.judging.trials import Trial
+from touchstone.conformance.judging.judgement import DECLINED, PASSED
+from touchstone.conformance.judging.trials import Trial, trials_of
 
 LAUNCHER = re.compile(r'^def (\w+)\([^)]*fault: str = "none"', re.MULTILINE)
 SIZES = 5  # the smallest of a contract that a schedule or the race detector sees
@@ -70,7 +72,7 @@ class Kernels:
         self, op: str, fn: Callable[..., Any], found: Iterable[Trial], deterministic: bool = False
     ) -> str | None:
         """The first finding that is a failure, as text; None if there is none."""
-        subject = judge.Subject(
+        subject = Subject(
             op, fn, fn.__name__, f"{self.backend}@cpu", "cpu", deterministic=deterministic, diagnosed=False
         )
         for trial in found:
@@ -107,9 +109,9 @@ class Kernels:
             for within in orders():
                 with within:
                     outcome = judge.run(subject, replace(trial, watched=False, instrumented=False))
-                if outcome.status == judge.DECLINED:
+                if outcome.status == DECLINED:
                     break
-                assert outcome.status == judge.PASSED, outcome.findings
+                assert outcome.status == PASSED, outcome.findings
             else:
                 judged += 1
             if judged == (1 if len(SEEDS) <= FEW else SIZES):
@@ -133,8 +135,8 @@ def orders() -> Sequence[AbstractContextManager[Any]]:
 @functools.cache
 def trials(op: str, level: str = "quick") -> list[Trial]:
     """The least work first."""
-    subject = judge.Subject(op, judge.not_called, "planted", "planted@cpu", "cpu")
-    found = judge.trials(subject, level)[0]
+    subject = Subject(op, not_called, "planted", "planted@cpu", "cpu")
+    found = trials_of(subject, level)[0]
     if level == "quick":
         judge.keep_answers(found)
     return sorted(found, key=lambda trial: registry.contract(op).work(trial.case))

@@ -20,9 +20,11 @@ from touchstone.backends import triton as backend
 
 backend.prepare("cpu")
 from touchstone.conformance.discovery import registry  # noqa: E402
+from touchstone.conformance.discovery.subject import Subject, not_called  # noqa: E402
 from touchstone.conformance.faults import planted_in  # noqa: E402
 from touchstone.conformance.judging import judge  # noqa: E402
-from touchstone.conformance.spec import budget  # noqa: E402
+from touchstone.conformance.judging.trials import trials_of  # noqa: E402
+from touchstone.conformance.spec import compare  # noqa: E402
 from touchstone.conformance.spec.cases import plain_case  # noqa: E402
 
 SIZES = 5  # the smallest of a contract that an instrument sees
@@ -43,8 +45,8 @@ def on_cases(
 ) -> tuple[str, str] | None:
     """The id and the finding of the first case of level quick that fails; None if there is none. `only`: of these
     cases."""
-    subject = judge.Subject(op, fn, fn.__name__, "user@cpu", "cpu", deterministic=deterministic)
-    for trial in judge.trials(subject, "quick")[0]:
+    subject = Subject(op, fn, fn.__name__, "user@cpu", "cpu", deterministic=deterministic)
+    for trial in trials_of(subject, "quick")[0]:
         if trial.case.dtype in dtypes and trial.prop is None and not trial.calls and (not only or trial.id in only):
             for finding in judge.run(subject, replace(trial, watched=False, instrumented=False)).findings:
                 if finding.severity == "failure":
@@ -73,7 +75,7 @@ def _first_wrong(contract, fn: Callable[..., Any], cases, instrument) -> str | N
             return f"{type(error).__name__}: {error}"
         expected = contract.expected(inputs)
         for name, y in zip(contract.outputs, got if isinstance(got, tuple) else (got,), strict=True):
-            verdict = budget.compare(y, expected[name], torch.float32)
+            verdict = compare.compare(y, expected[name], torch.float32)
             if not verdict.ok:
                 return f"{name}: {verdict.message}"
     return None
@@ -84,9 +86,7 @@ def judged(op: str) -> dict[str, Any]:
     module = importlib.import_module(f"touchstone.conformance.faults.triton.{op}")
     everything = registry.contract(op).dtypes
     report: dict[str, Any] = {}
-    rejecting = {
-        trial.id for trial in judge.trials(judge.Subject(op, judge.not_called, "", "user@cpu", "cpu"), "quick")[0][::8]
-    }
+    rejecting = {trial.id for trial in trials_of(Subject(op, not_called, "", "user@cpu", "cpu"), "quick")[0][::8]}
     for planted in planted_in(module, op, "triton"):
         if planted.kind == "race":
             report[planted.name] = {"instruments": under_instruments(op, planted.make())}

@@ -18,9 +18,10 @@ from touchstone.conformance.bench.baselines import declared, runnable
 from touchstone.conformance.cli import _parser, main
 from touchstone.conformance.discovery import registry, selection
 from touchstone.conformance.discovery.subject import Subject
-from touchstone.conformance.judging import calls, judge
+from touchstone.conformance.judging import calls
 from touchstone.conformance.reporting import provenance
 from touchstone.conformance.spec.baselines import Baseline, Bench, autograd, eager
+from touchstone.conformance.spec.cases import plain_case
 
 RUN = dict(seconds=0.02)
 
@@ -32,7 +33,7 @@ def watch():
 
 def group_of(op, fn, size, dtype="float32", bench=None, baselines=(), **params):
     contract = registry.contract(op)
-    case = judge.plain_case(contract, dtype, next(iter(contract.values)), 0, size)
+    case = plain_case(contract, dtype, next(iter(contract.values)), 0, size)
     case = replace(case, params=tuple({**case.param, **params}.items()))
     subjects = [("", Subject(op, fn, "mine", "user@cpu", "cpu"))] if fn else []
     return run.Group(contract, bench or declared(op), case, subjects, baselines)
@@ -89,7 +90,7 @@ def test_answers_on_slices_are_those_of_the_whole(monkeypatch):
     """Too large to be answered at once: some heads; the answer at a place is that of the whole problem."""
     contract = registry.contract("attention_backward")
     size = dict(B=2, Hq=4, Hkv=2, Sq=9, Sk=7, D=8)
-    case = replace(judge.plain_case(contract, "float32", "normal", 0, size), params=(("causal", True), ("scale", None)))
+    case = replace(plain_case(contract, "float32", "normal", 0, size), params=(("causal", True), ("scale", None)))
     whole = inputs.Bank(contract, declared("attention_backward"), case, "cpu", seed=3)
     monkeypatch.setitem(inputs.FLOPS, "cpu", 1.0)
     parts = inputs.Bank(contract, declared("attention_backward"), case, "cpu", seed=3)
@@ -107,14 +108,14 @@ def test_answers_on_slices_are_those_of_the_whole(monkeypatch):
 def test_outputs_that_are_sums_over_rows_are_answered_whole(monkeypatch):
     monkeypatch.setitem(inputs.ELEMENTS, "cpu", 1)
     contract = registry.contract("rms_norm_backward")
-    case = judge.plain_case(contract, "float32", "normal", 0, {"rows": 12, "cols": 6})
+    case = plain_case(contract, "float32", "normal", 0, {"rows": 12, "cols": 6})
     bank = inputs.Bank(contract, Bench(independent_axes=(("rows",),)), case, "cpu")
     assert len(bank.answers(0, None)["dweight"].places) == 6
 
 
 def test_values_come_without_a_trace():
     contract = registry.contract("softmax")
-    case = judge.plain_case(contract, "float32", "normal", 0, {"rows": 4, "cols": 8})
+    case = plain_case(contract, "float32", "normal", 0, {"rows": 4, "cols": 8})
     bank = inputs.Bank(contract, Bench(), case, "cpu")
     memory = bank.places[0]["x"]
     before, version = memory.clone(), memory._version
@@ -136,7 +137,7 @@ def test_what_a_contract_declares(op, watch):
     assert set(bench.dtypes) <= set(contract.dtypes) and set(bench.params) <= set(contract.params)
     for size in contract.large:
         assert list(size) == list(contract.sizes[0]), f"{op}: {size}"
-        for case in cases._with_params(bench, judge.plain_case(contract, bench.dtypes[0], "normal", 0, size)):
+        for case in cases._with_params(bench, plain_case(contract, bench.dtypes[0], "normal", 0, size)):
             assert contract.flops(size, case.param) > 0 and contract.bytes(size, case.param, 2) > 0
             assert contract.valid(case), case
     (case,) = cases._cases(

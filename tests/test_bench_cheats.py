@@ -10,8 +10,9 @@ import torch
 from touchstone.conformance.bench import ceilings, run, timing
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject
-from touchstone.conformance.judging import judge
+from touchstone.conformance.spec import compare
 from touchstone.conformance.spec.baselines import Bench
+from touchstone.conformance.spec.cases import plain_case
 
 ROWS, COLS = 96, 512
 _now, _sleep = time.perf_counter, time.sleep
@@ -30,7 +31,7 @@ def roof():
 def timed(fn, watch, ceiling=None, own=False, op="softmax", size=None):
     contract = registry.contract(op)
     size = size or {"rows": ROWS, "cols": COLS}
-    case = judge.plain_case(contract, "float32", next(iter(contract.values)), 0, size)
+    case = plain_case(contract, "float32", next(iter(contract.values)), 0, size)
     subject = Subject(op, fn, "cheat", "user@cpu", "cpu", own=own)
     group = run.Group(contract, Bench(), case, [("", subject)])
     (result,) = run.measure(group, timing.CpuTimer(), watch, ceiling, seconds=0.02)
@@ -167,17 +168,16 @@ def test_a_patched_event_or_synchronize(watch, owner, name):
 
 def test_a_patched_comparison(watch):
     """The judge's own function, and a tensor's method that torch inherits from C."""
-    from touchstone.conformance.spec import budget
 
     def cheat(x):
-        budget.compare = lambda *args: budget.Verdict(0.0)
+        compare.compare = lambda *args: compare.Verdict(0.0)
         torch.Tensor.data_ptr = lambda self: 0
         return torch.empty_like(x)
 
-    before = budget.compare
+    before = compare.compare
     result = timed(cheat, watch)
-    assert result.status == run.REFUSED and "touchstone.conformance.spec.budget.compare" in result.problems[0]
-    assert budget.compare is before and "data_ptr" not in vars(torch.Tensor)
+    assert result.status == run.REFUSED and "touchstone.conformance.spec.compare.compare" in result.problems[0]
+    assert compare.compare is before and "data_ptr" not in vars(torch.Tensor)
 
 
 def test_a_thread_that_does_the_work_later(watch):
@@ -303,7 +303,7 @@ def test_work_left_out_of_a_single_call_shows_in_many(watch):
         return honest(x)
 
     contract = registry.contract("softmax")
-    case = judge.plain_case(contract, "float32", "normal", 0, {"rows": 8, "cols": 64})
+    case = plain_case(contract, "float32", "normal", 0, {"rows": 8, "cols": 64})
     group = run.Group(contract, Bench(), case, [("", Subject("softmax", slow, "cheat", "user@cpu", "cpu"))])
     (result,) = run.measure(group, Timer(), watch, None, seconds=1e-5)
     assert result.status == run.REFUSED and "calls in a row take" in result.problems[0]

@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from touchstone.conformance.spec.budget import EPS, Expected, T, budget, compare, dot_extra, overflow_threshold
+from touchstone.conformance.spec.budget import EPS, Expected, T, budget, dot_extra, overflow_threshold
+from touchstone.conformance.spec.compare import compare
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 SIXTEEN = (torch.float16, torch.bfloat16)

@@ -12,7 +12,7 @@ import torch
 from tests import targets
 from touchstone import Report, check
 from touchstone.conformance.discovery import registry
-from touchstone.conformance.judging.judge import DECLINED, FAILED, PASSED, Outcome
+from touchstone.conformance.judging.judgement import DECLINED, FAILED, PASSED, Outcome
 
 
 def softmax(x: torch.Tensor) -> torch.Tensor:

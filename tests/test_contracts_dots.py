@@ -21,8 +21,8 @@ from touchstone.conformance.faults import (
     mlp_backward,
     planted_in,
 )
-from touchstone.conformance.spec import budget
 from touchstone.conformance.spec import cases as generate
+from touchstone.conformance.spec import compare
 
 DTYPES = ("float32", "float16", "bfloat16")
 ROOM = 0.9
@@ -67,7 +67,7 @@ def judge(op, fn, dtypes=DTYPES, compute=None):
                 assert got is None
                 continue
             assert got.dtype == (expected.dtype or judged.case.torch_dtype)
-            yield judged.case, name, budget.compare(got, expected, judged.case.torch_dtype, name in judged.exact)
+            yield judged.case, name, compare.compare(got, expected, judged.case.torch_dtype, name in judged.exact)
 
 
 def passes(op, fn, dtypes=DTYPES, compute=None):

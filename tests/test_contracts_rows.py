@@ -9,9 +9,9 @@ import pytest
 from touchstone.backends import shapes
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.faults import planted_in
-from touchstone.conformance.judging import judge
-from touchstone.conformance.spec import budget
 from touchstone.conformance.spec import cases as generate
+from touchstone.conformance.spec import compare
+from touchstone.conformance.spec.cases import plain_case
 
 SPECS = {
     "softmax": "rows cols",
@@ -53,7 +53,7 @@ def _caller(contract, fn):
 
 def _verdict(contract, inputs, name, want, got):
     exact = name in contract.exact.get(inputs.case.values, ())
-    return budget.compare(got, want, inputs.case.torch_dtype, exact)
+    return compare.compare(got, want, inputs.case.torch_dtype, exact)
 
 
 @pytest.mark.parametrize("op", SPECS)
@@ -98,7 +98,7 @@ def test_properties_hold_and_can_be_broken(op):
     for prop in contract.properties:
         broken = set()
         for dtype in contract.dtypes:
-            case = judge.plain_case(contract, dtype, prop.values)
+            case = plain_case(contract, dtype, prop.values)
             arguments = contract.build(case).arguments
 
             def check(planted, prop=prop, case=case, arguments=arguments):
@@ -123,7 +123,7 @@ def test_invalid_calls_are_invalid_and_named(op):
 
     for inputs, _ in prepared:
         launch(**inputs.arguments)
-    valid = contract.build(judge.plain_case(contract, "float32", "normal")).arguments
+    valid = contract.build(plain_case(contract, "float32", "normal")).arguments
     for invalid in contract.invalid:
         with pytest.raises(invalid.error, match=invalid.match):
             launch(**invalid.spoil(valid))

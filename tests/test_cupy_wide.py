@@ -8,7 +8,7 @@ import pytest
 from touchstone.backends import emulator
 from touchstone.backends.cupy.norms import registers_per_row
 from touchstone.conformance.discovery import registry
-from touchstone.conformance.spec import budget
+from touchstone.conformance.spec import compare
 from touchstone.conformance.spec.cases import plain_case
 
 if emulator.why_not():
@@ -49,7 +49,7 @@ def within_the_budget(op, variant, size, dtype):
         getattr(importlib.import_module(f"touchstone.backends.cupy.{op}"), variant), inputs.arguments, by_name=True
     )
     for name, tensor in contract.by_name(got, None).items():
-        verdict = budget.compare(tensor, contract.expected(inputs)[name], inputs.case.torch_dtype)
+        verdict = compare.compare(tensor, contract.expected(inputs)[name], inputs.case.torch_dtype)
         assert verdict.ok, f"{name}: {verdict.message}"
 
 
@@ -63,7 +63,7 @@ def test_rows_far_from_zero_whose_warps_merge(op):
         importlib.import_module(f"touchstone.backends.cupy.{op}").vectorised, inputs.arguments, by_name=True
     )
     for name, tensor in contract.by_name(got, None).items():
-        verdict = budget.compare(tensor, contract.expected(inputs)[name], case.torch_dtype)
+        verdict = compare.compare(tensor, contract.expected(inputs)[name], case.torch_dtype)
         assert verdict.ok, f"{name}: {verdict.message}"
 
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from touchstone.conformance.discovery import registry
+from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.faults import Planted
 from touchstone.conformance.judging import diagnosis, heatmap
 from touchstone.conformance.judging import instruments as probe
-from touchstone.conformance.judging.judge import Subject
-from touchstone.conformance.spec import budget
+from touchstone.conformance.spec import compare
 from touchstone.conformance.spec.budget import Expected
 from touchstone.conformance.spec.cases import plain_case
 
@@ -32,7 +32,7 @@ def diagnose(fn, case, **options):
     got = contract.by_name(contract.call(fn, contract.build(case).arguments))
     expected = contract.expected(contract.build(case))
     verdicts = {
-        name: budget.compare(tensor, expected[name], case.torch_dtype, diagnosis.exact(contract, case, name))
+        name: compare.compare(tensor, expected[name], case.torch_dtype, diagnosis.exact(contract, case, name))
         for name, tensor in got.items()
     }
     return diagnosis.diagnose(contract, case, got, expected, verdicts, **options)
@@ -80,7 +80,7 @@ def relation(change, shape=(6, 8), case=None, axes=("rows", "cols")):
     case = case or case_of(*shape)
     answer = torch.arange(1.0, math.prod(shape) + 1, dtype=torch.float64).reshape(shape) ** 1.5
     expected, got = Expected(answer), change(answer).float()
-    bad = budget.compare(got, expected, torch.float32).bad
+    bad = compare.compare(got, expected, torch.float32).bad
     assert bad is not None
     return diagnosis.related(got, expected, case, bad, axes)
 
@@ -174,7 +174,7 @@ def matches(fn, mutants, case=None, seconds=diagnosis.SECONDS):
         patch.setattr(registry, "planted", lambda op: mutants)
         got = {"y": fn(SOFTMAX.build(case).arguments["x"])}
         expected = SOFTMAX.expected(SOFTMAX.build(case))
-        verdicts = {"y": budget.compare(got["y"], expected["y"], case.torch_dtype)}
+        verdicts = {"y": compare.compare(got["y"], expected["y"], case.torch_dtype)}
         return diagnosis.matching_mutants(SOFTMAX, case, got, expected, verdicts, seconds)
 
 

@@ -22,11 +22,13 @@ import torch
 from tests import targets
 from touchstone import check
 from touchstone.conformance.discovery import registry
+from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.isolation import runner as isolation
 from touchstone.conformance.isolation.runner import Limits, Runner
 from touchstone.conformance.judging import call as verdict
 from touchstone.conformance.judging import judge
-from touchstone.conformance.judging.judge import FAILED, PASSED, Subject
+from touchstone.conformance.judging.judgement import FAILED, PASSED
+from touchstone.conformance.judging.trials import Trial, trials_of
 
 
 def softmax(x: torch.Tensor) -> torch.Tensor:
@@ -37,8 +39,8 @@ def user(fn, device: str = "cpu", own: bool = False) -> Subject:
     return Subject("softmax", fn, "fn", f"user@{device}", device, own=own)
 
 
-def cases(count: int) -> list[judge.Trial]:
-    found, _ = judge.trials(user(softmax), "quick")
+def cases(count: int) -> list[Trial]:
+    found, _ = trials_of(user(softmax), "quick")
     return [trial for trial in found if 1 < trial.case.size["cols"] < 100 and not trial.calls][:count]
 
 
@@ -513,7 +515,7 @@ def test_a_spawned_process_is_used_again_and_replaced_when_it_dies(tmp_path):
 
 def test_properties_and_invalid_calls_reach_a_fresh_process():
     subject = user(softmax, own=True)
-    found, _ = judge.trials(subject, "quick")
+    found, _ = trials_of(subject, "quick")
     kept = [trial for trial in found if trial.prop or trial.invalid]
     with Runner(subject, kept, "spawn") as runner, Runner(subject, kept, "none") as here:
         for index in range(len(kept)):
@@ -651,8 +653,9 @@ def test_many_runners_leave_nothing_behind():
 
 ORPHAN = """
 import os, sys, time
-from touchstone.conformance.judging import judge
+from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.isolation.runner import Runner
+from touchstone.conformance.judging.trials import trials_of
 
 
 def fn(x):
@@ -661,8 +664,8 @@ def fn(x):
 
 
 if __name__ == "__main__":
-    subject = judge.Subject("softmax", fn, "fn", "user@cpu", "cpu")
-    Runner(subject, judge.trials(subject, "quick")[0], {mode!r}).outcome(0)
+    subject = Subject("softmax", fn, "fn", "user@cpu", "cpu")
+    Runner(subject, trials_of(subject, "quick")[0], {mode!r}).outcome(0)
 """
 
 
@@ -685,12 +688,12 @@ def test_an_idle_child_notices_that_its_parent_is_gone(tmp_path):
     source += """    import threading
     kept = []
     def start():
-        kept.append(Runner(subject, judge.trials(subject, "quick")[0][:1], "fork"))
+        kept.append(Runner(subject, trials_of(subject, "quick")[0][:1], "fork"))
         kept[0].outcome(0)
     thread = threading.Thread(target=start)
     thread.start()
     thread.join()
-    kept.append(Runner(subject, judge.trials(subject, "quick")[0][:1], "fork"))
+    kept.append(Runner(subject, trials_of(subject, "quick")[0][:1], "fork"))
     time.sleep(100)
 """
     (tmp_path / "orphan.py").write_text(source)

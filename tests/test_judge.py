@@ -8,9 +8,12 @@ import pytest
 import torch
 
 from touchstone.conformance.discovery import registry
+from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging import call as verdict
 from touchstone.conformance.judging import judge, trials
-from touchstone.conformance.judging.judge import DECLINED, FAILED, PASSED, Outcome, Subject, Trial, worst
+from touchstone.conformance.judging.judgement import DECLINED, FAILED, PASSED, Outcome
+from touchstone.conformance.judging.trials import CALLS, Trial, trials_of
+from touchstone.conformance.spec.compare import worst
 from touchstone.conformance.spec.contract import Case, Invalid, Property
 
 LAYOUTS = ("contiguous", "transposed", "sliced", "offset", "broadcast")
@@ -245,7 +248,7 @@ def test_empty_cases_are_judged():
 
 def property_trials(fn, own=False):
     made = subject(fn, own=own)
-    return [t for t in judge.trials(made, "quick")[0] if t.prop is not None]
+    return [t for t in trials_of(made, "quick")[0] if t.prop is not None]
 
 
 def test_a_kernel_that_is_right_only_on_its_case_breaks_a_property():
@@ -325,7 +328,7 @@ def test_invalid_calls_need_the_error_and_the_name():
 
 def test_the_trials_of_a_subject():
     contract = registry.contract("softmax")
-    ours, user = (judge.trials(subject(softmax, own=own), "quick")[0] for own in (True, False))
+    ours, user = (trials_of(subject(softmax, own=own), "quick")[0] for own in (True, False))
     assert [t.id for t in user] == [t.id for t in ours if t.invalid is None]
     assert len([t for t in ours if t.invalid]) == len(contract.invalid) > 0
     assert len([t for t in ours if t.prop]) == 3 * len(contract.properties) > 0
@@ -336,11 +339,11 @@ def test_the_trials_of_a_subject():
 def test_work_beyond_the_ceiling_is_dropped_and_counted():
     contract = registry.contract("softmax")
     made = subject(softmax)
-    everything, plan = judge.trials(made, "quick")
+    everything, plan = trials_of(made, "quick")
     assert plan.over_ceiling == 0
     work = sorted(contract.work(t.case) for t in everything if t.prop is None)
     ceiling = work[len(work) // 2]
-    some, plan = judge.trials(made, "quick", ceiling=ceiling)
+    some, plan = trials_of(made, "quick", ceiling=ceiling)
     assert plan.over_ceiling == len(everything) - len(some) > 0
     assert all(contract.work(t.case) <= ceiling for t in some if t.prop is None)
 
@@ -393,8 +396,8 @@ def test_an_error_names_its_place_once():
 
 def test_many_calls_keep_to_what_a_target_can_work():
     def calls(ceiling):
-        found, _ = judge.trials(subject(softmax), "quick", ceiling=ceiling)
+        found, _ = trials_of(subject(softmax), "quick", ceiling=ceiling)
         return [trial.calls for trial in found if trial.calls]
 
-    assert calls(None) == calls(1e9) == [judge.CALLS]
+    assert calls(None) == calls(1e9) == [CALLS]
     assert calls(10.0) == [trials.FEWEST_CALLS]

@@ -12,7 +12,7 @@ from tests import targets
 from touchstone import check
 from touchstone.conformance.cli import main
 from touchstone.conformance.discovery import registry
-from touchstone.conformance.judging.trials import UNPORTED, Outcome
+from touchstone.conformance.judging.judgement import UNPORTED, Outcome
 from touchstone.conformance.porting import port
 
 BACKENDS = [name for name in registry.backends() if (registry.ROOT / "backends" / name / "porting.py").is_file()]

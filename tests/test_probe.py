@@ -8,10 +8,12 @@ import torch
 
 from touchstone import backends, check
 from touchstone.conformance.discovery import registry
+from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging import calls, judge
 from touchstone.conformance.judging import instruments as probe
-from touchstone.conformance.judging.judge import FAILED, PASSED, Subject, Trial
-from touchstone.conformance.spec import budget, layouts
+from touchstone.conformance.judging.judgement import DECLINED, FAILED, PASSED
+from touchstone.conformance.judging.trials import CALLS, Trial
+from touchstone.conformance.spec import compare, layouts
 from touchstone.conformance.spec.cases import plain_case, variants
 
 SIZE = {"rows": 6, "cols": 40}
@@ -163,7 +165,7 @@ KEYS = {
 @pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
 def test_many_calls_show_a_cache_keyed_by_less_than_the_input(key):
     held = {}
-    outcome = judge.run(subject(lambda x: held.setdefault(key(x), right(x)).clone()), trial(calls=judge.CALLS))
+    outcome = judge.run(subject(lambda x: held.setdefault(key(x), right(x)).clone()), trial(calls=CALLS))
     assert checks(outcome) == {"values"}
 
 
@@ -185,14 +187,12 @@ def test_a_cache_of_what_is_derived_from_one_operand_shows(op):
 
         case = plain_case(contract, "float32", next(iter(contract.values)))
         assert judge.run(Subject(op, known_good, "right", "user@cpu", "cpu"), Trial(case, calls=10)).status == PASSED
-        outcome = judge.run(
-            Subject(op, stale, "stale", "user@cpu", "cpu", diagnosed=False), Trial(case, calls=judge.CALLS)
-        )
+        outcome = judge.run(Subject(op, stale, "stale", "user@cpu", "cpu", diagnosed=False), Trial(case, calls=CALLS))
         assert outcome.status == FAILED, operand
         assert f"but {operand} mirrored inside)" in outcome.findings[0].message
 
 
-def varied(op="layer_norm", calls=judge.CALLS):
+def varied(op="layer_norm", calls=CALLS):
     contract = registry.contract(op)
     case = plain_case(contract, "float32", next(iter(contract.values)))
     return Trial(case, calls=calls, others=variants(contract, case))
@@ -260,7 +260,7 @@ def test_many_calls_stay_within_where():
 def test_many_calls_vary_every_layout_and_parameter(op):
     contract = registry.contract(op)
     cases = calls.cases_of(varied(op), contract)
-    assert len(cases) == judge.CALLS and all(map(contract.valid, cases))
+    assert len(cases) == CALLS and all(map(contract.valid, cases))
     for name, operand in contract.operands.items():
         tried = {case.layout[name] for case in cases} - {"none"}
         possible = {case.layout[name] for case in varied(op).others} | {operand.layouts[0]}
@@ -271,7 +271,7 @@ def test_many_calls_vary_every_layout_and_parameter(op):
 
 def test_the_canary_sees_a_comparison_that_was_tampered_with(monkeypatch):
     def tampers(x):
-        monkeypatch.setattr(budget, "compare", lambda *args, **kwargs: budget.Verdict(0.0))
+        monkeypatch.setattr(compare, "compare", lambda *args, **kwargs: compare.Verdict(0.0))
         return torch.zeros_like(x)
 
     assert checks(judge.run(subject(tampers), trial())) == {"canary"}
@@ -400,4 +400,4 @@ def test_no_room_for_a_layout_declines_the_trial(monkeypatch):
     case = plain_case(registry.contract("softmax"), "float16", "normal", 0, SIZE)
     far = Trial(type(case)(case.op, case.dtype, case.sizes, case.values, (("x", "far0"),), case.params, case.seed))
     outcome = judge.run(subject(right), far)
-    assert outcome.status == judge.DECLINED and outcome.reason.startswith("not run: 8.0 GiB")
+    assert outcome.status == DECLINED and outcome.reason.startswith("not run: 8.0 GiB")

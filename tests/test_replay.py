@@ -14,8 +14,10 @@ from touchstone import check
 from touchstone.conformance.cli import main
 from touchstone.conformance.discovery import importing as worker
 from touchstone.conformance.discovery import registry
+from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.findings import minimise, replay
 from touchstone.conformance.judging import judge
+from touchstone.conformance.judging.judgement import FAILED, Finding, Outcome
 from touchstone.conformance.spec.cases import plain_case
 from touchstone.conformance.spec.contract import DTYPES
 
@@ -303,11 +305,11 @@ def test_what_is_kept_of_a_finding(folder):
 
 
 def test_compute_and_outputs_are_kept(folder):
-    subject = judge.Subject(
+    subject = Subject(
         "matmul", test_compute_and_outputs_are_kept, "f", "user@cpu", "cpu", compute="tf32", outputs=("c",)
     )
-    outcome = judge.Outcome("a-trial", "float32", judge.FAILED)
-    outcome.findings.append(judge.Finding("12345678", "failure", "values", "a-trial", "c: wrong"))
+    outcome = Outcome("a-trial", "float32", FAILED)
+    outcome.findings.append(Finding("12345678", "failure", "values", "a-trial", "c: wrong"))
     (record,) = replay.records(subject, [outcome], "quick", 0)
     assert (record["compute"], record["outputs"], record["source"]["file"]) == ("tf32", ["c"], __file__)
     assert record["source"]["function"] == "test_compute_and_outputs_are_kept"

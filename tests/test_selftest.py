@@ -12,9 +12,12 @@ import torch
 from touchstone.conformance import faults
 from touchstone.conformance.cli import main
 from touchstone.conformance.discovery import registry
+from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.faults import KINDS, Planted, _generic, mutant, planted_in
 from touchstone.conformance.judging import call as verdict
 from touchstone.conformance.judging import judge
+from touchstone.conformance.judging.judgement import PASSED
+from touchstone.conformance.judging.trials import trials_of
 from touchstone.conformance.selftest import other_rules as comparison
 from touchstone.conformance.selftest import run as selftest
 from touchstone.conformance.spec.cases import plain_case
@@ -266,12 +269,12 @@ def test_wrong_arguments_are_named(arguments, message, capsys):
 
 
 def test_answers_are_kept_for_many_kernels():
-    subject = judge.Subject("softmax", softmax, "right", "user@cpu", "cpu")
-    trials, _ = judge.trials(subject, "quick")
+    subject = Subject("softmax", softmax, "right", "user@cpu", "cpu")
+    trials, _ = trials_of(subject, "quick")
     judge.keep_answers(trials)
     before = verdict._recent.cache_info().misses
     for trial in trials:
-        assert judge.run(subject, trial).status == judge.PASSED
+        assert judge.run(subject, trial).status == PASSED
     assert verdict._recent.cache_info().misses == before
 
 

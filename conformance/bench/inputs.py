@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from touchstone.conformance.judging import instruments as probe
-from touchstone.conformance.spec import budget, layouts
+from touchstone.conformance.spec import budget, compare, layouts
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.contract import Case, Contract, Draw
 
@@ -130,7 +130,7 @@ class Bank:
         for name, answer in self.answers(number, compute).items():
             if answer is None or name not in gathered:
                 continue
-            verdict = budget.compare(gathered[name], answer.expected, self.case.torch_dtype)
+            verdict = compare.compare(gathered[name], answer.expected, self.case.torch_dtype)
             worst = max(worst, verdict.fraction) if verdict.fraction == verdict.fraction else math.nan
             if not verdict.ok:
                 wrong.append(f"{name}: {verdict.message}")

@@ -30,7 +30,7 @@ from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.call import error_text, output_bytes
 from touchstone.conformance.judging.calls import overlap
-from touchstone.conformance.spec import budget
+from touchstone.conformance.spec import budget, compare
 from touchstone.conformance.spec.baselines import Baseline, Bench
 from touchstone.conformance.spec.contract import Case, Contract
 
@@ -197,6 +197,7 @@ def guard() -> Guard:
     whole = [
         time,
         budget,
+        compare,
         probe,
         timing,
         inputs_module,

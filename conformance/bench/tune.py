@@ -5,9 +5,12 @@ from typing import Any
 
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.selection import Selection, UsageError
+from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging import judge
-from touchstone.conformance.judging.judge import Subject, Trial
+from touchstone.conformance.judging.judgement import FAILED
+from touchstone.conformance.judging.trials import Trial, trials_of
 from touchstone.conformance.reporting.console import progress
+from touchstone.conformance.spec.cases import plain_case
 from touchstone.conformance.spec.contract import Case
 
 
@@ -33,16 +36,16 @@ def tune(chosen: Selection, write: bool = True) -> list[dict[str, Any]]:
 def _tune_one(backend: str, subject: Subject, dtype: str, size: dict[str, Any], write: bool) -> dict[str, Any] | None:
     module = registry.backend(backend)
     contract = subject.contract
-    plain = judge.plain_case(contract, dtype, next(iter(contract.values)))
+    plain = plain_case(contract, dtype, next(iter(contract.values)))
     arguments = contract.build(
         Case(plain.op, dtype, tuple(size.items()), plain.values, plain.layouts, plain.params), subject.device
     ).arguments
     quick = [
-        t for t in judge.trials(subject, "quick")[0] if t.prop is None and t.invalid is None and t.case.dtype == dtype
+        t for t in trials_of(subject, "quick")[0] if t.prop is None and t.invalid is None and t.case.dtype == dtype
     ]
 
     def verified() -> bool:
-        return all(judge.run(subject, Trial(trial.case)).status != judge.FAILED for trial in quick)
+        return all(judge.run(subject, Trial(trial.case)).status != FAILED for trial in quick)
 
     best = module.tune(subject.fn, arguments, verified, write=write)
     if best is None:

@@ -40,9 +40,8 @@ from typing import Any, NamedTuple
 import torch
 
 from touchstone.conformance.discovery import registry
-from touchstone.conformance.judging import judge
 from touchstone.conformance.reporting.console import Table
-from touchstone.conformance.spec.cases import plan
+from touchstone.conformance.spec.cases import plain_case, plan
 from touchstone.conformance.spec.contract import DTYPES, Case, Contract
 
 SPILL_LIMIT = 1024  # bytes per thread; it has 255 registers of 4 bytes
@@ -282,7 +281,7 @@ def _record(
 def _large(contract: Contract) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """(dtype, label, arguments) at the sizes where speed matters, with values that are never read or written."""
     for dtype in contract.dtypes:
-        plain = judge.plain_case(contract, dtype, next(iter(contract.values)))
+        plain = plain_case(contract, dtype, next(iter(contract.values)))
         for size in contract.large:
             case = Case(plain.op, dtype, tuple(size.items()), "any values", plain.layouts, plain.params)
             tensors = {

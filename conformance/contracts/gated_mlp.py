@@ -9,7 +9,8 @@ from touchstone.conformance.contracts._bounds_dots import LIPSCHITZ, combine, ke
 from touchstone.conformance.contracts.mlp import ACTIVATIONS, ALIGNED, LARGE, SIZES, shows, sparse, spoil, with_nan
 from touchstone.conformance.spec import values
 from touchstone.conformance.spec.baselines import Bench
-from touchstone.conformance.spec.budget import DRIFT_ELEMENTS, Expected, dot_extra
+from touchstone.conformance.spec.budget import Expected, dot_extra
+from touchstone.conformance.spec.compare import DRIFT_ELEMENTS
 from touchstone.conformance.spec.contract import Contract, Draw, Invalid, Operand, Output, Property
 from touchstone.reference._activations import torch_act
 from touchstone.reference.gated_mlp import torch_gated_mlp

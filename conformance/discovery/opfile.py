@@ -10,7 +10,7 @@ import torch
 
 from touchstone.conformance.discovery import importing as worker
 from touchstone.conformance.discovery import registry
-from touchstone.conformance.spec import budget
+from touchstone.conformance.spec import budget, compare
 from touchstone.conformance.spec.cases import plain_case
 from touchstone.conformance.spec.contract import (
     DTYPES,
@@ -272,7 +272,7 @@ def _check_answer(contract: Contract, case: Case, name: str, output: Output, got
         return
     finite = torch.isfinite(answer)
     demand(bool((allowed[finite] > 0).all()), f"expect: {name}: parts, rounding or extra are negative or NaN")
-    verdict = budget.compare(answer.to(dtype), got, case.torch_dtype)
+    verdict = compare.compare(answer.to(dtype), got, case.torch_dtype)
     demand(
         verdict.ok, f"expect: {name}: the answer itself, rounded to {dtype}, is outside the budget: {verdict.message}"
     )

@@ -24,9 +24,11 @@ from typing import Any
 import torch
 
 from touchstone.conformance.discovery import registry
+from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.findings import replay
 from touchstone.conformance.judging import diagnosis
-from touchstone.conformance.judging.judge import Finding, Subject, Trial
+from touchstone.conformance.judging.judgement import Finding
+from touchstone.conformance.judging.trials import Trial
 from touchstone.conformance.spec import layouts
 from touchstone.conformance.spec.cases import variants
 from touchstone.conformance.spec.contract import Case, Contract

@@ -18,15 +18,18 @@ import torch
 
 from touchstone.conformance.discovery import importing as worker
 from touchstone.conformance.discovery import opfile, registry, selection
+from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.isolation import runner as isolation
-from touchstone.conformance.judging import diagnosis, judge
+from touchstone.conformance.judging import diagnosis
 from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.call import output_bytes
-from touchstone.conformance.judging.judge import Finding, Outcome, Subject, Trial
+from touchstone.conformance.judging.judgement import FAILED, Finding, Outcome
+from touchstone.conformance.judging.trials import NOT_CASES, Trial, trials_of
 from touchstone.conformance.reporting import earlier
 from touchstone.conformance.reporting.report import Report
-from touchstone.conformance.spec import budget
-from touchstone.conformance.spec.budget import Expected, Verdict
+from touchstone.conformance.spec import compare
+from touchstone.conformance.spec.budget import Expected
+from touchstone.conformance.spec.compare import Verdict
 
 FILE = Path(".touchstone", "findings.json")
 KEPT = 500
@@ -142,10 +145,8 @@ def load(record: dict[str, Any]) -> Subject:
         variants = registry.variants(where["backend"], op)
         if where["variant"] not in variants:
             raise ValueError(
-
-                    f"ID: {record['target']} has no variant {where['variant']!r} of {op} any more; it has "
-                    f"{', '.join(variants)}"
-
+                f"ID: {record['target']} has no variant {where['variant']!r} of {op} any more; it has "
+                f"{', '.join(variants)}"
             )
         return selection.variant_subject(op, where["backend"], where["variant"], variants[where["variant"]], device)
     try:
@@ -171,7 +172,7 @@ def load(record: dict[str, Any]) -> Subject:
 
 def trial_of(record: dict[str, Any], subject: Subject) -> Trial:
     """The trial of a record. ValueError where the contract has none of its name any more."""
-    trials, _ = judge.trials(subject, record["level"], record["seed"])
+    trials, _ = trials_of(subject, record["level"], record["seed"])
     for trial in trials:
         if trial.id == record["trial"]:
             return trial
@@ -226,7 +227,7 @@ def observe(subject: Subject, trial: Trial) -> dict[str, Output]:
         shape = contract.shape(contract.outputs[name].axes, case.size)
         if tuple(got.shape) == shape and got.dtype == (contract.outputs[name].dtype or case.torch_dtype):
             bits = diagnosis.exact(contract, case, name)
-            found[name] = Output(got, answer, budget.compare(got, answer, case.torch_dtype, bits))
+            found[name] = Output(got, answer, compare.compare(got, answer, case.torch_dtype, bits))
     return found
 
 
@@ -285,7 +286,7 @@ def replay(
     result: dict[str, Any] = {
         "finding": kept,
         "status": outcome.status,
-        "failed": outcome.status == judge.FAILED,
+        "failed": outcome.status == FAILED,
         "seconds": time.monotonic() - start,
         "reason": outcome.reason,
         "findings": [vars(finding) for finding in outcome.findings],
@@ -319,7 +320,7 @@ def text(result: dict[str, Any]) -> str:
         lines.append(f"not judged, declined: {result['reason']}; found was: {kept['message']}")
     elif not result["findings"]:
         lines.append(f"passes now, alone; found was: {kept['message']}")
-        if not kept["trial"].startswith(judge.NOT_CASES):
+        if not kept["trial"].startswith(NOT_CASES):
             lines.append("where the kernel is unchanged, it depends on earlier calls, or on chance")
     for found in result["findings"]:
         lines.append(str(Finding(**found)))

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from touchstone.conformance.judging.judge import worst as worst_of
 from touchstone.conformance.reporting import earlier
 from touchstone.conformance.reporting.report import SHOWN_FINDINGS
 from touchstone.conformance.selftest import other_rules as comparison
 from touchstone.conformance.selftest import run as selftest
+from touchstone.conformance.spec.compare import worst as worst_of
 
 ABOUT = ("command", "date", "commit", "changed", "versions", "machine")
 KINDS = ("judged", "selftest", "bench")

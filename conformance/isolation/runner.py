@@ -42,9 +42,11 @@ import torch
 from touchstone.conformance.discovery import importing as worker
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.opfile import load_op
+from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging import call as verdict
 from touchstone.conformance.judging import judge
-from touchstone.conformance.judging.judge import PASSED, Outcome, Subject, Trial
+from touchstone.conformance.judging.judgement import PASSED, Outcome
+from touchstone.conformance.judging.trials import Trial
 
 if sys.platform != "win32":
     import resource

@@ -17,8 +17,9 @@ from touchstone.conformance.discovery import arrays
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging import diagnosis
 from touchstone.conformance.judging import instruments as probe
-from touchstone.conformance.judging.trials import DECLINED, FAILED, Finding, Outcome, Trial
-from touchstone.conformance.spec import budget
+from touchstone.conformance.judging.judgement import DECLINED, FAILED, Finding, Outcome
+from touchstone.conformance.judging.trials import Trial
+from touchstone.conformance.spec import budget, compare
 from touchstone.conformance.spec.contract import Case, Contract, Inputs
 
 COMPARED_WITH_FAULTS = 3  # failing calls of a kernel
@@ -124,7 +125,7 @@ def judge_returned(
     return values
 
 
-def judge_output(outcome, subject, trial, inputs: Inputs, name: str, output, got, expected) -> budget.Verdict | None:
+def judge_output(outcome, subject, trial, inputs: Inputs, name: str, output, got, expected) -> compare.Verdict | None:
     """Judge one output; return the verdict on its values where they can be compared."""
     if expected is None:
         if got is not None:
@@ -158,7 +159,7 @@ def judge_output(outcome, subject, trial, inputs: Inputs, name: str, output, got
             message = f"{name} shares memory with the input {operand}"
             find(outcome, subject, trial, "alias", message, about=f"{name} {operand}")
     exact = diagnosis.exact(subject.contract, trial.case, name)
-    verdict = budget.compare(got, expected, trial.case.torch_dtype, exact)
+    verdict = compare.compare(got, expected, trial.case.torch_dtype, exact)
     outcome.fractions[name] = verdict.fraction
     if not verdict.ok:
         find(outcome, subject, trial, "values", f"{name}: {verdict.message}", error=verdict.fraction, about=name)

@@ -23,8 +23,9 @@ from touchstone.conformance.judging.call import (
     reached,
     snapshots,
 )
-from touchstone.conformance.judging.trials import DECLINED, FAILED, PASSED, Outcome, Trial
-from touchstone.conformance.spec import budget, layouts
+from touchstone.conformance.judging.judgement import DECLINED, FAILED, PASSED, Outcome
+from touchstone.conformance.judging.trials import Trial
+from touchstone.conformance.spec import compare, layouts
 from touchstone.conformance.spec.contract import Case, Contract, Inputs, Invalid, Property
 
 HELD = 6  # latest outputs that are looked at again after each of many calls; all are at the end
@@ -100,7 +101,7 @@ def _judge_repeat(outcome: Outcome, subject: Subject, trial: Trial, inputs: Inpu
     nothing."""
     expected = expected_of(subject.contract, inputs.case, subject.compute)[name]
     exact = diagnosis.exact(subject.contract, trial.case, name)
-    verdict = None if second.dtype.is_complex else budget.compare(second, expected, trial.case.torch_dtype, exact)
+    verdict = None if second.dtype.is_complex else compare.compare(second, expected, trial.case.torch_dtype, exact)
     if verdict is None or not verdict.ok:
         why = verdict.message if verdict else f"dtype {second.dtype}"
         fraction = verdict.fraction if verdict else None
@@ -298,7 +299,7 @@ def int64_index_output(subject: Subject, trial: Trial, outcome: Outcome, debug: 
         }
         exact = {n: t.cpu().double() for n, t in some.items()}
         expected = contract.expect(exact, case.param, dtype=case.torch_dtype, compute=subject.compute)[name]
-        verdict = budget.compare(got.index_select(0, rows), expected, case.torch_dtype)
+        verdict = compare.compare(got.index_select(0, rows), expected, case.torch_dtype)
         outcome.fractions[name] = verdict.fraction
         if not verdict.ok:
             message = f"{name}, rows {wanted} of {shape[0]}: {verdict.message}"

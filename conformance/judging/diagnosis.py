@@ -18,12 +18,13 @@ from touchstone.conformance.discovery import registry
 from touchstone.conformance.faults import Planted
 from touchstone.conformance.judging import heatmap
 from touchstone.conformance.judging import instruments as probe
-from touchstone.conformance.spec import budget
-from touchstone.conformance.spec.budget import Expected, Verdict
+from touchstone.conformance.spec import budget, compare
+from touchstone.conformance.spec.budget import Expected
+from touchstone.conformance.spec.compare import Verdict
 from touchstone.conformance.spec.contract import Case, Contract
 
 if TYPE_CHECKING:
-    from touchstone.conformance.judging.judge import Subject
+    from touchstone.conformance.discovery.subject import Subject
 
 SECONDS = 5.0  # for comparing one answer with mutants
 WORK_LIMIT = 2e8  # work of a case above which the mutants are not run
@@ -130,7 +131,7 @@ def _distance(contract, case, got, expected, verdicts, theirs) -> float | None:
         if not isinstance(other, torch.Tensor) or other.shape != mine.shape or other.dtype != mine.dtype:
             return None
         dtype, bits = case.torch_dtype, exact(contract, case, name)
-        wrong = budget.compare(other, right, dtype, bits)
+        wrong = compare.compare(other, right, dtype, bits)
         if wrong.ok != verdict.ok or (wrong.bad is None) != (verdict.bad is None):
             return None
         if verdict.ok:
@@ -142,7 +143,7 @@ def _distance(contract, case, got, expected, verdicts, theirs) -> float | None:
             worst, shows = max(worst, 1 - same), True
             continue
         answer = closest(mine, right, dtype, bits)
-        near = budget.compare(mine, replace(answer, answer=other.double(), drift=math.inf), dtype)
+        near = compare.compare(mine, replace(answer, answer=other.double(), drift=math.inf), dtype)
         if not near.fraction <= min(AGREEMENT, verdict.fraction / 2):
             return None
         worst, shows = max(worst, near.fraction), True
@@ -156,7 +157,7 @@ def closest(got: torch.Tensor, expected: Expected, dtype: torch.dtype, bits: boo
         return answers[0]
 
     def distance(answer: Expected) -> tuple[bool, float, int]:
-        verdict = budget.compare(got, answer, dtype, bits)
+        verdict = compare.compare(got, answer, dtype, bits)
         return not verdict.ok, verdict.fraction, 0 if verdict.bad is None else int(verdict.bad.sum())
 
     return min(answers, key=distance)
@@ -165,7 +166,7 @@ def closest(got: torch.Tensor, expected: Expected, dtype: torch.dtype, bits: boo
 def shares(got: torch.Tensor, expected: Expected, dtype: torch.dtype, bits: bool = False) -> torch.Tensor:
     """Error over budget of each element of `got`, float64; at most 1 where it is right, inf where it is not finite."""
     answer = closest(got, expected, dtype, bits)
-    verdict = budget.compare(got, answer, dtype, bits)
+    verdict = compare.compare(got, answer, dtype, bits)
     value, right, allowed = aligned(got, answer, dtype)
     fractions = (budget.finite(value) - budget.finite(right)).abs() / allowed
     if verdict.bad is None:

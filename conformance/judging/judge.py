@@ -11,40 +11,12 @@ from collections.abc import Sequence
 import torch
 
 from touchstone.conformance.discovery import registry
-from touchstone.conformance.discovery.subject import Subject, not_called
+from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging import call as verdict
 from touchstone.conformance.judging import calls
-from touchstone.conformance.judging.trials import (
-    CALLS,
-    DECLINED,
-    FAILED,
-    NOT_CASES,
-    PASSED,
-    Finding,
-    Outcome,
-    Trial,
-    trials,
-)
-from touchstone.conformance.spec import budget, layouts
-from touchstone.conformance.spec.cases import plain_case
-
-__all__ = [
-    "CALLS",
-    "DECLINED",
-    "FAILED",
-    "NOT_CASES",
-    "PASSED",
-    "Finding",
-    "Outcome",
-    "Subject",
-    "Trial",
-    "keep_answers",
-    "not_called",
-    "plain_case",
-    "run",
-    "trials",
-    "worst",
-]
+from touchstone.conformance.judging.judgement import DECLINED, PASSED, Outcome
+from touchstone.conformance.judging.trials import Trial
+from touchstone.conformance.spec import budget, compare, layouts
 
 
 def run(subject: Subject, trial: Trial, debug: bool = False) -> Outcome:
@@ -97,8 +69,8 @@ def _run(subject: Subject, trial: Trial, debug: bool) -> Outcome:
 def _comparator_is_sound() -> bool:
     """Whether numbers known to differ still compare as different."""
     expected = budget.Expected(torch.tensor([1.0, 2.0], dtype=torch.float64))
-    near = budget.compare(torch.tensor([1.0, 2.0]), expected, torch.float32)
-    far = budget.compare(torch.tensor([1.0, 2.5]), expected, torch.float32)
+    near = compare.compare(torch.tensor([1.0, 2.0]), expected, torch.float32)
+    far = compare.compare(torch.tensor([1.0, 2.5]), expected, torch.float32)
     return near.ok and not far.ok
 
 
@@ -108,10 +80,3 @@ def keep_answers(found: Sequence[Trial]) -> None:
     if kept:
         contract = registry.contract(kept[0].case.op)
         verdict.keep_answers(contract, (case for trial in kept for case in calls.cases_of(trial, contract)))
-
-
-def worst(fractions: Sequence[float]) -> float | None:
-    """The worst of some fractions of the budget; NaN wins."""
-    if not fractions:
-        return None
-    return max(fractions, key=lambda f: (f != f, f))

@@ -1,15 +1,11 @@
-"""What is judged and what is found: a kernel under judgement, its trials, the outcome of one."""
+"""What a kernel is held to: the trials of a subject, and their kinds."""
 
-import textwrap
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.spec.cases import Plan, plain_case, plan, variants
 from touchstone.conformance.spec.contract import Case, Invalid, Property
 
-PASSED, FAILED, DECLINED = "passed", "failed", "declined"
-UNPORTED = " is not ported yet: "  # in what a variant raises whose body `conformance port` left to be written
 CALLS = 50  # of a trial of many calls
 FEWEST_CALLS = 4
 CALLS_WORTH = 20  # in cases at the target's ceiling of work, what a trial of many calls may take
@@ -23,49 +19,6 @@ NOT_CASES = (
 WATCHED_SIZES = 4  # of one of our variants on the CPU
 INSTRUMENTED_SIZES = 6
 INSTRUMENTED_WORK = 3e5  # at most, of one size more
-
-
-@dataclass
-class Finding:
-    """One thing held against a kernel."""
-
-    id: str
-    severity: str  # "failure" or "note"
-    check: str  # "values", "shape", "raised", ...
-    case: str
-    message: str
-    error: float | None = None  # multiple of the budget
-    diagnosis: str | None = None
-
-    def __str__(self) -> str:
-        text = f"[{self.id}] {self.check}: {self.message}\n    in {self.case}"
-        return text if self.diagnosis is None else text + "\n" + textwrap.indent(self.diagnosis, "    ")
-
-
-@dataclass
-class Outcome:
-    """What one trial gave."""
-
-    trial: str
-    dtype: str
-    status: str
-    fractions: dict[str, float] = field(default_factory=dict)  # output -> worst error over its budget
-    findings: list[Finding] = field(default_factory=list)
-    reason: str | None = None  # why it was declined
-    instruments: list[str] = field(default_factory=list)  # those that reached the kernel
-    library: list[str] = field(default_factory=list)  # library calls seen, apart from allocation, fills and views
-
-    @property
-    def unported(self) -> bool:
-        """Whether it was declined because the variant's port has not been written."""
-        return self.status == DECLINED and UNPORTED in (self.reason or "")
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @staticmethod
-    def from_dict(record: dict[str, Any]) -> "Outcome":
-        return Outcome(**{**record, "findings": [Finding(**f) for f in record["findings"]]})
 
 
 @dataclass(frozen=True)
@@ -95,7 +48,7 @@ class Trial:
         return self.case.id
 
 
-def trials(subject: Subject, level: str, seed: int = 0, ceiling: float | None = None) -> tuple[list[Trial], Plan]:
+def trials_of(subject: Subject, level: str, seed: int = 0, ceiling: float | None = None) -> tuple[list[Trial], Plan]:
     """All trials of a subject: cases under the target's ceiling of work, properties in every dtype, invalid calls for
     our variants."""
     contract = subject.contract

@@ -29,7 +29,8 @@ from types import ModuleType
 from touchstone.backends.porting import Kernel, Launch
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.selection import UsageError
-from touchstone.conformance.judging.trials import NOT_CASES, UNPORTED
+from touchstone.conformance.judging.judgement import UNPORTED
+from touchstone.conformance.judging.trials import NOT_CASES
 from touchstone.conformance.reporting.console import bullet_list
 from touchstone.conformance.reporting.report import Report
 

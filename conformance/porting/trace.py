@@ -20,11 +20,11 @@ from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging import call as verdict
 from touchstone.conformance.judging import diagnosis, heatmap
 from touchstone.conformance.judging import instruments as probe
-from touchstone.conformance.judging.trials import UNPORTED
+from touchstone.conformance.judging.judgement import UNPORTED
 from touchstone.conformance.porting.port import Port
 from touchstone.conformance.reporting.console import Table
-from touchstone.conformance.spec import budget
 from touchstone.conformance.spec import cases as generate
+from touchstone.conformance.spec import compare
 from touchstone.conformance.spec.contract import Case
 
 OWNED = 4096  # elements of an output whose owners are asked for
@@ -84,10 +84,8 @@ def trace(port: Port, case: str | None = None, seed: int = 0) -> Trace:
     """
     if len(port.variants) != 1:
         raise UsageError(
-
-                f"--trace: compares one variant; choose one of "
-                f"{', '.join(variant.name for variant in port.variants)} by --variant"
-
+            f"--trace: compares one variant; choose one of "
+            f"{', '.join(variant.name for variant in port.variants)} by --variant"
         )
     if not port.path.is_file():
         raise UsageError(f"-o: there is no file {port.given} to compare; without --trace it is written")
@@ -238,11 +236,11 @@ def _differences(port: Port, case: Case, theirs: _Run, mine: _Run) -> dict[str, 
         if right is None or first is None or second is None:
             continue
         bits = diagnosis.exact(contract, case, name)
-        judged = budget.compare(second, right, case.torch_dtype, bits)
+        judged = compare.compare(second, right, case.torch_dtype, bits)
         if judged.ok:
             continue
         answer = replace(right, answer=first.double(), alternatives=[], drift=math.inf)
-        apart = budget.compare(second, answer, case.torch_dtype, bits).bad
+        apart = compare.compare(second, answer, case.torch_dtype, bits).bad
         wrong = judged.bad if judged.bad is not None else torch.ones(tuple(second.shape), dtype=torch.bool)
         both = wrong & apart if apart is not None else wrong
         found[name] = both if bool(both.any()) else wrong

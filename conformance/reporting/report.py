@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
 
-from touchstone.conformance.judging.judge import DECLINED, FAILED, NOT_CASES, Finding, Outcome, Subject, worst
+from touchstone.conformance.discovery.subject import Subject
+from touchstone.conformance.judging.judgement import DECLINED, FAILED, Finding, Outcome
+from touchstone.conformance.judging.trials import NOT_CASES
 from touchstone.conformance.reporting.console import Table, fraction_text
+from touchstone.conformance.spec.compare import worst
 
 SHOWN_FINDINGS = 8
 SHOWN_CALLS = 8

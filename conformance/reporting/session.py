@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from touchstone.conformance.isolation.runner import Limits, Runner
-from touchstone.conformance.judging import judge
+from touchstone.conformance.judging.trials import trials_of
 from touchstone.conformance.reporting.console import progress
 from touchstone.conformance.reporting.report import Report, empty
 
@@ -32,7 +32,7 @@ def judge_subject(
 ) -> Report:
     """Judge a subject on all trials of a level that `dtypes` and `where` leave, isolated as `Runner` says."""
     report = empty(subject, level, seed)
-    found, plan = judge.trials(subject, level, seed, ceiling)
+    found, plan = trials_of(subject, level, seed, ceiling)
     report.planned = len(found)
     kept = []
     for trial in found:

@@ -26,10 +26,12 @@ from typing import Any, TypeVar
 import torch
 
 from touchstone.conformance.discovery import registry
+from touchstone.conformance.discovery.subject import Subject, not_called
 from touchstone.conformance.faults import Planted
 from touchstone.conformance.isolation import runner as isolation
 from touchstone.conformance.judging import judge
-from touchstone.conformance.judging.judge import DECLINED, FAILED, Subject, Trial
+from touchstone.conformance.judging.judgement import DECLINED, FAILED
+from touchstone.conformance.judging.trials import Trial, trials_of
 from touchstone.conformance.reporting.console import Table, progress
 from touchstone.conformance.reporting.report import versions
 from touchstone.conformance.spec.contract import Case, Contract, Draw, size_text
@@ -185,7 +187,7 @@ def judge_op(op: str, level: str, seed: int = 0, whole: bool = True) -> OpResult
     torch.set_num_threads(1)
     found, notes = _planted(op)
     result = OpResult(op, level, seed, notes=notes, whole=whole)
-    trials, _ = judge.trials(Subject(op, judge.not_called, "planted", f"planted@{DEVICE}", DEVICE), level, seed)
+    trials, _ = trials_of(Subject(op, not_called, "planted", f"planted@{DEVICE}", DEVICE), level, seed)
     result._families_of = {trial.id: families(trial) for trial in trials}
     result.families = list(dict.fromkeys(family for trial in trials for family in families(trial)))
     with _drawn_once(registry.contract(op)), last_words_kept():

@@ -9,11 +9,13 @@ import pytest
 
 from touchstone.conformance.compiling import client as compiling
 from touchstone.conformance.discovery import selection
+from touchstone.conformance.discovery.subject import Subject, not_called
 from touchstone.conformance.findings import replay
-from touchstone.conformance.judging import judge
-from touchstone.conformance.judging.judge import Outcome
+from touchstone.conformance.judging.judgement import DECLINED, FAILED, PASSED, Outcome
+from touchstone.conformance.judging.trials import NOT_CASES, Trial, trials_of
 from touchstone.conformance.reporting.console import Table, fraction_text
 from touchstone.conformance.spec.cases import LEVELS
+from touchstone.conformance.spec.compare import worst
 
 COMPILED = "touchstone-compiled"  # key of the user property that holds the rows of an item of compile conformance
 RECORD = "touchstone"  # key of the user property that carries an outcome from a worker to the controller
@@ -94,7 +96,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for backend, subject in chosen.subjects():
         lacking = selection.not_run_reason(backend, subject)
         ceiling = chosen.ceiling(backend) if backend else None
-        trials, plan = judge.trials(subject, chosen.level, chosen.seed, ceiling)
+        trials, plan = trials_of(subject, chosen.level, chosen.seed, ceiling)
         for index, trial in enumerate(trials):
             marks = [pytest.mark.skip(reason=f"not run: {lacking}")] if lacking else []
             judged = KernelItem(subject, trials, index, plan.over_ceiling)
@@ -117,7 +119,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 class KernelItem:
     """One pytest item: a subject, all of its trials, and which of them this is."""
 
-    def __init__(self, subject: judge.Subject, trials: list[judge.Trial], index: int, dropped: int):
+    def __init__(self, subject: Subject, trials: list[Trial], index: int, dropped: int):
         self.subject, self.trials, self.index, self.dropped = subject, trials, index, dropped
         self.trial, self.of = trials[index], len(trials)
 
@@ -170,7 +172,7 @@ class Summary:
             outcome = Outcome.from_dict(about["outcome"])
             entry["outcomes"].append(outcome)
             self.kept += self.records(about, outcome)
-            self.ran += outcome.status != judge.DECLINED
+            self.ran += outcome.status != DECLINED
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -179,7 +181,7 @@ class Summary:
             return
         for (op, target, variant), entry in self.variants.items():
             done = entry["outcomes"]
-            if done and len(done) == entry["of"] and all(o.status == judge.DECLINED for o in _cases(done)):
+            if done and len(done) == entry["of"] and all(o.status == DECLINED for o in _cases(done)):
                 self.problems.append(
                     f"{op}-{target}-{variant} declined every case, though this machine satisfies its needs"
                 )
@@ -193,9 +195,9 @@ class Summary:
         chosen, where = self.chosen, None
         if chosen.kernel is not None:
             where = {"file": str(chosen.kernel[0].resolve()), "function": chosen.kernel[1]}
-        subject = judge.Subject(
+        subject = Subject(
             about["op"],
-            judge.not_called,
+            not_called,
             about["variant"],
             about["target"],
             chosen.device,
@@ -229,14 +231,10 @@ class Summary:
             count: dict[str, int] = defaultdict(int)
             for outcome in done:
                 count[outcome.status] += 1
-            worst = judge.worst([f for outcome in done for f in outcome.fractions.values()])
-            cells = (
-                ["not run"] * 3
-                if entry["not_run"]
-                else [str(count[s]) for s in (judge.PASSED, judge.FAILED, judge.DECLINED)]
-            )
+            largest = worst([f for outcome in done for f in outcome.fractions.values()])
+            cells = ["not run"] * 3 if entry["not_run"] else [str(count[s]) for s in (PASSED, FAILED, DECLINED)]
             table.rows.append(
-                [op, target, variant, *cells, entry["not_run"] or fraction_text(worst), entry["compute"] or ""]
+                [op, target, variant, *cells, entry["not_run"] or fraction_text(largest), entry["compute"] or ""]
             )
         return table
 
@@ -266,4 +264,4 @@ class Summary:
 
 
 def _cases(outcomes: list[Outcome]) -> list[Outcome]:
-    return [outcome for outcome in outcomes if not outcome.trial.startswith(judge.NOT_CASES)]
+    return [outcome for outcome in outcomes if not outcome.trial.startswith(NOT_CASES)]

@@ -7,6 +7,7 @@ import pytest
 
 from touchstone.conformance.isolation.runner import Runner
 from touchstone.conformance.judging import judge
+from touchstone.conformance.judging.judgement import DECLINED, FAILED
 from touchstone.conformance.suite.plugin import RECORD
 
 
@@ -37,7 +38,7 @@ def test_kernel(judged, request, runner_of):
         outcome = judge.run(judged.subject, judged.trial, debug=debug)
     about = next(value for key, value in request.node.user_properties if key == RECORD)
     about["outcome"] = outcome.to_dict()
-    if outcome.status == judge.DECLINED:
+    if outcome.status == DECLINED:
         pytest.skip(f"declined: {outcome.reason}")
-    if outcome.status == judge.FAILED:
+    if outcome.status == FAILED:
         pytest.fail("\n".join(str(finding) for finding in outcome.findings), pytrace=False)

@@ -1,0 +1,131 @@
+"""The comparator: one output of a kernel against the float64 answer, element by element, within its error budget.
+
+Written so that NaN fails.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from touchstone.conformance.spec.budget import EPS, Expected, budget, finite, overflow_threshold
+
+DRIFT_ELEMENTS = 500
+
+
+@dataclass
+class Verdict:
+    """One output compared. `fraction` is the worst error over its budget; above 1, or NaN, fails."""
+
+    fraction: float
+    message: str | None = None
+    worst: tuple[int, ...] | None = None
+    first: tuple[int, ...] | None = None
+    bad: torch.Tensor | None = None  # which elements are outside, as booleans of the output's shape
+
+    @property
+    def ok(self) -> bool:
+        return self.message is None
+
+
+def compare(got: torch.Tensor, expected: Expected, in_dtype: torch.dtype, exact: bool = False) -> Verdict:
+    """Judge `got` against the answer, or against the alternative answer it comes closest to."""
+    verdicts = [_compare(got, answer, in_dtype, exact) for answer in (expected, *expected.alternatives)]
+    return min(verdicts, key=lambda verdict: (not verdict.ok, verdict.fraction))
+
+
+def _compare(got: torch.Tensor, expected: Expected, in_dtype: torch.dtype, exact: bool) -> Verdict:
+    out = expected.dtype or in_dtype
+    value = got.detach().cpu().to(torch.float64)
+    answer = expected.answer.cpu().expand(value.shape)
+    if answer.numel() == 0:
+        return Verdict(0.0)
+    if exact:
+        ok = value == answer.to(out).to(torch.float64)
+        fraction = torch.where(ok, 0.0, math.inf)
+        return _verdict(ok, fraction, value, answer, None, "must be bit-equal: every intermediate is exact")
+    allowed = torch.as_tensor(budget(expected, in_dtype)).cpu().expand(answer.shape)
+    allowed = torch.where(torch.isfinite(answer) & torch.isinf(allowed), math.nan, allowed)  # no budget at all: fails
+    limit = overflow_threshold(out)
+    error = (finite(value) - finite(answer)).abs()
+    both_finite = torch.isfinite(value) & torch.isfinite(answer)
+    within = both_finite & (error <= allowed) & ~(answer.abs() - allowed >= limit)
+    nan_ok = torch.isnan(value) & torch.isnan(answer)
+    same_sign = torch.sign(value) == torch.sign(answer)
+    inf_ok = torch.isinf(value) & ~torch.isnan(answer) & same_sign & (answer.abs() + allowed >= limit)
+    ok = within | nan_ok | inf_ok
+    fraction = torch.where(ok & ~within, torch.zeros_like(error), error / allowed)
+    fraction = torch.where(ok | both_finite, fraction, math.inf)
+    verdict = _verdict(ok, fraction, value, answer, allowed, "")
+    if verdict.ok:
+        verdict.message = _drift(value, answer, allowed, out, expected.drift)
+        if verdict.message:
+            verdict.fraction = math.inf
+    return verdict
+
+
+def _verdict(ok, fraction, value, answer, allowed, why: str) -> Verdict:
+    worst_fraction = float(fraction.max())
+    if bool(ok.all()):
+        return Verdict(worst_fraction)
+    bad = ~ok
+    flat = torch.where(bad, fraction, torch.full_like(fraction, -1.0)).flatten()
+    worst = _index(int(flat.argmax()), answer.shape)
+    first = _index(int(bad.flatten().to(torch.uint8).argmax()), answer.shape)
+    parts = [f"{int(bad.sum())} of {bad.numel()} elements wrong"]
+    for label, where in (("first", first), ("worst", worst)):
+        if label == "worst" and where == first:
+            continue
+        text = f"{label} at {list(where)}: got {value[where].item():.9g}, expected {answer[where].item():.9g}"
+        if allowed is not None and math.isfinite(fraction[where].item()):
+            text += f" ± {allowed[where].item():.3g} ({fraction[where].item():.3g} of the budget)"
+        parts.append(text)
+    if why:
+        parts.append(why)
+    return Verdict(max(worst_fraction, 1.0 + 1e-9), "; ".join(parts), worst, first, bad)
+
+
+def _index(flat: int, shape) -> tuple[int, ...]:
+    index = []
+    for size in reversed(shape):
+        index.append(flat % size)
+        flat //= size
+    return tuple(reversed(index))
+
+
+def _drift(value, answer, allowed, out: torch.dtype, limit: float) -> str | None:
+    """Truncation hides inside any elementwise budget, but not in the mean signed error of many distinct values.
+
+    The error counted is that beyond rounding to nearest, whose own mean is not 0 where answers crowd next to
+    representable values (weight·(1 - 2^-11) for a row of equal x).
+    """
+    eps, tiny = EPS[out], torch.finfo(out).tiny
+    usable = (
+        torch.isfinite(value)
+        & torch.isfinite(answer.to(out))  # near overflow either side is right
+        & (answer.abs() > 64 * tiny)
+        & (allowed < 1.25 * eps * answer.abs())
+    )
+    if not math.isfinite(limit) or int(usable.sum()) < DRIFT_ELEMENTS:
+        return None
+    signed = ((value - answer.to(out).to(torch.float64)) * answer.sign() / (eps * answer.abs()))[usable]
+    distinct, group = answer[usable].unique(return_inverse=True)
+    if distinct.numel() < DRIFT_ELEMENTS:
+        return None
+    sums = torch.zeros_like(distinct).scatter_add_(0, group, signed)
+    counts = torch.zeros_like(distinct).scatter_add_(0, group, torch.ones_like(signed))
+    mean = float((sums / counts).mean())
+    if abs(mean) <= limit:
+        return None
+    return (
+        f"errors lean one way: the mean signed error over {distinct.numel()} distinct values is {mean:+.3f} eps "
+        f"(limit {limit}): truncated instead of rounded, or something systematic is missing"
+    )
+
+
+def worst(fractions: Sequence[float]) -> float | None:
+    """The worst of some fractions of the budget; NaN wins."""
+    if not fractions:
+        return None
+    return max(fractions, key=lambda f: (f != f, f))
