@@ -2,7 +2,7 @@
 
 Each file states its formula and holds `<op>` in NumPy float64 (the definition), `torch_<op>` on torch tensors of any
 float dtype and device (in float64 it is the truth that kernels are judged by), and further public functions of the
-same signature that reach the same answer another way. tests/test_reference_derivations.py compares them all.
+same signature that reach the same answer another way. tests/reference/test_derivations.py compares them all.
 """
 
 if __name__ != "touchstone.reference":

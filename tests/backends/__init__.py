@@ -1,0 +1,1 @@
+"""What backends have in common. Needs torch alone."""

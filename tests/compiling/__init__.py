@@ -1,0 +1,1 @@
+"""Compile conformance. Needs torch alone."""

@@ -1,0 +1,1 @@
+"""The contracts of the ops. Needs torch alone."""

@@ -1,0 +1,1 @@
+"""The CUDA C backend. Needs the emulator, or CuPy and a GPU."""

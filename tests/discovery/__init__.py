@@ -1,0 +1,1 @@
+"""What a run judges, and on what. Needs torch alone."""

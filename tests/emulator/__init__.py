@@ -1,0 +1,1 @@
+"""The CUDA emulator. Needs a C++ compiler and CUDA's headers."""

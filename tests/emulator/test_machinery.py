@@ -1,0 +1,242 @@
+"""The emulator around the kernels: compiler, cache, processes, cores, the portable switch, the command line."""
+
+import ctypes
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from touchstone import backends
+from touchstone.backends import emulator
+from touchstone.backends.emulator import __main__ as command
+from touchstone.backends.emulator import compiler, instruments, source
+
+if emulator.why_not():
+    pytest.skip(str(emulator.why_not()), allow_module_level=True)
+
+ROOT = Path(__file__).parents[2]
+SOURCE = r"""
+extern "C" __global__ void reverse(const float* x, float* y) {
+  __shared__ float tile[64];
+  tile[threadIdx.x] = x[blockIdx.x * 64 + threadIdx.x];
+  __syncthreads();
+  float v = __shfl_xor_sync(0xffffffffu, tile[63 - threadIdx.x], 1);
+  y[blockIdx.x * 64 + threadIdx.x] = __shfl_xor_sync(0xffffffffu, v, 1);
+}
+extern "C" __global__ void ends_early(float* y) {
+  if (threadIdx.x < 5) return;
+  __syncthreads();
+}
+extern "C" __global__ void deep(float* y, int depth) {
+  volatile float room[6000];
+  for (int i = 0; i < 6000; ++i) room[i] = i;
+  __syncthreads();
+  y[threadIdx.x] = room[depth];
+}
+"""
+SCRIPT = """
+import os, sys, torch
+from touchstone.backends import emulator
+program = emulator.compile(open(sys.argv[1]).read(), "machinery.cu", defines={"UNIQUE": sys.argv[2]})
+x = torch.arange(512.0); y = torch.zeros(512)
+program.launch("reverse", 8, 64, (x, y))
+assert torch.equal(y, x.view(8, 64).flip(1).flatten())
+"""
+
+
+@pytest.fixture(scope="module")
+def program():
+    return emulator.compile(SOURCE, "machinery.cu")
+
+
+def check(program):
+    x, y = torch.arange(6400.0), torch.zeros(6400)
+    program.launch("reverse", 100, 64, (x, y))
+    assert torch.equal(y, x.view(100, 64).flip(1).flatten())
+
+
+@pytest.fixture
+def kernel_file(tmp_path):
+    file = tmp_path / "machinery.cu"
+    file.write_text(SOURCE)
+    return file
+
+
+def fresh(*arguments, **variables):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+    return subprocess.run(
+        [sys.executable, *arguments], env=environment, capture_output=True, text=True, cwd=ROOT, check=False
+    )
+
+
+def test_portable_switch(program):
+    with instruments.using(portable=True):
+        check(program)
+        with pytest.raises(emulator.DivergentBarrier):
+            program.launch("ends_early", 1, 32, (torch.zeros(1),))
+        check(program)
+    assert len(program._built) == 2
+
+
+def test_blocks_on_several_cores(program, monkeypatch):
+    monkeypatch.setattr(instruments, "workers", lambda: 4)
+    for _ in range(10):
+        check(program)
+        with pytest.raises(emulator.DivergentBarrier):
+            program.launch("ends_early", 50, 32, (torch.zeros(1),))
+
+
+def test_number_of_cores(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert instruments.workers() == 1
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert instruments.workers() == len(os.sched_getaffinity(0))
+
+
+def test_fork_after_a_launch(program, monkeypatch):
+    monkeypatch.setattr(instruments, "workers", lambda: 3)
+    check(program)
+    before = len(os.listdir("/proc/self/task"))
+    check(program)
+    assert len(os.listdir("/proc/self/task")) == before  # no thread outlives a launch
+    child = os.fork()
+    if child == 0:
+        try:
+            check(program)
+            os._exit(0)
+        except BaseException:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_launch_counts_as_a_kernel_running(program, monkeypatch):
+    launches = backends.launches()
+    check(program)
+    assert backends.launches() == launches + 1 and not backends.kernel_running()
+
+
+def test_large_local_arrays(program):
+    y = torch.zeros(64)
+    program.launch("deep", 1, 64, (y, 5999))
+    assert (y == 5999).all()
+
+
+def test_two_processes_compile_at_once(kernel_file, tmp_path):
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "TOUCHSTONE_CACHE": str(tmp_path / "cache")}
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    running = [
+        subprocess.Popen([sys.executable, str(script), str(kernel_file), "1"], env=variables, stderr=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    for process in running:
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors.decode()
+    kept = sorted(file.suffix for file in (tmp_path / "cache").iterdir())
+    precompiled = [".gch", ".h"] if ".gch" in kept else [".h"]
+    assert [suffix for suffix in kept if suffix != ".lock"] == [*precompiled, ".so", ".so"]
+
+
+def test_compiled_once(program, monkeypatch):
+    def refuse(*_):
+        raise AssertionError("compiled again")
+
+    monkeypatch.setattr(compiler, "_build", refuse)
+    emulator.compile(SOURCE, "machinery.cu")
+    with pytest.raises(AssertionError, match="compiled again"):
+        emulator.compile(SOURCE, "machinery.cu", defines={"OTHER": 1})
+
+
+def test_no_compiler_is_said(kernel_file, tmp_path, monkeypatch):
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert emulator.why_not() == (
+        "no C++ compiler is found: install g++ or clang++ (Debian, Ubuntu: apt install g++), or set CXX"
+    )
+    with pytest.raises(RuntimeError, match="install g"):
+        emulator.compile(SOURCE, "never.cu")
+    monkeypatch.setenv("CXX", "/nowhere/g++ -O1")
+    assert emulator.why_not() == "the compiler that CXX names, '/nowhere/g++ -O1', is not found"
+
+
+def test_no_headers_are_said(monkeypatch):
+    monkeypatch.setattr(compiler, "cuda_headers", lambda: None)
+    assert "pip install nvidia-cuda-runtime" in str(emulator.why_not())
+
+
+def test_a_source_that_does_not_compile():
+    with pytest.raises(emulator.CompileError, match=r"broken.cu:3:\d+: error"):
+        emulator.compile('\nextern "C" __global__ void k(float* x) {\n  x[0] = nonsense;\n}\n', "broken.cu")
+    with pytest.raises(emulator.CompileError, match="broken.cu: cannot read the shared declaration"):
+        emulator.compile("__global__ void k() { __shared__ ; }", "broken.cu")
+
+
+def test_structures_match_the_engine(program):
+    from touchstone.backends.emulator.library import Report
+
+    assert program._load(()).engine.ts_report_bytes() == ctypes.sizeof(Report)
+
+
+def test_lines_stay_where_they_are():
+    text = SOURCE.replace("__shared__ float tile[64];", "__shared__ float\n  tile[64];")
+    assert source.rewrite(text).count("\n") == text.count("\n")
+    assert source.rewrite("// __shared__ float x[3];\n") == "// __shared__ float x[3];\n"
+    assert [
+        (k.name, k.template, k.parameters)
+        for k in source.kernels(
+            "template <int N> __global__ void a(float* x, int n = 3);\n"
+            "template <int N> __global__ void __launch_bounds__(N) a(float* x, int n) {}\n"
+            '/* __global__ void no() */ extern "C" __global__ void b() {}'
+        )
+    ] == [("a", True, ("x", "n")), ("b", False, ("",))]
+
+
+def test_quoted_headers_are_rewritten_too(tmp_path):
+    (tmp_path / "part.cuh").write_text(
+        "#pragma once\n__device__ inline float twice(float v) {\n  __shared__ float s[32];\n"
+        "  s[threadIdx.x] = v;\n  return s[threadIdx.x + OFF] * 2;\n}\n"
+    )
+    text = (
+        '#include "part.cuh"\n#include "part.cuh"\nextern "C" __global__ void k(float* x) {\n  x[0] = twice(x[0]);\n}\n'
+    )
+    x = torch.ones(1)
+    emulator.compile(text, "whole.cu", {"OFF": 0}, [str(tmp_path)]).launch("k", 1, 1, (x,))
+    assert x.item() == 2
+    with pytest.raises(emulator.UninitialisedShared, match=r"k \(part.cuh:5\)"):
+        emulator.compile(text, "whole.cu", {"OFF": 1}, [str(tmp_path)]).launch("k", 1, 1, (x,))
+
+
+def test_command_line(tmp_path, capsys):
+    file = tmp_path / "scale.cu"
+    file.write_text(
+        "__global__ void scale(float* x, float by, int n) {\n"
+        "  int i = blockIdx.x * blockDim.x + threadIdx.x;\n  if (i < n + OVER) x[i] *= by;\n}\n"
+        "#ifndef TOUCHSTONE_EMULATOR\nint main() { scale<<<1, 1>>>(nullptr, 1.0f, 0); }\n#endif\n"
+    )
+    call = [str(file), "--grid", "4", "--block", "32", "--arg", "float[100]=2", "--arg", "1.5", "--arg", "100"]
+    assert command.main([*call, "-D", "OVER=0"]) == 0
+    out = capsys.readouterr().out
+    assert [line.split()[0] for line in out.splitlines()[:4]] == ["forward", "reverse", "shuffled", "races"]
+    assert "argument 1 after scale: 3, 3, 3" in out
+    assert command.main([*call, "-D", "OVER=1"]) == 1
+    assert "OutOfBounds: scale (scale.cu:3): block (3, 0, 0), thread (4, 0, 0)" in capsys.readouterr().out
+    assert command.main([*call[:-1], "1.5.5", "-D", "OVER=0"]) == 2
+    assert "--arg 1.5.5: expected an array" in capsys.readouterr().err
+
+
+def test_command_line_in_a_fresh_process(tmp_path):
+    file = tmp_path / "lost.cu"
+    file.write_text("__global__ void lost(int* x) {\n  x[0] += 1;\n}\n")
+    done = fresh("-m", "touchstone.backends.emulator", str(file), "--grid", "2", "--block", "8", "--arg", "int[1]=0")
+    assert done.returncode == 1, done.stderr
+    assert "races     RaceCondition: lost (lost.cu:2): x[0]" in done.stdout
+
+
+def test_command_line_compares_the_orders(tmp_path, capsys):
+    file = tmp_path / "order.cu"
+    file.write_text("__global__ void order(int* x) {\n  x[0] = x[0] * 3 + threadIdx.x;\n}\n")
+    assert command.main([str(file), "--block", "8", "--arg", "int[1]=0", "--no-races"]) == 1
+    assert "reverse   argument 1 differs from that of forward, first at element 0" in capsys.readouterr().out

@@ -1,0 +1,98 @@
+"""The race detector: each kernel with a race, and its right twin."""
+
+import pytest
+import torch
+
+from tests.programs import PROGRAMS
+from touchstone.backends import emulator
+
+if emulator.why_not():
+    pytest.skip(str(emulator.why_not()), allow_module_level=True)
+
+SOURCE = (PROGRAMS / "emulator_races.cu").read_text()
+NAMES = sorted({line.split()[4].split("(")[0] for line in SOURCE.splitlines() if line.startswith('extern "C"')})
+WRONG = [name for name in NAMES if name.endswith("_wrong")]
+RIGHT = [name for name in NAMES if name.endswith("_right")]
+
+
+@pytest.fixture(scope="module")
+def program():
+    return emulator.compile(SOURCE, "races.cu")
+
+
+def launch(program, kernel):
+    y = torch.zeros(256)
+    program.launch(
+        kernel, 2, 64, (torch.arange(64.0), y, torch.zeros(1, dtype=torch.int32)), cooperative=kernel.startswith("grid")
+    )
+    return y
+
+
+@pytest.mark.parametrize("order", ["forward", "reverse", "shuffled"])
+@pytest.mark.parametrize("kernel", WRONG)
+def test_race_is_found(program, kernel, order):
+    name = kernel.removesuffix("_wrong")
+    lines = {
+        1 + number
+        for number, line in enumerate(SOURCE.splitlines())
+        if f"FIRST {name}" in line or f"SECOND {name}" in line
+    }
+    with pytest.raises(emulator.RaceCondition) as found, emulator.races(), emulator.schedule(order, seed=1):
+        launch(program, kernel)
+    message = str(found.value)
+    assert kernel in message
+    assert {line for line in lines if f"races.cu:{line}" in message}
+    assert "thread (" in message and "nothing orders the two" in message
+
+
+@pytest.mark.parametrize("kernel", WRONG)
+def test_a_race_names_both_lines(program, kernel):
+    name = kernel.removesuffix("_wrong")
+    lines = {
+        1 + number
+        for number, line in enumerate(SOURCE.splitlines())
+        if f"FIRST {name}" in line or f"SECOND {name}" in line
+    }
+    with pytest.raises(emulator.RaceCondition) as found, emulator.races():
+        launch(program, kernel)
+    assert all(f"races.cu:{line}" in str(found.value) for line in lines), (lines, str(found.value))
+
+
+@pytest.mark.parametrize("order", ["forward", "reverse", "shuffled"])
+@pytest.mark.parametrize("kernel", RIGHT)
+def test_right_twin_is_silent(program, kernel, order):
+    with emulator.races(), emulator.schedule(order, seed=1):
+        launch(program, kernel)
+
+
+def test_off_by_default(program):
+    launch(program, "lost_update_wrong")
+
+
+def test_the_element_is_named(program):
+    with (
+        pytest.raises(emulator.RaceCondition, match=r"y\[0\]: block \(0, 0, 0\), thread \(1, 0, 0\) reads it"),
+        emulator.races(),
+    ):
+        launch(program, "lost_update_wrong")
+
+
+def test_an_order_changes_the_answer_of_a_race(program):
+    answers = []
+    for order in ("forward", "reverse"):
+        with emulator.schedule(order):
+            answers.append(launch(program, "no_barrier_wrong"))
+    assert not torch.equal(answers[0], answers[1])
+
+
+def test_writers(program):
+    y = torch.zeros(256)
+    with emulator.writers() as written:
+        program.launch("bytes_right", 2, 64, (torch.zeros(64), y, torch.zeros(1, dtype=torch.int32)))
+        program.launch("plain_peek_right", 2, 64, (torch.zeros(64), y[128:], torch.zeros(1, dtype=torch.int32)))
+    line = 1 + next(n for n, text in enumerate(SOURCE.splitlines()) if "bytes[threadIdx.x] =" in text)
+    assert written.of(y.data_ptr() + 62) in {
+        f"block (0, 0, 0), thread ({thread}, 0, 0), line {line} of races.cu" for thread in (62, 63)
+    }
+    assert written.of(y[129].data_ptr()).startswith("block (1, 0, 0), thread (0, 0, 0), line ")
+    assert written.of(y[100].data_ptr()) is None

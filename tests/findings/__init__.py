@@ -1,0 +1,1 @@
+"""Findings: kept, repeated, made smaller. Needs torch alone."""

@@ -1,0 +1,1 @@
+"""What a user calls: `check`, and the command line. Needs torch alone."""

@@ -1,0 +1,1 @@
+"""Judging in child processes. Needs torch alone."""

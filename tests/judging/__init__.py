@@ -1,0 +1,1 @@
+"""One kernel judged on one trial. Needs torch alone."""

@@ -1,0 +1,1 @@
+"""The Numba backend. Needs numba-cuda."""

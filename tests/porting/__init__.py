@@ -1,0 +1,1 @@
+"""The porting tool. Needs torch alone."""

@@ -1,0 +1,1 @@
+"""The reference algorithms. Needs torch alone."""

@@ -1,0 +1,1 @@
+"""The repository itself: its layout, its documents, its package. Needs torch alone."""

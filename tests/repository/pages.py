@@ -1,0 +1,68 @@
+"""Pages of docs/ whose examples run; `python -m tests.repository.pages` runs them and renews the output that they show.
+
+A python block right after a line "`name.py`:" is a file; a console block holds commands after "$ " and what each
+prints. All of a page's files and commands share one folder, from top to bottom.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from touchstone.conformance.discovery import registry
+
+PAGES = [registry.ROOT / "docs" / name for name in ("your-kernel.md", "porting.md")]
+BLOCK = re.compile(r"(?:^`(?P<file>[\w./]+)`:\n\n)?^```(?P<kind>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def commands(body: str) -> Iterator[tuple[str, str]]:
+    """The commands of a console block, each with the output that the page shows."""
+    for part in re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]:
+        command, _, output = part.partition("\n")
+        while command.endswith("\\"):
+            more, _, output = output.partition("\n")
+            command += "\n" + more
+        yield command, output.strip("\n")
+
+
+def run(command: str, folder: Path) -> str:
+    """What a command prints, standard error left out."""
+    own = ("TRITON_", "NUMBA_", "PYTEST_")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(own)}
+    environment |= {"PYTHONPATH": str(registry.ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
+    words = f'python() {{ "{sys.executable}" "$@"; }}; pytest() {{ "{sys.executable}" -m pytest "$@"; }}; {command}'
+    done = subprocess.run(
+        ["bash", "-c", words], cwd=folder, env=environment, capture_output=True, text=True, timeout=600
+    )
+    return done.stdout.strip("\n") or done.stderr.strip("\n")
+
+
+def replay(text: str, folder: Path) -> Iterator[tuple[str, str, str]]:
+    """Write a page's files and run its commands in `folder`: (command, output that is shown, output that came)."""
+    for block in BLOCK.finditer(text):
+        if block["file"] and block["kind"] == "python":
+            (folder / block["file"]).write_text(block["body"])
+        elif block["kind"] == "console":
+            for command, shown in commands(block["body"]):
+                yield command, shown, run(command, folder)
+
+
+def renewed(text: str, folder: Path) -> str:
+    """The page with the output that its commands print now."""
+    at = 0
+    for command, shown, came in replay(text, folder):
+        was, now = (f"$ {command}\n" + (f"{output}\n" if output else "") for output in (shown, came))
+        at = text.index(was, at)  # a command may come again
+        text = text[:at] + now + text[at + len(was) :]
+        at += len(now)
+    return text
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    for page in PAGES:
+        with tempfile.TemporaryDirectory() as scratch:
+            page.write_text(renewed(page.read_text(), Path(scratch)))

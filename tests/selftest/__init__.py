@@ -1,0 +1,1 @@
+"""The judge on its mutants. Needs torch alone."""

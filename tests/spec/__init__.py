@@ -1,0 +1,1 @@
+"""What an op declares: cases, layouts, budgets. Needs torch alone."""

@@ -1,0 +1,181 @@
+"""Memory layouts: equal values, the strides and offset a layout is named for, and poison everywhere else."""
+
+import itertools
+
+import pytest
+import torch
+
+from touchstone.conformance.spec import layouts
+from touchstone.conformance.spec.layouts import BROADCASTS, GAP_BYTE, GUARD_BYTES, PLANS, place, values_of
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+FAR = layouts.FAR_LAYOUTS  # tests/judging/test_instruments.py
+SHAPES = {
+    "contiguous": [(5,), (3, 7), (2, 3, 4, 5)],
+    "transposed": [(3, 7), (2, 3, 4, 5)],
+    "heads_inside": [(2, 3, 4, 5)],
+    "channels_last": [(2, 3, 5), (2, 3, 4, 5)],
+    "sliced": [(3, 7), (2, 3, 4, 5)],
+    "step": [(5,), (3, 7), (2, 3, 4, 5)],
+    "offset": [(5,), (3, 7), (2, 3, 4, 5)],
+    "broadcast": [(5,), (3, 7), (2, 3, 4, 5)],
+    "broadcast_last": [(5,), (3, 7)],
+}
+ALL = [
+    pytest.param(name, shape, id=f"{name}-{'x'.join(map(str, shape))}")
+    for name, shapes in SHAPES.items()
+    for shape in shapes
+]
+
+
+def sample(shape, dtype=torch.float32) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(dtype)
+
+
+def start(placed) -> int:
+    """Offset of the view's first element in the buffer, in bytes."""
+    return placed.view.data_ptr() - placed.buffer.data_ptr()
+
+
+def covered(placed) -> set[int]:
+    """The elements of the buffer that the view reaches."""
+    item = placed.view.element_size()
+    indices = itertools.product(*map(range, placed.view.shape))
+    return {start(placed) // item + sum(i * s for i, s in zip(at, placed.view.stride(), strict=True)) for at in indices}
+
+
+def test_every_layout_is_tested_here():
+    assert {*SHAPES, *FAR} == set(PLANS)
+    assert {*layouts.MATRIX, *layouts.VECTOR, *layouts.HEADS, *BROADCASTS} <= set(PLANS)
+
+
+@pytest.mark.parametrize(("name", "shape"), ALL)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_view_has_the_values(name, shape, dtype):
+    values = sample(shape, dtype)
+    view = place(values, name, "cpu").view
+    assert view.dtype == dtype
+    assert view.shape == values.shape
+    assert torch.equal(view, values_of(values, name))
+    if name not in BROADCASTS:
+        assert torch.equal(view, values)
+
+
+def test_a_broadcast_repeats_its_first_slice():
+    values = sample((3, 7))
+    assert torch.equal(values_of(values, "broadcast"), values[:1].expand(3, 7))
+    assert torch.equal(values_of(values, "broadcast_last"), values[:, :1].expand(3, 7))
+
+
+STRIDES = {
+    ("contiguous", (3, 7)): ((7, 1), 0),
+    ("transposed", (3, 7)): ((1, 3), 0),
+    ("transposed", (2, 3, 4, 5)): ((60, 20, 1, 4), 0),
+    ("heads_inside", (2, 3, 4, 5)): ((60, 5, 15, 1), 0),
+    ("channels_last", (2, 3, 5)): ((15, 1, 3), 0),
+    ("channels_last", (2, 3, 4, 5)): ((60, 1, 15, 3), 0),
+    ("sliced", (3, 7)): ((23, 1), 0),
+    ("sliced", (2, 3, 4, 5)): ((252, 84, 21, 1), 0),
+    ("step", (5,)): ((2,), 0),
+    ("step", (3, 7)): ((14, 2), 0),
+    ("offset", (3, 7)): ((7, 1), 1),
+    ("broadcast", (3, 7)): ((0, 1), 0),
+    ("broadcast", (2, 3, 4, 5)): ((0, 20, 5, 1), 0),
+    ("broadcast_last", (3, 7)): ((1, 0), 0),
+    ("broadcast_last", (5,)): ((0,), 0),
+}
+
+
+@pytest.mark.parametrize(("name", "shape"), STRIDES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_view_has_its_strides_and_offset(name, shape, dtype):
+    strides, offset = STRIDES[name, shape]
+    placed = place(sample(shape, dtype), name, "cpu")
+    assert placed.view.stride() == strides
+    assert start(placed) == GUARD_BYTES + offset * placed.view.element_size()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_alignment(dtype):
+    """A view starts as aligned as an allocation does, so that vectorised loads are tried; `offset` is aligned to one
+    element."""
+    item = sample((1,), dtype).element_size()
+    for name in set(SHAPES) - {"heads_inside", "channels_last", "offset"}:
+        assert start(place(sample((3, 7), dtype), name, "cpu")) % 256 == 0
+    assert start(place(sample((3, 7), dtype), "offset", "cpu")) % 16 == item
+    assert place(sample((3, 7), dtype), "contiguous", "cpu").buffer.data_ptr() % 16 == 0
+
+
+@pytest.mark.parametrize(("name", "shape"), ALL)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_everything_around_the_view_is_poison(name, shape, dtype):
+    placed = place(sample(shape, dtype), name, "cpu")
+    typed = placed.buffer.view(dtype)
+    reached = covered(placed)
+    gaps = [i for i in range(min(reached), max(reached)) if i not in reached]
+    outside = [i for i in range(typed.numel()) if not min(reached) <= i <= max(reached)]
+    assert typed[outside].isnan().all()
+    assert (
+        (typed[gaps].view(torch.uint8) == GAP_BYTE).all() and (typed[gaps] > 6e4).all() and typed[gaps].isfinite().all()
+    )
+    assert not typed[sorted(reached)].isnan().any()
+    item = placed.view.element_size()
+    assert min(reached) * item >= GUARD_BYTES
+    assert len(placed.buffer) - (max(reached) + 1) * item >= GUARD_BYTES
+
+
+@pytest.mark.parametrize(("name", "shape"), ALL)
+def test_a_write_anywhere_is_seen(name, shape):
+    """In the operand, one element before and after it, in its gaps and at the ends of the buffer."""
+    placed = place(sample(shape), name, "cpu")
+    before = placed.snapshot()
+    assert placed.unchanged(before)
+    reached = covered(placed)
+    gaps = set(range(min(reached), max(reached))) - reached
+    spots = {
+        min(reached) - 1,
+        min(reached),
+        max(reached),
+        max(reached) + 1,
+        0,
+        placed.buffer.numel() // 4 - 1,
+        *list(gaps)[:3],
+    }
+    if name in ("sliced", "step"):
+        assert gaps
+    typed = placed.buffer.view(torch.float32)
+    for spot in spots:
+        kept = typed[spot].clone()
+        typed[spot] = 7.0
+        assert not placed.unchanged(before), spot
+        typed[spot] = kept
+        assert placed.unchanged(before)
+
+
+def test_a_nan_for_a_nan_is_seen():
+    placed = place(sample((3, 7)), "sliced", "cpu")
+    before = placed.snapshot()
+    placed.buffer.view(torch.int32)[GUARD_BYTES // 4 + 8] = 0x7FC00001  # another NaN
+    assert not placed.unchanged(before)
+
+
+def test_a_snapshot_is_a_copy():
+    placed = place(sample((3, 7)), "contiguous", "cpu")
+    before = placed.snapshot()
+    placed.view.zero_()
+    assert not placed.unchanged(before)
+    assert before.data_ptr() != placed.buffer.data_ptr()
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0)])
+@pytest.mark.parametrize("name", layouts.MATRIX)
+def test_empty_operands(name, shape):
+    placed = place(torch.empty(shape), name, "cpu")
+    assert placed.view.shape == shape
+    assert len(placed.buffer) >= 2 * GUARD_BYTES
+
+
+def test_integers_have_no_poison_but_guards():
+    placed = place(torch.arange(6, dtype=torch.int64).reshape(2, 3), "sliced", "cpu")
+    assert placed.view.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert int(placed.buffer.view(torch.int64).sum()) == 15

@@ -1,0 +1,155 @@
+"""Launches recorded on CPU tensors are what a GPU would be given, and the compiler's refusals come through."""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.programs import PROGRAMS
+
+if not importlib.util.find_spec("triton"):
+    pytest.skip("triton is not installed", allow_module_level=True)
+
+ROOT = PROGRAMS.parents[1]
+
+
+def compile_in_a_process(*arguments, **environment):
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    variables = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    variables |= {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"} | environment
+    return subprocess.run(
+        [sys.executable, *arguments], env=variables, cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+
+
+@pytest.fixture(scope="module")
+def result():
+    done = compile_in_a_process(str(PROGRAMS / "recorded_kernels.py"))
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def programs(result):
+    return result["programs"]
+
+
+def test_nothing_runs_while_launches_are_recorded(result):
+    assert result["written"] == 0.0
+
+
+def test_recording_needs_a_process_that_compiles():
+    code = "from touchstone.backends.triton import compiling\nwith compiling.recording(): pass"
+    done = compile_in_a_process("-c", code, TRITON_INTERPRET="1")
+    assert "RuntimeError: this process interprets Triton kernels" in done.stderr
+
+
+def test_a_launch_is_specialised_as_for_a_gpu(programs):
+    assert [each["launch"] for each in programs["copy"]] == [
+        "_copy_kernel(x_ptr: *fp32/16, y_ptr: *fp32/16, n: i32, scale: fp32, BLOCK=64)",
+        "_copy_kernel(x_ptr: *fp32/16, y_ptr: *fp32/16, n: i32, scale: fp32, BLOCK=64)",
+        "_copy_kernel(x_ptr: *fp32/16, y_ptr: *fp32, n: i32, scale: fp32, BLOCK=64)",
+        "_copy_kernel(x_ptr: *fp32/16, y_ptr: *fp32/16, n: i32/16, scale: fp32, BLOCK=64)",
+        "_copy_kernel(x_ptr: *fp32/16, y_ptr: *fp32/16, scale: fp32, n=1, BLOCK=64)",
+        "_copy_kernel(x_ptr: *fp32/16, y_ptr: *fp32/16, n: i64/16, scale: fp32, BLOCK=64)",
+        "_copy_kernel(x_ptr: *fp16/16, y_ptr: *fp16/16, n: i32, scale: fp32, BLOCK=64, num_warps=8)",
+    ]
+
+
+def test_launches_of_the_same_code_have_one_key_and_others_have_others(programs):
+    keys = [each["key"] for each in programs["copy"]]
+    assert keys[0] == keys[1]
+    assert len(set(keys)) == len(keys) - 1
+
+
+def test_what_a_kernel_does_not_specialise_on_makes_no_other_launch(programs):
+    assert [each["launch"] for each in programs["sparing"]] == [
+        "_sparing_kernel(x_ptr: *fp32, stride: i32, n: i32, BLOCK=64)",
+        "_sparing_kernel(x_ptr: *fp32, stride: i32, n: i32, BLOCK=64)",
+        "_sparing_kernel(x_ptr: *fp32, n: i32, stride=1, BLOCK=64)",
+    ]
+
+
+def test_none_is_a_constant(programs):
+    assert [each["launch"] for each in programs["optional"]] == [
+        "_optional_kernel(x_ptr: *fp32/16, bias_ptr=None)",
+        "_optional_kernel(x_ptr: *fp32/16, bias_ptr: *fp32/16)",
+    ]
+
+
+def test_an_autotuned_kernel_is_recorded_with_every_configuration(programs):
+    assert [each["launch"] for each in programs["tuned"]] == [
+        "_tuned_kernel(x_ptr: *fp32/16, n: i32/16, BLOCK=64, EVEN=True)",
+        "_tuned_kernel(x_ptr: *fp32/16, n: i32/16, BLOCK=128, EVEN=False, num_warps=8)",
+    ]
+
+
+def test_a_launch_has_the_configuration_pinned_for_the_architecture(programs):
+    assert [each["launch"].partition("BLOCK=")[2] for each in programs["pinned"]] == ["32, num_warps=1)", "64)"]
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("name", ["optional", "tuned", "descriptor"])
+def test_machine_code_and_its_resources(programs, name, arch):
+    for each in programs[name]:
+        assert "error" not in each["front end"]
+        assert "error" not in each[arch]
+        assert 1 < each[arch]["registers"] < 128
+        assert each[arch]["spills"] == 0
+        assert each[arch]["seconds"] > 0
+
+
+def test_the_compiler_refuses_exp_of_float16(programs):
+    float16, float32 = programs["exp"]
+    for step in ("front end", "sm_80", "sm_90"):
+        assert "Expected dtype ['fp32', 'fp64'] but got fp16" in float16[step]["error"]
+        assert "tl.exp(x)" in float16[step]["error"]
+        assert "error" not in float32[step]
+
+
+def test_the_compiler_refuses_a_variable_that_changes_its_dtype_in_a_loop(programs):
+    (carried,) = programs["carried"]
+    assert (
+        "Loop-carried variable total has initial type int32 but is re-assigned to fp32" in carried["front end"]["error"]
+    )
+
+
+def test_shared_memory_beyond_the_architectures_is_an_error(programs):
+    (hoarding,) = programs["hoarding"]
+    assert hoarding["sm_80"]["error"].endswith("bytes of shared memory; sm_80 has 166912")
+    assert hoarding["sm_80"]["shared"] > 166912
+    assert ("error" in hoarding["sm_90"]) == (hoarding["sm_90"]["shared"] > 232448)
+
+
+def test_a_refusal_is_a_finding_that_names_variant_case_and_line(result):
+    findings = result["checked"]["findings"]
+    refused = [text for text in findings if "Expected dtype" in text]
+    assert refused
+    assert all(re.match(r"sm_[89]0: _exp_kernel\(x_ptr: \*", text) for text in refused)
+    assert all("launched by whole in " in text and "part" not in text for text in refused)
+    assert not any("fp32" in text.partition("\n")[0] for text in refused)
+
+
+def test_a_variant_that_launches_nothing_in_a_dtype_is_a_finding(result):
+    missing = [text for text in result["checked"]["findings"] if "launches nothing" in text]
+    assert missing == [
+        f"part launches nothing in {dtype}, in no case of level default" for dtype in ("bfloat16", "float16")
+    ]
+
+
+def test_the_item_of_an_op_compiles_its_variants_and_shows_their_resources():
+    options = ["--op=softmax", "--variant=onerow", "--level=quick", "--device=cpu", "-v", "-p", "no:cacheprovider"]
+    done = compile_in_a_process(
+        "-m", "pytest", "touchstone/conformance/suite/test_compile.py", *options, TRITON_INTERPRET="1"
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "test_compile[softmax-triton-compiles] PASSED" in done.stdout
+    rows = [line.split() for line in done.stdout.splitlines() if line.startswith("softmax  triton")]
+    assert [row[:5] for row in rows] == [
+        ["softmax", "triton", "onerow", "_onerow_kernel", arch] for arch in ("sm_80", "sm_90")
+    ]
+    assert all(1 < int(row[7]) <= 255 for row in rows)

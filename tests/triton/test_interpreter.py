@@ -1,0 +1,95 @@
+"""Triton on the CPU matches GPU semantics, and every patch of its interpreter is needed: the programs of
+interpreted_programs.py."""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.programs import PROGRAMS
+from touchstone.backends.devices import cuda_unavailable
+
+if not importlib.util.find_spec("triton"):
+    pytest.skip("triton is not installed", allow_module_level=True)
+
+SCRIPT = PROGRAMS / "interpreted_programs.py"
+NAMES = re.findall(r'^@program\("[\w ]+"[^\n]*\)\ndef (\w+)', SCRIPT.read_text(), re.MULTILINE)
+ROOT = PROGRAMS.parents[1]
+
+
+def interpret(*arguments: str, mode: str = "1", **kwargs) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": mode, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "ignore", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, **kwargs)
+
+
+@pytest.fixture(scope="module")
+def outcomes():
+    done = interpret(str(SCRIPT))
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)["programs"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_program_holds_and_needs_its_repair(outcomes, name):
+    outcome = outcomes[name]
+    assert outcome["with"] is None
+    if "without" in outcome:
+        assert outcome["without"] is not None, "holds in the stock interpreter too: the repair is not needed for it"
+
+
+@pytest.mark.skipif(cuda_unavailable() is not None, reason=f"what holds on a GPU: {cuda_unavailable()}")
+def test_programs_about_values_hold_on_a_gpu():
+    done = interpret(str(SCRIPT), "cuda", mode="0")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert {name: error for name, error in json.loads(done.stdout)["programs"].items() if error} == {}
+
+
+def test_every_repair_has_a_program_that_fails_without_it(outcomes):
+    sources = [path.read_text() for path in (ROOT / "backends/triton/interpreter").glob("*.py")]
+    registered = re.findall(r'^@repair\("([\w ]+)"', "\n".join(sources), re.MULTILINE)
+    exercised = re.findall(r'^@program\("([\w ]+)"', SCRIPT.read_text(), re.MULTILINE)
+    assert set(registered) - {"types"} == set(exercised)  # "types" is for speed alone
+    assert set(outcomes) == set(NAMES)
+
+
+def test_an_unknown_version_warns_and_still_installs():
+    code = """
+import warnings, triton
+triton.__version__ = "3.42.0"
+from touchstone.backends.triton import interpreter
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    interpreter.install()
+    interpreter.install()
+assert ["3.6 to 3.9, not 3.42.0" in str(w.message) for w in caught] == [True], caught
+assert interpreter.active("bounds")
+"""
+    done = interpret("-c", code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_breakpoints_and_prints_reach_a_kernel(tmp_path):
+    script = tmp_path / "kernel.py"
+    script.write_text("""
+import torch, triton, triton.language as tl
+import touchstone.backends.triton
+touchstone.backends.triton.prepare("cpu")
+
+@triton.jit
+def kernel(x_ptr, N: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, N))
+    breakpoint()
+    tl.store(x_ptr + tl.arange(0, N), x + 1)
+
+kernel[(1,)](torch.arange(4.0), 4)
+""")
+    done = interpret(str(script), input="p x\nq\n")
+    assert "[0. 1. 2. 3.]" in done.stdout or "array([0., 1., 2., 3.]" in done.stdout, done.stdout + done.stderr
+    assert "BdbQuit" in done.stderr
+    assert "KernelError" not in done.stderr
