@@ -29,8 +29,8 @@ from touchstone.conformance.bench.timing import GRAPH, WARM, CudaTimer, Graph, G
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.call import error_text, output_bytes
-from touchstone.conformance.judging.calls import overlap
 from touchstone.conformance.spec import budget, compare
+from touchstone.conformance.spec import outputs as output_rules
 from touchstone.conformance.spec.baselines import Baseline, Bench
 from touchstone.conformance.spec.contract import Case, Contract
 
@@ -198,6 +198,7 @@ def guard() -> Guard:
         time,
         budget,
         compare,
+        output_rules,
         probe,
         timing,
         inputs_module,
@@ -401,20 +402,12 @@ def _outputs(
         return None
     found = {}
     for name, tensor in values.items():
-        output = contract.outputs[name]
-        shape, dtype = contract.shape(output.axes, bank.case.size), output.dtype or bank.case.torch_dtype
         if tensor is None:
             continue
-        if type(tensor) is not torch.Tensor:
-            one.refuse(f"{name}: expected a torch.Tensor, got {type(tensor).__name__}")
-        elif tuple(tensor.shape) != shape or tensor.dtype != dtype or tensor.device.type != bank.device:
-            got = f"{tuple(tensor.shape)} {tensor.dtype} on {tensor.device.type}"
-            one.refuse(f"{name}: expected {shape} {dtype} on {bank.device}, got {got}")
-        elif not tensor.is_contiguous():
-            one.refuse(f"{name}: expected a contiguous tensor, got strides {tensor.stride()}")
-        elif shared := [n for n, t in bank.places[place].items() if t is not None and overlap(t, tensor)]:
-            one.refuse(f"{name} shares memory with the input {shared[0]}")
-        elif any(overlap(other, tensor) for other in one.held):
+        wrong = output_rules.problems(contract, bank.case, name, tensor, bank.device, bank.places[place])
+        if wrong:
+            one.refuse(wrong[0].message)
+        elif any(output_rules.overlap(other, tensor) for other in one.held):
             one.refuse(f"{name} lies in the memory of the previous call's output: not computed into memory of its own")
         else:
             found[name] = tensor

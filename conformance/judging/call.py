@@ -19,7 +19,8 @@ from touchstone.conformance.judging import diagnosis
 from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.judgement import DECLINED, FAILED, Finding, Outcome
 from touchstone.conformance.judging.trials import Trial
-from touchstone.conformance.spec import budget, compare
+from touchstone.conformance.spec import budget, compare, outputs
+from touchstone.conformance.spec.checks import Check
 from touchstone.conformance.spec.contract import Case, Contract, Inputs
 
 COMPARED_WITH_FAULTS = 3  # failing calls of a kernel
@@ -115,9 +116,9 @@ def judge_returned(
         return {}
     expected = expected_of(contract, inputs.case, subject.compute)
     verdicts = {}
-    for name, output in contract.outputs.items():
+    for name in contract.outputs:
         if subject.outputs is None or name in subject.outputs:
-            verdict = judge_output(outcome, subject, trial, inputs, name, output, values[name], expected[name])
+            verdict = judge_output(outcome, subject, trial, inputs, name, values[name], expected[name])
             if verdict is not None:
                 verdicts[name] = verdict
     if subject.diagnosed and not all(verdict.ok for verdict in verdicts.values()):
@@ -125,57 +126,39 @@ def judge_returned(
     return values
 
 
-def judge_output(outcome, subject, trial, inputs: Inputs, name: str, output, got, expected) -> compare.Verdict | None:
+def judge_output(outcome, subject, trial, inputs: Inputs, name: str, got, expected) -> compare.Verdict | None:
     """Judge one output; return the verdict on its values where they can be compared."""
-    if expected is None:
-        if got is not None:
-            find(outcome, subject, trial, "returns", f"{name} must be None here, got {type(got).__name__}", about=name)
+    problems = outputs.problems(
+        subject.contract,
+        trial.case,
+        name,
+        got,
+        subject.device,
+        {operand: placed.buffer for operand, placed in inputs.placed.items() if placed is not None},
+        absent=expected is None,
+        library_type=arrays.type_name(subject.arrays),
+        type_name=arrays.what,
+    )
+    for problem in problems:
+        severity = _severity_of_strides(subject, inputs, got) if problem.check is Check.STRIDES else "failure"
+        about = f"{name} {problem.operand}" if problem.operand else name
+        find(outcome, subject, trial, problem.check, problem.message, severity=severity, about=about)
+    if expected is None or any(problem.check in outputs.NOT_COMPARABLE for problem in problems):
         return None
-    if type(got) is not torch.Tensor:
-        message = f"{name}: expected a {arrays.type_name(subject.arrays)}, got {arrays.what(got)}"
-        find(outcome, subject, trial, "returns", message, about=name)
-        return None
-    if got.layout is not torch.strided:
-        message = f"{name}: expected a dense tensor, got layout {got.layout}"
-        find(outcome, subject, trial, "returns", message, about=name)
-        return None
-    shape = subject.contract.shape(output.axes, trial.case.size)
-    dtype = output.dtype or trial.case.torch_dtype
-    if tuple(got.shape) != shape:
-        find(outcome, subject, trial, "shape", f"{name}: expected shape {shape}, got {tuple(got.shape)}", about=name)
-        return None
-    if got.dtype != dtype:
-        find(outcome, subject, trial, "dtype", f"{name}: expected {dtype}, got {got.dtype}", about=name)
-        return None
-    if got.device.type != subject.device:
-        message = f"{name}: expected a tensor on {subject.device}, got {got.device}"
-        find(outcome, subject, trial, "device", message, about=name)
-        return None
-    _judge_strides(outcome, subject, trial, inputs, name, got)
-    for operand, placed in inputs.placed.items():
-        if placed is None or not got.numel():
-            continue
-        if 0 <= got.data_ptr() - placed.buffer.data_ptr() < placed.buffer.numel():
-            message = f"{name} shares memory with the input {operand}"
-            find(outcome, subject, trial, "alias", message, about=f"{name} {operand}")
     exact = diagnosis.exact(subject.contract, trial.case, name)
     verdict = compare.compare(got, expected, trial.case.torch_dtype, exact)
     outcome.fractions[name] = verdict.fraction
     if not verdict.ok:
-        find(outcome, subject, trial, "values", f"{name}: {verdict.message}", error=verdict.fraction, about=name)
+        find(outcome, subject, trial, Check.VALUES, f"{name}: {verdict.message}", error=verdict.fraction, about=name)
     return verdict
 
 
-def _judge_strides(outcome, subject, trial, inputs: Inputs, name: str, got: torch.Tensor) -> None:
+def _severity_of_strides(subject: Subject, inputs: Inputs, got: torch.Tensor) -> str:
     """Outputs are contiguous. A user's function may pass on the strides of an input that is not, as torch itself
     does."""
-    if got.is_contiguous():
-        return
     overlapping = any(stride == 0 and size > 1 for size, stride in zip(got.shape, got.stride(), strict=True))
     plain = all(placed is None or placed.view.is_contiguous() for placed in inputs.placed.values())
-    severity = "failure" if subject.own or plain or overlapping else "note"
-    message = f"{name}: expected a contiguous tensor, got strides {got.stride()}"
-    find(outcome, subject, trial, "strides", message, severity=severity, about=name)
+    return "failure" if subject.own or plain or overlapping else "note"
 
 
 def _diagnose(

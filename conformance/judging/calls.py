@@ -27,6 +27,7 @@ from touchstone.conformance.judging.judgement import DECLINED, FAILED, PASSED, O
 from touchstone.conformance.judging.trials import Trial
 from touchstone.conformance.spec import compare, layouts
 from touchstone.conformance.spec.contract import Case, Contract, Inputs, Invalid, Property
+from touchstone.conformance.spec.outputs import overlap
 
 HELD = 6  # latest outputs that are looked at again after each of many calls; all are at the end
 SLEEP_CYCLES = 20_000_000  # about 10 ms, for which the stream of a "stream" trial holds its inputs back
@@ -119,19 +120,6 @@ def _same_bits(a: torch.Tensor, b: Any) -> bool:
     return torch.equal(probe.raw(a), probe.raw(b))
 
 
-def overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether the memory from the first element to the last of each has a byte in common."""
-    if not a.numel() or not b.numel():
-        return False
-    (a_start, a_end), (b_start, b_end) = _extent(a), _extent(b)
-    return a_start < b_end and b_start < a_end
-
-
-def _extent(x: torch.Tensor) -> tuple[int, int]:
-    last = sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
-    return x.data_ptr(), x.data_ptr() + (last + 1) * x.element_size()
-
-
 def call_under_instruments(outcome: Outcome, subject: Subject, trial: Trial, inputs: Inputs) -> None:
     """Further calls within what the backend's interpreter or emulator offers: other schedules, a race detector."""
     target = subject.target.partition("@")[0]
@@ -154,8 +142,7 @@ def call_under_instruments(outcome: Outcome, subject: Subject, trial: Trial, inp
             expected = expected_of(subject.contract, inputs.case, subject.compute)
             for output, tensor in values.items():
                 if subject.outputs is None or output in subject.outputs:
-                    made = subject.contract.outputs[output]
-                    judge_output(again, subject, trial, inputs, output, made, tensor, expected[output])
+                    judge_output(again, subject, trial, inputs, output, tensor, expected[output])
             for finding in [found for found in again.findings if found.severity == "failure"][:1]:
                 find(outcome, subject, trial, f"under {name}", finding.message, finding.error)
                 return

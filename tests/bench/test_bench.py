@@ -18,8 +18,8 @@ from touchstone.conformance.bench.baselines import declared, runnable
 from touchstone.conformance.cli import _parser, main
 from touchstone.conformance.discovery import registry, selection
 from touchstone.conformance.discovery.subject import Subject
-from touchstone.conformance.judging import calls
 from touchstone.conformance.reporting import provenance
+from touchstone.conformance.spec import outputs
 from touchstone.conformance.spec.baselines import Baseline, Bench, autograd, eager
 from touchstone.conformance.spec.cases import plain_case
 
@@ -266,8 +266,8 @@ def test_operands_lie_as_a_file_of_shapes_says(tmp_path):
 
 def test_memory_between_the_elements_of_an_operand_is_its_own():
     rows = torch.zeros(4, 8)
-    assert calls.overlap(rows[:, :2], rows[3, 1:2])
-    assert not calls.overlap(rows[:2, :2], rows[3])
+    assert outputs.overlap(rows[:, :2], rows[3, 1:2])
+    assert not outputs.overlap(rows[:2, :2], rows[3])
 
 
 @pytest.mark.parametrize("name", cases.experiments())

@@ -1,0 +1,74 @@
+"""What an output must be beside its values: its type, shape, dtype, device, strides, and memory of its own."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from touchstone.conformance.spec.checks import Check
+from touchstone.conformance.spec.contract import Case, Contract
+
+# where one of these is found, nothing else is looked at, the values included
+NOT_COMPARABLE = frozenset({Check.RETURNS, Check.SHAPE, Check.DTYPE, Check.DEVICE})
+
+
+class Problem(NamedTuple):
+    """One thing wrong with an output: a sentence that begins with its name, and the input it shares memory with."""
+
+    check: Check
+    message: str
+    operand: str = ""
+
+
+def problems(
+    contract: Contract,
+    case: Case,
+    name: str,
+    got: Any,
+    device: str,
+    inputs: Mapping[str, torch.Tensor | None],
+    *,
+    absent: bool = False,
+    library_type: str = "torch.Tensor",
+    type_name: Callable[[Any], str] = lambda value: type(value).__name__,
+) -> list[Problem]:
+    """What is wrong with the output `name` of a call on `case`, beside its values; nothing where it is as it must be.
+
+    `inputs` are tensors over the memory that belongs to the operands, guard bands included where there are some.
+    `absent`: there is no such output in this case, and None stands for it. A message about another type says that
+    `library_type` was expected, and `type_name(got)` returned.
+    """
+    if absent:
+        return [] if got is None else [Problem(Check.RETURNS, f"{name} must be None here, got {type(got).__name__}")]
+    if type(got) is not torch.Tensor:
+        return [Problem(Check.RETURNS, f"{name}: expected a {library_type}, got {type_name(got)}")]
+    if got.layout is not torch.strided:
+        return [Problem(Check.RETURNS, f"{name}: expected a dense tensor, got layout {got.layout}")]
+    output = contract.outputs[name]
+    shape, dtype = contract.shape(output.axes, case.size), output.dtype or case.torch_dtype
+    if tuple(got.shape) != shape:
+        return [Problem(Check.SHAPE, f"{name}: expected shape {shape}, got {tuple(got.shape)}")]
+    if got.dtype != dtype:
+        return [Problem(Check.DTYPE, f"{name}: expected {dtype}, got {got.dtype}")]
+    if got.device.type != device:
+        return [Problem(Check.DEVICE, f"{name}: expected a tensor on {device}, got {got.device}")]
+    found = []
+    if not got.is_contiguous():
+        found.append(Problem(Check.STRIDES, f"{name}: expected a contiguous tensor, got strides {got.stride()}"))
+    for operand, memory in inputs.items():
+        if memory is not None and overlap(memory, got):
+            found.append(Problem(Check.ALIAS, f"{name} shares memory with the input {operand}", operand))
+    return found
+
+
+def overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether the memory from the first element to the last of each has a byte in common."""
+    if not a.numel() or not b.numel():
+        return False
+    (a_start, a_end), (b_start, b_end) = _extent(a), _extent(b)
+    return a_start < b_end and b_start < a_end
+
+
+def _extent(x: torch.Tensor) -> tuple[int, int]:
+    last = sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
+    return x.data_ptr(), x.data_ptr() + (last + 1) * x.element_size()
