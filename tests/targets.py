@@ -60,7 +60,10 @@ def {name}(x):
     with running():
         return torch.softmax(x.float(), -1).to(x.dtype).contiguous()
 """
-TOP = '"""{doc}\n\n{variants}\n"""\n\nimport torch\n\nfrom touchstone.backends import Unsupported, running, shapes\n'
+TOP = (
+    '"""{doc}\n\n{variants}\n"""\n\nimport torch\n\nfrom touchstone.backends import Unsupported, running, shapes\n'
+    "from touchstone.backends.variants import variant\n"
+)
 
 
 def _op_file(source: str, *names: str) -> str:
@@ -70,10 +73,10 @@ def _op_file(source: str, *names: str) -> str:
 PLAIN = _op_file(RIGHT.format(name="plain"), "plain")
 PAPER = _op_file(
     RIGHT.format(name="plain")
+    + '\n\n@variant(compute="tf32")'
     + RIGHT.format(name="folded")
-    + '\n\nfolded.compute = "tf32"\n'
-    + RIGHT.format(name="gilded")
-    + '\n\ngilded.needs = "gold"\n',
+    + '\n\n@variant(needs="sm_999")'
+    + RIGHT.format(name="gilded"),
     "plain",
     "folded",
     "gilded",
@@ -91,7 +94,7 @@ RAISING = _op_file(
 SHY = _op_file(
     '\n\ndef plain(x):\n    shapes("rows cols", x=x)\n    raise Unsupported("not in this weather")\n', "plain"
 )
-NEEDY = _op_file(RIGHT.format(name="plain") + '\n\nplain.needs = "gold"\n', "plain")
+NEEDY = _op_file('\n\n@variant(needs="sm_999")' + RIGHT.format(name="plain"), "plain")
 BROKEN = _op_file("\n\nimport parchment_and_nothing_else\n", "plain")
 
 GPU_ONLY = {"cpu": "slate wants a GPU"}
@@ -136,8 +139,8 @@ def write_clone(root: Path, world: dict) -> None:
             if path.stem in ("softmax", "matmul") or path.stem.startswith("_"):
                 shutil.copy(path, root / package)
     (root / "backends").mkdir()
-    for name in ("__init__.py", "devices.py"):
-        shutil.copy(ours / "backends" / name, root / "backends")
+    for path in (ours / "backends").glob("*.py"):
+        shutil.copy(path, root / "backends")
     for name in ("conftest.py", "tox.ini"):
         shutil.copy(ours / name, root)
     (root / "tests").mkdir()

@@ -11,6 +11,7 @@ from touchstone.backends import shapes
 from touchstone.backends.cupy.module import GRID_LIMIT, Module
 from touchstone.backends.cupy.norms import threads
 from touchstone.backends.cupy.rows import WARP_COLS, at_most, in_registers, warp_grid
+from touchstone.backends.signatures._add_norms import empty_outputs
 
 _module = Module(__file__, "add_rms_norm.cu")
 _vectorised = Module(__file__, "add_rms_norm_vectorised.cu")
@@ -25,7 +26,7 @@ def warp(
     """
     rows, cols = shapes("rows cols, rows cols, cols", x=x, residual=residual, weight=weight)
     at_most(cols, WARP_COLS, "warp")
-    y, h = _outputs(x)
+    y, h = empty_outputs(x)
     if y.numel():
         operands = (x, residual, weight, y, h, *x.stride(), *residual.stride(), *weight.stride())
         _module.launch("add_rms_norm_warp", *warp_grid(rows), *operands, rows, cols, eps, dtype=x.dtype)
@@ -40,7 +41,7 @@ def block(
     x, residual and h are read once. Source: [dao2024].
     """
     rows, cols = shapes("rows cols, rows cols, cols", x=x, residual=residual, weight=weight)
-    y, h = _outputs(x)
+    y, h = empty_outputs(x)
     if y.numel():
         operands = (x, residual, weight, y, h, *x.stride(), *residual.stride(), *weight.stride())
         grid = min(rows, GRID_LIMIT[0])
@@ -57,14 +58,9 @@ def vectorised(
     multiples of 16 bytes nor follow one another; those move an element at a time. Source: [oneflow2021].
     """
     rows, cols = shapes("rows cols, rows cols, cols", x=x, residual=residual, weight=weight)
-    y, h = _outputs(x)
+    y, h = empty_outputs(x)
     extent, definitions = in_registers(rows, cols, x, residual, weight, y, runs=2, across=512)
     if y.numel():
         operands = (x, residual, weight, y, h, *x.stride(), *residual.stride(), *weight.stride())
         _vectorised.launch("add_rms_norm_vectorised", *extent, *operands, rows, cols, eps, dtype=x.dtype, **definitions)
     return y, h
-
-
-def _outputs(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    return y, torch.empty_like(y)

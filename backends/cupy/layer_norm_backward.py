@@ -12,10 +12,12 @@ cluster: the blocks of a cluster hold a longer row and read each other's sums in
 
 import torch
 
-from touchstone.backends import Unsupported, shapes
+from touchstone.backends import Unsupported
 from touchstone.backends.cupy.module import Module
 from touchstone.backends.cupy.norms import GRID, registers_per_row, resident, threads, vector_width
 from touchstone.backends.cupy.norms_backward import gradients
+from touchstone.backends.signatures.layer_norm_backward import checked_sizes, empty_outputs
+from touchstone.backends.variants import variant
 
 _module = Module(__file__, "layer_norm_backward.cu")
 _vectorised = Module(__file__, "layer_norm_backward_vectorised.cu")
@@ -34,8 +36,8 @@ def block(
 
     Takes any number of columns; x and dy come from memory twice at least. Source: [apex2018].
     """
-    rows, cols = _check(x, weight, dy, mean, rstd)
-    dx, dweight, dbias = _outputs(x)
+    rows, cols = checked_sizes(x, weight, dy, mean, rstd)
+    dx, dweight, dbias = empty_outputs(x)
     if dx.numel():
         statistics = torch.empty((2, rows), dtype=torch.float32, device=x.device)
         _module.launch(
@@ -87,10 +89,10 @@ def warp(
 
     Declines more than 1024 columns: the registers of one warp. Source: [apex2018].
     """
-    rows, cols = _check(x, weight, dy, mean, rstd)
+    rows, cols = checked_sizes(x, weight, dy, mean, rstd)
     if cols > 1024:
         raise Unsupported(f"{cols} columns; one warp holds 1024")
-    dx, dweight, dbias = _outputs(x)
+    dx, dweight, dbias = empty_outputs(x)
     if dx.numel():
         statistics = torch.empty((2, rows), dtype=torch.float32, device=x.device)
         _module.launch(
@@ -141,10 +143,10 @@ def partials(
 
     Declines more than 8192 columns: the registers of one block. Source: [apex2018].
     """
-    rows, cols = _check(x, weight, dy, mean, rstd)
+    rows, cols = checked_sizes(x, weight, dy, mean, rstd)
     if cols > 8192:
         raise Unsupported(f"{cols} columns; one block holds 8192")
-    dx, dweight, dbias = _outputs(x)
+    dx, dweight, dbias = empty_outputs(x)
     if dx.numel():
         blocks, across = _grid(x)
         partial = torch.empty((2, blocks, cols), dtype=torch.float32, device=x.device)
@@ -169,6 +171,7 @@ def partials(
     return dx, dweight, dbias
 
 
+@variant(deterministic=False)
 def atomics(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -183,10 +186,10 @@ def atomics(
     The order of the additions to dweight and dbias, and so their rounding, changes from call to call. Declines more
     than 8192 columns: the registers of one block. Source: [apex2018].
     """
-    rows, cols = _check(x, weight, dy, mean, rstd)
+    rows, cols = checked_sizes(x, weight, dy, mean, rstd)
     if cols > 8192:
         raise Unsupported(f"{cols} columns; one block holds 8192")
-    dx, dweight, dbias = _outputs(x)
+    dx, dweight, dbias = empty_outputs(x)
     if dx.numel():
         blocks, across = _grid(x)
         total = torch.zeros((2, 1, cols), dtype=torch.float32, device=x.device)
@@ -211,9 +214,6 @@ def atomics(
     return dx, dweight, dbias
 
 
-atomics.deterministic = False
-
-
 def vectorised(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -228,8 +228,8 @@ def vectorised(
     Declines more than 32768 columns, whose sums fill the registers and shared memory of one block, and more than 8192
     where rows are not contiguous and aligned to 16 bytes. Source: [apex2018].
     """
-    rows, cols = _check(x, weight, dy, mean, rstd)
-    dx, dweight, dbias = _outputs(x)
+    rows, cols = checked_sizes(x, weight, dy, mean, rstd)
+    dx, dweight, dbias = empty_outputs(x)
     length = vector_width(x, weight, dy, dx)
     if cols > (limit := 32768 if length > 1 else 8192):
         raise Unsupported(f"{cols} columns; one block holds {limit} in accesses of {length} elements")
@@ -277,13 +277,14 @@ def staged(
 
     Declines more than 16384 columns, 8192 of float32: the registers of one block. Source: [apex2018].
     """
-    _check(x, weight, dy, mean, rstd)
-    dx, dweight, dbias = _outputs(x)
+    checked_sizes(x, weight, dy, mean, rstd)
+    dx, dweight, dbias = empty_outputs(x)
     if dx.numel():
         _reduce(gradients(x, weight, dy, mean, rstd, dx, eps, centred=True), dweight, dbias)
     return dx, dweight, dbias
 
 
+@variant(needs="sm_90a")
 def cluster(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -297,30 +298,10 @@ def cluster(
 
     Declines more than 131072 columns, 65536 of float32: the registers of a cluster of eight blocks. Source: [apex2018].
     """
-    _check(x, weight, dy, mean, rstd)
-    dx, dweight, dbias = _outputs(x)
+    checked_sizes(x, weight, dy, mean, rstd)
+    dx, dweight, dbias = empty_outputs(x)
     if dx.numel():
         _reduce(gradients(x, weight, dy, mean, rstd, dx, eps, centred=True, clusters=True), dweight, dbias)
-    return dx, dweight, dbias
-
-
-cluster.needs = "sm_90a"
-
-
-def _check(
-    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, mean: torch.Tensor | None, rstd: torch.Tensor | None
-) -> tuple[int, int]:
-    rows, cols = shapes(
-        "rows cols, cols, rows cols, rows:float32?, rows:float32?", x=x, weight=weight, dy=dy, mean=mean, rstd=rstd
-    )
-    return rows, cols
-
-
-def _outputs(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """dx, dweight and dbias; the last two are zero where there are no rows."""
-    dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    allocate = torch.empty if len(x) else torch.zeros
-    dweight, dbias = (allocate((x.shape[1],), dtype=x.dtype, device=x.device) for _ in range(2))
     return dx, dweight, dbias
 
 

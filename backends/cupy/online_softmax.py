@@ -8,10 +8,10 @@ vectorised: 16-byte loads, and the row stays in registers between the passes: on
 
 import torch
 
-from touchstone.backends import shapes
 from touchstone.backends.cupy.module import Module
 from touchstone.backends.cupy.norms import threads
 from touchstone.backends.cupy.rows import blocks, in_registers, warp_grid
+from touchstone.backends.signatures.online_softmax import empty_outputs
 
 _module = Module(__file__, "online_softmax.cu")
 _vectorised = Module(__file__, "online_softmax_vectorised.cu")
@@ -19,7 +19,7 @@ _vectorised = Module(__file__, "online_softmax_vectorised.cu")
 
 def online(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: [milakov2018]."""
-    rows, cols, y, lse = _outputs(x)
+    rows, cols, y, lse = empty_outputs(x)
     if y.numel():
         _module.launch("online_softmax_online", -(-rows // 128), 128, x, y, lse, rows, cols, *x.stride(), dtype=x.dtype)
     return y, lse
@@ -27,7 +27,7 @@ def online(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def warp(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: [milakov2018]."""
-    rows, cols, y, lse = _outputs(x)
+    rows, cols, y, lse = empty_outputs(x)
     if y.numel():
         _module.launch("online_softmax_warp", *warp_grid(rows), x, y, lse, rows, cols, *x.stride(), dtype=x.dtype)
     return y, lse
@@ -35,7 +35,7 @@ def warp(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def block(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: [milakov2018]."""
-    rows, cols, y, lse = _outputs(x)
+    rows, cols, y, lse = empty_outputs(x)
     if y.numel():
         size = threads(cols, each=2)
         _module.launch("online_softmax_block", blocks(rows), size, x, y, lse, cols, *x.stride(), dtype=x.dtype)
@@ -48,17 +48,10 @@ def vectorised(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     Declines more than 32768 columns, the registers of one block, and more than 16384 where rows neither begin at
     multiples of 16 bytes nor follow one another; those move an element at a time. Source: [oneflow2021].
     """
-    rows, cols, y, lse = _outputs(x)
+    rows, cols, y, lse = empty_outputs(x)
     extent, definitions = in_registers(rows, cols, x, y)
     if y.numel():
         _vectorised.launch(
             "online_softmax_vectorised", *extent, x, y, lse, rows, cols, *x.stride(), dtype=x.dtype, **definitions
         )
     return y, lse
-
-
-def _outputs(x: torch.Tensor) -> tuple[int, int, torch.Tensor, torch.Tensor]:
-    rows, cols = shapes("rows cols", x=x)
-    y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
-    lse = torch.empty(rows, dtype=torch.float32, device=x.device)
-    return rows, cols, y, lse if cols else lse.fill_(float("-inf"))

@@ -1,4 +1,4 @@
-"""What `conformance port` has to know of CUDA C (the protocol is in conformance/porting/port.py)."""
+"""What `conformance port` has to know of CUDA C (backends/protocol.py: `Porting`)."""
 
 import ast
 import re

@@ -12,10 +12,12 @@ cluster: the blocks of a cluster hold a longer row and read each other's sums in
 
 import torch
 
-from touchstone.backends import Unsupported, shapes
+from touchstone.backends import Unsupported
 from touchstone.backends.cupy.module import Module
 from touchstone.backends.cupy.norms import GRID, registers_per_row, resident, threads, vector_width
 from touchstone.backends.cupy.norms_backward import gradients
+from touchstone.backends.signatures.rms_norm_backward import checked_sizes, empty_outputs
+from touchstone.backends.variants import variant
 
 _module = Module(__file__, "rms_norm_backward.cu")
 _vectorised = Module(__file__, "rms_norm_backward_vectorised.cu")
@@ -28,8 +30,8 @@ def block(
 
     Takes any number of columns; x and dy come from memory twice at least. Source: [hsu2024].
     """
-    rows, cols = _check(x, weight, dy, rstd)
-    dx, dweight = _outputs(x)
+    rows, cols = checked_sizes(x, weight, dy, rstd)
+    dx, dweight = empty_outputs(x)
     if dx.numel():
         statistics = torch.empty((rows,), dtype=torch.float32, device=x.device)
         _module.launch(
@@ -73,10 +75,10 @@ def warp(
 
     Declines more than 1024 columns: the registers of one warp. Source: [hsu2024].
     """
-    rows, cols = _check(x, weight, dy, rstd)
+    rows, cols = checked_sizes(x, weight, dy, rstd)
     if cols > 1024:
         raise Unsupported(f"{cols} columns; one warp holds 1024")
-    dx, dweight = _outputs(x)
+    dx, dweight = empty_outputs(x)
     if dx.numel():
         statistics = torch.empty((rows,), dtype=torch.float32, device=x.device)
         _module.launch(
@@ -119,10 +121,10 @@ def partials(
 
     Declines more than 8192 columns: the registers of one block. Source: [hsu2024].
     """
-    rows, cols = _check(x, weight, dy, rstd)
+    rows, cols = checked_sizes(x, weight, dy, rstd)
     if cols > 8192:
         raise Unsupported(f"{cols} columns; one block holds 8192")
-    dx, dweight = _outputs(x)
+    dx, dweight = empty_outputs(x)
     if dx.numel():
         blocks, across = _grid(x)
         partial = torch.empty((blocks, cols), dtype=torch.float32, device=x.device)
@@ -146,6 +148,7 @@ def partials(
     return dx, dweight
 
 
+@variant(deterministic=False)
 def atomics(
     x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, *, rstd: torch.Tensor | None = None, eps: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -154,10 +157,10 @@ def atomics(
     The order of the additions to dweight, and so its rounding, changes from call to call. Declines more than 8192
     columns: the registers of one block. Source: [hsu2024].
     """
-    rows, cols = _check(x, weight, dy, rstd)
+    rows, cols = checked_sizes(x, weight, dy, rstd)
     if cols > 8192:
         raise Unsupported(f"{cols} columns; one block holds 8192")
-    dx, dweight = _outputs(x)
+    dx, dweight = empty_outputs(x)
     if dx.numel():
         blocks, across = _grid(x)
         total = torch.zeros((1, cols), dtype=torch.float32, device=x.device)
@@ -181,9 +184,6 @@ def atomics(
     return dx, dweight
 
 
-atomics.deterministic = False
-
-
 def vectorised(
     x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, *, rstd: torch.Tensor | None = None, eps: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -192,8 +192,8 @@ def vectorised(
     Declines more than 32768 columns, whose sums fill the registers and shared memory of one block, and more than 8192
     where rows are not contiguous and aligned to 16 bytes. Source: [hsu2024].
     """
-    rows, cols = _check(x, weight, dy, rstd)
-    dx, dweight = _outputs(x)
+    rows, cols = checked_sizes(x, weight, dy, rstd)
+    dx, dweight = empty_outputs(x)
     length = vector_width(x, weight, dy, dx)
     if cols > (limit := 32768 if length > 1 else 8192):
         raise Unsupported(f"{cols} columns; one block holds {limit} in accesses of {length} elements")
@@ -233,13 +233,14 @@ def staged(
 
     Declines more than 16384 columns, 8192 of float32: the registers of one block. Source: [hsu2024].
     """
-    _check(x, weight, dy, rstd)
-    dx, dweight = _outputs(x)
+    checked_sizes(x, weight, dy, rstd)
+    dx, dweight = empty_outputs(x)
     if dx.numel():
         _reduce(gradients(x, weight, dy, None, rstd, dx, eps, centred=False)[0], dweight)
     return dx, dweight
 
 
+@variant(needs="sm_90a")
 def cluster(
     x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, *, rstd: torch.Tensor | None = None, eps: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -247,25 +248,11 @@ def cluster(
 
     Declines more than 131072 columns, 65536 of float32: the registers of a cluster of eight blocks. Source: [hsu2024].
     """
-    _check(x, weight, dy, rstd)
-    dx, dweight = _outputs(x)
+    checked_sizes(x, weight, dy, rstd)
+    dx, dweight = empty_outputs(x)
     if dx.numel():
         _reduce(gradients(x, weight, dy, None, rstd, dx, eps, centred=False, clusters=True)[0], dweight)
     return dx, dweight
-
-
-cluster.needs = "sm_90a"
-
-
-def _check(x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, rstd: torch.Tensor | None) -> tuple[int, int]:
-    rows, cols = shapes("rows cols, cols, rows cols, rows:float32?", x=x, weight=weight, dy=dy, rstd=rstd)
-    return rows, cols
-
-
-def _outputs(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """dx and dweight; the latter is zero where there are no rows."""
-    dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    return dx, (torch.empty if len(x) else torch.zeros)((x.shape[1],), dtype=x.dtype, device=x.device)
 
 
 def _strides(x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, rstd: torch.Tensor | None) -> tuple[int, ...]:

@@ -30,6 +30,8 @@ from touchstone.backends.numba.reductions import (
 )
 from touchstone.backends.numba.vector_io import lanes_of, load_vector, pack, store_vector, unpacked
 from touchstone.backends.numba.vector_rows import LANES, first_col, in_vectors, inside, load_row, store_values
+from touchstone.backends.signatures._add_norms import empty_outputs
+from touchstone.backends.variants import variant
 
 _HELD = WARP_COLS // 32
 
@@ -74,7 +76,7 @@ def naive(
     Source: [baetal2016], [dao2024].
     """
     rows, _ = shapes("rows cols, rows cols, cols, cols?", x=x, residual=residual, weight=weight, bias=bias)
-    y, h = _outputs(x)
+    y, h = empty_outputs(x)
     if y.numel():
         launch(_naive, *thread_grid(rows), x, residual, *_vectors(weight, bias, rows), y, h, np.float32(eps))
     return y, h
@@ -109,6 +111,7 @@ def _warp(x, residual, weight, bias, biased, y, h, eps):
             y[row, col] = (held[i] - mean) * rstd * float32(weight[row, col]) + shift
 
 
+@variant(needs="shuffles")
 def warp(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -118,13 +121,10 @@ def warp(
     """
     rows, cols = shapes("rows cols, rows cols, cols, cols?", x=x, residual=residual, weight=weight, bias=bias)
     at_most(cols, WARP_COLS, "warp")
-    y, h = _outputs(x)
+    y, h = empty_outputs(x)
     if y.numel():
         launch(_warp, *warp_grid(rows), x, residual, *_vectors(weight, bias, rows), y, h, np.float32(eps))
     return y, h
-
-
-warp.needs = "shuffles"
 
 
 @cuda.jit
@@ -153,6 +153,7 @@ def _block(x, residual, weight, bias, biased, y, h, eps):
         col += step
 
 
+@variant(needs="shuffles")
 def block(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -161,13 +162,10 @@ def block(
     x and residual are read once, h twice. Source: [baetal2016], [dao2024].
     """
     rows, cols = shapes("rows cols, rows cols, cols, cols?", x=x, residual=residual, weight=weight, bias=bias)
-    y, h = _outputs(x)
+    y, h = empty_outputs(x)
     if y.numel():
         launch(_block, blocks(rows), threads(cols), x, residual, *_vectors(weight, bias, rows), y, h, np.float32(eps))
     return y, h
-
-
-block.needs = "shuffles"
 
 
 @functools.cache
@@ -219,6 +217,7 @@ def _vectorised(vectors, wide):
     return kernel
 
 
+@variant(needs="shuffles")
 def vectorised(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -228,19 +227,11 @@ def vectorised(
     aligned to 16 bytes are moved an element at a time. Source: [oneflow2021].
     """
     rows, cols = shapes("rows cols, rows cols, cols, cols?", x=x, residual=residual, weight=weight, bias=bias)
-    y, h = _outputs(x)
+    y, h = empty_outputs(x)
     extent, held = in_vectors(rows, cols, x, residual, weight, bias, y, h)
     if y.numel():
         launch(_vectorised(*held), *extent, x, residual, *_vectors(weight, bias, rows), y, h, np.float32(eps))
     return y, h
-
-
-vectorised.needs = "shuffles"
-
-
-def _outputs(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    return y, torch.empty_like(y)
 
 
 def _vectors(weight: torch.Tensor, bias: torch.Tensor | None, rows: int) -> tuple[torch.Tensor, torch.Tensor, bool]:

@@ -30,6 +30,8 @@ from touchstone.backends.numba.reductions import (
 )
 from touchstone.backends.numba.vector_io import lanes_of, load_vector, pack, store_vector, unpacked
 from touchstone.backends.numba.vector_rows import LANES, first_col, in_vectors, load_row, store_values
+from touchstone.backends.signatures._add_norms import empty_outputs
+from touchstone.backends.variants import variant
 
 _HELD = WARP_COLS // 32
 
@@ -63,7 +65,7 @@ def naive(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x, residual (rows, cols), weight (cols,) -> y, h (rows, cols), any number of columns. Source: [dao2024]."""
     rows, _ = shapes("rows cols, rows cols, cols", x=x, residual=residual, weight=weight)
-    y, h = _outputs(x)
+    y, h = empty_outputs(x)
     if y.numel():
         launch(_naive, *thread_grid(rows), x, residual, for_rows(weight, rows), y, h, np.float32(eps))
     return y, h
@@ -91,6 +93,7 @@ def _warp(x, residual, weight, y, h, eps):
             y[row, col] = held[i] * rstd * float32(weight[row, col])
 
 
+@variant(needs="shuffles")
 def warp(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -100,13 +103,10 @@ def warp(
     """
     rows, cols = shapes("rows cols, rows cols, cols", x=x, residual=residual, weight=weight)
     at_most(cols, WARP_COLS, "warp")
-    y, h = _outputs(x)
+    y, h = empty_outputs(x)
     if y.numel():
         launch(_warp, *warp_grid(rows), x, residual, for_rows(weight, rows), y, h, np.float32(eps))
     return y, h
-
-
-warp.needs = "shuffles"
 
 
 @cuda.jit
@@ -128,6 +128,7 @@ def _block(x, residual, weight, y, h, eps):
         col += step
 
 
+@variant(needs="shuffles")
 def block(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -136,13 +137,10 @@ def block(
     x, residual and h are read once. Source: [dao2024].
     """
     rows, cols = shapes("rows cols, rows cols, cols", x=x, residual=residual, weight=weight)
-    y, h = _outputs(x)
+    y, h = empty_outputs(x)
     if y.numel():
         launch(_block, blocks(rows), threads(cols), x, residual, for_rows(weight, rows), y, h, np.float32(eps))
     return y, h
-
-
-block.needs = "shuffles"
 
 
 @functools.cache
@@ -184,6 +182,7 @@ def _vectorised(vectors, wide):
     return kernel
 
 
+@variant(needs="shuffles")
 def vectorised(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -193,16 +192,8 @@ def vectorised(
     aligned to 16 bytes are moved an element at a time. Source: [oneflow2021].
     """
     rows, cols = shapes("rows cols, rows cols, cols", x=x, residual=residual, weight=weight)
-    y, h = _outputs(x)
+    y, h = empty_outputs(x)
     extent, held = in_vectors(rows, cols, x, residual, weight, y, h)
     if y.numel():
         launch(_vectorised(*held), *extent, x, residual, for_rows(weight, rows), y, h, np.float32(eps))
     return y, h
-
-
-vectorised.needs = "shuffles"
-
-
-def _outputs(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    return y, torch.empty_like(y)

@@ -19,6 +19,7 @@ from touchstone.backends.numba.launching import launch
 from touchstone.backends.numba.matmul.tensorcore import fastest, multiplied
 from touchstone.backends.numba.mma import sixteen_bits
 from touchstone.backends.numba.ptx import load1, load4, store1
+from touchstone.backends.variants import HALF, variant
 
 
 @cuda.jit
@@ -124,6 +125,7 @@ def epilogue(
     return matmul.doublebuffered(_fused(gemm, gemm.multiply, x, w_gate, w_up, number(activation)), w_down)
 
 
+@variant(needs="sm_80", dtypes=HALF)
 def tensorcore(
     x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor, w_down: torch.Tensor, *, activation: str = "silu"
 ) -> torch.Tensor:
@@ -133,7 +135,3 @@ def tensorcore(
     sixteen_bits(x.dtype)
     hidden = _fused(*fastest(x, w_gate, w_up), x, w_gate, w_up, kind)
     return multiplied(*fastest(hidden, w_down), hidden, w_down)
-
-
-tensorcore.needs = "sm_80"
-tensorcore.dtypes = ("float16", "bfloat16")

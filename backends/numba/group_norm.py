@@ -29,6 +29,7 @@ from touchstone.backends.numba.reductions import (
 )
 from touchstone.backends.numba.vector_io import lanes_of, load_vector, pack, store_vector, unpacked
 from touchstone.backends.numba.vector_rows import LANES, aligned
+from touchstone.backends.variants import variant
 
 _HELD = WARP_COLS // 32
 _AXES = 4
@@ -124,6 +125,7 @@ def _warp(x, weight, bias, biased, y, space, eps):
             y[which, index] = held[i] * rstd * float32(weight[sample, channel]) + shift
 
 
+@variant(needs="shuffles")
 def warp(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, groups: int, eps: float = 1e-5
 ) -> torch.Tensor:
@@ -138,9 +140,6 @@ def warp(
     if y.numel():
         launch(_warp, *warp_grid(every), *_operands(x, weight, bias, y, groups), np.uint64(space), np.float32(eps))
     return y
-
-
-warp.needs = "shuffles"
 
 
 @cuda.jit
@@ -171,6 +170,7 @@ def _block(x, weight, bias, biased, y, space, eps):
         index += step
 
 
+@variant(needs="shuffles")
 def block(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, groups: int, eps: float = 1e-5
 ) -> torch.Tensor:
@@ -184,9 +184,6 @@ def block(
         operands = _operands(x, weight, bias, y, groups)
         launch(_block, blocks(every), threads(y[0].numel() // groups), *operands, np.uint64(space), np.float32(eps))
     return y
-
-
-block.needs = "shuffles"
 
 
 @functools.cache
@@ -239,6 +236,7 @@ def _vectorised(wide):
     return kernel
 
 
+@variant(needs="shuffles")
 def vectorised(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, groups: int, eps: float = 1e-5
 ) -> torch.Tensor:
@@ -259,9 +257,6 @@ def vectorised(
         kernel = _vectorised(aligned(elements) and aligned(written))
         launch(kernel, blocks(every), size, elements, *others, written, np.uint64(space), np.float32(eps))
     return y
-
-
-vectorised.needs = "shuffles"
 
 
 def _check(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, groups: int) -> tuple[int, int]:

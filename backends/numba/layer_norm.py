@@ -29,6 +29,7 @@ from touchstone.backends.numba.reductions import (
 )
 from touchstone.backends.numba.vector_io import lanes_of, load_vector, unpacked
 from touchstone.backends.numba.vector_rows import LANES, first_col, in_vectors, load_row, row_moments, store_values
+from touchstone.backends.variants import variant
 
 _HELD = WARP_COLS // 32
 
@@ -96,6 +97,7 @@ def _block(x, weight, bias, biased, y, eps):
         col += step
 
 
+@variant(needs="shuffles")
 def block(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
     """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols), any number of columns [baetal2016]."""
     rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
@@ -103,9 +105,6 @@ def block(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, e
     if y.numel():
         launch(_block, blocks(rows), threads(cols), x, *_vectors(weight, bias, rows), y, np.float32(eps))
     return y
-
-
-block.needs = "shuffles"
 
 
 @cuda.jit
@@ -136,6 +135,7 @@ def _warp(x, weight, bias, biased, y, eps):
             y[row, col] = held[i] * rstd * float32(weight[row, col]) + shift
 
 
+@variant(needs="shuffles")
 def warp(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
     """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols).
 
@@ -147,9 +147,6 @@ def warp(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, ep
     if y.numel():
         launch(_warp, *warp_grid(rows), x, *_vectors(weight, bias, rows), y, np.float32(eps))
     return y
-
-
-warp.needs = "shuffles"
 
 
 @functools.cache
@@ -185,6 +182,7 @@ def _vectorised(vectors, wide):
     return kernel
 
 
+@variant(needs="shuffles")
 def vectorised(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
     """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols).
 
@@ -197,9 +195,6 @@ def vectorised(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
     if y.numel():
         launch(_vectorised(*held), *extent, x, *_vectors(weight, bias, rows), y, np.float32(eps))
     return y
-
-
-vectorised.needs = "shuffles"
 
 
 def _vectors(weight: torch.Tensor, bias: torch.Tensor | None, rows: int) -> tuple[torch.Tensor, torch.Tensor, bool]:

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from numba import cuda, float32, uint32, uint64
 
-from touchstone.backends import shapes
 from touchstone.backends.numba.launching import launch
 from touchstone.backends.numba.norms_backward import (
     BLOCK_COLS,
@@ -39,6 +38,8 @@ from touchstone.backends.numba.reductions import (
     warp_sum,
     wide_jit,
 )
+from touchstone.backends.signatures.layer_norm_backward import checked_sizes, empty_outputs
+from touchstone.backends.variants import variant
 
 _HELD = WARP_COLS // 32
 
@@ -109,8 +110,8 @@ def naive(
 
     Takes any number of columns; x and dy come from memory three times. Source: [apex2018].
     """
-    rows, cols = _check(x, weight, dy, mean, rstd)
-    dx, dweight, dbias = _outputs(x)
+    rows, cols = checked_sizes(x, weight, dy, mean, rstd)
+    dx, dweight, dbias = empty_outputs(x)
     if dx.numel():
         statistics = torch.empty((2, rows), dtype=torch.float32, device=x.device)
         statistics_given = given(mean, rstd, statistics[0])
@@ -161,6 +162,7 @@ def _block(x, weight, dy, given_mean, given_rstd, has_mean, has_rstd, dx, statis
         statistics[1, row] = rstd
 
 
+@variant(needs="shuffles")
 def block(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -174,8 +176,8 @@ def block(
 
     Takes any number of columns; x and dy come from memory twice at least. Source: [apex2018].
     """
-    rows, cols = _check(x, weight, dy, mean, rstd)
-    dx, dweight, dbias = _outputs(x)
+    rows, cols = checked_sizes(x, weight, dy, mean, rstd)
+    dx, dweight, dbias = empty_outputs(x)
     if dx.numel():
         statistics = torch.empty((2, rows), dtype=torch.float32, device=x.device)
         statistics_given = given(mean, rstd, statistics[0])
@@ -183,9 +185,6 @@ def block(
         launch(_block, blocks(rows), across, x, weight, dy, *statistics_given, dx, statistics, np.float32(eps))
         launch(_columns, -(-cols // across), across, x, dy, statistics, dweight, dbias)
     return dx, dweight, dbias
-
-
-block.needs = "shuffles"
 
 
 @cuda.jit
@@ -246,6 +245,7 @@ def _column_blocks(x, dy, statistics, dweight, dbias):
         dbias[col] = sums[1]
 
 
+@variant(needs="shuffles")
 def warp(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -259,18 +259,15 @@ def warp(
 
     Declines more than 1024 columns: the registers of one warp. Source: [apex2018].
     """
-    rows, cols = _check(x, weight, dy, mean, rstd)
+    rows, cols = checked_sizes(x, weight, dy, mean, rstd)
     at_most(cols, WARP_COLS, "warp")
-    dx, dweight, dbias = _outputs(x)
+    dx, dweight, dbias = empty_outputs(x)
     if dx.numel():
         statistics = torch.empty((2, rows), dtype=torch.float32, device=x.device)
         statistics_given = given(mean, rstd, statistics[0])
         launch(_warp, *warp_grid(rows), x, weight, dy, *statistics_given, dx, statistics, np.float32(eps))
         launch(_column_blocks, -(-cols // 32), (32, min(rows, 32)), x, dy, statistics, dweight, dbias)
     return dx, dweight, dbias
-
-
-warp.needs = "shuffles"
 
 
 @cuda.jit(device=True)
@@ -335,6 +332,7 @@ def _partials(x, weight, dy, given_mean, given_rstd, has_mean, has_rstd, dx, par
             partial[1, uint32(cuda.blockIdx.x), col] = dbias[i]
 
 
+@variant(needs="shuffles")
 def partials(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -348,9 +346,9 @@ def partials(
 
     Declines more than 8192 columns: the registers of one block. Source: [apex2018].
     """
-    _, cols = _check(x, weight, dy, mean, rstd)
+    _, cols = checked_sizes(x, weight, dy, mean, rstd)
     at_most(cols, BLOCK_COLS, "block")
-    dx, dweight, dbias = _outputs(x)
+    dx, dweight, dbias = empty_outputs(x)
     if dx.numel():
         parts, across = resident(x)
         partial = torch.empty((2, parts, cols), dtype=torch.float32, device=x.device)
@@ -358,9 +356,6 @@ def partials(
         launch(_partials, parts, across, x, weight, dy, *statistics_given, dx, partial, np.float32(eps))
         _reduce(partial, dweight, dbias)
     return dx, dweight, dbias
-
-
-partials.needs = "shuffles"
 
 
 @wide_jit
@@ -376,6 +371,7 @@ def _atomics(x, weight, dy, given_mean, given_rstd, has_mean, has_rstd, dx, tota
             cuda.atomic.add(total, (1, 0, col), dbias[i])
 
 
+@variant(needs="shuffles", deterministic=False)
 def atomics(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -390,9 +386,9 @@ def atomics(
     The order of the additions to dweight and dbias, and so their rounding, changes from call to call. Declines more
     than 8192 columns: the registers of one block. Source: [apex2018].
     """
-    _, cols = _check(x, weight, dy, mean, rstd)
+    _, cols = checked_sizes(x, weight, dy, mean, rstd)
     at_most(cols, BLOCK_COLS, "block")
-    dx, dweight, dbias = _outputs(x)
+    dx, dweight, dbias = empty_outputs(x)
     if dx.numel():
         parts, across = resident(x)
         total = torch.zeros((2, 1, cols), dtype=torch.float32, device=x.device)
@@ -402,10 +398,7 @@ def atomics(
     return dx, dweight, dbias
 
 
-atomics.needs = "shuffles"
-atomics.deterministic = False
-
-
+@variant(needs="shuffles")
 def persistent(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -419,16 +412,14 @@ def persistent(
 
     Declines more than 8192 columns, 4096 of float32: the registers of one block. Source: [apex2018].
     """
-    _check(x, weight, dy, mean, rstd)
-    dx, dweight, dbias = _outputs(x)
+    checked_sizes(x, weight, dy, mean, rstd)
+    dx, dweight, dbias = empty_outputs(x)
     if dx.numel():
         _reduce(by_persistent_blocks(x, weight, dy, mean, rstd, dx, eps, centred=True), dweight, dbias)
     return dx, dweight, dbias
 
 
-persistent.needs = "shuffles"
-
-
+@variant(needs="shuffles")
 def column_blocks(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -442,14 +433,11 @@ def column_blocks(
 
     Takes any number of columns; x and dy come from memory twice. Source: [apex2018].
     """
-    _check(x, weight, dy, mean, rstd)
-    dx, dweight, dbias = _outputs(x)
+    checked_sizes(x, weight, dy, mean, rstd)
+    dx, dweight, dbias = empty_outputs(x)
     if dx.numel():
         _reduce(in_column_blocks(x, weight, dy, mean, rstd, dx, eps, centred=True), dweight, dbias)
     return dx, dweight, dbias
-
-
-column_blocks.needs = "shuffles"
 
 
 @cuda.jit
@@ -468,23 +456,6 @@ def _summed(partial, dweight, dbias):
     if cuda.threadIdx.y == 0 and col < uint32(partial.shape[2]):
         dweight[col] = sums[0]
         dbias[col] = sums[1]
-
-
-def _check(
-    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, mean: torch.Tensor | None, rstd: torch.Tensor | None
-) -> tuple[int, int]:
-    rows, cols = shapes(
-        "rows cols, cols, rows cols, rows:float32?, rows:float32?", x=x, weight=weight, dy=dy, mean=mean, rstd=rstd
-    )
-    return rows, cols
-
-
-def _outputs(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """dx, dweight and dbias; the last two are zero where there are no rows."""
-    dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    allocate = torch.empty if len(x) else torch.zeros
-    dweight, dbias = (allocate((x.shape[1],), dtype=x.dtype, device=x.device) for _ in range(2))
-    return dx, dweight, dbias
 
 
 def _reduce(partial: torch.Tensor, dweight: torch.Tensor, dbias: torch.Tensor) -> None:

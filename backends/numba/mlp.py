@@ -20,6 +20,7 @@ from touchstone.backends.numba.launching import launch
 from touchstone.backends.numba.matmul.tensorcore import fastest
 from touchstone.backends.numba.mma import sixteen_bits
 from touchstone.backends.numba.ptx import load1, load4, store1
+from touchstone.backends.variants import HALF, variant
 
 
 @cuda.jit
@@ -149,6 +150,7 @@ def epilogue(
     return _fused(gemm, gemm.multiply, hidden, w2, b2, NONE)
 
 
+@variant(needs="sm_80", dtypes=HALF)
 def tensorcore(
     x: torch.Tensor,
     w1: torch.Tensor,
@@ -167,7 +169,3 @@ def tensorcore(
     sixteen_bits(x.dtype)
     hidden = _fused(*fastest(x, w1), x, w1, b1, kind)
     return _fused(*fastest(hidden, w2), hidden, w2, b2, NONE)
-
-
-tensorcore.needs = "sm_80"
-tensorcore.dtypes = ("float16", "bfloat16")

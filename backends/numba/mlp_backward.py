@@ -20,6 +20,7 @@ from touchstone.backends.numba.gemm import blocks, corner, flat, kernel, operand
 from touchstone.backends.numba.launching import launch
 from touchstone.backends.numba.mma import sixteen_bits
 from touchstone.backends.numba.ptx import load1, load4, store1
+from touchstone.backends.variants import HALF, variant
 
 
 @cuda.jit
@@ -218,6 +219,7 @@ def epilogue(
     return dx, dw1, None if b1 is None else _summed(dz), dw2, None if b2 is None else _summed(dy)
 
 
+@variant(needs="sm_80", dtypes=HALF)
 def tensorcore(
     x: torch.Tensor,
     w1: torch.Tensor,
@@ -238,7 +240,3 @@ def tensorcore(
     hidden, dz = _fused(mma, x, w1, b1, w2, dy, kind)
     dx, dw1, dw2 = product(dz, w1.t()), product(x.t(), dz), product(hidden.t(), dy)
     return dx, dw1, None if b1 is None else _summed(dz), dw2, None if b2 is None else _summed(dy)
-
-
-tensorcore.needs = "sm_80"
-tensorcore.dtypes = ("float16", "bfloat16")

@@ -13,12 +13,13 @@ import numpy as np
 import torch
 from numba import cuda, float32, uint32, uint64
 
-from touchstone.backends import shapes
 from touchstone.backends.numba.launching import launch
 from touchstone.backends.numba.online import denominator, fold, log_sum, row_merge, shift, warp_merge
 from touchstone.backends.numba.reductions import blocks, thread_grid, threads, warp_grid, wide_jit
 from touchstone.backends.numba.vector_io import lanes_of, unpacked
 from touchstone.backends.numba.vector_rows import LANES, in_vectors, inside, load_row, store_values
+from touchstone.backends.signatures.online_softmax import empty_outputs
+from touchstone.backends.variants import variant
 
 _LOW = np.float32(-math.inf)
 
@@ -45,7 +46,7 @@ def _online(x, y, lse):
 
 def online(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: [milakov2018]."""
-    rows, _, y, lse = _outputs(x)
+    rows, _, y, lse = empty_outputs(x)
     if y.numel():
         launch(_online, *thread_grid(rows), x, y, lse)
     return y, lse
@@ -74,15 +75,13 @@ def _warp(x, y, lse):
         col += uint64(32)
 
 
+@variant(needs="shuffles")
 def warp(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: [milakov2018]."""
-    rows, _, y, lse = _outputs(x)
+    rows, _, y, lse = empty_outputs(x)
     if y.numel():
         launch(_warp, *warp_grid(rows), x, y, lse)
     return y, lse
-
-
-warp.needs = "shuffles"
 
 
 @cuda.jit
@@ -105,15 +104,13 @@ def _block(x, y, lse):
         col += step
 
 
+@variant(needs="shuffles")
 def block(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: [milakov2018]."""
-    rows, cols, y, lse = _outputs(x)
+    rows, cols, y, lse = empty_outputs(x)
     if y.numel():
         launch(_block, blocks(rows), threads(cols), x, y, lse)
     return y, lse
-
-
-block.needs = "shuffles"
 
 
 @functools.cache
@@ -155,23 +152,15 @@ def _vectorised(vectors, wide):
     return kernel
 
 
+@variant(needs="shuffles")
 def vectorised(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log.
 
     Declines more than 32768 columns, 16384 of float32: the registers of one block. Rows that are not contiguous and
     aligned to 16 bytes are moved an element at a time. Source: [oneflow2021].
     """
-    rows, cols, y, lse = _outputs(x)
+    rows, cols, y, lse = empty_outputs(x)
     extent, held = in_vectors(rows, cols, x, y)
     if y.numel():
         launch(_vectorised(*held), *extent, x, y, lse)
     return y, lse
-
-
-vectorised.needs = "shuffles"
-
-
-def _outputs(x: torch.Tensor) -> tuple[int, int, torch.Tensor, torch.Tensor]:
-    rows, cols = shapes("rows cols", x=x)
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    return rows, cols, y, torch.full((rows,), -math.inf, dtype=torch.float32, device=x.device)

@@ -30,6 +30,7 @@ from touchstone.backends.numba.reductions import (
 )
 from touchstone.backends.numba.vector_io import lanes_of, load_vector, unpacked
 from touchstone.backends.numba.vector_rows import LANES, first_col, in_vectors, load_row, store_values
+from touchstone.backends.variants import variant
 
 _HELD = WARP_COLS // 32
 
@@ -84,6 +85,7 @@ def _block(x, weight, y, eps):
         col += step
 
 
+@variant(needs="shuffles")
 def block(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
     """x (rows, cols), weight (cols,) -> y (rows, cols), any number of columns. Source: [zhang2019]."""
     rows, cols = shapes("rows cols, cols", x=x, weight=weight)
@@ -91,9 +93,6 @@ def block(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.
     if y.numel():
         launch(_block, blocks(rows), threads(cols), x, for_rows(weight, rows), y, np.float32(eps))
     return y
-
-
-block.needs = "shuffles"
 
 
 @cuda.jit
@@ -117,6 +116,7 @@ def _warp(x, weight, y, eps):
             y[row, col] = held[i] * rstd * float32(weight[row, col])
 
 
+@variant(needs="shuffles")
 def warp(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
     """x (rows, cols), weight (cols,) -> y (rows, cols).
 
@@ -128,9 +128,6 @@ def warp(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.T
     if y.numel():
         launch(_warp, *warp_grid(rows), x, for_rows(weight, rows), y, np.float32(eps))
     return y
-
-
-warp.needs = "shuffles"
 
 
 @functools.cache
@@ -164,6 +161,7 @@ def _vectorised(vectors, wide):
     return kernel
 
 
+@variant(needs="shuffles")
 def vectorised(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
     """x (rows, cols), weight (cols,) -> y (rows, cols).
 
@@ -176,6 +174,3 @@ def vectorised(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> t
     if y.numel():
         launch(_vectorised(*held), *extent, x, for_rows(weight, rows), y, np.float32(eps))
     return y
-
-
-vectorised.needs = "shuffles"

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from numba import cuda, float32, uint32, uint64
 
-from touchstone.backends import shapes
 from touchstone.backends.numba.launching import launch
 from touchstone.backends.numba.norms_backward import (
     BLOCK_COLS,
@@ -38,6 +37,8 @@ from touchstone.backends.numba.reductions import (
     warp_sum,
     wide_jit,
 )
+from touchstone.backends.signatures.rms_norm_backward import checked_sizes, empty_outputs
+from touchstone.backends.variants import variant
 
 _HELD = WARP_COLS // 32
 
@@ -88,8 +89,8 @@ def naive(
 
     Takes any number of columns; neighbouring threads read addresses one row apart. Source: [hsu2024].
     """
-    rows, cols = _check(x, weight, dy, rstd)
-    dx, dweight = _outputs(x)
+    rows, cols = checked_sizes(x, weight, dy, rstd)
+    dx, dweight = empty_outputs(x)
     if dx.numel():
         statistics = torch.empty((rows,), dtype=torch.float32, device=x.device)
         launch(_naive, *thread_grid(rows), x, weight, dy, *_given(rstd, statistics), dx, statistics, np.float32(eps))
@@ -125,6 +126,7 @@ def _block(x, weight, dy, given_rstd, has_rstd, dx, statistics, eps):
         statistics[row] = rstd
 
 
+@variant(needs="shuffles")
 def block(
     x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, *, rstd: torch.Tensor | None = None, eps: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -132,17 +134,14 @@ def block(
 
     Takes any number of columns; x and dy come from memory twice at least. Source: [hsu2024].
     """
-    rows, cols = _check(x, weight, dy, rstd)
-    dx, dweight = _outputs(x)
+    rows, cols = checked_sizes(x, weight, dy, rstd)
+    dx, dweight = empty_outputs(x)
     if dx.numel():
         statistics = torch.empty((rows,), dtype=torch.float32, device=x.device)
         across = threads(cols)
         launch(_block, blocks(rows), across, x, weight, dy, *_given(rstd, statistics), dx, statistics, np.float32(eps))
         launch(_columns, -(-cols // across), across, x, dy, statistics, dweight)
     return dx, dweight
-
-
-block.needs = "shuffles"
 
 
 @cuda.jit
@@ -190,6 +189,7 @@ def _column_blocks(x, dy, statistics, dweight):
         dweight[col] = sums[0]
 
 
+@variant(needs="shuffles")
 def warp(
     x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, *, rstd: torch.Tensor | None = None, eps: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -197,17 +197,14 @@ def warp(
 
     Declines more than 1024 columns: the registers of one warp. Source: [hsu2024].
     """
-    rows, cols = _check(x, weight, dy, rstd)
+    rows, cols = checked_sizes(x, weight, dy, rstd)
     at_most(cols, WARP_COLS, "warp")
-    dx, dweight = _outputs(x)
+    dx, dweight = empty_outputs(x)
     if dx.numel():
         statistics = torch.empty((rows,), dtype=torch.float32, device=x.device)
         launch(_warp, *warp_grid(rows), x, weight, dy, *_given(rstd, statistics), dx, statistics, np.float32(eps))
         launch(_column_blocks, -(-cols // 32), (32, min(rows, 32)), x, dy, statistics, dweight)
     return dx, dweight
-
-
-warp.needs = "shuffles"
 
 
 @cuda.jit(device=True)
@@ -255,6 +252,7 @@ def _partials(x, weight, dy, given_rstd, has_rstd, dx, partial, eps):
             partial[uint32(cuda.blockIdx.x), col] = dweight[i]
 
 
+@variant(needs="shuffles")
 def partials(
     x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, *, rstd: torch.Tensor | None = None, eps: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -262,18 +260,15 @@ def partials(
 
     Declines more than 8192 columns: the registers of one block. Source: [hsu2024].
     """
-    _, cols = _check(x, weight, dy, rstd)
+    _, cols = checked_sizes(x, weight, dy, rstd)
     at_most(cols, BLOCK_COLS, "block")
-    dx, dweight = _outputs(x)
+    dx, dweight = empty_outputs(x)
     if dx.numel():
         parts, across = resident(x)
         partial = torch.empty((parts, cols), dtype=torch.float32, device=x.device)
         launch(_partials, parts, across, x, weight, dy, *_given(rstd, partial[0]), dx, partial, np.float32(eps))
         _reduce(partial, dweight)
     return dx, dweight
-
-
-partials.needs = "shuffles"
 
 
 @wide_jit
@@ -287,6 +282,7 @@ def _atomics(x, weight, dy, given_rstd, has_rstd, dx, total, eps):
             cuda.atomic.add(total, (0, col), dweight[i])
 
 
+@variant(needs="shuffles", deterministic=False)
 def atomics(
     x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, *, rstd: torch.Tensor | None = None, eps: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -295,9 +291,9 @@ def atomics(
     The order of the additions to dweight, and so its rounding, changes from call to call. Declines more than 8192
     columns: the registers of one block. Source: [hsu2024].
     """
-    _, cols = _check(x, weight, dy, rstd)
+    _, cols = checked_sizes(x, weight, dy, rstd)
     at_most(cols, BLOCK_COLS, "block")
-    dx, dweight = _outputs(x)
+    dx, dweight = empty_outputs(x)
     if dx.numel():
         parts, across = resident(x)
         total = torch.zeros((1, cols), dtype=torch.float32, device=x.device)
@@ -306,10 +302,7 @@ def atomics(
     return dx, dweight
 
 
-atomics.needs = "shuffles"
-atomics.deterministic = False
-
-
+@variant(needs="shuffles")
 def persistent(
     x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, *, rstd: torch.Tensor | None = None, eps: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -317,16 +310,14 @@ def persistent(
 
     Declines more than 8192 columns, 4096 of float32: the registers of one block. Source: [hsu2024].
     """
-    _check(x, weight, dy, rstd)
-    dx, dweight = _outputs(x)
+    checked_sizes(x, weight, dy, rstd)
+    dx, dweight = empty_outputs(x)
     if dx.numel():
         _reduce(by_persistent_blocks(x, weight, dy, None, rstd, dx, eps, centred=False)[0], dweight)
     return dx, dweight
 
 
-persistent.needs = "shuffles"
-
-
+@variant(needs="shuffles")
 def column_blocks(
     x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, *, rstd: torch.Tensor | None = None, eps: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -334,14 +325,11 @@ def column_blocks(
 
     Takes any number of columns; x and dy come from memory twice. Source: [hsu2024].
     """
-    _check(x, weight, dy, rstd)
-    dx, dweight = _outputs(x)
+    checked_sizes(x, weight, dy, rstd)
+    dx, dweight = empty_outputs(x)
     if dx.numel():
         _reduce(in_column_blocks(x, weight, dy, None, rstd, dx, eps, centred=False)[0], dweight)
     return dx, dweight
-
-
-column_blocks.needs = "shuffles"
 
 
 @cuda.jit
@@ -358,17 +346,6 @@ def _summed(partial, dweight):
     column_sums(sums)
     if cuda.threadIdx.y == 0 and col < uint32(partial.shape[1]):
         dweight[col] = sums[0]
-
-
-def _check(x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, rstd: torch.Tensor | None) -> tuple[int, int]:
-    rows, cols = shapes("rows cols, cols, rows cols, rows:float32?", x=x, weight=weight, dy=dy, rstd=rstd)
-    return rows, cols
-
-
-def _outputs(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """dx and dweight; the latter is zero where there are no rows."""
-    dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    return dx, (torch.empty if len(x) else torch.zeros)((x.shape[1],), dtype=x.dtype, device=x.device)
 
 
 def _given(rstd: torch.Tensor | None, other: torch.Tensor) -> tuple[torch.Tensor, bool]:

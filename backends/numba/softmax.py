@@ -38,6 +38,7 @@ from touchstone.backends.numba.reductions import (
 )
 from touchstone.backends.numba.vector_io import lanes_of, unpacked
 from touchstone.backends.numba.vector_rows import LANES, in_vectors, inside, load_row, store_values
+from touchstone.backends.variants import variant
 
 _HELD = WARP_COLS // 32
 _LOW = np.float32(-math.inf)
@@ -103,6 +104,7 @@ def _warp(x, y):
             y[row, col] = held[i] / l
 
 
+@variant(needs="shuffles")
 def warp(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (rows, cols). Declines more than 1024 columns, what one warp holds. Source: [oneflow2021]."""
     rows, cols = shapes("rows cols", x=x)
@@ -111,9 +113,6 @@ def warp(x: torch.Tensor) -> torch.Tensor:
     if y.numel():
         launch(_warp, *warp_grid(rows), x, y)
     return y
-
-
-warp.needs = "shuffles"
 
 
 @cuda.jit
@@ -139,6 +138,7 @@ def _block(x, y):
         col += step
 
 
+@variant(needs="shuffles")
 def block(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (rows, cols), any number of columns; x is read three times. Source: [oneflow2021]."""
     rows, cols = shapes("rows cols", x=x)
@@ -146,9 +146,6 @@ def block(x: torch.Tensor) -> torch.Tensor:
     if y.numel():
         launch(_block, blocks(rows), threads(cols), x, y)
     return y
-
-
-block.needs = "shuffles"
 
 
 @functools.cache
@@ -189,6 +186,7 @@ def _vectorised(vectors, wide):
     return kernel
 
 
+@variant(needs="shuffles")
 def vectorised(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (rows, cols).
 
@@ -201,9 +199,6 @@ def vectorised(x: torch.Tensor) -> torch.Tensor:
     if y.numel():
         launch(_vectorised(*held), *extent, x, y)
     return y
-
-
-vectorised.needs = "shuffles"
 
 
 @cuda.jit
@@ -224,6 +219,7 @@ def _online(x, y):
         col += step
 
 
+@variant(needs="shuffles")
 def online(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (rows, cols), any number of columns; x is read twice. Source: [milakov2018]."""
     rows, cols = shapes("rows cols", x=x)
@@ -231,6 +227,3 @@ def online(x: torch.Tensor) -> torch.Tensor:
     if y.numel():
         launch(_online, blocks(rows), threads(cols), x, y)
     return y
-
-
-online.needs = "shuffles"

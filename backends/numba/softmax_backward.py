@@ -27,6 +27,7 @@ from touchstone.backends.numba.reductions import (
 )
 from touchstone.backends.numba.vector_io import lanes_of, unpacked
 from touchstone.backends.numba.vector_rows import LANES, in_vectors, load_row, store_values
+from touchstone.backends.variants import variant
 
 _HELD = WARP_COLS // 32
 
@@ -80,6 +81,7 @@ def _warp(y, dy, dx):
             dx[row, col] = weight[i] * (gradient[i] - delta)
 
 
+@variant(needs="shuffles")
 def warp(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     """y, dy (rows, cols) -> dx (rows, cols). Declines over 1024 columns, what one warp holds. Source: [oneflow2021]."""
     rows, cols = shapes("rows cols, rows cols", y=y, dy=dy)
@@ -88,9 +90,6 @@ def warp(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     if dx.numel():
         launch(_warp, *warp_grid(rows), y, dy, dx)
     return dx
-
-
-warp.needs = "shuffles"
 
 
 @cuda.jit
@@ -110,6 +109,7 @@ def _block(y, dy, dx):
         col += step
 
 
+@variant(needs="shuffles")
 def block(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     """y, dy (rows, cols) -> dx (rows, cols), any number of columns; y and dy are read twice. Source: [oneflow2021]."""
     rows, cols = shapes("rows cols, rows cols", y=y, dy=dy)
@@ -117,9 +117,6 @@ def block(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     if dx.numel():
         launch(_block, blocks(rows), threads(cols), y, dy, dx)
     return dx
-
-
-block.needs = "shuffles"
 
 
 @functools.cache
@@ -153,6 +150,7 @@ def _vectorised(vectors, wide):
     return kernel
 
 
+@variant(needs="shuffles")
 def vectorised(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     """y, dy (rows, cols) -> dx (rows, cols).
 
@@ -165,6 +163,3 @@ def vectorised(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     if dx.numel():
         launch(_vectorised(*held), *extent, y, dy, dx)
     return dx
-
-
-vectorised.needs = "shuffles"

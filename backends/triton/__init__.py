@@ -164,7 +164,7 @@ def instruments(device: str) -> dict[str, Callable[[], AbstractContextManager[No
 
 
 def tune(launcher: Callable[..., Any], arguments: dict[str, Any], verify: Callable[[], bool], write: bool = True):
-    """Time the configurations of `launcher.space` on one call; see touchstone.backends.triton.tuning.tune."""
+    """Time the configurations in the `space` of a launcher on one call; see touchstone.backends.triton.tuning.tune."""
     from touchstone.backends.triton import tuning
 
     return tuning.tune(launcher, arguments, verify, write)

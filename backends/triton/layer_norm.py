@@ -13,6 +13,7 @@ import triton.language as tl
 
 from touchstone.backends import Unsupported, shapes
 from touchstone.backends.triton.rows import halfregs_block, opaque, resident, warps
+from touchstone.backends.variants import HALF, variant
 
 
 @triton.jit(do_not_specialize_on_alignment=["x_col", "w_col", "b_col"])
@@ -110,6 +111,7 @@ def _halfregs_kernel(x_ptr, w_ptr, b_ptr, y_ptr, x_row, x_col, w_col, b_col, col
     tl.store(y_ptr + col, y, mask=inside)
 
 
+@variant(dtypes=HALF)
 def halfregs(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
     """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols).
 
@@ -124,9 +126,6 @@ def halfregs(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *
         return _launch(_halfregs_kernel, x, weight, bias, eps, block, num_warps=warps(block, 1024))
     each = 1024 if block <= 4096 else 4096  # 16 warps of 128 registers fill a multiprocessor
     return _launch(_halfregs_kernel, x, weight, bias, eps, block, num_warps=warps(block, each), maxnreg=128)
-
-
-halfregs.dtypes = ("float16", "bfloat16")
 
 
 @triton.jit(do_not_specialize_on_alignment=["x_col", "w_col", "b_col"])

@@ -13,6 +13,7 @@ import triton.language as tl
 
 from touchstone.backends import Unsupported, shapes
 from touchstone.backends.triton.rows import halfregs_block, opaque, resident, warps
+from touchstone.backends.variants import HALF, variant
 
 
 @triton.jit(do_not_specialize_on_alignment=["x_col"])
@@ -90,6 +91,7 @@ def _halfregs_kernel(x_ptr, y_ptr, x_row, x_col, cols, BLOCK: tl.constexpr):
     tl.store(y_ptr + col, tl.exp(x.to(tl.float32) - m) * (1.0 / l), mask=inside)
 
 
+@variant(dtypes=HALF)
 def halfregs(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (rows, cols). Declines float32 and more than 32768 columns. Source: [nvidia2025].
 
@@ -105,9 +107,6 @@ def halfregs(x: torch.Tensor) -> torch.Tensor:
         each = 1024 if block <= 4096 else 4096  # 16 warps of 128 registers fill a multiprocessor
         _halfregs_kernel[(rows,)](x, y, *x.stride(), cols, BLOCK=block, num_warps=warps(block, each), maxnreg=128)
     return y
-
-
-halfregs.dtypes = ("float16", "bfloat16")
 
 
 @triton.jit(do_not_specialize_on_alignment=["x_col"])

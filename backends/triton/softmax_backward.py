@@ -11,6 +11,7 @@ import triton.language as tl
 
 from touchstone.backends import Unsupported, shapes
 from touchstone.backends.triton.rows import halfregs_block, opaque, warps
+from touchstone.backends.variants import HALF, variant
 
 
 @triton.jit(do_not_specialize_on_alignment=["y_col", "dy_col"])
@@ -57,6 +58,7 @@ def _halfregs_kernel(y_ptr, dy_ptr, dx_ptr, y_row, y_col, dy_row, dy_col, cols, 
     tl.store(dx_ptr + col, y.to(tl.float32) * (dy.to(tl.float32) - delta), mask=inside)
 
 
+@variant(dtypes=HALF)
 def halfregs(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     """y, dy (rows, cols) -> dx (rows, cols). Declines float32 and more than 32768 columns. Source: [nvidia2025].
 
@@ -69,9 +71,6 @@ def halfregs(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     if dx.numel():
         _halfregs_kernel[(rows,)](y, dy, dx, *y.stride(), *dy.stride(), cols, BLOCK=block, num_warps=warps(block, 1024))
     return dx
-
-
-halfregs.dtypes = ("float16", "bfloat16")
 
 
 @triton.jit(do_not_specialize_on_alignment=["y_col", "dy_col"])

@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from touchstone.backends.variants import attributes
+
 FOLDER = Path(__file__).parent / "tuned"
 FARTHEST = 4  # doublings, summed over the sizes
 Config = dict[str, Any]
@@ -102,7 +104,7 @@ def tune(
     write: bool = True,
     timer: Callable[[Callable[[], Any]], float] | None = None,
 ) -> dict[str, Any] | None:
-    """Time the default and every configuration of `launcher.space` on `launcher(**arguments)`; pin the fastest right
+    """Time the default and every configuration of its `space` on `launcher(**arguments)`; pin the fastest right
     one.
 
     `verified()` judges the launcher with the configuration being tried: asked from the fastest on, until one is right,
@@ -121,7 +123,7 @@ def tune(
     key = questions[0].key
     only = questions[0].default if len(questions) == 1 else None
     tries: list[Config | None] = [None]  # first the default
-    for config in launcher.space:  # type: ignore[attr-defined]
+    for config in attributes(launcher).space:
         if config not in tries and config != only:
             tries.append(config)
     times: list[tuple[float, int]] = []

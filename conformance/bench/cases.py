@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from touchstone.backends.variants import attributes
 from touchstone.conformance.bench.baselines import declared, runnable
 from touchstone.conformance.bench.run import Group
 from touchstone.conformance.discovery import registry, selection
@@ -107,7 +108,7 @@ def _plan_op(made: Plan, chosen: selection.Selection, op: str, wanted: _Wanted) 
     for dtype in dtypes or [d for d in bench.dtypes if chosen.device == "cuda"] or ["float32"]:
         if dtype not in contract.dtypes:
             continue
-        taking = [(b, s) for b, s in subjects if dtype in getattr(s.fn, "dtypes", contract.dtypes)]
+        taking = [(b, s) for b, s in subjects if dtype in (attributes(s.fn).dtypes or contract.dtypes)]
         running, absent = (
             runnable(bench.baselines, chosen.device, dtype, baselines)
             if baselines or chosen.device == "cuda"

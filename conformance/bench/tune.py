@@ -3,6 +3,7 @@ table."""
 
 from typing import Any
 
+from touchstone.backends.variants import attributes
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.selection import Selection, UsageError
 from touchstone.conformance.discovery.subject import Subject
@@ -18,7 +19,7 @@ def tune(chosen: Selection, write: bool = True) -> list[dict[str, Any]]:
     """Tune every selected variant that declares a `space` at its contract's large sizes; return one record each."""
     work = []
     for backend, subject in chosen.subjects():
-        if hasattr(subject.fn, "space"):
+        if attributes(subject.fn).space:
             contract = subject.contract
             work += [(backend, subject, dtype, dict(size)) for dtype in contract.dtypes for size in contract.large]
     if not work:

@@ -3,23 +3,13 @@ GPU.
 
 A fresh process, which interprets nothing, calls the launchers on CPU tensors: on the contract's quick cases, and on its
 large sizes, whose values nobody reads. What would be launched is recorded; each distinct specialisation is compiled. No
-list of signatures exists. `backends/<name>/compiling.py` makes a backend one that can do this:
-
-- `architectures(needs)`: what a variant with that `needs` (or None) claims to compile for, the oldest first.
-- `recording(arch)`: a context manager; launches on CPU tensors, with the configurations pinned for that architecture,
-  are
-  appended to the list that it yields, nothing runs. Of a launch are used `kernel` (its name), `key` (equal for the same
-  code), `types` (what a change of size, layout or configuration leaves as it is), `features` (all that it is
-  specialised on), `weight` (greater for greater tiles) and `str`.
-- `compile_one(launch, arch, to_machine_code)`: `registers`, `spills` and `shared`, or `error`; and `seconds`.
-
-It is imported with none of the backend's CPU_VARIABLES set; where the backend's library is missing, it raises
-ImportError.
+list of signatures exists. `backends/<name>/compiling.py` makes a backend one that can do
+this: backends/protocol.py, `Compiling`.
 
 A variant fails when a kernel is refused, when it needs more shared memory than the architecture has, when it launches
 nothing in one of the contract's dtypes, or when a thread spills more than SPILL_LIMIT bytes, as much as its registers
-hold; a variant that has to says so: `variant.spills = 2048`, and `variant.dtypes = ("float16", "bfloat16")` where its
-instructions take no others.
+hold; a variant that has to says so: `@variant(spills=2048)`, and `@variant(dtypes=HALF)` where its instructions take no
+others.
 """
 
 import importlib
@@ -39,6 +29,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from touchstone.backends.variants import attributes
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.reporting.console import Table
 from touchstone.conformance.spec.cases import plain_case, plan
@@ -181,7 +172,7 @@ def _check(
     called before each, they are compiled in this process, else in forked ones.
     """
     findings: list[str] = []
-    claims = {name: compiling.architectures(getattr(fn, "needs", None)) for name, fn in variants.items()}
+    claims = {name: compiling.architectures(attributes(fn).needs) for name, fn in variants.items()}
     launched = _record(compiling, variants, claims, contract, findings)
     everything = {(each.launch.key, each.arch) for each in launched}
     chosen, seen = (everything, set[tuple[str, str]]()) if every else _chosen(launched, claims)
@@ -207,7 +198,7 @@ def _check(
     refused: dict[tuple[str, str], list[_Launched]] = defaultdict(list)
     for each, key in zip(launched, wanted, strict=True):
         compiled = known[key][1] if key in known else {"seconds": 0.0}
-        allowed = max(getattr(variants[variant], "spills", SPILL_LIMIT) for variant in each.variants)
+        allowed = max(attributes(variants[variant]).spills or SPILL_LIMIT for variant in each.variants)
         if "error" in compiled:
             refused[each.launch.kernel, compiled["error"]].append(each)
         elif compiled.get("spills", 0) > allowed:
@@ -244,7 +235,7 @@ def _record(
     """What the variants launch in the quick cases and at the large sizes; in a dtype of which a variant takes none of
     these, the first case of level default that it takes."""
     launched: dict[tuple[str, str], _Launched] = {}
-    missing = {(name, dtype) for name, fn in variants.items() for dtype in getattr(fn, "dtypes", contract.dtypes)}
+    missing = {(name, dtype) for name, fn in variants.items() for dtype in attributes(fn).dtypes or contract.dtypes}
 
     def call(name: str, dtype: str, label: str, arguments: dict[str, Any]) -> None:
         for arch in claims[name]:

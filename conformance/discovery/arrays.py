@@ -12,33 +12,15 @@ import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
+from touchstone.backends.protocol import Arrays
 from touchstone.conformance.discovery import registry
 
 TENSORS, NUMPY = "torch", "numpy"
-
-
-class Library(Protocol):
-    """What an array library offers the judge; of a backend, in its module `arrays`."""
-
-    DEVICE: str  # where its arrays lie: "cpu" or "cuda"
-    TYPE: str  # what a kernel must return, for messages: "numpy.ndarray"
-
-    def why_not(self, dtype: torch.dtype) -> str | None:
-        """None if it has `dtype`, else a sentence that says what to do."""
-
-    def to_array(self, tensor: torch.Tensor) -> Any:
-        """The array over the memory of `tensor`, with its strides."""
-
-    def to_tensor(self, value: Any) -> torch.Tensor:
-        """The tensor over the memory of `value`. TypeError or ValueError completes "expected a TYPE, got ..."."""
-
-    def calling(self) -> AbstractContextManager:
-        """Around each call of a kernel: makes its stream torch's current one."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +74,7 @@ def libraries() -> tuple[str, ...]:
 
 
 @functools.cache
-def library(name: str) -> Library:
+def library(name: str) -> Arrays:
     """The library `name`, not "torch". ValueError says what is missing."""
     if name not in libraries():
         raise ValueError(f"arrays: expected one of {', '.join(map(repr, libraries()))}, got {name!r}")

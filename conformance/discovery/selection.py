@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 from touchstone.backends.devices import cuda_unavailable
+from touchstone.backends.variants import attributes
 from touchstone.conformance.discovery import arrays, registry
 from touchstone.conformance.discovery import importing as worker
 from touchstone.conformance.discovery.opfile import load_op
@@ -85,7 +86,7 @@ class Selection:
 
 def variant_subject(op: str, backend: str, name: str, fn, device: str) -> Subject:
     """One of this repository's variants as a subject, with what it declares in its attributes."""
-    compute = getattr(fn, "compute", None)
+    declared = attributes(fn)
     return Subject(
         op,
         fn,
@@ -93,14 +94,14 @@ def variant_subject(op: str, backend: str, name: str, fn, device: str) -> Subjec
         registry.target(backend, device),
         device,
         own=True,
-        compute=compute,
-        deterministic=getattr(fn, "deterministic", True),
+        compute=declared.compute,
+        deterministic=declared.deterministic,
     )
 
 
 def not_run_reason(backend: str, subject: Subject) -> str | None:
     """Why a variant cannot run on this target, from its `needs`; None when it can."""
-    needs = getattr(subject.fn, "needs", None)
+    needs = attributes(subject.fn).needs
     return registry.backend(backend).lacks(needs, subject.device) if backend and needs else None
 
 

@@ -4,16 +4,8 @@
 raises NotImplementedError and names the variant. `check` on that file says so (`UNPORTED`), and `advice` what comes
 next. conformance/porting/trace.py runs source and port side by side.
 
-`backends/<name>/porting.py` makes a backend one that takes part; `backends/porting.py` has the types. It offers:
-
-- `TOPICS`: by name, the ways in which languages differ: which of the backend's NOTES are about it, and a pattern of the
-  lines of a kernel that it concerns. REQUIRED are there in every backend.
-- `launch_of(call)`: the launch that a call in a launcher is, or None. `launch_text(launch, op)`: one in this language.
-- `stem(kernel, op)`: the name of a kernel without what this language adds. `declaration(stem, op)`: how one begins
-  here.
-- `find_kernel(files, name)`: where a kernel stands, given the op's Python files and those that they take launchers
-  from.
-- `imports(path)`: how a file of launchers begins. `beside(path, op, stems)`: other files it needs, by path.
+`backends/<name>/porting.py` makes a backend one that takes part: backends/protocol.py, `Porting`; backends/porting.py
+has the types.
 """
 
 import ast

@@ -13,6 +13,8 @@ import pytest
 import torch
 
 from tests import targets
+from touchstone.backends.variants import HALF
+from touchstone.backends.variants import variant as declared
 from touchstone.conformance.compiling import client as compiling
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.spec.cases import plan
@@ -96,18 +98,14 @@ def check(compiler, every=True, known=None, **variants):
     return compiling._check(compiler, variants, SOFTMAX, every, processes=2, known=known)
 
 
-def variant(compiler, *kernels, needs=None, spills=None, declines=lambda x: False):
+def variant(compiler, *kernels, needs=None, spills=None, dtypes=None, declines=lambda x: False):
     def launcher(x):
         if declines(x):
             raise NotImplementedError("not this one")
         for kernel in kernels:
             compiler.launch(kernel, x)
 
-    if needs is not None:
-        launcher.needs = needs
-    if spills is not None:
-        launcher.spills = spills
-    return launcher
+    return declared(needs=needs, spills=spills, dtypes=dtypes)(launcher)
 
 
 def specialisations():
@@ -235,10 +233,9 @@ def test_a_variant_that_never_launches_in_a_dtype_is_a_finding():
 
 def test_a_variant_launches_in_the_dtypes_that_it_declares():
     compiler = Compiler()
-    shy = variant(compiler, "_kernel", declines=lambda x: x.dtype != torch.bfloat16)
-    shy.dtypes = ("bfloat16",)
-    assert check(compiler, shy=shy)["findings"] == []
-    shy.dtypes = ("float16", "bfloat16")
+    only = dict(declines=lambda x: x.dtype != torch.bfloat16)
+    assert check(compiler, shy=variant(compiler, "_kernel", dtypes=["bfloat16"], **only))["findings"] == []
+    shy = variant(compiler, "_kernel", dtypes=HALF, **only)
     assert check(compiler, shy=shy)["findings"] == ["shy launches nothing in float16, in no case of level default"]
 
 

@@ -67,7 +67,7 @@ def test_check_of_right_variants(run, tmp_path):
     assert rows["paper@cpu", "plain"][3] == "passed"
     assert rows["chalk@cpu", "plain"][3] == "passed"
     assert rows["paper@cpu", "gilded"][3:5] == ["not", "run"]
-    assert "softmax gilded not run: needs gold; this is plain" in out
+    assert "softmax gilded not run: needs sm_999; this is plain" in out
     assert "softmax folded: computes in tf32" in out
     assert "level quick, seed 0" in out
     assert ESCAPE not in out

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from touchstone.backends import emulator
+from touchstone.backends.variants import attributes
 from touchstone.conformance.discovery import registry, selection
 from touchstone.conformance.discovery.subject import Subject, not_called
 from touchstone.conformance.judging import judge
@@ -48,7 +49,7 @@ class Kernels:
             (op, name)
             for op in ops
             for name, fn in registry.variants(self.backend, op).items()
-            if getattr(fn, "needs", None) is None or lacks(fn.needs, "cpu") is None
+            if attributes(fn).needs is None or lacks(attributes(fn).needs, "cpu") is None
         ]
 
     def text(self, op: str) -> str:

@@ -3,16 +3,19 @@
 import argparse
 import ast
 import configparser
+import inspect
 import json
 import re
 import shutil
 import subprocess
 import sys
+from inspect import get_annotations
 from pathlib import Path
 
 import pytest
 
 from tests import targets
+from touchstone.backends.protocol import Arrays, Backend, Compiling, OptionalParts, Porting
 from touchstone.conformance import cli
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.suite import plugin
@@ -103,6 +106,30 @@ def test_an_op_file_is_a_module_or_a_package(backend):
     assert not [op for op in registry.ops() if (folder / f"{op}.py").is_file() and (folder / op).is_dir()]
 
 
+def signatures_of(protocol: type) -> dict[str, list[str]]:
+    """The functions of a Protocol with the names of their arguments."""
+    return {
+        name: list(inspect.signature(value).parameters)[1:]
+        for name, value in vars(protocol).items()
+        if inspect.isfunction(value) and not name.startswith("_")
+    }
+
+
+@pytest.mark.parametrize("part", [Compiling, Porting, Arrays], ids=lambda part: part.__name__.lower())
+def test_the_optional_modules_of_a_backend_are_whole(part):
+    """Without importing them: arrays may come from an object of that form inside the module."""
+    for name in registry.backends():
+        path = ROOT / "backends" / name / f"{part.__name__.lower()}.py"
+        if not path.is_file():
+            continue
+        tree = ast.parse(path.read_text())
+        functions = {
+            node.name: [a.arg for a in node.args.args] for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)
+        }
+        for function, arguments in signatures_of(part).items():
+            assert [a for a in functions.get(function, ["missing"]) if a != "self"] == arguments, (path, function)
+
+
 @pytest.mark.parametrize("backend", registry.backends())
 def test_the_backend_protocol_is_whole(backend):
     """Without importing any kernel library."""
@@ -114,17 +141,12 @@ def test_the_backend_protocol_is_whole(backend):
     names |= {
         node.target.id for node in tree.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
     }
-    assert {"ALIASES", "CPU_VARIABLES", "WORK_PER_SECOND", "NOTES"} <= names
-    wanted = {
-        "why_not": ["device"],
-        "prepare": ["device"],
-        "adopt": ["fn", "device"],
-        "reimport": ["fn", "device"],
-        "lacks": ["needs", "device"],
-        "doctor": [],
-        "resources": ["kernel"],
-    }
+    assert set(get_annotations(Backend)) <= names
+    wanted = signatures_of(Backend)
     assert {name: functions.get(name) for name in wanted} == wanted
+    optional = signatures_of(OptionalParts)
+    offered = {name: functions[name] for name in optional if name in functions}
+    assert all(found[: len(optional[name])] == optional[name] for name, found in offered.items() if name != "tune")
     top = {alias.name.split(".")[0] for node in tree.body if isinstance(node, ast.Import) for alias in node.names}
     top |= {(node.module or "").split(".")[0] for node in tree.body if isinstance(node, ast.ImportFrom)}
     assert not top & LIBRARIES.get(backend, {backend})
@@ -438,3 +460,18 @@ def test_a_new_op_needs_no_list(tmp_path, monkeypatch):
         monkeypatch.undo()
         for function in cached:
             function.cache_clear()
+
+
+def test_every_signature_belongs_to_an_op():
+    assert stems(ROOT / "backends" / "signatures") <= set(registry.ops())
+
+
+def test_attributes_of_variants_are_declared_by_the_decorator():
+    """An attribute set by hand, or misspelt, would be read by nobody."""
+    for path in sources("backends"):
+        tree = ast.parse(path.read_text())
+        functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        for node in tree.body:
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            by_hand = [t for t in targets if isinstance(t, ast.Attribute) and isinstance(t.value, ast.Name)]
+            assert not [t for t in by_hand if t.value.id in functions], f"{path}:{node.lineno}: use @variant(...)"

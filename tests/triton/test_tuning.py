@@ -7,6 +7,7 @@ import torch
 
 from touchstone.backends import Unsupported
 from touchstone.backends.triton import tuning
+from touchstone.backends.variants import variant
 from touchstone.conformance.discovery import registry
 
 DEFAULT = {"BLOCK": 64, "num_warps": 4}
@@ -98,7 +99,7 @@ class Kernel:
 
     def __init__(self, times, wrong=(), failing=(), sizes=((100, 7),)):
         self.times, self.wrong, self.failing, self.sizes = times, wrong, failing, sizes
-        self.space = [WIDE, NARROW, WIDE, DEFAULT]
+        variant(space=[WIDE, NARROW, WIDE, DEFAULT])(self)
         self.asked, self.timed = [], []
 
     def __call__(self, x):
@@ -187,8 +188,8 @@ def test_a_launcher_that_asks_nothing_or_declines_is_not_tuned():
         raise Unsupported("3 columns; this kernel takes 4")
 
     for launcher in (silent, declining):
-        launcher.space = [WIDE]
-        assert tuning.tune(launcher, {"x": None}, lambda: True, timer=lambda call: 1.0) is None
+        declared = variant(space=[WIDE])(launcher)
+        assert tuning.tune(declared, {"x": None}, lambda: True, timer=lambda call: 1.0) is None
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,9 @@
 import torch
 
 from touchstone.backends import Unsupported
-from touchstone.backends.cupy.attention._launch import _blocks, _outputs, _scale, _sizes
+from touchstone.backends.cupy.attention._launch import _blocks
 from touchstone.backends.cupy.module import Module
+from touchstone.backends.signatures.attention import checked_sizes, empty_outputs, scale_or_default
 
 _module = Module(__file__, "fullrow.cu")
 _QUERIES = 4
@@ -18,8 +19,8 @@ def fullrow(
 
     Declines more keys than fit on chip: 3056 - D. Source: [pearbiossom2026].
     """
-    B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v)
-    o, lse = _outputs(q)
+    B, Hq, Sq, D, Hkv, Sk = checked_sizes(q, k, v)
+    o, lse = empty_outputs(q)
     held = _HELD // _QUERIES - D
     if Sk > held:
         raise Unsupported(f"{Sk} keys of dimension {D}; one block holds the scores of {held}")
@@ -42,7 +43,7 @@ def fullrow(
         Sq,
         Sk,
         D,
-        _scale(scale, D),
+        scale_or_default(scale, D),
         causal,
         dtype=q.dtype,
         shared=4 * _QUERIES * (D + Sk),

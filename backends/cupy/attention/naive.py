@@ -2,8 +2,9 @@
 
 import torch
 
-from touchstone.backends.cupy.attention._launch import _blocks, _outputs, _scale, _sizes
+from touchstone.backends.cupy.attention._launch import _blocks
 from touchstone.backends.cupy.module import Module
+from touchstone.backends.signatures.attention import checked_sizes, empty_outputs, scale_or_default
 
 _module = Module(__file__, "naive.cu")
 
@@ -12,8 +13,8 @@ def naive(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(B, Hq, Sq, D), (B, Hkv, Sk, D) twice -> o (B, Hq, Sq, D), lse (B, Hq, Sq); 4·B·Hq·Sq·Sk bytes [vaswani2017]."""
-    B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v)
-    o, lse = _outputs(q)
+    B, Hq, Sq, D, Hkv, Sk = checked_sizes(q, k, v)
+    o, lse = empty_outputs(q)
     if o.numel() == 0:
         return o, lse
     s = torch.empty((B, Hq, Sq, Sk), dtype=torch.float32, device=q.device)
@@ -33,7 +34,7 @@ def naive(
             Sq,
             Sk,
             D,
-            _scale(scale, D),
+            scale_or_default(scale, D),
             causal,
             dtype=q.dtype,
         )

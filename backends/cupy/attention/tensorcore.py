@@ -5,8 +5,10 @@ import math
 import torch
 
 from touchstone.backends import Unsupported
-from touchstone.backends.cupy.attention._launch import _aligned, _block_d, _blocks, _outputs, _scale, _sizes
+from touchstone.backends.cupy.attention._launch import _aligned, _block_d, _blocks
 from touchstone.backends.cupy.module import Module
+from touchstone.backends.signatures.attention import checked_sizes, empty_outputs, scale_or_default
+from touchstone.backends.variants import HALF, variant
 
 _module = Module(__file__, "tensorcore.cu")
 
@@ -14,6 +16,7 @@ _module = Module(__file__, "tensorcore.cu")
 _TILES = {64: (4, 2, 64), 128: (4, 2, 64), 192: (4, 1, 64), 256: (4, 1, 32)}
 
 
+@variant(needs="sm_80", dtypes=HALF)
 def tensorcore(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -21,10 +24,10 @@ def tensorcore(
 
     Declines float32. Source: [dao2023flash2].
     """
-    B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v)
+    B, Hq, Sq, D, Hkv, Sk = checked_sizes(q, k, v)
     if q.dtype is torch.float32:
         raise Unsupported("float32; mma.m16n8k16 multiplies float16 and bfloat16")
-    o, lse = _outputs(q)
+    o, lse = empty_outputs(q)
     if o.numel() == 0:
         return o, lse
     block_d = _block_d(D)
@@ -47,7 +50,7 @@ def tensorcore(
         Sq,
         Sk,
         D,
-        _scale(scale, D) * math.log2(math.e),
+        scale_or_default(scale, D) * math.log2(math.e),
         causal,
         dtype=q.dtype,
         shared=2 * block_d * (block_m + 2 * block_n),
@@ -58,7 +61,3 @@ def tensorcore(
         ALIGNED=_aligned(q, k, v),
     )
     return o, lse
-
-
-tensorcore.needs = "sm_80"
-tensorcore.dtypes = ("float16", "bfloat16")

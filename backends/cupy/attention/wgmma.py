@@ -5,14 +5,17 @@ import math
 import torch
 
 from touchstone.backends import Unsupported
-from touchstone.backends.cupy.attention._launch import _block_d, _blocks, _outputs, _scale, _sizes
+from touchstone.backends.cupy.attention._launch import _block_d, _blocks
 from touchstone.backends.cupy.hopper import TensorMap, aligned, taken
 from touchstone.backends.cupy.module import Module
+from touchstone.backends.signatures.attention import checked_sizes, empty_outputs, scale_or_default
+from touchstone.backends.variants import HALF, variant
 
 _module = Module(__file__, "wgmma.cu")
 _BOX = (1, 1, 128, 64)  # tokens and dimensions of a head that one copy brings
 
 
+@variant(needs="sm_90a", dtypes=HALF)
 def wgmma(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -21,14 +24,14 @@ def wgmma(
     Declines float32, D above 128, a negative scale, and operands that the copy engine does not take (the last axis not
     of stride 1, another's not a multiple of 16 bytes, a start that is not 16-byte aligned). Source: [shah2024].
     """
-    B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v)
+    B, Hq, Sq, D, Hkv, Sk = checked_sizes(q, k, v)
     if q.dtype is torch.float32:
         raise Unsupported("float32; wgmma multiplies float16 and bfloat16")
     if D > 128:
         raise Unsupported(f"head dimension {D}; the registers of a warpgroup hold 128")
-    if _scale(scale, D) < 0:
+    if scale_or_default(scale, D) < 0:
         raise Unsupported(f"scale {scale}; the maximum of a row is taken before the scale, which may not be negative")
-    o, lse = _outputs(q)
+    o, lse = empty_outputs(q)
     if o.numel() == 0:
         return o, lse
     if Sk == 0:
@@ -56,7 +59,7 @@ def wgmma(
         Sq,
         Sk,
         D,
-        _scale(scale, D) * math.log2(math.e),
+        scale_or_default(scale, D) * math.log2(math.e),
         causal,
         dtype=q.dtype,
         shared=(1 + 2 * stages) * tile + (1 + 4 * stages) * 8,
@@ -65,7 +68,3 @@ def wgmma(
         STAGES=stages,
     )
     return o, lse
-
-
-wgmma.needs = "sm_90a"
-wgmma.dtypes = ("float16", "bfloat16")

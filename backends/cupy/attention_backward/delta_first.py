@@ -4,10 +4,12 @@ import math
 
 import torch
 
-from touchstone.backends.cupy.attention._launch import _block_d, _blocks, _scale
+from touchstone.backends.cupy.attention._launch import _block_d, _blocks
 from touchstone.backends.cupy.attention_backward._delta import _launch_delta
-from touchstone.backends.cupy.attention_backward._launch import _STEP, _outputs, _own, _shared, _sizes
+from touchstone.backends.cupy.attention_backward._launch import _STEP, _own, _shared
 from touchstone.backends.cupy.module import Module
+from touchstone.backends.signatures.attention import scale_or_default
+from touchstone.backends.signatures.attention_backward import checked_sizes, empty_outputs
 
 _module = Module(__file__, "delta_first.cu")
 
@@ -24,10 +26,10 @@ def delta_first(
     scale: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """q, o, do (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lse (B, Hq, Sq) -> dq, dk, dv. Source: [triton2022]."""
-    B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v, o, lse, do)
-    dq, dk, dv = _outputs(q, k)
+    B, Hq, Sq, D, Hkv, Sk = checked_sizes(q, k, v, o, lse, do)
+    dq, dk, dv = empty_outputs(q, k)
     block_d = _block_d(D)
-    own, factor = _own(block_d), _scale(scale, D)
+    own, factor = _own(block_d), scale_or_default(scale, D)
     delta, lse2 = _launch_delta(o, lse, do)
     operands = (q, *q.stride(), k, *k.stride(), v, *v.stride(), do, *do.stride(), delta, lse2)
     sizes = (Hq, Hkv, Sq, Sk, D, factor, factor * math.log2(math.e), causal)

@@ -2,9 +2,11 @@
 
 import torch
 
-from touchstone.backends.cupy.attention._launch import _block_d, _blocks, _scale
-from touchstone.backends.cupy.attention_backward._launch import _STEP, _outputs, _own, _shared, _sizes
+from touchstone.backends.cupy.attention._launch import _block_d, _blocks
+from touchstone.backends.cupy.attention_backward._launch import _STEP, _own, _shared
 from touchstone.backends.cupy.module import Module
+from touchstone.backends.signatures.attention import scale_or_default
+from touchstone.backends.signatures.attention_backward import checked_sizes, empty_outputs
 
 _module = Module(__file__, "delta_inline.cu")
 
@@ -21,12 +23,12 @@ def delta_inline(
     scale: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """q, o, do (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lse (B, Hq, Sq) -> dq, dk, dv. Source: [dao2022flash]."""
-    B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v, o, lse, do)
-    dq, dk, dv = _outputs(q, k)
+    B, Hq, Sq, D, Hkv, Sk = checked_sizes(q, k, v, o, lse, do)
+    dq, dk, dv = empty_outputs(q, k)
     block_d = _block_d(D)
     own = _own(block_d)
     operands = (q, *q.stride(), k, *k.stride(), v, *v.stride(), o, *o.stride(), lse, *lse.stride(), do, *do.stride())
-    sizes = (Hq, Hkv, Sq, Sk, D, _scale(scale, D), causal)
+    sizes = (Hq, Hkv, Sq, Sk, D, scale_or_default(scale, D), causal)
     config = dict(dtype=q.dtype, shared=_shared(block_d), BLOCK_D=block_d, OWN=own, STEP=_STEP)
     if dq.numel():
         _module.launch("inline_dq", B * Hq * _blocks(Sq, own), 128, *operands, dq, *sizes, **config)

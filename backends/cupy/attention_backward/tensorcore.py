@@ -5,10 +5,12 @@ import math
 import torch
 
 from touchstone.backends import Unsupported
-from touchstone.backends.cupy.attention._launch import _aligned, _block_d, _blocks, _scale
+from touchstone.backends.cupy.attention._launch import _aligned, _block_d, _blocks
 from touchstone.backends.cupy.attention_backward._delta import _launch_delta
-from touchstone.backends.cupy.attention_backward._launch import _outputs, _sizes
 from touchstone.backends.cupy.module import Module
+from touchstone.backends.signatures.attention import scale_or_default
+from touchstone.backends.signatures.attention_backward import checked_sizes, empty_outputs
+from touchstone.backends.variants import HALF, variant
 
 _module = Module(__file__, "tensorcore.cu")
 
@@ -16,6 +18,7 @@ _module = Module(__file__, "tensorcore.cu")
 _TILES = {64: (64, 128, 1), 128: (64, 128, 1), 192: (32, 64, 2), 256: (32, 64, 2)}
 
 
+@variant(needs="sm_80", dtypes=HALF, deterministic=False)  # the order of the additions to dq
 def tensorcore(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -31,13 +34,13 @@ def tensorcore(
 
     Declines float32. Source: [dao2023flash2].
     """
-    B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v, o, lse, do)
+    B, Hq, Sq, D, Hkv, Sk = checked_sizes(q, k, v, o, lse, do)
     if q.dtype is torch.float32:
         raise Unsupported("float32; mma.m16n8k16 multiplies float16 and bfloat16")
-    dq, dk, dv = _outputs(q, k)
+    dq, dk, dv = empty_outputs(q, k)
     block_d = _block_d(D)
     block_m, block_n, parts = _TILES[block_d]
-    factor = _scale(scale, D)
+    factor = scale_or_default(scale, D)
     sums = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
     config = dict(
         dtype=q.dtype, BLOCK_D=block_d, BLOCK_M=block_m, BLOCK_N=block_n, COL_PARTS=parts, ALIGNED=_aligned(q, k, v, do)
@@ -75,8 +78,3 @@ def tensorcore(
     if dq.numel():
         _module.launch("round_dq", _blocks(dq.numel(), 256), 256, sums, dq, dq.numel(), factor, **config)
     return dq, dk, dv
-
-
-tensorcore.needs = "sm_80"
-tensorcore.deterministic = False  # the order of the additions to dq
-tensorcore.dtypes = ("float16", "bfloat16")

@@ -7,10 +7,12 @@ from touchstone.backends.cupy.activations import number
 from touchstone.backends.cupy.gemm import by_warps, sixteen_bits
 from touchstone.backends.cupy.matmul import tensorcore as matmul
 from touchstone.backends.cupy.module import Module
+from touchstone.backends.variants import HALF, variant
 
 _module = Module(__file__, "tensorcore.cu")
 
 
+@variant(needs="sm_80", dtypes=HALF)
 def tensorcore(
     x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor, w_down: torch.Tensor, *, activation: str = "silu"
 ) -> torch.Tensor:
@@ -41,7 +43,3 @@ def tensorcore(
             **tiles.definitions,
         )
     return matmul(hidden, w_down)
-
-
-tensorcore.needs = "sm_80"
-tensorcore.dtypes = ("float16", "bfloat16")

@@ -8,10 +8,12 @@ from touchstone.backends.cupy.gemm import SQUARE, STRIP, by_warpgroups, ceil_div
 from touchstone.backends.cupy.hopper import TensorMap, along_last
 from touchstone.backends.cupy.matmul import wgmma as matmul
 from touchstone.backends.cupy.module import Module
+from touchstone.backends.variants import HALF, variant
 
 _module = Module(__file__, "wgmma.cu")
 
 
+@variant(needs="sm_90a", dtypes=HALF)
 def wgmma(
     x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor, w_down: torch.Tensor, *, activation: str = "silu"
 ) -> torch.Tensor:
@@ -55,7 +57,3 @@ def wgmma(
         **tiles.definitions,
     )
     return matmul(hidden, w_down)
-
-
-wgmma.needs = "sm_90a"
-wgmma.dtypes = ("float16", "bfloat16")

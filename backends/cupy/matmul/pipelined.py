@@ -5,10 +5,12 @@ import torch
 from touchstone.backends import shapes
 from touchstone.backends.cupy.gemm import along_k, by_more_warps, sixteen_bits
 from touchstone.backends.cupy.module import Module
+from touchstone.backends.variants import HALF, variant
 
 _module = Module(__file__, "pipelined.cu")
 
 
+@variant(needs="sm_80", dtypes=HALF)
 def pipelined(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """(M, K) by (K, N) gives (M, N); of `a` and of `b` either axis may be the contiguous one.
 
@@ -39,7 +41,3 @@ def pipelined(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
             **tiles.definitions,
         )
     return c
-
-
-pipelined.needs = "sm_80"
-pipelined.dtypes = ("float16", "bfloat16")

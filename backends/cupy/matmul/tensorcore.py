@@ -5,10 +5,12 @@ import torch
 from touchstone.backends import shapes
 from touchstone.backends.cupy.gemm import by_warps, sixteen_bits
 from touchstone.backends.cupy.module import Module
+from touchstone.backends.variants import HALF, variant
 
 _module = Module(__file__, "tensorcore.cu")
 
 
+@variant(needs="sm_80", dtypes=HALF)
 def tensorcore(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """(M, K) by (K, N) gives (M, N); any sizes and strides, an axis of stride 1 on 16 bytes fastest.
 
@@ -36,7 +38,3 @@ def tensorcore(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
             **tiles.definitions,
         )
     return c
-
-
-tensorcore.needs = "sm_80"
-tensorcore.dtypes = ("float16", "bfloat16")

@@ -5,10 +5,12 @@ import torch
 from touchstone.backends import shapes
 from touchstone.backends.cupy.gemm import by_threads
 from touchstone.backends.cupy.module import Module
+from touchstone.backends.variants import variant
 
 _module = Module(__file__, "tf32.cu")
 
 
+@variant(needs="sm_80", compute="tf32")
 def tf32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """(M, K) by (K, N) gives (M, N); any sizes and strides. float32 operands keep 10 bits of mantissa [xlite2025]."""
     M, K, N = shapes("M K, K N", a=a, b=b)
@@ -31,7 +33,3 @@ def tf32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
             **tiles.definitions,
         )
     return c
-
-
-tf32.compute = "tf32"
-tf32.needs = "sm_80"

@@ -6,10 +6,12 @@ from touchstone.backends import Unsupported, shapes
 from touchstone.backends.cupy.gemm import SQUARE, STRIP, by_warpgroups, processors
 from touchstone.backends.cupy.hopper import TensorMap, along_last
 from touchstone.backends.cupy.module import Module
+from touchstone.backends.variants import HALF, variant
 
 _module = Module(__file__, "wgmma.cu")
 
 
+@variant(needs="sm_90a", dtypes=HALF)
 def wgmma(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """(M, K) by (K, N) gives (M, N); of `a` and of `b` either axis may be the contiguous one.
 
@@ -44,7 +46,3 @@ def wgmma(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         **tiles.definitions,
     )
     return c
-
-
-wgmma.needs = "sm_90a"
-wgmma.dtypes = ("float16", "bfloat16")

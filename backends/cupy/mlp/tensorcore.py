@@ -6,6 +6,7 @@ from touchstone.backends import shapes
 from touchstone.backends.cupy.activations import NONE, number
 from touchstone.backends.cupy.gemm import by_warps, sixteen_bits
 from touchstone.backends.cupy.module import Module
+from touchstone.backends.variants import HALF, variant
 
 _module = Module(__file__, "tensorcore.cu")
 
@@ -38,6 +39,7 @@ def _linear(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, activat
     return c
 
 
+@variant(needs="sm_80", dtypes=HALF)
 def tensorcore(
     x: torch.Tensor,
     w1: torch.Tensor,
@@ -56,7 +58,3 @@ def tensorcore(
     sixteen_bits(x.dtype)
     hidden = _linear(x, w1, b1, kind)
     return _linear(hidden, w2, b2, NONE)
-
-
-tensorcore.needs = "sm_80"
-tensorcore.dtypes = ("float16", "bfloat16")

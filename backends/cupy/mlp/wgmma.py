@@ -7,6 +7,7 @@ from touchstone.backends.cupy.activations import NONE, number
 from touchstone.backends.cupy.gemm import SQUARE, STRIP, by_warpgroups, ceil_div, processors
 from touchstone.backends.cupy.hopper import TensorMap, along_last
 from touchstone.backends.cupy.module import Module
+from touchstone.backends.variants import HALF, variant
 
 _module = Module(__file__, "wgmma.cu")
 
@@ -52,6 +53,7 @@ def _linear(
     return c
 
 
+@variant(needs="sm_90a", dtypes=HALF)
 def wgmma(
     x: torch.Tensor,
     w1: torch.Tensor,
@@ -73,7 +75,3 @@ def wgmma(
     hidden = x.new_empty(M, ceil_div(H, 8) * 8)[:, :H]  # rows on 16 bytes
     _linear(x, w1, b1, kind, hidden, names=("x", "w1"))
     return _linear(hidden, w2, b2, NONE, x.new_empty(M, N), names=("hidden", "w2"))
-
-
-wgmma.needs = "sm_90a"
-wgmma.dtypes = ("float16", "bfloat16")

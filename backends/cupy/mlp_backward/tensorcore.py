@@ -8,6 +8,7 @@ from touchstone.backends.cupy.gemm import by_warps, sixteen_bits
 from touchstone.backends.cupy.matmul import tensorcore as matmul
 from touchstone.backends.cupy.mlp_backward.unfused import _column_sum
 from touchstone.backends.cupy.module import Module
+from touchstone.backends.variants import HALF, variant
 
 _module = Module(__file__, "tensorcore.cu")
 
@@ -61,6 +62,7 @@ def _hidden(
     return hidden, dz
 
 
+@variant(needs="sm_80", dtypes=HALF)
 def tensorcore(
     x: torch.Tensor,
     w1: torch.Tensor,
@@ -83,7 +85,3 @@ def tensorcore(
     db1 = None if b1 is None else _column_sum(dz)
     db2 = None if b2 is None else _column_sum(dy)
     return dx, dw1, db1, dw2, db2
-
-
-tensorcore.needs = "sm_80"
-tensorcore.dtypes = ("float16", "bfloat16")

@@ -7,9 +7,11 @@ import numpy as np
 import torch
 from numba import cuda, float32
 
-from touchstone.backends.numba.attention._launch import _blocks, _outputs, _scale, _sizes, _strided, _width
+from touchstone.backends.numba.attention._launch import _blocks, _scale, _strided, _width
 from touchstone.backends.numba.attention._tiles import accumulate, load_tile, multiply
 from touchstone.backends.numba.launching import launch
+from touchstone.backends.signatures.attention import checked_sizes, empty_outputs
+from touchstone.backends.variants import variant
 
 _LOW = np.float32(-math.inf)
 _TILES = {64: (64, 32), 128: (32, 32), 256: (16, 16)}  # queries and keys a tile; at most 48 KB
@@ -95,18 +97,16 @@ def _kernel(width):
     return flash
 
 
+@variant(needs="shuffles")
 def flash(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(B, Hq, Sq, D), (B, Hkv, Sk, D) twice -> o (B, Hq, Sq, D), lse (B, Hq, Sq). Source: [dao2023flash2]."""
-    B, Hq, Sq, D, _, _ = _sizes(q, k, v)
-    o, lse = _outputs(q)
+    B, Hq, Sq, D, _, _ = checked_sizes(q, k, v)
+    o, lse = empty_outputs(q)
     if o.numel() == 0:
         return o, lse
     width = _width(D)
     grid = B * Hq * _blocks(Sq, _TILES[width][0])
     launch(_kernel(width), grid, 128, *_strided(q, k, v), o, lse, _scale(scale, D), causal)
     return o, lse
-
-
-flash.needs = "shuffles"

@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from numba import cuda, float32, int64
 
-from touchstone.backends.numba.attention._launch import _blocks, _outputs, _scale, _sizes, _strided
+from touchstone.backends.numba.attention._launch import _blocks, _scale, _strided
 from touchstone.backends.numba.launching import launch
+from touchstone.backends.signatures.attention import checked_sizes, empty_outputs
 
 _LOW = np.float32(-math.inf)
 
@@ -90,8 +91,8 @@ def naive(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(B, Hq, Sq, D), (B, Hkv, Sk, D) twice -> o (B, Hq, Sq, D), lse (B, Hq, Sq); 4·B·Hq·Sq·Sk bytes [vaswani2017]."""
-    B, Hq, Sq, D, _, Sk = _sizes(q, k, v)
-    o, lse = _outputs(q)
+    B, Hq, Sq, D, _, Sk = checked_sizes(q, k, v)
+    o, lse = empty_outputs(q)
     if o.numel() == 0:
         return o, lse
     s = torch.empty((B, Hq, Sq, Sk), dtype=torch.float32, device=q.device)

@@ -13,11 +13,13 @@ import torch
 from numba import cuda, float32, uint16
 
 from touchstone.backends import Unsupported
-from touchstone.backends.numba.attention._launch import _blocks, _outputs, _scale, _sizes, _width
+from touchstone.backends.numba.attention._launch import _blocks, _scale, _width
 from touchstone.backends.numba.attention._mma import is_aligned, load_tile, products, put_row, store_rows
 from touchstone.backends.numba.gemm import flat
 from touchstone.backends.numba.launching import launch
 from touchstone.backends.numba.ptx import copy_commit, copy_wait, exp2
+from touchstone.backends.signatures.attention import checked_sizes, empty_outputs
+from touchstone.backends.variants import HALF, variant
 
 _LOW = np.float32(-math.inf)
 _LN_2 = np.float32(math.log(2))
@@ -174,6 +176,7 @@ def _kernel(width):
     return tensorcore
 
 
+@variant(needs="sm_80", dtypes=HALF)
 def tensorcore(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -181,10 +184,10 @@ def tensorcore(
 
     Declines float32. Source: [dao2023flash2].
     """
-    B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v)
+    B, Hq, Sq, D, Hkv, Sk = checked_sizes(q, k, v)
     if q.dtype is torch.float32:
         raise Unsupported("float32; mma.m16n8k16 multiplies float16 and bfloat16")
-    o, lse = _outputs(q)
+    o, lse = empty_outputs(q)
     if o.numel() == 0:
         return o, lse
     width = _width(D)
@@ -193,7 +196,3 @@ def tensorcore(
     grid = B * Hq * _blocks(Sq, 64 * _TILES[width][0])
     launch(_kernel(width), grid, 128, *operands, o, lse, Hkv, Sk, factor, causal, is_aligned(q, k, v))
     return o, lse
-
-
-tensorcore.needs = "sm_80"
-tensorcore.dtypes = ("float16", "bfloat16")

@@ -10,8 +10,10 @@ from numba import cuda, float32, uint64
 from touchstone.backends.numba.attention._launch import _blocks, _scale, _strided, _width
 from touchstone.backends.numba.attention._tiles import accumulate, load_tile, multiply
 from touchstone.backends.numba.attention_backward._delta import _launch_delta
-from touchstone.backends.numba.attention_backward._launch import _TILES, _outputs, _sizes
+from touchstone.backends.numba.attention_backward._launch import _TILES
 from touchstone.backends.numba.launching import launch
+from touchstone.backends.signatures.attention_backward import checked_sizes, empty_outputs
+from touchstone.backends.variants import variant
 
 _HIGH = np.float32(math.inf)
 
@@ -160,6 +162,7 @@ def _dkdv_kernel(width):
     return first_dkdv
 
 
+@variant(needs="shuffles")
 def delta_first(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -172,8 +175,8 @@ def delta_first(
     scale: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """q, o, do (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lse (B, Hq, Sq) -> dq, dk, dv. Source: [triton2022]."""
-    B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v, o, lse, do)
-    dq, dk, dv = _outputs(q, k)
+    B, Hq, Sq, D, Hkv, Sk = checked_sizes(q, k, v, o, lse, do)
+    dq, dk, dv = empty_outputs(q, k)
     width, factor = _width(D), _scale(scale, D)
     own, _, threads = _TILES[width]
     delta, lse2 = _launch_delta(o, lse, do)
@@ -184,6 +187,3 @@ def delta_first(
     if dk.numel():
         launch(_dkdv_kernel(width), B * Hkv * _blocks(Sk, own), threads, *operands, dk, dv, *factors)
     return dq, dk, dv
-
-
-delta_first.needs = "shuffles"

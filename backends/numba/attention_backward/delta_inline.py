@@ -9,8 +9,9 @@ from numba import cuda, float32, uint64
 
 from touchstone.backends.numba.attention._launch import _blocks, _scale, _strided, _width
 from touchstone.backends.numba.attention._tiles import accumulate, load_tile, multiply
-from touchstone.backends.numba.attention_backward._launch import _TILES, _outputs, _sizes
+from touchstone.backends.numba.attention_backward._launch import _TILES
 from touchstone.backends.numba.launching import launch
+from touchstone.backends.signatures.attention_backward import checked_sizes, empty_outputs
 
 _HIGH = np.float32(math.inf)
 
@@ -178,8 +179,8 @@ def delta_inline(
     scale: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """q, o, do (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lse (B, Hq, Sq) -> dq, dk, dv. Source: [dao2022flash]."""
-    B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v, o, lse, do)
-    dq, dk, dv = _outputs(q, k)
+    B, Hq, Sq, D, Hkv, Sk = checked_sizes(q, k, v, o, lse, do)
+    dq, dk, dv = empty_outputs(q, k)
     width = _width(D)
     own, _, threads = _TILES[width]
     operands, factor = _strided(q, k, v, o, lse, do), _scale(scale, D)

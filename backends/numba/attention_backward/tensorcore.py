@@ -16,10 +16,11 @@ from touchstone.backends import Unsupported
 from touchstone.backends.numba.attention._launch import _blocks, _scale, _width
 from touchstone.backends.numba.attention._mma import is_aligned, load_tile, products, put_row, store_rows
 from touchstone.backends.numba.attention_backward._delta import _launch_delta
-from touchstone.backends.numba.attention_backward._launch import _outputs, _sizes
 from touchstone.backends.numba.gemm import flat
 from touchstone.backends.numba.launching import launch
 from touchstone.backends.numba.ptx import copy_commit, copy_wait, exp2
+from touchstone.backends.signatures.attention_backward import checked_sizes, empty_outputs
+from touchstone.backends.variants import HALF, variant
 
 _HIGH = np.float32(math.inf)
 # For each width of a tile: rows that a block of four warps owns, rows of the other sequence a step. Two tiles of each
@@ -231,6 +232,7 @@ def _dkdv_kernel(width):
     return tensorcore_dkdv
 
 
+@variant(needs="sm_80", dtypes=HALF)
 def tensorcore(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -246,10 +248,10 @@ def tensorcore(
 
     Declines float32. Source: [dao2023flash2].
     """
-    B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v, o, lse, do)
+    B, Hq, Sq, D, Hkv, Sk = checked_sizes(q, k, v, o, lse, do)
     if q.dtype is torch.float32:
         raise Unsupported("float32; mma.m16n8k16 multiplies float16 and bfloat16")
-    dq, dk, dv = _outputs(q, k)
+    dq, dk, dv = empty_outputs(q, k)
     width, factor = _width(D), _scale(scale, D)
     own = _TILES[width][0]
     delta, lse2 = _launch_delta(o, lse, do)
@@ -260,7 +262,3 @@ def tensorcore(
     if dk.numel():
         launch(_dkdv_kernel(width), B * Hkv * _blocks(Sk, own), 128, *operands, delta, lse2, dk, dv, Hq, Sq, *factors)
     return dq, dk, dv
-
-
-tensorcore.needs = "sm_80"
-tensorcore.dtypes = ("float16", "bfloat16")

@@ -13,6 +13,7 @@ from touchstone.backends.numba.gemm import blocks, corner, flat, kernel, operand
 from touchstone.backends.numba.launching import launch
 from touchstone.backends.numba.mma import sixteen_bits
 from touchstone.backends.numba.ptx import load4
+from touchstone.backends.variants import HALF, variant
 
 
 @functools.cache
@@ -71,6 +72,7 @@ def fastest(a: torch.Tensor, *others: torch.Tensor) -> tuple:
     return (mma, mma.multiply) if loop is None else (pipeline, loop)
 
 
+@variant(needs="sm_80", dtypes=HALF)
 def tensorcore(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """a (M, K), b (K, N) -> c (M, N), any sizes and strides, an axis of stride 1 on 16 bytes fastest.
 
@@ -81,10 +83,7 @@ def tensorcore(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return multiplied(mma, mma.multiply, a, b)
 
 
-tensorcore.needs = "sm_80"
-tensorcore.dtypes = ("float16", "bfloat16")
-
-
+@variant(needs="sm_80", dtypes=HALF)
 def pipelined(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """a (M, K), b (K, N) -> c (M, N), either axis of an operand contiguous.
 
@@ -96,7 +95,3 @@ def pipelined(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if loop is None:
         raise Unsupported("rows or columns that are not whole pieces of 16 bytes")
     return multiplied(pipeline, loop, a, b)
-
-
-pipelined.needs = "sm_80"
-pipelined.dtypes = ("float16", "bfloat16")

@@ -1,13 +1,11 @@
 """What the launchers of attention and of its backward share, and attention's tiles for every head dimension."""
 
-import math
-
 import torch
 import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from touchstone.backends import Unsupported, shapes
+from touchstone.backends import Unsupported
 
 # Sizes whose value or alignment would not improve the code: one compilation serves them all. Strides are not among
 # them: a head that is not known to start on 16 bytes is loaded element by element and not pipelined.
@@ -25,30 +23,6 @@ def _load_tile(x, rows, row_stride, row_end, cols, col_stride, col_end):
     if row_end is not None:
         inside = inside & (rows[:, None] < row_end)
     return tl.load(x + offsets, mask=inside, other=0.0)
-
-
-def _sizes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[int, int, int, int, int, int]:
-    """(B, Hq, Sq, D, Hkv, Sk) of checked operands."""
-    B, Hq, Sq, D, Hkv, Sk = shapes("B Hq Sq D, B Hkv Sk D, B Hkv Sk D", q=q, k=k, v=v)
-    _check_heads(Hq, Hkv, D)
-    return B, Hq, Sq, D, Hkv, Sk
-
-
-def _check_heads(Hq: int, Hkv: int, D: int) -> None:
-    if Hq % Hkv if Hkv else Hq:
-        raise ValueError(f"q: {Hq} heads; expected a multiple of the {Hkv} heads of k and v")
-    if not 1 <= D <= 256:
-        raise ValueError(f"q: head dimension {D}; expected 1 to 256")
-
-
-def _outputs(q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Fresh o like q and lse (B, Hq, Sq) in float32, both contiguous."""
-    o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    return o, torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
-
-
-def _scale(scale: float | None, D: int) -> float:
-    return 1 / math.sqrt(D) if scale is None else scale
 
 
 def _block_d(D: int) -> int:

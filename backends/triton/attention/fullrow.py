@@ -5,7 +5,8 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import Unsupported
-from touchstone.backends.triton.attention._launch import _PLAIN, _block_d, _load_tile, _outputs, _scale, _sizes
+from touchstone.backends.signatures.attention import checked_sizes, empty_outputs, scale_or_default
+from touchstone.backends.triton.attention._launch import _PLAIN, _block_d, _load_tile
 
 # Elements of k, and of v after it, that one program takes on chip. A float32 `ieee` dot runs on the FMA pipes,
 # unrolled,
@@ -80,8 +81,8 @@ def fullrow(
 
     Declines more keys than fit on chip: 512 of dimension 64 in 16 bits, 128 in float32. Source: [pearbiossom2026].
     """
-    B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v)
-    o, lse = _outputs(q)
+    B, Hq, Sq, D, Hkv, Sk = checked_sizes(q, k, v)
+    o, lse = empty_outputs(q)
     held = _HELD[q.dtype] // _block_d(D)
     if Sk > held:
         raise Unsupported(f"{Sk} keys of dimension {D}; one program holds {held}")
@@ -102,7 +103,7 @@ def fullrow(
         Sq,
         Sk,
         D,
-        _scale(scale, D),
+        scale_or_default(scale, D),
         CAUSAL=causal,
         BLOCK_M=block_m,
         BLOCK_N=max(16, triton.next_power_of_2(Sk)),

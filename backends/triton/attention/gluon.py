@@ -13,10 +13,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from touchstone.backends import Unsupported
-from touchstone.backends.triton.attention._launch import _PLAIN, _block_d, _descriptor, _outputs, _scale, _sizes
+from touchstone.backends.signatures.attention import checked_sizes, empty_outputs, scale_or_default
+from touchstone.backends.triton.attention._launch import _PLAIN, _block_d, _descriptor
 from touchstone.backends.triton.attention.pruned import _LOG2E
 from touchstone.backends.triton.gemm import processors
 from touchstone.backends.triton.hopper import ROWS, barriers, copy_in, copy_out, swizzled
+from touchstone.backends.variants import HALF, variant
 
 _LN2 = gl.constexpr(0.6931471805599453)
 _L2 = 8 << 20  # bytes of keys and values that programs share at a time: 16 << 20 costs 1 % at 4096 keys, 32 << 20 4 %
@@ -404,6 +406,7 @@ def _gluon_kernel(
         )
 
 
+@variant(needs="sm_90a", dtypes=HALF)
 def gluon(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -412,15 +415,15 @@ def gluon(
     Declines float32 and what a descriptor cannot describe: a last stride other than 1, another stride that is 0 or no
     multiple of 16 bytes (for o that is D times the element size), a start off 16-byte alignment. Source: [shah2024].
     """
-    B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v)
+    B, Hq, Sq, D, Hkv, Sk = checked_sizes(q, k, v)
     if q.dtype is torch.float32:
         raise Unsupported("float32; wgmma multiplies 16-bit operands, or float32 rounded to tf32")
-    o, lse = _outputs(q)
+    o, lse = empty_outputs(q)
     if o.numel() == 0:
         return o, lse
     if Sk == 0:  # no descriptor of an empty tensor
         return o.zero_(), lse.fill_(float("-inf"))
-    scale = _scale(scale, D)
+    scale = scale_or_default(scale, D)
     config = _default(D)
     rows, block_n = ROWS.value, config["BLOCK_N"]
     pairs, tiles = B * Hq, triton.cdiv(Sq, rows * config["GROUPS"])
@@ -455,7 +458,3 @@ def _default(D: int) -> dict[str, int]:
     if D <= 64:
         return dict(BLOCK_N=128, GROUPS=3, STAGES=4, num_warps=4)
     return dict(BLOCK_N=128 if D <= 128 else 64, GROUPS=2, STAGES=2, num_warps=4)
-
-
-gluon.needs = "sm_90a"
-gluon.dtypes = ("float16", "bfloat16")

@@ -4,7 +4,8 @@ import torch
 import triton
 import triton.language as tl
 
-from touchstone.backends.triton.attention._launch import _block_d, _load_tile, _outputs, _scale, _sizes, _tiles
+from touchstone.backends.signatures.attention import checked_sizes, empty_outputs, scale_or_default
+from touchstone.backends.triton.attention._launch import _block_d, _load_tile, _tiles
 
 
 @triton.jit(do_not_specialize=["Hq", "Hkv", "Sq"])
@@ -113,8 +114,8 @@ def naive(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(B, Hq, Sq, D), (B, Hkv, Sk, D) twice -> o (B, Hq, Sq, D), lse (B, Hq, Sq); 4·B·Hq·Sq·Sk bytes [vaswani2017]."""
-    B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v)
-    o, lse = _outputs(q)
+    B, Hq, Sq, D, Hkv, Sk = checked_sizes(q, k, v)
+    o, lse = empty_outputs(q)
     if o.numel() == 0:
         return o, lse
     s = torch.empty((B, Hq, Sq, Sk), dtype=torch.float32, device=q.device)
@@ -132,7 +133,7 @@ def naive(
             Sq,
             Sk,
             D,
-            _scale(scale, D),
+            scale_or_default(scale, D),
             CAUSAL=causal,
             BLOCK_D=_block_d(D),
             **tiles,

@@ -4,18 +4,11 @@ import torch
 import triton
 import triton.language as tl
 
-from touchstone.backends.triton.attention._launch import (
-    _PLAIN,
-    _block_d,
-    _kind,
-    _load_tile,
-    _outputs,
-    _scale,
-    _sizes,
-    _tiles,
-)
+from touchstone.backends.signatures.attention import checked_sizes, empty_outputs, scale_or_default
+from touchstone.backends.triton.attention._launch import _PLAIN, _block_d, _kind, _load_tile, _tiles
 from touchstone.backends.triton.gemm import roomy
 from touchstone.backends.triton.tuning import pinned
+from touchstone.backends.variants import variant
 
 _LOG2E = 1.4426950408889634
 _LN2 = tl.constexpr(0.6931471805599453)
@@ -175,15 +168,34 @@ def _pruned_kernel(
     tl.store(lse + pair * Sq + i, m * _LN2 + tl.log(l), mask=i < Sq)
 
 
+_SPACE = [
+    dict(BLOCK_M=m, BLOCK_N=n, num_warps=warps, num_stages=stages)
+    for m, n, warps, stages in [
+        (128, 64, 4, 3),
+        (128, 64, 8, 3),
+        (128, 128, 8, 2),
+        (128, 128, 8, 3),
+        (128, 32, 4, 4),
+        (64, 64, 4, 3),
+        (64, 128, 4, 2),
+        (64, 32, 4, 3),
+        (32, 32, 4, 2),
+        (64, 32, 8, 2),
+        (32, 16, 8, 2),
+    ]
+]
+
+
+@variant(space=_SPACE)
 def pruned(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(B, Hq, Sq, D), (B, Hkv, Sk, D) twice -> o (B, Hq, Sq, D), lse (B, Hq, Sq). Source: [dao2023flash2]."""
-    B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v)
-    o, lse = _outputs(q)
+    B, Hq, Sq, D, Hkv, Sk = checked_sizes(q, k, v)
+    o, lse = empty_outputs(q)
     if o.numel() == 0:
         return o, lse
-    scale = _scale(scale, D)
+    scale = scale_or_default(scale, D)
     config = pinned(f"attention.{_kind(D, causal)}.pruned", q.dtype, (Sq, Sk), _default(q))
     _pruned_kernel[(B * Hq * triton.cdiv(Sq, config["BLOCK_M"]),)](
         q,
@@ -213,21 +225,3 @@ def _default(q: torch.Tensor) -> dict[str, int]:
     tiles = _tiles(q.dtype, q.shape[-1])
     wide = q.dtype is not torch.float32 and q.shape[-1] <= 128 and roomy(q.device)
     return {**tiles, "num_warps": 8, "num_stages": 3} if wide else tiles
-
-
-pruned.space = [
-    dict(BLOCK_M=m, BLOCK_N=n, num_warps=warps, num_stages=stages)
-    for m, n, warps, stages in [
-        (128, 64, 4, 3),
-        (128, 64, 8, 3),
-        (128, 128, 8, 2),
-        (128, 128, 8, 3),
-        (128, 32, 4, 4),
-        (64, 64, 4, 3),
-        (64, 128, 4, 2),
-        (64, 32, 4, 3),
-        (32, 32, 4, 2),
-        (64, 32, 8, 2),
-        (32, 16, 8, 2),
-    ]
-]

@@ -4,10 +4,12 @@ import torch
 import triton
 import triton.language as tl
 
-from touchstone.backends.triton.attention._launch import _PLAIN, _block_d, _descriptor, _kind, _outputs, _scale, _sizes
+from touchstone.backends.signatures.attention import checked_sizes, empty_outputs, scale_or_default
+from touchstone.backends.triton.attention._launch import _PLAIN, _block_d, _descriptor, _kind
 from touchstone.backends.triton.attention.pruned import _LN2, _LOG2E
 from touchstone.backends.triton.gemm import roomy
 from touchstone.backends.triton.tuning import pinned
+from touchstone.backends.variants import variant
 
 
 @triton.jit
@@ -139,6 +141,26 @@ def _tma_kernel(
     tl.store(lse + pair.to(tl.int64) * Sq + i, m * _LN2 + tl.log(l), mask=i < Sq)
 
 
+_SPACE = [
+    dict(BLOCK_M=m, BLOCK_N=n, num_warps=warps, num_stages=stages)
+    for m, n, warps, stages in [
+        (128, 64, 4, 2),
+        (64, 64, 4, 3),
+        (64, 64, 4, 2),
+        (64, 128, 4, 2),
+        (64, 128, 4, 3),
+        (128, 128, 4, 3),
+        (128, 64, 8, 3),
+        (128, 128, 8, 3),
+        (64, 32, 4, 3),
+        (64, 32, 4, 2),
+        (64, 16, 8, 2),
+        (16, 16, 8, 2),
+    ]
+]
+
+
+@variant(needs="sm_90", space=_SPACE)
 def tma(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -147,13 +169,13 @@ def tma(
     Declines what a descriptor cannot describe: a last stride other than 1, another stride that is 0 or no multiple of
     16 bytes (for o that is D times the element size), a start off 16-byte alignment. Source: [pearbiossom2026].
     """
-    B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v)
-    o, lse = _outputs(q)
+    B, Hq, Sq, D, Hkv, Sk = checked_sizes(q, k, v)
+    o, lse = empty_outputs(q)
     if o.numel() == 0:
         return o, lse
     if Sk == 0:  # no descriptor of an empty tensor
         return o.zero_(), lse.fill_(float("-inf"))
-    scale = _scale(scale, D)
+    scale = scale_or_default(scale, D)
     config = pinned(f"attention.{_kind(D, causal)}.tma", q.dtype, (Sq, Sk), _default(q, causal))
     block_m, block_n = config["BLOCK_M"], config["BLOCK_N"]
     q_desc, k_desc, v_desc = _descriptor("q", q, block_m), _descriptor("k", k, block_n), _descriptor("v", v, block_n)
@@ -192,23 +214,3 @@ def _default(q: torch.Tensor, causal: bool) -> dict[str, int]:
     if D <= 128:
         return dict(BLOCK_M=128, BLOCK_N=64, num_warps=4, num_stages=2)
     return dict(BLOCK_M=64, BLOCK_N=32, num_warps=4, num_stages=2)
-
-
-tma.needs = "sm_90"
-tma.space = [
-    dict(BLOCK_M=m, BLOCK_N=n, num_warps=warps, num_stages=stages)
-    for m, n, warps, stages in [
-        (128, 64, 4, 2),
-        (64, 64, 4, 3),
-        (64, 64, 4, 2),
-        (64, 128, 4, 2),
-        (64, 128, 4, 3),
-        (128, 128, 4, 3),
-        (128, 64, 8, 3),
-        (128, 128, 8, 3),
-        (64, 32, 4, 3),
-        (64, 32, 4, 2),
-        (64, 16, 8, 2),
-        (16, 16, 8, 2),
-    ]
-]

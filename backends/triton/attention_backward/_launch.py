@@ -4,8 +4,6 @@ import torch
 import triton
 import triton.language as tl
 
-from touchstone.backends import shapes
-from touchstone.backends.triton.attention._launch import _check_heads
 from touchstone.backends.triton.gemm import roomy
 
 # Sizes whose value or alignment would not improve the code: one compilation serves them all. Of the strides only lse's
@@ -18,22 +16,6 @@ def _load_lse(lse, rows, stride, row_end):
     """lse[rows]; +inf for rows that do not exist and for those that saw nothing (lse -inf), whose p is then 0."""
     x = tl.load(lse + rows.to(tl.int64) * stride, mask=rows < row_end, other=float("inf"))
     return tl.where(x == float("-inf"), float("inf"), x)
-
-
-def _sizes(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor
-) -> tuple[int, int, int, int, int, int]:
-    """(B, Hq, Sq, D, Hkv, Sk) of checked operands."""
-    spec = "B Hq Sq D, B Hkv Sk D, B Hkv Sk D, B Hq Sq D, B Hq Sq:float32, B Hq Sq D"
-    B, Hq, Sq, D, Hkv, Sk = shapes(spec, q=q, k=k, v=v, o=o, lse=lse, do=do)
-    _check_heads(Hq, Hkv, D)
-    return B, Hq, Sq, D, Hkv, Sk
-
-
-def _outputs(q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Fresh dq, dk, dv, contiguous."""
-    dq, dk, dv = (torch.empty(x.shape, dtype=q.dtype, device=q.device) for x in (q, k, k))
-    return dq, dk, dv
 
 
 def _tiles(dtype: torch.dtype, D: int) -> dict[str, int]:

@@ -4,10 +4,13 @@ import torch
 import triton
 import triton.language as tl
 
-from touchstone.backends.triton.attention._launch import _block_d, _kind, _load_tile, _scale
+from touchstone.backends.signatures.attention import scale_or_default
+from touchstone.backends.signatures.attention_backward import checked_sizes, empty_outputs
+from touchstone.backends.triton.attention._launch import _block_d, _kind, _load_tile
 from touchstone.backends.triton.attention_backward._delta import _LOG2E, _launch_delta
-from touchstone.backends.triton.attention_backward._launch import _PLAIN, _default, _outputs, _sizes
+from touchstone.backends.triton.attention_backward._launch import _PLAIN, _default
 from touchstone.backends.triton.tuning import pinned
+from touchstone.backends.variants import variant
 
 
 @triton.jit
@@ -358,39 +361,7 @@ def _dkdv_kernel(
     tl.store(dv + offsets, dv_acc.to(dv.dtype.element_ty), mask=inside)
 
 
-def delta_first(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    o: torch.Tensor,
-    lse: torch.Tensor,
-    do: torch.Tensor,
-    *,
-    causal: bool = False,
-    scale: float | None = None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """q, o, do (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lse (B, Hq, Sq) -> dq, dk, dv. Source: [triton2022]."""
-    B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v, o, lse, do)
-    dq, dk, dv = _outputs(q, k)
-    config = dict(
-        pinned(f"attention_backward.{_kind(D, causal)}.delta_first", q.dtype, (Sq, Sk), _default(q, k, v, do))
-    )
-    own, step = config.pop("OWN"), config.pop("STEP")
-    delta, lse2 = _launch_delta(o, lse, do)
-    operands = (q, *q.stride(), k, *k.stride(), v, *v.stride(), do, *do.stride(), delta, lse2)
-    sizes = (Hq, Hkv, Sq, Sk, D, _scale(scale, D))
-    if dk.numel():
-        _dkdv_kernel[(B * Hkv * triton.cdiv(Sk, own),)](
-            *operands, dk, dv, *sizes, CAUSAL=causal, BLOCK_M=step, BLOCK_N=own, BLOCK_D=_block_d(D), **config
-        )
-    if dq.numel():
-        _dq_kernel[(B * Hq * triton.cdiv(Sq, own),)](
-            *operands, dq, *sizes, 0, CAUSAL=causal, BLOCK_M=own, BLOCK_N=step, BLOCK_D=_block_d(D), **config
-        )
-    return dq, dk, dv
-
-
-delta_first.space = [
+_SPACE = [
     dict(OWN=own, STEP=step, num_warps=warps, num_stages=stages)
     for own, step, warps, stages in [
         (128, 64, 8, 2),
@@ -409,6 +380,34 @@ delta_first.space = [
 ]
 
 
-delta_first.spills = (
-    3840  # bfloat16, D 80 to 128, on sm_80: 128 own rows do not fit its registers; sm_90 stays under 512
-)
+@variant(spills=3840, space=_SPACE)
+def delta_first(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    do: torch.Tensor,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """q, o, do (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lse (B, Hq, Sq) -> dq, dk, dv. Source: [triton2022]."""
+    B, Hq, Sq, D, Hkv, Sk = checked_sizes(q, k, v, o, lse, do)
+    dq, dk, dv = empty_outputs(q, k)
+    config = dict(
+        pinned(f"attention_backward.{_kind(D, causal)}.delta_first", q.dtype, (Sq, Sk), _default(q, k, v, do))
+    )
+    own, step = config.pop("OWN"), config.pop("STEP")
+    delta, lse2 = _launch_delta(o, lse, do)
+    operands = (q, *q.stride(), k, *k.stride(), v, *v.stride(), do, *do.stride(), delta, lse2)
+    sizes = (Hq, Hkv, Sq, Sk, D, scale_or_default(scale, D))
+    if dk.numel():
+        _dkdv_kernel[(B * Hkv * triton.cdiv(Sk, own),)](
+            *operands, dk, dv, *sizes, CAUSAL=causal, BLOCK_M=step, BLOCK_N=own, BLOCK_D=_block_d(D), **config
+        )
+    if dq.numel():
+        _dq_kernel[(B * Hq * triton.cdiv(Sq, own),)](
+            *operands, dq, *sizes, 0, CAUSAL=causal, BLOCK_M=own, BLOCK_N=step, BLOCK_D=_block_d(D), **config
+        )
+    return dq, dk, dv

@@ -4,8 +4,11 @@ import torch
 import triton
 import triton.language as tl
 
-from touchstone.backends.triton.attention._launch import _block_d, _load_tile, _scale
-from touchstone.backends.triton.attention_backward._launch import _PLAIN, _load_lse, _outputs, _sizes, _tiles
+from touchstone.backends.signatures.attention import scale_or_default
+from touchstone.backends.signatures.attention_backward import checked_sizes, empty_outputs
+from touchstone.backends.triton.attention._launch import _block_d, _load_tile
+from touchstone.backends.triton.attention_backward._launch import _PLAIN, _load_lse, _tiles
+from touchstone.backends.variants import variant
 
 
 @triton.jit(do_not_specialize=_PLAIN)
@@ -160,6 +163,7 @@ def _inline_dkdv_kernel(
     tl.store(dv + offsets, dv_acc.to(dv.dtype.element_ty), mask=inside)
 
 
+@variant(spills=4608)
 def delta_inline(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -172,12 +176,12 @@ def delta_inline(
     scale: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """q, o, do (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lse (B, Hq, Sq) -> dq, dk, dv. Source: [dao2022flash]."""
-    B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v, o, lse, do)
-    dq, dk, dv = _outputs(q, k)
+    B, Hq, Sq, D, Hkv, Sk = checked_sizes(q, k, v, o, lse, do)
+    dq, dk, dv = empty_outputs(q, k)
     tiles = _tiles(q.dtype, D)
     own, step = tiles.pop("OWN"), tiles.pop("STEP")
     operands = (q, *q.stride(), k, *k.stride(), v, *v.stride(), o, *o.stride(), lse, *lse.stride(), do, *do.stride())
-    sizes = (Hq, Hkv, Sq, Sk, D, _scale(scale, D))
+    sizes = (Hq, Hkv, Sq, Sk, D, scale_or_default(scale, D))
     if dq.numel():
         _inline_dq_kernel[(B * Hq * triton.cdiv(Sq, own),)](
             *operands, dq, *sizes, CAUSAL=causal, BLOCK_M=own, BLOCK_N=step, BLOCK_D=_block_d(D), **tiles
@@ -187,8 +191,3 @@ def delta_inline(
             *operands, dk, dv, *sizes, CAUSAL=causal, BLOCK_M=step, BLOCK_N=own, BLOCK_D=_block_d(D), **tiles
         )
     return dq, dk, dv
-
-
-delta_inline.spills = (
-    4608  # bfloat16, D 80 to 128, on sm_80: 128 own rows do not fit its registers; sm_90 stays under 512
-)

@@ -4,11 +4,14 @@ import torch
 import triton
 import triton.language as tl
 
-from touchstone.backends.triton.attention._launch import _block_d, _kind, _scale
+from touchstone.backends.signatures.attention import scale_or_default
+from touchstone.backends.signatures.attention_backward import checked_sizes, empty_outputs
+from touchstone.backends.triton.attention._launch import _block_d, _kind
 from touchstone.backends.triton.attention_backward._delta import _launch_delta
-from touchstone.backends.triton.attention_backward._launch import _PLAIN, _default, _outputs, _sizes
+from touchstone.backends.triton.attention_backward._launch import _PLAIN, _default
 from touchstone.backends.triton.attention_backward.delta_first import _dkdv_kernel, _dq_kernel, delta_first
 from touchstone.backends.triton.tuning import pinned
+from touchstone.backends.variants import attributes, variant
 
 
 @triton.jit(do_not_specialize=_PLAIN)
@@ -127,6 +130,8 @@ def _onekernel_kernel(
         )
 
 
+# spills: bfloat16, D 80 to 128, on sm_80: 128 own rows do not fit its registers; sm_90 stays under 512
+@variant(spills=3968, space=attributes(delta_first).space)
 def onekernel(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -139,8 +144,8 @@ def onekernel(
     scale: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """q, o, do (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lse (B, Hq, Sq) -> dq, dk, dv. Source: [triton2022]."""
-    B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v, o, lse, do)
-    dq, dk, dv = _outputs(q, k)
+    B, Hq, Sq, D, Hkv, Sk = checked_sizes(q, k, v, o, lse, do)
+    dq, dk, dv = empty_outputs(q, k)
     config = pinned(f"attention_backward.{_kind(D, causal)}.onekernel", q.dtype, (Sq, Sk), _default(q, k, v, do))
     delta, lse2 = _launch_delta(o, lse, do)
     programs = B * Hkv * triton.cdiv(Sk, config["OWN"]) + B * Hq * triton.cdiv(Sq, config["OWN"])
@@ -165,15 +170,9 @@ def onekernel(
             Sq,
             Sk,
             D,
-            _scale(scale, D),
+            scale_or_default(scale, D),
             CAUSAL=causal,
             BLOCK_D=_block_d(D),
             **config,
         )
     return dq, dk, dv
-
-
-onekernel.space = delta_first.space
-
-
-onekernel.spills = 3968  # bfloat16, D 80 to 128, on sm_80: 128 own rows do not fit its registers; sm_90 stays under 512

@@ -5,11 +5,14 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from touchstone.backends.triton.attention._launch import _block_d, _descriptor, _kind, _scale
+from touchstone.backends.signatures.attention import scale_or_default
+from touchstone.backends.signatures.attention_backward import checked_sizes, empty_outputs
+from touchstone.backends.triton.attention._launch import _block_d, _descriptor, _kind
 from touchstone.backends.triton.attention_backward._delta import _LOG2E, _launch_delta
-from touchstone.backends.triton.attention_backward._launch import _PLAIN, _outputs, _sizes
+from touchstone.backends.triton.attention_backward._launch import _PLAIN
 from touchstone.backends.triton.gemm import roomy
 from touchstone.backends.triton.tuning import pinned
+from touchstone.backends.variants import variant
 
 
 @triton.jit
@@ -296,6 +299,32 @@ def _tma_dkdv_kernel(
     dv_desc.store([batch, head_kv, left, 0], dv_acc.to(dv_desc.dtype).reshape(1, 1, BLOCK_N, BLOCK_D))
 
 
+def _options(keys: tuple[int, int, int, int], queries: tuple[int, int, int, int]) -> dict[str, int]:
+    """Rows owned, rows a step, warps and stages of the kernel for dk and dv, and of the one for dq."""
+    names = ("OWN", "STEP", "num_warps", "num_stages", "DQ_OWN", "DQ_STEP", "DQ_WARPS", "DQ_STAGES")
+    return dict(zip(names, (*keys, *queries), strict=True))
+
+
+_SPACE = [
+    _options(keys, queries)
+    for keys, queries in [
+        ((64, 64, 4, 2), (128, 64, 8, 3)),
+        ((64, 64, 4, 2), (64, 64, 4, 3)),
+        ((64, 64, 4, 3), (64, 64, 4, 3)),
+        ((64, 64, 4, 2), (64, 64, 4, 2)),
+        ((64, 128, 4, 2), (64, 64, 4, 3)),
+        ((128, 64, 8, 3), (128, 64, 8, 3)),
+        ((128, 64, 8, 2), (128, 64, 8, 2)),
+        ((64, 32, 4, 3), (128, 32, 8, 3)),
+        ((64, 32, 8, 2), (64, 32, 8, 2)),
+        ((32, 16, 8, 2), (32, 16, 8, 2)),
+        ((16, 16, 8, 2), (16, 16, 8, 2)),
+    ]
+]
+
+
+# spills: float32, D 129 to 256: rows of k and v in IEEE precision do not fit its registers
+@variant(needs="sm_90", spills=1984, space=_SPACE)
 def tma(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -312,8 +341,8 @@ def tma(
     Declines q, k, v or do that a descriptor cannot describe: a last stride other than 1, another stride that is 0 or no
     multiple of 16 bytes, a start off 16-byte alignment. Source: [pearbiossom2026].
     """
-    B, Hq, Sq, D, Hkv, Sk = _sizes(q, k, v, o, lse, do)
-    dq, dk, dv = _outputs(q, k)
+    B, Hq, Sq, D, Hkv, Sk = checked_sizes(q, k, v, o, lse, do)
+    dq, dk, dv = empty_outputs(q, k)
     if dq.numel() == 0 or dk.numel() == 0:  # no descriptor of an empty tensor
         return dq.zero_(), dk.zero_(), dv.zero_()
     config = dict(pinned(f"attention_backward.{_kind(D, causal)}.tma", q.dtype, (Sq, Sk), _default(q, causal)))
@@ -323,7 +352,7 @@ def tma(
     keys = [_descriptor(*operand) for operand in (("q", q, step), ("k", k, own), ("v", v, own), ("do", do, step))]
     queries = [("q", q, dq_own), ("k", k, dq_step), ("v", v, dq_step), ("do", do, dq_own)]
     delta, lse2 = _launch_delta(o, lse, do, multiple=4)  # rows of 16 bytes, as a descriptor wants them
-    pitch, scale = delta.shape[-1], _scale(scale, D)
+    pitch, scale = delta.shape[-1], scale_or_default(scale, D)
     rows = [TensorDescriptor(x, [B * Hq, Sq], [pitch, 1], [1, step]) for x in (delta, lse2)]
     _tma_dkdv_kernel[(B * Hkv * triton.cdiv(Sk, own),)](
         *keys,
@@ -361,12 +390,6 @@ def tma(
     return dq, dk, dv
 
 
-def _options(keys: tuple[int, int, int, int], queries: tuple[int, int, int, int]) -> dict[str, int]:
-    """Rows owned, rows a step, warps and stages of the kernel for dk and dv, and of the one for dq."""
-    names = ("OWN", "STEP", "num_warps", "num_stages", "DQ_OWN", "DQ_STEP", "DQ_WARPS", "DQ_STAGES")
-    return dict(zip(names, (*keys, *queries), strict=True))
-
-
 def _default(q: torch.Tensor, causal: bool) -> dict[str, int]:
     """The fastest of `space` on an H200 for D 64 and 128.
 
@@ -380,23 +403,3 @@ def _default(q: torch.Tensor, causal: bool) -> dict[str, int]:
     if D <= 128:
         return _options((64, 64, 4, 2), (128, 64, 8, 3) if roomy(q.device) else (64, 64, 4, 2))
     return _options(*[(64, 16, 8, 2)] * 2)
-
-
-tma.needs = "sm_90"
-tma.spills = 1984  # float32, D 129 to 256: rows of k and v in IEEE precision do not fit its registers
-tma.space = [
-    _options(keys, queries)
-    for keys, queries in [
-        ((64, 64, 4, 2), (128, 64, 8, 3)),
-        ((64, 64, 4, 2), (64, 64, 4, 3)),
-        ((64, 64, 4, 3), (64, 64, 4, 3)),
-        ((64, 64, 4, 2), (64, 64, 4, 2)),
-        ((64, 128, 4, 2), (64, 64, 4, 3)),
-        ((128, 64, 8, 3), (128, 64, 8, 3)),
-        ((128, 64, 8, 2), (128, 64, 8, 2)),
-        ((64, 32, 4, 3), (128, 32, 8, 3)),
-        ((64, 32, 8, 2), (64, 32, 8, 2)),
-        ((32, 16, 8, 2), (32, 16, 8, 2)),
-        ((16, 16, 8, 2), (16, 16, 8, 2)),
-    ]
-]

@@ -9,6 +9,7 @@ from touchstone.backends.triton.activations import _activate, _check
 from touchstone.backends.triton.gemm import default_two_tiles, options
 from touchstone.backends.triton.matmul import tuned as matmul
 from touchstone.backends.triton.tuning import pinned
+from touchstone.backends.variants import variant
 
 
 @triton.jit
@@ -57,6 +58,24 @@ def _gate_up_kernel(
     tl.store(hidden_ptr + m[:, None] * H + h[None, :], hidden, mask=(m[:, None] < M) & (h[None, :] < H))
 
 
+_SPACE = [
+    options(*each)
+    for each in [
+        (16, 64, 64, 4, 4),
+        (64, 64, 64, 4, 4),
+        (64, 128, 64, 4, 3),
+        (128, 64, 64, 4, 4),
+        (128, 64, 64, 8, 4),
+        (128, 128, 64, 8, 3),
+        (128, 128, 32, 8, 4),
+        (64, 64, 32, 8, 2),
+        (128, 64, 16, 8, 3),
+        (64, 64, 16, 4, 3),
+    ]
+]
+
+
+@variant(space=_SPACE)
 def epilogue(
     x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor, w_down: torch.Tensor, *, activation: str = "silu"
 ) -> torch.Tensor:
@@ -83,20 +102,3 @@ def epilogue(
             **config,
         )
     return matmul(hidden, w_down)
-
-
-epilogue.space = [
-    options(*each)
-    for each in [
-        (16, 64, 64, 4, 4),
-        (64, 64, 64, 4, 4),
-        (64, 128, 64, 4, 3),
-        (128, 64, 64, 4, 4),
-        (128, 64, 64, 8, 4),
-        (128, 128, 64, 8, 3),
-        (128, 128, 32, 8, 4),
-        (64, 64, 32, 8, 2),
-        (128, 64, 16, 8, 3),
-        (64, 64, 16, 4, 3),
-    ]
-]

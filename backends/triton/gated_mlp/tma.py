@@ -13,8 +13,15 @@ from touchstone.backends.triton.gemm import default_tma_factor_tile, default_tma
 from touchstone.backends.triton.mlp.tma import _linear
 from touchstone.backends.triton.mlp.tma import tma as _mlp
 from touchstone.backends.triton.tuning import pinned
+from touchstone.backends.variants import attributes, variant
+
+_SPACE = [config for config in attributes(_mlp).space if config["num_stages"] < 4 or config["BLOCK_N"] < 256] + [
+    options(128, 256, 64, 8, 3, 16),
+    options(256, 128, 64, 8, 3),
+]
 
 
+@variant(needs="sm_90", space=_SPACE)
 def tma(
     x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor, w_down: torch.Tensor, *, activation: str = "silu"
 ) -> torch.Tensor:
@@ -41,10 +48,3 @@ def tma(
     for launch in launches:
         launch()
     return y
-
-
-tma.needs = "sm_90"
-tma.space = [config for config in _mlp.space if config["num_stages"] < 4 or config["BLOCK_N"] < 256] + [
-    options(128, 256, 64, 8, 3, 16),
-    options(256, 128, 64, 8, 3),
-]

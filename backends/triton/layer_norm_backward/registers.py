@@ -14,6 +14,7 @@ from touchstone.backends.triton.layer_norm_backward._launch import (
     _zeros,
 )
 from touchstone.backends.triton.rows import resident, warps
+from touchstone.backends.variants import variant
 
 # Arguments whose alignment would not improve the code.
 _UNALIGNED = ["x_col", "w_col", "dy_col", "mean_row", "rstd_row"]
@@ -164,6 +165,7 @@ def _atomics_kernel(
     tl.atomic_add(dbias_ptr + col, dbias, mask=inside, sem="relaxed")
 
 
+@variant(deterministic=False)
 def atomics(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -205,9 +207,6 @@ def atomics(
         if dw_sum is not dweight:
             _reduce(dw_sum[None], db_sum[None], dweight, dbias)
     return dx, dweight, dbias
-
-
-atomics.deterministic = False
 
 
 def _grid(x: torch.Tensor) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from touchstone.backends import Unsupported, shapes
 from touchstone.backends.triton.gemm import descriptor, processors
 from touchstone.backends.triton.hopper import ROWS, barriers, copy_in, copy_out, swizzled
+from touchstone.backends.variants import HALF, variant
 
 _GROUPS = gl.constexpr(2)
 _SIDE = gl.constexpr(64)  # columns of c that are staged at once: 128 bytes
@@ -240,6 +241,7 @@ def _gluon_kernel(
     )
 
 
+@variant(needs="sm_90a", dtypes=HALF)
 def gluon(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """(M, K) by (K, N) gives (M, N); either axis of `a` and of `b` may be the contiguous one.
 
@@ -277,7 +279,3 @@ def gluon(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def _default(M: int, N: int, count: int) -> dict[str, int]:
     wide = triton.cdiv(M, 128) * triton.cdiv(N, 256) >= count // 2
     return dict(GROUP_M=16, BLOCK_N=256 if wide else 128, BLOCK_K=64, STAGES=4 if wide else 6, num_warps=4)
-
-
-gluon.needs = "sm_90a"
-gluon.dtypes = ("float16", "bfloat16")

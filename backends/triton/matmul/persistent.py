@@ -7,6 +7,7 @@ import triton.language as tl
 from touchstone.backends import shapes
 from touchstone.backends.triton.gemm import default_tile, options, resident
 from touchstone.backends.triton.tuning import pinned
+from touchstone.backends.variants import variant
 
 
 @triton.jit
@@ -51,6 +52,22 @@ def _persistent_kernel(
             acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
 
 
+_SPACE = [
+    options(*each)
+    for each in [
+        (64, 64, 64, 4, 4),
+        (128, 128, 64, 4, 3),
+        (128, 128, 64, 8, 3),
+        (128, 256, 64, 8, 3),
+        (128, 256, 64, 8, 4),
+        (256, 128, 64, 8, 3),
+        (128, 128, 16, 8, 3),
+        (128, 64, 16, 4, 4),
+    ]
+]
+
+
+@variant(space=_SPACE)
 def persistent(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """(M, K) by (K, N) gives (M, N); any sizes and strides. Source: [triton2024]."""
     M, K, N = shapes("M K, K N", a=a, b=b)
@@ -64,18 +81,3 @@ def persistent(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     grid = (min(resident(a.device, config["num_warps"]), tiles),)
     _persistent_kernel[grid](a, b, c, M, N, K, *a.stride(), *b.stride(), PRECISION="ieee", **config)
     return c
-
-
-persistent.space = [
-    options(*each)
-    for each in [
-        (64, 64, 64, 4, 4),
-        (128, 128, 64, 4, 3),
-        (128, 128, 64, 8, 3),
-        (128, 256, 64, 8, 3),
-        (128, 256, 64, 8, 4),
-        (256, 128, 64, 8, 3),
-        (128, 128, 16, 8, 3),
-        (128, 64, 16, 4, 4),
-    ]
-]

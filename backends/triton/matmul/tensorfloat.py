@@ -7,8 +7,24 @@ from touchstone.backends import shapes
 from touchstone.backends.triton.gemm import default_tile, options
 from touchstone.backends.triton.matmul.tiled import _grouped_kernel
 from touchstone.backends.triton.tuning import pinned
+from touchstone.backends.variants import variant
+
+_SPACE = [
+    options(*each)
+    for each in [
+        (64, 64, 32, 4, 3),
+        (64, 128, 32, 4, 3),
+        (128, 64, 32, 4, 4),
+        (128, 128, 32, 4, 3),
+        (128, 128, 32, 8, 3),
+        (128, 128, 32, 8, 4),
+        (128, 128, 64, 8, 2),
+        (128, 256, 32, 8, 3),
+    ]
+]
 
 
+@variant(compute="tf32", space=_SPACE)
 def tf32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """(M, K) by (K, N) gives (M, N); any sizes and strides. float32 operands keep 10 bits of mantissa [xlite2025]."""
     M, K, N = shapes("M K, K N", a=a, b=b)
@@ -21,6 +37,7 @@ def tf32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return c
 
 
+@variant(compute="tf32x3", space=_SPACE)
 def tf32x3(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """(M, K) by (K, N) gives (M, N); any sizes and strides. float32 operands keep 21 bits of mantissa [ootomo2022]."""
     M, K, N = shapes("M K, K N", a=a, b=b)
@@ -42,20 +59,3 @@ def _default_tf32x3(dtype: torch.dtype, M: int, N: int) -> dict[str, int]:
     if dtype is torch.float32:
         return options(128, 64, 32, 4, 4) if M > 64 else options(64, 64, 32, 8, 3)
     return default_tile(dtype, M, N)
-
-
-tf32.compute = "tf32"
-tf32x3.compute = "tf32x3"
-tf32.space = tf32x3.space = [
-    options(*each)
-    for each in [
-        (64, 64, 32, 4, 3),
-        (64, 128, 32, 4, 3),
-        (128, 64, 32, 4, 4),
-        (128, 128, 32, 4, 3),
-        (128, 128, 32, 8, 3),
-        (128, 128, 32, 8, 4),
-        (128, 128, 64, 8, 2),
-        (128, 256, 32, 8, 3),
-    ]
-]

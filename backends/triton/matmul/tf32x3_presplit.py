@@ -10,6 +10,7 @@ from touchstone.backends import shapes
 from touchstone.backends.triton.gemm import options
 from touchstone.backends.triton.matmul.tensorfloat import tf32x3
 from touchstone.backends.triton.tuning import pinned
+from touchstone.backends.variants import variant
 
 
 @triton.jit
@@ -75,6 +76,21 @@ def _presplit_kernel(
     tl.store(c_ptr + row * N + col, acc, mask=(row < M) & (col < N))
 
 
+_SPACE = [
+    options(*each)
+    for each in [
+        (64, 128, 32, 4, 3),
+        (128, 64, 32, 4, 4),
+        (128, 128, 32, 8, 3),
+        (128, 128, 32, 4, 3),
+        (128, 128, 32, 8, 2),
+        (128, 128, 32, 8, 3, 16),
+        (128, 64, 32, 4, 2),
+    ]
+]
+
+
+@variant(needs="sm_90", compute="tf32x3", space=_SPACE)
 def tf32x3_presplit(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """(M, K) by (K, N) gives (M, N); any sizes and strides. float32 operands keep 21 bits of mantissa.
 
@@ -104,19 +120,3 @@ def _cut(x: torch.Tensor, rows: int, cols: int) -> TensorDescriptor:
     cut = x.new_empty(2, R, pitch)
     _cut_kernel[(triton.cdiv(R, 64) * triton.cdiv(C, 64),)](x, cut, R, C, pitch, *x.stride(), BLOCK=64, num_warps=4)
     return TensorDescriptor(cut, [2, R, C], [R * pitch, pitch, 1], [1, rows, cols])
-
-
-tf32x3_presplit.compute = "tf32x3"
-tf32x3_presplit.needs = "sm_90"
-tf32x3_presplit.space = [
-    options(*each)
-    for each in [
-        (64, 128, 32, 4, 3),
-        (128, 64, 32, 4, 4),
-        (128, 128, 32, 8, 3),
-        (128, 128, 32, 4, 3),
-        (128, 128, 32, 8, 2),
-        (128, 128, 32, 8, 3, 16),
-        (128, 64, 32, 4, 2),
-    ]
-]

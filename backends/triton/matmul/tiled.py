@@ -7,6 +7,7 @@ import triton.language as tl
 from touchstone.backends import shapes
 from touchstone.backends.triton.gemm import default_tile, options
 from touchstone.backends.triton.tuning import pinned
+from touchstone.backends.variants import variant
 
 
 @triton.jit
@@ -132,19 +133,7 @@ def grouped(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return c
 
 
-def tuned(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """(M, K) by (K, N) gives (M, N); any sizes and strides. Source: [boehm2022]."""
-    M, K, N = shapes("M K, K N", a=a, b=b)
-    c = a.new_empty(M, N)
-    if M == 0 or N == 0:
-        return c
-    config = pinned("matmul.tuned", a.dtype, (M, N, K), default_tile(a.dtype, M, N))
-    grid = (triton.cdiv(M, config["BLOCK_M"]) * triton.cdiv(N, config["BLOCK_N"]),)
-    _grouped_kernel[grid](a, b, c, M, N, K, *a.stride(), *b.stride(), PRECISION="ieee", **config)
-    return c
-
-
-tuned.space = [
+_SPACE = [
     options(*each)
     for each in [
         (16, 64, 128, 4, 4),
@@ -161,3 +150,16 @@ tuned.space = [
         (128, 256, 16, 8, 3),
     ]
 ]
+
+
+@variant(space=_SPACE)
+def tuned(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """(M, K) by (K, N) gives (M, N); any sizes and strides. Source: [boehm2022]."""
+    M, K, N = shapes("M K, K N", a=a, b=b)
+    c = a.new_empty(M, N)
+    if M == 0 or N == 0:
+        return c
+    config = pinned("matmul.tuned", a.dtype, (M, N, K), default_tile(a.dtype, M, N))
+    grid = (triton.cdiv(M, config["BLOCK_M"]) * triton.cdiv(N, config["BLOCK_N"]),)
+    _grouped_kernel[grid](a, b, c, M, N, K, *a.stride(), *b.stride(), PRECISION="ieee", **config)
+    return c

@@ -7,6 +7,7 @@ import triton.language as tl
 from touchstone.backends import shapes
 from touchstone.backends.triton.gemm import default_tma_tile, descriptor, options, resident
 from touchstone.backends.triton.tuning import pinned
+from touchstone.backends.variants import variant
 
 
 @triton.jit
@@ -44,6 +45,25 @@ def _tma_kernel(
         c_desc.store([m, n + BLOCK_N // 2], right.to(c_desc.dtype))
 
 
+_SPACE = [
+    options(*each)
+    for each in [
+        (64, 64, 128, 4, 4),
+        (64, 128, 128, 4, 3),
+        (128, 128, 64, 4, 3),
+        (128, 128, 64, 8, 4),
+        (128, 256, 64, 8, 3),
+        (128, 256, 64, 8, 4),
+        (128, 256, 64, 8, 4, 16),
+        (256, 128, 64, 8, 4),
+        (128, 128, 128, 8, 3),
+        (128, 64, 16, 8, 3),
+        (64, 64, 16, 4, 4),
+    ]
+]
+
+
+@variant(needs="sm_90", space=_SPACE)
 def tma(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """(M, K) by (K, N) gives (M, N); either axis of `a` and of `b` may be the contiguous one.
 
@@ -75,22 +95,3 @@ def tma(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         **config,
     )
     return c
-
-
-tma.needs = "sm_90"
-tma.space = [
-    options(*each)
-    for each in [
-        (64, 64, 128, 4, 4),
-        (64, 128, 128, 4, 3),
-        (128, 128, 64, 4, 3),
-        (128, 128, 64, 8, 4),
-        (128, 256, 64, 8, 3),
-        (128, 256, 64, 8, 4),
-        (128, 256, 64, 8, 4, 16),
-        (256, 128, 64, 8, 4),
-        (128, 128, 128, 8, 3),
-        (128, 64, 16, 8, 3),
-        (64, 64, 16, 4, 4),
-    ]
-]

@@ -8,6 +8,7 @@ from touchstone.backends import shapes
 from touchstone.backends.triton.activations import _activate, _check
 from touchstone.backends.triton.gemm import default_tile, options
 from touchstone.backends.triton.tuning import pinned
+from touchstone.backends.variants import variant
 
 
 @triton.jit
@@ -68,6 +69,24 @@ def _linear(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, activat
     return c
 
 
+_SPACE = [
+    options(*each)
+    for each in [
+        (16, 64, 128, 4, 4),
+        (64, 64, 64, 4, 4),
+        (64, 128, 64, 4, 4),
+        (128, 128, 64, 4, 3),
+        (128, 128, 64, 8, 3),
+        (128, 256, 64, 8, 3),
+        (256, 128, 64, 8, 3),
+        (64, 64, 32, 4, 3),
+        (128, 64, 16, 4, 4),
+        (128, 128, 16, 8, 3),
+    ]
+]
+
+
+@variant(space=_SPACE)
 def epilogue(
     x: torch.Tensor,
     w1: torch.Tensor,
@@ -85,20 +104,3 @@ def epilogue(
     _check(activation)
     hidden = _linear(x, w1, b1, activation)
     return _linear(hidden, w2, b2, None)
-
-
-epilogue.space = [
-    options(*each)
-    for each in [
-        (16, 64, 128, 4, 4),
-        (64, 64, 64, 4, 4),
-        (64, 128, 64, 4, 4),
-        (128, 128, 64, 4, 3),
-        (128, 128, 64, 8, 3),
-        (128, 256, 64, 8, 3),
-        (256, 128, 64, 8, 3),
-        (64, 64, 32, 4, 3),
-        (128, 64, 16, 4, 4),
-        (128, 128, 16, 8, 3),
-    ]
-]

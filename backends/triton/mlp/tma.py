@@ -10,6 +10,7 @@ from touchstone.backends import Unsupported, shapes
 from touchstone.backends.triton.activations import _activate, _check, _slope
 from touchstone.backends.triton.gemm import default_tma_tile, descriptor, options, resident
 from touchstone.backends.triton.tuning import pinned
+from touchstone.backends.variants import variant
 
 
 @triton.jit
@@ -111,6 +112,24 @@ def _linear(
     )
 
 
+_SPACE = [
+    options(*each)
+    for each in [
+        (64, 64, 128, 4, 4),
+        (64, 128, 128, 4, 3),
+        (128, 128, 64, 4, 3),
+        (128, 128, 64, 8, 4),
+        (128, 256, 64, 8, 3),
+        (128, 256, 64, 8, 4),
+        (128, 256, 64, 8, 4, 16),
+        (256, 128, 64, 8, 4),
+        (128, 64, 16, 8, 3),
+        (64, 64, 16, 4, 4),
+    ]
+]
+
+
+@variant(needs="sm_90", space=_SPACE)
 def tma(
     x: torch.Tensor,
     w1: torch.Tensor,
@@ -142,21 +161,3 @@ def tma(
     for launch in launches:
         launch()
     return y
-
-
-tma.needs = "sm_90"
-tma.space = [
-    options(*each)
-    for each in [
-        (64, 64, 128, 4, 4),
-        (64, 128, 128, 4, 3),
-        (128, 128, 64, 4, 3),
-        (128, 128, 64, 8, 4),
-        (128, 256, 64, 8, 3),
-        (128, 256, 64, 8, 4),
-        (128, 256, 64, 8, 4, 16),
-        (256, 128, 64, 8, 4),
-        (128, 64, 16, 8, 3),
-        (64, 64, 16, 4, 4),
-    ]
-]

@@ -9,6 +9,7 @@ from touchstone.backends.triton.activations import _activate, _check, _slope
 from touchstone.backends.triton.gemm import default_tile, options
 from touchstone.backends.triton.matmul import tuned as matmul
 from touchstone.backends.triton.tuning import pinned
+from touchstone.backends.variants import variant
 
 
 @triton.jit
@@ -149,6 +150,23 @@ def _weight(a: torch.Tensor, b: torch.Tensor, with_sum: bool) -> tuple[torch.Ten
     return c, total
 
 
+_SPACE = [
+    options(*each)
+    for each in [
+        (16, 64, 128, 4, 4),
+        (64, 64, 64, 4, 4),
+        (128, 128, 64, 4, 3),
+        (128, 128, 64, 8, 3),
+        (128, 256, 64, 8, 3),
+        (256, 128, 64, 8, 3),
+        (64, 64, 32, 4, 3),
+        (128, 64, 16, 4, 4),
+        (128, 128, 16, 8, 3),
+    ]
+]
+
+
+@variant(space=_SPACE)
 def epilogue(
     x: torch.Tensor,
     w1: torch.Tensor,
@@ -171,19 +189,3 @@ def epilogue(
     dw2, db2 = _weight(hidden, dy, b2 is not None)
     dw1, db1 = _weight(x, dz, b1 is not None)
     return matmul(dz, w1.t()), dw1, db1, dw2, db2
-
-
-epilogue.space = [
-    options(*each)
-    for each in [
-        (16, 64, 128, 4, 4),
-        (64, 64, 64, 4, 4),
-        (128, 128, 64, 4, 3),
-        (128, 128, 64, 8, 3),
-        (128, 256, 64, 8, 3),
-        (256, 128, 64, 8, 3),
-        (64, 64, 32, 4, 3),
-        (128, 64, 16, 4, 4),
-        (128, 128, 16, 8, 3),
-    ]
-]

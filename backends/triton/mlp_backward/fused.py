@@ -8,6 +8,7 @@ from touchstone.backends import shapes
 from touchstone.backends.triton.activations import _activate, _check, _slope
 from touchstone.backends.triton.gemm import default_tile, default_two_tiles, options
 from touchstone.backends.triton.tuning import pinned
+from touchstone.backends.variants import variant
 
 
 @triton.jit
@@ -210,6 +211,23 @@ def _gradients_kernel(
         )
 
 
+_SPACE = [
+    options(*each)
+    for each in [
+        (16, 64, 128, 4, 4),
+        (64, 64, 64, 4, 4),
+        (128, 128, 64, 4, 3),
+        (128, 128, 64, 8, 3),
+        (128, 256, 64, 8, 3),
+        (256, 128, 64, 8, 3),
+        (64, 64, 32, 4, 3),
+        (128, 64, 16, 4, 4),
+        (128, 128, 16, 8, 3),
+    ]
+]
+
+
+@variant(space=_SPACE)
 def fused(
     x: torch.Tensor,
     w1: torch.Tensor,
@@ -281,19 +299,3 @@ def fused(
             **config,
         )
     return dx, dw1, db1, dw2, db2
-
-
-fused.space = [
-    options(*each)
-    for each in [
-        (16, 64, 128, 4, 4),
-        (64, 64, 64, 4, 4),
-        (128, 128, 64, 4, 3),
-        (128, 128, 64, 8, 3),
-        (128, 256, 64, 8, 3),
-        (256, 128, 64, 8, 3),
-        (64, 64, 32, 4, 3),
-        (128, 64, 16, 4, 4),
-        (128, 128, 16, 8, 3),
-    ]
-]

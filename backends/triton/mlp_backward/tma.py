@@ -13,8 +13,10 @@ from touchstone.backends.triton.gemm import default_tma_factor_tile, default_tma
 from touchstone.backends.triton.mlp.tma import _linear
 from touchstone.backends.triton.mlp_backward.unfused import _column_sum
 from touchstone.backends.triton.tuning import pinned
+from touchstone.backends.variants import attributes, variant
 
 
+@variant(needs="sm_90", space=attributes(_gated_mlp).space)
 def tma(
     x: torch.Tensor,
     w1: torch.Tensor,
@@ -49,7 +51,3 @@ def tma(
     for launch in launches:
         launch()
     return dx, dw1, None if b1 is None else _column_sum(dz), dw2, None if b2 is None else _column_sum(dy)
-
-
-tma.needs = "sm_90"
-tma.space = _gated_mlp.space

@@ -14,6 +14,7 @@ from touchstone.backends.triton.rms_norm_backward._launch import (
     _zeros,
 )
 from touchstone.backends.triton.rows import resident, warps
+from touchstone.backends.variants import variant
 
 # Arguments whose alignment would not improve the code.
 _UNALIGNED = ["x_col", "w_col", "dy_col", "rstd_row"]
@@ -121,6 +122,7 @@ def _atomics_kernel(
     tl.atomic_add(dweight_ptr + col, dweight, mask=inside, sem="relaxed")
 
 
+@variant(deterministic=False)
 def atomics(
     x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, *, rstd: torch.Tensor | None = None, eps: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -143,9 +145,6 @@ def atomics(
         if dw_sum is not dweight:
             _reduce(dw_sum[None], dweight)
     return dx, dweight
-
-
-atomics.deterministic = False
 
 
 def _grid(x: torch.Tensor) -> tuple[int, int]:
