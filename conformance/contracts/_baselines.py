@@ -2,22 +2,14 @@
 ops."""
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 from touchstone.conformance.spec.baselines import Baseline, compiled, eager, library
 
 ROWS = [{"rows": rows, "cols": cols} for rows, cols in [(16384, 1024), (8192, 4096), (8192, 8192), (8192, 32768)]]
 INDEPENDENT_AXES = (("rows",),)
-ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "gelu": F.gelu,
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),
-    "silu": F.silu,
-    "relu": F.relu,
-}
 
 Outputs = Mapping[str, torch.Tensor]
 

@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from touchstone.conformance.contracts._bounds_dots import combine, gathered, lossy, probabilities, visible_pairs
+from touchstone.conformance.contracts._attention import probabilities, visible_pairs
+from touchstone.conformance.contracts._bounds_dots import combine, gathered, lossy
 from touchstone.conformance.spec import layouts, values
 from touchstone.conformance.spec.baselines import Arguments, Baseline, Bench, Call
 from touchstone.conformance.spec.budget import EPS32, Expected, dot_extra

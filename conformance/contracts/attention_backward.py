@@ -4,7 +4,8 @@ import torch
 from torch.nn.attention import SDPBackend
 
 from touchstone.conformance.contracts import attention
-from touchstone.conformance.contracts._bounds_dots import combine, gathered, lossy, probabilities, stack
+from touchstone.conformance.contracts._attention import probabilities, stack
+from touchstone.conformance.contracts._bounds_dots import combine, gathered, lossy
 from touchstone.conformance.spec import layouts, values
 from touchstone.conformance.spec.baselines import Bench, autograd
 from touchstone.conformance.spec.budget import Expected, dot_extra

@@ -5,8 +5,9 @@ import math
 import torch
 
 from touchstone.conformance.contracts import _baselines as common
-from touchstone.conformance.contracts._bounds_dots import LIPSCHITZ, combine, kept, lossy, projection, repeats, slope
-from touchstone.conformance.contracts.mlp import ACTIVATIONS, ALIGNED, LARGE, SIZES, shows, sparse, spoil, with_nan
+from touchstone.conformance.contracts._bounds_dots import combine, kept, lossy, repeats
+from touchstone.conformance.contracts._mlp import ACTIVATIONS, LIPSCHITZ, projection, slope
+from touchstone.conformance.contracts.mlp import ALIGNED, LARGE, SIZES, shows, sparse, spoil, with_nan
 from touchstone.conformance.spec import values
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.budget import Expected, dot_extra
@@ -197,7 +198,7 @@ contract = Contract(
 
 
 def _torch(x, w_gate, w_up, w_down, activation):
-    return {"y": (common.ACTIVATIONS[activation](x @ w_gate) * (x @ w_up)) @ w_down}
+    return {"y": (ACTIVATIONS[activation](x @ w_gate) * (x @ w_up)) @ w_down}
 
 
 bench = Bench(baselines=common.torch_baselines(_torch), independent_axes=(("M",),))

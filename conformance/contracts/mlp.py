@@ -5,7 +5,8 @@ import math
 import torch
 
 from touchstone.conformance.contracts import _baselines as common
-from touchstone.conformance.contracts._bounds_dots import LIPSCHITZ, combine, kept, lossy, projection, repeats, slope
+from touchstone.conformance.contracts._bounds_dots import combine, kept, lossy, repeats
+from touchstone.conformance.contracts._mlp import ACTIVATIONS, LIPSCHITZ, projection, slope
 from touchstone.conformance.spec import layouts, values
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.budget import Expected, dot_extra
@@ -13,7 +14,6 @@ from touchstone.conformance.spec.contract import Contract, Draw, Invalid, Operan
 from touchstone.reference._activations import torch_act
 from touchstone.reference.mlp import torch_mlp
 
-ACTIVATIONS = ("gelu", "gelu_tanh", "silu", "relu")
 BIAS = (*layouts.VECTOR, "none")
 OPERANDS = {
     "x": Operand("M D"),
@@ -266,7 +266,7 @@ contract = Contract(
         "negative": one_large_row(negative),
         "one_nan": with_nan(normal),
     },
-    params={"activation": ACTIVATIONS},
+    params={"activation": tuple(ACTIVATIONS)},
     valid=_valid,
     expect=expect,
     exact={"binary": ["y"]},
@@ -281,7 +281,7 @@ contract = Contract(
 
 
 def _torch(x, w1, b1, w2, b2, activation):
-    hidden = common.ACTIVATIONS[activation](torch.addmm(b1, x, w1))
+    hidden = ACTIVATIONS[activation](torch.addmm(b1, x, w1))
     return {"y": torch.addmm(b2, hidden, w2)}
 
 

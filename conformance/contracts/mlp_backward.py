@@ -5,19 +5,9 @@ from typing import Any
 
 import torch
 
-from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts import mlp
-from touchstone.conformance.contracts._bounds_dots import (
-    CURVATURE,
-    LIPSCHITZ,
-    combine,
-    gathered,
-    kept,
-    lossy,
-    projection,
-    repeats,
-    slope,
-)
+from touchstone.conformance.contracts._bounds_dots import combine, gathered, kept, lossy, repeats
+from touchstone.conformance.contracts._mlp import ACTIVATIONS, CURVATURE, LIPSCHITZ, projection, slope
 from touchstone.conformance.spec.baselines import Bench, autograd
 from touchstone.conformance.spec.budget import Expected, dot_extra
 from touchstone.conformance.spec.contract import Contract, Draw, Invalid, Operand, Output, Property
@@ -182,7 +172,7 @@ contract = Contract(
         "cancelling_rows": _cancelling_rows,
         "binary": _binary,
     },
-    params={"activation": mlp.ACTIVATIONS},
+    params={"activation": tuple(ACTIVATIONS)},
     valid=_valid,
     expect=expect,
     exact={"binary": ["dx", "dw1", "db1", "dw2", "db2"]},
@@ -203,7 +193,7 @@ contract = Contract(
 
 
 def _forward(x, w1, b1, w2, b2, activation, **_):
-    return torch.addmm(b2, common.ACTIVATIONS[activation](torch.addmm(b1, x, w1)), w2)
+    return torch.addmm(b2, ACTIVATIONS[activation](torch.addmm(b1, x, w1)), w2)
 
 
 GRADIENTS = {"dx": "x", "dw1": "w1", "db1": "b1", "dw2": "w2", "db2": "b2"}

@@ -6,10 +6,8 @@ import torch.nn.functional as F
 from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts import _bounds_rows as bounds_rows
 from touchstone.conformance.contracts import _norms
-from touchstone.conformance.spec import layouts, values
 from touchstone.conformance.spec.baselines import Bench, autograd
 from touchstone.conformance.spec.budget import Expected
-from touchstone.conformance.spec.contract import Contract, Draw, Operand, Output, Property
 from touchstone.reference.rms_norm_backward import torch_rms_norm_backward
 
 
@@ -40,55 +38,11 @@ def derive(inputs, params):
     return {"rstd": (inputs["x"].square().mean(-1) + params["eps"]).rsqrt()}
 
 
-def _family(make, gradient):
-    def family(draw: Draw):
-        x, dy = make(draw, draw.shape("x")), gradient(draw, draw.shape("dy"))
-        return {"x": x, "weight": bounds_rows.signal(draw, "weight"), "dy": dy}
-
-    return family
+def _sums_repeat(case) -> bool:
+    return bounds_rows.repeats(case, "x", "dy", axis="rows")
 
 
-def _valid(case) -> bool:
-    if not _norms.divides(case, case.size["cols"]):
-        return False
-    if bounds_rows.repeats(case, "x") or bounds_rows.repeats(case, "x", "dy", axis="rows"):
-        return False
-    return bounds_rows.informative(case, ("one_nan",))
-
-
-contract = Contract(
-    operands={
-        "x": Operand("rows cols"),
-        "weight": Operand("cols", layouts.VECTOR),
-        "dy": Operand("rows cols"),
-        "rstd": Operand("rows", bounds_rows.STATISTIC, torch.float32, derived=True, positional=False, counts=False),
-    },
-    outputs={"dx": Output("rows cols"), "dweight": Output("cols")},
-    sizes=bounds_rows.BACKWARD_SIZES,
-    values={
-        "normal": _family(bounds_rows.lifted, bounds_rows.lifted),
-        "large": _family(values.large, values.normal),
-        "gradient_offset": _family(values.normal, bounds_rows.offset_gradient),
-        "tiny": _family(_norms.tiny, values.normal),
-        "ascending": _family(values.ascending, values.ascending),
-        "row_scales": _family(values.row_scales, values.row_scales),
-        "one_nan": _family(bounds_rows.one_nan, bounds_rows.lifted),
-        "cancelling_rows": bounds_rows.cancelling_rows,
-    },
-    params={"eps": (1e-6, 1e-3, 0.1, 0.0)},
-    valid=_valid,
-    expect=expect,
-    derive=derive,
-    large=common.ROWS,
-    flops=lambda size, param: 12 * size["rows"] * size["cols"],
-    bytes=lambda size, param, item: (3 * size["rows"] + 2) * size["cols"] * item,
-    invalid=bounds_rows.invalid_calls("x", matrices=("dy",), vectors=("weight", "rstd"), optional=("rstd",)),
-    properties=[
-        Property("rows are independent", bounds_rows.rows_are_independent("x", "dy")),
-        Property("linear in dy", bounds_rows.scaled_gradient, bitwise=True),
-        Property("dx is orthogonal to x but for eps", bounds_rows.gradient_is_orthogonal(centred=False)),
-    ],
-)
+contract = _norms.gradient(expect, derive, _sums_repeat, centred=False)
 
 
 def _forward(x, weight, eps, **_):

@@ -81,15 +81,18 @@ def test_an_op_is_a_reference_and_a_contract():
     assert [registry.contract(op).name for op in registry.ops()] == list(registry.ops())
 
 
-def test_no_contract_and_no_fault_imports_a_kernel_library():
-    """Which mode Triton and Numba import in is decided later."""
+def test_contracts_and_faults_load_no_kernel_library_and_no_tool():
+    """Which mode Triton and Numba import in is decided later; describing an op needs nothing that stands above it."""
     code = (
         "import sys\nfrom touchstone.conformance.discovery import registry\n"
         "for op in registry.ops(): registry.contract(op), registry.planted(op)\n"
-        "print([name for name in ('triton', 'numba', 'cupy') if name in sys.modules])"
+        "print([name for name in ('triton', 'numba', 'cupy') if name in sys.modules])\n"
+        "print(*{n.split('.')[2] for n in sys.modules if n.startswith('touchstone.conformance.')})"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    libraries, rooms = done.stdout.splitlines()
+    assert libraries == "[]"
+    assert set(rooms.split()) == {"spec", "contracts", "faults", "discovery"}
 
 
 def test_faults_belong_to_ops():
