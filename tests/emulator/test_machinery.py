@@ -2,6 +2,8 @@
 
 import ctypes
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -138,6 +140,30 @@ def test_two_processes_compile_at_once(kernel_file, tmp_path):
     kept = sorted(file.suffix for file in (tmp_path / "cache").iterdir())
     precompiled = [".gch", ".h"] if ".gch" in kept else [".h"]
     assert [suffix for suffix in kept if suffix != ".lock"] == [*precompiled, ".so", ".so"]
+
+
+def test_the_engine_holds_all_its_files_and_compiles_without_a_warning():
+    folder = compiler._ENGINE
+    included = re.findall(r'^#include "(\w+\.cpp)"$', (folder / "engine.cpp").read_text(), re.M)
+    assert sorted([*included, "engine.cpp"]) == sorted(file.name for file in folder.glob("*.cpp"))
+    asked = [*compiler.compiler(), "-std=c++17", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
+    done = subprocess.run([*asked, str(folder / "engine.cpp")], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_key_of_the_engine_covers_all_its_files(monkeypatch, tmp_path):
+    folder = tmp_path / "engine"
+    shutil.copytree(compiler._ENGINE, folder)
+    monkeypatch.setattr(compiler, "_ENGINE", folder)
+    monkeypatch.setattr(compiler, "_build", lambda command, output, what: None)
+    monkeypatch.setattr(compiler, "_own_text", compiler._own_text.__wrapped__)  # read at every call
+    before = compiler.engine()
+    assert compiler.engine() == before
+    for file in sorted(folder.iterdir()):
+        text = file.read_text()
+        file.write_text(text + "// changed\n")
+        assert compiler.engine() != before, file.name
+        file.write_text(text)
 
 
 def test_compiled_once(program, monkeypatch):

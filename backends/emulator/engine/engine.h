@@ -25,7 +25,9 @@ struct ts_place {
   int32_t line;  // where the pc is 0
   uint32_t block[3], thread[3];
   int32_t access;  // 0 read, 1 write, 2 atomic
-  int32_t state;   // of a thread that is missing: 0 ran to its end, 1 waits at a barrier, 2 at a warp operation, 3 at the grid's barrier
+  // Of a thread that is missing: 0 ran to its end, 1 waits at a barrier, 2 at a warp operation, 3 at the grid's
+  // barrier, 4 takes no part in the warp operation.
+  int32_t state;
 };
 
 struct ts_report {
@@ -57,7 +59,7 @@ struct ts_options {
   int32_t checks, races, cooperative, reserved;
   uint64_t stack_bytes;
   uint64_t step_limit;
-  uint64_t module;                       // where the kernel's library lies; what is remembered of a place is relative to it
+  uint64_t module;  // where the kernel's library lies; what is remembered of a place is relative to it
   uint64_t readable_low, readable_high;  // its constants, which no range covers
 };
 
@@ -101,7 +103,8 @@ void ts_fail_lane(uint32_t mask, int lane, const char* what, int line, const cha
 uint32_t ts_active_mask(int line, const char* file);
 
 void ts_check(const void* address, uint64_t size, int access, uint64_t alignment, uint64_t pc);
-// A plain access by code that no sanitizer instruments: aligned to its size; `pc` is any number that the report hands back.
+// A plain access by code that no sanitizer instruments: aligned to its size; `pc` is any number that the report hands
+// back.
 void ts_read1(const void* address, uint64_t pc);
 void ts_read2(const void* address, uint64_t pc);
 void ts_read4(const void* address, uint64_t pc);
@@ -113,7 +116,8 @@ void ts_write4(void* address, uint64_t pc);
 void ts_write8(void* address, uint64_t pc);
 void ts_write16(void* address, uint64_t pc);
 void ts_volatile(void* address, uint64_t size, int access, uint64_t pc);
-// An index outside its axis. The report: region_kind etc. of `data`, size = extent, item = axis, address = index, text "index".
+// An index outside its axis. The report: region_kind etc. of `data`, size = extent, item = axis, address = index,
+// text "index".
 void ts_out_of_range(const void* data, int64_t index, uint64_t extent, int axis, uint64_t pc);
 void ts_atomic_done(int changed, uint64_t pc);  // after an atomic: lets others run, now and then
 void ts_fence(void);

@@ -1,0 +1,90 @@
+#include "accesses.h"
+
+#include <algorithm>
+
+#include "fibers.h"
+#include "races.h"
+
+namespace engine {
+namespace {
+
+void note(Worker* w, uint64_t address, uint64_t size, int access, uint64_t pc, bool global) {
+  if (w->launch->races) look_for_races(w, address, size, access, pc);
+  if (w->launch->writers && access != READ && global) {
+    const uint64_t base = w->launch->options.module;
+    const shadow::Writer writer = {w->launch->writers->launches, static_cast<uint32_t>(w->block->number),
+                                   w->current->number, static_cast<uint32_t>(pc - base)};
+    w->launch->writers->note(address, size, writer);
+  }
+}
+
+void volatile_access(Worker* w, uint64_t address, uint64_t size, int access, uint64_t pc) {
+  Races* races = w->launch->races;
+  w->launch->races = nullptr;  // checked, but not recorded as a plain access
+  slow(w, address, size, access, pc);
+  w->launch->races = races;
+  if (!races) return;
+  if (access == READ) synchronise(w, address, true, false);
+  look_for_races(w, address, size, ATOMIC, pc);
+  if (access == WRITE) synchronise(w, address, false, true);
+}
+
+}  // namespace
+
+__attribute__((noinline)) void slow(Worker* w, uint64_t address, uint64_t size, int access, uint64_t pc) {
+  if (!w || !w->current) return;
+  const uint64_t offset = address - reinterpret_cast<uint64_t>(w->block->arena);
+  if (offset < ARENA) {
+    uint8_t* states = w->shared_states + offset;
+    const uint64_t end = std::min(offset + size, ARENA);
+    bool missing = offset + size > ARENA, unwritten = false;
+    for (uint64_t i = 0; i < end - offset; ++i) {
+      missing |= states[i] == 0;
+      unwritten |= states[i] == DECLARED;
+    }
+    if (missing) return refuse(w, TS_OUT_OF_BOUNDS, address, size, access, pc);
+    if (unwritten && access != WRITE) return refuse(w, TS_UNINITIALISED_SHARED, address, size, access, pc);
+    if (unwritten) std::memset(states, WRITTEN, size);
+    if (w->watched) note(w, address, size, access, pc, false);
+    return;
+  }
+  if (address - w->stack_low <= w->stack_bytes - size) return;
+  for (const ts_range& range : w->launch->ranges) {
+    if (address - range.start < range.bytes && address + size - range.start <= range.bytes) {
+      if (access != READ && !range.writable) break;
+      if (w->watched) note(w, address, size, access, pc, true);
+      else if (range.bytes >= 16) w->sites[(pc ^ pc >> 9) & (SITES - 1)] = {range.start, range.bytes};
+      return;
+    }
+  }
+  const ts_options& options = w->launch->options;
+  if (access == READ && address >= options.readable_low && address + size <= options.readable_high) return;
+  if (!options.checks) return;
+  refuse(w, TS_OUT_OF_BOUNDS, address, size, access, pc);
+}
+
+void signalled(uint64_t address, uint64_t size, uint64_t pc) {
+  Worker* w = worker;
+  if (!w || !w->current) return;
+  volatile_access(w, address, size, WRITE, pc);
+  w->idle = w->quiet = 0;
+}
+
+void polled(uint64_t address, uint64_t size, uint64_t pc) {
+  Worker* w = worker;
+  if (!w || !w->current) return;
+  volatile_access(w, address, size, READ, pc);
+  uint64_t value = 0;
+  std::memcpy(&value, reinterpret_cast<void*>(address), std::min<uint64_t>(size, 8));
+  Fiber* self = w->current;
+  if (self->polled == address && self->polled_value == value) {
+    idle(w, pc);
+    // Others have run meanwhile, and the read itself is still to come.
+    if (w->launch->races) synchronise(w, address, true, false);
+    return;
+  }
+  self->polled = address;
+  self->polled_value = value;
+}
+
+}  // namespace engine

@@ -1,0 +1,204 @@
+// What kernels call: who they are, shared arrays, barriers, warp operations, fences.
+#include <algorithm>
+#include <chrono>
+
+#include "accesses.h"
+#include "fibers.h"
+#include "memory.h"
+#include "races.h"
+#include "reports.h"
+
+using namespace engine;
+
+namespace {
+constexpr uint64_t STATIC_LIMIT = 48 << 10, TOTAL_LIMIT = 227 << 10;  // CUDA's own, sm_90
+}
+
+extern "C" {
+
+TS_EXPORT uint64_t ts_thread_index() { return worker->current->index; }
+TS_EXPORT uint64_t ts_block_index() { return worker->block->index; }
+TS_EXPORT uint64_t ts_block_dim() { return worker->launch->packed_block; }
+TS_EXPORT uint64_t ts_grid_dim() { return worker->launch->packed_grid; }
+TS_EXPORT uint32_t ts_lane() { return worker->current->number & 31; }
+TS_EXPORT void* ts_dynamic_shared() { return worker->block->arena + worker->block->arrays[0].offset; }
+TS_EXPORT uint64_t ts_dynamic_shared_bytes() { return worker->launch->shared_bytes; }
+TS_EXPORT int ts_running() { return worker && worker->current; }
+
+TS_EXPORT void* ts_shared(ts_site* site) {
+  Block* block = worker->block;
+  uint64_t total = site->bytes;
+  for (const Array& array : block->arrays) {
+    if (array.site == site) return block->arena + array.offset;
+    if (array.site) total += array.bytes;
+  }
+  if (total > STATIC_LIMIT) {
+    fault("more than 48 KB of static shared memory: use dynamic shared memory (extern __shared__)", TS_RETURN_ADDRESS);
+  }
+  if (total + worker->launch->shared_bytes > TOTAL_LIMIT)
+    fault("more than 227 KB of shared memory in one block", TS_RETURN_ADDRESS);
+  const uint64_t offset = allocate(block, site, site->bytes, std::max<uint64_t>(site->align, 128));
+  if (!offset) fault("too many shared arrays", TS_RETURN_ADDRESS);
+  return block->arena + offset;
+}
+
+TS_EXPORT int ts_syncthreads(int kind, int predicate, int line, const char* file) {
+  Worker* w = worker;
+  Fiber* self = w->current;
+  Block* block = self->block;
+  if (self->suspect.address) accuse(w, self->suspect);
+  self->line = line;
+  self->file = file;
+  self->state = AT_BARRIER;
+  if (block->arrived == 0) {
+    block->first = self->number;
+    block->line = line;
+    block->kind = kind;
+  } else if (block->line != line || block->kind != kind) {
+    fail(TS_DIVERGENT_BARRIER, [&](ts_report& report) {
+      waits(report.here, &block->fibers[block->first]);
+      waits(report.there, self);
+    });
+  }
+  block->count += predicate != 0;
+  block->all &= predicate != 0;
+  block->any |= predicate != 0;
+  if (++block->arrived == w->launch->threads) {
+    block->result = kind == TS_SYNC_COUNT ? block->count : kind == TS_SYNC_AND ? block->all : block->any;
+    block->arrived = 0;
+    block->count = 0, block->all = 1, block->any = 0;
+    ++block->released;
+    if (w->launch->races) {
+      for (shadow::WarpClocks& clocks : block->clocks) clocks.reset();
+      for (Fiber& fiber : block->fibers) {
+        if (!fiber.known) continue;
+        if (!block->known) block->known = std::make_unique<shadow::Knowledge>();
+        block->known->join(*fiber.known);
+        fiber.known.reset();
+      }
+    }
+    w->scratch.clear();
+    for (Fiber& fiber : block->fibers) w->scratch.push_back(&fiber);
+    arrange(w, w->scratch);
+  }
+  leave(w, self);
+  return block->result;
+}
+
+TS_EXPORT void ts_syncgrid(int line, const char* file) {
+  Worker* w = worker;
+  Fiber* self = w->current;
+  if (!w->launch->options.cooperative)
+    fault("the grid's barrier in a launch that is not cooperative: launch with cooperative=True", TS_RETURN_ADDRESS);
+  self->line = line;
+  self->file = file;
+  self->state = AT_GRID;
+  if (++w->grid_arrived == w->launch->blocks * w->launch->threads) {
+    w->grid_arrived = 0;
+    if (w->launch->races) w->launch->races->pages.clear();  // everything before comes before everything after
+    w->scratch.clear();
+    for (auto& block : w->resident)
+      for (Fiber& fiber : block->fibers) w->scratch.push_back(&fiber);
+    arrange(w, w->scratch);
+  }
+  leave(w, self);
+}
+
+TS_EXPORT void ts_warp(uint32_t mask, ts_combine combine, void* mine, const char* what, int line, const char* file) {
+  Worker* w = worker;
+  Fiber* self = w->current;
+  Block* block = self->block;
+  const uint32_t lane = self->number & 31, base = self->number & ~31u;
+  self->line = line;
+  self->file = file;
+  self->what = what;
+  self->mask = mask;
+  self->combine = combine;
+  self->offered = mine;
+  self->state = AT_WARP;
+  if (!(mask >> lane & 1)) {
+    fail(TS_INACTIVE_LANES, [&](ts_report& report) {
+      waits(report.here, self);
+      waits(report.there, self);
+      report.lane = static_cast<int32_t>(lane);
+      report.mask = mask;
+      std::strncpy(report.text, what, sizeof report.text - 1);
+    });
+  }
+  void* lanes[32] = {};
+  const uint32_t size = static_cast<uint32_t>(block->fibers.size());
+  bool complete = true;
+  w->scratch.clear();
+  for (uint32_t bits = mask; bits; bits &= bits - 1) {
+    const uint32_t other = static_cast<uint32_t>(__builtin_ctz(bits));
+    if (base + other >= size) break;  // a block whose last warp is not full: those threads do not exist
+    Fiber& fiber = block->fibers[base + other];
+    if (fiber.state != AT_WARP || fiber.mask != mask || fiber.combine != combine) {
+      complete = false;
+      break;
+    }
+    lanes[other] = fiber.offered;
+    w->scratch.push_back(&fiber);
+  }
+  if (complete) {
+    if (combine) combine(lanes, mask);
+    if (w->launch->races) block->clocks[base / 32].meet(mask);
+    arrange(w, w->scratch);
+  }
+  leave(w, self);
+}
+
+TS_EXPORT void ts_fail_lane(uint32_t mask, int lane, const char* what, int line, const char* file) {
+  Worker* w = worker;
+  fail(TS_INACTIVE_LANES, [&](ts_report& report) {
+    waits(report.here, w->current);
+    waits(report.there, w->current);
+    report.there.state = 4;
+    report.lane = lane;
+    report.mask = mask;
+    report.here.line = line;
+    std::strncpy(report.here.file, file, sizeof report.here.file - 1);
+    std::strncpy(report.text, what, sizeof report.text - 1);
+  });
+}
+
+TS_EXPORT uint32_t ts_active_mask(int line, const char* file) {
+  Worker* w = worker;
+  Fiber* self = w->current;
+  self->line = line;
+  self->file = file;
+  self->state = GATHERING;
+  leave(w, self);
+  return self->mask;
+}
+
+TS_EXPORT void ts_atomic_done(int changed, uint64_t pc) {
+  Worker* w = worker;
+  if (!w || !w->current) return;
+  if (!changed) return idle(w, pc);
+  w->idle = w->quiet = 0;
+  if (++w->atomics % 64 == 0) yield_now(w);
+}
+
+TS_EXPORT void ts_fence() {
+  Worker* w = worker;
+  if (!w || !w->current) return;
+  if (w->current->fences < 0xffff) ++w->current->fences;
+  w->current->fenced_epoch = w->block->released;
+}
+
+TS_EXPORT void ts_pause() {
+  Worker* w = worker;
+  if (!w || !w->current) return;
+  w->current->polls |= 15;
+  idle(w, TS_RETURN_ADDRESS);
+}
+
+TS_EXPORT uint64_t ts_clock() {
+  using namespace std::chrono;
+  return static_cast<uint64_t>(duration_cast<nanoseconds>(steady_clock::now().time_since_epoch()).count());
+}
+
+TS_EXPORT void ts_fault(const char* text, uint64_t pc) { fault(text, pc); }
+
+}  // extern "C"

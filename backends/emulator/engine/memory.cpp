@@ -1,0 +1,101 @@
+#include "memory.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+
+namespace engine {
+namespace {
+
+constexpr uint64_t RED_ZONE = 1024;  // between two shared arrays
+
+// What no worker uses, kept from one launch to the next.
+struct Pool {
+  std::mutex lock;
+  std::vector<char*> stacks, arenas;
+  uint64_t stack_bytes = 0;
+};
+Pool pool;
+
+uint64_t page() {
+  static const uint64_t bytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
+char* map(uint64_t bytes) {
+  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
+  return memory == MAP_FAILED ? nullptr : static_cast<char*>(memory);
+}
+
+char* pop(std::vector<char*>& free) {
+  std::lock_guard<std::mutex> hold(pool.lock);
+  if (free.empty()) return nullptr;
+  char* taken = free.back();
+  free.pop_back();
+  return taken;
+}
+
+}  // namespace
+
+char* take_stack(Worker* w) {
+  if (!w->stacks.empty()) {
+    char* stack = w->stacks.back();
+    w->stacks.pop_back();
+    return stack;
+  }
+  char* stack = pop(pool.stacks);
+  if (!stack) {
+    char* memory = map(w->launch->options.stack_bytes + page());
+    if (!memory) return nullptr;
+    mprotect(memory, page(), PROT_NONE);
+    stack = memory + page();
+  }
+  w->all_stacks.push_back(stack);
+  return stack;
+}
+
+char* take_arena() {
+  char* arena = pop(pool.arenas);
+  return arena ? arena : map(2 * ARENA);
+}
+
+void give_back(Worker* w) {
+  std::lock_guard<std::mutex> hold(pool.lock);
+  for (auto& block : w->spare) {
+    for (Fiber& fiber : block->fibers) release(fiber.context);
+    pool.arenas.push_back(block->arena);
+  }
+  pool.stacks.insert(pool.stacks.end(), w->all_stacks.begin(), w->all_stacks.end());
+}
+
+void use_stacks_of(uint64_t bytes) {
+  std::lock_guard<std::mutex> hold(pool.lock);
+  if (pool.stack_bytes == bytes) return;
+  for (char* stack : pool.stacks) munmap(stack - page(), pool.stack_bytes + page());
+  pool.stacks.clear();
+  pool.stack_bytes = bytes;
+}
+
+uint64_t allocate(Block* block, const ts_site* site, uint64_t bytes, uint64_t align) {
+  const uint64_t offset = (block->used + RED_ZONE + align - 1) / align * align;
+  if (offset + bytes + RED_ZONE > ARENA) return 0;
+  block->used = offset + bytes;
+  block->arrays.push_back({site, offset, bytes});
+  std::memset(block->arena + offset, 0xff, bytes);
+  std::memset(block->states + offset, DECLARED, bytes);
+  return offset;
+}
+
+void clear(Worker* w, Block* block) {
+  for (const Array& array : block->arrays) {
+    std::memset(block->states + array.offset, 0, array.bytes);
+    if (!w->launch->races) continue;
+    w->launch->races->pages.forget(reinterpret_cast<uint64_t>(block->arena) + array.offset, array.bytes);
+  }
+  block->arrays.clear();
+  block->used = 0;
+}
+
+}  // namespace engine

@@ -1,0 +1,142 @@
+#include "races.h"
+
+#include "reports.h"
+
+namespace engine {
+namespace {
+
+shadow::Record record_of(Worker* w, int access, uint64_t pc) {
+  const Fiber* self = w->current;
+  const Block* block = w->block;
+  shadow::Record record;
+  record.thread = static_cast<uint32_t>(block->number << 10 | self->number) + 1;
+  record.epoch = (block->released & shadow::EPOCH) | static_cast<uint32_t>(access) << 30;
+  record.warp_clock = block->clocks[self->number / 32].of[self->number % 32][self->number % 32];
+  record.clock = static_cast<uint16_t>(self->fences);
+  record.pc = static_cast<uint32_t>(pc - w->launch->options.module);
+  return record;
+}
+
+// Whether what `record` did is over for the thread that runs.
+bool ordered(Worker* w, const shadow::Record& record, uint32_t me) {
+  if (record.thread == me) return true;
+  const uint32_t before = record.thread - 1, now = me - 1;
+  const Block* block = w->block;
+  if (before >> 10 == now >> 10) {
+    if ((record.epoch & shadow::EPOCH) < block->released) return true;
+    if ((before & 1023) / 32 == (now & 1023) / 32) {
+      const uint16_t clock = block->clocks[(now & 1023) / 32].of[now & 31][before & 31];
+      if (clock >= record.warp_clock) return true;
+    }
+  }
+  const Fiber* self = w->current;
+  return (block->known && block->known->covers(record)) || (self->known && self->known->covers(record));
+}
+
+void unpack_place(Worker* w, ts_place& at, const shadow::Record& record) {
+  const Launch* launch = w->launch;
+  const uint64_t block = (record.thread - 1) >> 10, thread = (record.thread - 1) & 1023;
+  at.block[0] = static_cast<uint32_t>(block % launch->grid[0]);
+  at.block[1] = static_cast<uint32_t>(block / launch->grid[0] % launch->grid[1]);
+  at.block[2] = static_cast<uint32_t>(block / launch->grid[0] / launch->grid[1]);
+  at.thread[0] = static_cast<uint32_t>(thread % launch->block[0]);
+  at.thread[1] = static_cast<uint32_t>(thread / launch->block[0] % launch->block[1]);
+  at.thread[2] = static_cast<uint32_t>(thread / launch->block[0] / launch->block[1]);
+  at.pc = launch->options.module + record.pc;
+  at.access = static_cast<int32_t>(record.epoch >> 30);
+}
+
+// Whether `later` shows every conflict that `earlier`, which comes before it, could show.
+bool replaces(uint32_t later, uint32_t earlier) { return later == WRITE || later == earlier; }
+
+}  // namespace
+
+void accuse(Worker* w, const Fiber::Suspect& suspect) {
+  fail(TS_RACE, [&](ts_report& report) {
+    unpack_place(w, report.there, suspect.first);
+    unpack_place(w, report.here, suspect.second);
+    report.address = suspect.address;
+    report.size = suspect.size;
+    describe_nearest(w, report, suspect.address);
+  });
+}
+
+void look_for_races(Worker* w, uint64_t address, uint64_t size, int access, uint64_t pc) {
+  const shadow::Record mine = record_of(w, access, pc);
+  const int shift = (address | size) & 1 ? 0 : (address | size) & 2 ? 1 : 2;
+  const uint64_t start = address, end = address + size;
+  while (address < end) {
+    shadow::Page& page = w->launch->races->pages.at(address, shift);
+    shadow::Cell& cell = page.cells[(address & 4095) >> page.shift];
+    int slot = -1;
+    for (int i = 0; i < 4; ++i) {
+      shadow::Record& other = cell.records[i];
+      if (!other.thread) {
+        if (slot < 0) slot = i;
+        continue;
+      }
+      const int kind = static_cast<int>(other.epoch >> 30);
+      const bool before = ordered(w, other, mine.thread);
+      if (!before && (kind != READ || access != READ) && !(kind == ATOMIC && access == ATOMIC)) {
+        Fiber::Suspect suspect;
+        suspect.address = start;
+        suspect.size = size;
+        suspect.first = other;
+        suspect.second = mine;
+        if (kind == ATOMIC && access == READ) {
+          const Fiber::Suspect& earlier = w->current->suspect;
+          if (earlier.address && earlier.address != start) return accuse(w, earlier);
+          w->current->suspect = suspect;
+          continue;
+        }
+        return accuse(w, suspect);
+      }
+      // A thread's own read before its atomic: the usual start of a loop of compare-and-swaps.
+      const bool guess = kind == READ && access == ATOMIC && other.thread == mine.thread;
+      if (guess || (before && replaces(static_cast<uint32_t>(access), static_cast<uint32_t>(kind)))) {
+        if (slot >= 0) other.thread = 0;
+        else slot = i;
+      }
+    }
+    if (slot < 0) {
+      // All are needed: rather a read than a write, and one of a warp or block that another record stands for too.
+      int best = -1;
+      for (int i = 0; i < 4; ++i) {
+        const shadow::Record& other = cell.records[i];
+        int worth = other.epoch >> 30 == READ ? 8 : 0;
+        if ((other.thread - 1) >> 10 == (mine.thread - 1) >> 10) worth += 2;
+        if ((other.thread - 1) >> 5 == (mine.thread - 1) >> 5) worth += 1;
+        if (worth > best) {
+          best = worth;
+          slot = i;
+        }
+      }
+    }
+    cell.records[slot] = mine;
+    address += uint64_t(1) << page.shift;
+  }
+}
+
+void synchronise(Worker* w, uint64_t address, bool acquires, bool releases) {
+  Races* races = w->launch->races;
+  Fiber* self = w->current;
+  Block* block = w->block;
+  if (self->suspect.address == address) self->suspect.address = 0;
+  if (acquires) {
+    const auto found = races->released.find(address);
+    if (found != races->released.end()) {
+      if (!self->known) self->known = std::make_unique<shadow::Knowledge>();
+      self->known->join(found->second);
+    }
+  }
+  if (releases && self->fences) {
+    shadow::Knowledge& out = races->released[address];
+    shadow::Knowledge::raise(out.threads, static_cast<uint32_t>(block->number << 10 | self->number) + 1, self->fences);
+    if (self->fenced_epoch)
+      shadow::Knowledge::raise(out.blocks, static_cast<uint32_t>(block->number), self->fenced_epoch);
+    if (block->known) out.join(*block->known);
+    if (self->known) out.join(*self->known);
+  }
+}
+
+}  // namespace engine

@@ -1,0 +1,14 @@
+// Looks for two accesses to the same bytes that conflict and that nothing orders.
+#pragma once
+#include "state.h"
+
+namespace engine {
+
+// Compares a plain or atomic access with what is remembered of these bytes, and remembers it.
+void look_for_races(Worker* w, uint64_t address, uint64_t size, int access, uint64_t pc);
+// An atomic, or an access to a volatile: takes what others released at this address, and releases what was fenced.
+void synchronise(Worker* w, uint64_t address, bool acquires, bool releases);
+// Reports the two accesses of `suspect` as a race.
+void accuse(Worker* w, const Fiber::Suspect& suspect);
+
+}  // namespace engine

@@ -1,0 +1,148 @@
+// What all files of the engine share: threads as fibers, their blocks, the launch, and the core that runs them.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "engine.h"
+#include "shadow.h"
+#include "switch.h"
+
+namespace engine {
+
+constexpr uint64_t ARENA = 512 << 10;  // bytes of shared memory a block may use here, red zones included
+constexpr uint8_t DECLARED = 1, WRITTEN = 3;  // of a byte of shared memory; 0 is a red zone
+constexpr unsigned SITES = 512;  // a power of two
+constexpr int READ = 0, WRITE = 1, ATOMIC = 2;
+
+enum State : uint8_t { READY, AT_BARRIER, AT_WARP, AT_GRID, GATHERING, DONE };
+
+struct Block;
+struct Worker;
+struct Launch;
+
+struct Fiber {
+  Context context;
+  char* stack = nullptr;
+  Block* block = nullptr;
+  uint64_t index = 0;  // packed
+  uint32_t number = 0;
+  State state = READY;
+  bool started = false;
+  int line = 0;
+  const char* file = "";
+  const char* what = "";
+  uint32_t mask = 0;
+  ts_combine combine = nullptr;
+  void* offered = nullptr;
+  uint64_t polled = 0, polled_value = 0;  // the last volatile read
+  uint32_t polls = 0;
+  // Where races are looked for.
+  uint32_t fences = 0, fenced_epoch = 0;
+  std::unique_ptr<shadow::Knowledge> known;  // acquired since the block's last barrier
+  struct Suspect {
+    uint64_t address = 0;
+    shadow::Record first, second;
+    uint64_t size = 0;
+  } suspect;  // a plain read that races with an atomic, unless a compare-and-swap of the same address follows
+};
+
+struct Array {
+  const ts_site* site;
+  uint64_t offset, bytes;
+};
+
+struct Block {
+  uint64_t number = 0, index = 0;
+  uint32_t place[3] = {};
+  std::vector<Fiber> fibers;
+  char* arena = nullptr;
+  uint8_t* states = nullptr;
+  uint64_t used = 0;
+  std::vector<Array> arrays;
+  uint32_t arrived = 0, done = 0;
+  int kind = 0, line = 0;
+  uint32_t first = 0;  // the thread that came to the barrier first
+  int count = 0, all = 1, any = 0;
+  int result = 0;
+  uint32_t released = 0;  // barriers passed
+  std::vector<shadow::WarpClocks> clocks;
+  std::unique_ptr<shadow::Knowledge> known;
+};
+
+// What a launch that looks for races remembers.
+struct Races {
+  shadow::Pages pages;
+  std::unordered_map<uint64_t, shadow::Knowledge> released;  // by the address of an atomic
+};
+
+struct Range {
+  uint64_t start = 0, bytes = 0;
+};
+
+// One call of ts_launch, shared by the cores that run its blocks.
+struct Launch {
+  ts_entry entry;
+  void** arguments;
+  uint32_t grid[3], block[3];
+  uint64_t packed_grid, packed_block, blocks;
+  uint32_t threads;
+  uint64_t shared_bytes;
+  std::vector<ts_range> ranges;
+  ts_options options;
+  ts_report* report;
+  std::atomic<uint64_t> next{0};
+  std::atomic<bool> failed{false};
+  std::atomic<int> active{0};
+  std::mutex lock;
+  Races* races = nullptr;
+  shadow::Writers* writers = nullptr;
+
+  uint64_t order(uint64_t position) const;
+};
+
+// One core: its fibers run one at a time.
+struct Worker {
+  // Read by every access, so first.
+  uint64_t shared_base = 0, shared_bytes = 0;
+  uint8_t* shared_states = nullptr;
+  uint64_t stack_low = 0, stack_bytes = 0;
+  Range sites[SITES];
+
+  Fiber* current = nullptr;
+  Block* block = nullptr;
+  Launch* launch = nullptr;
+  Context main;
+  bool watched = false;  // every access takes the slow way
+  bool wants_block = false;
+  std::vector<Fiber*> ring;
+  uint64_t head = 0, tail = 0;
+  std::vector<std::unique_ptr<Block>> resident, spare;
+  std::vector<char*> stacks;  // free ones
+  std::vector<char*> all_stacks;
+  uint64_t grid_arrived = 0;
+  uint64_t idle = 0;      // polls in vain since memory changed or a thread came to its end
+  uint64_t quiet = 0;     // and since threads met
+  uint64_t patience = 0;
+  uint64_t random = 0;
+  uint32_t atomics = 0;
+  std::vector<Fiber*> scratch;
+
+  bool empty() const { return head == tail; }
+  void push(Fiber* fiber) { ring[tail++ & (ring.size() - 1)] = fiber; }
+  Fiber* pop() { return ring[head++ & (ring.size() - 1)]; }
+};
+
+extern __attribute__((tls_model("initial-exec"))) __thread Worker* worker;  // of this OS thread, while it runs blocks
+
+inline uint64_t mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+}  // namespace engine
