@@ -1,7 +1,7 @@
 """What the `porting.py` of the backends share: a launch as no one language writes it, and reading launchers as text.
 
-`backends/<name>/porting.py` makes a backend one that `conformance port` reads from and writes for. It imports no kernel
-library and offers what `Porting` in backends/protocol.py lists.
+`backends/<name>/runtime/porting.py` makes a backend one that `conformance port` reads from and writes for. It imports
+no kernel library and offers what `Porting` in backends/protocol.py lists.
 """
 
 import ast

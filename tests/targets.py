@@ -120,7 +120,8 @@ FAULTY = {
 
 def write_backends(folder: Path, world: dict = WORLD) -> None:
     for name, (aliases, variables, reasons, ops) in world.items():
-        (folder / name).mkdir(parents=True)
+        (folder / name / "runtime").mkdir(parents=True)
+        (folder / name / "runtime" / "__init__.py").touch()
         text = PROTOCOL.format(aliases=aliases, variables=variables, reasons=reasons)
         (folder / name / "__init__.py").write_text(text)
         for op, source in ops.items():

@@ -134,7 +134,7 @@ def resources(kernel: Any) -> dict[str, int]:
 
 def launched(call: Callable[[], Any]) -> list[Any]:
     """The compiled kernels that `call` launches on a GPU, each once; `resources` takes them."""
-    from touchstone.backends.cupy import module
+    from touchstone.backends.cupy.runtime import module
 
     module.launched, kept = {}, module.launched
     try:

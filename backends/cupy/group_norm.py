@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import torch
 
 from touchstone.backends import Unsupported, shapes
-from touchstone.backends.cupy.module import GRID_LIMIT, Module, shared_limit
-from touchstone.backends.cupy.norms import threads, vector_width
-from touchstone.backends.cupy.rows import WARP_COLS, blocks, warp_grid
+from touchstone.backends.cupy.lib.norms import threads, vector_width
+from touchstone.backends.cupy.lib.rows import WARP_COLS, blocks, warp_grid
+from touchstone.backends.cupy.runtime.module import GRID_LIMIT, Module, shared_limit
 
 _module = Module(__file__, "group_norm.cu")
 _streamed = Module(__file__, "group_norm_streamed.cu")

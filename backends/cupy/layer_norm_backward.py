@@ -13,9 +13,9 @@ cluster: the blocks of a cluster hold a longer row and read each other's sums in
 import torch
 
 from touchstone.backends import Unsupported
-from touchstone.backends.cupy.module import Module
-from touchstone.backends.cupy.norms import GRID, registers_per_row, resident, threads, vector_width
-from touchstone.backends.cupy.norms_backward import gradients
+from touchstone.backends.cupy.lib.norms import GRID, registers_per_row, resident, threads, vector_width
+from touchstone.backends.cupy.lib.norms_backward import gradients
+from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.signatures.layer_norm_backward import checked_sizes, empty_outputs
 from touchstone.backends.variants import variant
 

@@ -8,9 +8,9 @@ vectorised: 16-byte loads, and the row stays in registers between the passes: on
 
 import torch
 
-from touchstone.backends.cupy.module import Module
-from touchstone.backends.cupy.norms import threads
-from touchstone.backends.cupy.rows import blocks, in_registers, warp_grid
+from touchstone.backends.cupy.lib.norms import threads
+from touchstone.backends.cupy.lib.rows import blocks, in_registers, warp_grid
+from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.signatures.online_softmax import empty_outputs
 
 _module = Module(__file__, "online_softmax.cu")

@@ -8,9 +8,9 @@ vectorised: as many threads as the row needs hold it, in accesses of 16 bytes wh
 import torch
 
 from touchstone.backends import Unsupported, shapes
-from touchstone.backends.cupy.module import Module
-from touchstone.backends.cupy.norms import GRID, threads
-from touchstone.backends.cupy.rows import in_registers
+from touchstone.backends.cupy.lib.norms import GRID, threads
+from touchstone.backends.cupy.lib.rows import in_registers
+from touchstone.backends.cupy.runtime.module import Module
 
 _module = Module(__file__, "rms_norm.cu")
 _vectorised = Module(__file__, "rms_norm_vectorised.cu")

@@ -11,9 +11,9 @@ online: max and sum in one pass by rescaling the sum whenever the max grows, so 
 import torch
 
 from touchstone.backends import shapes
-from touchstone.backends.cupy.module import Module
-from touchstone.backends.cupy.norms import threads, vector_width
-from touchstone.backends.cupy.rows import WARP_COLS, at_most, blocks, in_registers, warp_grid
+from touchstone.backends.cupy.lib.norms import threads, vector_width
+from touchstone.backends.cupy.lib.rows import WARP_COLS, at_most, blocks, in_registers, warp_grid
+from touchstone.backends.cupy.runtime.module import Module
 
 _module = Module(__file__, "softmax.cu")
 _vectorised = Module(__file__, "softmax_vectorised.cu")

@@ -8,9 +8,9 @@ vectorised: the block holds its row in registers and moves it 16 bytes at a time
 import torch
 
 from touchstone.backends import shapes
-from touchstone.backends.cupy.module import GRID_LIMIT, Module
-from touchstone.backends.cupy.norms import threads
-from touchstone.backends.cupy.rows import WARP_COLS, at_most, in_registers, warp_grid
+from touchstone.backends.cupy.lib.norms import threads
+from touchstone.backends.cupy.lib.rows import WARP_COLS, at_most, in_registers, warp_grid
+from touchstone.backends.cupy.runtime.module import GRID_LIMIT, Module
 
 _module = Module(__file__, "softmax_backward.cu")
 _vectorised = Module(__file__, "softmax_backward_vectorised.cu")

@@ -14,8 +14,7 @@ import torch
 from numba import cuda, float32, uint32, uint64
 
 from touchstone.backends import shapes
-from touchstone.backends.numba.launching import launch
-from touchstone.backends.numba.reductions import (
+from touchstone.backends.numba.lib.reductions import (
     WARP_COLS,
     at_most,
     block_sum,
@@ -28,8 +27,9 @@ from touchstone.backends.numba.reductions import (
     warp_sum,
     wide_jit,
 )
-from touchstone.backends.numba.vector_io import lanes_of, load_vector, pack, store_vector, unpacked
-from touchstone.backends.numba.vector_rows import LANES, first_col, in_vectors, inside, load_row, store_values
+from touchstone.backends.numba.lib.vector_io import lanes_of, load_vector, pack, store_vector, unpacked
+from touchstone.backends.numba.lib.vector_rows import LANES, first_col, in_vectors, inside, load_row, store_values
+from touchstone.backends.numba.runtime.launching import launch
 from touchstone.backends.signatures._add_norms import empty_outputs
 from touchstone.backends.variants import variant
 

@@ -16,8 +16,7 @@ import torch
 from numba import cuda, float32, uint32, uint64
 
 from touchstone.backends import Unsupported, shapes
-from touchstone.backends.numba.launching import launch
-from touchstone.backends.numba.reductions import (
+from touchstone.backends.numba.lib.reductions import (
     WARP_COLS,
     block_sum,
     blocks,
@@ -27,8 +26,9 @@ from touchstone.backends.numba.reductions import (
     warp_grid,
     warp_sum,
 )
-from touchstone.backends.numba.vector_io import lanes_of, load_vector, pack, store_vector, unpacked
-from touchstone.backends.numba.vector_rows import LANES, aligned
+from touchstone.backends.numba.lib.vector_io import lanes_of, load_vector, pack, store_vector, unpacked
+from touchstone.backends.numba.lib.vector_rows import LANES, aligned
+from touchstone.backends.numba.runtime.launching import launch
 from touchstone.backends.variants import variant
 
 _HELD = WARP_COLS // 32

@@ -17,8 +17,7 @@ import numpy as np
 import torch
 from numba import cuda, float32, uint32, uint64
 
-from touchstone.backends.numba.launching import launch
-from touchstone.backends.numba.norms_backward import (
+from touchstone.backends.numba.lib.norms_backward import (
     BLOCK_COLS,
     KEPT,
     block_sums,
@@ -28,7 +27,7 @@ from touchstone.backends.numba.norms_backward import (
     in_column_blocks,
     resident,
 )
-from touchstone.backends.numba.reductions import (
+from touchstone.backends.numba.lib.reductions import (
     WARP_COLS,
     at_most,
     blocks,
@@ -38,6 +37,7 @@ from touchstone.backends.numba.reductions import (
     warp_sum,
     wide_jit,
 )
+from touchstone.backends.numba.runtime.launching import launch
 from touchstone.backends.signatures.layer_norm_backward import checked_sizes, empty_outputs
 from touchstone.backends.variants import variant
 

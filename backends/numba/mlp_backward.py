@@ -14,12 +14,13 @@ import torch
 from numba import cuda, float32
 
 from touchstone.backends import shapes
-from touchstone.backends.numba import gemm, matmul, mma
-from touchstone.backends.numba.activations import activate, number, slope
-from touchstone.backends.numba.gemm import blocks, corner, flat, kernel, operands, store_four
-from touchstone.backends.numba.launching import launch
-from touchstone.backends.numba.mma import sixteen_bits
-from touchstone.backends.numba.ptx import load1, load4, store1
+from touchstone.backends.numba import matmul
+from touchstone.backends.numba.lib import gemm, mma
+from touchstone.backends.numba.lib.activations import activate, number, slope
+from touchstone.backends.numba.lib.gemm import blocks, corner, flat, kernel, operands, store_four
+from touchstone.backends.numba.lib.mma import sixteen_bits
+from touchstone.backends.numba.lib.ptx import load1, load4, store1
+from touchstone.backends.numba.runtime.launching import launch
 from touchstone.backends.variants import HALF, variant
 
 

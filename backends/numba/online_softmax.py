@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from numba import cuda, float32, uint32, uint64
 
-from touchstone.backends.numba.launching import launch
-from touchstone.backends.numba.online import denominator, fold, log_sum, row_merge, shift, warp_merge
-from touchstone.backends.numba.reductions import blocks, thread_grid, threads, warp_grid, wide_jit
-from touchstone.backends.numba.vector_io import lanes_of, unpacked
-from touchstone.backends.numba.vector_rows import LANES, in_vectors, inside, load_row, store_values
+from touchstone.backends.numba.lib.online import denominator, fold, log_sum, row_merge, shift, warp_merge
+from touchstone.backends.numba.lib.reductions import blocks, thread_grid, threads, warp_grid, wide_jit
+from touchstone.backends.numba.lib.vector_io import lanes_of, unpacked
+from touchstone.backends.numba.lib.vector_rows import LANES, in_vectors, inside, load_row, store_values
+from touchstone.backends.numba.runtime.launching import launch
 from touchstone.backends.signatures.online_softmax import empty_outputs
 from touchstone.backends.variants import variant
 

@@ -18,10 +18,9 @@ import torch
 from numba import cuda, float32, uint32, uint64
 
 from touchstone.backends import shapes
-from touchstone.backends.numba.launching import launch
-from touchstone.backends.numba.online import denominator, fold, row_merge, shift
-from touchstone.backends.numba.ptx import exp2
-from touchstone.backends.numba.reductions import (
+from touchstone.backends.numba.lib.online import denominator, fold, row_merge, shift
+from touchstone.backends.numba.lib.ptx import exp2
+from touchstone.backends.numba.lib.reductions import (
     WARP_COLS,
     at_most,
     block_max,
@@ -36,8 +35,9 @@ from touchstone.backends.numba.reductions import (
     warp_max,
     warp_sum,
 )
-from touchstone.backends.numba.vector_io import lanes_of, unpacked
-from touchstone.backends.numba.vector_rows import LANES, in_vectors, inside, load_row, store_values
+from touchstone.backends.numba.lib.vector_io import lanes_of, unpacked
+from touchstone.backends.numba.lib.vector_rows import LANES, in_vectors, inside, load_row, store_values
+from touchstone.backends.numba.runtime.launching import launch
 from touchstone.backends.variants import variant
 
 _HELD = WARP_COLS // 32

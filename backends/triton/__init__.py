@@ -1,5 +1,5 @@
 """Triton: compiled for a GPU, or run on the CPU by its interpreter, patched to match GPU semantics
-(backends/triton/interpreter/)."""
+(backends/triton/runtime/interpreter/)."""
 
 if __name__ != "touchstone.backends.triton":
     raise ImportError(
@@ -76,7 +76,7 @@ def prepare(device: str) -> None:
         raise RuntimeError(reason)
     if device == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"
-        from touchstone.backends.triton import interpreter
+        from touchstone.backends.triton.runtime import interpreter
 
         interpreter.install()
     else:
@@ -115,7 +115,7 @@ def doctor() -> list[tuple[str, str, str]]:
     rows.append(("mode", _mode() or "not imported yet", "decided by TRITON_INTERPRET at the first import of triton"))
     if _mode() == "interpret" or (_mode() is None and cuda_unavailable()):  # here it can only interpret
         prepare("cpu")
-        from touchstone.backends.triton.interpreter import REPAIRS, active
+        from touchstone.backends.triton.runtime.interpreter import REPAIRS, active
 
         for repair in REPAIRS:
             note = f"{repair.what} ({repair.answers})" if repair.answers else repair.what
@@ -126,7 +126,7 @@ def doctor() -> list[tuple[str, str, str]]:
 def resources(kernel: Any) -> dict[str, int]:
     """`registers` and `spills` (bytes) a thread, and `shared` bytes a program, of a compiled kernel or a cubin."""
     if isinstance(kernel, bytes):
-        from touchstone.backends.triton.compiling import cubin_resources
+        from touchstone.backends.triton.runtime.compiling import cubin_resources
 
         return cubin_resources(kernel)
     kernel._init_handles()  # loads the kernel, which is when the driver tells
@@ -145,7 +145,7 @@ def writers(device: str) -> AbstractContextManager[Any] | None:
     program and the source line that wrote a byte last, or is None."""
     if device != "cpu" or _mode() != "interpret":
         return None
-    from touchstone.backends.triton import interpreter
+    from touchstone.backends.triton.runtime import interpreter
 
     return interpreter.writers()
 
@@ -154,7 +154,7 @@ def instruments(device: str) -> dict[str, Callable[[], AbstractContextManager[No
     """By name, context managers within which a right kernel is right too, and a wrong one may raise or go wrong."""
     if device != "cpu" or _mode() != "interpret":
         return {}
-    from touchstone.backends.triton import interpreter
+    from touchstone.backends.triton.runtime import interpreter
 
     return {
         "programs in reverse": functools.partial(interpreter.schedule, "reverse"),
@@ -164,8 +164,9 @@ def instruments(device: str) -> dict[str, Callable[[], AbstractContextManager[No
 
 
 def tune(launcher: Callable[..., Any], arguments: dict[str, Any], verify: Callable[[], bool], write: bool = True):
-    """Time the configurations in the `space` of a launcher on one call; see touchstone.backends.triton.tuning.tune."""
-    from touchstone.backends.triton import tuning
+    """Time the configurations in the `space` of a launcher on one call; see
+    touchstone.backends.triton.runtime.tuning.tune."""
+    from touchstone.backends.triton.runtime import tuning
 
     return tuning.tune(launcher, arguments, verify, write)
 
@@ -176,7 +177,7 @@ class _Alone(importlib.abc.MetaPathFinder):
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
         own = name.startswith("touchstone.backends.triton.") and not name.startswith(
-            "touchstone.backends.triton.interpreter"
+            "touchstone.backends.triton.runtime.interpreter"
         )
         if own and os.environ.get("TRITON_INTERPRET", "0") != "0":
             sys.meta_path.remove(self)

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import Unsupported, shapes
-from touchstone.backends.triton.rows import warps
+from touchstone.backends.triton.lib.rows import warps
 
 
 @triton.jit(do_not_specialize_on_alignment=["w_c", "b_c"])

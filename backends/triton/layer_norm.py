@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import Unsupported, shapes
-from touchstone.backends.triton.rows import halfregs_block, opaque, resident, warps
+from touchstone.backends.triton.lib.rows import halfregs_block, opaque, resident, warps
 from touchstone.backends.variants import HALF, variant
 
 

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import shapes
-from touchstone.backends.triton.rows import warps
+from touchstone.backends.triton.lib.rows import warps
 
 
 @triton.jit

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import Unsupported, shapes
-from touchstone.backends.triton.rows import resident, warps
+from touchstone.backends.triton.lib.rows import resident, warps
 
 
 @triton.jit(do_not_specialize_on_alignment=["x_col", "w_col"])

@@ -3,7 +3,7 @@ GPU.
 
 A fresh process, which interprets nothing, calls the launchers on CPU tensors: on the contract's quick cases, and on its
 large sizes, whose values nobody reads. What would be launched is recorded; each distinct specialisation is compiled. No
-list of signatures exists. `backends/<name>/compiling.py` makes a backend one that can do
+list of signatures exists. `backends/<name>/runtime/compiling.py` makes a backend one that can do
 this: backends/protocol.py, `Compiling`.
 
 A variant fails when a kernel is refused, when it needs more shared memory than the architecture has, when it launches
@@ -12,7 +12,6 @@ hold; a variant that has to says so: `@variant(spills=2048)`, and `@variant(dtyp
 others.
 """
 
-import importlib
 import json
 import multiprocessing
 import os
@@ -53,7 +52,11 @@ COLUMNS = {
 
 def backends() -> tuple[str, ...]:
     """The backends whose kernels can be compiled without a device."""
-    return tuple(name for name in registry.backends() if (registry.ROOT / "backends" / name / "compiling.py").is_file())
+    return tuple(
+        name
+        for name in registry.backends()
+        if (registry.ROOT / "backends" / name / "runtime" / "compiling.py").is_file()
+    )
 
 
 class CompilerError(RuntimeError):
@@ -436,7 +439,7 @@ def main(backend: str) -> None:
         known: _Known = {}
         worker: _Worker | None = None
         try:
-            compiling = importlib.import_module(f"touchstone.backends.{backend}.compiling")
+            compiling = registry.backend_part(backend, "compiling")
         except ImportError as error:
             reason = f"{type(error).__name__}: {error}"
         for line in sys.stdin:

@@ -69,7 +69,9 @@ class _NumPy:
 
 def libraries() -> tuple[str, ...]:
     """The names that `arrays` can have."""
-    offered = [name for name in registry.backends() if (registry.ROOT / "backends" / name / "arrays.py").is_file()]
+    offered = [
+        name for name in registry.backends() if (registry.ROOT / "backends" / name / "runtime" / "arrays.py").is_file()
+    ]
     return (TENSORS, NUMPY, *offered)
 
 
@@ -82,7 +84,7 @@ def library(name: str) -> Arrays:
         return _NumPy()
     if reason := registry.backend(name).why_not("cuda"):
         raise ValueError(f"arrays: {name!r} cannot be used here: {reason}")
-    module: Any = importlib.import_module(f"touchstone.backends.{name}.arrays")
+    module: Any = registry.backend_part(name, "arrays")
     return module
 
 

@@ -75,6 +75,16 @@ def backend(name: str) -> ModuleType:
     return importlib.import_module(f"touchstone.backends.{name}")
 
 
+def offers(name: str, part: str) -> bool:
+    """Whether a backend has the optional module `part` of the protocol: "arrays", "compiling", "porting"."""
+    return (ROOT / "backends" / name / "runtime" / f"{part}.py").is_file()
+
+
+def backend_part(name: str, part: str) -> ModuleType:
+    """Import the optional module `part` of a backend."""
+    return importlib.import_module(f"touchstone.backends.{name}.runtime.{part}")
+
+
 def target(name: str, device: str) -> str:
     """What a backend on a device is called: "triton@cpu", or what the backend's own `target(device)` says, an optional
     part of the protocol for one that has several ways to run there."""

@@ -4,13 +4,12 @@
 raises NotImplementedError and names the variant. `check` on that file says so (`UNPORTED`), and `advice` what comes
 next. conformance/porting/trace.py runs source and port side by side.
 
-`backends/<name>/porting.py` makes a backend one that takes part: backends/protocol.py, `Porting`; backends/porting.py
-has the types.
+`backends/<name>/runtime/porting.py` makes a backend one that takes part: backends/protocol.py, `Porting`;
+backends/porting.py has the types.
 """
 
 import ast
 import functools
-import importlib
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -75,7 +74,8 @@ def plan(op: str, source: str, target: str, variant: str | None, output: str | N
             raise UsageError(f"{option}: {backend!r} is not one of {', '.join(able)}")
         if backend not in able:
             raise UsageError(
-                f"{option}: {backend!r} has no backends/{backend}/porting.py; ports are between {', '.join(able)}"
+                f"{option}: {backend!r} has no backends/{backend}/runtime/porting.py; ports are between "
+                f"{', '.join(able)}"
             )
     if source == target:
         raise UsageError(f"--to: {target!r} is what --from is; expected another of {', '.join(able)}")
@@ -102,12 +102,12 @@ def plan(op: str, source: str, target: str, variant: str | None, output: str | N
 
 
 def _able(backend: str) -> bool:
-    return (registry.ROOT / "backends" / backend / "porting.py").is_file()
+    return registry.offers(backend, "porting")
 
 
 def language(backend: str) -> ModuleType:
     """The `porting` module of a backend."""
-    return importlib.import_module(f"touchstone.backends.{backend}.porting")
+    return registry.backend_part(backend, "porting")
 
 
 def shown(path: Path) -> str:

@@ -197,7 +197,7 @@ assert not backend.reimport(mine.plain, {device!r})
 assert backend.reimport(mine.direct, {device!r})
 
 backend.adopt(mine.direct, "cpu")
-module = sys.modules.get("touchstone.backends.triton.interpreter")
+module = sys.modules.get("touchstone.backends.triton.runtime.interpreter")
 assert (module is not None and module.active("bounds")) is {mode == "1"}
 """,
         TRITON_INTERPRET=mode,

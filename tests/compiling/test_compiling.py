@@ -298,8 +298,9 @@ def test_a_launch_that_crashes_the_compiler_is_named(tmp_path, monkeypatch):
     targets.write_clone(
         tmp_path, {"paper": ({}, (), {}, {"softmax": targets._op_file("\n\ndef plain(x):\n    return x\n", "plain")})}
     )
-    (tmp_path / "backends/paper/compiling.py").write_text(CRASHING_COMPILER)
+    (tmp_path / "backends/paper/runtime/compiling.py").write_text(CRASHING_COMPILER)
     monkeypatch.setattr(registry, "ROOT", tmp_path)
+    monkeypatch.setattr(registry, "IMPORT_PATH", tmp_path)
     monkeypatch.setattr(registry, "backend", lambda name: SimpleNamespace(CPU_VARIABLES=()))
     with compiling.Compiler("paper") as compiler:
         for _ in range(2):
@@ -334,17 +335,20 @@ def test_rows_hold_the_most_of_each_resource():
 
 def test_backends_are_those_with_a_compiler(tmp_path, monkeypatch):
     for name, files in {"able": ["compiling.py"], "other": []}.items():
-        (tmp_path / "backends" / name).mkdir(parents=True)
+        (tmp_path / "backends" / name / "runtime").mkdir(parents=True)
         for file in files:
-            (tmp_path / "backends" / name / file).touch()
-    monkeypatch.setattr(compiling, "registry", SimpleNamespace(ROOT=tmp_path, backends=lambda: ("able", "other")))
+            (tmp_path / "backends" / name / "runtime" / file).touch()
+    monkeypatch.setattr(registry, "ROOT", tmp_path)
+    monkeypatch.setattr(registry, "IMPORT_PATH", tmp_path)
+    monkeypatch.setattr(registry, "backends", lambda: ("able", "other"))
     assert compiling.backends() == ("able",)
 
 
 def test_a_backend_that_cannot_compile_says_why(tmp_path, monkeypatch):
     targets.write_clone(tmp_path, {"paper": ({}, (), {}, {"softmax": targets.PLAIN})})
-    (tmp_path / "backends/paper/compiling.py").write_text("import parchment_and_nothing_else\n")
+    (tmp_path / "backends/paper/runtime/compiling.py").write_text("import parchment_and_nothing_else\n")
     monkeypatch.setattr(registry, "ROOT", tmp_path)
+    monkeypatch.setattr(registry, "IMPORT_PATH", tmp_path)
     monkeypatch.setattr(registry, "backend", lambda name: SimpleNamespace(CPU_VARIABLES=()))
     with compiling.Compiler("paper") as compiler:
         missing = compiler.check("softmax")["missing"]
@@ -353,8 +357,9 @@ def test_a_backend_that_cannot_compile_says_why(tmp_path, monkeypatch):
 
 def test_an_op_that_does_not_import_is_a_finding_and_the_next_op_is_answered(tmp_path, monkeypatch):
     targets.write_clone(tmp_path, {"paper": ({}, (), {}, {"softmax": targets.BROKEN, "matmul": targets.PLAIN})})
-    (tmp_path / "backends/paper/compiling.py").write_text(PAPER_COMPILER)
+    (tmp_path / "backends/paper/runtime/compiling.py").write_text(PAPER_COMPILER)
     monkeypatch.setattr(registry, "ROOT", tmp_path)
+    monkeypatch.setattr(registry, "IMPORT_PATH", tmp_path)
     monkeypatch.setattr(registry, "backend", lambda name: SimpleNamespace(CPU_VARIABLES=()))
     with compiling.Compiler("paper") as compiler:
         (finding,) = compiler.check("softmax")["findings"]

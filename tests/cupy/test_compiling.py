@@ -4,12 +4,12 @@ import pytest
 import torch
 
 try:
-    from touchstone.backends.cupy import compiling
+    from touchstone.backends.cupy.runtime import compiling
 except ImportError as error:
     pytest.skip(str(error), allow_module_level=True)
 
 from tests.backends.test_protocol import run
-from touchstone.backends.cupy.module import Module
+from touchstone.backends.cupy.runtime.module import Module
 
 KERNELS = """
 #include "common.cuh"
@@ -156,7 +156,7 @@ def test_without_nvrtc_the_reason_says_what_to_install():
 import sys
 sys.modules["cuda.bindings"] = None
 try:
-    import touchstone.backends.cupy.compiling
+    import touchstone.backends.cupy.runtime.compiling
 except ImportError as error:
     assert str(error).startswith('NVRTC does not load: pip install cuda-bindings "cupy-cuda13x[ctk]" ('), error
 else:

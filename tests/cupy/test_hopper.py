@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from touchstone.backends import Unsupported, emulator
-from touchstone.backends.cupy import hopper
-from touchstone.backends.cupy.hopper import TensorMap, aligned, along_last, taken
-from touchstone.backends.cupy.module import Module
+from touchstone.backends.cupy.runtime import hopper
+from touchstone.backends.cupy.runtime.hopper import TensorMap, aligned, along_last, taken
+from touchstone.backends.cupy.runtime.module import Module
 
 
 class Driver:

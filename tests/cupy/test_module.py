@@ -10,8 +10,8 @@ import torch
 
 from tests.backends.test_protocol import run
 from touchstone.backends import Unsupported, emulator
-from touchstone.backends.cupy import module
-from touchstone.backends.cupy.module import Module, inlined, signatures
+from touchstone.backends.cupy.runtime import module
+from touchstone.backends.cupy.runtime.module import Module, inlined, signatures
 from touchstone.backends.devices import cuda_unavailable
 
 DEVICES = [
@@ -223,7 +223,7 @@ def test_included_files_are_inlined_with_their_own_lines(tmp_path):
 
 def test_includes_are_found_in_the_backends_folder_too(tmp_path):
     (tmp_path / "a.cu").write_text('#include "common.cuh"\n')
-    assert (module.FOLDER / "common.cuh").read_text().splitlines()[0] in inlined(tmp_path / "a.cu")
+    assert (module.LIB / "common.cuh").read_text().splitlines()[0] in inlined(tmp_path / "a.cu")
 
 
 def test_an_include_that_is_nowhere_or_in_itself(tmp_path):

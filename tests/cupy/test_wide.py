@@ -6,7 +6,7 @@ import importlib
 import pytest
 
 from touchstone.backends import emulator
-from touchstone.backends.cupy.norms import registers_per_row
+from touchstone.backends.cupy.lib.norms import registers_per_row
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.spec import compare
 from touchstone.conformance.spec.cases import plain_case

@@ -239,7 +239,7 @@ def test_a_backend_can_bring_arrays_along(tmp_path, monkeypatch):
     monkeypatch.setattr(arrays, "library", arrays.library.__wrapped__)
     with targets.pretend(tmp_path, monkeypatch):
         for name in ("paper", "quill"):
-            (tmp_path / "backends" / name / "arrays.py").write_text(PAPER_ARRAYS)
+            (tmp_path / "backends" / name / "runtime" / "arrays.py").write_text(PAPER_ARRAYS)
         assert arrays.libraries() == ("torch", "numpy", "paper", "quill")
         assert arrays.type_name("paper") == "list"
         assert arrays.lacks("paper", DTYPES).startswith("arrays: 'paper' has no bfloat16 here: paper is white; or call")
@@ -259,7 +259,7 @@ def cupy(monkeypatch):
     fake = types.ModuleType("cupy")
     fake.ndarray, fake.from_dlpack, fake.__version__ = np.ndarray, np.from_dlpack, "13.6.0"
     monkeypatch.setitem(sys.modules, "cupy", fake)
-    spec = importlib.util.find_spec("touchstone.backends.cupy.arrays")
+    spec = importlib.util.find_spec("touchstone.backends.cupy.runtime.arrays")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -22,7 +22,7 @@ import math
 import numpy as np
 import torch
 from numba import cuda, float32, int64, uint32, uint64
-from touchstone.backends.numba import compiling
+from touchstone.backends.numba.runtime import compiling
 
 @cuda.jit
 def sums(x, y, n):
@@ -280,7 +280,7 @@ def test_a_remainder_is_no_index(compiled):
 
 def test_what_a_variant_claims():
     run("""
-from touchstone.backends.numba import compiling
+from touchstone.backends.numba.runtime import compiling
 assert compiling.architectures(None) == compiling.architectures("shuffles") == ("sm_80", "sm_90")
 assert compiling.architectures("sm_70") == ("sm_80", "sm_90")
 assert compiling.architectures("sm_90") == ("sm_90",)
@@ -309,7 +309,7 @@ def test_variants_compile_without_a_compiler_for_the_cpu():
 import os
 import torch
 os.environ["CXX"] = "/nowhere/g++"
-from touchstone.backends.numba import compiling
+from touchstone.backends.numba.runtime import compiling
 from touchstone.backends.numba.softmax import vectorised
 with compiling.recording() as launches:
     vectorised(torch.ones(4, 64))
@@ -328,7 +328,7 @@ def test_without_nvvm_the_reason_says_what_to_install():
 import sys
 sys.modules["cuda.bindings.nvjitlink"] = None
 try:
-    import touchstone.backends.numba.compiling
+    import touchstone.backends.numba.runtime.compiling
 except ImportError as error:
     assert "NVVM, NVRTC or nvJitLink does not load: pip install" in str(error), error
 else:

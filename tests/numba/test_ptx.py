@@ -1,4 +1,4 @@
-"""The wide accesses and PTX instructions of backends/numba/ptx.py on the emulator, against torch."""
+"""The wide accesses and PTX instructions of backends/numba/lib/ptx.py on the emulator, against torch."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ if reason := why_not():
 from numba import cuda, float32, uint16
 
 from touchstone.backends.emulator.numba import launch
-from touchstone.backends.numba import ptx
+from touchstone.backends.numba.lib import ptx
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 

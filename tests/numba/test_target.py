@@ -74,7 +74,8 @@ import torch
 from numba import cuda, float32
 from touchstone.backends.emulator import errors
 from touchstone.backends.emulator.numba import install, launch
-from touchstone.backends.numba import compiling, restore_row_stack
+from touchstone.backends.numba import restore_row_stack
+from touchstone.backends.numba.runtime import compiling
 
 restore_row_stack()
 

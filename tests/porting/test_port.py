@@ -15,7 +15,9 @@ from touchstone.conformance.discovery import registry
 from touchstone.conformance.judging.judgement import UNPORTED, Outcome
 from touchstone.conformance.porting import port
 
-BACKENDS = [name for name in registry.backends() if (registry.ROOT / "backends" / name / "porting.py").is_file()]
+BACKENDS = [
+    name for name in registry.backends() if (registry.ROOT / "backends" / name / "runtime" / "porting.py").is_file()
+]
 DIRECTIONS = list(itertools.permutations(BACKENDS, 2))
 
 
@@ -214,17 +216,17 @@ def test_wrong_arguments_are_named(run, tmp_path, arguments, told):
 
 
 def test_backends_that_take_no_part_or_do_not_run_are_named(run, tmp_path, monkeypatch):
-    ours = registry.ROOT / "backends" / BACKENDS[0] / "porting.py"
+    ours = registry.ROOT / "backends" / BACKENDS[0] / "runtime" / "porting.py"
     with targets.pretend(tmp_path, monkeypatch):
         for name in ("paper", "blank", "quill"):
-            (tmp_path / "backends" / name / "porting.py").write_text(ours.read_text())
+            (tmp_path / "backends" / name / "runtime" / "porting.py").write_text(ours.read_text())
         mine = tmp_path / "mine.py"
         mine.write_text("def plain(x):\n    return x\n")
         told = {
             (
                 "chalk",
                 "paper",
-            ): "--from: 'chalk' has no backends/chalk/porting.py; ports are between blank, paper, quill",
+            ): "--from: 'chalk' has no backends/chalk/runtime/porting.py; ports are between blank, paper, quill",
             ("blank", "paper"): "--from: blank has no kernels for softmax; it has none",
             ("paper", "quill"): "--to=quill: cannot run on cpu here: quill is not installed: pip install quill",
         }
@@ -349,7 +351,7 @@ def wrong(x):
 import math
 import torch
 from numba import cuda, float32
-from touchstone.backends.numba.launching import launch
+from touchstone.backends.numba.runtime.launching import launch
 
 @cuda.jit
 def _kernel(x, y):
@@ -369,7 +371,7 @@ def wrong(x):
 """,
     "cupy_wrong.py": """
 import torch
-from touchstone.backends.cupy.module import Module
+from touchstone.backends.cupy.runtime.module import Module
 _module = Module(__file__, "wrong.cu")
 
 def wrong(x):

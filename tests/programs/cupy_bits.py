@@ -21,8 +21,10 @@ import numpy as np
 import torch
 
 from touchstone.backends import emulator
-from touchstone.backends.cupy import layer_norm_backward, module, norms, norms_backward, rms_norm_backward
-from touchstone.backends.cupy.module import Launch, Module
+from touchstone.backends.cupy import layer_norm_backward, rms_norm_backward
+from touchstone.backends.cupy.lib import norms, norms_backward
+from touchstone.backends.cupy.runtime import module
+from touchstone.backends.cupy.runtime.module import Launch, Module
 from touchstone.backends.devices import capability, cuda_unavailable
 from touchstone.conformance.discovery import registry
 
@@ -73,7 +75,7 @@ def digest(fn: Callable[..., object], arguments: dict[str, torch.Tensor], device
 @contextlib.contextmanager
 def gpu_compiled(*options: str) -> Iterator[None]:
     """Inside, launches on a GPU are compiled by NVRTC with these options and no others of CuPy's choice."""
-    from touchstone.backends.cupy.compiling import compiled
+    from touchstone.backends.cupy.runtime.compiling import compiled
 
     arch = "sm_{}{}".format(*capability() or (9, 0))
 

@@ -15,7 +15,7 @@ import triton.language as tl
 from touchstone.backends import triton as backend
 
 backend.prepare("cpu")
-from touchstone.backends.triton import interpreter  # noqa: E402
+from touchstone.backends.triton.runtime import interpreter  # noqa: E402
 
 PROGRAMS: list[Callable[[], None]] = []
 

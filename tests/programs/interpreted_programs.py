@@ -323,7 +323,7 @@ def _copy(x_ptr, out_ptr, n, shift, step, MASKED: tl.constexpr, BLOCK: tl.conste
 
 
 def _out_of_bounds(pattern, *arguments, grid=(1,)):
-    from touchstone.backends.triton.interpreter import OutOfBounds
+    from touchstone.backends.triton.runtime.interpreter import OutOfBounds
 
     with pytest.raises(OutOfBounds, match=pattern):
         _copy[grid](*arguments)
@@ -404,7 +404,7 @@ def _descriptor(x_desc, out_ptr, row, col, R: tl.constexpr, C: tl.constexpr):
 def descriptors_clip_and_their_base_is_checked():
     from triton.tools.tensor_descriptor import TensorDescriptor
 
-    from touchstone.backends.triton.interpreter import OutOfBounds
+    from touchstone.backends.triton.runtime.interpreter import OutOfBounds
 
     x, out = torch.arange(64.0).reshape(8, 8), torch.empty(4, 4)
     _descriptor[(1,)](TensorDescriptor.from_tensor(x, [4, 4]), out, 6, 4, 4, 4)
@@ -458,7 +458,7 @@ def atomics_add_bfloat16():
 
 @program("memory")
 def atomics_are_bounds_checked():
-    from touchstone.backends.triton.interpreter import OutOfBounds
+    from touchstone.backends.triton.runtime.interpreter import OutOfBounds
 
     with pytest.raises(OutOfBounds, match=r"atomic of lane \[1\]"):
         _accumulate[(1,)](torch.ones(8), torch.zeros(1), 8)
@@ -488,7 +488,7 @@ def _multiply(out_ptr, n, stride, WIDE: tl.constexpr):
 
 @program("assertions")
 def integer_overflow_is_reported():
-    from touchstone.backends.triton.interpreter import IntegerOverflowError
+    from touchstone.backends.triton.runtime.interpreter import IntegerOverflowError
 
     out = torch.empty(1, dtype=torch.int64)
     _multiply[(1,)](out, 33, 2**26, True)
@@ -508,7 +508,7 @@ def _divide(x_ptr, out_ptr, N: tl.constexpr):
 
 @program("launch")
 def errors_name_kernel_line_and_program():
-    from touchstone.backends.triton.interpreter import KernelError
+    from touchstone.backends.triton.runtime.interpreter import KernelError
 
     pattern = r"^_divide \(interpreted_programs.py:\d+\), program \(0, 0, 0\): NameError: .*undefined"
     with pytest.raises(KernelError, match=pattern) as caught:
@@ -602,7 +602,7 @@ def _in_child(without: frozenset[str], functions: list[Callable[[], None]]) -> l
     child = os.fork()
     if child == 0:
         os.close(receive)
-        from touchstone.backends.triton import interpreter
+        from touchstone.backends.triton.runtime import interpreter
 
         interpreter.install(without)
         with os.fdopen(send, "w") as pipe:

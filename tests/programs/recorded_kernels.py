@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from touchstone.backends.triton import compiling, tuning
+from touchstone.backends.triton.runtime import compiling, tuning
 from touchstone.conformance.compiling import client as conformance_compiling
 from touchstone.conformance.discovery import registry
 

@@ -16,7 +16,7 @@ import sys
 import torch
 import triton
 import triton.language as tl
-from touchstone.backends.triton.activations import _activate, _normal_cdf, _sigmoid
+from touchstone.backends.triton.lib.activations import _activate, _normal_cdf, _sigmoid
 
 @triton.jit
 def both(x_ptr, cdf_ptr, sigmoid_ptr, gelu_ptr, N: tl.constexpr):

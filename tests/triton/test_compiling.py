@@ -43,7 +43,7 @@ def test_nothing_runs_while_launches_are_recorded(result):
 
 
 def test_recording_needs_a_process_that_compiles():
-    code = "from touchstone.backends.triton import compiling\nwith compiling.recording(): pass"
+    code = "from touchstone.backends.triton.runtime import compiling\nwith compiling.recording(): pass"
     done = compile_in_a_process("-c", code, TRITON_INTERPRET="1")
     assert "RuntimeError: this process interprets Triton kernels" in done.stderr
 

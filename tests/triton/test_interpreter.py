@@ -62,7 +62,7 @@ def test_an_unknown_version_warns_and_still_installs():
     code = """
 import warnings, triton
 triton.__version__ = "3.42.0"
-from touchstone.backends.triton import interpreter
+from touchstone.backends.triton.runtime import interpreter
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     interpreter.install()

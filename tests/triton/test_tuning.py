@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from touchstone.backends import Unsupported
-from touchstone.backends.triton import tuning
+from touchstone.backends.triton.runtime import tuning
 from touchstone.backends.variants import variant
 from touchstone.conformance.discovery import registry
 

@@ -3,7 +3,7 @@
 import torch
 
 from touchstone.backends.cupy.attention._launch import _block_d, _blocks
-from touchstone.backends.cupy.module import Module
+from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.signatures.attention import checked_sizes, empty_outputs, scale_or_default
 
 _module = Module(__file__, "flash.cu")

@@ -6,7 +6,7 @@ import torch
 
 from touchstone.backends import Unsupported
 from touchstone.backends.cupy.attention._launch import _aligned, _block_d, _blocks
-from touchstone.backends.cupy.module import Module
+from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.signatures.attention import checked_sizes, empty_outputs, scale_or_default
 from touchstone.backends.variants import HALF, variant
 

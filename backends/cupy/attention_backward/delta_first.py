@@ -7,7 +7,7 @@ import torch
 from touchstone.backends.cupy.attention._launch import _block_d, _blocks
 from touchstone.backends.cupy.attention_backward._delta import _launch_delta
 from touchstone.backends.cupy.attention_backward._launch import _STEP, _own, _shared
-from touchstone.backends.cupy.module import Module
+from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.signatures.attention import scale_or_default
 from touchstone.backends.signatures.attention_backward import checked_sizes, empty_outputs
 

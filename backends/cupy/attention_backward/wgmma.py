@@ -7,8 +7,8 @@ import torch
 from touchstone.backends import Unsupported
 from touchstone.backends.cupy.attention._launch import _block_d, _blocks
 from touchstone.backends.cupy.attention_backward._delta import _launch_delta
-from touchstone.backends.cupy.hopper import TensorMap, aligned, taken
-from touchstone.backends.cupy.module import Module
+from touchstone.backends.cupy.runtime.hopper import TensorMap, aligned, taken
+from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.signatures.attention import scale_or_default
 from touchstone.backends.signatures.attention_backward import checked_sizes, empty_outputs
 from touchstone.backends.variants import HALF, variant

@@ -3,8 +3,8 @@
 import torch
 
 from touchstone.backends import shapes
-from touchstone.backends.cupy.gemm import along_k, by_more_warps, sixteen_bits
-from touchstone.backends.cupy.module import Module
+from touchstone.backends.cupy.lib.gemm import along_k, by_more_warps, sixteen_bits
+from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.variants import HALF, variant
 
 _module = Module(__file__, "pipelined.cu")

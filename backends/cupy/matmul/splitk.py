@@ -3,8 +3,8 @@
 import torch
 
 from touchstone.backends import shapes
-from touchstone.backends.cupy.gemm import by_lanes, ceil_div, processors
-from touchstone.backends.cupy.module import Module
+from touchstone.backends.cupy.lib.gemm import by_lanes, ceil_div, processors
+from touchstone.backends.cupy.runtime.module import Module
 
 _module = Module(__file__, "splitk.cu")
 

@@ -3,9 +3,9 @@
 import torch
 
 from touchstone.backends import Unsupported, shapes
-from touchstone.backends.cupy.gemm import SQUARE, STRIP, by_warpgroups, processors
-from touchstone.backends.cupy.hopper import TensorMap, along_last
-from touchstone.backends.cupy.module import Module
+from touchstone.backends.cupy.lib.gemm import SQUARE, STRIP, by_warpgroups, processors
+from touchstone.backends.cupy.runtime.hopper import TensorMap, along_last
+from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.variants import HALF, variant
 
 _module = Module(__file__, "wgmma.cu")

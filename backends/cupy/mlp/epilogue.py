@@ -3,9 +3,9 @@
 import torch
 
 from touchstone.backends import shapes
-from touchstone.backends.cupy.activations import NONE, number
-from touchstone.backends.cupy.gemm import by_lanes
-from touchstone.backends.cupy.module import Module
+from touchstone.backends.cupy.lib.activations import NONE, number
+from touchstone.backends.cupy.lib.gemm import by_lanes
+from touchstone.backends.cupy.runtime.module import Module
 
 _module = Module(__file__, "epilogue.cu")
 

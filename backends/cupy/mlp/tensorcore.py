@@ -3,9 +3,9 @@
 import torch
 
 from touchstone.backends import shapes
-from touchstone.backends.cupy.activations import NONE, number
-from touchstone.backends.cupy.gemm import by_warps, sixteen_bits
-from touchstone.backends.cupy.module import Module
+from touchstone.backends.cupy.lib.activations import NONE, number
+from touchstone.backends.cupy.lib.gemm import by_warps, sixteen_bits
+from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.variants import HALF, variant
 
 _module = Module(__file__, "tensorcore.cu")

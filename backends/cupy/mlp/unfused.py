@@ -3,10 +3,10 @@
 import torch
 
 from touchstone.backends import shapes
-from touchstone.backends.cupy.activations import NONE, number
-from touchstone.backends.cupy.gemm import ceil_div
+from touchstone.backends.cupy.lib.activations import NONE, number
+from touchstone.backends.cupy.lib.gemm import ceil_div
 from touchstone.backends.cupy.matmul import warptiled as matmul
-from touchstone.backends.cupy.module import Module
+from touchstone.backends.cupy.runtime.module import Module
 
 _module = Module(__file__, "unfused.cu")
 

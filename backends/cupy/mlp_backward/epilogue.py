@@ -3,11 +3,11 @@
 import torch
 
 from touchstone.backends import shapes
-from touchstone.backends.cupy.activations import number
-from touchstone.backends.cupy.gemm import by_lanes
+from touchstone.backends.cupy.lib.activations import number
+from touchstone.backends.cupy.lib.gemm import by_lanes
 from touchstone.backends.cupy.matmul import warptiled as matmul
 from touchstone.backends.cupy.mlp_backward.unfused import _column_sum
-from touchstone.backends.cupy.module import Module
+from touchstone.backends.cupy.runtime.module import Module
 
 _module = Module(__file__, "epilogue.cu")
 

@@ -12,7 +12,7 @@ import torch
 from numba import cuda, float32, uint16, uint32
 
 from touchstone.backends import numba
-from touchstone.backends.numba.ptx import copy16, copy_bits, ldmatrix_x4, mma_m16n8k16
+from touchstone.backends.numba.lib.ptx import copy16, copy_bits, ldmatrix_x4, mma_m16n8k16
 
 if not numba.simulated():
     from llvmlite import ir

@@ -9,7 +9,7 @@ from numba import cuda, float32
 
 from touchstone.backends.numba.attention._launch import _blocks, _scale, _strided, _width
 from touchstone.backends.numba.attention._tiles import accumulate, load_tile, multiply
-from touchstone.backends.numba.launching import launch
+from touchstone.backends.numba.runtime.launching import launch
 from touchstone.backends.signatures.attention import checked_sizes, empty_outputs
 from touchstone.backends.variants import variant
 

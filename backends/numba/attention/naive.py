@@ -7,7 +7,7 @@ import torch
 from numba import cuda, float32, int64
 
 from touchstone.backends.numba.attention._launch import _blocks, _scale, _strided
-from touchstone.backends.numba.launching import launch
+from touchstone.backends.numba.runtime.launching import launch
 from touchstone.backends.signatures.attention import checked_sizes, empty_outputs
 
 _LOW = np.float32(-math.inf)

@@ -15,9 +15,9 @@ from numba import cuda, float32, uint16
 from touchstone.backends import Unsupported
 from touchstone.backends.numba.attention._launch import _blocks, _scale, _width
 from touchstone.backends.numba.attention._mma import is_aligned, load_tile, products, put_row, store_rows
-from touchstone.backends.numba.gemm import flat
-from touchstone.backends.numba.launching import launch
-from touchstone.backends.numba.ptx import copy_commit, copy_wait, exp2
+from touchstone.backends.numba.lib.gemm import flat
+from touchstone.backends.numba.lib.ptx import copy_commit, copy_wait, exp2
+from touchstone.backends.numba.runtime.launching import launch
 from touchstone.backends.signatures.attention import checked_sizes, empty_outputs
 from touchstone.backends.variants import HALF, variant
 

@@ -7,8 +7,8 @@ import torch
 from numba import cuda, float32, int64
 
 from touchstone.backends.numba.attention._launch import _blocks, _strided
-from touchstone.backends.numba.launching import launch
-from touchstone.backends.numba.reductions import warp_sum
+from touchstone.backends.numba.lib.reductions import warp_sum
+from touchstone.backends.numba.runtime.launching import launch
 
 _HIGH = np.float32(math.inf)
 _LOG2_E = np.float32(math.log2(math.e))

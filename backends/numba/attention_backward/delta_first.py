@@ -11,7 +11,7 @@ from touchstone.backends.numba.attention._launch import _blocks, _scale, _stride
 from touchstone.backends.numba.attention._tiles import accumulate, load_tile, multiply
 from touchstone.backends.numba.attention_backward._delta import _launch_delta
 from touchstone.backends.numba.attention_backward._launch import _TILES
-from touchstone.backends.numba.launching import launch
+from touchstone.backends.numba.runtime.launching import launch
 from touchstone.backends.signatures.attention_backward import checked_sizes, empty_outputs
 from touchstone.backends.variants import variant
 

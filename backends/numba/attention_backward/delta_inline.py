@@ -10,7 +10,7 @@ from numba import cuda, float32, uint64
 from touchstone.backends.numba.attention._launch import _blocks, _scale, _strided, _width
 from touchstone.backends.numba.attention._tiles import accumulate, load_tile, multiply
 from touchstone.backends.numba.attention_backward._launch import _TILES
-from touchstone.backends.numba.launching import launch
+from touchstone.backends.numba.runtime.launching import launch
 from touchstone.backends.signatures.attention_backward import checked_sizes, empty_outputs
 
 _HIGH = np.float32(math.inf)

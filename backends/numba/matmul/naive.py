@@ -4,8 +4,8 @@ import torch
 from numba import cuda, float32, uintp
 
 from touchstone.backends import shapes
-from touchstone.backends.numba.gemm import blocks
-from touchstone.backends.numba.launching import launch
+from touchstone.backends.numba.lib.gemm import blocks
+from touchstone.backends.numba.runtime.launching import launch
 
 _TILE = 16
 

@@ -4,7 +4,7 @@ import torch
 from numba import cuda, float32, uintp
 
 from touchstone.backends import shapes
-from touchstone.backends.numba.gemm import (
+from touchstone.backends.numba.lib.gemm import (
     ALIGNMENT,
     DEPTH,
     LANES,
@@ -29,8 +29,8 @@ from touchstone.backends.numba.gemm import (
     store_four,
     store_tile,
 )
-from touchstone.backends.numba.launching import launch
-from touchstone.backends.numba.ptx import load1, store1
+from touchstone.backends.numba.lib.ptx import load1, store1
+from touchstone.backends.numba.runtime.launching import launch
 
 _TILE, _DEPTH, _RESULTS = 64, 8, 8  # of tiled2d
 _SIDE = _TILE // _RESULTS

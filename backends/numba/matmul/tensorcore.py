@@ -8,11 +8,11 @@ import torch
 from numba import cuda, float32
 
 from touchstone.backends import Unsupported, shapes
-from touchstone.backends.numba import mma, pipeline
-from touchstone.backends.numba.gemm import blocks, corner, flat, kernel, operands, store_four
-from touchstone.backends.numba.launching import launch
-from touchstone.backends.numba.mma import sixteen_bits
-from touchstone.backends.numba.ptx import load4
+from touchstone.backends.numba.lib import mma, pipeline
+from touchstone.backends.numba.lib.gemm import blocks, corner, flat, kernel, operands, store_four
+from touchstone.backends.numba.lib.mma import sixteen_bits
+from touchstone.backends.numba.lib.ptx import load4
+from touchstone.backends.numba.runtime.launching import launch
 from touchstone.backends.variants import HALF, variant
 
 

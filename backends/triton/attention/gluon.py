@@ -16,8 +16,8 @@ from touchstone.backends import Unsupported
 from touchstone.backends.signatures.attention import checked_sizes, empty_outputs, scale_or_default
 from touchstone.backends.triton.attention._launch import _PLAIN, _block_d, _descriptor
 from touchstone.backends.triton.attention.pruned import _LOG2E
-from touchstone.backends.triton.gemm import processors
-from touchstone.backends.triton.hopper import ROWS, barriers, copy_in, copy_out, swizzled
+from touchstone.backends.triton.lib.gemm import processors
+from touchstone.backends.triton.lib.hopper import ROWS, barriers, copy_in, copy_out, swizzled
 from touchstone.backends.variants import HALF, variant
 
 _LN2 = gl.constexpr(0.6931471805599453)

@@ -6,8 +6,8 @@ import triton.language as tl
 
 from touchstone.backends.signatures.attention import checked_sizes, empty_outputs, scale_or_default
 from touchstone.backends.triton.attention._launch import _PLAIN, _block_d, _kind, _load_tile, _tiles
-from touchstone.backends.triton.gemm import roomy
-from touchstone.backends.triton.tuning import pinned
+from touchstone.backends.triton.lib.gemm import roomy
+from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import variant
 
 _LOG2E = 1.4426950408889634

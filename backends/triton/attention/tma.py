@@ -7,8 +7,8 @@ import triton.language as tl
 from touchstone.backends.signatures.attention import checked_sizes, empty_outputs, scale_or_default
 from touchstone.backends.triton.attention._launch import _PLAIN, _block_d, _descriptor, _kind
 from touchstone.backends.triton.attention.pruned import _LN2, _LOG2E
-from touchstone.backends.triton.gemm import roomy
-from touchstone.backends.triton.tuning import pinned
+from touchstone.backends.triton.lib.gemm import roomy
+from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import variant
 
 

@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from touchstone.backends.triton.gemm import roomy
+from touchstone.backends.triton.lib.gemm import roomy
 
 # Sizes whose value or alignment would not improve the code: one compilation serves them all. Of the strides only lse's
 # are among them: a head that is not known to start on 16 bytes is loaded element by element and not pipelined.

@@ -9,7 +9,7 @@ from touchstone.backends.signatures.attention_backward import checked_sizes, emp
 from touchstone.backends.triton.attention._launch import _block_d, _kind, _load_tile
 from touchstone.backends.triton.attention_backward._delta import _LOG2E, _launch_delta
 from touchstone.backends.triton.attention_backward._launch import _PLAIN, _default
-from touchstone.backends.triton.tuning import pinned
+from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import variant
 
 

@@ -10,7 +10,7 @@ from touchstone.backends.triton.attention._launch import _block_d, _kind
 from touchstone.backends.triton.attention_backward._delta import _launch_delta
 from touchstone.backends.triton.attention_backward._launch import _PLAIN, _default
 from touchstone.backends.triton.attention_backward.delta_first import _dkdv_kernel, _dq_kernel, delta_first
-from touchstone.backends.triton.tuning import pinned
+from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import attributes, variant
 
 

@@ -10,8 +10,8 @@ from touchstone.backends.signatures.attention_backward import checked_sizes, emp
 from touchstone.backends.triton.attention._launch import _block_d, _descriptor, _kind
 from touchstone.backends.triton.attention_backward._delta import _LOG2E, _launch_delta
 from touchstone.backends.triton.attention_backward._launch import _PLAIN
-from touchstone.backends.triton.gemm import roomy
-from touchstone.backends.triton.tuning import pinned
+from touchstone.backends.triton.lib.gemm import roomy
+from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import variant
 
 

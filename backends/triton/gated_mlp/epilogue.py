@@ -5,10 +5,10 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import shapes
-from touchstone.backends.triton.activations import _activate, _check
-from touchstone.backends.triton.gemm import default_two_tiles, options
+from touchstone.backends.triton.lib.activations import _activate, _check
+from touchstone.backends.triton.lib.gemm import default_two_tiles, options
 from touchstone.backends.triton.matmul import tuned as matmul
-from touchstone.backends.triton.tuning import pinned
+from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import variant
 
 

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import shapes
-from touchstone.backends.triton.activations import _activate, _check
+from touchstone.backends.triton.lib.activations import _activate, _check
 
 
 @triton.jit

@@ -8,11 +8,11 @@ then read x twice as often from shared memory: 0.80 of torch on an H200, where t
 import torch
 
 from touchstone.backends import Unsupported, shapes
-from touchstone.backends.triton.activations import _check
-from touchstone.backends.triton.gemm import default_tma_factor_tile, default_tma_tile, options
+from touchstone.backends.triton.lib.activations import _check
+from touchstone.backends.triton.lib.gemm import default_tma_factor_tile, default_tma_tile, options
 from touchstone.backends.triton.mlp.tma import _linear
 from touchstone.backends.triton.mlp.tma import tma as _mlp
-from touchstone.backends.triton.tuning import pinned
+from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import attributes, variant
 
 _SPACE = [config for config in attributes(_mlp).space if config["num_stages"] < 4 or config["BLOCK_N"] < 256] + [

@@ -11,7 +11,7 @@ from touchstone.backends.triton.layer_norm_backward._launch import (
     _statistics_strides,
     _strides,
 )
-from touchstone.backends.triton.rows import BEHIND, column_block_width, resident, rows_in_flight
+from touchstone.backends.triton.lib.rows import BEHIND, column_block_width, resident, rows_in_flight
 
 # Arguments whose value (first list) or alignment would not improve the code.
 _PLAIN = ["rows", "rows_each"]

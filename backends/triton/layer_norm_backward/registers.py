@@ -13,7 +13,7 @@ from touchstone.backends.triton.layer_norm_backward._launch import (
     _strides,
     _zeros,
 )
-from touchstone.backends.triton.rows import resident, warps
+from touchstone.backends.triton.lib.rows import resident, warps
 from touchstone.backends.variants import variant
 
 # Arguments whose alignment would not improve the code.

@@ -14,8 +14,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from touchstone.backends import Unsupported, shapes
-from touchstone.backends.triton.gemm import descriptor, processors
-from touchstone.backends.triton.hopper import ROWS, barriers, copy_in, copy_out, swizzled
+from touchstone.backends.triton.lib.gemm import descriptor, processors
+from touchstone.backends.triton.lib.hopper import ROWS, barriers, copy_in, copy_out, swizzled
 from touchstone.backends.variants import HALF, variant
 
 _GROUPS = gl.constexpr(2)

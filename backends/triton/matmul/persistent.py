@@ -5,8 +5,8 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import shapes
-from touchstone.backends.triton.gemm import default_tile, options, resident
-from touchstone.backends.triton.tuning import pinned
+from touchstone.backends.triton.lib.gemm import default_tile, options, resident
+from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import variant
 
 

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import shapes
-from touchstone.backends.triton.gemm import processors
+from touchstone.backends.triton.lib.gemm import processors
 
 
 @triton.jit(do_not_specialize=["chunk"])

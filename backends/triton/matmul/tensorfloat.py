@@ -4,9 +4,9 @@ import torch
 import triton
 
 from touchstone.backends import shapes
-from touchstone.backends.triton.gemm import default_tile, options
+from touchstone.backends.triton.lib.gemm import default_tile, options
 from touchstone.backends.triton.matmul.tiled import _grouped_kernel
-from touchstone.backends.triton.tuning import pinned
+from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import variant
 
 _SPACE = [

@@ -5,9 +5,9 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import shapes
-from touchstone.backends.triton.activations import _activate, _check, _slope
-from touchstone.backends.triton.gemm import default_tile, default_two_tiles, options
-from touchstone.backends.triton.tuning import pinned
+from touchstone.backends.triton.lib.activations import _activate, _check, _slope
+from touchstone.backends.triton.lib.gemm import default_tile, default_two_tiles, options
+from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import variant
 
 

@@ -7,12 +7,12 @@ by gate's in gated_mlp.
 import torch
 
 from touchstone.backends import Unsupported, shapes
-from touchstone.backends.triton.activations import _check
 from touchstone.backends.triton.gated_mlp.tma import tma as _gated_mlp
-from touchstone.backends.triton.gemm import default_tma_factor_tile, default_tma_tile
+from touchstone.backends.triton.lib.activations import _check
+from touchstone.backends.triton.lib.gemm import default_tma_factor_tile, default_tma_tile
 from touchstone.backends.triton.mlp.tma import _linear
 from touchstone.backends.triton.mlp_backward.unfused import _column_sum
-from touchstone.backends.triton.tuning import pinned
+from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import attributes, variant
 
 

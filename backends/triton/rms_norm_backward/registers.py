@@ -5,6 +5,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import Unsupported
+from touchstone.backends.triton.lib.rows import resident, warps
 from touchstone.backends.triton.rms_norm_backward._launch import (
     _check,
     _outputs,
@@ -13,7 +14,6 @@ from touchstone.backends.triton.rms_norm_backward._launch import (
     _strides,
     _zeros,
 )
-from touchstone.backends.triton.rows import resident, warps
 from touchstone.backends.variants import variant
 
 # Arguments whose alignment would not improve the code.

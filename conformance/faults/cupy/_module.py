@@ -3,7 +3,7 @@
 import re
 from functools import cached_property
 
-from touchstone.backends.cupy.module import Module
+from touchstone.backends.cupy.runtime.module import Module
 
 _ENUM = re.compile(r"^enum Fault \{(.*?)\};", re.DOTALL | re.MULTILINE)
 

@@ -3,7 +3,7 @@
 import torch
 
 from touchstone.backends import Unsupported, shapes
-from touchstone.backends.cupy.module import shared_limit
+from touchstone.backends.cupy.runtime.module import shared_limit
 from touchstone.conformance.faults import known_good, mutant
 from touchstone.conformance.faults.cupy._module import Faulty
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from touchstone.backends.numba import launching
+from touchstone.backends.numba.runtime import launching
 
 
 def launch(

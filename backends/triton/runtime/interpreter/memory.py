@@ -9,8 +9,8 @@ import triton.language as tl
 from triton.runtime import interpreter as stock
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
-from touchstone.backends.triton.interpreter.numerics import BF16
-from touchstone.backends.triton.interpreter.registry import KernelError, OutOfBounds, active, repair
+from touchstone.backends.triton.runtime.interpreter.numerics import BF16
+from touchstone.backends.triton.runtime.interpreter.registry import KernelError, OutOfBounds, active, repair
 
 MASKED_INTEGER = 12345  # of 16 bits and more: conspicuous, and small enough not to overflow in address arithmetic
 

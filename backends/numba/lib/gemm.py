@@ -12,7 +12,7 @@ import torch
 from numba import cuda, float32
 
 from touchstone.backends import Unsupported, numba
-from touchstone.backends.numba.ptx import load1, load4, store1, store4
+from touchstone.backends.numba.lib.ptx import load1, load4, store1, store4
 
 TILE, DEPTH, RESULTS = (32, 8, 4) if numba.simulated() else (128, 8, 8)  # Numba's own simulator is slow
 HEIGHT = WIDTH = TILE

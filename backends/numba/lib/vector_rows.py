@@ -7,8 +7,8 @@ The r-th vector of a thread begins at column (r * blockDim.x + threadIdx.x) * (e
 import torch
 from numba import cuda, float32, uint32, uint64
 
-from touchstone.backends.numba.reductions import at_most, blocks, threads, warp_sum
-from touchstone.backends.numba.vector_io import lanes_of, load_vector, pack, store_vector, unpacked
+from touchstone.backends.numba.lib.reductions import at_most, blocks, threads, warp_sum
+from touchstone.backends.numba.lib.vector_io import lanes_of, load_vector, pack, store_vector, unpacked
 
 LANES = 8  # elements of a run at most
 

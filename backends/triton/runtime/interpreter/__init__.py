@@ -9,7 +9,7 @@ than it.
 """
 
 # isort: off
-from touchstone.backends.triton.interpreter.registry import (
+from touchstone.backends.triton.runtime.interpreter.registry import (
     REPAIRS,
     IntegerOverflowError,
     KernelError,
@@ -22,8 +22,8 @@ from touchstone.backends.triton.interpreter.registry import (
 )
 
 # In the order in which their repairs are installed: later ones build on what earlier ones replaced.
-from touchstone.backends.triton.interpreter import numerics, reductions, loops, memory, launch  # noqa: F401
-from touchstone.backends.triton.interpreter.instruments import Writers, races, schedule, writers
+from touchstone.backends.triton.runtime.interpreter import numerics, reductions, loops, memory, launch  # noqa: F401
+from touchstone.backends.triton.runtime.interpreter.instruments import Writers, races, schedule, writers
 # isort: on
 
 __all__ = [

@@ -3,8 +3,8 @@
 import torch
 
 from touchstone.backends import Unsupported
-from touchstone.backends.cupy.module import Module, shared_limit
-from touchstone.backends.cupy.norms import resident, threads, vector_width
+from touchstone.backends.cupy.lib.norms import resident, threads, vector_width
+from touchstone.backends.cupy.runtime.module import Module, shared_limit
 
 _module = Module(__file__, "norms_backward.cu")
 

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from numba import cuda, float32, uint32
 
-from touchstone.backends.numba import gemm
-from touchstone.backends.numba.mma import (
+from touchstone.backends.numba.lib import gemm
+from touchstone.backends.numba.lib.mma import (
     ALIGNMENT,
     COLS,
     DEPTH,
@@ -33,7 +33,7 @@ from touchstone.backends.numba.mma import (
     stage,
     staged_row,
 )
-from touchstone.backends.numba.ptx import copy16, copy_commit, copy_wait
+from touchstone.backends.numba.lib.ptx import copy16, copy_commit, copy_wait
 
 __all__ = ["ALIGNMENT", "ELEMENT", "GROUP", "PITCH", "STAGED", "SUMS", "find_way", "is_odd", "stage", "staged_row"]
 

@@ -3,7 +3,8 @@
     _module = Module(__file__, "softmax.cu")
     _module.launch("softmax_block", rows, 256, x, y, rows, cols, dtype=x.dtype, BLOCK=256)
 
-`#include "..."` is replaced by the text of that file, found beside the one that includes it or in backends/cupy, with
+`#include "..."` is replaced by the text of that file, found beside the one that includes it or in backends/cupy/lib,
+with
 `#line` before and after: CuPy's cache looks at no included file, and a message names the line that was written.
 """
 
@@ -18,9 +19,9 @@ import numpy as np
 import torch
 
 from touchstone.backends import Unsupported
-from touchstone.backends.cupy.hopper import TensorMap
+from touchstone.backends.cupy.runtime.hopper import TensorMap
 
-FOLDER = Path(__file__).parent
+LIB = Path(__file__).parents[1] / "lib"  # shared headers
 ELEMENTS = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
 # bytes of shared memory that one block may have; the emulator has as much as sm_90
 SHARED_LIMIT = {"sm_80": 166912, "sm_86": 101376, "sm_89": 101376, "sm_90": 232448, "sm_100": 232448, "sm_120": 101376}
@@ -83,7 +84,8 @@ class Launch(NamedTuple):
     arch: str | None = None
 
 
-# Set while launches are recorded instead of run (backends/cupy/compiling.py): the architecture, and what takes them.
+# Set while launches are recorded instead of run (backends/cupy/runtime/compiling.py): the architecture, and what takes
+# them.
 recorder: tuple[str, Callable[[Launch], None]] | None = None
 # Set while the kernels that are launched on a GPU are gathered: the cupy.RawKernel by its id.
 launched: dict[int, Any] | None = None
@@ -240,7 +242,7 @@ def _inlined(path: Path, taken: set[Path], within: tuple[Path, ...]) -> str:
 
     def replaced(match: re.Match[str]) -> str:
         line = text.count("\n", 0, match.start()) + 1
-        places = [folder / match[1] for folder in (path.parent, FOLDER)]
+        places = [folder / match[1] for folder in (path.parent, LIB)]
         found = next((place.resolve() for place in places if place.is_file()), None)
         if found is None:
             folders = " nor in ".join(dict.fromkeys(str(place.parent) for place in places))

@@ -18,9 +18,9 @@ from triton.runtime import autotuner
 from triton.runtime import interpreter as stock
 
 from touchstone import backends
-from touchstone.backends.triton.interpreter.loops import _typed_range
-from touchstone.backends.triton.interpreter.memory import _Launch, _launches
-from touchstone.backends.triton.interpreter.registry import KernelError, StaticAssertionError, active, repair
+from touchstone.backends.triton.runtime.interpreter.loops import _typed_range
+from touchstone.backends.triton.runtime.interpreter.memory import _Launch, _launches
+from touchstone.backends.triton.runtime.interpreter.registry import KernelError, StaticAssertionError, active, repair
 
 _SEMANTIC = vars(sys.modules[TritonSemantic.__module__])
 _FOREIGN = tuple(os.path.dirname(os.path.abspath(path)) + os.sep for path in (triton.__file__, np.__file__, __file__))

@@ -19,7 +19,7 @@ TOPICS = {
     "NaN": Topic(("fmaxf and fminf",), r"\bf(max|min)f\("),
     "files and types": Topic(("NVRTC has no", "ELEMENT is", "A float4 wants"), r"\bELEMENT\b|\bfloat4\b|\buint4\b"),
 }
-_FOLDER = Path(__file__).parent
+_LIB = Path(__file__).parents[1] / "lib"
 _KERNEL = re.compile(r"__global__[^;{]*?\b((?!__)\w+)\s*\(([^;{]*)\)\s*\{")
 
 
@@ -61,7 +61,7 @@ def stem(kernel: str, op: str) -> str:
 
 def find_kernel(files: Sequence[Path], name: str) -> Kernel | None:
     """Where the kernel `name` stands, in a .cu or .cuh file beside one of an op's Python files."""
-    folders = dict.fromkeys([*(file.parent for file in files), _FOLDER])
+    folders = dict.fromkeys([*(file.parent for file in files), _LIB])
     for source in [path for folder in folders for path in sorted([*folder.glob("*.cu"), *folder.glob("*.cuh")])]:
         written = source.read_text()
         for match in _KERNEL.finditer(written):
@@ -77,7 +77,7 @@ def imports(path: Path) -> str:
     """The first lines of a file of launchers."""
     return (
         "import torch\n\nfrom touchstone.backends import Unsupported, shapes\nfrom "
-        "touchstone.backends.cupy.module import Module\n\n"
+        "touchstone.backends.cupy.runtime.module import Module\n\n"
         f'_module = Module(__file__, "{path.with_suffix(".cu").name}")\n'
     )
 

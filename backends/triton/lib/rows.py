@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import Unsupported
-from touchstone.backends.triton.gemm import processors
+from touchstone.backends.triton.lib.gemm import processors
 
 BEHIND = 4  # chunks the second pass lags behind the first, so that it hits L2
 

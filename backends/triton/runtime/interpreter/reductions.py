@@ -9,8 +9,8 @@ import triton.language as tl
 from triton.runtime import interpreter as stock
 from triton.runtime.interpreter import TensorHandle
 
-from touchstone.backends.triton.interpreter.numerics import BF16
-from touchstone.backends.triton.interpreter.registry import repair
+from touchstone.backends.triton.runtime.interpreter.numerics import BF16
+from touchstone.backends.triton.runtime.interpreter.registry import repair
 
 
 @repair("reductions", "16-bit sums round at every addition; custom combine functions run on whole tiles, as a tree")

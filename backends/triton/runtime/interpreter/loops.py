@@ -8,7 +8,7 @@ import triton.language as tl
 from triton.runtime import interpreter as stock
 from triton.runtime.interpreter import TensorHandle
 
-from touchstone.backends.triton.interpreter.registry import repair
+from touchstone.backends.triton.runtime.interpreter.registry import repair
 
 
 @repair("loops", "a loop variable has the type its bounds promote to; run-time bounds with any NumPy", "triton#9171")

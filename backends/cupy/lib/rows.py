@@ -3,8 +3,8 @@
 import torch
 
 from touchstone.backends import Unsupported
-from touchstone.backends.cupy.module import GRID_LIMIT
-from touchstone.backends.cupy.norms import threads, vector_width
+from touchstone.backends.cupy.lib.norms import threads, vector_width
+from touchstone.backends.cupy.runtime.module import GRID_LIMIT
 
 _NARROW = 512  # columns of a row that may as well move an element at a time
 WARP_COLS = 1024  # what the lanes of one warp hold, 32 columns each: `held` in the kernels

@@ -1,4 +1,4 @@
-// Activations and their derivatives by number; backends/cupy/activations.py has the same numbers.
+// Activations and their derivatives by number; backends/cupy/lib/activations.py has the same numbers.
 #pragma once
 #include "common.cuh"
 

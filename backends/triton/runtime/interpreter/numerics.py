@@ -11,7 +11,7 @@ from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter as stock
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
-from touchstone.backends.triton.interpreter.registry import IntegerOverflowError, KernelError, repair
+from touchstone.backends.triton.runtime.interpreter.registry import IntegerOverflowError, KernelError, repair
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 FP8 = {

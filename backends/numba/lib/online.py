@@ -5,7 +5,7 @@ import math
 import numpy as np
 from numba import cuda, float32
 
-from touchstone.backends.numba.reductions import row_max, row_sum, warp_max, warp_sum
+from touchstone.backends.numba.lib.reductions import row_max, row_sum, warp_max, warp_sum
 
 _LOW, _HIGH, _NAN = np.float32(-math.inf), np.float32(math.inf), np.float32(math.nan)
 

@@ -61,7 +61,8 @@ def imports(path: Path) -> str:
     """The first lines of a file of kernels."""
     return (
         "import math\n\nimport numpy as np\nimport torch\nfrom numba import cuda, float32\n\n"
-        "from touchstone.backends import Unsupported, shapes\nfrom touchstone.backends.numba.launching import launch\n"
+        "from touchstone.backends import Unsupported, shapes\nfrom touchstone.backends.numba.runtime.launching "
+        "import launch\n"
     )
 
 

@@ -14,9 +14,9 @@ import numpy as np
 from triton.runtime import interpreter as stock
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
-from touchstone.backends.triton.interpreter import launch
-from touchstone.backends.triton.interpreter.memory import _lanes, _Region
-from touchstone.backends.triton.interpreter.registry import RaceCondition
+from touchstone.backends.triton.runtime.interpreter import launch
+from touchstone.backends.triton.runtime.interpreter.memory import _lanes, _Region
+from touchstone.backends.triton.runtime.interpreter.registry import RaceCondition
 
 Program = tuple[int, int, int]
 

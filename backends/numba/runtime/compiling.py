@@ -19,8 +19,8 @@ import torch
 
 from touchstone.backends import numba
 from touchstone.backends.emulator.numba.front import replaced, undisturbed
-from touchstone.backends.numba import instructions
-from touchstone.backends.numba.launching import OPTED_IN
+from touchstone.backends.numba.runtime import instructions
+from touchstone.backends.numba.runtime.launching import OPTED_IN
 
 if numba.not_installed():
     raise ImportError(numba.not_installed())

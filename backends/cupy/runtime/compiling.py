@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
-from touchstone.backends.cupy import module
-from touchstone.backends.cupy.module import SHARED_LIMIT, Module
+from touchstone.backends.cupy.runtime import module
+from touchstone.backends.cupy.runtime.module import SHARED_LIMIT, Module
 
 try:
     from cuda.pathfinder import find_nvidia_header_directory

@@ -25,7 +25,7 @@ from triton.runtime import driver
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
-from touchstone.backends.triton.tuning import assuming
+from touchstone.backends.triton.runtime.tuning import assuming
 
 ARCHITECTURES = ("sm_80", "sm_90")
 # bytes of shared memory that one block may have

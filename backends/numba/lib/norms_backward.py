@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from numba import cuda, float32, uint32, uint64
 
-from touchstone.backends.numba.launching import launch
-from touchstone.backends.numba.reductions import at_most, blocks, deep_jit, for_rows, threads, warp_sum
-from touchstone.backends.numba.vector_io import lanes_of, load16, load_vector, pack, store_vector, unpacked
-from touchstone.backends.numba.vector_rows import LANES, aligned, first_col, inside, load_row, store_values
+from touchstone.backends.numba.lib.reductions import at_most, blocks, deep_jit, for_rows, threads, warp_sum
+from touchstone.backends.numba.lib.vector_io import lanes_of, load16, load_vector, pack, store_vector, unpacked
+from touchstone.backends.numba.lib.vector_rows import LANES, aligned, first_col, inside, load_row, store_values
+from touchstone.backends.numba.runtime.launching import launch
 
 KEPT = 8  # columns of a row in a thread's registers: cuda.blockDim.x * i + cuda.threadIdx.x
 BLOCK_COLS = KEPT * 1024

@@ -11,7 +11,15 @@ import torch
 from numba import cuda, float32, uint16, uint32, uintp
 
 from touchstone.backends import Unsupported
-from touchstone.backends.numba.ptx import copy16, copy_bits, copy_commit, copy_wait, ldmatrix_x4, mma_m16n8k16, store2
+from touchstone.backends.numba.lib.ptx import (
+    copy16,
+    copy_bits,
+    copy_commit,
+    copy_wait,
+    ldmatrix_x4,
+    mma_m16n8k16,
+    store2,
+)
 
 TILE, DEPTH, STAGES, THREADS, BLOCKS = 128, 32, 3, 128, 2
 HEIGHT = WIDTH = TILE

@@ -1,0 +1,1 @@
+"""How CUDA C kernels are launched, compiled, ported; nothing about any op."""

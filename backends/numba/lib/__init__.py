@@ -1,0 +1,1 @@
+"""Device code that ops share in Numba CUDA, and what their launchers need of it."""

@@ -1,0 +1,1 @@
+"""How Numba CUDA kernels are launched, compiled, ported; nothing about any op."""

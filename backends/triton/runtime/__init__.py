@@ -1,0 +1,1 @@
+"""How Triton kernels are launched, compiled, ported and interpreted; nothing about any op."""
