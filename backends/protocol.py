@@ -21,6 +21,7 @@ class Backend(Protocol):
 
     ALIASES: Mapping[str, str]  # other names, and the device they imply: {"interpreter": "cpu"}
     CPU_VARIABLES: Sequence[str]  # environment variables that mean --device=cpu
+    PACKAGES: Sequence[str]  # the distributions whose versions a result depends on
     WORK_PER_SECOND: Mapping[str, float]  # multiply-adds per second by device, from which the limit of work follows
     NOTES: Sequence[str]  # what a port from or to this language must know
 

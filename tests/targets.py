@@ -21,6 +21,7 @@ from touchstone.conformance.discovery import registry, selection
 PROTOCOL = """
 ALIASES = {aliases}
 CPU_VARIABLES = {variables}
+PACKAGES = ()
 WORK_PER_SECOND = {{"cpu": 1e9, "cuda": 1e12}}
 NOTES = ()
 PREPARED = []

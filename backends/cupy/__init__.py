@@ -21,6 +21,7 @@ from touchstone.backends.emulator import compiler
 
 ALIASES: dict[str, str] = {}
 CPU_VARIABLES: tuple[str, ...] = ()
+PACKAGES = ("cupy-cuda13x",)
 EMULATED = (
     "sm_70",
     "sm_75",

@@ -25,6 +25,7 @@ from touchstone.backends.emulator import numba as emulated
 
 ALIASES: dict[str, str] = {}
 CPU_VARIABLES = ("NUMBA_ENABLE_CUDASIM",)
+PACKAGES = ("numba", "numba-cuda")
 EMULATED = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_87", "sm_89")  # of what a variant can need
 # multiply-adds a second that a tiled matmul gets in the emulator on one core (64 x 64 x 64 in 4 ms), and in Numba's own
 # simulator (in 5 s)

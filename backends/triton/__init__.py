@@ -24,6 +24,7 @@ from touchstone.backends.devices import capability_lacks, cuda_unavailable
 
 ALIASES = {"interpreter": "cpu"}
 CPU_VARIABLES = ("TRITON_INTERPRET",)
+PACKAGES = ("triton",)
 # multiply-adds a second that small tiles get through the interpreter on a busy core; 64 x 64 x 32 on an idle one: 1.3e8
 WORK_PER_SECOND = {"cpu": 4e7, "cuda": math.inf}
 INTERPRETED = (

@@ -13,7 +13,7 @@ import torch
 
 from touchstone.backends.variants import attributes
 from touchstone.conformance.bench.baselines import declared, runnable
-from touchstone.conformance.bench.run import Group
+from touchstone.conformance.bench.group import Group
 from touchstone.conformance.discovery import registry, selection
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.spec import layouts

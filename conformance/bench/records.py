@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from touchstone.conformance.bench.ceilings import Ceilings
-from touchstone.conformance.bench.run import Result
+from touchstone.conformance.bench.group import Result
 from touchstone.conformance.reporting import earlier
 from touchstone.conformance.reporting.console import Table
 

@@ -13,6 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from touchstone.conformance.discovery import registry
+
 PREFIX = "touchstone_user_"  # of the names under which such files are imported
 _importing: list[str] = []  # the user's files being imported right now
 
@@ -41,8 +43,7 @@ def load(path: str | Path, qualname: str) -> Callable[..., Any]:
         if found is None and not complete:
             raise ValueError(
                 f"{path} calls check before it defines {qualname!r}, and the import ends at the first call; put "
-                f"the calls under "
-                'if __name__ == "__main__"'
+                'the calls under if __name__ == "__main__"'
             )
         if found is None:
             names = [n for n, v in vars(module).items() if inspect.isfunction(v) and not n.startswith("_")]
@@ -87,26 +88,31 @@ def source_of(fn: Callable[..., Any], why: str = "") -> tuple[str, str]:
     `why` goes on from what `fn` is: why another process has to import it.
     """
     name, inner = describe(fn), inspect.unwrap(fn)
-    restart = (
-        ', or restart and run os.environ["TRITON_INTERPRET"] = "1" in the first cell, before anything imports triton'
-    )
     if not inspect.isfunction(inner):
         raise ValueError(
             f"fn: {name} is a {type(fn).__name__}{why}; another process can import only a function at the top "
-            f"level of a file: "
-            "define one that calls it"
+            "level of a file: define one that calls it"
         )
     path = inspect.getsourcefile(inner)
     if path is None or not os.path.isfile(path) or "ipython-input" in path or "ipykernel" in path:
         raise ValueError(
             f"fn: {name} is defined in a notebook cell or at a prompt{why}; another process cannot import it "
-            f"from there. Put "
-            f"kernel and function into a file and import them from it{restart if why else ''}"
+            f"from there. Put kernel and function into a file and import them from it{_restart(fn) if why else ''}"
         )
     if "<" in inner.__qualname__:
         raise ValueError(
             f"fn: {name} is a lambda or is defined inside a function{why}; another process can import only a "
-            f"function at the top "
-            "level of a file: define it there"
+            "function at the top level of a file: define it there"
         )
     return str(Path(path).resolve()), inner.__qualname__
+
+
+def _restart(fn: Callable[..., Any]) -> str:
+    """How else a function of a notebook gets to run on the CPU whose kernels were set up for CUDA."""
+    stale = {name: registry.backend(name) for name in registry.backends() if registry.backend(name).reimport(fn, "cpu")}
+    ways = [
+        f'os.environ["{variable}"] = "1" in the first cell, before anything imports {name}'
+        for name, backend in stale.items()
+        for variable in backend.CPU_VARIABLES
+    ]
+    return f", or restart and run {' and '.join(ways)}" if ways else ""

@@ -19,6 +19,14 @@ ROOT = Path(__file__).resolve().parents[2]  # the folder of reference, backends 
 IMPORT_PATH = Path(touchstone.__file__).resolve().parents[1]  # the folder from which `touchstone` is imported
 
 
+def is_clone() -> bool:
+    """Whether this is a clone of the repository, where new kernels and results have a folder of their own.
+
+    There `touchstone` holds links to the folders beside it; an installed package holds the folders themselves.
+    """
+    return Path(touchstone.__file__).resolve().parent != ROOT
+
+
 def _module_names(folder: Path) -> list[str]:
     names = [p.stem for p in folder.glob("*.py")] + [p.parent.name for p in folder.glob("*/__init__.py")]
     return sorted(name for name in names if not name.startswith("_"))

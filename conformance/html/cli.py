@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from touchstone.conformance.discovery import registry
+from touchstone.conformance.discovery.selection import UsageError
 from touchstone.conformance.reporting.console import Table
 
 RESULTS = registry.ROOT / "docs" / "results"
@@ -16,16 +17,21 @@ STYLE = Path(__file__).with_name("style.css")
 
 def add(commands: Any) -> None:
     """Add the command to the parser of `python -m touchstone`."""
-    report = commands.add_parser("report", help="one HTML page from the records that --json writes")
+    report = commands.add_parser(
+        "report",
+        help="make one HTML page from the records that --json writes",
+        description="Make one HTML page, which needs no network, from the records that check, selftest, bench and "
+        "pytest write with --json.",
+    )
     report.add_argument(
         "record",
         nargs="*",
         metavar="RECORD.json",
-        help="of pytest, check, selftest or bench (default: docs/results/*.json)",
+        help="files written with --json (default, in a clone of the repository: docs/results/*.json)",
     )
     report.add_argument("-o", "--output", metavar="FILE.html", help="the page to write (default: report.html)")
     report.add_argument(
-        "--keep", metavar="FOLDER", help="write the records in short form into FOLDER, and no page without -o"
+        "--keep", metavar="FOLDER", help="write the records in short form into FOLDER; a page then only with -o"
     )
     report.add_argument(
         "--markdown", action="store_true", help="print the tables of verdicts and of the fastest variants instead"
@@ -38,11 +44,14 @@ def run(options: argparse.Namespace) -> int:
 
     paths = options.record or sorted(RESULTS.glob("*.json"))
     if not paths:
-        raise ValueError("no record given, and none in docs/results: pass files written with --json")
+        where = "docs/results has none" if registry.is_clone() else "an installed Touchstone keeps none"
+        raise UsageError(
+            f"RECORD.json: expected files that check, selftest, bench or pytest wrote with --json; {where}"
+        )
     found = records.read(paths)
     if options.markdown:
         if options.output or options.keep:
-            raise ValueError("--markdown prints, and goes with neither --output nor --keep")
+            raise UsageError("--markdown prints, and goes with neither --output nor --keep")
         print("\n\n".join(table.markdown() for table in tables(found) if table.rows))
         return 0
     if options.keep:
@@ -53,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
         try:
             output.write_text(page(found))
         except OSError as error:
-            raise ValueError(f"--output: {output}: {error.strerror}") from None
+            raise UsageError(f"--output: {output}: {error.strerror}") from None
         print(
             f"wrote {output}, {output.stat().st_size / 1024:.0f} KB, from {', '.join(record.name for record in found)}"
         )

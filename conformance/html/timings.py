@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from touchstone.conformance.bench.ceilings import Ceilings
-from touchstone.conformance.bench.run import AGAIN
+from touchstone.conformance.bench.group import AGAIN
 from touchstone.conformance.html import charts
 from touchstone.conformance.html.charts import Bar, Line, Point, number
 from touchstone.conformance.html.markup import details, source, table

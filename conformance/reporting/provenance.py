@@ -8,12 +8,12 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from importlib import metadata
 from typing import Any
 
 import torch
 
 from touchstone.conformance.discovery import registry
-from touchstone.conformance.reporting.report import versions
 
 CLOCKS = ("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")
 
@@ -32,6 +32,18 @@ def provenance(device: str, command: Sequence[str] | None = None) -> dict[str, A
         "versions": versions(),
         "machine": machine(device),
     }
+
+
+def versions() -> dict[str, str]:
+    """Versions that a result depends on: Python's, the shared libraries', and those of the backends' packages."""
+    found = {"python": platform.python_version(), "machine": platform.machine()}
+    packages = [name for backend in registry.backends() for name in registry.backend(backend).PACKAGES]
+    for package in ("torch", "numpy", *packages, "ml_dtypes"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
 
 
 def machine(device: str) -> dict[str, Any]:
@@ -70,6 +82,9 @@ def _smi(*names: str) -> dict[str, str]:
 
 
 def _git(*arguments: str) -> str | None:
+    """What git says of the clone; None where there is none, as an installed package may lie in another repository."""
+    if not registry.is_clone():
+        return None
     try:
         done = subprocess.run(["git", *arguments], cwd=registry.ROOT, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):

@@ -1,17 +1,16 @@
 """The result of judging one kernel: the object that `check` returns."""
 
 import json
-import platform
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib import metadata
 from typing import Any
 
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging.judgement import DECLINED, FAILED, Finding, Outcome
 from touchstone.conformance.judging.trials import NOT_CASES
 from touchstone.conformance.reporting.console import Table, fraction_text
+from touchstone.conformance.reporting.provenance import versions
 from touchstone.conformance.spec.compare import worst
 
 SHOWN_FINDINGS = 8
@@ -185,14 +184,3 @@ class Report:
 
 def empty(subject: Subject, level: str, seed: int) -> Report:
     return Report(subject.op, subject.name, subject.target, level, seed)
-
-
-def versions() -> dict[str, str]:
-    """Versions that a result depends on."""
-    found = {"python": platform.python_version(), "machine": platform.machine()}
-    for package in ("torch", "numpy", "triton", "cupy-cuda13x", "numba", "numba-cuda", "ml_dtypes"):
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found

@@ -33,7 +33,7 @@ from touchstone.conformance.judging import judge
 from touchstone.conformance.judging.judgement import DECLINED, FAILED
 from touchstone.conformance.judging.trials import Trial, trials_of
 from touchstone.conformance.reporting.console import Table, progress
-from touchstone.conformance.reporting.report import versions
+from touchstone.conformance.reporting.provenance import versions
 from touchstone.conformance.spec.contract import Case, Contract, Draw, size_text
 
 DEVICE = "cpu"

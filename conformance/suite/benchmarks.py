@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from touchstone.conformance.bench import cases, ceilings, run, timing
+from touchstone.conformance.bench.group import Result
 from touchstone.conformance.reporting import provenance
 from touchstone.conformance.suite import plugin
 
@@ -40,7 +41,7 @@ class Session:
         self.config, self.chosen = config, config.stash[plugin._SELECTION]
         shapes = "large" if self.chosen.device == "cuda" else "small"
         self.groups = cases.plan(self.chosen, shapes).groups
-        self._results: dict[int, list[run.Result]] = {}
+        self._results: dict[int, list[Result]] = {}
         self._timer: Any = None
         self._ceilings: Any = None
 
@@ -57,7 +58,7 @@ class Session:
                 )
         return found
 
-    def result(self, timed: Timed) -> run.Result:
+    def result(self, timed: Timed) -> Result:
         if self._timer is None:
             self._timer = timing.timer(self.chosen.device, timing.COLD)
             self._ceilings = ceilings.measure(self._timer, sorted({g.case.dtype for g in self.groups} | {"float32"}))
@@ -97,7 +98,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture
-def result(timed: Timed, request: pytest.FixtureRequest) -> run.Result:
+def result(timed: Timed, request: pytest.FixtureRequest) -> Result:
     """The measurement of an item, made with its whole group."""
     return request.config.stash[_SESSION].result(timed)
 

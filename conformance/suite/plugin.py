@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from touchstone.conformance.compiling import client as compiling
-from touchstone.conformance.discovery import selection
+from touchstone.conformance.discovery import options, selection
 from touchstone.conformance.discovery.subject import Subject, not_called
 from touchstone.conformance.findings import replay
 from touchstone.conformance.judging.judgement import DECLINED, FAILED, PASSED, Outcome
 from touchstone.conformance.judging.trials import NOT_CASES, Trial, trials_of
 from touchstone.conformance.reporting.console import Table, fraction_text
-from touchstone.conformance.spec.cases import LEVELS
 from touchstone.conformance.spec.compare import worst
 
 COMPILED = "touchstone-compiled"  # key of the user property that holds the rows of an item of compile conformance
@@ -23,24 +22,10 @@ RECORD = "touchstone"  # key of the user property that carries an outcome from a
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("touchstone", "Touchstone: which kernels to judge")
-    group.addoption("--backend", metavar="NAME[,NAME]", help="backends to judge (default: every one that runs here)")
-    group.addoption(
-        "--device", default="auto", metavar="auto|cpu|cuda", help="where kernels run (auto: cuda where a GPU works)"
-    )
-    group.addoption("--op", metavar="NAME[,NAME]", help="ops to judge (default: all)")
-    group.addoption("--variant", metavar="NAME[,NAME]", help="variants to judge (default: all)")
-    group.addoption("--level", default=None, metavar="|".join(LEVELS), help="how many cases (default: default)")
-    group.addoption("--quick", dest="level", action="store_const", const="quick", help="short for --level quick")
-    group.addoption(
-        "--thorough", dest="level", action="store_const", const="thorough", help="short for --level thorough"
-    )
-    group.addoption("--kernel", metavar="FILE.py:FUNCTION", help="judge a function of your own against --op")
-    group.addoption(
-        "--arrays", default="torch", metavar="LIBRARY", help="with --kernel: the arrays it takes: torch, numpy, cupy"
-    )
-    group.addoption("--op-file", metavar="FILE.py", help="with --kernel: an op of your own, its reference and contract")
-    group.addoption("--seed", default=0, type=int, help="seed of the inputs (default: 0)")
-    group.addoption("--json", dest="touchstone_json", metavar="FILE", help="write every outcome to FILE")
+    options.add(group.addoption, "--op", "--backend", "--variant", "--kernel", "--arrays", "--op-file", "--device")
+    options.add(group.addoption, "--level", default=None)
+    options.add(group.addoption, "--quick", "--thorough", "--seed")
+    options.add(group.addoption, "--json", dest="touchstone_json", help="write every outcome to FILE as JSON")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -108,9 +93,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the placeholder of compile conformance when nothing is to be compiled."""
-    empty = [
-        item for item in items if getattr(item, "callspec", None) and item.callspec.params.get("compiled", "") is None
-    ]
+    calls = {item: getattr(item, "callspec", None) for item in items}
+    empty = [item for item, call in calls.items() if call is not None and call.params.get("compiled", "") is None]
     if empty:
         items[:] = [item for item in items if item not in empty]
         config.hook.pytest_deselected(items=empty)

@@ -3,14 +3,14 @@ measured."""
 
 import pytest
 
-from touchstone.conformance.bench import run
+from touchstone.conformance.bench.group import DECLINED, MEASURED, NOT_RUN
 from touchstone.conformance.bench.records import row
 
 
 def test_time(timed, result, benchmark):
-    if result.status in (run.DECLINED, run.NOT_RUN):
+    if result.status in (DECLINED, NOT_RUN):
         pytest.skip(f"{result.status}: {'; '.join(result.problems)}")
-    if result.status != run.MEASURED:
+    if result.status != MEASURED:
         pytest.fail(f"{result.status}: {'; '.join(result.problems)}", pytrace=False)
     samples = iter(result.seconds)
 

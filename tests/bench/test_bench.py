@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from touchstone.backends.devices import cuda_unavailable
-from touchstone.conformance.bench import cases, ceilings, cli, inputs, records, run, timing
+from touchstone.conformance.bench import cases, ceilings, cli, inputs, records, run, tables, timing
 from touchstone.conformance.bench.baselines import declared, runnable
-from touchstone.conformance.cli import _parser, main
+from touchstone.conformance.bench.group import FAILED, MEASURED, NOT_RUN, REFUSED, Group, Result
+from touchstone.conformance.cli import main, parser
 from touchstone.conformance.discovery import registry, selection
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.reporting import provenance
@@ -36,7 +37,7 @@ def group_of(op, fn, size, dtype="float32", bench=None, baselines=(), **params):
     case = plain_case(contract, dtype, next(iter(contract.values)), 0, size)
     case = replace(case, params=tuple({**case.param, **params}.items()))
     subjects = [("", Subject(op, fn, "mine", "user@cpu", "cpu"))] if fn else []
-    return run.Group(contract, bench or declared(op), case, subjects, baselines)
+    return Group(contract, bench or declared(op), case, subjects, baselines)
 
 
 def test_median_and_quartiles():
@@ -145,8 +146,8 @@ def test_what_a_contract_declares(op, watch):
     )
     baselines, _ = runnable(bench.baselines, "cpu", "float32", compiling=False)
     assert baselines, f"{op}: no baseline runs on the CPU"
-    for result in run.measure(run.Group(contract, bench, case, [], baselines), timing.CpuTimer(), watch, **RUN):
-        assert result.status == run.MEASURED and not result.notes, result.notes
+    for result in run.measure(Group(contract, bench, case, [], baselines), timing.CpuTimer(), watch, **RUN):
+        assert result.status == MEASURED and not result.notes, result.notes
 
 
 def test_baselines_that_cannot_run_are_named():
@@ -173,7 +174,7 @@ def test_a_baseline_outside_the_budget_keeps_its_time_and_says_so(watch):
     wrong = eager("wrong", lambda x: {"y": torch.softmax(x, 0)})
     group = group_of("softmax", lambda x: torch.softmax(x, -1), {"rows": 8, "cols": 32}, baselines=[wrong])
     mine, baseline = run.measure(group, timing.CpuTimer(), watch, **RUN)
-    assert mine.status == baseline.status == run.MEASURED and "outside the budget" in baseline.notes[0]
+    assert mine.status == baseline.status == MEASURED and "outside the budget" in baseline.notes[0]
     assert mine.ratios["wrong"] == pytest.approx(baseline.ms / mine.ms)
 
 
@@ -200,13 +201,13 @@ def test_forward_and_backward_in_one_call(watch):
         y, dx = right(x, dy)
         return y, dx * 1.001
 
-    for fn, status in ((right, run.MEASURED), (halved, run.FAILED)):
+    for fn, status in ((right, MEASURED), (halved, FAILED)):
         subject = Subject("softmax", fn, "mine", "user@cpu", "cpu", own=True)
         mine, *baselines = run.measure(
             replace(group, subjects=[("", subject)], baselines=group.baselines[:1]), timing.CpuTimer(), watch, **RUN
         )
         assert mine.status == status and mine.mode == "fwd_bwd"
-        assert baselines and baselines[0].status == run.MEASURED and not baselines[0].notes
+        assert baselines and baselines[0].status == MEASURED and not baselines[0].notes
     assert cases.plan(chosen, "small", ["float32"], "bwd", baselines=True).groups[0].case.op == "rms_norm_backward"
 
 
@@ -296,13 +297,13 @@ def test_an_experiment_is_asked_for_by_name(capsys):
         assert main(["bench", *words]) == 2
         assert message in capsys.readouterr().err
     options = _bench_options(["softmax", "--experiment", "softmax-ladder"])
-    cli._as_experiment(options)
+    cli.use_experiment(options)
     assert (options.op, options.dtype, options.max_call_seconds) == (["softmax"], "float32", 0.2)
     assert options.shapes.endswith("softmax-ladder.json")
 
 
 def _bench_options(words):
-    return _parser().parse_args(["bench", *words])
+    return parser().parse_args(["bench", *words])
 
 
 def entry(ms, q1, q3, name="r", **about):
@@ -374,9 +375,9 @@ def test_records_and_csv(tmp_path, watch):
 
 
 def test_a_refused_variant_shows_no_number():
-    result = run.Result("o", "r", "l", "variant", "float32", {"n": 1}, {}, "fwd", "cold", run.REFUSED, ["reason"])
+    result = Result("o", "r", "l", "variant", "float32", {"n": 1}, {}, "fwd", "cold", REFUSED, ["reason"])
     result.stats, result.roof = timing.stats([1.0]), ceilings.Roof(1.0, 1.0, "memory")
-    (table,) = cli.tables([result])
+    (table,) = tables.tables([result])
     assert table.rows[0][2:] == ["refused", *["-"] * 5, ""]
     assert records.row(result)["ms"] is None and records.row(result)["fraction"] is None
 
@@ -433,7 +434,7 @@ def test_who_takes_too_long_is_not_run(watch):
 
     group = group_of("softmax", slow, {"rows": 8, "cols": 32})
     (result,) = run.measure(group, timing.CpuTimer(), watch, max_call_seconds=0.02, **RUN)
-    assert result.status == run.NOT_RUN and "--max-call-seconds is 0.02" in result.problems[0] and result.ms is None
+    assert result.status == NOT_RUN and "--max-call-seconds is 0.02" in result.problems[0] and result.ms is None
 
 
 def test_the_last_variants_of_every_ladder():

@@ -7,7 +7,8 @@ import time
 import pytest
 import torch
 
-from touchstone.conformance.bench import ceilings, run, timing
+from touchstone.conformance.bench import ceilings, inputs, rounds, run, timing
+from touchstone.conformance.bench.group import DECLINED, FAILED, MEASURED, REFUSED, Group
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.spec import compare
@@ -33,14 +34,14 @@ def timed(fn, watch, ceiling=None, own=False, op="softmax", size=None):
     size = size or {"rows": ROWS, "cols": COLS}
     case = plain_case(contract, "float32", next(iter(contract.values)), 0, size)
     subject = Subject(op, fn, "cheat", "user@cpu", "cpu", own=own)
-    group = run.Group(contract, Bench(), case, [("", subject)])
+    group = Group(contract, Bench(), case, [("", subject)])
     (result,) = run.measure(group, timing.CpuTimer(), watch, ceiling, seconds=0.02)
     return result
 
 
 def refused(fn, watch, reason, **about):
     result = timed(fn, watch, **about)
-    assert result.status == run.REFUSED, result.status
+    assert result.status == REFUSED, result.status
     assert any(reason in problem for problem in result.problems), result.problems
     assert result.ms is None and result.tflops is None and result.fraction is None and not result.ratios
     return result
@@ -53,13 +54,13 @@ def honest(x):
 def test_an_honest_kernel_gets_a_number(watch, roof):
     for own in (False, True):
         result = timed(honest, watch, roof, own=own)
-        assert result.status == run.MEASURED and not result.problems, result.problems
-        assert 0 < result.ms < 100 and 0 < result.fraction < 1 and result.stats.count >= run.LEAST["cpu"]
+        assert result.status == MEASURED and not result.problems, result.problems
+        assert 0 < result.ms < 100 and 0 < result.fraction < 1 and result.stats.count >= rounds.LEAST["cpu"]
 
 
 def test_a_wrong_kernel_is_not_timed(watch):
     result = timed(lambda x: torch.softmax(x, 0), watch)
-    assert result.status == run.FAILED and "before it was timed" in result.problems[0]
+    assert result.status == FAILED and "before it was timed" in result.problems[0]
     assert result.ms is None and not result.seconds
 
 
@@ -87,7 +88,7 @@ def test_a_result_cached_by_version(watch):
         return kept[key].clone()
 
     result = timed(cheat, watch)
-    assert result.status in (run.REFUSED, run.FAILED) and result.ms is None
+    assert result.status in (REFUSED, FAILED) and result.ms is None
 
 
 def test_a_result_cached_by_a_few_values(watch):
@@ -119,7 +120,7 @@ def test_the_same_output_object_again(watch):
         return kept[0]
 
     result = timed(cheat, watch)
-    assert result.status in (run.REFUSED, run.FAILED) and result.ms is None
+    assert result.status in (REFUSED, FAILED) and result.ms is None
     assert "memory of the previous call's output" in result.problems[0]
 
 
@@ -176,7 +177,7 @@ def test_a_patched_comparison(watch):
 
     before = compare.compare
     result = timed(cheat, watch)
-    assert result.status == run.REFUSED and "touchstone.conformance.spec.compare.compare" in result.problems[0]
+    assert result.status == REFUSED and "touchstone.conformance.spec.compare.compare" in result.problems[0]
     assert compare.compare is before and "data_ptr" not in vars(torch.Tensor)
 
 
@@ -243,8 +244,8 @@ def test_what_was_looked_at_is_of_no_use_afterwards(watch):
         return made[-1]
 
     result = timed(keeping, watch)
-    assert result.status == run.MEASURED
-    timed_outputs = made[run.KNOWN : run.KNOWN + result.stats.count]
+    assert result.status == MEASURED
+    timed_outputs = made[inputs.KNOWN : inputs.KNOWN + result.stats.count]
     assert all(bool(y.isnan().all()) for y in timed_outputs)
 
 
@@ -304,9 +305,9 @@ def test_work_left_out_of_a_single_call_shows_in_many(watch):
 
     contract = registry.contract("softmax")
     case = plain_case(contract, "float32", "normal", 0, {"rows": 8, "cols": 64})
-    group = run.Group(contract, Bench(), case, [("", Subject("softmax", slow, "cheat", "user@cpu", "cpu"))])
+    group = Group(contract, Bench(), case, [("", Subject("softmax", slow, "cheat", "user@cpu", "cpu"))])
     (result,) = run.measure(group, Timer(), watch, None, seconds=1e-5)
-    assert result.status == run.REFUSED and "calls in a row take" in result.problems[0]
+    assert result.status == REFUSED and "calls in a row take" in result.problems[0]
 
 
 def test_faster_than_the_machine(watch):
@@ -326,10 +327,10 @@ def test_a_kernel_that_raises_or_declines_when_timed(watch):
         return honest(x)
 
     result = timed(cheat, watch)
-    assert result.status == run.FAILED and "no more" in result.problems[0] and result.ms is None
+    assert result.status == FAILED and "no more" in result.problems[0] and result.ms is None
 
     def declining(x):
         raise NotImplementedError("512 columns")
 
     result = timed(declining, watch)
-    assert (result.status, result.problems) == (run.DECLINED, ["512 columns"])
+    assert (result.status, result.problems) == (DECLINED, ["512 columns"])

@@ -310,7 +310,7 @@ def options(parser: argparse.ArgumentParser) -> set[str]:
 
 def commands() -> dict[str, set[str]]:
     """The commands of `python -m touchstone` and their options."""
-    (choices,) = (a.choices for a in cli._parser()._actions if isinstance(a, argparse._SubParsersAction))
+    (choices,) = (a.choices for a in cli.parser()._actions if isinstance(a, argparse._SubParsersAction))
     return {name: options(sub) for name, sub in choices.items()}
 
 

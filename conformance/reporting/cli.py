@@ -1,0 +1,65 @@
+"""`python -m touchstone list` and `doctor`: what there is, and what of it runs on this machine."""
+
+import argparse
+from typing import Any
+
+from touchstone.conformance.discovery import options as shared
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.reporting.console import Table, show, write_json
+from touchstone.conformance.reporting.provenance import versions
+
+
+def add(commands: Any) -> None:
+    """Add the commands to the parser of `python -m touchstone`."""
+    about = "list the ops, the backends and the variants of every ladder"
+    listing = commands.add_parser("list", help=about, description=f"{about.capitalize()}.")
+    listing.add_argument("--markdown", action="store_true", help="print the table as the README has it")
+    shared.add(listing.add_argument, "--json")
+    listing.set_defaults(run=run_list)
+
+    about = "show versions, devices, which targets run here and why others do not"
+    doctor = commands.add_parser("doctor", help=about, description=f"{about.capitalize()}.")
+    shared.add(doctor.add_argument, "--json")
+    doctor.set_defaults(run=run_doctor)
+
+
+def run_list(options: argparse.Namespace) -> int:
+    """Ops by backends; variants are read without a device, from the ladder each file's docstring lists."""
+    present = [name for name in registry.backends() if registry.kernel_ops(name)]
+    table = Table("ops and their ladders", ["op", *present])
+    record = {}
+    for op in registry.ops():
+        ladders = {name: registry.ladder(name, op) for name in present}
+        table.rows.append([op, *(" ".join(ladders[name]) or "-" for name in present)])
+        record[op] = ladders
+    if options.markdown:
+        print(table.markdown())
+    else:
+        show(table)
+    if options.json:
+        write_json(options.json, record)
+    return 0
+
+
+def run_doctor(options: argparse.Namespace) -> int:
+    """Nothing fails where a library is missing: the table says so."""
+    record: dict[str, Any] = {"versions": versions(), "targets": {}, "checks": []}
+    show(Table("versions", ["package", "version"], [list(item) for item in record["versions"].items()]))
+    targets = Table("targets", ["target", "runs here", "why not, and what to do"])
+    for name in registry.backends():
+        for device in ("cpu", "cuda"):
+            reason = registry.backend(name).why_not(device)
+            if reason is None and not registry.kernel_ops(name):
+                reason = "the library works, but there are no kernels in this backend yet"
+            targets.rows.append([f"{name}@{device}", "no" if reason else "yes", reason or ""])
+            record["targets"][f"{name}@{device}"] = reason
+    show(targets)
+    notes = Table("backends", ["backend", "what", "value", "note"])
+    for name in registry.backends():
+        for what, value, note in registry.backend(name).doctor():
+            notes.rows.append([name, what, value, note])
+            record["checks"].append({"backend": name, "what": what, "value": value, "note": note})
+    show(notes)
+    if options.json:
+        write_json(options.json, record)
+    return 0
