@@ -9,7 +9,8 @@ from touchstone.conformance.discovery import importing as worker
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.findings.replay import keep_report
-from touchstone.conformance.isolation.runner import MODES, Limits
+from touchstone.conformance.isolation.limits import Limits
+from touchstone.conformance.isolation.runner import MODES
 from touchstone.conformance.reporting.report import Report
 from touchstone.conformance.reporting.session import judge_subject
 from touchstone.conformance.spec.budget import COMPUTE

@@ -1,4 +1,4 @@
-"""Importing a user's file, by path: here, or in a process that imports it afresh (conformance/isolation/runner.py).
+"""Importing a user's file, by path: here, or in a process that imports it afresh (conformance/isolation/travel.py).
 
 A script or test file is imported under a name of its own there, so an `if __name__ == "__main__"` block does not run;
 where the import reaches a `check` call at the top level, the import ends there, with what was defined so far.

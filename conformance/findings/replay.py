@@ -19,7 +19,8 @@ import torch
 from touchstone.conformance.discovery import importing as worker
 from touchstone.conformance.discovery import opfile, registry, selection
 from touchstone.conformance.discovery.subject import Subject
-from touchstone.conformance.isolation import runner as isolation
+from touchstone.conformance.isolation.limits import Limits
+from touchstone.conformance.isolation.runner import Runner
 from touchstone.conformance.judging import diagnosis
 from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.call import output_bytes
@@ -198,7 +199,7 @@ def rerun(subject: Subject, trial: Trial, check: str) -> Outcome:
     along."""
     mode = "none" if subject.device == "cuda" and check not in DEADLY else "auto"
     subject = replace(subject, diagnosed=False)
-    with isolation.Runner(subject, [trial], mode, limits=isolation.Limits(seconds=CHILD_SECONDS)) as runner:
+    with Runner(subject, [trial], mode, limits=Limits(seconds=CHILD_SECONDS)) as runner:
         return runner.outcome(0)
 
 

@@ -2,12 +2,11 @@
 
 from dataclasses import replace
 
-from touchstone.conformance.isolation.runner import Limits, Runner
+from touchstone.conformance.isolation.limits import DEFAULT_LIMITS
+from touchstone.conformance.isolation.runner import Runner
 from touchstone.conformance.judging.trials import trials_of
 from touchstone.conformance.reporting.console import progress
 from touchstone.conformance.reporting.report import Report, empty
-
-DEFAULT_LIMITS = Limits()
 
 
 class Interrupted(KeyboardInterrupt):

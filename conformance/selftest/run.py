@@ -5,15 +5,12 @@ kills is a hole, and so is a family of cases that kills nothing; a family withou
 killed is redundant.
 """
 
-import gc
 import json
 import multiprocessing
 import os
 import sys
 import tempfile
-import threading
-import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -28,7 +25,9 @@ import torch
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject, not_called
 from touchstone.conformance.faults import Planted
-from touchstone.conformance.isolation import runner as isolation
+from touchstone.conformance.isolation.fork import fork
+from touchstone.conformance.isolation.processes import Child, Death, alive, serve
+from touchstone.conformance.isolation.runner import Runner
 from touchstone.conformance.judging import judge
 from touchstone.conformance.judging.judgement import DECLINED, FAILED
 from touchstone.conformance.judging.trials import Trial, trials_of
@@ -236,58 +235,32 @@ def _drawn_once(contract: Contract) -> Iterator[None]:
 
 def _judge_all(found: Sequence[Planted], trials: Sequence[Trial], level: str, whole: bool) -> list[MutantResult]:
     """Judge them one after another in a forked child, a new one after each that ends it; that one by itself."""
-    judged: dict[Planted, MutantResult] = {}
-    waiting = deque(planted for planted in found if planted.kind not in ALONE)
-    while waiting:
-        for one in _judged_together(list(waiting), trials, level, whole):
-            judged[waiting.popleft()] = one
-        if waiting:
-            waiting.popleft()
-    return [judged.get(planted) or _judge_planted(planted, trials, level, whole) for planted in found]
+    judged: list[MutantResult] = []
+    child: Child | None = None
 
+    def serve_all(connection: Connection) -> None:
+        def judge(index: int) -> MutantResult:
+            return judge_planted(found[index], trials, level, whole, "none", lambda: alive(connection))
 
-def _judged_together(
-    found: Sequence[Planted], trials: Sequence[Trial], level: str, whole: bool
-) -> Iterator[MutantResult]:
-    """What a child makes of each, as far as it gets."""
-    context = multiprocessing.get_context("fork")
-    receive, send = context.Pipe(duplex=False)
-    main = threading.current_thread() is threading.main_thread()
-    child = context.Process(target=_serve, args=(send, found, trials, level, whole, os.getpid() if main else None))
-    child.start()
-    send.close()
+        serve(connection, judge)
+
     try:
-        left = len(found)
-        while left and receive.poll(SECONDS):
-            one = receive.recv()
-            if one is not None:
-                yield one
-                left -= 1
-    except EOFError:
-        return
+        for index, planted in enumerate(found):
+            one = None
+            if planted.kind not in ALONE:
+                child = child or fork(serve_all)
+                try:
+                    one = child.ask(index, SECONDS)
+                except Exception:  # by itself it shows whether that was its own
+                    one = None
+                if one is None or isinstance(one, Death):
+                    child.close()
+                    child = one = None
+            judged.append(one or judge_planted(planted, trials, level, whole))
     finally:
-        child.kill()
-        child.join()
-
-
-def _serve(
-    send: Connection, found: Sequence[Planted], trials: Sequence[Trial], level: str, whole: bool, parent: int | None
-) -> None:
-    """Send a Judged for each, and None now and then: a sign of life."""
-    trace = tempfile.TemporaryFile()  # noqa: SIM115
-    isolation._settle(trace.fileno(), parent)
-    torch.set_num_threads(1)
-    gc.freeze()
-    last = time.monotonic()
-
-    def alive() -> None:
-        nonlocal last
-        if time.monotonic() - last > 1:
-            last = time.monotonic()
-            send.send(None)
-
-    for planted in found:
-        send.send(_judge_planted(planted, trials, level, whole, "none", alive))
+        if child is not None:
+            child.close()
+    return judged
 
 
 def _planted(op: str) -> tuple[list[Planted], list[str]]:
@@ -305,7 +278,7 @@ def _planted(op: str) -> tuple[list[Planted], list[str]]:
     return found, notes
 
 
-def _judge_planted(
+def judge_planted(
     planted: Planted,
     trials: Sequence[Trial],
     level: str,
@@ -327,7 +300,7 @@ def _judge_planted(
     if enough:
         mine.sort(key=lambda trial: (trial.calls, registry.contract(planted.op).work(trial.case)))
     killing: list[Trial] = []
-    with isolation.Runner(subject, mine, isolate, confirm=False) as runner:
+    with Runner(subject, mine, isolate, confirm=False) as runner:
         for index, trial in enumerate(mine):
             if runner.stopped or (enough and len(killing) == enough):
                 break

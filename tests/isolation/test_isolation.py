@@ -23,8 +23,10 @@ from tests import targets
 from touchstone import check
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject
-from touchstone.conformance.isolation import runner as isolation
-from touchstone.conformance.isolation.runner import Limits, Runner
+from touchstone.conformance.isolation import fork, limits, travel
+from touchstone.conformance.isolation import runner as runner_module
+from touchstone.conformance.isolation.limits import Limits
+from touchstone.conformance.isolation.runner import Runner
 from touchstone.conformance.judging import call as verdict
 from touchstone.conformance.judging import judge
 from touchstone.conformance.judging.judgement import FAILED, PASSED
@@ -244,7 +246,7 @@ def waits_in_a_fork(x):
 )
 def test_what_only_a_fork_does_is_a_note(fn, said, monkeypatch):
     monkeypatch.setattr(sys.modules[__name__], "forked", True)
-    monkeypatch.setattr(isolation, "IDLE_SECONDS", 1.0)
+    monkeypatch.setattr(runner_module, "IDLE_SECONDS", 1.0)
     report = few(fn)
     assert report.passed, str(report)
     assert report.findings == []
@@ -279,7 +281,7 @@ def test_a_death_that_takes_several_calls_is_no_doing_of_the_fork():
 
 
 def test_a_hang_that_no_fresh_process_can_repeat_says_so(monkeypatch):
-    monkeypatch.setattr(isolation, "IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(runner_module, "IDLE_SECONDS", 0.2)
     lock = threading.RLock()
 
     def stuck(x):
@@ -295,7 +297,7 @@ def test_a_hang_that_no_fresh_process_can_repeat_says_so(monkeypatch):
 
 def test_a_wait_that_no_fresh_process_can_repeat_gets_its_whole_time(monkeypatch):
     """Slow, without using the processor, and held by a lock: it cannot be sent anywhere."""
-    monkeypatch.setattr(isolation, "IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(runner_module, "IDLE_SECONDS", 0.2)
     lock = threading.RLock()
 
     def slow(x):
@@ -432,7 +434,7 @@ def test_openmp_runtimes_are_told_to_use_one_thread():
     threads = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        isolation._one_thread_each()
+        fork.one_thread_each()
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(threads)
@@ -473,10 +475,10 @@ def test_after_torch_compile_was_used(tmp_path, monkeypatch):
 
 def test_a_compiled_function_is_found_by_the_name_it_has_in_its_file(monkeypatch):
     made = functools.wraps(softmax)(lambda x: x)
-    assert isolation._file_and_name(made) is None
+    assert travel.file_and_name(made) is None
     monkeypatch.setattr(sys.modules[__name__], "wrapped", made, raising=False)
-    assert isolation._file_and_name(made) == (__file__, "wrapped")
-    assert isolation._file_and_name(softmax) == (__file__, "softmax")
+    assert travel.file_and_name(made) == (__file__, "wrapped")
+    assert travel.file_and_name(softmax) == (__file__, "softmax")
 
 
 def test_after_a_thread_pool_of_python_was_used(tmp_path):
@@ -608,7 +610,7 @@ def test_a_death_between_two_trials_is_not_lost():
 
 
 def test_a_child_that_waits_for_a_compiler_is_not_idle(tmp_path, monkeypatch):
-    monkeypatch.setattr(isolation, "IDLE_SECONDS", 0.3)
+    monkeypatch.setattr(runner_module, "IDLE_SECONDS", 0.3)
 
     def compiles(x):
         (tmp_path / str(os.getpid())).touch()
@@ -776,11 +778,11 @@ def test_a_wrong_argument_is_named(make, named):
 
 def test_a_busy_machine_gets_more_time_on_the_clock():
     """At most four times the limit, as long as the process gets some processor time."""
-    assert not isolation._too_long(elapsed=59, processor=59, limit=60)
-    assert isolation._too_long(elapsed=60, processor=60, limit=60)
-    assert not isolation._too_long(elapsed=100, processor=20, limit=60)
-    assert isolation._too_long(elapsed=240, processor=20, limit=60)
-    assert isolation._too_long(elapsed=60, processor=0.1, limit=60)
+    assert not limits.too_long(elapsed=59, processor=59, limit=60)
+    assert limits.too_long(elapsed=60, processor=60, limit=60)
+    assert not limits.too_long(elapsed=100, processor=20, limit=60)
+    assert limits.too_long(elapsed=240, processor=20, limit=60)
+    assert limits.too_long(elapsed=60, processor=0.1, limit=60)
 
 
 FOUR = """

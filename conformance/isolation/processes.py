@@ -1,0 +1,225 @@
+"""A child process that answers requests, seen from both ends of the connection: its `Child`, and `serve`.
+
+`fork` (conformance/isolation/fork.py) and `spawn` (conformance/isolation/spawn.py) start one. What is sent either way
+is pickled. A child that dies is an answer as well, a `Death`; an exception in it is raised in the parent, with the
+child's traceback as a note.
+"""
+
+import contextlib
+import ctypes
+import faulthandler
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+import traceback
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn
+
+import psutil
+
+from touchstone.conformance.isolation.endings import ending, place
+
+if sys.platform != "win32":
+    import resource
+
+POLL_SECONDS = 0.05
+REAP_SECONDS = 5.0  # for a process that closed its connection, to end
+PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class Death:
+    """How a child ended: `check`, as of a finding, is "crash", "hang" or "memory"; and a sentence.
+
+    `early`: it was stopped on suspicion, within its limits.
+    """
+
+    check: str
+    message: str
+    early: bool = False
+
+
+class Child:
+    """A child process, the connection to it, and the file that its faulthandler writes to.
+
+    `code` is the exit status (negative: a signal's number) once that is known; `spent`: the child said that it can
+    answer nothing further, and ends.
+    """
+
+    def __init__(self, pid: int, connection: Connection, trace: Any, popen: subprocess.Popen | None = None):
+        self.connection, self.trace, self.popen = connection, trace, popen
+        self.owner = os.getpid()
+        self.process = psutil.Process(pid)
+        self.code: int | None = None
+        self.spent = False
+        open_children.add(self)
+
+    def ask(self, request: Any, seconds: float | None = None) -> Any:
+        """Send a request; then as `answer`."""
+        try:
+            self.send(request)
+        except OSError:
+            return self.death()
+        return self.answer(seconds)
+
+    def send(self, request: Any) -> None:
+        """Raises OSError where the child is gone."""
+        self.connection.send(request)
+
+    def answer(self, seconds: float | None = None) -> Any:
+        """The next answer, or the `Death` of a child that ended, or that gave no sign of life for so many seconds and
+        was ended. Raises what the child raised."""
+        kind = "alive"
+        try:
+            while kind == "alive":
+                if (death := self._silence(seconds)) is not None:
+                    return death
+                kind, value, self.spent = self.connection.recv()
+        except (EOFError, OSError):
+            return self.death()
+        if kind == "error":
+            raise value
+        return value
+
+    def _silence(self, seconds: float | None) -> Death | None:
+        began = time.monotonic()
+        while not self.connection.poll(POLL_SECONDS):
+            if self.is_gone():
+                return self.death()
+            if seconds is not None and time.monotonic() - began >= seconds:
+                self.kill()
+                return Death("hang", f"no answer in {seconds:g} s")
+        return None
+
+    def is_gone(self) -> bool:
+        """Whether it ended and left no answer."""
+        return self.exited() is not None and not self.connection.poll(0)
+
+    def death(self) -> Death:
+        """Of a child that exited, or closed its connection and is exiting."""
+        with contextlib.suppress(psutil.TimeoutExpired):
+            self.code = self.code if self.code is not None else self._reap(REAP_SECONDS)
+        if self.code is None:
+            self.kill()
+            return Death("crash", "closed the connection to the judge")
+        return Death("crash", ending(self.code) + self.place())
+
+    def exited(self) -> int | None:
+        """The exit status, None while it runs."""
+        if self.code is None:
+            with contextlib.suppress(psutil.TimeoutExpired):
+                self.code = self._reap(0)
+        return self.code
+
+    def _reap(self, seconds: float) -> int:
+        code = self.process.wait(timeout=seconds)
+        if self.popen is not None:
+            self.popen.returncode = code
+        return int(code or 0)
+
+    def abort(self) -> None:
+        """End it with the signal at which faulthandler writes where it was."""
+        with contextlib.suppress(psutil.Error):
+            self.process.send_signal(signal.SIGABRT)
+        with contextlib.suppress(psutil.TimeoutExpired):
+            self.code = self._reap(1.0)
+        self.kill()
+
+    def kill(self) -> None:
+        """End it, and what it has started."""
+        with contextlib.suppress(OSError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        if self.code is None:
+            with contextlib.suppress(OSError):
+                os.kill(self.process.pid, signal.SIGKILL)
+            self.code = self._reap(30.0)
+
+    def place(self) -> str:
+        """Where in the user's Python faulthandler saw it end: " at file.py:3, in fn"; "" if it did not."""
+        self.trace.seek(0)
+        return place(self.trace.read().decode(errors="replace"))
+
+    def close(self, seconds: float = 0.0) -> None:
+        """Hang up, and end it where it has not ended by itself after so many seconds."""
+        if self.owner != os.getpid() or self.trace.closed:  # a copy in a forked child, or closed before
+            return
+        self.connection.close()
+        if seconds and self.code is None:
+            with contextlib.suppress(psutil.TimeoutExpired):
+                self.code = self._reap(seconds)
+        self.kill()
+        self.trace.close()
+        open_children.discard(self)
+
+
+open_children: "weakref.WeakSet[Child]" = weakref.WeakSet()  # of this process
+
+
+def settle(trace: int, parent: int | None) -> None:
+    """What a child does first. `trace`: the descriptor of the file for faulthandler; `parent`: the id of the process
+    with which it ends, None where the thread that starts it may end before that process does."""
+    faulthandler.enable(trace, all_threads=True)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
+        score.write("1000")  # out of memory, this process is the one to go
+    if os.environ.get("PYTHONBREAKPOINT") != "0":
+        sys.breakpointhook = _no_debugger
+    if parent is not None and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def _no_debugger(*arguments, **options) -> NoReturn:
+    raise RuntimeError(
+        "breakpoint() reached in a child process, which has no terminal: pass isolate='none' "
+        "(python -m touchstone check --isolate none, pytest -s)"
+    )
+
+
+def serve(connection: Connection, answer: Callable[[Any], Any], spent: Callable[[], bool] = bool) -> None:
+    """Answer requests until the parent hangs up, or until `spent()` is true after one of them."""
+    while True:
+        try:
+            request = connection.recv()
+        except (EOFError, OSError):
+            return
+        kind, value = "answer", None
+        try:
+            value = answer(request)
+        except Exception as error:
+            kind, value = "error", portable(error)
+        flush()
+        last = spent()
+        connection.send((kind, value, last))
+        if last:
+            return
+
+
+def alive(connection: Connection) -> None:
+    """Tell the parent that an answer is still being worked on."""
+    connection.send(("alive", None, False))
+
+
+def flush() -> None:
+    """Standard output and error, whatever a test or a notebook made of them."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+
+
+def portable(error: Exception) -> Exception:
+    """The error as it can be sent to another process, with the traceback from this one as a note."""
+    note = "in the child process:\n" + "".join(traceback.format_exception(error))
+    try:
+        sent = pickle.loads(pickle.dumps(error))
+    except Exception:
+        sent = RuntimeError(f"{type(error).__name__}: {error}")
+    sent.add_note(note)
+    return sent

@@ -1,0 +1,70 @@
+"""The child's side of judging: what a forked or a fresh process does with the trials of one subject."""
+
+import dataclasses
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import cloudpickle
+
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.discovery.opfile import load_op
+from touchstone.conformance.discovery.subject import Subject
+from touchstone.conformance.isolation import processes, travel
+from touchstone.conformance.judging import call, judge
+from touchstone.conformance.judging.judgement import PASSED, Outcome
+from touchstone.conformance.judging.trials import Trial
+
+
+def serve(connection: Connection, subject: Subject, trials: Sequence[Trial]) -> None:
+    """Answer indices with outcomes, until a trial leaves this process without a device."""
+    processes.serve(connection, lambda index: outcome_of(subject, trials[index]), _lost)
+
+
+def main(connection: Connection) -> None:
+    """A fresh process: the first request holds op, function and trials (`receive`), and is answered by None."""
+    judged: tuple[Subject, list[Trial]] | None = None
+
+    def answer(request):
+        nonlocal judged
+        if judged is None:
+            judged = receive(*request)
+            return None
+        subject, trials = judged
+        return outcome_of(subject, trials[request])
+
+    processes.serve(connection, answer, _lost)
+
+
+def _lost() -> bool:
+    return bool(call.lost_context)
+
+
+def receive(op_file: Path | None, way: tuple, packed: bytes) -> tuple[Subject, list[Trial]]:
+    """Op, subject and trials of a request, with backends and function ready for the subject's device."""
+    if op_file is not None:
+        load_op(op_file)
+    subject, trials = cloudpickle.loads(packed)
+    backends = [registry.backend(name) for name in registry.backends()]
+    for backend in backends:
+        if backend.why_not(subject.device) is None:
+            backend.prepare(subject.device)
+    fn = travel.arrived(way)
+    for backend in backends:
+        backend.adopt(fn, subject.device)
+    return dataclasses.replace(subject, fn=fn), trials
+
+
+def outcome_of(subject: Subject, trial: Trial, here: bool = False) -> Outcome:
+    """`judge.run`; what the kernel raises to end the process is held against it. `here`: Ctrl-C ends the run."""
+    try:
+        return judge.run(subject, trial)
+    except Exception:
+        raise
+    except BaseException as error:
+        if here and isinstance(error, KeyboardInterrupt):
+            raise
+        outcome = Outcome(trial.id, trial.case.dtype, PASSED)
+        what = f"sys.exit({error.code!r})" if isinstance(error, SystemExit) else call.error_text(error)
+        call.find(outcome, subject, trial, "crash", f"{what} would have ended the process")
+        return outcome

@@ -1,0 +1,41 @@
+"""A child that is a fresh interpreter, with this process's import path: it has nothing but what it is sent."""
+
+import importlib
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.isolation.processes import Child, settle
+
+
+def spawn(module: str, environment: Mapping[str, str] = os.environ) -> Child:
+    """A fresh process that runs `main(connection)` of a module, and ends."""
+    here, there = multiprocessing.Pipe()
+    trace = tempfile.TemporaryFile()  # noqa: SIM115
+    folders = [str(registry.IMPORT_PATH), *(os.path.abspath(entry) for entry in sys.path)]
+    parent = os.getpid() if threading.current_thread() is threading.main_thread() else 0
+    descriptors = (there.fileno(), trace.fileno())
+    arguments = map(str, (module, *descriptors, parent))
+    with there:
+        popen = subprocess.Popen(
+            [sys.executable, "-P", "-c", f"from {__name__} import run; run()", *arguments],
+            env={**environment, "PYTHONPATH": os.pathsep.join(folders)},
+            stdin=subprocess.DEVNULL,
+            pass_fds=descriptors,
+            process_group=0,
+        )
+    return Child(popen.pid, here, trace, popen)
+
+
+def run() -> None:
+    """In the fresh process: arguments are the module, the descriptors of connection and trace, the parent's id or 0."""
+    module, *numbers = sys.argv[1:]
+    connection, trace, parent = map(int, numbers)
+    settle(trace, parent or None)
+    importlib.import_module(module).main(Connection(connection))
