@@ -14,8 +14,9 @@ from typing import Any
 
 from touchstone.conformance.reporting import earlier
 from touchstone.conformance.reporting.report import SHOWN_FINDINGS
-from touchstone.conformance.selftest import other_rules as comparison
-from touchstone.conformance.selftest import run as selftest
+from touchstone.conformance.selftest import other_rules
+from touchstone.conformance.selftest.record import from_record
+from touchstone.conformance.selftest.results import holes, in_matrix
 from touchstone.conformance.spec.compare import worst as worst_of
 
 ABOUT = ("command", "date", "commit", "changed", "versions", "machine")
@@ -115,10 +116,10 @@ def _variant(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _selftest(raw: Mapping[str, Any]) -> dict[str, Any]:
-    results = selftest.read(dict(raw))
+    results = from_record(dict(raw))
     ops = []
     for result in results:
-        families = [family for family in result.families if selftest.in_matrix(family)]
+        families = [family for family in result.families if in_matrix(family)]
         place = {family: i for i, family in enumerate(families)}
         ops.append(
             {
@@ -142,10 +143,10 @@ def _selftest(raw: Mapping[str, Any]) -> dict[str, Any]:
                 ],
             }
         )
-    found = {"level": raw["level"], "seed": raw["seed"], "holes": selftest.holes(results), "ops": ops}
+    found = {"level": raw["level"], "seed": raw["seed"], "holes": holes(results), "ops": ops}
     if "comparison" in raw:
-        compared = {op: [comparison.RuleResult(**one) for one in each] for op, each in raw["comparison"].items()}
-        table = comparison.table(compared, results)
+        compared = {op: [other_rules.RuleResult(**one) for one in each] for op, each in raw["comparison"].items()}
+        table = other_rules.table(compared, results)
         found["comparison"] = {"columns": list(table.columns), "rows": [list(row) for row in table.rows]}
     return found
 

@@ -8,7 +8,7 @@ from typing import Any
 from touchstone.conformance.html.markup import details, scroll, source, table
 from touchstone.conformance.html.records import Record
 from touchstone.conformance.reporting.console import Table, fraction_text
-from touchstone.conformance.selftest.run import heading
+from touchstone.conformance.selftest.results import heading
 from touchstone.conformance.spec.cases import LEVELS
 from touchstone.conformance.spec.compare import worst
 

@@ -28,34 +28,40 @@ def add(commands: Any) -> None:
     selftest.add_argument(
         "--matrix", action="store_true", help="print every mutant by the families of cases that kill it"
     )
+    selftest.add_argument(
+        "--page", metavar="FILE.json", help="only print the page of a result that --json wrote, as Markdown"
+    )
     shared.add(selftest.add_argument, "--json")
     selftest.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """The command. Exit status 1 where a mutant survives or a known-good kernel fails."""
-    from touchstone.conformance.selftest import other_rules
+    from touchstone.conformance.selftest import other_rules, record, results
     from touchstone.conformance.selftest import run as selftest
 
+    if options.page:
+        print(record.page(record.load(options.page)), end="")
+        return 0
     ops = options.op or (options.named.split(",") if options.named else list(registry.ops()))
     for op in ops:
         registry.contract(op)
     shared.level(options.level)
     shared.positive("--jobs", options.jobs)
-    results = selftest.run(ops, options.level, options.seed, options.jobs)
-    if options.matrix or len(results) == 1:
-        for result in results:
+    found = selftest.run(ops, options.level, options.seed, options.jobs)
+    if options.matrix or len(found) == 1:
+        for result in found:
             show(result.matrix())
-    show(selftest.summary(results))
-    for line in selftest.holes(results):
+    show(results.summary(found))
+    for line in results.holes(found):
         print(line)
-    record = {**provenance("cpu"), **selftest.record(results)}
+    kept = {**provenance("cpu"), **record.to_record(found)}
     if options.json:
-        write_json(options.json, record)  # before the comparison, which takes minutes
+        write_json(options.json, kept)  # before the comparison, which takes minutes
     if options.compare:
         compared = other_rules.run(ops, options.jobs)
-        show(other_rules.table(compared, results))
-        record["comparison"] = {op: [vars(one) for one in found] for op, found in compared.items()}
+        show(other_rules.table(compared, found))
+        kept["comparison"] = {op: [vars(one) for one in rules] for op, rules in compared.items()}
         if options.json:
-            write_json(options.json, record)
-    return 0 if selftest.passed(results) else 1
+            write_json(options.json, kept)
+    return 0 if results.passed(found) else 1

@@ -11,7 +11,6 @@ than those projects' own.
 """
 
 import itertools
-import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
@@ -21,8 +20,11 @@ import torch
 
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.faults import Planted
+from touchstone.conformance.isolation.fork import fork
+from touchstone.conformance.isolation.processes import Death, serve
 from touchstone.conformance.reporting.console import Table
-from touchstone.conformance.selftest.run import OpResult, each, last_words_kept
+from touchstone.conformance.selftest.results import OpResult
+from touchstone.conformance.selftest.run import each, last_words_kept
 from touchstone.conformance.spec.cases import plain_case
 from touchstone.conformance.spec.contract import DTYPES, Case, Contract
 
@@ -61,14 +63,14 @@ def one_size(contract: Contract) -> dict[str, Any]:
         size = {
             letter: (2,) * len(n) if isinstance(n, tuple) else 2**exponent for letter, n in contract.sizes[0].items()
         }
-        if best is not None and contract.work(_case(contract, "float32", size, 0)) > WORK:
+        if best is not None and contract.work(case_of_size(contract, "float32", size, 0)) > WORK:
             break
         best = size
     assert best is not None
     return best
 
 
-def _case(contract: Contract, dtype: str, size: Mapping[str, Any], seed: int) -> Case:
+def case_of_size(contract: Contract, dtype: str, size: Mapping[str, Any], seed: int) -> Case:
     """The plain case of a size, with the first parameters that fit it: groups that divide the channels."""
     plain = plain_case(contract, dtype, next(iter(contract.values)), seed, size)
     options = itertools.product(*(contract.params[name] for name, _ in plain.params))
@@ -90,7 +92,7 @@ def _randn(contract: Contract, dtypes: Sequence[str], trials: int) -> Iterator[S
     plain.name = contract.name
     for dtype in dtypes:
         for seed in range(trials):
-            inputs = plain.build(_case(plain, dtype, size, seed))
+            inputs = plain.build(case_of_size(plain, dtype, size, seed))
             yield dtype, inputs.arguments, _answer(contract, inputs.arguments, dtype)
 
 
@@ -172,24 +174,19 @@ def _put(
 
 
 def _in_child(contract: Contract, planted: Planted, samples: Mapping[str, list[Sample]]) -> set[str] | None:
-    """The rules that reject; None where the child died or hung, which any check notices."""
-    context = multiprocessing.get_context("fork")
-    receive, send = context.Pipe(duplex=False)
-    child = context.Process(target=_rejected, args=(send, contract, planted, samples))
-    child.start()
-    send.close()
+    """The rules that reject; None where the child died, hung or raised, which any check notices."""
+    child = fork(lambda connection: serve(connection, lambda _: _rejected(contract, planted, samples)))
     try:
-        return receive.recv() if receive.poll(SECONDS) else None
-    except EOFError:
+        answer = child.ask(None, SECONDS)
+    except Exception:
         return None
     finally:
-        child.kill()
-        child.join()
+        child.close()
+    return None if isinstance(answer, Death) else answer
 
 
-def _rejected(send, contract: Contract, planted: Planted, samples: Mapping[str, list[Sample]]) -> None:
-    torch.set_num_threads(1)
-    send.send({rule.name for rule in RULES if any(map(_rejects(rule, contract, planted), samples[rule.name]))})
+def _rejected(contract: Contract, planted: Planted, samples: Mapping[str, list[Sample]]) -> set[str]:
+    return {rule.name for rule in RULES if any(map(_rejects(rule, contract, planted), samples[rule.name]))}
 
 
 def _rejects(rule: Rule, contract: Contract, planted: Planted) -> Callable[[Sample], bool]:

@@ -10,7 +10,8 @@ import pytest
 from touchstone.conformance.cli import main
 from touchstone.conformance.html import charts, cli, records, timings, verdicts
 from touchstone.conformance.html.records import Record
-from touchstone.conformance.selftest import run as selftest
+from touchstone.conformance.selftest.record import to_record
+from touchstone.conformance.selftest.results import MutantResult, OpResult
 
 ABOUT = {
     "command": "pytest --json a.json",
@@ -129,15 +130,13 @@ def bench(*rows):
 
 
 def planted():
-    one = selftest.MutantResult(
+    one = MutantResult(
         "softmax", "one_nan", "nan", "a <NaN>", None, 10, 0, ["a", "b"], {}, ["values normal", "size 2x3"]
     )
-    hole = selftest.MutantResult("softmax", "subtle", "control flow", "too small", "triton", 10)
-    right = selftest.MutantResult("softmax", "two_pass", "known-good", "in two passes", None, 12, 2)
-    found = selftest.OpResult(
-        "softmax", "default", 0, [one, hole, right], ["values normal", "size 2x3", "property shift"]
-    )
-    return {**ABOUT, **selftest.record([found])}
+    hole = MutantResult("softmax", "subtle", "control flow", "too small", "triton", 10)
+    right = MutantResult("softmax", "two_pass", "known-good", "in two passes", None, 12, 2)
+    found = OpResult("softmax", "default", 0, [one, hole, right], ["values normal", "size 2x3", "property shift"])
+    return {**ABOUT, **to_record([found])}
 
 
 @pytest.fixture
