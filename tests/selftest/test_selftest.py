@@ -259,8 +259,8 @@ def test_the_command_prints_and_writes(monkeypatch, tmp_path, capsys):
     [
         (["nonsense"], "op: 'nonsense' is not one of"),
         (["softmax", "--level", "slow"], "--level: expected one of quick, default, thorough, got 'slow'"),
-        (["--page", "tox.ini"], "tox.ini: Expecting value"),
-        (["--page", "docs/results/selftest.json"], "docs/results/selftest.json: no record of selftest --json"),
+        (["--page", str(registry.ROOT / "tox.ini")], "tox.ini: Expecting value"),
+        (["--page", str(registry.ROOT / "docs/results/selftest.json")], "selftest.json: no record of selftest --json"),
         (["softmax", "--jobs", "0"], "--jobs: expected a positive number, got 0"),
     ],
 )

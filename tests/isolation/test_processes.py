@@ -1,0 +1,287 @@
+"""The process server: what a child answers, how it ends in words, and that nothing of it is left."""
+
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from touchstone.conformance.isolation.endings import ending, place
+from touchstone.conformance.isolation.fork import fork
+from touchstone.conformance.isolation.limits import Limits, Watch
+from touchstone.conformance.isolation.processes import Child, Death, alive, serve
+from touchstone.conformance.isolation.spawn import spawn
+from touchstone.conformance.judging import call
+
+SERVER = """
+import os, signal
+from touchstone.conformance.isolation.processes import serve
+
+print("imported")
+
+
+def main(connection):
+    serve(connection, answer)
+
+
+def answer(request):
+    kind, value = request
+    if kind == "variable":
+        return os.environ.get(value), os.getpid()
+    if kind == "raise":
+        raise LookupError(value)
+    os.kill(os.getpid(), value) if kind == "signal" else os._exit(value)
+"""
+
+
+@pytest.fixture
+def served():
+    """A function from what a forked child does with a request to that child."""
+    started = []
+
+    def start(answer, **options) -> Child:
+        started.append(fork(lambda connection: serve(connection, answer, **options)))
+        return started[-1]
+
+    yield start
+    for child in started:
+        child.close()
+
+
+def gone(pid: int, seconds: float = 10) -> bool:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_a_child_answers_in_turn_and_keeps_its_state(served):
+    kept = []
+    child = served(lambda request: kept.append(request) or (list(kept), os.getpid()))
+    assert child.ask("a") == (["a"], child.process.pid)
+    child.send("b")
+    child.send("c")
+    assert child.answer()[0] == ["a", "b"] and child.answer()[0] == ["a", "b", "c"]
+    assert kept == []
+
+
+def test_a_child_that_is_silent_for_too_long_is_ended(served):
+    child = served(time.sleep)
+    assert child.ask(0.0, seconds=10) is None
+    assert child.ask(60.0, seconds=0.3) == Death("hang", "no answer in 0.3 s")
+    assert child.code == -signal.SIGKILL and gone(child.process.pid)
+
+
+def test_a_sign_of_life_gives_it_more_time():
+    def body(connection):
+        def slowly(times):
+            for _ in range(times):
+                time.sleep(0.3)
+                alive(connection)
+            return times
+
+        serve(connection, slowly)
+
+    child = fork(body)
+    try:
+        began = time.monotonic()
+        assert child.ask(10, seconds=2.0) == 10
+        assert time.monotonic() - began > 2.5
+    finally:
+        child.close()
+
+
+ENDS = {
+    "signal": (lambda: ctypes.string_at(0), r"segmentation fault at test_processes\.py:\d+, in <lambda>"),
+    "abort": (os.abort, r"abort at test_processes\.py:\d+, in <lambda>"),
+    "exit": (lambda: os._exit(3), "the process ended with status 3"),
+    "kill": (
+        lambda: os.kill(os.getpid(), signal.SIGKILL),
+        "killed by SIGKILL, as happens when the machine runs out of memory",
+    ),
+    "other": (lambda: os.kill(os.getpid(), signal.SIGUSR1), "ended by SIGUSR1"),
+}
+
+
+@pytest.mark.parametrize(("end", "sentence"), ENDS.values(), ids=list(ENDS))
+def test_how_it_ended_is_a_sentence(end, sentence, served):
+    child = served(lambda request: end())
+    death = child.ask(None, seconds=30)
+    assert death.check == "crash" and not death.early
+    assert re.fullmatch(sentence, death.message), death
+    assert child.ask(None) == death  # and stays so
+    assert gone(child.process.pid)
+
+
+def test_an_exit_status_in_words():
+    assert ending(0) == "the process ended with status 0"
+    assert ending(-signal.SIGBUS) == "bus error"
+    assert ending(-250) == "ended by signal 250"
+
+
+def test_memory_beyond_the_limit_ends_it(served):
+    kept = []
+
+    def grow(mebibytes):
+        while len(kept) < mebibytes:
+            kept.append(os.urandom(1 << 20))
+        return len(kept)
+
+    limits = Limits(seconds=60, bytes=64 << 20)
+    child = served(grow)
+    watch = Watch(child)
+    child.send(8)
+    assert watch.wait(limits) is None and child.answer() == 8
+    child.send(1 << 20)
+    death = watch.wait(limits)
+    assert death.check == "memory"
+    assert death.message.startswith("resident memory grew by 0.") and death.message.endswith("the limit is 0.06 GiB")
+    assert gone(child.process.pid)
+
+
+def test_an_error_travels_and_the_child_goes_on(served):
+    def answer(request):
+        if request == "error":
+            raise LookupError("not here")
+        if request == "own":
+
+            class Own(Exception):
+                pass
+
+            raise Own("of a class that the parent cannot have")
+        return request
+
+    child = served(answer)
+    with pytest.raises(LookupError, match="not here") as caught:
+        child.ask("error")
+    assert "in the child process:" in caught.value.__notes__[0] and "in answer" in caught.value.__notes__[0]
+    with pytest.raises(RuntimeError, match="Own: of a class that the parent cannot have"):
+        child.ask("own")
+    assert child.ask("fine") == "fine"
+
+
+def test_an_error_of_a_connection_in_the_child_is_no_death(served):
+    """What the parent's own end raises means that the child is gone; the same error from the child does not."""
+    child = served(lambda request: (_ for _ in ()).throw(BrokenPipeError("of the child's own")))
+    with pytest.raises(BrokenPipeError, match="of the child's own"):
+        child.ask(None)
+    assert child.exited() is None
+
+
+def test_a_child_that_is_spent_says_so_and_ends(served):
+    asked = []
+    child = served(lambda request: asked.append(request) or request, spent=lambda: len(asked) == 2)
+    assert child.ask(1) == 1 and not child.spent
+    assert child.ask(2) == 2 and child.spent
+    assert child.ask(3) == Death("crash", "the process ended with status 0")
+
+
+def test_nothing_is_left_running(served):
+    def helped(request):
+        return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"]).pid
+
+    before = len(os.listdir("/proc/self/fd"))
+    child = served(helped)
+    helper = child.ask(None)
+    child.close()
+    assert child.code == -signal.SIGKILL
+    assert gone(helper) and gone(child.process.pid)
+    assert len(os.listdir("/proc/self/fd")) == before
+    child.close()  # has nothing to do
+
+
+def test_a_child_may_end_by_itself(tmp_path):
+    def body(connection):
+        serve(connection, lambda request: request)
+        (tmp_path / "put away").touch()
+
+    child = fork(body)
+    assert child.ask(1) == 1
+    child.close(seconds=10)
+    assert child.code == 0 and (tmp_path / "put away").exists()
+
+
+def test_a_younger_child_does_not_hold_the_connection_of_an_elder(served):
+    """Else the elder would not notice that its parent hung up."""
+    elder = served(lambda request: request)
+    younger = served(lambda request: request)
+    assert younger.ask(1) == 1
+    elder.connection.close()
+    assert gone(elder.process.pid)
+    assert younger.ask(2) == 2
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    (tmp_path / "server_of_a_test.py").write_text(SERVER)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "server_of_a_test"
+
+
+def test_a_fresh_process_has_the_import_path_and_the_environment_that_it_is_given(server):
+    child = spawn(server, {**os.environ, "SAID": "so"})
+    try:
+        said, pid = child.ask(("variable", "SAID"), seconds=60)
+        assert said == "so" and pid == child.process.pid != os.getpid()
+        with pytest.raises(LookupError, match="nothing"):
+            child.ask(("raise", "nothing"), seconds=60)
+    finally:
+        child.close()
+    assert gone(child.process.pid)
+
+
+@pytest.mark.parametrize(
+    ("end", "message"),
+    [(("exit", 5), "the process ended with status 5"), (("signal", signal.SIGFPE), "arithmetic exception")],
+)
+def test_a_fresh_process_dies_in_words_too(server, end, message):
+    child = spawn(server)
+    try:
+        death = child.ask(end, seconds=60)
+        assert death.check == "crash" and death.message.startswith(message)
+    finally:
+        child.close()
+
+
+def test_a_fresh_process_started_by_a_thread_outlives_that_thread(server):
+    started = []
+    thread = threading.Thread(target=lambda: started.append(spawn(server)))
+    thread.start()
+    thread.join()
+    try:
+        assert started[0].ask(("variable", "PATH"), seconds=60)[0] == os.environ["PATH"]
+    finally:
+        started[0].close()
+
+
+TRACE = """Fatal Python error: Segmentation fault
+
+Current thread 0x00007f0000000000 (most recent call first):
+  File "{ctypes}", line 519 in string_at
+{frames}
+Thread 0x00007f0000000001 (most recent call first):
+  File "/home/user/other.py", line 1 in elsewhere
+"""
+
+
+def traced(*frames: str) -> str:
+    return place(TRACE.format(ctypes=ctypes.__file__, frames="".join(f'  File "{f}\n' for f in frames)))
+
+
+def test_the_place_is_the_users_innermost_line():
+    judge = f'{call.__file__}", line 60 in observe_call'
+    user = '/home/user/kernels.py", line 8 in softmax'
+    assert traced(user, judge) == " at kernels.py:8, in softmax"
+    assert traced(judge, user) == f" at {Path(ctypes.__file__).name}:519, in string_at"  # the judge's own call
+    mutant = f'{Path(call.__file__).parents[1] / "faults" / "softmax.py"}", line 12 in tail'
+    assert traced(mutant, judge) == " at softmax.py:12, in tail"
+    assert place("") == ""
