@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
+import psutil
 import pytest
 import torch
 
 from tests import targets
 from touchstone.backends.variants import HALF
 from touchstone.backends.variants import variant as declared
-from touchstone.conformance.compiling import client as compiling
+from touchstone.conformance.compiling import client, server
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.spec.cases import plan
 
@@ -95,7 +96,7 @@ class Compiler:
 
 def check(compiler, every=True, known=None, **variants):
     known = {} if known is None else known
-    return compiling._check(compiler, variants, SOFTMAX, every, processes=2, known=known)
+    return server.check(compiler, variants, SOFTMAX, every, processes=2, known=known)
 
 
 def variant(compiler, *kernels, needs=None, spills=None, dtypes=None, declines=lambda x: False):
@@ -265,16 +266,22 @@ def test_a_crash_or_a_hang_of_the_compiler_is_an_error_of_that_launch_alone():
             os._exit(11)
         if index == 5:
             time.sleep(60)
+        if index == 6:
+            raise LookupError("no such register")
         return {"index": index}
 
-    found = compiling._in_children(work, 8, processes=2, seconds=1.5)
-    assert [record.get("index") for record in found] == [0, 1, 2, None, 4, None, 6, 7]
+    found = server.in_children(work, 8, processes=2, seconds=1.5)
+    assert [record.get("index") for record in found] == [0, 1, 2, None, 4, None, None, 7]
     assert found[3]["error"] == "the compiler crashed (exit status 11)"
     assert found[5]["error"] == "no answer in 1.5 s"
+    assert found[6]["error"] == "LookupError: no such register"
+    assert psutil.Process().children() == []
 
 
 def test_a_worker_remembers_and_is_given_up_when_it_crashes_or_is_silent(monkeypatch):
-    def answer(module, backend, request, known, beat):
+    def answer(module, request, known, beat=None):
+        if beat is None:  # in this process
+            return {"again": request["op"]}
         beat()
         if request["op"] == "crash":
             os._exit(11)
@@ -283,15 +290,22 @@ def test_a_worker_remembers_and_is_given_up_when_it_crashes_or_is_silent(monkeyp
         known[request["op"]] = module
         return {"known": sorted(known)}
 
-    monkeypatch.setattr(compiling, "_answer", answer)
-    worker = compiling._Worker(None, "paper")
-    assert worker.answer({"op": "a"}) == {"known": ["a"]}
-    assert worker.answer({"op": "b"}) == {"known": ["a", "b"]}
-    assert worker.answer({"op": "crash"}) is None
-    assert compiling._Worker(None, "paper").answer({"op": "hang"}, seconds=0.5) is None
-    worker = compiling._Worker(None, "paper")
-    worker.close()
-    assert worker._process.exitcode == 0
+    monkeypatch.setattr(server, "answer", answer)
+    monkeypatch.setattr(server, "compiling_module", lambda backend: ("a module", ""))
+    asked = server.Server(seconds=2.0)
+
+    def ask(op):
+        return asked.answer({"backend": "paper", "op": op, "processes": 1})
+
+    assert ask("a") == {"known": ["a"]}
+    assert ask("b") == {"known": ["a", "b"]}
+    assert ask("crash") == {"again": "crash"}
+    assert ask("a") == {"known": ["a"]}  # of a new one
+    assert ask("hang") == {"again": "hang"}
+    assert asked.answer({"backend": "paper", "op": "a", "processes": 2}) == {"again": "a"}
+    ask("a")
+    asked.close()
+    assert psutil.Process().children() == []
 
 
 def test_a_launch_that_crashes_the_compiler_is_named(tmp_path, monkeypatch):
@@ -302,7 +316,7 @@ def test_a_launch_that_crashes_the_compiler_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "ROOT", tmp_path)
     monkeypatch.setattr(registry, "IMPORT_PATH", tmp_path)
     monkeypatch.setattr(registry, "backend", lambda name: SimpleNamespace(CPU_VARIABLES=()))
-    with compiling.Compiler("paper") as compiler:
+    with client.Compiler("paper") as compiler:
         for _ in range(2):
             answer = compiler.check("softmax")
             assert {record["kernel"] for record in answer["records"]} == {"_first", "_second"}
@@ -312,8 +326,8 @@ def test_a_launch_that_crashes_the_compiler_is_named(tmp_path, monkeypatch):
 
 
 def test_nothing_to_do_and_fewer_tasks_than_processes():
-    assert compiling._in_children(lambda index: {}, 0, processes=2) == []
-    assert compiling._in_children(lambda index: {"index": index}, 1, processes=4) == [{"index": 0}]
+    assert server.in_children(lambda index: {}, 0, processes=2) == []
+    assert server.in_children(lambda index: {"index": index}, 1, processes=4) == [{"index": 0}]
 
 
 def test_rows_hold_the_most_of_each_resource():
@@ -323,7 +337,7 @@ def test_rows_hold_the_most_of_each_resource():
         {"variants": ["a"], "kernel": "_k", "arch": "sm_80"},
         {"variants": ["a"], "kernel": "_k", "arch": "sm_90"},
     ]
-    first, second, third = compiling.rows(records)
+    first, second, third = client.rows(records)
     assert first == dict(
         variant="a", kernel="_k", arch="sm_80", specialisations=3, compiled=2, registers=40, spills=16, shared=64
     )
@@ -339,9 +353,8 @@ def test_backends_are_those_with_a_compiler(tmp_path, monkeypatch):
         for file in files:
             (tmp_path / "backends" / name / "runtime" / file).touch()
     monkeypatch.setattr(registry, "ROOT", tmp_path)
-    monkeypatch.setattr(registry, "IMPORT_PATH", tmp_path)
     monkeypatch.setattr(registry, "backends", lambda: ("able", "other"))
-    assert compiling.backends() == ("able",)
+    assert client.backends() == ("able",)
 
 
 def test_a_backend_that_cannot_compile_says_why(tmp_path, monkeypatch):
@@ -350,7 +363,7 @@ def test_a_backend_that_cannot_compile_says_why(tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "ROOT", tmp_path)
     monkeypatch.setattr(registry, "IMPORT_PATH", tmp_path)
     monkeypatch.setattr(registry, "backend", lambda name: SimpleNamespace(CPU_VARIABLES=()))
-    with compiling.Compiler("paper") as compiler:
+    with client.Compiler("paper") as compiler:
         missing = compiler.check("softmax")["missing"]
     assert missing == "ModuleNotFoundError: No module named 'parchment_and_nothing_else'"
 
@@ -361,7 +374,7 @@ def test_an_op_that_does_not_import_is_a_finding_and_the_next_op_is_answered(tmp
     monkeypatch.setattr(registry, "ROOT", tmp_path)
     monkeypatch.setattr(registry, "IMPORT_PATH", tmp_path)
     monkeypatch.setattr(registry, "backend", lambda name: SimpleNamespace(CPU_VARIABLES=()))
-    with compiling.Compiler("paper") as compiler:
+    with client.Compiler("paper") as compiler:
         (finding,) = compiler.check("softmax")["findings"]
         assert "No module named 'parchment_and_nothing_else'" in finding
         assert compiler.check("matmul")["findings"][0].startswith(

@@ -1,0 +1,113 @@
+"""What is to be compiled: what the variants launch, and the specialisations that stand for the others."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from touchstone.backends.protocol import Compiling, RecordedLaunch
+from touchstone.backends.variants import attributes
+from touchstone.conformance.spec.cases import plain_case, plan
+from touchstone.conformance.spec.contract import DTYPES, Case, Contract
+
+
+class Launched(NamedTuple):
+    """A distinct specialisation for one architecture, and the variants that launch it, each with the first case."""
+
+    launch: RecordedLaunch
+    arch: str
+    variants: dict[str, str]
+
+
+def about(each: Launched) -> str:
+    launchers = ", ".join(f"{variant} in {case}" for variant, case in each.variants.items())
+    return f"{each.arch}: {each.launch}, launched by {launchers}"
+
+
+def record(
+    compiling: Compiling,
+    variants: dict[str, Any],
+    claims: dict[str, Sequence[str]],
+    contract: Contract,
+    findings: list[str],
+) -> list[Launched]:
+    """What the variants launch in the quick cases and at the large sizes; in a dtype of which a variant takes none of
+    these, the first case of level default that it takes."""
+    launched: dict[tuple[str, str], Launched] = {}
+    missing = {(name, dtype) for name, fn in variants.items() for dtype in attributes(fn).dtypes or contract.dtypes}
+
+    def call(name: str, dtype: str, label: str, arguments: dict[str, Any]) -> None:
+        for arch in claims[name]:
+            with compiling.recording(arch) as launches:
+                try:
+                    variants[name](**arguments)
+                except NotImplementedError:
+                    continue
+                except Exception as error:
+                    raised = f"{name} raised {type(error).__name__}"
+                    findings.append(f"{raised} while its launches were recorded in {label}: {error}")
+                    missing.discard((name, dtype))
+                    return
+            for launch in launches:
+                missing.discard((name, dtype))
+                first = Launched(launch, arch, {})
+                launched.setdefault((launch.key, arch), first).variants.setdefault(name, label)
+
+    for case in plan(contract, "quick").cases:
+        arguments = contract.build(case).arguments
+        for name in variants:
+            call(name, case.dtype, case.id, arguments)
+    for dtype, label, arguments in _large(contract):
+        for name in variants:
+            call(name, dtype, label, arguments)
+    for case in plan(contract, "default").cases if missing else ():
+        for name in variants:
+            if (name, case.dtype) in missing:
+                call(name, case.dtype, case.id, contract.build(case).arguments)
+    findings += [f"{name} launches nothing in {dtype}, in no case of level default" for name, dtype in sorted(missing)]
+    return list(launched.values())
+
+
+def _large(contract: Contract) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """(dtype, label, arguments) at the sizes where speed matters, with values that are never read or written."""
+    for dtype in contract.dtypes:
+        plain = plain_case(contract, dtype, next(iter(contract.values)))
+        for size in contract.large:
+            case = Case(plain.op, dtype, tuple(size.items()), "any values", plain.layouts, plain.params)
+            tensors = {
+                name: torch.empty(contract.shape(operand.axes, size), dtype=operand.dtype or DTYPES[dtype])
+                for name, operand in contract.operands.items()
+            }
+            yield dtype, case.id, {**tensors, **case.param}
+
+
+Keys = set[tuple[str, str]]
+
+
+def chosen(launched: Sequence[Launched], claims: dict[str, Sequence[str]]) -> tuple[Keys, Keys]:
+    """(key, arch) of the specialisations that stand for the others of their variant and kernel: those that become
+    machine code, and those that pass the front end besides.
+    """
+    groups: dict[tuple[str, str], dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
+    for launch, arch, variants in launched:
+        for variant in variants:
+            groups[variant, launch.kernel][arch].append(launch)
+    chosen: Keys = set()
+    seen: Keys = set()
+    for (variant, _), launches in groups.items():
+        archs = [arch for arch in claims[variant] if arch in launches]
+        types = list(dict.fromkeys(launch.types for arch in archs for launch in launches[arch]))
+        known: set = set()
+        for turn in range(max(len(types), len(archs))):
+            arch, of = archs[turn % len(archs)], types[turn % len(types)]
+            those = [launch for launch in launches[arch] if launch.types == of] or launches[arch]
+            best = max(those, key=lambda launch: (bool(turn) and len(launch.features - known), launch.weight))
+            known |= best.features
+            chosen.add((best.key, arch))
+        left = set().union(*(launch.features for launch in launches[archs[0]])) - known
+        while left:
+            best = max(launches[archs[0]], key=lambda launch: len(launch.features & left))
+            left -= best.features
+            seen.add((best.key, archs[0]))
+    return chosen, seen
