@@ -23,7 +23,6 @@ from touchstone.conformance.spec.cases import plain_case
 from touchstone.conformance.spec.contract import DTYPES, Case, Contract, Draw
 
 MODES = ("fwd", "bwd", "fwd_bwd")
-BACKWARD = "_backward"  # how the name of an op's gradient ends
 WIDER = 4  # budgets that a gradient gets when it is computed from a kernel's own rounded outputs
 
 
@@ -79,16 +78,14 @@ def _plan_op(made: Plan, chosen: selection.Selection, op: str, wanted: _Wanted) 
     contract, bench, name = registry.contract(op), declared(op), op
     everyone = chosen_subjects(chosen, op)
     if mode != "fwd":
-        name = op if op.endswith(BACKWARD) else op + BACKWARD
-        if name not in registry.ops():
-            made.left_out[f"{op} --mode {mode}"] = f"there is no op {name}"
+        gradient = _gradient(op)
+        if gradient is None:
+            made.left_out[f"{op} --mode {mode}"] = "no op is its gradient"
             return
-        forward = name.removesuffix(BACKWARD)
-        if mode == "fwd_bwd" and forward not in registry.ops():
-            made.left_out[f"{op} --mode {mode}"] = f"there is no op {forward}"
-            return
+        name = gradient
         contract, bench, everyone = registry.contract(name), declared(name), chosen_subjects(chosen, name)
         if mode == "fwd_bwd":
+            forward = contract.gradient_of
             ahead, before = registry.contract(forward), declared(forward)
             everyone = both_subjects(ahead, contract, chosen_subjects(chosen, forward, every=True), everyone)
             bench = both_benches(ahead, contract, before, bench)
@@ -121,6 +118,13 @@ def _plan_op(made: Plan, chosen: selection.Selection, op: str, wanted: _Wanted) 
             within = [(b, s) for b, s in taking if b == "" or contract.work(case) <= chosen.ceiling(b)]
             if within or running:
                 made.groups.append(Group(contract, bench, case, within, running, mode))
+
+
+def _gradient(op: str) -> str | None:
+    """The op that is the gradient of `op`, or `op` where it is a gradient itself; None where there is none."""
+    if registry.contract(op).gradient_of:
+        return op
+    return next((each for each in registry.ops() if registry.contract(each).gradient_of == op), None)
 
 
 def _cases(

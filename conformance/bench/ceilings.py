@@ -45,7 +45,7 @@ class Ceilings:
     copy: float = 0.0
     read: float = 0.0
     write: float = 0.0
-    matmul: dict[str, float] = field(default_factory=dict)
+    products: dict[str, float] = field(default_factory=dict)  # of matrices
     peak: dict[str, float] = field(default_factory=dict)  # by the chip's clock, where it is known
     cache: int = 0  # bytes that may stay on the chip
 
@@ -60,15 +60,15 @@ class Ceilings:
         if not self.copy:
             return None
         # a variant's precision is that of its float32; 16-bit operands lose nothing
-        name, products = COMPUTED.get(compute or "", (dtype, 1)) if dtype == "float32" else (dtype, 1)
-        rate = self.matmul.get(name, 0.0) / products
+        name, passes = COMPUTED.get(compute or "", (dtype, 1)) if dtype == "float32" else (dtype, 1)
+        rate = self.products.get(name, 0.0) / passes
         memory, work = bytes_ / self.copy, flops / rate if rate else 0.0
         outside = bytes_ - min(written if cold else bytes_, self.cache)
         fastest = MEMORY_MARGIN * max(self.copy, self.read, self.write)
-        hardest = COMPUTE_MARGIN * self.matmul.get(name, 0.0)
+        hardest = COMPUTE_MARGIN * self.products.get(name, 0.0)
         if name in self.peak:
             hardest = min(hardest, 1.02 * self.peak[name]) if hardest else self.peak[name]
-        limit = max(outside / fastest, products * flops / hardest if hardest else 0.0)
+        limit = max(outside / fastest, passes * flops / hardest if hardest else 0.0)
         return Roof(1e3 * max(memory, work), 1e3 * limit, "memory" if memory >= work else "compute")
 
     def rows(self) -> list[Sequence[str]]:
@@ -76,7 +76,9 @@ class Ceilings:
         found: list[Sequence[str]] = [
             (what, f"{getattr(self, what) / 1e9:.0f} GB/s") for what in ("copy", "read", "write")
         ]
-        return found + [(f"matmul {name}", f"{rate / 1e12:.4g} TFLOP/s") for name, rate in self.matmul.items()]
+        return found + [
+            (f"matrix product {name}", f"{rate / 1e12:.4g} TFLOP/s") for name, rate in self.products.items()
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -96,7 +98,7 @@ def measure(timer: Timer, dtypes: Sequence[str] = ("float32", "float16", "bfloat
             del source, target
         names = [*dtypes, *(("tf32",) if "float32" in dtypes and device == "cuda" else ())]
         for name in names:
-            found.matmul[name] = max(_product(timer, name, side, rounds) for side in SIDES[device])
+            found.products[name] = max(_product(timer, name, side, rounds) for side in SIDES[device])
     if device == "cuda":
         found.peak = _peak(names)
     return found

@@ -143,6 +143,7 @@ def gradient(
         return Operand("rows", bounds_rows.STATISTIC, torch.float32, derived=True, positional=False, counts=False)
 
     return Contract(
+        gradient_of="layer_norm" if centred else "rms_norm",
         operands={
             "x": Operand("rows cols"),
             "weight": Operand("cols", layouts.VECTOR),

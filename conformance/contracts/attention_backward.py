@@ -177,6 +177,7 @@ def _fewer_heads(arguments):
 
 
 contract = Contract(
+    gradient_of="attention",
     operands={
         "q": Operand("B Hq Sq D", layouts.HEADS),
         "k": Operand("B Hkv Sk D", layouts.HEADS),

@@ -158,6 +158,7 @@ def _hidden_order(call, arguments, outputs, case):
 
 
 contract = Contract(
+    gradient_of="mlp",
     operands={**mlp.OPERANDS, "b2": replace(mlp.OPERANDS["b2"], counts=False), "dy": Operand("M N")},
     outputs={"dx": Output("M D"), "dw1": Output("D H"), "db1": Output("H"), "dw2": Output("H N"), "db2": Output("N")},
     sizes=mlp.SIZES,

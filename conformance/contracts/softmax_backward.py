@@ -81,6 +81,7 @@ def _rows_sum_to_zero(call, arguments, outputs, case):
 
 
 contract = Contract(
+    gradient_of="softmax",
     operands={"y": Operand("rows cols"), "dy": Operand("rows cols")},
     outputs={"dx": Output("rows cols")},
     sizes=bounds_rows.SIZES,

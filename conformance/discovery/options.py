@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from touchstone.conformance.discovery import selection
+from touchstone.conformance.discovery import arrays, selection
 from touchstone.conformance.discovery.selection import Selection, UsageError
 from touchstone.conformance.spec.cases import LEVELS
 
@@ -21,9 +21,9 @@ SHARED: dict[str, dict[str, Any]] = {
     ),
     "--kernel": dict(metavar="FILE.py:FUNCTION", help="a function of your own with the op's signature"),
     "--arrays": dict(
-        default="torch",
+        default=arrays.TENSORS,
         metavar="LIBRARY",
-        help="with --kernel: the arrays it takes and returns: torch (default), numpy or cupy",
+        help=f"with --kernel: the arrays it takes and returns: one of {', '.join(arrays.libraries())} (default: torch)",
     ),
     "--op-file": dict(metavar="FILE.py", help="with --kernel: an op of your own, its reference and contract"),
     "--level": dict(default="default", metavar="|".join(LEVELS), help="how many cases (default: default)"),
@@ -62,7 +62,7 @@ def select(options: argparse.Namespace, level: str, device: str | None = None) -
         level,
         getattr(options, "kernel", None),
         getattr(options, "seed", 0),
-        library=getattr(options, "arrays", "torch"),
+        library=getattr(options, "arrays", arrays.TENSORS),
         op_file=getattr(options, "op_file", None),
     )
 

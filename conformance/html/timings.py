@@ -181,7 +181,7 @@ def rooflines(records: Sequence[Record]) -> str:
 def _roofline(op: str, dtype: str, rows: Sequence[tuple[Record, dict[str, Any]]], targets: Mapping[str, int]) -> str:
     record = rows[-1][0]
     ceilings = Ceilings(**record.data["ceilings"])
-    copy, product = ceilings.copy / 1e12, ceilings.matmul.get(dtype, 0.0) / 1e12
+    copy, product = ceilings.copy / 1e12, ceilings.products.get(dtype, 0.0) / 1e12
     points = []
     for _, row in rows:
         series = targets[row["target"]] if row["kind"] == "variant" else None

@@ -24,11 +24,10 @@ KEYS = {
 }
 KINDS = {"rung": "variant", "peer": "baseline", "control": "known-good"}
 INDEPENDENT = re.compile(r"\b(rows|samples)([ _])apart\b")
-# (backend, op, name then): name now
-VARIANTS = {
-    tuple(key.split()): now for key, now in json.loads(Path(__file__).with_name("earlier.json").read_text()).items()
-}
-NOT_TOUCHED = ("command", "versions", "machine", "source", "ceilings", "samples_ms")
+_NAMES = json.loads(Path(__file__).with_name("earlier.json").read_text())
+VARIANTS = {tuple(key.split()): now for key, now in _NAMES["variants"].items()}  # (backend, op, name then): name now
+CEILINGS = _NAMES["ceilings"]
+NOT_TOUCHED = ("command", "versions", "machine", "source", "samples_ms")
 
 
 def converted(record: Any) -> Any:
@@ -55,6 +54,8 @@ def _object(value: Mapping[str, Any]) -> dict[str, Any]:
         KEYS.get(name, _text(name, "")): each if name in NOT_TOUCHED else _any(each, name)
         for name, each in value.items()
     }
+    if isinstance(made.get("ceilings"), Mapping):
+        made["ceilings"] = {CEILINGS.get(name, name): each for name, each in value["ceilings"].items()}
     source = made.get("source")
     where = str(made.get("target") or made.get("backend") or "").partition("@")[0]
     for field in ("variant", "name"):

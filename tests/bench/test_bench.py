@@ -8,10 +8,12 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
+import touchstone
 from touchstone.backends.devices import cuda_unavailable
 from touchstone.conformance.bench import cases, ceilings, cli, inputs, records, run, tables, timing
 from touchstone.conformance.bench.baselines import declared, runnable
@@ -64,7 +66,7 @@ def test_a_guard_sees_and_puts_back():
 
 def test_the_roofline_is_the_slower_of_moving_and_computing():
     machine = ceilings.Ceilings(
-        "cuda", copy=4e12, read=4.5e12, write=4e12, matmul={"bfloat16": 7e14, "tf32": 4e14}, cache=10**7
+        "cuda", copy=4e12, read=4.5e12, write=4e12, products={"bfloat16": 7e14, "tf32": 4e14}, cache=10**7
     )
     moving = machine.roof(flops=1e9, bytes_=4e9, written=2e9, dtype="bfloat16", compute=None, cold=True)
     assert (moving.bound, moving.ms) == ("memory", pytest.approx(1.0))
@@ -83,8 +85,8 @@ def test_the_roofline_is_the_slower_of_moving_and_computing():
 def test_ceilings_of_this_machine():
     found = ceilings.measure(timing.CpuTimer(), ("float32",), rounds=3)
     assert all(1e8 < rate < 1e13 for rate in (found.copy, found.read, found.write))
-    assert 1e8 < found.matmul["float32"] < 1e13 and not found.peak
-    assert [what for what, _ in found.rows()] == ["copy", "read", "write", "matmul float32"]
+    assert 1e8 < found.products["float32"] < 1e13 and not found.peak
+    assert [what for what, _ in found.rows()] == ["copy", "read", "write", "matrix product float32"]
 
 
 def test_answers_on_slices_are_those_of_the_whole(monkeypatch):
@@ -188,7 +190,7 @@ def test_forward_and_backward_in_one_call(watch):
     """The gradient starts from the kernel's own outputs; wrong ones are found in either half."""
     chosen = selection.select(device="cpu", backend="cupy", op="rms_norm,softmax,matmul")
     plan = cases.plan(chosen, "small", ["float32"], "fwd_bwd", baselines=True)
-    assert "there is no op matmul_backward" in plan.left_out["matmul --mode fwd_bwd"]
+    assert "no op is its gradient" in plan.left_out["matmul --mode fwd_bwd"]
     (group,) = [g for g in plan.groups if g.case.op == "softmax"]
     assert list(group.contract.operands) == ["x", "dy"] and list(group.contract.outputs) == ["y", "dx"]
     assert group.contract.flops(group.case.size, {}) == 9 * math.prod(group.case.size.values())
@@ -473,6 +475,20 @@ def test_through_pytest(tmp_path):
     (one,) = found["benchmarks"]
     assert one["stats"]["median"] == pytest.approx(1e-3 * one["extra_info"]["ms"]) and one["stats"]["rounds"] >= 5
     assert one["extra_info"]["name"] == "onerow" and one["group"].startswith("softmax float32")
+
+
+def test_an_installed_package_has_no_commit(monkeypatch):
+    """It may lie in a folder of somebody else's repository."""
+    monkeypatch.setattr(registry, "ROOT", Path(touchstone.__file__).resolve().parent)
+    assert not registry.is_clone()
+    about = provenance.provenance("cpu", ["me"])
+    assert (about["commit"], about["changed"]) == (None, False)
+
+
+def test_gradients_name_the_op_they_belong_to():
+    found = {op: of for op in registry.ops() if (of := registry.contract(op).gradient_of)}
+    assert found == {op: op.removesuffix("_backward") for op in registry.ops() if op.endswith("_backward")}
+    assert set(found.values()) <= set(registry.ops())
 
 
 def test_a_record_names_files_without_their_folders():

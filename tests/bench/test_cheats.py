@@ -312,7 +312,7 @@ def test_work_left_out_of_a_single_call_shows_in_many(watch):
 
 def test_faster_than_the_machine(watch):
     """What the other checks let pass: no kernel beats the ceilings of its run."""
-    slow = ceilings.Ceilings("cpu", copy=1e6, read=1e6, write=1e6, matmul={"float32": 1e9})
+    slow = ceilings.Ceilings("cpu", copy=1e6, read=1e6, write=1e6, products={"float32": 1e9})
     result = refused(honest, watch, "above the roofline", ceiling=slow)
     assert result.roof is not None
 

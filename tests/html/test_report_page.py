@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from touchstone.conformance.cli import main
+from touchstone.conformance.discovery import registry
 from touchstone.conformance.html import charts, cli, records, timings, verdicts
 from touchstone.conformance.html.records import Record
 from touchstone.conformance.selftest.record import to_record
@@ -122,7 +123,7 @@ def bench(*rows):
         "copy": 4e12,
         "read": 4e12,
         "write": 4e12,
-        "matmul": {"float16": 8e14},
+        "products": {"float16": 8e14},
         "peak": {},
         "cache": 1,
     }
@@ -358,6 +359,15 @@ def test_what_is_no_record_is_a_usage_error(tmp_path, capsys, name, content, say
     assert main(["report", str(path), "-o", str(tmp_path / "r.html")]) == 2
     assert f"{path}" in (said := capsys.readouterr().err) and says in said
     assert not (tmp_path / "r.html").exists()
+
+
+@pytest.mark.parametrize(("clone", "says"), [(True, "docs/results has none"), (False, "an installed Touchstone keeps")])
+def test_without_records_it_says_what_to_pass(tmp_path, monkeypatch, capsys, clone, says):
+    monkeypatch.setattr(cli, "RESULTS", tmp_path)
+    monkeypatch.setattr(registry, "is_clone", lambda: clone)
+    assert main(["report"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("python -m touchstone report: RECORD.json: expected files that check, ") and says in told
 
 
 def test_a_folder_that_is_not_there_is_a_usage_error(write, capsys):

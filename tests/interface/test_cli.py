@@ -1,5 +1,6 @@
 """`python -m touchstone`: what each command prints, its exit status, and what it says to wrong arguments."""
 
+import argparse
 import io
 import json
 import re
@@ -7,10 +8,11 @@ import re
 import pytest
 
 from tests import targets
-from touchstone.conformance.cli import main
-from touchstone.conformance.discovery import registry, selection
+from touchstone.conformance.cli import main, parser
+from touchstone.conformance.discovery import options, registry, selection
 from touchstone.conformance.reporting import console
 from touchstone.conformance.reporting.console import Table, fraction_text, progress, show
+from touchstone.conformance.suite import plugin
 
 ESCAPE = "\x1b["
 
@@ -181,6 +183,30 @@ def test_what_the_parser_refuses(run, arguments, capsys):
         run(*arguments)
     assert ended.value.code == 2
     assert "usage: python -m touchstone" in capsys.readouterr().err
+
+
+def test_every_command_and_every_option_explains_itself():
+    (commands,) = (action for action in parser()._actions if isinstance(action, argparse._SubParsersAction))
+    assert {action.dest for action in commands._choices_actions if action.help} == set(commands.choices)
+    for name, command in commands.choices.items():
+        assert command.description and command.description.endswith("."), name
+        for action in command._actions:
+            assert action.help, f"{name} {action.option_strings or action.dest}"
+            value = action.nargs != 0 and action.choices is None
+            assert action.metavar or not value, f"{name} {action.dest}: no word for its value"
+
+
+def test_a_shared_option_is_the_same_in_pytest_and_in_commands():
+    told = {}
+
+    class Group:
+        addoption = staticmethod(lambda name, **about: told.update({name: about}))
+        getgroup = staticmethod(lambda *names: Group)
+
+    plugin.pytest_addoption(Group)
+    assert set(told) <= set(options.SHARED)
+    for name in ("--backend", "--variant", "--device", "--kernel", "--arrays", "--op-file", "--quick", "--seed"):
+        assert told[name] == options.SHARED[name], name
 
 
 def test_tune_without_a_space(run, monkeypatch):

@@ -30,6 +30,14 @@ def run(capsys):
     return call
 
 
+def test_an_installed_package_asks_for_the_file_to_write(run, monkeypatch):
+    assert registry.is_clone()
+    monkeypatch.setattr(registry, "is_clone", lambda: False)
+    status, out, err = run("softmax", "--from", "triton", "--to", "cupy")
+    assert (status, out) == (2, "")
+    assert err.startswith("python -m touchstone port: -o: expected the file to write")
+
+
 def test_every_backend_takes_part():
     assert list(registry.backends()) == BACKENDS
 

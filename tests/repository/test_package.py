@@ -149,6 +149,16 @@ def test_list_and_doctor_run_installed(installed, elsewhere):
     assert done.returncode == 0 and "versions" in done.stdout, done.stderr
 
 
+def test_nothing_is_written_beside_the_installed_package(installed, elsewhere):
+    port = [installed / "touchstone", "port", "softmax", "--from", "triton", "--to", "cupy"]
+    done = run(port, elsewhere)
+    assert done.returncode == 2 and "-o: expected the file to write" in done.stderr, done.stdout + done.stderr
+    done = run([*port, "-o", "mine.py"], elsewhere)
+    assert done.returncode == 0 and (elsewhere / "mine.py").is_file(), done.stdout + done.stderr
+    done = run([installed / "touchstone", "report"], elsewhere)
+    assert done.returncode == 2 and "RECORD.json: expected files" in done.stderr, done.stdout + done.stderr
+
+
 def test_nobodys_pytest_is_disturbed(installed, elsewhere):
     """Another plugin keeps its --backend and --device; ours come with `-p touchstone.pytest` only."""
     (elsewhere / "other_plugin.py").write_text(OTHER_PLUGIN)
