@@ -445,11 +445,11 @@ def test_the_usual_launch_and_host_functions():
 
 
 def test_one_compilation_for_one_set_of_types(monkeypatch):
-    from touchstone.backends.emulator.numba import translate
+    from touchstone.backends.emulator.numba import build
 
     compiled = []
-    load = translate.load
-    monkeypatch.setattr(translate, "load", lambda built: compiled.append(built) or load(built))
+    load = build.load
+    monkeypatch.setattr(build, "load", lambda built: compiled.append(built) or load(built))
     kernel = cuda.jit(doubled.py_func)
     for array in (np.zeros(3, np.float32), np.zeros(5, np.float32), np.zeros(3), np.zeros(6)[::2]):
         launch(kernel, 1, 32, (array,))

@@ -1,6 +1,6 @@
 """Kernels of Numba CUDA on the CPU: an unmodified `@cuda.jit` function, over the same engine as CUDA C++.
 
-numba-cuda types and lowers the kernel as for a GPU; its NVVM IR is then translated to this CPU (translate.py).
+numba-cuda types and lowers the kernel as for a GPU; its NVVM IR is then translated to this CPU (build.py).
 docs/emulator-numba.md says what is covered. Importing this package imports no part of Numba.
 """
 

@@ -27,7 +27,7 @@ import llvmlite.binding as llvm
 import numpy as np
 
 from touchstone.backends.emulator import compiler
-from touchstone.backends.emulator.numba import translate
+from touchstone.backends.emulator.numba import build, linking, ptx
 
 _HERE = Path(__file__).parent
 _LIBRARIES = {"numba", "numba_cuda", "numpy", "llvmlite", "cuda"}
@@ -41,7 +41,7 @@ _EXTENDS = re.compile(
 class Entry(NamedTuple):
     """A compiled kernel: its object code, the types of its parameters, and what its status codes stand for."""
 
-    built: translate.ObjectCode
+    built: build.ObjectCode
     types: list[str]
     exceptions: dict[int, Any]  # (class, arguments, place)
 
@@ -82,7 +82,7 @@ def key(kernel: Any, kinds: tuple[Any, ...]) -> str | None:
         known.value(kernel)
         for kind in kinds:
             known.argument(kind)
-        for pattern, function in translate.PTX:
+        for pattern, function in ptx.PTX:
             known.add(pattern.pattern)
             known.value(function)
         extensions = _extensions()
@@ -95,9 +95,9 @@ def key(kernel: Any, kinds: tuple[Any, ...]) -> str | None:
 @functools.cache
 def _compilers() -> str:
     """What compiles: versions, own sources, the libraries called, and the CPU compiled for."""
-    library, engine = translate.support()
+    library, engine = linking.support()
     versions = [f"{name} {metadata.version(name)}" for name in ("numba", "numba-cuda", "llvmlite", "numpy")]
-    own = [file.read_text() for file in sorted(_HERE.glob("*")) if file.suffix in (".py", ".cpp")]
+    own = [file.read_text() for file in sorted(_HERE.glob("*")) if file.suffix in (".py", ".ll", ".cpp")]
     cpu = [platform.machine(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()]
     return compiler._digest(sys.version, library._name, engine.name, *versions, *own, *cpu)
 
@@ -256,7 +256,7 @@ class _Description:
         for name, option in sorted(value.targetoptions.items()):
             self.add(name)
             if name == "link":
-                for source in map(translate._source_of, option or ()):
+                for source in map(linking.source_of, option or ()):
                     self.add(*source)
             else:
                 self.value(option)

@@ -21,7 +21,7 @@ from touchstone.backends.emulator import compiler, errors, findings, instruments
 from touchstone.backends.emulator.arguments import Argument, _extent
 from touchstone.backends.emulator.library import Loaded, Options, Range, Report
 from touchstone.backends.emulator.library import engine as engine_library
-from touchstone.backends.emulator.numba import cache, translate, why_not
+from touchstone.backends.emulator.numba import build, cache, lines, linking, why_not
 from touchstone.backends.emulator.program import STACK_BYTES, geometry
 
 CAPABILITY = (9, 0)  # the GPU that kernels are typed and lowered for
@@ -30,7 +30,7 @@ _PATH = "numba"  # stands for the library in a Loaded
 
 def _place(pc: int) -> tuple[str, int]:
     """The name of the file and the line that a number in a report stands for."""
-    file, line = translate.sites.places[pc] if pc < len(translate.sites.places) else ("linked code", 0)
+    file, line = lines.sites.places[pc] if pc < len(lines.sites.places) else ("linked code", 0)
     return os.path.basename(file), line
 
 
@@ -129,7 +129,7 @@ def _replacements() -> list[tuple[Any, str, Any]]:
     i32, i64, pointer = ir.IntType(32), ir.IntType(64), ir.IntType(8).as_pointer()
 
     def site() -> Any:
-        return ir.Constant(i64, translate.SITE)
+        return ir.Constant(i64, lines.SITE)
 
     def check(builder: Any, data: Any, index: Any, extent: Any, axis: int) -> None:
         if index.type != i64:
@@ -288,7 +288,7 @@ def _variable_name(builder: Any) -> str:
 
 
 class _Compiled(NamedTuple):
-    native: translate.NativeCode
+    native: build.NativeCode
     types: list[str]
     exceptions: dict[int, Any]  # from a status code to (class, arguments, place)
 
@@ -367,7 +367,7 @@ def _compiled_anew(kernel: Any, kinds: tuple[Any, ...]) -> _Compiled:
         with undisturbed(), _emulating():
             entry = _lowered(kernel, kinds)
         cache.keep(key, entry)
-    return _Compiled(translate.load(entry.built), entry.types, entry.exceptions)
+    return _Compiled(build.load(entry.built), entry.types, entry.exceptions)
 
 
 def _lowered(kernel: Any, kinds: tuple[Any, ...]) -> cache.Entry:
@@ -390,7 +390,7 @@ def _lowered(kernel: Any, kinds: tuple[Any, ...]) -> cache.Entry:
     texts = [str(module) for module in library.modules]
     linked = [*library._linking_files, *(options.get("link") or [])]
     argument_types = [str(argument.type) for argument in function.args[1:]]
-    built = translate.build(texts, function.name, argument_types, linked)
+    built = build.build(texts, function.name, argument_types, linked)
     return cache.Entry(built, argument_types, dict(made.call_helper.exceptions))
 
 
@@ -534,9 +534,9 @@ def _run(
     shared: int,
     cooperative: bool,
 ) -> None:
-    library, path = translate.support()
+    library, path = linking.support()
     engine = engine_library(str(path))
-    translate.sites.publish(library)
+    lines.sites.publish(library)
     pointers = (ctypes.c_void_p * max(1, len(packed.cells)))(*(cell.ctypes.data for cell in packed.cells))
     constants = made.native.constants
     ranges = (Range * (len(packed.regions) + len(constants) + 1))()

@@ -2,7 +2,7 @@
 C++.
 
 `at` and `to` count elements from the start of a C-contiguous array. On the CPU an access is checked as a whole, and the
-instructions have twins in the emulator (backends/emulator/numba/translate.py). Numba's own simulator has
+instructions have twins in the emulator (backends/emulator/numba/ptx.py). Numba's own simulator has
 the loads and the stores in plain Python.
 """
 

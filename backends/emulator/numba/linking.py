@@ -1,0 +1,108 @@
+"""Native code that kernels call: the engine, support.cpp, mma.cpp, and the CUDA C++ that a kernel is linked with."""
+
+import ctypes
+import functools
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import llvmlite.binding as llvm
+
+from touchstone.backends.emulator import compiler
+from touchstone.backends.emulator.numba.errors import UnsupportedCode
+
+_HERE = Path(__file__).parent
+
+
+@functools.cache
+def support() -> tuple[ctypes.CDLL, Path]:
+    """What kernels call, compiled if it is not yet, and the engine's library that it calls."""
+    engine = compiler.engine()
+    command = compiler._command()
+    flags = ["-std=c++17", "-O2", "-g1", "-fPIC", "-shared", "-fvisibility=hidden", *compiler._processor_flags()]
+    text = (_HERE / "support.cpp").read_text()
+    key = compiler._digest(text, engine.name, *command, *flags)
+    output = compiler.cache_folder() / f"libtouchstone_numba_{key}.so"
+    if not output.exists():
+        where = [f"-I{compiler._ENGINE}", str(_HERE / "support.cpp"), str(engine), f"-Wl,-rpath,{engine.parent}", "-lm"]
+        compiler._build([*command, *flags, *where], output, "the emulator's support for Numba")
+    ctypes.CDLL(str(engine), mode=ctypes.RTLD_GLOBAL)
+    library = ctypes.CDLL(str(output), mode=ctypes.RTLD_GLOBAL)
+    llvm.load_library_permanently(str(engine))
+    llvm.load_library_permanently(str(output))
+    return library, engine
+
+
+class Source(NamedTuple):
+    """CUDA C++ that a kernel is linked with."""
+
+    name: str
+    data: str
+    kind: str = "cu"
+
+
+def resolve(names: list[str], linked_with: Sequence[Source]) -> None:
+    """Compile what a kernel is linked with, if one of `names` is not known yet."""
+    missing = [name for name in names if not llvm.address_of_symbol(name)]
+    if any(name.startswith(("tsn_mma_", "tsn_ldmatrix_")) for name in missing):
+        _link(source_of(_HERE / "mma.cpp"))
+    for file in linked_with if missing else ():
+        _link(file)
+    missing = [name for name in missing if not llvm.address_of_symbol(name)]
+    if missing:
+        raise UnsupportedCode(f"a function that the emulator does not know: {', '.join(sorted(missing))}")
+
+
+def _compiled_source(text: str, name: str, engine: Path, watched: bool) -> Path:
+    """The library of CUDA C++; `watched`: its accesses are checked, though not by line."""
+    command = compiler._command()
+    flags = [
+        "-std=c++17",
+        "-O2",
+        "-g1",
+        "-fPIC",
+        "-ffp-contract=off",
+        "-fno-strict-aliasing",
+        "-fwrapv",
+        "-w",
+        *compiler._processor_flags(),
+        *(compiler.sanitizers(command) if watched else ()),
+    ]
+    headers = str(compiler.cuda_headers())
+    key = compiler._digest(text, compiler._own_text(), engine.name, headers, *command, *flags)
+    output = compiler.cache_folder() / f"{name}_{key}.so"
+    if not output.exists():
+        with tempfile.TemporaryDirectory(dir=compiler.cache_folder(), prefix="source_") as folder:
+            source, code = Path(folder) / f"{name}.cpp", Path(folder) / "code.o"
+            source.write_text(text)
+            include = [f"-I{compiler._INCLUDE}", f"-I{compiler._ENGINE}", "-isystem", headers]
+            compiler._build([*command, *flags, *include, "-c", str(source)], code, name)
+            compiler._build(
+                [*command, "-shared", str(code), str(engine), f"-Wl,-rpath,{engine.parent}", "-lm"], output, name
+            )
+    return output
+
+
+def source_of(file: Any) -> Source:
+    """What numba-cuda's LinkableCode or a path stands for; of the wrong kind it raises when it is needed."""
+    if isinstance(file, (str, os.PathLike)):
+        name = str(file)
+        plain = name.endswith((".cu", ".cpp"))
+        return Source(name, Path(file).read_text() if plain else "", "cu" if plain else "other")
+    return Source(file.name, file.data.decode() if isinstance(file.data, bytes) else str(file.data), file.kind)
+
+
+def _link(file: Source) -> None:
+    name, text = file.name, file.data
+    if file.kind != "cu":
+        raise UnsupportedCode(f"a kernel linked with {name}: the emulator takes CUDA C++ (.cu) only")
+    reason = compiler.why_not()
+    if reason:
+        raise RuntimeError(reason)
+    own = "_nbst(" in text or Path(name).parent == _HERE or "numba_cuda" in Path(name).parts
+    headers = f'#include <new>\n#include "touchstone.h"\n#line 1 "{name}"\n'
+    engine = compiler.engine()
+    path = _compiled_source(headers + text, Path(name).stem, engine, watched=not own)
+    llvm.load_library_permanently(str(path))
