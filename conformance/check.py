@@ -8,7 +8,7 @@ from touchstone.conformance.discovery import arrays as array_libraries
 from touchstone.conformance.discovery import importing as worker
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject
-from touchstone.conformance.findings.replay import keep_report
+from touchstone.conformance.findings.kept import keep_report
 from touchstone.conformance.isolation.limits import Limits
 from touchstone.conformance.isolation.runner import MODES
 from touchstone.conformance.reporting.report import Report

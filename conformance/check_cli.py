@@ -93,7 +93,7 @@ def _check_kernel(options: argparse.Namespace, chosen: Selection) -> int:
 def _check_variants(options: argparse.Namespace, chosen: Selection) -> int:
     """Judge the variants selected, one report each."""
     from touchstone.conformance.check import isolation_limits
-    from touchstone.conformance.findings.replay import keep_report
+    from touchstone.conformance.findings.kept import keep_report
     from touchstone.conformance.reporting.session import Interrupted, judge_subject
 
     if options.compute or options.outputs:

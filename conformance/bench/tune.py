@@ -9,7 +9,7 @@ from touchstone.conformance.discovery.selection import Selection, UsageError
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging import judge
 from touchstone.conformance.judging.judgement import FAILED
-from touchstone.conformance.judging.trials import Trial, trials_of
+from touchstone.conformance.judging.trials import CaseTrial, InvalidCall, PropertyTrial, trials_of
 from touchstone.conformance.reporting.console import progress
 from touchstone.conformance.spec.cases import plain_case
 from touchstone.conformance.spec.contract import Case
@@ -42,11 +42,13 @@ def _tune_one(backend: str, subject: Subject, dtype: str, size: dict[str, Any], 
         Case(plain.op, dtype, tuple(size.items()), plain.values, plain.layouts, plain.params), subject.device
     ).arguments
     quick = [
-        t for t in trials_of(subject, "quick")[0] if t.prop is None and t.invalid is None and t.case.dtype == dtype
+        trial
+        for trial in trials_of(subject, "quick")[0]
+        if trial.case.dtype == dtype and not isinstance(trial, PropertyTrial | InvalidCall)
     ]
 
     def verified() -> bool:
-        return all(judge.run(subject, Trial(trial.case)).status != FAILED for trial in quick)
+        return all(judge.run(subject, CaseTrial(trial.case)).status != FAILED for trial in quick)
 
     best = module.tune(subject.fn, arguments, verified, write=write)
     if best is None:

@@ -18,6 +18,7 @@ from touchstone.conformance.compiling.plan import Launched, about, chosen, recor
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.isolation.fork import fork
 from touchstone.conformance.isolation.processes import Child, Death, alive, serve
+from touchstone.conformance.spec.checks import Check
 from touchstone.conformance.spec.contract import Contract
 
 SPILL_LIMIT = 1024  # bytes per thread; it has 255 registers of 4 bytes
@@ -145,7 +146,7 @@ def _result(child: Child, seconds: float) -> dict[str, Any]:
     if not isinstance(answer, Death):
         return answer
     crash = f"the compiler crashed (exit status {child.code})"
-    return {"error": f"no answer in {seconds:g} s" if answer.check == "hang" else crash, "seconds": 0.0}
+    return {"error": f"no answer in {seconds:g} s" if answer.check is Check.HANG else crash, "seconds": 0.0}
 
 
 def answer(

@@ -16,6 +16,7 @@ from touchstone.conformance.isolation.spawn import spawn
 from touchstone.conformance.isolation.travel import CannotTravel, ways
 from touchstone.conformance.judging.judgement import Outcome
 from touchstone.conformance.judging.trials import Trial
+from touchstone.conformance.spec.checks import Check
 
 START_SECONDS = 300.0  # for a fresh process to import the function, which may compile
 
@@ -107,7 +108,7 @@ def _spawned(subject: Subject, trials: Sequence[Trial], way: tuple) -> TrialChil
         child.watch.begin()
         return child
     child.close()
-    if death.check == "hang":
+    if death.check is Check.HANG:
         raise CannotTravel(
             f"fn: {name} was not imported in a fresh process within {START_SECONDS:.0f} s; pass isolate='none'"
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 
 from touchstone.conformance.isolation.processes import POLL_SECONDS, Child, Death
+from touchstone.conformance.spec.checks import Check
 
 
 @dataclass(frozen=True)
@@ -63,18 +64,18 @@ class Watch:
             if resident - self._baseline > allowed:
                 child.kill()
                 grown, most = (resident - self._baseline) / 2**30, allowed / 2**30
-                return Death("memory", f"resident memory grew by {grown:.2f} GiB; the limit is {most:.2f} GiB")
+                return Death(Check.MEMORY, f"resident memory grew by {grown:.2f} GiB; the limit is {most:.2f} GiB")
             if seconds > last:
                 last, moved = seconds, now
             if too_long(now - began, seconds - first, limits.seconds):
                 child.abort()
-                return Death("hang", f"no answer after {now - began:.0f} s{child.place()}")
+                return Death(Check.HANG, f"no answer after {now - began:.0f} s{child.place()}")
             if idle is not None and now - moved >= idle:
                 if self._helped():
                     moved = now
                     continue
                 child.abort()
-                return Death("hang", f"no answer and no processor time for {idle:.0f} s{child.place()}", early=True)
+                return Death(Check.HANG, f"no answer and no processor time for {idle:.0f} s{child.place()}", early=True)
         return None
 
     def _usage(self) -> tuple[float, int]:

@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 import psutil
 
 from touchstone.conformance.isolation.endings import ending, place
+from touchstone.conformance.spec.checks import Check
 
 if sys.platform != "win32":
     import resource
@@ -35,12 +36,12 @@ PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class Death:
-    """How a child ended: `check`, as of a finding, is "crash", "hang" or "memory"; and a sentence.
+    """How a child ended: the `Check` of a finding (a crash, a hang, or memory) and a sentence.
 
     `early`: it was stopped on suspicion, within its limits.
     """
 
-    check: str
+    check: Check
     message: str
     early: bool = False
 
@@ -94,7 +95,7 @@ class Child:
                 return self.death()
             if seconds is not None and time.monotonic() - began >= seconds:
                 self.kill()
-                return Death("hang", f"no answer in {seconds:g} s")
+                return Death(Check.HANG, f"no answer in {seconds:g} s")
         return None
 
     def is_gone(self) -> bool:
@@ -107,8 +108,8 @@ class Child:
             self.code = self.code if self.code is not None else self._reap(REAP_SECONDS)
         if self.code is None:
             self.kill()
-            return Death("crash", "closed the connection to the judge")
-        return Death("crash", ending(self.code) + self.place())
+            return Death(Check.CRASH, "closed the connection to the judge")
+        return Death(Check.CRASH, ending(self.code) + self.place())
 
     def exited(self) -> int | None:
         """The exit status, None while it runs."""

@@ -20,9 +20,9 @@ from touchstone.conformance.isolation.limits import DEFAULT_LIMITS, Limits
 from touchstone.conformance.isolation.processes import Death
 from touchstone.conformance.isolation.serve import outcome_of
 from touchstone.conformance.isolation.travel import CannotTravel
-from touchstone.conformance.judging import call
-from touchstone.conformance.judging.judgement import PASSED, Outcome
+from touchstone.conformance.judging.judgement import Judgement, Outcome
 from touchstone.conformance.judging.trials import Trial
+from touchstone.conformance.spec.checks import Check
 
 MODES = ("auto", "fork", "spawn", "none")
 HANGS = 3  # after which a subject's other trials are not run
@@ -98,16 +98,16 @@ class Runner:
         late = self._late_death()
         answer = self._ask(index, following)
         if isinstance(answer, Death):
-            outcome = Outcome(trial.id, trial.case.dtype, PASSED)
-            doubt = _DOUBT if answer.check == "hang" and self._fork_untested else ""
-            call.find(outcome, self.subject, trial, answer.check, answer.message + doubt)
+            judgement = Judgement(self.subject, trial)
+            doubt = _DOUBT if answer.check is Check.HANG and self._fork_untested else ""
+            judgement.find(answer.check, answer.message + doubt)
             self._count(answer.check)
         else:
-            outcome = answer
+            judgement = Judgement(self.subject, trial, answer)
         if late:
-            call.find(outcome, self.subject, trial, "crash", late)
-            self._count("crash")
-        return outcome
+            judgement.find(Check.CRASH, late)
+            self._count(Check.CRASH)
+        return judgement.outcome
 
     def close(self) -> None:
         """End the child."""
@@ -161,12 +161,12 @@ class Runner:
         assert child is not None
         doubted = suspect and self.mode == "fork" and not self._fork_trusted
         answer = child.judge(index, self.limits, following, idle=IDLE_SECONDS if doubted else None)
-        blamed = _blames_fork(answer) if isinstance(answer, Outcome) else answer.check in ("crash", "hang")
+        blamed = _blames_fork(answer) if isinstance(answer, Outcome) else answer.check in (Check.CRASH, Check.HANG)
         if isinstance(answer, Death):
             self.close()
         elif child.process.spent:
             self.close()
-            self._count("crash")
+            self._count(Check.CRASH)
         if not (doubted and blamed):
             return answer
         self._fork_trusted = True
@@ -213,9 +213,9 @@ class Runner:
         self._modes.append("spawn")
         return outcome
 
-    def _count(self, check: str) -> None:
-        self._hangs += check == "hang"
-        self._crashes += self.mode == "spawn" and check != "hang"
+    def _count(self, check: Check) -> None:
+        self._hangs += check is Check.HANG
+        self._crashes += self.mode == "spawn" and check is not Check.HANG
         if self._hangs >= HANGS:
             self.stopped = f"after {HANGS} hangs"
         elif self._crashes >= CRASHES:
@@ -224,4 +224,4 @@ class Runner:
 
 def _blames_fork(outcome: Outcome) -> bool:
     """torch, among others, refuses in a forked child what it has begun in the parent, by an error that says so."""
-    return any(finding.check == "raised" and re.search(r"\bfork", finding.message) for finding in outcome.findings)
+    return any(finding.check == Check.RAISED and re.search(r"\bfork", finding.message) for finding in outcome.findings)

@@ -12,8 +12,9 @@ from touchstone.conformance.discovery.opfile import load_op
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.isolation import processes, travel
 from touchstone.conformance.judging import call, judge
-from touchstone.conformance.judging.judgement import PASSED, Outcome
+from touchstone.conformance.judging.judgement import Judgement, Outcome
 from touchstone.conformance.judging.trials import Trial
+from touchstone.conformance.spec.checks import Check
 
 
 def serve(connection: Connection, subject: Subject, trials: Sequence[Trial]) -> None:
@@ -64,7 +65,7 @@ def outcome_of(subject: Subject, trial: Trial, here: bool = False) -> Outcome:
     except BaseException as error:
         if here and isinstance(error, KeyboardInterrupt):
             raise
-        outcome = Outcome(trial.id, trial.case.dtype, PASSED)
+        judgement = Judgement(subject, trial)
         what = f"sys.exit({error.code!r})" if isinstance(error, SystemExit) else call.error_text(error)
-        call.find(outcome, subject, trial, "crash", f"{what} would have ended the process")
-        return outcome
+        judgement.find(Check.CRASH, f"{what} would have ended the process")
+        return judgement.outcome

@@ -5,7 +5,6 @@ import contextlib
 import math
 import re
 import traceback
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,8 +16,8 @@ from touchstone.conformance.discovery import arrays
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging import diagnosis
 from touchstone.conformance.judging import instruments as probe
-from touchstone.conformance.judging.judgement import DECLINED, FAILED, Finding, Outcome
-from touchstone.conformance.judging.trials import Trial
+from touchstone.conformance.judging.judgement import Judgement
+from touchstone.conformance.judging.trials import Kind
 from touchstone.conformance.spec import budget, compare, outputs
 from touchstone.conformance.spec.checks import Check
 from touchstone.conformance.spec.contract import Case, Contract, Inputs
@@ -37,41 +36,32 @@ def snapshots(inputs: Inputs) -> dict[str, torch.Tensor]:
     return {name: placed.snapshot() for name, placed in inputs.placed.items() if placed is not None}
 
 
-def reached(outcome: Outcome, *instruments: str) -> None:
-    outcome.instruments += [name for name in instruments if name not in outcome.instruments]
-
-
 def observe_call(
-    subject: Subject,
-    trial: Trial,
-    inputs: Inputs,
-    outcome: Outcome,
-    debug: bool,
-    byte: int = probe.PATTERNS[0],
-    watch: probe.Watch | None = None,
+    j: Judgement, inputs: Inputs, byte: int = probe.PATTERNS[0], watch: probe.Watch | None = None
 ) -> CallResult | None:
     """Call the kernel in poisoned memory and see what it leaves behind; None where there is nothing to judge."""
-    state = probe.State(random=not trial.calls)
+    on_cuda = j.subject.device == "cuda"
+    state = probe.State(random=j.trial.kind is not Kind.CALLS)
     try:
-        with probe.poison(byte, subject.device, output_bytes(subject.contract, trial.case)):
+        with probe.poison(byte, j.subject.device, output_bytes(j.contract, j.case)):
             with watch or contextlib.nullcontext():
-                returned = subject.call(inputs.arguments)
-            if subject.device == "cuda":
+                returned = j.subject.call(inputs.arguments)
+            if on_cuda:
                 torch.cuda.synchronize()
     except NotImplementedError as declined:
         state.changes()
-        outcome.status, outcome.reason = DECLINED, str(declined) or type(declined).__name__
+        j.decline(str(declined) or type(declined).__name__)
         return None
     except Exception as error:
-        if debug:
+        if j.debug:
             raise
         state.changes()
-        find(outcome, subject, trial, "raised", error_text(error))
-        if subject.device == "cuda":
-            _note_lost_context(subject, trial)
+        j.find(Check.RAISED, error_text(error), raised=type(error).__name__)
+        if on_cuda:
+            _note_lost_context(j)
         return None
-    _judge_state(outcome, subject, trial, state)
-    reached(outcome, "allocator poison", "global state")
+    _check_state(j, state)
+    j.reached("allocator poison", "global state")
     return CallResult(returned)
 
 
@@ -82,75 +72,76 @@ def output_bytes(contract: Contract, case: Case) -> list[int]:
     ]
 
 
-def _note_lost_context(subject: Subject, trial: Trial) -> None:
+def _note_lost_context(j: Judgement) -> None:
     try:
         torch.cuda.synchronize()
     except Exception:
-        lost_context.append(f"{subject.op}-{subject.target}-{subject.name}-{trial.id}")
+        lost_context.append(f"{j.subject.op}-{j.subject.target}-{j.subject.name}-{j.trial.id}")
 
 
-def _judge_state(outcome: Outcome, subject: Subject, trial: Trial, state: probe.State) -> None:
+def _check_state(j: Judgement, state: probe.State) -> None:
     settings, consumed = state.changes()
     if settings:
-        find(outcome, subject, trial, "state", f"global state is left changed: {', '.join(settings)}")
+        j.find(Check.STATE, f"global state is left changed: {', '.join(settings)}")
     if consumed:
-        severity = "failure" if subject.own else "note"
-        find(
-            outcome, subject, trial, "state", f"the call changes {', '.join(consumed)}", severity=severity, about="rng"
-        )
+        severity = "failure" if j.subject.own else "note"
+        j.find(Check.STATE, f"the call changes {', '.join(consumed)}", severity=severity, detail="rng")
 
 
-def judge_returned(
-    outcome: Outcome, subject: Subject, trial: Trial, inputs: Inputs, before: dict[str, torch.Tensor], returned: Any
-) -> dict[str, Any]:
-    """Judge what one call returned and what it did to its inputs; return the outputs by name."""
-    reached(outcome, "input guards", "inputs unchanged")
+def check_returned(j: Judgement, inputs: Inputs, before: dict[str, torch.Tensor], returned: Any) -> dict[str, Any]:
+    """Check what one call returned and what it did to its inputs; return the outputs by name."""
+    j.reached("input guards", "inputs unchanged")
     for name, placed in inputs.placed.items():
         if placed is not None and not placed.unchanged(before[name]):
-            message = f"{name} was written; inputs and the memory around them stay as they are"
-            find(outcome, subject, trial, "inputs", message, about=name)
-    contract = subject.contract
-    values = contract.by_name(returned, subject.outputs)
+            j.find(Check.INPUTS, f"{name} was written; inputs and the memory around them stay as they are", about=name)
+    values = j.contract.by_name(returned, j.subject.outputs)
     if isinstance(values, str):
-        find(outcome, subject, trial, "returns", values)
+        j.find(Check.RETURNS, values)
         return {}
-    expected = expected_of(contract, inputs.case, subject.compute)
+    expected = expected_of(j.contract, inputs.case, j.subject.compute)
     verdicts = {}
-    for name in contract.outputs:
-        if subject.outputs is None or name in subject.outputs:
-            verdict = judge_output(outcome, subject, trial, inputs, name, values[name], expected[name])
+    for name in j.contract.outputs:
+        if j.judges(name):
+            verdict = check_output(j, inputs, name, values[name], expected[name])
             if verdict is not None:
                 verdicts[name] = verdict
-    if subject.diagnosed and not all(verdict.ok for verdict in verdicts.values()):
-        _diagnose(outcome, subject, inputs, values, expected, verdicts)
+    if j.subject.diagnosed and not all(verdict.ok for verdict in verdicts.values()):
+        _diagnose(j, inputs, values, expected, verdicts)
     return values
 
 
-def judge_output(outcome, subject, trial, inputs: Inputs, name: str, got, expected) -> compare.Verdict | None:
-    """Judge one output; return the verdict on its values where they can be compared."""
-    problems = outputs.problems(
-        subject.contract,
-        trial.case,
+def check_output(
+    j: Judgement, inputs: Inputs, name: str, got: Any, expected: budget.Expected | None
+) -> compare.Verdict | None:
+    """Check one output; return the verdict on its values where they can be compared."""
+    problems = check_form(j, inputs, name, got, absent=expected is None)
+    if expected is None or not outputs.comparable(problems):
+        return None
+    verdict = compare.compare(got, expected, j.case.torch_dtype, diagnosis.exact(j.contract, j.case, name))
+    j.outcome.fractions[name] = verdict.fraction
+    if not verdict.ok:
+        j.find(Check.VALUES, f"{name}: {verdict.message}", error=verdict.fraction, about=name)
+    return verdict
+
+
+def check_form(j: Judgement, inputs: Inputs, name: str, got: Any, absent: bool = False) -> list[outputs.Problem]:
+    """Check all of an output but its values; what is wrong with it."""
+    memory = {operand: placed.buffer for operand, placed in inputs.placed.items() if placed is not None}
+    found = outputs.problems(
+        j.contract,
+        j.case,
         name,
         got,
-        subject.device,
-        {operand: placed.buffer for operand, placed in inputs.placed.items() if placed is not None},
-        absent=expected is None,
-        library_type=arrays.type_name(subject.arrays),
+        j.subject.device,
+        memory,
+        absent=absent,
+        library_type=arrays.type_name(j.subject.arrays),
         type_name=arrays.what,
     )
-    for problem in problems:
-        severity = _severity_of_strides(subject, inputs, got) if problem.check is Check.STRIDES else "failure"
-        about = f"{name} {problem.operand}" if problem.operand else name
-        find(outcome, subject, trial, problem.check, problem.message, severity=severity, about=about)
-    if expected is None or any(problem.check in outputs.NOT_COMPARABLE for problem in problems):
-        return None
-    exact = diagnosis.exact(subject.contract, trial.case, name)
-    verdict = compare.compare(got, expected, trial.case.torch_dtype, exact)
-    outcome.fractions[name] = verdict.fraction
-    if not verdict.ok:
-        find(outcome, subject, trial, Check.VALUES, f"{name}: {verdict.message}", error=verdict.fraction, about=name)
-    return verdict
+    for problem in found:
+        severity = _severity_of_strides(j.subject, inputs, got) if problem.check is Check.STRIDES else "failure"
+        j.find(problem.check, problem.message, severity=severity, about=name, detail=problem.operand)
+    return found
 
 
 def _severity_of_strides(subject: Subject, inputs: Inputs, got: torch.Tensor) -> str:
@@ -162,20 +153,25 @@ def _severity_of_strides(subject: Subject, inputs: Inputs, got: torch.Tensor) ->
 
 
 def _diagnose(
-    outcome: Outcome, subject: Subject, inputs: Inputs, values: dict[str, Any], expected: dict, verdicts: dict
+    j: Judgement,
+    inputs: Inputs,
+    values: dict[str, Any],
+    expected: dict[str, budget.Expected],
+    verdicts: dict[str, compare.Verdict],
 ) -> None:
     """Say what the wrong values look like, and who wrote the worst one; the first few failures are compared with
     mutants."""
-    subject.compared["answers"] += 1
-    thoroughly = subject.compared["answers"] <= COMPARED_WITH_FAULTS
+    compared = j.subject.compared
+    compared["answers"] += 1
+    thoroughly = compared["answers"] <= COMPARED_WITH_FAULTS
     got = {name: values[name] for name in verdicts}
-    text = diagnosis.diagnose(subject.contract, inputs.case, got, expected, verdicts, mutants=thoroughly, seconds=2.0)
+    text = diagnosis.diagnose(j.contract, inputs.case, got, expected, verdicts, mutants=thoroughly, seconds=2.0)
     lines = [text] if text else []
     for name, verdict in verdicts.items():
         if thoroughly and verdict.worst is not None:
-            writer = diagnosis.owner(subject, inputs.case, name, verdict.worst)
+            writer = diagnosis.owner(j.subject, inputs.case, name, verdict.worst)
             lines += [f"{name}{list(verdict.worst)} was written by {writer}"] if writer else []
-    for finding in [finding for finding in outcome.findings if finding.check == "values"][:1]:
+    for finding in [finding for finding in j.outcome.findings if finding.check == Check.VALUES][:1]:
         finding.diagnosis = "\n".join(lines) or None
 
 
@@ -203,28 +199,3 @@ def error_text(error: BaseException) -> str:
     known = not frames or re.search(r"\w\.\w+:\d", text)
     where = "" if known else f" ({frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno})"
     return f"{type(error).__name__}: {text}{where}"
-
-
-def find(
-    outcome: Outcome,
-    subject: Subject,
-    trial: Trial,
-    check: str,
-    message: str,
-    error: float | None = None,
-    severity: str = "failure",
-    about: str = "",
-) -> None:
-    """Add a finding. Its id follows from what was judged, the check, and `about`, the output or operand; not from the
-    message.
-
-    A note is added once.
-    """
-    text = f"{trial.id} (seed {trial.case.seed})"
-    key = f"{subject.op} {subject.target} {subject.name} {text} {check} {about}"
-    identifier = f"{zlib.crc32(key.encode()):08x}"
-    if severity == "note" and any(finding.id == identifier for finding in outcome.findings):
-        return
-    outcome.findings.append(Finding(identifier, severity, check, text, message, error))
-    if severity == "failure":
-        outcome.status = FAILED

@@ -1,69 +1,89 @@
 """Judging one kernel on one trial: call it, look at what came back, compare with the float64 answer.
 
-A trial is a case (values), a property (a property), many calls (state kept between them), a call on another stream, or
-an invalid call (an error that must come before any launch). conformance/judging/trials.py lists them,
-conformance/judging/call.py judges one call, conformance/judging/calls.py what more than one call shows; the instruments
-around a call are in conformance/judging/instruments.py.
+conformance/judging/trials.py says what a trial can be, conformance/judging/call.py checks one call,
+conformance/judging/calls.py what more than one call shows; the instruments around a call are in
+conformance/judging/instruments.py.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, assert_never
 
 import torch
 
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject
-from touchstone.conformance.judging import call as verdict
-from touchstone.conformance.judging import calls
-from touchstone.conformance.judging.judgement import DECLINED, PASSED, Outcome
-from touchstone.conformance.judging.trials import Trial
+from touchstone.conformance.judging import call, calls
+from touchstone.conformance.judging.judgement import Judgement, Outcome
+from touchstone.conformance.judging.trials import (
+    CaseTrial,
+    Int64Index,
+    InvalidCall,
+    ManyCalls,
+    OnStream,
+    PropertyTrial,
+    Trial,
+)
 from touchstone.conformance.spec import budget, compare, layouts
+from touchstone.conformance.spec.checks import Check
+from touchstone.conformance.spec.contract import Inputs
 
 
 def run(subject: Subject, trial: Trial, debug: bool = False) -> Outcome:
     """Judge `subject` on `trial`. With `debug` an exception of the kernel is let through, for a debugger."""
-    outcome = _run(subject, trial, debug)
+    j = Judgement(subject, trial, debug=debug)
+    if subject.device == "cuda" and call.lost_context:
+        j.find(Check.CONTEXT, f"not judged: {call.lost_context[0]} left the GPU unusable for this process")
+    else:
+        _run(j, trial)
     if not _comparator_is_sound():
-        verdict.find(
-            outcome, subject, trial, "canary", "the call tampered with the comparison: unequal numbers compare equal"
-        )
-    return outcome
+        j.find(Check.CANARY, "the call tampered with the comparison: unequal numbers compare equal")
+    return j.outcome
 
 
-def _run(subject: Subject, trial: Trial, debug: bool) -> Outcome:
-    outcome = Outcome(trial.id, trial.case.dtype, PASSED)
-    if subject.device == "cuda" and verdict.lost_context:
-        verdict.find(
-            outcome,
-            subject,
-            trial,
-            "context",
-            f"not judged: {verdict.lost_context[0]} left the GPU unusable for this process",
-        )
-        return outcome
-    if trial.invalid is not None:
-        return calls.invalid_call(subject, trial, trial.invalid)
-    if trial.calls:
-        return calls.many_calls(subject, trial, outcome, debug)
-    if trial.int64_index:
-        return calls.int64_index_output(subject, trial, outcome, debug)
+def _run(j: Judgement, trial: Trial) -> None:
+    match trial:
+        case CaseTrial():
+            first = _first_call(j, call.observe_call)
+            if first is not None and trial.watched and j.passes:
+                calls.call_again(j, first.inputs, first.before, first.values)
+            if first is not None and trial.instrumented and j.passes:
+                calls.call_under_instruments(j, first.inputs)
+        case PropertyTrial():
+            first = _first_call(j, call.observe_call)
+            if first is not None and j.passes:
+                calls.check_property(j, trial.prop, first.inputs, tuple(first.values.values()))
+        case OnStream():
+            _first_call(j, calls.on_another_stream)
+        case ManyCalls():
+            calls.many_calls(j, trial)
+        case InvalidCall():
+            calls.invalid_call(j, trial.invalid)
+        case Int64Index():
+            calls.int64_index_output(j)
+        case _:
+            assert_never(trial)
+
+
+class _Call(NamedTuple):
+    """A call that was checked: its inputs, what their buffers held before, and the outputs by name."""
+
+    inputs: Inputs
+    before: dict[str, torch.Tensor]
+    values: dict[str, Any]
+
+
+def _first_call(j: Judgement, observe: Callable[[Judgement, Inputs], call.CallResult | None]) -> _Call | None:
+    """Call the kernel on the trial's case, by `observe`, and check what it returns; None where it returns not."""
     try:
-        inputs = subject.contract.build(trial.case, subject.device)
+        inputs = j.contract.build(j.case, j.subject.device)
     except layouts.NoRoom as error:
-        outcome.status, outcome.reason = DECLINED, f"not run: {error}"
-        return outcome
-    before = verdict.snapshots(inputs)
-    call = calls.on_another_stream if trial.stream else verdict.observe_call
-    returned = call(subject, trial, inputs, outcome, debug)
+        j.decline(f"not run: {error}")
+        return None
+    before = call.snapshots(inputs)
+    returned = observe(j, inputs)
     if returned is None:
-        return outcome
-    values = verdict.judge_returned(outcome, subject, trial, inputs, before, returned.value)
-    if trial.prop is not None and outcome.status == PASSED:
-        calls.judge_property(outcome, subject, trial, trial.prop, inputs, tuple(values.values()), debug)
-    if trial.watched and outcome.status == PASSED:
-        calls.call_again(outcome, subject, trial, inputs, before, values, debug)
-    if trial.instrumented and outcome.status == PASSED:
-        calls.call_under_instruments(outcome, subject, trial, inputs)
-    return outcome
+        return None
+    return _Call(inputs, before, call.check_returned(j, inputs, before, returned.value))
 
 
 def _comparator_is_sound() -> bool:
@@ -76,7 +96,7 @@ def _comparator_is_sound() -> bool:
 
 def keep_answers(found: Sequence[Trial]) -> None:
     """Compute the answers of all these trials of one op now and keep them, for many kernels judged on the same ones."""
-    kept = [trial for trial in found if trial.invalid is None and not trial.int64_index]
+    kept = [trial for trial in found if not isinstance(trial, InvalidCall | Int64Index)]
     if kept:
         contract = registry.contract(kept[0].case.op)
-        verdict.keep_answers(contract, (case for trial in kept for case in calls.cases_of(trial, contract)))
+        call.keep_answers(contract, (case for trial in kept for case in calls.cases_of(trial, contract)))

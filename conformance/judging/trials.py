@@ -1,6 +1,8 @@
 """What a kernel is held to: the trials of a subject, and their kinds."""
 
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar
 
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.spec.cases import Plan, plain_case, plan, variants
@@ -9,43 +11,106 @@ from touchstone.conformance.spec.contract import Case, Invalid, Property
 CALLS = 50  # of a trial of many calls
 FEWEST_CALLS = 4
 CALLS_WORTH = 20  # in cases at the target's ceiling of work, what a trial of many calls may take
-NOT_CASES = (
-    "property-",
-    "invalid-",
-    "calls-",
-    "stream-",
-    "int64_index-",
-)  # how the ids of trials that are no cases begin
 WATCHED_SIZES = 4  # of one of our variants on the CPU
 INSTRUMENTED_SIZES = 6
 INSTRUMENTED_WORK = 3e5  # at most, of one size more
 
 
+class Kind(StrEnum):
+    """What a trial is; records have it beside a trial's id."""
+
+    CASE = "case"
+    PROPERTY = "property"
+    INVALID = "invalid"
+    CALLS = "calls"
+    STREAM = "stream"
+    INT64_INDEX = "int64_index"
+
+
 @dataclass(frozen=True)
-class Trial:
+class CaseTrial:
+    """One call on a case, whose outputs are compared with the float64 answer; with what is asked for, further calls."""
+
+    kind: ClassVar[Kind] = Kind.CASE
     case: Case
-    prop: Property | None = None
-    invalid: Invalid | None = None
-    calls: int = 0  # so many calls with distinct inputs
-    others: tuple[Case, ...] = ()  # of many calls some have the layouts or the parameters of these
-    stream: bool = False  # on a stream of its own
-    int64_index: bool = False  # an output beyond 2^31 elements, of which some rows are compared
-    instrumented: bool = False  # further calls under the instruments of the backend
     watched: bool = False  # a second call, between guard bands
+    instrumented: bool = False  # further calls under the instruments of the backend
 
     @property
     def id(self) -> str:
-        if self.calls:
-            return f"calls-{self.case.dtype}"
-        if self.int64_index:
-            return f"huge-{self.case.id}"
-        if self.stream:
-            return f"stream-{self.case.dtype}"
-        if self.prop:
-            return f"property-{self.prop.name.replace(' ', '_')}-{self.case.dtype}"
-        if self.invalid:
-            return f"invalid-{self.invalid.name.replace(' ', '_')}"
         return self.case.id
+
+
+@dataclass(frozen=True)
+class PropertyTrial:
+    """A property of the op, which calls the kernel on inputs of its own, after a call on a case."""
+
+    kind: ClassVar[Kind] = Kind.PROPERTY
+    case: Case
+    prop: Property
+
+    @property
+    def id(self) -> str:
+        return f"{self.kind}-{self.prop.name.replace(' ', '_')}-{self.case.dtype}"
+
+
+@dataclass(frozen=True)
+class InvalidCall:
+    """A call with a case's arguments made invalid: an error must come before anything is launched."""
+
+    kind: ClassVar[Kind] = Kind.INVALID
+    case: Case
+    invalid: Invalid
+
+    @property
+    def id(self) -> str:
+        return f"{self.kind}-{self.invalid.name.replace(' ', '_')}"
+
+
+@dataclass(frozen=True)
+class ManyCalls:
+    """So many calls with distinct inputs, some of them with the layouts or the parameters of `others`."""
+
+    kind: ClassVar[Kind] = Kind.CALLS
+    case: Case
+    count: int
+    others: tuple[Case, ...] = ()
+
+    @property
+    def id(self) -> str:
+        return f"{self.kind}-{self.case.dtype}"
+
+
+@dataclass(frozen=True)
+class OnStream:
+    """A call on a stream of its own, whose inputs arrive late."""
+
+    kind: ClassVar[Kind] = Kind.STREAM
+    case: Case
+
+    @property
+    def id(self) -> str:
+        return f"{self.kind}-{self.case.dtype}"
+
+
+@dataclass(frozen=True)
+class Int64Index:
+    """A call whose output has more than 2^31 elements, of which some rows are compared."""
+
+    kind: ClassVar[Kind] = Kind.INT64_INDEX
+    case: Case
+
+    @property
+    def id(self) -> str:
+        return f"{self.kind}-{self.case.id}"
+
+
+Trial = CaseTrial | PropertyTrial | InvalidCall | ManyCalls | OnStream | Int64Index
+
+
+def called_once(trial: Trial) -> Trial:
+    """The trial without the further calls that a case can be given."""
+    return CaseTrial(trial.case) if isinstance(trial, CaseTrial) else trial
 
 
 def trials_of(subject: Subject, level: str, seed: int = 0, ceiling: float | None = None) -> tuple[list[Trial], Plan]:
@@ -56,26 +121,26 @@ def trials_of(subject: Subject, level: str, seed: int = 0, ceiling: float | None
     cases = [case for case in made.cases if ceiling is None or contract.work(case) <= ceiling]
     made = Plan(cases, made.infeasible, made.sampled_out, len(made.cases) - len(cases))
     watched, instrumented = _watched(subject, cases), _instrumented(subject, cases)
-    found = [Trial(case, watched=case in watched, instrumented=case in instrumented) for case in cases]
+    found: list[Trial] = [CaseTrial(case, case in watched, case in instrumented) for case in cases]
     for prop in contract.properties:
         if prop.bitwise and not subject.deterministic:
             continue
-        found += [Trial(plain_case(contract, dtype, prop.values, seed), prop=prop) for dtype in contract.dtypes]
+        found += [PropertyTrial(plain_case(contract, dtype, prop.values, seed), prop) for dtype in contract.dtypes]
     plain = [plain_case(contract, dtype, next(iter(contract.values)), seed) for dtype in contract.dtypes]
     some = plain[:1] if level == "quick" else plain
     for case in some:
         affordable = CALLS if ceiling is None else CALLS_WORTH * ceiling / max(1.0, contract.work(case))
         calls = int(max(FEWEST_CALLS, min(CALLS, affordable)))
-        found.append(Trial(case, calls=calls, others=variants(contract, case)))
+        found.append(ManyCalls(case, calls, variants(contract, case)))
     if subject.device == "cuda":
-        found.append(Trial(plain[0], stream=True))
+        found.append(OnStream(plain[0]))
         if level == "thorough" and contract.int64_index is not None:
-            int64_index = plain_case(
+            beyond = plain_case(
                 contract, contract.int64_index.dtype, next(iter(contract.values)), seed, contract.int64_index.size
             )
-            found.append(Trial(int64_index, int64_index=True))
+            found.append(Int64Index(beyond))
     if subject.own:
-        found += [Trial(plain[0], invalid=invalid) for invalid in contract.invalid]
+        found += [InvalidCall(plain[0], invalid) for invalid in contract.invalid]
     return found, made
 
 

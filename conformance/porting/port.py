@@ -20,8 +20,8 @@ from types import ModuleType
 from touchstone.backends.porting import Kernel, Launch
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.selection import UsageError
-from touchstone.conformance.judging.judgement import UNPORTED
-from touchstone.conformance.judging.trials import NOT_CASES
+from touchstone.conformance.judging.judgement import FAILED, UNPORTED
+from touchstone.conformance.judging.trials import Kind
 from touchstone.conformance.reporting.console import bullet_list
 from touchstone.conformance.reporting.report import Report
 
@@ -386,7 +386,7 @@ def advice(path: Path, name: str, report: Report) -> list[str]:
         return [f"also not ported yet: {', '.join(n for n in left if n != name)}"] if len(left) > 1 else []
     lines = []
     if command is not None:
-        cases = [o.trial for o in report.outcomes if o.status == "failed" and not o.trial.startswith(NOT_CASES)]
+        cases = [o.trial for o in report.outcomes if o.status == FAILED and o.kind is Kind.CASE]
         case = f" --case {cases[0]}" if cases else ""
         why = "compare it with its source, races included" if report.passed else "see where it leaves its source"
         lines.append(f"next: {why}: python -m touchstone {command} -o {path} --trace{case}")

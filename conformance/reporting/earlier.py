@@ -1,4 +1,4 @@
-"""Records that were written under the words used before 2026-12: brought to the present ones when they are read.
+"""Records that were written in earlier words and without the kinds of trials: brought to the present form when read.
 
 A target (`triton@cpu`) was a lane, a variant a rung, a property a law, a baseline a peer, a known-good kernel a
 control.
@@ -9,6 +9,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from touchstone.conformance.judging.trials import Kind
 
 KEYS = {
     "lane": "target",
@@ -63,7 +65,15 @@ def _object(value: Mapping[str, Any]) -> dict[str, Any]:
             made[field] = variant(where, made["op"], made[field])
     if isinstance(source, Mapping) and "variant" in source and isinstance(made.get("op"), str):
         made["source"] = {**source, "variant": variant(str(source.get("backend")), made["op"], source["variant"])}
+    if "kind" not in made and isinstance(made.get("trial"), str):
+        made["kind"] = kind(made["trial"]).value
     return made
+
+
+def kind(trial: str) -> Kind:
+    """What a trial of an earlier record is, by its id: those of other kinds than cases begin with their kind."""
+    first = trial.partition("-")[0]
+    return Kind(first) if first in set(Kind) else Kind.CASE
 
 
 def _text(value: str, key: str) -> str:

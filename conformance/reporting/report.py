@@ -8,7 +8,7 @@ from typing import Any
 
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging.judgement import DECLINED, FAILED, Finding, Outcome
-from touchstone.conformance.judging.trials import NOT_CASES
+from touchstone.conformance.judging.trials import Kind
 from touchstone.conformance.reporting.console import Table, fraction_text
 from touchstone.conformance.reporting.provenance import versions
 from touchstone.conformance.spec.compare import worst
@@ -67,8 +67,8 @@ class Report:
 
     def _judged_some(self) -> bool:
         """Invalid and repeated calls do not count, and properties only where no case was selected."""
-        cases = [outcome for outcome in self.outcomes if not outcome.trial.startswith(NOT_CASES)]
-        properties = [outcome for outcome in self.outcomes if outcome.trial.startswith("property-")]
+        cases = [outcome for outcome in self.outcomes if outcome.kind is Kind.CASE]
+        properties = [outcome for outcome in self.outcomes if outcome.kind is Kind.PROPERTY]
         return any(outcome.status != DECLINED for outcome in cases or properties)
 
     @property

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from touchstone.conformance.isolation.limits import DEFAULT_LIMITS
 from touchstone.conformance.isolation.runner import Runner
-from touchstone.conformance.judging.trials import trials_of
+from touchstone.conformance.judging.trials import ManyCalls, PropertyTrial, Trial, trials_of
 from touchstone.conformance.reporting.console import progress
 from touchstone.conformance.reporting.report import Report, empty
 
@@ -33,20 +33,22 @@ def judge_subject(
     report = empty(subject, level, seed)
     found, plan = trials_of(subject, level, seed, ceiling)
     report.planned = len(found)
-    kept = []
+    kept: list[Trial] = []
     for trial in found:
         if dtypes is not None and trial.case.dtype not in dtypes:
             _count(report, "left out by dtypes")
         elif where is not None and not where(trial.case):
             _count(report, "left out by where")
         elif (
-            trial.prop is not None
+            isinstance(trial, PropertyTrial)
             and subject.outputs is not None
             and len(subject.outputs) < len(subject.contract.outputs)
         ):
             _count(report, "properties left out by outputs")
         else:
-            kept.append(replace(trial, others=tuple(filter(where, trial.others))) if where else trial)
+            if where is not None and isinstance(trial, ManyCalls):
+                trial = replace(trial, others=tuple(filter(where, trial.others)))
+            kept.append(trial)
     if plan.over_ceiling:
         report.not_run["over the target's limit of work"] = plan.over_ceiling
     if plan.sampled_out:

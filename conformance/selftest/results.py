@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from touchstone.conformance.judging.trials import Trial
+from touchstone.conformance.judging.trials import ManyCalls, PropertyTrial, Trial
 from touchstone.conformance.reporting.console import Table
 from touchstone.conformance.spec.contract import size_text
 
@@ -136,10 +136,10 @@ def heading(family: str) -> str:
 def families(trial: Trial) -> list[str]:
     """What a trial is an instance of: its value family, size, layouts that are not contiguous, parameters; or its
     property."""
-    if trial.prop is not None:
+    if isinstance(trial, PropertyTrial):
         return [f"property {trial.prop.name}"]
-    if trial.calls:
-        return [f"calls {trial.calls}"]
+    if isinstance(trial, ManyCalls):
+        return [f"calls {trial.count}"]
     case = trial.case
     found = [f"values {case.values}", f"size {size_text(case.sizes)}", f"dtype {case.dtype}"]
     found += [f"layout {name} {layout}" for name, layout in case.layouts if layout != "contiguous"]

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
@@ -23,7 +22,7 @@ from touchstone.conformance.isolation.processes import Child, Death, alive, serv
 from touchstone.conformance.isolation.runner import Runner
 from touchstone.conformance.judging import judge
 from touchstone.conformance.judging.judgement import DECLINED, FAILED
-from touchstone.conformance.judging.trials import Trial, trials_of
+from touchstone.conformance.judging.trials import ManyCalls, Trial, called_once, trials_of
 from touchstone.conformance.reporting.console import progress
 from touchstone.conformance.selftest.results import ENOUGH, MutantResult, OpResult, families
 from touchstone.conformance.spec.contract import Case, Contract, Draw
@@ -153,12 +152,13 @@ def judge_planted(
     )
     mine = [trial for trial in trials if trial.case.dtype in planted.dtypes]
     if level == "quick" and planted.kind not in MANY_CALLS:
-        mine = [trial for trial in mine if not trial.calls]
+        mine = [trial for trial in mine if not isinstance(trial, ManyCalls)]
     if level == "quick" and planted.kind not in TWO_CALLS:
-        mine = [replace(trial, watched=False, instrumented=False) for trial in mine]
+        mine = [called_once(trial) for trial in mine]
     enough = ENOUGH.get(level) if planted.backend else None if whole or planted.is_known_good else TWICE
     if enough:
-        mine.sort(key=lambda trial: (trial.calls, registry.contract(planted.op).work(trial.case)))
+        contract = registry.contract(planted.op)
+        mine.sort(key=lambda trial: (isinstance(trial, ManyCalls), contract.work(trial.case)))
     killing: list[Trial] = []
     with Runner(subject, mine, isolate, confirm=False) as runner:
         for index, trial in enumerate(mine):

@@ -9,7 +9,7 @@ from touchstone.conformance.spec.checks import Check
 from touchstone.conformance.spec.contract import Case, Contract
 
 # where one of these is found, nothing else is looked at, the values included
-NOT_COMPARABLE = frozenset({Check.RETURNS, Check.SHAPE, Check.DTYPE, Check.DEVICE})
+_NOT_COMPARABLE = frozenset({Check.RETURNS, Check.SHAPE, Check.DTYPE, Check.DEVICE})
 
 
 class Problem(NamedTuple):
@@ -59,6 +59,11 @@ def problems(
         if memory is not None and overlap(memory, got):
             found.append(Problem(Check.ALIAS, f"{name} shares memory with the input {operand}", operand))
     return found
+
+
+def comparable(found: list[Problem]) -> bool:
+    """Whether the values of an output with these problems can be compared."""
+    return not any(problem.check in _NOT_COMPARABLE for problem in found)
 
 
 def overlap(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -10,9 +10,9 @@ import pytest
 from touchstone.conformance.compiling import client as compiling
 from touchstone.conformance.discovery import options, selection
 from touchstone.conformance.discovery.subject import Subject, not_called
-from touchstone.conformance.findings import replay
+from touchstone.conformance.findings import kept
 from touchstone.conformance.judging.judgement import DECLINED, FAILED, PASSED, Outcome
-from touchstone.conformance.judging.trials import NOT_CASES, Trial, trials_of
+from touchstone.conformance.judging.trials import Kind, Trial, trials_of
 from touchstone.conformance.reporting.console import Table, fraction_text
 from touchstone.conformance.spec.compare import worst
 
@@ -160,7 +160,7 @@ class Summary:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        replay.keep(self.kept)
+        kept.keep(self.kept)
         if session.config.option.collectonly or session.shouldstop or session.shouldfail:
             return
         for (op, target, variant), entry in self.variants.items():
@@ -189,7 +189,7 @@ class Summary:
             compute=about["compute"],
             arrays=chosen.arrays,
         )
-        return replay.records(subject, [outcome], chosen.level, chosen.seed, where)
+        return kept.records(subject, [outcome], chosen.level, chosen.seed, where)
 
     def pytest_terminal_summary(self, terminalreporter) -> None:
         if self.variants:
@@ -248,4 +248,4 @@ class Summary:
 
 
 def _cases(outcomes: list[Outcome]) -> list[Outcome]:
-    return [outcome for outcome in outcomes if not outcome.trial.startswith(NOT_CASES)]
+    return [outcome for outcome in outcomes if outcome.kind is Kind.CASE]

@@ -1,5 +1,6 @@
 """Findings kept by id, replayed alone, made smaller, and turned into scripts that show the bug without the judge."""
 
+import ast
 import json
 import os
 import re
@@ -14,12 +15,14 @@ from touchstone import check
 from touchstone.conformance.cli import main
 from touchstone.conformance.discovery import importing as worker
 from touchstone.conformance.discovery import registry
-from touchstone.conformance.discovery.subject import Subject
-from touchstone.conformance.findings import minimise, replay
+from touchstone.conformance.discovery.subject import Subject, not_called
+from touchstone.conformance.findings import kept, minimise, replay, script
 from touchstone.conformance.judging import judge
 from touchstone.conformance.judging.judgement import FAILED, Finding, Outcome
+from touchstone.conformance.judging.trials import Int64Index, Kind, OnStream, trials_of
 from touchstone.conformance.spec.cases import plain_case
-from touchstone.conformance.spec.contract import DTYPES
+from touchstone.conformance.spec.checks import Check
+from touchstone.conformance.spec.contract import DTYPES, Contract
 
 KERNELS = """
 import math
@@ -92,14 +95,14 @@ def shift_variant(x):
 
 anonymous = lambda x: x * 0
 """
-USUAL = replay.FILE
+USUAL = kept.FILE
 REPAIR = "\n\ndef {name}(x):\n    return right(x)\n"
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(replay, "FILE", USUAL)
+    monkeypatch.setattr(kept, "FILE", USUAL)
     (tmp_path / "my_kernels.py").write_text(KERNELS)
     return tmp_path
 
@@ -149,8 +152,8 @@ def only(**wanted):
         ("shape", "shape", None, ["tuple(got.shape) =="]),
         ("strided", "strides", None, ["got.is_contiguous()"]),
         ("crash", "crash", None, []),
-        ("fortieth_call", "values", lambda case: case.id == "float32-3x33-normal", ["replay.assert_right"]),
-        ("shift_variant", "property: shift invariance", lambda case: case.values == "normal", ["replay.assert_right"]),
+        ("fortieth_call", "values", lambda case: case.id == "float32-3x33-normal", ["assert_right("]),
+        ("shift_variant", "property: shift invariance", lambda case: case.values == "normal", ["assert_right("]),
     ],
 )
 def test_a_script_fails_until_the_kernel_is_repaired(folder, capsys, name, found, where, inside):
@@ -161,7 +164,7 @@ def test_a_script_fails_until_the_kernel_is_repaired(folder, capsys, name, found
     script = out[out.index('"""softmax, user@cpu') :]
     assert len(script.splitlines()) <= 30
     assert all(text in script for text in inside), script
-    assert ("touchstone" in script) == ("replay.assert_right" in inside)
+    assert ("touchstone" in script) == ("assert_right(" in inside)
     done = execute(folder, script)
     assert done.returncode != 0
     assert done.returncode < 0 or done.stderr.strip().splitlines()[-1].strip() != ""
@@ -239,7 +242,7 @@ def test_an_unknown_id_lists_the_latest(folder, capsys):
     status, _, error = run(capsys, "00000000")
     assert status == 2
     assert "no finding '00000000' in .touchstone/findings.json" in error
-    assert len(error.splitlines()) <= 1 + replay.LISTED
+    assert len(error.splitlines()) <= 1 + kept.LISTED
     assert "softmax user@cpu tail: values in " in error
     assert known not in error or known in error.split("latest")[1]
 
@@ -296,21 +299,22 @@ def test_only_what_failed_is_kept(folder):
 
 def test_what_is_kept_of_a_finding(folder):
     identifier = failing("tail", dtypes=["float16"], seed=7)
-    kept = replay.find(identifier)
-    assert kept["source"] == {"file": str(folder / "my_kernels.py"), "function": "tail"}
-    assert (kept["op"], kept["target"], kept["name"], kept["device"]) == ("softmax", "user@cpu", "tail", "cpu")
-    assert (kept["level"], kept["seed"], kept["check"], kept["severity"]) == ("quick", 7, "values", "failure")
-    subject = replay.load(kept)
-    assert replay.trial_of(kept, subject).case.seed == 7
+    record = kept.find(identifier)
+    assert record["source"] == {"file": str(folder / "my_kernels.py"), "function": "tail"}
+    assert (record["op"], record["target"], record["name"], record["device"]) == ("softmax", "user@cpu", "tail", "cpu")
+    assert (record["level"], record["seed"], record["check"], record["severity"]) == ("quick", 7, "values", "failure")
+    assert record["kind"] == "case"
+    subject = kept.load(record)
+    assert kept.trial_of(record, subject).case.seed == 7
 
 
 def test_compute_and_outputs_are_kept(folder):
     subject = Subject(
         "matmul", test_compute_and_outputs_are_kept, "f", "user@cpu", "cpu", compute="tf32", outputs=("c",)
     )
-    outcome = Outcome("a-trial", "float32", FAILED)
+    outcome = Outcome("a-trial", Kind.CASE, "float32", FAILED)
     outcome.findings.append(Finding("12345678", "failure", "values", "a-trial", "c: wrong"))
-    (record,) = replay.records(subject, [outcome], "quick", 0)
+    (record,) = kept.records(subject, [outcome], "quick", 0)
     assert (record["compute"], record["outputs"], record["source"]["file"]) == ("tf32", ["c"], __file__)
     assert record["source"]["function"] == "test_compute_and_outputs_are_kept"
 
@@ -321,14 +325,14 @@ def findings(count, start=0):
 
 def test_the_last_findings_are_kept(tmp_path):
     file = tmp_path / "deep" / "findings.json"
-    replay.keep(findings(400), file)
-    replay.keep(findings(200, start=300), file)
-    assert len(json.loads(file.read_text())) == replay.KEPT
-    replay.keep(findings(1), file)  # again: now the latest
-    replay.keep(findings(1, start=900), file)
-    kept = [record["id"] for record in json.loads(file.read_text())]
-    assert len(kept) == replay.KEPT
-    assert kept[-2:] == ["00000000", f"{900:08x}"]
+    kept.keep(findings(400), file)
+    kept.keep(findings(200, start=300), file)
+    assert len(json.loads(file.read_text())) == kept.KEPT
+    kept.keep(findings(1), file)  # again: now the latest
+    kept.keep(findings(1, start=900), file)
+    identifiers = [record["id"] for record in json.loads(file.read_text())]
+    assert len(identifiers) == kept.KEPT
+    assert identifiers[-2:] == ["00000000", f"{900:08x}"]
     assert os.listdir(file.parent) == ["findings.json"]
 
 
@@ -336,13 +340,13 @@ def test_a_file_that_is_not_ours_is_replaced(tmp_path):
     file = tmp_path / "findings.json"
     for text in ("{not json", "[1, 2]", '{"a": 1}', "[{}]"):
         file.write_text(text)
-        replay.keep(findings(2), file)
+        kept.keep(findings(2), file)
         assert len(json.loads(file.read_text())) == 2
 
 
 def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path, capsys):
     (tmp_path / "taken").write_text("a file")
-    replay.keep(findings(1), tmp_path / "taken" / "findings.json")
+    kept.keep(findings(1), tmp_path / "taken" / "findings.json")
     assert "findings cannot be kept for replay" in capsys.readouterr().err
 
 
@@ -366,7 +370,7 @@ def test_variants_are_replayed_by_name(tmp_path, monkeypatch, capsys):
         monkeypatch.chdir(tmp_path)
         assert main(["check", "softmax", "--backend", "wrong", "--device", "cpu", "--quick"]) == 1
         identifier = re.findall(r"\[([0-9a-f]{8})\] values", capsys.readouterr().out)[0]
-        assert replay.find(identifier)["source"] == {"backend": "wrong", "variant": "plain"}
+        assert kept.find(identifier)["source"] == {"backend": "wrong", "variant": "plain"}
         status, out, _ = run(capsys, identifier)
         assert status == 1
         assert f"[{identifier}] values" in out
@@ -413,9 +417,9 @@ def test_formulas_have_the_shape(shape):
 def test_progress_is_shown(folder, monkeypatch):
     monkeypatch.setattr(minimise, "QUIET_SECONDS", 0.0)
     lines = []
-    kept = replay.find(failing("tail"))
-    subject = replay.load(kept)
-    trial = replay.trial_of(kept, subject)
+    record = kept.find(failing("tail"))
+    subject = kept.load(record)
+    trial = kept.trial_of(record, subject)
     (finding,) = judge.run(subject, trial).findings
     least = minimise.minimise(subject, trial, finding, seconds=30, tell=lines.append)
     assert len(lines) == least.tried
@@ -423,9 +427,54 @@ def test_progress_is_shown(folder, monkeypatch):
 
 
 def test_no_time_no_change(folder):
-    kept = replay.find(failing("tail"))
-    subject = replay.load(kept)
-    trial = replay.trial_of(kept, subject)
+    record = kept.find(failing("tail"))
+    subject = kept.load(record)
+    trial = kept.trial_of(record, subject)
     (finding,) = judge.run(subject, trial).findings
     least = minimise.minimise(subject, trial, finding, seconds=0.0)
     assert (least.trial, least.made, least.tried) == (trial, {}, 0)
+
+
+@pytest.mark.parametrize("op", registry.ops())
+def test_a_script_spells_out_every_kind_of_trial(op):
+    contract = registry.contract(op)
+    found, _ = trials_of(Subject(op, not_called, "f", "user@cpu", "cpu", own=True), "quick")
+    case = found[0].case
+    for trial in [*found, OnStream(case), Int64Index(case)]:
+        assert script.trial_of(ast.literal_eval(repr(script.spelled(trial))), contract) == trial
+
+
+def test_a_trial_beyond_2_to_the_31_elements_is_not_made_smaller(folder, monkeypatch):
+    """A smaller case would be another trial, and the memory for its answers is not there."""
+    record = kept.find(failing("tail"))
+    subject = kept.load(record)
+    beyond = subject.contract.int64_index
+    trial = Int64Index(plain_case(subject.contract, beyond.dtype, "normal", 0, beyond.size))
+
+    def build(self, case, device="cpu"):
+        raise AssertionError(f"{case.id} is made")
+
+    monkeypatch.setattr(Contract, "build", build)
+    told = []
+    finding = Finding("12345678", "failure", Check.VALUES, trial.id, "y: wrong", about="y")
+    least = minimise.minimise(subject, trial, finding, seconds=30, tell=told.append)
+    assert (least.trial, least.made, least.tried) == (trial, {}, 0)
+    assert told == [f"minimise: {trial.id} is left as it is: it takes an output of more than 2^31 elements"]
+    text = script.script(least, record)
+    spelled = ast.literal_eval(re.search(r"^trial = (.*)$", text, re.MULTILINE)[1])
+    assert script.trial_of(spelled, subject.contract) == trial
+    assert "assert_right(record, trial)" in text
+
+
+def test_a_smaller_failure_is_about_the_same_output(folder):
+    """A case where only the other output is wrong shows something else."""
+    (folder / "my_kernels.py").write_text(
+        "import torch\n\n\ndef wrong(x):\n"
+        "    y, lse = torch.softmax(x.double(), -1), torch.logsumexp(x.double(), -1)\n"
+        "    if x.shape[1] > 100:\n        y = y * 2\n    else:\n        lse = lse + 1\n"
+        "    return y.to(x.dtype).contiguous(), lse.float()\n"
+    )
+    identifier = failing("wrong", op="online_softmax", where=lambda case: case.size["cols"] == 127)
+    result = replay.replay(identifier, minimise=True, seconds=10)
+    assert re.match(r"float32-1x101-", result["case"]), result["case"]
+    assert result["findings"][0]["about"] == "y"

@@ -30,7 +30,7 @@ from touchstone.conformance.isolation.runner import Runner
 from touchstone.conformance.judging import call as verdict
 from touchstone.conformance.judging import judge
 from touchstone.conformance.judging.judgement import FAILED, PASSED
-from touchstone.conformance.judging.trials import Trial, trials_of
+from touchstone.conformance.judging.trials import InvalidCall, ManyCalls, PropertyTrial, Trial, trials_of
 
 
 def softmax(x: torch.Tensor) -> torch.Tensor:
@@ -43,7 +43,7 @@ def user(fn, device: str = "cpu", own: bool = False) -> Subject:
 
 def cases(count: int) -> list[Trial]:
     found, _ = trials_of(user(softmax), "quick")
-    return [trial for trial in found if 1 < trial.case.size["cols"] < 100 and not trial.calls][:count]
+    return [trial for trial in found if 1 < trial.case.size["cols"] < 100 and not isinstance(trial, ManyCalls)][:count]
 
 
 def few(fn, **options):
@@ -518,7 +518,7 @@ def test_a_spawned_process_is_used_again_and_replaced_when_it_dies(tmp_path):
 def test_properties_and_invalid_calls_reach_a_fresh_process():
     subject = user(softmax, own=True)
     found, _ = trials_of(subject, "quick")
-    kept = [trial for trial in found if trial.prop or trial.invalid]
+    kept = [trial for trial in found if isinstance(trial, PropertyTrial | InvalidCall)]
     with Runner(subject, kept, "spawn") as runner, Runner(subject, kept, "none") as here:
         for index in range(len(kept)):
             assert runner.outcome(index) == here.outcome(index)

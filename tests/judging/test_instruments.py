@@ -12,7 +12,7 @@ from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging import calls, judge
 from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.judgement import DECLINED, FAILED, PASSED
-from touchstone.conformance.judging.trials import CALLS, Trial
+from touchstone.conformance.judging.trials import CALLS, CaseTrial, Kind, ManyCalls
 from touchstone.conformance.spec import compare, layouts
 from touchstone.conformance.spec.cases import plain_case, variants
 
@@ -27,9 +27,12 @@ def subject(fn, **about):
     return Subject("softmax", fn, "probed", "user@cpu", "cpu", **about)
 
 
-def trial(dtype="float32", **about):
-    case = plain_case(registry.contract("softmax"), dtype, "normal", 0, SIZE)
-    return Trial(case, **{"watched": True, **about})
+def trial(dtype="float32", watched=True):
+    return CaseTrial(plain_case(registry.contract("softmax"), dtype, "normal", 0, SIZE), watched)
+
+
+def many(count):
+    return ManyCalls(trial().case, count)
 
 
 def checks(outcome):
@@ -135,18 +138,18 @@ def test_a_second_call_shows_what_only_the_first_gets_right():
 
 
 def test_many_calls_show_a_rare_error():
-    outcome = judge.run(subject(wrong_on_the_30th_call()), trial(calls=50))
+    outcome = judge.run(subject(wrong_on_the_30th_call()), many(50))
     assert outcome.findings[0].message.startswith("call 30 of 50 (as call 29, but x mirrored inside): y: ")
-    assert judge.run(subject(wrong_on_the_30th_call()), trial(calls=20)).status == PASSED
+    assert judge.run(subject(wrong_on_the_30th_call()), many(20)).status == PASSED
 
 
 def test_many_calls_show_that_an_earlier_output_changed():
-    assert checks(judge.run(subject(on_a_static_buffer()), trial(calls=5))) == {"alias", "held"}
+    assert checks(judge.run(subject(on_a_static_buffer()), many(5))) == {"alias", "held"}
 
 
 def test_many_calls_show_a_result_kept_by_address():
     held = {}
-    outcome = judge.run(subject(lambda x: held.setdefault(x.data_ptr(), right(x)).clone()), trial(calls=50))
+    outcome = judge.run(subject(lambda x: held.setdefault(x.data_ptr(), right(x)).clone()), many(50))
     assert outcome.status == FAILED and "call 2 of 50" in outcome.findings[0].message
 
 
@@ -165,7 +168,7 @@ KEYS = {
 @pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
 def test_many_calls_show_a_cache_keyed_by_less_than_the_input(key):
     held = {}
-    outcome = judge.run(subject(lambda x: held.setdefault(key(x), right(x)).clone()), trial(calls=CALLS))
+    outcome = judge.run(subject(lambda x: held.setdefault(key(x), right(x)).clone()), many(CALLS))
     assert checks(outcome) == {"values"}
 
 
@@ -186,8 +189,8 @@ def test_a_cache_of_what_is_derived_from_one_operand_shows(op):
             return contract.call(known_good, arguments)
 
         case = plain_case(contract, "float32", next(iter(contract.values)))
-        assert judge.run(Subject(op, known_good, "right", "user@cpu", "cpu"), Trial(case, calls=10)).status == PASSED
-        outcome = judge.run(Subject(op, stale, "stale", "user@cpu", "cpu", diagnosed=False), Trial(case, calls=CALLS))
+        assert judge.run(Subject(op, known_good, "right", "user@cpu", "cpu"), ManyCalls(case, 10)).status == PASSED
+        outcome = judge.run(Subject(op, stale, "stale", "user@cpu", "cpu", diagnosed=False), ManyCalls(case, CALLS))
         assert outcome.status == FAILED, operand
         assert f"but {operand} mirrored inside)" in outcome.findings[0].message
 
@@ -195,7 +198,7 @@ def test_a_cache_of_what_is_derived_from_one_operand_shows(op):
 def varied(op="layer_norm", calls=CALLS):
     contract = registry.contract(op)
     case = plain_case(contract, "float32", next(iter(contract.values)))
-    return Trial(case, calls=calls, others=variants(contract, case))
+    return ManyCalls(case, calls, variants(contract, case))
 
 
 def layer_norm(x, weight, bias, *, eps=1e-5):
@@ -253,7 +256,7 @@ def test_many_calls_stay_within_where():
         device="cpu",
         where=lambda case: case.layouts == plain.layouts and case.params == plain.params,
     )
-    assert report.passed and any(outcome.trial.startswith("calls-") for outcome in report.outcomes)
+    assert report.passed and any(outcome.kind is Kind.CALLS for outcome in report.outcomes)
 
 
 @pytest.mark.parametrize("op", registry.ops())
@@ -398,6 +401,6 @@ def test_no_room_for_a_layout_declines_the_trial(monkeypatch):
 
     monkeypatch.setattr(layouts, "_mapped", refuse)
     case = plain_case(registry.contract("softmax"), "float16", "normal", 0, SIZE)
-    far = Trial(type(case)(case.op, case.dtype, case.sizes, case.values, (("x", "far0"),), case.params, case.seed))
+    far = CaseTrial(type(case)(case.op, case.dtype, case.sizes, case.values, (("x", "far0"),), case.params, case.seed))
     outcome = judge.run(subject(right), far)
     assert outcome.status == DECLINED and outcome.reason.startswith("not run: 8.0 GiB")

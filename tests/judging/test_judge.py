@@ -12,7 +12,18 @@ from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging import call as verdict
 from touchstone.conformance.judging import judge, trials
 from touchstone.conformance.judging.judgement import DECLINED, FAILED, PASSED, Outcome
-from touchstone.conformance.judging.trials import CALLS, Trial, trials_of
+from touchstone.conformance.judging.trials import (
+    CALLS,
+    CaseTrial,
+    Int64Index,
+    InvalidCall,
+    ManyCalls,
+    OnStream,
+    PropertyTrial,
+    trials_of,
+)
+from touchstone.conformance.reporting import earlier
+from touchstone.conformance.spec.checks import Check
 from touchstone.conformance.spec.compare import worst
 from touchstone.conformance.spec.contract import Case, Invalid, Property
 
@@ -33,7 +44,7 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
 
 def judged(fn, *, own=False, outputs=None, op="softmax", **about) -> Outcome:
     made = case(**about)
-    return judge.run(subject(fn, op=op, own=own, outputs=outputs), Trial(replace(made, op=op)))
+    return judge.run(subject(fn, op=op, own=own, outputs=outputs), CaseTrial(replace(made, op=op)))
 
 
 def checks(outcome: Outcome) -> list[str]:
@@ -132,6 +143,7 @@ def test_a_fault_is_reported_by_its_check(fault):
     if check == "values":
         assert not finding.error <= 1
         assert finding.message.startswith("y: ")
+        assert finding.about == "y"
 
 
 def test_working_in_place_is_two_findings():
@@ -190,7 +202,7 @@ def test_debug_lets_the_exception_through():
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        judge.run(subject(broken), Trial(case()), debug=True)
+        judge.run(subject(broken), CaseTrial(case()), debug=True)
 
 
 def test_not_implemented_is_a_decline():
@@ -201,7 +213,7 @@ def test_not_implemented_is_a_decline():
     assert outcome.status == DECLINED
     assert outcome.reason == "33 columns; I hold 32"
     assert outcome.findings == []
-    assert judge.run(subject(declines), Trial(case()), debug=True).status == DECLINED
+    assert judge.run(subject(declines), CaseTrial(case()), debug=True).status == DECLINED
 
 
 def test_a_users_function_is_called_by_position_and_a_variant_by_name():
@@ -248,7 +260,7 @@ def test_empty_cases_are_judged():
 
 def property_trials(fn, own=False):
     made = subject(fn, own=own)
-    return [t for t in trials_of(made, "quick")[0] if t.prop is not None]
+    return [t for t in trials_of(made, "quick")[0] if isinstance(t, PropertyTrial)]
 
 
 def test_a_kernel_that_is_right_only_on_its_case_breaks_a_property():
@@ -292,11 +304,11 @@ def test_a_wrong_kernel_is_not_asked_for_the_property():
     def never(call, arguments, outputs, made):
         raise AssertionError
 
-    assert checks(judge.run(subject(torch.zeros_like), Trial(case(), prop=Property("never", never)))) == ["values"]
+    assert checks(judge.run(subject(torch.zeros_like), PropertyTrial(case(), Property("never", never)))) == ["values"]
 
 
-def invalid(spoil, error, match) -> Trial:
-    return Trial(case(), invalid=Invalid("spoilt", spoil, error, match))
+def invalid(spoil, error, match) -> InvalidCall:
+    return InvalidCall(case(), Invalid("spoilt", spoil, error, match))
 
 
 def one_axis(arguments):
@@ -329,9 +341,9 @@ def test_invalid_calls_need_the_error_and_the_name():
 def test_the_trials_of_a_subject():
     contract = registry.contract("softmax")
     ours, user = (trials_of(subject(softmax, own=own), "quick")[0] for own in (True, False))
-    assert [t.id for t in user] == [t.id for t in ours if t.invalid is None]
-    assert len([t for t in ours if t.invalid]) == len(contract.invalid) > 0
-    assert len([t for t in ours if t.prop]) == 3 * len(contract.properties) > 0
+    assert [t.id for t in user] == [t.id for t in ours if not isinstance(t, InvalidCall)]
+    assert len([t for t in ours if isinstance(t, InvalidCall)]) == len(contract.invalid) > 0
+    assert len([t for t in ours if isinstance(t, PropertyTrial)]) == 3 * len(contract.properties) > 0
     assert len({t.id for t in ours}) == len(ours)
     assert all(" " not in t.id for t in ours)
 
@@ -341,11 +353,11 @@ def test_work_beyond_the_ceiling_is_dropped_and_counted():
     made = subject(softmax)
     everything, plan = trials_of(made, "quick")
     assert plan.over_ceiling == 0
-    work = sorted(contract.work(t.case) for t in everything if t.prop is None)
+    work = sorted(contract.work(t.case) for t in everything if not isinstance(t, PropertyTrial))
     ceiling = work[len(work) // 2]
     some, plan = trials_of(made, "quick", ceiling=ceiling)
     assert plan.over_ceiling == len(everything) - len(some) > 0
-    assert all(contract.work(t.case) <= ceiling for t in some if t.prop is None)
+    assert all(contract.work(t.case) <= ceiling for t in some if not isinstance(t, PropertyTrial))
 
 
 def test_finding_ids_are_stable_and_tell_findings_apart():
@@ -362,10 +374,44 @@ def test_finding_ids_are_stable_and_tell_findings_apart():
     assert len({zeros.id, *(o.findings[0].id for o in others)}) == 6
 
 
+def test_what_a_finding_is_about():
+    def wrong_shape(x):
+        return softmax(x)[:1], online_softmax(x)[1]
+
+    def raises(x):
+        raise ZeroDivisionError("by: nothing")
+
+    def about(fn, **options):
+        return [(f.check, f.about, f.raised) for f in judged(fn, **options).findings]
+
+    assert about(through(in_place)) == [(Check.INPUTS, "x", None), (Check.ALIAS, "y", None)]
+    assert about(wrong_shape, op="online_softmax") == [(Check.SHAPE, "y", None)]
+    assert about(softmax, op="online_softmax") == [(Check.RETURNS, None, None)]
+    assert about(raises) == [(Check.RAISED, None, "ZeroDivisionError")]
+
+
+@pytest.mark.parametrize("op", registry.ops())
+def test_the_kind_of_an_earlier_record_follows_from_the_id(op):
+    found, _ = trials_of(subject(softmax, op=op, own=True), "default")
+    for trial in [*found, OnStream(found[0].case), Int64Index(found[0].case)]:
+        assert earlier.kind(trial.id) is trial.kind
+    written = {"trial": f"huge-{found[0].case.id}", "status": "passed", "findings": []}
+    assert earlier.converted(written) == {**written, "trial": Int64Index(found[0].case).id, "kind": "int64_index"}
+    assert earlier.converted({"trial": "law-shift-float32", "check": "law: shift"}) == {
+        "trial": "property-shift-float32",
+        "check": "property: shift",
+        "kind": "property",
+    }
+
+
 def test_an_outcome_goes_through_a_dictionary():
     outcome = judged(through(in_place))
     assert Outcome.from_dict(outcome.to_dict()) == outcome
     assert outcome.to_dict()["findings"][0]["check"] == "inputs"
+    assert outcome.to_dict()["kind"] == "case"
+    plain = {str, int, float, list, dict, type(None)}
+    assert {type(value) for found in outcome.to_dict()["findings"] for value in found.values()} <= plain
+    assert {type(value) for value in outcome.to_dict().values()} <= plain  # pytest-xdist sends no others
 
 
 def test_the_answer_is_computed_once_for_a_ladder():
@@ -397,7 +443,7 @@ def test_an_error_names_its_place_once():
 def test_many_calls_keep_to_what_a_target_can_work():
     def calls(ceiling):
         found, _ = trials_of(subject(softmax), "quick", ceiling=ceiling)
-        return [trial.calls for trial in found if trial.calls]
+        return [trial.count for trial in found if isinstance(trial, ManyCalls)]
 
     assert calls(None) == calls(1e9) == [CALLS]
     assert calls(10.0) == [trials.FEWEST_CALLS]

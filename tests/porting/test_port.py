@@ -13,6 +13,7 @@ from touchstone import check
 from touchstone.conformance.cli import main
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.judging.judgement import UNPORTED, Outcome
+from touchstone.conformance.judging.trials import Kind
 from touchstone.conformance.porting import port
 
 BACKENDS = [
@@ -298,7 +299,7 @@ def test_check_says_what_comes_next(tmp_path):
         f"next: compare it with its source, races included: {command}",
         f"then: looped{UNPORTED}its source is looped",
     ]
-    wrong = [outcome for outcome in report.outcomes if not outcome.trial.startswith(("property-", "calls-"))][3]
+    wrong = [outcome for outcome in report.outcomes if outcome.kind is Kind.CASE][3]
     wrong.status = "failed"
     wrong.findings = check(
         "softmax", lambda x: x * 0, device="cpu", level="quick", isolate="none", dtypes=["float32"]
@@ -306,7 +307,7 @@ def test_check_says_what_comes_next(tmp_path):
     assert port.advice(file, "onerow", report) == [
         f"next: see where it leaves its source: {command} --case {wrong.trial}"
     ]
-    report.outcomes = [Outcome("a", "float32", "declined", reason=f"looped{UNPORTED}its source is looped")]
+    report.outcomes = [Outcome("a", Kind.CASE, "float32", "declined", reason=f"looped{UNPORTED}its source is looped")]
     assert port.advice(file, "looped", report) == []
     file.write_text("def onerow(x):\n    return x\n")
     assert port.advice(file, "onerow", report) == []

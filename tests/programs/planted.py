@@ -17,7 +17,7 @@ from touchstone.conformance.discovery import registry, selection
 from touchstone.conformance.discovery.subject import Subject, not_called
 from touchstone.conformance.judging import judge
 from touchstone.conformance.judging.judgement import DECLINED, PASSED
-from touchstone.conformance.judging.trials import Trial, trials_of
+from touchstone.conformance.judging.trials import CaseTrial, PropertyTrial, Trial, called_once, trials_of
 
 LAUNCHER = re.compile(r'^def (\w+)\([^)]*fault: str = "none"', re.MULTILINE)
 SIZES = 5  # the smallest of a contract that a schedule or the race detector sees
@@ -77,7 +77,7 @@ class Kernels:
             op, fn, fn.__name__, f"{self.backend}@cpu", "cpu", deterministic=deterministic, diagnosed=False
         )
         for trial in found:
-            if trial.prop is not None and trial.prop.bitwise and not deterministic:
+            if isinstance(trial, PropertyTrial) and trial.prop.bitwise and not deterministic:
                 continue
             for finding in judge.run(subject, trial).findings:
                 if finding.severity == "failure":
@@ -86,14 +86,14 @@ class Kernels:
 
     def wrong_on_cases(self, op: str, name: str) -> str | None:
         """What is wrong with a launcher without a fault on the cases of level quick."""
-        cases = [trial for trial in trials(op) if trial.prop is None and not trial.calls]
+        cases = [trial for trial in trials(op) if isinstance(trial, CaseTrial)]
         cases = [trial for trial in cases if registry.contract(op).work(trial.case) < self.work]
         return self.failure(op, self.without_fault(op, name), [replace(trial, watched=False) for trial in cases])
 
     def wrong_in_some_order(self, op: str, name: str) -> str | None:
         """What is wrong with it on small cases under the race detector and in the orders of several seeds."""
         small = [trial for trial in trials(op) if trial.case.filled and trial.case.dtype == "float32"][:SIZES]
-        small = [replace(trial, watched=False, instrumented=False) for trial in small]
+        small = [called_once(trial) for trial in small]
         for within in orders():
             with within:
                 if wrong := self.failure(op, self.without_fault(op, name), small):
@@ -103,13 +103,13 @@ class Kernels:
     def variant_in_all_orders(self, op: str, name: str) -> int:
         """How many cases a variant was judged on so; AssertionError at the first that it fails."""
         fn = registry.variants(self.backend, op)[name]
-        wide = [trial for trial in trials(op) if trial.prop is None and not trial.calls and trial.case.filled]
+        wide = [trial for trial in trials(op) if isinstance(trial, CaseTrial) and trial.case.filled]
         wide = [trial for trial in wide if registry.contract(op).work(trial.case) > 100]
         subject, judged = selection.variant_subject(op, self.backend, name, fn, "cpu"), 0
         for trial in wide:
             for within in orders():
                 with within:
-                    outcome = judge.run(subject, replace(trial, watched=False, instrumented=False))
+                    outcome = judge.run(subject, called_once(trial))
                 if outcome.status == DECLINED:
                     break
                 assert outcome.status == PASSED, outcome.findings

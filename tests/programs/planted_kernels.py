@@ -10,7 +10,6 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Iterator, Set
-from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -23,7 +22,7 @@ from touchstone.conformance.discovery import registry  # noqa: E402
 from touchstone.conformance.discovery.subject import Subject, not_called  # noqa: E402
 from touchstone.conformance.faults import planted_in  # noqa: E402
 from touchstone.conformance.judging import judge  # noqa: E402
-from touchstone.conformance.judging.trials import trials_of  # noqa: E402
+from touchstone.conformance.judging.trials import CaseTrial, called_once, trials_of  # noqa: E402
 from touchstone.conformance.spec import compare  # noqa: E402
 from touchstone.conformance.spec.cases import plain_case  # noqa: E402
 
@@ -47,8 +46,8 @@ def on_cases(
     cases."""
     subject = Subject(op, fn, fn.__name__, "user@cpu", "cpu", deterministic=deterministic)
     for trial in trials_of(subject, "quick")[0]:
-        if trial.case.dtype in dtypes and trial.prop is None and not trial.calls and (not only or trial.id in only):
-            for finding in judge.run(subject, replace(trial, watched=False, instrumented=False)).findings:
+        if trial.case.dtype in dtypes and isinstance(trial, CaseTrial) and (not only or trial.id in only):
+            for finding in judge.run(subject, called_once(trial)).findings:
                 if finding.severity == "failure":
                     return trial.id, f"{finding.check}: {finding.message}"
     return None
