@@ -17,12 +17,11 @@ from touchstone.backends import shapes
 from touchstone.backends.numba.lib.reductions import (
     WARP_COLS,
     at_most,
+    block_grid,
     block_sum,
-    blocks,
-    for_rows,
     row_sum,
+    scale_and_shift,
     thread_grid,
-    threads,
     warp_grid,
     warp_sum,
     wide_jit,
@@ -78,7 +77,7 @@ def naive(
     rows, _ = shapes("rows cols, rows cols, cols, cols?", x=x, residual=residual, weight=weight, bias=bias)
     y, h = empty_outputs(x)
     if y.numel():
-        launch(_naive, *thread_grid(rows), x, residual, *_vectors(weight, bias, rows), y, h, np.float32(eps))
+        launch(_naive, *thread_grid(rows), x, residual, *scale_and_shift(weight, bias, rows), y, h, np.float32(eps))
     return y, h
 
 
@@ -123,7 +122,7 @@ def warp(
     at_most(cols, WARP_COLS, "warp")
     y, h = empty_outputs(x)
     if y.numel():
-        launch(_warp, *warp_grid(rows), x, residual, *_vectors(weight, bias, rows), y, h, np.float32(eps))
+        launch(_warp, *warp_grid(rows), x, residual, *scale_and_shift(weight, bias, rows), y, h, np.float32(eps))
     return y, h
 
 
@@ -164,7 +163,9 @@ def block(
     rows, cols = shapes("rows cols, rows cols, cols, cols?", x=x, residual=residual, weight=weight, bias=bias)
     y, h = empty_outputs(x)
     if y.numel():
-        launch(_block, blocks(rows), threads(cols), x, residual, *_vectors(weight, bias, rows), y, h, np.float32(eps))
+        launch(
+            _block, *block_grid(rows, cols), x, residual, *scale_and_shift(weight, bias, rows), y, h, np.float32(eps)
+        )
     return y, h
 
 
@@ -230,10 +231,5 @@ def vectorised(
     y, h = empty_outputs(x)
     extent, held = in_vectors(rows, cols, x, residual, weight, bias, y, h)
     if y.numel():
-        launch(_vectorised(*held), *extent, x, residual, *_vectors(weight, bias, rows), y, h, np.float32(eps))
+        launch(_vectorised(*held), *extent, x, residual, *scale_and_shift(weight, bias, rows), y, h, np.float32(eps))
     return y, h
-
-
-def _vectors(weight: torch.Tensor, bias: torch.Tensor | None, rows: int) -> tuple[torch.Tensor, torch.Tensor, bool]:
-    """The kernels' weight, bias and `biased`."""
-    return for_rows(weight, rows), for_rows(weight if bias is None else bias, rows), bias is not None

@@ -17,12 +17,11 @@ from touchstone.backends import shapes
 from touchstone.backends.numba.lib.reductions import (
     WARP_COLS,
     at_most,
+    block_grid,
     block_sum,
-    blocks,
     for_rows,
     row_sum,
     thread_grid,
-    threads,
     warp_grid,
     warp_sum,
     wide_jit,
@@ -139,7 +138,7 @@ def block(
     rows, cols = shapes("rows cols, rows cols, cols", x=x, residual=residual, weight=weight)
     y, h = empty_outputs(x)
     if y.numel():
-        launch(_block, blocks(rows), threads(cols), x, residual, for_rows(weight, rows), y, h, np.float32(eps))
+        launch(_block, *block_grid(rows, cols), x, residual, for_rows(weight, rows), y, h, np.float32(eps))
     return y, h
 
 

@@ -15,10 +15,10 @@ from touchstone.backends import shapes
 from touchstone.backends.numba import matmul
 from touchstone.backends.numba.lib import gemm
 from touchstone.backends.numba.lib.activations import activate, number
-from touchstone.backends.numba.lib.gemm import blocks, corner, flat, kernel, pair_operands, store_four
+from touchstone.backends.numba.lib.gemm import corner, flat, kernel, pair_operands, store_four, tile_grid
 from touchstone.backends.numba.lib.mma import sixteen_bits
 from touchstone.backends.numba.lib.ptx import load1, load4, store1
-from touchstone.backends.numba.matmul.tensorcore import fastest, multiplied
+from touchstone.backends.numba.lib.tensorcores import fastest, multiplied
 from touchstone.backends.numba.runtime.launching import launch
 from touchstone.backends.variants import HALF, variant
 
@@ -38,7 +38,7 @@ def unfused(
     kind = number(activation)
     gate, up = matmul.doublebuffered(x, w_gate), matmul.doublebuffered(x, w_up)
     if gate.numel():
-        launch(_act_mul, blocks(gate.numel(), 1, 256, 1), 256, gate, up, kind)
+        launch(_act_mul, tile_grid(gate.numel(), 1, 256, 1), 256, gate, up, kind)
     return matmul.doublebuffered(gate, w_down)
 
 
@@ -102,7 +102,7 @@ def _fused(core, multiply, x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor
     M, H = x.shape[0], gate.shape[1]
     hidden = x.new_empty(M, H)
     if hidden.numel():
-        grid, given = blocks(M, H, core.HEIGHT, core.WIDTH // 2), pair_operands(x, gate, up, core.LANES)
+        grid, given = tile_grid(M, H, core.HEIGHT, core.WIDTH // 2), pair_operands(x, gate, up, core.LANES)
         launch(
             _gate_up(core, multiply),
             grid,

@@ -15,20 +15,20 @@ import numpy as np
 import torch
 from numba import cuda, float32, uint32, uint64
 
-from touchstone.backends import Unsupported, shapes
+from touchstone.backends import Unsupported
 from touchstone.backends.numba.lib.reductions import (
     WARP_COLS,
+    block_grid,
     block_sum,
-    blocks,
-    for_rows,
+    scale_and_shift,
     thread_grid,
-    threads,
     warp_grid,
     warp_sum,
 )
 from touchstone.backends.numba.lib.vector_io import lanes_of, load_vector, pack, store_vector, unpacked
-from touchstone.backends.numba.lib.vector_rows import LANES, aligned
+from touchstone.backends.numba.lib.vector_rows import LANES, are_rows_aligned
 from touchstone.backends.numba.runtime.launching import launch
+from touchstone.backends.signatures.group_norm import checked_sizes
 from touchstone.backends.variants import variant
 
 _HELD = WARP_COLS // 32
@@ -87,7 +87,7 @@ def naive(
 
     Takes any size and strides, as far as the axes of a group merge into 4; x is read three times. Source: [wuhe2018].
     """
-    every, space = _check(x, weight, bias, groups)
+    every, space = _sizes(x, weight, bias, groups)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if y.numel():
         launch(_naive, *thread_grid(every), *_operands(x, weight, bias, y, groups), np.uint64(space), np.float32(eps))
@@ -133,7 +133,7 @@ def warp(
 
     Declines groups of more than 1024 elements, what one warp holds. Source: [wuhe2018].
     """
-    every, space = _check(x, weight, bias, groups)
+    every, space = _sizes(x, weight, bias, groups)
     if (count := x.shape[1] // groups * space) > WARP_COLS:
         raise Unsupported(f"groups of {count} elements; one warp holds {WARP_COLS}")
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -178,11 +178,11 @@ def block(
 
     Takes any size and strides, as far as a group's axes merge into 4; x is read three times [wuhe2018] [desai2024].
     """
-    every, space = _check(x, weight, bias, groups)
+    every, space = _sizes(x, weight, bias, groups)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if y.numel():
         operands = _operands(x, weight, bias, y, groups)
-        launch(_block, blocks(every), threads(y[0].numel() // groups), *operands, np.uint64(space), np.float32(eps))
+        launch(_block, *block_grid(every, y[0].numel() // groups), *operands, np.uint64(space), np.float32(eps))
     return y
 
 
@@ -245,7 +245,7 @@ def vectorised(
     Declines groups that no single stride reaches; those that are not contiguous and aligned to 16 bytes are moved an
     element at a time. Source: [oneflow2021].
     """
-    every, space = _check(x, weight, bias, groups)
+    every, space = _sizes(x, weight, bias, groups)
     sizes = (x.shape[1] // groups, *x.shape[2:])
     if len(_merge(sizes, x.stride()[1:])[0]) > 1:
         raise Unsupported(f"strides {x.stride()[1:]} of sizes {sizes}; one stride must do")
@@ -253,17 +253,15 @@ def vectorised(
     if y.numel():
         grouped, *others, written = _operands(x, weight, bias, y, groups)
         elements = grouped[:, :, 0, 0, 0]
-        size = threads(-(-math.prod(sizes) * x.element_size() // 16), 512)
-        kernel = _vectorised(aligned(elements) and aligned(written))
-        launch(kernel, blocks(every), size, elements, *others, written, np.uint64(space), np.float32(eps))
+        grid = block_grid(every, -(-math.prod(sizes) * x.element_size() // 16), 512)
+        kernel = _vectorised(are_rows_aligned(elements) and are_rows_aligned(written))
+        launch(kernel, *grid, elements, *others, written, np.uint64(space), np.float32(eps))
     return y
 
 
-def _check(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, groups: int) -> tuple[int, int]:
-    """Groups of all samples, and positions of a channel."""
-    samples, channels = shapes("N C ..., C, C?", x=x, weight=weight, bias=bias)
-    if groups < 1 or channels % groups:
-        raise ValueError(f"groups: {channels} channels do not divide into {groups} groups")
+def _sizes(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, groups: int) -> tuple[int, int]:
+    """Groups of all samples, and positions of a channel, of checked operands."""
+    samples, _ = checked_sizes(x, weight, bias, groups)
     return samples * groups, math.prod(x.shape[2:])
 
 
@@ -277,8 +275,7 @@ def _operands(
         raise Unsupported(f"strides {x.stride()[1:]} of sizes {(channels, *x.shape[2:])}; they must merge into {_AXES}")
     rest = _AXES - len(sizes)
     apart = (samples, groups, *[1] * rest, *sizes), (x.stride(0), channels * x.stride(1), *[0] * rest, *strides)
-    given = for_rows(weight, samples), for_rows(weight if bias is None else bias, samples)
-    return x.as_strided(*apart), *given, bias is not None, y.view(samples * groups, -1)
+    return x.as_strided(*apart), *scale_and_shift(weight, bias, samples), y.view(samples * groups, -1)
 
 
 def _merge(sizes: Sequence[int], strides: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -1,8 +1,8 @@
 """Layer norm over the last axis: y = (x - mean) / sqrt(variance + eps) * weight + bias, with the biased variance.
 
 naive: one thread per row, three passes over x; neighbouring threads read addresses one row apart [baetal2016]
-block: a block reads a row three times, for mean, variance and result, so a row may have any length [baetal2016]
 warp: a warp holds a row in registers, so x is read once and no barrier is needed [xlite2025]
+block: a block reads a row three times, for mean, variance and result, so a row may have any length [baetal2016]
 vectorised: as many threads as the row needs hold it, in 16-byte accesses if rows are aligned; one barrier [xlite2025]
 """
 
@@ -17,12 +17,11 @@ from touchstone.backends import shapes
 from touchstone.backends.numba.lib.reductions import (
     WARP_COLS,
     at_most,
+    block_grid,
     block_sum,
-    blocks,
-    for_rows,
     paired_jit,
+    scale_and_shift,
     thread_grid,
-    threads,
     warp_grid,
     warp_sum,
 )
@@ -68,42 +67,7 @@ def naive(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, e
     rows, _ = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if y.numel():
-        launch(_naive, *thread_grid(rows), x, *_vectors(weight, bias, rows), y, np.float32(eps))
-    return y
-
-
-@cuda.jit
-def _block(x, weight, bias, biased, y, eps):
-    row, cols, count = uint64(cuda.blockIdx.x), uint64(x.shape[1]), float32(x.shape[1])
-    first, step = uint64(cuda.threadIdx.x), uint64(cuda.blockDim.x)
-    total, square = float32(0), float32(0)
-    col = first
-    while col < cols:
-        total += float32(x[row, col])
-        col += step
-    mean = block_sum(total) / count
-
-    col = first
-    while col < cols:
-        centred = float32(x[row, col]) - mean
-        square += centred * centred
-        col += step
-    rstd = float32(1) / math.sqrt(block_sum(square) / count + eps)
-
-    col = first
-    while col < cols:
-        shift = float32(bias[row, col]) if biased else float32(0)
-        y[row, col] = (float32(x[row, col]) - mean) * rstd * float32(weight[row, col]) + shift
-        col += step
-
-
-@variant(needs="shuffles")
-def block(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
-    """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols), any number of columns [baetal2016]."""
-    rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    if y.numel():
-        launch(_block, blocks(rows), threads(cols), x, *_vectors(weight, bias, rows), y, np.float32(eps))
+        launch(_naive, *thread_grid(rows), x, *scale_and_shift(weight, bias, rows), y, np.float32(eps))
     return y
 
 
@@ -145,7 +109,42 @@ def warp(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, ep
     at_most(cols, WARP_COLS, "warp")
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if y.numel():
-        launch(_warp, *warp_grid(rows), x, *_vectors(weight, bias, rows), y, np.float32(eps))
+        launch(_warp, *warp_grid(rows), x, *scale_and_shift(weight, bias, rows), y, np.float32(eps))
+    return y
+
+
+@cuda.jit
+def _block(x, weight, bias, biased, y, eps):
+    row, cols, count = uint64(cuda.blockIdx.x), uint64(x.shape[1]), float32(x.shape[1])
+    first, step = uint64(cuda.threadIdx.x), uint64(cuda.blockDim.x)
+    total, square = float32(0), float32(0)
+    col = first
+    while col < cols:
+        total += float32(x[row, col])
+        col += step
+    mean = block_sum(total) / count
+
+    col = first
+    while col < cols:
+        centred = float32(x[row, col]) - mean
+        square += centred * centred
+        col += step
+    rstd = float32(1) / math.sqrt(block_sum(square) / count + eps)
+
+    col = first
+    while col < cols:
+        shift = float32(bias[row, col]) if biased else float32(0)
+        y[row, col] = (float32(x[row, col]) - mean) * rstd * float32(weight[row, col]) + shift
+        col += step
+
+
+@variant(needs="shuffles")
+def block(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
+    """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols), any number of columns [baetal2016]."""
+    rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    if y.numel():
+        launch(_block, *block_grid(rows, cols), x, *scale_and_shift(weight, bias, rows), y, np.float32(eps))
     return y
 
 
@@ -193,10 +192,5 @@ def vectorised(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     extent, held = in_vectors(rows, cols, x, weight, bias, y, most=512)
     if y.numel():
-        launch(_vectorised(*held), *extent, x, *_vectors(weight, bias, rows), y, np.float32(eps))
+        launch(_vectorised(*held), *extent, x, *scale_and_shift(weight, bias, rows), y, np.float32(eps))
     return y
-
-
-def _vectors(weight: torch.Tensor, bias: torch.Tensor | None, rows: int) -> tuple[torch.Tensor, torch.Tensor, bool]:
-    """The kernels' weight, bias and `biased`."""
-    return for_rows(weight, rows), for_rows(weight if bias is None else bias, rows), bias is not None

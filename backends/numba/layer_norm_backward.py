@@ -25,14 +25,14 @@ from touchstone.backends.numba.lib.norms_backward import (
     column_sums,
     given,
     in_column_blocks,
-    resident,
+    resident_grid,
 )
 from touchstone.backends.numba.lib.reductions import (
     WARP_COLS,
     at_most,
-    blocks,
+    block_threads,
+    checked_grid,
     thread_grid,
-    threads,
     warp_grid,
     warp_sum,
     wide_jit,
@@ -116,7 +116,7 @@ def naive(
         statistics = torch.empty((2, rows), dtype=torch.float32, device=x.device)
         statistics_given = given(mean, rstd, statistics[0])
         launch(_naive, *thread_grid(rows), x, weight, dy, *statistics_given, dx, statistics, np.float32(eps))
-        across = threads(cols)
+        across = block_threads(cols)
         launch(_columns, -(-cols // across), across, x, dy, statistics, dweight, dbias)
     return dx, dweight, dbias
 
@@ -181,8 +181,8 @@ def block(
     if dx.numel():
         statistics = torch.empty((2, rows), dtype=torch.float32, device=x.device)
         statistics_given = given(mean, rstd, statistics[0])
-        across = threads(cols)
-        launch(_block, blocks(rows), across, x, weight, dy, *statistics_given, dx, statistics, np.float32(eps))
+        across = block_threads(cols)
+        launch(_block, checked_grid(rows), across, x, weight, dy, *statistics_given, dx, statistics, np.float32(eps))
         launch(_columns, -(-cols // across), across, x, dy, statistics, dweight, dbias)
     return dx, dweight, dbias
 
@@ -350,7 +350,7 @@ def partials(
     at_most(cols, BLOCK_COLS, "block")
     dx, dweight, dbias = empty_outputs(x)
     if dx.numel():
-        parts, across = resident(x)
+        parts, across = resident_grid(x)
         partial = torch.empty((2, parts, cols), dtype=torch.float32, device=x.device)
         statistics_given = given(mean, rstd, partial[0, 0])
         launch(_partials, parts, across, x, weight, dy, *statistics_given, dx, partial, np.float32(eps))
@@ -390,7 +390,7 @@ def atomics(
     at_most(cols, BLOCK_COLS, "block")
     dx, dweight, dbias = empty_outputs(x)
     if dx.numel():
-        parts, across = resident(x)
+        parts, across = resident_grid(x)
         total = torch.zeros((2, 1, cols), dtype=torch.float32, device=x.device)
         statistics_given = given(mean, rstd, total[0, 0])
         launch(_atomics, parts, across, x, weight, dy, *statistics_given, dx, total, np.float32(eps))

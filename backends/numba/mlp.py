@@ -16,10 +16,10 @@ from touchstone.backends import shapes
 from touchstone.backends.numba import matmul
 from touchstone.backends.numba.lib import gemm
 from touchstone.backends.numba.lib.activations import NONE, activate, number
-from touchstone.backends.numba.lib.gemm import blocks, corner, flat, kernel, operands, store_four
+from touchstone.backends.numba.lib.gemm import corner, flat, kernel, operands, store_four, tile_grid
 from touchstone.backends.numba.lib.mma import sixteen_bits
 from touchstone.backends.numba.lib.ptx import load1, load4, store1
-from touchstone.backends.numba.matmul.tensorcore import fastest
+from touchstone.backends.numba.lib.tensorcores import fastest
 from touchstone.backends.numba.runtime.launching import launch
 from touchstone.backends.variants import HALF, variant
 
@@ -37,7 +37,7 @@ def _bias_act(z, bias, stride_bias, has_bias, activation):
 def _apply(z: torch.Tensor, bias: torch.Tensor | None, activation: int) -> None:
     """z = act(z + bias) in place, for a contiguous z (rows, cols)."""
     if z.numel() and (bias is not None or activation != NONE):
-        launch(_bias_act, blocks(z.numel(), 1, 256, 1), 256, z, *gemm.bias(bias, z), activation)
+        launch(_bias_act, tile_grid(z.numel(), 1, 256, 1), 256, z, *gemm.bias(bias, z), activation)
 
 
 def unfused(
@@ -115,7 +115,7 @@ def _fused(
     c = a.new_empty(a.shape[0], b.shape[1])
     if c.numel():
         memory, *rest = gemm.bias(bias, a)
-        grid, given = blocks(*c.shape, core.HEIGHT, core.WIDTH), operands(a, b, core.LANES)
+        grid, given = tile_grid(*c.shape, core.HEIGHT, core.WIDTH), operands(a, b, core.LANES)
         launch(
             _linear(core, multiply),
             grid,

@@ -17,7 +17,7 @@ from touchstone.backends import shapes
 from touchstone.backends.numba import matmul
 from touchstone.backends.numba.lib import gemm, mma
 from touchstone.backends.numba.lib.activations import activate, number, slope
-from touchstone.backends.numba.lib.gemm import blocks, corner, flat, kernel, operands, store_four
+from touchstone.backends.numba.lib.gemm import corner, flat, kernel, operands, store_four, tile_grid
 from touchstone.backends.numba.lib.mma import sixteen_bits
 from touchstone.backends.numba.lib.ptx import load1, load4, store1
 from touchstone.backends.numba.runtime.launching import launch
@@ -66,7 +66,7 @@ def _summed(x: torch.Tensor) -> torch.Tensor:
     rows, cols = x.shape
     total = x.new_empty(cols)
     if cols:
-        launch(_column_sum, blocks(1, cols, 1, 32), (32, 8), flat(x), total, rows, *x.stride())
+        launch(_column_sum, tile_grid(1, cols, 1, 32), (32, 8), flat(x), total, rows, *x.stride())
     return total
 
 
@@ -89,7 +89,7 @@ def unfused(
     z, dz = product(x, w1), product(dy, w2.t())
     hidden = torch.empty_like(z)
     if z.numel():
-        grid = blocks(z.numel(), 1, 256, 1)
+        grid = tile_grid(z.numel(), 1, 256, 1)
         launch(_hidden, grid, 256, z, hidden, *gemm.bias(b1, z), kind)
         launch(_chain, grid, 256, dz, z, kind)
     dx, dw1, dw2 = product(dz, w1.t()), product(x.t(), dz), product(hidden.t(), dy)
@@ -180,7 +180,7 @@ def _fused(
     if z.numel():
         for a, b, c, backward in ((x, w1, hidden, False), (dy, w2.t(), dz, True)):
             memory, *rest = gemm.bias(None if backward else b1, z)
-            grid, given = blocks(M, H, core.HEIGHT, core.WIDTH), operands(a, b, core.LANES)
+            grid, given = tile_grid(M, H, core.HEIGHT, core.WIDTH), operands(a, b, core.LANES)
             launch(
                 _activated(core),
                 grid,

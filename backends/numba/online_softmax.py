@@ -14,7 +14,7 @@ import torch
 from numba import cuda, float32, uint32, uint64
 
 from touchstone.backends.numba.lib.online import denominator, fold, log_sum, row_merge, shift, warp_merge
-from touchstone.backends.numba.lib.reductions import blocks, thread_grid, threads, warp_grid, wide_jit
+from touchstone.backends.numba.lib.reductions import block_grid, thread_grid, warp_grid, wide_jit
 from touchstone.backends.numba.lib.vector_io import lanes_of, unpacked
 from touchstone.backends.numba.lib.vector_rows import LANES, in_vectors, inside, load_row, store_values
 from touchstone.backends.numba.runtime.launching import launch
@@ -109,7 +109,7 @@ def block(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: [milakov2018]."""
     rows, cols, y, lse = empty_outputs(x)
     if y.numel():
-        launch(_block, blocks(rows), threads(cols), x, y, lse)
+        launch(_block, *block_grid(rows, cols), x, y, lse)
     return y, lse
 
 

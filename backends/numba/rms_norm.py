@@ -1,8 +1,8 @@
 """RMS norm over the last axis: y = x / sqrt(mean x^2 + eps) * weight.
 
 naive: one thread per row, two passes over x; neighbouring threads read addresses one row apart [zhang2019]
-block: a block reads a row twice, for its mean square and for the result, so a row may have any length [zhang2019]
 warp: a warp holds a row in registers, so x is read once and no barrier is needed [xlite2025]
+block: a block reads a row twice, for its mean square and for the result, so a row may have any length [zhang2019]
 vectorised: as many threads as the row needs hold it, in accesses of 16 bytes where rows are aligned [xlite2025]
 """
 
@@ -17,12 +17,11 @@ from touchstone.backends import shapes
 from touchstone.backends.numba.lib.reductions import (
     WARP_COLS,
     at_most,
+    block_grid,
     block_sum,
-    blocks,
     for_rows,
     row_sum,
     thread_grid,
-    threads,
     warp_grid,
     warp_sum,
     wide_jit,
@@ -68,34 +67,6 @@ def naive(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.
 
 
 @cuda.jit
-def _block(x, weight, y, eps):
-    row, cols = uint64(cuda.blockIdx.x), uint64(x.shape[1])
-    first, step = uint64(cuda.threadIdx.x), uint64(cuda.blockDim.x)
-    square = float32(0)
-    col = first
-    while col < cols:
-        value = float32(x[row, col])
-        square += value * value
-        col += step
-    rstd = float32(1) / math.sqrt(block_sum(square) / float32(x.shape[1]) + eps)
-
-    col = first
-    while col < cols:
-        y[row, col] = float32(x[row, col]) * rstd * float32(weight[row, col])
-        col += step
-
-
-@variant(needs="shuffles")
-def block(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
-    """x (rows, cols), weight (cols,) -> y (rows, cols), any number of columns. Source: [zhang2019]."""
-    rows, cols = shapes("rows cols, cols", x=x, weight=weight)
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    if y.numel():
-        launch(_block, blocks(rows), threads(cols), x, for_rows(weight, rows), y, np.float32(eps))
-    return y
-
-
-@cuda.jit
 def _warp(x, weight, y, eps):
     # A block is 32 lanes by some rows; lane i holds the columns i, i + 32, ...
     held = cuda.local.array(_HELD, float32)
@@ -127,6 +98,34 @@ def warp(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.T
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if y.numel():
         launch(_warp, *warp_grid(rows), x, for_rows(weight, rows), y, np.float32(eps))
+    return y
+
+
+@cuda.jit
+def _block(x, weight, y, eps):
+    row, cols = uint64(cuda.blockIdx.x), uint64(x.shape[1])
+    first, step = uint64(cuda.threadIdx.x), uint64(cuda.blockDim.x)
+    square = float32(0)
+    col = first
+    while col < cols:
+        value = float32(x[row, col])
+        square += value * value
+        col += step
+    rstd = float32(1) / math.sqrt(block_sum(square) / float32(x.shape[1]) + eps)
+
+    col = first
+    while col < cols:
+        y[row, col] = float32(x[row, col]) * rstd * float32(weight[row, col])
+        col += step
+
+
+@variant(needs="shuffles")
+def block(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
+    """x (rows, cols), weight (cols,) -> y (rows, cols), any number of columns. Source: [zhang2019]."""
+    rows, cols = shapes("rows cols, cols", x=x, weight=weight)
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    if y.numel():
+        launch(_block, *block_grid(rows, cols), x, for_rows(weight, rows), y, np.float32(eps))
     return y
 
 

@@ -24,14 +24,14 @@ from touchstone.backends.numba.lib.norms_backward import (
     by_persistent_blocks,
     column_sums,
     in_column_blocks,
-    resident,
+    resident_grid,
 )
 from touchstone.backends.numba.lib.reductions import (
     WARP_COLS,
     at_most,
-    blocks,
+    block_threads,
+    checked_grid,
     thread_grid,
-    threads,
     warp_grid,
     warp_sum,
     wide_jit,
@@ -94,7 +94,7 @@ def naive(
     if dx.numel():
         statistics = torch.empty((rows,), dtype=torch.float32, device=x.device)
         launch(_naive, *thread_grid(rows), x, weight, dy, *_given(rstd, statistics), dx, statistics, np.float32(eps))
-        across = threads(cols)
+        across = block_threads(cols)
         launch(_columns, -(-cols // across), across, x, dy, statistics, dweight)
     return dx, dweight
 
@@ -138,8 +138,19 @@ def block(
     dx, dweight = empty_outputs(x)
     if dx.numel():
         statistics = torch.empty((rows,), dtype=torch.float32, device=x.device)
-        across = threads(cols)
-        launch(_block, blocks(rows), across, x, weight, dy, *_given(rstd, statistics), dx, statistics, np.float32(eps))
+        across = block_threads(cols)
+        launch(
+            _block,
+            checked_grid(rows),
+            across,
+            x,
+            weight,
+            dy,
+            *_given(rstd, statistics),
+            dx,
+            statistics,
+            np.float32(eps),
+        )
         launch(_columns, -(-cols // across), across, x, dy, statistics, dweight)
     return dx, dweight
 
@@ -264,7 +275,7 @@ def partials(
     at_most(cols, BLOCK_COLS, "block")
     dx, dweight = empty_outputs(x)
     if dx.numel():
-        parts, across = resident(x)
+        parts, across = resident_grid(x)
         partial = torch.empty((parts, cols), dtype=torch.float32, device=x.device)
         launch(_partials, parts, across, x, weight, dy, *_given(rstd, partial[0]), dx, partial, np.float32(eps))
         _reduce(partial, dweight)
@@ -295,7 +306,7 @@ def atomics(
     at_most(cols, BLOCK_COLS, "block")
     dx, dweight = empty_outputs(x)
     if dx.numel():
-        parts, across = resident(x)
+        parts, across = resident_grid(x)
         total = torch.zeros((1, cols), dtype=torch.float32, device=x.device)
         launch(_atomics, parts, across, x, weight, dy, *_given(rstd, total[0]), dx, total, np.float32(eps))
         _reduce(total, dweight)

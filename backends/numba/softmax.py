@@ -23,14 +23,13 @@ from touchstone.backends.numba.lib.ptx import exp2
 from touchstone.backends.numba.lib.reductions import (
     WARP_COLS,
     at_most,
+    block_grid,
     block_max,
     block_sum,
-    blocks,
     deep_jit,
     row_max,
     row_sum,
     thread_grid,
-    threads,
     warp_grid,
     warp_max,
     warp_sum,
@@ -144,7 +143,7 @@ def block(x: torch.Tensor) -> torch.Tensor:
     rows, cols = shapes("rows cols", x=x)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if y.numel():
-        launch(_block, blocks(rows), threads(cols), x, y)
+        launch(_block, *block_grid(rows, cols), x, y)
     return y
 
 
@@ -225,5 +224,5 @@ def online(x: torch.Tensor) -> torch.Tensor:
     rows, cols = shapes("rows cols", x=x)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if y.numel():
-        launch(_online, blocks(rows), threads(cols), x, y)
+        launch(_online, *block_grid(rows, cols), x, y)
     return y

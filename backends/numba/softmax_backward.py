@@ -15,11 +15,10 @@ from touchstone.backends import shapes
 from touchstone.backends.numba.lib.reductions import (
     WARP_COLS,
     at_most,
+    block_grid,
     block_sum,
-    blocks,
     row_sum,
     thread_grid,
-    threads,
     warp_grid,
     warp_sum,
     wide_jit,
@@ -115,7 +114,7 @@ def block(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     rows, cols = shapes("rows cols, rows cols", y=y, dy=dy)
     dx = torch.empty(y.shape, dtype=y.dtype, device=y.device)
     if dx.numel():
-        launch(_block, blocks(rows), threads(cols), y, dy, dx)
+        launch(_block, *block_grid(rows, cols), y, dy, dx)
     return dx
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from numba import cuda, float32
 
-from touchstone.backends.numba.attention._launch import _blocks, _scale, _strided, _width
-from touchstone.backends.numba.attention._tiles import accumulate, load_tile, multiply
+from touchstone.backends.numba.attention._launch import padded_width, score_factor, strided
+from touchstone.backends.numba.lib.attention_tiles import accumulate, load_tile, multiply
 from touchstone.backends.numba.runtime.launching import launch
 from touchstone.backends.signatures.attention import checked_sizes, empty_outputs
 from touchstone.backends.variants import variant
@@ -106,7 +106,7 @@ def flash(
     o, lse = empty_outputs(q)
     if o.numel() == 0:
         return o, lse
-    width = _width(D)
-    grid = B * Hq * _blocks(Sq, _TILES[width][0])
-    launch(_kernel(width), grid, 128, *_strided(q, k, v), o, lse, _scale(scale, D), causal)
+    width = padded_width(D)
+    grid = B * Hq * -(-Sq // _TILES[width][0])
+    launch(_kernel(width), grid, 128, *strided(q, k, v), o, lse, score_factor(scale, D), causal)
     return o, lse

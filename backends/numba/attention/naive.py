@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numba import cuda, float32, int64
 
-from touchstone.backends.numba.attention._launch import _blocks, _scale, _strided
+from touchstone.backends.numba.attention._launch import score_factor, strided
 from touchstone.backends.numba.runtime.launching import launch
 from touchstone.backends.signatures.attention import checked_sizes, empty_outputs
 
@@ -97,7 +97,7 @@ def naive(
         return o, lse
     s = torch.empty((B, Hq, Sq, Sk), dtype=torch.float32, device=q.device)
     if Sk:
-        launch(_scores, _blocks(s.numel(), 128), 128, *_strided(q, k), s, _scale(scale, D), causal)
-    launch(_softmax, _blocks(lse.numel(), 32), 32, s, lse)
-    launch(_values, _blocks(o.numel(), 128), 128, s, *_strided(v), o)
+        launch(_scores, -(-s.numel() // 128), 128, *strided(q, k), s, score_factor(scale, D), causal)
+    launch(_softmax, -(-lse.numel() // 32), 32, s, lse)
+    launch(_values, -(-o.numel() // 128), 128, s, *strided(v), o)
     return o, lse

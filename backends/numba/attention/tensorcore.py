@@ -13,8 +13,8 @@ import torch
 from numba import cuda, float32, uint16
 
 from touchstone.backends import Unsupported
-from touchstone.backends.numba.attention._launch import _blocks, _scale, _width
-from touchstone.backends.numba.attention._mma import is_aligned, load_tile, products, put_row, store_rows
+from touchstone.backends.numba.attention._launch import padded_width, score_factor
+from touchstone.backends.numba.lib.attention_mma import are_heads_aligned, load_tile, products, put_row, store_rows
 from touchstone.backends.numba.lib.gemm import flat
 from touchstone.backends.numba.lib.ptx import copy_commit, copy_wait, exp2
 from touchstone.backends.numba.runtime.launching import launch
@@ -190,9 +190,9 @@ def tensorcore(
     o, lse = empty_outputs(q)
     if o.numel() == 0:
         return o, lse
-    width = _width(D)
+    width = padded_width(D)
     operands = (part for x in (q, k, v) for part in (flat(x), x.stride()))
-    factor = _scale(scale, D) * np.float32(math.log2(math.e))
-    grid = B * Hq * _blocks(Sq, 64 * _TILES[width][0])
-    launch(_kernel(width), grid, 128, *operands, o, lse, Hkv, Sk, factor, causal, is_aligned(q, k, v))
+    factor = score_factor(scale, D) * np.float32(math.log2(math.e))
+    grid = B * Hq * -(-Sq // (64 * _TILES[width][0]))
+    launch(_kernel(width), grid, 128, *operands, o, lse, Hkv, Sk, factor, causal, are_heads_aligned(q, k, v))
     return o, lse

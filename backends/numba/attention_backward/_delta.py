@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numba import cuda, float32, int64
 
-from touchstone.backends.numba.attention._launch import _blocks, _strided
+from touchstone.backends.numba.attention._launch import strided
 from touchstone.backends.numba.lib.reductions import warp_sum
 from touchstone.backends.numba.runtime.launching import launch
 
@@ -35,9 +35,9 @@ def _delta(o, lse, do, delta, lse2):
         lse2[batch, head, i] = _HIGH if value == -_HIGH else value * _LOG2_E
 
 
-def _launch_delta(o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def launch_delta(o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """delta and lse·log2 e, both (B, Hq, Sq) in float32; lse is +inf where it was -inf."""
     delta, lse2 = (torch.empty(o.shape[:3], dtype=torch.float32, device=o.device) for _ in range(2))
     if delta.numel():
-        launch(_delta, _blocks(delta.numel(), 4), 128, *_strided(o, lse, do), delta, lse2)
+        launch(_delta, -(-delta.numel() // 4), 128, *strided(o, lse, do), delta, lse2)
     return delta, lse2

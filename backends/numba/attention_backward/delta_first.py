@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from numba import cuda, float32, uint64
 
-from touchstone.backends.numba.attention._launch import _blocks, _scale, _strided, _width
-from touchstone.backends.numba.attention._tiles import accumulate, load_tile, multiply
-from touchstone.backends.numba.attention_backward._delta import _launch_delta
-from touchstone.backends.numba.attention_backward._launch import _TILES
+from touchstone.backends.numba.attention._launch import padded_width, score_factor, strided
+from touchstone.backends.numba.attention_backward._delta import launch_delta
+from touchstone.backends.numba.attention_backward._launch import TILES
+from touchstone.backends.numba.lib.attention_tiles import accumulate, load_tile, multiply
 from touchstone.backends.numba.runtime.launching import launch
 from touchstone.backends.signatures.attention_backward import checked_sizes, empty_outputs
 from touchstone.backends.variants import variant
@@ -20,7 +20,7 @@ _HIGH = np.float32(math.inf)
 
 @functools.cache
 def _dq_kernel(width):
-    own, step, threads = _TILES[width]
+    own, step, threads = TILES[width]
     TY = threads // 8
     R, C, W = own // TY, step // 8, width // 8
     pitch, scores_pitch = width + 1, step + 1
@@ -91,7 +91,7 @@ def _dq_kernel(width):
 
 @functools.cache
 def _dkdv_kernel(width):
-    own, step, threads = _TILES[width]
+    own, step, threads = TILES[width]
     TY = threads // 8
     R, C, W = own // TY, step // 8, width // 8
     pitch, scores_pitch = width + 1, step + 1
@@ -177,13 +177,13 @@ def delta_first(
     """q, o, do (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lse (B, Hq, Sq) -> dq, dk, dv. Source: [triton2022]."""
     B, Hq, Sq, D, Hkv, Sk = checked_sizes(q, k, v, o, lse, do)
     dq, dk, dv = empty_outputs(q, k)
-    width, factor = _width(D), _scale(scale, D)
-    own, _, threads = _TILES[width]
-    delta, lse2 = _launch_delta(o, lse, do)
-    operands = (*_strided(q, k, v), delta, lse2, *_strided(do))
+    width, factor = padded_width(D), score_factor(scale, D)
+    own, _, threads = TILES[width]
+    delta, lse2 = launch_delta(o, lse, do)
+    operands = (*strided(q, k, v), delta, lse2, *strided(do))
     factors = (factor, factor * np.float32(math.log2(math.e)), causal)
     if dq.numel():
-        launch(_dq_kernel(width), B * Hq * _blocks(Sq, own), threads, *operands, dq, *factors)
+        launch(_dq_kernel(width), B * Hq * -(-Sq // own), threads, *operands, dq, *factors)
     if dk.numel():
-        launch(_dkdv_kernel(width), B * Hkv * _blocks(Sk, own), threads, *operands, dk, dv, *factors)
+        launch(_dkdv_kernel(width), B * Hkv * -(-Sk // own), threads, *operands, dk, dv, *factors)
     return dq, dk, dv

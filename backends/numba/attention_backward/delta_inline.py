@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from numba import cuda, float32, uint64
 
-from touchstone.backends.numba.attention._launch import _blocks, _scale, _strided, _width
-from touchstone.backends.numba.attention._tiles import accumulate, load_tile, multiply
-from touchstone.backends.numba.attention_backward._launch import _TILES
+from touchstone.backends.numba.attention._launch import padded_width, score_factor, strided
+from touchstone.backends.numba.attention_backward._launch import TILES
+from touchstone.backends.numba.lib.attention_tiles import accumulate, load_tile, multiply
 from touchstone.backends.numba.runtime.launching import launch
 from touchstone.backends.signatures.attention_backward import checked_sizes, empty_outputs
 
@@ -35,7 +35,7 @@ def load_statistics(delta, lse, do_tile, o_head, lse_head, first, thread):
 
 @functools.cache
 def _dq_kernel(width):
-    own, step, threads = _TILES[width]
+    own, step, threads = TILES[width]
     TY = threads // 8
     R, C, W = own // TY, step // 8, width // 8
     pitch, scores_pitch = width + 1, step + 1
@@ -98,7 +98,7 @@ def _dq_kernel(width):
 
 @functools.cache
 def _dkdv_kernel(width):
-    own, step, threads = _TILES[width]
+    own, step, threads = TILES[width]
     TY = threads // 8
     R, C, W = own // TY, step // 8, width // 8
     pitch, scores_pitch = width + 1, step + 1
@@ -181,11 +181,11 @@ def delta_inline(
     """q, o, do (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lse (B, Hq, Sq) -> dq, dk, dv. Source: [dao2022flash]."""
     B, Hq, Sq, D, Hkv, Sk = checked_sizes(q, k, v, o, lse, do)
     dq, dk, dv = empty_outputs(q, k)
-    width = _width(D)
-    own, _, threads = _TILES[width]
-    operands, factor = _strided(q, k, v, o, lse, do), _scale(scale, D)
+    width = padded_width(D)
+    own, _, threads = TILES[width]
+    operands, factor = strided(q, k, v, o, lse, do), score_factor(scale, D)
     if dq.numel():
-        launch(_dq_kernel(width), B * Hq * _blocks(Sq, own), threads, *operands, dq, factor, causal)
+        launch(_dq_kernel(width), B * Hq * -(-Sq // own), threads, *operands, dq, factor, causal)
     if dk.numel():
-        launch(_dkdv_kernel(width), B * Hkv * _blocks(Sk, own), threads, *operands, dk, dv, factor, causal)
+        launch(_dkdv_kernel(width), B * Hkv * -(-Sk // own), threads, *operands, dk, dv, factor, causal)
     return dq, dk, dv

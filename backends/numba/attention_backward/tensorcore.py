@@ -13,9 +13,9 @@ import torch
 from numba import cuda, float32, uint16, uint64
 
 from touchstone.backends import Unsupported
-from touchstone.backends.numba.attention._launch import _blocks, _scale, _width
-from touchstone.backends.numba.attention._mma import is_aligned, load_tile, products, put_row, store_rows
-from touchstone.backends.numba.attention_backward._delta import _launch_delta
+from touchstone.backends.numba.attention._launch import padded_width, score_factor
+from touchstone.backends.numba.attention_backward._delta import launch_delta
+from touchstone.backends.numba.lib.attention_mma import are_heads_aligned, load_tile, products, put_row, store_rows
 from touchstone.backends.numba.lib.gemm import flat
 from touchstone.backends.numba.lib.ptx import copy_commit, copy_wait, exp2
 from touchstone.backends.numba.runtime.launching import launch
@@ -252,13 +252,13 @@ def tensorcore(
     if q.dtype is torch.float32:
         raise Unsupported("float32; mma.m16n8k16 multiplies float16 and bfloat16")
     dq, dk, dv = empty_outputs(q, k)
-    width, factor = _width(D), _scale(scale, D)
+    width, factor = padded_width(D), score_factor(scale, D)
     own = _TILES[width][0]
-    delta, lse2 = _launch_delta(o, lse, do)
+    delta, lse2 = launch_delta(o, lse, do)
     operands = [part for x in (q, k, v, do) for part in (flat(x), x.stride())]
-    factors = (factor, factor * np.float32(math.log2(math.e)), causal, is_aligned(q, k, v, do))
+    factors = (factor, factor * np.float32(math.log2(math.e)), causal, are_heads_aligned(q, k, v, do))
     if dq.numel():
-        launch(_dq_kernel(width), B * Hq * _blocks(Sq, own), 128, *operands, delta, lse2, dq, Hkv, Sk, *factors)
+        launch(_dq_kernel(width), B * Hq * -(-Sq // own), 128, *operands, delta, lse2, dq, Hkv, Sk, *factors)
     if dk.numel():
-        launch(_dkdv_kernel(width), B * Hkv * _blocks(Sk, own), 128, *operands, delta, lse2, dk, dv, Hq, Sq, *factors)
+        launch(_dkdv_kernel(width), B * Hkv * -(-Sk // own), 128, *operands, delta, lse2, dk, dv, Hq, Sq, *factors)
     return dq, dk, dv

@@ -5,9 +5,10 @@ import math
 import numpy as np
 from numba import cuda
 
-_NUMBERS = {"gelu": 1, "gelu_tanh": 2, "silu": 3, "relu": 4}
+from touchstone.backends.signatures._activations import ACTIVATIONS, check_activation
+
 NONE = 0
-_GELU, _GELU_TANH, _SILU, _RELU = _NUMBERS.values()
+_GELU, _GELU_TANH, _SILU, _RELU = range(1, 1 + len(ACTIVATIONS))
 _ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)
 _RSQRT_2 = np.float32(math.sqrt(0.5))
 _RSQRT_2PI = np.float32(1 / math.sqrt(2 * math.pi))
@@ -17,9 +18,7 @@ _TANH_CUBE, _TANH_SLOPE = np.float32(0.044715), np.float32(3 * 0.044715)
 
 def number(activation: str) -> int:
     """The number of an activation. Raises ValueError unless `activation` names one."""
-    if activation not in _NUMBERS:
-        raise ValueError(f"activation: expected one of {', '.join(_NUMBERS)}, got {activation!r}")
-    return _NUMBERS[activation]
+    return 1 + ACTIVATIONS.index(check_activation(activation))
 
 
 @cuda.jit(device=True)

@@ -30,9 +30,9 @@ LANES = TILE * DEPTH // THREADS  # four neighbours of each tile, which a thread 
 _GRID_LIMIT = 2**31 - 1
 
 
-def kernel(threads: int, blocks: int):
-    """cuda.jit for blocks of `threads`; `blocks` of them fit into a multiprocessor, which bounds the registers."""
-    return cuda.jit if numba.simulated() else cuda.jit(launch_bounds=(threads, blocks))
+def kernel(threads: int, per_multiprocessor: int):
+    """cuda.jit for blocks of `threads`; that many of them fit into a multiprocessor, which bounds the registers."""
+    return cuda.jit if numba.simulated() else cuda.jit(launch_bounds=(threads, per_multiprocessor))
 
 
 def flat(x: torch.Tensor) -> torch.Tensor:
@@ -78,7 +78,7 @@ def _bits(x: torch.Tensor, k_axis: int, lanes: int) -> int:
     return along_k + 2 * is_wide(x, k_axis, along_k, lanes)
 
 
-def blocks(M: int, N: int, height: int, width: int) -> int:
+def tile_grid(M: int, N: int, height: int, width: int) -> int:
     """Tiles of height by width that cover (M, N); declines more than a grid has blocks."""
     tiles = -(-M // height) * -(-N // width)
     if tiles > _GRID_LIMIT:

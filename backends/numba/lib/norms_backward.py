@@ -10,19 +10,19 @@ import numpy as np
 import torch
 from numba import cuda, float32, uint32, uint64
 
-from touchstone.backends.numba.lib.reductions import at_most, blocks, deep_jit, for_rows, threads, warp_sum
+from touchstone.backends.numba.lib.reductions import at_most, block_grid, block_threads, deep_jit, for_rows, warp_sum
 from touchstone.backends.numba.lib.vector_io import lanes_of, load16, load_vector, pack, store_vector, unpacked
-from touchstone.backends.numba.lib.vector_rows import LANES, aligned, first_col, inside, load_row, store_values
+from touchstone.backends.numba.lib.vector_rows import LANES, are_rows_aligned, first_col, inside, load_row, store_values
 from touchstone.backends.numba.runtime.launching import launch
 
 KEPT = 8  # columns of a row in a thread's registers: cuda.blockDim.x * i + cuda.threadIdx.x
 BLOCK_COLS = KEPT * 1024
 
 
-def resident(x: torch.Tensor) -> tuple[int, int]:
+def resident_grid(x: torch.Tensor) -> tuple[int, int]:
     """Blocks, so many that a multiprocessor runs 1024 threads at once (a few on the CPU), and the threads of each."""
     rows, cols = x.shape
-    across = threads(-(-cols // KEPT), 1024)
+    across = block_threads(-(-cols // KEPT), 1024)
     return min(rows, processors(x) * (1024 // across) if x.is_cuda else 3), across
 
 
@@ -207,11 +207,11 @@ def by_persistent_blocks(
     rows, cols = x.shape
     each = VECTORS * 16 // x.element_size()
     at_most(cols, 512 * each, "block")
-    across = threads(-(-cols // each), 512)
+    across = block_threads(-(-cols // each), 512)
     down = min(512 // across, -(-rows // processors(x)))
     parts = min(-(-rows // down), processors(x))
     partial = torch.empty((1 + centred, parts, cols), dtype=torch.float32, device=x.device)
-    wide = all(map(aligned, (x, weight, dy, dx)))
+    wide = all(map(are_rows_aligned, (x, weight, dy, dx)))
     launch(
         _persistent(wide, centred),
         parts,
@@ -350,13 +350,12 @@ def in_column_blocks(
     """As `by_persistent_blocks`, for rows of any length; x and dy come from memory twice."""
     rows, cols = x.shape
     length = 16 // x.element_size()
-    wide = all(map(aligned, (x, weight, dy, dx)))
+    wide = all(map(are_rows_aligned, (x, weight, dy, dx)))
     statistics = torch.empty((rows, 4), dtype=torch.float32, device=x.device)
     shared = for_rows(weight, 1)
     launch(
         _statistics(wide, centred),
-        blocks(rows),
-        threads(-(-cols // length), 256),
+        *block_grid(rows, -(-cols // length)),
         x,
         shared,
         dy,
@@ -364,7 +363,7 @@ def in_column_blocks(
         statistics,
         np.float32(eps),
     )
-    across = threads(-(-cols // length), 256)
+    across = block_threads(-(-cols // length), 256)
     column_blocks = -(-cols // (across * length))
     rows_each = -(-rows // max(1, min(-(-rows // _AT_ONCE), 1024 // across * processors(x) // column_blocks)))
     parts = -(-rows // rows_each)

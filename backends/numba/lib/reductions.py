@@ -24,24 +24,29 @@ def at_most(cols: int, limit: int, what: str) -> None:
         raise Unsupported(f"{cols} columns; one {what} holds {limit}")
 
 
-def blocks(rows: int) -> int:
-    """A grid of one block per row; declines more rows than a grid has blocks."""
-    if rows > GRID_LIMIT:
-        raise Unsupported(f"{rows} rows; a grid has {GRID_LIMIT} blocks")
-    return rows
+def checked_grid(blocks: int) -> int:
+    """`blocks` itself; declines more than a grid has."""
+    if blocks > GRID_LIMIT:
+        raise Unsupported(f"{blocks} rows; a grid has {GRID_LIMIT} blocks")
+    return blocks
 
 
 def thread_grid(rows: int) -> tuple[int, int]:
     """Grid and block of one thread per row."""
-    return blocks(-(-rows // 32)), 32
+    return checked_grid(-(-rows // 32)), 32
 
 
 def warp_grid(rows: int) -> tuple[int, tuple[int, int]]:
     """Grid and block of one warp per row, four rows per block."""
-    return blocks(-(-rows // 4)), (32, 4)
+    return checked_grid(-(-rows // 4)), (32, 4)
 
 
-def threads(cols: int, most: int = 256) -> int:
+def block_grid(rows: int, cols: int, most: int = 256) -> tuple[int, int]:
+    """Grid and block of one block per row of `cols` columns, with at most `most` threads."""
+    return checked_grid(rows), block_threads(cols, most)
+
+
+def block_threads(cols: int, most: int = 256) -> int:
     """Threads of a block for a row of `cols` columns: whole warps, at most `most`."""
     return max(32, min(most, -(-cols // 32) * 32))
 
@@ -49,6 +54,13 @@ def threads(cols: int, most: int = 256) -> int:
 def for_rows(vector: torch.Tensor, rows: int) -> torch.Tensor:
     """A view (rows, cols) of a vector that every row shares: kernels are compiled once for all its layouts."""
     return vector.expand(max(rows, 2), -1)
+
+
+def scale_and_shift(
+    weight: torch.Tensor, bias: torch.Tensor | None, rows: int
+) -> tuple[torch.Tensor, torch.Tensor, bool]:
+    """weight and bias for_rows, and whether there is a bias; without one any memory will do."""
+    return for_rows(weight, rows), for_rows(weight if bias is None else bias, rows), bias is not None
 
 
 # Kernels of up to 1024 threads, whose registers must do; Numba's own simulator knows no such option.

@@ -7,7 +7,7 @@ The r-th vector of a thread begins at column (r * blockDim.x + threadIdx.x) * (e
 import torch
 from numba import cuda, float32, uint32, uint64
 
-from touchstone.backends.numba.lib.reductions import at_most, blocks, threads, warp_sum
+from touchstone.backends.numba.lib.reductions import at_most, block_threads, checked_grid, warp_sum
 from touchstone.backends.numba.lib.vector_io import lanes_of, load_vector, pack, store_vector, unpacked
 
 LANES = 8  # elements of a run at most
@@ -26,12 +26,12 @@ def in_vectors(
     length = 16 // given[0].element_size()
     at_most(cols, 4 * 1024 * length, "block")
     vectors = 2048 // most if cols <= 2 * 1024 * length else 4096 // most
-    across = threads(-(-cols // (vectors * length)), most)
+    across = block_threads(-(-cols // (vectors * length)), most)
     down = 8 if across == 32 else 1
-    return (blocks(-(-rows // down)), (across, down)), (vectors, all(map(aligned, given)))
+    return (checked_grid(-(-rows // down)), (across, down)), (vectors, all(map(are_rows_aligned, given)))
 
 
-def aligned(tensor: torch.Tensor) -> bool:
+def are_rows_aligned(tensor: torch.Tensor) -> bool:
     """Whether every row is cut into whole vectors of 16 bytes that begin at multiples of 16 bytes."""
     length = 16 // tensor.element_size()
     return (

@@ -11,9 +11,11 @@ pipelined: 256 by 128 a block in 96 KB of shared memory, fragments loaded ahead,
 """
 
 # isort: off
-from touchstone.backends.numba.matmul.naive import naive, coalesced, tiled
+from touchstone.backends.numba.matmul.naive import naive, coalesced
+from touchstone.backends.numba.matmul.tiled import tiled
 from touchstone.backends.numba.matmul.registers import tiled2d, vectorised, doublebuffered
-from touchstone.backends.numba.matmul.tensorcore import tensorcore, pipelined
+from touchstone.backends.numba.matmul.tensorcore import tensorcore
+from touchstone.backends.numba.matmul.pipelined import pipelined
 # isort: on
 
 __all__ = [  # noqa: RUF022 - ladder order

@@ -1,13 +1,11 @@
-"""naive, coalesced: one thread per element of c; then the order of the threads. tiled: shared memory."""
+"""naive, coalesced: one thread per element of c; then the order of the threads."""
 
 import torch
 from numba import cuda, float32, uintp
 
 from touchstone.backends import shapes
-from touchstone.backends.numba.lib.gemm import blocks
+from touchstone.backends.numba.lib.gemm import tile_grid
 from touchstone.backends.numba.runtime.launching import launch
-
-_TILE = 16
 
 
 @cuda.jit
@@ -28,7 +26,7 @@ def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     M, _, N = shapes("M K, K N", a=a, b=b)
     c = a.new_empty(M, N)
     if c.numel():
-        launch(_naive, blocks(M, N, 32, 8), (32, 8), a, b, c, -(-N // 8))
+        launch(_naive, tile_grid(M, N, 32, 8), (32, 8), a, b, c, -(-N // 8))
     return c
 
 
@@ -50,38 +48,5 @@ def coalesced(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     M, _, N = shapes("M K, K N", a=a, b=b)
     c = a.new_empty(M, N)
     if c.numel():
-        launch(_coalesced, blocks(M, N, 8, 32), (32, 8), a, b, c, -(-N // 32))
-    return c
-
-
-@cuda.jit
-def _tiled(a, b, c, across):
-    a_tile = cuda.shared.array((_TILE, _TILE), float32)
-    b_tile = cuda.shared.array((_TILE, _TILE), float32)
-    x, y = cuda.threadIdx.x & 15, cuda.threadIdx.y & 15
-    row = cuda.blockIdx.x // across * _TILE + y
-    col = cuda.blockIdx.x % across * _TILE + x
-    total = float32(0)
-    start = 0
-    while start < a.shape[1]:
-        a_k, b_k = start + x, start + y
-        inside = row < c.shape[0] and a_k < a.shape[1]
-        a_tile[y, x] = float32(a[uintp(row), uintp(a_k)]) if inside else float32(0)
-        inside = b_k < b.shape[0] and col < c.shape[1]
-        b_tile[y, x] = float32(b[uintp(b_k), uintp(col)]) if inside else float32(0)
-        cuda.syncthreads()
-        for k in range(_TILE):
-            total += a_tile[y, k] * b_tile[k, x]
-        cuda.syncthreads()  # before the next tiles overwrite these
-        start += _TILE
-    if row < c.shape[0] and col < c.shape[1]:
-        c[uintp(row), uintp(col)] = total
-
-
-def tiled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """a (M, K), b (K, N) -> c (M, N), any sizes and strides. Source: [boehm2022]."""
-    M, _, N = shapes("M K, K N", a=a, b=b)
-    c = a.new_empty(M, N)
-    if c.numel():
-        launch(_tiled, blocks(M, N, _TILE, _TILE), (_TILE, _TILE), a, b, c, -(-N // _TILE))
+        launch(_coalesced, tile_grid(M, N, 8, 32), (32, 8), a, b, c, -(-N // 32))
     return c

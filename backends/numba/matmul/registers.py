@@ -14,7 +14,6 @@ from touchstone.backends.numba.lib.gemm import (
     THREADS,
     TILE,
     WORDS,
-    blocks,
     clear,
     corner,
     far,
@@ -28,6 +27,7 @@ from touchstone.backends.numba.lib.gemm import (
     place,
     store_four,
     store_tile,
+    tile_grid,
 )
 from touchstone.backends.numba.lib.ptx import load1, store1
 from touchstone.backends.numba.runtime.launching import launch
@@ -86,7 +86,7 @@ def tiled2d(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     c = a.new_empty(M, N)
     if c.numel():
         *given, _ = operands(a, b)
-        launch(_tiled2d, blocks(M, N, _TILE, _TILE), _THREADS, flat(a), flat(b), c, *given)
+        launch(_tiled2d, tile_grid(M, N, _TILE, _TILE), _THREADS, flat(a), flat(b), c, *given)
     return c
 
 
@@ -122,7 +122,7 @@ def vectorised(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     M, _, N = shapes("M K, K N", a=a, b=b)
     c = a.new_empty(M, N)
     if c.numel():
-        launch(_vectorised, blocks(M, N, TILE, TILE), THREADS, flat(a), flat(b), c, *operands(a, b))
+        launch(_vectorised, tile_grid(M, N, TILE, TILE), THREADS, flat(a), flat(b), c, *operands(a, b))
     return c
 
 
@@ -147,5 +147,5 @@ def doublebuffered(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     M, _, N = shapes("M K, K N", a=a, b=b)
     c = a.new_empty(M, N)
     if c.numel():
-        launch(_doublebuffered, blocks(M, N, TILE, TILE), THREADS, flat(a), flat(b), c, *operands(a, b))
+        launch(_doublebuffered, tile_grid(M, N, TILE, TILE), THREADS, flat(a), flat(b), c, *operands(a, b))
     return c

@@ -62,7 +62,7 @@ if not numba.simulated():
         return builder.bitcast(pointer, kind.as_pointer())
 
 
-def is_aligned(*operands: torch.Tensor) -> bool:
+def are_heads_aligned(*operands: torch.Tensor) -> bool:
     """Whether every head row of every operand is whole 16-byte pieces, one after another and on 16 bytes."""
     return all(
         x.stride(3) == 1
