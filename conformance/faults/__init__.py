@@ -1,8 +1,7 @@
 """Mutants, which are wrong on purpose, and known-good kernels, written independently of this repository's.
 
-`conformance/faults/<op>.py` holds both for one op as torch functions of the op's signature,
-`conformance/faults/<backend>/ <op>.py` holds wrong kernels in a backend's language. The path and a decorator are the
-registration:
+`conformance/faults/<op>.py` holds both for one op as torch functions of the op's signature. The path and a decorator
+are the registration:
 
     @mutant("accumulator")
     def last_tile_only(a, b):
@@ -11,13 +10,21 @@ registration:
     @known_good
     def split_k(a, b): ...
 
-The docstring's first line completes the sentence "equals the reference, but ..."; a finding quotes it. What goes wrong
-alike in every op is in conformance/faults/_generic.py.
+`conformance/faults/<backend>/<op>.py` holds kernels in a backend's language, each with a switch for what can be wrong
+with it. A table `KERNELS` says what each switch does and what is found then; what kernels in several languages have in
+common stands in the table of `conformance/faults/<op>.py`:
+
+    KERNELS = {"stale_sum": Kernel("accumulator", "the sum is not set to 0 for a block's next row")}
+    plant_kernels(globals(), _shared, KERNELS, "stale_sum")
+
+A mutant's text, here the docstring's first line, completes the sentence "equals the reference, but ..."; a finding
+quotes it. What goes wrong alike in every op is in conformance/faults/_generic.py.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 ALL = ("float32", "float16", "bfloat16")
 
@@ -68,20 +75,38 @@ class Planted:
     backend: str | None = None  # None: torch
     deterministic: bool = True
     generic: bool = False  # what goes wrong alike in every op
+    found: str | None = None  # a regular expression that the first finding holds; None: nobody has said so
 
     @property
     def is_known_good(self) -> bool:
         return self.kind == "known-good"
 
 
-def mutant(kind: str, *, dtypes: Sequence[str] = ALL, stateful: bool = False, deterministic: bool = True):
-    """Mark a function of the op's signature as a mutant of `kind`, wrong in `dtypes`.
+class Kernel(NamedTuple):
+    """What is wrong with a mutant in a backend's language, or how a known-good kernel computes."""
+
+    kind: str  # of KINDS, or "known-good"
+    about: str
+    found: str = "values: "  # a regular expression that the first finding holds, as "check: message"
+    dtypes: tuple[str, ...] = ALL  # those in which it is wrong
+
+
+def mutant(
+    kind: str,
+    *,
+    dtypes: Sequence[str] = ALL,
+    stateful: bool = False,
+    deterministic: bool = True,
+    found: str | None = None,
+):
+    """Mark a function of the op's signature as a mutant of `kind`, wrong in `dtypes`, whose first finding holds
+    `found`.
 
     A `stateful` one takes no argument and returns the function, so that its state begins anew with each check.
     """
     if kind not in KINDS:
         raise ValueError(f"kind: {kind!r} is not one of {', '.join(KINDS)}")
-    return lambda fn: _mark(fn, kind, tuple(dtypes), stateful, deterministic)
+    return lambda fn: _mark(fn, kind, tuple(dtypes), stateful, deterministic, found)
 
 
 def known_good(fn=None, *, dtypes: Sequence[str] = ALL, deterministic: bool = True):
@@ -91,8 +116,9 @@ def known_good(fn=None, *, dtypes: Sequence[str] = ALL, deterministic: bool = Tr
     return _mark(fn, "known-good", tuple(dtypes), False, deterministic)
 
 
-def _mark(fn, kind: str, dtypes: tuple[str, ...], stateful: bool, deterministic: bool):
-    fn.planted = dict(kind=kind, dtypes=dtypes, make=fn if stateful else lambda: fn, deterministic=deterministic)
+def _mark(fn, kind: str, dtypes: tuple[str, ...], stateful: bool, deterministic: bool, found: str | None = None):
+    make = fn if stateful else lambda: fn
+    fn.planted = dict(kind=kind, dtypes=dtypes, make=make, deterministic=deterministic, found=found)
     return fn
 
 
@@ -113,3 +139,21 @@ def plant(namespace: dict[str, Any], name: str, fn: Callable[..., Any], about: s
     fn.__name__ = fn.__qualname__ = name
     fn.__doc__ = about
     namespace[name] = known_good(fn, **marks) if kind == "known-good" else mutant(kind, **marks)(fn)
+
+
+def plant_kernels(
+    namespace: dict[str, Any],
+    launcher: Callable[..., Any],
+    kernels: Mapping[str, Kernel],
+    *names: str,
+    deterministic: bool = True,
+) -> None:
+    """Add the `kernels` called `names` to a module's `namespace`: `launcher`, a function of the op's signature, with
+    `fault=name`; a known-good kernel is the launcher as it is."""
+    for name in names:
+        kind, about, found, dtypes = kernels[name]
+        if kind == "known-good":
+            plant(namespace, name, partial(launcher), about, kind, dtypes=dtypes, deterministic=deterministic)
+        else:
+            fn = partial(launcher, fault=name)
+            plant(namespace, name, fn, about, kind, dtypes=dtypes, deterministic=deterministic, found=found)

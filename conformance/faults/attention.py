@@ -501,3 +501,7 @@ def no_keys_is_an_error(q, k, v, *, causal=False, scale=None):
     "the maximum over no keys is an error"
     dots.plain(q, k[:, :1].mT).amax(-1)
     return flash(q, k, v, causal=causal, scale=scale)
+
+
+# what kernels in several languages have in common: what is wrong with them, and what the emulator finds
+KERNELS = {}

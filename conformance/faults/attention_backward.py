@@ -458,3 +458,7 @@ def lost_dq_updates():
         return from_lse(q, k, v, o, lse, do, causal=causal, scale=scale, over_keys=over_keys)
 
     return attention_backward
+
+
+# what kernels in several languages have in common: what is wrong with them, and what the emulator finds
+KERNELS = {}

@@ -6,7 +6,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from touchstone.conformance.faults import known_good, mutant, plant
+from touchstone.conformance.faults import Kernel, known_good, mutant, plant
 from touchstone.conformance.faults._norms import (
     BIAS_FLAWS,
     WEIGHT_FLAWS,
@@ -212,3 +212,23 @@ def statistics_by_channel(x, weight, bias, *, groups, eps=1e-5):
     mean = means.mean(2, keepdim=True)
     variance = squares.mean(2, keepdim=True) + (means - mean).square().mean(2, keepdim=True)
     return _affine(((channels - mean) / torch.sqrt(variance + eps)).reshape(x.shape), weight, bias)
+
+
+# what kernels in several languages have in common: what is wrong with them, and what the emulator finds
+KERNELS = {
+    "totals": Kernel("known-good", "one block per group, whose warps add to totals in shared memory"),
+    "totals_not_zeroed": Kernel("accumulator", "the totals in shared memory are not set to 0", "UninitialisedShared"),
+    "no_barrier_after_zero": Kernel(
+        "race", "no barrier between setting the totals to 0 and adding to them", "RaceCondition"
+    ),
+    "totals_without_atomic": Kernel(
+        "race", "warps add to the total in shared memory by load and store without an atomic", "RaceCondition"
+    ),
+    "every_lane_adds": Kernel(
+        "accumulator", "every lane adds its warp's sum to the total, which then is 32 times too large"
+    ),
+    "no_barrier_before_mean": Kernel(
+        "race", "no barrier between adding to the total and reading it", "under threads in reverse"
+    ),
+    "one_pass": Kernel("variance", "the variance is E[x^2] - E[x]^2 from one pass, which cancels"),
+}

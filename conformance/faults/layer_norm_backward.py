@@ -4,7 +4,7 @@ dbias (cols,)."""
 import torch
 import torch.nn.functional as F
 
-from touchstone.conformance.faults import known_good, mutant
+from touchstone.conformance.faults import Kernel, known_good, mutant
 from touchstone.conformance.faults._norms import backward_flaws, backward_of, split_rows, through_autograd
 from touchstone.conformance.faults._rows import (
     RIGHT_SUMS,
@@ -163,3 +163,22 @@ def chain_rule(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
     dvariance = -0.5 * r**3 * row_sum(g * centre)
     dmean = -r * row_sum(g)
     return r * g + 2 / cols * centre * dvariance + dmean / cols, (dy * centre * r).sum(0), dy.sum(0)
+
+
+# what kernels in several languages have in common: what is wrong with them, and what the emulator finds
+KERNELS = {
+    "reduction_buffer_reused": Kernel(
+        "race",
+        "no barrier after a reduction: the next one overwrites partial sums that slower warps still read",
+        "RaceCondition",
+    ),
+    "last_rows_dropped": Kernel("tail", "rows beyond a multiple of the number of blocks are left out"),
+    "part_too_many": Kernel("bounds", "the last block sums one part more than there are blocks", "OutOfBounds"),
+    "rstd_stride_ignored": Kernel("strides", "the stride of a given rstd is taken to be 1"),
+    "mean_gradient_left_out": Kernel("formula", "dx lacks the mean of dy times weight"),
+    "ticket_of_each_thread": Kernel(
+        "unwritten",
+        "every thread of a block takes a ticket, so no block holds the last one: nothing sums the parts",
+        "under threads in reverse",
+    ),
+}

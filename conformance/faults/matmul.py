@@ -2,8 +2,8 @@
 
 import torch
 
+from touchstone.conformance.faults import Kernel, known_good, mutant
 from touchstone.conformance.faults import _dots as dots
-from touchstone.conformance.faults import known_good, mutant
 
 
 @known_good
@@ -216,3 +216,13 @@ def result_saturated(a, b):
     "a result beyond the largest finite float16 is that instead of infinity"
     largest = torch.finfo(a.dtype).max
     return dots.plain(a, b).clamp(-largest, largest).to(a.dtype)
+
+
+# what kernels in several languages have in common: what is wrong with them, and what the emulator finds
+KERNELS = {
+    "k_tail_dropped": Kernel("tail", "the last tile of k is left out where it is not full"),
+    "accumulator_float16": Kernel("precision", "the accumulator is float16"),
+    "grid_of_whole_tiles": Kernel(
+        "tail", "the grid counts whole tiles of rows only: a last, shorter one is not written"
+    ),
+}

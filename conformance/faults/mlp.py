@@ -261,3 +261,7 @@ def stale_hidden_tile(x, w1, b1, w2, b2, *, activation="gelu"):
         return dots.plain(torch.cat([h[:16], h[:-16]]) if h.shape[0] > 16 else h, w2)
 
     return whole_hidden(x, w1, b1, w2, b2, activation=activation, second=second)
+
+
+# what kernels in several languages have in common: what is wrong with them, and what the emulator finds
+KERNELS = {}

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from touchstone.conformance.faults import known_good, mutant
+from touchstone.conformance.faults import Kernel, known_good, mutant
 from touchstone.conformance.faults._rows import (
     COMPENSATED_SUM,
     RIGHT_SUMS,
@@ -313,3 +313,20 @@ def base_2_throughout(x):
     l = row_sum(torch.exp2(scaled - shift))
     lse = torch.where(torch.isposinf(m), m, (m + torch.log2(l)) * math.log(2))
     return torch.exp2(scaled - m) / l, lse[:, 0]
+
+
+# what kernels in several languages have in common: what is wrong with them, and what the emulator finds
+KERNELS = {
+    "block": Kernel("known-good", "a few blocks walk over the rows and merge pairs of maximum and sum"),
+    "merge_not_rescaled": Kernel("rescale", "lanes add their sums as they are, each relative to its own maximum"),
+    "maximum_from_zero": Kernel("mask", "the running maximum starts at 0 instead of -inf"),
+    "infinite_shift": Kernel("special", "exp(-inf - (-inf)) makes a row that begins with -inf NaN"),
+    "lanes_left_out": Kernel(
+        "race", "lanes without a column skip the shuffles, whose mask names all 32", "InactiveLanes"
+    ),
+    "no_barrier_before_result": Kernel(
+        "race",
+        "no barrier between the thread that writes the row's maximum and sum to shared memory and those that read them",
+        "UninitialisedShared",
+    ),
+}

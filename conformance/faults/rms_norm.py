@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from touchstone.conformance.faults import known_good, mutant, plant
+from touchstone.conformance.faults import Kernel, known_good, mutant, plant
 from touchstone.conformance.faults._norms import WEIGHT_FLAWS, hat_flaws, hat_known_good, normalise, rms_hat, rms_norm
 from touchstone.conformance.faults._rows import (
     COMPENSATED_SUM,
@@ -65,3 +65,7 @@ def norm_of_the_vector(x, weight, *, eps=1e-6):
     """the 2-norm of the row over the root of cols"""
     rms = torch.linalg.vector_norm(x, dim=-1, keepdim=True) / max(x.shape[-1], 1) ** 0.5
     return x / torch.hypot(rms, x.new_tensor(eps).sqrt()) * weight
+
+
+# what kernels in several languages have in common: what is wrong with them, and what the emulator finds
+KERNELS = {"weight_stride_ignored": Kernel("strides", "the stride of weight is taken to be 1", "OutOfBounds")}

@@ -6,7 +6,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from touchstone.conformance.faults import known_good, mutant
+from touchstone.conformance.faults import Kernel, known_good, mutant
 from touchstone.conformance.faults._rows import (
     BF16,
     COMPENSATED_SUM,
@@ -218,3 +218,31 @@ def online_tiles_of_1000(x):
 def exp_of_the_logarithm(x):
     """exp of log_softmax, in float64"""
     return torch.exp(torch.log_softmax(x.double(), -1)).to(x.dtype).contiguous()
+
+
+# what kernels in several languages have in common: what is wrong with them, and what the emulator finds
+KERNELS = {
+    "rows": Kernel("known-good", "a few blocks walk over the rows and reduce by shuffles"),
+    "no_barrier_in_reduction": Kernel(
+        "race", "no barrier between the warps' partial results and their reading", "UninitialisedShared"
+    ),
+    "reduction_buffer_reused": Kernel(
+        "race",
+        "no barrier after a reduction: the next one overwrites partial results that slower warps still read",
+        "RaceCondition",
+    ),
+    "partials_of_absent_warps": Kernel(
+        "unwritten",
+        "the reduction reads 32 partial results whatever the number of warps: those of absent ones were never written",
+        "UninitialisedShared",
+    ),
+    "ragged_warp": Kernel(
+        "race",
+        "the block is no multiple of 32 threads: the last warp shuffles with lanes that do not exist",
+        "InactiveLanes",
+    ),
+    "column_stride_ignored": Kernel("strides", "the stride between columns is taken to be 1"),
+    "block_no_power_of_two": Kernel(
+        "shapes", "a block of 96 threads is reduced by halves, 96, 48, ..., 3, 1: a third of the sum is lost"
+    ),
+}

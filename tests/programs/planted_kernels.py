@@ -1,16 +1,16 @@
-"""The kernels of conformance/faults/triton, judged until the first failure; test_triton_faults.py runs this file.
+"""The kernels of conformance/faults/triton, judged until the first failure; tests/faults/test_kernels.py runs this
+file.
 
-For the ops given as arguments it prints what is wrong with each mutant and with each launcher that has no fault
-switched on ("_looped"): on cases of level quick, and in calls under the backend's instruments.
+For the ops given as arguments it prints what is found first in each mutant and in each launcher that has no fault
+switched on ("_looped"): on cases of level quick, and in calls under the backend's instruments. With --list it prints
+how the mutants are declared.
 """
 
 import contextlib
 import importlib
-import inspect
 import json
 import sys
-from collections.abc import Callable, Iterator, Set
-from types import ModuleType
+from collections.abc import Callable, Set
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ import torch
 from touchstone.backends import triton as backend
 
 backend.prepare("cpu")
+from tests.faults.kernels import launchers  # noqa: E402
 from touchstone.conformance.discovery import registry  # noqa: E402
 from touchstone.conformance.discovery.subject import Subject, not_called  # noqa: E402
 from touchstone.conformance.faults import planted_in  # noqa: E402
@@ -27,16 +28,6 @@ from touchstone.conformance.spec import compare  # noqa: E402
 from touchstone.conformance.spec.cases import plain_case  # noqa: E402
 
 SIZES = 5  # the smallest of a contract that an instrument sees
-
-
-def sound(module: ModuleType, op: str) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """The launchers of a file as functions of the op's signature, with no fault switched on."""
-    order = [name for name, operand in registry.contract(op).operands.items() if operand.positional]
-    for name, launcher in list(vars(module).items()):
-        if inspect.isfunction(launcher) and launcher.__module__ == module.__name__:
-            fault = inspect.signature(launcher).parameters.get("fault")
-            if fault is not None and fault.default == "none":
-                yield name, lambda *args, _to=launcher, **rest: _to(**dict(zip(order, args, strict=False)), **rest)
 
 
 def on_cases(
@@ -80,29 +71,51 @@ def _first_wrong(contract, fn: Callable[..., Any], cases, instrument) -> str | N
     return None
 
 
+def first_of(instruments: dict[str, str | None]) -> str | None:
+    """The first of what `under_instruments` found, in a judge's words."""
+    for name, wrong in instruments.items():
+        if wrong is not None:
+            return f"values: {wrong}" if name == "in order" else f"{name}: {wrong}"
+    return None
+
+
 def judged(op: str) -> dict[str, Any]:
     """The mutants first; then the launchers without one, on the cases that rejected a mutant and some more."""
     module = importlib.import_module(f"touchstone.conformance.faults.triton.{op}")
     everything = registry.contract(op).dtypes
-    report: dict[str, Any] = {}
+    mutants: dict[str, str | None] = {}
+    races: dict[str, str | None] = {}
     rejecting = {trial.id for trial in trials_of(Subject(op, not_called, "", "user@cpu", "cpu"), "quick")[0][::8]}
     for planted in planted_in(module, op, "triton"):
         if planted.kind == "race":
-            report[planted.name] = {"instruments": under_instruments(op, planted.make())}
+            instruments = under_instruments(op, planted.make())
+            mutants[planted.name], races[planted.name] = first_of(instruments), instruments["races"]
         else:
             found = on_cases(op, planted.make(), planted.deterministic, planted.dtypes)
-            report[planted.name] = {"cases": found}
+            mutants[planted.name] = found and found[1]
             rejecting |= {found[0]} if found else set()
-    for name, fn in sound(module, op):
-        report[name] = {
-            "cases": on_cases(op, fn, False, everything, rejecting),
-            "instruments": under_instruments(op, fn),
-        }
-    return report
+    sound = {name: getattr(module, name) for name in launchers(module)}
+    return {
+        "mutants": mutants,
+        "races": races,
+        "launchers": {
+            name: {"cases": on_cases(op, fn, False, everything, rejecting), **under_instruments(op, fn)}
+            for name, fn in sound.items()
+        },
+    }
+
+
+def declared(op: str) -> dict[str, list[str | None]]:
+    module = importlib.import_module(f"touchstone.conformance.faults.triton.{op}")
+    return {one.name: [one.kind, one.about, one.found] for one in planted_in(module, op, "triton")}
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    words = sys.argv[1:]
     with contextlib.redirect_stdout(sys.stderr):
-        found = {op: judged(op) for op in sys.argv[1:]}
+        if words[0] == "--list":
+            found = {op: declared(op) for op in words[1:]}
+        else:
+            found = {op: judged(op) for op in words}
     json.dump(found, sys.stdout)

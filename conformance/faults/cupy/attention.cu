@@ -10,9 +10,9 @@ enum Fault {
     early_return,
     keys_unfilled,
     padded_keys_seen,
-    load_guard,
-    key_tail,
-    int_key,
+    load_unguarded,
+    last_keys_dropped,
+    offset_int,
     strides_of_k,
     tile_overrun,
     other_group,
@@ -42,12 +42,12 @@ extern "C" __global__ void attention_flash(
     float m = fault == maximum_from_zero ? 0.0f : -INFINITY, l = 0.0f;
     float acc[most_dim];
     for (int d = 0; d < D; ++d) acc[d] = 0.0f;
-    const int tiles = fault == key_tail ? max(Sk / tile, 1) : (Sk + tile - 1) / tile;
+    const int tiles = fault == last_keys_dropped ? max(Sk / tile, 1) : (Sk + tile - 1) / tile;
     for (int start = 0; start < tiles * tile; start += tile) {
         for (int index = threadIdx.x; index < tile * D; index += blockDim.x) {
             const int j = start + index / D, d = index % D;
-            const bool inside = j < Sk || fault == load_guard;
-            const long long row_of_k = fault == int_key ? j * int(k_row) : j * k_row;
+            const bool inside = j < Sk || fault == load_unguarded;
+            const long long row_of_k = fault == offset_int ? j * int(k_row) : j * k_row;
             if (inside) {
                 keys[index / D][d] = to_float(k[row_of_k + d * k_col]);
                 values[index / D * pitch + d] = to_float(v[j * v_row + d * v_col]);

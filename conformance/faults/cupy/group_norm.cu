@@ -4,14 +4,14 @@ enum Fault {
     none,
     totals_not_zeroed,
     no_barrier_after_zero,
-    plain_add,
+    totals_without_atomic,
     every_lane_adds,
     no_barrier_before_mean,
     barrier_in_loop,
     one_pass,
     channel_within_group,
-    load_guard,
-    ballot_short,
+    load_unguarded,
+    ballot_of_some,
 };
 
 // One block per group; its warps add to totals in shared memory.
@@ -26,7 +26,7 @@ extern "C" __global__ void group_norm_totals(const ELEMENT* x, const ELEMENT* we
     if (threadIdx.x == 0 && fault != totals_not_zeroed) sum = square = 0.0f;
     if (fault != no_barrier_after_zero) __syncthreads();
 
-    const int end = fault == load_guard ? (count + int(blockDim.x) - 1) / int(blockDim.x) * int(blockDim.x) : count;
+    const int end = fault == load_unguarded ? (count + int(blockDim.x) - 1) / int(blockDim.x) * int(blockDim.x) : count;
     float mine = 0.0f, squares = 0.0f;
     for (int i = threadIdx.x; i < end; i += blockDim.x) {
         const float value = to_float(x[i / space * x_c + i % space * x_s]);
@@ -34,7 +34,7 @@ extern "C" __global__ void group_norm_totals(const ELEMENT* x, const ELEMENT* we
         squares += value * value;
         if (fault == barrier_in_loop) __syncthreads();
     }
-    if (fault == ballot_short && threadIdx.x < count) {
+    if (fault == ballot_of_some && threadIdx.x < count) {
         // Lanes with an element, by a ballot that those without one do not reach.
         const unsigned mask = __ballot_sync(all_lanes, 1);
         for (int step = 16; step > 0; step /= 2) mine += __shfl_xor_sync(mask, mine, step);
@@ -42,7 +42,7 @@ extern "C" __global__ void group_norm_totals(const ELEMENT* x, const ELEMENT* we
         mine = warp_sum(mine);
     }
     if (threadIdx.x % 32 == 0 || fault == every_lane_adds) {
-        if (fault == plain_add)
+        if (fault == totals_without_atomic)
             sum += mine;
         else
             atomicAdd(&sum, mine);

@@ -5,14 +5,34 @@ import math
 import torch
 
 from touchstone.backends import Unsupported, shapes
-from touchstone.conformance.faults import known_good, mutant
+from touchstone.conformance.faults import Kernel, plant_kernels
 from touchstone.conformance.faults.cupy._module import Faulty
+from touchstone.conformance.faults.group_norm import KERNELS as SHARED
 
 _module = Faulty(__file__, "group_norm.cu")
 
+KERNELS = SHARED | {
+    "barrier_in_loop": Kernel(
+        "race", "a barrier inside a loop that some threads leave a step earlier", "DivergentBarrier"
+    ),
+    "ballot_of_some": Kernel(
+        "race", "lanes without an element do not reach the ballot that names all 32", "InactiveLanes"
+    ),
+    "channel_within_group": Kernel(
+        "weights", "the weight and bias of a channel are those of its number within the group"
+    ),
+    "load_unguarded": Kernel("bounds", "the loads of the mean do not ask whether the element is inside", "OutOfBounds"),
+}
+
 
 def _totals(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, groups: int, eps: float, fault: str = "none"
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    *,
+    groups: int,
+    eps: float = 1e-5,
+    fault: str = "none",
 ) -> torch.Tensor:
     samples, channels = shapes("N C ..., C, C?", x=x, weight=weight, bias=bias)
     if groups < 1 or channels % groups:
@@ -45,67 +65,20 @@ def _totals(
     return y
 
 
-@known_good(deterministic=False)
-def totals(x, weight, bias, *, groups, eps=1e-5):
-    """one block per group, whose warps add to totals in shared memory"""
-    return _totals(x, weight, bias, groups, eps)
-
-
-@mutant("accumulator", deterministic=False)
-def totals_not_zeroed(x, weight, bias, *, groups, eps=1e-5):
-    """the totals in shared memory are not set to 0"""
-    return _totals(x, weight, bias, groups, eps, "totals_not_zeroed")
-
-
-@mutant("race", deterministic=False)
-def no_barrier_after_zero(x, weight, bias, *, groups, eps=1e-5):
-    """no barrier between setting the totals to 0 and adding to them"""
-    return _totals(x, weight, bias, groups, eps, "no_barrier_after_zero")
-
-
-@mutant("race", deterministic=False)
-def totals_without_atomic(x, weight, bias, *, groups, eps=1e-5):
-    """warps add to the total in shared memory by load and store without an atomic"""
-    return _totals(x, weight, bias, groups, eps, "plain_add")
-
-
-@mutant("accumulator", deterministic=False)
-def every_lane_adds(x, weight, bias, *, groups, eps=1e-5):
-    """every lane adds its warp's sum to the total, which then is 32 times too large"""
-    return _totals(x, weight, bias, groups, eps, "every_lane_adds")
-
-
-@mutant("race", deterministic=False)
-def no_barrier_before_mean(x, weight, bias, *, groups, eps=1e-5):
-    """no barrier between adding to the total and reading it"""
-    return _totals(x, weight, bias, groups, eps, "no_barrier_before_mean")
-
-
-@mutant("race", deterministic=False)
-def barrier_in_loop(x, weight, bias, *, groups, eps=1e-5):
-    """a barrier inside a loop that some threads leave a step earlier"""
-    return _totals(x, weight, bias, groups, eps, "barrier_in_loop")
-
-
-@mutant("race", deterministic=False)
-def ballot_of_some(x, weight, bias, *, groups, eps=1e-5):
-    """lanes without an element do not reach the ballot that names all 32"""
-    return _totals(x, weight, bias, groups, eps, "ballot_short")
-
-
-@mutant("variance", deterministic=False)
-def one_pass(x, weight, bias, *, groups, eps=1e-5):
-    """the variance is E[x^2] - E[x]^2 from one pass, which cancels"""
-    return _totals(x, weight, bias, groups, eps, "one_pass")
-
-
-@mutant("weights", deterministic=False)
-def channel_within_group(x, weight, bias, *, groups, eps=1e-5):
-    """the weight and bias of a channel are those of its number within the group"""
-    return _totals(x, weight, bias, groups, eps, "channel_within_group")
-
-
-@mutant("bounds", deterministic=False)
-def load_unguarded(x, weight, bias, *, groups, eps=1e-5):
-    """the loads of the mean do not ask whether the element is inside"""
-    return _totals(x, weight, bias, groups, eps, "load_guard")
+plant_kernels(
+    globals(),
+    _totals,
+    KERNELS,
+    "totals",
+    "totals_not_zeroed",
+    "no_barrier_after_zero",
+    "totals_without_atomic",
+    "every_lane_adds",
+    "no_barrier_before_mean",
+    "barrier_in_loop",
+    "ballot_of_some",
+    "one_pass",
+    "channel_within_group",
+    "load_unguarded",
+    deterministic=False,
+)

@@ -5,11 +5,11 @@ enum Fault {
     no_threadfence,
     one_part,
     parts_not_zeroed,
-    rows_tail,
-    reused_buffer,
+    last_rows_dropped,
+    reduction_buffer_reused,
     part_too_many,
-    statistics_by_column,
-    mean_gradient,
+    rstd_stride_ignored,
+    mean_gradient_left_out,
     ticket_of_each_thread,
 };
 
@@ -20,7 +20,7 @@ __device__ float total(float value, int fault) {
     if (threadIdx.x % 32 == 0) partials[threadIdx.x / 32] = value;
     __syncthreads();
     value = partials[0] + partials[1] + partials[2] + partials[3];
-    if (fault != reused_buffer) __syncthreads();
+    if (fault != reduction_buffer_reused) __syncthreads();
     return value;
 }
 
@@ -36,7 +36,7 @@ extern "C" __global__ void layer_norm_backward_rows(
     if (fault != parts_not_zeroed)
         for (int i = threadIdx.x; i < cols; i += blockDim.x) part[i] = part[cols + i] = 0.0f;
 
-    const int end = fault == rows_tail ? rows / int(gridDim.x) * int(gridDim.x) : rows;
+    const int end = fault == last_rows_dropped ? rows / int(gridDim.x) * int(gridDim.x) : rows;
     for (int row = blockIdx.x; row < end; row += gridDim.x) {
         const ELEMENT* in = x + row * x_row;
         const ELEMENT* gradient = dy + row * dy_row;
@@ -49,7 +49,7 @@ extern "C" __global__ void layer_norm_backward_rows(
             square += centred * centred;
         }
         factor = rsqrtf(total(square, fault) / cols + eps);
-        if (rstd) factor = rstd[row * (fault == statistics_by_column ? 1 : rstd_row)];
+        if (rstd) factor = rstd[row * (fault == rstd_stride_ignored ? 1 : rstd_row)];
 
         float dots = 0.0f, sums = 0.0f;
         for (int i = threadIdx.x; i < cols; i += blockDim.x) {
@@ -61,7 +61,7 @@ extern "C" __global__ void layer_norm_backward_rows(
             part[cols + i] += dy_i;
         }
         dots = total(dots, fault) / cols;
-        sums = fault == mean_gradient ? 0.0f : total(sums, fault) / cols;
+        sums = fault == mean_gradient_left_out ? 0.0f : total(sums, fault) / cols;
         for (int i = threadIdx.x; i < cols; i += blockDim.x) {
             const float normed = (to_float(in[i * x_col]) - centre) * factor;
             const float scaled = to_float(gradient[i * dy_col]) * to_float(weight[i * w_col]);

@@ -1,17 +1,35 @@
 """Wrong kernels of layer_norm_backward: blocks walk over the rows, the last to finish sums their dweight and dbias."""
 
+from functools import partial
+
 import torch
 
 from touchstone.backends import shapes
-from touchstone.conformance.faults import known_good, mutant
+from touchstone.conformance.faults import Kernel, mutant, plant_kernels
 from touchstone.conformance.faults.cupy._module import Faulty
+from touchstone.conformance.faults.layer_norm_backward import KERNELS as SHARED
 
 _BLOCKS = 3
 
 _module = Faulty(__file__, "layer_norm_backward.cu")
 
+KERNELS = SHARED | {
+    "rows": Kernel(
+        "known-good", "blocks walk over the rows, and the last to finish sums what each has of dweight and dbias"
+    ),
+    "no_threadfence": Kernel(
+        "race",
+        "no __threadfence before a block says that it has finished: the last block may not see the others' sums",
+        "RaceCondition",
+    ),
+    "one_part": Kernel(
+        "race", "all blocks add to the same sums of dweight and dbias without an atomic: updates get lost"
+    ),
+    "parts_not_zeroed": Kernel("accumulator", "a block adds to its sums of dweight and dbias what was in memory"),
+}
 
-def _rows(x, weight, dy, mean, rstd, eps: float, fault: str = "none", kept: dict | None = None):
+
+def _rows(x, weight, dy, *, mean=None, rstd=None, eps: float = 1e-5, fault: str = "none", kept: dict | None = None):
     spec = "rows cols, cols, rows cols, rows:float32?, rows:float32?"
     rows, cols = shapes(spec, x=x, weight=weight, dy=dy, mean=mean, rstd=rstd)
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -29,68 +47,25 @@ def _rows(x, weight, dy, mean, rstd, eps: float, fault: str = "none", kept: dict
     return dx, dweight, dbias
 
 
-@known_good
-def rows(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
-    """blocks walk over the rows, and the last to finish sums what each has of dweight and dbias"""
-    return _rows(x, weight, dy, mean, rstd, eps)
+plant_kernels(
+    globals(),
+    _rows,
+    KERNELS,
+    "rows",
+    "no_threadfence",
+    "one_part",
+    "reduction_buffer_reused",
+    "parts_not_zeroed",
+    "last_rows_dropped",
+    "part_too_many",
+    "rstd_stride_ignored",
+    "mean_gradient_left_out",
+    "ticket_of_each_thread",
+)
 
 
-@mutant("race")
-def no_threadfence(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
-    """no __threadfence before a block says that it has finished: the last block may not see the others' sums"""
-    return _rows(x, weight, dy, mean, rstd, eps, "no_threadfence")
-
-
-@mutant("race")
-def one_part(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
-    """all blocks add to the same sums of dweight and dbias without an atomic: updates get lost"""
-    return _rows(x, weight, dy, mean, rstd, eps, "one_part")
-
-
-@mutant("race")
-def reduction_buffer_reused(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
-    """no barrier after a reduction: the next one overwrites partial sums that slower warps still read"""
-    return _rows(x, weight, dy, mean, rstd, eps, "reused_buffer")
-
-
-@mutant("accumulator")
-def parts_not_zeroed(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
-    """a block adds to its sums of dweight and dbias what was in memory"""
-    return _rows(x, weight, dy, mean, rstd, eps, "parts_not_zeroed")
-
-
-@mutant("tail")
-def last_rows_dropped(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
-    """rows beyond a multiple of the number of blocks are left out"""
-    return _rows(x, weight, dy, mean, rstd, eps, "rows_tail")
-
-
-@mutant("bounds")
-def part_too_many(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
-    """the last block sums one part more than there are blocks"""
-    return _rows(x, weight, dy, mean, rstd, eps, "part_too_many")
-
-
-@mutant("strides")
-def rstd_stride_ignored(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
-    """the stride of a given rstd is taken to be 1"""
-    return _rows(x, weight, dy, mean, rstd, eps, "statistics_by_column")
-
-
-@mutant("formula")
-def mean_gradient_left_out(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
-    """dx lacks the mean of dy times weight"""
-    return _rows(x, weight, dy, mean, rstd, eps, "mean_gradient")
-
-
-@mutant("unwritten")
-def ticket_of_each_thread(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
-    """every thread of a block takes a ticket, so no block holds the last one: nothing sums the parts"""
-    return _rows(x, weight, dy, mean, rstd, eps, "ticket_of_each_thread")
-
-
-@mutant("cache", stateful=True)
+@mutant("cache", found="repeat", stateful=True)
 def tickets_kept():
     """the counter of finished blocks is kept between calls, and only the first call finds it zero"""
     kept: dict = {}
-    return lambda x, weight, dy, *, mean=None, rstd=None, eps=1e-5: _rows(x, weight, dy, mean, rstd, eps, kept=kept)
+    return partial(_rows, kept=kept)

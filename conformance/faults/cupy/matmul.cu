@@ -8,17 +8,17 @@ enum Fault {
     early_return,
     tile_row_overrun,
     unfilled_tile,
-    load_guard,
-    store_guard,
-    k_tail,
-    int_offset,
+    load_unguarded,
+    store_unguarded,
+    k_tail_dropped,
+    offset_int,
     stride_of_a_for_b,
-    narrow_sum,
-    plain_add,
-    overlapping_splits,
+    narrow_accumulator,
+    splits_add_without_atomic,
+    splits_overlap,
     lanes_left_out,
     shuffle_width,
-    scratch_width,
+    absent_lanes_summed,
 };
 
 constexpr int tile = 16;
@@ -35,15 +35,15 @@ extern "C" __global__ void matmul_tiled(const ELEMENT* a, const ELEMENT* b, ELEM
     if (fault == early_return && (m >= M || n >= N)) return;
 
     const ELEMENT* row_of_a = a + m * a_row;
-    if (fault == int_offset) row_of_a = a + m * int(a_row);
+    if (fault == offset_int) row_of_a = a + m * int(a_row);
     if (fault == stride_of_a_for_b) b_row = a_row;
-    const int steps = fault == k_tail ? K / tile : (K + tile - 1) / tile;
+    const int steps = fault == k_tail_dropped ? K / tile : (K + tile - 1) / tile;
 
     float acc = 0.0f;
     for (int step = 0; step < steps; ++step) {
         const int k_a = step * tile + x, k_b = step * tile + y;
-        const bool inside_a = m < M && (k_a < K || fault == load_guard);
-        const bool inside_b = n < N && (k_b < K || fault == load_guard);
+        const bool inside_a = m < M && (k_a < K || fault == load_unguarded);
+        const bool inside_b = n < N && (k_b < K || fault == load_unguarded);
         if (inside_a) tile_a[y][x] = to_float(row_of_a[k_a * a_col]);
         if (inside_b) tile_b[y][x] = to_float(b[k_b * b_row + n * b_col]);
         if (fault != unfilled_tile) {
@@ -62,11 +62,11 @@ extern "C" __global__ void matmul_tiled(const ELEMENT* a, const ELEMENT* b, ELEM
         const int end = fault == tile_row_overrun ? tile + 1 : tile;
         for (int k = 0; k < end; ++k) {
             acc += tile_a[y][k] * tile_b[k][x];
-            if (fault == narrow_sum) acc = to_float(from_float<ELEMENT>(acc));
+            if (fault == narrow_accumulator) acc = to_float(from_float<ELEMENT>(acc));
         }
         if (fault != no_barrier_after_use) __syncthreads();
     }
-    if (m < M && (n < N || fault == store_guard)) c[(long long)m * N + n] = from_float<ELEMENT>(acc);
+    if (m < M && (n < N || fault == store_unguarded)) c[(long long)m * N + n] = from_float<ELEMENT>(acc);
 }
 
 // blockIdx.y takes a part of k and adds its products to c, which was 0.
@@ -79,11 +79,11 @@ extern "C" __global__ void matmul_splitk(const ELEMENT* a, const ELEMENT* b, flo
     const int length = (K + gridDim.y - 1) / gridDim.y;
     const int start = min(K, int(blockIdx.y) * length);
     int end = min(K, start + length);
-    if (fault == overlapping_splits) end = min(K, end + 1);
+    if (fault == splits_overlap) end = min(K, end + 1);
 
     float acc = 0.0f;
     for (int k = start; k < end; ++k) acc += to_float(a[m * a_row + k * a_col]) * to_float(b[k * b_row + n * b_col]);
-    if (fault == plain_add)
+    if (fault == splits_add_without_atomic)
         c[m * N + n] += acc;
     else
         atomicAdd(c + m * N + n, acc);
@@ -99,7 +99,7 @@ extern "C" __global__ void matmul_dot(const ELEMENT* a, const ELEMENT* b, ELEMEN
     float acc = 0.0f;
     for (int k = lane; k < K; k += 32) acc += to_float(a[m * a_row + k * a_col]) * to_float(b[k * b_row + n * b_col]);
 
-    if (fault == scratch_width) {
+    if (fault == absent_lanes_summed) {
         // A sum through memory, written for 32 lanes, of which only those with a product take part.
         if (lane < K) products[lane] = acc;
         __syncwarp();

@@ -4,10 +4,10 @@ enum Fault {
     none,
     no_barrier_before_rstd,
     no_barrier_before_partials,
-    first_row_only,
+    factor_of_an_earlier_row,
     whole_steps,
     narrow_sum,
-    weight_stride,
+    weight_stride_ignored,
     tail_dropped,
     run_too_many,
 };
@@ -18,7 +18,7 @@ extern "C" __global__ void rms_norm_shared(const ELEMENT* x, const ELEMENT* weig
     extern __shared__ float held[];
     __shared__ float partials[4];
     __shared__ float rstd;
-    if (fault == weight_stride) w_col = 1;
+    if (fault == weight_stride_ignored) w_col = 1;
     for (int row = blockIdx.x; row < rows; row += gridDim.x) {
         int end = cols;
         if (fault == whole_steps && cols > blockDim.x) end = cols / int(blockDim.x) * int(blockDim.x);
@@ -31,7 +31,7 @@ extern "C" __global__ void rms_norm_shared(const ELEMENT* x, const ELEMENT* weig
         sum = warp_sum(sum);
         if (threadIdx.x % 32 == 0) partials[threadIdx.x / 32] = sum;
         if (fault != no_barrier_before_partials) __syncthreads();
-        if (threadIdx.x == 0 && (fault != first_row_only || row == blockIdx.x)) {
+        if (threadIdx.x == 0 && (fault != factor_of_an_earlier_row || row == blockIdx.x)) {
             for (int warp = 1; warp < blockDim.x / 32; ++warp) sum += partials[warp];
             rstd = rsqrtf(sum / cols + eps);
         }

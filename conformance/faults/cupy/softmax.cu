@@ -4,14 +4,14 @@ enum Fault {
     none,
     fill_zero,
     no_barrier_in_reduction,
-    reused_buffer,
-    all_partials,
-    int_row,
+    reduction_buffer_reused,
+    partials_of_absent_warps,
+    offset_int,
     stale_sum,
     warp_synchronous,
-    maximum_of_warp,
-    column_stride,
-    store_guard,
+    maximum_of_a_warp,
+    column_stride_ignored,
+    store_unguarded,
 };
 
 constexpr int most_warps = 32;
@@ -22,23 +22,23 @@ __device__ float combine(float a, float b, bool maximum) { return maximum ? fmax
 __device__ float reduce(float value, bool maximum, int fault) {
     __shared__ float partials[most_warps];
     for (int step = 16; step > 0; step /= 2) value = combine(value, __shfl_xor_sync(all_lanes, value, step), maximum);
-    if (fault == maximum_of_warp && maximum) return value;
+    if (fault == maximum_of_a_warp && maximum) return value;
     if (threadIdx.x % 32 == 0) partials[threadIdx.x / 32] = value;
     if (fault != no_barrier_in_reduction) __syncthreads();
-    const int warps = fault == all_partials ? most_warps : blockDim.x / 32;
+    const int warps = fault == partials_of_absent_warps ? most_warps : blockDim.x / 32;
     value = partials[0];
     for (int warp = 1; warp < warps; ++warp) value = combine(value, partials[warp], maximum);
-    if (fault != reused_buffer) __syncthreads();
+    if (fault != reduction_buffer_reused) __syncthreads();
     return value;
 }
 
 // Blocks walk over the rows.
 extern "C" __global__ void softmax_rows(const ELEMENT* x, ELEMENT* y, int rows, int cols, long long x_row,
                                         long long x_col, int fault) {
-    if (fault == column_stride) x_col = 1;
+    if (fault == column_stride_ignored) x_col = 1;
     for (int row = blockIdx.x; row < rows; row += gridDim.x) {
         const ELEMENT* in = x + row * x_row;
-        if (fault == int_row) in = x + row * int(x_row);
+        if (fault == offset_int) in = x + row * int(x_row);
         ELEMENT* out = y + (long long)row * cols;
 
         float m = fault == fill_zero ? 0.0f : -INFINITY;
@@ -82,7 +82,7 @@ extern "C" __global__ void softmax_halves(const ELEMENT* x, ELEMENT* y, int cols
     for (int col = threadIdx.x; col < cols; col += blockDim.x) l += expf(to_float(x[col * x_col]) - m);
     l = halve(buffer, l, false, fault);
 
-    const int end = fault == store_guard ? int(blockDim.x) * ((cols + blockDim.x - 1) / blockDim.x) : cols;
+    const int end = fault == store_unguarded ? int(blockDim.x) * ((cols + blockDim.x - 1) / blockDim.x) : cols;
     for (int col = threadIdx.x; col < end; col += blockDim.x)
         y[col] = from_float<ELEMENT>(expf(to_float(x[min(col, cols - 1) * x_col]) - m) / l);
 }

@@ -7,7 +7,7 @@ enum Fault {
     step_across,
     steps_short,
     whole_steps,
-    load_guard,
+    load_unguarded,
     strides_of_y,
 };
 
@@ -28,7 +28,7 @@ extern "C" __global__ void softmax_backward_halfwarp(const ELEMENT* y, const ELE
 
     int end = cols;
     if (fault == whole_steps && cols > 16) end = cols / 16 * 16;
-    if (fault == load_guard) end = (cols + 15) / 16 * 16;
+    if (fault == load_unguarded) end = (cols + 15) / 16 * 16;
     float dot = 0.0f;
     for (int col = lane; col < end; col += 16) dot += to_float(y[col * y_col]) * to_float(dy[col * dy_col]);
 

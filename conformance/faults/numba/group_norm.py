@@ -8,7 +8,8 @@ import torch
 from numba import cuda, float32
 
 from touchstone.backends import Unsupported, shapes
-from touchstone.conformance.faults import known_good, mutant
+from touchstone.conformance.faults import Kernel, plant_kernels
+from touchstone.conformance.faults.group_norm import KERNELS as SHARED
 from touchstone.conformance.faults.numba._launching import flat, launch
 
 _ALL = 0xFFFFFFFF
@@ -18,14 +19,14 @@ class Fault(IntEnum):
     none = 0
     totals_not_zeroed = 1
     no_barrier_after_zero = 2
-    plain_add = 3
+    totals_without_atomic = 3
     every_lane_adds = 4
     no_barrier_before_mean = 5
     one_pass = 6
     channel_within_group = 7
     ballot_of_some = 8
-    count_less_one = 9
-    square_of_first_warp = 10
+    unbiased = 9
+    square_of_the_first_warp = 10
 
 
 @cuda.jit(device=True)
@@ -57,7 +58,7 @@ def _totals_kernel(x, x_n, x_c, x_s, weight, w_c, bias, b_c, has_bias, y, channe
         cuda.ballot_sync(_ALL, 1)
     mine = _warp_sum(mine)
     if cuda.laneid == 0 or fault == Fault.every_lane_adds:
-        if fault == Fault.plain_add:
+        if fault == Fault.totals_without_atomic:
             totals[0] += mine
         else:
             cuda.atomic.add(totals, 0, mine)
@@ -70,10 +71,10 @@ def _totals_kernel(x, x_n, x_c, x_s, weight, w_c, bias, b_c, has_bias, y, channe
         centred = float32(x[start + i // space * x_c + i % space * x_s]) - mean
         mine += centred * centred
     mine = _warp_sum(squares if fault == Fault.one_pass else mine)
-    if cuda.laneid == 0 and (fault != Fault.square_of_first_warp or cuda.threadIdx.x == 0):
+    if cuda.laneid == 0 and (fault != Fault.square_of_the_first_warp or cuda.threadIdx.x == 0):
         cuda.atomic.add(totals, 1, mine)
     cuda.syncthreads()
-    variance = totals[1] / float32(max(count - 1, 1) if fault == Fault.count_less_one else count)
+    variance = totals[1] / float32(max(count - 1, 1) if fault == Fault.unbiased else count)
     if fault == Fault.one_pass:
         variance = max(variance - mean * mean, float32(0))
     rstd = float32(1) / math.sqrt(variance + eps)
@@ -84,8 +85,24 @@ def _totals_kernel(x, x_n, x_c, x_s, weight, w_c, bias, b_c, has_bias, y, channe
         y[sample, group, i] = normed * float32(weight[channel * w_c]) + shift
 
 
+KERNELS = SHARED | {
+    "ballot_of_some": Kernel(
+        "race", "threads without an element do not reach the ballot that names all 32 lanes", "InactiveLanes"
+    ),
+    "unbiased": Kernel("variance", "the variance is over one element less than there are"),
+    "square_of_the_first_warp": Kernel("variance", "only the first warp adds its squares to the total"),
+    "channel_within_group": Kernel("weights", "weight and bias are those of the channels of the first group"),
+}
+
+
 def _totals(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, groups: int, eps: float, fault: str = "none"
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    *,
+    groups: int,
+    eps: float = 1e-5,
+    fault: str = "none",
 ) -> torch.Tensor:
     samples, channels = shapes("N C ..., C, C?", x=x, weight=weight, bias=bias)
     if groups < 1 or channels % groups:
@@ -115,67 +132,20 @@ def _totals(
     return y
 
 
-@known_good(deterministic=False)
-def totals(x, weight, bias, *, groups, eps=1e-5):
-    """one block per group, whose warps add to totals in shared memory"""
-    return _totals(x, weight, bias, groups, eps)
-
-
-@mutant("accumulator", deterministic=False)
-def totals_not_zeroed(x, weight, bias, *, groups, eps=1e-5):
-    """the totals in shared memory are not set to 0"""
-    return _totals(x, weight, bias, groups, eps, "totals_not_zeroed")
-
-
-@mutant("race", deterministic=False)
-def no_barrier_after_zero(x, weight, bias, *, groups, eps=1e-5):
-    """no barrier between setting the totals to 0 and adding to them"""
-    return _totals(x, weight, bias, groups, eps, "no_barrier_after_zero")
-
-
-@mutant("race", deterministic=False)
-def totals_without_atomic(x, weight, bias, *, groups, eps=1e-5):
-    """warps add to the total in shared memory by load and store without an atomic"""
-    return _totals(x, weight, bias, groups, eps, "plain_add")
-
-
-@mutant("accumulator", deterministic=False)
-def every_lane_adds(x, weight, bias, *, groups, eps=1e-5):
-    """every lane adds its warp's sum to the total, which then is 32 times too large"""
-    return _totals(x, weight, bias, groups, eps, "every_lane_adds")
-
-
-@mutant("race", deterministic=False)
-def no_barrier_before_mean(x, weight, bias, *, groups, eps=1e-5):
-    """no barrier between adding to the total and reading it"""
-    return _totals(x, weight, bias, groups, eps, "no_barrier_before_mean")
-
-
-@mutant("race", deterministic=False)
-def ballot_of_some(x, weight, bias, *, groups, eps=1e-5):
-    """threads without an element do not reach the ballot that names all 32 lanes"""
-    return _totals(x, weight, bias, groups, eps, "ballot_of_some")
-
-
-@mutant("variance", deterministic=False)
-def one_pass(x, weight, bias, *, groups, eps=1e-5):
-    """the variance is E[x^2] - E[x]^2 from one pass, which cancels"""
-    return _totals(x, weight, bias, groups, eps, "one_pass")
-
-
-@mutant("variance", deterministic=False)
-def unbiased(x, weight, bias, *, groups, eps=1e-5):
-    """the variance is over one element less than there are"""
-    return _totals(x, weight, bias, groups, eps, "count_less_one")
-
-
-@mutant("variance", deterministic=False)
-def square_of_the_first_warp(x, weight, bias, *, groups, eps=1e-5):
-    """only the first warp adds its squares to the total"""
-    return _totals(x, weight, bias, groups, eps, "square_of_first_warp")
-
-
-@mutant("weights", deterministic=False)
-def channel_within_group(x, weight, bias, *, groups, eps=1e-5):
-    """weight and bias are those of the channels of the first group"""
-    return _totals(x, weight, bias, groups, eps, "channel_within_group")
+plant_kernels(
+    globals(),
+    _totals,
+    KERNELS,
+    "totals",
+    "totals_not_zeroed",
+    "no_barrier_after_zero",
+    "totals_without_atomic",
+    "every_lane_adds",
+    "no_barrier_before_mean",
+    "ballot_of_some",
+    "one_pass",
+    "unbiased",
+    "square_of_the_first_warp",
+    "channel_within_group",
+    deterministic=False,
+)

@@ -2,6 +2,7 @@
 
 import math
 from enum import IntEnum
+from functools import partial
 
 import numpy as np
 import torch
@@ -9,7 +10,8 @@ from numba import cuda, float32, int32
 from numba.cuda.types import float16
 
 from touchstone.backends import shapes
-from touchstone.conformance.faults import known_good, mutant
+from touchstone.conformance.faults import Kernel, mutant, plant_kernels
+from touchstone.conformance.faults.layer_norm_backward import KERNELS as SHARED
 from touchstone.conformance.faults.numba._launching import flat, launch
 
 _ALL = 0xFFFFFFFF
@@ -17,13 +19,13 @@ _ALL = 0xFFFFFFFF
 
 class Fault(IntEnum):
     none = 0
-    plain_add = 1
-    buffer_reused = 2
-    whole_turns = 3
-    mean_gradient = 4
-    narrow = 5
-    rstd_stride = 6
-    first_rows = 7
+    sums_without_atomic = 1
+    reduction_buffer_reused = 2
+    last_rows_dropped = 3
+    mean_gradient_left_out = 4
+    sums_float16 = 5
+    rstd_stride_ignored = 6
+    dweight_of_first_rows = 7
     no_threadfence = 8
     part_too_many = 9
     ticket_of_each_thread = 10
@@ -41,7 +43,7 @@ def _total(value, fault):
         partials[cuda.threadIdx.x // 32] = value
     cuda.syncthreads()
     value = partials[0] + partials[1] + partials[2]
-    if fault != Fault.buffer_reused:
+    if fault != Fault.reduction_buffer_reused:
         cuda.syncthreads()
     return value
 
@@ -68,7 +70,7 @@ def _atomics_kernel(
     fault,
 ):
     rows, cols = dx.shape
-    if fault == Fault.whole_turns:
+    if fault == Fault.last_rows_dropped:
         rows = rows // cuda.gridDim.x * cuda.gridDim.x
     count = float32(cols)
     for row in range(cuda.blockIdx.x, rows, cuda.gridDim.x):
@@ -85,7 +87,7 @@ def _atomics_kernel(
         variance = _total(square, fault) / count
         factor = float32(1) / math.sqrt(variance + eps)
         if has_rstd:
-            factor = rstd[row * (1 if fault == Fault.rstd_stride else rstd_row)]
+            factor = rstd[row * (1 if fault == Fault.rstd_stride_ignored else rstd_row)]
         shift, dot = float32(0), float32(0)
         for i in range(cuda.threadIdx.x, cols, cuda.blockDim.x):
             normed = (float32(x[row * x_row + i * x_col]) - centre) * factor
@@ -93,15 +95,15 @@ def _atomics_kernel(
             g = slope * float32(weight[i * w_col])
             shift += g
             dot += g * normed
-            if fault == Fault.narrow:
+            if fault == Fault.sums_float16:
                 shift, dot = float32(float16(shift)), float32(float16(dot))
-            if fault == Fault.plain_add:
+            if fault == Fault.sums_without_atomic:
                 sums[0, i] += slope * normed
-            elif fault != Fault.first_rows or row < cuda.gridDim.x:
+            elif fault != Fault.dweight_of_first_rows or row < cuda.gridDim.x:
                 cuda.atomic.add(sums, (0, i), slope * normed)
             cuda.atomic.add(sums, (1, i), slope)
         shift, dot = _total(shift, fault) / count, _total(dot, fault) / count
-        if fault == Fault.mean_gradient:
+        if fault == Fault.mean_gradient_left_out:
             shift = float32(0)
         for i in range(cuda.threadIdx.x, cols, cuda.blockDim.x):
             normed = (float32(x[row * x_row + i * x_col]) - centre) * factor
@@ -126,15 +128,34 @@ def _operands(x, weight, dy, mean, rstd) -> tuple:
     return found
 
 
+KERNELS = SHARED | {
+    "atomics": Kernel("known-good", "blocks walk over the rows and add dweight and dbias up by float32 atomics"),
+    "sums_without_atomic": Kernel(
+        "race", "blocks add to the sums of dweight by `+=`, a load and a store: updates get lost", "RaceCondition"
+    ),
+    "sums_of_empty": Kernel("accumulator", "blocks add dweight and dbias to memory that nothing has set to 0"),
+    "dweight_of_first_rows": Kernel("tail", "a block adds only its first row to dweight"),
+    "sums_float16": Kernel("precision", "a thread adds its part of the means over a row in float16"),
+    "tickets": Kernel(
+        "known-good", "one thread per row for dx; the last block to finish sums what each has of dweight and dbias"
+    ),
+    "no_threadfence": Kernel(
+        "race",
+        "no threadfence before a block says that it has finished: the last block may not see the others' sums",
+        "RaceCondition",
+    ),
+}
+
+
 def _atomics(
-    x, weight, dy, mean, rstd, eps: float, fault: str = "none", kept: dict | None = None
+    x, weight, dy, *, mean=None, rstd=None, eps: float = 1e-5, fault: str = "none", kept: dict | None = None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     spec = "rows cols, cols, rows cols, rows:float32?, rows:float32?"
     rows, cols = shapes(spec, x=x, weight=weight, dy=dy, mean=mean, rstd=rstd)
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     dweight, dbias = (torch.zeros((cols,), dtype=x.dtype, device=x.device) for _ in range(2))
     if dx.numel():
-        allocate = torch.empty if fault == "empty" else torch.zeros
+        allocate = torch.empty if fault == "sums_of_empty" else torch.zeros
         sums = allocate((2, cols), dtype=torch.float32, device=x.device)
         if kept is not None:
             sums = kept.setdefault(cols, sums)
@@ -144,65 +165,28 @@ def _atomics(
     return dx, dweight, dbias
 
 
-@known_good(deterministic=False)
-def atomics(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
-    """blocks walk over the rows and add dweight and dbias up by float32 atomics"""
-    return _atomics(x, weight, dy, mean, rstd, eps)
+plant_kernels(globals(), _atomics, KERNELS, "atomics", "sums_without_atomic", "sums_of_empty", deterministic=False)
 
 
-@mutant("race", deterministic=False)
-def sums_without_atomic(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
-    """blocks add to the sums of dweight by `+=`, a load and a store: updates get lost"""
-    return _atomics(x, weight, dy, mean, rstd, eps, "plain_add")
-
-
-@mutant("accumulator", deterministic=False)
-def sums_of_empty(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
-    """blocks add dweight and dbias to memory that nothing has set to 0"""
-    return _atomics(x, weight, dy, mean, rstd, eps, "empty")
-
-
-@mutant("cache", stateful=True, deterministic=False)
+@mutant("cache", found="repeat", stateful=True, deterministic=False)
 def sums_kept():
     """the sums of dweight and dbias are kept between calls, and only the first call finds them zero"""
     kept: dict = {}
-    return lambda x, weight, dy, *, mean=None, rstd=None, eps=1e-5: _atomics(x, weight, dy, mean, rstd, eps, kept=kept)
+    return partial(_atomics, kept=kept)
 
 
-@mutant("race", deterministic=False)
-def reduction_buffer_reused(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
-    """no barrier after a reduction: the next one overwrites partial sums that slower warps still read"""
-    return _atomics(x, weight, dy, mean, rstd, eps, "buffer_reused")
-
-
-@mutant("tail", deterministic=False)
-def last_rows_dropped(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
-    """rows beyond a multiple of the number of blocks are left out"""
-    return _atomics(x, weight, dy, mean, rstd, eps, "whole_turns")
-
-
-@mutant("tail", deterministic=False)
-def dweight_of_first_rows(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
-    """a block adds only its first row to dweight"""
-    return _atomics(x, weight, dy, mean, rstd, eps, "first_rows")
-
-
-@mutant("formula", deterministic=False)
-def mean_gradient_left_out(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
-    """dx lacks the mean of dy times weight"""
-    return _atomics(x, weight, dy, mean, rstd, eps, "mean_gradient")
-
-
-@mutant("precision", deterministic=False)
-def sums_float16(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
-    """a thread adds its part of the means over a row in float16"""
-    return _atomics(x, weight, dy, mean, rstd, eps, "narrow")
-
-
-@mutant("strides", deterministic=False)
-def rstd_stride_ignored(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
-    """the stride of a given rstd is taken to be 1"""
-    return _atomics(x, weight, dy, mean, rstd, eps, "rstd_stride")
+plant_kernels(
+    globals(),
+    _atomics,
+    KERNELS,
+    "reduction_buffer_reused",
+    "last_rows_dropped",
+    "dweight_of_first_rows",
+    "mean_gradient_left_out",
+    "sums_float16",
+    "rstd_stride_ignored",
+    deterministic=False,
+)
 
 
 @cuda.jit
@@ -284,7 +268,7 @@ def _tickets_kernel(x, x_row, x_col, dy, dy_row, dy_col, statistics, parts, done
 
 
 def _tickets(
-    x, weight, dy, mean, rstd, eps: float, fault: str = "none"
+    x, weight, dy, *, mean=None, rstd=None, eps: float = 1e-5, fault: str = "none"
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     spec = "rows cols, cols, rows cols, rows:float32?, rows:float32?"
     rows, cols = shapes(spec, x=x, weight=weight, dy=dy, mean=mean, rstd=rstd)
@@ -302,25 +286,4 @@ def _tickets(
     return dx, dweight, dbias
 
 
-@known_good
-def tickets(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
-    """one thread per row for dx; the last block to finish sums what each has of dweight and dbias"""
-    return _tickets(x, weight, dy, mean, rstd, eps)
-
-
-@mutant("race")
-def no_threadfence(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
-    """no threadfence before a block says that it has finished: the last block may not see the others' sums"""
-    return _tickets(x, weight, dy, mean, rstd, eps, "no_threadfence")
-
-
-@mutant("bounds")
-def part_too_many(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
-    """the last block sums one part more than there are blocks"""
-    return _tickets(x, weight, dy, mean, rstd, eps, "part_too_many")
-
-
-@mutant("unwritten")
-def ticket_of_each_thread(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
-    """every thread of a block takes a ticket, so no block holds the last one: nothing sums the parts"""
-    return _tickets(x, weight, dy, mean, rstd, eps, "ticket_of_each_thread")
+plant_kernels(globals(), _tickets, KERNELS, "tickets", "no_threadfence", "part_too_many", "ticket_of_each_thread")

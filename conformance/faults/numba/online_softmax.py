@@ -8,8 +8,9 @@ import torch
 from numba import cuda, float32
 
 from touchstone.backends import shapes
-from touchstone.conformance.faults import known_good, mutant
+from touchstone.conformance.faults import Kernel, plant_kernels
 from touchstone.conformance.faults.numba._launching import flat, launch
+from touchstone.conformance.faults.online_softmax import KERNELS as SHARED
 
 _ALL = 0xFFFFFFFF
 _LOW, _HIGH, _NAN = np.float32(-math.inf), np.float32(math.inf), np.float32(math.nan)
@@ -87,90 +88,49 @@ def _block_kernel(x, x_row, x_col, y, lse, fault):
             y[row, col] = math.exp(float32(x[row * x_row + col * x_col]) - result[0]) / result[1]
 
 
+KERNELS = SHARED | {
+    "sum_not_rescaled": Kernel("rescale", "the running sum takes each column as it is when the maximum has grown"),
+    "warps_not_rescaled": Kernel(
+        "rescale", "the sums of the warps are added as they are, each relative to its own maximum"
+    ),
+    "mask_of_half": Kernel(
+        "race", "the mask of the shuffles names the lower 16 lanes, and all 32 come", "InactiveLanes"
+    ),
+    "steps_of_half": Kernel("tail", "the shuffles begin with a distance of 8, and the halves of a warp never meet"),
+    "no_barrier_before_pairs": Kernel(
+        "race", "no barrier between the warps' pairs and the thread that merges them", "UninitialisedShared"
+    ),
+    "pairs_overrun": Kernel("bounds", "eight warps write their pairs to shared arrays of four", "OutOfBounds"),
+    "lse_of_base_two": Kernel("formula", "the logarithm in lse is that of base 2"),
+}
+
+
 def _block(x: torch.Tensor, fault: str = "none") -> tuple[torch.Tensor, torch.Tensor]:
     rows, cols = shapes("rows cols", x=x)
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     lse = torch.empty((rows,), dtype=torch.float32, device=x.device)
     if rows:
-        threads = min(32 * -(-max(cols, 1) // 32), 256 if fault == "eight_warps" else 128)
+        threads = min(32 * -(-max(cols, 1) // 32), 256 if fault == "pairs_overrun" else 128)
         source = flat(x) if cols else y.view(-1)
         launch(Fault, fault, _block_kernel, min(rows, 3), threads, source, *x.stride(), y, lse)
     return y, lse
 
 
-@known_good
-def block(x):
-    """a few blocks walk over the rows and merge pairs of maximum and sum"""
-    return _block(x)
-
-
-@mutant("rescale")
-def sum_not_rescaled(x):
-    """the running sum takes each column as it is when the maximum has grown"""
-    return _block(x, "sum_not_rescaled")
-
-
-@mutant("rescale")
-def merge_not_rescaled(x):
-    """lanes add their sums as they are, each relative to its own maximum"""
-    return _block(x, "merge_not_rescaled")
-
-
-@mutant("rescale")
-def warps_not_rescaled(x):
-    """the sums of the warps are added as they are, each relative to its own maximum"""
-    return _block(x, "warps_not_rescaled")
-
-
-@mutant("mask")
-def maximum_from_zero(x):
-    """the running maximum starts at 0 instead of -inf"""
-    return _block(x, "maximum_from_zero")
-
-
-@mutant("special")
-def infinite_shift(x):
-    """exp(-inf - (-inf)) makes a row that begins with -inf NaN"""
-    return _block(x, "infinite_shift")
-
-
-@mutant("race")
-def lanes_left_out(x):
-    """lanes without a column skip the shuffles, whose mask names all 32"""
-    return _block(x, "lanes_left_out")
-
-
-@mutant("race")
-def mask_of_half(x):
-    """the mask of the shuffles names the lower 16 lanes, and all 32 come"""
-    return _block(x, "mask_of_half")
-
-
-@mutant("tail")
-def steps_of_half(x):
-    """the shuffles begin with a distance of 8, and the halves of a warp never meet"""
-    return _block(x, "steps_of_half")
-
-
-@mutant("race")
-def no_barrier_before_pairs(x):
-    """no barrier between the warps' pairs and the thread that merges them"""
-    return _block(x, "no_barrier_before_pairs")
-
-
-@mutant("race")
-def no_barrier_before_result(x):
-    """no barrier between the thread that writes the row's maximum and sum to shared memory and those that read them"""
-    return _block(x, "no_barrier_before_result")
-
-
-@mutant("bounds")
-def pairs_overrun(x):
-    """eight warps write their pairs to shared arrays of four"""
-    return _block(x, "eight_warps")
-
-
-@mutant("formula")
-def lse_of_base_two(x):
-    """the logarithm in lse is that of base 2"""
-    return _block(x, "lse_of_base_two")
+plant_kernels(
+    globals(),
+    _block,
+    KERNELS,
+    "block",
+    "sum_not_rescaled",
+    "merge_not_rescaled",
+    "warps_not_rescaled",
+    "maximum_from_zero",
+    "infinite_shift",
+    "lanes_left_out",
+    "mask_of_half",
+    "steps_of_half",
+    "no_barrier_before_pairs",
+    "no_barrier_before_result",
+    "pairs_overrun",
+    "lse_of_base_two",
+)

@@ -9,8 +9,9 @@ from numba import cuda, float32, int32
 from numba.cuda.types import float16
 
 from touchstone.backends import Unsupported, shapes
-from touchstone.conformance.faults import known_good, mutant
+from touchstone.conformance.faults import Kernel, plant_kernels
 from touchstone.conformance.faults.numba._launching import flat, launch
+from touchstone.conformance.faults.softmax import KERNELS as SHARED
 
 _ALL = 0xFFFFFFFF
 _HELD = 12000  # columns of a row in shared memory
@@ -21,15 +22,15 @@ class Fault(IntEnum):
     none = 0
     maximum_from_zero = 1
     no_barrier_in_reduction = 2
-    buffer_reused = 3
-    all_partials = 4
+    reduction_buffer_reused = 3
+    partials_of_absent_warps = 4
     sum_in_first_lane = 5
     stride_of_block = 6
     narrow_exponentials = 7
-    int32_row = 8
-    column_stride = 9
-    overlap = 10
-    syncwarp = 11
+    offset_int32 = 8
+    column_stride_ignored = 9
+    dynamic_arrays_overlap = 10
+    syncwarp_for_syncthreads = 11
     early_return = 12
     store_unguarded = 13
     one_step = 14
@@ -57,9 +58,9 @@ def _reduced(partials, value, maximum, fault):
     if fault != Fault.no_barrier_in_reduction:
         cuda.syncthreads()
     value = partials[0]
-    for warp in range(1, 32 if fault == Fault.all_partials else cuda.blockDim.x // 32):
+    for warp in range(1, 32 if fault == Fault.partials_of_absent_warps else cuda.blockDim.x // 32):
         value = _combined(value, partials[warp], maximum)
-    if fault != Fault.buffer_reused:
+    if fault != Fault.reduction_buffer_reused:
         cuda.syncthreads()
     return value
 
@@ -69,11 +70,11 @@ def _rows_kernel(x, x_row, x_col, y, fault):
     # Blocks walk over the rows.
     partials = cuda.shared.array(32, float32)
     step = cuda.blockDim.x if fault == Fault.stride_of_block else cuda.gridDim.x
-    if fault == Fault.column_stride:
+    if fault == Fault.column_stride_ignored:
         x_col = 1
     for row in range(cuda.blockIdx.x, y.shape[0], step):
         start = row * x_row
-        if fault == Fault.int32_row:
+        if fault == Fault.offset_int32:
             start = int32(start)
         m = float32(0) if fault == Fault.maximum_from_zero else _LOW
         for col in range(cuda.threadIdx.x, y.shape[1], cuda.blockDim.x):
@@ -91,6 +92,45 @@ def _rows_kernel(x, x_row, x_col, y, fault):
             y[row, col] = p / l
 
 
+KERNELS = SHARED | {
+    "maximum_from_zero": Kernel("mask", "the maximum starts at 0 instead of -inf"),
+    "sum_in_first_lane": Kernel(
+        "accumulator", "the sum of a warp by shfl_down_sync is taken from every lane, though only the first one has it"
+    ),
+    "stride_of_block": Kernel(
+        "tail", "blocks step over the rows by the number of threads of a block instead of the number of blocks"
+    ),
+    "narrow_exponentials": Kernel("precision", "the exponentials pass through float16", dtypes=("float32",)),
+    "offset_int32": Kernel("offset", "the offset of a row is kept in an int32, which wraps", "OutOfBounds"),
+    "launch_order": Kernel(
+        "shapes",
+        "grid and block change places in the launch: blocks of up to four threads, which shuffle with lanes "
+        "that do not exist",
+        "InactiveLanes",
+    ),
+    "held": Kernel("known-good", "a block keeps its row in dynamic shared memory and reduces by halves"),
+    "dynamic_arrays_overlap": Kernel("race", "two arrays in dynamic shared memory both begin where it begins"),
+    "shared_memory_of_elements": Kernel(
+        "bounds",
+        "the launch asks for shared memory for a row of 16-bit elements, but the kernel keeps floats",
+        "OutOfBounds",
+        dtypes=("float16", "bfloat16"),
+    ),
+    "syncwarp_for_syncthreads": Kernel(
+        "race", "a reduction over two warps waits for one warp only between its halves", "RaceCondition"
+    ),
+    "early_return": Kernel(
+        "race", "threads without a column return before the barriers of the others", "DivergentBarrier"
+    ),
+    "store_unguarded": Kernel(
+        "bounds",
+        "every thread stores in every step, past the end of a row that is no multiple of the block",
+        "OutOfBounds",
+    ),
+    "one_step": Kernel("tail", "a thread stores one column, and columns beyond the number of threads are not written"),
+}
+
+
 def _rows(x: torch.Tensor, fault: str = "none") -> torch.Tensor:
     rows, cols = shapes("rows cols", x=x)
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
@@ -105,77 +145,23 @@ def _rows(x: torch.Tensor, fault: str = "none") -> torch.Tensor:
     return y
 
 
-@known_good
-def rows(x):
-    """a few blocks walk over the rows and reduce by shuffles"""
-    return _rows(x)
-
-
-@mutant("mask")
-def maximum_from_zero(x):
-    """the maximum starts at 0 instead of -inf"""
-    return _rows(x, "maximum_from_zero")
-
-
-@mutant("race")
-def no_barrier_in_reduction(x):
-    """no barrier between the warps' partial results and their reading"""
-    return _rows(x, "no_barrier_in_reduction")
-
-
-@mutant("race")
-def reduction_buffer_reused(x):
-    """no barrier after a reduction: the next one overwrites partial results that slower warps still read"""
-    return _rows(x, "buffer_reused")
-
-
-@mutant("unwritten")
-def partials_of_absent_warps(x):
-    """the reduction reads 32 partial results whatever the number of warps: those of absent ones were never written"""
-    return _rows(x, "all_partials")
-
-
-@mutant("accumulator")
-def sum_in_first_lane(x):
-    """the sum of a warp by shfl_down_sync is taken from every lane, though only the first one has it"""
-    return _rows(x, "sum_in_first_lane")
-
-
-@mutant("tail")
-def stride_of_block(x):
-    """blocks step over the rows by the number of threads of a block instead of the number of blocks"""
-    return _rows(x, "stride_of_block")
-
-
-@mutant("precision", dtypes=("float32",))
-def narrow_exponentials(x):
-    """the exponentials pass through float16"""
-    return _rows(x, "narrow_exponentials")
-
-
-@mutant("offset")
-def offset_int32(x):
-    """the offset of a row is kept in an int32, which wraps"""
-    return _rows(x, "int32_row")
-
-
-@mutant("strides")
-def column_stride_ignored(x):
-    """the stride between columns is taken to be 1"""
-    return _rows(x, "column_stride")
-
-
-@mutant("race")
-def ragged_warp(x):
-    """the block is no multiple of 32 threads: the last warp shuffles with lanes that do not exist"""
-    return _rows(x, "ragged_warp")
-
-
-@mutant("shapes")
-def launch_order(x):
-    """grid and block change places in the launch: blocks of up to four threads, which shuffle with lanes that do not
-    exist"""
-    return _rows(x, "launch_order")
+plant_kernels(
+    globals(),
+    _rows,
+    KERNELS,
+    "rows",
+    "maximum_from_zero",
+    "no_barrier_in_reduction",
+    "reduction_buffer_reused",
+    "partials_of_absent_warps",
+    "sum_in_first_lane",
+    "stride_of_block",
+    "narrow_exponentials",
+    "offset_int32",
+    "column_stride_ignored",
+    "ragged_warp",
+    "launch_order",
+)
 
 
 @cuda.jit(device=True)
@@ -188,7 +174,7 @@ def _halved(buffer, value, maximum, fault):
     while half > 0:
         if i < half:
             buffer[i] = _combined(buffer[i], buffer[i + half], maximum)
-        if fault == Fault.syncwarp:
+        if fault == Fault.syncwarp_for_syncthreads:
             cuda.syncwarp()
         else:
             cuda.syncthreads()
@@ -203,7 +189,7 @@ def _held_kernel(x, x_row, x_col, y, fault):
     # One block per row, which it keeps in shared memory, before what the reductions need.
     shared = cuda.shared.array(0, float32)
     row, cols = cuda.blockIdx.x, y.shape[1]
-    held, buffer = shared[:cols], shared[0 if fault == Fault.overlap else cols :]
+    held, buffer = shared[:cols], shared[0 if fault == Fault.dynamic_arrays_overlap else cols :]
     if fault == Fault.early_return and cuda.threadIdx.x >= cols:
         return
     m = _LOW
@@ -232,55 +218,22 @@ def _held(x: torch.Tensor, fault: str = "none") -> torch.Tensor:
         raise Unsupported(f"{cols} columns; shared memory is asked to hold {_HELD}")
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     if y.numel():
-        threads = 96 if fault == "three_warps" else 64
-        shared = cols * (x.element_size() if fault == "shared_of_elements" else 4) + 4 * threads
+        threads = 96 if fault == "block_no_power_of_two" else 64
+        shared = cols * (x.element_size() if fault == "shared_memory_of_elements" else 4) + 4 * threads
         launch(Fault, fault, _held_kernel, rows, threads, flat(x), *x.stride(), y, shared=shared)
     return y
 
 
-@known_good
-def held(x):
-    """a block keeps its row in dynamic shared memory and reduces by halves"""
-    return _held(x)
-
-
-@mutant("race")
-def dynamic_arrays_overlap(x):
-    """two arrays in dynamic shared memory both begin where it begins"""
-    return _held(x, "overlap")
-
-
-@mutant("bounds", dtypes=("float16", "bfloat16"))
-def shared_memory_of_elements(x):
-    """the launch asks for shared memory for a row of 16-bit elements, but the kernel keeps floats"""
-    return _held(x, "shared_of_elements")
-
-
-@mutant("race")
-def syncwarp_for_syncthreads(x):
-    """a reduction over two warps waits for one warp only between its halves"""
-    return _held(x, "syncwarp")
-
-
-@mutant("race")
-def early_return(x):
-    """threads without a column return before the barriers of the others"""
-    return _held(x, "early_return")
-
-
-@mutant("bounds")
-def store_unguarded(x):
-    """every thread stores in every step, past the end of a row that is no multiple of the block"""
-    return _held(x, "store_unguarded")
-
-
-@mutant("tail")
-def one_step(x):
-    """a thread stores one column, and columns beyond the number of threads are not written"""
-    return _held(x, "one_step")
-
-
-@mutant("shapes")
-def block_no_power_of_two(x):
-    """a block of 96 threads is reduced by halves, 96, 48, ..., 3, 1: a third of the sum is lost"""
-    return _held(x, "three_warps")
+plant_kernels(
+    globals(),
+    _held,
+    KERNELS,
+    "held",
+    "dynamic_arrays_overlap",
+    "shared_memory_of_elements",
+    "syncwarp_for_syncthreads",
+    "early_return",
+    "store_unguarded",
+    "one_step",
+    "block_no_power_of_two",
+)

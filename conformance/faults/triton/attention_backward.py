@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import shapes
-from touchstone.conformance.faults import mutant
+from touchstone.conformance.faults import Kernel, plant_kernels
 
 
 @triton.jit
@@ -72,28 +72,28 @@ def _keys_kernel(
     dk_acc = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
     dv_acc = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
     for head in range(head_kv * (Hq // Hkv), (head_kv + 1) * (Hq // Hkv)):
-        if FAULT == "group":
+        if FAULT == "group_not_summed":
             dk_acc = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
             dv_acc = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
         for start in range(0, Sq, BLOCK_M):
             i = start + tl.arange(0, BLOCK_M)
             q_tile = _load_tile(q + batch * q_batch + head * q_head, i, q_row, Sq, d, q_col, D)
             o_tile = _load_tile(o + batch * o_batch + head * o_head, i, o_row, Sq, d, o_col, D)
-            if FAULT == "strides of o":
+            if FAULT == "strides_of_o_for_do":
                 do_tile = _load_tile(do + batch * o_batch + head * o_head, i, o_row, Sq, d, o_col, D)
             else:
                 do_tile = _load_tile(do + batch * do_batch + head * do_head, i, do_row, Sq, d, do_col, D)
             lse_ptr = lse + batch * lse_batch + head * lse_head + i.to(tl.int64) * lse_row
             lse_i = tl.load(lse_ptr, mask=i < Sq, other=float("inf"))
-            if FAULT != "empty row":
+            if FAULT != "empty_row_nan":
                 lse_i = tl.where(lse_i == float("-inf"), float("inf"), lse_i)
             delta = tl.sum(do_tile.to(tl.float32) * o_tile.to(tl.float32), 1)
-            if FAULT == "delta":
+            if FAULT == "delta_left_out":
                 delta = tl.zeros((BLOCK_M,), tl.float32)
             s = tl.dot(k_tile, q_tile.T, input_precision="ieee") * scale  # (BLOCK_N, BLOCK_M)
             visible = (j[:, None] < Sk) & (i[None, :] < Sq)
             if CAUSAL:
-                if FAULT == "top left":
+                if FAULT == "causal_top_left":
                     visible &= j[:, None] <= i[None, :]
                 else:
                     visible &= j[:, None] <= i[None, :] + Sk - Sq
@@ -105,14 +105,14 @@ def _keys_kernel(
             dq_tile = tl.dot(tl.trans(ds.to(k_tile.dtype)), k_tile, input_precision="ieee") * scale
             dq_ptr = dq + ((batch * Hq + head) * Sq + i[:, None]) * D + d[None, :]
             inside = (i[:, None] < Sq) & (d[None, :] < D)
-            if FAULT == "load and store":
+            if FAULT == "dq_load_and_store":
                 tl.store(dq_ptr, tl.load(dq_ptr, mask=inside, other=0.0) + dq_tile, mask=inside)
-            elif FAULT == "overwrite":
+            elif FAULT == "dq_overwritten":
                 tl.store(dq_ptr, dq_tile, mask=inside)
             else:
                 tl.atomic_add(dq_ptr, dq_tile.to(dq.dtype.element_ty), mask=inside, sem="relaxed")
 
-    if FAULT != "scale":
+    if FAULT != "dk_not_scaled":
         dk_acc *= scale
     inside = (j[:, None] < Sk) & (d[None, :] < D)
     offsets = (pair * Sk + j[:, None]) * D + d[None, :]
@@ -120,10 +120,23 @@ def _keys_kernel(
     tl.store(dv + offsets, dv_acc.to(dv.dtype.element_ty), mask=inside)
 
 
-def _by_keys(q, k, v, o, lse, do, causal: bool, scale: float | None, fault: str = "none"):
+KERNELS = {
+    "group_not_summed": Kernel("accumulator", "dk and dv are those of the last query head of the group"),
+    "dq_on_empty": Kernel("accumulator", "dq is added to memory that nothing has set to zero"),
+    "dq_load_and_store": Kernel("race", "key tiles add to dq by load and store without an atomic: updates get lost"),
+    "dq_overwritten": Kernel("race", "key tiles store dq over one another: one of them remains"),
+    "delta_left_out": Kernel("formula", "delta = Σ do·o is not subtracted"),
+    "dk_not_scaled": Kernel("scale", "dk lacks the factor `scale`"),
+    "causal_top_left": Kernel("causal", "the causal mask is aligned top left"),
+    "empty_row_nan": Kernel("special", "a query that saw no key gives exp(-inf - (-inf))"),
+    "strides_of_o_for_do": Kernel("strides", "do is read by the strides of o"),
+}
+
+
+def _by_keys(q, k, v, o, lse, do, *, causal: bool = False, scale: float | None = None, fault: str = "none"):
     spec = "B Hq Sq D, B Hkv Sk D, B Hkv Sk D, B Hq Sq D, B Hq Sq:float32, B Hq Sq D"
     B, Hq, Sq, D, Hkv, Sk = shapes(spec, q=q, k=k, v=v, o=o, lse=lse, do=do)
-    allocate = torch.empty if fault == "empty" else torch.zeros
+    allocate = torch.empty if fault == "dq_on_empty" else torch.zeros
     dq = allocate(q.shape, dtype=torch.float32, device=q.device)
     dk, dv = (torch.empty(x.shape, dtype=q.dtype, device=q.device) for x in (k, v))
     if dk.numel():
@@ -148,55 +161,18 @@ def _by_keys(q, k, v, o, lse, do, causal: bool, scale: float | None, fault: str 
     return dq.to(q.dtype), dk, dv
 
 
-@mutant("accumulator", deterministic=False)
-def group_not_summed(q, k, v, o, lse, do, *, causal=False, scale=None):
-    """dk and dv are those of the last query head of the group"""
-    return _by_keys(q, k, v, o, lse, do, causal, scale, "group")
-
-
-@mutant("accumulator", deterministic=False)
-def dq_on_empty(q, k, v, o, lse, do, *, causal=False, scale=None):
-    """dq is added to memory that nothing has set to zero"""
-    return _by_keys(q, k, v, o, lse, do, causal, scale, "empty")
-
-
-@mutant("race", deterministic=False)
-def dq_load_and_store(q, k, v, o, lse, do, *, causal=False, scale=None):
-    """key tiles add to dq by load and store without an atomic: updates get lost"""
-    return _by_keys(q, k, v, o, lse, do, causal, scale, "load and store")
-
-
-@mutant("race", deterministic=False)
-def dq_overwritten(q, k, v, o, lse, do, *, causal=False, scale=None):
-    """key tiles store dq over one another: one of them remains"""
-    return _by_keys(q, k, v, o, lse, do, causal, scale, "overwrite")
-
-
-@mutant("formula", deterministic=False)
-def delta_left_out(q, k, v, o, lse, do, *, causal=False, scale=None):
-    """delta = Σ do·o is not subtracted"""
-    return _by_keys(q, k, v, o, lse, do, causal, scale, "delta")
-
-
-@mutant("scale", deterministic=False)
-def dk_not_scaled(q, k, v, o, lse, do, *, causal=False, scale=None):
-    """dk lacks the factor `scale`"""
-    return _by_keys(q, k, v, o, lse, do, causal, scale, "scale")
-
-
-@mutant("causal", deterministic=False)
-def causal_top_left(q, k, v, o, lse, do, *, causal=False, scale=None):
-    """the causal mask is aligned top left"""
-    return _by_keys(q, k, v, o, lse, do, causal, scale, "top left")
-
-
-@mutant("special", deterministic=False)
-def empty_row_nan(q, k, v, o, lse, do, *, causal=False, scale=None):
-    """a query that saw no key gives exp(-inf - (-inf))"""
-    return _by_keys(q, k, v, o, lse, do, causal, scale, "empty row")
-
-
-@mutant("strides", deterministic=False)
-def strides_of_o_for_do(q, k, v, o, lse, do, *, causal=False, scale=None):
-    """do is read by the strides of o"""
-    return _by_keys(q, k, v, o, lse, do, causal, scale, "strides of o")
+plant_kernels(
+    globals(),
+    _by_keys,
+    KERNELS,
+    "group_not_summed",
+    "dq_on_empty",
+    "dq_load_and_store",
+    "dq_overwritten",
+    "delta_left_out",
+    "dk_not_scaled",
+    "causal_top_left",
+    "empty_row_nan",
+    "strides_of_o_for_do",
+    deterministic=False,
+)

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import Unsupported, shapes
-from touchstone.conformance.faults import mutant
+from touchstone.conformance.faults import Kernel, plant_kernels
 
 
 @triton.jit
@@ -31,7 +31,7 @@ def _onerow_kernel(
 ):
     program = tl.program_id(0).to(tl.int64)
     n, group = program // groups, program % groups
-    if FAULT == "order":
+    if FAULT == "programs_by_group":
         n, group = program % (tl.num_programs(0) // groups), program // (tl.num_programs(0) // groups)
     first = group * channels
     x_ptr += n * x_n + first * x_c
@@ -43,17 +43,17 @@ def _onerow_kernel(
     x = tl.load(x_ptr + c * x_c + s * x_s, mask=inside, other=0.0).to(tl.float32)
     mean = tl.sum(x) / (channels * space)
     centred = tl.where(inside, x - mean, 0.0)
-    if FAULT == "masked lanes":
+    if FAULT == "masked_lanes_in_variance":
         centred = tl.where(c < channels, x - mean, 0.0)
     count = channels * space
-    if FAULT == "channel":
+    if FAULT == "divided_by_space":
         count = space
     rstd = tl.rsqrt(tl.sum(centred * centred) / count + eps)
 
     channel = first + c
-    if FAULT == "within group":
+    if FAULT == "weight_of_the_first_group":
         channel = c
-    elif FAULT == "by group":
+    elif FAULT == "weight_by_group":
         channel = group + c * 0
     y = centred * rstd * tl.load(w_ptr + channel * w_c, mask=c < channels, other=0.0).to(tl.float32)
     if b_ptr is not None:
@@ -61,13 +61,37 @@ def _onerow_kernel(
     tl.store(y_ptr + c * space + s, y, mask=inside)
 
 
+KERNELS = {
+    "masked_lanes_in_variance": Kernel(
+        "mask", "lanes past the trailing axes, loaded as 0, enter the variance as the square of the mean"
+    ),
+    "divided_by_space": Kernel(
+        "variance", "the sum of squares is divided by the trailing axes alone, without the channels of the group"
+    ),
+    "weight_of_the_first_group": Kernel(
+        "weights", "every group takes the weights and biases of the first group's channels"
+    ),
+    "weight_by_group": Kernel("weights", "weight and bias are indexed by the group instead of the channel"),
+    "one_group": Kernel("parameter", "all channels make one group, whatever `groups` says"),
+    "programs_by_group": Kernel(
+        "axis", "programs count samples fastest when they load, groups fastest when they store"
+    ),
+}
+
+
 def _onerow(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, groups: int, eps: float, fault: str = "none"
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    *,
+    groups: int,
+    eps: float = 1e-5,
+    fault: str = "none",
 ) -> torch.Tensor:
     samples, channels = shapes("N C ..., C, C?", x=x, weight=weight, bias=bias)
     if groups < 1 or channels % groups:
         raise ValueError(f"groups: {channels} channels do not divide into {groups} groups")
-    if fault == "one group":
+    if fault == "one_group":
         groups = 1
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if y.numel():
@@ -95,37 +119,14 @@ def _onerow(
     return y
 
 
-@mutant("mask")
-def masked_lanes_in_variance(x, weight, bias, *, groups, eps=1e-5):
-    """lanes past the trailing axes, loaded as 0, enter the variance as the square of the mean"""
-    return _onerow(x, weight, bias, groups, eps, "masked lanes")
-
-
-@mutant("variance")
-def divided_by_space(x, weight, bias, *, groups, eps=1e-5):
-    """the sum of squares is divided by the trailing axes alone, without the channels of the group"""
-    return _onerow(x, weight, bias, groups, eps, "channel")
-
-
-@mutant("weights")
-def weight_of_the_first_group(x, weight, bias, *, groups, eps=1e-5):
-    """every group takes the weights and biases of the first group's channels"""
-    return _onerow(x, weight, bias, groups, eps, "within group")
-
-
-@mutant("weights")
-def weight_by_group(x, weight, bias, *, groups, eps=1e-5):
-    """weight and bias are indexed by the group instead of the channel"""
-    return _onerow(x, weight, bias, groups, eps, "by group")
-
-
-@mutant("parameter")
-def one_group(x, weight, bias, *, groups, eps=1e-5):
-    """all channels make one group, whatever `groups` says"""
-    return _onerow(x, weight, bias, groups, eps, "one group")
-
-
-@mutant("axis")
-def programs_by_group(x, weight, bias, *, groups, eps=1e-5):
-    """programs count samples fastest when they load, groups fastest when they store"""
-    return _onerow(x, weight, bias, groups, eps, "order")
+plant_kernels(
+    globals(),
+    _onerow,
+    KERNELS,
+    "masked_lanes_in_variance",
+    "divided_by_space",
+    "weight_of_the_first_group",
+    "weight_by_group",
+    "one_group",
+    "programs_by_group",
+)

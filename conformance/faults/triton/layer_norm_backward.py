@@ -6,7 +6,8 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import shapes
-from touchstone.conformance.faults import mutant
+from touchstone.conformance.faults import Kernel, plant_kernels
+from touchstone.conformance.faults.layer_norm_backward import KERNELS as SHARED
 
 _PROGRAMS = 3
 
@@ -42,7 +43,7 @@ def _rows_kernel(
     dweight = tl.zeros((BLOCK,), tl.float32)
     dbias = tl.zeros((BLOCK,), tl.float32)
     end = rows
-    if FAULT == "tail":
+    if FAULT == "last_rows_dropped":
         end = rows // tl.num_programs(0) * tl.num_programs(0)
     for row in range(program, end, tl.num_programs(0)):
         x = tl.load(x_ptr + row * x_row + col.to(tl.int64) * x_col, mask=inside, other=0.0).to(tl.float32)
@@ -58,16 +59,16 @@ def _rows_kernel(
             rstd = tl.rsqrt(tl.sum(centred * centred, axis=0) / cols + eps)
         normed = centred * rstd
         g = dy * w
-        if FAULT == "weight":
+        if FAULT == "weight_ignored":
             g = dy
         shift = tl.sum(g, axis=0) / cols
         dot = tl.sum(g * normed, axis=0) / cols
-        if FAULT == "shift":
+        if FAULT == "mean_gradient_left_out":
             shift = 0.0
         tl.store(dx_ptr + row * cols + col, rstd * (g - shift - normed * dot), mask=inside)
         dweight += dy * normed
         dbias += dy
-    if FAULT == "load and store":
+    if FAULT == "sums_load_and_store":
         dweight += tl.load(dweight_ptr + col, mask=inside, other=0.0)
         tl.store(dweight_ptr + col, dweight, mask=inside)
         tl.atomic_add(dbias_ptr + col, dbias, mask=inside, sem="relaxed")
@@ -114,50 +115,55 @@ def _launch(kernel_fault: str, parts_ptr, x, weight, dy, mean, rstd, eps: float,
     )
 
 
-def _partials(x, weight, dy, mean, rstd, eps: float, fault: str = "none"):
+KERNELS = SHARED | {
+    "last_rows_dropped": Kernel("tail", "rows beyond a multiple of the number of programs are left out"),
+    "more_parts_than_programs": Kernel(
+        "unwritten", "dweight and dbias sum four partial sums, of which at most three are written"
+    ),
+    "weight_ignored": Kernel("weights", "dx is computed with a weight of 1"),
+    "sums_load_and_store": Kernel(
+        "race", "programs add to dweight by load and store without an atomic: updates get lost", "RaceCondition"
+    ),
+    "sums_on_empty": Kernel("accumulator", "programs add to a dweight and a dbias that nothing has set to zero"),
+    "sums_in_sixteen_bits": Kernel(
+        "precision",
+        "programs add to a 16-bit dweight and dbias, which rounds every addition",
+        dtypes=("float16", "bfloat16"),
+    ),
+}
+
+
+def _partials(x, weight, dy, *, mean=None, rstd=None, eps: float = 1e-5, fault: str = "none"):
     shapes("rows cols, cols, rows cols, rows:float32?, rows:float32?", x=x, weight=weight, dy=dy, mean=mean, rstd=rstd)
     rows, cols = x.shape
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     dweight, dbias = (torch.zeros((cols,), dtype=x.dtype, device=x.device) for _ in range(2))
     if dx.numel():
         programs = min(rows, _PROGRAMS)
-        parts = 4 if fault == "parts" else programs
+        parts = 4 if fault == "more_parts_than_programs" else programs
         partial = [torch.empty((parts, cols), dtype=torch.float32, device=x.device) for _ in range(2)]
         _launch(fault, partial, x, weight, dy, mean, rstd, eps, dx, programs, atomic=False)
         _sum_kernel[(triton.cdiv(cols, 256),)](*partial, dweight, dbias, parts, cols, BLOCK=256)
     return dx, dweight, dbias
 
 
-@mutant("tail")
-def last_rows_dropped(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
-    """rows beyond a multiple of the number of programs are left out"""
-    return _partials(x, weight, dy, mean, rstd, eps, "tail")
+plant_kernels(
+    globals(),
+    _partials,
+    KERNELS,
+    "last_rows_dropped",
+    "more_parts_than_programs",
+    "mean_gradient_left_out",
+    "weight_ignored",
+)
 
 
-@mutant("unwritten")
-def more_parts_than_programs(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
-    """dweight and dbias sum four partial sums, of which at most three are written"""
-    return _partials(x, weight, dy, mean, rstd, eps, "parts")
-
-
-@mutant("formula")
-def mean_gradient_left_out(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
-    """dx lacks the mean of dy times weight"""
-    return _partials(x, weight, dy, mean, rstd, eps, "shift")
-
-
-@mutant("weights")
-def weight_ignored(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
-    """dx is computed with a weight of 1"""
-    return _partials(x, weight, dy, mean, rstd, eps, "weight")
-
-
-def _atomics(x, weight, dy, mean, rstd, eps: float, fault: str = "none"):
+def _atomics(x, weight, dy, *, mean=None, rstd=None, eps: float = 1e-5, fault: str = "none"):
     shapes("rows cols, cols, rows cols, rows:float32?, rows:float32?", x=x, weight=weight, dy=dy, mean=mean, rstd=rstd)
     rows, cols = x.shape
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    dtype = x.dtype if fault == "dtype" else torch.float32
-    allocate = torch.empty if fault == "empty" else torch.zeros
+    dtype = x.dtype if fault == "sums_in_sixteen_bits" else torch.float32
+    allocate = torch.empty if fault == "sums_on_empty" else torch.zeros
     dweight, dbias = (allocate((cols,), dtype=dtype, device=x.device) for _ in range(2))
     if dx.numel():
         sums = [dweight, dbias]
@@ -165,19 +171,6 @@ def _atomics(x, weight, dy, mean, rstd, eps: float, fault: str = "none"):
     return dx, dweight.to(x.dtype), dbias.to(x.dtype)
 
 
-@mutant("race", deterministic=False)
-def sums_load_and_store(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
-    """programs add to dweight by load and store without an atomic: updates get lost"""
-    return _atomics(x, weight, dy, mean, rstd, eps, "load and store")
-
-
-@mutant("accumulator", deterministic=False)
-def sums_on_empty(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
-    """programs add to a dweight and a dbias that nothing has set to zero"""
-    return _atomics(x, weight, dy, mean, rstd, eps, "empty")
-
-
-@mutant("precision", dtypes=("float16", "bfloat16"), deterministic=False)
-def sums_in_sixteen_bits(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
-    """programs add to a 16-bit dweight and dbias, which rounds every addition"""
-    return _atomics(x, weight, dy, mean, rstd, eps, "dtype")
+plant_kernels(
+    globals(), _atomics, KERNELS, "sums_load_and_store", "sums_on_empty", "sums_in_sixteen_bits", deterministic=False
+)

@@ -6,7 +6,7 @@ import triton.language as tl
 
 from touchstone.backends import shapes
 from touchstone.backends.triton.lib.activations import _activate, _check
-from touchstone.conformance.faults import mutant
+from touchstone.conformance.faults import Kernel, plant_kernels
 
 
 @triton.jit
@@ -36,9 +36,9 @@ def _linear_kernel(
     bias = tl.zeros((BLOCK_N,), tl.float32)
     if bias_ptr is not None:
         offset = n * stride_bias
-        if FAULT == "bias stride":
+        if FAULT == "bias_stride_ignored":
             offset = n
-        elif FAULT == "bias tile":
+        elif FAULT == "bias_of_the_first_tile":
             offset = (n - tl.program_id(1) * BLOCK_N) * stride_bias
         bias = tl.load(bias_ptr + offset, mask=n < N, other=0.0).to(tl.float32)
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
@@ -46,17 +46,17 @@ def _linear_kernel(
         k = (start + tl.arange(0, BLOCK_K)).to(tl.int64)
         a = tl.load(a_rows + k[None, :] * stride_ak, mask=(m[:, None] < M) & (k[None, :] < K), other=0.0)
         b = tl.load(b_cols + k[:, None] * stride_bk, mask=(k[:, None] < K) & (n[None, :] < N), other=0.0)
-        if FAULT == "bias in loop":
+        if FAULT == "bias_in_every_step":
             acc += bias[None, :]
-        if FAULT == "tf32":
+        if FAULT == "default_precision":
             acc = tl.dot(a, b, acc)
         else:
             acc = tl.dot(a, b, acc, input_precision="ieee")
-    if ACTIVATION is not None and FAULT == "activation before bias":
+    if ACTIVATION is not None and FAULT == "activation_before_bias":
         acc = _activate(acc, ACTIVATION)
-    if FAULT != "bias in loop":
+    if FAULT != "bias_in_every_step":
         acc += bias[None, :]
-    if ACTIVATION is not None and FAULT != "activation before bias":
+    if ACTIVATION is not None and FAULT != "activation_before_bias":
         acc = _activate(acc, ACTIVATION)
     c = acc.to(c_ptr.dtype.element_ty)
     tl.store(c_ptr + m[:, None] * N + n[None, :], c, mask=(m[:, None] < M) & (n[None, :] < N))
@@ -66,7 +66,7 @@ def _linear(a, b, bias, activation: str | None, fault: str) -> torch.Tensor:
     (M, K), N = a.shape, b.shape[1]
     c = a.new_empty(M, N)
     if c.numel():
-        programs_n = N // 32 if fault == "grid" and N > 32 else triton.cdiv(N, 32)
+        programs_n = N // 32 if fault == "grid_of_whole_tiles" and N > 32 else triton.cdiv(N, 32)
         _linear_kernel[(triton.cdiv(M, 32), programs_n)](
             a,
             b,
@@ -87,50 +87,39 @@ def _linear(a, b, bias, activation: str | None, fault: str) -> torch.Tensor:
     return c
 
 
-def _epilogue(x, w1, b1, w2, b2, activation: str, fault: str = "none") -> torch.Tensor:
+KERNELS = {
+    "bias_in_every_step": Kernel("accumulator", "the biases are added once for every tile of k"),
+    "activation_before_bias": Kernel("formula", "b1 is added after the activation"),
+    "always_gelu": Kernel("parameter", "the activation is gelu whatever the argument says"),
+    "bias_stride_ignored": Kernel("strides", "the strides of b1 and b2 are taken to be 1", "OutOfBounds"),
+    "bias_of_the_first_tile": Kernel("weights", "every tile of columns takes the biases of the first"),
+    "default_precision": Kernel(
+        "precision",
+        "tl.dot is left at its default precision, which rounds float32 operands to tf32",
+        dtypes=("float32",),
+    ),
+    "grid_of_whole_tiles": Kernel(
+        "tail", "the grid counts whole tiles of columns only: a last, narrower one is not written"
+    ),
+}
+
+
+def _epilogue(x, w1, b1, w2, b2, *, activation: str = "gelu", fault: str = "none") -> torch.Tensor:
     shapes("M D, D H, H?, H N, N?", x=x, w1=w1, b1=b1, w2=w2, b2=b2)
     _check(activation)
-    hidden = _linear(x, w1, b1, "gelu" if fault == "gelu" else activation, fault)
+    hidden = _linear(x, w1, b1, "gelu" if fault == "always_gelu" else activation, fault)
     return _linear(hidden, w2, b2, None, fault)
 
 
-@mutant("accumulator")
-def bias_in_every_step(x, w1, b1, w2, b2, *, activation="gelu"):
-    """the biases are added once for every tile of k"""
-    return _epilogue(x, w1, b1, w2, b2, activation, "bias in loop")
-
-
-@mutant("formula")
-def activation_before_bias(x, w1, b1, w2, b2, *, activation="gelu"):
-    """b1 is added after the activation"""
-    return _epilogue(x, w1, b1, w2, b2, activation, "activation before bias")
-
-
-@mutant("parameter")
-def always_gelu(x, w1, b1, w2, b2, *, activation="gelu"):
-    """the activation is gelu whatever the argument says"""
-    return _epilogue(x, w1, b1, w2, b2, activation, "gelu")
-
-
-@mutant("strides")
-def bias_stride_ignored(x, w1, b1, w2, b2, *, activation="gelu"):
-    """the strides of b1 and b2 are taken to be 1"""
-    return _epilogue(x, w1, b1, w2, b2, activation, "bias stride")
-
-
-@mutant("weights")
-def bias_of_the_first_tile(x, w1, b1, w2, b2, *, activation="gelu"):
-    """every tile of columns takes the biases of the first"""
-    return _epilogue(x, w1, b1, w2, b2, activation, "bias tile")
-
-
-@mutant("precision", dtypes=("float32",))
-def default_precision(x, w1, b1, w2, b2, *, activation="gelu"):
-    """tl.dot is left at its default precision, which rounds float32 operands to tf32"""
-    return _epilogue(x, w1, b1, w2, b2, activation, "tf32")
-
-
-@mutant("tail")
-def grid_of_whole_tiles(x, w1, b1, w2, b2, *, activation="gelu"):
-    """the grid counts whole tiles of columns only: a last, narrower one is not written"""
-    return _epilogue(x, w1, b1, w2, b2, activation, "grid")
+plant_kernels(
+    globals(),
+    _epilogue,
+    KERNELS,
+    "bias_in_every_step",
+    "activation_before_bias",
+    "always_gelu",
+    "bias_stride_ignored",
+    "bias_of_the_first_tile",
+    "default_precision",
+    "grid_of_whole_tiles",
+)

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import shapes
-from touchstone.conformance.faults import mutant
+from touchstone.conformance.faults import Kernel, plant_kernels
 
 
 @triton.jit
@@ -15,7 +15,7 @@ def _online_kernel(x_ptr, y_ptr, lse_ptr, x_row, x_col, cols, FAULT: tl.constexp
     y_ptr += row * cols
 
     m = tl.full((), float("-inf"), tl.float32)
-    if FAULT == "start":
+    if FAULT == "maximum_starts_at_zero":
         m = tl.full((), 0.0, tl.float32)
     shift = tl.full((), 0.0, tl.float32)
     l = tl.zeros((BLOCK,), tl.float32)
@@ -24,33 +24,46 @@ def _online_kernel(x_ptr, y_ptr, lse_ptr, x_row, x_col, cols, FAULT: tl.constexp
         x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=col < cols, other=float("-inf")).to(tl.float32)
         m_new = tl.maximum(m, tl.max(x, axis=0))
         shift = tl.where(tl.abs(m_new) == float("inf"), 0.0, m_new)
-        if FAULT == "unguarded":
+        if FAULT == "leading_neg_inf":
             shift = m_new
         alpha = tl.exp(m - shift)
-        if FAULT == "rescale":
+        if FAULT == "no_rescale":
             alpha = 1.0
-        elif FAULT == "inverse":
+        elif FAULT == "inverse_rescale":
             alpha = tl.exp(shift - m)
         l = l * alpha + tl.exp(x - shift)
-        if FAULT == "one pass":
+        if FAULT == "one_pass":
             tl.store(y_ptr + col, tl.exp(x - shift) / tl.sum(l, axis=0), mask=col < cols)
         m = m_new
     l = tl.sum(l, axis=0)
     lse = shift + tl.log(l)
-    if FAULT == "log2":
+    if FAULT == "lse_in_log2":
         lse = shift + tl.log2(l)
-    elif FAULT == "shift":
+    elif FAULT == "lse_without_maximum":
         lse = tl.log(l)
     tl.store(lse_ptr + row, lse)
 
     l = tl.where(m == float("inf"), float("nan"), l)
     end = cols
-    if FAULT == "one pass":
+    if FAULT == "one_pass":
         end = 0
     for start in range(0, end, BLOCK):
         col = start + tl.arange(0, BLOCK)
         x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=col < cols, other=float("-inf")).to(tl.float32)
         tl.store(y_ptr + col, tl.exp(x - shift) / l, mask=col < cols)
+
+
+KERNELS = {
+    "no_rescale": Kernel("rescale", "the running sum is not rescaled when the maximum grows"),
+    "inverse_rescale": Kernel(
+        "rescale", "the running sum is multiplied by exp(new maximum - old) instead of exp(old - new)"
+    ),
+    "one_pass": Kernel("rescale", "each tile is normalised by the maximum and the sum so far, and never corrected"),
+    "maximum_starts_at_zero": Kernel("overflow", "the running maximum starts at 0: rows far below zero underflow"),
+    "leading_neg_inf": Kernel("special", "a first tile of -inf makes the row NaN: exp(-inf - (-inf)) enters the sum"),
+    "lse_in_log2": Kernel("scale", "the sum enters lse by its logarithm to base 2"),
+    "lse_without_maximum": Kernel("formula", "lse lacks the maximum"),
+}
 
 
 def _online(x: torch.Tensor, fault: str = "none") -> tuple[torch.Tensor, torch.Tensor]:
@@ -64,43 +77,15 @@ def _online(x: torch.Tensor, fault: str = "none") -> tuple[torch.Tensor, torch.T
     return y, lse
 
 
-@mutant("rescale")
-def no_rescale(x):
-    """the running sum is not rescaled when the maximum grows"""
-    return _online(x, "rescale")
-
-
-@mutant("rescale")
-def inverse_rescale(x):
-    """the running sum is multiplied by exp(new maximum - old) instead of exp(old - new)"""
-    return _online(x, "inverse")
-
-
-@mutant("rescale")
-def one_pass(x):
-    """each tile is normalised by the maximum and the sum so far, and never corrected"""
-    return _online(x, "one pass")
-
-
-@mutant("overflow")
-def maximum_starts_at_zero(x):
-    """the running maximum starts at 0: rows far below zero underflow"""
-    return _online(x, "start")
-
-
-@mutant("special")
-def leading_neg_inf(x):
-    """a first tile of -inf makes the row NaN: exp(-inf - (-inf)) enters the sum"""
-    return _online(x, "unguarded")
-
-
-@mutant("scale")
-def lse_in_log2(x):
-    """the sum enters lse by its logarithm to base 2"""
-    return _online(x, "log2")
-
-
-@mutant("formula")
-def lse_without_maximum(x):
-    """lse lacks the maximum"""
-    return _online(x, "shift")
+plant_kernels(
+    globals(),
+    _online,
+    KERNELS,
+    "no_rescale",
+    "inverse_rescale",
+    "one_pass",
+    "maximum_starts_at_zero",
+    "leading_neg_inf",
+    "lse_in_log2",
+    "lse_without_maximum",
+)

@@ -1,14 +1,14 @@
-"""What the tests of planted kernels share: a backend's wrong kernels, and the same kernels with no fault switched
-on."""
+"""The wrong kernels of the backends that the emulator runs, and the same kernels with no fault switched on."""
 
 import functools
 import importlib
 import inspect
 import os
-import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from touchstone.backends import emulator
@@ -19,10 +19,24 @@ from touchstone.conformance.judging import judge
 from touchstone.conformance.judging.judgement import DECLINED, PASSED
 from touchstone.conformance.judging.trials import CaseTrial, PropertyTrial, Trial, called_once, trials_of
 
-LAUNCHER = re.compile(r'^def (\w+)\([^)]*fault: str = "none"', re.MULTILINE)
 SIZES = 5  # the smallest of a contract that a schedule or the race detector sees
 FEW = 3  # schedules, unless TOUCHSTONE_SCHEDULES asks for more
 SEEDS = range(int(os.environ.get("TOUCHSTONE_SCHEDULES", FEW)))
+
+
+def folder_of(backend: str) -> Path:
+    return registry.ROOT / "conformance" / "faults" / backend
+
+
+def ops_of(backend: str) -> list[str]:
+    return sorted(path.stem for path in folder_of(backend).glob("[a-z]*.py"))
+
+
+def launchers(module: ModuleType) -> list[str]:
+    """The functions of a file that take a fault, and none by default: each has its op's signature besides."""
+    own = {name: fn for name, fn in vars(module).items() if inspect.isfunction(fn) and fn.__module__ == module.__name__}
+    faults = {name: inspect.signature(fn).parameters.get("fault") for name, fn in own.items()}
+    return [name for name, fault in faults.items() if fault is not None and fault.default == "none"]
 
 
 class Kernels:
@@ -33,11 +47,21 @@ class Kernels:
 
     def __init__(self, backend: str, work: float):
         self.backend, self.work = backend, work
-        self.folder = registry.ROOT / "conformance" / "faults" / backend
-        self.ops = sorted(path.stem for path in self.folder.glob("[a-z]*.py"))
+        registry.backend(backend).prepare("cpu")
+        self.ops = ops_of(backend)
         self.planted = {(op, one.name): one for op in self.ops for one in registry.planted_kernels(backend, op)}
         self.mutants = [key for key, one in self.planted.items() if not one.is_known_good]
-        self.sound = [(op, name) for op in self.ops for name in LAUNCHER.findall(self.text(op))]
+        self.sound = [(op, name) for op in self.ops for name in launchers(self.module(op))]
+
+    def module(self, op: str) -> ModuleType:
+        return importlib.import_module(f"touchstone.conformance.faults.{self.backend}.{op}")
+
+    def declared(self) -> dict[str, dict[str, list[str]]]:
+        """Op -> name -> kind, text, and what is found first."""
+        found: dict[str, dict[str, list[str]]] = {op: {} for op in self.ops}
+        for (op, name), one in self.planted.items():
+            found[op][name] = [one.kind, one.about, one.found]
+        return found
 
     @property
     def variants(self) -> list[tuple[str, str]]:
@@ -52,22 +76,8 @@ class Kernels:
             if attributes(fn).needs is None or lacks(attributes(fn).needs, "cpu") is None
         ]
 
-    def text(self, op: str) -> str:
-        return (self.folder / f"{op}.py").read_text()
-
     def without_fault(self, op: str, name: str) -> Callable[..., Any]:
-        """A launcher as a function of the op's signature."""
-        launcher = getattr(importlib.import_module(f"touchstone.conformance.faults.{self.backend}.{op}"), name)
-        order = [operand for operand, made in registry.contract(op).operands.items() if made.positional]
-        plain = {
-            parameter.name: parameter.default if parameter.default is not parameter.empty else None
-            for parameter in inspect.signature(launcher).parameters.values()
-        }
-
-        def fn(*args: Any, **rest: Any) -> Any:
-            return launcher(**{**plain, **dict(zip(order, args, strict=False)), **rest})
-
-        return fn
+        return getattr(self.module(op), name)
 
     def failure(
         self, op: str, fn: Callable[..., Any], found: Iterable[Trial], deterministic: bool = False
