@@ -1,8 +1,28 @@
-"""What every test of Touchstone itself is given."""
+"""What every test of Touchstone itself is given, and what the mark `needs` means."""
+
+import shutil
+from importlib.util import find_spec
 
 import pytest
 
+from touchstone.backends.devices import cuda_unavailable
 from touchstone.conformance.findings import kept
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test that needs what is not here: a GPU, g++, or a module by its name."""
+    for mark in item.iter_markers("needs"):
+        for what in mark.args:
+            if reason := missing(what):
+                pytest.skip(reason)
+
+
+def missing(what: str) -> str | None:
+    if what == "GPU":
+        reason = cuda_unavailable()
+        return f"needs a GPU: {reason}" if reason else None
+    found = shutil.which(what) if what == "g++" else find_spec(what)
+    return None if found else f"needs {what}"
 
 
 @pytest.fixture(autouse=True)

@@ -32,19 +32,19 @@ def run_touchstone(
 ) -> subprocess.CompletedProcess:
     """The same where `import touchstone` finds this clone's."""
     environment = with_touchstone(**options.pop("environment", {}))
-    return _run(["-W", "ignore", *arguments], folder, environment, timeout, **options)
+    return _run(arguments, folder, environment, timeout, **options)
 
 
 def output_of(code: str, folder: Path = registry.ROOT, **environment: str) -> str:
     """What `code` prints there; AssertionError with what it says if it fails."""
-    done = run_touchstone(["-c", code], folder, environment=environment)
+    done = run_touchstone(["-W", "ignore", "-c", code], folder, environment=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
 
 def interpret(*arguments: str, **options) -> subprocess.CompletedProcess:
     """`python arguments` with Triton's interpreter."""
-    return run_touchstone(list(arguments), environment={"TRITON_INTERPRET": "1"}, **options)
+    return run_touchstone(["-W", "ignore", *arguments], environment={"TRITON_INTERPRET": "1"}, **options)
 
 
 def _run(arguments, folder, environment, timeout, **options) -> subprocess.CompletedProcess:

@@ -7,9 +7,7 @@ quill   is not installed
 blank   has no kernels yet
 """
 
-import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -175,22 +173,3 @@ def _forget(world: dict) -> None:
         parent, _, child = name.rpartition(".")
         if parent in sys.modules and hasattr(sys.modules[parent], child):
             delattr(sys.modules[parent], child)
-
-
-def clean_environment(**changes: str) -> dict[str, str]:
-    """This process's environment without what a test run or a target has put there."""
-    own = ("TRITON_", "NUMBA_", "CUPY_", "PYTEST_", "PYTHONPATH", "CHALK_")
-    return {k: v for k, v in os.environ.items() if not k.startswith(own)} | changes
-
-
-def run_python(arguments: list[str], folder: Path, timeout: float = 300, **options) -> subprocess.CompletedProcess:
-    environment = clean_environment(**options.pop("environment", {}))
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        **options,
-    )

@@ -2,12 +2,12 @@
 
 import importlib
 import importlib.util
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.processes import output_of
 
 ROOT = Path(__file__).parents[2]
 BACKENDS = ("triton", "cupy", "numba")
@@ -24,26 +24,10 @@ OFFERED = (
     "doctor",
     "resources",
 )
-needs_triton = pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="triton is not installed")
-
-
-def run(code: str, folder: Path = ROOT, **environment: str) -> str:
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    clean = {k: v for k, v in os.environ.items() if k not in ("TRITON_INTERPRET", "NUMBA_ENABLE_CUDASIM")}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**clean, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **environment},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
 
 
 def test_packages_import_and_answer_without_any_kernel_library():
-    run(
+    output_of(
         f"""
 import importlib, importlib.util, sys
 libraries = ("triton", "cupy", "numba", "numba_cuda")
@@ -71,7 +55,7 @@ for name in {BACKENDS!r}:
 
 
 def test_asking_for_a_gpu_imports_no_kernel_library_and_starts_no_cuda():
-    run("""
+    output_of("""
 import sys
 import touchstone.backends.triton, touchstone.backends.cupy, touchstone.backends.numba
 for backend in (touchstone.backends.triton, touchstone.backends.cupy, touchstone.backends.numba):
@@ -95,9 +79,9 @@ def test_a_folder_inside_the_packages_on_the_path_is_refused_with_the_way_out(ba
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
-@needs_triton
+@pytest.mark.needs("triton")
 def test_triton_interprets_with_the_other_libraries_absent_and_stays_in_that_mode():
-    printed = run("""
+    printed = output_of("""
 import os, sys
 for name in ("cupy", "numba"):
     sys.modules[name] = None
@@ -122,9 +106,9 @@ for row in backend.doctor():
     assert "triton#11584" in printed
 
 
-@needs_triton
+@pytest.mark.needs("triton")
 def test_triton_compiles_whatever_the_environment_said_and_stays_in_that_mode():
-    run(
+    output_of(
         """
 import touchstone.backends.triton as backend
 backend.prepare("cuda")
@@ -174,7 +158,7 @@ def plain(x): return torch.softmax(x, 1)
 """
 
 
-@needs_triton
+@pytest.mark.needs("triton")
 @pytest.mark.parametrize(("mode", "device", "other"), [("0", "cpu", "cuda"), ("1", "cuda", "cpu")])
 def test_reimport_sees_kernels_of_the_other_mode_and_adopt_repairs_interpreted_ones(tmp_path, mode, device, other):
     (tmp_path / "mine.py").write_text(KERNELS)
@@ -183,7 +167,7 @@ def test_reimport_sees_kernels_of_the_other_mode_and_adopt_repairs_interpreted_o
         "import triton, triton.language as tl\n@triton.jit\ndef kernel(p):\n    tl.store(p, 1.0)\n"
         "def inner(x): return kernel[(1,)](x)\n"
     )
-    run(
+    output_of(
         f"""
 import sys
 sys.path.insert(0, {str(tmp_path)!r})
@@ -204,14 +188,14 @@ assert (module is not None and module.active("bounds")) is {mode == "1"}
     )
 
 
-@needs_triton
-@pytest.mark.skipif(importlib.util.find_spec("numba_cuda") is None, reason="numba-cuda is not installed")
+@pytest.mark.needs("triton")
+@pytest.mark.needs("numba_cuda")
 def test_reimport_does_not_enter_kernels_of_numba(tmp_path):
     (tmp_path / "mine.py").write_text(
         "import triton\nfrom numba import cuda\n@cuda.jit\ndef kernel(x):\n    x[0] = 1\ndef launch(x): "
         "kernel[1, 1](x)\n"
     )
-    run(
+    output_of(
         f"""
 import sys
 sys.path.insert(0, {str(tmp_path)!r})

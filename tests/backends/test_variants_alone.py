@@ -1,14 +1,11 @@
 """A variant is a function: it runs in a process that imports its file and nothing of the judge."""
 
 import importlib
-import os
-import subprocess
-import sys
 
 import pytest
 
+from tests.processes import output_of
 from touchstone.backends.devices import cuda_unavailable
-from touchstone.conformance.discovery.registry import ROOT
 
 PROGRAM = """
 import torch
@@ -28,9 +25,6 @@ def test_a_variant_runs_by_itself(backend, variant):
     device = "cpu" if cuda_unavailable() else "cuda"
     if reason := importlib.import_module(f"touchstone.backends.{backend}").why_not(device):
         pytest.skip(reason)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    if backend == "triton" and device == "cpu":
-        environment["TRITON_INTERPRET"] = "1"
+    environment = {"TRITON_INTERPRET": "1"} if backend == "triton" and device == "cpu" else {}
     program = PROGRAM.format(backend=backend, variant=variant, device=device)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=300)
-    assert done.returncode == 0, done.stderr
+    output_of(program, **environment)

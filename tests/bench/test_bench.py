@@ -3,9 +3,6 @@ command."""
 
 import json
 import math
-import os
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +11,7 @@ import pytest
 import torch
 
 import touchstone
-from touchstone.backends.devices import cuda_unavailable
+from tests.processes import run_touchstone
 from touchstone.conformance.bench import cases, ceilings, cli, inputs, records, run, tables, timing
 from touchstone.conformance.bench.baselines import declared, runnable
 from touchstone.conformance.bench.group import FAILED, MEASURED, NOT_RUN, REFUSED, Group, Result
@@ -447,13 +444,11 @@ def test_the_last_variants_of_every_ladder():
     assert not group.baselines
 
 
+@pytest.mark.needs("triton", "pytest_benchmark")
 def test_through_pytest(tmp_path):
     """The same samples, by a clock that only they advance; the machine is named; nothing else is collected."""
-    pytest.importorskip("triton")
-    pytest.importorskip("pytest_benchmark")
     path = tmp_path / "b.json"
     command = [
-        sys.executable,
         "-m",
         "pytest",
         "touchstone/conformance/suite",
@@ -467,8 +462,7 @@ def test_through_pytest(tmp_path):
         "-p",
         "no:cacheprovider",
     ]
-    environment = {n: v for n, v in os.environ.items() if not n.startswith(("PYTEST_", "TRITON_"))}
-    done = subprocess.run(command, cwd=registry.ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    done = run_touchstone(command)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(path.read_text())
     assert found["machine_info"]["touchstone"]["device"] == "cpu"
@@ -497,7 +491,7 @@ def test_a_record_names_files_without_their_folders():
     assert told == "pytest --json a.json --junitxml=b.xml tests/c.py --shapes d/e.json"
 
 
-@pytest.mark.skipif(bool(cuda_unavailable()), reason=f"needs a GPU: {cuda_unavailable()}")
+@pytest.mark.needs("GPU")
 @pytest.mark.parametrize("backend", registry.backends())
 def test_registers_are_those_of_the_kernels_that_a_call_launches(backend):
     module = registry.backend(backend)

@@ -1,8 +1,6 @@
 """Compile conformance with a made-up compiler: what is compiled for which architecture, and what fails."""
 
 import os
-import subprocess
-import sys
 import time
 from collections import Counter
 from contextlib import contextmanager
@@ -13,7 +11,7 @@ import psutil
 import pytest
 import torch
 
-from tests import targets
+from tests import processes, targets
 from touchstone.backends.variants import HALF
 from touchstone.backends.variants import variant as declared
 from touchstone.conformance.compiling import client, server
@@ -384,19 +382,8 @@ def test_an_op_that_does_not_import_is_a_finding_and_the_next_op_is_answered(tmp
 
 def test_where_nothing_can_be_compiled_there_is_no_item(tmp_path):
     targets.write_clone(tmp_path, {"paper": ({}, (), {}, {"softmax": targets.PLAIN})})
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "touchstone/conformance/suite",
-        "--op=softmax",
-        "--level=quick",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-    ]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    options = ["--op=softmax", "--level=quick", "-q", "-p", "no:cacheprovider"]
+    done = processes.run_python(["-m", "pytest", "touchstone/conformance/suite", *options], tmp_path)
     assert done.returncode == 0, done.stdout[-2000:]
     assert "1 deselected" in done.stdout
     assert "skipped" not in done.stdout

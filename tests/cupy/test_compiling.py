@@ -8,7 +8,7 @@ try:
 except ImportError as error:
     pytest.skip(str(error), allow_module_level=True)
 
-from tests.backends.test_protocol import run
+from tests.processes import output_of
 from touchstone.backends.cupy.runtime.module import Module
 
 KERNELS = """
@@ -138,7 +138,7 @@ def test_one_generations_instructions_compile_for_that_one(tmp_path):
 
 
 def test_variants_compile_without_cupy():
-    run("""
+    output_of("""
 import sys
 sys.modules["cupy"] = sys.modules["triton"] = None
 from touchstone.conformance.compiling import client as compiling
@@ -152,7 +152,7 @@ assert archs == {("softmax_naive", "sm_80"), ("softmax_naive", "sm_90")}, archs
 
 
 def test_without_nvrtc_the_reason_says_what_to_install():
-    run("""
+    output_of("""
 import sys
 sys.modules["cuda.bindings"] = None
 try:

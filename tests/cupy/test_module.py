@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.backends.test_protocol import run
+from tests.processes import output_of
 from touchstone.backends import Unsupported, emulator
 from touchstone.backends.cupy.runtime import module
 from touchstone.backends.cupy.runtime.module import Module, inlined, signatures
@@ -261,7 +261,7 @@ def test_a_finding_names_the_file_and_line_of_an_include(tmp_path):
 
 @needs_emulator
 def test_the_cpu_target_runs_where_cupy_and_nvrtc_are_not_installed():
-    run("""
+    output_of("""
 import importlib.util, sys
 absent = ("cupy", "triton", "numba", "numba_cuda")
 for name in (*absent, "cupyx", "cuda"):

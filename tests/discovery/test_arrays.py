@@ -12,7 +12,6 @@ import torch
 
 from tests import targets
 from touchstone import check
-from touchstone.backends.devices import cuda_unavailable
 from touchstone.conformance.discovery import arrays, selection
 from touchstone.conformance.discovery.selection import UsageError
 from touchstone.conformance.spec import layouts
@@ -281,7 +280,7 @@ def test_cupy_arrays(cupy):
         cupy.to_tensor(array.astype(object))
 
 
-@pytest.mark.skipif(bool(cuda_unavailable()) or not importlib.util.find_spec("cupy"), reason="needs a GPU and CuPy")
+@pytest.mark.needs("GPU", "cupy")
 def test_cupy_arrays_on_a_gpu():
     import cupy
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests import targets
+from tests import processes
 from touchstone import check, load_op
 from touchstone.conformance.cli import main
 from touchstone.conformance.discovery import opfile, registry, selection
@@ -140,7 +140,7 @@ def test_pytest_from_another_folder(folder):
     options = ["--op-file=l2_normalize.py", "--op=l2_normalize", "--device=cpu", "--quick", "-q"]
     environment = {"PYTHONPATH": str(registry.ROOT), "OMP_NUM_THREADS": "1"}
     arguments = ["-m", "pytest", *plugin, *options, "--kernel=mine.py:longest"]
-    done = targets.run_python(arguments, folder, environment=environment)
+    done = processes.run_python(arguments, folder, environment=environment)
     assert done.returncode == 1, done.stdout + done.stderr
     assert re.search(r"^l2_normalize +user@cpu +longest +[1-9]\d* +[1-9]\d* +0 ", done.stdout, re.MULTILINE)
     assert "test_kernel[l2_normalize-user@cpu-longest-" in done.stdout
@@ -159,7 +159,7 @@ def test_one_file_can_hold_op_kernel_and_check(folder):
             print(check("all_in_one", longest, device="cpu", level="quick", isolate="spawn").passed)
         """)
     )
-    done = targets.run_python([str(path)], folder, environment={"PYTHONPATH": str(registry.ROOT)})
+    done = processes.run_python([str(path)], folder, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.stdout.split() == ["True", "False"], done.stderr
 
 

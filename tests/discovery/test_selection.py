@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import targets
+from tests import processes, targets
 from touchstone.backends.devices import cuda_unavailable
 from touchstone.conformance.discovery import selection
 from touchstone.conformance.discovery.selection import UsageError, select
@@ -346,7 +346,7 @@ def clone(tmp_path_factory) -> Path:
         **RUNS,
         **{f"usage: {name}": (arguments, environment) for name, (arguments, environment, _) in USAGE.items()},
     }
-    done = targets.run_python(["-c", DRIVER, json.dumps(asked)], root, timeout=300)
+    done = processes.run_python(["-c", DRIVER, json.dumps(asked)], root, timeout=300)
     (root / "unfinished.json").write_text(
         done.stdout.partition("RESULTS")[2] or json.dumps({"driver": [-1, done.stdout + done.stderr]})
     )
@@ -519,7 +519,7 @@ def test_the_debugger_gets_the_kernels_exception(clone):
         "-k",
         "float32 and not property and not invalid",
     ]
-    done = targets.run_python(arguments, clone, input="p 'inside ' + 'the kernel', x.shape\nq\n")
+    done = processes.run_python(arguments, clone, input="p 'inside ' + 'the kernel', x.shape\nq\n")
     assert "raise ZeroDivisionError" in done.stdout
     assert "('inside the kernel', torch.Size([" in done.stdout
 

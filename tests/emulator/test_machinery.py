@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.processes import run_touchstone, with_touchstone
 from touchstone import backends
 from touchstone.backends import emulator
 from touchstone.backends.emulator import __main__ as command
@@ -68,10 +69,7 @@ def kernel_file(tmp_path):
 
 
 def fresh(*arguments, **variables):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
-    return subprocess.run(
-        [sys.executable, *arguments], env=environment, capture_output=True, text=True, cwd=ROOT, check=False
-    )
+    return run_touchstone(list(arguments), environment=variables)
 
 
 def test_portable_switch(program):
@@ -127,7 +125,7 @@ def test_large_local_arrays(program):
 
 
 def test_two_processes_compile_at_once(kernel_file, tmp_path):
-    variables = {**os.environ, "PYTHONPATH": str(ROOT), "TOUCHSTONE_CACHE": str(tmp_path / "cache")}
+    variables = with_touchstone(TOUCHSTONE_CACHE=str(tmp_path / "cache"))
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     running = [

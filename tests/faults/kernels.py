@@ -83,9 +83,7 @@ class Kernels:
         self, op: str, fn: Callable[..., Any], found: Iterable[Trial], deterministic: bool = False
     ) -> str | None:
         """The first finding that is a failure, as text; None if there is none."""
-        subject = Subject(
-            op, fn, fn.__name__, f"{self.backend}@cpu", "cpu", deterministic=deterministic, diagnosed=False
-        )
+        subject = Subject(op, fn, "planted", f"{self.backend}@cpu", "cpu", deterministic=deterministic, diagnosed=False)
         for trial in found:
             if isinstance(trial, PropertyTrial) and trial.prop.bitwise and not deterministic:
                 continue

@@ -4,13 +4,11 @@ import ast
 import json
 import os
 import re
-import subprocess
-import sys
 
 import pytest
 import torch
 
-from tests import targets
+from tests import processes, targets
 from touchstone import check
 from touchstone.conformance.cli import main
 from touchstone.conformance.discovery import importing as worker
@@ -129,7 +127,7 @@ def repair(folder, name):
 
 def execute(folder, text):
     (folder / "script.py").write_text(text)
-    return targets.run_python(["script.py"], folder, environment={"OMP_NUM_THREADS": "1"})
+    return processes.run_python(["script.py"], folder, environment={"OMP_NUM_THREADS": "1"})
 
 
 def only(**wanted):
@@ -204,7 +202,7 @@ def test_coupled_sizes_shrink_together(folder):
 
 def execute_in(folder, text):
     (folder / "script.py").write_text(text)
-    return targets.run_python(["script.py"], folder, environment={"PYTHONPATH": str(registry.ROOT)})
+    return processes.run_python(["script.py"], folder, environment={"PYTHONPATH": str(registry.ROOT)})
 
 
 def test_replay_prints_diagnosis_and_map(folder, capsys):
@@ -219,11 +217,10 @@ def test_replay_prints_diagnosis_and_map(folder, capsys):
     assert [found["check"] for found in record["findings"]] == ["values"]
 
 
+@pytest.mark.needs("matplotlib")
 def test_a_picture_is_drawn(folder):
-    pytest.importorskip("matplotlib")
-    command = [sys.executable, "-m", "touchstone", "replay", failing("tail"), "--picture", "map.png"]
-    environment = {**os.environ, "PYTHONPATH": str(registry.ROOT)}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    command = ["-m", "touchstone", "replay", failing("tail"), "--picture", "map.png"]
+    done = processes.run_touchstone(command, folder)
     assert (done.returncode, "picture of y in map.png" in done.stdout) == (1, True), done.stdout + done.stderr
     assert (folder / "map.png").stat().st_size > 1000
 
@@ -358,7 +355,7 @@ def test_pytest_keeps_findings_too(folder, capsys):
         "my_kernels.py:tail",
         str(registry.ROOT / "touchstone" / "conformance" / "suite" / "test_kernels.py"),
     ]
-    done = targets.run_python(arguments, folder)
+    done = processes.run_python(arguments, folder)
     assert done.returncode == 1, done.stdout[-2000:] + done.stderr[-2000:]
     (identifier,) = set(re.findall(r"\[([0-9a-f]{8})\] values", done.stdout))
     status, out, _ = run(capsys, identifier)

@@ -4,12 +4,11 @@ import functools
 import json
 import sys
 import time
-from importlib.util import find_spec
 
 import pytest
 import torch
 
-from tests import targets
+from tests import processes
 from touchstone import Report, check
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.judging.judgement import DECLINED, FAILED, PASSED, Outcome
@@ -301,8 +300,6 @@ def test_statuses_add_up():
     assert report.worst_of("float32") <= 1 < report.worst_of("bfloat16")
 
 
-triton = pytest.mark.skipif(find_spec("triton") is None, reason="needs triton")
-
 KERNEL = """
 import torch
 import triton
@@ -333,14 +330,14 @@ def tail_lost(x):
 CHECK = 'check("softmax", {fn}, device="cpu", level="quick", where=lambda case: case.size["cols"] < 100)'
 
 
-@triton
+@pytest.mark.needs("triton")
 def test_a_script_with_triton_kernels_on_the_cpu(tmp_path):
     """Run by a process that compiles: the file is imported afresh by one that interprets. Without a guard."""
     calls = f"print({CHECK.format(fn='softmax')})\nprint({CHECK.format(fn='tail_lost')})\n"
     calls += "def late(x):\n    return softmax(x)\n"
     calls += f"try:\n    {CHECK.format(fn='late')}\nexcept ValueError as error:\n    print(error)\n"
     (tmp_path / "script.py").write_text(KERNEL + "\n\nfrom touchstone import check\n\n" + calls)
-    done = targets.run_python(["script.py"], tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
+    done = processes.run_python(["script.py"], tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.returncode == 0, done.stderr
     right, _, wrong = done.stdout.partition("softmax: tail_lost")
     assert "softmax: softmax on user@cpu" in right
@@ -351,14 +348,14 @@ def test_a_script_with_triton_kernels_on_the_cpu(tmp_path):
     assert '__name__ == "__main__"' in wrong
 
 
-@triton
+@pytest.mark.needs("triton")
 def test_a_guarded_main_block_does_not_run_again(tmp_path):
     main = (
         '\n\nif __name__ == "__main__":\n    from touchstone import check\n\n    print("once")\n    print({}.passed)\n'
     )
     (tmp_path / "kernels.py").write_text(KERNEL)
     (tmp_path / "script.py").write_text("from kernels import softmax\n" + main.format(CHECK.format(fn="softmax")))
-    done = targets.run_python(["script.py"], tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
+    done = processes.run_python(["script.py"], tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.stdout.split() == ["once", "True"], done.stderr
 
 
@@ -373,12 +370,12 @@ def test_softmax():
 """
 
 
-@triton
+@pytest.mark.needs("triton")
 def test_a_users_own_test_file(tmp_path):
     """Without Touchstone's conftest and options."""
     (tmp_path / "test_mine.py").write_text(KERNEL + USER_TEST.format(CHECK.format(fn="softmax")))
     arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_mine.py"]
-    done = targets.run_python(arguments, tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
+    done = processes.run_python(arguments, tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
     assert "1 passed" in done.stdout, done.stdout + done.stderr
 
 
@@ -413,11 +410,11 @@ refused(typed)
 """
 
 
-@triton
+@pytest.mark.needs("triton")
 def test_functions_that_another_process_cannot_import_are_refused_with_the_way_out(tmp_path):
     (tmp_path / "kernels.py").write_text(KERNEL)
     (tmp_path / "refusals.py").write_text(REFUSALS.format(folder=str(tmp_path)))
-    done = targets.run_python(["refusals.py"], tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
+    done = processes.run_python(["refusals.py"], tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.returncode == 0, done.stderr
     told = done.stdout.splitlines()
     wanted = [
@@ -436,7 +433,7 @@ def test_functions_that_another_process_cannot_import_are_refused_with_the_way_o
     assert "at the top level of a file" in told[0]
 
 
-@triton
+@pytest.mark.needs("triton")
 def test_a_kernel_file_from_the_command_line(tmp_path):
     (tmp_path / "kernels.py").write_text(KERNEL)
     arguments = [
@@ -450,13 +447,13 @@ def test_a_kernel_file_from_the_command_line(tmp_path):
         "cpu",
         "--quick",
     ]
-    done = targets.run_python(arguments, tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
+    done = processes.run_python(arguments, tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.returncode == 1, done.stdout + done.stderr
     assert "softmax: tail_lost on user@cpu" in done.stdout
     assert done.stdout.splitlines()[-1].startswith("FAILED")
 
 
-@triton
+@pytest.mark.needs("triton")
 def test_a_kernel_file_under_pytest(tmp_path):
     (tmp_path / "kernels.py").write_text(KERNEL)
     run = "-q -p no:cacheprovider --op=softmax --device=cpu --quick --kernel=kernels.py:softmax"
@@ -466,6 +463,6 @@ def test_a_kernel_file_under_pytest(tmp_path):
         str(registry.ROOT / "touchstone" / "conformance" / "suite" / "test_kernels.py"),
         *run.split(),
     ]
-    done = targets.run_python(arguments, tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
+    done = processes.run_python(arguments, tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.returncode == 0, done.stdout + done.stderr
     assert "user@cpu" in done.stdout

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tests import targets
+from tests import processes, targets
 from touchstone.conformance.cli import main, parser
 from touchstone.conformance.discovery import options, registry, selection
 from touchstone.conformance.reporting import console
@@ -217,7 +217,7 @@ def test_tune_without_a_space(run, monkeypatch):
 
 
 def test_the_real_thing_from_another_folder(tmp_path):
-    done = targets.run_python(["-m", "touchstone", "list"], tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
+    done = processes.run_python(["-m", "touchstone", "list"], tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     rows = {line.split()[0] for line in done.stdout.splitlines()[3:] if line}
@@ -228,7 +228,7 @@ def test_the_real_thing_from_another_folder(tmp_path):
 def test_the_real_doctor(tmp_path):
     """Without a device asked for: it must not fail where libraries are missing, and it names every target."""
     arguments = ["-m", "touchstone", "doctor", "--json", "doctor.json"]
-    done = targets.run_python(arguments, tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
+    done = processes.run_python(arguments, tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "doctor.json").read_text())
     assert set(record["targets"]) == {f"{name}@{device}" for name in registry.backends() for device in ("cpu", "cuda")}

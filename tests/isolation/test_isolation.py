@@ -6,20 +6,18 @@ import functools
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
-from importlib.util import find_spec
 
 import psutil
 import pytest
 import torch
 
-from tests import targets
+from tests import processes
 from touchstone import check
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject
@@ -163,7 +161,7 @@ def kernels(tmp_path):
 def test_deaths_from_the_command_line(kernels):
     arguments = ["-m", "touchstone", "check", "softmax", "--kernel", "kernels.py:softmax", "--device=cpu", "--quick"]
     environment = {"PYTHONPATH": str(registry.ROOT)}
-    done = targets.run_python([*arguments, "--timeout=1"], kernels.parent, environment=environment)
+    done = processes.run_python([*arguments, "--timeout=1"], kernels.parent, environment=environment)
     assert done.returncode == 1, done.stderr
     assert "crash: segmentation fault at kernels.py:8, in softmax" in done.stdout
     assert "hang: no answer after" in done.stdout
@@ -174,7 +172,7 @@ def test_deaths_from_the_command_line(kernels):
 @pytest.mark.parametrize("option", ["--timeout=0", "--isolate=thread"])
 def test_wrong_options_are_named(option, kernels):
     arguments = ["-m", "touchstone", "check", "softmax", "--kernel", "kernels.py:softmax", "--device=cpu", option]
-    done = targets.run_python(arguments, kernels.parent, environment={"PYTHONPATH": str(registry.ROOT)})
+    done = processes.run_python(arguments, kernels.parent, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.returncode == 2
     assert f"{option[2:].partition('=')[0]}: expected" in done.stderr
 
@@ -188,7 +186,7 @@ def test_a_crash_under_pytest(kernels):
         str(registry.ROOT / "touchstone" / "conformance" / "suite" / "test_kernels.py"),
         *run.split(),
     ]
-    done = targets.run_python(arguments, kernels.parent, environment={"PYTHONPATH": str(registry.ROOT)})
+    done = processes.run_python(arguments, kernels.parent, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.returncode == 1, done.stdout + done.stderr
     assert "crash: segmentation fault at kernels.py:" in done.stdout
     assert " passed" in done.stdout.splitlines()[-1]
@@ -410,7 +408,7 @@ def ask(folder, source: str, before: str = "use()", fn: str = "parallel", where:
     # as many as torch takes of the three: Numba's OpenMP may be torch's own, whose number it would change
     environment["NUMBA_NUM_THREADS"] = str(min(3, len(os.sched_getaffinity(0))))
     environment["CUDA_VISIBLE_DEVICES"] = ""  # torch.compile would start CUDA, which no fork survives
-    done = targets.run_python(["script.py"], folder, environment=environment)
+    done = processes.run_python(["script.py"], folder, environment=environment)
     assert done.returncode == 0, done.stderr
     verdict, how = done.stdout.splitlines()
     assert verdict == "True [] True", done.stdout
@@ -421,7 +419,7 @@ def test_after_torch_has_used_its_threads(tmp_path):
     assert ask(tmp_path, TORCH) == "['isolation: forked child'] []"
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.needs("g++")
 def test_after_an_openmp_library_has_used_its_threads(tmp_path):
     (tmp_path / "work.cpp").write_text(OPENMP_SOURCE)
     library = str(tmp_path / "libwork.so")
@@ -440,7 +438,7 @@ def test_openmp_runtimes_are_told_to_use_one_thread():
         torch.set_num_threads(threads)
 
 
-@pytest.mark.skipif(find_spec("numba") is None, reason="needs numba")
+@pytest.mark.needs("numba")
 @pytest.mark.parametrize("layer", ["omp", "workqueue"])
 def test_after_numba_has_used_its_threads(layer, tmp_path):
     """Numba starts its own threads anew in a fork, and ends a process that was forked after it used OpenMP's."""
@@ -461,7 +459,7 @@ def use():
 """
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.needs("g++")
 def test_after_torch_compile_was_used(tmp_path, monkeypatch):
     """Its compile workers answer to a thread of the process that started them."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
@@ -674,7 +672,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("mode", ["fork", "spawn"])
 def test_children_do_not_outlive_a_killed_parent(mode, tmp_path):
     (tmp_path / "orphan.py").write_text(ORPHAN.format(mode=mode))
-    environment = targets.clean_environment(PYTHONPATH=str(registry.ROOT))
+    environment = processes.clean_environment(PYTHONPATH=str(registry.ROOT))
     with subprocess.Popen(
         [sys.executable, "orphan.py"], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
     ) as parent:
@@ -699,7 +697,7 @@ def test_an_idle_child_notices_that_its_parent_is_gone(tmp_path):
     time.sleep(100)
 """
     (tmp_path / "orphan.py").write_text(source)
-    environment = targets.clean_environment(PYTHONPATH=str(registry.ROOT))
+    environment = processes.clean_environment(PYTHONPATH=str(registry.ROOT))
     with subprocess.Popen(
         [sys.executable, "orphan.py"], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
     ) as parent:
@@ -716,7 +714,7 @@ def test_ctrl_c_ends_the_child_and_reports(tmp_path):
         "import os, time\n\ndef fn(x):\n    print('child', os.getpid(), flush=True)\n    time.sleep(100)\n"
     )
     arguments = ["-m", "touchstone", "check", "softmax", "--kernel", "kernels.py:fn", "--device=cpu", "--quick"]
-    environment = targets.clean_environment(PYTHONPATH=str(registry.ROOT))
+    environment = processes.clean_environment(PYTHONPATH=str(registry.ROOT))
     with subprocess.Popen(
         [sys.executable, *arguments],
         cwd=tmp_path,
@@ -833,12 +831,5 @@ def test_four_misdeeds_are_four_findings_of_one_run(tmp_path):
 
 
 def run_command(folder, *arguments):
-    done = subprocess.run(
-        [sys.executable, "-m", "touchstone", *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "PYTHONPATH": str(registry.ROOT), "OMP_NUM_THREADS": "1"},
-    )
+    done = processes.run_touchstone(["-m", "touchstone", *arguments], folder)
     return done.returncode, done.stdout + done.stderr

@@ -349,9 +349,9 @@ def test_a_picture_has_an_ending(tmp_path):
         heatmap.picture(torch.ones(2, 2), tmp_path / "map.jpg")
 
 
+@pytest.mark.needs("matplotlib")
 @pytest.mark.parametrize(("name", "magic"), [("map.png", b"\x89PNG"), ("map.svg", b"<?xml")])
 def test_pictures(tmp_path, name, magic):
-    pytest.importorskip("matplotlib")
     fractions = torch.rand(3, 2000, 5) * 10
     fractions[0, 0, 0] = math.inf
     heatmap.picture(fractions, tmp_path / name, "a title")

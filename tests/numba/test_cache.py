@@ -4,14 +4,13 @@ else."""
 import contextlib
 import importlib.util
 import linecache
-import os
 import pickle
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 
+from tests.processes import run_touchstone
 from touchstone.backends.emulator import numba as emulated
 
 if emulated.why_not():
@@ -267,11 +266,8 @@ def test_a_second_process_lowers_nothing_and_finds_the_same(tmp_path):
     outputs = []
     for warm in (False, True):
         (tmp_path / "main.py").write_text(PROCESS.format(folder=str(tmp_path), warm=warm))
-        path = os.pathsep.join([str(registry.ROOT), os.environ.get("PYTHONPATH", "")])
-        environment = {**os.environ, "TOUCHSTONE_CACHE": str(tmp_path / "cache"), "PYTHONPATH": path}
-        done = subprocess.run(
-            [sys.executable, str(tmp_path / "main.py")], capture_output=True, text=True, env=environment
-        )
+        environment = {"TOUCHSTONE_CACHE": str(tmp_path / "cache")}
+        done = run_touchstone([str(tmp_path / "main.py")], environment=environment)
         assert done.returncode == 0, done.stderr
         outputs.append(done.stdout.splitlines())
     lowered = [line for line in outputs[0] if line.startswith("lowered")]

@@ -3,15 +3,11 @@ kernel's PTX is found with its line.
 """
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
-from tests.backends.test_protocol import run
+from tests.processes import output_of, run_touchstone
 from touchstone.backends import numba
-from touchstone.conformance.discovery import registry
 
 if numba.not_installed():
     pytest.skip(numba.not_installed(), allow_module_level=True)
@@ -180,8 +176,7 @@ DTYPES = ("float32", "float16", "bfloat16")
 def compiled(tmp_path_factory):
     file = tmp_path_factory.mktemp("compiling") / "kernels.py"
     file.write_text(PROGRAM)
-    environment = {**os.environ, "PYTHONPATH": str(registry.ROOT)}
-    done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, env=environment)
+    done = run_touchstone([str(file)])
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -279,7 +274,7 @@ def test_a_remainder_is_no_index(compiled):
 
 
 def test_what_a_variant_claims():
-    run("""
+    output_of("""
 from touchstone.backends.numba.runtime import compiling
 assert compiling.architectures(None) == compiling.architectures("shuffles") == ("sm_80", "sm_90")
 assert compiling.architectures("sm_70") == ("sm_80", "sm_90")
@@ -290,7 +285,7 @@ assert compiling.architectures("sm_100") == ("sm_100",)
 
 
 def test_variants_compile_without_the_other_libraries():
-    run("""
+    output_of("""
 import sys
 sys.modules["cupy"] = sys.modules["triton"] = None
 from touchstone.conformance.compiling import client as compiling
@@ -305,7 +300,7 @@ assert archs == {("_warp", "sm_80"), ("_warp", "sm_90")}, archs
 
 def test_variants_compile_without_a_compiler_for_the_cpu():
     """And a variant called by itself says that there is none."""
-    run("""
+    output_of("""
 import os
 import torch
 os.environ["CXX"] = "/nowhere/g++"
@@ -324,7 +319,7 @@ else:
 
 
 def test_without_nvvm_the_reason_says_what_to_install():
-    run("""
+    output_of("""
 import sys
 sys.modules["cuda.bindings.nvjitlink"] = None
 try:

@@ -1,15 +1,13 @@
 """Six programs in the manner of Numba's CUDA documentation, written anew, unmodified under `@cuda.jit` on the
 emulator."""
 
-import os
 import re
-import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
 
+from tests.processes import run_touchstone
 from touchstone.backends import emulator, numba
 
 if numba.why_not("cpu") or numba.simulated():
@@ -243,9 +241,8 @@ def _seconds(tmp_path, simulator: bool) -> tuple[float, float]:
     )
     script = tmp_path / "program.py"
     script.write_text(text)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_ENABLE_CUDASIM": "1" if simulator else "0"}
-    environment["PYTHONPATH"] = os.getcwd()
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment, check=True)
+    done = run_touchstone([str(script)], environment={"NUMBA_ENABLE_CUDASIM": "1" if simulator else "0"})
+    assert done.returncode == 0, done.stderr
     first, rest = re.search(r"^seconds (\S+) (\S+)$", done.stdout, re.M).groups()
     return float(first), float(rest)
 

@@ -1,15 +1,10 @@
 """Which of the two ways to run Numba's kernels on the CPU was taken is said, and what is patched for it is
 explained."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
-from tests.backends.test_protocol import run
+from tests.processes import output_of, run_touchstone
 from touchstone.backends import numba
-from touchstone.conformance.discovery import registry
 
 if numba.why_not("cpu"):
     pytest.skip(numba.why_not("cpu"), allow_module_level=True)
@@ -18,21 +13,8 @@ if numba.why_not("cpu"):
 @pytest.mark.parametrize(("simulator", "target"), [("0", "numba@cpu"), ("1", "numba@simulator")])
 def test_the_header_and_the_ids_name_what_runs_the_kernels(simulator, target):
     asked = ["--backend=numba", "--op=softmax", "--variant=naive", "--quick", "--device=cpu", "--collect-only"]
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "touchstone/conformance/suite/test_kernels.py",
-            *asked,
-            "-p",
-            "no:cacheprovider",
-        ],
-        cwd=registry.ROOT,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "NUMBA_ENABLE_CUDASIM": simulator},
-    )
+    command = ["-m", "pytest", "touchstone/conformance/suite/test_kernels.py", *asked, "-p", "no:cacheprovider"]
+    done = run_touchstone(command, environment={"NUMBA_ENABLE_CUDASIM": simulator})
     assert f"touchstone: targets {target}; level quick; seed 0" in done.stdout, done.stdout + done.stderr
     ids = [line for line in done.stdout.splitlines() if "test_kernel[" in line]
     assert len(ids) > 10 and all(f"[softmax-{target}-naive-" in line for line in ids)
@@ -49,12 +31,12 @@ report = judge_subject(subject, "quick", dtypes=("float32",), where=lambda case:
 assert report.passed, report
 print(report)
 """
-    assert "softmax: naive on numba@simulator, level quick" in run(code, NUMBA_ENABLE_CUDASIM="1")
-    assert "softmax: naive on numba@cpu, level quick" in run(code)
+    assert "softmax: naive on numba@simulator, level quick" in output_of(code, NUMBA_ENABLE_CUDASIM="1")
+    assert "softmax: naive on numba@cpu, level quick" in output_of(code)
 
 
 def test_doctor_says_what_is_patched_and_why():
-    done = run("""
+    done = output_of("""
 import numpy
 numpy.__dict__.pop("row_stack", None)
 from touchstone.backends import numba
@@ -114,7 +96,7 @@ for step in (steps if FIRST == "on_the_engine" else steps[::-1]) * 2:
 install()
 for_a_gpu()
 """
-    run(f"FIRST = {first!r}\n{code}", TOUCHSTONE_CACHE="")
+    output_of(f"FIRST = {first!r}\n{code}", TOUCHSTONE_CACHE="")
 
 
 def test_a_launch_on_arrays_of_a_gpu_goes_there():
@@ -147,4 +129,4 @@ double[1, 32](There())
 double[1, 32]((There(), 1))
 assert len(went) == 2
 """
-    run(code)
+    output_of(code)

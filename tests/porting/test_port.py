@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests import targets
+from tests import processes, targets
 from touchstone import check
 from touchstone.conformance.cli import main
 from touchstone.conformance.discovery import registry
@@ -111,15 +111,15 @@ def test_a_launch_is_written_in_each_language():
     }
 
 
+@pytest.mark.needs("triton")
 def test_a_trace_of_what_is_not_ported_says_so(run, tmp_path):
-    pytest.importorskip("triton")
     for name in ("triton", "cupy"):
         if reason := registry.backend(name).why_not("cpu"):
             pytest.skip(reason)
     arguments = ["softmax", "--from=triton", "--to=cupy", "--variant=onerow", "-o", str(tmp_path / "mine.py")]
     assert run(*arguments)[0] == 0
     command = ["-m", "touchstone", "port", *arguments, "--trace"]
-    done = targets.run_python(command, tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
+    done = processes.run_python(command, tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.returncode == 1, done.stderr
     assert done.stdout.splitlines()[1].startswith(f"FAILED: onerow{UNPORTED}its source is onerow of backends/triton/")
 
@@ -397,17 +397,17 @@ extern "C" __global__ void softmax_wrong(const ELEMENT* x, ELEMENT* y, int cols,
 }
 
 
+@pytest.mark.needs("triton")
 def test_a_trace_in_every_direction(tmp_path):
     """Variants of the repository agree with each other; of a wrong port the first tile is shown, with who wrote it in
     both."""
-    pytest.importorskip("triton")
     for name in BACKENDS:
         if reason := registry.backend(name).why_not("cpu"):
             pytest.skip(reason)
     for name, text in WRONG.items():
         (tmp_path / name).write_text(text)
     script = f"FOLDER = {str(tmp_path)!r}\n" + CASES
-    done = targets.run_python(
+    done = processes.run_python(
         ["-c", script], tmp_path, environment={"PYTHONPATH": str(registry.ROOT), "OMP_NUM_THREADS": "1"}
     )
     assert done.returncode == 0, done.stderr
@@ -447,7 +447,7 @@ def test_importing_the_command_needs_no_kernel_library(tmp_path):
         "from touchstone.conformance.cli import main\n"
         "sys.exit(main(['port', 'softmax', '--from', 'triton', '--to', 'cupy', '-o', 'mine.py']))"
     )
-    done = targets.run_python(["-c", script], tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
+    done = processes.run_python(["-c", script], tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "mine.cu").is_file()
     assert sys.modules["touchstone.conformance.porting.port"]

@@ -35,7 +35,7 @@ def on_cases(
 ) -> tuple[str, str] | None:
     """The id and the finding of the first case of level quick that fails; None if there is none. `only`: of these
     cases."""
-    subject = Subject(op, fn, fn.__name__, "user@cpu", "cpu", deterministic=deterministic)
+    subject = Subject(op, fn, "planted", "user@cpu", "cpu", deterministic=deterministic)
     for trial in trials_of(subject, "quick")[0]:
         if trial.case.dtype in dtypes and isinstance(trial, CaseTrial) and (not only or trial.id in only):
             for finding in judge.run(subject, called_once(trial)).findings:

@@ -1,12 +1,11 @@
 """reference imports with no kernel library installed, and imports nothing beyond NumPy, torch and itself."""
 
 import ast
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.processes import run_touchstone
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "reference").glob("*.py"))
@@ -28,13 +27,7 @@ print("imported", len(sys.argv) - 1)
 
 def test_imports_without_any_kernel_library():
     ops = [path.stem for path in FILES if not path.stem.startswith("_")]
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, *ops],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        check=False,
-    )
+    done = run_touchstone(["-c", SCRIPT, *ops])
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == f"imported {len(ops)}"
 

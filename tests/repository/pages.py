@@ -4,13 +4,13 @@ A python block right after a line "`name.py`:" is a file; a console block holds 
 prints. All of a page's files and commands share one folder, from top to bottom.
 """
 
-import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.processes import with_touchstone
 from touchstone.conformance.discovery import registry
 
 PAGES = [registry.ROOT / "docs" / name for name in ("your-kernel.md", "porting.md")]
@@ -29,9 +29,7 @@ def commands(body: str) -> Iterator[tuple[str, str]]:
 
 def run(command: str, folder: Path) -> str:
     """What a command prints, standard error left out."""
-    own = ("TRITON_", "NUMBA_", "PYTEST_")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(own)}
-    environment |= {"PYTHONPATH": str(registry.ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
+    environment = with_touchstone(COLUMNS="100")
     words = f'python() {{ "{sys.executable}" "$@"; }}; pytest() {{ "{sys.executable}" -m pytest "$@"; }}; {command}'
     done = subprocess.run(
         ["bash", "-c", words], cwd=folder, env=environment, capture_output=True, text=True, timeout=600

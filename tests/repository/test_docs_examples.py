@@ -17,9 +17,9 @@ def said(output: str) -> list[str]:
     return [re.sub(r"\d+(?:\.\d+)?|\[\w{8}\]", "#", line) for line in lines]
 
 
+@pytest.mark.needs("triton")
 @pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.name)
 def test_examples_say_what_the_page_shows(page, tmp_path):
-    pytest.importorskip("triton")
     ran = 0
     for command, shown, came in pages.replay(page.read_text(), tmp_path):
         assert said(came) == said(shown), f"$ {command}\n{came}\n(python -m tests.repository.pages renews the page)"

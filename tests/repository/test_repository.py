@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import targets
+from tests import processes, targets
 from touchstone.backends.protocol import Arrays, Backend, Compiling, OptionalParts, Porting
 from touchstone.conformance import cli
 from touchstone.conformance.discovery import registry
@@ -89,7 +89,7 @@ def test_contracts_and_faults_load_no_kernel_library_and_no_tool():
         "print([name for name in ('triton', 'numba', 'cupy') if name in sys.modules])\n"
         "print(*{n.split('.')[2] for n in sys.modules if n.startswith('touchstone.conformance.')})"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = processes.run_touchstone(["-c", code])
     libraries, rooms = done.stdout.splitlines()
     assert libraries == "[]"
     assert set(rooms.split()) == {"spec", "contracts", "faults", "discovery"}
@@ -192,7 +192,7 @@ def test_ladders_are_what_the_docstrings_list(backend, tmp_path):
     """In a process that has none of the other backends' libraries."""
     absent = sorted(library for other, libraries in LIBRARIES.items() if other != backend for library in libraries)
     script = VARIANTS.format(absent=absent, backend=backend)
-    done = targets.run_python(["-c", script], tmp_path, environment={"PYTHONPATH": str(ROOT)})
+    done = processes.run_python(["-c", script], tmp_path, environment={"PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     if "skip" in found:
@@ -423,7 +423,7 @@ def test_every_module_says_what_it_is():
 
 def test_the_clone_works_from_another_folder(tmp_path):
     code = "from touchstone import conformance; print(conformance.__file__)"
-    done = targets.run_python(["-c", code], tmp_path, environment={"PYTHONPATH": str(ROOT)})
+    done = processes.run_python(["-c", code], tmp_path, environment={"PYTHONPATH": str(ROOT)})
     assert done.stdout.strip() == str(ROOT / "touchstone" / "conformance" / "__init__.py"), done.stderr
 
 
@@ -431,12 +431,12 @@ def test_the_clone_works_from_another_folder(tmp_path):
 def test_no_module_exists_under_two_names(tmp_path, name):
     """In the clone's own folder, where Python finds `reference` beside `touchstone`."""
     environment = {"PYTHONPATH": str(ROOT)}
-    done = targets.run_python(["-c", f"import {name}"], tmp_path, environment=environment)
+    done = processes.run_python(["-c", f"import {name}"], tmp_path, environment=environment)
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
     assert last.startswith(f"ImportError: touchstone.{name} was imported as {name!r}"), done.stderr
     inner = {"backends": "devices", "conformance": "check", "reference": "softmax"}[name]
-    assert targets.run_python(["-c", f"import {name}.{inner}"], tmp_path, environment=environment).returncode == 1
+    assert processes.run_python(["-c", f"import {name}.{inner}"], tmp_path, environment=environment).returncode == 1
 
 
 def test_the_package_is_links_to_the_folders_beside_it():

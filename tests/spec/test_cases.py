@@ -1,14 +1,12 @@
 """Cases: what each level covers, that it is the same every time, and that nothing is left out silently."""
 
 import itertools
-import os
 import random
-import subprocess
-import sys
 
 import pytest
 import torch
 
+from tests.processes import output_of
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.spec import cases as generate
 from touchstone.conformance.spec import layouts
@@ -326,13 +324,10 @@ print(registry.contract({op!r}).build(case[0]).placed["x"].view.double().sum().i
 
 def test_another_process_makes_the_same_cases_and_inputs():
     op = "softmax"
-    environment = {**os.environ, "PYTHONHASHSEED": "12345", "PYTHONPATH": str(registry.ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", FRESH.format(op=op)], env=environment, capture_output=True, text=True, check=True
-    )
+    printed = output_of(FRESH.format(op=op), PYTHONHASHSEED="12345")
     cases = plan(registry.contract(op), "default").cases
     total = registry.contract(op).build(cases[0]).placed["x"].view.double().sum().item()
-    assert done.stdout.splitlines() == [str([case.id for case in cases]), str(total)]
+    assert printed.splitlines() == [str([case.id for case in cases]), str(total)]
 
 
 def test_the_order_of_planning_does_not_matter():

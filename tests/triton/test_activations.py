@@ -1,14 +1,10 @@
 """The device functions of activations.py beside float64, closer than the budgets of the ops that use them ask."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
+from tests.processes import run_touchstone
 from touchstone.backends import triton
 from touchstone.backends.devices import cuda_unavailable
-from touchstone.conformance.discovery.registry import ROOT
 
 PROGRAM = """
 import math
@@ -43,13 +39,6 @@ assert (gelu[-7:-4].abs() == 0).all() and torch.equal(gelu[-4:-1], x[-4:-1])
 def test_the_normal_distribution_and_the_sigmoid_are_as_close_as_stated(tmp_path):
     device = "cpu" if cuda_unavailable() else "cuda"
     (tmp_path / "program.py").write_text(PROGRAM)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TRITON_INTERPRET": "1" if device == "cpu" else "0"}
-    done = subprocess.run(
-        [sys.executable, "program.py", device],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    environment = {"TRITON_INTERPRET": "1" if device == "cpu" else "0"}
+    done = run_touchstone(["program.py", device], tmp_path, environment=environment)
     assert done.returncode == 0, done.stderr

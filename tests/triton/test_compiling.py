@@ -2,33 +2,20 @@
 
 import importlib.util
 import json
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 
+from tests.processes import run_touchstone
 from tests.programs import PROGRAMS
 
 if not importlib.util.find_spec("triton"):
     pytest.skip("triton is not installed", allow_module_level=True)
 
-ROOT = PROGRAMS.parents[1]
-
-
-def compile_in_a_process(*arguments, **environment):
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    variables = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    variables |= {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"} | environment
-    return subprocess.run(
-        [sys.executable, *arguments], env=variables, cwd=ROOT, capture_output=True, text=True, timeout=300
-    )
-
 
 @pytest.fixture(scope="module")
 def result():
-    done = compile_in_a_process(str(PROGRAMS / "recorded_kernels.py"))
+    done = run_touchstone([str(PROGRAMS / "recorded_kernels.py")])
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)
 
@@ -44,7 +31,7 @@ def test_nothing_runs_while_launches_are_recorded(result):
 
 def test_recording_needs_a_process_that_compiles():
     code = "from touchstone.backends.triton.runtime import compiling\nwith compiling.recording(): pass"
-    done = compile_in_a_process("-c", code, TRITON_INTERPRET="1")
+    done = run_touchstone(["-c", code], environment={"TRITON_INTERPRET": "1"})
     assert "RuntimeError: this process interprets Triton kernels" in done.stderr
 
 
@@ -143,9 +130,8 @@ def test_a_variant_that_launches_nothing_in_a_dtype_is_a_finding(result):
 
 def test_the_item_of_an_op_compiles_its_variants_and_shows_their_resources():
     options = ["--op=softmax", "--variant=onerow", "--level=quick", "--device=cpu", "-v", "-p", "no:cacheprovider"]
-    done = compile_in_a_process(
-        "-m", "pytest", "touchstone/conformance/suite/test_compile.py", *options, TRITON_INTERPRET="1"
-    )
+    command = ["-m", "pytest", "touchstone/conformance/suite/test_compile.py", *options]
+    done = run_touchstone(command, environment={"TRITON_INTERPRET": "1"})
     assert done.returncode == 0, done.stdout[-3000:]
     assert "test_compile[softmax-triton-compiles] PASSED" in done.stdout
     rows = [line.split() for line in done.stdout.splitlines() if line.startswith("softmax  triton")]

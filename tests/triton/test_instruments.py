@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from tests.processes import interpret
 from tests.programs import PROGRAMS
-from tests.triton.test_interpreter import interpret
 
 if not importlib.util.find_spec("triton"):
     pytest.skip("triton is not installed", allow_module_level=True)

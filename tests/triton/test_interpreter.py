@@ -3,13 +3,11 @@ interpreted_programs.py."""
 
 import importlib.util
 import json
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 
+from tests.processes import interpret, run_touchstone
 from tests.programs import PROGRAMS
 from touchstone.backends.devices import cuda_unavailable
 
@@ -19,13 +17,6 @@ if not importlib.util.find_spec("triton"):
 SCRIPT = PROGRAMS / "interpreted_programs.py"
 NAMES = re.findall(r'^@program\("[\w ]+"[^\n]*\)\ndef (\w+)', SCRIPT.read_text(), re.MULTILINE)
 ROOT = PROGRAMS.parents[1]
-
-
-def interpret(*arguments: str, mode: str = "1", **kwargs) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": mode, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "ignore", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, **kwargs)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +36,7 @@ def test_program_holds_and_needs_its_repair(outcomes, name):
 
 @pytest.mark.skipif(cuda_unavailable() is not None, reason=f"what holds on a GPU: {cuda_unavailable()}")
 def test_programs_about_values_hold_on_a_gpu():
-    done = interpret(str(SCRIPT), "cuda", mode="0")
+    done = run_touchstone([str(SCRIPT), "cuda"], environment={"TRITON_INTERPRET": "0"})
     assert done.returncode == 0, done.stderr[-3000:]
     assert {name: error for name, error in json.loads(done.stdout)["programs"].items() if error} == {}
 

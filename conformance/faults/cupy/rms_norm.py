@@ -96,7 +96,7 @@ def _vectorised(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6, fau
     if fault != "row_stride_unaligned":
         aligned = aligned and (rows == 1 or x.stride(0) % length == 0)
     if not aligned and cols >= length:
-        return _shared(x, weight, eps)
+        return _shared(x, weight, eps=eps)
     if y.numel():
         blocks = max(rows // 4, 1) if fault == "grid_rounded_down" else -(-rows // 4)
         operands = (x, weight, y, rows, cols, *x.stride(), weight.stride(0), eps)

@@ -123,7 +123,9 @@ def _keys_kernel(
 KERNELS = {
     "group_not_summed": Kernel("accumulator", "dk and dv are those of the last query head of the group"),
     "dq_on_empty": Kernel("accumulator", "dq is added to memory that nothing has set to zero"),
-    "dq_load_and_store": Kernel("race", "key tiles add to dq by load and store without an atomic: updates get lost"),
+    "dq_load_and_store": Kernel(
+        "race", "key tiles add to dq by load and store without an atomic: updates get lost", "RaceCondition"
+    ),
     "dq_overwritten": Kernel("race", "key tiles store dq over one another: one of them remains"),
     "delta_left_out": Kernel("formula", "delta = Σ do·o is not subtracted"),
     "dk_not_scaled": Kernel("scale", "dk lacks the factor `scale`"),
