@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import Unsupported, shapes
-from touchstone.backends.triton.lib.rows import halfregs_block, opaque, resident, warps
+from touchstone.backends.triton.lib.rows import grid_programs, halfregs_block, opaque, warps
 from touchstone.backends.variants import HALF, variant
 
 
@@ -81,7 +81,7 @@ def persistent(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
         strides = (*x.stride(), *weight.stride(), bias.stride(0) if bias is not None else 0)
         block = triton.next_power_of_2(cols)
         # Registers for 32 warps at once in 16 bits, for 16 in float32: programs of a second wave would double the time.
-        programs = min(rows, resident(x, max(64 // x.element_size() // warps(block), 1)))
+        programs = min(rows, grid_programs(x, max(64 // x.element_size() // warps(block), 1)))
         stages = 2 if block * x.element_size() > 32768 else 4
         _persistent_kernel[(programs,)](
             x, weight, bias, y, *strides, rows, cols, eps, BLOCK=block, STAGES=stages, num_warps=warps(block)

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import Unsupported, shapes
-from touchstone.backends.triton.lib.rows import resident, warps
+from touchstone.backends.triton.lib.rows import grid_programs, warps
 
 
 @triton.jit(do_not_specialize_on_alignment=["x_col", "w_col"])
@@ -67,7 +67,7 @@ def persistent(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> t
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     if y.numel():
         block = triton.next_power_of_2(cols)
-        programs = min(rows, resident(x, 32 // warps(block)))
+        programs = min(rows, grid_programs(x, 32 // warps(block)))
         _persistent_kernel[(programs,)](
             x, weight, y, *x.stride(), *weight.stride(), rows, cols, eps, BLOCK=block, num_warps=warps(block)
         )

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import Unsupported, shapes
-from touchstone.backends.triton.lib.rows import halfregs_block, opaque, resident, warps
+from touchstone.backends.triton.lib.rows import grid_programs, halfregs_block, opaque, warps
 from touchstone.backends.variants import HALF, variant
 
 
@@ -70,7 +70,7 @@ def persistent(x: torch.Tensor) -> torch.Tensor:
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     if y.numel():
         block = triton.next_power_of_2(cols)
-        programs = min(rows, resident(x, 32 // warps(block)))
+        programs = min(rows, grid_programs(x, 32 // warps(block)))
         _persistent_kernel[(programs,)](x, y, *x.stride(), rows, cols, BLOCK=block, num_warps=warps(block))
     return y
 

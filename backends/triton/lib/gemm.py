@@ -15,7 +15,7 @@ def processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def resident(device: torch.device, num_warps: int) -> int:
+def persistent_programs(device: torch.device, num_warps: int) -> int:
     """Programs of a persistent kernel that run at once: eight warps to a multiprocessor, as one program or as two."""
     return processors(device) * max(8 // num_warps, 1)
 

@@ -7,31 +7,15 @@ import triton.language as tl
 from touchstone.backends import Unsupported
 from touchstone.backends.triton.lib.gemm import processors
 
-BEHIND = 4  # chunks the second pass lags behind the first, so that it hits L2
-
 
 def warps(block: int, each: int = 512) -> int:
     """Warps for a block of columns, `each` to a warp; 512 columns of 16 bits are two 16-byte loads a lane."""
     return min(max(block // each, 1), 32)
 
 
-def resident(x: torch.Tensor, each: int) -> int:
+def grid_programs(x: torch.Tensor, each: int) -> int:
     """Programs of a grid that fills the device of `x` with `each` on a multiprocessor; a few in the interpreter."""
     return processors(x.device) * each if x.is_cuda else 3
-
-
-def column_block_width(*operands: torch.Tensor) -> int:
-    """Columns to each row of a block of columns, a quarter of what a program reads at a time: fewer where no access
-    moves several neighbours, since every element then has an address of its own in registers.
-    """
-    size = operands[0].element_size()
-    wide = all(x.stride(-1) == 1 and not any(s * size % 16 for s in (*x.stride()[:-1], x.shape[-1])) for x in operands)
-    return (2048 if wide else 512) // size
-
-
-def rows_in_flight(x: torch.Tensor) -> int:
-    """Rows of such a part: BEHIND of them, of two matrices like `x`, take about 12 MB. A few in the interpreter."""
-    return min(max((3 << 19) // (x.shape[1] * x.element_size()), 4), 64) if x.is_cuda else 4
 
 
 def halfregs_block(x: torch.Tensor) -> int:

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import shapes
-from touchstone.backends.triton.lib.gemm import default_tile, options, resident
+from touchstone.backends.triton.lib.gemm import default_tile, options, persistent_programs
 from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import variant
 
@@ -78,6 +78,6 @@ def persistent(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return c.zero_()
     config = pinned("matmul.persistent", a.dtype, (M, N, K), default_tile(a.dtype, M, N))
     tiles = triton.cdiv(M, config["BLOCK_M"]) * triton.cdiv(N, config["BLOCK_N"])
-    grid = (min(resident(a.device, config["num_warps"]), tiles),)
+    grid = (min(persistent_programs(a.device, config["num_warps"]), tiles),)
     _persistent_kernel[grid](a, b, c, M, N, K, *a.stride(), *b.stride(), PRECISION="ieee", **config)
     return c

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import shapes
-from touchstone.backends.triton.lib.gemm import default_tma_tile, descriptor, options, resident
+from touchstone.backends.triton.lib.gemm import default_tma_tile, descriptor, options, persistent_programs
 from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import variant
 
@@ -81,7 +81,7 @@ def tma(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     b_desc, b_transposed = descriptor("b", b, config["BLOCK_K"], config["BLOCK_N"])
     c_desc, _ = descriptor("the result", c, config["BLOCK_M"], config["BLOCK_N"] // 2)
     tiles = triton.cdiv(M, config["BLOCK_M"]) * triton.cdiv(N, config["BLOCK_N"])
-    grid = (min(resident(a.device, config["num_warps"]), tiles),)
+    grid = (min(persistent_programs(a.device, config["num_warps"]), tiles),)
     _tma_kernel[grid](
         a_desc,
         b_desc,

@@ -8,7 +8,7 @@ import triton.language as tl
 
 from touchstone.backends import Unsupported, shapes
 from touchstone.backends.triton.lib.activations import _activate, _check, _slope
-from touchstone.backends.triton.lib.gemm import default_tma_tile, descriptor, options, resident
+from touchstone.backends.triton.lib.gemm import default_tma_tile, descriptor, options, persistent_programs
 from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import variant
 
@@ -92,7 +92,7 @@ def _linear(
     slope_desc, factor_desc = (
         None if t is None else descriptor(names[2], t, block_m, block_n // 2)[0] for t in (slope, factor)
     )
-    grid = (min(resident(a.device, config["num_warps"]), triton.cdiv(M, block_m) * triton.cdiv(N, block_n)),)
+    grid = (min(persistent_programs(a.device, config["num_warps"]), triton.cdiv(M, block_m) * triton.cdiv(N, block_n)),)
     return lambda: _tma_linear_kernel[grid](
         a_desc,
         b_desc,
