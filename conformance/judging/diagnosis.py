@@ -10,11 +10,12 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from touchstone.conformance.discovery import registry
+from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.faults import Planted
 from touchstone.conformance.judging import heatmap
 from touchstone.conformance.judging import instruments as probe
@@ -22,9 +23,6 @@ from touchstone.conformance.spec import budget, compare
 from touchstone.conformance.spec.budget import Expected
 from touchstone.conformance.spec.compare import Verdict
 from touchstone.conformance.spec.contract import Case, Contract
-
-if TYPE_CHECKING:
-    from touchstone.conformance.discovery.subject import Subject
 
 SECONDS = 5.0  # for comparing one answer with mutants
 WORK_LIMIT = 2e8  # work of a case above which the mutants are not run
@@ -404,7 +402,7 @@ def _moved(value, answer, tolerance, axes: Sequence[str]) -> str | None:
     return None
 
 
-def owner(subject: "Subject", case: Case, output: str, index: Sequence[int]) -> str | None:
+def owner(subject: Subject, case: Case, output: str, index: Sequence[int]) -> str | None:
     """Who wrote one element of an output ("program (3, 0, 0), line 57 of softmax.py"); None where no target knows.
 
     Calls the kernel again, under the `writers(device)` of its backend: an optional part of the backend protocol.
@@ -430,7 +428,7 @@ def owner(subject: "Subject", case: Case, output: str, index: Sequence[int]) -> 
     return None
 
 
-def _backends_of(subject: "Subject") -> list[Any]:
+def _backends_of(subject: Subject) -> list[Any]:
     """The backend of a variant's target; for a user's function, those whose kernels it reaches."""
     if subject.own:
         return [registry.backend(subject.target.partition("@")[0])]

@@ -17,9 +17,9 @@ from touchstone.conformance.discovery import importing as worker
 from touchstone.conformance.discovery import registry, selection
 from touchstone.conformance.discovery.selection import CEILING_SECONDS, UsageError
 from touchstone.conformance.discovery.subject import Subject
-from touchstone.conformance.judging import call as verdict
 from touchstone.conformance.judging import diagnosis, heatmap
 from touchstone.conformance.judging import instruments as probe
+from touchstone.conformance.judging.call import error_text, expected_of, output_bytes
 from touchstone.conformance.judging.judgement import UNPORTED
 from touchstone.conformance.porting.port import Port
 from touchstone.conformance.reporting.console import Table
@@ -198,7 +198,7 @@ def _call(subject: Subject, case: Case, backend: str | None = None) -> _Run:
     watch = getattr(registry.backend(backend), "writers", None) if backend is not None else None
     watching = watch("cpu") if watch is not None else None
     with contextlib.ExitStack() as stack:
-        stack.enter_context(probe.poison(probe.PATTERNS[0], "cpu", verdict.output_bytes(contract, case)))
+        stack.enter_context(probe.poison(probe.PATTERNS[0], "cpu", output_bytes(contract, case)))
         if watching is not None:
             run.writer = stack.enter_context(watching).of
         try:
@@ -207,7 +207,7 @@ def _call(subject: Subject, case: Case, backend: str | None = None) -> _Run:
             run.declined = f"declines: {error}"
             return run
         except Exception as error:
-            run.failed = f"raises {verdict.error_text(error)}"
+            run.failed = f"raises {error_text(error)}"
             return run
     if isinstance(values, str):
         run.failed = values
@@ -228,7 +228,7 @@ def _call(subject: Subject, case: Case, backend: str | None = None) -> _Run:
 def _differences(port: Port, case: Case, theirs: _Run, mine: _Run) -> dict[str, torch.Tensor | None]:
     """Which elements of each output differ, as booleans; None where they agree."""
     contract = registry.contract(port.op)
-    expected = verdict.expected_of(contract, case, None)
+    expected = expected_of(contract, case, None)
     found: dict[str, torch.Tensor | None] = {}
     for name, right in expected.items():
         first, second = theirs.outputs[name], mine.outputs[name]
@@ -263,7 +263,7 @@ def _described(port: Port, case: Case, theirs: Subject, mine: Subject, failed: _
     assert bad is not None
     axes = diagnosis.axis_names(contract.outputs[name].axes, bad.ndim)
     lines = [f"{name} differs in {int(bad.sum())} of {bad.numel()} elements: {diagnosis.region(bad, axes)}"]
-    right = verdict.expected_of(contract, case, None)[name]
+    right = expected_of(contract, case, None)[name]
     if bad.ndim and not bool(bad.all()):
         answer = replace(right, answer=first.outputs[name].double(), alternatives=[], drift=math.inf)
         shares = diagnosis.shares(second.outputs[name], answer, case.torch_dtype, diagnosis.exact(contract, case, name))

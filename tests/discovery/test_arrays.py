@@ -15,6 +15,7 @@ from touchstone import check
 from touchstone.conformance.discovery import arrays, selection
 from touchstone.conformance.discovery.selection import UsageError
 from touchstone.conformance.spec import layouts
+from touchstone.conformance.spec.checks import Check
 from touchstone.conformance.spec.contract import DTYPES
 
 NUMPY = arrays.library("numpy")
@@ -141,7 +142,7 @@ def other_byte_order(x):
         (lambda x: (softmax(x), softmax(x)), "returns", "returned 2 values; expected 1"),
         (lambda x: x, "alias", "y shares memory with the input x"),
         (lambda x: softmax(x) + x.dtype.type(1e-2), "values", "elements wrong"),
-        (lambda x: 1 / 0, "raised", "ZeroDivisionError"),
+        (lambda x: 1 / 0, Check.RAISED, "ZeroDivisionError"),
         (in_place, "inputs", "x was written"),
         (beside_the_operand, "inputs", "x was written"),
         (ignoring_strides, "values", "elements wrong"),
@@ -159,7 +160,7 @@ def test_a_wrong_function_is_found_out(fn, found, message):
 def test_in_other_processes(isolate):
     factor = 1.0
     assert judged(lambda x: factor * softmax(x), isolate=isolate, dtypes=["float32"]).passed
-    assert "dtype" in failures(judged(lambda x: softmax(x).astype(float), isolate=isolate, dtypes=["bfloat16"]))
+    assert Check.DTYPE in failures(judged(lambda x: softmax(x).astype(float), isolate=isolate, dtypes=["bfloat16"]))
 
 
 def test_none_and_parameters_reach_the_function_as_they_are():
@@ -291,5 +292,5 @@ def test_cupy_arrays_on_a_gpu():
 
     for isolate in ("none", "spawn"):
         assert judged(right, arrays="cupy", isolate=isolate).passed
-    assert "dtype" in failures(judged(lambda x: right(x).astype(float), arrays="cupy"))
-    assert "inputs" in failures(judged(lambda x: x.fill(0) or right(x), arrays="cupy"))
+    assert Check.DTYPE in failures(judged(lambda x: right(x).astype(float), arrays="cupy"))
+    assert Check.INPUTS in failures(judged(lambda x: x.fill(0) or right(x), arrays="cupy"))

@@ -18,6 +18,7 @@ from touchstone.conformance.judging.judgement import FAILED
 from touchstone.conformance.spec import compare
 from touchstone.conformance.spec.budget import simple
 from touchstone.conformance.spec.cases import LEVELS, plan
+from touchstone.conformance.spec.checks import Check
 from touchstone.conformance.spec.contract import Contract, Operand, Output
 
 L2_NORMALIZE = """
@@ -107,7 +108,7 @@ def test_an_op_is_judged_as_a_built_in_one_is(folder, mine):
 def test_wrong_kernels_are_found_out_wherever_they_run(folder, mine, isolate):
     name = load_op(folder / "l2_normalize.py")
     report = check(name, mine["longest"], device="cpu", level="quick", isolate=isolate)
-    assert {f.check for f in report.findings if f.severity == "failure"} == {"values"}
+    assert {f.check for f in report.findings if f.severity == "failure"} == {Check.VALUES}
     trials = {o.trial for o in report.outcomes if o.status == FAILED}
     assert any("tiny" in trial or "eps=0.01" in trial for trial in trials)
 

@@ -105,7 +105,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def failing(name, found="values", level="quick", op="softmax", trial="", **options):
+def failing(name, found=Check.VALUES, level="quick", op="softmax", trial="", **options):
     """Check a function of my_kernels.py; the id of a finding of the check `found`."""
     from touchstone.conformance.discovery import importing as worker
 
@@ -141,17 +141,22 @@ def only(**wanted):
 @pytest.mark.parametrize(
     ("name", "found", "where", "inside"),
     [
-        ("tail", "values", only(values="normal"), ["allowed"]),
-        ("strides", "values", only(layout="sliced"), ["strided(", "value"]),
-        ("bfloat16_only", "values", only(dtype="bfloat16"), [".to(torch.bfloat16)"]),
-        ("infinities", "values", only(values="row_of_neg_inf"), ["value != value"]),
-        ("raises", "raised", None, []),
-        ("writes", "inputs", None, ["torch.equal, before, after"]),
-        ("shape", "shape", None, ["tuple(got.shape) =="]),
-        ("strided", "strides", None, ["got.is_contiguous()"]),
-        ("crash", "crash", None, []),
-        ("fortieth_call", "values", lambda case: case.id == "float32-3x33-normal", ["assert_right("]),
-        ("shift_variant", "property: shift invariance", lambda case: case.values == "normal", ["assert_right("]),
+        ("tail", Check.VALUES, only(values="normal"), ["allowed"]),
+        ("strides", Check.VALUES, only(layout="sliced"), ["strided(", "value"]),
+        ("bfloat16_only", Check.VALUES, only(dtype="bfloat16"), [".to(torch.bfloat16)"]),
+        ("infinities", Check.VALUES, only(values="row_of_neg_inf"), ["value != value"]),
+        ("raises", Check.RAISED, None, []),
+        ("writes", Check.INPUTS, None, ["torch.equal, before, after"]),
+        ("shape", Check.SHAPE, None, ["tuple(got.shape) =="]),
+        ("strided", Check.STRIDES, None, ["got.is_contiguous()"]),
+        ("crash", Check.CRASH, None, []),
+        ("fortieth_call", Check.VALUES, lambda case: case.id == "float32-3x33-normal", ["assert_right("]),
+        (
+            "shift_variant",
+            Check.PROPERTY.of("shift invariance"),
+            lambda case: case.values == "normal",
+            ["assert_right("],
+        ),
     ],
 )
 def test_a_script_fails_until_the_kernel_is_repaired(folder, capsys, name, found, where, inside):
@@ -214,7 +219,7 @@ def test_replay_prints_diagnosis_and_map(folder, capsys):
     record = json.loads((folder / "out.json").read_text())
     assert record["failed"] is True
     assert record["diagnosis"] in out
-    assert [found["check"] for found in record["findings"]] == ["values"]
+    assert [found["check"] for found in record["findings"]] == [Check.VALUES]
 
 
 @pytest.mark.needs("matplotlib")
@@ -226,7 +231,7 @@ def test_a_picture_is_drawn(folder):
 
 
 def test_what_cannot_be_drawn(folder, capsys):
-    status, _, error = run(capsys, failing("raises", "raised"), "--picture", "map.png")
+    status, _, error = run(capsys, failing("raises", Check.RAISED), "--picture", "map.png")
     assert status == 2
     assert "nothing to draw" in error
 
@@ -310,7 +315,7 @@ def test_compute_and_outputs_are_kept(folder):
         "matmul", test_compute_and_outputs_are_kept, "f", "user@cpu", "cpu", compute="tf32", outputs=("c",)
     )
     outcome = Outcome("a-trial", Kind.CASE, "float32", FAILED)
-    outcome.findings.append(Finding("12345678", "failure", "values", "a-trial", "c: wrong"))
+    outcome.findings.append(Finding("12345678", "failure", Check.VALUES, "a-trial", "c: wrong"))
     (record,) = kept.records(subject, [outcome], "quick", 0)
     assert (record["compute"], record["outputs"], record["source"]["file"]) == ("tf32", ["c"], __file__)
     assert record["source"]["function"] == "test_compute_and_outputs_are_kept"

@@ -12,6 +12,7 @@ from tests import processes
 from touchstone import Report, check
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.judging.judgement import DECLINED, FAILED, PASSED, Outcome
+from touchstone.conformance.spec.checks import Check
 
 
 def softmax(x: torch.Tensor) -> torch.Tensor:
@@ -55,17 +56,17 @@ def test_the_device_may_be_left_out():
 @pytest.mark.parametrize(
     ("fn", "found"),
     [
-        (torch.zeros_like, "values"),
-        (lambda x: torch.softmax(x, 0), "values"),
-        (lambda x: torch.softmax(x, -1).double(), "dtype"),
-        (lambda x: softmax(x).t(), "shape"),
-        (lambda x: x.copy_(softmax(x)), "inputs"),
-        (lambda x: None, "returns"),
-        (lambda x: 1 / 0, "raised"),
-        (lambda x: softmax(x.as_strided(x.shape, (x.shape[1], 1), x.storage_offset())), "values"),
-        (lambda x: softmax(x.as_strided(x.shape, x.stride(), x.storage_offset() // 32 * 32)), "values"),
-        (lambda x: softmax(x.bfloat16()).to(x.dtype), "values"),
-        (lambda x: (x.float().exp() / x.float().exp().sum(-1, keepdim=True)).to(x.dtype).contiguous(), "values"),
+        (torch.zeros_like, Check.VALUES),
+        (lambda x: torch.softmax(x, 0), Check.VALUES),
+        (lambda x: torch.softmax(x, -1).double(), Check.DTYPE),
+        (lambda x: softmax(x).t(), Check.SHAPE),
+        (lambda x: x.copy_(softmax(x)), Check.INPUTS),
+        (lambda x: None, Check.RETURNS),
+        (lambda x: 1 / 0, Check.RAISED),
+        (lambda x: softmax(x.as_strided(x.shape, (x.shape[1], 1), x.storage_offset())), Check.VALUES),
+        (lambda x: softmax(x.as_strided(x.shape, x.stride(), x.storage_offset() // 32 * 32)), Check.VALUES),
+        (lambda x: softmax(x.bfloat16()).to(x.dtype), Check.VALUES),
+        (lambda x: (x.float().exp() / x.float().exp().sum(-1, keepdim=True)).to(x.dtype).contiguous(), Check.VALUES),
     ],
 )
 def test_a_wrong_function_does_not_pass(fn, found):
@@ -137,7 +138,7 @@ def tf32_matmul(a, b):
 
 
 def test_a_declared_precision_is_judged_in_that_precision_and_said():
-    assert "values" in failures(quick(tf32_matmul, op="matmul", dtypes=["float32"]))
+    assert Check.VALUES in failures(quick(tf32_matmul, op="matmul", dtypes=["float32"]))
     report = quick(tf32_matmul, op="matmul", dtypes=["float32"], compute="tf32")
     assert report.passed, str(report)
     assert "computes in tf32" in str(report)
@@ -263,7 +264,7 @@ def test_a_child_process_gives_the_same_report(isolate):
     )
     assert there.outcomes == here.outcomes
     assert there.not_run == here.not_run
-    assert failures(there) == {"values"}
+    assert failures(there) == {Check.VALUES}
 
 
 def test_a_child_process_takes_partials_and_modules():

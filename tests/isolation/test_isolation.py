@@ -25,10 +25,10 @@ from touchstone.conformance.isolation import fork, limits, travel
 from touchstone.conformance.isolation import runner as runner_module
 from touchstone.conformance.isolation.limits import Limits
 from touchstone.conformance.isolation.runner import Runner
-from touchstone.conformance.judging import call as verdict
-from touchstone.conformance.judging import judge
+from touchstone.conformance.judging import call, judge
 from touchstone.conformance.judging.judgement import FAILED, PASSED
 from touchstone.conformance.judging.trials import InvalidCall, ManyCalls, PropertyTrial, Trial, trials_of
+from touchstone.conformance.spec.checks import Check
 
 
 def softmax(x: torch.Tensor) -> torch.Tensor:
@@ -125,7 +125,7 @@ def test_after_three_hangs_the_rest_is_not_run():
     report = few(hangs, timeout=0.5, isolate="fork")
     assert time.monotonic() - started < 45
     assert not report.passed
-    assert Counter(finding.check for finding in report.findings) == {"hang": 3}
+    assert Counter(finding.check for finding in report.findings) == {Check.HANG: 3}
     assert (
         report.not_run["after 3 hangs"]
         == report.planned
@@ -288,7 +288,7 @@ def test_a_hang_that_no_fresh_process_can_repeat_says_so(monkeypatch):
 
     with Runner(user(stuck), cases(1), limits=Limits(seconds=1)) as runner:
         (finding,) = runner.outcome(0).findings
-    assert finding.check == "hang"
+    assert finding.check == Check.HANG
     assert "no answer after 1 s" in finding.message
     assert "isolate='none' tells" in finding.message
 
@@ -627,7 +627,7 @@ def test_a_child_that_lost_its_context_is_replaced(tmp_path):
     def loses(x):
         (tmp_path / str(os.getpid())).touch()
         if x.shape == deadly:
-            verdict.lost_context.append("this trial")
+            call.lost_context.append("this trial")
         return softmax(x)
 
     trials = cases(2)
@@ -824,10 +824,10 @@ def test_four_misdeeds_are_four_findings_of_one_run(tmp_path):
         for finding in outcome["findings"]:
             size = next((s for s in ("3x33", "17x64", "7x127", "4x257") if f"-{s}-" in outcome["trial"]), None)
             found.setdefault(size, set()).add(finding["check"])
-    assert "bounds" in found["3x33"]
-    assert "values" in found["17x64"]
-    assert found["7x127"] == {"hang"}
-    assert found["4x257"] == {"crash"}
+    assert Check.BOUNDS in found["3x33"]
+    assert Check.VALUES in found["17x64"]
+    assert found["7x127"] == {Check.HANG}
+    assert found["4x257"] == {Check.CRASH}
 
 
 def run_command(folder, *arguments):

@@ -19,6 +19,7 @@ from touchstone.conformance.isolation.limits import Limits, Watch
 from touchstone.conformance.isolation.processes import Child, Death, alive, serve
 from touchstone.conformance.isolation.spawn import spawn
 from touchstone.conformance.judging import call
+from touchstone.conformance.spec.checks import Check
 
 SERVER = """
 import os, signal
@@ -77,7 +78,7 @@ def test_a_child_answers_in_turn_and_keeps_its_state(served):
 def test_a_child_that_is_silent_for_too_long_is_ended(served):
     child = served(time.sleep)
     assert child.ask(0.0, seconds=10) is None
-    assert child.ask(60.0, seconds=0.3) == Death("hang", "no answer in 0.3 s")
+    assert child.ask(60.0, seconds=0.3) == Death(Check.HANG, "no answer in 0.3 s")
     assert child.code == -signal.SIGKILL and gone(child.process.pid)
 
 
@@ -116,7 +117,7 @@ ENDS = {
 def test_how_it_ended_is_a_sentence(end, sentence, served):
     child = served(lambda request: end())
     death = child.ask(None, seconds=30)
-    assert death.check == "crash" and not death.early
+    assert death.check == Check.CRASH and not death.early
     assert re.fullmatch(sentence, death.message), death
     assert child.ask(None) == death  # and stays so
     assert gone(child.process.pid)
@@ -143,7 +144,7 @@ def test_memory_beyond_the_limit_ends_it(served):
     assert watch.wait(limits) is None and child.answer() == 8
     child.send(1 << 20)
     death = watch.wait(limits)
-    assert death.check == "memory"
+    assert death.check == Check.MEMORY
     assert death.message.startswith("resident memory grew by 0.") and death.message.endswith("the limit is 0.06 GiB")
     assert gone(child.process.pid)
 
@@ -182,7 +183,7 @@ def test_a_child_that_is_spent_says_so_and_ends(served):
     child = served(lambda request: asked.append(request) or request, spent=lambda: len(asked) == 2)
     assert child.ask(1) == 1 and not child.spent
     assert child.ask(2) == 2 and child.spent
-    assert child.ask(3) == Death("crash", "the process ended with status 0")
+    assert child.ask(3) == Death(Check.CRASH, "the process ended with status 0")
 
 
 def test_nothing_is_left_running(served):
@@ -247,7 +248,7 @@ def test_a_fresh_process_dies_in_words_too(server, end, message):
     child = spawn(server)
     try:
         death = child.ask(end, seconds=60)
-        assert death.check == "crash" and death.message.startswith(message)
+        assert death.check == Check.CRASH and death.message.startswith(message)
     finally:
         child.close()
 

@@ -15,6 +15,7 @@ from touchstone.conformance.judging.judgement import DECLINED, FAILED, PASSED
 from touchstone.conformance.judging.trials import CALLS, CaseTrial, Kind, ManyCalls
 from touchstone.conformance.spec import compare, layouts
 from touchstone.conformance.spec.cases import plain_case, variants
+from touchstone.conformance.spec.checks import Check
 
 SIZE = {"rows": 6, "cols": 40}
 
@@ -128,12 +129,12 @@ def test_only_this_instrument_catches_it(name, monkeypatch):
 
 
 def test_a_second_call_shows_a_static_buffer():
-    assert checks(judge.run(subject(on_a_static_buffer()), trial())) == {"alias"}
+    assert checks(judge.run(subject(on_a_static_buffer()), trial())) == {Check.ALIAS}
     assert judge.run(subject(on_a_static_buffer()), trial(watched=False)).status == PASSED
 
 
 def test_a_second_call_shows_what_only_the_first_gets_right():
-    assert checks(judge.run(subject(wrong_the_second_time()), trial())) == {"repeat"}
+    assert checks(judge.run(subject(wrong_the_second_time()), trial())) == {Check.REPEAT}
     assert judge.run(subject(wrong_the_second_time()), trial(watched=False)).status == PASSED
 
 
@@ -144,7 +145,7 @@ def test_many_calls_show_a_rare_error():
 
 
 def test_many_calls_show_that_an_earlier_output_changed():
-    assert checks(judge.run(subject(on_a_static_buffer()), many(5))) == {"alias", "held"}
+    assert checks(judge.run(subject(on_a_static_buffer()), many(5))) == {Check.ALIAS, Check.HELD}
 
 
 def test_many_calls_show_a_result_kept_by_address():
@@ -169,7 +170,7 @@ KEYS = {
 def test_many_calls_show_a_cache_keyed_by_less_than_the_input(key):
     held = {}
     outcome = judge.run(subject(lambda x: held.setdefault(key(x), right(x)).clone()), many(CALLS))
-    assert checks(outcome) == {"values"}
+    assert checks(outcome) == {Check.VALUES}
 
 
 @pytest.mark.parametrize("op", registry.ops())
@@ -277,7 +278,7 @@ def test_the_canary_sees_a_comparison_that_was_tampered_with(monkeypatch):
         monkeypatch.setattr(compare, "compare", lambda *args, **kwargs: compare.Verdict(0.0))
         return torch.zeros_like(x)
 
-    assert checks(judge.run(subject(tampers), trial())) == {"canary"}
+    assert checks(judge.run(subject(tampers), trial())) == {Check.CANARY}
 
 
 def test_unequal_repeats_within_the_budget_are_a_note_for_a_user_and_a_failure_for_a_variant():
@@ -291,14 +292,14 @@ def test_unequal_repeats_within_the_budget_are_a_note_for_a_user_and_a_failure_f
     assert noted.status == PASSED and [f.severity for f in noted.findings] == ["note"]
     count = itertools.count()
     failures = [f for f in judge.run(subject(jitters, own=True), trial()).findings if f.severity == "failure"]
-    assert "repeat" in {f.check for f in failures}
+    assert Check.REPEAT in {f.check for f in failures}
     count = itertools.count()
     declared = judge.run(subject(jitters, own=True, deterministic=False), trial())
-    assert "repeat" not in checks(declared)
+    assert Check.REPEAT not in checks(declared)
 
 
 def test_a_library_call_fails_a_variant_and_is_listed_for_a_user():
-    assert "library" in checks(judge.run(subject(right, own=True), trial()))
+    assert Check.LIBRARY in checks(judge.run(subject(right, own=True), trial()))
     outcome = judge.run(subject(right), trial())
     assert outcome.status == PASSED and "_softmax" in outcome.library
 

@@ -9,8 +9,7 @@ import torch
 
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject
-from touchstone.conformance.judging import call as verdict
-from touchstone.conformance.judging import judge, trials
+from touchstone.conformance.judging import call, judge, trials
 from touchstone.conformance.judging.judgement import DECLINED, FAILED, PASSED, Outcome
 from touchstone.conformance.judging.trials import (
     CALLS,
@@ -64,7 +63,7 @@ def test_a_correct_kernel_passes(dtype, layout):
 def test_special_values_follow_torch(values):
     assert judged(softmax, values=values, rows=3).status == PASSED
     outcome = judged(lambda x: softmax(x).nan_to_num(0.0), values=values, rows=3)
-    assert checks(outcome) == ["values"]
+    assert checks(outcome) == [Check.VALUES]
     assert outcome.findings[0].error == math.inf
 
 
@@ -107,27 +106,27 @@ def column_major(x, y):
 
 
 FAULTS = {
-    "float64": (lambda x, y: y.double(), "dtype"),
-    "float16": (lambda x, y: y.half(), "dtype"),
-    "transposed shape": (lambda x, y: y.t().contiguous(), "shape"),
-    "one more axis": (lambda x, y: y[None], "shape"),
-    "one column less": (lambda x, y: y[:, 1:].contiguous(), "shape"),
-    "column major": (column_major, "strides"),
-    "on another device": (lambda x, y: y.to("meta"), "device"),
-    "None": (lambda x, y: None, "returns"),
-    "two values": (lambda x, y: (y, y), "returns"),
-    "no values": (lambda x, y: (), "returns"),
-    "array": (lambda x, y: y.numpy(), "returns"),
-    "subclass": (lambda x, y: torch.nn.Parameter(y), "returns"),
-    "sparse": (lambda x, y: y.to_sparse(), "returns"),
-    "zeros": (lambda x, y: torch.zeros_like(y), "values"),
-    "ones": (lambda x, y: torch.ones_like(y), "values"),
-    "NaN": (lambda x, y: torch.full_like(y, math.nan), "values"),
-    "uniform": (lambda x, y: torch.full_like(y, 1 / y.shape[1]), "values"),
-    "dropped tail": (dropped_tail, "values"),
-    "scaled by a thousandth": (lambda x, y: y * 1.001, "values"),
-    "input written": (write_input, "inputs"),
-    "memory before the input written": (write_before_input, "inputs"),
+    "float64": (lambda x, y: y.double(), Check.DTYPE),
+    "float16": (lambda x, y: y.half(), Check.DTYPE),
+    "transposed shape": (lambda x, y: y.t().contiguous(), Check.SHAPE),
+    "one more axis": (lambda x, y: y[None], Check.SHAPE),
+    "one column less": (lambda x, y: y[:, 1:].contiguous(), Check.SHAPE),
+    "column major": (column_major, Check.STRIDES),
+    "on another device": (lambda x, y: y.to("meta"), Check.DEVICE),
+    "None": (lambda x, y: None, Check.RETURNS),
+    "two values": (lambda x, y: (y, y), Check.RETURNS),
+    "no values": (lambda x, y: (), Check.RETURNS),
+    "array": (lambda x, y: y.numpy(), Check.RETURNS),
+    "subclass": (lambda x, y: torch.nn.Parameter(y), Check.RETURNS),
+    "sparse": (lambda x, y: y.to_sparse(), Check.RETURNS),
+    "zeros": (lambda x, y: torch.zeros_like(y), Check.VALUES),
+    "ones": (lambda x, y: torch.ones_like(y), Check.VALUES),
+    "NaN": (lambda x, y: torch.full_like(y, math.nan), Check.VALUES),
+    "uniform": (lambda x, y: torch.full_like(y, 1 / y.shape[1]), Check.VALUES),
+    "dropped tail": (dropped_tail, Check.VALUES),
+    "scaled by a thousandth": (lambda x, y: y * 1.001, Check.VALUES),
+    "input written": (write_input, Check.INPUTS),
+    "memory before the input written": (write_before_input, Check.INPUTS),
 }
 
 
@@ -140,23 +139,23 @@ def test_a_fault_is_reported_by_its_check(fault):
     finding = outcome.findings[0]
     assert finding.severity == "failure"
     assert "float32-5x33-normal (seed 0)" in finding.case
-    if check == "values":
+    if check == Check.VALUES:
         assert not finding.error <= 1
         assert finding.message.startswith("y: ")
         assert finding.about == "y"
 
 
 def test_working_in_place_is_two_findings():
-    assert checks(judged(through(in_place))) == ["inputs", "alias"]
+    assert checks(judged(through(in_place))) == [Check.INPUTS, Check.ALIAS]
 
 
 def test_an_alias_is_seen_through_another_storage():
-    assert checks(judged(through(view_of_input))) == ["inputs", "alias"]
+    assert checks(judged(through(view_of_input))) == [Check.INPUTS, Check.ALIAS]
 
 
 def test_writing_into_the_gap_between_rows():
     outcome = judged(through(write_into_gap), layout="sliced")
-    assert checks(outcome) == ["inputs"]
+    assert checks(outcome) == [Check.INPUTS]
     assert outcome.findings[0].message.startswith("x was written")
 
 
@@ -166,7 +165,7 @@ def test_strides_ignored_reads_poison():
 
     assert judged(ignores_strides).status == PASSED
     for layout in ("transposed", "sliced", "step", "broadcast"):
-        assert checks(judged(ignores_strides, layout=layout)) == ["values"]
+        assert checks(judged(ignores_strides, layout=layout)) == [Check.VALUES]
 
 
 def test_storage_offset_ignored_reads_poison():
@@ -174,17 +173,17 @@ def test_storage_offset_ignored_reads_poison():
         return softmax(x.as_strided(x.shape, x.stride(), x.storage_offset() // 32 * 32))
 
     assert judged(ignores_offset).status == PASSED
-    assert checks(judged(ignores_offset, layout="offset")) == ["values"]
+    assert checks(judged(ignores_offset, layout="offset")) == [Check.VALUES]
 
 
 def test_strides_passed_on_from_the_input_are_a_note_for_a_users_function():
     kept = through(column_major)
     outcome = judged(kept, layout="transposed")
     assert outcome.status == PASSED
-    assert [(f.check, f.severity) for f in outcome.findings] == [("strides", "note")]
+    assert [(f.check, f.severity) for f in outcome.findings] == [(Check.STRIDES, "note")]
     assert judged(kept, layout="transposed", own=True).status == FAILED
     overlapping = judged(lambda x: softmax(x[:1]).expand(x.shape), layout="broadcast")
-    assert [(f.check, f.severity) for f in overlapping.findings] == [("strides", "failure")]
+    assert [(f.check, f.severity) for f in overlapping.findings] == [(Check.STRIDES, "failure")]
 
 
 def test_an_exception_is_a_finding_with_its_place():
@@ -193,7 +192,7 @@ def test_an_exception_is_a_finding_with_its_place():
 
     outcome = judged(broken)
     assert outcome.status == FAILED
-    assert checks(outcome) == ["raised"]
+    assert checks(outcome) == [Check.RAISED]
     assert outcome.findings[0].message.startswith("ZeroDivisionError: one over nothing (test_judge.py:")
 
 
@@ -218,7 +217,7 @@ def test_not_implemented_is_a_decline():
 
 def test_a_users_function_is_called_by_position_and_a_variant_by_name():
     assert judged(lambda anything: softmax(anything)).status == PASSED
-    assert checks(judged(lambda anything: softmax(anything), own=True)) == ["raised"]
+    assert checks(judged(lambda anything: softmax(anything), own=True)) == [Check.RAISED]
     assert judged(softmax, own=True).status == PASSED
 
 
@@ -237,8 +236,8 @@ def test_several_outputs_are_judged_each():
     assert [f.message.partition(":")[0] for f in outcome.findings] == ["y", "lse"]
     assert len({f.id for f in outcome.findings}) == 2
     assert set(outcome.fractions) == {"y", "lse"}
-    assert checks(judged(softmax, op="online_softmax")) == ["returns"]
-    assert checks(judged(lambda x: online_softmax(x)[::-1], op="online_softmax")) == ["shape", "shape"]
+    assert checks(judged(softmax, op="online_softmax")) == [Check.RETURNS]
+    assert checks(judged(lambda x: online_softmax(x)[::-1], op="online_softmax")) == [Check.SHAPE, Check.SHAPE]
 
 
 def test_a_subset_of_outputs():
@@ -255,7 +254,7 @@ def test_a_subset_of_outputs():
 
 def test_empty_cases_are_judged():
     assert judged(softmax, rows=0, cols=5).status == PASSED
-    assert checks(judged(lambda x: x.new_empty(5, 0), rows=0, cols=5)) == ["shape"]
+    assert checks(judged(lambda x: x.new_empty(5, 0), rows=0, cols=5)) == [Check.SHAPE]
 
 
 def property_trials(fn, own=False):
@@ -275,7 +274,7 @@ def test_a_kernel_that_is_right_only_on_its_case_breaks_a_property():
         if outcome.status == FAILED
     ]
     assert len(broken) == 3  # one a dtype
-    assert {check for outcome in broken for check in checks(outcome)} == {"property: shift invariance"}
+    assert {check for outcome in broken for check in checks(outcome)} == {Check.PROPERTY.of("shift invariance")}
 
 
 def test_a_kernel_that_raises_or_declines_inside_a_property():
@@ -289,7 +288,7 @@ def test_a_kernel_that_raises_or_declines_inside_a_property():
 
     raising = on_eighths(RuntimeError("no"))
     outcomes = [judge.run(subject(raising), trial) for trial in property_trials(raising)]
-    assert [checks(o) for o in outcomes if o.status == FAILED] == [["property: shift invariance"]] * 3
+    assert [checks(o) for o in outcomes if o.status == FAILED] == [[Check.PROPERTY.of("shift invariance")]] * 3
     assert "a further call raised RuntimeError: no" in next(o for o in outcomes if o.findings).findings[0].message
     shift = next(trial for trial in property_trials(raising) if trial.prop.name == "shift invariance")
     with pytest.raises(RuntimeError, match="no"):
@@ -304,7 +303,9 @@ def test_a_wrong_kernel_is_not_asked_for_the_property():
     def never(call, arguments, outputs, made):
         raise AssertionError
 
-    assert checks(judge.run(subject(torch.zeros_like), PropertyTrial(case(), Property("never", never)))) == ["values"]
+    assert checks(judge.run(subject(torch.zeros_like), PropertyTrial(case(), Property("never", never)))) == [
+        Check.VALUES
+    ]
 
 
 def invalid(spoil, error, match) -> InvalidCall:
@@ -334,7 +335,7 @@ def test_invalid_calls_need_the_error_and_the_name():
         (subject(softmax, own=True), "but the call went through"),
     ]:
         outcome = judge.run(fn, trial)
-        assert checks(outcome) == ["invalid"]
+        assert checks(outcome) == [Check.INVALID]
         assert told in outcome.findings[0].message
 
 
@@ -415,10 +416,10 @@ def test_an_outcome_goes_through_a_dictionary():
 
 
 def test_the_answer_is_computed_once_for_a_ladder():
-    verdict._recent.cache_clear()
+    call._recent.cache_clear()
     for _ in range(3):
         judged(softmax, seed=77)
-    assert verdict._recent.cache_info().misses == 1
+    assert call._recent.cache_info().misses == 1
 
 
 def test_worst_lets_nan_win():
@@ -433,7 +434,7 @@ def test_an_error_names_its_place_once():
         try:
             raise ValueError(message)
         except ValueError as error:
-            return verdict.error_text(error)
+            return call.error_text(error)
 
     assert re.fullmatch(r"ValueError: wrong shape \(test_judge\.py:\d+\)", text("wrong shape"))
     assert re.fullmatch(r"ValueError: no message \(test_judge\.py:\d+\)", text(""))

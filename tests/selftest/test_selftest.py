@@ -14,13 +14,13 @@ from touchstone.conformance.cli import main
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.faults import KINDS, Planted, _generic, mutant, planted_in
-from touchstone.conformance.judging import call as verdict
-from touchstone.conformance.judging import judge
+from touchstone.conformance.judging import call, judge
 from touchstone.conformance.judging.judgement import PASSED
 from touchstone.conformance.judging.trials import trials_of
 from touchstone.conformance.selftest import other_rules, record, results
 from touchstone.conformance.selftest import run as selftest
 from touchstone.conformance.spec.cases import plain_case
+from touchstone.conformance.spec.checks import Check
 
 
 def own(op):
@@ -134,7 +134,7 @@ def test_a_fault_that_crashes_is_killed(monkeypatch):
 
     plant(monkeypatch, Planted("softmax", "crash", "reads at 0", "bounds", lambda: crash))
     result = selftest.judge_op("softmax", "quick")
-    assert result.mutants[0].checks.keys() == {"crash"}
+    assert result.mutants[0].checks.keys() == {Check.CRASH}
 
 
 def test_a_fault_that_ends_its_process_spoils_no_other(monkeypatch):
@@ -149,7 +149,7 @@ def test_a_fault_that_ends_its_process_spoils_no_other(monkeypatch):
     plant(monkeypatch, WRONG, deadly, RARE, RIGHT)
     result = selftest.judge_op("softmax", "quick")
     assert [one.name for one in result.judged] == ["wrong", "deadly", "rare", "right"]
-    assert result.judged[1].checks.keys() == {"crash"}
+    assert result.judged[1].checks.keys() == {Check.CRASH}
     assert result.survivors == [] and result.false_alarms == []
 
 
@@ -273,10 +273,10 @@ def test_answers_are_kept_for_many_kernels():
     subject = Subject("softmax", softmax, "right", "user@cpu", "cpu")
     trials, _ = trials_of(subject, "quick")
     judge.keep_answers(trials)
-    before = verdict._recent.cache_info().misses
+    before = call._recent.cache_info().misses
     for trial in trials:
         assert judge.run(subject, trial).status == PASSED
-    assert verdict._recent.cache_info().misses == before
+    assert call._recent.cache_info().misses == before
 
 
 def test_other_rules_see_less(monkeypatch):

@@ -1,0 +1,15 @@
+"""The texts of checks: records and the ids of findings have them, so none may change."""
+
+from touchstone.conformance.spec.checks import Check
+
+
+def test_the_texts_of_checks_stay():
+    assert " ".join(Check) == (
+        "returns shape dtype device strides alias values raised inputs state bounds library invalid repeat held "
+        "property: under crash hang memory context canary"
+    )
+
+
+def test_a_check_that_carries_a_name():
+    assert Check.PROPERTY.of("shift invariance") == "property: shift invariance"
+    assert Check.UNDER.of("races") == "under races"
