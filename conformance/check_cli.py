@@ -55,7 +55,17 @@ def run(options: argparse.Namespace) -> int:
     shared.positive("--timeout", options.timeout)
     chosen = shared.select(options, options.level)
     shared.prepare(chosen)
-    return _check_kernel(options, chosen) if chosen.kernel is not None else _check_variants(options, chosen)
+    try:
+        return _check_kernel(options, chosen) if chosen.kernel is not None else _check_variants(options, chosen)
+    except ValueError as error:
+        raise UsageError(_by_option(str(error), options)) from error
+
+
+def _by_option(message: str, options: argparse.Namespace) -> str:
+    """What `check` says of an argument, said of the option that sets it."""
+    argument, colon, rest = message.partition(":")
+    name = {"fn": "kernel"}.get(argument, argument)
+    return f"--{name.replace('_', '-')}:{rest}" if colon and name != "op" and name in vars(options) else message
 
 
 def _check_kernel(options: argparse.Namespace, chosen: Selection) -> int:

@@ -9,6 +9,7 @@ import touchstone
 from touchstone.conformance import check_cli
 from touchstone.conformance.bench import cli as bench
 from touchstone.conformance.bench import tune_cli
+from touchstone.conformance.discovery import options as shared
 from touchstone.conformance.findings import cli as replay
 from touchstone.conformance.html import cli as report
 from touchstone.conformance.porting import cli as port
@@ -25,6 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status: 0 passed, 1 failed, 2 wrong usage."""
     options = parser().parse_args(argv)
     try:
+        shared.files(options)
         return options.run(options)
     except ValueError as error:  # UsageError is one
         print(f"python -m touchstone {options.command}: {error}", file=sys.stderr)

@@ -121,41 +121,17 @@ def verify(
     max_call_seconds: float,
 ) -> None:
     """Call the contestant on every known set of values, untimed: compiled, warm and judged."""
-    result = one.result
     state = probe.State(random=False)
     try:
         for number in range(KNOWN if one.subject is not None else PLACES):
-            place = number % PLACES
-            bank.load(place, number)
-            with probe.poison(probe.PATTERNS[number % 2], bank.device, output_bytes(group.contract, group.case)):
-                start = timing.now()
-                returned = one.call(place)
-                timer.synchronize()
-                taken = timing.now() - start
-            look_at_clocks(one, watch)
-            outputs = outputs_of(one, group.contract, bank, returned, place) if one.alive else None
-            if outputs is None:
-                return
-            gathered = bank.gather(outputs)
-            worst, wrong = bank.judge(gathered, number, one.compute)
-            result.worst = worst if result.worst is None else max(result.worst, worst)
-            if wrong:
-                if one.subject is None:
-                    result.notes.append(f"outside the budget: {wrong[0]}")
-                    break
-                one.refuse(f"wrong before it was timed: {wrong[0]}", FAILED)
-                return
+            taken = _verify_on(one, group, bank, timer, watch, number)
+            if taken is None:
+                break
             if number and taken > max_call_seconds:
                 one.refuse(f"a call takes {taken:.3g} s, and --max-call-seconds is {max_call_seconds:g}", NOT_RUN)
-                return
-            one.known[number] = gathered
-            one.held = list(outputs.values())
-        result.peak_bytes = _peak_memory(partial(one.call, 0), timer)
-        if one.subject is not None:
-            result.resources = launched(one.backend, partial(one.call, 0))
-        if timer.cache == GRAPH and isinstance(timer, CudaTimer):
-            calls = [Graph(partial(one.call, place), timer.stream) for place in range(PLACES)]
-            one.call, one.held = partial(_nth, calls), []
+                break
+        if one.alive:
+            _examine(one, timer, launched)
     except NotImplementedError as declined:
         one.refuse(str(declined) or "declined", DECLINED)
     except torch.OutOfMemoryError as error:
@@ -167,6 +143,47 @@ def verify(
         if settings and one.subject is not None and one.alive:
             one.refuse(f"global state is left changed: {', '.join(settings)}")
         look_at_clocks(one, watch)
+
+
+def _verify_on(one: Contestant, group: Group, bank: Bank, timer: Timer, watch: Guard, number: int) -> float | None:
+    """One call on the known values `number`: its seconds, or None where there is nothing more to verify.
+
+    A variant that is wrong is refused; a baseline keeps its place, with a note.
+    """
+    place = number % PLACES
+    bank.load(place, number)
+    with probe.poison(probe.PATTERNS[number % 2], bank.device, output_bytes(group.contract, group.case)):
+        start = timing.now()
+        returned = one.call(place)
+        timer.synchronize()
+        taken = timing.now() - start
+    look_at_clocks(one, watch)
+    outputs = outputs_of(one, group.contract, bank, returned, place) if one.alive else None
+    if outputs is None:
+        return None
+    gathered = bank.gather(outputs)
+    worst, wrong = bank.judge(gathered, number, one.compute)
+    one.result.worst = worst if one.result.worst is None else max(one.result.worst, worst)
+    if wrong and one.subject is not None:
+        one.refuse(f"wrong before it was timed: {wrong[0]}", FAILED)
+        return None
+    if wrong:
+        one.result.notes.append(f"outside the budget: {wrong[0]}")
+        return None
+    one.known[number] = gathered
+    one.held = list(outputs.values())
+    return taken
+
+
+def _examine(one: Contestant, timer: Timer, launched: Callable[..., Any]) -> None:
+    """Memory, registers and shared memory of a call, and its CUDA graphs where those are timed."""
+    call = partial(one.call, 0)
+    one.result.peak_bytes = _peak_memory(call, timer)
+    if one.subject is not None:
+        one.result.resources = launched(one.backend, call)
+    if timer.cache == GRAPH and isinstance(timer, CudaTimer):
+        calls = [Graph(partial(one.call, place), timer.stream) for place in range(PLACES)]
+        one.call, one.held = partial(_nth, calls), []
 
 
 def outputs_of(

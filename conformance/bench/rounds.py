@@ -134,9 +134,8 @@ def judge_timed(one: Contestant, bank: Bank, timer: Timer, watch: Guard) -> None
         return
     if bulk > BULK_RATIO * max(median, host) + BULK_SLACK[device]:
         one.refuse(
-            f"{count} calls in a row take {bulk * 1e3:.3g} ms each by the host's clock, one alone "
-            f"{median * 1e3:.3g} ms: "
-            f"the time of one leaves work out"
+            f"{count} calls in a row take {bulk * 1e3:.3g} ms each by the host's clock, one alone {median * 1e3:.3g} "
+            "ms: the time of one leaves work out"
         )
     look_at_clocks(one, watch)
 

@@ -4,6 +4,7 @@ import argparse
 from typing import Any
 
 from touchstone.conformance.discovery import options as shared
+from touchstone.conformance.discovery import selection
 from touchstone.conformance.reporting.console import Table, show, write_json
 
 
@@ -26,6 +27,8 @@ def run(options: argparse.Namespace) -> int:
     """The command. Exit status 1 where nothing was pinned."""
     from touchstone.conformance.bench.tune import tune
 
+    if reason := selection.cuda_unavailable():
+        raise selection.UsageError(f"tuning needs a GPU: {reason}")
     chosen = shared.select(options, "quick", device="cuda")
     shared.prepare(chosen)
     records = tune(chosen, write=not options.dry_run)

@@ -219,8 +219,7 @@ def unit_weight_normalises(*operands: str, centred: bool) -> Callable[..., str |
 
 def gradient_is_orthogonal(centred: bool) -> Callable[..., str | None]:
     """Property: sum dx·x̂ = eps·rstd³·sum g·x̂ in every row (y does not change with the scale of x but for eps), and,
-    if
-    `centred`, sum dx = 0 (nor with its mean)."""
+    if `centred`, sum dx = 0 (nor with its mean)."""
 
     def check(call, arguments, results, case):
         x, dx = arguments["x"].double(), results[0].double()

@@ -96,8 +96,8 @@ def device_of(name: str, device: str | None) -> str | None:
     where = library(name).DEVICE
     if device not in (None, where):
         raise ValueError(
-            f"arrays: {name!r} means device {where!r}, where its arrays lie, but {device!r} was asked for; drop "
-            f"one of the two"
+            f"arrays: {name!r} means device {where!r}, where its arrays lie, but {device!r} was asked for; drop one "
+            "of the two"
         )
     return where
 

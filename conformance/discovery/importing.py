@@ -90,14 +90,14 @@ def source_of(fn: Callable[..., Any], why: str = "") -> tuple[str, str]:
     name, inner = describe(fn), inspect.unwrap(fn)
     if not inspect.isfunction(inner):
         raise ValueError(
-            f"fn: {name} is a {type(fn).__name__}{why}; another process can import only a function at the top "
-            "level of a file: define one that calls it"
+            f"fn: {name} is a {type(fn).__name__}{why}; another process can import only a function at the top level "
+            "of a file: define one that calls it"
         )
     path = inspect.getsourcefile(inner)
     if path is None or not os.path.isfile(path) or "ipython-input" in path or "ipykernel" in path:
         raise ValueError(
-            f"fn: {name} is defined in a notebook cell or at a prompt{why}; another process cannot import it "
-            f"from there. Put kernel and function into a file and import them from it{_restart(fn) if why else ''}"
+            f"fn: {name} is defined in a notebook cell or at a prompt{why}; another process cannot import it from "
+            f"there. Put kernel and function into a file and import them from it{_restart(fn) if why else ''}"
         )
     if "<" in inner.__qualname__:
         raise ValueError(

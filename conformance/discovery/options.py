@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from touchstone.conformance.discovery import arrays, selection
@@ -44,6 +45,14 @@ def positive(name: str, value: float | None) -> None:
     """Raise UsageError unless `value`, where it was given, is above 0."""
     if value is not None and not value > 0:
         raise UsageError(f"{name}: expected a positive number, got {value}")
+
+
+def files(options: argparse.Namespace) -> None:
+    """Raise UsageError where a file is to be written into a folder that is not there: before the work, not after."""
+    for name in ("json", "csv", "picture"):
+        path = getattr(options, name, None)
+        if path and not Path(path).parent.is_dir():
+            raise UsageError(f"--{name}: there is no folder {Path(path).parent}")
 
 
 def level(name: str) -> None:

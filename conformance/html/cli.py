@@ -92,6 +92,6 @@ def page(found: Sequence[Any]) -> str:
         'content="width=device-width, initial-scale=1">'
         f"<title>Touchstone report</title><style>{STYLE.read_text()}</style></head><body>"
         f'<header><h1>Touchstone</h1><p class="note">Kernels judged against float64, and timed; made {when}. '
-        f"Each figure names the "
-        f"record that it comes from.</p><nav>{links}</nav></header><main>{body}</main></body></html>\n"
+        "Each figure names the record that it comes "
+        f"from.</p><nav>{links}</nav></header><main>{body}</main></body></html>\n"
     )

@@ -50,8 +50,8 @@ def compiled(records: Sequence[Record]) -> str:
     if not by_op:
         return ""
     intro = (
-        "<p>Compiled without a GPU: registers and spilled bytes per thread, static shared memory a block, the "
-        "most of any.</p>"
+        "<p>Compiled without a GPU: registers and spilled bytes per thread, static shared memory per block, "
+        "each the largest of any.</p>"
     )
     numbers = list(columns.values())[4:]
     return intro + "".join(

@@ -77,8 +77,8 @@ def fastest(records: Sequence[Record]) -> str:
     if not made.rows:
         return ""
     intro = (
-        "<p>The ratio to the baseline, timed by turns with it (above 1 is faster), the fraction of the roofline, "
-        "the variant.</p>"
+        "<p>The ratio to the baseline, interleaved with it (above 1 is faster), the fraction of the roofline, the "
+        "variant.</p>"
     )
     return intro + table(made.columns, made.rows) + source(r for rows in measured(records).values() for r, _ in rows)
 
@@ -121,11 +121,9 @@ def ladders(records: Sequence[Record]) -> str:
         body = charts.bars(bars) + source(record for record, _ in rows)
         by_op[first["op"]].append(details(_what(first), body, open_=not by_op[first["op"]]))
     intro = (
-        "<p>Each bar is a fraction of the roofline: the least time that the copy rate and the matrix-product "
-        "rate measured in "
-        "the same run allow, divided by the median time. Beside it the median, and the ratio to the first baseline, "
-        "interleaved "
-        "with it (above 1 is faster than the baseline).</p>"
+        "<p>Each bar is a fraction of the roofline: the least time that the copy rate and the matrix-product rate "
+        "measured in the same run allow, divided by the median time. Beside it the median, and the ratio to the "
+        "first baseline, interleaved with it (above 1 is faster than the baseline).</p>"
     )
     key = charts.legend([*targets.items(), ("baselines", None)])
     twice = [
@@ -133,8 +131,8 @@ def ladders(records: Sequence[Record]) -> str:
     ]
     if twice:
         key += (
-            f"<p>Noise: {len(twice)} times a kernel was timed against itself; the ratio was within "
-            f"{max(twice):.1%} of 1.</p>"
+            f"<p>Noise: {len(twice)} times a kernel was timed against itself; the ratio was within {max(twice):.1%} "
+            "of 1.</p>"
         )
     return intro + key + "".join(f"<h3>{escape(op)}</h3>{''.join(parts)}" for op, parts in sorted(by_op.items()))
 

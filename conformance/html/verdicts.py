@@ -32,10 +32,9 @@ def verdicts(records: Sequence[Record]) -> str:
         f'<table class="matrix"><thead><tr><th>op</th>{head}</tr></thead><tbody>{"".join(body)}</tbody></table>'
     )
     intro = (
-        "<p>The largest error of any variant in any case, as a fraction of the error budget of its output and "
-        "dtype: 1.00 is the "
-        "limit. Below it, how many variants were judged, and in how many trials. Of several records the highest "
-        "level counts.</p>"
+        "<p>The largest error of any variant in any case, as a fraction of the error budget of its output and dtype: "
+        "1.00 is the limit. Below it, how many variants were judged, and in how many trials. Of several records the "
+        "highest level counts.</p>"
     )
     return (
         intro
@@ -146,9 +145,8 @@ def _selftest(record: Record) -> str:
     checks, alarms = sum(one["trials"] for one in known_good), sum(one["kills"] for one in known_good)
     said = (
         f"<p><b>{killed:,} of {len(mutants):,} mutants are killed</b>, {twice:,} by two trials or more; "
-        f"{len(known_good)} right "
-        f"kernels written independently have <b>{alarms or 'no'} false alarms in {checks:,} checks</b>. Level "
-        f"{escape(str(record.data['level']))}.</p>"
+        f"{len(known_good)} right kernels written independently have <b>{alarms or 'no'} false alarms in {checks:,} "
+        f"checks</b>. Level {escape(str(record.data['level']))}.</p>"
     )
     columns = [
         "op",

@@ -84,8 +84,8 @@ def trace(port: Port, case: str | None = None, seed: int = 0) -> Trace:
     """
     if len(port.variants) != 1:
         raise UsageError(
-            f"--trace: compares one variant; choose one of "
-            f"{', '.join(variant.name for variant in port.variants)} by --variant"
+            f"--trace: compares one variant; choose one of {', '.join(variant.name for variant in port.variants)} by "
+            "--variant"
         )
     if not port.path.is_file():
         raise UsageError(f"-o: there is no file {port.given} to compare; without --trace it is written")

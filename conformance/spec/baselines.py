@@ -41,8 +41,7 @@ class Bench:
     dtypes: Sequence[str] = ("bfloat16",)  # timed unless others are asked for
     params: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # values to time; others stay at their first
     # groups of axes along which every output is computed independently: ("rows",), or ("Hq", "Hkv") in step. What is
-    # too large
-    # to be answered whole in float64 is answered on some slices along these.
+    # too large to be answered whole in float64 is answered on some slices along these.
     independent_axes: Sequence[Sequence[str]] = ()
 
 
