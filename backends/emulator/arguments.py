@@ -18,7 +18,7 @@ class Argument(NamedTuple):
     strides: tuple[int, ...]  # in elements
 
 
-def _extent(argument: Any, name: str) -> Argument | None:
+def extent(argument: Any, name: str) -> Argument | None:
     """Of a tensor or array: from its first to its last element."""
     if hasattr(argument, "data_ptr"):
         if argument.device.type != "cpu":
@@ -53,7 +53,7 @@ def pack(
     for position, (argument, parameter) in enumerate(zip(arguments, known, strict=True)):
         name = names[position] if position < len(names) and names[position] else f"argument {position + 1}"
         kind, size = parameter.kind.decode(), parameter.bytes
-        region = _extent(argument, name)
+        region = extent(argument, name)
         if region is not None or argument is None:
             if kind != "p":
                 raise TypeError(f"{kernel}: {name}: expected a number, got {'None' if region is None else 'an array'}")

@@ -9,19 +9,16 @@ import functools
 import hashlib
 import importlib.util
 import os
-import re
 import shlex
 import shutil
-import struct
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 _HERE = Path(__file__).parent
-_ENGINE = _HERE / "engine"
-_INCLUDE = _HERE / "include"
+ENGINE = _HERE / "engine"
+INCLUDE = _HERE / "include"
 
 
 class CompileError(RuntimeError):
@@ -91,7 +88,7 @@ def _version(command: tuple[str, ...], path: str | None) -> str:
 
 
 @functools.cache
-def _processor_flags() -> tuple[str, ...]:
+def processor_flags() -> tuple[str, ...]:
     """-mfma where the processor has it, so that fmaf is one exact instruction; half conversions likewise."""
     try:
         text = Path("/proc/cpuinfo").read_text()
@@ -102,17 +99,19 @@ def _processor_flags() -> tuple[str, ...]:
     return tuple(f"-m{name}" for name in ("fma", "f16c", "avx2") if name in have)
 
 
-def _digest(*parts: str) -> str:
+def digest(*parts: str) -> str:
+    """A name for what is made of `parts`."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
 @functools.cache
-def _own_text() -> str:
-    files = sorted([*_ENGINE.glob("*"), *_INCLUDE.glob("*")])
+def own_text() -> str:
+    """Of the engine and of the headers that kernels include: all that lies in their folders."""
+    files = sorted([*ENGINE.glob("*"), *INCLUDE.glob("*")])
     return "\0".join(f"{file.name}\0{file.read_text()}" for file in files if file.is_file())
 
 
-def _build(command: list[str], output: Path, what: str) -> None:
+def build(command: list[str], output: Path, what: str) -> None:
     """Run `command -o` a temporary name beside `output`, then rename: a half-written library is never seen."""
     handle, name = tempfile.mkstemp(dir=output.parent, prefix=output.stem, suffix=".tmp")
     os.close(handle)
@@ -130,24 +129,24 @@ def _build(command: list[str], output: Path, what: str) -> None:
 
 def engine(portable: bool = False) -> Path:
     """The engine's library; compiled if it is not yet. `portable`: switches stacks by ucontext."""
-    command = _command()
+    cxx = command()
     flags = ["-std=c++17", "-O2", "-g1", "-fPIC", "-shared", "-fno-sanitize=all", "-fvisibility=hidden", "-pthread"]
     if portable:
         flags.append("-DTOUCHSTONE_UCONTEXT=1")
-    name = f"libtouchstone_{_digest(_own_text(), _version(tuple(command), os.environ.get('PATH')), *flags)}.so"
+    name = f"libtouchstone_{digest(own_text(), _version(tuple(cxx), os.environ.get('PATH')), *flags)}.so"
     output = cache_folder() / name
     if output.exists():
         return output
     with _alone(output):
         if not output.exists():
-            build = [*command, *flags, f"-Wl,-soname,{name}", str(_ENGINE / "engine.cpp")]
-            _build(build, output, "the emulator's engine")
+            asked = [*cxx, *flags, f"-Wl,-soname,{name}", str(ENGINE / "engine.cpp")]
+            build(asked, output, "the emulator's engine")
     return output
 
 
 def kernel(text: str, name: str, defines: dict[str, str], include: tuple[str, ...], library: Path) -> Path:
     """The library of a kernel's source `text`, which is complete C++ by now; `name` is for messages."""
-    command = _command()
+    cxx = command()
     headers = cuda_headers()
     flags = [
         "-std=c++17",
@@ -162,19 +161,19 @@ def kernel(text: str, name: str, defines: dict[str, str], include: tuple[str, ..
         "-fno-plt",
         "-fno-optimize-sibling-calls",
         "-w",
-        *_processor_flags(),
-        *sanitizers(command),
+        *processor_flags(),
+        *sanitizers(cxx),
     ]
-    folders = [f"-I{_INCLUDE}", f"-I{_ENGINE}", *(f"-I{folder}" for folder in include), "-isystem", str(headers)]
+    folders = [f"-I{INCLUDE}", f"-I{ENGINE}", *(f"-I{folder}" for folder in include), "-isystem", str(headers)]
     own = _included(include)
     definitions = [f"-D{key}={value}" for key, value in defines.items()]
-    made_by = (*command, _version(tuple(command), os.environ.get("PATH")))
+    made_by = (*cxx, _version(tuple(cxx), os.environ.get("PATH")))
     # with the place of the emulator's own headers, by which a finding passes over their lines
-    key = _digest(text, name, own, library.name, *made_by, str(_HERE), str(headers), *flags, *definitions)
+    key = digest(text, name, own, library.name, *made_by, str(_HERE), str(headers), *flags, *definitions)
     output = cache_folder() / f"{Path(name).stem}_{key}.so"
     if output.exists():
         return output
-    first = _precompiled(command, [*flags, *folders], "cuda_fp16.h" in text or "cuda_bf16.h" in text)
+    first = _precompiled(cxx, [*flags, *folders], "cuda_fp16.h" in text or "cuda_bf16.h" in text)
     with _alone(output):
         if output.exists():  # made by another process meanwhile
             return output
@@ -184,7 +183,7 @@ def kernel(text: str, name: str, defines: dict[str, str], include: tuple[str, ..
             flags = [*flags, *definitions, *folders, "-include", str(first)]
             # In two steps: a link that knew of the sanitizers would bring their libraries.
             code = Path(folder) / "kernel.o"
-            _build([*command, *flags, "-x", "c++", "-c", str(source)], code, name)
+            build([*cxx, *flags, "-x", "c++", "-c", str(source)], code, name)
             link = [
                 "-shared",
                 "-O2",
@@ -196,7 +195,7 @@ def kernel(text: str, name: str, defines: dict[str, str], include: tuple[str, ..
                 "-lm",
                 "-Wl,-z,now",
             ]
-            _build([*command, *link], output, name)
+            build([*cxx, *link], output, name)
     return output
 
 
@@ -205,7 +204,7 @@ def _precompiled(command: list[str], flags: list[str], narrow: bool) -> Path:
     which saves two thirds of the time that a small kernel takes (0.4 of 0.6 s)."""
     version = _version(tuple(command), os.environ.get("PATH"))
     names = ["touchstone.h", *(["cuda_fp16.h", "cuda_bf16.h"] if narrow else [])]
-    header = cache_folder() / f"touchstone_{_digest(_own_text(), *command, version, *flags, *names)}.h"
+    header = cache_folder() / f"touchstone_{digest(own_text(), *command, version, *flags, *names)}.h"
     ready = header if "clang" in version else header.with_name(header.name + ".gch")
     if ready.exists():
         return header
@@ -215,7 +214,7 @@ def _precompiled(command: list[str], flags: list[str], narrow: bool) -> Path:
             fresh.write_text("".join(f"#include <{name}>\n" for name in names))
             os.replace(fresh, header)
         if not ready.exists():
-            _build([*command, *flags, "-x", "c++-header", str(header)], ready, "the emulator's header")
+            build([*command, *flags, "-x", "c++-header", str(header)], ready, "the emulator's header")
     return header
 
 
@@ -251,78 +250,11 @@ def _included(include: tuple[str, ...]) -> str:
     return "\0".join(f"{file}\0{file.read_text()}" for file in files)
 
 
-def _command() -> list[str]:
+def command() -> list[str]:
+    """As `compiler`, and RuntimeError where kernels cannot be compiled."""
     reason = why_not()
     if reason:
         raise RuntimeError(reason)
-    command = compiler()
-    assert command
-    return command
-
-
-class Variable(NamedTuple):
-    """A `__device__` or `__constant__` variable, or a table of constants."""
-
-    name: str
-    start: int  # relative to where the library lies
-    bytes: int
-    writable: bool
-
-
-def variables(library: Path) -> tuple[list[Variable], tuple[int, int]]:
-    """The variables of a compiled library, and where its nameless constants lie, from its ELF tables."""
-    data = library.read_bytes()
-    if data[:6] != b"\x7fELF\x02\x01":
-        return [], (0, 0)
-    table, entry, count, names = struct.unpack_from("<Q10xHHH", data, 40)
-    sections = [struct.unpack_from("<IIQQQQIIQQ", data, table + i * entry) for i in range(count)]
-
-    def text(section: int, offset: int) -> str:
-        start = sections[section][4] + offset
-        return data[start : data.index(b"\0", start)].decode()
-
-    constants = next(((s[3], s[3] + s[5]) for s in sections if text(names, s[0]) == ".rodata"), (0, 0))
-    found: list[Variable] = []
-    for section in sections:
-        if section[1] != 2:  # SHT_SYMTAB
-            continue
-        for at in range(section[4], section[4] + section[5], 24):
-            name, info, _, home, value, size = struct.unpack_from("<IBBHQQ", data, at)
-            if info & 15 != 1 or not size or home >= len(sections):  # STT_OBJECT
-                continue
-            label = text(section[6], name)
-            writable = bool(sections[home][2] & 1)
-            if not label.endswith("_site") and not label.startswith(
-                (".", "_ZTI", "_ZTS", "_ZTV", "_ZStL", "ts_", "__", "completed")
-            ):
-                found.append(Variable(_demangled(label), value, size, writable))
-    return found, constants
-
-
-def _demangled(label: str) -> str:
-    """ "table" of "_ZL5table"; others as they are."""
-    found = re.fullmatch(r"_ZL?(?:N\w*?)?(\d+)(\w+?)E?", label)
-    return found.group(2)[: int(found.group(1))] if found else label
-
-
-def lines(library: str, addresses: list[int]) -> list[list[tuple[str, str, int]]]:
-    """Of each address in `library`: function, file and line, from the innermost inlined function outwards."""
-    tool = shutil.which("addr2line") or shutil.which("llvm-addr2line")
-    if tool is None:
-        return [[] for _ in addresses]
-    asked = [tool, "-a", "-i", "-f", "-C", "-e", library, *(hex(address) for address in addresses)]
-    done = subprocess.run(asked, capture_output=True, text=True, check=False)
-    out: list[list[tuple[str, str, int]]] = []
-    text = done.stdout.splitlines()
-    position = 0
-    while position < len(text):
-        if text[position].startswith("0x"):
-            out.append([])
-            position += 1
-            continue
-        function, place = text[position], text[position + 1] if position + 1 < len(text) else "??:0"
-        file, _, line = place.rpartition(":")
-        digits = line.split()[0] if line.split() else "0"
-        out[-1].append((function, file, int(digits) if digits.isdigit() else 0))
-        position += 2
-    return out
+    found = compiler()
+    assert found
+    return found

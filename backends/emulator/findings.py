@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from touchstone.backends.emulator import compiler, errors
+from touchstone.backends.emulator import binary, compiler, errors
 from touchstone.backends.emulator.arguments import Argument
 from touchstone.backends.emulator.library import Loaded, Place, Report
 
@@ -28,8 +28,8 @@ _FOREIGN = (os.path.dirname(os.path.abspath(__file__)),)
 
 def error(kernel: str, loaded: Loaded, report: Report, regions: list[Argument]) -> errors.KernelError:
     """The finding as an exception."""
-    here, there = _line(loaded, report.here), _line(loaded, report.there)
-    who = _who(report.here)
+    here, there = line_name(loaded, report.here), line_name(loaded, report.there)
+    who = thread_name(report.here)
     text = report.text.decode()
     kind = report.kind
     verbs = ("reads", "writes", "atomically updates")
@@ -63,7 +63,7 @@ def error(kernel: str, loaded: Loaded, report: Report, regions: list[Argument]) 
             )
     elif kind == 7:
         same = bytes(report.here.block) == bytes(report.there.block)
-        other = f"thread {_tuple(report.there.thread)}" if same else _who(report.there)
+        other = f"thread {_tuple(report.there.thread)}" if same else thread_name(report.there)
         message = (
             f"{_element(loaded, report, regions)}: {who} {verb} it, {other} {verbs[report.there.access]} it at "
             f"{there}, "
@@ -85,7 +85,7 @@ def _missing(report: Report, there: str) -> str:
     return f"{who} waits at {at} ({there})"
 
 
-def _name(loaded: Loaded, report: Report, regions: list[Argument]) -> str:
+def region_name(loaded: Loaded, report: Report, regions: list[Argument]) -> str:
     if report.region_kind == 1:
         return regions[report.region_index].name
     if report.region_kind == 3:
@@ -95,7 +95,7 @@ def _name(loaded: Loaded, report: Report, regions: list[Argument]) -> str:
 
 def _element(loaded: Loaded, report: Report, regions: list[Argument]) -> str:
     """An element by its index ("y[3, 5]"), else by its offset."""
-    name, item = _name(loaded, report, regions), max(1, report.item)
+    name, item = region_name(loaded, report, regions), max(1, report.item)
     number, shape, strides = report.offset // item, tuple(d for d in report.dims if d), None
     if report.region_kind == 1:
         region = regions[report.region_index]
@@ -118,7 +118,7 @@ def _region(loaded: Loaded, report: Report, regions: list[Argument]) -> str:
     offset, extent, item = report.offset, report.extent, max(1, report.item)
     if offset >= 0 and offset + report.size <= extent:
         return f"of {_element(loaded, report, regions)}"
-    name = _name(loaded, report, regions)
+    name = region_name(loaded, report, regions)
     size = f"{name} ({extent} bytes" + (
         f", shape {regions[report.region_index].shape})" if report.region_kind == 1 else ")"
     )
@@ -137,11 +137,11 @@ def _tuple(values: Any) -> str:
     return f"({', '.join(str(v) for v in values)})"
 
 
-def _who(place: Place) -> str:
+def thread_name(place: Place) -> str:
     return f"block {_tuple(place.block)}, thread {_tuple(place.thread)}"
 
 
-def _line(loaded: Loaded, place: Place) -> str:
+def line_name(loaded: Loaded, place: Place) -> str:
     """ "softmax.cu:57", of the innermost function that is the user's."""
     if not place.pc:
         return f"{os.path.basename(place.file.decode())}:{place.line}"
@@ -152,7 +152,7 @@ def _line(loaded: Loaded, place: Place) -> str:
 def line_of(path: str, address: int) -> str:
     if path in front_ends:
         return front_ends[path](address + 1)
-    frames = list(itertools.chain(*compiler.lines(path, [address])))
+    frames = list(itertools.chain(*binary.lines(path, [address])))
     headers = str(compiler.cuda_headers())
     for _, file, line in frames:
         if line and file not in ("touchstone", "??") and not os.path.abspath(file).startswith((*_FOREIGN, headers)):

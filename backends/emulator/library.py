@@ -5,7 +5,7 @@ import functools
 import os
 from typing import NamedTuple
 
-from touchstone.backends.emulator import compiler
+from touchstone.backends.emulator import binary
 
 
 class Place(ctypes.Structure):
@@ -105,7 +105,7 @@ class Loaded(NamedTuple):
     library: ctypes.CDLL
     engine: ctypes.CDLL
     base: int
-    variables: list[compiler.Variable]
+    variables: list[binary.Variable]
     constants: tuple[int, int]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from touchstone import backends
-from touchstone.backends.emulator import compiler, instruments, source
+from touchstone.backends.emulator import binary, compiler, instruments, source
 from touchstone.backends.emulator.arguments import pack
 from touchstone.backends.emulator.findings import error
 from touchstone.backends.emulator.library import Loaded, Options, Range, Report, base, engine, parameters
@@ -70,7 +70,7 @@ class Program:
                 self.kernels = rest
                 continue
             library = ctypes.CDLL(str(path))
-            variables, constants = compiler.variables(path)
+            variables, constants = binary.variables(path)
             self._built[key] = Loaded(
                 str(path), library, engine(str(engine_path)), base(str(path)), variables, constants
             )

@@ -141,7 +141,7 @@ def test_two_processes_compile_at_once(kernel_file, tmp_path):
 
 
 def test_the_engine_holds_all_its_files_and_compiles_without_a_warning():
-    folder = compiler._ENGINE
+    folder = compiler.ENGINE
     included = re.findall(r'^#include "(\w+\.cpp)"$', (folder / "engine.cpp").read_text(), re.M)
     assert sorted([*included, "engine.cpp"]) == sorted(file.name for file in folder.glob("*.cpp"))
     asked = [*compiler.compiler(), "-std=c++17", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
@@ -151,10 +151,10 @@ def test_the_engine_holds_all_its_files_and_compiles_without_a_warning():
 
 def test_the_key_of_the_engine_covers_all_its_files(monkeypatch, tmp_path):
     folder = tmp_path / "engine"
-    shutil.copytree(compiler._ENGINE, folder)
-    monkeypatch.setattr(compiler, "_ENGINE", folder)
-    monkeypatch.setattr(compiler, "_build", lambda command, output, what: None)
-    monkeypatch.setattr(compiler, "_own_text", compiler._own_text.__wrapped__)  # read at every call
+    shutil.copytree(compiler.ENGINE, folder)
+    monkeypatch.setattr(compiler, "ENGINE", folder)
+    monkeypatch.setattr(compiler, "build", lambda command, output, what: None)
+    monkeypatch.setattr(compiler, "own_text", compiler.own_text.__wrapped__)  # read at every call
     before = compiler.engine()
     assert compiler.engine() == before
     for file in sorted(folder.iterdir()):
@@ -168,7 +168,7 @@ def test_compiled_once(program, monkeypatch):
     def refuse(*_):
         raise AssertionError("compiled again")
 
-    monkeypatch.setattr(compiler, "_build", refuse)
+    monkeypatch.setattr(compiler, "build", refuse)
     emulator.compile(SOURCE, "machinery.cu")
     with pytest.raises(AssertionError, match="compiled again"):
         emulator.compile(SOURCE, "machinery.cu", defines={"OTHER": 1})

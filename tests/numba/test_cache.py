@@ -19,7 +19,7 @@ if emulated.why_not():
 from numba.cuda import dispatcher, types
 
 from touchstone.backends.emulator.errors import OutOfBounds
-from touchstone.backends.emulator.numba import cache, front, launch
+from touchstone.backends.emulator.numba import cache, front, launch, packing
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.spec.cases import plan
 
@@ -106,7 +106,7 @@ def loaded(tmp_path, edits=(), beside=BESIDE, offset=5):
 
 @pytest.fixture(autouse=True)
 def prepared(tmp_path, monkeypatch):
-    front._prepare()
+    front.prepare()
     yield
     for name in ("tsn_deep", "tsn_beside", "tsn_kernels", "tsn_extension"):
         sys.modules.pop(name, None)
@@ -198,7 +198,7 @@ def test_every_variant_is_kept(op, monkeypatch):
     contract, launched = registry.contract(op), []
 
     def not_run(kernel, arguments, configuration):
-        kinds = tuple(front._type_of(front._as_array(value)) for value in arguments)
+        kinds = tuple(packing.type_of(packing.as_array(value)) for value in arguments)
         launched.append((variant, kernel.py_func.__qualname__, cache.key(kernel, kinds)))
 
     monkeypatch.setattr(dispatcher.CUDADispatcher, "call", not_run)
@@ -216,12 +216,12 @@ import numpy as np
 sys.path.insert(0, {folder!r})
 from numba import cuda, float32
 from touchstone.backends.emulator.errors import KernelError
-from touchstone.backends.emulator.numba import front, launch
+from touchstone.backends.emulator.numba import kernels, launch
 import tsn_program
 if {warm}:  # other places come first
     launch(cuda.jit(lambda x: None), 1, 32, (np.zeros(3),))
-lowered = front._lowered
-front._lowered = lambda kernel, kinds: print("lowered", kernel.__name__) or lowered(kernel, kinds)
+lowered = kernels.lowered
+kernels.lowered = lambda kernel, kinds: print("lowered", kernel.__name__) or lowered(kernel, kinds)
 x = np.arange(64, dtype=np.float32)
 launch(tsn_program.reverse, 1, 64, (x, np.float32(2)))
 print(x[:3])

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from touchstone.backends.emulator import compiler
 
 if TYPE_CHECKING:
-    from touchstone.backends.emulator.numba.front import install, launch, one_layout
+    from touchstone.backends.emulator.numba.front import install, launch
+    from touchstone.backends.emulator.numba.kernels import one_layout
 
 __all__ = ["install", "launch", "one_layout", "why_not"]
 
@@ -25,8 +26,12 @@ def why_not() -> str | None:
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("install", "launch", "one_layout"):
+    if name in ("install", "launch"):
         from touchstone.backends.emulator.numba import front
 
         return getattr(front, name)
+    if name == "one_layout":
+        from touchstone.backends.emulator.numba import kernels
+
+        return kernels.one_layout
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -117,7 +117,7 @@ def build(modules: list[str], kernel: str, types: list[str], linked_with: Sequen
             function.linkage = "internal"
     _optimise(linked, 2)
     text = str(linked)
-    base = f"tsn_base_{compiler._digest(text)}"
+    base = f"tsn_base_{compiler.digest(text)}"
     text, places, cooperative = instrument.instrument(text, base)
     module = llvm.parse_assembly(text)
     module.verify()

@@ -89,7 +89,7 @@ def key(kernel: Any, kinds: tuple[Any, ...]) -> str | None:
     except _Unknown:
         return None
     numba = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith("NUMBA_"))
-    return compiler._digest(known.digest(), _compilers(), extensions, *numba)
+    return compiler.digest(known.digest(), _compilers(), extensions, *numba)
 
 
 @functools.cache
@@ -99,7 +99,7 @@ def _compilers() -> str:
     versions = [f"{name} {metadata.version(name)}" for name in ("numba", "numba-cuda", "llvmlite", "numpy")]
     own = [file.read_text() for file in sorted(_HERE.glob("*")) if file.suffix in (".py", ".ll", ".cpp")]
     cpu = [platform.machine(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()]
-    return compiler._digest(sys.version, library._name, engine.name, *versions, *own, *cpu)
+    return compiler.digest(sys.version, library._name, engine.name, *versions, *own, *cpu)
 
 
 _seen: dict[str, bytes] = {}  # name of a module -> hash of its text if it extends Numba

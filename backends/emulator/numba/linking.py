@@ -20,14 +20,14 @@ _HERE = Path(__file__).parent
 def support() -> tuple[ctypes.CDLL, Path]:
     """What kernels call, compiled if it is not yet, and the engine's library that it calls."""
     engine = compiler.engine()
-    command = compiler._command()
-    flags = ["-std=c++17", "-O2", "-g1", "-fPIC", "-shared", "-fvisibility=hidden", *compiler._processor_flags()]
+    command = compiler.command()
+    flags = ["-std=c++17", "-O2", "-g1", "-fPIC", "-shared", "-fvisibility=hidden", *compiler.processor_flags()]
     text = (_HERE / "support.cpp").read_text()
-    key = compiler._digest(text, engine.name, *command, *flags)
+    key = compiler.digest(text, engine.name, *command, *flags)
     output = compiler.cache_folder() / f"libtouchstone_numba_{key}.so"
     if not output.exists():
-        where = [f"-I{compiler._ENGINE}", str(_HERE / "support.cpp"), str(engine), f"-Wl,-rpath,{engine.parent}", "-lm"]
-        compiler._build([*command, *flags, *where], output, "the emulator's support for Numba")
+        where = [f"-I{compiler.ENGINE}", str(_HERE / "support.cpp"), str(engine), f"-Wl,-rpath,{engine.parent}", "-lm"]
+        compiler.build([*command, *flags, *where], output, "the emulator's support for Numba")
     ctypes.CDLL(str(engine), mode=ctypes.RTLD_GLOBAL)
     library = ctypes.CDLL(str(output), mode=ctypes.RTLD_GLOBAL)
     llvm.load_library_permanently(str(engine))
@@ -57,7 +57,7 @@ def resolve(names: list[str], linked_with: Sequence[Source]) -> None:
 
 def _compiled_source(text: str, name: str, engine: Path, watched: bool) -> Path:
     """The library of CUDA C++; `watched`: its accesses are checked, though not by line."""
-    command = compiler._command()
+    command = compiler.command()
     flags = [
         "-std=c++17",
         "-O2",
@@ -67,19 +67,19 @@ def _compiled_source(text: str, name: str, engine: Path, watched: bool) -> Path:
         "-fno-strict-aliasing",
         "-fwrapv",
         "-w",
-        *compiler._processor_flags(),
+        *compiler.processor_flags(),
         *(compiler.sanitizers(command) if watched else ()),
     ]
     headers = str(compiler.cuda_headers())
-    key = compiler._digest(text, compiler._own_text(), engine.name, headers, *command, *flags)
+    key = compiler.digest(text, compiler.own_text(), engine.name, headers, *command, *flags)
     output = compiler.cache_folder() / f"{name}_{key}.so"
     if not output.exists():
         with tempfile.TemporaryDirectory(dir=compiler.cache_folder(), prefix="source_") as folder:
             source, code = Path(folder) / f"{name}.cpp", Path(folder) / "code.o"
             source.write_text(text)
-            include = [f"-I{compiler._INCLUDE}", f"-I{compiler._ENGINE}", "-isystem", headers]
-            compiler._build([*command, *flags, *include, "-c", str(source)], code, name)
-            compiler._build(
+            include = [f"-I{compiler.INCLUDE}", f"-I{compiler.ENGINE}", "-isystem", headers]
+            compiler.build([*command, *flags, *include, "-c", str(source)], code, name)
+            compiler.build(
                 [*command, "-shared", str(code), str(engine), f"-Wl,-rpath,{engine.parent}", "-lm"], output, name
             )
     return output

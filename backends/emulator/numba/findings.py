@@ -1,0 +1,56 @@
+"""The engine's report on a kernel of Numba as an exception with a sentence."""
+
+import ctypes
+import os
+from typing import Any
+
+from touchstone.backends.emulator import errors, findings
+from touchstone.backends.emulator.arguments import Argument
+from touchstone.backends.emulator.library import Loaded, Report
+from touchstone.backends.emulator.numba import lines
+
+PATH = "numba"  # stands for the library in a Loaded
+
+
+def place_of(pc: int) -> tuple[str, int]:
+    """The name of the file and the line that a number in a report stands for."""
+    file, line = lines.sites.places[pc] if pc < len(lines.sites.places) else ("linked code", 0)
+    return os.path.basename(file), line
+
+
+findings.front_ends[PATH] = lambda pc: "{}:{}".format(*place_of(pc))
+
+
+def error(
+    name: str, exceptions: dict[int, Any], loaded: Loaded, report: Report, regions: list[Argument]
+) -> errors.KernelError:
+    for place in (report.here, report.there):
+        if place.pc:
+            file, line = place_of(place.pc)
+            place.pc, place.file, place.line = 0, file.encode()[-199:], line
+    if report.kind == 8 and report.text.startswith(b"exception "):
+        return _raised(name, exceptions, report)
+    if report.kind == 1 and report.text == b"index":
+        index = ctypes.c_int64(report.address).value
+        if report.region_kind == 4:
+            whose = "a local array"
+        elif report.region_kind == 3:
+            whose = "a constant array"
+        else:
+            whose = findings.region_name(loaded, report, regions) if report.region_kind else "an array"
+        negative = " (Numba would count it from the end)" if index < 0 else ""
+        message = (
+            f"{findings.thread_name(report.here)} uses index {index} in axis {report.item} of {whose}, which has "
+            f"{report.size}{negative}"
+        )
+        return errors.OutOfBounds(f"{name} ({findings.line_name(loaded, report.here)}): {message}")
+    return findings.error(name, loaded, report, regions)
+
+
+def _raised(name: str, exceptions: dict[int, Any], report: Report) -> errors.KernelError:
+    """An exception or failed assertion; a GPU tells of it only if the kernel is compiled with debug=True."""
+    unknown = (Exception, ("in a device function",), None)
+    kind, arguments, place = exceptions.get(int(report.text.split()[1]), unknown)
+    where = f"{os.path.basename(place[1])}:{place[2]}" if place else "line unknown"
+    text = f"{kind.__name__}: {', '.join(map(str, arguments))}" if arguments else kind.__name__
+    return errors.KernelError(f"{name} ({where}): {findings.thread_name(report.here)} raises {text}")

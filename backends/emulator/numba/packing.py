@@ -1,0 +1,100 @@
+"""A launch's arguments: their types, and how the lowered function takes them."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from touchstone.backends.emulator.arguments import Argument, extent
+
+
+def as_array(value: Any) -> Any:
+    """A tensor of torch on the CPU as an array that shares its memory, with bfloat16 in 16 bits."""
+    if type(value).__module__.split(".")[0] != "torch" or not hasattr(value, "data_ptr"):
+        return value
+    if value.device.type != "cpu":
+        raise ValueError(f"a tensor on {value.device}; the emulator takes CPU tensors")
+    import torch
+
+    if value.requires_grad:
+        value = value.detach()
+    if value.dtype == torch.bfloat16:
+        return BrainFloats(value.view(torch.int16).numpy())
+    return value.numpy()
+
+
+class BrainFloats(NamedTuple):
+    """An array of bfloat16."""
+
+    bits: np.ndarray  # int16
+
+
+def type_of(value: Any) -> Any:
+    """The type of Numba's that an argument has in a kernel."""
+    from numba.cuda import types
+    from numba.cuda.typing.typeof import Purpose, typeof
+
+    if isinstance(value, BrainFloats):
+        plain = typeof(value.bits, Purpose.argument)
+        return types.Array(types.bfloat16, plain.ndim, plain.layout)
+    if isinstance(value, tuple) and any(isinstance(part, (BrainFloats, tuple)) for part in value):
+        return types.BaseTuple.from_types([type_of(part) for part in value], type(value))
+    return typeof(value, Purpose.argument)
+
+
+class Packed:
+    """A launch's arguments as the lowered function takes them, one cell each, and the memory they bound."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = names
+        self.cells: list[np.ndarray] = []
+        self.regions: list[Argument] = []
+        self.keep: list[Any] = []
+
+    def cell(self, value: Any, dtype: str) -> None:
+        self.cells.append(np.array(value, dtype=dtype))
+
+    def region(self, array: np.ndarray, name: str) -> None:
+        found = extent(array, name)
+        if found and found.bytes:
+            self.regions.append(found)
+
+    def add(self, kind: Any, value: Any, name: str) -> None:
+        from numba.cuda import types
+
+        if isinstance(kind, types.Array):
+            array = value.bits if isinstance(value, BrainFloats) else np.asarray(value)
+            self.keep.append(array)
+            self.region(array, name)
+            for number in (0, 0, array.size, array.itemsize, array.ctypes.data, *array.shape, *array.strides):
+                self.cell(number, "i8")
+        elif isinstance(kind, types.Record):
+            record = value if isinstance(value, np.ndarray) else np.asarray(value)
+            if isinstance(value, np.void):
+                record = np.ndarray((), value.dtype, value.data) if not value.flags.owndata else np.asarray(value)
+            self.keep.append(record)
+            raw = record.reshape(1).view(np.uint8).reshape(-1) if record.flags.c_contiguous else record
+            self.region(raw, name)
+            self.cell(record.ctypes.data, "i8")
+        elif isinstance(kind, types.BaseTuple):
+            for position, (part, item) in enumerate(zip(kind, value, strict=True)):
+                self.add(part, item, f"{name}[{position}]")
+        elif isinstance(kind, types.EnumMember):
+            self.add(kind.dtype, value.value, name)
+        elif isinstance(kind, (types.NPDatetime, types.NPTimedelta)):
+            self.cell(np.asarray(value).view(np.int64), "i8")
+        elif isinstance(kind, types.Boolean):
+            self.cell(bool(value), "u1")
+        elif isinstance(kind, types.Integer):
+            self.cell(value, f"{'i' if kind.signed else 'u'}{kind.bitwidth // 8}")
+        elif isinstance(kind, types.Float):
+            self.cell(value, f"f{kind.bitwidth // 8}")
+        elif isinstance(kind, types.Complex):
+            self.cell(value.real, f"f{kind.bitwidth // 16}")
+            self.cell(value.imag, f"f{kind.bitwidth // 16}")
+        elif isinstance(kind, types.CPointer):
+            self.cell(value, "u8")
+        elif isinstance(kind, types.NoneType):
+            self.cell(0, "i8")
+        else:
+            raise TypeError(f"{name}: a kernel takes no argument of type {kind}")
