@@ -152,6 +152,7 @@ def test_the_engine_holds_all_its_files_and_compiles_without_a_warning():
 def test_the_key_of_the_engine_covers_all_its_files(monkeypatch, tmp_path):
     folder = tmp_path / "engine"
     shutil.copytree(compiler.ENGINE, folder)
+    monkeypatch.setenv("TOUCHSTONE_CACHE", str(tmp_path))
     monkeypatch.setattr(compiler, "ENGINE", folder)
     monkeypatch.setattr(compiler, "build", lambda command, output, what: None)
     monkeypatch.setattr(compiler, "own_text", compiler.own_text.__wrapped__)  # read at every call

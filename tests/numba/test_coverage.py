@@ -547,7 +547,7 @@ def test_wide_loads_are_checked_as_a_whole():
     x, y = np.arange(33, dtype=np.float32), np.zeros(8, np.float32)
     launch(wide, 1, 8, (x[:32], y))
     assert np.array_equal(y, x[:32].reshape(8, 4).sum(1))
-    with pytest.raises(emulator.OutOfBounds, match=r"test_numba_coverage.py:\d+.*thread \(7, 0, 0\) reads 16 bytes"):
+    with pytest.raises(emulator.OutOfBounds, match=r"test_coverage.py:\d+.*thread \(7, 0, 0\) reads 16 bytes"):
         launch(wide, 1, 8, (x[:31], y))
     with pytest.raises(emulator.Misaligned, match="no multiple of 16"):
         launch(wide, 1, 8, (x[1:], y))

@@ -343,7 +343,7 @@ def test_a_missing_barrier_is_a_race_with_both_lines_and_changes_the_answer(orde
     at = {word: start + i for i, line in enumerate(lines) for word in ("WRITE", "READ") if f"# {word}" in line}
     with emulator.schedule(order), emulator.races(), pytest.raises(emulator.RaceCondition) as caught:
         launch(missing_barrier, 1, 64, (x, y))
-    assert {int(n) for n in re.findall(r"test_numba_findings\.py:(\d+)", str(caught.value))} == set(at.values())
+    assert {int(n) for n in re.findall(r"test_findings\.py:(\d+)", str(caught.value))} == set(at.values())
     assert "the shared array row[" in str(caught.value) or "row[" in str(caught.value)
     with emulator.schedule(order):
         launch(missing_barrier, 1, 64, (x, y))
@@ -368,7 +368,7 @@ def test_who_wrote_an_element():
     with emulator.schedule("forward"), emulator.writers() as writers:
         launch(one_cell, 1, 64, (x, y))
     line = inspect.getsourcelines(one_cell.py_func)[1] + 2
-    assert writers.of(y.ctypes.data) == f"block (0, 0, 0), thread (63, 0, 0), line {line} of test_numba_findings.py"
+    assert writers.of(y.ctypes.data) == f"block (0, 0, 0), thread (63, 0, 0), line {line} of test_findings.py"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 what was recognised in LLVM's text."""
 
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ if emulated.why_not():
 import llvmlite.binding as llvm
 from numba import cuda, float32
 
-from touchstone.backends.emulator.numba import instrument, launch, prelude
+from touchstone.backends.emulator.numba import cache, instrument, launch, prelude
 from touchstone.backends.emulator.numba.errors import UnsupportedCode
 
 # Accesses in the forms in which LLVM prints them; %p comes from outside, %own is the thread's own.
@@ -207,3 +208,16 @@ def test_the_prelude_is_a_module_that_llvm_takes():
     assert {"tsn.read.ptx.sreg.tid.x", "tsn.barrier0", "___numba_atomic_double_nanmin"} <= {
         function.name for function in module.functions
     }
+
+
+def test_the_key_of_a_kept_kernel_covers_all_files(monkeypatch, tmp_path):
+    folder = tmp_path / "numba"
+    shutil.copytree(cache._HERE, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(cache, "_HERE", folder)
+    before = cache._compilers.__wrapped__()
+    assert cache._compilers.__wrapped__() == before
+    for file in sorted(folder.iterdir()):
+        text = file.read_text()
+        file.write_text(text + "\n")
+        assert cache._compilers.__wrapped__() != before, file.name
+        file.write_text(text)

@@ -42,7 +42,7 @@ def test_loads_widen_and_stores_round_to_nearest_even(dtype):
 
 def test_a_wide_access_is_checked_as_a_whole():
     x, y = torch.zeros(32), torch.zeros(32)
-    with pytest.raises(emulator.OutOfBounds, match=r"test_numba_ptx.py:\d+.*reads 16 bytes"):
+    with pytest.raises(emulator.OutOfBounds, match=r"test_ptx.py:\d+.*reads 16 bytes"):
         launch(quadruples, 1, 8, (x[:30], y, torch.zeros(32)))
     with pytest.raises(emulator.Misaligned):
         launch(quadruples, 1, 4, (x[1:17], y, torch.zeros(32)))

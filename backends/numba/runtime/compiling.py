@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from touchstone.backends import numba
-from touchstone.backends.emulator.numba.front import replaced, undisturbed
+from touchstone.backends.emulator.numba.scopes import replaced, undisturbed
 from touchstone.backends.numba.runtime import instructions
 from touchstone.backends.numba.runtime.launching import OPTED_IN
 
