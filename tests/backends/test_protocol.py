@@ -26,6 +26,7 @@ OFFERED = (
 )
 
 
+@pytest.mark.slow
 def test_packages_import_and_answer_without_any_kernel_library():
     output_of(
         f"""
@@ -54,6 +55,7 @@ for name in {BACKENDS!r}:
     )
 
 
+@pytest.mark.slow
 def test_asking_for_a_gpu_imports_no_kernel_library_and_starts_no_cuda():
     output_of("""
 import sys
@@ -79,6 +81,7 @@ def test_a_folder_inside_the_packages_on_the_path_is_refused_with_the_way_out(ba
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
+@pytest.mark.slow
 @pytest.mark.needs("triton")
 def test_triton_interprets_with_the_other_libraries_absent_and_stays_in_that_mode():
     printed = output_of("""
@@ -106,6 +109,7 @@ for row in backend.doctor():
     assert "triton#11584" in printed
 
 
+@pytest.mark.slow
 @pytest.mark.needs("triton")
 def test_triton_compiles_whatever_the_environment_said_and_stays_in_that_mode():
     output_of(
@@ -158,6 +162,7 @@ def plain(x): return torch.softmax(x, 1)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.needs("triton")
 @pytest.mark.parametrize(("mode", "device", "other"), [("0", "cpu", "cuda"), ("1", "cuda", "cpu")])
 def test_reimport_sees_kernels_of_the_other_mode_and_adopt_repairs_interpreted_ones(tmp_path, mode, device, other):
@@ -188,6 +193,7 @@ assert (module is not None and module.active("bounds")) is {mode == "1"}
     )
 
 
+@pytest.mark.slow
 @pytest.mark.needs("triton")
 @pytest.mark.needs("numba_cuda")
 def test_reimport_does_not_enter_kernels_of_numba(tmp_path):
@@ -223,6 +229,7 @@ def test_cuda_unavailable_says_what_is_missing(monkeypatch):
         devices._driver.cache_clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("output", "expected"),
     [

@@ -18,6 +18,7 @@ assert (naive(a, a.t()) == 7).all()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "variant"), [("triton", "onerow"), ("cupy", "vectorised"), ("numba", "vectorised")]
 )

@@ -444,6 +444,7 @@ def test_the_last_variants_of_every_ladder():
     assert not group.baselines
 
 
+@pytest.mark.slow
 @pytest.mark.needs("triton", "pytest_benchmark")
 def test_through_pytest(tmp_path):
     """The same samples, by a clock that only they advance; the machine is named; nothing else is collected."""

@@ -306,6 +306,7 @@ def test_a_worker_remembers_and_is_given_up_when_it_crashes_or_is_silent(monkeyp
     assert psutil.Process().children() == []
 
 
+@pytest.mark.slow
 def test_a_launch_that_crashes_the_compiler_is_named(tmp_path, monkeypatch):
     targets.write_clone(
         tmp_path, {"paper": ({}, (), {}, {"softmax": targets._op_file("\n\ndef plain(x):\n    return x\n", "plain")})}
@@ -355,6 +356,7 @@ def test_backends_are_those_with_a_compiler(tmp_path, monkeypatch):
     assert client.backends() == ("able",)
 
 
+@pytest.mark.slow
 def test_a_backend_that_cannot_compile_says_why(tmp_path, monkeypatch):
     targets.write_clone(tmp_path, {"paper": ({}, (), {}, {"softmax": targets.PLAIN})})
     (tmp_path / "backends/paper/runtime/compiling.py").write_text("import parchment_and_nothing_else\n")
@@ -366,6 +368,7 @@ def test_a_backend_that_cannot_compile_says_why(tmp_path, monkeypatch):
     assert missing == "ModuleNotFoundError: No module named 'parchment_and_nothing_else'"
 
 
+@pytest.mark.slow
 def test_an_op_that_does_not_import_is_a_finding_and_the_next_op_is_answered(tmp_path, monkeypatch):
     targets.write_clone(tmp_path, {"paper": ({}, (), {}, {"softmax": targets.BROKEN, "matmul": targets.PLAIN})})
     (tmp_path / "backends/paper/runtime/compiling.py").write_text(PAPER_COMPILER)
@@ -380,6 +383,7 @@ def test_an_op_that_does_not_import_is_a_finding_and_the_next_op_is_answered(tmp
         )
 
 
+@pytest.mark.slow
 def test_where_nothing_can_be_compiled_there_is_no_item(tmp_path):
     targets.write_clone(tmp_path, {"paper": ({}, (), {}, {"softmax": targets.PLAIN})})
     options = ["--op=softmax", "--level=quick", "-q", "-p", "no:cacheprovider"]

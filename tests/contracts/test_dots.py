@@ -94,11 +94,13 @@ def rounded(op):
     return answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", OPS)
 def test_rounded_answer_passes(op):
     passes(op, rounded(op))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", OPS)
 def test_known_good_kernels_pass_with_room(op):
     known_good = [
@@ -116,6 +118,7 @@ def test_cases_are_small(op):
         assert max(map(contract.work, generate.plan(contract, level).cases)) < 2e7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", OPS)
 def test_a_declared_precision_is_judged_in_that_precision(op):
     passes(op, partial(KERNELS[op], dot=dots.of_tf32), ("float32",), compute="tf32")

@@ -68,6 +68,7 @@ def test_the_rounded_answer_passes(op):
             assert verdict.ok, f"{case.id}: {name}: {verdict.message}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", SPECS)
 def test_known_good_kernels_leave_room_in_the_budget(op):
     contract, prepared = _prepared(op)

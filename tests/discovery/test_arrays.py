@@ -156,6 +156,7 @@ def test_a_wrong_function_is_found_out(fn, found, message):
     assert any(message in f.message for f in report.findings if f.check == found), report
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolate", ["fork", "spawn"])
 def test_in_other_processes(isolate):
     factor = 1.0

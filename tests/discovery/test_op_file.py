@@ -104,6 +104,7 @@ def test_an_op_is_judged_as_a_built_in_one_is(folder, mine):
     assert {o.trial for o in report.outcomes} >= {"property-odd-float32", "property-odd-bfloat16"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolate", ["none", "fork", "spawn"])
 def test_wrong_kernels_are_found_out_wherever_they_run(folder, mine, isolate):
     name = load_op(folder / "l2_normalize.py")
@@ -136,6 +137,7 @@ def test_the_commands(folder, capsys, monkeypatch):
     assert "--op-file=nowhere.py: there is no Python file" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_pytest_from_another_folder(folder):
     plugin = ["-p", "touchstone.conformance.suite.plugin", "--pyargs", "touchstone.conformance.suite.test_kernels"]
     options = ["--op-file=l2_normalize.py", "--op=l2_normalize", "--device=cpu", "--quick", "-q"]
@@ -147,6 +149,7 @@ def test_pytest_from_another_folder(folder):
     assert "test_kernel[l2_normalize-user@cpu-longest-" in done.stdout
 
 
+@pytest.mark.slow
 def test_one_file_can_hold_op_kernel_and_check(folder):
     """The file loads itself below its contract: what is above is the op."""
     path = folder / "all_in_one.py"

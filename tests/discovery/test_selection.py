@@ -362,6 +362,7 @@ def runs(clone) -> dict[str, tuple[int, str]]:
     return made
 
 
+@pytest.mark.slow
 def test_right_kernels_pass(runs):
     status, text = runs["right"]
     assert status == 0, text
@@ -508,6 +509,7 @@ def test_what_is_asked_for_and_impossible_is_a_usage_error(runs, name):
     assert "Traceback" not in text
 
 
+@pytest.mark.slow
 def test_the_debugger_gets_the_kernels_exception(clone):
     arguments = [
         "-m",

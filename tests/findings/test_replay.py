@@ -138,6 +138,7 @@ def only(**wanted):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "found", "where", "inside"),
     [
@@ -179,6 +180,7 @@ def test_a_script_fails_until_the_kernel_is_repaired(folder, capsys, name, found
     assert "passes now" in out
 
 
+@pytest.mark.slow
 def test_a_case_is_made_small(folder, capsys):
     identifier = failing("tail", where=lambda case: case.size["cols"] == 5003)
     _, out, _ = run(capsys, identifier, "--minimise", "--json", "out.json")
@@ -190,6 +192,7 @@ def test_a_case_is_made_small(folder, capsys):
     assert "torch.zeros(1, 1)" in record["script"]
 
 
+@pytest.mark.slow
 def test_coupled_sizes_shrink_together(folder):
     (folder / "my_kernels.py").write_text(
         "from touchstone.reference.attention import torch_attention\n\n\ndef halved(q, k, v, *, causal=False, "
@@ -222,6 +225,7 @@ def test_replay_prints_diagnosis_and_map(folder, capsys):
     assert [found["check"] for found in record["findings"]] == [Check.VALUES]
 
 
+@pytest.mark.slow
 @pytest.mark.needs("matplotlib")
 def test_a_picture_is_drawn(folder):
     command = ["-m", "touchstone", "replay", failing("tail"), "--picture", "map.png"]
@@ -352,6 +356,7 @@ def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path, capsys):
     assert "findings cannot be kept for replay" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_pytest_keeps_findings_too(folder, capsys):
     arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", str(registry.ROOT / "tox.ini"), "--quick"]
     arguments += ["--rootdir", str(registry.ROOT), "--op", "softmax", "--device", "cpu", "-x", "-k", "float16"]
@@ -468,6 +473,7 @@ def test_a_trial_beyond_2_to_the_31_elements_is_not_made_smaller(folder, monkeyp
     assert "assert_right(record, trial)" in text
 
 
+@pytest.mark.slow
 def test_a_smaller_failure_is_about_the_same_output(folder):
     """A case where only the other output is wrong shows something else."""
     (folder / "my_kernels.py").write_text(

@@ -389,6 +389,7 @@ def test_tables_for_a_page_in_markdown(write, capsys):
     assert "--markdown prints" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_what_is_kept_in_the_repository_makes_a_page():
     found = records.read(sorted(cli.RESULTS.glob("*.json")))
     assert {record.kind for record in found} == set(records.KINDS)

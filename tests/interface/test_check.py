@@ -27,6 +27,7 @@ def failures(report: Report) -> set[str]:
     return {finding.check for finding in report.findings if finding.severity == "failure"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["quick", "default"])
 def test_a_correct_function_passes(level):
     report = quick(softmax, level=level)
@@ -137,6 +138,7 @@ def tf32_matmul(a, b):
     return rounded(a.contiguous()) @ rounded(b.contiguous())
 
 
+@pytest.mark.slow
 def test_a_declared_precision_is_judged_in_that_precision_and_said():
     assert Check.VALUES in failures(quick(tf32_matmul, op="matmul", dtypes=["float32"]))
     report = quick(tf32_matmul, op="matmul", dtypes=["float32"], compute="tf32")
@@ -255,6 +257,7 @@ def test_findings_have_the_same_ids_every_time():
     assert len(set(ids)) == len(ids) > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolate", ["fork", "spawn"])
 def test_a_child_process_gives_the_same_report(isolate):
     factor = 2.0  # a closure, in a lambda, with a lambda for `where`
@@ -331,6 +334,7 @@ def tail_lost(x):
 CHECK = 'check("softmax", {fn}, device="cpu", level="quick", where=lambda case: case.size["cols"] < 100)'
 
 
+@pytest.mark.slow
 @pytest.mark.needs("triton")
 def test_a_script_with_triton_kernels_on_the_cpu(tmp_path):
     """Run by a process that compiles: the file is imported afresh by one that interprets. Without a guard."""
@@ -349,6 +353,7 @@ def test_a_script_with_triton_kernels_on_the_cpu(tmp_path):
     assert '__name__ == "__main__"' in wrong
 
 
+@pytest.mark.slow
 @pytest.mark.needs("triton")
 def test_a_guarded_main_block_does_not_run_again(tmp_path):
     main = (
@@ -371,6 +376,7 @@ def test_softmax():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.needs("triton")
 def test_a_users_own_test_file(tmp_path):
     """Without Touchstone's conftest and options."""
@@ -411,6 +417,7 @@ refused(typed)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.needs("triton")
 def test_functions_that_another_process_cannot_import_are_refused_with_the_way_out(tmp_path):
     (tmp_path / "kernels.py").write_text(KERNEL)
@@ -434,6 +441,7 @@ def test_functions_that_another_process_cannot_import_are_refused_with_the_way_o
     assert "at the top level of a file" in told[0]
 
 
+@pytest.mark.slow
 @pytest.mark.needs("triton")
 def test_a_kernel_file_from_the_command_line(tmp_path):
     (tmp_path / "kernels.py").write_text(KERNEL)
@@ -454,6 +462,7 @@ def test_a_kernel_file_from_the_command_line(tmp_path):
     assert done.stdout.splitlines()[-1].startswith("FAILED")
 
 
+@pytest.mark.slow
 @pytest.mark.needs("triton")
 def test_a_kernel_file_under_pytest(tmp_path):
     (tmp_path / "kernels.py").write_text(KERNEL)

@@ -81,6 +81,7 @@ def test_check_of_right_variants(run, tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_check_says_what_is_skipped(run, world):
     for name in targets.FAULTY:
         (world / "backends" / name / "softmax.py").write_text(targets.PLAIN)
@@ -90,6 +91,7 @@ def test_check_says_what_is_skipped(run, world):
     assert "slate@cpu skipped: slate wants a GPU" in out
 
 
+@pytest.mark.slow
 def test_check_of_a_wrong_variant(run):
     status, out, _ = run("check", "softmax", "--backend=paper,wrong", "--quick")
     assert status == 1
@@ -219,6 +221,7 @@ def test_tune_without_a_space(run, monkeypatch):
     assert "nothing to tune: no selected variant of softmax declares a space" in err
 
 
+@pytest.mark.slow
 def test_the_real_thing_from_another_folder(tmp_path):
     done = processes.run_python(["-m", "touchstone", "list"], tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.returncode == 0, done.stderr
@@ -228,6 +231,7 @@ def test_the_real_thing_from_another_folder(tmp_path):
     assert ESCAPE not in done.stdout
 
 
+@pytest.mark.slow
 def test_the_real_doctor(tmp_path):
     """Without a device asked for: it must not fail where libraries are missing, and it names every target."""
     arguments = ["-m", "touchstone", "doctor", "--json", "doctor.json"]

@@ -89,6 +89,7 @@ DEATHS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("death", "found", "message"), DEATHS.values(), ids=list(DEATHS))
 def test_a_death_is_a_finding_and_the_run_goes_on(death, found, message):
     """Also where the fork is first suspected: a fresh process dies as well."""
@@ -116,6 +117,7 @@ def test_a_death_is_a_finding_and_the_run_goes_on(death, found, message):
             assert finding.severity == "failure"
 
 
+@pytest.mark.slow
 def test_after_three_hangs_the_rest_is_not_run():
     def hangs(x):
         time.sleep(60) if x.numel() else None
@@ -158,6 +160,7 @@ def kernels(tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_deaths_from_the_command_line(kernels):
     arguments = ["-m", "touchstone", "check", "softmax", "--kernel", "kernels.py:softmax", "--device=cpu", "--quick"]
     environment = {"PYTHONPATH": str(registry.ROOT)}
@@ -169,6 +172,7 @@ def test_deaths_from_the_command_line(kernels):
     assert done.stdout.splitlines()[-1].startswith("FAILED: ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["--timeout=0", "--isolate=thread"])
 def test_wrong_options_are_named(option, kernels):
     arguments = ["-m", "touchstone", "check", "softmax", "--kernel", "kernels.py:softmax", "--device=cpu", option]
@@ -177,6 +181,7 @@ def test_wrong_options_are_named(option, kernels):
     assert f"{option[2:].partition('=')[0]}: expected" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_crash_under_pytest(kernels):
     kernels.write_text(kernels.read_text().replace("time.sleep(100)", "ctypes.string_at(0)"))
     run = f"-q -p no:cacheprovider --op=softmax --device=cpu --quick --kernel={kernels}:softmax"
@@ -233,6 +238,7 @@ def waits_in_a_fork(x):
     return softmax(x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fn", "said"),
     [
@@ -255,6 +261,7 @@ def test_what_only_a_fork_does_is_a_note(fn, said, monkeypatch):
     assert "isolation: forked child, then fresh process" in report.instruments
 
 
+@pytest.mark.slow
 def test_a_death_that_takes_several_calls_is_no_doing_of_the_fork():
     """The fresh process is put through all that the forked one went through."""
     calls = []
@@ -415,10 +422,12 @@ def ask(folder, source: str, before: str = "use()", fn: str = "parallel", where:
     return how
 
 
+@pytest.mark.slow
 def test_after_torch_has_used_its_threads(tmp_path):
     assert ask(tmp_path, TORCH) == "['isolation: forked child'] []"
 
 
+@pytest.mark.slow
 @pytest.mark.needs("g++")
 def test_after_an_openmp_library_has_used_its_threads(tmp_path):
     (tmp_path / "work.cpp").write_text(OPENMP_SOURCE)
@@ -459,6 +468,7 @@ def use():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.needs("g++")
 def test_after_torch_compile_was_used(tmp_path, monkeypatch):
     """Its compile workers answer to a thread of the process that started them."""
@@ -479,6 +489,7 @@ def test_a_compiled_function_is_found_by_the_name_it_has_in_its_file(monkeypatch
     assert travel.file_and_name(softmax) == (__file__, "softmax")
 
 
+@pytest.mark.slow
 def test_after_a_thread_pool_of_python_was_used(tmp_path):
     told = ask(tmp_path, EXECUTOR)
     assert "forked child, then fresh process" in told
@@ -494,6 +505,7 @@ def test_a_kernel_that_uses_threads_of_its_own():
     assert report.notes == []
 
 
+@pytest.mark.slow
 def test_a_spawned_process_is_used_again_and_replaced_when_it_dies(tmp_path):
     def dies(x):
         (tmp_path / str(os.getpid())).touch()
@@ -513,6 +525,7 @@ def test_a_spawned_process_is_used_again_and_replaced_when_it_dies(tmp_path):
     assert runner.how == "isolation: fresh process"
 
 
+@pytest.mark.slow
 def test_properties_and_invalid_calls_reach_a_fresh_process():
     subject = user(softmax, own=True)
     found, _ = trials_of(subject, "quick")
@@ -537,6 +550,7 @@ def test_what_cannot_be_sent_is_judged_here_and_said_so():
         Runner(user(held), cases(1), "spawn")
 
 
+@pytest.mark.slow
 def test_a_function_whose_import_ends_the_process_is_a_usage_error(tmp_path):
     (tmp_path / "deadly.py").write_text(
         "import os, sys\nif 'pytest' not in sys.modules: os._exit(9)\n\ndef fn(x):\n    return x\n"
@@ -554,6 +568,7 @@ def test_a_function_whose_import_ends_the_process_is_a_usage_error(tmp_path):
         del sys.modules["deadly"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolate", ["fork", "spawn"])
 def test_what_a_kernel_prints_stays_visible(isolate, capfd):
     def prints(x):
@@ -607,6 +622,7 @@ def test_a_death_between_two_trials_is_not_lost():
     assert outcome.fractions
 
 
+@pytest.mark.slow
 def test_a_child_that_waits_for_a_compiler_is_not_idle(tmp_path, monkeypatch):
     monkeypatch.setattr(runner_module, "IDLE_SECONDS", 0.3)
 
@@ -637,6 +653,7 @@ def test_a_child_that_lost_its_context_is_replaced(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
+@pytest.mark.slow
 def test_many_runners_leave_nothing_behind():
     trials = cases(1)
     with Runner(user(softmax), trials) as runner:
@@ -669,6 +686,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["fork", "spawn"])
 def test_children_do_not_outlive_a_killed_parent(mode, tmp_path):
     (tmp_path / "orphan.py").write_text(ORPHAN.format(mode=mode))
@@ -682,6 +700,7 @@ def test_children_do_not_outlive_a_killed_parent(mode, tmp_path):
         assert gone(child)
 
 
+@pytest.mark.slow
 def test_an_idle_child_notices_that_its_parent_is_gone(tmp_path):
     """Also one that was started from a thread, and that has a younger brother."""
     source = ORPHAN.format(mode="fork").replace(".outcome(0)", "").replace("    time.sleep(100)\n", "    return x\n")
@@ -709,6 +728,7 @@ def test_an_idle_child_notices_that_its_parent_is_gone(tmp_path):
         assert gone(child)
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_child_and_reports(tmp_path):
     (tmp_path / "kernels.py").write_text(
         "import os, time\n\ndef fn(x):\n    print('child', os.getpid(), flush=True)\n    time.sleep(100)\n"
@@ -735,6 +755,7 @@ def test_ctrl_c_ends_the_child_and_reports(tmp_path):
     assert err.endswith("interrupted\n")
 
 
+@pytest.mark.slow
 def test_a_child_that_goes_on_by_itself_does_not_mix_up_its_trials():
     def dies(x):
         if x.shape == deadly:
@@ -804,6 +825,7 @@ def softmax(x):
 """
 
 
+@pytest.mark.slow
 def test_four_misdeeds_are_four_findings_of_one_run(tmp_path):
     """Writes past its output, reads past its input, never returns, segmentation fault: each found, and status 1."""
     (tmp_path / "four.py").write_text(FOUR)

@@ -186,6 +186,7 @@ def test_a_child_that_is_spent_says_so_and_ends(served):
     assert child.ask(3) == Death(Check.CRASH, "the process ended with status 0")
 
 
+@pytest.mark.slow
 def test_nothing_is_left_running(served):
     def helped(request):
         return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"]).pid

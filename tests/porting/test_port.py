@@ -111,6 +111,7 @@ def test_a_launch_is_written_in_each_language():
     }
 
 
+@pytest.mark.slow
 @pytest.mark.needs("triton")
 def test_a_trace_of_what_is_not_ported_says_so(run, tmp_path):
     for name in ("triton", "cupy"):
@@ -397,6 +398,7 @@ extern "C" __global__ void softmax_wrong(const ELEMENT* x, ELEMENT* y, int cols,
 }
 
 
+@pytest.mark.slow
 @pytest.mark.needs("triton")
 def test_a_trace_in_every_direction(tmp_path):
     """Variants of the repository agree with each other; of a wrong port the first tile is shown, with who wrote it in
@@ -441,6 +443,7 @@ def test_a_trace_in_every_direction(tmp_path):
             assert "cupy raises OutOfBounds: softmax_wrong (wrong.cu:3): block (0, 0, 0)" in text
 
 
+@pytest.mark.slow
 def test_importing_the_command_needs_no_kernel_library(tmp_path):
     script = (
         "import sys\nfor name in ('triton', 'cupy', 'numba'):\n    sys.modules[name] = None\n"

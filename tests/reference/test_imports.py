@@ -25,6 +25,7 @@ print("imported", len(sys.argv) - 1)
 """
 
 
+@pytest.mark.slow
 def test_imports_without_any_kernel_library():
     ops = [path.stem for path in FILES if not path.stem.startswith("_")]
     done = run_touchstone(["-c", SCRIPT, *ops])

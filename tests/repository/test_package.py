@@ -108,6 +108,7 @@ def run(command, folder, timeout=300):
     )
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel):
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
@@ -120,6 +121,7 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel):
     assert held == {name for name in wanted if (ROOT / name).exists()}
 
 
+@pytest.mark.slow
 def test_a_kernel_is_judged_from_another_folder(installed, elsewhere):
     command = [installed / "touchstone", "check", "softmax", "--device", "cpu", "--quick", "--kernel"]
     done = run([*command, "kernels.py:right"], elsewhere)
@@ -132,6 +134,7 @@ def test_a_kernel_is_judged_from_another_folder(installed, elsewhere):
     assert Path(where).is_relative_to(installed.parent) and version == touchstone.__version__
 
 
+@pytest.mark.slow
 def test_our_own_kernels_run_from_the_wheel(installed, elsewhere):
     """The CUDA sources, the emulator's engine and headers are inside."""
     chosen = [name for name in registry.backends() if registry.backend(name).why_not("cpu") is None]
@@ -142,6 +145,7 @@ def test_our_own_kernels_run_from_the_wheel(installed, elsewhere):
         assert f"{name}@cpu" in done.stdout
 
 
+@pytest.mark.slow
 def test_list_and_doctor_run_installed(installed, elsewhere):
     done = run([installed / "touchstone", "list"], elsewhere)
     assert done.returncode == 0 and all(op in done.stdout for op in registry.ops()), done.stderr
@@ -149,6 +153,7 @@ def test_list_and_doctor_run_installed(installed, elsewhere):
     assert done.returncode == 0 and "versions" in done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_nothing_is_written_beside_the_installed_package(installed, elsewhere):
     port = [installed / "touchstone", "port", "softmax", "--from", "triton", "--to", "cupy"]
     done = run(port, elsewhere)
@@ -159,6 +164,7 @@ def test_nothing_is_written_beside_the_installed_package(installed, elsewhere):
     assert done.returncode == 2 and "RECORD.json: expected files" in done.stderr, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_nobodys_pytest_is_disturbed(installed, elsewhere):
     """Another plugin keeps its --backend and --device; ours come with `-p touchstone.pytest` only."""
     (elsewhere / "other_plugin.py").write_text(OTHER_PLUGIN)
@@ -174,6 +180,7 @@ def test_nobodys_pytest_is_disturbed(installed, elsewhere):
     assert bare.returncode == 4 and "unrecognized arguments: --op=softmax" in bare.stderr
 
 
+@pytest.mark.slow
 def test_the_suite_runs_installed(installed, elsewhere):
     done = run(
         [

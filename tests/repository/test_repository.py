@@ -81,6 +81,7 @@ def test_an_op_is_a_reference_and_a_contract():
     assert [registry.contract(op).name for op in registry.ops()] == list(registry.ops())
 
 
+@pytest.mark.slow
 def test_contracts_and_faults_load_no_kernel_library_and_no_tool():
     """Which mode Triton and Numba import in is decided later; describing an op needs nothing that stands above it."""
     code = (
@@ -187,6 +188,7 @@ else:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", [name for name in registry.backends() if registry.kernel_ops(name)])
 def test_ladders_are_what_the_docstrings_list(backend, tmp_path):
     """In a process that has none of the other backends' libraries."""
@@ -324,6 +326,32 @@ def test_tox_passes_what_chooses_a_device():
         assert any(variable == p or (p.endswith("*") and variable.startswith(p[:-1])) for p in passed), variable
 
 
+def fast_rooms() -> list[str]:
+    return re.findall(r"\btests/(\w+)", tox()["testenv:fast"]["commands"])
+
+
+def test_the_fast_environment_runs_every_room_that_needs_torch_alone():
+    rooms = [path for path in sources("tests") if path.name == "__init__.py" and path.parent != ROOT / "tests"]
+    needs = {path.parent.name: str(ast.get_docstring(ast.parse(path.read_text()))) for path in rooms}
+    assert fast_rooms() == sorted(set(fast_rooms()), key=fast_rooms().index)
+    assert set(fast_rooms()) == {room for room, text in needs.items() if text.endswith("Needs torch alone.")}
+    assert not re.search(r"triton|cuda|cupy|numba", tox()["testenv:fast"]["deps"])
+
+
+@pytest.mark.slow
+def test_the_fast_environment_imports_no_kernel_library():
+    libraries = sorted(set().union(*LIBRARIES.values()))
+    folders = [f"tests/{room}" for room in fast_rooms()]
+    options = ["-m", "not slow and not needs", "--collect-only", "-q", "--device=cpu", "-p", "no:cacheprovider"]
+    code = (
+        f"import sys\nfor name in {libraries}: sys.modules[name] = None\n"
+        f"import pytest\nstatus = pytest.main({[*folders, *options]})\n"
+        f"sys.exit(status or any(sys.modules[name] for name in {libraries}))"
+    )
+    done = processes.run_touchstone(["-c", code])
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+
+
 def options(parser: argparse.ArgumentParser) -> set[str]:
     return {option for action in parser._actions for option in action.option_strings}
 
@@ -421,12 +449,14 @@ def test_every_module_says_what_it_is():
     assert not silent
 
 
+@pytest.mark.slow
 def test_the_clone_works_from_another_folder(tmp_path):
     code = "from touchstone import conformance; print(conformance.__file__)"
     done = processes.run_python(["-c", code], tmp_path, environment={"PYTHONPATH": str(ROOT)})
     assert done.stdout.strip() == str(ROOT / "touchstone" / "conformance" / "__init__.py"), done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["backends", "conformance", "reference"])
 def test_no_module_exists_under_two_names(tmp_path, name):
     """In the clone's own folder, where Python finds `reference` beside `touchstone`."""

@@ -133,6 +133,7 @@ def test_default_holds_every_pair_that_can_be_had(valid):
     assert len(made.cases) <= most(contract, "default") < len(everything(contract))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", registry.ops())
 def test_pairs_of_every_op(op):
     """Every pair at level default; what is called infeasible has no valid point among thousands drawn with it."""
@@ -322,6 +323,7 @@ print(registry.contract({op!r}).build(case[0]).placed["x"].view.double().sum().i
 """
 
 
+@pytest.mark.slow
 def test_another_process_makes_the_same_cases_and_inputs():
     op = "softmax"
     printed = output_of(FRESH.format(op=op), PYTHONHASHSEED="12345")
@@ -384,6 +386,7 @@ def test_a_family_that_needs_two_rare_values_has_all_its_pairs():
     assert len(made.infeasible) == 39 + 3  # d with another eps, and with another size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", registry.ops())
 def test_every_operand_read_through_strides_has_offsets_beyond_32_bits(op):
     contract = registry.contract(op)
