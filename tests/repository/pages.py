@@ -41,6 +41,7 @@ def replay(text: str, folder: Path) -> Iterator[tuple[str, str, str]]:
     """Write a page's files and run its commands in `folder`: (command, output that is shown, output that came)."""
     for block in BLOCK.finditer(text):
         if block["file"] and block["kind"] == "python":
+            (folder / block["file"]).parent.mkdir(parents=True, exist_ok=True)
             (folder / block["file"]).write_text(block["body"])
         elif block["kind"] == "console":
             for command, shown in commands(block["body"]):
