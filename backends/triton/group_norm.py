@@ -12,7 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
-from touchstone.backends import Unsupported, shapes
+from touchstone.backends import Unsupported
+from touchstone.backends.signatures.group_norm import checked_sizes
 from touchstone.backends.triton.lib.rows import warps
 
 
@@ -61,7 +62,7 @@ def onerow(
     Declines tiles of more than 32768 elements, the registers of one program, and trailing axes that no single stride
     reaches. Source: [wuhe2018].
     """
-    samples, channels = _check(x, weight, bias, groups)
+    samples, channels = checked_sizes(x, weight, bias, groups)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     sizes, strides = _merge(x.shape[2:], x.stride()[2:])
     if len(sizes) > 1:
@@ -217,13 +218,6 @@ def welford(
     return _launch(_welford_kernel, x, weight, bias, groups, eps)
 
 
-def _check(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, groups: int) -> tuple[int, int]:
-    samples, channels = shapes("N C ..., C, C?", x=x, weight=weight, bias=bias)
-    if groups < 1 or channels % groups:
-        raise ValueError(f"groups: {channels} channels do not divide into {groups} groups")
-    return samples, channels
-
-
 def _merge(sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The fewest axes that visit the same elements in the same order; at least one."""
     axes: list[tuple[int, int]] = []
@@ -238,7 +232,7 @@ def _merge(sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[int,
 def _launch(
     kernel, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, groups: int, eps: float
 ) -> torch.Tensor:
-    samples, channels = _check(x, weight, bias, groups)
+    samples, channels = checked_sizes(x, weight, bias, groups)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if y.numel():
         space = math.prod(x.shape[2:])

@@ -12,25 +12,25 @@ import sys
 import torch
 import triton
 import triton.language as tl
-from touchstone.backends.triton.lib.activations import _activate, _normal_cdf, _sigmoid
+from touchstone.backends.triton.lib.activations import activate, normal_cdf, sigmoid
 
 @triton.jit
 def both(x_ptr, cdf_ptr, sigmoid_ptr, gelu_ptr, N: tl.constexpr):
     at = tl.program_id(0) * N + tl.arange(0, N)
     x = tl.load(x_ptr + at)
-    tl.store(cdf_ptr + at, _normal_cdf(x))
-    tl.store(sigmoid_ptr + at, _sigmoid(x))
-    tl.store(gelu_ptr + at, _activate(x, "gelu"))
+    tl.store(cdf_ptr + at, normal_cdf(x))
+    tl.store(sigmoid_ptr + at, sigmoid(x))
+    tl.store(gelu_ptr + at, activate(x, "gelu"))
 
 device = sys.argv[1]
 edges = torch.tensor([-1e30, -200.0, -100.0, 100.0, 200.0, 1e30, math.nan])
 x = torch.cat([torch.linspace(-12, 12, 65529), edges]).to(device)
-cdf, sigmoid, gelu = (torch.empty_like(x) for _ in range(3))
-both[(64,)](x, cdf, sigmoid, gelu, 1024)
+cdf, logistic, gelu = (torch.empty_like(x) for _ in range(3))
+both[(64,)](x, cdf, logistic, gelu, 1024)
 exact = torch.special.ndtr(x.double())
-assert cdf[-1].isnan() and sigmoid[-1].isnan() and gelu[-1].isnan()
+assert cdf[-1].isnan() and logistic[-1].isnan() and gelu[-1].isnan()
 assert ((cdf - exact).abs()[:-1] <= 2e-7).all(), (cdf - exact).abs()[:-1].max()
-assert ((sigmoid - x.double().sigmoid()).abs()[:-1] <= 2e-7).all()
+assert ((logistic - x.double().sigmoid()).abs()[:-1] <= 2e-7).all()
 assert (gelu[-7:-4].abs() == 0).all() and torch.equal(gelu[-4:-1], x[-4:-1])
 """
 

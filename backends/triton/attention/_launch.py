@@ -9,11 +9,14 @@ from touchstone.backends import Unsupported
 
 # Sizes whose value or alignment would not improve the code: one compilation serves them all. Strides are not among
 # them: a head that is not known to start on 16 bytes is loaded element by element and not pipelined.
-_PLAIN = ["Hq", "Hkv", "Sq", "Sk"]
+PLAIN = ["Hq", "Hkv", "Sq", "Sk"]
+
+LOG2E = tl.constexpr(1.4426950408889634)
+LN2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
-def _load_tile(x, rows, row_stride, row_end, cols, col_stride, col_end):
+def load_tile(x, rows, row_stride, row_end, cols, col_stride, col_end):
     """x[rows, cols], zero from `row_end` (None: all rows exist) and `col_end` on.
 
     Offsets are 64-bit: a row stride may reach 2^26 and more.
@@ -25,7 +28,7 @@ def _load_tile(x, rows, row_stride, row_end, cols, col_stride, col_end):
     return tl.load(x + offsets, mask=inside, other=0.0)
 
 
-def _block_d(D: int) -> int:
+def block_d(D: int) -> int:
     """Head dimension padded to a power of two, and to 64 at least.
 
     Triton 3.6 for sm_90 reads shared memory out of bounds for 16-bit K tiles of 32 columns whose stride is not 1 (seen
@@ -34,13 +37,13 @@ def _block_d(D: int) -> int:
     return max(64, triton.next_power_of_2(D))
 
 
-def _kind(D: int, causal: bool) -> str:
+def tuning_kind(D: int, causal: bool) -> str:
     """What a pinned configuration depends on besides dtype and sizes: a tile for one D may not fit on chip for
     another."""
-    return f"{'causal' if causal else 'full'}{_block_d(D)}"
+    return f"{'causal' if causal else 'full'}{block_d(D)}"
 
 
-def _descriptor(name: str, x: torch.Tensor, rows: int) -> TensorDescriptor:
+def head_descriptor(name: str, x: torch.Tensor, rows: int) -> TensorDescriptor:
     """`x` (B, H, S, D) in tiles of `rows` and the whole, padded D."""
     D, size = x.shape[-1], x.element_size()
     dense = (D * size + 15) // 16 * 16 // size  # for axes of size 1, whose stride may be anything and is never used
@@ -52,10 +55,10 @@ def _descriptor(name: str, x: torch.Tensor, rows: int) -> TensorDescriptor:
             raise Unsupported(f"{name}: a stride of {stride * size} bytes; descriptors need a multiple of 16 above 0")
     if x.data_ptr() % 16:
         raise Unsupported(f"{name}: starts {x.data_ptr() % 16} bytes off; a tensor descriptor needs 16-byte alignment")
-    return TensorDescriptor(x, list(x.shape), [*strides, 1], [1, 1, rows, _block_d(D)])
+    return TensorDescriptor(x, list(x.shape), [*strides, 1], [1, 1, rows, block_d(D)])
 
 
-def _tiles(dtype: torch.dtype, D: int) -> dict[str, int]:
+def default_tiles(dtype: torch.dtype, D: int) -> dict[str, int]:
     """Tiles that keep q, k, v and the accumulator on chip for any D; float32 `ieee` runs on the FMA pipes."""
     if dtype is torch.float32:
         if D <= 64:

@@ -5,10 +5,10 @@ import triton
 import triton.language as tl
 
 from touchstone.backends.signatures.attention import checked_sizes, empty_outputs, scale_or_default
-from touchstone.backends.triton.attention._launch import _PLAIN, _block_d, _load_tile, _tiles
+from touchstone.backends.triton.attention._launch import PLAIN, block_d, default_tiles, load_tile
 
 
-@triton.jit(do_not_specialize=_PLAIN)
+@triton.jit(do_not_specialize=PLAIN)
 def _flash_kernel(
     q,
     q_batch,
@@ -46,13 +46,13 @@ def _flash_kernel(
 
     i = tl.program_id(0) % tiles * BLOCK_M + tl.arange(0, BLOCK_M)
     d = tl.arange(0, BLOCK_D)
-    q_tile = _load_tile(q, i, q_row, Sq, d, q_col, D)
+    q_tile = load_tile(q, i, q_row, Sq, d, q_col, D)
     m = tl.full((BLOCK_M,), float("-inf"), tl.float32)
     l = tl.zeros((BLOCK_M,), tl.float32)
     acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     for start in range(0, Sk, BLOCK_N):
         j = start + tl.arange(0, BLOCK_N)
-        k_tile = _load_tile(k, j, k_row, Sk, d, k_col, D)
+        k_tile = load_tile(k, j, k_row, Sk, d, k_col, D)
         s = tl.dot(q_tile, k_tile.T, input_precision="ieee") * scale
         visible = j[None, :] < Sk
         if CAUSAL:
@@ -65,7 +65,7 @@ def _flash_kernel(
         alpha = tl.exp(m - base)
         l = l * alpha + tl.sum(p, 1)
         m = m_new
-        v_tile = _load_tile(v, j, v_row, Sk, d, v_col, D)
+        v_tile = load_tile(v, j, v_row, Sk, d, v_col, D)
         acc = tl.dot(p.to(v_tile.dtype), v_tile, acc * alpha[:, None], input_precision="ieee")
 
     l = tl.where(l == 0, 1.0, l)  # a row that sees nothing: zeros and m = -inf
@@ -82,7 +82,7 @@ def flash(
     o, lse = empty_outputs(q)
     if o.numel() == 0:
         return o, lse
-    tiles = _tiles(q.dtype, D)
+    tiles = default_tiles(q.dtype, D)
     _flash_kernel[(B * Hq * triton.cdiv(Sq, tiles["BLOCK_M"]),)](
         q,
         *q.stride(),
@@ -99,7 +99,7 @@ def flash(
         D,
         scale_or_default(scale, D),
         CAUSAL=causal,
-        BLOCK_D=_block_d(D),
+        BLOCK_D=block_d(D),
         **tiles,
     )
     return o, lse

@@ -6,7 +6,7 @@ import triton.language as tl
 
 from touchstone.backends import Unsupported
 from touchstone.backends.signatures.attention import checked_sizes, empty_outputs, scale_or_default
-from touchstone.backends.triton.attention._launch import _PLAIN, _block_d, _load_tile
+from touchstone.backends.triton.attention._launch import PLAIN, block_d, load_tile
 
 # Elements of k, and of v after it, that one program takes on chip. A float32 `ieee` dot runs on the FMA pipes,
 # unrolled,
@@ -14,7 +14,7 @@ from touchstone.backends.triton.attention._launch import _PLAIN, _block_d, _load
 _HELD = {torch.float32: 8192, torch.float16: 32768, torch.bfloat16: 32768}
 
 
-@triton.jit(do_not_specialize=_PLAIN)
+@triton.jit(do_not_specialize=PLAIN)
 def _fullrow_kernel(
     q,
     q_batch,
@@ -53,8 +53,8 @@ def _fullrow_kernel(
     i = tl.program_id(0) % tiles * BLOCK_M + tl.arange(0, BLOCK_M)
     j = tl.arange(0, BLOCK_N)
     d = tl.arange(0, BLOCK_D)
-    q_tile = _load_tile(q, i, q_row, Sq, d, q_col, D)
-    k_tile = _load_tile(k, j, k_row, Sk, d, k_col, D)
+    q_tile = load_tile(q, i, q_row, Sq, d, q_col, D)
+    k_tile = load_tile(k, j, k_row, Sk, d, k_col, D)
     s = tl.dot(q_tile, k_tile.T, input_precision="ieee") * scale
     visible = j[None, :] < Sk
     if CAUSAL:
@@ -66,7 +66,7 @@ def _fullrow_kernel(
     p = tl.exp(s - base[:, None])
     l = tl.sum(p, 1)
     l = tl.where(l == 0, 1.0, l)  # a row that sees nothing: zeros and m = -inf
-    v_tile = _load_tile(v, j, v_row, Sk, d, v_col, D)
+    v_tile = load_tile(v, j, v_row, Sk, d, v_col, D)
     acc = tl.dot(p.to(v_tile.dtype), v_tile, input_precision="ieee") / l[:, None]
 
     inside = (i[:, None] < Sq) & (d[None, :] < D)
@@ -83,7 +83,7 @@ def fullrow(
     """
     B, Hq, Sq, D, Hkv, Sk = checked_sizes(q, k, v)
     o, lse = empty_outputs(q)
-    held = _HELD[q.dtype] // _block_d(D)
+    held = _HELD[q.dtype] // block_d(D)
     if Sk > held:
         raise Unsupported(f"{Sk} keys of dimension {D}; one program holds {held}")
     if o.numel() == 0:
@@ -107,7 +107,7 @@ def fullrow(
         CAUSAL=causal,
         BLOCK_M=block_m,
         BLOCK_N=max(16, triton.next_power_of_2(Sk)),
-        BLOCK_D=_block_d(D),
+        BLOCK_D=block_d(D),
         num_warps=8,
     )
     return o, lse

@@ -14,13 +14,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from touchstone.backends import Unsupported
 from touchstone.backends.signatures.attention import checked_sizes, empty_outputs, scale_or_default
-from touchstone.backends.triton.attention._launch import _PLAIN, _block_d, _descriptor
-from touchstone.backends.triton.attention.pruned import _LOG2E
+from touchstone.backends.triton.attention._launch import LN2, LOG2E, PLAIN, block_d, head_descriptor
 from touchstone.backends.triton.lib.gemm import processors
 from touchstone.backends.triton.lib.hopper import ROWS, barriers, copy_in, copy_out, swizzled
 from touchstone.backends.variants import HALF, variant
 
-_LN2 = gl.constexpr(0.6931471805599453)
 _L2 = 8 << 20  # bytes of keys and values that programs share at a time: 16 << 20 costs 1 % at 4096 keys, 32 << 20 4 %
 
 
@@ -335,13 +333,13 @@ def _consume(
         if BLOCK_D > 128:  # o was staged where the queries were
             tma.store_wait(0)
             mbarrier.arrive(q_empty.index(WHICH))
-        gl.store(lse + (batch * Hq + head).to(gl.int64) * Sq + i, m * _LN2 + gl.log(l), mask=i < Sq)
+        gl.store(lse + (batch * Hq + head).to(gl.int64) * Sq + i, m * LN2 + gl.log(l), mask=i < Sq)
         turn += 1
         number = _take(numbers, n_full, n_empty, turn)
     tma.store_wait(0)
 
 
-@tg.jit(do_not_specialize=[*_PLAIN, "pairs", "group"])
+@tg.jit(do_not_specialize=[*PLAIN, "pairs", "group"])
 def _gluon_kernel(
     q_desc,
     k_desc,
@@ -431,12 +429,16 @@ def gluon(
     group = max(1, _L2 * (1 + causal) // (4 * Sk * D)) * (Hq // Hkv)
     programs = min(pairs * tiles, processors(q.device))
     counter = (torch.zeros if causal else torch.empty)(1, dtype=torch.int32, device=q.device)
-    q_desc, k_desc, v_desc = _descriptor("q", q, rows), _descriptor("k", k, block_n), _descriptor("v", v, block_n)
+    q_desc, k_desc, v_desc = (
+        head_descriptor("q", q, rows),
+        head_descriptor("k", k, block_n),
+        head_descriptor("v", v, block_n),
+    )
     _gluon_kernel[(programs,)](
         swizzled(q_desc),
         swizzled(k_desc),
         swizzled(v_desc),
-        swizzled(_descriptor("o", o, rows)),
+        swizzled(head_descriptor("o", o, rows)),
         lse,
         counter,
         Hq,
@@ -445,10 +447,10 @@ def gluon(
         group,
         Sq,
         Sk,
-        abs(scale) * _LOG2E,
+        abs(scale) * LOG2E.value,
         NEGATIVE=scale < 0,
         CAUSAL=causal,
-        BLOCK_D=_block_d(D),
+        BLOCK_D=block_d(D),
         **config,
     )
     return o, lse

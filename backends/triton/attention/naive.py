@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends.signatures.attention import checked_sizes, empty_outputs, scale_or_default
-from touchstone.backends.triton.attention._launch import _block_d, _load_tile, _tiles
+from touchstone.backends.triton.attention._launch import block_d, default_tiles, load_tile
 
 
 @triton.jit(do_not_specialize=["Hq", "Hkv", "Sq"])
@@ -41,8 +41,8 @@ def _scores_kernel(
     i = tile // tiles_n * BLOCK_M + tl.arange(0, BLOCK_M)
     j = tile % tiles_n * BLOCK_N + tl.arange(0, BLOCK_N)
     d = tl.arange(0, BLOCK_D)
-    q_tile = _load_tile(q, i, q_row, Sq, d, q_col, D)
-    k_tile = _load_tile(k, j, k_row, Sk, d, k_col, D)
+    q_tile = load_tile(q, i, q_row, Sq, d, q_col, D)
+    k_tile = load_tile(k, j, k_row, Sk, d, k_col, D)
     score = tl.dot(q_tile, k_tile.T, input_precision="ieee") * scale
     if CAUSAL:
         score = tl.where(j[None, :] <= i[:, None] + Sk - Sq, score, float("-inf"))
@@ -103,8 +103,8 @@ def _values_kernel(
     acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     for start in range(0, Sk, BLOCK_N):
         j = start + tl.arange(0, BLOCK_N)
-        p_tile = _load_tile(p + pair * Sq * Sk, i, Sk, Sq, j, 1, Sk)
-        v_tile = _load_tile(v, j, v_row, Sk, d, v_col, D)
+        p_tile = load_tile(p + pair * Sq * Sk, i, Sk, Sq, j, 1, Sk)
+        v_tile = load_tile(v, j, v_row, Sk, d, v_col, D)
         acc = tl.dot(p_tile.to(v_tile.dtype), v_tile, acc, input_precision="ieee")
     inside = (i[:, None] < Sq) & (d[None, :] < D)
     tl.store(o + (pair * Sq + i[:, None]) * D + d[None, :], acc.to(o.dtype.element_ty), mask=inside)
@@ -119,7 +119,7 @@ def naive(
     if o.numel() == 0:
         return o, lse
     s = torch.empty((B, Hq, Sq, Sk), dtype=torch.float32, device=q.device)
-    tiles = _tiles(q.dtype, D)
+    tiles = default_tiles(q.dtype, D)
     tiles_m, tiles_n = triton.cdiv(Sq, tiles["BLOCK_M"]), triton.cdiv(Sk, tiles["BLOCK_N"])
     if Sk:
         _scores_kernel[(B * Hq * tiles_m * tiles_n,)](
@@ -135,10 +135,10 @@ def naive(
             D,
             scale_or_default(scale, D),
             CAUSAL=causal,
-            BLOCK_D=_block_d(D),
+            BLOCK_D=block_d(D),
             **tiles,
         )
     rows = B * Hq * Sq
     _softmax_kernel[(triton.cdiv(rows, 16),)](s, lse, rows, Sk, BLOCK_M=16, BLOCK_N=256, num_warps=4)
-    _values_kernel[(B * Hq * tiles_m,)](s, v, *v.stride(), o, Hq, Hkv, Sq, Sk, D, BLOCK_D=_block_d(D), **tiles)
+    _values_kernel[(B * Hq * tiles_m,)](s, v, *v.stride(), o, Hq, Hkv, Sq, Sk, D, BLOCK_D=block_d(D), **tiles)
     return o, lse

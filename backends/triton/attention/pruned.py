@@ -5,13 +5,18 @@ import triton
 import triton.language as tl
 
 from touchstone.backends.signatures.attention import checked_sizes, empty_outputs, scale_or_default
-from touchstone.backends.triton.attention._launch import _PLAIN, _block_d, _kind, _load_tile, _tiles
+from touchstone.backends.triton.attention._launch import (
+    LN2,
+    LOG2E,
+    PLAIN,
+    block_d,
+    default_tiles,
+    load_tile,
+    tuning_kind,
+)
 from touchstone.backends.triton.lib.gemm import roomy
 from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import variant
-
-_LOG2E = 1.4426950408889634
-_LN2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
@@ -42,7 +47,7 @@ def _attend(
     for start in range(first, last, BLOCK_N):
         j = start + tl.arange(0, BLOCK_N)
         row_end = Sk if MASKED else None
-        k_tile = _load_tile(k, j, k_row, row_end, d, k_col, D)
+        k_tile = load_tile(k, j, k_row, row_end, d, k_col, D)
         s = tl.dot(q_tile, k_tile.T, input_precision="ieee")
         if MASKED:
             visible = j[None, :] < Sk
@@ -58,12 +63,12 @@ def _attend(
         alpha = tl.exp2(m - base)
         l = l * alpha + tl.sum(p, 1)
         m = m_new
-        v_tile = _load_tile(v, j, v_row, row_end, d, v_col, D)
+        v_tile = load_tile(v, j, v_row, row_end, d, v_col, D)
         acc = tl.dot(p.to(v_tile.dtype), v_tile, acc * alpha[:, None], input_precision="ieee")
     return acc, m, l
 
 
-@triton.jit(do_not_specialize=_PLAIN)
+@triton.jit(do_not_specialize=PLAIN)
 def _pruned_kernel(
     q,
     q_batch,
@@ -109,7 +114,7 @@ def _pruned_kernel(
         full = tl.minimum(full, tl.maximum(top + 1 + shift, 0) // BLOCK_N * BLOCK_N)
         last = tl.minimum(last, tl.maximum(top + BLOCK_M + shift, 0))
 
-    q_tile = _load_tile(q, i, q_row, Sq, d, q_col, D)
+    q_tile = load_tile(q, i, q_row, Sq, d, q_col, D)
     if NEGATIVE:
         q_tile = -q_tile
     m = tl.full((BLOCK_M,), float("-inf"), tl.float32)
@@ -165,7 +170,7 @@ def _pruned_kernel(
     l = tl.where(l == 0, 1.0, l)  # a row that sees nothing: zeros and m = -inf
     inside = (i[:, None] < Sq) & (d[None, :] < D)
     tl.store(o + (pair * Sq + i[:, None]) * D + d[None, :], (acc / l[:, None]).to(o.dtype.element_ty), mask=inside)
-    tl.store(lse + pair * Sq + i, m * _LN2 + tl.log(l), mask=i < Sq)
+    tl.store(lse + pair * Sq + i, m * LN2 + tl.log(l), mask=i < Sq)
 
 
 _SPACE = [
@@ -196,7 +201,7 @@ def pruned(
     if o.numel() == 0:
         return o, lse
     scale = scale_or_default(scale, D)
-    config = pinned(f"attention.{_kind(D, causal)}.pruned", q.dtype, (Sq, Sk), _default(q))
+    config = pinned(f"attention.{tuning_kind(D, causal)}.pruned", q.dtype, (Sq, Sk), _default(q))
     _pruned_kernel[(B * Hq * triton.cdiv(Sq, config["BLOCK_M"]),)](
         q,
         *q.stride(),
@@ -211,10 +216,10 @@ def pruned(
         Sq,
         Sk,
         D,
-        abs(scale) * _LOG2E,
+        abs(scale) * LOG2E.value,
         NEGATIVE=scale < 0,
         CAUSAL=causal,
-        BLOCK_D=_block_d(D),
+        BLOCK_D=block_d(D),
         **config,
     )
     return o, lse
@@ -222,6 +227,6 @@ def pruned(
 
 def _default(q: torch.Tensor) -> dict[str, int]:
     """Eight warps and a third stage: 0.67 of cuDNN's time at D 128 on an H200, with two stages 0.59."""
-    tiles = _tiles(q.dtype, q.shape[-1])
+    tiles = default_tiles(q.dtype, q.shape[-1])
     wide = q.dtype is not torch.float32 and q.shape[-1] <= 128 and roomy(q.device)
     return {**tiles, "num_warps": 8, "num_stages": 3} if wide else tiles

@@ -5,8 +5,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends.signatures.attention import checked_sizes, empty_outputs, scale_or_default
-from touchstone.backends.triton.attention._launch import _PLAIN, _block_d, _descriptor, _kind
-from touchstone.backends.triton.attention.pruned import _LN2, _LOG2E
+from touchstone.backends.triton.attention._launch import LN2, LOG2E, PLAIN, block_d, head_descriptor, tuning_kind
 from touchstone.backends.triton.lib.gemm import roomy
 from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import variant
@@ -57,7 +56,7 @@ def _attend(
     return acc, m, l
 
 
-@triton.jit(do_not_specialize=_PLAIN)
+@triton.jit(do_not_specialize=PLAIN)
 def _tma_kernel(
     q_desc,
     k_desc,
@@ -138,7 +137,7 @@ def _tma_kernel(
     l = tl.where(l == 0, 1.0, l)  # a row that sees nothing: zeros and m = -inf
     o_tile = (acc / l[:, None]).to(o_desc.dtype)
     o_desc.store([batch, head, top, 0], o_tile.reshape(1, 1, BLOCK_M, BLOCK_D))
-    tl.store(lse + pair.to(tl.int64) * Sq + i, m * _LN2 + tl.log(l), mask=i < Sq)
+    tl.store(lse + pair.to(tl.int64) * Sq + i, m * LN2 + tl.log(l), mask=i < Sq)
 
 
 _SPACE = [
@@ -176,23 +175,27 @@ def tma(
     if Sk == 0:  # no descriptor of an empty tensor
         return o.zero_(), lse.fill_(float("-inf"))
     scale = scale_or_default(scale, D)
-    config = pinned(f"attention.{_kind(D, causal)}.tma", q.dtype, (Sq, Sk), _default(q, causal))
+    config = pinned(f"attention.{tuning_kind(D, causal)}.tma", q.dtype, (Sq, Sk), _default(q, causal))
     block_m, block_n = config["BLOCK_M"], config["BLOCK_N"]
-    q_desc, k_desc, v_desc = _descriptor("q", q, block_m), _descriptor("k", k, block_n), _descriptor("v", v, block_n)
+    q_desc, k_desc, v_desc = (
+        head_descriptor("q", q, block_m),
+        head_descriptor("k", k, block_n),
+        head_descriptor("v", v, block_n),
+    )
     _tma_kernel[(B * Hq * triton.cdiv(Sq, block_m),)](
         q_desc,
         k_desc,
         v_desc,
-        _descriptor("o", o, block_m),
+        head_descriptor("o", o, block_m),
         lse,
         Hq,
         Hkv,
         Sq,
         Sk,
-        abs(scale) * _LOG2E,
+        abs(scale) * LOG2E.value,
         NEGATIVE=scale < 0,
         CAUSAL=causal,
-        BLOCK_D=_block_d(D),
+        BLOCK_D=block_d(D),
         **config,
     )
     return o, lse

@@ -4,13 +4,11 @@ import torch
 import triton
 import triton.language as tl
 
-from touchstone.backends.triton.attention._launch import _block_d, _load_tile
-from touchstone.backends.triton.attention_backward._launch import _PLAIN, _load_lse
-
-_LOG2E = tl.constexpr(1.4426950408889634)
+from touchstone.backends.triton.attention._launch import LOG2E, block_d, load_tile
+from touchstone.backends.triton.attention_backward._launch import PLAIN, load_lse
 
 
-@triton.jit(do_not_specialize=_PLAIN)
+@triton.jit(do_not_specialize=PLAIN)
 def _delta_kernel(
     o,
     o_batch,
@@ -40,14 +38,14 @@ def _delta_kernel(
     batch, head = pair // Hq, pair % Hq
     i = tl.program_id(0) % tiles * BLOCK_M + tl.arange(0, BLOCK_M)
     d = tl.arange(0, BLOCK_D)
-    o_tile = _load_tile(o + batch * o_batch + head * o_head, i, o_row, Sq, d, o_col, D)
-    do_tile = _load_tile(do + batch * do_batch + head * do_head, i, do_row, Sq, d, do_col, D)
-    lse_i = _load_lse(lse + batch * lse_batch + head * lse_head, i, lse_row, Sq)
+    o_tile = load_tile(o + batch * o_batch + head * o_head, i, o_row, Sq, d, o_col, D)
+    do_tile = load_tile(do + batch * do_batch + head * do_head, i, do_row, Sq, d, do_col, D)
+    lse_i = load_lse(lse + batch * lse_batch + head * lse_head, i, lse_row, Sq)
     tl.store(delta + pair * pitch + i, tl.sum(do_tile.to(tl.float32) * o_tile.to(tl.float32), 1), mask=i < Sq)
-    tl.store(lse2 + pair * pitch + i, lse_i * _LOG2E, mask=i < Sq)
+    tl.store(lse2 + pair * pitch + i, lse_i * LOG2E, mask=i < Sq)
 
 
-def _launch_delta(
+def launch_delta(
     o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor, multiple: int = 1
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """delta and lse·log2 e in float32, +inf where lse was -inf: both (B, Hq, Sq rounded up to a multiple).
@@ -72,6 +70,6 @@ def _launch_delta(
             Sq,
             D,
             BLOCK_M=64,
-            BLOCK_D=_block_d(D),
+            BLOCK_D=block_d(D),
         )
     return delta, lse2

@@ -8,17 +8,17 @@ from touchstone.backends.triton.lib.gemm import roomy
 
 # Sizes whose value or alignment would not improve the code: one compilation serves them all. Of the strides only lse's
 # are among them: a head that is not known to start on 16 bytes is loaded element by element and not pipelined.
-_PLAIN = ["lse_batch", "lse_head", "lse_row", "B", "Hq", "Hkv", "Sq", "Sk", "pitch"]
+PLAIN = ["lse_batch", "lse_head", "lse_row", "B", "Hq", "Hkv", "Sq", "Sk", "pitch"]
 
 
 @triton.jit
-def _load_lse(lse, rows, stride, row_end):
+def load_lse(lse, rows, stride, row_end):
     """lse[rows]; +inf for rows that do not exist and for those that saw nothing (lse -inf), whose p is then 0."""
     x = tl.load(lse + rows.to(tl.int64) * stride, mask=rows < row_end, other=float("inf"))
     return tl.where(x == float("-inf"), float("inf"), x)
 
 
-def _tiles(dtype: torch.dtype, D: int) -> dict[str, int]:
+def default_tiles(dtype: torch.dtype, D: int) -> dict[str, int]:
     """A program owns OWN rows of a gradient and walks over the other sequence STEP rows at a time.
 
     Sized to fit on chip for any D; float32 `ieee` runs on the FMA pipes.
@@ -34,7 +34,7 @@ def _tiles(dtype: torch.dtype, D: int) -> dict[str, int]:
     return dict(OWN=64, STEP=16, num_warps=8, num_stages=2)
 
 
-def _default(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, do: torch.Tensor) -> dict[str, int]:
+def default_pruned_tiles(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, do: torch.Tensor) -> dict[str, int]:
     """Longer steps and a third stage, for whoever prunes: 0.65 of cuDNN's time at D 128 on an H200, before 0.47.
 
     Not for rows that are not known to start on 16 bytes: their loads are not pipelined, and spill.
@@ -43,5 +43,5 @@ def _default(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, do: torch.Tensor
     even = all(x.stride(3) == 1 and x.data_ptr() % 16 == 0 for x in (q, k, v, do))
     even = even and all(stride % 16 == 0 for x in (q, k, v, do) for stride in x.stride()[:3])
     if q.dtype is torch.float32 or D > 128 or not even or not roomy(q.device):
-        return _tiles(q.dtype, D)
+        return default_tiles(q.dtype, D)
     return dict(OWN=128, STEP=64, num_warps=8, num_stages=3)

@@ -6,12 +6,12 @@ import triton.language as tl
 
 from touchstone.backends.signatures.attention import scale_or_default
 from touchstone.backends.signatures.attention_backward import checked_sizes, empty_outputs
-from touchstone.backends.triton.attention._launch import _block_d, _load_tile
-from touchstone.backends.triton.attention_backward._launch import _PLAIN, _load_lse, _tiles
+from touchstone.backends.triton.attention._launch import block_d, load_tile
+from touchstone.backends.triton.attention_backward._launch import PLAIN, default_tiles, load_lse
 from touchstone.backends.variants import variant
 
 
-@triton.jit(do_not_specialize=_PLAIN)
+@triton.jit(do_not_specialize=PLAIN)
 def _inline_dq_kernel(
     q,
     q_batch,
@@ -62,16 +62,16 @@ def _inline_dq_kernel(
 
     i = tl.program_id(0) % tiles * BLOCK_M + tl.arange(0, BLOCK_M)
     d = tl.arange(0, BLOCK_D)
-    q_tile = _load_tile(q + batch * q_batch + head * q_head, i, q_row, Sq, d, q_col, D)
-    o_tile = _load_tile(o + batch * o_batch + head * o_head, i, o_row, Sq, d, o_col, D)
-    do_tile = _load_tile(do + batch * do_batch + head * do_head, i, do_row, Sq, d, do_col, D)
-    lse_i = _load_lse(lse + batch * lse_batch + head * lse_head, i, lse_row, Sq)
+    q_tile = load_tile(q + batch * q_batch + head * q_head, i, q_row, Sq, d, q_col, D)
+    o_tile = load_tile(o + batch * o_batch + head * o_head, i, o_row, Sq, d, o_col, D)
+    do_tile = load_tile(do + batch * do_batch + head * do_head, i, do_row, Sq, d, do_col, D)
+    lse_i = load_lse(lse + batch * lse_batch + head * lse_head, i, lse_row, Sq)
     delta = tl.sum(do_tile.to(tl.float32) * o_tile.to(tl.float32), 1)
     acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     for start in range(0, Sk, BLOCK_N):
         j = start + tl.arange(0, BLOCK_N)
-        k_tile = _load_tile(k, j, k_row, Sk, d, k_col, D)
-        v_tile = _load_tile(v, j, v_row, Sk, d, v_col, D)
+        k_tile = load_tile(k, j, k_row, Sk, d, k_col, D)
+        v_tile = load_tile(v, j, v_row, Sk, d, v_col, D)
         s = tl.dot(q_tile, k_tile.T, input_precision="ieee") * scale
         visible = j[None, :] < Sk
         if CAUSAL:
@@ -85,7 +85,7 @@ def _inline_dq_kernel(
     tl.store(dq + (pair * Sq + i[:, None]) * D + d[None, :], (acc * scale).to(dq.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=_PLAIN)
+@triton.jit(do_not_specialize=PLAIN)
 def _inline_dkdv_kernel(
     q,
     q_batch,
@@ -135,17 +135,17 @@ def _inline_dkdv_kernel(
 
     j = tl.program_id(0) % tiles * BLOCK_N + tl.arange(0, BLOCK_N)
     d = tl.arange(0, BLOCK_D)
-    k_tile = _load_tile(k + batch * k_batch + head_kv * k_head, j, k_row, Sk, d, k_col, D)
-    v_tile = _load_tile(v + batch * v_batch + head_kv * v_head, j, v_row, Sk, d, v_col, D)
+    k_tile = load_tile(k + batch * k_batch + head_kv * k_head, j, k_row, Sk, d, k_col, D)
+    v_tile = load_tile(v + batch * v_batch + head_kv * v_head, j, v_row, Sk, d, v_col, D)
     dk_acc = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
     dv_acc = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
     for head in range(head_kv * (Hq // Hkv), (head_kv + 1) * (Hq // Hkv)):
         for start in range(0, Sq, BLOCK_M):
             i = start + tl.arange(0, BLOCK_M)
-            q_tile = _load_tile(q + batch * q_batch + head * q_head, i, q_row, Sq, d, q_col, D)
-            o_tile = _load_tile(o + batch * o_batch + head * o_head, i, o_row, Sq, d, o_col, D)
-            do_tile = _load_tile(do + batch * do_batch + head * do_head, i, do_row, Sq, d, do_col, D)
-            lse_i = _load_lse(lse + batch * lse_batch + head * lse_head, i, lse_row, Sq)
+            q_tile = load_tile(q + batch * q_batch + head * q_head, i, q_row, Sq, d, q_col, D)
+            o_tile = load_tile(o + batch * o_batch + head * o_head, i, o_row, Sq, d, o_col, D)
+            do_tile = load_tile(do + batch * do_batch + head * do_head, i, do_row, Sq, d, do_col, D)
+            lse_i = load_lse(lse + batch * lse_batch + head * lse_head, i, lse_row, Sq)
             delta = tl.sum(do_tile.to(tl.float32) * o_tile.to(tl.float32), 1)
             s = tl.dot(k_tile, q_tile.T, input_precision="ieee") * scale  # (BLOCK_N, BLOCK_M): already transposed
             visible = (j[:, None] < Sk) & (i[None, :] < Sq)
@@ -178,16 +178,16 @@ def delta_inline(
     """q, o, do (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lse (B, Hq, Sq) -> dq, dk, dv. Source: [dao2022flash]."""
     B, Hq, Sq, D, Hkv, Sk = checked_sizes(q, k, v, o, lse, do)
     dq, dk, dv = empty_outputs(q, k)
-    tiles = _tiles(q.dtype, D)
+    tiles = default_tiles(q.dtype, D)
     own, step = tiles.pop("OWN"), tiles.pop("STEP")
     operands = (q, *q.stride(), k, *k.stride(), v, *v.stride(), o, *o.stride(), lse, *lse.stride(), do, *do.stride())
     sizes = (Hq, Hkv, Sq, Sk, D, scale_or_default(scale, D))
     if dq.numel():
         _inline_dq_kernel[(B * Hq * triton.cdiv(Sq, own),)](
-            *operands, dq, *sizes, CAUSAL=causal, BLOCK_M=own, BLOCK_N=step, BLOCK_D=_block_d(D), **tiles
+            *operands, dq, *sizes, CAUSAL=causal, BLOCK_M=own, BLOCK_N=step, BLOCK_D=block_d(D), **tiles
         )
     if dk.numel():
         _inline_dkdv_kernel[(B * Hkv * triton.cdiv(Sk, own),)](
-            *operands, dk, dv, *sizes, CAUSAL=causal, BLOCK_M=step, BLOCK_N=own, BLOCK_D=_block_d(D), **tiles
+            *operands, dk, dv, *sizes, CAUSAL=causal, BLOCK_M=step, BLOCK_N=own, BLOCK_D=block_d(D), **tiles
         )
     return dq, dk, dv

@@ -6,15 +6,16 @@ import triton.language as tl
 
 from touchstone.backends.signatures.attention import scale_or_default
 from touchstone.backends.signatures.attention_backward import checked_sizes, empty_outputs
-from touchstone.backends.triton.attention._launch import _block_d, _kind
-from touchstone.backends.triton.attention_backward._delta import _launch_delta
-from touchstone.backends.triton.attention_backward._launch import _PLAIN, _default
-from touchstone.backends.triton.attention_backward.delta_first import _dkdv_kernel, _dq_kernel, delta_first
+from touchstone.backends.triton.attention._launch import block_d, tuning_kind
+from touchstone.backends.triton.attention_backward._delta import launch_delta
+from touchstone.backends.triton.attention_backward._launch import PLAIN, default_pruned_tiles
+from touchstone.backends.triton.attention_backward._pruned import dkdv_kernel, dq_kernel
+from touchstone.backends.triton.attention_backward.delta_first import delta_first
 from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import attributes, variant
 
 
-@triton.jit(do_not_specialize=_PLAIN)
+@triton.jit(do_not_specialize=PLAIN)
 def _onekernel_kernel(
     q,
     q_batch,
@@ -55,7 +56,7 @@ def _onekernel_kernel(
 ):
     key_programs = B * Hkv * tl.cdiv(Sk, OWN)
     if tl.program_id(0) < key_programs:
-        _dkdv_kernel(
+        dkdv_kernel(
             q,
             q_batch,
             q_head,
@@ -92,7 +93,7 @@ def _onekernel_kernel(
             BLOCK_D=BLOCK_D,
         )
     else:
-        _dq_kernel(
+        dq_kernel(
             q,
             q_batch,
             q_head,
@@ -146,8 +147,10 @@ def onekernel(
     """q, o, do (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lse (B, Hq, Sq) -> dq, dk, dv. Source: [triton2022]."""
     B, Hq, Sq, D, Hkv, Sk = checked_sizes(q, k, v, o, lse, do)
     dq, dk, dv = empty_outputs(q, k)
-    config = pinned(f"attention_backward.{_kind(D, causal)}.onekernel", q.dtype, (Sq, Sk), _default(q, k, v, do))
-    delta, lse2 = _launch_delta(o, lse, do)
+    config = pinned(
+        f"attention_backward.{tuning_kind(D, causal)}.onekernel", q.dtype, (Sq, Sk), default_pruned_tiles(q, k, v, do)
+    )
+    delta, lse2 = launch_delta(o, lse, do)
     programs = B * Hkv * triton.cdiv(Sk, config["OWN"]) + B * Hq * triton.cdiv(Sq, config["OWN"])
     if programs:
         _onekernel_kernel[(programs,)](
@@ -172,7 +175,7 @@ def onekernel(
             D,
             scale_or_default(scale, D),
             CAUSAL=causal,
-            BLOCK_D=_block_d(D),
+            BLOCK_D=block_d(D),
             **config,
         )
     return dq, dk, dv

@@ -7,9 +7,9 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from touchstone.backends.signatures.attention import scale_or_default
 from touchstone.backends.signatures.attention_backward import checked_sizes, empty_outputs
-from touchstone.backends.triton.attention._launch import _block_d, _descriptor, _kind
-from touchstone.backends.triton.attention_backward._delta import _LOG2E, _launch_delta
-from touchstone.backends.triton.attention_backward._launch import _PLAIN
+from touchstone.backends.triton.attention._launch import LOG2E, block_d, head_descriptor, tuning_kind
+from touchstone.backends.triton.attention_backward._delta import launch_delta
+from touchstone.backends.triton.attention_backward._launch import PLAIN
 from touchstone.backends.triton.lib.gemm import roomy
 from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import variant
@@ -55,7 +55,7 @@ def _dq_steps(
     return acc
 
 
-@triton.jit(do_not_specialize=_PLAIN)
+@triton.jit(do_not_specialize=PLAIN)
 def _tma_dq_kernel(
     q_desc,
     k_desc,
@@ -108,7 +108,7 @@ def _tma_dq_kernel(
         full,
         shift,
         Sk,
-        scale * _LOG2E,
+        scale * LOG2E,
         MASKED=False,
         CAUSAL=CAUSAL,
         BLOCK_N=BLOCK_N,
@@ -129,7 +129,7 @@ def _tma_dq_kernel(
         last,
         shift,
         Sk,
-        scale * _LOG2E,
+        scale * LOG2E,
         MASKED=True,
         CAUSAL=CAUSAL,
         BLOCK_N=BLOCK_N,
@@ -187,7 +187,7 @@ def _dkdv_steps(
     return dk_acc, dv_acc
 
 
-@triton.jit(do_not_specialize=_PLAIN)
+@triton.jit(do_not_specialize=PLAIN)
 def _tma_dkdv_kernel(
     q_desc,
     k_desc,
@@ -243,7 +243,7 @@ def _tma_dkdv_kernel(
                 full,
                 shift,
                 Sq,
-                scale * _LOG2E,
+                scale * LOG2E,
                 MASKED=True,
                 CAUSAL=CAUSAL,
                 BLOCK_M=BLOCK_M,
@@ -266,7 +266,7 @@ def _tma_dkdv_kernel(
             tail,
             shift,
             Sq,
-            scale * _LOG2E,
+            scale * LOG2E,
             MASKED=False,
             CAUSAL=CAUSAL,
             BLOCK_M=BLOCK_M,
@@ -289,7 +289,7 @@ def _tma_dkdv_kernel(
             Sq,
             shift,
             Sq,
-            scale * _LOG2E,
+            scale * LOG2E,
             MASKED=True,
             CAUSAL=CAUSAL,
             BLOCK_M=BLOCK_M,
@@ -345,20 +345,20 @@ def tma(
     dq, dk, dv = empty_outputs(q, k)
     if dq.numel() == 0 or dk.numel() == 0:  # no descriptor of an empty tensor
         return dq.zero_(), dk.zero_(), dv.zero_()
-    config = dict(pinned(f"attention_backward.{_kind(D, causal)}.tma", q.dtype, (Sq, Sk), _default(q, causal)))
+    config = dict(pinned(f"attention_backward.{tuning_kind(D, causal)}.tma", q.dtype, (Sq, Sk), _default(q, causal)))
     dq_options = dict(num_warps=config.pop("DQ_WARPS"), num_stages=config.pop("DQ_STAGES"))
     own, step = config.pop("OWN"), config.pop("STEP")
     dq_own, dq_step = config.pop("DQ_OWN"), config.pop("DQ_STEP")
-    keys = [_descriptor(*operand) for operand in (("q", q, step), ("k", k, own), ("v", v, own), ("do", do, step))]
+    keys = [head_descriptor(*operand) for operand in (("q", q, step), ("k", k, own), ("v", v, own), ("do", do, step))]
     queries = [("q", q, dq_own), ("k", k, dq_step), ("v", v, dq_step), ("do", do, dq_own)]
-    delta, lse2 = _launch_delta(o, lse, do, multiple=4)  # rows of 16 bytes, as a descriptor wants them
+    delta, lse2 = launch_delta(o, lse, do, multiple=4)  # rows of 16 bytes, as a descriptor wants them
     pitch, scale = delta.shape[-1], scale_or_default(scale, D)
     rows = [TensorDescriptor(x, [B * Hq, Sq], [pitch, 1], [1, step]) for x in (delta, lse2)]
     _tma_dkdv_kernel[(B * Hkv * triton.cdiv(Sk, own),)](
         *keys,
         *rows,
-        _descriptor("dk", dk, own),
-        _descriptor("dv", dv, own),
+        head_descriptor("dk", dk, own),
+        head_descriptor("dv", dv, own),
         Hq,
         Hkv,
         Sq,
@@ -367,14 +367,14 @@ def tma(
         CAUSAL=causal,
         BLOCK_M=step,
         BLOCK_N=own,
-        BLOCK_D=_block_d(D),
+        BLOCK_D=block_d(D),
         **config,
     )
     _tma_dq_kernel[(B * Hq * triton.cdiv(Sq, dq_own),)](
-        *(_descriptor(*operand) for operand in queries),
+        *(head_descriptor(*operand) for operand in queries),
         delta,
         lse2,
-        _descriptor("dq", dq, dq_own),
+        head_descriptor("dq", dq, dq_own),
         pitch,
         Hq,
         Hkv,
@@ -384,7 +384,7 @@ def tma(
         CAUSAL=causal,
         BLOCK_M=dq_own,
         BLOCK_N=dq_step,
-        BLOCK_D=_block_d(D),
+        BLOCK_D=block_d(D),
         **dq_options,
     )
     return dq, dk, dv

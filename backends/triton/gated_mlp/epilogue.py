@@ -5,7 +5,8 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import shapes
-from touchstone.backends.triton.lib.activations import _activate, _check
+from touchstone.backends.signatures._activations import check_activation
+from touchstone.backends.triton.lib.activations import activate
 from touchstone.backends.triton.lib.gemm import default_two_tiles, options
 from touchstone.backends.triton.matmul import tuned as matmul
 from touchstone.backends.triton.runtime.tuning import pinned
@@ -54,7 +55,7 @@ def _gate_up_kernel(
         w_up = tl.load(up_cols + d[:, None] * stride_ud, mask=inside, other=0.0)
         gate = tl.dot(x, w_gate, gate, input_precision=PRECISION)
         up = tl.dot(x, w_up, up, input_precision=PRECISION)
-    hidden = (_activate(gate, ACTIVATION) * up).to(hidden_ptr.dtype.element_ty)
+    hidden = (activate(gate, ACTIVATION) * up).to(hidden_ptr.dtype.element_ty)
     tl.store(hidden_ptr + m[:, None] * H + h[None, :], hidden, mask=(m[:, None] < M) & (h[None, :] < H))
 
 
@@ -81,7 +82,7 @@ def epilogue(
 ) -> torch.Tensor:
     """x (M, D), w_gate and w_up (D, H), w_down (H, N); y (M, N). Any sizes and strides. Source: [cutlass2022]."""
     M, D, H, _ = shapes("M D, D H, D H, H N", x=x, w_gate=w_gate, w_up=w_up, w_down=w_down)
-    _check(activation)
+    check_activation(activation)
     hidden = x.new_empty(M, H)
     if hidden.numel():
         config = pinned("gated_mlp.epilogue", x.dtype, (M, H, D), default_two_tiles(x.dtype, M, H))

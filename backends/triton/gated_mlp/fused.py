@@ -5,7 +5,8 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import shapes
-from touchstone.backends.triton.lib.activations import _activate, _check
+from touchstone.backends.signatures._activations import check_activation
+from touchstone.backends.triton.lib.activations import activate
 
 
 @triton.jit
@@ -53,7 +54,7 @@ def _fused_kernel(
             w_up = tl.load(up_ptr + d[:, None] * stride_ud + h[None, :] * stride_uh, mask=inside, other=0.0)
             gate = tl.dot(x, w_gate, gate, input_precision=PRECISION)
             up = tl.dot(x, w_up, up, input_precision=PRECISION)
-        hidden = (_activate(gate, ACTIVATION) * up).to(down_ptr.dtype.element_ty)
+        hidden = (activate(gate, ACTIVATION) * up).to(down_ptr.dtype.element_ty)
         w_down = tl.load(down_cols + h[:, None] * stride_dh, mask=(h[:, None] < H) & (n[None, :] < N), other=0.0)
         acc = tl.dot(hidden, w_down, acc, input_precision=PRECISION)
     y = acc.to(y_ptr.dtype.element_ty)
@@ -69,7 +70,7 @@ def fused(
     every tile of N columns: it pays for a narrow output only (docs/claims.md). Source: [muller2021].
     """
     M, D, H, N = shapes("M D, D H, D H, H N", x=x, w_gate=w_gate, w_up=w_up, w_down=w_down)
-    _check(activation)
+    check_activation(activation)
     y = x.new_empty(M, N)
     if y.numel() == 0:
         return y

@@ -8,9 +8,9 @@ then read x twice as often from shared memory: 0.80 of torch on an H200, where t
 import torch
 
 from touchstone.backends import Unsupported, shapes
-from touchstone.backends.triton.lib.activations import _check
+from touchstone.backends.signatures._activations import check_activation
 from touchstone.backends.triton.lib.gemm import default_tma_factor_tile, default_tma_tile, options
-from touchstone.backends.triton.mlp.tma import _linear
+from touchstone.backends.triton.lib.tma_linear import tma_linear
 from touchstone.backends.triton.mlp.tma import tma as _mlp
 from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import attributes, variant
@@ -31,7 +31,7 @@ def tma(
     that is not 16-byte aligned) and D or H of 0. Source: [hoque2024tma].
     """
     M, D, H, N = shapes("M D, D H, D H, H N", x=x, w_gate=w_gate, w_up=w_up, w_down=w_down)
-    _check(activation)
+    check_activation(activation)
     y = x.new_empty(M, N)
     if y.numel() == 0:
         return y
@@ -41,9 +41,9 @@ def tma(
     up = pinned("gated_mlp.tma", x.dtype, (M, H, D), default_tma_factor_tile(x.dtype, M, H))
     gate, down = default_tma_tile(x.dtype, M, H), default_tma_tile(x.dtype, M, N)
     launches = [
-        _linear(x, w_gate, None, hidden, activation, ("x", "w_gate", "the hidden tensor"), gate),
-        _linear(x, w_up, None, hidden, None, ("x", "w_up", "the hidden tensor"), up, factor=hidden),
-        _linear(hidden, w_down, None, y, None, ("the hidden tensor", "w_down", "the result"), down),
+        tma_linear(x, w_gate, None, hidden, activation, ("x", "w_gate", "the hidden tensor"), gate),
+        tma_linear(x, w_up, None, hidden, None, ("x", "w_up", "the hidden tensor"), up, factor=hidden),
+        tma_linear(hidden, w_down, None, y, None, ("the hidden tensor", "w_down", "the result"), down),
     ]
     for launch in launches:
         launch()

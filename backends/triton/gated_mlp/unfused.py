@@ -5,7 +5,8 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import shapes
-from touchstone.backends.triton.lib.activations import _activate, _check
+from touchstone.backends.signatures._activations import check_activation
+from touchstone.backends.triton.lib.activations import activate
 from touchstone.backends.triton.matmul import tuned as matmul
 
 
@@ -14,7 +15,7 @@ def _act_mul_kernel(gate_ptr, up_ptr, size, ACTIVATION: tl.constexpr, BLOCK: tl.
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     gate = tl.load(gate_ptr + i, mask=i < size, other=0.0).to(tl.float32)
     up = tl.load(up_ptr + i, mask=i < size, other=0.0).to(tl.float32)
-    tl.store(gate_ptr + i, (_activate(gate, ACTIVATION) * up).to(gate_ptr.dtype.element_ty), mask=i < size)
+    tl.store(gate_ptr + i, (activate(gate, ACTIVATION) * up).to(gate_ptr.dtype.element_ty), mask=i < size)
 
 
 def unfused(
@@ -22,7 +23,7 @@ def unfused(
 ) -> torch.Tensor:
     """x (M, D), w_gate and w_up (D, H), w_down (H, N); y (M, N). Any sizes and strides. Source: [shazeer2020]."""
     shapes("M D, D H, D H, H N", x=x, w_gate=w_gate, w_up=w_up, w_down=w_down)
-    _check(activation)
+    check_activation(activation)
     gate, up = matmul(x, w_gate), matmul(x, w_up)
     if gate.numel():
         grid = (triton.cdiv(gate.numel(), 2048),)

@@ -8,22 +8,14 @@ as torch does.
 import triton
 import triton.language as tl
 
-_NAMES = ("gelu", "gelu_tanh", "silu", "relu")
-
-
-def _check(activation: str) -> None:
-    """Raise ValueError unless `activation` names one."""
-    if activation not in _NAMES:
-        raise ValueError(f"activation: expected one of {', '.join(_NAMES)}, got {activation!r}")
-
 
 @triton.jit
-def _sigmoid(x):
+def sigmoid(x):
     return 1.0 / (1.0 + tl.exp(-x))  # an exponential that overflows gives 0, as it should
 
 
 @triton.jit
-def _normal_cdf(x):
+def normal_cdf(x):
     """½·(1 + erf(x/√2)), off by 2e-7 at most, as 2^P(-x) or 1 - 2^P(x): 12 instructions, where libdevice's erf takes
     about 45.
 
@@ -43,30 +35,30 @@ def _normal_cdf(x):
 
 
 @triton.jit
-def _activate(x, ACTIVATION: tl.constexpr):
+def activate(x, ACTIVATION: tl.constexpr):
     """act(x) of a float32 block."""
     if ACTIVATION == "gelu":
-        y = x * _normal_cdf(x)
+        y = x * normal_cdf(x)
     elif ACTIVATION == "gelu_tanh":
-        y = x * _sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))  # 2·√(2/π)
+        y = x * sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))  # 2·√(2/π)
     elif ACTIVATION == "silu":
-        y = x * _sigmoid(x)
+        y = x * sigmoid(x)
     else:
         y = tl.where(x < 0.0, 0.0, x)
     return y
 
 
 @triton.jit
-def _slope(x, ACTIVATION: tl.constexpr):
+def activation_slope(x, ACTIVATION: tl.constexpr):
     """act'(x) of a float32 block; relu's slope at 0 is 0."""
     if ACTIVATION == "gelu":
         density = 0.3989422804014327 * tl.exp(-0.5 * x * x)  # 1/√(2π)
-        y = _normal_cdf(x) + x * density
+        y = normal_cdf(x) + x * density
     elif ACTIVATION == "gelu_tanh":
-        s = _sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
+        s = sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
         y = s + x * s * (1.0 - s) * 1.5957691216057308 * (1.0 + 0.134145 * x * x)
     elif ACTIVATION == "silu":
-        s = _sigmoid(x)
+        s = sigmoid(x)
         y = s * (1.0 + x * (1.0 - s))
     else:
         y = tl.where(x <= 0.0, 0.0, 1.0)

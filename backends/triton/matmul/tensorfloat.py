@@ -5,7 +5,7 @@ import triton
 
 from touchstone.backends import shapes
 from touchstone.backends.triton.lib.gemm import default_tile, options
-from touchstone.backends.triton.matmul.tiled import _grouped_kernel
+from touchstone.backends.triton.matmul._grouped import grouped_kernel
 from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import variant
 
@@ -33,7 +33,7 @@ def tf32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return c
     config = pinned("matmul.tf32", a.dtype, (M, N, K), _default_tf32(a.dtype, M, N))
     grid = (triton.cdiv(M, config["BLOCK_M"]) * triton.cdiv(N, config["BLOCK_N"]),)
-    _grouped_kernel[grid](a, b, c, M, N, K, *a.stride(), *b.stride(), PRECISION="tf32", **config)
+    grouped_kernel[grid](a, b, c, M, N, K, *a.stride(), *b.stride(), PRECISION="tf32", **config)
     return c
 
 
@@ -46,7 +46,7 @@ def tf32x3(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return c
     config = pinned("matmul.tf32x3", a.dtype, (M, N, K), _default_tf32x3(a.dtype, M, N))
     grid = (triton.cdiv(M, config["BLOCK_M"]) * triton.cdiv(N, config["BLOCK_N"]),)
-    _grouped_kernel[grid](a, b, c, M, N, K, *a.stride(), *b.stride(), PRECISION="tf32x3", **config)
+    grouped_kernel[grid](a, b, c, M, N, K, *a.stride(), *b.stride(), PRECISION="tf32x3", **config)
     return c
 
 

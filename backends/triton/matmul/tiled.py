@@ -6,6 +6,7 @@ import triton.language as tl
 
 from touchstone.backends import shapes
 from touchstone.backends.triton.lib.gemm import default_tile, options
+from touchstone.backends.triton.matmul._grouped import grouped_kernel
 from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import variant
 
@@ -69,43 +70,6 @@ def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return c
 
 
-@triton.jit
-def _grouped_kernel(
-    a_ptr,
-    b_ptr,
-    c_ptr,
-    M,
-    N,
-    K,
-    stride_am,
-    stride_ak,
-    stride_bk,
-    stride_bn,
-    PRECISION: tl.constexpr,
-    GROUP_M: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-):
-    tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
-    tile = tl.program_id(0)
-    first = tile // (GROUP_M * tiles_n) * GROUP_M  # tile row that the group starts with; the last group may be lower
-    height = min(tiles_m - first, GROUP_M)
-    within = tile % (GROUP_M * tiles_n)
-    m = (first + within % height).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-    n = (within // height).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
-    a_rows = a_ptr + m[:, None] * stride_am
-    b_cols = b_ptr + n[None, :] * stride_bn
-    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for start in range(0, K, BLOCK_K):
-        k = (start + tl.arange(0, BLOCK_K)).to(tl.int64)
-        a = tl.load(a_rows + k[None, :] * stride_ak, mask=(m[:, None] < M) & (k[None, :] < K), other=0.0)
-        b = tl.load(b_cols + k[:, None] * stride_bk, mask=(k[:, None] < K) & (n[None, :] < N), other=0.0)
-        acc = tl.dot(a, b, acc, input_precision=PRECISION)
-    c = acc.to(c_ptr.dtype.element_ty)
-    tl.store(c_ptr + m[:, None] * N + n[None, :], c, mask=(m[:, None] < M) & (n[None, :] < N))
-
-
 def grouped(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """(M, K) by (K, N) gives (M, N); any sizes and strides. Source: [triton2021]."""
     M, K, N = shapes("M K, K N", a=a, b=b)
@@ -113,7 +77,7 @@ def grouped(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if M == 0 or N == 0:
         return c
     grid = (triton.cdiv(M, 128) * triton.cdiv(N, 128),)
-    _grouped_kernel[grid](
+    grouped_kernel[grid](
         a,
         b,
         c,
@@ -161,5 +125,5 @@ def tuned(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return c
     config = pinned("matmul.tuned", a.dtype, (M, N, K), default_tile(a.dtype, M, N))
     grid = (triton.cdiv(M, config["BLOCK_M"]) * triton.cdiv(N, config["BLOCK_N"]),)
-    _grouped_kernel[grid](a, b, c, M, N, K, *a.stride(), *b.stride(), PRECISION="ieee", **config)
+    grouped_kernel[grid](a, b, c, M, N, K, *a.stride(), *b.stride(), PRECISION="ieee", **config)
     return c

@@ -5,7 +5,8 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import shapes
-from touchstone.backends.triton.lib.activations import _activate, _check
+from touchstone.backends.signatures._activations import check_activation
+from touchstone.backends.triton.lib.activations import activate
 from touchstone.backends.triton.lib.gemm import default_tile, options
 from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import variant
@@ -50,7 +51,7 @@ def _linear_kernel(
     if bias_ptr is not None:
         acc += tl.load(bias_ptr + n * stride_bias, mask=n < N, other=0.0).to(tl.float32)[None, :]
     if ACTIVATION is not None:
-        acc = _activate(acc, ACTIVATION)
+        acc = activate(acc, ACTIVATION)
     c = acc.to(c_ptr.dtype.element_ty)
     tl.store(c_ptr + m[:, None] * N + n[None, :], c, mask=(m[:, None] < M) & (n[None, :] < N))
 
@@ -101,6 +102,6 @@ def epilogue(
     Source: [cublas2019].
     """
     shapes("M D, D H, H?, H N, N?", x=x, w1=w1, b1=b1, w2=w2, b2=b2)
-    _check(activation)
+    check_activation(activation)
     hidden = _linear(x, w1, b1, activation)
     return _linear(hidden, w2, b2, None)

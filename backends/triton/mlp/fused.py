@@ -5,7 +5,8 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import shapes
-from touchstone.backends.triton.lib.activations import _activate, _check
+from touchstone.backends.signatures._activations import check_activation
+from touchstone.backends.triton.lib.activations import activate
 
 
 @triton.jit
@@ -53,7 +54,7 @@ def _fused_kernel(
             z = tl.dot(x, w1, z, input_precision=PRECISION)
         if b1_ptr is not None:
             z += tl.load(b1_ptr + h * stride_b1, mask=h < H, other=0.0).to(tl.float32)[None, :]
-        hidden = _activate(z, ACTIVATION).to(w2_ptr.dtype.element_ty)  # act(0) = 0 beyond column H
+        hidden = activate(z, ACTIVATION).to(w2_ptr.dtype.element_ty)  # act(0) = 0 beyond column H
         w2 = tl.load(w2_cols + h[:, None] * stride_w2h, mask=(h[:, None] < H) & (n[None, :] < N), other=0.0)
         acc = tl.dot(hidden, w2, acc, input_precision=PRECISION)
     if b2_ptr is not None:
@@ -77,7 +78,7 @@ def fused(
     every tile of N columns: it pays for a narrow output only (docs/claims.md). Source: [muller2021].
     """
     M, D, H, N = shapes("M D, D H, H?, H N, N?", x=x, w1=w1, b1=b1, w2=w2, b2=b2)
-    _check(activation)
+    check_activation(activation)
     y = x.new_empty(M, N)
     if y.numel() == 0:
         return y

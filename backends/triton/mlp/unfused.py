@@ -5,7 +5,8 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import shapes
-from touchstone.backends.triton.lib.activations import _activate, _check
+from touchstone.backends.signatures._activations import check_activation
+from touchstone.backends.triton.lib.activations import activate
 from touchstone.backends.triton.matmul import tuned as matmul
 
 
@@ -16,7 +17,7 @@ def _bias_act_kernel(z_ptr, bias_ptr, size, cols, stride_bias, ACTIVATION: tl.co
     if bias_ptr is not None:
         z += tl.load(bias_ptr + i % cols * stride_bias, mask=i < size, other=0.0).to(tl.float32)
     if ACTIVATION is not None:
-        z = _activate(z, ACTIVATION)
+        z = activate(z, ACTIVATION)
     tl.store(z_ptr + i, z.to(z_ptr.dtype.element_ty), mask=i < size)
 
 
@@ -42,7 +43,7 @@ def unfused(
     Source: [vaswani2017].
     """
     shapes("M D, D H, H?, H N, N?", x=x, w1=w1, b1=b1, w2=w2, b2=b2)
-    _check(activation)
+    check_activation(activation)
     hidden = matmul(x, w1)
     _bias_act(hidden, b1, activation)
     y = matmul(hidden, w2)

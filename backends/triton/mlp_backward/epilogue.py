@@ -5,7 +5,8 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import shapes
-from touchstone.backends.triton.lib.activations import _activate, _check, _slope
+from touchstone.backends.signatures._activations import check_activation
+from touchstone.backends.triton.lib.activations import activate, activation_slope
 from touchstone.backends.triton.lib.gemm import default_tile, options
 from touchstone.backends.triton.matmul import tuned as matmul
 from touchstone.backends.triton.runtime.tuning import pinned
@@ -53,12 +54,12 @@ def _activated_kernel(
     inside = (m[:, None] < M) & (n[None, :] < N)
     z_tile = z_ptr + m[:, None] * N + n[None, :]
     if BACKWARD:  # a·b is the gradient of the hidden tensor
-        acc *= _slope(tl.load(z_tile, mask=inside, other=0.0).to(tl.float32), ACTIVATION)
+        acc *= activation_slope(tl.load(z_tile, mask=inside, other=0.0).to(tl.float32), ACTIVATION)
     else:
         if bias_ptr is not None:
             acc += tl.load(bias_ptr + n * stride_bias, mask=n < N, other=0.0).to(tl.float32)[None, :]
         tl.store(z_tile, acc.to(z_ptr.dtype.element_ty), mask=inside)
-        acc = _activate(acc, ACTIVATION)
+        acc = activate(acc, ACTIVATION)
     tl.store(c_ptr + m[:, None] * N + n[None, :], acc.to(c_ptr.dtype.element_ty), mask=inside)
 
 
@@ -182,7 +183,7 @@ def epilogue(
     Any sizes and strides; db1 and db2 are None where the bias is. Source: [oneflow2022].
     """
     M, _, H, _ = shapes("M D, D H, H?, H N, N?, M N", x=x, w1=w1, b1=b1, w2=w2, b2=b2, dy=dy)
-    _check(activation)
+    check_activation(activation)
     z = x.new_empty(M, H)
     hidden = _activated(x, w1, b1, z, activation, backward=False)
     dz = _activated(dy, w2.t(), None, z, activation, backward=True)

@@ -5,7 +5,8 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import shapes
-from touchstone.backends.triton.lib.activations import _activate, _check, _slope
+from touchstone.backends.signatures._activations import check_activation
+from touchstone.backends.triton.lib.activations import activate, activation_slope
 from touchstone.backends.triton.lib.gemm import default_tile, default_two_tiles, options
 from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import variant
@@ -59,8 +60,8 @@ def _hidden_kernel(
         z += tl.load(b1_ptr + h * stride_b1, mask=h < H, other=0.0).to(tl.float32)[None, :]
     inside = (m[:, None] < M) & (h[None, :] < H)
     at = m[:, None] * H + h[None, :]
-    tl.store(hidden_ptr + at, _activate(z, ACTIVATION).to(hidden_ptr.dtype.element_ty), mask=inside)
-    slope = _slope(z, ACTIVATION)
+    tl.store(hidden_ptr + at, activate(z, ACTIVATION).to(hidden_ptr.dtype.element_ty), mask=inside)
+    slope = activation_slope(z, ACTIVATION)
     dhidden = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for start in range(0, N, BLOCK_K):
         n = (start + tl.arange(0, BLOCK_K)).to(tl.int64)
@@ -243,7 +244,7 @@ def fused(
     Any sizes and strides; db1 and db2 are None where the bias is. Source: [oneflow2022].
     """
     M, D, H, N = shapes("M D, D H, H?, H N, N?, M N", x=x, w1=w1, b1=b1, w2=w2, b2=b2, dy=dy)
-    _check(activation)
+    check_activation(activation)
     hidden, dz = x.new_empty(M, H), x.new_empty(M, H)
     if hidden.numel():
         config = default_two_tiles(x.dtype, M, H)

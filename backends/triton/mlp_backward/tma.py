@@ -7,11 +7,11 @@ by gate's in gated_mlp.
 import torch
 
 from touchstone.backends import Unsupported, shapes
+from touchstone.backends.signatures._activations import check_activation
 from touchstone.backends.triton.gated_mlp.tma import tma as _gated_mlp
-from touchstone.backends.triton.lib.activations import _check
 from touchstone.backends.triton.lib.gemm import default_tma_factor_tile, default_tma_tile
-from touchstone.backends.triton.mlp.tma import _linear
-from touchstone.backends.triton.mlp_backward.unfused import _column_sum
+from touchstone.backends.triton.lib.tma_linear import tma_linear
+from touchstone.backends.triton.mlp_backward._column_sum import column_sum
 from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import attributes, variant
 
@@ -33,7 +33,7 @@ def tma(
     multiple of 16 bytes apart, a start that is not 16-byte aligned) and sizes of 0. Source: [hoque2024tma].
     """
     M, D, H, N = shapes("M D, D H, H?, H N, N?, M N", x=x, w1=w1, b1=b1, w2=w2, b2=b2, dy=dy)
-    _check(activation)
+    check_activation(activation)
     if 0 in (M, D, H, N):
         raise Unsupported(f"M = {M}, D = {D}, H = {H}, N = {N}; a tensor descriptor describes no empty matrix")
     hidden, slope = x.new_empty(M, H), x.new_empty(M, H)
@@ -42,12 +42,12 @@ def tma(
     back = pinned("mlp_backward.tma", x.dtype, (M, H, N), default_tma_factor_tile(x.dtype, M, H))
     there, to_dx, to_dw1, to_dw2 = (default_tma_tile(x.dtype, *t.shape) for t in (hidden, dx, dw1, dw2))
     launches = [
-        _linear(x, w1, b1, hidden, activation, ("x", "w1", "the hidden tensor"), there, slope=slope),
-        _linear(dy, w2.t(), None, dz, None, ("dy", "w2", "the hidden tensor"), back, factor=slope),
-        _linear(dz, w1.t(), None, dx, None, ("the hidden tensor", "w1", "dx"), to_dx),
-        _linear(x.t(), dz, None, dw1, None, ("x", "the hidden tensor", "dw1"), to_dw1),
-        _linear(hidden.t(), dy, None, dw2, None, ("the hidden tensor", "dy", "dw2"), to_dw2),
+        tma_linear(x, w1, b1, hidden, activation, ("x", "w1", "the hidden tensor"), there, slope=slope),
+        tma_linear(dy, w2.t(), None, dz, None, ("dy", "w2", "the hidden tensor"), back, factor=slope),
+        tma_linear(dz, w1.t(), None, dx, None, ("the hidden tensor", "w1", "dx"), to_dx),
+        tma_linear(x.t(), dz, None, dw1, None, ("x", "the hidden tensor", "dw1"), to_dw1),
+        tma_linear(hidden.t(), dy, None, dw2, None, ("the hidden tensor", "dy", "dw2"), to_dw2),
     ]
     for launch in launches:
         launch()
-    return dx, dw1, None if b1 is None else _column_sum(dz), dw2, None if b2 is None else _column_sum(dy)
+    return dx, dw1, None if b1 is None else column_sum(dz), dw2, None if b2 is None else column_sum(dy)

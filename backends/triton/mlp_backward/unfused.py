@@ -5,8 +5,10 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import shapes
-from touchstone.backends.triton.lib.activations import _activate, _check, _slope
+from touchstone.backends.signatures._activations import check_activation
+from touchstone.backends.triton.lib.activations import activate, activation_slope
 from touchstone.backends.triton.matmul import tuned as matmul
+from touchstone.backends.triton.mlp_backward._column_sum import column_sum
 
 
 @triton.jit
@@ -16,7 +18,7 @@ def _hidden_kernel(z_ptr, bias_ptr, hidden_ptr, size, cols, stride_bias, ACTIVAT
     if bias_ptr is not None:
         z += tl.load(bias_ptr + i % cols * stride_bias, mask=i < size, other=0.0).to(tl.float32)
         tl.store(z_ptr + i, z.to(z_ptr.dtype.element_ty), mask=i < size)
-    tl.store(hidden_ptr + i, _activate(z, ACTIVATION).to(hidden_ptr.dtype.element_ty), mask=i < size)
+    tl.store(hidden_ptr + i, activate(z, ACTIVATION).to(hidden_ptr.dtype.element_ty), mask=i < size)
 
 
 @triton.jit
@@ -24,31 +26,9 @@ def _chain_kernel(dhidden_ptr, z_ptr, size, ACTIVATION: tl.constexpr, BLOCK: tl.
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     dhidden = tl.load(dhidden_ptr + i, mask=i < size, other=0.0).to(tl.float32)
     z = tl.load(z_ptr + i, mask=i < size, other=0.0).to(tl.float32)
-    tl.store(dhidden_ptr + i, (dhidden * _slope(z, ACTIVATION)).to(dhidden_ptr.dtype.element_ty), mask=i < size)
-
-
-@triton.jit
-def _column_sum_kernel(
-    x_ptr, sum_ptr, rows, cols, stride_row, stride_col, BLOCK_ROWS: tl.constexpr, BLOCK_COLS: tl.constexpr
-):
-    col = tl.program_id(0).to(tl.int64) * BLOCK_COLS + tl.arange(0, BLOCK_COLS)
-    acc = tl.zeros((BLOCK_ROWS, BLOCK_COLS), tl.float32)
-    for start in range(0, rows, BLOCK_ROWS):
-        row = (start + tl.arange(0, BLOCK_ROWS)).to(tl.int64)
-        inside = (row[:, None] < rows) & (col[None, :] < cols)
-        acc += tl.load(x_ptr + row[:, None] * stride_row + col[None, :] * stride_col, mask=inside, other=0.0)
-    total = tl.sum(acc, axis=0)
-    tl.store(sum_ptr + col, total.to(sum_ptr.dtype.element_ty), mask=col < cols)
-
-
-def _column_sum(x: torch.Tensor) -> torch.Tensor:
-    """Sum over the rows of x (rows, cols)."""
-    rows, cols = x.shape
-    total = x.new_empty(cols)
-    if cols:
-        grid = (triton.cdiv(cols, 32),)
-        _column_sum_kernel[grid](x, total, rows, cols, *x.stride(), BLOCK_ROWS=64, BLOCK_COLS=32, num_warps=4)
-    return total
+    tl.store(
+        dhidden_ptr + i, (dhidden * activation_slope(z, ACTIVATION)).to(dhidden_ptr.dtype.element_ty), mask=i < size
+    )
 
 
 def unfused(
@@ -66,7 +46,7 @@ def unfused(
     Any sizes and strides; db1 and db2 are None where the bias is. Source: [rumelhart1986].
     """
     shapes("M D, D H, H?, H N, N?, M N", x=x, w1=w1, b1=b1, w2=w2, b2=b2, dy=dy)
-    _check(activation)
+    check_activation(activation)
     z = matmul(x, w1)
     hidden = torch.empty_like(z)
     dz = matmul(dy, w2.t())
@@ -77,6 +57,6 @@ def unfused(
         _hidden_kernel[grid](z, b1, hidden, size, cols, stride, ACTIVATION=activation, BLOCK=2048, num_warps=8)
         _chain_kernel[grid](dz, z, size, ACTIVATION=activation, BLOCK=2048, num_warps=8)
     dx, dw1, dw2 = matmul(dz, w1.t()), matmul(x.t(), dz), matmul(hidden.t(), dy)
-    db1 = None if b1 is None else _column_sum(dz)
-    db2 = None if b2 is None else _column_sum(dy)
+    db1 = None if b1 is None else column_sum(dz)
+    db2 = None if b2 is None else column_sum(dy)
     return dx, dw1, db1, dw2, db2

@@ -5,7 +5,8 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import shapes
-from touchstone.backends.triton.lib.activations import _activate, _check
+from touchstone.backends.signatures._activations import check_activation
+from touchstone.backends.triton.lib.activations import activate
 from touchstone.conformance.faults import Kernel, plant_kernels
 
 
@@ -53,11 +54,11 @@ def _linear_kernel(
         else:
             acc = tl.dot(a, b, acc, input_precision="ieee")
     if ACTIVATION is not None and FAULT == "activation_before_bias":
-        acc = _activate(acc, ACTIVATION)
+        acc = activate(acc, ACTIVATION)
     if FAULT != "bias_in_every_step":
         acc += bias[None, :]
     if ACTIVATION is not None and FAULT != "activation_before_bias":
-        acc = _activate(acc, ACTIVATION)
+        acc = activate(acc, ACTIVATION)
     c = acc.to(c_ptr.dtype.element_ty)
     tl.store(c_ptr + m[:, None] * N + n[None, :], c, mask=(m[:, None] < M) & (n[None, :] < N))
 
@@ -106,7 +107,7 @@ KERNELS = {
 
 def _epilogue(x, w1, b1, w2, b2, *, activation: str = "gelu", fault: str = "none") -> torch.Tensor:
     shapes("M D, D H, H?, H N, N?", x=x, w1=w1, b1=b1, w2=w2, b2=b2)
-    _check(activation)
+    check_activation(activation)
     hidden = _linear(x, w1, b1, "gelu" if fault == "always_gelu" else activation, fault)
     return _linear(hidden, w2, b2, None, fault)
 
