@@ -149,20 +149,28 @@ def _variants(backend: str, op: str, names: Sequence[str]) -> list[Variant]:
 def _launches(
     made: ModuleType, backend: str, file: Path, node: ast.FunctionDef, given: dict[str, str], depth: int
 ) -> Iterator[tuple[Launch, ast.Call, Path]]:
-    """The launches of a launcher and of the helpers it calls; `given` are names that a helper's parameters stand
-    for."""
+    """The launches of a launcher and of the helpers it calls; `given` are names of kernels that a helper's parameters
+    stand for."""
     here, imported = _source_functions(file), _imported(backend, file)
     for call in [child for child in ast.walk(node) if isinstance(child, ast.Call)]:
         launch = made.launch_of(call)
         if launch is not None:
-            yield launch._replace(kernel=given.get(launch.kernel, launch.kernel)), call, file
+            yield launch._replace(kernel=given.get(launch.kernel) or launch.kernel), call, file
         elif isinstance(call.func, ast.Name) and depth and call.func.id != node.name:
             where = file if call.func.id in here else imported.get(call.func.id)
             helper = _source_functions(where).get(call.func.id) if where is not None else None
             if where is not None and helper is not None:
                 parameters = [argument.arg for argument in helper.args.args]
-                values = {p: a.id for p, a in zip(parameters, call.args, strict=False) if isinstance(a, ast.Name)}
+                values = {p: _passed(a, given) for p, a in zip(parameters, call.args, strict=False)}
                 yield from _launches(made, backend, where, helper, values, depth - 1)
+
+
+def _passed(argument: ast.expr, given: dict[str, str]) -> str:
+    """The kernel that an argument of a helper may name: a function, its name as a string, or a parameter that is
+    `given`."""
+    if isinstance(argument, ast.Constant):
+        return str(argument.value)
+    return given.get(argument.id, argument.id) if isinstance(argument, ast.Name) else ""
 
 
 @functools.cache

@@ -282,7 +282,7 @@ for within in backend.instruments("cpu").values():
         assert torch.allclose(softmax.naive(x), x.softmax(1), atol=1e-6)
 with backend.writers("cpu") as writers:
     y = softmax.naive(x)
-assert "softmax.cu" in writers.of(y.data_ptr() + 4), writers.of(y.data_ptr() + 4)
+assert "scalar.cu" in writers.of(y.data_ptr() + 4), writers.of(y.data_ptr() + 4)
 rows = backend.doctor()
 assert all(len(row) == 3 and all(isinstance(cell, str) for cell in row) for row in rows), rows
 assert ("cupy", "not installed") in [row[:2] for row in rows] or backend.metadata.version("cupy-cuda13x")

@@ -21,11 +21,11 @@ import numpy as np
 import torch
 
 from touchstone.backends import emulator
-from touchstone.backends.cupy import layer_norm_backward, rms_norm_backward
 from touchstone.backends.cupy.lib import norms, norms_backward
 from touchstone.backends.cupy.runtime import module
 from touchstone.backends.cupy.runtime.module import Launch, Module
 from touchstone.backends.devices import capability, cuda_unavailable
+from touchstone.backends.variants import attributes
 from touchstone.conformance.discovery import registry
 
 RECORDED = Path(__file__).with_name("data") / "cupy_bits.json"
@@ -55,7 +55,8 @@ def cases() -> Iterator[tuple[str, Callable[..., object], dict[str, torch.Tensor
     """
     for op in ("matmul", "softmax_backward", "rms_norm_backward", "layer_norm_backward"):
         for variant, fn in registry.variants("cupy", op).items():
-            if getattr(fn, "deterministic", True) and not hasattr(fn, "needs") and not hasattr(fn, "compute"):
+            declared = attributes(fn)
+            if declared.deterministic and declared.needs is None and declared.compute is None:
                 for name, dtype in DTYPES.items():
                     yield f"{op}.{variant} {name}", fn, _inputs(op, dtype)
 
@@ -117,9 +118,7 @@ def gpu_compiled(*options: str) -> Iterator[None]:
 def _cut_as_in_the_emulator() -> Iterator[None]:
     """Inside, a sum is cut into as many parts on a GPU as in the emulator, not into one for each multiprocessor."""
     parts = norms.resident(torch.empty(0), 1)
-    users = [
-        user for user in (norms, norms_backward, layer_norm_backward, rms_norm_backward) if hasattr(user, "resident")
-    ]
+    users = (norms, norms_backward)
     stock = norms.resident
     for user in users:
         user.resident = lambda x, each: parts

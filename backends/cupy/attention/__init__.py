@@ -7,12 +7,167 @@ tensorcore: flash on mma.m16n8k16; scores and o in registers, cp.async, border t
 wgmma: a warpgroup has keys and values brought, two multiply them and form scores while values are used [shah2024]
 """
 
-# isort: off
-from touchstone.backends.cupy.attention.naive import naive
-from touchstone.backends.cupy.attention.fullrow import fullrow
-from touchstone.backends.cupy.attention.flash import flash
-from touchstone.backends.cupy.attention.tensorcore import tensorcore
-from touchstone.backends.cupy.attention.wgmma import wgmma
-# isort: on
+import math
 
-__all__ = ["naive", "fullrow", "flash", "tensorcore", "wgmma"]  # noqa: RUF022 - ladder order
+import torch
+
+from touchstone.backends import Unsupported
+from touchstone.backends.cupy.lib.attention import check_copyable, padded_dimension, whole_pieces
+from touchstone.backends.cupy.lib.gemm import ceil_div
+from touchstone.backends.cupy.runtime.hopper import TensorMap
+from touchstone.backends.cupy.runtime.module import Module
+from touchstone.backends.signatures.attention import checked_sizes, empty_outputs, scale_or_default
+from touchstone.backends.variants import HALF, variant
+
+_naive = Module(__file__, "naive.cu")
+_fullrow = Module(__file__, "fullrow.cu")
+_flash = Module(__file__, "flash.cu")
+_tensorcore = Module(__file__, "tensorcore.cu")
+_wgmma = Module(__file__, "wgmma.cu")
+
+# fullrow: queries of a block, and the floats that a block has anywhere without asking for more
+_QUERIES = 4
+_HELD = 48 * 1024 // 4 - 64
+# tensorcore, for each padded head dimension: warps, 16-row tiles of queries per warp, keys per tile
+_TILES = {64: (4, 2, 64), 128: (4, 2, 64), 192: (4, 1, 64), 256: (4, 1, 32)}
+# wgmma: tokens and dimensions of a head that one copy brings
+_BOX = (1, 1, 128, 64)
+
+
+def naive(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(B, Hq, Sq, D), (B, Hkv, Sk, D) twice -> o (B, Hq, Sq, D), lse (B, Hq, Sq); 4·B·Hq·Sq·Sk bytes [vaswani2017]."""
+    B, Hq, Sq, D, Hkv, Sk = checked_sizes(q, k, v)
+    o, lse = empty_outputs(q)
+    if o.numel() == 0:
+        return o, lse
+    s = torch.empty((B, Hq, Sq, Sk), dtype=torch.float32, device=q.device)
+    sizes = (Hq, Hkv, Sq, Sk, D)
+    if Sk:
+        operands = (q, *q.stride(), k, *k.stride(), s, s.numel(), *sizes, scale_or_default(scale, D), causal)
+        _naive.launch("attention_scores", ceil_div(s.numel(), 128), 128, *operands, dtype=q.dtype)
+    rows = lse.numel()
+    _naive.launch("attention_softmax", ceil_div(rows, 32), 32, s, lse, rows, Sk, dtype=q.dtype)
+    operands = (s, v, *v.stride(), o, o.numel(), *sizes)
+    _naive.launch("attention_values", ceil_div(o.numel(), 128), 128, *operands, dtype=q.dtype)
+    return o, lse
+
+
+def fullrow(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(B, Hq, Sq, D), (B, Hkv, Sk, D) twice -> o (B, Hq, Sq, D), lse (B, Hq, Sq).
+
+    Declines more keys than fit on chip: 3056 - D. Source: [pearbiossom2026].
+    """
+    B, Hq, Sq, D, _, Sk = checked_sizes(q, k, v)
+    o, lse = empty_outputs(q)
+    held = _HELD // _QUERIES - D
+    if Sk > held:
+        raise Unsupported(f"{Sk} keys of dimension {D}; one block holds the scores of {held}")
+    if o.numel():
+        operands = _operands(q, k, v, o, lse, scale_or_default(scale, D), causal)
+        grid, shared = B * Hq * ceil_div(Sq, _QUERIES), 4 * _QUERIES * (D + Sk)
+        _fullrow.launch(
+            "attention_fullrow", grid, 32 * _QUERIES, *operands, dtype=q.dtype, shared=shared, QUERIES=_QUERIES
+        )
+    return o, lse
+
+
+def flash(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(B, Hq, Sq, D), (B, Hkv, Sk, D) twice -> o (B, Hq, Sq, D), lse (B, Hq, Sq). Source: [dao2023flash2]."""
+    B, Hq, Sq, D, _, _ = checked_sizes(q, k, v)
+    o, lse = empty_outputs(q)
+    if o.numel():
+        operands = _operands(q, k, v, o, lse, scale_or_default(scale, D), causal)
+        block_d = padded_dimension(D)
+        grid, shared = B * Hq * ceil_div(Sq, 64), 4 * ((64 + 32) * (block_d + 4) + 64 * 33)
+        _flash.launch("attention_flash", grid, 128, *operands, dtype=q.dtype, shared=shared, BLOCK_D=block_d)
+    return o, lse
+
+
+@variant(needs="sm_80", dtypes=HALF)
+def tensorcore(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(B, Hq, Sq, D), (B, Hkv, Sk, D) twice -> o (B, Hq, Sq, D), lse (B, Hq, Sq).
+
+    Declines float32. Source: [dao2023flash2].
+    """
+    B, Hq, Sq, D, _, _ = checked_sizes(q, k, v)
+    if q.dtype is torch.float32:
+        raise Unsupported("float32; mma.m16n8k16 multiplies float16 and bfloat16")
+    o, lse = empty_outputs(q)
+    if o.numel():
+        operands = _operands(q, k, v, o, lse, scale_or_default(scale, D) * math.log2(math.e), causal)
+        block_d = padded_dimension(D)
+        warps, row_tiles, block_n = _TILES[block_d]
+        block_m = 16 * row_tiles * warps
+        _tensorcore.launch(
+            "attention_tensorcore",
+            B * Hq * ceil_div(Sq, block_m),
+            32 * warps,
+            *operands,
+            dtype=q.dtype,
+            shared=2 * block_d * (block_m + 2 * block_n),
+            WARPS=warps,
+            ROW_TILES=row_tiles,
+            BLOCK_N=block_n,
+            BLOCK_D=block_d,
+            ALIGNED=whole_pieces(q, k, v),
+        )
+    return o, lse
+
+
+@variant(needs="sm_90a", dtypes=HALF)
+def wgmma(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(B, Hq, Sq, D), (B, Hkv, Sk, D) twice -> o (B, Hq, Sq, D), lse (B, Hq, Sq).
+
+    Declines float32, D above 128, a negative scale, and operands that the copy engine does not take (the last axis not
+    of stride 1, another's not a multiple of 16 bytes, a start that is not 16-byte aligned). Source: [shah2024].
+    """
+    B, Hq, Sq, D, Hkv, Sk = checked_sizes(q, k, v)
+    if q.dtype is torch.float32:
+        raise Unsupported("float32; wgmma multiplies float16 and bfloat16")
+    if D > 128:
+        raise Unsupported(f"head dimension {D}; the registers of a warpgroup hold 128")
+    if scale_or_default(scale, D) < 0:
+        raise Unsupported(f"scale {scale}; the maximum of a row is taken before the scale, which may not be negative")
+    o, lse = empty_outputs(q)
+    if o.numel() == 0:
+        return o, lse
+    if Sk == 0:
+        return o.zero_(), lse.fill_(-math.inf)
+    check_copyable(q=q, k=k, v=v)
+    block_d, stages = padded_dimension(D), 2
+    tile = 128 * block_d * q.element_size()
+    _wgmma.launch(
+        "attention_wgmma",
+        B * Hq * ceil_div(Sq, 128),
+        384,
+        *(TensorMap(x, _BOX) for x in (q, k, v)),
+        o,
+        lse,
+        *(Hq, Hkv, Sq, Sk, D),
+        scale_or_default(scale, D) * math.log2(math.e),
+        causal,
+        dtype=q.dtype,
+        shared=(1 + 2 * stages) * tile + (1 + 4 * stages) * 8,
+        arch="sm_90a",
+        BLOCK_D=block_d,
+        STAGES=stages,
+    )
+    return o, lse
+
+
+def _operands(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, factor: float, causal: bool
+) -> tuple[torch.Tensor | float, ...]:
+    """The arguments of a kernel that reads q, k and v by their strides; `factor` is that of the scores."""
+    sizes = (q.shape[1], k.shape[1], q.shape[2], k.shape[2], q.shape[3])
+    return q, *q.stride(), k, *k.stride(), v, *v.stride(), o, lse, *sizes, factor, causal

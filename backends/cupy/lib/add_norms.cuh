@@ -9,7 +9,7 @@ __device__ inline float2 sum(float2 a, float2 b) { return {a.x + b.x, a.y + b.y}
 // The sum rounded once, as it is stored; y comes from it. Pairs of 16 bits are added in place: unpacked, both operands would
 // take twice the registers. A float32 in between would give the same bits, as it has more than twice theirs.
 template <int length>
-__device__ inline Run<ELEMENT, length> add(const Run<ELEMENT, length>& x, const Run<ELEMENT, length>& residual) {
+__device__ inline Vector<ELEMENT, length> add(const Vector<ELEMENT, length>& x, const Vector<ELEMENT, length>& residual) {
     if constexpr (length == 1) {
         return {from_float<ELEMENT>(x[0] + residual[0])};
     } else {
@@ -20,7 +20,7 @@ __device__ inline Run<ELEMENT, length> add(const Run<ELEMENT, length>& x, const 
         memcpy(right, &residual.raw, 16);
 #pragma unroll
         for (int i = 0; i < pairs; ++i) left[i] = sum(left[i], right[i]);
-        Run<ELEMENT, length> h;
+        Vector<ELEMENT, length> h;
         memcpy(&h.raw, left, 16);
         return h;
     }

@@ -15,7 +15,7 @@ class Tiling(NamedTuple):
     definitions."""
 
     blocks: int
-    threads: int
+    threads: int | tuple[int, int]
     shared: int
     definitions: dict[str, int]
 

@@ -1,4 +1,4 @@
-// What the norms share: sums over the threads of a row, and runs of elements that one access loads or stores.
+// What the norms share: sums over the threads of a row, and vectors of elements that one access loads or stores.
 #pragma once
 #include "common.cuh"
 
@@ -29,8 +29,8 @@ __device__ inline float row_sum(float value, int& turn) {
 
 // `length` elements side by side as one access loads them: 16 bytes, or a single element. They stay packed, since two
 // elements of 16 bits share a register, and become floats where they are used.
-template <typename Element, int length> struct Run {
-    static_assert(length == lanes_of<Element>, "a run is 16 bytes or one element");
+template <typename Element, int length> struct Vector {
+    static_assert(length == lanes_of<Element>, "a vector is 16 bytes or one element");
     uint4 raw;
 
     __device__ inline float operator[](int i) const {
@@ -40,26 +40,26 @@ template <typename Element, int length> struct Run {
     }
 };
 
-template <typename Element> struct Run<Element, 1> {
+template <typename Element> struct Vector<Element, 1> {
     Element raw;
 
     __device__ inline float operator[](int) const { return to_float(raw); }
 };
 
-// Two neighbours of a run.
+// Two neighbours of a vector.
 template <typename Element> struct Two;
 template <> struct Two<float> { using type = float2; };
 template <> struct Two<__half> { using type = __half2; };
 template <> struct Two<__nv_bfloat16> { using type = __nv_bfloat162; };
 
-// Between two passes over packed runs. The compiler would keep the floats of the first pass for the second, and they
-// take twice the registers of 16-bit elements: it is not to know that the runs are still the same.
-template <typename Element, int length, int runs>
-__device__ inline void keep_packed(Run<Element, length> (&values)[runs]) {
+// Between two passes over packed vectors. The compiler would keep the floats of the first pass for the second, and they
+// take twice the registers of 16-bit elements: it is not to know that the vectors are still the same.
+template <typename Element, int length, int vectors>
+__device__ inline void keep_packed(Vector<Element, length> (&values)[vectors]) {
 #ifndef TOUCHSTONE_EMULATOR
     if constexpr (length * sizeof(Element) == 16 && sizeof(Element) == 2) {
 #pragma unroll
-        for (int r = 0; r < runs; ++r) {
+        for (int r = 0; r < vectors; ++r) {
             uint4& raw = values[r].raw;
             asm volatile("" : "+r"(raw.x), "+r"(raw.y), "+r"(raw.z), "+r"(raw.w));
         }
@@ -68,16 +68,16 @@ __device__ inline void keep_packed(Run<Element, length> (&values)[runs]) {
 }
 
 // Blocks of 1024 threads to a multiprocessor, for __launch_bounds__, where a thread holds `columns` elements in accesses of
-// `length`. Two leave 32 registers to a thread, enough around four runs of 16 bytes: while one block waits for its sums the
+// `length`. Two leave 32 registers to a thread, enough around four vectors of 16 bytes: while one block waits for its sums the
 // other one's row is on its way.
 template <typename Element> constexpr int blocks_at_once(int columns, int length, bool shifted) {
     return length > 1 && !shifted && columns * int(sizeof(Element)) <= 64 ? 2 : 1;
 }
 
-// The run of a row at column `col`, zeros beyond the row's end. Longer runs want stride 1, a row that begins at a
+// The vector of a row at column `col`, zeros beyond the row's end. Longer vectors want stride 1, a row that begins at a
 // multiple of 16 bytes, and columns that are a multiple of their length.
 template <int length, typename Element>
-__device__ inline Run<Element, length> load_run(const Element* row, long long stride, int col, int cols) {
+__device__ inline Vector<Element, length> load_vector(const Element* row, long long stride, int col, int cols) {
     if constexpr (length == 1) {
         return {col < cols ? row[col * stride] : from_float<Element>(0.0f)};
     } else {
@@ -85,8 +85,8 @@ __device__ inline Run<Element, length> load_run(const Element* row, long long st
     }
 }
 
-// A row in runs of `length` from column -lead on. `shifted`: it begins `lead` elements after a multiple of 16 bytes, where
-// a run begins, so that the first run and the last one may reach beyond it; else lead is 0 and all are as in `load_run`.
+// A row in vectors of `length` from column -lead on. `shifted`: it begins `lead` elements after a multiple of 16 bytes, where
+// a vector begins, so that the first vector and the last one may reach beyond it; else lead is 0 and all are as in `load_vector`.
 template <bool shifted, int length> __device__ inline int lead_of(long long row, int cols) {
     return shifted ? int(row * cols % length) : 0;
 }
@@ -101,8 +101,8 @@ template <bool shifted, int length> __device__ inline bool whole(int col, int co
 
 __device__ inline bool inside(int col, int cols) { return unsigned(col) < unsigned(cols); }
 
-// The run at column `col`, with `other` for what is not of the row.
-template <bool shifted, int length, typename Element> __device__ inline Run<Element, length> load_row(
+// The vector at column `col`, with `other` for what is not of the row.
+template <bool shifted, int length, typename Element> __device__ inline Vector<Element, length> load_row(
     const Element* row, long long stride, int col, int cols, float other = 0.0f) {
     if constexpr (length == 1) {
         return {col < cols ? row[col * stride] : from_float<Element>(other)};
@@ -110,37 +110,37 @@ template <bool shifted, int length, typename Element> __device__ inline Run<Elem
         Element elements[length];
 #pragma unroll
         for (int i = 0; i < length; ++i) elements[i] = from_float<Element>(other);
-        Run<Element, length> run;
-        memcpy(&run.raw, elements, 16);
+        Vector<Element, length> vector;
+        memcpy(&vector.raw, elements, 16);
         if (whole<shifted, length>(col, cols)) {
-            run.raw = *reinterpret_cast<const uint4*>(row + col);
+            vector.raw = *reinterpret_cast<const uint4*>(row + col);
         } else if (shifted && col < cols) {
 #pragma unroll
             for (int i = 0; i < length; ++i)
                 if (inside(col + i, cols)) elements[i] = row[col + i];
-            memcpy(&run.raw, elements, 16);
+            memcpy(&vector.raw, elements, 16);
         }
-        return run;
+        return vector;
     }
 }
 
-// What belongs to the same columns of a vector, which begins at a multiple of 16 bytes also where the row does not.
+// What belongs to the same columns of weight or bias, which begin at a multiple of 16 bytes also where the row does not.
 template <bool shifted, int length, typename Element>
-__device__ inline Run<Element, length> load_along(const Element* vector, long long stride, int col, int cols) {
+__device__ inline Vector<Element, length> load_along(const Element* weights, long long stride, int col, int cols) {
     if constexpr (shifted) {
         Element elements[length];
 #pragma unroll
         for (int i = 0; i < length; ++i)
-            elements[i] = inside(col + i, cols) ? vector[(col + i) * stride] : from_float<Element>(0.0f);
-        Run<Element, length> run;
-        memcpy(&run.raw, elements, 16);
-        return run;
+            elements[i] = inside(col + i, cols) ? weights[(col + i) * stride] : from_float<Element>(0.0f);
+        Vector<Element, length> vector;
+        memcpy(&vector.raw, elements, 16);
+        return vector;
     } else {
-        return load_run<length>(vector, stride, col, cols);
+        return load_vector<length>(weights, stride, col, cols);
     }
 }
 
-template <typename Element, int length> __device__ inline Run<Element, length> rounded(const float (&values)[length]) {
+template <typename Element, int length> __device__ inline Vector<Element, length> rounded(const float (&values)[length]) {
     if constexpr (length == 1) {
         return {from_float<Element>(values[0])};
     } else {
@@ -149,12 +149,12 @@ template <typename Element, int length> __device__ inline Run<Element, length> r
 }
 
 template <bool shifted, typename Element, int length>
-__device__ inline void store_row(Element* row, int col, int cols, const Run<Element, length>& run) {
+__device__ inline void store_row(Element* row, int col, int cols, const Vector<Element, length>& vector) {
     if (whole<shifted, length>(col, cols)) {
-        *reinterpret_cast<decltype(run.raw)*>(row + col) = run.raw;
+        *reinterpret_cast<decltype(vector.raw)*>(row + col) = vector.raw;
     } else if constexpr (shifted) {
         Element elements[length];
-        memcpy(elements, &run.raw, 16);
+        memcpy(elements, &vector.raw, 16);
 #pragma unroll
         for (int i = 0; i < length; ++i)
             if (inside(col + i, cols)) row[col + i] = elements[i];
@@ -166,14 +166,14 @@ struct Spread {
     float mean, square;
 };
 
-// One pass over the runs, about one value p of the thread. Of n values, p among them, the squared distances from p sum up to
+// One pass over the vectors, about one value p of the thread. Of n values, p among them, the squared distances from p sum up to
 // at most n + 1 times those from their mean, so that taking the difference off loses no more than a few bits.
-template <bool shifted, typename Element, int length, int runs>
-__device__ inline Spread row_spread(const Run<Element, length> (&values)[runs], int lead, int cols, int& turn) {
+template <bool shifted, typename Element, int length, int vectors>
+__device__ inline Spread row_spread(const Vector<Element, length> (&values)[vectors], int lead, int cols, int& turn) {
     const float first = shifted && column<length>(0, lead) < 0 ? values[0][length - 1] : values[0][0];
     float count = 0.0f, sum = 0.0f, square = 0.0f;
 #pragma unroll
-    for (int r = 0; r < runs; ++r) {
+    for (int r = 0; r < vectors; ++r) {
         const int col = column<length>(r, lead);
         if (col >= cols) break;
         count += length;
@@ -195,7 +195,7 @@ __device__ inline Spread row_spread(const Run<Element, length> (&values)[runs], 
 }
 
 template <typename Element, int length>
-__device__ inline void store_run(Element* target, const float (&values)[length]) {
+__device__ inline void store_vector(Element* target, const float (&values)[length]) {
     if constexpr (length == 1) {
         *target = from_float<Element>(values[0]);
     } else {

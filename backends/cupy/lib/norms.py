@@ -2,8 +2,6 @@
 
 import torch
 
-GRID = 2**31 - 1  # blocks along x
-
 
 def threads(cols: int, each: int = 1, most: int = 256) -> int:
     """Threads for a row, in whole warps, `each` columns to a thread; at most `most`."""
@@ -33,3 +31,10 @@ def vector_width(*tensors: torch.Tensor | None) -> int:
 def resident(x: torch.Tensor, each: int) -> int:
     """Blocks of a grid that fills the device of `x` with `each` on a multiprocessor; a few in the emulator."""
     return torch.cuda.get_device_properties(x.device).multi_processor_count * each if x.is_cuda else 3
+
+
+def resident_grid(rows: int, cols: int, x: torch.Tensor, columns: int = 8) -> tuple[int, int]:
+    """Blocks for `rows`, so many that a multiprocessor runs 1024 threads at once, and the threads of each; a thread has
+    `columns` columns of a row."""
+    across = threads(cols, columns, 1024)
+    return min(rows, resident(x, 1024 // across)), across

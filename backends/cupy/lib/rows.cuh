@@ -1,14 +1,14 @@
-// What the variants share that load and store a run of columns at once, and those that hold a row in registers.
+// What the variants share that load and store a vector of columns at once, and those that hold a row in registers.
 #pragma once
 #include "norms.cuh"
 #include "online.cuh"
 
-// The columns from `col` on: one of any stride, or 16 bytes of neighbours; `other` beyond the row. A run of 16 bytes
+// The columns from `col` on: one of any stride, or 16 bytes of neighbours; `other` beyond the row. A vector of 16 bytes
 // wants stride 1, a row that begins at a multiple of 16 bytes, and columns that are a multiple of its length.
 template <int length>
 __device__ inline void load_or(
     float other, const ELEMENT* row, long long stride, long long col, long long cols, float (&values)[length]) {
-    static_assert(length == 1 || length == lanes_of<ELEMENT>, "a run is 16 bytes or one element");
+    static_assert(length == 1 || length == lanes_of<ELEMENT>, "a vector is 16 bytes or one element");
 #pragma unroll
     for (int i = 0; i < length; ++i) values[i] = other;
     if (col >= cols) return;
@@ -32,20 +32,20 @@ __device__ inline __half2 larger(__half2 a, __half2 b) { return __hmax2(a, b); }
 __device__ inline __nv_bfloat162 larger(__nv_bfloat162 a, __nv_bfloat162 b) { return __hmax2(a, b); }
 __device__ inline float2 larger(float2 a, float2 b) { return {fmaxf(a.x, b.x), fmaxf(a.y, b.y)}; }
 
-// The largest element of some runs, two elements of 16 bits at a time; a NaN among others is dropped.
-template <typename Element, int length, int runs>
-__device__ inline float largest(const Run<Element, length> (&values)[runs]) {
+// The largest element of some vectors, two elements of 16 bits at a time; a NaN among others is dropped.
+template <typename Element, int length, int vectors>
+__device__ inline float largest(const Vector<Element, length> (&values)[vectors]) {
     if constexpr (length == 1) {
         float most = values[0][0];
 #pragma unroll
-        for (int r = 1; r < runs; ++r) most = fmaxf(most, values[r][0]);
+        for (int r = 1; r < vectors; ++r) most = fmaxf(most, values[r][0]);
         return most;
     } else {
-        typename Two<Element>::type pairs[runs * length / 2];
+        typename Two<Element>::type pairs[vectors * length / 2];
 #pragma unroll
-        for (int r = 0; r < runs; ++r) memcpy(pairs + r * length / 2, &values[r].raw, 16);
+        for (int r = 0; r < vectors; ++r) memcpy(pairs + r * length / 2, &values[r].raw, 16);
 #pragma unroll
-        for (int i = 1; i < runs * length / 2; ++i) pairs[0] = larger(pairs[0], pairs[i]);
+        for (int i = 1; i < vectors * length / 2; ++i) pairs[0] = larger(pairs[0], pairs[i]);
         return fmaxf(to_float(pairs[0].x), to_float(pairs[0].y));
     }
 }

@@ -29,13 +29,14 @@ def warp_grid(rows: int) -> tuple[int, tuple[int, int]]:
 
 
 def in_registers(
-    rows: int, cols: int, *operands: torch.Tensor | None, runs: int = 4, across: int = 1024
+    rows: int, cols: int, *operands: torch.Tensor | None, vectors: int = 4, across: int = 1024
 ) -> tuple[tuple[int, tuple[int, int]], dict[str, int]]:
     """Grid and block, and the definitions, of a kernel that holds a row in the registers of its threads.
 
-    A thread holds up to `runs` accesses of 16 bytes, more only where `across` threads would not do: the fewer registers
-    it takes, the more rows are on their way at a time. Rows that begin anywhere move in the same accesses (SHIFTED) as
-    long as all matrices do so alike; else an element at a time. Declines more than 32768 columns, or 16384 of these.
+    A thread holds up to `vectors` accesses of 16 bytes, more only where `across` threads would not do: the fewer
+    registers it takes, the more rows are on their way at a time. Rows that begin anywhere move in the same accesses
+    (SHIFTED) as long as all matrices do so alike; else an element at a time. Declines more than 32768 columns, or 16384
+    of these.
     """
     length = vector_width(*operands)
     shifted = length == 1 and cols > _NARROW and _shifted(operands)
@@ -44,7 +45,7 @@ def in_registers(
     extent = cols + length - 1 if shifted else cols
     if extent > (limit := 32768 if length > 1 else 16384):
         raise Unsupported(f"{cols} columns; one block holds {limit} in accesses of {length} elements")
-    most = runs * length if length > 1 else 16
+    most = vectors * length if length > 1 else 16
     columns = min(most, next((held for held in (8, 16) if length > 1 and 32 * held >= extent), most))
     if columns * across < extent:
         columns *= 2
@@ -52,7 +53,7 @@ def in_registers(
         columns *= 2
     size = threads(extent, columns, 1024)
     down = 4 if size == 32 else 1
-    return (blocks(-(-rows // down)), (size, down)), {"COLUMNS": columns, "RUN": length, "SHIFTED": int(shifted)}
+    return (blocks(-(-rows // down)), (size, down)), {"COLUMNS": columns, "VECTOR": length, "SHIFTED": int(shifted)}
 
 
 def _shifted(operands: tuple[torch.Tensor | None, ...]) -> bool:

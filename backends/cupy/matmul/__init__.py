@@ -16,30 +16,190 @@ pipelined: larger tiles, and a branch-free main loop in which nothing interrupts
 wgmma: a warpgroup's products from shared memory, filled by the copy engine and one warpgroup's thread [colfax2024]
 """
 
-# isort: off
-from touchstone.backends.cupy.matmul.naive import naive, coalesced
-from touchstone.backends.cupy.matmul.tiled import tiled, tiled1d
-from touchstone.backends.cupy.matmul.registers import tiled2d, vectorised, doublebuffered
-from touchstone.backends.cupy.matmul.warptiled import warptiled
-from touchstone.backends.cupy.matmul.splitk import splitk
-from touchstone.backends.cupy.matmul.tf32 import tf32
-from touchstone.backends.cupy.matmul.tensorcore import tensorcore
-from touchstone.backends.cupy.matmul.pipelined import pipelined
-from touchstone.backends.cupy.matmul.wgmma import wgmma
-# isort: on
+from collections.abc import Callable
 
-__all__ = [  # noqa: RUF022 - ladder order
-    "naive",
-    "coalesced",
-    "tiled",
-    "tiled1d",
-    "tiled2d",
-    "vectorised",
-    "doublebuffered",
-    "warptiled",
-    "splitk",
-    "tf32",
-    "tensorcore",
-    "pipelined",
-    "wgmma",
-]
+import torch
+
+from touchstone.backends import Unsupported, shapes
+from touchstone.backends.cupy.lib.gemm import (
+    SQUARE,
+    STRIP,
+    Tiling,
+    along_k,
+    blocks,
+    by_lanes,
+    by_more_warps,
+    by_threads,
+    by_warpgroups,
+    by_warps,
+    ceil_div,
+    processors,
+    sixteen_bits,
+)
+from touchstone.backends.cupy.runtime.hopper import TensorMap, along_last
+from touchstone.backends.cupy.runtime.module import Module
+from touchstone.backends.variants import HALF, variant
+
+_naive = Module(__file__, "naive.cu")
+_tiled = Module(__file__, "tiled.cu")
+_registers = Module(__file__, "registers.cu")
+_warptiled = Module(__file__, "warptiled.cu")
+_splitk = Module(__file__, "splitk.cu")
+_tf32 = Module(__file__, "tf32.cu")
+_tensorcore = Module(__file__, "tensorcore.cu")
+_pipelined = Module(__file__, "pipelined.cu")
+_wgmma = Module(__file__, "wgmma.cu")
+
+
+def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """(M, K) by (K, N) gives (M, N); any sizes and strides. Source: [boehm2022]."""
+    shapes("M K, K N", a=a, b=b)
+    return _product(_naive, "matmul_naive", a, b, lambda M, N: Tiling(ceil_div(M, 32) * ceil_div(N, 8), (32, 8), 0, {}))
+
+
+def coalesced(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """(M, K) by (K, N) gives (M, N); any sizes and strides. Source: [boehm2022]."""
+    shapes("M K, K N", a=a, b=b)
+    return _product(
+        _naive, "matmul_coalesced", a, b, lambda M, N: Tiling(ceil_div(M, 8) * ceil_div(N, 32), (32, 8), 0, {})
+    )
+
+
+def tiled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """(M, K) by (K, N) gives (M, N); any sizes and strides. Source: [boehm2022]."""
+    shapes("M K, K N", a=a, b=b)
+    return _product(_tiled, "matmul_tiled", a, b, lambda M, N: Tiling(blocks(M, N, 32), (32, 32), 0, {}))
+
+
+def tiled1d(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """(M, K) by (K, N) gives (M, N); any sizes and strides. Source: [boehm2022]."""
+    shapes("M K, K N", a=a, b=b)
+    return _product(_tiled, "matmul_tiled1d", a, b, lambda M, N: Tiling(blocks(M, N, 64), 512, 0, {}))
+
+
+def tiled2d(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """(M, K) by (K, N) gives (M, N); any sizes and strides. Source: [volkov2010]."""
+    shapes("M K, K N", a=a, b=b)
+    return _product(_registers, "matmul_tiled2d", a, b, by_threads)
+
+
+def vectorised(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """(M, K) by (K, N) gives (M, N); any sizes and strides, row-major ones on 16 bytes fastest. Source: [boehm2022]."""
+    shapes("M K, K N", a=a, b=b)
+    return _product(_registers, "matmul_vectorised", a, b, by_threads)
+
+
+def doublebuffered(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """(M, K) by (K, N) gives (M, N); any sizes and strides, row-major ones on 16 bytes fastest. Source: [boehm2022]."""
+    shapes("M K, K N", a=a, b=b)
+    return _product(_registers, "matmul_doublebuffered", a, b, by_threads)
+
+
+def warptiled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """(M, K) by (K, N) gives (M, N); any sizes and strides, an axis of stride 1 on 16 bytes fastest [boehm2022]."""
+    shapes("M K, K N", a=a, b=b)
+    return _product(_warptiled, "matmul_warptiled", a, b, by_lanes)
+
+
+def splitk(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """(M, K) by (K, N) gives (M, N); any sizes and strides. As [hoque2024], with partials for atomics."""
+    M, K, N = shapes("M K, K N", a=a, b=b)
+    c = a.new_empty(M, N)
+    if c.numel():
+        tiles = by_lanes(M, N)
+        wanted = ceil_div(2 * processors(a.device), tiles.blocks)  # two blocks per multiprocessor
+        chunk = max(ceil_div(ceil_div(K, wanted), 64) * 64, 256)  # less would not pay for storing and adding a partial
+        splits = max(ceil_div(K, chunk), 1)
+        partial = a.new_empty(splits, M, N, dtype=torch.float32)
+        operands = (a, b, partial, M, N, K, chunk, *a.stride(), *b.stride())
+        config = {"dtype": a.dtype, **tiles.definitions}
+        _splitk.launch("matmul_splitk", tiles.blocks * splits, tiles.threads, *operands, **config)
+        _splitk.launch("matmul_add_partials", ceil_div(M * N, 256), 256, partial, c, M * N, splits, **config)
+    return c
+
+
+@variant(needs="sm_80", compute="tf32")
+def tf32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """(M, K) by (K, N) gives (M, N); any sizes and strides. float32 operands keep 10 bits of mantissa [xlite2025].
+
+    16-bit operands lose nothing, and are multiplied faster by `tensorcore`.
+    """
+    shapes("M K, K N", a=a, b=b)
+    return _product(_tf32, "matmul_tf32", a, b, by_threads)
+
+
+@variant(needs="sm_80", dtypes=HALF)
+def tensorcore(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """(M, K) by (K, N) gives (M, N); any sizes and strides, an axis of stride 1 on 16 bytes fastest.
+
+    Declines float32, which these instructions do not take. Source: [kerr2020].
+    """
+    shapes("M K, K N", a=a, b=b)
+    sixteen_bits(a.dtype)
+    return _product(_tensorcore, "matmul_tensorcore", a, b, by_warps)
+
+
+@variant(needs="sm_80", dtypes=HALF)
+def pipelined(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """(M, K) by (K, N) gives (M, N); of `a` and of `b` either axis may be the contiguous one.
+
+    Declines float32, and operands that are not in whole, aligned pieces of 16 bytes. Source: [kerr2020].
+    """
+    shapes("M K, K N", a=a, b=b)
+    sixteen_bits(a.dtype)
+    layouts = {"LEFT_ALONG_K": along_k("a", a, 1), "RIGHT_ALONG_K": along_k("b", b, 0)}
+    return _product(_pipelined, "matmul_pipelined", a, b, by_more_warps, **layouts)
+
+
+@variant(needs="sm_90a", dtypes=HALF)
+def wgmma(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """(M, K) by (K, N) gives (M, N); of `a` and of `b` either axis may be the contiguous one.
+
+    Declines float32, and operands that the copy engine does not take (no axis of stride 1, the other's not a multiple
+    of 16 bytes, a start that is not 16-byte aligned). Source: [colfax2024].
+    """
+    M, K, N = shapes("M K, K N", a=a, b=b)
+    if a.dtype is torch.float32:
+        raise Unsupported("float32; wgmma multiplies 16-bit operands, or float32 rounded to tf32")
+    c = a.new_empty(M, N)
+    if c.numel() == 0 or K == 0:
+        return c.zero_()
+    left, a_along_k = along_last("a", a)
+    right, b_along_k = along_last("b", b.t())
+    tiles = by_warpgroups(M, N, processors(a.device))
+    maps = (TensorMap(left, SQUARE), TensorMap(right, SQUARE), TensorMap(c, STRIP) if N % 8 == 0 else None)
+    config = {"A_ALONG_K": a_along_k, "B_ALONG_K": b_along_k, **tiles.definitions}
+    _wgmma.launch(
+        "matmul_wgmma",
+        tiles.blocks,
+        tiles.threads,
+        *maps,
+        c,
+        M,
+        N,
+        K,
+        dtype=a.dtype,
+        shared=tiles.shared,
+        arch="sm_90a",
+        **config,
+    )
+    return c
+
+
+def _product(
+    module: Module,
+    kernel: str,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    tiles_of: Callable[[int, int], Tiling],
+    **definitions: int,
+) -> torch.Tensor:
+    """A new c = a·b (M, N), by one launch of `kernel` with the tiles that `tiles_of(M, N)` gives."""
+    (M, K), N = a.shape, b.shape[1]
+    c = a.new_empty(M, N)
+    if c.numel():
+        tiles = tiles_of(M, N)
+        operands = (a, b, c, M, N, K, *a.stride(), *b.stride())
+        config = {"dtype": a.dtype, "shared": tiles.shared, **definitions, **tiles.definitions}
+        module.launch(kernel, tiles.blocks, tiles.threads, *operands, **config)
+    return c

@@ -7,10 +7,139 @@ epilogue: act and act' act on the accumulators of the first two products [oneflo
 tensorcore: the same on mma.sync, for 16-bit operands [oneflow2022]
 """
 
-# isort: off
-from touchstone.backends.cupy.mlp_backward.unfused import unfused
-from touchstone.backends.cupy.mlp_backward.epilogue import epilogue
-from touchstone.backends.cupy.mlp_backward.tensorcore import tensorcore
-# isort: on
+from collections.abc import Callable
 
-__all__ = ["unfused", "epilogue", "tensorcore"]  # noqa: RUF022 - ladder order
+import torch
+
+from touchstone.backends import shapes
+from touchstone.backends.cupy import matmul
+from touchstone.backends.cupy.lib.activations import number
+from touchstone.backends.cupy.lib.gemm import Tiling, by_lanes, by_warps, ceil_div, sixteen_bits
+from touchstone.backends.cupy.runtime.module import Module
+from touchstone.backends.variants import HALF, variant
+
+_unfused = Module(__file__, "unfused.cu")
+_epilogue = Module(__file__, "epilogue.cu")
+_tensorcore = Module(__file__, "tensorcore.cu")
+
+# dx, dw1, db1, dw2, db2; db1 and db2 are None where the bias is
+_Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None]
+
+
+def unfused(
+    x: torch.Tensor,
+    w1: torch.Tensor,
+    b1: torch.Tensor | None,
+    w2: torch.Tensor,
+    b2: torch.Tensor | None,
+    dy: torch.Tensor,
+    *,
+    activation: str = "gelu",
+) -> _Gradients:
+    """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None, dy (M, N); dx, dw1, db1, dw2, db2.
+
+    Any sizes and strides; db1 and db2 are None where the bias is. Source: [rumelhart1986].
+    """
+    shapes("M D, D H, H?, H N, N?, M N", x=x, w1=w1, b1=b1, w2=w2, b2=b2, dy=dy)
+    kind = number(activation)
+    z = matmul.warptiled(x, w1)
+    hidden = torch.empty_like(z)
+    dz = matmul.warptiled(dy, w2.t())
+    if z.numel():
+        size, cols = z.numel(), z.shape[1]
+        grid, stride = ceil_div(size, 256), 0 if b1 is None else b1.stride(0)
+        _unfused.launch("mlp_backward_hidden", grid, 256, z, b1, hidden, size, cols, stride, kind, dtype=z.dtype)
+        _unfused.launch("mlp_backward_chain", grid, 256, dz, z, size, kind, dtype=z.dtype)
+    return _gradients(matmul.warptiled, x, w1, b1, b2, dy, hidden, dz)
+
+
+def epilogue(
+    x: torch.Tensor,
+    w1: torch.Tensor,
+    b1: torch.Tensor | None,
+    w2: torch.Tensor,
+    b2: torch.Tensor | None,
+    dy: torch.Tensor,
+    *,
+    activation: str = "gelu",
+) -> _Gradients:
+    """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None, dy (M, N); dx, dw1, db1, dw2, db2.
+
+    Any sizes and strides; db1 and db2 are None where the bias is. Source: [oneflow2022].
+    """
+    shapes("M D, D H, H?, H N, N?, M N", x=x, w1=w1, b1=b1, w2=w2, b2=b2, dy=dy)
+    hidden, dz = _hidden(_epilogue, by_lanes, x, w1, b1, w2, dy, number(activation))
+    return _gradients(matmul.warptiled, x, w1, b1, b2, dy, hidden, dz)
+
+
+@variant(needs="sm_80", dtypes=HALF)
+def tensorcore(
+    x: torch.Tensor,
+    w1: torch.Tensor,
+    b1: torch.Tensor | None,
+    w2: torch.Tensor,
+    b2: torch.Tensor | None,
+    dy: torch.Tensor,
+    *,
+    activation: str = "gelu",
+) -> _Gradients:
+    """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None, dy (M, N); dx, dw1, db1, dw2, db2.
+
+    Any strides; db1 and db2 are None where the bias is. Declines float32. Source: [oneflow2022].
+    """
+    shapes("M D, D H, H?, H N, N?, M N", x=x, w1=w1, b1=b1, w2=w2, b2=b2, dy=dy)
+    kind = number(activation)
+    sixteen_bits(x.dtype)
+    hidden, dz = _hidden(_tensorcore, by_warps, x, w1, b1, w2, dy, kind)
+    return _gradients(matmul.tensorcore, x, w1, b1, b2, dy, hidden, dz)
+
+
+def _hidden(
+    module: Module,
+    tiles_of: Callable[[int, int], Tiling],
+    x: torch.Tensor,
+    w1: torch.Tensor,
+    b1: torch.Tensor | None,
+    w2: torch.Tensor,
+    dy: torch.Tensor,
+    activation: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """h = act(z) and dz = (dy·w2ᵀ)·act'(z), both (M, H), with z = x·w1 + b1."""
+    (M, D), (H, N) = x.shape, w2.shape
+    z, hidden, dz = x.new_empty(M, H), x.new_empty(M, H), x.new_empty(M, H)
+    if z.numel():
+        tiles = tiles_of(M, H)
+        config = {"dtype": x.dtype, "shared": tiles.shared, **tiles.definitions}
+        strides = (*x.stride(), *w1.stride(), 0 if b1 is None else b1.stride(0))
+        operands = (x, w1, b1, z, hidden, M, H, D, *strides, activation)
+        module.launch("mlp_backward_forward", tiles.blocks, tiles.threads, *operands, **config)
+        operands = (dy, w2, z, dz, M, H, N, *dy.stride(), *w2.t().stride(), activation)
+        module.launch("mlp_backward_chained", tiles.blocks, tiles.threads, *operands, **config)
+    return hidden, dz
+
+
+def _gradients(
+    product: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    x: torch.Tensor,
+    w1: torch.Tensor,
+    b1: torch.Tensor | None,
+    b2: torch.Tensor | None,
+    dy: torch.Tensor,
+    hidden: torch.Tensor,
+    dz: torch.Tensor,
+) -> _Gradients:
+    """dx, dw1, db1, dw2, db2 from h = act(z) and dz, both (M, H)."""
+    dx, dw1, dw2 = product(dz, w1.t()), product(x.t(), dz), product(hidden.t(), dy)
+    db1 = None if b1 is None else _column_sum(dz)
+    db2 = None if b2 is None else _column_sum(dy)
+    return dx, dw1, db1, dw2, db2
+
+
+def _column_sum(x: torch.Tensor) -> torch.Tensor:
+    """Sum over the rows of x (rows, cols)."""
+    rows, cols = x.shape
+    total = x.new_empty(cols)
+    if cols:
+        grid = ceil_div(cols, 32)
+        _unfused.launch("mlp_backward_column_sum", grid, (32, 8), x, total, rows, cols, *x.stride(), dtype=x.dtype)
+    return total

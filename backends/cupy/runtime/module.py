@@ -1,11 +1,10 @@
 """From a `.cu` file to a launch: by CuPy on a GPU, by the emulator on the CPU, with the same text and the same checks.
 
-    _module = Module(__file__, "softmax.cu")
-    _module.launch("softmax_block", rows, 256, x, y, rows, cols, dtype=x.dtype, BLOCK=256)
+    _scalar = Module(__file__, "scalar.cu")
+    _scalar.launch("softmax_block", rows, 256, x, y, cols, *x.stride(), dtype=x.dtype)
 
 `#include "..."` is replaced by the text of that file, found beside the one that includes it or in backends/cupy/lib,
-with
-`#line` before and after: CuPy's cache looks at no included file, and a message names the line that was written.
+with `#line` before and after: CuPy's cache looks at no included file, and a message names the line that was written.
 """
 
 import re
@@ -102,7 +101,7 @@ class Module:
     """The kernels of one `.cu` file, compiled at their first launch, once for each set of definitions."""
 
     def __init__(self, beside: str, name: str):
-        """`Module(__file__, "softmax.cu")`: the file of that name in the folder of `beside`."""
+        """`Module(__file__, "scalar.cu")`: the file of that name in the folder of `beside`."""
         self.path = Path(beside).resolve().with_name(name)
         if not self.path.is_file():
             raise FileNotFoundError(f"there is no {self.path}")

@@ -1,0 +1,71 @@
+"""Layer norm over the last axis: y = (x - mean) / sqrt(variance + eps) * weight + bias, with the biased variance.
+
+warp: a warp holds a row in registers, so x is read once and no barrier is needed [xlite2025]
+block: a block reads a row three times, for mean, variance and result, so a row may have any length [baetal2016]
+welford: mean and variance in one pass that merges the statistics of the threads, 2 reads instead of 3 [chan1979]
+vectorised: as many threads as the row needs hold it, in accesses of 16 bytes where rows are aligned [xlite2025]
+"""
+
+import torch
+
+from touchstone.backends import shapes
+from touchstone.backends.cupy.lib.norms import threads
+from touchstone.backends.cupy.lib.rows import WARP_COLS, at_most, in_registers, warp_grid
+from touchstone.backends.cupy.runtime.module import GRID_LIMIT, Module
+
+_scalar = Module(__file__, "scalar.cu")
+_vectorised = Module(__file__, "vectorised.cu")
+
+
+def warp(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
+    """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols).
+
+    Declines more than 1024 columns: the registers of one warp. Source: [xlite2025].
+    """
+    rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
+    at_most(cols, WARP_COLS, "warp")
+    y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
+    if y.numel():
+        operands = (x, weight, bias, y, *_strides(x, weight, bias))
+        _scalar.launch("layer_norm_warp", *warp_grid(rows), *operands, rows, cols, eps, dtype=x.dtype)
+    return y
+
+
+def block(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
+    """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols), any number of columns [baetal2016]."""
+    rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
+    y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
+    if y.numel():
+        operands = (x, weight, bias, y, *_strides(x, weight, bias))
+        grid = min(rows, GRID_LIMIT[0])
+        _scalar.launch("layer_norm_block", grid, threads(cols), *operands, rows, cols, eps, dtype=x.dtype)
+    return y
+
+
+def welford(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
+    """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols), any number of columns. See [chan1979]."""
+    rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
+    y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
+    if y.numel():
+        operands = (x, weight, bias, y, *_strides(x, weight, bias))
+        _scalar.launch("layer_norm_welford", rows, threads(cols), *operands, cols, eps, dtype=x.dtype)
+    return y
+
+
+def vectorised(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
+    """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols).
+
+    Declines more than 32768 columns, the registers of one block, and more than 16384 where rows neither begin at
+    multiples of 16 bytes nor follow one another; those move an element at a time. Source: [xlite2025].
+    """
+    rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
+    y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
+    extent, definitions = in_registers(rows, cols, x, weight, bias, y, across=512)
+    if y.numel():
+        operands = (x, weight, bias, y, *_strides(x, weight, bias))
+        _vectorised.launch("layer_norm_vectorised", *extent, *operands, rows, cols, eps, dtype=x.dtype, **definitions)
+    return y
+
+
+def _strides(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> tuple[int, ...]:
+    return *x.stride(), *weight.stride(), bias.stride(0) if bias is not None else 0

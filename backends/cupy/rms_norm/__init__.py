@@ -1,0 +1,57 @@
+"""RMS norm over the last axis: y = x / sqrt(mean x^2 + eps) * weight.
+
+warp: a warp holds a row in registers, so x is read once and no barrier is needed [xlite2025]
+block: a block reads a row twice, for its mean square and for the result, so a row may have any length [zhang2019]
+vectorised: as many threads as the row needs hold it, in accesses of 16 bytes where rows are aligned [xlite2025]
+"""
+
+import torch
+
+from touchstone.backends import shapes
+from touchstone.backends.cupy.lib.norms import threads
+from touchstone.backends.cupy.lib.rows import WARP_COLS, at_most, in_registers, warp_grid
+from touchstone.backends.cupy.runtime.module import GRID_LIMIT, Module
+
+_scalar = Module(__file__, "scalar.cu")
+_vectorised = Module(__file__, "vectorised.cu")
+
+
+def warp(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
+    """x (rows, cols), weight (cols,) -> y (rows, cols).
+
+    Declines more than 1024 columns: the registers of one warp. Source: [xlite2025].
+    """
+    rows, cols = shapes("rows cols, cols", x=x, weight=weight)
+    at_most(cols, WARP_COLS, "warp")
+    y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
+    if y.numel():
+        operands = (x, weight, y, *x.stride(), *weight.stride())
+        _scalar.launch("rms_norm_warp", *warp_grid(rows), *operands, rows, cols, eps, dtype=x.dtype)
+    return y
+
+
+def block(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
+    """x (rows, cols), weight (cols,) -> y (rows, cols), any number of columns; x·rstd stays float32 until
+    multiplied by weight [hsu2024]. Source: [zhang2019]."""
+    rows, cols = shapes("rows cols, cols", x=x, weight=weight)
+    y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
+    if y.numel():
+        operands = (x, weight, y, *x.stride(), *weight.stride())
+        grid = min(rows, GRID_LIMIT[0])
+        _scalar.launch("rms_norm_block", grid, threads(cols), *operands, rows, cols, eps, dtype=x.dtype)
+    return y
+
+
+def vectorised(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
+    """x (rows, cols), weight (cols,) -> y (rows, cols).
+
+    Declines more than 32768 columns, the registers of one block, and more than 16384 where rows neither begin at
+    multiples of 16 bytes nor follow one another; those move an element at a time. Source: [xlite2025].
+    """
+    rows, cols = shapes("rows cols, cols", x=x, weight=weight)
+    y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
+    extent, definitions = in_registers(rows, cols, x, weight, y)
+    if y.numel():
+        operands = (x, weight, y, *x.stride(), *weight.stride())
+        _vectorised.launch("rms_norm_vectorised", *extent, *operands, rows, cols, eps, dtype=x.dtype, **definitions)
+    return y
