@@ -38,7 +38,7 @@ class Session:
     """The groups of a session; each is measured when its first item runs."""
 
     def __init__(self, config: pytest.Config):
-        self.config, self.chosen = config, config.stash[plugin._SELECTION]
+        self.config, self.chosen = config, config.stash[plugin.SELECTION]
         shapes = "large" if self.chosen.device == "cuda" else "small"
         self.groups = cases.plan(self.chosen, shapes).groups
         self._results: dict[int, list[Result]] = {}
@@ -105,5 +105,5 @@ def result(timed: Timed, request: pytest.FixtureRequest) -> Result:
 
 def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, Any]) -> None:
     """Storage is by processor; what the numbers belong to is the GPU."""
-    chosen = config.stash[plugin._SELECTION]
+    chosen = config.stash[plugin.SELECTION]
     machine_info["touchstone"] = provenance.machine(chosen.device)

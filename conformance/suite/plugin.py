@@ -17,6 +17,7 @@ from touchstone.conformance.reporting.console import Table, fraction_text
 from touchstone.conformance.spec.compare import worst
 
 COMPILED = "touchstone-compiled"  # key of the user property that holds the rows of an item of compile conformance
+SELECTION = pytest.StashKey[selection.Selection]()  # what the options ask for
 RECORD = "touchstone"  # key of the user property that carries an outcome from a worker to the controller
 
 
@@ -52,16 +53,13 @@ def pytest_configure(config: pytest.Config) -> None:
             chosen.subjects()  # an unknown variant or function is a usage error too
     except (selection.UsageError, RuntimeError) as error:
         raise pytest.UsageError(str(error)) from None
-    config.stash[_SELECTION] = chosen
+    config.stash[SELECTION] = chosen
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Summary(config, chosen), "touchstone-summary")
 
 
-_SELECTION = pytest.StashKey[selection.Selection]()
-
-
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    chosen = config.stash[_SELECTION]
+    chosen = config.stash[SELECTION]
     targets = "user@" + chosen.device if chosen.kernel else ", ".join(map(chosen.target, chosen.backends)) or "none"
     lines = [f"touchstone: targets {targets}; level {chosen.level}; seed {chosen.seed}"]
     return lines + [f"touchstone: {name}@{chosen.device} skipped: {reason}" for name, reason in chosen.skipped.items()]
@@ -70,7 +68,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "judged" not in metafunc.fixturenames:
         return
-    chosen = metafunc.config.stash[_SELECTION]
+    chosen = metafunc.config.stash[SELECTION]
     if broken := selection.import_check(chosen):
         raise ImportError("kernel files that do not import:\n" + "\n".join(broken))
     items = []

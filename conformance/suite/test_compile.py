@@ -10,13 +10,13 @@ import pytest
 
 from touchstone.conformance.compiling import client as compiling
 from touchstone.conformance.discovery import registry
-from touchstone.conformance.suite.plugin import _SELECTION, COMPILED
+from touchstone.conformance.suite.plugin import COMPILED, SELECTION
 
 
 def pytest_generate_tests(metafunc):
     if "compiled" not in metafunc.fixturenames:
         return
-    chosen = metafunc.config.stash[_SELECTION]
+    chosen = metafunc.config.stash[SELECTION]
     items = []
     for op in chosen.ops if chosen.kernel is None else ():
         for backend in compiling.backends():
@@ -44,7 +44,7 @@ def compiler():
 @pytest.mark.conformance
 def test_compile(compiled, compiler, request):
     op, backend, names = compiled
-    chosen = request.config.stash[_SELECTION]
+    chosen = request.config.stash[SELECTION]
     processes = max(1, len(os.sched_getaffinity(0)) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
     answer = compiler(backend).check(op, names, every=chosen.level != "quick", processes=processes)
     if "missing" in answer:
