@@ -6,8 +6,8 @@ import math
 import torch
 import torch.nn.functional as F
 
+from touchstone.conformance.faults import Kernel, known_good, mutant
 from touchstone.conformance.faults import _dots as dots
-from touchstone.conformance.faults import known_good, mutant
 
 INF = math.inf
 
@@ -504,4 +504,4 @@ def no_keys_is_an_error(q, k, v, *, causal=False, scale=None):
 
 
 # what kernels in several languages have in common: what is wrong with them, and what the emulator finds
-KERNELS = {}
+KERNELS: dict[str, Kernel] = {}

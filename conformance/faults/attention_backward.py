@@ -4,8 +4,8 @@ import math
 
 import torch
 
+from touchstone.conformance.faults import Kernel, known_good, mutant
 from touchstone.conformance.faults import _dots as dots
-from touchstone.conformance.faults import known_good, mutant
 
 EQUIVALENT = {
     "swallows_nan": "a NaN in do reaches hidden keys or not, as the mask is applied; the contract leaves it open"
@@ -461,4 +461,4 @@ def lost_dq_updates():
 
 
 # what kernels in several languages have in common: what is wrong with them, and what the emulator finds
-KERNELS = {}
+KERNELS: dict[str, Kernel] = {}

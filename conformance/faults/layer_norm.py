@@ -2,7 +2,7 @@
 
 import torch.nn.functional as F
 
-from touchstone.conformance.faults import known_good, plant
+from touchstone.conformance.faults import Kernel, known_good, plant
 from touchstone.conformance.faults._norms import (
     BIAS_FLAWS,
     WEIGHT_FLAWS,
@@ -53,4 +53,4 @@ def scale_and_shift_folded(x, weight, bias, *, eps=1e-5):
 
 
 # what kernels in several languages have in common: what is wrong with them, and what the emulator finds
-KERNELS = {}
+KERNELS: dict[str, Kernel] = {}

@@ -4,9 +4,9 @@ N)."""
 import torch
 import torch.nn.functional as F
 
+from touchstone.conformance.faults import Kernel, known_good, mutant
 from touchstone.conformance.faults import _activations as acts
 from touchstone.conformance.faults import _dots as dots
-from touchstone.conformance.faults import known_good, mutant
 
 
 @known_good
@@ -264,4 +264,4 @@ def stale_hidden_tile(x, w1, b1, w2, b2, *, activation="gelu"):
 
 
 # what kernels in several languages have in common: what is wrong with them, and what the emulator finds
-KERNELS = {}
+KERNELS: dict[str, Kernel] = {}

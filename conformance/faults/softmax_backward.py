@@ -5,7 +5,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from touchstone.conformance.faults import known_good, mutant
+from touchstone.conformance.faults import Kernel, known_good, mutant
 from touchstone.conformance.faults._rows import (
     COMPENSATED_SUM,
     RIGHT_SUMS,
@@ -186,4 +186,4 @@ def in_float64(y, dy):
 
 
 # what kernels in several languages have in common: what is wrong with them, and what the emulator finds
-KERNELS = {}
+KERNELS: dict[str, Kernel] = {}
