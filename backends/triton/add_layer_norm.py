@@ -12,28 +12,42 @@ from touchstone.backends import Unsupported, shapes
 from touchstone.backends.triton.lib.rows import warps
 
 
-@triton.jit(do_not_specialize_on_alignment=["x_col", "r_col", "w_col", "b_col"])
+@triton.jit(do_not_specialize_on_alignment=["stride_xn", "stride_rn", "stride_w", "stride_b"])
 def _onerow_kernel(
-    x_ptr, r_ptr, w_ptr, b_ptr, y_ptr, h_ptr, x_row, x_col, r_row, r_col, w_col, b_col, cols, eps, BLOCK: tl.constexpr
+    x_ptr,
+    r_ptr,
+    w_ptr,
+    b_ptr,
+    y_ptr,
+    h_ptr,
+    stride_xm,
+    stride_xn,
+    stride_rm,
+    stride_rn,
+    stride_w,
+    stride_b,
+    cols,
+    eps,
+    BLOCK: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
-    x_ptr += row * x_row
-    r_ptr += row * r_row
+    x_ptr += row * stride_xm
+    r_ptr += row * stride_rm
     y_ptr += row * cols
     h_ptr += row * cols
 
     col = tl.arange(0, BLOCK)
     inside = col < cols
-    x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=inside, other=0.0).to(tl.float32)
-    h = x + tl.load(r_ptr + col.to(tl.int64) * r_col, mask=inside, other=0.0).to(tl.float32)
+    x = tl.load(x_ptr + col.to(tl.int64) * stride_xn, mask=inside, other=0.0).to(tl.float32)
+    h = x + tl.load(r_ptr + col.to(tl.int64) * stride_rn, mask=inside, other=0.0).to(tl.float32)
     tl.store(h_ptr + col, h, mask=inside)
     mean = tl.sum(h, axis=0) / cols
     centred = tl.where(inside, h - mean, 0.0)
     rstd = tl.rsqrt(tl.sum(centred * centred, axis=0) / cols + eps)
 
-    y = centred * rstd * tl.load(w_ptr + col.to(tl.int64) * w_col, mask=inside, other=0.0).to(tl.float32)
+    y = centred * rstd * tl.load(w_ptr + col.to(tl.int64) * stride_w, mask=inside, other=0.0).to(tl.float32)
     if b_ptr is not None:
-        y += tl.load(b_ptr + col.to(tl.int64) * b_col, mask=inside, other=0.0).to(tl.float32)
+        y += tl.load(b_ptr + col.to(tl.int64) * stride_b, mask=inside, other=0.0).to(tl.float32)
     tl.store(y_ptr + col, y, mask=inside)
 
 
@@ -50,13 +64,27 @@ def onerow(
     return _launch(_onerow_kernel, x, residual, weight, bias, eps, triton.next_power_of_2(cols))
 
 
-@triton.jit(do_not_specialize_on_alignment=["x_col", "r_col", "w_col", "b_col"])
+@triton.jit(do_not_specialize_on_alignment=["stride_xn", "stride_rn", "stride_w", "stride_b"])
 def _looped_kernel(
-    x_ptr, r_ptr, w_ptr, b_ptr, y_ptr, h_ptr, x_row, x_col, r_row, r_col, w_col, b_col, cols, eps, BLOCK: tl.constexpr
+    x_ptr,
+    r_ptr,
+    w_ptr,
+    b_ptr,
+    y_ptr,
+    h_ptr,
+    stride_xm,
+    stride_xn,
+    stride_rm,
+    stride_rn,
+    stride_w,
+    stride_b,
+    cols,
+    eps,
+    BLOCK: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
-    x_ptr += row * x_row
-    r_ptr += row * r_row
+    x_ptr += row * stride_xm
+    r_ptr += row * stride_rm
     y_ptr += row * cols
     h_ptr += row * cols
 
@@ -64,8 +92,8 @@ def _looped_kernel(
     for start in range(0, cols, BLOCK):
         col = start + tl.arange(0, BLOCK)
         inside = col < cols
-        x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=inside, other=0.0).to(tl.float32)
-        h = x + tl.load(r_ptr + col.to(tl.int64) * r_col, mask=inside, other=0.0).to(tl.float32)
+        x = tl.load(x_ptr + col.to(tl.int64) * stride_xn, mask=inside, other=0.0).to(tl.float32)
+        h = x + tl.load(r_ptr + col.to(tl.int64) * stride_rn, mask=inside, other=0.0).to(tl.float32)
         h = h.to(h_ptr.dtype.element_ty)
         tl.store(h_ptr + col, h, mask=inside)
         mean += h.to(tl.float32)
@@ -85,9 +113,9 @@ def _looped_kernel(
         col = start + tl.arange(0, BLOCK)
         inside = col < cols
         h = tl.load(h_ptr + col, mask=inside, other=0.0).to(tl.float32)
-        y = (h - mean) * rstd * tl.load(w_ptr + col.to(tl.int64) * w_col, mask=inside, other=0.0).to(tl.float32)
+        y = (h - mean) * rstd * tl.load(w_ptr + col.to(tl.int64) * stride_w, mask=inside, other=0.0).to(tl.float32)
         if b_ptr is not None:
-            y += tl.load(b_ptr + col.to(tl.int64) * b_col, mask=inside, other=0.0).to(tl.float32)
+            y += tl.load(b_ptr + col.to(tl.int64) * stride_b, mask=inside, other=0.0).to(tl.float32)
         tl.store(y_ptr + col, y, mask=inside)
 
 

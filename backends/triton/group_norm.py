@@ -17,17 +17,17 @@ from touchstone.backends.signatures.group_norm import checked_sizes
 from touchstone.backends.triton.lib.rows import warps
 
 
-@triton.jit(do_not_specialize_on_alignment=["w_c", "b_c"])
+@triton.jit(do_not_specialize_on_alignment=["stride_w", "stride_b"])
 def _onerow_kernel(
     x_ptr,
     w_ptr,
     b_ptr,
     y_ptr,
-    x_n,
-    x_c,
-    x_s,
-    w_c,
-    b_c,
+    stride_xn,
+    stride_xc,
+    stride_xs,
+    stride_w,
+    stride_b,
     groups,
     channels,
     space,
@@ -37,20 +37,20 @@ def _onerow_kernel(
 ):
     n = tl.program_id(0).to(tl.int64) // groups
     first = tl.program_id(0).to(tl.int64) % groups * channels
-    x_ptr += n * x_n + first * x_c
+    x_ptr += n * stride_xn + first * stride_xc
     y_ptr += tl.program_id(0).to(tl.int64) * channels * space
 
     c = tl.arange(0, BLOCK_C).to(tl.int64)[:, None]
     s = tl.arange(0, BLOCK_S).to(tl.int64)[None, :]
     inside = (c < channels) & (s < space)
-    x = tl.load(x_ptr + c * x_c + s * x_s, mask=inside, other=0.0).to(tl.float32)
+    x = tl.load(x_ptr + c * stride_xc + s * stride_xs, mask=inside, other=0.0).to(tl.float32)
     mean = tl.sum(x) / (channels * space)
     centred = tl.where(inside, x - mean, 0.0)
     rstd = tl.rsqrt(tl.sum(centred * centred) / (channels * space) + eps)
 
-    y = centred * rstd * tl.load(w_ptr + (first + c) * w_c, mask=c < channels, other=0.0).to(tl.float32)
+    y = centred * rstd * tl.load(w_ptr + (first + c) * stride_w, mask=c < channels, other=0.0).to(tl.float32)
     if b_ptr is not None:
-        y += tl.load(b_ptr + (first + c) * b_c, mask=c < channels, other=0.0).to(tl.float32)
+        y += tl.load(b_ptr + (first + c) * stride_b, mask=c < channels, other=0.0).to(tl.float32)
     tl.store(y_ptr + c * space + s, y, mask=inside)
 
 
@@ -99,18 +99,18 @@ def _offset(index, sizes, strides):
     return offset + index.to(tl.int64) * strides[0]
 
 
-@triton.jit(do_not_specialize_on_alignment=["w_c", "b_c"])
+@triton.jit(do_not_specialize_on_alignment=["stride_w", "stride_b"])
 def _looped_kernel(
     x_ptr,
     w_ptr,
     b_ptr,
     y_ptr,
-    x_n,
-    x_c,
+    stride_xn,
+    stride_xc,
     sizes,
     strides,
-    w_c,
-    b_c,
+    stride_w,
+    stride_b,
     groups,
     channels,
     space,
@@ -120,7 +120,7 @@ def _looped_kernel(
 ):
     n = tl.program_id(0).to(tl.int64) // groups
     first = tl.program_id(0).to(tl.int64) % groups * channels
-    x_ptr += n * x_n + first * x_c
+    x_ptr += n * stride_xn + first * stride_xc
     y_ptr += tl.program_id(0).to(tl.int64) * count
 
     mean = tl.zeros((BLOCK,), tl.float32)
@@ -142,9 +142,9 @@ def _looped_kernel(
         inside = i < count
         c = first + i // space
         x = tl.load(x_ptr + _offset(i, sizes, strides), mask=inside, other=0.0).to(tl.float32)
-        y = (x - mean) * rstd * tl.load(w_ptr + c * w_c, mask=inside, other=0.0).to(tl.float32)
+        y = (x - mean) * rstd * tl.load(w_ptr + c * stride_w, mask=inside, other=0.0).to(tl.float32)
         if b_ptr is not None:
-            y += tl.load(b_ptr + c * b_c, mask=inside, other=0.0).to(tl.float32)
+            y += tl.load(b_ptr + c * stride_b, mask=inside, other=0.0).to(tl.float32)
         tl.store(y_ptr + i, y, mask=inside)
 
 
@@ -158,18 +158,18 @@ def looped(
     return _launch(_looped_kernel, x, weight, bias, groups, eps)
 
 
-@triton.jit(do_not_specialize_on_alignment=["w_c", "b_c"])
+@triton.jit(do_not_specialize_on_alignment=["stride_w", "stride_b"])
 def _welford_kernel(
     x_ptr,
     w_ptr,
     b_ptr,
     y_ptr,
-    x_n,
-    x_c,
+    stride_xn,
+    stride_xc,
     sizes,
     strides,
-    w_c,
-    b_c,
+    stride_w,
+    stride_b,
     groups,
     channels,
     space,
@@ -179,7 +179,7 @@ def _welford_kernel(
 ):
     n = tl.program_id(0).to(tl.int64) // groups
     first = tl.program_id(0).to(tl.int64) % groups * channels
-    x_ptr += n * x_n + first * x_c
+    x_ptr += n * stride_xn + first * stride_xc
     y_ptr += tl.program_id(0).to(tl.int64) * count
 
     mean = tl.full((), 0.0, tl.float32)
@@ -202,9 +202,9 @@ def _welford_kernel(
         inside = i < count
         c = first + i // space
         x = tl.load(x_ptr + _offset(i, sizes, strides), mask=inside, other=0.0).to(tl.float32)
-        y = (x - mean) * rstd * tl.load(w_ptr + c * w_c, mask=inside, other=0.0).to(tl.float32)
+        y = (x - mean) * rstd * tl.load(w_ptr + c * stride_w, mask=inside, other=0.0).to(tl.float32)
         if b_ptr is not None:
-            y += tl.load(b_ptr + c * b_c, mask=inside, other=0.0).to(tl.float32)
+            y += tl.load(b_ptr + c * stride_b, mask=inside, other=0.0).to(tl.float32)
         tl.store(y_ptr + i, y, mask=inside)
 
 

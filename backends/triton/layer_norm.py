@@ -16,23 +16,25 @@ from touchstone.backends.triton.lib.rows import grid_programs, halfregs_block, o
 from touchstone.backends.variants import HALF, variant
 
 
-@triton.jit(do_not_specialize_on_alignment=["x_col", "w_col", "b_col"])
-def _onerow_kernel(x_ptr, w_ptr, b_ptr, y_ptr, x_row, x_col, w_col, b_col, cols, eps, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize_on_alignment=["stride_xn", "stride_w", "stride_b"])
+def _onerow_kernel(
+    x_ptr, w_ptr, b_ptr, y_ptr, stride_xm, stride_xn, stride_w, stride_b, cols, eps, BLOCK: tl.constexpr
+):
     row = tl.program_id(0).to(tl.int64)
-    x_ptr += row * x_row
+    x_ptr += row * stride_xm
     y_ptr += row * cols
 
     col = tl.arange(0, BLOCK)
     inside = col < cols
-    x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=inside, other=0.0).to(tl.float32)
+    x = tl.load(x_ptr + col.to(tl.int64) * stride_xn, mask=inside, other=0.0).to(tl.float32)
     mean = tl.sum(x, axis=0) / cols
     centred = tl.where(inside, x - mean, 0.0)
     rstd = tl.rsqrt(tl.sum(centred * centred, axis=0) / cols + eps)
 
     # x - mean once more, since keeping the masked block beside x takes up to half as many registers again
-    y = (x - mean) * rstd * tl.load(w_ptr + col.to(tl.int64) * w_col, mask=inside, other=0.0).to(tl.float32)
+    y = (x - mean) * rstd * tl.load(w_ptr + col.to(tl.int64) * stride_w, mask=inside, other=0.0).to(tl.float32)
     if b_ptr is not None:
-        y += tl.load(b_ptr + col.to(tl.int64) * b_col, mask=inside, other=0.0).to(tl.float32)
+        y += tl.load(b_ptr + col.to(tl.int64) * stride_b, mask=inside, other=0.0).to(tl.float32)
     tl.store(y_ptr + col, y, mask=inside)
 
 
@@ -47,17 +49,29 @@ def onerow(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, 
     return _launch(_onerow_kernel, x, weight, bias, eps, triton.next_power_of_2(cols))
 
 
-@triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["x_col", "w_col", "b_col"])
+@triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["stride_xn", "stride_w", "stride_b"])
 def _persistent_kernel(
-    x_ptr, w_ptr, b_ptr, y_ptr, x_row, x_col, w_col, b_col, rows, cols, eps, BLOCK: tl.constexpr, STAGES: tl.constexpr
+    x_ptr,
+    w_ptr,
+    b_ptr,
+    y_ptr,
+    stride_xm,
+    stride_xn,
+    stride_w,
+    stride_b,
+    rows,
+    cols,
+    eps,
+    BLOCK: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     col = tl.arange(0, BLOCK)
     inside = col < cols
-    w = tl.load(w_ptr + col.to(tl.int64) * w_col, mask=inside, other=0.0)
+    w = tl.load(w_ptr + col.to(tl.int64) * stride_w, mask=inside, other=0.0)
     if b_ptr is not None:
-        b = tl.load(b_ptr + col.to(tl.int64) * b_col, mask=inside, other=0.0)
+        b = tl.load(b_ptr + col.to(tl.int64) * stride_b, mask=inside, other=0.0)
     for row in tl.range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0), num_stages=STAGES):
-        x = tl.load(x_ptr + row * x_row + col.to(tl.int64) * x_col, mask=inside, other=0.0).to(tl.float32)
+        x = tl.load(x_ptr + row * stride_xm + col.to(tl.int64) * stride_xn, mask=inside, other=0.0).to(tl.float32)
         mean = tl.sum(x, axis=0) / cols
         centred = tl.where(inside, x - mean, 0.0)
         rstd = tl.rsqrt(tl.sum(centred * centred, axis=0) / cols + eps)
@@ -89,15 +103,17 @@ def persistent(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
     return y
 
 
-@triton.jit(do_not_specialize_on_alignment=["x_col", "w_col", "b_col"])
-def _halfregs_kernel(x_ptr, w_ptr, b_ptr, y_ptr, x_row, x_col, w_col, b_col, cols, eps, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize_on_alignment=["stride_xn", "stride_w", "stride_b"])
+def _halfregs_kernel(
+    x_ptr, w_ptr, b_ptr, y_ptr, stride_xm, stride_xn, stride_w, stride_b, cols, eps, BLOCK: tl.constexpr
+):
     row = tl.program_id(0).to(tl.int64)
-    x_ptr += row * x_row
+    x_ptr += row * stride_xm
     y_ptr += row * cols
 
     col = tl.arange(0, BLOCK)
     inside = col < cols
-    x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=inside, other=0.0)
+    x = tl.load(x_ptr + col.to(tl.int64) * stride_xn, mask=inside, other=0.0)
     mean = tl.sum(x.to(tl.float32), axis=0) / cols
     x = opaque(x)
     centred = tl.where(inside, x.to(tl.float32) - mean, 0.0)
@@ -105,9 +121,9 @@ def _halfregs_kernel(x_ptr, w_ptr, b_ptr, y_ptr, x_row, x_col, w_col, b_col, col
 
     x = opaque(x)
     y = (x.to(tl.float32) - mean) * rstd
-    y *= tl.load(w_ptr + col.to(tl.int64) * w_col, mask=inside, other=0.0).to(tl.float32)
+    y *= tl.load(w_ptr + col.to(tl.int64) * stride_w, mask=inside, other=0.0).to(tl.float32)
     if b_ptr is not None:
-        y += tl.load(b_ptr + col.to(tl.int64) * b_col, mask=inside, other=0.0).to(tl.float32)
+        y += tl.load(b_ptr + col.to(tl.int64) * stride_b, mask=inside, other=0.0).to(tl.float32)
     tl.store(y_ptr + col, y, mask=inside)
 
 
@@ -128,22 +144,24 @@ def halfregs(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *
     return _launch(_halfregs_kernel, x, weight, bias, eps, block, num_warps=warps(block, each), maxnreg=128)
 
 
-@triton.jit(do_not_specialize_on_alignment=["x_col", "w_col", "b_col"])
-def _looped_kernel(x_ptr, w_ptr, b_ptr, y_ptr, x_row, x_col, w_col, b_col, cols, eps, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize_on_alignment=["stride_xn", "stride_w", "stride_b"])
+def _looped_kernel(
+    x_ptr, w_ptr, b_ptr, y_ptr, stride_xm, stride_xn, stride_w, stride_b, cols, eps, BLOCK: tl.constexpr
+):
     row = tl.program_id(0).to(tl.int64)
-    x_ptr += row * x_row
+    x_ptr += row * stride_xm
     y_ptr += row * cols
 
     mean = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, cols, BLOCK):
         col = start + tl.arange(0, BLOCK)
-        mean += tl.load(x_ptr + col.to(tl.int64) * x_col, mask=col < cols, other=0.0).to(tl.float32)
+        mean += tl.load(x_ptr + col.to(tl.int64) * stride_xn, mask=col < cols, other=0.0).to(tl.float32)
     mean = tl.sum(mean, axis=0) / cols
 
     square = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, cols, BLOCK):
         col = start + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=col < cols, other=0.0).to(tl.float32)
+        x = tl.load(x_ptr + col.to(tl.int64) * stride_xn, mask=col < cols, other=0.0).to(tl.float32)
         centred = tl.where(col < cols, x - mean, 0.0)
         square += centred * centred
     rstd = tl.rsqrt(tl.sum(square, axis=0) / cols + eps)
@@ -151,10 +169,10 @@ def _looped_kernel(x_ptr, w_ptr, b_ptr, y_ptr, x_row, x_col, w_col, b_col, cols,
     for start in range(0, cols, BLOCK):
         col = start + tl.arange(0, BLOCK)
         inside = col < cols
-        x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=inside, other=0.0).to(tl.float32)
-        y = (x - mean) * rstd * tl.load(w_ptr + col.to(tl.int64) * w_col, mask=inside, other=0.0).to(tl.float32)
+        x = tl.load(x_ptr + col.to(tl.int64) * stride_xn, mask=inside, other=0.0).to(tl.float32)
+        y = (x - mean) * rstd * tl.load(w_ptr + col.to(tl.int64) * stride_w, mask=inside, other=0.0).to(tl.float32)
         if b_ptr is not None:
-            y += tl.load(b_ptr + col.to(tl.int64) * b_col, mask=inside, other=0.0).to(tl.float32)
+            y += tl.load(b_ptr + col.to(tl.int64) * stride_b, mask=inside, other=0.0).to(tl.float32)
         tl.store(y_ptr + col, y, mask=inside)
 
 
@@ -167,17 +185,19 @@ def looped(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, 
     return _launch(_looped_kernel, x, weight, bias, eps, min(triton.next_power_of_2(cols), 4096))
 
 
-@triton.jit(do_not_specialize_on_alignment=["x_col", "w_col", "b_col"])
-def _welford_kernel(x_ptr, w_ptr, b_ptr, y_ptr, x_row, x_col, w_col, b_col, cols, eps, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize_on_alignment=["stride_xn", "stride_w", "stride_b"])
+def _welford_kernel(
+    x_ptr, w_ptr, b_ptr, y_ptr, stride_xm, stride_xn, stride_w, stride_b, cols, eps, BLOCK: tl.constexpr
+):
     row = tl.program_id(0).to(tl.int64)
-    x_ptr += row * x_row
+    x_ptr += row * stride_xm
     y_ptr += row * cols
 
     mean = tl.full((), 0.0, tl.float32)
     square = tl.full((), 0.0, tl.float32)
     for start in range(0, cols, BLOCK):
         col = start + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=col < cols, other=0.0).to(tl.float32)
+        x = tl.load(x_ptr + col.to(tl.int64) * stride_xn, mask=col < cols, other=0.0).to(tl.float32)
         count = tl.minimum(cols - start, BLOCK)
         tile_mean = tl.sum(x, axis=0) / count
         centred = tl.where(col < cols, x - tile_mean, 0.0)
@@ -191,10 +211,10 @@ def _welford_kernel(x_ptr, w_ptr, b_ptr, y_ptr, x_row, x_col, w_col, b_col, cols
     for start in range(0, cols, BLOCK):
         col = start + tl.arange(0, BLOCK)
         inside = col < cols
-        x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=inside, other=0.0).to(tl.float32)
-        y = (x - mean) * rstd * tl.load(w_ptr + col.to(tl.int64) * w_col, mask=inside, other=0.0).to(tl.float32)
+        x = tl.load(x_ptr + col.to(tl.int64) * stride_xn, mask=inside, other=0.0).to(tl.float32)
+        y = (x - mean) * rstd * tl.load(w_ptr + col.to(tl.int64) * stride_w, mask=inside, other=0.0).to(tl.float32)
         if b_ptr is not None:
-            y += tl.load(b_ptr + col.to(tl.int64) * b_col, mask=inside, other=0.0).to(tl.float32)
+            y += tl.load(b_ptr + col.to(tl.int64) * stride_b, mask=inside, other=0.0).to(tl.float32)
         tl.store(y_ptr + col, y, mask=inside)
 
 

@@ -30,10 +30,10 @@ def _finish(m, shift, l):
     return tl.where(m == float("inf"), float("nan"), l), shift + tl.log(l)
 
 
-@triton.jit(do_not_specialize_on_alignment=["x_col"])
-def _online_kernel(x_ptr, y_ptr, lse_ptr, x_row, x_col, cols, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize_on_alignment=["stride_xn"])
+def _online_kernel(x_ptr, y_ptr, lse_ptr, stride_xm, stride_xn, cols, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
-    x_ptr += row * x_row
+    x_ptr += row * stride_xm
     y_ptr += row * cols
 
     m = tl.full((), float("-inf"), tl.float32)
@@ -41,14 +41,14 @@ def _online_kernel(x_ptr, y_ptr, lse_ptr, x_row, x_col, cols, BLOCK: tl.constexp
     l = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, cols, BLOCK):
         col = start + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=col < cols, other=float("-inf")).to(tl.float32)
+        x = tl.load(x_ptr + col.to(tl.int64) * stride_xn, mask=col < cols, other=float("-inf")).to(tl.float32)
         m, shift, l = _fold(m, l, x)
     l, lse = _finish(m, shift, l)
     tl.store(lse_ptr + row, lse)
 
     for start in range(0, cols, BLOCK):
         col = start + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=col < cols, other=float("-inf")).to(tl.float32)
+        x = tl.load(x_ptr + col.to(tl.int64) * stride_xn, mask=col < cols, other=float("-inf")).to(tl.float32)
         tl.store(y_ptr + col, tl.exp(x - shift) / l, mask=col < cols)
 
 
@@ -57,10 +57,10 @@ def online(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return _launch(_online_kernel, x)
 
 
-@triton.jit(do_not_specialize_on_alignment=["x_col"])
-def _maskfree_kernel(x_ptr, y_ptr, lse_ptr, x_row, x_col, cols, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize_on_alignment=["stride_xn"])
+def _maskfree_kernel(x_ptr, y_ptr, lse_ptr, stride_xm, stride_xn, cols, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
-    x_ptr += row * x_row
+    x_ptr += row * stride_xm
     y_ptr += row * cols
     last = (cols - 1) // BLOCK * BLOCK
 
@@ -69,20 +69,20 @@ def _maskfree_kernel(x_ptr, y_ptr, lse_ptr, x_row, x_col, cols, BLOCK: tl.conste
     l = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, last, BLOCK):
         col = start + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + col.to(tl.int64) * x_col).to(tl.float32)
+        x = tl.load(x_ptr + col.to(tl.int64) * stride_xn).to(tl.float32)
         m, shift, l = _fold(m, l, x)
     col = last + tl.arange(0, BLOCK)
-    x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=col < cols, other=float("-inf")).to(tl.float32)
+    x = tl.load(x_ptr + col.to(tl.int64) * stride_xn, mask=col < cols, other=float("-inf")).to(tl.float32)
     m, shift, l = _fold(m, l, x)
     l, lse = _finish(m, shift, l)
     tl.store(lse_ptr + row, lse)
 
     for start in range(0, last, BLOCK):
         col = start + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + col.to(tl.int64) * x_col).to(tl.float32)
+        x = tl.load(x_ptr + col.to(tl.int64) * stride_xn).to(tl.float32)
         tl.store(y_ptr + col, tl.exp(x - shift) / l)
     col = last + tl.arange(0, BLOCK)
-    x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=col < cols, other=float("-inf")).to(tl.float32)
+    x = tl.load(x_ptr + col.to(tl.int64) * stride_xn, mask=col < cols, other=float("-inf")).to(tl.float32)
     tl.store(y_ptr + col, tl.exp(x - shift) / l, mask=col < cols)
 
 
@@ -91,10 +91,10 @@ def maskfree(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return _launch(_maskfree_kernel, x)
 
 
-@triton.jit(do_not_specialize_on_alignment=["x_col"])
-def _backward_order_kernel(x_ptr, y_ptr, lse_ptr, x_row, x_col, cols, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize_on_alignment=["stride_xn"])
+def _backward_order_kernel(x_ptr, y_ptr, lse_ptr, stride_xm, stride_xn, cols, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
-    x_ptr += row * x_row
+    x_ptr += row * stride_xm
     y_ptr += row * cols
     last = (cols - 1) // BLOCK * BLOCK
 
@@ -103,10 +103,10 @@ def _backward_order_kernel(x_ptr, y_ptr, lse_ptr, x_row, x_col, cols, BLOCK: tl.
     l = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, last, BLOCK):
         col = start + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + col.to(tl.int64) * x_col).to(tl.float32)
+        x = tl.load(x_ptr + col.to(tl.int64) * stride_xn).to(tl.float32)
         m, shift, l = _fold(m, l, x)
     col = last + tl.arange(0, BLOCK)
-    x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=col < cols, other=float("-inf")).to(tl.float32)
+    x = tl.load(x_ptr + col.to(tl.int64) * stride_xn, mask=col < cols, other=float("-inf")).to(tl.float32)
     m, shift, l = _fold(m, l, x)
     l, lse = _finish(m, shift, l)
     tl.store(lse_ptr + row, lse)
@@ -114,7 +114,7 @@ def _backward_order_kernel(x_ptr, y_ptr, lse_ptr, x_row, x_col, cols, BLOCK: tl.
     tl.store(y_ptr + col, tl.exp(x - shift) / l, mask=col < cols)
     for start in range(0, last, BLOCK):
         col = last - BLOCK - start + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + col.to(tl.int64) * x_col).to(tl.float32)
+        x = tl.load(x_ptr + col.to(tl.int64) * stride_xn).to(tl.float32)
         tl.store(y_ptr + col, tl.exp(x - shift) / l)
 
 
@@ -123,10 +123,10 @@ def backward_order(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return _launch(_backward_order_kernel, x)
 
 
-@triton.jit(do_not_specialize_on_alignment=["x_col"])
-def _evictfirst_kernel(x_ptr, y_ptr, lse_ptr, x_row, x_col, cols, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize_on_alignment=["stride_xn"])
+def _evictfirst_kernel(x_ptr, y_ptr, lse_ptr, stride_xm, stride_xn, cols, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
-    x_ptr += row * x_row
+    x_ptr += row * stride_xm
     y_ptr += row * cols
     last = (cols - 1) // BLOCK * BLOCK
 
@@ -135,10 +135,10 @@ def _evictfirst_kernel(x_ptr, y_ptr, lse_ptr, x_row, x_col, cols, BLOCK: tl.cons
     l = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, last, BLOCK):
         col = start + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + col.to(tl.int64) * x_col).to(tl.float32)
+        x = tl.load(x_ptr + col.to(tl.int64) * stride_xn).to(tl.float32)
         m, shift, l = _fold(m, l, x)
     col = last + tl.arange(0, BLOCK)
-    x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=col < cols, other=float("-inf")).to(tl.float32)
+    x = tl.load(x_ptr + col.to(tl.int64) * stride_xn, mask=col < cols, other=float("-inf")).to(tl.float32)
     m, shift, l = _fold(m, l, x)
     l, lse = _finish(m, shift, l)
     tl.store(lse_ptr + row, lse)
@@ -146,7 +146,7 @@ def _evictfirst_kernel(x_ptr, y_ptr, lse_ptr, x_row, x_col, cols, BLOCK: tl.cons
     tl.store(y_ptr + col, tl.exp(x - shift) / l, mask=col < cols)
     for start in range(0, last, BLOCK):
         col = last - BLOCK - start + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + col.to(tl.int64) * x_col, eviction_policy="evict_first").to(tl.float32)
+        x = tl.load(x_ptr + col.to(tl.int64) * stride_xn, eviction_policy="evict_first").to(tl.float32)
         tl.store(y_ptr + col, tl.exp(x - shift) / l)
 
 

@@ -13,18 +13,18 @@ from touchstone.backends import Unsupported, shapes
 from touchstone.backends.triton.lib.rows import grid_programs, warps
 
 
-@triton.jit(do_not_specialize_on_alignment=["x_col", "w_col"])
-def _onerow_kernel(x_ptr, w_ptr, y_ptr, x_row, x_col, w_col, cols, eps, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize_on_alignment=["stride_xn", "stride_w"])
+def _onerow_kernel(x_ptr, w_ptr, y_ptr, stride_xm, stride_xn, stride_w, cols, eps, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
-    x_ptr += row * x_row
+    x_ptr += row * stride_xm
     y_ptr += row * cols
 
     col = tl.arange(0, BLOCK)
     inside = col < cols
-    x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=inside, other=0.0).to(tl.float32)
+    x = tl.load(x_ptr + col.to(tl.int64) * stride_xn, mask=inside, other=0.0).to(tl.float32)
     rstd = tl.rsqrt(tl.sum(x * x, axis=0) / cols + eps)
 
-    w = tl.load(w_ptr + col.to(tl.int64) * w_col, mask=inside, other=0.0).to(tl.float32)
+    w = tl.load(w_ptr + col.to(tl.int64) * stride_w, mask=inside, other=0.0).to(tl.float32)
     tl.store(y_ptr + col, x * rstd * w, mask=inside)
 
 
@@ -39,20 +39,20 @@ def onerow(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch
     return _launch(_onerow_kernel, x, weight, eps, triton.next_power_of_2(cols))
 
 
-@triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["x_col", "w_col"])
-def _persistent_kernel(x_ptr, w_ptr, y_ptr, x_row, x_col, w_col, rows, cols, eps, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["stride_xn", "stride_w"])
+def _persistent_kernel(x_ptr, w_ptr, y_ptr, stride_xm, stride_xn, stride_w, rows, cols, eps, BLOCK: tl.constexpr):
     col = tl.arange(0, BLOCK)
     inside = col < cols
-    x_ptr += col.to(tl.int64) * x_col
+    x_ptr += col.to(tl.int64) * stride_xn
     first = tl.program_id(0).to(tl.int64)
-    ahead = tl.load(x_ptr + first * x_row, mask=inside, other=0.0)
+    ahead = tl.load(x_ptr + first * stride_xm, mask=inside, other=0.0)
     for row in tl.range(first, rows, tl.num_programs(0), num_stages=1):
         x = ahead.to(tl.float32)
         coming = row + tl.num_programs(0)
-        ahead = tl.load(x_ptr + coming * x_row, mask=inside & (coming < rows), other=0.0)
+        ahead = tl.load(x_ptr + coming * stride_xm, mask=inside & (coming < rows), other=0.0)
         rstd = tl.rsqrt(tl.sum(x * x, axis=0) / cols + eps)
 
-        w = tl.load(w_ptr + col.to(tl.int64) * w_col, mask=inside, other=0.0).to(tl.float32)
+        w = tl.load(w_ptr + col.to(tl.int64) * stride_w, mask=inside, other=0.0).to(tl.float32)
         tl.store(y_ptr + row * cols + col, x * rstd * w, mask=inside)
 
 
@@ -74,24 +74,24 @@ def persistent(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> t
     return y
 
 
-@triton.jit(do_not_specialize_on_alignment=["x_col", "w_col"])
-def _looped_kernel(x_ptr, w_ptr, y_ptr, x_row, x_col, w_col, cols, eps, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize_on_alignment=["stride_xn", "stride_w"])
+def _looped_kernel(x_ptr, w_ptr, y_ptr, stride_xm, stride_xn, stride_w, cols, eps, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
-    x_ptr += row * x_row
+    x_ptr += row * stride_xm
     y_ptr += row * cols
 
     square = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, cols, BLOCK):
         col = start + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=col < cols, other=0.0).to(tl.float32)
+        x = tl.load(x_ptr + col.to(tl.int64) * stride_xn, mask=col < cols, other=0.0).to(tl.float32)
         square += x * x
     rstd = tl.rsqrt(tl.sum(square, axis=0) / cols + eps)
 
     for start in range(0, cols, BLOCK):
         col = start + tl.arange(0, BLOCK)
         inside = col < cols
-        x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=inside, other=0.0).to(tl.float32)
-        w = tl.load(w_ptr + col.to(tl.int64) * w_col, mask=inside, other=0.0).to(tl.float32)
+        x = tl.load(x_ptr + col.to(tl.int64) * stride_xn, mask=inside, other=0.0).to(tl.float32)
+        w = tl.load(w_ptr + col.to(tl.int64) * stride_w, mask=inside, other=0.0).to(tl.float32)
         tl.store(y_ptr + col, x * rstd * w, mask=inside)
 
 

@@ -16,15 +16,15 @@ from touchstone.backends.triton.lib.rows import grid_programs, halfregs_block, o
 from touchstone.backends.variants import HALF, variant
 
 
-@triton.jit(do_not_specialize_on_alignment=["x_col"])
-def _onerow_kernel(x_ptr, y_ptr, x_row, x_col, cols, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize_on_alignment=["stride_xn"])
+def _onerow_kernel(x_ptr, y_ptr, stride_xm, stride_xn, cols, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
-    x_ptr += row * x_row
+    x_ptr += row * stride_xm
     y_ptr += row * cols
 
     col = tl.arange(0, BLOCK)
     inside = col < cols
-    x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=inside, other=float("-inf")).to(tl.float32)
+    x = tl.load(x_ptr + col.to(tl.int64) * stride_xn, mask=inside, other=float("-inf")).to(tl.float32)
     # tl.max skips NaN and exp does not: a NaN, a +inf (inf - inf) and a row of -inf all reach the sum as NaN.
     p = tl.exp(x - tl.max(x, axis=0))
     tl.store(y_ptr + col, p / tl.sum(p, axis=0), mask=inside)
@@ -42,17 +42,17 @@ def onerow(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
-@triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["x_col"])
-def _persistent_kernel(x_ptr, y_ptr, x_row, x_col, rows, cols, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["stride_xn"])
+def _persistent_kernel(x_ptr, y_ptr, stride_xm, stride_xn, rows, cols, BLOCK: tl.constexpr):
     col = tl.arange(0, BLOCK)
     inside = col < cols
-    x_ptr += col.to(tl.int64) * x_col
+    x_ptr += col.to(tl.int64) * stride_xn
     first = tl.program_id(0).to(tl.int64)
-    ahead = tl.load(x_ptr + first * x_row, mask=inside, other=float("-inf"))
+    ahead = tl.load(x_ptr + first * stride_xm, mask=inside, other=float("-inf"))
     for row in tl.range(first, rows, tl.num_programs(0), num_stages=1):
         x = ahead.to(tl.float32)
         coming = row + tl.num_programs(0)
-        ahead = tl.load(x_ptr + coming * x_row, mask=inside & (coming < rows), other=float("-inf"))
+        ahead = tl.load(x_ptr + coming * stride_xm, mask=inside & (coming < rows), other=float("-inf"))
         p = tl.exp(x - tl.max(x, axis=0))
         # p / sum would be a division per element, which one program on a multiprocessor does not hide
         tl.store(y_ptr + row * cols + col, p * (1.0 / tl.sum(p, axis=0)), mask=inside)
@@ -75,15 +75,15 @@ def persistent(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
-@triton.jit(do_not_specialize_on_alignment=["x_col"])
-def _halfregs_kernel(x_ptr, y_ptr, x_row, x_col, cols, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize_on_alignment=["stride_xn"])
+def _halfregs_kernel(x_ptr, y_ptr, stride_xm, stride_xn, cols, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
-    x_ptr += row * x_row
+    x_ptr += row * stride_xm
     y_ptr += row * cols
 
     col = tl.arange(0, BLOCK)
     inside = col < cols
-    x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=inside, other=float("-inf"))
+    x = tl.load(x_ptr + col.to(tl.int64) * stride_xn, mask=inside, other=float("-inf"))
     m = tl.max(x.to(tl.float32), axis=0)
     x = opaque(x)
     l = tl.sum(tl.exp(x.to(tl.float32) - m), axis=0)
@@ -109,29 +109,29 @@ def halfregs(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
-@triton.jit(do_not_specialize_on_alignment=["x_col"])
-def _looped_kernel(x_ptr, y_ptr, x_row, x_col, cols, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize_on_alignment=["stride_xn"])
+def _looped_kernel(x_ptr, y_ptr, stride_xm, stride_xn, cols, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
-    x_ptr += row * x_row
+    x_ptr += row * stride_xm
     y_ptr += row * cols
 
     m = tl.full((BLOCK,), float("-inf"), tl.float32)
     for start in range(0, cols, BLOCK):
         col = start + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=col < cols, other=float("-inf")).to(tl.float32)
+        x = tl.load(x_ptr + col.to(tl.int64) * stride_xn, mask=col < cols, other=float("-inf")).to(tl.float32)
         m = tl.maximum(m, x)
     m = tl.max(m, axis=0)
 
     l = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, cols, BLOCK):
         col = start + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=col < cols, other=float("-inf")).to(tl.float32)
+        x = tl.load(x_ptr + col.to(tl.int64) * stride_xn, mask=col < cols, other=float("-inf")).to(tl.float32)
         l += tl.exp(x - m)
     l = tl.sum(l, axis=0)
 
     for start in range(0, cols, BLOCK):
         col = start + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=col < cols, other=float("-inf")).to(tl.float32)
+        x = tl.load(x_ptr + col.to(tl.int64) * stride_xn, mask=col < cols, other=float("-inf")).to(tl.float32)
         tl.store(y_ptr + col, tl.exp(x - m) / l, mask=col < cols)
 
 
@@ -145,17 +145,17 @@ def looped(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
-@triton.jit(do_not_specialize_on_alignment=["x_col"])
-def _online_kernel(x_ptr, y_ptr, x_row, x_col, cols, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize_on_alignment=["stride_xn"])
+def _online_kernel(x_ptr, y_ptr, stride_xm, stride_xn, cols, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
-    x_ptr += row * x_row
+    x_ptr += row * stride_xm
     y_ptr += row * cols
 
     m = tl.full((), float("-inf"), tl.float32)
     l = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, cols, BLOCK):
         col = start + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=col < cols, other=float("-inf")).to(tl.float32)
+        x = tl.load(x_ptr + col.to(tl.int64) * stride_xn, mask=col < cols, other=float("-inf")).to(tl.float32)
         m_new = tl.maximum(m, tl.max(x, axis=0))
         # While every score so far is -inf, x - m would be NaN and stay in l although later tiles are finite.
         shift = tl.where(m_new == float("-inf"), 0.0, m_new)
@@ -165,7 +165,7 @@ def _online_kernel(x_ptr, y_ptr, x_row, x_col, cols, BLOCK: tl.constexpr):
 
     for start in range(0, cols, BLOCK):
         col = start + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + col.to(tl.int64) * x_col, mask=col < cols, other=float("-inf")).to(tl.float32)
+        x = tl.load(x_ptr + col.to(tl.int64) * stride_xn, mask=col < cols, other=float("-inf")).to(tl.float32)
         tl.store(y_ptr + col, tl.exp(x - m) / l, mask=col < cols)
 
 

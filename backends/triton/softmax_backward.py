@@ -14,17 +14,17 @@ from touchstone.backends.triton.lib.rows import halfregs_block, opaque, warps
 from touchstone.backends.variants import HALF, variant
 
 
-@triton.jit(do_not_specialize_on_alignment=["y_col", "dy_col"])
-def _onerow_kernel(y_ptr, dy_ptr, dx_ptr, y_row, y_col, dy_row, dy_col, cols, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize_on_alignment=["stride_yn", "stride_dyn"])
+def _onerow_kernel(y_ptr, dy_ptr, dx_ptr, stride_ym, stride_yn, stride_dym, stride_dyn, cols, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
-    y_ptr += row * y_row
-    dy_ptr += row * dy_row
+    y_ptr += row * stride_ym
+    dy_ptr += row * stride_dym
     dx_ptr += row * cols
 
     col = tl.arange(0, BLOCK)
     inside = col < cols
-    y = tl.load(y_ptr + col.to(tl.int64) * y_col, mask=inside, other=0.0).to(tl.float32)
-    dy = tl.load(dy_ptr + col.to(tl.int64) * dy_col, mask=inside, other=0.0).to(tl.float32)
+    y = tl.load(y_ptr + col.to(tl.int64) * stride_yn, mask=inside, other=0.0).to(tl.float32)
+    dy = tl.load(dy_ptr + col.to(tl.int64) * stride_dyn, mask=inside, other=0.0).to(tl.float32)
     delta = tl.sum(y * dy, axis=0)
     tl.store(dx_ptr + col, y * (dy - delta), mask=inside)
 
@@ -41,17 +41,17 @@ def onerow(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     return dx
 
 
-@triton.jit(do_not_specialize_on_alignment=["y_col", "dy_col"])
-def _halfregs_kernel(y_ptr, dy_ptr, dx_ptr, y_row, y_col, dy_row, dy_col, cols, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize_on_alignment=["stride_yn", "stride_dyn"])
+def _halfregs_kernel(y_ptr, dy_ptr, dx_ptr, stride_ym, stride_yn, stride_dym, stride_dyn, cols, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
-    y_ptr += row * y_row
-    dy_ptr += row * dy_row
+    y_ptr += row * stride_ym
+    dy_ptr += row * stride_dym
     dx_ptr += row * cols
 
     col = tl.arange(0, BLOCK)
     inside = col < cols
-    y = tl.load(y_ptr + col.to(tl.int64) * y_col, mask=inside, other=0.0)
-    dy = tl.load(dy_ptr + col.to(tl.int64) * dy_col, mask=inside, other=0.0)
+    y = tl.load(y_ptr + col.to(tl.int64) * stride_yn, mask=inside, other=0.0)
+    dy = tl.load(dy_ptr + col.to(tl.int64) * stride_dyn, mask=inside, other=0.0)
     delta = tl.sum(y.to(tl.float32) * dy.to(tl.float32), axis=0)
     y = opaque(y)
     dy = opaque(dy)
@@ -73,27 +73,27 @@ def halfregs(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     return dx
 
 
-@triton.jit(do_not_specialize_on_alignment=["y_col", "dy_col"])
-def _looped_kernel(y_ptr, dy_ptr, dx_ptr, y_row, y_col, dy_row, dy_col, cols, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize_on_alignment=["stride_yn", "stride_dyn"])
+def _looped_kernel(y_ptr, dy_ptr, dx_ptr, stride_ym, stride_yn, stride_dym, stride_dyn, cols, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
-    y_ptr += row * y_row
-    dy_ptr += row * dy_row
+    y_ptr += row * stride_ym
+    dy_ptr += row * stride_dym
     dx_ptr += row * cols
 
     delta = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, cols, BLOCK):
         col = start + tl.arange(0, BLOCK)
         inside = col < cols
-        y = tl.load(y_ptr + col.to(tl.int64) * y_col, mask=inside, other=0.0).to(tl.float32)
-        dy = tl.load(dy_ptr + col.to(tl.int64) * dy_col, mask=inside, other=0.0).to(tl.float32)
+        y = tl.load(y_ptr + col.to(tl.int64) * stride_yn, mask=inside, other=0.0).to(tl.float32)
+        dy = tl.load(dy_ptr + col.to(tl.int64) * stride_dyn, mask=inside, other=0.0).to(tl.float32)
         delta += y * dy
     delta = tl.sum(delta, axis=0)
 
     for start in range(0, cols, BLOCK):
         col = start + tl.arange(0, BLOCK)
         inside = col < cols
-        y = tl.load(y_ptr + col.to(tl.int64) * y_col, mask=inside, other=0.0).to(tl.float32)
-        dy = tl.load(dy_ptr + col.to(tl.int64) * dy_col, mask=inside, other=0.0).to(tl.float32)
+        y = tl.load(y_ptr + col.to(tl.int64) * stride_yn, mask=inside, other=0.0).to(tl.float32)
+        dy = tl.load(dy_ptr + col.to(tl.int64) * stride_dyn, mask=inside, other=0.0).to(tl.float32)
         tl.store(dx_ptr + col, y * (dy - delta), mask=inside)
 
 

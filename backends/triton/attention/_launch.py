@@ -16,16 +16,16 @@ LN2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
-def load_tile(x, rows, row_stride, row_end, cols, col_stride, col_end):
+def load_tile(x_ptr, rows, stride_row, row_end, cols, stride_col, col_end):
     """x[rows, cols], zero from `row_end` (None: all rows exist) and `col_end` on.
 
     Offsets are 64-bit: a row stride may reach 2^26 and more.
     """
-    offsets = rows.to(tl.int64)[:, None] * row_stride + cols.to(tl.int64)[None, :] * col_stride
+    offsets = rows.to(tl.int64)[:, None] * stride_row + cols.to(tl.int64)[None, :] * stride_col
     inside = cols[None, :] < col_end
     if row_end is not None:
         inside = inside & (rows[:, None] < row_end)
-    return tl.load(x + offsets, mask=inside, other=0.0)
+    return tl.load(x_ptr + offsets, mask=inside, other=0.0)
 
 
 def block_d(D: int) -> int:

@@ -10,23 +10,23 @@ from touchstone.backends.triton.attention._launch import PLAIN, block_d, default
 
 @triton.jit(do_not_specialize=PLAIN)
 def _flash_kernel(
-    q,
-    q_batch,
-    q_head,
-    q_row,
-    q_col,
-    k,
-    k_batch,
-    k_head,
-    k_row,
-    k_col,
-    v,
-    v_batch,
-    v_head,
-    v_row,
-    v_col,
-    o,
-    lse,
+    q_ptr,
+    stride_qb,
+    stride_qh,
+    stride_qs,
+    stride_qd,
+    k_ptr,
+    stride_kb,
+    stride_kh,
+    stride_ks,
+    stride_kd,
+    v_ptr,
+    stride_vb,
+    stride_vh,
+    stride_vs,
+    stride_vd,
+    o_ptr,
+    lse_ptr,
     Hq,
     Hkv,
     Sq,
@@ -40,19 +40,19 @@ def _flash_kernel(
 ):
     tiles = tl.cdiv(Sq, BLOCK_M)
     pair = tl.program_id(0).to(tl.int64) // tiles  # (batch, query head)
-    q += pair // Hq * q_batch + pair % Hq * q_head
-    k += pair // Hq * k_batch + pair % Hq // (Hq // Hkv) * k_head
-    v += pair // Hq * v_batch + pair % Hq // (Hq // Hkv) * v_head
+    q_ptr += pair // Hq * stride_qb + pair % Hq * stride_qh
+    k_ptr += pair // Hq * stride_kb + pair % Hq // (Hq // Hkv) * stride_kh
+    v_ptr += pair // Hq * stride_vb + pair % Hq // (Hq // Hkv) * stride_vh
 
     i = tl.program_id(0) % tiles * BLOCK_M + tl.arange(0, BLOCK_M)
     d = tl.arange(0, BLOCK_D)
-    q_tile = load_tile(q, i, q_row, Sq, d, q_col, D)
+    q_tile = load_tile(q_ptr, i, stride_qs, Sq, d, stride_qd, D)
     m = tl.full((BLOCK_M,), float("-inf"), tl.float32)
     l = tl.zeros((BLOCK_M,), tl.float32)
     acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     for start in range(0, Sk, BLOCK_N):
         j = start + tl.arange(0, BLOCK_N)
-        k_tile = load_tile(k, j, k_row, Sk, d, k_col, D)
+        k_tile = load_tile(k_ptr, j, stride_ks, Sk, d, stride_kd, D)
         s = tl.dot(q_tile, k_tile.T, input_precision="ieee") * scale
         visible = j[None, :] < Sk
         if CAUSAL:
@@ -65,13 +65,15 @@ def _flash_kernel(
         alpha = tl.exp(m - base)
         l = l * alpha + tl.sum(p, 1)
         m = m_new
-        v_tile = load_tile(v, j, v_row, Sk, d, v_col, D)
+        v_tile = load_tile(v_ptr, j, stride_vs, Sk, d, stride_vd, D)
         acc = tl.dot(p.to(v_tile.dtype), v_tile, acc * alpha[:, None], input_precision="ieee")
 
     l = tl.where(l == 0, 1.0, l)  # a row that sees nothing: zeros and m = -inf
     inside = (i[:, None] < Sq) & (d[None, :] < D)
-    tl.store(o + (pair * Sq + i[:, None]) * D + d[None, :], (acc / l[:, None]).to(o.dtype.element_ty), mask=inside)
-    tl.store(lse + pair * Sq + i, m + tl.log(l), mask=i < Sq)
+    tl.store(
+        o_ptr + (pair * Sq + i[:, None]) * D + d[None, :], (acc / l[:, None]).to(o_ptr.dtype.element_ty), mask=inside
+    )
+    tl.store(lse_ptr + pair * Sq + i, m + tl.log(l), mask=i < Sq)
 
 
 def flash(

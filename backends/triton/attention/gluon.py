@@ -225,7 +225,7 @@ def _step(
 @tg.jit
 def _consume(
     o_desc,
-    lse,
+    lse_ptr,
     queries,
     k,
     v,
@@ -333,7 +333,7 @@ def _consume(
         if BLOCK_D > 128:  # o was staged where the queries were
             tma.store_wait(0)
             mbarrier.arrive(q_empty.index(WHICH))
-        gl.store(lse + (batch * Hq + head).to(gl.int64) * Sq + i, m * LN2 + gl.log(l), mask=i < Sq)
+        gl.store(lse_ptr + (batch * Hq + head).to(gl.int64) * Sq + i, m * LN2 + gl.log(l), mask=i < Sq)
         turn += 1
         number = _take(numbers, n_full, n_empty, turn)
     tma.store_wait(0)
@@ -345,7 +345,7 @@ def _gluon_kernel(
     k_desc,
     v_desc,
     o_desc,
-    lse,
+    lse_ptr,
     counter,
     Hq,
     Hkv,
@@ -384,9 +384,9 @@ def _gluon_kernel(
     if GROUPS == 3:
         gl.warp_specialize(
             [
-                (_consume, (o_desc, lse, q, k, v, o, n, signals, sizes, scale, 0, CAUSAL, NEGATIVE, GROUPS)),
-                (_consume, (o_desc, lse, q, k, v, o, n, signals, sizes, scale, 1, CAUSAL, NEGATIVE, GROUPS)),
-                (_consume, (o_desc, lse, q, k, v, o, n, signals, sizes, scale, 2, CAUSAL, NEGATIVE, GROUPS)),
+                (_consume, (o_desc, lse_ptr, q, k, v, o, n, signals, sizes, scale, 0, CAUSAL, NEGATIVE, GROUPS)),
+                (_consume, (o_desc, lse_ptr, q, k, v, o, n, signals, sizes, scale, 1, CAUSAL, NEGATIVE, GROUPS)),
+                (_consume, (o_desc, lse_ptr, q, k, v, o, n, signals, sizes, scale, 2, CAUSAL, NEGATIVE, GROUPS)),
                 (_produce, (q_desc, k_desc, v_desc, counter, q, k, v, n, signals, sizes, CAUSAL, BLOCK_N, GROUPS)),
             ],
             [4, 4, 1],
@@ -395,8 +395,8 @@ def _gluon_kernel(
     else:
         gl.warp_specialize(
             [
-                (_consume, (o_desc, lse, q, k, v, o, n, signals, sizes, scale, 0, CAUSAL, NEGATIVE, GROUPS)),
-                (_consume, (o_desc, lse, q, k, v, o, n, signals, sizes, scale, 1, CAUSAL, NEGATIVE, GROUPS)),
+                (_consume, (o_desc, lse_ptr, q, k, v, o, n, signals, sizes, scale, 0, CAUSAL, NEGATIVE, GROUPS)),
+                (_consume, (o_desc, lse_ptr, q, k, v, o, n, signals, sizes, scale, 1, CAUSAL, NEGATIVE, GROUPS)),
                 (_produce, (q_desc, k_desc, v_desc, counter, q, k, v, n, signals, sizes, CAUSAL, BLOCK_N, GROUPS)),
             ],
             [4, 1],

@@ -10,17 +10,17 @@ from touchstone.backends.triton.attention._launch import block_d, default_tiles,
 
 @triton.jit(do_not_specialize=["Hq", "Hkv", "Sq"])
 def _scores_kernel(
-    q,
-    q_batch,
-    q_head,
-    q_row,
-    q_col,
-    k,
-    k_batch,
-    k_head,
-    k_row,
-    k_col,
-    s,
+    q_ptr,
+    stride_qb,
+    stride_qh,
+    stride_qs,
+    stride_qd,
+    k_ptr,
+    stride_kb,
+    stride_kh,
+    stride_ks,
+    stride_kd,
+    s_ptr,
     Hq,
     Hkv,
     Sq,
@@ -35,56 +35,56 @@ def _scores_kernel(
     tiles_m, tiles_n = tl.cdiv(Sq, BLOCK_M), tl.cdiv(Sk, BLOCK_N)
     pair = tl.program_id(0).to(tl.int64) // (tiles_m * tiles_n)  # (batch, query head)
     tile = tl.program_id(0) % (tiles_m * tiles_n)
-    q += pair // Hq * q_batch + pair % Hq * q_head
-    k += pair // Hq * k_batch + pair % Hq // (Hq // Hkv) * k_head
+    q_ptr += pair // Hq * stride_qb + pair % Hq * stride_qh
+    k_ptr += pair // Hq * stride_kb + pair % Hq // (Hq // Hkv) * stride_kh
 
     i = tile // tiles_n * BLOCK_M + tl.arange(0, BLOCK_M)
     j = tile % tiles_n * BLOCK_N + tl.arange(0, BLOCK_N)
     d = tl.arange(0, BLOCK_D)
-    q_tile = load_tile(q, i, q_row, Sq, d, q_col, D)
-    k_tile = load_tile(k, j, k_row, Sk, d, k_col, D)
+    q_tile = load_tile(q_ptr, i, stride_qs, Sq, d, stride_qd, D)
+    k_tile = load_tile(k_ptr, j, stride_ks, Sk, d, stride_kd, D)
     score = tl.dot(q_tile, k_tile.T, input_precision="ieee") * scale
     if CAUSAL:
         score = tl.where(j[None, :] <= i[:, None] + Sk - Sq, score, float("-inf"))
     inside = (i[:, None] < Sq) & (j[None, :] < Sk)
-    tl.store(s + (pair * Sq + i[:, None]) * Sk + j[None, :], score, mask=inside)
+    tl.store(s_ptr + (pair * Sq + i[:, None]) * Sk + j[None, :], score, mask=inside)
 
 
 @triton.jit(do_not_specialize=["rows"])
-def _softmax_kernel(s, lse, rows, Sk, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+def _softmax_kernel(s_ptr, lse_ptr, rows, Sk, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """Scores to probabilities in place, and lse, over `rows` = B·Hq·Sq rows of Sk."""
     i = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-    s += i[:, None] * Sk
+    s_ptr += i[:, None] * Sk
     m = tl.full((BLOCK_M, BLOCK_N), float("-inf"), tl.float32)
     for start in range(0, Sk, BLOCK_N):
         j = start + tl.arange(0, BLOCK_N)[None, :]
-        m = tl.maximum(m, tl.load(s + j, mask=(i[:, None] < rows) & (j < Sk), other=float("-inf")))
+        m = tl.maximum(m, tl.load(s_ptr + j, mask=(i[:, None] < rows) & (j < Sk), other=float("-inf")))
     m = tl.max(m, 1)
     base = tl.where(tl.abs(m) == float("inf"), 0.0, m)  # inf - inf is NaN: a row without finite maximum stays unshifted
     l = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for start in range(0, Sk, BLOCK_N):
         j = start + tl.arange(0, BLOCK_N)[None, :]
-        score = tl.load(s + j, mask=(i[:, None] < rows) & (j < Sk), other=float("-inf"))
+        score = tl.load(s_ptr + j, mask=(i[:, None] < rows) & (j < Sk), other=float("-inf"))
         l += tl.exp(score - base[:, None])
     l = tl.sum(l, 1)
     l = tl.where(l == 0, 1.0, l)  # a row that sees nothing: zeros and m = -inf
     for start in range(0, Sk, BLOCK_N):
         j = start + tl.arange(0, BLOCK_N)[None, :]
-        score = tl.load(s + j, mask=(i[:, None] < rows) & (j < Sk), other=float("-inf"))
+        score = tl.load(s_ptr + j, mask=(i[:, None] < rows) & (j < Sk), other=float("-inf"))
         p = tl.exp(score - base[:, None]) / l[:, None]
-        tl.store(s + j, p, mask=(i[:, None] < rows) & (j < Sk))
-    tl.store(lse + i, m + tl.log(l), mask=i < rows)
+        tl.store(s_ptr + j, p, mask=(i[:, None] < rows) & (j < Sk))
+    tl.store(lse_ptr + i, m + tl.log(l), mask=i < rows)
 
 
 @triton.jit(do_not_specialize=["Hq", "Hkv", "Sq"])
 def _values_kernel(
-    p,
-    v,
-    v_batch,
-    v_head,
-    v_row,
-    v_col,
-    o,
+    p_ptr,
+    v_ptr,
+    stride_vb,
+    stride_vh,
+    stride_vs,
+    stride_vd,
+    o_ptr,
     Hq,
     Hkv,
     Sq,
@@ -96,18 +96,18 @@ def _values_kernel(
 ):
     tiles = tl.cdiv(Sq, BLOCK_M)
     pair = tl.program_id(0).to(tl.int64) // tiles
-    v += pair // Hq * v_batch + pair % Hq // (Hq // Hkv) * v_head
+    v_ptr += pair // Hq * stride_vb + pair % Hq // (Hq // Hkv) * stride_vh
 
     i = tl.program_id(0) % tiles * BLOCK_M + tl.arange(0, BLOCK_M)
     d = tl.arange(0, BLOCK_D)
     acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     for start in range(0, Sk, BLOCK_N):
         j = start + tl.arange(0, BLOCK_N)
-        p_tile = load_tile(p + pair * Sq * Sk, i, Sk, Sq, j, 1, Sk)
-        v_tile = load_tile(v, j, v_row, Sk, d, v_col, D)
+        p_tile = load_tile(p_ptr + pair * Sq * Sk, i, Sk, Sq, j, 1, Sk)
+        v_tile = load_tile(v_ptr, j, stride_vs, Sk, d, stride_vd, D)
         acc = tl.dot(p_tile.to(v_tile.dtype), v_tile, acc, input_precision="ieee")
     inside = (i[:, None] < Sq) & (d[None, :] < D)
-    tl.store(o + (pair * Sq + i[:, None]) * D + d[None, :], acc.to(o.dtype.element_ty), mask=inside)
+    tl.store(o_ptr + (pair * Sq + i[:, None]) * D + d[None, :], acc.to(o_ptr.dtype.element_ty), mask=inside)
 
 
 def naive(

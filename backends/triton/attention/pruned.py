@@ -25,12 +25,12 @@ def _attend(
     m,
     l,
     q_tile,
-    k,
-    k_row,
-    k_col,
-    v,
-    v_row,
-    v_col,
+    k_ptr,
+    stride_ks,
+    stride_kd,
+    v_ptr,
+    stride_vs,
+    stride_vd,
     i,
     d,
     first,
@@ -47,7 +47,7 @@ def _attend(
     for start in range(first, last, BLOCK_N):
         j = start + tl.arange(0, BLOCK_N)
         row_end = Sk if MASKED else None
-        k_tile = load_tile(k, j, k_row, row_end, d, k_col, D)
+        k_tile = load_tile(k_ptr, j, stride_ks, row_end, d, stride_kd, D)
         s = tl.dot(q_tile, k_tile.T, input_precision="ieee")
         if MASKED:
             visible = j[None, :] < Sk
@@ -63,30 +63,30 @@ def _attend(
         alpha = tl.exp2(m - base)
         l = l * alpha + tl.sum(p, 1)
         m = m_new
-        v_tile = load_tile(v, j, v_row, row_end, d, v_col, D)
+        v_tile = load_tile(v_ptr, j, stride_vs, row_end, d, stride_vd, D)
         acc = tl.dot(p.to(v_tile.dtype), v_tile, acc * alpha[:, None], input_precision="ieee")
     return acc, m, l
 
 
 @triton.jit(do_not_specialize=PLAIN)
 def _pruned_kernel(
-    q,
-    q_batch,
-    q_head,
-    q_row,
-    q_col,
-    k,
-    k_batch,
-    k_head,
-    k_row,
-    k_col,
-    v,
-    v_batch,
-    v_head,
-    v_row,
-    v_col,
-    o,
-    lse,
+    q_ptr,
+    stride_qb,
+    stride_qh,
+    stride_qs,
+    stride_qd,
+    k_ptr,
+    stride_kb,
+    stride_kh,
+    stride_ks,
+    stride_kd,
+    v_ptr,
+    stride_vb,
+    stride_vh,
+    stride_vs,
+    stride_vd,
+    o_ptr,
+    lse_ptr,
     Hq,
     Hkv,
     Sq,
@@ -101,9 +101,9 @@ def _pruned_kernel(
 ):
     tiles = tl.cdiv(Sq, BLOCK_M)
     pair = tl.program_id(0).to(tl.int64) // tiles  # (batch, query head)
-    q += pair // Hq * q_batch + pair % Hq * q_head
-    k += pair // Hq * k_batch + pair % Hq // (Hq // Hkv) * k_head
-    v += pair // Hq * v_batch + pair % Hq // (Hq // Hkv) * v_head
+    q_ptr += pair // Hq * stride_qb + pair % Hq * stride_qh
+    k_ptr += pair // Hq * stride_kb + pair % Hq // (Hq // Hkv) * stride_kh
+    v_ptr += pair // Hq * stride_vb + pair % Hq // (Hq // Hkv) * stride_vh
 
     top = (tiles - 1 - tl.program_id(0) % tiles) * BLOCK_M  # causal: the queries that see most keys start first
     i = top + tl.arange(0, BLOCK_M)
@@ -114,7 +114,7 @@ def _pruned_kernel(
         full = tl.minimum(full, tl.maximum(top + 1 + shift, 0) // BLOCK_N * BLOCK_N)
         last = tl.minimum(last, tl.maximum(top + BLOCK_M + shift, 0))
 
-    q_tile = load_tile(q, i, q_row, Sq, d, q_col, D)
+    q_tile = load_tile(q_ptr, i, stride_qs, Sq, d, stride_qd, D)
     if NEGATIVE:
         q_tile = -q_tile
     m = tl.full((BLOCK_M,), float("-inf"), tl.float32)
@@ -125,12 +125,12 @@ def _pruned_kernel(
         m,
         l,
         q_tile,
-        k,
-        k_row,
-        k_col,
-        v,
-        v_row,
-        v_col,
+        k_ptr,
+        stride_ks,
+        stride_kd,
+        v_ptr,
+        stride_vs,
+        stride_vd,
         i,
         d,
         0,
@@ -148,12 +148,12 @@ def _pruned_kernel(
         m,
         l,
         q_tile,
-        k,
-        k_row,
-        k_col,
-        v,
-        v_row,
-        v_col,
+        k_ptr,
+        stride_ks,
+        stride_kd,
+        v_ptr,
+        stride_vs,
+        stride_vd,
         i,
         d,
         full,
@@ -169,8 +169,10 @@ def _pruned_kernel(
 
     l = tl.where(l == 0, 1.0, l)  # a row that sees nothing: zeros and m = -inf
     inside = (i[:, None] < Sq) & (d[None, :] < D)
-    tl.store(o + (pair * Sq + i[:, None]) * D + d[None, :], (acc / l[:, None]).to(o.dtype.element_ty), mask=inside)
-    tl.store(lse + pair * Sq + i, m * LN2 + tl.log(l), mask=i < Sq)
+    tl.store(
+        o_ptr + (pair * Sq + i[:, None]) * D + d[None, :], (acc / l[:, None]).to(o_ptr.dtype.element_ty), mask=inside
+    )
+    tl.store(lse_ptr + pair * Sq + i, m * LN2 + tl.log(l), mask=i < Sq)
 
 
 _SPACE = [

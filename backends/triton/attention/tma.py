@@ -62,7 +62,7 @@ def _tma_kernel(
     k_desc,
     v_desc,
     o_desc,
-    lse,
+    lse_ptr,
     Hq,
     Hkv,
     Sq,
@@ -137,7 +137,7 @@ def _tma_kernel(
     l = tl.where(l == 0, 1.0, l)  # a row that sees nothing: zeros and m = -inf
     o_tile = (acc / l[:, None]).to(o_desc.dtype)
     o_desc.store([batch, head, top, 0], o_tile.reshape(1, 1, BLOCK_M, BLOCK_D))
-    tl.store(lse + pair.to(tl.int64) * Sq + i, m * LN2 + tl.log(l), mask=i < Sq)
+    tl.store(lse_ptr + pair.to(tl.int64) * Sq + i, m * LN2 + tl.log(l), mask=i < Sq)
 
 
 _SPACE = [

@@ -10,22 +10,22 @@ from touchstone.backends.triton.attention_backward._launch import PLAIN, load_ls
 
 @triton.jit(do_not_specialize=PLAIN)
 def _delta_kernel(
-    o,
-    o_batch,
-    o_head,
-    o_row,
-    o_col,
-    lse,
-    lse_batch,
-    lse_head,
-    lse_row,
-    do,
-    do_batch,
-    do_head,
-    do_row,
-    do_col,
-    delta,
-    lse2,
+    o_ptr,
+    stride_ob,
+    stride_oh,
+    stride_os,
+    stride_od,
+    lse_ptr,
+    stride_lseb,
+    stride_lseh,
+    stride_lses,
+    do_ptr,
+    stride_dob,
+    stride_doh,
+    stride_dos,
+    stride_dod,
+    delta_ptr,
+    lse2_ptr,
     pitch,
     Hq,
     Sq,
@@ -38,11 +38,11 @@ def _delta_kernel(
     batch, head = pair // Hq, pair % Hq
     i = tl.program_id(0) % tiles * BLOCK_M + tl.arange(0, BLOCK_M)
     d = tl.arange(0, BLOCK_D)
-    o_tile = load_tile(o + batch * o_batch + head * o_head, i, o_row, Sq, d, o_col, D)
-    do_tile = load_tile(do + batch * do_batch + head * do_head, i, do_row, Sq, d, do_col, D)
-    lse_i = load_lse(lse + batch * lse_batch + head * lse_head, i, lse_row, Sq)
-    tl.store(delta + pair * pitch + i, tl.sum(do_tile.to(tl.float32) * o_tile.to(tl.float32), 1), mask=i < Sq)
-    tl.store(lse2 + pair * pitch + i, lse_i * LOG2E, mask=i < Sq)
+    o_tile = load_tile(o_ptr + batch * stride_ob + head * stride_oh, i, stride_os, Sq, d, stride_od, D)
+    do_tile = load_tile(do_ptr + batch * stride_dob + head * stride_doh, i, stride_dos, Sq, d, stride_dod, D)
+    lse_i = load_lse(lse_ptr + batch * stride_lseb + head * stride_lseh, i, stride_lses, Sq)
+    tl.store(delta_ptr + pair * pitch + i, tl.sum(do_tile.to(tl.float32) * o_tile.to(tl.float32), 1), mask=i < Sq)
+    tl.store(lse2_ptr + pair * pitch + i, lse_i * LOG2E, mask=i < Sq)
 
 
 def launch_delta(

@@ -8,13 +8,13 @@ from touchstone.backends.triton.lib.gemm import roomy
 
 # Sizes whose value or alignment would not improve the code: one compilation serves them all. Of the strides only lse's
 # are among them: a head that is not known to start on 16 bytes is loaded element by element and not pipelined.
-PLAIN = ["lse_batch", "lse_head", "lse_row", "B", "Hq", "Hkv", "Sq", "Sk", "pitch"]
+PLAIN = ["stride_lseb", "stride_lseh", "stride_lses", "B", "Hq", "Hkv", "Sq", "Sk", "pitch"]
 
 
 @triton.jit
-def load_lse(lse, rows, stride, row_end):
+def load_lse(lse_ptr, rows, stride, row_end):
     """lse[rows]; +inf for rows that do not exist and for those that saw nothing (lse -inf), whose p is then 0."""
-    x = tl.load(lse + rows.to(tl.int64) * stride, mask=rows < row_end, other=float("inf"))
+    x = tl.load(lse_ptr + rows.to(tl.int64) * stride, mask=rows < row_end, other=float("inf"))
     return tl.where(x == float("-inf"), float("inf"), x)
 
 

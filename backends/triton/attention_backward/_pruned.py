@@ -14,12 +14,12 @@ def _dq_steps(
     do_tile,
     lse_i,
     delta_i,
-    k,
-    k_row,
-    k_col,
-    v,
-    v_row,
-    v_col,
+    k_ptr,
+    stride_ks,
+    stride_kd,
+    v_ptr,
+    stride_vs,
+    stride_vd,
     i,
     d,
     first,
@@ -36,8 +36,8 @@ def _dq_steps(
     for start in range(first, last, BLOCK_N):
         j = start + tl.arange(0, BLOCK_N)
         row_end = Sk if MASKED else None
-        k_tile = load_tile(k, j, k_row, row_end, d, k_col, D)
-        v_tile = load_tile(v, j, v_row, row_end, d, v_col, D)
+        k_tile = load_tile(k_ptr, j, stride_ks, row_end, d, stride_kd, D)
+        v_tile = load_tile(v_ptr, j, stride_vs, row_end, d, stride_vd, D)
         s = tl.dot(q_tile, k_tile.T, input_precision="ieee") * scale2
         if MASKED:
             visible = j[None, :] < Sk
@@ -53,29 +53,29 @@ def _dq_steps(
 
 @triton.jit(do_not_specialize=[*PLAIN, "origin"])
 def dq_kernel(
-    q,
-    q_batch,
-    q_head,
-    q_row,
-    q_col,
-    k,
-    k_batch,
-    k_head,
-    k_row,
-    k_col,
-    v,
-    v_batch,
-    v_head,
-    v_row,
-    v_col,
-    do,
-    do_batch,
-    do_head,
-    do_row,
-    do_col,
-    delta,
-    lse2,
-    dq,
+    q_ptr,
+    stride_qb,
+    stride_qh,
+    stride_qs,
+    stride_qd,
+    k_ptr,
+    stride_kb,
+    stride_kh,
+    stride_ks,
+    stride_kd,
+    v_ptr,
+    stride_vb,
+    stride_vh,
+    stride_vs,
+    stride_vd,
+    do_ptr,
+    stride_dob,
+    stride_doh,
+    stride_dos,
+    stride_dod,
+    delta_ptr,
+    lse2_ptr,
+    dq_ptr,
     Hq,
     Hkv,
     Sq,
@@ -93,8 +93,8 @@ def dq_kernel(
     program = tl.program_id(0) - origin
     pair = program.to(tl.int64) // tiles
     batch, head, head_kv = pair // Hq, pair % Hq, pair % Hq // (Hq // Hkv)
-    k += batch * k_batch + head_kv * k_head
-    v += batch * v_batch + head_kv * v_head
+    k_ptr += batch * stride_kb + head_kv * stride_kh
+    v_ptr += batch * stride_vb + head_kv * stride_vh
 
     top = (tiles - 1 - program % tiles) * BLOCK_M  # causal: the queries that see most keys start first
     i = top + tl.arange(0, BLOCK_M)
@@ -105,10 +105,10 @@ def dq_kernel(
         full = tl.minimum(full, tl.maximum(top + 1 + shift, 0) // BLOCK_N * BLOCK_N)
         last = tl.minimum(last, tl.maximum(top + BLOCK_M + shift, 0))
 
-    q_tile = load_tile(q + batch * q_batch + head * q_head, i, q_row, Sq, d, q_col, D)
-    do_tile = load_tile(do + batch * do_batch + head * do_head, i, do_row, Sq, d, do_col, D)
-    lse_i = tl.load(lse2 + pair * Sq + i, mask=i < Sq, other=float("inf"))
-    delta_i = tl.load(delta + pair * Sq + i, mask=i < Sq, other=0.0)
+    q_tile = load_tile(q_ptr + batch * stride_qb + head * stride_qh, i, stride_qs, Sq, d, stride_qd, D)
+    do_tile = load_tile(do_ptr + batch * stride_dob + head * stride_doh, i, stride_dos, Sq, d, stride_dod, D)
+    lse_i = tl.load(lse2_ptr + pair * Sq + i, mask=i < Sq, other=float("inf"))
+    delta_i = tl.load(delta_ptr + pair * Sq + i, mask=i < Sq, other=0.0)
     acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     acc = _dq_steps(
         acc,
@@ -116,12 +116,12 @@ def dq_kernel(
         do_tile,
         lse_i,
         delta_i,
-        k,
-        k_row,
-        k_col,
-        v,
-        v_row,
-        v_col,
+        k_ptr,
+        stride_ks,
+        stride_kd,
+        v_ptr,
+        stride_vs,
+        stride_vd,
         i,
         d,
         0,
@@ -140,12 +140,12 @@ def dq_kernel(
         do_tile,
         lse_i,
         delta_i,
-        k,
-        k_row,
-        k_col,
-        v,
-        v_row,
-        v_col,
+        k_ptr,
+        stride_ks,
+        stride_kd,
+        v_ptr,
+        stride_vs,
+        stride_vd,
         i,
         d,
         full,
@@ -159,7 +159,7 @@ def dq_kernel(
         BLOCK_N=BLOCK_N,
     )
     inside = (i[:, None] < Sq) & (d[None, :] < D)
-    tl.store(dq + (pair * Sq + i[:, None]) * D + d[None, :], (acc * scale).to(dq.dtype.element_ty), mask=inside)
+    tl.store(dq_ptr + (pair * Sq + i[:, None]) * D + d[None, :], (acc * scale).to(dq_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -168,14 +168,14 @@ def _dkdv_steps(
     dv_acc,
     k_tile,
     v_tile,
-    q,
-    q_row,
-    q_col,
-    do,
-    do_row,
-    do_col,
-    lse2,
-    delta,
+    q_ptr,
+    stride_qs,
+    stride_qd,
+    do_ptr,
+    stride_dos,
+    stride_dod,
+    lse2_ptr,
+    delta_ptr,
     j,
     d,
     first,
@@ -192,13 +192,13 @@ def _dkdv_steps(
     for start in range(first, last, BLOCK_M):
         i = start + tl.arange(0, BLOCK_M)
         row_end = Sq if MASKED else None
-        q_tile = load_tile(q, i, q_row, row_end, d, q_col, D)
-        do_tile = load_tile(do, i, do_row, row_end, d, do_col, D)
+        q_tile = load_tile(q_ptr, i, stride_qs, row_end, d, stride_qd, D)
+        do_tile = load_tile(do_ptr, i, stride_dos, row_end, d, stride_dod, D)
         if MASKED:
-            lse_i = tl.load(lse2 + i, mask=i < Sq, other=float("inf"))
-            delta_i = tl.load(delta + i, mask=i < Sq, other=0.0)
+            lse_i = tl.load(lse2_ptr + i, mask=i < Sq, other=float("inf"))
+            delta_i = tl.load(delta_ptr + i, mask=i < Sq, other=0.0)
         else:
-            lse_i, delta_i = tl.load(lse2 + i), tl.load(delta + i)
+            lse_i, delta_i = tl.load(lse2_ptr + i), tl.load(delta_ptr + i)
         s = tl.dot(k_tile, q_tile.T, input_precision="ieee") * scale2  # (BLOCK_N, BLOCK_M): already transposed
         if MASKED:
             visible = i[None, :] < Sq
@@ -215,30 +215,30 @@ def _dkdv_steps(
 
 @triton.jit(do_not_specialize=PLAIN)
 def dkdv_kernel(
-    q,
-    q_batch,
-    q_head,
-    q_row,
-    q_col,
-    k,
-    k_batch,
-    k_head,
-    k_row,
-    k_col,
-    v,
-    v_batch,
-    v_head,
-    v_row,
-    v_col,
-    do,
-    do_batch,
-    do_head,
-    do_row,
-    do_col,
-    delta,
-    lse2,
-    dk,
-    dv,
+    q_ptr,
+    stride_qb,
+    stride_qh,
+    stride_qs,
+    stride_qd,
+    k_ptr,
+    stride_kb,
+    stride_kh,
+    stride_ks,
+    stride_kd,
+    v_ptr,
+    stride_vb,
+    stride_vh,
+    stride_vs,
+    stride_vd,
+    do_ptr,
+    stride_dob,
+    stride_doh,
+    stride_dos,
+    stride_dod,
+    delta_ptr,
+    lse2_ptr,
+    dk_ptr,
+    dv_ptr,
     Hq,
     Hkv,
     Sq,
@@ -264,14 +264,14 @@ def dkdv_kernel(
         first = tl.maximum(left - shift, 0) // BLOCK_M * BLOCK_M
         full = tl.minimum(tl.cdiv(tl.maximum(left + BLOCK_N - 1 - shift, 0), BLOCK_M) * BLOCK_M, Sq)
 
-    k_tile = load_tile(k + batch * k_batch + head_kv * k_head, j, k_row, Sk, d, k_col, D)
-    v_tile = load_tile(v + batch * v_batch + head_kv * v_head, j, v_row, Sk, d, v_col, D)
+    k_tile = load_tile(k_ptr + batch * stride_kb + head_kv * stride_kh, j, stride_ks, Sk, d, stride_kd, D)
+    v_tile = load_tile(v_ptr + batch * stride_vb + head_kv * stride_vh, j, stride_vs, Sk, d, stride_vd, D)
     dk_acc = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
     dv_acc = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
     for head in range(head_kv * (Hq // Hkv), (head_kv + 1) * (Hq // Hkv)):
-        q_rows = q + batch * q_batch + head * q_head
-        do_rows = do + batch * do_batch + head * do_head
-        lse_rows, delta_rows = lse2 + (batch * Hq + head) * Sq, delta + (batch * Hq + head) * Sq
+        q_rows = q_ptr + batch * stride_qb + head * stride_qh
+        do_rows = do_ptr + batch * stride_dob + head * stride_doh
+        lse_rows, delta_rows = lse2_ptr + (batch * Hq + head) * Sq, delta_ptr + (batch * Hq + head) * Sq
         if CAUSAL:
             dk_acc, dv_acc = _dkdv_steps(
                 dk_acc,
@@ -279,11 +279,11 @@ def dkdv_kernel(
                 k_tile,
                 v_tile,
                 q_rows,
-                q_row,
-                q_col,
+                stride_qs,
+                stride_qd,
                 do_rows,
-                do_row,
-                do_col,
+                stride_dos,
+                stride_dod,
                 lse_rows,
                 delta_rows,
                 j,
@@ -304,11 +304,11 @@ def dkdv_kernel(
             k_tile,
             v_tile,
             q_rows,
-            q_row,
-            q_col,
+            stride_qs,
+            stride_qd,
             do_rows,
-            do_row,
-            do_col,
+            stride_dos,
+            stride_dod,
             lse_rows,
             delta_rows,
             j,
@@ -329,11 +329,11 @@ def dkdv_kernel(
             k_tile,
             v_tile,
             q_rows,
-            q_row,
-            q_col,
+            stride_qs,
+            stride_qd,
             do_rows,
-            do_row,
-            do_col,
+            stride_dos,
+            stride_dod,
             lse_rows,
             delta_rows,
             j,
@@ -351,5 +351,5 @@ def dkdv_kernel(
 
     inside = (j[:, None] < Sk) & (d[None, :] < D)
     offsets = (pair * Sk + j[:, None]) * D + d[None, :]
-    tl.store(dk + offsets, (dk_acc * scale).to(dk.dtype.element_ty), mask=inside)
-    tl.store(dv + offsets, dv_acc.to(dv.dtype.element_ty), mask=inside)
+    tl.store(dk_ptr + offsets, (dk_acc * scale).to(dk_ptr.dtype.element_ty), mask=inside)
+    tl.store(dv_ptr + offsets, dv_acc.to(dv_ptr.dtype.element_ty), mask=inside)

@@ -13,36 +13,36 @@ from touchstone.backends.variants import variant
 
 @triton.jit(do_not_specialize=PLAIN)
 def _inline_dq_kernel(
-    q,
-    q_batch,
-    q_head,
-    q_row,
-    q_col,
-    k,
-    k_batch,
-    k_head,
-    k_row,
-    k_col,
-    v,
-    v_batch,
-    v_head,
-    v_row,
-    v_col,
-    o,
-    o_batch,
-    o_head,
-    o_row,
-    o_col,
-    lse,
-    lse_batch,
-    lse_head,
-    lse_row,
-    do,
-    do_batch,
-    do_head,
-    do_row,
-    do_col,
-    dq,
+    q_ptr,
+    stride_qb,
+    stride_qh,
+    stride_qs,
+    stride_qd,
+    k_ptr,
+    stride_kb,
+    stride_kh,
+    stride_ks,
+    stride_kd,
+    v_ptr,
+    stride_vb,
+    stride_vh,
+    stride_vs,
+    stride_vd,
+    o_ptr,
+    stride_ob,
+    stride_oh,
+    stride_os,
+    stride_od,
+    lse_ptr,
+    stride_lseb,
+    stride_lseh,
+    stride_lses,
+    do_ptr,
+    stride_dob,
+    stride_doh,
+    stride_dos,
+    stride_dod,
+    dq_ptr,
     Hq,
     Hkv,
     Sq,
@@ -57,21 +57,21 @@ def _inline_dq_kernel(
     tiles = tl.cdiv(Sq, BLOCK_M)
     pair = tl.program_id(0).to(tl.int64) // tiles
     batch, head, head_kv = pair // Hq, pair % Hq, pair % Hq // (Hq // Hkv)
-    k += batch * k_batch + head_kv * k_head
-    v += batch * v_batch + head_kv * v_head
+    k_ptr += batch * stride_kb + head_kv * stride_kh
+    v_ptr += batch * stride_vb + head_kv * stride_vh
 
     i = tl.program_id(0) % tiles * BLOCK_M + tl.arange(0, BLOCK_M)
     d = tl.arange(0, BLOCK_D)
-    q_tile = load_tile(q + batch * q_batch + head * q_head, i, q_row, Sq, d, q_col, D)
-    o_tile = load_tile(o + batch * o_batch + head * o_head, i, o_row, Sq, d, o_col, D)
-    do_tile = load_tile(do + batch * do_batch + head * do_head, i, do_row, Sq, d, do_col, D)
-    lse_i = load_lse(lse + batch * lse_batch + head * lse_head, i, lse_row, Sq)
+    q_tile = load_tile(q_ptr + batch * stride_qb + head * stride_qh, i, stride_qs, Sq, d, stride_qd, D)
+    o_tile = load_tile(o_ptr + batch * stride_ob + head * stride_oh, i, stride_os, Sq, d, stride_od, D)
+    do_tile = load_tile(do_ptr + batch * stride_dob + head * stride_doh, i, stride_dos, Sq, d, stride_dod, D)
+    lse_i = load_lse(lse_ptr + batch * stride_lseb + head * stride_lseh, i, stride_lses, Sq)
     delta = tl.sum(do_tile.to(tl.float32) * o_tile.to(tl.float32), 1)
     acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     for start in range(0, Sk, BLOCK_N):
         j = start + tl.arange(0, BLOCK_N)
-        k_tile = load_tile(k, j, k_row, Sk, d, k_col, D)
-        v_tile = load_tile(v, j, v_row, Sk, d, v_col, D)
+        k_tile = load_tile(k_ptr, j, stride_ks, Sk, d, stride_kd, D)
+        v_tile = load_tile(v_ptr, j, stride_vs, Sk, d, stride_vd, D)
         s = tl.dot(q_tile, k_tile.T, input_precision="ieee") * scale
         visible = j[None, :] < Sk
         if CAUSAL:
@@ -82,42 +82,42 @@ def _inline_dq_kernel(
         acc = tl.dot(ds.to(k_tile.dtype), k_tile, acc, input_precision="ieee")
 
     inside = (i[:, None] < Sq) & (d[None, :] < D)
-    tl.store(dq + (pair * Sq + i[:, None]) * D + d[None, :], (acc * scale).to(dq.dtype.element_ty), mask=inside)
+    tl.store(dq_ptr + (pair * Sq + i[:, None]) * D + d[None, :], (acc * scale).to(dq_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=PLAIN)
 def _inline_dkdv_kernel(
-    q,
-    q_batch,
-    q_head,
-    q_row,
-    q_col,
-    k,
-    k_batch,
-    k_head,
-    k_row,
-    k_col,
-    v,
-    v_batch,
-    v_head,
-    v_row,
-    v_col,
-    o,
-    o_batch,
-    o_head,
-    o_row,
-    o_col,
-    lse,
-    lse_batch,
-    lse_head,
-    lse_row,
-    do,
-    do_batch,
-    do_head,
-    do_row,
-    do_col,
-    dk,
-    dv,
+    q_ptr,
+    stride_qb,
+    stride_qh,
+    stride_qs,
+    stride_qd,
+    k_ptr,
+    stride_kb,
+    stride_kh,
+    stride_ks,
+    stride_kd,
+    v_ptr,
+    stride_vb,
+    stride_vh,
+    stride_vs,
+    stride_vd,
+    o_ptr,
+    stride_ob,
+    stride_oh,
+    stride_os,
+    stride_od,
+    lse_ptr,
+    stride_lseb,
+    stride_lseh,
+    stride_lses,
+    do_ptr,
+    stride_dob,
+    stride_doh,
+    stride_dos,
+    stride_dod,
+    dk_ptr,
+    dv_ptr,
     Hq,
     Hkv,
     Sq,
@@ -135,17 +135,17 @@ def _inline_dkdv_kernel(
 
     j = tl.program_id(0) % tiles * BLOCK_N + tl.arange(0, BLOCK_N)
     d = tl.arange(0, BLOCK_D)
-    k_tile = load_tile(k + batch * k_batch + head_kv * k_head, j, k_row, Sk, d, k_col, D)
-    v_tile = load_tile(v + batch * v_batch + head_kv * v_head, j, v_row, Sk, d, v_col, D)
+    k_tile = load_tile(k_ptr + batch * stride_kb + head_kv * stride_kh, j, stride_ks, Sk, d, stride_kd, D)
+    v_tile = load_tile(v_ptr + batch * stride_vb + head_kv * stride_vh, j, stride_vs, Sk, d, stride_vd, D)
     dk_acc = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
     dv_acc = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
     for head in range(head_kv * (Hq // Hkv), (head_kv + 1) * (Hq // Hkv)):
         for start in range(0, Sq, BLOCK_M):
             i = start + tl.arange(0, BLOCK_M)
-            q_tile = load_tile(q + batch * q_batch + head * q_head, i, q_row, Sq, d, q_col, D)
-            o_tile = load_tile(o + batch * o_batch + head * o_head, i, o_row, Sq, d, o_col, D)
-            do_tile = load_tile(do + batch * do_batch + head * do_head, i, do_row, Sq, d, do_col, D)
-            lse_i = load_lse(lse + batch * lse_batch + head * lse_head, i, lse_row, Sq)
+            q_tile = load_tile(q_ptr + batch * stride_qb + head * stride_qh, i, stride_qs, Sq, d, stride_qd, D)
+            o_tile = load_tile(o_ptr + batch * stride_ob + head * stride_oh, i, stride_os, Sq, d, stride_od, D)
+            do_tile = load_tile(do_ptr + batch * stride_dob + head * stride_doh, i, stride_dos, Sq, d, stride_dod, D)
+            lse_i = load_lse(lse_ptr + batch * stride_lseb + head * stride_lseh, i, stride_lses, Sq)
             delta = tl.sum(do_tile.to(tl.float32) * o_tile.to(tl.float32), 1)
             s = tl.dot(k_tile, q_tile.T, input_precision="ieee") * scale  # (BLOCK_N, BLOCK_M): already transposed
             visible = (j[:, None] < Sk) & (i[None, :] < Sq)
@@ -159,8 +159,8 @@ def _inline_dkdv_kernel(
 
     inside = (j[:, None] < Sk) & (d[None, :] < D)
     offsets = (pair * Sk + j[:, None]) * D + d[None, :]
-    tl.store(dk + offsets, (dk_acc * scale).to(dk.dtype.element_ty), mask=inside)
-    tl.store(dv + offsets, dv_acc.to(dv.dtype.element_ty), mask=inside)
+    tl.store(dk_ptr + offsets, (dk_acc * scale).to(dk_ptr.dtype.element_ty), mask=inside)
+    tl.store(dv_ptr + offsets, dv_acc.to(dv_ptr.dtype.element_ty), mask=inside)
 
 
 @variant(spills=4608)

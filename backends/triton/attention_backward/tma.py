@@ -61,8 +61,8 @@ def _tma_dq_kernel(
     k_desc,
     v_desc,
     do_desc,
-    delta,
-    lse2,
+    delta_ptr,
+    lse2_ptr,
     dq_desc,
     pitch,
     Hq,
@@ -90,8 +90,8 @@ def _tma_dq_kernel(
 
     q_tile = q_desc.load([batch, head, top, 0]).reshape(BLOCK_M, BLOCK_D)
     do_tile = do_desc.load([batch, head, top, 0]).reshape(BLOCK_M, BLOCK_D)
-    lse_i = tl.load(lse2 + pair.to(tl.int64) * pitch + i, mask=i < Sq, other=float("inf"))
-    delta_i = tl.load(delta + pair.to(tl.int64) * pitch + i, mask=i < Sq, other=0.0)
+    lse_i = tl.load(lse2_ptr + pair.to(tl.int64) * pitch + i, mask=i < Sq, other=float("inf"))
+    delta_i = tl.load(delta_ptr + pair.to(tl.int64) * pitch + i, mask=i < Sq, other=0.0)
     acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     acc = _dq_steps(
         acc,

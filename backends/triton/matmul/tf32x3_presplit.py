@@ -23,13 +23,13 @@ def _rounded(x):
 
 
 @triton.jit
-def _cut_kernel(x_ptr, pieces_ptr, R, C, pitch, stride_r, stride_c, BLOCK: tl.constexpr):
+def _cut_kernel(x_ptr, pieces_ptr, R, C, pitch, stride_xr, stride_xc, BLOCK: tl.constexpr):
     """x (R, C) in two pieces: pieces (2, R, pitch), rows contiguous."""
     tiles = tl.cdiv(C, BLOCK)
     r = (tl.program_id(0) // tiles).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)[:, None]
     c = (tl.program_id(0) % tiles).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)[None, :]
     inside = (r < R) & (c < C)
-    x = tl.load(x_ptr + r * stride_r + c * stride_c, mask=inside, other=0.0)
+    x = tl.load(x_ptr + r * stride_xr + c * stride_xc, mask=inside, other=0.0)
     large = _rounded(x)
     small = tl.where(tl.abs(x) < float("inf"), _rounded(x - large), 0.0)  # inf - inf is NaN
     tl.store(pieces_ptr + r * pitch + c, large, mask=inside)

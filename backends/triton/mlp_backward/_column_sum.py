@@ -7,14 +7,14 @@ import triton.language as tl
 
 @triton.jit
 def _column_sum_kernel(
-    x_ptr, sum_ptr, rows, cols, stride_row, stride_col, BLOCK_ROWS: tl.constexpr, BLOCK_COLS: tl.constexpr
+    x_ptr, sum_ptr, rows, cols, stride_xm, stride_xn, BLOCK_ROWS: tl.constexpr, BLOCK_COLS: tl.constexpr
 ):
     col = tl.program_id(0).to(tl.int64) * BLOCK_COLS + tl.arange(0, BLOCK_COLS)
     acc = tl.zeros((BLOCK_ROWS, BLOCK_COLS), tl.float32)
     for start in range(0, rows, BLOCK_ROWS):
         row = (start + tl.arange(0, BLOCK_ROWS)).to(tl.int64)
         inside = (row[:, None] < rows) & (col[None, :] < cols)
-        acc += tl.load(x_ptr + row[:, None] * stride_row + col[None, :] * stride_col, mask=inside, other=0.0)
+        acc += tl.load(x_ptr + row[:, None] * stride_xm + col[None, :] * stride_xn, mask=inside, other=0.0)
     total = tl.sum(acc, axis=0)
     tl.store(sum_ptr + col, total.to(sum_ptr.dtype.element_ty), mask=col < cols)
 
