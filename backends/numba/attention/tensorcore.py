@@ -14,7 +14,14 @@ from numba import cuda, float32, uint16
 
 from touchstone.backends import Unsupported
 from touchstone.backends.numba.attention._launch import padded_width, score_factor
-from touchstone.backends.numba.lib.attention_mma import are_heads_aligned, load_tile, products, put_row, store_rows
+from touchstone.backends.numba.lib.attention_mma import (
+    are_heads_aligned,
+    clear,
+    load_tile,
+    products,
+    put_row,
+    store_rows,
+)
 from touchstone.backends.numba.lib.gemm import flat
 from touchstone.backends.numba.lib.ptx import copy_commit, copy_wait, exp2
 from touchstone.backends.numba.runtime.launching import launch
@@ -36,6 +43,16 @@ def _kernel(width):
     S, W = keys // 8, width // 8  # columns of scores and of o, eight at a time
     q_size, kv_size = queries * width, keys * width
     scores, values = products(T, S, W, width)
+
+    @cuda.jit(device=True)
+    def negate(q_tile, thread):
+        copy_commit()
+        copy_wait(0)
+        cuda.syncthreads()
+        e = thread
+        while e < q_size:
+            q_tile[e] ^= uint16(0x8000)
+            e += 128
 
     @cuda.jit(device=True)
     def mask(s, scale, start, row, seq_k, shift, lane):
@@ -117,8 +134,7 @@ def _kernel(width):
         v_base = batch * v_strides[0] + head_kv * v_strides[1]
         row = thread // 32 * 16 * T  # the warp's first query in the tile
         # Keys up to `full` are visible to all queries of the tile, from `last` on to none; without causality the shift
-        # is
-        # so large that only Sk hides a key.
+        # is so large that only Sk hides a key.
         shift = seq_k - seq_q if causal else seq_k
         full = min(seq_k, max(0, top + shift + 1)) // keys * keys
         last = min(seq_k, max(0, top + queries + shift))
@@ -127,13 +143,7 @@ def _kernel(width):
         q_base = batch * q_strides[0] + head * q_strides[1]
         load_tile(q_tile, queries, width, q, q_base, q_strides, top, seq_q, dim, aligned, thread, 128)
         if scale < float32(0):  # the maximum of s·scale is then that of -s·|scale|
-            copy_commit()
-            copy_wait(0)
-            cuda.syncthreads()
-            e = thread
-            while e < q_size:
-                q_tile[e] ^= uint16(0x8000)
-                e += 128
+            negate(q_tile, thread)
             scale = -scale
         load_tile(k_tile, keys, width, k, k_base, k_strides, 0, seq_k, dim, aligned, thread, 128)
         copy_commit()
@@ -143,10 +153,7 @@ def _kernel(width):
         for t in range(T):
             for h in range(2):
                 m[t, h], l[t, h] = _LOW, float32(0)
-        for t in range(T):
-            for n in range(W):
-                for e in range(4):
-                    o[t, n, e] = float32(0)
+        clear(o)
         start = 0
         while start < last:
             copy_wait(0)

@@ -41,8 +41,7 @@ def _dq_kernel(width):
         k_head = k[0, batch, head // (heads // k.shape[2])]
         v_head = v[0, batch, head // (heads // k.shape[2])]
         # Keys up to `full` are visible to all queries of the tile, from `last` on to none; without causality the shift
-        # is
-        # so large that only Sk hides a key.
+        # is so large that only Sk hides a key.
         shift = seq_k - seq_q if causal else seq_k
         full = min(seq_k, max(0, top + shift + 1)) // step * step
         last = min(seq_k, max(0, top + own + shift))

@@ -15,7 +15,14 @@ from numba import cuda, float32, uint16, uint64
 from touchstone.backends import Unsupported
 from touchstone.backends.numba.attention._launch import padded_width, score_factor
 from touchstone.backends.numba.attention_backward._delta import launch_delta
-from touchstone.backends.numba.lib.attention_mma import are_heads_aligned, load_tile, products, put_row, store_rows
+from touchstone.backends.numba.lib.attention_mma import (
+    are_heads_aligned,
+    clear,
+    load_tile,
+    products,
+    put_row,
+    store_rows,
+)
 from touchstone.backends.numba.lib.gemm import flat
 from touchstone.backends.numba.lib.ptx import copy_commit, copy_wait, exp2
 from touchstone.backends.numba.runtime.launching import launch
@@ -24,8 +31,7 @@ from touchstone.backends.variants import HALF, variant
 
 _HIGH = np.float32(math.inf)
 # For each width of a tile: rows that a block of four warps owns, rows of the other sequence a step. Two tiles of each
-# take
-# at most 48 KB.
+# take at most 48 KB.
 _TILES = {64: (64, 64), 128: (64, 32), 256: (32, 16)}
 
 
@@ -35,6 +41,19 @@ def _dq_kernel(width):
     S, W = step // 8, width * own // 64 // 8  # columns of scores and of the gradient, eight at a time
     own_size, step_size = own * width, step * width
     scores, values = products(1, S, W, width)
+
+    @cuda.jit(device=True)
+    def score_gradients(ds, s, delta_i, lse_i, scale2, start, full, first, seq_k, shift, lane):
+        """ds (do·vᵀ) becomes p·(ds - delta), of the warp's queries from `first` on and the keys from `start` on; p is 0
+        for the keys that a query does not see, which there are from `full` on."""
+        for h in range(2):
+            limit = min(seq_k, first + 8 * h + lane // 4 + shift + 1)
+            for n in range(S):
+                for e in range(2):
+                    p = exp2(cuda.fma(s[0, n, 2 * h + e], scale2, -lse_i[h]))
+                    if start >= full and start + 8 * n + lane % 4 * 2 + e >= limit:
+                        p = float32(0)
+                    ds[0, n, 2 * h + e] = p * (ds[0, n, 2 * h + e] - delta_i[h])
 
     @cuda.jit(launch_bounds=128)
     def tensorcore_dq(
@@ -73,8 +92,7 @@ def _dq_kernel(width):
         k_base = batch * k_strides[0] + head_kv * k_strides[1]
         v_base = batch * v_strides[0] + head_kv * v_strides[1]
         # Keys up to `full` are visible to all queries of the tile, from `last` on to none; without causality the shift
-        # is
-        # so large that only Sk hides a key.
+        # is so large that only Sk hides a key.
         shift = seq_k - seq_q if causal else seq_k
         full = min(seq_k, max(0, top + shift + 1)) // step * step
         last = min(seq_k, max(0, top + own + shift))
@@ -88,9 +106,7 @@ def _dq_kernel(width):
             i = top + row + 8 * h + lane // 4
             delta_i[h] = delta[batch, head, i] if i < seq_q else float32(0)
             lse_i[h] = lse2[batch, head, i] if i < seq_q else _HIGH
-        for n in range(W):
-            for e in range(4):
-                acc[0, n, e] = float32(0)
+        clear(acc)
         start = 0
         while start < last:
             cuda.syncthreads()  # the tiles before are used
@@ -106,14 +122,7 @@ def _dq_kernel(width):
             cuda.syncthreads()  # the values are there
             if top + row < seq_q:
                 scores(ds, do_tile, v_tile, q, row, lane)
-                for h in range(2):
-                    limit = min(seq_k, top + row + 8 * h + lane // 4 + shift + 1)
-                    for n in range(S):
-                        for e in range(2):
-                            p = exp2(cuda.fma(s[0, n, 2 * h + e], scale2, -lse_i[h]))
-                            if start >= full and start + 8 * n + lane % 4 * 2 + e >= limit:
-                                p = float32(0)
-                            ds[0, n, 2 * h + e] = p * (ds[0, n, 2 * h + e] - delta_i[h])
+                score_gradients(ds, s, delta_i, lse_i, scale2, start, full, top + row, seq_k, shift, lane)
                 values(acc, ds, k_tile, q, col, lane)
             start += step
 
@@ -134,6 +143,29 @@ def _dkdv_kernel(width):
     S, W = step // 8, width * own // 64 // 8
     own_size, step_size = own * width, step * width
     scores, values = products(1, S, W, width)
+
+    @cuda.jit(device=True)
+    def probabilities(p, lse_heads, head, scale2, start, full, first, seq_q, shift, lane):
+        """p (k·qᵀ) becomes exp2(scale2·p - lse), of the warp's keys from `first` on and the queries from `start` on; 0
+        where a query, all of which are before `full`, does not see the key."""
+        for n in range(S):
+            for e in range(2):
+                i = start + 8 * n + lane % 4 * 2 + e
+                lse_i = lse_heads[uint64(head), uint64(i)] if i < seq_q else _HIGH
+                for h in range(2):
+                    p[0, n, 2 * h + e] = exp2(cuda.fma(p[0, n, 2 * h + e], scale2, -lse_i))
+                    if start < full and first + 8 * h + lane // 4 > i + shift:
+                        p[0, n, 2 * h + e] = float32(0)
+
+    @cuda.jit(device=True)
+    def score_gradients(ds, p, delta_heads, head, start, seq_q, lane):
+        """ds (v·doᵀ) becomes p·(ds - delta)."""
+        for n in range(S):
+            for e in range(2):
+                i = start + 8 * n + lane % 4 * 2 + e
+                delta_i = delta_heads[uint64(head), uint64(i)] if i < seq_q else float32(0)
+                for h in range(2):
+                    ds[0, n, 2 * h + e] = p[0, n, 2 * h + e] * (ds[0, n, 2 * h + e] - delta_i)
 
     @cuda.jit(launch_bounds=128)
     def tensorcore_dkdv(
@@ -177,9 +209,8 @@ def _dkdv_kernel(width):
         load_tile(v_tile, own, width, v, v_base, v_strides, left, seq_k, dim, aligned, thread, 128)
         p, ds = cuda.local.array((1, S, 4), float32), cuda.local.array((1, S, 4), float32)
         dk_acc, dv_acc = cuda.local.array((1, W, 4), float32), cuda.local.array((1, W, 4), float32)
-        for n in range(W):
-            for e in range(4):
-                dk_acc[0, n, e], dv_acc[0, n, e] = float32(0), float32(0)
+        clear(dk_acc)
+        clear(dv_acc)
         delta_heads, lse_heads = delta[uint64(batch)], lse2[uint64(batch)]
         head = head_kv * group
         while head < (head_kv + 1) * group:
@@ -196,25 +227,13 @@ def _dkdv_kernel(width):
                 cuda.syncthreads()  # the queries are there
                 if left + row < seq_k:
                     scores(p, k_tile, q_tile, q, row, lane)  # transposed: a row is a key
-                    for n in range(S):
-                        for e in range(2):
-                            i = start + 8 * n + lane % 4 * 2 + e
-                            lse_i = lse_heads[uint64(head), uint64(i)] if i < seq_q else _HIGH
-                            for h in range(2):
-                                p[0, n, 2 * h + e] = exp2(cuda.fma(p[0, n, 2 * h + e], scale2, -lse_i))
-                                if start < full and left + row + 8 * h + lane // 4 > i + shift:
-                                    p[0, n, 2 * h + e] = float32(0)
+                    probabilities(p, lse_heads, head, scale2, start, full, left + row, seq_q, shift, lane)
                 copy_wait(0)
                 cuda.syncthreads()  # their do is there
                 if left + row < seq_k:
                     values(dv_acc, p, do_tile, q, col, lane)
                     scores(ds, v_tile, do_tile, q, row, lane)
-                    for n in range(S):
-                        for e in range(2):
-                            i = start + 8 * n + lane % 4 * 2 + e
-                            delta_i = delta_heads[uint64(head), uint64(i)] if i < seq_q else float32(0)
-                            for h in range(2):
-                                ds[0, n, 2 * h + e] = p[0, n, 2 * h + e] * (ds[0, n, 2 * h + e] - delta_i)
+                    score_gradients(ds, p, delta_heads, head, start, seq_q, lane)
                     values(dk_acc, ds, q_tile, q, col, lane)
                 start += step
             head += 1

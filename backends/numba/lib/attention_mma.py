@@ -2,8 +2,7 @@
 
 Operands are flat arrays with strides. Tiles are flat arrays of uint16; their rows are `width` elements, a multiple of
 64. The 16-byte pieces of a row are permuted by the row, so that the eight rows of a matrix that ldmatrix reads touch
-all
-banks: column col of row r lies at r·width + (col ^ r % 8 · 8).
+all banks: column col of row r lies at r·width + (col ^ r % 8 · 8).
 """
 
 import functools
@@ -135,10 +134,7 @@ def products(T, S, W, width):
 
     @cuda.jit(device=True)
     def scores(s, left, right, like, row, lane):
-        for t in range(T):
-            for n in range(S):
-                for e in range(4):
-                    s[t, n, e] = float32(0)
+        clear(s)
         a = cuda.local.array((T, 4), uint32)
         for d in range(0, width, 16):
             for t in range(T):
@@ -164,6 +160,15 @@ def products(T, S, W, width):
                     multiply(c, t, n + 1, like, a, b2, b3)
 
     return scores, values
+
+
+@cuda.jit(device=True)
+def clear(c):
+    """c = 0, the registers of a product."""
+    for t in range(c.shape[0]):
+        for n in range(c.shape[1]):
+            for e in range(c.shape[2]):
+                c[t, n, e] = float32(0)
 
 
 @cuda.jit(device=True)
