@@ -35,8 +35,7 @@ from touchstone.backends.variants import variant
 _HELD = WARP_COLS // 32
 
 # weight and bias come as (rows, cols), every row the same; where there is no bias, `biased` is False. h is read back by
-# the
-# thread that wrote it: no barrier is needed for that.
+# the thread that wrote it: no barrier is needed for that.
 
 
 @cuda.jit

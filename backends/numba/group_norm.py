@@ -35,9 +35,8 @@ _HELD = WARP_COLS // 32
 _AXES = 4
 
 # The kernels' x is (samples, groups, a, b, c, d): the axes of a group, the last one fastest, merged where that is
-# possible
-# and led by axes of size 1. weight and bias come as (samples, channels), every row the same; where there is no bias,
-# `biased` is False. y is (groups of all samples, elements).
+# possible and led by axes of size 1. weight and bias come as (samples, channels), every row the same; where there is no
+# bias, `biased` is False. y is (groups of all samples, elements).
 
 
 @cuda.jit(device=True)

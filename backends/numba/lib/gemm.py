@@ -1,9 +1,8 @@
 """What the products c (M, N) = a (M, K) times b (K, N) share from the variant `tiled2d` on.
 
 Kernels take operands as one-dimensional arrays with their strides, so that a kernel is compiled once for each dtype.
-From
-`vectorised` on a block has a tile of TILE by TILE of c, a thread RESULTS by RESULTS of it, and tiles of a and b are
-DEPTH deep.
+From `vectorised` on a block has a tile of TILE by TILE of c, a thread RESULTS by RESULTS of it, and tiles of a and b
+are DEPTH deep.
 """
 
 from typing import NamedTuple

@@ -1,22 +1,50 @@
-"""What the backwards of the norms share: the grid of blocks that run at once, sums over a block and over its warps, and
-the kernels of their fastest variants. Those compute the gradients of layer norm, or, where not `centred`, those of RMS
-norm: as if the mean and the mean of g were 0, without dbias.
+"""The gradients of layer norm and of RMS norm: one schedule for both, which an op gives the statistics of its rows.
+
+Of a row, with r = 1 / sqrt(variance + eps), n = (x - mean) * r and g = dy * weight: dx = r * (g - shift - n * dot),
+where shift = mean(g) and dot = mean(g * n); dweight sums dy * n and dbias dy over the rows. Where not `centred`, in RMS
+norm, mean and shift are 0 and there is no dbias: kernels that write one are given dweight in its place.
+
+Statistics are device functions, made by the op, that return these numbers of a row to all threads that read it:
+
+from_memory(sum_over)(x, weight, dy, given_mean, given_rstd, has_mean, has_rstd, row, first, step, eps)
+    -> mean, rstd, shift, dot of a row of which this thread reads the columns first, first + step, ...;
+    `sum_over(values, turn)` makes the values of a local array their sums over the threads of a row.
+of_warp(values, g, given_mean, given_rstd, has_mean, has_rstd, row, cols, eps) -> the same, of a row whose columns
+    i·32 + lane are in the local arrays `values` (x, from which the mean is then subtracted) and `g`; 0 beyond the row.
+of_block(x, weight, dy, values, slope, given_mean, given_rstd, has_mean, has_rstd, row, eps, turn) -> rstd, shift, dot,
+    turn of a row, whose columns i·blockDim.x + threadIdx.x are then in `values` (x - mean) and `slope` (dy); `turn` is
+    that of the next block_sums.
 """
 
 import functools
-import math
+from typing import Any
 
 import numpy as np
 import torch
 from numba import cuda, float32, uint32, uint64
 
-from touchstone.backends.numba.lib.reductions import at_most, block_grid, block_threads, deep_jit, for_rows, warp_sum
-from touchstone.backends.numba.lib.vector_io import lanes_of, load16, load_vector, pack, store_vector, unpacked
-from touchstone.backends.numba.lib.vector_rows import LANES, are_rows_aligned, first_col, inside, load_row, store_values
+from touchstone.backends.numba.lib.reductions import (
+    WARP_COLS,
+    block_grid,
+    block_threads,
+    thread_grid,
+    warp_grid,
+    warp_sum,
+    wide_jit,
+)
 from touchstone.backends.numba.runtime.launching import launch
 
-KEPT = 8  # columns of a row in a thread's registers: cuda.blockDim.x * i + cuda.threadIdx.x
+Operands = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None]
+"""x, dy (rows, cols), weight (cols,), mean and rstd (rows,) or None, in the order x, weight, dy, mean, rstd."""
+
+HELD = WARP_COLS // 32  # columns of a row in a lane's registers: 32 * i + lane
+KEPT = 8  # and in those of a thread of a block: cuda.blockDim.x * i + cuda.threadIdx.x
 BLOCK_COLS = KEPT * 1024
+
+
+def processors(x: torch.Tensor) -> int:
+    """Multiprocessors of the GPU that holds x; on the CPU a few."""
+    return torch.cuda.get_device_properties(x.device).multi_processor_count if x.is_cuda else 3
 
 
 def resident_grid(x: torch.Tensor) -> tuple[int, int]:
@@ -24,11 +52,6 @@ def resident_grid(x: torch.Tensor) -> tuple[int, int]:
     rows, cols = x.shape
     across = block_threads(-(-cols // KEPT), 1024)
     return min(rows, processors(x) * (1024 // across) if x.is_cuda else 3), across
-
-
-def processors(x: torch.Tensor) -> int:
-    """Multiprocessors of the GPU that holds x; on the CPU a few."""
-    return torch.cuda.get_device_properties(x.device).multi_processor_count if x.is_cuda else 3
 
 
 def given(
@@ -39,14 +62,19 @@ def given(
 
 
 @cuda.jit(device=True)
+def own_sums(values, turn):
+    # In place of block_sums for a thread that reads a row alone: its values are the sums.
+    pass
+
+
+@cuda.jit(device=True)
 def block_sums(values, turn):
     """Make the values of a local array, at most 3, their sums over the blockDim.x threads of a row, in every one of
     them.
 
     A row is whole warps; rows share a block along y, and all threads of the block come here where a row is several
-    warps.
-    `turn` is 0 and 1 by turns, call by call: a slow reader of one half of `partials` is not overtaken by the writers of
-    the next call, and one barrier is enough.
+    warps. `turn` is 0 and 1 by turns, call by call: a slow reader of one half of `partials` is not overtaken by the
+    writers of the next call, and one barrier is enough.
     """
     partials = cuda.shared.array((2, 3, 32), float32)
     lane, warps = uint32(cuda.threadIdx.x % 32), uint32(cuda.blockDim.x // 32)
@@ -80,304 +108,223 @@ def column_sums(values):
             warp += uint64(1)
 
 
-VECTORS = 2  # vectors of 16 bytes of a row in a thread's registers
-_ROOM = 512 * VECTORS * LANES  # a block's sums of columns
+# Statistics of a row and its dx first, a launch for the sums of columns then.
 
 
 @functools.cache
-def _persistent(wide, centred):
-    words = 4 * VECTORS
+def _dx_from_memory(from_memory, in_blocks, centred):
+    row_statistics = from_memory(block_sums if in_blocks else own_sums)
 
-    @deep_jit
-    def kernel(x, weight, dy, given_mean, given_rstd, has_mean, has_rstd, dx, partial, eps):
-        # The sums of a block are one row of `partial` (2 or 1, blocks, cols): dweight's, then dbias's.
-        room = cuda.shared.array(_ROOM, float32)
-        xs = cuda.local.array(words, uint32)
-        dys = cuda.local.array(words, uint32)
-        ws = cuda.local.array(words, uint32)
-        x_next = cuda.local.array(words, uint32)
-        dy_next = cuda.local.array(words, uint32)
-        dweight = cuda.local.array((VECTORS, LANES), float32)
-        dbias = cuda.local.array((VECTORS, LANES), float32)
-        out = cuda.local.array(LANES, float32)
-        total = cuda.local.array(1, float32)
-        sums = cuda.local.array(3, float32)  # of g * (x - mean), (x - mean)^2, g
-        rows, count, length = uint64(x.shape[0]), float32(x.shape[1]), lanes_of(x)
-        step = uint64(cuda.gridDim.x) * uint64(cuda.blockDim.y)
-        base = uint64(cuda.blockIdx.x) * uint64(cuda.blockDim.y)
-        row = base + uint64(cuda.threadIdx.y)
-        for i in range(words):
-            xs[i] = dys[i] = x_next[i] = dy_next[i] = uint32(0)
-        for r in range(VECTORS):
-            for i in range(length):
-                dweight[r, i] = dbias[r, i] = float32(0)
-        next_mean, next_rstd = float32(0), float32(0)
-        load_row(weight, uint64(0), ws, wide)
-        if row < rows:
-            load_row(x, row, xs, wide)
-            load_row(dy, row, dys, wide)
-            next_mean = given_mean[row] if has_mean else float32(0)
-            next_rstd = given_rstd[row] if has_rstd else float32(0)
-        turn = 0
-        while base < rows:  # all threads of a block go along
-            mean, rstd = next_mean, next_rstd
-            if row + step < rows:
-                load_row(x, row + step, x_next, wide)
-                load_row(dy, row + step, dy_next, wide)
-                next_mean = given_mean[row + step] if has_mean else float32(0)
-                next_rstd = given_rstd[row + step] if has_rstd else float32(0)
-            if centred and not has_mean:
-                total[0] = float32(0)
-                for i in range(VECTORS * length):
-                    total[0] += unpacked(xs, i, x)
-                block_sums(total, turn)
-                turn = 1 - turn
-                mean = total[0] / count
-
-            sums[0] = sums[1] = sums[2] = float32(0)
-            for r in range(VECTORS):
-                for i in range(length):
-                    value = unpacked(xs, r * length + i, x) - mean
-                    g = unpacked(dys, r * length + i, x) * unpacked(ws, r * length + i, x)
-                    sums[0] += g * value
-                    sums[1] += value * value if inside(r, i, x, wide) else float32(0)
-                    sums[2] += g
-            block_sums(sums, turn)
-            turn = 1 - turn
-            if not has_rstd:
-                rstd = float32(1) / math.sqrt(sums[1] / count + eps)
-            dot, shift = sums[0] * rstd / count, sums[2] / count if centred else float32(0)
-
-            if row < rows:
-                for r in range(VECTORS):
-                    for i in range(length):
-                        slope = unpacked(dys, r * length + i, x)
-                        normed = (unpacked(xs, r * length + i, x) - mean) * rstd
-                        out[i] = rstd * (slope * unpacked(ws, r * length + i, x) - shift - normed * dot)
-                        dweight[r, i] += slope * normed
-                        if centred:
-                            dbias[r, i] += slope
-                    store_values(out, dx, row, r, wide)
-            for i in range(words):
-                xs[i] = x_next[i]
-                dys[i] = dy_next[i]
-            base += step
-            row += step
-        _store_sums(dweight, x, partial, 0, room)
-        if centred:
-            _store_sums(dbias, x, partial, 1, room)
-
-    return kernel
-
-
-@cuda.jit(device=True)
-def _store_sums(values, x, partial, which, room):
-    """Sums (VECTORS, lanes) of a block's threads, those of its rows added up, to a row of `partial`."""
-    span, cols = uint32(cuda.blockDim.x * VECTORS * lanes_of(x)), uint32(x.shape[1])
-    cuda.syncthreads()
-    for r in range(VECTORS):
-        for i in range(lanes_of(x)):
-            room[uint32(cuda.threadIdx.y) * span + first_col(r, x) + uint32(i)] = values[r, i]
-    cuda.syncthreads()
-    col = uint32(cuda.threadIdx.y) * uint32(cuda.blockDim.x) + uint32(cuda.threadIdx.x)
-    while col < cols:
-        total = room[col]
-        y = uint32(1)
-        while y < uint32(cuda.blockDim.y):
-            total += room[y * span + col]
-            y += uint32(1)
-        partial[uint32(which), uint32(cuda.blockIdx.x), col] = total
-        col += uint32(cuda.blockDim.x) * uint32(cuda.blockDim.y)
-
-
-def by_persistent_blocks(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    dy: torch.Tensor,
-    mean: torch.Tensor | None,
-    rstd: torch.Tensor | None,
-    dx: torch.Tensor,
-    eps: float,
-    centred: bool,
-) -> torch.Tensor:
-    """dx, and partial sums (2, parts, cols) for dweight and dbias, without `centred` (1, parts, cols) for dweight.
-
-    Declines rows longer than 512 threads hold in VECTORS vectors of 16 bytes.
-    """
-    rows, cols = x.shape
-    each = VECTORS * 16 // x.element_size()
-    at_most(cols, 512 * each, "block")
-    across = block_threads(-(-cols // each), 512)
-    down = min(512 // across, -(-rows // processors(x)))
-    parts = min(-(-rows // down), processors(x))
-    partial = torch.empty((1 + centred, parts, cols), dtype=torch.float32, device=x.device)
-    wide = all(map(are_rows_aligned, (x, weight, dy, dx)))
-    launch(
-        _persistent(wide, centred),
-        parts,
-        (across, down),
-        x,
-        for_rows(weight, 1),
-        dy,
-        *given(mean, rstd, partial[0, 0]),
-        dx,
-        partial,
-        np.float32(eps),
-    )
-    return partial
-
-
-_AT_ONCE = 4  # loads of each operand that are under way in a thread
-
-
-@functools.cache
-def _statistics(wide, centred):
-    words = 4 * _AT_ONCE
-
-    @deep_jit
-    def kernel(x, weight, dy, given_mean, given_rstd, has_mean, has_rstd, statistics, eps):
-        # Of each row mean, rstd, mean(g) and mean(g * n) to `statistics` (rows, 4).
-        xs = cuda.local.array(words, uint32)
-        dys = cuda.local.array(words, uint32)
-        ws = cuda.local.array(words, uint32)
-        total = cuda.local.array(1, float32)
-        sums = cuda.local.array(3, float32)  # of g * (x - mean), (x - mean)^2, g
-        row, cols, count = uint64(cuda.blockIdx.x), uint64(x.shape[1]), float32(x.shape[1])
-        length = lanes_of(x)
-        first, step = uint64(cuda.threadIdx.x) * uint64(length), uint64(cuda.blockDim.x) * uint64(length)
-        total[0] = sums[0] = sums[1] = sums[2] = float32(0)
-        if centred and not has_mean:
-            col = first
-            while col < cols:
-                for u in range(_AT_ONCE):
-                    load_vector(x, (row, col + uint64(u) * step), xs, 4 * u, wide)
-                for i in range(_AT_ONCE * length):
-                    total[0] += unpacked(xs, i, x)
-                col += uint64(_AT_ONCE) * step
-            block_sums(total, 0)
-        mean = given_mean[row] if has_mean else total[0] / count
-
-        col = first
-        while col < cols:
-            for u in range(_AT_ONCE):
-                load_vector(x, (row, col + uint64(u) * step), xs, 4 * u, wide)
-                load_vector(dy, (row, col + uint64(u) * step), dys, 4 * u, wide)
-                load_vector(weight, (uint64(0), col + uint64(u) * step), ws, 4 * u, wide)
-            for u in range(_AT_ONCE):
-                for i in range(length):
-                    value = unpacked(xs, u * length + i, x) - mean
-                    g = unpacked(dys, u * length + i, x) * unpacked(ws, u * length + i, x)
-                    within = col + uint64(u) * step + uint64(0 if wide else i) < cols
-                    sums[0] += g * value
-                    sums[1] += value * value if within else float32(0)
-                    sums[2] += g
-            col += uint64(_AT_ONCE) * step
-        block_sums(sums, 1)
-        rstd = given_rstd[row] if has_rstd else float32(1) / math.sqrt(sums[1] / count + eps)
-        if cuda.threadIdx.x == 0:
-            statistics[row, uint64(0)] = mean
-            statistics[row, uint64(1)] = rstd
-            statistics[row, uint64(2)] = sums[2] / count if centred else float32(0)
-            statistics[row, uint64(3)] = sums[0] * rstd / count
-
-    return kernel
-
-
-@functools.cache
-def _column_blocks(wide, centred):
-    words = 4 * _AT_ONCE
-
-    @deep_jit
-    def kernel(x, weight, dy, statistics, dx, partial, rows_each):
-        # dx of a vector of columns in a part of the rows, and the part's sums, one row of `partial`; no thread needs
-        # another.
-        xs = cuda.local.array(words, uint32)
-        dys = cuda.local.array(words, uint32)
-        ws = cuda.local.array(4, uint32)
-        about = cuda.local.array(words, uint32)
-        packed = cuda.local.array(4, uint32)
-        dweight = cuda.local.array(LANES, float32)
-        dbias = cuda.local.array(LANES, float32)
-        out = cuda.local.array(LANES, float32)
-        length, cols, part = lanes_of(x), uint64(x.shape[1]), uint64(cuda.blockIdx.y)
-        col = (uint64(cuda.blockIdx.x) * uint64(cuda.blockDim.x) + uint64(cuda.threadIdx.x)) * uint64(length)
-        if col >= cols:
+    @cuda.jit
+    def dx_from_memory(x, weight, dy, given_mean, given_rstd, has_mean, has_rstd, dx, statistics, eps):
+        # dx by a thread or a block per row; mean, where `centred`, and rstd to `statistics` (2, rows).
+        row, first, step = uint64(cuda.grid(1)), uint64(0), uint64(1)
+        if in_blocks:
+            row, first, step = uint64(cuda.blockIdx.x), uint64(cuda.threadIdx.x), uint64(cuda.blockDim.x)
+        elif row >= uint64(x.shape[0]):
             return
-        load_vector(weight, (uint64(0), col), ws, 0, wide)
-        for i in range(LANES):
-            dweight[i] = dbias[i] = float32(0)
-        row = part * uint64(rows_each)
-        end = min(row + uint64(rows_each), uint64(x.shape[0]))
-        while row < end:
-            for u in range(_AT_ONCE):
-                at = min(row + uint64(u), end - uint64(1))
-                load_vector(x, (at, col), xs, 4 * u, wide)
-                load_vector(dy, (at, col), dys, 4 * u, wide)
-                load16(statistics, (at, uint64(0)), about, 4 * u)
-            for u in range(_AT_ONCE):
-                if row + uint64(u) < end:
-                    mean, rstd = unpacked(about, 4 * u, statistics), unpacked(about, 4 * u + 1, statistics)
-                    shift, dot = unpacked(about, 4 * u + 2, statistics), unpacked(about, 4 * u + 3, statistics)
-                    for i in range(length):
-                        slope = unpacked(dys, u * length + i, x)
-                        normed = (unpacked(xs, u * length + i, x) - mean) * rstd
-                        out[i] = rstd * (slope * unpacked(ws, i, x) - shift - normed * dot)
-                        dweight[i] += slope * normed
-                        if centred:
-                            dbias[i] += slope
-                    pack(out, packed, 0, dx)
-                    store_vector(packed, 0, dx, (row + uint64(u), col), wide)
-            row += uint64(_AT_ONCE)
-        for i in range(length):
-            if col + uint64(i) < cols:
-                partial[uint64(0), part, col + uint64(i)] = dweight[i]
+        mean, rstd, shift, dot = row_statistics(
+            x, weight, dy, given_mean, given_rstd, has_mean, has_rstd, row, first, step, eps
+        )
+        col = first
+        while col < uint64(x.shape[1]):
+            normed = (float32(x[row, col]) - mean) * rstd
+            dx[row, col] = rstd * (float32(dy[row, col]) * float32(weight[col]) - shift - normed * dot)
+            col += step
+        if first == uint64(0):
+            statistics[1, row] = rstd
+            if centred:
+                statistics[0, row] = mean
+
+    return dx_from_memory
+
+
+@functools.cache
+def _dx_of_warp(of_warp, centred):
+    @cuda.jit
+    def dx_of_warp(x, weight, dy, given_mean, given_rstd, has_mean, has_rstd, dx, statistics, eps):
+        # A block is 32 lanes by some rows; lane i holds the columns i, i + 32, ...
+        values = cuda.local.array(HELD, float32)
+        g = cuda.local.array(HELD, float32)
+        row = uint64(cuda.blockIdx.x) * uint64(cuda.blockDim.y) + uint64(cuda.threadIdx.y)
+        if row >= uint64(x.shape[0]):
+            return  # a whole warp
+        cols = uint32(x.shape[1])
+        for i in range(HELD):
+            col = uint32(i * 32 + cuda.threadIdx.x)
+            values[i] = float32(x[row, col]) if col < cols else float32(0)
+            g[i] = float32(dy[row, col]) * float32(weight[col]) if col < cols else float32(0)
+        mean, rstd, shift, dot = of_warp(values, g, given_mean, given_rstd, has_mean, has_rstd, row, cols, eps)
+        for i in range(HELD):
+            col = uint32(i * 32 + cuda.threadIdx.x)
+            if col < cols:
+                dx[row, col] = rstd * (g[i] - shift - values[i] * rstd * dot)
+        if cuda.threadIdx.x == 0:
+            statistics[1, row] = rstd
+            if centred:
+                statistics[0, row] = mean
+
+    return dx_of_warp
+
+
+@functools.cache
+def _column_sums(in_blocks, centred):
+    count = 1 + centred
+
+    @cuda.jit
+    def column_gradients(x, dy, statistics, dweight, dbias):
+        # dweight and dbias by a thread per column, or by a block of 32 columns, its warps sharing the rows.
+        sums = cuda.local.array(count, float32)
+        col, row, step = uint64(cuda.grid(1)), uint64(0), uint64(1)
+        if in_blocks:
+            col = uint64(cuda.blockIdx.x) * uint64(32) + uint64(cuda.threadIdx.x)
+            row, step = uint64(cuda.threadIdx.y), uint64(cuda.blockDim.y)
+        for i in range(count):
+            sums[i] = float32(0)
+        if col < uint64(x.shape[1]):
+            while row < uint64(x.shape[0]):
+                slope, value = float32(dy[row, col]), float32(x[row, col])
                 if centred:
-                    partial[uint64(1), part, col + uint64(i)] = dbias[i]
+                    value -= statistics[0, row]
+                    sums[count - 1] += slope
+                sums[0] += slope * value * statistics[1, row]
+                row += step
+        if in_blocks:
+            column_sums(sums)
+        if col < uint64(x.shape[1]) and cuda.threadIdx.y == 0:
+            dweight[col] = sums[0]
+            if centred:
+                dbias[col] = sums[count - 1]
 
-    return kernel
+    return column_gradients
 
 
-def in_column_blocks(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    dy: torch.Tensor,
-    mean: torch.Tensor | None,
-    rstd: torch.Tensor | None,
-    dx: torch.Tensor,
-    eps: float,
-    centred: bool,
-) -> torch.Tensor:
-    """As `by_persistent_blocks`, for rows of any length; x and dy come from memory twice."""
+def thread_per_row(from_memory: Any, operands: Operands, eps: float, dx: torch.Tensor, *sums: torch.Tensor) -> None:
+    """dx and its sums, dweight and where there is one dbias, for rows and columns of any length."""
+    _dx_first(_dx_from_memory(from_memory, False, len(sums) == 2), thread_grid(len(dx)), operands, eps, dx, sums)
+
+
+def block_per_row(from_memory: Any, operands: Operands, eps: float, dx: torch.Tensor, *sums: torch.Tensor) -> None:
+    """The same with the threads of a block reading neighbours of a row."""
+    _dx_first(_dx_from_memory(from_memory, True, len(sums) == 2), block_grid(*dx.shape), operands, eps, dx, sums)
+
+
+def _dx_first(
+    kernel: Any, grid: tuple[int, int], operands: Operands, eps: float, dx: torch.Tensor, sums: tuple[torch.Tensor, ...]
+) -> None:
+    statistics = _launch_dx(kernel, grid, operands, eps, dx)
+    x, _, dy, _, _ = operands
+    across = block_threads(x.shape[1])
+    grid = -(-x.shape[1] // across), across
+    launch(_column_sums(False, len(sums) == 2), *grid, x, dy, statistics, sums[0], sums[-1])
+
+
+def warp_per_row(of_warp: Any, operands: Operands, eps: float, dx: torch.Tensor, *sums: torch.Tensor) -> None:
+    """A warp holds a row, of at most WARP_COLS columns; then the warps of a block share the rows of 32 columns."""
+    x, _, dy, _, _ = operands
     rows, cols = x.shape
-    length = 16 // x.element_size()
-    wide = all(map(are_rows_aligned, (x, weight, dy, dx)))
-    statistics = torch.empty((rows, 4), dtype=torch.float32, device=x.device)
-    shared = for_rows(weight, 1)
-    launch(
-        _statistics(wide, centred),
-        *block_grid(rows, -(-cols // length)),
-        x,
-        shared,
-        dy,
-        *given(mean, rstd, statistics[0]),
-        statistics,
-        np.float32(eps),
-    )
-    across = block_threads(-(-cols // length), 256)
-    column_blocks = -(-cols // (across * length))
-    rows_each = -(-rows // max(1, min(-(-rows // _AT_ONCE), 1024 // across * processors(x) // column_blocks)))
-    parts = -(-rows // rows_each)
-    partial = torch.empty((1 + centred, parts, cols), dtype=torch.float32, device=x.device)
-    launch(
-        _column_blocks(wide, centred),
-        (column_blocks, parts),
-        across,
-        x,
-        shared,
-        dy,
-        statistics,
-        dx,
-        partial,
-        np.uint64(rows_each),
-    )
-    return partial
+    centred = len(sums) == 2
+    statistics = _launch_dx(_dx_of_warp(of_warp, centred), warp_grid(rows), operands, eps, dx)
+    launch(_column_sums(True, centred), -(-cols // 32), (32, min(rows, 32)), x, dy, statistics, sums[0], sums[-1])
+
+
+def _launch_dx(kernel: Any, grid: tuple[int, Any], operands: Operands, eps: float, dx: torch.Tensor) -> torch.Tensor:
+    """The rows' mean and rstd (2, rows)."""
+    x, weight, dy, mean, rstd = operands
+    statistics = torch.empty((2, len(x)), dtype=torch.float32, device=x.device)
+    launch(kernel, *grid, x, weight, dy, *given(mean, rstd, statistics[0]), dx, statistics, np.float32(eps))
+    return statistics
+
+
+# One launch for all: a block holds row after row in registers and sums what it saw of them.
+
+
+@functools.cache
+def _rows_in_registers(of_block, by_atomics, centred):
+    @cuda.jit(device=True)
+    def add_rows(x, weight, dy, given_mean, given_rstd, has_mean, has_rstd, dx, dweight, dbias, eps):
+        """dx of every gridDim.x-th row, and the sums of those rows in `dweight` and `dbias` (KEPT,)."""
+        values = cuda.local.array(KEPT, float32)
+        slope = cuda.local.array(KEPT, float32)
+        cols = uint32(x.shape[1])
+        for i in range(KEPT):
+            dweight[i] = dbias[i] = float32(0)
+        turn = 0
+        row = uint64(cuda.blockIdx.x)
+        while row < uint64(x.shape[0]):
+            rstd, shift, dot, turn = of_block(
+                x, weight, dy, values, slope, given_mean, given_rstd, has_mean, has_rstd, row, eps, turn
+            )
+            for i in range(KEPT):
+                col = uint32(i * cuda.blockDim.x + cuda.threadIdx.x)
+                if col < cols:
+                    normed = values[i] * rstd
+                    dx[row, col] = rstd * (slope[i] * float32(weight[col]) - shift - normed * dot)
+                    dweight[i] += slope[i] * normed
+                    if centred:
+                        dbias[i] += slope[i]
+            row += uint64(cuda.gridDim.x)
+
+    @wide_jit
+    def rows_in_registers(x, weight, dy, given_mean, given_rstd, has_mean, has_rstd, dx, total, eps):
+        # The sums of a block are one row of `total` (2 or 1, blocks, cols), or meet in its one row by atomics.
+        dweight = cuda.local.array(KEPT, float32)
+        dbias = cuda.local.array(KEPT, float32)
+        add_rows(x, weight, dy, given_mean, given_rstd, has_mean, has_rstd, dx, dweight, dbias, eps)
+        for i in range(KEPT):
+            col = uint32(i * cuda.blockDim.x + cuda.threadIdx.x)
+            if col < uint32(x.shape[1]):
+                if by_atomics:
+                    cuda.atomic.add(total, (0, 0, col), dweight[i])
+                    if centred:
+                        cuda.atomic.add(total, (1, 0, col), dbias[i])
+                else:
+                    total[0, uint32(cuda.blockIdx.x), col] = dweight[i]
+                    if centred:
+                        total[1, uint32(cuda.blockIdx.x), col] = dbias[i]
+
+    return rows_in_registers
+
+
+def rows_in_registers(
+    of_block: Any, operands: Operands, eps: float, dx: torch.Tensor, *sums: torch.Tensor, by_atomics: bool
+) -> None:
+    """dx and the sums by as many blocks as run at once, one part each or, `by_atomics`, in a common row; at most
+    BLOCK_COLS columns."""
+    x, weight, dy, mean, rstd = operands
+    parts, across = resident_grid(x)
+    size = (len(sums), 1 if by_atomics else parts, x.shape[1])
+    total = (torch.zeros if by_atomics else torch.empty)(size, dtype=torch.float32, device=x.device)
+    kernel = _rows_in_registers(of_block, by_atomics, len(sums) == 2)
+    launch(kernel, parts, across, x, weight, dy, *given(mean, rstd, total[0, 0]), dx, total, np.float32(eps))
+    sum_parts(total, *sums)
+
+
+@functools.cache
+def _parts_sum(count):
+    @cuda.jit
+    def parts_sum(partial, dweight, dbias):
+        # The sums of `partial` (count, parts, cols) over the parts, always in the same order.
+        sums = cuda.local.array(count, float32)
+        for i in range(count):
+            sums[i] = float32(0)
+        col = uint32(cuda.blockIdx.x * 32 + cuda.threadIdx.x)
+        if col < uint32(partial.shape[2]):
+            part = uint64(cuda.threadIdx.y)
+            while part < uint64(partial.shape[1]):
+                for i in range(count):
+                    sums[i] += partial[i, part, col]
+                part += uint64(cuda.blockDim.y)
+        column_sums(sums)
+        if cuda.threadIdx.y == 0 and col < uint32(partial.shape[2]):
+            dweight[col] = sums[0]
+            if count == 2:
+                dbias[col] = sums[count - 1]
+
+    return parts_sum
+
+
+def sum_parts(partial: torch.Tensor, *sums: torch.Tensor) -> None:
+    """Sum partial sums (2 or 1, parts, cols) over parts into dweight, dbias or dweight, always in the same order."""
+    _, parts, cols = partial.shape
+    launch(_parts_sum(len(sums)), -(-cols // 32), (32, min(parts, 32)), partial, sums[0], sums[-1])

@@ -185,9 +185,8 @@ else:
         """Four 8 x 8 matrices of 16-bit elements from shared memory, a register of two elements each. sm_75.
 
         Lane i says where row i % 8 of matrix i / 8 begins, at a multiple of 16 bytes. The matrices come transposed
-        where
-        `transposed` is not 0, the same for all lanes; both instructions are issued, and one has no effect: cheaper than
-        a branch, over which the compiler could not move other instructions.
+        where `transposed` is not 0, the same for all lanes; both instructions are issued, and one has no effect:
+        cheaper than a branch, over which the compiler could not move other instructions.
         """
 
         def lower(context, builder, signature, arguments):
