@@ -239,7 +239,10 @@ def _consume(
     NEGATIVE: gl.constexpr,
     GROUPS: gl.constexpr,
 ):
-    """One warpgroup: 64 queries against the key blocks of each tile."""
+    """One warpgroup: 64 queries against the key blocks of each tile.
+
+    Longer than a screen: `_step` is the loop's body, and what stands around it waits for barriers that it shares.
+    """
     STAGES: gl.constexpr = k.shape[0]
     BLOCK_M: gl.constexpr = GROUPS * ROWS
     BLOCK_N: gl.constexpr = k.shape[3]
