@@ -1,7 +1,7 @@
 #include "add_norms.cuh"
 
-// A row of h in the registers of blockDim.x threads, COLUMNS in each, in vectors of VECTOR that one access loads or stores.
-// Rows of one warp share a block, blockDim.y of them.
+// A row of h in the registers of blockDim.x threads, COLUMNS in each, in vectors of VECTOR that one access loads or
+// stores. Rows of one warp share a block, blockDim.y of them.
 extern "C" __global__ void __launch_bounds__(1024) add_layer_norm_vectorised(
     const ELEMENT* __restrict__ x, const ELEMENT* __restrict__ residual, const ELEMENT* __restrict__ weight,
     const ELEMENT* __restrict__ bias, ELEMENT* __restrict__ y, ELEMENT* __restrict__ h, long long x_row,

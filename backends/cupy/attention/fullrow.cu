@@ -1,4 +1,5 @@
-// One launch: a block keeps the whole rows of scores of QUERIES queries in shared memory; one warp per row for the softmax.
+// One launch: a block keeps the whole rows of scores of QUERIES queries in shared memory; one warp per row for the
+// softmax.
 #include "common.cuh"
 
 constexpr int threads = 32 * QUERIES;

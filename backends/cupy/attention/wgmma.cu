@@ -138,7 +138,31 @@ __device__ inline void release(Barrier* empty) {
     if (threadIdx.x % 32 == 0) barrier_arrive(empty, 0);
 }
 
-// `scale` carries log2 e and is not negative.
+// One thread's work, before a barrier of the block.
+__device__ inline void start_barriers(Shared& shared) {
+    barrier_init(&shared.q_full, 1);
+    for (int stage = 0; stage < STAGES; ++stage) {
+        barrier_init(&shared.k_full[stage], 1), barrier_init(&shared.k_empty[stage], WARPS);
+        barrier_init(&shared.v_full[stage], 1), barrier_init(&shared.v_empty[stage], WARPS);
+    }
+    barrier_init_fence();
+}
+
+// One thread's work: the keys and values of a head up to `last`, as soon as a stage of theirs is empty.
+__device__ inline void load_keys(
+    Shared& shared, const TensorMap& k, const TensorMap& v, int last, int head, int batch) {
+    Slot<STAGES> slot;
+    for (int start = 0; start < last; start += BLOCK_N, slot.next()) {
+        const int stage = slot.stage;
+        barrier_wait(&shared.k_empty[stage], slot.parity ^ 1);
+        load(shared.k[stage], k, start, head, batch, &shared.k_full[stage]);
+        barrier_wait(&shared.v_empty[stage], slot.parity ^ 1);
+        load(shared.v[stage], v, start, head, batch, &shared.v_full[stage]);
+    }
+}
+
+// `scale` carries log2 e and is not negative. In one piece: each wgmma_wait counts the products that are under way
+// around it, so that their order has to be seen.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_wgmma(
     const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
     ELEMENT* o, float* lse, int Hq, int Hkv, int Sq, int Sk, int dim, float scale, int causal
@@ -152,28 +176,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_wgmma(
     const int shift = causal ? Sk - Sq : Sk;
     const int full = min(Sk, max(0, top + shift + 1)) / BLOCK_N * BLOCK_N;
     const int last = min(Sk, max(0, top + BLOCK_M + shift));
-    if (threadIdx.x == 0) {
-        barrier_init(&shared.q_full, 1);
-        for (int stage = 0; stage < STAGES; ++stage) {
-            barrier_init(&shared.k_full[stage], 1), barrier_init(&shared.k_empty[stage], WARPS);
-            barrier_init(&shared.v_full[stage], 1), barrier_init(&shared.v_empty[stage], WARPS);
-        }
-        barrier_init_fence();
-    }
+    if (threadIdx.x == 0) start_barriers(shared);
     __syncthreads();  // the barriers are there
     if (threadIdx.x < 128) {
         give_registers<24>();
         if (threadIdx.x == 0) {
-            const int batch = pair / Hq, head = pair % Hq / (Hq / Hkv);
+            const int batch = pair / Hq;
             load(shared.q, q, top, pair % Hq, batch, &shared.q_full);
-            Slot<STAGES> slot;
-            for (int start = 0; start < last; start += BLOCK_N, slot.next()) {
-                const int stage = slot.stage;
-                barrier_wait(&shared.k_empty[stage], slot.parity ^ 1);
-                load(shared.k[stage], k, start, head, batch, &shared.k_full[stage]);
-                barrier_wait(&shared.v_empty[stage], slot.parity ^ 1);
-                load(shared.v[stage], v, start, head, batch, &shared.v_full[stage]);
-            }
+            load_keys(shared, k, v, last, pair % Hq / (Hq / Hkv), batch);
         }
     } else {
         take_registers<240>();

@@ -5,7 +5,8 @@
 constexpr int R = OWN / 16, C = STEP / 8;
 using Scores = float[STEP + 1];
 
-// delta and lse of ROWS queries, one warp per row; lse is +inf, so that p is 0, for a query that sees nothing or is none.
+// delta and lse of ROWS queries, one warp per row; lse is +inf, so that p is 0, for a query that sees nothing or is
+// none.
 template <int ROWS>
 __device__ inline void load_statistics(
     float* delta_i, float* lse_i, const Row* do_tile, const ELEMENT* o, long long o_row, long long o_col,

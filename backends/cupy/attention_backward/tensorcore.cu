@@ -1,8 +1,8 @@
 // dk and dv stay in registers and dq is added up in memory. A block owns BLOCK_N keys and walks over the queries that
-// see them, the next tile of q and do arriving while this one is used. Scores are formed transposed, 16 keys per warp: in
-// the layout of a product's result pᵀ and dsᵀ are the left operands of dv = pᵀ * do and dk = dsᵀ * q. Only dq = ds * k,
-// a sum over all warps' keys, takes ds through shared memory. COL_PARTS warps share 16 keys, each with its columns of
-// dk and dv.
+// see them, the next tile of q and do arriving while this one is used. Scores are formed transposed, 16 keys per warp:
+// in the layout of a product's result pᵀ and dsᵀ are the left operands of dv = pᵀ * do and dk = dsᵀ * q. Only dq = ds *
+// k, a sum over all warps' keys, takes ds through shared memory. COL_PARTS warps share 16 keys, each with its columns
+// of dk and dv.
 constexpr int WARPS = BLOCK_N / 16 * COL_PARTS, THREADS = 32 * WARPS;
 #include "attention_mma.cuh"
 
@@ -98,7 +98,49 @@ __device__ inline void load_queries(
     }
 }
 
+// ds = p * (dp - delta), in place of dp: rows are keys, columns the queries whose delta is given.
+__device__ inline void score_gradients(Scores& ds, const Scores& p, const float* delta, int lane) {
+#pragma unroll
+    for (int n = 0; n < BLOCK_M / 8; ++n) {
+        const float2 delta_n = *reinterpret_cast<const float2*>(delta + 8 * n + lane % 4 * 2);
+#pragma unroll
+        for (int e = 0; e < 4; ++e) ds[n][e] = p[n][e] * (ds[n][e] - (e % 2 ? delta_n.y : delta_n.x));
+    }
+}
+
+// This warp's rounded ds, from row `key` of this thread on, to shared memory.
+__device__ inline void store_ds(ELEMENT* ds_tile, const unsigned (&weights)[BLOCK_M / 16][4], int key, int lane) {
+#pragma unroll
+    for (int m = 0; m < BLOCK_M / 16; ++m) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            const int at = place<BLOCK_M>(key + e % 2 * 8, 16 * m + e / 2 * 8 + lane % 4 * 2);
+            *reinterpret_cast<unsigned*>(ds_tile + at) = weights[m][e];
+        }
+    }
+}
+
+// This thread's rows of dk and dv, both from the tile's first row and column `col` on.
+__device__ inline void store_gradients(
+    ELEMENT* dk, ELEMENT* dv, const Gradient& dk_acc, const Gradient& dv_acc, float scale, int row, int col, int keys,
+    int dim, int lane) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        const int j = row + lane / 4 + 8 * h;
+        if (j >= keys) continue;
+        const long long at = (long long)j * dim;
+#pragma unroll
+        for (int n = 0; n < OWN_COLS / 8; ++n) {
+            const int d = col + 8 * n + lane % 4 * 2;
+            store_pair(dk + at, d, dim, dk_acc[n][2 * h] * scale, dk_acc[n][2 * h + 1] * scale);
+            store_pair(dv + at, d, dim, dv_acc[n][2 * h], dv_acc[n][2 * h + 1]);
+        }
+    }
+}
+
 // dk and dv; dq / scale is added to `dq` (batch, Hq, Sq, dim), which holds zeros. `scale2` is scale * log2 e.
+// In one piece from here: what is left is the order of copies, barriers and products, and every step takes most of the
+// names above it.
 extern "C" __global__ __launch_bounds__(THREADS) void attention_backward_tensorcore(
     const ELEMENT* q, long long q_batch, long long q_head, long long q_row, long long q_col,
     const ELEMENT* k, long long k_batch, long long k_head, long long k_row, long long k_col,
@@ -161,24 +203,10 @@ extern "C" __global__ __launch_bounds__(THREADS) void attention_backward_tensorc
             for (int m = 0; m < BLOCK_M / 16; ++m) to_a(weights[m], p[2 * m], p[2 * m + 1]);
             accumulate(dv_acc, weights, do_tile, col, lane);
             scores(ds, v_tile, do_tile, row, lane);
-#pragma unroll
-            for (int n = 0; n < BLOCK_M / 8; ++n) {
-                const float2 delta_n = *reinterpret_cast<const float2*>(delta_i + 8 * n + lane % 4 * 2);
-#pragma unroll
-                for (int e = 0; e < 4; ++e) ds[n][e] = p[n][e] * (ds[n][e] - (e % 2 ? delta_n.y : delta_n.x));
-            }
+            score_gradients(ds, p, delta_i, lane);
 #pragma unroll
             for (int m = 0; m < BLOCK_M / 16; ++m) to_a(weights[m], ds[2 * m], ds[2 * m + 1]);
-            if (col == 0) {
-#pragma unroll
-                for (int m = 0; m < BLOCK_M / 16; ++m) {
-#pragma unroll
-                    for (int e = 0; e < 4; ++e) {
-                        const int at = place<BLOCK_M>(key + e % 2 * 8, 16 * m + e / 2 * 8 + lane % 4 * 2);
-                        *reinterpret_cast<unsigned*>(ds_tile + at) = weights[m][e];
-                    }
-                }
-            }
+            if (col == 0) store_ds(ds_tile, weights, key, lane);
             accumulate(dk_acc, weights, q_tile, col, lane);
         }
         __syncthreads();  // ds_tile is there
@@ -189,19 +217,8 @@ extern "C" __global__ __launch_bounds__(THREADS) void attention_backward_tensorc
         head = next_head;
     }
     cp_async_wait<0>();
-
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-        const int j = row + lane / 4 + 8 * h;
-        if (j >= keys) continue;
-        const long long at = (pair * Sk + left + j) * dim;
-#pragma unroll
-        for (int n = 0; n < OWN_COLS / 8; ++n) {
-            const int d = col + 8 * n + lane % 4 * 2;
-            store_pair(dk + at, d, dim, dk_acc[n][2 * h] * scale, dk_acc[n][2 * h + 1] * scale);
-            store_pair(dv + at, d, dim, dv_acc[n][2 * h], dv_acc[n][2 * h + 1]);
-        }
-    }
+    const long long own = (pair * Sk + left) * dim;
+    store_gradients(dk + own, dv + own, dk_acc, dv_acc, scale, row, col, keys, dim, lane);
 }
 
 extern "C" __global__ void round_dq(const float* sums, ELEMENT* dq, long long count, float scale) {

@@ -1,13 +1,14 @@
-// wgmma: tensorcore's walk on warpgroups. A block owns 128 keys and walks over the queries that see them. One warpgroup has
-// the copy engine bring q and do, two hold 64 keys each: scores are formed transposed, so that pᵀ and dsᵀ are left operands
-// in registers for dv and dk, and ds goes through shared memory for dq alone. The exponentials of p run beside do * vᵀ, the
-// rest of ds beside dv. BLOCK_D (64 or 128) and STAGES come from the launcher.
+// wgmma: tensorcore's walk on warpgroups. A block owns 128 keys and walks over the queries that see them. One warpgroup
+// has the copy engine bring q and do, two hold 64 keys each: scores are formed transposed, so that pᵀ and dsᵀ are left
+// operands in registers for dv and dk, and ds goes through shared memory for dq alone. The exponentials of p run beside
+// do * vᵀ, the rest of ds beside dv. BLOCK_D (64 or 128) and STAGES come from the launcher.
 #include "hopper.cuh"
 
 constexpr int THREADS = 384, WARPS = 8, BLOCK_M = 64, BLOCK_N = 128;
 constexpr int SIDE = 64, STEP = 16;  // elements of 128 bytes, the width of what the copy engine brings; k of a product
 constexpr int Q_PART = BLOCK_M * SIDE, K_PART = BLOCK_N * SIDE, PARTS = BLOCK_D / SIDE;
-constexpr bool SPLIT_D = BLOCK_D == 128;  // a warpgroup forms half the columns of dq from all keys, else all from its own
+// A warpgroup forms half the columns of dq from all keys, else all from its own.
+constexpr bool SPLIT_D = BLOCK_D == 128;
 
 struct Shared {
     ELEMENT k[PARTS * K_PART], v[PARTS * K_PART];  // of all tokens 64 of the head's dimensions, then the next 64
@@ -22,8 +23,8 @@ using Weights = unsigned[BLOCK_M / STEP][4];
 using Gradient = float[BLOCK_D / 8][4];
 using Part = float[SIDE / 8][4];
 
-// The query tiles of a block: those of each query head in turn, from another one on in every block, so that blocks do not
-// add to the same dq at the same time.
+// The query tiles of a block: those of each query head in turn, from another one on in every block, so that blocks do
+// not add to the same dq at the same time.
 struct Queries {
     int first, tiles, offset, number = 0, count;
 
@@ -134,8 +135,8 @@ __device__ inline void form_dq(Part& dq, const ELEMENT* ds, const ELEMENT* k) {
     wgmma_commit();
 }
 
-// Where this thread's first four sums are of 64 columns of a tile of queries; the next are BLOCK_M * 8 on. They lie as the
-// product leaves them in registers, so that a warp adds to 512 bytes in one piece.
+// Where this thread's first four sums are of 64 columns of a tile of queries; the next are BLOCK_M * 8 on. They lie as
+// the product leaves them in registers, so that a warp adds to 512 bytes in one piece.
 __device__ inline long long place_of_sums(long long tile, int part) {
     return (tile * PARTS + part) * BLOCK_M * SIDE + threadIdx.x % 128 * 4;
 }
@@ -160,11 +161,50 @@ __device__ inline void store(ELEMENT* out, const float (&sum)[COLS / 8][4], floa
     }
 }
 
+// One thread's work, before a barrier of the block.
+__device__ inline void start_barriers(Shared& shared) {
+    barrier_init(&shared.kv_full, 1);
+    for (int stage = 0; stage < STAGES; ++stage) {
+        barrier_init(&shared.full[stage], 32), barrier_init(&shared.empty[stage], WARPS);
+    }
+    barrier_init_fence();
+}
+
+// One thread's work: the block's keys and values, from token `left` on.
+__device__ inline void load_keys(
+    Shared& shared, const TensorMap& k, const TensorMap& v, int left, int head, int batch) {
+    barrier_expect(&shared.kv_full, 2 * PARTS * K_PART * sizeof(ELEMENT));
+    for (int part = 0; part < PARTS; ++part) {
+        copy_in(shared.k + part * K_PART, k, part * SIDE, left, head, batch, &shared.kv_full);
+        copy_in(shared.v + part * K_PART, v, part * SIDE, left, head, batch, &shared.kv_full);
+    }
+}
+
+// ds = p * (dp - delta), in place of dp: rows are keys, columns the queries whose delta is given.
+__device__ inline void score_gradients(Scores& ds, const Scores& p, const float* delta) {
+#pragma unroll
+    for (int n = 0; n < BLOCK_M / 8; ++n) {
+        const float2 delta_n = *reinterpret_cast<const float2*>(delta + 8 * n);
+#pragma unroll
+        for (int e = 0; e < 4; ++e) ds[n][e] = p[n][e] * (ds[n][e] - (e % 2 ? delta_n.y : delta_n.x));
+    }
+}
+
+// This warp's rounded ds, 16 rows from `row` on, to shared memory.
+__device__ inline void store_ds(ELEMENT* tile, const Weights& dweights, int row, int lane) {
+#pragma unroll
+    for (int i = 0; i < BLOCK_M / STEP; ++i) {
+        const int at = (row + lane % 16) * BLOCK_M + ((i * 2 + lane / 16) ^ lane % 8) * 8;
+        stmatrix_x4(tile + at, dweights[i][0], dweights[i][1], dweights[i][2], dweights[i][3]);
+    }
+}
+
 // dk and dv; dq / scale is added to `sums`, which holds zeros for each tile of queries. `scale2` is scale * log2 e.
+// In one piece: each wgmma_wait counts the products that are under way around it, so that their order has to be seen.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_backward_wgmma(
     const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
-    const __grid_constant__ TensorMap grad, const float* delta, const float* lse2, float* sums, ELEMENT* dk, ELEMENT* dv,
-    int Hq, int Hkv, int Sq, int Sk, int dim, float scale, float scale2, int causal
+    const __grid_constant__ TensorMap grad, const float* delta, const float* lse2, float* sums, ELEMENT* dk,
+    ELEMENT* dv, int Hq, int Hkv, int Sq, int Sk, int dim, float scale, float scale2, int causal
 ) {
     extern __shared__ __align__(1024) unsigned char bytes[];
     Shared& shared = *reinterpret_cast<Shared*>(bytes);
@@ -173,23 +213,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_backward_wgmm
     // Queries before `first` see no key of the tile; without causality the shift is so large that all see all.
     const int shift = causal ? Sk - Sq : Sk, first = max(0, left - shift) / BLOCK_M * BLOCK_M;
     Queries queries(first, Sq, group, tile, tiles);
-    if (threadIdx.x == 0) {
-        barrier_init(&shared.kv_full, 1);
-        for (int stage = 0; stage < STAGES; ++stage) {
-            barrier_init(&shared.full[stage], 32), barrier_init(&shared.empty[stage], WARPS);
-        }
-        barrier_init_fence();
-    }
+    if (threadIdx.x == 0) start_barriers(shared);
     __syncthreads();  // the barriers are there
     if (threadIdx.x < 128) {
         give_registers<24>();
-        if (threadIdx.x == 0) {
-            barrier_expect(&shared.kv_full, 2 * PARTS * K_PART * sizeof(ELEMENT));
-            for (int part = 0; part < PARTS; ++part) {
-                copy_in(shared.k + part * K_PART, k, part * SIDE, left, pair % Hkv, batch, &shared.kv_full);
-                copy_in(shared.v + part * K_PART, v, part * SIDE, left, pair % Hkv, batch, &shared.kv_full);
-            }
-        }
+        if (threadIdx.x == 0) load_keys(shared, k, v, left, pair % Hkv, batch);
         if (threadIdx.x < 32) load(shared, q, grad, lse2, delta, queries, head, batch, Hq, Sq);
     } else {
         take_registers<240>();
@@ -199,7 +227,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_backward_wgmm
         Gradient dk_acc = {}, dv_acc = {};
         const int tiles_of_queries = (Sq + BLOCK_M - 1) / BLOCK_M;
         Slot<STAGES> slot;
-        wgmma_settle(dk_acc), wgmma_settle(dv_acc);  // zeros that are set later would part the products that are under way
+        // Zeros that are set later would part the products that are under way.
+        wgmma_settle(dk_acc), wgmma_settle(dv_acc);
         barrier_wait(&shared.kv_full, 0);
         for (int buffer = 0; queries.more(); ++queries.number, slot.next(), buffer ^= 1) {
             const int stage = slot.stage, start = queries.start();
@@ -219,19 +248,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_backward_wgmm
             accumulate(dv_acc, weights, shared.grad[stage]);
             wgmma_wait<1>();
             wgmma_settle(ds);
-#pragma unroll
-            for (int n = 0; n < BLOCK_M / 8; ++n) {
-                const float2 delta_n = *reinterpret_cast<const float2*>(delta_i + 8 * n);
-#pragma unroll
-                for (int e = 0; e < 4; ++e) ds[n][e] = p[n][e] * (ds[n][e] - (e % 2 ? delta_n.y : delta_n.x));
-            }
+            score_gradients(ds, p, delta_i);
             round(dweights, ds);
             accumulate(dk_acc, dweights, shared.q[stage]);
-#pragma unroll
-            for (int i = 0; i < BLOCK_M / STEP; ++i) {
-                const int at = (row + lane % 16) * BLOCK_M + ((i * 2 + lane / 16) ^ lane % 8) * 8;
-                stmatrix_x4(shared.ds[buffer] + at, dweights[i][0], dweights[i][1], dweights[i][2], dweights[i][3]);
-            }
+            store_ds(shared.ds[buffer], dweights, row, lane);
             async_fence();
             if (SPLIT_D) sync_threads<256>(1);
             else sync_threads<128>(1 + warpgroup);  // ds is there; the other buffer has been read by all
@@ -254,7 +274,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_backward_wgmm
 }
 
 // A block rounds 64 columns of a tile of queries.
-extern "C" __global__ void __launch_bounds__(128) round_dq(const float* sums, ELEMENT* dq, int Sq, int dim, float scale) {
+extern "C" __global__ void __launch_bounds__(128) round_dq(
+    const float* sums, ELEMENT* dq, int Sq, int dim, float scale) {
     const int tiles = (Sq + BLOCK_M - 1) / BLOCK_M, part = blockIdx.x % PARTS, number = blockIdx.x / PARTS;
     const int row = number % tiles * BLOCK_M + threadIdx.x / 32 * 16;
     const float* source = sums + place_of_sums(number, part);

@@ -1,11 +1,13 @@
 #include "norms.cuh"
 
 // Vector number `vector` of a group, zeros behind its last one.
-__device__ inline Vector<ELEMENT, VECTOR> vector_at(const ELEMENT* group, long long stride, long long vector, long long vectors) {
+__device__ inline Vector<ELEMENT, VECTOR> vector_at(
+    const ELEMENT* group, long long stride, long long vector, long long vectors) {
     return load_vector<VECTOR>(group + vector * VECTOR * stride, stride, 0, vector < vectors ? VECTOR : 0);
 }
 
-// The sum over the block of f(element) over the elements of a group. Four loads are on their way before the first is used.
+// The sum over the block of f(element) over the elements of a group. Four loads are on their way before the first is
+// used.
 template <typename Function>
 __device__ inline float group_sum(const ELEMENT* group, long long stride, long long vectors, Function f) {
     float sum = 0.0f;
@@ -23,8 +25,9 @@ __device__ inline float group_sum(const ELEMENT* group, long long stride, long l
     return block_sum(sum);
 }
 
-// One block per group of any size, whose elements have one stride, in vectors of VECTOR that one access loads or stores. The group
-// is read three times; the second and third time it comes from the L2 cache as long as the groups at work fit there.
+// One block per group of any size, whose elements have one stride, in vectors of VECTOR that one access loads or
+// stores. The group is read three times; the second and third time it comes from the L2 cache as long as the groups at
+// work fit there.
 extern "C" __global__ void __launch_bounds__(1024) group_norm_streamed(
     const ELEMENT* __restrict__ x, const ELEMENT* __restrict__ weight, const ELEMENT* __restrict__ bias,
     ELEMENT* __restrict__ y, long long x_n, long long x_c, long long w_c, long long b_c, long long stride,

@@ -1,7 +1,8 @@
 #include "norms.cuh"
 
-// One block per group, whose elements have one stride; a copy of it stays in shared memory, in vectors of VECTOR that one access
-// loads or stores. A thread reads back the vectors it wrote, so the barriers within the sums are the only ones.
+// One block per group, whose elements have one stride; a copy of it stays in shared memory, in vectors of VECTOR that
+// one access loads or stores. A thread reads back the vectors it wrote, so the barriers within the sums are the only
+// ones.
 extern "C" __global__ void __launch_bounds__(1024) group_norm_vectorised(
     const ELEMENT* __restrict__ x, const ELEMENT* __restrict__ weight, const ELEMENT* __restrict__ bias,
     ELEMENT* __restrict__ y, long long x_n, long long x_c, long long w_c, long long b_c, long long stride,
@@ -18,7 +19,8 @@ extern "C" __global__ void __launch_bounds__(1024) group_norm_vectorised(
         // Four loads are on their way before the first is used.
         Vector<ELEMENT, VECTOR> loaded[4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) loaded[i] = load_vector<VECTOR>(x, stride, (start + i * blockDim.x) * VECTOR, count);
+        for (int i = 0; i < 4; ++i)
+            loaded[i] = load_vector<VECTOR>(x, stride, (start + i * blockDim.x) * VECTOR, count);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             if (start + i * blockDim.x < vectors) copy[start + i * blockDim.x] = loaded[i];

@@ -1,8 +1,8 @@
 #include "norms.cuh"
 
 // A row in the registers of blockDim.x threads, COLUMNS in each, in vectors of VECTOR that one access loads or stores.
-// Rows of one warp share a block, blockDim.y of them. Three blocks of 512 threads leave 40 registers to a thread, two of
-// 1024 would leave 32: too few around four vectors of x and one of weight and bias each.
+// Rows of one warp share a block, blockDim.y of them. Three blocks of 512 threads leave 40 registers to a thread, two
+// of 1024 would leave 32: too few around four vectors of x and one of weight and bias each.
 constexpr bool narrow = VECTOR > 1 && !SHIFTED && COLUMNS * sizeof(ELEMENT) <= 64;
 extern "C" __global__ void __launch_bounds__(narrow ? 512 : 1024, narrow ? 3 : 1) layer_norm_vectorised(
     const ELEMENT* __restrict__ x, const ELEMENT* __restrict__ weight, const ELEMENT* __restrict__ bias,

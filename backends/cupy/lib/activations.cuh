@@ -25,7 +25,8 @@ __device__ inline float fast_sigmoid_product(float x, float y) { return __fdivid
 
 // activate in few instructions, for results that are rounded to 16 bits: wrong by less than 1 in 20,000.
 template <int activation> __device__ inline float activate_rounded(float x) {
-    if (activation == gelu) {  // x for positive x, and of all x less |x| times the half of erfc(|x|/√2): its log2 is this
+    if (activation == gelu) {
+        // x for positive x, and of all x less |x| times the half of erfc(|x|/√2): its log2 is this
         const float at = fabsf(x), tail = fminf(at, 8.0f);
         float log = fmaf(tail, -1.2624589e-6f, 4.8203301e-5f);
         log = fmaf(tail, log, -8.0724828e-4f);

@@ -1,5 +1,5 @@
-// What the products c (M, N) = a (M, K) times b (K, N) share from the variant `vectorised` on: how an operand's tiles come
-// to shared memory, which tile a block takes, and how results are stored.
+// What the products c (M, N) = a (M, K) times b (K, N) share from the variant `vectorised` on: how an operand's tiles
+// come to shared memory, which tile a block takes, and how results are stored.
 #pragma once
 #include "common.cuh"
 

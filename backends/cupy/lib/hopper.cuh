@@ -151,8 +151,8 @@ template <typename Element> __device__ inline unsigned pack_pair(float low, floa
 
 // An operand of wgmma in shared memory with the 128-byte swizzle. Rows of 128 bytes run along k ("k-major") or along m
 // or n; groups of eight rows are 1024 bytes apart. Rows along n hold 64 columns, and `next` is how many bytes further
-// those of the next 64 columns are. In units of 16 bytes: the start in bits 0 to 13, `next` from 16, 1024 from 32. The start
-// counts within the block: above bit 23 of an address stands the block's rank in its cluster.
+// those of the next 64 columns are. In units of 16 bytes: the start in bits 0 to 13, `next` from 16, 1024 from 32. The
+// start counts within the block: above bit 23 of an address stands the block's rank in its cluster.
 __device__ inline unsigned long long descriptor(const void* tile, int next) {
     return (1ull << 62) | (1024ull >> 4 << 32) | ((unsigned long long)(next >> 4) << 16) |
            (shared_address(tile) & 0x3ffff) >> 4;

@@ -67,9 +67,9 @@ __device__ inline void keep_packed(Vector<Element, length> (&values)[vectors]) {
 #endif
 }
 
-// Blocks of 1024 threads to a multiprocessor, for __launch_bounds__, where a thread holds `columns` elements in accesses of
-// `length`. Two leave 32 registers to a thread, enough around four vectors of 16 bytes: while one block waits for its sums the
-// other one's row is on its way.
+// Blocks of 1024 threads to a multiprocessor, for __launch_bounds__, where a thread holds `columns` elements in
+// accesses of `length`. Two leave 32 registers to a thread, enough around four vectors of 16 bytes: while one block
+// waits for its sums the other one's row is on its way.
 template <typename Element> constexpr int blocks_at_once(int columns, int length, bool shifted) {
     return length > 1 && !shifted && columns * int(sizeof(Element)) <= 64 ? 2 : 1;
 }
@@ -85,8 +85,9 @@ __device__ inline Vector<Element, length> load_vector(const Element* row, long l
     }
 }
 
-// A row in vectors of `length` from column -lead on. `shifted`: it begins `lead` elements after a multiple of 16 bytes, where
-// a vector begins, so that the first vector and the last one may reach beyond it; else lead is 0 and all are as in `load_vector`.
+// A row in vectors of `length` from column -lead on. `shifted`: it begins `lead` elements after a multiple of 16 bytes,
+// where a vector begins, so that the first vector and the last one may reach beyond it; else lead is 0 and all are as
+// in `load_vector`.
 template <bool shifted, int length> __device__ inline int lead_of(long long row, int cols) {
     return shifted ? int(row * cols % length) : 0;
 }
@@ -124,7 +125,8 @@ template <bool shifted, int length, typename Element> __device__ inline Vector<E
     }
 }
 
-// What belongs to the same columns of weight or bias, which begin at a multiple of 16 bytes also where the row does not.
+// What belongs to the same columns of weight or bias, which begin at a multiple of 16 bytes also where the row does
+// not.
 template <bool shifted, int length, typename Element>
 __device__ inline Vector<Element, length> load_along(const Element* weights, long long stride, int col, int cols) {
     if constexpr (shifted) {
@@ -140,7 +142,8 @@ __device__ inline Vector<Element, length> load_along(const Element* weights, lon
     }
 }
 
-template <typename Element, int length> __device__ inline Vector<Element, length> rounded(const float (&values)[length]) {
+template <typename Element, int length>
+__device__ inline Vector<Element, length> rounded(const float (&values)[length]) {
     if constexpr (length == 1) {
         return {from_float<Element>(values[0])};
     } else {
@@ -166,8 +169,8 @@ struct Spread {
     float mean, square;
 };
 
-// One pass over the vectors, about one value p of the thread. Of n values, p among them, the squared distances from p sum up to
-// at most n + 1 times those from their mean, so that taking the difference off loses no more than a few bits.
+// One pass over the vectors, about one value p of the thread. Of n values, p among them, the squared distances from p
+// sum up to at most n + 1 times those from their mean, so that taking the difference off loses no more than a few bits.
 template <bool shifted, typename Element, int length, int vectors>
 __device__ inline Spread row_spread(const Vector<Element, length> (&values)[vectors], int lead, int cols, int& turn) {
     const float first = shifted && column<length>(0, lead) < 0 ? values[0][length - 1] : values[0][0];

@@ -1,7 +1,52 @@
 #include "norms_backward_staged.cuh"
 
+// The sum of a row's x.
+__device__ inline float row_sum_of(const uint4* xs, int threads, int& turn) {
+    float sum[1] = {0.0f};
+#pragma unroll
+    for (int r = 0; r < VECTORS; ++r) {
+        const Values values{xs[r * threads]};
+#pragma unroll
+        for (int i = 0; i < lanes; ++i) sum[0] += values[i];
+    }
+    sums_of_row(sum, turn);
+    return sum[0];
+}
+
+// Over a row, of g * (x - mean), of (x - mean)^2 where `square`, and of g.
+__device__ inline void moments_of(
+    const uint4* xs, const uint4* dys, const uint4* ws, int threads, float mean, bool square, int cols,
+    float (&sums)[3], int& turn) {
+#pragma unroll
+    for (int i = 0; i < 3; ++i) sums[i] = 0.0f;
+    if (square) {
+#pragma unroll
+        for (int r = 0; r < VECTORS; ++r) {
+            const Values values{xs[r * threads]};
+#pragma unroll
+            for (int i = 0; i < lanes; ++i) {
+                const float centred = values[i] - mean;
+                sums[1] += column(r) + (ALIGNED ? 0 : i) < cols ? centred * centred : 0.0f;
+            }
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < VECTORS; ++r) {
+        const Values values{xs[r * threads]}, slopes{dys[r * threads]}, w{ws[r * threads]};
+#pragma unroll
+        for (int i = 0; i < lanes; ++i) {
+            const float g = slopes[i] * w[i];
+            sums[0] += g * (values[i] - mean);
+            sums[2] += g;
+        }
+    }
+    sums_of_row(sums, turn);
+}
+
 // The gradients of layer norm, or, where not CENTRED, those of RMS norm: as if mean and mean(g) were 0, without dbias.
 // The sums of the rows that a group of CLUSTER blocks saw are one row of `partial` (1 + CENTRED, groups, cols).
+// What remains in one piece is the ring of stages: a row is read for the last time where the row that takes its place
+// is sent for.
 extern "C" __global__ void IN_CLUSTERS __launch_bounds__(512) norms_backward_staged(
     const ELEMENT* x, const ELEMENT* weight, const ELEMENT* dy, const float* given_mean, const float* given_rstd,
     ELEMENT* dx, float* partial, long long x_row, long long x_col, long long w_col, long long dy_row, long long dy_col,
@@ -32,7 +77,8 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(512) norms_backward_sta
     float dweight[columns], dbias[columns];
 #pragma unroll
     for (int i = 0; i < columns; ++i) dweight[i] = dbias[i] = 0.0f;
-    float next_mean = statistic(given_mean, mean_row, row, rows), next_rstd = statistic(given_rstd, rstd_row, row, rows);
+    float next_mean = statistic(given_mean, mean_row, row, rows);
+    float next_rstd = statistic(given_rstd, rstd_row, row, rows);
     const float inverse = 1.0f / all_cols;
     int turn = 0, s = 0;
 #if CLUSTER > 1
@@ -48,40 +94,9 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(512) norms_backward_sta
         next_rstd = statistic(given_rstd, rstd_row, row + step, rows);
         cp_async_wait<STAGES - 1>();
 
-        if (CENTRED && !given_mean) {
-            float sum[1] = {0.0f};
-#pragma unroll
-            for (int r = 0; r < VECTORS; ++r) {
-                const Values values{xs[r * threads]};
-#pragma unroll
-                for (int i = 0; i < lanes; ++i) sum[0] += values[i];
-            }
-            sums_of_row(sum, turn);
-            mean = sum[0] * inverse;
-        }
-        float sums[3] = {0.0f, 0.0f, 0.0f};  // of g * (x - mean), (x - mean)^2, g
-        if (!given_rstd) {
-#pragma unroll
-            for (int r = 0; r < VECTORS; ++r) {
-                const Values values{xs[r * threads]};
-#pragma unroll
-                for (int i = 0; i < lanes; ++i) {
-                    const float centred = values[i] - mean;
-                    sums[1] += column(r) + (ALIGNED ? 0 : i) < cols ? centred * centred : 0.0f;
-                }
-            }
-        }
-#pragma unroll
-        for (int r = 0; r < VECTORS; ++r) {
-            const Values values{xs[r * threads]}, slopes{dys[r * threads]}, w{ws[r * threads]};
-#pragma unroll
-            for (int i = 0; i < lanes; ++i) {
-                const float g = slopes[i] * w[i];
-                sums[0] += g * (values[i] - mean);
-                sums[2] += g;
-            }
-        }
-        sums_of_row(sums, turn);
+        if (CENTRED && !given_mean) mean = row_sum_of(xs, threads, turn) * inverse;
+        float sums[3];
+        moments_of(xs, dys, ws, threads, mean, !given_rstd, cols, sums, turn);
         if (!given_rstd) rstd = rsqrtf(sums[1] * inverse + eps);
         // dx = rstd * (g - mean(g) - normed * mean(g * normed)), of which the last two terms with rstd:
         const float dot = sums[0] * inverse * rstd * rstd, shift = CENTRED ? sums[2] * inverse * rstd : 0.0f;

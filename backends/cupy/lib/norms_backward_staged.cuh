@@ -1,6 +1,6 @@
-// What the gradients of the norms need whose rows wait in shared memory: each thread copies there what it alone will read,
-// VECTORS vectors of 16 bytes per row, so that no barrier is needed between a copy and its use. A row is held by blockDim.x threads
-// of each of CLUSTER blocks; where one block holds it, blockDim.y rows share the block.
+// What the gradients of the norms need whose rows wait in shared memory: each thread copies there what it alone will
+// read, VECTORS vectors of 16 bytes per row, so that no barrier is needed between a copy and its use. A row is held by
+// blockDim.x threads of each of CLUSTER blocks; where one block holds it, blockDim.y rows share the block.
 #pragma once
 #include "norms.cuh"
 #include "ptx.cuh"

@@ -34,8 +34,8 @@ template <bool in_registers> struct Line {
     }
 };
 
-// A thread's sums, where CENTRED dbias's, then dweight's: SHARED of them in shared memory, where no other thread touches
-// them, the others in registers.
+// A thread's sums, where CENTRED dbias's, then dweight's: SHARED of them in shared memory, where no other thread
+// touches them, the others in registers.
 struct Sums {
     static constexpr int count = (1 + CENTRED) * COLUMNS, dweight = CENTRED * COLUMNS;
     float values[count - SHARED + 1];

@@ -63,8 +63,9 @@ __device__ inline float exponential(float value, float base) {
 }
 
 // From the largest value m of each warp and its sum l of exponentials against shift(m), the same on all lanes: those of
-// the blockDim.x threads of a row, on all of them. Called once in a kernel; one barrier does, since the sums wait for no
-// maximum of the other warps. Rows of one warp share a block along y; they meet no barrier, so that some may be absent.
+// the blockDim.x threads of a row, on all of them. Called once in a kernel; one barrier does, since the sums wait for
+// no maximum of the other warps. Rows of one warp share a block along y; they meet no barrier, so that some may be
+// absent.
 __device__ inline Running row_merge(Running own) {
     __shared__ Running warps[32];
     if (blockDim.x == 32) return own;

@@ -1,5 +1,6 @@
 // The main loop of `warptiled`: a block's tile is cut into tiles of warps, and those into quads of four by four, a lane
-// each, so that a warp reads few distinct words. TILE_M and TILE_N, and ROWS and COLS of a thread, come from the launcher.
+// each, so that a warp reads few distinct words. TILE_M and TILE_N, and ROWS and COLS of a thread, come from the
+// launcher.
 #pragma once
 #include "gemm.cuh"
 

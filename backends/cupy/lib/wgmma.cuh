@@ -1,7 +1,7 @@
-// Products on Hopper: one warpgroup keeps a ring of tiles filled by the copy engine, two multiply them straight from shared
-// memory, and blocks stay for as many tiles of c as fall to them. TILE_N, STAGES, CLUSTER, GROUP, A_ALONG_K and B_ALONG_K
-// come from the launcher (gemm.py: by_warpgroups); ELEMENT is a 16-bit type. TOGETHER matrices b of one shape share a tile,
-// each with COLS of its columns, the same ones.
+// Products on Hopper: one warpgroup keeps a ring of tiles filled by the copy engine, two multiply them straight from
+// shared memory, and blocks stay for as many tiles of c as fall to them. TILE_N, STAGES, CLUSTER, GROUP, A_ALONG_K and
+// B_ALONG_K come from the launcher (gemm.py: by_warpgroups); ELEMENT is a 16-bit type. TOGETHER matrices b of one shape
+// share a tile, each with COLS of its columns, the same ones.
 #pragma once
 #include "hopper.cuh"
 
@@ -99,7 +99,8 @@ __device__ inline void release(Barrier* empty) {
 __device__ inline unsigned rounded(const float* pair) { return pack_pair<ELEMENT>(pair[0], pair[1]); }
 
 // This warp's 16 rows from row m on, by the copy engine: 64 columns at a time through shared memory, swizzled.
-__device__ inline void store(const float (*sum)[4], const TensorMap& c, int m, int n, ELEMENT (&strips)[STRIPS][STRIP]) {
+__device__ inline void store(
+    const float (*sum)[4], const TensorMap& c, int m, int n, ELEMENT (&strips)[STRIPS][STRIP]) {
     const int lane = threadIdx.x % 32, row = lane % 16, half = lane / 16;
 #pragma unroll
     for (int strip = 0; strip < COLS / SIDE; ++strip) {
@@ -141,8 +142,9 @@ __device__ inline void store(
     else store(sum, c, m, n, M, N);
 }
 
-// All of a block's tiles. finish(sum, m, n, strips) has the sums of a warp's 16 rows from row m on, of `even` from column n
-// on and then of `odd`, and two strips for `store`. Inlined whole: the maps have to stay the kernel's parameters.
+// All of a block's tiles. finish(sum, m, n, strips) has the sums of a warp's 16 rows from row m on, of `even` from
+// column n on and then of `odd`, and two strips for `store`. Inlined whole: the maps have to stay the kernel's
+// parameters.
 template <typename Finish>
 __device__ inline void products(
     const TensorMap& a, const TensorMap& even, const TensorMap& odd, int M, int N, int K, const Finish& finish

@@ -1,5 +1,5 @@
-// pipelined: operands in whole pieces of 16 bytes along the axes that the launcher names (LEFT_ALONG_K, RIGHT_ALONG_K), so
-// that the main loop has no branch and the compiler spreads copies and fragments between the products.
+// pipelined: operands in whole pieces of 16 bytes along the axes that the launcher names (LEFT_ALONG_K, RIGHT_ALONG_K),
+// so that the main loop has no branch and the compiler spreads copies and fragments between the products.
 #include "mma.cuh"
 static_assert(DEPTH == 32, "a stage is two fragments deep");
 
@@ -8,7 +8,8 @@ __device__ inline void fetch_pieces(ELEMENT* tile, Walk<LENGTH, DEPTH, THREADS, 
     tile += place_of<LENGTH, ALONG_K>(way.i, way.k);
 #pragma unroll
     for (int piece = 0; piece < way.COUNT; ++piece) {
-        cp_async_16(tile + piece * way.HOP * chunks<LENGTH, ALONG_K> * CHUNK, way.at(piece), way.valid(piece) > 0 ? 16 : 0);
+        ELEMENT* const place = tile + piece * way.HOP * chunks<LENGTH, ALONG_K> * CHUNK;
+        cp_async_16(place, way.at(piece), way.valid(piece) > 0 ? 16 : 0);
     }
     way.next();
 }

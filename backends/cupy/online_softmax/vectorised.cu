@@ -2,7 +2,8 @@
 
 // A row in the registers of blockDim.x threads, COLUMNS in each, in vectors of VECTOR that one access loads or stores.
 // Rows of one warp share a block, blockDim.y of them.
-extern "C" __global__ void __launch_bounds__(1024, blocks_at_once<ELEMENT>(COLUMNS, VECTOR, SHIFTED)) online_softmax_vectorised(
+extern "C" __global__ void __launch_bounds__(1024, blocks_at_once<ELEMENT>(COLUMNS, VECTOR, SHIFTED))
+online_softmax_vectorised(
     const ELEMENT* __restrict__ x, ELEMENT* __restrict__ y, float* __restrict__ lse, long long rows, int cols,
     long long x_row, long long x_col) {
     constexpr int vectors = COLUMNS / VECTOR;

@@ -16,7 +16,8 @@ extern "C" __global__ void rms_norm_block(
         const float rstd = rsqrtf(row_sum(square, turn) / cols + eps);
 
         for (long long col = threadIdx.x; col < cols; col += blockDim.x) {
-            y[row * cols + col] = from_float<ELEMENT>(to_float(line[col * x_col]) * rstd * to_float(weight[col * w_col]));
+            const float normed = to_float(line[col * x_col]) * rstd;
+            y[row * cols + col] = from_float<ELEMENT>(normed * to_float(weight[col * w_col]));
         }
     }
 }

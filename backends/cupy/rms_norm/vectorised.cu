@@ -2,7 +2,8 @@
 
 // A row in the registers of blockDim.x threads, COLUMNS in each, in vectors of VECTOR that one access loads or stores.
 // Rows of one warp share a block, blockDim.y of them.
-extern "C" __global__ void __launch_bounds__(1024, blocks_at_once<ELEMENT>(COLUMNS, VECTOR, SHIFTED)) rms_norm_vectorised(
+extern "C" __global__ void __launch_bounds__(1024, blocks_at_once<ELEMENT>(COLUMNS, VECTOR, SHIFTED))
+rms_norm_vectorised(
     const ELEMENT* __restrict__ x, const ELEMENT* __restrict__ weight, ELEMENT* __restrict__ y, long long x_row,
     long long x_col, long long w_col, long long rows, int cols, float eps) {
     constexpr int vectors = COLUMNS / VECTOR;

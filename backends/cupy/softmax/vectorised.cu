@@ -3,7 +3,8 @@
 // A row in the registers of blockDim.x threads, COLUMNS in each, in vectors of VECTOR that one access loads or stores.
 // Rows of one warp share a block, blockDim.y of them. The row stays as it was loaded and every exponential is computed
 // twice: kept as floats, elements of 16 bits would take twice the registers, and fewer rows would be on their way.
-extern "C" __global__ void __launch_bounds__(1024, blocks_at_once<ELEMENT>(COLUMNS, VECTOR, SHIFTED)) softmax_vectorised(
+extern "C" __global__ void __launch_bounds__(1024, blocks_at_once<ELEMENT>(COLUMNS, VECTOR, SHIFTED))
+softmax_vectorised(
     const ELEMENT* __restrict__ x, ELEMENT* __restrict__ y, long long rows, int cols, long long x_row,
     long long x_col) {
     constexpr int vectors = COLUMNS / VECTOR;
