@@ -12,7 +12,8 @@ extern "C" __global__ void places(int* out) {
   int* mine = out + 8 * (block * (blockDim.x * blockDim.y * blockDim.z) + thread);
   mine[0] = blockIdx.x, mine[1] = blockIdx.y, mine[2] = blockIdx.z;
   mine[3] = threadIdx.x, mine[4] = threadIdx.y, mine[5] = threadIdx.z;
-  mine[6] = thread % warpSize, mine[7] = cg::this_thread_block().thread_rank() + (cg::this_grid().thread_rank() - thread);
+  mine[6] = thread % warpSize,
+  mine[7] = cg::this_thread_block().thread_rank() + (cg::this_grid().thread_rank() - thread);
 }
 
 extern "C" __global__ void barriers(int* out, int n) {
@@ -34,7 +35,8 @@ extern "C" __global__ void shuffles(const int* x, int* out, int width) {
   out[96 + t] = __shfl_xor_sync(FULL, v, 6, width);
   out[128 + t] = (int)__shfl_xor_sync(FULL, (double)v, 1, width);
   out[160 + t] = (int)__half2float(__shfl_down_sync(FULL, __float2half((float)v), 1, width));
-  out[192 + t] = (int)__shfl_sync(FULL, (long long)v << 33, 2, width) + (int)(__shfl_sync(FULL, (long long)v << 33, 2, width) >> 33);
+  out[192 + t] = (int)__shfl_sync(FULL, (long long)v << 33, 2, width) +
+                 (int)(__shfl_sync(FULL, (long long)v << 33, 2, width) >> 33);
 }
 
 extern "C" __global__ void votes(const int* x, unsigned* out) {
@@ -51,28 +53,47 @@ extern "C" __global__ void votes(const int* x, unsigned* out) {
   out[256 + t] = __reduce_add_sync(half, x[t]);
   out[288 + t] = __reduce_min_sync(FULL, x[t] - 2);
   out[320 + t] = __reduce_max_sync(FULL, (unsigned)(x[t] - 2));
-  out[352 + t] = __reduce_and_sync(FULL, (unsigned)x[t] | 8u) + __reduce_or_sync(FULL, (unsigned)x[t]) * 100 + __reduce_xor_sync(FULL, 1u << t) / 1000;
+  out[352 + t] = __reduce_and_sync(FULL, (unsigned)x[t] | 8u) + __reduce_or_sync(FULL, (unsigned)x[t]) * 100 +
+                 __reduce_xor_sync(FULL, 1u << t) / 1000;
   out[384 + t] = __uni_sync(FULL, 1);
   out[416 + t] = __activemask();
 }
 
-extern "C" __global__ void atomics(int* i, unsigned* u, unsigned long long* l, float* f, double* d, __half* h, __nv_bfloat16* b, __half2* h2, __nv_bfloat162* b2) {
+extern "C" __global__ void atomics(int* i, unsigned* u, unsigned long long* l, float* f, double* d, __half* h,
+                                   __nv_bfloat16* b, __half2* h2, __nv_bfloat162* b2) {
   int t = threadIdx.x + blockIdx.x * blockDim.x;
-  atomicAdd(i, 2); atomicSub(i + 1, t); atomicMin(i + 2, -t); atomicMax(i + 3, t); atomicExch(i + 4, 7); atomicAnd(i + 5, ~(1 << t % 31));
-  atomicOr(i + 6, 1 << t % 31); atomicXor(i + 7, 1 << t % 31); if (t == 3) { atomicCAS(i + 8, 5, 9); atomicCAS(i + 9, 4, 9); }
-  atomicAdd(u, 3u); atomicInc(u + 1, 9u); atomicDec(u + 2, 9u); atomicMax(u + 3, (unsigned)t); atomicMin(u + 4, (unsigned)t);
+  atomicAdd(i, 2);
+  atomicSub(i + 1, t);
+  atomicMin(i + 2, -t);
+  atomicMax(i + 3, t);
+  atomicExch(i + 4, 7);
+  atomicAnd(i + 5, ~(1 << t % 31));
+  atomicOr(i + 6, 1 << t % 31);
+  atomicXor(i + 7, 1 << t % 31);
+  if (t == 3) {
+    atomicCAS(i + 8, 5, 9);
+    atomicCAS(i + 9, 4, 9);
+  }
+  atomicAdd(u, 3u);
+  atomicInc(u + 1, 9u);
+  atomicDec(u + 2, 9u);
+  atomicMax(u + 3, (unsigned)t);
+  atomicMin(u + 4, (unsigned)t);
   atomicAdd(l, 1ull << 33); atomicMax(l + 1, (unsigned long long)t << 40);
   atomicAdd(f, 0.5f); atomicExch(f + 1, 2.5f); atomicAdd(d, 0.25);
   atomicAdd(h, __float2half(0.5f)); atomicAdd(b, __float2bfloat16(0.5f));
   atomicAdd(h2, __floats2half2_rn(1.0f, 2.0f)); atomicAdd(b2, __floats2bfloat162_rn(1.0f, 2.0f));
-
 }
 
 extern "C" __global__ void bits(const int* x, int* out) {
   int v = x[threadIdx.x], n = blockDim.x;
-  out[threadIdx.x] = __popc(v); out[n + threadIdx.x] = __clz(v); out[2 * n + threadIdx.x] = __ffs(v); out[3 * n + threadIdx.x] = __brev(v);
+  out[threadIdx.x] = __popc(v);
+  out[n + threadIdx.x] = __clz(v);
+  out[2 * n + threadIdx.x] = __ffs(v);
+  out[3 * n + threadIdx.x] = __brev(v);
   out[4 * n + threadIdx.x] = __mulhi(v, 123456789); out[5 * n + threadIdx.x] = __umulhi(v, 123456789u);
-  out[6 * n + threadIdx.x] = __byte_perm(v, 0x11223344, 0x5140); out[7 * n + threadIdx.x] = __funnelshift_l(v, 0x80000001u, 5);
+  out[6 * n + threadIdx.x] = __byte_perm(v, 0x11223344, 0x5140);
+  out[7 * n + threadIdx.x] = __funnelshift_l(v, 0x80000001u, 5);
   out[8 * n + threadIdx.x] = __dp4a(v, 0x01020304, 7); out[9 * n + threadIdx.x] = __float_as_int(__int_as_float(v));
   out[10 * n + threadIdx.x] = max(v, 3) + min((unsigned)v, 5u);
 }
@@ -81,9 +102,21 @@ extern "C" __global__ void functions(const float* x, float* out, int n) {
   for (int i = threadIdx.x; i < n; i += blockDim.x) {
     float v = x[i];
     float* o = out + i;
-    o[0] = expf(v); o[n] = __expf(v); o[2 * n] = __logf(fabsf(v)); o[3 * n] = rsqrtf(fabsf(v)); o[4 * n] = exp2f(v); o[5 * n] = tanhf(v);
-    o[6 * n] = erff(v); o[7 * n] = __fdividef(v, 3.0f); o[8 * n] = __frcp_rn(v); o[9 * n] = fmaf(v, v, 1.0f); o[10 * n] = __fmaf_rn(v, 3.0f, v);
-    o[11 * n] = fmaxf(v, NAN); o[12 * n] = __saturatef(v); o[13 * n] = exp(v); o[14 * n] = __float2int_rn(v) + __float2int_rz(v) * 100;
+    o[0] = expf(v);
+    o[n] = __expf(v);
+    o[2 * n] = __logf(fabsf(v));
+    o[3 * n] = rsqrtf(fabsf(v));
+    o[4 * n] = exp2f(v);
+    o[5 * n] = tanhf(v);
+    o[6 * n] = erff(v);
+    o[7 * n] = __fdividef(v, 3.0f);
+    o[8 * n] = __frcp_rn(v);
+    o[9 * n] = fmaf(v, v, 1.0f);
+    o[10 * n] = __fmaf_rn(v, 3.0f, v);
+    o[11 * n] = fmaxf(v, NAN);
+    o[12 * n] = __saturatef(v);
+    o[13 * n] = exp(v);
+    o[14 * n] = __float2int_rn(v) + __float2int_rz(v) * 100;
     o[15 * n] = v * v + v; o[16 * n] = (float)__float2int_rn(v * 1e30f) + (float)__float2uint_rz(-v);
   }
 }
@@ -99,7 +132,9 @@ template <class T> __device__ void narrow(const T* x, T* out, int n, float (*to)
   }
 }
 extern "C" __global__ void halves(const __half* x, __half* out, int n) { narrow(x, out, n, __half2float); }
-extern "C" __global__ void brains(const __nv_bfloat16* x, __nv_bfloat16* out, int n) { narrow(x, out, n, __bfloat162float); }
+extern "C" __global__ void brains(const __nv_bfloat16* x, __nv_bfloat16* out, int n) {
+  narrow(x, out, n, __bfloat162float);
+}
 
 template <int M, int N, int K, class A, class TA, class LA, class LB, class C>
 __device__ void wmma_once(const A* a, const A* b, const C* c, C* d, int lda, int ldb) {
@@ -139,8 +174,13 @@ template <class T> __device__ void mma_once(const T* a, const T* b, const float*
   touchstone::mma_m16n8k16(fc, fa, fb, fc, T());
   for (int r = 0; r < 4; ++r) d[(group + r / 2 * 8) * 8 + member * 2 + r % 2] = fc[r];
 }
-extern "C" __global__ void mma_half(const __half* a, const __half* b, const float* c, float* d, int transposed) { mma_once(a, b, c, d, transposed); }
-extern "C" __global__ void mma_bf16(const __nv_bfloat16* a, const __nv_bfloat16* b, const float* c, float* d, int transposed) { mma_once(a, b, c, d, transposed); }
+extern "C" __global__ void mma_half(const __half* a, const __half* b, const float* c, float* d, int transposed) {
+  mma_once(a, b, c, d, transposed);
+}
+extern "C" __global__ void mma_bf16(const __nv_bfloat16* a, const __nv_bfloat16* b, const float* c, float* d,
+                                    int transposed) {
+  mma_once(a, b, c, d, transposed);
+}
 extern "C" __global__ void mma_tf32(const float* a, const float* b, const float* c, float* d) {
   int lane = threadIdx.x, group = lane / 4, member = lane % 4;
   unsigned fa[4], fb[2];
@@ -214,7 +254,8 @@ extern "C" __global__ void shared_forms(float* x, int* y, float* z) {
   if (threadIdx.x == 0) one = 4.0f;
   lines[1][threadIdx.x] = reinterpret_cast<unsigned long long>(&lines[0][0]) % 128;
   __syncthreads();
-  z[threadIdx.x] = at_file_scope[7 - threadIdx.x] + (float)reinterpret_cast<double*>(raw)[threadIdx.x] + one + lines[1][threadIdx.x];
+  z[threadIdx.x] =
+      at_file_scope[7 - threadIdx.x] + (float)reinterpret_cast<double*>(raw)[threadIdx.x] + one + lines[1][threadIdx.x];
 }
 extern "C" __global__ void vectors(const float4* x, float4* out, int2* pairs) {
   float4 v = x[threadIdx.x];
@@ -222,6 +263,14 @@ extern "C" __global__ void vectors(const float4* x, float4* out, int2* pairs) {
   pairs[threadIdx.x] = make_int2(threadIdx.x, sizeof(uint4) + sizeof(ushort4));
 }
 struct Pair { int a; float b; };
-extern "C" __global__ void scalars(float* out, int i, long long l, float f, double d, bool b, Pair p, __half h, const float* nothing) {
-  out[0] = i; out[1] = (float)(l >> 32); out[2] = f; out[3] = (float)d; out[4] = b; out[5] = p.a + p.b; out[6] = __half2float(h); out[7] = nothing == nullptr;
+extern "C" __global__ void scalars(float* out, int i, long long l, float f, double d, bool b, Pair p, __half h,
+                                   const float* nothing) {
+  out[0] = i;
+  out[1] = (float)(l >> 32);
+  out[2] = f;
+  out[3] = (float)d;
+  out[4] = b;
+  out[5] = p.a + p.b;
+  out[6] = __half2float(h);
+  out[7] = nothing == nullptr;
 }

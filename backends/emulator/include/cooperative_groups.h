@@ -12,12 +12,14 @@ class grid_group {
   dim3 dim_blocks() const { return gridDim; }
   dim3 block_index() const { return blockIdx; }
   unsigned long long block_rank() const {
-    return blockIdx.x + static_cast<unsigned long long>(gridDim.x) * (blockIdx.y + static_cast<unsigned long long>(gridDim.y) * blockIdx.z);
+    return blockIdx.x + static_cast<unsigned long long>(gridDim.x) *
+                            (blockIdx.y + static_cast<unsigned long long>(gridDim.y) * blockIdx.z);
   }
   unsigned long long num_threads() const { return num_blocks() * blockDim.x * blockDim.y * blockDim.z; }
   unsigned long long size() const { return num_threads(); }
   unsigned long long thread_rank() const {
-    return block_rank() * (blockDim.x * blockDim.y * blockDim.z) + threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+    return block_rank() * (blockDim.x * blockDim.y * blockDim.z) + threadIdx.x +
+           blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
   }
 };
 inline grid_group this_grid() { return grid_group(); }

@@ -98,7 +98,8 @@ template <class F>
 __forceinline__ void alignment_(const void* p, unsigned ldm, int access) {
   using S = typename F::storage_element_type;
   ts_check(p, sizeof(S), access, 32, touchstone::here());
-  if (ldm * sizeof(S) % 16) ts_fault("the leading dimension of a wmma fragment is no multiple of 16 bytes", touchstone::here());
+  if (ldm * sizeof(S) % 16)
+    ts_fault("the leading dimension of a wmma fragment is no multiple of 16 bytes", touchstone::here());
 }
 
 template <class F, class S>
@@ -162,9 +163,9 @@ TS_PLAIN void mma_combine_(void** lanes, uint32_t) {
 }
 
 template <int M, int N, int K, class T, class LA, class LB, class TD, class TC>
-TS_PLAIN void mma_sync(
-    fragment<accumulator, M, N, K, TD>& d, const fragment<matrix_a, M, N, K, T, LA>& a,
-    const fragment<matrix_b, M, N, K, T, LB>& b, const fragment<accumulator, M, N, K, TC>& c, bool saturate = false, TS_LINE) {
+TS_PLAIN void mma_sync(fragment<accumulator, M, N, K, TD>& d, const fragment<matrix_a, M, N, K, T, LA>& a,
+                       const fragment<matrix_b, M, N, K, T, LB>& b, const fragment<accumulator, M, N, K, TC>& c,
+                       bool saturate = false, TS_LINE) {
   (void)saturate;
   Offer_<fragment<accumulator, M, N, K, TD>> mine = {&d, &a, &b, &c};
   ts_warp(0xffffffffu, mma_combine_<M, N, K, T, LA, LB, TD, TC>, &mine, "mma_sync", line, file);

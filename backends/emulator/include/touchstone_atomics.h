@@ -95,7 +95,9 @@ TS_ATOMIC(atomicDec, Decrement, unsigned)
 #undef TS_ATOMIC_ALL
 
 #define TS_CAS(T) \
-  __forceinline__ T atomicCAS(T* p, T compare, T value) { return touchstone::atomic<touchstone::Swap>(p, value, compare); }
+  __forceinline__ T atomicCAS(T* p, T compare, T value) { \
+    return touchstone::atomic<touchstone::Swap>(p, value, compare); \
+  }
 TS_CAS(int)
 TS_CAS(unsigned)
 TS_CAS(unsigned long long)

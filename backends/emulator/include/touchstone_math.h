@@ -40,7 +40,9 @@ inline float __fdividef(float a, float b) { return a / b; }
 inline float fdividef(float a, float b) { return a / b; }
 inline float __saturatef(float a) { return a > 0.0f ? (a < 1.0f ? a : 1.0f) : 0.0f; }
 inline float normcdff(float a) { return 0.5f * erfcf(-0.70710678118654752f * a); }
-inline float erfcxf(float a) { return static_cast<float>(exp(static_cast<double>(a) * a) * erfc(static_cast<double>(a))); }
+inline float erfcxf(float a) {
+  return static_cast<float>(exp(static_cast<double>(a) * a) * erfc(static_cast<double>(a)));
+}
 inline float sinpif(float a) { return static_cast<float>(sin(3.14159265358979323846 * a)); }
 inline float cospif(float a) { return static_cast<float>(cos(3.14159265358979323846 * a)); }
 inline float norm3df(float a, float b, float c) { return sqrtf(a * a + b * b + c * c); }
@@ -149,7 +151,9 @@ inline unsigned __umulhi(unsigned a, unsigned b) {
 inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
   return static_cast<unsigned long long>(static_cast<unsigned __int128>(a) * b >> 64);
 }
-inline long long __mul64hi(long long a, long long b) { return static_cast<long long>(static_cast<__int128>(a) * b >> 64); }
+inline long long __mul64hi(long long a, long long b) {
+  return static_cast<long long>(static_cast<__int128>(a) * b >> 64);
+}
 inline int __mul24(int a, int b) { return static_cast<int>(static_cast<long long>(a << 8 >> 8) * (b << 8 >> 8)); }
 inline unsigned __umul24(unsigned a, unsigned b) { return (a & 0xffffffu) * (b & 0xffffffu); }
 inline unsigned __sad(int a, int b, unsigned c) { return c + static_cast<unsigned>(a > b ? a - b : b - a); }

@@ -113,8 +113,8 @@ template <int count>
 TS_PLAIN void ldmatrix(unsigned* out, const void* row, bool transposed, int line, const char* file) {
   if (static_cast<int>(ts_lane()) < 8 * count) ts_check(row, 16, 0, 16, TS_PC);
   Rows mine = {row, out};
-  ts_warp(
-      0xffffffffu, transposed ? ldmatrix_combine<count, true> : ldmatrix_combine<count, false>, &mine, "ldmatrix", line, file);
+  ts_warp(0xffffffffu, transposed ? ldmatrix_combine<count, true> : ldmatrix_combine<count, false>, &mine, "ldmatrix",
+          line, file);
 }
 __forceinline__ void ldmatrix_x1(unsigned* out, const void* row, bool transposed = false, TS_LINE) {
   ldmatrix<1>(out, row, transposed, line, file);

@@ -1,5 +1,6 @@
-// What cuda_fp16.h and cuda_bf16.h leave to the device compiler, once for both: included with TS_N (the type), TS_N2 (the
-// pair), TS_TO (to float), TS_FROM (from float), TS_FROM_DOUBLE, TS_PAIR_OF, and the words of the conversions' names.
+// What cuda_fp16.h and cuda_bf16.h leave to the device compiler, once for both: included with TS_N (the type), TS_N2
+// (the pair), TS_TO (to float), TS_FROM (from float), TS_FROM_DOUBLE, TS_PAIR_OF, and the words of the
+// conversions' names.
 
 #define TS_UNARY(name, expression)                                     \
   inline TS_N h##name(const TS_N a) {                                  \
@@ -87,8 +88,12 @@ struct Adder<TS_N2> {
   }
 };
 }  // namespace touchstone
-__forceinline__ TS_N atomicAdd(TS_N* p, TS_N value) { return touchstone::atomic<touchstone::AddNarrow>(p, value, value); }
-__forceinline__ TS_N2 atomicAdd(TS_N2* p, TS_N2 value) { return touchstone::atomic<touchstone::AddNarrow>(p, value, value); }
+__forceinline__ TS_N atomicAdd(TS_N* p, TS_N value) {
+  return touchstone::atomic<touchstone::AddNarrow>(p, value, value);
+}
+__forceinline__ TS_N2 atomicAdd(TS_N2* p, TS_N2 value) {
+  return touchstone::atomic<touchstone::AddNarrow>(p, value, value);
+}
 
 #undef TS_N
 #undef TS_N2

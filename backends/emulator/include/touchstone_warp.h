@@ -5,7 +5,9 @@ inline void __syncthreads(TS_LINE) { ts_syncthreads(TS_SYNC, 0, line, file); }
 inline int __syncthreads_count(int predicate, TS_LINE) { return ts_syncthreads(TS_SYNC_COUNT, predicate, line, file); }
 inline int __syncthreads_and(int predicate, TS_LINE) { return ts_syncthreads(TS_SYNC_AND, predicate, line, file); }
 inline int __syncthreads_or(int predicate, TS_LINE) { return ts_syncthreads(TS_SYNC_OR, predicate, line, file); }
-inline void __syncwarp(unsigned mask = 0xffffffffu, TS_LINE) { ts_warp(mask, nullptr, nullptr, "__syncwarp", line, file); }
+inline void __syncwarp(unsigned mask = 0xffffffffu, TS_LINE) {
+  ts_warp(mask, nullptr, nullptr, "__syncwarp", line, file);
+}
 inline unsigned __activemask(TS_LINE) { return ts_active_mask(line, file); }
 inline void __threadfence() { ts_fence(); }
 inline void __threadfence_block() { ts_fence(); }
@@ -39,7 +41,8 @@ enum ShuffleKind { FROM, UP, DOWN, XOR };
 
 TS_PLAIN inline uint64_t shuffle(
     uint32_t mask, uint64_t value, int by, int width, ShuffleKind kind, const char* what, int line, const char* file) {
-  if (width <= 0 || width > 32 || (width & (width - 1))) ts_fault("the width of a shuffle is not a power of two up to 32", TS_PC);
+  if (width <= 0 || width > 32 || (width & (width - 1)))
+    ts_fault("the width of a shuffle is not a power of two up to 32", TS_PC);
   const int lane = static_cast<int>(ts_lane()), first = lane & ~(width - 1);
   int from = lane;
   if (kind == FROM) from = first + (by & (width - 1));
@@ -52,7 +55,8 @@ TS_PLAIN inline uint64_t shuffle(
 }
 
 template <class T>
-__forceinline__ T shuffle_any(uint32_t mask, T value, int by, int width, ShuffleKind kind, const char* what, int line, const char* file) {
+__forceinline__ T shuffle_any(uint32_t mask, T value, int by, int width, ShuffleKind kind, const char* what, int line,
+                              const char* file) {
   static_assert(sizeof(T) <= 8, "a shuffle moves at most 8 bytes");
   uint64_t bits = 0;
   __builtin_memcpy(&bits, &value, sizeof(T));
@@ -154,7 +158,8 @@ inline int __uni_sync(unsigned mask, int p, TS_LINE) {
   return static_cast<int>(touchstone::vote<touchstone::UNI>(mask, p != 0, nullptr, "__uni_sync", line, file));
 }
 inline unsigned __ballot_sync(unsigned mask, int p, TS_LINE) {
-  return static_cast<unsigned>(touchstone::vote<touchstone::BALLOT>(mask, p != 0, nullptr, "__ballot_sync", line, file));
+  return static_cast<unsigned>(
+      touchstone::vote<touchstone::BALLOT>(mask, p != 0, nullptr, "__ballot_sync", line, file));
 }
 template <class T>
 inline unsigned __match_any_sync(unsigned mask, T value, TS_LINE) {

@@ -9,7 +9,8 @@ static void whole_warps(const char* message, uint64_t site) {
   if ((block & 0xffffffffu) * (block >> 32 & 0xffffu) * (block >> 48) % 32) ts_fault(message, site);
 }
 
-static void multiply(ts_combine combine, float* d, const unsigned* a, const unsigned* b, const float* c, uint64_t site) {
+static void multiply(ts_combine combine, float* d, const unsigned* a, const unsigned* b, const float* c,
+                     uint64_t site) {
   whole_warps("mma.sync in a block whose last warp is not full", site);
   touchstone::Mma mine = {d, a, b, c};
   ts_warp(0xffffffffu, combine, &mine, "mma.sync", tsn_line(site), tsn_file(site));
@@ -29,6 +30,7 @@ extern "C" void tsn_ldmatrix_x4(unsigned* out, const void* row, int transposed, 
   whole_warps("ldmatrix in a block whose last warp is not full", site);
   ts_check(row, 16, 0, 16, site);
   touchstone::Rows mine = {row, out};
-  const ts_combine combine = transposed ? touchstone::ldmatrix_combine<4, true> : touchstone::ldmatrix_combine<4, false>;
+  const ts_combine combine =
+      transposed ? touchstone::ldmatrix_combine<4, true> : touchstone::ldmatrix_combine<4, false>;
   ts_warp(0xffffffffu, combine, &mine, "ldmatrix", tsn_line(site), tsn_file(site));
 }

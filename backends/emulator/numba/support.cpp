@@ -108,7 +108,9 @@ TS const char* tsn_file(uint64_t site) { return file_of(site); }
 TS int tsn_barrier(int kind, int predicate, uint64_t site) {
   return ts_syncthreads(kind, predicate, line_of(site), file_of(site));
 }
-TS void tsn_syncwarp(uint32_t mask, uint64_t site) { ts_warp(mask, nullptr, nullptr, "syncwarp", line_of(site), file_of(site)); }
+TS void tsn_syncwarp(uint32_t mask, uint64_t site) {
+  ts_warp(mask, nullptr, nullptr, "syncwarp", line_of(site), file_of(site));
+}
 TS uint32_t tsn_activemask(uint64_t site) { return ts_active_mask(line_of(site), file_of(site)); }
 TS void tsn_syncgrid(uint64_t site) { ts_syncgrid(line_of(site), file_of(site)); }
 TS void tsn_sleep(uint32_t) { ts_pause(); }
@@ -123,7 +125,8 @@ TS uint64_t tsn_shuffle(uint32_t mask, uint32_t mode, uint32_t value, uint32_t b
   if (!within) from = lane;
   static const ts_combine combines[] = {shuffle<0>, shuffle<1>, shuffle<2>, shuffle<3>};
   static const char* const names[] = {"shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync"};
-  return (meet(mask, combines[mode & 3], value, from & 31, names[mode & 3], site) & 0xffffffffu) | uint64_t(within) << 32;
+  return (meet(mask, combines[mode & 3], value, from & 31, names[mode & 3], site) & 0xffffffffu) | uint64_t(within)
+                                                                                                       << 32;
 }
 TS uint64_t tsn_vote(uint32_t mask, uint32_t mode, uint32_t predicate, uint64_t site) {
   static const ts_combine combines[] = {vote<0>, vote<1>, vote<2>, vote<3>};
@@ -131,7 +134,8 @@ TS uint64_t tsn_vote(uint32_t mask, uint32_t mode, uint32_t predicate, uint64_t 
   return meet(mask, combines[mode & 3], predicate, 0, names[mode & 3], site);
 }
 TS uint64_t tsn_match(uint32_t mask, uint32_t every, uint64_t value, uint64_t site) {
-  return every ? meet(mask, match<true>, value, 0, "match_all_sync", site) : meet(mask, match<false>, value, 0, "match_any_sync", site);
+  return every ? meet(mask, match<true>, value, 0, "match_all_sync", site)
+               : meet(mask, match<false>, value, 0, "match_any_sync", site);
 }
 TS void tsn_read_range(const void* p, uint64_t bytes, uint64_t site) { if (bytes) ts_check(p, bytes, 0, 1, site); }
 TS void tsn_write_range(const void* p, uint64_t bytes, uint64_t site) { if (bytes) ts_check(p, bytes, 1, 1, site); }
@@ -148,33 +152,71 @@ TS void tsn_copy16(void* shared, const void* global, int bytes, uint64_t site) {
   std::memcpy(shared, value, 16);
 }
 
-#define INTEGER(bits, T, U)                                                                                       \
-  TS U tsn_add_i##bits(U* p, U v, uint64_t s) { return update(p, s, [=](U o) { return U(o + v); }); }             \
-  TS U tsn_sub_i##bits(U* p, U v, uint64_t s) { return update(p, s, [=](U o) { return U(o - v); }); }             \
-  TS U tsn_and_i##bits(U* p, U v, uint64_t s) { return update(p, s, [=](U o) { return U(o & v); }); }             \
-  TS U tsn_or_i##bits(U* p, U v, uint64_t s) { return update(p, s, [=](U o) { return U(o | v); }); }              \
-  TS U tsn_xor_i##bits(U* p, U v, uint64_t s) { return update(p, s, [=](U o) { return U(o ^ v); }); }             \
-  TS U tsn_xchg_i##bits(U* p, U v, uint64_t s) { return update(p, s, [=](U) { return v; }); }                     \
-  TS U tsn_max_i##bits(U* p, U v, uint64_t s) { return update(p, s, [=](U o) { return T(v) > T(o) ? v : o; }); }  \
-  TS U tsn_min_i##bits(U* p, U v, uint64_t s) { return update(p, s, [=](U o) { return T(v) < T(o) ? v : o; }); }  \
-  TS U tsn_umax_i##bits(U* p, U v, uint64_t s) { return update(p, s, [=](U o) { return v > o ? v : o; }); }       \
-  TS U tsn_umin_i##bits(U* p, U v, uint64_t s) { return update(p, s, [=](U o) { return v < o ? v : o; }); }       \
-  TS U tsn_inc_i##bits(U* p, U v, uint64_t s) { return update(p, s, [=](U o) { return o >= v ? U(0) : U(o + 1); }); } \
-  TS U tsn_dec_i##bits(U* p, U v, uint64_t s) { return update(p, s, [=](U o) { return o == 0 || o > v ? v : U(o - 1); }); } \
-  TS U tsn_cas_i##bits(U* p, U c, U v, uint64_t s) { return update(p, s, [=](U o) { return o == c ? v : o; }); }
+#define INTEGER(bits, T, U) \
+  TS U tsn_add_i##bits(U* p, U v, uint64_t s) { \
+    return update(p, s, [=](U o) { return U(o + v); }); \
+  } \
+  TS U tsn_sub_i##bits(U* p, U v, uint64_t s) { \
+    return update(p, s, [=](U o) { return U(o - v); }); \
+  } \
+  TS U tsn_and_i##bits(U* p, U v, uint64_t s) { \
+    return update(p, s, [=](U o) { return U(o & v); }); \
+  } \
+  TS U tsn_or_i##bits(U* p, U v, uint64_t s) { \
+    return update(p, s, [=](U o) { return U(o | v); }); \
+  } \
+  TS U tsn_xor_i##bits(U* p, U v, uint64_t s) { \
+    return update(p, s, [=](U o) { return U(o ^ v); }); \
+  } \
+  TS U tsn_xchg_i##bits(U* p, U v, uint64_t s) { \
+    return update(p, s, [=](U) { return v; }); \
+  } \
+  TS U tsn_max_i##bits(U* p, U v, uint64_t s) { \
+    return update(p, s, [=](U o) { return T(v) > T(o) ? v : o; }); \
+  } \
+  TS U tsn_min_i##bits(U* p, U v, uint64_t s) { \
+    return update(p, s, [=](U o) { return T(v) < T(o) ? v : o; }); \
+  } \
+  TS U tsn_umax_i##bits(U* p, U v, uint64_t s) { \
+    return update(p, s, [=](U o) { return v > o ? v : o; }); \
+  } \
+  TS U tsn_umin_i##bits(U* p, U v, uint64_t s) { \
+    return update(p, s, [=](U o) { return v < o ? v : o; }); \
+  } \
+  TS U tsn_inc_i##bits(U* p, U v, uint64_t s) { \
+    return update(p, s, [=](U o) { return o >= v ? U(0) : U(o + 1); }); \
+  } \
+  TS U tsn_dec_i##bits(U* p, U v, uint64_t s) { \
+    return update(p, s, [=](U o) { return o == 0 || o > v ? v : U(o - 1); }); \
+  } \
+  TS U tsn_cas_i##bits(U* p, U c, U v, uint64_t s) { \
+    return update(p, s, [=](U o) { return o == c ? v : o; }); \
+  }
 INTEGER(8, int8_t, uint8_t)
 INTEGER(16, int16_t, uint16_t)
 INTEGER(32, int32_t, uint32_t)
 INTEGER(64, int64_t, uint64_t)
 
 // Numba's rules: max and min leave all as it is where either is NaN; the nan forms take the other.
-#define REAL(name, T)                                                                                                \
-  TS T tsn_add_##name(T* p, T v, uint64_t s) { return update(p, s, [=](T o) { return o + v; }); }                    \
-  TS T tsn_sub_##name(T* p, T v, uint64_t s) { return update(p, s, [=](T o) { return o - v; }); }                    \
-  TS T tsn_max_##name(T* p, T v, uint64_t s) { return update(p, s, [=](T o) { return o < v ? v : o; }); }            \
-  TS T tsn_min_##name(T* p, T v, uint64_t s) { return update(p, s, [=](T o) { return o > v ? v : o; }); }            \
-  TS T tsn_nanmax_##name(T* p, T v, uint64_t s) { return update(p, s, [=](T o) { return v == v && !(o >= v) ? v : o; }); } \
-  TS T tsn_nanmin_##name(T* p, T v, uint64_t s) { return update(p, s, [=](T o) { return v == v && !(o <= v) ? v : o; }); }
+#define REAL(name, T) \
+  TS T tsn_add_##name(T* p, T v, uint64_t s) { \
+    return update(p, s, [=](T o) { return o + v; }); \
+  } \
+  TS T tsn_sub_##name(T* p, T v, uint64_t s) { \
+    return update(p, s, [=](T o) { return o - v; }); \
+  } \
+  TS T tsn_max_##name(T* p, T v, uint64_t s) { \
+    return update(p, s, [=](T o) { return o < v ? v : o; }); \
+  } \
+  TS T tsn_min_##name(T* p, T v, uint64_t s) { \
+    return update(p, s, [=](T o) { return o > v ? v : o; }); \
+  } \
+  TS T tsn_nanmax_##name(T* p, T v, uint64_t s) { \
+    return update(p, s, [=](T o) { return v == v && !(o >= v) ? v : o; }); \
+  } \
+  TS T tsn_nanmin_##name(T* p, T v, uint64_t s) { \
+    return update(p, s, [=](T o) { return v == v && !(o <= v) ? v : o; }); \
+  }
 REAL(float, float)
 REAL(double, double)
 
@@ -284,7 +326,9 @@ TS int __nv_popcll(int64_t v) { return __builtin_popcountll(static_cast<uint64_t
 TS int __nv_mulhi(int a, int b) { return static_cast<int>(int64_t(a) * b >> 32); }
 TS int __nv_umulhi(int a, int b) { return static_cast<int>(uint64_t(uint32_t(a)) * uint32_t(b) >> 32); }
 TS int64_t __nv_mul64hi(int64_t a, int64_t b) { return static_cast<int64_t>(static_cast<__int128>(a) * b >> 64); }
-TS int64_t __nv_umul64hi(uint64_t a, uint64_t b) { return static_cast<int64_t>(static_cast<unsigned __int128>(a) * b >> 64); }
+TS int64_t __nv_umul64hi(uint64_t a, uint64_t b) {
+  return static_cast<int64_t>(static_cast<unsigned __int128>(a) * b >> 64);
+}
 TS int __nv_mul24(int a, int b) { return (a << 8 >> 8) * (b << 8 >> 8); }
 TS int __nv_abs(int v) { return v < 0 ? -v : v; }
 TS int64_t __nv_llabs(int64_t v) { return v < 0 ? -v : v; }
@@ -312,8 +356,12 @@ TS double __nv_powi(double a, int n) { return std::pow(a, static_cast<double>(n)
 TS float __nv_exp10f(float v) { return static_cast<float>(std::pow(10.0, static_cast<double>(v))); }
 TS float __nv_fast_exp10f(float v) { return __nv_exp10f(v); }
 TS double __nv_exp10(double v) { return static_cast<double>(std::pow(10.0L, static_cast<long double>(v))); }
-TS float __nv_sinpif(float v) { return static_cast<float>(std::sin(M_PI * std::remainder(static_cast<double>(v), 2.0))); }
-TS float __nv_cospif(float v) { return static_cast<float>(std::cos(M_PI * std::remainder(static_cast<double>(v), 2.0))); }
+TS float __nv_sinpif(float v) {
+  return static_cast<float>(std::sin(M_PI * std::remainder(static_cast<double>(v), 2.0)));
+}
+TS float __nv_cospif(float v) {
+  return static_cast<float>(std::cos(M_PI * std::remainder(static_cast<double>(v), 2.0)));
+}
 TS double __nv_sinpi(double v) { return std::sin(M_PI * std::remainder(v, 2.0)); }
 TS double __nv_cospi(double v) { return std::cos(M_PI * std::remainder(v, 2.0)); }
 TS float __nv_normcdff(float v) { return static_cast<float>(0.5 * std::erfc(-static_cast<double>(v) * M_SQRT1_2)); }
