@@ -177,9 +177,7 @@ class _Alone(importlib.abc.MetaPathFinder):
     imports by itself: nobody has called `prepare`, and a stock interpreter multiplies bfloat16 as integers."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        own = name.startswith("touchstone.backends.triton.") and not name.startswith(
-            "touchstone.backends.triton.runtime.interpreter"
-        )
+        own = name.startswith(f"{__name__}.") and not name.startswith(f"{__name__}.runtime")  # plumbing has no kernels
         if own and os.environ.get("TRITON_INTERPRET", "0") != "0":
             sys.meta_path.remove(self)
             if importlib.util.find_spec("triton") is not None:

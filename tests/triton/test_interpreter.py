@@ -42,7 +42,7 @@ def test_programs_about_values_hold_on_a_gpu():
 
 
 def test_every_repair_has_a_program_that_fails_without_it(outcomes):
-    sources = [path.read_text() for path in (ROOT / "backends/triton/interpreter").glob("*.py")]
+    sources = [path.read_text() for path in (ROOT / "backends/triton/runtime/interpreter").glob("*.py")]
     registered = re.findall(r'^@repair\("([\w ]+)"', "\n".join(sources), re.MULTILINE)
     exercised = re.findall(r'^@program\("([\w ]+)"', SCRIPT.read_text(), re.MULTILINE)
     assert set(registered) - {"types"} == set(exercised)  # "types" is for speed alone
