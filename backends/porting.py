@@ -1,6 +1,6 @@
 """What the `porting.py` of the backends share: a launch as no one language writes it, and reading launchers as text.
 
-`backends/<name>/runtime/porting.py` makes a backend one that `conformance port` reads from and writes for. It imports
+`backends/<name>/runtime/porting.py` makes a backend one that `touchstone port` reads from and writes for. It imports
 no kernel library and offers what `Porting` in backends/protocol.py lists.
 """
 

@@ -91,7 +91,7 @@ def lacks(needs: str, device: str) -> str | None:
 
 
 def doctor() -> list[tuple[str, str, str]]:
-    """(what, value, note) rows for `conformance doctor`."""
+    """(what, value, note) rows for `touchstone doctor`."""
     found = [d for d in metadata.distributions() if (d.metadata["Name"] or "").lower().startswith("cupy")]
     rows = [(d.metadata["Name"], d.version, "14 and newer are supported") for d in found]
     if not found:

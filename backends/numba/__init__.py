@@ -127,7 +127,7 @@ def lacks(needs: str, device: str) -> str | None:
 
 
 def doctor() -> list[tuple[str, str, str]]:
-    """(what, value, note) rows for `conformance doctor`."""
+    """(what, value, note) rows for `touchstone doctor`."""
     rows = []
     for name, note in (("numba", "0.60 and newer"), ("numba-cuda", "0.30 is supported")):
         try:

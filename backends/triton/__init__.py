@@ -109,7 +109,7 @@ def lacks(needs: str, device: str) -> str | None:
 
 
 def doctor() -> list[tuple[str, str, str]]:
-    """(what, value, note) rows for `conformance doctor`."""
+    """(what, value, note) rows for `touchstone doctor`."""
     if importlib.util.find_spec("triton") is None:
         return [("triton", "not installed", why_not("cpu") or "")]
     rows = [("triton", metadata.version("triton"), "3.6 to 3.9 are supported")]

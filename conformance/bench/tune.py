@@ -1,4 +1,4 @@
-"""`conformance tune`: time the configurations of a variant on this GPU, judged first, and pin the fastest in its
+"""`touchstone tune`: time the configurations of a variant on this GPU, judged first, and pin the fastest in its
 table."""
 
 from typing import Any

@@ -11,7 +11,7 @@ from touchstone.conformance.judging.trials import Kind, Trial
 from touchstone.conformance.spec.contract import Case, Contract
 
 PASSED, FAILED, DECLINED = "passed", "failed", "declined"
-UNPORTED = " is not ported yet: "  # in what a variant raises whose body `conformance port` left to be written
+UNPORTED = " is not ported yet: "  # in what a variant raises whose body `touchstone port` left to be written
 
 
 @dataclass

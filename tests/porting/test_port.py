@@ -1,4 +1,4 @@
-"""`conformance port`: what it writes, what it refuses, and how it and `check` lead on from there."""
+"""`touchstone port`: what it writes, what it refuses, and how it and `check` lead on from there."""
 
 import ast
 import itertools

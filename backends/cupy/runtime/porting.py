@@ -1,4 +1,4 @@
-"""What `conformance port` has to know of CUDA C (backends/protocol.py: `Porting`)."""
+"""What `touchstone port` has to know of CUDA C (backends/protocol.py: `Porting`)."""
 
 import ast
 import re

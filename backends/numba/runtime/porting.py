@@ -1,4 +1,4 @@
-"""What `conformance port` has to know of Numba CUDA (backends/protocol.py: `Porting`)."""
+"""What `touchstone port` has to know of Numba CUDA (backends/protocol.py: `Porting`)."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""What `conformance port` has to know of Triton (backends/protocol.py: `Porting`)."""
+"""What `touchstone port` has to know of Triton (backends/protocol.py: `Porting`)."""
 
 import ast
 from collections.abc import Sequence

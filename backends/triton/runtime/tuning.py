@@ -1,4 +1,4 @@
-"""Launch configurations pinned for a GPU architecture: looked up by launchers, found and written by `conformance tune`.
+"""Launch configurations pinned for a GPU architecture: looked up by launchers, found and written by `touchstone tune`.
 
 A table is tuned/<arch>.json: key -> dtype -> bucket -> the configuration and how it was measured. A bucket is the
 call's sizes, each rounded up to a power of two: "4096x4096x1024". A call takes the entry of its own bucket, else of the

@@ -3,7 +3,7 @@
 `install()` runs once per process, from `touchstone.backends.triton.prepare("cpu")`, before any kernel runs. A repair
 answers an upstream issue, or a way in which the stock interpreter accepts what a GPU does not, or gives another number
 than it.
-`REPAIRS` lists them; `conformance doctor` prints the list.
+`REPAIRS` lists them; `touchstone doctor` prints the list.
 
 `schedule`, `races` and `writers` are context managers that watch kernels, or run their programs in another order.
 """
