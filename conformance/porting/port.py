@@ -91,7 +91,8 @@ def plan(op: str, source: str, target: str, variant: str | None, output: str | N
         raise UsageError(f"--as: names one variant, but {len(chosen)} are ported; choose one by --variant")
     if name is not None and (not name.isidentifier() or name.startswith("_")):
         raise UsageError(f"--as: expected a function's name that does not start with _, got {name!r}")
-    given = output or f"backends/{target}/{op}.py"
+    package = registry.ROOT / "backends" / target / op / "__init__.py"
+    given = output or f"backends/{target}/{op}{'/__init__' if package.is_file() else ''}.py"
     path = Path(given) if output else registry.ROOT / given
     if path.suffix != ".py":
         raise UsageError(f"-o: expected a file name ending in .py, got {given!r}")
