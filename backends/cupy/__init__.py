@@ -10,14 +10,17 @@ if __name__ != "touchstone.backends.cupy":
 import functools
 import importlib.util
 import math
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from touchstone.backends import emulator
 from touchstone.backends.devices import capability_lacks, cuda_unavailable
 from touchstone.backends.emulator import compiler
+from touchstone.backends.storage import artefacts, folders
 
 ALIASES: dict[str, str] = {}
 CPU_VARIABLES: tuple[str, ...] = ()
@@ -69,13 +72,27 @@ def why_not(device: str) -> str | None:
 
 
 def prepare(device: str) -> None:
-    """Nothing to set up: a launch goes where its tensors are. Raises RuntimeError for a device it cannot run on."""
+    """Little to set up: a launch goes where its tensors are. Raises RuntimeError for a device it cannot run on."""
     if reason := why_not(device):
         raise RuntimeError(reason)
+    if device == "cpu":
+        artefacts.store().settle()
+    else:
+        _settle_cache()
+
+
+def _settle_cache() -> None:
+    """Have CuPy keep compiled kernels in memory where its folder cannot be used: its own attempt would end the call."""
+    try:
+        folders.secured(Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache").absolute())
+    except (OSError, RuntimeError):  # the latter where there is no home
+        os.environ.setdefault("CUPY_CACHE_IN_MEMORY", "1")
 
 
 def adopt(fn: Callable[..., Any], device: str) -> None:
-    """A user's function needs nothing changed."""
+    """A user's function needs nothing changed; the emulator needs a folder that outlives the process it runs in."""
+    if device == "cpu":
+        artefacts.store().settle()
 
 
 def reimport(fn: Callable[..., Any], device: str) -> bool:
@@ -105,7 +122,7 @@ def doctor() -> list[tuple[str, str, str]]:
     rows += [
         ("C++ compiler", " ".join(command or ["not found"]), "for the emulator; CXX names another"),
         ("CUDA headers", str(headers or "not found"), "for the emulator; from NVIDIA's wheels or CUDA_HOME"),
-        ("compiled kernels", str(compiler.cache_folder()), "the emulator's; TOUCHSTONE_CACHE names another folder"),
+        ("compiled kernels", *artefacts.described()),
     ]
     return rows
 

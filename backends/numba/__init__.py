@@ -22,6 +22,7 @@ from touchstone.backends import emulator, seen_by
 from touchstone.backends.devices import capability_lacks, cuda_unavailable
 from touchstone.backends.emulator import compiler
 from touchstone.backends.emulator import numba as emulated
+from touchstone.backends.storage import artefacts
 
 ALIASES: dict[str, str] = {}
 CPU_VARIABLES = ("NUMBA_ENABLE_CUDASIM",)
@@ -98,6 +99,7 @@ def prepare(device: str) -> None:
     # small cases fill no GPU, by intent; numba-cuda would warn at each launch
     os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")
     if device == "cpu":
+        artefacts.store().settle()
         emulated.install()
 
 
@@ -107,6 +109,7 @@ def adopt(fn: Callable[..., Any], device: str) -> None:
         return
     restore_row_stack()
     if device == "cpu" and not simulated():
+        artefacts.store().settle()
         emulated.install()
 
 
@@ -161,7 +164,7 @@ def doctor() -> list[tuple[str, str, str]]:
     return [
         *rows,
         ("C++ compiler", " ".join(command or ["not found"]), "for the emulator; CXX names another"),
-        ("compiled kernels", str(compiler.cache_folder()), "the emulator's; TOUCHSTONE_CACHE names another folder"),
+        ("compiled kernels", *artefacts.described()),
     ]
 
 

@@ -1,5 +1,6 @@
 """Residual add and RMS norm in one kernel: h = x + residual, y = rms_norm(h), which saves writing and rereading h.
 
+naive: one thread per row; h is written and read back, rounded, by the second pass [dao2024]
 warp: one warp per row, which its lanes hold in registers; y comes from h before its rounding [dao2024]
 block: one block per row of any length; h is written and read back, rounded, by the second pass [dao2024]
 vectorised: the block holds its row in registers and moves it 16 bytes at a time: two reads, two writes [oneflow2021]
@@ -13,8 +14,21 @@ from touchstone.backends.cupy.lib.rows import WARP_COLS, at_most, in_registers, 
 from touchstone.backends.cupy.runtime.module import GRID_LIMIT, Module
 from touchstone.backends.signatures._add_norms import empty_outputs
 
+_naive = Module(__file__, "naive.cu")
 _scalar = Module(__file__, "scalar.cu")
 _vectorised = Module(__file__, "vectorised.cu")
+
+
+def naive(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x, residual (rows, cols), weight (cols,) -> y, h (rows, cols), any number of columns. Source: [dao2024]."""
+    rows, cols = shapes("rows cols, rows cols, cols", x=x, residual=residual, weight=weight)
+    y, h = empty_outputs(x)
+    if y.numel():
+        operands = (x, residual, weight, y, h, *x.stride(), *residual.stride(), *weight.stride())
+        _naive.launch("add_rms_norm_naive", -(-rows // 128), 128, *operands, rows, cols, eps, dtype=x.dtype)
+    return y, h
 
 
 def warp(

@@ -139,8 +139,8 @@ __device__ inline void store_gradients(
 }
 
 // dk and dv; dq / scale is added to `dq` (batch, Hq, Sq, dim), which holds zeros. `scale2` is scale * log2 e.
-// In one piece from here: what is left is the order of copies, barriers and products, and every step takes most of the
-// names above it.
+// Longer than a screen: what is left is the order of copies, barriers and products, and a function for a step of the
+// loop would take more than 30 of the names above it.
 extern "C" __global__ __launch_bounds__(THREADS) void attention_backward_tensorcore(
     const ELEMENT* q, long long q_batch, long long q_head, long long q_row, long long q_col,
     const ELEMENT* k, long long k_batch, long long k_head, long long k_row, long long k_col,

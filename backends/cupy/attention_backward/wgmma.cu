@@ -200,7 +200,7 @@ __device__ inline void store_ds(ELEMENT* tile, const Weights& dweights, int row,
 }
 
 // dk and dv; dq / scale is added to `sums`, which holds zeros for each tile of queries. `scale2` is scale * log2 e.
-// In one piece: each wgmma_wait counts the products that are under way around it, so that their order has to be seen.
+// Longer than a screen: each wgmma_wait counts the products under way around it, so that their order has to be seen.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_backward_wgmma(
     const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
     const __grid_constant__ TensorMap grad, const float* delta, const float* lse2, float* sums, ELEMENT* dk,

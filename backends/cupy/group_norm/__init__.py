@@ -1,6 +1,7 @@
 """Group norm: the channels of a sample in groups, each normalised over its channels and all trailing axes; weight and
 bias by channel.
 
+naive: one thread per group, of any size and strides, three passes over x [wuhe2018]
 warp: one warp per group, which its lanes hold in registers; mean and variance by shuffles, so x is read once [wuhe2018]
 block: one block per group of any size and strides, in three passes, mean, variance and write [desai2024]
 streamed: one stride, accesses of 16 bytes, four under way; passes two and three find x in L2 where it fits [desai2024]
@@ -22,6 +23,25 @@ _streamed = Module(__file__, "streamed.cu")
 _vectorised = Module(__file__, "vectorised.cu")
 _AXES = 6  # Group::most in the kernels
 _SUMS = 128  # bytes of shared memory that block_sum takes
+
+
+def naive(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, groups: int, eps: float = 1e-5
+) -> torch.Tensor:
+    """x (N, C, *), weight (C,), bias (C,) or None, C a multiple of groups -> y (N, C, *).
+
+    Takes any size and strides, as far as a group's axes merge into 6; x is read three times. Source: [wuhe2018].
+    """
+    samples, channels, space = _check(x, weight, bias, groups)
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    axes = _axes(x, channels)
+    if y.numel():
+        operands = (x, weight, bias, y, *_strides(x, weight, bias))
+        grid = -(-samples * groups // 128)
+        _scalar.launch(
+            "group_norm_naive", grid, 128, *operands, samples, groups, channels, space, eps, *axes, dtype=x.dtype
+        )
+    return y
 
 
 def warp(

@@ -1,6 +1,7 @@
 """Gradients of layer norm. With r = 1 / sqrt(variance + eps), n = (x - mean) * r, g = dy * weight:
 dx = r * (g - mean(g) - n * mean(g * n)), dweight = sum over rows of dy * n, dbias = sum over rows of dy.
 
+naive: dx by one thread per row, dweight and dbias by one thread per column, both of any length [apex2018]
 warp: dx by a warp that holds a row; the rows of 32 columns shared by the warps of a block [apex2018]
 block: dx by one block per row, dweight and dbias by one thread per column, so both may have any length [apex2018]
 partials: one launch for all: a block holds row after row and sums what it saw of them, one part each [apex2018]
@@ -19,8 +20,33 @@ from touchstone.backends.cupy.runtime.module import GRID_LIMIT, Module
 from touchstone.backends.signatures.layer_norm_backward import checked_sizes, empty_outputs
 from touchstone.backends.variants import variant
 
+_naive = Module(__file__, "naive.cu")
 _scalar = Module(__file__, "scalar.cu")
 _BLOCK_COLS = 8192  # what the registers of a block hold: `kept` in the kernels
+
+
+def naive(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    dy: torch.Tensor,
+    *,
+    mean: torch.Tensor | None = None,
+    rstd: torch.Tensor | None = None,
+    eps: float = 1e-5,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
+
+    Takes any number of columns; neighbouring threads read addresses one row apart. Source: [apex2018].
+    """
+    rows, cols = checked_sizes(x, weight, dy, mean, rstd)
+    dx, dweight, dbias = empty_outputs(x)
+    if dx.numel():
+        statistics = torch.empty((2, rows), dtype=torch.float32, device=x.device)
+        operands = (x, weight, dy, mean, rstd, dx, statistics, *_strides(x, weight, dy, mean, rstd), rows, cols, eps)
+        _naive.launch("layer_norm_backward_naive", -(-rows // 128), 128, *operands, dtype=x.dtype)
+        columns = (x, dy, statistics, dweight, dbias, *x.stride(), *dy.stride(), rows, cols)
+        _scalar.launch("layer_norm_backward_columns", -(-cols // 128), 128, *columns, dtype=x.dtype)
+    return dx, dweight, dbias
 
 
 def warp(

@@ -45,8 +45,8 @@ __device__ inline void moments_of(
 
 // The gradients of layer norm, or, where not CENTRED, those of RMS norm: as if mean and mean(g) were 0, without dbias.
 // The sums of the rows that a group of CLUSTER blocks saw are one row of `partial` (1 + CENTRED, groups, cols).
-// What remains in one piece is the ring of stages: a row is read for the last time where the row that takes its place
-// is sent for.
+// Longer than a screen: what remains in one piece is the ring of stages, where a row is read for the last time as the
+// row that takes its place is sent for.
 extern "C" __global__ void IN_CLUSTERS __launch_bounds__(512) norms_backward_staged(
     const ELEMENT* x, const ELEMENT* weight, const ELEMENT* dy, const float* given_mean, const float* given_rstd,
     ELEMENT* dx, float* partial, long long x_row, long long x_col, long long w_col, long long dy_row, long long dy_col,

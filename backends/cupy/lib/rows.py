@@ -1,10 +1,12 @@
 """What the launchers of row-wise kernels share: grids and blocks for rows, by the way a row is held."""
 
+from typing import Any, NamedTuple
+
 import torch
 
 from touchstone.backends import Unsupported
-from touchstone.backends.cupy.lib.norms import threads, vector_width
-from touchstone.backends.cupy.runtime.module import GRID_LIMIT
+from touchstone.backends.cupy.lib.norms import resident, threads, vector_width
+from touchstone.backends.cupy.runtime.module import GRID_LIMIT, shared_limit
 
 _NARROW = 512  # columns of a row that may as well move an element at a time
 WARP_COLS = 1024  # what the lanes of one warp hold, 32 columns each: `held` in the kernels
@@ -54,6 +56,40 @@ def in_registers(
     size = threads(extent, columns, 1024)
     down = 4 if size == 32 else 1
     return (blocks(-(-rows // down)), (size, down)), {"COLUMNS": columns, "VECTOR": length, "SHIFTED": int(shifted)}
+
+
+class Staying(NamedTuple):
+    """A grid of `blocks` of `threads` threads that stay, and the other options of their launch."""
+
+    blocks: int
+    threads: int
+    options: dict[str, Any]
+
+
+def staying(rows: int, cols: int, *operands: torch.Tensor | None, most: int = 1) -> Staying:
+    """For staying_rows.cuh: a multiprocessor for each block, and one to `most` (8) blocks of a cluster for each row.
+
+    Declines more columns than they hold: 65536 of 16 bits in a block, 32768 of 32.
+    """
+    x = next(x for x in operands if x is not None)
+    lanes = 16 // x.element_size()
+    held = 1024 * 8 * lanes  # columns of a block
+    cluster = min(2, most)
+    while cluster < most and cols > cluster * held:
+        cluster *= 2
+    at_most(cols, cluster * held, "block" if cluster == 1 else f"cluster of {cluster} blocks")
+    part = max(-(-cols // cluster), 1)
+    vectors = -(-part // (1024 * lanes))
+    size = threads(part, vectors * lanes, 1024)
+    line = vectors * size * 16  # bytes of a row that a block holds
+    static = 2 * 2 * 32 * cluster * 4
+    stages = max(1, min(4, (shared_limit(x.device) - 1024 - static) // line))
+    # Clusters lie within groups of 16 or 18 multiprocessors; one that waits for a place would double the time.
+    groups = resident(x, 1) if cluster == 1 else max(1, resident(x, 1) // 16 * 16 // cluster)
+    aligned = int(vector_width(*operands) > 1)
+    definitions = {"VECTORS": vectors, "STAGES": stages, "CLUSTER": cluster, "ALIGNED": aligned}
+    options = {"shared": stages * line, "arch": "sm_90a" if cluster > 1 else None, **definitions}
+    return Staying(min(rows, groups) * cluster, size, options)
 
 
 def _shifted(operands: tuple[torch.Tensor | None, ...]) -> bool:

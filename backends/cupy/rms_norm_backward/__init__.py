@@ -1,6 +1,7 @@
 """Gradients of RMS norm. With r = 1 / sqrt(mean x^2 + eps), n = x * r, g = dy * weight:
 dx = r * (g - n * mean(g * n)), dweight = sum over rows of dy * n.
 
+naive: dx by one thread per row, dweight by one thread per column, both of any length [hsu2024]
 warp: dx by a warp that holds a row; the rows of 32 columns shared by the warps of a block [hsu2024]
 block: dx by one block per row, dweight by one thread per column, so both may have any length [hsu2024]
 partials: one launch for both: a block holds row after row and sums what it saw of them, one part each [hsu2024]
@@ -19,8 +20,27 @@ from touchstone.backends.cupy.runtime.module import GRID_LIMIT, Module
 from touchstone.backends.signatures.rms_norm_backward import checked_sizes, empty_outputs
 from touchstone.backends.variants import variant
 
+_naive = Module(__file__, "naive.cu")
 _scalar = Module(__file__, "scalar.cu")
 _BLOCK_COLS = 8192  # what the registers of a block hold: `kept` in the kernels
+
+
+def naive(
+    x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, *, rstd: torch.Tensor | None = None, eps: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x, dy (rows, cols), weight (cols,), rstd (rows,) float32 or None -> dx like x, dweight (cols,).
+
+    Takes any number of columns; neighbouring threads read addresses one row apart. Source: [hsu2024].
+    """
+    rows, cols = checked_sizes(x, weight, dy, rstd)
+    dx, dweight = empty_outputs(x)
+    if dx.numel():
+        statistics = torch.empty((rows,), dtype=torch.float32, device=x.device)
+        operands = (x, weight, dy, rstd, dx, statistics, *_strides(x, weight, dy, rstd), rows, cols, eps)
+        _naive.launch("rms_norm_backward_naive", -(-rows // 128), 128, *operands, dtype=x.dtype)
+        columns = (x, dy, statistics, dweight, *x.stride(), *dy.stride(), rows, cols)
+        _scalar.launch("rms_norm_backward_columns", -(-cols // 128), 128, *columns, dtype=x.dtype)
+    return dx, dweight
 
 
 def warp(

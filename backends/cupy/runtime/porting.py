@@ -24,8 +24,13 @@ _KERNEL = re.compile(r"__global__[^;{]*?\b((?!__)\w+)\s*\(([^;{]*)\)\s*\{")
 
 
 def launch_of(call: ast.Call) -> Launch | None:
-    """The launch that `module.launch("name", grid, block, arguments, dtype=, shared=, DEFINITION=...)` is, else
-    None."""
+    """The launch that `module.launch("name", grid, block, arguments, dtype=, shared=, DEFINITION=...)` is, or CuPy's
+    own `kernel((grid,), (block,), (arguments,), shared_mem=)`; else None."""
+    if isinstance(call.func, ast.Name) and len(call.args) == 3 and all(isinstance(a, ast.Tuple) for a in call.args):
+        grid, threads, given = call.args
+        arguments = tuple(text(each) for each in given.elts) if isinstance(given, ast.Tuple) else ()
+        shared = dict(keywords(call)).get("shared_mem")
+        return Launch(call.func.id, text(grid), text(threads), arguments, shared=shared)
     if not (isinstance(call.func, ast.Attribute) and call.func.attr == "launch" and len(call.args) > 1):
         return None
     name = call.args[0]
@@ -60,9 +65,10 @@ def stem(kernel: str, op: str) -> str:
 
 
 def find_kernel(files: Sequence[Path], name: str) -> Kernel | None:
-    """Where the kernel `name` stands, in a .cu or .cuh file beside one of an op's Python files."""
+    """Where the kernel `name` stands: in a Python file's own text, or in a .cu or .cuh file beside it."""
     folders = dict.fromkeys([*(file.parent for file in files), _LIB])
-    for source in [path for folder in folders for path in sorted([*folder.glob("*.cu"), *folder.glob("*.cuh")])]:
+    beside = [path for folder in folders for path in sorted([*folder.glob("*.cu"), *folder.glob("*.cuh")])]
+    for source in [*files, *beside]:
         written = source.read_text()
         for match in _KERNEL.finditer(written):
             if match[1] == name:

@@ -1,5 +1,6 @@
 """Gradient of softmax from its result: dx = y * (dy - sum(y * dy)).
 
+naive: one thread per row, two passes; neighbouring threads read addresses one row apart [oneflow2021]
 warp: one warp per row, which its lanes hold in registers; the sum by shuffles, so y and dy are read once [oneflow2021]
 block: one block per row of any length, two passes; the warps' sums meet in shared memory [oneflow2021]
 vectorised: the block holds its row in registers and moves it 16 bytes at a time: two reads, one write [oneflow2021]
@@ -12,8 +13,19 @@ from touchstone.backends.cupy.lib.norms import threads
 from touchstone.backends.cupy.lib.rows import WARP_COLS, at_most, in_registers, warp_grid
 from touchstone.backends.cupy.runtime.module import GRID_LIMIT, Module
 
+_naive = Module(__file__, "naive.cu")
 _scalar = Module(__file__, "scalar.cu")
 _vectorised = Module(__file__, "vectorised.cu")
+
+
+def naive(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+    """y, dy (rows, cols) -> dx (rows, cols), any number of columns; y and dy are read twice. Source: [oneflow2021]."""
+    rows, cols = shapes("rows cols, rows cols", y=y, dy=dy)
+    dx = torch.empty((rows, cols), dtype=y.dtype, device=y.device)
+    if dx.numel():
+        operands = (y, dy, dx, rows, cols, *y.stride(), *dy.stride())
+        _naive.launch("softmax_backward_naive", -(-rows // 128), 128, *operands, dtype=y.dtype)
+    return dx
 
 
 def warp(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:

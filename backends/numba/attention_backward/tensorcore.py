@@ -75,6 +75,9 @@ def _dq_kernel(width):
         causal,
         aligned,
     ):
+        """Longer than a screen: products and exponentials are functions already, and what is left is the order of
+        copies, barriers and products; a function for a step of the loop would take more than 25 values.
+        """
         q_tile = cuda.shared.array(own_size, uint16, 16)
         do_tile = cuda.shared.array(own_size, uint16, 16)
         k_tile = cuda.shared.array(step_size, uint16, 16)
@@ -188,6 +191,9 @@ def _dkdv_kernel(width):
         causal,
         aligned,
     ):
+        """Longer than a screen: products and exponentials are functions already, and what is left is the order of
+        copies, barriers and products; a function for a step of the loop would take more than 25 values.
+        """
         k_tile = cuda.shared.array(own_size, uint16, 16)
         v_tile = cuda.shared.array(own_size, uint16, 16)
         q_tile = cuda.shared.array(step_size, uint16, 16)

@@ -1,0 +1,109 @@
+// What kernels need whose rows wait in shared memory: each thread copies there what it alone will read, VECTORS vectors
+// of 16 bytes per row, so that no barrier is needed between a copy and its use. A row is held by blockDim.x threads of
+// each of CLUSTER blocks; where one block holds it, blockDim.y rows share the block.
+#pragma once
+#include "norms.cuh"
+#include "ptx.cuh"
+#if CLUSTER > 1
+#include "hopper.cuh"
+#define IN_CLUSTERS __cluster_dims__(CLUSTER)
+#else
+#define IN_CLUSTERS
+#endif
+
+constexpr int lanes = lanes_of<ELEMENT>, columns = VECTORS * lanes;  // of a vector; of a thread
+using Values = Vector<ELEMENT, lanes>;
+
+// The column, within the block's part of a row, with which the thread's r-th vector begins.
+__device__ inline int column(int r) { return (r * blockDim.x + threadIdx.x) * lanes; }
+
+__device__ inline uint4 load_elements(const ELEMENT* row, long long stride, int col, int cols) {
+    ELEMENT elements[lanes];
+#pragma unroll
+    for (int i = 0; i < lanes; ++i) {
+        elements[i] = col + i < cols ? row[(col + i) * stride] : from_float<ELEMENT>(0.0f);
+    }
+    uint4 raw;
+    memcpy(&raw, elements, 16);
+    return raw;
+}
+
+// Zeros beyond the row's end.
+__device__ inline Values load_values(const ELEMENT* row, long long stride, int col, int cols) {
+    if constexpr (ALIGNED) {
+        return load_vector<lanes>(row, stride, col, cols);
+    } else {
+        return {load_elements(row, stride, col, cols)};
+    }
+}
+
+// Starts to bring a vector to shared memory; elements of other strides come at once.
+__device__ inline void stage(uint4* place, const ELEMENT* row, long long stride, int col, int cols) {
+    if constexpr (ALIGNED) {
+        cp_async_16(place, row + col, col < cols ? 16 : 0);
+    } else {
+        *place = load_elements(row, stride, col, cols);
+    }
+}
+
+__device__ inline void store_values(ELEMENT* row, int col, int cols, const float (&values)[lanes]) {
+    if constexpr (ALIGNED) {
+        // Nobody reads it soon; and nvcc splits some plain 16-byte stores into four.
+        if (col < cols) __stcs(reinterpret_cast<uint4*>(row + col), pack<ELEMENT>(values));
+    } else {
+#pragma unroll
+        for (int i = 0; i < lanes; ++i) {
+            if (col + i < cols) row[col + i] = from_float<ELEMENT>(values[i]);
+        }
+    }
+}
+
+#if CLUSTER > 1
+// Stores to the same place of block `rank` of the cluster.
+__device__ inline void cluster_store(float* place, int rank, float value) {
+    asm volatile("{\n"
+                 ".reg .b32 remote;\n"
+                 "mapa.shared::cluster.u32 remote, %0, %1;\n"
+                 "st.shared::cluster.f32 [remote], %2;\n"
+                 "}" ::"r"(shared_address(place)), "r"(rank), "f"(value)
+                 : "memory");
+}
+#endif
+
+// Sums over the threads of a row; every one gets the same bits. A row of one warp needs no barrier. Two halves of
+// `partials` take turns as in row_sums; in a cluster every block gets all of them.
+template <int count> __device__ inline void sums_of_row(float (&values)[count], int& turn) {
+    __shared__ float partials[2][count][CLUSTER == 1 ? 32 : 16 * CLUSTER];
+#pragma unroll
+    for (int i = 0; i < count; ++i) values[i] = warp_sum(values[i]);
+    if (CLUSTER == 1 && blockDim.x == 32) return;
+
+    const int half = turn++ % 2, lane = threadIdx.x % 32, warps = blockDim.x / 32;
+#if CLUSTER > 1
+    const int own = blockIdx.x % CLUSTER * warps + threadIdx.x / 32, first = 0, last = CLUSTER * warps;
+    if (lane < CLUSTER) {
+#pragma unroll
+        for (int i = 0; i < count; ++i) cluster_store(&partials[half][i][own], lane, values[i]);
+    }
+    cluster_arrive();
+    cluster_wait();
+#else
+    const int first = threadIdx.y * warps, own = first + threadIdx.x / 32, last = first + warps;
+    if (lane == 0) {
+#pragma unroll
+        for (int i = 0; i < count; ++i) partials[half][i][own] = values[i];
+    }
+    __syncthreads();
+#endif
+    // All loads before the first shuffle; a block of 512 threads has 16 warps.
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+        values[i] = 0.0f;
+#pragma unroll
+        for (int at = 0; at < 16 * CLUSTER; at += 32) {
+            values[i] += at + lane < last - first ? partials[half][i][first + at + lane] : 0.0f;
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < count; ++i) values[i] = warp_sum(values[i]);
+}
