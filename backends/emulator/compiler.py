@@ -1,20 +1,21 @@
 """Finds a C++ compiler and NVIDIA's headers, compiles, and keeps what was compiled.
 
-Everything is kept under a name that hashes what it was made of, in `TOUCHSTONE_CACHE` or the user's cache folder.
+Everything is kept under a name that hashes what it was made of (backends/storage).
 """
 
-import contextlib
-import fcntl
+import errno
 import functools
 import hashlib
 import importlib.util
 import os
+import re
 import shlex
 import shutil
 import subprocess
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
+
+from touchstone.backends import NotRun
+from touchstone.backends.storage.artefacts import store
 
 _HERE = Path(__file__).parent
 ENGINE = _HERE / "engine"
@@ -23,17 +24,6 @@ INCLUDE = _HERE / "include"
 
 class CompileError(RuntimeError):
     """A kernel's source does not compile; the message is the compiler's."""
-
-
-def cache_folder() -> Path:
-    """Where compiled kernels are kept; made if missing."""
-    chosen = os.environ.get("TOUCHSTONE_CACHE")
-    if chosen:
-        folder = Path(chosen)
-    else:
-        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "touchstone" / "emulator"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def compiler() -> list[str] | None:
@@ -111,20 +101,42 @@ def own_text() -> str:
     return "\0".join(f"{file.name}\0{file.read_text()}" for file in files if file.is_file())
 
 
+# What the compiler and its parts say where the machine fails them, in the C locale.
+_NO_ROOM = {os.strerror(code): code for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)} | {
+    "File size limit exceeded": errno.EFBIG
+}
+_STOPPED = re.compile(
+    r"virtual memory exhausted|out of memory|Cannot allocate memory|memory exhausted|Resource temporarily unavailable"
+    r"|Too many open files|error: (?:unable|cannot) to execute|(?:Killed|[Tt]erminated|[Ss]ignal) .*program"
+)
+_IN_SOURCE = re.compile(r"^\s|^[^\s:]+:\d+:(?:\d+:)? (?:error|warning|note): ")
+
+
 def build(command: list[str], output: Path, what: str) -> None:
-    """Run `command -o` a temporary name beside `output`, then rename: a half-written library is never seen."""
-    handle, name = tempfile.mkstemp(dir=output.parent, prefix=output.stem, suffix=".tmp")
-    os.close(handle)
+    """Run `command -o output`, with temporary files beside it. Raises CompileError for what does not compile, OSError
+    where there is no room, NotRun where the compiler does not get to an answer."""
+    plain = {**os.environ, "LC_ALL": "C", "TMPDIR": str(output.parent)}  # messages in ASCII: some of them are read
     try:
-        plain = {**os.environ, "LC_ALL": "C"}  # messages in ASCII: one of them is read
-        done = subprocess.run([*command, "-o", name], capture_output=True, text=True, check=False, env=plain)
-        if done.returncode:
-            raise CompileError(f"{what} does not compile:\n{done.stderr.strip() or done.stdout.strip()}")
-        os.chmod(name, 0o755)
-        os.replace(name, output)
-    finally:
-        if os.path.exists(name):
-            os.unlink(name)
+        done = subprocess.run([*command, "-o", str(output)], capture_output=True, check=False, env=plain)
+    except OSError as error:
+        raise NotRun(f"the compiler {command[0]} cannot be started: {error.strerror}") from None
+    said = (done.stderr.strip() or done.stdout.strip()).decode(errors="replace")
+    if done.returncode:
+        _machine_failed(command[0], done.returncode, said)
+        raise CompileError(f"{what} does not compile:\n{said}")
+
+
+def _machine_failed(compiler: str, status: int, said: str) -> None:
+    """Raise OSError or NotRun if a compiler failed for reasons that are not in its source."""
+    lines = [line for line in said.splitlines() if not _IN_SOURCE.search(line)]  # without what the source may say
+    for line in lines:
+        for text, code in _NO_ROOM.items():
+            if line.endswith(text) or (code == errno.EFBIG and text in line):
+                raise OSError(code, os.strerror(code))
+        if _STOPPED.search(line):
+            raise NotRun(f"the compiler {compiler} was stopped: {line.strip()}")
+    if status < 0:
+        raise NotRun(f"the compiler {compiler} was ended by signal {-status}")
 
 
 def engine(portable: bool = False) -> Path:
@@ -134,18 +146,13 @@ def engine(portable: bool = False) -> Path:
     if portable:
         flags.append("-DTOUCHSTONE_UCONTEXT=1")
     name = f"libtouchstone_{digest(own_text(), _version(tuple(cxx), os.environ.get('PATH')), *flags)}.so"
-    output = cache_folder() / name
-    if output.exists():
-        return output
-    with _alone(output):
-        if not output.exists():
-            asked = [*cxx, *flags, f"-Wl,-soname,{name}", str(ENGINE / "engine.cpp")]
-            build(asked, output, "the emulator's engine")
-    return output
+    asked = [*cxx, *flags, f"-Wl,-soname,{name}", str(ENGINE / "engine.cpp")]
+    return store().file(name, lambda output: build(asked, output, "the emulator's engine"))
 
 
 def kernel(text: str, name: str, defines: dict[str, str], include: tuple[str, ...], library: Path) -> Path:
-    """The library of a kernel's source `text`, which is complete C++ by now; `name` is for messages."""
+    """The library of a kernel's source `text`, which is complete C++ by now; `name` is for messages. Whoever loads it
+    has loaded the engine `library` before."""
     cxx = command()
     headers = cuda_headers()
     flags = [
@@ -170,33 +177,25 @@ def kernel(text: str, name: str, defines: dict[str, str], include: tuple[str, ..
     made_by = (*cxx, _version(tuple(cxx), os.environ.get("PATH")))
     # with the place of the emulator's own headers, by which a finding passes over their lines
     key = digest(text, name, own, library.name, *made_by, str(_HERE), str(headers), *flags, *definitions)
-    output = cache_folder() / f"{Path(name).stem}_{key}.so"
-    if output.exists():
-        return output
-    first = _precompiled(cxx, [*flags, *folders], "cuda_fp16.h" in text or "cuda_bf16.h" in text)
-    with _alone(output):
-        if output.exists():  # made by another process meanwhile
-            return output
-        with tempfile.TemporaryDirectory(dir=cache_folder(), prefix="source_") as folder:
-            source = Path(folder) / Path(name).name  # debug information names this file
-            source.write_text(text)
-            flags = [*flags, *definitions, *folders, "-include", str(first)]
-            # In two steps: a link that knew of the sanitizers would bring their libraries.
-            code = Path(folder) / "kernel.o"
-            build([*cxx, *flags, "-x", "c++", "-c", str(source)], code, name)
-            link = [
-                "-shared",
-                "-O2",
-                "-fno-sanitize=all",
-                "-pthread",
-                str(code),
-                str(library),
-                f"-Wl,-rpath,{library.parent}",
-                "-lm",
-                "-Wl,-z,now",
-            ]
-            build([*cxx, *link], output, name)
-    return output
+
+    def make(output: Path) -> None:
+        first = _precompiled(cxx, [*flags, *folders], "cuda_fp16.h" in text or "cuda_bf16.h" in text)
+        source = output.with_name("source") / Path(name).name  # debug information names this file
+        source.parent.mkdir()
+        source.write_text(text)
+        # In two steps: a link that knew of the sanitizers would bring their libraries.
+        code = source.with_name("kernel.o")
+        asked = [*cxx, *flags, *definitions, *folders, "-include", str(first), "-x", "c++", "-c", str(source)]
+        build(asked, code, name)
+        link = ["-shared", "-O2", "-fno-sanitize=all", "-pthread", str(code), str(library), "-lm", "-Wl,-z,now"]
+        build([*cxx, *link], output, name)
+
+    return store().file(f"{plain_name(Path(name).stem)}_{key}.so", make)
+
+
+def plain_name(text: str) -> str:
+    """A name with nothing in it but what a file's name may have anywhere."""
+    return re.sub(r"[^\w+]", "_", text, flags=re.ASCII)[:80] or "_"
 
 
 def _precompiled(command: list[str], flags: list[str], narrow: bool) -> Path:
@@ -204,26 +203,13 @@ def _precompiled(command: list[str], flags: list[str], narrow: bool) -> Path:
     which saves two thirds of the time that a small kernel takes (0.4 of 0.6 s)."""
     version = _version(tuple(command), os.environ.get("PATH"))
     names = ["touchstone.h", *(["cuda_fp16.h", "cuda_bf16.h"] if narrow else [])]
-    header = cache_folder() / f"touchstone_{digest(own_text(), *command, version, *flags, *names)}.h"
-    ready = header if "clang" in version else header.with_name(header.name + ".gch")
-    if ready.exists():
-        return header
-    with _alone(header):
-        if not header.exists():
-            fresh = header.with_name(f"{header.name}.{os.getpid()}")
-            fresh.write_text("".join(f"#include <{name}>\n" for name in names))
-            os.replace(fresh, header)
-        if not ready.exists():
-            build([*command, *flags, "-x", "c++-header", str(header)], ready, "the emulator's header")
+    text = "".join(f"#include <{name}>\n" for name in names)
+    name = f"touchstone_{digest(own_text(), *command, version, *flags, *names)}.h"
+    header = store().file(name, lambda output: output.write_text(text))
+    if "clang" not in version:
+        asked = [*command, *flags, "-x", "c++-header", str(header)]
+        store().file(f"{name}.gch", lambda output: build(asked, output, "the emulator's header"))
     return header
-
-
-@contextlib.contextmanager
-def _alone(output: Path) -> Iterator[None]:
-    """Held by one process at a time, so that two do not compile the same at once."""
-    with open(output.with_name(output.name + ".lock"), "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def sanitizers(command: list[str]) -> list[str]:

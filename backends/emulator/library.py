@@ -5,6 +5,7 @@ import functools
 import os
 from typing import NamedTuple
 
+from touchstone.backends import NotRun
 from touchstone.backends.emulator import binary
 
 
@@ -77,9 +78,34 @@ class Parameter(ctypes.Structure):
     ]
 
 
-@functools.cache
+def opened(path: str) -> ctypes.CDLL:
+    """The library at `path`, which takes the engine's functions from the engine that it was linked with: `engine`
+    has loaded it.
+
+    Two engines may be in one process, and Numba's code makes the names of its own visible to every library. Raises
+    NotRun where the machine does not let it be loaded.
+    """
+    try:
+        return ctypes.CDLL(path, mode=ctypes.DEFAULT_MODE | getattr(os, "RTLD_DEEPBIND", 0))
+    except OSError as error:
+        if "undefined symbol" in str(error):
+            raise
+        raise NotRun(f"a compiled kernel cannot be loaded: {error}") from None
+
+
+_engines: dict[str, ctypes.CDLL] = {}  # by the names under which kernels ask for them
+
+
 def engine(path: str) -> ctypes.CDLL:
-    library = ctypes.CDLL(path)
+    """The engine at `path`, or the same one if it was loaded from elsewhere: kernels use the one that came first."""
+    name = os.path.basename(path)
+    if name not in _engines:
+        _engines[name] = _engine(path)
+    return _engines[name]
+
+
+def _engine(path: str) -> ctypes.CDLL:
+    library = opened(path)
     library.ts_report_bytes.restype = ctypes.c_uint64
     assert library.ts_report_bytes() == ctypes.sizeof(Report)
     library.ts_writers_new.restype = ctypes.c_void_p

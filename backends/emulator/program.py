@@ -12,7 +12,7 @@ from touchstone import backends
 from touchstone.backends.emulator import binary, compiler, instruments, source
 from touchstone.backends.emulator.arguments import pack
 from touchstone.backends.emulator.findings import error
-from touchstone.backends.emulator.library import Loaded, Options, Range, Report, base, engine, parameters
+from touchstone.backends.emulator.library import Loaded, Options, Range, Report, base, engine, opened, parameters
 
 MAX_THREADS = 1024
 MAX_BLOCKS = (2**31 - 1, 65535, 65535)
@@ -69,11 +69,10 @@ class Program:
                     raise
                 self.kernels = rest
                 continue
-            library = ctypes.CDLL(str(path))
+            runs_on = engine(str(engine_path))  # first: the kernel's library asks for it by its name
+            library = opened(str(path))
             variables, constants = binary.variables(path)
-            self._built[key] = Loaded(
-                str(path), library, engine(str(engine_path)), base(str(path)), variables, constants
-            )
+            self._built[key] = Loaded(str(path), library, runs_on, base(str(path)), variables, constants)
         return self._built[key]
 
     def _complete(self, entries: Sequence[str]) -> str:

@@ -7,13 +7,15 @@ if __name__ != "touchstone.backends.triton":
         "put that folder (none inside it) on PYTHONPATH, so that `import triton` finds Triton itself"
     )
 
+import contextlib
 import functools
 import importlib.abc
 import importlib.util
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 from importlib import metadata
 from types import FunctionType, MethodType, ModuleType
@@ -21,6 +23,7 @@ from typing import Any
 
 from touchstone.backends import seen_by
 from touchstone.backends.devices import capability_lacks, cuda_unavailable
+from touchstone.backends.gpus import DEFAULT, GPUS, Gpu
 
 ALIASES = {"interpreter": "cpu"}
 CPU_VARIABLES = ("TRITON_INTERPRET",)
@@ -82,12 +85,15 @@ def prepare(device: str) -> None:
         interpreter.install()
     else:
         os.environ.pop("TRITON_INTERPRET", None)
+        from touchstone.backends.triton.runtime import caching
+
+        caching.install()
 
 
 def adopt(fn: Callable[..., Any], device: str) -> None:
-    """Patch the interpreter for a user's `fn` whose kernels this process has imported to be interpreted."""
-    if device == "cpu" and _mode() == "interpret":
-        prepare("cpu")
+    """Set up for a user's `fn` what `prepare` does, where this process has imported its kernels for the device."""
+    if _mode() == {"cpu": "interpret", "cuda": "compile"}[device]:
+        prepare(device)
 
 
 def reimport(fn: Callable[..., Any], device: str) -> bool:
@@ -99,6 +105,50 @@ def reimport(fn: Callable[..., Any], device: str) -> bool:
 
     stale = JITFunction if device == "cpu" else InterpretedFunction
     return any(isinstance(found, stale) for found in _reached(fn))
+
+
+def reaches(fn: Callable[..., Any]) -> bool:
+    """Whether `fn` reaches a Triton kernel that this process interprets."""
+    if _mode() != "interpret":
+        return False
+    from triton.runtime.interpreter import InterpretedFunction
+
+    return any(isinstance(found, InterpretedFunction) for found in _reached(fn))
+
+
+def displaced(error: BaseException, device: str) -> bool:
+    """Whether a call on the CPU raised `error` in Triton, which this process has imported to compile."""
+    if device != "cpu" or _mode() != "compile":
+        return False
+    found: BaseException | None = error
+    while found is not None:
+        frames = (frame for frame, _ in traceback.walk_tb(found.__traceback__))
+        if any(str(frame.f_globals.get("__name__")).startswith("triton.") for frame in frames):
+            return True
+        found = found.__cause__ or found.__context__
+    return False
+
+
+@contextlib.contextmanager
+def answering(gpu: Gpu) -> Iterator[None]:
+    """Within, where kernels are interpreted: `triton.runtime.driver.active` answers as on `gpu`."""
+    if _mode() == "compile" or (_mode() is None and not _later.watching):
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        if _mode() is None:
+            _later.then = lambda: stack.enter_context(_driver().answering(gpu))
+        else:
+            stack.enter_context(_driver().answering(gpu))
+        yield
+        _later.then = None
+
+
+def expect(device: str) -> None:
+    """Interpret the kernels of a Triton that a user's function imports later, when it is called."""
+    if device == "cpu" and _mode() is None and importlib.util.find_spec("triton") is not None:
+        os.environ["TRITON_INTERPRET"] = "1"
+        _later.watch()
 
 
 def lacks(needs: str, device: str) -> str | None:
@@ -114,6 +164,13 @@ def doctor() -> list[tuple[str, str, str]]:
         return [("triton", "not installed", why_not("cpu") or "")]
     rows = [("triton", metadata.version("triton"), "3.6 to 3.9 are supported")]
     rows.append(("mode", _mode() or "not imported yet", "decided by TRITON_INTERPRET at the first import of triton"))
+    rows.append(
+        (
+            "launchers that demand CUDA",
+            f"on the CPU, answered as an {GPUS[DEFAULT]} would",
+            "while a user's kernel is imported and called; --arch chooses another GPU: " + ", ".join(GPUS),
+        )
+    )
     if _mode() == "interpret" or (_mode() is None and cuda_unavailable()):  # here it can only interpret
         prepare("cpu")
         from touchstone.backends.triton.runtime.interpreter import REPAIRS, active
@@ -164,6 +221,16 @@ def instruments(device: str) -> dict[str, Callable[[], AbstractContextManager[No
     }
 
 
+def undefined(device: str, conspicuous: Collection[str] | None) -> AbstractContextManager[dict[str, str]] | None:
+    """Where kernels are interpreted, a context manager within which what Triton does not define is what NVIDIA GPUs
+    give, but conspicuous at those places ("k.py:12"; None: everywhere); it gives what was undefined, by place."""
+    if device != "cpu" or _mode() != "interpret":
+        return None
+    from touchstone.backends.triton.runtime import interpreter
+
+    return interpreter.undefined(conspicuous)
+
+
 def tune(launcher: Callable[..., Any], arguments: dict[str, Any], verify: Callable[[], bool], write: bool = True):
     """Time the configurations in the `space` of a launcher on one call; see
     touchstone.backends.triton.runtime.tuning.tune."""
@@ -188,6 +255,46 @@ class _Alone(importlib.abc.MetaPathFinder):
 
 
 sys.meta_path.insert(0, _Alone())
+
+
+class _Later(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Loads Triton as ever, and patches its interpreter right then."""
+
+    watching = False
+    then: Callable[[], Any] | None = None  # done after that
+
+    def watch(self) -> None:
+        if not self.watching:
+            self.watching = True
+            sys.meta_path.insert(0, self)
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != "triton":
+            return None
+        self.watching = False
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None:
+            self.loader, spec.loader = spec.loader, self
+        return spec
+
+    def create_module(self, spec: Any) -> ModuleType | None:
+        return self.loader.create_module(spec)  # type: ignore[union-attr]
+
+    def exec_module(self, module: ModuleType) -> None:
+        self.loader.exec_module(module)  # type: ignore[union-attr]
+        prepare("cpu")
+        if self.then is not None:
+            self.then()
+
+
+_later = _Later()
+
+
+def _driver() -> ModuleType:
+    from touchstone.backends.triton.runtime import driver
+
+    return driver
 
 
 _OTHERS = ("numba", "llvmlite", "cupy")  # libraries that lead to no kernel of Triton's

@@ -3,6 +3,7 @@
 onerow: one program holds a row in registers, so x is read once; the variance is the centred row's [baetal2016]
 persistent: as many programs as run at once loop over the rows, weight and bias stay, the next rows come [gupta2012]
 halfregs: a row in registers in its own 16 bits, converted three times, so that two programs overlap [nvidia2025]
+tiles: a row as so many tiles in registers as it has columns for: no width is padded to a power of two [guo2025]
 looped: tiles of a row in three passes, mean, variance and write, so a row may have any length [baetal2016]
 welford: mean and variance in one pass that merges the statistics of tiles, 2 reads instead of 3 [chan1979]
 """
@@ -12,7 +13,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import Unsupported, shapes
-from touchstone.backends.triton.lib.rows import grid_programs, halfregs_block, opaque, warps
+from touchstone.backends.triton.lib.rows import grid_programs, halfregs_block, opaque, tiling, warps
 from touchstone.backends.variants import HALF, variant
 
 
@@ -142,6 +143,61 @@ def halfregs(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *
         return _launch(_halfregs_kernel, x, weight, bias, eps, block, num_warps=warps(block, 1024))
     each = 1024 if block <= 4096 else 4096  # 16 warps of 128 registers fill a multiprocessor
     return _launch(_halfregs_kernel, x, weight, bias, eps, block, num_warps=warps(block, each), maxnreg=128)
+
+
+@triton.jit(do_not_specialize_on_alignment=["stride_xn", "stride_w", "stride_b"])
+def _tiles_kernel(
+    x_ptr,
+    w_ptr,
+    b_ptr,
+    y_ptr,
+    stride_xm,
+    stride_xn,
+    stride_w,
+    stride_b,
+    cols,
+    eps,
+    TILES: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    x_ptr += row * stride_xm
+    y_ptr += row * cols
+
+    tiles = ()
+    for i in tl.static_range(TILES):
+        col = i * BLOCK + tl.arange(0, BLOCK)
+        tiles += (tl.load(x_ptr + col.to(tl.int64) * stride_xn, mask=col < cols, other=0.0),)
+    mean = tl.zeros((BLOCK,), tl.float32)
+    for i in tl.static_range(TILES):
+        mean += tiles[i].to(tl.float32)
+    mean = tl.sum(mean, axis=0) / cols
+    square = tl.zeros((BLOCK,), tl.float32)
+    for i in tl.static_range(TILES):
+        centred = tl.where(i * BLOCK + tl.arange(0, BLOCK) < cols, tiles[i].to(tl.float32) - mean, 0.0)
+        square += centred * centred
+    rstd = tl.rsqrt(tl.sum(square, axis=0) / cols + eps)
+
+    for i in tl.static_range(TILES):
+        col = i * BLOCK + tl.arange(0, BLOCK)
+        inside = col < cols
+        y = (tiles[i].to(tl.float32) - mean) * rstd
+        y *= tl.load(w_ptr + col.to(tl.int64) * stride_w, mask=inside, other=0.0).to(tl.float32)
+        if b_ptr is not None:
+            y += tl.load(b_ptr + col.to(tl.int64) * stride_b, mask=inside, other=0.0).to(tl.float32)
+        tl.store(y_ptr + col, y, mask=inside)
+
+
+def tiles(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
+    """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols).
+
+    Declines more than 32768 columns: the registers of one program. Source: [baetal2016], [guo2025].
+    """
+    _, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
+    if cols > 32768:
+        raise Unsupported(f"{cols} columns; one program holds 32768")
+    block, count, num_warps = tiling(cols)
+    return _launch(_tiles_kernel, x, weight, bias, eps, block, TILES=count, num_warps=num_warps)
 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_xn", "stride_w", "stride_b"])

@@ -2,6 +2,7 @@
 
 onerow: one program holds a row in registers, so x is read once [zhang2019]
 persistent: as many programs as run at once loop over the rows, the next one on its way meanwhile [gupta2012]
+tiles: a row as so many tiles in registers as it has columns for: no width is padded to a power of two [guo2025]
 looped: tiles of a row in two passes, mean square and write, so a row may have any length [zhang2019]
 """
 
@@ -10,7 +11,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import Unsupported, shapes
-from touchstone.backends.triton.lib.rows import grid_programs, warps
+from touchstone.backends.triton.lib.rows import grid_programs, tiling, warps
 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_xn", "stride_w"])
@@ -71,6 +72,45 @@ def persistent(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> t
         _persistent_kernel[(programs,)](
             x, weight, y, *x.stride(), *weight.stride(), rows, cols, eps, BLOCK=block, num_warps=warps(block)
         )
+    return y
+
+
+@triton.jit(do_not_specialize_on_alignment=["stride_xn", "stride_w"])
+def _tiles_kernel(
+    x_ptr, w_ptr, y_ptr, stride_xm, stride_xn, stride_w, cols, eps, TILES: tl.constexpr, BLOCK: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64)
+    x_ptr += row * stride_xm
+    y_ptr += row * cols
+
+    tiles = ()
+    square = tl.zeros((BLOCK,), tl.float32)
+    for i in tl.static_range(TILES):
+        col = i * BLOCK + tl.arange(0, BLOCK)
+        tiles += (tl.load(x_ptr + col.to(tl.int64) * stride_xn, mask=col < cols, other=0.0),)
+    for i in tl.static_range(TILES):
+        square += tiles[i].to(tl.float32) * tiles[i].to(tl.float32)
+    rstd = tl.rsqrt(tl.sum(square, axis=0) / cols + eps)
+
+    for i in tl.static_range(TILES):
+        col = i * BLOCK + tl.arange(0, BLOCK)
+        w = tl.load(w_ptr + col.to(tl.int64) * stride_w, mask=col < cols, other=0.0).to(tl.float32)
+        tl.store(y_ptr + col, tiles[i].to(tl.float32) * rstd * w, mask=col < cols)
+
+
+def tiles(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
+    """x (rows, cols), weight (cols,) -> y (rows, cols). Declines more than 32768 columns, what one program holds.
+
+    Source: [zhang2019], [guo2025].
+    """
+    rows, cols = shapes("rows cols, cols", x=x, weight=weight)
+    if cols > 32768:
+        raise Unsupported(f"{cols} columns; one program holds 32768")
+    y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
+    if y.numel():
+        block, count, num_warps = tiling(cols)
+        operands = (x, weight, y, *x.stride(), *weight.stride(), cols, eps)
+        _tiles_kernel[(rows,)](*operands, TILES=count, BLOCK=block, num_warps=num_warps)
     return y
 
 

@@ -3,6 +3,7 @@
 onerow: one program holds a row in registers, so x is read once and y written once [triton2021softmax]
 persistent: as many programs as run at once loop over the rows, the next one on its way meanwhile [gupta2012]
 halfregs: a row in registers in its own 16 bits, converted and exponentiated twice, so two programs overlap [nvidia2025]
+tiles: a row as so many tiles in registers as it has columns for: no width is padded to a power of two [guo2025]
 looped: tiles of a row in three passes, max, sum and write, so a row may have any length [milakov2018]
 online: max and sum in one pass by rescaling the sum whenever the max grows, 2 reads instead of 3 [milakov2018]
 """
@@ -12,7 +13,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import Unsupported, shapes
-from touchstone.backends.triton.lib.rows import grid_programs, halfregs_block, opaque, warps
+from touchstone.backends.triton.lib.rows import grid_programs, halfregs_block, opaque, tiling, warps
 from touchstone.backends.variants import HALF, variant
 
 
@@ -106,6 +107,49 @@ def halfregs(x: torch.Tensor) -> torch.Tensor:
     if y.numel():
         each = 1024 if block <= 4096 else 4096  # 16 warps of 128 registers fill a multiprocessor
         _halfregs_kernel[(rows,)](x, y, *x.stride(), cols, BLOCK=block, num_warps=warps(block, each), maxnreg=128)
+    return y
+
+
+@triton.jit(do_not_specialize_on_alignment=["stride_xn"])
+def _tiles_kernel(x_ptr, y_ptr, stride_xm, stride_xn, cols, TILES: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    x_ptr += row * stride_xm
+    y_ptr += row * cols
+
+    tiles = ()
+    for i in tl.static_range(TILES):
+        col = i * BLOCK + tl.arange(0, BLOCK)
+        tiles += (tl.load(x_ptr + col.to(tl.int64) * stride_xn, mask=col < cols, other=float("-inf")),)
+    m = tiles[0].to(tl.float32)
+    for i in tl.static_range(1, TILES):
+        m = tl.maximum(m, tiles[i].to(tl.float32))
+    m = tl.max(m, axis=0)
+
+    exponentials = ()
+    l = tl.zeros((BLOCK,), tl.float32)
+    for i in tl.static_range(TILES):
+        exponentials += (tl.exp(tiles[i].to(tl.float32) - m),)
+        l += exponentials[i]
+    inverse = 1.0 / tl.sum(l, axis=0)
+
+    for i in tl.static_range(TILES):
+        col = i * BLOCK + tl.arange(0, BLOCK)
+        tl.store(y_ptr + col, exponentials[i] * inverse, mask=col < cols)
+
+
+def tiles(x: torch.Tensor) -> torch.Tensor:
+    """x (rows, cols) -> y (rows, cols). Declines more than 32768 columns, what one program holds. Source: [guo2025].
+
+    Up to 20480 columns of any number 0.96 to 1.0 of a copy's rate (an H200, bfloat16), where `onerow` has 0.56 at 20480
+    and 0.80 at 5120; beyond, the registers of one program fill a multiprocessor.
+    """
+    rows, cols = shapes("rows cols", x=x)
+    if cols > 32768:
+        raise Unsupported(f"{cols} columns; one program holds 32768")
+    y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
+    if y.numel():
+        block, count, num_warps = tiling(cols)
+        _tiles_kernel[(rows,)](x, y, *x.stride(), cols, TILES=count, BLOCK=block, num_warps=num_warps)
     return y
 
 

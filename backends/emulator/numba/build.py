@@ -50,7 +50,7 @@ def _optimise(module: llvm.ModuleRef, level: int) -> None:
 
 
 class ObjectCode(NamedTuple):
-    """A kernel's object code for this CPU and what it takes to load it; all of it can be pickled."""
+    """A kernel's object code for this CPU and what it takes to load it; cache.py writes all of it as JSON."""
 
     code: bytes
     base: str  # the symbol that stands for the number of the first of its places

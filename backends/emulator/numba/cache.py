@@ -1,4 +1,4 @@
-"""Keeps what was compiled from one process to the next, beside the C++ kernels (compiler.cache_folder).
+"""Keeps what was compiled from one process to the next, beside the C++ kernels (backends/storage).
 
 Typing and lowering take two thirds of a compilation, so the key is made before them: of the kernel's bytecode and
 lines, of all that it refers to (globals, closures, device functions, intrinsics and what those call), of the types of
@@ -6,29 +6,31 @@ its arguments, of the versions and sources of what compiles, and of this CPU. A 
 not understood here has no key and is compiled anew in every process.
 """
 
+import base64
 import dis
 import enum
 import functools
 import hashlib
+import json
 import linecache
 import os
-import pickle
 import platform
 import re
 import sys
-import tempfile
 import types as python
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import llvmlite.binding as llvm
 import numpy as np
 
 from touchstone.backends.emulator import compiler
 from touchstone.backends.emulator.numba import build, linking, ptx
+from touchstone.backends.storage.artefacts import store
 
+T = TypeVar("T")
 _HERE = Path(__file__).parent
 _LIBRARIES = {"numba", "numba_cuda", "numpy", "llvmlite", "cuda"}
 _OWN = __package__ + "."
@@ -38,41 +40,73 @@ _EXTENDS = re.compile(
 )
 
 
+class Raised(NamedTuple):
+    """What a status code stands for: an exception as it is told, and the line that raises it ("" where unknown)."""
+
+    text: str
+    file: str
+    line: int
+
+
 class Entry(NamedTuple):
     """A compiled kernel: its object code, the types of its parameters, and what its status codes stand for."""
 
     built: build.ObjectCode
     types: list[str]
-    exceptions: dict[int, Any]  # (class, arguments, place)
+    exceptions: dict[int, Raised]
 
 
 def load(key: str | None) -> Entry | None:
     """What is kept under `key`, if anything is."""
-    if key is None:
-        return None
-    try:
-        entry = pickle.loads(_path(key).read_bytes())
-    except Exception:  # missing, or damaged
-        return None
-    return entry if isinstance(entry, Entry) else None
+    data = None if key is None else store().load(_name(key))
+    return None if data is None else read(data)
 
 
 def keep(key: str | None, entry: Entry) -> None:
-    """Keep `entry` under `key`; one whose exceptions cannot be pickled is not kept."""
-    if key is None:
-        return
+    """Keep `entry` under `key`, where that can be done."""
+    if key is not None:
+        store().keep(_name(key), written(entry))
+
+
+def _name(key: str) -> str:
+    return f"numba_{key}.json"
+
+
+def written(entry: Entry) -> bytes:
+    """An entry as JSON."""
+    built = {**entry.built._asdict(), "code": base64.b64encode(entry.built.code).decode()}
+    return json.dumps({**entry._asdict(), "built": built}).encode()
+
+
+def read(data: bytes) -> Entry | None:
+    """The entry that `written` was given; None where it is of another form."""
     try:
-        data = pickle.dumps(entry)
-    except Exception:
-        return
-    handle, name = tempfile.mkstemp(dir=_path(key).parent, suffix=".tmp")
-    with os.fdopen(handle, "wb") as file:
-        file.write(data)
-    os.replace(name, _path(key))
+        found = json.loads(data)
+        built = found["built"]
+        return Entry(
+            build.ObjectCode(
+                code=base64.b64decode(_is(str, built["code"]), validate=True),
+                base=_is(str, built["base"]),
+                places=[(_is(str, file), _is(int, line)) for file, line in _is(list, built["places"])],
+                cooperative=_is(bool, built["cooperative"]),
+                constants=[(_is(str, name), _is(int, size)) for name, size in _is(list, built["constants"])],
+                functions=[_is(str, name) for name in _is(list, built["functions"])],
+                sources=[linking.Source(*(_is(str, part) for part in each)) for each in _is(list, built["sources"])],
+            ),
+            [_is(str, kind) for kind in _is(list, found["types"])],
+            {
+                int(code): Raised(_is(str, text), _is(str, file), _is(int, line))
+                for code, (text, file, line) in found["exceptions"].items()
+            },
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
 
 
-def _path(key: str) -> Path:
-    return compiler.cache_folder() / f"numba_{key}.pickle"
+def _is(kind: type[T], value: Any) -> T:
+    if not isinstance(value, kind):
+        raise TypeError(f"expected {kind.__name__}, got {type(value).__name__}")
+    return value
 
 
 def key(kernel: Any, kinds: tuple[Any, ...]) -> str | None:
@@ -99,7 +133,7 @@ def _compilers() -> str:
     versions = [f"{name} {metadata.version(name)}" for name in ("numba", "numba-cuda", "llvmlite", "numpy")]
     own = [file.read_text() for file in sorted(_HERE.glob("*")) if file.suffix in (".py", ".ll", ".cpp")]
     cpu = [platform.machine(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()]
-    return compiler.digest(sys.version, library._name, engine.name, *versions, *own, *cpu)
+    return compiler.digest(sys.version, Path(library._name).name, engine.name, *versions, *own, *cpu)
 
 
 _seen: dict[str, bytes] = {}  # name of a module -> hash of its text if it extends Numba

@@ -2,7 +2,7 @@
 
 import ctypes
 import os
-from typing import Any
+from collections.abc import Mapping
 
 from touchstone.backends.emulator import errors, findings
 from touchstone.backends.emulator.arguments import Argument
@@ -22,7 +22,7 @@ findings.front_ends[PATH] = lambda pc: "{}:{}".format(*place_of(pc))
 
 
 def error(
-    name: str, exceptions: dict[int, Any], loaded: Loaded, report: Report, regions: list[Argument]
+    name: str, exceptions: Mapping[int, tuple[str, str, int]], loaded: Loaded, report: Report, regions: list[Argument]
 ) -> errors.KernelError:
     for place in (report.here, report.there):
         if place.pc:
@@ -47,10 +47,8 @@ def error(
     return findings.error(name, loaded, report, regions)
 
 
-def _raised(name: str, exceptions: dict[int, Any], report: Report) -> errors.KernelError:
+def _raised(name: str, exceptions: Mapping[int, tuple[str, str, int]], report: Report) -> errors.KernelError:
     """An exception or failed assertion; a GPU tells of it only if the kernel is compiled with debug=True."""
-    unknown = (Exception, ("in a device function",), None)
-    kind, arguments, place = exceptions.get(int(report.text.split()[1]), unknown)
-    where = f"{os.path.basename(place[1])}:{place[2]}" if place else "line unknown"
-    text = f"{kind.__name__}: {', '.join(map(str, arguments))}" if arguments else kind.__name__
+    text, file, line = exceptions.get(int(report.text.split()[1]), ("Exception: in a device function", "", 0))
+    where = f"{os.path.basename(file)}:{line}" if file else "line unknown"
     return errors.KernelError(f"{name} ({where}): {findings.thread_name(report.here)} raises {text}")

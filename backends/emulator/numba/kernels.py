@@ -14,7 +14,7 @@ class Compiled(NamedTuple):
 
     native: build.NativeCode
     types: list[str]  # LLVM's, of its parameters
-    exceptions: dict[int, Any]  # from a status code to (class, arguments, place)
+    exceptions: dict[int, cache.Raised]  # by status code
 
 
 _compiled: "weakref.WeakKeyDictionary[Any, dict[Any, Compiled]]" = weakref.WeakKeyDictionary()
@@ -93,4 +93,11 @@ def lowered(kernel: Any, kinds: tuple[Any, ...]) -> cache.Entry:
     linked = [*library._linking_files, *(options.get("link") or [])]
     argument_types = [str(argument.type) for argument in function.args[1:]]
     built = build.build(texts, function.name, argument_types, linked)
-    return cache.Entry(built, argument_types, dict(made.call_helper.exceptions))
+    exceptions = {code: _told(*found) for code, found in made.call_helper.exceptions.items()}
+    return cache.Entry(built, argument_types, exceptions)
+
+
+def _told(kind: Any, arguments: Any, place: Any) -> cache.Raised:
+    """An exception as Numba keeps it: class, arguments or None, (function, file, line) or None."""
+    text = f"{kind.__name__}: {', '.join(map(str, arguments))}" if arguments else kind.__name__
+    return cache.Raised(text, str(place[1]) if place else "", int(place[2]) if place else 0)

@@ -3,7 +3,6 @@
 import ctypes
 import functools
 import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ import llvmlite.binding as llvm
 
 from touchstone.backends.emulator import compiler
 from touchstone.backends.emulator.numba.errors import UnsupportedCode
+from touchstone.backends.storage.artefacts import store
 
 _HERE = Path(__file__).parent
 
@@ -24,11 +24,10 @@ def support() -> tuple[ctypes.CDLL, Path]:
     flags = ["-std=c++17", "-O2", "-g1", "-fPIC", "-shared", "-fvisibility=hidden", *compiler.processor_flags()]
     text = (_HERE / "support.cpp").read_text()
     key = compiler.digest(text, engine.name, *command, *flags)
-    output = compiler.cache_folder() / f"libtouchstone_numba_{key}.so"
-    if not output.exists():
-        where = [f"-I{compiler.ENGINE}", str(_HERE / "support.cpp"), str(engine), f"-Wl,-rpath,{engine.parent}", "-lm"]
-        compiler.build([*command, *flags, *where], output, "the emulator's support for Numba")
-    ctypes.CDLL(str(engine), mode=ctypes.RTLD_GLOBAL)
+    asked = [*command, *flags, f"-I{compiler.ENGINE}", str(_HERE / "support.cpp"), str(engine), "-lm"]
+    name = f"libtouchstone_numba_{key}.so"
+    output = store().file(name, lambda output: compiler.build(asked, output, "the emulator's support for Numba"))
+    ctypes.CDLL(str(engine), mode=ctypes.RTLD_GLOBAL)  # first: what is linked with it asks for it by its name
     library = ctypes.CDLL(str(output), mode=ctypes.RTLD_GLOBAL)
     llvm.load_library_permanently(str(engine))
     llvm.load_library_permanently(str(output))
@@ -72,17 +71,15 @@ def _compiled_source(text: str, name: str, engine: Path, watched: bool) -> Path:
     ]
     headers = str(compiler.cuda_headers())
     key = compiler.digest(text, compiler.own_text(), engine.name, headers, *command, *flags)
-    output = compiler.cache_folder() / f"{name}_{key}.so"
-    if not output.exists():
-        with tempfile.TemporaryDirectory(dir=compiler.cache_folder(), prefix="source_") as folder:
-            source, code = Path(folder) / f"{name}.cpp", Path(folder) / "code.o"
-            source.write_text(text)
-            include = [f"-I{compiler.INCLUDE}", f"-I{compiler.ENGINE}", "-isystem", headers]
-            compiler.build([*command, *flags, *include, "-c", str(source)], code, name)
-            compiler.build(
-                [*command, "-shared", str(code), str(engine), f"-Wl,-rpath,{engine.parent}", "-lm"], output, name
-            )
-    return output
+
+    def make(output: Path) -> None:
+        source, code = output.with_name("source.cpp"), output.with_name("code.o")
+        source.write_text(text)
+        include = [f"-I{compiler.INCLUDE}", f"-I{compiler.ENGINE}", "-isystem", headers]
+        compiler.build([*command, *flags, *include, "-c", str(source)], code, name)
+        compiler.build([*command, "-shared", str(code), str(engine), "-lm"], output, name)
+
+    return store().file(f"{compiler.plain_name(name)}_{key}.so", make)
 
 
 def source_of(file: Any) -> Source:

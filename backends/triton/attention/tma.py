@@ -74,6 +74,9 @@ def _tma_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
+    """Longer than a screen: the parameters and the arguments of the two calls of `_attend` stand one to a line; the
+    rest is under 30 lines.
+    """
     tiles = tl.cdiv(Sq, BLOCK_M)
     pair = tl.program_id(0) // tiles  # (batch, query head)
     batch, head = pair // Hq, pair % Hq

@@ -88,7 +88,11 @@ def dq_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """dq of BLOCK_M queries; program `origin` takes the first tile."""
+    """dq of BLOCK_M queries; program `origin` takes the first tile.
+
+    Longer than a screen: the parameters and the arguments of the two calls of `_dq_steps` stand one to a line; the rest
+    is under 30 lines.
+    """
     tiles = tl.cdiv(Sq, BLOCK_M)
     program = tl.program_id(0) - origin
     pair = program.to(tl.int64) // tiles
@@ -250,7 +254,11 @@ def dkdv_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """dk and dv of BLOCK_N keys. Rows past Sk hold garbage that stays in their rows and is not stored."""
+    """dk and dv of BLOCK_N keys. Rows past Sk hold garbage that stays in their rows and is not stored.
+
+    Longer than a screen: the parameters and the arguments of the three calls of `_dkdv_steps` stand one to a line; the
+    rest is under 30 lines.
+    """
     tiles = tl.cdiv(Sk, BLOCK_N)
     pair = tl.program_id(0).to(tl.int64) // tiles  # (batch, key head)
     batch, head_kv = pair // Hkv, pair % Hkv

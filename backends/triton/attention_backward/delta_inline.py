@@ -54,6 +54,7 @@ def _inline_dq_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
+    """Longer than a screen: the parameters, most of them strides, stand one to a line; the rest is about 30 lines."""
     tiles = tl.cdiv(Sq, BLOCK_M)
     pair = tl.program_id(0).to(tl.int64) // tiles
     batch, head, head_kv = pair // Hq, pair % Hq, pair % Hq // (Hq // Hkv)
@@ -129,6 +130,7 @@ def _inline_dkdv_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
+    """Longer than a screen: the parameters, most of them strides, stand one to a line; the rest is about 30 lines."""
     tiles = tl.cdiv(Sk, BLOCK_N)
     pair = tl.program_id(0).to(tl.int64) // tiles
     batch, head_kv = pair // Hkv, pair % Hkv

@@ -55,6 +55,7 @@ def _stored_dq_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
+    """Longer than a screen: the parameters, most of them strides, stand one to a line; the rest is about 30 lines."""
     tiles = tl.cdiv(Sq, BLOCK_M)
     pair = tl.program_id(0).to(tl.int64) // tiles
     batch, head, head_kv = pair // Hq, pair % Hq, pair % Hq // (Hq // Hkv)

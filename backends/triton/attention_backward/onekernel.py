@@ -54,6 +54,9 @@ def _onekernel_kernel(
     STEP: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
+    """Longer than a screen: the parameters and the arguments of the calls of the two kernels stand one to a line; the
+    rest is the branch between them.
+    """
     key_programs = B * Hkv * tl.cdiv(Sk, OWN)
     if tl.program_id(0) < key_programs:
         dkdv_kernel(

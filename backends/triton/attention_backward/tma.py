@@ -75,7 +75,11 @@ def _tma_dq_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """dq of BLOCK_M queries; rows of delta and lse2 are `pitch` apart."""
+    """dq of BLOCK_M queries; rows of delta and lse2 are `pitch` apart.
+
+    Longer than a screen: the parameters and the arguments of the two calls of `_dq_steps` stand one to a line; the rest
+    is under 30 lines.
+    """
     tiles = tl.cdiv(Sq, BLOCK_M)
     pair = tl.program_id(0) // tiles
     batch, head, head_kv = pair // Hq, pair % Hq, pair % Hq // (Hq // Hkv)
@@ -207,7 +211,11 @@ def _tma_dkdv_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """dk and dv of BLOCK_N keys. Rows past Sk hold garbage that stays in their rows and is clipped."""
+    """dk and dv of BLOCK_N keys. Rows past Sk hold garbage that stays in their rows and is clipped.
+
+    Longer than a screen: the parameters and the arguments of the three calls of `_dkdv_steps` stand one to a line; the
+    rest is under 30 lines.
+    """
     tiles = tl.cdiv(Sk, BLOCK_N)
     pair = tl.program_id(0) // tiles
     batch, head_kv = pair // Hkv, pair % Hkv

@@ -262,6 +262,9 @@ def _l2_resident_kernel(
     BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
+    """Longer than a screen: the parameters and the arguments of the calls of STATISTICS and `_column_block` stand one
+    to a line; the rest, which takes jobs in their order, is under 20 lines.
+    """
     # Jobs are taken in the order of their tickets: whatever a job waits for is finished, or under way in another
     # program.
     jobs = rows_each + tl.cdiv(cols, BLOCK_C)

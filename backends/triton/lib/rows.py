@@ -13,6 +13,13 @@ def warps(block: int, each: int = 512) -> int:
     return min(max(block // each, 1), 32)
 
 
+def tiling(cols: int) -> tuple[int, int, int]:
+    """Columns of a tile, how many tiles and how many warps, for a row in registers: six tiles at most, of 16 bytes a
+    lane where elements have 16 bits."""
+    num_warps = min(triton.next_power_of_2(max(triton.cdiv(cols, 6 * 256), 1)), 16)
+    return 256 * num_warps, triton.cdiv(cols, 256 * num_warps), num_warps
+
+
 def grid_programs(x: torch.Tensor, each: int) -> int:
     """Programs of a grid that fills the device of `x` with `each` on a multiprocessor; a few in the interpreter."""
     return processors(x.device) * each if x.is_cuda else 3

@@ -162,6 +162,9 @@ def _gluon_kernel(
     BLOCK_K: gl.constexpr,
     STAGES: gl.constexpr,
 ):
+    """Longer than a screen: the parameters, and the arguments of the three partitions in the call that starts them,
+    stand one to a line; what precedes that call is under 10 lines.
+    """
     a = gl.allocate_shared_memory(
         a_desc.dtype, [STAGES * _GROUPS, a_desc.block_type.shape[0], a_desc.block_type.shape[1]], a_desc.layout
     )

@@ -147,6 +147,9 @@ def _gradients_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
+    """Longer than a screen: the parameters and the arguments of the three calls of `_product` stand one to a line; the
+    rest chooses between them.
+    """
     tile = tl.program_id(0)
     tiles_dw1 = tl.maximum(tl.cdiv(D, BLOCK_M), 1) * tl.cdiv(H, BLOCK_N)
     tiles_dw2 = tl.maximum(tl.cdiv(H, BLOCK_M), 1) * tl.cdiv(N, BLOCK_N)

@@ -25,7 +25,12 @@ from triton.runtime import driver
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
+from touchstone.backends import NotRun
+from touchstone.backends.storage import files
+from touchstone.backends.triton.runtime import caching
 from touchstone.backends.triton.runtime.tuning import assuming
+
+caching.install()
 
 ARCHITECTURES = ("sm_80", "sm_90")
 # bytes of shared memory that one block may have
@@ -173,6 +178,8 @@ def compile_one(launch: Launch, arch: str, to_machine_code: bool = True) -> dict
                 found = {**cubin_resources(compiled.asm["cubin"]), "shared": compiled.metadata.shared}
             else:
                 _front_end(source, _target(arch), launch.options)
+        except NotRun:
+            raise
         except Exception as error:
             found["error"] = _message(error, printed())
     limit = SHARED_LIMIT.get(arch)
@@ -205,7 +212,7 @@ def _front_end(source: Any, target: GPUTarget, options: dict[str, Any]) -> None:
 @contextmanager
 def _standard_error() -> Iterator[Callable[[], str]]:
     """Keep what the compiler's C++ prints to standard error; yields a function that returns it."""
-    with tempfile.TemporaryFile() as file:
+    with files.in_memory() as file:
         stock = os.dup(2)
         os.dup2(file.fileno(), 2)
 

@@ -24,7 +24,12 @@ _OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "launch_cooperativ
 
 def launch_of(call: ast.Call) -> Launch | None:
     """The launch that `kernel[grid](arguments, CONSTANT=..., num_warps=...)` is, else None."""
-    if not isinstance(call.func, ast.Subscript) or not isinstance(call.func.value, ast.Name):
+    if not isinstance(call.func, ast.Subscript):
+        return None
+    kernel = call.func.value
+    if isinstance(kernel, ast.Call) and len(kernel.args) == 1:
+        kernel = kernel.args[0]  # torch.library.wrap_triton(kernel)[grid](...)
+    if not isinstance(kernel, ast.Name):
         return None
     named = keywords(call)
     options = dict(item for item in named if item[0] in _OPTIONS)
@@ -34,7 +39,7 @@ def launch_of(call: ast.Call) -> Launch | None:
         spread = [value for name, value in named if name == "**"]
         threads = f'32 * {spread[0]}["num_warps"]' if spread else "128"
     return Launch(
-        call.func.value.id,
+        kernel.id,
         text(call.func.slice),
         threads,
         tuple(map(text, call.args)),

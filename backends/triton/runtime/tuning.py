@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from touchstone.backends.storage import files
 from touchstone.backends.variants import attributes
 
 FOLDER = Path(__file__).parent / "tuned"
@@ -85,13 +86,15 @@ def bucket(sizes: tuple[int, ...]) -> str:
 def pin(arch: str, key: str, dtype: str, sizes: tuple[int, ...], config: Config, measured: dict[str, Any]) -> Path:
     """Write one configuration, with how it was measured, into the table of `arch`; the file stays sorted."""
     path = FOLDER / f"{arch}.json"
-    table = _read(path)
-    table.setdefault(key, {}).setdefault(dtype, {})[bucket(sizes)] = {"config": config, **measured}
-    for dtypes in table.values():
-        for name, entries in dtypes.items():
-            dtypes[name] = dict(sorted(entries.items(), key=lambda item: _numbers(item[0])))
     FOLDER.mkdir(exist_ok=True)
-    path.write_text(json.dumps({name: dict(sorted(table[name].items())) for name in sorted(table)}, indent=1) + "\n")
+    with files.alone(path):
+        table = _read(path)
+        table.setdefault(key, {}).setdefault(dtype, {})[bucket(sizes)] = {"config": config, **measured}
+        for dtypes in table.values():
+            for name, entries in dtypes.items():
+                dtypes[name] = dict(sorted(entries.items(), key=lambda item: _numbers(item[0])))
+        whole = {name: dict(sorted(table[name].items())) for name in sorted(table)}
+        files.replace(path, json.dumps(whole, indent=1) + "\n")
     _nearest.cache_clear()
     _table.cache_clear()
     return path

@@ -5,14 +5,17 @@ answers an upstream issue, or a way in which the stock interpreter accepts what 
 than it.
 `REPAIRS` lists them; `touchstone doctor` prints the list.
 
-`schedule`, `races` and `writers` are context managers that watch kernels, or run their programs in another order.
+`schedule`, `races` and `writers` are context managers that watch kernels, or run their programs in another order;
+within `undefined` kernels get what a GPU gives where Triton defines nothing.
 """
 
 # isort: off
 from touchstone.backends.triton.runtime.interpreter.registry import (
     REPAIRS,
+    Deadlock,
     IntegerOverflowError,
     KernelError,
+    NotInterpreted,
     OutOfBounds,
     RaceCondition,
     Repair,
@@ -22,14 +25,25 @@ from touchstone.backends.triton.runtime.interpreter.registry import (
 )
 
 # In the order in which their repairs are installed: later ones build on what earlier ones replaced.
-from touchstone.backends.triton.runtime.interpreter import numerics, reductions, loops, memory, launch  # noqa: F401
+from touchstone.backends.triton.runtime.interpreter import (  # noqa: F401
+    numerics,
+    reductions,
+    loops,
+    memory,
+    launch,
+    libdevice,
+    ptx,
+)
 from touchstone.backends.triton.runtime.interpreter.instruments import Writers, races, schedule, writers
+from touchstone.backends.triton.runtime.interpreter.undefined import undefined
 # isort: on
 
 __all__ = [
     "REPAIRS",
+    "Deadlock",
     "IntegerOverflowError",
     "KernelError",
+    "NotInterpreted",
     "OutOfBounds",
     "RaceCondition",
     "Repair",
@@ -39,5 +53,6 @@ __all__ = [
     "install",
     "races",
     "schedule",
+    "undefined",
     "writers",
 ]

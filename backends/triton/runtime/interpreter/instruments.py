@@ -5,7 +5,6 @@ after another, so a lost update never shows in its results; `races` looks at the
 """
 
 import contextlib
-import os
 import sys
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -15,8 +14,8 @@ from triton.runtime import interpreter as stock
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from touchstone.backends.triton.runtime.interpreter import launch
-from touchstone.backends.triton.runtime.interpreter.memory import _lanes, _Region
-from touchstone.backends.triton.runtime.interpreter.registry import RaceCondition
+from touchstone.backends.triton.runtime.interpreter.memory import _lanes, _Region, element, is_volatile
+from touchstone.backends.triton.runtime.interpreter.registry import RaceCondition, place
 
 Program = tuple[int, int, int]
 
@@ -29,7 +28,7 @@ _RELEASES = (stock._ir.MEM_SEMANTIC.RELEASE, stock._ir.MEM_SEMANTIC.ACQUIRE_RELE
 def schedule(order: str, seed: int = 0) -> Iterator[None]:
     """Run the programs of every grid "forward" (the last axis fastest), in "reverse", or "shuffled" by `seed`.
 
-    A GPU promises no order. A kernel whose programs wait for others of a lower number hangs in any but "forward".
+    A GPU promises no order. A program that waits for another one gives way to it (programs.py).
     """
     if order not in ORDERS:
         raise ValueError(f"order: expected one of {', '.join(map(repr, ORDERS))}, got {order!r}")
@@ -109,8 +108,7 @@ def _watching(watcher: _Watcher) -> Iterator[None]:
 
     def masked_load(self, ptrs, mask, other, *rest, **policy):
         loaded = load(self, ptrs, mask, other, *rest, **policy)
-        volatile = policy.get("is_volatile", rest[2] if len(rest) > 2 else False)
-        flag = bool(volatile) and ptrs.data.size == 1
+        flag = is_volatile(rest, policy) and ptrs.data.size == 1
         tell(self, "atomic" if flag else "load", ptrs, mask, acquires=flag)
         return loaded
 
@@ -147,9 +145,9 @@ def _bits(ptrs: TensorHandle, value: TensorHandle) -> np.ndarray:
 def _line() -> str:
     """The line of the innermost frame that is neither Triton's nor the interpreter's."""
     frame = sys._getframe(1)
-    while frame.f_code.co_filename.startswith(launch._FOREIGN) and frame.f_back is not None:
+    while (found := place(frame)) is None and frame.f_back is not None:
         frame = frame.f_back
-    return f"line {frame.f_lineno} of {os.path.basename(frame.f_code.co_filename)}"
+    return found or "?"
 
 
 class Writers(_Watcher):
@@ -221,7 +219,7 @@ class _Races(_Watcher):
                     if self._conflict(there, here):
                         first, second = self.accesses[there[0]], self.accesses[here[0]]
                         raise RaceCondition(
-                            f"{self.kernel}: programs race for {_element(first.region or second.region, address)}: "
+                            f"{self.kernel}: programs race for {element(first.region or second.region, address)}: "
                             f"{first}, {second}, and nothing orders the two"
                         )
                 if self._writes(here):
@@ -267,17 +265,3 @@ class _Races(_Watcher):
 def _latest(one: dict[Program, int], other: dict[Program, int]) -> dict[Program, int]:
     """The later epoch of each program."""
     return {**one, **{program: max(epoch, one.get(program, -1)) for program, epoch in other.items()}}
-
-
-def _element(region: _Region | None, address: int) -> str:
-    """An element of an argument by its index ("y[3, 5]"), where the argument's strides tell one apart."""
-    if region is None:
-        return f"address {address:#x}"
-    rest, index = (address - region.start) // region.item, [0] * len(region.shape)
-    offset = rest
-    for axis in sorted(range(len(index)), key=lambda axis: -region.strides[axis]):
-        if region.strides[axis] > 0 and region.shape[axis] > 1:
-            index[axis], rest = divmod(rest, region.strides[axis])
-    if rest == 0 and all(0 <= i < n for i, n in zip(index, region.shape, strict=True)):
-        return f"{region.name}[{', '.join(map(str, index))}]"
-    return f"{region.name} at element offset {offset}"

@@ -3,27 +3,43 @@
 import bdb
 import dataclasses
 import functools
+import hashlib
 import inspect
 import os
 import sys
-from collections.abc import Iterable, Iterator
+import time
+import types
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 import triton
 import triton.language as tl
+from triton import testing
 from triton.language.semantic import TritonSemantic
 from triton.runtime import autotuner
 from triton.runtime import interpreter as stock
+from triton.runtime.jit import JITFunction, KernelInterface
 
 from touchstone import backends
+from touchstone.backends import cuda_face
+from touchstone.backends.triton.runtime.interpreter import programs
+from touchstone.backends.triton.runtime.interpreter.compiled import InterpretedKernel
 from touchstone.backends.triton.runtime.interpreter.loops import _typed_range
 from touchstone.backends.triton.runtime.interpreter.memory import _Launch, _launches
-from touchstone.backends.triton.runtime.interpreter.registry import KernelError, StaticAssertionError, active, repair
+from touchstone.backends.triton.runtime.interpreter.registry import (
+    FOREIGN,
+    KernelError,
+    NotInterpreted,
+    StaticAssertionError,
+    active,
+    redirect,
+    repair,
+)
+from touchstone.backends.triton.runtime.interpreter.traces import traced
 
 _SEMANTIC = vars(sys.modules[TritonSemantic.__module__])
-_FOREIGN = tuple(os.path.dirname(os.path.abspath(path)) + os.sep for path in (triton.__file__, np.__file__, __file__))
 
 
 def schedule(grid: tuple[int, int, int]) -> Iterable[tuple[int, int, int]]:
@@ -46,19 +62,29 @@ def _launch_options() -> frozenset[str] | None:
 
 @repair("launch", "tensors are read and written in place; errors name kernel, line and program; bad options raise")
 def _launch() -> None:
-    def call(self, *args, **kwargs):
-        options = _launch_options()
+    def run(self, *args, grid, warmup, **kwargs):
+        allowed, parameters = _launch_options(), self.arg_names
         for name in kwargs:
-            if options is not None and name not in self.arg_names and name not in options:
-                raise KeyError(f"{self.fn.__name__}: {name!r} is neither a parameter nor a launch option")
-        kwargs = {name: value for name, value in kwargs.items() if name in self.arg_names}
+            if allowed is not None and name not in parameters and name not in allowed:
+                raise KeyError(f"{self.__name__}: {name!r} is neither a parameter nor a launch option")
+        options = {name: value for name, value in kwargs.items() if name not in parameters}
+        for hook in self.pre_run_hooks:
+            hook(*args, **kwargs)
+        kwargs = {name: value for name, value in kwargs.items() if name in parameters}
+        if warmup:
+            inspect.getcallargs(self.fn, *args, **kwargs)
+        else:
+            stock.GridExecutor(self.rewrite(), parameters, grid)(*args, **kwargs)
+        return InterpretedKernel(self, options)
+
+    def call(self, *args, **kwargs):
         host, host_kwargs = args, kwargs
         elsewhere = any(tensor.device.type != "cpu" for tensor in _tensors((args, tuple(kwargs.values()))))
         if elsewhere:
             host, host_kwargs = self._init_args_hst(args, kwargs)
-        for hook in self.pre_run_hooks:
-            hook(*host, **host_kwargs)
         given = inspect.getcallargs(self.fn, *host, **host_kwargs)
+        if cuda_face.answers():
+            _refuse_host_tensors(given)
         _launches.append(launch := _Launch())
         try:
             converted = {}
@@ -73,9 +99,62 @@ def _launch() -> None:
         if elsewhere:
             self._restore_args_dev(args, host, kwargs, host_kwargs)
 
+    def device_call(self, *args, **kwargs):
+        if not _launches:
+            raise RuntimeError(f"{self.__name__}: a kernel is launched as kernel[grid](...), not called")
+        return self.rewrite()(*args, **kwargs)
+
+    def attribute(self, name):
+        """What only a kernel that is compiled has: `params`, `signature`, `src`, `cache_key`."""
+        if name == "__globals__":
+            return self.fn.__globals__
+        if name.startswith("__") or name == "fn":
+            raise AttributeError(name)
+        compiled = _to_compile(self.fn)
+        if name == "cache_key":  # Triton's own goes through what the kernel uses, which is repaired here
+            return hashlib.sha256(compiled.src.encode()).hexdigest()
+        return getattr(compiled, name)
+
+    compiled = JITFunction.run
+
+    def launch_compiled(self, *args, **kwargs):
+        if type(self).__name__ == "GluonJITFunction":
+            raise NotInterpreted(f"{self.fn.__name__}: Gluon is not interpreted")
+        return compiled(self, *args, **kwargs)
+
     _patch_language()
+    JITFunction.run = launch_compiled
     stock.GridExecutor.__call__ = call
-    stock.InterpretedFunction.__call__ = lambda self, *args, **kwargs: self.rewrite()(*args, **kwargs)
+    stock.InterpretedFunction.run, stock.InterpretedFunction.__call__ = run, device_call
+    stock.InterpretedFunction.__getattr__ = attribute
+    stock.InterpretedFunction.__bases__ = (_Kernel, *stock.InterpretedFunction.__bases__)
+
+
+class _Kernel(KernelInterface):
+    """To other code an interpreted kernel is a JITFunction: launchers look for one below what is around it."""
+
+    __class__ = property(lambda self: JITFunction if cuda_face.outside() else stock.InterpretedFunction)
+
+    def __reduce__(self):
+        """Without the class: pickle refuses an object whose `__class__` is another than that of what it makes anew."""
+        return _blank, (), vars(self)
+
+
+def _blank() -> stock.InterpretedFunction:
+    return stock.InterpretedFunction.__new__(stock.InterpretedFunction)
+
+
+_to_compile = functools.cache(JITFunction)
+
+
+def _refuse_host_tensors(given: dict[str, Any]) -> None:
+    """As Triton does on a GPU, where a tensor lies on the CPU."""
+    for position, (name, value) in enumerate(given.items()):
+        if isinstance(value, torch.Tensor) and value.numel() and cuda_face.on_host(value):
+            raise ValueError(
+                f"Pointer argument (at {position}) cannot be accessed from Triton (cpu tensor?): beside a GPU, {name} "
+                "would lie on the CPU; allocate it with device="
+            )
 
 
 def _tensors(value) -> Iterator[torch.Tensor]:
@@ -105,13 +184,13 @@ def _run_grid(kernel, arguments: dict[str, Any], grid: tuple[int, int, int]) -> 
         watcher.begin(kernel.__name__)
     try:
         with np.errstate(all="ignore"):
-            for builder.grid_idx in schedule(grid):
-                kernel(**arguments)
+            programs.run(schedule(grid), functools.partial(kernel, **arguments))
     except bdb.BdbQuit:
         raise
     except Exception as error:
         if triton.knobs.compilation.front_end_debugging:
             raise
+        error = _lacking(error) or error
         kind = type(error) if isinstance(error, KernelError) else KernelError
         text = str(error) if isinstance(error, KernelError) else f"{type(error).__name__}: {error}"
         message = f"{kernel.__name__} ({_line(error)}), program {builder.grid_idx}: {text}"
@@ -121,12 +200,22 @@ def _run_grid(kernel, arguments: dict[str, Any], grid: tuple[int, int, int]) -> 
         watcher.end()
 
 
+def _lacking(error: Exception) -> NotInterpreted | None:
+    """What the interpreter lacks, where it raised `error` for that."""
+    if isinstance(error, AttributeError) and error.obj is stock.interpreter_builder:
+        lacking = NotInterpreted(f"{error.name.removeprefix('create_')} is not interpreted")
+        return lacking.with_traceback(error.__traceback__)
+    if isinstance(error, NotImplementedError):
+        return NotInterpreted(str(error)).with_traceback(error.__traceback__)
+    return None
+
+
 def _line(error: BaseException) -> str:
     """File and line of the innermost frame of an exception that is neither Triton's nor this package's."""
     found, trace = "?", error.__traceback__
     while trace is not None:
         path = trace.tb_frame.f_code.co_filename
-        if not path.startswith(_FOREIGN):
+        if not path.startswith(FOREIGN):
             found = f"{os.path.basename(path)}:{trace.tb_lineno}"
         trace = trace.tb_next
     return found
@@ -139,15 +228,12 @@ def _patch_language() -> None:
         def restore(self):
             pass
 
+    replaced: list[tuple[Any, str, types.FunctionType]] = []
+
     def patch_attr(obj, name, member, builder, scope):
-        inner = getattr(member, "__wrapped__", member)  # without the check that _semantic is there
-        semantic = stock.interpreter_semantic
-
-        def operation(*args, **kwargs):
-            kwargs["_semantic"] = semantic
-            return inner(*args, **kwargs)
-
-        setattr(obj, name, operation)
+        setattr(obj, name, operation(member))
+        if obj is not tl.tensor and hasattr(member, "__wrapped__"):
+            replaced.append((obj, name, member))
 
     scope = Scope()
     stock._patch_attr = patch_attr
@@ -158,12 +244,29 @@ def _patch_language() -> None:
         stock._patch_lang_core(language, scope)
     stock._patch_builtin(tl.math, stock.interpreter_builder, scope)
     stock._patch_builtin(tl.core.tensor_descriptor_base, stock.interpreter_builder, scope)
+    for name, member in list(vars(tl.tensor).items()):  # of tl.math, which are no builtins of the tensor: x.exp()
+        if isinstance(member, types.FunctionType) and "_semantic" in inspect.signature(member).parameters:
+            setattr(tl.tensor, name, operation(member))
     stock._patch_lang = lambda fn: scope
     tl.tensor.__index__ = lambda self: int(self.handle.data.item())
     tl.tensor.__bool__ = _condition
     tl.static_assert = tl.core.static_assert = _static_assert
     if active("loops"):
         tl.range = tl.core.range = _typed_range
+    for obj, name, member in replaced:
+        redirect(member, getattr(obj, name))
+
+
+def operation(builtin: Callable[..., Any]) -> Callable[..., Any]:
+    """One of Triton's builtins, as a function that a kernel calls in the interpreter."""
+    inner = getattr(builtin, "__wrapped__", builtin)  # without the check that _semantic is there
+    semantic = stock.interpreter_semantic
+
+    def call(*args, **kwargs):
+        kwargs["_semantic"] = semantic
+        return inner(*args, **kwargs)
+
+    return traced(call)
 
 
 def _condition(tensor) -> bool:
@@ -222,22 +325,56 @@ def _types() -> None:
 def _autotune() -> None:
     def run(self, *args, **kwargs):
         self.nargs = dict(zip(self.arg_names, args, strict=False))
+        key = _tuning_key(self, kwargs)
+        new = key is not None and key not in self.cache
+        configs = self.configs if key is None else self.prune_configs(kwargs) if new else [self.cache[key]]
         refused: StaticAssertionError | None = None
         try:
-            for config in self.prune_configs(kwargs):
-                if both := kwargs.keys() & config.kwargs.keys():
+            for config in configs:
+                if new and (both := kwargs.keys() & config.kwargs.keys()):
                     raise ValueError(f"Conflicting meta-parameters: {', '.join(both)}")
+                arguments = {**self.nargs, **kwargs, **config.all_kwargs()}
+                if new:
+                    self.pre_hook(arguments, reset_only=True)  # as after tuning, and not in later calls
                 if config.pre_hook is not None:
-                    config.pre_hook({**self.nargs, **kwargs, **config.all_kwargs()})
+                    config.pre_hook(arguments)
                 try:
                     result = self.fn.run(*args, **kwargs, **config.all_kwargs())
                 except StaticAssertionError as error:
                     refused = error
                     continue
                 self.best_config = config
+                if new:
+                    self.cache[key] = config
                 return result
         finally:
             self.nargs = None
         raise refused or ValueError(f"{self.base_fn.__name__}: no configuration is left after pruning")
 
     autotuner.Autotuner.run = run
+
+
+def _tuning_key(tuner: autotuner.Autotuner, kwargs: dict[str, Any]) -> tuple | None:
+    """What a configuration is chosen for, as Triton has it: values of the key arguments, and dtypes; None where there
+    is nothing to choose."""
+    if len(tuner.configs) < 2:
+        return None
+    given = {name: value for name, value in {**tuner.nargs, **kwargs}.items() if name in tuner.arg_names}
+    chosen = [given[name] for name in tuner.keys if name in given]
+    return (*chosen, *(str(value.dtype) for value in given.values() if hasattr(value, "dtype")))
+
+
+@repair("timing", "do_bench calls the function once and gives its time on this machine's clock")
+def _timing() -> None:
+    def do_bench(fn, warmup=25, rep=100, grad_to_none=None, quantiles=None, return_mode="mean"):
+        began = time.perf_counter()
+        fn()
+        took = (time.perf_counter() - began) * 1000
+        if quantiles is not None:
+            return [took] * len(quantiles) if len(quantiles) > 1 else took
+        return [took] if return_mode == "all" else took
+
+    def do_bench_cudagraph(fn, rep=20, grad_to_none=None, quantiles=None, return_mode="mean"):
+        return do_bench(fn, grad_to_none=grad_to_none, quantiles=quantiles, return_mode=return_mode)
+
+    testing.do_bench, testing.do_bench_cudagraph = do_bench, do_bench_cudagraph

@@ -1,6 +1,7 @@
 """Arguments of a launch, the memory they reach, and every access to it."""
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,10 @@ import triton.language as tl
 from triton.runtime import interpreter as stock
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
+from touchstone.backends.triton.runtime.interpreter import programs
 from touchstone.backends.triton.runtime.interpreter.numerics import BF16
-from touchstone.backends.triton.runtime.interpreter.registry import KernelError, OutOfBounds, active, repair
-
-MASKED_INTEGER = 12345  # of 16 bits and more: conspicuous, and small enough not to overflow in address arithmetic
+from touchstone.backends.triton.runtime.interpreter.registry import KernelError, OutOfBounds, repair
+from touchstone.backends.triton.runtime.interpreter.undefined import masked_value
 
 
 @repair("arguments", "float arguments are float32, bools int1, wide integers int64, as in a compiled kernel")
@@ -61,6 +62,20 @@ class _Region:
         last = (self.end - self.start) // self.item - 1
         reach = f"elements 0 to {last}" if last >= 0 else "no elements"
         return f"{self.name}, which has {reach} (shape {self.shape}, strides {self.strides})"
+
+
+def element(region: _Region | None, address: int) -> str:
+    """An element of an argument by its index ("y[3, 5]"), where the argument's strides tell one apart."""
+    if region is None:
+        return f"address {address:#x}"
+    rest, index = (address - region.start) // region.item, [0] * len(region.shape)
+    offset = rest
+    for axis in sorted(range(len(index)), key=lambda axis: -region.strides[axis]):
+        if region.strides[axis] > 0 and region.shape[axis] > 1:
+            index[axis], rest = divmod(rest, region.strides[axis])
+    if rest == 0 and all(0 <= i < n for i, n in zip(index, region.shape, strict=True)):
+        return f"{region.name}[{', '.join(map(str, index))}]"
+    return f"{region.name} at element offset {offset}"
 
 
 class _Launch:
@@ -120,9 +135,10 @@ def _keep_region(name: str) -> None:
     def operation(self, *args, **kwargs):
         made = original(self, *args, **kwargs)
         for arg in args:
-            if isinstance(arg, TensorHandle) and "region" in arg.attr:
-                made.attr["region"] = arg.attr["region"]
-                break
+            if type(arg) is TensorHandle:
+                if "region" in arg.attr:
+                    made.attr["region"] = arg.attr["region"]
+                break  # the pointer is the first of the operands
         return made
 
     setattr(InterpreterBuilder, name, operation)
@@ -133,10 +149,21 @@ def _memory() -> None:
     def masked_load(self, ptrs, mask, other, *rest, **policy):
         dtype = stock._get_np_dtype(ptrs.get_element_ty())
         mask = _lanes(mask, ptrs.data.shape)
-        fill = _masked_value(dtype) if other is None else other.data
-        return TensorHandle(_load(ptrs, mask, fill, dtype), ptrs.get_element_ty())
+        if other is not None:
+            fill = other.data
+        else:
+            fill = np.zeros((), dtype) if mask is None else masked_value(dtype)
+        volatile = is_volatile(rest, policy)
+        polls = (volatile or ptrs.data.size == 1) and (mask is None or mask.any())
+        if polls:
+            programs.about_to_read(_first(ptrs), volatile)
+        loaded = _load(ptrs, mask, fill, dtype)
+        if polls:
+            _note_read(ptrs, loaded, lambda: _load(ptrs, mask, fill, dtype))
+        return TensorHandle(loaded, ptrs.get_element_ty())
 
     def masked_store(self, ptrs, value, mask, *rest, **policy):
+        programs.wrote()
         dtype = stock._get_np_dtype(ptrs.get_element_ty())
         _store(ptrs, _lanes(mask, ptrs.data.shape), value.data.astype(dtype, copy=False))
 
@@ -149,14 +176,38 @@ def _memory() -> None:
     def atomic_rmw(self, op, ptr, val, mask, sem, scope):
         lanes = _lanes(mask, ptr.data.shape)
         _region(ptr, lanes, val.data.dtype.itemsize, "atomic")
-        if val.data.dtype == BF16:
+        dtype, exchange = val.data.dtype, op == stock._ir.ATOMIC_OP.XCHG
+        if dtype == BF16:
             value = np.broadcast_to(val.data, ptr.data.shape)
-            return TensorHandle(_bfloat16_rmw(op, ptr, value, lanes), val.dtype.scalar)
-        return original_rmw(self, op, ptr, val, mask, sem, scope)
+            return atomic(ptr, lanes, lambda: TensorHandle(_bfloat16_rmw(op, ptr, value, lanes), val.dtype.scalar))
+        if exchange and dtype.kind == "f":  # of which the native code exchanges integers only
+            bits = TensorHandle(val.data.view(f"u{dtype.itemsize}"), tl.uint32 if dtype.itemsize == 4 else tl.uint64)
+
+            def update():
+                before = original_rmw(self, op, ptr, bits, mask, sem, scope)
+                return TensorHandle(before.data.view(dtype), val.dtype.scalar)
+
+            return atomic(ptr, lanes, update)
+        return atomic(ptr, lanes, lambda: original_rmw(self, op, ptr, val, mask, sem, scope))
 
     def atomic_cas(self, ptr, cmp, val, sem, scope):
         _region(ptr, None, val.data.dtype.itemsize, "atomic")
-        return original_cas(self, ptr, cmp, val, sem, scope)
+        return atomic(ptr, None, lambda: original_cas(self, ptr, cmp, val, sem, scope))
+
+    def atomic(ptr, lanes, update):
+        """An update of one element that leaves it as it is counts as a read: a lock not taken, a counter looked at."""
+        if ptr.data.size > 1 or lanes is not None:
+            programs.wrote()
+            return update()
+        programs.about_to_read(_first(ptr), eager=True)
+        previous = update()
+        dtype = previous.data.dtype
+        now = _load(ptr, None, previous.data, dtype)
+        if now.tobytes() == previous.data.tobytes():
+            _note_read(ptr, now, lambda: _load(ptr, None, previous.data, dtype))
+        else:
+            programs.wrote()
+        return previous
 
     original_rmw, original_cas = InterpreterBuilder.create_atomic_rmw, InterpreterBuilder.create_atomic_cas
     InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store = masked_load, masked_store
@@ -164,17 +215,20 @@ def _memory() -> None:
     InterpreterBuilder.create_atomic_rmw, InterpreterBuilder.create_atomic_cas = atomic_rmw, atomic_cas
 
 
-@repair("masked lanes", "a masked load without `other` gives NaN (integers: 12345), not the zeros that hide its use")
-def _masked_lanes() -> None:
-    pass  # read by _masked_value
+def is_volatile(rest: tuple, policy: dict[str, Any]) -> bool:
+    """Whether a load is volatile, by the arguments that follow its `other`: it is the last one of every version."""
+    return bool(policy.get("is_volatile", rest[-1] if rest else False))
 
 
-def _masked_value(dtype: np.dtype) -> np.ndarray:
-    if not active("masked lanes"):
-        return np.zeros((), dtype)
-    if dtype.kind in "iu":
-        return np.array(MASKED_INTEGER if dtype.itemsize > 1 else 85, dtype)
-    return np.array(True if dtype == np.bool_ else np.nan, dtype)
+def _first(ptrs: TensorHandle) -> int:
+    return int(ptrs.data.reshape(-1)[0])
+
+
+def _note_read(ptrs: TensorHandle, found: np.ndarray, again: Callable[[], np.ndarray]) -> None:
+    address = _first(ptrs)
+    programs.has_read(
+        address, found.tobytes(), lambda: again().tobytes(), lambda: element(ptrs.attr.get("region"), address)
+    )
 
 
 def _lanes(mask: Any, shape: tuple[int, ...]) -> np.ndarray | None:

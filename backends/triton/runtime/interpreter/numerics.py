@@ -1,8 +1,9 @@
-"""Numbers as a GPU has them: formats, casts, dot products, arithmetic, a move in PTX."""
+"""Numbers as a GPU has them: formats, casts, dot products, arithmetic."""
 
 import dataclasses
-import types
+import math
 from collections.abc import Callable
+from fractions import Fraction
 
 import ml_dtypes
 import numpy as np
@@ -11,7 +12,8 @@ from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter as stock
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
-from touchstone.backends.triton.runtime.interpreter.registry import IntegerOverflowError, KernelError, repair
+from touchstone.backends.triton.runtime.interpreter.registry import KernelError, repair
+from touchstone.backends.triton.runtime.interpreter.undefined import overflows
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 FP8 = {
@@ -20,6 +22,9 @@ FP8 = {
     "fp8e5b16": np.dtype(ml_dtypes.float8_e5m2fnuz),
     "fp8e4b8": np.dtype(ml_dtypes.float8_e4m3fnuz),
 }
+
+
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 
 
 @repair("bfloat16", "arithmetic, comparisons, reductions on values, not on bit patterns", "triton#11584, #11585")
@@ -74,7 +79,7 @@ def _casts() -> None:
             return TensorHandle(_to_fp8(data, FP8[target.name]).view(np.uint8), target)
         dtype = stock._get_np_dtype(target)
         if dtype.kind in "iu" and data.dtype.kind not in "iub":
-            return TensorHandle(_to_integer(data, dtype), target)
+            return TensorHandle(to_integer(data, dtype), target)
         result = data.astype(dtype)
         if rounding_mode == stock._ir.ROUNDING_MODE.RTZ and result.dtype.itemsize < data.dtype.itemsize:
             over = np.abs(result.astype(np.float64)) > np.abs(data.astype(np.float64))
@@ -88,14 +93,21 @@ def _casts() -> None:
     InterpreterBuilder.cast_impl = cast_impl
 
 
-def _to_integer(data: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Toward zero; out of range the nearest end, NaN 0 (int64: its minimum), 8 bits by way of 16: as an H200 does."""
+def to_integer(data: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Floats toward zero; out of range the nearest end, 8 bits by way of 16, as an H200 does.
+
+    NaN gives 0, but from float64 and to 64 bits the highest bit alone, as PTX has it.
+    """
     wide = np.dtype(f"{dtype.kind}{max(dtype.itemsize, 2)}")
     low, high = np.iinfo(wide).min, np.iinfo(wide).max
     values = data.astype(np.float64)
     inside = (values > low) & (values < high)  # false for NaN
-    ends = np.where(values >= high, high, np.where(np.isnan(values) & (wide.itemsize < 8), 0, low)).astype(wide)
-    return np.where(inside, np.where(inside, values, 0).astype(wide), ends).astype(dtype)
+    result = np.where(inside, values, 0).astype(wide)
+    result = np.where(values >= high, wide.type(high), np.where(values <= low, wide.type(low), result))
+    if wide.itemsize == 8 or data.dtype == np.float64:
+        middle = low if wide.kind == "i" else 1 << (8 * wide.itemsize - 1)
+        result = np.where(np.isnan(values), wide.type(middle), result)
+    return result.astype(dtype)
 
 
 def _to_fp8(data: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -103,7 +115,7 @@ def _to_fp8(data: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return np.clip(data.astype(np.float32), -largest, largest).astype(dtype)  # clip lets NaN through
 
 
-@repair("dot", "tl.dot on values, operands cut as input_precision says: by default to TF32", "triton#11584")
+@repair("dot", "tl.dot, tl.dot_scaled on values, operands cut as input_precision says: to TF32", "triton#11584")
 def _dot() -> None:
     builder = stock.interpreter_builder
     allowed = ("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6")
@@ -128,7 +140,54 @@ def _dot() -> None:
             product = np.matmul(left, right)
         return TensorHandle((product + acc).astype(acc.dtype, copy=False), d.dtype.scalar)
 
-    InterpreterBuilder.create_dot = create_dot
+    def create_dot_scaled(self, a, a_scale, a_format, b, b_scale, b_format, fast_math, a_k_pack, b_k_pack, d):
+        half = stock._ir.ScaleDotElemTypeTY.FP16 in (a_format, b_format)
+        left, right = _scaled(a, a_scale, a_k_pack, -1), _scaled(b, b_scale, b_k_pack, -2)
+        between = np.float16 if half else BF16  # what the operands are on GPUs without such tensor cores
+        product = np.matmul(left.astype(between).astype(np.float32), right.astype(between).astype(np.float32))
+        return TensorHandle(product + d.data, d.dtype.scalar)
+
+    def dot_scaled(self, lhs, lhs_scale, lhs_format, rhs, rhs_scale, rhs_format, *rest):
+        formats = _Format(lhs_format), _Format(rhs_format)
+        return scaled(self, lhs, lhs_scale, formats[0], rhs, rhs_scale, formats[1], *rest)
+
+    scaled = TritonSemantic.dot_scaled
+    InterpreterBuilder.create_dot, InterpreterBuilder.create_dot_scaled = create_dot, create_dot_scaled
+    TritonSemantic.dot_scaled = dot_scaled
+
+
+class _Format(str):
+    """The name of a format, as the constexpr that Triton before 3.9 takes it for."""
+
+    @property
+    def value(self) -> str:
+        return str(self)
+
+
+def _scaled(operand: TensorHandle, scale: TensorHandle | None, k_pack: bool, k_axis: int) -> np.ndarray:
+    """The float32 values of an operand of tl.dot_scaled whose K is on `k_axis`.
+
+    uint8 holds two numbers of format e2m1, the lower bits first, that are neighbours along K or, without `k_pack`,
+    along the other axis. A row of scales covers K in equal parts: uint8 is an exponent (e8m0), else it is a float8.
+    """
+    if operand.dtype.scalar.name == "uint8":
+        pairs = np.stack([operand.data & 15, operand.data >> 4], axis=-1)
+        if k_pack == (k_axis == -1):
+            values = E2M1[pairs.reshape(*pairs.shape[:-2], -1)]
+        else:
+            swapped = np.swapaxes(pairs, -1, -2)
+            values = E2M1[swapped.reshape(*swapped.shape[:-3], -1, swapped.shape[-1])]
+    else:
+        values = _dot_operand(operand).astype(np.float32)
+    if scale is None:
+        return values
+    data, name = scale.data, scale.dtype.scalar.name
+    if name in FP8:
+        factors = data.view(FP8[name]).astype(np.float32)
+    else:
+        factors = np.where(data == 255, np.float32(np.nan), np.ldexp(np.float32(1), data.astype(np.int32) - 127))
+    factors = np.repeat(factors, values.shape[k_axis] // factors.shape[-1], axis=-1)
+    return values * (factors if k_axis == -1 else np.swapaxes(factors, -1, -2))
 
 
 def _dot_operand(handle: TensorHandle) -> np.ndarray:
@@ -189,9 +248,11 @@ def _to_bf16(x: np.ndarray) -> np.ndarray:
 def _arithmetic() -> None:
     def binary_op(self, lhs, rhs, op):
         left, right, scalar = lhs.data, rhs.data, lhs.dtype.scalar
-        if left.dtype == np.bool_ and right.dtype == np.bool_ and op in (np.add, np.subtract, np.multiply):
-            return TensorHandle((op(left.astype(np.int8), right.astype(np.int8)) & 1).astype(np.bool_), scalar)
         output = op(left, right)
+        if output.dtype == left.dtype:
+            if left.dtype != np.bool_ or op not in (np.add, np.subtract, np.multiply):
+                return TensorHandle(output, scalar)
+            return TensorHandle((op(left.astype(np.int8), right.astype(np.int8)) & 1).astype(np.bool_), scalar)
         if not stock._validate_np_data_size(output, scalar):
             output = output.astype(stock._get_np_dtype(scalar))
         return TensorHandle(output, scalar)
@@ -202,11 +263,7 @@ def _arithmetic() -> None:
         return TensorHandle(np.fmin(np.fmax(arg.data, low.data), high.data), arg.dtype.scalar)
 
     def fma(self, x, y, z):
-        dtype = z.data.dtype
-        if dtype == np.float64 or dtype.kind in "iu":
-            return TensorHandle(x.data * y.data + z.data, z.dtype.scalar)
-        exact = x.data.astype(np.float64) * y.data.astype(np.float64) + z.data.astype(np.float64)
-        return TensorHandle(exact.astype(dtype), z.dtype.scalar)
+        return TensorHandle(fused_multiply_add(x.data, y.data, z.data), z.dtype.scalar)
 
     InterpreterBuilder.binary_op = binary_op
     InterpreterBuilder.create_minnumf = lambda self, lhs, rhs: binary_op(self, lhs, rhs, np.fmin)
@@ -215,41 +272,57 @@ def _arithmetic() -> None:
     InterpreterBuilder.create_fma = fma
 
 
-@repair("inline asm", "a 32-bit move, which keeps a value out of the compiler's sight, gives its operand; others raise")
-def _inline_asm() -> None:
-    def create_inline_asm(self, asm, constraints, values, results, is_pure, pack):
-        value, scalar = values[0], values[0].dtype.scalar
-        whole = pack * scalar.primitive_bitwidth == 32 and value.data.size % pack == 0
-        if asm != "mov.b32 $0, $1;" or constraints != "=r,r" or results[0].scalar != scalar or not whole:
-            raise KernelError(
-                f'inline assembly "{asm}" ("{constraints}", {pack} of {value.data.size} {scalar} at a time): the '
-                'interpreter knows "mov.b32 $0, $1;" ("=r,r") of 32 bits at a time to the same type, and no other'
-            )
-        return types.SimpleNamespace(get_result=lambda i: value)
+def fused_multiply_add(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
+    """x y + z rounded once, to the type of z."""
+    dtype = z.dtype
+    if dtype.kind in "iu":
+        return x * y + z
+    if dtype == np.float64:
+        return np.frompyfunc(_fused, 3, 1)(x, y, z).astype(dtype)
+    product, addend = x.astype(np.float64) * y.astype(np.float64), z.astype(np.float64)  # the product is exact
+    total = product + addend
+    part = total - product
+    lost = (product - (total - part)) + (addend - part)
+    bits = total.view(np.int64)
+    odd = np.nextafter(total, np.where(lost > 0, np.inf, -np.inf))  # rounded to odd, a second rounding does no harm
+    even = (bits & 1 == 0) & (lost != 0) & np.isfinite(lost)
+    return np.where(even, odd, total).astype(dtype)
 
-    InterpreterBuilder.create_inline_asm = create_inline_asm
+
+def _fused(x: float, y: float, z: float) -> float:
+    rounded = x * y + z
+    if not all(map(math.isfinite, (x, y, z))):
+        return rounded
+    exact = Fraction(x) * Fraction(y) + Fraction(z)
+    if exact == 0:  # and so was every step: a zero of the right sign
+        return rounded
+    try:
+        return float(exact)
+    except OverflowError:
+        return math.inf if exact > 0 else -math.inf
 
 
 @repair("assertions", "tl.device_assert is checked, and integer arithmetic that overflows its type raises")
 def _assertions() -> None:
     builder = stock.interpreter_builder
     builder.options = dataclasses.replace(builder.options, debug=True, sanitize_overflow=True)
-    TritonSemantic.binary_op_sanitize_overflow_impl = _check_overflow
+
+    def sanitize(self, lhs, rhs, binary_op):
+        if 1 < lhs.type.scalar.int_bitwidth < 64:
+            self.builder.create_overflow_check(lhs.handle, rhs.handle, binary_op.__name__)
 
     def create_assert(self, condition, message):
         if not condition.data.all():
             raise KernelError(f"device_assert failed: {message}")
 
+    TritonSemantic.binary_op_sanitize_overflow_impl = sanitize
     InterpreterBuilder.create_assert = create_assert
+    InterpreterBuilder.create_overflow_check = staticmethod(_check_overflow)
 
 
-def _check_overflow(self, lhs, rhs, binary_op) -> None:
-    """Raise IntegerOverflowError where `binary_op` leaves the operands' type; exact only if the extremes might."""
-    scalar = lhs.type.scalar
-    if scalar.int_bitwidth >= 64 or scalar.int_bitwidth == 1:
-        return
-    left, right = lhs.handle.data, rhs.handle.data
-    name = binary_op.__name__
+def _check_overflow(lhs: TensorHandle, rhs: TensorHandle, name: str) -> None:
+    """Tell `overflows` where "add", "sub" or "mul" leaves the operands' type; exact only if the extremes might."""
+    left, right, scalar = lhs.data, rhs.data, lhs.dtype.scalar
     a = (left.item(),) * 2 if left.size == 1 else (int(left.min()), int(left.max()))
     b = (right.item(),) * 2 if right.size == 1 else (int(right.min()), int(right.max()))
     if name == "add":
@@ -264,4 +337,4 @@ def _check_overflow(self, lhs, rhs, binary_op) -> None:
     wide = exact(left.astype(np.int64), right.astype(np.int64))
     outside = (wide < low) | (wide > high)
     if outside.any():
-        raise IntegerOverflowError(f"{scalar.name} {name} gives {wide[outside].flat[0]}; compute addresses in int64")
+        overflows(f"{scalar.name} {name}", wide[outside].flat[0])

@@ -1,14 +1,21 @@
 """The list of repairs, and the errors that repaired kernels raise."""
 
 import dataclasses
+import os
 import warnings
 from collections.abc import Callable
+from types import FrameType, FunctionType
+from typing import Any
 
+import numpy as np
 import triton
 import triton.language as tl
 from triton.runtime import interpreter as stock
 
+from touchstone.backends import NotRun
+
 TESTED = ((3, 6), (3, 9))
+FOREIGN = tuple(os.path.dirname(os.path.abspath(path)) + os.sep for path in (triton.__file__, np.__file__, __file__))
 
 
 class KernelError(stock.InterpreterError, RuntimeError):
@@ -27,8 +34,16 @@ class RaceCondition(KernelError):
     """Two programs of a launch touch one element, at least one writes it, and nothing orders them."""
 
 
+class Deadlock(KernelError):
+    """Every program of a launch waits for memory to change, and none is left to change it."""
+
+
 class StaticAssertionError(KernelError):
     """A `tl.static_assert` does not hold: a GPU would refuse to compile this specialisation."""
+
+
+class NotInterpreted(KernelError, NotRun):
+    """The kernel uses something that runs on a GPU and not in the interpreter: nothing is known about its results."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +88,36 @@ def install(without: frozenset[str] = frozenset()) -> None:
             each.install()
 
 
+def redirect(function: FunctionType, target: Callable[..., Any]) -> None:
+    """Make `function` itself call `target`, for modules that imported it by name before it was replaced.
+
+    Only for functions that close over one value or none; others stay as they are.
+    """
+    cells = len(function.__code__.co_freevars)
+    if cells < 2:
+        function.__code__ = (_forwarding(True) if cells else _forward).__code__
+        function.__defaults__, function.__kwdefaults__ = None, {"_target": target}
+
+
+def _forward(*args, _target, **kwargs):
+    return _target(*args, **kwargs)
+
+
+def _forwarding(cell: object) -> FunctionType:
+    """`_forward` for the place of a function with a closure: Python wants as many free variables in its code."""
+
+    def forward(*args, _target, **kwargs):
+        return cell and _target(*args, **kwargs)
+
+    return forward
+
+
 def active(name: str) -> bool:
     """Whether the repair of that name is installed."""
     return name in _active
+
+
+def place(frame: FrameType) -> str | None:
+    """The line that a frame is at, "line 57 of softmax.py"; None in code of Triton, NumPy and the interpreter."""
+    path = frame.f_code.co_filename
+    return None if path.startswith(FOREIGN) else f"line {frame.f_lineno} of {os.path.basename(path)}"
