@@ -23,7 +23,13 @@ class Unsupported(NotImplementedError):
     """A valid input that this kernel does not take; the message says why (`"5000 columns; one block holds 4096"`)."""
 
 
+class NotRun(RuntimeError):
+    """A kernel that this target cannot execute; it says nothing about whether the kernel is right. The message says
+    what is missing (`"libdevice.j0 is not interpreted"`)."""
+
+
 _running = _launches = 0
+after_launch: list[Callable[[], None]] = []  # what is called when one has ended
 
 
 @contextlib.contextmanager
@@ -36,6 +42,8 @@ def running() -> Iterator[None]:
         yield
     finally:
         _running -= 1
+        for told in after_launch if not _running else ():
+            told()
 
 
 def launches() -> int:

@@ -6,13 +6,14 @@ functions of `OptionalParts`.
 """
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
+from touchstone.backends.gpus import Gpu
 from touchstone.backends.porting import Kernel, Launch, Topic
 
 
@@ -63,6 +64,26 @@ class OptionalParts(Protocol):
     def instruments(self, device: str) -> Mapping[str, Callable[[], AbstractContextManager[Any]]]:
         """By name, contexts in which a right kernel is right and a wrong one may raise or go wrong: other orders of
         programs, a look for races."""
+
+    def undefined(
+        self, device: str, conspicuous: Collection[str] | None
+    ) -> AbstractContextManager[Mapping[str, str]] | None:
+        """Within: what the language does not define, though GPUs agree on it, is what they give; at the `conspicuous`
+        places ("k.py:12"; None: everywhere) it is what shows its use. Gives what was undefined by place, as kernels
+        run. None where nothing is undefined here, or nothing is known."""
+
+    def answering(self, gpu: Gpu) -> AbstractContextManager[Any]:
+        """Within: what a launcher asks the language's own runtime about a GPU is answered as that one would, where
+        kernels run on the CPU."""
+
+    def reaches(self, fn: Callable[..., Any]) -> bool:
+        """Whether a user's function reaches a kernel that this process runs on the CPU."""
+
+    def expect(self, device: str) -> None:
+        """Set this process up for `device` should a user's function import the language later."""
+
+    def displaced(self, error: BaseException, device: str) -> bool:
+        """Whether a call raised `error` because its kernels were set up for the other device than `device`."""
 
     def launched(self, call: Callable[[], Any]) -> list[Any]:
         """The compiled kernels that a call launches on a GPU, as `resources` takes them."""
