@@ -20,7 +20,8 @@ from touchstone.conformance.spec import layouts
 from touchstone.conformance.spec.baselines import Arguments, Baseline, Bench, Call
 from touchstone.conformance.spec.budget import Expected
 from touchstone.conformance.spec.cases import plain_case
-from touchstone.conformance.spec.contract import DTYPES, Case, Contract, Draw
+from touchstone.conformance.spec.contract import DTYPES, Case, Contract, Draw, size_text
+from touchstone.conformance.spec.words import expected_one_of, not_one_of
 
 MODES = ("fwd", "bwd", "fwd_bwd")
 WIDER = 4  # budgets that a gradient gets when it is computed from a kernel's own rounded outputs
@@ -49,10 +50,10 @@ def plan(
     """The groups of a selection; of every ladder the `top` last variants that can run. Raises UsageError naming the
     option."""
     if mode not in MODES:
-        raise selection.UsageError(f"--mode: expected one of {', '.join(MODES)}, got {mode!r}")
+        raise selection.UsageError(f"--mode: {expected_one_of(mode, MODES)}")
     for name in dtypes or ():
         if name not in DTYPES:
-            raise selection.UsageError(f"--dtype: {name!r} is not one of {', '.join(DTYPES)}")
+            raise selection.UsageError(f"--dtype: {not_one_of(name, DTYPES)}")
     named = shapes_of_file(Path(shapes)) if shapes not in ("small", "large") else None
     made, wanted = Plan([], {}), _Wanted(shapes, named, dtypes, mode, baselines, first, top)
     for op in chosen.ops:
@@ -118,6 +119,8 @@ def _plan_op(made: Plan, chosen: selection.Selection, op: str, wanted: _Wanted) 
             within = [(b, s) for b, s in taking if b == "" or contract.work(case) <= chosen.ceiling(b)]
             if within or running:
                 made.groups.append(Group(contract, bench, case, within, running, mode))
+            elif taking:
+                made.left_out[f"{name} {dtype} {size_text(case.sizes)}"] = "more work than the target's limit"
 
 
 def _gradient(op: str) -> str | None:
@@ -237,7 +240,7 @@ def experiment(name: str) -> tuple[Path, dict[str, Any]]:
     """The file of an experiment, which `shapes_of_file` reads too, and the options that it sets."""
     known = experiments()
     if name not in known:
-        raise selection.UsageError(f"--experiment: expected one of {', '.join(known)}, got {name!r}")
+        raise selection.UsageError(f"--experiment: {expected_one_of(name, known)}")
     return EXPERIMENTS / f"{name}.json", known[name]["options"]
 
 

@@ -4,17 +4,27 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from touchstone.backends.devices import cuda_unavailable
 from touchstone.conformance.discovery import options as shared
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.selection import Selection, UsageError
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.reporting.console import Table, progress, show
+from touchstone.conformance.reporting.status import Status
 
 if TYPE_CHECKING:
     from touchstone.conformance.bench.cases import Plan
     from touchstone.conformance.bench.ceilings import Ceilings
     from touchstone.conformance.bench.group import Group, Result
     from touchstone.conformance.bench.timing import Guard, Timer
+
+
+LEFT_OUT = 4  # reasons in the message that there is nothing to time
+EMULATED = "on the CPU an emulator or interpreter runs the kernels, within a limit of work"
+ON_CPU = (
+    "An emulator or interpreter runs the kernels here, at small sizes: the times tell which variant does less work in "
+    "it, and that a change made it slower. They say nothing about a GPU, and there is no roofline to compare with."
+)
 
 
 def add(commands: Any) -> None:
@@ -88,20 +98,26 @@ def add(commands: Any) -> None:
     bench.set_defaults(run=run)
 
 
-def run(options: argparse.Namespace) -> int:
-    """The command. Exit status 1 where a variant was refused or failed, or nothing was measured."""
+def run(options: argparse.Namespace) -> Status:
+    """The command; failed where a variant was refused or failed, or nothing was measured."""
     from touchstone.conformance.bench import cases, records
 
     if options.compare:
         table, remarks = records.compare(*map(records.read, options.compare))
         show(table)
         print("\n".join(remarks))
-        return 0
+        options.recording.entries["changes"] = {
+            "columns": list(table.columns),
+            "rows": [list(cells) for cells in table.rows],
+            "remarks": remarks,
+        }
+        return Status.PASSED
     if options.experiment == "list":
         table = Table("experiments", ["name", "what", "source"])
         table.rows += [[name, each["about"], each["source"]] for name, each in cases.experiments().items()]
         show(table)
-        return 0
+        options.recording.entries["experiments"] = {name: each["about"] for name, each in cases.experiments().items()}
+        return Status.PASSED
     typed = options.variant  # by name; an experiment names variants that a backend may lack
     if options.experiment:
         use_experiment(options)
@@ -121,13 +137,15 @@ def use_experiment(options: argparse.Namespace) -> None:
     options.shapes = str(path)
 
 
-def _bench(options: argparse.Namespace, typed: str | None) -> int:
+def _bench(options: argparse.Namespace, typed: str | None) -> Status:
     """Select, plan, measure the machine, measure the groups; `typed` are the variants asked for by name."""
+    from touchstone.conformance.bench.records import SEED
     from touchstone.conformance.bench.run import guard
     from touchstone.conformance.bench.timing import timer
 
     _check_numbers(options)
     chosen = shared.select(options, options.level or "quick")
+    options.recording.concerns(chosen.device, options.level, SEED)
     watch = guard()  # before any kernel's file is imported
     shared.prepare(chosen)
     shared.require_imports(chosen)
@@ -160,9 +178,20 @@ def _plan(options: argparse.Namespace, chosen: Selection) -> "Plan":
             group.baselines = ()
     plan.groups = [group for group in plan.groups if group.subjects or group.baselines]
     if not plan.groups:
-        reasons = "; ".join(f"{what}: {why}" for what, why in list(plan.left_out.items())[:4])
-        raise UsageError(f"nothing to time with --shapes={shapes}" + (f" ({reasons})" if reasons else ""))
+        raise UsageError(f"nothing to time with --shapes={shapes}: {_why_nothing(plan, chosen, shapes)}")
     return plan
+
+
+def _why_nothing(plan: "Plan", chosen: Selection, shapes: str) -> str:
+    """Why there is no group to time, and what there would be."""
+    reasons = [f"{what}: {why}" for what, why in list(plan.left_out.items())[:LEFT_OUT]]
+    if len(plan.left_out) > LEFT_OUT:
+        reasons.append(f"and {len(plan.left_out) - LEFT_OUT} more")
+    told = "; ".join(reasons) or "no variant is selected"
+    if chosen.device != "cpu":
+        return told
+    way = "" if shapes == "small" else "; --shapes=small has sizes for it"
+    return f"{told}. There is no GPU in use ({cuda_unavailable() or '--device=cpu'}), and {EMULATED}{way}"
 
 
 def _measure(
@@ -174,10 +203,14 @@ def _measure(
     from touchstone.conformance.bench.tables import print_results
     from touchstone.conformance.reporting import provenance
 
-    about = provenance.provenance(chosen.device)
-    ceilings = _ceilings(plan, timer, about["machine"].get("gpu", "CPU"))
+    if chosen.device == "cpu":
+        print(f"on the CPU: {cuda_unavailable() or 'as asked for'}. {ON_CPU}\n")
+    machine = options.recording.about["machine"].get("gpu", "CPU")
+    ceilings = _ceilings(plan, timer, machine) if _native(plan, chosen) else None
     verdicts = _LevelVerdicts(options.level) if options.level else None
     results: list[Result] = []
+    begun = records.begun((subject for group in plan.groups for _, subject in group.subjects), options.level)
+    options.recording.entries = records.entries(ceilings, results, plan.left_out)
     try:
         for group in progress(plan.groups, "bench"):
             if verdicts is not None:
@@ -193,13 +226,24 @@ def _measure(
                 noise_floor=options.noise_floor,
                 max_call_seconds=options.max_call_seconds or float("inf"),
             )
-            if options.json:
-                records.write(options.json, records.record(about, ceilings, results, plan.left_out))
+            options.recording.entries = records.entries(ceilings, results, plan.left_out)
+            options.recording.reports = records.reports(begun, results)
+            options.recording.write()
     finally:
-        print_results(results, plan.left_out, chosen.device)
+        print_results(results, plan.left_out)
         if options.csv:
             records.write_csv(options.csv, results)
     return results
+
+
+def _native(plan: "Plan", chosen: Selection) -> bool:
+    """Whether something is timed that has this machine's speed: on a GPU anything, on the CPU no emulated kernel."""
+    if chosen.device != "cpu":
+        return True
+    backends = [registry.backend(name) for name in registry.backends()]
+    functions = [subject.fn for group in plan.groups for backend, subject in group.subjects if backend == ""]
+    torch_only = any(not any(each.reimport(fn, "cuda") for each in backends) for fn in functions)
+    return torch_only or any(group.baselines for group in plan.groups)
 
 
 def _ceilings(plan: "Plan", timer: "Timer", machine: str) -> "Ceilings":
@@ -249,9 +293,13 @@ def _launched(backend: str, call: Callable[[], Any]) -> dict[str, int] | None:
     return {name: max(each[name] for each in found) for name in found[0]} if found else None
 
 
-def _status(results: "list[Result]") -> int:
-    """1 where a variant was refused or failed, or nothing was measured."""
-    from touchstone.conformance.bench.group import FAILED, MEASURED, REFUSED
+def _status(results: "list[Result]") -> Status:
+    """Failed where a variant was refused or failed, or nothing was measured; not run where nothing could be."""
+    from touchstone.conformance.bench.group import FAILED, MEASURED, NOT_RUN, REFUSED
 
-    wrong = [result for result in results if result.kind == "variant" and result.status in (REFUSED, FAILED)]
-    return 1 if wrong or not any(result.status == MEASURED for result in results) else 0
+    variants = [result for result in results if result.kind == "variant"]
+    if any(result.status in (REFUSED, FAILED) for result in variants):
+        return Status.FAILED
+    if any(result.status == MEASURED for result in results):
+        return Status.PASSED
+    return Status.NOT_RUN if results and all(result.status == NOT_RUN for result in results) else Status.FAILED

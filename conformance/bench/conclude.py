@@ -20,7 +20,8 @@ def conclude(one: Contestant, group: Group, timer: Timer, ceilings: Ceilings | N
     taken = timing.stats(one.samples)
     flops = contract.flops(case.size, case.param)
     moved = contract.bytes(case.size, case.param, case.torch_dtype.itemsize)
-    if ceilings is not None:
+    emulated = timer.device == "cpu" and one.backend != ""  # its rates are no share of this machine's
+    if ceilings is not None and not emulated:
         written = sum(
             math.prod(contract.shape(output.axes, case.size)) * (output.dtype or case.torch_dtype).itemsize
             for output in contract.outputs.values()

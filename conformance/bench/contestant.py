@@ -15,7 +15,8 @@ from touchstone.conformance.bench.inputs import KNOWN, PLACES, Bank
 from touchstone.conformance.bench.timing import GRAPH, CudaTimer, Graph, Guard, Timer
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging import instruments as probe
-from touchstone.conformance.judging.call import error_text, output_bytes
+from touchstone.conformance.judging.call import output_bytes
+from touchstone.conformance.judging.executor import error_text
 from touchstone.conformance.spec import outputs as output_rules
 from touchstone.conformance.spec.baselines import Baseline
 from touchstone.conformance.spec.contract import Case, Contract

@@ -3,17 +3,26 @@
 import csv
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from touchstone.conformance.bench.ceilings import Ceilings
-from touchstone.conformance.bench.group import Result
-from touchstone.conformance.reporting import earlier
+from touchstone.conformance.bench.group import AGAIN, MEASURED, REFUSED, Result
+from touchstone.conformance.discovery.subject import Subject
+from touchstone.conformance.judging.judgement import FAILED, PASSED, Finding, Outcome
+from touchstone.conformance.judging.trials import Kind
+from touchstone.conformance.reporting import record
 from touchstone.conformance.reporting.console import Table
+from touchstone.conformance.reporting.report import Report, empty
+from touchstone.conformance.spec.compare import worst
 
-FORMAT = 1
+EARLIER = 1  # the format of a bench's records before every command had the same
+STATUS = {MEASURED: PASSED, REFUSED: FAILED}  # of an outcome; the others have the same names
+Key = tuple[str, str, str]  # op, target, name
+SEED = 0  # of the timed cases
 NOISE = 0.02  # changes below this are noise, whatever the quartiles say
 SPREADS = 1.5  # and so are those below so many interquartile ranges of both
 COLUMNS = (
@@ -87,36 +96,50 @@ def row(result: Result, samples: bool = True) -> dict[str, Any]:
     return made
 
 
-def record(
-    about: Mapping[str, Any], ceilings: Ceilings | None, results: Sequence[Result], left_out: Mapping[str, str]
-) -> dict[str, Any]:
-    """The whole run, as `write` puts it into a file."""
+def entries(ceilings: Ceilings | None, results: Sequence[Result], left_out: Mapping[str, str]) -> dict[str, Any]:
+    """What the record of a bench has besides its reports."""
     return {
-        "format": FORMAT,
-        **about,
         "ceilings": None if ceilings is None else ceilings.to_dict(),
         "left_out": dict(left_out),
         "results": [row(result) for result in results],
     }
 
 
-def write(path: str | Path, whole: Mapping[str, Any]) -> None:
-    """As JSON, in one step: a run that is stopped leaves the last whole file."""
-    target = Path(path)
-    partly = target.with_name(target.name + ".part")
-    partly.write_text(json.dumps(_plain(whole), indent=1) + "\n")
-    partly.replace(target)
+def begun(subjects: Iterable[Subject], level: str | None) -> dict[Key, Report]:
+    """A report for each variant that is to be timed, with its source as it lies there before anything is called."""
+    return {(each.op, each.target, each.name): empty(each, level or "", SEED) for each in subjects}
 
 
-def _plain(value: Any) -> Any:
-    """What JSON can hold: no NaN, no infinity."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {str(name): _plain(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return value if isinstance(value, str | int | float | bool | None) else str(value)
+def reports(begun: Mapping[Key, Report], results: Sequence[Result]) -> list[dict[str, Any]]:
+    """The reports of the variants, each over all of its rows: one passed where it was measured, and failed where it was
+    refused a number or is wrong."""
+    rows: dict[Key, list[Result]] = {}
+    for result in results:
+        key = (result.op, result.target, result.name.removesuffix(AGAIN))
+        if key in begun:
+            rows.setdefault(key, []).append(result)
+    made = []
+    for key, found in rows.items():
+        report = replace(begun[key], outcomes=[_outcome(result) for result in found])
+        worst_of_all = worst([result.worst for result in found if result.worst is not None])
+        made.append(report.to_dict() | {"level": report.level or None, "worst": worst_of_all})
+    return made
+
+
+def _outcome(result: Result) -> Outcome:
+    """A row as the outcome of a trial."""
+    sizes = "x".join(str(n) for n in result.sizes.values())
+    params = [f"{name}={value}" for name, value in result.params.items() if value not in (None, False)]
+    trial = "-".join([result.dtype, sizes, *params, result.mode, result.cache])
+    made = Outcome(trial, Kind.CASE, result.dtype, STATUS.get(result.status, result.status))
+    for problem in result.problems:
+        if made.status == FAILED:
+            key = f"{result.op} {result.target} {result.name} {trial} {problem}"
+            identifier = f"{zlib.crc32(key.encode()):08x}"
+            made.findings.append(Finding(identifier, "failure", result.status, trial, problem, result.worst))
+        else:
+            made.reason = problem
+    return made
 
 
 def write_csv(path: str | Path, results: Sequence[Result]) -> None:
@@ -134,15 +157,26 @@ def write_csv(path: str | Path, results: Sequence[Result]) -> None:
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """A record written by `write`. Raises ValueError that says what the file is not."""
+    """The record of a bench in a file. Raises ValueError that says what the file is not."""
     try:
-        found = earlier.converted(json.loads(Path(path).read_text()))
+        found = record.read(path)
     except OSError as error:
         raise ValueError(f"--compare: {path}: {error.strerror}") from None
     except ValueError as error:
         raise ValueError(f"--compare: {path} is no JSON: {error}") from None
-    if not isinstance(found, dict) or found.get("format") != FORMAT or not isinstance(found.get("results"), list):
-        raise ValueError(f"--compare: {path} is no record of `bench --json` of format {FORMAT}")
+    known = isinstance(found, dict) and found.get("format") in (EARLIER, record.FORMAT)
+    if not known or not isinstance(found.get("results"), list):
+        raise ValueError(f"--compare: {path} is no record of `bench --json` of format {EARLIER} or {record.FORMAT}")
+    with record.of_one_form(f"--compare: {path}"):
+        for entry in found["results"]:
+            _label(entry)
+            if entry["ms"] is not None:
+                noise(entry, entry)
+            elif not isinstance(entry["status"], str):
+                raise TypeError("status is no text")
+        for about in ("machine", "versions"):
+            if not isinstance(found[about], dict):
+                raise TypeError(f"{about} is no object")
     return found
 
 

@@ -13,7 +13,7 @@ from touchstone.conformance.bench.contestant import Contestant, look_at_clocks, 
 from touchstone.conformance.bench.group import FAILED, NOT_RUN
 from touchstone.conformance.bench.inputs import FRESH, KNOWN, PLACES, Bank, same_bits, secret, spoil
 from touchstone.conformance.bench.timing import GRAPH, WARM, CudaTimer, Guard, Timer
-from touchstone.conformance.judging.call import error_text
+from touchstone.conformance.judging.executor import error_text
 
 RECHECKS = 3  # timed outputs that are judged, beside those on fresh values
 LEAST, MOST = {"cuda": 10, "cpu": 5}, {"cuda": 200, "cpu": 15}

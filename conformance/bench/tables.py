@@ -6,6 +6,11 @@ from touchstone.conformance.bench.group import Result
 from touchstone.conformance.reporting.console import Table, show
 
 NO_NUMBER = "-"
+RATES: dict[str, Callable[[Result], float | None]] = {
+    "TFLOP/s": lambda r: r.tflops,
+    "GB/s": lambda r: r.gbps,
+    "roofline": lambda r: r.fraction,
+}
 
 
 def tables(results: Sequence[Result]) -> list[Table]:
@@ -22,7 +27,8 @@ def tables(results: Sequence[Result]) -> list[Table]:
 def _table(title: str, rows: Sequence[Result]) -> Table:
     baseline = next((r.name for r in rows if r.kind == "baseline" and r.ms is not None), None)
     against = [name for name in (baseline, "itself") if name and any(name in r.ratios for r in rows)]
-    columns = ["target", "kernel", "ms", "IQR", "n", "TFLOP/s", "GB/s", "roofline", *(f"vs {name}" for name in against)]
+    rates = RATES if any(r.roof is not None for r in rows) else {}  # an emulator's are no measure of a machine
+    columns = ["target", "kernel", "ms", "IQR", "n", *rates, *(f"vs {name}" for name in against)]
     more: dict[str, Callable[[Result], str]] = {
         "peak MB": lambda r: _text(r.peak_bytes, 1e-6),
         "launch ms": lambda r: _text(r.host_ms),
@@ -37,7 +43,7 @@ def _table(title: str, rows: Sequence[Result]) -> Table:
         numbers = (
             [_text(taken.median), _text(taken.iqr), str(taken.count)] if taken else [r.status, NO_NUMBER, NO_NUMBER]
         )
-        numbers += [_text(r.tflops), _text(r.gbps), _text(r.fraction)] if taken else [NO_NUMBER] * 3
+        numbers += [_text(rate(r)) if taken and r.roof is not None else NO_NUMBER for rate in rates.values()]
         ratios = [_text(r.ratios.get(name)) for name in against]
         table.rows.append([r.target, r.name, *numbers, *ratios, *(cell(r) for cell in shown.values()), r.compute or ""])
     return table
@@ -49,7 +55,7 @@ def _text(value: float | None, scale: float = 1.0) -> str:
     return str(value) if isinstance(value, int) and scale == 1.0 else f"{value * scale:.3g}"
 
 
-def print_results(results: Sequence[Result], left_out: dict[str, str], device: str) -> None:
+def print_results(results: Sequence[Result], left_out: dict[str, str]) -> None:
     """The tables, then what is to be said of single results, and what was not timed."""
     for table in tables(results):
         show(table)
@@ -61,8 +67,3 @@ def print_results(results: Sequence[Result], left_out: dict[str, str], device: s
             print(f"{where}: {note}")
     for what, why in left_out.items():
         print(f"{what} left out: {why}")
-    if device == "cpu":
-        print(
-            "these are times of an emulator or interpreter on the CPU: they tell which variant does less work here, "
-            "and that a change made this target slower; they say nothing about a GPU"
-        )

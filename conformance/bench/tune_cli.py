@@ -4,8 +4,8 @@ import argparse
 from typing import Any
 
 from touchstone.conformance.discovery import options as shared
-from touchstone.conformance.discovery import selection
-from touchstone.conformance.reporting.console import Table, show, write_json
+from touchstone.conformance.reporting.console import Table, show
+from touchstone.conformance.reporting.status import Status
 
 
 def add(commands: Any) -> None:
@@ -23,19 +23,17 @@ def add(commands: Any) -> None:
     tune.set_defaults(run=run)
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> Status:
     """The command. Exit status 1 where nothing was pinned."""
     from touchstone.conformance.bench.tune import tune
 
-    if reason := selection.cuda_unavailable():
-        raise selection.UsageError(f"tuning needs a GPU: {reason}")
-    chosen = shared.select(options, "quick", device="cuda")
+    chosen = shared.select(options, "quick", device="cuda", on_gpu="tuning")
+    options.recording.concerns(chosen.device)
     shared.prepare(chosen)
     records = tune(chosen, write=not options.dry_run)
     columns = ["op", "variant", "dtype", "sizes", "config", "ms", "tried"]
     table = Table("pinned configurations", columns)
     table.rows += [[str(record[key]) for key in columns] for record in records]
     show(table)
-    if options.json:
-        write_json(options.json, records)
-    return 0 if records else 1
+    options.recording.entries["pinned"] = records
+    return Status.PASSED if records else Status.FAILED

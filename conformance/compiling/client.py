@@ -28,7 +28,7 @@ COLUMNS = {
     "variant": "variant",
     "kernel": "kernel",
     "arch": "arch",
-    "specialisations": "specialisations",
+    "specialisations": "versions",
     "compiled": "to machine code",
     "registers": "registers",
     "spills": "spilled bytes",

@@ -54,7 +54,7 @@ def record(
                 first = Launched(launch, arch, {})
                 launched.setdefault((launch.key, arch), first).variants.setdefault(name, label)
 
-    for case in plan(contract, "quick").cases:
+    for case in plan(contract, "quick").general:
         arguments = contract.build(case).arguments
         for name in variants:
             call(name, case.dtype, case.id, arguments)

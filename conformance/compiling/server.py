@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from touchstone.backends import NotRun
 from touchstone.backends.protocol import Compiling
 from touchstone.backends.variants import attributes
 from touchstone.conformance.compiling.plan import Launched, about, chosen, record
@@ -141,6 +142,8 @@ def _result(child: Child, seconds: float) -> dict[str, Any]:
     """The answer of a child that has given one or has run out of its `seconds`."""
     try:
         answer = child.answer(0.0)
+    except NotRun:
+        raise
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}", "seconds": 0.0}
     if not isinstance(answer, Death):
@@ -157,6 +160,8 @@ def answer(
     try:
         variants = {name: fn for name, fn in registry.variants(backend, op).items() if names is None or name in names}
         return check(compiling, variants, registry.contract(op), request["every"], request["processes"], known, beat)
+    except NotRun as error:
+        return {"missing": str(error)}
     except Exception:
         return {"records": [], "findings": [traceback.format_exc()]}
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from touchstone.conformance.spec.budget import EPS32, C, finite
-from touchstone.conformance.spec.contract import Case, Draw, Invalid
+from touchstone.conformance.spec.contract import Case, Draw, Invalid, Regular
 from touchstone.conformance.spec.layouts import BROADCASTS
 from touchstone.conformance.spec.values import cancelling, lift_square, lift_tail
 
@@ -34,6 +34,8 @@ _SHARED = [
 ]
 SIZES = [{"rows": rows, "cols": cols} for rows, cols in [*_SHARED, (3, 1000), (1031, 7)]]
 BACKWARD_SIZES = [{"rows": rows, "cols": cols} for rows, cols in [*_SHARED, (130, 33), (4099, 5)]]
+_POWERS = [(32, 128), (16, 256), (64, 64), (8, 1024), (128, 128), (4, 512), (2, 4096), (256, 64)]
+REGULAR = Regular([{"rows": rows, "cols": cols} for rows, cols in _POWERS])
 SPECIAL_AT = ((3, 33), (17, 64), (5, 1025))  # where rows of NaN or infinities are tried
 CONSTANT_AT = ((3, 33), (17, 64), (4, 257))  # where rows without variance are; not longer, for the reason in `repeats`
 
@@ -73,9 +75,16 @@ def stored(
     Only values near a tie can be off, by a whole step: float32 noise sends them to the neighbour. A quarter of that is
     room for what comes after.
     """
-    noise = C * EPS32 * (terms + 8) ** 0.5 * condition
-    low, middle, high = (v.to(dtype).to(torch.float64) for v in (value - noise, value, value + noise))
+    low, middle, high = stored_between(value, condition, terms, dtype)
     return middle, 1.25 * torch.maximum(high - middle, middle - low)
+
+
+def stored_between(
+    value: torch.Tensor, condition: torch.Tensor, terms: float, dtype: torch.dtype
+) -> tuple[torch.Tensor, ...]:
+    """The least that a kernel can store of `value` in `dtype` which computes it in float32, the nearest, the most."""
+    noise = C * EPS32 * (terms + 8) ** 0.5 * condition
+    return tuple(v.to(dtype).to(torch.float64) for v in (value - noise, value, value + noise))
 
 
 def signal(draw: Draw, operand: str, scale: float = 1.0) -> torch.Tensor:
@@ -192,7 +201,7 @@ def zero_weight_leaves_bias(call, arguments, results, case):
 
 
 def unit_weight_normalises(*operands: str, centred: bool) -> Callable[..., str | None]:
-    """Property: with weight 1 and no bias a row has mean square s/(s + eps), s that of its input, and mean 0 if
+    """Property: with weight 1 and bias 0 a row has mean square s/(s + eps), s that of its input, and mean 0 if
     `centred`.
 
     The input is the sum of `operands`.
@@ -200,8 +209,8 @@ def unit_weight_normalises(*operands: str, centred: bool) -> Callable[..., str |
 
     def check(call, arguments, results, case):
         plain = {**arguments, "weight": torch.ones_like(arguments["weight"])}
-        if "bias" in arguments:
-            plain["bias"] = None
+        if plain.get("bias") is not None:
+            plain["bias"] = torch.zeros_like(plain["bias"])
         groups = arguments.get("groups", 1)
         x = sum(arguments[name].double() for name in operands)
         x, y = (t.double().reshape(t.shape[0], groups, -1) for t in (x, call(**plain)[0]))
@@ -210,9 +219,9 @@ def unit_weight_normalises(*operands: str, centred: bool) -> Callable[..., str |
         limit = 4 * torch.finfo(case.torch_dtype).eps
         mean = y.mean(-1).abs().max().item()
         if centred and not mean <= limit:
-            return f"with weight 1 and no bias a row has mean {mean:.3g}, not 0"
+            return f"with weight 1 and bias 0 a row has mean {mean:.3g}, not 0"
         off = (y.square().mean(-1) - square / (square + arguments["eps"])).abs().max().item()
-        return None if off <= limit else f"with weight 1 and no bias the mean square of a row is off by {off:.3g}"
+        return None if off <= limit else f"with weight 1 and bias 0 the mean square of a row is off by {off:.3g}"
 
     return check
 

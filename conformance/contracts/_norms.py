@@ -41,7 +41,14 @@ def add_norm(reference: Callable[..., Any], norm: Callable[..., dict[str, Expect
 
     def expect(inputs, params, *, dtype, compute=None):
         """y is the norm of h before or after h is rounded to the output's dtype, each with the answers that the norm
-        alone has; or the statistics are of h before, and what they scale is h after."""
+        alone has; or the statistics, or the mean alone, are of h before, and all else of h after."""
+
+        def about_mean(h, rounded):
+            """As DeepSpeed's layer_norm_residual has it: h is added up as it is stored, and read again."""
+            centred_h = rounded - h.mean(-1, keepdim=True)
+            rstd = (centred_h.square().mean(-1, keepdim=True) + params["eps"]).rsqrt()
+            return centred_h * rstd * inputs["weight"] + (0 if inputs["bias"] is None else inputs["bias"])
+
         y, h = reference(**inputs, **params)
         expected = norm({**inputs, "x": h}, params, dtype=dtype)["y"]
         expected.answer = y
@@ -51,6 +58,8 @@ def add_norm(reference: Callable[..., Any], norm: Callable[..., dict[str, Expect
             scale = statistics(h, params["eps"]).rstd * inputs["weight"]  # dy/dh with the statistics held
             mixed = replace(expected, answer=y + (rounded - h) * scale, alternatives=[])
             expected.alternatives += [after, *after.alternatives, mixed]
+            if centred:
+                expected.alternatives.append(replace(expected, answer=about_mean(h, rounded), alternatives=[]))
         return {"y": expected, "h": Expected(h)}
 
     def family(make, cancel=False, residual=None):
@@ -79,6 +88,7 @@ def add_norm(reference: Callable[..., Any], norm: Callable[..., dict[str, Expect
         },
         outputs={"y": Output("rows cols"), "h": Output("rows cols")},
         sizes=bounds_rows.SIZES,
+        regular=bounds_rows.REGULAR,
         values={
             "normal": family(bounds_rows.lifted),
             **({"mean_offset": family(values.mean_offset)} if centred else {"large": family(values.large)}),
@@ -152,6 +162,7 @@ def gradient(
         },
         outputs={"dx": Output("rows cols"), **{name: Output("cols") for name in vectors}},
         sizes=bounds_rows.BACKWARD_SIZES,
+        regular=bounds_rows.REGULAR,
         values={
             "normal": family(bounds_rows.lifted, bounds_rows.lifted),
             **(

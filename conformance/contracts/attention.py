@@ -12,7 +12,7 @@ from touchstone.conformance.contracts._bounds_dots import combine, gathered, los
 from touchstone.conformance.spec import layouts, values
 from touchstone.conformance.spec.baselines import Arguments, Baseline, Bench, Call
 from touchstone.conformance.spec.budget import EPS32, Expected, dot_extra
-from touchstone.conformance.spec.contract import Contract, Draw, Invalid, Operand, Output, Property
+from touchstone.conformance.spec.contract import Contract, Draw, Invalid, Operand, Output, Property, Regular
 from touchstone.reference.attention import torch_attention
 
 SIZES = [
@@ -39,6 +39,13 @@ LARGE = [
     dict(B=batch, Hq=heads, Hkv=heads, Sq=seq, Sk=seq, D=dim)
     for batch, heads, seq, dim in [(4, 16, 4096, 128), (2, 16, 8192, 128), (1, 16, 16384, 128), (2, 32, 8192, 64)]
 ]
+REGULAR = Regular(
+    sizes=[
+        dict(B=batch, Hq=heads, Hkv=heads, Sq=seq, Sk=seq, D=dim)
+        for batch, heads, seq, dim in [(1, 2, 64, 64), (1, 1, 128, 128), (2, 1, 128, 64), (1, 1, 64, 128)]
+    ],
+    params={"causal": (False, True)},
+)
 PARAMS = {"causal": (False, True), "scale": (None, 0.21, -0.3, 0.0)}
 
 
@@ -241,6 +248,7 @@ contract = Contract(
     },
     outputs={"o": Output("B Hq Sq D"), "lse": Output("B Hq Sq", torch.float32)},
     sizes=SIZES,
+    regular=REGULAR,
     values={
         "normal": _family(heads),
         "growing_keys": _family(growing_keys),

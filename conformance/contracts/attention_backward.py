@@ -188,6 +188,7 @@ contract = Contract(
     },
     outputs={"dq": Output("B Hq Sq D"), "dk": Output("B Hkv Sk D"), "dv": Output("B Hkv Sk D")},
     sizes=attention.SIZES,
+    regular=attention.REGULAR,
     values={
         "normal": _family(attention.heads),
         "growing_keys": _family(attention.growing_keys),

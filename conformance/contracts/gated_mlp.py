@@ -7,7 +7,7 @@ import torch
 from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts._bounds_dots import combine, kept, lossy, repeats
 from touchstone.conformance.contracts._mlp import ACTIVATIONS, LIPSCHITZ, projection, slope
-from touchstone.conformance.contracts.mlp import ALIGNED, LARGE, SIZES, shows, sparse, spoil, with_nan
+from touchstone.conformance.contracts.mlp import ALIGNED, LARGE, REGULAR, SIZES, shows, sparse, spoil, with_nan
 from touchstone.conformance.spec import values
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.budget import Expected, dot_extra
@@ -160,6 +160,7 @@ contract = Contract(
     outputs={"y": Output("M N")},
     sizes=SIZES,
     aligned=ALIGNED,
+    regular=REGULAR,
     large=LARGE,
     values={
         "normal": _normal,

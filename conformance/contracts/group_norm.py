@@ -11,7 +11,7 @@ from touchstone.conformance.contracts import _norms
 from touchstone.conformance.spec import layouts, values
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.budget import Expected
-from touchstone.conformance.spec.contract import Contract, Draw, Invalid, Operand, Output, Property
+from touchstone.conformance.spec.contract import Contract, Draw, Invalid, Operand, Output, Property, Regular
 from touchstone.reference.group_norm import torch_group_norm
 
 SMALL = [(2, 6, (5,)), (1, 6, (1,)), (0, 6, (5,)), (2, 6, (0,)), (3, 12, ()), (2, 12, (3, 11)), (1, 6, (2, 3, 7))]
@@ -80,6 +80,22 @@ contract = Contract(
     },
     outputs={"y": Output("N C ...")},
     sizes=[{"N": batch, "C": channels, "trailing": trailing} for batch, channels, trailing in SMALL + LONG],
+    regular=Regular(
+        [
+            {"N": batch, "C": channels, "trailing": trailing}
+            for batch, channels, trailing in [
+                (2, 64, (8, 8)),
+                (1, 128, (16, 16)),
+                (2, 32, (64,)),
+                (1, 256, (4, 8)),
+                (4, 64, (16,)),
+                (1, 32, (16, 32)),
+                (3, 64, (4, 4, 4)),
+                (2, 128, (32,)),
+            ]
+        ],
+        {"groups": (32,)},
+    ),
     values={
         "normal": _family(bounds_rows.lifted),
         "mean_offset": _family(values.mean_offset),

@@ -45,6 +45,7 @@ contract = Contract(
     },
     outputs={"y": Output("rows cols")},
     sizes=bounds_rows.SIZES,
+    regular=bounds_rows.REGULAR,
     values={
         "normal": _family(bounds_rows.lifted),
         "mean_offset": _family(values.mean_offset),

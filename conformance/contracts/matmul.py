@@ -7,7 +7,7 @@ from touchstone.conformance.contracts._bounds_dots import lossy
 from touchstone.conformance.spec import values
 from touchstone.conformance.spec.baselines import Bench, eager
 from touchstone.conformance.spec.budget import Expected, dot_extra
-from touchstone.conformance.spec.contract import Contract, Draw, Int64Index, Invalid, Operand, Output, Property
+from touchstone.conformance.spec.contract import Contract, Draw, Int64Index, Invalid, Operand, Output, Property, Regular
 from touchstone.reference.matmul import torch_matmul
 
 
@@ -120,6 +120,21 @@ contract = Contract(
         ]
     ],
     aligned=[dict(M=300, K=72, N=520)],
+    regular=Regular(
+        [
+            dict(M=m, K=k, N=n)
+            for m, k, n in [
+                (64, 64, 64),
+                (128, 64, 128),
+                (64, 128, 64),
+                (128, 128, 128),
+                (64, 256, 64),
+                (192, 64, 64),
+                (64, 64, 192),
+                (256, 64, 128),
+            ]
+        ]
+    ),
     int64_index=Int64Index(dict(M=2**17 + 3, K=8, N=2**14 + 8), rows={"a": 0}),
     large=[dict(M=4096, K=4096, N=4096), dict(M=8192, K=8192, N=8192)],
     values={

@@ -10,7 +10,7 @@ from touchstone.conformance.contracts._mlp import ACTIVATIONS, LIPSCHITZ, projec
 from touchstone.conformance.spec import layouts, values
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.budget import Expected, dot_extra
-from touchstone.conformance.spec.contract import Contract, Draw, Invalid, Operand, Output, Property
+from touchstone.conformance.spec.contract import Contract, Draw, Invalid, Operand, Output, Property, Regular
 from touchstone.reference._activations import torch_act
 from touchstone.reference.mlp import torch_mlp
 
@@ -39,6 +39,23 @@ SIZES = [
         (130, 72, 144, 136),  # several tiles every way, rows on 16 bytes: descriptors
     ]
 ]
+REGULAR = Regular(
+    [
+        dict(M=m, D=d, H=h, N=n)
+        for m, d, h, n in [
+            (64, 64, 64, 64),
+            (64, 64, 128, 64),
+            (128, 64, 64, 64),
+            (64, 128, 128, 64),
+            (128, 128, 128, 128),
+            (64, 64, 64, 128),
+            (192, 64, 64, 64),
+            (64, 192, 64, 64),
+            (64, 64, 256, 64),
+            (128, 64, 192, 128),
+        ]
+    ]
+)
 ALIGNED = [dict(M=130, D=72, H=144, N=136)]
 LARGE = [dict(M=8192, D=4096, H=16384, N=4096)]
 
@@ -259,6 +276,7 @@ contract = Contract(
     outputs={"y": Output("M N")},
     sizes=SIZES,
     aligned=ALIGNED,
+    regular=REGULAR,
     large=LARGE,
     values={
         **VALUES,

@@ -163,6 +163,7 @@ contract = Contract(
     outputs={"dx": Output("M D"), "dw1": Output("D H"), "db1": Output("H"), "dw2": Output("H N"), "db2": Output("N")},
     sizes=mlp.SIZES,
     aligned=mlp.ALIGNED,
+    regular=mlp.REGULAR,
     large=mlp.LARGE,
     values={
         "normal": _dead_units(mlp.normal),

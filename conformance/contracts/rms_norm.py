@@ -40,6 +40,7 @@ contract = Contract(
     operands={"x": Operand("rows cols"), "weight": Operand("cols", layouts.VECTOR)},
     outputs={"y": Output("rows cols")},
     sizes=bounds_rows.SIZES,
+    regular=bounds_rows.REGULAR,
     values={
         "normal": _family(bounds_rows.lifted),
         "large": _family(values.large),

@@ -10,11 +10,18 @@ from touchstone.conformance.spec.baselines import Bench, autograd
 from touchstone.conformance.spec.budget import Expected
 from touchstone.reference.rms_norm_backward import torch_rms_norm_backward
 
+PRODUCTS_ROUNDED = (
+    "each product of dy and the stored x·rstd is rounded to the input's dtype before it is summed, as by autograd of a "
+    "norm in that dtype (Hugging Face's LlamaRMSNorm, Liger-Kernel's casting_mode 'llama')"
+)
+
 
 def expect(inputs, params, *, dtype, compute=None):
     """In 16 bits there is a second answer to each output, that of a forward which stores x·rstd in the input's dtype:
 
-    dy·weight is rounded before it goes into dx, and x·rstd before it goes into dweight.
+    dy·weight is rounded before it goes into dx, and x·rstd before it goes into dweight. A third answer to dweight
+    rounds their product too, once for each element: it is what autograd gives for such a forward. The sum over rows
+    stays one of float32.
     """
     x, weight, dy = inputs["x"], inputs["weight"], inputs["dy"]
     rows, cols = x.shape
@@ -31,6 +38,11 @@ def expect(inputs, params, *, dtype, compute=None):
         expected["dx"].alternatives.append(Expected(other, to_x))
         extra = (dy.abs() * spread).sum(0)
         expected["dweight"].alternatives.append(Expected((dy * rounded).sum(0), to_weight, extra=extra))
+        between = bounds_rows.stored_between(s.normalised, s.error, cols, dtype)
+        low, middle, high = ((dy * each).to(dtype).to(torch.float64) for each in between)
+        extra = 1.25 * torch.maximum((high - middle).abs(), (middle - low).abs()).sum(0)
+        rounded_twice = Expected(middle.sum(0), to_weight, extra=extra, note=PRODUCTS_ROUNDED)
+        expected["dweight"].alternatives.append(rounded_twice)
     return expected
 
 

@@ -105,6 +105,7 @@ contract = Contract(
     operands={"x": Operand("rows cols")},
     outputs={"y": Output("rows cols")},
     sizes=[{"rows": rows, "cols": cols} for rows, cols in SIZES],
+    regular=bounds_rows.REGULAR,
     int64_index=Int64Index({"rows": 2**17 + 3, "cols": 2**14 + 8}, rows={"x": 0}),
     values={
         "normal": _family(values.normal),

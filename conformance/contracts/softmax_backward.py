@@ -85,6 +85,7 @@ contract = Contract(
     operands={"y": Operand("rows cols"), "dy": Operand("rows cols")},
     outputs={"dx": Output("rows cols")},
     sizes=bounds_rows.SIZES,
+    regular=bounds_rows.REGULAR,
     values={
         "normal": _family(values.normal, values.normal),
         "peaked": _family(_peaked, values.normal),

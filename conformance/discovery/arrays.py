@@ -19,6 +19,8 @@ import torch
 
 from touchstone.backends.protocol import Arrays
 from touchstone.conformance.discovery import registry
+from touchstone.conformance.spec.returned import kind_of
+from touchstone.conformance.spec.words import expected_one_of
 
 TENSORS, NUMPY = "torch", "numpy"
 
@@ -49,7 +51,7 @@ class _NumPy:
         if isinstance(value, np.generic):
             value = np.asarray(value)  # what NumPy's reductions return in place of a 0-d array
         if type(value) is not np.ndarray:
-            raise TypeError(_type_name(value))
+            raise TypeError(kind_of(value))
         if any(stride < 0 and n > 1 for n, stride in zip(value.shape, value.strides, strict=True)):
             raise ValueError(f"an array with negative strides {value.strides}; return np.ascontiguousarray of it")
         if any(stride < 0 for stride in value.strides):  # of axes without a second element: torch refuses those too
@@ -79,7 +81,7 @@ def libraries() -> tuple[str, ...]:
 def library(name: str) -> Arrays:
     """The library `name`, not "torch". ValueError says what is missing."""
     if name not in libraries():
-        raise ValueError(f"arrays: expected one of {', '.join(map(repr, libraries()))}, got {name!r}")
+        raise ValueError(f"arrays: {expected_one_of(name, libraries(), repr)}")
     if name == NUMPY:
         return _NumPy()
     if reason := registry.backend(name).why_not("cuda"):
@@ -151,9 +153,4 @@ def on_tensors(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 def what(value: Any) -> str:
     """What a kernel returned where an array was expected, for messages."""
-    return value.what if isinstance(value, Unreadable) else _type_name(value)
-
-
-def _type_name(value: Any) -> str:
-    kind = type(value)
-    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return value.what if isinstance(value, Unreadable) else kind_of(value)

@@ -9,6 +9,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,6 +18,21 @@ from touchstone.conformance.discovery import registry
 
 PREFIX = "touchstone_user_"  # of the names under which such files are imported
 _importing: list[str] = []  # the user's files being imported right now
+
+
+@dataclass(frozen=True)
+class FileFunction:
+    """Stands for the function `name` of a Python file that this process does not import."""
+
+    path: Path
+    name: str
+
+    @property
+    def __name__(self) -> str:
+        return self.name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise AssertionError(f"{self.name} of {self.path} is not imported in this process")
 
 
 class ImportReachedCheck(BaseException):
@@ -87,6 +103,8 @@ def source_of(fn: Callable[..., Any], why: str = "") -> tuple[str, str]:
 
     `why` goes on from what `fn` is: why another process has to import it.
     """
+    if isinstance(fn, FileFunction):
+        return str(fn.path.resolve()), fn.name
     name, inner = describe(fn), inspect.unwrap(fn)
     if not inspect.isfunction(inner):
         raise ValueError(

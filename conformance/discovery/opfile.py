@@ -22,8 +22,10 @@ from touchstone.conformance.spec.contract import (
     Operand,
     Output,
     Property,
+    Regular,
 )
 from touchstone.conformance.spec.layouts import PLANS
+from touchstone.conformance.spec.words import not_one_of
 
 TRIED_WORK = 2e6  # sizes with more work than this are not tried when a contract is validated
 _loading: list[Path] = []
@@ -102,8 +104,11 @@ def validate(contract: Contract, source: str) -> None:
     every = [operand.axes for operand in contract.operands.values()]
     every += [output.axes for output in contract.outputs.values()]
     wanted = {"trailing" if axis == "..." else axis for axes in every for axis in axes.split()}
-    for field in ("sizes", "aligned", "large"):
-        for index, size in enumerate(getattr(contract, field)):
+    field = "regular"
+    regular = contract.regular or Regular(())
+    demand(isinstance(regular, Regular), f"expected a Regular, got {type(regular).__name__}")
+    for field in ("sizes", "aligned", "large", "regular"):
+        for index, size in enumerate(regular.sizes if field == "regular" else getattr(contract, field)):
             demand(isinstance(size, Mapping), f"[{index}]: expected a dict, got {type(size).__name__}")
             demand(wanted <= set(size), f"[{index}]: no {_words(wanted - set(size))}, an axis of operands or outputs")
             for axis, n in size.items():
@@ -117,7 +122,7 @@ def validate(contract: Contract, source: str) -> None:
         shape = contract.shape(operand.axes, smallest)
         for layout in operand.layouts:
             known = layout == "none" or layout in PLANS
-            demand(known, f"{name}: layouts: {layout!r} is not one of {_words([*PLANS, 'none'])}")
+            demand(known, f"{name}: layouts: {not_one_of(layout, [*PLANS, 'none'])}")
             try:
                 PLANS.get(layout, PLANS["contiguous"])(shape)
             except (IndexError, ValueError):
@@ -126,7 +131,7 @@ def validate(contract: Contract, source: str) -> None:
     field = "dtypes"
     demand(_listed(contract.dtypes), "expected a list of names")
     for name in contract.dtypes:
-        demand(name in DTYPES, f"{name!r} is not one of {_words(DTYPES)}")
+        demand(name in DTYPES, not_one_of(name, DTYPES))
 
     field = "values"
     demand(isinstance(contract.values, Mapping) and contract.values, "expected a dict of names and functions")
@@ -138,6 +143,11 @@ def validate(contract: Contract, source: str) -> None:
     for name, options in contract.params.items():
         demand(_listed(options), f"{name}: expected a list of values, the default first, got {options!r}")
         demand(name not in contract.operands, f"{name} is an operand too")
+
+    field = "regular"
+    for name, options in regular.params.items():
+        demand(name in contract.params, f"params: {not_one_of(name, contract.params)}")
+        demand(_listed(options), f"params: {name}: expected a list of values, got {options!r}")
 
     field = "derive"
     derived = [name for name, operand in contract.operands.items() if operand.derived]

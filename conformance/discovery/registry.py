@@ -14,6 +14,7 @@ from typing import Any
 import touchstone
 from touchstone.conformance.faults import Planted, _generic, planted_in
 from touchstone.conformance.spec.contract import Contract
+from touchstone.conformance.spec.words import not_one_of
 
 ROOT = Path(__file__).resolve().parents[2]  # the folder of reference, backends and conformance
 IMPORT_PATH = Path(touchstone.__file__).resolve().parents[1]  # the folder from which `touchstone` is imported
@@ -45,8 +46,7 @@ def contract(op: str) -> Contract:
     if op in _own:
         return _own[op][0]
     if op not in ops():
-        loaded = f"{', '.join(_own)}, " if _own else ""
-        raise ValueError(f"op: {op!r} is not one of {loaded}{', '.join(ops())}")
+        raise ValueError(f"op: {not_one_of(op, (*_own, *ops()))}")
     found: Contract = importlib.import_module(f"touchstone.conformance.contracts.{op}").contract
     found.name = op
     return found
@@ -79,8 +79,14 @@ def _offers_protocol(folder: Path) -> bool:
 
 def backend(name: str) -> ModuleType:
     if name not in backends():
-        raise ValueError(f"backend: {name!r} is not one of {', '.join(backends())}")
+        raise ValueError(f"backend: {not_one_of(name, backends())}")
     return importlib.import_module(f"touchstone.backends.{name}")
+
+
+def behind(target: str) -> tuple[str, ...]:
+    """The backends whose kernels a target's function can reach: its own, or any of a user's function."""
+    name = target.partition("@")[0]
+    return (name,) if name in backends() else backends()
 
 
 def offers(name: str, part: str) -> bool:

@@ -6,26 +6,38 @@ skipped with a reason. One process runs one device.
 
 import importlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from touchstone.backends.devices import cuda_unavailable
+from touchstone.backends.gpus import DEFAULT
 from touchstone.backends.variants import attributes
-from touchstone.conformance.discovery import arrays, registry
-from touchstone.conformance.discovery import importing as worker
+from touchstone.conformance.discovery import arrays, importing, launching, registry
 from touchstone.conformance.discovery.opfile import load_op
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.spec.cases import LEVELS
+from touchstone.conformance.spec.checks import Requirement
 from touchstone.conformance.spec.contract import DTYPES
+from touchstone.conformance.spec.words import did_you_mean, expected_one_of, not_one_of
 
 CEILING_SECONDS = {"quick": 0.5, "default": 0.5, "thorough": 10.0}
+DEVICES = ("auto", "cpu", "cuda")
 TRUE = ("1", "true", "on", "yes", "y")
 
 
 class UsageError(ValueError):
     """Something was asked for that is not available here."""
+
+
+class CannotRun(UsageError):
+    """What was asked for is in order, but this machine lacks what it takes: a GPU, a compiler, a package."""
+
+
+class MissingPackage(CannotRun, launching.MissingPackage):
+    """The file of a kernel imports a package that is not installed: the kernel is neither right nor wrong here."""
 
 
 @dataclass
@@ -39,6 +51,10 @@ class Selection:
     kernel: tuple[Path, str] | None = None
     seed: int = 0
     arrays: str = arrays.TENSORS  # what a kernel of the user's own takes and returns
+    require: tuple[str, ...] = ()  # of a kernel of the user's own: the requirements that decide; none stands for all
+    arch: str = launching.NONE  # on the CPU, the architecture as which its questions about CUDA are answered
+    strict: bool = False  # and whether what its language leaves undefined fails
+    here: bool = True  # and whether this process imports its file, which else only a child does
 
     def target(self, backend: str) -> str:
         return registry.target(backend, self.device)
@@ -53,18 +69,19 @@ class Selection:
         return CEILING_SECONDS[self.level] * registry.backend(backend).WORK_PER_SECOND[self.device]
 
     def subjects(self) -> list[tuple[str, Subject]]:
-        """(backend, subject) of everything selected, op by op in ladder order. Imports the kernels' files."""
+        """(backend, subject) of everything selected, op by op in ladder order. Imports the kernels' files; that of a
+        kernel of the user's own unless not `here`. Raises UsageError, and MissingPackage of such a file."""
         if self.kernel is not None:
             path, name = self.kernel
-            try:
-                fn = worker.load(path, name)
-            except ValueError as error:
-                raise UsageError(f"--kernel: {error}") from None
-            except (Exception, SystemExit) as error:
-                raise UsageError(f"--kernel: {path} does not import: {type(error).__name__}: {error}") from error
-            return [
-                ("", Subject(op, fn, name, f"user@{self.device}", self.device, arrays=self.arrays)) for op in self.ops
-            ]
+            fn: Callable[..., Any] = importing.FileFunction(path, name)
+            if self.here:
+                try:
+                    fn = launching.opened(path, name, self.arch)
+                except launching.MissingPackage as error:
+                    raise MissingPackage(f"--kernel: {error}") from error
+                except ValueError as error:
+                    raise UsageError(f"--kernel: {error}") from error
+            return [("", self._users(op, fn, name)) for op in self.ops]
         found = []
         for op in self.ops:
             for backend in self.backends:
@@ -75,12 +92,19 @@ class Selection:
             self._check_variants({subject.name for _, subject in found})
         return found
 
+    def _users(self, op: str, fn: Callable[..., Any], name: str) -> Subject:
+        if self.here and (misfit := registry.contract(op).misfit(fn)):
+            raise UsageError(f"--kernel: {misfit}")
+        target = f"user@{self.device}"
+        return Subject(op, fn, name, target, self.device, arrays=self.arrays, strict=self.strict, arch=self.arch)
+
     def _check_variants(self, present: set[str]) -> None:
         for name in self.variants or ():
             if name not in present:
                 known = {v: None for op in self.ops for b in self.backends for v in registry.variants(b, op)}
                 raise UsageError(
                     f"--variant: {name!r} is no variant of {', '.join(self.ops)}; there are {', '.join(known)}"
+                    f"{did_you_mean(name, known)}"
                 )
 
 
@@ -116,19 +140,28 @@ def select(
     environ: Mapping[str, str] = os.environ,
     library: str = arrays.TENSORS,
     op_file: str | None = None,
+    require: str | None = None,
+    strict: bool = False,
+    op_option: str = "--op",
+    on_gpu: str | None = None,
+    arch: str | None = None,
 ) -> Selection:
-    """Apply the selection rules to options as they were typed (comma-separated lists). Raises UsageError."""
+    """Apply the selection rules to options as they were typed (comma-separated lists). Raises UsageError.
+
+    `op_option` is what a command calls its ops. `on_gpu` says what needs a GPU, where nothing else can be asked for:
+    "tuning".
+    """
     if level not in LEVELS:
-        raise UsageError(f"--level: expected one of {', '.join(LEVELS)}, got {level!r}")
+        raise UsageError(f"--level: {expected_one_of(level, LEVELS)}")
     if op_file is not None:
         op = _op_of_file(op_file, op, kernel)
-    ops = _ops(op)
+    ops = _ops(op, op_option)
     device = _device_of_arrays(library, device, kernel)
     available = [name for name in registry.backends() if registry.kernel_ops(name)]
     modules = {name: registry.backend(name) for name in registry.backends()}
     asked = _split(backend)
     names, implied = _backends(asked, available, modules)
-    chosen = _device(device, implied, environ, modules, names or available)
+    chosen = _device(device, implied, environ, modules, names or available, on_gpu)
     skipped = {}
     running = names
     if not asked:
@@ -137,14 +170,21 @@ def select(
     for name in names:
         if reason := modules[name].why_not(chosen):
             other = "cpu" if chosen == "cuda" else "cuda"
-            way = f"; --device={other} would work" if modules[name].why_not(other) is None else ""
-            raise UsageError(f"--backend={name}: cannot run on {chosen} here: {reason}{way}")
+            way = f"; --device={other} would work" if modules[name].why_not(other) is None and not on_gpu else ""
+            raise CannotRun(f"--backend={name}: cannot run on {chosen} here: {reason}{way}")
     selection = Selection(chosen, level, running, ops, _split(variant) or None, skipped, seed=seed)
     if kernel is not None:
-        selection.kernel, selection.arrays = _kernel(kernel, op, backend, variant), library
+        selection.kernel, selection.arrays = _kernel(kernel, op, backend, variant, op_option), library
+        selection.require, selection.strict, selection.arch = _require(require), strict, _arch(arch, chosen)
         if reason := arrays.lacks(library, {name: DTYPES[name] for name in registry.contract(ops[0]).dtypes}):
-            raise UsageError(f"--{reason}")
+            raise CannotRun(f"--{reason}")
         selection.skipped = {}
+    elif require is not None or strict:
+        raise UsageError(
+            "--require and --strict go with --kernel; this repository's variants are judged strictly, on all"
+        )
+    elif arch is not None:
+        raise UsageError("--arch: goes with --kernel; this repository's variants demand no CUDA on the CPU")
     else:
         for name in names:
             if op is not None and not set(ops) & set(registry.kernel_ops(name)):
@@ -188,14 +228,14 @@ def _split(text: str | None) -> list[str]:
     return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
-def _ops(text: str | None) -> list[str]:
+def _ops(text: str | None, option: str) -> list[str]:
     if text is None:
         return list(registry.ops())
     for name in _split(text):
         if name not in registry.ops() and registry.op_file(name) is None:
-            raise UsageError(f"--op: {name!r} is not one of {', '.join(registry.ops())}")
+            raise UsageError(f"{option}: {not_one_of(name, registry.ops())}")
     if not _split(text):
-        raise UsageError(f"--op: expected one or more of {', '.join(registry.ops())}")
+        raise UsageError(f"{option}: expected one or more of {', '.join(registry.ops())}")
     return _split(text)
 
 
@@ -211,7 +251,7 @@ def _backends(
         if text in aliases:
             name, implied[text] = aliases[text]
         if name not in modules:
-            raise UsageError(f"--backend: {text!r} is not one of {', '.join([*modules, *aliases])}")
+            raise UsageError(f"--backend: {not_one_of(text, [*modules, *aliases])}")
         if name not in available:
             raise UsageError(
                 f"--backend={text}: has no kernels in this clone yet (no op files in backends/{name}); use "
@@ -228,15 +268,18 @@ def _device(
     environ: Mapping[str, str],
     modules: Mapping[str, ModuleType],
     names: Sequence[str],
+    on_gpu: str | None,
 ) -> str:
     """The one device of this process."""
-    if device not in ("auto", "cpu", "cuda"):
-        raise UsageError(f"--device: expected auto, cpu or cuda, got {device!r}")
+    if device not in DEVICES:
+        raise UsageError(f"--device: expected auto, cpu or cuda, got {device!r}{did_you_mean(device, DEVICES)}")
     switches = [v for name in modules for v in modules[name].CPU_VARIABLES if environ.get(v, "").lower() in TRUE]
     wanted = {f"--backend={alias}": where for alias, where in implied.items()} | {
         f"{v}={environ[v]}": "cpu" for v in switches
     }
     for source, where in wanted.items():
+        if on_gpu and where != device:
+            raise UsageError(f"{source} means the CPU, but {on_gpu} needs a GPU; drop it")
         if device not in ("auto", where):
             raise UsageError(f"{source} means --device={where}, but --device={device} was given; drop one of the two")
     if device == "auto":
@@ -244,26 +287,53 @@ def _device(
             return next(iter(wanted.values()))
         return "cpu" if cuda_unavailable() else "cuda"
     if device == "cuda" and (reason := cuda_unavailable()):
-        raise UsageError(
+        if on_gpu:
+            raise CannotRun(f"{on_gpu} needs a GPU: {reason}")
+        raise CannotRun(
             f"--device=cuda: {reason}; use --device=cpu, which runs {', '.join(names)} on the CPU where it can"
         )
     return device
 
 
-def _kernel(text: str, op: str | None, backend: str | None, variant: str | None) -> tuple[Path, str]:
-    path, colon, name = text.rpartition(":")
-    if not colon or not path.endswith(".py"):
-        raise UsageError(f"--kernel: expected file.py:function, got {text!r}")
-    if not Path(path).is_file():
-        raise UsageError(f"--kernel: there is no file {path}")
+def _kernel(text: str, op: str | None, backend: str | None, variant: str | None, op_option: str) -> tuple[Path, str]:
+    path, name = kernel_of(text)
     if op is None or len(_split(op)) != 1:
-        raise UsageError("--kernel: needs --op with the one op whose signature the function has")
+        raise UsageError(f"--kernel: needs {op_option} with the one op whose signature the function has")
     if backend or variant:
         raise UsageError(
             "--kernel: a function of your own goes with neither --backend nor --variant; use --device=cpu or "
             "--device=cuda"
         )
+    return path, name
+
+
+def kernel_of(text: str) -> tuple[Path, str]:
+    """File and function of "FILE.py:FUNCTION". Raises UsageError."""
+    path, colon, name = text.rpartition(":")
+    if not colon or not path.endswith(".py"):
+        raise UsageError(f"--kernel: expected file.py:function, got {text!r}")
+    if not Path(path).is_file():
+        raise UsageError(f"--kernel: there is no file {path}")
     return Path(path), name
+
+
+def _arch(arch: str | None, device: str) -> str:
+    """The architecture of --arch, or the default one."""
+    if arch is not None and arch not in launching.ARCHITECTURES:
+        raise UsageError(f"--arch: {expected_one_of(arch, launching.ARCHITECTURES)}")
+    if arch is not None and device != "cpu":
+        raise UsageError(f"--arch: goes with --device=cpu; on {device}, the GPU of this machine answers")
+    return (arch or DEFAULT) if device == "cpu" else launching.NONE
+
+
+def _require(text: str | None) -> tuple[str, ...]:
+    """The requirements of --require; () where it was not given."""
+    for name in _split(text):
+        if name not in tuple(Requirement):
+            raise UsageError(f"--require: {not_one_of(name, Requirement)}")
+    if text is not None and not _split(text):
+        raise UsageError(f"--require: expected one or more of {', '.join(Requirement)}")
+    return tuple(_split(text))
 
 
 def import_check(selection: Selection) -> list[str]:

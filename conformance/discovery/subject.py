@@ -3,10 +3,11 @@
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from touchstone.conformance.discovery import arrays as array_libraries
-from touchstone.conformance.discovery import registry
+from touchstone.conformance.discovery import launching, registry
 from touchstone.conformance.spec.contract import Contract
 
 
@@ -26,8 +27,16 @@ class Subject:
     diagnosed: bool = True  # whether wrong values are looked into
     compared: Counter[str] = field(
         default_factory=Counter, compare=False, repr=False
-    )  # wrong answers with mutants, so far
+    )  # what was looked into so far: wrong answers with mutants, places that are undefined
     arrays: str = "torch"  # the library whose arrays the kernel takes and returns
+    arch: str = launching.NONE  # on the CPU, the architecture as which questions about CUDA are answered
+    asked: Counter[str] = field(default_factory=Counter, compare=False, repr=False)  # those questions so far
+    untrusted: bool = False  # whether its author may want a verdict that it does not deserve
+    allow_library: bool = False  # and whether it may call the library for the work all the same
+    strict: bool = True  # whether what its language leaves undefined counts as wrong, though GPUs agree on it
+
+    def __post_init__(self) -> None:
+        self.asked.update(launching.asked_at_import(self.fn))
 
     @property
     def contract(self) -> Contract:
@@ -36,7 +45,15 @@ class Subject:
     def call(self, arguments: Mapping[str, Any]) -> Any:
         """Call the kernel on tensors: our variants by keyword, since names are part of the signature, others as one
         would write it."""
-        return self.contract.call(array_libraries.on_tensors(self.fn, self.arrays), arguments, by_name=self.own)
+        fn = array_libraries.on_tensors(self.fn, self.arrays)
+        if self.arch == launching.NONE:
+            return self.contract.call(fn, arguments, by_name=self.own)
+        with self._launcher.calling():
+            return self.contract.call(fn, arguments, by_name=self.own)
+
+    @cached_property
+    def _launcher(self) -> launching.Launcher:
+        return launching.Launcher(self.fn, self.arch, self.asked)
 
 
 def not_called(*args: Any, **kwargs: Any) -> Any:

@@ -55,3 +55,13 @@ def library(x, residual, weight, bias, *, eps=1e-5):
     """torch's layer_norm of x + residual, in the dtype of x"""
     h = torch.add(x, residual).contiguous()
     return (F.layer_norm(h, weight.shape, weight, bias, eps) if h.shape[-1] else h.clone()), h
+
+
+@known_good
+def mean_of_the_exact_sum(x, residual, weight, bias, *, eps=1e-5):
+    """the mean is of the sum in float32, the rest of the h that is stored (DeepSpeed's layer_norm_residual)"""
+    exact = x.float() + residual.float()
+    h = exact.to(x.dtype).contiguous()
+    centred = h.float() - exact.mean(-1, keepdim=True)
+    y = centred * (centred.square().mean(-1, keepdim=True) + eps).rsqrt() * weight.float()
+    return (y if bias is None else y + bias.float()).to(x.dtype).contiguous(), h

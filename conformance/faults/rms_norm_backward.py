@@ -128,3 +128,41 @@ def x_hat_stored(x, weight, dy, *, rstd=None, eps=1e-6):
     xhat = wide * r
     dx = r * (g - xhat * (g * xhat).mean(-1, keepdim=True))
     return dx.to(x.dtype), (dy.float() * xhat.to(x.dtype).float()).sum(0).to(x.dtype)
+
+
+def _through_a_stored_x_hat(x, weight, dy, eps, dweight):
+    """dx and `dweight(dy, x̂)` of a forward that stores x̂ in the dtype of x."""
+    wide = x.float().contiguous()
+    r = (wide.square().mean(-1, keepdim=True) + eps).rsqrt()
+    g = (dy * weight).float()
+    dx = r * g - wide * (r * r * r * (g * wide).mean(-1, keepdim=True))
+    return dx.to(x.dtype), dweight(dy, (wide * r).to(x.dtype)).to(x.dtype)
+
+
+@known_good
+def llama_under_autograd(x, weight, dy, *, rstd=None, eps=1e-6):
+    """autograd through weight * (x * rsqrt(mean x² + eps)).to(dtype), as models in 16 bits have it"""
+    x, weight = (leaf.detach().requires_grad_() for leaf in (x, weight))
+    with torch.enable_grad():
+        wide = x.float()
+        y = weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype)
+        return tuple(grad.contiguous() for grad in torch.autograd.grad(y, (x, weight), dy))
+
+
+@known_good
+def products_rounded(x, weight, dy, *, rstd=None, eps=1e-6):
+    """each product of dy and the stored x̂ is rounded to their dtype, and summed in float32"""
+    return _through_a_stored_x_hat(x, weight, dy, eps, lambda dy, xhat: (dy * xhat).float().sum(0))
+
+
+@mutant("accumulator", dtypes=("float16", "bfloat16"))
+def products_summed_in_16_bits(x, weight, dy, *, rstd=None, eps=1e-6):
+    """dweight adds up products of dy and the stored x̂ in their dtype"""
+
+    def one_by_one(dy, xhat):
+        total = torch.zeros_like(dy[0]) if len(dy) else dy.sum(0)
+        for product in dy * xhat:
+            total = total + product
+        return total
+
+    return _through_a_stored_x_hat(x, weight, dy, eps, one_by_one)

@@ -1,27 +1,28 @@
 """Findings kept by id in a file, and the kernel and the trial of one.
 
 `check`, `python -m touchstone check` and pytest write what they find to `.touchstone/findings.json` in the current
-folder; `python -m touchstone replay ID` reads it there.
+folder; `python -m touchstone replay ID` reads it there. To read a record runs nothing; to load the kernel of one
+imports the file that it names.
 """
 
 import json
-import os
 import sys
-import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from touchstone.backends.storage import files, folders
 from touchstone.conformance.discovery import importing as worker
-from touchstone.conformance.discovery import opfile, registry, selection
+from touchstone.conformance.discovery import launching, opfile, registry, selection
 from touchstone.conformance.discovery.subject import Subject
+from touchstone.conformance.findings import fields
 from touchstone.conformance.judging.judgement import Outcome
 from touchstone.conformance.judging.trials import Trial, trials_of
 from touchstone.conformance.reporting import earlier
 from touchstone.conformance.reporting.report import Report
 
 FILE = Path(".touchstone", "findings.json")
-KEPT = 500
+KEPT = 2000  # more than one kernel can have at level default
 LISTED = 8  # latest findings that the message about an unknown id lists
 
 
@@ -32,7 +33,7 @@ def records(
     it."""
     if where is None:
         backend, _, _ = subject.target.partition("@")
-        where = {"backend": backend, "variant": subject.name} if subject.own else _source(subject.fn)
+        where = {"backend": backend, "variant": subject.name} if subject.own else _source(subject)
     own_file = registry.op_file(subject.op)
     op_file = None if own_file is None else str(Path(own_file).resolve())
     return [
@@ -53,6 +54,8 @@ def records(
             "deterministic": subject.deterministic,
             "outputs": list(subject.outputs) if subject.outputs is not None else None,
             "arrays": subject.arrays,
+            "strict": subject.strict,
+            "arch": subject.arch,
             "op_file": op_file,
             "source": where,
         }
@@ -61,57 +64,92 @@ def records(
     ]
 
 
-def _source(fn: Callable[..., Any]) -> dict[str, str]:
-    """How another process can import `fn`: `file` and `function`, or the `reason` why it cannot."""
+def _source(subject: Subject) -> dict[str, str]:
+    """How another process can import a user's function: `file` and `function`, or the `reason` why it cannot."""
+    if subject.untrusted:
+        return {"reason": "it is untrusted; judge it again with the same seed"}
     try:
-        file, function = worker.source_of(fn)
+        file, function = worker.source_of(subject.fn)
     except ValueError as error:
         return {"reason": str(error).removeprefix("fn: ")}
     return {"file": file, "function": function}
 
 
-def keep(found: list[dict[str, Any]], file: Path | None = None) -> None:
-    """Append records to `file` (None: `FILE`), the last `KEPT` of them; one that cannot be written is a warning."""
+def keep(found: list[dict[str, Any]], file: Path | None = None) -> bool:
+    """Append records to `file` (None: `FILE`), the last `KEPT` of them; whether that could be done, else with a
+    warning."""
     if not found:
-        return
+        return True
     file = file or FILE
     try:
-        known = _read(file)
-        for record in found:
-            known.pop(record["id"], None)
-            known[record["id"]] = record
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=file.parent, suffix=".json", delete=False) as new:
-            json.dump(list(known.values())[-KEPT:], new, indent=1)
-        os.replace(new.name, file)
+        folders.owned(file.parent)
+        with files.alone(file):
+            known = _read(file)
+            for record in found:
+                known.pop(record["id"], None)
+                known[record["id"]] = record
+            files.replace(file, json.dumps(list(known.values())[-KEPT:], indent=1), mode=0o600, follow=False)
     except OSError as error:
         print(f"touchstone: findings cannot be kept for replay in {file}: {error}", file=sys.stderr)
+        return False
+    return True
 
 
 def keep_report(subject: Subject, report: Report, file: Path | None = None) -> None:
-    """Keep the findings of a report that did not pass."""
-    if not report.passed:
-        keep(records(subject, report.outcomes, report.level, report.seed), file)
+    """Keep the findings of a report, notes too; it knows then whether `replay` can repeat them."""
+    if report.findings:
+        found = records(subject, report.outcomes, report.level, report.seed)
+        report.kept = keep(found, file) and "reason" not in found[0]["source"]
+        report.elsewhere = elsewhere(found[0]) is not None
 
 
 def _read(file: Path) -> dict[str, dict[str, Any]]:
     """Records by id, oldest first; none where the file is missing or is not one of ours."""
     try:
-        return {record["id"]: record for record in earlier.converted(json.loads(file.read_text()))}
-    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        found = earlier.converted(files.read_json(file, follow=False))
+        return {record["id"]: record for record in found if isinstance(record["id"], str)}
+    except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
         return {}
 
 
 def find(identifier: str, file: Path | None = None) -> dict[str, Any]:
     """The record of a finding in `file` (None: `FILE`). ValueError lists the latest ones where there is none of this
-    id."""
+    id, and names the field of a record that is not one of ours."""
     file = file or FILE
-    known = _read(file)
+    try:
+        known = _read(file)
+    except OSError as error:
+        raise ValueError(f"ID: {file} cannot be read: {error.strerror}") from None
     if identifier in known:
-        return known[identifier]
-    latest = [f"  {r['id']}  {r['op']} {r['target']} {r['name']}: {r['check']} in {r['trial']}" for r in known.values()]
-    told = "the latest are\n" + "\n".join(reversed(latest[-LISTED:])) if latest else "it is empty or missing"
+        record = known[identifier]
+        if wrong := fields.problem(record):
+            raise ValueError(f"ID: the record of {identifier} in {file} is not one of Touchstone's: {wrong}")
+        return {**record, "message": fields.printable(record["message"])}
+    latest = [_listed(record) for record in list(known.values())[-LISTED:]]
+    told = "the latest are\n" + "\n".join(reversed(latest)) if latest else "it is empty or missing"
     raise ValueError(f"ID: there is no finding {identifier!r} in {file}; {told}")
+
+
+def _listed(record: dict[str, Any]) -> str:
+    identifier, op, target, name, check, trial = (
+        fields.printable(record.get(field, "?"))[:200].replace("\n", " ")
+        for field in ("id", "op", "target", "name", "check", "trial")
+    )
+    return f"  {identifier}  {op} {target} {name}: {check} in {trial}"
+
+
+def elsewhere(record: dict[str, Any]) -> str | None:
+    """The first file that `load` would run and that is not under the current folder; None where there is none."""
+    here = Path.cwd().resolve()
+    named = (record["op_file"], record["source"].get("file"))
+    return next((path for path in named if path and not Path(path).resolve().is_relative_to(here)), None)
+
+
+def command(identifier: str, subject: Subject) -> str:
+    """What repeats a finding of a subject, typed in the current folder."""
+    source = {} if subject.own else _source(subject)
+    outside = elsewhere({"op_file": registry.op_file(subject.op), "source": source})
+    return f"python -m touchstone replay {identifier}{' --anywhere' if outside else ''}"
 
 
 def load(record: dict[str, Any]) -> Subject:
@@ -137,8 +175,9 @@ def load(record: dict[str, Any]) -> Subject:
                 f"{', '.join(variants)}"
             )
         return selection.variant_subject(op, where["backend"], where["variant"], variants[where["variant"]], device)
+    arch = record.get("arch", launching.NONE)
     try:
-        fn = worker.load(where["file"], where["function"])
+        fn = launching.imported(where["file"], where["function"], arch)
     except ValueError as error:
         raise ValueError(f"ID: {record['id']} cannot be replayed: {error}") from None
     except (Exception, SystemExit) as error:
@@ -155,6 +194,8 @@ def load(record: dict[str, Any]) -> Subject:
         arrays=record["arrays"],
         deterministic=record["deterministic"],
         outputs=tuple(record["outputs"]) if record["outputs"] else None,
+        arch=arch,
+        strict=record.get("strict", True),  # as every kernel was judged before records said so
     )
 
 

@@ -32,14 +32,24 @@ def replay(
     picture_to: str | None = None,
     seconds: float = 60.0,
     file: Path | None = None,
+    anywhere: bool = False,
 ) -> dict[str, Any]:
     """Judge the trial of a kept finding again; what came of it, as a record. ValueError where that cannot be done.
+
+    Files outside the current folder are run only with `anywhere`: a record that came with somebody's repository may
+    name any.
 
     `failed` says whether the trial still fails, `findings` what is held against it now, `diagnosis` what is known
     beyond that. With `minimise`: `case`, `tried` and the stand-alone `script` of the smallest failing case found in
     about `seconds`; both are None where the finding itself is gone.
     """
     record = kept.find(identifier, file)
+    outside = None if anywhere else kept.elsewhere(record)
+    if outside is not None:
+        raise ValueError(
+            f"ID: {identifier} would run {outside}, which is not under the current folder {Path.cwd()}; go there, or "
+            "say --anywhere if you trust the record"
+        )
     subject = kept.load(record)
     trial = kept.trial_of(record, subject)
     start = time.monotonic()

@@ -10,6 +10,7 @@ from touchstone.conformance.isolation.runner import Runner
 from touchstone.conformance.judging import diagnosis
 from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.call import output_bytes
+from touchstone.conformance.judging.executor import InProcess
 from touchstone.conformance.judging.judgement import Outcome
 from touchstone.conformance.judging.trials import Int64Index, InvalidCall, Trial
 from touchstone.conformance.spec import compare, outputs
@@ -67,17 +68,18 @@ def explain(subject: Subject, trial: Trial, seen: dict[str, Output]) -> str | No
     """The diagnosis of what `observe` saw, and who wrote the worst element where the target knows."""
     contract, case = subject.contract, trial.case
     verdicts = {name: output.verdict for name, output in seen.items()}
-    text = diagnosis.diagnose(
+    texts = diagnosis.diagnose(
         contract,
         case,
         {name: o.got for name, o in seen.items()},
         {name: o.expected for name, o in seen.items()},
         verdicts,
     )
-    lines = [text] if text else []
+    lines = []
     for name, verdict in verdicts.items():
+        lines += [texts[name]] if name in texts else []
         if not verdict.ok and verdict.worst is not None:
-            writer = diagnosis.owner(subject, case, name, verdict.worst)
+            writer = diagnosis.owner(InProcess(subject), contract, case, name, verdict.worst)
             if writer:
                 lines.append(f"{name}{list(verdict.worst)} was written by {writer}")
     return "\n".join(lines) or None

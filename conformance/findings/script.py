@@ -1,6 +1,7 @@
 """A stand-alone script that shows the bug of a finding, and what a script needs that has the judge repeat a trial."""
 
 import base64
+import json
 import math
 import os
 import re
@@ -20,6 +21,7 @@ from touchstone.conformance.findings import kept
 from touchstone.conformance.findings.minimise import LITERAL, Minimal, literal
 from touchstone.conformance.findings.rerun import DEADLY, observe, rerun
 from touchstone.conformance.judging import diagnosis
+from touchstone.conformance.judging.executor import reached
 from touchstone.conformance.judging.judgement import Finding
 from touchstone.conformance.judging.trials import (
     CaseTrial,
@@ -39,6 +41,7 @@ from touchstone.conformance.spec.contract import Case, Contract, Inputs, Invalid
 PACKED = 1 << 18  # bytes of an operand that a script carries compressed where no formula gives a failing one
 SCRIPT_SECONDS = 120.0
 LINES = 30  # of a script
+_PLAIN = str.maketrans({'"': "'", "\\": "/"})  # in a docstring
 
 
 def script(least: Minimal, record: Mapping[str, Any]) -> str:
@@ -102,10 +105,8 @@ class _Writer:
 
     def title(self) -> str:
         record = self.record
-        return (
-            f'"""{record["op"]}, {record["target"]} {record["name"]}, finding {record["id"]} ({self.finding.check}): '
-            f'fails while the bug is there."""'
-        )
+        what = f"{record['op']}, {record['target']} {record['name']}, finding {record['id']} ({self.finding.check})"
+        return f'"""{what.translate(_PLAIN)}: fails while the bug is there."""'
 
     def plain_setup(self) -> list[str]:
         """Imports, and the kernel; a user's Triton file in the interpreter as Triton ships it."""
@@ -114,7 +115,7 @@ class _Writer:
             return self.prepared_setup()
         variables = []
         if self.subject.device == "cpu":
-            variables = [v for b in diagnosis.reached(self.subject.fn, "cpu") for v in b.CPU_VARIABLES]
+            variables = [v for b in reached(self.subject.fn, "cpu") for v in b.CPU_VARIABLES]
         return [*(f'os.environ["{name}"] = "1"' for name in variables), *self._user_kernel()]
 
     def prepared_setup(self) -> list[str]:
@@ -126,7 +127,7 @@ class _Writer:
             prepare = f'importlib.import_module("{module}").prepare("{self.subject.device}")'
             load = f'kernel = importlib.import_module("{module}.{self.subject.op}").{where["variant"]}'
             return [*lines, prepare, load]
-        for backend in diagnosis.reached(self.subject.fn, self.subject.device):
+        for backend in reached(self.subject.fn, self.subject.device):
             lines.append(f'importlib.import_module("{backend.__name__}").prepare("{self.subject.device}")')
         lines += self._user_kernel()
         if self.subject.arrays != "torch":
@@ -143,7 +144,8 @@ class _Writer:
         while (root / "__init__.py").is_file():
             root = root.parent
         name = ".".join(path.relative_to(root).with_suffix("").parts)
-        return [f"sys.path.insert(0, {str(root)!r})", f'kernel = importlib.import_module("{name}").{function}']
+        load = f"kernel = importlib.import_module({json.dumps(name)}).{function}"
+        return [f"sys.path.insert(0, {str(root)!r})", load]
 
     def body(self, place_all: bool) -> list[str] | None:
         """Operands, the call and the assertion; None where an operand is too large to be written down."""

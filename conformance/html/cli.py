@@ -10,6 +10,7 @@ from typing import Any
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.selection import UsageError
 from touchstone.conformance.reporting.console import Table
+from touchstone.conformance.reporting.status import Status, is_the_machines
 
 RESULTS = registry.ROOT / "docs" / "results"
 STYLE = Path(__file__).with_name("style.css")
@@ -39,7 +40,7 @@ def add(commands: Any) -> None:
     report.set_defaults(run=run)
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> Status:
     from touchstone.conformance.html import records
 
     paths = options.record or sorted(RESULTS.glob("*.json"))
@@ -53,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
         if options.output or options.keep:
             raise UsageError("--markdown prints, and goes with neither --output nor --keep")
         print("\n\n".join(table.markdown() for table in tables(found) if table.rows))
-        return 0
+        return Status.PASSED
     if options.keep:
         for path in records.keep(found, options.keep):
             print(f"kept {path}, {path.stat().st_size / 1024:.0f} KB")
@@ -62,11 +63,13 @@ def run(options: argparse.Namespace) -> int:
         try:
             output.write_text(page(found))
         except OSError as error:
+            if is_the_machines(error):
+                raise
             raise UsageError(f"--output: {output}: {error.strerror}") from None
         print(
             f"wrote {output}, {output.stat().st_size / 1024:.0f} KB, from {', '.join(record.name for record in found)}"
         )
-    return 0
+    return Status.PASSED
 
 
 def tables(found: Sequence[Any]) -> list[Table]:

@@ -5,14 +5,14 @@ instead of every outcome, of a self-test which families kill a mutant instead of
 samples.
 """
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from touchstone.conformance.reporting import earlier
+from touchstone.conformance.judging.judgement import NOT_RUN
+from touchstone.conformance.reporting import record
 from touchstone.conformance.reporting.report import SHOWN_FINDINGS
 from touchstone.conformance.selftest import other_rules
 from touchstone.conformance.selftest.record import from_record
@@ -21,6 +21,7 @@ from touchstone.conformance.spec.compare import worst as worst_of
 
 ABOUT = ("command", "date", "commit", "changed", "versions", "machine")
 KINDS = ("judged", "selftest", "bench")
+NO_RECORD = "no record of pytest --json, check --json, selftest --json or bench --json"
 
 
 @dataclass
@@ -45,15 +46,25 @@ def read(paths: Sequence[str | Path]) -> list[Record]:
     found = []
     for path in map(Path, paths):
         try:
-            raw = earlier.converted(json.loads(path.read_text()))
+            raw = record.read(path)
         except OSError as error:
             raise ValueError(f"{path}: {error.strerror}") from None
         except ValueError as error:
             raise ValueError(f"{path} is no JSON: {error}") from None
         names[path.stem] += 1
         name = path.stem if names[path.stem] == 1 else f"{path.stem}-{names[path.stem]}"
-        found.append(_record(path, name, raw))
+        with record.of_one_form(str(path)):
+            found.append(_checked(_record(path, name, raw)))
     return found
+
+
+def _checked(made: Record) -> Record:
+    """The record, if its entries are lists of objects; else TypeError."""
+    for key in ("variants", "compiled", "ops", "results"):
+        entries = made.data.get(key, [])
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise TypeError(f"{key} is not a list of objects")
+    return made
 
 
 def _record(path: Path, name: str, raw: Any) -> Record:
@@ -62,6 +73,8 @@ def _record(path: Path, name: str, raw: Any) -> Record:
         if raw.get("report") in KINDS:
             data = {key: value for key, value in raw.items() if key not in ABOUT and key != "report"}
             return Record(name, raw["report"], about, data)
+        if raw.get("format") == record.FORMAT:
+            return _of_this_format(path, name, raw, about)
         if isinstance(raw.get("variants"), list):
             return Record(name, "judged", about, _judged(raw, raw["variants"]))
         reports = raw.get("reports", [raw] if "outcomes" in raw else None)
@@ -71,10 +84,25 @@ def _record(path: Path, name: str, raw: Any) -> Record:
         if isinstance(raw.get("ops"), list) and "known-good checks" in raw:
             return Record(name, "selftest", about, _selftest(raw))
         if isinstance(raw.get("results"), list) and "ceilings" in raw:
-            results = [{key: value for key, value in row.items() if key != "samples_ms"} for row in raw["results"]]
-            rest = {key: raw[key] for key in ("ceilings", "left_out")}
-            return Record(name, "bench", about, {"format": raw["format"], **rest, "results": results})
-    raise ValueError(f"{path}: no record of pytest --json, check --json, selftest --json or bench --json")
+            return Record(name, "bench", about, _bench(raw))
+    raise ValueError(f"{path}: {NO_RECORD}")
+
+
+def _of_this_format(path: Path, name: str, raw: Mapping[str, Any], about: dict[str, Any]) -> Record:
+    if raw["kind"] in ("check", "judge", "pytest"):
+        return Record(
+            name, "judged", about, _judged(raw, [{**each, "variant": each["name"]} for each in raw["reports"]])
+        )
+    if raw["kind"] == "selftest" and "ops" in raw:
+        return Record(name, "selftest", about, _selftest(raw))
+    if raw["kind"] == "bench" and "results" in raw:
+        return Record(name, "bench", about, _bench(raw))
+    raise ValueError(f"{path}: {NO_RECORD}, but of {raw['kind']}")
+
+
+def _bench(raw: Mapping[str, Any]) -> dict[str, Any]:
+    results = [{key: value for key, value in row.items() if key != "samples_ms"} for row in raw["results"]]
+    return {"format": raw["format"], **{key: raw[key] for key in ("ceilings", "left_out")}, "results": results}
 
 
 def _judged(raw: Mapping[str, Any], variants: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -97,7 +125,12 @@ def _variant(entry: Mapping[str, Any]) -> dict[str, Any]:
         for dtype, row in fractions.items()
     }
     count = Counter(outcome["status"] for outcome in outcomes)
-    reason = entry.get("not_run")  # a sentence for pytest's variants; cases by reason for those of `check`
+    reason = entry.get("not_run")  # in earlier records: a sentence for pytest's variants, cases by reason for others
+    if entry.get("verdict") == NOT_RUN:
+        reason = entry.get("reason") or next(o["reason"] for o in outcomes if o["status"] == NOT_RUN)
+    findings = entry.get("findings")
+    if findings is None:
+        findings = [finding for outcome in outcomes for finding in outcome["findings"]]
     return {
         "op": entry["op"],
         "target": entry["target"],
@@ -108,8 +141,7 @@ def _variant(entry: Mapping[str, Any]) -> dict[str, Any]:
         "worst": worst,
         "findings": [
             {"id": finding["id"], "check": finding["check"], "message": finding["message"]}
-            for outcome in outcomes
-            for finding in outcome["findings"]
+            for finding in findings
             if finding["severity"] == "failure"
         ][:SHOWN_FINDINGS],
     }
@@ -156,9 +188,9 @@ def keep(records: Sequence[Record], folder: str | Path) -> list[Path]:
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     paths = []
-    for record in records:
-        paths.append(target / f"{record.name}.json")
-        paths[-1].write_text(_lines(record.to_dict()) + "\n")
+    for one in records:
+        paths.append(target / f"{one.name}.json")
+        paths[-1].write_text(_lines(one.to_dict()) + "\n")
     return paths
 
 
@@ -167,8 +199,8 @@ def _lines(whole: Mapping[str, Any]) -> str:
     parts = []
     for key, value in whole.items():
         if isinstance(value, list) and value and isinstance(value[0], dict):
-            rows = ",\n  ".join(json.dumps(row) for row in value)
-            parts.append(f" {json.dumps(key)}: [\n  {rows}\n ]")
+            rows = ",\n  ".join(record.dumps(row) for row in value)
+            parts.append(f" {record.dumps(key)}: [\n  {rows}\n ]")
         else:
-            parts.append(f" {json.dumps(key)}: {json.dumps(value)}")
+            parts.append(f" {record.dumps(key)}: {record.dumps(value)}")
     return "{\n" + ",\n".join(parts) + "\n}"

@@ -1,17 +1,29 @@
-"""A child process that judges the trials of one subject, forked or fresh, and what each trial may take of it."""
+"""A child process for the trials of one subject, forked or fresh, and what each trial may take of it.
+
+On the CPU the child makes the kernel's calls and this process judges them. On a GPU the child judges as well.
+"""
 
 import contextlib
 import dataclasses
+import pickle
 from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import send_handle
 
 import cloudpickle
+import torch
 
-from touchstone.conformance.discovery import importing, registry
+from touchstone.conformance.discovery import importing, launching, registry
+from touchstone.conformance.discovery.selection import CannotRun
 from touchstone.conformance.discovery.subject import Subject
+from touchstone.conformance.isolation.confined import Confined, confined
+from touchstone.conformance.isolation.executing import execute
 from touchstone.conformance.isolation.fork import fork
 from touchstone.conformance.isolation.limits import Limits, Watch
 from touchstone.conformance.isolation.processes import Child, Death
-from touchstone.conformance.isolation.serve import serve
+from touchstone.conformance.isolation.remote import Died, Remote
+from touchstone.conformance.isolation.serve import outcome_of
+from touchstone.conformance.isolation.shared import NoSharedMemory, Shared
 from touchstone.conformance.isolation.spawn import spawn
 from touchstone.conformance.isolation.travel import CannotTravel, ways
 from touchstone.conformance.judging.judgement import Outcome
@@ -66,19 +78,105 @@ class TrialChild:
         self.process.close()
 
 
-def forked(subject: Subject, trials: Sequence[Trial]) -> TrialChild:
-    return TrialChild(fork(lambda connection: serve(connection, subject, trials)))
+class CallingChild:
+    """A `Child` that makes the calls of trials that are judged here, and the watch over it."""
+
+    def __init__(self, process: Child, shared: Shared, subject: Subject, trials: Sequence[Trial]):
+        self.process, self.shared, self.subject, self.trials = process, shared, subject, trials
+        self.watch = Watch(process)
+        self.remote = Remote(process, shared, self.watch, subject)
+        self.asked: list[int] = []  # none is ever sent ahead
+        self.judged: list[int] = []
+
+    def judge(
+        self, index: int, limits: Limits, following: int | None = None, idle: float | None = None
+    ) -> Outcome | Death:
+        """As `TrialChild.judge`; `following` has no meaning here."""
+        self.remote.begin(limits, idle)
+        threads = torch.get_num_threads()
+        try:
+            torch.set_num_threads(1)  # threads that wait for more work would take a core from the kernel's process
+            outcome = outcome_of(self.subject, self.trials[index], here=True, executor=self.remote)
+        except Died as died:
+            return died.death
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            torch.set_num_threads(threads)
+        self.judged.append(index)
+        return outcome
+
+    @property
+    def notes(self) -> list[str]:
+        """What a sandbox lacks here, and what it did."""
+        if not isinstance(self.process, Confined):
+            return []
+        sandbox = self.process.sandbox
+        return [*(f"sandbox without {what}" for what in sandbox.lacking), *sandbox.notes]
+
+    def close(self) -> None:
+        self.process.close()
+        self.shared.close()
 
 
-def spawned(subject: Subject, trials: Sequence[Trial], fresh_import: bool) -> TrialChild:
+def forked(subject: Subject, trials: Sequence[Trial]) -> CallingChild:
+    """A forked child that has the function, or imports its file; that of an untrusted one in a sandbox. Raises
+    ValueError."""
+    if isinstance(subject.fn, importing.FileFunction):  # a confined process has another current folder
+        subject = dataclasses.replace(subject, fn=dataclasses.replace(subject.fn, path=subject.fn.path.resolve()))
+    shared = _shared()
+
+    def body(connection: Connection) -> None:
+        execute(connection, shared, subject)
+
+    process = confined(subject, shared, body) if subject.untrusted else fork(body)
+    return _ready(CallingChild(process, shared, subject, trials), "forked child")
+
+
+def _shared() -> Shared:
+    try:
+        return Shared()
+    except NoSharedMemory as error:
+        raise CannotRun(str(error)) from error
+
+
+def _ready(child: CallingChild, where: str) -> CallingChild:
+    """The child, once it has the function. Raises ValueError, most often CannotTravel, where it does not get it."""
+    fn, name = child.subject.fn, importing.describe(child.subject.fn)
+    try:
+        answer = child.remote.ready(START_SECONDS)
+    except BaseException:
+        child.close()
+        raise
+    if not isinstance(answer, Death) and "ready" in answer:
+        child.watch.begin()
+        return child
+    child.close()
+    if not isinstance(answer, Death):
+        if "missing" in answer:
+            raise launching.MissingPackage(f"fn: {answer['missing']}")
+        if "refused" in answer:
+            raise ValueError(str(answer["refused"]))
+    why = f": {answer.message if isinstance(answer, Death) else answer.get('failed')}"
+    if isinstance(answer, Death) and answer.check is Check.HANG:
+        why = f" within {START_SECONDS:.0f} s"
+    if isinstance(fn, importing.FileFunction):
+        raise ValueError(f"fn: {fn.path} does not import{why}")
+    verb = "was not" if why.startswith(" within") else "cannot be"
+    raise CannotTravel(f"fn: {name} {verb} imported in a {where}{why}; pass isolate='none'")
+
+
+def spawned(subject: Subject, trials: Sequence[Trial], fresh_import: bool) -> "TrialChild | CallingChild":
     """A fresh process that has the function. Tries each way to send it; the first error is raised if none works.
 
     Raises ValueError, most often CannotTravel.
     """
     first: Exception | None = None
+    start = judging if subject.device == "cuda" else calling
     for way in ways(subject.fn, fresh_import):
         try:
-            return _spawned(subject, trials, way)
+            return start(subject, trials, way)
         except Exception as error:
             first = first or error
     if first is None:
@@ -86,7 +184,20 @@ def spawned(subject: Subject, trials: Sequence[Trial], fresh_import: bool) -> Tr
     raise first
 
 
-def _spawned(subject: Subject, trials: Sequence[Trial], way: tuple) -> TrialChild:
+def calling(subject: Subject, trials: Sequence[Trial], way: tuple) -> CallingChild:
+    """A fresh process, to which the function goes in this `way`, and which makes calls."""
+    without = dataclasses.replace(subject, fn=None)  # type: ignore[arg-type]
+    request = (registry.op_file(subject.op), way, cloudpickle.dumps((without, [])))
+    shared = _shared()
+    child = CallingChild(spawn("touchstone.conformance.isolation.executing"), shared, subject, trials)
+    with contextlib.suppress(OSError):  # it has died at once; its death says how
+        send_handle(child.process.connection, shared.descriptor, child.process.process.pid)
+        child.process.connection.send_bytes(pickle.dumps(request))
+    return _ready(child, "fresh process")
+
+
+def judging(subject: Subject, trials: Sequence[Trial], way: tuple) -> TrialChild:
+    """A fresh process, to which the function goes in this `way`, and which judges."""
     without = dataclasses.replace(subject, fn=None)  # type: ignore[arg-type]
     request = (registry.op_file(subject.op), way, cloudpickle.dumps((without, list(trials))))
     name = importing.describe(subject.fn)
@@ -98,6 +209,10 @@ def _spawned(subject: Subject, trials: Sequence[Trial], way: tuple) -> TrialChil
         raise
     except Exception as error:
         child.close()
+        if isinstance(subject.fn, importing.FileFunction):
+            missing = isinstance(error, ModuleNotFoundError)
+            text = f"{subject.fn.path} does not import: {'' if missing else type(error).__name__ + ': '}{error}"
+            raise (launching.MissingPackage if missing else ValueError)(f"fn: {text}") from error
         raise CannotTravel(
             f"fn: {name} cannot be imported in a fresh process: {type(error).__name__}: {error}; pass isolate='none'"
         ) from error
@@ -108,8 +223,12 @@ def _spawned(subject: Subject, trials: Sequence[Trial], way: tuple) -> TrialChil
         child.watch.begin()
         return child
     child.close()
+    raise _not_imported(name, death)
+
+
+def _not_imported(name: str, death: Death) -> CannotTravel:
     if death.check is Check.HANG:
-        raise CannotTravel(
+        return CannotTravel(
             f"fn: {name} was not imported in a fresh process within {START_SECONDS:.0f} s; pass isolate='none'"
         )
-    raise CannotTravel(f"fn: {name} cannot be imported in a fresh process: {death.message}; pass isolate='none'")
+    return CannotTravel(f"fn: {name} cannot be imported in a fresh process: {death.message}; pass isolate='none'")

@@ -10,7 +10,6 @@ import multiprocessing
 import os
 import re
 import sys
-import tempfile
 import threading
 import traceback
 import warnings
@@ -20,28 +19,41 @@ from typing import Any, NoReturn
 
 import torch
 
+from touchstone.backends.storage import files
 from touchstone.conformance.isolation.processes import Child, flush, open_children, settle
 
 
-def fork(body: Callable[[Connection], None]) -> Child:
-    """A forked child that runs `body`, most often `serve`, and ends."""
+def fork(
+    body: Callable[[Connection], None],
+    confine: Callable[[tuple[int, ...]], None] | None = None,
+    made: Callable[..., Child] = Child,
+) -> Child:
+    """A forked child that runs `body`, most often `execute`, and ends.
+
+    `confine` is called in the child before that, with the descriptors that stay open; `made` makes the `Child`.
+    """
     here, there = multiprocessing.Pipe()
-    trace = tempfile.TemporaryFile()  # noqa: SIM115
+    trace = files.in_memory()
     parent, dies_with_thread = os.getpid(), threading.current_thread() is threading.main_thread()
     flush()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12, where the parent has threads
         pid = os.fork()
     if pid == 0:
-        _run(body, here, there, trace, parent if dies_with_thread else None)
+        _run(body, confine, here, there, trace, parent if dies_with_thread else None)
     there.close()
     with contextlib.suppress(OSError):
         os.setpgid(pid, pid)
-    return Child(pid, here, trace)
+    return made(pid, here, trace)
 
 
 def _run(
-    body: Callable[[Connection], None], theirs: Connection, connection: Connection, trace: Any, parent: int | None
+    body: Callable[[Connection], None],
+    confine: Callable[[tuple[int, ...]], None] | None,
+    theirs: Connection,
+    connection: Connection,
+    trace: Any,
+    parent: int | None,
 ) -> NoReturn:
     status = 1
     try:
@@ -58,6 +70,8 @@ def _run(
         os.dup2(no_input, 0)
         os.close(no_input)
         settle(trace.fileno(), parent)
+        if confine is not None:
+            confine((connection.fileno(), trace.fileno()))
         body(connection)
         status = 0
     except BaseException:

@@ -43,23 +43,24 @@ class Watch:
         self.begin()
 
     def begin(self) -> None:
-        self._baseline = self._usage()[1]
+        self._baseline = self.child.usage()[1]
 
-    def wait(self, limits: Limits, idle: float | None = None) -> Death | None:
+    def wait(self, limits: Limits, idle: float | None = None, before: float = 0.0) -> Death | None:
         """Until there is an answer (None), or the child has died or gone beyond its limits, and was ended.
 
-        With `idle`, also after so many seconds without processor time.
+        With `idle`, also after so many seconds without processor time. `before`: seconds of the limit that earlier
+        requests have taken, at work.
         """
         child = self.child
         began = moved = time.monotonic()
         if child.connection.poll(POLL_SECONDS):
             return None
         allowed = min(limits.bytes, self._available // 2)
-        first = last = self._usage()[0]
+        first = last = self.child.usage()[0]
         while not child.connection.poll(POLL_SECONDS):
             if child.is_gone():
                 return child.death()
-            seconds, resident = self._usage()
+            seconds, resident = self.child.usage()
             now = time.monotonic()
             if resident - self._baseline > allowed:
                 child.kill()
@@ -67,9 +68,9 @@ class Watch:
                 return Death(Check.MEMORY, f"resident memory grew by {grown:.2f} GiB; the limit is {most:.2f} GiB")
             if seconds > last:
                 last, moved = seconds, now
-            if too_long(now - began, seconds - first, limits.seconds):
+            if too_long(now - began + before, seconds - first + before, limits.seconds):
                 child.abort()
-                return Death(Check.HANG, f"no answer after {now - began:.0f} s{child.place()}")
+                return Death(Check.HANG, f"no answer after {now - began + before:.0f} s{child.place()}")
             if idle is not None and now - moved >= idle:
                 if self._helped():
                     moved = now
@@ -77,15 +78,6 @@ class Watch:
                 child.abort()
                 return Death(Check.HANG, f"no answer and no processor time for {idle:.0f} s{child.place()}", early=True)
         return None
-
-    def _usage(self) -> tuple[float, int]:
-        """Processor time in seconds and resident memory in bytes."""
-        process = self.child.process
-        try:
-            times = process.cpu_times()
-            return times.user + times.system, process.memory_info().rss
-        except psutil.Error:
-            return 0.0, 0
 
     def _helped(self) -> bool:
         """Whether a process that it started, such as a compiler, has used processor time since the last call."""

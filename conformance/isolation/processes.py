@@ -141,6 +141,14 @@ class Child:
                 os.kill(self.process.pid, signal.SIGKILL)
             self.code = self._reap(30.0)
 
+    def usage(self) -> tuple[float, int]:
+        """Processor time in seconds and resident memory in bytes."""
+        try:
+            times = self.process.cpu_times()
+            return times.user + times.system, self.process.memory_info().rss
+        except psutil.Error:
+            return 0.0, 0
+
     def place(self) -> str:
         """Where in the user's Python faulthandler saw it end: " at file.py:3, in fn"; "" if it did not."""
         self.trace.seek(0)

@@ -14,12 +14,13 @@ import sys
 from collections.abc import Sequence
 
 from touchstone.conformance.discovery.subject import Subject
-from touchstone.conformance.isolation.child import TrialChild, forked, spawned
+from touchstone.conformance.isolation.child import CallingChild, TrialChild, forked, spawned
 from touchstone.conformance.isolation.endings import ending
 from touchstone.conformance.isolation.limits import DEFAULT_LIMITS, Limits
 from touchstone.conformance.isolation.processes import Death
 from touchstone.conformance.isolation.serve import outcome_of
 from touchstone.conformance.isolation.travel import CannotTravel
+from touchstone.conformance.judging import requirements
 from touchstone.conformance.judging.judgement import Judgement, Outcome
 from touchstone.conformance.judging.trials import Trial
 from touchstone.conformance.spec.checks import Check
@@ -68,9 +69,11 @@ class Runner:
         self.notes: list[str] = []
         self.stopped: str | None = None
         self._modes: list[str] = []
-        self._child: TrialChild | None = None
+        self._child: TrialChild | CallingChild | None = None
         self._hangs = self._crashes = 0
-        self._fork_trusted = not confirm  # a fresh process has died as a forked one did, or could not be asked
+        self._fork_trusted = (
+            not confirm or subject.untrusted
+        )  # a fresh process has died as a forked one did, or could not be asked
         self._fork_untested = False  # the function cannot be sent to a fresh process
         self._start_first(mode)
 
@@ -97,6 +100,8 @@ class Runner:
             return outcome_of(self.subject, trial, here=True)
         late = self._late_death()
         answer = self._ask(index, following)
+        if isinstance(answer, Outcome) and answer.displaced:
+            answer = self._replaced(index, following, answer)
         if isinstance(answer, Death):
             judgement = Judgement(self.subject, trial)
             doubt = _DOUBT if answer.check is Check.HANG and self._fork_untested else ""
@@ -107,11 +112,15 @@ class Runner:
         if late:
             judgement.find(Check.CRASH, late)
             self._count(Check.CRASH)
+        if late or isinstance(answer, Death):
+            requirements.settle(judgement, alone=False)
         return judgement.outcome
 
     def close(self) -> None:
         """End the child."""
         if self._child is not None:
+            if isinstance(self._child, CallingChild):
+                self.notes += [note for note in self._child.notes if note not in self.notes]
             self._child.close()
             self._child = None
 
@@ -184,6 +193,22 @@ class Runner:
             return self._ask(index, following, suspect=False)
         return answer
 
+    def _replaced(self, index: int, following: int | None, answer: Outcome) -> Outcome | Death:
+        """The answer of a fresh process, which sets kernels up for the device before it imports them, and is used from
+        now on; the same `answer` where the function cannot be imported there."""
+        if self.fresh_import or self.subject.untrusted:
+            return answer
+        self.fresh_import = True
+        try:
+            child = spawned(self.subject, self.trials, True)
+        except ValueError as error:
+            self.notes.append(f"kernels were set up for another device before, and {error}")
+            return answer
+        self.close()
+        self._child = child
+        self._modes.append("spawn")
+        return self._ask(index, following, suspect=False)
+
     def _repeat(self, indices: Sequence[int]) -> Outcome | Death | None:
         """Judge these again in a fresh process. None where that is not possible, or shows no more than the forked one.
 
@@ -220,6 +245,12 @@ class Runner:
             self.stopped = f"after {HANGS} hangs"
         elif self._crashes >= CRASHES:
             self.stopped = f"after {CRASHES} crashes"
+
+
+def try_start(subject: Subject) -> None:
+    """Have a child import the function of `subject`, and end it. Raises ValueError where that cannot be done."""
+    with Runner(subject, []):
+        pass
 
 
 def _blames_fork(outcome: Outcome) -> bool:

@@ -1,25 +1,21 @@
-"""The child's side of judging: what a forked or a fresh process does with the trials of one subject."""
+"""Judging one trial, and what a fresh process does that judges the trials of one subject, as on a GPU."""
 
 import dataclasses
-from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import cloudpickle
 
-from touchstone.conformance.discovery import registry
+from touchstone.conformance.discovery import launching, registry
 from touchstone.conformance.discovery.opfile import load_op
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.isolation import processes, travel
-from touchstone.conformance.judging import call, judge
+from touchstone.conformance.isolation.remote import Died, Ended
+from touchstone.conformance.judging import call, judge, requirements
+from touchstone.conformance.judging.executor import Executor, ending_text
 from touchstone.conformance.judging.judgement import Judgement, Outcome
 from touchstone.conformance.judging.trials import Trial
 from touchstone.conformance.spec.checks import Check
-
-
-def serve(connection: Connection, subject: Subject, trials: Sequence[Trial]) -> None:
-    """Answer indices with outcomes, until a trial leaves this process without a device."""
-    processes.serve(connection, lambda index: outcome_of(subject, trials[index]), _lost)
 
 
 def main(connection: Connection) -> None:
@@ -50,22 +46,24 @@ def receive(op_file: Path | None, way: tuple, packed: bytes) -> tuple[Subject, l
     for backend in backends:
         if backend.why_not(subject.device) is None:
             backend.prepare(subject.device)
-    fn = travel.arrived(way)
+    with launching.answering(subject.arch, subject.asked):
+        fn = travel.arrived(way)
     for backend in backends:
         backend.adopt(fn, subject.device)
     return dataclasses.replace(subject, fn=fn), trials
 
 
-def outcome_of(subject: Subject, trial: Trial, here: bool = False) -> Outcome:
+def outcome_of(subject: Subject, trial: Trial, here: bool = False, executor: Executor | None = None) -> Outcome:
     """`judge.run`; what the kernel raises to end the process is held against it. `here`: Ctrl-C ends the run."""
     try:
-        return judge.run(subject, trial)
-    except Exception:
+        return judge.run(subject, trial, executor=executor)
+    except (Exception, Died):
         raise
     except BaseException as error:
         if here and isinstance(error, KeyboardInterrupt):
             raise
-        judgement = Judgement(subject, trial)
-        what = f"sys.exit({error.code!r})" if isinstance(error, SystemExit) else call.error_text(error)
+        judgement = Judgement(subject, trial, executor=executor)
+        what = str(error) if isinstance(error, Ended) else ending_text(error)
         judgement.find(Check.CRASH, f"{what} would have ended the process")
+        requirements.settle(judgement, alone=False)
         return judgement.outcome

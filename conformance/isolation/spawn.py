@@ -5,11 +5,11 @@ import multiprocessing
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
 
+from touchstone.backends.storage import files
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.isolation.processes import Child, settle
 
@@ -17,7 +17,7 @@ from touchstone.conformance.isolation.processes import Child, settle
 def spawn(module: str, environment: Mapping[str, str] = os.environ) -> Child:
     """A fresh process that runs `main(connection)` of a module, and ends."""
     here, there = multiprocessing.Pipe()
-    trace = tempfile.TemporaryFile()  # noqa: SIM115
+    trace = files.in_memory()
     folders = [str(registry.IMPORT_PATH), *(os.path.abspath(entry) for entry in sys.path)]
     parent = os.getpid() if threading.current_thread() is threading.main_thread() else 0
     descriptors = (there.fileno(), trace.fileno())

@@ -20,7 +20,7 @@ def ways(fn: Callable[..., Any], fresh_import: bool) -> Iterator[tuple]:
 
     With `fresh_import` only by its file, which is imported anew. Raises CannotTravel.
     """
-    if fresh_import:
+    if fresh_import or isinstance(fn, importing.FileFunction):
         yield ("file", *importing.source_of(fn, ", and its kernel was set up for the other device"))
         return
     if not _importable(fn) and (place := file_and_name(fn)) is not None:

@@ -1,12 +1,8 @@
 """One call of a kernel: made within the instruments of conformance/judging/instruments.py, and what came back
 judged."""
 
-import contextlib
 import math
-import re
-import traceback
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -14,22 +10,19 @@ import torch
 
 from touchstone.conformance.discovery import arrays
 from touchstone.conformance.discovery.subject import Subject
-from touchstone.conformance.judging import diagnosis
+from touchstone.conformance.judging import diagnosis, honesty
 from touchstone.conformance.judging import instruments as probe
-from touchstone.conformance.judging.judgement import Judgement
+from touchstone.conformance.judging.executor import CANNOT, DECLINES, RAISES, Manner, Observed, Raised
+from touchstone.conformance.judging.judgement import Finding, Judgement
 from touchstone.conformance.judging.trials import Kind
 from touchstone.conformance.spec import budget, compare, outputs
 from touchstone.conformance.spec.checks import Check
 from touchstone.conformance.spec.contract import Case, Contract, Inputs
 
 COMPARED_WITH_FAULTS = 3  # failing calls of a kernel
+LOWER = ("tf32x3", "tf32")  # precisions in which a failure in float32 is judged again, the highest first
 lost_context: list[str] = []  # the trial after which CUDA answers every call of this process with an error
 _kept: dict[tuple[Contract, Case, str | None], dict[str, budget.Expected]] = {}
-
-
-@dataclass(frozen=True)
-class CallResult:
-    value: Any  # what the call returned, None included
 
 
 def snapshots(inputs: Inputs) -> dict[str, torch.Tensor]:
@@ -37,39 +30,47 @@ def snapshots(inputs: Inputs) -> dict[str, torch.Tensor]:
 
 
 def observe_call(
-    j: Judgement, inputs: Inputs, byte: int = probe.PATTERNS[0], watch: probe.Watch | None = None
-) -> CallResult | None:
-    """Call the kernel in poisoned memory and see what it leaves behind; None where there is nothing to judge."""
-    on_cuda = j.subject.device == "cuda"
-    state = probe.State(random=j.trial.kind is not Kind.CALLS)
-    try:
-        with probe.poison(byte, j.subject.device, output_bytes(j.contract, j.case)):
-            with watch or contextlib.nullcontext():
-                returned = j.subject.call(inputs.arguments)
-            if on_cuda:
-                torch.cuda.synchronize()
-    except NotImplementedError as declined:
-        state.changes()
-        j.decline(str(declined) or type(declined).__name__)
-        return None
-    except Exception as error:
-        if j.debug:
-            raise
-        state.changes()
-        j.find(Check.RAISED, error_text(error), raised=type(error).__name__)
-        if on_cuda:
-            _note_lost_context(j)
-        return None
-    _check_state(j, state)
+    j: Judgement, inputs: Inputs, byte: int = probe.PATTERNS[0], watched: bool = False, late: bool = False
+) -> Observed:
+    """Call the kernel in poisoned memory and see what it leaves behind; whether there is something to judge is told by
+    `Observed.returned`. `late`: on a stream on which the inputs arrive late."""
+    manner = Manner(
+        byte,
+        output_bytes(j.contract, j.case),
+        watched=watched,
+        state=True,
+        generators=j.trial.kind is not Kind.CALLS,
+        element=honesty.element(j) if watched else None,
+        late=late,
+    )
+    seen = j.call(inputs.arguments, manner, inputs.placed)
+    honesty.check(j, seen, manner.element)
+    if seen.raised is not None:
+        j.outcome.displaced = seen.displaced
+        _note_raised(j, seen.raised)
+        return seen
+    _check_state(j, seen)
     j.reached("allocator poison", "global state")
-    return CallResult(returned)
+    return seen
 
 
-def output_bytes(contract: Contract, case: Case) -> list[int]:
-    return [
+def _note_raised(j: Judgement, raised: Raised) -> None:
+    if raised.kind == DECLINES:
+        j.decline(raised.said or raised.types[0])
+    elif raised.kind == CANNOT:
+        j.not_run(raised.said or raised.types[0])
+    else:
+        j.find(Check.RAISED, raised.text, raised=raised.types[0])
+        if j.subject.device == "cuda":
+            _note_lost_context(j)
+
+
+def output_bytes(contract: Contract, case: Case) -> tuple[int, ...]:
+    """The sizes in bytes of an op's outputs."""
+    return tuple(
         math.prod(contract.shape(output.axes, case.size)) * (output.dtype or case.torch_dtype).itemsize
         for output in contract.outputs.values()
-    ]
+    )
 
 
 def _note_lost_context(j: Judgement) -> None:
@@ -79,35 +80,38 @@ def _note_lost_context(j: Judgement) -> None:
         lost_context.append(f"{j.subject.op}-{j.subject.target}-{j.subject.name}-{j.trial.id}")
 
 
-def _check_state(j: Judgement, state: probe.State) -> None:
-    settings, consumed = state.changes()
-    if settings:
-        j.find(Check.STATE, f"global state is left changed: {', '.join(settings)}")
-    if consumed:
+def _check_state(j: Judgement, seen: Observed) -> None:
+    if seen.settings:
+        j.find(Check.STATE, f"global state is left changed: {', '.join(seen.settings)}")
+    if seen.consumed:
         severity = "failure" if j.subject.own else "note"
-        j.find(Check.STATE, f"the call changes {', '.join(consumed)}", severity=severity, detail="rng")
+        j.find(Check.STATE, f"the call changes {', '.join(seen.consumed)}", severity=severity, detail="rng")
 
 
-def check_returned(j: Judgement, inputs: Inputs, before: dict[str, torch.Tensor], returned: Any) -> dict[str, Any]:
-    """Check what one call returned and what it did to its inputs; return the outputs by name."""
+def check_returned(
+    j: Judgement, inputs: Inputs, before: dict[str, torch.Tensor], values: dict[str, Any] | str
+) -> dict[str, Any]:
+    """Check what one call returned and what it did to its inputs; return the outputs by name, where their values could
+    be compared: another shape may be that of terabytes, expanded from one element."""
     j.reached("input guards", "inputs unchanged")
     for name, placed in inputs.placed.items():
         if placed is not None and not placed.unchanged(before[name]):
             j.find(Check.INPUTS, f"{name} was written; inputs and the memory around them stay as they are", about=name)
-    values = j.contract.by_name(returned, j.subject.outputs)
     if isinstance(values, str):
         j.find(Check.RETURNS, values)
         return {}
     expected = expected_of(j.contract, inputs.case, j.subject.compute)
     verdicts = {}
-    for name in j.contract.outputs:
-        if j.judges(name):
-            verdict = check_output(j, inputs, name, values[name], expected[name])
-            if verdict is not None:
-                verdicts[name] = verdict
+    whole = True
+    for name in filter(j.judges, j.contract.outputs):
+        verdict = check_output(j, inputs, name, values[name], expected[name])
+        if verdict is not None:
+            verdicts[name] = verdict
+        elif expected[name] is not None:
+            whole = False
     if j.subject.diagnosed and not all(verdict.ok for verdict in verdicts.values()):
         _diagnose(j, inputs, values, expected, verdicts)
-    return values
+    return values if whole else {}
 
 
 def check_output(
@@ -121,6 +125,8 @@ def check_output(
     j.outcome.fractions[name] = verdict.fraction
     if not verdict.ok:
         j.find(Check.VALUES, f"{name}: {verdict.message}", error=verdict.fraction, about=name)
+    elif verdict.note:
+        j.find(Check.VALUES, f"{name}: {verdict.note}", severity="note", about=name, detail="alternative")
     return verdict
 
 
@@ -138,6 +144,9 @@ def check_form(j: Judgement, inputs: Inputs, name: str, got: Any, absent: bool =
         library_type=arrays.type_name(j.subject.arrays),
         type_name=arrays.what,
     )
+    if not found and name in j.on_host:
+        message = f"{name}: beside a GPU it would lie on the CPU: allocated without device=, or moved there"
+        found.append(outputs.Problem(Check.DEVICE, message))
     for problem in found:
         severity = _severity_of_strides(j.subject, inputs, got) if problem.check is Check.STRIDES else "failure"
         j.find(problem.check, problem.message, severity=severity, about=name, detail=problem.operand)
@@ -152,6 +161,32 @@ def _severity_of_strides(subject: Subject, inputs: Inputs, got: torch.Tensor) ->
     return "failure" if subject.own or plain or overlapping else "note"
 
 
+def trouble_on(
+    j: Judgement, inputs: Inputs, *, conspicuous: Sequence[str] | None, instrument: tuple[str, str] | None = None
+) -> tuple[Observed, Finding | None]:
+    """One more call on `inputs`, and its first failure; None where it gives the right answer, declines or cannot run.
+
+    `conspicuous`: the places at which what is undefined is not as on GPUs; `instrument`: a backend, and the name of one
+    of its instruments.
+    """
+    again = j.again(debug=False)
+    again.conspicuous = None if conspicuous is None else tuple(conspicuous)
+    blocks = output_bytes(j.contract, inputs.case)
+    seen = again.call(inputs.arguments, Manner(probe.PATTERNS[0], blocks, instrument=instrument), inputs.placed)
+    j.note_undefined(seen)
+    if seen.raised is not None:
+        if seen.raised.kind == RAISES:
+            again.find(Check.RAISED, seen.raised.text, raised=seen.raised.types[0])
+    elif isinstance(seen.values, str):
+        again.find(Check.RETURNS, seen.values)
+    else:
+        expected = expected_of(j.contract, inputs.case, j.subject.compute)
+        for name, got in seen.values.items():
+            if j.judges(name):
+                check_output(again, inputs, name, got, expected[name])
+    return seen, next((found for found in again.outcome.findings if found.severity == "failure"), None)
+
+
 def _diagnose(
     j: Judgement,
     inputs: Inputs,
@@ -159,20 +194,42 @@ def _diagnose(
     expected: dict[str, budget.Expected],
     verdicts: dict[str, compare.Verdict],
 ) -> None:
-    """Say what the wrong values look like, and who wrote the worst one; the first few failures are compared with
-    mutants."""
+    """Say of each wrong output what its values look like, and who wrote the worst one; the first few failures are
+    compared with mutants."""
     compared = j.subject.compared
     compared["answers"] += 1
     thoroughly = compared["answers"] <= COMPARED_WITH_FAULTS
     got = {name: values[name] for name in verdicts}
-    text = diagnosis.diagnose(j.contract, inputs.case, got, expected, verdicts, mutants=thoroughly, seconds=2.0)
-    lines = [text] if text else []
-    for name, verdict in verdicts.items():
+    texts = diagnosis.diagnose(j.contract, inputs.case, got, expected, verdicts, mutants=thoroughly, seconds=2.0)
+    lower = _passes_as(j, inputs, got, verdicts)
+    for finding in j.outcome.findings:
+        if finding.check != Check.VALUES or not finding.fails() or finding.diagnosis is not None:
+            continue
+        if finding.about not in verdicts:
+            continue
+        name, verdict = finding.about, verdicts[finding.about]
+        lines = [texts[name]] if name in texts else []
+        if lower is not None:
+            finding.passes_as = lower
+            lines.insert(0, f'right as {lower}: declare compute="{lower}" if its products are meant to be rounded so')
         if thoroughly and verdict.worst is not None:
-            writer = diagnosis.owner(j.subject, inputs.case, name, verdict.worst)
+            writer = diagnosis.owner(j.executor, j.contract, inputs.case, name, verdict.worst)
             lines += [f"{name}{list(verdict.worst)} was written by {writer}"] if writer else []
-    for finding in [finding for finding in j.outcome.findings if finding.check == Check.VALUES][:1]:
         finding.diagnosis = "\n".join(lines) or None
+
+
+def _passes_as(j: Judgement, inputs: Inputs, got: dict[str, Any], verdicts: dict[str, compare.Verdict]) -> str | None:
+    """The highest of the LOWER precisions in which all wrong outputs of a float32 case would be right; None: none."""
+    case = inputs.case
+    if case.torch_dtype is not torch.float32 or j.subject.compute is not None:
+        return None
+    wrong = [name for name, verdict in verdicts.items() if not verdict.ok]
+    for compute in LOWER:
+        expected = j.contract.expected(j.contract.build(case), compute)
+        exact = {name: diagnosis.exact(j.contract, case, name) for name in wrong}
+        if all(compare.compare(got[n], expected[n], torch.float32, exact[n]).ok for n in wrong):
+            return compute
+    return None
 
 
 @lru_cache(maxsize=8)
@@ -190,12 +247,3 @@ def keep_answers(contract: Contract, cases: Iterable[Case]) -> None:
     """Compute the answers of all these cases now and keep them, for many kernels judged on the same ones."""
     _kept.clear()
     _kept.update({(contract, case, None): contract.expected(contract.build(case)) for case in cases})
-
-
-def error_text(error: BaseException) -> str:
-    """The type and message of an error, and the file and line that raised it, if the message names none."""
-    frames = traceback.extract_tb(error.__traceback__)
-    text = str(error).strip() or "no message"
-    known = not frames or re.search(r"\w\.\w+:\d", text)
-    where = "" if known else f" ({frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno})"
-    return f"{type(error).__name__}: {text}{where}"

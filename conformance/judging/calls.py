@@ -7,21 +7,19 @@ from typing import Any
 
 import torch
 
-from touchstone import backends
 from touchstone.conformance.discovery import registry
-from touchstone.conformance.judging import diagnosis
+from touchstone.conformance.judging import diagnosis, honesty, requirements
 from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.call import (
-    CallResult,
     check_form,
-    check_output,
     check_returned,
-    error_text,
     expected_of,
     observe_call,
     snapshots,
+    trouble_on,
 )
-from touchstone.conformance.judging.judgement import DECLINED, FAILED, PASSED, Judgement
+from touchstone.conformance.judging.executor import CANNOT, DECLINES, Observed, Raised, error_text
+from touchstone.conformance.judging.judgement import DECLINED, FAILED, NOT_RUN, PASSED, Judgement
 from touchstone.conformance.judging.trials import ManyCalls, Trial
 from touchstone.conformance.spec import compare, layouts
 from touchstone.conformance.spec.checks import Check
@@ -29,7 +27,6 @@ from touchstone.conformance.spec.contract import Case, Contract, Inputs, Invalid
 from touchstone.conformance.spec.outputs import overlap
 
 HELD = 6  # latest outputs that are looked at again after each of many calls; all are at the end
-SLEEP_CYCLES = 20_000_000  # about 10 ms, for which the stream of a "stream" trial holds its inputs back
 
 
 def call_again(j: Judgement, inputs: Inputs, before: dict[str, torch.Tensor], values: dict[str, Any]) -> None:
@@ -37,15 +34,18 @@ def call_again(j: Judgement, inputs: Inputs, before: dict[str, torch.Tensor], va
 
     A dispatch mode can make a call fail or compute otherwise: what differs under it is judged on a third call without.
     """
-    kept = {name: tensor.clone() for name, tensor in values.items() if isinstance(tensor, torch.Tensor)}
-    watch = None if probe.compiled(j.subject.fn) else probe.Watch()
-    again = j.again(debug=j.debug and watch is None)
-    second = _second(again, inputs, watch)
-    if watch is not None:
-        _check_watched(j, watch, second)
-        if not isinstance(second, dict) or not all(_same_bits(tensor, second[name]) for name, tensor in kept.items()):
-            again = j.again(debug=j.debug)
-            second = _second(again, inputs, None)
+    held = {name: tensor for name, tensor in values.items() if isinstance(tensor, torch.Tensor)}
+    kept = {name: tensor.clone() for name, tensor in held.items()}
+    again = j.again(debug=False)
+    seen = observe_call(again, inputs, probe.PATTERNS[1], watched=True)
+    second = seen.values if seen.returned else None
+    if seen.watched:
+        _check_watched(j, seen)
+    same = isinstance(second, dict) and all(_same_bits(tensor, second[name]) for name, tensor in kept.items())
+    if not same and (seen.watched or j.debug):
+        again = j.again(debug=j.debug)
+        seen = observe_call(again, inputs, probe.PATTERNS[1])
+        second = seen.values if seen.returned else None
     j.outcome.findings += again.outcome.findings
     if again.outcome.status == FAILED:
         j.outcome.status = FAILED
@@ -56,10 +56,13 @@ def call_again(j: Judgement, inputs: Inputs, before: dict[str, torch.Tensor], va
     for name, placed in inputs.placed.items():
         if placed is not None and not placed.unchanged(before[name]):
             j.find(Check.INPUTS, f"{name} was written in a second call", about=name)
+    j.executor.reread(list(held.values()))
     for name, tensor in kept.items():
         if not _same_bits(tensor, values[name]):
             j.find(Check.HELD, f"{name}: a later call changed what an earlier one had returned", about=name)
-        elif not isinstance(second[name], torch.Tensor) or second[name].shape != tensor.shape:
+        elif not isinstance(second[name], torch.Tensor) or (
+            (second[name].shape, second[name].device) != (tensor.shape, tensor.device)
+        ):
             j.find(Check.REPEAT, f"{name}: a second call returns something else", about=name)
         elif overlap(second[name], values[name]):
             j.find(Check.ALIAS, f"{name}: two calls return the same memory", about=name, detail="twice")
@@ -68,24 +71,18 @@ def call_again(j: Judgement, inputs: Inputs, before: dict[str, torch.Tensor], va
     j.reached("repeat", "held outputs")
 
 
-def _second(again: Judgement, inputs: Inputs, watch: probe.Watch | None) -> dict[str, Any] | str | None:
-    """What a second call returns, by name; a sentence where it is too much or too little, None if it returns not."""
-    returned = observe_call(again, inputs, probe.PATTERNS[1], watch)
-    return None if returned is None else again.contract.by_name(returned.value, again.subject.outputs)
-
-
-def _check_watched(j: Judgement, watch: probe.Watch, values: Any) -> None:
+def _check_watched(j: Judgement, seen: Observed) -> None:
     """What the dispatch mode saw: writes outside torch's allocations, and library calls."""
-    for message in watch.broken():
+    for message in seen.broken:
         j.find(Check.BOUNDS, message)
-    library = j.outcome.library = sorted(watch.library)
+    library = j.outcome.library = seen.library
     if j.subject.own and library:
         message = f"the launcher calls the library: {', '.join(library)}; allowed are allocation, fills and views"
         j.find(Check.LIBRARY, message)
-    if isinstance(values, dict):
+    honesty.check_library(j, seen)
+    if seen.returned and isinstance(seen.values, dict):
         j.reached("library calls")
-        tensors = [tensor for tensor in values.values() if isinstance(tensor, torch.Tensor) and tensor.numel()]
-        if all(map(watch.reached, tensors)):
+        if seen.guarded:
             j.reached("output guards")
 
 
@@ -106,38 +103,21 @@ def _check_repeat(j: Judgement, inputs: Inputs, name: str, second: torch.Tensor)
 
 
 def _same_bits(a: torch.Tensor, b: Any) -> bool:
-    if not isinstance(b, torch.Tensor) or a.shape != b.shape or a.dtype != b.dtype:
+    if not isinstance(b, torch.Tensor) or (a.shape, a.dtype, a.device) != (b.shape, b.dtype, b.device):
         return False
     return torch.equal(probe.raw(a), probe.raw(b))
 
 
 def call_under_instruments(j: Judgement, inputs: Inputs) -> None:
     """Further calls within what the backend's interpreter or emulator offers: other schedules, a race detector."""
-    subject, target = j.subject, j.subject.target.partition("@")[0]
-    for backend in [target] if target in registry.backends() else registry.backends():
+    for backend in registry.behind(j.subject.target):
         offered = getattr(registry.backend(backend), "instruments", None)
-        for name, within in (offered(subject.device) if offered else {}).items():
-            again, before = j.again(debug=False), backends.launches()
-            try:
-                with within():
-                    returned = subject.call(inputs.arguments)
-            except NotImplementedError:
-                continue
-            except Exception as error:
-                j.find(Check.UNDER.of(name), error_text(error), raised=type(error).__name__)
+        for name in offered(j.subject.device) if offered else ():
+            seen, found = trouble_on(j, inputs, conspicuous=j.conspicuous, instrument=(backend, name))
+            if found is not None:
+                j.find(Check.UNDER.of(name), found.message, error=found.error, raised=found.raised)
                 return
-            values = j.contract.by_name(returned, subject.outputs)
-            if isinstance(values, str):
-                j.find(Check.UNDER.of(name), values)
-                return
-            expected = expected_of(j.contract, inputs.case, subject.compute)
-            for output, tensor in values.items():
-                if j.judges(output):
-                    check_output(again, inputs, output, tensor, expected[output])
-            for finding in [found for found in again.outcome.findings if found.severity == "failure"][:1]:
-                j.find(Check.UNDER.of(name), finding.message, error=finding.error)
-                return
-            if backends.launches() == before:
+            if not seen.launched:
                 break  # no kernel of this backend is behind the function
             j.reached(name)
 
@@ -154,7 +134,7 @@ def many_calls(j: Judgement, trial: ManyCalls) -> None:
     inputs = None
     cases = cases_of(trial, j.contract)
     for number, case in enumerate(cases, 1):
-        fresh = j.contract.build(case, j.subject.device)
+        fresh = j.contract.build(case, j.executor.device)
         if inputs is None or number % 2:
             inputs = fresh
         else:
@@ -165,13 +145,14 @@ def many_calls(j: Judgement, trial: ManyCalls) -> None:
             inputs = Inputs(case, inputs.placed, fresh.exact, fresh.params)
         before = snapshots(inputs)
         known = len(outcome.findings)
-        returned = observe_call(j, inputs, probe.PATTERNS[number % 2])
-        if returned is None and outcome.status == DECLINED:
+        seen = observe_call(j, inputs, probe.PATTERNS[number % 2])
+        if not seen.returned and outcome.status in (DECLINED, NOT_RUN):
             if number == 1:
                 return
             outcome.status, outcome.reason = PASSED, None
             continue
-        values = {} if returned is None else check_returned(j, inputs, before, returned.value)
+        values = check_returned(j, inputs, before, seen.values) if seen.returned else {}
+        requirements.of_call(j, outcome.findings[known:], case, cases[0])
         for finding in outcome.findings[known:]:
             finding.message = f"call {number} of {trial.count}{_about(cases, number)}: {finding.message}"
         for name, tensor in values.items():
@@ -182,6 +163,7 @@ def many_calls(j: Judgement, trial: ManyCalls) -> None:
                     j.find(Check.ALIAS, message, about=name, detail="twice")
                 held.append((number, name, tensor, tensor.clone()))
         recent = held[-HELD:] if number < trial.count else held
+        j.executor.reread([kept for _, _, kept, _ in recent])
         changed = next(((one, name) for one, name, kept, bits in recent if not _same_bits(kept, bits)), None)
         if changed is not None:
             message = f"{changed[1]}: call {number} changed what call {changed[0]} had returned"
@@ -194,8 +176,8 @@ def many_calls(j: Judgement, trial: ManyCalls) -> None:
 def cases_of(trial: Trial, contract: Contract) -> list[Case]:
     """The cases that a trial calls the kernel on.
 
-    Many calls come in pairs that share their buffers. The second of a pair has one operand mirrored inside, in turn; or
-    another parameter, on the same tensors; or values of its own. Half of the pairs are in other layouts.
+    Many calls come in pairs that share their buffers. The second of a pair has one operand mirrored inside, in turn, or
+    one element of it altered; or another parameter, on the same tensors. Half of the pairs are in other layouts.
     """
     if not isinstance(trial, ManyCalls):
         return [trial.case]
@@ -213,6 +195,8 @@ def cases_of(trial: Trial, contract: Contract) -> list[Case]:
             case = replace(case, layouts=layouts[(2 * turn + place // 6) % len(layouts)].layouts)
         elif place in (1, 5) and drawn:
             case = replace(cases[-1], mirrored=drawn[(2 * turn + place // 5) % len(drawn)])
+        elif place == 7 and drawn:
+            case = replace(cases[-1], altered=drawn[turn % len(drawn)])
         elif place == 3 and params:
             case = replace(cases[-1], params=params[turn % len(params)].params, drawn_as=cases[-1].id)
         cases.append(case)
@@ -225,6 +209,7 @@ def _about(cases: list[Case], number: int) -> str:
     if number > 1 and case.seed == cases[number - 2].seed:
         before = cases[number - 2].params
         changed = [f"{case.mirrored} mirrored inside"] if case.mirrored else []
+        changed += [f"one element of {case.altered} altered"] if case.altered else []
         changed += [f"{name}={value}" for name, value in case.params if (name, value) not in before]
         parts.append(f"as call {number - 1}, but {', '.join(changed)}")
     strided = [f"{name} {layout}" for name, layout in case.layouts if (name, layout) not in cases[0].layouts]
@@ -248,17 +233,16 @@ def int64_index_output(j: Judgement) -> None:
             name: layouts.BufferView(tensor, tensor.view(torch.uint8)) for name, tensor in tensors.items()
         }
         inputs = Inputs(case, placed, {}, case.param)
-        returned = observe_call(j, inputs)
+        seen = observe_call(j, inputs)
     except torch.OutOfMemoryError as error:
         j.decline(f"not run: {str(error).partition('.')[0]}")
         return
-    if returned is None:
+    if not seen.returned:
         return
-    values = contract.by_name(returned.value, j.subject.outputs)
-    if isinstance(values, str):
-        j.find(Check.RETURNS, values)
+    if isinstance(seen.values, str):
+        j.find(Check.RETURNS, seen.values)
         return
-    for name, got in values.items():
+    for name, got in seen.values.items():
         if not j.judges(name):
             continue
         if check_form(j, inputs, name, got):
@@ -279,36 +263,36 @@ def int64_index_output(j: Judgement) -> None:
             j.find(Check.VALUES, message, error=verdict.fraction, about=name)
 
 
-def on_another_stream(j: Judgement, inputs: Inputs) -> CallResult | None:
-    """Call the kernel on a stream whose inputs arrive late: work on any other stream reads what was there before."""
-    arrived = {name: placed.buffer.clone() for name, placed in inputs.placed.items() if placed is not None}
-    for placed in inputs.placed.values():
-        if placed is not None:
-            placed.buffer.fill_(probe.PATTERNS[1])
-    torch.cuda.synchronize()
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        torch.cuda._sleep(SLEEP_CYCLES)
-        for name, buffer in arrived.items():
-            inputs.placed[name].buffer.copy_(buffer)  # type: ignore[union-attr]
-        returned = observe_call(j, inputs)
-    stream.synchronize()
-    j.reached("current stream")
-    return returned
+class _Stopped(Exception):
+    """A further call of a property did not return."""
+
+    def __init__(self, raised: Raised):
+        super().__init__(raised.text)
+        self.raised = raised
 
 
 def check_property(j: Judgement, prop: Property, inputs: Inputs, values: tuple[Any, ...]) -> None:
     """A property calls the kernel again, with inputs of its own."""
 
     def call(**arguments: Any) -> tuple[Any, ...]:
-        returned = j.subject.call(arguments)
-        return tuple(returned) if isinstance(returned, tuple | list) else (returned,)
+        seen = j.call(arguments)
+        if seen.raised is not None:
+            raise _Stopped(seen.raised)
+        if isinstance(seen.values, str):
+            raise ValueError(seen.values)
+        return tuple(seen.values.values())
 
     try:
         broken = prop.check(call, inputs.arguments, values, j.case)
-    except NotImplementedError as declined:
-        j.decline(str(declined) or type(declined).__name__)
-        return
+    except _Stopped as stopped:
+        raised = stopped.raised
+        if raised.kind == DECLINES:
+            j.decline(raised.said or raised.types[0])
+            return
+        if raised.kind == CANNOT:
+            j.not_run(raised.said or raised.types[0])
+            return
+        broken = f"a further call raised {raised.text}"
     except Exception as error:
         if j.debug:
             raise
@@ -319,15 +303,14 @@ def check_property(j: Judgement, prop: Property, inputs: Inputs, values: tuple[A
 
 def invalid_call(j: Judgement, invalid: Invalid) -> None:
     """A call with arguments that the op's signature excludes: the error has to be the contract's, and name why."""
-    inputs = j.contract.build(j.case, j.subject.device)
-    names = invalid.error if isinstance(invalid.error, tuple) else (invalid.error,)
-    wanted = f"{' or '.join(e.__name__ for e in names)} whose message matches {invalid.match!r}"
-    try:
-        j.subject.call(invalid.spoil(inputs.arguments))
-    except invalid.error as error:
-        if not re.search(invalid.match, str(error)):
-            j.find(Check.INVALID, f"expected {wanted}, got {type(error).__name__}: {error}")
-    except Exception as error:
-        j.find(Check.INVALID, f"expected {wanted}, got {error_text(error)}")
-    else:
+    inputs = j.contract.build(j.case, j.executor.device)
+    errors = invalid.error if isinstance(invalid.error, tuple) else (invalid.error,)
+    names = [error.__name__ for error in errors]
+    wanted = f"{' or '.join(names)} whose message matches {invalid.match!r}"
+    raised = j.executor.call(invalid.spoil(inputs.arguments), placed=inputs.placed).raised
+    if raised is None:
         j.find(Check.INVALID, f"expected {wanted}, but the call went through")
+    elif not set(names) & set(raised.types):
+        j.find(Check.INVALID, f"expected {wanted}, got {raised.text}")
+    elif not re.search(invalid.match, raised.said):
+        j.find(Check.INVALID, f"expected {wanted}, got {raised.types[0]}: {raised.said}")

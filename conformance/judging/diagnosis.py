@@ -8,17 +8,17 @@ next. Everything here works on the CPU, after the kernel has run, and within a f
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from touchstone.conformance.discovery import registry
-from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.faults import Planted
 from touchstone.conformance.judging import heatmap
 from touchstone.conformance.judging import instruments as probe
+from touchstone.conformance.judging.executor import Executor, Manner
 from touchstone.conformance.spec import budget, compare
 from touchstone.conformance.spec.budget import Expected
 from touchstone.conformance.spec.compare import Verdict
@@ -26,6 +26,7 @@ from touchstone.conformance.spec.contract import Case, Contract
 
 SECONDS = 5.0  # for comparing one answer with mutants
 WORK_LIMIT = 2e8  # work of a case above which the mutants are not run
+CANCELLING = 4.0  # terms so many times the size of their sum cancel
 NAMED = 3  # most mutants that a diagnosis names
 AGREEMENT = 2.0  # budgets that two answers with one mutant can be apart: each has its own rounding
 # kinds that one call does not show by its values, or that would do harm here
@@ -53,34 +54,36 @@ def diagnose(
     *,
     mutants: bool = True,
     seconds: float = SECONDS,
-) -> str | None:
-    """Sentences about the outputs whose verdict failed and a heat map of the first; None where there is nothing to say.
+) -> dict[str, str]:
+    """Of each output whose verdict failed: sentences about it, and a heat map. Left out is what nothing can be said of.
 
     `got`, `expected` and `verdicts` are by output, for the outputs that were compared. With `mutants` the mutants
     of the op are run on the case's inputs, for about `seconds` at most.
     """
     failed = {name: verdict for name, verdict in verdicts.items() if not verdict.ok}
     if not failed:
-        return None
-    found = matching_mutants(contract, case, got, expected, verdicts, seconds) if mutants else []
-    lines = []
-    if found:
-        named = "; or ".join(f"{mutant.about} (mutant {mutant.name})" for mutant in found)
-        lines.append(f"equals the reference, but {named}")
-    mapped = None
+        return {}
+    matching = matching_mutants(contract, case, got, expected, verdicts, seconds) if mutants else {}
+    texts = {}
     for name, verdict in failed.items():
+        found, lines = matching.get(name, []), []
+        if found:
+            named = "; or ".join(f"{mutant.about} (mutant {mutant.name})" for mutant in found)
+            lines.append(f"equals the reference, but {named}")
         right = expected[name]
-        if verdict.bad is None or right is None:
-            continue
-        axes = axis_names(contract.outputs[name].axes, got[name].ndim)
-        parts = [f"wrong: {region(verdict.bad, axes)}"]
-        bits = exact(contract, case, name)
-        relation = None if found else related(got[name], right, case, verdict.bad, axes, bits)
-        lines.append(f"{name}: {'; '.join([*parts, relation] if relation else parts)}")
-        if mapped is None and not bool(verdict.bad.all()):
-            mapped = name
-            lines.append(heatmap.text(shares(got[name], right, case.torch_dtype, bits), axes=axes))
-    return "\n".join(lines) or None
+        if verdict.bad is not None and right is not None:
+            axes = axis_names(contract.outputs[name].axes, got[name].ndim)
+            parts = [f"wrong: {region(verdict.bad, axes)}"]
+            bits = exact(contract, case, name)
+            relation = None if found else related(got[name], right, case, verdict.bad, axes, bits)
+            if not found and relation is None and not bits:
+                relation = short_sums(got[name], right, case, verdict)
+            lines.append(f"{name}: {'; '.join([*parts, relation] if relation else parts)}")
+            if not bool(verdict.bad.all()):
+                lines.append(heatmap.text(shares(got[name], right, case.torch_dtype, bits), axes=axes))
+        if lines:
+            texts[name] = "\n".join(lines)
+    return texts
 
 
 def exact(contract: Contract, case: Case, output: str) -> bool:
@@ -95,13 +98,17 @@ def matching_mutants(
     expected: Mapping[str, Expected | None],
     verdicts: Mapping[str, Verdict],
     seconds: float = SECONDS,
-) -> list[Planted]:
-    """The mutants whose answer on this case is `got` in every output and not the right one: the op's own, the closest
-    first."""
+) -> dict[str, list[Planted]]:
+    """By wrong output, the mutants whose answer on this case is `got`: the op's own, the closest first.
+
+    Those that give `got` in every output, where there are any that give this output; else those that give it in this
+    one, wrong or right in others: each output may be wrong for a reason of its own.
+    """
     if contract.work(case) > WORK_LIMIT:
-        return []
+        return {}
     end = time.monotonic() + seconds
-    found: list[tuple[bool, float, int, Planted]] = []
+    wrong = [name for name, verdict in verdicts.items() if not verdict.ok]
+    found: dict[str, list[tuple[bool, bool, float, int, Planted]]] = {name: [] for name in wrong}
     for position, mutant in enumerate(registry.planted(contract.name)):
         if mutant.is_known_good or mutant.backend or mutant.kind in NOT_COMPARED or case.dtype not in mutant.dtypes:
             continue
@@ -112,40 +119,42 @@ def matching_mutants(
                 theirs = contract.by_name(contract.call(mutant.make(), contract.build(case).arguments))
             except Exception:  # mutants may fail on a case in ways of their own
                 continue
-        distance = None if isinstance(theirs, str) else _distance(contract, case, got, expected, verdicts, theirs)
-        if distance is not None:
-            found.append((mutant.generic, distance, position, mutant))
-    return [mutant for *_, mutant in sorted(found, key=lambda match: match[:3])[:NAMED]]
+        if isinstance(theirs, str):
+            continue
+        distances = {
+            name: _distance(case, exact(contract, case, name), mine, expected[name], verdicts[name], theirs[name])
+            for name, mine in got.items()
+            if expected[name] is not None and name in verdicts
+        }
+        partly = None in distances.values()
+        for name in wrong:
+            if (distance := distances.get(name)) is not None:
+                found[name].append((partly, mutant.generic, distance, position, mutant))
+    named = {}
+    for name, matches in found.items():
+        matches.sort(key=lambda match: match[:4])
+        named[name] = [mutant for partly, *_, mutant in matches if partly == matches[0][0]][:NAMED]
+    return named
 
 
-def _distance(contract, case, got, expected, verdicts, theirs) -> float | None:
-    """How far `got` is from a mutant's answer, in budgets; None where they are not the same, or the mutant does not
-    show."""
-    worst, shows = 0.0, False
-    for name, mine in got.items():
-        right, other, verdict = expected[name], theirs[name], verdicts.get(name)
-        if right is None or verdict is None:
-            continue
-        if not isinstance(other, torch.Tensor) or other.shape != mine.shape or other.dtype != mine.dtype:
-            return None
-        dtype, bits = case.torch_dtype, exact(contract, case, name)
-        wrong = compare.compare(other, right, dtype, bits)
-        if wrong.ok != verdict.ok or (wrong.bad is None) != (verdict.bad is None):
-            return None
-        if verdict.ok:
-            continue
-        if verdict.bad is None:  # errors that lean one way, each within the budget
-            same = (other == mine.cpu()).double().mean().item()
-            if same < 0.9:
-                return None
-            worst, shows = max(worst, 1 - same), True
-            continue
-        answer = closest(mine, right, dtype, bits)
-        near = compare.compare(mine, replace(answer, answer=other.double(), drift=math.inf), dtype)
-        if not near.fraction <= min(AGREEMENT, verdict.fraction / 2):
-            return None
-        worst, shows = max(worst, near.fraction), True
-    return worst if shows else None
+def _distance(
+    case: Case, bits: bool, mine: torch.Tensor, right: Expected | None, verdict: Verdict, other: Any
+) -> float | None:
+    """How far one output is from a mutant's, in budgets; 0 where both are right, None where they are not the same."""
+    if right is None or not isinstance(other, torch.Tensor) or other.shape != mine.shape or other.dtype != mine.dtype:
+        return None
+    dtype = case.torch_dtype
+    wrong = compare.compare(other, right, dtype, bits)
+    if wrong.ok != verdict.ok or (wrong.bad is None) != (verdict.bad is None):
+        return None
+    if verdict.ok:
+        return 0.0
+    if verdict.bad is None:  # errors that lean one way, each within the budget
+        same = (other == mine.cpu()).double().mean().item()
+        return None if same < 0.9 else 1 - same
+    answer = closest(mine, right, dtype, bits)
+    near = compare.compare(mine, replace(answer, answer=other.double(), drift=math.inf), dtype)
+    return near.fraction if near.fraction <= min(AGREEMENT, verdict.fraction / 2) else None
 
 
 def closest(got: torch.Tensor, expected: Expected, dtype: torch.dtype, bits: bool = False) -> Expected:
@@ -306,6 +315,26 @@ def related(
     return _moved(value, answer, tolerance, axes)
 
 
+def short_sums(got: torch.Tensor, expected: Expected, case: Case, verdict: Verdict) -> str | None:
+    """Whether errors in 16 bits are no larger than sums kept in the inputs' dtype explain, and whether terms cancel at
+    the worst element."""
+    dtype = case.torch_dtype
+    if dtype.itemsize != 2:
+        return None
+    answer = closest(got, expected, dtype)
+    short = sum(budget.C * budget.EPS[dtype] * (terms + 8.0) ** 0.5 * condition for terms, condition in answer.parts)
+    if not compare.compare(got, replace(answer, extra=answer.extra + short, drift=math.inf), dtype).ok:
+        return None
+    text = f"no further off than sums kept in {case.dtype} explain, where float32 is asked for"
+    size = sum(torch.as_tensor(condition) for _, condition in answer.parts)
+    share = (
+        torch.as_tensor(size).expand(got.shape)[verdict.worst] / answer.answer.expand(got.shape)[verdict.worst].abs()
+    )
+    if math.isfinite(share) and share > CANCELLING:
+        text += f"; the worst element is what is left of terms {share.item():.3g} times its size, which cancel"
+    return text
+
+
 def _unwritten(got: torch.Tensor, bad: torch.Tensor) -> str | None:
     """Whether wrong elements hold the byte that fresh memory is filled with."""
     memory = probe.raw(got.cpu()).reshape(-1, got.element_size())
@@ -402,40 +431,11 @@ def _moved(value, answer, tolerance, axes: Sequence[str]) -> str | None:
     return None
 
 
-def owner(subject: Subject, case: Case, output: str, index: Sequence[int]) -> str | None:
+def owner(executor: Executor, contract: Contract, case: Case, output: str, index: Sequence[int]) -> str | None:
     """Who wrote one element of an output ("program (3, 0, 0), line 57 of softmax.py"); None where no target knows.
 
-    Calls the kernel again, under the `writers(device)` of its backend: an optional part of the backend protocol.
+    Calls the kernel again. A kernel that fails, or returns something else this time, has no owner to name.
     """
-    for backend in _backends_of(subject):
-        watch = getattr(backend, "writers", None)
-        watching = watch(subject.device) if watch is not None else None
-        if watching is None:
-            continue
-        inputs = subject.contract.build(case, subject.device)
-        try:
-            with watching as writers:
-                values = subject.contract.by_name(subject.call(inputs.arguments), subject.outputs)
-                if isinstance(values, str):
-                    continue
-                tensor = values[output]
-                place = sum(i * stride for i, stride in zip(index, tensor.stride(), strict=True))
-                found = writers.of(tensor.data_ptr() + place * tensor.element_size())
-        except Exception:  # a kernel that fails, or returns something else this time, has no owner to name
-            continue
-        if found is not None:
-            return found
-    return None
-
-
-def _backends_of(subject: Subject) -> list[Any]:
-    """The backend of a variant's target; for a user's function, those whose kernels it reaches."""
-    if subject.own:
-        return [registry.backend(subject.target.partition("@")[0])]
-    return reached(subject.fn, subject.device)
-
-
-def reached(fn: Callable[..., Any], device: str) -> list[Any]:
-    """The backends whose kernels, set up for `device`, a user's function reaches."""
-    other = "cuda" if device == "cpu" else "cpu"
-    return [backend for backend in map(registry.backend, registry.backends()) if backend.reimport(fn, other)]
+    inputs = contract.build(case, executor.device)
+    seen = executor.call(inputs.arguments, Manner(element=(output, tuple(index))), inputs.placed)
+    return seen.writer

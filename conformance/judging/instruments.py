@@ -3,19 +3,21 @@
 Each has its blind spots, so each outcome says which of them reached the kernel:
 
 - allocator poison: fresh memory is filled with a byte pattern, so that what a kernel never wrote shows. On the CPU
-  glibc's
-  M_PERTURB, for torch, NumPy, threads and compiled code alike; on both devices blocks of the outputs' sizes are
+  glibc's M_PERTURB, for torch, NumPy, threads and compiled code alike; on both devices blocks of the outputs' sizes are
   poisoned and freed before the call, which is what the caching allocators hand out next.
 - output guards and library calls: a dispatch mode, in one further call. It does not see into `torch.compile`, custom
-  ops,
-  other threads, NumPy or CuPy; whether it reached the outputs is told by where they lie.
+  ops, other threads, NumPy or CuPy; whether it reached the outputs is told by where they lie.
 - global state: compared before and after; settings are put back.
 """
 
 import contextlib
 import ctypes
+import gc
 import os
 import random
+import signal
+import sys
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
@@ -26,22 +28,52 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from touchstone import backends
 
+if sys.platform != "win32":
+    import resource
+
 PATTERNS = (0xFF, 0x7B)  # NaN in every floating dtype; a large finite value (1.3e36, 6e4, 1.3e36)
 GUARD_BYTES = 512
 GUARD = 0x5A
 M_PERTURB = -6
 POOL_BLOCKS = 32  # of one size: glibc hands out freed blocks of that size without the pattern of M_PERTURB
 POOL_BYTES = 2**24
+CACHED = 8  # one more than glibc's cache of a thread holds blocks of one size
+CACHED_BYTES = 1032  # the largest request that this cache serves
+WIDTHS = (1, 2, 4)  # how much wider than the outputs what a kernel keeps in between may be: float32, float64
 THREADS = "the number of threads"
 
 EMPTY = {"empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "empty_permuted"}
 FILLED = {"zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones", "full", "full_like", "new_full"}
 FILLS = {"fill_", "zero_"}
+COPIES = {"clone", "_to_copy", "copy_"}
 
 
 @cache
 def _mallopt() -> Callable[[int, int], int] | None:
     return getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+
+
+@cache
+def _malloc() -> tuple[Callable[[int], int], Callable[[int], None]]:
+    library = ctypes.CDLL(None)
+    library.malloc.argtypes, library.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
+    library.free.argtypes, library.free.restype = [ctypes.c_void_p], None
+    return library.malloc, library.free
+
+
+def _fill_cache(byte: int, blocks: Sequence[int]) -> None:
+    """Fill the thread's cache at the sizes from which torch's allocations of `blocks` bytes are cut.
+
+    posix_memalign asks for a block with room for the alignment. Where that size's cache has room, glibc 2.36 puts free
+    blocks of the size there first and then hands one out as it is, without the pattern of M_PERTURB.
+    """
+    malloc, free = _malloc()
+    for size in {max(32, n * width + 23 & ~15) + 96 for n in blocks for width in WIDTHS}:
+        if size <= CACHED_BYTES:
+            held = [malloc(size) for _ in range(CACHED)]
+            for address in held:
+                ctypes.memset(address, byte, size)
+                free(address)
 
 
 @contextlib.contextmanager
@@ -56,6 +88,7 @@ def poison(byte: int, device: str, blocks: Sequence[int]) -> Iterator[None]:
         yield
         return
     mallopt(M_PERTURB, (byte ^ 0xFF) or 0x100)  # malloc fills with the complement; 0 would switch it off
+    _fill_cache(byte, blocks)
     try:
         yield
     finally:
@@ -75,6 +108,7 @@ class State:
 
     def __init__(self, random: bool = True) -> None:
         self.values = {name: read() for name, (read, _) in _STATE.items()}
+        self.process = {name: read() for name, read in _PROCESS.items()}
         self.random = _random_state() if random else None
         self.environment = dict(os.environ) if random else None
 
@@ -91,6 +125,9 @@ class State:
                 kind = consumed if name == THREADS else settings  # an OpenMP library of the kernel's may share torch's
                 kind.append(f"{name} from {self.values[name]} to {now}")
                 write(self.values[name])
+        for name, value in self.process.items():
+            if (now := _PROCESS[name]()) != value:
+                consumed.append(f"{name} from {value} to {now}")
         if self.random is None or self.environment is None:
             return settings, consumed
         for name, before, now in zip(_RANDOM, self.random, _random_state(), strict=True):
@@ -102,8 +139,74 @@ class State:
         return settings, consumed
 
 
+_LEAST = 2.0**-1022  # the smallest normal number
+
+
+_ONE, _LITTLE = [1.0], [2.0**-60]  # in lists, so that Python does not add them before it runs
+
+
+def _rounding() -> str:
+    up, down = _ONE[0] + _LITTLE[0] > 1, _ONE[0] - _LITTLE[0] < 1
+    return "upwards" if up else "downwards" if down and -_ONE[0] - _LITTLE[0] < -1 else "to zero" if down else "nearest"
+
+
+def _fesetround(mode: int) -> None:
+    for name in ("libm.so.6", None):
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(name).fesetround(mode)
+            return
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return "none"
+
+
+def _limits() -> list[tuple[int, int]]:
+    return [resource.getrlimit(each) for each in (resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE, resource.RLIMIT_CPU)]
+
+
+def _default_device() -> str | None:
+    """None stands for the CPU, without a mode that says so."""
+    device = torch.get_default_device()
+    return None if device.type == "cpu" else str(device)
+
+
+def _autocast() -> list[tuple[str, bool]]:
+    return [(device, torch.is_autocast_enabled(device)) for device in ("cpu", "cuda")]
+
+
+def _file_mode() -> str:
+    mode = os.umask(0o077)
+    os.umask(mode)
+    return f"{mode:03o}"
+
+
+# of the process, noted and left as they are
+_PROCESS: dict[str, Callable[[], Any]] = {
+    "the garbage collector": lambda: "on" if gc.isenabled() else "off",
+    "the garbage collector's callbacks": lambda: len(gc.callbacks),
+    "the recursion limit": sys.getrecursionlimit,
+    "the mode of new files": _file_mode,
+    "the current folder": _folder,
+    "the trace function": lambda: sys.gettrace() is not None,
+    "the profile function": lambda: sys.getprofile() is not None,
+    "standard output": lambda: "closed" if sys.stdout is None or sys.stdout.closed else "open",
+}
+if sys.platform != "win32":
+    _PROCESS["the limits of its process"] = _limits
+    _PROCESS["the signals blocked"] = lambda: sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, ())))
 _STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "the default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "the default device": (_default_device, lambda value: torch.set_default_device(value)),
+    "autocast": (_autocast, lambda value: [torch.set_autocast_enabled(*each) for each in value]),
+    "inference mode": (torch.is_inference_mode_enabled, lambda value: None),  # nothing can end it from outside
+    "flushing of denormal numbers": (lambda: _LEAST / 2 == 0, torch.set_flush_denormal),
+    "the rounding mode": (_rounding, lambda value: _fesetround(0)),
+    "torch's dispatch modes": (lambda: torch._C._len_torch_dispatch_stack(), lambda value: None),
+    "torch's function modes": (lambda: torch._C._len_torch_function_stack(), lambda value: None),
     "the float32 matmul precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     "autograd's mode": (torch.is_grad_enabled, lambda value: torch._C._set_grad_enabled(value)),
     "deterministic algorithms": (
@@ -138,7 +241,34 @@ class Watch(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.library: dict[str, int] = {}
+        self.copies: list[tuple[torch.Tensor, torch.Tensor]] = []  # to and from, of tensors of one shape or broadcast
         self._buffers: list[tuple[torch.Tensor, int, str]] = []  # whole buffer, bytes of the body, what it is
+        self._digests: dict[int, int] = {}  # of buffers when the last launch ended, by address
+        self._written: set[int] = set()  # and those that the library has written since
+
+    def __enter__(self):
+        backends.after_launch.append(self._remember)
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        backends.after_launch.remove(self._remember)
+        return super().__exit__(*error)
+
+    def _remember(self) -> None:
+        self._digests = {buffer.data_ptr(): _digest(buffer) for buffer, _, _ in self._buffers if not buffer.is_cuda}
+        self._written.clear()
+
+    def unexplained(self, tensor: torch.Tensor) -> str | None:
+        """Why neither a kernel nor a call of the library has given a tensor its values; None where one may have."""
+        if any(to is tensor or to.data_ptr() == tensor.data_ptr() for to, _ in self.copies):
+            return None
+        buffer = next((buffer for buffer, _, _ in self._buffers if _inside(tensor, buffer)), None)
+        if buffer is None:
+            return "lies in memory that no call of torch's that was seen has allocated"
+        known = self._digests.get(buffer.data_ptr())
+        if known is None or buffer.data_ptr() in self._written or known == _digest(buffer):
+            return None
+        return "was changed after the last kernel had ended, by no call of the library that was seen"
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -153,9 +283,17 @@ class Watch(TorchDispatchMode):
             return self._guarded(made, name in EMPTY)
         if name in ("resize_", "set_"):
             self._abandon(args[0])
-        elif name not in FILLS and not func.is_view:
+        elif name in FILLS:
+            self._note_written(made)
+        elif not func.is_view:
             self.library[name] = self.library.get(name, 0) + 1
+            if name in COPIES:
+                self._note_written(made)
+                self.copies.append((made, args[1] if name == "copy_" else args[0]))
         return made
+
+    def _note_written(self, tensor: torch.Tensor) -> None:
+        self._written |= {buffer.data_ptr() for buffer, _, _ in self._buffers if _inside(tensor, buffer)}
 
     def _guarded(self, made: Any, poisoned: bool) -> Any:
         if type(made) is not torch.Tensor or made.layout is not torch.strided or not made.numel():
@@ -196,22 +334,9 @@ class Watch(TorchDispatchMode):
         return found
 
 
+def _digest(buffer: torch.Tensor) -> int:
+    return zlib.crc32(buffer.numpy().tobytes())
+
+
 def _inside(tensor: torch.Tensor, buffer: torch.Tensor) -> bool:
     return 0 <= tensor.data_ptr() - buffer.data_ptr() < buffer.numel()
-
-
-def compiled(fn: Any) -> bool:
-    """Whether `fn` is, or directly uses, a torch.compile'd function: a dispatch mode would make it run in eager
-    form."""
-    code = getattr(fn, "__code__", None)
-    cells = [cell.cell_contents for cell in getattr(fn, "__closure__", None) or () if _filled(cell)]
-    used = [getattr(fn, "__globals__", {}).get(name) for name in (code.co_names if code else ())]
-    return any(hasattr(found, "_torchdynamo_orig_callable") for found in (fn, *cells, *used))
-
-
-def _filled(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True

@@ -5,14 +5,15 @@ conformance/judging/calls.py what more than one call shows; the instruments arou
 conformance/judging/instruments.py.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, assert_never
 
 import torch
 
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject
-from touchstone.conformance.judging import call, calls
+from touchstone.conformance.judging import call, calls, requirements, undefined
+from touchstone.conformance.judging.executor import Executor
 from touchstone.conformance.judging.judgement import Judgement, Outcome
 from touchstone.conformance.judging.trials import (
     CaseTrial,
@@ -28,13 +29,18 @@ from touchstone.conformance.spec.checks import Check
 from touchstone.conformance.spec.contract import Inputs
 
 
-def run(subject: Subject, trial: Trial, debug: bool = False) -> Outcome:
-    """Judge `subject` on `trial`. With `debug` an exception of the kernel is let through, for a debugger."""
-    j = Judgement(subject, trial, debug=debug)
+def run(subject: Subject, trial: Trial, debug: bool = False, executor: Executor | None = None) -> Outcome:
+    """Judge `subject` on `trial`. With `debug` an exception of the kernel is let through, for a debugger.
+
+    `executor` makes the calls of the kernel; None: they are made in this process.
+    """
+    j = Judgement(subject, trial, debug=debug, executor=executor)
     if subject.device == "cuda" and call.lost_context:
         j.find(Check.CONTEXT, f"not judged: {call.lost_context[0]} left the GPU unusable for this process")
     else:
         _run(j, trial)
+        requirements.settle(j)
+        undefined.explain(j)
     if not _comparator_is_sound():
         j.find(Check.CANARY, "the call tampered with the comparison: unequal numbers compare equal")
     return j.outcome
@@ -43,17 +49,20 @@ def run(subject: Subject, trial: Trial, debug: bool = False) -> Outcome:
 def _run(j: Judgement, trial: Trial) -> None:
     match trial:
         case CaseTrial():
-            first = _first_call(j, call.observe_call)
+            first = _first_call(j)
             if first is not None and trial.watched and j.passes:
                 calls.call_again(j, first.inputs, first.before, first.values)
             if first is not None and trial.instrumented and j.passes:
                 calls.call_under_instruments(j, first.inputs)
+            if first is not None and j.passes:
+                undefined.call_otherwise(j, first.inputs)
         case PropertyTrial():
-            first = _first_call(j, call.observe_call)
+            first = _first_call(j)
             if first is not None and j.passes:
                 calls.check_property(j, trial.prop, first.inputs, tuple(first.values.values()))
         case OnStream():
-            _first_call(j, calls.on_another_stream)
+            if _first_call(j, late=True) is not None:
+                j.reached("current stream")
         case ManyCalls():
             calls.many_calls(j, trial)
         case InvalidCall():
@@ -72,18 +81,19 @@ class _Call(NamedTuple):
     values: dict[str, Any]
 
 
-def _first_call(j: Judgement, observe: Callable[[Judgement, Inputs], call.CallResult | None]) -> _Call | None:
-    """Call the kernel on the trial's case, by `observe`, and check what it returns; None where it returns not."""
+def _first_call(j: Judgement, late: bool = False) -> _Call | None:
+    """Call the kernel on the trial's case and check what it returns; None where it returns not. `late`: on a stream on
+    which the inputs arrive late."""
     try:
-        inputs = j.contract.build(j.case, j.subject.device)
+        inputs = j.contract.build(j.case, j.executor.device)
     except layouts.NoRoom as error:
         j.decline(f"not run: {error}")
         return None
     before = call.snapshots(inputs)
-    returned = observe(j, inputs)
-    if returned is None:
+    seen = call.observe_call(j, inputs, late=late)
+    if not seen.returned:
         return None
-    return _Call(inputs, before, call.check_returned(j, inputs, before, returned.value))
+    return _Call(inputs, before, call.check_returned(j, inputs, before, seen.values))
 
 
 def _comparator_is_sound() -> bool:

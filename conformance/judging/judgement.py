@@ -2,15 +2,19 @@
 
 import textwrap
 import zlib
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any
 
 from touchstone.conformance.discovery.subject import Subject
+from touchstone.conformance.judging.executor import PLAIN, Executor, InProcess, Manner, Observed, Placed
 from touchstone.conformance.judging.trials import Kind, Trial
+from touchstone.conformance.spec.checks import Requirement
 from touchstone.conformance.spec.contract import Case, Contract
 
-PASSED, FAILED, DECLINED = "passed", "failed", "declined"
+PASSED, FAILED, DECLINED, NOT_RUN = "passed", "failed", "declined", "not run"
+PARTIAL, INTERRUPTED = "partial", "interrupted"  # besides, verdicts on a kernel
 UNPORTED = " is not ported yet: "  # in what a variant raises whose body `touchstone port` left to be written
 
 
@@ -27,6 +31,12 @@ class Finding:
     diagnosis: str | None = None
     about: str | None = None  # the output or operand
     raised: str | None = None  # the type of the error that the kernel raised
+    requirement: str | None = None  # the Requirement that is not met; None: it fails whatever is required
+    passes_as: str | None = None  # a lower precision (`compute`) in which the values would be right
+
+    def fails(self, required: Collection[str] = ()) -> bool:
+        """Whether it is a failure where these requirements decide; none stands for all."""
+        return self.severity == "failure" and (not required or self.requirement in (None, *required))
 
     def __str__(self) -> str:
         text = f"[{self.id}] {self.check}: {self.message}\n    in {self.case}"
@@ -43,14 +53,23 @@ class Outcome:
     status: str
     fractions: dict[str, float] = field(default_factory=dict)  # output -> worst error over its budget
     findings: list[Finding] = field(default_factory=list)
-    reason: str | None = None  # why it was declined
+    reason: str | None = None  # why it was declined, or not run
     instruments: list[str] = field(default_factory=list)  # those that reached the kernel
     library: list[str] = field(default_factory=list)  # library calls seen, apart from allocation, fills and views
+    answered: list[str] = field(default_factory=list)  # what the launcher asked of CUDA so far, on the CPU
+    displaced: bool = False  # it raised because its kernels were set up for another device before
+    requirements: list[str] = field(default_factory=list)  # what the trial was to show (`Requirement`)
+    held: list[str] = field(default_factory=list)  # and what of it, and besides, it showed to hold
 
     @classmethod
     def of(cls, trial: Trial) -> "Outcome":
         """That of a trial in which nothing is found yet."""
         return cls(trial.id, trial.kind, trial.case.dtype, PASSED)
+
+    @property
+    def judged(self) -> bool:
+        """Whether the kernel ran, and did not decline."""
+        return self.status in (PASSED, FAILED)
 
     @property
     def unported(self) -> bool:
@@ -72,11 +91,26 @@ def _plain(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class Judgement:
-    """One kernel on one trial, and what is found: `outcome`. With `debug` exceptions of the kernel are let through."""
+    """One kernel on one trial, and what is found: `outcome`.
 
-    def __init__(self, subject: Subject, trial: Trial, outcome: Outcome | None = None, debug: bool = False):
+    `executor` makes the calls; None: in this process. With `debug` exceptions of the kernel are let through.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        trial: Trial,
+        outcome: Outcome | None = None,
+        debug: bool = False,
+        executor: Executor | None = None,
+    ):
         self.subject, self.trial, self.debug = subject, trial, debug
+        self.executor = InProcess(subject) if executor is None else executor
         self.outcome = Outcome.of(trial) if outcome is None else outcome
+        # where what is undefined is not as on GPUs; None: everywhere
+        self.conspicuous: tuple[str, ...] | None = None if subject.strict else ()
+        self.undefined: dict[str, str] = {}  # what was undefined in the calls so far, by place
+        self.on_host: list[str] = []  # outputs of the last call that would lie on the CPU beside a GPU
 
     @property
     def contract(self) -> Contract:
@@ -97,10 +131,28 @@ class Judgement:
 
     def again(self, debug: bool) -> "Judgement":
         """The same kernel on the same trial, with nothing found yet."""
-        return Judgement(self.subject, self.trial, debug=debug)
+        again = Judgement(self.subject, self.trial, debug=debug, executor=self.executor)
+        again.conspicuous = self.conspicuous
+        return again
+
+    def call(self, arguments: Mapping[str, Any], manner: Manner = PLAIN, placed: Placed | None = None) -> Observed:
+        """Call the kernel; what is undefined is as this judgement has it."""
+        manner = replace(manner, conspicuous=self.conspicuous)
+        seen = self.executor.call(arguments, manner, placed, debug=self.debug)
+        self.outcome.answered, self.on_host = seen.asked, seen.on_host
+        self.note_undefined(seen)
+        return seen
+
+    def note_undefined(self, seen: Observed) -> None:
+        """What a call met that is undefined, among the rest of this trial's calls."""
+        self.undefined.update(seen.undefined)
 
     def decline(self, reason: str) -> None:
         self.outcome.status, self.outcome.reason = DECLINED, reason
+
+    def not_run(self, reason: str) -> None:
+        """The kernel cannot be executed here."""
+        self.outcome.status, self.outcome.reason = NOT_RUN, reason
 
     def reached(self, *instruments: str) -> None:
         """These instruments have seen the kernel at work."""
@@ -116,11 +168,13 @@ class Judgement:
         about: str | None = None,
         detail: str = "",
         raised: str | None = None,
+        requirement: Requirement | None = None,
     ) -> None:
         """Add a finding of a `Check`, `about` an output or operand. A note is added once.
 
         Its id follows from what was judged, the check, `about` and `detail`, which tells apart what else is found about
-        the same; not from the message.
+        the same; not from the message. Which requirement it is about follows from the check, else from the trial
+        (conformance/judging/requirements.py).
         """
         text = f"{self.trial.id} (seed {self.case.seed})"
         whole = f"{about or ''} {detail}".strip()
@@ -129,6 +183,7 @@ class Judgement:
         if severity == "note" and any(finding.id == identifier for finding in self.outcome.findings):
             return
         finding = Finding(identifier, severity, check, text, message, error, about=about, raised=raised)
+        finding.requirement = requirement
         self.outcome.findings.append(finding)
         if severity == "failure":
             self.outcome.status = FAILED

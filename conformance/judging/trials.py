@@ -1,16 +1,20 @@
 """What a kernel is held to: the trials of a subject, and their kinds."""
 
-from dataclasses import dataclass
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.spec.cases import Plan, plain_case, plan, variants
-from touchstone.conformance.spec.contract import Case, Invalid, Property
+from touchstone.conformance.spec.contract import Case, Contract, Invalid, Property
+from touchstone.conformance.spec.narrowing import Narrowing
 
 CALLS = 50  # of a trial of many calls
 FEWEST_CALLS = 4
 CALLS_WORTH = 20  # in cases at the target's ceiling of work, what a trial of many calls may take
+DRAWN, DRAWN_TRIES, DRAWN_WORK = 2, 60, 2e5  # sizes drawn by chance for each dtype, attempts, the most work of one
 WATCHED_SIZES = 4  # of one of our variants on the CPU
 INSTRUMENTED_SIZES = 6
 INSTRUMENTED_WORK = 3e5  # at most, of one size more
@@ -115,11 +119,17 @@ def called_once(trial: Trial) -> Trial:
 
 def trials_of(subject: Subject, level: str, seed: int = 0, ceiling: float | None = None) -> tuple[list[Trial], Plan]:
     """All trials of a subject: cases under the target's ceiling of work, properties in every dtype, invalid calls for
-    our variants."""
+    our variants.
+
+    Our variants take general cases, and at level quick are judged on those alone.
+    """
     contract = subject.contract
     made = plan(contract, level, seed)
-    cases = [case for case in made.cases if ceiling is None or contract.work(case) <= ceiling]
-    made = Plan(cases, made.infeasible, made.sampled_out, len(made.cases) - len(cases))
+    offered = made.general if subject.own and level == "quick" else made.cases
+    cases = [case for case in offered if ceiling is None or contract.work(case) <= ceiling]
+    made = replace(made, cases=cases, over_ceiling=len(offered) - len(cases))
+    if subject.untrusted:
+        cases += _of_drawn_sizes(contract, made.cases, seed)
     watched, instrumented = _watched(subject, cases), _instrumented(subject, cases)
     found: list[Trial] = [CaseTrial(case, case in watched, case in instrumented) for case in cases]
     for prop in contract.properties:
@@ -142,6 +152,46 @@ def trials_of(subject: Subject, level: str, seed: int = 0, ceiling: float | None
     if subject.own:
         found += [InvalidCall(plain[0], invalid) for invalid in contract.invalid]
     return found, made
+
+
+def _of_drawn_sizes(contract: Contract, planned: Sequence[Case], seed: int) -> list[Case]:
+    """Cases of sizes that no plan has, drawn by `seed` around those of `planned`: a kernel cannot be made for them."""
+    draw = random.Random(seed)
+    bases = [case for case in planned if case.filled and case.contiguous]
+    found: dict[str, list[Case]] = {dtype: [] for dtype in contract.dtypes}
+    for _ in range(DRAWN_TRIES if bases else 0):
+        dtype = min(found, key=lambda name: len(found[name]))
+        if len(found[dtype]) == DRAWN:
+            break
+        base = draw.choice(bases)
+        size = {name: _other(value, draw) if draw.random() < 0.5 else value for name, value in base.sizes}
+        case = plain_case(contract, dtype, next(iter(contract.values)), seed, size)
+        if case.sizes == base.sizes or not contract.valid(case) or contract.work(case) > DRAWN_WORK:
+            continue
+        try:
+            contract.expected(contract.build(case))
+        except Exception:  # sizes that do not go together
+            continue
+        found[dtype].append(case)
+    return [case for cases in found.values() for case in cases]
+
+
+def _other(value: Any, draw: random.Random) -> Any:
+    return tuple(_other(n, draw) for n in value) if isinstance(value, tuple) else draw.randint(1, 2 * value + 1)
+
+
+def narrow(trials: Sequence[Trial], narrowing: Narrowing) -> tuple[list[Trial], dict[str, int]]:
+    """The trials that a narrowing leaves, and how many it leaves out by what."""
+    kept: list[Trial] = []
+    left_out: dict[str, int] = {}
+    for trial in trials:
+        if by := narrowing.leaves_out(trial.case):
+            left_out[f"left out by {by}"] = left_out.get(f"left out by {by}", 0) + 1
+        elif isinstance(trial, ManyCalls):
+            kept.append(replace(trial, others=tuple(c for c in trial.others if not narrowing.leaves_out(c))))
+        else:
+            kept.append(trial)
+    return kept, left_out
 
 
 def _watched(subject: Subject, cases: list[Case]) -> set[Case]:

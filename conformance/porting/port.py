@@ -9,6 +9,8 @@ backends/porting.py has the types.
 """
 
 import ast
+import builtins
+import copy
 import functools
 import re
 import textwrap
@@ -18,12 +20,13 @@ from pathlib import Path
 from types import ModuleType
 
 from touchstone.backends.porting import Kernel, Launch
-from touchstone.conformance.discovery import registry
+from touchstone.conformance.discovery import registry, selection
 from touchstone.conformance.discovery.selection import UsageError
 from touchstone.conformance.judging.judgement import FAILED, UNPORTED
 from touchstone.conformance.judging.trials import Kind
 from touchstone.conformance.reporting.console import bullet_list
 from touchstone.conformance.reporting.report import Report
+from touchstone.conformance.spec.words import did_you_mean, not_one_of
 
 REQUIRED = ("index order", "masks", "barriers", "accumulator type", "literals", "launch order", "shared memory")
 DEPTH = 3  # helpers of a launcher that are looked into, one calling the next
@@ -58,20 +61,30 @@ class Port:
     path: Path
     given: str  # the path as it was typed
     names: dict[str, str]  # of a variant in the source -> in the target
+    kernel: str | None = None  # the user's "FILE.py:FUNCTION" that is ported in place of a variant
 
     def command(self, variant: str) -> str:
+        what = f"--variant {variant}" if self.kernel is None else f"--kernel {self.kernel}"
         renamed = f" --as {self.names[variant]}" if self.names[variant] != variant else ""
-        return f"port {self.op} --from {self.source} --to {self.target} --variant {variant}{renamed}"
+        return f"port {self.op} --from {self.source} --to {self.target} {what}{renamed}"
 
 
-def plan(op: str, source: str, target: str, variant: str | None, output: str | None, name: str | None) -> Port:
+def plan(
+    op: str,
+    source: str,
+    target: str,
+    variant: str | None,
+    output: str | None,
+    name: str | None,
+    kernel: str | None = None,
+) -> Port:
     """Check what was asked for. Raises UsageError naming the argument."""
     if op not in registry.ops():
-        raise UsageError(f"op: {op!r} is not one of {', '.join(registry.ops())}")
+        raise UsageError(f"op: {not_one_of(op, registry.ops())}")
     able = [backend for backend in registry.backends() if _able(backend)]
     for option, backend in (("--from", source), ("--to", target)):
         if backend not in registry.backends():
-            raise UsageError(f"{option}: {backend!r} is not one of {', '.join(able)}")
+            raise UsageError(f"{option}: {not_one_of(backend, able)}")
         if backend not in able:
             raise UsageError(
                 f"{option}: {backend!r} has no backends/{backend}/runtime/porting.py; ports are between "
@@ -79,16 +92,14 @@ def plan(op: str, source: str, target: str, variant: str | None, output: str | N
             )
     if source == target:
         raise UsageError(f"--to: {target!r} is what --from is; expected another of {', '.join(able)}")
-    ladder = registry.ladder(source, op)
-    if not ladder:
-        have = ", ".join(registry.kernel_ops(source)) or "none"
-        raise UsageError(f"--from: {source} has no kernels for {op}; it has {have}")
-    chosen = [part.strip() for part in variant.split(",")] if variant is not None else ladder
-    for wanted in chosen:
-        if wanted not in ladder:
-            raise UsageError(f"--variant: {wanted!r} is no variant of {op} in {source}; there are {', '.join(ladder)}")
-    if name is not None and len(chosen) != 1:
-        raise UsageError(f"--as: names one variant, but {len(chosen)} are ported; choose one by --variant")
+    if kernel is not None:
+        if variant is not None:
+            raise UsageError("--variant and --kernel: give one of the two")
+        variants = [_users(kernel, source, op)]
+    else:
+        variants = _variants(source, op, _chosen(source, op, variant))
+    if name is not None and len(variants) != 1:
+        raise UsageError(f"--as: names one variant, but {len(variants)} are ported; choose one by --variant")
     if name is not None and (not name.isidentifier() or name.startswith("_")):
         raise UsageError(f"--as: expected a function's name that does not start with _, got {name!r}")
     package = registry.ROOT / "backends" / target / op / "__init__.py"
@@ -98,8 +109,44 @@ def plan(op: str, source: str, target: str, variant: str | None, output: str | N
         raise UsageError(f"-o: expected a file name ending in .py, got {given!r}")
     if not path.parent.is_dir():
         raise UsageError(f"-o: there is no folder {path.parent}")
-    names = {wanted: name or wanted for wanted in chosen}
-    return Port(op, source, target, _variants(source, op, chosen), path, given, names)
+    names = {each.name: name or each.name for each in variants}
+    return Port(op, source, target, variants, path, given, names, kernel)
+
+
+def _chosen(source: str, op: str, variant: str | None) -> list[str]:
+    """The variants of a ladder that are ported."""
+    ladder = registry.ladder(source, op)
+    if not ladder:
+        have = ", ".join(registry.kernel_ops(source)) or "none"
+        raise UsageError(f"--from: {source} has no kernels for {op}; it has {have}")
+    chosen = [part.strip() for part in variant.split(",")] if variant is not None else ladder
+    for wanted in chosen:
+        if wanted not in ladder:
+            raise UsageError(
+                f"--variant: {wanted!r} is no variant of {op} in {source}; there are {', '.join(ladder)}"
+                f"{did_you_mean(wanted, ladder)}"
+            )
+    return chosen
+
+
+def _users(kernel: str, source: str, op: str) -> Variant:
+    """A user's function as a variant of the source."""
+    path, name = selection.kernel_of(kernel)
+    try:
+        functions = _functions(path)
+    except SyntaxError as error:
+        raise UsageError(f"--kernel: {path} is no Python: {error}") from None
+    if name not in functions:
+        known = [each for each in functions if not each.startswith("_")]
+        raise UsageError(
+            f"--kernel: {path} defines no function {name!r}; it has {', '.join(known) or 'none'}"
+            f"{did_you_mean(name, known)}"
+        )
+    made = Variant(name.rpartition(".")[2], path, functions[name])
+    _find_launches(made, source, [path])
+    if not made.launches:
+        raise UsageError(f"--kernel: {name} of {path} launches no kernel of {source} that can be read off its text")
+    return made
 
 
 def _able(backend: str) -> bool:
@@ -129,7 +176,14 @@ def _source_functions(file: Path) -> dict[str, ast.FunctionDef]:
 
 
 def _functions(file: Path) -> dict[str, ast.FunctionDef]:
-    return {node.name: node for node in ast.parse(file.read_text()).body if isinstance(node, ast.FunctionDef)}
+    """The functions of a file by name, and the methods of its classes as "Class.method"."""
+    found = {}
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.FunctionDef):
+            found[node.name] = node
+        elif isinstance(node, ast.ClassDef):
+            found |= {f"{node.name}.{each.name}": each for each in node.body if isinstance(each, ast.FunctionDef)}
+    return found
 
 
 def _variants(backend: str, op: str, names: Sequence[str]) -> list[Variant]:
@@ -138,13 +192,18 @@ def _variants(backend: str, op: str, names: Sequence[str]) -> list[Variant]:
         for name, node in _source_functions(file).items():
             if name in names:
                 found[name] = Variant(name, file, node)
-    made = language(backend)
     for variant in found.values():
-        variant.launches = list(_launches(made, backend, variant.file, variant.node, {}, DEPTH))
-        files = list(dict.fromkeys([variant.file, *(file for *_, file in variant.launches), *_files(backend, op)]))
-        names_of = dict.fromkeys(launch.kernel for launch, *_ in variant.launches)
-        variant.kernels = [kernel for name in names_of if (kernel := made.find_kernel(files, name)) is not None]
+        _find_launches(variant, backend, _files(backend, op))
     return [found[name] for name in names if name in found]
+
+
+def _find_launches(variant: Variant, backend: str, files: Sequence[Path]) -> None:
+    """Read a variant's launches off its text, and where their kernels stand: there, or in one of `files`."""
+    made = language(backend)
+    variant.launches = list(_launches(made, backend, variant.file, variant.node, {}, DEPTH))
+    every = list(dict.fromkeys([variant.file, *(file for *_, file in variant.launches), *files]))
+    names = dict.fromkeys(launch.kernel for launch, *_ in variant.launches)
+    variant.kernels = [kernel for name in names if (kernel := made.find_kernel(every, name)) is not None]
 
 
 def _launches(
@@ -157,13 +216,23 @@ def _launches(
         launch = made.launch_of(call)
         if launch is not None:
             yield launch._replace(kernel=given.get(launch.kernel) or launch.kernel), call, file
-        elif isinstance(call.func, ast.Name) and depth and call.func.id != node.name:
-            where = file if call.func.id in here else imported.get(call.func.id)
-            helper = _source_functions(where).get(call.func.id) if where is not None else None
+        elif (called := _called(call)) and depth and called != node.name:
+            where = file if called in here else imported.get(called.partition(".")[0])
+            helper = _source_functions(where).get(called) if where is not None else None
             if where is not None and helper is not None:
-                parameters = [argument.arg for argument in helper.args.args]
+                parameters = [argument.arg for argument in helper.args.args]["." in called :]  # but self, or ctx
                 values = {p: _passed(a, given) for p, a in zip(parameters, call.args, strict=False)}
                 yield from _launches(made, backend, where, helper, values, depth - 1)
+
+
+def _called(call: ast.Call) -> str | None:
+    """The function that a call names, or the method of a class; of an autograd function the one that runs forward."""
+    function = call.func
+    if isinstance(function, ast.Name):
+        return function.id
+    if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
+        return f"{function.value.id}.{'forward' if function.attr == 'apply' else function.attr}"
+    return None
 
 
 def _passed(argument: ast.expr, given: dict[str, str]) -> str:
@@ -176,28 +245,36 @@ def _passed(argument: ast.expr, given: dict[str, str]) -> str:
 
 @functools.cache
 def _imported(backend: str, file: Path) -> dict[str, Path]:
-    """The files of the backend that a file's names are imported from."""
+    """The files of the backend, or beside the file, that a file's names are imported from."""
     found: dict[str, Path] = {}
     for node in ast.parse(file.read_text()).body:
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"touchstone.backends.{backend}."):
-            where = registry.IMPORT_PATH.joinpath(*(node.module or "").split(".")).with_suffix(".py")
-            if where.is_file():
-                found |= {alias.asname or alias.name: where for alias in node.names}
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        ours = (node.module or "").startswith(f"touchstone.backends.{backend}.")
+        folder = registry.IMPORT_PATH if ours else [file.parent, *file.resolve().parents][max(0, node.level - 1)]
+        where = folder.joinpath(*(node.module or "").split(".")).with_suffix(".py")
+        if where.is_file():
+            found |= {alias.asname or alias.name: where for alias in node.names}
     return found
+
+
+def texts(port: Port) -> dict[Path, str]:
+    """The target's file, and what stands beside it, as `write` would write them."""
+    made, from_ = language(port.target), language(port.source)
+    stems = [_stem(from_, launch.kernel, port, variant) for variant in port.variants for launch, *_ in variant.launches]
+    return {port.path: text(port), **made.beside(port.path, port.op, list(dict.fromkeys(stems)))}
 
 
 def write(port: Port) -> list[Path]:
     """Write the target's file, and what stands beside it; the paths. Raises UsageError where one exists already."""
-    made, from_ = language(port.target), language(port.source)
-    stems = [_stem(from_, launch.kernel, port, variant) for variant in port.variants for launch, *_ in variant.launches]
-    texts = {port.path: text(port), **made.beside(port.path, port.op, list(dict.fromkeys(stems)))}
-    for path in texts:
+    written = texts(port)
+    for path in written:
         if path.exists():
             raise UsageError(f"-o: {shown(path)} exists; name another file, or compare it with its source by --trace")
-    for path, content in texts.items():
+    for path, content in written.items():
         with path.open("x") as file:
             file.write(content)
-    return list(texts)
+    return list(written)
 
 
 def _stem(from_: ModuleType, kernel: str, port: Port, variant: Variant) -> str:
@@ -213,7 +290,12 @@ def text(port: Port) -> str:
 
 
 def _docstring(port: Port) -> str:
-    """The ladder's, with the lines of the chosen variants."""
+    """The ladder's, with the lines of the chosen variants; of a user's function that of its own file."""
+    if port.kernel is not None:
+        (variant,) = port.variants
+        about = (ast.get_docstring(variant.node) or "as its source has it").splitlines()[0]
+        head = ast.get_docstring(ast.parse(variant.file.read_text())) or f"{port.op} in {port.target}"
+        return f"{head.splitlines()[0]}\n\n{port.names[variant.name]}: {about}"
     folder = registry.ROOT / "backends" / port.source
     top = folder / f"{port.op}.py"
     written = (
@@ -239,6 +321,8 @@ def _variant_text(port: Port, variant: Variant) -> str:
     documented = ast.get_docstring(node) is not None
     first = node.body[0]
     docstring = lines[first.lineno - 1 : first.end_lineno] if documented else []
+    if port.kernel is not None:
+        head, docstring = _plain_head(node, name), _indented(docstring, first.col_offset)
     body = node.body[1:] if documented else node.body
     comments = [port.command(variant.name)]
     comments += [f"Kernel: {shown(k.file)}, lines {k.first} to {k.last}: {k.signature}" for k in variant.kernels]
@@ -254,6 +338,29 @@ def _variant_text(port: Port, variant: Variant) -> str:
     if len(refusal) > LINE:
         refusal = f'    raise NotImplementedError(\n        "{reason}"\n    )'
     return "\n".join([head, *docstring, *(f"    # {line}".rstrip() for line in wrapped), refusal, ""])
+
+
+def _plain_head(node: ast.FunctionDef, name: str) -> str:
+    """`def name(...):` with the parameters of a user's function, less what only its own file can evaluate."""
+    args = copy.deepcopy(node.args)
+    for each in [*args.posonlyargs, *args.args, *args.kwonlyargs, *filter(None, (args.vararg, args.kwarg))]:
+        each.annotation = each.annotation if _stands_alone(each.annotation) else None
+    unknown = ast.Constant(None)
+    args.defaults = [value if _stands_alone(value) else unknown for value in args.defaults]
+    args.kw_defaults = [value if _stands_alone(value) else unknown for value in args.kw_defaults]
+    returned = f" -> {ast.unparse(node.returns)}" if node.returns and _stands_alone(node.returns) else ""
+    return f"def {name}({ast.unparse(args)}){returned}:"
+
+
+def _stands_alone(expression: ast.expr | None) -> bool:
+    """Whether an expression can be evaluated in a file that imports torch alone."""
+    names = [node.id for node in ast.walk(expression) if isinstance(node, ast.Name)] if expression is not None else []
+    return all(name == "torch" or hasattr(builtins, name) for name in names)
+
+
+def _indented(lines: Sequence[str], column: int) -> list[str]:
+    """Lines that stand at `column`, or deeper, as those of a function's body."""
+    return [f"    {line[column:]}".rstrip() if not line[:column].strip() else line for line in lines]
 
 
 def _launcher(port: Port, variant: Variant, body: Sequence[ast.stmt], lines: list[str]) -> list[str]:
@@ -345,8 +452,13 @@ def _lines_of(kernels: Sequence[Kernel], pattern: str) -> str:
 
 
 def summary(port: Port, written: Sequence[Path]) -> str:
-    """What to print after `write`: files, launches, the checklist and the next step."""
+    """What to print after `write`: files, launches, the checklist and the next step.
+
+    Where nothing was written, what would be instead of the next step.
+    """
     lines = [f"wrote {', '.join(port.given if path == port.path else shown(path) for path in written)}", ""]
+    if not written:
+        lines = ["nothing is written: -o FILE.py says where to", ""]
     for variant in port.variants:
         lines.append(f"{variant.name}, {variant.place}:")
         for launch, call, file in variant.launches:
@@ -364,6 +476,8 @@ def summary(port: Port, written: Sequence[Path]) -> str:
         if not variant.launches:
             lines.append("  launches nothing that can be read off its text")
     lines += ["", f"What differs between {port.source} and {port.target}:", "", checklist(port), ""]
+    if not written:
+        return "\n".join([*lines, *(f"{path.name} would be:\n\n{content}" for path, content in texts(port).items())])
     first = port.names[port.variants[0].name]
     lines += ["Write the kernel and its launcher in place of the raise, and ask what is missing:"]
     lines += [bullet_list([f"python -m touchstone check {port.op} --kernel {port.given}:{first} --device cpu --quick"])]

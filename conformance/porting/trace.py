@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +20,8 @@ from touchstone.conformance.discovery.selection import CEILING_SECONDS, UsageErr
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging import diagnosis, heatmap
 from touchstone.conformance.judging import instruments as probe
-from touchstone.conformance.judging.call import error_text, expected_of, output_bytes
+from touchstone.conformance.judging.call import expected_of, output_bytes
+from touchstone.conformance.judging.executor import error_text
 from touchstone.conformance.judging.judgement import UNPORTED
 from touchstone.conformance.porting.port import Port
 from touchstone.conformance.reporting.console import Table
@@ -98,13 +100,13 @@ def trace(port: Port, case: str | None = None, seed: int = 0) -> Trace:
             registry.backend(name).prepare("cpu")
         except RuntimeError as error:
             raise UsageError(f"--trace: {error}") from error
-    fn = registry.variants(port.source, port.op)[variant]
-    theirs = selection.variant_subject(port.op, port.source, variant, fn, "cpu")
+    theirs = _source(port)
     if reason := selection.not_run_reason(port.source, theirs):
         raise UsageError(f"--variant: {variant} of {port.source} does not run on the CPU: it {reason}")
-    mine = Subject(port.op, _load(port, variant), port.names[variant], "user@cpu", "cpu")
+    mine = Subject(port.op, _load(port.path, port.names[variant], "-o"), port.names[variant], "user@cpu", "cpu")
 
-    found = Trace(port.op, f"{variant} of {port.source}", f"{mine.name} of {port.given}", None, 0)
+    where = port.source if port.kernel is None else str(port.variants[0].file)
+    found = Trace(port.op, f"{variant} of {where}", f"{mine.name} of {port.given}", None, 0)
     compared: list[Case] = []
     for one in _cases(port, case, seed):
         first, second = _call(theirs, one), _call(mine, one)
@@ -164,13 +166,25 @@ def _differ(port: Port, case: Case, theirs: _Run, mine: _Run) -> bool:
     return any(bad is not None for bad in _differences(port, case, theirs, mine).values())
 
 
-def _load(port: Port, variant: str) -> Callable[..., Any]:
+def _source(port: Port) -> Subject:
+    """What is ported: a variant, or the user's own function."""
+    variant = port.variants[0].name
+    if port.kernel is None:
+        fn = registry.variants(port.source, port.op)[variant]
+        return selection.variant_subject(port.op, port.source, variant, fn, "cpu")
+    path, name = selection.kernel_of(port.kernel)
+    fn = _load(path, name, "--kernel")
+    registry.backend(port.source).adopt(fn, "cpu")
+    return Subject(port.op, fn, variant, "user@cpu", "cpu")
+
+
+def _load(path: Path, name: str, option: str) -> Callable[..., Any]:
     try:
-        return worker.load(port.path, port.names[variant])
+        return worker.load(path, name)
     except ValueError as error:
-        raise UsageError(f"-o: {error}") from None
+        raise UsageError(f"{option}: {error}") from None
     except (Exception, SystemExit) as error:
-        raise UsageError(f"-o: {port.given} does not import: {type(error).__name__}: {error}") from error
+        raise UsageError(f"{option}: {path} does not import: {type(error).__name__}: {error}") from error
 
 
 def _cases(port: Port, wanted: str | None, seed: int) -> list[Case]:

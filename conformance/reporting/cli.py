@@ -5,14 +5,19 @@ from typing import Any
 
 from touchstone.conformance.discovery import options as shared
 from touchstone.conformance.discovery import registry
-from touchstone.conformance.reporting.console import Table, show, write_json
+from touchstone.conformance.isolation.sandbox import outside
+from touchstone.conformance.reporting.console import Table, show
 from touchstone.conformance.reporting.provenance import versions
+from touchstone.conformance.reporting.status import Status
+
+LISTED = 100  # columns of the list of ladders, which has no end, where there is no terminal
 
 
 def add(commands: Any) -> None:
     """Add the commands to the parser of `python -m touchstone`."""
     about = "list the ops, the backends and the variants of every ladder"
     listing = commands.add_parser("list", help=about, description=f"{about.capitalize()}.")
+    shared.add(listing.add_argument, "op", help="ops to list (default: all)")
     listing.add_argument("--markdown", action="store_true", help="print the table as the README has it")
     shared.add(listing.add_argument, "--json")
     listing.set_defaults(run=run_list)
@@ -23,28 +28,29 @@ def add(commands: Any) -> None:
     doctor.set_defaults(run=run_doctor)
 
 
-def run_list(options: argparse.Namespace) -> int:
+def run_list(options: argparse.Namespace) -> Status:
     """Ops by backends; variants are read without a device, from the ladder each file's docstring lists."""
     present = [name for name in registry.backends() if registry.kernel_ops(name)]
     table = Table("ops and their ladders", ["op", *present])
     record = {}
-    for op in registry.ops():
+    for op in options.op or registry.ops():
+        registry.contract(op)
         ladders = {name: registry.ladder(name, op) for name in present}
         table.rows.append([op, *(" ".join(ladders[name]) or "-" for name in present)])
         record[op] = ladders
     if options.markdown:
         print(table.markdown())
     else:
-        show(table)
-    if options.json:
-        write_json(options.json, record)
-    return 0
+        show(table, width=LISTED)
+    options.recording.entries["ladders"] = record
+    return Status.PASSED
 
 
-def run_doctor(options: argparse.Namespace) -> int:
+def run_doctor(options: argparse.Namespace) -> Status:
     """Nothing fails where a library is missing: the table says so."""
-    record: dict[str, Any] = {"versions": versions(), "targets": {}, "checks": []}
-    show(Table("versions", ["package", "version"], [list(item) for item in record["versions"].items()]))
+    record: dict[str, Any] = {"targets": {}, "checks": []}
+    options.recording.entries = record
+    show(Table("versions", ["package", "version"], [list(item) for item in versions().items()]))
     targets = Table("targets", ["target", "runs here", "why not, and what to do"])
     for name in registry.backends():
         for device in ("cpu", "cuda"):
@@ -60,6 +66,8 @@ def run_doctor(options: argparse.Namespace) -> int:
             notes.rows.append([name, what, value, note])
             record["checks"].append({"backend": name, "what": what, "value": value, "note": note})
     show(notes)
-    if options.json:
-        write_json(options.json, record)
-    return 0
+    record["containment"] = outside.lacking()
+    containment = Table("containment of untrusted kernels", ["lacking here (each explained in docs/threat-model.md)"])
+    containment.rows = [[words] for words in record["containment"]] or [["nothing"]]
+    show(containment)
+    return Status.PASSED

@@ -1,12 +1,14 @@
 """Output that reads well in a terminal, in a file and in a CI log."""
 
-import json
+import itertools
+import os
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import TextIO, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -14,6 +16,8 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 T = TypeVar("T")
+GAP = "  "  # between columns
+NARROWEST = 8  # characters of a column that has to be wrapped within words
 QUIET_SECONDS = 15.0  # between progress lines where there is no terminal
 STYLES = {
     "passed": "green",
@@ -33,14 +37,14 @@ class Table:
     columns: Sequence[str]
     rows: list[Sequence[str]] = field(default_factory=list)
 
-    def plain(self) -> str:
-        """Aligned text without colours or box drawing."""
+    def plain(self, width: int | None = None) -> str:
+        """Aligned text without colours or box drawing; cells are wrapped where a line is longer than `width`."""
         lines = [list(self.columns), *[[str(cell) for cell in row] for row in self.rows]]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(self.columns))]
-        text = [
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-        ]
-        return "\n".join([self.title, text[0], "  ".join("-" * width for width in widths), *text[1:]])
+        widths = _fitting([[line[i] for line in lines] for i in range(len(self.columns))], width)
+        text = [self.title, *_wrapped(lines[0], widths), GAP.join("-" * n for n in widths)]
+        for line in lines[1:]:
+            text += _wrapped(line, widths)
+        return "\n".join(text)
 
     def markdown(self) -> str:
         """The table without its title, in GitHub's form."""
@@ -56,13 +60,43 @@ class Table:
         return made
 
 
-def show(table: Table, file: TextIO | None = None) -> None:
-    """Print a table: rich in a terminal, plain elsewhere."""
+def _fitting(columns: Sequence[Sequence[str]], width: int | None) -> list[int]:
+    """The widths of columns: of the longest cell of each, or less where they have to fit into `width`.
+
+    The widest is made narrower first, no column so narrow that a word has to be broken, unless nothing else helps.
+    """
+    widths = [max(map(len, cells)) for cells in columns]
+    words = [max((len(word) for cell in cells for word in cell.split()), default=1) for cells in columns]
+    for least in (words, [min(NARROWEST, n) for n in words]):
+        while width is not None and sum(widths) + len(GAP) * (len(widths) - 1) > width:
+            wide = [i for i in range(len(widths)) if widths[i] > least[i]]
+            if not wide:
+                break
+            widths[max(wide, key=widths.__getitem__)] -= 1
+    return widths
+
+
+def _wrapped(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
+    """A row as lines."""
+    parts = [textwrap.wrap(cell, width) or [""] for cell, width in zip(cells, widths, strict=True)]
+    return [
+        GAP.join(part.ljust(width) for part, width in zip(line, widths, strict=True)).rstrip()
+        for line in itertools.zip_longest(*parts, fillvalue="")
+    ]
+
+
+def width_of(terminal: bool) -> int | None:
+    """How wide a line may be: as COLUMNS says, or as wide as the terminal, if it is one; None: as wide as it is."""
+    return shutil.get_terminal_size().columns if terminal or os.environ.get("COLUMNS", "").isdigit() else None
+
+
+def show(table: Table, file: TextIO | None = None, width: int | None = None) -> None:
+    """Print a table: rich in a terminal; elsewhere plain, `width` wide where COLUMNS does not say otherwise."""
     console = Console(file=file or sys.stdout)
     if console.is_terminal:
         console.print(table.rich())
     else:
-        print(table.plain(), file=file or sys.stdout)
+        print(table.plain(width_of(False) or width), file=file or sys.stdout)
     print(file=file or sys.stdout)
 
 
@@ -87,10 +121,6 @@ def progress(items: Sequence[T], label: str) -> Iterator[T]:
             last = time.monotonic()
             print(f"{label}: {done} of {len(items)}", file=sys.stderr, flush=True)
         yield item
-
-
-def write_json(path: str | Path, record: Any) -> None:
-    Path(path).write_text(json.dumps(record, indent=1, default=str) + "\n")
 
 
 def bullet_list(lines: Iterable[str]) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+import touchstone
 from touchstone.conformance.discovery import registry
 
 CLOCKS = ("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")
@@ -35,8 +36,9 @@ def provenance(device: str, command: Sequence[str] | None = None) -> dict[str, A
 
 
 def versions() -> dict[str, str]:
-    """Versions that a result depends on: Python's, the shared libraries', and those of the backends' packages."""
-    found = {"python": platform.python_version(), "machine": platform.machine()}
+    """Versions that a result depends on: Touchstone's, Python's, the shared libraries', the backends' packages'."""
+    found = {"touchstone": touchstone.__version__, "python": platform.python_version()}
+    found["machine"] = platform.machine()
     packages = [name for backend in registry.backends() for name in registry.backend(backend).PACKAGES]
     for package in ("torch", "numpy", *packages, "ml_dtypes"):
         try:

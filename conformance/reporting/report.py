@@ -1,19 +1,31 @@
 """The result of judging one kernel: the object that `check` returns."""
 
-import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from touchstone.conformance.discovery.subject import Subject
-from touchstone.conformance.judging.judgement import DECLINED, FAILED, Finding, Outcome
+from touchstone.conformance.judging.judgement import (
+    DECLINED,
+    FAILED,
+    INTERRUPTED,
+    NOT_RUN,
+    PARTIAL,
+    PASSED,
+    Finding,
+    Outcome,
+)
 from touchstone.conformance.judging.trials import Kind
 from touchstone.conformance.reporting.console import Table, fraction_text
-from touchstone.conformance.reporting.provenance import versions
+from touchstone.conformance.reporting.groups import Group, grouped
+from touchstone.conformance.reporting.record import Record, capped
+from touchstone.conformance.reporting.source import source_of
+from touchstone.conformance.spec.budget import COMPUTE
+from touchstone.conformance.spec.checks import Requirement
 from touchstone.conformance.spec.compare import worst
 
-SHOWN_FINDINGS = 8
+SHOWN_FINDINGS = 8  # root causes
 SHOWN_CALLS = 8
 RAISED_FINDINGS = 2  # in a message that ends a user's test
 
@@ -26,9 +38,39 @@ class IncorrectKernel(AssertionError):
         self.report = report
 
 
+@dataclass(frozen=True)
+class Standing:
+    """How a kernel stands on one requirement, in trials: those in which it held, failed, was declined, or not run."""
+
+    requirement: Requirement
+    held: int
+    failed: int
+    declined: int
+    not_run: int
+
+    @property
+    def verdict(self) -> str:
+        if self.failed:
+            return "fails"
+        return "holds" if self.held else NOT_RUN if self.not_run else "not judged"
+
+    @property
+    def trials(self) -> str:
+        """ "20 of 23, 2 declined"; "-" where no trial was about it."""
+        others = [(self.declined, DECLINED), (self.not_run, NOT_RUN)]
+        judged = [f"{self.held} of {self.held + self.failed}"] if self.held + self.failed else []
+        return ", ".join(judged + [f"{count} {status}" for count, status in others if count]) or "-"
+
+
 @dataclass(repr=False)
 class Report:
-    """The outcomes of one kernel's trials. `str(report)` is a table and the findings."""
+    """The outcomes of one kernel's trials. `str(report)` is the tables and the findings, those of one root cause once.
+
+    `require` names the requirements that decide; none stands for all. `kept`: `touchstone replay` knows the findings;
+    `elsewhere`: the kernel's file is not under the current folder, which has to be said to `replay`.
+    `interrupted`: Ctrl-C came before all trials were run. `lacking`: why the kernel was not called here at all.
+    `least_coverage`: what `covered` must be to pass.
+    """
 
     op: str
     name: str
@@ -40,36 +82,95 @@ class Report:
     not_run: dict[str, int] = field(default_factory=dict)  # reason -> cases
     instruments: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    require: tuple[str, ...] = ()
+    kept: bool = False
+    elsewhere: bool = False
+    interrupted: bool = False
+    lacking: str | None = None
+    least_coverage: float = 0.0
+    compute: str | None = None  # the lower precision in which it was judged
+    untrusted: bool = False  # and whether as a kernel that nobody has read
+    source: dict[str, str | None] = field(default_factory=lambda: {"file": None, "function": None, "sha256": None})
 
     @property
     def findings(self) -> list[Finding]:
         return [finding for outcome in self.outcomes for finding in outcome.findings]
 
     @property
+    def failures(self) -> list[Finding]:
+        """The findings that decide: failures of what is required."""
+        return [finding for finding in self.findings if finding.fails(self.require)]
+
+    @property
     def cases(self) -> int:
         """Trials that were judged: run and not declined."""
-        return sum(outcome.status != DECLINED for outcome in self.outcomes)
+        return sum(outcome.judged for outcome in self.outcomes)
 
     @property
     def declined(self) -> int:
         return sum(outcome.status == DECLINED for outcome in self.outcomes)
 
     @property
+    def verdict(self) -> str:
+        """ "passed", "failed", "partial" where too little was judged, "interrupted" where nothing had failed by then,
+        or "not run": nothing could be judged here, for a reason that is not the kernel's."""
+        if self.failures or self.unported is not None:
+            return FAILED
+        if self.interrupted:
+            return INTERRUPTED
+        if not self._judged_some():
+            not_run = self.lacking or any(outcome.status == NOT_RUN for outcome in self.outcomes)
+            return NOT_RUN if not_run else FAILED
+        missing = [self.standing[name] for name in self.require if not self.standing[name].held]
+        if not missing:
+            return PASSED if (self.covered or 0.0) >= self.least_coverage else PARTIAL
+        return NOT_RUN if all(each.verdict == NOT_RUN for each in missing) else FAILED
+
+    @property
     def passed(self) -> bool:
-        """True when some case was judged, no finding is a failure, and nothing is left to be ported."""
-        failed = any(finding.severity == "failure" for finding in self.findings)
-        return self._judged_some() and not failed and self.unported is None
+        """True when some case was judged, what is required holds, and nothing is left to be ported."""
+        return self.verdict == PASSED
+
+    @property
+    def standing(self) -> dict[str, Standing]:
+        """How the kernel stands on each requirement."""
+        return {str(requirement): self._standing(requirement) for requirement in Requirement}
+
+    def _standing(self, requirement: Requirement) -> Standing:
+        def failed(outcome: Outcome) -> bool:
+            return any(f.fails() and f.requirement == requirement for f in outcome.findings)
+
+        about = Counter(outcome.status for outcome in self.outcomes if requirement in outcome.requirements)
+        held = sum(requirement in outcome.held for outcome in self.outcomes)
+        return Standing(requirement, held, sum(map(failed, self.outcomes)), about[DECLINED], about[NOT_RUN])
 
     @property
     def unported(self) -> str | None:
         """Which variant has not been ported yet, and from where, in the words it raised; None where it runs."""
         return next((outcome.reason for outcome in self.outcomes if outcome.unported), None)
 
+    @property
+    def covered(self) -> float | None:
+        """The share of the trials judged among those it was called on: the others it declined, or they could not be
+        run. None where there are none."""
+        return self.cases / len(self.outcomes) if self.outcomes else None
+
+    @property
+    def reason(self) -> str | None:
+        """Why nothing could be judged; None where something was."""
+        if self.unported is not None or self.verdict != NOT_RUN:
+            return self.unported
+        return self.lacking or next(outcome.reason for outcome in self.outcomes if outcome.status == NOT_RUN)
+
     def _judged_some(self) -> bool:
-        """Invalid and repeated calls do not count, and properties only where no case was selected."""
+        """Invalid and repeated calls do not count, and properties only where no case was selected; nor do empty
+        operands where the rest could not be run."""
         cases = [outcome for outcome in self.outcomes if outcome.kind is Kind.CASE]
         properties = [outcome for outcome in self.outcomes if outcome.kind is Kind.PROPERTY]
-        return any(outcome.status != DECLINED for outcome in cases or properties)
+        judged = [outcome for outcome in cases or properties if outcome.judged]
+        if any(outcome.status == NOT_RUN for outcome in self.outcomes):
+            judged = [outcome for outcome in judged if Requirement.EMPTY not in outcome.requirements]
+        return bool(judged)
 
     @property
     def worst(self) -> float | None:
@@ -106,27 +207,76 @@ class Report:
         title = f"{self.op}: {self.name} on {self.target}, level {self.level}, seed {self.seed} (worst error / budget)"
         return Table(title, ["output", *dtypes], rows)
 
+    def requirements(self) -> Table:
+        """How the kernel stands on each requirement."""
+        rows: list[Sequence[str]] = [
+            [each.requirement, each.verdict, each.trials, each.requirement.about] for each in self.standing.values()
+        ]
+        return Table("", ["requirement", "verdict", "held", "what it asks"], rows)
+
     def summary(self) -> str:
         if self.unported is not None:
             return f"FAILED: {self.unported}"
-        total = self.cases + self.declined + sum(self.not_run.values())
+        total = len(self.outcomes) + sum(self.not_run.values())
         parts = [f"judged on {self.cases} of {total} trials"]
-        if self.declined:
-            reasons = dict.fromkeys(o.reason for o in self.outcomes if o.status == DECLINED)
-            parts.append(f"{self.declined} declined ({'; '.join(list(map(str, reasons))[:3])})")
+        for status in (DECLINED, NOT_RUN):
+            reasons = Counter(str(o.reason) for o in self.outcomes if o.status == status)
+            if reasons:
+                why = f" ({'; '.join(list(reasons)[:3])})" if self.verdict != NOT_RUN or status != NOT_RUN else ""
+                parts.append(f"{reasons.total()} {status}{why}")
         parts += [f"{count} {reason}" for reason, count in self.not_run.items() if count]
-        failed = sum(outcome.status == FAILED for outcome in self.outcomes)
-        verdict = "PASSED" if self.passed else f"FAILED: {failed} trials" if failed else "FAILED: nothing was judged"
-        return f"{verdict}; {', '.join(parts)}"
+        return f"{self._verdict_text()}; {', '.join(parts)}"
+
+    def _verdict_text(self) -> str:
+        verdict = self.verdict
+        if verdict == NOT_RUN:
+            return f"NOT RUN: {self.reason}"
+        if verdict == INTERRUPTED:
+            return "INTERRUPTED"
+        spared = [each for name, each in self.standing.items() if each.failed and name not in self.require]
+        beside = [f"{each.requirement} fails in {each.failed} trials" for each in spared] if self.require else []
+        also = f" (required: {'; '.join([', '.join(self.require), *beside])})" if self.require else ""
+        if verdict == PASSED:
+            return f"PASSED{also}"
+        if verdict == PARTIAL:
+            return f"PARTIAL: coverage {self.covered:.1%}, less than the {self.least_coverage:.1%} asked for{also}"
+        failed = sum(any(f.fails(self.require) for f in outcome.findings) for outcome in self.outcomes)
+        if failed:
+            as_well = f', all right with compute="{self.passes_as}"' if self.passes_as else ""
+            return f"FAILED: {failed} trials{as_well}{also}"
+        missing = [name for name in self.require if not self.standing[name].held] if self._judged_some() else []
+        return f"FAILED: nothing was judged{' for ' if missing else ''}{', '.join(missing)}{also}"
+
+    @property
+    def passes_as(self) -> str | None:
+        """The lower precision in which everything that fails would be right; None where there is none."""
+        found = [finding.passes_as for finding in self.failures]
+        return None if None in found or not found else max(found, key=lambda name: COMPUTE[str(name)])
 
     def failure(self) -> str:
-        """Why the kernel did not pass, in a few lines: the verdict and the first findings."""
-        failures = [finding for finding in self.findings if finding.severity == "failure"]
+        """Why the kernel did not pass, in a few lines: the verdict and the first findings, one of each root cause."""
+        groups = grouped(self.failures)
         lines = [f"{self.op}: {self.name} on {self.target}: {self.summary()}"]
-        lines += [str(finding) for finding in failures[:RAISED_FINDINGS]]
-        if len(failures) > RAISED_FINDINGS:
-            lines.append(f"... and {len(failures) - RAISED_FINDINGS} more findings (print the report to see them)")
-        return "\n".join(lines)
+        lines += [group.text(self.command(group.example)) for group in groups[:RAISED_FINDINGS]]
+        return "\n".join(lines + self._more(groups[RAISED_FINDINGS:], "print the report to see them"))
+
+    def command(self, finding: Finding) -> str:
+        """What repeats a finding: a command where it is kept, else the call of `check` that meets it again."""
+        if self.kept:
+            return f"python -m touchstone replay {finding.id}{' --anywhere' if self.elsewhere else ''}"
+        outcome = next(outcome for outcome in self.outcomes if finding in outcome.findings)
+        narrow = f"dtypes=[{outcome.dtype!r}]"
+        if outcome.kind is Kind.CASE:
+            narrow = f"where=lambda case: case.id == {outcome.trial!r}"
+        device = self.target.partition("@")[2]
+        given = f"device={device!r}, level={self.level!r}, seed={self.seed}{', untrusted=True' * self.untrusted}"
+        return f"check({self.op!r}, {self.name}, {given}, {narrow})"
+
+    @staticmethod
+    def _more(groups: list[Group], where: str) -> list[str]:
+        """A line that says how much is not shown."""
+        count = sum(len(group.findings) for group in groups)
+        return [f"... and {count} more findings of {len(groups)} other causes ({where})"] if groups else []
 
     def raise_for_failure(self) -> "Report":
         """Raise `IncorrectKernel`, an AssertionError with a short message, unless the kernel passed; else the
@@ -142,12 +292,16 @@ class Report:
     def __str__(self) -> str:
         if self.unported is not None and not self.cases:
             return "\n".join([self.table().title, *self.notes, self.summary()])
-        lines = [self.table().plain(), "", *self.notes]
-        failures = [f for f in self.findings if f.severity == "failure"]
-        lines += [str(finding) for finding in failures[:SHOWN_FINDINGS]]
-        if len(failures) > SHOWN_FINDINGS:
-            lines.append(f"... and {len(failures) - SHOWN_FINDINGS} more findings (report.findings, --json)")
-        lines += [f"note: {finding}" for finding in self.findings if finding.severity == "note"][:SHOWN_FINDINGS]
+        lines = [self.table().plain()]
+        if any(outcome.requirements for outcome in self.outcomes):
+            lines.append(self.requirements().plain())
+        lines += ["", *self.notes]
+        spared = [f for f in self.findings if f.fails() and not f.fails(self.require)]
+        for head, groups in (("", grouped(self.failures)), ("not required: ", grouped(spared))):
+            lines += [head + group.text(self.command(group.example)) for group in groups[:SHOWN_FINDINGS]]
+            lines += self._more(groups[SHOWN_FINDINGS:], "report.findings, --json")
+        notes = grouped(finding for finding in self.findings if finding.severity == "note")
+        lines += [f"note: {group.text(self.command(group.example))}" for group in notes[:SHOWN_FINDINGS]]
         if self.library:
             calls = [f"{name} ({count})" for name, count in sorted(self.library.items(), key=lambda item: -item[1])]
             lines.append(
@@ -160,27 +314,99 @@ class Report:
         return "\n".join([*lines, self.summary()])
 
     def to_dict(self) -> dict[str, Any]:
+        """One of a record's `reports` (docs/records.md). `to_json` gives the whole record."""
+        groups = grouped(self.findings)
+        group_of = {id(finding): group.id for group in groups for finding in group.findings}
         return {
             "op": self.op,
             "name": self.name,
             "target": self.target,
             "level": self.level,
             "seed": self.seed,
+            "compute": self.compute,
+            "source": self.source,
+            "verdict": self.verdict,
             "passed": self.passed,
+            "interrupted": self.interrupted,
+            "reason": capped(self.reason),
+            "require": list(self.require),
+            "requirements": {
+                name: {"verdict": each.verdict, **{k: v for k, v in vars(each).items() if k != "requirement"}}
+                for name, each in self.standing.items()
+            },
             "worst": self.worst,
-            "cases": self.cases,
-            "declined": self.declined,
-            "not_run": self.not_run,
+            "outputs": self.outputs,
+            "coverage": self.coverage(),
+            "findings": [
+                _finding(finding, outcome.trial, group_of[id(finding)])
+                for outcome in self.outcomes
+                for finding in outcome.findings
+            ],
+            "groups": [_group(group) for group in groups],
+            "outcomes": [_outcome(outcome) for outcome in self.outcomes],
             "instruments": [*self.instruments, *self.reached],
             "library": self.library,
-            "notes": self.notes,
-            "versions": versions(),
-            "outcomes": [outcome.to_dict() for outcome in self.outcomes],
+            "notes": [capped(note) for note in self.notes],
+        }
+
+    @property
+    def outputs(self) -> dict[str, float]:
+        """Each output's largest error, as a fraction of its budget."""
+        found: dict[str, list[float]] = {}
+        for outcome in self.outcomes:
+            for name, fraction in outcome.fractions.items():
+                found.setdefault(name, []).append(fraction)
+        largest = {name: worst(each) for name, each in found.items()}
+        return {name: fraction for name, fraction in largest.items() if fraction is not None}
+
+    def coverage(self) -> dict[str, Any]:
+        """How many of the trials were judged, passed, failed, declined, or not run, and the reasons why not.
+
+        `fraction` is `covered`, and `least` what it must be.
+        """
+        count = Counter(outcome.status for outcome in self.outcomes)
+        reasons: dict[str, Counter[str]] = {DECLINED: Counter(), NOT_RUN: Counter(self.not_run)}
+        for outcome in self.outcomes:
+            if outcome.status in reasons:
+                reasons[outcome.status][str(capped(outcome.reason))] += 1
+        return {
+            "trials": len(self.outcomes) + sum(self.not_run.values()),
+            "judged": self.cases,
+            "passed": count[PASSED],
+            "failed": count[FAILED],
+            "declined": count[DECLINED],
+            "not_run": reasons[NOT_RUN].total(),
+            "fraction": self.covered,
+            "least": self.least_coverage,
+            "reasons": {"declined": dict(reasons[DECLINED]), "not_run": dict(reasons[NOT_RUN])},
         }
 
     def to_json(self) -> str:
-        return json.dumps(self.to_dict(), indent=1)
+        """The record of this report alone (docs/records.md)."""
+        return Record.of_report(self).text()
+
+
+def _finding(finding: Finding, trial: str, group: str) -> dict[str, Any]:
+    made = asdict(finding) | {"trial": trial, "group": group}
+    del made["case"]  # the trial's id and the seed, in words
+    return made | {name: capped(made[name]) for name in ("message", "diagnosis")}
+
+
+def _group(group: Group) -> dict[str, Any]:
+    example = group.example
+    about = {name: getattr(example, name) for name in ("severity", "check", "requirement", "about")}
+    return {"id": group.id, "count": len(group.findings), **about, "example": example.id}
+
+
+def _outcome(outcome: Outcome) -> dict[str, Any]:
+    made = outcome.to_dict()
+    del made["findings"], made["displaced"]
+    return made | {"reason": capped(outcome.reason)}
 
 
 def empty(subject: Subject, level: str, seed: int) -> Report:
-    return Report(subject.op, subject.name, subject.target, level, seed)
+    """The report of a kernel of which nothing is known yet but its source, as it lies there now."""
+    made = Report(subject.op, subject.name, subject.target, level, seed, compute=subject.compute)
+    made.untrusted = subject.untrusted
+    made.source = source_of(subject)
+    return made

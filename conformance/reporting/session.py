@@ -1,12 +1,16 @@
 """All trials of one subject, judged in isolation and gathered into a report."""
 
-from dataclasses import replace
+import secrets
 
+from touchstone.backends.gpus import GPUS
+from touchstone.conformance.discovery.selection import CannotRun
+from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.isolation.limits import DEFAULT_LIMITS
 from touchstone.conformance.isolation.runner import Runner
-from touchstone.conformance.judging.trials import ManyCalls, PropertyTrial, Trial, trials_of
+from touchstone.conformance.judging.trials import PropertyTrial, Trial, narrow, trials_of
 from touchstone.conformance.reporting.console import progress
 from touchstone.conformance.reporting.report import Report, empty
+from touchstone.conformance.spec.narrowing import EVERYTHING, Narrowing
 
 
 class Interrupted(KeyboardInterrupt):
@@ -20,48 +24,67 @@ class Interrupted(KeyboardInterrupt):
 def judge_subject(
     subject,
     level: str,
-    seed: int = 0,
+    seed: int | None = None,
     *,
     ceiling=None,
-    dtypes=None,
-    where=None,
+    narrowing=EVERYTHING,
     isolate="auto",
     limits=DEFAULT_LIMITS,
     fresh_import=False,
 ) -> Report:
-    """Judge a subject on all trials of a level that `dtypes` and `where` leave, isolated as `Runner` says."""
-    report = empty(subject, level, seed)
-    found, plan = trials_of(subject, level, seed, ceiling)
-    report.planned = len(found)
-    kept: list[Trial] = []
-    for trial in found:
-        if dtypes is not None and trial.case.dtype not in dtypes:
-            _count(report, "left out by dtypes")
-        elif where is not None and not where(trial.case):
-            _count(report, "left out by where")
-        elif (
-            isinstance(trial, PropertyTrial)
-            and subject.outputs is not None
-            and len(subject.outputs) < len(subject.contract.outputs)
-        ):
-            _count(report, "properties left out by outputs")
-        else:
-            if where is not None and isinstance(trial, ManyCalls):
-                trial = replace(trial, others=tuple(filter(where, trial.others)))
-            kept.append(trial)
-    if plan.over_ceiling:
-        report.not_run["over the target's limit of work"] = plan.over_ceiling
-    if plan.sampled_out:
-        report.not_run["sampled out of the full product"] = plan.sampled_out
+    """Judge a subject on all trials of a level that `narrowing` leaves, isolated as `Runner` says.
+
+    `seed`: None stands for 0, and of an untrusted subject for one that is drawn once its function is loaded.
+    """
+    report = empty(subject, level, seed or 0)
     if subject.compute is not None:
         report.notes.append(f"computes in {subject.compute}, and is judged in that precision")
     if subject.outputs is not None:
         left = [name for name in subject.contract.outputs if name not in subject.outputs]
         report.notes.append(f"outputs not judged: {', '.join(left) or 'none'}")
-    if kept:
-        with Runner(subject, kept, isolate, limits=limits, fresh_import=fresh_import) as runner:
-            _run(runner, report)
+    kept = [] if subject.untrusted else _planned(report, subject, ceiling, narrowing)
+    try:
+        if subject.untrusted:
+            with Runner(subject, kept, isolate, limits=limits) as runner:
+                report.seed = secrets.randbelow(2**31) if seed is None else seed
+                how = "drawn" if seed is None else "given"
+                report.notes.append(f"untrusted: seed {report.seed}, {how} once the function was loaded")
+                kept = runner.trials
+                kept += _planned(report, subject, ceiling, narrowing)
+                _run(runner, report)
+        elif kept:
+            with Runner(subject, kept, isolate, limits=limits, fresh_import=fresh_import) as runner:
+                _run(runner, report)
+    except CannotRun as error:
+        report.lacking = str(error)
+    except KeyboardInterrupt:
+        report.interrupted = True
+        if len(kept) > len(report.outcomes):
+            report.not_run["interrupted"] = len(kept) - len(report.outcomes)
+        raise Interrupted(report) from None
+    asked = sorted({name for outcome in report.outcomes for name in outcome.answered})
+    if asked and subject.arch in GPUS:
+        report.notes.append(
+            f"CUDA calls of the launcher were answered as an {GPUS[subject.arch]} would: {', '.join(asked)}; tensors "
+            "are on the CPU"
+        )
     return report
+
+
+def _planned(report: Report, subject: Subject, ceiling: float | None, narrowing: Narrowing) -> list[Trial]:
+    """The trials of the report's level and seed that are judged; the report is told of the others."""
+    found, plan = trials_of(subject, report.level, report.seed, ceiling)
+    report.planned = len(found)
+    found, report.not_run = narrow(found, narrowing)
+    some = subject.outputs is not None and len(subject.outputs) < len(subject.contract.outputs)
+    kept = [trial for trial in found if not (some and isinstance(trial, PropertyTrial))]
+    if len(kept) < len(found):
+        report.not_run["properties left out by outputs"] = len(found) - len(kept)
+    if plan.over_ceiling:
+        report.not_run["over the target's limit of work"] = plan.over_ceiling
+    if plan.sampled_out:
+        report.not_run["sampled out of the full product"] = plan.sampled_out
+    return kept
 
 
 def _run(runner: Runner, report: Report) -> None:
@@ -76,14 +99,8 @@ def _run(runner: Runner, report: Report) -> None:
             if report.unported:
                 ended = "not called: the variant is not ported"
                 break
-    except KeyboardInterrupt:
-        raise Interrupted(report) from None
     finally:
         if left:
             report.not_run[runner.stopped or ended] = left
         report.notes += runner.notes
         report.instruments.append(runner.how)
-
-
-def _count(report: Report, reason: str) -> None:
-    report.not_run[reason] = report.not_run.get(reason, 0) + 1

@@ -5,8 +5,8 @@ from typing import Any
 
 from touchstone.conformance.discovery import options as shared
 from touchstone.conformance.discovery import registry
-from touchstone.conformance.reporting.console import show, write_json
-from touchstone.conformance.reporting.provenance import provenance
+from touchstone.conformance.reporting.console import show
+from touchstone.conformance.reporting.status import Status
 
 
 def add(commands: Any) -> None:
@@ -35,33 +35,32 @@ def add(commands: Any) -> None:
     selftest.set_defaults(run=run)
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> Status:
     """The command. Exit status 1 where a mutant survives or a known-good kernel fails."""
     from touchstone.conformance.selftest import other_rules, record, results
     from touchstone.conformance.selftest import run as selftest
 
     if options.page:
         print(record.page(record.load(options.page)), end="")
-        return 0
+        return Status.PASSED
     ops = options.op or (options.named.split(",") if options.named else list(registry.ops()))
     for op in ops:
         registry.contract(op)
     shared.level(options.level)
     shared.positive("--jobs", options.jobs)
-    found = selftest.run(ops, options.level, options.seed, options.jobs)
+    options.recording.concerns("cpu", options.level, options.seed or 0)
+    found = selftest.run(ops, options.level, options.seed or 0, options.jobs)
     if options.matrix or len(found) == 1:
         for result in found:
             show(result.matrix())
     show(results.summary(found))
     for line in results.holes(found):
         print(line)
-    kept = {**provenance("cpu"), **record.to_record(found)}
-    if options.json:
-        write_json(options.json, kept)  # before the comparison, which takes minutes
+    options.recording.entries = record.to_record(found)
+    options.recording.write()  # before the comparison, which takes minutes
     if options.compare:
         compared = other_rules.run(ops, options.jobs)
         show(other_rules.table(compared, found))
-        kept["comparison"] = {op: [vars(one) for one in rules] for op, rules in compared.items()}
-        if options.json:
-            write_json(options.json, kept)
-    return 0 if results.passed(found) else 1
+        compared_by_op = {op: [vars(one) for one in rules] for op, rules in compared.items()}
+        options.recording.entries["comparison"] = compared_by_op
+    return Status.PASSED if results.passed(found) else Status.FAILED

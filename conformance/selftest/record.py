@@ -1,12 +1,12 @@
 """The self-test's result in a file, and the page docs/results/selftest.md."""
 
-import json
 from collections.abc import Sequence
 from datetime import date
-from pathlib import Path
 from typing import Any
 
+from touchstone.backends.storage import files
 from touchstone.conformance.reporting.provenance import versions
+from touchstone.conformance.reporting.record import of_one_form
 from touchstone.conformance.selftest import other_rules
 from touchstone.conformance.selftest.results import ENOUGH, MutantResult, OpResult, holes, summary
 
@@ -44,11 +44,13 @@ def from_record(record: dict[str, Any]) -> list[OpResult]:
 def load(path: str) -> dict[str, Any]:
     """The record in a file. ValueError names the file and says what it is not."""
     try:
-        found = json.loads(Path(path).read_text())
+        found = files.read_json(path)
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from None
     if not isinstance(found, dict) or "known-good checks" not in found:
         raise ValueError(f"{path}: no record of selftest --json")
+    with of_one_form(path):
+        page(found)
     return found
 
 

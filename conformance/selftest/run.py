@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -14,6 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from touchstone.backends.storage import files
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject, not_called
 from touchstone.conformance.faults import Planted
@@ -63,7 +63,7 @@ def last_words_kept() -> Iterator[None]:
     """
     sys.stderr.flush()
     ours = os.dup(2)
-    with tempfile.TemporaryFile() as kept:
+    with files.in_memory() as kept:
         os.dup2(kept.fileno(), 2)
         try:
             yield

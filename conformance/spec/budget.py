@@ -39,6 +39,7 @@ class Expected:
     dtype: torch.dtype | None = None  # None: the dtype of the inputs
     drift: float = 0.06  # limit of the mean signed error, in eps; inf where an output has none
     alternatives: list["Expected"] = field(default_factory=list)  # other answers the literature accepts, whole tensors
+    note: str = ""  # of an alternative: what the reader of a report should know of a kernel that gives it
 
 
 def simple(

@@ -7,12 +7,15 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from touchstone.conformance.spec.contract import DTYPES, Case, Contract
+from touchstone.conformance.spec.contract import DTYPES, Case, Contract, Draw
 from touchstone.conformance.spec.layouts import FAR_LAYOUTS, PLANS, far_axis
+from touchstone.conformance.spec.words import expected_one_of
 
 LEVELS = ("quick", "default", "thorough")
 PRODUCT_LIMIT = 1500  # cases of the full product on the smallest shape; a seeded sample beyond
 RETRIES = 60
+REGULAR_SIZES = {"quick": 5}  # of a contract's regular sizes; at other levels all of them
+REGULAR_FAMILIES = {"quick": 1, "default": 4}  # with each size, parameters and dtype; at level thorough all of them
 
 
 @dataclass
@@ -20,15 +23,21 @@ class Plan:
     """The cases of one op at one level, and what was left out."""
 
     cases: list[Case]
+    regular: frozenset[Case] = frozenset()  # those that are there only for kernels with the usual restrictions
     infeasible: list[str] = field(default_factory=list)  # pairs of axis values that the contract's `valid` rules out
     sampled_out: int = 0  # cases of a full product that the limit dropped
     over_ceiling: int = 0  # cases with more work than the target's ceiling
+
+    @property
+    def general(self) -> list[Case]:
+        """The cases without those for kernels with the usual restrictions."""
+        return [case for case in self.cases if case not in self.regular]
 
 
 def plan(contract: Contract, level: str, seed: int = 0, dtypes: Sequence[str] | None = None) -> Plan:
     """All cases of `contract` at `level`; deterministic in (op, level, seed)."""
     if level not in LEVELS:
-        raise ValueError(f"level: expected one of {', '.join(LEVELS)}, got {level!r}")
+        raise ValueError(f"level: {expected_one_of(level, LEVELS)}")
     made = _plan(contract, level, seed)
     if dtypes is None:
         return made
@@ -51,8 +60,9 @@ def _plan(contract: Contract, level: str, seed: int) -> Plan:
     extra = [*_aligned(contract, seed), *_far(contract, level, seed)]
     if level != "quick":
         extra += _plain(contract, seed)
-    cases = list(dict.fromkeys([*(space.case(point) for point in points), *extra]))
-    return Plan(cases, infeasible, dropped)
+    cases = dict.fromkeys([*(space.case(point) for point in points), *extra])
+    regular = [case for case in _regular(contract, level, seed) if case not in cases]
+    return Plan([*cases, *regular], frozenset(regular), infeasible, sampled_out=dropped)
 
 
 def _aligned(contract: Contract, seed: int) -> Iterator[Case]:
@@ -61,6 +71,33 @@ def _aligned(contract: Contract, seed: int) -> Iterator[Case]:
     for size in contract.aligned:
         for dtype in contract.dtypes:
             yield plain_case(contract, dtype, next(iter(contract.values)), seed, size)
+
+
+def _regular(contract: Contract, level: str, seed: int) -> list[Case]:
+    """Cases for kernels with the usual restrictions: each size and each choice of parameters in each 16-bit dtype, with
+    some of the families of finite values, which take turns."""
+    if contract.regular is None:
+        return []
+    narrow = [dtype for dtype in contract.dtypes if DTYPES[dtype].itemsize == 2]
+    known = contract.regular.params
+    params = [dict(zip(known, point, strict=True)) for point in itertools.product(*known.values())]
+    found: list[Case] = []
+    sizes = contract.regular.sizes[: REGULAR_SIZES.get(level)]
+    for turn, (size, given, dtype) in enumerate(itertools.product(sizes, params, narrow)):
+        plain = plain_case(contract, dtype, next(iter(contract.values)), seed, size)
+        plain = replace(plain, params=tuple((name, given.get(name, value)) for name, value in plain.params))
+        able = [case for name in contract.values if _is_finite(contract, case := replace(plain, values=name))]
+        first = turn % max(1, len(able))
+        found += [*able[first:], *able[:first]][: REGULAR_FAMILIES.get(level)]
+    return found
+
+
+def _is_finite(contract: Contract, case: Case) -> bool:
+    """Whether a case is valid and none of the values that are drawn for it is NaN or infinite."""
+    if not contract.valid(case):
+        return False
+    drawn = contract.values[case.values](Draw(case, contract))
+    return all(values is None or bool(values.isfinite().all()) for values in drawn.values())
 
 
 def _plain(contract: Contract, seed: int) -> Iterator[Case]:

@@ -23,6 +23,7 @@ class Verdict:
     worst: tuple[int, ...] | None = None
     first: tuple[int, ...] | None = None
     bad: torch.Tensor | None = None  # which elements are outside, as booleans of the output's shape
+    note: str = ""  # of the alternative answer that it is
 
     @property
     def ok(self) -> bool:
@@ -30,9 +31,14 @@ class Verdict:
 
 
 def compare(got: torch.Tensor, expected: Expected, in_dtype: torch.dtype, exact: bool = False) -> Verdict:
-    """Judge `got` against the answer, or against the alternative answer it comes closest to."""
-    verdicts = [_compare(got, answer, in_dtype, exact) for answer in (expected, *expected.alternatives)]
-    return min(verdicts, key=lambda verdict: (not verdict.ok, verdict.fraction))
+    """Judge `got` against the answer, or against the alternative answer it comes closest to; that one's note is given
+    where `got` is none of those without a note."""
+    answers = (expected, *expected.alternatives)
+    verdicts = [_compare(got, answer, in_dtype, exact) for answer in answers]
+    closest = min(verdicts, key=lambda verdict: (not verdict.ok, verdict.fraction))
+    noted = [answer.note for answer, verdict in zip(answers, verdicts, strict=True) if verdict.ok]
+    closest.note = next(iter(noted), "") if all(noted) else ""
+    return closest
 
 
 def _compare(got: torch.Tensor, expected: Expected, in_dtype: torch.dtype, exact: bool) -> Verdict:

@@ -17,6 +17,7 @@ import torch
 
 from touchstone.conformance.spec import layouts
 from touchstone.conformance.spec.budget import Expected
+from touchstone.conformance.spec.returned import kind_of, strange
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -81,6 +82,19 @@ class Int64Index:
 
 
 @dataclass(frozen=True)
+class Regular:
+    """Sizes that kernels with the usual restrictions take, and the values of parameters that those kernels know.
+
+    The restrictions are multiples of a block, powers of two, rows on 16 bytes, one length and one number of heads for
+    all operands. The cases there are contiguous, in the 16-bit dtypes, of finite values. A parameter that is not named
+    has its first value.
+    """
+
+    sizes: Sequence[Mapping[str, Any]]
+    params: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Case:
     """One point of an op's input space."""
 
@@ -92,6 +106,7 @@ class Case:
     params: tuple[tuple[str, Any], ...]
     seed: int = 0
     mirrored: str | None = None  # the operand whose elements change places, apart from those at its border
+    altered: str | None = None  # the operand of which one element, drawn by chance, is another number
     drawn_as: str | None = None  # the id of the case whose values these are; None: its own
 
     @property
@@ -109,6 +124,11 @@ class Case:
     @property
     def torch_dtype(self) -> torch.dtype:
         return DTYPES[self.dtype]
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether every operand that is given is contiguous."""
+        return all(layout in ("contiguous", "none") for _, layout in self.layouts)
 
     @property
     def filled(self) -> bool:
@@ -200,6 +220,7 @@ class Contract:
     properties: Sequence[Property] = ()
     dtypes: Sequence[str] = tuple(DTYPES)
     aligned: Sequence[Mapping[str, Any]] = ()  # contiguous in every dtype besides: what descriptor kernels take
+    regular: Regular | None = None  # what published kernels with the usual restrictions take
     int64_index: Int64Index | None = None
     # the name of PyTorch's OpInfo, and from (input, args, kwargs) of one of its samples to the call's arguments, or
     # None
@@ -234,6 +255,8 @@ class Contract:
         drawn = self.values[case.values](Draw(case, self))
         if case.mirrored is not None:
             drawn = {name: _mirrored(value) if name == case.mirrored else value for name, value in drawn.items()}
+        if case.altered is not None:
+            drawn = {n: _altered(value, case) if n == case.altered else value for n, value in drawn.items()}
         placed: dict[str, layouts.BufferView | None] = {}
         exact: dict[str, torch.Tensor | None] = {}
         independent = {name: drawn[name] for name, operand in self.operands.items() if not operand.derived}
@@ -267,6 +290,28 @@ class Contract:
         names = [] if by_name else [name for name, operand in self.operands.items() if operand.positional]
         return fn(*[given.pop(name) for name in names], **given)
 
+    def form(self) -> str:
+        """How a function of the op is called: "fn(x, weight, eps=1e-06)"."""
+        by_position = [name for name, operand in self.operands.items() if operand.positional]
+        by_name = {name: None for name, operand in self.operands.items() if not operand.positional}
+        by_name |= {name: options[0] for name, options in self.params.items()}
+        return f"fn({', '.join([*by_position, *(f'{name}={value!r}' for name, value in by_name.items())])})"
+
+    def misfit(self, fn: Callable[..., Any]) -> str | None:
+        """Why `fn` cannot be called as the op is; None where it can, or where it has no signature to be seen."""
+        try:
+            signature = inspect.signature(fn)
+        except (TypeError, ValueError):
+            return None
+        positional = [name for name, operand in self.operands.items() if operand.positional]
+        rest = [name for name, operand in self.operands.items() if not operand.positional]
+        try:
+            signature.bind(*positional, **dict.fromkeys([*rest, *self.params]))
+        except TypeError as error:
+            name = getattr(fn, "__name__", None) or type(fn).__name__
+            return f"{name}{signature}: {self.name} is called as {self.form()}; {error}"
+        return None
+
     def _is_default(self, name: str, value: Any) -> bool:
         if name not in self.params:
             return False
@@ -274,16 +319,22 @@ class Contract:
         return (type(value), value) == (type(default), default)
 
     def by_name(self, returned: Any, judged: Sequence[str] | None = None) -> dict[str, Any] | str:
-        """What a call returned, by output; a sentence where it returned too much or too little.
+        """What a call returned, by output; a sentence where it returned too much or too little, or what calls itself a
+        tensor and is not a plain one.
 
         A function judged on some outputs may return only those, in the contract's order.
         """
+        several = issubclass(type(returned), (tuple, list))
+        if several and type(returned) not in (tuple, list):
+            return f"returned {kind_of(returned)}; expected a tuple or a list itself"
         names = list(self.outputs)
         some = [name for name in names if judged is None or name in judged]
-        values = returned if isinstance(returned, (tuple, list)) else (returned,)
+        values = returned if several else (returned,)
         for taken in (names, some):
             if len(values) == len(taken):
-                return dict(zip(taken, values, strict=True))
+                named = dict(zip(taken, values, strict=True))
+                wrong = ((name, found) for name, value in named.items() if (found := strange(value)) is not None)
+                return next((f"{name}: expected a torch.Tensor, got {found}" for name, found in wrong), named)
         if values is not returned:
             return f"returned {type(returned).__name__}; expected a tuple of {len(names)}"
         return f"returned {len(values)} values; expected {len(names)}"
@@ -310,3 +361,14 @@ def _mirrored(values: torch.Tensor | None) -> torch.Tensor | None:
     inner = rows[1:-1] if len(rows) > 2 else rows
     inner[:, 1:-1] = inner[:, 1:-1].flip(-1)
     return turned
+
+
+def _altered(values: torch.Tensor | None, case: Case) -> torch.Tensor | None:
+    """`values` with one element, wherever it may be, twice the largest finite one: what a sample or a sum may miss."""
+    if values is None or not values.numel():
+        return values
+    changed = values.contiguous().clone()
+    place = int(torch.randint(values.numel(), (), generator=case.rng("altered")))
+    finite = values[torch.isfinite(values)].abs()
+    changed.view(-1)[place] = 2 * float(finite.max()) if finite.numel() and finite.max() else 1.0
+    return changed

@@ -10,7 +10,7 @@ by zero.)
 import math
 import mmap
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -51,6 +51,14 @@ def _strides(shape: tuple[int, ...]) -> list[int]:
         strides.append(step)
         step *= max(size, 1)
     return strides[::-1]
+
+
+def _usual_where_single(shape: tuple[int, ...], strides: Sequence[int]) -> list[int]:
+    """`strides` with those of axes of one element as in a contiguous tensor.
+
+    No address depends on them, `x.contiguous()` leaves them as they are, and published launchers assert them.
+    """
+    return [usual if size == 1 else own for size, own, usual in zip(shape, strides, _strides(shape), strict=True)]
 
 
 def _contiguous(shape):
@@ -162,6 +170,7 @@ def place(values: torch.Tensor, layout: str, device: str | torch.device) -> Buff
     if (axis := far_axis(layout)) is not None:
         return _place_far(values, axis, device)
     _, strides, offset = PLANS[layout](shape)
+    strides = _usual_where_single(shape, strides)
     item = values.element_size()
     extent = offset + sum((n - 1) * s for n, s in zip(shape, strides, strict=True) if n > 0) + 1
     body = -(-max(extent, 1) * item // GUARD_BYTES) * GUARD_BYTES

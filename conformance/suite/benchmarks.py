@@ -43,7 +43,7 @@ class Session:
         self.groups = cases.plan(self.chosen, shapes).groups
         self._results: dict[int, list[Result]] = {}
         self._timer: Any = None
-        self._ceilings: Any = None
+        self._ceilings: Any = None  # on the CPU: what is timed is emulated
 
     def items(self) -> list[Any]:
         found = []
@@ -61,7 +61,9 @@ class Session:
     def result(self, timed: Timed) -> Result:
         if self._timer is None:
             self._timer = timing.timer(self.chosen.device, timing.COLD)
-            self._ceilings = ceilings.measure(self._timer, sorted({g.case.dtype for g in self.groups} | {"float32"}))
+            if self.chosen.device == "cuda":
+                dtypes = sorted({group.case.dtype for group in self.groups} | {"float32"})
+                self._ceilings = ceilings.measure(self._timer, dtypes)
         if timed.group not in self._results:
             seconds = float(self.config.option.benchmark_max_time)
             self._results[timed.group] = run.measure(

@@ -1,23 +1,51 @@
 """pytest: the options, the parametrisation of the conformance test, and the table at the end."""
 
-import json
+import argparse
+import functools
+import os
+import sys
 from collections import defaultdict
+from collections.abc import Generator
+from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
+import psutil
 import pytest
+import torch
 
+from touchstone.backends.devices import cuda_unavailable
 from touchstone.conformance.compiling import client as compiling
-from touchstone.conformance.discovery import options, selection
+from touchstone.conformance.discovery import options, registry, selection
 from touchstone.conformance.discovery.subject import Subject, not_called
 from touchstone.conformance.findings import kept
-from touchstone.conformance.judging.judgement import DECLINED, FAILED, PASSED, Outcome
-from touchstone.conformance.judging.trials import Kind, Trial, trials_of
-from touchstone.conformance.reporting.console import Table, fraction_text
+from touchstone.conformance.isolation.runner import try_start
+from touchstone.conformance.judging.judgement import DECLINED, FAILED, NOT_RUN, PASSED, Outcome
+from touchstone.conformance.judging.trials import Kind, Trial, narrow, trials_of
+from touchstone.conformance.reporting.console import Table, fraction_text, width_of
+from touchstone.conformance.reporting.record import STDOUT, Record
+from touchstone.conformance.reporting.report import Report
+from touchstone.conformance.reporting.source import source_of
+from touchstone.conformance.reporting.status import Status
+from touchstone.conformance.spec.checks import Requirement
 from touchstone.conformance.spec.compare import worst
+from touchstone.conformance.spec.narrowing import Narrowing
+from touchstone.conformance.suite import pasted
 
 COMPILED = "touchstone-compiled"  # key of the user property that holds the rows of an item of compile conformance
 SELECTION = pytest.StashKey[selection.Selection]()  # what the options ask for
+NARROWED = pytest.StashKey[dict[str, Narrowing]]()  # and by op what of its cases
+SESSION = pytest.StashKey[pytest.Session]()  # that has ended
+OUTPUT = pytest.StashKey[TextIO]()  # standard output, where --json - leaves it to the record
+BY_NAME = pytest.StashKey[bool]()  # whether the suite is collected by the name of its package
+SUITE = Path(__file__).parent
+MODULES = {"::test_kernel": "test_kernels", "::test_compile": "test_compile", "::test_time": "test_benchmarks"}
+ASKS = ("backend", "op", "variant", "kernel", "op_file", "dtypes", "sizes", "where")  # options that ask for kernels
+ALONE = ("collectonly", "usepdb", "trace", "help", "version", "showfixtures", "show_fixtures_per_test", "markers")
+WORTH = 3  # variants for which a second process pays
+GPU_PROCESSES = 4  # that share a GPU
+PROCESS_BYTES = 2**30  # of memory that is free, for each process
+IN_KEYWORDS = str.maketrans("@=", "/:")  # characters of ids that an expression of -k cannot have, as it can
 RECORD = "touchstone"  # key of the user property that carries an outcome from a worker to the controller
 
 
@@ -25,8 +53,89 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("touchstone", "Touchstone: which kernels to judge")
     options.add(group.addoption, "--op", "--backend", "--variant", "--kernel", "--arrays", "--op-file", "--device")
     options.add(group.addoption, "--level", default=None)
-    options.add(group.addoption, "--quick", "--thorough", "--seed")
+    options.add(group.addoption, "--quick", "--thorough", "--seed", "--dtypes", "--sizes", "--where")
+    options.add(group.addoption, "--require", "--strict-kernels", "--arch")
     options.add(group.addoption, "--json", dest="touchstone_json", help="write every outcome to FILE as JSON")
+
+
+def _asked(config: pytest.Config) -> bool:
+    """Whether kernels are asked for and no tests are named: the conformance suite is meant, and nothing else."""
+    named = config.args_source is pytest.Config.ArgsSource.ARGS and not config.stash.get(BY_NAME, False)
+    return not named and _asks(config.option)
+
+
+def _asks(option: argparse.Namespace) -> bool:
+    return any(getattr(option, name, None) is not None for name in ASKS)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
+    """Where `-p touchstone.pytest` brought this into a project of a user's, collect the suite by its name: by its path,
+    the clone's conftest.py would be taken for a part of the project. An id is "::test_kernel[...]" there."""
+    known = early_config.known_args_namespace
+    if SUITE.is_relative_to(early_config.rootpath):
+        return
+    ids = [index for index, argument in enumerate(args) if pasted.NAMED.match(argument)]
+    for index in ids:
+        args[index] = f"{__package__}.{MODULES[args[index].partition('[')[0]]}{args[index]}"
+    if not ids and not known.file_or_dir and _asks(known):
+        timed = getattr(known, "benchmark_only", False)
+        args += [f"{__package__}.{name}" for name in MODULES.values() if (name == "test_benchmarks") == timed]
+        early_config.stash[BY_NAME] = True
+    elif not ids:
+        return
+    args.append("--pyargs")
+    known.pyargs = True
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> Generator[None, Any, Any]:
+    """Choose the number of processes, then run; with `--json -`, standard output is for the record alone."""
+    _choose_processes(config)
+    if config.option.touchstone_json != STDOUT or hasattr(config, "workerinput"):
+        return (yield)
+    if config.option.capture == "no":
+        raise pytest.UsageError("--json -: goes with no -s, which lets tests write to standard output")
+    config.stash[OUTPUT] = sys.stdout
+    with redirect_stdout(sys.stderr):  # where the terminal reporter, which is made in here, will write
+        return (yield)
+
+
+def _choose_processes(config: pytest.Config) -> None:
+    """Where kernels are asked for and pytest-xdist is installed, use all cores, unless -n or --dist says otherwise.
+
+    This is called in each of those processes too, which must start no others.
+    """
+    option = config.option
+    if hasattr(config, "workerinput") or "PYTEST_XDIST_WORKER" in os.environ:
+        return
+    if getattr(option, "numprocesses", 0) is not None or option.tx or option.dist != "no":
+        return
+    if not _asked(config) or option.capture == "no" or any(getattr(option, name, False) for name in ALONE):
+        return
+    if getattr(option, "benchmark_only", False) or (processes := _processes(option)) < 2:
+        return
+    option.numprocesses, option.dist, option.tx = processes, "worksteal", ["popen"] * processes
+
+
+def _processes(option: argparse.Namespace) -> int:
+    """How many processes pay for what is asked for. What is no op, or no backend, is an error that comes later."""
+    ops = option.op.split(",") if option.op else registry.ops()
+    backends = [name for name in registry.backends() if option.backend is None or _means(option.backend, name)]
+    named = option.variant.split(",") if option.variant else None
+    ladders = [registry.ladder(name, op) for op in ops for name in backends]
+    every = [variant for ladder in ladders for variant in ladder if named is None or variant in named]
+    variants = 1 if option.kernel else len(every)
+    if variants < WORTH:
+        return 1
+    processes = min(len(os.sched_getaffinity(0)), psutil.virtual_memory().available // PROCESS_BYTES, variants)
+    on_gpu = option.device == "cuda" or (option.device == "auto" and cuda_unavailable() is None)
+    return min(processes, GPU_PROCESSES) if on_gpu else processes
+
+
+def _means(asked: str, name: str) -> bool:
+    """Whether a list of backends and aliases asks for the backend `name`."""
+    return any(each.strip() in (name, *registry.backend(name).ALIASES) for each in asked.split(","))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -36,7 +145,13 @@ def pytest_configure(config: pytest.Config) -> None:
     option = config.option
     if getattr(option, "dist", "no") != "no" or hasattr(config, "workerinput"):
         option.benchmark_disable = True  # as pytest-benchmark decides itself, with a warning from every worker
+    if hasattr(config, "workerinput"):
+        _share_cores(config.workerinput["workercount"])
     try:
+        options.contradictions(config.invocation_params.args)
+        options.file("--json", option.touchstone_json)
+        if ids := pasted.found(config.args, option.keyword):
+            pasted.complete(option, ids)
         chosen = selection.select(
             option.backend,
             option.device,
@@ -44,18 +159,44 @@ def pytest_configure(config: pytest.Config) -> None:
             option.variant,
             option.level or "default",
             option.kernel,
-            option.seed,
+            option.seed or 0,
             library=option.arrays,
             op_file=option.op_file,
+            require=option.require,
+            strict=option.strict_kernels,
+            arch=option.arch,
         )
+        if _asked(config) and not config.stash.get(BY_NAME, False):
+            config.args[:] = [str(SUITE)]
+        narrowed = options.narrowed(option, chosen)
         chosen.prepare()
+        chosen.here = option.usepdb or option.trace or option.capture == "no"  # as a debugger needs it
         if (option.variant or option.kernel) and not selection.import_check(chosen):
-            chosen.subjects()  # an unknown variant or function is a usage error too
+            found = chosen.subjects()  # an unknown variant or function is a usage error too
+            if option.kernel and not chosen.here:
+                _try_start(found[0][1])
     except (selection.UsageError, RuntimeError) as error:
         raise pytest.UsageError(str(error)) from None
-    config.stash[SELECTION] = chosen
+    config.stash[SELECTION], config.stash[NARROWED] = chosen, narrowed
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Summary(config, chosen), "touchstone-summary")
+
+
+def _try_start(subject: Subject) -> None:
+    """Have a child import the function, whose file this process does not."""
+    try:
+        try_start(subject)
+    except ValueError as error:
+        raise selection.UsageError(f"--kernel: {str(error).removeprefix('fn: ')}") from error
+
+
+def _share_cores(workers: int) -> None:
+    """Give this process its part of the machine's cores where OMP_NUM_THREADS does not say how many it may use: with a
+    thread per core in each of 16 workers, torch and the emulator spend their time waiting for each other."""
+    if "OMP_NUM_THREADS" not in os.environ:
+        share = max(1, (os.cpu_count() or 1) // workers)
+        os.environ["OMP_NUM_THREADS"] = str(share)  # for the emulator and for processes started from here
+        torch.set_num_threads(share)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -79,36 +220,63 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for backend, subject in chosen.subjects():
         lacking = selection.not_run_reason(backend, subject)
         ceiling = chosen.ceiling(backend) if backend else None
-        trials, plan = trials_of(subject, chosen.level, chosen.seed, ceiling)
+        every, plan = trials_of(subject, chosen.level, chosen.seed, ceiling)
+        trials, left_out = narrow(every, metafunc.config.stash[NARROWED][subject.op])
         for index, trial in enumerate(trials):
             marks = [pytest.mark.skip(reason=f"not run: {lacking}")] if lacking else []
-            judged = KernelItem(subject, trials, index, plan.over_ceiling)
-            items.append(
-                pytest.param(judged, marks=marks, id=f"{subject.op}-{subject.target}-{subject.name}-{trial.id}")
-            )
+            judged = KernelItem(subject, trials, index, plan.over_ceiling, left_out)
+            items.append(pytest.param(judged, marks=marks, id=pasted.item_id(subject, trial.id)))
     metafunc.parametrize("judged", items)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the placeholder of compile conformance when nothing is to be compiled."""
-    calls = {item: getattr(item, "callspec", None) for item in items}
+    """Deselect the placeholder of compile conformance when nothing is to be compiled, and let -k take ids."""
+    calls = {item: _call_of(item) for item in items}
     empty = [item for item, call in calls.items() if call is not None and call.params.get("compiled", "") is None]
     if empty:
         items[:] = [item for item in items if item not in empty]
         config.hook.pytest_deselected(items=empty)
+    if config.option.keyword:
+        _by_id(config, items)
+
+
+def _by_id(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let -k select the one item whose id it is; else let it name parts of ids, in which pytest allows no @ and =."""
+    text = config.option.keyword.strip()
+    exact = [item for item in items if text in (item.nodeid, item.name, getattr(_call_of(item), "id", None))]
+    if exact:
+        config.option.keyword = ""
+        config.hook.pytest_deselected(items=[item for item in items if item not in exact])
+        items[:] = exact
+        return
+    config.option.keyword = text.translate(IN_KEYWORDS)
+    for item in items:
+        if _call_of(item) is not None:
+            item.extra_keyword_matches.add(item.name.translate(IN_KEYWORDS))
+
+
+def _call_of(item: pytest.Item) -> Any:
+    return getattr(item, "callspec", None)
+
+
+@functools.lru_cache
+def _source(subject: Subject) -> dict[str, str | None]:
+    """Its file and digest, read once for all of its items."""
+    return source_of(subject)
 
 
 class KernelItem:
     """One pytest item: a subject, all of its trials, and which of them this is."""
 
-    def __init__(self, subject: Subject, trials: list[Trial], index: int, dropped: int):
-        self.subject, self.trials, self.index, self.dropped = subject, trials, index, dropped
+    def __init__(self, subject: Subject, trials: list[Trial], index: int, dropped: int, left_out: dict[str, int]):
+        self.subject, self.trials, self.index, self.dropped, self.left_out = subject, trials, index, dropped, left_out
         self.trial, self.of = trials[index], len(trials)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    judged = getattr(getattr(item, "callspec", None), "params", {}).get("judged")
+    judged = getattr(_call_of(item), "params", {}).get("judged")
     if judged:
         subject = judged.subject
         about = dict(
@@ -116,8 +284,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             target=subject.target,
             variant=subject.name,
             compute=subject.compute,
+            source=_source(subject),
             of=judged.of,
             dropped=judged.dropped,
+            left_out=judged.left_out,
         )
         item.user_properties.append((RECORD, about))
 
@@ -130,13 +300,17 @@ class Summary:
         self.variants: dict[tuple[str, str, str], dict[str, Any]] = {}
         self.selected = self.ran = 0
         self.problems: list[str] = []
+        self.exit = pytest.ExitCode.INTERRUPTED  # until the session has ended
         self.kept: list[dict[str, Any]] = []  # findings, for replay
         self.compiled: list[dict[str, Any]] = []  # what compile conformance tells, for the record
+        self.not_compiled: dict[str, None] = {}  # reasons
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call":
             found: list[Any] = [value for key, value in report.user_properties if key == COMPILED]
             self.compiled += [row for rows in found for row in rows]
+            if report.skipped and "test_compile[" in report.nodeid and isinstance(report.longrepr, tuple):
+                self.not_compiled[report.longrepr[2].removeprefix("Skipped: ")] = None
         about: Any = next((value for key, value in report.user_properties if key == RECORD), None)
         if about is None:
             if report.when == "setup" and "conformance" in report.keywords and report.skipped:
@@ -144,7 +318,8 @@ class Summary:
             return
         entry = self.variants.setdefault(
             (about["op"], about["target"], about["variant"]),
-            dict(of=about["of"], dropped=about["dropped"], compute=about["compute"], outcomes=[], not_run=None),
+            {name: about[name] for name in ("of", "dropped", "left_out", "compute", "source")}
+            | dict(outcomes=[], not_run=None),
         )
         if report.when == "setup":
             self.selected += 1
@@ -154,13 +329,18 @@ class Summary:
             outcome = Outcome.from_dict(about["outcome"])
             entry["outcomes"].append(outcome)
             self.kept += self.records(about, outcome)
-            self.ran += outcome.status != DECLINED
+            self.ran += outcome.judged
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         kept.keep(self.kept)
-        if session.config.option.collectonly or session.shouldstop or session.shouldfail:
-            return
+        if not (session.config.option.collectonly or session.shouldstop or session.shouldfail):
+            self._find_problems(session)
+        self.exit = pytest.ExitCode(session.exitstatus)
+        session.config.stash[SESSION] = session
+
+    def _find_problems(self, session: pytest.Session) -> None:
+        """What makes a session fail in which every test passed."""
         for (op, target, variant), entry in self.variants.items():
             done = entry["outcomes"]
             if done and len(done) == entry["of"] and all(o.status == DECLINED for o in _cases(done)):
@@ -186,63 +366,124 @@ class Summary:
             own=where is None,
             compute=about["compute"],
             arrays=chosen.arrays,
+            strict=where is None or chosen.strict,
+            arch=chosen.arch,
         )
         return kept.records(subject, [outcome], chosen.level, chosen.seed, where)
 
     def pytest_terminal_summary(self, terminalreporter) -> None:
+        width = width_of(False) or (terminalreporter._tw.fullwidth if terminalreporter.isatty else None)
         if self.variants:
             terminalreporter.section("Touchstone")
-            terminalreporter.write_line(self.table().plain())
-            dropped = sum(entry["dropped"] for entry in self.variants.values())
-            if dropped:
-                terminalreporter.write_line(f"{dropped} cases dropped: more work than the target's limit at this level")
+            terminalreporter.write_line(self.table().plain(width))
+            for line in self.left_out():
+                terminalreporter.write_line(line)
+        if self.chosen.kernel is not None:
+            for (op, target, variant), entry in self.variants.items():
+                report = self.report(op, target, variant, entry)
+                terminalreporter.write_line(report.requirements().plain(width))
         if self.compiled:
             terminalreporter.section("Compiled")
-            terminalreporter.write_line(compiling.table(self.compiled).plain())
+            terminalreporter.write_line(compiling.table(self.compiled).plain(width))
         for problem in self.problems:
             terminalreporter.write_line(f"FAILED: {problem}", red=True)
         path = self.config.option.touchstone_json
         if path:
-            self.write(Path(path))
+            try:
+                self.record(path).end(self.status())
+            except OSError as error:
+                terminalreporter.write_line(f"FAILED: --json: {path}: {error.strerror}", red=True)
+                terminalreporter.config.stash[SESSION].exitstatus = pytest.ExitCode.INTERNAL_ERROR
 
     def table(self) -> Table:
         columns = ["op", "target", "variant", "passed", "failed", "declined", "worst error / budget", "computes in"]
         table = Table(f"level {self.chosen.level}, seed {self.chosen.seed}", columns)
-        for (op, target, variant), entry in sorted(self.variants.items(), key=lambda item: item[0][:2]):
+        for (op, target, variant), entry in sorted(self.variants.items(), key=lambda item: _rank(*item[0])):
             done = entry["outcomes"]
             count: dict[str, int] = defaultdict(int)
             for outcome in done:
-                count[outcome.status] += 1
+                spared = outcome.status == FAILED and not any(f.fails(self.chosen.require) for f in outcome.findings)
+                count["not required" if spared else outcome.status] += 1
             largest = worst([f for outcome in done for f in outcome.fractions.values()])
-            cells = ["not run"] * 3 if entry["not_run"] else [str(count[s]) for s in (PASSED, FAILED, DECLINED)]
-            table.rows.append(
-                [op, target, variant, *cells, entry["not_run"] or fraction_text(largest), entry["compute"] or ""]
-            )
+            reason = entry["not_run"] = entry["not_run"] or _cannot_run(done)
+            cells = ["not run", "-", "-"] if reason else [str(count[s]) for s in (PASSED, FAILED, DECLINED)]
+            table.rows.append([op, target, variant, *cells, fraction_text(largest), entry["compute"] or ""])
         return table
 
-    def write(self, path: Path) -> None:
-        from touchstone.conformance.reporting.provenance import provenance
+    def left_out(self) -> list[str]:
+        """What was not judged, and why, a line each."""
+        lines = []
+        reasons: dict[tuple[str, str], dict[str, list[str]]] = {}
+        for (op, target, variant), entry in self.variants.items():
+            if entry["not_run"]:
+                why = entry["not_run"].removeprefix("Skipped: ").removeprefix("not run: ")
+                reasons.setdefault((target, why), {}).setdefault(op, []).append(variant)
+        for (target, reason), ops in reasons.items():
+            names = "; ".join(f"{op} {', '.join(variants)}" for op, variants in ops.items())
+            lines.append(f"not run on {target}: {names}: {reason}")
+        if dropped := sum(entry["dropped"] for entry in self.variants.values()):
+            lines.append(f"{dropped} cases dropped: more work than the target's limit at this level")
+        counts: dict[str, int] = defaultdict(int)
+        for entry in self.variants.values():
+            for reason, count in entry["left_out"].items():
+                counts[reason] += count
+        lines += [f"{count} trials not run: {reason}" for reason, count in counts.items()]
+        chosen = self.chosen
+        lines += [f"{chosen.target(name)} skipped: {reason}" for name, reason in chosen.skipped.items()]
+        if chosen.device == "cpu":
+            asked = self.config.option.device == "cpu"
+            lines.append(f"no target on a GPU: {'the CPU was asked for' if asked else cuda_unavailable()}")
+        return lines + list(self.not_compiled)
 
-        record = {
-            **provenance(self.chosen.device, ["pytest", *self.config.invocation_params.args]),
-            "level": self.chosen.level,
-            "seed": self.chosen.seed,
-            "device": self.chosen.device,
-            "compiled": self.compiled,
-            "variants": [
-                {
-                    "op": op,
-                    "target": target,
-                    "variant": variant,
-                    "compute": entry["compute"],
-                    "not_run": entry["not_run"],
-                    "dropped": entry["dropped"],
-                    "outcomes": [outcome.to_dict() for outcome in entry["outcomes"]],
-                }
-                for (op, target, variant), entry in self.variants.items()
-            ],
-        }
-        path.write_text(json.dumps(record, indent=1) + "\n")
+    def report(self, op: str, target: str, variant: str, entry: dict[str, Any]) -> Report:
+        """What is known of a variant so far."""
+        made = Report(op, variant, target, self.chosen.level, self.chosen.seed, entry["outcomes"])
+        made.require, made.compute, made.source = self.chosen.require, entry["compute"], entry["source"]
+        made.lacking = (entry["not_run"] or "").removeprefix("Skipped: ").removeprefix("not run: ") or None
+        made.not_run = dict(entry["left_out"])
+        if entry["dropped"]:
+            made.not_run["over the target's limit of work"] = entry["dropped"]
+        if left := entry["of"] - len(entry["outcomes"]):
+            made.interrupted = self.exit == pytest.ExitCode.INTERRUPTED
+            made.not_run[made.lacking or ("interrupted" if made.interrupted else "not reached, or deselected")] = left
+        return made
+
+    def status(self) -> Status:
+        """How the session ended, as a command's exit status would say it; pytest has its own."""
+        if self.exit == pytest.ExitCode.INTERRUPTED:
+            return Status.INTERRUPTED
+        if self.exit not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            return Status.FAILED
+        verdicts = [self.report(*key, entry).verdict for key, entry in self.variants.items()]
+        if not verdicts:
+            return Status.NOT_RUN if self.chosen.skipped and not self.compiled else Status.PASSED
+        return Status.combined(verdicts)
+
+    def record(self, path: str) -> Record:
+        """What --json writes."""
+        words = ["pytest", *self.config.invocation_params.args]
+        made = Record("pytest", path, words, self.config.stash.get(OUTPUT, None))
+        made.concerns(self.chosen.device, self.chosen.level, self.chosen.seed)
+        made.reports = [self.report(*key, entry) for key, entry in self.variants.items()]
+        made.entries = {"compiled": self.compiled, "problems": self.problems, "skipped": self.chosen.skipped}
+        return made
+
+
+def _cannot_run(outcomes: list[Outcome]) -> str | None:
+    """Why a kernel could be judged on nothing but empty operands; None where it could, or ran wrongly."""
+    if any(outcome.status == FAILED or (outcome.judged and _filled(outcome)) for outcome in outcomes):
+        return None
+    return next((outcome.reason for outcome in outcomes if outcome.status == NOT_RUN), None)
+
+
+def _filled(outcome: Outcome) -> bool:
+    return Requirement.EMPTY not in outcome.requirements
+
+
+def _rank(op: str, target: str, variant: str) -> tuple[str, str, int]:
+    """Where a variant stands in the table: in ladder order, whichever process was done with it first."""
+    ladder = registry.ladder(target.partition("@")[0], op)
+    return op, target, ladder.index(variant) if variant in ladder else len(ladder)
 
 
 def _cases(outcomes: list[Outcome]) -> list[Outcome]:

@@ -5,10 +5,12 @@ from contextlib import ExitStack
 
 import pytest
 
+from touchstone.conformance.findings import kept
 from touchstone.conformance.isolation.runner import Runner
 from touchstone.conformance.judging import judge
-from touchstone.conformance.judging.judgement import DECLINED, FAILED
-from touchstone.conformance.suite.plugin import RECORD
+from touchstone.conformance.judging.judgement import FAILED
+from touchstone.conformance.reporting.groups import Group
+from touchstone.conformance.suite.plugin import RECORD, SELECTION
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +31,7 @@ def runner_of():
 def test_kernel(judged, request, runner_of):
     option = request.config.option
     debug = option.usepdb or option.trace
-    if option.kernel and not debug and option.capture != "no":
+    if option.kernel and not request.config.stash[SELECTION].here:
         runner = runner_of(judged.subject, judged.trials)
         if runner.stopped:
             pytest.skip(f"not run: {runner.stopped}")
@@ -38,7 +40,13 @@ def test_kernel(judged, request, runner_of):
         outcome = judge.run(judged.subject, judged.trial, debug=debug)
     about = next(value for key, value in request.node.user_properties if key == RECORD)
     about["outcome"] = outcome.to_dict()
-    if outcome.status == DECLINED:
-        pytest.skip(f"declined: {outcome.reason}")
+    if not outcome.judged:
+        pytest.skip(f"{outcome.status}: {outcome.reason}")
     if outcome.status == FAILED:
-        pytest.fail("\n".join(str(finding) for finding in outcome.findings), pytrace=False)
+        required = request.config.stash[SELECTION].require
+        found = [finding for finding in outcome.findings if finding.fails(required)]
+        if not found:
+            spared = dict.fromkeys(str(finding.requirement) for finding in outcome.findings if finding.fails())
+            pytest.skip(f"not required, and fails: {', '.join(spared)}")
+        texts = [Group([finding]).text(kept.command(finding.id, judged.subject)) for finding in found]
+        pytest.fail("\n".join(texts), pytrace=False)

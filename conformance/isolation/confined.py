@@ -1,0 +1,91 @@
+"""A forked child in a sandbox: what an untrusted kernel runs in."""
+
+import contextlib
+import inspect
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from touchstone.conformance.discovery.importing import FileFunction
+from touchstone.conformance.discovery.selection import CannotRun
+from touchstone.conformance.discovery.subject import Subject
+from touchstone.conformance.isolation.fork import fork
+from touchstone.conformance.isolation.processes import Child
+from touchstone.conformance.isolation.sandbox import inside
+from touchstone.conformance.isolation.sandbox.outside import NotConfined, Sandbox
+from touchstone.conformance.isolation.shared import Shared
+
+ABORT_SECONDS = 1.0  # for a process to write where it was, and to end
+
+
+class Confined(Child):
+    """The child of a sandbox, which outlives none of it."""
+
+    def __init__(
+        self, pid: int, connection: Connection, trace: Any, popen: subprocess.Popen | None = None, *, sandbox: Sandbox
+    ):
+        super().__init__(pid, connection, trace, popen)
+        self.sandbox = sandbox
+
+    def usage(self) -> tuple[float, int]:
+        """That of the kernel's process and of all that it has started."""
+        return self.sandbox.usage()
+
+    def abort(self) -> None:
+        for process in self.sandbox.processes():
+            with contextlib.suppress(psutil.Error):
+                process.send_signal(signal.SIGABRT)
+        with contextlib.suppress(psutil.TimeoutExpired):
+            self.code = self._reap(ABORT_SECONDS)
+        self.kill()
+
+    def kill(self) -> None:
+        self.sandbox.kill()
+        super().kill()
+
+    def close(self, seconds: float = 0.0) -> None:
+        super().close(seconds)
+        self.sandbox.close()
+
+
+def confined(subject: Subject, shared: Shared, body: Callable[[Connection], None]) -> Confined:
+    """A forked child that runs `body` confined. Raises CannotRun where this machine cannot confine one."""
+    try:
+        sandbox = Sandbox(subject.device, readable=_folders(subject))
+        sandbox.__enter__()
+    except (NotConfined, OSError) as error:
+        raise CannotRun(f"untrusted: {error}") from error
+
+    def made(pid: int, connection: Connection, trace: Any) -> Confined:
+        return Confined(pid, connection, trace, sandbox=sandbox)
+
+    def confine(kept: tuple[int, ...]) -> None:
+        inside.enter(sandbox.settings(shared.descriptor, *kept))
+        tempfile.tempdir = None  # that of the parent, which is asked for once
+
+    child = fork(body, confine, made)
+    assert isinstance(child, Confined)
+    try:
+        sandbox.started(child.process.pid)
+    except NotConfined as error:
+        child.close()
+        raise CannotRun(f"untrusted: {error}") from error
+    except BaseException:
+        child.close()
+        raise
+    return child
+
+
+def _folders(subject: Subject) -> list[Path]:
+    """The folders of the function's file, which its process has to be able to read."""
+    if isinstance(subject.fn, FileFunction):
+        return [subject.fn.path.resolve().parent]
+    with contextlib.suppress(TypeError, OSError):
+        return [Path(inspect.getfile(inspect.unwrap(subject.fn))).resolve().parent]
+    return []

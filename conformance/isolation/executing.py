@@ -1,0 +1,251 @@
+"""The side of the kernel: a process that makes the calls which the judge asks for, and judges nothing."""
+
+import pickle
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from multiprocessing import reduction
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from touchstone.conformance.discovery import arrays, launching, registry
+from touchstone.conformance.discovery.importing import FileFunction
+from touchstone.conformance.discovery.subject import Subject
+from touchstone.conformance.isolation import processes, serve, tripwires, wire
+from touchstone.conformance.isolation.shared import OUTPUTS, Shared, rounded
+from touchstone.conformance.judging.executor import InProcess, ending_text
+from touchstone.conformance.spec.layouts import BufferView
+from touchstone.conformance.spec.returned import said
+
+NEAR = 1 << 20  # bytes: the rest of a storage no larger than this, or than three outputs, is told along with an output
+
+
+def execute(connection: Connection, shared: Shared, subject: Subject) -> None:
+    """Make the calls of `subject` that are asked for, until the judge hangs up; in a forked child."""
+    if not subject.own:
+        launching.expect(subject.device)
+    if subject.untrusted:
+        tripwires.set_up(subject.op)
+    _execute(connection, shared, lambda: _opened(subject))
+
+
+def main(connection: Connection) -> None:
+    """In a fresh process: it is sent the shared memory, the op's file and the subject, as `serve.receive` takes it."""
+    shared = Shared(reduction.recv_handle(connection))
+    request: tuple[Path | None, tuple, bytes] = pickle.loads(connection.recv_bytes())
+    _execute(connection, shared, lambda: serve.receive(*request)[0])
+
+
+def _execute(connection: Connection, shared: Shared, open_subject: Callable[[], Subject]) -> None:
+    first: dict[str, Any] = {"ready": True}
+    try:
+        subject = open_subject()
+        if not subject.own and (misfit := subject.contract.misfit(subject.fn)):
+            first = {"refused": f"fn: {misfit}"}
+    except launching.MissingPackage as error:
+        first = {"missing": said(error)}
+    except ValueError as error:
+        first = {"refused": said(error)}
+    except Exception as error:
+        first = {"failed": f"{type(error).__name__}: {said(error)}"}
+    processes.flush()
+    connection.send_bytes(wire.reply(shared, 0, first))
+    if "ready" not in first:
+        return
+    calls = _Calls(shared, subject)
+    while True:
+        try:
+            request = pickle.loads(connection.recv_bytes())
+        except (EOFError, OSError):
+            return
+        try:
+            answer = calls.reread(request) if isinstance(request, wire.Reread) else calls.call(request)
+        except Exception as error:
+            answer = {"failed": "".join(traceback.format_exception(error))[-wire.SAID :]}
+        processes.flush()
+        connection.send_bytes(wire.reply(shared, request.nonce, answer))
+
+
+def _opened(subject: Subject) -> Subject:
+    """The subject with its function, which is imported here where it was named by its file."""
+    if not isinstance(subject.fn, FileFunction):
+        return subject
+    try:
+        fn = launching.opened(subject.fn.path, subject.fn.name, subject.arch)
+    except launching.MissingPackage:
+        raise
+    except ValueError as error:
+        raise ValueError(f"fn: {error}") from error
+    for backend in map(registry.backend, registry.backends()):
+        backend.adopt(fn, subject.device)
+    return replace(subject, fn=fn)
+
+
+class _Calls:
+    """The calls of one subject, and the outputs that the judge still looks at."""
+
+    def __init__(self, shared: Shared, subject: Subject) -> None:
+        self.shared, self.subject, self.executor = shared, subject, InProcess(subject)
+        self.given: dict[int, torch.Tensor] = {}  # arguments of this trial, by name
+        self.held: dict[int, _Memory] = {}  # by token
+        self.tokens = 0
+
+    def call(self, request: wire.Call) -> dict[str, Any]:
+        for token in request.released:
+            self.held.pop(token, None)
+        for name in set(self.given) - set(request.names):
+            del self.given[name]
+        if request.begins:
+            self.given.clear()
+            self.held.clear()
+            self.shared.forget(clear=False)
+        buffers = [self.shared.bytes(slot.offset, slot.size) for slot in request.slots]
+        arguments = {name: self._argument(value, buffers) for name, value in request.arguments.items()}
+        placed = {name: BufferView(buffers[slot], buffers[slot]) for name, slot in request.placed.items()}
+        try:
+            seen = self.executor.call(arguments, request.manner, placed)
+        except BaseException as error:
+            return {"ended": ending_text(error)}
+        seen.cheats = tripwires.told()
+        answer: dict[str, Any] = {"observed": wire.observed_to_json(seen), "memories": []}
+        if isinstance(seen.values, str):
+            return {**answer, "values": seen.values[: wire.SAID]}
+        tensors = {name: value for name, value in seen.values.items() if type(value) is torch.Tensor}
+        sizes = {name: _extent(tensor) for name, tensor in tensors.items()}
+        while sum(sizes.values()) > request.most // 2:  # half, since memories are told in whole blocks
+            largest = max(sizes, key=sizes.__getitem__)
+            seen.values[largest] = arrays.Unreadable(f"a tensor that spans {sizes.pop(largest)} bytes")
+            del tensors[largest]
+        where = self._memory_of(tensors, buffers)
+        answer["memories"] = self._written({memory[1] for memory, _ in where.values() if memory[0] == "held"})
+        answer["values"] = {name: self._told(value, where.get(name)) for name, value in seen.values.items()}
+        return answer
+
+    def reread(self, request: wire.Reread) -> dict[str, Any]:
+        return {"memories": self._written(set(request.tokens) & set(self.held))}
+
+    def _argument(self, value: Any, buffers: Sequence[torch.Tensor]) -> Any:
+        """The argument; the same tensor each time for one name, as long as the trial goes on."""
+        if not isinstance(value, wire.TensorAt):
+            return value
+        if value.name not in self.given:
+            dtype = wire.DTYPES[value.dtype]
+            view = torch.empty(0, dtype=dtype, device="cpu")
+            storage = buffers[value.slot].untyped_storage()
+            self.given[value.name] = view.set_(storage, value.at // dtype.itemsize, value.shape, value.strides)
+        return self.given[value.name]
+
+    def _told(self, value: Any, where: tuple[tuple[str, int], int] | None) -> Any:
+        if value is None:
+            return None
+        if type(value) is not torch.Tensor:
+            return {"other": arrays.what(value)[: wire.SAID]}
+        if wire.name_of(value.dtype) not in wire.DTYPES:
+            return {"other": f"a tensor of dtype {value.dtype}"}
+        if where is None:
+            return wire.tensor_to_json(value, None, 0)
+        memory, at = where
+        if at % value.element_size():
+            return {"other": "a tensor at an address that is no multiple of its elements' size"}
+        return wire.tensor_to_json(value, memory, at)
+
+    def _memory_of(
+        self, tensors: Mapping[str, torch.Tensor], buffers: Sequence[torch.Tensor]
+    ) -> dict[str, tuple[tuple[str, int], int]]:
+        """In which memory each tensor with elements lies, and how far from its beginning."""
+        found: dict[str, tuple[tuple[str, int], int]] = {}
+        new: list[_Memory] = []
+        for name, tensor in tensors.items():
+            if not tensor.numel():
+                continue
+            memory = _Memory.of(tensor)
+            inside = next((i for i, b in enumerate(buffers) if memory.begin in _addresses(b)), None)
+            if inside is not None:
+                found[name] = ("slot", inside), tensor.data_ptr() - buffers[inside].data_ptr()
+                continue
+            while (other := next((each for each in new if each.meets(memory)), None)) is not None:
+                new.remove(other)
+                memory = memory.joined(other)
+            new.append(memory)
+        for memory in new:
+            token = next((token for token, each in self.held.items() if each.covers(memory)), None)
+            if token is None:
+                self.tokens += 1
+                token = self.tokens
+                self.held[token] = memory
+            else:
+                self.held[token].tensors += memory.tensors
+        for name, tensor in tensors.items():
+            if tensor.numel() and name not in found:
+                token = next(t for t, each in self.held.items() if tensor.data_ptr() in range(each.begin, each.end))
+                found[name] = ("held", token), tensor.data_ptr() - self.held[token].begin
+        return found
+
+    def _written(self, tokens: set[int]) -> list[dict[str, int]]:
+        """Write what these memories hold into the shared memory, and say where."""
+        total, told = 0, []
+        for token in sorted(tokens):
+            size = self.held[token].end - self.held[token].begin
+            told.append({"token": token, "at": total, "size": size})
+            total += rounded(size)
+        if not total:
+            return []
+        room = self.shared.bytes(OUTPUTS, total)
+        for each in told:
+            room[each["at"] : each["at"] + each["size"]].copy_(self.held[each["token"]].bytes())
+        return told
+
+
+class _Memory:
+    """A stretch of addresses, and the tensors that keep it alive."""
+
+    def __init__(self, begin: int, end: int, tensors: list[torch.Tensor]) -> None:
+        self.begin, self.end, self.tensors = begin, end, tensors
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> "_Memory":
+        """That of a tensor with elements; the whole of a storage that is not much larger."""
+        size, storage = _extent(tensor), tensor.untyped_storage()
+        if storage.nbytes() <= max(4 * size, NEAR):
+            return cls(storage.data_ptr(), storage.data_ptr() + storage.nbytes(), [tensor])
+        return cls(tensor.data_ptr(), tensor.data_ptr() + size, [tensor])
+
+    def meets(self, other: "_Memory") -> bool:
+        return self.begin < other.end and other.begin < self.end
+
+    def covers(self, other: "_Memory") -> bool:
+        return self.begin <= other.begin and other.end <= self.end
+
+    def joined(self, other: "_Memory") -> "_Memory":
+        begin, end = min(self.begin, other.begin), max(self.end, other.end)
+        return _Memory(begin, end, [*self.tensors, *other.tensors])
+
+    def bytes(self) -> torch.Tensor:
+        """What it holds now."""
+        parts = []
+        for tensor in self.tensors:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() <= self.begin and self.end <= storage.data_ptr() + storage.nbytes():
+                whole = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
+                return whole[self.begin - storage.data_ptr() : self.end - storage.data_ptr()]
+            parts.append(storage)
+        found = torch.zeros(self.end - self.begin, dtype=torch.uint8, device="cpu")
+        for storage in parts:  # storages that overlap, made over one foreign memory
+            whole = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
+            begin, end = max(self.begin, storage.data_ptr()), min(self.end, storage.data_ptr() + storage.nbytes())
+            found[begin - self.begin : end - self.begin] = whole[begin - storage.data_ptr() : end - storage.data_ptr()]
+        return found
+
+
+def _extent(tensor: torch.Tensor) -> int:
+    """The bytes from its first element to the end of its last."""
+    if not tensor.numel():
+        return 0
+    return (sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1) * tensor.element_size()
+
+
+def _addresses(buffer: torch.Tensor) -> range:
+    return range(buffer.data_ptr(), buffer.data_ptr() + buffer.numel())

@@ -1,0 +1,72 @@
+"""What stands in the file of an untrusted kernel that no kernel needs, read from its syntax tree by the judge.
+
+A kernel can keep quiet in its own process about what it does there; the text of its file it cannot change. Names that
+are put together while it runs are not seen.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+# modules, or the beginnings of their names, and what is imported from others
+MODULES = ("touchstone.conformance", "touchstone.reference", "gc", "ctypes", "torch.utils._python_dispatch")
+FROM = {"touchstone.backends": {"running", "after_launch", "launches"}, "sys": {"modules", "_getframe"}}
+NAMES = {"exec", "eval", "compile", "__import__", "__builtins__", "__loader__", "__spec__"}
+ATTRIBUTES = {
+    *("_getframe", "_current_frames", "tb_frame", "f_back", "f_locals", "f_globals", "f_builtins", "f_code"),
+    *("gi_frame", "cr_frame", "ag_frame", "__code__", "__globals__", "__closure__", "__subclasses__", "__builtins__"),
+    *("__traceback__", "_disable_current_modes", "_DisableTorchDispatch", "_disable_dispatch", "redispatch"),
+    *(
+        "_len_torch_dispatch_stack",
+        "_pop_torch_dispatch_stack",
+        "_get_current_dispatch_mode",
+        "_ExcludeDispatchKeyGuard",
+    ),
+    *("_set_dispatch_mode", "_unset_dispatch_mode", "_AutoDispatchBelowAutograd", "after_launch", "addaudithook"),
+}
+HOST = {"np", "numpy", "torch", "ctypes", "os", "sys"}  # what the body of a kernel cannot use on a GPU
+
+
+def unneeded(path: Path) -> list[str]:
+    """Of each such thing, a text that goes on from "the kernel"; nothing where the file cannot be read or parsed."""
+    try:
+        tree = ast.parse(path.read_text())
+    except (OSError, ValueError, SyntaxError, RecursionError):
+        return []
+    found: dict[str, int] = {}
+    plain = {node.name for node in tree.body if isinstance(node, ast.FunctionDef) and not _compiled(node)}
+    for node in ast.walk(tree):
+        for what in _of(node, plain):
+            found.setdefault(what, getattr(node, "lineno", 0))
+    return [f"{what} (line {line} of {path.name})" for what, line in found.items()]
+
+
+def _of(node: ast.AST, plain: set[str]) -> Iterator[str]:
+    match node:
+        case ast.Import(names=names):
+            yield from (f"imports {alias.name}" for alias in names if _forbidden(alias.name))
+        case ast.ImportFrom(module=str(module), names=names):
+            whole = [f"{module}.{alias.name}" for alias in names]
+            yield from (f"imports {name}" for name in whole if _forbidden(name))
+            yield from (f"imports {module}.{alias.name}" for alias in names if alias.name in FROM.get(module, ()))
+        case ast.Attribute(value=ast.Name(id="sys"), attr="modules"):
+            yield "uses sys.modules"
+        case ast.Attribute(attr=attribute) if attribute in ATTRIBUTES:
+            yield f"uses {attribute}"
+        case ast.Name(id=name) if name in NAMES:
+            yield f"uses {name}"
+        case ast.Constant(value=str(text)) if text in ATTRIBUTES | NAMES or _forbidden(text):
+            yield f"names {text}"
+        case ast.FunctionDef() if _compiled(node):
+            inside = [each for statement in node.body for each in ast.walk(statement)]
+            used = {each.id for each in inside if isinstance(each, ast.Name)} & HOST
+            called = {e.func.id for e in inside if isinstance(e, ast.Call) and isinstance(e.func, ast.Name)} & plain
+            yield from (f"uses {name} in {node.name}, which is compiled for a GPU" for name in sorted(used | called))
+
+
+def _compiled(node: ast.FunctionDef) -> bool:
+    return any("jit" in ast.unparse(decorator) for decorator in node.decorator_list)
+
+
+def _forbidden(module: str) -> bool:
+    return any(module == name or module.startswith(f"{name}.") for name in MODULES)

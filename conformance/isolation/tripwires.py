@@ -1,0 +1,180 @@
+"""In the process of an untrusted kernel: what the kernel's code may not do there, noted where it is done.
+
+The answer may not come from this package's references, contracts or kernels, nor be worked out in another thread or
+process, nor be read out of the objects of this process. A kernel that is found here cheats; one that is not may still
+have got round this: what decides are the values, which are judged in another process.
+"""
+
+import functools
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+import sysconfig
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import torch
+
+import touchstone
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.spec.contract import Contract
+
+TOLD = 16  # notes at most
+NEEDED = ("operands", "outputs", "params", "name", "dtypes")  # of a contract, to make calls
+FORBIDDEN = ("reference", "conformance/contracts", "conformance/faults")  # folders of this package
+# audit events, and what the kernel's code does with them
+EVENTS = {
+    "gc.get_objects": "looks through the objects of its process",
+    "gc.get_referrers": "looks through the objects of its process",
+    "gc.get_referents": "looks through the objects of its process",
+    "sys._getframe": "reads the frames of its callers",
+    "sys._current_frames": "reads the frames of other threads",
+    "sys.settrace": "sets a trace function",
+    "sys.setprofile": "sets a profile function",
+    "sys.addaudithook": "adds an audit hook",
+    "_thread.start_new_thread": "starts a thread",
+    "_thread.start_joinable_thread": "starts a thread",
+    "os.fork": "starts a process",
+    "os.forkpty": "starts a process",
+    "os.posix_spawn": "starts a process",
+    "os.exec": "starts a program",
+    "os.system": "starts a program",
+    "subprocess.Popen": "starts a program",
+    "os.kill": "sends a signal",
+    "os.killpg": "sends a signal",
+    "signal.pthread_kill": "sends a signal",
+    "socket.connect": "opens a connection",
+    "socket.bind": "opens a port",
+    "ctypes.dlopen": "loads a library with ctypes",
+    "ctypes.dlsym": "calls C with ctypes",
+    "ctypes.string_at": "reads memory by its address",
+    "resource.setrlimit": "changes its limits",
+}
+
+# what gives a tensor's memory to other libraries, on the host alone
+HOST_ONLY = [(torch.Tensor, "numpy"), (torch.Tensor, "__array__"), (torch, "from_numpy"), (torch, "frombuffer")]
+
+_told: list[str] = []
+
+
+def told() -> list[str]:
+    """What was noted so far."""
+    return list(_told)
+
+
+def note(what: str) -> None:
+    if what not in _told and len(_told) < TOLD:
+        _told.append(what)
+
+
+def set_up(op: str) -> None:
+    """From here on, note what is not allowed. Before the kernel's file is imported."""
+    contract = registry.contract(op)
+    for field in fields(Contract):
+        if field.name not in NEEDED and callable(getattr(contract, field.name)):
+            setattr(contract, field.name, _forbidden(f"calls {field.name} of the op's contract"))
+    contract.values = {}
+    contract.properties = contract.invalid = ()
+    for name, module in list(sys.modules.items()):
+        if _is_forbidden(name):
+            _empty(name, module)
+    for owner, attribute in HOST_ONLY:
+        setattr(owner, attribute, _noted(getattr(owner, attribute), f"calls {attribute}, which a GPU's tensor has not"))
+    sys.meta_path.insert(0, _Finder())
+    sys.addaudithook(_audit)
+
+
+def _is_forbidden(module: str) -> bool:
+    """Whether a module holds answers: references, contracts, planted kernels, and the kernels of this repository."""
+    parts = module.split(".")
+    if parts[0] != "touchstone" or len(parts) < 3:
+        return module == "touchstone.reference"
+    if parts[1] == "backends":
+        return len(parts) > 3 and parts[2] in registry.backends() and parts[3] in registry.ops()
+    return parts[1] == "reference" or parts[1:3] in (["conformance", "contracts"], ["conformance", "faults"])
+
+
+def _empty(name: str, module: ModuleType) -> None:
+    """Put tripwires in the place of a module's functions."""
+    for attribute, value in list(vars(module).items()):
+        if isinstance(value, FunctionType):
+            setattr(module, attribute, _forbidden(f"calls {name}.{attribute}"))
+
+
+def _forbidden(what: str) -> Callable[..., Any]:
+    def refuse(*arguments: Any, **named: Any) -> Any:
+        note(what)
+        raise PermissionError(f"the kernel {what}")
+
+    return refuse
+
+
+def _noted(function: Callable[..., Any], what: str) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        if _by_the_kernel():
+            note(what)
+        return function(*arguments, **named)
+
+    return call
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if _is_forbidden(fullname):
+            note(f"imports {fullname}")
+            raise ImportError(f"{fullname} is not there for a kernel under judgement", name=fullname)
+        return None
+
+
+_FOLDER = str(registry.ROOT) + os.sep
+_LINKS = os.path.dirname(str(touchstone.__file__)) + os.sep
+_LIBRARIES = (sysconfig.get_paths()["stdlib"] + os.sep, "<frozen ")
+_FILES = tuple(os.path.join(root, folder) for root in (_FOLDER, _LINKS) for folder in FORBIDDEN)
+_auditing = False
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    global _auditing
+    opens = event == "open"
+    if _auditing or not (opens or event in EVENTS):
+        return
+    _auditing = True
+    try:
+        if opens:
+            path = arguments[0]
+            path = os.fsdecode(path) if isinstance(path, str | bytes) else ""
+            if path.startswith(("/proc/", "../", _FOLDER, _LINKS)) and _by_the_kernel():
+                real = os.path.realpath(path)
+                if real.startswith(_FILES) or _is_variant(Path(real)):
+                    note(f"reads {os.path.relpath(real, _FOLDER)}")
+                elif path.startswith("/proc/") and path.endswith(("/mem", "/environ", "/maps")):
+                    note(f"opens {path}")
+        elif _by_the_kernel():
+            note(EVENTS[event])
+    finally:
+        _auditing = False
+
+
+def _is_variant(path: Path) -> bool:
+    """Whether a file is of a kernel of this repository."""
+    parts = path.relative_to(_FOLDER).parts if path.is_relative_to(_FOLDER) else ()
+    return len(parts) > 2 and parts[0] == "backends" and parts[2].partition(".")[0] in registry.ops()
+
+
+def _by_the_kernel() -> bool:
+    """Whether the innermost code outside of Python's own library, above the caller, is of the kernel's author."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(_LIBRARIES):
+            installed = f"{os.sep}site-packages{os.sep}" in file
+            return not installed and not file.startswith((_FOLDER, _LINKS))
+        frame = frame.f_back  # type: ignore[assignment]
+    return False

@@ -1,0 +1,85 @@
+"""Findings that have one root cause, shown once with a count."""
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from touchstone.conformance.judging.judgement import Finding
+from touchstone.conformance.spec.checks import Check
+
+LINE = re.compile(r"[\w.-]+\.\w+:\d+")  # file and line, the best name of a cause
+NUMBERS = re.compile(r"0x[0-9a-f]+|[-+]?\d[\d.]*(?:e[-+]?\d+)?|\b(?:nan|inf)\b")
+FAMILY = re.compile(r"(?:float32|float16|bfloat16)-[^-]+-(\w+)")  # of values, in the name of a case
+CALL = re.compile(r"^call \d+ of \d+[^:]*: ")  # of a trial of many calls
+DTYPE = re.compile(r"\b(?:float32|float16|bfloat16)\b")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Findings alike: the first is the example that is shown."""
+
+    findings: Sequence[Finding]
+
+    @property
+    def example(self) -> Finding:
+        return self.findings[0]
+
+    @property
+    def id(self) -> str:
+        """Eight hexadecimal digits that follow from the root cause alone: the same for other kernels and later runs."""
+        return hashlib.sha256(repr(_cause(self.example)).encode()).hexdigest()[:8]
+
+    def text(self, command: str | None = None) -> str:
+        """The example, how many trials have the like of it, and the `command` that repeats it."""
+        found, count = self.example, len(self.findings)
+        times = f"{count} trials: " if count > 1 else ""
+        lines = [f"{times}[{found.id}] {found.check}: {found.message}", f"    in {found.case}{self._others()}"]
+        lines += [f"    {line}" for line in (found.diagnosis or "").splitlines()]
+        return "\n".join([*lines, f"    repeat: {command}"] if command else lines)
+
+    def _others(self) -> str:
+        """How many other trials there are, by dtype, and their families of values."""
+        others = [finding.case for finding in self.findings[1:]]
+        if not others:
+            return ""
+        dtypes = Counter(match[0] for case in others if (match := DTYPE.search(case)))
+        families = dict.fromkeys(match[1] for case in others if (match := FAMILY.match(case)))
+        counts = ", ".join(f"{count} {dtype}" for dtype, count in dtypes.items())
+        return f", and {len(others)} more findings: {counts}" + (f" ({', '.join(families)})" if families else "")
+
+
+def grouped(findings: Iterable[Finding]) -> list[Group]:
+    """The findings by root cause: the largest groups first, then as they were found."""
+    groups: dict[tuple, list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault(_cause(finding), []).append(finding)
+    return sorted((Group(each) for each in groups.values()), key=lambda group: -len(group.findings))
+
+
+def _cause(finding: Finding) -> tuple:
+    """What findings of one cause have in common: the check, what it is about, and the line that raised or, where
+    there is none, the words of the message without numbers."""
+    asked = finding.requirement if finding.fails() else None
+    check, required = str(finding.check), asked and str(asked)
+    alike = finding.severity, check, finding.about, required, finding.raised, finding.passes_as
+    if finding.check == Check.VALUES or finding.error is not None:
+        return *alike, _kind_of_wrong(finding)
+    line = LINE.search(finding.message)
+    if line is not None and finding.raised is not None:
+        return *alike, line[0], _words(finding.message[line.end() :])[:40]
+    return *alike, _words(finding.message)
+
+
+def _words(message: str) -> str:
+    """A message without what differs from case to case."""
+    return NUMBERS.sub("#", DTYPE.sub("#", CALL.sub("", message)))
+
+
+def _kind_of_wrong(finding: Finding) -> str:
+    """NaN, an infinity, or a number in place of the answer; or errors that lean one way."""
+    if "errors lean one way" in finding.message:
+        return "lean"
+    got = re.search(r"got (-?\w+)", finding.message)
+    return got[1].lstrip("-") if got and got[1].lstrip("-") in ("nan", "inf") else "number"

@@ -1,0 +1,57 @@
+"""What comes back from a kernel's author: what counts as a tensor, and how long a message is.
+
+A tensor is torch.Tensor itself, dense, with memory that can be read. Of anything else, a method that is called, or an
+attribute that is read, may run the author's code, or raise.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+SAID, SHOWN = 4096, 100  # characters of a message and of a name
+COMPILERS = "_dynamo_"  # attributes that torch.compile leaves; others may stand in the place of a method
+
+
+def kind_of(value: Any) -> str:
+    kind = type(value)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def strange(value: Any) -> str | None:
+    """What is returned in the place of a plain tensor, for a sentence; None for one, and for what is no tensor."""
+    if type(value) is not torch.Tensor:
+        return kind_of(value) if _poses(value) else None
+    own = [str(name) for name in value.__dict__ if not str(name).startswith(COMPILERS)]
+    if own:
+        return f"a tensor with attributes of its own: {', '.join(own)[:SHOWN]}"
+    if torch._C._functorch.is_functorch_wrapped_tensor(value) or torch._is_functional_tensor(value):
+        return "a tensor of a transform of torch.func that has ended"
+    if value.is_nested:
+        return "a nested tensor"
+    if value.layout is not torch.strided:
+        return f"a tensor of layout {value.layout}"
+    if value.is_quantized:
+        return f"a quantised tensor ({value.dtype})"
+    if value.device.type == "meta":
+        return "a tensor without memory, on the device meta"
+    last = value.storage_offset() + sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True))
+    if value.numel() and (last + 1) * value.element_size() > value.untyped_storage().nbytes():
+        return f"a tensor whose memory was freed: {value.untyped_storage().nbytes()} bytes are left"
+    return None
+
+
+def said(value: Any, text: Callable[[Any], str] = str) -> str:
+    """`text` of an exception or its like: the first 4096 characters, or that it has none."""
+    try:
+        return text(value)[:SAID]
+    except Exception as error:
+        return f"({text.__name__}() of it raises {type(error).__name__})"
+
+
+def _poses(value: Any) -> bool:
+    """Whether an object of another type calls itself a tensor."""
+    try:
+        return isinstance(value, torch.Tensor)
+    except Exception:
+        return True
