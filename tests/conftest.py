@@ -30,3 +30,9 @@ def _findings_elsewhere(tmp_path, monkeypatch):
     """Findings of kernels that tests judge are not kept among the user's own; in another folder the name is the usual
     one."""
     monkeypatch.setattr(kept, "FILE", tmp_path / kept.FILE)
+
+
+@pytest.fixture(autouse=True)
+def _as_wide_as_it_is(monkeypatch):
+    """Tables are not wrapped because a worker of pytest-xdist has the terminal's width in COLUMNS."""
+    monkeypatch.delenv("COLUMNS", raising=False)

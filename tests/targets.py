@@ -141,6 +141,8 @@ def write_clone(root: Path, world: dict) -> None:
     (root / "backends").mkdir()
     for path in (ours / "backends").glob("*.py"):
         shutil.copy(path, root / "backends")
+    for name in ("cuda_face", "storage"):
+        shutil.copytree(ours / "backends" / name, root / "backends" / name, ignore=without)
     for name in ("conftest.py", "tox.ini"):
         shutil.copy(ours / name, root)
     (root / "tests").mkdir()

@@ -50,6 +50,13 @@ def test_names_that_two_ladders_share_stand_in_the_same_order():
     assert disagreements(ladders()) == []
 
 
+@pytest.mark.parametrize("op", registry.ops())
+def test_ladders_of_threads_begin_alike(op):
+    """In CUDA C and in Numba: the step that says what one thread does by itself, from which both ladders climb."""
+    first = {registry.ladder(backend, op)[0] for backend in ("cupy", "numba") if op in registry.kernel_ops(backend)}
+    assert len(first) == 1
+
+
 def test_a_ladder_in_another_order_is_seen():
     found = {"a.x": ["naive", "warp", "block"], "b.x": ["naive", "block", "tma"], "b.y": ["block", "warp"]}
     assert disagreements(found) == ["block before warp in b.y; after it in a.x"]

@@ -3,6 +3,7 @@ command."""
 
 import json
 import math
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,8 @@ from touchstone.conformance.cli import main, parser
 from touchstone.conformance.discovery import registry, selection
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.reporting import provenance
+from touchstone.conformance.reporting.record import Record
+from touchstone.conformance.reporting.status import Status
 from touchstone.conformance.spec import outputs
 from touchstone.conformance.spec.baselines import Baseline, Bench, autograd, eager
 from touchstone.conformance.spec.cases import plain_case
@@ -324,7 +327,7 @@ def entry(ms, q1, q3, name="r", **about):
 
 
 def test_changes_beyond_noise():
-    about = {"format": records.FORMAT, "machine": {"gpu": "A"}, "versions": {}}
+    about = {"format": 2, "machine": {"gpu": "A"}, "versions": {}}
     old = {
         **about,
         "results": [
@@ -355,8 +358,11 @@ def test_changes_beyond_noise():
 def test_records_and_csv(tmp_path, watch):
     group = group_of("softmax", lambda x: torch.softmax(x, -1), {"rows": 8, "cols": 32})
     results = run.measure(group, timing.CpuTimer(), watch, **RUN)
-    whole = records.record(provenance.provenance("cpu", ["me"]), None, results, {"x": "y"})
-    records.write(tmp_path / "a.json", whole)
+    (subject,) = (subject for _, subject in group.subjects)
+    begun = records.begun([subject], None)
+    whole = Record("bench", str(tmp_path / "a.json"), ["me"], entries=records.entries(None, results, {"x": "y"}))
+    whole.reports = records.reports(begun, results)
+    whole.end(Status.PASSED)
     found = records.read(tmp_path / "a.json")
     assert (
         found["command"] == "me"
@@ -364,6 +370,8 @@ def test_records_and_csv(tmp_path, watch):
         and "torch" in found["versions"]
         and len(found["commit"] or "x" * 40) == 40
     )
+    (report,) = found["reports"]
+    assert report["verdict"] == "passed" and report["worst"] == results[0].worst and report["source"]["sha256"]
     (row,) = found["results"]
     assert row["ms"] == results[0].ms and len(row["samples_ms"]) == row["count"] >= 5
     records.write_csv(tmp_path / "a.csv", results)
@@ -378,6 +386,8 @@ def test_a_refused_variant_shows_no_number():
     result.stats, result.roof = timing.stats([1.0]), ceilings.Roof(1.0, 1.0, "memory")
     (table,) = tables.tables([result])
     assert table.rows[0][2:] == ["refused", *["-"] * 5, ""]
+    result.roof = None
+    assert tables.tables([result])[0].rows[0][2:] == ["refused", "-", "-", ""]
     assert records.row(result)["ms"] is None and records.row(result)["fraction"] is None
 
 
@@ -401,12 +411,61 @@ def test_the_command(tmp_path, capsys):
     )
     shown = capsys.readouterr().out
     assert "ceilings of this run" in shown and "softmax float32 rows=16 cols=64, warm" in shown
-    assert "say nothing about a GPU" in shown
+    assert "They say nothing about a GPU" in shown
     assert records.read(out)["results"][0]["status"] == "measured"
     assert main([*words[:-3], "--shapes", str(shapes), "--kernel", f"{kernel[1]}:wrong"]) == 1
     assert "failed: wrong before it was timed" in capsys.readouterr().out
     assert main(["bench", "--compare", str(out), str(out)]) == 0
     assert "0 changed beyond noise, 1 did not" in capsys.readouterr().out
+
+
+EMULATED = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _kernel(x, y, cols, stride, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    row = tl.load(x + tl.program_id(0) * stride + at, mask=at < cols, other=float("-inf")).to(tl.float32)
+    e = tl.exp(row - tl.max(row))
+    tl.store(y + tl.program_id(0) * cols + at, e / tl.sum(e), mask=at < cols)
+
+
+def softmax(x):
+    y = torch.empty_like(x)
+    _kernel[(x.shape[0],)](x, y, x.shape[1], x.stride(0), BLOCK=triton.next_power_of_2(x.shape[1]))
+    return y
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.needs("triton")
+def test_an_emulated_kernel_has_no_roofline(tmp_path):
+    """Neither one of ours nor a user's: the machine it would be a share of is not this one."""
+    (tmp_path / "mine.py").write_text(EMULATED)
+    words = ["-m", "touchstone", "bench", "softmax", "--device=cpu", "--seconds=0.02"]
+    for which in (["--backend=triton", "--variant=onerow"], ["--kernel=mine.py:softmax"]):
+        done = run_touchstone([*words, *which, "--json=out.json"], tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert re.search(r"softmax +[\d.]+ +[\d.]+ +\d+$|onerow +[\d.]+ +[\d.]+ +\d+$", done.stdout, re.MULTILINE)
+        assert "  roofline" not in done.stdout and "ceilings" not in done.stdout and "FLOP" not in done.stdout
+        assert "there is no roofline to compare with" in done.stdout
+        found = json.loads((tmp_path / "out.json").read_text())
+        assert found["ceilings"] is None
+        assert [row["fraction"] for row in found["results"]] == [None]
+
+
+def test_why_there_is_nothing_to_time(capsys):
+    words = ["bench", "matmul", "--device=cpu", "--backend=cupy"]
+    assert main([*words, "--shapes=large"]) == 2
+    told = capsys.readouterr().err
+    assert "nothing to time with --shapes=large: " in told and "more work than the target's limit" in told
+    assert "an emulator or interpreter runs the kernels" in told and "--shapes=small has sizes for it" in told
+    assert main([*words, "--variant=wgmma"]) == 2
+    told = capsys.readouterr().err
+    assert "cupy@cpu matmul wgmma: needs sm_90a" in told and "--shapes=small has" not in told
 
 
 @pytest.mark.parametrize(
@@ -437,10 +496,12 @@ def test_who_takes_too_long_is_not_run(watch):
 
 
 def test_the_last_variants_of_every_ladder():
+    """Of those that run here."""
     chosen = selection.select(device="cpu", backend="cupy", op="softmax")
     chosen.prepare()
     (group,) = cases.plan(chosen, "small", ["float32"], top=2).groups
-    assert [subject.name for _, subject in group.subjects] == list(registry.variants("cupy", "softmax"))[-2:]
+    run_here = [s.name for backend, s in chosen.subjects() if not selection.not_run_reason(backend, s)]
+    assert [subject.name for _, subject in group.subjects] == run_here[-2:]
     assert not group.baselines
 
 

@@ -109,7 +109,7 @@ def variant(compiler, *kernels, needs=None, spills=None, dtypes=None, declines=l
 
 def specialisations():
     """What the quick cases tell apart."""
-    return {(case.dtype, 1 << max(case.size["cols"] - 1, 0).bit_length()) for case in plan(SOFTMAX, "quick").cases}
+    return {(case.dtype, 1 << max(case.size["cols"] - 1, 0).bit_length()) for case in plan(SOFTMAX, "quick").general}
 
 
 def test_every_distinct_specialisation_is_compiled_for_every_architecture():
@@ -123,7 +123,7 @@ def test_every_distinct_specialisation_is_compiled_for_every_architecture():
             assert sum(key[0] == kernel and key[2] == arch for key in seen) == len(specialisations())
     assert {tuple(r["variants"]) for r in answer["records"] if r["kernel"] == "_two"} == {("first", "second")}
     assert all("registers" in record for record in answer["records"])
-    cases = {case.id for case in plan(SOFTMAX, "quick").cases}
+    cases = {case.id for case in plan(SOFTMAX, "quick").general}
     assert all(record["case"] in cases for record in answer["records"])
 
 
@@ -212,7 +212,7 @@ def test_spills_beyond_the_limit_are_a_finding_unless_declared(spilt, declared, 
 
 
 def test_a_variant_that_declines_the_quick_cases_of_a_dtype_is_recorded_on_another_that_it_takes():
-    quick = {(case.dtype, case.size["rows"], case.size["cols"]) for case in plan(SOFTMAX, "quick").cases}
+    quick = {(case.dtype, case.size["rows"], case.size["cols"]) for case in plan(SOFTMAX, "quick").general}
 
     def declines(x):
         return x.dtype == torch.float16 and ("float16", *x.shape) in quick
@@ -243,7 +243,7 @@ def test_a_launcher_that_raises_is_a_finding():
         raise ZeroDivisionError("spilt ink")
 
     answer = check(Compiler(), broken=broken)
-    assert len(answer["findings"]) == len(plan(SOFTMAX, "quick").cases)
+    assert len(answer["findings"]) == len(plan(SOFTMAX, "quick").general)
     assert all(
         "broken raised ZeroDivisionError while its launches were recorded in " in text for text in answer["findings"]
     )
@@ -258,6 +258,7 @@ def test_large_sizes_are_recorded_too(monkeypatch):
     assert str(Launch("_kernel", ("bfloat16",), 1 << 14)) in {record["launch"] for record in answer["records"]}
 
 
+@pytest.mark.slow
 def test_a_crash_or_a_hang_of_the_compiler_is_an_error_of_that_launch_alone():
     def work(index):
         if index == 3:
@@ -276,6 +277,7 @@ def test_a_crash_or_a_hang_of_the_compiler_is_an_error_of_that_launch_alone():
     assert psutil.Process().children() == []
 
 
+@pytest.mark.slow
 def test_a_worker_remembers_and_is_given_up_when_it_crashes_or_is_silent(monkeypatch):
     def answer(module, request, known, beat=None):
         if beat is None:  # in this process

@@ -126,6 +126,7 @@ def test_a_declared_precision_is_judged_in_that_precision(op):
     assert rejected(op, less, "float32", compute="tf32")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", ["matmul", "mlp_backward", "attention", "attention_backward"])
 def test_bf16_operands_are_no_tf32(op):
     assert rejected(op, partial(KERNELS[op], dot=dots.of_bf16), "float32", compute="tf32")
@@ -135,6 +136,7 @@ def test_tf32_operands_are_no_tf32x3():
     assert rejected("matmul", partial(matmul.float32_product, dot=dots.of_tf32), "float32", compute="tf32x3")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_truncated_gradients_are_rejected(dtype):
     """matmul and mlp have a fault for this; here rounding the output shows beside rounding stored intermediates."""

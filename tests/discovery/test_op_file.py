@@ -197,6 +197,8 @@ def test_names(folder):
         selection.select(op_file=str(folder / "softmax.py"), kernel="mine.py:right", environ={})
 
 
+REGULAR = """    regular=__import__("touchstone.conformance.spec.contract", fromlist=["Regular"]).Regular({}, {}),
+    properties="""
 MISTAKES = [
     ("contract = Contract(", "contrakt = Contract(", "expected `contract`, .*, got nothing of that name"),
     (
@@ -213,6 +215,14 @@ MISTAKES = [
     ('Output("rows cols")', 'Output("rows heads")', r"contract.sizes: \[0\]: no heads"),
     ('{"rows": 1, "cols": 1}', '{"rows": 1}', r"contract.sizes: \[1\]: no cols"),
     ('"cols": 1025', '"cols": -1', r"contract.sizes: \[3\]: cols: expected a whole number of at least 0, got -1"),
+    ("    properties=", "    regular=64,\n    properties=", "contract.regular: expected a Regular, got int"),
+    ("    properties=", REGULAR.format('[{"rows": 64}]', "{}"), r"contract.regular: \[0\]: no cols, an axis of"),
+    (
+        "    properties=",
+        REGULAR.format("[]", '{"epps": (0,)}'),
+        "contract.regular: params: 'epps' is not one of eps; did you",
+    ),
+    ("    properties=", REGULAR.format("[]", '{"eps": 0}'), "contract.regular: params: eps: expected a list of values"),
     (
         'Operand("rows cols")',
         'Operand("rows cols", ("tilted",))',
@@ -338,6 +348,7 @@ def test_what_is_left_out_of_the_cost_model_counts_each_operand_once():
     assert made(flops=lambda size, params: 7.0).flops({"n": 5}, {}) == 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", registry.ops())
 def test_the_built_in_contracts_are_valid(op):
     opfile.validate(registry.contract(op), op)

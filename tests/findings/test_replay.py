@@ -4,6 +4,7 @@ import ast
 import json
 import os
 import re
+import shutil
 
 import pytest
 import torch
@@ -184,7 +185,7 @@ def test_a_script_fails_until_the_kernel_is_repaired(folder, capsys, name, found
 def test_a_case_is_made_small(folder, capsys):
     identifier = failing("tail", where=lambda case: case.size["cols"] == 5003)
     _, out, _ = run(capsys, identifier, "--minimise", "--json", "out.json")
-    record = json.loads((folder / "out.json").read_text())
+    record = json.loads((folder / "out.json").read_text())["replay"]
     assert record["case"] == "float32-1x1-normal"
     assert record["tried"] < 40
     assert f"found in {record['tried']} tries: float32-1x1-normal" in out
@@ -219,7 +220,7 @@ def test_replay_prints_diagnosis_and_map(folder, capsys):
     assert status == 1
     assert "y: wrong: cols " in out
     assert "cols 0..126 to the right, rows down" in out
-    record = json.loads((folder / "out.json").read_text())
+    record = json.loads((folder / "out.json").read_text())["replay"]
     assert record["failed"] is True
     assert record["diagnosis"] in out
     assert [found["check"] for found in record["findings"]] == [Check.VALUES]
@@ -292,15 +293,182 @@ def test_seconds_are_positive(folder, capsys):
     assert (status, "--seconds" in error) == (2, True)
 
 
-def test_only_what_failed_is_kept(folder):
-    def draws(x):
-        torch.rand(1)
+def test_a_file_outside_the_current_folder_runs_only_when_told(folder, capsys, monkeypatch):
+    from touchstone.conformance.discovery import importing as worker
+
+    ran = folder / "ran"
+    (folder / "my_kernels.py").write_text(KERNELS + f"\n\nopen({str(ran)!r}, 'w').close()\n")
+    below = folder / "below"
+    below.mkdir()
+    monkeypatch.chdir(below)
+    report = check("softmax", worker.load("../my_kernels.py", "tail"), device="cpu", level="quick")
+    identifier = report.findings[0].id
+    assert f"replay {identifier} --anywhere" in str(report)
+    ran.unlink()
+    (below / "link.py").symlink_to("../my_kernels.py")
+    for named in (folder / "my_kernels.py", below / "link.py", below / ".." / "my_kernels.py"):
+        records = json.loads(kept.FILE.read_text())
+        records[-1]["source"]["file"] = str(named)
+        kept.FILE.write_text(json.dumps(records))
+        status, _, error = run(capsys, records[-1]["id"])
+        assert (status, "which is not under the current folder" in error, "--anywhere" in error) == (2, True, True)
+        assert not ran.exists()
+    assert run(capsys, records[-1]["id"], "--anywhere")[0] == 1
+    assert ran.exists()
+
+
+def test_an_op_file_outside_the_current_folder_runs_only_when_told(folder, capsys):
+    identifier = failing("tail")
+    elsewhere = folder.parent / "op_of_another.py"
+    elsewhere.write_text("raise SystemExit('it ran')")
+    (records,) = ([r for r in json.loads(kept.FILE.read_text()) if r["id"] == identifier],)
+    records[0]["op_file"] = str(elsewhere)
+    kept.FILE.write_text(json.dumps(records))
+    status, _, error = run(capsys, identifier)
+    assert (status, f"would run {elsewhere}" in error) == (2, True)
+
+
+WRONG_FIELDS = [
+    ("op", "os.path", "field op: expected a name"),
+    ("op", None, "field op: expected a name"),
+    ("target", "user", "field target: expected a backend, @ and a device"),
+    ("device", "tpu", "field device: expected one of cpu, cuda, got 'tpu'"),
+    ("device", ["cpu"], "field device"),
+    ("level", "all", "field level: expected one of quick, default, thorough"),
+    ("seed", "0", "field seed: expected a whole number, got '0'"),
+    ("seed", True, "field seed"),
+    ("trial", "a\nb", "field trial: expected a line of printable text"),
+    ("trial", "\x1b[2J", "field trial"),
+    ("kind", "cases", "field kind: expected one of"),
+    ("check", 7, "field check"),
+    ("message", None, "field message: expected a text"),
+    ("compute", "fp4", "field compute: expected null or one of"),
+    ("deterministic", "yes", "field deterministic: expected true or false"),
+    ("outputs", "y", "field outputs: expected null or a list of names"),
+    ("outputs", ["y", "__import__('os')"], "field outputs"),
+    ("arrays", "os;x", "field arrays"),
+    ("strict", 1, "field strict"),
+    ("arch", "sm_1", "field arch"),
+    ("op_file", 3, "field op_file: expected null or a path"),
+    ("op_file", "a\0b", "field op_file"),
+    ("source", "my_kernels.py", "field source: expected an object"),
+    ("source", {"file": "my_kernels.py"}, "field source.function is missing"),
+    ("source", {"function": "tail"}, "field source.file is missing"),
+    ("source", {}, "field source.file is missing"),
+    ("source", {"file": "my_kernels.py", "function": "tail;import os"}, "field source.function: expected the name"),
+    ("source", {"file": ["my_kernels.py"], "function": "tail"}, "field source.file: expected a path"),
+    ("source", {"backend": "../triton", "variant": "onerow"}, "field source.backend: expected a name"),
+    ("source", {"backend": "triton", "variant": "__import__('os')"}, "field source.variant"),
+    ("source", {"reason": "\x1b]0;title\x07"}, "field source.reason"),
+]
+
+
+def test_a_field_of_a_record_that_cannot_be_is_named(folder, capsys):
+    identifier = failing("tail")
+    (good,) = [record for record in json.loads(kept.FILE.read_text()) if record["id"] == identifier]
+    cases = [({**good, name: value}, said) for name, value, said in WRONG_FIELDS]
+    cases += [
+        ({n: v for n, v in good.items() if n != name}, f"field {name} is missing") for name in good.keys() - OPTIONAL
+    ]
+    for record, said in cases:
+        kept.FILE.write_text(json.dumps([record]))
+        status, out, error = run(capsys, identifier)
+        wrong = f"the record of {identifier} in .touchstone/findings.json is not one of Touchstone's: {said}"
+        assert (status, wrong in error) == (2, True), (said, error)
+        assert "\x1b" not in out + error
+
+
+OPTIONAL = {"id", "strict", "arch", "kind"}  # without its id it is not found; the kind is that of the trial
+
+
+HOSTILE = {
+    "no JSON": b"{",
+    "not text": b"\xff\xfe\x00",
+    "nested": b"[" * 200_000,
+    "a number of 10,000 digits": b"[" + b"9" * 10_000 + b"]",
+    "no list": b'{"a": {"b": 1}}',
+    "no records": b'[null, 1, "x", [], {}, {"id": null}, {"id": ["x"]}]',
+    "odd words": b'[{"id": "x", "op": 1, "source": {"variant": 3}, "trial": "-", "ceilings": {"a": 1}}]',
+    "a pickle": b"\x80\x04\x95\x1d\x00\x00\x00\x00\x00\x00\x00\x8c\x05posix\x8c\x06system\x93\x8c\x02id\x85R.",
+}
+
+
+@pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_file_of_findings_is_no_traceback(folder, capsys, content):
+    kept.FILE.parent.mkdir()
+    kept.FILE.write_bytes(content)
+    status, _, error = run(capsys, "12345678")
+    assert (status, "there is no finding '12345678'" in error) == (2, True)
+    kept.keep(findings(1))
+    assert kept._read(kept.FILE).keys() >= {"00000000"}
+
+
+def test_listed_findings_do_not_steer_the_terminal(folder, capsys):
+    kept.FILE.parent.mkdir()
+    kept.FILE.write_text(json.dumps([{"id": "\x1b[2J", "op": "\x1b[31m", "trial": "a\nb", "name": "n" * 10_000}]))
+    _, _, error = run(capsys, "12345678")
+    assert "\x1b" not in error and "\\x1b[2J  \\x1b[31m" in error and len(error) < 1000
+
+
+def test_a_message_is_printed_without_what_steers_the_terminal(folder):
+    identifier = failing("tail")
+    records = [{**r, "message": "\x1b[2Jtwo\nlines"} for r in json.loads(kept.FILE.read_text())]
+    kept.FILE.write_text(json.dumps(records))
+    assert kept.find(identifier)["message"] == "\\x1b[2Jtwo\nlines"
+
+
+def test_links_are_neither_read_nor_written_through(folder, capsys):
+    """As a repository of somebody else's may hold them."""
+    precious = folder / "precious"
+    precious.write_text("mine")
+    kept.FILE.parent.mkdir()
+    kept.FILE.symlink_to(precious)
+    assert not kept.keep(findings(1))
+    assert precious.read_text() == "mine"
+    assert "findings cannot be kept" in capsys.readouterr().err
+    assert run(capsys, "12345678")[0] == 2
+    shutil.rmtree(kept.FILE.parent)
+    (folder / "elsewhere").mkdir()
+    kept.FILE.parent.symlink_to("elsewhere")
+    assert not kept.keep(findings(1))
+    assert list((folder / "elsewhere").iterdir()) == []
+    assert ".touchstone is a symbolic link" in capsys.readouterr().err
+
+
+def test_the_folder_of_findings_is_the_users_alone(folder, capsys):
+    assert kept.keep(findings(1))
+    assert [path.stat().st_mode & 0o777 for path in (kept.FILE.parent, kept.FILE)] == [0o700, 0o600]
+    kept.FILE.parent.chmod(0o777)
+    assert not kept.keep(findings(2))
+    assert "others may write to .touchstone (mode 0777)" in capsys.readouterr().err
+
+
+def test_a_script_is_made_of_a_records_names_and_nothing_else(folder):
+    """A title is a comment whatever the kernel is called, a module's name is a text."""
+    record = kept.find(failing("tail"))
+    record["name"] = '"""\nimport os\n\\'
+    subject = kept.load(record)
+    trial = kept.trial_of(record, subject)
+    (finding,) = judge.run(subject, trial).findings
+    least = minimise.minimise(subject, trial, finding, seconds=0.0)
+    for text in script._scripts(least, record):
+        title, first, *_ = ast.parse(text).body
+        assert isinstance(title, ast.Expr) and isinstance(first, ast.Import) and first.lineno > title.end_lineno
+
+
+def test_notes_are_kept_too_and_nothing_of_a_kernel_without_findings(folder):
+    def right(x):
         return torch.softmax(x.double(), -1).to(x.dtype).contiguous()
 
+    def draws(x):
+        torch.rand(1)
+        return right(x)
+
+    assert check("softmax", right, device="cpu", level="quick").findings == []
+    assert not (folder / ".touchstone").exists()
     report = check("softmax", draws, device="cpu", level="quick")
     assert report.passed
-    assert report.findings  # notes
-    assert not (folder / ".touchstone").exists()
+    assert kept.find(report.findings[0].id)["severity"] == "note"
 
 
 def test_what_is_kept_of_a_finding(folder):
@@ -331,15 +499,15 @@ def findings(count, start=0):
 
 def test_the_last_findings_are_kept(tmp_path):
     file = tmp_path / "deep" / "findings.json"
-    kept.keep(findings(400), file)
-    kept.keep(findings(200, start=300), file)
+    kept.keep(findings(kept.KEPT - 100), file)
+    kept.keep(findings(200, start=kept.KEPT - 200), file)
     assert len(json.loads(file.read_text())) == kept.KEPT
     kept.keep(findings(1), file)  # again: now the latest
-    kept.keep(findings(1, start=900), file)
+    kept.keep(findings(1, start=kept.KEPT + 400), file)
     identifiers = [record["id"] for record in json.loads(file.read_text())]
     assert len(identifiers) == kept.KEPT
-    assert identifiers[-2:] == ["00000000", f"{900:08x}"]
-    assert os.listdir(file.parent) == ["findings.json"]
+    assert identifiers[-2:] == ["00000000", f"{kept.KEPT + 400:08x}"]
+    assert sorted(os.listdir(file.parent)) == ["findings.json", "findings.json.lock"]
 
 
 def test_a_file_that_is_not_ours_is_replaced(tmp_path):

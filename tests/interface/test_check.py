@@ -2,6 +2,9 @@
 
 import functools
 import json
+import os
+import re
+import subprocess
 import sys
 import time
 
@@ -11,7 +14,7 @@ import torch
 from tests import processes
 from touchstone import Report, check
 from touchstone.conformance.discovery import registry
-from touchstone.conformance.judging.judgement import DECLINED, FAILED, PASSED, Outcome
+from touchstone.conformance.judging.judgement import DECLINED, FAILED, PASSED
 from touchstone.conformance.spec.checks import Check
 
 
@@ -41,10 +44,10 @@ def test_a_correct_function_passes(level):
 
 
 def test_check_is_fast():
-    """In processor time: the machine may be busy."""
-    start = time.process_time()
+    """In this thread's processor time: the machine may be busy, and torch's other threads wait by spinning."""
+    start = time.thread_time()
     quick(softmax, isolate="none")
-    assert time.process_time() - start <= 3
+    assert time.thread_time() - start <= 3
 
 
 def test_the_device_may_be_left_out():
@@ -113,6 +116,9 @@ def test_where_dtypes_and_outputs_narrow_and_are_counted():
     assert f"judged on {report.cases} of {whole.cases} trials, {whole.cases - report.cases} left out by where" in str(
         report
     )
+    report = quick(softmax, sizes={"cols": [64, 5003]})
+    assert report.not_run == {"left out by sizes": whole.cases - report.cases}
+    assert {outcome.trial.split("-")[1].partition("x")[2] for outcome in report.outcomes} == {"64", "5003"}
     nothing = quick(softmax, where=lambda case: False)
     assert not nothing.passed
     assert "nothing was judged" in str(nothing)
@@ -155,7 +161,7 @@ def test_library_functions_with_names_of_their_own(fn):
 @pytest.mark.parametrize(
     ("options", "error", "named"),
     [
-        (dict(op="softmaks"), ValueError, "op: 'softmaks' is not one of .*softmax"),
+        (dict(op="softmaks"), ValueError, "op: 'softmaks' is not one of .*softmax.*; did you mean 'softmax'"),
         (dict(op=None), ValueError, "op: None"),
         (dict(fn="softmax"), TypeError, "fn: .*got str"),
         (dict(fn=None), TypeError, "fn: .*got NoneType"),
@@ -169,10 +175,24 @@ def test_library_functions_with_names_of_their_own(fn):
         (dict(dtypes=5), ValueError, "dtypes: .*got 5"),
         (dict(dtypes=(d for d in ["float32"])), ValueError, "dtypes: "),
         (dict(where="x"), TypeError, "where: .*got str"),
+        (dict(sizes={"col": 3}), ValueError, "sizes: 'col' is not one of rows, cols; did you mean 'cols'"),
+        (dict(sizes={"cols": 31}), ValueError, "sizes: no case of softmax at level quick has cols=31; cols is 0, 1, "),
+        (dict(sizes={"cols": "3"}), TypeError, "sizes: cols: expected whole numbers"),
+        (dict(sizes=[3]), TypeError, "sizes: expected a dict"),
         (dict(outputs=["z"]), ValueError, "outputs: 'z' is not one of y"),
         (dict(outputs="y"), ValueError, "outputs: "),
         (dict(outputs=[]), ValueError, "outputs: "),
         (dict(compute="fp8"), ValueError, "compute: .*got 'fp8'"),
+        (dict(require="values"), ValueError, "require: expected a non-empty sequence out of values, layouts, special"),
+        (dict(require=[]), ValueError, "require: .*non-empty"),
+        (dict(require=["speed"]), ValueError, "require: 'speed' is not one of values, layouts"),
+        (dict(fn=lambda: None), TypeError, r"fn: <lambda>\(\): softmax is called as fn\(x\); too many positional"),
+        (dict(fn=lambda x, w: x), TypeError, r"\(x, w\): softmax is called as fn\(x\); missing a required .*'w'"),
+        (
+            dict(op="rms_norm", fn=lambda x, w: x),
+            TypeError,
+            r"\(x, w\): rms_norm is called as fn\(x, weight, eps=1e-06\); got an unexpected keyword argument 'eps'",
+        ),
         (dict(isolate="thread"), ValueError, "isolate: .*got 'thread'"),
         (dict(timeout=0), ValueError, "timeout: .*got 0"),
         (dict(timeout="60"), ValueError, "timeout: .*got '60'"),
@@ -209,12 +229,14 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch):
 def test_the_report_goes_through_json():
     report = quick(lambda x: torch.zeros_like(x))
     record = json.loads(report.to_json())
-    assert [Outcome.from_dict(o) for o in record["outcomes"]] == report.outcomes
     assert record["passed"] is False
-    assert record["op"] == "softmax"
-    assert record["target"] == "user@cpu"
     assert record["versions"]["torch"] == torch.__version__ or record["versions"]["torch"] in torch.__version__
-    assert (record["cases"], record["declined"], record["not_run"]) == (report.cases, report.declined, report.not_run)
+    (one,) = record["reports"]
+    assert [(o["trial"], o["status"]) for o in one["outcomes"]] == [(o.trial, o.status) for o in report.outcomes]
+    assert [found["id"] for found in one["findings"]] == [found.id for found in report.findings]
+    assert (one["op"], one["target"]) == ("softmax", "user@cpu")
+    counts = one["coverage"]
+    assert (counts["judged"], counts["declined"], counts["not_run"]) == (report.cases, report.declined, 0)
 
 
 def test_the_report_reads_well():
@@ -223,11 +245,65 @@ def test_the_report_reads_well():
     assert "softmax: " in lines[0]
     assert "user@cpu, level quick, seed 0" in lines[0]
     assert lines[1].split() == ["output", "float32", "float16", "bfloat16"]
-    assert "more findings" in text
-    assert text.count("] values: y: ") == 8
+    assert re.search(r"^\d+ trials: \[[0-9a-f]{8}\] values: y: ", text, re.MULTILINE)
     assert "expected" in text
     assert "seed 0" in text
     assert lines[-1].startswith("FAILED: ")
+
+
+def test_what_is_required_decides():
+    """A kernel that ignores strides: the report says what holds, and `require` what counts."""
+
+    def ignores_strides(x):
+        return softmax(x.as_strided(x.shape, (x.shape[1], 1), x.storage_offset()))
+
+    whole = quick(ignores_strides)
+    assert not whole.passed
+    assert {name for name, each in whole.standing.items() if each.verdict == "fails"} == {"layouts", "offsets"}
+    assert {f.requirement for f in whole.failures} == {"layouts", "offsets"}
+    some = quick(ignores_strides, require=["values", "special", "empty", "contract"])
+    assert some.passed
+    assert some.failures == [] and some.findings
+    assert "not required: " in str(some)
+    assert not quick(ignores_strides, require=("values", "layouts")).passed
+
+
+def test_a_kernel_that_cannot_run_here_is_not_failed():
+    from touchstone.backends import NotRun
+
+    def lacks(x):
+        if not x.numel():
+            return torch.empty_like(x)
+        raise NotRun("libdevice.j0 is not interpreted")
+
+    report = quick(lacks)
+    assert (report.verdict, report.passed) == ("not run", False)
+    assert str(report).splitlines()[-1].startswith("NOT RUN: libdevice.j0 is not interpreted; judged on 2 of ")
+    assert json.loads(report.to_json())["verdict"] == "not run"
+
+
+def test_the_findings_of_one_cause_are_shown_once():
+    report = quick(lambda x: 1 / 0)
+    text = str(report)
+    assert text.count("ZeroDivisionError") == 2  # on empty operands it is against another requirement
+    assert re.search(r"^\d\d trials: \[[0-9a-f]{8}\] raised: ZeroDivisionError", text, re.MULTILINE)
+    assert len(report.findings) == len(report.outcomes)
+
+
+def zeros(x):
+    return torch.zeros_like(x)
+
+
+def test_each_finding_can_be_repeated_by_its_last_line(tmp_path, monkeypatch):
+    """A lambda cannot be imported again: the line is the call that meets the finding."""
+    monkeypatch.chdir(tmp_path)  # where the findings are kept
+    report = quick(zeros)
+    lines = [line for line in str(report).splitlines() if line.startswith("    repeat: ")]
+    assert f"    repeat: python -m touchstone replay {report.failures[0].id} --anywhere" in lines
+    report = quick(lambda x: torch.zeros_like(x))
+    line = next(line for line in str(report).splitlines() if line.startswith("    repeat: "))
+    named = re.search(r"case.id == '(.+)'\)", line)
+    assert named and named[1] in {outcome.trial for outcome in report.outcomes}
 
 
 def test_notes_are_shown_and_do_not_fail():
@@ -240,7 +316,7 @@ def test_notes_are_shown_and_do_not_fail():
     report = quick(keeps_strides, where=lambda case: case.layout["x"] in ("contiguous", "transposed"))
     assert report.passed
     assert any(f.severity == "note" for f in report.findings)
-    assert "note: [" in str(report)
+    assert re.search(r"^note: (\d+ trials: )?\[", str(report), re.MULTILINE)
 
 
 def test_seeds_change_the_inputs_and_are_reported():
@@ -268,6 +344,16 @@ def test_a_child_process_gives_the_same_report(isolate):
     assert there.outcomes == here.outcomes
     assert there.not_run == here.not_run
     assert failures(there) == {Check.VALUES}
+
+
+def test_what_one_launcher_asks_of_cuda_is_not_told_of_the_next():
+    def asks(x):
+        torch.cuda.current_device()
+        return softmax(x)
+
+    first, second = (quick(fn, dtypes=["float32"], isolate="none") for fn in (asks, softmax))
+    assert "torch.cuda.current_device" in first.notes[0]
+    assert second.notes == []
 
 
 def test_a_child_process_takes_partials_and_modules():
@@ -476,3 +562,29 @@ def test_a_kernel_file_under_pytest(tmp_path):
     done = processes.run_python(arguments, tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.returncode == 0, done.stdout + done.stderr
     assert "user@cpu" in done.stdout
+
+
+SHARES = """
+import os
+import torch
+
+def test_a_share():
+    print("asked for", os.environ["OMP_NUM_THREADS"], "and took", torch.get_num_threads())
+    assert False
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chosen", [None, "3"])
+def test_workers_share_the_machine_s_cores(tmp_path, chosen):
+    """Two workers; a number that the user has chosen stays."""
+    (tmp_path / "test_shares.py").write_text(SHARES)
+    environment = processes.clean_environment(PYTHONPATH=str(registry.ROOT))
+    environment.pop("OMP_NUM_THREADS", None)
+    if chosen:
+        environment["OMP_NUM_THREADS"] = chosen
+    command = [sys.executable, "-m", "pytest", "-p", "touchstone.pytest", "-p", "no:cacheprovider", "-n", "2"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    share = max(1, os.cpu_count() // 2)
+    told = f"asked for {chosen} and took" if chosen else f"asked for {share} and took {share}"
+    assert told in done.stdout, done.stdout + done.stderr

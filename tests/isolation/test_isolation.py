@@ -1,6 +1,7 @@
 """Judging in child processes: deaths become findings, and no correct kernel is rejected because of where it runs."""
 
 import concurrent.futures
+import contextlib
 import ctypes
 import functools
 import json
@@ -13,6 +14,7 @@ import threading
 import time
 from collections import Counter
 
+import cloudpickle
 import psutil
 import pytest
 import torch
@@ -21,7 +23,8 @@ from tests import processes
 from touchstone import check
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject
-from touchstone.conformance.isolation import fork, limits, travel
+from touchstone.conformance.isolation import child as starting
+from touchstone.conformance.isolation import fork, limits, travel, wire
 from touchstone.conformance.isolation import runner as runner_module
 from touchstone.conformance.isolation.limits import Limits
 from touchstone.conformance.isolation.runner import Runner
@@ -42,6 +45,19 @@ def user(fn, device: str = "cpu", own: bool = False) -> Subject:
 def cases(count: int) -> list[Trial]:
     found, _ = trials_of(user(softmax), "quick")
     return [trial for trial in found if 1 < trial.case.size["cols"] < 100 and not isinstance(trial, ManyCalls)][:count]
+
+
+@pytest.fixture
+def judging():
+    """Starts children that judge trials themselves, as on a GPU."""
+    with contextlib.ExitStack() as stack:
+
+        def start(fn, trials):
+            child = starting.judging(user(fn), trials, ("pickle", cloudpickle.dumps(fn)))
+            stack.callback(child.close)
+            return child
+
+        yield start
 
 
 def few(fn, **options):
@@ -285,6 +301,7 @@ def test_a_death_that_takes_several_calls_is_no_doing_of_the_fork():
     assert [outcome.status for outcome in outcomes] == [PASSED, PASSED, FAILED]
 
 
+@pytest.mark.slow
 def test_a_hang_that_no_fresh_process_can_repeat_says_so(monkeypatch):
     monkeypatch.setattr(runner_module, "IDLE_SECONDS", 0.2)
     lock = threading.RLock()
@@ -300,6 +317,7 @@ def test_a_hang_that_no_fresh_process_can_repeat_says_so(monkeypatch):
     assert "isolate='none' tells" in finding.message
 
 
+@pytest.mark.slow
 def test_a_wait_that_no_fresh_process_can_repeat_gets_its_whole_time(monkeypatch):
     """Slow, without using the processor, and held by a lock: it cannot be sent anywhere."""
     monkeypatch.setattr(runner_module, "IDLE_SECONDS", 0.2)
@@ -593,16 +611,25 @@ def test_a_breakpoint_says_what_to_do():
 
 
 def test_errors_of_the_judge_are_no_findings(monkeypatch):
-    def broken(subject, trial):
+    def broken(subject, trial, **options):
         raise KeyError("of the judge")
 
     monkeypatch.setattr(judge, "run", broken)
-    with Runner(user(softmax), cases(1)) as runner, pytest.raises(KeyError, match="of the judge") as caught:
+    with Runner(user(softmax), cases(1)) as runner, pytest.raises(KeyError, match="of the judge"):
         runner.outcome(0)
-    assert "in the child process" in caught.value.__notes__[0]
-    assert "in broken" in caught.value.__notes__[0]
 
 
+def test_errors_of_an_instrument_in_the_kernels_process_are_no_findings(monkeypatch):
+    def broken(seen):
+        raise KeyError("of an instrument")
+
+    monkeypatch.setattr(wire, "observed_to_json", broken)
+    with Runner(user(softmax), cases(1)) as runner, pytest.raises(RuntimeError, match="of an instrument") as caught:
+        runner.outcome(0)
+    assert "in broken" in str(caught.value)
+
+
+@pytest.mark.slow
 def test_a_death_between_two_trials_is_not_lost():
     def later(x):
         if x.shape == deadly:
@@ -639,18 +666,14 @@ def test_a_child_that_waits_for_a_compiler_is_not_idle(tmp_path, monkeypatch):
     assert len(list(tmp_path.iterdir())) == 2  # one process, and its mark
 
 
-def test_a_child_that_lost_its_context_is_replaced(tmp_path):
+def test_a_judging_child_that_lost_its_context_says_so(judging):
     def loses(x):
-        (tmp_path / str(os.getpid())).touch()
-        if x.shape == deadly:
-            call.lost_context.append("this trial")
+        call.lost_context.append("this trial")
         return softmax(x)
 
-    trials = cases(2)
-    deadly = tuple(trials[0].case.size.values())
-    with Runner(user(loses), [trials[0], trials[0]], "fork") as runner:
-        assert [runner.outcome(index).status for index in range(2)] == [PASSED, PASSED]
-    assert len(list(tmp_path.iterdir())) == 2
+    child = judging(loses, cases(1))
+    assert child.judge(0, Limits()).status == PASSED
+    assert child.process.spent
 
 
 @pytest.mark.slow
@@ -750,8 +773,8 @@ def test_ctrl_c_ends_the_child_and_reports(tmp_path):
         out, err = parent.communicate(timeout=30)
     assert gone(child)
     assert parent.returncode == 130, err
-    assert "nothing was judged" in out
-    assert " interrupted" in out
+    assert "INTERRUPTED; judged on 0 of " in out
+    assert "PASSED" not in out and " interrupted" in out
     assert err.endswith("interrupted\n")
 
 
@@ -770,10 +793,14 @@ def test_a_child_that_goes_on_by_itself_does_not_mix_up_its_trials():
         outcomes = [runner.outcome(index, index + 1 if index < 5 else None) for index in range(6)]
     assert [outcome.trial for outcome in outcomes] == [trial.id for trial in trials]
     assert [outcome.status for outcome in outcomes] == [FAILED if one else PASSED for one in affected]
-    with Runner(user(softmax), trials) as runner:
-        runner.outcome(0, 1)
-        with pytest.raises(ValueError, match="index: expected 1, announced as the following one, got 2"):
-            runner.outcome(2)
+
+
+def test_a_judging_child_goes_on_to_the_following_trial(judging):
+    trials = cases(3)
+    child = judging(softmax, trials)
+    assert child.judge(0, Limits(), following=1).trial == trials[0].id
+    with pytest.raises(ValueError, match="index: expected 1, announced as the following one, got 2"):
+        child.judge(2, Limits())
 
 
 @pytest.mark.parametrize(
@@ -842,10 +869,10 @@ def test_four_misdeeds_are_four_findings_of_one_run(tmp_path):
     )
     assert status == 1, out
     found = {}
-    for outcome in json.loads((tmp_path / "four.json").read_text())["outcomes"]:
-        for finding in outcome["findings"]:
-            size = next((s for s in ("3x33", "17x64", "7x127", "4x257") if f"-{s}-" in outcome["trial"]), None)
-            found.setdefault(size, set()).add(finding["check"])
+    (report,) = json.loads((tmp_path / "four.json").read_text())["reports"]
+    for finding in report["findings"]:
+        size = next((s for s in ("3x33", "17x64", "7x127", "4x257") if f"-{s}-" in finding["trial"]), None)
+        found.setdefault(size, set()).add(finding["check"])
     assert Check.BOUNDS in found["3x33"]
     assert Check.VALUES in found["17x64"]
     assert found["7x127"] == {Check.HANG}

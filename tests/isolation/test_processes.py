@@ -82,6 +82,7 @@ def test_a_child_that_is_silent_for_too_long_is_ended(served):
     assert child.code == -signal.SIGKILL and gone(child.process.pid)
 
 
+@pytest.mark.slow
 def test_a_sign_of_life_gives_it_more_time():
     def body(connection):
         def slowly(times):
@@ -129,6 +130,7 @@ def test_an_exit_status_in_words():
     assert ending(-250) == "ended by signal 250"
 
 
+@pytest.mark.slow
 def test_memory_beyond_the_limit_ends_it(served):
     kept = []
 
@@ -229,6 +231,7 @@ def server(tmp_path, monkeypatch):
     return "server_of_a_test"
 
 
+@pytest.mark.slow
 def test_a_fresh_process_has_the_import_path_and_the_environment_that_it_is_given(server):
     child = spawn(server, {**os.environ, "SAID": "so"})
     try:
@@ -241,6 +244,7 @@ def test_a_fresh_process_has_the_import_path_and_the_environment_that_it_is_give
     assert gone(child.process.pid)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "message"),
     [(("exit", 5), "the process ended with status 5"), (("signal", signal.SIGFPE), "arithmetic exception")],
@@ -254,6 +258,7 @@ def test_a_fresh_process_dies_in_words_too(server, end, message):
         child.close()
 
 
+@pytest.mark.slow
 def test_a_fresh_process_started_by_a_thread_outlives_that_thread(server):
     started = []
     thread = threading.Thread(target=lambda: started.append(spawn(server)))

@@ -15,6 +15,7 @@ from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.faults import Planted
 from touchstone.conformance.judging import diagnosis, heatmap
 from touchstone.conformance.judging import instruments as probe
+from touchstone.conformance.judging.executor import InProcess
 from touchstone.conformance.spec import compare
 from touchstone.conformance.spec.budget import Expected
 from touchstone.conformance.spec.cases import plain_case
@@ -27,7 +28,7 @@ def case_of(rows=3, cols=65, dtype="float32", values="normal", op="softmax"):
 
 
 def diagnose(fn, case, **options):
-    """The diagnosis of a function of softmax's signature on one case."""
+    """The diagnosis of a function of softmax's signature on one case, of all its outputs."""
     contract = registry.contract(case.op)
     got = contract.by_name(contract.call(fn, contract.build(case).arguments))
     expected = contract.expected(contract.build(case))
@@ -35,7 +36,8 @@ def diagnose(fn, case, **options):
         name: compare.compare(tensor, expected[name], case.torch_dtype, diagnosis.exact(contract, case, name))
         for name, tensor in got.items()
     }
-    return diagnosis.diagnose(contract, case, got, expected, verdicts, **options)
+    texts = diagnosis.diagnose(contract, case, got, expected, verdicts, **options)
+    return "\n".join(texts.values())
 
 
 def softmax(x):
@@ -175,7 +177,7 @@ def matches(fn, mutants, case=None, seconds=diagnosis.SECONDS):
         got = {"y": fn(SOFTMAX.build(case).arguments["x"])}
         expected = SOFTMAX.expected(SOFTMAX.build(case))
         verdicts = {"y": compare.compare(got["y"], expected["y"], case.torch_dtype)}
-        return diagnosis.matching_mutants(SOFTMAX, case, got, expected, verdicts, seconds)
+        return diagnosis.matching_mutants(SOFTMAX, case, got, expected, verdicts, seconds).get("y", [])
 
 
 def planted(name, fn, kind="scale", **options):
@@ -243,11 +245,11 @@ def test_errors_that_lean_one_way():
     mutants = [planted("right", softmax), planted("up", leaning(0.7)), planted("down", leaning(-0.7))]
     assert [mutant.name for mutant in matches(leaning(-0.7), mutants, case)] == ["down"]
     text = diagnose(leaning(-0.7), case)
-    assert text is None or "wrong:" not in text
+    assert "wrong:" not in text
 
 
 def test_nothing_to_say_of_what_is_right():
-    assert diagnose(softmax, case_of()) is None
+    assert diagnose(softmax, case_of()) == ""
 
 
 def test_an_unknown_bug_is_described():
@@ -272,6 +274,33 @@ def test_two_outputs():
 
     assert "lse: wrong: everything; the answer +0.6931 (ln 2)" in diagnose(wrong, case, mutants=False)
     assert "y:" not in diagnose(wrong, case, mutants=False)
+
+
+def test_each_wrong_output_is_named_by_itself(monkeypatch):
+    """y and lse are wrong for reasons of their own; a mutant that is wrong in both ways would be named for both."""
+
+    def online(change_y, change_lse):
+        return lambda x: (change_y(softmax(x)), change_lse(torch.logsumexp(x.double(), -1).float()))
+
+    def double(t):
+        return 2 * t
+
+    def planted_as(name, fn):
+        return Planted("online_softmax", name, name, "scale", lambda: fn)
+
+    case, same = case_of(4, 9, op="online_softmax"), torch.clone
+    apart = [planted_as("y_doubled", online(double, same)), planted_as("lse_doubled", online(same, double))]
+    monkeypatch.setattr(registry, "planted", lambda op: apart)
+    contract = registry.contract("online_softmax")
+    got = contract.by_name(contract.call(online(double, double), contract.build(case).arguments))
+    expected = contract.expected(contract.build(case))
+    verdicts = {name: compare.compare(got[name], expected[name], torch.float32) for name in got}
+    texts = diagnosis.diagnose(contract, case, got, expected, verdicts)
+    assert "y_doubled" in texts["y"] and "lse_doubled" not in texts["y"]
+    assert "lse_doubled" in texts["lse"] and "y_doubled" not in texts["lse"]
+    apart.append(planted_as("both", online(double, double)))
+    texts = diagnosis.diagnose(contract, case, got, expected, verdicts)
+    assert all(text.splitlines()[0].endswith("but both (mutant both)") for text in texts.values())
 
 
 def test_shares_of_an_answer_with_alternatives():
@@ -370,6 +399,10 @@ class Writers:
         return f"element {(address - self.returned[-1].data_ptr()) // 4}"
 
 
+def owner(subject, case, *element):
+    return diagnosis.owner(InProcess(subject), subject.contract, case, *element)
+
+
 def test_who_wrote_an_element(monkeypatch):
     returned = []
 
@@ -378,9 +411,10 @@ def test_who_wrote_an_element(monkeypatch):
         return returned[-1]
 
     backend = SimpleNamespace(writers=lambda device: contextlib.nullcontext(Writers(returned)))
+    monkeypatch.setattr(registry, "behind", lambda target: ("paper",))
     monkeypatch.setattr(registry, "backend", lambda name: {"paper": backend}[name])
     subject = Subject("softmax", fn, "fn", "paper@cpu", "cpu", own=True)
-    assert diagnosis.owner(subject, case_of(3, 65), "y", (1, 2)) == "element 67"
+    assert owner(subject, case_of(3, 65), "y", (1, 2)) == "element 67"
 
 
 @pytest.mark.parametrize(
@@ -394,11 +428,11 @@ def test_who_wrote_an_element(monkeypatch):
 def test_a_target_that_knows_no_owner(monkeypatch, backend):
     monkeypatch.setattr(registry, "backend", lambda name: backend)
     subject = Subject("softmax", softmax, "fn", "paper@cpu", "cpu", own=True)
-    assert diagnosis.owner(subject, case_of(), "y", (0, 0)) is None
+    assert owner(subject, case_of(), "y", (0, 0)) is None
 
 
 def test_a_kernel_that_fails_has_no_owner(monkeypatch):
     backend = SimpleNamespace(writers=lambda device: contextlib.nullcontext(Writers([])))
     monkeypatch.setattr(registry, "backend", lambda name: backend)
     subject = Subject("softmax", lambda x: 1 / 0, "fn", "paper@cpu", "cpu", own=True)
-    assert diagnosis.owner(subject, case_of(), "y", (0, 0)) is None
+    assert owner(subject, case_of(), "y", (0, 0)) is None

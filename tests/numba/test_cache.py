@@ -3,6 +3,7 @@ else."""
 
 import contextlib
 import importlib.util
+import json
 import linecache
 import pickle
 import sys
@@ -19,7 +20,7 @@ if emulated.why_not():
 from numba.cuda import dispatcher, types
 
 from touchstone.backends.emulator.errors import OutOfBounds
-from touchstone.backends.emulator.numba import cache, front, launch, packing
+from touchstone.backends.emulator.numba import build, cache, front, launch, linking, packing
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.spec.cases import plan
 
@@ -280,17 +281,35 @@ def test_a_second_process_lowers_nothing_and_finds_the_same(tmp_path):
 
 
 def test_a_damaged_file_is_compiled_anew(tmp_path, monkeypatch):
-    file = tmp_path / "kept"
-    monkeypatch.setattr(cache, "_path", lambda key: file)
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("TOUCHSTONE_CACHE", str(folder))
     x = np.ones(32, np.float32)
     launch(loaded(tmp_path), 1, 32, (x,))
     right = x.copy()
-    for damage in (b"", b"no pickle", pickle.dumps("something else")):
+    (file,) = folder.glob("numba_*.json")
+    kept = file.read_bytes()
+    for damage in (b"", kept[: len(kept) // 2], kept.replace(b"tsn_base", b"tsn_bare", 1)):
         file.write_bytes(damage)
         x[:] = 1
         launch(loaded(tmp_path), 1, 32, (x,))
         assert np.array_equal(x, right)
-        assert isinstance(pickle.loads(file.read_bytes()), cache.Entry)
+        assert cache.read(file.read_bytes()).built.places == cache.read(kept).built.places
+
+
+def test_an_entry_is_json_of_one_form():
+    source = linking.Source("helper.cu", "__device__ int f() { return 1; }")
+    code = build.ObjectCode(b"\0\xff", "tsn_base_0", [("a.py", 3)], True, [("table", 64)], ["expf"], [source])
+    entry = cache.Entry(code, ["ptr", "i64"], {1: cache.Raised("ValueError: too small", "a.py", 3)})
+    text = cache.written(entry)
+    assert cache.read(text) == entry
+    whole = json.loads(text)
+    for name in whole["built"]:
+        for wrong in (None, 7.5, {"a": 1}, "*", [1.5]):
+            if (name, wrong) != ("base", "*"):
+                changed = {**whole, "built": {**whole["built"], name: wrong}}
+                assert cache.read(json.dumps(changed).encode()) is None, (name, wrong)
+    for other in (b"", b"no json", b"[]", b"null", b"[" * 100_000, pickle.dumps(entry)):
+        assert cache.read(other) is None
 
 
 def test_a_kernel_from_the_cache_is_checked(tmp_path):

@@ -26,8 +26,10 @@ from touchstone.backends import numba
 numba.prepare("cpu")
 from touchstone.conformance.discovery import registry, selection
 from touchstone.conformance.reporting.session import judge_subject
+from touchstone.conformance.spec.narrowing import Narrowing
 subject = selection.variant_subject("softmax", "numba", "naive", registry.variants("numba", "softmax")["naive"], "cpu")
-report = judge_subject(subject, "quick", dtypes=("float32",), where=lambda case: case.size["rows"] < 4, isolate="none")
+few = Narrowing(dtypes=("float32",), where=lambda case: case.size["rows"] < 4)
+report = judge_subject(subject, "quick", narrowing=few, isolate="none")
 assert report.passed, report
 print(report)
 """
@@ -129,4 +131,35 @@ double[1, 32](There())
 double[1, 32]((There(), 1))
 assert len(went) == 2
 """
+    output_of(code)
+
+
+@pytest.mark.slow
+def test_another_engine_in_the_process_keeps_its_own_functions():
+    """Numba's code makes the engine's names visible to every library; CUDA C that switches stacks by ucontext has an
+    engine of its own."""
+    code = '''
+import torch
+from numba import cuda
+from touchstone.backends import emulator
+from touchstone.backends.emulator import instruments
+from touchstone.backends.emulator.numba import launch
+
+@cuda.jit
+def double(x):
+    x[cuda.threadIdx.x] *= 2
+
+SOURCE = """
+extern "C" __global__ void turn(float* x) {
+  float mine = x[threadIdx.x];
+  __syncthreads();
+  x[63 - threadIdx.x] = mine;
+}
+"""
+x = torch.arange(64.0)
+launch(double, 1, 64, (x,))
+with instruments.using(portable=True):
+    emulator.compile(SOURCE, "turn.cu").launch("turn", 1, 64, (x,))
+assert torch.equal(x, 2 * torch.arange(64.0).flip(0)), x
+'''
     output_of(code)

@@ -31,12 +31,23 @@ def run(capsys):
     return call
 
 
-def test_an_installed_package_asks_for_the_file_to_write(run, monkeypatch):
-    assert registry.is_clone()
-    monkeypatch.setattr(registry, "is_clone", lambda: False)
-    status, out, err = run("softmax", "--from", "triton", "--to", "cupy")
-    assert (status, out) == (2, "")
-    assert err.startswith("python -m touchstone port: -o: expected the file to write")
+def test_nothing_is_written_without_a_name(run, tmp_path, monkeypatch):
+    """Not in the current folder, and not in the clone."""
+    before = {path: path.stat().st_mtime_ns for path in (registry.ROOT / "backends").rglob("*")}
+    monkeypatch.chdir(tmp_path)
+    status, out, _ = run("softmax", "--from=triton", "--to=cupy", "--variant=onerow", "--json=port.json")
+    assert status == 0
+    assert out.startswith("nothing is written: -o FILE.py says where to\n")
+    assert (
+        f"onerow{UNPORTED}its source is onerow of backends/triton/softmax.py"
+        in out.partition("softmax.py would be:")[2]
+    )
+    assert "\nsoftmax.cu would be:\n\n#include" in out
+    assert "Write the kernel" not in out
+    assert json.loads((tmp_path / "port.json").read_text())["port"]["files"] == []
+    assert [path.name for path in tmp_path.iterdir()] == ["port.json"]
+    written = [path for path in (registry.ROOT / "backends").rglob("*") if "__pycache__" not in str(path)]
+    assert all(before.get(path) == path.stat().st_mtime_ns for path in written)
 
 
 def test_every_backend_takes_part():
@@ -151,7 +162,7 @@ def test_what_is_written_and_said(run, tmp_path):
     (numbers,) = re.findall(r"^\[ \] masks: backends/triton/softmax.py lines ([\d, ]+)$", out, re.MULTILINE)
     assert all("mask=" in lines[int(number) - 1] for number in numbers.split(", "))
     assert f"check softmax --kernel {file}:onerow" in out
-    record = json.loads((tmp_path / "port.json").read_text())
+    record = json.loads((tmp_path / "port.json").read_text())["port"]
     assert record["variants"][0]["launches"][0]["threads"] == "32 * warps(block)"
     status, _, err = run("softmax", "--from=triton", "--to=numba", "--variant=onerow", "-o", str(file))
     assert status == 2
@@ -185,6 +196,107 @@ def test_a_variant_can_get_another_name_and_cuda_c_a_file_of_its_own(run, tmp_pa
     assert not (tmp_path / "mine.py").exists()
 
 
+OWN = '''"""Kernels of a project of its own."""
+from typing import Optional
+
+import torch
+import triton
+import triton.language as tl
+
+from launching import run
+
+WARPS = 4
+
+
+@triton.jit
+def _rows(x_ptr, y_ptr, stride, cols, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    at = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * stride + at, mask=at < cols, other=float("-inf")).to(tl.float32)
+    e = tl.exp(x - tl.max(x, 0))
+    tl.store(y_ptr + row * cols + at, e / tl.sum(e, 0), mask=at < cols)
+
+
+class Softmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, warps):
+        assert x.stride(-1) == 1, "rows have to be contiguous"
+        y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        run(_rows, x, y, warps)
+        return y
+
+
+def softmax(x: torch.Tensor, out: Optional[torch.Tensor] = None, warps: int = WARPS):
+    """Softmax of rows, which are contiguous.
+
+    As in the tutorial.
+    """
+    return Softmax.apply(x, warps)
+
+
+def help():
+    pass
+'''
+LAUNCHING = '''"""How kernels are launched."""
+import triton
+
+
+def run(kernel, x, y, warps):
+    block = triton.next_power_of_2(max(x.shape[1], 1))
+    if y.numel():
+        kernel[(x.shape[0],)](x, y, x.stride(0), x.shape[1], BLOCK=block, num_warps=warps)
+'''
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A folder with a user's kernel, which is the current one."""
+    (tmp_path / "mine.py").write_text(OWN)
+    (tmp_path / "launching.py").write_text(LAUNCHING)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_kernel_of_ones_own_is_ported(run, own):
+    """Through an autograd function and a helper in a file beside it."""
+    status, out, err = run("softmax", "--from=triton", "--to=numba", "--kernel=mine.py:softmax", "-o", "port.py")
+    assert status == 0, err
+    assert "kernel[(x.shape[0],)](x, y, x.stride(0), x.shape[1], BLOCK=block, num_warps=warps)" in out
+    assert "launch(_rows, (x.shape[0],), 32 * warps, x, y, x.shape[1])" in out
+    assert "masks: mine.py lines 17, 19" in out
+    text = (own / "port.py").read_text()
+    assert text.startswith(
+        '"""Kernels of a project of its own.\n\nsoftmax: Softmax of rows, which are contiguous.\n"""'
+    )
+    assert "def softmax(x: torch.Tensor, out=None, warps: int=None):" in text
+    assert "# port softmax --from triton --to numba --kernel mine.py:softmax\n" in text
+    assert "# Kernel: mine.py, lines 14 to 19: _rows(x_ptr, y_ptr, stride, cols, BLOCK: tl.constexpr)" in text
+    assert f"softmax{UNPORTED}its source is softmax of mine.py, line 31" in text
+    namespace = {"__name__": "port"}
+    pytest.importorskip("numba")
+    exec(compile(text, "port.py", "exec"), namespace)
+    with pytest.raises(NotImplementedError, match="is not ported yet"):
+        namespace["softmax"](None)
+
+
+@pytest.mark.slow
+@pytest.mark.needs("triton")
+def test_a_port_of_a_kernel_of_ones_own_is_compared_with_it(own):
+    if reason := registry.backend("numba").why_not("cpu"):
+        pytest.skip(reason)
+    command = ["-m", "touchstone", "port", "softmax", "--from=triton", "--to=numba", "--kernel=mine.py:softmax"]
+    for body, status, told in [
+        ("torch.softmax(x.float(), -1).to(x.dtype).contiguous()", 0, "AGREES on "),
+        ("torch.softmax(x.float(), 0).to(x.dtype).contiguous()", 1, "DIFFERS on "),
+    ]:
+        (own / "port.py").write_text(f"import torch\n\n\ndef softmax(x):\n    return {body}\n")
+        done = processes.run_touchstone([*command, "-o", "port.py", "--trace"], own)
+        assert done.returncode == status, done.stdout + done.stderr
+        assert done.stdout.startswith("softmax: softmax of port.py against softmax of mine.py, on the CPU\n" + told)
+        if status == 0:
+            assert "not compared: triton raises AssertionError: rows have to be contiguous" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -196,7 +308,16 @@ def test_a_variant_can_get_another_name_and_cuda_c_a_file_of_its_own(run, tmp_pa
             ["softmax", "--from=triton", "--to=numba", "--variant=oneroe"],
             "--variant: 'oneroe' is no variant of softmax in triton; there are",
         ),
-        (["softmax", "--from=triton", "--to=numba"], "softmax.py exists; name another file"),
+        (["softmax", "--from=triton", "--to=numba", "-o", "backends/numba/softmax.py"], "exists; name another file"),
+        (["softmax", "--from=triton", "--to=numba", "--kernel=KERNEL:softmx"], "; did you mean 'softmax'?"),
+        (["softmax", "--from=triton", "--to=numba", "--kernel=KERNEL:help"], "launches no kernel of triton"),
+        (["softmax", "--from=cupy", "--to=numba", "--kernel=KERNEL:softmax"], "launches no kernel of cupy"),
+        (["softmax", "--from=triton", "--to=numba", "--kernel=no.py:softmax"], "--kernel: there is no file no.py"),
+        (["softmax", "--from=triton", "--to=numba", "--kernel=mine.py"], "--kernel: expected file.py:function"),
+        (
+            ["softmax", "--from=triton", "--to=numba", "--kernel=KERNEL:softmax", "--variant=onerow"],
+            "--variant and --kernel: give one of the two",
+        ),
         (["softmax", "--from=triton", "--to=numba", "-o", "FOLDER/mine.txt"], "-o: expected a file name ending in .py"),
         (["softmax", "--from=triton", "--to=numba", "-o", "FOLDER/no/mine.py"], "-o: there is no folder"),
         (["softmax", "--from=triton", "--to=numba", "--as=x", "-o", "FOLDER/mine.py"], "--as: names one variant, but "),
@@ -216,8 +337,12 @@ def test_a_variant_can_get_another_name_and_cuda_c_a_file_of_its_own(run, tmp_pa
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_wrong_arguments_are_named(run, tmp_path, arguments, told):
-    status, out, err = run(*(argument.replace("FOLDER", str(tmp_path)) for argument in arguments))
+def test_wrong_arguments_are_named(run, tmp_path, tmp_path_factory, monkeypatch, arguments, told):
+    kernel = tmp_path_factory.mktemp("kernel") / "mine.py"
+    kernel.write_text(OWN)
+    monkeypatch.chdir(registry.ROOT)
+    words = [each.replace("FOLDER", str(tmp_path)).replace("KERNEL", str(kernel)) for each in arguments]
+    status, out, err = run(*words)
     assert status == 2
     assert err.startswith("python -m touchstone port: ")
     assert told in err

@@ -3,8 +3,6 @@
 It prints what each program raised, None if it held.
 """
 
-import json
-import sys
 from collections.abc import Callable
 
 import pytest
@@ -12,6 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
+from tests.programs import report
 from touchstone.backends import triton as backend
 
 backend.prepare("cpu")
@@ -327,16 +326,5 @@ def the_backend_offers_them_where_kernels_are_interpreted():
         _sums("store")
 
 
-def main() -> None:
-    report: dict[str, str | None] = {}
-    for function in PROGRAMS:
-        report[function.__name__] = None
-        try:
-            function()
-        except BaseException as error:
-            report[function.__name__] = f"{type(error).__name__}: {error}"
-    json.dump(report, sys.stdout)
-
-
 if __name__ == "__main__":
-    main()
+    report(PROGRAMS)

@@ -5,17 +5,23 @@ prints for every program what it raised (None if it held) with every repair inst
 there for left out. Each set of repairs gets a forked child, because a program may end in a segmentation fault.
 """
 
+import importlib.util
 import json
 import os
 import sys
 from collections.abc import Callable
 
+import cloudpickle
 import numpy as np
 import pytest
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra import libdevice
+from triton.language.extra.cuda.libdevice import erf
+from triton.language.extra.libdevice import rsqrt
 
+_exp = tl.exp  # before the repairs are installed
 PROGRAMS: list[tuple[str, Callable[[], None], tuple[int, int] | None]] = []
 NEVER = (0, 0)  # as `fixed`: holds without the repair too
 
@@ -187,6 +193,37 @@ def fma_rounds_once():
 
 
 @triton.jit
+def _dot_scaled(a_ptr, a_scale_ptr, b_ptr, b_scale_ptr, c_ptr, FORMAT: tl.constexpr, PACK: tl.constexpr):
+    m, n, scales = tl.arange(0, 32), tl.arange(0, 32), tl.arange(0, 2)
+    columns = tl.arange(0, 64 // PACK)
+    a = tl.load(a_ptr + m[:, None] * (64 // PACK) + columns[None, :])
+    b = tl.load(b_ptr + columns[:, None] * 32 + n[None, :])
+    a_scale = tl.load(a_scale_ptr + m[:, None] * 2 + scales[None, :])
+    b_scale = tl.load(b_scale_ptr + n[:, None] * 2 + scales[None, :])
+    c = tl.dot_scaled(a, a_scale, FORMAT, b, b_scale, FORMAT, tl.zeros((32, 32), tl.float32))
+    tl.store(c_ptr + m[:, None] * 32 + n[None, :], c)
+
+
+@program("dot", fixed=(3, 8))
+def scaled_dots_multiply_numbers_of_each_format():
+    table = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    scales = torch.randint(120, 130, (2, 32, 2), dtype=torch.uint8)
+    left, right = (2.0 ** (scale.float() - 127).repeat_interleave(32, 1) for scale in scales)
+    for name, dtype in (("e2m1", None), ("e4m3", torch.float8_e4m3fn), ("e5m2", torch.float8_e5m2)):
+        if dtype is None:
+            codes = torch.randint(0, 8, (2, 64, 32))
+            a, b = table[codes[0].T], table[codes[1]]
+            packed = (codes[:, ::2] | codes[:, 1::2] << 4).to(torch.uint8)
+            operands = packed[0].T.contiguous(), packed[1].contiguous()
+        else:
+            operands = torch.randn(32, 64).to(dtype), torch.randn(64, 32).to(dtype)
+            a, b = (operand.float() for operand in operands)
+        c = torch.empty(32, 32)
+        _dot_scaled[(1,)](operands[0], scales[0], operands[1], scales[1], c, name, 2 if dtype is None else 1)
+        assert torch.allclose(c, (a * left) @ (b * right.T), rtol=1e-5, atol=1e-5), name
+
+
+@triton.jit
 def _asm(x_ptr, out_ptr, ASM: tl.constexpr, PACK: tl.constexpr, N: tl.constexpr):
     x = tl.load(x_ptr + tl.arange(0, N))
     x = tl.inline_asm_elementwise(ASM, "=r,r", [x], dtype=x.dtype, is_pure=False, pack=PACK)
@@ -201,15 +238,139 @@ def moves_give_their_operand():
         _same(out, x)
 
 
+@triton.jit
+def _asm_of_two(x_ptr, y_ptr, out_ptr, ASM: tl.constexpr, CONSTRAINTS: tl.constexpr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    x, y = tl.load(x_ptr + i), tl.load(y_ptr + i)
+    tl.store(out_ptr + i, tl.inline_asm_elementwise(ASM, CONSTRAINTS, [x, y], dtype=x.dtype, is_pure=True, pack=1))
+
+
 @program("inline asm")
-def other_inline_asm_and_moves_of_other_than_32_bits_are_refused():
+def instructions_compute():
+    x, y, out = torch.randn(64), torch.randn(64), torch.empty(64)
+    for asm, expected, error in (
+        ("tanh.approx.f32 $0, $1;", x.tanh(), 2**-11),
+        ("ex2.approx.ftz.f32 $0, $1;", x.exp2(), 2**-22),
+        ("{ rcp.approx.ftz.f32 $0, $1; }", 1 / x, 2**-22),
+        ("abs.f32 $0, $1; sqrt.approx.f32 $0, $0;", x.abs().sqrt(), 2**-22),
+        ("neg.ftz.f32 $0, $1;", -x, 0),
+        ("cvt.rna.tf32.f32 $0, $1;", x, 2**-11),
+        (
+            "{ .reg .pred p; setp.gt.f32 p, $1, 0.; @p mov.f32 $0, $1; @!p mov.f32 $0, 0f3F800000; }",
+            x.where(x > 0, 1),
+            0,
+        ),
+    ):
+        _asm[(1,)](x, out, asm, 1, 64)
+        assert torch.allclose(out, expected, rtol=error, atol=0), (asm, out - expected)
+    tanh = torch.empty(64)
+    _asm[(1,)](x, tanh, "tanh.approx.f32 $0, $1;", 1, 64)
+    assert (tanh != x.tanh()).any()  # no more exact than the instruction is
+    for asm, expected in (
+        ("add.rn.f32 $0, $1, $2;", x + y),
+        ("fma.rn.f32 $0, $1, $2, $2; // fused", torch.addcmul(y.double(), x.double(), y.double()).float()),
+        ("max.f32 $0, $1, $2;", torch.maximum(x, y)),
+    ):
+        _asm_of_two[(1,)](x, y, out, asm, "=f, f, f", 64)
+        _same(out, expected)
+
+
+@triton.jit
+def _waits(x_ptr, out_ptr, N: tl.constexpr):
+    tl.extra.cuda.gdc_wait()
+    tl.store(out_ptr + tl.arange(0, N), tl.load(x_ptr + tl.arange(0, N)))
+    tl.extra.cuda.gdc_launch_dependents()
+
+
+@program("inline asm")
+def instructions_without_effect_on_one_program_are_passed_over():
+    x, out = torch.randn(8), torch.empty(8)
+    _waits[(1,)](x, out, 8)
+    _same(out, x)
+
+
+@program("inline asm")
+def other_inline_asm_is_not_interpreted():
+    from touchstone.backends.triton.runtime.interpreter import KernelError, NotInterpreted
+
     x, out = torch.ones(8), torch.empty(8)
-    with pytest.raises(Exception, match=r"inline assembly \"neg.f32 .*and no other"):
-        _asm[(1,)](x, out, "neg.f32 $0, $1;", 1, 8)
-    with pytest.raises(Exception, match="1 of 8 fp16 at a time"):
+    with pytest.raises(NotInterpreted, match=r"inline PTX is not interpreted: bfind.u32 \(in "):
+        _asm[(1,)](x, out, "bfind.u32 $0, $1;", 1, 8)
+    with pytest.raises(NotInterpreted, match=r"inline PTX is not interpreted: mov.b32 \{\$0"):
+        _asm[(1,)](x, out, "mov.b32 {$0, $0}, $1;", 1, 8)
+    with pytest.raises(NotInterpreted, match=r"the operand \$1"):
         _asm[(1,)](x.half(), out.half(), "mov.b32 $0, $1;", 1, 8)
-    with pytest.raises(Exception, match="2 of 1 fp16 at a time"):  # the compiler wants a multiple, too
+    with pytest.raises(KernelError, match="takes 2 elements at a time: 1 is no multiple"):  # as the compiler wants it
         _asm[(1,)](x.half(), out.half(), "mov.b32 $0, $1;", 2, 1)
+
+
+@triton.jit
+def _extern(x_ptr, out_ptr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    x = tl.load(x_ptr + i)
+    y = rsqrt(x) + libdevice.tanh(x) + erf(x) + tl.extra.cuda.libdevice.pow(x, 2) + libdevice.pow(x, 2.5) + _exp(x)
+    y += rsqrt(tl.sum(x, 0))  # of a scalar
+    tl.store(out_ptr + i, y)
+
+
+@program("libdevice")
+def libdevice_functions_run_however_they_were_imported():
+    x, out = torch.rand(64) + 0.5, torch.empty(64)
+    _extern[(1,)](x, out, 64)
+    expected = x.rsqrt() + x.tanh() + x.erf() + x**2 + x**2.5 + x.exp() + x.sum().rsqrt()
+    assert torch.allclose(out, expected, rtol=1e-6), (out - expected).abs().max()
+
+
+def _executed_again(module):
+    """A second copy of a module, as packages make one that work with several versions of Triton."""
+    spec = importlib.util.find_spec(module.__name__)
+    copy = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(copy)
+    return copy
+
+
+rsqrt_of_a_copy = _executed_again(libdevice).rsqrt
+tanh_of_a_copy = _executed_again(tl.extra.cuda.libdevice).tanh
+
+
+@triton.jit
+def _of_copies(x_ptr, out_ptr, N: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, N))
+    tl.store(out_ptr + tl.arange(0, N), rsqrt_of_a_copy(x) + tanh_of_a_copy(x))
+
+
+@program("libdevice")
+def functions_of_a_copy_of_libdevice_run():
+    x, out = torch.rand(64) + 0.5, torch.empty(64)
+    _of_copies[(1,)](x, out, 64)
+    assert torch.allclose(out, x.rsqrt() + x.tanh(), rtol=1e-6), (out - x.rsqrt() - x.tanh()).abs().max()
+
+
+@triton.jit
+def _missing(x_ptr, out_ptr, NAME: tl.constexpr, N: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, N))
+    if NAME == "rsqrt":
+        x = rsqrt(x)
+    elif NAME == "fast_tanhf":
+        x = libdevice.fast_tanhf(x)
+    else:
+        x = tl.core.extern_elementwise(
+            "lib", "", [x], {(tl.core.dtype("fp32"),): ("__nv_new", tl.core.dtype("fp32"))}, is_pure=True
+        )
+    tl.store(out_ptr + tl.arange(0, N), x)
+
+
+@program("libdevice")
+def libdevice_functions_that_a_gpu_lacks_are_refused_and_unknown_ones_not_interpreted():
+    from touchstone.backends.triton.runtime.interpreter import KernelError, NotInterpreted
+
+    x, out = torch.ones(8), torch.empty(8)
+    with pytest.raises(KernelError, match=r"libdevice.rsqrt takes \(fp32\) or \(fp64\), not \(fp16\)"):
+        _missing[(1,)](x.half(), out, "rsqrt", 8)
+    with pytest.raises(KernelError, match="libdevice of CUDA has no fast_tanhf"):
+        _missing[(1,)](x, out, "fast_tanhf", 8)
+    with pytest.raises(NotInterpreted, match="libdevice.new is not interpreted"):
+        _missing[(1,)](x, out, "new", 8)
 
 
 @triton.jit
@@ -298,6 +459,56 @@ def and_of_tiles_is_elementwise():
     out = torch.empty(8)
     _both[(1,)](torch.ones(8), out, 2, 5, 8)
     assert out.tolist() == [0, 0, 1, 1, 1, 0, 0, 0]
+
+
+@triton.jit
+def _extrema(x_ptr, out_ptr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    x = tl.load(x_ptr + i)
+    half, two = 0.5, 2
+    tl.static_assert((x.to(tl.float16) * half).dtype == tl.float32)  # as any other variable that holds a number
+    y = max(x, ONE) + min(x, half, x * two) + max(tl.sum(x, 0), 0.0) + max(N, 3) + tl.max(x, 0)
+    tl.store(out_ptr + i, y)
+
+
+@program("loops")
+def maxima_and_tuples_are_triton_s():
+    x, out = torch.randn(8), torch.empty(8)
+    _extrema[(1,)](x, out, 8)
+    expected = x.clamp(min=1) + torch.minimum(x, x * 2).clamp(max=0.5) + x.sum().clamp(min=0) + 8 + x.max()
+    assert torch.allclose(out, expected), out - expected
+
+
+ONE = tl.constexpr(1.0)
+TWO = tl.constexpr(2)
+
+
+@triton.jit
+def _same_value(x):
+    return x + ONE - ONE
+
+
+@triton.jit
+def _constants(x_ptr, out_ptr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    x = tl.load(x_ptr + i)
+    y = _same_value(ONE * x) + _same_value(ONE - x) * TWO + tl.exp(-ONE * x) + _same_value(ONE / (x + 3))
+    y += tl.where(ONE < x, ONE, x) + tl.where((ONE > x) & (x != ONE), -ONE, TWO)  # noqa: SIM300 (the point of it)
+    y += tl.full([N], ONE, tl.float32)
+    y += tl.where((TWO << (i & 3)) == (i & TWO), 1, 0)
+    for j in tl.static_range(TWO):
+        y += j * ONE
+    tl.store(out_ptr + i, y)
+
+
+@program("constants")
+def module_level_constants_are_operands():
+    x, out = torch.randn(8), torch.empty(8)
+    _constants[(1,)](x, out, 8)
+    expected = x + (1 - x) * 2 + (-x).exp() + 1 / (x + 3) + x.clamp(max=1) + torch.where(x < 1, -1, 2) + 1
+    i = torch.arange(8)
+    expected += ((2 << (i & 3)) == (i & 2)) + 1
+    assert torch.allclose(out, expected), out - expected
 
 
 @triton.jit
@@ -431,6 +642,27 @@ def masked_lanes_without_other_are_conspicuous():
     assert numbers[5:].eq(12345).all()
 
 
+@program("masked lanes")
+def within_undefined_masked_lanes_are_0_and_their_line_is_told():
+    from touchstone.backends.triton.runtime import interpreter
+
+    out = torch.empty(8)
+    with interpreter.undefined() as found:
+        _load_without_other[(1,)](torch.ones(8), out, 8, 8)
+        assert found == {}  # no lane is masked
+        _load_without_other[(1,)](torch.ones(5), out, 5, 8)
+    (place,) = found
+    assert out.tolist() == [1] * 5 + [0] * 3
+    assert place.startswith("interpreted_programs.py:")
+    assert "masked load without `other`" in found[place]
+    for conspicuous, shown in (([place], True), (None, True), (["other.py:1"], False)):
+        with interpreter.undefined(conspicuous):
+            _load_without_other[(1,)](torch.ones(5), out, 5, 8)
+        assert out[5:].isnan().all() == shown
+    _load_without_other[(1,)](torch.ones(5), out, 5, 8)
+    assert out[5:].isnan().all()
+
+
 @triton.jit
 def _load_scalar(x_ptr, out_ptr, n):
     tl.store(out_ptr, tl.load(x_ptr, mask=n > 0, other=0.0))
@@ -454,6 +686,22 @@ def atomics_add_bfloat16():
     x, out = torch.arange(8.0).bfloat16(), torch.zeros(2).bfloat16()
     _accumulate[(1,)](x, out, 8)
     assert out.tolist() == [12, 16]
+
+
+@triton.jit
+def _exchange(x_ptr, out_ptr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    before = tl.atomic_xchg(out_ptr + i, tl.load(x_ptr + i), mask=i < N - 1)
+    tl.store(x_ptr + i, before, mask=i < N - 1)
+
+
+@program("memory")
+def atomics_exchange_floats():
+    for dtype in (torch.float32, torch.float64):
+        x, out = torch.arange(8.0, dtype=dtype), torch.full((8,), 9.0, dtype=dtype)
+        _exchange[(1,)](x, out, 8)
+        assert x.tolist() == [9.0] * 7 + [7.0]
+        assert out.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 9.0]
 
 
 @program("memory")
@@ -499,11 +747,65 @@ def integer_overflow_is_reported():
         _multiply[(1,)](out, 33, 2**26, False)
 
 
+@program("assertions")
+def within_undefined_integers_wrap_and_their_line_is_told():
+    from touchstone.backends.triton.runtime import interpreter
+
+    out = torch.empty(1, dtype=torch.int64)
+    with interpreter.undefined() as found:
+        _multiply[(1,)](out, 33, 2**26, False)
+    assert out.item() == 33 * 2**26 - 2**32
+    assert ["int32 mul overflows" in what and "gives 2214592512" in what for what in found.values()] == [True]
+
+
+@triton.jit
+def _adds(x_ptr, out_ptr):
+    tl.store(out_ptr, tl.load(x_ptr) + 1.0)
+
+
+@program("launch")
+def what_the_interpreter_lacks_is_not_held_against_a_kernel():
+    from triton.experimental import gluon
+
+    from touchstone import backends
+    from touchstone.backends.triton.runtime.interpreter import NotInterpreted
+
+    @gluon.jit
+    def in_gluon(x_ptr):
+        pass
+
+    assert issubclass(NotInterpreted, backends.NotRun)
+    with pytest.raises(NotInterpreted, match="in_gluon: Gluon is not interpreted"):
+        in_gluon[(1,)](torch.ones(1))
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    add = InterpreterBuilder.create_fadd
+    del InterpreterBuilder.create_fadd
+    try:
+        with pytest.raises(NotInterpreted, match=r"_adds \(.*: fadd is not interpreted"):
+            _adds[(1,)](torch.ones(1), torch.ones(1))
+    finally:
+        InterpreterBuilder.create_fadd = add
+
+
 @triton.jit
 def _divide(x_ptr, out_ptr, N: tl.constexpr):
     i = tl.arange(0, N)
     x = tl.load(x_ptr + i)
     tl.store(out_ptr + i, x / (x - x) + undefined_name)  # noqa: F821
+
+
+@triton.jit
+def _members(x_ptr, out_ptr, N: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, N))
+    tl.store(out_ptr + tl.arange(0, N), x.exp() + x.abs().sqrt() + x.sum(0))
+
+
+@program("launch")
+def functions_of_mathematics_are_members_of_a_tensor():
+    x, out = torch.randn(8), torch.empty(8)
+    _members[(1,)](x, out, 8)
+    assert torch.allclose(out, x.exp() + x.abs().sqrt() + x.sum())
 
 
 @program("launch")
@@ -559,6 +861,148 @@ def tensors_are_used_in_place():
     assert y.flatten()[1:5].eq(1).all()
 
 
+@triton.jit
+def _times(x_ptr, out_ptr, n, factor, BLOCK: tl.constexpr, EVEN: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + i) if EVEN else tl.load(x_ptr + i, mask=i < n, other=0.0)
+    tl.store(out_ptr + i, x * factor, mask=i < n)
+
+
+@program("launch")
+def a_warmed_up_kernel_tells_what_launchers_ask_and_can_be_launched():
+    from touchstone.backends import NotRun
+
+    x, out = torch.arange(20.0), torch.zeros(20)
+    kernel = _times.warmup(torch.float32, out, 20, 2.0, BLOCK=8, EVEN=False, num_warps=8, num_stages=2, grid=(1,))
+    assert out.eq(0).all()
+    kernel._init_handles()
+    assert kernel.n_regs > 0 and kernel.n_spills == 0 and kernel.metadata.shared > 0
+    metadata = kernel.metadata
+    assert (metadata.num_warps, metadata.num_stages, metadata.num_ctas, metadata.name) == (8, 2, 1, "_times")
+    assert metadata.target.backend == "cuda" and metadata.target.arch == 90
+    kernel[(3, 1, 1)](x, out, 20, 2.0, 8, False)
+    assert torch.equal(out, 2 * x)
+    with pytest.raises(NotRun, match=r"reads \.asm of a compiled kernel"):
+        kernel.asm["ptx"]
+    with pytest.raises(NotRun, match=r"reads \.metadata\.nosuch"):
+        metadata.nosuch  # noqa: B018
+    with pytest.raises(KeyError, match="num_warp'"):
+        _times.warmup(x, out, 20, 2.0, BLOCK=8, EVEN=False, num_warp=4, grid=(1,))
+    with pytest.raises(TypeError):
+        _times.warmup(x, out, grid=(1,))
+
+
+@program("launch")
+def launches_return_their_kernel_and_call_their_hooks():
+    x, out, seen = torch.ones(8), torch.zeros(8), []
+    _times.add_pre_run_hook(lambda *args, **kwargs: seen.append((args[0] is x, kwargs)))
+    try:
+        launched = _times.run(x, out, 8, 3.0, BLOCK=8, EVEN=True, num_warps=2, grid=lambda meta: (1,), warmup=False)
+    finally:
+        _times.pre_run_hooks.clear()
+    assert out.eq(3).all() and launched.metadata.num_warps == 2
+    assert seen == [(True, {"BLOCK": 8, "EVEN": True, "num_warps": 2})]
+    assert [parameter.name for parameter in _times.params if parameter.is_constexpr] == ["BLOCK", "EVEN"]
+    assert "def _times" in _times.src and not hasattr(_times, "nosuch")
+    assert _times.__globals__ is globals() and _times.cache_key != _copy.cache_key
+
+
+@program("launch")
+def launchers_find_the_kernel_below_what_is_around_it():
+    found = triton.heuristics({"EVEN": _even})(_times)
+    while not isinstance(found, triton.runtime.JITFunction):
+        found = found.fn
+    assert found is _times and not isinstance(_even, triton.runtime.JITFunction)
+    sent, out = cloudpickle.loads(cloudpickle.dumps(found)), torch.zeros(8)  # as to a process of its own
+    sent[(1,)](torch.ones(8), out, 8, 3.0, BLOCK=8, EVEN=True)
+    assert out.eq(3).all()
+
+
+@program("launch")
+def a_kernel_is_not_called_without_a_grid():
+    with pytest.raises(RuntimeError, match=r"_times: a kernel is launched as kernel\[grid\]"):
+        _times(torch.ones(8), torch.ones(8), 8, 1.0, 8, True)
+
+
+def _even(meta):
+    return meta["n"] % meta["BLOCK"] == 0
+
+
+CONFIGS = [triton.Config({"BLOCK": 8}, num_warps=4), triton.Config({"BLOCK": 16}, num_warps=8)]
+outside = triton.autotune(CONFIGS, key=["n"])(triton.heuristics({"EVEN": _even})(_times))
+inside = triton.heuristics({"EVEN": lambda meta: False})(
+    triton.autotune(CONFIGS, key=["n"], do_bench=lambda call, quantiles: [1.0], cache_results=True)(_times)
+)
+
+
+@program("launch", fixed=NEVER)
+def heuristics_and_configurations_stack_in_either_order():
+    for stacked in (outside, inside):
+        for n in (20, 16):
+            x, out = torch.arange(float(n)), torch.zeros(n)
+            stacked[lambda meta: (triton.cdiv(meta["n"], meta["BLOCK"]),)](x, out, n, 2.0)
+            assert torch.equal(out, 2 * x)
+
+
+@program("timing")
+def do_bench_runs_the_function_and_gives_a_time():
+    from triton.testing import do_bench_cudagraph
+
+    calls = []
+    assert 0 < triton.testing.do_bench(lambda: calls.append(1), warmup=1, rep=1) < 1000
+    assert len(triton.testing.do_bench(lambda: calls.append(1), quantiles=[0.5, 0.2, 0.8])) == 3
+    assert do_bench_cudagraph(lambda: calls.append(1), return_mode="median") > 0
+    assert len(calls) == 3
+
+
+@triton.jit
+def _square(x_ptr, y_ptr, out_ptr, N: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, N))
+    tl.store(out_ptr + tl.arange(0, N), x * x)
+
+
+@triton.jit
+def _product(x_ptr, y_ptr, out_ptr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    x, y = tl.load(x_ptr + i), tl.load(y_ptr + i)
+    first = tl.load(x_ptr)
+    tl.store(out_ptr + i, x * y)
+    tl.store(out_ptr + N + i, x + 0.0)
+    tl.store(out_ptr + 2 * N + i, tl.where(x > first, first, y) + first * first + (i + 1) * 1.0 + (i + 1.0))
+
+
+@program("traces", fixed=NEVER)
+def operations_done_before_are_done_on_their_own_operands():
+    for x in (torch.randn(8), torch.randn(8).double(), torch.randn(8)):
+        y, out = torch.randn(8).to(x.dtype), torch.empty(3, 8, dtype=x.dtype)
+        _square[(1,)](x, y, out, 8)
+        assert torch.equal(out[0], x * x)
+        _product[(1,)](x, y, out, 8)
+        assert torch.equal(out[0], x * y)
+        assert torch.equal(out[1], x)
+        i = torch.arange(1, 9)
+        assert torch.allclose(out[2], torch.where(x > x[0], x[0], y) + x[0] ** 2 + 2 * i)
+
+
+@program("traces")
+def operations_done_before_do_without_triton_s_code():
+    from triton.language import semantic
+
+    x, out, calls = torch.randn(8), torch.empty(3, 8), []
+
+    def count(frame, event, argument):
+        if event == "call" and frame.f_code.co_filename == semantic.__file__:
+            calls.append(frame.f_code.co_name)
+
+    _product[(1,)](x, x, out, 8)
+    sys.setprofile(count)
+    try:
+        _product[(2,)](x, x, out, 8)
+    finally:
+        sys.setprofile(None)
+    assert len(calls) < 10, calls  # some 500, else
+
+
 def _tile(block, **options):
     return triton.Config({"BLOCK": block}, **options)
 
@@ -585,6 +1029,21 @@ def autotuned_kernels_run_their_first_possible_configuration():
     assert _tuned.best_config.kwargs == {"BLOCK": 8}
     _tuned[(1,)](torch.ones(3), out, 3)  # BLOCK=4 is left after pruning and refused by the kernel
     assert _tuned.best_config.kwargs == {"BLOCK": 8}
+
+
+@triton.autotune([_tile(4), _tile(8)], key=["n"], reset_to_zero=["out_ptr"], restore_value=["x_ptr"])
+@triton.jit
+def _summed(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.atomic_add(out_ptr, tl.sum(tl.load(x_ptr + i, mask=i < n, other=0.0)))
+
+
+@program("autotune")
+def outputs_are_reset_where_a_gpu_would_tune_and_not_in_later_calls():
+    out = torch.full((1,), 5.0)
+    for total in (8.0, 16.0):
+        _summed[lambda meta: (triton.cdiv(8, meta["BLOCK"]),)](torch.ones(8), out, 8)
+        assert out.item() == total
 
 
 def _attempt(function: Callable[[], None]) -> str | None:

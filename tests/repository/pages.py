@@ -1,10 +1,13 @@
-"""Pages of docs/ whose examples run; `python -m tests.repository.pages` runs them and renews the output that they show.
+"""Pages of docs/ whose examples run.
+
+`python -m tests.repository.pages [NAME]` runs them and renews the output that they show, line numbers included.
 
 A python block right after a line "`name.py`:" is a file; a console block holds commands after "$ " and what each
 prints. All of a page's files and commands share one folder, from top to bottom.
 """
 
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +16,9 @@ from pathlib import Path
 from tests.processes import with_touchstone
 from touchstone.conformance.discovery import registry
 
-PAGES = [registry.ROOT / "docs" / name for name in ("your-kernel.md", "porting.md")]
+ROOT = registry.ROOT
+PAGES = [ROOT / "docs" / name for name in ("your-kernel.md", "porting.md", "first-hour.md", "records.md")]
+IN_CLONE = ("first-hour.md", "CONTRIBUTING.md")  # pages whose commands run in the clone's own folder
 BLOCK = re.compile(r"(?:^`(?P<file>[\w./]+)`:\n\n)?^```(?P<kind>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -27,9 +32,35 @@ def commands(body: str) -> Iterator[tuple[str, str]]:
         yield command, output.strip("\n")
 
 
+def files() -> list[Path]:
+    """What is, or would be, committed."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
+    )
+    if listed.returncode == 0:
+        return [ROOT / name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+    hidden = ("__pycache__", ".git", ".tox", ".venv", ".hypothesis")
+    return [
+        p
+        for p in ROOT.rglob("*")
+        if p.is_file() and not any(part in hidden or part.endswith("_cache") for part in p.parts)
+    ]
+
+
+def copy_clone(folder: Path) -> None:
+    """Copy the repository to `folder`, with the links that make it a package."""
+    for path in files():
+        copy = folder / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, copy)
+    for name in ("backends", "conformance", "reference"):
+        (folder / "touchstone" / name).symlink_to(f"../{name}")
+
+
 def run(command: str, folder: Path) -> str:
-    """What a command prints, standard error left out."""
-    environment = with_touchstone(COLUMNS="100")
+    """What a command prints, standard error left out; in a copy of the clone it is that copy's."""
+    clone = folder if (folder / "touchstone").is_dir() else ROOT
+    environment = {**with_touchstone(COLUMNS="100"), "PYTHONPATH": str(clone)}
     words = f'python() {{ "{sys.executable}" "$@"; }}; pytest() {{ "{sys.executable}" -m pytest "$@"; }}; {command}'
     done = subprocess.run(
         ["bash", "-c", words], cwd=folder, env=environment, capture_output=True, text=True, timeout=600
@@ -62,6 +93,8 @@ def renewed(text: str, folder: Path) -> str:
 if __name__ == "__main__":
     import tempfile
 
-    for page in PAGES:
+    for page in [page for page in PAGES if page.name in sys.argv[1:] or not sys.argv[1:]]:
         with tempfile.TemporaryDirectory() as scratch:
+            if page.name in IN_CLONE:
+                copy_clone(Path(scratch))
             page.write_text(renewed(page.read_text(), Path(scratch)))

@@ -7,7 +7,6 @@ import inspect
 import json
 import re
 import shutil
-import subprocess
 import sys
 from inspect import get_annotations
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests import processes, targets
+from tests.repository import pages
 from touchstone.backends.protocol import Arrays, Backend, Compiling, OptionalParts, Porting
 from touchstone.conformance import cli
 from touchstone.conformance.discovery import registry
@@ -26,22 +26,7 @@ LIBRARIES = {"triton": {"triton"}, "cupy": {"cupy", "cupyx"}, "numba": {"numba",
 TEXT = (".py", ".md", ".ini", ".toml", ".cu", ".cuh", ".h", ".cpp", ".json", ".txt", "")
 
 
-def files() -> list[Path]:
-    """What is, or would be, committed."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
-    )
-    if listed.returncode == 0:
-        return [ROOT / name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
-    hidden = ("__pycache__", ".git", ".tox", ".venv", ".hypothesis")
-    return [
-        p
-        for p in ROOT.rglob("*")
-        if p.is_file() and not any(part in hidden or part.endswith("_cache") for part in p.parts)
-    ]
-
-
-FILES = files()
+FILES = pages.files()
 SOURCES = [path for path in FILES if path.suffix == ".py"]
 
 
@@ -413,7 +398,7 @@ def test_documents_name_commands_that_exist(path):
     "path", [p for p in DOCUMENTS if p.suffix == ".md"], ids=lambda path: str(path.relative_to(ROOT))
 )
 def test_links_of_documents_lead_somewhere(path):
-    prose = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    prose = re.sub(r"^```.*?^```$|`[^`\n]*`", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", prose):
         if not target.startswith(("http://", "https://")):
             assert (path.parent / target).exists(), target

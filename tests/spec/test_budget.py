@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from touchstone.conformance.spec.budget import EPS, Expected, T, budget, dot_extra, overflow_threshold
@@ -173,11 +173,19 @@ def test_a_correctly_rounded_answer_always_passes(values, dtype):
 
 
 @settings(max_examples=100, deadline=None)
-@given(value=st.floats(1e-3, 1e3), sign=st.sampled_from([1, -1]), dtype=st.sampled_from(DTYPES))
-def test_two_units_in_the_last_place_never_pass(value, sign, dtype):
-    answer = torch.tensor([value], dtype=dtype).double() * sign
-    off = answer + 2 * ulp(dtype, float(answer))
-    assert not compare(off.to(dtype), Expected(answer), dtype).ok
+@example(value=255.0, sign=1, steps=2, dtype=torch.bfloat16)  # across a power of two
+@example(value=256.0, sign=1, steps=-2, dtype=torch.bfloat16)
+@given(
+    value=st.floats(1e-3, 1e3),
+    sign=st.sampled_from([1, -1]),
+    steps=st.sampled_from([2, -2]),
+    dtype=st.sampled_from(DTYPES),
+)
+def test_the_number_after_the_next_never_passes(value, sign, steps, dtype):
+    answer = torch.tensor([value * sign], dtype=dtype)
+    bits = torch.int32 if dtype is torch.float32 else torch.int16
+    off = (answer.view(bits) + steps).view(dtype)  # sign and magnitude: neighbours differ by one
+    assert not compare(off, Expected(answer.double()), dtype).ok
 
 
 def test_fraction_is_error_over_budget():

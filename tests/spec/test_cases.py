@@ -1,7 +1,9 @@
 """Cases: what each level covers, that it is the same every time, and that nothing is left out silently."""
 
 import itertools
+import math
 import random
+from collections import Counter
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from touchstone.conformance.discovery import registry
 from touchstone.conformance.spec import cases as generate
 from touchstone.conformance.spec import layouts
 from touchstone.conformance.spec.cases import LEVELS, PRODUCT_LIMIT, plan
-from touchstone.conformance.spec.contract import Case, Contract, Operand, Output
+from touchstone.conformance.spec.contract import Case, Contract, Operand, Output, Regular
 
 
 def toy(valid=lambda case: True, name="toy", **changes) -> Contract:
@@ -130,7 +132,7 @@ def test_default_holds_every_pair_that_can_be_had(valid):
     assert held(contract, made.cases) == possible
     assert len(made.infeasible) == len(pairs(contract) - possible)
     assert all(map(contract.valid, made.cases))
-    assert len(made.cases) <= most(contract, "default") < len(everything(contract))
+    assert len(made.general) <= most(contract, "default") < len(everything(contract))
 
 
 @pytest.mark.slow
@@ -140,7 +142,7 @@ def test_pairs_of_every_op(op):
     contract = registry.contract(op)
     made = plan(contract, "default")
     space = axes(contract)
-    missing = sorted(pairs(contract) - held(contract, made.cases), key=str)
+    missing = sorted(pairs(contract) - held(contract, made.general), key=str)
     assert len(missing) == len(made.infeasible)
     rng = random.Random(op)
     for (a, i), (b, j) in missing:
@@ -156,7 +158,7 @@ def test_pairs_of_every_op(op):
 def test_quick_holds_every_value_of_every_op(op):
     contract = registry.contract(op)
     made = plan(contract, "quick")
-    seen = {(axis, value) for case in filter(near, made.cases) for axis, value in coordinates(case).items()}
+    seen = {(axis, value) for case in filter(near, made.general) for axis, value in coordinates(case).items()}
     wanted = {(axis, value) for axis, values in axes(contract).items() for value in values}
     assert seen == wanted
     assert made.infeasible == []
@@ -193,12 +195,13 @@ def test_quick_has_every_layout_and_family_where_it_matters(op):
         assert {case.param[name] for case in plain} == set(values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", registry.ops())
 def test_default_has_every_parameter_in_every_dtype_with_plain_values(op):
     """What is wrong with one activation in one dtype shows with values that hide nothing."""
     contract = registry.contract(op)
     first = next(iter(contract.values))
-    plain = [case for case in plan(contract, "default").cases if is_plain(contract, case)]
+    plain = [case for case in plan(contract, "default").general if is_plain(contract, case)]
     for name, values in contract.params.items():
         wanted = set(itertools.product(contract.dtypes, values))
         assert {(case.dtype, case.param[name]) for case in plain} == wanted
@@ -218,7 +221,7 @@ def valid_with(contract: Contract, family: str, name: str, value: object) -> boo
 @pytest.mark.parametrize("op", ["softmax", "matmul"])
 def test_default_has_every_family_in_every_layout_where_it_matters(op):
     contract = registry.contract(op)
-    plain = [case for case in plan(contract, "default").cases if is_plain(contract, case)]
+    plain = [case for case in plan(contract, "default").general if is_plain(contract, case)]
     rare = {pair for pair in held(contract, everything_plain(contract)) if {pair[0][0], pair[1][0]} & {"size"} == set()}
     assert rare <= held(contract, plain)
 
@@ -230,6 +233,7 @@ def everything_plain(contract: Contract) -> list[Case]:
     return [case for case in found if is_plain(contract, case) and contract.valid(case)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", registry.ops())
 def test_cases_have_ids_of_their_own(op):
     contract = registry.contract(op)
@@ -239,13 +243,61 @@ def test_cases_have_ids_of_their_own(op):
         assert not any(" " in case.id for case in cases)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", registry.ops())
 def test_levels_grow(op):
     contract = registry.contract(op)
-    quick, default = (len(plan(contract, level).cases) for level in ("quick", "default"))
+    quick, default = (len(plan(contract, level).general) for level in ("quick", "default"))
     longest, second = sorted(map(len, axes(contract).values()), reverse=True)[:2]
     assert longest <= quick <= most(contract, "quick")
     assert 0.9 * longest * second < default <= most(contract, "default")
+
+
+def accepted(case: Case) -> bool:
+    """Whether a kernel with the usual restrictions takes a case."""
+    size, heads = case.size, case.size.get("Sq")
+    if case.dtype == "float32" or not case.contiguous or not case.filled:
+        return False
+    if heads is not None:
+        square = size["Sq"] == size["Sk"] and size["Hq"] == size["Hkv"]
+        return square and size["D"] in (64, 128) and heads % 64 == 0 and case.param["scale"] is None
+    if "cols" in size:
+        return size["cols"] >= 64 and size["cols"] & (size["cols"] - 1) == 0
+    if "trailing" in size:
+        return size["C"] % 32 == 0 and case.param["groups"] == 32 and math.prod(size["trailing"]) % 16 == 0
+    return all(n % 64 == 0 for n in size.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("level", "least"), [("quick", 8), ("default", 60)])
+@pytest.mark.parametrize("op", registry.ops())
+def test_every_op_has_cases_for_kernels_with_the_usual_restrictions(op, level, least):
+    contract = registry.contract(op)
+    made = plan(contract, level)
+    found = [case for case in made.cases if accepted(case)]
+    assert len(found) >= least
+    assert {case.dtype for case in found} == {"float16", "bfloat16"}
+    assert len({case.values for case in found}) >= 3
+    assert made.regular == set(made.cases) - set(made.general)
+    assert all(map(accepted, made.regular))
+    assert all(map(contract.valid, made.cases))
+    for name, options in contract.regular.params.items():
+        counts = Counter(case.param[name] for case in found)
+        assert all(counts[option] >= least // 2 for option in options)
+
+
+def test_regular_cases_have_finite_values_alone():
+    contract = toy(regular=Regular([dict(rows=8, cols=16)], {"flag": (True,)}))
+    contract.values = {"a": contract.values["a"], "infinite": lambda draw: {n: full(draw, n) for n in draw.operands}}
+    (case, other) = plan(contract, "quick").regular
+    assert {case.values, other.values} == {"a"}
+    assert {case.dtype, other.dtype} == {"float16", "bfloat16"}
+    assert case.param["flag"] is True
+    assert all(case.values == "a" for case in plan(contract, "thorough").regular)
+
+
+def full(draw, name: str) -> torch.Tensor:
+    return torch.full(draw.shape(name), math.inf, dtype=torch.float64)
 
 
 def test_thorough_is_the_full_product_on_the_smallest_size_and_every_pair_elsewhere():
@@ -402,6 +454,7 @@ def test_every_operand_read_through_strides_has_offsets_beyond_32_bits(op):
             assert sum((n - 1) * stride for n, stride in zip(view.shape, view.stride(), strict=True)) > 2**31 - 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", registry.ops())
 def test_default_has_contiguous_cases_of_every_family_and_size_in_every_dtype(op):
     contract = registry.contract(op)

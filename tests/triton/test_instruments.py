@@ -2,18 +2,17 @@
 
 import importlib.util
 import json
-import re
 
 import pytest
 
 from tests.processes import interpret
-from tests.programs import PROGRAMS
+from tests.programs import PROGRAMS, names
 
 if not importlib.util.find_spec("triton"):
     pytest.skip("triton is not installed", allow_module_level=True)
 
 SCRIPT = PROGRAMS / "instrumented_programs.py"
-NAMES = re.findall(r"^@program\ndef (\w+)", SCRIPT.read_text(), re.MULTILINE)
+NAMES = names(SCRIPT)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,56 @@
+"""What the judge reads in the file of an untrusted kernel."""
+
+import pytest
+
+from touchstone.conformance.isolation.reading import unneeded
+
+KERNEL = """
+import math, os, torch, triton
+import triton.language as tl
+
+@triton.jit
+def helper(x):
+    return tl.exp(x)
+
+@triton.jit
+def kernel(x, y, n, B: tl.constexpr):
+    at = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(y + at, helper(tl.load(x + at, mask=at < n)), mask=at < n)
+
+def fn(x):
+    y = torch.empty_like(x)
+    kernel[(triton.cdiv(x.numel(), 128),)](x, y, x.numel(), B=128)
+    return torch.compile(y) if os.environ.get("NEVER") else y
+"""
+FOUND = {
+    "import gc": "imports gc",
+    "import ctypes.util": "imports ctypes.util",
+    "from touchstone.reference import softmax": "imports touchstone.reference.softmax",
+    "from touchstone.backends import running": "imports touchstone.backends.running",
+    "import sys\nsys.modules": "uses sys.modules",
+    "try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    e.__traceback__": "uses __traceback__",
+    "exec('1')": "uses exec",
+    "getattr(torch._C, '_DisableTorchDispatch')": "names _DisableTorchDispatch",
+    "__import__('touchstone.conformance.check')": "names touchstone.conformance.check",
+    "@triton.jit\ndef other(y):\n    tl.store(y, torch.ones(1))": "uses torch in other, which is compiled for a GPU",
+    "@triton.jit\ndef other(y):\n    fn(y)": "uses fn in other, which is compiled for a GPU",
+}
+
+
+def test_a_kernel_needs_none_of_it(tmp_path):
+    (tmp_path / "k.py").write_text(KERNEL)
+    assert unneeded(tmp_path / "k.py") == []
+
+
+@pytest.mark.parametrize(("more", "found"), FOUND.items())
+def test_what_no_kernel_needs_is_named_with_its_line(tmp_path, more, found):
+    (tmp_path / "k.py").write_text(KERNEL + more + "\n")
+    first = KERNEL.count("\n") + 1
+    told = unneeded(tmp_path / "k.py")
+    assert any(what.startswith(f"{found} (line ") and int(what.split("(line ")[1].split()[0]) >= first for what in told)
+
+
+@pytest.mark.parametrize("text", ["def broken(", "\0", ""])
+def test_a_file_that_is_no_python(tmp_path, text):
+    (tmp_path / "k.py").write_text(text)
+    assert unneeded(tmp_path / "k.py") == [] and unneeded(tmp_path / "missing.py") == []

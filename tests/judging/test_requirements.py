@@ -1,0 +1,183 @@
+"""What a trial is about, and what a failure is held against: the same wrong values for different reasons."""
+
+import pytest
+import torch
+
+from touchstone.backends import NotRun
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.discovery.subject import Subject
+from touchstone.conformance.judging import judge
+from touchstone.conformance.judging.judgement import FAILED, NOT_RUN, PASSED, Outcome
+from touchstone.conformance.judging.requirements import asked
+from touchstone.conformance.judging.trials import CaseTrial, InvalidCall, ManyCalls, PropertyTrial, trials_of
+from touchstone.conformance.spec.cases import variants
+from touchstone.conformance.spec.checks import Check, Requirement
+from touchstone.conformance.spec.contract import Case
+
+
+def case(dtype="float32", rows=5, cols=33, values="normal", layout="contiguous") -> Case:
+    return Case("softmax", dtype, (("rows", rows), ("cols", cols)), values, (("x", layout),), (), 0)
+
+
+def subject(fn, op="softmax", **about) -> Subject:
+    return Subject(op, fn, "fn", "user@cpu", "cpu", **about)
+
+
+def judged(fn, trial=None, **about) -> Outcome:
+    return judge.run(subject(fn), trial or CaseTrial(case(**about), watched=True))
+
+
+def softmax(x):
+    return torch.softmax(x.float(), -1).to(x.dtype).contiguous()
+
+
+def ignores_strides(x):
+    return softmax(x.as_strided(x.shape, (x.shape[1], 1), x.storage_offset()))
+
+
+def swallows_nan(x):
+    return softmax(x.nan_to_num(0.0))
+
+
+def blamed(outcome: Outcome) -> list[str]:
+    return [finding.requirement for finding in outcome.findings if finding.severity == "failure"]
+
+
+@pytest.mark.parametrize(
+    ("about", "requirements"),
+    [
+        (dict(), ["values"]),
+        (dict(layout="transposed"), ["values", "layouts"]),
+        (dict(values="one_nan"), ["special"]),
+        (dict(values="one_nan", layout="step"), ["special", "layouts"]),
+        (dict(rows=0), ["empty"]),
+        (dict(layout="far0"), ["offsets"]),
+    ],
+)
+def test_what_a_trial_is_about(about, requirements):
+    outcome = judged(softmax, **about)
+    assert outcome.status == PASSED
+    assert outcome.requirements == requirements
+    assert outcome.held == [*requirements, "determinism", "contract"]
+
+
+def test_other_trials():
+    contract = registry.contract("softmax")
+    found, _ = trials_of(subject(softmax, own=True), "quick")
+    about = {type(trial): asked(contract, trial) for trial in found}
+    assert about[InvalidCall] == [Requirement.CONTRACT]
+    assert about[ManyCalls] == [Requirement.DETERMINISM]
+    assert about[PropertyTrial] == [Requirement.VALUES]
+
+
+@pytest.mark.parametrize(
+    ("fn", "about", "requirement"),
+    [
+        (ignores_strides, dict(layout="transposed"), "layouts"),
+        (ignores_strides, dict(layout="far0"), "offsets"),
+        (lambda x: 2 * softmax(x), dict(layout="transposed"), "values"),
+        (lambda x: 2 * softmax(x), dict(layout="far0"), "values"),
+        (swallows_nan, dict(values="one_nan"), "special"),
+        (swallows_nan, dict(values="one_nan", layout="step"), "special"),
+        (lambda x: 2 * softmax(x), dict(values="one_nan", layout="step"), "values"),
+        (lambda x: x.view(-1, 0) if not x.numel() else softmax(x), dict(rows=0), "empty"),
+        (lambda x: softmax(x).double(), dict(), "contract"),
+        (lambda x: softmax(x).double(), dict(layout="transposed"), "contract"),
+        (lambda x: x.copy_(softmax(x)), dict(), "contract"),
+        (lambda x: 1 / 0, dict(layout="transposed"), "values"),
+    ],
+)
+def test_what_a_failure_is_held_against(fn, about, requirement):
+    outcome = judged(fn, **about)
+    assert outcome.status == FAILED
+    assert set(blamed(outcome)) == {requirement}
+    assert requirement not in outcome.held
+
+
+def test_the_values_are_those_of_the_strided_operand():
+    """A kernel that fails for its values, and by chance only on these, is not accused of strides."""
+
+    spread = {}
+    for layout in ("contiguous", "transposed", "step"):
+        x = registry.contract("softmax").build(case(layout=layout, rows=3, cols=33)).arguments["x"]
+        spread[layout] = float(x.amax() - x.amin())
+    assert len(set(spread.values())) == 3  # each case draws its own
+    low = spread["transposed"] - 1e-3
+
+    def wrong_at(x):
+        return softmax(x) * (2 if low < float(x.amax() - x.amin()) < low + 2e-3 else 1)
+
+    assert blamed(judged(wrong_at, layout="transposed", rows=3, cols=33)) == ["values"]
+
+
+def test_two_different_answers_are_against_determinism():
+    calls = []
+
+    def drifts(x):
+        calls.append(x)
+        return softmax(x) * (1 + 1e-7 * len(calls))
+
+    outcome = judged(drifts)
+    assert [(f.check, f.severity, f.requirement) for f in outcome.findings] == [(Check.REPEAT, "note", "determinism")]
+    contract = registry.contract("softmax")
+    many = ManyCalls(case(rows=3), 8, variants(contract, case(rows=3)))
+
+    def remembers():
+        kept = {}
+        return lambda x: kept.setdefault(x.shape, softmax(x)).clone()
+
+    assert blamed(judge.run(subject(remembers()), many)) == ["determinism"]
+    assert blamed(judge.run(subject(ignores_strides), many)) == ["layouts"]
+    assert blamed(judge.run(subject(lambda x: 2 * softmax(x)), many)) == ["values"]
+    norm = registry.contract("rms_norm")
+    calls = next(t for t in trials_of(subject(softmax, "rms_norm"), "quick")[0] if isinstance(t, ManyCalls))
+    assert norm.params["eps"][0] == 1e-6
+
+    def fixed_eps(x, weight, *, eps):
+        return torch.nn.functional.rms_norm(x, weight.shape, weight, 1e-6)
+
+    assert blamed(judge.run(subject(fixed_eps, "rms_norm"), calls)) == ["values"]
+    assert blamed(judge.run(subject(lambda x: softmax(x).double()), many)) == ["contract"]
+
+
+def test_an_operand_that_may_be_none():
+    def needs_bias(x, weight, bias, *, eps=1e-5):
+        return torch.nn.functional.layer_norm(x.float(), x.shape[-1:], weight.float(), bias.float(), eps).to(x.dtype)
+
+    contract = registry.contract("layer_norm")
+    found, _ = trials_of(subject(needs_bias, "layer_norm"), "quick")
+    outcomes = [judge.run(subject(needs_bias, "layer_norm"), trial) for trial in found]
+    assert {each for outcome in outcomes for each in blamed(outcome)} == {"contract"}
+    assert any(dict(trial.case.layouts)["bias"] == "none" for trial in found)
+    assert contract.operands["bias"].layouts[1] == "none"
+
+
+def test_a_kernel_that_cannot_run_is_neither_right_nor_wrong():
+    def lacks(x):
+        raise NotRun("libdevice.j0 is not interpreted")
+
+    def misses(x):
+        import a_package_that_is_not_there  # noqa: F401
+
+    for fn, reason in ((lacks, "libdevice.j0 is not interpreted"), (misses, "No module named 'a_package_that_is_not_")):
+        outcome = judged(fn)
+        assert (outcome.status, outcome.findings, outcome.held) == (NOT_RUN, [], [])
+        assert outcome.reason.startswith(reason)
+        assert outcome.requirements == ["values"]
+        assert judge.run(subject(fn), ManyCalls(case(), 4)).status == NOT_RUN
+
+
+def test_float32_that_is_right_as_tf32_says_so():
+    def cut(x):
+        return (x.contiguous().view(torch.int32) & -8192).view(torch.float32)
+
+    matmul = registry.contract("matmul")
+    found, _ = trials_of(subject(torch.matmul, "matmul"), "quick")
+    plain = next(
+        t for t in found if t.case.dtype == "float32" and matmul.work(t.case) > 3e4 and isinstance(t, CaseTrial)
+    )
+    (finding,) = judge.run(subject(lambda a, b: cut(a) @ cut(b), "matmul"), plain).findings
+    assert finding.passes_as == "tf32"
+    assert 'compute="tf32"' in finding.diagnosis.splitlines()[0]
+    wrong = judge.run(subject(lambda a, b: 1.1 * (a @ b), "matmul"), plain)
+    assert wrong.findings[0].passes_as is None

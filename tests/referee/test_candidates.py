@@ -1,0 +1,59 @@
+"""Hostile candidates, judged by `check`: none passes without honest work, none keeps the judge from judging."""
+
+import pytest
+
+from tests.faults.kernels import FEW, SEEDS
+from tests.referee import harness
+from tests.referee.harness import Candidate, Judge, complaints
+
+FAULTS = "faults"
+EVERY = 3 if len(SEEDS) <= FEW else 1  # of the candidates, except at night: each takes about two seconds
+ATTACKS = [candidate for candidate in harness.candidates() if candidate.kind != FAULTS]
+HONEST = [Candidate(harness.HEAD, op, "an honest kernel", "contained", op=op) for op in harness.NARROWED]
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory):
+    judge = Judge(tmp_path_factory.mktemp("referee"))
+    yield judge
+    judge.close()
+
+
+def mode_of(judge: Judge, candidate: Candidate) -> bool:
+    """Whether a candidate is judged in untrusted mode."""
+    if candidate.untrusted and not judge.knows_untrusted:
+        pytest.skip("only `check --untrusted` refuses it, and this `check` has no such option")
+    return judge.knows_untrusted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("candidate", ATTACKS[::EVERY], ids=lambda candidate: candidate.id)
+def test_an_attack(candidate, judge):
+    untrusted = mode_of(judge, candidate)
+    ended = judge.judged(candidate, untrusted)
+    assert complaints(candidate, ended, untrusted) == [], candidate.says
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("candidate", harness.candidates(FAULTS)[::EVERY], ids=lambda candidate: candidate.name)
+def test_a_fault(candidate, judge):
+    untrusted = mode_of(judge, candidate)
+    ended = judge.judged(candidate, untrusted)
+    assert complaints(candidate, ended, untrusted) == [], candidate.says
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("untrusted", [False, True], ids=["plain", "untrusted"])
+@pytest.mark.parametrize("candidate", HONEST, ids=lambda candidate: candidate.op)
+def test_an_honest_kernel_passes(candidate, untrusted, judge):
+    if untrusted and not judge.knows_untrusted:
+        pytest.skip("this `check` has no option --untrusted")
+    ended = judge.judged(candidate, untrusted)
+    assert (ended.status, ended.verdict, ended.left, ended.files) == (0, "PASSED", [], []), ended.stdout + ended.stderr
+
+
+def test_there_are_enough_of_them():
+    assert len(ATTACKS) >= 60
+    assert len(harness.candidates(FAULTS)) >= 40
+    names = [candidate.id for candidate in harness.candidates()]
+    assert len(set(names)) == len(names)

@@ -1,0 +1,1 @@
+"""What came out: reports and groups of findings. Needs torch alone."""

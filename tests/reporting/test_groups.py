@@ -1,0 +1,68 @@
+"""Findings of one root cause are shown once, with their number."""
+
+from touchstone.conformance.judging.judgement import Finding
+from touchstone.conformance.reporting.groups import grouped
+from touchstone.conformance.spec.checks import Check, Requirement
+
+NUMBER = iter(range(10**6))
+
+
+def finding(check, message, case="float32-3x33-normal", **about) -> Finding:
+    return Finding(f"{next(NUMBER):08x}", about.pop("severity", "failure"), check, f"{case} (seed 0)", message, **about)
+
+
+def out_of_bounds(line, offset, case="float32-3x33-normal"):
+    message = f"OutOfBounds: _k (k.py:{line}), program ({offset}, 0, 0): store of lane [{offset}] at element {offset}"
+    return finding(Check.RAISED, message, case, raised="OutOfBounds")
+
+
+def counts(findings):
+    return [len(group.findings) for group in grouped(findings)]
+
+
+def test_one_line_that_raises_is_one_cause_and_the_largest_comes_first():
+    found = [out_of_bounds(12, 7), *(out_of_bounds(98, offset) for offset in range(25)), out_of_bounds(12, 8)]
+    assert counts(found) == [25, 2]
+    text = grouped(found)[0].text("python -m touchstone replay 1")
+    assert text.startswith("25 trials: [")
+    assert "k.py:98" in text.splitlines()[0]
+    assert text.splitlines()[-1] == "    repeat: python -m touchstone replay 1"
+
+
+def test_a_single_finding_has_no_count():
+    assert grouped([out_of_bounds(12, 7)])[0].text().startswith("[")
+
+
+def test_wrong_values_are_grouped_by_output_requirement_and_what_is_there():
+    def wrong(got, output="y", requirement=Requirement.VALUES, **about):
+        message = f"{output}: 3 of 99 elements wrong; first at [0, 2]: got {got}, expected 0.5 ± 1e-7"
+        return finding(Check.VALUES, message, error=3.0, about=output, requirement=requirement, **about)
+
+    assert counts([wrong("0.25"), wrong("0.75"), wrong("-1e-7")]) == [3]
+    assert counts([wrong("nan"), wrong("0.5")]) == [1, 1]
+    assert counts([wrong("inf"), wrong("-inf")]) == [2]
+    assert counts([wrong("0.25"), wrong("0.25", "lse")]) == [1, 1]
+    assert counts([wrong("0.25"), wrong("0.25", requirement=Requirement.LAYOUTS)]) == [1, 1]
+    assert counts([wrong("0.25"), wrong("0.25", passes_as="tf32")]) == [1, 1]
+    assert counts([wrong("0.25"), wrong("0.25", severity="note")]) == [1, 1]
+    leaning = finding(Check.VALUES, "y: errors lean one way: the mean signed error ... -0.3 eps", about="y", error=2.0)
+    assert counts([wrong("0.25"), leaning]) == [1, 1]
+
+
+def test_messages_without_their_numbers_dtypes_and_calls():
+    dtype = "y: expected torch.{}, got torch.float32"
+    found = [finding(Check.DTYPE, dtype.format(name), about="y") for name in ("float16", "bfloat16")]
+    assert counts(found) == [2]
+    strides = "expected a contiguous tensor, got strides"
+    found = [
+        finding(Check.STRIDES, f"y: {strides} (1, 3)"),
+        finding(Check.STRIDES, f"call 5 of 50 (x far): y: {strides} (1, 7)"),
+    ]
+    assert counts(found) == [2]
+    assert counts([finding(Check.RETURNS, "returned 2 values"), finding(Check.SHAPE, "returned 2 values")]) == [1, 1]
+
+
+def test_the_others_are_counted_by_dtype_and_family():
+    cases = ["float32-3x33-normal", "float16-3x33-normal-x:step", "float16-1x1-tiny", "calls-bfloat16"]
+    (group,) = grouped(out_of_bounds(98, i, case) for i, case in enumerate(cases))
+    assert "in float32-3x33-normal (seed 0), and 3 more findings: 2 float16, 1 bfloat16 (normal, tiny)" in group.text()

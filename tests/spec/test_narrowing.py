@@ -1,0 +1,129 @@
+"""Which cases are judged: sizes and conditions as they are typed, and what is said of those that mean nothing."""
+
+import pytest
+
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.spec.cases import plan
+from touchstone.conformance.spec.narrowing import Narrowing, absent, condition, parse_sizes, sizes_of
+from touchstone.conformance.spec.words import did_you_mean, expected_one_of, not_one_of
+
+ATTENTION = registry.contract("attention")
+CASES = plan(ATTENTION, "quick").cases
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("D in (64, 128) and causal", lambda case: case.size["D"] in (64, 128) and case.param["causal"]),
+        ("size['Sq'] % 64 == 0 and contiguous", lambda case: case.size["Sq"] % 64 == 0 and case.contiguous),
+        ("q == 'step' or layout['k'] == 'offset'", lambda c: c.layout["q"] == "step" or c.layout["k"] == "offset"),
+        ("not dtype == 'float32'", lambda case: case.dtype != "float32"),
+        ("values == 'large' if causal else False", lambda case: case.values == "large" and case.param["causal"]),
+        ("min(Sq, Sk) > 5 < max([Sq, Sk])", lambda case: min(case.size["Sq"], case.size["Sk"]) > 5),
+        ("Sk and Sk & (Sk - 1) == 0", lambda c: c.size["Sk"] and c.size["Sk"] & (c.size["Sk"] - 1) == 0),
+    ],
+)  # fmt: skip
+def test_a_condition_is_what_python_says(text, same):
+    holds = condition(text, ATTENTION)
+    found = [case for case in CASES if holds(case)]
+    assert found == [case for case in CASES if same(case)]
+    assert 0 < len(found) < len(CASES)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("Dd == 64", "'Dd' is no name of a case of attention; there are .*, D, .*; did you mean 'D'"),
+        ("D ==", r"expected a Python expression such as \"B in \(64, 128\) and dtype == 'float16'\", got 'D =='"),
+        ("", "expected a Python expression"),
+        ("__import__('os').system('true')", r"\"__import__\('os'\).system\('true'\)\" cannot stand in a condition"),
+        ("dtype.upper() == 'X'", "cannot stand in a condition"),
+        ("dtype.__class__", "'dtype.__class__' cannot stand in a condition"),
+        ("9**9**9", "the operator Pow cannot stand in a condition"),
+        ("[D for D in (1, 2)]", "cannot stand in a condition"),
+        ("(lambda: D)()", "cannot stand in a condition"),
+        ("max(1, 2, key=abs)", "cannot stand in a condition"),
+        ("f'{D}'", "cannot stand in a condition"),
+        ("(D := 3)", "cannot stand in a condition"),
+    ],
+)
+def test_a_condition_that_means_nothing_is_refused(text, told):
+    with pytest.raises(ValueError, match=told):
+        condition(text, ATTENTION)
+
+
+def test_a_condition_without_a_value_names_the_case():
+    with pytest.raises(ValueError, match=r"'D < dtype' has no value for float\d+-.*: TypeError: '<' not supported"):
+        condition("D < dtype", ATTENTION)(CASES[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        ("D=64", {"D": [64]}),
+        ("Sq=64,128 D=64", {"Sq": [64, 128], "D": [64]}),
+        ("Sq = 64, 128; D = 64", {"Sq": [64, 128], "D": [64]}),
+        ("S=64,128,D=128", {"Sq": [64, 128], "Sk": [64, 128], "D": [128]}),
+        ("H=2", {"Hq": [2], "Hkv": [2]}),
+    ],
+)
+def test_sizes_as_they_are_typed(text, sizes):
+    assert parse_sizes(text, ATTENTION) == sizes
+    assert absent(sizes, ATTENTION, "quick") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "expected NAME=N,N and so on, such as 'D=40', got ''"),
+        ("64", "expected NAME=N,N"),
+        ("D", "expected NAME=N,N"),
+        ("D=", "expected NAME=N,N"),
+        ("D=wide", "expected whole numbers, such as 'D=40', got 'wide'"),
+        ("Dq=64", "'Dq' is not one of B, Hq, Hkv, Sq, Sk, D; did you mean 'D'"),
+        ("E=64", "'E' is not one of B, Hq, Hkv, Sq, Sk, D$"),
+    ],
+)
+def test_sizes_that_mean_nothing_are_refused(text, told):
+    with pytest.raises(ValueError, match=told):
+        parse_sizes(text, ATTENTION)
+
+
+def test_a_size_that_no_case_has_is_named_with_those_that_cases_have():
+    told = absent({"D": [64, 96]}, ATTENTION, "quick")
+    assert told.startswith("no case of attention at level quick has D=96; D is 16, 17, ")
+    told = absent({"trailing": [(9, 9)]}, registry.contract("group_norm"), "quick")
+    assert told.startswith("no case of group_norm at level quick has trailing=(9, 9); trailing is scalar, ")
+    assert "8x8" in told
+
+
+def test_sizes_that_are_tuples():
+    contract = registry.contract("group_norm")
+    assert parse_sizes("trailing=8x8,64 C=64", contract) == {"trailing": [(8, 8), (64,)], "C": [64]}
+    assert sizes_of({"trailing": (8, 8)}, contract) == {"trailing": [(8, 8)]}
+    assert sizes_of({"trailing": [(8, 8), 64], "C": 64}, contract) == {"trailing": [(8, 8), (64,)], "C": [64]}
+
+
+@pytest.mark.parametrize("given", [None, {}, 64, ["D"], {"D": "64"}, {"D": [6.4]}, {"D": True}])
+def test_sizes_of_another_type_are_refused(given):
+    with pytest.raises(TypeError, match="expected (a dict of names|whole numbers)"):
+        sizes_of(given, ATTENTION)
+
+
+def test_a_narrowing_says_what_leaves_a_case_out():
+    narrowing = Narrowing(["float16"], lambda case: case.param["causal"], {"D": [64]})
+    by = {case: narrowing.leaves_out(case) for case in CASES}
+    assert set(by.values()) == {None, "dtypes", "sizes", "where"}
+    for case, reason in by.items():
+        right = case.dtype == "float16" and case.size["D"] == 64 and case.param["causal"]
+        assert (reason is None) == right
+    assert not Narrowing() and narrowing
+
+
+def test_a_word_that_is_meant():
+    assert not_one_of("sofmax", ["mlp", "softmax"]) == "'sofmax' is not one of mlp, softmax; did you mean 'softmax'?"
+    assert not_one_of("xyz", ["matmul"]) == "'xyz' is not one of matmul"
+    assert not_one_of("xyz", []) == "'xyz' is not one of none"
+    assert expected_one_of("Quik", ["quick"], repr) == "expected one of 'quick', got 'Quik'; did you mean 'quick'?"
+    assert did_you_mean("TRITON", ["Triton"]) == "; did you mean 'Triton'?"
+    assert did_you_mean(None, [None, "auto"]) == ""
