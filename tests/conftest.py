@@ -1,6 +1,7 @@
 """What every test of Touchstone itself is given, and what the mark `needs` means."""
 
 import shutil
+import sys
 from importlib.util import find_spec
 
 import pytest
@@ -30,6 +31,14 @@ def _findings_elsewhere(tmp_path, monkeypatch):
     """Findings of kernels that tests judge are not kept among the user's own; in another folder the name is the usual
     one."""
     monkeypatch.setattr(kept, "FILE", tmp_path / kept.FILE)
+
+
+@pytest.fixture(autouse=True)
+def _import_path():
+    """Folders that a test imports from are not looked into by the next one, nor by what it starts."""
+    before = list(sys.path)
+    yield
+    sys.path[:] = before
 
 
 @pytest.fixture(autouse=True)

@@ -5,12 +5,14 @@ process, nor be read out of the objects of this process. A kernel that is found 
 have got round this: what decides are the values, which are judged in another process.
 """
 
+import _thread
 import functools
 import importlib.abc
 import importlib.machinery
 import os
 import sys
 import sysconfig
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -36,8 +38,6 @@ EVENTS = {
     "sys.settrace": "sets a trace function",
     "sys.setprofile": "sets a profile function",
     "sys.addaudithook": "adds an audit hook",
-    "_thread.start_new_thread": "starts a thread",
-    "_thread.start_joinable_thread": "starts a thread",
     "os.fork": "starts a process",
     "os.forkpty": "starts a process",
     "os.posix_spawn": "starts a process",
@@ -55,6 +55,9 @@ EVENTS = {
     "resource.setrlimit": "changes its limits",
 }
 
+# what starts a thread, by the names of Python's versions; 3.11 raises no audit event for it
+THREADS = ("start_new_thread", "start_new", "start_joinable_thread", "_start_new_thread", "_start_joinable_thread")
+STARTS_THREADS = [(module, name) for module in (_thread, threading) for name in THREADS if hasattr(module, name)]
 # what gives a tensor's memory to other libraries, on the host alone
 HOST_ONLY = [(torch.Tensor, "numpy"), (torch.Tensor, "__array__"), (torch, "from_numpy"), (torch, "frombuffer")]
 
@@ -84,6 +87,8 @@ def set_up(op: str) -> None:
             _empty(name, module)
     for owner, attribute in HOST_ONLY:
         setattr(owner, attribute, _noted(getattr(owner, attribute), f"calls {attribute}, which a GPU's tensor has not"))
+    for owner, attribute in STARTS_THREADS:
+        setattr(owner, attribute, _noted(getattr(owner, attribute), "starts a thread"))
     sys.meta_path.insert(0, _Finder())
     sys.addaudithook(_audit)
 

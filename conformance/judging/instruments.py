@@ -193,6 +193,7 @@ _PROCESS: dict[str, Callable[[], Any]] = {
     "the current folder": _folder,
     "the trace function": lambda: sys.gettrace() is not None,
     "the profile function": lambda: sys.getprofile() is not None,
+    "Python's threads": lambda: len(sys._current_frames()),
     "standard output": lambda: "closed" if sys.stdout is None or sys.stdout.closed else "open",
 }
 if sys.platform != "win32":
