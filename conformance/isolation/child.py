@@ -1,6 +1,6 @@
 """A child process for the trials of one subject, forked or fresh, and what each trial may take of it.
 
-On the CPU the child makes the kernel's calls and this process judges them. On a GPU the child judges as well.
+The child makes the kernel's calls, and this process judges them.
 """
 
 import contextlib
@@ -33,51 +33,6 @@ from touchstone.conformance.spec.checks import Check
 START_SECONDS = 300.0  # for a fresh process to import the function, which may compile
 
 
-class TrialChild:
-    """A `Child` that answers the index of a trial with its outcome, and the watch over it."""
-
-    def __init__(self, process: Child):
-        self.process = process
-        self.watch = Watch(process)
-        self.asked: list[int] = []  # indices of trials that were sent and not answered yet
-        self.judged: list[int] = []  # and of those that were answered
-
-    def judge(
-        self, index: int, limits: Limits, following: int | None = None, idle: float | None = None
-    ) -> Outcome | Death:
-        """Have a trial judged, and send the following one. With `idle`, also stop after so many seconds without
-        processor time. Raises what the judge raised.
-        """
-        try:
-            if not self.asked:
-                self._send(index)
-            if self.asked[0] != index:
-                raise ValueError(f"index: expected {self.asked[0]}, announced as the following one, got {index}")
-            if following is not None:
-                with contextlib.suppress(OSError):  # it has died since; then there may still be an answer
-                    self._send(following)
-            death = self.watch.wait(limits, idle)
-        except OSError:
-            return self.process.death()
-        except BaseException:
-            self.close()
-            raise
-        if death is not None:
-            return death
-        self.asked.pop(0)
-        answer: Outcome | Death = self.process.answer()
-        if isinstance(answer, Outcome):
-            self.judged.append(index)
-        return answer
-
-    def _send(self, index: int) -> None:
-        self.process.send(index)
-        self.asked.append(index)
-
-    def close(self) -> None:
-        self.process.close()
-
-
 class CallingChild:
     """A `Child` that makes the calls of trials that are judged here, and the watch over it."""
 
@@ -85,13 +40,16 @@ class CallingChild:
         self.process, self.shared, self.subject, self.trials = process, shared, subject, trials
         self.watch = Watch(process)
         self.remote = Remote(process, shared, self.watch, subject)
-        self.asked: list[int] = []  # none is ever sent ahead
-        self.judged: list[int] = []
+        self.judged: list[int] = []  # indices of trials
 
-    def judge(
-        self, index: int, limits: Limits, following: int | None = None, idle: float | None = None
-    ) -> Outcome | Death:
-        """As `TrialChild.judge`; `following` has no meaning here."""
+    @property
+    def spent(self) -> bool:
+        """Whether the child cannot make another call."""
+        return self.remote.spent
+
+    def judge(self, index: int, limits: Limits, idle: float | None = None) -> Outcome | Death:
+        """Judge a trial. With `idle`, also stop after so many seconds without processor time. Raises what the judge
+        raised."""
         self.remote.begin(limits, idle)
         threads = torch.get_num_threads()
         try:
@@ -167,16 +125,15 @@ def _ready(child: CallingChild, where: str) -> CallingChild:
     raise CannotTravel(f"fn: {name} {verb} imported in a {where}{why}; pass isolate='none'")
 
 
-def spawned(subject: Subject, trials: Sequence[Trial], fresh_import: bool) -> "TrialChild | CallingChild":
+def spawned(subject: Subject, trials: Sequence[Trial], fresh_import: bool) -> CallingChild:
     """A fresh process that has the function. Tries each way to send it; the first error is raised if none works.
 
     Raises ValueError, most often CannotTravel.
     """
     first: Exception | None = None
-    start = judging if subject.device == "cuda" else calling
     for way in ways(subject.fn, fresh_import):
         try:
-            return start(subject, trials, way)
+            return calling(subject, trials, way)
         except Exception as error:
             first = first or error
     if first is None:
@@ -194,41 +151,3 @@ def calling(subject: Subject, trials: Sequence[Trial], way: tuple) -> CallingChi
         send_handle(child.process.connection, shared.descriptor, child.process.process.pid)
         child.process.connection.send_bytes(pickle.dumps(request))
     return _ready(child, "fresh process")
-
-
-def judging(subject: Subject, trials: Sequence[Trial], way: tuple) -> TrialChild:
-    """A fresh process, to which the function goes in this `way`, and which judges."""
-    without = dataclasses.replace(subject, fn=None)  # type: ignore[arg-type]
-    request = (registry.op_file(subject.op), way, cloudpickle.dumps((without, list(trials))))
-    name = importing.describe(subject.fn)
-    child = TrialChild(spawn("touchstone.conformance.isolation.serve"))
-    try:
-        death = child.process.ask(request, START_SECONDS)
-    except ValueError:
-        child.close()
-        raise
-    except Exception as error:
-        child.close()
-        if isinstance(subject.fn, importing.FileFunction):
-            missing = isinstance(error, ModuleNotFoundError)
-            text = f"{subject.fn.path} does not import: {'' if missing else type(error).__name__ + ': '}{error}"
-            raise (launching.MissingPackage if missing else ValueError)(f"fn: {text}") from error
-        raise CannotTravel(
-            f"fn: {name} cannot be imported in a fresh process: {type(error).__name__}: {error}; pass isolate='none'"
-        ) from error
-    except BaseException:
-        child.close()
-        raise
-    if death is None:
-        child.watch.begin()
-        return child
-    child.close()
-    raise _not_imported(name, death)
-
-
-def _not_imported(name: str, death: Death) -> CannotTravel:
-    if death.check is Check.HANG:
-        return CannotTravel(
-            f"fn: {name} was not imported in a fresh process within {START_SECONDS:.0f} s; pass isolate='none'"
-        )
-    return CannotTravel(f"fn: {name} cannot be imported in a fresh process: {death.message}; pass isolate='none'")

@@ -15,7 +15,7 @@ from touchstone.conformance.discovery import arrays, launching, registry
 from touchstone.conformance.discovery.importing import FileFunction
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.isolation import processes, serve, tripwires, wire
-from touchstone.conformance.isolation.shared import OUTPUTS, Shared, rounded
+from touchstone.conformance.isolation.shared import ALIGNED, OUTPUTS, Shared, rounded
 from touchstone.conformance.judging.executor import InProcess, ending_text
 from touchstone.conformance.spec.layouts import BufferView
 from touchstone.conformance.spec.returned import said
@@ -91,6 +91,7 @@ class _Calls:
         self.shared, self.subject, self.executor = shared, subject, InProcess(subject)
         self.given: dict[int, torch.Tensor] = {}  # arguments of this trial, by name
         self.held: dict[int, _Memory] = {}  # by token
+        self.places: dict[wire.Slot, _Mirror] = {}  # of this trial
         self.tokens = 0
 
     def call(self, request: wire.Call) -> dict[str, Any]:
@@ -102,13 +103,20 @@ class _Calls:
             self.given.clear()
             self.held.clear()
             self.shared.forget(clear=False)
-        buffers = [self.shared.bytes(slot.offset, slot.size) for slot in request.slots]
-        arguments = {name: self._argument(value, buffers) for name, value in request.arguments.items()}
-        placed = {name: BufferView(buffers[slot], buffers[slot]) for name, slot in request.placed.items()}
+            self.places.clear()
+        try:
+            places = [self._place(slot) for slot in request.slots]
+        except torch.OutOfMemoryError as error:
+            return {"no room": said(error).partition(". ")[0]}
+        arguments = {name: self._argument(value, places) for name, value in request.arguments.items()}
+        placed = {name: BufferView(places[slot].bytes, places[slot].bytes) for name, slot in request.placed.items()}
         try:
             seen = self.executor.call(arguments, request.manner, placed)
         except BaseException as error:
             return {"ended": ending_text(error)}
+        if seen.lost is None:
+            for place in places:
+                place.tell()
         seen.cheats = tripwires.told()
         answer: dict[str, Any] = {"observed": wire.observed_to_json(seen), "memories": []}
         if isinstance(seen.values, str):
@@ -119,7 +127,7 @@ class _Calls:
             largest = max(sizes, key=sizes.__getitem__)
             seen.values[largest] = arrays.Unreadable(f"a tensor that spans {sizes.pop(largest)} bytes")
             del tensors[largest]
-        where = self._memory_of(tensors, buffers)
+        where = self._memory_of(tensors, places)
         answer["memories"] = self._written({memory[1] for memory, _ in where.values() if memory[0] == "held"})
         answer["values"] = {name: self._told(value, where.get(name)) for name, value in seen.values.items()}
         return answer
@@ -127,15 +135,27 @@ class _Calls:
     def reread(self, request: wire.Reread) -> dict[str, Any]:
         return {"memories": self._written(set(request.tokens) & set(self.held))}
 
-    def _argument(self, value: Any, buffers: Sequence[torch.Tensor]) -> Any:
+    def _place(self, slot: wire.Slot) -> "_Place":
+        """Where the kernel finds what the judge has put into a slot."""
+        shared = self.shared.bytes(slot.offset, slot.size)
+        if self.executor.device == "cpu":
+            return _Place(shared)
+        if slot not in self.places:
+            self.places[slot] = _Mirror(shared, slot.part, self.executor.device)
+        place = self.places[slot]
+        place.fetch()
+        return place
+
+    def _argument(self, value: Any, places: Sequence["_Place"]) -> Any:
         """The argument; the same tensor each time for one name, as long as the trial goes on."""
         if not isinstance(value, wire.TensorAt):
             return value
         if value.name not in self.given:
             dtype = wire.DTYPES[value.dtype]
-            view = torch.empty(0, dtype=dtype, device="cpu")
-            storage = buffers[value.slot].untyped_storage()
-            self.given[value.name] = view.set_(storage, value.at // dtype.itemsize, value.shape, value.strides)
+            place = places[value.slot]
+            view = torch.empty(0, dtype=dtype, device=place.bytes.device)
+            first = (value.at - place.begin) // dtype.itemsize
+            self.given[value.name] = view.set_(place.bytes.untyped_storage(), first, value.shape, value.strides)
         return self.given[value.name]
 
     def _told(self, value: Any, where: tuple[tuple[str, int], int] | None) -> Any:
@@ -153,7 +173,7 @@ class _Calls:
         return wire.tensor_to_json(value, memory, at)
 
     def _memory_of(
-        self, tensors: Mapping[str, torch.Tensor], buffers: Sequence[torch.Tensor]
+        self, tensors: Mapping[str, torch.Tensor], places: Sequence["_Place"]
     ) -> dict[str, tuple[tuple[str, int], int]]:
         """In which memory each tensor with elements lies, and how far from its beginning."""
         found: dict[str, tuple[tuple[str, int], int]] = {}
@@ -162,9 +182,10 @@ class _Calls:
             if not tensor.numel():
                 continue
             memory = _Memory.of(tensor)
-            inside = next((i for i, b in enumerate(buffers) if memory.begin in _addresses(b)), None)
+            inside = next((i for i, place in enumerate(places) if memory.begin in place.addresses), None)
             if inside is not None:
-                found[name] = ("slot", inside), tensor.data_ptr() - buffers[inside].data_ptr()
+                place = places[inside]
+                found[name] = ("slot", inside), tensor.data_ptr() - place.addresses.start + place.begin
                 continue
             while (other := next((each for each in new if each.meets(memory)), None)) is not None:
                 new.remove(other)
@@ -199,6 +220,44 @@ class _Calls:
         return told
 
 
+class _Place:
+    """The memory of an operand: `bytes`, of which the first is the one numbered `begin` of the judge's buffer."""
+
+    begin = 0
+
+    def __init__(self, memory: torch.Tensor) -> None:
+        self.bytes = memory
+
+    @property
+    def addresses(self) -> range:
+        return range(self.bytes.data_ptr(), self.bytes.data_ptr() + self.bytes.numel())
+
+    def tell(self) -> None:
+        """Have the judge see what the memory holds now; here it is the judge's own."""
+
+
+class _Mirror(_Place):
+    """That of a GPU: a copy of a slot, or of its part and what lies behind that."""
+
+    def __init__(self, shared: torch.Tensor, part: wire.Part | None, device: str) -> None:
+        self.shared, self.part = shared, part
+        self.begin = 0 if part is None else part.at // ALIGNED * ALIGNED
+        super().__init__(torch.empty(shared.numel() - self.begin, dtype=torch.uint8, device=device))
+
+    def fetch(self) -> None:
+        there, here = self._copied()
+        here.copy_(there)
+
+    def tell(self) -> None:
+        there, here = self._copied()
+        there.copy_(here)
+
+    def _copied(self) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.part is None:
+            return self.shared, self.bytes
+        return self.part.of(self.shared), self.part.of(self.bytes, self.begin)
+
+
 class _Memory:
     """A stretch of addresses, and the tensors that keep it alive."""
 
@@ -229,12 +288,12 @@ class _Memory:
         for tensor in self.tensors:
             storage = tensor.untyped_storage()
             if storage.data_ptr() <= self.begin and self.end <= storage.data_ptr() + storage.nbytes():
-                whole = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
+                whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
                 return whole[self.begin - storage.data_ptr() : self.end - storage.data_ptr()]
             parts.append(storage)
         found = torch.zeros(self.end - self.begin, dtype=torch.uint8, device="cpu")
         for storage in parts:  # storages that overlap, made over one foreign memory
-            whole = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
+            whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
             begin, end = max(self.begin, storage.data_ptr()), min(self.end, storage.data_ptr() + storage.nbytes())
             found[begin - self.begin : end - self.begin] = whole[begin - storage.data_ptr() : end - storage.data_ptr()]
         return found
@@ -245,7 +304,3 @@ def _extent(tensor: torch.Tensor) -> int:
     if not tensor.numel():
         return 0
     return (sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1) * tensor.element_size()
-
-
-def _addresses(buffer: torch.Tensor) -> range:
-    return range(buffer.data_ptr(), buffer.data_ptr() + buffer.numel())

@@ -49,8 +49,7 @@ class Death:
 class Child:
     """A child process, the connection to it, and the file that its faulthandler writes to.
 
-    `code` is the exit status (negative: a signal's number) once that is known; `spent`: the child said that it can
-    answer nothing further, and ends.
+    `code` is the exit status (negative: a signal's number) once that is known.
     """
 
     def __init__(self, pid: int, connection: Connection, trace: Any, popen: subprocess.Popen | None = None):
@@ -58,7 +57,6 @@ class Child:
         self.owner = os.getpid()
         self.process = psutil.Process(pid)
         self.code: int | None = None
-        self.spent = False
         open_children.add(self)
 
     def ask(self, request: Any, seconds: float | None = None) -> Any:
@@ -81,7 +79,7 @@ class Child:
             while kind == "alive":
                 if (death := self._silence(seconds)) is not None:
                     return death
-                kind, value, self.spent = self.connection.recv()
+                kind, value = self.connection.recv()
         except (EOFError, OSError):
             return self.death()
         if kind == "error":
@@ -192,8 +190,8 @@ def _no_debugger(*arguments, **options) -> NoReturn:
     )
 
 
-def serve(connection: Connection, answer: Callable[[Any], Any], spent: Callable[[], bool] = bool) -> None:
-    """Answer requests until the parent hangs up, or until `spent()` is true after one of them."""
+def serve(connection: Connection, answer: Callable[[Any], Any]) -> None:
+    """Answer requests until the parent hangs up."""
     while True:
         try:
             request = connection.recv()
@@ -205,15 +203,12 @@ def serve(connection: Connection, answer: Callable[[Any], Any], spent: Callable[
         except Exception as error:
             kind, value = "error", portable(error)
         flush()
-        last = spent()
-        connection.send((kind, value, last))
-        if last:
-            return
+        connection.send((kind, value))
 
 
 def alive(connection: Connection) -> None:
     """Tell the parent that an answer is still being worked on."""
-    connection.send(("alive", None, False))
+    connection.send(("alive", None))
 
 
 def flush() -> None:

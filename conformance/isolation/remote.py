@@ -27,6 +27,7 @@ from touchstone.conformance.isolation.reading import unneeded
 from touchstone.conformance.isolation.shared import ALIGNED, OUTPUTS, WINDOW, Shared, rounded
 from touchstone.conformance.judging.executor import PLAIN, Manner, Observed, Placed
 from touchstone.conformance.spec.checks import Check
+from touchstone.conformance.spec.layouts import NoRoom
 
 BLOCKED_SECONDS = 5  # for the rest of a message, or for room to send one
 OUTPUT_BYTES = 1 << 30  # at most, of the outputs of one call of unknown sizes
@@ -67,6 +68,7 @@ class Remote:
         self._released: list[int] = []
         self._idle: float | None = None
         self._most = OUTPUT_BYTES
+        self.spent = False  # CUDA answers every further call of the other process with an error
         _wait_no_longer_than(child.connection.fileno(), BLOCKED_SECONDS)
 
     def begin(self, limits: Limits, idle: float | None = None) -> None:
@@ -98,7 +100,7 @@ class Remote:
         told = {name: self._told(value, memories) for name, value in arguments.items()}
         slots = tuple(self._slot(memory) for memory in memories.every)
         for memory, slot in zip(memories.every, slots, strict=True):
-            memory.copy(self.shared.bytes(slot.offset, slot.size), back=False)
+            memory.copy(self.shared.bytes(slot.offset, slot.size), slot.part, back=False)
         self._most = SPARE + TIMES * sum(manner.blocks) if manner.blocks else OUTPUT_BYTES
         request = wire.Call(
             secrets.randbits(63),
@@ -115,11 +117,12 @@ class Remote:
         self._released.clear()
         content = self._answer(request)
         for memory, slot in zip(memories.every, slots, strict=True):
-            memory.copy(self.shared.bytes(slot.offset, slot.size), back=True)
+            memory.copy(self.shared.bytes(slot.offset, slot.size), slot.part, back=True)
         if "ended" in content:
             raise Ended(str(content["ended"])[: wire.SAID])
         seen = wire.observed_from_json(content.get("observed"))
         seen.cheats = [*self._unneeded, *seen.cheats]
+        self.spent = self.spent or seen.lost is not None
         self._read(content.get("memories"))
         values = content.get("values")
         if seen.raised is not None:
@@ -167,6 +170,8 @@ class Remote:
             content = self._received(request.nonce)
         except (EOFError, OSError):
             raise Died(self.child.death()) from None
+        if "no room" in content:
+            raise NoRoom(str(content["no room"])[: wire.SAID])
         if "failed" in content:
             what = f"the kernel's process could not make a call: {str(content['failed'])[: wire.SAID]}"
             if self.trusted:
@@ -214,10 +219,10 @@ class Remote:
         if known is not None and known.size == memory.size and memory.size:
             return known
         if self._next + memory.size <= WINDOW:
-            slot = wire.Slot(self._next, memory.size)
+            slot = wire.Slot(self._next, memory.size, memory.part)
             self._next += rounded(memory.size)
         else:
-            slot = wire.Slot(self._next_large, memory.size)
+            slot = wire.Slot(self._next_large, memory.size, memory.part)
             self._next_large += rounded(memory.size, PAGE)
             if self._next_large > OUTPUTS:
                 raise MemoryError(f"operands of more than {OUTPUTS} bytes in one trial")
@@ -281,19 +286,20 @@ class _Memory:
     """A storage of the judge's. `written`: what of it is copied, where it is mapped and hardly touched."""
 
     def __init__(self, storage: torch.UntypedStorage, written: torch.Tensor | None) -> None:
-        self.storage, self.written = storage, written
+        self.storage = storage
         self.address, self.size = storage.data_ptr(), storage.nbytes()
+        self.part: wire.Part | None = None
+        if written is not None and self.size >= SPARSE:
+            at = int(written.storage_offset()) * written.element_size()
+            self.part = wire.Part(wire.name_of(written.dtype), tuple(written.shape), written.stride(), at)
 
-    def copy(self, shared: torch.Tensor, back: bool) -> None:
-        """To the shared memory, or back."""
+    def copy(self, shared: torch.Tensor, part: wire.Part | None, back: bool) -> None:
+        """To the shared memory, or back: all of it, or the part."""
         if not self.size:
             return
-        if self.written is None or self.size < SPARSE:
-            here, there = torch.empty(0, dtype=torch.uint8).set_(self.storage), shared
-        else:
-            here, part = self.written, self.written
-            typed = shared[: self.size // part.element_size() * part.element_size()].view(part.dtype)
-            there = typed.as_strided(part.shape, part.stride(), part.storage_offset())
+        here, there = torch.empty(0, dtype=torch.uint8).set_(self.storage), shared
+        if part is not None:
+            here, there = part.of(here), part.of(there)
         if back:
             here, there = there, here
         there.copy_(here)

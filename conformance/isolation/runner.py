@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 
 from touchstone.conformance.discovery.subject import Subject
-from touchstone.conformance.isolation.child import CallingChild, TrialChild, forked, spawned
+from touchstone.conformance.isolation.child import CallingChild, forked, spawned
 from touchstone.conformance.isolation.endings import ending
 from touchstone.conformance.isolation.limits import DEFAULT_LIMITS, Limits
 from touchstone.conformance.isolation.processes import Death
@@ -69,7 +69,7 @@ class Runner:
         self.notes: list[str] = []
         self.stopped: str | None = None
         self._modes: list[str] = []
-        self._child: TrialChild | CallingChild | None = None
+        self._child: CallingChild | None = None
         self._hangs = self._crashes = 0
         self._fork_trusted = (
             not confirm or subject.untrusted
@@ -88,20 +88,17 @@ class Runner:
         words = {"fork": "forked child", "spawn": "fresh process", "none": "none"}
         return "isolation: " + ", then ".join(words[mode] for mode in self._modes)
 
-    def outcome(self, index: int, following: int | None = None) -> Outcome:
-        """Judge `trials[index]`. Errors of the judge itself are raised here.
-
-        `following` is the index that will be asked for next: the child goes on to it without waiting.
-        """
+    def outcome(self, index: int) -> Outcome:
+        """Judge `trials[index]`. Errors of the judge itself are raised here."""
         if self.stopped:
             raise RuntimeError(f"{self.subject.name} is not judged any further: {self.stopped}")
         trial = self.trials[index]
         if self.mode == "none":
             return outcome_of(self.subject, trial, here=True)
         late = self._late_death()
-        answer = self._ask(index, following)
+        answer = self._ask(index)
         if isinstance(answer, Outcome) and answer.displaced:
-            answer = self._replaced(index, following, answer)
+            answer = self._replaced(index, answer)
         if isinstance(answer, Death):
             judgement = Judgement(self.subject, trial)
             doubt = _DOUBT if answer.check is Check.HANG and self._fork_untested else ""
@@ -119,8 +116,7 @@ class Runner:
     def close(self) -> None:
         """End the child."""
         if self._child is not None:
-            if isinstance(self._child, CallingChild):
-                self.notes += [note for note in self._child.notes if note not in self.notes]
+            self.notes += [note for note in self._child.notes if note not in self.notes]
             self._child.close()
             self._child = None
 
@@ -156,24 +152,24 @@ class Runner:
     def _late_death(self) -> str | None:
         """What to hold against the kernel when the child died between two trials."""
         child = self._child
-        if child is None or child.asked or (code := child.process.exited()) is None:
+        if child is None or (code := child.process.exited()) is None:
             return None
         message = f"{ending(code)}{child.process.place()}, after "
         self.close()
         return message + f"{self.trials[child.judged[-1]].id} had been judged" if child.judged else None
 
-    def _ask(self, index: int, following: int | None, suspect: bool = True) -> Outcome | Death:
+    def _ask(self, index: int, suspect: bool = True) -> Outcome | Death:
         """The answer of the child, or of a fresh process where the fork may be to blame for that of a forked one."""
         if self._child is None:
             self._start()
         child = self._child
         assert child is not None
         doubted = suspect and self.mode == "fork" and not self._fork_trusted
-        answer = child.judge(index, self.limits, following, idle=IDLE_SECONDS if doubted else None)
+        answer = child.judge(index, self.limits, idle=IDLE_SECONDS if doubted else None)
         blamed = _blames_fork(answer) if isinstance(answer, Outcome) else answer.check in (Check.CRASH, Check.HANG)
         if isinstance(answer, Death):
             self.close()
-        elif child.process.spent:
+        elif child.spent:
             self.close()
             self._count(Check.CRASH)
         if not (doubted and blamed):
@@ -190,10 +186,10 @@ class Runner:
             )
             return elsewhere
         if isinstance(answer, Death) and answer.early:
-            return self._ask(index, following, suspect=False)
+            return self._ask(index, suspect=False)
         return answer
 
-    def _replaced(self, index: int, following: int | None, answer: Outcome) -> Outcome | Death:
+    def _replaced(self, index: int, answer: Outcome) -> Outcome | Death:
         """The answer of a fresh process, which sets kernels up for the device before it imports them, and is used from
         now on; the same `answer` where the function cannot be imported there."""
         if self.fresh_import or self.subject.untrusted:
@@ -207,7 +203,7 @@ class Runner:
         self.close()
         self._child = child
         self._modes.append("spawn")
-        return self._ask(index, following, suspect=False)
+        return self._ask(index, suspect=False)
 
     def _repeat(self, indices: Sequence[int]) -> Outcome | Death | None:
         """Judge these again in a fresh process. None where that is not possible, or shows no more than the forked one.

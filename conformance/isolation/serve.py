@@ -1,7 +1,6 @@
-"""Judging one trial, and what a fresh process does that judges the trials of one subject, as on a GPU."""
+"""Judging one trial, and what a fresh process receives that makes the calls of one subject."""
 
 import dataclasses
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import cloudpickle
@@ -9,32 +8,13 @@ import cloudpickle
 from touchstone.conformance.discovery import launching, registry
 from touchstone.conformance.discovery.opfile import load_op
 from touchstone.conformance.discovery.subject import Subject
-from touchstone.conformance.isolation import processes, travel
+from touchstone.conformance.isolation import travel
 from touchstone.conformance.isolation.remote import Died, Ended
-from touchstone.conformance.judging import call, judge, requirements
+from touchstone.conformance.judging import judge, requirements
 from touchstone.conformance.judging.executor import Executor, ending_text
 from touchstone.conformance.judging.judgement import Judgement, Outcome
 from touchstone.conformance.judging.trials import Trial
 from touchstone.conformance.spec.checks import Check
-
-
-def main(connection: Connection) -> None:
-    """A fresh process: the first request holds op, function and trials (`receive`), and is answered by None."""
-    judged: tuple[Subject, list[Trial]] | None = None
-
-    def answer(request):
-        nonlocal judged
-        if judged is None:
-            judged = receive(*request)
-            return None
-        subject, trials = judged
-        return outcome_of(subject, trials[request])
-
-    processes.serve(connection, answer, _lost)
-
-
-def _lost() -> bool:
-    return bool(call.lost_context)
 
 
 def receive(op_file: Path | None, way: tuple, packed: bytes) -> tuple[Subject, list[Trial]]:

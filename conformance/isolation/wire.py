@@ -42,11 +42,28 @@ class Malformed(ValueError):
 
 
 @dataclass(frozen=True)
+class Part:
+    """What is copied of a buffer that is far larger: some rows of elements, far from one another."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    at: int  # bytes from the buffer's beginning
+
+    def of(self, buffer: torch.Tensor, begin: int = 0) -> torch.Tensor:
+        """The part of `buffer`, bytes of which the first is the one numbered `begin`."""
+        dtype = DTYPES[self.dtype]
+        typed = buffer[: buffer.numel() // dtype.itemsize * dtype.itemsize].view(dtype)
+        return typed.as_strided(self.shape, self.strides, (self.at - begin) // dtype.itemsize)
+
+
+@dataclass(frozen=True)
 class Slot:
-    """Where a buffer of the judge's is in the shared memory."""
+    """Where a buffer of the judge's is in the shared memory, and which part of it is there if not all is."""
 
     offset: int
     size: int
+    part: Part | None = None
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,17 @@ from touchstone.conformance.spec.contract import Case, Contract, Inputs
 
 COMPARED_WITH_FAULTS = 3  # failing calls of a kernel
 LOWER = ("tf32x3", "tf32")  # precisions in which a failure in float32 is judged again, the highest first
-lost_context: list[str] = []  # the trial after which CUDA answers every call of this process with an error
 _kept: dict[tuple[Contract, Case, str | None], dict[str, budget.Expected]] = {}
 
 
 def snapshots(inputs: Inputs) -> dict[str, torch.Tensor]:
     return {name: placed.snapshot() for name, placed in inputs.placed.items() if placed is not None}
+
+
+_ON_HOST = {
+    "cpu": "beside a GPU it would lie on the CPU: allocated without device=, or moved there",
+    "cuda": "expected a tensor on cuda, got one on cpu",
+}
 
 
 def observe_call(
@@ -61,8 +66,6 @@ def _note_raised(j: Judgement, raised: Raised) -> None:
         j.not_run(raised.said or raised.types[0])
     else:
         j.find(Check.RAISED, raised.text, raised=raised.types[0])
-        if j.subject.device == "cuda":
-            _note_lost_context(j)
 
 
 def output_bytes(contract: Contract, case: Case) -> tuple[int, ...]:
@@ -71,13 +74,6 @@ def output_bytes(contract: Contract, case: Case) -> tuple[int, ...]:
         math.prod(contract.shape(output.axes, case.size)) * (output.dtype or case.torch_dtype).itemsize
         for output in contract.outputs.values()
     )
-
-
-def _note_lost_context(j: Judgement) -> None:
-    try:
-        torch.cuda.synchronize()
-    except Exception:
-        lost_context.append(f"{j.subject.op}-{j.subject.target}-{j.subject.name}-{j.trial.id}")
 
 
 def _check_state(j: Judgement, seen: Observed) -> None:
@@ -138,15 +134,14 @@ def check_form(j: Judgement, inputs: Inputs, name: str, got: Any, absent: bool =
         j.case,
         name,
         got,
-        j.subject.device,
+        j.executor.device,
         memory,
         absent=absent,
         library_type=arrays.type_name(j.subject.arrays),
         type_name=arrays.what,
     )
     if not found and name in j.on_host:
-        message = f"{name}: beside a GPU it would lie on the CPU: allocated without device=, or moved there"
-        found.append(outputs.Problem(Check.DEVICE, message))
+        found.append(outputs.Problem(Check.DEVICE, f"{name}: {_ON_HOST[j.subject.device]}"))
     for problem in found:
         severity = _severity_of_strides(j.subject, inputs, got) if problem.check is Check.STRIDES else "failure"
         j.find(problem.check, problem.message, severity=severity, about=name, detail=problem.operand)

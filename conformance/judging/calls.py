@@ -218,7 +218,7 @@ def _about(cases: list[Case], number: int) -> str:
 
 def int64_index_output(j: Judgement) -> None:
     """One call whose output exceeds 2^31 elements; compared are the first and last rows and those around the 2^31st."""
-    contract, case, device = j.contract, j.case, j.subject.device
+    contract, case, device = j.contract, j.case, j.executor.device
     int64_index = contract.int64_index
     assert int64_index is not None
     generator = torch.Generator(device).manual_seed(case.seed)
@@ -234,7 +234,7 @@ def int64_index_output(j: Judgement) -> None:
         }
         inputs = Inputs(case, placed, {}, case.param)
         seen = observe_call(j, inputs)
-    except torch.OutOfMemoryError as error:
+    except (torch.OutOfMemoryError, layouts.NoRoom) as error:
         j.decline(f"not run: {str(error).partition('.')[0]}")
         return
     if not seen.returned:

@@ -28,6 +28,8 @@ SLEEP_CYCLES = 20_000_000  # about 10 ms, for which the stream of a late call ho
 
 Placed = Mapping[str, BufferView | None]
 
+lost_context: list[str] = []  # how this process got to where CUDA answers every call with an error
+
 
 @dataclass(frozen=True)
 class Manner:
@@ -64,8 +66,9 @@ class Observed:
     values: dict[str, Any] | str = field(default_factory=dict)  # by output; a sentence where it is too much or too few
     raised: Raised | None = None
     displaced: bool = False  # it raised because its kernels were set up for another device before
+    lost: str | None = None  # the error that CUDA answers every further call of the kernel's process with
     launched: bool = False  # a kernel was launched here
-    on_host: list[str] = field(default_factory=list)  # outputs that would lie on the CPU beside a GPU
+    on_host: list[str] = field(default_factory=list)  # outputs that lie on the CPU beside a GPU, or would
     settings: list[str] = field(default_factory=list)  # global state that was left changed
     consumed: list[str] = field(default_factory=list)  # generators and variables of the environment that were changed
     asked: list[str] = field(default_factory=list)  # what the launcher has asked of CUDA so far
@@ -139,6 +142,7 @@ class InProcess:
             if debug and seen.raised.kind == RAISES:
                 raise
             seen.displaced = not subject.own and launching.displaced(error, subject.device)
+            seen.lost = _lost(subject.device)
         finally:
             if state is not None:
                 seen.settings, seen.consumed = state.changes()
@@ -148,7 +152,7 @@ class InProcess:
             seen.watched, seen.broken, seen.library = True, watch.broken(), sorted(watch.library)
         if isinstance(seen.values, dict):
             tensors = {name: value for name, value in seen.values.items() if isinstance(value, torch.Tensor)}
-            seen.on_host = [name for name, tensor in tensors.items() if seen.launched and cuda_face.on_host(tensor)]
+            seen.on_host = [name for name, tensor in tensors.items() if self._on_host(tensor, seen)]
             filled = {name: tensor for name, tensor in tensors.items() if tensor.numel()}
             seen.guarded = watch is not None and all(map(watch.reached, filled.values()))
             if watch is not None and subject.untrusted and subject.arrays == "torch":
@@ -158,6 +162,11 @@ class InProcess:
 
     def reread(self, tensors: Sequence[torch.Tensor]) -> None:
         """Nothing has to be done: these tensors are what the kernel returned."""
+
+    def _on_host(self, tensor: torch.Tensor, seen: Observed) -> bool:
+        if self.device == "cuda":
+            return tensor.device.type == "cpu"
+        return seen.launched and cuda_face.on_host(tensor)
 
     def _writers(self) -> list[Any]:
         """The contexts that tell who wrote an element: `writers(device)`, an optional part of the backend protocol."""
@@ -172,6 +181,18 @@ class InProcess:
         backend, name = which
         offered: Any = registry.backend(backend)
         return offered.instruments(self.subject.device)[name]()
+
+
+def _lost(device: str) -> str | None:
+    """What CUDA says after an error where it says so from then on, None where it still works."""
+    if device != "cuda":
+        return None
+    try:
+        torch.cuda.synchronize()
+    except Exception as error:
+        lost_context.append(said(error).partition("\n")[0])
+        return lost_context[-1]
+    return None
 
 
 def reached(fn: Callable[..., Any], device: str) -> list[Any]:

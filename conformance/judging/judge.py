@@ -13,7 +13,7 @@ import torch
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging import call, calls, requirements, undefined
-from touchstone.conformance.judging.executor import Executor
+from touchstone.conformance.judging.executor import Executor, lost_context
 from touchstone.conformance.judging.judgement import Judgement, Outcome
 from touchstone.conformance.judging.trials import (
     CaseTrial,
@@ -35,8 +35,8 @@ def run(subject: Subject, trial: Trial, debug: bool = False, executor: Executor 
     `executor` makes the calls of the kernel; None: they are made in this process.
     """
     j = Judgement(subject, trial, debug=debug, executor=executor)
-    if subject.device == "cuda" and call.lost_context:
-        j.find(Check.CONTEXT, f"not judged: {call.lost_context[0]} left the GPU unusable for this process")
+    if j.executor.device == "cuda" and lost_context:
+        j.find(Check.CONTEXT, f"not judged: the GPU is of no use to this process since: {lost_context[0]}")
     else:
         _run(j, trial)
         requirements.settle(j)
@@ -90,7 +90,11 @@ def _first_call(j: Judgement, late: bool = False) -> _Call | None:
         j.decline(f"not run: {error}")
         return None
     before = call.snapshots(inputs)
-    seen = call.observe_call(j, inputs, late=late)
+    try:
+        seen = call.observe_call(j, inputs, late=late)
+    except layouts.NoRoom as error:
+        j.decline(f"not run: {error}")
+        return None
     if not seen.returned:
         return None
     return _Call(inputs, before, call.check_returned(j, inputs, before, seen.values))

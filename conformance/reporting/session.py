@@ -94,7 +94,7 @@ def _run(runner: Runner, report: Report) -> None:
         for index in progress(range(left), f"{report.op} {report.name}"):
             if runner.stopped:
                 break
-            report.add(runner.outcome(index, index + 1 if left > 1 else None))
+            report.add(runner.outcome(index))
             left -= 1
             if report.unported:
                 ended = "not called: the variant is not ported"

@@ -1,7 +1,6 @@
 """Judging in child processes: deaths become findings, and no correct kernel is rejected because of where it runs."""
 
 import concurrent.futures
-import contextlib
 import ctypes
 import functools
 import json
@@ -14,7 +13,6 @@ import threading
 import time
 from collections import Counter
 
-import cloudpickle
 import psutil
 import pytest
 import torch
@@ -23,12 +21,11 @@ from tests import processes
 from touchstone import check
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject
-from touchstone.conformance.isolation import child as starting
 from touchstone.conformance.isolation import fork, limits, travel, wire
 from touchstone.conformance.isolation import runner as runner_module
 from touchstone.conformance.isolation.limits import Limits
 from touchstone.conformance.isolation.runner import Runner
-from touchstone.conformance.judging import call, judge
+from touchstone.conformance.judging import executor, judge
 from touchstone.conformance.judging.judgement import FAILED, PASSED
 from touchstone.conformance.judging.trials import InvalidCall, ManyCalls, PropertyTrial, Trial, trials_of
 from touchstone.conformance.spec.checks import Check
@@ -45,19 +42,6 @@ def user(fn, device: str = "cpu", own: bool = False) -> Subject:
 def cases(count: int) -> list[Trial]:
     found, _ = trials_of(user(softmax), "quick")
     return [trial for trial in found if 1 < trial.case.size["cols"] < 100 and not isinstance(trial, ManyCalls)][:count]
-
-
-@pytest.fixture
-def judging():
-    """Starts children that judge trials themselves, as on a GPU."""
-    with contextlib.ExitStack() as stack:
-
-        def start(fn, trials):
-            child = starting.judging(user(fn), trials, ("pickle", cloudpickle.dumps(fn)))
-            stack.callback(child.close)
-            return child
-
-        yield start
 
 
 def few(fn, **options):
@@ -416,6 +400,7 @@ EXECUTOR = """
 from concurrent.futures import ThreadPoolExecutor
 
 pool = ThreadPoolExecutor(1)
+pool.submit(int).result()  # a thread that a call starts and leaves is noted
 
 
 def parallel(x):
@@ -666,14 +651,15 @@ def test_a_child_that_waits_for_a_compiler_is_not_idle(tmp_path, monkeypatch):
     assert len(list(tmp_path.iterdir())) == 2  # one process, and its mark
 
 
-def test_a_judging_child_that_lost_its_context_says_so(judging):
+def test_a_child_that_lost_its_context_is_not_used_again(monkeypatch):
     def loses(x):
-        call.lost_context.append("this trial")
-        return softmax(x)
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    child = judging(loses, cases(1))
-    assert child.judge(0, Limits()).status == PASSED
-    assert child.process.spent
+    monkeypatch.setattr(executor, "_lost", lambda device: "CUDA error: an illegal memory access was encountered")
+    trials = cases(2)
+    with Runner(user(loses), trials) as runner:
+        assert [runner.outcome(0).status, runner._child] == [FAILED, None]
+        assert [finding.check for finding in runner.outcome(1).findings] == [Check.RAISED]
 
 
 @pytest.mark.slow
@@ -779,7 +765,7 @@ def test_ctrl_c_ends_the_child_and_reports(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_child_that_goes_on_by_itself_does_not_mix_up_its_trials():
+def test_a_new_child_goes_on_where_one_died():
     def dies(x):
         if x.shape == deadly:
             os._exit(4)
@@ -790,17 +776,9 @@ def test_a_child_that_goes_on_by_itself_does_not_mix_up_its_trials():
     affected = [tuple(trial.case.size.values()) == deadly for trial in trials]
     assert not affected[0]
     with Runner(user(dies), trials) as runner:
-        outcomes = [runner.outcome(index, index + 1 if index < 5 else None) for index in range(6)]
+        outcomes = [runner.outcome(index) for index in range(6)]
     assert [outcome.trial for outcome in outcomes] == [trial.id for trial in trials]
     assert [outcome.status for outcome in outcomes] == [FAILED if one else PASSED for one in affected]
-
-
-def test_a_judging_child_goes_on_to_the_following_trial(judging):
-    trials = cases(3)
-    child = judging(softmax, trials)
-    assert child.judge(0, Limits(), following=1).trial == trials[0].id
-    with pytest.raises(ValueError, match="index: expected 1, announced as the following one, got 2"):
-        child.judge(2, Limits())
 
 
 @pytest.mark.parametrize(

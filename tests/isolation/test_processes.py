@@ -180,14 +180,6 @@ def test_an_error_of_a_connection_in_the_child_is_no_death(served):
     assert child.exited() is None
 
 
-def test_a_child_that_is_spent_says_so_and_ends(served):
-    asked = []
-    child = served(lambda request: asked.append(request) or request, spent=lambda: len(asked) == 2)
-    assert child.ask(1) == 1 and not child.spent
-    assert child.ask(2) == 2 and child.spent
-    assert child.ask(3) == Death(Check.CRASH, "the process ended with status 0")
-
-
 @pytest.mark.slow
 def test_nothing_is_left_running(served):
     def helped(request):

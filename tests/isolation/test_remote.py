@@ -10,7 +10,7 @@ import torch
 
 from tests.processes import run_touchstone
 from touchstone.conformance.discovery.subject import Subject
-from touchstone.conformance.isolation import child, wire
+from touchstone.conformance.isolation import child, executing, wire
 from touchstone.conformance.isolation.limits import Limits
 from touchstone.conformance.isolation.remote import Died, Remote
 from touchstone.conformance.isolation.runner import Runner
@@ -20,10 +20,13 @@ from touchstone.conformance.judging.trials import CaseTrial
 from touchstone.conformance.spec.cases import plain_case
 
 
-@pytest.fixture
-def start():
-    """Starts the process of a function of softmax's signature; its executor in this process."""
+@pytest.fixture(params=[False, True], ids=["shared", "mirrored"])
+def start(request, monkeypatch):
+    """Starts the process of a function of softmax's signature; its executor in this process. `mirrored`: as on a GPU,
+    where the kernel has copies of the operands."""
     started = []
+    if request.param:
+        monkeypatch.setattr(executing._Calls, "_place", _mirrored)
 
     def of(fn) -> Remote:
         made = child.forked(Subject("softmax", fn, "fn", "user@cpu", "cpu"), [])
@@ -34,6 +37,13 @@ def start():
     yield of
     for made in started:
         made.close()
+
+
+def _mirrored(self, slot: wire.Slot) -> executing._Mirror:
+    if slot not in self.places:
+        self.places[slot] = executing._Mirror(self.shared.bytes(slot.offset, slot.size), slot.part, "cpu")
+    self.places[slot].fetch()
+    return self.places[slot]
 
 
 def x_of(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -47,7 +57,7 @@ LAYOUTS = {
     "expanded": lambda: x_of(1, 4).expand(3, 4),
     "half": lambda: x_of(3, 5, dtype=torch.float16),
     "empty": lambda: x_of(0, 5),
-    "larger than the window": lambda: x_of(3, (WINDOW >> 2) + 5),
+    "larger than the window": lambda: x_of(1, (WINDOW >> 2) + 5),
 }
 
 
