@@ -39,6 +39,7 @@ POOL_BLOCKS = 32  # of one size: glibc hands out freed blocks of that size witho
 POOL_BYTES = 2**24
 CACHED = 8  # one more than glibc's cache of a thread holds blocks of one size
 CACHED_BYTES = 1032  # the largest request that this cache serves
+ALIGNMENT = 64  # of torch's allocations
 WIDTHS = (1, 2, 4)  # how much wider than the outputs what a kernel keeps in between may be: float32, float64
 THREADS = "the number of threads"
 
@@ -54,11 +55,12 @@ def _mallopt() -> Callable[[int, int], int] | None:
 
 
 @cache
-def _malloc() -> tuple[Callable[[int], int], Callable[[int], None]]:
+def _malloc() -> tuple[Callable[[int], int], Callable[[int, int], int], Callable[[int], None]]:
     library = ctypes.CDLL(None)
     library.malloc.argtypes, library.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
+    library.aligned_alloc.argtypes, library.aligned_alloc.restype = [ctypes.c_size_t] * 2, ctypes.c_void_p
     library.free.argtypes, library.free.restype = [ctypes.c_void_p], None
-    return library.malloc, library.free
+    return library.malloc, library.aligned_alloc, library.free
 
 
 def _fill_cache(byte: int, blocks: Sequence[int]) -> None:
@@ -67,13 +69,26 @@ def _fill_cache(byte: int, blocks: Sequence[int]) -> None:
     posix_memalign asks for a block with room for the alignment. Where that size's cache has room, glibc 2.36 puts free
     blocks of the size there first and then hands one out as it is, without the pattern of M_PERTURB.
     """
-    malloc, free = _malloc()
+    malloc, _, free = _malloc()
     for size in {max(32, n * width + 23 & ~15) + 96 for n in blocks for width in WIDTHS}:
         if size <= CACHED_BYTES:
             held = [malloc(size) for _ in range(CACHED)]
             for address in held:
                 ctypes.memset(address, byte, size)
                 free(address)
+
+
+@contextlib.contextmanager
+def _drained_cache(blocks: Sequence[int]) -> Iterator[None]:
+    """Within: the thread's cache has no aligned blocks of these sizes, which glibc 2.39 would hand out as they are."""
+    _, aligned_alloc, free = _malloc()
+    sizes = {n * width for n in blocks for width in WIDTHS if 0 < n * width <= CACHED_BYTES}
+    held = [aligned_alloc(ALIGNMENT, size) for size in sizes for _ in range(CACHED)]
+    try:
+        yield
+    finally:
+        for address in held:
+            free(address)
 
 
 @contextlib.contextmanager
@@ -90,7 +105,8 @@ def poison(byte: int, device: str, blocks: Sequence[int]) -> Iterator[None]:
     mallopt(M_PERTURB, (byte ^ 0xFF) or 0x100)  # malloc fills with the complement; 0 would switch it off
     _fill_cache(byte, blocks)
     try:
-        yield
+        with _drained_cache(blocks):
+            yield
     finally:
         mallopt(M_PERTURB, 0)
 

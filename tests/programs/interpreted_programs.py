@@ -22,15 +22,16 @@ from triton.language.extra.cuda.libdevice import erf
 from triton.language.extra.libdevice import rsqrt
 
 _exp = tl.exp  # before the repairs are installed
-PROGRAMS: list[tuple[str, Callable[[], None], tuple[int, int] | None]] = []
+VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
+PROGRAMS: list[tuple[str, Callable[[], None], bool]] = []  # a repair, and whether the program needs it
 NEVER = (0, 0)  # as `fixed`: holds without the repair too
 
 
-def program(repair: str, fixed: tuple[int, int] | None = None):
-    """Register a program that fails without `repair`, in Triton before version `fixed`."""
+def program(repair: str, fixed: tuple[int, int] = (99, 0), since: tuple[int, int] = (0, 0)):
+    """Register a program that fails without `repair`, in Triton from version `since` to before version `fixed`."""
 
     def register(function):
-        PROGRAMS.append((repair, function, fixed))
+        PROGRAMS.append((repair, function, since <= VERSION < fixed))
         return function
 
     return register
@@ -501,7 +502,7 @@ def _constants(x_ptr, out_ptr, N: tl.constexpr):
     tl.store(out_ptr + i, y)
 
 
-@program("constants")
+@program("constants", since=(3, 7))
 def module_level_constants_are_operands():
     x, out = torch.randn(8), torch.empty(8)
     _constants[(1,)](x, out, 8)
@@ -1038,7 +1039,7 @@ def _summed(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
     tl.atomic_add(out_ptr, tl.sum(tl.load(x_ptr + i, mask=i < n, other=0.0)))
 
 
-@program("autotune")
+@program("autotune", fixed=NEVER if torch.cuda.is_available() else (99, 0))
 def outputs_are_reset_where_a_gpu_would_tune_and_not_in_later_calls():
     out = torch.full((1,), 5.0)
     for total in (8.0, 16.0):
@@ -1088,11 +1089,10 @@ def on_a_gpu() -> None:
 def main() -> None:
     torch.set_num_threads(1)
     np.seterr(all="ignore")
-    version = tuple(int(part) for part in triton.__version__.split(".")[:2])
     held = _in_child(frozenset(), [function for _, function, _ in PROGRAMS])
     report = {f.__name__: {"with": error} for (_, f, _), error in zip(PROGRAMS, held, strict=True)}
     for repair in dict.fromkeys(repair for repair, _, _ in PROGRAMS):
-        needing = [f for r, f, fixed in PROGRAMS if r == repair and (fixed is None or version < fixed)]
+        needing = [f for r, f, needs in PROGRAMS if r == repair and needs]
         for function, error in zip(needing, _in_child(frozenset([repair]), needing), strict=True):
             report[function.__name__]["without"] = error
     json.dump({"triton": triton.__version__, "programs": report}, sys.stdout)

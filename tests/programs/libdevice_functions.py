@@ -399,7 +399,7 @@ def measure(name: str, types: tuple[str, ...], symbol: str, result: str) -> dict
         error = np.where((np.abs(right) < tiny) & (np.abs(got) <= tiny), 0.0, error)  # flushed
         allowed = np.fmax(np.where(np.isnan(ulps), np.where(absolute > 0, 0, np.inf), ulps * unit), absolute)
         with np.errstate(all="ignore"):
-            share = np.where(error == 0, 0.0, error / allowed)
+            share = np.where((error == 0) | np.isinf(allowed), 0.0, error / allowed)
     worst = int(np.argmax(np.where(np.isnan(share), np.inf, share)))
     return {
         "function": name,

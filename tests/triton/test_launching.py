@@ -64,7 +64,8 @@ def test_nothing_is_answered_where_that_is_asked_for():
         [
             *["-m", "touchstone", "check", "softmax", "--device", "cpu", "--quick", "--arch", "none", "--kernel"],
             f"{FILE}:by_function",
-        ]
+        ],
+        environment={"CUDA_VISIBLE_DEVICES": ""},
     )
     assert done.returncode == 2 and "does not import: RuntimeError: 0 active drivers" in done.stderr, done.stderr
 

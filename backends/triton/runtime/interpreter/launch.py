@@ -16,6 +16,7 @@ import numpy as np
 import torch
 import triton
 import triton.language as tl
+from torch._library import triton as triton_operators
 from triton import testing
 from triton.language.semantic import TritonSemantic
 from triton.runtime import autotuner
@@ -128,6 +129,20 @@ def _launch() -> None:
     stock.InterpretedFunction.run, stock.InterpretedFunction.__call__ = run, device_call
     stock.InterpretedFunction.__getattr__ = attribute
     stock.InterpretedFunction.__bases__ = (_Kernel, *stock.InterpretedFunction.__bases__)
+    torch.library.wrap_triton = triton_operators.wrap_triton = _wrapping(torch.library.wrap_triton)
+
+
+def _wrapping(wrap_triton: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """torch's, for interpreted kernels too, which torch 2.11 refuses; there is nothing to trace in one."""
+
+    @functools.wraps(wrap_triton)
+    def wrap(triton_kernel: Any) -> Any:
+        kernel = triton_kernel
+        while isinstance(kernel, autotuner.Autotuner | autotuner.Heuristics):
+            kernel = kernel.fn
+        return triton_kernel if type(kernel) is stock.InterpretedFunction else wrap_triton(triton_kernel)
+
+    return wrap
 
 
 class _Kernel(KernelInterface):
