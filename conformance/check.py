@@ -103,11 +103,15 @@ def check(
     elif stale is None:
         for backend in backends:
             backend.adopt(fn, device)
-    elif isolate == "none":
+    elif isolate == "none" or untrusted:
+        what, instead = (
+            ("untrusted: not", "judge its file, as by --kernel")
+            if untrusted
+            else ("isolate: 'none' is not", "leave isolate at 'auto'")
+        )
         raise ValueError(
-            f"isolate: 'none' is not available here: {worker.describe(fn)} reaches a "
-            f"{stale.__name__.split('.')[-1]} kernel "
-            f"that this process set up for the other device than {device!r}; leave isolate at 'auto'"
+            f"{what} available here: {worker.describe(fn)} reaches a {stale.__name__.split('.')[-1]} kernel "
+            f"that this process set up for the other device than {device!r}; {instead}"
         )
     subject = Subject(
         op,
@@ -167,8 +171,6 @@ def isolation_limits(device: str, isolate: str, timeout: float) -> Limits:
 def _validate_trust(untrusted: bool, allow_library: bool, device: str, isolate: str) -> None:
     if allow_library and not untrusted:
         raise ValueError("allow_library: goes with untrusted=True; else the library may be called")
-    if untrusted and device != "cpu":
-        raise ValueError("untrusted: is there for device 'cpu' only; on a GPU a kernel is judged in its own process")
     if untrusted and isolate not in ("auto", "fork"):
         raise ValueError(f"untrusted: such a kernel runs in a forked child; got isolate={isolate!r}")
 

@@ -29,7 +29,7 @@ def execute(connection: Connection, shared: Shared, subject: Subject) -> None:
         launching.expect(subject.device)
     if subject.untrusted:
         tripwires.set_up(subject.op)
-    _execute(connection, shared, lambda: _opened(subject))
+    _execute(connection, shared, lambda: _opened(_on_device(subject)))
 
 
 def main(connection: Connection) -> None:
@@ -67,6 +67,18 @@ def _execute(connection: Connection, shared: Shared, open_subject: Callable[[], 
             answer = {"failed": "".join(traceback.format_exception(error))[-wire.SAID :]}
         processes.flush()
         connection.send_bytes(wire.reply(shared, request.nonce, answer))
+
+
+def _on_device(subject: Subject) -> Subject:
+    """The subject, in a forked process in which kernels run on its device."""
+    if subject.device == "cuda":
+        if torch.cuda._is_in_bad_fork():
+            raise ValueError(
+                "untrusted: CUDA was used in this process before, which a fork of it cannot; use one that did not, as "
+                "`python -m touchstone check` does"
+            )
+        serve.prepare(subject.device)
+    return subject
 
 
 def _opened(subject: Subject) -> Subject:

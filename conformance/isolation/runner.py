@@ -39,10 +39,10 @@ _DOUBT = (
 class Runner:
     """Judges `trials` of `subject` one after another in a child process; a context manager.
 
-    `mode` is "fork", "spawn", "none" (in this process) or "auto": fork on the CPU, spawn on CUDA or where there is no
-    fork, none where the function cannot be sent to a fresh process. `fresh_import` has a spawned child import the
-    function's file anew. Without `confirm` the crash of a forked child counts as a finding without a second run in
-    a fresh process.
+    `mode` is "fork", "spawn", "none" (in this process) or "auto": fork on the CPU and for an untrusted function, spawn
+    on CUDA or where there is no fork, none where the function cannot be sent to a fresh process. `fresh_import` has a
+    spawned child import the function's file anew. Without `confirm` the crash of a forked child counts as a finding
+    without a second run in a fresh process.
     `notes` says what the reader of a report should know; `stopped` is the reason why the other trials are not to be
     run, or None.
 
@@ -132,7 +132,8 @@ class Runner:
             resolved = "none"
             self.notes.append("not isolated, judged in the calling process: that takes Linux or macOS")
         elif mode == "auto":
-            forks = self.subject.device == "cpu" and sys.platform == "linux" and not self.fresh_import
+            forks = sys.platform == "linux" and not self.fresh_import
+            forks = forks and (self.subject.device == "cpu" or self.subject.untrusted)
             resolved = "fork" if forks else "spawn"
         self._modes.append(resolved)
         try:

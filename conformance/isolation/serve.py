@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from types import ModuleType
 
 import cloudpickle
 
@@ -22,15 +23,21 @@ def receive(op_file: Path | None, way: tuple, packed: bytes) -> tuple[Subject, l
     if op_file is not None:
         load_op(op_file)
     subject, trials = cloudpickle.loads(packed)
-    backends = [registry.backend(name) for name in registry.backends()]
-    for backend in backends:
-        if backend.why_not(subject.device) is None:
-            backend.prepare(subject.device)
+    backends = prepare(subject.device)
     with launching.answering(subject.arch, subject.asked):
         fn = travel.arrived(way)
     for backend in backends:
         backend.adopt(fn, subject.device)
     return dataclasses.replace(subject, fn=fn), trials
+
+
+def prepare(device: str) -> list[ModuleType]:
+    """Set up every backend that can be for kernels that are imported from here on; all of them."""
+    backends = [registry.backend(name) for name in registry.backends()]
+    for backend in backends:
+        if backend.why_not(device) is None:
+            backend.prepare(device)
+    return backends
 
 
 def outcome_of(subject: Subject, trial: Trial, here: bool = False, executor: Executor | None = None) -> Outcome:
