@@ -3,7 +3,6 @@
 import functools
 import importlib
 import inspect
-import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -11,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tests.night import NIGHT, SEEDS
 from touchstone.backends import emulator
 from touchstone.backends.variants import attributes
 from touchstone.conformance.discovery import registry, selection
@@ -20,8 +20,6 @@ from touchstone.conformance.judging.judgement import DECLINED, PASSED
 from touchstone.conformance.judging.trials import CaseTrial, PropertyTrial, Trial, called_once, trials_of
 
 SIZES = 5  # the smallest of a contract that a schedule or the race detector sees
-FEW = 3  # schedules, unless TOUCHSTONE_SCHEDULES asks for more
-SEEDS = range(int(os.environ.get("TOUCHSTONE_SCHEDULES", FEW)))
 
 
 def folder_of(backend: str) -> Path:
@@ -67,7 +65,7 @@ class Kernels:
     def variants(self) -> list[tuple[str, str]]:
         """The backend's variants that run here, of one op; of all, which takes minutes, where many schedules are asked
         for."""
-        ops = registry.kernel_ops(self.backend) if len(SEEDS) > FEW else ["softmax"]
+        ops = registry.kernel_ops(self.backend) if NIGHT else ["softmax"]
         lacks = registry.backend(self.backend).lacks
         return [
             (op, name)
@@ -123,7 +121,7 @@ class Kernels:
                 assert outcome.status == PASSED, outcome.findings
             else:
                 judged += 1
-            if judged == (1 if len(SEEDS) <= FEW else SIZES):
+            if judged == (SIZES if NIGHT else 1):
                 break
         return judged
 

@@ -390,12 +390,13 @@ for block in blocks[1::2]:  # free blocks between used ones, which malloc keeps 
     library.free(block)
 taken = [library.malloc(104) for _ in range(7)]  # all that the thread's cache holds of the size
 with poison(0xFF, "cpu", [4]):
-    print([torch.empty((1, 1)).isnan().item() for _ in range(3)])
+    fresh = [torch.empty((1, 1)) for _ in range(60)]  # kept: a block that is freed and taken again is not fresh
+    print(sum(x.isnan().item() for x in fresh))
 """
 
 
 def test_poison_reaches_memory_that_malloc_would_hand_out_as_it_is():
-    assert output_of(FRAGMENTED).split() == ["[True,", "True,", "True]"]
+    assert output_of(FRAGMENTED) == "60"
 
 
 @pytest.mark.parametrize("byte", probe.PATTERNS)

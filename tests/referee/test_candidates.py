@@ -2,12 +2,12 @@
 
 import pytest
 
-from tests.faults.kernels import FEW, SEEDS
+from tests.night import some
 from tests.referee import harness
 from tests.referee.harness import Candidate, Judge, complaints
 
 FAULTS = "faults"
-EVERY = 3 if len(SEEDS) <= FEW else 1  # of the candidates, except at night: each takes about two seconds
+EVERY = 3
 ATTACKS = [candidate for candidate in harness.candidates() if candidate.kind != FAULTS]
 HONEST = [Candidate(harness.HEAD, op, "an honest kernel", "contained", op=op) for op in harness.NARROWED]
 
@@ -27,7 +27,7 @@ def mode_of(judge: Judge, candidate: Candidate) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("candidate", ATTACKS[::EVERY], ids=lambda candidate: candidate.id)
+@pytest.mark.parametrize("candidate", some(ATTACKS, EVERY), ids=lambda candidate: candidate.id)
 def test_an_attack(candidate, judge):
     untrusted = mode_of(judge, candidate)
     ended = judge.judged(candidate, untrusted)
@@ -35,7 +35,7 @@ def test_an_attack(candidate, judge):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("candidate", harness.candidates(FAULTS)[::EVERY], ids=lambda candidate: candidate.name)
+@pytest.mark.parametrize("candidate", some(harness.candidates(FAULTS), EVERY), ids=lambda candidate: candidate.name)
 def test_a_fault(candidate, judge):
     untrusted = mode_of(judge, candidate)
     ended = judge.judged(candidate, untrusted)

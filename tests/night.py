@@ -1,0 +1,15 @@
+"""What runs by day and what only at night, with TOUCHSTONE_SCHEDULES > 3: tests of which each case takes seconds."""
+
+import os
+from collections.abc import Sequence
+from typing import TypeVar
+
+FEW = 3  # schedules, unless TOUCHSTONE_SCHEDULES asks for more
+SEEDS = range(int(os.environ.get("TOUCHSTONE_SCHEDULES", FEW)))
+NIGHT = len(SEEDS) > FEW
+T = TypeVar("T")
+
+
+def some(cases: Sequence[T], every: int) -> Sequence[T]:
+    """One in so many cases, beginning with the first; at night all of them."""
+    return cases if NIGHT else cases[::every]
