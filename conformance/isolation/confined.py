@@ -57,7 +57,7 @@ class Confined(Child):
 def confined(subject: Subject, shared: Shared, body: Callable[[Connection], None]) -> Confined:
     """A forked child that runs `body` confined. Raises CannotRun where this machine cannot confine one."""
     try:
-        sandbox = Sandbox(subject.device, readable=_folders(subject))
+        sandbox = Sandbox(subject.device, readable=folders(subject))
         sandbox.__enter__()
     except (NotConfined, OSError) as error:
         raise CannotRun(f"untrusted: {error}") from error
@@ -82,7 +82,7 @@ def confined(subject: Subject, shared: Shared, body: Callable[[Connection], None
     return child
 
 
-def _folders(subject: Subject) -> list[Path]:
+def folders(subject: Subject) -> list[Path]:
     """The folders of the function's file, which its process has to be able to read."""
     if isinstance(subject.fn, FileFunction):
         return [subject.fn.path.resolve().parent]

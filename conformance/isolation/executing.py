@@ -15,6 +15,7 @@ from touchstone.conformance.discovery import arrays, launching, registry
 from touchstone.conformance.discovery.importing import FileFunction
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.isolation import processes, serve, tripwires, wire
+from touchstone.conformance.isolation.confined import folders
 from touchstone.conformance.isolation.shared import ALIGNED, OUTPUTS, Shared, rounded
 from touchstone.conformance.judging.executor import InProcess, ending_text
 from touchstone.conformance.spec.layouts import BufferView
@@ -28,7 +29,7 @@ def execute(connection: Connection, shared: Shared, subject: Subject) -> None:
     if not subject.own:
         launching.expect(subject.device)
     if subject.untrusted:
-        tripwires.set_up(subject.op)
+        tripwires.set_up(subject.op, next(iter(folders(subject)), None))
     _execute(connection, shared, lambda: _opened(_on_device(subject)))
 
 

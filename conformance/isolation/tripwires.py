@@ -74,8 +74,10 @@ def note(what: str) -> None:
         _told.append(what)
 
 
-def set_up(op: str) -> None:
-    """From here on, note what is not allowed. Before the kernel's file is imported."""
+def set_up(op: str, home: Path | None) -> None:
+    """From here on, note what is not allowed. Before the kernel's file, in the folder `home`, is imported."""
+    global _libraries
+    _libraries = (_FOLDER, _LINKS, *(folder for folder in _import_path() if not _is_own(folder, home)))
     contract = registry.contract(op)
     for field in fields(Contract):
         if field.name not in NEEDED and callable(getattr(contract, field.name)):
@@ -91,6 +93,16 @@ def set_up(op: str) -> None:
         setattr(owner, attribute, _noted(getattr(owner, attribute), "starts a thread"))
     sys.meta_path.insert(0, _Finder())
     sys.addaudithook(_audit)
+
+
+def _import_path() -> list[str]:
+    return [os.path.abspath(entry) + os.sep for entry in sys.path if entry]
+
+
+def _is_own(folder: str, home: Path | None) -> bool:
+    """Whether a folder that modules are imported from has the kernel's author's own beside, or among, others'."""
+    packages = os.path.basename(os.path.dirname(folder)) in ("site-packages", "dist-packages")
+    return home is not None and not packages and f"{home}{os.sep}".startswith(folder)
 
 
 def _is_forbidden(module: str) -> bool:
@@ -140,7 +152,8 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 _FOLDER = str(registry.ROOT) + os.sep
 _LINKS = os.path.dirname(str(touchstone.__file__)) + os.sep
-_LIBRARIES = (sysconfig.get_paths()["stdlib"] + os.sep, "<frozen ")
+_STANDARD = (sysconfig.get_paths()["stdlib"] + os.sep, "<")  # and code that was generated, by whom its caller tells
+_libraries: tuple[str, ...] = (_FOLDER, _LINKS)  # beginnings of the files that are not the kernel's author's
 _FILES = tuple(os.path.join(root, folder) for root in (_FOLDER, _LINKS) for folder in FORBIDDEN)
 _auditing = False
 
@@ -178,8 +191,7 @@ def _by_the_kernel() -> bool:
     frame = sys._getframe(2)
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith(_LIBRARIES):
-            installed = f"{os.sep}site-packages{os.sep}" in file
-            return not installed and not file.startswith((_FOLDER, _LINKS))
+        if not file.startswith(_STANDARD):
+            return not file.startswith(_libraries)
         frame = frame.f_back  # type: ignore[assignment]
     return False

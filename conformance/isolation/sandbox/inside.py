@@ -407,6 +407,8 @@ def _landlock(settings: Settings) -> None:
         rules.allow_path(settings.home, rules.handled_fs)
         if Measure.FILES in settings.measures:
             rules.allow_path(mounts.SHARED_MEMORY, rules.handled_fs & ~AccessFS.RESOLVE_UNIX)
+        for place in mounts.GPU_WRITES if settings.device == "cuda" else ():
+            rules.allow_path(place, reading | writing)
         names = [*mounts.DEVICES, *(mounts.GPU_DEVICES if settings.device == "cuda" else ())]
         for path in (path for name in names for path in Path("/dev").glob(name)):
             folder = stat.S_ISDIR(path.stat().st_mode)

@@ -29,6 +29,7 @@ from touchstone.conformance.isolation.sandbox.settings import Settings
 
 DEVICES = ("null", "zero", "full", "random", "urandom")
 GPU_DEVICES = ("nvidia*", "dri", "infiniband", "char")
+GPU_WRITES = ("/proc",)  # CUDA's driver does not start where its process cannot write to its own entry
 SHARED_MEMORY = "/dev/shm"
 _FLAGS = {
     "ro": MS_RDONLY,
@@ -62,8 +63,9 @@ def confine(settings: Settings) -> None:
     mount("tmpfs", settings.home, "tmpfs", MS_NOSUID | MS_NODEV, size)
     _devices(settings)
     mount("tmpfs", SHARED_MEMORY, "tmpfs", MS_NOSUID | MS_NODEV, size)
+    writable = (settings.home, SHARED_MEMORY, *(GPU_WRITES if settings.device == "cuda" else ()))
     for path, flags in _mounts():
-        if path not in (settings.home, SHARED_MEMORY):
+        if path not in writable:
             _read_only(path, flags)
     if not os.statvfs("/").f_flag & os.ST_RDONLY:
         raise OSError(errno.EROFS, "/ is still writable")
