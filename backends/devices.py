@@ -61,6 +61,13 @@ def cuda_unavailable() -> str | None:
     return reason
 
 
+def gpus() -> list[str]:
+    """The visible GPUs, as CUDA_VISIBLE_DEVICES names them."""
+    numbers = [str(index) for index in range(len(_driver()[1]))]
+    named = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return named[: len(numbers)] if named else numbers
+
+
 def capability() -> tuple[int, int] | None:
     """Compute capability of the first visible GPU, (9, 0) for an H100; None without one."""
     _, found = _driver()

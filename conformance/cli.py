@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import touchstone
-from touchstone.conformance import check_cli
+from touchstone.conformance import check_cli, judge_cli
 from touchstone.conformance.bench import cli as bench
 from touchstone.conformance.bench import tune_cli
 from touchstone.conformance.discovery import options as shared
@@ -24,7 +24,18 @@ from touchstone.conformance.reporting.status import BROKEN_PIPE, EXPLAINED, Stat
 from touchstone.conformance.selftest import cli as selftest
 from touchstone.conformance.spec.words import did_you_mean, not_one_of
 
-COMMANDS = (inventory, check_cli, replay, selftest, tune_cli, port, bench, report, schema)  # as --help lists them
+COMMANDS = (
+    inventory,
+    check_cli,
+    judge_cli,
+    replay,
+    selftest,
+    tune_cli,
+    port,
+    bench,
+    report,
+    schema,
+)  # as --help lists them
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -19,7 +19,7 @@ LAYERS = (
     ("judging",),
     ("isolation",),
     ("reporting",),
-    ("findings", "selftest", "compiling", "porting", "bench"),
+    ("findings", "selftest", "compiling", "porting", "bench", "batch"),
     ("html", "suite"),
     ("root",),
 )

@@ -23,6 +23,7 @@ from touchstone.conformance.reporting.report import Report
 
 FILE = Path(".touchstone", "findings.json")
 KEPT = 2000  # more than one kernel can have at level default
+_keeping = True
 LISTED = 8  # latest findings that the message about an unknown id lists
 
 
@@ -95,9 +96,15 @@ def keep(found: list[dict[str, Any]], file: Path | None = None) -> bool:
     return True
 
 
+def keep_none() -> None:
+    """From now on this process keeps no report's findings: it judges one candidate of many, each with a record."""
+    global _keeping
+    _keeping = False
+
+
 def keep_report(subject: Subject, report: Report, file: Path | None = None) -> None:
     """Keep the findings of a report, notes too; it knows then whether `replay` can repeat them."""
-    if report.findings:
+    if report.findings and _keeping:
         found = records(subject, report.outcomes, report.level, report.seed)
         report.kept = keep(found, file) and "reason" not in found[0]["source"]
         report.elsewhere = elsewhere(found[0]) is not None

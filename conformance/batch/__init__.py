@@ -1,0 +1,1 @@
+"""Many candidates: read, judged by processes of this machine or by a cluster, written down and summed up."""

@@ -1,0 +1,71 @@
+"""Which function of a source is the kernel, read from its syntax tree: nothing is imported."""
+
+import ast
+import inspect
+
+from touchstone.conformance.spec.contract import Contract
+
+
+def parsed(text: str) -> ast.Module | None:
+    """The syntax tree; None of what is no Python, which the judge finds out again."""
+    try:
+        return ast.parse(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return None
+
+
+def meant(text: str, contract: Contract) -> str:
+    """The name of the op where the source defines it, else the only public function that can be called as the op is.
+
+    Where none can, the name of the op: judging says then what is missing. ValueError where several can.
+    """
+    tree = parsed(text)
+    if tree is None or contract.name in _defined(tree):
+        return contract.name
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")]
+    fitting = [node.name for node in functions if not _compiled(node) and _fits(node, contract)]
+    if len(fitting) > 1:
+        raise ValueError(
+            f"'function': is missing, and {', '.join(fitting)} fit all; name one, or call it {contract.name}"
+        )
+    return fitting[0] if fitting else contract.name
+
+
+def _defined(tree: ast.Module) -> set[str]:
+    """Names that a module defines at its top level."""
+    found = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {alias.asname or alias.name for alias in node.names}
+        else:
+            stored = (each for each in ast.walk(node) if isinstance(each, ast.Name))
+            found |= {each.id for each in stored if isinstance(each.ctx, ast.Store)}
+    return found
+
+
+def _compiled(node: ast.FunctionDef) -> bool:
+    return any("jit" in ast.unparse(decorator) for decorator in node.decorator_list)
+
+
+def _fits(node: ast.FunctionDef, contract: Contract) -> bool:
+    kinds = inspect.Parameter
+    given, args = [], node.args
+    positional = [*args.posonlyargs, *args.args]
+    for index, arg in enumerate(positional):
+        kind = kinds.POSITIONAL_ONLY if index < len(args.posonlyargs) else kinds.POSITIONAL_OR_KEYWORD
+        optional = index >= len(positional) - len(args.defaults)
+        given.append(kinds(arg.arg, kind, default=None if optional else kinds.empty))
+    if args.vararg:
+        given.append(kinds(args.vararg.arg, kinds.VAR_POSITIONAL))
+    for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True):
+        given.append(kinds(arg.arg, kinds.KEYWORD_ONLY, default=kinds.empty if default is None else None))
+    if args.kwarg:
+        given.append(kinds(args.kwarg.arg, kinds.VAR_KEYWORD))
+
+    def called(*arguments: object, **named: object) -> None:
+        """Stands for the function."""
+
+    called.__signature__ = inspect.Signature(given)  # type: ignore[attr-defined]
+    return contract.misfit(called) is None

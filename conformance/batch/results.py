@@ -1,0 +1,142 @@
+"""The file of results: one record a line, appended whole, and read again by a run that goes on."""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from touchstone.conformance.discovery.selection import UsageError
+from touchstone.conformance.reporting.record import dumps
+
+BEGINNING = b'{"format": '  # of every line
+_open: set[int] = set()  # descriptors of such files, which no forked child is to have
+
+
+@dataclass(frozen=True)
+class Brief:
+    """What a summary says of a result. `causes`: of each root cause its id and what it is, in a few words."""
+
+    id: str
+    verdict: str
+    seconds: float
+    causes: dict[str, str] = field(default_factory=dict)
+    repeated: bool = False
+
+    @classmethod
+    def of(cls, record: dict[str, Any]) -> "Brief":
+        """Of a record, as `dumps` writes it or before."""
+        about = record["candidate"]
+        causes = {}
+        for report in record["reports"]:
+            messages = {finding["id"]: finding["message"] for finding in report["findings"]}
+            for group in report["groups"]:
+                if group["severity"] == "failure":
+                    causes[group["id"]] = f"{group['check']}: {messages[group['example']]}"
+        if not causes and record["reason"]:
+            causes = {"": record["reason"]}
+        return cls(about["id"], record["verdict"], about["seconds"], causes, about["same_as"] is not None)
+
+
+class Results:
+    """Where the lines go: `file`, or without one the stream. A context manager, which keeps other runs off the file.
+
+    A line that was torn when a run was killed is dropped. `briefs`: the latest result of each (id, key) that the file
+    has. Raises UsageError where the file holds anything else, or where another run writes it.
+    """
+
+    def __init__(self, file: Path | None, stream: TextIO | None = None):
+        self.file, self.stream = file, stream
+        self.briefs: dict[tuple[str, str], Brief] = {}
+        self._places: dict[str, int] = {}  # key -> where the line of a result begins
+        self._descriptor = -1
+
+    def __enter__(self) -> "Results":
+        if self.file is not None:
+            try:
+                self._descriptor = os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            except OSError as error:
+                raise UsageError(f"--out: {self.file}: {error.strerror}") from None
+            _open.add(self._descriptor)
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._read()
+            except BaseException as error:
+                self.__exit__()
+                if isinstance(error, BlockingIOError):
+                    raise UsageError(f"--out: {self.file}: another run is writing it") from None
+                raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._descriptor >= 0:
+            _open.discard(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def add(self, record: dict[str, Any]) -> Brief:
+        """Append a record. Raises OSError where there is no room; the file then ends with the last whole line."""
+        line = dumps(record) + "\n"
+        brief = Brief.of(record)
+        if self.stream is not None:
+            self.stream.write(line)
+            self.stream.flush()
+        if self._descriptor >= 0:
+            self._append(line.encode(), record["candidate"]["key"])
+        self.briefs[brief.id, record["candidate"]["key"]] = brief
+        return brief
+
+    def of_key(self, key: str) -> dict[str, Any] | None:
+        """The record of a candidate of this key, from the file."""
+        if key not in self._places:
+            return None
+        with open(self._descriptor, "rb", closefd=False) as file:
+            file.seek(self._places[key])
+            found: dict[str, Any] = json.loads(file.readline())
+        return found
+
+    def _append(self, data: bytes, key: str) -> None:
+        begins = os.lseek(self._descriptor, 0, os.SEEK_END)
+        written = 0
+        try:
+            while written < len(data):
+                written += os.write(self._descriptor, data[written:])
+        except OSError:
+            os.ftruncate(self._descriptor, begins)
+            raise
+        self._places.setdefault(key, begins)
+
+    def _read(self) -> None:
+        whole = 0
+        for number, begins, line in self._lines():
+            if not line.endswith(b"\n") and (line.startswith(BEGINNING) or BEGINNING.startswith(line)):
+                break  # torn
+            try:
+                record = json.loads(line)
+                about = record["candidate"]
+                self.briefs[about["id"], about["key"]] = Brief.of(record)
+            except (ValueError, KeyError, TypeError, RecursionError):
+                raise UsageError(
+                    f"--out: {self.file}:{number}: is no result of `judge`; give a file of its own"
+                ) from None
+            self._places.setdefault(about["key"], begins)
+            whole = begins + len(line)
+        os.ftruncate(self._descriptor, whole)
+
+    def _lines(self) -> Iterator[tuple[int, int, bytes]]:
+        begins = 0
+        with open(self._descriptor, "rb", closefd=False) as file:
+            for number, line in enumerate(file, 1):
+                yield number, begins, line
+                begins += len(line)
+
+
+def _forget() -> None:
+    for descriptor in _open:
+        os.close(descriptor)
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
