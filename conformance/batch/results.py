@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from touchstone.conformance.discovery.selection import UsageError
 from touchstone.conformance.reporting.record import dumps
 
 BEGINNING = b'{"format": '  # of every line
+WAIT_SECONDS = 2.0  # for the file of a run that was killed just now
 _open: set[int] = set()  # descriptors of such files, which no forked child is to have
 
 
@@ -61,7 +63,7 @@ class Results:
                 raise UsageError(f"--out: {self.file}: {error.strerror}") from None
             _open.add(self._descriptor)
             try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._lock()
                 self._read()
             except BaseException as error:
                 self.__exit__()
@@ -96,6 +98,17 @@ class Results:
             file.seek(self._places[key])
             found: dict[str, Any] = json.loads(file.readline())
         return found
+
+    def _lock(self) -> None:
+        """Raises BlockingIOError where another process has the file."""
+        until = time.monotonic() + WAIT_SECONDS
+        while True:
+            try:
+                return fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise
+            time.sleep(0.05)
 
     def _append(self, data: bytes, key: str) -> None:
         begins = os.lseek(self._descriptor, 0, os.SEEK_END)

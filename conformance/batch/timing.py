@@ -14,7 +14,7 @@ def timed(op: str, file: Path, function: str, device: str, shapes: str, folder: 
     """Rows of a record's `results` (docs/records.md), or why there are none."""
     written = folder / "bench.json"
     kernel = ["--kernel", f"{file}:{function}", "--device", device]
-    what = ["--shapes", shapes, "--first", "--baselines", "--json", str(written)]
+    what = ["--shapes", shapes, "--first", "--json", str(written)]
     command = [sys.executable, "-m", "touchstone", "bench", op, *kernel, *what]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)

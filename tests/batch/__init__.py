@@ -1,0 +1,1 @@
+"""Tests of conformance/batch: many candidates, read, judged in processes, written down. Needs torch alone."""

@@ -1,0 +1,112 @@
+"""The file of results: lines that are whole, one writer, and nothing else in it."""
+
+import multiprocessing
+import os
+import signal
+
+import pytest
+
+from touchstone.conformance.batch.attempt import Judged
+from touchstone.conformance.batch.candidates import Candidate, Text
+from touchstone.conformance.batch.results import Results
+from touchstone.conformance.batch.run import record_of
+from touchstone.conformance.discovery.selection import UsageError
+from touchstone.conformance.reporting.record import Record
+from touchstone.conformance.reporting.status import Status
+
+KEY = "0" * 64
+
+
+BASE = Record("judge")
+
+
+def record(identifier: str, key: str = KEY, reason: str | None = None) -> dict:
+    candidate = Candidate(identifier, "softmax", Text("candidate.py", ""), "softmax")
+    return record_of(candidate, key, Judged(Status.NOT_RUN, reason=reason), BASE)
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Of two results."""
+    path = tmp_path / "results.jsonl"
+    with Results(path) as results:
+        results.add(record("a"))
+        results.add(record("b", "1" * 64))
+    return path
+
+
+def test_lines_are_read_again(file):
+    with Results(file) as results:
+        assert list(results.briefs) == [("a", KEY), ("b", "1" * 64)]
+        assert results.of_key("1" * 64)["candidate"]["id"] == "b"
+        assert results.of_key("2" * 64) is None
+        results.add(record("c", "2" * 64))
+        assert results.of_key("2" * 64)["candidate"]["id"] == "c"
+    assert len(file.read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize("left", [1, 5, 11, 40, 200])
+def test_a_torn_line_is_dropped(file, left):
+    whole = file.read_bytes()
+    file.write_bytes(whole + whole[:left])
+    with Results(file) as results:
+        assert len(results.briefs) == 2
+    assert file.read_bytes() == whole
+
+
+@pytest.mark.parametrize("text", ["hello\n", "hello", '{"op": "softmax"}\n', "[1]\n", '{"format": 2}\n'])
+def test_a_file_of_something_else_stays_as_it_is(file, text):
+    """Such as the candidates, given by mistake."""
+    for before in ("", file.read_text()):
+        file.write_text(before + text)
+        with pytest.raises(UsageError, match=r"results\.jsonl:[13]: is no result of `judge`"), Results(file):
+            pass
+        assert file.read_text() == before + text
+
+
+def test_one_run_writes_a_file_at_a_time(file, monkeypatch):
+    monkeypatch.setattr("touchstone.conformance.batch.results.WAIT_SECONDS", 0.1)
+    with Results(file), pytest.raises(UsageError, match="another run is writing it"), Results(file):
+        pass
+    with Results(file):
+        pass
+
+
+def _write(path, ready):
+    with Results(path) as results:
+        for number in range(100_000):
+            results.add(record(str(number), reason="x" * 4000))
+            if number == 20:
+                ready.set()
+
+
+def test_what_is_killed_while_it_writes_leaves_whole_lines(tmp_path):
+    path, context = tmp_path / "results.jsonl", multiprocessing.get_context("fork")
+    ready = context.Event()
+    writer = context.Process(target=_write, args=(path, ready))
+    writer.start()
+    assert ready.wait(60)
+    os.kill(writer.pid, signal.SIGKILL)
+    writer.join()
+    with Results(path) as results:  # the lock is free again
+        assert [identifier for identifier, _ in results.briefs] == [str(n) for n in range(len(results.briefs))]
+        assert len(results.briefs) > 20
+
+
+def test_a_full_disk_leaves_whole_lines(file, monkeypatch):
+    """Half of a line, then no room."""
+    whole, write = file.read_bytes(), os.write
+
+    def full(descriptor: int, data: bytes) -> int:
+        if len(data) < 200:
+            raise OSError(28, "No space left on device")
+        return write(descriptor, data[: len(data) - 100])
+
+    with Results(file) as results:
+        monkeypatch.setattr(os, "write", full)
+        with pytest.raises(OSError, match="No space left"):
+            results.add(record("c"))
+        monkeypatch.undo()
+        assert file.read_bytes() == whole
+        results.add(record("c"))
+    assert file.read_bytes().startswith(whole) and file.read_bytes().endswith(b"\n")
