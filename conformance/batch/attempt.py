@@ -19,6 +19,7 @@ from typing import Any
 
 from touchstone.conformance.batch.candidates import Candidate, Settings
 from touchstone.conformance.discovery import registry
+from touchstone.conformance.discovery.selection import CannotRun
 from touchstone.conformance.isolation.fork import fork
 from touchstone.conformance.isolation.processes import Child, Death, serve
 from touchstone.conformance.reporting.status import Status
@@ -86,10 +87,15 @@ class Attempt:
 
 @functools.cache
 def prepare(device: str) -> None:
-    """Set this process up for a device, which imports the libraries of kernels: once, and not in each fork."""
+    """Set this process up for a device, which imports the libraries of kernels: once, and not in each fork.
+
+    Raises CannotRun where it is set up for another one, or a library is not in order."""
     for backend in map(registry.backend, registry.backends()):
         if backend.why_not(device) is None:
-            backend.prepare(device)
+            try:
+                backend.prepare(device)
+            except RuntimeError as error:
+                raise CannotRun(str(error)) from error
 
 
 def stop(attempts: Iterable[Attempt]) -> None:

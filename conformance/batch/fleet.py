@@ -5,8 +5,8 @@ has its candidates judged on another.
 """
 
 import contextlib
-import importlib.util
 import signal
+import socket
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,13 +18,7 @@ LOCAL = "local"  # in place of an address: a cluster of this machine alone, for 
 LOST_NODES = 5  # times that a candidate is begun again because its machine or worker was lost
 IN_FLIGHT = 1000  # tasks that Ray knows of
 LOOK_SECONDS = 0.5
-
-
-def why_not() -> str | None:
-    """Why Ray cannot be used; None if it can."""
-    if importlib.util.find_spec("ray") is None:
-        return 'Ray is not installed: pip install "touchstone-kernels[fleet]"'
-    return None
+CONNECT_SECONDS = 10.0
 
 
 def judged(
@@ -56,10 +50,11 @@ def judged(
 @contextlib.contextmanager
 def _connected(address: str, jobs: int | None) -> Iterator[Any]:
     """Ray, connected. It takes SIGTERM for itself; whoever had it before has it again."""
-    if reason := why_not():
-        raise CannotRun(f"--ray: {reason}")
-    import ray
-
+    try:
+        import ray
+    except ImportError as error:
+        raise CannotRun('--ray: Ray is not installed: pip install "touchstone-kernels[fleet]"') from error
+    _reached(address)
     own = ray.is_initialized()
     handler = signal.getsignal(signal.SIGTERM)
     where = {"num_cpus": jobs, "include_dashboard": False} if address == LOCAL else {"address": address}
@@ -76,6 +71,17 @@ def _connected(address: str, jobs: int | None) -> Iterator[Any]:
             ray.shutdown()
 
 
+def _reached(address: str) -> None:
+    """Raises CannotRun where nothing listens at HOST:PORT: Ray would try for minutes."""
+    host, colon, port = address.rpartition("://")[2].rpartition(":")
+    if not colon or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+    except OSError as error:
+        raise CannotRun(f"--ray: no cluster at {address}: {error.strerror or error}") from error
+
+
 def _task(judge: Judge, candidate: Candidate, settings: Settings, limit: float) -> Judged:
     """What Ray's worker does."""
     answer: Judged | str = ""
@@ -90,5 +96,7 @@ def _result(ray: Any, reference: Any) -> Judged:
     try:
         found: Judged = ray.get(reference)
         return found
+    except ray.exceptions.RayTaskError as error:
+        return not_judged(f"{type(error.cause).__name__}: {error.cause}")
     except ray.exceptions.RayError as error:
         return not_judged(f"Ray could not judge it: {type(error).__name__}: {error}")

@@ -1,7 +1,10 @@
 """Candidates as tests write them: kernels in plain torch, judged on a few small cases."""
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
+
+from touchstone.conformance.reporting.record import SCHEMA
 
 NARROW = {"sizes": {"cols": 33}, "dtypes": ["float32"]}
 RIGHT = "import torch\n\n\ndef softmax(x):\n    return torch.softmax(x.float(), -1).to(x.dtype).contiguous()\n"
@@ -23,3 +26,12 @@ def listing(folder: Path, lines: list, name: str = "candidates.jsonl") -> Path:
     path = folder / name
     path.write_text("".join((each if isinstance(each, str) else json.dumps(each)) + "\n" for each in lines))
     return path
+
+
+def valid(record: dict) -> None:
+    """Fails unless a record satisfies the schema, where jsonschema is there to say so."""
+    if find_spec("jsonschema"):
+        import jsonschema
+
+        schema = json.loads(SCHEMA.read_text())
+        jsonschema.validate(record, schema, format_checker=jsonschema.FormatChecker())

@@ -10,14 +10,12 @@ import time
 import uuid
 from pathlib import Path
 
-import jsonschema
 import psutil
 import pytest
 
-from tests.batch.lines import RIGHT, WRONG, line, listing, numbered
+from tests.batch.lines import RIGHT, WRONG, line, listing, numbered, valid
 from tests.processes import run_touchstone, with_touchstone
 from touchstone.conformance.discovery import registry
-from touchstone.conformance.reporting.record import SCHEMA
 
 MARK = "TOUCHSTONE_TEST_RUN"  # in the environment of everything that a run starts
 BODY = "    return torch.softmax(x.float(), -1)"
@@ -64,9 +62,8 @@ def test_honest_candidates_have_their_verdicts_beside_hostile_ones(tmp_path):
     assert done.returncode == 1
     assert f"{len(lines)} candidates" in done.stdout and "passed   6" in done.stdout
     assert not (tmp_path / ".touchstone").exists()
-    schema = json.loads(SCHEMA.read_text())
     for record in found.values():
-        jsonschema.validate(record, schema, format_checker=jsonschema.FormatChecker())
+        valid(record)
 
 
 @pytest.mark.slow
@@ -79,7 +76,7 @@ def test_results_on_standard_output_are_json_lines_alone(tmp_path):
     assert "1 candidates" in done.stderr
     (row,) = [row for row in record["results"] if row["kind"] == "variant"]
     assert row["status"] == "measured" and row["samples_ms"]
-    jsonschema.validate(record, json.loads(SCHEMA.read_text()))
+    valid(record)
 
 
 @contextlib.contextmanager
