@@ -77,7 +77,7 @@ class Candidate:
         head = head.replace('TAG = "planted"', f"TAG = {tag!r}").replace("PORT = 0", f"PORT = {port}")
         last = f"{self.name}()\nkernel = {self.op}\n" if self.at_import else f"kernel = {self.name}\n"
         whole = "\n\n".join([head, _without_head((CANDIDATES / f"{self.kind}.py").read_text()), last])
-        return _needed(whole, "kernel", *([self.name] if self.at_import else []))
+        return needed(whole, "kernel", *([self.name] if self.at_import else []))
 
 
 def _without_head(text: str) -> str:
@@ -85,7 +85,7 @@ def _without_head(text: str) -> str:
     return re.sub(rf"^from tests\.referee\.candidates\.{HEAD} import (?:\([^)]*\)|.*)\n", "", text, flags=re.MULTILINE)
 
 
-def _needed(text: str, *wanted: str) -> str:
+def needed(text: str, *wanted: str) -> str:
     """Of a module, what these names need, and the statements that stand for themselves: nobody else's imports."""
     tree, missing, kept = ast.parse(text), set(wanted), set()
     while missing:

@@ -17,7 +17,7 @@ from tests.processes import with_touchstone
 from touchstone.conformance.discovery import registry
 
 ROOT = registry.ROOT
-PAGES = [ROOT / "docs" / name for name in ("your-kernel.md", "porting.md", "first-hour.md", "records.md")]
+PAGES = [ROOT / "docs" / name for name in ("your-kernel.md", "porting.md", "first-hour.md", "records.md", "judge.md")]
 IN_CLONE = ("first-hour.md", "CONTRIBUTING.md")  # pages whose commands run in the clone's own folder
 BLOCK = re.compile(r"(?:^`(?P<file>[\w./]+)`:\n\n)?^```(?P<kind>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 

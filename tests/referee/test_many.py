@@ -1,0 +1,51 @@
+"""Many candidates through `judge`: every verdict is that of a single `check`. tests/referee/many.py makes more."""
+
+import json
+
+import pytest
+
+from tests.faults.kernels import FEW, SEEDS
+from tests.processes import run_touchstone
+from tests.referee import many
+from touchstone.conformance.batch.candidates import read
+from touchstone.conformance.check import check
+from touchstone.conformance.discovery.importing import FileFunction
+
+SAMPLE = 10 if len(SEEDS) <= FEW else 60  # of each kind; the latter at night
+
+
+def every(lines: list[dict], count: int) -> list[dict]:
+    return lines[:: max(1, len(lines) // count)][:count]
+
+
+def single(candidate, folder, **options) -> str:
+    """The verdict of `check`; what it says of a file that does not import is no pass."""
+    folder.mkdir(exist_ok=True)
+    try:
+        fn = FileFunction(candidate.source.placed(folder), candidate.function)
+        return check(candidate.op, fn, device="cpu", level="quick", **candidate.options, **options).verdict
+    except ValueError:
+        return "failed"
+
+
+@pytest.mark.slow
+@pytest.mark.needs("triton")
+@pytest.mark.parametrize("trusted", [False, True], ids=["confined", "trusted"])
+def test_verdicts_are_those_of_single_checks(trusted, tmp_path):
+    lines = every(list(many.planted() if trusted else many.kernels()), SAMPLE)
+    path = tmp_path / "candidates.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    arguments = ["judge", str(path), "--device=cpu", "--seed=0", "--jobs=2", "--timeout=10", "--out=results.jsonl"]
+    done = run_touchstone(["-m", "touchstone", *arguments, *(["--trusted"] if trusted else [])], tmp_path)
+    assert done.returncode == 1, done.stderr
+    records = map(json.loads, (tmp_path / "results.jsonl").read_text().splitlines())
+    found = {record["candidate"]["id"]: record["verdict"] for record in records}
+    candidates = read([str(path)], "quick")
+    assert found == {
+        each.id: single(each, tmp_path / "single", untrusted=not trusted, seed=0, timeout=10.0) for each in candidates
+    }
+    assert len(set(found.values())) > 1
+
+
+def test_there_are_two_thousand():
+    assert sum(1 for lines in (many.kernels(), many.planted()) for _ in lines) >= 2000
