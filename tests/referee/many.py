@@ -1,11 +1,12 @@
 """Two thousand candidates for `judge`, made of the planted faults and of the hostile candidates.
 
-`python -m tests.referee.many FOLDER` writes kernels.jsonl, which is judged as it is (Triton kernels with a fault each,
-in each dtype, hostile candidates, honest ones), and planted.jsonl, which takes --trusted: the planted torch functions
-of every op.
+`python -m tests.referee.many FOLDER` writes kernels.jsonl, which is judged as it is (Triton kernels with one fault or
+none, in each dtype, hostile candidates, honest ones), and planted.jsonl, which takes --trusted: the planted torch
+functions of every op.
 """
 
 import ast
+import itertools
 import json
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,11 @@ from touchstone.conformance.faults import ALL
 
 LANGUAGE = "triton"
 FAULTS = registry.ROOT / "conformance" / "faults" / LANGUAGE
+KERNEL = """
+
+def kernel(*args, **options):
+    return {launcher}(*args, **options, fault={fault!r})
+"""
 PLANTED = """from touchstone.conformance.discovery import registry
 
 kernel = next(planted for planted in registry.planted({op!r}) if planted.name == {name!r}).make()
@@ -31,13 +37,18 @@ def kernels() -> Iterator[dict[str, Any]]:
         honest = Candidate(harness.HEAD, op, "an honest kernel", "contained", op=op)
         yield _line(f"honest/{op}", op, honest.source("planted", 0))
     for path in sorted(FAULTS.glob("[a-z]*.py")):
-        for launcher, fault in _planted_in(path):
-            source = needed(path.read_text(), launcher)
-            source += f"\n\ndef kernel(*args, **options):\n    return {launcher}(*args, **options, fault={fault!r})\n"
-            for dtype in ALL:
-                yield _line(f"{path.stem}/{fault}/{dtype}", path.stem, source, dtype) | {"language": LANGUAGE}
+        tree = ast.parse(path.read_text())
+        planting = [node for node in tree.body if _plants(node)]
+        tree.body = [node for node in tree.body if node not in planting]
+        for launcher, faults in map(_planted, planting):
+            source = needed(ast.unparse(tree), launcher)
+            for fault, dtype in itertools.product(("none", *faults), ALL):
+                kernel = KERNEL.format(launcher=launcher, fault=fault)
+                line = _line(f"{path.stem}/{launcher}/{fault}/{dtype}", path.stem, source + kernel, dtype)
+                yield line | {"language": LANGUAGE}
     for candidate in harness.candidates():
-        yield _line(f"hostile/{candidate.id}", candidate.op, candidate.source("planted", 0))
+        if candidate.demand == "refused":  # what is contained may pass or not, as it meets a lock or not
+            yield _line(f"hostile/{candidate.id}", candidate.op, candidate.source("planted", 0))
 
 
 def planted() -> Iterator[dict[str, Any]]:
@@ -53,15 +64,17 @@ def _line(identifier: str, op: str, source: str, dtype: str = ALL[0]) -> dict[st
     return {"id": identifier, "op": op, "source": source, "function": "kernel", "sizes": smallest, "dtypes": [dtype]}
 
 
-def _planted_in(path: Path) -> Iterator[tuple[str, str]]:
-    """Launcher and fault of each kernel that a file of faults plants."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "plant_kernels":
-            launcher = node.args[1]
-            assert isinstance(launcher, ast.Name)
-            for name in node.args[3:]:
-                assert isinstance(name, ast.Constant)
-                yield launcher.id, name.value
+def _plants(node: ast.stmt) -> bool:
+    """Whether a statement of a file of faults is a call of plant_kernels."""
+    call = node.value if isinstance(node, ast.Expr) else None
+    return isinstance(call, ast.Call) and ast.unparse(call.func) == "plant_kernels"
+
+
+def _planted(node: ast.stmt) -> tuple[str, list[str]]:
+    """The launcher and the faults of such a call."""
+    assert isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+    _, launcher, _, *faults = node.value.args
+    return ast.unparse(launcher), [ast.literal_eval(fault) for fault in faults]
 
 
 def main(folder: str) -> None:

@@ -15,17 +15,14 @@ SAMPLE = 10 if len(SEEDS) <= FEW else 60  # of each kind; the latter at night
 
 
 def every(lines: list[dict], count: int) -> list[dict]:
-    return lines[:: max(1, len(lines) // count)][:count]
+    return lines[:: len(lines) // count][:count]
 
 
 def single(candidate, folder, **options) -> str:
-    """The verdict of `check`; what it says of a file that does not import is no pass."""
+    """The verdict of `check`."""
     folder.mkdir(exist_ok=True)
-    try:
-        fn = FileFunction(candidate.source.placed(folder), candidate.function)
-        return check(candidate.op, fn, device="cpu", level="quick", **candidate.options, **options).verdict
-    except ValueError:
-        return "failed"
+    fn = FileFunction(candidate.source.placed(folder), candidate.function)
+    return check(candidate.op, fn, device="cpu", level="quick", **candidate.options, **options).verdict
 
 
 @pytest.mark.slow
@@ -38,13 +35,14 @@ def test_verdicts_are_those_of_single_checks(trusted, tmp_path):
     arguments = ["judge", str(path), "--device=cpu", "--seed=0", "--jobs=2", "--timeout=10", "--out=results.jsonl"]
     done = run_touchstone(["-m", "touchstone", *arguments, *(["--trusted"] if trusted else [])], tmp_path)
     assert done.returncode == 1, done.stderr
-    records = map(json.loads, (tmp_path / "results.jsonl").read_text().splitlines())
+    records = [json.loads(text) for text in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert [record["reason"] for record in records] == [None] * len(lines)  # each could be called
     found = {record["candidate"]["id"]: record["verdict"] for record in records}
     candidates = read([str(path)], "quick")
     assert found == {
         each.id: single(each, tmp_path / "single", untrusted=not trusted, seed=0, timeout=10.0) for each in candidates
     }
-    assert len(set(found.values())) > 1
+    assert {"passed", "failed"} <= set(found.values())
 
 
 def test_there_are_two_thousand():
