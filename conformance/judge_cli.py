@@ -55,9 +55,7 @@ def add(commands: Any) -> None:
     how.add_argument(
         "--allow-library", action="store_true", help="the library may do work that a kernel of a GPU language should do"
     )
-    how.add_argument(
-        "--trusted", action="store_true", help="the authors are trusted: nothing is confined. A GPU needs it at present"
-    )
+    how.add_argument("--trusted", action="store_true", help="the authors are trusted: nothing is confined")
     how.add_argument(
         "--bench",
         metavar="small|large|FILE",
@@ -132,14 +130,10 @@ def _settings(options: argparse.Namespace) -> Settings:
 
 
 def _device(options: argparse.Namespace) -> str:
-    """Where candidates run: those that are not trusted on the CPU, since no GPU confines them yet."""
-    if options.trusted:
-        if options.ray is not None and options.device == "cuda":
-            return "cuda"  # of the cluster; this machine needs none
-        return selection.select(device=options.device, level=options.level).device
-    if options.device == "cuda":
-        raise UsageError("--device=cuda: needs --trusted, since candidates that nobody has read run on the CPU only")
-    return selection.select(device="cpu" if options.device == "auto" else options.device).device
+    """Where candidates run."""
+    if options.ray is not None and options.device == "cuda":
+        return "cuda"  # of the cluster; this machine needs none
+    return selection.select(device=options.device, level=options.level).device
 
 
 def _judge(

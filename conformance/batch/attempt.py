@@ -130,4 +130,4 @@ def _body(connection: Connection, judge: Judge, candidate: Candidate, settings: 
     for descriptor in (1, 2):
         os.dup2(nowhere, descriptor)
     with contextlib.suppress(KeyboardInterrupt):
-        serve(connection, lambda _: judge(candidate, settings, attempt.folder), lambda: True)
+        serve(connection, lambda _: judge(candidate, settings, attempt.folder))
