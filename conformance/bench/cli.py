@@ -95,23 +95,25 @@ def add(commands: Any) -> None:
     results.add_argument(
         "--compare", nargs=2, metavar=("OLD", "NEW"), help="time nothing: list what changed between two JSON records"
     )
+    results.add_argument(
+        "--fail-if-slower",
+        metavar="SHARE",
+        help="with --compare: exit status 1 where a row of NEW is slower than in OLD by more than SHARE (5%% or 0.05), "
+        "at 95 %% confidence, or has lost its number",
+    )
+    results.add_argument(
+        "--any-machine", action="store_true", help="with --fail-if-slower: also compare records of different machines"
+    )
     bench.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> Status:
     """The command; failed where a variant was refused or failed, or nothing was measured."""
-    from touchstone.conformance.bench import cases, records
+    from touchstone.conformance.bench import cases
 
+    _check_gate(options)
     if options.compare:
-        table, remarks = records.compare(*map(records.read, options.compare))
-        show(table)
-        print("\n".join(remarks))
-        options.recording.entries["changes"] = {
-            "columns": list(table.columns),
-            "rows": [list(cells) for cells in table.rows],
-            "remarks": remarks,
-        }
-        return Status.PASSED
+        return _compare(options)
     if options.experiment == "list":
         table = Table("experiments", ["name", "what", "source"])
         table.rows += [[name, each["about"], each["source"]] for name, each in cases.experiments().items()]
@@ -122,6 +124,41 @@ def run(options: argparse.Namespace) -> Status:
     if options.experiment:
         use_experiment(options)
     return _bench(options, typed)
+
+
+def _check_gate(options: argparse.Namespace) -> None:
+    """Raises UsageError naming the option."""
+    from touchstone.conformance.bench import gate
+
+    if options.fail_if_slower is None:
+        if options.any_machine:
+            raise UsageError("--any-machine: goes with --fail-if-slower")
+        return
+    gate.share(options.fail_if_slower)
+    if not options.compare:
+        raise UsageError("--fail-if-slower: goes with --compare OLD NEW")
+
+
+def _compare(options: argparse.Namespace) -> Status:
+    """Two records compared; failed where the gate was asked for and does not let NEW pass."""
+    from touchstone.conformance.bench import gate, records
+
+    old, new = map(records.read, options.compare)
+    verdict = None
+    if options.fail_if_slower is not None:
+        verdict = gate.judge(old, new, gate.share(options.fail_if_slower), options.any_machine)
+    table, remarks = records.compare(old, new)
+    show(table)
+    print("\n".join([*remarks, *(verdict.lines() if verdict else [])]))
+    options.recording.entries["changes"] = {
+        "columns": list(table.columns),
+        "rows": [list(cells) for cells in table.rows],
+        "remarks": remarks,
+    }
+    if verdict is None:
+        return Status.PASSED
+    options.recording.entries["gate"] = verdict.to_dict()
+    return Status.PASSED if verdict.passed else Status.FAILED
 
 
 def use_experiment(options: argparse.Namespace) -> None:
