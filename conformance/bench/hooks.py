@@ -1,6 +1,5 @@
 """What runs beside the code that is called: hooks, handlers and timers of a process, compared with what they were."""
 
-import atexit
 import gc
 import signal
 import sys
@@ -39,7 +38,6 @@ _READ: dict[str, Callable[[], Any]] = {
     "the garbage collector's callbacks": lambda: list(gc.callbacks),
     "the handlers of signals": _handlers,
     "timers of signals": _timers,
-    "what runs at exit": atexit._ncallbacks,
     "the interpreter's switch interval": sys.getswitchinterval,
     "torch's dispatch modes": lambda: torch._C._len_torch_dispatch_stack(),
     "torch's function modes": lambda: torch._C._len_torch_function_stack(),
