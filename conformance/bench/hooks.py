@@ -65,7 +65,8 @@ class Code:
     made. A function whose `__code__` or `__defaults__` were replaced is still the same object under the same name."""
 
     def __init__(self, function: types.FunctionType) -> None:
-        self._function, self._was = function, self._now()
+        self._function = function
+        self._was = self._now()
         self._hash = hash(function.__code__)
 
     def changed(self) -> bool:

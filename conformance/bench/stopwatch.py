@@ -31,6 +31,7 @@ from touchstone.conformance.isolation.shared import WINDOW, Shared, rounded
 from touchstone.conformance.spec.checks import Check
 
 STOP_SECONDS = 10.0  # for a process to stand still
+EXIT_SECONDS = 0.2  # for a thread that has returned to be gone
 PAGE = 1 << 16
 PIECE = 1 << 28  # bytes that are read at once
 _now = time.perf_counter
@@ -67,6 +68,7 @@ class Stopwatch:
         self.changed: list[str] = []  # hooks and settings that its calls left changed, as it says itself
         self.wrong: str | None = None  # what is wrong with outputs beside their values, likewise
         self.emulated = False
+        self._threads = 1 << 30  # of the process before its first timed call
         self._views: list[dict[str, torch.Tensor]] = []
         self._most = min(limits.bytes, available_memory() // 2)
         self._allowed = self._usage() + self._most
@@ -98,8 +100,13 @@ class Stopwatch:
         return self._prepared(Prepare(secrets.randbits(63), name, *self._layout))
 
     def ask(self) -> None:
-        """Have it say what its last calls left changed."""
+        """Have it say what its last calls left changed. A thread that timed calls left running is a Cheat."""
         self._prepared(Prepare(secrets.randbits(63), "", (), ()))
+        until = time.monotonic() + EXIT_SECONDS
+        while (left := self._traces()[0] > self._threads) and time.monotonic() < until:
+            time.sleep(0.001)
+        if left:
+            raise Cheat("a timed call left a thread running")
 
     def put(self, values: Sequence[Values]) -> None:
         """Write the operands of the calls; the process is stopped for it."""
@@ -113,6 +120,8 @@ class Stopwatch:
         process, is a Cheat."""
         self._stop()
         nonce, before = secrets.randbits(63), self._traces()
+        if alone:
+            self._threads = min(self._threads, before[0])
         self.child.connection.send_bytes(nonce.to_bytes(8, "little"))
         processor, begin = self._processor_seconds(), _now()
         self._signal(signal.SIGCONT)
@@ -120,8 +129,8 @@ class Stopwatch:
         self._stop()
         wall, processor = _now() - begin, self._processor_seconds() - processor
         answer = self._received(nonce)
-        if alone:
-            self._check_traces(before)
+        if alone and (self._traces()[1] > before[1] or self.others()):
+            raise Cheat("a timed call started a process")
         return Taken(wall, processor, answer)
 
     def outputs(self, addresses: Any, sizes: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> list[list[Any]]:
@@ -252,13 +261,6 @@ class Stopwatch:
             fields = file.read().rpartition(")")[2].split()
             return int(fields[17]), int(fields[8])
         raise self._dead()
-
-    def _check_traces(self, before: tuple[int, int]) -> None:
-        threads, pages = self._traces()
-        if threads > before[0]:
-            raise Cheat("a timed call left a thread running")
-        if pages > before[1] or self.others():
-            raise Cheat("a timed call started a process")
 
     def _private(self) -> list[tuple[int, int]]:
         """Ranges of its addresses that no other process can write: mapped privately, from no file."""
