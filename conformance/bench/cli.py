@@ -229,7 +229,7 @@ def _check_isolation(options: argparse.Namespace, chosen: Selection) -> None:
     if options.untrusted and (chosen.device != "cpu" or options.isolate == "none"):
         what = "--isolate=none" if options.isolate == "none" else f"--device={chosen.device}"
         raise UsageError(f"--untrusted: does not go with {what}: what is confined is a process of its own on the CPU")
-    chosen.here = options.isolate == "none" or chosen.device == "cuda"
+    chosen.here = options.isolate == "none"
 
 
 def _opened_apart(plan: "Plan", untrusted: bool) -> bool:
@@ -237,6 +237,7 @@ def _opened_apart(plan: "Plan", untrusted: bool) -> bool:
     UsageError where it does not import."""
     from touchstone.conformance.bench import apart
     from touchstone.conformance.discovery import launching, selection
+    from touchstone.conformance.isolation import runner
 
     for group in plan.groups:
         group.subjects = [(backend, replace(subject, untrusted=untrusted)) for backend, subject in group.subjects]
@@ -244,7 +245,11 @@ def _opened_apart(plan: "Plan", untrusted: bool) -> bool:
     if first is None:
         return False
     try:
-        return apart.is_emulated(first.subjects[0][1], first)
+        subject = first.subjects[0][1]
+        if subject.device == "cpu":
+            return apart.is_emulated(subject, first)
+        runner.try_start(subject)
+        return False
     except selection.CannotRun:
         raise
     except launching.MissingPackage as error:
@@ -331,7 +336,7 @@ def _way(
     options: argparse.Namespace, chosen: Selection, timer: "Timer", watch: "Guard"
 ) -> "Callable[[Group, Ceilings | None], list[Result]]":
     """How a group is measured: a user's kernel in a process of its own, everything else in this one."""
-    from touchstone.conformance.bench import apart, run
+    from touchstone.conformance.bench import apart, fresh, run
     from touchstone.conformance.isolation.limits import Limits
     from touchstone.conformance.reporting import provenance
 
@@ -339,11 +344,14 @@ def _way(
         "noise_floor": options.noise_floor,
         "max_call_seconds": options.max_call_seconds or float("inf"),
     }
+    limits, seconds = Limits(seconds=options.timeout), options.seconds
+    if not chosen.here and chosen.device == "cpu":
+        return lambda group, ceilings: apart.measure(group, ceilings, seconds, limits=limits, **about)
+    about["clocks"] = provenance.clocks if chosen.device == "cuda" else dict
     if not chosen.here:
-        limits = Limits(seconds=options.timeout)
-        return lambda group, ceilings: apart.measure(group, ceilings, options.seconds, limits=limits, **about)
-    about |= {"launched": _launched, "clocks": provenance.clocks if chosen.device == "cuda" else dict}
-    return lambda group, ceilings: run.measure(group, timer, watch, ceilings, options.seconds, **about)
+        return lambda group, ceilings: fresh.measure(group, timer, ceilings, seconds, limits=limits, **about)
+    about["launched"] = _launched
+    return lambda group, ceilings: run.measure(group, timer, watch, ceilings, seconds, **about)
 
 
 def _native(plan: "Plan", chosen: Selection, emulated: bool | None) -> bool:
