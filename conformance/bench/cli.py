@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from touchstone.backends.devices import cuda_unavailable
@@ -89,29 +90,50 @@ def add(commands: Any) -> None:
         default=None,
         help="judge every variant at this level first, and time those that pass (default: judge the timed case alone)",
     )
+    how.add_argument(
+        "--timeout",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="with --kernel: calls that take longer count as a hang, and are ended (default: 60)",
+    )
+    how.add_argument(
+        "--isolate",
+        default="auto",
+        metavar="auto|none",
+        help="with --kernel: whether it is called in a process of its own, or in this one, which then trusts it "
+        "(default: auto, its own)",
+    )
+    how.add_argument(
+        "--untrusted",
+        action="store_true",
+        help="with --kernel on the CPU: its process is confined (docs/threat-model.md)",
+    )
     results = bench.add_argument_group("results")
     results.add_argument("--csv", metavar="FILE", help="write one line per variant or baseline to FILE")
     shared.add(results.add_argument, "--json", help="write everything, with provenance, to FILE as JSON")
     results.add_argument(
         "--compare", nargs=2, metavar=("OLD", "NEW"), help="time nothing: list what changed between two JSON records"
     )
+    results.add_argument(
+        "--fail-if-slower",
+        metavar="SHARE",
+        help="with --compare: exit status 1 where a row of NEW is slower than in OLD by more than SHARE (5%% or 0.05), "
+        "at 95 %% confidence, or has lost its number",
+    )
+    results.add_argument(
+        "--any-machine", action="store_true", help="with --fail-if-slower: also compare records of different machines"
+    )
     bench.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> Status:
     """The command; failed where a variant was refused or failed, or nothing was measured."""
-    from touchstone.conformance.bench import cases, records
+    from touchstone.conformance.bench import cases
 
+    _check_gate(options)
     if options.compare:
-        table, remarks = records.compare(*map(records.read, options.compare))
-        show(table)
-        print("\n".join(remarks))
-        options.recording.entries["changes"] = {
-            "columns": list(table.columns),
-            "rows": [list(cells) for cells in table.rows],
-            "remarks": remarks,
-        }
-        return Status.PASSED
+        return _compare(options)
     if options.experiment == "list":
         table = Table("experiments", ["name", "what", "source"])
         table.rows += [[name, each["about"], each["source"]] for name, each in cases.experiments().items()]
@@ -122,6 +144,41 @@ def run(options: argparse.Namespace) -> Status:
     if options.experiment:
         use_experiment(options)
     return _bench(options, typed)
+
+
+def _check_gate(options: argparse.Namespace) -> None:
+    """Raises UsageError naming the option."""
+    from touchstone.conformance.bench import gate
+
+    if options.fail_if_slower is None:
+        if options.any_machine:
+            raise UsageError("--any-machine: goes with --fail-if-slower")
+        return
+    gate.share(options.fail_if_slower)
+    if not options.compare:
+        raise UsageError("--fail-if-slower: goes with --compare OLD NEW")
+
+
+def _compare(options: argparse.Namespace) -> Status:
+    """Two records compared; failed where the gate was asked for and does not let NEW pass."""
+    from touchstone.conformance.bench import gate, records
+
+    old, new = map(records.read, options.compare)
+    verdict = None
+    if options.fail_if_slower is not None:
+        verdict = gate.judge(old, new, gate.share(options.fail_if_slower), options.any_machine)
+    table, remarks = records.compare(old, new)
+    show(table)
+    print("\n".join([*remarks, *(verdict.lines() if verdict else [])]))
+    options.recording.entries["changes"] = {
+        "columns": list(table.columns),
+        "rows": [list(cells) for cells in table.rows],
+        "remarks": remarks,
+    }
+    if verdict is None:
+        return Status.PASSED
+    options.recording.entries["gate"] = verdict.to_dict()
+    return Status.PASSED if verdict.passed else Status.FAILED
 
 
 def use_experiment(options: argparse.Namespace) -> None:
@@ -145,6 +202,7 @@ def _bench(options: argparse.Namespace, typed: str | None) -> Status:
 
     _check_numbers(options)
     chosen = shared.select(options, options.level or "quick")
+    _check_isolation(options, chosen)
     options.recording.concerns(chosen.device, options.level, SEED)
     watch = guard()  # before any kernel's file is imported
     shared.prepare(chosen)
@@ -152,15 +210,57 @@ def _bench(options: argparse.Namespace, typed: str | None) -> Status:
     if typed:
         chosen.subjects()  # an unknown variant is a usage error
     plan = _plan(options, chosen)
+    emulated = _opened_apart(plan, options.untrusted) if not chosen.here else None
     clock = timer(chosen.device, options.cache)
-    results = _measure(options, chosen, plan, clock, watch)
+    results = _measure(options, chosen, plan, clock, _way(options, chosen, clock, watch), emulated)
     clock.close()
     return _status(results)
 
 
+def _check_isolation(options: argparse.Namespace, chosen: Selection) -> None:
+    """Say in the selection where a user's kernel is called. Raises UsageError naming the option."""
+    if options.isolate not in ("auto", "none"):
+        raise UsageError(f"--isolate: expected auto or none, got {options.isolate!r}")
+    if chosen.kernel is None:
+        for name, given in (("--isolate", options.isolate != "auto"), ("--untrusted", options.untrusted)):
+            if given:
+                raise UsageError(f"{name}: goes with --kernel; this repository's variants are timed in this process")
+        return
+    if options.untrusted and (chosen.device != "cpu" or options.isolate == "none"):
+        what = "--isolate=none" if options.isolate == "none" else f"--device={chosen.device}"
+        raise UsageError(f"--untrusted: does not go with {what}: what is confined is a process of its own on the CPU")
+    chosen.here = options.isolate == "none"
+
+
+def _opened_apart(plan: "Plan", untrusted: bool) -> bool:
+    """Whether the user's kernel is emulated here; its file is imported for that in a process that ends. Raises
+    UsageError where it does not import."""
+    from touchstone.conformance.bench import apart
+    from touchstone.conformance.discovery import launching, selection
+    from touchstone.conformance.isolation import runner
+
+    for group in plan.groups:
+        group.subjects = [(backend, replace(subject, untrusted=untrusted)) for backend, subject in group.subjects]
+    first = next((group for group in plan.groups if group.subjects), None)
+    if first is None:
+        return False
+    try:
+        subject = first.subjects[0][1]
+        if subject.device == "cpu":
+            return apart.is_emulated(subject, first)
+        runner.try_start(subject)
+        return False
+    except selection.CannotRun:
+        raise
+    except launching.MissingPackage as error:
+        raise selection.MissingPackage(f"--kernel:{str(error).removeprefix('fn:')}") from error
+    except ValueError as error:
+        raise UsageError(f"--kernel:{str(error).removeprefix('fn:')}") from error
+
+
 def _check_numbers(options: argparse.Namespace) -> None:
     """Raises UsageError naming the option."""
-    for name in ("seconds", "max_call_seconds", "top"):
+    for name in ("seconds", "max_call_seconds", "top", "timeout"):
         shared.positive(f"--{name.replace('_', '-')}", getattr(options, name))
     if options.baselines and options.no_baselines:
         raise UsageError("--baselines and --no-baselines: give one of the two")
@@ -195,19 +295,25 @@ def _why_nothing(plan: "Plan", chosen: Selection, shapes: str) -> str:
 
 
 def _measure(
-    options: argparse.Namespace, chosen: Selection, plan: "Plan", timer: "Timer", watch: "Guard"
+    options: argparse.Namespace,
+    chosen: Selection,
+    plan: "Plan",
+    timer: "Timer",
+    measure: "Callable[[Group, Ceilings | None], list[Result]]",
+    emulated: bool | None,
 ) -> "list[Result]":
-    """Measure the machine, then group by group; the record is written after each, the tables at the end."""
+    """Measure the machine, then group by group by `measure`; the record is written after each, the tables at the end.
+
+    `emulated` says whether a user's kernel that this process has not imported is.
+    """
     from touchstone.conformance.bench import records
-    from touchstone.conformance.bench.run import measure
     from touchstone.conformance.bench.tables import print_results
-    from touchstone.conformance.reporting import provenance
 
     if chosen.device == "cpu":
         print(f"on the CPU: {cuda_unavailable() or 'as asked for'}. {ON_CPU}\n")
     machine = options.recording.about["machine"].get("gpu", "CPU")
-    ceilings = _ceilings(plan, timer, machine) if _native(plan, chosen) else None
-    verdicts = _LevelVerdicts(options.level) if options.level else None
+    ceilings = _ceilings(plan, timer, machine) if _native(plan, chosen, emulated) else None
+    verdicts = _LevelVerdicts(options.level, chosen.here) if options.level else None
     results: list[Result] = []
     begun = records.begun((subject for group in plan.groups for _, subject in group.subjects), options.level)
     options.recording.entries = records.entries(ceilings, results, plan.left_out)
@@ -215,17 +321,7 @@ def _measure(
         for group in progress(plan.groups, "bench"):
             if verdicts is not None:
                 results += verdicts.drop_failed(group)
-            results += measure(
-                group,
-                timer,
-                watch,
-                ceilings,
-                options.seconds,
-                launched=_launched,
-                clocks=provenance.clocks if chosen.device == "cuda" else dict,
-                noise_floor=options.noise_floor,
-                max_call_seconds=options.max_call_seconds or float("inf"),
-            )
+            results += measure(group, ceilings)
             options.recording.entries = records.entries(ceilings, results, plan.left_out)
             options.recording.reports = records.reports(begun, results)
             options.recording.write()
@@ -236,10 +332,34 @@ def _measure(
     return results
 
 
-def _native(plan: "Plan", chosen: Selection) -> bool:
+def _way(
+    options: argparse.Namespace, chosen: Selection, timer: "Timer", watch: "Guard"
+) -> "Callable[[Group, Ceilings | None], list[Result]]":
+    """How a group is measured: a user's kernel in a process of its own, everything else in this one."""
+    from touchstone.conformance.bench import apart, fresh, run
+    from touchstone.conformance.isolation.limits import Limits
+    from touchstone.conformance.reporting import provenance
+
+    about: dict[str, Any] = {
+        "noise_floor": options.noise_floor,
+        "max_call_seconds": options.max_call_seconds or float("inf"),
+    }
+    limits, seconds = Limits(seconds=options.timeout), options.seconds
+    if not chosen.here and chosen.device == "cpu":
+        return lambda group, ceilings: apart.measure(group, ceilings, seconds, limits=limits, **about)
+    about["clocks"] = provenance.clocks if chosen.device == "cuda" else dict
+    if not chosen.here:
+        return lambda group, ceilings: fresh.measure(group, timer, ceilings, seconds, limits=limits, **about)
+    about["launched"] = _launched
+    return lambda group, ceilings: run.measure(group, timer, watch, ceilings, seconds, **about)
+
+
+def _native(plan: "Plan", chosen: Selection, emulated: bool | None) -> bool:
     """Whether something is timed that has this machine's speed: on a GPU anything, on the CPU no emulated kernel."""
     if chosen.device != "cpu":
         return True
+    if emulated is not None:
+        return not emulated or any(group.baselines for group in plan.groups)
     backends = [registry.backend(name) for name in registry.backends()]
     functions = [subject.fn for group in plan.groups for backend, subject in group.subjects if backend == ""]
     torch_only = any(not any(each.reimport(fn, "cuda") for each in backends) for fn in functions)
@@ -258,8 +378,8 @@ def _ceilings(plan: "Plan", timer: "Timer", machine: str) -> "Ceilings":
 class _LevelVerdicts:
     """Verdicts of --level, each variant's once."""
 
-    def __init__(self, level: str):
-        self._level = level
+    def __init__(self, level: str, here: bool):
+        self._level, self._here = level, here
         self._verdicts: dict[tuple[str, str, str], str | None] = {}
 
     def drop_failed(self, group: "Group") -> "list[Result]":
@@ -279,7 +399,7 @@ class _LevelVerdicts:
 
         key = (subject.op, subject.target, subject.name)
         if key not in self._verdicts:
-            report = judge_subject(subject, self._level, isolate="none")
+            report = judge_subject(subject, self._level, isolate="none" if self._here else "auto")
             self._verdicts[key] = None if report.passed else f"does not pass at level {self._level}: {report.summary()}"
         return self._verdicts[key]
 

@@ -60,25 +60,26 @@ def contestants(group: Group, bank: Bank, timer: Timer, noise_floor: bool) -> li
     found = []
     for again in ("", AGAIN) if noise_floor else ("",):
         for backend, subject in group.subjects:
-            result = _result(group, subject.name + again, subject.target, "variant", timer)
+            result = result_of(group, subject.name + again, subject.target, "variant", timer)
             result.compute = subject.compute
-            calls = [_bound(contract, subject, bank.arguments(place)) for place in range(PLACES)]
+            calls = [bound(contract, subject, bank.arguments(place)) for place in range(PLACES)]
             deterministic = subject.deterministic and subject.own
             found.append(
                 Contestant(result, partial(_nth, calls), subject.compute, subject, backend, deterministic=deterministic)
             )
     for baseline in group.baselines:
-        result = _result(group, baseline.name, f"baseline@{timer.device}", "baseline", timer)
+        result = result_of(group, baseline.name, f"baseline@{timer.device}", "baseline", timer)
         found.append(Contestant(result, partial(_nth, _BaselineCalls(baseline, bank, case)), deterministic=False))
     return found
 
 
-def _result(group: Group, name: str, target: str, kind: str, timer: Timer) -> Result:
+def result_of(group: Group, name: str, target: str, kind: str, timer: Timer) -> Result:
+    """The row of a contestant that nothing is held against yet."""
     case = group.case
     return Result(case.op, name, target, kind, case.dtype, case.size, group.params, group.mode, timer.cache, MEASURED)
 
 
-def _bound(contract: Contract, subject: Subject, arguments: Mapping[str, Any]) -> Callable[[], Any]:
+def bound(contract: Contract, subject: Subject, arguments: Mapping[str, Any]) -> Callable[[], Any]:
     """The subject's call with its arguments bound, so that binding them is not timed."""
     if subject.arrays != "torch":
         return lambda: subject.call(arguments)

@@ -8,7 +8,7 @@ kernel cannot know: they are drawn from the system's randomness.
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -73,61 +73,59 @@ class Part:
         return tensor
 
 
-class Bank:
-    """The inputs of one timed case: `KNOWN + FRESH` sets of values, `PLACES` sets of memory.
+class Values:
+    """Values of the operands of one timed case, and where their answers are compared: `draw` and `judged`."""
 
-    Values are numbered; those from KNOWN on are fresh, for one timed call of each contestant.
-    """
-
-    def __init__(self, contract: Contract, bench: Bench, case: Case, device: str, seed: int | None = None):
+    def __init__(self, contract: Contract, bench: Bench, case: Case, device: str):
         self.contract, self.case, self.device = contract, case, device
-        self.seed = secret.getrandbits(32) if seed is None else seed
-        self._bench = bench
         self._independent_axes = [group for group in bench.independent_axes if self._applies(group)]
-        self.values = [self._draw(self.seed + number) for number in range(KNOWN + FRESH)]
-        self.places = [self._memory() for _ in range(PLACES)]
-        self._holds = [0] * PLACES
+        self.choose()
+
+    def choose(self) -> None:
+        """Draw anew where outputs are compared: slices, and places in them."""
         self._part = self._choose()
         self._picks: dict[str, tuple[torch.Tensor, ...]] = {}
-        self._answers: dict[tuple[int, str | None], dict[str, Answer | None]] = {}
 
-    def arguments(self, place: int) -> dict[str, Any]:
-        """The keyword arguments of a call that reads this set of memory."""
-        return {**self.places[place], **self.case.param}
+    def draw(self) -> dict[str, torch.Tensor | None]:
+        """Values that nothing has seen before."""
+        return self._draw(secret.getrandbits(60))
 
-    def load(self, place: int, number: int) -> None:
-        """Put the values of `number` into the memory of `place`, unseen by torch's version counters."""
-        for name, values in self.values[number].items():
-            if values is not None:
-                self.places[place][name].data.copy_(values)
-        self._holds[place] = number
-
-    def another(self, place: int) -> int:
-        """The number of known values that are not in this memory now."""
-        return secret.choice([number for number in range(KNOWN) if number != self._holds[place]])
-
-    def altered(self, place: int) -> list[str]:
-        """The operands that no longer hold the values put there."""
-        held = self.values[self._holds[place]]
-        return [n for n, v in held.items() if v is not None and not same_bits(self.places[place][n], v)]
-
-    def answers(self, number: int, compute: str | None) -> dict[str, Answer | None]:
-        """The answer to the values of `number`, at random places of each output."""
-        key = (number, compute)
-        if key not in self._answers:
-            with _on(self.device), torch.no_grad():
-                self._answers[key] = self._answer(number, compute)
-        return self._answers[key]
+    def judged(
+        self,
+        outputs: Mapping[str, torch.Tensor],
+        values: Mapping[str, torch.Tensor | None],
+        compute: str | None,
+        owed: Collection[str] = (),
+    ) -> tuple[float, list[str]]:
+        """The outputs of a call on these values: the worst error as a fraction of the budget, and what is wrong. An
+        output that is `owed` and not there is wrong."""
+        with _on(self.device), torch.no_grad():
+            answers = self._answer(values, compute)
+        worst, wrong = self._compared(self.gather(outputs), answers)
+        absent = [name for name in owed if name not in outputs and answers[name] is not None]
+        return worst, wrong + [f"{name}: nothing came back" for name in absent]
 
     def gather(self, outputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """What outputs hold at the places that are compared; queued on the current stream."""
         picked = self._picked()
         return {n: t.reshape(-1).index_select(0, picked[n][0]) for n, t in outputs.items() if n in picked}
 
-    def judge(self, gathered: Mapping[str, torch.Tensor], number: int, compute: str | None) -> tuple[float, list[str]]:
-        """The worst error as a fraction of the budget, and what is wrong."""
+    def memory_of(self, given: Mapping[str, torch.Tensor | None]) -> dict[str, Any]:
+        """Memory for the operands, in their layouts, that holds these values."""
+
+        def put(values: torch.Tensor, layout: str) -> torch.Tensor:
+            if layout == "contiguous":  # as a caller has it: an allocation of its own, without guard bands
+                return torch.empty_like(values).copy_(values)
+            return layouts.place(values, layout, self.device).view
+
+        layout = self.case.layout
+        return {n: None if v is None else put(v, layout.get(n, "contiguous")) for n, v in given.items()}
+
+    def _compared(
+        self, gathered: Mapping[str, torch.Tensor], answers: Mapping[str, Answer | None]
+    ) -> tuple[float, list[str]]:
         worst, wrong = 0.0, []
-        for name, answer in self.answers(number, compute).items():
+        for name, answer in answers.items():
             if answer is None or name not in gathered:
                 continue
             verdict = compare.compare(gathered[name], answer.expected, self.case.torch_dtype)
@@ -135,19 +133,6 @@ class Bank:
             if not verdict.ok:
                 wrong.append(f"{name}: {verdict.message}")
         return worst, wrong
-
-    def memory(self) -> int:
-        """Bytes of one set of values."""
-        return sum(t.numel() * t.element_size() for t in self.values[0].values() if t is not None)
-
-    def _memory(self) -> dict[str, Any]:
-        def put(values: torch.Tensor, layout: str) -> torch.Tensor:
-            if layout == "contiguous":  # as a caller has it: an allocation of its own, without guard bands
-                return torch.empty_like(values).copy_(values)
-            return layouts.place(values, layout, self.device).view
-
-        layout = self.case.layout
-        return {n: None if v is None else put(v, layout.get(n, "contiguous")) for n, v in self.values[0].items()}
 
     def _draw(self, seed: int) -> dict[str, torch.Tensor | None]:
         """Rounded values of every operand, contiguous."""
@@ -272,17 +257,67 @@ class Bank:
             self._picks[name] = (torch.as_tensor(places).to(self.device), *part)
         return self._picks
 
-    def _answer(self, number: int, compute: str | None) -> dict[str, Answer | None]:
+    def _answer(self, values: Mapping[str, torch.Tensor | None], compute: str | None) -> dict[str, Answer | None]:
         operands = self.contract.operands
         exact = {
-            n: None if v is None else self._part.of(v, operands[n].axes).to(torch.float64)
-            for n, v in self.values[number].items()
+            n: None if v is None else self._part.of(v, operands[n].axes).to(torch.float64) for n, v in values.items()
         }
         expected = self.contract.expect(exact, self.case.param, dtype=self.case.torch_dtype, compute=compute)
         return {
             name: None if expected[name] is None else Answer(places, _taken(expected[name], index))
             for name, (places, *index) in self._picked().items()
         }
+
+
+class Bank(Values):
+    """The inputs of one timed case: `KNOWN + FRESH` sets of values, `PLACES` sets of memory.
+
+    Values are numbered; those from KNOWN on are fresh, for one timed call of each contestant.
+    """
+
+    def __init__(self, contract: Contract, bench: Bench, case: Case, device: str, seed: int | None = None):
+        super().__init__(contract, bench, case, device)
+        self.seed = secret.getrandbits(32) if seed is None else seed
+        self.values = [self._draw(self.seed + number) for number in range(KNOWN + FRESH)]
+        self.places = [self.memory_of(self.values[0]) for _ in range(PLACES)]
+        self._holds = [0] * PLACES
+        self._answers: dict[tuple[int, str | None], dict[str, Answer | None]] = {}
+
+    def arguments(self, place: int) -> dict[str, Any]:
+        """The keyword arguments of a call that reads this set of memory."""
+        return {**self.places[place], **self.case.param}
+
+    def load(self, place: int, number: int) -> None:
+        """Put the values of `number` into the memory of `place`, unseen by torch's version counters."""
+        for name, values in self.values[number].items():
+            if values is not None:
+                self.places[place][name].data.copy_(values)
+        self._holds[place] = number
+
+    def another(self, place: int) -> int:
+        """The number of known values that are not in this memory now."""
+        return secret.choice([number for number in range(KNOWN) if number != self._holds[place]])
+
+    def altered(self, place: int) -> list[str]:
+        """The operands that no longer hold the values put there."""
+        held = self.values[self._holds[place]]
+        return [n for n, v in held.items() if v is not None and not same_bits(self.places[place][n], v)]
+
+    def answers(self, number: int, compute: str | None) -> dict[str, Answer | None]:
+        """The answer to the values of `number`, at random places of each output."""
+        key = (number, compute)
+        if key not in self._answers:
+            with _on(self.device), torch.no_grad():
+                self._answers[key] = self._answer(self.values[number], compute)
+        return self._answers[key]
+
+    def judge(self, gathered: Mapping[str, torch.Tensor], number: int, compute: str | None) -> tuple[float, list[str]]:
+        """The worst error as a fraction of the budget, and what is wrong."""
+        return self._compared(gathered, self.answers(number, compute))
+
+    def memory(self) -> int:
+        """Bytes of one set of values."""
+        return sum(t.numel() * t.element_size() for t in self.values[0].values() if t is not None)
 
 
 def _on(device: str) -> Any:

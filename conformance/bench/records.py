@@ -169,7 +169,7 @@ def read(path: str | Path) -> dict[str, Any]:
         raise ValueError(f"--compare: {path} is no record of `bench --json` of format {EARLIER} or {record.FORMAT}")
     with record.of_one_form(f"--compare: {path}"):
         for entry in found["results"]:
-            _label(entry)
+            label(entry)
             if entry["ms"] is not None:
                 noise(entry, entry)
             elif not isinstance(entry["status"], str):
@@ -197,7 +197,7 @@ def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[Table, list
         if was is None or (was["ms"] is None and entry["ms"] is None):
             continue
         if was["ms"] is None or entry["ms"] is None:
-            lost.append(f"{_label(entry)}: was {was['status']}, is {entry['status']}")
+            lost.append(f"{label(entry)}: was {was['status']}, is {entry['status']}")
             continue
         change = entry["ms"] / was["ms"] - 1
         if abs(change) > noise(was, entry):
@@ -207,10 +207,10 @@ def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[Table, list
     table = Table("changes beyond noise", ["what", "old ms", "new ms", "change", "noise"])
     for change, was, entry in sorted(changes, key=lambda found: -found[0]):
         cells = [f"{was['ms']:.4g}", f"{entry['ms']:.4g}", f"{100 * change:+.1f} %", f"{100 * noise(was, entry):.1f} %"]
-        table.rows.append([_label(entry), *cells])
+        table.rows.append([label(entry), *cells])
     remarks = [f"{len(changes)} changed beyond noise, {within} did not", *lost]
     for where, (one, other) in {"only in OLD": (before, after), "only in NEW": (after, before)}.items():
-        alone = [_label(entry) for name, entry in one.items() if name not in other]
+        alone = [label(entry) for name, entry in one.items() if name not in other]
         remarks += (
             [f"{where}: {len(alone)} ({', '.join(alone[:3])}{', ...' if len(alone) > 3 else ''})"] if alone else []
         )
@@ -226,7 +226,8 @@ def noise(was: Mapping[str, Any], entry: Mapping[str, Any]) -> float:
     return max(NOISE, SPREADS * math.hypot(*spreads))
 
 
-def _label(entry: Mapping[str, Any]) -> str:
+def label(entry: Mapping[str, Any]) -> str:
+    """A row in words, for a line of text."""
     sizes = "x".join(str(n) for n in entry["sizes"].values())
     params = "".join(f" {name}={value}" for name, value in entry["params"].items() if value not in (None, False))
     mode = "" if entry["mode"] == "fwd" else f" {entry['mode']}"

@@ -11,6 +11,7 @@ import torch
 from touchstone.conformance.bench import timing
 from touchstone.conformance.bench.contestant import Contestant, look_at_clocks, outputs_of
 from touchstone.conformance.bench.group import FAILED, NOT_RUN
+from touchstone.conformance.bench.hooks import Hooks
 from touchstone.conformance.bench.inputs import FRESH, KNOWN, PLACES, Bank, same_bits, secret, spoil
 from touchstone.conformance.bench.timing import GRAPH, WARM, CudaTimer, Guard, Timer
 from touchstone.conformance.judging.executor import error_text
@@ -51,7 +52,7 @@ def _timed(one: Contestant, bank: Bank, timer: Timer, turn: int | None, watch: G
         number = one.when[turn]
     bank.load(place, number)
     call = partial(one.call, place)
-    threads = set(threading.enumerate())
+    threads, hooks = set(threading.enumerate()), Hooks()
     after = partial(_keep, one, bank) if checked else None
     try:
         if timer.cache == WARM and isinstance(timer, CudaTimer):
@@ -66,6 +67,8 @@ def _timed(one: Contestant, bank: Bank, timer: Timer, turn: int | None, watch: G
     if one.subject is not None:
         if started := [t.name for t in set(threading.enumerate()) - threads if t.is_alive()]:
             one.refuse(f"a timed call left a thread running ({started[0]}): work may come after the clock has stopped")
+        if changed := hooks.changes():
+            one.refuse(f"a timed call left what runs beside the calls changed: {', '.join(changed)}")
         outputs = outputs_of(one, bank.contract, bank, sample.returned, place)
         if outputs is not None:
             if checked and sample.kept is not None:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from touchstone.conformance.bench import ceilings as ceilings_module
-from touchstone.conformance.bench import inputs, timing
+from touchstone.conformance.bench import hooks, inputs, rounds, timing
 from touchstone.conformance.bench.ceilings import Ceilings
 from touchstone.conformance.bench.conclude import compare_with_baselines, conclude
 from touchstone.conformance.bench.contestant import Contestant, contestants, verify
@@ -77,7 +77,7 @@ TENSOR = [
 
 def guard() -> Guard:
     """Watches what measures and judges; made before any kernel's file is imported."""
-    modules = [time, budget, compare, outputs, probe, timing, inputs, ceilings_module]
+    modules = [time, budget, compare, outputs, probe, timing, inputs, hooks, rounds, ceilings_module]
     classes = [Bank, timing.CpuTimer, CudaTimer, torch.cuda.Event, torch.cuda.Stream, torch.cuda.CUDAGraph]
     return Guard([*modules, *classes], {torch: TORCH, torch.cuda: CUDA, torch.Tensor: TENSOR})
 

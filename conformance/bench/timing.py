@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from touchstone.conformance.bench.hooks import Code
+
 COLD, WARM, GRAPH = "cold", "warm", "graph"
 CACHES = (COLD, WARM, GRAPH)
 CYCLES_PER_SECOND = 2e9  # of a GPU that waits; a faster clock waits shorter, and the hold is doubled then
@@ -264,7 +266,8 @@ def timer(device: str, cache: str) -> Timer:
 
 
 class Guard:
-    """What measures and judges, as it was at construction: functions of modules and methods of classes."""
+    """What measures and judges, as it was at construction: functions of modules and methods of classes, with their code
+    and their defaults."""
 
     _KINDS = (FunctionType, BuiltinFunctionType, type)
 
@@ -280,6 +283,10 @@ class Guard:
             for name in names:
                 if hasattr(owner, name):
                     self._was.append((owner, name, inspect.getattr_static(owner, name), name in vars(owner)))
+        functions = [(owner, name, getattr(value, "__func__", value)) for owner, name, value, _ in self._was]
+        self._codes = [
+            (owner, name, Code(function)) for owner, name, function in functions if isinstance(function, FunctionType)
+        ]
 
     def changed(self, restore: bool = True) -> list[str]:
         """The names that mean something else now, put back unless `restore` is False."""
@@ -291,6 +298,11 @@ class Guard:
                     setattr(owner, name, value)
                 elif restore:
                     delattr(owner, name)
+        for owner, name, code in self._codes:
+            if code.changed():
+                found.append(f"{_name(owner)}.{name}")
+                if restore:
+                    code.restore()
         return found
 
 

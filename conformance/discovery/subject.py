@@ -1,5 +1,6 @@
 """A kernel under judgement, and what it declares about itself."""
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -46,10 +47,12 @@ class Subject:
         """Call the kernel on tensors: our variants by keyword, since names are part of the signature, others as one
         would write it."""
         fn = array_libraries.on_tensors(self.fn, self.arrays)
-        if self.arch == launching.NONE:
+        with self.calling():
             return self.contract.call(fn, arguments, by_name=self.own)
-        with self._launcher.calling():
-            return self.contract.call(fn, arguments, by_name=self.own)
+
+    def calling(self) -> contextlib.AbstractContextManager[None]:
+        """Around calls: within, questions about CUDA are answered as `arch` would."""
+        return contextlib.nullcontext() if self.arch == launching.NONE else self._launcher.calling()
 
     @cached_property
     def _launcher(self) -> launching.Launcher:

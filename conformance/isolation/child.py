@@ -6,7 +6,7 @@ The child makes the kernel's calls, and this process judges them.
 import contextlib
 import dataclasses
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
 
@@ -78,21 +78,24 @@ class CallingChild:
         self.shared.close()
 
 
-def forked(subject: Subject, trials: Sequence[Trial]) -> CallingChild:
-    """A forked child that has the function, or imports its file; that of an untrusted one in a sandbox. Raises
-    ValueError."""
+def forked(
+    subject: Subject, trials: Sequence[Trial], serve: Callable[[Connection, Shared, Subject], None] = execute
+) -> CallingChild:
+    """A forked child that has the function, or imports its file, and runs `serve`; that of an untrusted one in a
+    sandbox. Raises ValueError."""
     if isinstance(subject.fn, importing.FileFunction):  # a confined process has another current folder
         subject = dataclasses.replace(subject, fn=dataclasses.replace(subject.fn, path=subject.fn.path.resolve()))
-    shared = _shared()
+    shared = shared_memory()
 
     def body(connection: Connection) -> None:
-        execute(connection, shared, subject)
+        serve(connection, shared, subject)
 
     process = confined(subject, shared, body) if subject.untrusted else fork(body)
     return _ready(CallingChild(process, shared, subject, trials), "forked child")
 
 
-def _shared() -> Shared:
+def shared_memory() -> Shared:
+    """Memory to share with a child. Raises CannotRun where this machine has none."""
     try:
         return Shared()
     except NoSharedMemory as error:
@@ -145,7 +148,7 @@ def calling(subject: Subject, trials: Sequence[Trial], way: tuple) -> CallingChi
     """A fresh process, to which the function goes in this `way`, and which makes calls."""
     without = dataclasses.replace(subject, fn=None)  # type: ignore[arg-type]
     request = (registry.op_file(subject.op), way, cloudpickle.dumps((without, [])))
-    shared = _shared()
+    shared = shared_memory()
     child = CallingChild(spawn("touchstone.conformance.isolation.executing"), shared, subject, trials)
     with contextlib.suppress(OSError):  # it has died at once; its death says how
         send_handle(child.process.connection, shared.descriptor, child.process.process.pid)

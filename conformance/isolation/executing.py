@@ -26,11 +26,7 @@ NEAR = 1 << 20  # bytes: the rest of a storage no larger than this, or than thre
 
 def execute(connection: Connection, shared: Shared, subject: Subject) -> None:
     """Make the calls of `subject` that are asked for, until the judge hangs up; in a forked child."""
-    if not subject.own:
-        launching.expect(subject.device)
-    if subject.untrusted:
-        tripwires.set_up(subject.op, next(iter(folders(subject)), None))
-    _execute(connection, shared, lambda: _opened(_on_device(subject)))
+    _execute(connection, shared, lambda: opened(subject))
 
 
 def main(connection: Connection) -> None:
@@ -40,8 +36,10 @@ def main(connection: Connection) -> None:
     _execute(connection, shared, lambda: serve.receive(*request)[0])
 
 
-def _execute(connection: Connection, shared: Shared, open_subject: Callable[[], Subject]) -> None:
+def introduced(connection: Connection, shared: Shared, open_subject: Callable[[], Subject]) -> Subject | None:
+    """The subject with its function, after the judge was told that it is there; None where it was told why not."""
     first: dict[str, Any] = {"ready": True}
+    subject = None
     try:
         subject = open_subject()
         if not subject.own and (misfit := subject.contract.misfit(subject.fn)):
@@ -54,7 +52,12 @@ def _execute(connection: Connection, shared: Shared, open_subject: Callable[[], 
         first = {"failed": f"{type(error).__name__}: {said(error)}"}
     processes.flush()
     connection.send_bytes(wire.reply(shared, 0, first))
-    if "ready" not in first:
+    return subject if "ready" in first else None
+
+
+def _execute(connection: Connection, shared: Shared, open_subject: Callable[[], Subject]) -> None:
+    subject = introduced(connection, shared, open_subject)
+    if subject is None:
         return
     calls = _Calls(shared, subject)
     while True:
@@ -82,8 +85,14 @@ def _on_device(subject: Subject) -> Subject:
     return subject
 
 
-def _opened(subject: Subject) -> Subject:
-    """The subject with its function, which is imported here where it was named by its file."""
+def opened(subject: Subject) -> Subject:
+    """The subject with its function, which is imported here where it was named by its file, in a process that is set up
+    for it."""
+    if not subject.own:
+        launching.expect(subject.device)
+    if subject.untrusted:
+        tripwires.set_up(subject.op, next(iter(folders(subject)), None))
+    subject = _on_device(subject)
     if not isinstance(subject.fn, FileFunction):
         return subject
     try:

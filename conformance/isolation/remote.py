@@ -69,7 +69,7 @@ class Remote:
         self._idle: float | None = None
         self._most = OUTPUT_BYTES
         self.spent = False  # CUDA answers every further call of the other process with an error
-        _wait_no_longer_than(child.connection.fileno(), BLOCKED_SECONDS)
+        wait_no_longer_than(child.connection.fileno())
 
     def begin(self, limits: Limits, idle: float | None = None) -> None:
         """A new trial, which may take `limits`; with `idle`, a call ends after so many seconds without processor
@@ -181,13 +181,7 @@ class Remote:
         return content
 
     def _received(self, nonce: int) -> dict[str, Any]:
-        try:
-            message = self.child.connection.recv_bytes(2 * wire.ANNOUNCED.size)
-        except (EOFError, ConnectionError):
-            raise
-        except OSError:
-            raise wire.Malformed("a message that is too long, or that does not end") from None
-        return wire.received(self.shared, nonce, message)
+        return received(self.child, self.shared, nonce)
 
     def _forged(self, error: wire.Malformed) -> Died:
         self.child.kill()
@@ -324,7 +318,18 @@ class _Memories:
         return self._numbers[storage.data_ptr() or -1 - storage._cdata]
 
 
-def _wait_no_longer_than(descriptor: int, seconds: int) -> None:
+def received(child: Child, shared: Shared, nonce: int) -> dict[str, Any]:
+    """The reply that a message announces. Malformed where it is none; EOFError where the child is gone."""
+    try:
+        message = child.connection.recv_bytes(2 * wire.ANNOUNCED.size)
+    except (EOFError, ConnectionError):
+        raise
+    except OSError:
+        raise wire.Malformed("a message that is too long, or that does not end") from None
+    return wire.received(shared, nonce, message)
+
+
+def wait_no_longer_than(descriptor: int, seconds: int = BLOCKED_SECONDS) -> None:
     """A message that its sender does not end, or does not take, is an error after so many seconds."""
     with socket.socket(fileno=socket.dup(descriptor)) as connection:
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):

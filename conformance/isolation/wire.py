@@ -77,6 +77,12 @@ class TensorAt:
     strides: tuple[int, ...]
     at: int  # bytes from the slot's beginning
 
+    def over(self, buffer: torch.Tensor) -> torch.Tensor:
+        """The tensor, over the bytes of its slot."""
+        dtype = DTYPES[self.dtype]
+        view = torch.empty(0, dtype=dtype, device="cpu")
+        return view.set_(buffer.untyped_storage(), self.at // dtype.itemsize, self.shape, self.strides)
+
 
 @dataclass(frozen=True)
 class Call:

@@ -1,6 +1,9 @@
 """Kernels that are fast only to the clock: each is refused, with the reason. The honest ones beside them get a
 number."""
 
+import gc
+import signal
+import sys
 import threading
 import time
 
@@ -165,6 +168,47 @@ def test_a_patched_event_or_synchronize(watch, owner, name):
 
     refused(cheat, watch, f".{name}")
     assert getattr(owner, name) is before
+
+
+@pytest.mark.parametrize("part", ["__code__", "__defaults__"])
+def test_the_same_function_with_other_code_or_defaults(watch, part):
+    """The function that reads the clock is still the same object under the same name."""
+    calls, time_one = [], timing.CpuTimer.time
+    before = getattr(time_one, part)
+    other = {"__code__": (lambda self, call, after=None: None).__code__, "__defaults__": (None, lambda: 0.0)}
+
+    def cheat(x):
+        calls.append(1)
+        if len(calls) > 8:
+            setattr(time_one, part, other[part])
+        return honest(x)
+
+    refused(cheat, watch, "CpuTimer.time")
+    assert timing.CpuTimer.time is time_one and getattr(time_one, part) is before
+
+
+@pytest.mark.parametrize(
+    ("set_up", "put_back", "name"),
+    [
+        (lambda: sys.setprofile(lambda *_: None), lambda: sys.setprofile(None), "the profile function"),
+        (lambda: gc.callbacks.append(print), lambda: gc.callbacks.remove(print), "the garbage collector's callbacks"),
+        (lambda: signal.setitimer(signal.ITIMER_PROF, 1e3), lambda: signal.setitimer(signal.ITIMER_PROF, 0), "timers"),
+    ],
+    ids=["profile", "collector", "timer"],
+)
+def test_what_is_left_to_run_beside_the_calls(watch, set_up, put_back, name):
+    calls = []
+
+    def cheat(x):
+        calls.append(1)
+        if len(calls) == 9:
+            set_up()
+        return honest(x)
+
+    try:
+        refused(cheat, watch, f"left what runs beside the calls changed: {name}")
+    finally:
+        put_back()
 
 
 def test_a_patched_comparison(watch):

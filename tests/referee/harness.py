@@ -1,6 +1,7 @@
-"""Hostile candidates and faults: where they are written down, and how one of them is judged.
+"""Hostile candidates and faults: where they are written down, and how one of them is judged, or timed.
 
-They are functions of the files in tests/referee/candidates, one file a class. The first line of a docstring says what
+They are functions of the files in tests/referee/candidates, and for `bench` in tests/referee/timed, one file a class.
+The first line of a docstring says what
 the function does; the last one what is demanded of the judge, as `demands`:
 
 - refused: the exit status is not 0;
@@ -29,6 +30,7 @@ from touchstone.conformance.discovery import registry
 
 HERE = Path(__file__).parent
 CANDIDATES = HERE / "candidates"
+TIMED = HERE / "timed"
 HEAD = "honest"
 DEMANDS = ("refused", "noticed", "contained")
 NARROWED = {  # of each op: trials that take about a second
@@ -62,6 +64,7 @@ class Candidate:
     untrusted: bool = False  # whether the demand is made in untrusted mode alone
     op: str = "softmax"
     options: tuple[str, ...] = ()
+    folder: Path = CANDIDATES
 
     @property
     def id(self) -> str:
@@ -73,16 +76,16 @@ class Candidate:
 
     def source(self, tag: str, port: int) -> str:
         """The file as it is judged; `tag` and `port` take the places of TAG and PORT. Its function is `kernel`."""
-        head = (CANDIDATES / f"{HEAD}.py").read_text()
+        head = (self.folder / f"{HEAD}.py").read_text()
         head = head.replace('TAG = "planted"', f"TAG = {tag!r}").replace("PORT = 0", f"PORT = {port}")
         last = f"{self.name}()\nkernel = {self.op}\n" if self.at_import else f"kernel = {self.name}\n"
-        whole = "\n\n".join([head, _without_head((CANDIDATES / f"{self.kind}.py").read_text()), last])
+        whole = "\n\n".join([head, _without_head((self.folder / f"{self.kind}.py").read_text()), last])
         return needed(whole, "kernel", *([self.name] if self.at_import else []))
 
 
 def _without_head(text: str) -> str:
     """Without the import of what is put before it."""
-    return re.sub(rf"^from tests\.referee\.candidates\.{HEAD} import (?:\([^)]*\)|.*)\n", "", text, flags=re.MULTILINE)
+    return re.sub(rf"^from tests\.referee\.\w+\.{HEAD} import (?:\([^)]*\)|.*)\n", "", text, flags=re.MULTILINE)
 
 
 def needed(text: str, *wanted: str) -> str:
@@ -112,14 +115,14 @@ def _defined(node: ast.stmt) -> set[str]:
     return {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
 
 
-def candidates(*kinds: str) -> list[Candidate]:
-    """All of them, or those of these files."""
-    names = kinds or sorted(path.stem for path in CANDIDATES.glob("*.py") if path.stem not in (HEAD, "__init__"))
-    return [found for kind in names for found in _of_file(kind)]
+def candidates(*kinds: str, folder: Path = CANDIDATES) -> list[Candidate]:
+    """All of a folder, or those of these files."""
+    names = kinds or sorted(path.stem for path in folder.glob("*.py") if path.stem not in (HEAD, "__init__"))
+    return [found for kind in names for found in _of_file(folder, kind)]
 
 
-def _of_file(kind: str) -> Iterator[Candidate]:
-    for node in ast.parse((CANDIDATES / f"{kind}.py").read_text()).body:
+def _of_file(folder: Path, kind: str) -> Iterator[Candidate]:
+    for node in ast.parse((folder / f"{kind}.py").read_text()).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and (text := ast.get_docstring(node)):
             lines = text.splitlines()
             told, _, words = lines[-1].partition(":")
@@ -129,9 +132,9 @@ def _of_file(kind: str) -> Iterator[Candidate]:
                 continue
             op = next((mark for mark in marks if mark in NARROWED), "softmax")
             options = tuple(mark for mark in marks if mark.startswith("--"))
-            yield Candidate(
-                kind, node.name, " ".join(lines[:-1]).strip(), demand, words.strip(), "untrusted" in marks, op, options
-            )
+            says = " ".join(lines[:-1]).strip()
+            alone = "untrusted" in marks
+            yield Candidate(kind, node.name, says, demand, words.strip(), alone, op, options, folder)
 
 
 @dataclass
@@ -145,6 +148,7 @@ class Ended:
     stdout: str
     stderr: str
     files: list[str] = field(default_factory=list)  # that it left outside its folder, or changed in the clone
+    record: dict | None = None  # what the command wrote into record.json
 
     @property
     def verdict(self) -> str | None:
@@ -199,6 +203,12 @@ class Judge:
         ]
         return self._asked(arguments, candidate.source(self.tag, self.port), seconds)
 
+    def timed(self, candidate: Candidate, seconds: float = SECONDS) -> Ended:
+        """The end of `bench` with this candidate."""
+        arguments = ["bench", candidate.op, "--kernel={file}:kernel", "--device=cpu", "--json=record.json"]
+        arguments += ["--seconds=0.02", "--timeout=2", *(["--untrusted"] if candidate.untrusted else [])]
+        return self._asked(arguments, candidate.source(self.tag, self.port), seconds)
+
     def _asked(self, arguments: list[str], source: str | None = None, seconds: float = SECONDS) -> Ended:
         with self.lock:
             self._count += 1
@@ -224,6 +234,8 @@ class Judge:
             answer = self._answer(request)
             texts = [(place / name).read_bytes()[-200_000:].decode(errors="replace") for name in ("stdout", "stderr")]
             ended = Ended(**answer, stdout=texts[0], stderr=texts[1], files=self._planted(place))
+            written = place / "here" / "record.json"
+            ended.record = json.loads(written.read_text()) if written.is_file() else None
             if self._harmed():
                 ended.files.append("the clone")
                 self._restore()
@@ -322,6 +334,27 @@ def complaints(candidate: Candidate, ended: Ended, untrusted: bool) -> list[str]
     if owed and ended.left:
         found.append(f"processes are left: {', '.join(ended.left)}")
     if owed and ended.files:
+        found.append(f"files are left or changed: {', '.join(ended.files)}")
+    return found
+
+
+def timing_complaints(candidate: Candidate, ended: Ended, owed: float) -> list[str]:
+    """What a bench owes and did not do, with a candidate that has to work for so many seconds in a call."""
+    (row,) = ended.record["results"] if ended.record else [{"status": None, "ms": None, "problems": []}]
+    found = []
+    if ended.late or ended.status not in (0, 1, 2, 3):
+        found.append(f"the bench was stopped, or ended with status {ended.status}: {ended.stderr.strip()[-300:]}")
+    if (ended.status == 0) != (row["status"] == "measured"):
+        found.append(f"exit status {ended.status}, and the record says {row['status']}")
+    if ended.status == 1 and not row["problems"]:
+        found.append("refused without a reason")
+    if candidate.demand == "refused" and ended.status == 0:
+        found.append(f"got through: {row['ms']} ms")
+    if row["ms"] is not None and row["ms"] < 0.8e3 * owed:
+        found.append(f"timed below the work it owes: {row['ms']} ms of {1e3 * owed:g}")
+    if ended.left:
+        found.append(f"processes are left: {', '.join(ended.left)}")
+    if ended.files:
         found.append(f"files are left or changed: {', '.join(ended.files)}")
     return found
 

@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from tests.faults.kernels import FEW, SEEDS
+from tests.night import NIGHT
 from tests.processes import run_touchstone
 from tests.referee import many
 from touchstone.conformance.batch.candidates import read
 from touchstone.conformance.check import check
 from touchstone.conformance.discovery.importing import FileFunction
 
-SAMPLE = 10 if len(SEEDS) <= FEW else 60  # of each kind; the latter at night
+SAMPLE = 60 if NIGHT else 10  # of each kind
 
 
 def every(lines: list[dict], count: int) -> list[dict]:

@@ -1,0 +1,104 @@
+"""The gate of `bench --compare --fail-if-slower`: what is slower for sure fails, noise does not."""
+
+import copy
+import json
+
+import jsonschema
+import pytest
+
+from touchstone.conformance.bench import gate
+from touchstone.conformance.cli import main
+from touchstone.conformance.discovery.selection import UsageError
+from touchstone.conformance.reporting import record
+
+MACHINE = {"device": "cuda", "system": "Linux", "cpus": 8, "threads": 4, "gpu": "A"}
+
+
+def row(name="r", ms=1.0, spread=0.01, count=100, **about):
+    quartiles = {"ms": ms, "q1": None, "q3": None} if ms is None else {"ms": ms, "q1": ms - spread, "q3": ms + spread}
+    fixed = dict(op="softmax", mode="fwd", target="a@cuda", dtype="bfloat16", sizes={"rows": 1}, params={})
+    return {**fixed, "name": name, "cache": "cold", "status": "measured", "count": count, **quartiles, **about}
+
+
+def bench(*rows, **machine):
+    return {"format": 2, "machine": {**MACHINE, **machine}, "versions": {}, "results": list(rows)}
+
+
+def status(tmp_path, old, new, *words):
+    for name, content in (("old", old), ("new", new)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    return main(["bench", "--compare", str(tmp_path / "old.json"), str(tmp_path / "new.json"), *words])
+
+
+@pytest.mark.parametrize(("text", "value"), [("5%", 0.05), ("0.05", 0.05), ("2.5 %", 0.025), ("0", 0.0), ("150%", 1.5)])
+def test_a_share(text, value):
+    assert gate.share(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("text", ["", "five", "-5%", "5", "nan", "inf", "%", "5%%", "1e-2", "0,05"])
+def test_no_share(text, tmp_path, capsys):
+    with pytest.raises(UsageError, match="--fail-if-slower: expected a share of the old time"):
+        gate.share(text)
+    assert status(tmp_path, bench(row()), bench(row()), f"--fail-if-slower={text}") == 2
+    assert "--fail-if-slower: expected" in capsys.readouterr().err
+
+
+def test_slower_by_more_than_that_fails(tmp_path, capsys):
+    old = bench(row(), row("same"), row("faster"))
+    new = bench(row(ms=1.1), row("same", 1.03), row("faster", 0.5))
+    assert status(tmp_path, old, new) == 0
+    assert status(tmp_path, old, new, "--fail-if-slower", "5%") == 1
+    said = capsys.readouterr().out
+    assert "softmax a@cuda r bfloat16 1: 1 -> 1.1 ms, +10.0 % (+9." in said
+    assert "1 of 3 rows are slower by more than that" in said
+    assert status(tmp_path, old, new, "--fail-if-slower", "0.15") == 0
+    assert "none of 3 rows is slower" in capsys.readouterr().out
+
+
+def test_noise_does_not_fail():
+    """Nor a change that may be no more than the share; more samples make it sure."""
+    for count, slower in ((4, False), (400, True)):
+        old, new = bench(row(spread=0.05, count=count)), bench(row(ms=1.08, spread=0.05, count=count))
+        assert bool(gate.judge(old, new, 0.05).slower) is slower
+    few = copy.deepcopy(new)
+    del few["results"][0]["count"]  # as in a short record: as if of one sample
+    assert gate.judge(few, few, 0.0).passed
+
+
+def test_a_number_that_was_lost_fails():
+    verdict = gate.judge(bench(row()), bench(row(ms=None, status="refused")), 0.05)
+    assert not verdict.passed and verdict.slower[0].endswith("was 1 ms, is refused")
+    assert gate.judge(bench(row(ms=None, status="failed"), row("x")), bench(row(), row("x")), 0.05).compared == 1
+
+
+def test_what_is_missing_is_named(tmp_path, capsys):
+    assert status(tmp_path, bench(row(), row("gone")), bench(row(), row("more")), "--fail-if-slower=5%") == 0
+    said = capsys.readouterr().out
+    assert "only in OLD: softmax a@cuda gone bfloat16 1\n" in said and "only in NEW: softmax a@cuda more" in said
+    assert status(tmp_path, bench(row("a")), bench(row("b")), "--fail-if-slower=5%") == 1
+    assert "nothing was compared" in capsys.readouterr().out
+
+
+def test_other_machines_are_not_compared(tmp_path, capsys):
+    old, new = bench(row()), bench(row(), gpu="B")
+    assert status(tmp_path, old, new) == 0
+    capsys.readouterr()
+    assert status(tmp_path, old, new, "--fail-if-slower=5%") == 2
+    assert "different machines (gpu: A -> B)" in capsys.readouterr().err
+    assert status(tmp_path, old, new, "--fail-if-slower=5%", "--any-machine") == 0
+    assert status(tmp_path, old, bench(row(), threads=2), "--fail-if-slower=5%") == 0
+
+
+def test_options_that_go_together(capsys):
+    assert main(["bench", "softmax", "--device=cpu", "--fail-if-slower=5%"]) == 2
+    assert "--fail-if-slower: goes with --compare" in capsys.readouterr().err
+    assert main(["bench", "--compare", "a", "b", "--any-machine"]) == 2
+    assert "--any-machine: goes with --fail-if-slower" in capsys.readouterr().err
+
+
+def test_the_verdict_is_in_the_record(tmp_path, capsys):
+    out = tmp_path / "out.json"
+    assert status(tmp_path, bench(row()), bench(row(ms=2.0)), "--fail-if-slower=5%", "--json", str(out)) == 1
+    found = json.loads(out.read_text())
+    jsonschema.validate(found, json.loads(record.SCHEMA.read_text()))
+    assert found["status"] == 1 and found["gate"]["compared"] == 1 and len(found["gate"]["slower"]) == 1
