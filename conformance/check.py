@@ -1,6 +1,7 @@
 """`check`: judge one kernel against the contract of an op."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from touchstone.backends.devices import cuda_unavailable
@@ -18,6 +19,8 @@ from touchstone.conformance.spec.budget import COMPUTE
 from touchstone.conformance.spec.cases import LEVELS
 from touchstone.conformance.spec.checks import Requirement
 from touchstone.conformance.spec.contract import DTYPES, Case
+from touchstone.conformance.spec.known import Known
+from touchstone.conformance.spec.known import read as read_known
 from touchstone.conformance.spec.narrowing import Narrowing, absent, sizes_of
 from touchstone.conformance.spec.words import expected_one_of, not_one_of
 
@@ -44,6 +47,7 @@ def check(
     coverage: float | None = None,
     untrusted: bool = False,
     allow_library: bool = False,
+    known: str | Path | None = None,
 ) -> Report:
     """Judge `fn` against the contract of `op`; return a `Report` (`.passed`, `.findings`, `str()` a table).
 
@@ -59,6 +63,9 @@ def check(
 
     Where less than the share `coverage` (0 to 1; None: 0, and 1 of an untrusted kernel) of the trials that call it is
     judged, since it declines the others or they cannot be run here, the verdict is "partial", which is not passed.
+
+    `known` is a TOML file (conformance/spec/known.py) of cases to skip and of failures to expect: these do not decide,
+    and one that does not come fails.
 
     On the CPU, what `fn` asks of CUDA (`torch.cuda`, `device="cuda"`, `is_cuda`, Triton's driver) is answered as a GPU
     of `arch` would ("sm_80", ...; None: "sm_90"; "none": nothing is answered). Tensors stay on the CPU.
@@ -85,7 +92,9 @@ def check(
     _subset("require", require, tuple(map(str, Requirement)))
     coverage = float(untrusted) if coverage is None else coverage
     _share("coverage", coverage)
-    narrowing = Narrowing(dtypes, where, _sizes(sizes, op, level, seed or 0))
+    rules = Known() if known is None else read_known(known, registry.contract(op))
+    skip = {rule.reason: rule.where for rule in rules.skip}
+    narrowing = Narrowing(dtypes, where, _sizes(sizes, op, level, seed or 0), skip or None)
     _one_of("arch", arch, (None, *launching.ARCHITECTURES))
     device = device or ("cpu" if cuda_unavailable() else "cuda")
     if device == "cuda" and arch is not None:
@@ -137,6 +146,7 @@ def check(
             isolate="spawn" if stale else isolate,
             limits=limits,
             fresh_import=stale is not None,
+            expected=rules.expected,
         )
     except Interrupted as interrupted:
         interrupted.report.require = tuple(require or ())

@@ -38,6 +38,11 @@ def add(commands: Any) -> None:
         "here; with less it is partial, exit status 4 (default: 0; 1 with --untrusted)",
     )
     check.add_argument(
+        "--known",
+        metavar="FILE.toml",
+        help="with --kernel: cases to skip and failures to expect (docs/ci.md); one that does not come fails",
+    )
+    check.add_argument(
         "--untrusted",
         action="store_true",
         help="with --kernel on the CPU: its author may want a verdict that it does not deserve; what it does beside "
@@ -119,6 +124,7 @@ def _check_kernel(options: argparse.Namespace, chosen: Selection, narrowing: Nar
             coverage=options.coverage,
             untrusted=options.untrusted,
             allow_library=options.allow_library,
+            known=options.known,
         )
     except launching.MissingPackage as missing:
         options.recording.reason = _by_option(str(missing), options)
@@ -147,6 +153,8 @@ def _check_variants(options: argparse.Namespace, chosen: Selection, narrowed: di
         raise UsageError("--compute and --outputs go with --kernel; this repository's variants declare their own")
     if options.coverage is not None:
         raise UsageError("--coverage goes with --kernel; what this repository's variants decline is in the table")
+    if options.known is not None:
+        raise UsageError("--known goes with --kernel: a file of what is known of your kernels")
     if options.untrusted or options.allow_library:
         raise UsageError("--untrusted and --allow-library go with --kernel; this repository's variants are trusted")
     shared.require_imports(chosen)

@@ -88,6 +88,7 @@ class Report:
     interrupted: bool = False
     lacking: str | None = None
     least_coverage: float = 0.0
+    surprises: list[str] = field(default_factory=list)  # failures that were expected and did not come
     compute: str | None = None  # the lower precision in which it was judged
     untrusted: bool = False  # and whether as a kernel that nobody has read
     source: dict[str, str | None] = field(default_factory=lambda: {"file": None, "function": None, "sha256": None})
@@ -114,7 +115,7 @@ class Report:
     def verdict(self) -> str:
         """ "passed", "failed", "partial" where too little was judged, "interrupted" where nothing had failed by then,
         or "not run": nothing could be judged here, for a reason that is not the kernel's."""
-        if self.failures or self.unported is not None:
+        if self.failures or self.surprises or self.unported is not None:
             return FAILED
         if self.interrupted:
             return INTERRUPTED
@@ -244,6 +245,8 @@ class Report:
         if failed:
             as_well = f', all right with compute="{self.passes_as}"' if self.passes_as else ""
             return f"FAILED: {failed} trials{as_well}{also}"
+        if self.surprises:
+            return f"FAILED: {'; '.join(self.surprises)}{also}"
         missing = [name for name in self.require if not self.standing[name].held] if self._judged_some() else []
         return f"FAILED: nothing was judged{' for ' if missing else ''}{', '.join(missing)}{also}"
 
@@ -347,6 +350,7 @@ class Report:
             "instruments": [*self.instruments, *self.reached],
             "library": self.library,
             "notes": [capped(note) for note in self.notes],
+            "surprises": [capped(each) for each in self.surprises],
         }
 
     @property

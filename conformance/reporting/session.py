@@ -1,6 +1,7 @@
 """All trials of one subject, judged in isolation and gathered into a report."""
 
 import secrets
+from collections.abc import Sequence
 
 from touchstone.backends.gpus import GPUS
 from touchstone.conformance.discovery.selection import CannotRun
@@ -10,6 +11,8 @@ from touchstone.conformance.isolation.runner import Runner
 from touchstone.conformance.judging.trials import PropertyTrial, Trial, narrow, trials_of
 from touchstone.conformance.reporting.console import progress
 from touchstone.conformance.reporting.report import Report, empty
+from touchstone.conformance.reporting.tolerance import Tolerance
+from touchstone.conformance.spec.known import Rule
 from touchstone.conformance.spec.narrowing import EVERYTHING, Narrowing
 
 
@@ -31,9 +34,11 @@ def judge_subject(
     isolate="auto",
     limits=DEFAULT_LIMITS,
     fresh_import=False,
+    expected: Sequence[Rule] = (),
 ) -> Report:
     """Judge a subject on all trials of a level that `narrowing` leaves, isolated as `Runner` says.
 
+    `expected` are failures that do not count, and one that does not come fails.
     `seed`: None stands for 0, and of an untrusted subject for one that is drawn once its function is loaded.
     """
     report = empty(subject, level, seed or 0)
@@ -51,10 +56,10 @@ def judge_subject(
                 report.notes.append(f"untrusted: seed {report.seed}, {how} once the function was loaded")
                 kept = runner.trials
                 kept += _planned(report, subject, ceiling, narrowing)
-                _run(runner, report)
+                _run(runner, report, expected)
         elif kept:
             with Runner(subject, kept, isolate, limits=limits, fresh_import=fresh_import) as runner:
-                _run(runner, report)
+                _run(runner, report, expected)
     except CannotRun as error:
         report.lacking = str(error)
     except KeyboardInterrupt:
@@ -87,19 +92,21 @@ def _planned(report: Report, subject: Subject, ceiling: float | None, narrowing:
     return kept
 
 
-def _run(runner: Runner, report: Report) -> None:
+def _run(runner: Runner, report: Report, expected: Sequence[Rule]) -> None:
     """Judge what the runner has, into the report."""
     left, ended = len(runner.trials), "interrupted"
+    tolerance = Tolerance(expected)
     try:
         for index in progress(range(left), f"{report.op} {report.name}"):
             if runner.stopped:
                 break
-            report.add(runner.outcome(index))
+            report.add(tolerance.settled(runner.trials[index].case, runner.outcome(index)))
             left -= 1
             if report.unported:
                 ended = "not called: the variant is not ported"
                 break
     finally:
+        report.surprises = tolerance.surprises() if not left else []
         if left:
             report.not_run[runner.stopped or ended] = left
         report.notes += runner.notes

@@ -59,9 +59,10 @@ class Narrowing:
     dtypes: Sequence[str] | None = None
     where: Callable[[Case], Any] | None = None
     sizes: Mapping[str, Collection[Any]] | None = None
+    skip: Mapping[str, Callable[[Case], Any]] | None = None  # by the reason
 
     def __bool__(self) -> bool:
-        return any(part is not None for part in (self.dtypes, self.where, self.sizes))
+        return any(part is not None for part in (self.dtypes, self.where, self.sizes, self.skip))
 
     def leaves_out(self, case: Case) -> str | None:
         """The name of the field that leaves a case out; None where it is judged."""
@@ -69,7 +70,9 @@ class Narrowing:
             return "dtypes"
         if self.sizes is not None and any(case.size[axis] not in some for axis, some in self.sizes.items()):
             return "sizes"
-        return "where" if self.where is not None and not self.where(case) else None
+        if self.where is not None and not self.where(case):
+            return "where"
+        return next((f"known: {reason}" for reason, skips in (self.skip or {}).items() if skips(case)), None)
 
 
 EVERYTHING = Narrowing()

@@ -3,11 +3,13 @@
 import re
 import shlex
 import shutil
+import textwrap
 
 import pytest
 
 from tests import processes
 from touchstone.conformance.discovery import registry
+from touchstone.conformance.spec import known
 
 yaml = pytest.importorskip("yaml")
 FOLDER = registry.ROOT / "docs" / "examples" / "ci"
@@ -61,8 +63,15 @@ def test_the_hook_judges(project):
 def test_the_page_shows_the_files_as_they_are():
     page = (registry.ROOT / "docs" / "ci.md").read_text()
     texts = [path.read_text() for path in FOLDER.rglob("*") if path.is_file()]
-    shown = re.findall(r"^```(?:yaml|python)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    assert shown and all(any(block in text for text in texts) for block in shown)
+    shown = re.findall(r"^ *```(?:yaml|python|toml)\n(.*?)^ *```$", page, re.MULTILINE | re.DOTALL)
+    for block in shown:
+        assert any(block in text or textwrap.dedent(block) in text for text in texts), block
+    assert len(shown) == 4
+
+
+def test_the_file_of_what_is_known_can_be_read():
+    found = known.read(FOLDER / "known.toml", registry.contract("softmax"))
+    assert (len(found.skip), len(found.expected)) == (1, 1)
 
 
 def test_what_is_installed_is_pinned():

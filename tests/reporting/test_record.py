@@ -255,7 +255,8 @@ def test_an_interrupted_run_keeps_what_was_known(world, capfd):
 
 def test_an_interrupted_bench_keeps_the_groups_that_were_timed(world, capsys):
     (world / "shapes.json").write_text('[{"rows": 16, "cols": 64}, {"rows": 8, "cols": 64}]')
-    assert main([*BENCH, "--kernel=mine.py:stops", "--no-baselines", "--json", "out.json"]) == 130
+    here = ["--isolate=none", "--no-baselines"]  # where the kernel can stand for Ctrl-C
+    assert main([*BENCH, "--kernel=mine.py:stops", *here, "--json", "out.json"]) == 130
     found = validated((world / "out.json").read_text())
     assert (found["verdict"], found["interrupted"]) == ("interrupted", True)
     assert [(row["sizes"]["rows"], row["status"]) for row in found["results"]] == [(16, "measured")]
