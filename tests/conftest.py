@@ -7,6 +7,7 @@ from importlib.util import find_spec
 import pytest
 
 from touchstone.backends.devices import cuda_unavailable
+from touchstone.conformance.discovery import registry
 from touchstone.conformance.findings import kept
 
 
@@ -31,6 +32,12 @@ def _findings_elsewhere(tmp_path, monkeypatch):
     """Findings of kernels that tests judge are not kept among the user's own; in another folder the name is the usual
     one."""
     monkeypatch.setattr(kept, "FILE", tmp_path / kept.FILE)
+
+
+@pytest.fixture(autouse=True)
+def _ops_of_files(monkeypatch):
+    """An op of a file that a test loads is not known to the next one."""
+    monkeypatch.setattr(registry, "_own", dict(registry._own))
 
 
 @pytest.fixture(autouse=True)
