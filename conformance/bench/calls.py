@@ -6,7 +6,6 @@ told here of hooks, types and shapes can only add findings.
 """
 
 import gc
-import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -86,7 +85,7 @@ class _Served:
         returned: list[Any] = []  # by the last calls; it stays until the judge has read it
         while True:
             try:
-                request = pickle.loads(self.connection.recv_bytes())
+                request = processes.request(self.connection)
             except (EOFError, OSError):
                 return
             found = [*hooks.changes(), *state.changes()[0]]

@@ -31,7 +31,7 @@ from touchstone.conformance.bench.run import guard
 from touchstone.conformance.bench.run import measure as measure_here
 from touchstone.conformance.bench.timing import Guard, Timer
 from touchstone.conformance.discovery import registry
-from touchstone.conformance.isolation import serve
+from touchstone.conformance.isolation import processes, serve
 from touchstone.conformance.isolation.limits import Limits, Watch
 from touchstone.conformance.isolation.processes import Child, flush
 from touchstone.conformance.isolation.spawn import spawn
@@ -176,7 +176,7 @@ def main(connection: Connection) -> None:
     """In the fresh process: one request for a measurement, then requests for rows of calls."""
     watch = _Beating(guard(), connection)  # before the kernel's file is imported
     try:
-        subject, about = serve.receive(*pickle.loads(connection.recv_bytes()))
+        subject, about = serve.receive(*processes.request(connection))
         results, call, timer = _measured(subject, about, watch)
     except Exception as error:
         flush()

@@ -1,6 +1,5 @@
 """The side of the kernel: a process that makes the calls which the judge asks for, and judges nothing."""
 
-import pickle
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -32,7 +31,7 @@ def execute(connection: Connection, shared: Shared, subject: Subject) -> None:
 def main(connection: Connection) -> None:
     """In a fresh process: it is sent the shared memory, the op's file and the subject, as `serve.receive` takes it."""
     shared = Shared(reduction.recv_handle(connection))
-    request: tuple[Path | None, tuple, bytes] = pickle.loads(connection.recv_bytes())
+    request: tuple[Path | None, tuple, bytes] = processes.request(connection)
     _execute(connection, shared, lambda: serve.receive(*request)[0])
 
 
@@ -62,7 +61,7 @@ def _execute(connection: Connection, shared: Shared, open_subject: Callable[[], 
     calls = _Calls(shared, subject)
     while True:
         try:
-            request = pickle.loads(connection.recv_bytes())
+            request = processes.request(connection)
         except (EOFError, OSError):
             return
         try:

@@ -206,6 +206,11 @@ def serve(connection: Connection, answer: Callable[[Any], Any]) -> None:
         connection.send((kind, value))
 
 
+def request(connection: Connection) -> Any:
+    """What the judge asks of its child: it wrote that itself. Raises EOFError or OSError once it is gone."""
+    return pickle.loads(connection.recv_bytes())
+
+
 def alive(connection: Connection) -> None:
     """Tell the parent that an answer is still being worked on."""
     connection.send(("alive", None))

@@ -7,7 +7,7 @@ from tests.referee import harness
 from tests.referee.harness import Candidate, Judge, complaints
 
 FAULTS = "faults"
-EVERY = 3
+EVERY = 5
 ATTACKS = [candidate for candidate in harness.candidates() if candidate.kind != FAULTS]
 HONEST = [Candidate(harness.HEAD, op, "an honest kernel", "contained", op=op) for op in harness.NARROWED]
 

@@ -8,7 +8,7 @@ from tests.referee import harness
 from tests.referee.harness import TIMED, Candidate, Judge, timing_complaints
 from tests.referee.timed.honest import OWED
 
-EVERY = 3
+EVERY = 5
 ATTACKS = harness.candidates(folder=TIMED)
 HONEST = Candidate(harness.HEAD, "softmax", "an honest kernel", "contained", folder=TIMED)
 
