@@ -162,7 +162,7 @@ def only(**wanted):
                 ["assert_right("],
             ),
         ],
-        2,
+        4,
     ),
 )
 def test_a_script_fails_until_the_kernel_is_repaired(folder, capsys, name, found, where, inside):

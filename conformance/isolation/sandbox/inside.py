@@ -342,8 +342,9 @@ def _restrict(settings: Settings, print_to: int, tasks: int) -> None:
     if Measure.USER in measures and settings.user is not None:
         with _having(Measure.USER):
             kernel.forget_capabilities()
-            if Measure.FILES not in measures:
-                os.chown(settings.home, settings.user, settings.user)
+            _make_folders(settings)
+            for folder, _, _ in os.walk(settings.home):  # whoever made them
+                os.chown(folder, settings.user, settings.user)
             _become(settings.user, settings.user)
     with _having(Measure.PRIVILEGES):
         if Measure.PRIVILEGES in measures:
@@ -352,9 +353,7 @@ def _restrict(settings: Settings, print_to: int, tasks: int) -> None:
             kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of user takes it back
     kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # its own /proc/self is its own again
-    for folder in (settings.home, *settings.environment.values()):
-        if folder.startswith(settings.home):
-            os.makedirs(folder, exist_ok=True)
+    _make_folders(settings)
     os.environ.clear()
     os.environ.update(settings.environment)
     os.chdir(settings.home)
@@ -370,6 +369,13 @@ def _fresh_streams() -> None:
     """Those of a test or a notebook write to descriptors that are closed by now."""
     sys.stdin = os.fdopen(0, closefd=False)
     sys.stdout, sys.stderr = (os.fdopen(number, "w", 1, errors="backslashreplace", closefd=False) for number in (1, 2))
+
+
+def _make_folders(settings: Settings) -> None:
+    """Those that variables name below the private one."""
+    for folder in (settings.home, *settings.environment.values()):
+        if folder.startswith(settings.home):
+            os.makedirs(folder, exist_ok=True)
 
 
 def _limit(settings: Settings, tasks: int) -> None:
