@@ -76,11 +76,10 @@ def check(
     0) is drawn by chance once the function is loaded.
 
     A crash, a hang (`timeout` seconds a trial) or a memory blow-up is a finding. `isolate` says where the kernel runs:
-    in a forked child ("fork", the CPU's default: closures and stateful objects work), in a fresh process ("spawn",
-    CUDA's
-    default: the function is imported there by file and name, else sent by value), or in this process ("none"), where a
-    debugger works and a crash ends the run. The file of a kernel made for the other device is imported afresh in a
-    process set up for `device`.
+    in a forked child ("fork", the CPU's default and an untrusted kernel's: closures and stateful objects work), in a
+    fresh process ("spawn", CUDA's default: the function is imported there by file and name, else sent by value), or
+    in this process ("none"), where a debugger works and a crash ends the run. The file of a kernel made for the other
+    device is imported afresh in a process set up for `device`.
 
     Raises ValueError or TypeError naming the argument before anything runs, also where the signature of `fn` does not
     fit, and `Interrupted` at Ctrl-C.

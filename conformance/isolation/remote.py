@@ -31,10 +31,7 @@ from touchstone.conformance.spec.layouts import NoRoom
 
 BLOCKED_SECONDS = 5  # for the rest of a message, or for room to send one
 OUTPUT_BYTES = 1 << 30  # at most, of the outputs of one call of unknown sizes
-SPARE, TIMES = (
-    1 << 26,
-    16,
-)  # beyond so many times the sizes that they should have: no storage is told whole that is larger
+SPARE, TIMES = 1 << 26, 16  # bytes beyond so many times the sizes that outputs should have: more is not taken
 SPARSE = 1 << 30  # bytes from which a buffer is not copied whole, if what was written of it is known
 PAGE = 1 << 16  # beginnings of mappings; pages of 64 KiB are the largest in use
 
