@@ -61,8 +61,10 @@ def shapes(spec: str, **tensors: torch.Tensor | None) -> tuple[int, ...]:
 
     `spec` has one comma-separated entry an operand, in the order of the keywords: `shapes("M K, K N", a=a, b=b)`
     returns `(M, K, N)`. A letter stands for one size and means the same everywhere; `...` for any number of trailing
-    axes, not returned; a number for itself. `:float32` after an entry fixes that operand's dtype; every other operand
-    must have one common dtype out of float32, float16 and bfloat16. `?` after an entry lets the operand be None.
+    axes, not returned; a number for itself; `K/8` for an eighth of a size named before, which must be a multiple of 8;
+    `()` for no axes at all. `:float32` after an entry fixes that operand's dtype, `:int64|int32` to one of several, of
+    which `same` is the common one; every other operand must have one common dtype out of float32, float16 and bfloat16.
+    `?` after an entry lets the operand be None.
 
     Raises TypeError (not a tensor, wrong or mixed dtype) or ValueError (rank, size, device), naming the argument.
     """
@@ -88,37 +90,52 @@ def shapes(spec: str, **tensors: torch.Tensor | None) -> tuple[int, ...]:
             leader = (name, tensor)
         elif tensor.device != leader[1].device:
             raise ValueError(f"{name}: is on {tensor.device}, but {leader[0]} is on {leader[1].device}")
-        if first is None and not fixed:
+        if first is None and (not fixed or (_SAME in fixed.split("|") and _name(tensor) not in fixed.split("|"))):
             first = (name, tensor)
     return tuple(sizes.values())
 
 
+_SAME = "same"
+
+
+def _name(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
 def _check_dtype(name: str, tensor: torch.Tensor, fixed: str, first: tuple[str, torch.Tensor] | None) -> None:
-    got = str(tensor.dtype).removeprefix("torch.")
-    if fixed:
-        if got != fixed:
-            raise TypeError(f"{name}: expected dtype {fixed}, got {got}")
-    elif tensor.dtype not in FLOATS:
+    got, allowed = _name(tensor), fixed.split("|") if fixed else []
+    if got in allowed:
+        return
+    if fixed and _SAME not in allowed:
+        raise TypeError(f"{name}: expected dtype {' or '.join(allowed)}, got {got}")
+    if tensor.dtype not in FLOATS:
         raise TypeError(f"{name}: expected dtype float32, float16 or bfloat16, got {got}")
     elif first is not None and tensor.dtype != first[1].dtype:
         raise TypeError(
-            f"{name}: dtype {got}, but {first[0]} has {str(first[1].dtype).removeprefix('torch.')}; all operands "
-            f"share one dtype"
+            f"{name}: dtype {got}, but {first[0]} has {_name(first[1])}; all operands share one dtype"
+            + "".join(f", or it is {other}" for other in allowed if other != _SAME)
         )
 
 
 def _check_axes(name: str, tensor: torch.Tensor, axes: list[str], sizes: dict[str, int], owner: dict[str, str]) -> None:
+    axes = [] if axes == ["()"] else axes
     form = f"({', '.join(axes)})"
     open_ended = axes[-1:] == ["..."]
     letters = axes[:-1] if open_ended else axes
     if tensor.ndim < len(letters) or (tensor.ndim > len(letters) and not open_ended):
         raise ValueError(f"{name}: expected shape {form}, got {tuple(tensor.shape)}")
     for letter, size in zip(letters, tensor.shape, strict=False):
-        expected = int(letter) if letter.isdigit() else sizes.setdefault(letter, size)
+        whole, _, parts = letter.partition("/")
+        if parts and sizes[whole] % int(parts):
+            raise ValueError(f"{owner[whole]}: {whole} = {sizes[whole]} is no multiple of {parts}")
+        if parts:
+            expected = sizes[whole] // int(parts)
+        else:
+            expected = int(letter) if letter.isdigit() else sizes.setdefault(letter, size)
         if size != expected:
-            why = "" if letter.isdigit() else f", where {owner[letter]} gives {letter} = {expected}"
+            why = "" if letter.isdigit() else f", where {owner[whole]} gives {whole} = {sizes[whole]}"
             raise ValueError(f"{name}: expected shape {form}{why}, got {tuple(tensor.shape)}")
-        owner.setdefault(letter, name)
+        owner.setdefault(whole, name)
 
 
 def seen_by(owner: type, method: str, pick: Callable[[Any, Any], Any], call: Callable[[], Any]) -> list[Any]:

@@ -88,6 +88,11 @@ class OptionalParts(Protocol):
     def launched(self, call: Callable[[], Any]) -> list[Any]:
         """The compiled kernels that a call launches on a GPU, as `resources` takes them."""
 
+    def ready(self, text: str) -> Sequence[Path]:
+        """The artefacts (backends/storage) that a file of this text will need on the CPU and that hold nothing of its
+        kernels, made if they are not there yet; none of a file that does not speak of the language. Raises RuntimeError
+        or OSError where they cannot be had."""
+
     def target(self, device: str) -> str:
         """The name of the backend on a device where it has several ways to run there: "numba@simulator"."""
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 HALF = ("float16", "bfloat16")
 DTYPES = ("float32", *HALF)
-COMPUTE = ("tf32", "tf32x3", "bf16")
+COMPUTE = ("tf32", "tf32x3", "bf16", "half_sum", "fp22", "fp22_promoted", "approximate")
 NEEDS = re.compile(r"sm_[1-9][0-9]+[af]?|[a-z]{3,}")  # a word is a capability that the backend knows
 
 Launcher = TypeVar("Launcher", bound=Callable[..., Any])

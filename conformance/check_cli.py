@@ -37,11 +37,7 @@ def add(commands: Any) -> None:
         help="with --kernel: the share of the trials, 0 to 1, that have to be judged, neither declined nor impossible "
         "here; with less it is partial, exit status 4 (default: 0; 1 with --untrusted)",
     )
-    check.add_argument(
-        "--known",
-        metavar="FILE.toml",
-        help="with --kernel: cases to skip and failures to expect (docs/ci.md); one that does not come fails",
-    )
+    shared.add(check.add_argument, "--known")
     check.add_argument(
         "--untrusted",
         action="store_true",
@@ -97,6 +93,10 @@ def _by_option(message: str, options: argparse.Namespace) -> str:
 
 def _check_kernel(options: argparse.Namespace, chosen: Selection, narrowing: Narrowing) -> Status:
     """Judge the user's own function."""
+    if options.allow_library and not options.untrusted:
+        raise UsageError("--allow-library: goes with --untrusted; without it the library may be called")
+    if options.untrusted and options.isolate not in ("auto", "fork"):
+        raise UsageError(f"--untrusted: such a kernel runs in a forked child; got --isolate {options.isolate}")
     from touchstone.conformance.check import check
     from touchstone.conformance.porting import port
     from touchstone.conformance.reporting.session import Interrupted
@@ -154,7 +154,7 @@ def _check_variants(options: argparse.Namespace, chosen: Selection, narrowed: di
     if options.coverage is not None:
         raise UsageError("--coverage goes with --kernel; what this repository's variants decline is in the table")
     if options.known is not None:
-        raise UsageError("--known goes with --kernel: a file of what is known of your kernels")
+        raise UsageError(shared.KNOWN_ALONE)
     if options.untrusted or options.allow_library:
         raise UsageError("--untrusted and --allow-library go with --kernel; this repository's variants are trusted")
     shared.require_imports(chosen)

@@ -3,9 +3,11 @@
 import argparse
 import os
 import re
+import signal
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import touchstone
@@ -44,7 +46,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     path = getattr(options, "json", None)
     try:
-        with standard_output_kept() if path == STDOUT else nullcontext(sys.stdout) as stream:
+        with (
+            terminated_as_interrupted(),
+            standard_output_kept() if path == STDOUT else nullcontext(sys.stdout) as stream,
+        ):
             options.recording = Record(options.command, path, ["python", "-m", "touchstone", *arguments], stream)
             status = _run(options, arguments)
             try:
@@ -58,6 +63,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `... | head`: whoever read the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes stdout when it ends
         return BROKEN_PIPE
+
+
+@contextmanager
+def terminated_as_interrupted() -> Iterator[None]:
+    """Within: SIGTERM ends this process, and none that it forks, as Ctrl-C does. One that was told to pass over it
+    does."""
+    before = signal.getsignal(signal.SIGTERM)
+    if before is signal.SIG_IGN or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _end_at_sigterm() -> None:
+    if signal.getsignal(signal.SIGTERM) is _interrupt:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_end_at_sigterm)
 
 
 def _run(options: argparse.Namespace, arguments: Sequence[str]) -> Status:

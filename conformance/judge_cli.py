@@ -1,12 +1,10 @@
 """`python -m touchstone judge`: many candidates, a result each."""
 
 import argparse
-import contextlib
 import os
-import signal
 import sys
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +86,8 @@ def run(options: argparse.Namespace) -> Status:
     settings = _settings(options)
     found = reading.read(options.candidates, settings.level)
     base = Record("judge", words=options.recording.words)
-    base.concerns(settings.device, settings.level)
-    base.about["machine"]["device"] = settings.device
+    base.concerns("cpu", settings.level)  # asked about its GPU, this process could fork none that uses one
+    base.device = base.about["machine"]["device"] = settings.device
     if options.out == STDOUT:
         with standard_output_kept() as stream, Results(None, stream) as results:
             return _judge(options, settings, found, results, base)
@@ -148,11 +146,10 @@ def _judge(
         known = before
         shown(briefs, before)
 
-    with _terminated_as_interrupted():
-        try:
-            briefs = run_all(found, settings, lambda left: _judging(options, settings, left), results, base, tell)
-        finally:
-            shown.end()
+    try:
+        briefs = run_all(found, settings, lambda left: _judging(options, settings, left), results, base, tell)
+    finally:
+        shown.end()
     telling.summary(briefs, known, time.monotonic() - began, sys.stderr if options.out == STDOUT else sys.stdout)
     return telling.status(briefs)
 
@@ -174,17 +171,3 @@ def _slots(options: argparse.Namespace, settings: Settings) -> list[str | None]:
     there = gpus()
     jobs = min(options.jobs or len(there), len(there)) if settings.bench else options.jobs or len(there)
     return [there[index % len(there)] for index in range(jobs)]
-
-
-@contextlib.contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM ends the run as Ctrl-C does."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

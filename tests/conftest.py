@@ -1,4 +1,4 @@
-"""What every test of Touchstone itself is given, and what the mark `needs` means."""
+"""What every test of Touchstone itself is given, and what the marks `needs` and `level` mean."""
 
 import shutil
 import sys
@@ -9,6 +9,8 @@ import pytest
 from touchstone.backends.devices import cuda_unavailable
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.findings import kept
+from touchstone.conformance.spec.cases import LEVELS
+from touchstone.conformance.suite.plugin import SELECTION
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -17,6 +19,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         for what in mark.args:
             if reason := missing(what):
                 pytest.skip(reason)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests that belong to a higher level than the run's; they are counted as deselected."""
+    reached = LEVELS.index(config.stash[SELECTION].level)
+    marks = {item: item.get_closest_marker("level") for item in items}
+    later = [item for item, mark in marks.items() if mark and LEVELS.index(*mark.args) > reached]
+    if later:
+        config.hook.pytest_deselected(items=later)
+        items[:] = [item for item in items if item not in later]
 
 
 def missing(what: str) -> str | None:
@@ -38,6 +50,14 @@ def _findings_elsewhere(tmp_path, monkeypatch):
 def _ops_of_files(monkeypatch):
     """An op of a file that a test loads is not known to the next one."""
     monkeypatch.setattr(registry, "_own", dict(registry._own))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _ops_of_files_of_a_module():
+    """Nor is one that a fixture of a whole module loads known to the next module."""
+    before = dict(registry._own)
+    yield
+    registry._own = before
 
 
 @pytest.fixture(autouse=True)

@@ -7,12 +7,13 @@ from pathlib import Path
 
 from touchstone.conformance.discovery import registry
 
+QUICKER = {"PYTEST_ADDOPTS": "-p no:hypothesispytest"}  # whose report imports Hypothesis: 2 s of processor time
 OWN = ("TRITON_", "NUMBA_", "CUPY_", "PYTEST_", "PYTHONPATH", "CHALK_")
 
 
 def clean_environment(**changes: str) -> dict[str, str]:
     """This process's environment without what a test run or a target has put there."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(OWN)} | changes
+    return {name: value for name, value in os.environ.items() if not name.startswith(OWN)} | QUICKER | changes
 
 
 def with_touchstone(**changes: str) -> dict[str, str]:

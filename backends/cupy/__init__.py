@@ -11,6 +11,7 @@ import functools
 import importlib.util
 import math
 import os
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from importlib import metadata
@@ -93,6 +94,11 @@ def adopt(fn: Callable[..., Any], device: str) -> None:
     """A user's function needs nothing changed; the emulator needs a folder that outlives the process it runs in."""
     if device == "cpu":
         artefacts.store().settle()
+
+
+def ready(text: str) -> list[Path]:
+    """What the emulator runs any kernel with, for a file that speaks of this backend."""
+    return compiler.beginnings() if re.search(r"\bcupy\b", text) else []
 
 
 def reimport(fn: Callable[..., Any], device: str) -> bool:

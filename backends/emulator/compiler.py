@@ -150,12 +150,47 @@ def engine(portable: bool = False) -> Path:
     return store().file(name, lambda output: build(asked, output, "the emulator's engine"))
 
 
+def beginnings() -> list[Path]:
+    """What every kernel needs and what holds nothing of it, compiled if it is not yet: the engine, and the headers that
+    a source begins with. Raises RuntimeError where nothing can be compiled or kept."""
+    found = [engine()]
+    for narrow in (False, True):
+        header = _precompiled(command(), _flags(()), narrow)
+        found += [header, *(path for path in [header.with_name(f"{header.name}.gch")] if path.exists())]
+    return found
+
+
 def kernel(text: str, name: str, defines: dict[str, str], include: tuple[str, ...], library: Path) -> Path:
     """The library of a kernel's source `text`, which is complete C++ by now; `name` is for messages. Whoever loads it
     has loaded the engine `library` before."""
     cxx = command()
-    headers = cuda_headers()
-    flags = [
+    flags = _flags(include)
+    own = _included(include)
+    definitions = [f"-D{key}={value}" for key, value in defines.items()]
+    made_by = (*cxx, _version(tuple(cxx), os.environ.get("PATH")))
+    # with the place of the emulator's own headers, by which a finding passes over their lines
+    key = digest(text, name, own, library.name, *made_by, str(_HERE), *flags, *definitions)
+
+    def make(output: Path) -> None:
+        first = _precompiled(cxx, flags, "cuda_fp16.h" in text or "cuda_bf16.h" in text)
+        source = output.with_name("source") / Path(name).name  # debug information names this file
+        source.parent.mkdir()
+        source.write_text(text)
+        # In two steps: a link that knew of the sanitizers would bring their libraries.
+        code = source.with_name("kernel.o")
+        asked = [*cxx, *flags, *definitions, "-include", str(first), "-x", "c++", "-c", str(source)]
+        build(asked, code, name)
+        link = ["-shared", "-O2", "-fno-sanitize=all", "-pthread", str(code), str(library), "-lm", "-Wl,-z,now"]
+        build([*cxx, *link], output, name)
+
+    return store().file(f"{plain_name(Path(name).stem)}_{key}.so", make)
+
+
+def _flags(include: tuple[str, ...]) -> list[str]:
+    """Those by which kernels are compiled, with the folders that they include from."""
+    cxx = command()
+    folders = [f"-I{INCLUDE}", f"-I{ENGINE}", *(f"-I{folder}" for folder in include)]
+    return [
         "-std=c++17",
         "-O2",
         "-g1",
@@ -170,27 +205,10 @@ def kernel(text: str, name: str, defines: dict[str, str], include: tuple[str, ..
         "-w",
         *processor_flags(),
         *sanitizers(cxx),
+        *folders,
+        "-isystem",
+        str(cuda_headers()),
     ]
-    folders = [f"-I{INCLUDE}", f"-I{ENGINE}", *(f"-I{folder}" for folder in include), "-isystem", str(headers)]
-    own = _included(include)
-    definitions = [f"-D{key}={value}" for key, value in defines.items()]
-    made_by = (*cxx, _version(tuple(cxx), os.environ.get("PATH")))
-    # with the place of the emulator's own headers, by which a finding passes over their lines
-    key = digest(text, name, own, library.name, *made_by, str(_HERE), str(headers), *flags, *definitions)
-
-    def make(output: Path) -> None:
-        first = _precompiled(cxx, [*flags, *folders], "cuda_fp16.h" in text or "cuda_bf16.h" in text)
-        source = output.with_name("source") / Path(name).name  # debug information names this file
-        source.parent.mkdir()
-        source.write_text(text)
-        # In two steps: a link that knew of the sanitizers would bring their libraries.
-        code = source.with_name("kernel.o")
-        asked = [*cxx, *flags, *definitions, *folders, "-include", str(first), "-x", "c++", "-c", str(source)]
-        build(asked, code, name)
-        link = ["-shared", "-O2", "-fno-sanitize=all", "-pthread", str(code), str(library), "-lm", "-Wl,-z,now"]
-        build([*cxx, *link], output, name)
-
-    return store().file(f"{plain_name(Path(name).stem)}_{key}.so", make)
 
 
 def plain_name(text: str) -> str:

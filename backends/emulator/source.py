@@ -51,12 +51,20 @@ def kernels(text: str) -> list[Kernel]:
                 position += 1
         else:
             continue
-        head = bare[: match.start()].rstrip()
-        head = re.sub(r"(?:\b(?:static|inline|extern)\b|\s)+$", "", head)
+        head = _without_qualifiers(bare[: match.start()])
         template = head.endswith(">") and "template" in head[max(head.rfind(";"), head.rfind("}")) + 1 :]
         words = [_WORD.findall(part.split("=")[0].split("[")[0]) for part in _split(parameters)]
         found[name] = Kernel(name, template, tuple(word[-1] if word else "" for word in words))
     return list(found.values())
+
+
+def _without_qualifiers(head: str) -> str:
+    """`head` without `static`, `inline` and `extern` at its end. No regular expression: one that may begin with a space
+    takes quadratic time in a text whose comments were overwritten by spaces."""
+    head = head.rstrip()
+    while head[-6:] in ("static", "inline", "extern") and not _WORD.match(head[-7:-6]):
+        head = head[:-6].rstrip()
+    return head
 
 
 def inline(text: str, name: str, folders: Sequence[Path], seen: set[Path] | None = None) -> str:

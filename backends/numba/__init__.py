@@ -12,10 +12,12 @@ import functools
 import importlib.util
 import math
 import os
+import re
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from touchstone.backends import emulator, seen_by
@@ -111,6 +113,15 @@ def adopt(fn: Callable[..., Any], device: str) -> None:
     if device == "cpu" and not simulated():
         artefacts.store().settle()
         emulated.install()
+
+
+def ready(text: str) -> list[Path]:
+    """What the emulator runs any kernel with, for a file that speaks of Numba."""
+    if not re.search(r"\bnumba\b", text) or why_not("cpu"):
+        return []
+    from touchstone.backends.emulator.numba import linking
+
+    return [compiler.engine(), linking.library()]
 
 
 def reimport(fn: Callable[..., Any], device: str) -> bool:

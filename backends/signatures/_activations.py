@@ -1,6 +1,18 @@
-"""The names of activations that the MLPs take."""
+"""The names of activations, in the order of their numbers."""
 
-ACTIVATIONS = ("gelu", "gelu_tanh", "silu", "relu")
+ACTIVATIONS = (
+    "gelu",
+    "gelu_tanh",
+    "silu",
+    "relu",
+    "sigmoid",
+    "quick_gelu",
+    "mish",
+    "elu",
+    "hardswish",
+    "hardshrink",
+    "identity",
+)
 
 
 def check_activation(activation: str) -> str:

@@ -15,12 +15,13 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from touchstone.backends import NotRun
 from touchstone.backends.storage import files, folders
 
+GIVEN = "TOUCHSTONE_GIVEN"  # a folder of artefacts for this process to read, and never to write
 DIGEST = ".sha256"
 SCRATCH = "scratch-"  # folders in which artefacts are made
 DAY = 86400.0
@@ -65,6 +66,8 @@ class Store:
         """
         if not _NAME.fullmatch(name) or name.endswith(DIGEST):
             raise ValueError(f"name: expected letters, digits, '_', '-', '+' and '.', got {name!r}")
+        if (path := self._given(name)) is not None:
+            return path
         while True:
             folder = self.folder
             try:
@@ -100,6 +103,12 @@ class Store:
             except OSError as error:
                 self._leave(folder, error)
 
+    def _given(self, name: str) -> Path | None:
+        """The file of an artefact that whoever started this process has given to it."""
+        folder = os.environ.get(GIVEN)
+        path = Path(folder, name) if folder else None
+        return path if path is not None and self._right(path, (0,)) else None
+
     def _made(self, path: Path, make: Callable[[Path], object]) -> Path:
         if self._right(path):
             return path
@@ -111,15 +120,15 @@ class Store:
                     _admit(scratch / path.name, path)
         return path
 
-    def _right(self, path: Path) -> bool:
-        """`verified(path)`, looked at once as long as the file stays as it is."""
+    def _right(self, path: Path, owners: Sequence[int] = ()) -> bool:
+        """`verified(path, owners)`, looked at once as long as the file stays as it is."""
         try:
             about = os.lstat(path)
         except OSError:
             return False
         state = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
         if self._known.get(path) != state:
-            if not verified(path):
+            if not verified(path, owners):
                 return False
             self._known[path] = state
         return True
@@ -164,13 +173,24 @@ class Store:
         self._refusals.append(why)
 
 
-def verified(path: Path) -> bool:
-    """Whether a file is an artefact as it was kept."""
+def verified(path: Path, owners: Sequence[int] = ()) -> bool:
+    """Whether a file is an artefact as it was kept, by this user or one of `owners`."""
     try:
-        with _opened(path) as file:
-            return _recorded(path) == _digest(path.name, file)
+        with _opened(path, owners) as file:
+            return _recorded(path, owners) == _digest(path.name, file)
     except OSError:
         return False
+
+
+def give(paths: Sequence[Path], folder: Path) -> None:
+    """Copy artefacts, each with its digest, to where others may read them: what `GIVEN` names in their processes.
+    Raises OSError."""
+    folder.mkdir()
+    for path in paths:
+        for each in (path, path.with_name(path.name + DIGEST)):
+            shutil.copyfile(each, folder / each.name)
+            os.chmod(folder / each.name, 0o644)
+    folder.chmod(0o755)
 
 
 def put(path: Path, data: bytes) -> None:
@@ -229,20 +249,20 @@ def _homeless(why: str) -> Store:
     return Store(refuse)
 
 
-def _opened(path: Path) -> io.BufferedReader:
-    """A plain file of this user, which nobody else may write to. Raises OSError."""
+def _opened(path: Path, owners: Sequence[int] = ()) -> io.BufferedReader:
+    """A plain file of this user, or one of `owners`, which nobody else may write to. Raises OSError."""
     file = files.opened(path, follow=False)
     about = os.fstat(file.fileno())
-    if about.st_uid == os.geteuid() and not about.st_mode & 0o022:
+    if about.st_uid in (os.geteuid(), *owners) and not about.st_mode & 0o022:
         return file
     file.close()
     raise folders.Refused(f"{path} is not of this user alone")
 
 
-def _recorded(path: Path) -> str:
+def _recorded(path: Path, owners: Sequence[int] = ()) -> str:
     """The digest that was kept with an artefact; "" where there is none."""
     try:
-        with _opened(path.with_name(path.name + DIGEST)) as file:
+        with _opened(path.with_name(path.name + DIGEST), owners) as file:
             return file.read(200).decode("ascii", "replace").strip()
     except OSError:
         return ""

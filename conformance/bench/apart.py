@@ -271,10 +271,7 @@ def _judge(each: _Turns, values: Values, drawn: Sequence[_Drawn], answer: dict[s
 def _sizes(values: Values) -> list[tuple[tuple[int, ...], torch.dtype]]:
     """Shape and dtype of each output."""
     contract, case = values.contract, values.case
-    return [
-        (contract.shape(output.axes, case.size), output.dtype or case.torch_dtype)
-        for output in contract.outputs.values()
-    ]
+    return [(contract.output_shape(name, case), contract.output_dtype(name, case)) for name in contract.outputs]
 
 
 def _conclude(each: _Turns, group: Group, empty: dict[int, Taken], ceilings: Ceilings | None) -> None:

@@ -64,8 +64,8 @@ def serve_baselines(
 
 def _ready_made(contract: Contract, case: Case) -> Callable[[], Any]:
     made = {
-        name: torch.empty(contract.shape(output.axes, case.size), dtype=output.dtype or case.torch_dtype)
-        for name, output in contract.outputs.items()
+        name: torch.empty(contract.output_shape(name, case), dtype=contract.output_dtype(name, case))
+        for name in contract.outputs
     }
     return lambda: made
 

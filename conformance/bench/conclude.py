@@ -23,8 +23,8 @@ def conclude(one: Contestant, group: Group, timer: Timer, ceilings: Ceilings | N
     emulated = timer.device == "cpu" and one.backend != ""  # its rates are no share of this machine's
     if ceilings is not None and not emulated:
         written = sum(
-            math.prod(contract.shape(output.axes, case.size)) * (output.dtype or case.torch_dtype).itemsize
-            for output in contract.outputs.values()
+            math.prod(contract.output_shape(name, case)) * contract.output_dtype(name, case).itemsize
+            for name in contract.outputs
         )
         roof = ceilings.roof(flops, moved, written, case.dtype, one.compute, timer.cache != WARM)
         result.roof = roof

@@ -78,6 +78,7 @@ class Values:
 
     def __init__(self, contract: Contract, bench: Bench, case: Case, device: str):
         self.contract, self.case, self.device = contract, case, device
+        self._output_axes = [contract.output_axes(name, case) for name in contract.outputs]
         self._independent_axes = [group for group in bench.independent_axes if self._applies(group)]
         self.choose()
 
@@ -146,27 +147,27 @@ class Values:
         return {n: made[n] for n in contract.operands}
 
     def _rounded(self, name: str, value: torch.Tensor | None) -> torch.Tensor | None:
-        dtype = self.contract.operands[name].dtype or self.case.torch_dtype
+        dtype = self.contract.operand_dtype(name, self.case)
         return None if value is None else value.to(self.device, dtype).contiguous()
 
     def _derive(self, made: Mapping[str, torch.Tensor | None]) -> dict[str, torch.Tensor | None]:
         """What the contract derives, slice by slice where the whole is too large."""
-        derive, operands = self.contract.derive, self.contract.operands
+        derive = self.contract.derive
         assert derive is not None
         parts = self._parts()
         found = []
         for part in parts:
-            exact = {n: None if v is None else part.of(v, operands[n].axes).to(torch.float64) for n, v in made.items()}
+            exact = {n: None if v is None else part.of(v, self._own(n)).to(torch.float64) for n, v in made.items()}
             found.append({n: self._rounded(n, v) for n, v in derive(exact, self.case.param).items()})
         if len(parts) == 1:
             return found[0]
         whole: dict[str, torch.Tensor | None] = {}
         for name in found[0]:
-            axes = operands[name].axes
+            axes = self._own(name)
             whole[name] = torch.empty(
                 self.contract.shape(axes, self.case.size),
                 device=self.device,
-                dtype=operands[name].dtype or self.case.torch_dtype,
+                dtype=self.contract.operand_dtype(name, self.case),
             )
             for part, values in zip(parts, found, strict=True):
                 index = [part.kept.get(axis, torch.arange(n)) for axis, n in self._axes(axes)]
@@ -175,6 +176,10 @@ class Values:
                 assert target is not None and value is not None
                 target[place] = value
         return whole
+
+    def _own(self, operand: str) -> str:
+        """The axes that an operand has here."""
+        return self.contract.operand_axes(operand, self.case)
 
     def _axes(self, axes: str) -> list[tuple[str, int]]:
         """(axis, size) of each axis, a `...` taken apart."""
@@ -186,7 +191,7 @@ class Values:
 
     def _applies(self, group: Sequence[str]) -> bool:
         """Whether every output runs along one of the axes: what is summed over it can only be answered whole."""
-        return all(set(group) & set(output.axes.split()) for output in self.contract.outputs.values())
+        return all(set(group) & set(axes.split()) for axes in self._output_axes)
 
     def _units(self, group: Sequence[str]) -> int:
         return math.gcd(*(self.case.size[name] for name in group))
@@ -201,7 +206,7 @@ class Values:
 
     def _too_large(self, counts: Sequence[int]) -> bool:
         size = self._part_of([torch.arange(count) for count in counts]).size(self.case.size)
-        axes = [o.axes for o in self.contract.operands.values()] + [o.axes for o in self.contract.outputs.values()]
+        axes = [*map(self._own, self.contract.operands), *self._output_axes]
         cut = {name for group in self._independent_axes for name in group}
         elements = sum(math.prod(self.contract.shape(each, size)) for each in axes if cut & set(each.split()))
         return self.contract.flops(size, self.case.param) > FLOPS[self.device] or elements > ELEMENTS[self.device]
@@ -236,10 +241,10 @@ class Values:
         if self._picks:
             return self._picks
         generator = torch.Generator("cpu").manual_seed(secret.getrandbits(60))
-        for name, output in self.contract.outputs.items():
+        for name, output_axes in zip(self.contract.outputs, self._output_axes, strict=True):
             part: list[torch.Tensor] = []
             whole: list[torch.Tensor] = []
-            step, axes = 1, self._axes(output.axes)
+            step, axes = 1, self._axes(output_axes)
             shape = [len(self._part.kept[axis]) if axis in self._part.kept else n for axis, n in axes]
             total = math.prod(shape)
             count = PICKS[self.device]
@@ -258,10 +263,7 @@ class Values:
         return self._picks
 
     def _answer(self, values: Mapping[str, torch.Tensor | None], compute: str | None) -> dict[str, Answer | None]:
-        operands = self.contract.operands
-        exact = {
-            n: None if v is None else self._part.of(v, operands[n].axes).to(torch.float64) for n, v in values.items()
-        }
+        exact = {n: None if v is None else self._part.of(v, self._own(n)).to(torch.float64) for n, v in values.items()}
         expected = self.contract.expect(exact, self.case.param, dtype=self.case.torch_dtype, compute=compute)
         return {
             name: None if expected[name] is None else Answer(places, _taken(expected[name], index))

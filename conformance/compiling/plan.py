@@ -9,7 +9,7 @@ import torch
 from touchstone.backends.protocol import Compiling, RecordedLaunch
 from touchstone.backends.variants import attributes
 from touchstone.conformance.spec.cases import plain_case, plan
-from touchstone.conformance.spec.contract import DTYPES, Case, Contract
+from touchstone.conformance.spec.contract import Case, Contract
 
 
 class Launched(NamedTuple):
@@ -76,8 +76,8 @@ def _large(contract: Contract) -> Iterator[tuple[str, str, dict[str, Any]]]:
         for size in contract.large:
             case = Case(plain.op, dtype, tuple(size.items()), "any values", plain.layouts, plain.params)
             tensors = {
-                name: torch.empty(contract.shape(operand.axes, size), dtype=operand.dtype or DTYPES[dtype])
-                for name, operand in contract.operands.items()
+                name: torch.empty(contract.operand_shape(name, case), dtype=contract.operand_dtype(name, case))
+                for name in contract.operands
             }
             yield dtype, case.id, {**tensors, **case.param}
 

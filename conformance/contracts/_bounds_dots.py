@@ -8,7 +8,7 @@ import math
 
 import torch
 
-from touchstone.conformance.spec.budget import COMPUTE, EPS, EPS32, C
+from touchstone.conformance.spec.budget import EPS, EPS32, ROUNDED, C
 
 
 def combine(error: torch.Tensor, weight: torch.Tensor, value: torch.Tensor | None = None) -> torch.Tensor:
@@ -38,7 +38,7 @@ def repeats(axis: int, *operands: torch.Tensor) -> bool:
 
 def lossy(compute: str | None, dtype: torch.dtype) -> str | None:
     """`compute`, or None where operands of `dtype` are not changed by being rounded to it."""
-    return None if compute is None or EPS[dtype] >= COMPUTE[compute] else compute
+    return None if compute not in ROUNDED or EPS[dtype] >= ROUNDED[compute] else compute
 
 
 def kept(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

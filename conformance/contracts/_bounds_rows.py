@@ -16,6 +16,7 @@ from touchstone.conformance.spec.layouts import BROADCASTS
 from touchstone.conformance.spec.values import cancelling, lift_square, lift_tail
 
 SHORT = ("contiguous", "sliced", "none")  # layouts that an empty operand is tried in
+SUBNORMAL32 = 2.0**-149  # float32's smallest number above 0
 STATISTIC = ("contiguous", "none", "step", "offset")  # a broadcast would contradict the rows it is the statistic of
 OPTIONAL = ("contiguous", "none", "step", "offset", "broadcast_last")  # a vector that may be None
 _SHARED = [
@@ -260,14 +261,23 @@ def summands_commute(call, arguments, results, case):
     return None if same else "the answer changed when x and residual changed places"
 
 
-def scaled_gradient(call, arguments, results, case):
-    """Property: twice dy gives twice each gradient, to the rounding of subnormals."""
-    doubled = call(**{**arguments, "dy": 2 * arguments["dy"]})
-    for index, (once, twice) in enumerate(zip(results, doubled, strict=True)):
-        limit = torch.finfo(once.dtype).eps * 2 * once.abs().double().clamp_min(torch.finfo(once.dtype).tiny)
-        if bool(((twice.double() - 2 * once.double()).abs() > limit).any()):
-            return f"twice dy does not give twice output {index}"
-    return None
+def scales_with(operand: str, last: str | None = None) -> Callable[..., str | None]:
+    """Property: twice `operand` gives twice each output, to the rounding of subnormals: of outputs, and of a product
+    in float32 that is multiplied by `last`."""
+
+    def check(call, arguments, results, case):
+        doubled = call(**{**arguments, operand: 2 * arguments[operand]})
+        product = 0.0 if last is None else 2 * SUBNORMAL32 * arguments[last].double().abs()
+        for index, (once, twice) in enumerate(zip(results, doubled, strict=True)):
+            limit = torch.finfo(once.dtype).eps * 2 * once.abs().double().clamp_min(torch.finfo(once.dtype).tiny)
+            if bool(((twice.double() - 2 * once.double()).abs() > limit + product).any()):
+                return f"twice {operand} does not give twice output {index}"
+        return None
+
+    return check
+
+
+scaled_gradient = scales_with("dy")
 
 
 def invalid_calls(

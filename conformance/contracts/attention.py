@@ -12,7 +12,16 @@ from touchstone.conformance.contracts._bounds_dots import combine, gathered, los
 from touchstone.conformance.spec import layouts, values
 from touchstone.conformance.spec.baselines import Arguments, Baseline, Bench, Call
 from touchstone.conformance.spec.budget import EPS32, Expected, dot_extra
-from touchstone.conformance.spec.contract import Contract, Draw, Invalid, Operand, Output, Property, Regular
+from touchstone.conformance.spec.contract import (
+    Contract,
+    Draw,
+    Invalid,
+    Operand,
+    Output,
+    Property,
+    Regular,
+    with_params,
+)
 from touchstone.reference.attention import torch_attention
 
 SIZES = [
@@ -280,7 +289,7 @@ contract = Contract(
     ],
     opinfo=("nn.functional.scaled_dot_product_attention", _sample),
     properties=[
-        Property("hidden keys do not matter", _hidden_keys),
+        Property("hidden keys do not matter", _hidden_keys, elsewhere=with_params(causal=True)),
         Property("order of keys does not matter", _key_order),
         Property("linear in v", _doubled_values),
     ],

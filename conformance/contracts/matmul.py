@@ -1,5 +1,7 @@
 """matmul(a, b): c = a·b with a (M, K), b (K, N), c (M, N)."""
 
+from dataclasses import replace
+
 import torch
 
 from touchstone.conformance.contracts import _baselines as common
@@ -95,6 +97,12 @@ def _transposable(call, arguments, outputs, case):
     return None if torch.equal(c, swapped.t()) else "(bᵀ·aᵀ)ᵀ differs from a·b on integers"
 
 
+def _transposed(case):
+    """The case of bᵀ·aᵀ, of which neither operand is contiguous."""
+    size = {**case.size, "M": case.size["N"], "N": case.size["M"]}
+    return replace(case, sizes=tuple(size.items()), layouts=tuple((name, "transposed") for name in case.layout))
+
+
 contract = Contract(
     operands={"a": Operand("M K"), "b": Operand("K N")},
     outputs={"c": Output("M N")},
@@ -165,7 +173,7 @@ contract = Contract(
         Invalid("b is None", lambda x: {**x, "b": None}, TypeError, r"\bb\b.*None"),
     ],
     opinfo=("matmul", lambda a, args, kwargs: {"a": a, "b": args[0]} if a.ndim == args[0].ndim == 2 else None),
-    properties=[Property("additive in a", _additive), Property("transposes", _transposable)],
+    properties=[Property("additive in a", _additive), Property("transposes", _transposable, elsewhere=_transposed)],
 )
 
 bench = Bench(

@@ -97,12 +97,14 @@ def validate(contract: Contract, source: str) -> None:
         demand(isinstance(value, Mapping) and value, f"expected a dict of names and {kind.__name__}s")
         for name, item in value.items():
             demand(isinstance(item, kind), f"{name}: expected an {kind.__name__}, got {type(item).__name__}")
-            demand(isinstance(item.axes, str), f"{name}: axes: expected letters or words such as 'rows cols'")
+            words = isinstance(item.axes, str) or callable(item.axes)
+            demand(words, f"{name}: axes: expected letters or words such as 'rows cols'")
 
     field = "sizes"
     demand(_listed(contract.sizes), "expected a list of dicts, the smallest size first")
-    every = [operand.axes for operand in contract.operands.values()]
-    every += [output.axes for output in contract.outputs.values()]
+    named = [operand.axes for operand in contract.operands.values()]
+    named += [output.axes for output in contract.outputs.values()]
+    every = [axes for axes in named if isinstance(axes, str)]
     wanted = {"trailing" if axis == "..." else axis for axes in every for axis in axes.split()}
     field = "regular"
     regular = contract.regular or Regular(())
@@ -119,10 +121,12 @@ def validate(contract: Contract, source: str) -> None:
     smallest = contract.sizes[0]
     for name, operand in contract.operands.items():
         demand(_listed(operand.layouts), f"{name}: layouts: expected a list of names, got {operand.layouts!r}")
-        shape = contract.shape(operand.axes, smallest)
+        shape = contract.shape(operand.axes, smallest) if isinstance(operand.axes, str) else ()
         for layout in operand.layouts:
             known = layout == "none" or layout in PLANS
             demand(known, f"{name}: layouts: {not_one_of(layout, [*PLANS, 'none'])}")
+            if callable(operand.axes):
+                continue  # their number follows from the case
             try:
                 PLANS.get(layout, PLANS["contiguous"])(shape)
             except (IndexError, ValueError):
@@ -221,7 +225,7 @@ def _try(contract: Contract, case: Case, source: str) -> None:
     if contract.derive is not None:
         derive = contract.derive
         exact = {
-            name: None if value is None else value.to(own[name].dtype or case.torch_dtype).to(torch.float64)
+            name: None if value is None else value.to(contract.operand_dtype(name, case)).to(torch.float64)
             for name, value in drawn.items()
         }
         rest = {name: operand for name, operand in contract.operands.items() if operand.derived}
@@ -242,13 +246,13 @@ def _check_operands(
 ) -> None:
     demand(isinstance(drawn, Mapping), f"{field}: expected a dict of tensors, got {type(drawn).__name__}")
     demand(set(drawn) == set(operands), f"{field}: expected the operands {_words(operands)}, got {_words(drawn)}")
-    for name, operand in operands.items():
-        value, shape = drawn[name], contract.shape(operand.axes, case.size)
+    for name in operands:
+        value, shape, axes = drawn[name], contract.operand_shape(name, case), contract.operand_axes(name, case)
         if value is None:
             continue
         demand(isinstance(value, torch.Tensor), f"{field}: {name}: expected a tensor, got {type(value).__name__}")
         got = tuple(value.shape)
-        demand(got == shape, f"{field}: {name}: expected shape {shape}, which is {operand.axes!r}, got {got}")
+        demand(got == shape, f"{field}: {name}: expected shape {shape}, which is {axes!r}, got {got}")
 
 
 def _check_answer(contract: Contract, case: Case, name: str, output: Output, got: Any, demand: Callable) -> None:
@@ -259,12 +263,12 @@ def _check_answer(contract: Contract, case: Case, name: str, output: Output, got
             f"{type(got).__name__}"
         ),
     )
-    answer, shape = got.answer, contract.shape(output.axes, case.size)
+    answer, shape = got.answer, contract.output_shape(name, case)
     demand(isinstance(answer, torch.Tensor), f"expect: {name}: answer: expected a tensor, got {type(answer).__name__}")
     demand(answer.dtype == torch.float64, f"expect: {name}: answer: expected float64, got {answer.dtype}")
-    same = tuple(answer.shape) == shape
-    demand(same, f"expect: {name}: answer: expected shape {shape}, which is {output.axes!r}, got {tuple(answer.shape)}")
-    dtype = output.dtype or case.torch_dtype
+    same, axes = tuple(answer.shape) == shape, contract.output_axes(name, case)
+    demand(same, f"expect: {name}: answer: expected shape {shape}, which is {axes!r}, got {tuple(answer.shape)}")
+    dtype = contract.output_dtype(name, case)
     demand(
         got.dtype in (None, dtype) and (got.dtype or case.torch_dtype) == dtype,
         f"expect: {name}: dtype: the output is {dtype}; Expected(..., dtype={dtype}) says so",

@@ -18,6 +18,7 @@ NAMES = "NAME[,NAME]"
 LISTS = ("--op", "--backend", "--variant", "--dtypes", "--require")  # options that take several values at once
 
 STRICT = "with --kernel: what its language leaves undefined, though GPUs agree on it, fails instead of being noted"
+KNOWN_ALONE = "--known goes with --kernel: a file of what is known of your kernels"
 
 SHARED: dict[str, dict[str, Any]] = {
     "op": dict(nargs="*", metavar="OP", help="ops (default: all)"),
@@ -55,6 +56,10 @@ SHARED: dict[str, dict[str, Any]] = {
         metavar="CONDITION",
         help="judge only the cases for which this Python expression over sizes, parameters, layouts, dtype and values "
         'holds: "D in (64, 128) and causal and contiguous"',
+    ),
+    "--known": dict(
+        metavar="FILE.toml",
+        help="with --kernel: cases to skip and failures to expect (docs/ci.md); one that does not come fails",
     ),
     "--json": dict(metavar="FILE|-", help="write the result to FILE as JSON, or with - to standard output"),
 }

@@ -1,4 +1,4 @@
-"""The activations of the MLPs by torch's own functions, and wrong ones. `act(z, name)`: float32 in, float32 out."""
+"""The activations by torch's own functions, and wrong ones. `act(z, name)`: float32 in, float32 out."""
 
 import math
 from collections.abc import Callable
@@ -9,17 +9,25 @@ import torch.nn.functional as F
 Act = Callable[[torch.Tensor, str], torch.Tensor]
 
 
+FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_tanh": lambda z: F.gelu(z, approximate="tanh"),
+    "silu": F.silu,
+    "relu": F.relu,
+    "sigmoid": torch.sigmoid,
+    "quick_gelu": lambda z: z * torch.sigmoid(1.702 * z),
+    "mish": F.mish,
+    "elu": F.elu,
+    "hardswish": F.hardswish,
+    "hardshrink": F.hardshrink,
+    "identity": torch.clone,
+}
+
+
 def activate(z: torch.Tensor, name: str) -> torch.Tensor:
-    match name:
-        case "gelu":
-            return F.gelu(z)
-        case "gelu_tanh":
-            return F.gelu(z, approximate="tanh")
-        case "silu":
-            return F.silu(z)
-        case "relu":
-            return F.relu(z)
-    raise ValueError(f"activation: expected gelu, gelu_tanh, silu or relu, got {name!r}")
+    if name not in FUNCTIONS:
+        raise ValueError(f"activation: expected one of {', '.join(FUNCTIONS)}, got {name!r}")
+    return FUNCTIONS[name](z)
 
 
 def derivative(z: torch.Tensor, name: str) -> torch.Tensor:

@@ -40,7 +40,7 @@ class _Call:
         self.dtype = next(
             tensor.dtype
             for name, tensor in self.tensors.items()
-            if tensor is not None and contract.operands[name].dtype is None
+            if tensor is not None and not contract.operands[name].own_dtype
         )
 
     def key(self) -> bytes:
@@ -437,7 +437,7 @@ def _misread(right, contract: Contract) -> Iterator[Made]:
                 _reading(right, name, _rounded_down),
                 ALL,
             )
-        if operand.dtype is None:
+        if not operand.own_dtype:
             yield (
                 f"{name}_int32",
                 f"offsets into {name} are 32-bit",

@@ -36,7 +36,7 @@ from touchstone.conformance.judging.trials import (
 from touchstone.conformance.spec import layouts
 from touchstone.conformance.spec.cases import variants
 from touchstone.conformance.spec.checks import Check
-from touchstone.conformance.spec.contract import Case, Contract, Inputs, Invalid
+from touchstone.conformance.spec.contract import Case, Contract, From, Inputs, Invalid
 
 PACKED = 1 << 18  # bytes of an operand that a script carries compressed where no formula gives a failing one
 SCRIPT_SECONDS = 120.0
@@ -231,11 +231,10 @@ class _Writer:
         if name is None:
             count = len(self.contract.outputs)
             return [f"assert isinstance(got, (tuple, list)) and len(got) == {count}, type(got)"] if count > 1 else None
-        output = self.contract.outputs[name]
-        shape = self.contract.shape(output.axes, self.case.size)
+        shape, dtype = self.contract.output_shape(name, self.case), self.contract.output_dtype(name, self.case)
         conditions = {
             Check.SHAPE: f"tuple(got{position}.shape) == {shape}, got{position}.shape",
-            Check.DTYPE: f"got{position}.dtype == {output.dtype or self.case.torch_dtype}, got{position}.dtype",
+            Check.DTYPE: f"got{position}.dtype == {dtype}, got{position}.dtype",
             Check.DEVICE: f'got{position}.device.type == "{self.subject.device}", got{position}.device',
             Check.STRIDES: f"got{position}.is_contiguous(), got{position}.stride()",
             Check.RETURNS: f"isinstance(got{position}, torch.Tensor), type(got{position})",
@@ -364,9 +363,11 @@ def spelled(trial: Trial) -> dict[str, Any]:
         "dtype": case.dtype,
         "values": case.values,
         "layouts": case.layout,
-        "params": case.param,
+        "params": {name: value for name, value in case.params if not isinstance(value, From)},
         "seed": case.seed,
     }
+    if case.dtypes:
+        about["dtypes"] = dict(case.dtypes)
     match trial:
         case CaseTrial():
             return {**about, "watched": trial.watched, "instrumented": trial.instrumented}
@@ -390,8 +391,9 @@ def trial_of(about: Mapping[str, Any], contract: Contract) -> Trial:
         tuple(about["sizes"].items()),
         about["values"],
         tuple(about["layouts"].items()),
-        tuple(about["params"].items()),
+        tuple((name, about["params"].get(name, options[0])) for name, options in contract.params.items()),
         about["seed"],
+        dtypes=tuple(about.get("dtypes", {}).items()),
     )
     match kind := Kind(about["kind"]):
         case Kind.CASE:

@@ -20,15 +20,15 @@ def add(commands: Any) -> None:
     """Add the command to the parser of `python -m touchstone`."""
     report = commands.add_parser(
         "report",
-        help="make one HTML page from the records that --json writes",
+        help="make one HTML page from the records that --json and judge write",
         description="Make one HTML page, which needs no network, from the records that check, selftest, bench and "
-        "pytest write with --json.",
+        "pytest write with --json, and from the results of judge.",
     )
     report.add_argument(
         "record",
         nargs="*",
         metavar="RECORD.json",
-        help="files written with --json (default, in a clone of the repository: docs/results/*.json)",
+        help="files written with --json, or by judge (default, in a clone of the repository: docs/results/*.json)",
     )
     report.add_argument("-o", "--output", metavar="FILE.html", help="the page to write (default: report.html)")
     report.add_argument(

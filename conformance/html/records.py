@@ -1,4 +1,5 @@
-"""What the report reads: the JSON of `pytest --json`, `check`, `selftest` and `bench`, brought to a short form.
+"""What the report reads: the JSON of `pytest --json`, `check`, `selftest` and `bench`, and the JSON Lines of `judge`,
+brought to a short form.
 
 The short form is also what is worth keeping in a repository: of a judged variant the counts and the worst errors
 instead of every outcome, of a self-test which families kill a mutant instead of every trial, of a bench no single
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from touchstone.conformance.judging.judgement import NOT_RUN
+from touchstone.conformance.judging.judgement import FAILED, NOT_RUN
 from touchstone.conformance.reporting import record
 from touchstone.conformance.reporting.report import SHOWN_FINDINGS
 from touchstone.conformance.selftest import other_rules
@@ -21,7 +22,7 @@ from touchstone.conformance.spec.compare import worst as worst_of
 
 ABOUT = ("command", "date", "commit", "changed", "versions", "machine")
 KINDS = ("judged", "selftest", "bench")
-NO_RECORD = "no record of pytest --json, check --json, selftest --json or bench --json"
+NO_RECORD = "no record of pytest --json, check --json, selftest --json or bench --json, nor results of judge"
 
 
 @dataclass
@@ -46,16 +47,37 @@ def read(paths: Sequence[str | Path]) -> list[Record]:
     found = []
     for path in map(Path, paths):
         try:
-            raw = record.read(path)
+            lines = record.read_lines(path)
+            raw = record.read(path) if lines is None else _gathered(lines)
         except OSError as error:
             raise ValueError(f"{path}: {error.strerror}") from None
         except ValueError as error:
-            raise ValueError(f"{path} is no JSON: {error}") from None
+            raise ValueError(f"{path} is no JSON, and no results of judge: {error}") from None
         names[path.stem] += 1
         name = path.stem if names[path.stem] == 1 else f"{path.stem}-{names[path.stem]}"
         with record.of_one_form(str(path)):
             found.append(_checked(_record(path, name, raw)))
     return found
+
+
+def _gathered(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The results of many candidates as one record, each a variant by its id; of one that never came to its trials,
+    the reason stands for a failed one. What was not run at all has no report."""
+    with record.of_one_form("results of judge"):
+        reports = [
+            {**report, "name": line["candidate"]["id"], "findings": report["findings"] or _reason(line)}
+            for line in lines
+            for report in line["reports"]
+        ]
+    seeds = {line.get("seed") for line in lines if line["reports"]}
+    seed = seeds.pop() if len(seeds) == 1 else "drawn for each"
+    return {**lines[0], "seed": seed, "reports": reports}
+
+
+def _reason(line: Mapping[str, Any]) -> list[dict[str, Any]]:
+    if line["verdict"] != FAILED or not line["reason"]:
+        return []
+    return [{"id": "-", "check": "call", "message": line["reason"], "severity": "failure"}]
 
 
 def _checked(made: Record) -> Record:
@@ -127,7 +149,8 @@ def _variant(entry: Mapping[str, Any]) -> dict[str, Any]:
     count = Counter(outcome["status"] for outcome in outcomes)
     reason = entry.get("not_run")  # in earlier records: a sentence for pytest's variants, cases by reason for others
     if entry.get("verdict") == NOT_RUN:
-        reason = entry.get("reason") or next(o["reason"] for o in outcomes if o["status"] == NOT_RUN)
+        reasons = (outcome["reason"] for outcome in outcomes if outcome["status"] == NOT_RUN)
+        reason = entry.get("reason") or next(reasons, NOT_RUN)
     findings = entry.get("findings")
     if findings is None:
         findings = [finding for outcome in outcomes for finding in outcome["findings"]]
@@ -137,7 +160,9 @@ def _variant(entry: Mapping[str, Any]) -> dict[str, Any]:
         "variant": entry["variant"],
         "compute": entry.get("compute"),
         "not_run": reason if isinstance(reason, str) else None,
-        **{status: count[status] for status in ("passed", "failed", "declined")},
+        "passed": count["passed"],
+        "failed": count["failed"] or int(entry.get("verdict") == FAILED and not outcomes),
+        "declined": count["declined"],
         "worst": worst,
         "findings": [
             {"id": finding["id"], "check": finding["check"], "message": finding["message"]}

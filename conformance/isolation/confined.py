@@ -12,11 +12,13 @@ from typing import Any
 
 import psutil
 
+from touchstone.backends.storage import artefacts
+from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.importing import FileFunction
 from touchstone.conformance.discovery.selection import CannotRun
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.isolation.fork import fork
-from touchstone.conformance.isolation.processes import Child
+from touchstone.conformance.isolation.processes import Child, waited
 from touchstone.conformance.isolation.sandbox import inside
 from touchstone.conformance.isolation.sandbox.outside import NotConfined, Sandbox
 from touchstone.conformance.isolation.shared import Shared
@@ -36,6 +38,9 @@ class Confined(Child):
     def usage(self) -> tuple[float, int]:
         """That of the kernel's process and of all that it has started."""
         return self.sandbox.usage()
+
+    def waited(self) -> float:
+        return waited(process.pid for process in self.sandbox.processes())
 
     def abort(self) -> None:
         for process in self.sandbox.processes():
@@ -62,6 +67,12 @@ def confined(subject: Subject, shared: Shared, body: Callable[[Connection], None
     except (NotConfined, OSError) as error:
         raise CannotRun(f"untrusted: {error}") from error
 
+    try:
+        _give(sandbox, subject)
+    except BaseException:
+        sandbox.close()
+        raise
+
     def made(pid: int, connection: Connection, trace: Any) -> Confined:
         return Confined(pid, connection, trace, sandbox=sandbox)
 
@@ -82,10 +93,26 @@ def confined(subject: Subject, shared: Shared, body: Callable[[Connection], None
     return child
 
 
+def _give(sandbox: Sandbox, subject: Subject) -> None:
+    """Copies of what backends have compiled of their own, which takes seconds. The child writes into none of them, nor
+    into a cache that anybody else reads; where they cannot be had, it compiles for itself."""
+    if subject.device == "cpu" and (file := _file(subject)) is not None:
+        with contextlib.suppress(RuntimeError, OSError, UnicodeDecodeError):
+            text, backends = file.read_text(), map(registry.backend, registry.backends())
+            paths = {path for each in backends if hasattr(each, "ready") for path in each.ready(text)}
+            if paths:
+                artefacts.give(sorted(paths), sandbox.given)
+
+
 def folders(subject: Subject) -> list[Path]:
     """The folders of the function's file, which its process has to be able to read."""
+    file = _file(subject)
+    return [] if file is None else [file.parent]
+
+
+def _file(subject: Subject) -> Path | None:
     if isinstance(subject.fn, FileFunction):
-        return [subject.fn.path.resolve().parent]
+        return subject.fn.path.resolve()
     with contextlib.suppress(TypeError, OSError):
-        return [Path(inspect.getfile(inspect.unwrap(subject.fn))).resolve().parent]
-    return []
+        return Path(inspect.getfile(inspect.unwrap(subject.fn))).resolve()
+    return None

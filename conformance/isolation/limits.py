@@ -57,6 +57,7 @@ class Watch:
             return None
         allowed = min(limits.bytes, self._available // 2)
         first = last = self.child.usage()[0]
+        starved = child.waited()
         while not child.connection.poll(POLL_SECONDS):
             if child.is_gone():
                 return child.death()
@@ -68,7 +69,7 @@ class Watch:
                 return Death(Check.MEMORY, f"resident memory grew by {grown:.2f} GiB; the limit is {most:.2f} GiB")
             if seconds > last:
                 last, moved = seconds, now
-            if too_long(now - began + before, seconds - first + before, limits.seconds):
+            if too_long(now - began + before, seconds - first + before, limits.seconds, child.waited() - starved):
                 child.abort()
                 return Death(Check.HANG, f"no answer after {now - began + before:.0f} s{child.place()}")
             if idle is not None and now - moved >= idle:
@@ -90,10 +91,11 @@ class Watch:
         return any(seconds > before.get(pid, 0.0) for pid, seconds in self._helpers.items())
 
 
-def too_long(elapsed: float, processor: float, limit: float) -> bool:
-    """Beyond the limit and stuck or at work all the time; a process that only waits for its turn gets four times as
-    long."""
-    return elapsed >= limit and (processor >= limit or processor < elapsed / 50 or elapsed >= 4 * limit)
+def too_long(elapsed: float, processor: float, limit: float, waited: float = 0.0) -> bool:
+    """Beyond the limit and stuck or at work all the time; a process that only waits for its turn, `waited` seconds of
+    them with nothing but that, gets four times as long."""
+    stuck = processor + waited < elapsed / 50
+    return elapsed >= limit and (processor >= limit or stuck or elapsed >= 4 * limit)
 
 
 def available_memory() -> int:

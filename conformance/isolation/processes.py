@@ -16,7 +16,7 @@ import sys
 import time
 import traceback
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
@@ -147,6 +147,10 @@ class Child:
         except psutil.Error:
             return 0.0, 0
 
+    def waited(self) -> float:
+        """Seconds that it was ready to go on and other processes had the processors; 0 where Linux does not tell."""
+        return waited([self.process.pid])
+
     def place(self) -> str:
         """Where in the user's Python faulthandler saw it end: " at file.py:3, in fn"; "" if it did not."""
         self.trace.seek(0)
@@ -163,6 +167,15 @@ class Child:
         self.kill()
         self.trace.close()
         open_children.discard(self)
+
+
+def waited(processes: Iterable[int]) -> float:
+    """Of the first threads of processes, all together."""
+    seconds = 0.0
+    for pid in processes:
+        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/schedstat") as file:
+            seconds += int(file.read().split()[1]) * 1e-9
+    return seconds
 
 
 open_children: "weakref.WeakSet[Child]" = weakref.WeakSet()  # of this process

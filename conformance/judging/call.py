@@ -41,7 +41,7 @@ def observe_call(
     `Observed.returned`. `late`: on a stream on which the inputs arrive late."""
     manner = Manner(
         byte,
-        output_bytes(j.contract, j.case),
+        output_bytes(j.contract, inputs.case),
         watched=watched,
         state=True,
         generators=j.trial.kind is not Kind.CALLS,
@@ -71,8 +71,8 @@ def _note_raised(j: Judgement, raised: Raised) -> None:
 def output_bytes(contract: Contract, case: Case) -> tuple[int, ...]:
     """The sizes in bytes of an op's outputs."""
     return tuple(
-        math.prod(contract.shape(output.axes, case.size)) * (output.dtype or case.torch_dtype).itemsize
-        for output in contract.outputs.values()
+        math.prod(contract.output_shape(name, case)) * contract.output_dtype(name, case).itemsize
+        for name in contract.outputs
     )
 
 
@@ -131,7 +131,7 @@ def check_form(j: Judgement, inputs: Inputs, name: str, got: Any, absent: bool =
     memory = {operand: placed.buffer for operand, placed in inputs.placed.items() if placed is not None}
     found = outputs.problems(
         j.contract,
-        j.case,
+        inputs.case,  # of many calls each has parameters of its own, on which the shape may depend
         name,
         got,
         j.executor.device,

@@ -1,8 +1,8 @@
 """Whether an untrusted kernel does the work itself, in a kernel of a GPU language.
 
 The library may allocate, fill, view and copy for it; an element of the outputs, drawn by chance, has to be one that a
-kernel wrote, or a copy of such a one. `allow_library` lifts this. What the kernel's process notes of forbidden means
-counts either way.
+kernel wrote, or a copy of such a one. Of operands without elements nothing but fills is owed. `allow_library` lifts
+this. What the kernel's process notes of forbidden means counts either way.
 """
 
 import torch
@@ -17,7 +17,7 @@ def element(j: Judgement) -> tuple[str, tuple[int, ...]] | None:
     """The element of an output that is asked about: drawn by chance; None where nothing is asked or there is none."""
     if not j.subject.untrusted or j.subject.allow_library or j.subject.device != "cpu":
         return None
-    shapes = {name: j.contract.shape(output.axes, j.case.size) for name, output in j.contract.outputs.items()}
+    shapes = {name: j.contract.output_shape(name, j.case) for name in j.contract.outputs}
     draw = j.case.rng("element")
     names = [name for name, shape in shapes.items() if j.judges(name) and 0 not in shape]
     if not names:
@@ -38,7 +38,9 @@ def check(j: Judgement, seen: Observed, asked: tuple[str, tuple[int, ...]] | Non
     given = {name: value for name, value in seen.values.items() if isinstance(value, torch.Tensor) and value.numel()}
     if not given or j.subject.device != "cpu":
         return
-    if not seen.launched:
+    if not j.case.filled:
+        pass  # what is owed of operands without elements is a fill, which is the library's to do
+    elif not seen.launched:
         j.find(Check.HONESTY, "no kernel of a GPU language was launched: something else did the work")
     elif asked is not None and asked[0] in given and seen.watched and seen.writer is None:
         name, index = asked

@@ -185,13 +185,20 @@ def narrow(trials: Sequence[Trial], narrowing: Narrowing) -> tuple[list[Trial], 
     kept: list[Trial] = []
     left_out: dict[str, int] = {}
     for trial in trials:
-        if by := narrowing.leaves_out(trial.case):
+        if by := next(filter(None, map(narrowing.leaves_out, _called_on(trial))), None):
             left_out[f"left out by {by}"] = left_out.get(f"left out by {by}", 0) + 1
         elif isinstance(trial, ManyCalls):
             kept.append(replace(trial, others=tuple(c for c in trial.others if not narrowing.leaves_out(c))))
         else:
             kept.append(trial)
     return kept, left_out
+
+
+def _called_on(trial: Trial) -> list[Case]:
+    """The cases on which a trial cannot but call the kernel."""
+    if isinstance(trial, PropertyTrial) and trial.prop.elsewhere is not None:
+        return [trial.case, trial.prop.elsewhere(trial.case)]
+    return [trial.case]
 
 
 def _watched(subject: Subject, cases: list[Case]) -> set[Case]:

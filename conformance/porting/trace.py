@@ -226,9 +226,8 @@ def _call(subject: Subject, case: Case, backend: str | None = None) -> _Run:
     if isinstance(values, str):
         run.failed = values
         return run
-    for name, output in contract.outputs.items():
-        got, shape = values[name], contract.shape(output.axes, case.size)
-        dtype = output.dtype or case.torch_dtype
+    for name in contract.outputs:
+        got, shape, dtype = values[name], contract.output_shape(name, case), contract.output_dtype(name, case)
         if got is None:
             continue
         if not isinstance(got, torch.Tensor):
@@ -275,7 +274,7 @@ def _described(port: Port, case: Case, theirs: Subject, mine: Subject, failed: _
         return ["called once more it agrees: it depends on more than its inputs"]
     bad = differences[name]
     assert bad is not None
-    axes = diagnosis.axis_names(contract.outputs[name].axes, bad.ndim)
+    axes = diagnosis.axis_names(contract.output_axes(name, case), bad.ndim)
     lines = [f"{name} differs in {int(bad.sum())} of {bad.numel()} elements: {diagnosis.region(bad, axes)}"]
     right = expected_of(contract, case, None)[name]
     if bad.ndim and not bool(bad.all()):

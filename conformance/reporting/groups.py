@@ -59,17 +59,20 @@ def grouped(findings: Iterable[Finding]) -> list[Group]:
 
 
 def _cause(finding: Finding) -> tuple:
-    """What findings of one cause have in common: the check, what it is about, and the line that raised or, where
-    there is none, the words of the message without numbers."""
+    """What findings of one cause have in common: the check, what it is about, and the line that raised or ended the
+    process, whatever was asked of it there; where there is none, what was asked and the words of the message without
+    numbers."""
     asked = finding.requirement if finding.fails() else None
     check, required = str(finding.check), asked and str(asked)
-    alike = finding.severity, check, finding.about, required, finding.raised, finding.passes_as
+    alike = finding.severity, check, finding.about, finding.raised, finding.passes_as
     if finding.check == Check.VALUES or finding.error is not None:
-        return *alike, _kind_of_wrong(finding)
+        return *alike, required, _kind_of_wrong(finding)
     line = LINE.search(finding.message)
     if line is not None and finding.raised is not None:
         return *alike, line[0], _words(finding.message[line.end() :])[:40]
-    return *alike, _words(finding.message)
+    if line is not None and finding.check in (Check.CRASH, Check.HANG, Check.MEMORY):
+        return *alike, line[0], _words(finding.message)
+    return *alike, required, _words(finding.message)
 
 
 def _words(message: str) -> str:

@@ -95,20 +95,10 @@ class Record:
         return dumps(self.to_dict(), indent)
 
     def write(self) -> None:
-        """Write it to its file, in one step: a run that is stopped leaves the last whole one. OSError where that cannot
-        be done."""
-        if self.path is None or self.path == STDOUT:
-            return
-        target = Path(os.path.realpath(self.path))
-        if target.exists() and not target.is_file():  # a pipe, /dev/null
-            target.write_text(self.text() + "\n")
-            return
-        partly = target.with_name(target.name + ".part")
-        try:
-            partly.write_text(self.text() + "\n")
-            partly.replace(target)
-        finally:
-            partly.unlink(missing_ok=True)
+        """Write it to its file, in one step: a run that is stopped leaves the last whole one, and of two that write
+        one file at once the later record is there, whole. OSError where that cannot be done."""
+        if self.path is not None and self.path != STDOUT:
+            files.replace(self.path, self.text() + "\n")
 
     def end(self, status: Status) -> None:
         """The command ended with this status: write the record. Wrong usage leaves none."""
@@ -135,6 +125,19 @@ def read(path: str | Path) -> Any:
     found = _numbers(files.read_json(path))
     now = isinstance(found, dict) and found.get("format") == FORMAT
     return found if now else earlier.converted(found)
+
+
+def read_lines(path: str | Path) -> list[Any] | None:
+    """The records of a file of JSON Lines as `judge` writes it, numbers as `read` has them; a last line that a kill has
+    torn is passed over. None: it is no such file. Raises OSError, and ValueError for a file that is too large."""
+    *whole, last = files.read(path).split(b"\n")
+    try:
+        found = [_numbers(json.loads(line)) for line in whole]
+        found += [_numbers(json.loads(last))] if not found and last.strip() else []
+    except (ValueError, RecursionError):
+        return None
+    of_judge = (isinstance(one, dict) and one.get("format") == FORMAT and one.get("kind") == "judge" for one in found)
+    return found if found and all(of_judge) else None
 
 
 @contextmanager

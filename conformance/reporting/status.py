@@ -18,7 +18,7 @@ class Status(IntEnum):
     USAGE = 2
     NOT_RUN = 3
     PARTIAL = 4
-    INTERRUPTED = 130  # what a shell reports of a command that SIGINT ended
+    INTERRUPTED = 130  # what a shell reports of a command that SIGINT ended; of SIGTERM too, since a record is written
 
     @property
     def verdict(self) -> str | None:

@@ -15,6 +15,17 @@ class Tolerance:
         self._judged = [0] * len(rules)
         self._failed = [0] * len(rules)
 
+    @property
+    def counts(self) -> list[tuple[int, int]]:
+        """Of each rule: the trials that were judged, and those of them that failed."""
+        return list(zip(self._judged, self._failed, strict=True))
+
+    def add(self, counts: Sequence[tuple[int, int]]) -> None:
+        """Count what another process judged by the same rules."""
+        for number, (judged, failed) in enumerate(counts):
+            self._judged[number] += judged
+            self._failed[number] += failed
+
     def settled(self, case: Case, outcome: Outcome) -> Outcome:
         """The outcome of a trial on `case`, expected failures turned into notes."""
         for number, rule in enumerate(self._rules):
@@ -33,6 +44,6 @@ class Tolerance:
         """The rules of which no trial failed though some were judged, a sentence each."""
         return [
             f"expected to fail ({rule.reason}), and passed in all {judged} trials"
-            for rule, judged, failed in zip(self._rules, self._judged, self._failed, strict=True)
+            for rule, (judged, failed) in zip(self._rules, self.counts, strict=True)
             if judged and not failed
         ]

@@ -57,17 +57,21 @@ class RuleResult:
 
 
 def one_size(contract: Contract) -> dict[str, Any]:
-    """Every size the same power of two, as large as `WORK` allows."""
-    best = None
-    for exponent in range(3, 13):
-        size = {
-            letter: (2,) * len(n) if isinstance(n, tuple) else 2**exponent for letter, n in contract.sizes[0].items()
-        }
-        if best is not None and contract.work(case_of_size(contract, "float32", size, 0)) > WORK:
-            break
-        best = size
-    assert best is not None
-    return best
+    """Every size the same power of two, as large as `WORK` allows; `trailing` ones are 2 beside others. Where sizes
+    depend on one another, the largest of the contract's own that is as large."""
+    first = contract.sizes[0]
+    alone = all(isinstance(n, tuple) for n in first.values())
+
+    def allowed(size: Mapping[str, Any]) -> bool:
+        case = case_of_size(contract, "float32", size, 0)
+        return contract.valid(case) and contract.work(case) <= WORK
+
+    def sized(each: int) -> dict[str, Any]:
+        return {name: ((each if alone else 2,) * len(n) if isinstance(n, tuple) else each) for name, n in first.items()}
+
+    made = [sized(2**exponent) for exponent in range(3, 13)]
+    found = [size for size in made if allowed(size)] or [dict(size) for size in contract.sizes if allowed(size)]
+    return max(found, key=lambda size: contract.work(case_of_size(contract, "float32", size, 0)))
 
 
 def case_of_size(contract: Contract, dtype: str, size: Mapping[str, Any], seed: int) -> Case:

@@ -23,7 +23,11 @@ FLOOR = 1e-30
 EPS = {torch.float64: 2.0**-52, torch.float32: 2.0**-23, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
 EPS32 = EPS[torch.float32]
 # rounding of an operand that a variant declares: `compute = "tf32"`; tf32x3 keeps two tf32 pieces of each operand
-COMPUTE = {"tf32": 2.0**-10, "tf32x3": 2.0**-21, "bf16": 2.0**-7}
+ROUNDED = {"tf32": 2.0**-10, "tf32x3": 2.0**-21, "bf16": 2.0**-7}
+# and what else it may declare. What that costs, the contract of an op that knows it computes from a case's own values;
+# to the others it makes no difference. Partial sums in float16; the fp8 tensor cores' 13 bits, from the beginning or
+# anew every 128 terms; functions of the GPU's approximate units
+COMPUTE = ROUNDED | {"half_sum": 2.0**-11, "fp22": 2.0**-13, "fp22_promoted": 2.0**-13, "approximate": 2.0**-11}
 
 Scalar = float | torch.Tensor
 
@@ -37,6 +41,7 @@ class Expected:
     rounding: Scalar = 0.0  # in units of the value; multiplied by T·eps(input dtype)
     extra: Scalar = 0.0  # absolute, for a declared precision
     dtype: torch.dtype | None = None  # None: the dtype of the inputs
+    bitwise: bool = False  # moved, not computed: the answer's bits, the sign of 0 too; any NaN is as good as another
     drift: float = 0.06  # limit of the mean signed error, in eps; inf where an output has none
     alternatives: list["Expected"] = field(default_factory=list)  # other answers the literature accepts, whole tensors
     note: str = ""  # of an alternative: what the reader of a report should know of a kernel that gives it
@@ -57,17 +62,18 @@ def simple(
 
 def dot_extra(compute: str | None, answer: torch.Tensor, squares: torch.Tensor) -> Scalar:
     """Extra budget of one dot product whose operands are rounded as `compute` says; `squares` is sum(a²·b²)."""
-    if compute is None:
+    if compute not in ROUNDED:
         return 0.0
-    unit = COMPUTE[compute]
+    unit = ROUNDED[compute]
     return 2 * unit * answer.abs() + 4 * unit * squares.sqrt()
 
 
 def budget(expected: Expected, in_dtype: torch.dtype) -> torch.Tensor:
-    """The absolute error allowed for each element of `expected.answer`."""
+    """The absolute error allowed for each element of `expected.answer`; an integer is not rounded."""
     out = expected.dtype or in_dtype
-    size = finite(expected.answer).abs().clamp_min(torch.finfo(out).tiny)
-    total = T * EPS[out] * size + FLOOR
+    total = torch.full_like(expected.answer, FLOOR)
+    if out.is_floating_point:
+        total += T * EPS[out] * finite(expected.answer).abs().clamp_min(torch.finfo(out).tiny)
     for terms, condition in expected.parts:
         root = (terms + 8.0) ** 0.5
         total = total + C * EPS32 * root * condition

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from touchstone.conformance.spec.contract import DTYPES, Case, Contract, Draw
+from touchstone.conformance.spec.contract import DTYPES, Case, Contract, Draw, dtype_name
 from touchstone.conformance.spec.layouts import FAR_LAYOUTS, PLANS, far_axis
 from touchstone.conformance.spec.words import expected_one_of
 
@@ -130,7 +130,7 @@ def _far(contract: Contract, level: str, seed: int) -> Iterator[Case]:
     narrow = [dtype for dtype in contract.dtypes if DTYPES[dtype].itemsize == 2]
     count = 0
     for name, operand in contract.operands.items():
-        if operand.dtype is not None or not narrow:
+        if operand.own_dtype or not narrow:
             continue
         for layout in FAR_LAYOUTS:
             dtypes = [narrow[count % len(narrow)]] if level == "quick" else narrow
@@ -145,8 +145,9 @@ def _least_work(contract: Contract, dtype: str, name: str, layout: str, seed: in
     axis = far_axis(layout)
     found = []
     for size in contract.sizes:
-        shapes = [contract.shape(operand.axes, size) for operand in contract.operands.values()]
-        shape = contract.shape(contract.operands[name].axes, size)
+        plain = plain_case(contract, dtype, next(iter(contract.values)), seed, size)
+        shapes = [contract.operand_shape(operand, plain) for operand in contract.operands]
+        shape = contract.operand_shape(name, plain)
         wide = sum(n > 1 for n in shape) >= min(2, len(shape))  # a single column says little
         if (
             axis is not None
@@ -155,7 +156,6 @@ def _least_work(contract: Contract, dtype: str, name: str, layout: str, seed: in
             and wide
             and not any(0 in shape for shape in shapes)
         ):
-            plain = plain_case(contract, dtype, next(iter(contract.values)), seed, size)
             layouts = tuple((n, layout if n == name else value) for n, value in plain.layouts)
             case = replace(plain, layouts=layouts)
             if contract.valid(case):
@@ -199,17 +199,20 @@ class _Space:
         }
         for name, operand in contract.operands.items():
             self.axes[f"layout {name}"] = list(operand.layouts)
+        for name, operand in contract.operands.items():
+            if len(operand.dtypes) > 1:
+                self.axes[f"dtype {name}"] = [dtype_name(dtype) for dtype in operand.dtypes]
         for name, values in contract.params.items():
             self.axes[f"param {name}"] = list(values)
         self.names = list(self.axes)
         self._valid: dict[tuple, bool] = {}
         self._size_axis, self._values_axis = self.names.index("size"), self.names.index("values")
         self._plain_axes = {
-            axis for axis, name in enumerate(self.names) if name == "dtype" or name.startswith("param ")
+            axis for axis, name in enumerate(self.names) if name == "dtype" or name.startswith(("param ", "dtype "))
         }
         spreads = [self._spread(dict(size)) for size in self.axes["size"]]
         self._degenerate = {i for i, spread in enumerate(spreads) if spread < min(2, max(spreads))}
-        self._seen: dict[tuple[int, int, int], bool] = {}
+        self._seen: dict[tuple[int, int, tuple[int, ...]], bool] = {}
 
     def case(self, point: tuple[int, ...]) -> Case:
         value = {name: self.axes[name][index] for name, index in zip(self.names, point, strict=True)}
@@ -221,7 +224,12 @@ class _Space:
             layouts=tuple((n.removeprefix("layout "), v) for n, v in value.items() if n.startswith("layout ")),
             params=tuple((n.removeprefix("param "), v) for n, v in value.items() if n.startswith("param ")),
             seed=self.seed,
+            dtypes=tuple((n.removeprefix("dtype "), v) for n, v in value.items() if n in self._unusual(value)),
         )
+
+    def _unusual(self, value: Mapping[str, Any]) -> set[str]:
+        """The axes of operands' dtypes at which another than the first is chosen: the first has no name in a case."""
+        return {name for name in value if name.startswith("dtype ") and value[name] != self.axes[name][0]}
 
     def valid(self, point: tuple[int, ...]) -> bool:
         if point not in self._valid:
@@ -241,25 +249,31 @@ class _Space:
         if chosen <= self._plain_axes and point[self._values_axis] != 0:
             return False
         return size not in self._degenerate and all(
-            self._layout_shows(axis, option, size) for axis, option in combination
+            self._layout_shows(axis, option, point) for axis, option in combination
         )
 
     def _spread(self, size: dict[str, Any]) -> int:
         """The most axes longer than 1 that an operand has; -1 where an operand is empty."""
-        shapes = [self.contract.shape(operand.axes, size) for operand in self.contract.operands.values()]
+        plain = plain_case(self.contract, self.contract.dtypes[0], next(iter(self.contract.values)), self.seed, size)
+        shapes = [self.contract.operand_shape(name, plain) for name in self.contract.operands]
         return -1 if any(0 in shape for shape in shapes) else max(sum(n > 1 for n in shape) for shape in shapes)
 
-    def _layout_shows(self, axis: int, option: int, size: int) -> bool:
+    def _layout_shows(self, axis: int, option: int, point: tuple[int, ...]) -> bool:
         name, layout = self.names[axis], self.axes[self.names[axis]][option]
         if not name.startswith("layout ") or layout in ("contiguous", "none"):
             return True
-        if (axis, option, size) not in self._seen:
-            operand = self.contract.operands[name.removeprefix("layout ")]
-            shape = self.contract.shape(operand.axes, dict(self.axes["size"][size]))
+        shape = self._shape(name.removeprefix("layout "), point)
+        if (axis, option, shape) not in self._seen:
             (_, strides, offset), (_, plain, _) = PLANS[layout](shape), PLANS["contiguous"](shape)
             moved = any(n > 1 and stride != other for n, stride, other in zip(shape, strides, plain, strict=True))
-            self._seen[axis, option, size] = offset != 0 or moved
-        return self._seen[axis, option, size]
+            self._seen[axis, option, shape] = offset != 0 or moved
+        return self._seen[axis, option, shape]
+
+    def _shape(self, operand: str, point: tuple[int, ...]) -> tuple[int, ...]:
+        axes = self.contract.operands[operand].axes
+        if isinstance(axes, str):
+            return self.contract.shape(axes, dict(self.axes["size"][point[self._size_axis]]))
+        return self.contract.operand_shape(operand, self.case(point))
 
 
 def _cover(space: _Space, strength: int, rng: random.Random, infeasible: list[str]) -> Iterator[tuple[int, ...]]:

@@ -47,6 +47,10 @@ def _compare(got: torch.Tensor, expected: Expected, in_dtype: torch.dtype, exact
     answer = expected.answer.cpu().expand(value.shape)
     if answer.numel() == 0:
         return Verdict(0.0)
+    if expected.bitwise or not out.is_floating_point:
+        wanted = answer.to(out)
+        ok = (_bits(got.detach().cpu()) == _bits(wanted)) | (torch.isnan(value) & torch.isnan(answer))
+        return _verdict(ok, torch.where(ok, 0.0, math.inf), value, answer, None, "must be equal bit by bit")
     if exact:
         ok = value == answer.to(out).to(torch.float64)
         fraction = torch.where(ok, 0.0, math.inf)
@@ -69,6 +73,13 @@ def _compare(got: torch.Tensor, expected: Expected, in_dtype: torch.dtype, exact
         if verdict.message:
             verdict.fraction = math.inf
     return verdict
+
+
+def _bits(x: torch.Tensor) -> torch.Tensor:
+    """The bits of each element as an integer."""
+    if not x.is_floating_point():
+        return x
+    return x.contiguous().view({2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()])
 
 
 def _verdict(ok, fraction, value, answer, allowed, why: str) -> Verdict:

@@ -9,7 +9,7 @@ import inspect
 import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +19,8 @@ from touchstone.conformance.spec import layouts
 from touchstone.conformance.spec.budget import Expected
 from touchstone.conformance.spec.returned import kind_of, strange
 
+UNUSED_INTEGER = 2**30  # far outside every operand, and its product with an element's size is an address
+SAME = "same"  # the name of the case's own dtype among an operand's
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -26,23 +28,63 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 class Operand:
     """One tensor argument: its axes by the letters of the contract's sizes, and the layouts it is tried in.
 
-    `dtype` is None for the case's dtype. `derived` operands are computed from the others (`Contract.derive`).
-    `counts=False`: the answer does not depend on its values (an optional statistic, or an operand tested as None). A
-    `...` axis stands for the sizes in `sizes["trailing"]`, a tuple. The layout "none" stands for the argument None.
+    `dtype` is None for the case's dtype, and so is None in `dtypes`: the dtypes it is tried in, the usual one first,
+    where there are several. `derived` operands are computed from the others (`Contract.derive`). `counts=False`: the
+    answer does not depend on its values (an optional statistic, or an operand tested as None). A `...` axis stands for
+    the sizes in `sizes["trailing"]`, a tuple. The layout "none" stands for the argument None.
+
+    `indexes` names the size whose indices an operand of integers holds: what lies in its gaps and around it is then the
+    last of them, so that a kernel which ignores a stride reads a wrong element, and not outside its operands.
+
+    `garbage(inputs, params)` gives, from the other operands' values in float64, which elements a call must not use, as
+    booleans of the operand's shape: rows of a cache beyond a length. The kernel finds NaN there, or 2^30, the reference
+    finds 0.
+
+    `fixed`: its values follow a rule, so that none may change or change places by itself (offsets in ascending order).
+
+    `axes` may be a function of the case, as an output's may: the gradient of a loss that is a sum, or one a row.
     """
 
-    axes: str
+    axes: str | Callable[["Case"], str]
     layouts: tuple[str, ...] = layouts.MATRIX
     dtype: torch.dtype | None = None
     derived: bool = False
     positional: bool = True
     counts: bool = True  # whether the answer depends on its values
+    dtypes: tuple[torch.dtype | None, ...] = ()
+    indexes: str | None = None
+    fixed: bool = False
+    garbage: Callable[[dict[str, Any], dict[str, Any]], torch.Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        if self.dtypes and self.dtype is not None:
+            raise ValueError("dtype: goes without dtypes, of which the first is the usual one")
+        shared = [name for name in self.layouts if name in layouts.BROADCASTS]
+        if self.garbage is not None and shared:
+            raise ValueError(f"layouts: {shared[0]}: elements that are not to be used have to have memory of their own")
+
+    @property
+    def own_dtype(self) -> bool:
+        """Whether its dtype is another than the case's."""
+        return self.dtype is not None or bool(self.dtypes)
 
 
 @dataclass(frozen=True)
 class Output:
-    axes: str
-    dtype: torch.dtype | None = None
+    """One tensor that a call returns. `axes` and `dtype` may be functions of the case; dtype None is the case's."""
+
+    axes: str | Callable[["Case"], str]
+    dtype: torch.dtype | Callable[["Case"], torch.dtype] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class From:
+    """A parameter's value that follows from the case's sizes and dtype: `params={"total": (From(tokens),)}`."""
+
+    of: Callable[["Case"], Any]
+
+    def __repr__(self) -> str:
+        return "..."
 
 
 @dataclass(frozen=True)
@@ -60,13 +102,15 @@ class Property:
     """A property that holds whatever the answer is. `check(call, arguments, outputs, case)` returns None or what broke.
 
     `call(**arguments)` runs the kernel and returns a tuple of outputs; `arguments` are those of `case`, whose value
-    family is `values`.
+    family is `values`. A property that calls with other parameters, layouts or sizes says with which: a kernel that is
+    judged without them is not held to it.
     """
 
     name: str
     check: Callable[..., str | None]
     values: str = "normal"
     bitwise: bool = False  # compares all outputs of two calls bit by bit: only a deterministic kernel is held to it
+    elsewhere: "Callable[[Case], Case] | None" = None  # the case on which it calls, if it calls on another one too
 
 
 @dataclass(frozen=True)
@@ -108,6 +152,7 @@ class Case:
     mirrored: str | None = None  # the operand whose elements change places, apart from those at its border
     altered: str | None = None  # the operand of which one element, drawn by chance, is another number
     drawn_as: str | None = None  # the id of the case whose values these are; None: its own
+    dtypes: tuple[tuple[str, str], ...] = ()  # of operands that are tried in several; "same" is the case's
 
     @property
     def size(self) -> dict[str, Any]:
@@ -119,7 +164,7 @@ class Case:
 
     @property
     def param(self) -> dict[str, Any]:
-        return dict(self.params)
+        return {name: value.of(self) if isinstance(value, From) else value for name, value in self.params}
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -139,7 +184,8 @@ class Case:
     def id(self) -> str:
         parts = [self.dtype, size_text(self.sizes), self.values]
         parts += [f"{name}:{layout}" for name, layout in self.layouts if layout != "contiguous"]
-        parts += [f"{name}={value}" for name, value in self.params]
+        parts += [f"{name}:{dtype}" for name, dtype in self.dtypes]
+        parts += [f"{name}={value}" for name, value in self.params if not isinstance(value, From)]
         return "-".join(parts)
 
     def rng(self, what: str = "") -> torch.Generator:
@@ -149,6 +195,11 @@ class Case:
 
     def __str__(self) -> str:
         return self.id
+
+
+def with_params(**params: Any) -> Callable[[Case], Case]:
+    """case -> the same case with these parameters."""
+    return lambda case: replace(case, params=tuple((name, params.get(name, value)) for name, value in case.params))
 
 
 def size_text(sizes: Sequence[tuple[str, Any]]) -> str:
@@ -171,7 +222,7 @@ class Draw:
         return [name for name, operand in self._contract.operands.items() if not operand.derived]
 
     def shape(self, operand: str) -> tuple[int, ...]:
-        return self._contract.shape(self._contract.operands[operand].axes, self.size)
+        return self._contract.operand_shape(operand, self.case)
 
     def normal(self, shape: Sequence[int], scale: float = 1.0, mean: float = 0.0) -> torch.Tensor:
         return torch.randn(tuple(shape), generator=self._generator, dtype=torch.float64) * scale + mean
@@ -210,6 +261,9 @@ class Contract:
     expect: Callable[..., dict[str, Expected]]
     # of (sizes, params): floating-point operations of the call. Left out: one for each element read or written
     flops: Callable[..., float] = None  # type: ignore[assignment]
+    # of (sizes, params): transcendental functions and random numbers of the call, each of which counts as 8
+    # multiply-adds where the work of a case is limited. Left out: none
+    calls: Callable[..., float] = lambda size, params: 0.0
     # of (sizes, params, element size): least bytes moved through memory. Left out: each operand and output once
     bytes: Callable[..., float] = None  # type: ignore[assignment]
     params: Mapping[str, Sequence[Any]] = field(default_factory=dict)
@@ -237,8 +291,9 @@ class Contract:
             self.bytes = lambda size, params, item: self._elements(size) * item
 
     def _elements(self, size: Mapping[str, Any]) -> int:
-        every = [operand.axes for operand in self.operands.values()] + [output.axes for output in self.outputs.values()]
-        return sum(math.prod(self.shape(axes, size)) for axes in every)
+        every = [operand.axes for operand in self.operands.values()]
+        every += [output.axes for output in self.outputs.values()]
+        return sum(math.prod(self.shape(axes, size)) for axes in every if isinstance(axes, str))
 
     def shape(self, axes: str, size: Mapping[str, Any]) -> tuple[int, ...]:
         shape: list[int] = []
@@ -246,9 +301,42 @@ class Contract:
             shape += size["trailing"] if axis == "..." else [size[axis]]
         return tuple(shape)
 
+    def operand_axes(self, name: str, case: Case) -> str:
+        """The axes that an operand has in a case."""
+        axes = self.operands[name].axes
+        return axes if isinstance(axes, str) else axes(case)
+
+    def operand_shape(self, name: str, case: Case) -> tuple[int, ...]:
+        """The shape that an operand has in a case."""
+        return self.shape(self.operand_axes(name, case), case.size)
+
+    def operand_dtype(self, name: str, case: Case) -> torch.dtype:
+        """The dtype in which an operand is given in a case."""
+        operand = self.operands[name]
+        if not operand.dtypes:
+            return operand.dtype or case.torch_dtype
+        chosen = dict(case.dtypes).get(name)
+        usual = {dtype_name(dtype): dtype for dtype in operand.dtypes}
+        return (operand.dtypes[0] if chosen is None else usual[chosen]) or case.torch_dtype
+
+    def output_axes(self, name: str, case: Case) -> str:
+        """The axes that an output has in a case."""
+        axes = self.outputs[name].axes
+        return axes if isinstance(axes, str) else axes(case)
+
+    def output_shape(self, name: str, case: Case) -> tuple[int, ...]:
+        """The shape that an output has in a case."""
+        return self.shape(self.output_axes(name, case), case.size)
+
+    def output_dtype(self, name: str, case: Case) -> torch.dtype:
+        """The dtype that an output has in a case."""
+        dtype = self.outputs[name].dtype
+        return (dtype if dtype is None or isinstance(dtype, torch.dtype) else dtype(case)) or case.torch_dtype
+
     def work(self, case: Case) -> float:
         """Multiply-adds of a call, or elements moved where there are hardly any: what a target's ceiling counts."""
-        return max(self.flops(case.size, case.param) / 2, self.bytes(case.size, case.param, 1))
+        products = self.flops(case.size, case.param) / 2 + 8 * self.calls(case.size, case.param)
+        return max(products, self.bytes(case.size, case.param, 1))
 
     def build(self, case: Case, device: str | torch.device = "cpu") -> Inputs:
         """Draw the case's values, round them, and place each operand in its layout on `device`."""
@@ -256,25 +344,43 @@ class Contract:
         if case.mirrored is not None:
             drawn = {name: _mirrored(value) if name == case.mirrored else value for name, value in drawn.items()}
         if case.altered is not None:
-            drawn = {n: _altered(value, case) if n == case.altered else value for n, value in drawn.items()}
-        placed: dict[str, layouts.BufferView | None] = {}
+            indexes = self.operands[case.altered].indexes
+            number = None if indexes is None else case.size[indexes]
+            drawn = {n: _altered(value, case, number) if n == case.altered else value for n, value in drawn.items()}
+        given: dict[str, torch.Tensor | None] = {}
         exact: dict[str, torch.Tensor | None] = {}
         independent = {name: drawn[name] for name, operand in self.operands.items() if not operand.derived}
-        self._place(independent, case, device, placed, exact)
+        self._round(independent, case, given, exact)
         if self.derive is not None:
-            self._place(self.derive(dict(exact), case.param), case, device, placed, exact)
-        ordered = {name: placed[name] for name in self.operands}
-        return Inputs(case, ordered, {name: exact[name] for name in self.operands}, case.param)
+            self._round(self.derive(dict(exact), case.param), case, given, exact)
+        self._spoil(case, given, exact)
+        placed = {name: self._place(name, given[name], case, device) for name in self.operands}
+        return Inputs(case, placed, {name: exact[name] for name in self.operands}, case.param)
 
-    def _place(self, drawn, case, device, placed, exact) -> None:
+    def _round(self, drawn, case, given, exact) -> None:
+        """What the kernel gets of the values `drawn`, and the same in float64, where a broadcast repeats the first."""
         for name, values in drawn.items():
             layout = case.layout.get(name, "contiguous")
             if values is None or layout == "none":
-                placed[name] = exact[name] = None
+                given[name] = exact[name] = None
                 continue
-            rounded = values.to(self.operands[name].dtype or case.torch_dtype)
-            exact[name] = layouts.values_of(rounded, layout).to(torch.float64)
-            placed[name] = layouts.place(rounded, layout, device)
+            given[name] = values.to(self.operand_dtype(name, case))
+            exact[name] = layouts.values_of(given[name], layout).to(torch.float64)
+
+    def _spoil(self, case, given, exact) -> None:
+        """Put what nobody may use into the elements that the call must leave alone, and 0 into their exact values."""
+        for name, operand in self.operands.items():
+            if operand.garbage is not None and given[name] is not None:
+                unused = operand.garbage(dict(exact), case.param).expand(given[name].shape)
+                given[name] = given[name].masked_fill(unused, _poison(given[name].dtype))
+                exact[name] = exact[name].masked_fill(unused, 0.0)
+
+    def _place(self, name, values, case, device) -> layouts.BufferView | None:
+        if values is None:
+            return None
+        indexes = self.operands[name].indexes
+        last = None if indexes is None else max(0, case.size[indexes] - 1)
+        return layouts.place(values, case.layout.get(name, "contiguous"), device, last)
 
     def expected(self, inputs: Inputs, compute: str | None = None) -> dict[str, Expected]:
         """The answer in float64 from the rounded inputs, with the budget of each output (None: output is None)."""
@@ -313,7 +419,7 @@ class Contract:
         return None
 
     def _is_default(self, name: str, value: Any) -> bool:
-        if name not in self.params:
+        if name not in self.params or isinstance(self.params[name][0], From):
             return False
         default = self.params[name][0]
         return (type(value), value) == (type(default), default)
@@ -349,6 +455,16 @@ def _defaults(fn: Callable[..., Any]) -> frozenset[str]:
     return frozenset(p.name for p in parameters if p.default is not p.empty)
 
 
+def _poison(dtype: torch.dtype) -> float:
+    """What nobody may use: NaN, or an integer far outside every operand."""
+    return math.nan if dtype.is_floating_point else min(UNUSED_INTEGER, torch.iinfo(dtype).max)
+
+
+def dtype_name(dtype: torch.dtype | None) -> str:
+    """A dtype as a case spells it."""
+    return SAME if dtype is None else str(dtype).removeprefix("torch.")
+
+
 def _mirrored(values: torch.Tensor | None) -> torch.Tensor | None:
     """`values` with what lies inside the border mirrored along the last axis.
 
@@ -363,12 +479,17 @@ def _mirrored(values: torch.Tensor | None) -> torch.Tensor | None:
     return turned
 
 
-def _altered(values: torch.Tensor | None, case: Case) -> torch.Tensor | None:
-    """`values` with one element, wherever it may be, twice the largest finite one: what a sample or a sum may miss."""
+def _altered(values: torch.Tensor | None, case: Case, number: int | None) -> torch.Tensor | None:
+    """`values` with one element, wherever it may be, twice the largest finite one: what a sample or a sum may miss.
+
+    Of indices of so large a `number` of elements it is the next one."""
     if values is None or not values.numel():
         return values
     changed = values.contiguous().clone()
     place = int(torch.randint(values.numel(), (), generator=case.rng("altered")))
+    if number is not None:
+        changed.view(-1)[place] = (changed.view(-1)[place] + 1) % max(1, number)
+        return changed
     finite = values[torch.isfinite(values)].abs()
     changed.view(-1)[place] = 2 * float(finite.max()) if finite.numel() and finite.max() else 1.0
     return changed

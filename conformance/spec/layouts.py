@@ -19,7 +19,7 @@ FAR = 2**31  # elements: the first offset that a 32-bit integer cannot hold
 # Linux; absent from the mmap module before Python 3.13
 MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 GUARD_BYTES = 512  # on either side of every buffer; the view keeps the alignment that an allocator gives
-GAP_BYTE = 0x7B  # 1e36 in float32 and bfloat16, 6e4 in float16
+GAP_BYTE = 0x7B  # 1e36 in float32 and bfloat16, 6e4 in float16, 2e9 in int32
 POISON = {torch.float32: math.nan, torch.float16: math.nan, torch.bfloat16: math.nan}
 
 
@@ -100,8 +100,15 @@ def _offset(shape):
     return shape, _strides(shape), 1
 
 
+def _interleaved(shape):
+    strides = _strides(shape)
+    return shape, [2 * strides[0], *strides[1:]], 0
+
+
 def _broadcast(axis: int):
     def plan(shape):
+        if not shape:
+            return _contiguous(shape)
         kept = list(shape)
         kept[axis] = min(shape[axis], 1)
         strides = _strides(tuple(kept))
@@ -142,6 +149,7 @@ PLANS: dict[str, Callable] = {
     "channels_last": _channels_last,  # (N, *, C) memory seen as (N, C, *)
     "sliced": _sliced,  # rows with a gap between them
     "step": _step,  # every second element: stride 2 on the last axis too
+    "interleaved": _interleaved,  # one half of (P, 2, *) memory seen as (P, *): keys and values of a page side by side
     "offset": _offset,  # storage offset of one element: no longer 16-byte aligned
     "broadcast": _broadcast(0),  # stride 0 on the first axis
     "broadcast_last": _broadcast(-1),  # stride 0 on the last axis
@@ -164,8 +172,11 @@ def values_of(values: torch.Tensor, layout: str) -> torch.Tensor:
     return values
 
 
-def place(values: torch.Tensor, layout: str, device: str | torch.device) -> BufferView:
-    """Put `values` (already rounded to their dtype) into a guarded, poisoned buffer on `device` in `layout`."""
+def place(values: torch.Tensor, layout: str, device: str | torch.device, integer: int | None = None) -> BufferView:
+    """Put `values` (already rounded to their dtype) into a guarded, poisoned buffer on `device` in `layout`.
+
+    `integer` is the poison of a buffer of integers; None: 0x7B in every byte.
+    """
     shape = tuple(values.shape)
     if (axis := far_axis(layout)) is not None:
         return _place_far(values, axis, device)
@@ -179,8 +190,10 @@ def place(values: torch.Tensor, layout: str, device: str | torch.device) -> Buff
     if values.dtype in POISON:
         typed.fill_(POISON[values.dtype])
         buffer[GUARD_BYTES + offset * item : GUARD_BYTES + extent * item].fill_(GAP_BYTE)
+    elif integer is None:
+        buffer.fill_(GAP_BYTE)
     else:
-        typed.zero_()
+        typed.fill_(integer)
     view = typed.as_strided(shape, strides, GUARD_BYTES // item + offset)
     if values.numel():
         narrow = values

@@ -42,8 +42,7 @@ def problems(
         return [] if got is None else [Problem(Check.RETURNS, f"{name} must be None here, got {type(got).__name__}")]
     if type(got) is not torch.Tensor:
         return [Problem(Check.RETURNS, f"{name}: expected a {library_type}, got {type_name(got)}")]
-    output = contract.outputs[name]
-    shape, dtype = contract.shape(output.axes, case.size), output.dtype or case.torch_dtype
+    shape, dtype = contract.output_shape(name, case), contract.output_dtype(name, case)
     if tuple(got.shape) != shape:
         return [Problem(Check.SHAPE, f"{name}: expected shape {shape}, got {tuple(got.shape)}")]
     if got.dtype != dtype:

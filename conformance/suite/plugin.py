@@ -1,11 +1,12 @@
 """pytest: the options, the parametrisation of the conformance test, and the table at the end."""
 
 import argparse
+import dataclasses
 import functools
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, TextIO
@@ -27,14 +28,18 @@ from touchstone.conformance.reporting.record import STDOUT, Record
 from touchstone.conformance.reporting.report import Report
 from touchstone.conformance.reporting.source import source_of
 from touchstone.conformance.reporting.status import Status
+from touchstone.conformance.reporting.tolerance import Tolerance
 from touchstone.conformance.spec.checks import Requirement
 from touchstone.conformance.spec.compare import worst
+from touchstone.conformance.spec.known import Known, Rule
+from touchstone.conformance.spec.known import read as read_known
 from touchstone.conformance.spec.narrowing import Narrowing
 from touchstone.conformance.suite import pasted
 
 COMPILED = "touchstone-compiled"  # key of the user property that holds the rows of an item of compile conformance
 SELECTION = pytest.StashKey[selection.Selection]()  # what the options ask for
 NARROWED = pytest.StashKey[dict[str, Narrowing]]()  # and by op what of its cases
+KNOWN = pytest.StashKey[dict[str, Known]]()  # and by op what --known tells
 SESSION = pytest.StashKey[pytest.Session]()  # that has ended
 OUTPUT = pytest.StashKey[TextIO]()  # standard output, where --json - leaves it to the record
 BY_NAME = pytest.StashKey[bool]()  # whether the suite is collected by the name of its package
@@ -54,7 +59,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     options.add(group.addoption, "--op", "--backend", "--variant", "--kernel", "--arrays", "--op-file", "--device")
     options.add(group.addoption, "--level", default=None)
     options.add(group.addoption, "--quick", "--thorough", "--seed", "--dtypes", "--sizes", "--where")
-    options.add(group.addoption, "--require", "--strict-kernels", "--arch")
+    options.add(group.addoption, "--require", "--strict-kernels", "--arch", "--known")
     options.add(group.addoption, "--json", dest="touchstone_json", help="write every outcome to FILE as JSON")
 
 
@@ -168,7 +173,11 @@ def pytest_configure(config: pytest.Config) -> None:
         )
         if _asked(config) and not config.stash.get(BY_NAME, False):
             config.args[:] = [str(SUITE)]
+        known = _known(option, chosen)
         narrowed = options.narrowed(option, chosen)
+        for op, rules in known.items():
+            skip = {rule.reason: rule.where for rule in rules.skip}
+            narrowed[op] = dataclasses.replace(narrowed[op], skip=skip or None)
         chosen.prepare()
         chosen.here = option.usepdb or option.trace or option.capture == "no"  # as a debugger needs it
         if (option.variant or option.kernel) and not selection.import_check(chosen):
@@ -177,9 +186,21 @@ def pytest_configure(config: pytest.Config) -> None:
                 _try_start(found[0][1])
     except (selection.UsageError, RuntimeError) as error:
         raise pytest.UsageError(str(error)) from None
-    config.stash[SELECTION], config.stash[NARROWED] = chosen, narrowed
+    config.stash[SELECTION], config.stash[NARROWED], config.stash[KNOWN] = chosen, narrowed, known
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Summary(config, chosen), "touchstone-summary")
+
+
+def _known(option: argparse.Namespace, chosen: selection.Selection) -> dict[str, Known]:
+    """By op: what --known tells of it."""
+    if option.known is None:
+        return {}
+    if not option.kernel:
+        raise selection.UsageError(options.KNOWN_ALONE)
+    try:
+        return {op: read_known(option.known, registry.contract(op)) for op in chosen.ops}
+    except ValueError as error:
+        raise selection.UsageError(f"--{error}") from None
 
 
 def _try_start(subject: Subject) -> None:
@@ -222,9 +243,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         ceiling = chosen.ceiling(backend) if backend else None
         every, plan = trials_of(subject, chosen.level, chosen.seed, ceiling)
         trials, left_out = narrow(every, metafunc.config.stash[NARROWED][subject.op])
+        expected = metafunc.config.stash[KNOWN].get(subject.op, Known()).expected
         for index, trial in enumerate(trials):
             marks = [pytest.mark.skip(reason=f"not run: {lacking}")] if lacking else []
-            judged = KernelItem(subject, trials, index, plan.over_ceiling, left_out)
+            judged = KernelItem(subject, trials, index, plan.over_ceiling, left_out, expected)
             items.append(pytest.param(judged, marks=marks, id=pasted.item_id(subject, trial.id)))
     metafunc.parametrize("judged", items)
 
@@ -267,10 +289,19 @@ def _source(subject: Subject) -> dict[str, str | None]:
 
 
 class KernelItem:
-    """One pytest item: a subject, all of its trials, and which of them this is."""
+    """One pytest item: a subject, all of its trials, which of them this is, and the failures that are expected."""
 
-    def __init__(self, subject: Subject, trials: list[Trial], index: int, dropped: int, left_out: dict[str, int]):
+    def __init__(
+        self,
+        subject: Subject,
+        trials: list[Trial],
+        index: int,
+        dropped: int,
+        left_out: dict[str, int],
+        expected: Sequence[Rule] = (),
+    ):
         self.subject, self.trials, self.index, self.dropped, self.left_out = subject, trials, index, dropped, left_out
+        self.expected = expected
         self.trial, self.of = trials[index], len(trials)
 
 
@@ -328,6 +359,7 @@ class Summary:
         elif report.when == "call" and "outcome" in about:
             outcome = Outcome.from_dict(about["outcome"])
             entry["outcomes"].append(outcome)
+            self.tolerance(about["op"], entry).add(about["expected"])
             self.kept += self.records(about, outcome)
             self.ran += outcome.judged
 
@@ -339,10 +371,21 @@ class Summary:
         self.exit = pytest.ExitCode(session.exitstatus)
         session.config.stash[SESSION] = session
 
+    def tolerance(self, op: str, entry: dict[str, Any]) -> Tolerance:
+        """What came of the failures that are expected of a variant."""
+        rules = self.config.stash[KNOWN].get(op, Known()).expected
+        found: Tolerance = entry.setdefault("tolerance", Tolerance(rules))
+        return found
+
+    def surprises(self, op: str, entry: dict[str, Any]) -> list[str]:
+        """The failures that were expected and did not come, once all trials were judged."""
+        return self.tolerance(op, entry).surprises() if len(entry["outcomes"]) == entry["of"] else []
+
     def _find_problems(self, session: pytest.Session) -> None:
         """What makes a session fail in which every test passed."""
         for (op, target, variant), entry in self.variants.items():
             done = entry["outcomes"]
+            self.problems += [f"{op}-{target}-{variant} {each}" for each in self.surprises(op, entry)]
             if done and len(done) == entry["of"] and all(o.status == DECLINED for o in _cases(done)):
                 self.problems.append(
                     f"{op}-{target}-{variant} declined every case, though this machine satisfies its needs"
@@ -440,7 +483,7 @@ class Summary:
         made = Report(op, variant, target, self.chosen.level, self.chosen.seed, entry["outcomes"])
         made.require, made.compute, made.source = self.chosen.require, entry["compute"], entry["source"]
         made.lacking = (entry["not_run"] or "").removeprefix("Skipped: ").removeprefix("not run: ") or None
-        made.not_run = dict(entry["left_out"])
+        made.not_run, made.surprises = dict(entry["left_out"]), self.surprises(op, entry)
         if entry["dropped"]:
             made.not_run["over the target's limit of work"] = entry["dropped"]
         if left := entry["of"] - len(entry["outcomes"]):

@@ -88,6 +88,34 @@ def test_trailing_axes_are_free_and_not_returned():
         assert shapes("N C ..., C", x=t(2, 3, *trailing), weight=t(3)) == (2, 3)
 
 
+def test_one_of_several_dtypes():
+    index = torch.zeros(3, dtype=torch.int32)
+    for dtype in (torch.int32, torch.int64):
+        assert shapes("T, T:int64|int32", x=t(3), index=index.to(dtype)) == (3,)
+    with pytest.raises(TypeError, match="^index: expected dtype int64 or int32, got int16$"):
+        shapes("T, T:int64|int32", x=t(3), index=index.short())
+    for dtype in (torch.float32, torch.float16):
+        assert shapes("T, T:float32|same", x=t(3, dtype=torch.float16), table=t(3, dtype=dtype)) == (3,)
+    with pytest.raises(TypeError, match="^table: dtype bfloat16, but x has float16; .* or it is float32$"):
+        shapes("T, T:float32|same", x=t(3, dtype=torch.float16), table=t(3, dtype=torch.bfloat16))
+    with pytest.raises(TypeError, match="^x: dtype bfloat16, but table has float16"):
+        shapes("T:float32|same, T", table=t(3, dtype=torch.float16), x=t(3, dtype=torch.bfloat16))
+
+
+def test_parts_of_a_size():
+    assert shapes("M K, K/8 N", a=t(2, 16), b=t(2, 5)) == (2, 16, 5)
+    with pytest.raises(ValueError, match="^a: K = 15 is no multiple of 8$"):
+        shapes("M K, K/8 N", a=t(2, 15), b=t(2, 5))
+    with pytest.raises(ValueError, match=r"^b: expected shape \(K/8, N\), where a gives K = 16, got \(3, 5\)$"):
+        shapes("M K, K/8 N", a=t(2, 16), b=t(3, 5))
+
+
+def test_no_axes_at_all():
+    assert shapes("M, ()", x=t(2), scale=torch.zeros(())) == (2,)
+    with pytest.raises(ValueError, match=r"^scale: expected shape \(\), got \(1,\)$"):
+        shapes("M, ()", x=t(2), scale=t(1))
+
+
 def test_strides_and_offsets_do_not_matter():
     base = torch.empty(100)
     assert shapes("M K", a=base.as_strided((2, 3), (0, 2), 5)) == (2, 3)

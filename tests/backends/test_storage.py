@@ -613,3 +613,25 @@ def test_what_is_not_read(tmp_path):
     (tmp_path / "link").symlink_to("large")
     with pytest.raises(OSError, match="symbolic links"):
         files.read(tmp_path / "link", follow=False)
+
+
+def test_artefacts_that_were_given_are_read_and_never_written(folder, tmp_path, monkeypatch):
+    made, given = Made(), tmp_path / "given"
+    artefacts.give([store_in(folder).file("kernel.so", made)], given)
+    monkeypatch.setenv(artefacts.GIVEN, str(given))
+    assert store_in(tmp_path / "empty").file("kernel.so", made) == given / "kernel.so" and made.times == 1
+    before = sorted(os.listdir(given))
+    assert store_in(tmp_path / "empty").file("other.so", made).parent == tmp_path / "empty"
+    for spoil in (
+        lambda path: path.chmod(0o666),  # others may have written to it
+        lambda path: path.write_bytes(made.content + b"x"),
+        lambda path: path.rename(path.with_name("old")),
+    ):
+        path = given / "kernel.so"
+        spoil(path)
+        assert store_in(tmp_path / "empty").file("kernel.so", made).parent == tmp_path / "empty"
+        path.write_bytes(made.content)
+        path.chmod(0o644)
+        assert store_in(tmp_path / "empty").file("kernel.so", made) == path
+    (given / "old").unlink()
+    assert sorted(os.listdir(given)) == before

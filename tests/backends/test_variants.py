@@ -34,7 +34,11 @@ def test_what_is_declared_is_read():
         (dict(dtypes=("fp16",)), ValueError, "dtypes: expected some of float32, float16, bfloat16, got"),
         (dict(dtypes="float16"), ValueError, "dtypes: expected some of"),
         (dict(dtypes=()), ValueError, "dtypes: expected some of"),
-        (dict(compute="fp8"), ValueError, "compute: expected one of tf32, tf32x3, bf16, got 'fp8'"),
+        (
+            dict(compute="fp8"),
+            ValueError,
+            "compute: expected one of tf32, tf32x3, bf16, half_sum, fp22, fp22_promoted, approximate, got 'fp8'",
+        ),
         (dict(spills=0), ValueError, "spills: expected a positive number of bytes per thread, got 0"),
     ],
 )

@@ -55,7 +55,10 @@ def told(tmp_path, *lines) -> str:
         (line(RIGHT, sizes={"cols": 34567}), ":2: field 'sizes': "),
         (line(RIGHT, outputs=["z"]), ":2: field 'outputs': 'z' is not one of y"),
         (line(RIGHT, require=["speed"]), ":2: field 'require': 'speed' is not one of values, "),
-        (line(RIGHT, compute="tf33"), ":2: field 'compute': expected one of tf32, tf32x3, bf16, got 'tf33'"),
+        (
+            line(RIGHT, compute="tf33"),
+            ":2: field 'compute': expected one of tf32, tf32x3, bf16, half_sum, fp22, fp22_promoted, approximate",
+        ),
         (line(RIGHT, coverage=2), ":2: field 'coverage': expected a share from 0 to 1, got 2"),
         (line(RIGHT, strict="yes"), ":2: field 'strict': expected true or false, got 'yes'"),
         (

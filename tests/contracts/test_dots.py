@@ -94,12 +94,14 @@ def rounded(op):
     return answer
 
 
+@pytest.mark.level("default")
 @pytest.mark.slow
 @pytest.mark.parametrize("op", OPS)
 def test_rounded_answer_passes(op):
     passes(op, rounded(op))
 
 
+@pytest.mark.level("default")
 @pytest.mark.slow
 @pytest.mark.parametrize("op", OPS)
 def test_known_good_kernels_pass_with_room(op):

@@ -62,6 +62,7 @@ def _verdict(contract, inputs, name, want, got):
     return compare.compare(got, want, inputs.case.torch_dtype, exact)
 
 
+@pytest.mark.level("default")
 @pytest.mark.slow
 @pytest.mark.parametrize("op", SPECS)
 def test_the_rounded_answer_passes(op):
@@ -75,6 +76,7 @@ def test_the_rounded_answer_passes(op):
             assert verdict.ok, f"{case.id}: {name}: {verdict.message}"
 
 
+@pytest.mark.level("default")
 @pytest.mark.slow
 @pytest.mark.parametrize("op", SPECS)
 def test_known_good_kernels_leave_room_in_the_budget(op):

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -219,6 +220,14 @@ def test_lines_stay_where_they_are():
             '/* __global__ void no() */ extern "C" __global__ void b() {}'
         )
     ] == [("a", True, ("x", "n")), ("b", False, ("",))]
+
+
+def test_a_long_comment_before_a_kernel_takes_no_time():
+    """Comments become spaces, and looking for qualifiers before them took quadratic time."""
+    text = "/*" + "x" * 50_000 + "*/ extern inline int notstatic; template <int N> static  __global__ void a(int n) {}"
+    began = time.process_time()
+    assert [(k.name, k.template) for k in source.kernels(text)] == [("a", True)]
+    assert time.process_time() - began < 1
 
 
 def test_quoted_headers_are_rewritten_too(tmp_path):

@@ -361,6 +361,43 @@ def test_what_is_no_record_is_a_usage_error(tmp_path, capsys, name, content, say
     assert not (tmp_path / "r.html").exists()
 
 
+def result(identifier, verdict="passed", reason=None, **report):
+    """A line of `judge`; without anything of a report, of a candidate that was not run."""
+    made = {"op": "softmax", "name": "kernel", "target": "user@cpu", "verdict": verdict, "findings": [], **report}
+    return {
+        **{**ABOUT, "format": 2, "kind": "judge", "level": "quick", "seed": 7 if report else None},
+        **{"verdict": verdict, "reason": reason, "reports": [made] if report else []},
+        **{"candidate": {"id": identifier, "key": "k", "language": None, "seconds": 1.0, "same_as": None}},
+    }
+
+
+def test_results_of_judge_are_read(tmp_path, capsys):
+    lines = [
+        result("right", outcomes=[outcome(fraction=0.5)]),
+        result("wrong", "failed", outcomes=[outcome("failed", fraction="Infinity")]),
+        result("broken", "failed", "candidate.py does not import", outcomes=[]),
+        result("lacking", "not run", "a package is missing"),
+    ]
+    path = tmp_path / "results.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"format": 2, "ki')
+    (found,) = records.read([path])
+    assert {entry["variant"]: (entry["passed"], entry["failed"]) for entry in found.data["variants"]} == {
+        "right": (1, 0),
+        "wrong": (0, 1),
+        "broken": (0, 1),
+    }
+    assert (found.kind, found.data["seed"], found.data["variants"][1]["worst"]["float32"]["y"]) == (
+        "judged",
+        7,
+        math.inf,
+    )
+    assert main(["report", str(path), "-o", str(tmp_path / "r.html")]) == 0
+    assert "user@cpu broken [-] call: candidate.py does not import" in (tmp_path / "r.html").read_text()
+    path.write_text(json.dumps(lines[0]))
+    assert main(["report", str(path), "--markdown"]) == 0
+    assert "| softmax | 1 of 1, 0.50, quick |" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("clone", "says"), [(True, "docs/results has none"), (False, "an installed Touchstone keeps")])
 def test_without_records_it_says_what_to_pass(tmp_path, monkeypatch, capsys, clone, says):
     monkeypatch.setattr(cli, "RESULTS", tmp_path)

@@ -42,6 +42,7 @@ def test_a_right_kernel_is_green_and_a_wrong_one_red(project):
     assert run(f"{step} --dtypes float32", project).returncode == 1
 
 
+@pytest.mark.level("default")
 @pytest.mark.slow
 @pytest.mark.needs("triton")
 def test_the_project_s_own_tests_pass(project):
@@ -49,6 +50,7 @@ def test_the_project_s_own_tests_pass(project):
     assert done.returncode == 0 and re.search(r"3 passed, 1 xfailed", done.stdout), done.stdout + done.stderr
 
 
+@pytest.mark.level("default")
 @pytest.mark.slow
 @pytest.mark.needs("triton")
 def test_the_hook_judges(project):

@@ -209,6 +209,12 @@ def test_check_of_a_kernel_with_a_declared_precision(run, kernel):
         (["check", "softmax", "--kernel=KERNEL:plain", "--outputs=z"], "--outputs: 'z' is not one of y"),
         (["check", "softmax", "--kernel=KERNEL:plain", "--require=speed"], "--require: 'speed' is not one of values, "),
         (["check", "softmax", "--kernel=KERNEL:plain", "--require="], "--require: expected one or more of values, "),
+        (["check", "softmax", "--kernel=KERNEL:plain", "--allow-library"], "--allow-library: goes with --untrusted; "),
+        (
+            ["check", "softmax", "--backend=paper", "--allow-library"],
+            "--untrusted and --allow-library go with --kernel",
+        ),
+        (["check", "softmax", "--kernel=KERNEL:plain", "--untrusted", "--isolate=spawn"], "got --isolate spawn"),
         (["check", "softmax", "--backend=paper", "--strict"], "--require and --strict go with --kernel"),
         (["check", "matmul", "--kernel=KERNEL:plain"], "--kernel: plain(x): matmul is called as fn(a, b); too many"),
         (["check", "softmax", "--backend=paper", "--compute=tf32"], "--compute and --outputs go with --kernel"),

@@ -14,7 +14,12 @@ NEEDS = {
     "liger_kernel_rms_norm": ["triton", "liger_kernel"],
     "tutorial_matmul": ["triton"],
 }
-EXAMPLES = [pytest.param(name, marks=pytest.mark.needs(*needs)) for name, needs in NEEDS.items()]
+# 10 to 50 seconds of processor time each
+LONG = ("compiled_rms_norm", "flash_linear_attention_layer_norm", "liger_kernel_rms_norm")
+EXAMPLES = [
+    pytest.param(name, marks=[pytest.mark.needs(*needs), *([pytest.mark.level("default")] if name in LONG else [])])
+    for name, needs in NEEDS.items()
+]
 
 
 @pytest.mark.slow

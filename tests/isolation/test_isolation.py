@@ -24,6 +24,7 @@ from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.isolation import fork, limits, travel, wire
 from touchstone.conformance.isolation import runner as runner_module
 from touchstone.conformance.isolation.limits import Limits
+from touchstone.conformance.isolation.processes import waited
 from touchstone.conformance.isolation.runner import Runner
 from touchstone.conformance.judging import executor, judge
 from touchstone.conformance.judging.judgement import FAILED, PASSED
@@ -471,6 +472,7 @@ def use():
 """
 
 
+@pytest.mark.level("default")
 @pytest.mark.slow
 @pytest.mark.needs("g++")
 def test_after_torch_compile_was_used(tmp_path, monkeypatch):
@@ -738,11 +740,12 @@ def test_an_idle_child_notices_that_its_parent_is_gone(tmp_path):
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_the_child_and_reports(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl_c", "sigterm"])
+def test_an_interruption_ends_the_child_and_reports(tmp_path, number):
     (tmp_path / "kernels.py").write_text(
         "import os, time\n\ndef fn(x):\n    print('child', os.getpid(), flush=True)\n    time.sleep(100)\n"
     )
-    arguments = ["-m", "touchstone", "check", "softmax", "--kernel", "kernels.py:fn", "--device=cpu", "--quick"]
+    arguments = ["-m", "touchstone", "check", "softmax", "--kernel=kernels.py:fn", "--device=cpu", "--json=out.json"]
     environment = processes.clean_environment(PYTHONPATH=str(registry.ROOT))
     with subprocess.Popen(
         [sys.executable, *arguments],
@@ -755,13 +758,25 @@ def test_ctrl_c_ends_the_child_and_reports(tmp_path):
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     ) as parent:
         child = int(parent.stdout.readline().split()[1])
-        parent.send_signal(signal.SIGINT)
+        parent.send_signal(number)
         out, err = parent.communicate(timeout=30)
     assert gone(child)
     assert parent.returncode == 130, err
     assert "INTERRUPTED; judged on 0 of " in out
     assert "PASSED" not in out and " interrupted" in out
     assert err.endswith("interrupted\n")
+    record = json.loads((tmp_path / "out.json").read_text())
+    assert (record["verdict"], record["interrupted"], record["status"]) == ("interrupted", True, 130)
+    assert record["reports"][0]["interrupted"]
+
+
+def test_a_kernel_that_sigterm_ends_interrupts_nothing(tmp_path):
+    (tmp_path / "kernels.py").write_text(
+        "import os, signal\n\ndef fn(x):\n    os.kill(os.getpid(), signal.SIGTERM)\n    signal.pause()\n"
+    )
+    arguments = ["check", "softmax", "--kernel=kernels.py:fn", "--device=cpu", "--sizes=cols=33", "--dtypes=float32"]
+    done = processes.run_touchstone(["-m", "touchstone", *arguments, "--timeout=10"], tmp_path)
+    assert done.returncode == 1 and "SIGTERM" in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.slow
@@ -807,6 +822,25 @@ def test_a_busy_machine_gets_more_time_on_the_clock():
     assert not limits.too_long(elapsed=100, processor=20, limit=60)
     assert limits.too_long(elapsed=240, processor=20, limit=60)
     assert limits.too_long(elapsed=60, processor=0.1, limit=60)
+    assert not limits.too_long(elapsed=60, processor=0.1, limit=60, waited=50)
+    assert limits.too_long(elapsed=240, processor=0.1, limit=60, waited=50)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells how long a process waited for a processor")
+def test_a_child_that_other_processes_keep_from_work_has_waited():
+    """Two at work on one processor wait for each other."""
+    one = min(os.sched_getaffinity(0))
+    program = (
+        f"import os, time\nos.sched_setaffinity(0, [{one}])\nend = time.monotonic() + 1\n"
+        "while time.monotonic() < end: pass"
+    )
+    children = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(2)]
+    seen = [0.0, 0.0]
+    while any(child.poll() is None for child in children):
+        seen = [max(before, waited([child.pid])) for before, child in zip(seen, children, strict=True)]
+        time.sleep(0.01)
+    assert min(seen) > 0.1 and [child.returncode for child in children] == [0, 0]
+    assert waited([children[0].pid]) == 0.0  # it is gone
 
 
 FOUR = """

@@ -428,6 +428,31 @@ def test_folders_that_resist_are_removed(measures):
     assert not left.left
 
 
+@pytest.mark.skipif(not ROOT, reason="a user of its own takes root")
+def test_a_closed_folder_of_the_import_path_costs_no_measure(tmp_path, monkeypatch):
+    """What lies in it is read, but what is hidden or closed; where that is a module, the reason says which one."""
+    if {USER, FILES} & set(Sandbox().plan.reasons):
+        pytest.skip("takes a user and a mount namespace of its own")
+    folder = tmp_path / "closed"
+    (folder / "package").mkdir(parents=True)
+    (folder / "package" / "__init__.py").write_text("answer = 42\n")
+    (folder / ".secret").write_text("x")
+    (folder / "closed").mkdir(0o700)
+    (tmp_path / "empty").mkdir()
+    for each in (folder, tmp_path / "empty"):
+        each.chmod(0o700)
+        monkeypatch.syspath_prepend(each)
+    program = (
+        "import os, sys\nsys.path.insert(0, FOLDER)\nimport package\n"
+        "print(package.answer, sorted(os.listdir(FOLDER)), os.access(FOLDER, os.W_OK), os.getuid() != 0)"
+    )
+    left = run(program, FOLDER=str(folder))
+    assert left.output.strip() == "42 ['package'] False True" and USER in left.measures
+    (folder / "package").chmod(0o700)
+    outside._tried.cache_clear()
+    assert Sandbox().plan.reasons[USER] == f"[Errno 13] other users may not read {folder / 'package'}"
+
+
 @pytest.mark.parametrize("ordinary", JUDGES)
 @pytest.mark.parametrize("measures", WAYS)
 def test_it_dies_with_its_judge(measures, ordinary):

@@ -1,5 +1,7 @@
 """Untrusted kernels on a GPU: the sandbox lets CUDA work, and the judge refuses there what it refuses on the CPU."""
 
+import json
+
 import pytest
 
 from tests.processes import run_touchstone
@@ -70,3 +72,17 @@ def test_a_process_that_used_cuda_refuses(tmp_path):
     (tmp_path / "used.py").write_text(code)
     done = run_touchstone(["used.py"], tmp_path)
     assert done.returncode == 1 and "untrusted: CUDA was used in this process before" in done.stderr, done.stderr
+
+
+def test_many_of_them_are_judged(tmp_path):
+    folder = tmp_path / "softmax"
+    folder.mkdir()
+    (folder / "right.py").write_text(KERNEL.partition("def by_library")[0])
+    (folder / "library.py").write_text(
+        "import torch\n\n\ndef softmax(x):\n    return torch.softmax(x, -1).contiguous()\n"
+    )
+    arguments = ["judge", str(tmp_path), "--device", "cuda", "--out", "results.jsonl"]
+    done = run_touchstone(["-m", "touchstone", *arguments], tmp_path)
+    results = map(json.loads, (tmp_path / "results.jsonl").read_text().splitlines())
+    verdicts = {result["candidate"]["id"]: result["verdict"] for result in results}
+    assert verdicts == {"softmax/right": "passed", "softmax/library": "failed"}, done.stdout + done.stderr

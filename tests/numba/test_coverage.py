@@ -281,6 +281,36 @@ def test_device_functions_and_closures():
     assert (x == (49 * 3 + 1) ** 2 * 2 + 1).all()
 
 
+@cuda.jit(device=True)
+def total(value):
+    held = cuda.shared.array(32, float32)
+    held[cuda.threadIdx.x] = value
+    cuda.syncthreads()
+    found = float32(0)
+    for i in range(32):
+        found += held[i]
+    cuda.syncthreads()
+    return found
+
+
+@cuda.jit(device=True)
+def twice_the_total(value):
+    return total(value) * float32(2)
+
+
+@cuda.jit
+def on_two_ways(x, out):
+    i = cuda.threadIdx.x
+    out[i] = total(x[i]) + twice_the_total(x[i])
+
+
+def test_a_device_function_with_shared_memory_that_is_called_on_two_ways():
+    """Its code is linked once, and so is its array, a name that may not be defined twice."""
+    x, out = torch.arange(32.0), torch.zeros(32)
+    launch(on_two_ways, 1, 32, (x, out))
+    assert (out == 3 * x.sum()).all()
+
+
 @cuda.jit
 def tuples(pair, number):
     (a, b), s = pair, number

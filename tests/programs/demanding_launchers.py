@@ -8,12 +8,15 @@ import importlib
 import torch
 import triton
 import triton.language as tl
+from triton._C.libtriton import nvidia
 from triton.runtime import driver
+from triton.testing import nvsmi
 
 DEVICE = triton.runtime.driver.active.get_active_torch_device()
 PROPERTIES = driver.active.utils.get_device_properties(DEVICE.index)
 CAPABILITY = torch.cuda.get_device_capability()
 assert torch.cuda.is_available(), "these kernels need a GPU"
+CUBLAS = nvidia.cublas.CublasLt(torch.empty(1024, device="cuda", dtype=torch.uint8))
 
 
 def is_hip():
@@ -44,6 +47,36 @@ def by_occupancy(x):
     programs = min(PROPERTIES["multiprocessor_count"] * room, rows)
     kernel[(programs, 1, 1)](y, x, cols, rows, cols, block, stages)
     return y
+
+
+def by_clock(x):
+    """A model of performance asks how fast the GPU is."""
+    assert 500 < nvsmi(["clocks.max.sm"])[0] < 5000
+    return by_function(x)
+
+
+KERNELS = {}
+
+
+def _kept(x, further):
+    """Launches the kernel that a launch returned, with `further` for its compile-time parameters, which are in it."""
+    x, y = x.contiguous(), torch.empty(x.shape, dtype=x.dtype, device="cuda")
+    (rows, cols), block = x.shape, triton.next_power_of_2(x.shape[-1])
+    if not x.numel():
+        return y
+    if block in KERNELS:
+        KERNELS[block][(rows, 1, 1)](y, x, cols, rows, cols, *further)
+    else:
+        KERNELS[block] = _rows[(rows,)](y, x, cols, rows, cols, BLOCK=block, STAGES=1)
+    return y
+
+
+def by_kept_kernels(x):
+    return _kept(x, ())
+
+
+def by_kept_kernels_and_other_constants(x):
+    return _kept(x, (1, 9))
 
 
 def calculate_settings(cols):

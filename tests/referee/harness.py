@@ -9,10 +9,14 @@ the function does; the last one what is demanded of the judge, as `demands`:
 - contained: the verdict is that of an honest kernel, or worse; only nothing is left;
 - untrusted: refused, in untrusted mode alone; "untrusted, contained": likewise.
 
+An attack that ends by an error of its own has attacked nothing, and is broken: it fails its test. Where an error is
+what it is for, or is how it is held up, the words after the colon (of "noticed" too) are in that error.
+
 A function whose name begins with `import_` is called when the file is imported, and the kernel is honest besides.
 """
 
 import ast
+import contextlib
 import json
 import os
 import re
@@ -21,12 +25,13 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.processes import clean_environment
 from touchstone.conformance.discovery import registry
+from touchstone.conformance.spec.checks import Check
 
 HERE = Path(__file__).parent
 CANDIDATES = HERE / "candidates"
@@ -49,6 +54,8 @@ OF_KIND = {  # of each class of candidates that takes others
 }
 SECONDS = 60.0  # which a command may take before it counts as stopped
 PLANTED = b"planted by a candidate"
+RAISED = re.compile(r"(?:a timed call raised )?[A-Z]\w*: ")  # how a bench tells that a kernel raised
+NO_IMPORT = re.compile(r"does not import: ((?:[A-Z]\w*: |No module named ).*)")
 VERDICT = re.compile(r"^(PASSED|FAILED|NOT RUN|PARTIAL|NOT JUDGED)\b", re.MULTILINE)
 
 
@@ -137,6 +144,13 @@ def _of_file(folder: Path, kind: str) -> Iterator[Candidate]:
             yield Candidate(kind, node.name, says, demand, words.strip(), alone, op, options, folder)
 
 
+def sizes_of(candidate: Candidate) -> dict[str, list[int]]:
+    """The sizes that a candidate is judged on, as a line of JSON has them."""
+    given = OF_KIND.get(candidate.kind, NARROWED[candidate.op])
+    pairs = (word.removeprefix("--sizes=").split("=") for word in given if word.startswith("--sizes="))
+    return {axis: [int(size) for size in sizes.split(",")] for axis, sizes in pairs}
+
+
 @dataclass
 class Ended:
     """How the judging of a candidate ended."""
@@ -154,6 +168,18 @@ class Ended:
     def verdict(self) -> str | None:
         """The last one that was printed."""
         return next(iter(reversed(VERDICT.findall(self.stdout))), None)
+
+    @property
+    def errors(self) -> list[str]:
+        """The errors of the candidate's own code, where the judge holds nothing else against it."""
+        found = NO_IMPORT.findall(f"{self.stdout}\n{self.stderr}")
+        for report in (self.record or {}).get("reports", []):
+            failures = [finding for finding in report["findings"] if finding["severity"] == "failure"]
+            if any(finding["check"] != Check.RAISED for finding in failures):
+                return []
+            found += [finding["message"] for finding in failures]
+            found += [why for why in report["coverage"]["reasons"]["not_run"] if why.startswith("No module named ")]
+        return found
 
     @property
     def told(self) -> bool:
@@ -200,6 +226,7 @@ class Judge:
             *OF_KIND.get(candidate.kind, (*NARROWED[candidate.op], "--timeout=10")),
             *(["--untrusted"] if untrusted else []),
             *candidate.options,
+            "--json=record.json",
         ]
         return self._asked(arguments, candidate.source(self.tag, self.port), seconds)
 
@@ -234,8 +261,8 @@ class Judge:
             answer = self._answer(request)
             texts = [(place / name).read_bytes()[-200_000:].decode(errors="replace") for name in ("stdout", "stderr")]
             ended = Ended(**answer, stdout=texts[0], stderr=texts[1], files=self._planted(place))
-            written = place / "here" / "record.json"
-            ended.record = json.loads(written.read_text()) if written.is_file() else None
+            with contextlib.suppress(OSError, ValueError):  # a candidate without a sandbox may have been at it
+                ended.record = json.loads((place / "here" / "record.json").read_text())
             if self._harmed():
                 ended.files.append("the clone")
                 self._restore()
@@ -326,6 +353,7 @@ def complaints(candidate: Candidate, ended: Ended, untrusted: bool) -> list[str]
         found.append("got through: exit status 0")
     if owed and candidate.demand == "noticed" and ended.status == 0 and not _noticed(candidate, ended):
         found.append("not noticed: exit status 0, and no word about it")
+    found += _broken(candidate, ended.errors) if owed else []
     if owed and not ended.told:
         what = f"stopped after {ended.seconds:.0f} s" if ended.late else f"ended with status {ended.status}"
         found.append(f"the judge {what}, without a verdict: {(ended.stderr.strip().splitlines() or [''])[-1][:150]}")
@@ -338,10 +366,17 @@ def complaints(candidate: Candidate, ended: Ended, untrusted: bool) -> list[str]
     return found
 
 
+def _broken(candidate: Candidate, errors: Sequence[str]) -> list[str]:
+    """That an attack came to nothing by a mistake in it."""
+    undeclared = [error for error in errors if not candidate.words or not re.search(candidate.words, error)]
+    return [f"broken attack, it ends by an error of its own: {error[:300]}" for error in undeclared[:1]]
+
+
 def timing_complaints(candidate: Candidate, ended: Ended, owed: float) -> list[str]:
     """What a bench owes and did not do, with a candidate that has to work for so many seconds in a call."""
     (row,) = ended.record["results"] if ended.record else [{"status": None, "ms": None, "problems": []}]
-    found = []
+    told = row["problems"] or [""]
+    found = _broken(candidate, told) if all(map(RAISED.match, told)) else []
     if ended.late or ended.status not in (0, 1, 2, 3):
         found.append(f"the bench was stopped, or ended with status {ended.status}: {ended.stderr.strip()[-300:]}")
     if (ended.status == 0) != (row["status"] == "measured"):

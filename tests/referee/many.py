@@ -2,22 +2,25 @@
 
 `python -m tests.referee.many FOLDER` writes kernels.jsonl, which is judged as it is (Triton kernels with one fault or
 none, in each dtype, hostile candidates, honest ones), and planted.jsonl, which takes --trusted: the planted torch
-functions of every op.
+functions of every op. Each is narrowed to its cheapest case, on which many a fault does not show; with --whole each has
+all cases of the level, and expected.json says which verdict it owes. tests/referee/agree.py compares.
 """
 
+import argparse
 import ast
 import functools
 import itertools
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.referee import harness
 from tests.referee.harness import Candidate, needed
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.faults import ALL
+from touchstone.conformance.judging.judgement import FAILED, PASSED
 from touchstone.conformance.spec.cases import plan
 
 LANGUAGE = "triton"
@@ -33,43 +36,63 @@ kernel = next(planted for planted in registry.planted({op!r}) if planted.name ==
 """
 
 
-def kernels() -> Iterator[dict[str, Any]]:
-    """Lines of candidates that are confined."""
+class Made(NamedTuple):
+    """A candidate's line, and the verdict that it owes where it is judged on all cases of the level; None: either."""
+
+    line: dict[str, Any]
+    owes: str | None
+
+
+def kernels(whole: bool = False) -> Iterator[Made]:
+    """Candidates that are confined."""
     for op in harness.NARROWED:
         honest = Candidate(harness.HEAD, op, "an honest kernel", "contained", op=op)
-        yield _line(f"honest/{op}", op, honest.source("planted", 0))
+        yield Made(_line(f"honest/{op}", op, honest.source("planted", 0), whole), PASSED)
     for path in sorted(FAULTS.glob("[a-z]*.py")):
         tree = ast.parse(path.read_text())
         planting = [node for node in tree.body if _plants(node)]
         tree.body = [node for node in tree.body if node not in planting]
-        for launcher, faults in map(_planted, planting):
+        for launcher, faults, options in map(_planted, planting):
             source = needed(ast.unparse(tree), launcher)
             for fault, dtype in itertools.product(("none", *faults), ALL):
                 kernel = KERNEL.format(launcher=launcher, fault=fault)
-                line = _line(f"{path.stem}/{launcher}/{fault}/{dtype}", path.stem, source + kernel, dtype)
-                yield line | {"language": LANGUAGE}
+                line = _line(f"{path.stem}/{launcher}/{fault}/{dtype}", path.stem, source + kernel, whole, dtype)
+                yield Made(line | options | {"language": LANGUAGE}, _owed(path.stem, fault, dtype) if whole else FAILED)
     for candidate in harness.candidates():
         if candidate.demand == "refused":  # what is contained may pass or not, as it meets a lock or not
-            yield _line(f"hostile/{candidate.id}", candidate.op, candidate.source("planted", 0))
+            sizes = harness.sizes_of(candidate)
+            line = _line(f"hostile/{candidate.id}", candidate.op, candidate.source("planted", 0), whole)
+            yield Made(line | ({"sizes": sizes} if whole and sizes else {}), FAILED)
 
 
-def planted() -> Iterator[dict[str, Any]]:
-    """Lines of candidates that are trusted: a confined one may not import the judge's own."""
+def planted(whole: bool = False) -> Iterator[Made]:
+    """Candidates that are trusted: a confined one may not import the judge's own."""
     for op in registry.ops():
         for one in registry.planted(op):
-            yield _line(f"{op}/{one.name}", op, PLANTED.format(op=op, name=one.name))
+            line = _line(f"{op}/{one.name}", op, PLANTED.format(op=op, name=one.name), whole)
+            if whole:
+                line |= {"dtypes": list(one.dtypes), "deterministic": one.deterministic}
+            yield Made(line, PASSED if one.is_known_good else FAILED)
 
 
-def _line(identifier: str, op: str, source: str, dtype: str = ALL[0]) -> dict[str, Any]:
-    """Narrowed to a dtype and the size of its cheapest case, which takes about a second."""
-    return {
-        "id": identifier,
-        "op": op,
-        "source": source,
-        "function": "kernel",
-        "sizes": _smallest(op, dtype),
-        "dtypes": [dtype],
-    }
+def _line(identifier: str, op: str, source: str, whole: bool, dtype: str = ALL[0]) -> dict[str, Any]:
+    """Of one dtype; unless `whole`, narrowed to the size of its cheapest case, which takes about a second."""
+    narrowed = {} if whole else {"sizes": _smallest(op, dtype)}
+    return {"id": identifier, "op": op, "source": source, "function": "kernel", "dtypes": [dtype], **narrowed}
+
+
+@functools.cache
+def _kinds(op: str) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Of each planted kernel of an op in Triton: its kind, and the dtypes that it is wrong in."""
+    registry.backend(LANGUAGE).prepare("cpu")
+    return {one.name: (one.kind, one.dtypes) for one in registry.planted_kernels(LANGUAGE, op)}
+
+
+def _owed(op: str, fault: str, dtype: str) -> str | None:
+    kind, dtypes = _kinds(op).get(fault, ("known-good", ALL))
+    if kind == "known-good":
+        return PASSED
+    return FAILED if dtype in dtypes else None
 
 
 @functools.cache
@@ -85,19 +108,28 @@ def _plants(node: ast.stmt) -> bool:
     return isinstance(call, ast.Call) and ast.unparse(call.func) == "plant_kernels"
 
 
-def _planted(node: ast.stmt) -> tuple[str, list[str]]:
-    """The launcher and the faults of such a call."""
+def _planted(node: ast.stmt) -> tuple[str, list[str], dict[str, Any]]:
+    """The launcher of such a call, the faults, and the options that it gives."""
     assert isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
     _, launcher, _, *faults = node.value.args
-    return ast.unparse(launcher), [ast.literal_eval(fault) for fault in faults]
+    options = {str(each.arg): ast.literal_eval(each.value) for each in node.value.keywords}
+    return ast.unparse(launcher), [ast.literal_eval(fault) for fault in faults], options
 
 
-def main(folder: str) -> None:
-    for name, lines in (("kernels.jsonl", kernels()), ("planted.jsonl", planted())):
-        texts = [json.dumps(line) + "\n" for line in lines]
-        Path(folder, name).write_text("".join(texts))
-        print(f"{name}: {len(texts)} candidates")
+def main(arguments: Sequence[str]) -> None:
+    asked = argparse.ArgumentParser(prog="python -m tests.referee.many", description=__doc__)
+    asked.add_argument("folder", type=Path)
+    asked.add_argument("--whole", action="store_true", help="all cases of the level, and expected.json")
+    given = asked.parse_args(arguments)
+    given.folder.mkdir(parents=True, exist_ok=True)
+    owed = {}
+    for name, found in (("kernels.jsonl", list(kernels(given.whole))), ("planted.jsonl", list(planted(given.whole)))):
+        (given.folder / name).write_text("".join(json.dumps(made.line) + "\n" for made in found))
+        owed |= {made.line["id"]: made.owes for made in found if made.owes is not None}
+        print(f"{name}: {len(found)} candidates")
+    if given.whole:
+        (given.folder / "expected.json").write_text(json.dumps(owed, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1:])

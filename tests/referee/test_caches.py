@@ -23,9 +23,11 @@ import pytest
 
 from tests import processes
 from tests.night import NIGHT, some
+from touchstone import check
 from touchstone.backends.storage import artefacts, files
 from touchstone.conformance.cli import main
 from touchstone.conformance.discovery import registry
+from touchstone.conformance.discovery.importing import FileFunction
 from touchstone.conformance.findings import kept
 
 WORKERS, KILLED = 8, 4
@@ -277,7 +279,7 @@ if NIGHT:
 
 @pytest.mark.slow
 @needs_compilers
-@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+@pytest.mark.parametrize("damage", some([pytest.param(damage, id=name) for name, damage in DAMAGE.items()], 2))
 def test_a_damaged_cache_is_made_again_and_says_nothing_about_a_kernel(filled, tmp_path, damage):
     cache = tmp_path / "cache"
     shutil.copytree(filled, cache)
@@ -337,7 +339,7 @@ def linked(cache: Path) -> None:
             pytest.param(linked, "is a symbolic link", id="link"),
             pytest.param(somebody_elses, "belongs to user 12345", id="owner"),
         ],
-        2,
+        3,
     ),
 )
 def test_nothing_is_taken_from_a_folder_that_others_may_have_filled(filled, tmp_path, prepare, said):
@@ -381,6 +383,7 @@ def test_where_nothing_can_be_compiled_nothing_is_judged(tmp_path, shell, said):
         assert re.fullmatch(said, one["reasons"][0].partition("; ")[0]), one
 
 
+@pytest.mark.level("default")
 @pytest.mark.slow
 @needs_compilers
 def test_runs_on_one_cache_half_of_them_killed(tmp_path):
@@ -447,3 +450,45 @@ def test_a_malformed_record_is_wrong_usage(tmp_path, capsys, command, text):
     assert main([*command.split(), *files_read]) == 2
     error = capsys.readouterr().err
     assert "record.json" in error and "Traceback" not in error
+
+
+GIVEN = """
+import os
+
+import torch
+from touchstone.backends.cupy.runtime.module import Module
+
+module = Module(__file__, "copied.cu")
+
+
+def softmax(x):
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    module.launch("copied", 1, 1, x, y)
+    try:
+        open(os.path.join(os.environ["TOUCHSTONE_GIVEN"], "planted.so"), "w")
+        said = "written"
+    except OSError:
+        said = "refused"
+    raise ValueError(" ".join([said, *sorted(os.listdir(os.environ["TOUCHSTONE_CACHE"]))]))
+"""
+
+
+@pytest.mark.slow
+@needs_compilers
+@pytest.mark.skipif(sys.platform != "linux", reason="confining a process takes Linux")
+def test_a_confined_kernel_reads_the_emulator_that_the_judge_compiled_and_writes_it_not(tmp_path, monkeypatch):
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("TOUCHSTONE_CACHE", str(cache))
+    (tmp_path / "copied.cu").write_text(
+        'extern "C" __global__ void copied(const float* x, float* y) { y[0] = x[0]; }\n'
+    )
+    (tmp_path / "copied.py").write_text(GIVEN)
+    fn = FileFunction(tmp_path / "copied.py", "softmax")
+    case = {"dtypes": ["float32"], "sizes": {"rows": [3], "cols": [33]}}
+    report = check("softmax", fn, device="cpu", level="quick", untrusted=True, **case)
+    said = next((finding.message for finding in report.findings if "ValueError: " in finding.message), str(report))
+    assert "copied_" in said and "refused " in said  # its own library is in its own cache
+    assert "libtouchstone" not in said and ".gch" not in said
+    kept = {path.name for path in cache.iterdir() if path.suffix in (".so", ".gch")}
+    assert any(name.startswith("libtouchstone_") for name in kept)
+    assert not any(name.startswith(("copied_", "planted")) for name in kept)  # and nothing of it in the judge's

@@ -1,5 +1,7 @@
 """Hostile candidates, judged by `check`: none passes without honest work, none keeps the judge from judging."""
 
+import shutil
+
 import pytest
 
 from tests.night import some
@@ -7,7 +9,7 @@ from tests.referee import harness
 from tests.referee.harness import Candidate, Judge, complaints
 
 FAULTS = "faults"
-EVERY = 5
+EVERY = 8
 ATTACKS = [candidate for candidate in harness.candidates() if candidate.kind != FAULTS]
 HONEST = [Candidate(harness.HEAD, op, "an honest kernel", "contained", op=op) for op in harness.NARROWED]
 
@@ -57,3 +59,40 @@ def test_there_are_enough_of_them():
     assert len(harness.candidates(FAULTS)) >= 40
     names = [candidate.id for candidate in harness.candidates()]
     assert len(set(names)) == len(names)
+
+
+MISTAKEN = '''"""Attacks with mistakes."""
+
+
+def misspelt(x):
+    """Calls what there is not.
+
+    {demand}
+    """
+    return sofmax(x)
+
+
+def lacking(x):
+    """Imports what there is not.
+
+    {demand}
+    """
+    import a_package_that_nobody_has
+
+    return a_package_that_nobody_has.softmax(x)
+'''
+
+
+@pytest.mark.slow
+def test_an_attack_that_ends_by_its_own_mistake_is_broken(judge, tmp_path):
+    shutil.copy(harness.CANDIDATES / f"{harness.HEAD}.py", tmp_path)
+    for demand, names in (("refused", ["lacking", "misspelt"]), ("refused: NameError|nobody_has", [])):
+        (tmp_path / "mistaken.py").write_text(MISTAKEN.format(demand=demand))
+        found = []
+        for candidate in harness.candidates(folder=tmp_path):
+            ended = judge.judged(candidate, judge.knows_untrusted)
+            assert ended.status != 0
+            told = complaints(candidate, ended, judge.knows_untrusted)
+            assert all(each.startswith("broken attack, it ends by an error of its own: ") for each in told)
+            found += [candidate.name] * len(told)
+        assert sorted(found) == names

@@ -6,7 +6,7 @@ import pytest
 
 from tests.night import NIGHT
 from tests.processes import run_touchstone
-from tests.referee import many
+from tests.referee import agree, many
 from touchstone.conformance.batch.candidates import read
 from touchstone.conformance.check import check
 from touchstone.conformance.discovery.importing import FileFunction
@@ -29,7 +29,8 @@ def single(candidate, folder, **options) -> str:
 @pytest.mark.needs("triton")
 @pytest.mark.parametrize("trusted", [False, True], ids=["confined", "trusted"])
 def test_verdicts_are_those_of_single_checks(trusted, tmp_path):
-    lines = every(list(many.planted() if trusted else many.kernels()), SAMPLE)
+    made = many.planted() if trusted else many.kernels()
+    lines = every([each.line for each in made], SAMPLE)
     path = tmp_path / "candidates.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     arguments = ["judge", str(path), "--device=cpu", "--seed=0", "--jobs=2", "--timeout=10", "--out=results.jsonl"]
@@ -46,4 +47,28 @@ def test_verdicts_are_those_of_single_checks(trusted, tmp_path):
 
 
 def test_there_are_two_thousand():
-    assert sum(1 for lines in (many.kernels(), many.planted()) for _ in lines) >= 2000
+    assert sum(1 for made in (many.kernels(), many.planted()) for _ in made) >= 2000
+
+
+@pytest.mark.slow
+@pytest.mark.needs("triton")
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("layer_norm_backward/_partials/none/float32", {"rows": [0]}),
+        ("online_softmax/_online/none/bfloat16", {"cols": [0]}),
+    ],
+)
+def test_a_right_kernel_may_fill_what_has_no_operands(name, sizes, tmp_path):
+    line = next(made.line for made in many.kernels() if made.line["id"] == name)
+    (tmp_path / "candidates.jsonl").write_text(json.dumps(line | {"sizes": sizes}) + "\n")
+    (candidate,) = read([str(tmp_path / "candidates.jsonl")], "quick")
+    assert single(candidate, tmp_path / "single", untrusted=True, seed=0) == "passed"
+
+
+def test_what_was_not_owed_is_told():
+    owes = {"o/f/float32": "failed", "o/f/float16": "failed", "o/g/float32": "failed", "o/k": "passed", "o/d": "passed"}
+    same = {name: {"a": "passed", "b": "passed"} for name in owes}
+    found = {**same, "o/f/float16": {"a": "failed"}, "o/k": {"a": "passed", "b": "failed"}, "o/d": {"a": "partial"}}
+    told = list(agree.owed(found, owes))
+    assert told == ["o/k: owes passed, and is failed, passed", "o/g: owes to fail, and passes"]

@@ -18,6 +18,13 @@ TORCH = {
     "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
     "silu": functional.silu,
     "relu": functional.relu,
+    "sigmoid": torch.sigmoid,
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    "mish": functional.mish,
+    "elu": functional.elu,
+    "hardswish": functional.hardswish,
+    "hardshrink": functional.hardshrink,
+    "identity": lambda x: 1 * x,
 }
 GRID = np.concatenate([np.linspace(-30, 30, 601), [1e-8, -1e-8, 800.0, -800.0]])
 
@@ -71,7 +78,7 @@ def test_unknown_activation_names_the_argument():
         lambda: mlp_backward(*_operands(), _normal(9, 5, 3), activation="swish"),
         lambda: torch_mlp_backward(*_torch(*_operands(), _normal(9, 5, 3)), activation="swish"),
     ):
-        with pytest.raises(ValueError, match="activation: expected one of gelu, gelu_tanh, silu, relu, got 'swish'"):
+        with pytest.raises(ValueError, match=f"activation: expected one of {', '.join(NAMES)}, got 'swish'"):
             call()
 
 

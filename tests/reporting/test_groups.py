@@ -29,6 +29,15 @@ def test_one_line_that_raises_is_one_cause_and_the_largest_comes_first():
     assert text.splitlines()[-1] == "    repeat: python -m touchstone replay 1"
 
 
+def test_one_line_that_ends_the_process_is_one_cause_whatever_was_asked_of_it():
+    def crash(line, requirement, check=Check.CRASH):
+        return finding(check, f"abort at k.py:{line}, in k", requirement=requirement)
+
+    found = [crash(4, Requirement.VALUES), crash(4, Requirement.LAYOUTS), crash(4, Requirement.EMPTY)]
+    assert counts([*found, crash(9, Requirement.VALUES)]) == [3, 1]
+    assert counts([found[0], crash(4, Requirement.VALUES, Check.HANG)]) == [1, 1]
+
+
 def test_a_single_finding_has_no_count():
     assert grouped([out_of_bounds(12, 7)])[0].text().startswith("[")
 

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 
 import numpy as np
@@ -193,6 +194,7 @@ def test_replay_port_and_bench_compare(world, capsys):
     assert kept.FILE.exists()
 
 
+@pytest.mark.level("default")
 @pytest.mark.slow
 @pytest.mark.needs("triton")
 def test_port_and_selftest(tmp_path, capfd):
@@ -234,6 +236,18 @@ def test_pytest_writes_the_same(tmp_path):
     (report,) = found["reports"]
     assert report["interrupted"] and report["verdict"] == "interrupted"
     assert report["coverage"]["reasons"]["not_run"]["interrupted"] > 0
+
+
+def test_two_that_write_one_file_at_once_leave_a_whole_record(tmp_path, monkeypatch):
+    path, synced = tmp_path / "out.json", []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    made = [records.Record("check", str(path), reason=letter * 4000) for letter in "ab"]
+    with ThreadPoolExecutor() as pool:
+        writing = [pool.submit(record.write) for record in made * 40]
+        for each in writing:
+            each.result()
+            assert json.loads(path.read_text())["reason"] in ("a" * 4000, "b" * 4000)
+    assert len(synced) == len(writing) and os.listdir(tmp_path) == ["out.json"]
 
 
 def test_an_interrupted_run_keeps_what_was_known(world, capfd):

@@ -5,6 +5,7 @@ import pytest
 from tests.repository import pages
 
 
+@pytest.mark.level("default")
 def test_the_page_can_be_followed(tmp_path):
     pytest.importorskip("triton")
     pages.copy_clone(tmp_path)

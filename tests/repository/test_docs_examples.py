@@ -25,7 +25,13 @@ def places(output: str) -> set[str]:
 
 
 @pytest.mark.needs("triton")
-@pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=page.name, marks=pytest.mark.level("quick" if page.name == "judge.md" else "default"))
+        for page in pages.PAGES
+    ],
+)
 def test_examples_say_what_the_page_shows(page, tmp_path):
     ran = 0
     if page.name in pages.IN_CLONE:

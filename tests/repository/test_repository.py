@@ -238,7 +238,19 @@ def identifiers(tree: ast.AST) -> list[str]:
 
 
 WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
-ORDINARY = {"add", "group", "layer", "online", "gated", "backward"}  # of ops' names: they have other meanings too
+ORDINARY = {
+    "add",
+    "group",
+    "layer",
+    "online",
+    "gated",
+    "backward",
+    "transpose",
+    "decode",
+    "dot",
+    "reduce",
+    "rows",
+}  # of ops' names: they have other meanings too
 TORCH_SETTING = re.compile(r"float32[_ ]matmul[_ ]precision")  # what torch calls a setting that is watched and restored
 
 

@@ -13,7 +13,7 @@ from touchstone.conformance.discovery import registry
 from touchstone.conformance.spec import cases as generate
 from touchstone.conformance.spec import layouts
 from touchstone.conformance.spec.cases import LEVELS, PRODUCT_LIMIT, plan
-from touchstone.conformance.spec.contract import Case, Contract, Operand, Output, Regular
+from touchstone.conformance.spec.contract import Case, Contract, Operand, Output, Regular, dtype_name
 
 
 def toy(valid=lambda case: True, name="toy", **changes) -> Contract:
@@ -39,10 +39,18 @@ def draw(d) -> dict:
     return {"x": d.normal(d.shape("x")), "w": d.uniform(d.shape("w"))}
 
 
-def coordinates(case: Case) -> dict:
+def coordinates(contract: Contract, case: Case) -> dict:
     """A case as axis -> value, read off the case and not off the generator."""
     point = {"dtype": case.dtype, "size": case.sizes, "values": case.values}
+    point |= {("dtype", k): options[0] for k, options in dtypes(contract).items()}
+    point |= {("dtype", k): v for k, v in case.dtypes}
     return point | {("layout", k): v for k, v in case.layouts} | {("param", k): v for k, v in case.params}
+
+
+def dtypes(contract: Contract) -> dict[str, list[str]]:
+    """Of the operands that have a choice; the first is the usual one, which a case does not name."""
+    operands = contract.operands.items()
+    return {name: [dtype_name(dtype) for dtype in o.dtypes] for name, o in operands if len(o.dtypes) > 1}
 
 
 def axes(contract: Contract) -> dict:
@@ -53,6 +61,7 @@ def axes(contract: Contract) -> dict:
         "values": list(contract.values),
     }
     found |= {("layout", name): list(operand.layouts) for name, operand in contract.operands.items()}
+    found |= {("dtype", name): options for name, options in dtypes(contract).items()}
     return found | {("param", name): list(values) for name, values in contract.params.items()}
 
 
@@ -64,6 +73,7 @@ def make(contract: Contract, point: dict) -> Case:
         point["values"],
         tuple((k[1], v) for k, v in point.items() if k[0] == "layout"),
         tuple((k[1], v) for k, v in point.items() if k[0] == "param"),
+        dtypes=tuple((k[1], v) for k, v in point.items() if k[0] == "dtype" and v != dtypes(contract)[k[1]][0]),
     )
 
 
@@ -83,7 +93,7 @@ def held(contract: Contract, cases) -> set:
     index = {axis: {value: i for i, value in enumerate(values)} for axis, values in space.items()}
     found = set()
     for case in filter(near, cases):
-        point = coordinates(case)
+        point = coordinates(contract, case)
         found |= set(itertools.combinations([(axis, index[axis][point[axis]]) for axis in space], 2))
     return found
 
@@ -107,7 +117,7 @@ def most(contract: Contract, level: str) -> int:
     """
     longest, second = sorted(map(len, axes(contract).values()), reverse=True)[:2]
     aligned = len(contract.dtypes) * len(contract.aligned)
-    operands = [operand for operand in contract.operands.values() if operand.dtype is None]
+    operands = [operand for operand in contract.operands.values() if not operand.own_dtype]
     if level == "quick":
         return longest * 3 // 2 + aligned + len(operands) + sum(map(len, contract.params.values()))
     plain = len(contract.dtypes) * (len(contract.sizes) + len(contract.values))
@@ -158,7 +168,7 @@ def test_pairs_of_every_op(op):
 def test_quick_holds_every_value_of_every_op(op):
     contract = registry.contract(op)
     made = plan(contract, "quick")
-    seen = {(axis, value) for case in filter(near, made.general) for axis, value in coordinates(case).items()}
+    seen = {(axis, value) for case in filter(near, made.general) for axis, value in coordinates(contract, case).items()}
     wanted = {(axis, value) for axis, values in axes(contract).items() for value in values}
     assert seen == wanted
     assert made.infeasible == []
@@ -167,7 +177,7 @@ def test_quick_holds_every_value_of_every_op(op):
 
 def shows_layout(contract: Contract, case: Case, operand: str) -> bool:
     """Whether reading the operand as if it were contiguous and at offset 0 reads other memory."""
-    shape = contract.shape(contract.operands[operand].axes, case.size)
+    shape = contract.operand_shape(operand, case)
     if 0 in shape or case.layout[operand] == "none":
         return False
     view = layouts.place(torch.zeros(shape), case.layout[operand], "cpu").view
@@ -175,9 +185,10 @@ def shows_layout(contract: Contract, case: Case, operand: str) -> bool:
 
 
 def is_plain(contract: Contract, case: Case) -> bool:
-    """Whether some operand is two-dimensional and none is empty."""
-    shapes = [contract.shape(operand.axes, case.size) for operand in contract.operands.values()]
-    return not any(0 in shape for shape in shapes) and any(sum(n > 1 for n in shape) > 1 for shape in shapes)
+    """Whether some operand is two-dimensional, or a vector in an op of vectors, and none is empty."""
+    shapes = [contract.operand_shape(name, case) for name in contract.operands]
+    least = min(2, max(map(len, shapes)))
+    return not any(0 in shape for shape in shapes) and any(sum(n > 1 for n in shape) >= least for shape in shapes)
 
 
 @pytest.mark.parametrize("op", registry.ops())
@@ -258,11 +269,17 @@ def accepted(case: Case) -> bool:
     size, heads = case.size, case.size.get("Sq")
     if case.dtype == "float32" or not case.contiguous or not case.filled:
         return False
+    if case.op == "attention_decode":
+        return size["D"] in (64, 128) and size["Sk"] % 64 == 0 and case.param["scale"] is None
     if heads is not None:
         square = size["Sq"] == size["Sk"] and size["Hq"] == size["Hkv"]
         return square and size["D"] in (64, 128) and heads % 64 == 0 and case.param["scale"] is None
+    if "half" in size:  # rope
+        return size["D"] in (64, 128) and 2 * size["half"] == size["D"] and size["S"] == size["P"]
     if "cols" in size:
         return size["cols"] >= 64 and size["cols"] & (size["cols"] - 1) == 0
+    if "trailing" in size and "C" not in size:
+        return math.prod(size["trailing"]) % 64 == 0
     if "trailing" in size:
         return size["C"] % 32 == 0 and case.param["groups"] == 32 and math.prod(size["trailing"]) % 16 == 0
     return all(n % 64 == 0 for n in size.values())
@@ -434,7 +451,7 @@ def test_a_family_that_needs_two_rare_values_has_all_its_pairs():
     made = plan(contract, "default")
     family = [case for case in made.cases if case.values == "d"]
     for axis in ("dtype", ("layout", "x"), ("layout", "w"), ("param", "flag")):
-        assert {coordinates(case)[axis] for case in family} == set(axes(contract)[axis])
+        assert {coordinates(contract, case)[axis] for case in family} == set(axes(contract)[axis])
     assert len(made.infeasible) == 39 + 3  # d with another eps, and with another size
 
 
@@ -444,7 +461,7 @@ def test_every_operand_read_through_strides_has_offsets_beyond_32_bits(op):
     contract = registry.contract(op)
     cases = plan(contract, "default").cases
     for name, operand in contract.operands.items():
-        if operand.dtype is not None:
+        if operand.own_dtype:
             continue
         far = [case for case in cases if case.layout[name] in layouts.FAR_LAYOUTS]
         assert far, name

@@ -1,10 +1,12 @@
 """Files of what is known of a kernel: what is skipped, and what is expected to fail."""
 
+import json
 import re
 
 import pytest
 import torch
 
+from tests import processes
 from touchstone import check
 from touchstone.conformance.cli import main
 from touchstone.conformance.discovery import registry
@@ -109,3 +111,42 @@ def test_the_command_takes_a_file(file, tmp_path, capsys):
     assert main([*command, "--known", str(tmp_path / "nothing.toml")]) == 2
     assert "--known: " in capsys.readouterr().err
     assert main(["check", "softmax", "--known", "known.toml"]) == 2
+
+
+KERNELS = """
+import torch
+
+def right(x):
+    return torch.softmax(x.double(), -1).to(x.dtype).contiguous()
+
+def wrong(x):
+    return right(x) * (1.01 if x.dtype == torch.float16 else 1)
+"""
+
+
+@pytest.mark.level("default")
+@pytest.mark.slow
+def test_pytest_takes_a_file_as_check_does(file, tmp_path):
+    (tmp_path / "kernels.py").write_text(KERNELS)
+    known = ["--known", str(file(FILE.format(check='check = "values"')))]
+    command = ["-m", "pytest", "-p", "touchstone.pytest", "-p", "no:cacheprovider", "--op=softmax", "--device=cpu"]
+    command += ["--quick", "--dtypes=float16,float32", "--json=out.json"]
+
+    def judged(function, *more):
+        done = processes.run_touchstone([*command, f"--kernel=kernels.py:{function}", "-n0", *more], tmp_path)
+        (report,) = json.loads((tmp_path / "out.json").read_text())["reports"]
+        return done, report
+
+    done, report = judged("wrong", *known, "-n2")  # what workers saw is summed up
+    assert done.returncode == 0 and re.search(r"\d+ passed, \d+ xfailed", done.stdout), done.stdout + done.stderr
+    assert report["verdict"] == "passed" and report["coverage"]["reasons"]["not_run"]["left out by known: slow"] > 0
+    noted = [finding["message"] for finding in report["findings"] if finding["check"] == "values"]
+    assert noted and all(message.startswith("expected (ticket 12): ") for message in noted)
+    assert judged("wrong")[0].returncode == 1
+    done, report = judged("right", *known)
+    assert done.returncode == 1 and "expected to fail (ticket 12), and passed in all " in done.stdout
+    assert report["verdict"] == "failed" and len(report["surprises"]) == 1
+    done = processes.run_touchstone([*command, *known], tmp_path)
+    assert done.returncode == 4 and "--known goes with --kernel" in done.stderr
+    done = processes.run_touchstone([*command, "--kernel=kernels.py:right", "--known=no.toml"], tmp_path)
+    assert done.returncode == 4 and "--known: no.toml cannot be read: " in done.stderr

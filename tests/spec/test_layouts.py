@@ -17,6 +17,7 @@ SHAPES = {
     "channels_last": [(2, 3, 5), (2, 3, 4, 5)],
     "sliced": [(3, 7), (2, 3, 4, 5)],
     "step": [(5,), (3, 7), (2, 3, 4, 5)],
+    "interleaved": [(3, 7), (2, 3, 4, 5)],
     "offset": [(5,), (3, 7), (2, 3, 4, 5)],
     "broadcast": [(5,), (3, 7), (2, 3, 4, 5)],
     "broadcast_last": [(5,), (3, 7)],
@@ -178,7 +179,9 @@ def test_empty_operands(name, shape):
     assert len(placed.buffer) >= 2 * GUARD_BYTES
 
 
-def test_integers_have_no_poison_but_guards():
-    placed = place(torch.arange(6, dtype=torch.int64).reshape(2, 3), "sliced", "cpu")
+@pytest.mark.parametrize(("integer", "there"), [(None, 0x7B7B7B7B7B7B7B7B), (6, 6)])
+def test_integers_lie_in_an_integer(integer, there):
+    placed = place(torch.arange(6, dtype=torch.int64).reshape(2, 3), "sliced", "cpu", integer)
     assert placed.view.tolist() == [[0, 1, 2], [3, 4, 5]]
-    assert int(placed.buffer.view(torch.int64).sum()) == 15
+    held, seen = placed.buffer.view(torch.int64), covered(placed)
+    assert all(int(value) == there for at, value in enumerate(held) if at not in seen)

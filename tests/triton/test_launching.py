@@ -40,11 +40,30 @@ def judged(*names, arch="sm_90"):
 
 @pytest.mark.slow
 def test_launchers_that_demand_cuda_are_judged():
-    found = judged("by_occupancy", "by_function", "on_a_stream", "by_operator", "by_compiled", "by_name", arch="sm_100")
+    found = judged(
+        "by_occupancy",
+        "by_function",
+        "on_a_stream",
+        "by_operator",
+        "by_compiled",
+        "by_name",
+        "by_clock",
+        "by_kept_kernels_and_other_constants",
+        arch="sm_100",
+    )
     assert {name: verdict for name, (verdict, *_) in found.items()} == dict.fromkeys(found, "passed"), found
     told = found["by_occupancy"][1][0]
     assert told.startswith("CUDA calls of the launcher were answered as an NVIDIA B200 (sm_100, 16 multiprocessors) ")
     assert "torch.cuda.get_device_capability" in told and told.endswith("tensors are on the CPU")
+
+
+@pytest.mark.slow
+def test_a_compiled_kernel_is_launched_without_its_compile_time_parameters():
+    driver = pytest.importorskip("triton.backends.nvidia.driver")
+    if not hasattr(driver, "annotate_arguments"):
+        pytest.skip("the launcher of this Triton counts its arguments")
+    verdict, _, messages, _ = judged("by_kept_kernels")["by_kept_kernels"]
+    assert verdict == "passed", messages
 
 
 @pytest.mark.slow

@@ -2,23 +2,60 @@
 #pragma once
 #include "common.cuh"
 
-enum Activation { none, gelu, gelu_tanh, silu, relu };
+enum Activation {
+    unchanged,
+    gelu,
+    gelu_tanh,
+    silu,
+    relu,
+    logistic,  // "sigmoid"
+    quick_gelu,
+    mish,
+    elu,
+    hardswish,
+    hardshrink,
+    identity,
+};
 
 __device__ inline float sigmoid(float x) {
     const float e = expf(-fabsf(x));  // at most 1: no overflow at either end
     return (x >= 0.0f ? 1.0f : e) / (1.0f + e);
 }
 
-// Not inlined: a hundred copies in the threads of a large tile take a minute to compile.
-__device__ __noinline__ float activate(float x, int activation) {
+// a and b with tanh(log(1 + exp(x))) = a / (a + b): ((1 + e^x)^2 - 1) / ((1 + e^x)^2 + 1) over the larger of 1 and
+// e^2x.
+struct MishParts {
+    float above, beside;
+};
+
+__device__ inline MishParts mish_parts(float x) {
+    const float e = expf(-fabsf(x));
+    if (x >= 0.0f) return {1.0f + 2.0f * e, 2.0f * e * e};
+    return {e * (e + 2.0f), 2.0f};
+}
+
+// Where the activation is a constant, only its own case is compiled.
+__device__ __forceinline__ float activate_inline(float x, int activation) {
     switch (activation) {
         case gelu: return 0.5f * x * (1.0f + erff(x * 0.70710678f));  // 1/√2
         case gelu_tanh: return x * sigmoid(1.5957691f * (x + 0.044715f * x * x * x));  // 2·√(2/π)
         case silu: return x * sigmoid(x);
         case relu: return x < 0.0f ? 0.0f : x;  // NaN stays
+        case logistic: return sigmoid(x);
+        case quick_gelu: return x * sigmoid(1.702f * x);
+        case mish: {
+            const MishParts parts = mish_parts(x);
+            return x * (parts.above / (parts.above + parts.beside));
+        }
+        case elu: return x > 0.0f ? x : expf(x) - 1.0f;
+        case hardswish: return x <= -3.0f ? 0.0f : x >= 3.0f ? x : x * (x + 3.0f) * 0.16666667f;
+        case hardshrink: return fabsf(x) <= 0.5f ? 0.0f : x;
         default: return x;
     }
 }
+
+// Not inlined: a hundred copies in the threads of a large tile take a minute to compile.
+__device__ __noinline__ float activate(float x, int activation) { return activate_inline(x, activation); }
 
 // x times the sigmoid of y.
 __device__ inline float fast_sigmoid_product(float x, float y) { return __fdividef(x, 1.0f + exp2f(y * -1.4426950f)); }
@@ -39,11 +76,12 @@ template <int activation> __device__ inline float activate_rounded(float x) {
     }
     if (activation == gelu_tanh) return fast_sigmoid_product(x, 1.5957691f * (x + 0.044715f * x * x * x));
     if (activation == silu) return fast_sigmoid_product(x, x);
-    return activation == relu && x < 0.0f ? 0.0f : x;
+    if (activation == quick_gelu) return fast_sigmoid_product(x, 1.702f * x);
+    return activate_inline(x, activation);
 }
 
 // The derivative of activate; relu's at 0 is 0.
-__device__ __noinline__ float slope(float x, int activation) {
+__device__ __forceinline__ float slope_inline(float x, int activation) {
     switch (activation) {
         case gelu: {
             const float density = 0.39894228f * expf(-0.5f * x * x);  // 1/√(2π)
@@ -58,6 +96,47 @@ __device__ __noinline__ float slope(float x, int activation) {
             return s * (1.0f + x * (1.0f - s));
         }
         case relu: return x <= 0.0f ? 0.0f : 1.0f;
+        case logistic: {
+            const float s = sigmoid(x);
+            return s * (1.0f - s);
+        }
+        case quick_gelu: {
+            const float s = sigmoid(1.702f * x);
+            return s * (1.0f + 1.702f * x * (1.0f - s));
+        }
+        case mish: {
+            const MishParts parts = mish_parts(x);
+            const float whole = parts.above + parts.beside;
+            const float steep = (parts.beside / whole) * ((parts.above + whole) / whole);
+            return parts.above / whole + x * steep * sigmoid(x);
+        }
+        case elu: return x <= 0.0f ? expf(x) : 1.0f;
+        case hardswish: return x <= -3.0f ? 0.0f : x < 3.0f ? x * 0.33333334f + 0.5f : 1.0f;
+        case hardshrink: return fabsf(x) <= 0.5f ? 0.0f : 1.0f;
         default: return 1.0f;
+    }
+}
+
+__device__ __noinline__ float slope(float x, int activation) { return slope_inline(x, activation); }
+
+template <int value> struct Constant {
+    static constexpr int number = value;
+};
+
+// Calls `body` with the activation as a Constant: one branch for all elements of a thread, and only one activation's
+// instructions behind it.
+template <typename Body> __device__ __forceinline__ void for_activation(int activation, Body body) {
+    switch (activation) {
+        case gelu: return body(Constant<gelu>());
+        case gelu_tanh: return body(Constant<gelu_tanh>());
+        case silu: return body(Constant<silu>());
+        case relu: return body(Constant<relu>());
+        case logistic: return body(Constant<logistic>());
+        case quick_gelu: return body(Constant<quick_gelu>());
+        case mish: return body(Constant<mish>());
+        case elu: return body(Constant<elu>());
+        case hardswish: return body(Constant<hardswish>());
+        case hardshrink: return body(Constant<hardshrink>());
+        default: return body(Constant<unchanged>());
     }
 }

@@ -149,3 +149,14 @@ __device__ inline unsigned to_tf32(float value) {
     return bits;
 #endif
 }
+
+// tanh with a relative error of 2^-11 at most. sm_75.
+__device__ inline float tanh_approximate(float value) {
+#ifdef TOUCHSTONE_EMULATOR
+    return __uint_as_float((__float_as_uint(tanhf(value)) + 0x800u) & 0xfffff000u);  // rounded to 11 bits
+#else
+    float result;
+    asm("tanh.approx.f32 %0, %1;" : "=f"(result) : "f"(value));
+    return result;
+#endif
+}

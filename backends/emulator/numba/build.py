@@ -96,7 +96,8 @@ def build(modules: list[str], kernel: str, types: list[str], linked_with: Sequen
     """
     linking.support()
     asm = ptx.Asm()
-    texts = [asm.replace(_neutral(text)) for text in modules]
+    # a device function that a kernel calls, and another one that it calls too, comes twice
+    texts = [asm.replace(_neutral(text)) for text in dict.fromkeys(modules)]
     known = narrow.definitions()
     wanted = {name for text in texts for name in irtext.DECLARED.findall(text)}
     narrow_floats = "".join(known[name] for name in sorted(wanted & set(known)))

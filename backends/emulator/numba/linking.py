@@ -19,19 +19,23 @@ _HERE = Path(__file__).parent
 @functools.cache
 def support() -> tuple[ctypes.CDLL, Path]:
     """What kernels call, compiled if it is not yet, and the engine's library that it calls."""
-    engine = compiler.engine()
-    command = compiler.command()
+    engine, output = compiler.engine(), library()
+    ctypes.CDLL(str(engine), mode=ctypes.RTLD_GLOBAL)  # first: what is linked with it asks for it by its name
+    loaded = ctypes.CDLL(str(output), mode=ctypes.RTLD_GLOBAL)
+    llvm.load_library_permanently(str(engine))
+    llvm.load_library_permanently(str(output))
+    return loaded, engine
+
+
+def library() -> Path:
+    """That of what kernels call; compiled if it is not yet."""
+    engine, command = compiler.engine(), compiler.command()
     flags = ["-std=c++17", "-O2", "-g1", "-fPIC", "-shared", "-fvisibility=hidden", *compiler.processor_flags()]
     text = (_HERE / "support.cpp").read_text()
     key = compiler.digest(text, engine.name, *command, *flags)
     asked = [*command, *flags, f"-I{compiler.ENGINE}", str(_HERE / "support.cpp"), str(engine), "-lm"]
     name = f"libtouchstone_numba_{key}.so"
-    output = store().file(name, lambda output: compiler.build(asked, output, "the emulator's support for Numba"))
-    ctypes.CDLL(str(engine), mode=ctypes.RTLD_GLOBAL)  # first: what is linked with it asks for it by its name
-    library = ctypes.CDLL(str(output), mode=ctypes.RTLD_GLOBAL)
-    llvm.load_library_permanently(str(engine))
-    llvm.load_library_permanently(str(output))
-    return library, engine
+    return store().file(name, lambda output: compiler.build(asked, output, "the emulator's support for Numba"))
 
 
 class Source(NamedTuple):

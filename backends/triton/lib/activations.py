@@ -2,7 +2,7 @@
 
 `gelu` is the exact form with the normal distribution, `gelu_tanh` its tanh approximation, written as x·sigmoid(2u)
 because that form neither overflows nor needs a tanh [hendrycks2016]; `silu` is x·sigmoid(x); `relu` lets NaN through,
-as torch does.
+as torch does; the others are as in reference/_activations.py, without the differences in which float32 loses digits.
 """
 
 import triton
@@ -35,6 +35,14 @@ def normal_cdf(x):
 
 
 @triton.jit
+def mish_parts(x):
+    """a and b with tanh(log(1 + exp(x))) = a / (a + b): ((1 + e^x)² - 1) / ((1 + e^x)² + 1) over the larger of 1 and
+    e^2x."""
+    e = tl.exp(-tl.abs(x))
+    return tl.where(x < 0.0, e * (e + 2.0), 1.0 + 2.0 * e), tl.where(x < 0.0, 2.0, 2.0 * e * e)
+
+
+@triton.jit
 def activate(x, ACTIVATION: tl.constexpr):
     """act(x) of a float32 block."""
     if ACTIVATION == "gelu":
@@ -43,8 +51,24 @@ def activate(x, ACTIVATION: tl.constexpr):
         y = x * sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))  # 2·√(2/π)
     elif ACTIVATION == "silu":
         y = x * sigmoid(x)
-    else:
+    elif ACTIVATION == "relu":
         y = tl.where(x < 0.0, 0.0, x)
+    elif ACTIVATION == "sigmoid":
+        y = sigmoid(x)
+    elif ACTIVATION == "quick_gelu":
+        y = x * sigmoid(1.702 * x)
+    elif ACTIVATION == "mish":
+        above, beside = mish_parts(x)
+        y = x * (above / (above + beside))
+    elif ACTIVATION == "elu":
+        y = tl.where(x > 0.0, x, tl.exp(x) - 1.0)
+    elif ACTIVATION == "hardswish":
+        y = tl.where(x <= -3.0, 0.0, tl.where(x >= 3.0, x, x * (x + 3.0) * 0.16666667))
+    elif ACTIVATION == "hardshrink":
+        y = tl.where(tl.abs(x) <= 0.5, 0.0, x)
+    else:
+        tl.static_assert(ACTIVATION == "identity", "an activation without its formula")
+        y = x
     return y
 
 
@@ -60,6 +84,25 @@ def activation_slope(x, ACTIVATION: tl.constexpr):
     elif ACTIVATION == "silu":
         s = sigmoid(x)
         y = s * (1.0 + x * (1.0 - s))
-    else:
+    elif ACTIVATION == "relu":
         y = tl.where(x <= 0.0, 0.0, 1.0)
+    elif ACTIVATION == "sigmoid":
+        s = sigmoid(x)
+        y = s * (1.0 - s)
+    elif ACTIVATION == "quick_gelu":
+        s = sigmoid(1.702 * x)
+        y = s * (1.0 + 1.702 * x * (1.0 - s))
+    elif ACTIVATION == "mish":
+        above, beside = mish_parts(x)
+        whole = above + beside
+        y = above / whole + x * (beside / whole) * ((above + whole) / whole) * sigmoid(x)
+    elif ACTIVATION == "elu":
+        y = tl.where(x <= 0.0, tl.exp(x), 1.0)
+    elif ACTIVATION == "hardswish":
+        y = tl.where(x <= -3.0, 0.0, tl.where(x < 3.0, x * 0.33333334 + 0.5, 1.0))
+    elif ACTIVATION == "hardshrink":
+        y = tl.where(tl.abs(x) <= 0.5, 0.0, 1.0)
+    else:
+        tl.static_assert(ACTIVATION == "identity", "an activation without its derivative")
+        y = tl.full(x.shape, 1.0, tl.float32)
     return y

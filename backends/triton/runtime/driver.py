@@ -7,9 +7,11 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
+from unittest import mock
 
 import torch
 from triton import testing
+from triton._C import libtriton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
@@ -82,12 +84,41 @@ def _refuse(attribute: str, what: str) -> NoReturn:
 _driver = functools.cache(Driver)
 
 
+class CublasLt:
+    """In the place of Triton's handle of cuBLAS, which a file may make as it is imported: it computes nothing."""
+
+    def __init__(self, workspace: torch.Tensor) -> None:
+        cuda_face.note("libtriton.nvidia.cublas.CublasLt")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        _refuse(name, f"cublas.CublasLt.{name}")
+
+
+@functools.cache
+def _nvsmi(gpu: Gpu) -> Callable[..., list[int]]:
+    """In the place of `triton.testing.nvsmi`, which asks the program nvidia-smi: clocks in MHz."""
+    clocks = {"sm": gpu.clock, "graphics": gpu.clock, "mem": gpu.memory_clock, "memory": gpu.memory_clock}
+
+    def ask(attrs: list[str]) -> list[int]:
+        cuda_face.note("triton.testing.nvsmi")
+        for attribute in attrs:
+            if not attribute.startswith("clocks.") or attribute.split(".")[-1] not in clocks:
+                raise NotRun(f"the launcher asks nvidia-smi for {attribute}, which takes a GPU")
+        return [clocks[attribute.split(".")[-1]] // 1000 for attribute in attrs]
+
+    return ask
+
+
 @contextlib.contextmanager
 def answering(gpu: Gpu) -> Iterator[None]:
-    """Within: `triton.runtime.driver.active` answers as on `gpu`."""
+    """Within: `triton.runtime.driver.active`, and what else of Triton asks a GPU, answers as on `gpu`."""
     before = driver._active
     driver.set_active(_driver(gpu))
     try:
-        yield
+        with contextlib.ExitStack() as others:
+            others.enter_context(mock.patch.object(testing, "nvsmi", _nvsmi(gpu)))
+            if cublas := getattr(getattr(libtriton, "nvidia", None), "cublas", None):
+                others.enter_context(mock.patch.object(cublas, "CublasLt", CublasLt))
+            yield
     finally:
         driver._active = before

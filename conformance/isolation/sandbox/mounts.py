@@ -90,14 +90,14 @@ def closed_to_others(path: Path) -> Path | None:
 
 
 def reveal(paths: Sequence[str]) -> None:
-    """Make these readable for others, in this namespace. Raises OSError for one that is closed itself."""
+    """Make these readable for others, in this namespace. Of a folder that is closed itself, what lies in it. Raises
+    OSError where a module there is closed too: it keeps the mode that it has."""
     hidden: dict[Path, list[tuple[Path, int]]] = {}
     for path in _outermost(paths):
         closed = closed_to_others(path)
-        if closed == path:
-            raise OSError(errno.EACCES, f"other users may not read {path}")
         if closed is not None:
-            hidden.setdefault(closed, []).append((path, os.open(path, os.O_PATH)))
+            wanted = _within(path) if _closed_itself(path) else [path]
+            hidden.setdefault(closed, []).extend((each, os.open(each, os.O_PATH)) for each in wanted)
     for closed, below in hidden.items():
         mount("tmpfs", str(closed), "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=0755")
         for path, descriptor in below:
@@ -105,6 +105,24 @@ def reveal(paths: Sequence[str]) -> None:
             os.close(descriptor)
             if (closed := closed_to_others(path)) is not None:
                 raise OSError(errno.EACCES, f"other users may not read {closed}")
+
+
+def _closed_itself(path: Path) -> bool:
+    needed = stat.S_IROTH | (stat.S_IXOTH if path.is_dir() else 0)
+    return path.stat().st_mode & needed != needed
+
+
+def _within(folder: Path) -> list[Path]:
+    """What lies in a folder that is closed to others, but for hidden files and what is closed as well. Raises OSError
+    where Python might import one of these, or it is no folder."""
+    if not folder.is_dir():
+        raise OSError(errno.EACCES, f"other users may not read {folder}")
+    found = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".") and path.exists()]
+    closed = [path for path in found if _closed_itself(path)]
+    for path in closed:
+        if path.suffix in (".py", ".so") or (path / "__init__.py").exists():
+            raise OSError(errno.EACCES, f"other users may not read {path}")
+    return [path for path in found if path not in closed]
 
 
 def _outermost(paths: Iterable[str]) -> list[Path]:

@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 
-from touchstone.backends.storage import folders
+from touchstone.backends.storage import artefacts, folders
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.isolation.sandbox import inside, kernel
 from touchstone.conformance.isolation.sandbox.removal import remove
@@ -173,6 +173,11 @@ class Sandbox:
         )
 
     @property
+    def given(self) -> Path:
+        """Where the child looks for artefacts that it may read and not write, once `artefacts.give` put some there."""
+        return Path(self.folder, "given")
+
+    @property
     def environment(self) -> dict[str, str]:
         """The variables of the child: what computing needs of this process's, and folders of its own."""
         home = os.path.join(self.folder, "home")
@@ -181,6 +186,7 @@ class Sandbox:
         }
         caches = Path(home, "cache")
         own = {**folders.variables(caches), **{name: str(caches / folder) for name, folder in PRIVATE.items()}}
+        own[artefacts.GIVEN] = str(self.given)
         temporary = dict.fromkeys(("TMPDIR", "TMP", "TEMP"), os.path.join(home, "tmp"))
         return {**passed, **own, **temporary, "HOME": home, "USER": "kernel", "LOGNAME": "kernel"}
 

@@ -36,7 +36,7 @@ def after_the_first_call(x):
 def what_is_not_installed(x):
     """Raises ImportError where rows are long.
 
-    untrusted, refused
+    untrusted, refused: No module named 'long_rows'
     """
     if x.shape[1] > 33:
         raise ImportError("No module named 'long_rows'")
@@ -46,7 +46,7 @@ def what_is_not_installed(x):
 def import_wants_a_package():
     """Imports a package that there is not.
 
-    refused
+    refused: No module named 'a_package_that_there_is_not'
     """
     import a_package_that_there_is_not  # noqa: F401
 

@@ -22,7 +22,7 @@ def import_exits():
 def import_exits_politely():
     """Raises SystemExit(0) while the file is imported.
 
-    refused
+    refused: SystemExit: 0
     """
     print("PASSED; judged on 38 of 38 trials", flush=True)
     sys.exit(0)

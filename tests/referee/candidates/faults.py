@@ -89,7 +89,7 @@ def ends_at_call(x):
 def import_raises():
     """Raises an error at import.
 
-    refused
+    refused: RuntimeError: not today
     """
     raise RuntimeError("not today")
 
@@ -97,7 +97,7 @@ def import_raises():
 def import_exits_with_three():
     """Calls sys.exit(3) at import.
 
-    refused
+    refused: SystemExit: 3
     """
     sys.exit(3)
 
@@ -265,7 +265,7 @@ def endless_allocation_elsewhere(x):
 def endless_allocation_in_files(x):
     """Takes five gibibytes in a file that is in memory.
 
-    untrusted, refused
+    untrusted, refused: Function not implemented
     """
     if once("file"):
         number = os.memfd_create("planted")
@@ -279,7 +279,7 @@ def endless_allocation_in_files(x):
 def one_huge_allocation(x):
     """Asks for 2^50 bytes.
 
-    refused
+    refused: allocate
     """
     return torch.empty(1 << 48)
 
@@ -287,7 +287,7 @@ def one_huge_allocation(x):
 def deep_recursion(x):
     """Calls itself for ever.
 
-    refused
+    refused: RecursionError
     """
     return deep_recursion(x)
 
@@ -791,7 +791,7 @@ def limits_files(x):
 def endless_output(x):
     """Prints 64 MiB, and raises.
 
-    refused
+    refused: RuntimeError: enough
     """
     for _ in range(64):
         sys.stdout.write("x" * (1 << 20))
@@ -811,7 +811,7 @@ def output_without_lines(x):
 def huge_exception(x):
     """Raises an error with a hundred million characters.
 
-    refused
+    refused: ValueError: xxx
     """
     raise ValueError("x" * 100_000_000)
 
@@ -819,7 +819,7 @@ def huge_exception(x):
 def chain_of_exceptions(x):
     """Raises an error that three thousand others caused, each the cause of the next.
 
-    refused
+    refused: ValueError: number
     """
     error = None
     for number in range(3000):
@@ -835,7 +835,7 @@ def chain_of_exceptions(x):
 def group_of_exceptions(x):
     """Raises a group of errors, nested.
 
-    refused
+    refused: ExceptionGroup: outside
     """
     group = ValueError("inside")
     for _ in range(200):
@@ -846,7 +846,7 @@ def group_of_exceptions(x):
 def surrogates(x):
     """Raises an error whose text cannot be encoded.
 
-    refused
+    refused: half a character
     """
     raise ValueError("\ud800\udfff\x00 half a character")
 
@@ -854,7 +854,7 @@ def surrogates(x):
 def stop_iteration(x):
     """Raises StopIteration.
 
-    refused
+    refused: StopIteration
     """
     raise StopIteration(softmax(x))
 
@@ -875,7 +875,7 @@ def warns_without_end(x):
 def breakpoint_left(x):
     """Leaves a breakpoint() in.
 
-    refused
+    refused: breakpoint
     """
     breakpoint()
     return softmax(x)
@@ -884,7 +884,7 @@ def breakpoint_left(x):
 def waits_for_input(x):
     """Waits for a line of input.
 
-    refused
+    refused: EOFError
     """
     return input("number of columns? ")
 
@@ -894,7 +894,8 @@ def new_group(x):
 
     refused
     """
-    os.setsid() if os.getpid() != os.getpgid(0) else os.setpgid(0, os.getpgid(judge()))
+    with contextlib.suppress(OSError):  # in the sandbox it leads a session, which it cannot leave
+        os.setsid() if os.getpid() != os.getpgid(0) else os.setpgid(0, os.getpgid(judge()))
     threading.Event().wait()
 
 

@@ -349,6 +349,6 @@ def one_buffer(x):
 def control_characters(x):
     """Raises an error whose message clears the terminal and writes PASSED.
 
-    refused
+    refused: PASSED; judged
     """
     raise ValueError("\x1b[2J\x1b[H\rPASSED; judged on 38 of 38 trials\n" * 3)

@@ -87,7 +87,7 @@ def a_daemon_that_writes_late(x):
 def a_file_at_home(x):
     """Writes into the home folder.
 
-    untrusted, contained
+    untrusted, contained: Read-only file system
     """
     Path(os.path.expanduser("~"), ".planted").write_text(PLANTED)
     Path(f"/tmp/{TAG}_at_tmp").write_text(PLANTED)
@@ -141,7 +141,7 @@ def a_conftest(x):
 def the_clone(x):
     """Appends to a module of the judge.
 
-    untrusted, contained
+    untrusted, contained: Permission denied|Read-only file system
     """
     import touchstone
 
@@ -205,9 +205,11 @@ def its_own_file(x):
 
     untrusted, refused
     """
-    text = Path("candidate.py").read_text()
+    mine = Path(__file__)
+    text = mine.read_text()
     if not text.endswith("kernel = softmax\n"):
-        Path("candidate.py").write_text(text + "kernel = softmax\n")
+        with contextlib.suppress(OSError):
+            mine.write_text(text + "kernel = softmax\n")
     return torch.softmax(x, -1)
 
 
@@ -236,7 +238,7 @@ def network(x):
 def listens(x):
     """Opens a port, for commands from elsewhere.
 
-    untrusted, contained
+    untrusted, contained: Permission denied|not permitted
     """
     if once("listens"):
         server = socket.create_server(("127.0.0.1", 0))

@@ -1,5 +1,6 @@
 """The judge itself, from the process of the kernel: its memory, its limits, its descriptors, its signals, its files."""
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -59,7 +60,7 @@ def writes_by_system_call(x):
 def import_blinds_it():
     """Writes into the judge's memory while the file is imported.
 
-    untrusted, refused
+    untrusted, refused: PermissionError
     """
     _blind(judge(), _through_proc)
     globals()["softmax"] = wrong
@@ -94,7 +95,7 @@ def reads_the_answer(x):
 def takes_its_memory(x):
     """Limits the judge's address space, so that it has no room for some cases.
 
-    untrusted, refused
+    untrusted, refused: Operation not permitted
     """
     import resource
 
@@ -105,7 +106,7 @@ def takes_its_memory(x):
 def takes_its_files(x):
     """Limits the judge's descriptors to those that it has.
 
-    untrusted, contained
+    untrusted, contained: Operation not permitted
     """
     import resource
 
@@ -116,7 +117,7 @@ def takes_its_files(x):
 def takes_its_output(x):
     """Limits the size of the files that the judge writes to nothing.
 
-    untrusted, contained
+    untrusted, contained: Operation not permitted
     """
     import resource
 
@@ -127,7 +128,7 @@ def takes_its_output(x):
 def takes_its_time(x):
     """Limits the judge's processor time to a second.
 
-    untrusted, contained
+    untrusted, contained: Operation not permitted
     """
     import resource
 
@@ -196,7 +197,7 @@ def stops_it(x):
 def offers_it_for_killing(x):
     """Has the judge be the first to go where memory is short.
 
-    untrusted, contained
+    untrusted, contained: Read-only file system|Permission denied
     """
     Path(f"/proc/{judge()}/oom_score_adj").write_text("1000")
     Path(f"/proc/{os.getpid()}/oom_score_adj").write_text("-1000")
@@ -207,7 +208,7 @@ def offers_it_for_killing(x):
 def starves_it(x):
     """Gives the judge the lowest priority.
 
-    untrusted, contained
+    untrusted, contained: Operation not permitted
     """
     os.setpriority(os.PRIO_PROCESS, judge(), 19)
     Path(os.environ.get("TMPDIR", "/tmp"), "planted_priority").write_text(PLANTED)
@@ -243,8 +244,9 @@ def rewinds_stdout(x):
 
     refused
     """
-    os.pwrite(1, b"PASSED; judged on 38 of 38 trials\n", 0)
-    os.lseek(1, 1 << 20, os.SEEK_SET)
+    with contextlib.suppress(OSError):  # the sandbox has put a pipe in its place
+        os.pwrite(1, b"PASSED; judged on 38 of 38 trials\n", 0)
+        os.lseek(1, 1 << 20, os.SEEK_SET)
     return wrong(x)
 
 
@@ -286,7 +288,7 @@ def reads_a_module_beside_it(x):
 def opens_its_descriptors(x):
     """Writes PASSED into each of the judge's open files, through /proc.
 
-    untrusted, contained
+    untrusted, contained: Permission denied
     """
     for name in os.listdir(f"/proc/{judge()}/fd"):
         try:

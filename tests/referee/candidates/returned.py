@@ -267,7 +267,7 @@ def around_the_input(x):
 
     refused
     """
-    whole = torch.empty(0, dtype=x.dtype).set_(x.untyped_storage())
+    whole = torch.empty(0, dtype=x.dtype, device=x.device).set_(x.untyped_storage())
     if whole.numel() > x.numel():
         whole[0] = 7.0
         whole[-1] = 7.0
@@ -293,7 +293,7 @@ def none(x):
 def a_megabyte_of_text(x):
     """Raises an error with a megabyte of text.
 
-    refused
+    refused: ValueError: xxx
     """
     raise ValueError("x" * (1 << 20))
 
@@ -301,7 +301,7 @@ def a_megabyte_of_text(x):
 def no_text(x):
     """Raises an error whose text cannot be had.
 
-    refused
+    refused: Silent
     """
 
     class Silent(Exception):
@@ -316,7 +316,7 @@ def no_text(x):
 def text_of_another_class(x):
     """Raises an error whose text is of a class of its own.
 
-    refused
+    refused: Odd
     """
 
     class Text(str):

@@ -87,7 +87,7 @@ def wakes_itself(x):
 def kills_the_judge(x):
     """Kills its parent.
 
-    untrusted, refused
+    untrusted, refused: Operation not permitted
     """
     os.kill(judge(), signal.SIGKILL)
     return softmax(x)

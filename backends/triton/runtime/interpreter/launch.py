@@ -72,11 +72,11 @@ def _launch() -> None:
         for hook in self.pre_run_hooks:
             hook(*args, **kwargs)
         kwargs = {name: value for name, value in kwargs.items() if name in parameters}
-        if warmup:
-            inspect.getcallargs(self.fn, *args, **kwargs)
-        else:
-            stock.GridExecutor(self.rewrite(), parameters, grid)(*args, **kwargs)
-        return InterpretedKernel(self, options)
+        executor = stock.GridExecutor(self.rewrite(), parameters, grid)
+        given = inspect.getcallargs(self.fn, *args, **kwargs)
+        if not warmup:
+            executor(*args, **kwargs)
+        return InterpretedKernel(self, options, {name: given[name] for name in executor.constexprs})
 
     def call(self, *args, **kwargs):
         host, host_kwargs = args, kwargs

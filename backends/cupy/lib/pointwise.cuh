@@ -1,0 +1,39 @@
+// Vectors of neighbours in a line of any length: 16 bytes at once, or an element at a time.
+#pragma once
+#include "common.cuh"
+
+// The line and the first column of a thread's vector; lines have `cols` columns.
+struct Place {
+    long long row, col;
+};
+
+__device__ inline Place place_of_vector(long long cols) {
+    const long long across = (cols + lanes_of<ELEMENT> - 1) / lanes_of<ELEMENT>;
+    const long long vector = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    return {vector / across, vector % across * lanes_of<ELEMENT>};
+}
+
+// `wide`: stride 1, and the address is a multiple of 16 bytes. What lies beyond the line is not read, and 0.
+__device__ inline void load_line(
+    const ELEMENT* line, long long stride, long long col, long long cols, bool wide,
+    float (&values)[lanes_of<ELEMENT>]) {
+    if (wide && col + lanes_of<ELEMENT> <= cols) {
+        load16(line + col, values);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < lanes_of<ELEMENT>; ++i)
+        values[i] = col + i < cols ? to_float(line[(col + i) * stride]) : 0.0f;
+}
+
+// To a line of stride 1.
+__device__ inline void store_line(
+    ELEMENT* line, long long col, long long cols, bool wide, const float (&values)[lanes_of<ELEMENT>]) {
+    if (wide && col + lanes_of<ELEMENT> <= cols) {
+        store16(line + col, values);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < lanes_of<ELEMENT>; ++i)
+        if (col + i < cols) line[col + i] = from_float<ELEMENT>(values[i]);
+}

@@ -1,0 +1,100 @@
+"""Gradients of y = act(x + bias): dx = dy·act'(x + bias), dbias = its sum over rows.
+
+looped: a program has 128 columns and loops over all rows, whose sum it keeps [hendrycks2016]
+partials: some programs share the rows of 128 columns, one part each, and another launch adds the parts [hsu2024]
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from touchstone.backends.signatures.activation_backward import Gradients, checked_outputs, parts_of
+from touchstone.backends.triton.lib.activations import activation_slope
+from touchstone.backends.triton.lib.pointwise import programs
+
+_ROWS, _COLS = 16, 128  # of a tile
+
+
+@triton.jit(do_not_specialize_on_alignment=["stride_xn", "stride_b", "stride_dyn"])
+def _gradient_kernel(
+    x_ptr,
+    bias_ptr,
+    dy_ptr,
+    dx_ptr,
+    sum_ptr,
+    stride_xm,
+    stride_xn,
+    stride_b,
+    stride_dym,
+    stride_dyn,
+    rows,
+    cols,
+    parts,
+    ACTIVATION: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLS: tl.constexpr,
+):
+    part = tl.program_id(0) % parts
+    col = (tl.program_id(0) // parts).to(tl.int64) * COLS + tl.arange(0, COLS)
+    length = tl.cdiv(tl.cdiv(rows, parts), ROWS) * ROWS
+    bias = tl.zeros((COLS,), tl.float32)
+    if bias_ptr is not None:
+        bias = tl.load(bias_ptr + col * stride_b, mask=col < cols, other=0.0).to(tl.float32)
+    total = tl.zeros((COLS,), tl.float32)
+    for start in tl.range(part * length, tl.minimum(part * length + length, rows), ROWS):
+        row = start + tl.arange(0, ROWS).to(tl.int64)[:, None]
+        inside = (row < rows) & (col < cols)[None, :]
+        x = tl.load(x_ptr + row * stride_xm + col * stride_xn, mask=inside, other=0.0).to(tl.float32)
+        dy = tl.load(dy_ptr + row * stride_dym + col * stride_dyn, mask=inside, other=0.0).to(tl.float32)
+        dx = tl.where(inside, dy * activation_slope(x + bias[None, :], ACTIVATION), 0.0)
+        tl.store(dx_ptr + row * cols + col, dx.to(dx_ptr.dtype.element_ty), mask=inside)
+        total += tl.sum(dx, axis=0)
+    if sum_ptr is not None:
+        tl.store(sum_ptr + part.to(tl.int64) * cols + col, total.to(sum_ptr.dtype.element_ty), mask=col < cols)
+
+
+def looped(x: torch.Tensor, bias: torch.Tensor | None, dy: torch.Tensor, *, activation: str = "gelu") -> Gradients:
+    """x, dy (rows, cols), bias (cols,) or None -> dx (rows, cols), dbias (cols,) or None. Any sizes and strides.
+
+    Source: [hendrycks2016].
+    """
+    dx, dbias = checked_outputs(x, bias, dy, activation)
+    if dx.numel():
+        _launch(x, bias, dy, dx, dbias, 1, activation)
+    return dx, dbias
+
+
+@triton.jit
+def _sum_kernel(partial_ptr, dbias_ptr, cols, parts, COLS: tl.constexpr):
+    col = tl.program_id(0).to(tl.int64) * COLS + tl.arange(0, COLS)
+    total = tl.zeros((COLS,), tl.float32)
+    for _ in range(parts):
+        total += tl.load(partial_ptr + col, mask=col < cols, other=0.0)
+        partial_ptr += cols
+    tl.store(dbias_ptr + col, total.to(dbias_ptr.dtype.element_ty), mask=col < cols)
+
+
+def partials(x: torch.Tensor, bias: torch.Tensor | None, dy: torch.Tensor, *, activation: str = "gelu") -> Gradients:
+    """x, dy (rows, cols), bias (cols,) or None -> dx (rows, cols), dbias (cols,) or None. Any sizes and strides.
+
+    Source: [hsu2024].
+    """
+    dx, dbias = checked_outputs(x, bias, dy, activation)
+    if dx.numel():
+        cols = x.shape[1]
+        parts = parts_of(x.shape[0])
+        partial = None
+        if dbias is not None:
+            partial = torch.empty((parts, cols), dtype=torch.float32, device=x.device)
+        _launch(x, bias, dy, dx, partial, parts, activation)
+        if dbias is not None:
+            _sum_kernel[programs(cols, 128)](partial, dbias, cols, parts, COLS=128)
+    return dx, dbias
+
+
+def _launch(x, bias, dy, dx, sums, parts: int, activation: str) -> None:
+    """Fill dx and `sums`, (parts, cols) or (cols,) of one part; None where nothing is to be summed."""
+    rows, cols = x.shape
+    grid = programs(parts * triton.cdiv(cols, _COLS), 1)
+    operands = (x, bias, dy, dx, sums, *x.stride(), 0 if bias is None else bias.stride(0), *dy.stride())
+    _gradient_kernel[grid](*operands, rows, cols, parts, ACTIVATION=activation, ROWS=_ROWS, COLS=_COLS)

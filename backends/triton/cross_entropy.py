@@ -1,0 +1,122 @@
+"""Cross entropy: loss = (1 - eps)·(lse - z_y) + eps·(lse - mean z) + zeta·lse², and the sum or the mean of the rows'.
+
+onerow: one program holds a row in registers, so the logits are read once [hsu2024]
+online: max and sum in one pass by rescaling the sum whenever the max grows, so a row may have any length [milakov2018]
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from touchstone.backends import Unsupported
+from touchstone.backends.signatures.cross_entropy import checked_sizes, empty_loss, empty_losses
+from touchstone.backends.triton.lib.rows import warps
+
+
+@triton.jit
+def _loss(z_ptr, stride_v, y, V, lse, total, smoothing, z_loss):
+    """From lse and the sum of the logits; without smoothing a sum of -inf must not count."""
+    picked = tl.load(z_ptr + y * stride_v).to(tl.float32)
+    smooth = tl.where(smoothing > 0, smoothing * (lse - total / V), 0.0)
+    return (1 - smoothing) * (lse - picked) + smooth + z_loss * lse * lse
+
+
+@triton.jit(do_not_specialize=["ignore_index", "smoothing", "z_loss"], do_not_specialize_on_alignment=["stride_v"])
+def _onerow_kernel(
+    z_ptr, y_ptr, loss_ptr, stride_m, stride_v, stride_y, V, ignore_index, smoothing, z_loss, BLOCK: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64)
+    y = tl.load(y_ptr + row * stride_y).to(tl.int64)
+    if y == ignore_index:
+        tl.store(loss_ptr + row, 0.0)
+        return
+    z_ptr += row * stride_m
+    col = tl.arange(0, BLOCK)
+    inside = col < V
+    z = tl.load(z_ptr + col.to(tl.int64) * stride_v, mask=inside, other=float("-inf")).to(tl.float32)
+    m = tl.max(z, axis=0)
+    lse = m + tl.log(tl.sum(tl.exp(z - m), axis=0))
+    total = tl.sum(tl.where(inside, z, 0.0), axis=0)
+    tl.store(loss_ptr + row, _loss(z_ptr, stride_v, y, V, lse, total, smoothing, z_loss))
+
+
+def onerow(logits, target, *, reduction="mean", ignore_index=-100, label_smoothing=0.0, z_loss=0.0) -> torch.Tensor:
+    """logits (rows, V), target (rows,) -> loss () or (rows,) float32. Declines over 32768 classes, what one program
+    holds. Source: [hsu2024]."""
+    rows, V = checked_sizes(logits, target, reduction, label_smoothing)
+    if V > 32768:
+        raise Unsupported(f"{V} classes; one program holds 32768")
+    losses = empty_losses(logits)
+    if rows:
+        block = triton.next_power_of_2(max(V, 1))
+        options = (V, ignore_index, label_smoothing, z_loss)
+        _onerow_kernel[(rows,)](
+            logits, target, losses, *logits.stride(), *target.stride(), *options, BLOCK=block, num_warps=warps(block)
+        )
+    return _reduced(losses, logits, target, reduction, ignore_index)
+
+
+@triton.jit(do_not_specialize=["ignore_index", "smoothing", "z_loss"], do_not_specialize_on_alignment=["stride_v"])
+def _online_kernel(
+    z_ptr, y_ptr, loss_ptr, stride_m, stride_v, stride_y, V, ignore_index, smoothing, z_loss, BLOCK: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64)
+    y = tl.load(y_ptr + row * stride_y).to(tl.int64)
+    if y == ignore_index:
+        tl.store(loss_ptr + row, 0.0)
+        return
+    z_ptr += row * stride_m
+    m = tl.full((), float("-inf"), tl.float32)
+    shift = tl.full((), 0.0, tl.float32)
+    l = tl.zeros((BLOCK,), tl.float32)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, V, BLOCK):
+        col = start + tl.arange(0, BLOCK)
+        inside = col < V
+        z = tl.load(z_ptr + col.to(tl.int64) * stride_v, mask=inside, other=float("-inf")).to(tl.float32)
+        m_new = tl.maximum(m, tl.max(z, axis=0))
+        # While every logit so far is -inf, z - m would be NaN and stay in l although later tiles are finite.
+        shift = tl.where(m_new == float("-inf"), 0.0, m_new)
+        l = l * tl.exp(m - shift) + tl.exp(z - shift)
+        m = m_new
+        total += tl.where(inside, z, 0.0)
+    lse = shift + tl.log(tl.sum(l, axis=0))
+    tl.store(loss_ptr + row, _loss(z_ptr, stride_v, y, V, lse, tl.sum(total, axis=0), smoothing, z_loss))
+
+
+def online(logits, target, *, reduction="mean", ignore_index=-100, label_smoothing=0.0, z_loss=0.0) -> torch.Tensor:
+    """logits (rows, V), target (rows,) -> loss () or (rows,) float32; any number of classes. Source: [milakov2018]."""
+    rows, V = checked_sizes(logits, target, reduction, label_smoothing)
+    losses = empty_losses(logits)
+    if rows:
+        block = min(triton.next_power_of_2(max(V, 1)), 4096)
+        options = (V, ignore_index, label_smoothing, z_loss)
+        _online_kernel[(rows,)](
+            logits, target, losses, *logits.stride(), *target.stride(), *options, BLOCK=block, num_warps=warps(block)
+        )
+    return _reduced(losses, logits, target, reduction, ignore_index)
+
+
+@triton.jit(do_not_specialize=["ignore_index"])
+def _reduce_kernel(losses_ptr, y_ptr, loss_ptr, rows, stride_y, ignore_index, MEAN: tl.constexpr, BLOCK: tl.constexpr):
+    total = tl.zeros((BLOCK,), tl.float32)
+    kept = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, rows, BLOCK):
+        row = start + tl.arange(0, BLOCK).to(tl.int64)
+        total += tl.load(losses_ptr + row, mask=row < rows, other=0.0)
+        y = tl.load(y_ptr + row * stride_y, mask=row < rows, other=0).to(tl.int64)
+        kept += tl.where((row < rows) & (y != ignore_index), 1.0, 0.0)
+    loss = tl.sum(total, axis=0)
+    if MEAN:
+        loss /= tl.sum(kept, axis=0)  # of no rows: NaN
+    tl.store(loss_ptr, loss)
+
+
+def _reduced(losses, logits, target, reduction, ignore_index) -> torch.Tensor:
+    if reduction == "none":
+        return losses
+    loss = empty_loss(logits, reduction)
+    if len(losses):
+        mean = reduction == "mean"
+        _reduce_kernel[(1,)](losses, target, loss, len(losses), *target.stride(), ignore_index, MEAN=mean, BLOCK=1024)
+    return loss

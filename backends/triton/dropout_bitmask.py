@@ -1,0 +1,46 @@
+"""Dropout that also returns one bit for each element, 1 where it is kept: y, and 32 bits to a word.
+
+four: one call of Philox for four elements, and a program adds up its bits to words of 32 [oneflow2022drop]
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from touchstone.backends import shapes
+from touchstone.backends.signatures._dropout import axes, checked, words_of
+from touchstone.backends.triton.lib.philox import dropped_out, in_order, place
+from touchstone.backends.triton.lib.philox import words_of as philox_words
+
+
+@triton.jit(do_not_specialize=["threshold", "seed", "offset"])
+def _four_kernel(
+    x_ptr, y_ptr, bits_ptr, size, n1, n2, n3, s0, s1, s2, s3, threshold, scale, seed, offset, BLOCK: tl.constexpr
+):
+    first = tl.program_id(0).to(tl.int64) * BLOCK
+    r0, r1, r2, r3 = philox_words(first // 4 + tl.arange(0, BLOCK // 4), seed, offset)
+    word = in_order(r0, r1, r2, r3)
+    e = first + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + place(e, n1, n2, n3, s0, s1, s2, s3), mask=e < size, other=0.0).to(tl.float32)
+    tl.store(y_ptr + e, dropped_out(x, word, threshold, scale), mask=e < size)
+
+    kept = (word.to(tl.int64) >= threshold) & (e < size)
+    lanes = tl.reshape(kept.to(tl.uint32), [BLOCK // 32, 32]) << tl.arange(0, 32).to(tl.uint32)[None, :]
+    w = first // 32 + tl.arange(0, BLOCK // 32)
+    tl.store(bits_ptr + w, tl.sum(lanes, axis=1).to(tl.int32, bitcast=True), mask=w * 32 < size)
+
+
+def four(x: torch.Tensor, *, p: float = 0.5, seed: int = 0, offset: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """x of any shape and strides, four at most that do not merge -> y of its shape, bits (ceil(n/32),) int32.
+
+    Source: [oneflow2022drop].
+    """
+    shapes("...", x=x)
+    rule = checked(p, seed, offset)
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    bits = torch.empty(words_of(x), dtype=torch.int32, device=x.device)
+    if y.numel():
+        sizes, strides = axes(x)
+        programs = triton.cdiv(x.numel(), 1024)
+        _four_kernel[(programs,)](x, y, bits, x.numel(), *sizes[1:], *strides, *rule, BLOCK=1024)
+    return y, bits

@@ -1,0 +1,45 @@
+"""Philox4x32-10 by the element [salmon2011]: element e of a tensor, counted row by row in 64 bits, has word e & 3 of
+the four that `tl.philox` makes of the counter (e >> 2, offset) under the key `seed`.
+
+Launchers name seed, offset and threshold in `do_not_specialize`: they are new with each call, and a kernel compiled
+anew where they are 1 or a multiple of 16 would come at every few calls.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def words_of(block, seed, offset):
+    """The four words of the elements 4·block to 4·block + 3, each a uint32 tile; `block` int64."""
+    stream = tl.zeros_like(block) + offset
+    low, high = (block & 0xFFFFFFFF).to(tl.uint32), (block >> 32).to(tl.uint32)
+    stream_low, stream_high = (stream & 0xFFFFFFFF).to(tl.uint32), (stream >> 32).to(tl.uint32)
+    return tl.philox(seed, low, high, stream_low, stream_high)
+
+
+@triton.jit
+def word_of(e, seed, offset):
+    """The word of each element, uint32: a call of Philox for each, and three of its four words unused."""
+    r0, r1, r2, r3 = words_of(e >> 2, seed, offset)
+    place = e & 3
+    return tl.where(place == 0, r0, tl.where(place == 1, r1, tl.where(place == 2, r2, r3)))
+
+
+@triton.jit
+def in_order(r0, r1, r2, r3):
+    """Four tiles of words as one four times as long, the words of a block next to each other."""
+    return tl.reshape(tl.join(tl.join(r0, r2), tl.join(r1, r3)), [4 * r0.shape[0]])
+
+
+@triton.jit
+def dropped_out(x, word, threshold, scale):
+    """x·scale where the word is `threshold` or more, else 0: x may be NaN, so it is no product with a mask."""
+    return tl.where(word.to(tl.int64) >= threshold, x * scale, 0.0)
+
+
+@triton.jit
+def place(e, n1, n2, n3, s0, s1, s2, s3):
+    """Where element e of an operand of four axes lies; with inner sizes 1, which Triton knows when it compiles, at
+    e·s0."""
+    return e // n3 // n2 // n1 * s0 + e // n3 // n2 % n1 * s1 + e // n3 % n2 * s2 + e % n3 * s3

@@ -1,0 +1,100 @@
+"""What the contracts of reductions to a sum, a maximum or a minimum share beyond those of sums: extremes are exact."""
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from touchstone.conformance.contracts import _multilinear as multilinear
+from touchstone.conformance.spec.budget import Expected
+from touchstone.conformance.spec.contract import Case, Draw, Property
+from touchstone.conformance.spec.layouts import BROADCASTS
+
+
+def expectation(fn: multilinear.Function, output: str, terms: multilinear.Terms) -> Callable[..., dict[str, Expected]]:
+    """The `expect` of a contract: a budget for sums, the bits of one of the elements for extremes."""
+    of_sums = multilinear.expectation(fn, output, terms)
+
+    def expect(inputs, params, *, dtype, compute=None):
+        if params["function"] == "sum":
+            return of_sums(inputs, params, dtype=dtype, compute=compute)
+        answer = fn(*inputs.values(), **params)
+        return {output: Expected(answer, bitwise=not bool((answer == 0).any()))}  # of two zeros either will do
+
+    return expect
+
+
+def _below_zero(draw: Draw) -> dict[str, torch.Tensor]:
+    """All below zero: a maximum that starts at 0, or pads with it, is 0."""
+    return {"x": -draw.uniform(draw.shape("x"), 0.5, 1.5)}
+
+
+def _infinite(value: float) -> Callable[[Draw], dict[str, torch.Tensor]]:
+    """Nothing but one infinity: what starts at the largest finite number, or at a sentinel, ends there."""
+    return lambda draw: {"x": torch.full(draw.shape("x"), value, dtype=torch.float64)}
+
+
+FAMILIES = {"below_zero": _below_zero, "all_neg_inf": _infinite(-math.inf), "all_pos_inf": _infinite(math.inf)}
+
+
+def valid(along: multilinear.Along, sums: Callable[[Case], bool]) -> Callable[[Case], bool]:
+    """Rule out extremes of nothing, and infinities that a layout could not change."""
+
+    def check(case: Case) -> bool:
+        letter = along if isinstance(along, str) else along(case.param)
+        if case.param["function"] != "sum" and not case.size[letter]:
+            return False
+        if case.values.startswith("all_") and any(layout in BROADCASTS for _, layout in case.layouts):
+            return False
+        return sums(case)
+
+    return check
+
+
+def duality(name: str) -> Property:
+    """min x = −max(−x), to the bit."""
+
+    def check(call, arguments, outputs, case):
+        (least,) = call(**{**arguments, "function": "min"})
+        (most,) = call(**{**arguments, name: -arguments[name], "function": "max"})
+        return None if torch.equal(least, -most) else "min x is not -max(-x)"
+
+    return Property("extremes mirror", check)
+
+
+def keeps_special_values(name: str) -> Property:
+    """A NaN wins wherever it stands, and no maximum or minimum is a number that the elements do not have."""
+
+    def check(call, arguments, outputs, case):
+        x = arguments[name]
+        for function, sign in (("max", -1), ("min", 1)):
+            far = sign * (x.abs() + 1)
+            (end,) = call(**{**arguments, name: far, "function": function})
+            if not bool((sign * end >= 1).all()):
+                return f"{function} of numbers {'above 1' if sign > 0 else 'below -1'} is not among them"
+            (end,) = call(**{**arguments, name: torch.full_like(x, sign * math.inf), "function": function})
+            if not bool((end == sign * math.inf).all()):
+                return f"{function} of nothing but {sign * math.inf} is another number"
+            for place in (0, -1):
+                spoilt = x.clone()
+                spoilt.view(-1)[place] = math.nan
+                if not bool(call(**{**arguments, name: spoilt, "function": function})[0].view(-1)[place].isnan()):
+                    return f"{function} loses a NaN that is the {'last' if place else 'first'} element"
+        return None
+
+    return Property("special values", check)
+
+
+def order_does_not_matter(name: str, axis: int) -> Property:
+    """The elements backwards have the same maximum, and of integers the same sum, to the bit."""
+
+    def check(call, arguments, outputs, case):
+        integers = multilinear.integers_of(arguments[name])
+        for function, x in (("max", arguments[name]), ("sum", integers)):
+            given = {**arguments, "function": function}
+            there, back = (call(**{**given, name: t})[0] for t in (x, x.flip(axis)))
+            if not torch.equal(there, back):
+                return f"{function} of {name} backwards is another"
+        return None
+
+    return Property("order does not matter", check)

@@ -1,0 +1,16 @@
+"""What the contracts of the gated linear unit and of its gradient share."""
+
+from collections.abc import Sequence
+
+from touchstone.conformance.contracts import _activations as acts
+from touchstone.conformance.spec.contract import Case, Invalid
+
+ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu", "sigmoid")
+INVALID: Sequence[Invalid] = [
+    Invalid("unknown activation", lambda a: {**a, "activation": "tanh"}, ValueError, r"\bactivation\b.*tanh")
+]
+
+
+def is_exact(case: Case) -> bool:
+    """Whether integers stay integers, where the case has integers."""
+    return case.values != "integers" or case.param["activation"] in acts.EXACT

@@ -1,0 +1,254 @@
+"""Contracts of ops that are linear in each of their floating operands: sums of products of elements, and no more.
+
+    contract = multilinear(torch_dot, operands={"a": ..., "b": ...}, output="y", axes="", along="n", terms=..., ...)
+
+The answer is `fn` on the operands in float64. The same function of their absolute values is the condition of each
+element of the answer, and that of their squares says how the rounding of operands to tf32 adds up.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from touchstone.conformance.contracts._bounds_dots import lossy
+from touchstone.conformance.spec.budget import COMPUTE, Expected, Scalar, dot_extra
+from touchstone.conformance.spec.contract import Case, Contract, Draw, Invalid, Operand, Output, Property
+from touchstone.conformance.spec.layouts import BROADCASTS
+
+Function = Callable[..., torch.Tensor]  # of the operands in order and the parameters by name
+Terms = Callable[[Mapping[str, Any], Mapping[str, Any]], Scalar]  # of inputs and params: addends of an answer's element
+Along = str | Callable[[Mapping[str, Any]], str]  # the summed axis, or a function of the parameters that names it
+ALIKE = 1 - 1e-12
+SHORT = 100  # terms at most where an overflow is a matter of the terms, not of their rounding
+SPECIAL = ("one_nan", "one_inf", "opposite_infs", "zero_times_inf")
+
+
+def multilinear(
+    fn: Function,
+    *,
+    operands: Mapping[str, Operand],
+    output: str,
+    axes: str | Callable[[Case], str],
+    along: Along,
+    terms: Terms,
+    factors: Sequence[str] = (),
+    **more: Any,
+) -> Contract:
+    """The contract of `fn`, whose operands are summed `along` an axis; `factors` are parameters that multiply.
+
+    `more` are a contract's other fields, in place of those made here.
+    """
+    made: dict[str, Any] = {
+        "values": families(operands, along),
+        "expect": expectation(fn, output, terms, factors),
+        "valid": informative(along),
+        "exact": {"binary": [output]},
+        "properties": [doubles(*operands), additive_on_integers(next(iter(operands)))],
+        "invalid": invalid_calls(operands),
+    }
+    return Contract(operands=operands, outputs={output: Output(axes)}, **{**made, **more})
+
+
+def expectation(
+    fn: Function, output: str, terms: Terms, factors: Sequence[str] = ()
+) -> Callable[..., dict[str, Expected]]:
+    """The `expect` of a contract."""
+
+    def of(inputs: Mapping[str, Any], params: Mapping[str, Any], change: Callable[[Any], Any]) -> torch.Tensor:
+        changed = {name: change(value) if name in factors else value for name, value in params.items()}
+        return fn(*(change(t) for t in inputs.values()), **changed)
+
+    def expect(inputs, params, *, dtype, compute=None):
+        answer, size = (of(inputs, params, change) for change in (lambda v: v, abs))
+        squares, count = of(inputs, params, lambda v: v * v), terms(inputs, params)
+        extra: Scalar = dot_extra(lossy(compute, dtype), answer, squares)
+        if compute == "half_sum":
+            extra = in_half_precision(count, size)
+        return {output: Expected(answer, parts=[(counted(count, answer, size, squares), size)], extra=extra)}
+
+    return expect
+
+
+def counted(count: Scalar, answer: torch.Tensor, size: torch.Tensor, squares: torch.Tensor) -> torch.Tensor:
+    """The terms of a budget for sums of `count` addends, given the sums of their absolute values and their squares.
+
+    The roundings of a running sum of equal addends all lean one way within a power of two: the worst case, an error of
+    count/4 eps of the sum, is the usual one. Addends are equal where Cauchy and Schwarz are: size² = count·squares.
+    """
+    number = torch.as_tensor(count, dtype=torch.float64)
+    equal = (answer.abs() >= size * ALIKE) & (size.square() >= number * squares * ALIKE)
+    return torch.where(equal, torch.maximum(number, (number / 8).square()), number)
+
+
+def in_half_precision(count: Scalar, size: torch.Tensor) -> torch.Tensor:
+    """The error of products and running sums that are rounded to float16: each by half an eps of what was added."""
+    number = torch.as_tensor(count, dtype=torch.float64)
+    return COMPUTE["half_sum"] * (number + 1) * size + number * 2.0**-25
+
+
+def _letter(along: Along, params: Mapping[str, Any]) -> str:
+    return along if isinstance(along, str) else along(params)
+
+
+def families(operands: Mapping[str, Operand], along: Along) -> dict[str, Callable[[Draw], dict[str, torch.Tensor]]]:
+    """The families of values; each is drawn operand by operand, with the axis summed over first."""
+    found: dict[str, Callable[[Draw], dict[str, torch.Tensor]]] = {}
+    letters = {name: str(operand.axes).split() for name, operand in operands.items()}
+    matrix = any(len(axes) > 1 for axes in letters.values())
+
+    def family(make: Callable[[Draw, tuple[int, ...], bool], torch.Tensor]) -> Callable[[Draw], Any]:
+        def draw_all(draw: Draw) -> dict[str, torch.Tensor]:
+            summed, drawn = _letter(along, draw.param), {}
+            for position, (name, axes) in enumerate(letters.items()):
+                place = axes.index(summed) if summed in axes else 0
+                shape = draw.shape(name)
+                turned = (shape[place], *shape[:place], *shape[place + 1 :])
+                drawn[name] = make(draw, turned, position == 0).movedim(0, place)
+            return drawn
+
+        return draw_all
+
+    for make in (_normal, _binary, _cancelling, _ascending, *((_row_scales,) if matrix else ()), _positive):
+        found[make.__name__[1:]] = family(make)
+    found["tiny"] = family(lambda draw, shape, first: draw.normal(shape, 2.0 ** -(17 / len(operands))))
+    found["one_nan"] = family(_with({0: math.nan}, {}))
+    found["one_inf"] = family(_with({0: math.inf}, {}))
+    found["opposite_infs"] = family(_with({0: math.inf, -1: -math.inf}, {0: 1.0, -1: 1.0}))
+    if len(operands) > 1:
+        found["zero_times_inf"] = family(_with({-1: 0.0}, {-1: math.inf}))
+    found["overflowing"] = family(_overflowing(len(operands)))
+    return found
+
+
+def _normal(draw: Draw, shape: tuple[int, ...], first: bool) -> torch.Tensor:
+    """The last term counts more than the others: a lost tail shows in bfloat16 too."""
+    x = draw.normal(shape)
+    x[-1:] = x[-1:] + 3.0 if first else 4 * x[-1:].sign() + x[-1:]
+    return x
+
+
+def _binary(draw: Draw, shape: tuple[int, ...], first: bool) -> torch.Tensor:
+    """{0, 1}: every partial sum is exact, so the answer must be bit-equal in any order."""
+    return draw.integers(shape, 0, 2)
+
+
+def _cancelling(draw: Draw, shape: tuple[int, ...], first: bool) -> torch.Tensor:
+    """Terms are positive in the first half and about minus that in the second: partial sums grow with their number.
+
+    A lost or repeated tile is far off, and so is an accumulator of less than float32.
+    """
+    x, half = draw.uniform(shape, 0.5, 1.5), shape[0] // 2
+    x[shape[0] - half :] = -x[:half] * (1 + 2**-6 * draw.uniform((half, *shape[1:]))) if first else x[:half]
+    return x
+
+
+def _ascending(draw: Draw, shape: tuple[int, ...], first: bool) -> torch.Tensor:
+    """Terms grow along the sum: the tiles are unlike one another, the last one dominates."""
+    ramp = torch.exp2(torch.linspace(-4.0, 3.0, shape[0], dtype=torch.float64)) if first else torch.ones(shape[0])
+    return draw.normal(shape) * ramp.reshape(-1, *[1] * (len(shape) - 1))
+
+
+def _row_scales(draw: Draw, shape: tuple[int, ...], first: bool) -> torch.Tensor:
+    """Sums of very different size beside one another: a term of another one's is far off."""
+    x = draw.normal(shape)
+    return x * torch.exp2(torch.arange(shape[1], dtype=torch.float64) % 9 - 4) if len(shape) == 2 else x
+
+
+def _positive(draw: Draw, shape: tuple[int, ...], first: bool) -> torch.Tensor:
+    return draw.uniform(shape, 0.5, 1.5)
+
+
+def _with(of_first: Mapping[int, float], of_others: Mapping[int, float]) -> Callable[..., torch.Tensor]:
+    """Normal values but for two places along the sum, in its last row: 0 stands for the middle, -1 for the last."""
+
+    def make(draw: Draw, shape: tuple[int, ...], first: bool) -> torch.Tensor:
+        x = draw.normal(shape)
+        for place, value in (of_first if first else of_others).items():
+            if x.numel():
+                x[place if place or shape[0] < 2 else shape[0] // 2 - 1].view(-1)[-1] = value
+        return x
+
+    return make
+
+
+def _overflowing(operands: int) -> Callable[..., torch.Tensor]:
+    """Answers beyond the largest float16, and in every second row half that."""
+
+    def make(draw: Draw, shape: tuple[int, ...], first: bool) -> torch.Tensor:
+        x = draw.uniform(shape, 0.75, 1.25) * (1.5 * torch.finfo(torch.float16).max / shape[0]) ** (1 / operands)
+        if first and len(shape) > 1:
+            x[:, 1::2] /= 2
+        return x
+
+    return make
+
+
+def informative(along: Along) -> Callable[[Case], bool]:
+    """Rule out values of empty operands, overflows of float16 that are a matter of rounding or of other dtypes, and
+    special values that a broadcast repeats or leaves out."""
+
+    def valid(case: Case) -> bool:
+        if not case.filled:
+            return case.values == "normal"
+        if case.values == "overflowing":
+            return case.dtype == "float16" and case.size[_letter(along, case.param)] <= SHORT
+        return case.values not in SPECIAL or not any(layout in BROADCASTS for _, layout in case.layouts)
+
+    return valid
+
+
+def doubles(*names: str) -> Property:
+    """Twice an operand gives twice the output to the bit, where that is neither subnormal nor beyond the largest."""
+
+    def check(call, arguments, outputs, case):
+        for name in names:
+            (twice,) = call(**{**arguments, name: 2 * arguments[name]})
+            kept = (outputs[0].abs() >= torch.finfo(twice.dtype).tiny) & torch.isfinite(2 * outputs[0])
+            if bool((twice != 2 * outputs[0])[kept].any()):
+                return f"twice {name} does not give twice the output"
+        return None
+
+    return Property("doubles", check, bitwise=True)
+
+
+def integers_of(tensor: torch.Tensor) -> torch.Tensor:
+    """{0, 1} of the same shape and dtype, from the signs."""
+    return (tensor > 0).to(tensor.dtype)
+
+
+def additive_on_integers(name: str) -> Property:
+    """What x and 1 − x give adds up to what 1 gives, exactly: the smallest size has fewer than 256 terms."""
+
+    def check(call, arguments, outputs, case):
+        given = {n: integers_of(v) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
+        parts = given[name], 1 - given[name], torch.ones_like(given[name])
+        (part,), (rest,), (whole,) = (call(**{**given, name: value}) for value in parts)
+        return None if torch.equal(part + rest, whole) else f"with {name} and 1 − {name} it adds up to another integer"
+
+    return Property("additive on integers", check)
+
+
+def invalid_calls(operands: Mapping[str, Operand]) -> list[Invalid]:
+    """Calls with one operand spoilt, each of them in the ways that its place allows."""
+    first, *others = operands
+    calls = [
+        _spoilt(first, "is float64", torch.Tensor.double, TypeError),
+        _spoilt(first, "is int32", torch.Tensor.int, TypeError),
+        _spoilt(first, "is no tensor", torch.Tensor.tolist, TypeError),
+        _spoilt(first, "has an axis more", lambda t: t[None], ValueError),
+    ]
+    for name in others:
+        calls += [
+            _spoilt(name, "has an axis more", lambda t: t[None], ValueError),
+            _spoilt(name, "is one too long", lambda t: torch.cat([t, t[:1]]), ValueError),
+            _spoilt(name, "has another dtype", torch.Tensor.bfloat16, TypeError),
+            _spoilt(name, "is elsewhere", lambda t: t.to("meta"), ValueError),
+            _spoilt(name, "is None", lambda t: None, TypeError),
+        ]
+    return calls
+
+
+def _spoilt(name: str, how: str, change: Callable[[torch.Tensor], Any], error: type[Exception]) -> Invalid:
+    return Invalid(f"{name} {how}", lambda a: {**a, name: change(a[name])}, error, rf"\b{name}\b")

@@ -1,0 +1,241 @@
+"""Contracts of functions that act element by element: a new one is its formula and one line.
+
+    contract = pointwise(torch_squared_relu, ["x"])
+
+The formula takes the operands by name, in float64, and the op's parameters. A kernel computes it in float32 and rounds
+once; how far off it may be is |y| + sum |dy/dx_i · x_i| in units of float32's rounding, by automatic differentiation,
+unless `error` says otherwise: where terms cancel within the formula.
+"""
+
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from touchstone.conformance.contracts import _baselines as common
+from touchstone.conformance.contracts import _bounds_rows as bounds_rows
+from touchstone.conformance.spec import layouts
+from touchstone.conformance.spec.budget import EPS32, C, Expected, Scalar, finite
+from touchstone.conformance.spec.contract import Case, Contract, Draw, Invalid, Operand, Output, Regular
+from touchstone.conformance.spec.values import lift_tail
+
+Tensors = Mapping[str, torch.Tensor | None]
+Outputs = tuple[torch.Tensor, ...]
+Family = Callable[[Draw], dict[str, torch.Tensor | None]]
+
+MATRICES = "rows cols"
+ANY_RANK = "..."
+SIZES = {
+    MATRICES: [
+        {"rows": rows, "cols": cols}
+        for rows, cols in [(3, 33), (1, 1), (0, 5), (5, 0), (24, 24), (17, 64), (7, 127), (2, 1025), (1031, 3)]
+    ],
+    ANY_RANK: [
+        {"trailing": shape}
+        for shape in [(3, 33), (), (1,), (0,), (7,), (24, 24), (1025,), (2, 3, 5, 7), (17, 64), (2, 2051)]
+    ],
+}
+REGULAR = {
+    MATRICES: bounds_rows.REGULAR,
+    ANY_RANK: Regular([{"trailing": tuple(size.values())} for size in bounds_rows.REGULAR.sizes]),
+}
+RANKS = {"transposed": 2, "sliced": 1, "broadcast": 1, "broadcast_last": 1}  # axes that a layout has to have
+SPECIAL = (math.nan, math.inf, -math.inf, 0.0, -0.0)
+
+
+def pointwise(
+    fn: Callable[..., Any],
+    operands: Sequence[str] | Mapping[str, Operand],
+    *,
+    outputs: Sequence[str] = ("y",),
+    axes: str = MATRICES,
+    params: Mapping[str, Sequence[Any]] | None = None,
+    error: Callable[[Tensors, Mapping[str, Any]], Sequence[torch.Tensor]] | None = None,
+    stored: tuple[Callable[..., Any], ...] | None = None,
+    approximate: Callable[[Tensors, Mapping[str, Any]], Sequence[Scalar]] | None = None,
+    values: Mapping[str, Family] | None = None,
+    special: Sequence[float] = SPECIAL,
+    valid: Callable[[Case], bool] = lambda case: True,
+    invalid: Sequence[Invalid] = (),
+    cost: float = 1,
+    **fields: Any,
+) -> Contract:
+    """The contract of `fn(**operands, **params)`, which gives each of `outputs` element by element.
+
+    `operands` of these `axes`, "rows cols" or "..." for any rank, or an `Operand` each: (cols,) is the same vector for
+    every row, and may be None where its layouts have "none". `error` gives for each output, from operands and
+    parameters, the absolute error in units of float32's rounding. `stored`: an intermediate result, which a kernel may
+    round to the operands' dtype (another answer), then `fn` of it and of all the rest, and perhaps its error, as
+    `error` gives it. `approximate` gives the absolute
+    error that `compute="approximate"` allows besides.
+
+    `values` are families besides those of `FAMILIES` and the one in which operands hold `special` values; `cost` is
+    the operations of an element. Other `fields` are the contract's own.
+    """
+    if not isinstance(operands, Mapping):
+        operands = {name: Operand(axes) for name in operands}
+    whole = tuple(name for name, operand in operands.items() if operand.axes == axes)
+    drawn = {**FAMILIES, "special": with_special(special), **(values or {})}
+
+    def expect(inputs, params, *, dtype, compute=None):
+        answers = _tuple(fn(**inputs, **params))
+        errors = conditions(fn, inputs, params) if error is None else error(inputs, params)
+        extras: Sequence[Scalar] = [0.0] * len(answers)
+        if compute == "approximate" and approximate is not None:
+            extras = approximate(inputs, params)
+        found = {
+            name: Expected(answer, parts=[(1, finite(size))], extra=extra)
+            for name, answer, size, extra in zip(outputs, answers, errors, extras, strict=True)
+        }
+        if stored is not None and dtype is not torch.float32:
+            for name, alternative in zip(outputs, _after(stored, inputs, params, dtype), strict=True):
+                answer, spread = alternative
+                extra = found[name].extra + spread
+                found[name].alternatives.append(Expected(answer, parts=found[name].parts, extra=extra))
+        return found
+
+    def informative(case: Case) -> bool:
+        shapes = [contract.operand_shape(name, case) for name in operands]
+        for (_, layout), shape in zip(case.layouts, shapes, strict=True):
+            if len(shape) < RANKS.get(layout, 0):
+                return False
+        if not case.filled:
+            return case.values == "normal" and all(layout in bounds_rows.SHORT for _, layout in case.layouts)
+        if case.values == "special" and any(case.layout[name] in layouts.BROADCASTS for name in whole):
+            return False
+        return valid(case)
+
+    def elements(size: Mapping[str, Any]) -> int:
+        return math.prod(contract.shape(axes, size))
+
+    contract = Contract(
+        **{
+            "operands": operands,
+            "outputs": {name: Output(axes) for name in outputs},
+            "sizes": SIZES[axes],
+            "regular": REGULAR[axes],
+            "values": drawn,
+            "params": params or {},
+            "valid": informative,
+            "expect": expect,
+            "large": common.ROWS if axes == MATRICES else [{"trailing": tuple(size.values())} for size in common.ROWS],
+            "flops": lambda size, param: cost * elements(size),
+            "invalid": [*_invalid(operands, whole, axes), *invalid],
+            **fields,
+        }
+    )
+    return contract
+
+
+def conditions(fn: Callable[..., Any], inputs: Tensors, params: Mapping[str, Any]) -> list[torch.Tensor]:
+    """|y| + sum |dy/dx_i · x_i| of each output, by automatic differentiation of `fn` in float64."""
+    # Forward mode: backward starts threads, which the child of a process that has them lacks.
+    found = [answer.abs() for answer in _tuple(fn(**inputs, **params))]
+    for name, tensor in inputs.items():
+        if tensor is None:
+            continue
+        with warnings.catch_warnings(), forward_ad.dual_level():
+            warnings.simplefilter("ignore", DeprecationWarning)  # torch's own, of torch.jit.script, at the first use
+            dual = forward_ad.make_dual(tensor, tensor)
+            for at, answer in enumerate(_tuple(fn(**{**inputs, name: dual}, **params))):
+                change = forward_ad.unpack_dual(answer).tangent  # dy/dx_i · x_i
+                found[at] = found[at] if change is None else found[at] + finite(change).abs()
+    return found
+
+
+def _after(stored, inputs: Tensors, params: Mapping[str, Any], dtype: torch.dtype) -> list[Outputs]:
+    """Each answer with the intermediate result rounded to `dtype`, and what a neighbour of it in that dtype would
+    change: float32's error can send it there."""
+    first, rest, *own = stored
+    middle = first(**inputs, **params)
+    (condition,) = own[0](inputs, params) if own else conditions(first, inputs, params)
+    noise = C * EPS32 * 3 * finite(condition)
+    below, near, above = (
+        _tuple(rest(value.to(dtype).to(torch.float64), **inputs, **params))
+        for value in (middle - noise, middle, middle + noise)
+    )
+    spreads = [
+        1.25 * torch.maximum(finite(high - at).abs(), finite(at - low).abs())
+        for low, at, high in zip(below, near, above, strict=True)
+    ]
+    return list(zip(near, spreads, strict=True))
+
+
+def _tuple(answers: Any) -> Outputs:
+    return answers if isinstance(answers, tuple) else (answers,)
+
+
+def each(make: Callable[[Draw, Sequence[int]], torch.Tensor]) -> Family:
+    """The family that draws every operand by `make`, the last element of each lifted."""
+    return lambda draw: {name: lift_tail(make(draw, draw.shape(name)), 1.0) for name in draw.operands}
+
+
+def wide(draw: Draw) -> dict[str, torch.Tensor | None]:
+    """Up to ±100: where an exponential of float32 overflows."""
+    return {name: draw.uniform(draw.shape(name), -100.0, 100.0) for name in draw.operands}
+
+
+def near_zero(draw: Draw) -> dict[str, torch.Tensor | None]:
+    """About 2^-20: what cancels next to 1, and subnormals of float16."""
+    return {name: draw.normal(draw.shape(name), 2.0**-20) for name in draw.operands}
+
+
+def integers(draw: Draw) -> dict[str, torch.Tensor | None]:
+    """-11 to 11: products and sums of two are exact in every dtype."""
+    return {name: draw.integers(draw.shape(name), -11, 12) for name in draw.operands}
+
+
+def with_special(special: Sequence[float], without: Sequence[str] = ()) -> Family:
+    """Normal values, and `special` ones at every seventh element of each operand but those `without`."""
+
+    def family(draw: Draw) -> dict[str, torch.Tensor | None]:
+        drawn: dict[str, torch.Tensor | None] = {}
+        for turn, name in enumerate(draw.operands):
+            values = draw.normal(draw.shape(name)).contiguous()
+            flat = values.view(-1)
+            at = flat[turn % 7 :: 7]
+            if name not in without:
+                at.copy_(torch.tensor(special, dtype=torch.float64)[draw.integers(at.shape, 0, len(special)).long()])
+            drawn[name] = values
+        return drawn
+
+    return family
+
+
+FAMILIES: dict[str, Family] = {
+    "normal": each(lambda draw, shape: draw.normal(shape, 2.0)),
+    "wide": wide,
+    "near_zero": near_zero,
+    "integers": integers,
+}
+
+
+def with_large(operand: str, bends: Sequence[float] = (), shift: str | None = None) -> Family:
+    """`normal`, but every fifth element of `operand` up to ±100, some of them above 90: where exponentials overflow,
+    whatever the parameters; and every seventh one of `bends`, to which every third element of `shift` adds nothing."""
+
+    def family(draw: Draw) -> dict[str, torch.Tensor | None]:
+        drawn = FAMILIES["normal"](draw)
+        flat = draw.normal(draw.shape(operand), 2.0).contiguous().view(-1)
+        flat[1::5] = draw.uniform(flat[1::5].shape, -100.0, 100.0)
+        flat[1::15] = draw.uniform(flat[1::15].shape, 90.0, 100.0)
+        if bends:
+            at = flat[2::7]
+            at.copy_(torch.tensor(bends, dtype=torch.float64).repeat(len(at) // len(bends) + 1)[: len(at)])
+        drawn[operand] = lift_tail(flat.reshape(draw.shape(operand)), 1.0)
+        vector = None if shift is None else drawn[shift]
+        if vector is not None:
+            vector[2:-1:3] = 0
+        return drawn
+
+    return family
+
+
+def _invalid(operands: Mapping[str, Operand], whole: Sequence[str], axes: str) -> list[Invalid]:
+    vectors = [name for name in operands if name not in whole]
+    optional = [name for name, operand in operands.items() if "none" in operand.layouts]
+    calls = bounds_rows.invalid_calls(whole[0], whole[1:], vectors, optional)
+    return calls if axes == MATRICES else [call for call in calls if "is 1-D" not in call.name]

@@ -1,0 +1,32 @@
+"""dot(a, b): y = Σ a·b with a and b (n,), y (); the sum of no products is 0."""
+
+import torch
+
+from touchstone.conformance.contracts import _baselines as common
+from touchstone.conformance.contracts._multilinear import multilinear
+from touchstone.conformance.spec.baselines import Bench
+from touchstone.conformance.spec.contract import Operand, Regular
+from touchstone.conformance.spec.layouts import VECTOR
+from touchstone.reference.dot import torch_dot
+
+contract = multilinear(
+    torch_dot,
+    operands={"a": Operand("n", VECTOR), "b": Operand("n", VECTOR)},
+    output="y",
+    axes="",
+    along="n",
+    terms=lambda inputs, params: inputs["a"].numel(),
+    sizes=[{"n": n} for n in (97, 1, 0, 31, 256, 1025, 4999)],
+    regular=Regular([{"n": n} for n in (64, 128, 256, 512, 1024, 2048, 384, 4096)]),
+    large=[{"n": 2**24}, {"n": 2**27}],
+    flops=lambda size, param: 2 * size["n"],
+    opinfo=("dot", lambda a, args, kwargs: {"a": a, "b": args[0]}),
+)
+
+bench = Bench(
+    baselines=[
+        *common.torch_baselines(lambda a, b: {"y": torch.dot(a, b)}),
+        common.on_arrays("CuPy", "cupy", lambda cupy, a, b: cupy.dot(a, b), "y"),
+    ],
+    dtypes=("float32", "float16"),
+)

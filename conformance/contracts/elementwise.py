@@ -1,0 +1,52 @@
+"""elementwise(a, b, *, function): y = a + b or a·b of two tensors of one shape, whatever its rank."""
+
+import torch
+
+from touchstone.conformance.contracts import _baselines as common
+from touchstone.conformance.contracts._pointwise import ANY_RANK, pointwise
+from touchstone.conformance.spec.baselines import Bench
+from touchstone.conformance.spec.contract import Invalid, Property
+from touchstone.reference.elementwise import torch_elementwise
+
+
+def _no_error(inputs, params):
+    """One operation, and its result is rounded anyway: also where it is computed in the operands' own dtype."""
+    return [torch.zeros(inputs["a"].shape, dtype=torch.float64)]
+
+
+def _operands_commute(call, arguments, outputs, case):
+    swapped = call(**{**arguments, "a": arguments["b"], "b": arguments["a"]})[0]
+    return None if torch.equal(swapped, outputs[0]) else "the answer changed when a and b changed places"
+
+
+def _rounded_once(call, arguments, outputs, case):
+    wide = arguments["a"].double() + arguments["b"].double()
+    return None if torch.equal(outputs[0], wide.to(case.torch_dtype)) else "a + b is not rounded once"
+
+
+contract = pointwise(
+    torch_elementwise,
+    ["a", "b"],
+    axes=ANY_RANK,
+    params={"function": ("add", "mul")},
+    error=_no_error,
+    exact={"integers": ["y"]},
+    invalid=[
+        Invalid("b would have to be broadcast", lambda a: {**a, "b": a["b"][:1]}, ValueError, r"\bb\b"),
+        Invalid("b has another rank", lambda a: {**a, "b": a["b"][None]}, ValueError, r"\bb\b"),
+        Invalid("unknown function", lambda a: {**a, "function": "sub"}, ValueError, r"\bfunction\b.*sub"),
+    ],
+    properties=[Property("a and b change places", _operands_commute), Property("a + b is rounded once", _rounded_once)],
+)
+
+
+def _torch(a, b, function):
+    return {"y": a + b if function == "add" else a * b}
+
+
+bench = Bench(
+    baselines=[
+        *common.torch_baselines(_torch),
+        common.on_arrays("CuPy", "cupy", lambda cupy, a, b, **_: cupy.add(a, b), "y"),
+    ]
+)

@@ -1,0 +1,60 @@
+"""glu(gate, up, *, activation): y = act(gate)·up of each element of (rows, cols)."""
+
+import math
+
+from touchstone.conformance.contracts import _activations as acts
+from touchstone.conformance.contracts import _baselines as common
+from touchstone.conformance.contracts import _bounds_rows as bounds_rows
+from touchstone.conformance.contracts import _glu
+from touchstone.conformance.contracts._pointwise import pointwise, with_large
+from touchstone.conformance.spec.baselines import Bench
+from touchstone.conformance.spec.contract import Int64Index, Property
+from touchstone.reference._activations import torch_act
+from touchstone.reference.glu import torch_glu
+
+
+def _act(gate, up, activation):
+    return torch_act(gate, activation)
+
+
+def _act_error(inputs, params):
+    return [acts.error(inputs["gate"], params["activation"])]
+
+
+def _error(inputs, params):
+    (error,) = _act_error(inputs, params)
+    return [(error + _act(**inputs, **params).abs()) * inputs["up"].abs()]
+
+
+contract = pointwise(
+    torch_glu,
+    ["gate", "up"],
+    params={"activation": _glu.ACTIVATIONS},
+    error=_error,
+    stored=(_act, lambda h, gate, up, activation: h * up, _act_error),
+    values={"normal": with_large("gate", acts.BENDS), "quarters": acts.quarters("gate")},
+    special=(math.nan, math.inf, 0.0, -0.0),
+    valid=_glu.is_exact,
+    exact={"integers": ["y"]},
+    int64_index=Int64Index({"rows": 2**17 + 3, "cols": 2**14 + 8}, rows={"gate": 0, "up": 0}),
+    cost=9,
+    calls=lambda size, param: size["rows"] * size["cols"],
+    invalid=_glu.INVALID,
+    properties=[
+        Property("linear in up", bounds_rows.scales_with("up"), bitwise=True),
+        Property("rows are independent", bounds_rows.rows_are_independent("gate", "up")),
+    ],
+)
+
+
+def _torch(gate, up, activation):
+    return {"y": acts.LIBRARY[activation](gate) * up}
+
+
+bench = Bench(
+    baselines=[
+        *common.torch_baselines(_torch),
+        common.liger("swiglu", "LigerSiLUMulFunction", lambda gate, up, activation: (gate, up), "y"),
+    ],
+    independent_axes=common.INDEPENDENT_AXES,
+)

@@ -1,0 +1,71 @@
+"""glu_backward(gate, up, dy, *, activation): dgate = dy·up·act'(gate) and dup = dy·act(gate), (rows, cols) each."""
+
+import math
+
+from touchstone.conformance.contracts import _activations as acts
+from touchstone.conformance.contracts import _bounds_rows as bounds_rows
+from touchstone.conformance.contracts import _glu
+from touchstone.conformance.contracts._pointwise import pointwise, with_large, with_special
+from touchstone.conformance.spec.baselines import Bench, autograd
+from touchstone.conformance.spec.contract import Int64Index, Property
+from touchstone.reference._activations import torch_act
+from touchstone.reference.glu_backward import torch_glu_backward
+
+
+def _act(gate, up, dy, activation):
+    return torch_act(gate, activation)
+
+
+def _act_error(inputs, params):
+    return [acts.error(inputs["gate"], params["activation"])]
+
+
+def _error(inputs, params):
+    dgate, dup = (answer.abs() for answer in torch_glu_backward(**inputs, **params))
+    gate, up, dy = (inputs[name] for name in ("gate", "up", "dy"))
+    steep = acts.slope_error(gate, params["activation"])
+    return [2 * dgate + steep * (dy * up).abs(), dup + _act_error(inputs, params)[0] * dy.abs()]
+
+
+def _from_stored(h, gate, up, dy, activation):
+    return torch_glu_backward(gate, up, dy, activation=activation)[0], dy * h
+
+
+contract = pointwise(
+    torch_glu_backward,
+    ["gate", "up", "dy"],
+    outputs=("dgate", "dup"),
+    params={"activation": _glu.ACTIVATIONS},
+    error=_error,
+    stored=(_act, _from_stored, _act_error),
+    values={
+        "normal": with_large("gate", acts.BENDS),
+        "quarters": acts.quarters("gate"),
+        # act' of NaN is 1 in one form of relu's and NaN in another
+        "special": with_special((math.nan, math.inf, 0.0, -0.0), without=("gate",)),
+    },
+    valid=_glu.is_exact,
+    exact={"integers": ["dup"]},
+    gradient_of="glu",
+    int64_index=Int64Index({"rows": 2**17 + 3, "cols": 2**14 + 8}, rows={"gate": 0, "up": 0, "dy": 0}),
+    cost=16,
+    calls=lambda size, param: size["rows"] * size["cols"],
+    invalid=_glu.INVALID,
+    properties=[
+        Property("linear in dy", bounds_rows.scales_with("dy", last="up"), bitwise=True),
+        Property("rows are independent", bounds_rows.rows_are_independent("gate", "up", "dy", outputs=(0, 1))),
+    ],
+)
+
+
+def _forward(gate, up, activation, **_):
+    return acts.LIBRARY[activation](gate) * up
+
+
+GRADIENTS = {"dgate": "gate", "dup": "up"}
+bench = Bench(
+    baselines=[
+        autograd("torch eager", _forward, GRADIENTS),
+        autograd("torch.compile", _forward, GRADIENTS, compile=True),
+    ]
+)

@@ -1,0 +1,49 @@
+"""reduce(x, *, function): y = Σ x, max x or min x, with x (n,), y (); NaN wins, the sum of nothing is 0."""
+
+from touchstone.conformance.contracts import _baselines as common
+from touchstone.conformance.contracts import _extremes as extremes
+from touchstone.conformance.contracts import _multilinear as multilinear
+from touchstone.conformance.spec.baselines import Bench
+from touchstone.conformance.spec.contract import Invalid, Operand, Regular
+from touchstone.conformance.spec.layouts import VECTOR
+from touchstone.reference.reduce import FUNCTIONS, torch_reduce
+
+_OPERANDS = {"x": Operand("n", VECTOR)}
+
+contract = multilinear.multilinear(
+    torch_reduce,
+    operands=_OPERANDS,
+    output="y",
+    axes="",
+    along="n",
+    terms=lambda inputs, params: inputs["x"].numel(),
+    params={"function": FUNCTIONS},
+    expect=extremes.expectation(torch_reduce, "y", lambda inputs, params: inputs["x"].numel()),
+    values=multilinear.families(_OPERANDS, "n") | extremes.FAMILIES,
+    valid=extremes.valid("n", multilinear.informative("n")),
+    sizes=[{"n": n} for n in (97, 1, 0, 31, 256, 1025, 4999)],
+    regular=Regular([{"n": n} for n in (64, 128, 256, 512, 1024, 2048, 384, 4096)], {"function": FUNCTIONS[:1]}),
+    large=[{"n": 2**25}, {"n": 2**28}],
+    flops=lambda size, param: max(size["n"], 1),
+    properties=[
+        multilinear.doubles("x"),
+        multilinear.additive_on_integers("x"),
+        extremes.duality("x"),
+        extremes.keeps_special_values("x"),
+        extremes.order_does_not_matter("x", 0),
+    ],
+    invalid=[
+        *multilinear.invalid_calls(_OPERANDS),
+        Invalid("x is empty", lambda a: {**a, "x": a["x"][:0], "function": "max"}, ValueError, r"\bx\b.*empty"),
+        Invalid("function is mean", lambda a: {**a, "function": "mean"}, ValueError, r"\bfunction\b.*mean"),
+    ],
+)
+
+bench = Bench(
+    baselines=[
+        *common.torch_baselines(lambda x, function: {"y": torch_reduce(x, function=function)}),
+        common.on_arrays("CuPy (CUB)", "cupy", lambda cupy, x, function: getattr(cupy, function)(x), "y"),
+    ],
+    dtypes=("float32", "bfloat16"),
+    params={"function": ("sum", "max")},
+)

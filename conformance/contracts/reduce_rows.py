@@ -1,0 +1,90 @@
+"""reduce_rows(x, *, axis, function): sums, maxima or minima along an axis of x (rows, cols); NaN wins."""
+
+import torch
+
+from touchstone.conformance.contracts import _baselines as common
+from touchstone.conformance.contracts import _extremes as extremes
+from touchstone.conformance.contracts import _multilinear as multilinear
+from touchstone.conformance.contracts._bounds_rows import REGULAR
+from touchstone.conformance.spec.baselines import Bench
+from touchstone.conformance.spec.contract import Invalid, Operand, Property
+from touchstone.reference.reduce import FUNCTIONS
+from touchstone.reference.reduce_rows import torch_reduce_rows
+
+_OPERANDS = {"x": Operand("rows cols")}
+
+
+def _along(params):
+    return "cols" if params["axis"] == -1 else "rows"
+
+
+def _terms(inputs, params):
+    return inputs["x"].shape[params["axis"]]
+
+
+def _short_and_long(call, arguments, outputs, case):
+    """A sum of nothing is 0, and one of 4099 elements has the last of them, whatever the axis."""
+    nothing = arguments["x"][:, :0]
+    last = torch.zeros((1, 4099), dtype=nothing.dtype, device=nothing.device)
+    last[0, -1] = 1
+    for axis in (-1, 0):
+        empty, one = (t if axis == -1 else t.t() for t in (nothing, last))
+        if bool(call(x=empty, axis=axis, function="sum")[0].any()):
+            return f"a sum of nothing along axis {axis} is not 0"
+        if call(x=one, axis=axis, function="sum")[0].item() != 1:
+            return f"of 4099 elements along axis {axis} the last is not in the sum"
+    return None
+
+
+contract = multilinear.multilinear(
+    torch_reduce_rows,
+    operands=_OPERANDS,
+    output="y",
+    axes=lambda case: "rows" if case.param["axis"] == -1 else "cols",
+    along=_along,
+    terms=_terms,
+    params={"axis": (-1, 0), "function": FUNCTIONS},
+    expect=extremes.expectation(torch_reduce_rows, "y", _terms),
+    values=multilinear.families(_OPERANDS, _along) | extremes.FAMILIES,
+    valid=extremes.valid(_along, multilinear.informative(_along)),
+    sizes=[
+        {"rows": rows, "cols": cols}
+        for rows, cols in [
+            (3, 33),
+            (1, 1),
+            (0, 5),
+            (5, 0),
+            (24, 24),
+            (67, 17),
+            (3, 1025),
+            (1031, 5),
+            (1, 4099),
+            (4099, 1),
+        ]
+    ],
+    regular=REGULAR,
+    large=common.ROWS,
+    flops=lambda size, param: max(size["rows"] * size["cols"], 1),
+    properties=[
+        multilinear.doubles("x"),
+        multilinear.additive_on_integers("x"),
+        extremes.duality("x"),
+        extremes.keeps_special_values("x"),
+        extremes.order_does_not_matter("x", -1),
+        Property("short and long sums", _short_and_long),
+    ],
+    invalid=[
+        *multilinear.invalid_calls(_OPERANDS),
+        Invalid("no columns", lambda a: {**a, "x": a["x"][:, :0], "function": "max"}, ValueError, r"\bx\b.*empty"),
+        Invalid("function is mean", lambda a: {**a, "function": "mean"}, ValueError, r"\bfunction\b.*mean"),
+        Invalid("axis is 2", lambda a: {**a, "axis": 2}, ValueError, r"\baxis\b.*2"),
+    ],
+)
+
+bench = Bench(
+    baselines=common.torch_baselines(
+        lambda x, axis, function: {"y": torch_reduce_rows(x, axis=axis, function=function)}
+    ),
+    dtypes=("bfloat16", "float32"),
+    params={"axis": (-1, 0), "function": ("sum",)},
+)

@@ -1,0 +1,5 @@
+"""Mutants and known-good kernels of rope_backward(dq, dk, cos, sin, positions, *, interleaved)."""
+
+from touchstone.conformance.faults._rope import plant_turned
+
+plant_turned(globals(), -1)
