@@ -52,7 +52,7 @@ def kernels(whole: bool = False) -> Iterator[Made]:
         tree = ast.parse(path.read_text())
         planting = [node for node in tree.body if _plants(node)]
         tree.body = [node for node in tree.body if node not in planting]
-        for launcher, faults, options in map(_planted, planting):
+        for launcher, faults, options in (_planted(node, path.stem) for node in planting):
             source = needed(ast.unparse(tree), launcher)
             for fault, dtype in itertools.product(("none", *faults), ALL):
                 kernel = KERNEL.format(launcher=launcher, fault=fault)
@@ -108,12 +108,16 @@ def _plants(node: ast.stmt) -> bool:
     return isinstance(call, ast.Call) and ast.unparse(call.func) == "plant_kernels"
 
 
-def _planted(node: ast.stmt) -> tuple[str, list[str], dict[str, Any]]:
+def _planted(node: ast.stmt, op: str) -> tuple[str, list[str], dict[str, Any]]:
     """The launcher of such a call, the faults, and the options that it gives."""
     assert isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
-    _, launcher, _, *faults = node.value.args
+    _, launcher, _, *named = node.value.args
+    if any(isinstance(each, ast.Starred) for each in named):  # *KERNELS: all that the file plants
+        faults = [name for name in _kinds(op) if name != "none"]
+    else:
+        faults = [ast.literal_eval(each) for each in named]
     options = {str(each.arg): ast.literal_eval(each.value) for each in node.value.keywords}
-    return ast.unparse(launcher), [ast.literal_eval(fault) for fault in faults], options
+    return ast.unparse(launcher), faults, options
 
 
 def main(arguments: Sequence[str]) -> None:
