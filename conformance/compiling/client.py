@@ -56,7 +56,12 @@ class Compiler:
         self._child = spawn("touchstone.conformance.compiling.server", environment)
 
     def check(
-        self, op: str, variants: Sequence[str] | None = None, every: bool = True, processes: int = 1
+        self,
+        op: str,
+        variants: Sequence[str] | None = None,
+        every: bool = True,
+        processes: int = 1,
+        divide: bool = False,
     ) -> dict[str, Any]:
         """Compile the variants of `op` (all, or those named in `variants`).
 
@@ -64,13 +69,13 @@ class Compiler:
         and kernel one of each combination of dtypes becomes machine code, for the architectures in turn and for each at
         least one: the largest first, then those that add most to what was compiled. And as many more pass the
         compiler's front end for the oldest architecture as it takes to have seen everything that they are specialised
-        on.
+        on. With `divide`, each variant is compiled in its share of the dtypes.
 
         Returns `records`, one for each specialisation and architecture (`variants`, `case`, `kernel`, `launch`, `arch`,
         `seconds`, with machine code `registers`, `spills`, `shared`), and `findings`, one sentence each; or only
         `missing`, why the backend cannot compile here. Raises CompilerError.
         """
-        request = dict(backend=self._backend, op=op, variants=variants, every=every, processes=processes)
+        request = dict(backend=self._backend, op=op, variants=variants, every=every, processes=processes, divide=divide)
         try:
             answer = self._child.ask(request)
         except BaseException:

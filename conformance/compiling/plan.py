@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import torch
 
 from touchstone.backends.protocol import Compiling, RecordedLaunch
-from touchstone.backends.variants import attributes
 from touchstone.conformance.spec.cases import plain_case, plan
 from touchstone.conformance.spec.contract import Case, Contract
 
@@ -31,13 +30,16 @@ def record(
     claims: dict[str, Sequence[str]],
     contract: Contract,
     findings: list[str],
+    dtypes: dict[str, Sequence[str]],
 ) -> list[Launched]:
-    """What the variants launch in the quick cases and at the large sizes; in a dtype of which a variant takes none of
-    these, the first case of level default that it takes."""
+    """What the variants launch in their `dtypes` in the quick cases and at the large sizes; in one of which a variant
+    takes none of these, the first case of level default that it takes."""
     launched: dict[tuple[str, str], Launched] = {}
-    missing = {(name, dtype) for name, fn in variants.items() for dtype in attributes(fn).dtypes or contract.dtypes}
+    missing = {(name, dtype) for name in variants for dtype in dtypes[name]}
 
     def call(name: str, dtype: str, label: str, arguments: dict[str, Any]) -> None:
+        if dtype not in dtypes[name]:
+            return
         for arch in claims[name]:
             with compiling.recording(arch) as launches:
                 try:

@@ -21,6 +21,7 @@ from touchstone.conformance.isolation.fork import fork
 from touchstone.conformance.isolation.processes import Child, Death, alive, serve
 from touchstone.conformance.spec.checks import Check
 from touchstone.conformance.spec.contract import Contract
+from touchstone.conformance.spec.sharing import homes
 
 SPILL_LIMIT = 1024  # bytes per thread; it has 255 registers of 4 bytes
 SECONDS = 300.0  # for one compilation; the compiler hangs at times
@@ -38,13 +39,16 @@ def check(
     processes: int,
     known: Known,
     beat: Callable[[], None] | None = None,
+    divide: bool = False,
 ) -> dict[str, Any]:
     """`known` grows by what is compiled: ladders share kernels, a product is part of four ops. With `beat`, which is
-    called before each, they are compiled in this process, else in forked ones.
+    called before each, they are compiled in this process, else in forked ones. With `divide`, variants share dtypes.
     """
     findings: list[str] = []
     claims = {name: compiling.architectures(attributes(fn).needs) for name, fn in variants.items()}
-    launched = record(compiling, variants, claims, contract, findings)
+    takes = {name: attributes(fn).dtypes or contract.dtypes for name, fn in variants.items()}
+    dtypes = homes(contract.dtypes, takes) if divide else takes
+    launched = record(compiling, variants, claims, contract, findings, dtypes)
     everything = {(each.launch.key, each.arch) for each in launched}
     built, seen = (everything, set[tuple[str, str]]()) if every else chosen(launched, claims)
     compiled_at_all = built | seen
@@ -159,7 +163,8 @@ def answer(
     backend, op, names = request["backend"], request["op"], request["variants"]
     try:
         variants = {name: fn for name, fn in registry.variants(backend, op).items() if names is None or name in names}
-        return check(compiling, variants, registry.contract(op), request["every"], request["processes"], known, beat)
+        how = request["every"], request["processes"], known, beat, request["divide"]
+        return check(compiling, variants, registry.contract(op), *how)
     except NotRun as error:
         return {"missing": str(error)}
     except Exception:

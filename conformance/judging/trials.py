@@ -10,6 +10,7 @@ from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.spec.cases import Plan, plain_case, plan, variants
 from touchstone.conformance.spec.contract import Case, Contract, Invalid, Property
 from touchstone.conformance.spec.narrowing import Narrowing
+from touchstone.conformance.spec.sharing import Share
 
 CALLS = 50  # of a trial of many calls
 FEWEST_CALLS = 4
@@ -117,17 +118,23 @@ def called_once(trial: Trial) -> Trial:
     return CaseTrial(trial.case) if isinstance(trial, CaseTrial) else trial
 
 
-def trials_of(subject: Subject, level: str, seed: int = 0, ceiling: float | None = None) -> tuple[list[Trial], Plan]:
+def trials_of(
+    subject: Subject, level: str, seed: int = 0, ceiling: float | None = None, share: Share | None = None
+) -> tuple[list[Trial], Plan]:
     """All trials of a subject: cases under the target's ceiling of work, properties in every dtype, invalid calls for
     our variants.
 
-    Our variants take general cases, and at level quick are judged on those alone.
+    Our variants take general cases, and at level quick are judged on those alone. With `share`, the cases of that, and
+    the properties and the many calls in its dtypes.
     """
     contract = subject.contract
     made = plan(contract, level, seed)
-    offered = made.general if subject.own and level == "quick" else made.cases
-    cases = [case for case in offered if ceiling is None or contract.work(case) <= ceiling]
-    made = replace(made, cases=cases, over_ceiling=len(offered) - len(cases))
+    cases = cases_of(subject, made, level, ceiling)
+    over = len(cases_of(subject, made, level)) - len(cases)
+    dtypes = [dtype for dtype in contract.dtypes if share is None or dtype in share.dtypes]
+    own = [case for case in cases if share is None or case in share.cases]
+    made = replace(made, cases=own, over_ceiling=over, elsewhere=len(cases) - len(own))
+    cases = list(own)
     if subject.untrusted:
         cases += _of_drawn_sizes(contract, made.cases, seed)
     watched, instrumented = _watched(subject, cases), _instrumented(subject, cases)
@@ -135,8 +142,8 @@ def trials_of(subject: Subject, level: str, seed: int = 0, ceiling: float | None
     for prop in contract.properties:
         if prop.bitwise and not subject.deterministic:
             continue
-        found += [PropertyTrial(plain_case(contract, dtype, prop.values, seed), prop) for dtype in contract.dtypes]
-    plain = [plain_case(contract, dtype, next(iter(contract.values)), seed) for dtype in contract.dtypes]
+        found += [PropertyTrial(plain_case(contract, dtype, prop.values, seed), prop) for dtype in dtypes]
+    plain = [plain_case(contract, dtype, next(iter(contract.values)), seed) for dtype in dtypes]
     some = plain[:1] if level == "quick" else plain
     for case in some:
         affordable = CALLS if ceiling is None else CALLS_WORTH * ceiling / max(1.0, contract.work(case))
@@ -150,8 +157,15 @@ def trials_of(subject: Subject, level: str, seed: int = 0, ceiling: float | None
             )
             found.append(Int64Index(beyond))
     if subject.own:
-        found += [InvalidCall(plain[0], invalid) for invalid in contract.invalid]
+        first = plain_case(contract, contract.dtypes[0], next(iter(contract.values)), seed)
+        found += [InvalidCall(first, invalid) for invalid in contract.invalid]
     return found, made
+
+
+def cases_of(subject: Subject, made: Plan, level: str, ceiling: float | None = None) -> list[Case]:
+    """Those of a plan that a subject is judged on, each with no more work than `ceiling`."""
+    offered = made.general if subject.own and level == "quick" else made.cases
+    return [case for case in offered if ceiling is None or subject.contract.work(case) <= ceiling]
 
 
 def _of_drawn_sizes(contract: Contract, planned: Sequence[Case], seed: int) -> list[Case]:

@@ -27,6 +27,7 @@ class Plan:
     infeasible: list[str] = field(default_factory=list)  # pairs of axis values that the contract's `valid` rules out
     sampled_out: int = 0  # cases of a full product that the limit dropped
     over_ceiling: int = 0  # cases with more work than the target's ceiling
+    elsewhere: int = 0  # cases that other variants of a ladder are judged on in this one's stead
 
     @property
     def general(self) -> list[Case]:

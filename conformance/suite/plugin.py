@@ -16,24 +16,27 @@ import pytest
 import torch
 
 from touchstone.backends.devices import cuda_unavailable
+from touchstone.backends.variants import attributes
 from touchstone.conformance.compiling import client as compiling
 from touchstone.conformance.discovery import options, registry, selection
 from touchstone.conformance.discovery.subject import Subject, not_called
 from touchstone.conformance.findings import kept
 from touchstone.conformance.isolation.runner import try_start
 from touchstone.conformance.judging.judgement import DECLINED, FAILED, NOT_RUN, PASSED, Outcome
-from touchstone.conformance.judging.trials import Kind, Trial, narrow, trials_of
+from touchstone.conformance.judging.trials import Kind, Trial, cases_of, narrow, trials_of
 from touchstone.conformance.reporting.console import Table, fraction_text, width_of
 from touchstone.conformance.reporting.record import STDOUT, Record
 from touchstone.conformance.reporting.report import Report
 from touchstone.conformance.reporting.source import source_of
 from touchstone.conformance.reporting.status import Status
 from touchstone.conformance.reporting.tolerance import Tolerance
+from touchstone.conformance.spec.cases import plan
 from touchstone.conformance.spec.checks import Requirement
 from touchstone.conformance.spec.compare import worst
 from touchstone.conformance.spec.known import Known, Rule
 from touchstone.conformance.spec.known import read as read_known
 from touchstone.conformance.spec.narrowing import Narrowing
+from touchstone.conformance.spec.sharing import Share, shares
 from touchstone.conformance.suite import pasted
 
 COMPILED = "touchstone-compiled"  # key of the user property that holds the rows of an item of compile conformance
@@ -50,6 +53,8 @@ ALONE = ("collectonly", "usepdb", "trace", "help", "version", "showfixtures", "s
 WORTH = 3  # variants for which a second process pays
 GPU_PROCESSES = 4  # that share a GPU
 PROCESS_BYTES = 2**30  # of memory that is free, for each process
+DIVIDE = "divide the cases of each op among the variants of a backend, so that each case runs about once"
+ELSEWHERE = "divided among the variants of the op"
 IN_KEYWORDS = str.maketrans("@=", "/:")  # characters of ids that an expression of -k cannot have, as it can
 RECORD = "touchstone"  # key of the user property that carries an outcome from a worker to the controller
 
@@ -60,6 +65,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     options.add(group.addoption, "--level", default=None)
     options.add(group.addoption, "--quick", "--thorough", "--seed", "--dtypes", "--sizes", "--where")
     options.add(group.addoption, "--require", "--strict-kernels", "--arch", "--known")
+    group.addoption("--divide", action="store_true", help=DIVIDE)
     options.add(group.addoption, "--json", dest="touchstone_json", help="write every outcome to FILE as JSON")
 
 
@@ -173,6 +179,8 @@ def pytest_configure(config: pytest.Config) -> None:
         )
         if _asked(config) and not config.stash.get(BY_NAME, False):
             config.args[:] = [str(SUITE)]
+        if option.divide and option.kernel:
+            raise selection.UsageError("--divide goes without --kernel: it divides cases among the variants of an op")
         known = _known(option, chosen)
         narrowed = options.narrowed(option, chosen)
         for op, rules in known.items():
@@ -238,17 +246,34 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         items.append(
             pytest.param(None, marks=pytest.mark.skip(reason=f"{backend}: {reason}"), id=f"{backend}@{chosen.device}")
         )
+    part = functools.cache(functools.partial(_shares, chosen))
     for backend, subject in chosen.subjects():
         lacking = selection.not_run_reason(backend, subject)
         ceiling = chosen.ceiling(backend) if backend else None
-        every, plan = trials_of(subject, chosen.level, chosen.seed, ceiling)
+        share = part(backend, subject.op).get(subject.name) if metafunc.config.option.divide else None
+        every, planned = trials_of(subject, chosen.level, chosen.seed, ceiling, share)
         trials, left_out = narrow(every, metafunc.config.stash[NARROWED][subject.op])
+        if planned.elsewhere:
+            left_out[ELSEWHERE] = planned.elsewhere
         expected = metafunc.config.stash[KNOWN].get(subject.op, Known()).expected
         for index, trial in enumerate(trials):
             marks = [pytest.mark.skip(reason=f"not run: {lacking}")] if lacking else []
-            judged = KernelItem(subject, trials, index, plan.over_ceiling, left_out, expected)
+            judged = KernelItem(subject, trials, index, planned.over_ceiling, left_out, expected)
             items.append(pytest.param(judged, marks=marks, id=pasted.item_id(subject, trial.id)))
     metafunc.parametrize("judged", items)
+
+
+def _shares(chosen: selection.Selection, backend: str, op: str) -> dict[str, Share]:
+    """By variant that can run here: its part of the cases of an op."""
+    found = registry.variants(backend, op).items()
+    subjects = [selection.variant_subject(op, backend, name, fn, chosen.device) for name, fn in found]
+    ladder = [subject for subject in subjects if not selection.not_run_reason(backend, subject)]
+    if not ladder:
+        return {}
+    contract = registry.contract(op)
+    takes = {subject.name: attributes(subject.fn).dtypes or contract.dtypes for subject in ladder}
+    made = plan(contract, chosen.level, chosen.seed)
+    return shares(contract, takes, cases_of(ladder[0], made, chosen.level, chosen.ceiling(backend)))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -46,7 +46,8 @@ def test_compile(compiled, compiler, request):
     op, backend, names = compiled
     chosen = request.config.stash[SELECTION]
     processes = max(1, len(os.sched_getaffinity(0)) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
-    answer = compiler(backend).check(op, names, every=chosen.level != "quick", processes=processes)
+    every, divide = chosen.level != "quick", request.config.option.divide
+    answer = compiler(backend).check(op, names, every=every, processes=processes, divide=divide)
     if "missing" in answer:
         asked = bool(request.config.option.backend) and backend not in chosen.skipped
         (pytest.fail if asked else pytest.skip)(f"{backend} cannot compile here: {answer['missing']}")

@@ -164,6 +164,7 @@ def test_another_process_gets_caches_of_its_own(tmp_path):
         folders.environment(tmp_path / "open")
 
 
+@pytest.mark.level("default")
 @pytest.mark.slow
 @pytest.mark.needs("triton", "numba")
 def test_libraries_keep_what_they_compile_where_the_variables_say(tmp_path):

@@ -287,6 +287,7 @@ RUNS = {
     "needy": ([*JUDGE, "--backend=needy"], {}),
     "shy and needy, a worker": ([*JUDGE, "--backend=shy,needy", "-n1"], {}),
     "right, two workers": ([*JUDGE, "--backend=paper,chalk", "-n2", "--json=two.json"], {}),
+    "divided": ([*JUDGE, "--backend=paper,chalk", "--divide", "--json=divided.json"], {}),
     "broken": ([*JUDGE, "--backend=broken"], {}),
     "own tests only": (["tests", "--device=cpu", "--co", "-q"], {}),
     "kernel": ([KERNELS, "--device=cpu", "--quick", "--op=softmax", "--kernel=mine.py:fn", "-v"], {}),
@@ -331,6 +332,11 @@ USAGE = {
     "variable": (["--backend=chalk", "--device=cuda"], {"CHALK_SIM": "1"}, "CHALK_SIM=1 means --device=cpu"),
     "quill": (["--backend=quill", "--device=cpu"], {}, "pip install quill"),
     "no file": (["--device=cpu", "--op=softmax", "--kernel=nowhere.py:fn"], {}, "--kernel: there is no file"),
+    "divided": (
+        ["--device=cpu", "--op=softmax", "--kernel=mine.py:fn", "--divide"],
+        {},
+        "--divide goes without --kernel",
+    ),
     "no function": (["--device=cpu", "--op=softmax", "--kernel=mine.py:gn"], {}, "--kernel: "),
 }
 USAGE |= {
@@ -463,6 +469,29 @@ def test_two_workers_give_the_same_verdict(runs, clone):
         return {(r["target"], r["name"], o["trial"]): o for r in record["reports"] for o in r["outcomes"]}
 
     assert outcomes(one) == outcomes(two)
+
+
+@pytest.mark.slow
+def test_divided_cases_are_each_judged_and_what_a_variant_leaves_is_counted(runs, clone):
+    status, text = runs["divided"]
+    assert status == 0, text
+    whole, divided = (json.loads((clone / f"{name}.json").read_text())["reports"] for name in ("right", "divided"))
+
+    def judged(reports, kind):
+        found = {}
+        for report in reports:
+            trials = {o["trial"] for o in report["outcomes"] if o["status"] == "passed" and o["kind"] == kind}
+            found[report["target"], report["name"]] = trials
+        return found
+
+    every, parts = judged(whole, "case"), judged(divided, "case")
+    folded, plain = parts["paper@cpu", "folded"], parts["paper@cpu", "plain"]
+    assert folded | plain == every["paper@cpu", "plain"] and folded < folded | plain and plain < folded | plain
+    assert parts["chalk@cpu", "plain"] == every["chalk@cpu", "plain"]  # a ladder of one
+    assert parts["paper@cpu", "gilded"] == set()  # that cannot run, and has no share
+    assert judged(divided, "invalid") == judged(whole, "invalid")
+    left = sum(len(every["paper@cpu", "plain"]) - len(part) for part in (folded, plain))
+    assert f"{left} trials not run: divided among the variants of the op" in text
 
 
 @pytest.mark.slow

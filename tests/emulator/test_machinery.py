@@ -125,6 +125,7 @@ def test_large_local_arrays(program):
     assert (y == 5999).all()
 
 
+@pytest.mark.level("default")
 def test_two_processes_compile_at_once(kernel_file, tmp_path):
     variables = with_touchstone(TOUCHSTONE_CACHE=str(tmp_path / "cache"))
     script = tmp_path / "script.py"

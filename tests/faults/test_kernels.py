@@ -94,12 +94,12 @@ def test_every_switch_of_a_kernel_is_a_mutant(backend, op):
     assert used == mutants - {"sums_kept", "tickets_kept"}
 
 
-@pytest.mark.parametrize(("backend", "op", "name"), SOUND)
+@pytest.mark.parametrize(("backend", "op", "name"), some(SOUND, 2))
 def test_the_kernel_without_a_fault_is_right(backend, op, name):
     assert KERNELS[backend].wrong_on_cases(op, name) is None
 
 
-@pytest.mark.parametrize(("backend", "op", "name"), SOUND)
+@pytest.mark.parametrize(("backend", "op", "name"), some(SOUND, 3))
 def test_the_kernel_without_a_fault_is_right_in_any_order(backend, op, name):
     assert KERNELS[backend].wrong_in_some_order(op, name) is None
 

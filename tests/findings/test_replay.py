@@ -231,6 +231,7 @@ def test_replay_prints_diagnosis_and_map(folder, capsys):
     assert [found["check"] for found in record["findings"]] == [Check.VALUES]
 
 
+@pytest.mark.level("default")
 @pytest.mark.slow
 @pytest.mark.needs("matplotlib")
 def test_a_picture_is_drawn(folder):
@@ -646,6 +647,7 @@ def test_a_trial_beyond_2_to_the_31_elements_is_not_made_smaller(folder, monkeyp
     assert "assert_right(record, trial)" in text
 
 
+@pytest.mark.level("default")
 @pytest.mark.slow
 def test_a_smaller_failure_is_about_the_same_output(folder):
     """A case where only the other output is wrong shows something else."""

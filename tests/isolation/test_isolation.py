@@ -451,6 +451,7 @@ def test_openmp_runtimes_are_told_to_use_one_thread():
         torch.set_num_threads(threads)
 
 
+@pytest.mark.level("default")
 @pytest.mark.needs("numba")
 @pytest.mark.parametrize("layer", ["omp", "workqueue"])
 def test_after_numba_has_used_its_threads(layer, tmp_path):
@@ -494,6 +495,7 @@ def test_a_compiled_function_is_found_by_the_name_it_has_in_its_file(monkeypatch
     assert travel.file_and_name(softmax) == (__file__, "softmax")
 
 
+@pytest.mark.level("default")
 @pytest.mark.slow
 def test_after_a_thread_pool_of_python_was_used(tmp_path):
     told = ask(tmp_path, EXECUTOR)
@@ -664,6 +666,7 @@ def test_a_child_that_lost_its_context_is_not_used_again(monkeypatch):
         assert [finding.check for finding in runner.outcome(1).findings] == [Check.RAISED]
 
 
+@pytest.mark.level("default")
 @pytest.mark.slow
 def test_many_runners_leave_nothing_behind():
     trials = cases(1)

@@ -23,7 +23,7 @@ if sys.platform != "linux":
     pytest.skip("confining a process takes Linux", allow_module_level=True)
 
 from tests.isolation.hostile import MARK, ORDINARY, JudgeEnded, run
-from tests.night import NIGHT
+from tests.night import NIGHT, some
 from touchstone.backends.storage import folders
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.isolation.sandbox import kernel, outside
@@ -270,7 +270,7 @@ def each_attack():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "ordinary"), list(each_attack()))
+@pytest.mark.parametrize(("name", "ordinary"), some(list(each_attack()), 3))
 def test_an_attack_is_stopped_by_each_measure_and_by_nothing_else(name, ordinary, given, made):
     attack = ATTACKS[name]
     guards = attack.alone | attack.others
@@ -412,6 +412,7 @@ def test_only_descriptors_that_are_named_stay_open(tmp_path):
         assert not run(program, keep=(kept.fileno(), secret.fileno()), KEPT=kept.fileno()).done
 
 
+@pytest.mark.level("default")
 @pytest.mark.parametrize("measures", WAYS)
 def test_folders_that_resist_are_removed(measures):
     """A working folder that is gone, folders too deep for a path, and closed ones."""

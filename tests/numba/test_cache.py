@@ -194,6 +194,7 @@ def test_what_is_not_understood_has_no_key(tmp_path):
     assert cache.key(loaded(tmp_path, odd), (FLOATS,)) is None
 
 
+@pytest.mark.level("default")
 @pytest.mark.parametrize("op", some(registry.ops(), 4))
 def test_every_variant_is_kept(op, monkeypatch):
     """Else each process compiles its kernels anew, which takes seconds."""

@@ -247,6 +247,7 @@ def _seconds(tmp_path, simulator: bool) -> tuple[float, float]:
     return float(first), float(rest)
 
 
+@pytest.mark.level("default")
 def test_against_numbas_own_simulator(schedule, tmp_path):
     if schedule != "forward":
         pytest.skip("once is enough")

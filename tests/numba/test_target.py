@@ -20,6 +20,7 @@ def test_the_header_and_the_ids_name_what_runs_the_kernels(simulator, target):
     assert len(ids) > 10 and all(f"[softmax-{target}-naive-" in line for line in ids)
 
 
+@pytest.mark.level("default")
 def test_a_report_names_what_ran():
     code = """
 from touchstone.backends import numba

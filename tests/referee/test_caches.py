@@ -190,6 +190,7 @@ def without_renames(monkeypatch):
     monkeypatch.setattr(os, "replace", copied)
 
 
+@pytest.mark.level("default")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("sabotage", "noticed"),
@@ -277,6 +278,7 @@ if NIGHT:
     DAMAGE |= {harm.__name__: (harm,) for harm in (cut, emptied, flipped)}
 
 
+@pytest.mark.level("default")
 @pytest.mark.slow
 @needs_compilers
 @pytest.mark.parametrize("damage", some([pytest.param(damage, id=name) for name, damage in DAMAGE.items()], 2))
@@ -353,6 +355,7 @@ def test_nothing_is_taken_from_a_folder_that_others_may_have_filled(filled, tmp_
     assert error.count(said) == 1 and error.count("\n") == 1
 
 
+@pytest.mark.level("default")
 @pytest.mark.slow
 @needs_compilers
 @pytest.mark.parametrize("home", some(["read-only", "a file", "missing"], 3))

@@ -206,6 +206,7 @@ def test_port_and_selftest(tmp_path, capfd):
         validated(capfd.readouterr().out)
 
 
+@pytest.mark.level("default")
 @pytest.mark.slow
 def test_pytest_writes_the_same(tmp_path):
     (tmp_path / "mine.py").write_text("import torch\n" + KERNELS)

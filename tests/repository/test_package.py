@@ -153,6 +153,7 @@ def test_list_and_doctor_run_installed(installed, elsewhere):
     assert done.returncode == 0 and "versions" in done.stdout, done.stderr
 
 
+@pytest.mark.level("default")
 @pytest.mark.slow
 def test_nothing_is_written_beside_the_installed_package(installed, elsewhere):
     port = [installed / "touchstone", "port", "softmax", "--from", "triton", "--to", "cupy"]
@@ -180,6 +181,7 @@ def test_nobodys_pytest_is_disturbed(installed, elsewhere):
     assert bare.returncode == 4 and "unrecognized arguments: --op=softmax" in bare.stderr
 
 
+@pytest.mark.level("default")
 @pytest.mark.slow
 def test_the_suite_runs_installed(installed, elsewhere):
     done = run(

@@ -336,6 +336,7 @@ def test_the_fast_environment_runs_every_room_that_needs_torch_alone():
     assert not re.search(r"triton|cuda|cupy|numba", tox()["testenv:fast"]["deps"])
 
 
+@pytest.mark.level("default")
 @pytest.mark.slow
 def test_the_fast_environment_imports_no_kernel_library():
     libraries = sorted(set().union(*LIBRARIES.values()))

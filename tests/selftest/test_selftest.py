@@ -153,6 +153,7 @@ def test_a_fault_that_ends_its_process_spoils_no_other(monkeypatch):
     assert result.survivors == [] and result.false_alarms == []
 
 
+@pytest.mark.level("default")
 @pytest.mark.slow
 def test_one_that_takes_long_is_judged_by_itself(monkeypatch):
     def slow():

@@ -122,6 +122,7 @@ def test_a_launcher_is_compiled_again_where_it_is_damaged(caching, tmp_path):
         assert library.stat().st_size == whole
 
 
+@pytest.mark.level("default")
 @pytest.mark.slow
 def test_compile_conformance_takes_no_damaged_code(monkeypatch, tmp_path):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))

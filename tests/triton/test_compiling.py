@@ -128,6 +128,7 @@ def test_a_variant_that_launches_nothing_in_a_dtype_is_a_finding(result):
     ]
 
 
+@pytest.mark.level("default")
 def test_the_item_of_an_op_compiles_its_variants_and_shows_their_resources():
     options = ["--op=softmax", "--variant=onerow", "--level=quick", "--device=cpu", "-v", "-p", "no:cacheprovider"]
     command = ["-m", "pytest", "touchstone/conformance/suite/test_compile.py", *options]

@@ -57,6 +57,7 @@ def test_launchers_that_demand_cuda_are_judged():
     assert "torch.cuda.get_device_capability" in told and told.endswith("tensors are on the CPU")
 
 
+@pytest.mark.level("default")
 @pytest.mark.slow
 def test_a_compiled_kernel_is_launched_without_its_compile_time_parameters():
     driver = pytest.importorskip("triton.backends.nvidia.driver")
@@ -158,6 +159,7 @@ def hidden(folder, imported, *names):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.level("default")
 @pytest.mark.slow
 def test_kernels_that_are_seen_when_they_run_are_repeated_in_a_process_that_interprets(tmp_path):
     for name, verdict, isolation, text in hidden(tmp_path, "import kernels", "by_packet", "inside"):

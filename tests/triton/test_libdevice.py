@@ -24,6 +24,7 @@ def check(outcomes):
     assert few == {}
 
 
+@pytest.mark.level("default")
 def test_every_function_is_within_its_documented_error():
     done = interpret(str(SCRIPT))
     assert done.returncode == 0, done.stderr[-3000:]

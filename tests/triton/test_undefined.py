@@ -60,6 +60,7 @@ def test_a_masked_load_without_other_gets_a_note_and_an_offset_that_wraps_fails(
     assert (done.returncode, record["verdict"]) == (1, "failed")
 
 
+@pytest.mark.level("default")
 @pytest.mark.slow
 @pytest.mark.needs("triton")
 def test_strictly_it_fails_and_the_line_is_named(checked):
