@@ -42,12 +42,16 @@ def check(
     divide: bool = False,
 ) -> dict[str, Any]:
     """`known` grows by what is compiled: ladders share kernels, a product is part of four ops. With `beat`, which is
-    called before each, they are compiled in this process, else in forked ones. With `divide`, variants share dtypes.
+    called before each, they are compiled in this process, else in forked ones. With `divide`, variants share the dtypes
+    and the architectures.
     """
     findings: list[str] = []
     claims = {name: compiling.architectures(attributes(fn).needs) for name, fn in variants.items()}
     takes = {name: attributes(fn).dtypes or contract.dtypes for name, fn in variants.items()}
-    dtypes = homes(contract.dtypes, takes) if divide else takes
+    dtypes = takes
+    if divide and len(variants) > 1:
+        dtypes = homes(contract.dtypes, takes)
+        claims = {name: (archs[turn % len(archs)],) for turn, (name, archs) in enumerate(claims.items())}
     launched = record(compiling, variants, claims, contract, findings, dtypes)
     everything = {(each.launch.key, each.arch) for each in launched}
     built, seen = (everything, set[tuple[str, str]]()) if every else chosen(launched, claims)

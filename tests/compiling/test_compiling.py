@@ -92,9 +92,9 @@ class Compiler:
         return {**found, **self.results(launch, arch), "seconds": 0.0}
 
 
-def check(compiler, every=True, known=None, **variants):
+def check(compiler, every=True, known=None, divide=False, **variants):
     known = {} if known is None else known
-    return server.check(compiler, variants, SOFTMAX, every, processes=2, known=known)
+    return server.check(compiler, variants, SOFTMAX, every, processes=2, known=known, divide=divide)
 
 
 def variant(compiler, *kernels, needs=None, spills=None, dtypes=None, declines=lambda x: False):
@@ -138,6 +138,24 @@ def test_in_short_each_kernel_becomes_machine_code_for_every_dtype_and_every_arc
         assert len({r["launch"].rpartition("=")[2] for r in machine}) == len(machine)  # and of different sizes
     one = check(compiler, every=False, plain=variant(compiler, "_kernel", declines=lambda x: x.dtype != torch.float32))
     assert Counter(r["arch"] for r in one["records"] if "registers" in r) == {"sm_80": 1, "sm_90": 1}
+
+
+def test_divided_each_variant_is_compiled_in_its_dtype_for_one_architecture():
+    compiler = Compiler()
+    variants = {name: variant(compiler, f"_{name}") for name in ("one", "two", "three")}
+    answer = check(compiler, every=False, divide=True, **variants)
+    machine = {r["kernel"]: (r["launch"].partition("(")[2].partition(",")[0], r["arch"]) for r in answer["records"]}
+    assert machine == {
+        "_one": ("float32", "sm_80"),
+        "_two": ("float16", "sm_90"),
+        "_three": ("bfloat16", "sm_80"),
+    }
+    assert all(any(r["kernel"] == kernel and "registers" in r for r in answer["records"]) for kernel in machine)
+    alone = check(compiler, every=False, divide=True, plain=variants["one"])["records"]
+    assert {r["arch"] for r in alone if "registers" in r} == {"sm_80", "sm_90"}
+    missing = variant(compiler, "_never", declines=lambda x: x.dtype == torch.float16)
+    (finding,) = check(compiler, every=False, divide=True, one=variants["one"], missing=missing)["findings"]
+    assert finding == "missing launches nothing in float16, in no case of level default"
 
 
 def test_in_short_every_feature_has_been_seen_once():
