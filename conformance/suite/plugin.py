@@ -289,9 +289,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _by_id(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Let -k select the one item whose id it is; else let it name parts of ids, in which pytest allows no @ and =."""
+    """Let -k select the one conformance item whose id it is; else let it name parts of ids, in which pytest allows no @
+    and =."""
     text = config.option.keyword.strip()
-    exact = [item for item in items if text in (item.nodeid, item.name, getattr(_call_of(item), "id", None))]
+    ours = [item for item in items if item.get_closest_marker("conformance")]
+    exact = [item for item in ours if text in (item.nodeid, item.name, getattr(_call_of(item), "id", None))]
     if exact:
         config.option.keyword = ""
         config.hook.pytest_deselected(items=[item for item in items if item not in exact])

@@ -145,11 +145,7 @@ def test_divided_each_variant_is_compiled_in_its_dtype_for_one_architecture():
     variants = {name: variant(compiler, f"_{name}") for name in ("one", "two", "three")}
     answer = check(compiler, every=False, divide=True, **variants)
     machine = {r["kernel"]: (r["launch"].partition("(")[2].partition(",")[0], r["arch"]) for r in answer["records"]}
-    assert machine == {
-        "_one": ("float32", "sm_80"),
-        "_two": ("float16", "sm_90"),
-        "_three": ("bfloat16", "sm_80"),
-    }
+    assert machine == {"_one": ("float32", "sm_80"), "_two": ("float16", "sm_90"), "_three": ("bfloat16", "sm_80")}
     assert all(any(r["kernel"] == kernel and "registers" in r for r in answer["records"]) for kernel in machine)
     alone = check(compiler, every=False, divide=True, plain=variants["one"])["records"]
     assert {r["arch"] for r in alone if "registers" in r} == {"sm_80", "sm_90"}

@@ -310,6 +310,7 @@ RUNS = {
     "an id from another folder": ([f"../{KERNELS}::test_kernel[{ID}]", "-v"], {}, "docs"),
     "an id of the clone from another folder": ([f"{KERNELS}::test_kernel[{ID}]", "-v"], {}, "docs"),
     "an id after -k": (["-v", "-k", ID], {}),
+    "a word after -k": (["words", "--device=cpu", "-v", "-k", "softmax"], {}),
     "a user's id": ([f"{KERNELS}::test_kernel[{USERS_ID}]", "--kernel=mine.py:fn", "-v"], {}),
     "parts of ids after -k": ([*JUDGE, "--backend=paper", "-v", "-k", "paper@cpu-folded and (x:step or x:sliced)"], {}),
     "thorough": (
@@ -374,6 +375,20 @@ def zeros(x):
 """
 
 
+WORDS = """
+import pytest
+
+
+@pytest.mark.parametrize("op", ["softmax", "matmul"])
+def test_of_an_op(op):
+    pass
+
+
+def test_softmax():
+    pass
+"""
+
+
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory) -> Path:
     """A clone with right and faulty backends in which every run of RUNS and USAGE was made, in one process.
@@ -393,6 +408,8 @@ def clone(tmp_path_factory) -> Path:
     targets.write_clone(root, {**targets.WORLD, **targets.FAULTY})
     (root / "mine.py").write_text(MINE)
     (root / "tests" / "test_own.py").write_text("def test_own():\n    pass\n")
+    (root / "words").mkdir()
+    (root / "words" / "test_words.py").write_text(WORDS)
     (root / "docs").mkdir()
     asked = {
         **RUNS,
@@ -591,6 +608,13 @@ def test_an_id_selects_its_item_alone(runs, name):
     status, text = runs[name]
     assert status == 0, text
     assert re.findall(r"test_kernel\[(.*)\] PASSED", text) == [IDS.get(name, ID)]
+
+
+@pytest.mark.slow
+def test_a_word_that_is_the_id_of_a_test_selects_whatever_has_it(runs):
+    status, text = runs["a word after -k"]
+    assert status == 0, text
+    assert set(re.findall(r"::(test_\w+)\S* PASSED", text)) == {"test_of_an_op", "test_softmax"}
 
 
 @pytest.mark.slow
