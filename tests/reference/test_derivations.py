@@ -311,6 +311,15 @@ def _attention_decode() -> Iterator[Case]:
             yield (q, k, v, lengths[::-1].copy()), {"scale": 0.3}
 
 
+def _mla_decode() -> Iterator[Case]:
+    for b, h, sq, sk, width, dim_v in [(1, 2, 2, 5, 4, 3), (3, 2, 1, 7, 5, 3), (2, 3, 4, 9, 6, 6), (2, 2, 2, 0, 4, 1)]:
+        lengths = np.array([sk, 0, sk // 2])[:b]
+        for order in (lengths, lengths[::-1].copy()):
+            q, cache = _normal(54, b, h, sq, width), _normal(55, b, sk, width)
+            yield (q, cache, order), {"dim_v": dim_v, "scale": 0.7}
+            yield (q, cache, order), {"dim_v": dim_v, "scale": -0.2}
+
+
 def _bias_dropout_residual() -> Iterator[Case]:
     for i, (rows, cols) in enumerate(SIZES):
         x, bias, residual = _normal(47, rows, cols), _normal(48, cols), _normal(49, rows, cols)
