@@ -311,6 +311,23 @@ def _attention_decode() -> Iterator[Case]:
             yield (q, k, v, lengths[::-1].copy()), {"scale": 0.3}
 
 
+def _attention_decode_int4() -> Iterator[Case]:
+    draw = np.random.default_rng(56)
+    for b, hq, hkv, sq, sk, d, groups in [
+        (1, 2, 1, 2, 5, 6, 2),
+        (3, 4, 2, 1, 7, 8, 2),
+        (2, 1, 1, 1, 1, 2, 1),
+        (2, 3, 3, 3, 9, 4, 4),
+        (1, 2, 1, 1, 0, 4, 1),
+    ]:
+        q = _normal(57, b, hq, sq, d)
+        codes = [draw.integers(0, 256, (b, hkv, sk, d // 2), dtype=np.uint8) for _ in "kv"]
+        scales = [0.2 * _normal(58 + i, b, hkv, sk, groups, 2) for i in range(2)]
+        lengths = np.array([sk, 0, sk // 2])[:b]
+        for order in (lengths, lengths[::-1].copy()):
+            yield (q, codes[0], scales[0], codes[1], scales[1], order), {"scale": 0.3} if sk % 2 else {}
+
+
 def _mla_decode() -> Iterator[Case]:
     for b, h, sq, sk, width, dim_v in [(1, 2, 2, 5, 4, 3), (3, 2, 1, 7, 5, 3), (2, 3, 4, 9, 6, 6), (2, 2, 2, 0, 4, 1)]:
         lengths = np.array([sk, 0, sk // 2])[:b]

@@ -275,7 +275,7 @@ def accepted(case: Case) -> bool:
     size, heads = case.size, case.size.get("Sq")
     if case.dtype == "float32" or not case.contiguous or not case.filled:
         return False
-    if case.op == "attention_decode":
+    if case.op in ("attention_decode", "attention_decode_int4"):
         return size["D"] in (64, 128) and size["Sk"] % 64 == 0 and case.param["scale"] is None
     if case.op == "mla_decode":
         return (size["W"], size["V"]) in ((576, 512), (192, 128)) and size["Sk"] % 64 == 0 and size["H"] % 16 == 0
