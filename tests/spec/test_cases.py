@@ -277,6 +277,8 @@ def accepted(case: Case) -> bool:
         return False
     if case.op in ("attention_decode", "attention_decode_int4"):
         return size["D"] in (64, 128) and size["Sk"] % 64 == 0 and case.param["scale"] is None
+    if case.op == "mla":
+        return all(size[name] % 64 == 0 for name in ("Sq", "Sk", "Dn", "Dr", "R", "Dv")) and case.param["scale"] is None
     if case.op == "mla_decode":
         return (size["W"], size["V"]) in ((576, 512), (192, 128)) and size["Sk"] % 64 == 0 and size["H"] % 16 == 0
     if heads is not None:
