@@ -311,6 +311,49 @@ def _attention_decode() -> Iterator[Case]:
             yield (q, k, v, lengths[::-1].copy()), {"scale": 0.3}
 
 
+def _attention_decode_int4() -> Iterator[Case]:
+    draw = np.random.default_rng(56)
+    for b, hq, hkv, sq, sk, d, groups in [
+        (1, 2, 1, 2, 5, 6, 2),
+        (3, 4, 2, 1, 7, 8, 2),
+        (2, 1, 1, 1, 1, 2, 1),
+        (2, 3, 3, 3, 9, 4, 4),
+        (1, 2, 1, 1, 0, 4, 1),
+    ]:
+        q = _normal(57, b, hq, sq, d)
+        codes = [draw.integers(0, 256, (b, hkv, sk, d // 2), dtype=np.uint8) for _ in "kv"]
+        scales = [0.2 * _normal(58 + i, b, hkv, sk, groups, 2) for i in range(2)]
+        lengths = np.array([sk, 0, sk // 2])[:b]
+        for order in (lengths, lengths[::-1].copy()):
+            yield (q, codes[0], scales[0], codes[1], scales[1], order), {"scale": 0.3} if sk % 2 else {}
+
+
+def _mla() -> Iterator[Case]:
+    for b, h, sq, sk, dn, dr, r, dv in [
+        (2, 2, 3, 5, 4, 3, 6, 5),
+        (1, 3, 4, 4, 2, 1, 3, 2),
+        (1, 1, 1, 1, 1, 1, 1, 1),
+        (1, 2, 5, 2, 3, 2, 4, 3),
+        (2, 1, 3, 0, 3, 2, 4, 3),
+        (1, 2, 0, 3, 3, 2, 4, 3),
+    ]:
+        q_nope, q_rope = _normal(60, b, h, sq, dn), _normal(61, b, h, sq, dr)
+        c, k_rope = _normal(62, b, sk, r), _normal(63, b, sk, dr)
+        operands = (q_nope, q_rope, c, k_rope, _normal(64, h, r, dn), _normal(65, h, r, dv))
+        for causal in (False, True):
+            yield operands, {"causal": causal}
+        yield operands, {"causal": True, "scale": -0.4}
+
+
+def _mla_decode() -> Iterator[Case]:
+    for b, h, sq, sk, width, dim_v in [(1, 2, 2, 5, 4, 3), (3, 2, 1, 7, 5, 3), (2, 3, 4, 9, 6, 6), (2, 2, 2, 0, 4, 1)]:
+        lengths = np.array([sk, 0, sk // 2])[:b]
+        for order in (lengths, lengths[::-1].copy()):
+            q, cache = _normal(54, b, h, sq, width), _normal(55, b, sk, width)
+            yield (q, cache, order), {"dim_v": dim_v, "scale": 0.7}
+            yield (q, cache, order), {"dim_v": dim_v, "scale": -0.2}
+
+
 def _bias_dropout_residual() -> Iterator[Case]:
     for i, (rows, cols) in enumerate(SIZES):
         x, bias, residual = _normal(47, rows, cols), _normal(48, cols), _normal(49, rows, cols)

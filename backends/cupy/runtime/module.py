@@ -35,6 +35,7 @@ _POINTEES = {
     "double": torch.float64,
     "int": torch.int32,
     "long long": torch.int64,
+    "unsigned char": torch.uint8,
 }
 _INTEGERS = {
     "bool": np.bool_,

@@ -1,0 +1,106 @@
+"""Multi-head latent attention: keys and values that are projections of a latent row a token, and a rotary part of the
+keys that all heads share.
+
+materialised: keys and values of all heads are made and stored, and attention over them follows, which takes few
+  operations where there are as many queries as keys [deepseek2024]
+absorbed: the projections go to the queries and to the output instead, and all heads attend to the latents, which takes
+  few bytes where there are few queries [deepseek2024]
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from touchstone.backends.signatures.mla import checked_sizes, empty_outputs, scale_or_default
+from touchstone.backends.triton.lib.latent import attend, blocks, load_tile
+
+
+@triton.jit(do_not_specialize=["heads", "M", "K", "N"])
+def _product_kernel(
+    a_ptr, b_ptr, out_ptr, a_strides, b_strides, heads, M, K, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr
+):  # fmt: skip
+    pair = tl.program_id(2).to(tl.int64)  # (batch, head)
+    a_ptr += pair // heads * a_strides[0] + pair % heads * a_strides[1]
+    b_ptr += pair // heads * b_strides[0] + pair % heads * b_strides[1]
+    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    out = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for start in range(0, K, BLOCK_K):
+        k = start + tl.arange(0, BLOCK_K)
+        a = load_tile(a_ptr, m, a_strides[2], M, k, a_strides[3], K)
+        b = load_tile(b_ptr, k, b_strides[2], K, n, b_strides[3], N)
+        out = tl.dot(a, b, out, input_precision="ieee")
+    at = (pair * M + m.to(tl.int64)[:, None]) * N + n[None, :]
+    tl.store(out_ptr + at, out, mask=(m[:, None] < M) & (n[None, :] < N))
+
+
+def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """(B, H, M, K), (B, H, K, N) -> (B, H, M, N), in the dtype; what heads or batches share is expanded."""
+    B, H, M, K = a.shape
+    out = torch.empty((B, H, M, b.shape[-1]), dtype=a.dtype, device=a.device)
+    if out.numel():
+        grid = (triton.cdiv(M, 32), triton.cdiv(out.shape[-1], 64), B * H)
+        operands = (a, b, out, a.stride(), b.stride())
+        _product_kernel[grid](*operands, H, M, K, out.shape[-1], BLOCK_M=32, BLOCK_N=64, BLOCK_K=64)
+    return out
+
+
+@triton.jit(do_not_specialize=["scale", "heads", "rows", "Sq", "Sk", "D", "P", "DV"])
+def _attention_kernel(
+    q_ptr, r_ptr, k_ptr, t_ptr, v_ptr, o_ptr, lse_ptr, q_strides, r_strides, k_strides, t_strides, v_strides, scale,
+    heads, rows, Sq, Sk, D, P, DV, CAUSAL: tl.constexpr, SHARED: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_V: tl.constexpr
+):  # fmt: skip
+    pair = tl.program_id(1).to(tl.int64)  # (batch, key head)
+    row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M).to(tl.int64)
+    o, m, l = attend(
+        q_ptr, q_strides, r_ptr, r_strides, k_ptr, k_strides, t_ptr, t_strides, v_ptr, v_strides, pair // heads,
+        pair % heads, row, rows, Sq, 0, Sk, Sk, scale, D, P, DV, CAUSAL, SHARED, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_P,
+        BLOCK_V
+    )  # fmt: skip
+    e, place = tl.arange(0, BLOCK_V), pair * rows + row
+    o = o / tl.where(l == 0, 1.0, l)[:, None]
+    tl.store(o_ptr + place[:, None] * DV + e, o, mask=(row < rows)[:, None] & (e < DV))
+    tl.store(lse_ptr + place, m + tl.log(l), mask=row < rows)
+
+
+def _attention(q, r, k, t, v, o, lse, causal: bool, scale: float, shared: bool) -> None:
+    """q (B, H, Sq, D) over k (B, heads, Sk, D) and v (B, heads, Sk, DV), which is k where it is `shared`; r
+    (B, H, Sq, P) over t (B, Sk, P)."""
+    (B, H, Sq, D), (heads, Sk), P, DV = q.shape, k.shape[1:3], r.shape[-1], v.shape[-1]
+    tiles, rows = blocks(D, P, DV), H // heads * Sq
+    strides = (q.stride(), r.stride(), k.stride(), t.stride(), v.stride())
+    options = (scale, heads, rows, Sq, Sk, D, P, DV)
+    grid = (triton.cdiv(rows, tiles["BLOCK_M"]), B * heads)
+    _attention_kernel[grid](q, r, k, t, v, o, lse, *strides, *options, CAUSAL=causal, SHARED=shared, **tiles)
+
+
+def materialised(
+    q_nope, q_rope, c, k_rope, w_uk, w_uv, *, causal: bool = False, scale: float | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """q_nope (B, H, Sq, Dn), q_rope (B, H, Sq, Dr), c (B, Sk, R), k_rope (B, Sk, Dr), w_uk (H, R, Dn), w_uv (H, R, Dv)
+    -> o (B, H, Sq, Dv), lse (B, H, Sq) float32. Source: [deepseek2024]."""
+    B, H, _, Dn, Dr, _, _, Dv = checked_sizes(q_nope, q_rope, c, k_rope, w_uk, w_uv)
+    o, lse = empty_outputs(q_nope, Dv)
+    if o.numel():
+        latents = c.unsqueeze(1).expand(-1, H, -1, -1)
+        k, v = (_product(latents, w.unsqueeze(0).expand(B, -1, -1, -1)) for w in (w_uk, w_uv))
+        _attention(q_nope, q_rope, k, k_rope, v, o, lse, causal, scale_or_default(scale, Dn, Dr), shared=False)
+    return o, lse
+
+
+def absorbed(
+    q_nope, q_rope, c, k_rope, w_uk, w_uv, *, causal: bool = False, scale: float | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """q_nope (B, H, Sq, Dn), q_rope (B, H, Sq, Dr), c (B, Sk, R), k_rope (B, Sk, Dr), w_uk (H, R, Dn), w_uv (H, R, Dv)
+    -> o (B, H, Sq, Dv), lse (B, H, Sq) float32. Source: [deepseek2024]."""
+    B, _, _, Dn, Dr, _, R, Dv = checked_sizes(q_nope, q_rope, c, k_rope, w_uk, w_uv)
+    o, lse = empty_outputs(q_nope, Dv)
+    if o.numel():
+        q = _product(q_nope, w_uk.mT.unsqueeze(0).expand(B, -1, -1, -1))
+        latents, of_latents = c.unsqueeze(1), torch.empty((*q.shape[:3], R), dtype=q.dtype, device=q.device)
+        scale = scale_or_default(scale, Dn, Dr)
+        _attention(q, q_rope, latents, k_rope, latents, of_latents, lse, causal, scale, shared=True)
+        o = _product(of_latents, w_uv.unsqueeze(0).expand(B, -1, -1, -1))
+    return o, lse

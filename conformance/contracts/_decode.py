@@ -1,0 +1,118 @@
+"""What the contracts of attention over a cache share: which lengths are tried, the bound of every sequence over its own
+keys, and laws that hold for every such op."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from touchstone.conformance.contracts import attention
+from touchstone.conformance.spec.budget import Expected
+
+NAMES = ("o", "lse")
+Bound = Callable[[int, int], dict[str, Expected]]
+
+
+def lengths_of(batch: int, seq: int) -> list[int]:
+    """Two thirds of the cache, nothing, all of it, one row: in turn. Two thirds of the sizes here are powers of two, so
+    that no probability is rounded where the scale is 0."""
+    pattern = [seq - seq // 3, 0, seq, min(1, seq)]
+    return [pattern[b % len(pattern)] for b in range(batch)]
+
+
+def keys_of(size) -> int:
+    """The keys of all sequences."""
+    return sum(lengths_of(size["B"], size["Sk"]))
+
+
+def beyond(name: str) -> Callable[..., torch.Tensor]:
+    """Which rows of the cache `name`, (B, Sk, ...) or, of rank 4 and more, (B, heads, Sk, ...), are nobody's."""
+
+    def unused(inputs, params) -> torch.Tensor:
+        shape = inputs[name].shape
+        axis = 1 if len(shape) == 3 else 2
+        rows = torch.arange(shape[axis]) >= inputs["lengths"][:, None]
+        return rows.reshape(rows.shape[0], *[1] * (axis - 1), shape[axis], *[1] * (len(shape) - axis - 1))
+
+    return unused
+
+
+def over_own_keys(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, b: int, length: int, scale: float | None, **options
+) -> dict[str, Expected]:
+    """attention's causal answer and bound for sequence b over its first `length` keys."""
+    own = {"q": q[b : b + 1], "k": k[b : b + 1, :, :length], "v": v[b : b + 1, :, :length]}
+    return attention.expect(own, {"causal": True, "scale": scale}, **options)
+
+
+def by_sequence(o: torch.Tensor, lse: torch.Tensor, lengths: torch.Tensor, bound: Bound) -> dict[str, Expected]:
+    """o (B, Hq, Sq, D) and lse (B, Hq, Sq) with the bounds `bound(b, length)` of one sequence each, of no more than one
+    (terms, condition) part an output."""
+    whole = {
+        name: {kind: torch.zeros_like(x) for kind in ("terms", "condition", "rounding", "extra")}
+        for name, x in zip(NAMES, (o, lse), strict=True)
+    }
+    for b, length in enumerate(lengths.long().tolist()):
+        found = bound(b, length)
+        for name in NAMES:
+            for terms, condition in found[name].parts:
+                whole[name]["terms"][b], whole[name]["condition"][b] = terms, torch.as_tensor(condition)[0]
+            for kind in ("rounding", "extra"):
+                value = getattr(found[name], kind)
+                whole[name][kind][b] = value[0] if isinstance(value, torch.Tensor) and value.ndim else value
+    answers = {"o": (o, None), "lse": (lse, torch.float32)}
+    return {
+        name: Expected(
+            answer,
+            parts=[(whole[name]["terms"], whole[name]["condition"])],
+            rounding=whole[name]["rounding"],
+            extra=whole[name]["extra"],
+            dtype=out,
+            drift=0.2,
+        )
+        for name, (answer, out) in answers.items()
+    }
+
+
+def sequences_are_independent(call, arguments, outputs, case) -> str | None:
+    """The last sequence keeps its bits when all others are of no length."""
+    lengths = arguments["lengths"].clone()
+    lengths[:-1] = 0
+    again = call(**{**arguments, "lengths": lengths})
+    same = all(torch.equal(before[-1], after[-1]) for before, after in zip(outputs, again, strict=True))
+    return None if same else "the last sequence changed when only the lengths of others did"
+
+
+def order_of_keys(*caches: str) -> Callable[..., str | None]:
+    """Keys that every query sees can change places, so that they fall into other splits. `caches` are (B, Sk, ...) or,
+    of rank 4 and more, (B, heads, Sk, ...)."""
+
+    def check(call, arguments, outputs, case) -> str | None:
+        moved = {name: arguments[name].clone() for name in caches}
+        for b, length in enumerate(arguments["lengths"].tolist()):
+            seen = max(0, length - case.size["Sq"] + 1)
+            order = torch.randperm(seen, generator=case.rng("order"))
+            for cache in moved.values():
+                keys = cache[b] if cache.ndim == 3 else cache[b].transpose(0, 1)
+                keys[:seen] = keys[order.to(keys.device)]
+        return apart(outputs, call(**{**arguments, **moved}), "another order of keys and values")
+
+    return check
+
+
+def apart(outputs, again, what: str) -> str | None:
+    """What `what` changed of o and lse beyond rounding, if it did."""
+    o, lse = again
+    empty = outputs[1].isneginf()
+    if not torch.equal(empty, lse.isneginf()):
+        return f"{what} changes which queries see something"
+    eps = torch.finfo(o.dtype).eps
+    moved = torch.where(empty, 0.0, lse - outputs[1]).abs().max().item()
+    off = max((o - outputs[0]).abs().max().item() / eps, moved / 2**-18)
+    limit = 8 * max(1.0, outputs[0].abs().max().item() + 6)
+    return None if off <= limit else f"{what} moves the answer by {off:.3g} eps"
+
+
+def spoil(name: str, change: Callable[[torch.Tensor], Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """The call with one argument changed."""
+    return lambda arguments: {**arguments, name: change(arguments[name])}
