@@ -7,7 +7,8 @@ from touchstone.conformance.contracts import attention
 from touchstone.conformance.spec import layouts
 from touchstone.conformance.spec.baselines import Bench, eager
 from touchstone.conformance.spec.budget import Expected
-from touchstone.conformance.spec.contract import Contract, Draw, Invalid, Operand, Output, Property, Regular
+from touchstone.conformance.spec.compare import compare
+from touchstone.conformance.spec.contract import Case, Contract, Draw, Invalid, Operand, Output, Property, Regular
 from touchstone.reference.attention_decode import torch_attention_decode
 
 SIZES = [
@@ -144,6 +145,25 @@ def _sequences_are_independent(call, arguments, outputs, case):
     return None if same else "the last sequence changed when only the lengths of others did"
 
 
+def apart(got, expected: dict[str, Expected], case: Case, of: str) -> str | None:
+    """How o and lse differ from what another op answers, None within its budget."""
+    for name, value in zip(NAMES, got, strict=True):
+        verdict = compare(value, expected[name], case.torch_dtype)
+        if not verdict.ok:
+            return f"{name} is not {of}: {verdict.message}"
+    return None
+
+
+def _equals_attention(call, arguments, outputs, case):
+    """Sequences of full length are attention's causal answer."""
+    full = {name: arguments[name].nan_to_num(0.5) for name in ("k", "v")}
+    lengths = torch.full_like(arguments["lengths"], case.size["Sk"])
+    exact = {name: {**arguments, **full}[name].detach().cpu().double() for name in ("q", "k", "v")}
+    params = {"causal": True, "scale": arguments["scale"]}
+    expected = attention.expect(exact, params, dtype=case.torch_dtype)
+    return apart(call(**{**arguments, **full, "lengths": lengths}), expected, case, "that of attention")
+
+
 def _spoil(name, change):
     return lambda arguments: {**arguments, name: change(arguments[name])}
 
@@ -190,6 +210,7 @@ contract = Contract(
     properties=[
         Property("order of keys does not matter", _order_of_keys),
         Property("sequences are independent", _sequences_are_independent),
+        Property("equals attention on each sequence", _equals_attention),
     ],
 )
 
