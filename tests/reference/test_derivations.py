@@ -333,6 +333,17 @@ def _attention_paged() -> Iterator[Case]:
             yield (q, *caches, pages, lengths), kwargs
 
 
+def _merge_states() -> Iterator[Case]:
+    sizes = [(1, 3, 2), (2, 5, 7), (9, 4, 3), (0, 3, 2), (3, 0, 2)]
+    states = [(_normal(66, parts, rows, dim), 4 * _normal(67, parts, rows)) for parts, rows, dim in sizes]
+    for o, lse in states:
+        yield (o, lse), {}
+    for o, lse in states:
+        far = lse + 800
+        far[::2, ::2], far[:, 1:2] = -np.inf, -np.inf  # parts without keys, and a row without any
+        yield (o, far), {}
+
+
 def _bias_dropout_residual() -> Iterator[Case]:
     for i, (rows, cols) in enumerate(SIZES):
         x, bias, residual = _normal(47, rows, cols), _normal(48, cols), _normal(49, rows, cols)
