@@ -8,6 +8,8 @@ import torch
 
 from touchstone.conformance.contracts import attention
 from touchstone.conformance.spec.budget import Expected
+from touchstone.conformance.spec.compare import compare
+from touchstone.conformance.spec.contract import Case
 
 NAMES = ("o", "lse")
 Bound = Callable[[int, int], dict[str, Expected]]
@@ -111,6 +113,15 @@ def apart(outputs, again, what: str) -> str | None:
     off = max((o - outputs[0]).abs().max().item() / eps, moved / 2**-18)
     limit = 8 * max(1.0, outputs[0].abs().max().item() + 6)
     return None if off <= limit else f"{what} moves the answer by {off:.3g} eps"
+
+
+def differs(got, expected: dict[str, Expected], case: Case, what: str) -> str | None:
+    """How o and lse differ from `what`, which is what another op answers; None within its budget."""
+    for name, value in zip(NAMES, got, strict=True):
+        verdict = compare(value, expected[name], case.torch_dtype)
+        if not verdict.ok:
+            return f"{name} is not {what}: {verdict.message}"
+    return None
 
 
 def spoil(name: str, change: Callable[[torch.Tensor], Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:

@@ -7,6 +7,7 @@ from touchstone.conformance.contracts import attention
 from touchstone.conformance.contracts._decode import (
     beyond,
     by_sequence,
+    differs,
     keys_of,
     lengths_of,
     order_of_keys,
@@ -93,6 +94,16 @@ def _bytes(size, param, item) -> float:
     return 2 * (queries + keys) * size["D"] * item + 4 * (queries + size["B"])
 
 
+def _equals_attention(call, arguments, outputs, case):
+    """Sequences of full length are attention's causal answer."""
+    full = {name: arguments[name].nan_to_num(0.5) for name in ("k", "v")}
+    lengths = torch.full_like(arguments["lengths"], case.size["Sk"])
+    exact = {name: {**arguments, **full}[name].detach().cpu().double() for name in ("q", "k", "v")}
+    params = {"causal": True, "scale": arguments["scale"]}
+    expected = attention.expect(exact, params, dtype=case.torch_dtype)
+    return differs(call(**{**arguments, **full, "lengths": lengths}), expected, case, "that of attention")
+
+
 contract = Contract(
     operands={
         "q": Operand("B Hq Sq D", layouts.HEADS),
@@ -135,6 +146,7 @@ contract = Contract(
     properties=[
         Property("order of keys does not matter", order_of_keys("k", "v")),
         Property("sequences are independent", sequences_are_independent),
+        Property("equals attention on each sequence", _equals_attention),
     ],
 )
 

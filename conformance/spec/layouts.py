@@ -146,6 +146,7 @@ PLANS: dict[str, Callable] = {
     "contiguous": _contiguous,
     "transposed": _swapped(-1, -2),  # the last two axes swapped in memory: nn.Linear's weight.t()
     "heads_inside": _swapped(1, 2),  # (batch, seq, heads, dim) memory seen as (batch, heads, seq, dim)
+    "second_outside": _swapped(0, 1),  # (rows, parts, dim) memory seen as (parts, rows, dim)
     "channels_last": _channels_last,  # (N, *, C) memory seen as (N, C, *)
     "sliced": _sliced,  # rows with a gap between them
     "step": _step,  # every second element: stride 2 on the last axis too
@@ -158,6 +159,7 @@ PLANS: dict[str, Callable] = {
 
 MATRIX = ("contiguous", "transposed", "sliced", "step", "offset", "broadcast", "broadcast_last")
 VECTOR = ("contiguous", "step", "offset", "broadcast_last")
+PAGES = ("contiguous", "interleaved", "heads_inside", "offset", "step")  # (pages, rows of a page, heads, dim)
 HEADS = ("contiguous", "heads_inside", "transposed", "sliced", "step", "offset", "broadcast")
 BROADCASTS = ("broadcast", "broadcast_last")
 WRITABLE = tuple(name for name in PLANS if name not in (*BROADCASTS, *FAR_LAYOUTS))  # one place for each element

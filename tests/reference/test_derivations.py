@@ -354,6 +354,39 @@ def _mla_decode() -> Iterator[Case]:
             yield (q, cache, order), {"dim_v": dim_v, "scale": -0.2}
 
 
+def _attention_paged() -> Iterator[Case]:
+    for (q, k, v, lengths), kwargs in _attention_decode():
+        batch, heads, most, dim = k.shape
+        for page in (1, 4):
+            n = -(-most // page)
+            pages = np.random.default_rng(1).permutation(batch * n + 1)[: batch * n].reshape(batch, n)
+            pages[-1:, :1] = pages[:1, :1]  # the last sequence begins as the first one does
+            caches = []
+            for x in (k, v):
+                rows = np.zeros((batch, heads, n * page, dim))
+                rows[:, :, :most] = x
+                cache = np.full((batch * n + 1, page, heads, dim), 7.0)
+                cache[pages[::-1].ravel()] = (
+                    rows[::-1]
+                    .reshape(batch, heads, n, page, dim)
+                    .transpose(0, 2, 3, 1, 4)
+                    .reshape(batch * n, page, heads, dim)
+                )
+                caches.append(cache)
+            yield (q, *caches, pages, lengths), kwargs
+
+
+def _merge_states() -> Iterator[Case]:
+    sizes = [(1, 3, 2), (2, 5, 7), (9, 4, 3), (0, 3, 2), (3, 0, 2)]
+    states = [(_normal(66, parts, rows, dim), 4 * _normal(67, parts, rows)) for parts, rows, dim in sizes]
+    for o, lse in states:
+        yield (o, lse), {}
+    for o, lse in states:
+        far = lse + 800
+        far[::2, ::2], far[:, 1:2] = -np.inf, -np.inf  # parts without keys, and a row without any
+        yield (o, far), {}
+
+
 def _bias_dropout_residual() -> Iterator[Case]:
     for i, (rows, cols) in enumerate(SIZES):
         x, bias, residual = _normal(47, rows, cols), _normal(48, cols), _normal(49, rows, cols)

@@ -250,6 +250,8 @@ ORDINARY = {
     "dot",
     "reduce",
     "rows",
+    "merge",
+    "states",
 }  # of ops' names: they have other meanings too
 TORCH_SETTING = re.compile(r"float32[_ ]matmul[_ ]precision")  # what torch calls a setting that is watched and restored
 

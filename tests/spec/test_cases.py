@@ -276,6 +276,10 @@ def accepted(case: Case) -> bool:
     size, heads = case.size, case.size.get("Sq")
     if case.dtype == "float32" or not case.contiguous or not case.filled:
         return False
+    if case.op == "attention_paged":
+        return size["D"] in (64, 128) and size["page"] % 16 == 0 and case.param["scale"] is None
+    if case.op == "merge_states":
+        return size["D"] % 64 == 0 and size["rows"] % 64 == 0
     if case.op in ("attention_decode", "attention_decode_int4"):
         return size["D"] in (64, 128) and size["Sk"] % 64 == 0 and case.param["scale"] is None
     if case.op == "mla":

@@ -14,6 +14,7 @@ SHAPES = {
     "contiguous": [(5,), (3, 7), (2, 3, 4, 5)],
     "transposed": [(3, 7), (2, 3, 4, 5)],
     "heads_inside": [(2, 3, 4, 5)],
+    "second_outside": [(3, 7), (2, 3, 5)],
     "channels_last": [(2, 3, 5), (2, 3, 4, 5)],
     "sliced": [(3, 7), (2, 3, 4, 5)],
     "step": [(5,), (3, 7), (2, 3, 4, 5)],
@@ -47,7 +48,7 @@ def covered(placed) -> set[int]:
 
 def test_every_layout_is_tested_here():
     assert {*SHAPES, *FAR} == set(PLANS)
-    assert {*layouts.MATRIX, *layouts.VECTOR, *layouts.HEADS, *BROADCASTS} <= set(PLANS)
+    assert {*layouts.MATRIX, *layouts.VECTOR, *layouts.HEADS, *layouts.PAGES, *BROADCASTS} <= set(PLANS)
 
 
 @pytest.mark.parametrize(("name", "shape"), ALL)
@@ -73,6 +74,7 @@ STRIDES = {
     ("transposed", (3, 7)): ((1, 3), 0),
     ("transposed", (2, 3, 4, 5)): ((60, 20, 1, 4), 0),
     ("heads_inside", (2, 3, 4, 5)): ((60, 5, 15, 1), 0),
+    ("second_outside", (2, 3, 5)): ((5, 10, 1), 0),
     ("channels_last", (2, 3, 5)): ((15, 1, 3), 0),
     ("channels_last", (2, 3, 4, 5)): ((60, 1, 15, 3), 0),
     ("sliced", (3, 7)): ((23, 1), 0),

@@ -1,0 +1,42 @@
+#include "online.cuh"
+
+// A thread for each element of the result; one without columns still has its lse.
+extern "C" __global__ void merge_states_naive(
+    const ELEMENT* o, const float* lse, ELEMENT* merged, float* of_all, long long o_p, long long o_r, long long o_d,
+    long long lse_p, long long lse_r, long long parts, long long rows, long long dim) {
+    const long long columns = dim > 0 ? dim : 1;
+    const long long at = (long long)blockIdx.x * blockDim.x + threadIdx.x, row = at / columns, d = at % columns;
+    if (row >= rows) return;
+    Running running;
+    float sum = 0.0f;
+    for (long long p = 0; p < parts; ++p) {
+        const float of_part[1] = {lse[p * lse_p + row * lse_r]}, before = running.m;
+        fold(running, of_part);
+        const float kept = expf(before - shift(running.m)), weight = expf(of_part[0] - shift(running.m));
+        if (d < dim) sum = sum * kept + weight * to_float(o[p * o_p + row * o_r + d * o_d]);
+    }
+    if (d < dim) merged[row * dim + d] = from_float<ELEMENT>(running.l == 0.0f ? 0.0f : sum / running.l);
+    if (d == 0) of_all[row] = log_sum(running);
+}
+
+// A warp for each row. Every lane has the same running maximum and sum after the shuffles.
+extern "C" __global__ void merge_states_warp(
+    const ELEMENT* o, const float* lse, ELEMENT* merged, float* of_all, long long o_p, long long o_r, long long o_d,
+    long long lse_p, long long lse_r, long long parts, long long dim) {
+    const long long row = blockIdx.x;
+    o += row * o_r;
+    lse += row * lse_r;
+    Running running;
+    for (long long p = threadIdx.x; p < parts; p += 32) {
+        const float of_part[1] = {lse[p * lse_p]};
+        fold(running, of_part);
+    }
+    running = warp_merge(running);
+    const float m = shift(running.m), inverse = running.l == 0.0f ? 0.0f : 1.0f / running.l;
+    for (long long d = threadIdx.x; d < dim; d += 32) {
+        float sum = 0.0f;
+        for (long long p = 0; p < parts; ++p) sum += expf(lse[p * lse_p] - m) * to_float(o[p * o_p + d * o_d]);
+        merged[row * dim + d] = from_float<ELEMENT>(sum * inverse);
+    }
+    if (threadIdx.x == 0) of_all[row] = log_sum(running);
+}

@@ -1,0 +1,74 @@
+"""Attention over parts of the keys merged into attention over all of them: o = Σ exp(lse_p − lse)·o_p and lse.
+
+naive: a thread for each element, which goes through the parts with a running maximum and sum [milakov2018]
+warp: a warp for each row: its lanes share the parts' weights, then lie along D [dao2023decoding]
+"""
+
+import math
+
+import numpy as np
+import torch
+from numba import cuda, float32, uint64
+
+from touchstone.backends.numba.lib.online import fold, log_sum, shift, warp_merge
+from touchstone.backends.numba.lib.reductions import checked_grid
+from touchstone.backends.numba.runtime.launching import launch
+from touchstone.backends.signatures.merge_states import checked
+from touchstone.backends.variants import variant
+
+_LOW = np.float32(-math.inf)
+
+
+@cuda.jit
+def _naive(o, lse, merged, of_all):
+    dim, columns = uint64(o.shape[2]), uint64(max(o.shape[2], 1))
+    at = uint64(cuda.blockIdx.x) * uint64(cuda.blockDim.x) + uint64(cuda.threadIdx.x)
+    row, d = at // columns, at % columns
+    if row >= uint64(o.shape[1]):
+        return
+    m, l, total = _LOW, float32(0), float32(0)
+    for p in range(uint64(o.shape[0])):
+        before = m
+        m, l = fold(m, l, lse[p, row])
+        kept, weight = math.exp(before - shift(m)), math.exp(lse[p, row] - shift(m))
+        if d < dim:
+            total = total * kept + weight * float32(o[p, row, d])
+    if d < dim:
+        merged[row, d] = float32(0) if l == float32(0) else total / l
+    if d == uint64(0):
+        of_all[row] = log_sum(m, l)
+
+
+def naive(o, lse) -> tuple[torch.Tensor, torch.Tensor]:
+    """o (P, rows, D), lse (P, rows) float32 -> o (rows, D), lse (rows,) float32. Source: [milakov2018]."""
+    (_, rows, dim), (merged, of_all) = checked(o, lse)
+    if rows:
+        launch(_naive, checked_grid(-(-rows * max(dim, 1) // 128)), 128, o, lse, merged, of_all)
+    return merged, of_all
+
+
+@cuda.jit
+def _warp(o, lse, merged, of_all):
+    # Every lane has the same maximum and sum after the shuffles.
+    row, lane, parts, dim = uint64(cuda.blockIdx.x), uint64(cuda.threadIdx.x), uint64(o.shape[0]), uint64(o.shape[2])
+    m, l = _LOW, float32(0)
+    for p in range(lane, parts, uint64(32)):
+        m, l = fold(m, l, lse[p, row])
+    m, l = warp_merge(m, l)
+    inverse = float32(0) if l == float32(0) else float32(1) / l
+    for d in range(lane, dim, uint64(32)):
+        total = float32(0)
+        for p in range(parts):
+            total += math.exp(lse[p, row] - shift(m)) * float32(o[p, row, d])
+        merged[row, d] = total * inverse
+    if lane == uint64(0):
+        of_all[row] = log_sum(m, l)
+
+
+@variant(needs="shuffles")
+def warp(o, lse) -> tuple[torch.Tensor, torch.Tensor]:
+    """o (P, rows, D), lse (P, rows) float32 -> o (rows, D), lse (rows,) float32. Source: [dao2023decoding]."""
+    (_, rows, _), (merged, of_all) = checked(o, lse)
+    if rows:
+        launch(_warp, checked_grid(rows), 32, o, lse, merged, of_all)
+    return merged, of_all
