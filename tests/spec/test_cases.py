@@ -203,7 +203,7 @@ def test_quick_has_every_layout_and_family_where_it_matters(op):
     assert {case.values for case in plain} == set(contract.values)
     assert {case.dtype for case in plain} == set(contract.dtypes)
     for name, values in contract.params.items():
-        assert {case.param[name] for case in plain} == set(values)
+        assert {dict(case.params)[name] for case in plain} == set(values)
 
 
 @pytest.mark.slow
@@ -215,9 +215,9 @@ def test_default_has_every_parameter_in_every_dtype_with_plain_values(op):
     plain = [case for case in plan(contract, "default").general if is_plain(contract, case)]
     for name, values in contract.params.items():
         wanted = set(itertools.product(contract.dtypes, values))
-        assert {(case.dtype, case.param[name]) for case in plain} == wanted
+        assert {(case.dtype, dict(case.params)[name]) for case in plain} == wanted
         coupled = {value for value in values if not valid_with(contract, first, name, value)}
-        found = {(case.dtype, case.param[name]) for case in plain if case.values == first}
+        found = {(case.dtype, dict(case.params)[name]) for case in plain if case.values == first}
         assert found == {(dtype, value) for dtype, value in wanted if value not in coupled}
 
 
