@@ -17,6 +17,7 @@ import torch
 
 from touchstone import reference
 from touchstone.reference.attention import attention
+from touchstone.reference.attention_varlen import attention_varlen
 from touchstone.reference.online_softmax import online_softmax
 
 OPS = sorted(path.stem for path in Path(reference.__path__[0]).glob("*.py") if not path.stem.startswith("_"))
@@ -387,6 +388,31 @@ def _merge_states() -> Iterator[Case]:
         yield (o, far), {}
 
 
+def _attention_varlen() -> Iterator[Case]:
+    shapes = [  # Hq, Hkv, D; lengths of q and of k; rows that belong to no sequence
+        (1, 1, 1, [1], [1], 0),
+        (4, 2, 3, [5, 0, 7], [7, 4, 9], 2),
+        (6, 2, 5, [0, 3, 0, 2, 0], [0, 11, 3, 0, 0], 0),
+        (2, 1, 4, [0, 0], [0, 0], 3),
+        (3, 3, 2, [], [], 4),
+        (2, 2, 8, [17], [13], 1),
+        (1, 1, 4, [1, 1, 9, 1], [1, 1, 4, 1], 0),
+    ]
+    for hq, hkv, d, rows, keys, slack in shapes:
+        q = _normal(60, sum(rows) + slack, hq, d)
+        k, v = (_normal(seed, sum(keys) + slack, hkv, d) for seed in (61, 62))
+        cu_q, cu_k = (np.cumsum([0, *lengths]).astype(np.int32) for lengths in (rows, keys))
+        longest = {"max_q": max(rows, default=0), "max_k": max(keys, default=0) + 1}
+        yield (q, k, v, cu_q, cu_k), longest
+        yield (3 * q, k, v, cu_q, cu_k), {**longest, "causal": True, "scale": 0.3}
+
+
+def _attention_varlen_backward() -> Iterator[Case]:
+    for (q, k, v, cu_q, cu_k), kwargs in _attention_varlen():
+        o, lse = attention_varlen(q, k, v, cu_q, cu_k, **kwargs)
+        yield (q, k, v, o, lse, _normal(64, *q.shape), cu_q, cu_k), kwargs
+
+
 def _bias_dropout_residual() -> Iterator[Case]:
     for i, (rows, cols) in enumerate(SIZES):
         x, bias, residual = _normal(47, rows, cols), _normal(48, cols), _normal(49, rows, cols)
@@ -490,7 +516,7 @@ def test_torch_form_takes_every_float_dtype(op, dtype):
     given = [None if a is None else torch.from_numpy(a) for a in args]
     rounded = [a.to(dtype) if a is not None and a.is_floating_point() else a for a in given]
     single = {k: torch.from_numpy(v).float() if isinstance(v, np.ndarray) else v for k, v in kwargs.items()}
-    if op == "attention_backward":
+    if op in ("attention_backward", "attention_varlen_backward"):
         rounded[4] = torch.from_numpy(args[4]).float()
     double = {k: v.double() if isinstance(v, torch.Tensor) else v for k, v in single.items()}
     wide = [a.double() if a is not None and a.is_floating_point() else a for a in rounded]

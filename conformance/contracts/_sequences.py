@@ -1,0 +1,231 @@
+"""What the contracts of ops on sequences of various lengths, one after another, share: the lengths, what is drawn for
+each sequence, and a bound that is put together from those of the sequences.
+
+Sizes are N, one more than there are sequences; Tq and Tk, the rows of q and of k; Sq and Sk, the longest sequences.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import torch
+
+from touchstone.conformance.contracts import attention
+from touchstone.conformance.contracts._attention import visible_pairs
+from touchstone.conformance.spec.budget import Expected
+from touchstone.conformance.spec.contract import Case, Draw, From, Regular
+
+# of q and of k: both long, the one or the other or both without a row, in turn
+TURNS = ((1.0, 0.0, 0.7, 0.01, 0.0), (1.0, 0.5, 1.0, 0.0, 0.0))
+LAYOUTS = ("contiguous", "transposed", "sliced", "step", "interleaved", "offset")  # of (T, H, D)
+OFFSETS = ("contiguous", "step", "offset")
+# the first with no row behind the last sequence: far ones would be the last
+SIZES = [
+    dict(N=n, Tq=rows, Tk=keys, Sq=longest, Sk=longest_k, Hq=heads, Hkv=heads_kv, D=dim)
+    for n, rows, keys, longest, longest_k, heads, heads_kv, dim in [
+        (4, 16, 28, 9, 11, 4, 2, 16),
+        (2, 1, 1, 1, 1, 1, 1, 64),
+        (5, 70, 104, 33, 40, 2, 1, 40),
+        (3, 131, 100, 65, 50, 1, 1, 24),
+        (10, 150, 80, 129, 64, 1, 1, 8),
+        (4, 5, 7, 0, 3, 2, 1, 8),
+        (3, 4, 0, 2, 0, 1, 1, 16),
+        (1, 3, 2, 1, 1, 2, 1, 16),
+    ]
+]
+REGULAR = Regular(
+    [
+        dict(N=n, Tq=(n - 1) * seq, Tk=(n - 1) * seq, Sq=seq, Sk=seq, Hq=heads, Hkv=heads, D=dim)
+        for n, seq, heads, dim in [(3, 64, 1, 64), (2, 128, 1, 64), (2, 64, 2, 128), (4, 64, 1, 64)]
+    ],
+    params={"causal": (False, True)},
+)
+LARGE = [
+    dict(N=n, Tq=rows, Tk=rows, Sq=longest, Sk=longest, Hq=16, Hkv=heads, D=128)
+    for n, rows, longest, heads in [(9, 16384, 2048, 16), (17, 16384, 4096, 16), (65, 32768, 16384, 4)]
+]
+PARAMS = {
+    # a multiple of 8: more than the longest sequence has, at most sizes
+    "max_q": (From(lambda case: -(-case.size["Sq"] // 8) * 8),),
+    "max_k": (From(lambda case: -(-case.size["Sk"] // 8) * 8),),
+    "causal": (False, True),
+    "scale": (None, 0.21, -0.3, 0.0),
+}
+
+
+def lengths(size: Mapping[str, int]) -> tuple[list[int], list[int]]:
+    """The rows of each sequence in q, and in k: all the longest where there is room for that, one the longest and the
+    others 1 where there are many, else in `TURNS`, as far as the rows go."""
+    of_q, of_k = (
+        _of_one(size["N"] - 1, size[f"T{x}"], size[f"S{x}"], turn) for x, turn in zip("qk", TURNS, strict=True)
+    )
+    return of_q, of_k
+
+
+def _of_one(number: int, total: int, longest: int, turns: Sequence[float]) -> list[int]:
+    if total >= number * longest:
+        return [longest] * number
+    if number > 6:
+        wanted = [longest if b == number // 2 else 1 for b in range(number)]
+    else:  # an even number of them begins with one of no length
+        wanted = [math.ceil(longest * turns[(b - (number % 2 == 0)) % len(turns)]) for b in range(number)]
+    found, left = [], total
+    for length in wanted:
+        found.append(min(length, left))
+        left -= found[-1]
+    return found
+
+
+def offsets(of_sequences: Sequence[int]) -> torch.Tensor:
+    """Where each sequence begins, and the end of the last."""
+    return torch.tensor([*accumulate(of_sequences, initial=0)], dtype=torch.float64)
+
+
+def unused(operand: str, cu: str) -> Callable[..., torch.Tensor]:
+    """The rows of `operand`, (T, H, D) or (H, T), that lie behind the last sequence."""
+
+    def garbage(inputs, params) -> torch.Tensor:
+        x = inputs[operand]
+        behind = torch.arange(x.shape[0 if x.ndim == 3 else 1]) >= inputs[cu][-1]
+        return behind[:, None, None] if x.ndim == 3 else behind
+
+    return garbage
+
+
+@dataclass(frozen=True)
+class _One:
+    """What attention's families draw one sequence of `rows` and `keys` from, (1, H, S, D)."""
+
+    draw: Draw
+    rows: int
+    keys: int
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.draw, name)
+
+    def shape(self, operand: str) -> tuple[int, ...]:
+        size, of_keys = self.draw.size, operand in ("k", "v")
+        return (1, size["Hkv" if of_keys else "Hq"], self.keys if of_keys else self.rows, size["D"])
+
+
+def packed(make: Callable[..., Mapping[str, torch.Tensor | None]]) -> Callable[[Draw], dict[str, torch.Tensor | None]]:
+    """A family of attention's, operands by name, as one of sequences behind one another."""
+
+    def family(draw: Draw) -> dict[str, torch.Tensor | None]:
+        rows, keys = lengths(draw.size)
+        every = [make(_One(draw, *of_one)) for of_one in zip(rows, keys, strict=True)]
+        found: dict[str, torch.Tensor | None] = {"cu_q": offsets(rows), "cu_k": offsets(keys)}
+        for name in draw.operands:
+            if name not in found:
+                found[name] = whole = torch.zeros(draw.shape(name), dtype=torch.float64)
+                parts = [drawn[0].transpose(0, 1) for of_one in every if (drawn := of_one[name]) is not None]
+                own = torch.cat([*parts, whole[:0]])
+                whole[: len(own)] = own
+        return found
+
+    return family
+
+
+def valid(case: Case) -> bool:
+    """Attention's own conditions; where nobody sees a key, or each one only, layouts show nothing and one family will
+    do."""
+    size = case.size
+    if size["N"] == 0:
+        return False
+    if 0 in size.values() or size["N"] == 1 or size["Sk"] == 1:
+        return case.values == "normal" and case.contiguous
+    if case.values == "positive":
+        seen = size["Sk"] >= 64 and not case.param["causal"]
+        return seen and case.dtype != "float32" and case.param["scale"] != 0
+    return case.values != "growing_keys" or case.param["scale"] != 0
+
+
+def pairs(size: Mapping[str, int], causal: bool) -> int:
+    """The pairs of a query and a key that a head looks at."""
+    return sum(visible_pairs(rows, keys, causal) for rows, keys in zip(*lengths(size), strict=True))
+
+
+def alone(inputs: Mapping[str, Any], rows: slice, keys: slice) -> dict[str, torch.Tensor]:
+    """One sequence's operands as attention's: (1, H, S, D)."""
+    found = {}
+    for name, x in inputs.items():
+        if not name.startswith("cu_"):
+            own = x[:, rows] if name == "lse" else x[keys if name in ("k", "v") else rows].transpose(0, 1)
+            found[name] = own[None]
+    return found
+
+
+class Whole:
+    """The bound of an output (T, H, D), or (H, T) of `dtype`, put together from those of the sequences."""
+
+    def __init__(self, answer: torch.Tensor, dtype: torch.dtype | None = None):
+        self.answer, self.dtype = answer, dtype
+        self.bound = {name: torch.zeros_like(answer) for name in ("terms", "condition", "rounding", "extra")}
+
+    def put(self, rows: slice, found: Expected) -> None:
+        """The bound of one sequence, (1, H, S, D) or (1, H, S)."""
+        every = {"rounding": found.rounding, "extra": found.extra}
+        for terms, condition in found.parts:
+            every |= {"terms": terms, "condition": condition}
+        for name, value in every.items():
+            part = torch.as_tensor(value, dtype=self.answer.dtype).expand(found.answer.shape)[0]
+            if self.answer.ndim == 3:
+                self.bound[name][rows] = part.transpose(0, 1)
+            else:
+                self.bound[name][:, rows] = part
+
+    def expected(self) -> Expected:
+        terms, condition, rounding, extra = self.bound.values()
+        return Expected(self.answer, [(terms, condition)], rounding, extra, dtype=self.dtype, drift=0.2)
+
+
+def reordered(arguments: Mapping[str, Any], order: Sequence[int]) -> tuple[dict[str, Any], torch.Tensor, torch.Tensor]:
+    """The arguments with their sequences in another order, and where each row of q and of k was."""
+    cu = {x: arguments[f"cu_{x}"].tolist() for x in "qk"}
+    index, moved = {}, dict(arguments)
+    for x in "qk":
+        every = [torch.arange(cu[x][b], cu[x][b + 1]) for b in order]
+        total = len(arguments[x])
+        index[x] = torch.cat([*every, torch.arange(cu[x][-1], total)]).to(arguments[x].device)
+        begins = offsets([len(rows) for rows in every])
+        moved[f"cu_{x}"] = begins.to(arguments[f"cu_{x}"])
+    for name, value in arguments.items():
+        if isinstance(value, torch.Tensor) and not name.startswith("cu_"):
+            rows = index["k" if name in ("k", "v") else "q"]
+            moved[name] = value[:, rows] if name == "lse" else value[rows]
+    return moved, index["q"], index["k"]
+
+
+def apart(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    """How far two outputs are from each other, in eps of the larger's largest element or 1."""
+    if not torch.equal(found.isfinite(), wanted.isfinite()):
+        return math.inf
+    seen = wanted.isfinite()
+    if not seen.any():
+        return 0.0
+    largest = max(1.0, wanted[seen].abs().max().item())
+    return (found[seen] - wanted[seen]).abs().max().item() / largest / torch.finfo(wanted.dtype).eps
+
+
+def family(make: Callable[..., Any]) -> Callable[[Draw], dict[str, torch.Tensor | None]]:
+    """q, k and v of one of attention's families."""
+    return packed(lambda one: dict(zip("qkv", make(one), strict=True)))
+
+
+def positive(draw: Draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Values near 1 and nearly equal scores: over many keys little but the rounding of o is left, and truncation
+    shows."""
+    q, k, v = attention.heads(draw)
+    return q * 0.25, k * 0.25, v * 0.1 + 1
+
+
+FAMILIES = {
+    "normal": attention.heads,
+    "growing_keys": attention.growing_keys,
+    "large": attention.large,
+    "shifted_negative": attention.shifted_negative,
+    "cancelling": attention.cancelling,
+    "positive": positive,
+}
