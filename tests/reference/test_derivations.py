@@ -17,6 +17,7 @@ import torch
 
 from touchstone import reference
 from touchstone.reference.attention import attention
+from touchstone.reference.masked_attention import masked_attention
 from touchstone.reference.online_softmax import online_softmax
 
 OPS = sorted(path.stem for path in Path(reference.__path__[0]).glob("*.py") if not path.stem.startswith("_"))
@@ -332,6 +333,12 @@ def _masked_attention() -> Iterator[Case]:
         ]
         for given, kwargs in zip(mods, settings, strict=True):
             yield (q, k, _normal(65, *k.shape), *given), kwargs
+
+
+def _masked_attention_backward() -> Iterator[Case]:
+    for (q, k, v, *mods), kwargs in _masked_attention():
+        o, lse = masked_attention(q, k, v, *mods, **kwargs)
+        yield (q, k, v, o, lse, _normal(66, *q.shape), *mods), kwargs
 
 
 def _bias_dropout_residual() -> Iterator[Case]:
