@@ -7,11 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from touchstone.conformance.contracts._attention import probabilities, visible_pairs
-from touchstone.conformance.contracts._bounds_dots import combine, gathered, lossy
+from touchstone.conformance.contracts._attention import forward_bounds, probabilities, visible_pairs
+from touchstone.conformance.contracts._bounds_dots import lossy
 from touchstone.conformance.spec import layouts, values
 from touchstone.conformance.spec.baselines import Arguments, Baseline, Bench, Call
-from touchstone.conformance.spec.budget import EPS32, Expected, dot_extra
 from touchstone.conformance.spec.contract import (
     Contract,
     Draw,
@@ -68,36 +67,7 @@ def expect(inputs, params, *, dtype, compute=None):
     compute = lossy(compute, dtype)
     o, lse = torch_attention(q, k, v, causal=causal, scale=scale)
     at = probabilities(q, k, lse, causal=causal, scale=scale, compute=compute)
-    terms, p, size = q.shape[-1] + k.shape[2], at.p, at.size
-    stacked = torch.nan_to_num(o.reshape(*p.shape[:3], q.shape[-1]), nan=0.0)
-    if k.shape[2] == 0:
-        return {"o": Expected(o, drift=0.2), "lse": Expected(lse, dtype=torch.float32)}
-    largest = at.scores.abs().amax(-1, keepdim=True)
-    through = p * (1 + size + largest)
-    condition = through @ v.abs() + stacked.abs() * through.sum(-1, keepdim=True)
-    stored = torch.where(at.visible, p.clamp_min(torch.finfo(dtype).tiny), 0.0)
-    rounding = torch.where(_powers_of_two(p), 0.0, combine(stored, v))
-    wrong = p * at.extra
-    extra = combine(wrong, v) + stacked.abs() * gathered(wrong, -1).unsqueeze(-1)
-    extra = (extra + dot_extra(compute, stacked, p.square() @ v.square())).reshape(q.shape)
-    lse_extra = gathered(wrong, -1).reshape(lse.shape)
-    lse_condition = 1 + (p * size).sum(-1) + largest.squeeze(-1)
-    return {
-        "o": Expected(
-            o, parts=[(terms, condition.reshape(q.shape))], rounding=rounding.reshape(q.shape), extra=extra, drift=0.2
-        ),
-        "lse": Expected(
-            lse, parts=[(terms, lse_condition.reshape(lse.shape))], extra=lse_extra, dtype=torch.float32, drift=0.2
-        ),
-    }
-
-
-def _powers_of_two(p: torch.Tensor) -> torch.Tensor:
-    """Rows whose probabilities are 0 or one power of two: stored without rounding in any dtype."""
-    largest = p.amax(-1, keepdim=True)
-    equal = ((p == 0) | ((p - largest).abs() <= EPS32 * largest)).all(-1, keepdim=True)
-    power = torch.exp2(torch.log2(largest.clamp_min(1e-300)).round())
-    return equal & ((largest - power).abs() <= EPS32 * power)
+    return forward_bounds(v, o, lse, at, dtype=dtype, compute=compute)
 
 
 def heads(draw: Draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -4,11 +4,10 @@ import torch
 from torch.nn.attention import SDPBackend
 
 from touchstone.conformance.contracts import attention
-from touchstone.conformance.contracts._attention import probabilities, stack
-from touchstone.conformance.contracts._bounds_dots import combine, gathered, lossy
+from touchstone.conformance.contracts._attention import gradient_bounds, probabilities
+from touchstone.conformance.contracts._bounds_dots import lossy
 from touchstone.conformance.spec import layouts, values
 from touchstone.conformance.spec.baselines import Bench, autograd
-from touchstone.conformance.spec.budget import Expected, dot_extra
 from touchstone.conformance.spec.contract import Contract, Draw, Invalid, Operand, Output, Property, with_params
 from touchstone.reference.attention import torch_attention
 from touchstone.reference.attention_backward import torch_attention_backward
@@ -27,66 +26,9 @@ def expect(inputs, params, *, dtype, compute=None):
     q, k, v, o, lse, do = (inputs[name] for name in ("q", "k", "v", "o", "lse", "do"))
     causal, scale = params["causal"], attention.softmax_scale(params["scale"], q.shape[-1])
     compute = lossy(compute, dtype)
-    dq, dk, dv = torch_attention_backward(q, k, v, o, lse, do, causal=causal, scale=scale)
-    if 0 in (*q.shape, *k.shape):
-        return {name: Expected(gradient) for name, gradient in (("dq", dq), ("dk", dk), ("dv", dv))}
-    kv_heads, factor, tiny = k.shape[1], abs(scale), torch.finfo(dtype).tiny
-    group = q.shape[1] // kv_heads
+    gradients = torch_attention_backward(q, k, v, o, lse, do, causal=causal, scale=scale)
     at = probabilities(q, k, lse, causal=causal, scale=scale, compute=compute)
-    p, rows, drows = at.p, stack(q, kv_heads), stack(do, kv_heads)
-    products = drows * stack(o, kv_heads)
-    delta = products.sum(-1, keepdim=True)
-    dp = drows @ v.mT
-    ds = p * (dp - delta)
-
-    # float32 accumulation: of the scores through exp (grows), of dp (gives), of delta (shift: one per row)
-    grows = 1 + at.size + torch.nan_to_num(stack(lse, kv_heads), neginf=0.0).abs().unsqueeze(-1)
-    gives = drows.abs() @ v.abs().mT
-    error = p * (grows * (dp - delta).abs() + gives)
-    shift = products.abs().sum(-1, keepdim=True) + (p * grows * gives).sum(-1, keepdim=True)
-    coherent = ds * grows
-    dq_condition = factor * (combine(error, k) + (coherent @ k).abs() + shift * (p @ k).abs() + ds.abs() @ k.abs())
-    dk_error = combine((error + p * shift).mT, rows) + (coherent.mT @ rows).abs() + ds.abs().mT @ rows.abs()
-    dv_condition = (p * grows).mT @ drows.abs()
-
-    # intermediates in the input dtype: p, ds, delta from a rounded o, gradients of each query head before their sum
-    stored = torch.where(at.visible, p.clamp_min(tiny), 0.0)
-    stored_ds = torch.where(at.visible, (factor * ds.abs()).clamp_min(tiny * max(1.0, factor)), 0.0) + factor * ds.abs()
-    rounded_shift = gathered(products.abs(), -1).unsqueeze(-1)
-    dq_rounding = combine(stored_ds, k) + factor * rounded_shift * (p @ k).abs()
-    dk_rounding = combine((stored_ds + factor * p * rounded_shift).mT, rows)
-    dv_rounding = combine(stored.mT, drows)
-    if group > 1:
-        dk_rounding = dk_rounding + _per_head(factor * ds, rows, group)
-        dv_rounding = dv_rounding + _per_head(p, drows, group)
-
-    dq_extra = dk_extra = dv_extra = torch.zeros(())
-    if compute is not None:
-        dp_error = dot_extra(compute, dp, drows.square() @ v.square().mT)
-        wrong = p * (at.extra * (dp - delta).abs() + dp_error)
-        wrong_shift = (p * (at.extra * dp.abs() + dp_error)).sum(-1, keepdim=True)
-        dq_extra = factor * (combine(wrong, k) + wrong_shift * (p @ k).abs())
-        dq_extra = dq_extra + dot_extra(compute, stack(dq, kv_heads), factor**2 * (ds.square() @ k.square()))
-        dk_extra = factor * combine((wrong + p * wrong_shift).mT, rows)
-        dk_extra = dk_extra + dot_extra(compute, dk, factor**2 * (ds.square().mT @ rows.square()))
-        dv_extra = combine((p * at.extra).mT, drows) + dot_extra(compute, dv, p.square().mT @ drows.square())
-        dq_extra = dq_extra.reshape(q.shape)
-
-    over_keys, over_queries = q.shape[-1] + k.shape[2], q.shape[-1] + q.shape[2] * group
-    return {
-        "dq": Expected(
-            dq, [(over_keys, dq_condition.reshape(q.shape))], dq_rounding.reshape(q.shape), dq_extra, drift=0.2
-        ),
-        "dk": Expected(dk, [(over_queries, factor * dk_error)], dk_rounding, dk_extra, drift=0.2),
-        "dv": Expected(dv, [(over_queries, dv_condition)], dv_rounding, dv_extra, drift=0.2),
-    }
-
-
-def _per_head(weights: torch.Tensor, rows: torch.Tensor, group: int) -> torch.Tensor:
-    """Σ over the heads of a group of |weightsᵀ·rows|, each head's own part."""
-    batch, kv_heads, stacked, seq_k = weights.shape
-    parts = weights.reshape(batch, kv_heads, group, stacked // group, seq_k).mT
-    return (parts @ rows.reshape(batch, kv_heads, group, stacked // group, -1)).abs().sum(2)
+    return gradient_bounds(q, k, v, o, lse, do, gradients, at, factor=abs(scale), dtype=dtype, compute=compute)
 
 
 def _family(make):

@@ -18,6 +18,7 @@ import torch
 from touchstone import reference
 from touchstone.reference.attention import attention
 from touchstone.reference.attention_varlen import attention_varlen
+from touchstone.reference.masked_attention import masked_attention
 from touchstone.reference.online_softmax import online_softmax
 
 OPS = sorted(path.stem for path in Path(reference.__path__[0]).glob("*.py") if not path.stem.startswith("_"))
@@ -411,6 +412,35 @@ def _attention_varlen_backward() -> Iterator[Case]:
     for (q, k, v, cu_q, cu_k), kwargs in _attention_varlen():
         o, lse = attention_varlen(q, k, v, cu_q, cu_k, **kwargs)
         yield (q, k, v, o, lse, _normal(64, *q.shape), cu_q, cu_k), kwargs
+
+
+def _masked_attention() -> Iterator[Case]:
+    sizes = [(1, 1, 1, 1, 1, 4), (2, 4, 2, 5, 9, 3), (1, 2, 1, 7, 4, 2), (1, 2, 2, 0, 3, 2), (1, 1, 1, 3, 0, 2)]
+    settings: list[dict[str, Any]] = [
+        {},
+        {"causal": True, "window": 3, "scale": -0.4},
+        {"window": 2, "softcap": 1.5, "p": 0.4, "seed": 2**33 + 1, "offset": 2**34},
+        {"causal": True, "p": 1.0},
+    ]
+    for batch, heads, kv_heads, seq_q, seq_k, dim in sizes:
+        q, k = _normal(61, batch, heads, seq_q, dim), _normal(62, batch, kv_heads, seq_k, dim)
+        bias = np.where(_normal(63, batch, heads, seq_q, seq_k) < -1, -np.inf, _normal(64, batch, heads, seq_q, seq_k))
+        segments = [np.tile(np.arange(n) // size, (batch, 1)) for n, size in ((seq_q, 3), (seq_k, 4))]
+        slopes = 2.0 ** -np.arange(1, heads + 1)
+        mods = [
+            (None, None, *segments),
+            (bias, None, None, None),
+            (bias, slopes, *segments),
+            (None, slopes, None, None),
+        ]
+        for given, kwargs in zip(mods, settings, strict=True):
+            yield (q, k, _normal(65, *k.shape), *given), kwargs
+
+
+def _masked_attention_backward() -> Iterator[Case]:
+    for (q, k, v, *mods), kwargs in _masked_attention():
+        o, lse = masked_attention(q, k, v, *mods, **kwargs)
+        yield (q, k, v, o, lse, _normal(66, *q.shape), *mods), kwargs
 
 
 def _bias_dropout_residual() -> Iterator[Case]:

@@ -247,6 +247,7 @@ ORDINARY = {
     "backward",
     "transpose",
     "decode",
+    "masked",
     "dot",
     "reduce",
     "rows",
