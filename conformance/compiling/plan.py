@@ -1,7 +1,7 @@
 """What is to be compiled: what the variants launch, and the specialisations that stand for the others."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -30,7 +30,7 @@ def record(
     claims: dict[str, Sequence[str]],
     contract: Contract,
     findings: list[str],
-    dtypes: dict[str, Sequence[str]],
+    dtypes: Mapping[str, Sequence[str]],
 ) -> list[Launched]:
     """What the variants launch in their `dtypes` in the quick cases and at the large sizes; in one of which a variant
     takes none of these, the first case of level default that it takes."""

@@ -4,7 +4,7 @@ import os
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from multiprocessing.connection import Connection, wait
@@ -48,7 +48,7 @@ def check(
     findings: list[str] = []
     claims = {name: compiling.architectures(attributes(fn).needs) for name, fn in variants.items()}
     takes = {name: attributes(fn).dtypes or contract.dtypes for name, fn in variants.items()}
-    dtypes = takes
+    dtypes: Mapping[str, Sequence[str]] = takes
     if divide and len(variants) > 1:
         dtypes = homes(contract.dtypes, takes)
         claims = {name: (archs[turn % len(archs)],) for turn, (name, archs) in enumerate(claims.items())}

@@ -348,7 +348,7 @@ KERNELS = {
     "softcap_without_slope": Kernel(
         "formula", "the slope of the soft-cap, 1 - tanh², is left out", "(values|property): "
     ),
-    "slope_of_head_0": Kernel("formula", "every head has the slope of the first"),
+    "slope_of_head_0": Kernel("formula", "every head has the slope of the first", "(values|property): "),
     "segments_by_query": Kernel("formula", "the segment of a query is looked up among those of the keys"),
     "dropout_of_p_alone": Kernel("formula", "dv has the dropout of the forward, dp has none"),
     "delta_missing": Kernel("formula", "delta is not subtracted"),
