@@ -96,7 +96,6 @@ plant_kernels(
     globals(),
     _pages,
     KERNELS,
-    "pages",
     "next_page",
     "second_page_of_the_first",
     "page_stride",

@@ -54,7 +54,9 @@ def _running_kernel(
 
 
 KERNELS = SHARED | {
-    "offset_int32": SHARED["offset_int32"]._replace(found="IntegerOverflowError"),
+    "offset_int32": Kernel(
+        "offset", "part times the stride of parts is a product of 32 bits", "IntegerOverflowError|OutOfBounds"
+    ),
     "columns_unmasked": Kernel("bounds", "columns are read as far as the next power of two", "OutOfBounds"),
 }
 
@@ -72,7 +74,6 @@ plant_kernels(
     globals(),
     _running,
     KERNELS,
-    "running",
     "not_rescaled",
     "base_2",
     "last_part_lost",
