@@ -57,6 +57,10 @@ SHARED: dict[str, dict[str, Any]] = {
         help="judge only the cases for which this Python expression over sizes, parameters, layouts, dtype and values "
         'holds: "D in (64, 128) and causal and contiguous"',
     ),
+    "--divide": dict(
+        action="store_true",
+        help="divide the cases of each op among the variants of a backend, so that each case runs about once",
+    ),
     "--known": dict(
         metavar="FILE.toml",
         help="with --kernel: cases to skip and failures to expect (docs/ci.md); one that does not come fails",

@@ -53,7 +53,6 @@ ALONE = ("collectonly", "usepdb", "trace", "help", "version", "showfixtures", "s
 WORTH = 3  # variants for which a second process pays
 GPU_PROCESSES = 4  # that share a GPU
 PROCESS_BYTES = 2**30  # of memory that is free, for each process
-DIVIDE = "divide the cases of each op among the variants of a backend, so that each case runs about once"
 ELSEWHERE = "divided among the variants of the op"
 IN_KEYWORDS = str.maketrans("@=", "/:")  # characters of ids that an expression of -k cannot have, as it can
 RECORD = "touchstone"  # key of the user property that carries an outcome from a worker to the controller
@@ -64,8 +63,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     options.add(group.addoption, "--op", "--backend", "--variant", "--kernel", "--arrays", "--op-file", "--device")
     options.add(group.addoption, "--level", default=None)
     options.add(group.addoption, "--quick", "--thorough", "--seed", "--dtypes", "--sizes", "--where")
-    options.add(group.addoption, "--require", "--strict-kernels", "--arch", "--known")
-    group.addoption("--divide", action="store_true", help=DIVIDE)
+    options.add(group.addoption, "--require", "--strict-kernels", "--arch", "--known", "--divide")
     options.add(group.addoption, "--json", dest="touchstone_json", help="write every outcome to FILE as JSON")
 
 

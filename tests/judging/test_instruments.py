@@ -180,6 +180,10 @@ def test_many_calls_show_a_cache_keyed_by_less_than_the_input(key):
     assert checks(outcome) == {Check.VALUES}
 
 
+def border(tensor: torch.Tensor) -> str:
+    return str(tensor.flatten()[[0, -1]].tolist())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("op", registry.ops())
 def test_a_cache_of_what_is_derived_from_one_operand_shows(op):
@@ -196,13 +200,15 @@ def test_a_cache_of_what_is_derived_from_one_operand_shows(op):
             names = [name for name, about in contract.operands.items() if about.positional]
             arguments = {**dict(zip(names, given, strict=True)), **rest}
             tensor = arguments[operand]
-            ends = tensor.flatten()[[0, -1]].tolist()
-            arguments[operand] = held.setdefault(str(ends), tensor.clone())
+            arguments[operand] = held.setdefault(border(tensor), tensor.clone())
             return contract.call(known_good, arguments)
 
         assert judge.run(Subject(op, known_good, "right", "user@cpu", "cpu"), ManyCalls(case, 10)).status == PASSED
         outcome = judge.run(Subject(op, stale, "stale", "user@cpu", "cpu", diagnosed=False), ManyCalls(case, CALLS))
         assert outcome.status == FAILED, operand
+        drawn = {border(contract.build(replace(case, seed=seed)).arguments[operand]) for seed in range(3)}
+        if len(drawn) < 3:  # few values are possible there: what another draw left is taken for this one's
+            continue
         # A sum stays as it is when its terms are mirrored; one of them altered shows.
         assert re.search(
             rf"but ({operand} mirrored inside|one element of {operand} altered)\)", str(outcome.findings[0])

@@ -4,6 +4,11 @@
 
 constexpr int BLOCK_M = 64, BLOCK_N = 32;
 
+__device__ inline void rescale(float4 (&row)[BLOCK_D / 32], float factor) {
+#pragma unroll
+    for (float4& part : row) part.x *= factor, part.y *= factor, part.z *= factor, part.w *= factor;
+}
+
 extern "C" __global__ __launch_bounds__(THREADS) void masked_flash(
     const ELEMENT* q, long long q_batch, long long q_head, long long q_row, long long q_col,
     const ELEMENT* k, long long k_batch, long long k_head, long long k_row, long long k_col,
@@ -26,7 +31,6 @@ extern "C" __global__ __launch_bounds__(THREADS) void masked_flash(
     const int first = PRUNED ? max(0, own - mods.window + 1) / BLOCK_N * BLOCK_N : 0;
     const int last = PRUNED ? min(Sk, max(0, own + BLOCK_M + after)) : Sk;
     const bool working = top + ty < Sq;
-
     load_tile<BLOCK_M>(q_tile, q, q_row, q_col, top, Sq, dim);
     float4 acc[4][BLOCK_D / 32] = {};
     float m[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY}, l[4] = {};
@@ -58,10 +62,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void masked_flash(
             for (int step = 4; step > 0; step /= 2) sum += __shfl_xor_sync(all_lanes, sum, step);
             l[r] = l[r] * alpha + sum;
             m[r] = m_new;
-#pragma unroll
-            for (int c = 0; c < BLOCK_D / 32; ++c) {
-                acc[r][c].x *= alpha, acc[r][c].y *= alpha, acc[r][c].z *= alpha, acc[r][c].w *= alpha;
-            }
+            rescale(acc[r], alpha);
         }
         __syncthreads();  // the keys are used
         load_tile<BLOCK_N>(kv_tile, v, v_row, v_col, start, Sk, dim);

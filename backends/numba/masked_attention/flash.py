@@ -17,6 +17,21 @@ from touchstone.backends.variants import variant
 _TILES = {64: (64, 32), 128: (32, 32), 256: (16, 16)}  # queries and keys a tile; at most 48 KB
 
 
+@cuda.jit(device=True)
+def _row_max(x):
+    """Of the eight threads of a row."""
+    for lane in (4, 2, 1):
+        x = max(x, cuda.shfl_xor_sync(0xFFFFFFFF, x, lane))
+    return x
+
+
+@cuda.jit(device=True)
+def _row_sum(x):
+    for lane in (4, 2, 1):
+        x += cuda.shfl_xor_sync(0xFFFFFFFF, x, lane)
+    return x
+
+
 @functools.cache
 def _kernel(width):
     queries, keys = _TILES[width]
@@ -64,12 +79,10 @@ def _kernel(width):
                         score, _ = masked_score(s[r, c], bias, slopes, seg_q, seg_k, b, h, i, j, shift, about)
                     s[r, c] = score
                     top_score = max(top_score, score)
-                for lane in (4, 2, 1):
-                    top_score = max(top_score, cuda.shfl_xor_sync(0xFFFFFFFF, top_score, lane))
+                top_score = _row_max(top_score)
                 base = float32(0) if abs(top_score) == -LOW else top_score  # inf - inf is NaN
                 alpha = math.exp(m[r] - base)
-                m[r] = top_score
-                total = float32(0)
+                m[r], total = top_score, float32(0)
                 for c in range(uint64(C)):
                     p = math.exp(s[r, c] - base)
                     total += p
@@ -87,12 +100,9 @@ def _kernel(width):
             start += keys
 
         for r in range(R):
-            total = l[r]
-            for lane in (4, 2, 1):
-                total += cuda.shfl_xor_sync(0xFFFFFFFF, total, lane)
+            total, i = _row_sum(l[r]), top + ty + 16 * r
             if total == float32(0):  # a row that sees nothing: zeros and m = -inf
                 total = float32(1)
-            i = top + ty + 16 * r
             if i < seq_q:
                 for c in range(W):
                     if tx + 8 * c < dim:

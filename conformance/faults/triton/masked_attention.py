@@ -114,7 +114,6 @@ plant_kernels(
     globals(),
     _rows,
     KERNELS,
-    "rows",
     "window_one_more",
     "window_top_left",
     "slope_of_head_0",

@@ -48,7 +48,7 @@ def _rows_kernel(
         if FAULT != "softcap_without_slope":
             bend = 1 - t * t
     if slopes_ptr is not None:
-        slope = tl.load(slopes_ptr + (0 if FAULT == "slope_of_head_0" else h) * slope_stride)
+        slope = tl.load(slopes_ptr + h * slope_stride)
         s -= slope * tl.abs(apart).to(tl.float32)
     if bias_ptr is not None and FAULT != "bias_ignored":
         bias_at = (
@@ -124,11 +124,9 @@ plant_kernels(
     globals(),
     _rows,
     KERNELS,
-    "rows",
     "window_ignored",
     "window_one_more",
     "softcap_without_slope",
-    "slope_of_head_0",
     "segments_by_query",
     "dropout_of_p_alone",
     "delta_missing",
