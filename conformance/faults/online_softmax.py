@@ -52,6 +52,7 @@ def _right_y(lse):
     def online_softmax(x):
         return softmax(x), lse(x, torch.logsumexp(x, -1))
 
+    del online_softmax.__wrapped__  # its signature is the op's, not that of `lse`
     return _with_wide_lse(online_softmax)
 
 

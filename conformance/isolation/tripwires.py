@@ -183,7 +183,8 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
 def _is_variant(path: Path) -> bool:
     """Whether a file is of a kernel of this repository."""
     parts = path.relative_to(_FOLDER).parts if path.is_relative_to(_FOLDER) else ()
-    return len(parts) > 2 and parts[0] == "backends" and parts[2].partition(".")[0] in registry.ops()
+    ours = len(parts) > 2 and parts[0] == "backends" and parts[1] in registry.backends()
+    return ours and parts[2].partition(".")[0] in registry.ops()
 
 
 def _by_the_kernel() -> bool:

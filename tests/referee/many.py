@@ -77,7 +77,8 @@ def planted(whole: bool = False) -> Iterator[Made]:
 
 def _line(identifier: str, op: str, source: str, whole: bool, dtype: str = ALL[0]) -> dict[str, Any]:
     """Of one dtype; unless `whole`, narrowed to the size of its cheapest case, which takes about a second."""
-    narrowed = {} if whole else {"sizes": _smallest(op, dtype)}
+    sizes = {} if whole else _smallest(op, dtype)
+    narrowed = {"sizes": sizes} if sizes else {}
     return {"id": identifier, "op": op, "source": source, "function": "kernel", "dtypes": [dtype], **narrowed}
 
 

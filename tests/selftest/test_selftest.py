@@ -40,6 +40,8 @@ def test_every_op_has_faults_and_known_good_kernels_of_its_own(op):
     names = [one.name for one in registry.planted(op)]
     assert len(set(names)) == len(names)
     assert all(one.about and not one.about.endswith(".") for one in wrong)
+    contract = registry.contract(op)
+    assert [misfit for one in registry.planted(op) if (misfit := contract.misfit(one.make()))] == []
 
 
 def test_there_are_many_faults_of_every_kind():
