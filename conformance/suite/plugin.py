@@ -411,7 +411,8 @@ class Summary:
         for (op, target, variant), entry in self.variants.items():
             done = entry["outcomes"]
             self.problems += [f"{op}-{target}-{variant} {each}" for each in self.surprises(op, entry)]
-            if done and len(done) == entry["of"] and all(o.status == DECLINED for o in _cases(done)):
+            whole = len(done) == entry["of"] and ELSEWHERE not in entry["left_out"]  # else others have what it takes
+            if done and whole and all(o.status == DECLINED for o in _cases(done)):
                 self.problems.append(
                     f"{op}-{target}-{variant} declined every case, though this machine satisfies its needs"
                 )
