@@ -13,6 +13,7 @@ from numba import cuda, float32, int64, uint64
 
 from touchstone.backends.numba.lib.online import fold, log_sum, shift
 from touchstone.backends.numba.lib.reductions import checked_grid, warp_sum
+from touchstone.backends.numba.lib.splits import merge
 from touchstone.backends.numba.runtime.launching import launch
 from touchstone.backends.signatures.attention import empty_outputs, scale_or_default
 from touchstone.backends.signatures.attention_decode import checked_sizes, empty_parts, splits_of
@@ -86,25 +87,6 @@ def _splitkv(q, k, v, lengths, parts, part_lse, keys, scale):
     _write(o, m, l, parts, part_lse, uint64(row * cuda.gridDim.y + split), uint64(q.shape[3]))
 
 
-@cuda.jit
-def _merge(parts, part_lse, target, lse, splits):
-    # A part without keys has an lse of -inf and no weight.
-    o = cuda.local.array(_HELD, float32)
-    row, dim, lane = uint64(cuda.blockIdx.x), uint64(parts.shape[1]), uint64(cuda.threadIdx.x)
-    m, l = _LOW, float32(0)
-    for r in range(_HELD):
-        o[r] = float32(0)
-    for split in range(uint64(splits)):
-        place, before = row * uint64(splits) + split, m
-        m, l = fold(m, l, part_lse[place])
-        kept, p = math.exp(before - shift(m)), math.exp(part_lse[place] - shift(m))
-        for r in range(_HELD):
-            d = uint64(r * 32) + lane
-            if d < dim:
-                o[r] = o[r] * kept + p * parts[place, d]
-    _write(o, m, l, target, lse, row, dim)
-
-
 @variant(needs="shuffles")
 def splitkv(q, k, v, lengths, *, scale: float | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """q (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lengths (B,) -> o (B, Hq, Sq, D), lse (B, Hq, Sq) float32. Source:
@@ -117,5 +99,5 @@ def splitkv(q, k, v, lengths, *, scale: float | None = None) -> tuple[torch.Tens
         rows, factor = checked_grid(B * Hq * Sq), np.float32(scale_or_default(scale, D))
         parts, part_lse = parts.view(-1, D), part_lse.view(-1)
         launch(_splitkv, (rows, splits), 32, q, k, v, lengths, parts, part_lse, keys, factor)
-        launch(_merge, rows, 32, parts, part_lse, o.view(-1, D), lse.view(-1), splits)
+        launch(merge, rows, 32, parts, part_lse, o.view(-1, D), lse.view(-1), splits)
     return o, lse

@@ -14,6 +14,7 @@ from numba import cuda, float32, int64, uint64
 
 from touchstone.backends.numba.lib.online import fold, log_sum, shift
 from touchstone.backends.numba.lib.reductions import checked_grid, warp_sum
+from touchstone.backends.numba.lib.splits import merge
 from touchstone.backends.numba.runtime.launching import launch
 from touchstone.backends.signatures.attention import empty_outputs, scale_or_default
 from touchstone.backends.signatures.attention_decode import empty_parts, splits_of
@@ -92,25 +93,6 @@ def _splitkv(q, k, v, table, lengths, parts, part_lse, keys, scale):
     _write(o, m, l, parts, part_lse, uint64(row * cuda.gridDim.y + split), uint64(q.shape[3]))
 
 
-@cuda.jit
-def _merge(parts, part_lse, target, lse, splits):
-    # A part without keys has an lse of -inf and no weight.
-    o = cuda.local.array(_HELD, float32)
-    row, dim, lane = uint64(cuda.blockIdx.x), uint64(parts.shape[1]), uint64(cuda.threadIdx.x)
-    m, l = _LOW, float32(0)
-    for r in range(_HELD):
-        o[r] = float32(0)
-    for split in range(uint64(splits)):
-        place, before = row * uint64(splits) + split, m
-        m, l = fold(m, l, part_lse[place])
-        kept, p = math.exp(before - shift(m)), math.exp(part_lse[place] - shift(m))
-        for r in range(_HELD):
-            d = uint64(r * 32) + lane
-            if d < dim:
-                o[r] = o[r] * kept + p * parts[place, d]
-    _write(o, m, l, target, lse, row, dim)
-
-
 @variant(needs="shuffles")
 def splitkv(
     q, k_cache, v_cache, block_table, lengths, *, scale: float | None = None
@@ -126,5 +108,5 @@ def splitkv(
         rows, factor = checked_grid(lse.numel()), np.float32(scale_or_default(scale, sizes.D))
         operands = (q, k_cache, v_cache, block_table, lengths)
         launch(_splitkv, (rows, splits), 32, *operands, parts, part_lse, keys, factor)
-        launch(_merge, rows, 32, parts, part_lse, o.view(rows, -1), lse.view(rows), splits)
+        launch(merge, rows, 32, parts, part_lse, o.view(rows, -1), lse.view(rows), splits)
     return o, lse

@@ -11,6 +11,7 @@ import triton.language as tl
 
 from touchstone.backends.signatures.attention import empty_outputs, scale_or_default
 from touchstone.backends.signatures.attention_decode import checked_sizes, empty_parts, splits_of
+from touchstone.backends.triton.lib.splits import merge_kernel
 
 
 @triton.jit
@@ -93,22 +94,6 @@ def _splitkv_kernel(
     tl.store(lse_ptr + place, m + tl.log(l))
 
 
-@triton.jit
-def _merge_kernel(part_ptr, part_lse_ptr, o_ptr, lse_ptr, splits, D, SPLITS: tl.constexpr, WIDTH: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    s, d = tl.arange(0, SPLITS), tl.arange(0, WIDTH)
-    of_parts = tl.load(part_lse_ptr + row * splits + s, mask=s < splits, other=float("-inf"))
-    m = tl.max(of_parts, axis=0)
-    shift = tl.where(m == float("-inf"), 0.0, m)  # no part has a key
-    weight = tl.exp(of_parts - shift)
-    l = tl.sum(weight, axis=0)
-    inside = (s < splits)[:, None] & (d < D)[None, :]
-    parts = tl.load(part_ptr + (row * splits + s[:, None]) * D + d[None, :], mask=inside, other=0.0)
-    o = tl.sum(parts * weight[:, None], axis=0) / tl.where(l == 0, 1.0, l)
-    tl.store(o_ptr + row * D + d, o, mask=d < D)
-    tl.store(lse_ptr + row, shift + tl.log(l))
-
-
 def splitkv(q, k, v, lengths, *, scale: float | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """q (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lengths (B,) -> o (B, Hq, Sq, D), lse (B, Hq, Sq) float32. Source:
     [dao2023decoding]."""
@@ -121,5 +106,6 @@ def splitkv(q, k, v, lengths, *, scale: float | None = None) -> tuple[torch.Tens
         options = (scale_or_default(scale, D), Hq, Hkv, Sq, keys, D)
         width, rows = triton.next_power_of_2(D), B * Hq * Sq
         _splitkv_kernel[(rows, splits)](q, k, v, lengths, *parts, *strides, *options, TILE=64, WIDTH=width)
-        _merge_kernel[(rows,)](*parts, o, lse, splits, D, SPLITS=triton.next_power_of_2(splits), WIDTH=width)
+        options = {"SPLITS": triton.next_power_of_2(splits), "BLOCK_V": width}
+        merge_kernel[(rows,)](*parts, o, lse, splits, D, **options)
     return o, lse

@@ -14,6 +14,7 @@ import triton.language as tl
 from touchstone.backends.signatures.attention import empty_outputs, scale_or_default
 from touchstone.backends.signatures.attention_decode import empty_parts, splits_of
 from touchstone.backends.signatures.attention_paged import Sizes, checked_sizes
+from touchstone.backends.triton.lib.splits import merge_kernel
 
 
 @triton.jit
@@ -103,22 +104,6 @@ def _splitkv_kernel(
     tl.store(lse_ptr + place, m + tl.log(l))
 
 
-@triton.jit
-def _merge_kernel(part_ptr, part_lse_ptr, o_ptr, lse_ptr, splits, D, SPLITS: tl.constexpr, WIDTH: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    s, d = tl.arange(0, SPLITS), tl.arange(0, WIDTH)
-    of_parts = tl.load(part_lse_ptr + row * splits + s, mask=s < splits, other=float("-inf"))
-    m = tl.max(of_parts, axis=0)
-    shift = tl.where(m == float("-inf"), 0.0, m)  # no part has a key
-    weight = tl.exp(of_parts - shift)
-    l = tl.sum(weight, axis=0)
-    inside = (s < splits)[:, None] & (d < D)[None, :]
-    parts = tl.load(part_ptr + (row * splits + s[:, None]) * D + d[None, :], mask=inside, other=0.0)
-    o = tl.sum(parts * weight[:, None], axis=0) / tl.where(l == 0, 1.0, l)
-    tl.store(o_ptr + row * D + d, o, mask=d < D)
-    tl.store(lse_ptr + row, shift + tl.log(l))
-
-
 def splitkv(
     q, k_cache, v_cache, block_table, lengths, *, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -132,7 +117,8 @@ def splitkv(
         operands, options = _arguments(sizes, scale, q, k_cache, v_cache, block_table, lengths)
         rows, width = lse.numel(), triton.next_power_of_2(sizes.D)
         _splitkv_kernel[(rows, splits)](*operands, *parts, *options, keys, TILE=_keys_a_tile(width), WIDTH=width)
-        _merge_kernel[(rows,)](*parts, o, lse, splits, sizes.D, SPLITS=triton.next_power_of_2(splits), WIDTH=width)
+        options = {"SPLITS": triton.next_power_of_2(splits), "BLOCK_V": width}
+        merge_kernel[(rows,)](*parts, o, lse, splits, sizes.D, **options)
     return o, lse
 
 

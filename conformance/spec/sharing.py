@@ -24,12 +24,11 @@ class Share:
 def shares(contract: Contract, takes: Mapping[str, Sequence[str]], cases: Sequence[Case]) -> dict[str, Share]:
     """The share of each variant of a ladder in `cases`. `takes`: the dtypes that each variant takes, in ladder order.
 
-    Every case of a dtype that some variant takes is in a share; contiguous cases of the contract's `aligned` sizes, the
-    only ones that some kernels take, are in that of every variant at home in their dtype.
+    Every case of a dtype that some variant takes is in a share; contiguous ones, the only ones that some kernels take,
+    are in that of every variant at home in their dtype.
     """
     dtypes = homes(contract.dtypes, takes)
     found: dict[str, set[Case]] = {name: set() for name in takes}
-    aligned = {tuple(size.items()) for size in contract.aligned}
     for dtype in contract.dtypes:
         at_home = [name for name in takes if dtype in dtypes[name]]
         offered = [case for case in cases if case.dtype == dtype]
@@ -37,8 +36,7 @@ def shares(contract: Contract, takes: Mapping[str, Sequence[str]], cases: Sequen
             continue
         each = min(len(at_home), math.ceil(FEWEST * len(at_home) / len(offered)))
         for turn, case in enumerate(offered):
-            every = case.contiguous and case.sizes in aligned
-            for step in range(len(at_home) if every else each):
+            for step in range(len(at_home) if case.contiguous else each):
                 found[at_home[(turn * each + step) % len(at_home)]].add(case)
     return {name: Share(dtypes[name], frozenset(found[name])) for name in takes}
 

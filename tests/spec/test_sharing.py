@@ -40,9 +40,8 @@ def test_every_case_is_in_a_share_and_few_are_in_many(op, count):
     for name, share in found.items():
         assert {case.dtype for case in share.cases} == set(share.dtypes) <= set(takes[name])
         assert len(share.cases) >= min(FEWEST, min(sum(case.dtype == dtype for case in cases) for dtype in ALL))
-    aligned = {tuple(size.items()) for size in contract.aligned}
-    special = sum(case.contiguous and case.sizes in aligned for case in cases)
-    assert len(held) <= max(len(cases), (FEWEST + 2) * count) + special * count
+    contiguous = sum(case.contiguous for case in cases)
+    assert len(held) <= max(len(cases), (FEWEST + 2) * count) + contiguous * count
     if count > 1:
         assert max(len(share.cases) for share in found.values()) < len(cases)
 

@@ -1,4 +1,4 @@
-#include "online.cuh"
+#include "splits.cuh"
 
 constexpr int HELD = 8; // of D in each lane: 256 in all
 
@@ -107,20 +107,7 @@ extern "C" __global__ void attention_paged_splitkv(
     query.write(parts + place * dim, part_lse + place, dim);
 }
 
-// A warp for each query; a part without keys has an lse of -inf and no weight.
 extern "C" __global__ void attention_paged_merge(
     const float* parts, const float* part_lse, ELEMENT* o, float* lse, int splits, int dim) {
-    const long long row = blockIdx.x;
-    Query query;
-    for (int split = 0; split < splits; ++split) {
-        const float s[1] = {part_lse[row * splits + split]}, before = query.running.m;
-        fold(query.running, s);
-        const float kept = expf(before - shift(query.running.m)), p = expf(s[0] - shift(query.running.m));
-#pragma unroll
-        for (int r = 0; r < HELD; ++r) {
-            const int d = r * 32 + threadIdx.x;
-            if (d < dim) query.o[r] = query.o[r] * kept + p * parts[(row * splits + split) * dim + d];
-        }
-    }
-    query.write(o + row * dim, lse + row, dim);
+    merge_parts<HELD>(parts, part_lse, o, lse, splits, dim);
 }
