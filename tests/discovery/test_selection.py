@@ -284,6 +284,7 @@ RUNS = {
     "default": ([KERNELS, "--device=cpu", "--quick", "--op=softmax", "-rs"], {}),
     "wrong": ([*JUDGE, "--backend=wrong"], {}),
     "shy": ([*JUDGE, "--backend=shy", "-q"], {}),
+    "shy, divided": ([*JUDGE, "--backend=shy", "--divide"], {}),
     "needy": ([*JUDGE, "--backend=needy"], {}),
     "shy and needy, a worker": ([*JUDGE, "--backend=shy,needy", "-n1"], {}),
     "right, two workers": ([*JUDGE, "--backend=paper,chalk", "-n2", "--json=two.json"], {}),
@@ -529,8 +530,9 @@ def test_a_wrong_kernel_fails_with_what_is_wrong(runs):
 
 
 @pytest.mark.slow
-def test_declining_everything_fails(runs):
-    status, text = runs["shy"]
+@pytest.mark.parametrize("name", ["shy", "shy, divided"])  # a ladder of one has nobody to divide with
+def test_declining_everything_fails(runs, name):
+    status, text = runs[name]
     assert status == 1
     assert "FAILED: softmax-shy@cpu-plain declined every case" in text
     assert " failed" not in text.splitlines()[-1]  # no item failed: the run did
