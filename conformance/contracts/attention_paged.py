@@ -91,8 +91,9 @@ def _unused_rows(inputs, params) -> torch.Tensor:
 
 def _unused_entries(inputs, params) -> torch.Tensor:
     """(B, n): the entries beyond a sequence's last page."""
-    first = torch.arange(inputs["block_table"].shape[1]) * inputs["k_cache"].shape[1]
-    return first >= inputs["lengths"][:, None]
+    lengths = inputs["lengths"][:, None]
+    first = torch.arange(inputs["block_table"].shape[1], device=lengths.device) * inputs["k_cache"].shape[1]
+    return first >= lengths
 
 
 class _OfSequences:
@@ -168,7 +169,7 @@ def _bytes(size, param, item) -> float:
 
 def _spread_out(arguments) -> dict[str, torch.Tensor]:
     """The caches and the table with a page of its own for every entry of the table, in the table's order."""
-    table, unused = arguments["block_table"], _unused_entries(arguments, {}).to(arguments["block_table"].device)
+    table, unused = arguments["block_table"], _unused_entries(arguments, {})
     pages = table.long().masked_fill(unused, 0).flatten()
     found = {name: arguments[name][pages] for name in ("k_cache", "v_cache")}
     numbers = torch.arange(table.numel(), dtype=table.dtype, device=table.device).view(table.shape)
@@ -191,7 +192,7 @@ def _numbers_of_pages(call, arguments, outputs, case):
     order = torch.randperm(case.size["P"], generator=case.rng("order")).to(arguments["q"].device)
     moved = {name: arguments[name][order] for name in ("k_cache", "v_cache")}
     table = arguments["block_table"]
-    unused = _unused_entries(arguments, {}).to(table.device)
+    unused = _unused_entries(arguments, {})
     there = order.argsort().to(table.dtype)[table.long().masked_fill(unused, 0)]
     again = call(**{**arguments, **moved, "block_table": torch.where(unused, table, there)})
     same = all(torch.equal(before, after) for before, after in zip(outputs, again, strict=True))

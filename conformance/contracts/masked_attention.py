@@ -305,7 +305,7 @@ def _stream(call, arguments, outputs, case):
     plain = {**arguments, **NO_MODS, "causal": False}
     whole = call(**plain)
     dropped = [call(**{**plain, "p": 0.5, **stream}) for stream in ({}, {"seed": 2**32}, {"offset": 2**32})]
-    if not torch.equal(dropped[0][1], whole[1]):
+    if _further_off((whole[0], dropped[0][1]), whole, case.torch_dtype) > 1:  # to the bit only where compiled alike
         return "dropout changes lse"
     if any(torch.equal(dropped[0][0], other[0]) for other in dropped[1:]):
         return "a seed or an offset that is another by 2^32 drops the same"

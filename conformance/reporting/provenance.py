@@ -1,5 +1,6 @@
 """Where numbers come from: the command, the commit, the versions, the machine."""
 
+import multiprocessing
 import os
 import platform
 import re
@@ -7,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from importlib import metadata
 from typing import Any
@@ -53,18 +55,26 @@ def machine(device: str) -> dict[str, Any]:
     found: dict[str, Any] = {"device": device, "system": platform.system(), "cpus": os.cpu_count()}
     found["threads"] = torch.get_num_threads()
     if device == "cuda":
-        about = torch.cuda.get_device_properties(torch.cuda.current_device())
-        found |= {
-            "gpu": about.name,
-            "memory": about.total_memory,
-            "multiprocessors": about.multi_processor_count,
-            "l2": about.L2_cache_size,
-            "capability": f"{about.major}.{about.minor}",
-            "cuda": torch.version.cuda,
-            "cudnn": torch.backends.cudnn.version(),
-            **_smi("driver_version", "clocks.max.sm", "power.limit"),
-        }
+        if torch.cuda.is_initialized():
+            found |= _gpu()
+        else:  # asking initialises CUDA, after which no fork of this process could use it
+            with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as pool:
+                found |= pool.submit(_gpu).result()
     return found
+
+
+def _gpu() -> dict[str, Any]:
+    about = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return {
+        "gpu": about.name,
+        "memory": about.total_memory,
+        "multiprocessors": about.multi_processor_count,
+        "l2": about.L2_cache_size,
+        "capability": f"{about.major}.{about.minor}",
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+        **_smi("driver_version", "clocks.max.sm", "power.limit"),
+    }
 
 
 def clocks() -> dict[str, str]:
