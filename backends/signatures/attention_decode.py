@@ -19,9 +19,9 @@ def checked_sizes(
     return B, Hq, Sq, D, Hkv, Sk
 
 
-def splits_of(Sk: int, least: int = 64) -> tuple[int, int]:
-    """How many parts a cache is cut into, and the keys of each: `least` or a multiple of it."""
-    keys = least * max(1, -(-Sk // (least * SPLITS)))
+def splits_of(Sk: int, least: int = 64, most: int = SPLITS) -> tuple[int, int]:
+    """How many parts a cache is cut into, `most` or fewer, and the keys of each: `least` or a multiple of it."""
+    keys = least * max(1, -(-Sk // (least * most)))
     return max(1, -(-Sk // keys)), keys
 
 

@@ -3,6 +3,8 @@
 naive: one program a query, which walks over the keys that it sees, a tile at a time [milakov2018]
 splitkv: the keys in up to 32 parts, a program each, so that few queries fill the GPU; their lse merge them
   [dao2023decoding]
+packgqa: the query heads that share a head of k and v are the rows of one tile, for which keys and values are loaded
+  once [yeetal2025]
 """
 
 import torch
@@ -11,6 +13,7 @@ import triton.language as tl
 
 from touchstone.backends.signatures.attention import empty_outputs, scale_or_default
 from touchstone.backends.signatures.attention_decode import checked_sizes, empty_parts, splits_of
+from touchstone.backends.triton.lib import packed
 from touchstone.backends.triton.lib.splits import merge_kernel
 
 
@@ -108,4 +111,40 @@ def splitkv(q, k, v, lengths, *, scale: float | None = None) -> tuple[torch.Tens
         _splitkv_kernel[(rows, splits)](q, k, v, lengths, *parts, *strides, *options, TILE=64, WIDTH=width)
         options = {"SPLITS": triton.next_power_of_2(splits), "BLOCK_V": width}
         merge_kernel[(rows,)](*parts, o, lse, splits, D, **options)
+    return o, lse
+
+
+@triton.jit(do_not_specialize=["scale", "Hkv", "rows", "Sq", "keys"])
+def _packgqa_kernel(
+    q_ptr, k_ptr, v_ptr, lengths_ptr, o_ptr, lse_ptr, q_strides, k_strides, v_strides, stride_length, scale, Hkv, rows,
+    Sq, keys, D, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr
+):  # fmt: skip
+    pair, first = tl.program_id(0).to(tl.int64), tl.program_id(1) * keys
+    b, reader = pair // Hkv, pair % Hkv
+    row = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M).to(tl.int64)
+    length = tl.load(lengths_ptr + b * stride_length)
+    k_ptr += b * k_strides[0] + reader * k_strides[1]
+    v_ptr += b * v_strides[0] + reader * v_strides[1]
+    o, m, l = packed.attend(
+        q_ptr, q_strides, k_ptr, (k_strides[2], k_strides[3]), v_ptr, (v_strides[2], v_strides[3]), None, 0, 1, b,
+        reader, row, rows, Sq, first, first + keys, length, scale, D, BLOCK_M, BLOCK_N, BLOCK_D
+    )  # fmt: skip
+    packed.store_part(o, m, l, o_ptr, lse_ptr, pair, row, rows, D, BLOCK_D)
+
+
+def packgqa(q, k, v, lengths, *, scale: float | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """q (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lengths (B,) -> o (B, Hq, Sq, D), lse (B, Hq, Sq) float32. Source:
+    [yeetal2025]."""
+    B, Hq, Sq, D, Hkv, Sk = checked_sizes(q, k, v, lengths)
+    o, lse = empty_outputs(q)
+    if o.numel():
+        sizes, rows = packed.tiles(q.dtype, D), Hq // Hkv * Sq
+        tiles = triton.cdiv(rows, sizes["BLOCK_M"])
+        splits, keys = packed.parts(Sk, B * Hkv * tiles)
+        parts = empty_parts(q, splits)
+        strides = (q.stride(), k.stride(), v.stride(), lengths.stride(0))
+        options = (scale_or_default(scale, D), Hkv, rows, Sq, keys, D)
+        _packgqa_kernel[(B * Hkv, splits, tiles)](q, k, v, lengths, *parts, *strides, *options, **sizes)
+        options = {"SPLITS": triton.next_power_of_2(splits), "BLOCK_V": sizes["BLOCK_D"]}
+        merge_kernel[(B * Hq * Sq,)](*parts, o, lse, splits, D, **options)
     return o, lse

@@ -5,6 +5,8 @@ naive: one program a query, which walks over the keys that it sees, a tile at a 
   [kwon2023]
 splitkv: the keys in up to 32 parts, a program each, so that few queries fill the GPU; their lse merge them
   [dao2023decoding]
+packgqa: the query heads that share a head of the cache are the rows of one tile, for which keys and values are loaded
+  once [yeetal2025]
 """
 
 import torch
@@ -14,6 +16,7 @@ import triton.language as tl
 from touchstone.backends.signatures.attention import empty_outputs, scale_or_default
 from touchstone.backends.signatures.attention_decode import empty_parts, splits_of
 from touchstone.backends.signatures.attention_paged import Sizes, checked_sizes
+from touchstone.backends.triton.lib import packed
 from touchstone.backends.triton.lib.splits import merge_kernel
 
 
@@ -119,6 +122,46 @@ def splitkv(
         _splitkv_kernel[(rows, splits)](*operands, *parts, *options, keys, TILE=_keys_a_tile(width), WIDTH=width)
         options = {"SPLITS": triton.next_power_of_2(splits), "BLOCK_V": width}
         merge_kernel[(rows,)](*parts, o, lse, splits, sizes.D, **options)
+    return o, lse
+
+
+@triton.jit(do_not_specialize=["scale", "Hkv", "rows", "Sq", "page", "keys"])
+def _packgqa_kernel(
+    q_ptr, k_ptr, v_ptr, table_ptr, lengths_ptr, o_ptr, lse_ptr, q_strides, k_strides, v_strides, table_strides,
+    stride_length, scale, Hkv, rows, Sq, D, page, keys, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr
+):  # fmt: skip
+    pair, first = tl.program_id(0).to(tl.int64), tl.program_id(1) * keys
+    b, reader = pair // Hkv, pair % Hkv
+    row = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M).to(tl.int64)
+    length = tl.load(lengths_ptr + b * stride_length)
+    of_k, of_v = (k_strides[1], k_strides[3], k_strides[0]), (v_strides[1], v_strides[3], v_strides[0])
+    o, m, l = packed.attend(
+        q_ptr, q_strides, k_ptr + reader * k_strides[2], of_k, v_ptr + reader * v_strides[2], of_v,
+        table_ptr + b * table_strides[0], table_strides[1], page, b, reader, row, rows, Sq, first, first + keys,
+        length, scale, D, BLOCK_M, BLOCK_N, BLOCK_D
+    )  # fmt: skip
+    packed.store_part(o, m, l, o_ptr, lse_ptr, pair, row, rows, D, BLOCK_D)
+
+
+def packgqa(
+    q, k_cache, v_cache, block_table, lengths, *, scale: float | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """q (B, Hq, Sq, D), k_cache, v_cache (P, page, Hkv, D), block_table (B, n), lengths (B,) -> o (B, Hq, Sq, D), lse
+    (B, Hq, Sq) float32. Source: [yeetal2025]."""
+    sizes = checked_sizes(q, k_cache, v_cache, block_table, lengths)
+    o, lse = empty_outputs(q)
+    if o.numel():
+        about, rows, pairs = packed.tiles(q.dtype, sizes.D), sizes.Hq // sizes.Hkv * sizes.Sq, sizes.B * sizes.Hkv
+        tiles = triton.cdiv(rows, about["BLOCK_M"])
+        splits, keys = packed.parts(sizes.n * sizes.page, pairs * tiles)
+        parts = empty_parts(q, splits)
+        operands, options = _arguments(sizes, scale, q, k_cache, v_cache, block_table, lengths)
+        strides, (factor, _, Hkv, Sq, D, page) = options[:5], options[5:]
+        grid, options = (pairs, splits, tiles), (factor, Hkv, rows, Sq, D, page, keys)
+        _packgqa_kernel[grid](*operands, *parts, *strides, *options, **about)
+        options = {"SPLITS": triton.next_power_of_2(splits), "BLOCK_V": about["BLOCK_D"]}
+        merge_kernel[(lse.numel(),)](*parts, o, lse, splits, sizes.D, **options)
     return o, lse
 
 

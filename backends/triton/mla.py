@@ -40,9 +40,11 @@ def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     B, H, M, K = a.shape
     out = torch.empty((B, H, M, b.shape[-1]), dtype=a.dtype, device=a.device)
     if out.numel():
-        grid = (triton.cdiv(M, 32), triton.cdiv(out.shape[-1], 64), B * H)
-        operands = (a, b, out, a.stride(), b.stride())
-        _product_kernel[grid](*operands, H, M, K, out.shape[-1], BLOCK_M=32, BLOCK_N=64, BLOCK_K=64)
+        tiles = dict(BLOCK_M=32, BLOCK_N=64, BLOCK_K=64)
+        if a.dtype is not torch.float32 and M > 64:
+            tiles = dict(BLOCK_M=128, BLOCK_N=128, BLOCK_K=64, num_warps=8, num_stages=3)
+        grid = (triton.cdiv(M, tiles["BLOCK_M"]), triton.cdiv(out.shape[-1], tiles["BLOCK_N"]), B * H)
+        _product_kernel[grid](a, b, out, a.stride(), b.stride(), H, M, K, out.shape[-1], **tiles)
     return out
 
 
@@ -69,7 +71,8 @@ def _attention(q, r, k, t, v, o, lse, causal: bool, scale: float, shared: bool) 
     """q (B, H, Sq, D) over k (B, heads, Sk, D) and v (B, heads, Sk, DV), which is k where it is `shared`; r
     (B, H, Sq, P) over t (B, Sk, P)."""
     (B, H, Sq, D), (heads, Sk), P, DV = q.shape, k.shape[1:3], r.shape[-1], v.shape[-1]
-    tiles, rows = blocks(D, P, DV), H // heads * Sq
+    rows = H // heads * Sq
+    tiles = blocks(q.dtype, rows, D, P, DV)
     strides = (q.stride(), r.stride(), k.stride(), t.stride(), v.stride())
     options = (scale, heads, rows, Sq, Sk, D, P, DV)
     grid = (triton.cdiv(rows, tiles["BLOCK_M"]), B * heads)

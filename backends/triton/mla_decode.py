@@ -11,10 +11,14 @@ import torch
 import triton
 import triton.language as tl
 
-from touchstone.backends.signatures.attention_decode import empty_parts, splits_of
+from touchstone.backends.signatures.attention_decode import SPLITS, empty_parts, splits_of
 from touchstone.backends.signatures.mla_decode import checked_sizes, empty_outputs
 from touchstone.backends.triton.lib.latent import attend, blocks
 from touchstone.backends.triton.lib.splits import merge_kernel
+
+PROGRAMS = (
+    256  # that parts of the keys should give together: 16 rows of one, written and read, are the bytes of 57 keys
+)
 
 
 @triton.jit(do_not_specialize=["scale", "rows", "Sq", "W", "DV"])
@@ -44,7 +48,7 @@ def flash(q, cache, lengths, *, dim_v: int, scale: float) -> tuple[torch.Tensor,
     B, H, Sq, W, _ = checked_sizes(q, cache, lengths, dim_v)
     o, lse = empty_outputs(q, dim_v)
     if o.numel():
-        tiles = blocks(dim_v, W - dim_v, dim_v)
+        tiles = blocks(q.dtype, H * Sq, dim_v, W - dim_v, dim_v)
         grid = (triton.cdiv(H * Sq, tiles["BLOCK_M"]), B)
         strides = (q.stride(), cache.stride(), lengths.stride(0))
         _flash_kernel[grid](q, cache, lengths, o, lse, *strides, scale, H * Sq, Sq, W, dim_v, **tiles)
@@ -79,9 +83,10 @@ def splitkv(q, cache, lengths, *, dim_v: int, scale: float) -> tuple[torch.Tenso
     B, H, Sq, W, Sk = checked_sizes(q, cache, lengths, dim_v)
     o, lse = empty_outputs(q, dim_v)
     if o.numel():
-        splits, keys = splits_of(Sk)
-        parts, tiles = empty_parts(o, splits), blocks(dim_v, W - dim_v, dim_v)
-        grid = (triton.cdiv(H * Sq, tiles["BLOCK_M"]), B, splits)
+        tiles = blocks(q.dtype, H * Sq, dim_v, W - dim_v, dim_v)
+        tops = triton.cdiv(H * Sq, tiles["BLOCK_M"])
+        splits, keys = splits_of(Sk, most=min(SPLITS, triton.cdiv(PROGRAMS, B * tops)))
+        parts, grid = empty_parts(o, splits), (tops, B, splits)
         strides = (q.stride(), cache.stride(), lengths.stride(0))
         _splitkv_kernel[grid](q, cache, lengths, *parts, *strides, scale, keys, H * Sq, Sq, W, dim_v, **tiles)
         options = {"SPLITS": triton.next_power_of_2(splits), "BLOCK_V": tiles["BLOCK_V"]}

@@ -1,5 +1,6 @@
 """Attention whose keys have two parts: one that may be the value as well, and a rotary part that all heads share."""
 
+import torch
 import triton
 import triton.language as tl
 
@@ -58,7 +59,14 @@ def attend(
     return o, m, l
 
 
-def blocks(D: int, P: int, DV: int) -> dict[str, int]:
-    """Rows, keys and padded columns of a tile; 64 columns at least, as in attention."""
-    wide = {"BLOCK_D": D, "BLOCK_P": P, "BLOCK_V": DV}
-    return {"BLOCK_M": 16, "BLOCK_N": 16, **{name: max(64, triton.next_power_of_2(n)) for name, n in wide.items()}}
+def blocks(dtype: torch.dtype, rows: int, D: int, P: int, DV: int) -> dict[str, int]:
+    """Rows, keys and padded columns of a tile; 64 columns at least, as in attention. A tile of more rows than there
+    are would multiply nothing; one of more than 64 with an output of 512 columns would not stay in registers."""
+    padded = {name: max(64, triton.next_power_of_2(n)) for name, n in dict(BLOCK_D=D, BLOCK_P=P, BLOCK_V=DV).items()}
+    if dtype is torch.float32:
+        return dict(BLOCK_M=16, BLOCK_N=16, **padded)
+    if rows <= 16:
+        return dict(BLOCK_M=16, BLOCK_N=32, num_warps=4, num_stages=3, **padded)
+    if max(padded["BLOCK_D"], padded["BLOCK_V"]) <= 128:
+        return dict(BLOCK_M=128, BLOCK_N=64, num_warps=8, num_stages=2, **padded)
+    return dict(BLOCK_M=64, BLOCK_N=32, num_warps=8, num_stages=2, **padded)

@@ -5,8 +5,8 @@ import triton
 import triton.language as tl
 
 from touchstone.backends.signatures.masked_attention import Mods
+from touchstone.backends.triton.attention._launch import LOG2E, default_tiles
 from touchstone.backends.triton.attention._launch import PLAIN as SIZES
-from touchstone.backends.triton.attention._launch import default_tiles
 from touchstone.backends.triton.lib.philox import dropped_out, word_of
 
 # Numbers whose value or alignment would not improve the code, some of them new with each call
@@ -22,7 +22,7 @@ def tanh(x):
 def changed(s, i, j, b, h, bias_ptr, slopes_ptr, strides, softcap, Sq, Sk, CAPPED: tl.constexpr):
     """Scaled products of queries i and keys j under soft-cap, slope and bias; `strides` as `mod_strides` gives them."""
     if CAPPED:
-        s = softcap * tanh(s / softcap)
+        s = softcap * tanh(s * (1 / softcap))  # one division a program
     if slopes_ptr is not None:
         apart = tl.abs(i[:, None] + (Sk - Sq) - j[None, :])
         s -= tl.load(slopes_ptr + h * strides[4]) * apart.to(tl.float32)
@@ -60,8 +60,8 @@ def rescaled(s, m):
     """Of a tile of scores and the maxima so far: exp(s − maximum), the new maxima, and what older sums are multiplied
     by."""
     m_new = tl.maximum(m, tl.max(s, 1))
-    base = tl.where(tl.abs(m_new) == float("inf"), 0.0, m_new)  # inf - inf is NaN: leave such rows unshifted
-    return tl.exp(s - base[:, None]), m_new, tl.exp(m - base)
+    base = tl.where(tl.abs(m_new) == float("inf"), 0.0, m_new * LOG2E)  # inf - inf is NaN: leave such rows unshifted
+    return tl.exp2(s * LOG2E - base[:, None]), m_new, tl.exp2(m * LOG2E - base)
 
 
 def mod_strides(mods: Mods) -> tuple[int, ...]:
@@ -71,7 +71,9 @@ def mod_strides(mods: Mods) -> tuple[int, ...]:
 
 
 def tiles(q: torch.Tensor, mods: Mods) -> dict[str, int]:
-    """attention's; smaller ones where a bias or random numbers need registers too."""
+    """attention's; smaller ones where masks, a bias or random numbers need registers too."""
     if q.dtype is not torch.float32 and (mods.bias is not None or mods.drops):
         return dict(BLOCK_M=64, BLOCK_N=32, num_warps=4, num_stages=2)
+    if q.dtype is not torch.float32 and 64 < q.shape[-1] <= 128:
+        return dict(BLOCK_M=64, BLOCK_N=64, num_warps=4, num_stages=3)
     return default_tiles(q.dtype, q.shape[-1])
