@@ -87,9 +87,11 @@ def _large(contract: Contract) -> Iterator[tuple[str, str, dict[str, Any]]]:
 Keys = set[tuple[str, str]]
 
 
-def chosen(launched: Sequence[Launched], claims: dict[str, Sequence[str]]) -> tuple[Keys, Keys]:
+def chosen(
+    launched: Sequence[Launched], claims: dict[str, Sequence[str]], most: int | None = None
+) -> tuple[Keys, Keys]:
     """(key, arch) of the specialisations that stand for the others of their variant and kernel: those that become
-    machine code, and those that pass the front end besides.
+    machine code, `most` where that is given, and those that pass the front end besides.
     """
     groups: dict[tuple[str, str], dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
     for launch, arch, variants in launched:
@@ -101,6 +103,8 @@ def chosen(launched: Sequence[Launched], claims: dict[str, Sequence[str]]) -> tu
         archs = [arch for arch in claims[variant] if arch in launches]
         types = list(dict.fromkeys(launch.types for arch in archs for launch in launches[arch]))
         known: set = set()
+        if most:  # cases come dtype by dtype: spread out, each stays
+            types = types[:: -(-len(types) // most)]
         for turn in range(max(len(types), len(archs))):
             arch, of = archs[turn % len(archs)], types[turn % len(types)]
             those = [launch for launch in launches[arch] if launch.types == of] or launches[arch]

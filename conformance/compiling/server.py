@@ -24,6 +24,7 @@ from touchstone.conformance.spec.contract import Contract
 from touchstone.conformance.spec.sharing import homes
 
 SPILL_LIMIT = 1024  # bytes per thread; it has 255 registers of 4 bytes
+MOST = 6  # specialisations of a kernel to machine code where variants share the work: it is most of the time
 SECONDS = 300.0  # for one compilation; the compiler hangs at times
 
 # What was compiled before, by key, architecture and whether to machine code; with the launch, so that its key stays its
@@ -54,7 +55,7 @@ def check(
         claims = {name: (archs[turn % len(archs)],) for turn, (name, archs) in enumerate(claims.items())}
     launched = record(compiling, variants, claims, contract, findings, dtypes)
     everything = {(each.launch.key, each.arch) for each in launched}
-    built, seen = (everything, set[tuple[str, str]]()) if every else chosen(launched, claims)
+    built, seen = (everything, set[tuple[str, str]]()) if every else chosen(launched, claims, MOST if divide else None)
     compiled_at_all = built | seen
 
     wanted = [(each.launch.key, each.arch, (each.launch.key, each.arch) in built) for each in launched]

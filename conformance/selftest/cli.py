@@ -23,6 +23,13 @@ def add(commands: Any) -> None:
     shared.add(selftest.add_argument, "--seed")
     selftest.add_argument("--jobs", type=int, metavar="N", help="ops judged at a time (default: one per core)")
     selftest.add_argument(
+        "--sample",
+        type=int,
+        default=1,
+        metavar="N",
+        help="judge one in N of the mutants and of the known-good kernels of each op (default: 1, all of them)",
+    )
+    selftest.add_argument(
         "--compare", action="store_true", help="also evaluate the mutants with other projects' tolerances"
     )
     selftest.add_argument(
@@ -48,12 +55,15 @@ def run(options: argparse.Namespace) -> Status:
         registry.contract(op)
     shared.level(options.level)
     shared.positive("--jobs", options.jobs)
+    shared.positive("--sample", options.sample)
     options.recording.concerns("cpu", options.level, options.seed or 0)
-    found = selftest.run(ops, options.level, options.seed or 0, options.jobs)
+    found = selftest.run(ops, options.level, options.seed or 0, options.jobs, sample=options.sample)
     if options.matrix or len(found) == 1:
         for result in found:
             show(result.matrix())
     show(results.summary(found))
+    if options.sample > 1:
+        print(f"one in {options.sample} of the mutants and known-good kernels: --sample")
     for line in results.holes(found):
         print(line)
     options.recording.entries = record.to_record(found)

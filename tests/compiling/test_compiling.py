@@ -15,6 +15,7 @@ from tests import processes, targets
 from touchstone.backends.variants import HALF
 from touchstone.backends.variants import variant as declared
 from touchstone.conformance.compiling import client, server
+from touchstone.conformance.compiling import plan as planning
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.spec.cases import plan
 
@@ -138,6 +139,20 @@ def test_in_short_each_kernel_becomes_machine_code_for_every_dtype_and_every_arc
         assert len({r["launch"].rpartition("=")[2] for r in machine}) == len(machine)  # and of different sizes
     one = check(compiler, every=False, plain=variant(compiler, "_kernel", declines=lambda x: x.dtype != torch.float32))
     assert Counter(r["arch"] for r in one["records"] if "registers" in r) == {"sm_80": 1, "sm_90": 1}
+
+
+def test_of_many_combinations_of_dtypes_some_of_each_dtype_become_machine_code():
+    """As where half of the operands may be None: what is left passes the front end."""
+    launched = [
+        planning.Launched(Launch("_kernel", (dtype, f"None{absent}"), 1 << absent), "sm_80", {"plain": ""})
+        for dtype in SOFTMAX.dtypes
+        for absent in range(8)
+    ]
+    machine, seen = planning.chosen(launched, {"plain": ("sm_80",)}, most=6)
+    assert len(machine) == 6 and len(machine | seen) >= 8  # every one of the eight was seen
+    for dtype in SOFTMAX.dtypes:
+        assert sum(f"({dtype}," in key for key, _ in machine) == 2
+    assert len(planning.chosen(launched, {"plain": ("sm_80",)})[0]) == len(launched)
 
 
 def test_divided_each_variant_is_compiled_in_its_dtype_for_one_architecture():

@@ -213,6 +213,17 @@ def test_a_kernel_in_a_backends_language_is_left_after_its_first_kill(monkeypatc
     assert result.thin == [rare] * (len(rare.killed) == 1)
 
 
+def test_a_sample_takes_one_in_so_many_of_the_mutants_and_of_the_known_good_kernels():
+    every = registry.planted("softmax")
+    shares = [selftest.sampled("softmax", every, n) for n in (1, 3)]
+    assert [one.name for one in shares[0]] == [one.name for one in every]
+    for sound in (False, True):
+        all_of_them, some = ([one for one in those if one.is_known_good is sound] for those in (every, shares[1]))
+        assert len(all_of_them) // 3 <= len(some) <= len(all_of_them) // 3 + 1 and some
+    names = {op: {one.name for one in selftest.sampled(op, registry.planted(op), 3)} for op in registry.ops()}
+    assert len({frozenset(those) for those in names.values()}) == len(names)  # other generic mutants for other ops
+
+
 def test_two_kills_are_enough_where_not_the_whole_matrix_is_asked_for(monkeypatch):
     plant(monkeypatch, WRONG, RIGHT, UNSEEN)
     whole, some = (selftest.judge_op("softmax", "quick", whole=whole) for whole in (True, False))
