@@ -1,0 +1,79 @@
+// What a block does in attention on tensor cores: BLOCK_M queries of a head sweep over its keys. Keys and values arrive
+// by turns: values while the scores are formed, the next keys while the values are used.
+#pragma once
+constexpr int THREADS = 32 * WARPS, BLOCK_M = 16 * ROW_TILES * WARPS;
+#include "attention_warps.cuh"
+
+// Rows of one head, with any strides.
+struct Tokens {
+    const ELEMENT* first;
+    long long row, col;
+};
+
+// Keys up to `full` are visible to all queries of the tile, from `last` on to none; without causality the shift is so
+// large that only Sk hides a key. `scale` carries log2 e.
+struct Causal {
+    float scale;
+    int Sk, shift, full, first, last;
+
+    __device__ Causal(float scale, int causal, int top, int Sq, int Sk) : scale(scale), Sk(Sk), first(0) {
+        shift = causal ? Sk - Sq : Sk;
+        full = min(Sk, max(0, top + shift + 1)) / BLOCK_N * BLOCK_N;
+        last = min(Sk, max(0, top + BLOCK_M + shift));
+    }
+
+    // Whether all that the scores of these keys lack is a factor that is not negative, `scale`.
+    __device__ bool whole(int start) const { return start < full && scale >= 0.0f; }
+
+    // Scales and masks the scores of the warp's queries, the first of which is `row`.
+    __device__ void edit(Scores& s, int start, int row, int lane) const {
+        mask(s, scale, start, lane, [&](int i) { return min(Sk, row + i + shift + 1); });
+    }
+
+    __device__ void edit_weights(Scores&, int, int, int) const {}
+};
+
+// o and lse of the queries from `top` on, over the keys of `rule`; `o_row` is what parts their rows in o.
+template <typename Rule>
+__device__ inline void sweep(
+    const Tokens& q, const Tokens& k, const Tokens& v, ELEMENT* o, long long o_row, float* lse, int top, int Sq, int Sk,
+    int dim, const Rule& rule) {
+    extern __shared__ uint4 shared[];
+    ELEMENT* q_tile = reinterpret_cast<ELEMENT*>(shared);
+    ELEMENT* k_tile = q_tile + BLOCK_M * BLOCK_D;
+    ELEMENT* v_tile = k_tile + BLOCK_N * BLOCK_D;
+    const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 * ROW_TILES;  // the warp's first query in the tile
+    const bool working = top + row < Sq;
+    load_tile<BLOCK_M, BLOCK_D>(q_tile, q.first, q.row, q.col, top, Sq, dim);
+    load_tile<BLOCK_N, BLOCK_D>(k_tile, k.first, k.row, k.col, rule.first, Sk, dim);
+    cp_async_commit();
+
+    Output acc = {};
+    Rows m, l = {};
+#pragma unroll
+    for (int t = 0; t < ROW_TILES; ++t) m[t][0] = m[t][1] = -INFINITY;
+    for (int start = rule.first; start < rule.last; start += BLOCK_N) {
+        Scores s;
+        cp_async_wait<0>();
+        __syncthreads();  // the keys are there, and the values of the tile before are used
+        load_tile<BLOCK_N, BLOCK_D>(v_tile, v.first, v.row, v.col, start, Sk, dim);
+        cp_async_commit();
+        if (working) scores(s, q_tile, k_tile, row, lane);
+        cp_async_wait<0>();
+        __syncthreads();  // the values are there, and the keys are used
+        const int next = start + BLOCK_N;
+        if (next < rule.last) load_tile<BLOCK_N, BLOCK_D>(k_tile, k.first, k.row, k.col, next, Sk, dim);
+        cp_async_commit();
+        if (!working) continue;
+        if (rule.whole(start)) {
+            softmax(s, acc, m, l, rule.scale);
+        } else {
+            rule.edit(s, start, top + row, lane);
+            softmax(s, acc, m, l, 1.0f);
+        }
+        rule.edit_weights(s, start, top + row, lane);
+        values(acc, s, v_tile, lane);
+    }
+    cp_async_wait<0>();
+    if (working) epilogue(o, o_row, lse, acc, m, l, top + row, Sq, dim, lane);
+}
