@@ -14,11 +14,12 @@ extern "C" __global__ __launch_bounds__(THREADS) void attention_varlen_tensorcor
     if (b < 0) return;
     const int top = item[1];
     const Sequence of(cu_q, cu_q_stride, cu_k, cu_k_stride, b, B, Tq);
-    const long long head = blockIdx.x % Hq, reader = head / (Hq / Hkv), o_row = (long long)Hq * dim;
+    const int head = blockIdx.x % Hq, reader = head / (Hq / Hkv);
+    const long long o_row = (long long)Hq * dim;
     q += of.first_q * q_row + head * q_head;
     k += of.first_k * k_row + reader * k_head;
     v += of.first_k * v_row + reader * v_head;
     sweep(
         {q, q_row, q_col}, {k, k_row, k_col}, {v, v_row, v_col}, o + of.first_q * o_row + head * dim, o_row,
-        lse + head * Tq + of.first_q, top, of.seq_q, of.seq_k, dim, Causal(scale, causal, top, of.seq_q, of.seq_k));
+        lse + (long long)head * Tq + of.first_q, top, of.seq_q, of.seq_k, dim, Causal(scale, causal, top, of.seq_q, of.seq_k));
 }

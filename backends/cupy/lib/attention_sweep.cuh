@@ -22,6 +22,9 @@ struct Causal {
         last = min(Sk, max(0, top + BLOCK_M + shift));
     }
 
+    // The tile of keys after the one from `start` on that some query sees, or `last` and more.
+    __device__ int next(int start) const { return start + BLOCK_N; }
+
     // Whether all that the scores of these keys lack is a factor that is not negative, `scale`.
     __device__ bool whole(int start) const { return start < full && scale >= 0.0f; }
 
@@ -52,7 +55,7 @@ __device__ inline void sweep(
     Rows m, l = {};
 #pragma unroll
     for (int t = 0; t < ROW_TILES; ++t) m[t][0] = m[t][1] = -INFINITY;
-    for (int start = rule.first; start < rule.last; start += BLOCK_N) {
+    for (int start = rule.first, next; start < rule.last; start = next) {
         Scores s;
         cp_async_wait<0>();
         __syncthreads();  // the keys are there, and the values of the tile before are used
@@ -61,7 +64,7 @@ __device__ inline void sweep(
         if (working) scores(s, q_tile, k_tile, row, lane);
         cp_async_wait<0>();
         __syncthreads();  // the values are there, and the keys are used
-        const int next = start + BLOCK_N;
+        next = rule.next(start);
         if (next < rule.last) load_tile<BLOCK_N, BLOCK_D>(k_tile, k.first, k.row, k.col, next, Sk, dim);
         cp_async_commit();
         if (!working) continue;

@@ -12,7 +12,7 @@ from touchstone.backends.signatures.attention_decode import SPLITS
 
 _HOP = 64  # keys that the warps of a block take at a time
 _LEAST = 2 * _HOP  # keys of a part, below which its start costs more than what others would wait
-_BLOCKS = 8  # to each multiprocessor, which holds two of them at a time
+_BLOCKS = 16  # to each multiprocessor, which holds two of them at a time: sequences are of various lengths
 
 
 class Plan(NamedTuple):
