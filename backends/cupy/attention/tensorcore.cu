@@ -13,6 +13,6 @@ extern "C" __global__ __launch_bounds__(THREADS) void attention_tensorcore(
     k += pair / Hq * k_batch + pair % Hq / (Hq / Hkv) * k_head;
     v += pair / Hq * v_batch + pair % Hq / (Hq / Hkv) * v_head;
     sweep(
-        {q, q_row, q_col}, {k, k_row, k_col}, {v, v_row, v_col}, o + pair * Sq * dim, dim, lse + pair * Sq, top, Sq, Sk,
-        dim, Causal(scale, causal, top, Sq, Sk));
+        {q, q_row, q_col, dim}, {k, k_row, k_col, dim}, {v, v_row, v_col, dim}, o + pair * Sq * dim, dim,
+        lse + pair * Sq, top, Sq, Sk, Causal(scale, causal, top, Sq, Sk));
 }

@@ -20,6 +20,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void attention_varlen_tensorcor
     k += of.first_k * k_row + reader * k_head;
     v += of.first_k * v_row + reader * v_head;
     sweep(
-        {q, q_row, q_col}, {k, k_row, k_col}, {v, v_row, v_col}, o + of.first_q * o_row + head * dim, o_row,
-        lse + (long long)head * Tq + of.first_q, top, of.seq_q, of.seq_k, dim, Causal(scale, causal, top, of.seq_q, of.seq_k));
+        {q, q_row, q_col, dim}, {k, k_row, k_col, dim}, {v, v_row, v_col, dim},
+        o + of.first_q * o_row + head * dim, o_row, lse + (long long)head * Tq + of.first_q, top, of.seq_q, of.seq_k,
+        Causal(scale, causal, top, of.seq_q, of.seq_k));
 }

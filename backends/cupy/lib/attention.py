@@ -22,15 +22,18 @@ class Sweep(NamedTuple):
     definitions: dict[str, int]
 
 
-def sweep_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Sweep:
-    """For operands whose last axis is that of a head. Declines float32."""
+def sweep_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rotary: torch.Tensor) -> Sweep:
+    """For operands whose last axis is that of a head, and for those of the other part of queries and keys, if there is
+    one. Declines float32."""
     if q.dtype is torch.float32:
         raise Unsupported("float32; mma.m16n8k16 multiplies float16 and bfloat16")
-    block_d = padded_dimension(q.shape[-1])
+    block_d = padded_dimension(max(q.shape[-1], v.shape[-1]))
+    block_r = padded_dimension(rotary[0].shape[-1]) if rotary else 0
     warps, row_tiles, block_n = _TILES[block_d]
-    queries, aligned = 16 * row_tiles * warps, int(whole_pieces(q, k, v))
+    queries, aligned = 16 * row_tiles * warps, int(whole_pieces(q, k, v, *rotary))
     definitions = {"WARPS": warps, "ROW_TILES": row_tiles, "BLOCK_N": block_n, "BLOCK_D": block_d, "ALIGNED": aligned}
-    return Sweep(queries, 32 * warps, 2 * block_d * (queries + 2 * block_n), definitions)
+    shared = 2 * (block_d * (queries + 2 * block_n) + block_r * (queries + block_n))
+    return Sweep(queries, 32 * warps, shared, definitions | ({"BLOCK_R": block_r} if rotary else {}))
 
 
 def padded_dimension(D: int) -> int:

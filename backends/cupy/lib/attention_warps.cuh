@@ -9,7 +9,7 @@ using Scores = float[ROW_TILES][BLOCK_N / 8][4];
 using Output = float[ROW_TILES][BLOCK_D / 8][4];
 using Rows = float[ROW_TILES][2];  // rows group and group + 8 of each 16
 
-__device__ inline void scores(Scores& s, const ELEMENT* q_tile, const ELEMENT* k_tile, int row, int lane) {
+__device__ inline void clear(Scores& s) {
 #pragma unroll
     for (int t = 0; t < ROW_TILES; ++t) {
 #pragma unroll
@@ -18,14 +18,19 @@ __device__ inline void scores(Scores& s, const ELEMENT* q_tile, const ELEMENT* k
             for (int e = 0; e < 4; ++e) s[t][n][e] = 0.0f;
         }
     }
+}
+
+// s += the warp's rows of a tile, from `row` on, times the keys of a tile, WIDTH columns each.
+template <int WIDTH>
+__device__ inline void scores(Scores& s, const ELEMENT* q_tile, const ELEMENT* k_tile, int row, int lane) {
 #pragma unroll
-    for (int d = 0; d < BLOCK_D; d += 16) {
+    for (int d = 0; d < WIDTH; d += 16) {
         unsigned a[ROW_TILES][4], b[4];
 #pragma unroll
-        for (int t = 0; t < ROW_TILES; ++t) ldmatrix_x4(a[t], down<BLOCK_D>(q_tile, row + 16 * t, d, lane));
+        for (int t = 0; t < ROW_TILES; ++t) ldmatrix_x4(a[t], down<WIDTH>(q_tile, row + 16 * t, d, lane));
 #pragma unroll
         for (int n = 0; n < BLOCK_N / 16; ++n) {
-            ldmatrix_x4(b, across<BLOCK_D>(k_tile, 16 * n, d, lane));
+            ldmatrix_x4(b, across<WIDTH>(k_tile, 16 * n, d, lane));
 #pragma unroll
             for (int t = 0; t < ROW_TILES; ++t) multiply(s[t][2 * n], s[t][2 * n + 1], a[t], b);
         }

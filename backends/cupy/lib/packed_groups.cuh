@@ -1,6 +1,6 @@
 // Attention of a few queries over a cache. The query heads of a key head, and their queries, are the rows of one
-// product, so that a key is read once for all of them. Each warp has tiles of BLOCK_N keys of its own, STAGES of them in
-// shared memory, and waits for no other until their parts of o are merged.
+// product, so that a key is read once for all of them. Each warp has tiles of BLOCK_N keys of its own, STAGES of them
+// in shared memory, and waits for no other until their parts of o are merged.
 #pragma once
 constexpr int WARPS = 4, THREADS = 32 * WARPS, BLOCK_N = 16;
 #include "attention_warps.cuh"
@@ -141,7 +141,8 @@ __device__ inline void attend(
         if (next < tiles) fetch(mine + next % STAGES * 2 * TILE, cache, first + next * HOP, last, dim, lane);
         cp_async_commit();
         Scores s;
-        scores(s, q_tile, stage, 0, lane);
+        clear(s);
+        scores<BLOCK_D>(s, q_tile, stage, 0, lane);
         const bool full = start + BLOCK_N <= min(last, length - q.seq + 1);
         if (!full) mask(s, scale, start, lane, [&](int r) { return min(last, (top + r) % q.seq + length - q.seq + 1); });
         softmax(s, acc, m, l, full ? scale : 1.0f);

@@ -118,6 +118,6 @@ extern "C" __global__ __launch_bounds__(THREADS) void masked_tensorcore(
     v += pair / mods.heads * v_batch + reader * v_head;
     const Given given(bias, slopes, seg_q, seg_k, mods, pair);
     sweep(
-        {q, q_row, q_col}, {k, k_row, k_col}, {v, v_row, v_col}, o + pair * mods.Sq * dim, dim, lse + pair * mods.Sq,
-        top, mods.Sq, mods.Sk, dim, Masked(mods, given, pair, top));
+        {q, q_row, q_col, dim}, {k, k_row, k_col, dim}, {v, v_row, v_col, dim}, o + pair * mods.Sq * dim, dim,
+        lse + pair * mods.Sq, top, mods.Sq, mods.Sk, Masked(mods, given, pair, top));
 }
