@@ -1,12 +1,15 @@
 // A warp's rows in attention on tensor cores: 16 * ROW_TILES queries, whose scores with BLOCK_N keys and whose o of
-// BLOCK_D columns stay in its registers. Scores in the layout of a product's result are the left operand of the next.
+// BLOCK_V columns stay in its registers. Scores in the layout of a product's result are the left operand of the next.
 #pragma once
 #include "attention_mma.cuh"
+#ifndef BLOCK_V
+#define BLOCK_V BLOCK_D
+#endif
 
 constexpr float LN_2 = 0.6931471805599453f;
 
 using Scores = float[ROW_TILES][BLOCK_N / 8][4];
-using Output = float[ROW_TILES][BLOCK_D / 8][4];
+using Output = float[ROW_TILES][BLOCK_V / 8][4];
 using Rows = float[ROW_TILES][2];  // rows group and group + 8 of each 16
 
 __device__ inline void clear(Scores& s) {
@@ -83,20 +86,21 @@ __device__ inline void softmax(Scores& s, Output& o, Rows& m, Rows& l, float sca
             }
             l[t][h] = l[t][h] * alpha + sum;  // of this thread's columns; the four of a row are added at the end
 #pragma unroll
-            for (int n = 0; n < BLOCK_D / 8; ++n) o[t][n][2 * h] *= alpha, o[t][n][2 * h + 1] *= alpha;
+            for (int n = 0; n < BLOCK_V / 8; ++n) o[t][n][2 * h] *= alpha, o[t][n][2 * h + 1] *= alpha;
         }
     }
 }
 
-__device__ inline void values(Output& o, const Scores& p, const ELEMENT* v_tile, int lane) {
+// o += p times the values of a tile of rows of BLOCK_D, from column `first` on.
+__device__ inline void values(Output& o, const Scores& p, const ELEMENT* v_tile, int lane, int first = 0) {
 #pragma unroll
     for (int j = 0; j < BLOCK_N / 16; ++j) {
         unsigned a[ROW_TILES][4], b[4];
 #pragma unroll
         for (int t = 0; t < ROW_TILES; ++t) to_a(a[t], p[t][2 * j], p[t][2 * j + 1]);
 #pragma unroll
-        for (int n = 0; n < BLOCK_D / 16; ++n) {
-            ldmatrix_x4_trans(b, down<BLOCK_D>(v_tile, 16 * j, 16 * n, lane));
+        for (int n = 0; n < BLOCK_V / 16; ++n) {
+            ldmatrix_x4_trans(b, down<BLOCK_D>(v_tile, 16 * j, first + 16 * n, lane));
 #pragma unroll
             for (int t = 0; t < ROW_TILES; ++t) multiply(o[t][2 * n], o[t][2 * n + 1], a[t], b);
         }
@@ -123,7 +127,7 @@ __device__ inline void epilogue(
             if (i >= end) continue;
             const float inverse = 1.0f / sum;
 #pragma unroll
-            for (int n = 0; n < BLOCK_D / 8; ++n) {
+            for (int n = 0; n < BLOCK_V / 8; ++n) {
                 const float* pair = &acc[t][n][2 * h];
                 store_pair(o + i * o_row, 8 * n + lane % 4 * 2, dim, pair[0] * inverse, pair[1] * inverse);
             }

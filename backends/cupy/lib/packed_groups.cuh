@@ -3,10 +3,8 @@
 // in shared memory, and waits for no other until their parts of o are merged.
 #pragma once
 constexpr int WARPS = 4, THREADS = 32 * WARPS, BLOCK_N = 16;
-#include "attention_warps.cuh"
-#include "online.cuh"
+#include "group_rows.cuh"
 
-constexpr int ROWS = 16 * ROW_TILES;     // of q in a block
 constexpr int TILE = BLOCK_N * BLOCK_D;  // elements of one tile of keys, or of values
 constexpr int PITCH = BLOCK_D + 8;       // floats of a row of a warp's o, where the warps meet
 constexpr int HOP = WARPS * BLOCK_N;     // keys from a warp's tile to its next one
@@ -16,27 +14,6 @@ static_assert(ROWS * PITCH * 4 <= STAGES * 2 * TILE * 2, "a warp's o takes the p
 struct KeyValue {
     const ELEMENT *key, *value;
 };
-
-// The queries of a key head: row r is query r % seq of head r / seq, `rows` in all.
-struct Queries {
-    const ELEMENT* first;
-    long long h, s, d;
-    int rows, seq;
-};
-
-// The rows of q from `top` on, times 1 or -1, zero from row `rows` and column `dim` on.
-__device__ inline void load_queries(ELEMENT* tile, const Queries& q, int top, int dim, float sign) {
-    for (int r = threadIdx.x / 8; r < ROWS; r += THREADS / 8) {
-        const int row = top + r;
-        const ELEMENT* source = q.first + row / q.seq * q.h + row % q.seq * q.s;
-#pragma unroll
-        for (int n = 0; n < BLOCK_D / 8; ++n) {
-            const int d = n * 8 + threadIdx.x % 8;
-            const float x = row < q.rows && d < dim ? to_float(source[d * q.d]) * sign : 0.0f;
-            tile[place<BLOCK_D>(r, d)] = from_float<ELEMENT>(x);
-        }
-    }
-}
 
 // A warp's keys from `first` on, then their values, zero from key `end` and column `dim` on. Where ALIGNED the copies
 // are only started.
@@ -83,7 +60,10 @@ __device__ inline void merge_warps(
             if (lane % 4 == 0) maxima[warp][r] = m[t][h], sums[warp][r] = sum;
             float* row = warps + (warp * ROWS + r) * PITCH + lane % 4 * 2;
 #pragma unroll
-            for (int n = 0; n < BLOCK_D / 8; ++n) row[8 * n] = acc[t][n][2 * h], row[8 * n + 1] = acc[t][n][2 * h + 1];
+            for (int n = 0; n < BLOCK_D / 8; ++n) {
+                row[8 * n] = acc[t][n][2 * h];
+                row[8 * n + 1] = acc[t][n][2 * h + 1];
+            }
         }
     }
     __syncthreads();
@@ -118,8 +98,9 @@ __device__ inline void attend(
     ELEMENT* q_tile = reinterpret_cast<ELEMENT*>(shared);
     ELEMENT* stages = q_tile + ROWS * BLOCK_D;
     ELEMENT* mine = stages + warp * STAGES * 2 * TILE;
-    first += warp * BLOCK_N;
     last = min(last, length);
+    if (first >= last) return no_keys(lse + first_row, step, q.rows - top);
+    first += warp * BLOCK_N;
     const int tiles = first < last ? (last - first + HOP - 1) / HOP : 0;
     for (int tile = 0; tile < STAGES - 1; ++tile) {
         if (tile < tiles) fetch(mine + tile * 2 * TILE, cache, first + tile * HOP, last, dim, lane);
@@ -143,8 +124,8 @@ __device__ inline void attend(
         Scores s;
         clear(s);
         scores<BLOCK_D>(s, q_tile, stage, 0, lane);
-        const bool full = start + BLOCK_N <= min(last, length - q.seq + 1);
-        if (!full) mask(s, scale, start, lane, [&](int r) { return min(last, (top + r) % q.seq + length - q.seq + 1); });
+        const bool full = start + BLOCK_N <= q.limit(0, last, length);
+        if (!full) mask(s, scale, start, lane, [&](int r) { return q.limit(top + r, last, length); });
         softmax(s, acc, m, l, full ? scale : 1.0f);
         values(acc, s, stage + TILE, lane);
     }

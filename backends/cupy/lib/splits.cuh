@@ -2,7 +2,8 @@
 #pragma once
 #include "online.cuh"
 
-// A warp for each row, whose lanes hold up to `held` columns each; a part without keys has an lse of -inf and no weight.
+// A warp for each row, whose lanes hold up to `held` columns each; a part without keys has an lse of -inf, and its o
+// is not looked at.
 template <int held, typename Element>
 __device__ inline void merge_parts(
     const float* parts, const float* part_lse, Element* o, float* lse, int splits, int dim) {
@@ -19,7 +20,7 @@ __device__ inline void merge_parts(
 #pragma unroll
         for (int n = 0; n < held; ++n) {
             const int d = n * 32 + threadIdx.x;
-            if (d < dim) merged[n] += p * parts[(row * splits + split) * dim + d];
+            if (d < dim && p != 0.0f) merged[n] += p * parts[(row * splits + split) * dim + d];
         }
     }
     const float inverse = running.l == 0.0f ? 0.0f : 1.0f / running.l;
