@@ -12,7 +12,7 @@ import math
 import torch
 
 from touchstone.backends import Unsupported
-from touchstone.backends.cupy.lib.attention import check_copyable, padded_dimension, whole_pieces
+from touchstone.backends.cupy.lib.attention import check_copyable, padded_dimension, sweep_of
 from touchstone.backends.cupy.lib.gemm import ceil_div
 from touchstone.backends.cupy.runtime.hopper import TensorMap
 from touchstone.backends.cupy.runtime.module import Module
@@ -28,8 +28,6 @@ _wgmma = Module(__file__, "wgmma.cu")
 # fullrow: queries of a block, and the floats that a block has anywhere without asking for more
 _QUERIES = 4
 _HELD = 48 * 1024 // 4 - 64
-# tensorcore, for each padded head dimension: warps, 16-row tiles of queries per warp, keys per tile
-_TILES = {64: (4, 2, 64), 128: (4, 2, 64), 192: (4, 1, 64), 256: (4, 1, 32)}
 # wgmma: tokens and dimensions of a head that one copy brings
 _BOX = (1, 1, 128, 64)
 
@@ -98,27 +96,12 @@ def tensorcore(
     Declines float32. Source: [dao2023flash2].
     """
     B, Hq, Sq, D, _, _ = checked_sizes(q, k, v)
-    if q.dtype is torch.float32:
-        raise Unsupported("float32; mma.m16n8k16 multiplies float16 and bfloat16")
+    tiles = sweep_of(q, k, v)
     o, lse = empty_outputs(q)
     if o.numel():
         operands = _operands(q, k, v, o, lse, scale_or_default(scale, D) * math.log2(math.e), causal)
-        block_d = padded_dimension(D)
-        warps, row_tiles, block_n = _TILES[block_d]
-        block_m = 16 * row_tiles * warps
-        _tensorcore.launch(
-            "attention_tensorcore",
-            B * Hq * ceil_div(Sq, block_m),
-            32 * warps,
-            *operands,
-            dtype=q.dtype,
-            shared=2 * block_d * (block_m + 2 * block_n),
-            WARPS=warps,
-            ROW_TILES=row_tiles,
-            BLOCK_N=block_n,
-            BLOCK_D=block_d,
-            ALIGNED=whole_pieces(q, k, v),
-        )
+        grid, about = B * Hq * ceil_div(Sq, tiles.queries), {"dtype": q.dtype, "shared": tiles.shared}
+        _tensorcore.launch("attention_tensorcore", grid, tiles.threads, *operands, **about, **tiles.definitions)
     return o, lse
 
 

@@ -1,10 +1,39 @@
 """What the launchers of attention and of its gradients share: padded head dimensions, how operands lie in memory."""
 
+from typing import NamedTuple
+
 import torch
 
 from touchstone.backends import Unsupported
 from touchstone.backends.cupy.lib.gemm import ceil_div
 from touchstone.backends.cupy.runtime.hopper import aligned, taken
+
+# For each padded head dimension: warps, 16-row tiles of queries per warp, keys per tile.
+_TILES = {64: (4, 2, 64), 128: (4, 2, 64), 192: (4, 1, 64), 256: (4, 1, 32)}
+
+
+class Sweep(NamedTuple):
+    """Of a launch of attention_sweep.cuh: queries and threads of a block, its dynamic shared memory in bytes, and the
+    kernel's definitions."""
+
+    queries: int
+    threads: int
+    shared: int
+    definitions: dict[str, int]
+
+
+def sweep_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rotary: torch.Tensor) -> Sweep:
+    """For operands whose last axis is that of a head, and for those of the other part of queries and keys, if there is
+    one. Declines float32."""
+    if q.dtype is torch.float32:
+        raise Unsupported("float32; mma.m16n8k16 multiplies float16 and bfloat16")
+    block_d = padded_dimension(max(q.shape[-1], v.shape[-1]))
+    block_r = padded_dimension(rotary[0].shape[-1]) if rotary else 0
+    warps, row_tiles, block_n = _TILES[block_d]
+    queries, aligned = 16 * row_tiles * warps, int(whole_pieces(q, k, v, *rotary))
+    definitions = {"WARPS": warps, "ROW_TILES": row_tiles, "BLOCK_N": block_n, "BLOCK_D": block_d, "ALIGNED": aligned}
+    shared = 2 * (block_d * (queries + 2 * block_n) + block_r * (queries + block_n))
+    return Sweep(queries, 32 * warps, shared, definitions | ({"BLOCK_R": block_r} if rotary else {}))
 
 
 def padded_dimension(D: int) -> int:
@@ -15,10 +44,10 @@ def padded_dimension(D: int) -> int:
 def whole_pieces(*operands: torch.Tensor) -> bool:
     """Whether every head row of every operand is whole 16-byte pieces, one after another and on 16 bytes."""
     return all(
-        x.stride(3) == 1
-        and x.shape[3] * x.element_size() % 16 == 0
+        x.stride(-1) == 1
+        and x.shape[-1] * x.element_size() % 16 == 0
         and x.data_ptr() % 16 == 0
-        and all(n == 1 or s * x.element_size() % 16 == 0 for n, s in zip(x.shape[:3], x.stride()[:3], strict=True))
+        and all(n == 1 or s * x.element_size() % 16 == 0 for n, s in zip(x.shape[:-1], x.stride()[:-1], strict=True))
         for x in operands
     )
 

@@ -2,21 +2,25 @@
 #pragma once
 #include "online.cuh"
 
-// A warp for each row, whose lanes hold up to `held` columns each; a part without keys has an lse of -inf and no weight.
+// A warp for each row, whose lanes hold up to `held` columns each; a part without keys has an lse of -inf, and its o
+// is not looked at.
 template <int held, typename Element>
 __device__ inline void merge_parts(
     const float* parts, const float* part_lse, Element* o, float* lse, int splits, int dim) {
     const long long row = blockIdx.x;
     float merged[held] = {};
     Running running;
+    part_lse += row * splits;
+    for (int split = threadIdx.x; split < splits; split += 32) running.m = maximum(running.m, part_lse[split]);
+    running.m = warp_max(running.m);
+#pragma unroll 4  // the maximum is known: parts are read without waiting for those before
     for (int split = 0; split < splits; ++split) {
-        const float s[1] = {part_lse[row * splits + split]}, before = running.m;
-        fold(running, s);
-        const float kept = expf(before - shift(running.m)), p = expf(s[0] - shift(running.m));
+        const float p = expf(part_lse[split] - shift(running.m));
+        running.l += p;
 #pragma unroll
         for (int n = 0; n < held; ++n) {
             const int d = n * 32 + threadIdx.x;
-            if (d < dim) merged[n] = merged[n] * kept + p * parts[(row * splits + split) * dim + d];
+            if (d < dim && p != 0.0f) merged[n] += p * parts[(row * splits + split) * dim + d];
         }
     }
     const float inverse = running.l == 0.0f ? 0.0f : 1.0f / running.l;

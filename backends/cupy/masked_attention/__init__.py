@@ -3,19 +3,23 @@
 naive: masked scores, softmax and product with v in three launches around a float32 score matrix [vaswani2017]
 flash: online softmax over tiles of k and v, each score changed and masked in its thread's registers [dao2023flash2]
 pruned: key tiles that causality and window hide are not visited [dong2024]
+tensorcore: mma.m16n8k16, scores changed in its registers; tiles that segments hide are not visited either, and tiles
+  that all queries see are not masked [dong2024]
 """
 
 import torch
 
-from touchstone.backends.cupy.lib.attention import padded_dimension
+from touchstone.backends.cupy.lib.attention import padded_dimension, sweep_of
 from touchstone.backends.cupy.lib.gemm import ceil_div
 from touchstone.backends.cupy.lib.masks import given
 from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.signatures.attention import empty_outputs
 from touchstone.backends.signatures.masked_attention import checked_mods, checked_sizes
+from touchstone.backends.variants import HALF, variant
 
 _naive = Module(__file__, "naive.cu")
 _flash = Module(__file__, "flash.cu")
+_tensorcore = Module(__file__, "tensorcore.cu")
 
 
 def naive(
@@ -98,6 +102,41 @@ def pruned(
     checked_sizes(q, k, v, bias, slopes, seg_q, seg_k)
     mods = checked_mods(q, k, bias, slopes, seg_q, seg_k, causal, window, softcap, scale, p, seed, offset)
     return _by_tiles(q, k, v, given(mods, q, k), pruned=True)
+
+
+@variant(needs="sm_80", dtypes=HALF)
+def tensorcore(
+    q,
+    k,
+    v,
+    bias,
+    slopes,
+    seg_q,
+    seg_k,
+    *,
+    causal: bool = False,
+    window: int | None = None,
+    softcap: float | None = None,
+    scale: float | None = None,
+    p: float = 0.0,
+    seed: int = 0,
+    offset: int = 0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """q (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), bias (B, Hq, Sq, Sk), slopes (Hq,), seg_q (B, Sq), seg_k (B, Sk) -> o
+    (B, Hq, Sq, D), lse (B, Hq, Sq).
+
+    Declines float32. Source: [dong2024].
+    """
+    B, Hq, Sq, D, Hkv, _ = checked_sizes(q, k, v, bias, slopes, seg_q, seg_k)
+    mods = checked_mods(q, k, bias, slopes, seg_q, seg_k, causal, window, softcap, scale, p, seed, offset)
+    tiles = sweep_of(q, k, v)
+    o, lse = empty_outputs(q)
+    if o.numel():
+        edited = mods.drops or mods.softcap > 0 or bias is not None or slopes is not None
+        operands = (q, *q.stride(), k, *k.stride(), v, *v.stride(), *given(mods, q, k), o, lse, Hkv, D)
+        about = {"dtype": q.dtype, "shared": tiles.shared, "EDITED": edited, **tiles.definitions}
+        _tensorcore.launch("masked_tensorcore", B * Hq * ceil_div(Sq, tiles.queries), tiles.threads, *operands, **about)
+    return o, lse
 
 
 def _by_tiles(q, k, v, numbers, *, pruned: bool) -> tuple[torch.Tensor, torch.Tensor]:
