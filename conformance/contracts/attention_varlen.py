@@ -150,8 +150,8 @@ def torch_varlen(q, k, v, cu_q, cu_k, max_q, max_k, causal, scale, **_) -> torch
     from torch.nn.attention.varlen import varlen_attn
 
     window = (-1, 0 if causal else -1)
-    grouped = q.shape[1] != k.shape[1]
-    o = varlen_attn(q, k, v, cu_q, cu_k, max_q, max_k, scale=scale, window_size=window, enable_gqa=grouped)
+    grouped = {"enable_gqa": True} if q.shape[1] != k.shape[1] else {}  # which torch 2.11 does not know
+    o = varlen_attn(q, k, v, cu_q, cu_k, max_q, max_k, scale=scale, window_size=window, **grouped)
     assert isinstance(o, torch.Tensor)
     return o
 

@@ -2,6 +2,7 @@
 each of the optional operands and parameters alone and several at once."""
 
 import math
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -96,13 +97,24 @@ def expect(inputs, params, *, dtype, compute=None):
     return forward_bounds(v, o, lse, at, dtype=dtype, compute=compute)
 
 
-def segments(seq_q: int, seq_k: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of queries and keys in documents of about `length`, longer and shorter by turns; queries that belong to the last
-    keys. A query before the first key sees nothing."""
+def starts_of(seq_k: int, length: int) -> list[int]:
+    """Where documents of about `length` keys start, longer and shorter by turns."""
     starts, total = [], 0
     while total < seq_k:
         starts.append(total)
         total += length + (len(starts) % 3 - 1) * (length // 2)
+    return starts
+
+
+def length_of(size, b: int) -> int:
+    """About how many keys the documents of a sequence have; where speed matters a quarter of them."""
+    seq_k = size["Sk"]
+    return (6 if seq_k < 20 else 23 if seq_k < 1024 else seq_k // 4) + 3 * b
+
+
+def segments(seq_q: int, seq_k: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of queries and keys in documents; queries belong to the last keys. A query before the first key sees nothing."""
+    starts = starts_of(seq_k, length)
     of_keys = (torch.arange(seq_k)[:, None] >= torch.tensor(starts or [0])).sum(1) * 7
     own = torch.arange(seq_q) + seq_k - seq_q
     of_queries = of_keys[own.clamp(0)] if seq_k else own
@@ -117,8 +129,7 @@ def changes(draw: Draw) -> dict[str, torch.Tensor | None]:
         found["bias"] = 1.5 * draw.normal(draw.shape("bias"))
     if "slopes" in given:
         found["slopes"] = torch.exp2(-1 - torch.arange(size["Hq"], dtype=torch.float64))
-    length = 6 if size["Sk"] < 20 else 23
-    each = [segments(size["Sq"], size["Sk"], length + 3 * b) for b in range(size["B"])]
+    each = [segments(size["Sq"], size["Sk"], length_of(size, b)) for b in range(size["B"])]
     found["seg_q"], found["seg_k"] = (torch.stack(of) for of in zip(*each, strict=True))
     return found
 
@@ -139,9 +150,13 @@ def _family(make):
 
 
 def pairs(size, param) -> float:
-    """Pairs of a query and a key that causality and the window let through."""
-    within = _masks.pairs(size["Sq"], size["Sk"], causal=param["causal"], window=param["window"])
-    return size["B"] * size["Hq"] * within
+    """Pairs of a query and a key of one document that causality and the window let through."""
+    seq_q, seq_k, total = size["Sq"], size["Sk"], 0.0
+    for b in range(size["B"]):
+        for first, end in pairwise([*starts_of(seq_k, length_of(size, b)), seq_k]):
+            queries = max(0, end - max(first, seq_k - seq_q))
+            total += _masks.pairs(queries, end - first, causal=param["causal"], window=param["window"])
+    return size["Hq"] * total
 
 
 def flops(size, param) -> float:
