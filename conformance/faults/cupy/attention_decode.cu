@@ -6,6 +6,7 @@ enum Fault {
     merged_unweighted,
     heads_modulo,
     first_length,
+    mask_of_another_row,
     no_barrier_before_weights,
 };
 
@@ -21,7 +22,9 @@ extern "C" __global__ void attention_decode_parts(
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int row = blockIdx.x, b = row / (heads * seq), h = row / seq % heads, i = row % seq;
     const int reader = fault == heads_modulo ? h % kv_heads : h / (heads / kv_heads);
-    int last = lengths[fault == first_length ? 0 : b * length_row] - seq + i + 1;
+    const int packed = h % (heads / kv_heads) * seq + i; // among the rows of a key head
+    const int query = fault == mask_of_another_row ? packed / (heads / kv_heads) : i;
+    int last = lengths[fault == first_length ? 0 : b * length_row] - seq + query + 1;
     if (fault == one_key_too_many && last < keys) ++last;
     q += b * q_b + h * q_h + i * q_s;
     k += b * k_b + reader * k_h;

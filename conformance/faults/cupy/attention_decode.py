@@ -12,9 +12,12 @@ from touchstone.conformance.faults.cupy._module import Faulty
 _module = Faulty(__file__, "attention_decode.cu")
 
 KERNELS = SHARED | {
+    "mask_of_another_row": Kernel(
+        "mask", "the rows of a key head go by head and then by query, and are masked as if it were the other way round"
+    ),
     "no_barrier_before_weights": Kernel(
         "race", "no barrier between the warps' outputs and the warp that merges them", "UninitialisedShared"
-    )
+    ),
 }
 
 
@@ -39,5 +42,6 @@ plant_kernels(
     "merged_unweighted",
     "heads_modulo",
     "first_length",
+    "mask_of_another_row",
     "no_barrier_before_weights",
 )

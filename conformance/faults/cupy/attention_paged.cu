@@ -10,6 +10,7 @@ enum Fault {
     first_length,
     page_int32,
     entry_beyond_the_last,
+    mask_of_another_row,
     no_barrier,
 };
 
@@ -37,7 +38,8 @@ extern "C" __global__ void attention_paged_pages(
     const Cache keys = {k, k_p, k_r, k_h, k_d}, values = {v, v_p, v_r, v_h, v_d};
     int length = lengths[b * length_row];
     if (fault == first_length && lengths[0] < length) length = lengths[0];
-    int last = length - seq + i + 1;
+    const int packed = h % (heads / kv_heads) * seq + i; // among the rows of a key head
+    int last = length - seq + (fault == mask_of_another_row ? packed / (heads / kv_heads) : i) + 1;
     if (last < 0) last = 0;
     const int pages = (last + page - 1) / page;
     if (fault == last_page_full) last = pages * page;

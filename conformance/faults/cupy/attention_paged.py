@@ -12,9 +12,12 @@ from touchstone.conformance.faults.cupy._module import Faulty
 _module = Faulty(__file__, "attention_paged.cu")
 
 KERNELS = SHARED | {
+    "mask_of_another_row": Kernel(
+        "mask", "the rows of a key head go by head and then by query, and are masked as if it were the other way round"
+    ),
     "no_barrier": Kernel(
         "race", "no barrier between a page's scores and the threads that need all of them", "UninitialisedShared|Race"
-    )
+    ),
 }
 
 
@@ -46,5 +49,6 @@ plant_kernels(
     "first_length",
     "page_int32",
     "entry_beyond_the_last",
+    "mask_of_another_row",
     "no_barrier",
 )

@@ -9,6 +9,7 @@ enum Fault {
     rows_behind_left,
     lse_by_rows,
     heads_modulo,
+    border_tile_whole,
     no_barrier_before_scores,
     no_barrier_before_next_keys,
 };
@@ -51,7 +52,8 @@ extern "C" __global__ void attention_varlen_blocks(
                 dot += to_float(q[(long long)row * q_t + h * q_h + d * q_d]) * keys[lane][d];
             }
             bool seen = j < seq_k || (fault == next_sequence_seen && first_k + j < all_keys);
-            if (causal) seen = seen && (fault == causal_by_row ? first_k + j <= row : j <= i + shift);
+            const int masked = fault == border_tile_whole ? start : j;
+            if (causal) seen = seen && (fault == causal_by_row ? first_k + j <= row : masked <= i + shift);
             const float s = seen ? dot * scale : -INFINITY;
             float larger = fmaxf(m, s);
             for (int step = 16; step > 0; step /= 2) larger = fmaxf(larger, __shfl_xor_sync(all_lanes, larger, step));

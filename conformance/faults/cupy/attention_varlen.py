@@ -13,6 +13,7 @@ _module = Faulty(__file__, "attention_varlen.cu")
 
 KERNELS = SHARED | {
     "tiles": Kernel("known-good", "a block for each sequence and head, whose warps share the keys and values"),
+    "border_tile_whole": Kernel("causal", "a tile of keys whose first one is visible is not masked"),
     "no_barrier_before_scores": Kernel(
         "race", "no barrier between the loads of keys and their use", "UninitialisedShared"
     ),
@@ -48,6 +49,7 @@ plant_kernels(
     "rows_behind_left",
     "lse_by_rows",
     "heads_modulo",
+    "border_tile_whole",
     "no_barrier_before_scores",
     "no_barrier_before_next_keys",
 )

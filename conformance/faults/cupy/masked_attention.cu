@@ -10,6 +10,7 @@ enum Fault {
     segments_by_query,
     dropout_by_key,
     dropout_in_lse,
+    segment_of_tile,
     no_barrier_before_sum,
 };
 
@@ -46,7 +47,8 @@ extern "C" __global__ void masked_rows(
         if (seg_q) {
             const int own = seg_q[b * seg_q_b + i * seg_q_i];
             const int of_query = fault == segments_by_query ? seg_k[b * seg_k_b + min(i, seq_k - 1) * seg_k_j] : own;
-            seen = seen && of_query == seg_k[b * seg_k_b + j * seg_k_j];
+            const int key = fault == segment_of_tile ? j / 16 * 16 : j;
+            seen = seen && of_query == seg_k[b * seg_k_b + key * seg_k_j];
         }
         const long long e = fault == dropout_by_key ? j : (long long)row * seq_k + j;
         const bool kept = philox(e >> 2, seed, offset).word[e & 3] >= threshold;

@@ -11,9 +11,10 @@ from touchstone.conformance.faults.masked_attention import KERNELS as SHARED
 _module = Faulty(__file__, "masked_attention.cu")
 
 KERNELS = SHARED | {
+    "segment_of_tile": Kernel("mask", "the first key of a tile of 16 says for all of them in which segment they are"),
     "no_barrier_before_sum": Kernel(
         "race", "no barrier between the threads' scores and their maximum", "UninitialisedShared"
-    )
+    ),
 }
 
 
@@ -49,5 +50,6 @@ plant_kernels(
     "segments_by_query",
     "dropout_by_key",
     "dropout_in_lse",
+    "segment_of_tile",
     "no_barrier_before_sum",
 )

@@ -8,6 +8,7 @@ enum Fault {
     top_left,
     not_rescaled,
     last_key_lost,
+    only_rotary_part,
     no_barrier_before_keys,
 };
 
@@ -48,6 +49,7 @@ extern "C" __global__ void mla_online(
             const int r = latents - 1 - n; // mostly another lane's
             dot += latent_q[r] * to_float(c[j * c_s + r * c_d]);
         }
+        if (fault == only_rotary_part) dot = 0.0f;
         if (fault != no_rotary_part)
             for (int d = lane; d < rotary; d += 32)
                 dot += to_float(q_rope[d * r_d]) * to_float(k_rope[j * k_s + d * k_d]);

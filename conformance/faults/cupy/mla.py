@@ -12,9 +12,10 @@ from touchstone.conformance.faults.mla import KERNELS as SHARED
 _module = Faulty(__file__, "mla.cu")
 
 KERNELS = SHARED | {
+    "only_rotary_part": Kernel("formula", "the scores of the rotary part take the place of the others"),
     "no_barrier_before_keys": Kernel(
         "race", "no barrier between the query's latents and the lanes that read them", "UninitialisedShared"
-    )
+    ),
 }
 
 
@@ -47,5 +48,6 @@ plant_kernels(
     "top_left",
     "not_rescaled",
     "last_key_lost",
+    "only_rotary_part",
     "no_barrier_before_keys",
 )

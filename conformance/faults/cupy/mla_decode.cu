@@ -8,6 +8,7 @@ enum Fault {
     values_of_the_last_columns,
     first_length,
     first_head,
+    depth_in_sixteens,
     no_barrier_before_weights,
 };
 
@@ -26,7 +27,8 @@ extern "C" __global__ void mla_decode_parts(
     q += b * q_b + (fault == first_head ? 0 : h) * q_h + i * q_s;
     cache += b * c_b;
     const ELEMENT* values = cache + (fault == values_of_the_last_columns ? width - dim_v : 0) * c_d;
-    const int columns = fault == no_rotary_part ? dim_v : width;
+    int columns = fault == no_rotary_part ? dim_v : width;
+    if (fault == depth_in_sixteens) columns = columns / 16 * 16;
 
     float m = -3e38f, l = 0.0f, own[WIDEST / 32] = {};
     for (int j = warp; j < last; j += PARTS) {

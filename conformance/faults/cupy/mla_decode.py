@@ -10,9 +10,12 @@ from touchstone.conformance.faults.mla_decode import KERNELS as SHARED
 _module = Faulty(__file__, "mla_decode.cu")
 
 KERNELS = SHARED | {
+    "depth_in_sixteens": Kernel(
+        "tail", "the products take whole steps of 16 columns: the last, shorter one is left out"
+    ),
     "no_barrier_before_weights": Kernel(
         "race", "no barrier between the warps' outputs and the warp that merges them", "UninitialisedShared"
-    )
+    ),
 }
 
 
@@ -41,5 +44,6 @@ plant_kernels(
     "values_of_the_last_columns",
     "first_length",
     "first_head",
+    "depth_in_sixteens",
     "no_barrier_before_weights",
 )
