@@ -153,6 +153,7 @@ __device__ inline unsigned to_tf32(float value) {
 // tanh with a relative error of 2^-11 at most. sm_75.
 __device__ inline float tanh_approximate(float value) {
 #ifdef TOUCHSTONE_EMULATOR
+    if (isnan(value)) return value;  // whose bits the addition below may carry into the sign: 0
     return __uint_as_float((__float_as_uint(tanhf(value)) + 0x800u) & 0xfffff000u);  // rounded to 11 bits
 #else
     float result;
