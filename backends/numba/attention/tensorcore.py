@@ -22,8 +22,9 @@ from touchstone.backends.numba.lib.attention_mma import (
     put_row,
     store_rows,
 )
+from touchstone.backends.numba.lib.attention_warps import softmax_for
 from touchstone.backends.numba.lib.gemm import flat
-from touchstone.backends.numba.lib.ptx import copy_commit, copy_wait, exp2
+from touchstone.backends.numba.lib.ptx import copy_commit, copy_wait
 from touchstone.backends.numba.runtime.launching import launch
 from touchstone.backends.signatures.attention import checked_sizes, empty_outputs
 from touchstone.backends.variants import HALF, variant
@@ -31,7 +32,6 @@ from touchstone.backends.variants import HALF, variant
 _LOW = np.float32(-math.inf)
 _LN_2 = np.float32(math.log(2))
 _ALL = 0xFFFFFFFF
-_LAG = np.float32(8)  # float16 holds exp2 of it, and float32 as many of these as there are keys
 # For each width of a tile: 16-row tiles of queries per warp, keys per tile. Four warps; q, k and v take at most 48 KB.
 _TILES = {64: (2, 64), 128: (2, 32), 256: (1, 16)}
 
@@ -43,6 +43,7 @@ def _kernel(width):
     S, W = keys // 8, width // 8  # columns of scores and of o, eight at a time
     q_size, kv_size = queries * width, keys * width
     scores, values = products(T, S, W, width)
+    softmax = softmax_for(T, S, W)
 
     @cuda.jit(device=True)
     def negate(q_tile, thread):
@@ -64,37 +65,6 @@ def _kernel(width):
                     for e in range(2):
                         visible = start + 8 * n + lane % 4 * 2 + e < limit
                         s[t, n, 2 * h + e] = s[t, n, 2 * h + e] * scale if visible else _LOW
-
-    @cuda.jit(device=True)
-    def softmax(s, o, m, l, scale):
-        """Scores become exp2(s·scale - m); sums and o so far are rescaled where m follows the maximum. scale >= 0.
-
-        m is the maximum or up to _LAG less, so that most tiles rescale nothing.
-        """
-        alpha, moved = cuda.local.array((T, 2), float32), False
-        for t in range(T):
-            for h in range(2):
-                top = _LOW
-                for n in range(S):
-                    top = max(top, max(s[t, n, 2 * h], s[t, n, 2 * h + 1]))
-                top = max(top, cuda.shfl_xor_sync(_ALL, top, 1))
-                top = max(top, cuda.shfl_xor_sync(_ALL, top, 2)) * scale
-                old = m[t, h]
-                m[t, h] = top if top - old > _LAG else old
-                moved |= m[t, h] != old
-                base = float32(0) if abs(m[t, h]) == -_LOW else m[t, h]  # inf - inf is NaN: such a row stays unshifted
-                alpha[t, h] = exp2(old - base)
-                total = float32(0)
-                for n in range(S):
-                    for e in range(2):
-                        s[t, n, 2 * h + e] = exp2(cuda.fma(s[t, n, 2 * h + e], scale, -base))
-                        total += s[t, n, 2 * h + e]
-                l[t, h] = l[t, h] * alpha[t, h] + total  # of this thread's columns; four threads share a row
-        if cuda.any_sync(_ALL, moved):
-            for t in range(T):
-                for n in range(W):
-                    for e in range(4):
-                        o[t, n, e] *= alpha[t, e // 2]
 
     @cuda.jit(device=True)
     def epilogue(out, lse, tile, o, m, l, batch, head, top, row, lane):

@@ -129,24 +129,24 @@ def products(T, S, W, width):
     type.
 
     scores: s (16·T, 8·S) = left rows from `row` on · rightᵀ. values: c (16·T, 8·W) += p (16·T, 8·S) · the columns of
-    `right` from `col` on.
+    `right` from `col` on. The tile `right` begins at `at`.
     """
 
     @cuda.jit(device=True)
-    def scores(s, left, right, like, row, lane):
+    def scores(s, left, right, like, row, lane, at=0):
         clear(s)
         a = cuda.local.array((T, 4), uint32)
         for d in range(0, width, 16):
             for t in range(T):
                 a[t, 0], a[t, 1], a[t, 2], a[t, 3] = ldmatrix_x4(left, down(lane, width, row + 16 * t, d), 0)
             for n in range(0, S, 2):
-                b0, b1, b2, b3 = ldmatrix_x4(right, across(lane, width, 8 * n, d), 0)
+                b0, b1, b2, b3 = ldmatrix_x4(right, at + across(lane, width, 8 * n, d), 0)
                 for t in range(T):
                     multiply(s, t, n, like, a, b0, b1)
                     multiply(s, t, n + 1, like, a, b2, b3)
 
     @cuda.jit(device=True)
-    def values(c, p, right, like, col, lane):
+    def values(c, p, right, like, col, lane, at=0):
         a = cuda.local.array((T, 4), uint32)
         for j in range(0, S, 2):
             for t in range(T):
@@ -154,7 +154,7 @@ def products(T, S, W, width):
                     n, h = j + e // 2, e % 2 * 2
                     a[t, e] = pack2(like, p[t, n, h], p[t, n, h + 1])
             for n in range(0, W, 2):
-                b0, b1, b2, b3 = ldmatrix_x4(right, down(lane, width, 8 * j, col + 8 * n), 1)
+                b0, b1, b2, b3 = ldmatrix_x4(right, at + down(lane, width, 8 * j, col + 8 * n), 1)
                 for t in range(T):
                     multiply(c, t, n, like, a, b0, b1)
                     multiply(c, t, n + 1, like, a, b2, b3)

@@ -5,7 +5,8 @@ import math
 import numpy as np
 from numba import cuda, float32, uint64
 
-from touchstone.backends.numba.lib.online import fold, log_sum, shift
+from touchstone.backends.numba.lib.online import log_sum, shift
+from touchstone.backends.numba.lib.reductions import warp_max
 
 HELD = 18  # columns in each lane: 576 in all
 _LOW = np.float32(-math.inf)
@@ -26,18 +27,20 @@ def write(o, m, l, target, lse, row):
 
 @cuda.jit
 def merge(parts, part_lse, target, lse, splits):
-    """A warp for each row; a part without keys has an lse of -inf and no weight."""
+    """A warp for each row; a part without keys has an lse of -inf, and its o is not looked at."""
     o = cuda.local.array(HELD, float32)
     row, dim, lane = uint64(cuda.blockIdx.x), uint64(parts.shape[1]), uint64(cuda.threadIdx.x)
-    m, l = _LOW, float32(0)
+    first, m, l = row * uint64(splits), _LOW, float32(0)
+    for split in range(lane, uint64(splits), uint64(32)):
+        m = max(m, part_lse[first + split])
+    m = warp_max(m)
     for n in range(uint64(HELD)):
         o[n] = float32(0)
-    for split in range(uint64(splits)):
-        place, before = row * uint64(splits) + split, m
-        m, l = fold(m, l, part_lse[place])
-        kept, p = math.exp(before - shift(m)), math.exp(part_lse[place] - shift(m))
+    for split in range(uint64(splits)):  # the maximum is known: parts are read without waiting for those before
+        p = math.exp(part_lse[first + split] - shift(m))
+        l += p
         for n in range(uint64(HELD)):
             d = n * uint64(32) + lane
-            if d < dim:
-                o[n] = o[n] * kept + p * parts[place, d]
+            if d < dim and p != float32(0):
+                o[n] += p * parts[first + split, d]
     write(o, m, l, target, lse, row)
