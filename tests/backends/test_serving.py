@@ -11,7 +11,8 @@ from touchstone.conformance.discovery import registry
 from touchstone.conformance.spec import compare
 from touchstone.conformance.spec.cases import plain_case
 
-ABSENT = {"cupy": emulator.why_not(), "numba": numba.why_not("cpu")}
+SIMULATED = "NUMBA_ENABLE_CUDASIM is set" if numba.simulated() else None
+ABSENT = {"cupy": emulator.why_not(), "numba": numba.why_not("cpu") or SIMULATED}
 BOTH = pytest.mark.parametrize("backend", ["cupy", "numba"])
 
 
