@@ -14,9 +14,9 @@ from touchstone.backends.variants import variant
 
 
 @cuda.jit
-def _schedule(cu_q, items, total, rows):
+def schedule(cu_q, items, total, rows):
     # A warp for each sequence, whose place in the list is behind the tiles of those before it: its number and the first
-    # query of each tile.
+    # query of each tile, the last first: with causality it sees most keys.
     b, lane, number = int64(cuda.blockIdx.x), int64(cuda.threadIdx.x), int64(cu_q.shape[1] - 1)
     place = int64(0)
     other = lane
@@ -31,7 +31,7 @@ def _schedule(cu_q, items, total, rows):
     tile = lane
     while tile < tiles:
         items[uint64(place + tile), 0] = b
-        items[uint64(place + tile), 1] = tile * rows
+        items[uint64(place + tile), 1] = (tiles - 1 - tile) * rows
         tile += 32
     left = place + tiles + lane
     while b == number and left < items.shape[0]:  # the list has room for more
@@ -68,7 +68,7 @@ def scheduled(
         most = most_items(Tq, B, rows)
         items = torch.empty((most, 2), dtype=torch.int32, device=q.device)
         operands = strided(q, k, v, cu_q, cu_k)
-        launch(_schedule, checked_grid(B + 1), 32, operands[3], items, Tq, rows)
+        launch(schedule, checked_grid(B + 1), 32, operands[3], items, Tq, rows)
         grid = checked_grid(most * Hq)
         launch(_kernel(width), grid, 128, *operands, items, o, lse, score_factor(scale, D), causal)
     return o, lse

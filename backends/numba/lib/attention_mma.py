@@ -180,19 +180,21 @@ def put_row(tile, r, width, col, like, c, t, h, factor, lane):
 
 
 @cuda.jit(device=True)
-def store_rows(x, base, tile, width, first, rows, end, dim, thread, threads):
-    """`rows` rows of a tile from `first` on to x[base], contiguous (end, dim), those within it."""
+def store_rows(x, base, tile, width, first, rows, end, dim, thread, threads, step=0):
+    """`rows` rows of a tile from `first` on to x[base], (end, dim), those within it; its rows are `step` elements
+    apart, or contiguous."""
+    step = step or dim
     if dim % 8 == 0:
         e = thread
         while e < rows * (width // 8):
             row, col = first + e // (width // 8), e % (width // 8) * 8
             if row < end and col < dim:
-                put16(x, base + row * dim + col, tile, row * width + (col ^ row % 8 * 8))
+                put16(x, base + row * step + col, tile, row * width + (col ^ row % 8 * 8))
             e += threads
     else:
         e = thread
         while e < rows * width:
             row, col = first + e // width, e % width
             if row < end and col < dim:
-                copy_bits(x, base + row * dim + col, tile, row * width + (col ^ row % 8 * 8))
+                copy_bits(x, base + row * step + col, tile, row * width + (col ^ row % 8 * 8))
             e += threads
