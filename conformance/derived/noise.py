@@ -149,8 +149,10 @@ class Noise(TorchDispatchMode):
         return tree_map(lambda t: self.keep(t, self.round(t)) if is_float(t) else t, out)
 
     def _run(self, func, name, args, kwargs):
-        if (name in ops.EXACT and name not in rules.RULES) or func.is_view:
+        if func.is_view:
             return func(*args, **kwargs)
+        if name in ops.EXACT and name not in rules.RULES:
+            return self._exact(func, args, kwargs)
         made = rules.RULES[name](self, func, args, kwargs) if name in rules.RULES else NotImplemented
         if made is NotImplemented:
             made = ops.in_parts(self, func, args, kwargs)
@@ -159,6 +161,16 @@ class Noise(TorchDispatchMode):
         if torch.Tag.pointwise not in func.tags and name not in ops.KNOWN and name not in ops.SPECIAL:
             self.unknown.add(str(func))
         return self._generic(func, name, args, kwargs)
+
+    def _exact(self, func, args, kwargs):
+        """Nothing is rounded; what is made of a stored intermediate alone is the same of the value before."""
+        out = func(*args, **kwargs)
+        if not self._kept or not is_float(out) or func._schema.is_mutable:
+            return out
+        before = [self.unstored(t) if is_float(t) else t for t in args]
+        if all(one is other for one, other in zip(before, args, strict=True)):
+            return out
+        return self.keep(func(*before, **kwargs), out)
 
     def _generic(self, func, name, args, kwargs):
         """Backward stable: each operand is off by a unit, and so is the result."""

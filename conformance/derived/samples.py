@@ -154,10 +154,10 @@ def narrows(function: Function, values: Sequence[Any], dtype: torch.dtype) -> bo
 
     In float64 such a cast cannot be seen. False too where it does not run in the dtype.
     """
-    mode = _Narrowing(dtype)
+    mode, given = _Narrowing(dtype), cast(values, dtype)
     try:
         with torch.no_grad(), mode:
-            function(*cast(values, dtype))
+            function(*given)
     except Exception:
         return False
     return mode.found
