@@ -68,6 +68,7 @@ class DerivedContract(Contract):
     notes: Counter[str] = field(default_factory=Counter)
     determined: dict[str, list[float]] = field(default_factory=dict)  # output -> shares of determined elements
     unknown: set[str] = field(default_factory=set)
+    tested: str = ""  # what became of its mutants, in words
 
     def call(self, fn: Callable[..., Any], arguments: Mapping[str, Any], by_name: bool = False) -> Any:
         """Call `fn` as the reference is: its inputs by position, a module's state by name."""

@@ -23,6 +23,7 @@ SAMPLES = 16
 K = 8.0  # of 16 samples' sigma; no right kernel of 1.1 M elements was beyond 2.2 of it (docs/any-function.md)
 AMPLIFIED = 4
 BENT = 10.0  # times K sigma: beyond, an amplified sample is no longer linear
+LEAST = 2.0**-150  # what float32 does not tell from 0 is no discontinuity
 HULL = 1.5  # of what amplified samples reach: what an unstable element is allowed
 
 Function = Callable[..., Any]
@@ -113,7 +114,7 @@ def sampled(
     for output, exact in enumerate(right):
         found.sigma[output] = (found.sigma[output] / max(used, 1)).sqrt()
         if is_float(exact):
-            bent = found.reach[output] > BENT * K * found.sigma[output] + 1e-300
+            bent = found.reach[output] > BENT * K * found.sigma[output] + LEAST
             found.unstable[output] |= bent
     return found
 
