@@ -87,7 +87,8 @@ def description(contract: DerivedContract, name: str, mutants: int) -> str:
     tested = selftest.examine(contract, mutants)
     found = contract.found
     lines = [f"{name}, called as {contract.form()}"]
-    lines += [f"  {operand}: ({', '.join(about.axes.split())})" for operand, about in contract.operands.items()]
+    for operand, about in contract.operands.items():
+        lines.append(f"  {operand}: ({', '.join(str(about.axes).split())})")
     lines += [f"  {operand} = {options[0]!r}, as given" for operand, options in contract.params.items()]
     lines += [
         f"  -> {output}: ({', '.join(axes)})" for output, axes in zip(contract.outputs, found.outputs, strict=True)
@@ -118,7 +119,7 @@ def _budgets(contract: DerivedContract, case: Any) -> dict[str, str]:
         if expected.exact:
             texts[output] = "equal"
             continue
-        allowed = budget(expected, case.torch_dtype)
-        scale = (EPS[own] * expected.answer.abs()).clamp_min(torch.finfo(own).tiny)
-        texts[output] = f"{float((allowed / scale).nanmedian()):.3g} eps of |{output}| at the median"
+        size = EPS[own] * expected.answer.abs()
+        shares = (budget(expected, case.torch_dtype) / size)[size > torch.finfo(own).tiny]
+        texts[output] = f"{float(shares.nanmedian()):.3g} eps of |{output}| at the median" if len(shares) else "all 0"
     return texts

@@ -103,9 +103,8 @@ def find(function: Callable[..., Any], values: Sequence[Any], state: frozenset[i
             continue
         n = size[place]
         alike = [e for e in places if e not in done and e != place and size[e] == n and e[0] not in state]
-        group, step = (place,), 0
-        if place[0] not in state:
-            group, step = _group(function, values, place, n, alike) or (group, step)
+        alone: tuple[tuple[Place, ...], int] = ((place,), 0)
+        group, step = alone if place[0] in state else _group(function, values, place, n, alike) or alone
         found.append(Axis(next(names), group, n, step))
         done |= set(group)
     return found

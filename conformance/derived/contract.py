@@ -273,7 +273,8 @@ class _Drawing(Draw):
 
 def _trial(names, example, axes, size, family, move, options):
     """float32 arguments of a family; None where none of them would be drawn."""
-    given, drawn = [], False
+    given: list[Any] = []
+    drawn = False
     for name, value in zip(names, resized(example, axes_of.change_of(axes, size)), strict=True):
         if isinstance(value, torch.Tensor) and not _kept(name, value, options):
             make = _made(name, family, move, value, options)

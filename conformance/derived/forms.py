@@ -1,6 +1,7 @@
 """Right versions of any function: other orders of summation, other forms of the same functions, in the dtype that the
 function is run in. A budget that accuses one of them is not to be trusted."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -25,9 +26,8 @@ class Form(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs, name = kwargs or {}, name_of(func)
-        x = args[0] if args else None
         made = None
-        if self.kind != "eager" and is_float(x) and x.numel():
+        if self.kind != "eager" and args and is_float(args[0]) and args[0].numel():
             if self.kind == "scale_shift":
                 made = SCALE_SHIFT[name](*args) if name in SCALE_SHIFT else None
             elif self.kind == "forms":
@@ -96,10 +96,8 @@ def as_reduced(total: torch.Tensor, x: torch.Tensor, dims: list[int], keepdim: A
 def by_channels(func: Any, args: Any, between: Callable[[torch.Tensor], torch.Tensor] = lambda t: t) -> torch.Tensor:
     """A convolution as a sum over the channels of its input; `between` is done to every partial sum."""
     x, weight, bias = args[:3]
-    total = None
-    for channel in range(weight.shape[1]):
-        part = func(x[:, channel : channel + 1], weight[:, channel : channel + 1], None, *args[3:])
-        total = between(part if total is None else total + part)
+    parts = (func(x[:, c : c + 1], weight[:, c : c + 1], None, *args[3:]) for c in range(weight.shape[1]))
+    total = functools.reduce(lambda total, part: between(total + part), parts)
     return total if bias is None else total + bias.reshape(1, -1, *[1] * (total.ndim - 2))
 
 

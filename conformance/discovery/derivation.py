@@ -30,7 +30,7 @@ KERNEL_FILE = '''"""{name} of {kernel} as a function, with the parameters of {pr
 
 from touchstone.conformance.discovery.problems import kernel_of
 
-run = kernel_of({kernel!r}, {name!r}, {problem!r})
+{name} = kernel_of({kernel!r}, {name!r}, {problem!r})
 '''
 
 
@@ -133,15 +133,15 @@ def _named(reference: str, inputs: str | None) -> tuple[Callable[..., Any], Call
     return function, given, ("file", str(path.resolve()), name)
 
 
-def kernel_file(kernel: str, problem: str) -> Path:
-    """The file of a function `run` that calls the module of "FILE.py:CLASS" with the parameters of a problem's."""
+def kernel_file(kernel: str, problem: str) -> str:
+    """ "FILE.py:NAME" of a function that calls the module of "FILE.py:CLASS" with the parameters of a problem's."""
     path, name = file_and_name("--kernel", kernel)
     text = KERNEL_FILE.format(name=name, kernel=str(path.resolve()), problem=str(Path(problem).resolve()))
     made = FOLDER / f"kernel_{hashlib.sha256(text.encode()).hexdigest()[:8]}.py"
     folders.owned(FOLDER.parent)
     folders.owned(FOLDER)
     files.replace(made, text, mode=0o600, follow=False)
-    return made
+    return f"{made}:{name}"
 
 
 def notes(op: str) -> list[str]:

@@ -162,7 +162,7 @@ def derived(options: argparse.Namespace, level: str) -> None:
             made = derivation.load_files(options.reference, options.inputs, level=level)
         else:
             made = derivation.load_problem(options.kernelbench, level=level)
-            options.kernel = f"{derivation.kernel_file(options.kernel, options.kernelbench)}:run"
+            options.kernel = derivation.kernel_file(options.kernel, options.kernelbench)
     except (ValueError, TypeError) as error:
         text = str(error)
         raise UsageError(text if text.startswith("--") else f"{typed[0]}: {text}") from error

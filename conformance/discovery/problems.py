@@ -26,7 +26,7 @@ NEEDED = ("Model", "get_inputs", "get_init_inputs")
 def small(path: Path) -> tuple[torch.nn.Module, list[Any]]:
     """The model of a problem file and its inputs, at small sizes. ValueError says what is wrong with the file."""
     tree = ast.parse(path.read_text(), str(path))
-    sizes = sorted({node.value for node in _numbers(tree)})
+    sizes = sorted(set(_numbers(tree)))
     first: Exception | None = None
     for change in _changes(sizes):
         try:
@@ -51,13 +51,13 @@ def _changes(sizes: list[int]) -> Iterator[Mapping[int, int]]:
     yield {}
 
 
-def _numbers(tree: ast.AST) -> Iterator[ast.Constant]:
+def _numbers(tree: ast.AST) -> Iterator[int]:
     """The sizes in a file: whole numbers outside of classes."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.ClassDef):
             continue
         if isinstance(node, ast.Constant) and type(node.value) is int and node.value >= LEAST:
-            yield node
+            yield node.value
         yield from _numbers(node)
 
 
@@ -75,7 +75,7 @@ class _Replaced(ast.NodeTransformer):
 
 
 def _executed(tree: ast.Module, path: Path, change: Mapping[int, int]) -> Mapping[str, Any]:
-    found = types.ModuleType(f"{importing.PREFIX}{path.stem}")
+    found = types.ModuleType(path.stem)
     found.__file__ = str(path)
     changed = ast.fix_missing_locations(_Replaced(change).visit(ast.parse(ast.unparse(tree))))
     exec(compile(changed, str(path), "exec"), found.__dict__)
@@ -113,4 +113,6 @@ def kernel_of(kernel: str, name: str, problem: str) -> Callable[..., Any]:
             built = made(*model.init_inputs())  # type: ignore[operator]
         except Exception as error:
             raise ValueError(f"{name} does not build: {type(error).__name__}: {error}") from error
-    return modules.as_kernel(built, model)
+    run = modules.as_kernel(built, model)
+    run.__name__ = run.__qualname__ = name
+    return run

@@ -48,18 +48,8 @@ OUTPUT = pytest.StashKey[TextIO]()  # standard output, where --json - leaves it 
 BY_NAME = pytest.StashKey[bool]()  # whether the suite is collected by the name of its package
 SUITE = Path(__file__).parent
 MODULES = {"::test_kernel": "test_kernels", "::test_compile": "test_compile", "::test_time": "test_benchmarks"}
-ASKS = (
-    "backend",
-    "op",
-    "variant",
-    "kernel",
-    "op_file",
-    "reference",
-    "kernelbench",
-    "dtypes",
-    "sizes",
-    "where",
-)  # options that ask for kernels
+# options that ask for kernels
+ASKS = ("backend", "op", "variant", "kernel", "op_file", "reference", "kernelbench", "dtypes", "sizes", "where")
 ALONE = ("collectonly", "usepdb", "trace", "help", "version", "showfixtures", "show_fixtures_per_test", "markers")
 WORTH = 3  # variants for which a second process pays
 GPU_PROCESSES = 4  # that share a GPU
