@@ -22,7 +22,7 @@ from touchstone.conformance.spec.words import expected_one_of, not_one_of
 
 STORES = ("none", "dots", "ops")
 MOST_UNSTABLE = 0.05  # of an output: beyond, a case says nothing about it
-MORE_AMPLIFIED = 64  # further samples that look for rare flips before an element is reported
+MORE_AMPLIFIED = 32  # further samples that look for rare flips before an element is reported
 DETERMINED = 0.01  # of |answer|: an element with a smaller budget is determined
 LAYOUTS = {1: layouts.VECTOR, 2: layouts.MATRIX}
 OTHER_LAYOUTS = ("contiguous", "transposed", "sliced", "step", "offset", "broadcast")

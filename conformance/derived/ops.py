@@ -32,7 +32,7 @@ new_empty new_empty_strided empty_strided scalar_tensor lift_fresh lift_fresh_co
 zero_ zero _to_copy to nonzero bucketize searchsorted nan_to_num nan_to_num_ copysign _local_scalar_dense item
 upsample_nearest1d upsample_nearest2d upsample_nearest3d pixel_shuffle pixel_unshuffle channel_shuffle im2col
 is_same_size real imag set_ resize_ sym_size diag_embed heaviside nextafter isin _assert_async _assert_scalar
-_assert_tensor_metadata tril_indices triu_indices linspace equal
+_assert_tensor_metadata _linalg_check_errors tril_indices triu_indices linspace equal
 """)
 # functions whose kernels err by several units in the last place
 SPECIAL = words("""

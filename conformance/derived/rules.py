@@ -40,6 +40,9 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     return put
 
 
+EQUAL = 6.0  # equal terms, one after another, are rounded to one side: an error of n / 6 units and not of their root
+
+
 def root(terms: float) -> float:
     return math.sqrt(terms + 8)
 
@@ -89,8 +92,12 @@ def _sum(noise, func, args, kwargs):
     if not is_float(x) or not is_float(out):
         return out
     size = func(x.abs(), *args[1:], **kwargs)
-    n = reduced(x, argument(func, "dim", args, kwargs))
-    return noise.spoil(out, size=size * (root(n) if n > 1 else 1.0))
+    dim = argument(func, "dim", args, kwargs)
+    n = reduced(x, dim)
+    if n < 2:
+        return noise.spoil(out, size=size)
+    equal = torch.amax(x, dim or (), keepdim=size.ndim == x.ndim) == torch.amin(x, dim or (), size.ndim == x.ndim)
+    return noise.spoil(out, size=size * torch.where(equal, max(root(n), n / EQUAL), root(n)))
 
 
 @rule("cumsum")

@@ -24,6 +24,8 @@ K = 8.0  # of 16 samples' sigma; no right kernel of 1.1 M elements was beyond 2.
 AMPLIFIED = 4
 BENT = 10.0  # times K sigma: beyond, an amplified sample is no longer linear
 LEAST = 2.0**-150  # what float32 does not tell from 0 is no discontinuity
+JUMP = 1.05  # of what plain samples reach: where amplified ones reach no farther, the errors are those of a jump
+SEEN = 2.0**-12  # of the answer: a smaller distance is rounding, and no jump
 HULL = 1.5  # of what amplified samples reach: what an unstable element is allowed
 
 Function = Callable[..., Any]
@@ -93,7 +95,8 @@ def sampled(
     right = answers(function, values)
     zeros = [torch.zeros(t.shape, dtype=torch.float64) for t in right]
     found = Sampled(right, [z.clone() for z in zeros], [z.clone() for z in zeros], [z.bool() for z in zeros])
-    used = 0
+    plain = [z.clone() for z in zeros]  # what the samples reach that are not amplified
+    used = wider = 0
     for number in range(samples + amplified):
         wide = number >= samples
         scale = K if wide else 1.0
@@ -104,8 +107,9 @@ def sampled(
             found.uneven += 1
             continue
         used += not wide
+        wider += wide
         for output, (one, exact) in enumerate(zip(got, right, strict=True)):
-            _count(found, output, one, exact, wide)
+            _count(found, output, one, exact, None if wide else plain)
     if not used and right:
         raise refusals.Refused(
             "the shapes of the outputs depend on computed values: no run with rounding errors has those of the exact "
@@ -113,22 +117,27 @@ def sampled(
         )
     for output, exact in enumerate(right):
         found.sigma[output] = (found.sigma[output] / max(used, 1)).sqrt()
-        if is_float(exact):
+        if is_float(exact) and wider:
             bent = found.reach[output] > BENT * K * found.sigma[output] + LEAST
-            found.unstable[output] |= bent
+            jumps = (found.reach[output] < JUMP * plain[output]) & (plain[output] > LEAST + SEEN * exact.abs())
+            found.unstable[output] |= bent | jumps
+        found.reach[output] = torch.maximum(found.reach[output], plain[output])
     return found
 
 
-def _count(found: Sampled, output: int, one: torch.Tensor, exact: torch.Tensor, wide: bool) -> None:
-    """Add one sample of one output."""
+def _count(
+    found: Sampled, output: int, one: torch.Tensor, exact: torch.Tensor, plain: list[torch.Tensor] | None
+) -> None:
+    """Add one sample of one output; `plain` is what such samples reach, None for an amplified one."""
     if not is_float(exact):
         found.unstable[output] |= one != exact
         return
     both = torch.isfinite(one) & torch.isfinite(exact)
     distance = torch.where(both, one - exact, 0.0).abs()
-    if not wide:
+    if plain is not None:
         found.sigma[output] += distance.square()
-    found.reach[output] = torch.maximum(found.reach[output], distance)
+    reach = found.reach if plain is None else plain
+    reach[output] = torch.maximum(reach[output], distance)
     found.unstable[output] |= torch.isfinite(one) != torch.isfinite(exact)
 
 
@@ -183,8 +192,7 @@ class _Whole(TorchDispatchMode):
         for t in ops.float_leaves(out):
             self.holds &= name in ops.EXACT or func.is_view or name.rstrip("_") in self.COMPUTED
             self.holds &= size is None or bool((size.abs() <= 2**24).all())
-            limit = 2**24 if size is not None else self.largest
-            self.holds &= bool(((t == t.round()) & (t.abs() <= limit)).all())
+            self.holds &= bool(((t == t.round()) & (t.abs() <= self.largest)).all())
         return out
 
 

@@ -97,17 +97,17 @@ def restored(op_file: str) -> DerivedContract:
     return made
 
 
-def load_files(reference: str, inputs: str | None, *, level: str = "default") -> Path:
+def load_files(reference: str, inputs: str | None, **options: Any) -> Path:
     """Derive from "FILE.py:FUNCTION" texts as commands take them; the op file. ValueError names the option."""
     function, given, way = _named(reference, inputs)
-    return _file_of(load_derived(function, given, level=level, way=way))
+    return _file_of(load_derived(function, given, way=way, **options))
 
 
-def load_problem(problem: str, *, level: str = "default") -> Path:
+def load_problem(problem: str, **options: Any) -> Path:
     """Derive from a KernelBench problem file, one with `Model`, `get_inputs` and `get_init_inputs`; the op file."""
     path = _python_file("--kernelbench", problem)
     model, inputs = problems.small(path)
-    return _file_of(load_derived(model, inputs, level=level, way=("problem", str(path.resolve()))))
+    return _file_of(load_derived(model, inputs, way=("problem", str(path.resolve())), **options))
 
 
 def of_files(reference: str, inputs: str | None) -> DerivedContract:

@@ -156,16 +156,20 @@ def derived(options: argparse.Namespace, level: str) -> None:
         raise UsageError(f"{typed[0]}: goes without the name of an op; the function says what is computed")
     if options.kernel is None:
         raise UsageError(f"{typed[0]}: needs --kernel=FILE.py:NAME, the kernel that is judged")
+    how: dict[str, Any] = {"level": level}
+    if options.dtypes is not None:
+        how["dtypes"] = [name.strip() for name in options.dtypes.split(",")]
     try:
         selection.kernel_of(options.kernel)
         if options.reference is not None:
-            made = derivation.load_files(options.reference, options.inputs, level=level)
+            made = derivation.load_files(options.reference, options.inputs, **how)
         else:
-            made = derivation.load_problem(options.kernelbench, level=level)
+            made = derivation.load_problem(options.kernelbench, **how)
             options.kernel = derivation.kernel_file(options.kernel, options.kernelbench)
     except (ValueError, TypeError) as error:
         text = str(error)
-        raise UsageError(text if text.startswith("--") else f"{typed[0]}: {text}") from error
+        named = text.startswith(("--", "dtypes:"))
+        raise UsageError(f"{'' if named else f'{typed[0]}: '}{'--' * text.startswith('dtypes:')}{text}") from error
     options.op_file = str(made)
 
 
