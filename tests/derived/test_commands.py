@@ -121,42 +121,19 @@ def test_a_description_is_printed(capsys):
     assert "linear_weight: (C, D)" in out and "C = " in out  # sizes of the code, made smaller, stay
 
 
+RIGHT = ["--kernel", "functions.py:right"]
 MISTAKES = {
-    "no inputs": (
-        ["--reference", "functions.py:l2", "--kernel", "functions.py:right"],
-        "--reference: goes with --inputs",
-    ),
+    "no inputs": (["--reference", "functions.py:l2", *RIGHT], "--reference: goes with --inputs"),
     "inputs alone": (["--inputs", "functions.py:get_inputs"], "--inputs: goes with --reference"),
-    "no colon": (
-        ["--reference", "functions.py", *REFERENCE[2:], "--kernel", "functions.py:right"],
-        "expected file.py:fun",
-    ),
-    "no file": (
-        ["--reference", "gone.py:l2", *REFERENCE[2:], "--kernel", "functions.py:right"],
-        "no Python file gone.py",
-    ),
-    "no name": (
-        ["--reference", "functions.py:l3", *REFERENCE[2:], "--kernel", "functions.py:right"],
-        "--reference: .*l3",
-    ),
-    "no such inputs": (
-        [*REFERENCE[:3], "functions.py:inputs", "--kernel", "functions.py:right"],
-        "--inputs: .*'inputs'",
-    ),
-    "a class": (["--reference", "functions.py:Layer", *REFERENCE[2:], "--kernel", "functions.py:right"], "is a class"),
-    "an op too": (
-        ["softmax", *REFERENCE, "--kernel", "functions.py:right"],
-        "--reference: goes without the name of an op",
-    ),
-    "both": (
-        [*REFERENCE, *PROBLEMS, "--kernel", "functions.py:right"],
-        "--reference and --kernelbench: give one of them",
-    ),
+    "no colon": (["--reference", "functions.py", *REFERENCE[2:], *RIGHT], "expected file.py:fun"),
+    "no file": (["--reference", "gone.py:l2", *REFERENCE[2:], *RIGHT], "no Python file gone.py"),
+    "no name": (["--reference", "functions.py:l3", *REFERENCE[2:], *RIGHT], "--reference: .*l3"),
+    "no such inputs": ([*REFERENCE[:3], "functions.py:inputs", *RIGHT], "--inputs: .*'inputs'"),
+    "a class": (["--reference", "functions.py:Layer", *REFERENCE[2:], *RIGHT], "is a class"),
+    "an op too": (["softmax", *REFERENCE, *RIGHT], "--reference: goes without the name of an op"),
+    "both": ([*REFERENCE, *PROBLEMS, *RIGHT], "--reference and --kernelbench: give one of them"),
     "no kernel": (REFERENCE, "--reference: needs --kernel"),
-    "refused": (
-        ["--reference", "functions.py:noisy", *REFERENCE[2:], "--kernel", "functions.py:right"],
-        "draws random numbers: aten.randn_like",
-    ),
+    "refused": (["--reference", "functions.py:noisy", *REFERENCE[2:], *RIGHT], "draws random numbers: aten.randn_like"),
     "no problem": (
         ["--kernelbench", "gone.py", "--kernel", "kernels.py:ModelNew"],
         "--kernelbench: there is no Python",

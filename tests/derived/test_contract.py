@@ -142,7 +142,7 @@ def test_families_without_finite_answers_are_moved_or_left_out():
 
 
 def test_values_stay_in_a_domain_and_kept_operands_stay_as_they_are():
-    x, p = drawn((12, 40)) + [torch.linspace(0.1, 0.9, 40)]
+    x, p = (*drawn((12, 40)), torch.linspace(0.1, 0.9, 40))
     contract = derive(lambda x, p: x * torch.log(p), [x, p], keep=["x"], domain={"p": (0.1, 0.9)})
     inputs, _ = expected_of(contract, family="large")
     assert torch.equal(inputs.exact["x"], x.double())
