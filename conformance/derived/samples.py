@@ -20,7 +20,7 @@ from touchstone.conformance.derived.noise import Lift, Noise
 from touchstone.conformance.derived.ops import is_float, name_of, tensors_of
 
 SAMPLES = 16
-K = 8.0  # of 16 samples' sigma; no right kernel of 1.1 M elements was beyond 2.2 of it (docs/any-function.md)
+K = 8.0  # times the sigma of 16 samples: room for intrinsics of GPUs and for sums one term after another
 AMPLIFIED = 4
 BENT = 10.0  # times K sigma: beyond, an amplified sample is no longer linear
 LEAST = 2.0**-150  # what float32 does not tell from 0 is no discontinuity
