@@ -7,8 +7,8 @@ from typing import Any
 from touchstone.backends.devices import cuda_unavailable
 from touchstone.backends.gpus import DEFAULT
 from touchstone.conformance.discovery import arrays as array_libraries
+from touchstone.conformance.discovery import derivation, launching, registry
 from touchstone.conformance.discovery import importing as worker
-from touchstone.conformance.discovery import launching, registry
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.findings.kept import keep_report
 from touchstone.conformance.isolation.limits import Limits
@@ -151,6 +151,7 @@ def check(
         interrupted.report.require = tuple(require or ())
         raise
     report.require, report.least_coverage = tuple(require or ()), coverage
+    report.notes += derivation.notes(op)
     keep_report(subject, report)
     return report
 

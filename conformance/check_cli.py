@@ -22,6 +22,7 @@ def add(commands: Any) -> None:
         "of an op.",
     )
     shared.add(check.add_argument, "op", "--backend", "--variant", "--kernel", "--arrays", "--op-file", "--device")
+    shared.add(check.add_argument, "--reference", "--inputs", "--kernelbench")
     shared.add(check.add_argument, "--level", "--quick", "--thorough", "--dtypes", "--sizes", "--where")
     check.add_argument(
         "--compute",
@@ -70,6 +71,8 @@ def add(commands: Any) -> None:
 def run(options: argparse.Namespace) -> Status:
     """The command; the status says how the kernels did."""
     shared.positive("--timeout", options.timeout)
+    shared.level(options.level)
+    shared.derived(options, options.level)
     chosen = shared.select(options, options.level)
     narrowed = shared.narrowed(options, chosen)
     options.recording.concerns(chosen.device, chosen.level, chosen.seed)

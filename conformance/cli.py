@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import touchstone
-from touchstone.conformance import check_cli, judge_cli
+from touchstone.conformance import check_cli, describe_cli, judge_cli
 from touchstone.conformance.bench import cli as bench
 from touchstone.conformance.bench import tune_cli
 from touchstone.conformance.discovery import options as shared
@@ -29,6 +29,7 @@ from touchstone.conformance.spec.words import did_you_mean, not_one_of
 COMMANDS = (
     inventory,
     check_cli,
+    describe_cli,
     judge_cli,
     replay,
     selftest,

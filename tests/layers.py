@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # From the ground up. A room imports from the rooms of lower layers, and from no other room.
 LAYERS = (
     ("reference", "backends", "spec"),
-    ("contracts", "faults"),
+    ("contracts", "faults", "derived"),
     ("discovery",),
     ("judging",),
     ("isolation",),

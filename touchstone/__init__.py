@@ -13,7 +13,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from touchstone.conformance.against import check_against, describe
     from touchstone.conformance.check import assert_correct, check
+    from touchstone.conformance.derived.contract import derive
+    from touchstone.conformance.derived.refusals import Refused
     from touchstone.conformance.discovery.opfile import load_op
     from touchstone.conformance.reporting.report import Report
     from touchstone.conformance.spec.budget import simple
@@ -21,12 +24,29 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["Contract", "Operand", "Output", "Report", "assert_correct", "check", "load_op", "simple"]
+__all__ = [
+    "Contract",
+    "Operand",
+    "Output",
+    "Refused",
+    "Report",
+    "assert_correct",
+    "check",
+    "check_against",
+    "derive",
+    "describe",
+    "load_op",
+    "simple",
+]
 
 # Imported when first asked for, so that a kernel or a reference can be imported without the judge.
 _HOMES = {
     "assert_correct": "touchstone.conformance.check",
     "check": "touchstone.conformance.check",
+    "check_against": "touchstone.conformance.against",
+    "derive": "touchstone.conformance.derived.contract",
+    "describe": "touchstone.conformance.against",
+    "Refused": "touchstone.conformance.derived.refusals",
     "load_op": "touchstone.conformance.discovery.opfile",
     "Report": "touchstone.conformance.reporting.report",
     "simple": "touchstone.conformance.spec.budget",

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from touchstone.backends.gpus import DEFAULT
-from touchstone.conformance.discovery import arrays, launching, registry, selection
+from touchstone.conformance.discovery import arrays, derivation, launching, registry, selection
 from touchstone.conformance.discovery.selection import Selection, UsageError
 from touchstone.conformance.spec import narrowing
 from touchstone.conformance.spec.cases import LEVELS, plan
@@ -35,6 +35,15 @@ SHARED: dict[str, dict[str, Any]] = {
         help=f"with --kernel: the arrays it takes and returns: one of {', '.join(arrays.libraries())} (default: torch)",
     ),
     "--op-file": dict(metavar="FILE.py", help="with --kernel: an op of your own, its reference and contract"),
+    "--reference": dict(
+        metavar="FILE.py:FUNCTION",
+        help="with --kernel and --inputs: judge by what this function of torch computes (docs/any-function.md)",
+    ),
+    "--inputs": dict(metavar="FILE.py:FUNCTION", help="with --reference: a function that returns example inputs"),
+    "--kernelbench": dict(
+        metavar="FILE.py",
+        help="with --kernel=FILE.py:CLASS: judge that module by the Model of a KernelBench problem file",
+    ),
     "--level": dict(default="default", metavar="|".join(LEVELS), help="how many cases (default: default)"),
     "--quick": dict(dest="level", action="store_const", const="quick", help="short for --level quick"),
     "--thorough": dict(dest="level", action="store_const", const="thorough", help="short for --level thorough"),
@@ -128,6 +137,40 @@ def _typed(arguments: Sequence[str]) -> list[tuple[str, str, str]]:
             value = value if equals else next(left, "")
             found.append((option, value, f"{option}={value}"))
     return found
+
+
+def derived(options: argparse.Namespace, level: str) -> None:
+    """Derive the op that --reference or --kernelbench means, as an op file and a kernel that the other options name.
+
+    Raises UsageError.
+    """
+    given = [name for name in ("reference", "kernelbench", "op_file") if getattr(options, name) is not None]
+    if options.inputs is not None and options.reference is None:
+        raise UsageError("--inputs: goes with --reference=FILE.py:FUNCTION")
+    if not {"reference", "kernelbench"} & set(given):
+        return
+    typed = [f"--{name.replace('_', '-')}" for name in given]
+    if len(given) > 1:
+        raise UsageError(f"{' and '.join(typed)}: give one of them; each says what is computed")
+    if options.op:
+        raise UsageError(f"{typed[0]}: goes without the name of an op; the function says what is computed")
+    if options.kernel is None:
+        raise UsageError(f"{typed[0]}: needs --kernel=FILE.py:NAME, the kernel that is judged")
+    how: dict[str, Any] = {"level": level}
+    if options.dtypes is not None:
+        how["dtypes"] = [name.strip() for name in options.dtypes.split(",")]
+    try:
+        selection.kernel_of(options.kernel)
+        if options.reference is not None:
+            made = derivation.load_files(options.reference, options.inputs, **how)
+        else:
+            made = derivation.load_problem(options.kernelbench, **how)
+            options.kernel = derivation.kernel_file(options.kernel, options.kernelbench)
+    except (ValueError, TypeError) as error:
+        text = str(error)
+        named = text.startswith(("--", "dtypes:"))
+        raise UsageError(f"{'' if named else f'{typed[0]}: '}{'--' * text.startswith('dtypes:')}{text}") from error
+    options.op_file = str(made)
 
 
 def select(options: argparse.Namespace, level: str, device: str | None = None, on_gpu: str | None = None) -> Selection:

@@ -12,7 +12,7 @@ The comparison with it is in conformance/spec/compare.py. Constants and their me
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -45,6 +45,10 @@ class Expected:
     drift: float = 0.06  # limit of the mean signed error, in eps; inf where an output has none
     alternatives: list["Expected"] = field(default_factory=list)  # other answers the literature accepts, whole tensors
     note: str = ""  # of an alternative: what the reader of a report should know of a kernel that gives it
+    exact: bool = False  # every intermediate is exact: the answer's bits, of zeros any sign
+    excused: torch.Tensor | None = None  # elements that are not judged, as booleans of the answer's shape
+    # more alternatives, for an output that is none of the others; computed only then
+    otherwise: Callable[[], Sequence["Expected"]] | None = None
 
 
 def simple(

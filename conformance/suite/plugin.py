@@ -48,7 +48,8 @@ OUTPUT = pytest.StashKey[TextIO]()  # standard output, where --json - leaves it 
 BY_NAME = pytest.StashKey[bool]()  # whether the suite is collected by the name of its package
 SUITE = Path(__file__).parent
 MODULES = {"::test_kernel": "test_kernels", "::test_compile": "test_compile", "::test_time": "test_benchmarks"}
-ASKS = ("backend", "op", "variant", "kernel", "op_file", "dtypes", "sizes", "where")  # options that ask for kernels
+# options that ask for kernels
+ASKS = ("backend", "op", "variant", "kernel", "op_file", "reference", "kernelbench", "dtypes", "sizes", "where")
 ALONE = ("collectonly", "usepdb", "trace", "help", "version", "showfixtures", "show_fixtures_per_test", "markers")
 WORTH = 3  # variants for which a second process pays
 GPU_PROCESSES = 4  # that share a GPU
@@ -61,6 +62,7 @@ RECORD = "touchstone"  # key of the user property that carries an outcome from a
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("touchstone", "Touchstone: which kernels to judge")
     options.add(group.addoption, "--op", "--backend", "--variant", "--kernel", "--arrays", "--op-file", "--device")
+    options.add(group.addoption, "--reference", "--inputs", "--kernelbench")
     options.add(group.addoption, "--level", default=None)
     options.add(group.addoption, "--quick", "--thorough", "--seed", "--dtypes", "--sizes", "--where")
     options.add(group.addoption, "--require", "--strict-kernels", "--arch", "--known", "--divide")
@@ -161,6 +163,7 @@ def pytest_configure(config: pytest.Config) -> None:
         options.file("--json", option.touchstone_json)
         if ids := pasted.found(config.args, option.keyword):
             pasted.complete(option, ids)
+        options.derived(option, option.level or "default")
         chosen = selection.select(
             option.backend,
             option.device,

@@ -1,0 +1,175 @@
+"""Which axes of a function's operands are one size: found by running it with longer ones."""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from touchstone.conformance.derived.noise import Noise
+from touchstone.conformance.derived.ops import tensors_of
+from touchstone.conformance.derived.refusals import Refused
+from touchstone.conformance.derived.samples import cast, sample
+
+STEPS = (2, 3, 4, 8, 16)  # in which a size may grow that has to be a multiple of something: groups, heads
+TOGETHER = 3  # most other axes that have to grow with one
+TRIED = (1, 0, 37, 129, 257, 1025)  # sizes of one axis, the others at their first
+MULTIPLES = (1, 3, 33)  # of the step, of an axis that grows in steps
+USUAL = 64  # most of an axis at the first size
+LARGEST = 20000  # elements of an operand, at the sizes that are chosen here
+
+Place = tuple[int, int]  # (position of an operand, its axis)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Axes of operands that are one size. `step`: what it is changed by; 0: it is fixed."""
+
+    letter: str
+    places: tuple[Place, ...]
+    size: int
+    step: int
+
+    def __str__(self) -> str:
+        how = {0: f" = {self.size}, fixed", 1: ""}.get(self.step, f" in steps of {self.step}")
+        return f"{self.letter}{how}"
+
+
+def letters() -> Iterator[str]:
+    """A, B, ..., Z, A1, B1, ..."""
+    for round_ in itertools.count():
+        for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ":
+            yield letter + (str(round_) if round_ else "")
+
+
+def resized(values: Sequence[Any], change: Mapping[Place, int]) -> list[Any]:
+    """The arguments with some axes of other lengths: elements are left out, or the first ones come again."""
+    found = []
+    for position, value in enumerate(values):
+        if isinstance(value, torch.Tensor):
+            for axis in range(value.ndim):
+                n = change.get((position, axis), value.shape[axis])
+                if n != value.shape[axis]:
+                    value = value.index_select(axis, torch.arange(n) % max(value.shape[axis], 1))
+        found.append(value)
+    return found
+
+
+def works(function: Callable[..., Any], values: Sequence[Any]) -> list[tuple[int, ...]] | None:
+    """The shapes of the outputs; None where the function raises, or gives others when it runs in smaller ops.
+
+    What an op of torch takes by accident (keys and values of unequal length, in one kernel of the CPU) is no size.
+    """
+    try:
+        with torch.no_grad():
+            shapes = [tuple(t.shape) for t in tensors_of(function(*cast(values, torch.float32)))]
+        again = [tuple(t.shape) for t in sample(function, values, Noise(0))]
+    except Refused:
+        raise
+    except Exception:
+        return None
+    return shapes if shapes == again else None
+
+
+def shrunk(function: Callable[..., Any], values: Sequence[Any], state: frozenset[int] = frozenset()) -> list[Any]:
+    """The example with its long axes shorter, all axes of one length together, where the function works so too."""
+    found = list(values)
+    lengths = {n for p, t in enumerate(values) if isinstance(t, torch.Tensor) and p not in state for n in t.shape}
+    for n in sorted((n for n in lengths if n > USUAL), reverse=True):
+        if not any(isinstance(t, torch.Tensor) and t.numel() > LARGEST for t in found):
+            break
+        places = [(p, a) for p, t in enumerate(found) if isinstance(t, torch.Tensor) for a in range(t.ndim)]
+        alike = [(p, a) for p, a in places if found[p].shape[a] == n and p not in state]
+        for m in (USUAL, 33, 16):
+            given = resized(found, dict.fromkeys(alike, m))
+            if works(function, given) is not None:
+                found = given
+                break
+    return found
+
+
+def find(function: Callable[..., Any], values: Sequence[Any], state: frozenset[int] = frozenset()) -> list[Axis]:
+    """The axes of all operands. Those of the operands at the positions `state` stay as they are, and what goes with
+    them: the code of a module may hold their sizes in attributes."""
+    names = letters()
+    places = [(p, a) for p, t in enumerate(values) if isinstance(t, torch.Tensor) for a in range(t.ndim)]
+    size = {(p, a): values[p].shape[a] for p, a in places}
+    found: list[Axis] = []
+    done: set[Place] = set()
+    for place in places:
+        if place in done:
+            continue
+        n = size[place]
+        alike = [e for e in places if e not in done and e != place and size[e] == n and e[0] not in state]
+        alone: tuple[tuple[Place, ...], int] = ((place,), 0)
+        group, step = alone if place[0] in state else _group(function, values, place, n, alike) or alone
+        found.append(Axis(next(names), group, n, step))
+        done |= set(group)
+    return found
+
+
+def _group(function, values, place: Place, n: int, alike: list[Place]) -> tuple[tuple[Place, ...], int] | None:
+    """The axes that grow together with one, and by how much."""
+    for step in (1, *STEPS):
+        for count in range(min(len(alike), TOGETHER) + 1):
+            for others in itertools.combinations(alike, count):
+                group = (place, *others)
+                grown = (n + step, n + (3 if step == 1 else 2 * step))
+                if all(works(function, resized(values, dict.fromkeys(group, m))) is not None for m in grown):
+                    return group, step
+    return None
+
+
+def change_of(axes: Sequence[Axis], sizes: Mapping[str, int]) -> dict[Place, int]:
+    """The lengths of the operands' axes at these sizes."""
+    return {place: sizes[axis.letter] for axis in axes for place in axis.places}
+
+
+def sizes_of(
+    function: Callable[..., Any],
+    values: Sequence[Any],
+    axes: Sequence[Axis],
+    asked: Mapping[str, Sequence[int]] | None = None,
+) -> list[dict[str, int]]:
+    """The sizes to try: a small one of every axis, then one axis at a time, as far as the function works.
+
+    `asked` are sizes by letter, in place of those tried here. Raises ValueError where one does not work.
+    """
+
+    def at(sizes: dict[str, int], largest: float = LARGEST) -> bool:
+        given = resized(values, change_of(axes, sizes))
+        most = max((t.numel() for t in given if isinstance(t, torch.Tensor)), default=0)
+        return most <= largest and works(function, given) is not None
+
+    base = {axis.letter: axis.size for axis in axes}
+    for axis in axes:
+        for small in (64, 33, 16, 8, 3) if axis.step else ():
+            small = max(axis.step, small // axis.step * axis.step)
+            if small < axis.size and (axis.size > USUAL or _elements(values, axes, base) > LARGEST):
+                shrunk = {**base, axis.letter: small}
+                if at(shrunk, math.inf):
+                    base = shrunk
+                    if small <= USUAL and _elements(values, axes, base) <= LARGEST:
+                        break
+    found = [base]
+    for axis in axes:
+        if asked is not None and axis.letter not in asked:
+            continue
+        tried = [m * axis.step for m in MULTIPLES] if axis.step > 1 else TRIED if axis.step else ()
+        for n in tried if asked is None else asked[axis.letter]:
+            sizes = {**base, axis.letter: n}
+            if sizes not in found and at(sizes, LARGEST if asked is None else math.inf):
+                found.append(sizes)
+            elif asked is not None and sizes not in found:
+                raise ValueError(f"sizes: the reference does not work with {axis.letter}={n}")
+    return found
+
+
+def _elements(values: Sequence[Any], axes: Sequence[Axis], sizes: Mapping[str, int]) -> int:
+    """The elements of the largest operand."""
+    change = change_of(axes, sizes)
+    return max(
+        math.prod(change[p, a] for a in range(t.ndim)) for p, t in enumerate(values) if isinstance(t, torch.Tensor)
+    )

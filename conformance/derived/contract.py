@@ -1,0 +1,490 @@
+"""`derive`: an ordinary contract from any function of torch, an example of its inputs, and nothing else."""
+
+import inspect
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from touchstone.conformance.derived import axes as axes_of
+from touchstone.conformance.derived import families, modules
+from touchstone.conformance.derived.axes import Axis, resized
+from touchstone.conformance.derived.ops import is_float, tensors_of
+from touchstone.conformance.derived.samples import AMPLIFIED, Sampled, answers, cast, exact_in, narrows, sampled
+from touchstone.conformance.spec import layouts
+from touchstone.conformance.spec.budget import ROUNDED, Expected, finite
+from touchstone.conformance.spec.contract import DTYPES, Case, Contract, Draw, Operand, Output, dtype_name
+from touchstone.conformance.spec.words import expected_one_of, not_one_of
+
+STORES = ("none", "dots", "ops")
+MOST_UNSTABLE = 0.05  # of an output: beyond, a case says nothing about it
+MORE_AMPLIFIED = 32  # further samples that look for rare flips before an element is reported
+DETERMINED = 0.01  # of |answer|: an element with a smaller budget is determined
+LAYOUTS = {1: layouts.VECTOR, 2: layouts.MATRIX}
+OTHER_LAYOUTS = ("contiguous", "transposed", "sliced", "step", "offset", "broadcast")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What of a contract is asked for, and not found by running the function."""
+
+    dtypes: tuple[str, ...] = tuple(DTYPES)
+    store: str = "dots"  # intermediates that may be kept in 16 bits without a note: "none", "dots" or "ops"
+    keep: tuple[str, ...] = ()  # operands whose values stay those of the example
+    domain: tuple[tuple[str, tuple[float, float]], ...] = ()  # operand -> where its values lie
+    special: str = "eager"  # NaN and infinities: as the reference gives them, or "off"
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Found:
+    """What running the function has shown: the shape of a contract."""
+
+    axes: tuple[Axis, ...]
+    sizes: tuple[dict[str, int], ...]
+    outputs: tuple[tuple[str, ...], ...]  # of each output, the letter of each axis
+    moves: dict[str, str]  # family -> "", or how its values are moved: "abs", "range"
+    left_out: dict[str, str]  # family -> why there is none
+
+
+@dataclass(eq=False, kw_only=True)
+class DerivedContract(Contract):
+    """A contract whose answers and budgets come from runs of `function`, which takes `names` by position.
+
+    `found` is the shape; `notes` tells what of the outputs was not judged so far, and why.
+    """
+
+    function: Callable[..., Any]
+    names: tuple[str, ...]
+    example: tuple[Any, ...]
+    options: Options
+    found: Found
+    state: tuple[str, ...] = ()  # operands that are a module's parameters and buffers: given by keyword
+    references: tuple[Callable[..., Any], ...] = ()
+    notes: Counter[str] = field(default_factory=Counter)
+    determined: dict[str, list[float]] = field(default_factory=dict)  # output -> shares of determined elements
+    unknown: set[str] = field(default_factory=set)
+    tested: str = ""  # what became of its mutants, in words
+
+    def call(self, fn: Callable[..., Any], arguments: Mapping[str, Any], by_name: bool = False) -> Any:
+        """Call `fn` as the reference is: its inputs by position, a module's state by name."""
+        inputs = [arguments[name] for name in self.names if name not in self.state]
+        return fn(*inputs, **{name: arguments[name] for name in self.state})
+
+    def form(self) -> str:
+        inputs = [name for name in self.names if name not in self.state]
+        return f"fn({', '.join([*inputs, *(f'{name}=...' for name in self.state)])})"
+
+    def misfit(self, fn: Callable[..., Any]) -> str | None:
+        inputs = [name for name in self.names if name not in self.state]
+        try:
+            signature = inspect.signature(fn)
+            signature.bind(*inputs, **dict.fromkeys(self.state))
+        except TypeError as error:
+            name = getattr(fn, "__name__", None) or type(fn).__name__
+            return f"{name}: the reference is called as {self.form()}; {error}"
+        except ValueError:
+            return None
+        return None
+
+    def values_of(self, inputs: Mapping[str, Any], params: Mapping[str, Any]) -> list[Any]:
+        """The arguments of the reference from operands in float64: integers and booleans in their own dtype."""
+        found = []
+        for name, example in zip(self.names, self.example, strict=True):
+            value = inputs[name] if name in self.operands else params[name]
+            if isinstance(value, torch.Tensor) and not is_float(example):
+                value = value.to(example.dtype)
+            found.append(value)
+        return found
+
+    def judged(self, output: str, what: str) -> None:
+        self.notes[f"{output}: {what}"] += 1
+
+
+def derive(
+    reference: Callable[..., Any],
+    inputs: Sequence[Any] | Callable[..., Sequence[Any]],
+    *,
+    dtypes: Sequence[str] = tuple(DTYPES),
+    references: Sequence[Callable[..., Any]] = (),
+    store: str = "dots",
+    sizes: Mapping[str, Sequence[int]] | None = None,
+    keep: Sequence[str] = (),
+    domain: Mapping[str, tuple[float, float]] | None = None,
+    special: str = "eager",
+    seed: int = 0,
+    found: Found | None = None,
+) -> DerivedContract:
+    """A contract for kernels that compute what `reference(*inputs)` does: cases, answers and budgets.
+
+    `reference` is a function of tensors, or a torch.nn.Module, whose parameters and buffers become operands. `inputs`
+    is one example of its inputs (tensors, numbers, None), or a function that gives one. `references` are further right
+    answers, algebraically other functions. `store` says which intermediates may be kept in the 16-bit dtype without a
+    note: "none", "dots" (what goes into dot products and comes out of them), or "ops" (the result of every op, as eager
+    has them). `sizes` are those to try, by the letters that `describe` prints (None: found by running). `keep` names
+    operands whose values stay those of the example, besides integers, booleans and tensors of at most two values;
+    `domain` where an operand's values lie: {"x": (0, 1)}. `special`: whether NaN and infinities are judged, as
+    the reference gives them ("eager"), or not ("off"). `found` is what an earlier derivation has found.
+
+    Raises Refused, a ValueError, for what no contract can be derived from, and ValueError or TypeError naming the
+    argument.
+    """
+    dtypes, keep = _checked(dtypes, store, keep, special, references)
+    function, names, example, state = modules.function_of(reference, inputs, seed)
+    operands = [name for name, value in zip(names, example, strict=True) if isinstance(value, torch.Tensor)]
+    if not operands:
+        raise ValueError("inputs: expected at least one tensor among them, which decides what a case is")
+    for argument, given in (("keep", keep), ("domain", domain or {})):
+        for name in given:
+            if name not in operands:
+                raise ValueError(f"{argument}: {not_one_of(name, operands)}")
+    options = Options(tuple(dtypes), store, tuple(keep), tuple((domain or {}).items()), special, seed)
+    fixed = frozenset(names.index(name) for name in state)
+    if found is None:
+        _check_reference(function, names, example)
+        example = axes_of.shrunk(function, example, fixed)
+        found = _find(function, names, example, fixed, options, sizes)
+    else:
+        example = resized(example, axes_of.change_of(found.axes, {a.letter: a.size for a in found.axes}))
+    return _contract(function, names, tuple(example), options, found, tuple(state), tuple(references))
+
+
+def _checked(dtypes, store, keep, special, references) -> tuple[Sequence[str], Sequence[str]]:
+    for argument, value in (("dtypes", dtypes), ("keep", keep), ("references", references)):
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            raise TypeError(f"{argument}: expected a sequence, got {value!r}")
+    if not dtypes:
+        raise ValueError(f"dtypes: expected one or more of {', '.join(DTYPES)}")
+    for name in dtypes:
+        if name not in DTYPES:
+            raise ValueError(f"dtypes: {not_one_of(name, DTYPES)}")
+    for argument, value, options in (("store", store, STORES), ("special", special, ("eager", "off"))):
+        if value not in options:
+            raise ValueError(f"{argument}: {expected_one_of(value, options, repr)}")
+    for other in references:
+        if not callable(other):
+            raise TypeError(f"references: expected functions of the inputs, got {type(other).__name__}")
+    return dtypes, keep
+
+
+def _check_reference(function: Callable[..., Any], names: Sequence[str], example: Sequence[Any]) -> None:
+    """Raise where the reference does not run, writes its inputs, gives no tensor, or gives something else each time."""
+    given = cast(example, torch.float32)
+    before = [t.clone() if isinstance(t, torch.Tensor) else t for t in given]
+    try:
+        with torch.no_grad():
+            first = [t.clone() for t in tensors_of(function(*given))]
+            again = tensors_of(function(*cast(example, torch.float32)))
+    except Exception as error:
+        raise ValueError(
+            f"reference: it does not run on the inputs: {type(error).__name__}: {str(error).strip() or 'no message'}"
+        ) from error
+    for name, now, was in zip(names, given, before, strict=True):
+        if isinstance(now, torch.Tensor) and not torch.equal(torch.nan_to_num(now), torch.nan_to_num(was)):
+            raise ValueError(f"reference: it writes its input {name}; have it work on a copy")
+    if not first:
+        raise ValueError("reference: it returns no tensor")
+    answers(function, example)  # refuses what has no rule, by its name
+    for one, other in zip(first, again, strict=True):
+        if one.shape != other.shape or not torch.equal(torch.nan_to_num(one), torch.nan_to_num(other)):
+            raise ValueError("reference: it is not deterministic: two runs on the same inputs differ")
+
+
+def _find(function, names, example, fixed, options: Options, sizes) -> Found:
+    axes = axes_of.find(function, example, fixed)
+    letters = [axis.letter for axis in axes]
+    for letter, given in (sizes or {}).items():
+        if letter not in letters:
+            raise ValueError(f"sizes: {not_one_of(letter, letters)}")
+        if not isinstance(given, Sequence) or not all(isinstance(n, int) and n >= 0 for n in given):
+            raise ValueError(f"sizes: {letter}: expected whole numbers of at least 0, got {given!r}")
+    chosen = axes_of.sizes_of(function, example, axes, sizes)
+    chosen, outputs = _with_outputs(function, example, axes, chosen)
+    moves, left_out = _moves(function, names, example, axes, chosen[0], options)
+    return Found(tuple(axes), tuple(chosen), outputs, moves, left_out)
+
+
+def _with_outputs(function, example, axes, sizes):
+    """The sizes, with letters of their own for axes of the outputs that are no operand's; and the outputs' letters."""
+    shapes = [axes_of.works(function, resized(example, axes_of.change_of(axes, each))) for each in sizes]
+    outputs = []
+    for output, shape in enumerate(shapes[0] or ()):
+        letters = []
+        for place in range(len(shape)):
+            lengths = [each[output][place] for each in shapes if each is not None]
+            same = (a.letter for a in axes if [each[a.letter] for each in sizes] == lengths)
+            letter = next(same, f"y{output}_{place}")
+            letters.append(letter)
+            if letter not in sizes[0]:
+                sizes = [{**each, letter: n} for each, n in zip(sizes, lengths, strict=True)]
+        outputs.append(tuple(letters))
+    return sizes, tuple(outputs)
+
+
+def _kept(name: str, value: torch.Tensor, options: Options) -> bool:
+    """Whether an operand keeps the example's values."""
+    return not is_float(value) or name in options.keep or value.unique().numel() <= 2
+
+
+def _varied(name: str, value: torch.Tensor, state: bool) -> torch.Tensor:
+    """The example of a parameter that is a constant (weight 1, bias 0), with noise in which a mistake shows."""
+    if not state or not is_float(value) or value.unique().numel() > 1:
+        return value
+    return value + torch.rand(value.shape, generator=torch.Generator().manual_seed(len(name))).to(value.dtype) - 0.5
+
+
+def _moves(function, names, example, axes, size, options: Options) -> tuple[dict[str, str], dict[str, str]]:
+    """Of each family: how its values have to be moved for the function to be finite on most of the answer."""
+    moves, left_out = {"given": ""}, {}
+    for family in families.MAKES:
+        if family == families.SPECIAL and options.special == "off":
+            continue
+        for move in ("", "abs", "range"):
+            if family in (families.SPECIAL, families.WHOLE) and move == "range":
+                continue
+            given = _trial(names, example, axes, size, family, move, options)
+            if given is None:
+                left_out[family] = "every operand keeps the example's values"
+                break
+            try:
+                with torch.no_grad():
+                    out = [t for t in tensors_of(function(*given)) if is_float(t) and t.numel()]
+            except Exception as error:
+                left_out[family] = f"the reference raises {type(error).__name__}"
+                continue
+            if family == families.SPECIAL or all(float(torch.isfinite(t).double().mean()) > 0.5 for t in out):
+                moves[family] = move
+                left_out.pop(family, None)
+                break
+            left_out[family] = "more than half of the answer would be NaN or infinite"
+    return moves, left_out
+
+
+class _Drawing(Draw):
+    """A `Draw` for a family before there is a contract."""
+
+    def __init__(self, generator: torch.Generator):
+        self.dtype, self._generator = torch.float32, generator
+
+
+def _trial(names, example, axes, size, family, move, options):
+    """float32 arguments of a family; None where none of them would be drawn."""
+    given: list[Any] = []
+    drawn = False
+    for name, value in zip(names, resized(example, axes_of.change_of(axes, size)), strict=True):
+        if isinstance(value, torch.Tensor) and not _kept(name, value, options):
+            make = _made(name, family, move, value, options)
+            value, drawn = make(_Drawing(torch.Generator().manual_seed(len(given))), value.shape).float(), True
+        given.append(cast([value], torch.float32)[0])
+    return given if drawn else None
+
+
+def _made(name: str, family: str, move: str, value: torch.Tensor, options: Options) -> families.Make:
+    make = families.MAKES[family]
+    if name in dict(options.domain):
+        return families.mapped(make, families.within(*dict(options.domain)[name])) if family != "integers" else make
+    if move == "abs":
+        return families.mapped(make, torch.abs)
+    if move == "range":
+        return families.mapped(make, families.within(float(value.min()), float(value.max())))
+    return make
+
+
+def _contract(function, names, example, options: Options, found: Found, state, references) -> DerivedContract:
+    letter = {place: axis.letter for axis in found.axes for place in axis.places}
+    operands, params = {}, {}
+    for position, (name, value) in enumerate(zip(names, example, strict=True)):
+        if not isinstance(value, torch.Tensor):
+            params[name] = (value,)
+            continue
+        operands[name] = Operand(
+            " ".join(letter[position, axis] for axis in range(value.ndim)),
+            layouts=LAYOUTS.get(value.ndim, OTHER_LAYOUTS) if value.ndim else ("contiguous", "offset"),
+            dtype=None if is_float(value) else value.dtype,
+            positional=name not in state,
+            fixed=_kept(name, value, options),
+        )
+    made = DerivedContract(
+        operands=operands,
+        outputs={},
+        sizes=found.sizes,
+        values={},
+        expect=lambda inputs, given, *, dtype, compute=None: expect(made, inputs, given, dtype, compute),
+        params=params,
+        dtypes=options.dtypes,
+        valid=lambda case: _fits(made, case.sizes),
+        mirrors=True,
+        function=function,
+        names=tuple(names),
+        example=tuple(
+            _varied(name, value, name in state) if isinstance(value, torch.Tensor) else value
+            for name, value in zip(names, example, strict=True)
+        ),
+        options=options,
+        found=found,
+        state=state,
+        references=references,
+    )
+    made.values = {family: _family(made, family, move) for family, move in found.moves.items()}
+    several = len(found.outputs) > 1
+    made.outputs = {
+        f"y{number}" if several else "y": Output(" ".join(axes), _dtype_of(made, number))
+        for number, axes in enumerate(found.outputs)
+    }
+    return made
+
+
+def _family(contract: DerivedContract, family: str, move: str) -> Callable[[Draw], dict[str, torch.Tensor | None]]:
+    def draw_all(draw: Draw) -> dict[str, torch.Tensor | None]:
+        change = axes_of.change_of(contract.found.axes, draw.size)
+        given = dict(zip(contract.names, resized(contract.example, change), strict=True))
+        drawn: dict[str, torch.Tensor | None] = {}
+        for name in contract.operands:
+            value = given[name]
+            if family != "given" and not _kept(name, value, contract.options):
+                value = _made(name, family, move, contract.example[contract.names.index(name)], contract.options)(
+                    draw, value.shape
+                )
+            drawn[name] = value.to(torch.float64)
+        return drawn
+
+    return draw_all
+
+
+def _dtype_of(contract: DerivedContract, number: int) -> Callable[[Case], torch.dtype]:
+    """The dtype of an output, as eager has it in the case's dtype."""
+
+    @lru_cache
+    def dtype_in(name: str) -> torch.dtype:
+        size = contract.found.sizes[0]
+        given = resized(contract.example, axes_of.change_of(contract.found.axes, size))
+        for dtype in (DTYPES[name], torch.float32):
+            try:
+                with torch.no_grad():
+                    found = tensors_of(contract.function(*cast(given, dtype)))[number].dtype
+            except Exception:
+                continue  # eager does not compute this in 16 bits
+            return DTYPES[name] if found is dtype else found
+        return DTYPES[name]
+
+    return lambda case: dtype_in(case.dtype)
+
+
+@lru_cache(maxsize=4096)
+def _fits(contract: DerivedContract, sizes: tuple[tuple[str, int], ...]) -> bool:
+    """Whether the function works at these sizes and its outputs have the shapes that the letters say."""
+    size = dict(sizes)
+    if size in contract.found.sizes:
+        return True
+    shapes = axes_of.works(contract.function, resized(contract.example, axes_of.change_of(contract.found.axes, size)))
+    return shapes == [tuple(size[letter] for letter in axes) for axes in contract.found.outputs]
+
+
+def expect(contract: DerivedContract, inputs, params, dtype: torch.dtype, compute: str | None) -> dict[str, Expected]:
+    """Answers and budgets of one case, from samples."""
+    values = contract.values_of(inputs, params)
+    narrow = None if dtype is torch.float32 else dtype
+    operands = ROUNDED.get(compute or "", 0.0)
+    tier = contract.options.store
+    if narrow is not None and tier == "dots" and narrows(contract.function, values, dtype):
+        tier = "ops"  # the reference itself stores intermediates, which float64 hides
+
+    def samples(stored: str, amplified: int = AMPLIFIED) -> Sampled:
+        return sampled(
+            contract.function,
+            values,
+            seed=contract.options.seed,
+            store=None if stored == "none" else narrow,
+            stored="every" if stored == "ops" else "dots",
+            operands=operands,
+            amplified=amplified,
+        )
+
+    first = samples(tier)
+    contract.unknown |= first.unknown
+    whole = all(bool((v == v.round()).all()) for v in values if is_float(v)) and exact_in(
+        contract.function, values, dtype
+    )
+    unlike = _unlike(contract, values, first, dtype)
+    case = Case("", dtype_name(dtype), (), "", (), ())
+    found = {}
+    for number, (name, output) in enumerate(contract.outputs.items()):
+        own = output.dtype(case) if callable(output.dtype) else dtype
+        made = _expected(contract, name, number, first, own, dtype, unlike[number], whole)
+        if not whole and own.is_floating_point:
+            made.alternatives = [_alternative(made, other, values, number) for other in contract.references]
+            made.otherwise = lambda number=number, own=own: _otherwise(
+                number, own, dtype, unlike, samples, tier, narrow
+            )
+        found[name] = made
+    return found
+
+
+def _unlike(contract: DerivedContract, values: Sequence[Any], first: Sampled, dtype: torch.dtype) -> list[torch.Tensor]:
+    """Of each output: where the reference in float32, or in the case's dtype, is NaN or infinite otherwise than in
+    float64: it may be either."""
+    found = [torch.zeros(t.shape, dtype=torch.bool) for t in first.answers]
+    for own in dict.fromkeys((torch.float32, dtype)):
+        try:
+            with torch.no_grad():
+                eager = [t.to(torch.float64) for t in tensors_of(contract.function(*cast(values, own)))]
+        except Exception:
+            continue  # eager does not compute this in 16 bits
+        if [t.shape for t in eager] != [t.shape for t in first.answers]:
+            continue
+        for number, (got, right) in enumerate(zip(eager, first.answers, strict=True)):
+            if is_float(right):
+                both = torch.isfinite(got) & torch.isfinite(right)
+                same = both | (torch.isnan(got) & torch.isnan(right)) | (torch.isinf(right) & (got == right))
+                found[number] |= ~same
+    return found
+
+
+def _expected(contract, name, number, first: Sampled, own, dtype, unlike, whole: bool) -> Expected:
+    answer, unstable = first.answers[number].to(torch.float64), first.unstable[number]
+    share = float(unstable.double().mean()) if unstable.numel() else 0.0
+    excused = unlike if own.is_floating_point else unstable
+    if share > MOST_UNSTABLE:
+        contract.judged(name, "not judged: more than 5 % of its elements are near a discontinuity")
+        excused = torch.ones_like(unstable)
+    elif share:
+        contract.judged(name, "some elements near a discontinuity are judged loosely, or not if they are integers")
+    if bool(unlike.any()):
+        contract.judged(name, "not judged where float32 overflows or is NaN and float64 is not")
+    made = Expected(answer, dtype=own)
+    if bool(excused.any()):
+        made.excused = excused
+    if whole and own.is_floating_point and not share:
+        made.exact = True
+    elif own.is_floating_point:
+        made.extra = finite(first.extra(number))
+        if dtype is torch.float32 and answer.numel():
+            decided = made.extra <= DETERMINED * finite(answer).abs() + torch.finfo(torch.float32).tiny
+            contract.determined.setdefault(name, []).append(float(decided.double().mean()))
+    return made
+
+
+def _alternative(made: Expected, other: Callable[..., Any], values: Sequence[Any], number: int) -> Expected:
+    """What another right function gives, with the budget of its own samples."""
+    theirs = sampled(other, values)
+    return Expected(theirs.answers[number].to(torch.float64), dtype=made.dtype, extra=finite(theirs.extra(number)))
+
+
+def _otherwise(number, own, dtype, unlike, samples, tier, narrow) -> list[Expected]:
+    """What else is right: elements that flip seldom, and in 16 bits intermediates that are stored as eager does."""
+    again = samples(tier, MORE_AMPLIFIED)
+    answer = again.answers[number].to(torch.float64)
+    excused = unlike[number] if bool(unlike[number].any()) else None
+    found = [Expected(answer, dtype=own, extra=finite(again.extra(number)), excused=excused)]
+    if narrow is not None and tier != "ops":
+        every = samples("ops")
+        note = f"stores intermediates in {dtype_name(dtype)} as eager does; a kernel that keeps float32 is closer"
+        drift = math.inf
+        found.append(
+            Expected(answer, dtype=own, extra=finite(every.extra(number)), excused=excused, note=note, drift=drift)
+        )
+    return found

@@ -1,0 +1,119 @@
+"""Functions and modules of torch as one thing: a function of values by position, with a name for each."""
+
+import inspect
+import keyword
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.func import functional_call
+
+
+def function_of(
+    reference: Any, inputs: Sequence[Any] | Callable[..., Sequence[Any]], seed: int = 0
+) -> tuple[Callable[..., Any], list[str], list[Any], list[str]]:
+    """(function, names, example, state): `function(*example)` is the reference on its inputs, a module's parameters and
+    buffers last, which `state` names. TypeError or ValueError names `reference` or `inputs`."""
+    if not callable(reference):
+        raise TypeError(f"reference: expected a function or a torch.nn.Module, got {type(reference).__name__}")
+    given = example_of(inputs, seed)
+    is_module = isinstance(reference, torch.nn.Module)
+    names = _names(reference.forward if is_module else reference, len(given))
+    if not is_module:
+        return reference, names, given, []
+    state = state_of(reference)
+    spelt = [_identifier(name) for name in state]
+    if len({*names, *spelt}) < len(names) + len(spelt):
+        spelt = [f"state_{name}" for name in spelt]
+    return (
+        as_function(reference, len(given), list(state)),
+        [*names, *spelt],
+        [*given, *(t.detach().clone() for t in state.values())],
+        spelt,
+    )
+
+
+def example_of(inputs: Sequence[Any] | Callable[..., Sequence[Any]], seed: int = 0) -> list[Any]:
+    """The example inputs, drawn where they are a function; of `seed` where it takes one."""
+    if callable(inputs):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            try:
+                inputs = inputs(seed) if _takes_one(inputs) else inputs()
+            except Exception as error:
+                raise ValueError(f"inputs: the function raises {type(error).__name__}: {error}") from error
+    if isinstance(inputs, torch.Tensor):
+        inputs = [inputs]
+    if not isinstance(inputs, list | tuple) or not inputs:
+        raise TypeError(f"inputs: expected a list of tensors, numbers and None, got {type(inputs).__name__}")
+    for position, value in enumerate(inputs):
+        if not isinstance(value, torch.Tensor | bool | int | float | str | type(None)):
+            raise TypeError(f"inputs: [{position}]: expected a tensor, a number or None, got {type(value).__name__}")
+    return [value.detach().cpu() if isinstance(value, torch.Tensor) else value for value in inputs]
+
+
+def state_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The parameters and the buffers of floating-point numbers, which are operands of a call."""
+    every = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return {name: t.cpu() for name, t in every.items() if t.is_floating_point()}
+
+
+def as_function(module: torch.nn.Module, inputs: int, state: Sequence[str]) -> Callable[..., Any]:
+    """The function of `inputs` values and the module's state, by position. Buffers are copied: the module may write
+    them."""
+    written = {name for name, _ in module.named_buffers()}
+
+    def run(*values):
+        given = {n: v.clone() if n in written else v for n, v in zip(state, values[inputs:], strict=True)}
+        rest = {name: t.clone() for name, t in module.named_buffers() if name not in given}
+        return functional_call(module, {**rest, **given}, tuple(values[:inputs]))
+
+    return run
+
+
+def as_kernel(module: torch.nn.Module, reference: torch.nn.Module) -> Callable[..., Any]:
+    """A module under judgement as a function of inputs, and of the reference's state by name.
+
+    ValueError names what of the state it lacks, or has besides.
+    """
+    try:
+        module.load_state_dict(reference.state_dict())
+    except RuntimeError as error:
+        raise ValueError(f"kernel: it does not take the reference's parameters: {error}") from error
+    names = list(state_of(reference))
+    module.train(reference.training)
+
+    def run(*inputs, **state):
+        given = dict(zip(names, state.values(), strict=True))
+        device = next((t.device for t in (*inputs, *given.values()) if isinstance(t, torch.Tensor)), None)
+        return as_function(module.to(device), len(inputs), names)(*inputs, *given.values())
+
+    return run
+
+
+def _names(function: Callable[..., Any], count: int) -> list[str]:
+    """The names of the parameters that the inputs are for; x0, x1, ... where the function does not say."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return [f"x{position}" for position in range(count)]
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    several = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    needed = sum(p.default is p.empty for p in positional)
+    if not needed <= count <= len(positional) and not (several and needed <= count):
+        raise ValueError(f"inputs: the reference takes {', '.join(p.name for p in positional)}; got {count} values")
+    names = [p.name for p in positional[:count]]
+    return names + [f"x{position}" for position in range(len(names), count)]
+
+
+def _takes_one(function: Callable[..., Any]) -> bool:
+    """Whether a function has to be given an argument."""
+    try:
+        return any(p.default is p.empty and p.kind < 2 for p in inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return False
+
+
+def _identifier(name: str) -> str:
+    spelt = name.replace(".", "_")
+    return f"_{spelt}" if not spelt.isidentifier() or keyword.iskeyword(spelt) else spelt

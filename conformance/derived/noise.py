@@ -1,0 +1,198 @@
+"""Monte-Carlo arithmetic for any function of torch: run in float64, with an error at every op as large as that of one
+float32 kernel may be.
+
+Errors propagate by themselves; correlations, cancellation, broadcasting and saturation need no rule. Only the size of
+the local error needs one (conformance/derived/rules.py). It is uniform with variance 1 in units of half of 2^-24, and a
+hash of the value: equal values err alike, as they do in a kernel. On top, half a unit that a whole tensor shares stands
+for what is systematic, a rounded constant or reciprocal.
+"""
+
+import math
+import random
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from touchstone.conformance.derived import ops, refusals, rules
+from touchstone.conformance.derived.ops import is_float, name_of
+from touchstone.conformance.spec.budget import EPS
+
+UNIT = 2.0**-25  # half of float32's unit roundoff
+SHARED = 0.5  # of the unit: the part of the error that a whole tensor has in common
+TINY = 2.0**-126  # below it, float32 is subnormal, and half of the kernels flush to 0
+# odd multipliers of a 64-bit hash (splitmix64, Steele, Lea & Flood 2014), as signed integers
+_FIRST, _SECOND = -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
+
+
+def hash_noise(values: torch.Tensor, key: int) -> torch.Tensor:
+    """Float64 noise of the shape of `values`: uniform, mean 0, variance 1, the same for the same bits and `key`."""
+    h = values.to(torch.float64).contiguous().view(torch.int64) ^ key
+    h.bitwise_xor_(h >> 30).mul_(_FIRST)
+    h.bitwise_xor_(h >> 27).mul_(_SECOND)
+    return (h >> 11).to(torch.float64).mul_(math.sqrt(3) / 2**52)
+
+
+class Lift(TorchDispatchMode):
+    """Casts to float32 and to 16 bits become casts to float64: they are there to raise precision, or to lower it at the
+    end."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        refusals.check_op(func, name_of(func), args, kwargs)
+        return func(*args, **lifted(kwargs))
+
+
+def lifted(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The keyword arguments of an op, with float64 in place of a lower dtype."""
+    low = (torch.float32, torch.float16, torch.bfloat16)
+    return {**kwargs, "dtype": torch.float64} if kwargs.get("dtype") in low else kwargs
+
+
+class Noise(TorchDispatchMode):
+    """Runs a function of float64 tensors with an error at every op.
+
+    `seed` decides all errors, and `scale` multiplies them. Intermediates are stored in the 16-bit dtype `store` (None:
+    in none): those that go into dot products and come out of them (`stored` "dots"), or the results of every op
+    ("every").
+    `operands` is the relative error of each operand of a dot product, a declared lower precision.
+
+    After the run, `unknown` holds the ops that no rule is known of, and `unstored(t)` the value of an output before it
+    was stored.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        scale: float = 1.0,
+        store: torch.dtype | None = None,
+        stored: str = "dots",
+        operands: float = 0.0,
+    ):
+        super().__init__()
+        self.scale, self.store, self.stored, self.operands = scale, store, stored, operands
+        self.unit = UNIT * scale
+        self.unknown: set[str] = set()
+        self._chance = random.Random(seed)
+        self._calls, self._depth = 0, 0
+        self._kept: dict[int, tuple[torch.Tensor, int, torch.Tensor]] = {}  # storage -> stored, its version, unstored
+
+    # errors
+    def error(self, values: torch.Tensor) -> torch.Tensor:
+        """An error in units for each element."""
+        self._calls += 1
+        key = self._chance.getrandbits(62)
+        shared = SHARED if self._chance.random() < 0.5 else -SHARED
+        return hash_noise(values, key).add_(shared).to(values.dtype)
+
+    def spoil(self, values: Any, weight: float = 1.0, size: torch.Tensor | None = None) -> Any:
+        """`values` with a relative error of `weight` units each, or an absolute one of `size` units."""
+        if not is_float(values) or values.numel() == 0:
+            return values
+        if size is None:
+            out = values * (1 + self.unit * weight * self.error(values))
+        else:
+            out = values + self.unit * torch.where(torch.isfinite(size), size, 0.0) * self.error(values)
+        small = (values.abs() < TINY) & (values != 0)
+        if self._chance.random() < 0.5 and bool(small.any()):
+            out = torch.where(small, 0.0, out)
+        return torch.where(torch.isfinite(values), out, values)
+
+    def round(self, values: Any) -> Any:
+        """`values` as the 16-bit dtype holds them, after a common random scaling of about one unit of it.
+
+        What the dtype holds already stays: copies of operands, zeros, whole numbers.
+        """
+        if self.store is None or not is_float(values) or values.numel() == 0:
+            return values
+        turn = 1 + (self._chance.random() - 0.5) * 4 * EPS[self.store]
+        there = (values * turn).to(self.store).to(values.dtype) / turn
+        same = values.to(self.store).to(values.dtype) == values
+        moved = torch.isfinite(there) & torch.isfinite(values) & ~same
+        return torch.where(moved, values + (there - values) * self.scale, values)
+
+    def keep(self, before: Any, stored: Any) -> Any:
+        """`stored`, of which the value `before` is to be had where it turns out to be an output itself."""
+        if is_float(stored) and stored is not before:
+            self._kept[stored.untyped_storage().data_ptr()] = (stored, stored._version, before)
+        return stored
+
+    def unstored(self, output: torch.Tensor) -> torch.Tensor:
+        """The value of an output before it was stored: rounding to the output's dtype is no error of the function."""
+        found = self._kept.get(output.untyped_storage().data_ptr()) if is_float(output) and output.numel() else None
+        if found is None:
+            return output
+        stored, version, before = found
+        if stored._version != version or output.dtype != stored.dtype:
+            return output
+        whole = torch.empty_strided(stored.shape, stored.stride(), dtype=before.dtype).copy_(before)
+        return whole.as_strided(output.shape, output.stride(), output.storage_offset() - stored.storage_offset())
+
+    # ops
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs, name = lifted(kwargs or {}), name_of(func)
+        refusals.check_op(func, name, args, kwargs)
+        self._depth += 1
+        try:
+            out = self._run(func, name, args, kwargs)
+        finally:
+            self._depth -= 1
+        whole = self.stored == "every" and self._depth == 0
+        if self.store is None or not whole or name in ops.EXACT or func.is_view:
+            return out
+        if func._schema.is_mutable:
+            for target in _targets(func, args, kwargs):
+                target.copy_(self.round(target.clone()))
+            return out
+        return tree_map(lambda t: self.keep(t, self.round(t)) if is_float(t) else t, out)
+
+    def _run(self, func, name, args, kwargs):
+        if func.is_view:
+            return func(*args, **kwargs)
+        if name in ops.EXACT and name not in rules.RULES:
+            return self._exact(func, args, kwargs)
+        made = rules.RULES[name](self, func, args, kwargs) if name in rules.RULES else NotImplemented
+        if made is NotImplemented:
+            made = ops.in_parts(self, func, args, kwargs)
+        if made is not NotImplemented:
+            return made
+        if torch.Tag.pointwise not in func.tags and name not in ops.KNOWN and name not in ops.SPECIAL:
+            self.unknown.add(str(func))
+        return self._generic(func, name, args, kwargs)
+
+    def _exact(self, func, args, kwargs):
+        """Nothing is rounded; what is made of a stored intermediate alone is the same of the value before."""
+        out = func(*args, **kwargs)
+        if not self._kept or not is_float(out) or func._schema.is_mutable:
+            return out
+        before = [self.unstored(t) if is_float(t) else t for t in args]
+        if all(one is other for one, other in zip(before, args, strict=True)):
+            return out
+        return self.keep(func(*before, **kwargs), out)
+
+    def _generic(self, func, name, args, kwargs):
+        """Backward stable: each operand is off by a unit, and so is the result."""
+        weight = 4.0 if name in ops.SPECIAL else 1.0
+        if func._schema.is_mutable:
+            out = func(*args, **kwargs)
+            for target in _targets(func, args, kwargs):
+                target.copy_(self._after(target.clone(), name, weight))
+            return out
+        args, kwargs = tree_map(lambda t: self.spoil(t) if is_float(t) else t, (tuple(args), kwargs))
+        return tree_map(lambda t: self._after(t, name, weight) if is_float(t) else t, func(*args, **kwargs))
+
+    def _after(self, result: torch.Tensor, name: str, weight: float) -> torch.Tensor:
+        size = weight * result.abs() + 2 if name in ops.UNIT else None
+        return self.spoil(result, weight, size)
+
+
+def _targets(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """The tensors of floating-point numbers that an op writes."""
+    found = []
+    for position, declared in enumerate(func._schema.arguments):
+        if declared.alias_info is not None and declared.alias_info.is_write:
+            value = args[position] if position < len(args) else kwargs.get(declared.name)
+            found += ops.float_leaves(value)
+    return found

@@ -1,0 +1,118 @@
+"""Which ops of torch belong to which class of rounding errors, by the name in their schema."""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch._decomp import decomposition_table
+from torch.utils._pytree import tree_leaves
+
+
+def words(text: str) -> frozenset[str]:
+    """The words of a text."""
+    return frozenset(text.split())
+
+
+# nothing is rounded: the result is made of the operands' values, or is no float
+EXACT = words("""
+view _unsafe_view reshape _reshape_alias as_strided expand permute transpose t squeeze unsqueeze select slice split
+split_with_sizes unbind diagonal detach alias unfold movedim swapaxes chunk narrow flatten unflatten view_as clone copy
+copy_ contiguous cat stack hstack index index_select gather take where masked_fill masked_fill_ masked_select
+masked_scatter select_scatter slice_scatter diagonal_scatter scatter scatter_ index_copy index_copy_ index_fill
+index_fill_ constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
+replication_pad3d flip roll rot90 repeat repeat_interleave tile max min amax amin aminmax maximum minimum fmax fmin
+argmax argmin sort topk kthvalue median nanmedian mode cummax cummin _cummax_helper _cummin_helper relu relu_ clamp
+clamp_ clamp_min clamp_min_ clamp_max clamp_max_ hardtanh hardtanh_ threshold threshold_ abs abs_ neg neg_ sign sign_
+sgn signbit floor floor_ ceil ceil_ round round_ trunc trunc_ frac eq ne lt le gt ge logical_and logical_or logical_not
+logical_not_ logical_xor bitwise_and bitwise_or bitwise_not bitwise_xor isnan isinf isfinite isposinf isneginf any all
+max_pool2d_with_indices max_pool3d_with_indices max_pool1d adaptive_max_pool2d adaptive_max_pool3d max_unpool2d
+embedding one_hot arange zeros ones full empty empty_like zeros_like ones_like full_like new_zeros new_ones new_full
+new_empty new_empty_strided empty_strided scalar_tensor lift_fresh lift_fresh_copy tril triu tril_ triu_ eye fill fill_
+zero_ zero _to_copy to nonzero bucketize searchsorted nan_to_num nan_to_num_ copysign _local_scalar_dense item
+upsample_nearest1d upsample_nearest2d upsample_nearest3d pixel_shuffle pixel_unshuffle channel_shuffle im2col
+is_same_size real imag set_ resize_ sym_size diag_embed heaviside nextafter isin _assert_async _assert_scalar
+_assert_tensor_metadata _linalg_check_errors tril_indices triu_indices linspace equal
+""")
+# functions whose kernels err by several units in the last place
+SPECIAL = words("""
+exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf erfc erfinv
+sigmoid pow rsqrt lgamma digamma i0 sinc logaddexp logaddexp2 softplus log_sigmoid_forward xlogy hypot polygamma
+special_xlog1py exp_ tanh_ sigmoid_ log_ pow_ rsqrt_ special_erfcx special_ndtr special_log_ndtr special_entr
+special_i0e special_i1 special_i1e mvlgamma
+""")
+# usual forms of these cancel against 1, as exp(x) - 1 and 2 sigmoid(2x) - 1 do: an absolute error of a unit of 1
+UNIT = words("tanh tanh_ expm1 log1p softplus elu elu_ log_sigmoid_forward erfc special_ndtr")
+DOTS = words("mm bmm addmm baddbmm mv addmv dot vdot convolution _convolution addr addbmm")
+WITH_ADDEND = words("addmm baddbmm addmv addr addbmm")  # the first operand is added to the product
+SUMS = words("sum mean cumsum")
+# not called pointwise by torch, and right by the rule for arithmetic
+KNOWN = words("""
+_cdist_forward cdist polar lerp cross linalg_cross hardswish hardswish_ hardsigmoid leaky_relu leaky_relu_ elu elu_
+celu gelu silu silu_ mish addcmul addcdiv softshrink hardshrink add_ sub_ mul_ div_ sqrt_
+""")
+# run as torch's own decomposition into smaller ops
+COMPOSITE = words("""
+native_layer_norm native_group_norm _softmax _log_softmax logsumexp silu silu_ mish hardswish softplus nll_loss_forward
+nll_loss2d_forward mse_loss huber_loss smooth_l1_loss l1_loss binary_cross_entropy binary_cross_entropy_with_logits
+_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_attention_math addcmul addcdiv glu celu selu
+log_sigmoid_forward soft_margin_loss multi_margin_loss dist _euclidean_dist renorm logit native_layer_norm_backward
+native_group_norm_backward _softmax_backward_data _log_softmax_backward_data gelu_backward silu_backward
+sigmoid_backward tanh_backward threshold_backward native_batch_norm_backward nll_loss_backward mse_loss_backward
+_fused_rms_norm rms_norm upsample_bilinear2d upsample_linear1d grid_sampler_2d upsample_bicubic2d
+_upsample_bilinear2d_aa lerp trace baddbmm addmv addr addbmm hardsigmoid std_mean
+""")
+
+
+def name_of(func: Any) -> str:
+    """The name of an op without its namespace and overload: "add" of aten::add.Tensor."""
+    return func._schema.name.split("::")[-1]
+
+
+def is_float(value: Any) -> bool:
+    """Whether `value` is a tensor of floating-point numbers."""
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def float_leaves(tree: Any) -> list[torch.Tensor]:
+    """The tensors of floating-point numbers in nested arguments."""
+    return [leaf for leaf in tree_leaves(tree) if is_float(leaf)]
+
+
+def tensors_of(result: Any) -> list[torch.Tensor]:
+    """The tensors that a function returned, in order."""
+    return [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+
+
+def argument(func: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], default: Any = None) -> Any:
+    """An argument of an op by its name in the schema, or `default`."""
+    if name in kwargs:
+        return kwargs[name]
+    for position, declared in enumerate(func._schema.arguments):
+        if declared.name == name:
+            if position < len(args):
+                return args[position]
+            return declared.default_value if declared.has_default_value() else default
+    return default
+
+
+@cache
+def decompositions() -> dict[Any, Any]:
+    """torch's decompositions of the ops that are run as one."""
+    return {
+        func: made
+        for func, made in decomposition_table.items()
+        if isinstance(func, torch._ops.OpOverload) and name_of(func) in COMPOSITE
+    }
+
+
+def in_parts(mode: Any, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The result of an op that consists of smaller ones, each of which `mode` sees; NotImplemented for another op."""
+    made = NotImplemented
+    if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+        with mode:
+            made = func.decompose(*args, **kwargs)
+    if made is NotImplemented and func in decompositions():
+        with mode:
+            made = decompositions()[func](*args, **kwargs)
+    return made

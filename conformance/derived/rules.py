@@ -1,0 +1,253 @@
+"""The size of the error of one float32 kernel, op by op, where the rule for arithmetic does not hold.
+
+A rule takes the `Noise` mode, the op, and its arguments, and returns the spoiled result, or NotImplemented. Sizes are
+in units of half of 2^-24. A sum of n terms errs by sqrt(n + 8) units of the sum of their absolute values: a random walk
+of roundings (Higham & Mary 2019), with room for a few of each.
+"""
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from touchstone.conformance.derived.ops import (
+    DOTS,
+    WITH_ADDEND,
+    argument,
+    decompositions,
+    float_leaves,
+    is_float,
+    name_of,
+)
+
+if TYPE_CHECKING:
+    from touchstone.conformance.derived.noise import Noise
+
+aten = torch.ops.aten
+Rule = Callable[["Noise", Any, Any, Any], Any]
+RULES: dict[str, Rule] = {}
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Register a rule for these ops."""
+
+    def put(made: Rule) -> Rule:
+        RULES.update(dict.fromkeys(names, made))
+        return made
+
+    return put
+
+
+EQUAL = 6.0  # equal terms, one after another, are rounded to one side: an error of n / 6 units and not of their root
+
+
+def root(terms: float) -> float:
+    return math.sqrt(terms + 8)
+
+
+def absolute(tree: Any) -> Any:
+    return tree_map(lambda t: t.abs() if is_float(t) else t, tree)
+
+
+def terms_of(name: str, args: Any) -> int:
+    """How many terms each element of a dot product's result has."""
+    if name in ("addr", "ger"):
+        return 2
+    if "convolution" in name:
+        weight, transposed, groups = args[1], bool(args[6]), args[8]
+        channels = weight.shape[0] // max(groups, 1) if transposed else weight.shape[1]
+        return math.prod(weight.shape[2:]) * channels + 1
+    summed = args[1 if name in WITH_ADDEND else 0].shape[-1]
+    return summed + (name in WITH_ADDEND)
+
+
+def reduced(x: torch.Tensor, dim: Any) -> int:
+    """How many elements of `x` each result of a reduction along `dim` is made of."""
+    if dim is None or (isinstance(dim, list | tuple) and not dim):
+        return x.numel()
+    dims = dim if isinstance(dim, list | tuple) else [dim]
+    return math.prod(x.shape[d] for d in dims) if x.ndim else 1
+
+
+@rule(*DOTS)
+def _dot(noise, func, args, kwargs):
+    name, args = name_of(func), list(args)
+    if func._schema.is_mutable or not is_float(args[0]):
+        return NotImplemented
+    for place in (1, 2) if name in WITH_ADDEND else (0, 1):
+        stored = noise.round(args[place])
+        args[place] = noise.spoil(stored, noise.operands / noise.unit * noise.scale) if noise.operands else stored
+    out = func(*args, **kwargs)
+    size = func(*absolute(args), **{key: abs(value) for key, value in kwargs.items()})
+    out = noise.spoil(out, size=size * root(terms_of(name, args)))
+    return noise.keep(out, noise.round(out)) if noise.store is not None else out
+
+
+@rule("sum", "mean", "nansum")
+def _sum(noise, func, args, kwargs):
+    x = args[0]
+    out = func(*args, **kwargs)
+    if not is_float(x) or not is_float(out):
+        return out
+    size = func(x.abs(), *args[1:], **kwargs)
+    dim = argument(func, "dim", args, kwargs)
+    n = reduced(x, dim)
+    if n < 2:
+        return noise.spoil(out, size=size)
+    equal = torch.amax(x, dim or (), keepdim=size.ndim == x.ndim) == torch.amin(x, dim or (), size.ndim == x.ndim)
+    return noise.spoil(out, size=size * torch.where(equal, max(root(n), n / EQUAL), root(n)))
+
+
+@rule("cumsum")
+def _cumulative_sum(noise, func, args, kwargs):
+    x = args[0]
+    if not is_float(x):
+        return func(*args, **kwargs)
+    n = x.shape[args[1]] if x.ndim else 1
+    return noise.spoil(func(*args, **kwargs), size=func(x.abs(), *args[1:], **kwargs) * root(n))
+
+
+@rule("prod", "cumprod")
+def _product(noise, func, args, kwargs):
+    x, dim = args[0], argument(func, "dim", args, kwargs)
+    if not is_float(x):
+        return func(*args, **kwargs)
+    return noise.spoil(func(*args, **kwargs), root(reduced(x, dim)))
+
+
+@rule("avg_pool1d", "avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_avg_pool1d")
+def _pool(noise, func, args, kwargs):
+    x = args[0]
+    out = func(*args, **kwargs)
+    n = max(1, x.numel() // max(out.numel(), 1)) if "adaptive" in name_of(func) else math.prod(args[1])
+    return noise.spoil(out, size=func(x.abs(), *args[1:], **kwargs) * root(n))
+
+
+@rule("scatter_add", "index_add", "scatter_reduce", "index_reduce", "segment_reduce", "col2im")
+@rule("_embedding_bag", "_embedding_bag_forward_only")
+def _scatter(noise, func, args, kwargs):
+    if not float_leaves(args):
+        return func(*args, **kwargs)
+    out, size = func(*args, **kwargs), func(*absolute(args), **kwargs)
+    n = min(64, max(t.numel() for t in float_leaves(args)))
+    if isinstance(out, tuple | list):
+        return (noise.spoil(out[0], size=size[0].abs() * root(n)), *out[1:])
+    return noise.spoil(out, size=size.abs() * root(n))
+
+
+@rule("scatter_add_", "index_add_", "scatter_reduce_", "index_put_", "_index_put_impl_", "index_put")
+def _scatter_in_place(noise, func, args, kwargs):
+    """Sums only where values are accumulated; else copies."""
+    target, name = args[0], name_of(func)
+    if not is_float(target) or ("put" in name and not argument(func, "accumulate", args, kwargs, False)):
+        return func(*args, **kwargs)
+    positive = [t.abs() if is_float(t) else t for t in args]  # of the target before it is written
+    out = func(*args, **kwargs)
+    size = func(*positive, **kwargs).abs() * root(min(64, max(t.numel() for t in float_leaves(args))))
+    if not func._schema.is_mutable:
+        return noise.spoil(out, size=size)
+    target.copy_(noise.spoil(target.clone(), size=size))
+    return out
+
+
+@rule("linalg_vector_norm", "norm", "frobenius_norm")
+def _norm(noise, func, args, kwargs):
+    out = func(noise.spoil(args[0]), *args[1:], **kwargs)
+    return noise.spoil(out, root(max(1, args[0].numel() // max(out.numel(), 1))))
+
+
+@rule("var", "var_mean", "std", "std_mean")
+def _variance(noise, func, args, kwargs):
+    """The mean, then the centred squares: a kernel in one pass is not right where the mean is far above the spread."""
+    x, name = args[0], name_of(func)
+    if not is_float(x):
+        return NotImplemented
+    dim = argument(func, "dim", args, kwargs)
+    correction = argument(func, "correction", args, kwargs)
+    if correction is None:
+        correction = int(argument(func, "unbiased", args, kwargs, True))
+    keepdim = argument(func, "keepdim", args, kwargs, False)
+    dims = list(range(x.ndim)) if dim is None or dim == [] else [dim] if isinstance(dim, int) else list(dim)
+    with noise:
+        mean = torch.mean(x, dims, keepdim=True)
+        spread = torch.sum((x - mean) ** 2, dims, keepdim=keepdim) / max(reduced(x, dims) - correction, 0)
+        spread = spread.sqrt() if name.startswith("std") else spread
+    if "mean" not in name:
+        return spread
+    return spread, mean if keepdim else mean.reshape(spread.shape)
+
+
+@rule("gelu")
+def _gelu(noise, func, args, kwargs):
+    x = args[0]
+    with noise:
+        if argument(func, "approximate", args, kwargs) == "tanh":
+            return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
+        return 0.5 * x * (1 + torch.erf(x * math.sqrt(0.5)))
+
+
+@rule("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training", "cudnn_batch_norm")
+def _batch_norm(noise, func, args, kwargs):
+    x, weight, bias = args[:3]
+    running, running_var = argument(func, "running_mean", args, kwargs), argument(func, "running_var", args, kwargs)
+    training = "no_training" not in name_of(func) and bool(argument(func, "training", args, kwargs, True))
+    momentum, eps = args[-2:]
+    dims, shape = [d for d in range(x.ndim) if d != 1], [1, -1] + [1] * (x.ndim - 2)
+    with noise:
+        mean = torch.mean(x, dims, keepdim=True) if training else running.reshape(shape)
+        centred = x - mean
+        variance = torch.mean(centred * centred, dims, keepdim=True) if training else running_var.reshape(shape)
+        rstd = torch.rsqrt(variance + eps)
+        y = centred * rstd
+        y = y if weight is None else y * weight.reshape(shape)
+        y = y if bias is None else y + bias.reshape(shape)
+        if training and running is not None:
+            n = x.numel() / x.shape[1]
+            running.mul_(1 - momentum).add_(mean.reshape(-1), alpha=momentum)
+            running_var.mul_(1 - momentum).add_(variance.reshape(-1) * (n / max(n - 1, 1)), alpha=momentum)
+    if not training:
+        return y, x.new_empty(0), x.new_empty(0)
+    return y, mean.reshape(-1), rstd.reshape(-1)
+
+
+@rule("_softmax", "_log_softmax", "_safe_softmax")
+def _softmax(noise, func, args, kwargs):
+    """Also exp(x - lse), and base 2 of logits scaled beforehand: off by as many units as x and its maximum are
+    large."""
+    x, dim = args[0], args[1]
+    if not is_float(x) or x.numel() == 0 or x.ndim == 0:
+        return NotImplemented
+    name = name_of(func)
+    with noise:
+        if name == "_safe_softmax":
+            y = aten._softmax.default(x, dim, False)
+            return torch.where((x == -math.inf).all(dim, keepdim=True), 0.0, y)
+        y = decompositions()[func](*args, **kwargs)
+    size = torch.where(torch.isfinite(x), x, 0.0).abs()
+    most = size.amax(dim, keepdim=True)
+    return noise.spoil(y, size=y * (size + most) if name == "_softmax" else y.abs() + most)
+
+
+@rule("logcumsumexp")
+def _log_cumulative_sum_exp(noise, func, args, kwargs):
+    x = args[0]
+    out = func(noise.spoil(x), *args[1:], **kwargs)
+    return noise.spoil(out, size=(out.abs() + x.abs().amax() + 1) * root(x.shape[args[1]] if x.ndim else 1))
+
+
+@rule("_linalg_solve_ex", "linalg_inv_ex", "_linalg_eigh", "_linalg_det", "_linalg_slogdet", "linalg_lu_factor_ex")
+@rule("linalg_qr", "linalg_cholesky_ex", "linalg_ldl_solve", "linalg_solve_triangular", "triangular_solve")
+@rule("cholesky_solve", "linalg_lu_solve", "_linalg_svd", "linalg_lstsq", "linalg_householder_product")
+@rule("linalg_matrix_exp", "geqrf", "ormqr")
+def _linear_algebra(noise, func, args, kwargs):
+    """Backward stable as a whole: a matrix is off by a unit of its largest element, times the root of its order."""
+
+    def off(t):
+        if not is_float(t) or t.ndim < 2 or t.numel() == 0:
+            return t
+        largest = t.abs().amax((-2, -1), keepdim=True).expand(t.shape)
+        return noise.spoil(t, size=largest * root(t.shape[-1]))
+
+    return tree_map(lambda t: noise.spoil(t) if is_float(t) else t, func(*tree_map(off, tuple(args)), **kwargs))

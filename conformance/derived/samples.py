@@ -1,0 +1,205 @@
+"""The budget of one call from samples: the function in float64, and how far runs with errors lie from it.
+
+    allowed = 0.75 eps(out) max(|answer|, smallest normal) + K sigma + 1e-30,  sigma^2 = mean of (sample - answer)^2
+
+The samples are averaged around the float64 answer, not around their mean. A few more, with errors K times as large,
+find elements near a discontinuity: where they leave the linear range, change between finite and not, or change at all
+though sigma is 0 or the output is no float.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from touchstone.conformance.derived import ops, refusals
+from touchstone.conformance.derived.noise import Lift, Noise
+from touchstone.conformance.derived.ops import is_float, name_of, tensors_of
+
+SAMPLES = 16
+K = 8.0  # times the sigma of 16 samples: room for intrinsics of GPUs and for sums one term after another
+AMPLIFIED = 4
+BENT = 10.0  # times K sigma: beyond, an amplified sample is no longer linear
+LEAST = 2.0**-150  # what float32 does not tell from 0 is no discontinuity
+JUMP = 1.05  # of what plain samples reach: where amplified ones reach no farther, the errors are those of a jump
+SEEN = 2.0**-12  # of the answer: a smaller distance is rounding, and no jump
+HULL = 1.5  # of what amplified samples reach: what an unstable element is allowed
+
+Function = Callable[..., Any]
+
+
+@dataclass
+class Sampled:
+    """The outputs of one call: float64 answers (integers as they are), and of each its sigma, the largest distance that
+    a sample reaches, and which elements are unstable. `sigma` and `reach` are 0 where an output is no float."""
+
+    answers: list[torch.Tensor]
+    sigma: list[torch.Tensor]
+    reach: list[torch.Tensor]
+    unstable: list[torch.Tensor]
+    unknown: set[str] = field(default_factory=set)  # ops without a rule of their own
+    uneven: int = 0  # samples whose outputs have other shapes
+
+    def extra(self, output: int, k: float = K) -> torch.Tensor:
+        """The absolute error allowed beyond one rounding of the result."""
+        wide = torch.maximum(k * self.sigma[output], HULL * self.reach[output])
+        return torch.where(self.unstable[output], wide, k * self.sigma[output])
+
+
+def doubled(values: Sequence[Any]) -> list[Any]:
+    """Arguments of a run in float64: copies, so that a function that writes them harms nobody."""
+    return cast(values, torch.float64)
+
+
+def cast(values: Sequence[Any], dtype: torch.dtype) -> list[Any]:
+    """Copies of arguments with the tensors of floating-point numbers in `dtype`."""
+    return [t.detach().clone() if isinstance(t, torch.Tensor) and not is_float(t) else _in(t, dtype) for t in values]
+
+
+def _in(value: Any, dtype: torch.dtype) -> Any:
+    return value.detach().to(dtype, copy=True) if is_float(value) else value
+
+
+def answers(function: Function, values: Sequence[Any]) -> list[torch.Tensor]:
+    """The outputs in float64. Raises Refused."""
+    with torch.no_grad(), refusals.Leaving(), Lift():
+        return [t.detach().clone() for t in tensors_of(function(*doubled(values)))]
+
+
+def sample(function: Function, values: Sequence[Any], noise: Noise) -> list[torch.Tensor]:
+    """The outputs of one run with errors. Raises Refused."""
+    with torch.no_grad(), refusals.Leaving():
+        with noise:
+            found = tensors_of(function(*doubled(values)))
+        return [noise.unstored(t.detach()) for t in found]
+
+
+def sampled(
+    function: Function,
+    values: Sequence[Any],
+    *,
+    seed: int = 0,
+    store: torch.dtype | None = None,
+    stored: str = "dots",
+    operands: float = 0.0,
+    samples: int = SAMPLES,
+    amplified: int = AMPLIFIED,
+) -> Sampled:
+    """The answer of `function(*values)` and its samples; `store`, `stored` and `operands` as `Noise` has them.
+
+    Raises Refused, also where every sample has outputs of other shapes.
+    """
+    right = answers(function, values)
+    zeros = [torch.zeros(t.shape, dtype=torch.float64) for t in right]
+    found = Sampled(right, [z.clone() for z in zeros], [z.clone() for z in zeros], [z.bool() for z in zeros])
+    plain = [z.clone() for z in zeros]  # what the samples reach that are not amplified
+    used = wider = 0
+    for number in range(samples + amplified):
+        wide = number >= samples
+        scale = K if wide else 1.0
+        noise = Noise(seed * 1009 + number, scale=scale, store=store, stored=stored, operands=operands)
+        got = sample(function, values, noise)
+        found.unknown |= noise.unknown
+        if [t.shape for t in got] != [t.shape for t in right]:
+            found.uneven += 1
+            continue
+        used += not wide
+        wider += wide
+        for output, (one, exact) in enumerate(zip(got, right, strict=True)):
+            _count(found, output, one, exact, None if wide else plain)
+    if not used and right:
+        raise refusals.Refused(
+            "the shapes of the outputs depend on computed values: no run with rounding errors has those of the exact "
+            "run; return fixed shapes"
+        )
+    for output, exact in enumerate(right):
+        found.sigma[output] = (found.sigma[output] / max(used, 1)).sqrt()
+        if is_float(exact) and wider:
+            bent = found.reach[output] > BENT * K * found.sigma[output] + LEAST
+            jumps = (found.reach[output] < JUMP * plain[output]) & (plain[output] > LEAST + SEEN * exact.abs())
+            found.unstable[output] |= bent | jumps
+        found.reach[output] = torch.maximum(found.reach[output], plain[output])
+    return found
+
+
+def _count(
+    found: Sampled, output: int, one: torch.Tensor, exact: torch.Tensor, plain: list[torch.Tensor] | None
+) -> None:
+    """Add one sample of one output; `plain` is what such samples reach, None for an amplified one."""
+    if not is_float(exact):
+        found.unstable[output] |= one != exact
+        return
+    both = torch.isfinite(one) & torch.isfinite(exact)
+    distance = torch.where(both, one - exact, 0.0).abs()
+    if plain is not None:
+        found.sigma[output] += distance.square()
+    reach = found.reach if plain is None else plain
+    reach[output] = torch.maximum(reach[output], distance)
+    found.unstable[output] |= torch.isfinite(one) != torch.isfinite(exact)
+
+
+class _Narrowing(TorchDispatchMode):
+    """Sees whether a float32 intermediate is cast to 16 bits and computed with further."""
+
+    def __init__(self, dtype: torch.dtype):
+        super().__init__()
+        self.dtype, self.found = dtype, False
+        self._cast: dict[int, torch.Tensor] = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        used = [t for t in ops.float_leaves((args, kwargs)) if t.untyped_storage().data_ptr() in self._cast]
+        self.found |= bool(used) and not func.is_view and name_of(func) != "_to_copy"
+        out = func(*args, **kwargs)
+        if name_of(func) == "_to_copy" and is_float(out) and out.dtype == self.dtype != args[0].dtype:
+            self._cast[out.untyped_storage().data_ptr()] = out
+        return out
+
+
+def narrows(function: Function, values: Sequence[Any], dtype: torch.dtype) -> bool:
+    """Whether the function, run in a 16-bit dtype, computes with an intermediate that it cast down to it itself.
+
+    In float64 such a cast cannot be seen. False too where it does not run in the dtype.
+    """
+    mode, given = _Narrowing(dtype), cast(values, dtype)
+    try:
+        with torch.no_grad(), mode:
+            function(*given)
+    except Exception:
+        return False
+    return mode.found
+
+
+class _Whole(TorchDispatchMode):
+    """Whether every intermediate is a whole number up to `largest`, and sums of absolute values one up to 2^24."""
+
+    COMPUTED = ops.words("add sub mul relu pow addmm square rsub") | ops.SUMS - {"mean"} | ops.DOTS
+
+    def __init__(self, largest: int):
+        super().__init__()
+        self.holds, self.largest = True, largest
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs, name = kwargs or {}, name_of(func)
+        size = None
+        if name in ops.DOTS or name in ops.SUMS:
+            positive = tree_map(lambda t: t.abs() if is_float(t) else t, tuple(args))
+            size = func(*positive, **kwargs)
+        out = func(*args, **kwargs)
+        for t in ops.float_leaves(out):
+            self.holds &= name in ops.EXACT or func.is_view or name.rstrip("_") in self.COMPUTED
+            self.holds &= size is None or bool((size.abs() <= 2**24).all())
+            self.holds &= bool(((t == t.round()) & (t.abs() <= self.largest)).all())
+        return out
+
+
+def exact_in(function: Function, values: Sequence[Any], dtype: torch.dtype) -> bool:
+    """Whether no kernel in `dtype` has anything to round, in any order of summation: bit equality can be asked for."""
+    largest = {torch.float32: 2**24, torch.float16: 2**11, torch.bfloat16: 2**8}[dtype]
+    mode = _Whole(largest)
+    with torch.no_grad(), Lift(), mode:
+        found = tensors_of(function(*doubled(values)))
+    return mode.holds and any(is_float(t) and bool(t.any()) for t in found)

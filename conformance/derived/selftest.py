@@ -1,0 +1,124 @@
+"""A derived contract judged: right forms of the reference must pass it, and mutants of the reference must not."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from touchstone.conformance.derived import families
+from touchstone.conformance.derived.contract import DerivedContract
+from touchstone.conformance.derived.forms import KINDS, Form
+from touchstone.conformance.derived.mutants import Altered, Mutant, mutants_of, spread
+from touchstone.conformance.derived.ops import tensors_of
+from touchstone.conformance.derived.refusals import Refused
+from touchstone.conformance.derived.samples import cast, doubled
+from touchstone.conformance.spec.budget import Expected, budget
+from touchstone.conformance.spec.cases import plain_case
+from touchstone.conformance.spec.compare import compare
+from touchstone.conformance.spec.contract import Case
+
+MUTANTS = 24  # of a function, as different in kind as they come
+NARROW_FAMILIES = 2  # of a 16-bit dtype; in float32 all are tried
+EQUIVALENT = 0.02  # of the budget: a mutant that in float64 changes nothing beyond is none
+ALWAYS_WRONG = "one pass"  # in float64 it changes nothing, and in float32 it is wrong all the same
+
+
+@dataclass
+class SelfTest:
+    """What was tried: mutants `killed` of `real` ones, the `survivors`, and the right forms that were `accused`."""
+
+    killed: int = 0
+    real: int = 0
+    survivors: list[str] = field(default_factory=list)
+    accused: list[str] = field(default_factory=list)
+    forms: int = 0  # runs of right forms
+
+    def __str__(self) -> str:
+        text = f"this contract rejects {self.killed} of {self.real} wrong versions of the reference"
+        return text + (f"; not: {'; '.join(self.survivors)}" if self.survivors else "")
+
+
+@dataclass
+class _Tried:
+    case: Case
+    values: list[Any]
+    expected: dict[str, Expected]
+
+    def plain(self) -> "_Tried":
+        """The same without further answers, which are looked for where an output is wrong: it takes seconds."""
+        return replace(self, expected={name: replace(one, otherwise=None) for name, one in self.expected.items()})
+
+
+def examine(contract: DerivedContract, mutants: int = MUTANTS) -> SelfTest:
+    """Run right forms in every dtype and `mutants` in float32, on the plain cases of each family."""
+    found = SelfTest()
+    every = [name for name in contract.values if name != families.SPECIAL]
+    tried = []
+    for dtype in contract.dtypes:
+        for family in every if dtype == "float32" else every[:NARROW_FAMILIES]:
+            case = plain_case(contract, dtype, family)
+            inputs = contract.build(case)
+            tried.append(_Tried(case, contract.values_of(inputs.exact, inputs.params), contract.expected(inputs)))
+    for one in tried:
+        for kind in KINDS:
+            found.forms += 1
+            with torch.no_grad(), Form(kind):
+                got = tensors_of(contract.function(*cast(one.values, torch.float32)))
+            if wrong := _wrong(contract, one, got):
+                found.accused.append(f"{wrong} of the form {kind!r} in {one.case.id}")
+    wide = [one.plain() for one in tried if one.case.dtype == "float32"]
+    for mutant in spread(mutants_of(contract.function, wide[0].values), mutants) if wide else ():
+        _try(contract, mutant, wide, found)
+    return found
+
+
+def demand_trust(found: SelfTest) -> None:
+    """Raise Refused where a right form of the reference was accused: the contract withdraws itself."""
+    if found.accused:
+        raise Refused(
+            f"the budget is not to be trusted: it accuses right forms of the reference itself: {found.accused[0]}"
+            f"{f', and {len(found.accused) - 1} more' if len(found.accused) > 1 else ''}; write the contract by hand "
+            "(docs/your-kernel.md)"
+        )
+
+
+def _wrong(contract: DerivedContract, one: _Tried, got: Sequence[torch.Tensor]) -> str | None:
+    """The first output that is not right, with its error."""
+    for (name, expected), value in zip(one.expected.items(), got, strict=True):
+        verdict = compare(value.to(expected.dtype or one.case.torch_dtype), expected, one.case.torch_dtype)
+        if not verdict.ok:
+            return f"{name} is {verdict.fraction:.3g} of the budget"
+    return None
+
+
+def _try(contract: DerivedContract, mutant: Mutant, tried: Sequence[_Tried], found: SelfTest) -> None:
+    """Count one mutant, unless it is equivalent to the reference on all of these cases."""
+    real = ALWAYS_WRONG in mutant.kind
+    for one in tried:  # in float32, where nothing else than the first answer is right
+        try:
+            with torch.no_grad():
+                with Altered(mutant):
+                    got = tensors_of(contract.function(*cast(one.values, torch.float32)))
+                with Altered(mutant):
+                    changed = tensors_of(contract.function(*doubled(one.values)))
+        except Exception:
+            continue  # a wrong version that does not run on these values
+        real = real or any(
+            _changes(expected, exact) for expected, exact in zip(one.expected.values(), changed, strict=True)
+        )
+        if real and _wrong(contract, one, got):
+            found.real += 1
+            found.killed += 1
+            return
+    if real:
+        found.real += 1
+        found.survivors.append(str(mutant))
+
+
+def _changes(expected: Expected, exact: torch.Tensor) -> bool:
+    """Whether the exact result of a mutant is another than the answer, measured by the budget."""
+    if exact.shape != expected.answer.shape:
+        return True
+    far = (exact.to(torch.float64) - expected.answer).abs() > EQUIVALENT * budget(expected, torch.float32)
+    return bool((far | (torch.isnan(exact) != torch.isnan(expected.answer))).any())

@@ -1,0 +1,217 @@
+"""Ops derived from functions of torch: kept as op files, so that other processes and later replays have them too.
+
+The op file of a derived op is written below `.touchstone/derived` in the current folder; beside it lies what its
+contract is made of: how to get the reference, the example of its inputs, and what running it has shown.
+"""
+
+import hashlib
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import torch
+
+from touchstone.backends.storage import files, folders
+from touchstone.conformance.derived import modules, selftest
+from touchstone.conformance.derived.contract import DerivedContract, derive
+from touchstone.conformance.discovery import importing, problems, registry
+
+FOLDER = Path(".touchstone", "derived")
+MUTANTS = {"quick": 12, "default": 24, "thorough": 60}  # with which a contract is tested, by level
+OP_FILE = '''"""The contract of {what}, derived by Touchstone."""
+
+from touchstone.conformance.discovery.derivation import restored
+
+contract = restored(__file__)
+'''
+KERNEL_FILE = '''"""{name} of {kernel} as a function, with the parameters of {problem}."""
+
+from touchstone.conformance.discovery.problems import kernel_of
+
+{name} = kernel_of({kernel!r}, {name!r}, {problem!r})
+'''
+
+
+def load_derived(
+    reference: Callable[..., Any],
+    inputs: Sequence[Any] | Callable[..., Sequence[Any]],
+    *,
+    level: str = "default",
+    way: tuple | None = None,
+    **options: Any,
+) -> str:
+    """Derive the contract of `reference`, test it, and load it as an op; return the op's name.
+
+    `options` are those of `derive`; `level` says with how many mutants it is tested; `way` is how another process gets
+    the reference (None: by its file and name, or pickled). Raises ValueError and TypeError as `derive` does, and
+    Refused where the contract accuses right forms of the reference.
+    """
+    seed = options.get("seed", 0)
+    example = modules.example_of(inputs, seed)
+    made = derive(reference, example, **options)
+    tested = selftest.examine(made, MUTANTS[level])
+    selftest.demand_trust(tested)
+    packed = {
+        "reference": way or _way(reference),
+        "references": [_way(other) for other in options.get("references", ())],
+        "inputs": example,
+        "options": {name: value for name, value in options.items() if name not in ("references", "sizes")},
+        "found": made.found,
+        "tested": tested,
+    }
+    what = importing.describe(reference)
+    stem = "".join(c if c.isalnum() else "_" for c in what.rpartition(".")[2]).strip("_")
+    path = FOLDER / f"{stem if stem[:1].isalpha() else f'function{stem}'}_{_digest(what, packed)}.py"
+    folders.owned(FOLDER.parent)
+    folders.owned(FOLDER)
+    files.replace(path.with_suffix(".pickle"), cloudpickle.dumps(packed), mode=0o600, follow=False)
+    files.replace(path, OP_FILE.format(what=what.replace('"', "'").replace("\\", "/")), mode=0o600, follow=False)
+    made.tested, made.name = str(tested), path.stem
+    registry.register(path.stem, made, path.resolve())
+    return path.stem
+
+
+def _digest(what: str, packed: Mapping[str, Any]) -> str:
+    """Of what an op is derived from: the same on every run, as the ids of findings should be."""
+    kind, *rest = packed["reference"]
+    place = rest if kind != "pickle" else what
+    digest = hashlib.sha256(repr((kind, place, packed["options"], packed["found"])).encode())
+    for value in packed["inputs"]:
+        if isinstance(value, torch.Tensor):
+            value = value.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        digest.update(value if isinstance(value, bytes) else repr(value).encode())
+    return digest.hexdigest()[:8]
+
+
+def restored(op_file: str) -> DerivedContract:
+    """The contract of a derived op's file."""
+    packed = pickle.loads(Path(op_file).with_suffix(".pickle").read_bytes())
+    references = tuple(map(_arrived, packed["references"]))
+    options: Mapping[str, Any] = packed["options"]
+    made = derive(
+        _arrived(packed["reference"]), packed["inputs"], references=references, found=packed["found"], **options
+    )
+    made.tested = str(packed["tested"])
+    return made
+
+
+def load_files(reference: str, inputs: str | None, **options: Any) -> Path:
+    """Derive from "FILE.py:FUNCTION" texts as commands take them; the op file. ValueError names the option."""
+    function, given, way = _named(reference, inputs)
+    return _file_of(load_derived(function, given, way=way, **options))
+
+
+def load_problem(problem: str, **options: Any) -> Path:
+    """Derive from a KernelBench problem file, one with `Model`, `get_inputs` and `get_init_inputs`; the op file."""
+    path = _python_file("--kernelbench", problem)
+    model, inputs = problems.small(path)
+    return _file_of(load_derived(model, inputs, way=("problem", str(path.resolve())), **options))
+
+
+def of_files(reference: str, inputs: str | None) -> DerivedContract:
+    """The contract that `load_files` loads, not loaded and not tested."""
+    function, given, _ = _named(reference, inputs)
+    return derive(function, given)
+
+
+def of_problem(problem: str) -> DerivedContract:
+    """The contract that `load_problem` loads, not loaded and not tested."""
+    return derive(*problems.small(_python_file("--kernelbench", problem)))
+
+
+def _named(reference: str, inputs: str | None) -> tuple[Callable[..., Any], Callable[..., Any], tuple]:
+    """Reference, inputs, and how another process gets the reference."""
+    path, name = file_and_name("--reference", reference)
+    function = _loaded("--reference", path, name)
+    if isinstance(function, type):
+        raise ValueError(f"--reference: {name} is a class; name a function that calls one, or give --kernelbench")
+    if inputs is None:
+        raise ValueError("--reference: goes with --inputs=FILE.py:FUNCTION, which returns a list of example inputs")
+    given = _loaded("--inputs", *file_and_name("--inputs", inputs))
+    return function, given, ("file", str(path.resolve()), name)
+
+
+def kernel_file(kernel: str, problem: str) -> str:
+    """ "FILE.py:NAME" of a function that calls the module of "FILE.py:CLASS" with the parameters of a problem's."""
+    path, name = file_and_name("--kernel", kernel)
+    text = KERNEL_FILE.format(name=name, kernel=str(path.resolve()), problem=str(Path(problem).resolve()))
+    made = FOLDER / f"kernel_{hashlib.sha256(text.encode()).hexdigest()[:8]}.py"
+    folders.owned(FOLDER.parent)
+    folders.owned(FOLDER)
+    files.replace(made, text, mode=0o600, follow=False)
+    return f"{made}:{name}"
+
+
+def notes(op: str) -> list[str]:
+    """What a report of a derived op says besides: what was not judged, and how strong the contract is."""
+    contract = registry.contract(op)
+    if not isinstance(contract, DerivedContract):
+        return []
+    found = [f"{what} ({count} cases)" for what, count in contract.notes.items()]
+    for name, shares in contract.determined.items():
+        share = sum(shares) / len(shares)
+        if share < 0.5:
+            found.append(
+                f"{name} is hardly determined in float32: {1 - share:.0%} of its elements have a budget above 1 % of "
+                "their value (an ill-conditioned reference, or values that it is not meant for)"
+            )
+    for op_name in sorted(contract.unknown):
+        found.append(
+            f"no error rule for {op_name}: taken to be backward stable; give references=, or write `expect` by hand, "
+            "if a right kernel is accused"
+        )
+    found += [f"values {family!r} left out: {why}" for family, why in contract.found.left_out.items()]
+    return [*found, contract.tested] if contract.tested else found
+
+
+def file_and_name(option: str, text: str) -> tuple[Path, str]:
+    """File and function of "FILE.py:FUNCTION"; ValueError names the option."""
+    path, colon, name = text.rpartition(":")
+    if not colon or not path.endswith(".py") or not name:
+        raise ValueError(f"{option}: expected file.py:function, got {text!r}")
+    return _python_file(option, path), name
+
+
+def _python_file(option: str, path: str) -> Path:
+    if not path.endswith(".py") or not Path(path).is_file():
+        raise ValueError(f"{option}: there is no Python file {path}")
+    return Path(path)
+
+
+def _loaded(option: str, path: Path, name: str) -> Callable[..., Any]:
+    try:
+        return importing.load(path, name)
+    except ValueError as error:
+        raise ValueError(f"{option}: {error}") from None
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"{option}: {path} does not import: {type(error).__name__}: {error}") from error
+
+
+def _file_of(op: str) -> Path:
+    path = registry.op_file(op)
+    assert path is not None
+    return path
+
+
+def _way(function: Callable[..., Any]) -> tuple:
+    """How another process gets a function: ("file", path, name), or ("pickle", bytes)."""
+    try:
+        return ("file", *importing.source_of(function))
+    except ValueError:
+        pass
+    try:
+        return ("pickle", cloudpickle.dumps(function))
+    except Exception as error:
+        raise ValueError(
+            f"reference: {importing.describe(function)} cannot be sent to another process ({error}); define it at the "
+            "top level of a file"
+        ) from error
+
+
+def _arrived(way: tuple) -> Callable[..., Any]:
+    kind, *rest = way
+    if kind == "file":
+        return importing.load(*rest)
+    return problems.small(Path(*rest))[0] if kind == "problem" else pickle.loads(*rest)

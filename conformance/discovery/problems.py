@@ -1,0 +1,118 @@
+"""Problem files of KernelBench's form: `Model`, `get_inputs` and `get_init_inputs`, at sizes that a CPU runs soon.
+
+Their sizes are numbers in the code outside of the class. They are made smaller there, as far as the model still builds
+and runs, before anything else is done with it.
+"""
+
+import ast
+import itertools
+import types
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from touchstone.conformance.derived import modules
+from touchstone.conformance.discovery import importing
+
+LEAST = 9  # a smaller number is no size worth making smaller
+LARGEST = 20000  # elements of an input or a parameter
+NEEDED = ("Model", "get_inputs", "get_init_inputs")
+
+
+@lru_cache(maxsize=16)
+def small(path: Path) -> tuple[torch.nn.Module, list[Any]]:
+    """The model of a problem file and its inputs, at small sizes. ValueError says what is wrong with the file."""
+    tree = ast.parse(path.read_text(), str(path))
+    sizes = sorted(set(_numbers(tree)))
+    first: Exception | None = None
+    for change in _changes(sizes):
+        try:
+            return _built(tree, path, change)
+        except Exception as error:
+            first = error if not change else first
+    raise ValueError(f"--kernelbench: {path}: it does not run as it is: {type(first).__name__}: {first}") from first
+
+
+def _changes(sizes: list[int]) -> Iterator[Mapping[int, int]]:
+    """What to put for each size: all of them smaller, then all but one or two, and at last the file as it is."""
+    smaller = {}
+    power = iter(itertools.cycle((16, 32, 64)))
+    other = iter(itertools.cycle((24, 36, 48)))
+    for n in sizes:
+        smaller[n] = min(n, next(power) if n & (n - 1) == 0 else next(other))
+    yield smaller
+    yield {n: min(n, 64) for n in sizes}
+    for left in (1, 2):
+        for kept in itertools.combinations(sizes, min(left, len(sizes))):
+            yield {n: m for n, m in smaller.items() if n not in kept}
+    yield {}
+
+
+def _numbers(tree: ast.AST) -> Iterator[int]:
+    """The sizes in a file: whole numbers outside of classes."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef):
+            continue
+        if isinstance(node, ast.Constant) and type(node.value) is int and node.value >= LEAST:
+            yield node.value
+        yield from _numbers(node)
+
+
+class _Replaced(ast.NodeTransformer):
+    def __init__(self, change: Mapping[int, int]):
+        self.change = change
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
+        return node
+
+    def visit_Constant(self, node: ast.Constant) -> ast.Constant:
+        if type(node.value) is int and node.value in self.change:
+            return ast.copy_location(ast.Constant(self.change[node.value]), node)
+        return node
+
+
+def _executed(tree: ast.Module, path: Path, change: Mapping[int, int]) -> Mapping[str, Any]:
+    found = types.ModuleType(path.stem)
+    found.__file__ = str(path)
+    changed = ast.fix_missing_locations(_Replaced(change).visit(ast.parse(ast.unparse(tree))))
+    exec(compile(changed, str(path), "exec"), found.__dict__)
+    names = vars(found)
+    for name in NEEDED:
+        if name not in names:
+            raise ValueError(f"it defines no {name}")
+    return names
+
+
+def _built(tree: ast.Module, path: Path, change: Mapping[int, int]) -> tuple[torch.nn.Module, list[Any]]:
+    names = _executed(tree, path, change)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        model = names["Model"](*names["get_init_inputs"]())
+        inputs = modules.example_of(names["get_inputs"])
+        most = max(t.numel() for t in [*inputs, *model.parameters()] if isinstance(t, torch.Tensor))
+        if change and most > 100 * LARGEST:
+            raise ValueError("too large still")
+        model(*(t.clone() if isinstance(t, torch.Tensor) else t for t in inputs))
+    model.init_inputs = names["get_init_inputs"]
+    return model, inputs
+
+
+def kernel_of(kernel: str, name: str, problem: str) -> Callable[..., Any]:
+    """The module `name` of a file as a function of the problem's inputs and parameters; ValueError where it does not
+    build, or does not have the parameters of the problem's model."""
+    made = importing.load(kernel, name)
+    model, _ = small(Path(problem))
+    if not (isinstance(made, type) and issubclass(made, torch.nn.Module)):
+        raise ValueError(f"{name} of {kernel} is no class of modules")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        try:
+            built = made(*model.init_inputs())  # type: ignore[operator]
+        except Exception as error:
+            raise ValueError(f"{name} does not build: {type(error).__name__}: {error}") from error
+    run = modules.as_kernel(built, model)
+    run.__name__ = run.__qualname__ = name
+    return run

@@ -1,0 +1,1 @@
+"""Contracts derived from functions of torch. Needs torch alone."""

@@ -1,0 +1,73 @@
+"""Which axes are one size is found by running the function."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.derived.functions import causal, drawn, group_norm, labels, layer_norm, mlp
+from touchstone.conformance.derived import axes
+
+SIGNATURES = {
+    "pointwise": (F.gelu, drawn((12, 40)), ["A B"]),
+    "equal": (torch.add, drawn((12, 40), (12, 40)), ["A B", "A B"]),
+    "product": (lambda a, b: a @ b, drawn((12, 40), (40, 9)), ["A B", "B C"]),
+    "square": (lambda a, b: a @ b, drawn((8, 8), (8, 8)), ["A B", "B C"]),
+    "mlp": (mlp, drawn((10, 32), (32, 48), (48,), (48, 16), (16,)), ["A B", "B C", "C", "C D", "D"]),
+    "norm": (layer_norm, drawn((12, 40), (40,), (40,)), ["A B", "B", "B"]),
+    "groups": (group_norm, drawn((2, 8, 5, 6), (8,), (8,)), ["A B/4 C D", "B/4", "B/4"]),
+    "loss": (F.cross_entropy, [*drawn((12, 40)), labels(12, 40)], ["A B", "A"]),
+    "outer": (lambda a, b: a[:, None] + b, drawn((8,), (8,)), ["A", "B"]),
+    "convolution": (F.conv2d, drawn((2, 8, 10, 10), (4, 8, 3, 3)), ["A B C D", "E B F G"]),
+    "pairs": (lambda x: x.view(-1, 4).sum(1), drawn((6, 8)), ["A B/2"]),
+    "fixed": (lambda x: x.view(6, 4, 2).sum(1), drawn((6, 8)), ["A! B!"]),
+    "attention": (causal, drawn((2, 3, 20, 16), (2, 3, 20, 16), (2, 3, 20, 12)), ["A B C D", "A B E D", "A B E F"]),
+}
+
+
+def spelt(function, values):
+    found = axes.find(function, values)
+    name = {p: a.letter + {0: "!", 1: ""}.get(a.step, f"/{a.step}") for a in found for p in a.places}
+    return [" ".join(name[i, d] for d in range(t.ndim)) for i, t in enumerate(values)]
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_axes_are_found(name):
+    function, values, right = SIGNATURES[name]
+    assert spelt(function, values) == right
+
+
+def test_what_a_kernel_of_the_cpu_takes_by_accident_is_no_size():
+    """Keys and values of unequal length: eager takes them without an error."""
+    q, k, v = drawn((2, 3, 20, 16), (2, 3, 20, 16), (2, 3, 24, 16))
+    assert axes.works(F.scaled_dot_product_attention, [q, k, v]) is None
+    assert axes.works(F.scaled_dot_product_attention, [q, k, v[:, :, :20]]) is not None
+
+
+def test_sizes_are_one_axis_at_a_time_and_work():
+    function, values, _ = SIGNATURES["groups"]
+    found = axes.find(function, values)
+    sizes = axes.sizes_of(function, values, found)
+    assert sizes[0] == {"A": 2, "B": 8, "C": 5, "D": 6}
+    assert {4, 12, 132} <= {size["B"] for size in sizes}
+    assert all(sum(size[letter] != sizes[0][letter] for letter in size) <= 1 for size in sizes)
+    assert any(size["A"] == 0 for size in sizes) and any(size["D"] == 129 for size in sizes)
+
+
+def test_an_example_of_a_real_size_is_made_smaller():
+    values = drawn((256, 512), (512, 384))
+    small = axes.shrunk(torch.matmul, values)
+    assert [tuple(t.shape) for t in small] == [(64, 64), (64, 64)] or max(t.numel() for t in small) <= axes.LARGEST
+    assert axes.works(torch.matmul, small) is not None
+
+
+def test_sizes_that_are_asked_for_have_to_work():
+    found = axes.find(*SIGNATURES["pairs"][:2])
+    assert [s["B"] for s in axes.sizes_of(*SIGNATURES["pairs"][:2], found, {"B": [2, 10]})] == [8, 2, 10]
+    with pytest.raises(ValueError, match="sizes: the reference does not work with B=3"):
+        axes.sizes_of(lambda x: x.view(6, -1, 4), drawn((6, 8)), found, {"B": [3]})
+
+
+def test_the_state_of_a_module_keeps_its_sizes():
+    x, w = drawn((5, 8), (3, 8))
+    found = {a.letter: a.step for a in axes.find(F.linear, [x, w], frozenset({1}))}
+    assert found == {"A": 1, "B": 0, "C": 0, "D": 0}

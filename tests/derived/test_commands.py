@@ -1,0 +1,171 @@
+"""Kernels judged by a function of torch from the command line and from pytest."""
+
+import re
+import textwrap
+
+import pytest
+
+from tests.processes import run_touchstone
+from touchstone.conformance.cli import main
+
+FUNCTIONS = """
+import torch
+
+def l2(x, eps):
+    return x / (x.square().sum(-1, keepdim=True) + eps).sqrt()
+
+def get_inputs():
+    return [torch.randn(24, 40), 1e-6]
+
+def noisy(x, eps):
+    return x + torch.randn_like(x)
+
+def right(x, eps):
+    y = x.float()
+    return (y * torch.rsqrt(y.square().sum(-1, keepdim=True) + eps)).to(x.dtype).contiguous()
+
+def wrong(x, eps):
+    return torch.nn.functional.normalize(x.float(), dim=-1, eps=eps).to(x.dtype).contiguous()
+
+class Layer(torch.nn.Module):
+    pass
+"""
+PROBLEM = """
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def __init__(self, in_features, out_features, scale):
+        super().__init__()
+        self.linear = nn.Linear(in_features, out_features)
+        self.scale = scale
+
+    def forward(self, x):
+        return torch.relu(self.linear(x)) * self.scale
+
+batch_size = 128
+in_features = 1024
+out_features = 512
+scale = 2.0
+
+def get_inputs():
+    return [torch.randn(batch_size, in_features)]
+
+def get_init_inputs():
+    return [in_features, out_features, scale]
+"""
+KERNELS = """
+import torch
+import torch.nn as nn
+
+class ModelNew(nn.Module):
+    def __init__(self, in_features, out_features, scale):
+        super().__init__()
+        self.linear = nn.Linear(in_features, out_features)
+        self.scale = scale
+
+    def forward(self, x):
+        y = x.float() @ self.linear.weight.float().t() + self.linear.bias.float()
+        return (y.clamp_min(0) * self.scale).to(x.dtype)
+
+class Wrong(ModelNew):
+    def forward(self, x):
+        y = x.float() @ self.linear.weight.float().t()
+        return (y.clamp_min(0) * self.scale).to(x.dtype)
+
+class Renamed(nn.Module):
+    def __init__(self, *sizes):
+        super().__init__()
+        self.layer = nn.Linear(*sizes[:2])
+
+class Unbuilt(nn.Module):
+    def __init__(self):
+        super().__init__()
+
+def function(x):
+    return x
+"""
+REFERENCE = ["--reference", "functions.py:l2", "--inputs", "functions.py:get_inputs"]
+PROBLEMS = ["--kernelbench", "problem.py"]
+QUICK = ["--device=cpu", "--quick", "--dtypes=float32"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    for name, text in {"functions": FUNCTIONS, "problem": PROBLEM, "kernels": KERNELS}.items():
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(text))
+    (tmp_path / "half.py").write_text("class Model:\n    pass\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_kernel_is_judged_by_a_function(capsys):
+    assert main(["check", *REFERENCE, "--kernel", "functions.py:right", *QUICK]) == 0
+    out = capsys.readouterr().out
+    assert "PASSED" in out and "this contract rejects 12 of 12 wrong versions of the reference" in out
+    assert main(["check", *REFERENCE, "--kernel", "functions.py:wrong", *QUICK]) == 1
+    assert "FAILED" in capsys.readouterr().out
+
+
+def test_a_module_is_judged_by_a_problem_with_the_parameters_of_its_model(capsys):
+    assert main(["check", *PROBLEMS, "--kernel", "kernels.py:ModelNew", *QUICK]) == 0
+    assert "ModelNew on user@cpu" in capsys.readouterr().out
+    assert main(["check", *PROBLEMS, "--kernel", "kernels.py:Wrong", *QUICK]) == 1
+
+
+def test_a_description_is_printed(capsys):
+    assert main(["describe", "functions.py:l2", "--inputs", "functions.py:get_inputs", "--mutants", "2"]) == 0
+    assert "l2, called as fn(x, eps)" in capsys.readouterr().out
+    assert main(["describe", *PROBLEMS, "--mutants", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "linear_weight: (C, D)" in out and "C = " in out  # sizes of the code, made smaller, stay
+
+
+RIGHT = ["--kernel", "functions.py:right"]
+MISTAKES = {
+    "no inputs": (["--reference", "functions.py:l2", *RIGHT], "--reference: goes with --inputs"),
+    "inputs alone": (["--inputs", "functions.py:get_inputs"], "--inputs: goes with --reference"),
+    "no colon": (["--reference", "functions.py", *REFERENCE[2:], *RIGHT], "expected file.py:fun"),
+    "no file": (["--reference", "gone.py:l2", *REFERENCE[2:], *RIGHT], "no Python file gone.py"),
+    "no name": (["--reference", "functions.py:l3", *REFERENCE[2:], *RIGHT], "--reference: .*l3"),
+    "no such inputs": ([*REFERENCE[:3], "functions.py:inputs", *RIGHT], "--inputs: .*'inputs'"),
+    "a class": (["--reference", "functions.py:Layer", *REFERENCE[2:], *RIGHT], "is a class"),
+    "an op too": (["softmax", *REFERENCE, *RIGHT], "--reference: goes without the name of an op"),
+    "both": ([*REFERENCE, *PROBLEMS, *RIGHT], "--reference and --kernelbench: give one of them"),
+    "no kernel": (REFERENCE, "--reference: needs --kernel"),
+    "refused": (["--reference", "functions.py:noisy", *REFERENCE[2:], *RIGHT], "draws random numbers: aten.randn_like"),
+    "no problem": (
+        ["--kernelbench", "gone.py", "--kernel", "kernels.py:ModelNew"],
+        "--kernelbench: there is no Python",
+    ),
+    "half a problem": (["--kernelbench", "half.py", "--kernel", "kernels.py:ModelNew"], "defines no get_inputs"),
+    "other parameters": ([*PROBLEMS, "--kernel", "kernels.py:Renamed"], "--kernel: .*does not take the reference's"),
+    "does not build": ([*PROBLEMS, "--kernel", "kernels.py:Unbuilt"], "--kernel: Unbuilt does not build"),
+    "no module": ([*PROBLEMS, "--kernel", "kernels.py:function"], "--kernel: function of .* is no class of modules"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_named(name, capsys):
+    arguments, message = MISTAKES[name]
+    assert main(["check", *arguments, "--device=cpu", "--quick"]) == 2
+    assert re.search(message, capsys.readouterr().err, re.DOTALL)
+
+
+def test_a_mistake_in_a_description_is_named(capsys):
+    assert main(["describe"]) == 2
+    assert "expected FILE.py:FUNCTION with --inputs" in capsys.readouterr().err
+    assert main(["describe", *REFERENCE[1:], "--mutants", "-1"]) == 2
+    assert "--mutants: expected a whole number" in capsys.readouterr().err
+
+
+@pytest.mark.level("default")
+@pytest.mark.slow
+def test_pytest_takes_a_reference(folder):
+    options = ["-q", "-p", "no:cacheprovider", "-p", "touchstone.pytest", *QUICK]
+    done = run_touchstone(["-m", "pytest", *options, *REFERENCE, "--kernel", "functions.py:right"], folder)
+    assert done.returncode == 0 and "passed" in done.stdout, done.stdout
+    done = run_touchstone(["-m", "pytest", *options, *REFERENCE, "--kernel", "functions.py:wrong"], folder)
+    assert done.returncode == 1 and "failed" in done.stdout
+    done = run_touchstone(["-m", "pytest", *options, *REFERENCE[:2], "--kernel", "functions.py:wrong"], folder)
+    assert done.returncode == 4 and "--reference: goes with --inputs" in done.stderr

@@ -1,0 +1,312 @@
+"""Derived contracts as contracts: cases, answers, tiers, self-test, and kernels judged by them."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.derived import functions
+from tests.derived.functions import FUNCTIONS, drawn, rms_norm
+from touchstone import Refused, check_against, derive, describe
+from touchstone.conformance.derived import selftest
+from touchstone.conformance.discovery import derivation, registry
+from touchstone.conformance.findings import kept
+from touchstone.conformance.findings.replay import replay
+from touchstone.conformance.spec.cases import plain_case
+from touchstone.conformance.spec.compare import compare
+
+QUICK = {"device": "cpu", "level": "quick"}
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def expected_of(contract, dtype="float32", family="normal"):
+    contract.name = "function"
+    inputs = contract.build(plain_case(contract, dtype, family))
+    return inputs, contract.expected(inputs)
+
+
+def rms_right(x, weight):
+    y = x.float()
+    return (y * torch.rsqrt(y.square().mean(-1, keepdim=True) + 1e-6) * weight.float()).to(x.dtype).contiguous()
+
+
+def rms_stored(x, weight):
+    """As eager: each intermediate is rounded."""
+    return (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * weight).contiguous()
+
+
+def rms_wrong(x, weight):
+    y = x.float()
+    return (y * torch.rsqrt(y.square().mean(-1, keepdim=True) + 1e-5) * weight.float()).to(x.dtype).contiguous()
+
+
+RMS = [rms_norm, drawn((12, 40), (40,))]
+
+
+def test_a_right_kernel_passes_and_the_report_says_how_strong_the_contract_is():
+    report = check_against(RMS[0], rms_right, RMS[1], **QUICK)
+    assert report.passed, report
+    assert any(note.startswith("this contract rejects 12 of 12 wrong versions") for note in report.notes)
+
+
+def test_a_wrong_kernel_fails_and_the_finding_is_repeated_in_another_process_and_made_smaller():
+    report = check_against(RMS[0], rms_wrong, RMS[1], **QUICK)
+    found = [f for f in report.failures if f.check == "values"]
+    assert found
+    registry._own.clear()  # as in a process that has not derived it
+    registry.contract.cache_clear()
+    result = replay(found[0].id, file=kept.FILE, anywhere=True, minimise=True, seconds=2)
+    assert result["failed"]
+    assert "kernel(" in result["script"]
+
+
+@pytest.mark.level("default")
+def test_a_kernel_is_judged_in_a_fresh_process():
+    report = check_against(RMS[0], rms_right, RMS[1], **QUICK, isolate="spawn")
+    assert report.passed, report
+
+
+def test_intermediates_stored_in_16_bits_pass_with_a_note_unless_they_are_allowed_or_forbidden():
+    verdicts = {}
+    for store in ("none", "dots", "ops"):
+        contract = derive(*RMS, store=store)
+        inputs, expected = expected_of(contract, "bfloat16")
+        x, weight = (inputs.exact[name].to(torch.bfloat16) for name in ("x", "weight"))
+        verdicts[store] = compare(rms_stored(x, weight), expected["y"], torch.bfloat16)
+        assert compare(rms_right(x, weight), expected["y"], torch.bfloat16).fraction <= 1
+    assert all(verdict.ok for verdict in verdicts.values())
+    assert "stores intermediates in bfloat16 as eager does" in verdicts["dots"].note
+    assert not verdicts["ops"].note
+
+
+def test_what_the_reference_stores_itself_needs_no_note():
+    def llama(x, weight):
+        y = x.float()
+        return weight * (y * torch.rsqrt(y.square().mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
+
+    inputs, expected = expected_of(derive(llama, RMS[1]), "bfloat16")
+    x, weight = (inputs.exact[name].to(torch.bfloat16) for name in ("x", "weight"))
+    verdict = compare(llama(x, weight), expected["y"], torch.bfloat16)
+    assert verdict.ok and not verdict.note
+
+
+def test_exact_cases_are_found_and_demand_bit_equality():
+    contract = derive(lambda a, b: torch.relu(a @ b), drawn((12, 40), (40, 9)))
+    for dtype in contract.dtypes:
+        assert expected_of(contract, dtype, "integers")[1]["y"].exact
+    inputs, expected = expected_of(contract, "float32", "integers")
+    right = (inputs.exact["a"] @ inputs.exact["b"]).float()
+    assert compare(right, expected["y"], torch.float32).ok
+    assert not compare(right * (1 + 2.0**-23), expected["y"], torch.float32).ok
+    assert not expected_of(contract)[1]["y"].exact
+    assert not expected_of(derive(*FUNCTIONS["softmax"]), "float32", "integers")[1]["y"].exact
+
+
+def test_integers_are_judged_but_near_ties():
+    def nearest(a, b):
+        return (a @ b).argmax(-1)
+
+    contract = derive(nearest, drawn((40, 30), (30, 9)))
+    inputs, expected = expected_of(contract)
+    right = nearest(inputs.exact["a"], inputs.exact["b"])
+    assert contract.outputs["y"].dtype(plain_case(contract, "float32", "normal")) is torch.int64
+    assert compare(right, expected["y"], torch.float32).ok
+    wrong = compare((right + 1) % 9, expected["y"], torch.float32)
+    assert not wrong.ok and int(wrong.bad.sum()) >= 38
+    zeros = contract.expect({name: t * 0 + 1 for name, t in inputs.exact.items()}, {}, dtype=torch.float32)
+    assert compare(right * 0, zeros["y"], torch.float32).ok
+
+
+def test_too_many_elements_near_a_discontinuity_say_nothing_and_are_counted():
+    def steps(x):
+        return torch.floor((x - x.mean()) * 2.0**21).remainder(2)
+
+    contract = derive(steps, drawn((12, 40)))
+    _, expected = expected_of(contract)
+    assert expected["y"].excused is not None and bool(expected["y"].excused.all())
+    assert any("near a discontinuity" in what for what in contract.notes)
+
+
+def test_families_without_finite_answers_are_moved_or_left_out():
+    found = derive(lambda x: torch.log(x), [torch.rand(12, 40) + 0.5]).found
+    assert found.moves["normal"] == "abs"
+    assert "normal" in derive(lambda x: torch.sqrt(1 - x) + torch.log(x), [torch.rand(12, 40)]).found.moves
+    found = derive(
+        lambda x: torch.where(x == 0.25, x, torch.nan), [torch.full((12, 40), 0.25) + torch.arange(40.0)]
+    ).found
+    assert "normal" in found.left_out
+    assert "NaN or infinite" in found.left_out["normal"]
+
+
+def test_values_stay_in_a_domain_and_kept_operands_stay_as_they_are():
+    x, p = (*drawn((12, 40)), torch.linspace(0.1, 0.9, 40))
+    contract = derive(lambda x, p: x * torch.log(p), [x, p], keep=["x"], domain={"p": (0.1, 0.9)})
+    inputs, _ = expected_of(contract, family="large")
+    assert torch.equal(inputs.exact["x"], x.double())
+    assert float(inputs.exact["p"].min()) >= 0.1 - 1e-6 and float(inputs.exact["p"].max()) <= 0.9 + 1e-6
+
+
+def test_nonfinite_inputs_are_judged_as_the_reference_has_them():
+    contract = derive(*FUNCTIONS["softmax"])
+    _, expected = expected_of(contract, family="nonfinite")
+    assert bool(torch.isnan(expected["y"].answer).any())
+    assert "nonfinite" not in derive(*FUNCTIONS["softmax"], special="off").values
+
+
+def test_another_right_algorithm_is_an_alternative():
+    def one_pass(x):
+        return (x * x).mean(-1) - x.mean(-1).square()
+
+    def two_passes(x):
+        return (x - x.mean(-1, keepdim=True)).square().mean(-1)
+
+    x = drawn((12, 40))[0] + 100
+    for references, ok in (((), False), ((one_pass,), True)):
+        contract = derive(two_passes, [x], references=references, keep=["x"])
+        inputs, expected = expected_of(contract, family="given")
+        got = one_pass(inputs.exact["x"].float())
+        assert compare(got, expected["y"], torch.float32).ok is ok
+
+
+def test_a_module_has_its_state_as_operands_and_a_kernel_may_be_a_module():
+    model = torch.nn.Sequential(torch.nn.Linear(8, 5), torch.nn.BatchNorm1d(5), torch.nn.ReLU())
+    contract = derive(model, [torch.randn(6, 8)])
+    state = ["_0_weight", "_0_bias", "_1_weight", "_1_bias", "_1_running_mean", "_1_running_var"]
+    assert list(contract.operands) == ["input", *state]
+    assert contract.form() == "fn(input, " + ", ".join(f"{name}=..." for name in state) + ")"
+    model, kernel = (torch.nn.Sequential(torch.nn.Linear(8, 5), torch.nn.ReLU()) for _ in range(2))
+    report = check_against(model, kernel, [torch.randn(6, 8)], **QUICK, dtypes=["float32"])
+    assert report.passed, report
+    with pytest.raises(ValueError, match=r"kernel: it does not take the reference's parameters(.|\n)*Missing key"):
+        check_against(model, torch.nn.Linear(8, 5), [torch.randn(6, 8)])
+
+
+@pytest.mark.level("default")
+def test_parameters_that_are_numbers_are_passed_as_the_reference_has_them():
+    def scaled(x, factor, y, mode=None):
+        return x * factor + y
+
+    def kernel(x, factor, y, mode):
+        assert mode == "plain"
+        return (x.float() * factor + y.float()).to(x.dtype).contiguous()
+
+    report = check_against(scaled, kernel, [*drawn((12, 40)), 0.7, *drawn((12, 40)), "plain"], **QUICK)
+    assert report.passed, report
+    wrong = check_against(
+        scaled,
+        lambda x, factor, y, mode: kernel(x, 2 * factor, y, mode),
+        [*drawn((12, 40)), 0.7, *drawn((12, 40)), "plain"],
+        **QUICK,
+    )
+    assert not wrong.passed
+
+
+def test_a_contract_that_accuses_right_forms_withdraws_itself():
+    grid = torch.rand(2, 5, 5, 2, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    contract = derive(lambda x, grid: F.grid_sample(x, grid, align_corners=False), [*drawn((2, 3, 8, 8)), grid])
+    found = selftest.SelfTest(accused=["y is 3 of the budget of the form 'tiles' in a case"])
+    with pytest.raises(Refused, match="not to be trusted: it accuses right forms of the reference itself: y is 3"):
+        selftest.demand_trust(found)
+    assert contract.operands["grid"].axes.split()[-1] in {a.letter for a in contract.found.axes if not a.step}
+
+
+def test_the_self_test_sees_a_budget_that_is_too_narrow(monkeypatch):
+    from touchstone.conformance.derived import samples
+
+    monkeypatch.setattr(samples, "K", 0.001)
+    monkeypatch.setattr(samples.Sampled.extra, "__defaults__", (0.001,))
+    contract = derive(*FUNCTIONS["matmul"], dtypes=["float32"])
+    contract.name = "function"
+    assert selftest.examine(contract, 0).accused
+
+
+def test_description():
+    text = describe(*RMS, mutants=4)
+    assert "rms_norm, called as fn(x, weight)" in text
+    assert "x: (A, B)\n  weight: (B)\n  -> y: (A, B)" in text
+    assert "this contract rejects 4 of 4 wrong versions of the reference" in text
+    assert "right forms of the reference accused: 0 of" in text
+
+
+def test_the_name_of_an_op_and_its_contract_are_the_same_on_every_run():
+    names = {derivation.load_derived(*RMS, level="quick", seed=seed) for seed in (0, 0, 1)}
+    assert len(names) == 2
+    name = derivation.load_derived(*RMS, level="quick")
+    again = derivation.restored(str(registry.op_file(name)))
+    first = registry.contract(name)
+    again.name = first.name
+    case = plain_case(first, "float32", "normal")
+    one, other = (c.expected(c.build(case))["y"] for c in (first, again))
+    assert torch.equal(one.answer, other.answer) and torch.equal(one.extra, other.extra)
+
+
+def writes(x):
+    x.add_(1)
+    return x * 2
+
+
+CALLS = {"n": 0}
+
+
+def counts(x):
+    CALLS["n"] += 1
+    return x * CALLS["n"]
+
+
+MISTAKES = {
+    "no function": ((3, drawn((2, 2))), {}, TypeError, "reference: expected a function or a torch.nn.Module, got int"),
+    "no inputs": ((torch.exp, []), {}, TypeError, "inputs: expected a list of tensors"),
+    "no tensor": ((lambda x: x, [1.0]), {}, ValueError, "inputs: expected at least one tensor"),
+    "a dict": ((torch.exp, [{}]), {}, TypeError, r"inputs: \[0\]: expected a tensor, a number or None, got dict"),
+    "too many": ((rms_norm, drawn((2, 2), (2,), (2,))), {}, ValueError, "inputs: the reference takes x, weight; got 3"),
+    "raises": ((lambda a, b: a @ b, drawn((2, 3), (2, 3))), {}, ValueError, "reference: it does not run on the inputs"),
+    "writes": ((writes, drawn((2, 3))), {}, ValueError, "reference: it writes its input x"),
+    "counts": ((counts, drawn((2, 3))), {}, ValueError, "reference: it is not deterministic"),
+    "no output": ((lambda x: 3, drawn((2, 3))), {}, ValueError, "reference: it returns no tensor"),
+    "dtype": ((torch.exp, drawn((2, 3))), {"dtypes": ["float64"]}, ValueError, "dtypes: .*float64"),
+    "dtypes": ((torch.exp, drawn((2, 3))), {"dtypes": "float32"}, TypeError, "dtypes: expected a sequence"),
+    "store": ((torch.exp, drawn((2, 3))), {"store": "all"}, ValueError, "store: .*'all'"),
+    "special": ((torch.exp, drawn((2, 3))), {"special": "on"}, ValueError, "special: .*'on'"),
+    "keep": ((RMS[0], RMS[1]), {"keep": ["y"]}, ValueError, "keep: .*'y'"),
+    "domain": ((RMS[0], RMS[1]), {"domain": {"y": (0, 1)}}, ValueError, "domain: .*'y'"),
+    "sizes": ((RMS[0], RMS[1]), {"sizes": {"Z": [1]}}, ValueError, "sizes: .*'Z'"),
+    "size": ((RMS[0], RMS[1]), {"sizes": {"A": [-1]}}, ValueError, "sizes: A: expected whole numbers"),
+    "references": ((RMS[0], RMS[1]), {"references": [3]}, TypeError, "references: expected functions"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_named(name):
+    arguments, options, error, message = MISTAKES[name]
+    with pytest.raises(error, match=message):
+        derive(*arguments, **options)
+
+
+def test_a_mistake_in_a_call_is_named():
+    with pytest.raises(TypeError, match="kernel: expected a function or a torch.nn.Module, got int"):
+        check_against(*RMS[:1], 3, RMS[1])
+    with pytest.raises(ValueError, match="level: .*'fast'"):
+        check_against(RMS[0], rms_right, RMS[1], level="fast")
+    with pytest.raises(TypeError, match=r"kernel: .*called as fn\(x, weight\)"):
+        check_against(RMS[0], lambda x: x, RMS[1], **QUICK)
+    with pytest.raises(TypeError, match="kernel: a module goes with a reference that is one"):
+        check_against(RMS[0], torch.nn.ReLU(), RMS[1], **QUICK)
+
+
+@pytest.mark.level("default")
+def test_right_forms_pass_and_mutants_do_not():
+    """What a contract is for: no right form accused in three dtypes, at least 97 % of real mutants rejected."""
+    killed = real = 0
+    survivors = []
+    for name, (function, values) in functions.FUNCTIONS.items():
+        contract = derive(function, values)
+        contract.name = name
+        found = selftest.examine(contract, 40)
+        assert not found.accused, name
+        killed, real = killed + found.killed, real + found.real
+        survivors += [f"{name}: {survivor}" for survivor in found.survivors]
+    assert real > 200
+    assert killed >= 0.97 * real, survivors

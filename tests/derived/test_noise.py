@@ -1,0 +1,202 @@
+"""Runs with errors: the noise, the size of each op's error, and what must not be disturbed by it."""
+
+import math
+
+import pytest
+import torch
+
+from tests.derived.functions import FUNCTIONS, drawn
+from touchstone.conformance.derived import ops
+from touchstone.conformance.derived.forms import KINDS, Form
+from touchstone.conformance.derived.noise import Noise, hash_noise
+from touchstone.conformance.derived.samples import answers, cast, exact_in, narrows, sample, sampled
+from touchstone.conformance.spec.budget import Expected, budget
+from touchstone.conformance.spec.compare import compare
+
+HALF = torch.bfloat16
+
+
+def within(found, number, got, dtype=torch.float32):
+    """The worst error of an output as a fraction of its budget."""
+    expected = Expected(found.answers[number], dtype=dtype, extra=found.extra(number), drift=math.inf)
+    return compare(got.to(dtype), expected, dtype).fraction
+
+
+def test_noise_is_uniform_with_mean_0_and_variance_1():
+    noise = hash_noise(torch.randn(200_000, dtype=torch.float64, generator=torch.Generator().manual_seed(1)), 12345)
+    assert abs(float(noise.mean())) < 0.01
+    assert abs(float(noise.var()) - 1) < 0.01
+    assert float(noise.abs().max()) <= math.sqrt(3)
+    counts = torch.histc(noise, 10, -math.sqrt(3), math.sqrt(3))
+    assert float((counts / 20_000 - 1).abs().max()) < 0.05
+
+
+def test_neighbouring_values_and_keys_have_unrelated_noise():
+    values = torch.arange(100_000, dtype=torch.float64)
+    one, other = hash_noise(values, 1), hash_noise(values, 2)
+    assert abs(float((one * other).mean())) < 0.02
+    assert abs(float((one[1:] * one[:-1]).mean())) < 0.02
+
+
+def test_equal_values_err_alike():
+    row = torch.randn(1, 50, dtype=torch.float64)
+    noise = hash_noise(row.expand(4, 50), 7)
+    assert bool((noise == noise[:1]).all())
+    assert not bool((noise[0] == hash_noise(row, 8)[0]).any())
+
+
+def test_a_seed_gives_the_same_run_and_another_seed_another():
+    function, values = FUNCTIONS["softmax"]
+    runs = [sample(function, values, Noise(seed))[0] for seed in (3, 3, 4)]
+    assert torch.equal(runs[0], runs[1])
+    assert not torch.equal(runs[0], runs[2])
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_right_versions_are_within_the_budget_and_16_bit_results_are_not(name):
+    function, values = FUNCTIONS[name]
+    found = sampled(function, values)
+    assert not found.uneven
+    for kind in KINDS:
+        with torch.no_grad(), Form(kind):
+            got = ops.tensors_of(function(*cast(values, torch.float32)))
+        for number, one in enumerate(got):
+            assert within(found, number, one) <= 1, kind
+    if name != "max_pool":  # which moves values that are products of one rounding
+        narrow = [t.to(HALF).float() for t in got]
+        assert max(within(found, number, one) for number, one in enumerate(narrow)) > 1
+
+
+@pytest.mark.parametrize("name", ["matmul", "softmax", "layer_norm", "attention", "mlp", "conv2d", "var"])
+def test_computing_in_16_bits_is_no_float32(name):
+    function, values = FUNCTIONS[name]
+    values = cast(cast(values, HALF), torch.float32)
+    found = sampled(function, values)
+    with torch.no_grad():
+        got = ops.tensors_of(function(*cast(values, HALF)))
+    assert within(found, 0, got[0].float()) > 10
+
+
+def test_no_rule_is_missing_for_what_models_are_made_of():
+    for name, (function, values) in FUNCTIONS.items():
+        mode = Noise(0)
+        sample(function, values, mode)
+        assert not mode.unknown, name
+
+
+def test_an_op_without_a_rule_is_named():
+    mode = Noise(0)
+    sample(torch.nn.functional.pdist, drawn((4, 3)), mode)
+    assert any("pdist" in name for name in mode.unknown)
+
+
+def test_errors_follow_aliases_through_ops_in_place():
+    def in_place(x):
+        y = x.clone()
+        y[:, ::2].mul_(3.0).add_(1.0)
+        y.exp_()
+        y[:, 1] = y[:, 0] - y[:, 2]
+        return y
+
+    (x,) = drawn((12, 40))
+    found = sampled(in_place, [x])
+    assert not bool((found.sigma[0] == 0).any())
+    difference = found.sigma[0][:, 1] >= found.sigma[0][:, 0] * 0.2
+    assert bool(difference.double().mean() > 0.9)  # the difference inherits the errors of both
+    assert within(found, 0, in_place(x)) <= 1
+
+
+def test_exact_ops_add_no_error():
+    def moved(x):
+        return torch.cat([x.t(), x.flip(0).t()], 1).clamp(-1, 1).relu().amax(0)
+
+    found = sampled(moved, drawn((12, 40)))
+    assert not bool(found.sigma[0].any())
+    assert not bool(found.unstable[0].any())
+
+
+def test_products_of_whole_numbers_may_be_off_but_zeros_stay():
+    found = sampled(lambda x: x * 0.0, drawn((3, 4)))
+    assert not bool(found.sigma[0].any())
+
+
+def test_casts_that_raise_precision_are_lifted():
+    def wide(x):
+        return (x.float().square().mean(-1, keepdim=True) + 1e-6).rsqrt().to(x.dtype) * x
+
+    (x,) = drawn((12, 40))
+    x = x.double() * (1 + 2.0**-40)
+    exact = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
+    assert torch.allclose(answers(wide, [x])[0], exact, rtol=1e-14, atol=0)
+
+
+def test_intermediates_that_the_reference_narrows_itself_are_seen():
+    x, weight = drawn((12, 40), (40,))
+
+    def narrowing(x, weight):
+        return (x.float() * torch.rsqrt(x.float().square().mean(-1, keepdim=True))).to(x.dtype) * weight
+
+    def at_the_end(x, weight):
+        return (x.float() * weight.float()).to(x.dtype)
+
+    assert narrows(narrowing, [x, weight], HALF)
+    assert not narrows(at_the_end, [x, weight], HALF)
+    assert not narrows(lambda x, weight: x * weight, [x, weight], HALF)
+
+
+def test_a_product_that_is_an_output_is_rounded_once():
+    function, values = FUNCTIONS["matmul"]
+    values = cast(cast(values, HALF), torch.float32)
+    for same in (function, lambda a, b: torch.relu(function(a, b)), lambda a, b: function(a, b).t().contiguous()):
+        found = sampled(same, values, store=HALF)
+        allowed = budget(Expected(found.answers[0], extra=found.extra(0)), HALF)
+        once = 0.75 * 2.0**-7 * found.answers[0].abs()
+        big = found.answers[0].abs() > 0.1
+        assert float((allowed / once)[big].max()) < 1.2
+    again = sampled(lambda a, b: (a @ b) * 1.7, values, store=HALF)  # stored, and rounded once more
+    big = again.answers[0].abs() > 0.1
+    assert float(again.extra(0)[big].median()) > 0.5 * float((2.0**-7 * again.answers[0].abs())[big].median())
+
+
+def test_stored_intermediates_widen_the_budget_only_of_16_bits():
+    function, values = FUNCTIONS["mlp"]
+    values = cast(cast(values, HALF), torch.float32)
+    wide, dots, every = (
+        sampled(function, values, **options) for options in ({}, {"store": HALF}, {"store": HALF, "stored": "every"})
+    )
+    medians = [float(found.sigma[0].median()) for found in (wide, dots, every)]
+    assert medians[0] < medians[1] / 20
+    assert medians[1] < medians[2]
+
+
+def test_whole_numbers_are_found_to_be_exact_by_themselves():
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randint(0, 3, shape, generator=generator).double() for shape in ((12, 40), (40, 9)))
+    assert exact_in(lambda a, b: torch.relu(a @ b), [a, b], torch.bfloat16)
+    assert exact_in(lambda a, b: (a @ b).sum(-1), [a, b], torch.float32)
+    assert not exact_in(lambda a, b: (a @ b).sum(-1), [a * 100, b], torch.bfloat16)  # beyond what bfloat16 holds
+    assert not exact_in(lambda a, b: (a @ b) / 3, [a, b], torch.float32)
+    assert not exact_in(lambda a, b: torch.softmax(a @ b, -1), [a, b], torch.float32)
+    assert not exact_in(lambda a, b: (a + 0.5) @ b, [a, b], torch.float32)
+
+
+def test_values_near_a_jump_are_unstable_and_others_are_not():
+    steps = sampled(lambda x: torch.sign(x - x.mean()), [torch.tensor([-1.0, 0.1, 0.1 + 1e-6, 1.2, 0.1])])
+    assert not bool(steps.unstable[0][0]) and not bool(steps.unstable[0][3])
+    ties = sampled(lambda x: (x * 0.1).argmax(-1), [torch.tensor([[1.0, 3.0, 3.0], [1.0, 2.0, 3.0]])])
+    assert ties.unstable[0].tolist() == [False, False]  # equal values err alike: the first wins in every kernel
+    near = sampled(lambda x: (x * 0.1).argmax(-1), [torch.tensor([[1.0, 3.0, 3.0 + 2**-22], [1.0, 2.0, 3.0]])])
+    assert near.unstable[0].tolist() == [True, False]
+    inputs = sampled(lambda x: (x.argmax(-1), x > 0.5), drawn((12, 40)))
+    assert not any(bool(t.any()) for t in inputs.unstable)
+
+
+def test_control_flow_by_values_is_followed():
+    def either(x):
+        return x / x.abs().max() if x.sum() > 0 else x * 2
+
+    for sign in (1, -1):
+        (x,) = drawn((12, 40))
+        x = sign * x.abs()
+        found = sampled(either, [x])
+        assert within(found, 0, either(x)) <= 1
