@@ -1,6 +1,8 @@
 """attention_varlen(q, k, v, cu_q, cu_k, *, max_q, max_k, causal, scale): o and lse of sequences that lie one after
 another; rows behind the last one hold anything, and their o is 0 and their lse -inf."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 
@@ -150,7 +152,7 @@ def torch_varlen(q, k, v, cu_q, cu_k, max_q, max_k, causal, scale, **_) -> torch
     from torch.nn.attention.varlen import varlen_attn
 
     window = (-1, 0 if causal else -1)
-    grouped = {"enable_gqa": True} if q.shape[1] != k.shape[1] else {}  # which torch 2.11 does not know
+    grouped: Any = {"enable_gqa": True} if q.shape[1] != k.shape[1] else {}  # which torch 2.11 does not know
     o = varlen_attn(q, k, v, cu_q, cu_k, max_q, max_k, scale=scale, window_size=window, **grouped)
     assert isinstance(o, torch.Tensor)
     return o
