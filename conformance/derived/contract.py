@@ -117,7 +117,6 @@ def derive(
     domain: Mapping[str, tuple[float, float]] | None = None,
     special: str = "eager",
     seed: int = 0,
-    found: Found | None = None,
 ) -> DerivedContract:
     """A contract for kernels that compute what `reference(*inputs)` does: cases, answers and budgets.
 
@@ -128,7 +127,7 @@ def derive(
     has them). `sizes` are those to try, by the letters that `describe` prints (None: found by running). `keep` names
     operands whose values stay those of the example, besides integers, booleans and tensors of at most two values;
     `domain` where an operand's values lie: {"x": (0, 1)}. `special`: whether NaN and infinities are judged, as
-    the reference gives them ("eager"), or not ("off"). `found` is what an earlier derivation has found.
+    the reference gives them ("eager"), or not ("off").
 
     Raises Refused, a ValueError, for what no contract can be derived from, and ValueError or TypeError naming the
     argument.
@@ -144,13 +143,14 @@ def derive(
                 raise ValueError(f"{argument}: {not_one_of(name, operands)}")
     options = Options(tuple(dtypes), store, tuple(keep), tuple((domain or {}).items()), special, seed)
     fixed = frozenset(names.index(name) for name in state)
-    if found is None:
-        _check_reference(function, names, example)
-        example = axes_of.shrunk(function, example, fixed)
-        found = _find(function, names, example, fixed, options, sizes)
-    else:
-        example = resized(example, axes_of.change_of(found.axes, {a.letter: a.size for a in found.axes}))
-    return _contract(function, names, tuple(example), options, found, tuple(state), tuple(references))
+    _check_reference(function, names, example)
+    example = axes_of.shrunk(function, example, fixed)
+    found = _find(function, names, example, fixed, options, sizes)
+    example = [
+        _varied(name, value) if name in state and isinstance(value, torch.Tensor) else value
+        for name, value in zip(names, example, strict=True)
+    ]
+    return made_of(function, names, tuple(example), options, found, tuple(state), tuple(references))
 
 
 def _checked(dtypes, store, keep, special, references) -> tuple[Sequence[str], Sequence[str]]:
@@ -230,9 +230,9 @@ def _kept(name: str, value: torch.Tensor, options: Options) -> bool:
     return not is_float(value) or name in options.keep or value.unique().numel() <= 2
 
 
-def _varied(name: str, value: torch.Tensor, state: bool) -> torch.Tensor:
+def _varied(name: str, value: torch.Tensor) -> torch.Tensor:
     """The example of a parameter that is a constant (weight 1, bias 0), with noise in which a mistake shows."""
-    if not state or not is_float(value) or value.unique().numel() > 1:
+    if not is_float(value) or value.unique().numel() > 1:
         return value
     return value + torch.rand(value.shape, generator=torch.Generator().manual_seed(len(name))).to(value.dtype) - 0.5
 
@@ -294,7 +294,16 @@ def _made(name: str, family: str, move: str, value: torch.Tensor, options: Optio
     return make
 
 
-def _contract(function, names, example, options: Options, found: Found, state, references) -> DerivedContract:
+def made_of(
+    function: Callable[..., Any],
+    names: Sequence[str],
+    example: tuple[Any, ...],
+    options: Options,
+    found: Found,
+    state: tuple[str, ...],
+    references: tuple[Callable[..., Any], ...],
+) -> DerivedContract:
+    """The contract of what is known about `function`, which is not run; each argument is the field of its name."""
     letter = {place: axis.letter for axis in found.axes for place in axis.places}
     operands, params = {}, {}
     for position, (name, value) in enumerate(zip(names, example, strict=True)):
@@ -320,10 +329,7 @@ def _contract(function, names, example, options: Options, found: Found, state, r
         mirrors=True,
         function=function,
         names=tuple(names),
-        example=tuple(
-            _varied(name, value, name in state) if isinstance(value, torch.Tensor) else value
-            for name, value in zip(names, example, strict=True)
-        ),
+        example=example,
         options=options,
         found=found,
         state=state,

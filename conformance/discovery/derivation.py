@@ -1,22 +1,26 @@
 """Ops derived from functions of torch: kept as op files, so that other processes and later replays have them too.
 
-The op file of a derived op is written below `.touchstone/derived` in the current folder; beside it lies what its
-contract is made of: how to get the reference, the example of its inputs, and what running it has shown.
+The op file of a derived op is written below `.touchstone/derived` in the current folder; beside it lies, as JSON, what
+its contract is made of: where the reference is, the example of its inputs, and what running it has shown.
 """
 
+import base64
 import hashlib
-import pickle
-from collections.abc import Callable, Mapping, Sequence
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import torch
 
 from touchstone.backends.storage import files, folders
 from touchstone.conformance.derived import modules, selftest
-from touchstone.conformance.derived.contract import DerivedContract, derive
+from touchstone.conformance.derived.axes import Axis
+from touchstone.conformance.derived.contract import DerivedContract, Found, Options, derive, made_of
 from touchstone.conformance.discovery import importing, problems, registry
+from touchstone.conformance.spec.contract import dtype_name
 
 FOLDER = Path(".touchstone", "derived")
 MUTANTS = {"quick": 12, "default": 24, "thorough": 60}  # with which a contract is tested, by level
@@ -44,57 +48,89 @@ def load_derived(
 ) -> str:
     """Derive the contract of `reference`, test it, and load it as an op; return the op's name.
 
-    `options` are those of `derive`; `level` says with how many mutants it is tested; `way` is how another process gets
-    the reference (None: by its file and name, or pickled). Raises ValueError and TypeError as `derive` does, and
+    `options` are those of `derive`; `level` says with how many mutants it is tested; `way` is where another process
+    finds the reference (None: in its file, by its name). Raises ValueError and TypeError as `derive` does, and
     Refused where the contract accuses right forms of the reference.
     """
-    seed = options.get("seed", 0)
-    example = modules.example_of(inputs, seed)
-    made = derive(reference, example, **options)
+    made = derive(reference, modules.example_of(inputs, options.get("seed", 0)), **options)
     tested = selftest.examine(made, MUTANTS[level])
     selftest.demand_trust(tested)
-    packed = {
-        "reference": way or _way(reference),
-        "references": [_way(other) for other in options.get("references", ())],
-        "inputs": example,
-        "options": {name: value for name, value in options.items() if name not in ("references", "sizes")},
-        "found": made.found,
-        "tested": tested,
-    }
+    made.tested = str(tested)
     what = importing.describe(reference)
+    written = _written(made, what, [way or _way(reference), *map(_way, options.get("references", ()))])
+    digest = hashlib.sha256(written.encode()).hexdigest()[:8]  # the same on every run, as findings' ids are
     stem = "".join(c if c.isalnum() else "_" for c in what.rpartition(".")[2]).strip("_")
-    path = FOLDER / f"{stem if stem[:1].isalpha() else f'function{stem}'}_{_digest(what, packed)}.py"
+    path = FOLDER / f"{stem if stem[:1].isalpha() else f'function{stem}'}_{digest}.py"
     folders.owned(FOLDER.parent)
     folders.owned(FOLDER)
-    files.replace(path.with_suffix(".pickle"), cloudpickle.dumps(packed), mode=0o600, follow=False)
+    files.replace(path.with_suffix(".json"), written, mode=0o600, follow=False)
     files.replace(path, OP_FILE.format(what=what.replace('"', "'").replace("\\", "/")), mode=0o600, follow=False)
-    made.tested, made.name = str(tested), path.stem
+    made.name = path.stem
     registry.register(path.stem, made, path.resolve())
     return path.stem
 
 
-def _digest(what: str, packed: Mapping[str, Any]) -> str:
-    """Of what an op is derived from: the same on every run, as the ids of findings should be."""
-    kind, *rest = packed["reference"]
-    place = rest if kind != "pickle" else what
-    digest = hashlib.sha256(repr((kind, place, packed["options"], packed["found"])).encode())
-    for value in packed["inputs"]:
-        if isinstance(value, torch.Tensor):
-            value = value.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
-        digest.update(value if isinstance(value, bytes) else repr(value).encode())
-    return digest.hexdigest()[:8]
-
-
 def restored(op_file: str) -> DerivedContract:
     """The contract of a derived op's file."""
-    packed = pickle.loads(Path(op_file).with_suffix(".pickle").read_bytes())
-    references = tuple(map(_arrived, packed["references"]))
-    options: Mapping[str, Any] = packed["options"]
-    made = derive(
-        _arrived(packed["reference"]), packed["inputs"], references=references, found=packed["found"], **options
+    read = json.loads(Path(op_file).with_suffix(".json").read_text())
+    example = tuple(map(_read, read["example"]))
+    reference, *others = (_arrived(way, read["what"]) for way in read["references"])
+    function = modules.function_of(reference, list(example[: len(example) - len(read["state"])]))[0]
+    found, options = read["found"], read["options"]
+    made = made_of(
+        function,
+        read["names"],
+        example,
+        Options(**{name: _frozen(value) for name, value in options.items()}),
+        Found(
+            axes=tuple(Axis(**{**axis, "places": _frozen(axis["places"])}) for axis in found["axes"]),
+            sizes=tuple(found["sizes"]),
+            outputs=_frozen(found["outputs"]),
+            moves=found["moves"],
+            left_out=found["left_out"],
+        ),
+        tuple(read["state"]),
+        tuple(others),
     )
-    made.tested = str(packed["tested"])
+    made.tested = read["tested"]
     return made
+
+
+def _written(made: DerivedContract, what: str, ways: Sequence[Sequence[str]]) -> str:
+    """What `restored` reads. `ways`: where the reference is, then the further right answers."""
+    return json.dumps(
+        {
+            "what": what,
+            "references": ways,
+            "names": made.names,
+            "example": [_plain(value) for value in made.example],
+            "state": made.state,
+            "options": asdict(made.options),
+            "found": asdict(made.found),
+            "tested": made.tested,
+        }
+    )
+
+
+def _plain(value: Any) -> Any:
+    """A value of the example as JSON has it: a tensor by its bytes."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    raw = value.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+    return {"dtype": dtype_name(value.dtype), "shape": list(value.shape), "bytes": base64.b64encode(raw).decode()}
+
+
+def _read(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    raw = torch.frombuffer(bytearray(base64.b64decode(value["bytes"])) or bytearray(8), dtype=torch.uint8)
+    dtype = getattr(torch, value["dtype"])
+    return raw.view(dtype)[: math.prod(value["shape"])].reshape(value["shape"])
+
+
+def _frozen(value: Any) -> Any:
+    """JSON's lists as tuples."""
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def load_files(reference: str, inputs: str | None, **options: Any) -> Path:
@@ -195,23 +231,25 @@ def _file_of(op: str) -> Path:
     return path
 
 
-def _way(function: Callable[..., Any]) -> tuple:
-    """How another process gets a function: ("file", path, name), or ("pickle", bytes)."""
+def _way(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Where another process finds a function: ("file", path, name), or ("nowhere",)."""
     try:
         return ("file", *importing.source_of(function))
     except ValueError:
-        pass
-    try:
-        return ("pickle", cloudpickle.dumps(function))
-    except Exception as error:
-        raise ValueError(
-            f"reference: {importing.describe(function)} cannot be sent to another process ({error}); define it at the "
-            "top level of a file"
-        ) from error
+        return ("nowhere",)
 
 
-def _arrived(way: tuple) -> Callable[..., Any]:
+def _arrived(way: Sequence[str], what: str) -> Callable[..., Any]:
     kind, *rest = way
     if kind == "file":
         return importing.load(*rest)
-    return problems.small(Path(*rest))[0] if kind == "problem" else pickle.loads(*rest)
+    if kind == "problem":
+        return problems.small(Path(*rest))[0]
+
+    def gone(*_: Any, **__: Any) -> Any:
+        raise ValueError(
+            f"reference: {what} was in the memory of the process that derived a contract from it; define it at the top "
+            "level of a file to have it judged again"
+        )
+
+    return gone

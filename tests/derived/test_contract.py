@@ -310,3 +310,21 @@ def test_right_forms_pass_and_mutants_do_not():
         survivors += [f"{name}: {survivor}" for survivor in found.survivors]
     assert real > 200
     assert killed >= 0.97 * real, survivors
+
+
+def test_what_a_contract_is_made_of_is_kept_as_text_and_a_reference_in_memory_is_not():
+    """bfloat16, integers, numbers and infinity come back as they were; a closure is named when it is needed."""
+    scale, table = 2.0, torch.arange(12) % 5
+
+    def picked(x, at, top):
+        return (x * scale)[:, at].clamp(max=top)
+
+    name = derivation.load_derived(picked, [torch.randn(9, 5).bfloat16(), table, float("inf")], level="quick")
+    first, again = registry.contract(name), derivation.restored(str(registry.op_file(name)))
+    assert (again.found, again.options, again.names, again.tested) == (
+        (first.found, first.options, first.names, first.tested)
+    )
+    for one, other in zip(again.example, first.example, strict=True):
+        assert torch.equal(one, other) and one.dtype == other.dtype if isinstance(one, torch.Tensor) else one == other
+    with pytest.raises(ValueError, match="picked .*was in the memory of the process that derived"):
+        again.function(*again.example)
