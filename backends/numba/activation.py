@@ -13,7 +13,7 @@ import torch
 from numba import cuda, float32, uint64
 
 from touchstone.backends import shapes
-from touchstone.backends.numba.lib.activations import activate, number
+from touchstone.backends.numba.lib.activations import activate, activate_all, number
 from touchstone.backends.numba.lib.pointwise import LANES, THREADS, in_lines, load_line, place_of_vector, store_line
 from touchstone.backends.numba.lib.reductions import checked_grid
 from touchstone.backends.numba.lib.vector_io import lanes_of
@@ -81,8 +81,7 @@ def _vectorised(x, bias, y, has_bias, activation, wide):
             at += uint64(1)
             if at == width:
                 at = uint64(0)
-    for i in range(lanes_of(x)):
-        values[i] = activate(values[i], activation)
+    activate_all(values, lanes_of(x), activation)
     store_line(values, y, row, col, wide)
 
 

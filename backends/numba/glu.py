@@ -10,7 +10,7 @@ import torch
 from numba import cuda, float32, uint64
 
 from touchstone.backends import shapes
-from touchstone.backends.numba.lib.activations import activate, number
+from touchstone.backends.numba.lib.activations import activate, activate_all, number
 from touchstone.backends.numba.lib.pointwise import LANES, THREADS, in_lines, load_line, place_of_vector, store_line
 from touchstone.backends.numba.lib.reductions import checked_grid
 from touchstone.backends.numba.lib.vector_io import lanes_of
@@ -44,8 +44,9 @@ def _vectorised(gate, up, y, activation, wide):
         return
     load_line(gate, row, col, values, wide)
     load_line(up, row, col, factors, wide)
+    activate_all(values, lanes_of(y), activation)
     for i in range(lanes_of(y)):
-        values[i] = activate(values[i], activation) * factors[i]
+        values[i] *= factors[i]
     store_line(values, y, row, col, wide)
 
 

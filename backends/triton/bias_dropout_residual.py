@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends.signatures.bias_dropout_residual import empty_output, step_of
-from touchstone.backends.triton.lib.philox import dropped_out, in_order, words_of
+from touchstone.backends.triton.lib.philox import dropped_out, rows_of_elements, rows_of_words, words_of
 
 BLOCK = 1024
 
@@ -28,9 +28,9 @@ def _bias_kernel(x_ptr, bias_ptr, h_ptr, size, cols, stride_xm, stride_xn, strid
 def _dropout_kernel(h_ptr, y_ptr, size, threshold, scale, seed, offset, BLOCK: tl.constexpr):
     first = tl.program_id(0).to(tl.int64) * BLOCK
     r0, r1, r2, r3 = words_of(first // 4 + tl.arange(0, BLOCK // 4), seed, offset)
-    e = first + tl.arange(0, BLOCK)
+    e = rows_of_elements(first, BLOCK // 4)
     h = tl.load(h_ptr + e, mask=e < size, other=0.0)
-    tl.store(y_ptr + e, dropped_out(h, in_order(r0, r1, r2, r3), threshold, scale), mask=e < size)
+    tl.store(y_ptr + e, dropped_out(h, rows_of_words(r0, r1, r2, r3), threshold, scale), mask=e < size)
 
 
 @triton.jit
@@ -85,13 +85,13 @@ def _fused_kernel(
 ):
     first = tl.program_id(0).to(tl.int64) * BLOCK
     r0, r1, r2, r3 = words_of(first // 4 + tl.arange(0, BLOCK // 4), seed, offset)
-    e = first + tl.arange(0, BLOCK)
+    e = rows_of_elements(first, BLOCK // 4)
     row, col = e // cols, e % cols
     h = tl.load(x_ptr + row * stride_xm + col * stride_xn, mask=e < size, other=0.0).to(tl.float32)
     if bias_ptr is not None:
         h += tl.load(bias_ptr + col * stride_b, mask=e < size, other=0.0).to(tl.float32)
     residual = tl.load(residual_ptr + row * stride_rm + col * stride_rn, mask=e < size, other=0.0).to(tl.float32)
-    y = dropped_out(h, in_order(r0, r1, r2, r3), threshold, scale) + residual
+    y = dropped_out(h, rows_of_words(r0, r1, r2, r3), threshold, scale) + residual
     tl.store(y_ptr + e, y, mask=e < size)
 
 

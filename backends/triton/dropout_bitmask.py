@@ -9,7 +9,7 @@ import triton.language as tl
 
 from touchstone.backends import shapes
 from touchstone.backends.signatures._dropout import axes, checked, words_of
-from touchstone.backends.triton.lib.philox import dropped_out, in_order, place
+from touchstone.backends.triton.lib.philox import dropped_out, kept, place, rows_of_elements, rows_of_words
 from touchstone.backends.triton.lib.philox import words_of as philox_words
 
 
@@ -19,15 +19,15 @@ def _four_kernel(
 ):
     first = tl.program_id(0).to(tl.int64) * BLOCK
     r0, r1, r2, r3 = philox_words(first // 4 + tl.arange(0, BLOCK // 4), seed, offset)
-    word = in_order(r0, r1, r2, r3)
-    e = first + tl.arange(0, BLOCK)
+    word = rows_of_words(r0, r1, r2, r3)
+    e = rows_of_elements(first, BLOCK // 4)
     x = tl.load(x_ptr + place(e, n1, n2, n3, s0, s1, s2, s3), mask=e < size, other=0.0).to(tl.float32)
     tl.store(y_ptr + e, dropped_out(x, word, threshold, scale), mask=e < size)
 
-    kept = (word.to(tl.int64) >= threshold) & (e < size)
-    lanes = tl.reshape(kept.to(tl.uint32), [BLOCK // 32, 32]) << tl.arange(0, 32).to(tl.uint32)[None, :]
+    bits = (kept(word, threshold) & (e < size)).to(tl.uint32) << tl.arange(0, 4).to(tl.uint32)[None, :]
+    fours = tl.reshape(tl.sum(bits, axis=1), [BLOCK // 32, 8]) << (4 * tl.arange(0, 8)).to(tl.uint32)[None, :]
     w = first // 32 + tl.arange(0, BLOCK // 32)
-    tl.store(bits_ptr + w, tl.sum(lanes, axis=1).to(tl.int32, bitcast=True), mask=w * 32 < size)
+    tl.store(bits_ptr + w, tl.sum(fours, axis=1).to(tl.int32, bitcast=True), mask=w * 32 < size)
 
 
 def four(x: torch.Tensor, *, p: float = 0.5, seed: int = 0, offset: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

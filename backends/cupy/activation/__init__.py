@@ -60,6 +60,7 @@ def _in_vectors(x: torch.Tensor, bias: torch.Tensor | None, activation: str, app
     if y.numel():
         lines = in_lines(x, y)
         operands = (x, bias, y, *lines.strides[:2], 0 if bias is None else bias.stride(0))
-        sizes = (lines.rows, lines.cols, cols, int(lines.wide), kind, approximate)
+        wide_bias = bias is not None and cols % (16 // x.element_size()) == 0 and in_lines(bias[None]).wide
+        sizes = (lines.rows, lines.cols, cols, int(lines.wide), int(wide_bias), kind, approximate)
         _vectorised.launch("activation_vectorised", lines.blocks, THREADS, *operands, *sizes, dtype=x.dtype)
     return y

@@ -14,20 +14,23 @@ template <int activation> __device__ inline float approximately(float x) {
     }
 }
 
-// Lines of `cols` columns, which are rows of `width`, or all rows one behind the other; `bias` may be null.
+// Lines of `cols` columns, which are rows of `width`, or all rows one behind the other; `bias` may be null, and where
+// it is `wide_bias` each vector's part of it is one too.
 extern "C" __global__ void activation_vectorised(
     const ELEMENT* __restrict__ x, const ELEMENT* __restrict__ bias, ELEMENT* __restrict__ y, long long x_row,
-    long long x_col, long long b_col, long long rows, long long cols, long long width, int wide, int activation,
-    int approximate) {
-    const Place at = place_of_vector(cols);
+    long long x_col, long long b_col, long long rows, long long cols, long long width, int wide, int wide_bias,
+    int activation, int approximate) {
+    const Place at = place_of_vector(rows, cols);
     if (at.row >= rows) return;
     float values[lanes_of<ELEMENT>];
     load_line(x + at.row * x_row, x_col, at.col, cols, wide, values);
     if (bias) {
         long long col = at.col % width;
+        float shift[lanes_of<ELEMENT>];
+        if (wide_bias) load16(bias + col, shift);
 #pragma unroll
         for (int i = 0; i < lanes_of<ELEMENT>; ++i) {
-            values[i] += to_float(bias[col * b_col]);
+            values[i] += wide_bias ? shift[i] : to_float(bias[col * b_col]);
             if (++col == width) col = 0;
         }
     }

@@ -7,7 +7,7 @@ extern "C" __global__ void dropout_bitmask_ballot(
     unsigned long long offset) {
     const long long e = (long long)blockIdx.x * blockDim.x + threadIdx.x;  // a warp begins at a multiple of 32
     const unsigned word = philox(e >> 2, seed, offset).word[e & 3];
-    const unsigned kept = __ballot_sync(all_lanes, e < size && word >= threshold);
+    const unsigned kept = __ballot_sync(all_lanes, e < size && stays(word, threshold));
     if (e >= size) return;
     const float value = to_float(x[place(e, n1, n2, n3, s0, s1, s2, s3)]);
     y[e] = from_float<ELEMENT>(dropped_out(value, word, threshold, scale));
@@ -28,7 +28,7 @@ extern "C" __global__ void dropout_bitmask_four(
         if (e >= size) break;
         const float value = to_float(x[place(e, n1, n2, n3, s0, s1, s2, s3)]);
         y[e] = from_float<ELEMENT>(dropped_out(value, words.word[i], threshold, scale));
-        kept |= unsigned(words.word[i] >= threshold) << (block % 8 * 4 + i);
+        kept |= unsigned(stays(words.word[i], threshold)) << (block % 8 * 4 + i);
     }
 #pragma unroll
     for (int step = 1; step < 8; step *= 2) kept |= __shfl_xor_sync(all_lanes, kept, step);

@@ -6,7 +6,7 @@ extern "C" __global__ void elementwise_vectorised(
     const ELEMENT* __restrict__ a, const ELEMENT* __restrict__ b, ELEMENT* __restrict__ y, long long a_row,
     long long a_col, long long b_row, long long b_col, long long y_row, long long rows, long long cols,
     int wide, int function) {
-    const Place at = place_of_vector(cols);
+    const Place at = place_of_vector(rows, cols);
     if (at.row >= rows) return;
     float left[lanes_of<ELEMENT>], right[lanes_of<ELEMENT>];
     load_line(a + at.row * a_row, a_col, at.col, cols, wide, left);

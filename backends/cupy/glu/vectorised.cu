@@ -5,7 +5,7 @@
 extern "C" __global__ void glu_vectorised(
     const ELEMENT* __restrict__ gate, const ELEMENT* __restrict__ up, ELEMENT* __restrict__ y, long long gate_row,
     long long gate_col, long long up_row, long long up_col, long long rows, long long cols, int wide, int activation) {
-    const Place at = place_of_vector(cols);
+    const Place at = place_of_vector(rows, cols);
     if (at.row >= rows) return;
     float values[lanes_of<ELEMENT>], factors[lanes_of<ELEMENT>];
     load_line(gate + at.row * gate_row, gate_col, at.col, cols, wide, values);

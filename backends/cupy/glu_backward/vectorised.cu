@@ -6,7 +6,7 @@ extern "C" __global__ void glu_backward_vectorised(
     const ELEMENT* __restrict__ gate, const ELEMENT* __restrict__ up, const ELEMENT* __restrict__ dy,
     ELEMENT* __restrict__ dgate, ELEMENT* __restrict__ dup, long long gate_row, long long gate_col, long long up_row,
     long long up_col, long long dy_row, long long dy_col, long long rows, long long cols, int wide, int activation) {
-    const Place at = place_of_vector(cols);
+    const Place at = place_of_vector(rows, cols);
     if (at.row >= rows) return;
     float g[lanes_of<ELEMENT>], u[lanes_of<ELEMENT>], upstream[lanes_of<ELEMENT>];
     load_line(gate + at.row * gate_row, gate_col, at.col, cols, wide, g);

@@ -3,10 +3,14 @@
 #include "common.cuh"
 #include "philox.cuh"
 
-// x * scale where the word is `threshold` or more, else 0: x may be NaN, so it is no product with a mask. A threshold of
-// 2^32 keeps nothing.
+// Whether the word is `threshold` or more: a comparison of 32 bits, though a threshold of 2^32 keeps nothing.
+__device__ inline bool stays(unsigned word, long long threshold) {
+    return word >= unsigned(threshold) && threshold <= 0xffffffffll;
+}
+
+// x * scale where the element stays, else 0: x may be NaN, so it is no product with a mask.
 __device__ inline float dropped_out(float x, unsigned word, long long threshold, float scale) {
-    return word >= threshold ? x * scale : 0.0f;
+    return stays(word, threshold) ? x * scale : 0.0f;
 }
 
 // Where element e of an operand of four axes lies; n1 to n3 are 1 where one stride reaches all.

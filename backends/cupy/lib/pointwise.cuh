@@ -2,15 +2,17 @@
 #pragma once
 #include "common.cuh"
 
-// The line and the first column of a thread's vector; lines have `cols` columns.
+// The line and the first column of a thread's vector, in `rows` lines of `cols` columns.
 struct Place {
     long long row, col;
 };
 
-__device__ inline Place place_of_vector(long long cols) {
-    const long long across = (cols + lanes_of<ELEMENT> - 1) / lanes_of<ELEMENT>;
+__device__ inline Place place_of_vector(long long rows, long long cols) {
+    constexpr int lanes = lanes_of<ELEMENT>;
+    const long long across = (cols + lanes - 1) / lanes;
     const long long vector = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-    return {vector / across, vector % across * lanes_of<ELEMENT>};
+    if (rows == 1) return {vector >= across, vector * lanes};
+    return {vector / across, vector % across * lanes};
 }
 
 // `wide`: stride 1, and the address is a multiple of 16 bytes. What lies beyond the line is not read, and 0.

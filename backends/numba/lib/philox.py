@@ -5,7 +5,7 @@ All numbers are uint64, so that a product of two words of 32 bits is whole: Numb
 high half alone, and the compiler finds it in this one.
 """
 
-from numba import cuda, float32, int64, uint32, uint64
+from numba import cuda, float32, uint32, uint64
 
 _LOW, _SHIFT = 0xFFFFFFFF, 32
 
@@ -35,7 +35,7 @@ def word_of(e, seed, offset):
 def dropped_out(value, word, threshold, scale):
     """value·scale, float32, where the word is `threshold` or more, else 0: a value may be NaN, so it is no product with
     a mask. A threshold of 2^32 keeps nothing."""
-    return value * scale if int64(word) >= threshold else float32(0)
+    return value * scale if word >= uint32(threshold) and threshold <= _LOW else float32(0)  # compared in 32 bits
 
 
 @cuda.jit(device=True)

@@ -46,6 +46,8 @@ def place_of_vector(y):
     length = uint64(lanes_of(y))
     across = (uint64(y.shape[1]) + length - uint64(1)) // length
     vector = uint64(cuda.blockIdx.x) * uint64(cuda.blockDim.x) + uint64(cuda.threadIdx.x)
+    if y.shape[0] == 1:
+        return uint64(vector >= across), vector * length
     return vector // across, vector % across * length
 
 

@@ -6,6 +6,8 @@ instructions have twins in the emulator (backends/emulator/numba/ptx.py). Numba'
 the loads and the stores in plain Python.
 """
 
+import math
+
 from numba import float32
 
 from touchstone.backends import numba
@@ -30,11 +32,19 @@ if numba.simulated():
             flat[int(at) + j] = value
 
     store1 = store2 = store4
+    fast_exp, fast_exp2 = math.exp, math.exp2
+
+    def fast_divide(a, b):
+        return a / b
+
     copy16 = copy_commit = copy_wait = copy_bits = ldmatrix_x4 = mma_m16n8k16 = exp2 = _absent
 else:
     from llvmlite import ir
-    from numba.cuda import types
+    from numba.cuda import libdevice, types
     from numba.cuda.extending import intrinsic
+
+    # A few units in the last place, subnormals too: __expf, exp2f and __fdividef of CUDA C.
+    fast_exp, fast_exp2, fast_divide = libdevice.fast_expf, libdevice.exp2f, libdevice.fast_fdividef
 
     _I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
     _F32, _VOID = ir.FloatType(), ir.VoidType()

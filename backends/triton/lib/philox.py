@@ -27,15 +27,28 @@ def word_of(e, seed, offset):
 
 
 @triton.jit
-def in_order(r0, r1, r2, r3):
-    """Four tiles of words as one four times as long, the words of a block next to each other."""
-    return tl.reshape(tl.join(tl.join(r0, r2), tl.join(r1, r3)), [4 * r0.shape[0]])
+def rows_of_words(r0, r1, r2, r3):
+    """Four tiles of words as rows of four, the words of a block in each: they stay in the threads that made them, where
+    a tile of one axis would go through shared memory."""
+    return tl.reshape(tl.join(tl.join(r0, r2), tl.join(r1, r3)), [r0.shape[0], 4])
+
+
+@triton.jit
+def rows_of_elements(first, ROWS: tl.constexpr):
+    """The numbers of the elements from `first` on in rows of four, as rows_of_words has their words."""
+    return first + tl.arange(0, ROWS)[:, None] * 4 + tl.arange(0, 4)[None, :]
+
+
+@triton.jit
+def kept(word, threshold):
+    """Where the word is `threshold` or more: a comparison of 32 bits, though a threshold may be 2^32 and keep none."""
+    return (word >= threshold.to(tl.uint32)) & (threshold <= 0xFFFFFFFF)
 
 
 @triton.jit
 def dropped_out(x, word, threshold, scale):
     """x·scale where the word is `threshold` or more, else 0: x may be NaN, so it is no product with a mask."""
-    return tl.where(word.to(tl.int64) >= threshold, x * scale, 0.0)
+    return tl.where(kept(word, threshold), x * scale, 0.0)
 
 
 @triton.jit
