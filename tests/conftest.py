@@ -12,9 +12,11 @@ from touchstone.conformance.findings import kept
 from touchstone.conformance.spec.cases import LEVELS
 from touchstone.conformance.suite.plugin import SELECTION
 
+PROGRAMS = ("g++", "chromedriver")
+
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test that needs what is not here: a GPU, g++, or a module by its name."""
+    """Skip a test that needs what is not here: a GPU, a program, or a module by its name."""
     for mark in item.iter_markers("needs"):
         for what in mark.args:
             if reason := missing(what):
@@ -35,7 +37,7 @@ def missing(what: str) -> str | None:
     if what == "GPU":
         reason = cuda_unavailable()
         return f"needs a GPU: {reason}" if reason else None
-    found = shutil.which(what) if what == "g++" else find_spec(what)
+    found = shutil.which(what) if what in PROGRAMS else find_spec(what)
     return None if found else f"needs {what}"
 
 

@@ -11,6 +11,14 @@ from html import escape
 
 WIDTH, HEIGHT = 440, 300  # of the coordinates; a phone shows text of size 11 readably at this width
 LEFT, RIGHT, TOP, BOTTOM = 56, 10, 10, 36
+FORMS = (  # of points, each about nine wide
+    "M-4-4H4V4H-4Z",
+    "M0-5L5 4H-5Z",
+    "M0-5.5L5.5 0L0 5.5L-5.5 0Z",
+    "M0 5L-5-4H5Z",
+    "M-5-1.5H-1.5V-5H1.5V-1.5H5V1.5H1.5V5H-1.5V1.5H-5Z",
+    "M-5 0A5 5 0 1 1 5 0A5 5 0 1 1-5 0Z",
+)
 
 
 @dataclass
@@ -57,8 +65,18 @@ def bars(rows: Sequence[Bar]) -> str:
     return f'<div class="bars">{"".join(made)}</div>'
 
 
+def marker(series: int | None, x: float, y: float, label: str = "") -> str:
+    """A point at (x, y): a form for each colour, for eyes and printers that see no colours; a ring for a baseline."""
+    name = f"<title>{escape(label)}</title>" if label else ""
+    if series is None:
+        return f'<circle class="dot ring" cx="{x:.1f}" cy="{y:.1f}" r="3.5">{name}</circle>'
+    form = FORMS[series % len(FORMS)]
+    return f'<path class="dot {colour(series)}" transform="translate({x:.1f} {y:.1f})" d="{form}">{name}</path>'
+
+
 def legend(names: Sequence[tuple[str, int | None]]) -> str:
-    items = "".join(f'<span><i class="{colour(series)}"></i>{escape(name)}</span>' for name, series in names)
+    key = '<svg class="key" viewBox="-6 -6 12 12" aria-hidden="true">'
+    items = "".join(f"<span>{key}{marker(series, 0, 0)}</svg>{escape(name)}</span>" for name, series in names)
     return f'<div class="legend">{items}</div>'
 
 
@@ -139,21 +157,44 @@ def chart(
         dash = ' stroke-dasharray="5 3"' if line.dashed else ""
         name = f"<title>{escape(line.label)}</title>"
         parts.append(f'<polyline class="line {colour(line.series)}"{dash} points="{places}">{name}</polyline>')
-    written: list[tuple[float, float]] = []
-    for point in points:
-        a, b = x.at(point.x), y.at(point.y)
-        name = f"<title>{escape(point.label)}</title>"
-        parts.append(f'<circle class="dot {colour(point.series)}" cx="{a:.1f}" cy="{b:.1f}" r="4">{name}</circle>')
-        clear = all(abs(b - other) > 11 or abs(a - at) > 90 for at, other in written)
-        if point.named and clear:
-            written.append((a, b))
-            right = a < 0.66 * WIDTH
-            anchor = "start" if right else "end"
-            parts.append(
-                f'<text x="{a + (7 if right else -7):.1f}" y="{b + 4:.1f}" '
-                f'text-anchor="{anchor}">{escape(point.label.split(":")[0])}</text>'
-            )
+    places = [(x.at(point.x), y.at(point.y)) for point in points]
+    parts += [marker(point.series, *at, point.label) for point, at in zip(points, places, strict=True)]
+    taken = [(a - 5, b - 5, a + 5, b + 5) for a, b in dict.fromkeys(places)]
+    written: list[tuple[str, float, float]] = []
+    for point, (a, b) in zip(points, places, strict=True):
+        text = point.label.split(":")[0]
+        again = any(text == other and abs(a - c) < 60 and abs(b - d) < 20 for other, c, d in written)
+        if not point.named or again:
+            continue
+        written.append((text, a, b))
+        box = _room((a, b), 6.2 * len(text), taken)
+        taken.append(box)
+        parts.append(f'<text x="{box[0]:.1f}" y="{box[3] - 3:.1f}">{escape(text)}</text>')
     return "".join([*parts, "</svg>"])
+
+
+Box = tuple[float, float, float, float]  # left, top, right, bottom
+
+
+def _room(at: tuple[float, float], width: float, taken: Sequence[Box]) -> Box:
+    """Where beside a point a text of this width covers least of what is there, within the chart."""
+    (a, b), height = at, 13.0
+    lefts = (a + 8, a - 8 - width, a - width / 2)
+    tops = (b - height / 2, b - 8 - height, b + 8, b - 22 - height, b + 22)
+    boxes = [(left, top, left + width, top + height) for top in tops for left in lefts]
+
+    def covered(box: Box) -> float:
+        shared = sum(
+            max(0.0, min(box[2], other[2]) - max(box[0], other[0]))
+            * max(0.0, min(box[3], other[3]) - max(box[1], other[1]))
+            for other in taken
+        )
+        outside = (
+            max(0.0, LEFT - box[0]) + max(0.0, box[2] - WIDTH) + max(0.0, -box[1]) + max(0.0, box[3] - HEIGHT + BOTTOM)
+        )
+        return shared + 1e3 * outside
+
+    return min(boxes, key=covered)
 
 
 def axes(

@@ -29,6 +29,11 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], numbers: Sequen
     return scroll(f'<table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>')
 
 
+def breakable(name: str) -> str:
+    """A name with underscores, which may go on in another line behind each."""
+    return escape(name).replace("_", "_<wbr>")
+
+
 def scroll(body: str) -> str:
     return f'<div class="scroll" tabindex="0">{body}</div>'
 

@@ -8,7 +8,7 @@ samples.
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from touchstone.conformance.spec.compare import worst as worst_of
 
 ABOUT = ("command", "date", "commit", "changed", "versions", "machine")
 KINDS = ("judged", "selftest", "bench")
+_BY_OP = {"variants", "compiled", "ops", "results"}  # lists whose entries belong to an op each
 NO_RECORD = "no record of pytest --json, check --json, selftest --json or bench --json, nor results of judge"
 
 
@@ -39,6 +40,16 @@ class Record:
 
     def to_dict(self) -> dict[str, Any]:
         return {"report": self.kind, **self.about, **self.data}
+
+    def ops(self) -> set[str]:
+        return {entry["op"] for name in _BY_OP for entry in self.data.get(name, [])}
+
+    def of_op(self, op: str) -> "Record":
+        """What the record says of one op."""
+        data = {name: value for name, value in self.data.items() if name != "comparison"}
+        for name in _BY_OP & set(data):
+            data[name] = [entry for entry in data[name] if entry["op"] == op]
+        return replace(self, data=data)
 
 
 def read(paths: Sequence[str | Path]) -> list[Record]:

@@ -1,23 +1,52 @@
 """The sections of the report, each from the records of its kind; a section without a record is left out."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
 from touchstone.conformance.html import timings, verdicts
 from touchstone.conformance.html.markup import details, scroll, source, table
 from touchstone.conformance.html.records import Record
+from touchstone.conformance.html.summary import summary
+
+SELFTEST = "What the judge catches, and its false positives"
+
+Section = tuple[str, str, str]  # anchor, title, HTML
 
 
-def all_sections(records: Sequence[Record]) -> list[tuple[str, str, str]]:
-    """(anchor, title, HTML) of every section for which there is something to show."""
-    kinds: dict[str, list[Record]] = defaultdict(list)
-    for record in records:
-        kinds[record.kind].append(record)
-    made = [
+def all_sections(records: Sequence[Record]) -> list[Section]:
+    """Every section for which there is something to show, for a page that holds everything."""
+    kinds = _by_kind(records)
+    first = ("summary", "Which kernel", summary(kinds["judged"], kinds["bench"], lambda op: f"#ladder-{op}"))
+    return _shown([first, *_detailed(records)])
+
+
+def of_op(records: Sequence[Record], op: str) -> list[Section]:
+    """What there is about one op, for a page of its own."""
+    mine = [record.of_op(op) for record in records if op in record.ops()]
+    return _shown(_detailed(mine))
+
+
+def overview(records: Sequence[Record], link: Callable[[str], str]) -> list[Section]:
+    """What is about all ops, for a page beside those of each op, which are at `link`."""
+    kinds = _by_kind(records)
+    return _shown(
+        [
+            ("summary", "Which kernel", summary(kinds["judged"], kinds["bench"], link)),
+            ("verdicts", "Verdicts", verdicts.matrix(kinds["judged"], link)),
+            ("selftest", SELFTEST, "".join(map(verdicts.counts, kinds["selftest"]))),
+            ("fastest", "The fastest variant of each target", timings.fastest(kinds["bench"])),
+            ("records", "Where the numbers come from", sources(records)),
+        ]
+    )
+
+
+def _detailed(records: Sequence[Record]) -> list[Section]:
+    kinds = _by_kind(records)
+    return [
         ("verdicts", "Verdicts", verdicts.verdicts(kinds["judged"])),
-        ("selftest", "What the judge catches, and its false positives", verdicts.selftests(kinds["selftest"])),
+        ("selftest", SELFTEST, verdicts.selftests(kinds["selftest"])),
         ("fastest", "The fastest variant of each target", timings.fastest(kinds["bench"])),
         ("ladders", "Ladders", timings.ladders(kinds["bench"])),
         ("rooflines", "Rooflines", timings.rooflines(kinds["bench"])),
@@ -25,6 +54,16 @@ def all_sections(records: Sequence[Record]) -> list[tuple[str, str, str]]:
         ("compiled", "Compiled", compiled(kinds["judged"])),
         ("records", "Where the numbers come from", sources(records)),
     ]
+
+
+def _by_kind(records: Sequence[Record]) -> Mapping[str, list[Record]]:
+    kinds: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        kinds[record.kind].append(record)
+    return kinds
+
+
+def _shown(made: Sequence[Section]) -> list[Section]:
     return [(anchor, title, body) for anchor, title, body in made if body]
 
 

@@ -53,7 +53,7 @@ def _key(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _what(row: Mapping[str, Any]) -> str:
+def what(row: Mapping[str, Any]) -> str:
     """A group in words: its mode, dtype, sizes and parameters."""
     sizes = "".join(f" {name}={n}" for name, n in row["sizes"].items())
     params = "".join(f", {name}={value}" for name, value in row["params"].items() if value is not None)
@@ -65,7 +65,7 @@ def fastest_table(records: Sequence[Record]) -> Table:
     """Per op and group the best variant of each target: its ratio to the first baseline, its fraction of the
     roofline."""
     targets = list(targets_of(records))
-    rows = [[rows[0][1]["op"], _what(rows[0][1]), *best_of(rows, targets)] for rows in measured(records).values()]
+    rows = [[rows[0][1]["op"], what(rows[0][1]), *best_of(rows, targets)] for rows in measured(records).values()]
     return Table(
         "the fastest variant of each target", ["op", "case", "baseline", *targets], sorted(rows, key=lambda row: row[0])
     )
@@ -80,7 +80,11 @@ def fastest(records: Sequence[Record]) -> str:
         "<p>The ratio to the baseline, interleaved with it (above 1 is faster), the fraction of the roofline, the "
         "variant.</p>"
     )
-    return intro + table(made.columns, made.rows) + source(r for rows in measured(records).values() for r, _ in rows)
+    return (
+        intro
+        + table(made.columns, made.rows, kind="sortable")
+        + source(r for rows in measured(records).values() for r, _ in rows)
+    )
 
 
 def baseline_of(rows: Sequence[tuple[Record, Mapping[str, Any]]]) -> str | None:
@@ -119,7 +123,7 @@ def ladders(records: Sequence[Record]) -> str:
         baseline = baseline_of(rows)
         bars = [_bar(row, targets, baseline) for _, row in sorted(rows, key=lambda each: _place(each[1], targets))]
         body = charts.bars(bars) + source(record for record, _ in rows)
-        by_op[first["op"]].append(details(_what(first), body, open_=not by_op[first["op"]]))
+        by_op[first["op"]].append(details(what(first), body, open_=not by_op[first["op"]]))
     intro = (
         "<p>Each bar is a fraction of the roofline: the least time that the copy rate and the matrix-product rate "
         "measured in the same run allow, divided by the median time. Beside it the median, and the ratio to the "
@@ -134,7 +138,13 @@ def ladders(records: Sequence[Record]) -> str:
             f"<p>Noise: {len(twice)} times a kernel was timed against itself; the ratio was within {max(twice):.1%} "
             "of 1.</p>"
         )
-    return intro + key + "".join(f"<h3>{escape(op)}</h3>{''.join(parts)}" for op, parts in sorted(by_op.items()))
+    return (
+        intro
+        + key
+        + "".join(
+            f'<h3 id="ladder-{escape(op)}">{escape(op)}</h3>{"".join(parts)}' for op, parts in sorted(by_op.items())
+        )
+    )
 
 
 def _place(row: Mapping[str, Any], targets: Mapping[str, int]) -> int:
@@ -212,7 +222,7 @@ def sweeps(records: Sequence[Record]) -> str:
                 groups[tuple(_key(row[n]) for n in ("op", "mode", "dtype", "params", "cache"))].append((record, row))
     for rows in groups.values():
         for axis, fixed, those in _along(rows):
-            figures += [_sweep(axis, fixed, those, targets, what) for what in _curves(those)]
+            figures += [_sweep(axis, fixed, those, targets, curve) for curve in _curves(those)]
     key = charts.legend([*targets.items(), ("baselines", None)])
     return f'{key}<div class="grid2">{"".join(figures)}</div>' if figures else ""
 
@@ -272,9 +282,9 @@ def _curves(rows: Rows) -> list[tuple[str, str, Callable[[Mapping[str, Any]], fl
 
 
 def _sweep(
-    axis: str, fixed: dict[str, int], rows: Rows, targets: Mapping[str, int], what: tuple[str, str, Callable]
+    axis: str, fixed: dict[str, int], rows: Rows, targets: Mapping[str, int], curve: tuple[str, str, Callable]
 ) -> str:
-    name, unit, value = what
+    name, unit, value = curve
     curves: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     series: dict[tuple[str, str], int | None] = {}
     for _, row in rows:
@@ -283,7 +293,7 @@ def _sweep(
             curves[who].append((row["sizes"][axis], value(row)))
             series[who] = targets[row["target"]] if row["kind"] == "variant" else None
     first = rows[0][1]
-    title = f"{first['op']} {name}: {_what({**first, 'sizes': fixed})}"
+    title = f"{first['op']} {name}: {what({**first, 'sizes': fixed})}"
     last = {who: max(points) for who, points in curves.items()}
     points = [Point(*last[who], series[who], f"{who[1]}: {who[0]}", named=True) for who in curves]
     dots = [

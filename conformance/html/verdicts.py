@@ -1,11 +1,11 @@
 """The sections on what the judge said of kernels, and on what its self-test says of the judge."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from touchstone.conformance.html.markup import details, scroll, source, table
+from touchstone.conformance.html.markup import breakable, details, scroll, source, table
 from touchstone.conformance.html.records import Record
 from touchstone.conformance.reporting.console import Table, fraction_text
 from touchstone.conformance.selftest.results import heading
@@ -14,21 +14,29 @@ from touchstone.conformance.spec.compare import worst
 
 
 def verdicts(records: Sequence[Record]) -> str:
-    """Ops by targets: the worst error as a fraction of its budget, then each op's variants."""
+    """Ops by targets, then each op's variants."""
+    variants = best_known(records)
+    if not variants:
+        return ""
+    ops = sorted({op for op, _, _ in variants})
+    return matrix(records, lambda op: f"#op-{op}") + "".join(_variants_of(op, variants) for op in ops)
+
+
+def matrix(records: Sequence[Record], link: Callable[[str], str]) -> str:
+    """Ops by targets: the worst error as a fraction of its budget. `link` is where more about an op stands."""
     variants = best_known(records)
     if not variants:
         return ""
     targets = sorted({target for _, target, _ in variants})
-    ops = sorted({op for op, _, _ in variants})
     head = "".join(f"<th>{escape(target)}</th>" for target in targets)
     body = []
-    for op in ops:
+    for op in sorted({op for op, _, _ in variants}):
         cells = [
             _verdict([found for (o, at, _), (_, found) in variants.items() if (o, at) == (op, target)])
             for target in targets
         ]
-        body.append(f'<tr><th><a href="#op-{escape(op)}">{escape(op)}</a></th>{"".join(cells)}</tr>')
-    matrix = scroll(
+        body.append(f'<tr><th><a href="{escape(link(op))}">{breakable(op)}</a></th>{"".join(cells)}</tr>')
+    made = scroll(
         f'<table class="matrix"><thead><tr><th>op</th>{head}</tr></thead><tbody>{"".join(body)}</tbody></table>'
     )
     intro = (
@@ -36,12 +44,7 @@ def verdicts(records: Sequence[Record]) -> str:
         "1.00 is the limit. Below it, how many variants were judged, and in how many trials. Of several records the "
         "highest level counts.</p>"
     )
-    return (
-        intro
-        + matrix
-        + source(record for record, _ in variants.values())
-        + "".join(_variants_of(op, variants) for op in ops)
-    )
+    return intro + made + source(record for record, _ in variants.values())
 
 
 def verdict_table(records: Sequence[Record]) -> Table:
@@ -135,10 +138,12 @@ def _variants_of(op: str, variants: Variants) -> str:
 
 
 def selftests(records: Sequence[Record]) -> str:
-    return "".join(map(_selftest, records))
+    """Counts by op, the same mutants under other rules, and for each op which families of cases kill what."""
+    return "".join(map(counts, records)) + "".join(map(_by_kind, records))
 
 
-def _selftest(record: Record) -> str:
+def counts(record: Record) -> str:
+    """How many mutants are killed and how many right kernels rejected, by op, and under the rules of others."""
     mutants = [one for op in record.data["ops"] for one in op["judged"] if one["kind"] != "known-good"]
     known_good = [one for op in record.data["ops"] for one in op["judged"] if one["kind"] == "known-good"]
     killed, twice = (sum(one["kills"] >= n for one in mutants) for n in (1, 2))
@@ -167,12 +172,15 @@ def _selftest(record: Record) -> str:
         parts.append("<h3>The same mutants under other projects' rules</h3>")
         parts.append("<p>Torch mutants caught, of those to which the rule applies.</p>")
         parts.append(table(compared["columns"], compared["rows"], numbers=compared["columns"][1:]) + source([record]))
-    parts.append("<h3>Kill matrix</h3><p>Share of the mutants of a kind that some trial of the family kills.</p>")
-    parts += [
+    return "".join(parts)
+
+
+def _by_kind(record: Record) -> str:
+    intro = "<h3>Kill matrix</h3><p>Share of the mutants of a kind that some trial of the family kills.</p>"
+    return intro + "".join(
         details(f"{op['op']}: {len(op['judged'])} kernels", _matrix(op) + _worth(op) + _planted(op))
         for op in record.data["ops"]
-    ]
-    return "".join(parts)
+    )
 
 
 def _counts(op: Mapping[str, Any]) -> list[str]:

@@ -11,6 +11,7 @@ from touchstone.conformance.cli import main
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.html import charts, cli, records, timings, verdicts
 from touchstone.conformance.html.records import Record
+from touchstone.conformance.html.summary import summary
 from touchstone.conformance.selftest.record import to_record
 from touchstone.conformance.selftest.results import MutantResult, OpResult
 
@@ -22,22 +23,23 @@ ABOUT = {
     "versions": {"torch": "2.0"},
     "machine": {"gpu": "Paper"},
 }
-VOID = {"meta", "line", "br"}
+VOID = {"meta", "line", "br", "wbr"}
 
 
 class Balanced(HTMLParser):
-    """Raises where a tag is closed that is not open; collects ids, links and addresses."""
+    """Raises where a tag is closed that is not open; collects ids, and links within the page, to others, elsewhere."""
 
     def __init__(self):
         super().__init__()
-        self.open, self.ids, self.links, self.outside, self.texts = [], [], [], [], []
+        self.open, self.ids, self.links, self.pages, self.outside, self.texts = [], [], [], [], [], []
 
     def handle_starttag(self, tag, attributes):
         for name, value in attributes:
             if name == "id":
                 self.ids.append(value)
             if name in ("href", "src"):
-                (self.links if value.startswith("#") else self.outside).append(value)
+                of_report = value.startswith(("report/", "../report.html"))
+                (self.links if value.startswith("#") else self.pages if of_report else self.outside).append(value)
         if tag not in VOID:
             self.open.append(tag)
 
@@ -162,7 +164,7 @@ def test_the_page_stands_alone_and_every_figure_names_its_record(write, tmp_path
     assert capsys.readouterr().out.startswith(f"wrote {tmp_path / 'r.html'}, ")
     text = (tmp_path / "r.html").read_text()
     found = parsed(text)
-    assert found.outside == [] and "<script" not in text and "url(" not in text and "@import" not in text
+    assert found.outside == [] and "<script src" not in text and "url(" not in text and "@import" not in text
     assert {"record-cpu", "record-planted", "record-gpu"} <= set(found.ids)
     for part in ("verdicts", "selftest", "ladders", "rooflines", "sweeps"):
         section = text[text.index(f'<section id="{part}">') :].partition("</section>")[0]
@@ -181,6 +183,28 @@ def test_a_cell_tells_the_worst_error_and_a_failure(write):
     bad = records.read([write("b", judged(outcomes=[outcome("failed", findings=[finding])]))])
     text = verdicts.verdicts(bad)
     assert "1 failed" in text and "[00c0ffee] values: y: 1 &lt; 2" in text
+
+
+def test_the_first_section_says_which_variant_is_fastest_whether_it_is_right_and_how_fast(write):
+    rows = [timing("slow", ms=4.0), timing("flash", ms=2.0), timing("cuDNN", "torch", "baseline", ms=2.5)]
+    small = [timing("flash", S=64, ms=0.1, roof=None)]
+    other = bench(timing("tma", ms=9.0))
+    other.update(date="2026-01-01", machine={"gpu": "Stone"})
+    files = [
+        write("right", judged(target="paper@cuda", op="attention", variant="flash")),
+        write("gpu", bench(*rows, *small)),
+    ]
+    found = records.read([*files, write("old", other)])
+    kinds = [[r for r in found if r.kind == kind] for kind in ("judged", "bench")]
+    text = summary(*kinds, lambda op: f"#{op}")
+    assert text.index("Paper, ") < text.index("Stone, 2026-01-01")
+    first = text[: text.index("Stone")]
+    assert first.count("<tr>") == 2 and 'href="#attention"' in first  # the heading, and one case of one op
+    assert "flash <span" in first and "✓ 0.25" in first and "2 ms · 25 % · <b>1.25×</b>" in first and "cuDNN" in first
+    assert "not judged" in text[text.index("Stone") :]
+    failed = judged(target="paper@cuda", op="attention", variant="flash", outcomes=[outcome("failed")])
+    (bad,) = records.read([write("bad", failed)])
+    assert "✗ 1 failed" in summary([bad], kinds[1], str)
 
 
 def test_an_error_that_is_no_number_is_the_worst(write):
@@ -213,7 +237,6 @@ def test_the_short_form_says_the_same_and_is_read_again(write, tmp_path):
     assert main(["report", *map(str, files), "--keep", str(tmp_path / "kept")]) == 0
     again = records.read(sorted((tmp_path / "kept").glob("*.json")))
     assert {r.name: r.to_dict() for r in again} == {r.name: r.to_dict() for r in first}
-    assert cli.page(again).partition("made")[2][20:] != ""
     assert "samples_ms" not in (tmp_path / "kept" / "gpu.json").read_text()
     one, hole, right = (tmp_path / "kept" / "planted.json").read_text() and again[-1].data["ops"][0]["judged"]
     assert (one["kills"], one["families"], hole["kills"], right["trials"]) == (2, [0], 0, 10)
@@ -268,7 +291,7 @@ def test_the_fastest_variant_of_a_target_and_its_ratio_to_the_first_baseline(wri
 def test_a_sweep_wants_three_sizes_along_an_axis(write):
     along = [timing(S=n) for n in (512, 1024, 2048)]
     text = timings.sweeps(records.read([write("gpu", bench(*along, timing("other", S=512, peak_bytes=2e6)))]))
-    assert text.count("<svg") == 2 and ">Sq<" in text and "peak memory" in text
+    assert text.count('role="img"') == 2 and ">Sq<" in text and "peak memory" in text
     assert timings.sweeps(records.read([write("gpu2", bench(*along[:2]))])) == ""
 
 
@@ -280,7 +303,7 @@ def test_a_size_of_several_axes_is_no_axis_of_a_sweep(write):
     assert timings.sweeps(records.read([write("gpu", bench(*several))])) == ""
     along = [sized(n, [64, 64]) for n in (1, 2, 4)]
     text = timings.sweeps(records.read([write("gpu2", bench(*several, *along))]))
-    assert text.count("<svg") == 1 and ">N<" in text and "space=[64, 64]" in text
+    assert text.count('role="img"') == 1 and ">N<" in text and "space=[64, 64]" in text
 
 
 def test_other_axes_may_move_in_step_with_it(write):
@@ -288,10 +311,10 @@ def test_other_axes_may_move_in_step_with_it(write):
         return timing(S=S, sizes={"B": B, "Sq": S, "Skv": S})
 
     (found,) = records.read([write("gpu", bench(at(4, 512), at(2, 1024), at(1, 2048)))])
-    assert timings.sweeps([found]).count("<svg") == 1
+    assert timings.sweeps([found]).count('role="img"') == 1
     (found,) = records.read([write("gpu", bench(at(4, 512), at(2, 1024), at(1, 2048), at(1, 512), at(1, 1024)))])
     text = timings.sweeps([found])
-    assert text.count("<svg") == 1 and "float16 B=1" in text  # the batch stays
+    assert text.count('role="img"') == 1 and "float16 B=1" in text  # the batch stays
 
 
 def test_shapes_that_have_nothing_to_do_with_one_another_are_no_sweep(write):
@@ -301,7 +324,7 @@ def test_shapes_that_have_nothing_to_do_with_one_another_are_no_sweep(write):
     (found,) = records.read([write("gpu", bench(at(4, 512, 64), at(1, 1024, 32), at(2, 2048, 128)))])
     assert timings.sweeps([found]) == ""
     (found,) = records.read([write("gpu", bench(at(4, 512, 32), at(2, 1024, 64), at(1, 2048, 128)))])
-    assert timings.sweeps([found]).count("<svg") == 1
+    assert timings.sweeps([found]).count('role="img"') == 1
 
 
 def test_the_newest_of_two_timings_of_one_contestant_counts():
@@ -430,4 +453,10 @@ def test_tables_for_a_page_in_markdown(write, capsys):
 def test_what_is_kept_in_the_repository_makes_a_page():
     found = records.read(sorted(cli.RESULTS.glob("*.json")))
     assert {record.kind for record in found} == set(records.KINDS)
-    parsed(cli.page(found))
+    made = cli.pages(found, "report")
+    assert {"", "report/softmax.html", "report/attention.html"} <= set(made)
+    for name, text in made.items():
+        assert len(text.encode()) < cli.LARGEST, name
+        page = parsed(text)
+        assert page.outside == [] and set(page.pages) <= {*made, "../report.html"}, name
+    assert 'href="report/softmax.html"' in made[""] and 'href="../report.html"' in made["report/softmax.html"]
