@@ -5,14 +5,16 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from touchstone.backends.variants import attributes
+from touchstone.conformance.bench import goals
 from touchstone.conformance.bench.baselines import declared, runnable
+from touchstone.conformance.bench.goals import Goal
 from touchstone.conformance.bench.group import Group
 from touchstone.conformance.discovery import registry, selection
 from touchstone.conformance.discovery.subject import Subject
@@ -36,6 +38,7 @@ class Plan:
 
     groups: list[Group]
     left_out: dict[str, str]
+    goals: list[Goal] = field(default_factory=list)
 
 
 def plan(
@@ -55,7 +58,8 @@ def plan(
         if name not in DTYPES:
             raise selection.UsageError(f"--dtype: {not_one_of(name, DTYPES)}")
     named = shapes_of_file(Path(shapes)) if shapes not in ("small", "large") else None
-    made, wanted = Plan([], {}), _Wanted(shapes, named, dtypes, mode, baselines, first, top)
+    made = Plan([], {}, goals.of_entries(named or []))
+    wanted = _Wanted(shapes, named, dtypes, mode, baselines, first, top)
     for op in chosen.ops:
         _plan_op(made, chosen, op, wanted)
     return made
@@ -179,12 +183,12 @@ def _with_params(bench: Bench, case: Case, given: Mapping[str, Any] | None = Non
 
 
 def _of_file(contract: Contract, bench: Bench, op: str, dtype: str, entry: Mapping[str, Any]) -> list[Case]:
-    """The cases of one entry of a file of shapes: sizes by their letters, parameters by name, perhaps `dtype`, and the
-    `layouts` of operands by their names."""
+    """The cases of one entry of a file of shapes: sizes by their letters, parameters by name, perhaps `dtype`, the
+    `layouts` of operands by their names, and `goals`."""
     if entry.get("dtype", dtype) != dtype:
         return []
     letters = list(contract.sizes[0])
-    unknown = sorted(set(entry) - {*letters, *contract.params, "op", "dtype", "layouts"})
+    unknown = sorted(set(entry) - {*letters, *contract.params, "op", "dtype", "layouts", goals.KEY})
     missing = [letter for letter in letters if letter not in entry]
     if unknown or missing:
         what = f"has no {', '.join(missing)}" if missing else f"has {', '.join(unknown)}"
@@ -216,8 +220,8 @@ def _layouts_of_file(contract: Contract, op: str, entry: Mapping[str, Any]) -> d
 
 
 def shapes_of_file(path: Path) -> list[dict[str, Any]]:
-    """A file of shapes: a JSON list of objects, each with sizes by letter and perhaps `op`, `dtype`, parameters and
-    `layouts`; or an object with such a list as its `shapes`, which an experiment is."""
+    """A file of shapes: a JSON list of objects, each with sizes by letter and perhaps `op`, `dtype`, parameters,
+    `layouts` and `goals`; or an object with such a list as its `shapes`, which an experiment is."""
     if not path.is_file():
         raise selection.UsageError(f"--shapes: expected small, large or a file of JSON, got {str(path)!r}")
     try:

@@ -306,7 +306,7 @@ def _measure(
 
     `emulated` says whether a user's kernel that this process has not imported is.
     """
-    from touchstone.conformance.bench import records
+    from touchstone.conformance.bench import goals, records
     from touchstone.conformance.bench.tables import print_results
 
     if chosen.device == "cpu":
@@ -327,6 +327,9 @@ def _measure(
             options.recording.write()
     finally:
         print_results(results, plan.left_out)
+        if held := goals.held(plan.goals, results):
+            show(goals.table(held))
+            options.recording.entries["goals"] = held
         if options.csv:
             records.write_csv(options.csv, results)
     return results
