@@ -21,8 +21,9 @@ Function = Callable[..., torch.Tensor]  # of the operands in order and the param
 Terms = Callable[[Mapping[str, Any], Mapping[str, Any]], Scalar]  # of inputs and params: addends of an answer's element
 Along = str | Callable[[Mapping[str, Any]], str]  # the summed axis, or a function of the parameters that names it
 ALIKE = 1 - 1e-12
+LONG = 4096  # terms from which on a budget for their sum is more than one of them
 SHORT = 100  # terms at most where an overflow is a matter of the terms, not of their rounding
-SPECIAL = ("one_nan", "one_inf", "opposite_infs", "zero_times_inf")
+SPECIAL = ("one_nan", "other_nan", "one_inf", "opposite_infs", "zero_times_inf")
 
 
 def multilinear(
@@ -114,6 +115,8 @@ def families(operands: Mapping[str, Operand], along: Along) -> dict[str, Callabl
         found[make.__name__[1:]] = family(make)
     found["tiny"] = family(lambda draw, shape, first: draw.normal(shape, 2.0 ** -(17 / len(operands))))
     found["one_nan"] = family(_with({0: math.nan}, {}))
+    if len(operands) > 1:
+        found["other_nan"] = family(_with({}, {0: math.nan}))
     found["one_inf"] = family(_with({0: math.inf}, {}))
     found["opposite_infs"] = family(_with({0: math.inf, -1: -math.inf}, {0: 1.0, -1: 1.0}))
     if len(operands) > 1:
@@ -123,8 +126,11 @@ def families(operands: Mapping[str, Operand], along: Along) -> dict[str, Callabl
 
 
 def _normal(draw: Draw, shape: tuple[int, ...], first: bool) -> torch.Tensor:
-    """The last term counts more than the others: a lost tail shows in bfloat16 too."""
+    """The last term counts more than the others: a lost tail shows in bfloat16 too. In a long sum, whose budget is more
+    than that, the second half leans to one side, so that no part of it can be left out."""
     x = draw.normal(shape)
+    if shape[0] > LONG:
+        x[shape[0] // 2 :] += 0.25
     x[-1:] = x[-1:] + 3.0 if first else 4 * x[-1:].sign() + x[-1:]
     return x
 

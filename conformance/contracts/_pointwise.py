@@ -31,16 +31,20 @@ ANY_RANK = "..."
 SIZES = {
     MATRICES: [
         {"rows": rows, "cols": cols}
-        for rows, cols in [(3, 33), (1, 1), (0, 5), (5, 0), (24, 24), (17, 64), (7, 127), (2, 1025), (1031, 3)]
+        for rows, cols in [(3, 33), (1, 1), (0, 5), (5, 0), (24, 24), (17, 64), (7, 127), (2, 16411), (1031, 3)]
     ],
     ANY_RANK: [
         {"trailing": shape}
-        for shape in [(3, 33), (), (1,), (0,), (7,), (24, 24), (1025,), (2, 3, 5, 7), (17, 64), (2, 2051)]
+        for shape in [(3, 33), (), (1,), (0,), (7,), (24, 24), (1025,), (2, 3, 5, 7), (17, 64), (2, 32771)]
     ],
 }
 REGULAR = {
     MATRICES: bounds_rows.REGULAR,
     ANY_RANK: Regular([{"trailing": tuple(size.values())} for size in bounds_rows.REGULAR.sizes]),
+}
+BEYOND_GRID = {
+    MATRICES: [{"rows": 69001, "cols": 2}],
+    ANY_RANK: [{"trailing": shape} for shape in [(69001, 2), (2, 2**19 + 7)]],
 }
 RANKS = {"transposed": 2, "sliced": 1, "broadcast": 1, "broadcast_last": 1}  # axes that a layout has to have
 SPECIAL = (math.nan, math.inf, -math.inf, 0.0, -0.0)
@@ -117,6 +121,7 @@ def pointwise(
             "outputs": {name: Output(axes) for name in outputs},
             "sizes": SIZES[axes],
             "regular": REGULAR[axes],
+            "beyond_grid": BEYOND_GRID[axes],
             "values": drawn,
             "params": params or {},
             "valid": informative,
@@ -203,6 +208,16 @@ def with_special(special: Sequence[float], without: Sequence[str] = ()) -> Famil
         return drawn
 
     return family
+
+
+def overflowing(draw: Draw) -> dict[str, torch.Tensor | None]:
+    """Products of two operands far beyond the largest float16, and in every second element far below it."""
+    found: dict[str, torch.Tensor | None] = {}
+    for name in draw.operands:
+        drawn = draw.uniform(draw.shape(name), 320.0, 400.0).contiguous()
+        drawn.view(-1)[1::2] *= 0.4
+        found[name] = drawn
+    return found
 
 
 FAMILIES: dict[str, Family] = {

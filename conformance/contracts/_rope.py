@@ -33,7 +33,9 @@ SIZES = [  # B, Hq, Hkv, S, D, R/2, P
     (1, 1, 2, 9, 34, 17, 12),
     (3, 1, 1, 4, 64, 8, 6),
     (1, 2, 1, 17, 80, 20, 40),
+    (1, 1, 9, 70, 264, 20, 70001),
 ]
+BEYOND_GRID = [(34501, 2, 1, 1, 4, 2, 2), (1, 1, 1, 69001, 4, 2, 69001)]
 REGULAR = [  # whole heads are turned
     (1, 4, 4, 16, 64, 32, 16),
     (2, 2, 2, 16, 64, 32, 16),
@@ -164,6 +166,7 @@ def rotation(q: str, k: str, returned: tuple[str, str], turn: int, **more: Any) 
         outputs={returned[0]: Output("B Hq S D"), returned[1]: Output("B Hkv S D")},
         sizes=_sizes(SIZES),
         regular=Regular(_sizes(REGULAR), {"interleaved": (False,)}),
+        beyond_grid=_sizes(BEYOND_GRID),
         large=LARGE,
         int64_index=Int64Index(
             dict(zip(LETTERS, (2**14 + 3, 16, 1, 64, 128, 64, 64), strict=True)), rows={q: 0, k: 0, "positions": 0}

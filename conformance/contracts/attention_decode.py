@@ -27,8 +27,10 @@ SIZES = [
         (1, 1, 1, 1, 1, 64),
         (2, 2, 1, 1, 0, 16),
         (2, 8, 1, 2, 96, 40),
-        (3, 3, 3, 3, 5, 24),
-        (1, 5, 1, 1, 384, 8),
+        (5, 3, 3, 3, 5, 24),
+        (2, 6, 2, 7, 12, 136),
+        (17, 40, 8, 1, 3, 8),
+        (1, 2, 2, 1, 6144, 8),
     ]
 ]
 REGULAR = Regular(
@@ -46,6 +48,7 @@ REGULAR = Regular(
         ]
     ]
 )
+BEYOND_GRID = [dict(B=2, Hq=34501, Hkv=1, Sq=1, Sk=3, D=4)]
 LARGE = [
     dict(B=batch, Hq=32, Hkv=heads, Sq=1, Sk=seq, D=128)
     for batch, heads, seq in [(64, 8, 4096), (16, 8, 16384), (1, 8, 131072), (16, 32, 4096)]
@@ -114,6 +117,7 @@ contract = Contract(
     outputs={"o": Output("B Hq Sq D"), "lse": Output("B Hq Sq", torch.float32)},
     sizes=SIZES,
     regular=REGULAR,
+    beyond_grid=BEYOND_GRID,
     values={
         name: _family(make)
         for name, make in {

@@ -18,8 +18,10 @@ SIZES = [
         (1, 1, 1, 1, 1, 1, 1, 64),
         (2, 2, 1, 1, 2, 8, 0, 16),
         (2, 8, 1, 1, 5, 24, 4, 80),
-        (3, 3, 3, 3, 12, 1, 6, 24),
-        (1, 5, 1, 2, 18, 16, 24, 8),
+        (5, 3, 3, 3, 14, 1, 6, 24),
+        (2, 6, 2, 7, 9, 3, 4, 136),
+        (17, 40, 8, 1, 40, 1, 3, 8),
+        (1, 2, 2, 2, 390, 16, 384, 8),
     ]
 ]
 REGULAR = Regular(
@@ -37,6 +39,7 @@ REGULAR = Regular(
         ]
     ]
 )
+BEYOND_GRID = [dict(B=2, Hq=34501, Hkv=1, Sq=1, P=4, page=2, n=2, D=4)]
 LARGE = [
     dict(B=batch, Hq=32, Hkv=heads, Sq=1, P=batch * most, page=16, n=most, D=128)
     for batch, heads, most in [(64, 8, 256), (16, 8, 1024), (1, 8, 8192), (16, 32, 256)]
@@ -232,6 +235,7 @@ contract = Contract(
     outputs={"o": Output("B Hq Sq D"), "lse": Output("B Hq Sq", torch.float32)},
     sizes=SIZES,
     regular=REGULAR,
+    beyond_grid=BEYOND_GRID,
     values={
         name: _family(make)
         for name, make in {

@@ -28,7 +28,7 @@ contract = multilinear(
     terms=lambda inputs, params: inputs["a"].shape[1],
     sizes=[
         {"M": m, "K": k}
-        for m, k in [(5, 37), (1, 1), (0, 5), (3, 0), (7, 16), (33, 64), (67, 13), (2, 1025), (1031, 7), (1, 4099)]
+        for m, k in [(5, 37), (1, 1), (0, 5), (3, 0), (7, 16), (33, 64), (67, 13), (2, 1025), (1031, 7), (1, 16411)]
     ],
     regular=Regular(
         [
@@ -36,6 +36,7 @@ contract = multilinear(
             for m, k in [(64, 64), (64, 128), (128, 64), (64, 256), (192, 64), (64, 192), (128, 128), (64, 384)]
         ]
     ),
+    beyond_grid=[{"M": 69001, "K": 3}, {"M": 1, "K": 2**17 + 5}],
     large=[{"M": 16384, "K": 4096}, {"M": 4096, "K": 16384}, {"M": 32, "K": 2**20}],
     flops=lambda size, param: 2 * size["M"] * size["K"],
     properties=[doubles("a", "x"), additive_on_integers("a"), Property("adjoint", _adjoint)],

@@ -6,7 +6,7 @@ from touchstone.conformance.contracts import _activations as acts
 from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts import _bounds_rows as bounds_rows
 from touchstone.conformance.contracts import _glu
-from touchstone.conformance.contracts._pointwise import pointwise, with_large
+from touchstone.conformance.contracts._pointwise import overflowing, pointwise, with_large
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.contract import Int64Index, Property
 from touchstone.reference._activations import torch_act
@@ -32,7 +32,7 @@ contract = pointwise(
     params={"activation": _glu.ACTIVATIONS},
     error=_error,
     stored=(_act, lambda h, gate, up, activation: h * up, _act_error),
-    values={"normal": with_large("gate", acts.BENDS), "quarters": acts.quarters("gate")},
+    values={"normal": with_large("gate", acts.BENDS), "quarters": acts.quarters("gate"), "overflowing": overflowing},
     special=(math.nan, math.inf, 0.0, -0.0),
     valid=_glu.is_exact,
     exact={"integers": ["y"]},
