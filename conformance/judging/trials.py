@@ -30,6 +30,7 @@ class Kind(StrEnum):
     INVALID = "invalid"
     CALLS = "calls"
     STREAM = "stream"
+    GRAPH = "graph"
     INT64_INDEX = "int64_index"
 
 
@@ -100,6 +101,19 @@ class OnStream:
 
 
 @dataclass(frozen=True)
+class AsGraph:
+    """A call captured as a CUDA graph, of which the replay is judged: it neither waits for the device nor works on a
+    stream or in memory that the capture does not see."""
+
+    kind: ClassVar[Kind] = Kind.GRAPH
+    case: Case
+
+    @property
+    def id(self) -> str:
+        return f"{self.kind}-{self.case.dtype}"
+
+
+@dataclass(frozen=True)
 class Int64Index:
     """A call whose output has more than 2^31 elements, of which some rows are compared."""
 
@@ -111,7 +125,7 @@ class Int64Index:
         return f"{self.kind}-{self.case.id}"
 
 
-Trial = CaseTrial | PropertyTrial | InvalidCall | ManyCalls | OnStream | Int64Index
+Trial = CaseTrial | PropertyTrial | InvalidCall | ManyCalls | OnStream | AsGraph | Int64Index
 
 
 def called_once(trial: Trial) -> Trial:
@@ -153,6 +167,8 @@ def trials_of(
         found.append(ManyCalls(case, calls, variants(contract, case)))
     if subject.device == "cuda":
         found.append(OnStream(plain[0]))
+        if subject.captures:
+            found.append(AsGraph(plain[0]))
         if level == "thorough" and contract.int64_index is not None:
             beyond = plain_case(
                 contract, contract.int64_index.dtype, next(iter(contract.values)), seed, contract.int64_index.size
