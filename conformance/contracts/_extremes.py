@@ -6,6 +6,7 @@ from collections.abc import Callable
 import torch
 
 from touchstone.conformance.contracts import _multilinear as multilinear
+from touchstone.conformance.contracts._laws import integers_of
 from touchstone.conformance.spec.budget import Expected
 from touchstone.conformance.spec.contract import Case, Draw, Property
 from touchstone.conformance.spec.layouts import BROADCASTS
@@ -25,8 +26,13 @@ def expectation(fn: multilinear.Function, output: str, terms: multilinear.Terms)
 
 
 def _below_zero(draw: Draw) -> dict[str, torch.Tensor]:
-    """All below zero: a maximum that starts at 0, or pads with it, is 0."""
-    return {"x": -draw.uniform(draw.shape("x"), 0.5, 1.5)}
+    """All below zero: a maximum that starts at 0, or pads with it, is 0. The extreme is the last, along any axis."""
+    x = -draw.uniform(draw.shape("x"), 0.5, 1.5)
+    last = {"max": -0.25, "min": -2.0}.get(draw.param["function"])
+    if last is not None and x.numel():
+        x[..., -1] = last
+        x[-1] = last
+    return {"x": x}
 
 
 def _worst(draw: Draw) -> dict[str, torch.Tensor]:
@@ -98,7 +104,7 @@ def order_does_not_matter(name: str, axis: int) -> Property:
     """The elements backwards have the same maximum, and of integers the same sum, to the bit."""
 
     def check(call, arguments, outputs, case):
-        integers = multilinear.integers_of(arguments[name])
+        integers = integers_of(arguments[name])
         for function, x in (("max", arguments[name]), ("sum", integers)):
             given = {**arguments, "function": function}
             there, back = (call(**{**given, name: t})[0] for t in (x, x.flip(axis)))

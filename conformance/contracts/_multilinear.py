@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from touchstone.conformance.contracts._bounds_dots import lossy
+from touchstone.conformance.contracts._laws import additive_on_integers, doubles
 from touchstone.conformance.spec.budget import COMPUTE, Expected, Scalar, dot_extra
-from touchstone.conformance.spec.contract import Case, Contract, Draw, Invalid, Operand, Output, Property
+from touchstone.conformance.spec.contract import Case, Contract, Draw, Invalid, Operand, Output
 from touchstone.conformance.spec.layouts import BROADCASTS
 
 Function = Callable[..., torch.Tensor]  # of the operands in order and the parameters by name
@@ -203,37 +204,6 @@ def informative(along: Along) -> Callable[[Case], bool]:
         return case.values not in SPECIAL or not any(layout in BROADCASTS for _, layout in case.layouts)
 
     return valid
-
-
-def doubles(*names: str) -> Property:
-    """Twice an operand gives twice the output to the bit, where that is neither subnormal nor beyond the largest."""
-
-    def check(call, arguments, outputs, case):
-        for name in names:
-            (twice,) = call(**{**arguments, name: 2 * arguments[name]})
-            kept = (outputs[0].abs() >= torch.finfo(twice.dtype).tiny) & torch.isfinite(2 * outputs[0])
-            if bool((twice != 2 * outputs[0])[kept].any()):
-                return f"twice {name} does not give twice the output"
-        return None
-
-    return Property("doubles", check, bitwise=True)
-
-
-def integers_of(tensor: torch.Tensor) -> torch.Tensor:
-    """{0, 1} of the same shape and dtype, from the signs."""
-    return (tensor > 0).to(tensor.dtype)
-
-
-def additive_on_integers(name: str) -> Property:
-    """What x and 1 − x give adds up to what 1 gives, exactly: the smallest size has fewer than 256 terms."""
-
-    def check(call, arguments, outputs, case):
-        given = {n: integers_of(v) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
-        parts = given[name], 1 - given[name], torch.ones_like(given[name])
-        (part,), (rest,), (whole,) = (call(**{**given, name: value}) for value in parts)
-        return None if torch.equal(part + rest, whole) else f"with {name} and 1 − {name} it adds up to another integer"
-
-    return Property("additive on integers", check)
 
 
 def invalid_calls(operands: Mapping[str, Operand]) -> list[Invalid]:

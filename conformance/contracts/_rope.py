@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from touchstone.conformance.contracts._laws import adjoint
 from touchstone.conformance.spec import layouts
 from touchstone.conformance.spec.budget import Expected, finite
 from touchstone.conformance.spec.contract import (
@@ -241,15 +242,6 @@ def _properties(q: str, k: str, turn: int) -> list[Property]:
         same = all(torch.equal(x, plain[name]) for x, name in zip(again, (q, k), strict=True))
         return None if same else "turned back by the same multiples of 90 degrees, elements are not what they were"
 
-    def adjoint(call, arguments, outputs, case):
-        plain = quarters(arguments, case)
-        other = [plain[name].flip(2, 3).contiguous() for name in (q, k)]
-        forward, backward = call(**plain), call(**back(plain, other))
-        for x, name, dy, dx in zip(forward, (q, k), other, backward, strict=True):
-            if (x.double() * dy.double()).sum() != (plain[name].double() * dx.double()).sum():
-                return "turning back is not the transpose of turning: <dy, turned x> differs from <dy turned back, x>"
-        return None
-
     def unturned(call, arguments, outputs, case):
         still = call(
             **{**arguments, "cos": torch.ones_like(arguments["cos"]), "sin": torch.zeros_like(arguments["sin"])}
@@ -279,7 +271,7 @@ def _properties(q: str, k: str, turn: int) -> list[Property]:
 
     return [
         Property("turning back undoes it", undone),
-        Property("turning back is the transpose", adjoint),
+        adjoint(q, k, back=lambda call, given, ys: call(**back(given, ys)), exact=quarters),
         Property("an angle of 0 changes nothing", unturned),
         Property("what belongs to no pair stays", rest),
         Property("doubles", doubles),

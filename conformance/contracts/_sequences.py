@@ -46,7 +46,7 @@ REGULAR = Regular(
 )
 BEYOND_GRID = [
     dict(N=1032, Tq=2100, Tk=2100, Sq=3, Sk=5, Hq=1, Hkv=1, D=4),
-    dict(N=2, Tq=2, Tk=3, Sq=2, Sk=3, Hq=69002, Hkv=2, D=2),
+    dict(N=2, Tq=2, Tk=3, Sq=2, Sk=3, Hq=69001, Hkv=1, D=2),
 ]
 LARGE = [
     dict(N=n, Tq=rows, Tk=rows, Sq=longest, Sk=longest, Hq=16, Hkv=heads, D=128)

@@ -7,7 +7,7 @@ import torch
 
 from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts import _dropout
-from touchstone.conformance.contracts._pointwise import ANY_RANK, BEYOND_GRID, REGULAR, pointwise
+from touchstone.conformance.contracts._pointwise import ANY_RANK, REGULAR, pointwise
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.budget import Expected, simple
 from touchstone.conformance.spec.contract import Output, Regular
@@ -26,7 +26,6 @@ _both = pointwise(
     axes=ANY_RANK,
     sizes=_dropout.with_words(_dropout.SIZES),
     regular=Regular(_dropout.with_words(REGULAR[ANY_RANK].sizes)),
-    beyond_grid=_dropout.with_words(BEYOND_GRID[ANY_RANK]),
     params={"p": _dropout.P, **_dropout.STREAMS},
     expect=expect,
     valid=lambda case: _dropout.words_fit(case) and _dropout.seen(case),

@@ -6,15 +6,7 @@ import torch
 
 from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts import _dropout
-from touchstone.conformance.contracts._pointwise import (
-    ANY_RANK,
-    BEYOND_GRID,
-    FAMILIES,
-    REGULAR,
-    SPECIAL,
-    pointwise,
-    with_special,
-)
+from touchstone.conformance.contracts._pointwise import ANY_RANK, FAMILIES, REGULAR, SPECIAL, pointwise, with_special
 from touchstone.conformance.spec import layouts
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.budget import simple
@@ -74,7 +66,6 @@ contract = pointwise(
     axes=ANY_RANK,
     sizes=_dropout.with_words(_dropout.SIZES),
     regular=Regular(_dropout.with_words(REGULAR[ANY_RANK].sizes)),
-    beyond_grid=_dropout.with_words(BEYOND_GRID[ANY_RANK]),
     values={name: _with_bits(family) for name, family in {**FAMILIES, "special": with_special(SPECIAL)}.items()},
     params={"p": _dropout.P},
     expect=expect,

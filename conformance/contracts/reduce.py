@@ -3,6 +3,7 @@
 from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts import _extremes as extremes
 from touchstone.conformance.contracts import _multilinear as multilinear
+from touchstone.conformance.contracts._laws import additive_on_integers, doubles
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.contract import Invalid, Operand, Regular
 from touchstone.conformance.spec.layouts import VECTOR
@@ -27,8 +28,8 @@ contract = multilinear.multilinear(
     large=[{"n": 2**25}, {"n": 2**28}],
     flops=lambda size, param: max(size["n"], 1),
     properties=[
-        multilinear.doubles("x"),
-        multilinear.additive_on_integers("x"),
+        doubles("x"),
+        additive_on_integers("x"),
         extremes.duality("x"),
         extremes.keeps_special_values("x"),
         extremes.order_does_not_matter("x", 0),

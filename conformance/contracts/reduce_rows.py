@@ -6,6 +6,7 @@ from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts import _extremes as extremes
 from touchstone.conformance.contracts import _multilinear as multilinear
 from touchstone.conformance.contracts._bounds_rows import REGULAR
+from touchstone.conformance.contracts._laws import additive_on_integers, doubles
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.contract import Invalid, Operand, Property
 from touchstone.reference.reduce import FUNCTIONS
@@ -67,8 +68,8 @@ contract = multilinear.multilinear(
     large=common.ROWS,
     flops=lambda size, param: max(size["rows"] * size["cols"], 1),
     properties=[
-        multilinear.doubles("x"),
-        multilinear.additive_on_integers("x"),
+        doubles("x"),
+        additive_on_integers("x"),
         extremes.duality("x"),
         extremes.keeps_special_values("x"),
         extremes.order_does_not_matter("x", -1),
