@@ -27,7 +27,6 @@ contract = multilinear(
     valid=_valid,
     sizes=[{"n": n} for n in (97, 1, 0, 31, 256, 1025, 70001)],
     regular=Regular([{"n": n} for n in (64, 128, 256, 512, 1024, 2048, 384, 4096)]),
-    beyond_grid=[{"n": 2**20 + 2**18 + 7}],
     large=[{"n": 2**24}, {"n": 2**27}],
     flops=lambda size, param: 2 * size["n"],
     opinfo=("dot", lambda a, args, kwargs: {"a": a, "b": args[0]}),

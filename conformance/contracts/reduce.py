@@ -24,7 +24,6 @@ contract = multilinear.multilinear(
     valid=extremes.valid("n", multilinear.informative("n")),
     sizes=[{"n": n} for n in (97, 1, 0, 31, 256, 1025, 70001)],
     regular=Regular([{"n": n} for n in (64, 128, 256, 512, 1024, 2048, 384, 4096)], {"function": FUNCTIONS[:1]}),
-    beyond_grid=[{"n": 2**20 + 2**18 + 7}],
     large=[{"n": 2**25}, {"n": 2**28}],
     flops=lambda size, param: max(size["n"], 1),
     properties=[

@@ -53,6 +53,13 @@ def clamped(gate, up, *, activation="silu"):
     return acts.activate(gate.clamp(max=7), activation) * up.clamp(-7, 7)
 
 
+@mutant("special", dtypes=("float16",))
+@in_float32
+def saturated(gate, up, *, activation="silu"):
+    """products beyond the largest float16 are that number"""
+    return (acts.activate(gate, activation) * up).clamp(-65504, 65504)
+
+
 @mutant("precision", dtypes=F32 + F16)
 @in_float32
 def act_in_bfloat16(gate, up, *, activation="silu"):
