@@ -191,8 +191,14 @@ def integers(draw: Draw) -> dict[str, torch.Tensor | None]:
     return {name: draw.integers(draw.shape(name), -11, 12) for name in draw.operands}
 
 
-def with_special(special: Sequence[float], without: Sequence[str] = ()) -> Family:
-    """Normal values, and `special` ones at every seventh element of each operand but those `without`."""
+def with_special(
+    special: Sequence[float], without: Sequence[str] = (), steep: tuple[str, float] | None = None
+) -> Family:
+    """Normal values, and `special` ones at every seventh element of each operand but those `without`.
+
+    `steep`: an operand, and what it holds beside what is not finite, where its function has a slope: where that is 0, a
+    product with it is NaN in one form and 0 in another.
+    """
 
     def family(draw: Draw) -> dict[str, torch.Tensor | None]:
         drawn: dict[str, torch.Tensor | None] = {}
@@ -203,6 +209,10 @@ def with_special(special: Sequence[float], without: Sequence[str] = ()) -> Famil
             if name not in without:
                 at.copy_(torch.tensor(special, dtype=torch.float64)[draw.integers(at.shape, 0, len(special)).long()])
             drawn[name] = values
+        if steep is not None and (at := drawn[steep[0]]) is not None:
+            for name, beside in drawn.items():
+                if name != steep[0] and beside is not None and beside.shape == at.shape:
+                    at[~beside.isfinite()] = steep[1]
         return drawn
 
     return family
