@@ -209,10 +209,10 @@ def with_special(
             if name not in without:
                 at.copy_(torch.tensor(special, dtype=torch.float64)[draw.integers(at.shape, 0, len(special)).long()])
             drawn[name] = values
-        if steep is not None and (at := drawn[steep[0]]) is not None:
+        if steep is not None and (sloped := drawn[steep[0]]) is not None:
             for name, beside in drawn.items():
-                if name != steep[0] and beside is not None and beside.shape == at.shape:
-                    at[~beside.isfinite()] = steep[1]
+                if name != steep[0] and beside is not None and beside.shape == sloped.shape:
+                    sloped[~beside.isfinite()] = steep[1]
         return drawn
 
     return family
