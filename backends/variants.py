@@ -26,6 +26,7 @@ class Attributes:
     deterministic: bool = True
     spills: int | None = None
     space: tuple[Mapping[str, int], ...] = ()
+    captures: bool = True
 
 
 def variant(
@@ -34,6 +35,7 @@ def variant(
     dtypes: Sequence[str] | None = None,
     compute: str | None = None,
     deterministic: bool = True,
+    captures: bool = True,
     spills: int | None = None,
     space: Sequence[Mapping[str, int]] = (),
 ) -> Callable[[Launcher], Launcher]:
@@ -43,6 +45,7 @@ def variant(
     `dtypes`: those it takes, where its instructions take no others.
     `compute`: the lower precision in which dot products round their operands, and in which it is judged.
     `deterministic`: False where two calls may differ in the last bits, as with atomic additions.
+    `captures`: False where a call cannot be captured as a CUDA graph, because its launcher reads what is on the device.
     `spills`: bytes per thread that it may spill, above what compile conformance allows every kernel.
     `space`: the configurations that `touchstone tune` tries.
     """
@@ -57,7 +60,7 @@ def variant(
     if spills is not None and spills < 1:
         raise ValueError(f"spills: expected a positive number of bytes per thread, got {spills!r}")
     declared = Attributes(
-        needs, None if dtypes is None else tuple(dtypes), compute, deterministic, spills, tuple(space)
+        needs, None if dtypes is None else tuple(dtypes), compute, deterministic, spills, tuple(space), captures
     )
 
     def declare(launcher: Launcher) -> Launcher:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import torch
 
 from touchstone.conformance.contracts import _multilinear as multilinear
+from touchstone.conformance.contracts._laws import integers_of
 from touchstone.conformance.spec.budget import Expected
 from touchstone.conformance.spec.contract import Case, Draw, Property
 from touchstone.conformance.spec.layouts import BROADCASTS
@@ -25,16 +26,23 @@ def expectation(fn: multilinear.Function, output: str, terms: multilinear.Terms)
 
 
 def _below_zero(draw: Draw) -> dict[str, torch.Tensor]:
-    """All below zero: a maximum that starts at 0, or pads with it, is 0."""
-    return {"x": -draw.uniform(draw.shape("x"), 0.5, 1.5)}
+    """All below zero: a maximum that starts at 0, or pads with it, is 0. The extreme is the last, along any axis."""
+    x = -draw.uniform(draw.shape("x"), 0.5, 1.5)
+    last = {"max": -0.25, "min": -2.0}.get(draw.param["function"])
+    if last is not None and x.numel():
+        x[..., -1] = last
+        x[-1] = last
+    return {"x": x}
 
 
-def _infinite(value: float) -> Callable[[Draw], dict[str, torch.Tensor]]:
-    """Nothing but one infinity: what starts at the largest finite number, or at a sentinel, ends there."""
-    return lambda draw: {"x": torch.full(draw.shape("x"), value, dtype=torch.float64)}
+def _worst(draw: Draw) -> dict[str, torch.Tensor]:
+    """Nothing but the infinity that every number beats: what starts at the largest finite number, or at a sentinel,
+    ends there."""
+    value = {"max": -math.inf, "min": math.inf}.get(draw.param["function"], math.inf)
+    return {"x": torch.full(draw.shape("x"), value, dtype=torch.float64)}
 
 
-FAMILIES = {"below_zero": _below_zero, "all_neg_inf": _infinite(-math.inf), "all_pos_inf": _infinite(math.inf)}
+FAMILIES = {"below_zero": _below_zero, "worst": _worst}
 
 
 def valid(along: multilinear.Along, sums: Callable[[Case], bool]) -> Callable[[Case], bool]:
@@ -44,8 +52,8 @@ def valid(along: multilinear.Along, sums: Callable[[Case], bool]) -> Callable[[C
         letter = along if isinstance(along, str) else along(case.param)
         if case.param["function"] != "sum" and not case.size[letter]:
             return False
-        if case.values.startswith("all_") and any(layout in BROADCASTS for _, layout in case.layouts):
-            return False
+        if case.values == "worst":  # a sum of infinities says nothing that one of them does not
+            return case.param["function"] != "sum" and not any(layout in BROADCASTS for _, layout in case.layouts)
         return sums(case)
 
     return check
@@ -63,33 +71,40 @@ def duality(name: str) -> Property:
 
 
 def keeps_special_values(name: str) -> Property:
-    """A NaN wins wherever it stands, and no maximum or minimum is a number that the elements do not have."""
+    """A NaN wins wherever it stands, and no maximum or minimum is a number that the elements do not have; along either
+    axis where there are two."""
 
     def check(call, arguments, outputs, case):
-        x = arguments[name]
-        for function, sign in (("max", -1), ("min", 1)):
-            far = sign * (x.abs() + 1)
-            (end,) = call(**{**arguments, name: far, "function": function})
-            if not bool((sign * end >= 1).all()):
-                return f"{function} of numbers {'above 1' if sign > 0 else 'below -1'} is not among them"
-            (end,) = call(**{**arguments, name: torch.full_like(x, sign * math.inf), "function": function})
-            if not bool((end == sign * math.inf).all()):
-                return f"{function} of nothing but {sign * math.inf} is another number"
-            for place in (0, -1):
-                spoilt = x.clone()
-                spoilt.view(-1)[place] = math.nan
-                if not bool(call(**{**arguments, name: spoilt, "function": function})[0].view(-1)[place].isnan()):
-                    return f"{function} loses a NaN that is the {'last' if place else 'first'} element"
-        return None
+        axes = (-1, 0) if "axis" in arguments else (None,)
+        found = (_kept(call, arguments if axis is None else {**arguments, "axis": axis}, name) for axis in axes)
+        return next(filter(None, found), None)
 
     return Property("special values", check)
+
+
+def _kept(call, arguments, name: str) -> str | None:
+    x = arguments[name]
+    for function, sign in (("max", -1), ("min", 1)):
+        far = sign * (x.abs() + 1)
+        (end,) = call(**{**arguments, name: far, "function": function})
+        if not bool((sign * end >= 1).all()):
+            return f"{function} of numbers {'above 1' if sign > 0 else 'below -1'} is not among them"
+        (end,) = call(**{**arguments, name: torch.full_like(x, sign * math.inf), "function": function})
+        if not bool((end == sign * math.inf).all()):
+            return f"{function} of nothing but {sign * math.inf} is another number"
+        for place in (0, -1):
+            spoilt = x.clone()
+            spoilt.view(-1)[place] = math.nan
+            if not bool(call(**{**arguments, name: spoilt, "function": function})[0].view(-1)[place].isnan()):
+                return f"{function} loses a NaN that is the {'last' if place else 'first'} element"
+    return None
 
 
 def order_does_not_matter(name: str, axis: int) -> Property:
     """The elements backwards have the same maximum, and of integers the same sum, to the bit."""
 
     def check(call, arguments, outputs, case):
-        integers = multilinear.integers_of(arguments[name])
+        integers = integers_of(arguments[name])
         for function, x in (("max", arguments[name]), ("sum", integers)):
             given = {**arguments, "function": function}
             there, back = (call(**{**given, name: t})[0] for t in (x, x.flip(axis)))

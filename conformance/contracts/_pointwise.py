@@ -31,17 +31,19 @@ ANY_RANK = "..."
 SIZES = {
     MATRICES: [
         {"rows": rows, "cols": cols}
-        for rows, cols in [(3, 33), (1, 1), (0, 5), (5, 0), (24, 24), (17, 64), (7, 127), (2, 1025), (1031, 3)]
+        for rows, cols in [(3, 33), (1, 1), (0, 5), (5, 0), (24, 24), (17, 64), (7, 127), (2, 16411), (1031, 3)]
     ],
     ANY_RANK: [
         {"trailing": shape}
-        for shape in [(3, 33), (), (1,), (0,), (7,), (24, 24), (1025,), (2, 3, 5, 7), (17, 64), (2, 2051)]
+        for shape in [(3, 33), (), (1,), (0,), (7,), (24, 24), (1025,), (2, 3, 5, 7), (17, 64), (2, 32771)]
     ],
 }
 REGULAR = {
     MATRICES: bounds_rows.REGULAR,
     ANY_RANK: Regular([{"trailing": tuple(size.values())} for size in bounds_rows.REGULAR.sizes]),
 }
+# of any rank the longest of SIZES has as many elements already
+BEYOND_GRID: dict[str, list[dict[str, Any]]] = {MATRICES: [{"rows": 69001, "cols": 2}], ANY_RANK: []}
 RANKS = {"transposed": 2, "sliced": 1, "broadcast": 1, "broadcast_last": 1}  # axes that a layout has to have
 SPECIAL = (math.nan, math.inf, -math.inf, 0.0, -0.0)
 
@@ -117,6 +119,7 @@ def pointwise(
             "outputs": {name: Output(axes) for name in outputs},
             "sizes": SIZES[axes],
             "regular": REGULAR[axes],
+            "beyond_grid": BEYOND_GRID[axes],
             "values": drawn,
             "params": params or {},
             "valid": informative,
@@ -188,8 +191,14 @@ def integers(draw: Draw) -> dict[str, torch.Tensor | None]:
     return {name: draw.integers(draw.shape(name), -11, 12) for name in draw.operands}
 
 
-def with_special(special: Sequence[float], without: Sequence[str] = ()) -> Family:
-    """Normal values, and `special` ones at every seventh element of each operand but those `without`."""
+def with_special(
+    special: Sequence[float], without: Sequence[str] = (), steep: tuple[str, float] | None = None
+) -> Family:
+    """Normal values, and `special` ones at every seventh element of each operand but those `without`.
+
+    `steep`: an operand, and what it holds beside what is not finite, where its function has a slope: where that is 0, a
+    product with it is NaN in one form and 0 in another.
+    """
 
     def family(draw: Draw) -> dict[str, torch.Tensor | None]:
         drawn: dict[str, torch.Tensor | None] = {}
@@ -200,9 +209,23 @@ def with_special(special: Sequence[float], without: Sequence[str] = ()) -> Famil
             if name not in without:
                 at.copy_(torch.tensor(special, dtype=torch.float64)[draw.integers(at.shape, 0, len(special)).long()])
             drawn[name] = values
+        if steep is not None and (sloped := drawn[steep[0]]) is not None:
+            for name, beside in drawn.items():
+                if name != steep[0] and beside is not None and beside.shape == sloped.shape:
+                    sloped[~beside.isfinite()] = steep[1]
         return drawn
 
     return family
+
+
+def overflowing(draw: Draw) -> dict[str, torch.Tensor | None]:
+    """Products of two operands far beyond the largest float16, and in every second element far below it."""
+    found: dict[str, torch.Tensor | None] = {}
+    for name in draw.operands:
+        drawn = draw.uniform(draw.shape(name), 320.0, 400.0).contiguous()
+        drawn.view(-1)[1::2] *= 0.4
+        found[name] = drawn
+    return found
 
 
 FAMILIES: dict[str, Family] = {

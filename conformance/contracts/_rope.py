@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from touchstone.conformance.contracts._laws import adjoint
 from touchstone.conformance.spec import layouts
 from touchstone.conformance.spec.budget import Expected, finite
 from touchstone.conformance.spec.contract import (
@@ -33,7 +34,9 @@ SIZES = [  # B, Hq, Hkv, S, D, R/2, P
     (1, 1, 2, 9, 34, 17, 12),
     (3, 1, 1, 4, 64, 8, 6),
     (1, 2, 1, 17, 80, 20, 40),
+    (1, 1, 9, 70, 264, 20, 70001),
 ]
+BEYOND_GRID = [(2, 34501, 1, 1, 4, 2, 2), (1, 1, 1, 69001, 4, 2, 69001)]
 REGULAR = [  # whole heads are turned
     (1, 4, 4, 16, 64, 32, 16),
     (2, 2, 2, 16, 64, 32, 16),
@@ -164,6 +167,7 @@ def rotation(q: str, k: str, returned: tuple[str, str], turn: int, **more: Any) 
         outputs={returned[0]: Output("B Hq S D"), returned[1]: Output("B Hkv S D")},
         sizes=_sizes(SIZES),
         regular=Regular(_sizes(REGULAR), {"interleaved": (False,)}),
+        beyond_grid=_sizes(BEYOND_GRID),
         large=LARGE,
         int64_index=Int64Index(
             dict(zip(LETTERS, (2**14 + 3, 16, 1, 64, 128, 64, 64), strict=True)), rows={q: 0, k: 0, "positions": 0}
@@ -238,15 +242,6 @@ def _properties(q: str, k: str, turn: int) -> list[Property]:
         same = all(torch.equal(x, plain[name]) for x, name in zip(again, (q, k), strict=True))
         return None if same else "turned back by the same multiples of 90 degrees, elements are not what they were"
 
-    def adjoint(call, arguments, outputs, case):
-        plain = quarters(arguments, case)
-        other = [plain[name].flip(2, 3).contiguous() for name in (q, k)]
-        forward, backward = call(**plain), call(**back(plain, other))
-        for x, name, dy, dx in zip(forward, (q, k), other, backward, strict=True):
-            if (x.double() * dy.double()).sum() != (plain[name].double() * dx.double()).sum():
-                return "turning back is not the transpose of turning: <dy, turned x> differs from <dy turned back, x>"
-        return None
-
     def unturned(call, arguments, outputs, case):
         still = call(
             **{**arguments, "cos": torch.ones_like(arguments["cos"]), "sin": torch.zeros_like(arguments["sin"])}
@@ -276,7 +271,7 @@ def _properties(q: str, k: str, turn: int) -> list[Property]:
 
     return [
         Property("turning back undoes it", undone),
-        Property("turning back is the transpose", adjoint),
+        adjoint(q, k, back=lambda call, given, ys: call(**back(given, ys)), exact=quarters),
         Property("an angle of 0 changes nothing", unturned),
         Property("what belongs to no pair stays", rest),
         Property("doubles", doubles),

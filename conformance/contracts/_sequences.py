@@ -30,6 +30,8 @@ SIZES = [
         (5, 70, 104, 33, 40, 2, 1, 40),
         (3, 131, 100, 65, 50, 1, 1, 24),
         (10, 150, 80, 129, 64, 1, 1, 8),
+        (3, 8, 1045, 5, 1031, 2, 1, 16),
+        (3, 1045, 8, 1031, 5, 2, 1, 16),
         (4, 5, 7, 0, 3, 2, 1, 8),
         (3, 4, 0, 2, 0, 1, 1, 16),
         (1, 3, 2, 1, 1, 2, 1, 16),
@@ -42,6 +44,10 @@ REGULAR = Regular(
     ],
     params={"causal": (False, True)},
 )
+BEYOND_GRID = [
+    dict(N=1032, Tq=2100, Tk=2100, Sq=3, Sk=5, Hq=1, Hkv=1, D=4),
+    dict(N=2, Tq=2, Tk=3, Sq=2, Sk=3, Hq=69001, Hkv=1, D=2),
+]
 LARGE = [
     dict(N=n, Tq=rows, Tk=rows, Sq=longest, Sk=longest, Hq=16, Hkv=heads, D=128)
     for n, rows, longest, heads in [(9, 16384, 2048, 16), (17, 16384, 4096, 16), (65, 32768, 16384, 4)]
@@ -57,7 +63,7 @@ PARAMS = {
 
 def lengths(size: Mapping[str, int]) -> tuple[list[int], list[int]]:
     """The rows of each sequence in q, and in k: all the longest where there is room for that, one the longest and the
-    others 1 where there are many, else in `TURNS`, as far as the rows go."""
+    others 1 to 3 where there are many, else in `TURNS`, as far as the rows go."""
     of_q, of_k = (
         _of_one(size["N"] - 1, size[f"T{x}"], size[f"S{x}"], turn) for x, turn in zip("qk", TURNS, strict=True)
     )
@@ -68,7 +74,7 @@ def _of_one(number: int, total: int, longest: int, turns: Sequence[float]) -> li
     if total >= number * longest:
         return [longest] * number
     if number > 6:
-        wanted = [longest if b == number // 2 else 1 for b in range(number)]
+        wanted = [longest if b == number // 2 else min(1 + b % 3, longest) for b in range(number)]
     else:  # an even number of them begins with one of no length
         wanted = [math.ceil(longest * turns[(b - (number % 2 == 0)) % len(turns)]) for b in range(number)]
     found, left = [], total

@@ -63,7 +63,7 @@ _elements = pointwise(
         "normal": with_large("x", acts.BENDS, "bias"),
         "quarters": acts.quarters("x", "bias"),
         # act' of NaN is 1 in one form of relu's and NaN in another
-        "special": with_special((math.nan, 0.0, -0.0), without=("x", "bias")),
+        "special": with_special((math.nan, 0.0, -0.0), without=("x", "bias"), steep=("x", 40.0)),
     },
     valid=_valid,
     exact={"integers": ["dx", "dbias"]},

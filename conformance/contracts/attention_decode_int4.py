@@ -37,8 +37,10 @@ SIZES = [
         (1, 1, 1, 1, 1, 64, 1),
         (2, 2, 1, 1, 0, 16, 1),
         (2, 8, 1, 2, 96, 40, 5),
-        (3, 3, 3, 3, 5, 18, 6),
-        (1, 5, 1, 1, 384, 8, 2),
+        (5, 3, 3, 3, 5, 18, 6),
+        (2, 6, 2, 7, 12, 136, 4),
+        (9, 20, 4, 1, 3, 8, 1),
+        (1, 2, 2, 1, 3072, 8, 2),
     ]
 ]
 REGULAR = Regular(
@@ -56,6 +58,7 @@ REGULAR = Regular(
         ]
     ]
 )
+BEYOND_GRID = [_size(2, 34501, 1, 1, 3, 4, 1)]
 LARGE = [
     _size(*size)
     for size in [
@@ -195,6 +198,7 @@ contract = Contract(
     outputs={"o": Output("B Hq Sq D"), "lse": Output("B Hq Sq", torch.float32)},
     sizes=SIZES,
     regular=REGULAR,
+    beyond_grid=BEYOND_GRID,
     values={
         "normal": _family(lambda draw, drawn: None),
         "growing_keys": _family(_growing_keys),

@@ -14,7 +14,7 @@ from touchstone.reference.bias_dropout_residual import torch_bias_dropout_residu
 from touchstone.reference.dropout import torch_dropout
 
 SIZES = [
-    {"rows": rows, "cols": cols} for rows, cols in [(3, 40), (1, 1), (0, 5), (5, 0), (16, 64), (7, 127), (2, 1025)]
+    {"rows": rows, "cols": cols} for rows, cols in [(3, 40), (1, 1), (0, 5), (5, 0), (16, 64), (7, 127), (2, 16411)]
 ]
 REGULAR = Regular(
     [{"rows": rows, "cols": cols} for rows, cols in [(32, 128), (16, 256), (64, 64), (8, 512)]], {"p": (0.0, 0.5)}

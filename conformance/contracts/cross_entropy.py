@@ -90,6 +90,7 @@ contract = Contract(
     outputs={"loss": Output(lambda case: "rows" if case.param["reduction"] == "none" else "", torch.float32)},
     sizes=entropy.SIZES,
     regular=entropy.REGULAR,
+    beyond_grid=entropy.BEYOND_GRID,
     values={name: _family(make) for name, make in entropy.FAMILIES.items()},
     params=entropy.PARAMS,
     valid=entropy.valid,

@@ -114,6 +114,7 @@ contract = Contract(
     outputs={"dlogits": Output("rows V")},
     sizes=entropy.SIZES,
     regular=entropy.REGULAR,
+    beyond_grid=entropy.BEYOND_GRID,
     values={name: _family(make) for name, make in entropy.FAMILIES.items()},
     params=entropy.PARAMS,
     valid=entropy.valid,

@@ -3,7 +3,7 @@
 import torch
 
 from touchstone.conformance.contracts import _baselines as common
-from touchstone.conformance.contracts._pointwise import ANY_RANK, pointwise
+from touchstone.conformance.contracts._pointwise import ANY_RANK, overflowing, pointwise
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.contract import Invalid, Property
 from touchstone.reference.elementwise import torch_elementwise
@@ -31,6 +31,7 @@ contract = pointwise(
     params={"function": ("add", "mul")},
     error=_no_error,
     exact={"integers": ["y"]},
+    values={"overflowing": overflowing},
     invalid=[
         Invalid("b would have to be broadcast", lambda a: {**a, "b": a["b"][:1]}, ValueError, r"\bb\b"),
         Invalid("b has another rank", lambda a: {**a, "b": a["b"][None]}, ValueError, r"\bb\b"),

@@ -3,20 +3,20 @@
 import torch
 
 from touchstone.conformance.contracts import _baselines as common
-from touchstone.conformance.contracts._multilinear import additive_on_integers, doubles, integers_of, multilinear
+from touchstone.conformance.contracts._laws import additive_on_integers, adjoint, doubles, integers_of
+from touchstone.conformance.contracts._multilinear import multilinear
 from touchstone.conformance.spec.baselines import Bench
-from touchstone.conformance.spec.contract import Operand, Property, Regular
+from touchstone.conformance.spec.contract import Operand, Regular
 from touchstone.conformance.spec.layouts import VECTOR
 from touchstone.reference.gemv import torch_gemv
 
 
-def _adjoint(call, arguments, outputs, case):
-    """⟨y, a·x⟩ = ⟨aᵀ·y, x⟩, exactly on {0, 1}."""
-    a, x = integers_of(arguments["a"]), integers_of(arguments["x"])
-    y = integers_of(outputs[0])
-    (forward,), (backward,) = call(a=a, x=x), call(a=a.t(), x=y)
-    there, back = (forward.double() * y.double()).sum(), (backward.double() * x.double()).sum()
-    return None if there == back else f"⟨y, a·x⟩ is {there.item():g} and ⟨aᵀ·y, x⟩ {back.item():g} on integers"
+def _on_integers(arguments, case):
+    return {name: integers_of(tensor) for name, tensor in arguments.items()}
+
+
+def _transposed(call, arguments, ys):
+    return call(a=arguments["a"].t(), x=ys[0])
 
 
 contract = multilinear(
@@ -28,7 +28,7 @@ contract = multilinear(
     terms=lambda inputs, params: inputs["a"].shape[1],
     sizes=[
         {"M": m, "K": k}
-        for m, k in [(5, 37), (1, 1), (0, 5), (3, 0), (7, 16), (33, 64), (67, 13), (2, 1025), (1031, 7), (1, 4099)]
+        for m, k in [(5, 37), (1, 1), (0, 5), (3, 0), (7, 16), (33, 64), (67, 13), (2, 1025), (1031, 7), (1, 16411)]
     ],
     regular=Regular(
         [
@@ -36,9 +36,10 @@ contract = multilinear(
             for m, k in [(64, 64), (64, 128), (128, 64), (64, 256), (192, 64), (64, 192), (128, 128), (64, 384)]
         ]
     ),
+    beyond_grid=[{"M": 69001, "K": 3}, {"M": 1, "K": 2**17 + 5}],
     large=[{"M": 16384, "K": 4096}, {"M": 4096, "K": 16384}, {"M": 32, "K": 2**20}],
     flops=lambda size, param: 2 * size["M"] * size["K"],
-    properties=[doubles("a", "x"), additive_on_integers("a"), Property("adjoint", _adjoint)],
+    properties=[doubles("a", "x"), additive_on_integers("a"), adjoint("x", back=_transposed, exact=_on_integers)],
     opinfo=("mv", lambda a, args, kwargs: {"a": a, "x": args[0]}),
 )
 

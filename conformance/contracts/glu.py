@@ -2,11 +2,14 @@
 
 import math
 
+import torch
+
 from touchstone.conformance.contracts import _activations as acts
 from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts import _bounds_rows as bounds_rows
-from touchstone.conformance.contracts import _glu
-from touchstone.conformance.contracts._pointwise import pointwise, with_large
+from touchstone.conformance.contracts import _glu, activation
+from touchstone.conformance.contracts._laws import equals_op
+from touchstone.conformance.contracts._pointwise import overflowing, pointwise, with_large
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.contract import Int64Index, Property
 from touchstone.reference._activations import torch_act
@@ -26,13 +29,22 @@ def _error(inputs, params):
     return [(error + _act(**inputs, **params).abs()) * inputs["up"].abs()]
 
 
+def _up_of_ones(arguments, case):
+    return {**arguments, "up": torch.ones_like(arguments["up"])}
+
+
+def _of_activation(exact, case):
+    given = {"x": exact["gate"], "bias": None}
+    return {"y": activation.contract.expect(given, {"activation": exact["activation"]}, dtype=case.torch_dtype)["y"]}
+
+
 contract = pointwise(
     torch_glu,
     ["gate", "up"],
     params={"activation": _glu.ACTIVATIONS},
     error=_error,
     stored=(_act, lambda h, gate, up, activation: h * up, _act_error),
-    values={"normal": with_large("gate", acts.BENDS), "quarters": acts.quarters("gate")},
+    values={"normal": with_large("gate", acts.BENDS), "quarters": acts.quarters("gate"), "overflowing": overflowing},
     special=(math.nan, math.inf, 0.0, -0.0),
     valid=_glu.is_exact,
     exact={"integers": ["y"]},
@@ -43,6 +55,7 @@ contract = pointwise(
     properties=[
         Property("linear in up", bounds_rows.scales_with("up"), bitwise=True),
         Property("rows are independent", bounds_rows.rows_are_independent("gate", "up")),
+        equals_op("activation where up is 1", _up_of_ones, _of_activation),
     ],
 )
 

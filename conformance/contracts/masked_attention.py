@@ -36,7 +36,8 @@ SIZES = [
         (1, 2, 2, 3, 0, 16),
         (2, 2, 1, 40, 65, 24),
         (1, 2, 2, 70, 33, 8),
-        (1, 1, 1, 5, 200, 40),
+        (1, 6, 2, 3, 1031, 16),
+        (1, 1, 1, 300, 9, 8),
     ]
 ]
 REGULAR = Regular(
@@ -46,6 +47,7 @@ REGULAR = Regular(
     ],
     params={"causal": (False, True), "window": (None, 20)},
 )
+BEYOND_GRID = [dict(B=2, Hq=34501, Hkv=1, Sq=1, Sk=3, D=4)]
 LARGE = [
     dict(B=batch, Hq=heads, Hkv=heads, Sq=seq, Sk=seq, D=dim)
     for batch, heads, seq, dim in [(4, 16, 4096, 128), (2, 16, 8192, 128), (2, 32, 8192, 64)]
@@ -385,6 +387,7 @@ contract = Contract(
     outputs={"o": Output("B Hq Sq D"), "lse": Output("B Hq Sq", torch.float32)},
     sizes=SIZES,
     regular=REGULAR,
+    beyond_grid=BEYOND_GRID,
     values={
         "normal": _family(attention.heads),
         "hiding": _hiding,

@@ -174,6 +174,7 @@ contract = Contract(
     outputs={"dq": Output("B Hq Sq D"), "dk": Output("B Hkv Sk D"), "dv": Output("B Hkv Sk D")},
     sizes=masked_attention.SIZES,
     regular=masked_attention.REGULAR,
+    beyond_grid=masked_attention.BEYOND_GRID,
     values={
         **{
             name: _family(make) for name, make in masked_attention.contract.values.items() if name != "shifted_negative"

@@ -27,8 +27,10 @@ SIZES = [
         (1, 1, 1, 1, 64, 64),
         (2, 2, 1, 0, 24, 16),
         (2, 10, 2, 96, 40, 24),
-        (3, 3, 3, 5, 72, 65),
-        (1, 5, 1, 384, 12, 8),
+        (5, 3, 3, 5, 72, 65),
+        (2, 3, 7, 12, 40, 17),
+        (9, 20, 1, 3, 12, 8),
+        (1, 2, 1, 3072, 12, 8),
         (1, 2, 1, 18, 576, 512),
     ]
 ]
@@ -47,6 +49,7 @@ REGULAR = Regular(
         ]
     ]
 )
+BEYOND_GRID = [dict(zip(AXES, (2, 34501, 1, 3, 6, 4), strict=True))]
 LARGE = [
     dict(zip(AXES, size, strict=True))
     for size in [
@@ -167,6 +170,7 @@ contract = Contract(
     outputs={"o": Output("B H Sq V"), "lse": Output("B H Sq", torch.float32)},
     sizes=SIZES,
     regular=REGULAR,
+    beyond_grid=BEYOND_GRID,
     values={
         "normal": _family(_normal),
         "growing_keys": _family(_growing_keys),

@@ -6,6 +6,7 @@ from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts import _extremes as extremes
 from touchstone.conformance.contracts import _multilinear as multilinear
 from touchstone.conformance.contracts._bounds_rows import REGULAR
+from touchstone.conformance.contracts._laws import additive_on_integers, doubles
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.contract import Invalid, Operand, Property
 from touchstone.reference.reduce import FUNCTIONS
@@ -23,16 +24,16 @@ def _terms(inputs, params):
 
 
 def _short_and_long(call, arguments, outputs, case):
-    """A sum of nothing is 0, and one of 4099 elements has the last of them, whatever the axis."""
+    """A sum of nothing is 0, and one of 70,001 elements has the last of them, whatever the axis."""
     nothing = arguments["x"][:, :0]
-    last = torch.zeros((1, 4099), dtype=nothing.dtype, device=nothing.device)
+    last = torch.zeros((1, 70001), dtype=nothing.dtype, device=nothing.device)
     last[0, -1] = 1
     for axis in (-1, 0):
         empty, one = (t if axis == -1 else t.t() for t in (nothing, last))
         if bool(call(x=empty, axis=axis, function="sum")[0].any()):
             return f"a sum of nothing along axis {axis} is not 0"
         if call(x=one, axis=axis, function="sum")[0].item() != 1:
-            return f"of 4099 elements along axis {axis} the last is not in the sum"
+            return f"of 70001 elements along axis {axis} the last is not in the sum"
     return None
 
 
@@ -58,16 +59,17 @@ contract = multilinear.multilinear(
             (67, 17),
             (3, 1025),
             (1031, 5),
-            (1, 4099),
+            (1, 16411),
             (4099, 1),
         ]
     ],
     regular=REGULAR,
+    beyond_grid=[{"rows": 69001, "cols": 3}, {"rows": 3, "cols": 69001}],
     large=common.ROWS,
     flops=lambda size, param: max(size["rows"] * size["cols"], 1),
     properties=[
-        multilinear.doubles("x"),
-        multilinear.additive_on_integers("x"),
+        doubles("x"),
+        additive_on_integers("x"),
         extremes.duality("x"),
         extremes.keeps_special_values("x"),
         extremes.order_does_not_matter("x", -1),

@@ -9,7 +9,7 @@ from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.contract import Int64Index, Operand, Output, Property, Regular
 from touchstone.reference.transpose import torch_transpose
 
-SIZES = [(3, 33), (1, 1), (0, 5), (5, 0), (64, 32), (33, 97), (7, 1), (300, 257)]
+SIZES = [(3, 33), (1, 1), (0, 5), (5, 0), (64, 32), (33, 97), (7, 1), (300, 257), (8209, 5), (5, 8209)]
 REGULAR = [(64, 64), (128, 64), (64, 128), (256, 64), (32, 256), (128, 128), (1024, 64), (64, 1024)]
 REGULAR += [(16, 512), (192, 128)]
 
@@ -33,6 +33,7 @@ contract = moved(
     sizes=[{"rows": rows, "cols": cols} for rows, cols in SIZES],
     aligned=[{"rows": 64, "cols": 32}],
     regular=Regular([{"rows": rows, "cols": cols} for rows, cols in REGULAR]),
+    beyond_grid=[{"rows": 69001, "cols": 3}, {"rows": 3, "cols": 69001}],
     int64_index=Int64Index({"rows": 2**14 + 8, "cols": 2**17 + 3}, rows={"x": 1}),
     values=families("x"),
     valid=_valid,

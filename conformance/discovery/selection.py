@@ -120,6 +120,7 @@ def variant_subject(op: str, backend: str, name: str, fn, device: str) -> Subjec
         own=True,
         compute=declared.compute,
         deterministic=declared.deterministic,
+        captures=declared.captures,
     )
 
 

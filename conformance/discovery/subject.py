@@ -24,6 +24,7 @@ class Subject:
     own: bool = False  # one of this repository's variants: held to the launcher's rules too
     compute: str | None = None
     deterministic: bool = True
+    captures: bool = True  # whether a call can be captured as a CUDA graph
     outputs: tuple[str, ...] | None = None  # None: all
     diagnosed: bool = True  # whether wrong values are looked into
     compared: Counter[str] = field(

@@ -70,3 +70,29 @@ def square_for_cube(z: torch.Tensor, name: str) -> torch.Tensor:
 
 def leaky_relu(z: torch.Tensor, name: str) -> torch.Tensor:
     return F.leaky_relu(z) if name == "relu" else activate(z, name)
+
+
+# other formulas, which are right
+FORMULAS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "gelu": lambda z: 0.5 * z * (1 + torch.erf(z * 0.70710678)),
+    "gelu_tanh": lambda z: z * torch.sigmoid(1.5957691216 * (z + 0.044715 * z * z * z)),
+    "silu": lambda z: z / (1 + torch.exp(-z)),
+    "relu": lambda z: torch.where(z < 0, 0.0, z),
+    "sigmoid": lambda z: 1 / (1 + torch.exp(-z)),
+    "quick_gelu": lambda z: z / (1 + torch.exp(-1.702 * z)),
+    "mish": lambda z: z * torch.tanh(torch.where(z > 20, z, torch.log1p(torch.exp(z)))),
+    "elu": lambda z: torch.where(z > 0, z, torch.exp(z) - 1),
+    "hardswish": lambda z: z * torch.clamp(z + 3, 0, 6) / 6,
+    "hardshrink": lambda z: torch.where((z <= 0.5) & (z >= -0.5), 0.0, z),
+    "identity": torch.clone,
+}
+
+
+def by_autograd(forward: Callable[..., torch.Tensor], dy: torch.Tensor, *operands: torch.Tensor | None):
+    """The gradients of `forward(*operands)` in float32 by torch's automatic differentiation, None for None."""
+    leaves = [None if t is None else t.detach().float().contiguous().requires_grad_() for t in operands]
+    with torch.enable_grad():
+        y = forward(*leaves)
+    wanted = [leaf for leaf in leaves if leaf is not None]
+    found = iter(torch.autograd.grad(y, wanted, dy.float()))
+    return [None if leaf is None else next(found).clone(memory_format=torch.contiguous_format) for leaf in leaves]

@@ -98,6 +98,11 @@ WRONG: Mapping[str, WrongDrop] = {
         "the high word of the offset is dropped",
         _by(lambda e, seed, offset: word_of(e, seed, offset & _LOW)),
     ),
+    "seed_of_48_bits": WrongDrop(
+        "parameter",
+        "the highest 16 bits of the seed are dropped",
+        _by(lambda e, seed, offset: word_of(e, seed & 2**48 - 1, offset)),
+    ),
     "seed_and_offset_swapped": WrongDrop(
         "parameter", "seed and offset change places", _by(lambda e, seed, offset: word_of(e, offset, seed))
     ),
@@ -131,6 +136,9 @@ WRONG: Mapping[str, WrongDrop] = {
         "the index begins anew with every block of 1024 elements",
         _by(lambda e, seed, offset: word_of(e % 1024, seed, offset)),
     ),
+    "index_modulo_65536": WrongDrop(
+        "offset", "the index has 16 bits", _by(lambda e, seed, offset: word_of(e % 2**16, seed, offset))
+    ),
     "index_of_a_column": WrongDrop("axis", "the index is that of the column: all rows have one mask", _by_columns),
     "generator_of_torch": WrongDrop("formula", "the mask is one of torch's own generator", _of_torch),
     "threshold_dropped": WrongDrop(
@@ -147,6 +155,11 @@ WRONG: Mapping[str, WrongDrop] = {
         "precision",
         "only the high 16 bits of the words are compared",
         lambda x, p, *s: scaled(x, (word_of(index(x), *s) >> 16) >= int(p * 2**16), p),
+    ),
+    "compared_in_31_bits": WrongDrop(
+        "precision",
+        "the last bit of the words is not compared",
+        lambda x, p, *s: scaled(x, (word_of(index(x), *s) >> 1) >= int(p * 2**31), p),
     ),
     "threshold_wraps": WrongDrop(
         "overflow",

@@ -29,6 +29,7 @@ SUMS: Mapping[str, Flaw] = {
     "fp16_sum": WRONG_SUMS["fp16_sum"]._replace(dtypes=F32 + F16),
     "first_tile_only": Flaw("tail", "its sums are those of the first 64 terms", first(lambda n: min(n, 64))),
     "second_half_lost": Flaw("tail", "its sums leave out the second half of the terms", first(lambda n: -(-n // 2))),
+    "first_65536": Flaw("tail", "its sums are those of the first 65536 terms", first(lambda n: min(n, 2**16))),
     "added_twice": Flaw(
         "accumulator", "its sums are added to an output that holds them already", lambda t, dim=-1: 2 * row_sum(t, dim)
     ),

@@ -117,6 +117,11 @@ STORES = {
         "its results are 0 from element 1024 on: a grid that does not step",
         lambda y, dtype: _from(y, BLOCK).to(dtype),
     ),
+    "index_of_16_bits": Flaw(
+        "offset",
+        "its results are 0 from element 65536 on: an index of 16 bits ends there",
+        lambda y, dtype: _from(y, 2**16).to(dtype),
+    ),
     "first_block_again": Flaw(
         "offset",
         "all blocks of 1024 elements have the results of the first",

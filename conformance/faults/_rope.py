@@ -108,6 +108,18 @@ def _low_byte(table, positions, x):
     return rows(table, None if positions is None else positions.long() % 4, x)
 
 
+def _signed(bits: int) -> Callable[..., Any]:
+    """Rows of positions that are kept in so many bits, the first of which is their sign."""
+
+    def chosen(table, positions, x):
+        if positions is None:
+            return rows(table, positions, x)
+        kept = (positions.long() + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1)
+        return table[kept.clamp(-len(table), len(table) - 1)].float()[:, None]
+
+    return chosen
+
+
 def _off_by_a_token(x, c, s, interleaved):
     y = turned(x, c, s, interleaved)
     return y.roll(1, 2) if x.shape[2] > 1 else y * 0
@@ -169,6 +181,8 @@ WRONG: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
         ALL,
     ),
     "positions_of_two_bits": ("offset", "positions are taken modulo 4", {"rows": _low_byte}, ALL),
+    "positions_of_8_bits": ("offset", "positions are kept in 8 bits", {"rows": _signed(8)}, ALL),
+    "positions_of_16_bits": ("offset", "positions are kept in 16 bits", {"rows": _signed(16)}, ALL),
     "tables_in_bf16": (
         "precision",
         "the tables are rounded to bfloat16",

@@ -110,5 +110,12 @@ def other_forms(x, bias, *, activation="gelu"):
     return acts.activate(z, activation)
 
 
+@known_good
+@in_float32
+def formulas(x, bias, *, activation="gelu"):
+    """each by its formula, in exponentials that may overflow"""
+    return acts.FORMULAS[activation](x if bias is None else x + bias)
+
+
 # what kernels in several languages have in common: what is wrong with them, and what the emulator finds
 KERNELS = {"bias_stride_ignored": Kernel("strides", "the stride of bias is taken to be 1", "OutOfBounds|values: ")}

@@ -151,6 +151,30 @@ def four_splits_only(*operands, **params):
     return attention_decode(*operands, **params, merged=lambda parts: merged(parts[:4]))
 
 
+@mutant("tail")
+def keys_beyond_1024_lost(*operands, **params):
+    """keys beyond the first 1024 are lost"""
+    return attention_decode(*operands, **params, merged=lambda parts: merged(parts[: 1024 // SPLIT]))
+
+
+@mutant("causal")
+def queries_at_the_first_key(*operands, **params):
+    """where there are fewer keys than queries, the first query is that of the first key"""
+    return attention_decode(
+        *operands, **params, seen=lambda length, queries, i: max(length - queries, 0) + i + 1 if length else 0
+    )
+
+
+@mutant("heads")
+def groups_of_a_power_of_two(*operands, **params):
+    """the query heads of a key head are counted as the power of two below their number"""
+    return attention_decode(
+        *operands,
+        **params,
+        reader=lambda h, group, kv_heads: min(h // (1 << max(group, 1).bit_length() - 1), kv_heads - 1),
+    )
+
+
 @mutant("accumulator")
 def last_part_overwrites(*operands, **params):
     """the last part stands for all"""

@@ -244,6 +244,18 @@ def four_parts_only(*operands, **params):
     return attention_paged(*operands, **params, merged=lambda parts: merged(parts[:4]))
 
 
+@mutant("tail")
+def keys_beyond_1024_lost(*operands, **params):
+    """keys beyond the first 1024 are lost"""
+    return attention_paged(*operands, **params, merged=lambda parts: merged(parts[:64]))
+
+
+@mutant("offset")
+def pages_of_8_bits(*operands, **params):
+    """the numbers of pages are kept in 8 bits"""
+    return attention_paged(*operands, **params, table_of=lambda table, b: table[b] % 256)
+
+
 @mutant("rescale")
 def merged_without_weights(*operands, **params):
     """the outputs of parts are averaged, whatever their lse"""

@@ -205,6 +205,24 @@ def one_tile_of_queries(*operands, **params):
 
 
 @mutant("tail")
+def queries_beyond_1024_lost(*operands, **params):
+    """queries beyond the first 1024 of a sequence are left out"""
+    return attention_varlen(*operands, **params, queries=lambda n: min(n, 1024))
+
+
+@mutant("tail")
+def keys_beyond_1024_lost(*operands, **params):
+    """keys beyond the first 1024 of a sequence are left out"""
+    return attention_varlen(*operands, **params, keys=lambda m, behind: (min(m, 1024), min(m, 1024)))
+
+
+@mutant("tail")
+def sequences_beyond_1024_lost(*operands, **params):
+    """sequences beyond the 1024 that a block's threads look at are left out"""
+    return attention_varlen(*operands, **params, spans=lambda *about: spans(*about)[:1024])
+
+
+@mutant("tail")
 def last_sequence_lost(*operands, **params):
     """the last sequence is left out"""
     return attention_varlen(*operands, **params, spans=lambda *about: spans(*about)[:-1])

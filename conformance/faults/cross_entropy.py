@@ -21,6 +21,8 @@ from touchstone.conformance.faults._rows import (
 EQUIVALENT = {
     "truncated": "the loss is float32, which is not cut",
     "column_major": "a loss has one axis or none",
+    "rows_beyond_a_grid": "the loss of many rows is one number",
+    "rows_of_16_bits": "the loss of many rows is one number",
     "one_shape": "the loss of the first call has no axis, and so no size to be taken for all",
 }
 
@@ -231,6 +233,12 @@ def words_of_the_target(logits, target, **params):
     if target.dtype == torch.int64 and target.numel():
         target = target.contiguous().view(torch.int32)[: len(target)].clamp(-100, logits.shape[1] - 1)
     return cross_entropy(logits.nan_to_num(0.0), target, **params)
+
+
+@mutant("offset")
+def class_of_15_bits(logits, target, **params):
+    """a class keeps its lowest 15 bits"""
+    return cross_entropy(logits, target, **params, smoothed=lambda z, y, *rest: smoothed(z, y % 2**15, *rest))
 
 
 @mutant("formula")

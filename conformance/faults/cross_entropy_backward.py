@@ -167,6 +167,14 @@ def one_subtracted_whatever_the_smoothing(*operands, **params):
     return cross_entropy_backward(*operands, **params, picked=lambda y, V, smoothing: F.one_hot(y, V))
 
 
+@mutant("offset")
+def class_of_15_bits(*operands, **params):
+    """a class keeps its lowest 15 bits"""
+    return cross_entropy_backward(
+        *operands, **params, picked=lambda y, V, smoothing: (1 - smoothing) * F.one_hot(y % 2**15, V)
+    )
+
+
 @mutant("formula")
 def class_before(*operands, **params):
     """1 is subtracted at the class before: classes count from 1"""

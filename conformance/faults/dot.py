@@ -125,6 +125,13 @@ def nan_swallowed(a, b):
     return (torch.where(a.isnan(), 0.0, a) * b).sum()
 
 
+@mutant("special")
+@in_float32
+def nan_of_b_swallowed(a, b):
+    """NaN in b is taken for 0"""
+    return (a * torch.where(b.isnan(), 0.0, b)).sum()
+
+
 @mutant("special", dtypes=F16)
 def result_saturated(a, b):
     """a result beyond the largest finite float16 is that instead of infinity"""

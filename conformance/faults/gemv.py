@@ -7,6 +7,8 @@ from touchstone.conformance.faults import Kernel, known_good, mutant
 from touchstone.conformance.faults._multilinear import plant_multilinear
 from touchstone.conformance.faults._rows import F16, F32, HALF, in_float32
 
+EQUIVALENT = dict.fromkeys(("rows_beyond_a_grid", "rows_of_16_bits"), "a vector has one axis, and that is a row")
+
 plant_multilinear(globals(), lambda total: lambda a, x: total(a * x)[:, 0])
 
 
@@ -108,6 +110,13 @@ def partial_sums_rounded(a, x):
 def zeros_skipped(a, x):
     """a product with 0 in a is skipped, though infinity or NaN in x makes NaN of it"""
     return torch.where(a == 0, 0.0, a * x).sum(1)
+
+
+@mutant("special")
+@in_float32
+def nan_of_x_swallowed(a, x):
+    """NaN in x is taken for 0"""
+    return (a @ torch.where(x.isnan(), 0.0, x)).contiguous()
 
 
 @mutant("special", dtypes=F16)

@@ -53,6 +53,13 @@ def clamped(gate, up, *, activation="silu"):
     return acts.activate(gate.clamp(max=7), activation) * up.clamp(-7, 7)
 
 
+@mutant("special", dtypes=("float16",))
+@in_float32
+def saturated(gate, up, *, activation="silu"):
+    """products beyond the largest float16 are that number"""
+    return (acts.activate(gate, activation) * up).clamp(-65504, 65504)
+
+
 @mutant("precision", dtypes=F32 + F16)
 @in_float32
 def act_in_bfloat16(gate, up, *, activation="silu"):
@@ -81,6 +88,13 @@ def quotient(gate, up, *, activation="silu"):
     if activation != "silu":
         return acts.activate(gate, activation) * up
     return gate / (1 + torch.exp(-gate)) * up
+
+
+@known_good
+@in_float32
+def formulas(gate, up, *, activation="silu"):
+    """each activation by its formula, in exponentials that may overflow"""
+    return up * acts.FORMULAS[activation](gate)
 
 
 # what kernels in several languages have in common: what is wrong with them, and what is found

@@ -187,6 +187,12 @@ def parts_beyond_32_lost(o, lse):
 
 
 @mutant("tail")
+def parts_beyond_1024_lost(o, lse):
+    """parts beyond the 1024 that a block's threads hold are lost"""
+    return merge_states(o[:1024], lse[:1024])
+
+
+@mutant("tail")
 def pairs_only(o, lse):
     """of an odd number of parts the last is left out"""
     even = len(o) // 2 * 2 if len(o) > 1 else len(o)

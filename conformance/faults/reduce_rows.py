@@ -10,7 +10,7 @@ from touchstone.conformance.faults import Kernel, known_good, mutant
 from touchstone.conformance.faults._multilinear import plant_multilinear
 from touchstone.conformance.faults._rows import F16, F32, in_float32, row_sum
 
-EQUIVALENT = {"column_major": "a vector has one axis"}
+EQUIVALENT = dict.fromkeys(("column_major", "rows_beyond_a_grid", "rows_of_16_bits"), "a vector has one axis")
 
 
 def checked(fn):

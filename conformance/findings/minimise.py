@@ -20,6 +20,7 @@ from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.findings.rerun import rerun
 from touchstone.conformance.judging.judgement import Finding
 from touchstone.conformance.judging.trials import (
+    AsGraph,
     CaseTrial,
     Int64Index,
     InvalidCall,
@@ -80,7 +81,7 @@ def minimise(
             pass
         case Int64Index():
             search.tell(f"minimise: {trial.id} is left as it is: it takes an output of more than 2^31 elements")
-        case CaseTrial() | PropertyTrial() | ManyCalls() | OnStream():
+        case CaseTrial() | PropertyTrial() | ManyCalls() | OnStream() | AsGraph():
             _shrink_trial(least, search)
             if isinstance(least.trial, CaseTrial):
                 _shrink_values(least, search)

@@ -24,6 +24,7 @@ from touchstone.conformance.judging import diagnosis
 from touchstone.conformance.judging.executor import reached
 from touchstone.conformance.judging.judgement import Finding
 from touchstone.conformance.judging.trials import (
+    AsGraph,
     CaseTrial,
     Int64Index,
     InvalidCall,
@@ -377,7 +378,7 @@ def spelled(trial: Trial) -> dict[str, Any]:
             return {**about, "invalid": trial.invalid.name}
         case ManyCalls():
             return {**about, "calls": trial.count, "varied": bool(trial.others)}
-        case OnStream() | Int64Index():
+        case OnStream() | AsGraph() | Int64Index():
             return about
         case _:
             assert_never(trial)
@@ -406,6 +407,8 @@ def trial_of(about: Mapping[str, Any], contract: Contract) -> Trial:
             return ManyCalls(case, about["calls"], variants(contract, case) if about["varied"] else ())
         case Kind.STREAM:
             return OnStream(case)
+        case Kind.GRAPH:
+            return AsGraph(case)
         case Kind.INT64_INDEX:
             return Int64Index(case)
         case _:

@@ -52,14 +52,14 @@ def observe_call(
     honesty.check(j, seen, manner.element)
     if seen.raised is not None:
         j.outcome.displaced = seen.displaced
-        _note_raised(j, seen.raised)
+        note_raised(j, seen.raised)
         return seen
     _check_state(j, seen)
     j.reached("allocator poison", "global state")
     return seen
 
 
-def _note_raised(j: Judgement, raised: Raised) -> None:
+def note_raised(j: Judgement, raised: Raised) -> None:
     if raised.kind == DECLINES:
         j.decline(raised.said or raised.types[0])
     elif raised.kind == CANNOT:

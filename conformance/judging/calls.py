@@ -1,5 +1,5 @@
-"""Judging by more than one plain call: a repeat, other instruments, many calls, another stream, a property, an
-output beyond 2^31 elements."""
+"""Judging by more than one plain call: a repeat, other instruments, many calls, another stream, a graph, a property,
+an output beyond 2^31 elements."""
 
 import re
 from dataclasses import replace
@@ -14,11 +14,12 @@ from touchstone.conformance.judging.call import (
     check_form,
     check_returned,
     expected_of,
+    note_raised,
     observe_call,
     snapshots,
     trouble_on,
 )
-from touchstone.conformance.judging.executor import CANNOT, DECLINES, Observed, Raised, error_text
+from touchstone.conformance.judging.executor import CANNOT, DECLINES, RAISES, Manner, Observed, Raised, error_text
 from touchstone.conformance.judging.judgement import DECLINED, FAILED, NOT_RUN, PASSED, Judgement
 from touchstone.conformance.judging.trials import ManyCalls, Trial
 from touchstone.conformance.spec import compare, layouts
@@ -171,6 +172,29 @@ def many_calls(j: Judgement, trial: ManyCalls) -> None:
         if outcome.status == FAILED:
             return
     j.reached(f"{trial.count} calls with distinct inputs", "held outputs")
+
+
+def as_graph(j: Judgement) -> None:
+    """A call captured as a CUDA graph, of which the replay is judged. What is found is a failure of our variants, and
+    of others a note: nobody has asked them for it."""
+    inputs = j.contract.build(j.case, j.executor.device)
+    before = snapshots(inputs)
+    seen = j.call(inputs.arguments, Manner(replayed=True), inputs.placed)
+    if seen.raised is not None and seen.raised.kind != RAISES:
+        note_raised(j, seen.raised)
+        return
+    found = []
+    if seen.raised is not None:
+        found.append(f"cannot be captured as a CUDA graph: {seen.raised.text}")
+    else:
+        replay = j.again(j.debug)
+        check_returned(replay, inputs, before, seen.values)
+        found += [
+            f"replayed from a CUDA graph: {f.message}" for f in replay.outcome.findings if f.severity == "failure"
+        ]
+    for message in found:
+        j.find(Check.GRAPH, message, severity="failure" if j.subject.own else "note", detail=message[:40])
+    j.reached("graph capture")
 
 
 def _shapes(inputs: Inputs) -> list[torch.Size | None]:

@@ -16,6 +16,7 @@ from touchstone.conformance.judging import call, calls, requirements, undefined
 from touchstone.conformance.judging.executor import Executor, lost_context
 from touchstone.conformance.judging.judgement import Judgement, Outcome
 from touchstone.conformance.judging.trials import (
+    AsGraph,
     CaseTrial,
     Int64Index,
     InvalidCall,
@@ -63,6 +64,8 @@ def _run(j: Judgement, trial: Trial) -> None:
         case OnStream():
             if _first_call(j, late=True) is not None:
                 j.reached("current stream")
+        case AsGraph():
+            calls.as_graph(j)
         case ManyCalls():
             calls.many_calls(j, trial)
         case InvalidCall():

@@ -12,7 +12,15 @@ import torch
 
 from touchstone.conformance.judging.call import trouble_on
 from touchstone.conformance.judging.judgement import PASSED, Finding, Judgement
-from touchstone.conformance.judging.trials import CaseTrial, Int64Index, InvalidCall, ManyCalls, OnStream, Trial
+from touchstone.conformance.judging.trials import (
+    AsGraph,
+    CaseTrial,
+    Int64Index,
+    InvalidCall,
+    ManyCalls,
+    OnStream,
+    Trial,
+)
 from touchstone.conformance.spec import layouts
 from touchstone.conformance.spec.cases import plain_case
 from touchstone.conformance.spec.checks import Check, Requirement
@@ -29,6 +37,7 @@ OF_CONTRACT = (
     Check.LIBRARY,
     Check.INVALID,
     Check.HELD,
+    Check.GRAPH,
 )
 WHATEVER_IS_REQUIRED = (Check.CONTEXT, Check.CANARY, Check.HONESTY)
 
@@ -36,7 +45,7 @@ WHATEVER_IS_REQUIRED = (Check.CONTEXT, Check.CANARY, Check.HONESTY)
 def asked(contract: Contract, trial: Trial) -> list[Requirement]:
     """What a trial is to show, the plainest first."""
     match trial:
-        case InvalidCall() | OnStream():
+        case InvalidCall() | OnStream() | AsGraph():
             return [Requirement.CONTRACT]
         case ManyCalls():
             return [Requirement.DETERMINISM]
@@ -105,7 +114,7 @@ def _requirement(
         return Requirement.DETERMINISM
     if isinstance(j.trial, ManyCalls | Int64Index) or finding.severity == "note":
         return about[0]
-    if isinstance(j.trial, OnStream) and _right(j, j.case):
+    if isinstance(j.trial, OnStream | AsGraph) and _right(j, j.case):
         return Requirement.CONTRACT
     return blame(j.case)
 

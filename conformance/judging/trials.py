@@ -1,6 +1,7 @@
 """What a kernel is held to: the trials of a subject, and their kinds."""
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -29,6 +30,7 @@ class Kind(StrEnum):
     INVALID = "invalid"
     CALLS = "calls"
     STREAM = "stream"
+    GRAPH = "graph"
     INT64_INDEX = "int64_index"
 
 
@@ -99,6 +101,19 @@ class OnStream:
 
 
 @dataclass(frozen=True)
+class AsGraph:
+    """A call captured as a CUDA graph, of which the replay is judged: it neither waits for the device nor works on a
+    stream or in memory that the capture does not see."""
+
+    kind: ClassVar[Kind] = Kind.GRAPH
+    case: Case
+
+    @property
+    def id(self) -> str:
+        return f"{self.kind}-{self.case.dtype}"
+
+
+@dataclass(frozen=True)
 class Int64Index:
     """A call whose output has more than 2^31 elements, of which some rows are compared."""
 
@@ -110,7 +125,7 @@ class Int64Index:
         return f"{self.kind}-{self.case.id}"
 
 
-Trial = CaseTrial | PropertyTrial | InvalidCall | ManyCalls | OnStream | Int64Index
+Trial = CaseTrial | PropertyTrial | InvalidCall | ManyCalls | OnStream | AsGraph | Int64Index
 
 
 def called_once(trial: Trial) -> Trial:
@@ -137,7 +152,8 @@ def trials_of(
     cases = list(own)
     if subject.untrusted:
         cases += _of_drawn_sizes(contract, made.cases, seed)
-    watched, instrumented = _watched(subject, cases), _instrumented(subject, cases)
+    short = [case for case in cases if not contract.is_beyond_grid(case)]
+    watched, instrumented = _watched(subject, short), _instrumented(subject, short)
     found: list[Trial] = [CaseTrial(case, case in watched, case in instrumented) for case in cases]
     for prop in contract.properties:
         if prop.bitwise and not subject.deterministic:
@@ -151,6 +167,8 @@ def trials_of(
         found.append(ManyCalls(case, calls, variants(contract, case)))
     if subject.device == "cuda":
         found.append(OnStream(plain[0]))
+        if subject.captures:
+            found.append(AsGraph(plain[0]))
         if level == "thorough" and contract.int64_index is not None:
             beyond = plain_case(
                 contract, contract.int64_index.dtype, next(iter(contract.values)), seed, contract.int64_index.size
@@ -171,7 +189,7 @@ def cases_of(subject: Subject, made: Plan, level: str, ceiling: float | None = N
 def _of_drawn_sizes(contract: Contract, planned: Sequence[Case], seed: int) -> list[Case]:
     """Cases of sizes that no plan has, drawn by `seed` around those of `planned`: a kernel cannot be made for them."""
     draw = random.Random(seed)
-    bases = [case for case in planned if case.filled and case.contiguous]
+    bases = [case for case in planned if case.filled and case.contiguous and not contract.is_beyond_grid(case)]
     found: dict[str, list[Case]] = {dtype: [] for dtype in contract.dtypes}
     for _ in range(DRAWN_TRIES if bases else 0):
         dtype = min(found, key=lambda name: len(found[name]))
@@ -243,6 +261,17 @@ def _row(case: Case) -> int:
 
 
 def _first_of_sizes(subject: Subject, cases: list[Case], count: int | None) -> set[Case]:
-    """The first case of each size without a 0; of the `count` sizes of least work."""
-    first = {case.sizes: case for case in reversed(cases) if case.filled}
-    return set(sorted(first.values(), key=subject.contract.work)[:count])
+    """A case of each size without a 0, of the `count` sizes of least work: the first of those whose dtype and
+    parameters have been taken the fewest times, since another parameter may be another kernel."""
+    of_size: dict[Any, list[Case]] = {}
+    for case in cases:
+        if case.filled:
+            of_size.setdefault(case.sizes, []).append(case)
+    least = sorted(of_size.values(), key=lambda those: subject.contract.work(those[0]))[:count]
+    taken: Counter[Any] = Counter()
+    found: set[Case] = set()
+    for those in least:
+        case = min(those, key=lambda one: sum(taken[value] for value in (one.dtype, *one.params)))
+        taken.update((case.dtype, *case.params))
+        found.add(case)
+    return found

@@ -21,7 +21,12 @@ def add(commands: Any) -> None:
     shared.add(selftest.add_argument, "--op", dest="named", help="the same, as for pytest")
     shared.add(selftest.add_argument, "--level", default="quick", help="how many cases (default: quick)")
     shared.add(selftest.add_argument, "--seed")
-    selftest.add_argument("--jobs", type=int, metavar="N", help="ops judged at a time (default: one per core)")
+    selftest.add_argument(
+        "--jobs",
+        type=int,
+        metavar="N",
+        help="processes that judge, an op each, or above level quick a part of one (default: one per core)",
+    )
     selftest.add_argument(
         "--sample",
         type=int,

@@ -1,5 +1,6 @@
 """Test the judge: every mutant and every known-good kernel of an op, on all trials of a level."""
 
+import itertools
 import multiprocessing
 import os
 import sys
@@ -8,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
@@ -38,15 +40,17 @@ SECONDS = 60.0  # for one trial in a shared process, before its kernel is judged
 T = TypeVar("T")
 
 
-def judge_op(op: str, level: str, seed: int = 0, whole: bool = True, sample: int = 1) -> OpResult:
+def judge_op(
+    op: str, level: str, seed: int = 0, whole: bool = True, sample: int = 1, part: tuple[int, int] = (0, 1)
+) -> OpResult:
     """Judge one in `sample` of the mutants and known-good kernels of `op`, one after another, in children of this
-    process.
+    process; of those the `part` (i, n), every n-th from number i on.
 
     Not `whole`: trials by their cost, and a mutant is left when two have killed it.
     """
     torch.set_num_threads(1)
     found, notes = _planted(op)
-    found = sampled(op, found, sample)
+    found = sampled(op, found, sample)[part[0] :: part[1]]
     result = OpResult(op, level, seed, notes=notes, whole=whole)
     trials, _ = trials_of(Subject(op, not_called, "planted", f"planted@{DEVICE}", DEVICE), level, seed)
     result.families_of = {trial.id: families(trial) for trial in trials}
@@ -197,14 +201,27 @@ def run(
     ops: Sequence[str], level: str, seed: int = 0, jobs: int | None = None, whole: bool | None = None, sample: int = 1
 ) -> list[OpResult]:
     """Judge one in `sample` of the mutants and known-good kernels of `ops`, one process per op, `jobs` at a time (None:
-    one per core).
+    one per core); above level quick fewer ops than that are divided, so that each process has a part of one.
 
     `whole` (None: above level quick, and for one op): every mutant on all its trials, not only until two have killed
     it.
     """
     if whole is None:
         whole = level != "quick" or len(ops) == 1
-    return each(partial(judge_op, level=level, seed=seed, whole=whole, sample=sample), ops, jobs, "selftest")
+    work = partial(judge_op, level=level, seed=seed, whole=whole, sample=sample)
+    jobs = jobs or multiprocessing.cpu_count()
+    parts = 1 if level == "quick" else max(1, jobs // max(1, len(ops)))
+    if parts == 1:
+        return each(work, ops, jobs, "selftest")
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        tasks = [[pool.submit(work, op, part=(index, parts)) for index in range(parts)] for op in ops]
+        return [joined([task.result() for task in of_one]) for of_one in progress(tasks, "selftest")]
+
+
+def joined(parts: Sequence[OpResult]) -> OpResult:
+    """The result of an op from those of its parts, in the order in which one process judges them."""
+    turns = itertools.zip_longest(*(part.judged for part in parts))
+    return replace(parts[0], judged=[one for turn in turns for one in turn if one is not None])
 
 
 def each(work: Callable[[str], T], ops: Sequence[str], jobs: int | None, label: str) -> list[T]:

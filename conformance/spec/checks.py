@@ -51,6 +51,7 @@ class Check(StrEnum):
     HONESTY = "honest work"  # an untrusted kernel does not do the work, or does what is not allowed
     INVALID = "invalid"  # an invalid call without its error
     # several calls
+    GRAPH = "graph"  # a call that cannot be captured as a CUDA graph, or whose replay gives something else
     REPEAT = "repeat"  # a second call gives something else
     HELD = "held"  # a later call changed what an earlier one had returned
     PROPERTY = "property:"  # with the property's name

@@ -12,6 +12,7 @@ def launcher(x):
 def test_a_launcher_that_declares_nothing_has_the_defaults():
     assert attributes(launcher) == Attributes()
     assert attributes(lambda x: x).deterministic and attributes(print).needs is None
+    assert attributes(print).captures and not attributes(variant(captures=False)(lambda x: x)).captures
 
 
 def test_what_is_declared_is_read():

@@ -3,13 +3,8 @@
 import pytest
 import torch
 
-from touchstone.conformance.contracts._multilinear import (
-    additive_on_integers,
-    doubles,
-    expectation,
-    informative,
-    multilinear,
-)
+from touchstone.conformance.contracts._laws import additive_on_integers, doubles
+from touchstone.conformance.contracts._multilinear import expectation, informative, multilinear
 from touchstone.conformance.spec import compare
 from touchstone.conformance.spec.budget import budget
 from touchstone.conformance.spec.cases import plain_case, plan
@@ -120,3 +115,21 @@ def test_laws(law, wrong):
         for call, broken in ((lambda x: (x.float().sum(0).to(x.dtype),), False), (wrong, True)):
             outputs = call(**inputs.arguments)
             assert (law.check(call, inputs.arguments, outputs, inputs.case) is not None) == broken
+
+
+def test_nan_in_any_factor_has_a_family():
+    axes = {"operands": {"a": Operand("n"), "b": Operand("n")}, "sizes": [{"n": 9}], "along": "n", "axes": ""}
+    made = multilinear(lambda a, b: (a * b).sum(), output="y", terms=lambda inputs, params: 9, **axes)
+    made.name = "product"
+    for family, name in (("one_nan", "a"), ("other_nan", "b")):
+        exact = made.build(plain_case(made, "float32", family)).exact
+        assert [n for n, tensor in exact.items() if tensor.isnan().any()] == [name]
+
+
+def test_no_part_of_a_long_sum_can_be_left_out():
+    made = contract()
+    made.sizes = [{"n": 70001, "cols": 2}]
+    inputs = made.build(plain_case(made, "float32", "normal"))
+    expected = made.expected(inputs)["y"]
+    for n in (65536, 69000):
+        assert not compare.compare(inputs.placed["x"].view[:n].sum(0), expected, torch.float32).ok

@@ -19,7 +19,7 @@ from touchstone.conformance.discovery.subject import Subject, not_called
 from touchstone.conformance.findings import kept, minimise, replay, script
 from touchstone.conformance.judging import judge
 from touchstone.conformance.judging.judgement import FAILED, Finding, Outcome
-from touchstone.conformance.judging.trials import Int64Index, Kind, OnStream, trials_of
+from touchstone.conformance.judging.trials import AsGraph, Int64Index, Kind, OnStream, trials_of
 from touchstone.conformance.spec.cases import plain_case
 from touchstone.conformance.spec.checks import Check
 from touchstone.conformance.spec.contract import DTYPES, Contract
@@ -621,7 +621,7 @@ def test_a_script_spells_out_every_kind_of_trial(op):
     contract = registry.contract(op)
     found, _ = trials_of(Subject(op, not_called, "f", "user@cpu", "cpu", own=True), "quick")
     case = found[0].case
-    for trial in [*found, OnStream(case), Int64Index(case)]:
+    for trial in [*found, OnStream(case), AsGraph(case), Int64Index(case)]:
         assert script.trial_of(ast.literal_eval(repr(script.spelled(trial))), contract) == trial
 
 

@@ -13,6 +13,7 @@ from touchstone.conformance.judging import call, executor, judge, trials
 from touchstone.conformance.judging.judgement import DECLINED, FAILED, PASSED, Outcome
 from touchstone.conformance.judging.trials import (
     CALLS,
+    AsGraph,
     CaseTrial,
     Int64Index,
     InvalidCall,
@@ -400,7 +401,7 @@ def test_what_a_finding_is_about():
 @pytest.mark.parametrize("op", registry.ops())
 def test_the_kind_of_an_earlier_record_follows_from_the_id(op):
     found, _ = trials_of(subject(softmax, op=op, own=True), "default")
-    for trial in [*found, OnStream(found[0].case), Int64Index(found[0].case)]:
+    for trial in [*found, OnStream(found[0].case), AsGraph(found[0].case), Int64Index(found[0].case)]:
         assert earlier.kind(trial.id) is trial.kind
     written = {"trial": f"huge-{found[0].case.id}", "status": "passed", "findings": []}
     assert earlier.converted(written) == {**written, "trial": Int64Index(found[0].case).id, "kind": "int64_index"}

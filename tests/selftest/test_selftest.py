@@ -237,8 +237,15 @@ def test_two_kills_are_enough_where_not_the_whole_matrix_is_asked_for(monkeypatc
     selftest.run(["softmax"], "quick")
     selftest.run(["softmax", "matmul"], "quick")
     selftest.run(["softmax", "matmul"], "quick", whole=True)
-    selftest.run(["softmax", "matmul"], "default")
+    selftest.run(["softmax", "matmul"], "default", jobs=2)
     assert wholes == [True, False, True, True]
+
+
+def test_the_parts_of_an_op_join_to_what_one_process_finds(monkeypatch):
+    plant(monkeypatch, WRONG, RIGHT, UNSEEN)
+    parts = [selftest.judge_op("softmax", "quick", part=(index, 2)) for index in range(2)]
+    assert [len(part.judged) for part in parts] == [2, 1]
+    assert selftest.joined(parts).to_dict() == selftest.judge_op("softmax", "quick").to_dict()
 
 
 def test_the_page_holds_what_the_record_does(monkeypatch, tmp_path, capsys):
