@@ -2,6 +2,7 @@
 output beyond 2^31 elements."""
 
 import re
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -23,9 +24,10 @@ from touchstone.conformance.judging.judgement import DECLINED, FAILED, NOT_RUN, 
 from touchstone.conformance.judging.trials import ManyCalls, Trial
 from touchstone.conformance.spec import compare, layouts
 from touchstone.conformance.spec.checks import Check
-from touchstone.conformance.spec.contract import Case, Contract, Inputs, Invalid, Property
+from touchstone.conformance.spec.contract import GRID_LIMIT, Case, Contract, Inputs, Invalid, Property
 from touchstone.conformance.spec.outputs import overlap
 
+LONGEST = 10.0  # seconds that a case with many rows may take on a CPU
 HELD = 6  # latest outputs that are looked at again after each of many calls; all are at the end
 
 
@@ -173,6 +175,27 @@ def many_calls(j: Judgement, trial: ManyCalls) -> None:
     j.reached(f"{trial.count} calls with distinct inputs", "held outputs")
 
 
+def takes_long(j: Judgement) -> bool:
+    """Whether a case with many rows would take more than LONGEST seconds, judging by one with a 64th of them. A note
+    says so, and findings of that one count."""
+    few = replace(j.case, sizes=tuple((name, -(-n // 64) if n > GRID_LIMIT else n) for name, n in j.case.sizes))
+    seconds = 0.0
+    for _ in range(2):  # the first call compiles
+        inputs = j.contract.build(few)
+        before = snapshots(inputs)
+        start = time.monotonic()
+        seen = observe_call(j, inputs)
+        seconds = time.monotonic() - start
+        if not seen.returned:
+            return True
+    if 64 * seconds <= LONGEST:
+        return False
+    check_returned(j, inputs, before, seen.values)
+    what = f"{few.id} took {seconds:.2g} s here, and 64 times as many rows would take {64 * seconds:.0f} s"
+    j.find(Check.VALUES, f"not called with them: {what}", severity="note")
+    return True
+
+
 def _shapes(inputs: Inputs) -> list[torch.Size | None]:
     return [None if placed is None else placed.view.shape for placed in inputs.placed.values()]
 
@@ -227,14 +250,20 @@ def int64_index_output(j: Judgement) -> None:
     assert int64_index is not None
     generator = torch.Generator(device).manual_seed(case.seed)
     try:
-        tensors = {
+        tensors: dict[str, torch.Tensor | None] = {
             name: torch.randn(
-                contract.operand_shape(name, case), generator=generator, dtype=case.torch_dtype, device=device
+                contract.operand_shape(name, case),
+                generator=generator,
+                dtype=contract.operand_dtype(name, case),
+                device=device,
             )
-            for name in contract.operands
+            if operand.counts or not operand.derived
+            else None
+            for name, operand in contract.operands.items()
         }
         placed: dict[str, layouts.BufferView | None] = {
-            name: layouts.BufferView(tensor, tensor.view(torch.uint8)) for name, tensor in tensors.items()
+            name: None if tensor is None else layouts.BufferView(tensor, tensor.view(torch.uint8))
+            for name, tensor in tensors.items()
         }
         inputs = Inputs(case, placed, {}, case.param)
         seen = observe_call(j, inputs)
@@ -246,19 +275,24 @@ def int64_index_output(j: Judgement) -> None:
     if isinstance(seen.values, str):
         j.find(Check.RETURNS, seen.values)
         return
+    operand, axis = next(iter(int64_index.rows.items()))
+    letter = contract.operand_axes(operand, case).split()[axis]
     for name, got in seen.values.items():
         if not j.judges(name):
             continue
         if check_form(j, inputs, name, got):
             return
+        if contract.output_axes(name, case).split()[0] != letter:
+            continue  # a sum over all rows
         size, columns = got.shape[0], got[0].numel()
         middle = 2**31 // columns
         wanted = [row for row in (0, 1, middle - 1, middle, middle + 1, size - 2, size - 1) if row < size]
         rows = torch.tensor(wanted, device=got.device)
         some = {
-            n: t.index_select(int64_index.rows[n], rows) if n in int64_index.rows else t for n, t in tensors.items()
+            n: t.index_select(int64_index.rows[n], rows) if t is not None and n in int64_index.rows else t
+            for n, t in tensors.items()
         }
-        exact = {n: t.cpu().double() for n, t in some.items()}
+        exact = {n: None if t is None else t.cpu().double() for n, t in some.items()}
         expected = contract.expect(exact, case.param, dtype=case.torch_dtype, compute=j.subject.compute)[name]
         verdict = compare.compare(got.index_select(0, rows), expected, case.torch_dtype)
         j.outcome.fractions[name] = verdict.fraction

@@ -137,7 +137,8 @@ def trials_of(
     cases = list(own)
     if subject.untrusted:
         cases += _of_drawn_sizes(contract, made.cases, seed)
-    watched, instrumented = _watched(subject, cases), _instrumented(subject, cases)
+    short = [case for case in cases if not contract.is_beyond_grid(case)]
+    watched, instrumented = _watched(subject, short), _instrumented(subject, short)
     found: list[Trial] = [CaseTrial(case, case in watched, case in instrumented) for case in cases]
     for prop in contract.properties:
         if prop.bitwise and not subject.deterministic:
@@ -171,7 +172,7 @@ def cases_of(subject: Subject, made: Plan, level: str, ceiling: float | None = N
 def _of_drawn_sizes(contract: Contract, planned: Sequence[Case], seed: int) -> list[Case]:
     """Cases of sizes that no plan has, drawn by `seed` around those of `planned`: a kernel cannot be made for them."""
     draw = random.Random(seed)
-    bases = [case for case in planned if case.filled and case.contiguous]
+    bases = [case for case in planned if case.filled and case.contiguous and not contract.is_beyond_grid(case)]
     found: dict[str, list[Case]] = {dtype: [] for dtype in contract.dtypes}
     for _ in range(DRAWN_TRIES if bases else 0):
         dtype = min(found, key=lambda name: len(found[name]))

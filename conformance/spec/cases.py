@@ -58,7 +58,7 @@ def _plan(contract: Contract, level: str, seed: int) -> Plan:
     if level == "thorough":
         smallest, dropped = _product(space, rng)
         points = smallest + points
-    extra = [*_aligned(contract, seed), *_far(contract, level, seed)]
+    extra = [*_aligned(contract, seed), *_far(contract, level, seed), *_beyond_grid(contract, level, seed)]
     if level != "quick":
         extra += _plain(contract, seed)
     cases = dict.fromkeys([*(space.case(point) for point in points), *extra])
@@ -71,6 +71,13 @@ def _aligned(contract: Contract, seed: int) -> Iterator[Case]:
     descriptor."""
     for size in contract.aligned:
         for dtype in contract.dtypes:
+            yield plain_case(contract, dtype, next(iter(contract.values)), seed, size)
+
+
+def _beyond_grid(contract: Contract, level: str, seed: int) -> Iterator[Case]:
+    """Cases with more rows than the y and z axes of a grid hold, in one dtype each (quick) or in all of them."""
+    for turn, size in enumerate(contract.beyond_grid):
+        for dtype in [contract.dtypes[turn % len(contract.dtypes)]] if level == "quick" else contract.dtypes:
             yield plain_case(contract, dtype, next(iter(contract.values)), seed, size)
 
 

@@ -19,6 +19,8 @@ from touchstone.conformance.spec import layouts
 from touchstone.conformance.spec.budget import Expected
 from touchstone.conformance.spec.returned import kind_of, strange
 
+GRID_LIMIT = 65535  # blocks along the y and the z axis of a grid
+STARTED = 500  # multiply-adds that a program's start stands for, where programs run one after another
 UNUSED_INTEGER = 2**30  # far outside every operand, and its product with an element's size is an address
 SAME = "same"  # the name of the case's own dtype among an operand's
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -275,6 +277,9 @@ class Contract:
     dtypes: Sequence[str] = tuple(DTYPES)
     aligned: Sequence[Mapping[str, Any]] = ()  # contiguous in every dtype besides: what descriptor kernels take
     regular: Regular | None = None  # what published kernels with the usual restrictions take
+    # more rows, or batches times heads, than GRID_LIMIT: contiguous, the first family. A CPU that starts a program for
+    # each takes long, which the work of these cases counts
+    beyond_grid: Sequence[Mapping[str, Any]] = ()
     int64_index: Int64Index | None = None
     # the name of PyTorch's OpInfo, and from (input, args, kwargs) of one of its samples to the call's arguments, or
     # None
@@ -336,7 +341,12 @@ class Contract:
     def work(self, case: Case) -> float:
         """Multiply-adds of a call, or elements moved where there are hardly any: what a target's ceiling counts."""
         products = self.flops(case.size, case.param) / 2 + 8 * self.calls(case.size, case.param)
-        return max(products, self.bytes(case.size, case.param, 1))
+        started = STARTED * GRID_LIMIT if self.is_beyond_grid(case) else 0
+        return max(products, self.bytes(case.size, case.param, 1), started)
+
+    def is_beyond_grid(self, case: Case) -> bool:
+        """Whether the case is there for its many rows."""
+        return case.size in self.beyond_grid
 
     def build(self, case: Case, device: str | torch.device = "cpu") -> Inputs:
         """Draw the case's values, round them, and place each operand in its layout on `device`."""
