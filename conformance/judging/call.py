@@ -10,7 +10,7 @@ import torch
 
 from touchstone.conformance.discovery import arrays
 from touchstone.conformance.discovery.subject import Subject
-from touchstone.conformance.judging import diagnosis, honesty
+from touchstone.conformance.judging import causes, diagnosis, honesty
 from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.executor import CANNOT, DECLINES, RAISES, Manner, Observed, Raised
 from touchstone.conformance.judging.judgement import Finding, Judgement
@@ -195,7 +195,12 @@ def _diagnose(
     compared["answers"] += 1
     thoroughly = compared["answers"] <= COMPARED_WITH_FAULTS
     got = {name: values[name] for name in verdicts}
-    texts = diagnosis.diagnose(j.contract, inputs.case, got, expected, verdicts, mutants=thoroughly, seconds=2.0)
+    blocks = output_bytes(j.contract, inputs.case)
+    again = thoroughly and j.trial.kind is Kind.CASE
+    found = causes.of_call(j, inputs, got, expected, verdicts, blocks, again)
+    texts = diagnosis.diagnose(
+        j.contract, inputs.case, got, expected, verdicts, mutants=thoroughly, seconds=2.0, causes=found
+    )
     lower = _passes_as(j, inputs, got, verdicts)
     for finding in j.outcome.findings:
         if finding.check != Check.VALUES or not finding.fails() or finding.diagnosis is not None:

@@ -3,13 +3,14 @@ output beyond 2^31 elements."""
 
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from touchstone.conformance.discovery import registry
-from touchstone.conformance.judging import diagnosis, honesty, requirements
+from touchstone.conformance.judging import causes, diagnosis, honesty, requirements
 from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.call import (
     check_form,
@@ -19,14 +20,16 @@ from touchstone.conformance.judging.call import (
     snapshots,
     trouble_on,
 )
+from touchstone.conformance.judging.causes import is_right
 from touchstone.conformance.judging.executor import CANNOT, DECLINES, Observed, Raised, error_text
-from touchstone.conformance.judging.judgement import DECLINED, FAILED, NOT_RUN, PASSED, Judgement
+from touchstone.conformance.judging.judgement import DECLINED, FAILED, NOT_RUN, PASSED, Finding, Judgement
 from touchstone.conformance.judging.trials import ManyCalls, Trial
 from touchstone.conformance.spec import compare, layouts
 from touchstone.conformance.spec.checks import Check
 from touchstone.conformance.spec.contract import Case, Contract, Inputs, Invalid, Property
 from touchstone.conformance.spec.outputs import overlap
 
+FURTHER = 3.0  # seconds for calls after the first with wrong values
 LONGEST = 10.0  # seconds that a case with many rows may take on a CPU
 HELD = 6  # latest outputs that are looked at again after each of many calls; all are at the end
 
@@ -135,6 +138,7 @@ def many_calls(j: Judgement, trial: ManyCalls) -> None:
     held: list[tuple[int, str, torch.Tensor, torch.Tensor]] = []  # call, output, what was returned, its bits then
     inputs = None
     cases = cases_of(trial, j.contract)
+    j.earlier.clear()
     for number, case in enumerate(cases, 1):
         fresh = j.contract.build(case, j.executor.device)
         if inputs is None or number % 2 or _shapes(fresh) != _shapes(inputs):
@@ -154,6 +158,9 @@ def many_calls(j: Judgement, trial: ManyCalls) -> None:
             outcome.status, outcome.reason = PASSED, None
             continue
         values = check_returned(j, inputs, before, seen.values) if seen.returned else {}
+        j.earlier.append((f"call {number}", case))
+        if outcome.status == FAILED and number > 1 and j.subject.diagnosed:
+            _say_which(j, outcome.findings[known:], cases, number)
         requirements.of_call(j, outcome.findings[known:], case, cases[0])
         for finding in outcome.findings[known:]:
             finding.message = f"call {number} of {trial.count}{_about(cases, number)}: {finding.message}"
@@ -173,6 +180,22 @@ def many_calls(j: Judgement, trial: ManyCalls) -> None:
         if outcome.status == FAILED:
             return
     j.reached(f"{trial.count} calls with distinct inputs", "held outputs")
+
+
+def _say_which(j: Judgement, findings: Sequence[Finding], cases: Sequence[Case], first: int) -> None:
+    """Make the rest of the calls, from the `first` with wrong values on, and add to its findings which are wrong."""
+    values = [finding for finding in findings if finding.check == Check.VALUES and finding.fails()]
+    wrong, end = [first], time.monotonic() + FURTHER
+    for number, case in enumerate(cases[first:] if values else [], first + 1):
+        seen = j.again(debug=False).call(j.contract.build(case, j.executor.device).arguments)
+        if time.monotonic() > end or not seen.returned or not isinstance(seen.values, dict):
+            return
+        expected = expected_of(j.contract, case, j.subject.compute)
+        if not all(is_right(j, case, name, seen.values[name], expected[name]) for name in filter(j.judges, expected)):
+            wrong.append(number)
+    text = causes.of_many(len(cases), first, wrong)
+    for finding in values if text else ():
+        finding.diagnosis = "\n".join(filter(None, [text, finding.diagnosis]))
 
 
 def takes_long(j: Judgement) -> bool:

@@ -12,7 +12,7 @@ import torch
 
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject
-from touchstone.conformance.judging import call, calls, requirements, undefined
+from touchstone.conformance.judging import call, calls, causes, requirements, undefined
 from touchstone.conformance.judging.executor import Executor, lost_context
 from touchstone.conformance.judging.judgement import Judgement, Outcome
 from touchstone.conformance.judging.trials import (
@@ -92,6 +92,7 @@ def _first_call(j: Judgement, late: bool = False) -> _Call | None:
         j.decline(f"not run: {error}")
         return None
     before = call.snapshots(inputs)
+    j.subject.recent[:] = [*j.subject.recent[1 - causes.RECENT :], (f"on {j.case.id}", j.case)]
     try:
         seen = call.observe_call(j, inputs, late=late)
     except layouts.NoRoom as error:

@@ -110,6 +110,8 @@ class Judgement:
         # where what is undefined is not as on GPUs; None: everywhere
         self.conspicuous: tuple[str, ...] | None = None if subject.strict else ()
         self.undefined: dict[str, str] = {}  # what was undefined in the calls so far, by place
+        # calls before this one, in words, and their cases: what a kernel may have kept of
+        self.earlier: list[tuple[str, Case]] = list(subject.recent)
         self.on_host: list[str] = []  # outputs of the last call that would lie on the CPU beside a GPU
 
     @property
