@@ -181,7 +181,11 @@ def gradient_bounds(
     )
     return {
         "dq": Expected(
-            dq, [(to_dq.reshape(q.shape), dq_condition.reshape(q.shape))], dq_rounding.reshape(q.shape), dq_extra, drift=0.2
+            dq,
+            [(to_dq.reshape(q.shape), dq_condition.reshape(q.shape))],
+            dq_rounding.reshape(q.shape),
+            dq_extra,
+            drift=0.2,
         ),
         "dk": Expected(dk, [(to_dk, factor * dk_error)], dk_rounding, dk_extra, drift=0.2),
         "dv": Expected(dv, [(to_dv, dv_condition)], dv_rounding, dv_extra, drift=0.2),

@@ -36,7 +36,7 @@ _SHARED = [
 ]
 SIZES = [{"rows": rows, "cols": cols} for rows, cols in [*_SHARED, (3, 1000), (1031, 7)]]
 BACKWARD_SIZES = [{"rows": rows, "cols": cols} for rows, cols in [*_SHARED, (130, 33), (4099, 5)]]
-BEYOND_GRID = ({"rows": 65537, "cols": 3},)
+BEYOND_GRID = ({"rows": 65600, "cols": 3},)
 _POWERS = [(32, 128), (16, 256), (64, 64), (8, 1024), (128, 128), (4, 512), (2, 4096), (256, 64)]
 REGULAR = Regular([{"rows": rows, "cols": cols} for rows, cols in _POWERS])
 BEYOND_INT32 = {"rows": 2**17 + 3, "cols": 2**14 + 8}  # rows and columns of more than 2^31 elements

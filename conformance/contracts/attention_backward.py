@@ -8,7 +8,16 @@ from touchstone.conformance.contracts._attention import gradient_bounds, probabi
 from touchstone.conformance.contracts._bounds_dots import lossy
 from touchstone.conformance.spec import layouts, values
 from touchstone.conformance.spec.baselines import Bench, autograd
-from touchstone.conformance.spec.contract import Contract, Draw, Int64Index, Invalid, Operand, Output, Property, with_params
+from touchstone.conformance.spec.contract import (
+    Contract,
+    Draw,
+    Int64Index,
+    Invalid,
+    Operand,
+    Output,
+    Property,
+    with_params,
+)
 from touchstone.reference.attention import torch_attention
 from touchstone.reference.attention_backward import torch_attention_backward
 

@@ -96,7 +96,7 @@ contract = Contract(
         ],
         {"groups": (32,)},
     ),
-    beyond_grid=[{"N": 65537, "C": 6, "trailing": ()}],
+    beyond_grid=[{"N": 65600, "C": 6, "trailing": ()}],
     int64_index=Int64Index({"N": 2**17 + 3, "C": 96, "trailing": (171,)}, rows={"x": 0}),
     values={
         "normal": _family(bounds_rows.lifted),

@@ -143,7 +143,7 @@ contract = Contract(
             ]
         ]
     ),
-    beyond_grid=[dict(M=65537, K=3, N=2), dict(M=2, K=3, N=65537)],
+    beyond_grid=[dict(M=65600, K=3, N=2), dict(M=2, K=3, N=65600)],
     int64_index=Int64Index(dict(M=2**17 + 3, K=8, N=2**14 + 8), rows={"a": 0}),
     large=[dict(M=4096, K=4096, N=4096), dict(M=8192, K=8192, N=8192)],
     values={

@@ -67,7 +67,7 @@ REGULAR = Regular(
     ]
 )
 ALIGNED = [dict(M=130, D=72, H=144, N=136)]
-BEYOND_GRID = [dict(M=65537, D=2, H=3, N=2)]
+BEYOND_GRID = [dict(M=65600, D=2, H=3, N=2)]
 LARGE = [dict(M=8192, D=4096, H=16384, N=4096)]
 
 

@@ -25,7 +25,7 @@ def expect(inputs, params, *, dtype, compute=None):
     stays one of float32.
     """
     x, weight, dy = inputs["x"], inputs["weight"], inputs["dy"]
-    rows, cols = x.shape
+    cols = x.shape[1]
     dx, dweight = torch_rms_norm_backward(x, weight, dy, **params)
     s = bounds_rows.rms_statistics(x, params["eps"])
     size, normalised = (dy * weight).abs(), s.normalised.abs()

@@ -8,7 +8,7 @@ next. Everything here works on the CPU, after the kernel has run, and within a f
 import itertools
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +30,10 @@ CANCELLING = 4.0  # terms so many times the size of their sum cancel
 NAMED = 3  # most mutants that a diagnosis names
 EXPLAINS = 0.95  # of the wrong elements, what a hint has to explain
 ROWS = 64  # wrong slices along an axis that are looked for elsewhere
-SEVERAL = 3.0  # roundings of the size of the answer: more are no longer those of a few partial sums
+SEVERAL = 8.0  # roundings of the size of the answer: more are no longer those of a few partial sums
+DISTINCT = 12  # values that tell a narrower dtype
+NARROWER = {torch.float32: (torch.bfloat16, torch.float16), torch.float16: (torch.bfloat16,)}
+LOCAL = 8.0  # times the error of another slice: a precision is lower everywhere
 AGREEMENT = 2.0  # budgets that two answers with one mutant can be apart: each has its own rounding
 # kinds that one call does not show by its values, or that would do harm here
 NOT_COMPARED = {"mutation", "alias", "cache", "state", "bounds", "contract", "race", "unwritten", "empty"}
@@ -58,17 +61,20 @@ def diagnose(
     mutants: bool = True,
     seconds: float = SECONDS,
     causes: Mapping[str, str] | None = None,
+    lower: str | None = None,
+    longer: Callable[[str], tuple[torch.Tensor, Expected] | None] = lambda output: None,
 ) -> dict[str, str]:
     """Of each output whose verdict failed: sentences about it, and a heat map. Left out is what nothing can be said of.
 
     `got`, `expected` and `verdicts` are by output, for the outputs that were compared. With `mutants` the mutants
     of the op are run on the case's inputs, for about `seconds` at most, and operands are misread. `causes` says of
-    outputs why they are wrong, where that is known: nothing else is looked for then.
+    outputs why they are wrong, where that is known: nothing else is looked for then. `lower` is a precision in which
+    all would be right. `longer(output)` calls the kernel where sums are longest.
     """
     failed = {name: verdict for name, verdict in verdicts.items() if not verdict.ok}
     if not failed:
         return {}
-    causes, end = causes or {}, time.monotonic() + 2 * seconds
+    causes = causes or {}
     look = mutants and not causes.keys() >= failed.keys()
     matching = matching_mutants(contract, case, got, expected, verdicts, seconds) if look else {}
     texts = {}
@@ -78,18 +84,22 @@ def diagnose(
         if found:
             named = "; or ".join(f"{mutant.about} (mutant {mutant.name})" for mutant in found)
             lines.append(f"equals the reference, but {named}")
+        if lower and name not in causes and all(mutant.kind == "precision" for mutant in found):
+            declare = f'declare compute="{lower}" if its products are meant to be rounded so'
+            if not passed_through(got[name], expected[name], verdict.bad):
+                lines.insert(0, f"right as {lower}: {declare}")
         right = expected[name]
         if verdict.bad is not None and right is not None:
             axes = axis_names(contract.output_axes(name, case), got[name].ndim)
             parts = [f"wrong: {region(verdict.bad, axes)}"]
             bits = exact(contract, case, name)
-            relation = causes.get(name)
+            relation = causes.get(name) or (None if found else passed_through(got[name], right, verdict.bad))
             if relation is None and not found:
                 relation = related(got[name], right, case, verdict.bad, axes, bits)
-            if relation is None and not found and not bits:
-                relation = short_sums(got[name], right, case, verdict)
             if relation is None and not found and mutants:
-                relation = misread(contract, case, name, got[name], right, verdict.bad, end)
+                relation = misread(contract, case, name, got[name], right, verdict.bad, seconds)
+            if relation is None and not found and not bits:
+                relation = short_sums(got[name], right, case, verdict, lambda name=name: longer(name))
             lines.append(f"{name}: {'; '.join([*parts, relation] if relation else parts)}")
             if not bool(verdict.bad.all()):
                 lines.append(heatmap.text(shares(got[name], right, case.torch_dtype, bits), axes=axes))
@@ -338,9 +348,34 @@ def most(explained: torch.Tensor) -> bool:
     return explained.numel() > 0 and explained.double().mean().item() >= EXPLAINS
 
 
-def short_sums(got: torch.Tensor, expected: Expected, case: Case, verdict: Verdict) -> str | None:
+def passed_through(got: torch.Tensor, expected: Expected | None, bad: torch.Tensor | None) -> str | None:
+    """The narrower dtype of which the wrong elements have values alone, where the right ones have not."""
+    if (
+        bad is None
+        or expected is None
+        or got.dtype not in NARROWER
+        or len(set(got.cpu()[bad.cpu()].tolist())) < DISTINCT
+    ):
+        return None
+    value, right = (
+        got.cpu()[bad.cpu()].double(),
+        expected.answer.cpu().expand(got.shape)[bad.cpu()].to(got.dtype).double(),
+    )
+    for dtype in NARROWER[got.dtype]:
+        if bool((value.to(dtype).double() == value).all()) and not most(right.to(dtype).double() == right):
+            return f"every value is one of {str(dtype).removeprefix('torch.')}: a sum or the result passes through it"
+    return None
+
+
+def short_sums(
+    got: torch.Tensor,
+    expected: Expected,
+    case: Case,
+    verdict: Verdict,
+    longer: Callable[[], tuple[torch.Tensor, Expected] | None] = lambda: None,
+) -> str | None:
     """Whether errors in 16 bits are no larger than sums kept in the inputs' dtype explain, and whether terms cancel at
-    the worst element."""
+    the worst element. Over the longest sums, `longer`, a running sum is off by more than a few partial sums."""
     dtype = case.torch_dtype
     if dtype.itemsize != 2:
         return None
@@ -349,15 +384,17 @@ def short_sums(got: torch.Tensor, expected: Expected, case: Case, verdict: Verdi
     if not compare.compare(got, replace(answer, extra=answer.extra + short, drift=math.inf), dtype).ok:
         return None
     value, right, _ = aligned(got, answer, dtype)
-    scale = budget.finite(right).square().mean().sqrt() * budget.EPS[dtype]
-    roundings = math.sqrt(12) * (budget.finite(value - right).square().mean().sqrt() / scale).item()
-    if roundings**2 > SEVERAL:
-        text = f"no further off than sums kept in {case.dtype} explain, where float32 is asked for"
-    else:
-        text = (
-            f"no further off than a few partial sums, or an intermediate, stored in {case.dtype} explain; a running "
-            "sum would be off by more"
-        )
+    unit = torch.as_tensor(short).cpu().expand(value.shape) + budget.EPS[dtype] * right.abs()
+    if _local((value - right) / unit):
+        return None
+    text = f"no further off than sums kept in {case.dtype} explain, where float32 is asked for"
+    if (found := longer()) is not None:
+        roundings = _roundings(*found, dtype)
+        if roundings <= SEVERAL:
+            text = (
+                f"no further off than a few partial sums, or an intermediate, stored in {case.dtype} explain: over the "
+                f"longest sums a running one would be off by more"
+            )
     size = sum(torch.as_tensor(condition) for _, condition in answer.parts)
     share = (
         torch.as_tensor(size).expand(got.shape)[verdict.worst] / answer.answer.expand(got.shape)[verdict.worst].abs()
@@ -365,6 +402,25 @@ def short_sums(got: torch.Tensor, expected: Expected, case: Case, verdict: Verdi
     if math.isfinite(share) and share > CANCELLING:
         text += f"; the worst element is what is left of terms {share.item():.3g} times its size, which cancel"
     return text
+
+
+def _local(error: torch.Tensor) -> bool:
+    """Whether errors, in units of what is expected of each, are of another size in some slices than in others."""
+    for axis in range(error.ndim):
+        slices = budget.finite(error).movedim(axis, 0).reshape(error.shape[axis], -1)
+        if len(slices) > 1 and slices.shape[1] >= 16:
+            sizes = slices.square().mean(1).sqrt()
+            if sizes.min() * LOCAL < sizes.max():
+                return True
+    return False
+
+
+def _roundings(got: torch.Tensor, expected: Expected, dtype: torch.dtype) -> float:
+    """How many independent roundings of the answer's usual size the errors amount to."""
+    value, right, _ = aligned(got, closest(got, expected, dtype), dtype)
+    both = torch.isfinite(value) & torch.isfinite(right)
+    scale = right[both].square().mean() * budget.EPS[dtype] ** 2 / 12
+    return ((value - right)[both].square().mean() / scale).item()
 
 
 def _unwritten(got: torch.Tensor, bad: torch.Tensor) -> str | None:
@@ -393,10 +449,9 @@ def _case_constants(case: Case) -> dict[str, float]:
     return found
 
 
-def _fitted(
-    value, answer, tolerance, bad, names: Mapping[str, float], unit: float
-) -> tuple[float, str] | None:
-    """The share that is explained, and how: one factor or one difference for all wrong elements, or one for each row; where enough elements tell."""
+def _fitted(value, answer, tolerance, bad, names: Mapping[str, float], unit: float) -> tuple[float, str] | None:
+    """One factor or one difference for all wrong elements, or one for each row; where enough elements tell. With the
+    share that it explains."""
     error = (value - answer).abs()
     told = bad & (error > 3 * tolerance) & (answer != 0)
     if int(told.sum()) >= 3 and answer[told].unique().numel() >= 3:
@@ -459,16 +514,24 @@ def _sources(sources: Mapping[int, int]) -> str:
 
 
 def misread(
-    contract: Contract, case: Case, output: str, got: torch.Tensor, expected: Expected, bad: torch.Tensor, end: float
+    contract: Contract,
+    case: Case,
+    output: str,
+    got: torch.Tensor,
+    expected: Expected,
+    bad: torch.Tensor,
+    seconds: float,
 ) -> str | None:
-    """As which slices of an operand the kernel reads others: the first along an axis, or the one before or after. Until
-    `end` of the monotonic clock."""
+    """As which slices of an operand the kernel reads others: the first along an axis, or the one before or after.
+
+    For so many seconds at most.
+    """
     if contract.work(case) > WORK_LIMIT or int(bad.sum()) < 3:
         return None
-    exact = contract.build(case).exact
-    for name, value in exact.items():
-        for axis in range(0 if value is None or not value.is_floating_point() else value.ndim):
-            if value.shape[axis] < 2:
+    exact, end = contract.build(case).exact, time.monotonic() + seconds
+    for axis in range(max(value.ndim for value in exact.values() if value is not None)):
+        for name, value in exact.items():
+            if value is None or value.ndim <= axis or value.shape[axis] < 2:
                 continue
             letter = contract.operand_axes(name, case).split()[axis : axis + 1] or [f"axis {axis}"]
             for how, other in {

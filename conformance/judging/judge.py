@@ -92,7 +92,6 @@ def _first_call(j: Judgement, late: bool = False) -> _Call | None:
         j.decline(f"not run: {error}")
         return None
     before = call.snapshots(inputs)
-    j.subject.recent[:] = [*j.subject.recent[1 - causes.RECENT :], (f"on {j.case.id}", j.case)]
     try:
         seen = call.observe_call(j, inputs, late=late)
     except layouts.NoRoom as error:
@@ -100,7 +99,10 @@ def _first_call(j: Judgement, late: bool = False) -> _Call | None:
         return None
     if not seen.returned:
         return None
-    return _Call(inputs, before, call.check_returned(j, inputs, before, seen.values))
+    number = j.subject.compared["calls"]
+    first = _Call(inputs, before, call.check_returned(j, inputs, before, seen.values))
+    causes.remember(j, number)
+    return first
 
 
 def _comparator_is_sound() -> bool:

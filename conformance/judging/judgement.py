@@ -140,6 +140,7 @@ class Judgement:
     def call(self, arguments: Mapping[str, Any], manner: Manner = PLAIN, placed: Placed | None = None) -> Observed:
         """Call the kernel; what is undefined is as this judgement has it."""
         manner = replace(manner, conspicuous=self.conspicuous)
+        self.subject.compared["calls"] += 1
         seen = self.executor.call(arguments, manner, placed, debug=self.debug)
         self.outcome.answered, self.on_host = seen.asked, seen.on_host
         self.note_undefined(seen)
