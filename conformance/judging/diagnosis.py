@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -99,7 +100,7 @@ def diagnose(
             if relation is None and not found and mutants:
                 relation = misread(contract, case, name, got[name], right, verdict.bad, seconds)
             if relation is None and not found and not bits:
-                relation = short_sums(got[name], right, case, verdict, lambda name=name: longer(name))
+                relation = short_sums(got[name], right, case, verdict, partial(longer, name))
             lines.append(f"{name}: {'; '.join([*parts, relation] if relation else parts)}")
             if not bool(verdict.bad.all()):
                 lines.append(heatmap.text(shares(got[name], right, case.torch_dtype, bits), axes=axes))
