@@ -396,6 +396,8 @@ def short_sums(
                 f"no further off than a few partial sums, or an intermediate, stored in {case.dtype} explain: over the "
                 f"longest sums a running one would be off by more"
             )
+            if dtype is torch.bfloat16:
+                text += ", but for one in float16"
     size = sum(torch.as_tensor(condition) for _, condition in answer.parts)
     share = (
         torch.as_tensor(size).expand(got.shape)[verdict.worst] / answer.answer.expand(got.shape)[verdict.worst].abs()
@@ -457,7 +459,8 @@ def _fitted(value, answer, tolerance, bad, names: Mapping[str, float], unit: flo
     told = bad & (error > 3 * tolerance) & (answer != 0)
     if int(told.sum()) >= 3 and answer[told].unique().numel() >= 3:
         ratio = (value[told] / answer[told]).median()
-        if share := _fits(value, ratio * answer, tolerance * ratio.abs().clamp_min(1.0), bad):
+        near = tolerance * ratio.abs().clamp_min(1.0)
+        if most((error > 3 * near)[told]) and (share := _fits(value, ratio * answer, near, bad)):
             return share, f"{ratio.item():.4g} x the answer{_name(ratio.item(), names, unit + 1e-4)}"
         difference = (value - answer)[told][tolerance[told].argmin()]
         if share := _fits(value, answer + difference, tolerance, bad):
@@ -492,7 +495,8 @@ def _elsewhere(value, answer, tolerance, bad, axes: Sequence[str]) -> tuple[floa
         explained, sources = 0, {}
         for place in places:
             where = wrong[place]
-            match = ((here[place, where] - right[:, where]).abs() <= near[:, where]).sum(1)
+            other = (right[:, where] - right[place, where]).abs() > 2 * near[:, where]
+            match = (other & ((here[place, where] - right[:, where]).abs() <= near[:, where])).sum(1)
             match[place] = 0
             sources[place] = int(match.argmax())
             explained += int(match.max()) if int(where.sum()) > 1 else 0

@@ -167,7 +167,7 @@ def values_of_head_0():
     return fn
 
 
-@wrong("matmul", r"one of float16|sums kept in float16|accumulate in float16")
+@wrong("matmul", r"one of float16|sums kept in float16|accumulate in float16|but for one in float16")
 def float16_accumulator():
     def fn(a, b):
         return dots.added(a, b, dots.tiles(a.shape[-1], 16), torch.float16).to(a.dtype)
@@ -183,7 +183,7 @@ def partial_sums_stored():
     return fn
 
 
-@wrong("matmul", r"one of bfloat16|accumulate in bfloat16|sums kept in bfloat16")
+@wrong("matmul", r"one of bfloat16|accumulate in bfloat16|sums kept in bfloat16|result_through_bfloat16")
 def bfloat16_accumulator():
     def fn(a, b):
         return dots.added(a, b, dots.tiles(a.shape[-1], 32), torch.bfloat16).to(a.dtype)
