@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from touchstone.conformance.contracts._bounds_dots import combine, gathered
+from touchstone.conformance.contracts._bounds_dots import combine, gathered, most, multiplied, summed
 from touchstone.conformance.spec.budget import EPS32, Expected, Scalar, dot_extra, finite
 
 
@@ -80,12 +80,15 @@ def probabilities(
 
 def forward_bounds(v, o, lse, at: Probabilities, *, dtype, compute: str | None) -> dict[str, Expected]:
     """Of o (B, Hq, Sq, D) and lse."""
-    terms, p, size = v.shape[-1] + v.shape[2], at.p, at.size
+    p, size = at.p, at.size
     if v.shape[2] == 0:
         return {"o": Expected(o, drift=0.2), "lse": Expected(lse, dtype=torch.float32)}
     stacked = torch.nan_to_num(stack(o, v.shape[1]), nan=0.0)
     largest = at.scores.abs().amax(-1, keepdim=True)
-    through = p * (1 + size + largest)
+    shown = at.kept * p
+    of_l = v.shape[-1] + summed(p, -1)
+    terms = torch.maximum(v.shape[-1] + multiplied(shown, v), of_l.unsqueeze(-1)).reshape(o.shape)
+    through = p * (1 + size + largest).clamp_max(most(v.shape[-1] + v.shape[2]))
     condition = (at.kept * through) @ v.abs() + stacked.abs() * through.sum(-1, keepdim=True)
     stored = torch.where(at.visible, p.clamp_min(torch.finfo(dtype).tiny), 0.0)
     rounding = combine(at.kept * stored, v)
@@ -105,7 +108,7 @@ def forward_bounds(v, o, lse, at: Probabilities, *, dtype, compute: str | None) 
         ),
         "lse": Expected(
             lse,
-            parts=[(terms, lse_condition.reshape(lse.shape))],
+            parts=[(of_l.reshape(lse.shape), lse_condition.reshape(lse.shape))],
             extra=gathered(wrong, -1).reshape(lse.shape),
             dtype=torch.float32,
             drift=0.2,
@@ -173,13 +176,19 @@ def gradient_bounds(
         dv_extra = combine((shown * at.extra).mT, drows) + dot_extra(compute, dv, shown.square().mT @ drows.square())
         dq_extra = dq_extra.reshape(q.shape)
 
-    over_keys, over_queries = q.shape[-1] + k.shape[2], q.shape[-1] + q.shape[2] * group
+    to_dq, to_dk, to_dv = (
+        q.shape[-1] + multiplied(left, right) for left, right in ((ds, k), (ds.mT, rows), (shown.mT, drows))
+    )
     return {
         "dq": Expected(
-            dq, [(over_keys, dq_condition.reshape(q.shape))], dq_rounding.reshape(q.shape), dq_extra, drift=0.2
+            dq,
+            [(to_dq.reshape(q.shape), dq_condition.reshape(q.shape))],
+            dq_rounding.reshape(q.shape),
+            dq_extra,
+            drift=0.2,
         ),
-        "dk": Expected(dk, [(over_queries, factor * dk_error)], dk_rounding, dk_extra, drift=0.2),
-        "dv": Expected(dv, [(over_queries, dv_condition)], dv_rounding, dv_extra, drift=0.2),
+        "dk": Expected(dk, [(to_dk, factor * dk_error)], dk_rounding, dk_extra, drift=0.2),
+        "dv": Expected(dv, [(to_dv, dv_condition)], dv_rounding, dv_extra, drift=0.2),
     }
 
 

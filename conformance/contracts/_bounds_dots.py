@@ -8,7 +8,9 @@ import math
 
 import torch
 
-from touchstone.conformance.spec.budget import EPS, EPS32, ROUNDED, C
+from touchstone.conformance.spec.budget import EPS, EPS32, ROUNDED, C, Scalar
+
+ALIKE = 1 - 1e-12
 
 
 def combine(error: torch.Tensor, weight: torch.Tensor, value: torch.Tensor | None = None) -> torch.Tensor:
@@ -29,6 +31,49 @@ def gathered(error: torch.Tensor, axis: int, value: torch.Tensor | None = None) 
     if value is not None:
         random = random + (error * value.sign()).sum(axis).abs()
     return torch.minimum(error.sum(axis), random)
+
+
+def counted(count: Scalar, size: torch.Tensor, squares: torch.Tensor) -> torch.Tensor:
+    """The terms of a budget for sums of `count` addends, given the sums of their absolute values and their squares.
+
+    A running sum rounds an addend to its own last place, and equal ones to the same side as long as it stays between
+    two powers of two: the errors add up to count/4 eps of the sum, where the root of the terms allows 2·√count.
+    """
+    number = torch.as_tensor(count, dtype=torch.float64)
+    return torch.where(alike(number, size, squares), torch.maximum(number, (number / 8).square()), number)
+
+
+def alike(number: torch.Tensor, size: torch.Tensor, squares: torch.Tensor) -> torch.Tensor:
+    """Whether `number` addends have one size: where Cauchy and Schwarz are equal, size² = number·squares, but for what
+    the last place of a sum of float32 does not tell apart."""
+    return (size > 0) & (size.square() * (1 + (number * EPS32).square()) >= number * squares * ALIKE)
+
+
+def summed(addends: torch.Tensor, axis: int) -> torch.Tensor:
+    """`counted` for a plain sum of `addends` along `axis`, which it leaves out. Zeros need not be alike."""
+    number = (addends != 0).sum(axis).double()
+    found = counted(number, addends.abs().sum(axis), addends.square().sum(axis))
+    return found.clamp_min(addends.shape[axis])
+
+
+def multiplied(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """`counted` for left·right, (..., I, J), (..., J, N) -> (..., I, N): products are alike where both factors are."""
+    terms = left.shape[-1]
+    of_left, of_right = ((t != 0).sum(axis, keepdim=True).double() for t, axis in ((left, -1), (right, -2)))
+    both = [
+        alike(number, t.abs().sum(axis, keepdim=True), t.square().sum(axis, keepdim=True))
+        for t, axis, number in ((left, -1, of_left), (right, -2, of_right))
+    ]
+    many = (torch.minimum(of_left, of_right) / 8).square().clamp_min(terms)
+    return torch.where(both[0] & both[1], many, float(terms))
+
+
+def most(terms: Scalar) -> Scalar:
+    """The largest condition, in units of the value, that a budget of so many terms takes: a quarter of the value.
+
+    However large the arguments of a function are, of an answer more than its digits is asked for.
+    """
+    return 0.25 / (C * EPS32 * (terms + 8.0) ** 0.5)
 
 
 def repeats(axis: int, *operands: torch.Tensor) -> bool:

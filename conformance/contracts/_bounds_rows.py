@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from touchstone.conformance.spec.budget import EPS32, C, finite
+from touchstone.conformance.contracts._bounds_dots import summed
+from touchstone.conformance.spec.budget import EPS32, C, Scalar, finite
 from touchstone.conformance.spec.contract import Case, Draw, Invalid, Regular
 from touchstone.conformance.spec.layouts import BROADCASTS
 from touchstone.conformance.spec.values import cancelling, lift_square, lift_tail
@@ -31,12 +32,14 @@ _SHARED = [
     (7, 127),
     (4, 257),
     (5, 1025),
-    (2, 5003),
+    (2, 10007),
 ]
 SIZES = [{"rows": rows, "cols": cols} for rows, cols in [*_SHARED, (3, 1000), (1031, 7)]]
 BACKWARD_SIZES = [{"rows": rows, "cols": cols} for rows, cols in [*_SHARED, (130, 33), (4099, 5)]]
+BEYOND_GRID = ({"rows": 65600, "cols": 3},)
 _POWERS = [(32, 128), (16, 256), (64, 64), (8, 1024), (128, 128), (4, 512), (2, 4096), (256, 64)]
 REGULAR = Regular([{"rows": rows, "cols": cols} for rows, cols in _POWERS])
+BEYOND_INT32 = {"rows": 2**17 + 3, "cols": 2**14 + 8}  # rows and columns of more than 2^31 elements
 SPECIAL_AT = ((3, 33), (17, 64), (5, 1025))  # where rows of NaN or infinities are tried
 CONSTANT_AT = ((3, 33), (17, 64), (4, 257))  # where rows without variance are; not longer, for the reason in `repeats`
 
@@ -68,8 +71,13 @@ def rms_statistics(x: torch.Tensor, eps: float) -> Statistics:
     return Statistics(normalised, normalised.abs(), rstd, torch.ones_like(rstd))
 
 
+def of_a_row(x: torch.Tensor) -> torch.Tensor:
+    """The terms of sums over the last axis of `x` and of its squares, which is kept with length 1."""
+    return summed(x, -1).unsqueeze(-1)
+
+
 def stored(
-    value: torch.Tensor, condition: torch.Tensor, terms: float, dtype: torch.dtype
+    value: torch.Tensor, condition: torch.Tensor, terms: Scalar, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`value` rounded to `dtype`, and how far off a kernel's can be that computes it in float32 before rounding it.
 
@@ -81,7 +89,7 @@ def stored(
 
 
 def stored_between(
-    value: torch.Tensor, condition: torch.Tensor, terms: float, dtype: torch.dtype
+    value: torch.Tensor, condition: torch.Tensor, terms: Scalar, dtype: torch.dtype
 ) -> tuple[torch.Tensor, ...]:
     """The least that a kernel can store of `value` in `dtype` which computes it in float32, the nearest, the most."""
     noise = C * EPS32 * (terms + 8) ** 0.5 * condition
@@ -134,8 +142,11 @@ def partial_neg_inf(draw: Draw, shape: Sequence[int]) -> torch.Tensor:
 
 
 def one_nan(draw: Draw, shape: Sequence[int]) -> torch.Tensor:
-    """One NaN in the last row: a statistic that swallows it, or that lets it into other rows."""
+    """One NaN in the last row: a statistic that swallows it, or that lets it into other rows. In the first of several
+    an infinity stands beside one: what a test for infinities finds first."""
     x = draw.normal(shape)
+    if len(x) > 1 and x[0].numel() > 1:
+        x[0].view(-1)[:2] = torch.tensor([-math.inf, math.nan], dtype=x.dtype)
     if x.numel():
         x[-1].view(-1)[int(draw.integers((1,), 0, x[-1].numel()))] = math.nan
     return x

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from touchstone.conformance.contracts._bounds_dots import lossy
+from touchstone.conformance.contracts._bounds_dots import counted, lossy
 from touchstone.conformance.contracts._laws import additive_on_integers, doubles
 from touchstone.conformance.spec.budget import COMPUTE, Expected, Scalar, dot_extra
 from touchstone.conformance.spec.contract import Case, Contract, Draw, Invalid, Operand, Output
@@ -21,7 +21,6 @@ from touchstone.conformance.spec.layouts import BROADCASTS
 Function = Callable[..., torch.Tensor]  # of the operands in order and the parameters by name
 Terms = Callable[[Mapping[str, Any], Mapping[str, Any]], Scalar]  # of inputs and params: addends of an answer's element
 Along = str | Callable[[Mapping[str, Any]], str]  # the summed axis, or a function of the parameters that names it
-ALIKE = 1 - 1e-12
 LONG = 4096  # terms from which on a budget for their sum is more than one of them
 SHORT = 100  # terms at most where an overflow is a matter of the terms, not of their rounding
 SPECIAL = ("one_nan", "other_nan", "one_inf", "opposite_infs", "zero_times_inf")
@@ -68,20 +67,9 @@ def expectation(
         extra: Scalar = dot_extra(lossy(compute, dtype), answer, squares)
         if compute == "half_sum":
             extra = in_half_precision(count, size)
-        return {output: Expected(answer, parts=[(counted(count, answer, size, squares), size)], extra=extra)}
+        return {output: Expected(answer, parts=[(counted(count, size, squares), size)], extra=extra)}
 
     return expect
-
-
-def counted(count: Scalar, answer: torch.Tensor, size: torch.Tensor, squares: torch.Tensor) -> torch.Tensor:
-    """The terms of a budget for sums of `count` addends, given the sums of their absolute values and their squares.
-
-    The roundings of a running sum of equal addends all lean one way within a power of two: the worst case, an error of
-    count/4 eps of the sum, is the usual one. Addends are equal where Cauchy and Schwarz are: size² = count·squares.
-    """
-    number = torch.as_tensor(count, dtype=torch.float64)
-    equal = (answer.abs() >= size * ALIKE) & (size.square() >= number * squares * ALIKE)
-    return torch.where(equal, torch.maximum(number, (number / 8).square()), number)
 
 
 def in_half_precision(count: Scalar, size: torch.Tensor) -> torch.Tensor:

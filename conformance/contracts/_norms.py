@@ -10,7 +10,7 @@ from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts import _bounds_rows as bounds_rows
 from touchstone.conformance.spec import layouts, values
 from touchstone.conformance.spec.budget import Expected
-from touchstone.conformance.spec.contract import Case, Contract, Draw, Operand, Output, Property
+from touchstone.conformance.spec.contract import Case, Contract, Draw, Int64Index, Operand, Output, Property
 
 VARIANCE = 1e-6  # of `tiny` where eps is 0: any default of eps in its place shows
 
@@ -89,6 +89,8 @@ def add_norm(reference: Callable[..., Any], norm: Callable[..., dict[str, Expect
         outputs={"y": Output("rows cols"), "h": Output("rows cols")},
         sizes=bounds_rows.SIZES,
         regular=bounds_rows.REGULAR,
+        beyond_grid=bounds_rows.BEYOND_GRID,
+        int64_index=Int64Index(bounds_rows.BEYOND_INT32, rows={"x": 0, "residual": 0}),
         values={
             "normal": family(bounds_rows.lifted),
             **({"mean_offset": family(values.mean_offset)} if centred else {"large": family(values.large)}),
@@ -163,6 +165,8 @@ def gradient(
         outputs={"dx": Output("rows cols"), **{name: Output("cols") for name in vectors}},
         sizes=bounds_rows.BACKWARD_SIZES,
         regular=bounds_rows.REGULAR,
+        beyond_grid=bounds_rows.BEYOND_GRID,
+        int64_index=Int64Index(bounds_rows.BEYOND_INT32, rows={"x": 0, "dy": 0}),
         values={
             "normal": family(bounds_rows.lifted, bounds_rows.lifted),
             **(

@@ -14,6 +14,7 @@ from touchstone.conformance.spec.baselines import Arguments, Baseline, Bench, Ca
 from touchstone.conformance.spec.contract import (
     Contract,
     Draw,
+    Int64Index,
     Invalid,
     Operand,
     Output,
@@ -26,23 +27,27 @@ from touchstone.reference.attention import torch_attention
 SIZES = [
     dict(B=batch, Hq=heads_q, Hkv=heads_kv, Sq=seq_q, Sk=seq_k, D=dim)
     for batch, heads_q, heads_kv, seq_q, seq_k, dim in [
-        (2, 4, 2, 9, 13, 40),
+        (2, 6, 2, 9, 13, 40),  # three query heads to each of two key heads: no number stands for another
         (1, 1, 1, 1, 1, 64),
         (1, 2, 1, 0, 5, 16),
         (1, 2, 2, 3, 0, 16),
         (2, 3, 1, 65, 33, 80),
-        (2, 4, 2, 17, 65, 128),
-        (1, 2, 1, 33, 33, 40),
-        (1, 2, 2, 5, 40, 192),
+        (2, 6, 2, 17, 65, 128),
+        (1, 6, 3, 33, 33, 40),
+        (2, 2, 2, 5, 40, 192),
         (1, 1, 1, 7, 1025, 40),
-        (1, 1, 1, 1031, 5, 24),
-        (1, 1, 1, 1, 4099, 17),
-        (1, 1, 1, 31, 256, 256),
-        (1, 2, 1, 130, 200, 64),
+        (2, 1, 1, 1031, 5, 24),
+        (2, 1, 1, 1, 8209, 17),
+        (2, 1, 1, 31, 256, 256),
+        (2, 2, 1, 130, 200, 64),
         (2, 2, 1, 200, 130, 20),
-        (1, 2, 1, 3, 129, 32),
+        (2, 2, 1, 3, 129, 32),
+        (2, 34, 2, 3, 21, 32),  # more query heads to a key head than a tile of 16 holds
+        (2, 1, 1, 300, 280, 16),  # under a causal mask most queries see none of the keys from 256 on
     ]
 ]
+BEYOND_GRID = [dict(B=8200, Hq=8, Hkv=1, Sq=1, Sk=3, D=8), dict(B=1, Hq=1, Hkv=1, Sq=65600, Sk=3, D=8)]
+BEYOND_INT32 = dict(B=2**14 + 1, Hq=4, Hkv=2, Sq=256, Sk=8, D=128)
 LARGE = [
     dict(B=batch, Hq=heads, Hkv=heads, Sq=seq, Sk=seq, D=dim)
     for batch, heads, seq, dim in [(4, 16, 4096, 128), (2, 16, 8192, 128), (1, 16, 16384, 128), (2, 32, 8192, 64)]
@@ -111,6 +116,38 @@ def cancelling(draw: Draw):
     return q * 0.25, k * 0.25, v
 
 
+def far_below(draw: Draw, farthest: bool = True):
+    """All scores below -5e4, and but for float16, if `farthest`, in every second key head below -1e30: a finite number
+    in place of -inf, where a running maximum starts or for hidden keys and padding, is larger.
+
+    The first key has all the weight. Scores are powers of two but for the scale, so that a product with log2 e that is
+    rounded once more than another does not matter.
+    """
+    q, k, v = torch.zeros(draw.shape("q")), torch.zeros(draw.shape("k")), draw.normal(draw.shape("v"))
+    scale = softmax_scale(draw.param["scale"], q.shape[-1])
+    deep = torch.arange(k.shape[0] * k.shape[1]).reshape(k.shape[:2]) % 2 == 1
+    if draw.dtype is torch.float16 or not farthest:
+        deep[:] = False
+    below = torch.where(deep, 2e30, 5.5e4) / scale
+    whole = torch.exp2(below.double().log2().ceil())
+    of_q = torch.where(deep, 2.0**54, 2.0**8)
+    q[..., 0] = of_q.repeat_interleave(q.shape[1] // k.shape[1], 1)[..., None]
+    k[..., 0] = -2 * (whole / of_q)[..., None]
+    k[:, :, :1] /= 2
+    return q.double(), k.double(), v
+
+
+def nan_and_neg_inf(draw: Draw):
+    """In the last key head of all the scores of keys that every query sees are -inf, but one is NaN: a maximum that
+    skips NaN finds nothing."""
+    q, k, v = heads(draw)
+    seen_by_all = k.shape[2] - q.shape[2] + 1 if draw.param["causal"] else k.shape[2]
+    q[..., 0] = q[..., 0].abs() + 0.5
+    k[-1, -1, :seen_by_all, 0] = -math.inf
+    k[-1, -1, int(draw.integers((1,), 0, seen_by_all)), 0] = math.nan
+    return q, k, v
+
+
 def _family(make):
     return lambda draw: dict(zip("qkv", make(draw), strict=True))
 
@@ -148,10 +185,15 @@ def _valid(case) -> bool:
         return False
     if case.values == "uniform":  # every query sees the same power of two
         return size["Sk"] & (size["Sk"] - 1) == 0 and (not causal or size["Sq"] == 1)
-    if case.values == "special":
+    positive = case.param["scale"] is None or case.param["scale"] > 0
+    if case.values == "far_below":
+        return positive and not any(layout in layouts.BROADCASTS for _, layout in case.layouts)
+    if case.values == "nan_and_neg_inf" and any(layout in layouts.BROADCASTS for _, layout in case.layouts):
+        return False
+    if case.values in ("special", "nan_and_neg_inf"):
         # torch's own kernel loses NaN on a CPU where there are few keys; under a mask only keys that every query sees
         # may be infinite
-        positive = case.param["scale"] is None or case.param["scale"] > 0  # else -inf in k turns into +inf
+        # with a scale below 0, -inf in k turns into +inf
         return positive and size["Sk"] >= 32 and size["Sq"] < 512 and (not causal or size["Sq"] <= size["Sk"])
     return True
 
@@ -236,10 +278,14 @@ contract = Contract(
         "cancelling": _family(cancelling),
         "uniform": _family(_uniform),
         "special": _family(_special),
+        "far_below": _family(far_below),
+        "nan_and_neg_inf": _family(nan_and_neg_inf),
     },
     params=PARAMS,
     valid=_valid,
     expect=expect,
+    beyond_grid=BEYOND_GRID,
+    int64_index=Int64Index(BEYOND_INT32, rows=dict.fromkeys("qkv", 0)),
     large=LARGE,
     flops=flops,
     bytes=_bytes,

@@ -8,7 +8,16 @@ from touchstone.conformance.contracts._attention import gradient_bounds, probabi
 from touchstone.conformance.contracts._bounds_dots import lossy
 from touchstone.conformance.spec import layouts, values
 from touchstone.conformance.spec.baselines import Bench, autograd
-from touchstone.conformance.spec.contract import Contract, Draw, Invalid, Operand, Output, Property, with_params
+from touchstone.conformance.spec.contract import (
+    Contract,
+    Draw,
+    Int64Index,
+    Invalid,
+    Operand,
+    Output,
+    Property,
+    with_params,
+)
 from touchstone.reference.attention import torch_attention
 from touchstone.reference.attention_backward import torch_attention_backward
 
@@ -76,6 +85,9 @@ def _valid(case) -> bool:
         return False
     if case.values == "cancelling_queries" and (case.size["Sq"] < 100 or case.param["causal"]):
         return False
+    if case.values == "far_below":
+        broadcast = any(layout in layouts.BROADCASTS for _, layout in case.layouts)
+        return not broadcast and (case.param["scale"] is None or case.param["scale"] > 0) and case.filled
     return case.values == "normal" or 0 not in case.size.values()
 
 
@@ -140,11 +152,14 @@ contract = Contract(
         "cancelling_queries": _cancelling_queries,
         "gradient_scales": _gradient_scales,
         "value_offset": _value_offset,
+        "far_below": _family(lambda draw: attention.far_below(draw, farthest=False)),
     },
     params=attention.PARAMS,
     derive=_derive,
     valid=_valid,
     expect=expect,
+    beyond_grid=attention.BEYOND_GRID,
+    int64_index=Int64Index(attention.BEYOND_INT32, rows=dict.fromkeys(("q", "k", "v", "o", "lse", "do"), 0)),
     large=attention.LARGE,
     flops=lambda size, param: 2.5 * attention.flops(size, param),
     bytes=_bytes,

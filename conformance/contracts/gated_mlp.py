@@ -5,14 +5,35 @@ import math
 import torch
 
 from touchstone.conformance.contracts import _baselines as common
-from touchstone.conformance.contracts._bounds_dots import combine, kept, lossy, repeats
+from touchstone.conformance.contracts._bounds_dots import combine, kept, lossy, multiplied, repeats
 from touchstone.conformance.contracts._mlp import ACTIVATIONS, LIPSCHITZ, projection, slope
-from touchstone.conformance.contracts.mlp import ALIGNED, LARGE, REGULAR, SIZES, shows, sparse, spoil, with_nan
+from touchstone.conformance.contracts.mlp import (
+    ALIGNED,
+    BEYOND_GRID,
+    LARGE,
+    REGULAR,
+    SATURATED,
+    SIZES,
+    saturated,
+    shows,
+    sparse,
+    spoil,
+    with_nan,
+)
 from touchstone.conformance.spec import values
 from touchstone.conformance.spec.baselines import Bench
-from touchstone.conformance.spec.budget import Expected, dot_extra
+from touchstone.conformance.spec.budget import Expected, Scalar, dot_extra
 from touchstone.conformance.spec.compare import DRIFT_ELEMENTS
-from touchstone.conformance.spec.contract import Contract, Draw, Invalid, Operand, Output, Property, with_params
+from touchstone.conformance.spec.contract import (
+    Contract,
+    Draw,
+    Int64Index,
+    Invalid,
+    Operand,
+    Output,
+    Property,
+    with_params,
+)
 from touchstone.reference._activations import torch_act
 from touchstone.reference.gated_mlp import torch_gated_mlp
 
@@ -29,7 +50,9 @@ def expect(inputs, params, *, dtype, compute=None):
     rounding = (gate.rounding * steep + kept(passed, dtype)) * up.z.abs() + passed * up.rounding + kept(h, dtype)
     extra = combine(gate.extra * steep * up.z.abs() + passed * up.extra, w_down, same)
     extra = extra + dot_extra(compute, y, h.square() @ w_down.square())
-    terms = x.shape[1] + w_gate.shape[1]
+    terms: Scalar = x.shape[1]
+    if h.numel():
+        terms = torch.maximum(multiplied(x, w_gate).max(), multiplied(x, w_up).max()) + multiplied(h, w_down)
     parts = [(terms, inner @ w_down.abs())]
     return {"y": Expected(y, parts=parts, rounding=combine(rounding, w_down, same), extra=extra, drift=0.2)}
 
@@ -161,6 +184,8 @@ contract = Contract(
     sizes=SIZES,
     aligned=ALIGNED,
     regular=REGULAR,
+    beyond_grid=BEYOND_GRID,
+    int64_index=Int64Index(dict(M=2**17 + 3, D=8, H=16, N=2**14 + 8), rows={"x": 0}),
     large=LARGE,
     values={
         "normal": _normal,
@@ -170,6 +195,7 @@ contract = Contract(
         "cancelling": _cancelling,
         "cancelling_inner": _cancelling_inner,
         "one_nan": with_nan(_normal),
+        **{name: saturated(signs, up="w_up") for name, signs in SATURATED.items()},
         "binary": _binary,
     },
     params={"activation": ("silu", *(name for name in ACTIVATIONS if name != "silu"))},

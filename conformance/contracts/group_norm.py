@@ -11,11 +11,11 @@ from touchstone.conformance.contracts import _norms
 from touchstone.conformance.spec import layouts, values
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.budget import Expected
-from touchstone.conformance.spec.contract import Contract, Draw, Invalid, Operand, Output, Property, Regular
+from touchstone.conformance.spec.contract import Contract, Draw, Int64Index, Invalid, Operand, Output, Property, Regular
 from touchstone.reference.group_norm import torch_group_norm
 
 SMALL = [(2, 6, (5,)), (1, 6, (1,)), (0, 6, (5,)), (2, 6, (0,)), (3, 12, ()), (2, 12, (3, 11)), (1, 6, (2, 3, 7))]
-LONG = [(3, 32, (8, 8)), (1, 2, (5003,)), (2, 1056, (3,)), (130, 6, (2, 2))]
+LONG = [(3, 32, (8, 8)), (1, 2, (10007,)), (2, 1056, (3,)), (130, 6, (2, 2))]
 LAYOUTS = ("contiguous", "channels_last", "transposed", "sliced", "step", "offset", "broadcast")
 SPECIAL_AT = ((2, 6, (5,)), (2, 12, (3, 11)), (2, 1056, (3,)))
 CONSTANT_AT = ((2, 6, (5,)), (3, 12, ()), (2, 12, (3, 11)))
@@ -96,6 +96,8 @@ contract = Contract(
         ],
         {"groups": (32,)},
     ),
+    beyond_grid=[{"N": 65600, "C": 6, "trailing": ()}],
+    int64_index=Int64Index({"N": 2**17 + 3, "C": 96, "trailing": (171,)}, rows={"x": 0}),
     values={
         "normal": _family(bounds_rows.lifted),
         "mean_offset": _family(values.mean_offset),

@@ -8,7 +8,7 @@ from touchstone.conformance.contracts import _norms
 from touchstone.conformance.spec import layouts, values
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.budget import Expected
-from touchstone.conformance.spec.contract import Contract, Draw, Operand, Output, Property
+from touchstone.conformance.spec.contract import Contract, Draw, Int64Index, Operand, Output, Property
 from touchstone.reference.layer_norm import torch_layer_norm
 
 
@@ -17,7 +17,7 @@ def expect(inputs, params, *, dtype, compute=None):
     condition = weight.abs() * bounds_rows.layer_statistics(x, params["eps"]).error
     if bias is not None:
         condition = condition + bias.abs()
-    return {"y": Expected(torch_layer_norm(x, weight, bias, **params), parts=[(x.shape[-1], condition)])}
+    return {"y": Expected(torch_layer_norm(x, weight, bias, **params), parts=[(bounds_rows.of_a_row(x), condition)])}
 
 
 def _family(make):
@@ -46,6 +46,8 @@ contract = Contract(
     outputs={"y": Output("rows cols")},
     sizes=bounds_rows.SIZES,
     regular=bounds_rows.REGULAR,
+    beyond_grid=bounds_rows.BEYOND_GRID,
+    int64_index=Int64Index(bounds_rows.BEYOND_INT32, rows={"x": 0}),
     values={
         "normal": _family(bounds_rows.lifted),
         "mean_offset": _family(values.mean_offset),

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts import _bounds_rows as bounds_rows
 from touchstone.conformance.contracts import _norms
+from touchstone.conformance.contracts._bounds_dots import summed
 from touchstone.conformance.spec.baselines import Bench, autograd
 from touchstone.conformance.spec.budget import Expected
 from touchstone.reference.layer_norm_backward import torch_layer_norm_backward
@@ -14,7 +15,7 @@ from touchstone.reference.layer_norm_backward import torch_layer_norm_backward
 def expect(inputs, params, *, dtype, compute=None):
     """Statistics given or not, the answer is that of their exact values: the bound holds their rounding."""
     x, weight, dy = inputs["x"], inputs["weight"], inputs["dy"]
-    rows, cols = x.shape
+    cols = x.shape[1]
     answers = torch_layer_norm_backward(x, weight, dy, **params)
     s = bounds_rows.layer_statistics(x, params["eps"])
     g, normalised = (dy * weight).abs(), s.normalised.abs()
@@ -22,7 +23,9 @@ def expect(inputs, params, *, dtype, compute=None):
     direct = (1 + s.kappa) * (g + g.mean(-1, keepdim=True) + normalised * along)
     through = s.error * along + normalised * (g * s.error).mean(-1, keepdim=True)
     conditions = s.rstd * (direct + through), (dy.abs() * s.error).sum(0), dy.abs().sum(0)
-    terms = cols, max(cols, rows), rows
+    in_row = torch.maximum(bounds_rows.of_a_row(x), bounds_rows.of_a_row(g))
+    over_rows = summed(dy * s.normalised, 0).clamp_min(cols)
+    terms = in_row, over_rows, summed(dy, 0)
     return {
         name: Expected(answer, parts=[(count, condition)])
         for name, answer, count, condition in zip(("dx", "dweight", "dbias"), answers, terms, conditions, strict=True)

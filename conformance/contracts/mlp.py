@@ -5,7 +5,7 @@ import math
 import torch
 
 from touchstone.conformance.contracts import _baselines as common
-from touchstone.conformance.contracts._bounds_dots import combine, kept, lossy, repeats
+from touchstone.conformance.contracts._bounds_dots import combine, kept, lossy, multiplied, repeats
 from touchstone.conformance.contracts._mlp import ACTIVATIONS, LIPSCHITZ, projection, slope
 from touchstone.conformance.spec import layouts, values
 from touchstone.conformance.spec.baselines import Bench
@@ -13,6 +13,7 @@ from touchstone.conformance.spec.budget import Expected, dot_extra
 from touchstone.conformance.spec.contract import (
     Contract,
     Draw,
+    Int64Index,
     Invalid,
     Operand,
     Output,
@@ -42,7 +43,7 @@ SIZES = [
         (17, 32, 1024, 32),
         (65, 45, 257, 33),
         (3, 1025, 13, 5),
-        (3, 17, 4099, 9),
+        (3, 17, 8209, 9),
         (1031, 7, 13, 5),
         (2, 33, 33, 1025),
         (130, 72, 144, 136),  # several tiles every way, rows on 16 bytes: descriptors
@@ -66,6 +67,7 @@ REGULAR = Regular(
     ]
 )
 ALIGNED = [dict(M=130, D=72, H=144, N=136)]
+BEYOND_GRID = [dict(M=65600, D=2, H=3, N=2)]
 LARGE = [dict(M=8192, D=4096, H=16384, N=4096)]
 
 
@@ -76,12 +78,12 @@ def expect(inputs, params, *, dtype, compute=None):
     hidden = projection(x, w1, b1, dtype, compute)
     h, steep = torch_act(hidden.z, activation), slope(hidden.z, hidden.radius, activation)
     same = h if repeats(1, w1) else None
+    terms = multiplied(x, w1).max() + multiplied(h, w2) if h.numel() else x.shape[1]
     condition = (LIPSCHITZ[activation] * hidden.condition + h.abs()) @ w2.abs()
     rounding = combine(hidden.rounding * steep + kept(h, dtype), w2, same)
     if b2 is not None:
         condition, rounding = condition + b2.abs(), rounding + kept(y - b2, dtype)
     extra = combine(hidden.extra * steep, w2, same) + dot_extra(compute, y, h.square() @ w2.square())
-    terms = x.shape[1] + w1.shape[1]
     return {"y": Expected(y, parts=[(terms, condition)], rounding=rounding, extra=extra, drift=0.2)}
 
 
@@ -157,6 +159,28 @@ def cancelling(draw: Draw):
     drawn["w2"] = draw.uniform(drawn["w2"].shape, 0.5, 1.5)
     drawn["w2"][hidden - half :] = -drawn["w2"][:half] * (1 + 2**-6 * draw.uniform(drawn["w2"][:half].shape))
     return drawn
+
+
+def saturated(signs: tuple[int, ...], up: str = ""):
+    """A family with preactivations from ±40 to some ±2000, of the signs given: there squares and cubes of them overflow
+    in float16, exp in any dtype, and an activation is 0 or its argument. `up` names the second projection of a gate."""
+
+    def family(draw: Draw):
+        drawn = normal(draw) if not up else {name: _shrunk(draw, name) for name in draw.operands if name != "x"}
+        gate = up.replace("up", "gate") or "w1"
+        inner, hidden = draw.shape(gate)
+        rows = torch.arange(draw.shape("x")[0], dtype=torch.float64).unsqueeze(-1)
+        drawn["x"] = 30 * draw.uniform(draw.shape("x"), 0.5, 1.5) * torch.exp2(-(rows % 5))
+        turns = torch.tensor([signs[unit % len(signs)] for unit in range(hidden)], dtype=torch.float64)
+        drawn[gate] = draw.uniform((inner, hidden), 0.5, 1.5) * (40 / max(inner, 1)) * turns
+        if up:
+            drawn[up] = drawn[up] * 2**-9
+        return drawn
+
+    return family
+
+
+SATURATED = {"saturated": (1, -1), "all_negative": (-1,)}
 
 
 def sparse(draw: Draw, shape, expected: float) -> torch.Tensor:
@@ -286,12 +310,15 @@ contract = Contract(
     sizes=SIZES,
     aligned=ALIGNED,
     regular=REGULAR,
+    beyond_grid=BEYOND_GRID,
+    int64_index=Int64Index(dict(M=2**17 + 3, D=8, H=16, N=2**14 + 8), rows={"x": 0}),
     large=LARGE,
     values={
         **VALUES,
         "normal": one_large_row(normal),
         "negative": one_large_row(negative),
         "one_nan": with_nan(normal),
+        **{name: saturated(signs) for name, signs in SATURATED.items()},
     },
     params={"activation": tuple(ACTIVATIONS)},
     valid=_valid,

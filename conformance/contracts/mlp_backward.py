@@ -6,11 +6,20 @@ from typing import Any
 import torch
 
 from touchstone.conformance.contracts import mlp
-from touchstone.conformance.contracts._bounds_dots import combine, gathered, kept, lossy, repeats
+from touchstone.conformance.contracts._bounds_dots import combine, gathered, kept, lossy, multiplied, repeats, summed
 from touchstone.conformance.contracts._mlp import ACTIVATIONS, CURVATURE, LIPSCHITZ, projection, slope
 from touchstone.conformance.spec.baselines import Bench, autograd
 from touchstone.conformance.spec.budget import Expected, dot_extra
-from touchstone.conformance.spec.contract import Contract, Draw, Invalid, Operand, Output, Property, with_params
+from touchstone.conformance.spec.contract import (
+    Contract,
+    Draw,
+    Int64Index,
+    Invalid,
+    Operand,
+    Output,
+    Property,
+    with_params,
+)
 from touchstone.reference._activations import torch_act, torch_act_grad
 from touchstone.reference.mlp_backward import torch_mlp_backward
 
@@ -19,7 +28,7 @@ def expect(inputs, params, *, dtype, compute=None):
     x, w1, b1, w2, b2, dy = (inputs[name] for name in ("x", "w1", "b1", "w2", "b2", "dy"))
     activation, compute = params["activation"], lossy(compute, dtype)
     dx, dw1, db1, dw2, db2 = torch_mlp_backward(x, w1, b1, w2, b2, dy, activation=activation)
-    (rows, inner), (hidden, outer) = x.shape, w2.shape
+    inner, outer = x.shape[1], w2.shape[1]
     at = projection(x, w1, b1, dtype, compute)
     h, lipschitz, bend = torch_act(at.z, activation), LIPSCHITZ[activation], CURVATURE[activation]
     steep = slope(at.z, at.radius, activation)
@@ -39,39 +48,39 @@ def expect(inputs, params, *, dtype, compute=None):
     dz_rounding = dh.abs() * (bend * at.rounding).clamp_max(2 * lipschitz) + kept(dh, dtype) * steep + kept(dz, dtype)
     dz_extra = dh_extra * steep + dh.abs() * (bend * at.extra)
 
+    # terms of z and dh, as far as there are any
+    inside = (multiplied(x, w1).max() + multiplied(dy, w2.mT).max()).item() if dz.numel() else inner + outer
     over_hidden, over_rows = repeats(1, w1) or repeats(0, w2), repeats(0, x, dy)
 
-    def product(answer, left, error, rounding, right, terms, extra, repeated, jump=None):
+    def product(answer, left, error, rounding, right, extra, repeated, jump=None):
         """The budget of left·right where the left operand is off by `error`, `rounding`, `extra` and `jump`."""
         same = left if repeated else None
         extra = combine(extra, right, same) + dot_extra(compute, answer, left.square() @ right.square())
         extra = extra if jump is None else extra + jump @ right.abs()
         condition = combine(error, right, same) + left.abs() @ right.abs()
+        terms = inside + multiplied(left, right)
         return Expected(answer, [(terms, condition)], combine(rounding, right, same), extra, drift=0.2)
 
-    terms = inner + outer
     expected: dict[str, Expected | None] = {
-        "dx": product(dx, dz, dz_error, dz_rounding, w1.mT, terms + hidden, dz_extra, over_hidden, jump),
-        "dw1": _swapped(
-            product(dw1.mT, dz.mT, dz_error.mT, dz_rounding.mT, x, terms + rows, dz_extra.mT, over_rows, jump.mT)
-        ),
+        "dx": product(dx, dz, dz_error, dz_rounding, w1.mT, dz_extra, over_hidden, jump),
+        "dw1": _swapped(product(dw1.mT, dz.mT, dz_error.mT, dz_rounding.mT, x, dz_extra.mT, over_rows, jump.mT)),
         "db1": None,
-        "dw2": product(dw2, h.mT, h_error.mT, h_rounding.mT, dy, inner + rows, (at.extra * steep).mT, over_rows),
+        "dw2": product(dw2, h.mT, h_error.mT, h_rounding.mT, dy, (at.extra * steep).mT, over_rows),
         "db2": None,
     }
     if db1 is not None:
         same = dz if over_rows else None
-        parts = [(terms + rows, gathered(dz_error, 0, same) + dz.abs().sum(0))]
+        parts = [(inside + summed(dz, 0), gathered(dz_error, 0, same) + dz.abs().sum(0))]
         extra = gathered(dz_extra, 0, same) + jump.sum(0)
         expected["db1"] = Expected(db1, parts, gathered(dz_rounding, 0, same), extra, drift=0.2)
     if db2 is not None:
-        expected["db2"] = Expected(db2, [(rows, dy.abs().sum(0))], drift=0.2)
+        expected["db2"] = Expected(db2, [(summed(dy, 0), dy.abs().sum(0))], drift=0.2)
     return expected
 
 
 def _swapped(expected: Expected) -> Expected:
     """The same output transposed, every tensor of its budget with it."""
-    parts = [(terms, torch.as_tensor(condition).mT) for terms, condition in expected.parts]
+    parts = [(torch.as_tensor(terms).mT, torch.as_tensor(condition).mT) for terms, condition in expected.parts]
     rounding, extra = torch.as_tensor(expected.rounding).mT, torch.as_tensor(expected.extra).mT
     return Expected(expected.answer.mT, parts, rounding, extra, drift=expected.drift)
 
@@ -164,6 +173,8 @@ contract = Contract(
     sizes=mlp.SIZES,
     aligned=mlp.ALIGNED,
     regular=mlp.REGULAR,
+    beyond_grid=mlp.BEYOND_GRID,
+    int64_index=Int64Index(dict(M=2**17 + 3, D=2**14 + 8, H=8, N=8), rows={"x": 0, "dy": 0}),
     large=mlp.LARGE,
     values={
         "normal": _dead_units(mlp.normal),
@@ -173,6 +184,7 @@ contract = Contract(
         "cancelling_inner": _family(mlp.cancelling_inner),
         "cancelling_rows": _cancelling_rows,
         "binary": _binary,
+        **{name: _family(mlp.saturated(signs)) for name, signs in mlp.SATURATED.items()},
     },
     params={"activation": tuple(ACTIVATIONS)},
     valid=_valid,

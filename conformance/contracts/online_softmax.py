@@ -7,6 +7,7 @@ import torch
 from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts import _bounds_rows as bounds_rows
 from touchstone.conformance.contracts import softmax
+from touchstone.conformance.contracts._bounds_dots import summed
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.budget import Expected, finite
 from touchstone.conformance.spec.contract import Output, Property
@@ -21,7 +22,7 @@ def expect(inputs, params, *, dtype, compute=None):
     arguments = 2 + largest + (weight * size).sum(-1)
     expected = softmax.expect(inputs, params, dtype=dtype, compute=compute)
     expected["y"].answer = y
-    expected["lse"] = Expected(lse, parts=[(x.shape[-1], 1.0), (1, arguments)], dtype=torch.float32)
+    expected["lse"] = Expected(lse, parts=[(summed(weight, -1), 1.0), (1, arguments)], dtype=torch.float32)
     return expected
 
 

@@ -9,7 +9,7 @@ from touchstone.conformance.contracts import _norms
 from touchstone.conformance.spec import layouts, values
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.budget import Expected
-from touchstone.conformance.spec.contract import Contract, Operand, Output, Property
+from touchstone.conformance.spec.contract import Contract, Int64Index, Operand, Output, Property
 from touchstone.reference.rms_norm import torch_rms_norm
 
 
@@ -17,7 +17,7 @@ def expect(inputs, params, *, dtype, compute=None):
     """In 16 bits x·rstd may be rounded before the weight comes in, as models do that store it: a second answer."""
     x, weight = inputs["x"], inputs["weight"]
     y = torch_rms_norm(x, weight, **params)
-    parts = [(x.shape[-1], y.abs())]
+    parts = [(bounds_rows.of_a_row(x), y.abs())]
     expected = Expected(y, parts)
     if dtype is not torch.float32:
         rows = bounds_rows.rms_statistics(x, params["eps"])
@@ -41,6 +41,8 @@ contract = Contract(
     outputs={"y": Output("rows cols")},
     sizes=bounds_rows.SIZES,
     regular=bounds_rows.REGULAR,
+    beyond_grid=bounds_rows.BEYOND_GRID,
+    int64_index=Int64Index(bounds_rows.BEYOND_INT32, rows={"x": 0}),
     values={
         "normal": _family(bounds_rows.lifted),
         "large": _family(values.large),

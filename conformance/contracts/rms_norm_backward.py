@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts import _bounds_rows as bounds_rows
 from touchstone.conformance.contracts import _norms
+from touchstone.conformance.contracts._bounds_dots import summed
 from touchstone.conformance.spec.baselines import Bench, autograd
 from touchstone.conformance.spec.budget import Expected
 from touchstone.reference.rms_norm_backward import torch_rms_norm_backward
@@ -24,12 +25,14 @@ def expect(inputs, params, *, dtype, compute=None):
     stays one of float32.
     """
     x, weight, dy = inputs["x"], inputs["weight"], inputs["dy"]
-    rows, cols = x.shape
+    cols = x.shape[1]
     dx, dweight = torch_rms_norm_backward(x, weight, dy, **params)
     s = bounds_rows.rms_statistics(x, params["eps"])
     size, normalised = (dy * weight).abs(), s.normalised.abs()
-    to_x = [(cols, s.rstd * (size + 3 * normalised * (size * normalised).mean(-1, keepdim=True)))]
-    to_weight = [(max(cols, rows), (dy * s.normalised).abs().sum(0))]
+    in_row = torch.maximum(bounds_rows.of_a_row(x), bounds_rows.of_a_row(size * normalised))
+    over_rows = summed(dy * s.normalised, 0).clamp_min(cols)
+    to_x = [(in_row, s.rstd * (size + 3 * normalised * (size * normalised).mean(-1, keepdim=True)))]
+    to_weight = [(over_rows, (dy * s.normalised).abs().sum(0))]
     expected = {"dx": Expected(dx, to_x), "dweight": Expected(dweight, to_weight)}
     if dtype is not torch.float32:
         g = (dy * weight).to(dtype).to(torch.float64)

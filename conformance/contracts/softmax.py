@@ -6,6 +6,7 @@ import torch
 
 from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts import _bounds_rows as bounds_rows
+from touchstone.conformance.contracts._bounds_dots import most, summed
 from touchstone.conformance.spec import values
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.budget import Expected, finite
@@ -25,11 +26,12 @@ SIZES = [
     (4, 257),
     (3, 1024),
     (5, 1025),
-    (2, 5003),
+    (2, 10007),
     (1031, 7),
 ]
 UNDERFLOW = 2.0**-24  # the smallest float16: what a probability may lose by underflow
-SPECIAL = ("row_of_neg_inf", "one_pos_inf", "one_nan")
+BEYOND_GRID = ({"rows": 65600, "cols": 3},)
+SPECIAL = ("row_of_neg_inf", "one_pos_inf", "one_nan", "nan_and_neg_inf")
 
 
 def expect(inputs, params, *, dtype, compute=None):
@@ -37,8 +39,9 @@ def expect(inputs, params, *, dtype, compute=None):
     y = torch_softmax(x)
     weight, size = finite(y), finite(x).abs()
     largest = size.amax(-1, keepdim=True) if x.shape[-1] else size
-    through_exp = weight * (2 + size + largest + (weight * size).sum(-1, keepdim=True))
-    return {"y": Expected(y, parts=[(x.shape[-1], weight), (1, through_exp)])}
+    through_exp = (2 + size + largest + (weight * size).sum(-1, keepdim=True)).clamp_max(most(1))
+    terms = summed(weight, -1).unsqueeze(-1)
+    return {"y": Expected(y, parts=[(terms, weight), (1, weight * through_exp)])}
 
 
 def _family(make):
@@ -56,6 +59,28 @@ def _row_offsets(draw: Draw, shape):
 def _steep(draw: Draw, shape):
     """Rising by 400 along the row, over 100 in a tile of 32: exp overflows under the maximum of any earlier tile."""
     return draw.normal(shape) + torch.linspace(-200.0, 200.0, shape[1], dtype=torch.float64)
+
+
+def _far_below(draw: Draw, shape):
+    """All below -5e4, and but for float16 in every second row below -1e30: a finite number in place of -inf, where a
+    running maximum starts or for padding, is larger. One logit of a row has all the weight."""
+    x = torch.full(tuple(shape), -6.4e4, dtype=torch.float64)
+    rows = torch.arange(shape[0])
+    x[rows, (7 * rows + shape[1] // 2) % max(shape[1], 1)] = -5.5e4
+    if draw.dtype is not torch.float16:
+        x[1::2] *= 2.0**86
+    return x
+
+
+def _nan_and_neg_inf(draw: Draw):
+    """A NaN among -inf alone in the last row, and among other logits too in the one before: a maximum that skips NaN
+    finds nothing."""
+    x = draw.normal(draw.shape("x"))
+    cols = x.shape[1]
+    x[-1] = -math.inf
+    x[-2:, : cols // 2] = -math.inf
+    x[-2:, int(draw.integers((1,), 0, cols))] = math.nan
+    return {"x": x}
 
 
 def _special_row(value: float, everywhere: bool):
@@ -79,6 +104,8 @@ def _valid(case) -> bool:
         return False  # not exact
     if case.values == "equal" and cols == 1 and case.dtype != "float32":
         return False  # a denominator of 1 + 1e-6 shows here and in float32 alone
+    if case.values == "far_below" and case.layout["x"].startswith("broadcast"):
+        return False
     least = {"partial_neg_inf": 33, "ascending": 33, "steep": 127}.get(case.values, 0)
     if cols < least or (least and case.layout["x"] == "broadcast_last"):
         return False  # the row is one tile, or does not change along its columns
@@ -106,18 +133,21 @@ contract = Contract(
     outputs={"y": Output("rows cols")},
     sizes=[{"rows": rows, "cols": cols} for rows, cols in SIZES],
     regular=bounds_rows.REGULAR,
-    int64_index=Int64Index({"rows": 2**17 + 3, "cols": 2**14 + 8}, rows={"x": 0}),
+    beyond_grid=BEYOND_GRID,
+    int64_index=Int64Index(bounds_rows.BEYOND_INT32, rows={"x": 0}),
     values={
         "normal": _family(values.normal),
         "large": _family(values.large),
         "row_offsets": _family(_row_offsets),
         "ascending": _family(values.ascending),
         "steep": _family(_steep),
+        "far_below": lambda draw: {"x": _far_below(draw, draw.shape("x"))},
         "equal": _equal,
         "partial_neg_inf": lambda draw: {"x": bounds_rows.partial_neg_inf(draw, draw.shape("x"))},
         "row_of_neg_inf": _special_row(-math.inf, everywhere=True),
         "one_pos_inf": _special_row(math.inf, everywhere=False),
         "one_nan": _special_row(math.nan, everywhere=False),
+        "nan_and_neg_inf": _nan_and_neg_inf,
     },
     valid=_valid,
     expect=expect,

@@ -6,18 +6,20 @@ import torch
 
 from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts import _bounds_rows as bounds_rows
+from touchstone.conformance.contracts._bounds_dots import summed
 from touchstone.conformance.spec import values
 from touchstone.conformance.spec.baselines import Bench, compiled, eager
 from touchstone.conformance.spec.budget import Expected, finite
-from touchstone.conformance.spec.contract import Contract, Draw, Operand, Output, Property
+from touchstone.conformance.spec.contract import Contract, Draw, Int64Index, Operand, Output, Property
 from touchstone.reference.softmax_backward import torch_softmax_backward
 
 
 def expect(inputs, params, *, dtype, compute=None):
     y, dy = inputs["y"], inputs["dy"]
     weight, size = finite(y).abs(), finite(dy).abs()
+    terms = summed(weight * size, -1).unsqueeze(-1)
     condition = weight * (size + (weight * size).sum(-1, keepdim=True))
-    return {"dx": Expected(torch_softmax_backward(y, dy), parts=[(y.shape[-1], condition)])}
+    return {"dx": Expected(torch_softmax_backward(y, dy), parts=[(terms, condition)])}
 
 
 def _forward(logits):
@@ -63,8 +65,6 @@ def _nan_row(draw: Draw):
 def _valid(case) -> bool:
     if case.values == "masked" and case.size["cols"] == 1:
         return False
-    if bounds_rows.repeats(case, "y", "dy"):
-        return False
     return bounds_rows.informative(case, ("nan_row",))
 
 
@@ -86,6 +86,8 @@ contract = Contract(
     outputs={"dx": Output("rows cols")},
     sizes=bounds_rows.SIZES,
     regular=bounds_rows.REGULAR,
+    beyond_grid=bounds_rows.BEYOND_GRID,
+    int64_index=Int64Index(bounds_rows.BEYOND_INT32, rows={"y": 0, "dy": 0}),
     values={
         "normal": _family(values.normal, values.normal),
         "peaked": _family(_peaked, values.normal),

@@ -9,7 +9,7 @@ from typing import Any
 
 from touchstone.conformance.discovery import arrays as array_libraries
 from touchstone.conformance.discovery import launching, registry
-from touchstone.conformance.spec.contract import Contract
+from touchstone.conformance.spec.contract import Case, Contract
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,10 @@ class Subject:
     compared: Counter[str] = field(
         default_factory=Counter, compare=False, repr=False
     )  # what was looked into so far: wrong answers with mutants, places that are undefined
+    # the latest calls on cases of their own, in words, and their cases: what a kernel may have kept of
+    recent: list[tuple[str, Case]] = field(default_factory=list, compare=False, repr=False)
+    # the number of the first call with right values, and its case
+    held_first: list[tuple[int, Case]] = field(default_factory=list, compare=False, repr=False)
     arrays: str = "torch"  # the library whose arrays the kernel takes and returns
     arch: str = launching.NONE  # on the CPU, the architecture as which questions about CUDA are answered
     asked: Counter[str] = field(default_factory=Counter, compare=False, repr=False)  # those questions so far

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from touchstone.conformance.faults import ALL, Planted
-from touchstone.conformance.spec.contract import Contract
+from touchstone.conformance.spec.contract import GRID_LIMIT, Contract
 
 F32, F16, BF16 = ("float32",), ("float16",), ("bfloat16",)
 Outputs = list[torch.Tensor | None]
@@ -22,7 +22,7 @@ KEPT = 400  # answers of one op: its generic mutants are called with the same op
 def planted(op: str, contract: Contract) -> list[Planted]:
     """The generic mutants that `op` can have. Each `make()` gives a function with state of its own."""
     right = _right(contract)
-    found = [*_spoiled_results(right), *_misbehaving(right, contract), *_misread(right, contract)]
+    found = [*_spoiled_results(right, contract), *_misbehaving(right, contract), *_misread(right, contract)]
     return [Planted(op, name, about, kind, make, dtypes, generic=True) for name, about, kind, make, dtypes in found]
 
 
@@ -96,7 +96,7 @@ def _function(right, spoil: Callable[[Outputs, _Call], Outputs]) -> Callable[...
     return fn
 
 
-def _spoiled_results(right) -> Iterator[Made]:
+def _spoiled_results(right, contract: Contract) -> Iterator[Made]:
     """The right answer, wrong in some elements."""
 
     def first(change):
@@ -134,6 +134,9 @@ def _spoiled_results(right) -> Iterator[Made]:
         F32 + F16,
     )
     yield "truncated", "the result is cut instead of rounded", "precision", lambda: _truncated(right), F16 + BF16
+    if contract.beyond_grid:
+        yield "rows_beyond_a_grid", "rows from 65535 on are never written", "shapes", first(_rows_beyond_a_grid), ALL
+        yield "rows_of_16_bits", "rows are counted modulo 65536", "shapes", first(_rows_of_16_bits), ALL
     yield (
         "swallows_nan",
         "NaN becomes 0 and infinities become the largest finite values",
@@ -141,6 +144,20 @@ def _spoiled_results(right) -> Iterator[Made]:
         every(torch.nan_to_num),
         ALL,
     )
+
+
+def _rows_beyond_a_grid(y: torch.Tensor) -> torch.Tensor:
+    """Blocks of a row each, counted along y or z, where the launch fails unseen."""
+    out = torch.empty_like(y)
+    kept = y.shape[-1] * GRID_LIMIT if y.ndim else 1
+    out.view(-1)[:kept] = y.view(-1)[:kept]
+    return out
+
+
+def _rows_of_16_bits(y: torch.Tensor) -> torch.Tensor:
+    around = (y.shape[-1] if y.ndim else 1) << 16
+    places = torch.arange(y.numel(), device=y.device)
+    return y.view(-1)[places % around].reshape(y.shape) if y.numel() > around else y
 
 
 def _set(y: torch.Tensor, index: tuple, value: float) -> torch.Tensor:

@@ -218,6 +218,7 @@ SHORT_SUMS = {
     ),
     "first_1024_columns": Flaw("tail", "its sums end at column 1024", first(lambda n: min(n, 1024))),
     "first_4096_columns": Flaw("tail", "its sums end at column 4096", first(lambda n: min(n, 4096))),
+    "first_8192_columns": Flaw("tail", "its sums end at column 8192", first(lambda n: min(n, 8192))),
     "last_tile_overwrites": Flaw(
         "accumulator", "its sums keep the last tile of 64 only: `acc =` for `acc +=`", LAST_TILE
     ),

@@ -6,7 +6,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from touchstone.conformance.faults import Kernel, known_good, mutant
+from touchstone.conformance.faults import Kernel, known_good, mutant, plant
 from touchstone.conformance.faults import _dots as dots
 
 INF = math.inf
@@ -437,6 +437,96 @@ def first_key_head(q, k, v, *, causal=False, scale=None):
 def first_batch(q, k, v, *, causal=False, scale=None):
     "every batch reads the keys of batch 0"
     return flash(q, k[:1].expand(k.shape), v, causal=causal, scale=scale)
+
+
+@mutant("heads")
+def divided_by_key_heads(q, k, v, *, causal=False, scale=None):
+    "query head h reads key head h // Hkv, where the size of a group belongs"
+
+    def read(head, group, kv_heads):
+        return min(head // kv_heads, kv_heads - 1)
+
+    return flash(q, k, v, causal=causal, scale=scale, head_read=read)
+
+
+@mutant("heads")
+def groups_end_at_16(q, k, v, *, causal=False, scale=None):
+    "a tile holds 16 query heads of a key head, and those beyond are zero"
+    o, lse = flash(q, k, v, causal=causal, scale=scale)
+    group = q.shape[1] // max(k.shape[1], 1)
+    beyond = torch.arange(q.shape[1]) % max(group, 1) >= 16
+    return o.masked_fill(beyond[:, None, None], 0.0), lse
+
+
+def _plant_first_batch(dim: int) -> None:
+    def first_batch_of(q, k, v, *, causal=False, scale=None):
+        keys = k[:1].expand(k.shape) if q.shape[-1] == dim else k
+        return flash(q, keys, v, causal=causal, scale=scale)
+
+    about = f"where D is {dim}, every batch reads the keys of batch 0"
+    plant(globals(), f"first_batch_of_{dim}", first_batch_of, about, "heads")
+
+
+for _dim in (16, 24, 32, 64, 192, 256):
+    _plant_first_batch(_dim)
+
+
+@mutant("special", dtypes=("float32", "bfloat16"))
+def maximum_starts_at_1e30(q, k, v, *, causal=False, scale=None):
+    "the running maximum starts at -1e30 instead of -inf"
+    return flash(q, k, v, causal=causal, scale=scale, maximum=lambda m, s: _running(m, s).clamp_min(-1e30))
+
+
+@mutant("special")
+def maximum_starts_at_5e4(q, k, v, *, causal=False, scale=None):
+    "the running maximum starts at -5e4 instead of -inf"
+    return flash(q, k, v, causal=causal, scale=scale, maximum=lambda m, s: _running(m, s).clamp_min(-5e4))
+
+
+@mutant("causal")
+def hidden_keys_score_5e4(q, k, v, *, causal=False, scale=None):
+    "a hidden key scores -5e4, and rows that see nothing are set to 0 afterwards"
+    o, lse = flash(q, k, v, causal=causal, scale=scale, hidden_score=-5e4)
+    nothing = torch.arange(q.shape[2]) + k.shape[2] - q.shape[2] < 0 if causal else torch.zeros(q.shape[2]) > 0
+    return o.masked_fill(nothing[:, None], 0.0), lse.masked_fill(nothing, -INF)
+
+
+@mutant("special")
+def tiles_of_neg_inf_skipped(q, k, v, *, causal=False, scale=None):
+    "rows of a tile whose maximum is -inf are skipped, and the maximum skips NaN"
+
+    def dot(a, b):
+        s = dots.plain(a, b)
+        nothing = torch.where(s.isnan(), -INF, s).isneginf().all(-1, keepdim=True)
+        return s.masked_fill(nothing, -INF)
+
+    return flash(q, k, v, causal=causal, scale=scale, dot=dot, second=dots.plain)
+
+
+@mutant("tail")
+def first_8192_keys(q, k, v, *, causal=False, scale=None):
+    "only the first 8192 keys are read"
+    return flash(q, k, v, causal=causal, scale=scale, keys_read=dots.tiles(min(k.shape[2], 8192)))
+
+
+@mutant("causal")
+def empty_splits_count(q, k, v, *, causal=False, scale=None):
+    "keys are split every 256, and a split of which a query sees nothing counts with lse 0"
+    scale, shift = default_scale(q, scale), k.shape[2] - q.shape[2]
+    if k.shape[2] <= 256:
+        return flash(q, k, v, causal=causal, scale=scale)
+    parts = []
+    for keys in dots.tiles(k.shape[2], 256):
+
+        def hides(i, j, _, start=keys.start):
+            return j + start > i + shift
+
+        one = flash(q.float(), k[:, :, keys], v[:, :, keys], causal=causal, scale=scale, hides=hides)
+        parts.append((one[0], one[1].masked_fill(one[1] == -INF, 0.0)))
+    lse = torch.logsumexp(torch.stack([part for _, part in parts]), 0)
+    o = sum(o * torch.exp(part - lse)[..., None] for o, part in parts)
+    nothing = torch.arange(q.shape[2]) + shift < 0 if causal else torch.zeros(q.shape[2]) > 0
+    return o.masked_fill(nothing[:, None], 0.0).to(q.dtype).contiguous(), lse.masked_fill(nothing, -INF)
 
 
 @mutant("mask")

@@ -351,6 +351,38 @@ def interleaved_groups(q, k, v, o, lse, do, *, causal=False, scale=None):
 
 
 @mutant("heads")
+def divided_by_key_heads(q, k, v, o, lse, do, *, causal=False, scale=None):
+    "query head h reads key head h // Hkv, where the size of a group belongs"
+
+    def head_read(head, group, kv_heads):
+        return min(head // kv_heads, kv_heads - 1)
+
+    return from_lse(q, k, v, o, lse, do, causal=causal, scale=scale, head_read=head_read)
+
+
+@mutant("heads")
+def groups_end_at_16(q, k, v, o, lse, do, *, causal=False, scale=None):
+    "a tile holds 16 query heads of a key head, and dq of those beyond is zero"
+    dq, dk, dv = from_lse(q, k, v, o, lse, do, causal=causal, scale=scale)
+    group = q.shape[1] // max(k.shape[1], 1)
+    beyond = torch.arange(q.shape[1]) % max(group, 1) >= 16
+    return dq.masked_fill(beyond[:, None, None], 0.0), dk, dv
+
+
+@mutant("heads")
+def first_batch_of_256(q, k, v, o, lse, do, *, causal=False, scale=None):
+    "where D is 256, every batch reads the values of batch 0"
+    values = v[:1].expand(v.shape) if q.shape[-1] == 256 else v
+    return from_lse(q, k, values, o, lse, do, causal=causal, scale=scale)
+
+
+@mutant("special")
+def lse_below_5e4_is_none(q, k, v, o, lse, do, *, causal=False, scale=None):
+    "a row with an lse below -5e4 is taken for one that sees nothing"
+    return from_lse(q, k, v, o, lse.masked_fill(lse < -5e4, -INF), do, causal=causal, scale=scale)
+
+
+@mutant("heads")
 def last_head_of_the_group(q, k, v, o, lse, do, *, causal=False, scale=None):
     "dk and dv hold the last query head of each group, not the sum over them"
     return from_lse(q, k, v, o, lse, do, causal=causal, scale=scale, summed=False)

@@ -254,3 +254,25 @@ def lost_updates():
         return whole_hidden(x, w_gate, w_up, w_down, activation=activation, second=second)
 
     return gated_mlp
+
+
+@mutant("overflow")
+def gates_end_at_1000(x, w_gate, w_up, w_down, *, activation="silu"):
+    "gates are clamped to 1000"
+
+    def act(z, name):
+        return acts.activate(z.clamp(-1000, 1000), name)
+
+    return whole_hidden(x, w_gate, w_up, w_down, activation=activation, act=act)
+
+
+@mutant("scale")
+def scaled_by_the_largest(x, w_gate, w_up, w_down, *, activation="silu"):
+    "the gates are scaled by the largest, which need not be above 0"
+
+    def act(z, name):
+        h = acts.activate(z, name)
+        most = h.amax() if h.numel() else h.sum()
+        return h / most * most
+
+    return whole_hidden(x, w_gate, w_up, w_down, activation=activation, act=act)

@@ -112,6 +112,12 @@ def first_1024_only(a, b):
 
 
 @mutant("tail")
+def first_8192_only(a, b):
+    "only the first 8192 k are summed"
+    return dots.first_tile_only(a, b, 8192).to(a.dtype)
+
+
+@mutant("tail")
 def remainder_of_split_k(a, b):
     "split-K in four parts of K // 4 each, so that up to three k are left out"
     return dots.remainder_lost(a, b).to(a.dtype)

@@ -191,6 +191,18 @@ def sigmoid_by_exp(x, w1, b1, w2, b2, *, activation="gelu"):
     return whole_hidden(x, w1, b1, w2, b2, activation=activation, act=acts.sigmoid_by_exp)
 
 
+@mutant("scale")
+def scaled_by_the_largest(x, w1, b1, w2, b2, *, activation="gelu"):
+    "the hidden tensor is scaled by its largest element, which need not be above 0"
+
+    def act(z, name):
+        h = acts.activate(z, name)
+        most = h.amax() if h.numel() else h.sum()
+        return h / most * most
+
+    return whole_hidden(x, w1, b1, w2, b2, activation=activation, act=act)
+
+
 @mutant("tail")
 def inner_tail_dropped(x, w1, b1, w2, b2, *, activation="gelu"):
     "the last partial tile of D is left out"

@@ -339,6 +339,34 @@ def padded_rows(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     return chain_rule(x, w1, b1, w2, b2, dy, activation=activation, over_rows=dots.tail_clamped)
 
 
+@mutant("overflow", dtypes=("float16",))
+def slope_squares_in_float16(x, w1, b1, w2, b2, dy, *, activation="gelu"):
+    "z² in the slope of gelu_tanh is taken in float16: 0 times infinity from 256 on"
+
+    def slope(z, name):
+        if name != "gelu_tanh":
+            return acts.derivative(z, name)
+        square = (z.half() * z.half()).float()
+        near = square.isfinite()
+        exact = acts.derivative(torch.where(near, z, 0.0), name)
+        return torch.where(near, exact, math.nan)
+
+    return chain_rule(x, w1, b1, w2, b2, dy, activation=activation, slope=slope)
+
+
+@mutant("overflow")
+def sigmoid_slope_by_exp(x, w1, b1, w2, b2, dy, *, activation="gelu"):
+    "the slope of silu has exp(z) / (1 + exp(z)), which overflows"
+
+    def slope(z, name):
+        if name != "silu":
+            return acts.derivative(z, name)
+        s = torch.exp(z) / (1 + torch.exp(z))
+        return s * (1 + z * (1 - s))
+
+    return chain_rule(x, w1, b1, w2, b2, dy, activation=activation, slope=slope)
+
+
 @mutant("tail")
 def row_tail_dropped(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     "dw1 and dw2 leave out the last partial tile of rows"

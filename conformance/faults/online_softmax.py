@@ -56,6 +56,27 @@ def _right_y(lse):
     return _with_wide_lse(online_softmax)
 
 
+@mutant("special", dtypes=("float32", "bfloat16"))
+@_with_wide_lse
+def maximum_starts_at_1e30(x):
+    """the running maximum starts at -1e30 instead of -inf"""
+    return _online_softmax(x, start=-1e30)
+
+
+@mutant("special")
+@_right_y
+def nan_beside_neg_inf_has_lse_neg_inf(x, right):
+    """the maximum skips NaN, and lse is -inf wherever it is"""
+    return torch.where(torch.where(x.isnan(), -math.inf, x).isneginf().all(-1), -math.inf, right)
+
+
+@mutant("special")
+@_right_y
+def pos_inf_has_lse_nan(x, right):
+    """lse is NaN where a row has +inf: inf + log(NaN)"""
+    return torch.where(right.isposinf(), math.nan, right)
+
+
 @mutant("rescale")
 @_with_wide_lse
 def sum_not_rescaled(x):

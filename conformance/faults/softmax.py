@@ -115,6 +115,29 @@ def sentinel_1e4(x):
     return softmax(torch.where(torch.isneginf(x), -1e4, x))
 
 
+@mutant("special", dtypes=F32 + BF16)
+@in_float32
+def maximum_starts_at_1e30(x):
+    """the running maximum starts at -1e30 instead of -inf"""
+    return softmax(x, top=lambda x: top(x).clamp_min(-1e30))
+
+
+@mutant("special")
+@in_float32
+def maximum_starts_at_5e4(x):
+    """the running maximum starts at -5e4 instead of -inf"""
+    return softmax(x, top=lambda x: top(x).clamp_min(-5e4))
+
+
+@mutant("special")
+@in_float32
+def nan_beside_neg_inf_gives_zeros(x):
+    """a row whose maximum, which skips NaN, is -inf gives zeros where it has a NaN"""
+    skipped = torch.where(x.isnan(), -math.inf, x)
+    nothing = skipped.isneginf().all(-1, keepdim=True) & x.isnan().any(-1, keepdim=True)
+    return softmax(x).masked_fill(nothing, 0.0)
+
+
 @mutant("special")
 @in_float32
 def row_of_neg_inf_is_zero(x):

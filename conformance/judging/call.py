@@ -10,12 +10,13 @@ import torch
 
 from touchstone.conformance.discovery import arrays
 from touchstone.conformance.discovery.subject import Subject
-from touchstone.conformance.judging import diagnosis, honesty
+from touchstone.conformance.judging import causes, diagnosis, honesty
 from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.executor import CANNOT, DECLINES, RAISES, Manner, Observed, Raised
 from touchstone.conformance.judging.judgement import Finding, Judgement
 from touchstone.conformance.judging.trials import Kind
 from touchstone.conformance.spec import budget, compare, outputs
+from touchstone.conformance.spec.cases import plain_case
 from touchstone.conformance.spec.checks import Check
 from touchstone.conformance.spec.contract import Case, Contract, Inputs
 
@@ -195,8 +196,21 @@ def _diagnose(
     compared["answers"] += 1
     thoroughly = compared["answers"] <= COMPARED_WITH_FAULTS
     got = {name: values[name] for name in verdicts}
-    texts = diagnosis.diagnose(j.contract, inputs.case, got, expected, verdicts, mutants=thoroughly, seconds=2.0)
-    lower = _passes_as(j, inputs, got, verdicts)
+    blocks = output_bytes(j.contract, inputs.case)
+    again = thoroughly and j.trial.kind is Kind.CASE
+    found = causes.of_call(j, inputs, got, expected, verdicts, blocks, again)
+    texts = diagnosis.diagnose(
+        j.contract,
+        inputs.case,
+        got,
+        expected,
+        verdicts,
+        mutants=thoroughly,
+        seconds=2.0,
+        causes=found,
+        lower=(lower := _passes_as(j, inputs, got, verdicts)),
+        longer=(lambda name: _longest(j, name)) if again else (lambda name: None),
+    )
     for finding in j.outcome.findings:
         if finding.check != Check.VALUES or not finding.fails() or finding.diagnosis is not None:
             continue
@@ -204,13 +218,31 @@ def _diagnose(
             continue
         name, verdict = finding.about, verdicts[finding.about]
         lines = [texts[name]] if name in texts else []
-        if lower is not None:
+        if lower is not None and lines and lines[0].startswith(f"right as {lower}"):
             finding.passes_as = lower
-            lines.insert(0, f'right as {lower}: declare compute="{lower}" if its products are meant to be rounded so')
         if thoroughly and verdict.worst is not None:
             writer = diagnosis.owner(j.executor, j.contract, inputs.case, name, verdict.worst)
             lines += [f"{name}{list(verdict.worst)} was written by {writer}"] if writer else []
         finding.diagnosis = "\n".join(lines) or None
+
+
+def _longest(j: Judgement, output: str) -> tuple[torch.Tensor, budget.Expected] | None:
+    """An output of a call with the longest sums of the contract's sizes, and what it has to be."""
+    found: tuple[float, Inputs, budget.Expected] | None = None
+    for size in j.contract.sizes:
+        case = plain_case(j.contract, j.case.dtype, next(iter(j.contract.values)), j.case.seed, size)
+        if not case.filled or not j.contract.valid(case):
+            continue
+        inputs = j.contract.build(case, j.executor.device)
+        answer = j.contract.expected(inputs)[output]
+        terms = float(torch.as_tensor(answer.parts[0][0]).max()) if answer is not None and answer.parts else 0.0
+        if answer is not None and (found is None or terms > found[0]):
+            found = terms, inputs, answer
+    if found is None:
+        return None
+    seen = j.again(debug=False).call(found[1].arguments, placed=found[1].placed)
+    got = seen.values.get(output) if seen.returned and isinstance(seen.values, dict) else None
+    return (got, found[2]) if isinstance(got, torch.Tensor) and got.shape == found[2].answer.shape else None
 
 
 def _passes_as(j: Judgement, inputs: Inputs, got: dict[str, Any], verdicts: dict[str, compare.Verdict]) -> str | None:

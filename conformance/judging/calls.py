@@ -2,13 +2,15 @@
 an output beyond 2^31 elements."""
 
 import re
+import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from touchstone.conformance.discovery import registry
-from touchstone.conformance.judging import diagnosis, honesty, requirements
+from touchstone.conformance.judging import causes, diagnosis, honesty, requirements
 from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.call import (
     check_form,
@@ -19,14 +21,17 @@ from touchstone.conformance.judging.call import (
     snapshots,
     trouble_on,
 )
+from touchstone.conformance.judging.causes import is_right
 from touchstone.conformance.judging.executor import CANNOT, DECLINES, RAISES, Manner, Observed, Raised, error_text
-from touchstone.conformance.judging.judgement import DECLINED, FAILED, NOT_RUN, PASSED, Judgement
+from touchstone.conformance.judging.judgement import DECLINED, FAILED, NOT_RUN, PASSED, Finding, Judgement
 from touchstone.conformance.judging.trials import ManyCalls, Trial
 from touchstone.conformance.spec import compare, layouts
 from touchstone.conformance.spec.checks import Check
 from touchstone.conformance.spec.contract import Case, Contract, Inputs, Invalid, Property
 from touchstone.conformance.spec.outputs import overlap
 
+FURTHER = 3.0  # seconds for calls after the first with wrong values
+LONGEST = 10.0  # seconds that a case with many rows may take on a CPU
 HELD = 6  # latest outputs that are looked at again after each of many calls; all are at the end
 
 
@@ -134,6 +139,7 @@ def many_calls(j: Judgement, trial: ManyCalls) -> None:
     held: list[tuple[int, str, torch.Tensor, torch.Tensor]] = []  # call, output, what was returned, its bits then
     inputs = None
     cases = cases_of(trial, j.contract)
+    j.earlier.clear()
     for number, case in enumerate(cases, 1):
         fresh = j.contract.build(case, j.executor.device)
         if inputs is None or number % 2 or _shapes(fresh) != _shapes(inputs):
@@ -153,6 +159,9 @@ def many_calls(j: Judgement, trial: ManyCalls) -> None:
             outcome.status, outcome.reason = PASSED, None
             continue
         values = check_returned(j, inputs, before, seen.values) if seen.returned else {}
+        j.earlier.append((f"call {number}", case))
+        if outcome.status == FAILED and number > 1 and j.subject.diagnosed:
+            _say_which(j, outcome.findings[known:], cases, number)
         requirements.of_call(j, outcome.findings[known:], case, cases[0])
         for finding in outcome.findings[known:]:
             finding.message = f"call {number} of {trial.count}{_about(cases, number)}: {finding.message}"
@@ -195,6 +204,44 @@ def as_graph(j: Judgement) -> None:
     for message in found:
         j.find(Check.GRAPH, message, severity="failure" if j.subject.own else "note", detail=message[:40])
     j.reached("graph capture")
+
+
+def _say_which(j: Judgement, findings: Sequence[Finding], cases: Sequence[Case], first: int) -> None:
+    """Make the rest of the calls, from the `first` with wrong values on, and add to its findings which are wrong."""
+    values = [finding for finding in findings if finding.check == Check.VALUES and finding.fails()]
+    wrong, end = [first], time.monotonic() + FURTHER
+    for number, case in enumerate(cases[first:] if values else [], first + 1):
+        seen = j.again(debug=False).call(j.contract.build(case, j.executor.device).arguments)
+        if time.monotonic() > end or not seen.returned or not isinstance(seen.values, dict):
+            return
+        expected = expected_of(j.contract, case, j.subject.compute)
+        if not all(is_right(j, case, name, seen.values[name], expected[name]) for name in filter(j.judges, expected)):
+            wrong.append(number)
+    text = causes.of_many(len(cases), first, wrong)
+    for finding in values if text else ():
+        finding.diagnosis = "\n".join(filter(None, [text, finding.diagnosis]))
+
+
+def takes_long(j: Judgement) -> bool:
+    """Whether a case with many rows would take more than LONGEST seconds, judging by one with a 64th of them. A note
+    says so, and findings of that one count."""
+    largest = max(n for _, n in j.case.sizes if isinstance(n, int))
+    few = replace(j.case, sizes=tuple((name, -(-n // 64) if n == largest else n) for name, n in j.case.sizes))
+    seconds = 0.0
+    for _ in range(2):  # the first call compiles
+        inputs = j.contract.build(few)
+        before = snapshots(inputs)
+        start = time.monotonic()
+        seen = observe_call(j, inputs)
+        seconds = time.monotonic() - start
+        if not seen.returned:
+            return True
+    if 64 * seconds <= LONGEST:
+        return False
+    check_returned(j, inputs, before, seen.values)
+    what = f"{few.id} took {seconds:.2g} s here, and 64 times as many rows would take {64 * seconds:.0f} s"
+    j.find(Check.VALUES, f"not called with them: {what}", severity="note")
+    return True
 
 
 def _shapes(inputs: Inputs) -> list[torch.Size | None]:
@@ -251,14 +298,20 @@ def int64_index_output(j: Judgement) -> None:
     assert int64_index is not None
     generator = torch.Generator(device).manual_seed(case.seed)
     try:
-        tensors = {
+        tensors: dict[str, torch.Tensor | None] = {
             name: torch.randn(
-                contract.operand_shape(name, case), generator=generator, dtype=case.torch_dtype, device=device
+                contract.operand_shape(name, case),
+                generator=generator,
+                dtype=contract.operand_dtype(name, case),
+                device=device,
             )
-            for name in contract.operands
+            if operand.counts or not operand.derived
+            else None
+            for name, operand in contract.operands.items()
         }
         placed: dict[str, layouts.BufferView | None] = {
-            name: layouts.BufferView(tensor, tensor.view(torch.uint8)) for name, tensor in tensors.items()
+            name: None if tensor is None else layouts.BufferView(tensor, tensor.view(torch.uint8))
+            for name, tensor in tensors.items()
         }
         inputs = Inputs(case, placed, {}, case.param)
         seen = observe_call(j, inputs)
@@ -270,19 +323,24 @@ def int64_index_output(j: Judgement) -> None:
     if isinstance(seen.values, str):
         j.find(Check.RETURNS, seen.values)
         return
+    operand, axis = next(iter(int64_index.rows.items()))
+    letter = contract.operand_axes(operand, case).split()[axis]
     for name, got in seen.values.items():
         if not j.judges(name):
             continue
         if check_form(j, inputs, name, got):
             return
+        if contract.output_axes(name, case).split()[0] != letter:
+            continue  # a sum over all rows
         size, columns = got.shape[0], got[0].numel()
         middle = 2**31 // columns
         wanted = [row for row in (0, 1, middle - 1, middle, middle + 1, size - 2, size - 1) if row < size]
         rows = torch.tensor(wanted, device=got.device)
         some = {
-            n: t.index_select(int64_index.rows[n], rows) if n in int64_index.rows else t for n, t in tensors.items()
+            n: t.index_select(int64_index.rows[n], rows) if t is not None and n in int64_index.rows else t
+            for n, t in tensors.items()
         }
-        exact = {n: t.cpu().double() for n, t in some.items()}
+        exact = {n: None if t is None else t.cpu().double() for n, t in some.items()}
         expected = contract.expect(exact, case.param, dtype=case.torch_dtype, compute=j.subject.compute)[name]
         verdict = compare.compare(got.index_select(0, rows), expected, case.torch_dtype)
         j.outcome.fractions[name] = verdict.fraction

@@ -8,8 +8,9 @@ next. Everything here works on the CPU, after the kernel has run, and within a f
 import itertools
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,6 +29,12 @@ SECONDS = 5.0  # for comparing one answer with mutants
 WORK_LIMIT = 2e8  # work of a case above which the mutants are not run
 CANCELLING = 4.0  # terms so many times the size of their sum cancel
 NAMED = 3  # most mutants that a diagnosis names
+EXPLAINS = 0.95  # of the wrong elements, what a hint has to explain
+ROWS = 64  # wrong slices along an axis that are looked for elsewhere
+SEVERAL = 8.0  # roundings of the size of the answer: more are no longer those of a few partial sums
+DISTINCT = 12  # values that tell a narrower dtype
+NARROWER = {torch.float32: (torch.bfloat16, torch.float16), torch.float16: (torch.bfloat16,)}
+LOCAL = 8.0  # times the error of another slice: a precision is lower everywhere
 AGREEMENT = 2.0  # budgets that two answers with one mutant can be apart: each has its own rounding
 # kinds that one call does not show by its values, or that would do harm here
 NOT_COMPARED = {"mutation", "alias", "cache", "state", "bounds", "contract", "race", "unwritten", "empty"}
@@ -54,33 +61,51 @@ def diagnose(
     *,
     mutants: bool = True,
     seconds: float = SECONDS,
+    causes: Mapping[str, str] | None = None,
+    lower: str | None = None,
+    longer: Callable[[str], tuple[torch.Tensor, Expected] | None] = lambda output: None,
 ) -> dict[str, str]:
     """Of each output whose verdict failed: sentences about it, and a heat map. Left out is what nothing can be said of.
 
     `got`, `expected` and `verdicts` are by output, for the outputs that were compared. With `mutants` the mutants
-    of the op are run on the case's inputs, for about `seconds` at most.
+    of the op are run on the case's inputs, for about `seconds` at most, and operands are misread. `causes` says of
+    outputs why they are wrong, where that is known: nothing else is looked for then. `lower` is a precision in which
+    all would be right. `longer(output)` calls the kernel where sums are longest.
     """
     failed = {name: verdict for name, verdict in verdicts.items() if not verdict.ok}
     if not failed:
         return {}
-    matching = matching_mutants(contract, case, got, expected, verdicts, seconds) if mutants else {}
+    causes = causes or {}
+    look = mutants and not causes.keys() >= failed.keys()
+    matching = matching_mutants(contract, case, got, expected, verdicts, seconds) if look else {}
     texts = {}
     for name, verdict in failed.items():
-        found, lines = matching.get(name, []), []
+        found: list[Planted] = [] if name in causes else matching.get(name, [])
+        lines: list[str] = []
         if found:
             named = "; or ".join(f"{mutant.about} (mutant {mutant.name})" for mutant in found)
             lines.append(f"equals the reference, but {named}")
+        if lower and name not in causes and all(mutant.kind == "precision" for mutant in found):
+            declare = f'declare compute="{lower}" if its products are meant to be rounded so'
+            if not passed_through(got[name], expected[name], verdict.bad):
+                lines.insert(0, f"right as {lower}: {declare}")
         right = expected[name]
         if verdict.bad is not None and right is not None:
             axes = axis_names(contract.output_axes(name, case), got[name].ndim)
             parts = [f"wrong: {region(verdict.bad, axes)}"]
             bits = exact(contract, case, name)
-            relation = None if found else related(got[name], right, case, verdict.bad, axes, bits)
-            if not found and relation is None and not bits:
-                relation = short_sums(got[name], right, case, verdict)
+            relation = causes.get(name) or (None if found else passed_through(got[name], right, verdict.bad))
+            if relation is None and not found:
+                relation = related(got[name], right, case, verdict.bad, axes, bits)
+            if relation is None and not found and mutants:
+                relation = misread(contract, case, name, got[name], right, verdict.bad, seconds)
+            if relation is None and not found and not bits:
+                relation = short_sums(got[name], right, case, verdict, partial(longer, name))
             lines.append(f"{name}: {'; '.join([*parts, relation] if relation else parts)}")
             if not bool(verdict.bad.all()):
                 lines.append(heatmap.text(shares(got[name], right, case.torch_dtype, bits), axes=axes))
+        elif name in causes:
+            lines.append(f"{name}: {causes[name]}")
         if lines:
             texts[name] = "\n".join(lines)
     return texts
@@ -292,32 +317,66 @@ def _runs(found: Sequence[int]) -> Iterator[tuple[int, int]]:
 def related(
     got: torch.Tensor, expected: Expected, case: Case, bad: torch.Tensor, axes: Sequence[str], bits: bool = False
 ) -> str | None:
-    """How the wrong elements relate to the right answer: never written, a factor, a difference, another order."""
+    """How the wrong elements relate to the right answer: never written, a factor, a difference, another place. What
+    explains less than EXPLAINS of them is not said; of several hints that which explains most comes first."""
     value, answer, allowed = aligned(got, closest(got, expected, case.torch_dtype, bits), case.torch_dtype)
     bad = bad.cpu()
     wrong = value[bad]
     if unwritten := _unwritten(got, bad):
         return unwritten
-    if bool(torch.isnan(wrong).all()):
+    if most(torch.isnan(wrong)):
         return "NaN there: 0/0, inf - inf, or memory outside an operand's view, which holds NaN"
-    if bool(torch.isinf(wrong).all()):
+    if most(torch.isinf(wrong)):
         return "infinite there: an overflow, or a division by 0"
-    if wrong.numel() > 1 and bool((wrong == wrong[0]).all()):
-        return f"all {wrong[0].item():.6g} there"
+    common = wrong.median()
+    if wrong.numel() > 1 and most(wrong == common):
+        return f"all {common.item():.6g} there"
     unit = budget.EPS.get(got.dtype, 0.0)  # 0 for integers
     tolerance = 2 * allowed + 2 * unit * value.abs()
     names = {**CONSTANTS, **_case_constants(case)}
     steady = bad & torch.isfinite(value) & torch.isfinite(answer)
-    if bool((steady == bad).all()):
-        fitted = _fitted(value, answer, tolerance, bad, names, unit)
-        if fitted:
-            return fitted
-    return _moved(value, answer, tolerance, axes)
+    hints = [_fitted(value, answer, tolerance, bad, names, unit)] if most(steady[bad]) else []
+    if moved := _moved(value, answer, tolerance, axes):
+        hints.append((1.0, moved))
+    else:
+        hints.append(_elsewhere(value, answer, tolerance, bad, axes))
+    ranked = sorted((hint for hint in hints if hint is not None), key=lambda hint: -hint[0])
+    return "; or ".join(text for _, text in ranked) or None
 
 
-def short_sums(got: torch.Tensor, expected: Expected, case: Case, verdict: Verdict) -> str | None:
+def most(explained: torch.Tensor) -> bool:
+    """Whether so many of the wrong elements, as booleans, are explained that it may be said."""
+    return explained.numel() > 0 and explained.double().mean().item() >= EXPLAINS
+
+
+def passed_through(got: torch.Tensor, expected: Expected | None, bad: torch.Tensor | None) -> str | None:
+    """The narrower dtype of which the wrong elements have values alone, where the right ones have not."""
+    if (
+        bad is None
+        or expected is None
+        or got.dtype not in NARROWER
+        or len(set(got.cpu()[bad.cpu()].tolist())) < DISTINCT
+    ):
+        return None
+    value, right = (
+        got.cpu()[bad.cpu()].double(),
+        expected.answer.cpu().expand(got.shape)[bad.cpu()].to(got.dtype).double(),
+    )
+    for dtype in NARROWER[got.dtype]:
+        if bool((value.to(dtype).double() == value).all()) and not most(right.to(dtype).double() == right):
+            return f"every value is one of {str(dtype).removeprefix('torch.')}: a sum or the result passes through it"
+    return None
+
+
+def short_sums(
+    got: torch.Tensor,
+    expected: Expected,
+    case: Case,
+    verdict: Verdict,
+    longer: Callable[[], tuple[torch.Tensor, Expected] | None] = lambda: None,
+) -> str | None:
     """Whether errors in 16 bits are no larger than sums kept in the inputs' dtype explain, and whether terms cancel at
-    the worst element."""
+    the worst element. Over the longest sums, `longer`, a running sum is off by more than a few partial sums."""
     dtype = case.torch_dtype
     if dtype.itemsize != 2:
         return None
@@ -325,7 +384,20 @@ def short_sums(got: torch.Tensor, expected: Expected, case: Case, verdict: Verdi
     short = sum(budget.C * budget.EPS[dtype] * (terms + 8.0) ** 0.5 * condition for terms, condition in answer.parts)
     if not compare.compare(got, replace(answer, extra=answer.extra + short, drift=math.inf), dtype).ok:
         return None
+    value, right, _ = aligned(got, answer, dtype)
+    unit = torch.as_tensor(short).cpu().expand(value.shape) + budget.EPS[dtype] * right.abs()
+    if _local((value - right) / unit):
+        return None
     text = f"no further off than sums kept in {case.dtype} explain, where float32 is asked for"
+    if (found := longer()) is not None:
+        roundings = _roundings(*found, dtype)
+        if roundings <= SEVERAL:
+            text = (
+                f"no further off than a few partial sums, or an intermediate, stored in {case.dtype} explain: over the "
+                f"longest sums a running one would be off by more"
+            )
+            if dtype is torch.bfloat16:
+                text += ", but for one in float16"
     size = sum(torch.as_tensor(condition) for _, condition in answer.parts)
     share = (
         torch.as_tensor(size).expand(got.shape)[verdict.worst] / answer.answer.expand(got.shape)[verdict.worst].abs()
@@ -335,12 +407,31 @@ def short_sums(got: torch.Tensor, expected: Expected, case: Case, verdict: Verdi
     return text
 
 
+def _local(error: torch.Tensor) -> bool:
+    """Whether errors, in units of what is expected of each, are of another size in some slices than in others."""
+    for axis in range(error.ndim):
+        slices = budget.finite(error).movedim(axis, 0).reshape(error.shape[axis], -1)
+        if len(slices) > 1 and slices.shape[1] >= 16:
+            sizes = slices.square().mean(1).sqrt()
+            if sizes.min() * LOCAL < sizes.max():
+                return True
+    return False
+
+
+def _roundings(got: torch.Tensor, expected: Expected, dtype: torch.dtype) -> float:
+    """How many independent roundings of the answer's usual size the errors amount to."""
+    value, right, _ = aligned(got, closest(got, expected, dtype), dtype)
+    both = torch.isfinite(value) & torch.isfinite(right)
+    scale = right[both].square().mean() * budget.EPS[dtype] ** 2 / 12
+    return ((value - right)[both].square().mean() / scale).item()
+
+
 def _unwritten(got: torch.Tensor, bad: torch.Tensor) -> str | None:
     """Whether wrong elements hold the byte that fresh memory is filled with."""
     memory = probe.raw(got.cpu()).reshape(-1, got.element_size())
     filled = bad.reshape(-1) & torch.stack([(memory == byte).all(1) for byte in probe.PATTERNS]).any(0)
     count, wrong = int(filled.sum()), int(bad.sum())
-    if not count:
+    if count < EXPLAINS * wrong:
         return None
     return (
         f"{'they were' if count == wrong else f'{count} of them were'} never written: the allocator's fill is "
@@ -361,32 +452,113 @@ def _case_constants(case: Case) -> dict[str, float]:
     return found
 
 
-def _fitted(value, answer, tolerance, bad, names: Mapping[str, float], unit: float) -> str | None:
-    """One factor or one difference for all wrong elements, or one for each row; where enough elements tell."""
+def _fitted(value, answer, tolerance, bad, names: Mapping[str, float], unit: float) -> tuple[float, str] | None:
+    """One factor or one difference for all wrong elements, or one for each row; where enough elements tell. With the
+    share that it explains."""
     error = (value - answer).abs()
     told = bad & (error > 3 * tolerance) & (answer != 0)
     if int(told.sum()) >= 3 and answer[told].unique().numel() >= 3:
         ratio = (value[told] / answer[told]).median()
-        if _fits(value, ratio * answer, tolerance * ratio.abs().clamp_min(1.0), bad):
-            return f"{ratio.item():.4g} x the answer{_name(ratio.item(), names, unit + 1e-4)}"
+        near = tolerance * ratio.abs().clamp_min(1.0)
+        if most((error > 3 * near)[told]) and (share := _fits(value, ratio * answer, near, bad)):
+            return share, f"{ratio.item():.4g} x the answer{_name(ratio.item(), names, unit + 1e-4)}"
         difference = (value - answer)[told][tolerance[told].argmin()]
-        if _fits(value, answer + difference, tolerance, bad):
-            return f"the answer {difference.item():+.4g}{_name(difference.item(), names, 1e-3)}"
+        if share := _fits(value, answer + difference, tolerance, bad):
+            return share, f"the answer {difference.item():+.4g}{_name(difference.item(), names, 1e-3)}"
     if value.ndim > 1 and value.shape[-1] >= 4 and int(told.sum()) >= 8:
         safe = torch.where(told, value / torch.where(answer == 0, 1.0, answer), math.nan)
         ratios = safe.nanmedian(-1, keepdim=True).values.nan_to_num(nan=1.0)
-        if _fits(value, ratios * answer, tolerance * ratios.abs().clamp_min(1.0), bad):
+        if share := _fits(value, ratios * answer, tolerance * ratios.abs().clamp_min(1.0), bad):
             low, high = (float(r) for r in ratios[told.any(-1, keepdim=True)].aminmax())
-            return f"each row is a factor of its own times the answer, {low:.3g} to {high:.3g}"
+            return share, f"each row is a factor of its own times the answer, {low:.3g} to {high:.3g}"
         moves = torch.where(told, value - answer, math.nan).nanmedian(-1, keepdim=True).values.nan_to_num(nan=0.0)
-        if _fits(value, answer + moves, tolerance, bad):
+        if share := _fits(value, answer + moves, tolerance, bad):
             low, high = (float(m) for m in moves[told.any(-1, keepdim=True)].aminmax())
-            return f"each row is the answer plus a number of its own, {low:.3g} to {high:.3g}"
+            return share, f"each row is the answer plus a number of its own, {low:.3g} to {high:.3g}"
     return None
 
 
-def _fits(value, model, tolerance, where) -> bool:
-    return bool(((value - model).abs() <= tolerance)[where].all())
+def _fits(value, model, tolerance, where) -> float:
+    """The share of `where` at which a model explains the value; 0 where it is too little."""
+    near = ((value - model).abs() <= tolerance)[where]
+    return near.double().mean().item() if most(near) else 0.0
+
+
+def _elsewhere(value, answer, tolerance, bad, axes: Sequence[str]) -> tuple[float, str] | None:
+    """The share of the wrong elements that are those of another slice of the answer along an axis, and which."""
+    for axis in range(value.ndim):
+        slices = [x.movedim(axis, 0).reshape(value.shape[axis], -1) for x in (value, answer, tolerance, bad)]
+        here, right, near, wrong = slices
+        places = wrong.any(1).nonzero().flatten().tolist()
+        if value.shape[axis] < 2 or not 0 < len(places) <= ROWS or here.shape[1] < 2:
+            continue
+        explained, sources = 0, {}
+        for place in places:
+            where = wrong[place]
+            other = (right[:, where] - right[place, where]).abs() > 2 * near[:, where]
+            match = (other & ((here[place, where] - right[:, where]).abs() <= near[:, where])).sum(1)
+            match[place] = 0
+            sources[place] = int(match.argmax())
+            explained += int(match.max()) if int(where.sum()) > 1 else 0
+        share = explained / int(wrong.sum())
+        if share >= EXPLAINS:
+            return share, f"the answer of another {axes[axis]}: {_sources(sources)}"
+    return None
+
+
+def _sources(sources: Mapping[int, int]) -> str:
+    """Which slice holds the answer of which, in words."""
+    if len(set(sources.values())) == 1:
+        return f"that of {next(iter(sources.values()))}"
+    apart = {there - here for here, there in sources.items()}
+    if len(apart) == 1:
+        by = apart.pop()
+        return f"that of {abs(by)} {'before' if by < 0 else 'after'}"
+    shown = [f"{here} holds that of {there}" for here, there in sources.items()]
+    return ", ".join(shown[:4]) + (", ..." if len(shown) > 4 else "")
+
+
+def misread(
+    contract: Contract,
+    case: Case,
+    output: str,
+    got: torch.Tensor,
+    expected: Expected,
+    bad: torch.Tensor,
+    seconds: float,
+) -> str | None:
+    """As which slices of an operand the kernel reads others: the first along an axis, or the one before or after.
+
+    For so many seconds at most.
+    """
+    if contract.work(case) > WORK_LIMIT or int(bad.sum()) < 3:
+        return None
+    exact, end = contract.build(case).exact, time.monotonic() + seconds
+    for axis in range(max(value.ndim for value in exact.values() if value is not None)):
+        for name, value in exact.items():
+            if value is None or value.ndim <= axis or value.shape[axis] < 2:
+                continue
+            letter = contract.operand_axes(name, case).split()[axis : axis + 1] or [f"axis {axis}"]
+            for how, other in {
+                f"the first {letter[0]} of {name} were every one": value.narrow(axis, 0, 1).expand(value.shape),
+                f"each {letter[0]} of {name} were the one before": value.roll(1, axis),
+                f"each {letter[0]} of {name} were the one after": value.roll(-1, axis),
+            }.items():
+                if time.monotonic() > end:
+                    return None
+                changed = {**exact, name: other.contiguous()}
+                theirs = contract.expect(changed, case.param, dtype=case.torch_dtype, compute=None)[output]
+                if theirs is not None and explains(theirs, got, bad, case.torch_dtype):
+                    return f"as if {how}"
+    return None
+
+
+def explains(other: Expected, got: torch.Tensor, bad: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether the wrong elements of an output are those of another answer."""
+    if other.answer.shape != got.shape:
+        return False
+    off = compare.compare(got, replace(other, drift=math.inf), dtype).bad
+    return off is None or most(~off[bad.cpu()])
 
 
 def _name(number: float, names: Mapping[str, float], tolerance: float) -> str:

@@ -110,6 +110,8 @@ class Judgement:
         # where what is undefined is not as on GPUs; None: everywhere
         self.conspicuous: tuple[str, ...] | None = None if subject.strict else ()
         self.undefined: dict[str, str] = {}  # what was undefined in the calls so far, by place
+        # calls before this one, in words, and their cases: what a kernel may have kept of
+        self.earlier: list[tuple[str, Case]] = list(subject.recent)
         self.on_host: list[str] = []  # outputs of the last call that would lie on the CPU beside a GPU
 
     @property
@@ -138,6 +140,7 @@ class Judgement:
     def call(self, arguments: Mapping[str, Any], manner: Manner = PLAIN, placed: Placed | None = None) -> Observed:
         """Call the kernel; what is undefined is as this judgement has it."""
         manner = replace(manner, conspicuous=self.conspicuous)
+        self.subject.compared["calls"] += 1
         seen = self.executor.call(arguments, manner, placed, debug=self.debug)
         self.outcome.answered, self.on_host = seen.asked, seen.on_host
         self.note_undefined(seen)

@@ -15,6 +15,7 @@ from touchstone.conformance.reporting.console import Table
 from touchstone.conformance.spec.contract import size_text
 
 # kills after which a kernel in a backend's language is left, by level: interpreters and emulators are slow
+NARROW = 0.01  # of the trials: a mutant that fewer kill escapes another draw of the cases
 ENOUGH = {"quick": 1, "default": 4}
 
 
@@ -72,6 +73,12 @@ class OpResult:
         return [one for one in self.mutants if len(one.killed) == 1 and not (left and one.backend)]
 
     @property
+    def narrow(self) -> list[MutantResult]:
+        """Mutants that few of the trials kill, of those judged on all."""
+        judged = [one for one in self.mutants if one.killed and not (one.backend and self.level in ENOUGH)]
+        return [one for one in judged if len(one.killed) < NARROW * one.trials] if self.whole else []
+
+    @property
     def false_alarms(self) -> list[MutantResult]:
         return [one for one in self.known_good if one.killed]
 
@@ -101,6 +108,7 @@ class OpResult:
             "mutants": len(self.mutants),
             "killed": len(self.mutants) - len(self.survivors),
             "killed by one trial only": [f.name for f in self.thin],
+            "narrow": [f.name for f in self.narrow],
             "survivors": [f.name for f in self.survivors],
             "known-good": len(self.known_good),
             "known-good checks": self.known_good_checks,
@@ -198,6 +206,10 @@ def holes(results: Sequence[OpResult]) -> list[str]:
             )
         if result.level != "quick":
             found += [f"{result.op}: {one.name} is killed by one trial alone: {one.killed[0]}" for one in result.thin]
+        found += [
+            f"{result.op}: {one.name} is killed by {len(one.killed)} of {one.trials}: {', '.join(one.killed[:2])}"
+            for one in result.narrow
+        ]
         if result.whole and result.idle_families:
             found.append(f"{result.op}: families that kill nothing: {', '.join(result.idle_families)}")
         found += [f"{result.op}: {note}" for note in result.notes]

@@ -56,7 +56,7 @@ def _compare(got: torch.Tensor, expected: Expected, in_dtype: torch.dtype, exact
         value = got.to(torch.float64)
     if expected.bitwise or not out.is_floating_point:
         wanted = answer.to(out)
-        ok = (_bits(got.detach().cpu()) == _bits(wanted)) | (torch.isnan(value) & torch.isnan(answer))
+        ok = (bits(got.detach().cpu()) == bits(wanted)) | (torch.isnan(value) & torch.isnan(answer))
         return _verdict(ok, torch.where(ok, 0.0, math.inf), value, answer, None, "must be equal bit by bit")
     if exact or expected.exact:
         ok = value == answer.to(out).to(torch.float64)
@@ -82,7 +82,7 @@ def _compare(got: torch.Tensor, expected: Expected, in_dtype: torch.dtype, exact
     return verdict
 
 
-def _bits(x: torch.Tensor) -> torch.Tensor:
+def bits(x: torch.Tensor) -> torch.Tensor:
     """The bits of each element as an integer."""
     if not x.is_floating_point():
         return x

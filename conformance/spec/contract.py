@@ -122,7 +122,7 @@ class Int64Index:
     `rows` names the axis of each operand along which the first axis of the outputs runs; other operands count whole.
     """
 
-    size: Mapping[str, int]
+    size: Mapping[str, Any]
     rows: Mapping[str, int]
     dtype: str = "bfloat16"
 

@@ -41,6 +41,21 @@ class BufferView:
         return torch.equal(self.buffer if self.written is None else self.written, snapshot)
 
 
+def surround(placed: BufferView, byte: int) -> bool:
+    """Fill what lies around a view, and in its gaps, with a byte; whether there is anything to fill. Far layouts are
+    left alone."""
+    if placed.written is not None or not placed.view.numel():
+        return False
+    narrow = placed.view
+    for axis, stride in enumerate(placed.view.stride()):
+        if stride == 0:
+            narrow = narrow.narrow(axis, 0, 1)
+    kept = narrow.clone()
+    placed.buffer.fill_(byte)
+    narrow.copy_(kept)
+    return True
+
+
 class NoRoom(RuntimeError):
     """This machine cannot map the memory that a layout needs."""
 

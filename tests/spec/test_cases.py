@@ -90,11 +90,13 @@ def pairs(contract: Contract) -> set:
 
 
 def held(contract: Contract, cases) -> set:
-    """The pairs of axis values that some case has; layouts beyond 2^31 are cases besides, of no axis."""
+    """The pairs of axis values that some case has; layouts beyond 2^31 and rows beyond a grid are cases besides."""
     space = axes(contract)
     index = {axis: {value: i for i, value in enumerate(values)} for axis, values in space.items()}
     found = set()
     for case in filter(near, cases):
+        if contract.is_beyond_grid(case):
+            continue
         point = coordinates(contract, case)
         found |= set(itertools.combinations([(axis, index[axis][point[axis]]) for axis in space], 2))
     return found

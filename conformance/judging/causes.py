@@ -1,0 +1,230 @@
+"""Why a call's values are wrong, where that shows in other calls: values of an earlier call, memory around an operand,
+another answer each time.
+
+A cause is a sentence about one output. It is given only where it explains at least 95 % of the wrong elements.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from touchstone.conformance.judging import diagnosis
+from touchstone.conformance.judging import instruments as probe
+from touchstone.conformance.judging.executor import Manner
+from touchstone.conformance.judging.judgement import Judgement
+from touchstone.conformance.spec import compare, layouts
+from touchstone.conformance.spec.budget import Expected
+from touchstone.conformance.spec.cases import plain_case
+from touchstone.conformance.spec.contract import Case, Inputs
+
+AGAIN = 3  # further calls on the same inputs
+KEPT = 200  # earlier calls that are remembered, by their cases
+RECENT = 6  # of those with outputs of the same shapes, the first and the latest, whose answers are looked for
+CALLS, SEARCH = 64, 1.5  # further calls among which another wrong one is looked for, and seconds for that
+SIZES = 3  # that are new to the kernel
+AROUND = 0x00  # what lies around an operand in another call: zeros
+SMALL = 2**24  # bytes of an operand's buffer of which that is tried
+
+Wrong = dict[str, torch.Tensor]  # by output, which elements are wrong
+
+
+def of_call(
+    j: Judgement,
+    inputs: Inputs,
+    values: Mapping[str, Any],
+    expected: Mapping[str, Expected | None],
+    verdicts: Mapping[str, compare.Verdict],
+    blocks: tuple[int, ...],
+    again: bool,
+) -> dict[str, str]:
+    """The causes of what is wrong in one call, by output. `again`: the kernel may be called again."""
+    wrong = {n: v.bad for n, v in verdicts.items() if v.bad is not None}
+    found = _of_earlier_calls(j, inputs.case, values, wrong)
+    if not again or found.keys() == wrong.keys():
+        return found
+    kept = {name: values[name].clone() for name in wrong}
+    number = j.subject.compared["calls"]
+    seen = _again(j, inputs, blocks, AGAIN)
+    if len(seen) < AGAIN:
+        return found
+    left = {name: bad for name, bad in wrong.items() if name not in found}
+    right = {n for n in left if all(is_right(j, inputs.case, n, other[n], expected[n]) for other in seen)}
+    if right:
+        found |= dict.fromkeys(right, _once(j, inputs.case, number))
+    same = [n for n in left if not any(_differs(kept[n], other[n], left[n], most=False) for other in seen)]
+    worn = _worn(j, blocks, number) if same else None
+    for name in left.keys() - right:
+        if name not in same:
+            if all(_differs(kept[name], other[name], left[name]) for other in seen):
+                found[name] = "other values in each call with the same inputs: a race, or memory that nothing wrote"
+        elif worn:
+            found[name] = worn
+        elif operands := _read_around(j, inputs.case, name, kept[name], left[name], blocks):
+            found[name] = (
+                f"they depend on memory outside the view of {' and '.join(operands)}: what lies around it or in its "
+                "gaps is read"
+            )
+    return found
+
+
+def _again(j: Judgement, inputs: Inputs, blocks: tuple[int, ...], count: int) -> list[Mapping[str, Any]]:
+    """What further calls give, up to one that gives nothing to compare."""
+    seen: list[Mapping[str, Any]] = []
+    while len(seen) < count and (values := _values(j, inputs, blocks)) is not None:
+        seen.append({n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in values.items()})
+    return seen
+
+
+def _once(j: Judgement, case: Case, number: int) -> str:
+    """Of a call, the `number`th of the kernel, that is wrong where further ones on the same inputs are right."""
+    if _first_of_new_sizes(j, case):
+        return (
+            "right in further calls with the same inputs: only the first call of a size is wrong, as where a kernel is "
+            "tuned on its own output"
+        )
+    plain = j.subject.held_first[0][1] if j.subject.held_first else case  # a cheap one
+    inputs, end = j.contract.build(plain, j.executor.device), time.monotonic() + SEARCH
+    expected = j.contract.expected(j.contract.build(plain), j.subject.compute)
+    for _ in range(CALLS):
+        values = _values(j, inputs, ())
+        if values is None or time.monotonic() > end:
+            break
+        if not all(is_right(j, plain, n, values[n], e) for n, e in expected.items() if j.judges(n)):
+            period = j.subject.compared["calls"] - number
+            if number % period == 0:
+                return f"every {period}th call is wrong: this is call {number}, and call {number + period} is too"
+            break
+    return f"right in further calls with the same inputs: call {number} alone, the first of these sizes or one of many"
+
+
+def _first_of_new_sizes(j: Judgement, case: Case) -> bool | None:
+    """Whether of two calls of one of some sizes that the kernel was not called with the first alone is wrong; None:
+    none is left."""
+    tried: list[bool] = []
+    known = {other.sizes for _, other in j.subject.recent}
+    for size in reversed(j.contract.sizes):
+        new = plain_case(j.contract, case.dtype, next(iter(j.contract.values)), j.case.seed, size)
+        if len(tried) == SIZES or any(tried):
+            break
+        if new.sizes in known or not new.filled or not j.contract.valid(new):
+            continue
+        inputs = j.contract.build(new, j.executor.device)
+        seen = _again(j, inputs, (), 2)
+        if len(seen) < 2:
+            continue
+        expected = j.contract.expected(j.contract.build(new), j.subject.compute)
+        first, second = (
+            all(is_right(j, new, n, values[n], e) for n, e in expected.items() if j.judges(n)) for values in seen
+        )
+        j.subject.recent.append((f"on {new.id}", new))
+        tried.append(second and not first)
+    return any(tried) if tried else None
+
+
+def _worn(j: Judgement, blocks: tuple[int, ...], number: int) -> str | None:
+    """Whether the inputs of the first call that was right give wrong values now."""
+    if not j.subject.held_first:
+        return None
+    earlier, case = j.subject.held_first[0]
+    values = _values(j, j.contract.build(case, j.executor.device), ())
+    if values is None:
+        return None
+    expected = j.contract.expected(j.contract.build(case), j.subject.compute)
+    if all(is_right(j, case, n, values[n], e) for n, e in expected.items() if j.judges(n)):
+        return None
+    told = j.subject.compared
+    last, number = told["right up to"], told.setdefault("wrong from", number)
+    return (
+        f"the inputs of call {earlier}, whose values were right, give wrong ones by now: right up to call {last}, "
+        f"wrong from call {number} on"
+    )
+
+
+def remember(j: Judgement, number: int) -> None:
+    """That the kernel was called on the trial's case, in its `number`th call."""
+    subject = j.subject
+    if len(subject.recent) < KEPT:
+        subject.recent.append((f"on {j.case.id}", j.case))
+    if j.passes:
+        subject.compared["right up to"] = number
+        if not subject.held_first and j.case.filled:
+            subject.held_first.append((number, j.case))
+
+
+def _of_earlier_calls(j: Judgement, case: Case, values: Mapping[str, Any], wrong: Wrong) -> dict[str, str]:
+    found: dict[str, str] = {}
+    alike = [(label, other) for label, other in j.earlier if other != case and _alike(j, other, case)]
+    for label, other in dict.fromkeys([*reversed(alike[-RECENT:]), *alike[:RECENT]]):
+        answers: Mapping[str, Expected | None] | None = None
+        for name, bad in wrong.items():
+            if name in found:
+                continue
+            if answers is None:
+                answers = j.contract.expected(j.contract.build(other), j.subject.compute)
+            answer = answers[name]
+            if answer is not None and diagnosis.explains(answer, values[name], bad, case.torch_dtype):
+                found[name] = f"the answer of an earlier call, {label}"
+    return found
+
+
+def _alike(j: Judgement, one: Case, other: Case) -> bool:
+    """Whether two calls give outputs of the same shapes and dtypes."""
+    return one.dtype == other.dtype and all(
+        j.contract.output_shape(name, one) == j.contract.output_shape(name, other) for name in j.contract.outputs
+    )
+
+
+def _values(j: Judgement, inputs: Inputs, blocks: tuple[int, ...]) -> Mapping[str, Any] | None:
+    """What another call gives; None where it gives nothing that can be compared."""
+    again = j.again(debug=False)
+    seen = again.call(inputs.arguments, Manner(probe.PATTERNS[0], blocks), inputs.placed)
+    return seen.values if seen.returned and isinstance(seen.values, dict) else None
+
+
+def is_right(j: Judgement, case: Case, name: str, got: Any, expected: Expected | None) -> bool:
+    """Whether an output of another call is what it has to be."""
+    if expected is None or not isinstance(got, torch.Tensor):
+        return expected is got
+    if got.shape != expected.answer.shape:
+        return False
+    return compare.compare(got, expected, case.torch_dtype, diagnosis.exact(j.contract, case, name)).ok
+
+
+def _differs(one: torch.Tensor, other: Any, where: torch.Tensor, most: bool = True) -> bool:
+    """Whether most of the elements `where`, or any, differ in their bits."""
+    if not isinstance(other, torch.Tensor) or (one.shape, one.dtype) != (other.shape, other.dtype):
+        return False
+    bits = compare.bits(one.cpu()) != compare.bits(other.cpu())
+    return diagnosis.most(bits[where.cpu()]) if most else bool(bits[where.cpu()].any())
+
+
+def _read_around(
+    j: Judgement, case: Case, name: str, got: torch.Tensor, bad: torch.Tensor, blocks: tuple[int, ...]
+) -> list[str]:
+    """The operands around which other memory gives other values in place of the wrong ones."""
+    found = []
+    for operand, about in j.contract.operands.items():
+        inputs = j.contract.build(case, j.executor.device)
+        placed = inputs.placed[operand]
+        if placed is None or about.own_dtype or placed.buffer.numel() > SMALL:
+            continue
+        if not layouts.surround(placed, AROUND):
+            continue
+        other = _values(j, inputs, blocks)
+        if other is not None and _differs(got, other[name], bad):
+            found.append(operand)
+    return found
+
+
+def of_many(count: int, first: int, wrong: Sequence[int]) -> str | None:
+    """Which of `count` calls are wrong, `first` of them the first and `wrong` all, in words; None: no rule."""
+    later = list(range(first, count + 1))
+    if list(wrong) == later and len(later) > 4:
+        return f"right in the first {first - 1} calls, wrong from call {first} on"
+    if len(wrong) > 1 and list(wrong) == list(range(first, count + 1, first)):
+        return f"every {first}th call is wrong: {', '.join(map(str, wrong[:4]))}{', ...' if len(wrong) > 4 else ''}"
+    if list(wrong) == [first] and len(later) > 4:
+        return f"only call {first} of {count} is wrong"
+    return None

@@ -1,0 +1,246 @@
+"""The axes of the first sixteen ops on which published kernels went wrong: that their cases are there, and that mutants
+which nothing else finds are found there."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.discovery.subject import Subject, not_called
+from touchstone.conformance.judging import calls, judge
+from touchstone.conformance.judging.judgement import FAILED, PASSED
+from touchstone.conformance.judging.trials import CaseTrial, Int64Index, ManyCalls, called_once, trials_of
+from touchstone.conformance.spec.cases import plain_case, plan
+
+ATTENTION = ("attention", "attention_backward")
+MLP = ("mlp", "mlp_backward", "gated_mlp")
+ROWS = (
+    "softmax",
+    "online_softmax",
+    "softmax_backward",
+    "layer_norm",
+    "layer_norm_backward",
+    "rms_norm",
+    "rms_norm_backward",
+    "add_layer_norm",
+    "add_rms_norm",
+)
+OPS = ("matmul", *ATTENTION, *MLP, *ROWS, "group_norm")
+
+
+def counted(case):
+    """Rows, or batches times heads, whatever they are called."""
+    size = case.size
+    return (
+        size.get("B", 1)
+        * size.get("Hq", 1)
+        * max([n for name, n in size.items() if name in ("rows", "M", "N", "Sq") and isinstance(n, int)], default=1)
+    )
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_there_are_more_rows_than_a_grid_has_blocks_along_y(op):
+    contract = registry.contract(op)
+    beyond = {case for case in plan(contract, "quick").cases if contract.is_beyond_grid(case)}
+    assert {case.sizes for case in beyond} == {tuple(size.items()) for size in contract.beyond_grid}
+    assert beyond and all(case.contiguous and counted(case) > 65535 for case in beyond)
+    assert all(contract.work(case) > 2e7 for case in beyond)  # more than an interpreter or emulator is given
+
+
+def test_above_level_quick_they_come_in_every_dtype():
+    contract = registry.contract("softmax")
+    dtypes = {case.dtype for case in plan(contract, "default").cases if contract.is_beyond_grid(case)}
+    assert dtypes == set(contract.dtypes)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_there_are_more_than_8192_columns(op):
+    longest = max(
+        n
+        for case in plan(registry.contract(op), "quick").cases
+        if not registry.contract(op).is_beyond_grid(case)
+        for _, size in case.sizes
+        for n in (size if isinstance(size, tuple) else (size,))
+    )
+    assert longest > 8192
+
+
+@pytest.mark.parametrize("op", ATTENTION)
+def test_sizes_of_attention(op):
+    sizes = [dict(size) for size in registry.contract(op).sizes]
+    groups = [(size["Hq"] // size["Hkv"], size["Hkv"]) for size in sizes if size["Hkv"] > 1]
+    assert any(group not in (1, kv_heads) for group, kv_heads in groups)
+    assert any(group > 16 for group, _ in groups)
+    filled = [size for size in sizes if 0 not in size.values()]
+    assert {size["D"] for size in filled} == {size["D"] for size in filled if size["B"] > 1}
+    assert any(size["Sk"] > 256 and size["Sk"] - size["Sq"] < 0 < size["Sq"] - 256 for size in filled)
+
+
+@pytest.mark.parametrize(
+    ("op", "family"),
+    [
+        *((op, "far_below") for op in ("softmax", "online_softmax", *ATTENTION)),
+        *((op, "nan_and_neg_inf") for op in ("softmax", "online_softmax", "attention")),
+        *((op, family) for op in MLP for family in ("saturated", "all_negative")),
+    ],
+)
+def test_families(op, family):
+    assert family in {case.values for case in plan(registry.contract(op), "quick").cases}
+
+
+def drawn(op, family, dtype="float32", size=None, **params):
+    contract = registry.contract(op)
+    case = plain_case(contract, dtype, family, size=size)
+    case = replace(case, params=tuple((name, params.get(name, value)) for name, value in case.params))
+    assert contract.valid(case)
+    return contract.build(case).exact, contract.expected(contract.build(case))
+
+
+def test_far_below_is_below_what_kernels_take_for_minus_infinity():
+    x = drawn("softmax", "far_below")[0]["x"]
+    assert (x < -5e4).all() and (x[1::2] < -1e30).all()
+    assert (drawn("softmax", "far_below", "float16")[0]["x"] < -5e4).all()
+    for scale in (None, 0.21):
+        exact, expected = drawn("attention", "far_below", scale=scale)
+        s = exact["q"] @ exact["k"].repeat_interleave(3, 1).mT * (40**-0.5 if scale is None else scale)
+        assert (s < -5e4).all() and (s < -1e30).any()
+        assert torch.equal(
+            expected["o"].answer, exact["v"].repeat_interleave(3, 1)[:, :, :1].expand((*s.shape[:3], 40))
+        )
+
+
+@pytest.mark.parametrize("op", MLP)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_saturated_preactivations_overflow_where_they_are_squared(op, dtype):
+    for family, signs in (("saturated", 2), ("all_negative", 1)):
+        exact, expected = drawn(op, family, dtype)
+        z = exact["x"] @ exact["w_gate" if op == "gated_mlp" else "w1"]
+        assert z.abs().max() > 256 and len(set(z.sign().flatten().tolist())) == signs
+        assert all(bool(one.answer.isfinite().all()) for one in expected.values())
+
+
+FOUND_THERE = [  # op, mutant, what a case has that shows it
+    ("softmax", "maximum_starts_at_1e30", dict(values="far_below", dtype="float32")),
+    ("softmax", "nan_beside_neg_inf_gives_zeros", dict(values="nan_and_neg_inf", size=(3, 33))),
+    ("softmax", "rows_beyond_a_grid", dict(size=(65600, 3))),
+    ("online_softmax", "pos_inf_has_lse_nan", dict(values="one_pos_inf", size=(3, 33))),
+    ("attention", "maximum_starts_at_1e30", dict(values="far_below", dtype="float32")),
+    ("attention", "hidden_keys_score_5e4", dict(values="far_below", params={"causal": True})),
+    ("attention", "tiles_of_neg_inf_skipped", dict(values="nan_and_neg_inf", size=(2, 2, 2, 5, 40, 192))),
+    ("attention", "divided_by_key_heads", dict()),
+    ("attention", "groups_end_at_16", dict(size=(2, 34, 2, 3, 21, 32))),
+    ("attention", "empty_splits_count", dict(size=(2, 1, 1, 300, 280, 16), params={"causal": True})),
+    ("attention", "first_batch_of_24", dict(size=(2, 1, 1, 1031, 5, 24))),
+    ("attention_backward", "lse_below_5e4_is_none", dict(values="far_below")),
+    ("mlp", "scaled_by_the_largest", dict(values="all_negative", params={"activation": "relu"})),
+    (
+        "mlp_backward",
+        "slope_squares_in_float16",
+        dict(values="saturated", dtype="float16", params={"activation": "gelu_tanh"}),
+    ),
+    ("gated_mlp", "gates_end_at_1000", dict(values="saturated")),
+    ("matmul", "first_8192_only", dict(size=(3, 8209, 9))),
+    ("rms_norm", "first_8192_columns", dict(size=(2, 10007))),
+]
+
+
+@pytest.mark.parametrize(("op", "name", "about"), FOUND_THERE, ids=[f"{op}-{name}" for op, name, _ in FOUND_THERE])
+def test_mutants_are_found_there(op, name, about):
+    contract = registry.contract(op)
+    (planted,) = [one for one in registry.planted(op) if one.name == name]
+    names = list(contract.sizes[0])
+    size = dict(zip(names, about["size"], strict=True)) if "size" in about else None
+    case = plain_case(
+        contract, about.get("dtype", "float32"), about.get("values", next(iter(contract.values))), size=size
+    )
+    case = replace(case, params=tuple((n, about.get("params", {}).get(n, value)) for n, value in case.params))
+    assert contract.valid(case)
+    assert (
+        judge.run(Subject(op, planted.make(), name, "torch@cpu", "cpu", diagnosed=False), CaseTrial(case)).status
+        == FAILED
+    )
+
+
+ONLY_THERE = [  # mutants that no other case kills
+    ("softmax", "maximum_starts_at_1e30", lambda case: case.values == "far_below"),
+    ("online_softmax", "nan_beside_neg_inf_has_lse_neg_inf", lambda case: case.values == "nan_and_neg_inf"),
+    ("attention", "groups_end_at_16", lambda case: case.size["Hq"] == 34),
+    ("attention", "maximum_starts_at_1e30", lambda case: case.values == "far_below"),
+    ("attention", "first_8192_keys", lambda case: case.size["Sk"] > 8192),
+    ("mlp_backward", "slope_squares_in_float16", lambda case: case.values == "saturated"),
+    ("gated_mlp", "scaled_by_the_largest", lambda case: case.values == "all_negative" or not case.filled),
+    ("layer_norm", "rows_of_16_bits", lambda case: case.size["rows"] > 65535),
+]
+
+
+@pytest.mark.level("default")
+@pytest.mark.slow
+@pytest.mark.parametrize(("op", "name", "there"), ONLY_THERE, ids=[f"{op}-{name}" for op, name, _ in ONLY_THERE])
+def test_mutants_that_only_an_axis_finds(op, name, there):
+    (planted,) = [one for one in registry.planted(op) if one.name == name]
+    trials, _ = trials_of(Subject(op, not_called, "planted", "planted@cpu", "cpu"), "default")
+    mine = [called_once(t) for t in trials if not isinstance(t, ManyCalls) and t.case.dtype in planted.dtypes]
+    subject = Subject(op, planted.make(), name, "torch@cpu", "cpu", diagnosed=False)
+    killing = [trial for trial in mine if judge.run(subject, trial).status == FAILED]
+    assert len(killing) >= 0.01 * len(mine)
+    assert [trial.id for trial in killing if not there(trial.case)] == []
+
+
+def known_good(op):
+    return next(one.make() for one in registry.planted(op) if one.is_known_good)
+
+
+FEW = {"rows": 300, "cols": 40, "M": 300, "K": 8, "D": 8, "H": 8, "B": 9, "Hq": 4, "Hkv": 2, "Sq": 4, "Sk": 4, "C": 6}
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_outputs_beyond_32_bits_are_compared_by_rows(op, monkeypatch):
+    """On a GPU there are more than 2^31 elements; here the same is done with fewer."""
+    contract = registry.contract(op)
+    beyond = contract.int64_index
+    elements = [
+        torch.Size(contract.output_shape(name, plain_case(contract, "bfloat16", "normal", size=beyond.size))).numel()
+        for name in contract.outputs
+    ]
+    assert max(elements) > 2**31
+    few = {n: (5,) if isinstance(size, tuple) else min(size, FEW.get(n, 40)) for n, size in beyond.size.items()}
+    monkeypatch.setattr(contract, "int64_index", replace(beyond, size=few))
+    trial = Int64Index(plain_case(contract, "bfloat16", "normal", size=few))
+    fn = known_good(op)
+    right = judge.run(Subject(op, fn, "right", "torch@cpu", "cpu"), trial)
+    assert right.status == PASSED and right.fractions, right.findings
+
+    def last_row_lost(*args, **kwargs):
+        outputs = fn(*args, **kwargs)
+        (outputs[0] if isinstance(outputs, tuple) else outputs)[-1] = 0.0
+        return outputs
+
+    assert judge.run(Subject(op, last_row_lost, "wrong", "torch@cpu", "cpu"), trial).status == FAILED
+
+
+def many_rows(fn):
+    contract = registry.contract("softmax")
+    trial = CaseTrial(plain_case(contract, "float32", "normal", size=contract.beyond_grid[0]))
+    return judge.run(Subject("softmax", fn, "fn", "user@cpu", "cpu"), trial)
+
+
+def softmax(x):
+    return torch.softmax(x, -1)
+
+
+def test_a_case_that_would_take_long_is_called_with_fewer_rows(monkeypatch):
+    rows = []
+
+    def counting(x):
+        rows.append(len(x))
+        return softmax(x)
+
+    assert many_rows(counting).findings == [] and rows == [1025, 1025, 65600]
+    monkeypatch.setattr(calls, "LONGEST", 0.0)
+    rows.clear()
+    outcome = many_rows(counting)
+    assert outcome.status == PASSED and rows == [1025, 1025]
+    assert [finding.severity for finding in outcome.findings] == ["note"]
+    assert "not called with them" in outcome.findings[0].message
+    assert many_rows(lambda x: softmax(x) * 1.1).status == FAILED
