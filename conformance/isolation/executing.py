@@ -1,5 +1,6 @@
 """The side of the kernel: a process that makes the calls which the judge asks for, and judges nothing."""
 
+import contextlib
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +16,8 @@ from touchstone.conformance.discovery.importing import FileFunction
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.isolation import processes, serve, tripwires, wire
 from touchstone.conformance.isolation.confined import folders
-from touchstone.conformance.isolation.shared import ALIGNED, OUTPUTS, Shared, rounded
+from touchstone.conformance.isolation.hidden import Hidden, Host, Window
+from touchstone.conformance.isolation.shared import ALIGNED, OUTPUTS, WINDOW, Shared, rounded
 from touchstone.conformance.judging.executor import InProcess, ending_text
 from touchstone.conformance.spec.layouts import BufferView
 from touchstone.conformance.spec.returned import said
@@ -112,8 +114,12 @@ class _Calls:
         self.shared, self.subject, self.executor = shared, subject, InProcess(subject)
         self.given: dict[int, torch.Tensor] = {}  # arguments of this trial, by name
         self.held: dict[int, _Memory] = {}  # by token
-        self.places: dict[wire.Slot, _Mirror] = {}  # of this trial
+        self.places: dict[wire.Slot, _Place] = {}  # of this trial
         self.tokens = 0
+        on_cpu = self.executor.device == "cpu" and subject.arrays == "torch"
+        self.window = Window() if subject.untrusted and not subject.allow_library and on_cpu else None
+        self.draw = torch.Generator("cpu")
+        self.draw.seed()
 
     def call(self, request: wire.Call) -> dict[str, Any]:
         for token in request.released:
@@ -126,13 +132,15 @@ class _Calls:
             self.shared.forget(clear=False)
             self.places.clear()
         try:
-            places = [self._place(slot) for slot in request.slots]
+            places = [self._place(slot, _dtype(request, number)) for number, slot in enumerate(request.slots)]
         except torch.OutOfMemoryError as error:
             return {"no room": said(error).partition(". ")[0]}
         arguments = {name: self._argument(value, places) for name, value in request.arguments.items()}
         placed = {name: BufferView(places[slot].bytes, places[slot].bytes) for name, slot in request.placed.items()}
+        hidden = [place for place in places if isinstance(place, _Hidden)]
         try:
-            seen = self.executor.call(arguments, request.manner, placed)
+            with Host(hidden) if hidden else contextlib.nullcontext():
+                seen = self.executor.call(arguments, request.manner, placed)
         except BaseException as error:
             return {"ended": ending_text(error)}
         if seen.lost is None:
@@ -156,9 +164,14 @@ class _Calls:
     def reread(self, request: wire.Reread) -> dict[str, Any]:
         return {"memories": self._written(set(request.tokens) & set(self.held))}
 
-    def _place(self, slot: wire.Slot) -> "_Place":
-        """Where the kernel finds what the judge has put into a slot."""
+    def _place(self, slot: wire.Slot, dtype: torch.dtype | None) -> "_Place":
+        """Where the kernel finds what the judge has put into a slot; `dtype`: of the numbers there, None for others."""
         shared = self.shared.bytes(slot.offset, slot.size)
+        if self.window is not None and dtype is not None and slot.offset + slot.size <= WINDOW and slot.size:
+            if slot not in self.places:
+                own = self.window.bytes(slot.offset, slot.size)
+                self.places[slot] = _Hidden(shared, own, dtype, self.draw)
+            return self.places[slot]
         if self.executor.device == "cpu":
             return _Place(shared)
         if slot not in self.places:
@@ -257,6 +270,10 @@ class _Place:
         """Have the judge see what the memory holds now; here it is the judge's own."""
 
 
+class _Hidden(Hidden, _Place):
+    """One that a launcher cannot read."""
+
+
 class _Mirror(_Place):
     """That of a GPU: a copy of a slot, or of its part and what lies behind that."""
 
@@ -318,6 +335,14 @@ class _Memory:
             begin, end = max(self.begin, storage.data_ptr()), min(self.end, storage.data_ptr() + storage.nbytes())
             found[begin - self.begin : end - self.begin] = whole[begin - storage.data_ptr() : end - storage.data_ptr()]
         return found
+
+
+def _dtype(request: wire.Call, number: int) -> torch.dtype | None:
+    """Of the floating-point numbers in a slot, where nothing else is there."""
+    given = [value for value in request.arguments.values() if isinstance(value, wire.TensorAt) and value.slot == number]
+    dtypes = {wire.DTYPES[value.dtype] for value in given}
+    dtype = dtypes.pop() if len(dtypes) == 1 else None
+    return dtype if dtype is not None and dtype.is_floating_point else None
 
 
 def _extent(tensor: torch.Tensor) -> int:

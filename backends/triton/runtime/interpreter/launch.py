@@ -25,7 +25,7 @@ from triton.runtime.jit import JITFunction, KernelInterface
 
 from touchstone import backends
 from touchstone.backends import cuda_face
-from touchstone.backends.triton.runtime.interpreter import programs
+from touchstone.backends.triton.runtime.interpreter import calls, programs
 from touchstone.backends.triton.runtime.interpreter.compiled import InterpretedKernel
 from touchstone.backends.triton.runtime.interpreter.loops import _typed_range
 from touchstone.backends.triton.runtime.interpreter.memory import _Launch, _launches
@@ -195,6 +195,7 @@ def _grid(kernel, grid) -> tuple[int, int, int]:
 def _run_grid(kernel, arguments: dict[str, Any], grid: tuple[int, int, int]) -> None:
     builder = stock.interpreter_builder
     builder.set_grid_dim(*grid)
+    calls.forget()
     for watcher in watchers:
         watcher.begin(kernel.__name__)
     try:
