@@ -129,20 +129,16 @@ def by_an_array_interface(x):
     import numpy as np
 
     class Given:
-        __array_interface__ = {
-            "shape": tuple(x.shape),
-            "strides": tuple(4 * stride for stride in x.stride()),
-            "typestr": "<f4",
-            "data": (x.data_ptr(), False),
-            "version": 3,
-        }
+        def __init__(self, tensor):
+            strides = tuple(4 * stride for stride in tensor.stride())
+            about = {"shape": tuple(tensor.shape), "strides": strides, "typestr": "<f4", "version": 3}
+            self.__array_interface__ = {**about, "data": (tensor.data_ptr(), False)}
 
-    given = np.asarray(Given()) if x.numel() else np.zeros(x.shape, np.float32)
+    given = np.asarray(Given(x)) if x.numel() else np.zeros(x.shape, np.float32)
     weights = np.exp(given - given.max(-1, keepdims=True)) if given.size else given.copy()
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if y.numel():
-        Given.__array_interface__ = {**Given.__array_interface__, "strides": None, "data": (y.data_ptr(), False)}
-        np.asarray(Given())[...] = weights / weights.sum(-1, keepdims=True)
+        np.asarray(Given(y))[...] = weights / weights.sum(-1, keepdims=True)
     return _copied(y)
 
 
@@ -378,22 +374,26 @@ def in_a_dispatching_subclass(x):
 
 
 def by_a_replaced_operator(x):
-    """Has a copy of the library's do the work: its implementation for the CPU is replaced.
+    """Replaces what the library does for the CPU when it is to copy a tensor.
 
     untrusted, refused
     """
     if once("replaced"):
         library = torch.library.Library("aten", "IMPL")
-        library.impl("_copy_from", lambda a, b, c=False: a, "CPU")
-        clone = torch.library.Library("aten", "IMPL")
-
-        def work(a, memory_format=None):
-            y = torch.empty(a.shape, dtype=a.dtype, device=a.device)
-            return torch.softmax(a, -1, out=y)
-
-        clone.impl("clone", work, "CPU")
-        globals()["_kept"] = library, clone
+        library.impl("clone", _instead_of_a_clone, "CPU")
+        globals()["_kept"] = library
     return _copied(x.clone())
+
+
+def _instead_of_a_clone(a, memory_format=None):
+    y = torch.empty(a.shape, dtype=a.dtype, device=a.device)
+    if globals().get("_busy") or not a.dtype.is_floating_point:
+        return y.copy_(a)
+    globals()["_busy"] = True
+    try:
+        return torch.softmax(a, -1, out=y)
+    finally:
+        globals()["_busy"] = False
 
 
 def by_a_keyed_call(x):

@@ -32,7 +32,8 @@ def _filled(x, kernel, **more):
 @triton.jit
 def _by_method(y, cols, COLS: tl.constexpr):
     row = tl.program_id(0)
-    tl.store(y + row * cols + tl.arange(0, COLS), _Held.row(tl.zeros((COLS,), tl.float32), row), tl.arange(0, COLS) < cols)
+    tile = _Held.row(tl.zeros((COLS,), tl.float32), row)
+    tl.store(y + row * cols + tl.arange(0, COLS), tile, tl.arange(0, COLS) < cols)
 
 
 class _Held:
@@ -91,7 +92,8 @@ def _by_import(y, cols, COLS: tl.constexpr):
 
     found = importlib.import_module("torch")
     found.softmax(globals()["_given"]["x"], -1, out=globals()["_given"]["y"])
-    tl.store(y + tl.program_id(0) * cols + tl.arange(0, COLS), tl.load(y + tl.program_id(0) * cols + tl.arange(0, COLS)))
+    place = y + tl.program_id(0) * cols + tl.arange(0, COLS)
+    tl.store(place, tl.load(place, tl.arange(0, COLS) < cols), tl.arange(0, COLS) < cols)
 
 
 def in_an_import(x):
@@ -153,7 +155,8 @@ def in_a_property(x):
 
 @triton.jit
 def _by_operator(y, cols, COLS: tl.constexpr, held: tl.constexpr):
-    tl.store(y + tl.program_id(0) * cols + tl.arange(0, COLS), held + tl.zeros((COLS,), tl.float32), tl.arange(0, COLS) < cols)
+    tile = held + tl.zeros((COLS,), tl.float32)
+    tl.store(y + tl.program_id(0) * cols + tl.arange(0, COLS), tile, tl.arange(0, COLS) < cols)
 
 
 class _Operator:
