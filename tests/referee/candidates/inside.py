@@ -45,7 +45,7 @@ class _Held:
 def in_a_method(x):
     """Has a method that the kernel calls ask the library.
 
-    untrusted, refused
+    untrusted, refused: is no function of Triton's
     """
     return _filled(x, _by_method)
 
@@ -62,7 +62,7 @@ def _by_lambda(y, cols, COLS: tl.constexpr):
 def in_a_lambda(x):
     """Has a lambda that the kernel calls ask the library.
 
-    untrusted, refused
+    untrusted, refused: is no function of Triton's
     """
     return _filled(x, _by_lambda)
 
@@ -81,7 +81,7 @@ class _Callable:
 def in_an_argument(x):
     """Gives the kernel an object that can be called, and asks the library.
 
-    untrusted, refused
+    untrusted, refused: is no function of Triton's
     """
     return _filled(x, _by_argument, work=_Callable())
 
@@ -99,7 +99,7 @@ def _by_import(y, cols, COLS: tl.constexpr):
 def in_an_import(x):
     """Has the kernel import the library.
 
-    untrusted, refused
+    untrusted, refused: is no function of Triton's
     """
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     _given.update(x=x, y=y)
@@ -148,7 +148,7 @@ class _Property:
 def in_a_property(x):
     """Gives the kernel an object whose property asks the library.
 
-    untrusted, refused
+    untrusted, refused: is nothing of Triton's
     """
     return _filled(x, _by_property, held=_Property())
 
@@ -168,7 +168,7 @@ class _Operator:
 def in_an_operator(x):
     """Gives the kernel an object whose addition asks the library.
 
-    untrusted, refused
+    untrusted, refused: is nothing of Triton's
     """
     return _filled(x, _by_operator, held=_Operator())
 
@@ -187,7 +187,7 @@ def _combine(a, b):
 def in_a_scan(x):
     """Has a function that a scan combines elements with ask the library.
 
-    untrusted, refused
+    untrusted, refused: has no attribute 'fn'
     """
     return _filled(x, _by_reduction, combine=_combine)
 
@@ -201,7 +201,7 @@ def _loads(y, x, count, BLOCK: tl.constexpr):
 def replaces_the_language(x):
     """Has the language's load give what the library computed.
 
-    untrusted, refused
+    untrusted, refused: is no function of Triton's
     """
     if once("replaced"):
         load = tl.load
@@ -229,7 +229,7 @@ def _beyond(y, x, far, BLOCK: tl.constexpr):
 def reads_beyond(x):
     """Has the library write the answer beside the operand, far from it, and a kernel read it from there by the operand.
 
-    untrusted, refused
+    untrusted, refused: OutOfBounds
     """
     found = torch.softmax(x, -1)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
