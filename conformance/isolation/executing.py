@@ -1,6 +1,7 @@
 """The side of the kernel: a process that makes the calls which the judge asks for, and judges nothing."""
 
 import contextlib
+import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -338,9 +339,10 @@ class _Memory:
 
 
 def _dtype(request: wire.Call, number: int) -> torch.dtype | None:
-    """Of the floating-point numbers in a slot, where nothing else is there."""
+    """Of the floating-point numbers in a slot, where nothing else is there. Single ones a launcher may read, as it may
+    integers: both decide about launches."""
     given = [value for value in request.arguments.values() if isinstance(value, wire.TensorAt) and value.slot == number]
-    dtypes = {wire.DTYPES[value.dtype] for value in given}
+    dtypes = {wire.DTYPES[value.dtype] for value in given if math.prod(value.shape) > 1}
     dtype = dtypes.pop() if len(dtypes) == 1 else None
     return dtype if dtype is not None and dtype.is_floating_point else None
 
