@@ -1,6 +1,5 @@
 """The side of the kernel: a process that makes the calls which the judge asks for, and judges nothing."""
 
-import contextlib
 import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +9,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from touchstone.conformance.discovery import arrays, launching, registry
@@ -119,8 +119,7 @@ class _Calls:
         self.tokens = 0
         on_cpu = self.executor.device == "cpu" and subject.arrays == "torch"
         self.window = Window() if subject.untrusted and not subject.allow_library and on_cpu else None
-        self.draw = torch.Generator("cpu")
-        self.draw.seed()
+        self.draw = np.random.default_rng()
 
     def call(self, request: wire.Call) -> dict[str, Any]:
         for token in request.released:
@@ -139,9 +138,9 @@ class _Calls:
         arguments = {name: self._argument(value, places) for name, value in request.arguments.items()}
         placed = {name: BufferView(places[slot].bytes, places[slot].bytes) for name, slot in request.placed.items()}
         hidden = [place for place in places if isinstance(place, _Hidden)]
+        self.executor.host = None if self.window is None else Host(hidden, self.draw)
         try:
-            with Host(hidden) if hidden else contextlib.nullcontext():
-                seen = self.executor.call(arguments, request.manner, placed)
+            seen = self.executor.call(arguments, request.manner, placed)
         except BaseException as error:
             return {"ended": ending_text(error)}
         if seen.lost is None:
@@ -273,6 +272,10 @@ class _Place:
 
 class _Hidden(Hidden, _Place):
     """One that a launcher cannot read."""
+
+    def __init__(self, shared: torch.Tensor, own: torch.Tensor, dtype: torch.dtype, draw: np.random.Generator) -> None:
+        _Place.__init__(self, own)
+        Hidden.__init__(self, own.numpy(), shared.numpy(), dtype, draw)
 
 
 class _Mirror(_Place):

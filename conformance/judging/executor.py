@@ -106,6 +106,7 @@ class InProcess:
     def __init__(self, subject: Subject) -> None:
         self.subject, self.device = subject, subject.device
         self.watchable = not launching.compiled(subject.fn)
+        self.host: contextlib.AbstractContextManager | None = None  # around the next call, innermost
 
     def call(
         self, arguments: Mapping[str, Any], manner: Manner = PLAIN, placed: Placed | None = None, debug: bool = False
@@ -124,6 +125,7 @@ class InProcess:
                     self._instrument(manner.instrument),
                     _late(placed or {}) if manner.late else None,
                     watch,
+                    self.host,
                 ):
                     if within is not None:
                         stack.enter_context(within)

@@ -4,20 +4,24 @@ from typing import Any
 
 import numpy as np
 
+from touchstone import backends
+
 
 class DeviceArray(np.ndarray):
     """What `cuda.to_device` and `cuda.device_array` give here: a NumPy array with the two methods that copy."""
 
     def copy_to_host(self, ary: np.ndarray | None = None, stream: Any = 0) -> np.ndarray:
         """A copy, in `ary` if given."""
-        if ary is None:
-            return np.array(self, copy=True, subok=False)
-        np.copyto(ary, self)
-        return ary
+        with backends.on_device():
+            if ary is None:
+                return np.array(self, copy=True, subok=False)
+            np.copyto(ary, self)
+            return ary
 
     def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
         """Overwrite this array by `ary`."""
-        np.copyto(self, ary)
+        with backends.on_device():
+            np.copyto(self, ary)
 
 
 class Stream:
@@ -53,7 +57,8 @@ def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: Any = None) -> A
     if to is not None:
         to.copy_to_device(obj)
         return to
-    return np.array(obj, copy=True).view(DeviceArray)
+    with backends.on_device():
+        return np.array(obj, copy=True).view(DeviceArray)
 
 
 def device_array(shape: Any, dtype: Any = np.float64, strides: Any = None, order: str = "C", stream: Any = 0) -> Any:
