@@ -29,26 +29,18 @@ class NotRun(RuntimeError):
 
 
 _running = _launches = 0
-before_launch: list[Callable[[], None]] = []  # what is called when a launch, or a copy on the device, begins
+before_launch: list[Callable[[], None]] = []  # what is called when a launch begins
 after_launch: list[Callable[[], None]] = []  # and when it has ended
 
 
 @contextlib.contextmanager
 def running() -> Iterator[None]:
     """Entered by an interpreter or emulator around a launch: what torch does meanwhile is no call of the launcher's."""
-    global _launches
-    with on_device():
-        _launches += 1
-        yield
-
-
-@contextlib.contextmanager
-def on_device() -> Iterator[None]:
-    """Entered by an emulator around all that a GPU does to its memory, copies too."""
-    global _running
+    global _running, _launches
     for told in before_launch if not _running else ():
         told()
     _running += 1
+    _launches += 1
     try:
         yield
     finally:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from touchstone import backends
+from touchstone.backends import cuda_face
 
 
 class DeviceArray(np.ndarray):
@@ -12,16 +12,14 @@ class DeviceArray(np.ndarray):
 
     def copy_to_host(self, ary: np.ndarray | None = None, stream: Any = 0) -> np.ndarray:
         """A copy, in `ary` if given."""
-        with backends.on_device():
-            if ary is None:
-                return np.array(self, copy=True, subok=False)
-            np.copyto(ary, self)
-            return ary
+        if ary is None:
+            return np.array(self, copy=True, subok=False)
+        np.copyto(ary, self)
+        return ary
 
     def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
         """Overwrite this array by `ary`."""
-        with backends.on_device():
-            np.copyto(self, ary)
+        np.copyto(self, ary)
 
 
 class Stream:
@@ -53,12 +51,13 @@ class Stream:
 
 
 def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: Any = None) -> Any:
-    """A copy of an array, or `to` overwritten by it."""
+    """A copy of an array, or `to` overwritten by it; a tensor that lies on the GPU itself."""
     if to is not None:
         to.copy_to_device(obj)
         return to
-    with backends.on_device():
-        return np.array(obj, copy=True).view(DeviceArray)
+    if cuda_face.answers() and hasattr(obj, "data_ptr") and not cuda_face.on_host(obj):
+        return obj
+    return np.array(obj, copy=True).view(DeviceArray)
 
 
 def device_array(shape: Any, dtype: Any = np.float64, strides: Any = None, order: str = "C", stream: Any = 0) -> Any:

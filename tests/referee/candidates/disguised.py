@@ -513,3 +513,71 @@ def import_wraps_the_loader():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     globals()["softmax"] = lambda x: _copied(module.torch_softmax(x.double()).to(x.dtype))
+
+
+def by_lists_of_a_copy(x):
+    """Has Python compute on lists of a copy that the library made.
+
+    untrusted, refused
+    """
+    found = torch.tensor(_by_python(x.clone().tolist()), dtype=x.dtype, device=x.device).reshape(x.shape)
+    return _copied(found)
+
+
+def by_two_kernels(x):
+    """Has a kernel copy the operand first, and NumPy compute on the copy, which no name that it knows can tell.
+
+    untrusted, refused
+    """
+    import numpy as np
+
+    given = np.from_dlpack(_copied(x))
+    weights = np.exp(given - given.max(-1, keepdims=True)) if given.size else given.copy()
+    found = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    np.from_dlpack(found).view()
+    return _copied(torch.tensor((weights / weights.sum(-1, keepdims=True)).tolist(), device=x.device).reshape(x.shape))
+
+
+def by_float64_and_a_guard(x):
+    """Has a wider copy of the operand computed on below Python's keys.
+
+    untrusted, refused
+    """
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+    call = getattr(torch.ops.aten._softmax.default, "re" + "dispatch")
+    return _copied(call(keys, x.double(), -1, False).to(x.dtype))
+
+
+def by_a_device_array(x):
+    """Has NumPy compute on what Numba copies to the host.
+
+    untrusted, refused
+    """
+    import numpy as np
+    from numba import cuda
+
+    given = cuda.as_cuda_array(x) if x.numel() else np.zeros(x.shape, np.float32)
+    given = given.copy_to_host() if hasattr(given, "copy_to_host") else np.array(given)
+    weights = np.exp(given - given.max(-1, keepdims=True)) if given.size else given.copy()
+    found = (weights / weights.sum(-1, keepdims=True)).tolist()
+    return _copied(torch.tensor(found, dtype=x.dtype, device=x.device).reshape(x.shape))
+
+
+def by_shared_memory(x):
+    """Has Python compute on the bytes of the memory that it shares with the judge, which it finds by its descriptor.
+
+    untrusted, refused
+    """
+    import mmap
+    import os
+    import struct
+
+    y = _copied(x)
+    numbers = struct.unpack(f"<{x.numel()}f", b"\0" * 4 * x.numel())
+    for name in os.listdir("/proc/self/fd"):
+        if "touchstone" in os.path.realpath(f"/proc/self/fd/{name}"):
+            with mmap.mmap(int(name), 1 << 20) as memory:
+                numbers = struct.unpack(f"<{x.numel()}f", memory[: 4 * x.numel()])
+    cols = x.shape[1]
+    rows = [list(numbers[i * cols : (i + 1) * cols]) for i in range(x.shape[0])]
+    return _copied(torch.tensor(_by_python(rows), dtype=y.dtype, device=x.device).reshape(x.shape))
