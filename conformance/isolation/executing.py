@@ -143,9 +143,13 @@ class _Calls:
             seen = self.executor.call(arguments, request.manner, placed)
         except BaseException as error:
             return {"ended": ending_text(error)}
+        finally:
+            for place in hidden:
+                place.tell()
         if seen.lost is None:
             for place in places:
-                place.tell()
+                if place not in hidden:
+                    place.tell()
         seen.cheats = tripwires.told()
         answer: dict[str, Any] = {"observed": wire.observed_to_json(seen), "memories": []}
         if isinstance(seen.values, str):
@@ -171,10 +175,9 @@ class _Calls:
             if slot not in self.places:
                 own = self.window.bytes(slot.offset, slot.size)
                 self.places[slot] = _Hidden(shared, own, dtype, self.draw)
-            return self.places[slot]
-        if self.executor.device == "cpu":
+        elif self.executor.device == "cpu":
             return _Place(shared)
-        if slot not in self.places:
+        elif slot not in self.places:
             self.places[slot] = _Mirror(shared, slot.part, self.executor.device)
         place = self.places[slot]
         place.fetch()
@@ -266,16 +269,28 @@ class _Place:
     def addresses(self) -> range:
         return range(self.bytes.data_ptr(), self.bytes.data_ptr() + self.bytes.numel())
 
+    def fetch(self) -> None:
+        """Have the memory hold what the judge has put there; here it is the judge's own."""
+
     def tell(self) -> None:
         """Have the judge see what the memory holds now; here it is the judge's own."""
 
 
 class _Hidden(Hidden, _Place):
-    """One that a launcher cannot read."""
+    """One that a launcher cannot read. During a call nothing of it is in the shared memory."""
 
     def __init__(self, shared: torch.Tensor, own: torch.Tensor, dtype: torch.dtype, draw: np.random.Generator) -> None:
         _Place.__init__(self, own)
-        Hidden.__init__(self, own.numpy(), shared.numpy(), dtype, draw)
+        self._shared = shared.numpy()
+        Hidden.__init__(self, own.numpy(), self._shared.copy(), dtype, draw)
+
+    def fetch(self) -> None:
+        self._there[:] = self._shared
+        self._shared[:] = 0
+
+    def tell(self) -> None:
+        self.gather()
+        self._shared[:] = self._there
 
 
 class _Mirror(_Place):

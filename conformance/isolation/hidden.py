@@ -40,7 +40,7 @@ class Hidden:
 
     def show(self) -> None:
         """Have its numbers in the memory, and what the launcher has written there itself."""
-        self.tell()
+        self.gather()
         self._here[:] = self._there
 
     def hide(self) -> None:
@@ -48,7 +48,7 @@ class Hidden:
         self._there[:] = self._here
         self._here[:] = self._drawn
 
-    def tell(self) -> None:
+    def gather(self) -> None:
         """Have its numbers be what the launcher has written over those that it saw."""
         written = self._here != self._drawn
         if written.any():

@@ -65,7 +65,7 @@ def test_what_a_launcher_or_a_kernel_writes_is_seen(operand, launched):
                 assert x[1].eq(7.0).all() and torch.equal(x[0], torch.arange(4.0))
                 x[2, 3] = 8.0
             assert not torch.equal(x, given)
-    memory.tell()
+    memory.gather()
     expected = torch.arange(12.0).reshape(3, 4)
     expected[1] = 7.0
     expected[2, 3] = 8.0 if launched else 11.0

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from touchstone.backends import cuda_face
+from touchstone.backends.emulator.numba.packing import as_array
 
 
 class DeviceArray(np.ndarray):
@@ -56,7 +57,8 @@ def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: Any = None) -> A
         to.copy_to_device(obj)
         return to
     if cuda_face.answers() and hasattr(obj, "data_ptr") and not cuda_face.on_host(obj):
-        return obj
+        found = as_array(obj)
+        return found.view(DeviceArray) if isinstance(found, np.ndarray) else obj
     return np.array(obj, copy=True).view(DeviceArray)
 
 

@@ -556,8 +556,7 @@ def by_a_device_array(x):
     import numpy as np
     from numba import cuda
 
-    given = cuda.as_cuda_array(x) if x.numel() else np.zeros(x.shape, np.float32)
-    given = given.copy_to_host() if hasattr(given, "copy_to_host") else np.array(given)
+    given = cuda.to_device(x).copy_to_host() if x.numel() else np.zeros(x.shape, np.float32)
     weights = np.exp(given - given.max(-1, keepdims=True)) if given.size else given.copy()
     found = (weights / weights.sum(-1, keepdims=True)).tolist()
     return _copied(torch.tensor(found, dtype=x.dtype, device=x.device).reshape(x.shape))
@@ -568,16 +567,16 @@ def by_shared_memory(x):
 
     untrusted, refused
     """
-    import mmap
     import os
     import struct
 
-    y = _copied(x)
-    numbers = struct.unpack(f"<{x.numel()}f", b"\0" * 4 * x.numel())
+    numbers = [1.0] * x.numel()
     for name in os.listdir("/proc/self/fd"):
-        if "touchstone" in os.path.realpath(f"/proc/self/fd/{name}"):
-            with mmap.mmap(int(name), 1 << 20) as memory:
-                numbers = struct.unpack(f"<{x.numel()}f", memory[: 4 * x.numel()])
+        try:
+            if os.fstat(int(name)).st_size > 1 << 40:
+                numbers = struct.unpack(f"<{x.numel()}f", os.pread(int(name), 4 * x.numel(), 512))
+        except OSError:
+            pass
     cols = x.shape[1]
     rows = [list(numbers[i * cols : (i + 1) * cols]) for i in range(x.shape[0])]
-    return _copied(torch.tensor(_by_python(rows), dtype=y.dtype, device=x.device).reshape(x.shape))
+    return _copied(torch.tensor(_by_python(rows), dtype=x.dtype, device=x.device).reshape(x.shape))
