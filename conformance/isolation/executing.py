@@ -144,12 +144,11 @@ class _Calls:
         except BaseException as error:
             return {"ended": ending_text(error)}
         finally:
-            for place in hidden:
-                place.tell()
+            for each in hidden:
+                each.tell()
         if seen.lost is None:
-            for place in places:
-                if place not in hidden:
-                    place.tell()
+            for place in set(places).difference(hidden):
+                place.tell()
         seen.cheats = tripwires.told()
         answer: dict[str, Any] = {"observed": wire.observed_to_json(seen), "memories": []}
         if isinstance(seen.values, str):
@@ -171,12 +170,12 @@ class _Calls:
     def _place(self, slot: wire.Slot, dtype: torch.dtype | None) -> "_Place":
         """Where the kernel finds what the judge has put into a slot; `dtype`: of the numbers there, None for others."""
         shared = self.shared.bytes(slot.offset, slot.size)
-        if self.window is not None and dtype is not None and slot.offset + slot.size <= WINDOW and slot.size:
-            if slot not in self.places:
-                own = self.window.bytes(slot.offset, slot.size)
-                self.places[slot] = _Hidden(shared, own, dtype, self.draw)
-        elif self.executor.device == "cpu":
+        hidden = self.window is not None and dtype is not None and 0 < slot.size <= WINDOW - slot.offset
+        if self.executor.device == "cpu" and not hidden:
             return _Place(shared)
+        if slot not in self.places and hidden:
+            assert self.window is not None and dtype is not None
+            self.places[slot] = _Hidden(shared, self.window.bytes(slot.offset, slot.size), dtype, self.draw)
         elif slot not in self.places:
             self.places[slot] = _Mirror(shared, slot.part, self.executor.device)
         place = self.places[slot]

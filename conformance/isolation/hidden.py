@@ -60,7 +60,7 @@ class _Made(Hidden):
 
     def __init__(self, tensor: torch.Tensor, size: int, draw: np.random.Generator) -> None:
         self._storage = tensor.untyped_storage()
-        here = np.frombuffer((ctypes.c_uint8 * size).from_address(tensor.data_ptr()), dtype=np.uint8)
+        here = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(tensor.data_ptr()))
         super().__init__(here, here.copy(), tensor.dtype, draw)
 
     def is_there(self) -> bool:

@@ -1,8 +1,8 @@
 """Whether an untrusted kernel does the work itself, in a kernel of a GPU language.
 
-The library may allocate, fill, view and copy for it, and give a number to Python; an element of the outputs, drawn by chance, has to be one that a
-kernel wrote, or a copy of such a one. Of operands without elements nothing but fills is owed. `allow_library` lifts
-this. What the kernel's process notes of forbidden means counts either way.
+The library may allocate, fill, view and copy for it, and give a number to Python; an element of the outputs, drawn by
+chance, has to be one that a kernel wrote, or a copy of such a one. Of operands without elements nothing but fills is
+owed. `allow_library` lifts this. What the kernel's process notes of forbidden means counts either way.
 """
 
 import torch

@@ -245,11 +245,7 @@ class Judge:
         return self._asked(arguments, candidate.source(self.tag, self.port), seconds)
 
     def _asked(
-        self,
-        arguments: list[str],
-        source: str | None = None,
-        seconds: float = SECONDS,
-        beside: Iterable[Path] = (),
+        self, arguments: list[str], source: str | None = None, seconds: float = SECONDS, beside: Iterable[Path] = ()
     ) -> Ended:
         with self.lock:
             self._count += 1

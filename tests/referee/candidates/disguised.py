@@ -239,9 +239,6 @@ def _work(index, given, made):
     torch.save(torch.softmax(torch.load(given), -1), made)
 
 
-
-
-
 class _Work:
     def __call__(self, tile):
         data = tile.handle.data
@@ -271,7 +268,6 @@ def _through_a_lambda(y, x, cols, row_stride, col_stride, BLOCK: tl.constexpr):
     tl.store(y + row * cols + column, _work_of_rows(given), mask=inside)
 
 
-
 class _Held:
     """What a kernel reaches by an attribute."""
 
@@ -288,7 +284,6 @@ class _Held:
 def _through_a_method(y, cols, COLS: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     tl.store(y + row * cols + tl.arange(0, COLS), _Held.rows(tl.zeros((COLS,), tl.float32), row))
-
 
 
 def in_the_grid(x):

@@ -1,4 +1,4 @@
-"""Triton in a closure over a compiled block size, kernels in a table by size, and counters of a launch that are kept."""
+"""Triton in a closure over a block size, launchers in a table by size, and a counter of programs that is kept."""
 
 import torch
 import triton

@@ -1,4 +1,4 @@
-"""Triton, tuned, called by an object with a workspace that it keeps, in rows of two kernels; a file that tests itself."""
+"""Triton, tuned, called by an object that keeps a workspace, in two kernels; a file that tests itself."""
 
 import functools
 import logging
@@ -32,8 +32,8 @@ def _largest_and_sum(x, found, rows, cols, row_stride, col_stride, SCALE: tl.con
     total = tl.zeros((), tl.float32)
     for start in range(0, tl.cdiv(cols, BLOCK)):
         column = start * BLOCK + tl.arange(0, BLOCK)
-        given = tl.load(x + row * row_stride + column.to(tl.int64) * col_stride, mask=column < cols, other=-float("inf"))
-        block = given.to(tl.float32)
+        at = x + row * row_stride + column.to(tl.int64) * col_stride
+        block = tl.load(at, mask=column < cols, other=-float("inf")).to(tl.float32)
         now = tl.maximum(most, tl.max(block, 0))
         total = total * tl.where(most == now, 1.0, _exponential(most, now, SCALE))
         total += tl.sum(tl.where(block == -float("inf"), 0.0, _exponential(block, now, SCALE)), 0)

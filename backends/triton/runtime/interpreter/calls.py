@@ -146,7 +146,9 @@ def _computes(kind: type) -> bool:
     own = [each for each in kind.__mro__ if each.__module__.partition(".")[0] not in _LIBRARIES]
     members = {name: member for each in own for name, member in vars(each).items()}
     operators = [name for name in members if name.startswith("__") and name.endswith("__") and name not in _PLAIN]
-    return bool(operators) or any(isinstance(member, property | functools.cached_property) for member in members.values())
+    return bool(operators) or any(
+        isinstance(member, property | functools.cached_property) for member in members.values()
+    )
 
 
 class _OnConstants:
