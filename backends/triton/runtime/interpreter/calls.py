@@ -22,7 +22,8 @@ from touchstone.backends.triton.runtime.interpreter.registry import FOREIGN, Ker
 
 _FOLDERS = FOREIGN[0], FOREIGN[2]  # of Triton and of this interpreter
 _PYTHON = frozenset(
-    getattr(builtins, name) for name in ("len", "range", "isinstance", "getattr", "hasattr", "print", "min", "max")
+    getattr(builtins, name)
+    for name in ("len", "range", "isinstance", "getattr", "hasattr", "print", "min", "max", "breakpoint")
 )
 _OF_VALUES = (tl.core.base_value, tl.dtype, list, tuple, dict, str)  # whose methods a kernel may call
 _CONSTANTS = (Number, str, type(None), tl.constexpr, tl.dtype)
