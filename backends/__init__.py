@@ -29,13 +29,16 @@ class NotRun(RuntimeError):
 
 
 _running = _launches = 0
-after_launch: list[Callable[[], None]] = []  # what is called when one has ended
+before_launch: list[Callable[[], None]] = []  # what is called when a launch begins
+after_launch: list[Callable[[], None]] = []  # and when it has ended
 
 
 @contextlib.contextmanager
 def running() -> Iterator[None]:
     """Entered by an interpreter or emulator around a launch: what torch does meanwhile is no call of the launcher's."""
     global _running, _launches
+    for told in before_launch if not _running else ():
+        told()
     _running += 1
     _launches += 1
     try:

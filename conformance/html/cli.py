@@ -10,6 +10,7 @@ from typing import Any
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.selection import UsageError
 from touchstone.conformance.reporting.console import Table
+from touchstone.conformance.reporting.record import of_one_form
 from touchstone.conformance.reporting.status import Status, is_the_machines
 
 RESULTS = registry.ROOT / "docs" / "results"
@@ -53,6 +54,13 @@ def run(options: argparse.Namespace) -> Status:
             f"RECORD.json: expected files that check, selftest, bench or pytest wrote with --json; {where}"
         )
     found = records.read(paths)
+    with of_one_form(", ".join(str(path) for path in paths)):
+        return _made(options, found)
+
+
+def _made(options: argparse.Namespace, found: Sequence[Any]) -> Status:
+    from touchstone.conformance.html import records
+
     if options.markdown:
         if options.output or options.keep:
             raise UsageError("--markdown prints, and goes with neither --output nor --keep")

@@ -1,5 +1,6 @@
 """The side of the kernel: a process that makes the calls which the judge asks for, and judges nothing."""
 
+import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -8,6 +9,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from touchstone.conformance.discovery import arrays, launching, registry
@@ -15,7 +17,8 @@ from touchstone.conformance.discovery.importing import FileFunction
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.isolation import processes, serve, tripwires, wire
 from touchstone.conformance.isolation.confined import folders
-from touchstone.conformance.isolation.shared import ALIGNED, OUTPUTS, Shared, rounded
+from touchstone.conformance.isolation.hidden import Hidden, Host, Window
+from touchstone.conformance.isolation.shared import ALIGNED, OUTPUTS, WINDOW, Shared, rounded
 from touchstone.conformance.judging.executor import InProcess, ending_text
 from touchstone.conformance.spec.layouts import BufferView
 from touchstone.conformance.spec.returned import said
@@ -112,8 +115,11 @@ class _Calls:
         self.shared, self.subject, self.executor = shared, subject, InProcess(subject)
         self.given: dict[int, torch.Tensor] = {}  # arguments of this trial, by name
         self.held: dict[int, _Memory] = {}  # by token
-        self.places: dict[wire.Slot, _Mirror] = {}  # of this trial
+        self.places: dict[wire.Slot, _Place] = {}  # of this trial
         self.tokens = 0
+        on_cpu = self.executor.device == "cpu" and subject.arrays == "torch"
+        self.window = Window() if subject.untrusted and not subject.allow_library and on_cpu else None
+        self.draw = np.random.default_rng()
 
     def call(self, request: wire.Call) -> dict[str, Any]:
         for token in request.released:
@@ -126,17 +132,22 @@ class _Calls:
             self.shared.forget(clear=False)
             self.places.clear()
         try:
-            places = [self._place(slot) for slot in request.slots]
+            places = [self._place(slot, _dtype(request, number)) for number, slot in enumerate(request.slots)]
         except torch.OutOfMemoryError as error:
             return {"no room": said(error).partition(". ")[0]}
         arguments = {name: self._argument(value, places) for name, value in request.arguments.items()}
         placed = {name: BufferView(places[slot].bytes, places[slot].bytes) for name, slot in request.placed.items()}
+        hidden = [place for place in places if isinstance(place, _Hidden)]
+        self.executor.host = None if self.window is None else Host(hidden, self.draw)
         try:
             seen = self.executor.call(arguments, request.manner, placed)
         except BaseException as error:
             return {"ended": ending_text(error)}
+        finally:
+            for each in hidden:
+                each.tell()
         if seen.lost is None:
-            for place in places:
+            for place in set(places).difference(hidden):
                 place.tell()
         seen.cheats = tripwires.told()
         answer: dict[str, Any] = {"observed": wire.observed_to_json(seen), "memories": []}
@@ -156,12 +167,16 @@ class _Calls:
     def reread(self, request: wire.Reread) -> dict[str, Any]:
         return {"memories": self._written(set(request.tokens) & set(self.held))}
 
-    def _place(self, slot: wire.Slot) -> "_Place":
-        """Where the kernel finds what the judge has put into a slot."""
+    def _place(self, slot: wire.Slot, dtype: torch.dtype | None) -> "_Place":
+        """Where the kernel finds what the judge has put into a slot; `dtype`: of the numbers there, None for others."""
         shared = self.shared.bytes(slot.offset, slot.size)
-        if self.executor.device == "cpu":
+        hidden = self.window is not None and dtype is not None and 0 < slot.size <= WINDOW - slot.offset
+        if self.executor.device == "cpu" and not hidden:
             return _Place(shared)
-        if slot not in self.places:
+        if slot not in self.places and hidden:
+            assert self.window is not None and dtype is not None
+            self.places[slot] = _Hidden(shared, self.window.bytes(slot.offset, slot.size), dtype, self.draw)
+        elif slot not in self.places:
             self.places[slot] = _Mirror(shared, slot.part, self.executor.device)
         place = self.places[slot]
         place.fetch()
@@ -253,8 +268,28 @@ class _Place:
     def addresses(self) -> range:
         return range(self.bytes.data_ptr(), self.bytes.data_ptr() + self.bytes.numel())
 
+    def fetch(self) -> None:
+        """Have the memory hold what the judge has put there; here it is the judge's own."""
+
     def tell(self) -> None:
         """Have the judge see what the memory holds now; here it is the judge's own."""
+
+
+class _Hidden(Hidden, _Place):
+    """One that a launcher cannot read. During a call nothing of it is in the shared memory."""
+
+    def __init__(self, shared: torch.Tensor, own: torch.Tensor, dtype: torch.dtype, draw: np.random.Generator) -> None:
+        _Place.__init__(self, own)
+        self._shared = shared.numpy()
+        Hidden.__init__(self, own.numpy(), self._shared.copy(), dtype, draw)
+
+    def fetch(self) -> None:
+        self._there[:] = self._shared
+        self._shared[:] = 0
+
+    def tell(self) -> None:
+        self.gather()
+        self._shared[:] = self._there
 
 
 class _Mirror(_Place):
@@ -318,6 +353,15 @@ class _Memory:
             begin, end = max(self.begin, storage.data_ptr()), min(self.end, storage.data_ptr() + storage.nbytes())
             found[begin - self.begin : end - self.begin] = whole[begin - storage.data_ptr() : end - storage.data_ptr()]
         return found
+
+
+def _dtype(request: wire.Call, number: int) -> torch.dtype | None:
+    """Of the floating-point numbers in a slot, where nothing else is there. Single ones a launcher may read, as it may
+    integers: both decide about launches."""
+    given = [value for value in request.arguments.values() if isinstance(value, wire.TensorAt) and value.slot == number]
+    dtypes = {wire.DTYPES[value.dtype] for value in given if math.prod(value.shape) > 1}
+    dtype = dtypes.pop() if len(dtypes) == 1 else None
+    return dtype if dtype is not None and dtype.is_floating_point else None
 
 
 def _extent(tensor: torch.Tensor) -> int:

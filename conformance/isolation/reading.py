@@ -24,7 +24,6 @@ ATTRIBUTES = {
     ),
     *("_set_dispatch_mode", "_unset_dispatch_mode", "_AutoDispatchBelowAutograd", "after_launch", "addaudithook"),
 }
-HOST = {"np", "numpy", "torch", "ctypes", "os", "sys"}  # what the body of a kernel cannot use on a GPU
 
 
 def unneeded(path: Path) -> list[str]:
@@ -34,14 +33,13 @@ def unneeded(path: Path) -> list[str]:
     except (OSError, ValueError, SyntaxError, RecursionError):
         return []
     found: dict[str, int] = {}
-    plain = {node.name for node in tree.body if isinstance(node, ast.FunctionDef) and not _compiled(node)}
     for node in ast.walk(tree):
-        for what in _of(node, plain):
+        for what in _of(node):
             found.setdefault(what, getattr(node, "lineno", 0))
     return [f"{what} (line {line} of {path.name})" for what, line in found.items()]
 
 
-def _of(node: ast.AST, plain: set[str]) -> Iterator[str]:
+def _of(node: ast.AST) -> Iterator[str]:
     match node:
         case ast.Import(names=names):
             yield from (f"imports {alias.name}" for alias in names if _forbidden(alias.name))
@@ -57,15 +55,6 @@ def _of(node: ast.AST, plain: set[str]) -> Iterator[str]:
             yield f"uses {name}"
         case ast.Constant(value=str(text)) if text in ATTRIBUTES | NAMES or _forbidden(text):
             yield f"names {text}"
-        case ast.FunctionDef() if _compiled(node):
-            inside = [each for statement in node.body for each in ast.walk(statement)]
-            used = {each.id for each in inside if isinstance(each, ast.Name)} & HOST
-            called = {e.func.id for e in inside if isinstance(e, ast.Call) and isinstance(e.func, ast.Name)} & plain
-            yield from (f"uses {name} in {node.name}, which is compiled for a GPU" for name in sorted(used | called))
-
-
-def _compiled(node: ast.FunctionDef) -> bool:
-    return any("jit" in ast.unparse(decorator) for decorator in node.decorator_list)
 
 
 def _forbidden(module: str) -> bool:

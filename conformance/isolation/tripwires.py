@@ -23,6 +23,7 @@ import torch
 
 import touchstone
 from touchstone.conformance.discovery import registry
+from touchstone.conformance.judging.instruments import COPIES
 from touchstone.conformance.spec.contract import Contract
 
 TOLD = 16  # notes at most
@@ -62,11 +63,18 @@ STARTS_THREADS = [(module, name) for module in (_thread, threading) for name in 
 HOST_ONLY = [(torch.Tensor, "numpy"), (torch.Tensor, "__array__"), (torch, "from_numpy"), (torch, "frombuffer")]
 
 _told: list[str] = []
+_copies: list[str] = []  # what torch dispatches a copy of a tensor to
 
 
 def told() -> list[str]:
     """What was noted so far."""
+    if _copies and _copies != _dispatched():
+        note("replaces what the library does where it copies a tensor")
     return list(_told)
+
+
+def _dispatched() -> list[str]:
+    return [torch._C._dispatch_dump(f"aten::{name}") for name in sorted(COPIES)]
 
 
 def note(what: str) -> None:
@@ -92,6 +100,7 @@ def set_up(op: str, home: Path | None) -> None:
     for owner, attribute in STARTS_THREADS:
         setattr(owner, attribute, _noted(getattr(owner, attribute), "starts a thread"))
     sys.meta_path.insert(0, _Finder())
+    _copies[:] = _dispatched()
     sys.addaudithook(_audit)
 
 

@@ -108,6 +108,7 @@ class InProcess:
     def __init__(self, subject: Subject) -> None:
         self.subject, self.device = subject, subject.device
         self.watchable = not launching.compiled(subject.fn)
+        self.host: contextlib.AbstractContextManager | None = None  # around the next call, innermost
         self._graph: torch.cuda.CUDAGraph | None = None  # in whose memory the outputs of its replay lie
 
     def _replayed(self, arguments: Mapping[str, Any]) -> Any:
@@ -141,6 +142,7 @@ class InProcess:
                     self._instrument(manner.instrument),
                     _late(placed or {}) if manner.late else None,
                     watch,
+                    self.host,
                 ):
                     if within is not None:
                         stack.enter_context(within)

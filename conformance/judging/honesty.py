@@ -1,14 +1,14 @@
 """Whether an untrusted kernel does the work itself, in a kernel of a GPU language.
 
-The library may allocate, fill, view and copy for it; an element of the outputs, drawn by chance, has to be one that a
-kernel wrote, or a copy of such a one. Of operands without elements nothing but fills is owed. `allow_library` lifts
-this. What the kernel's process notes of forbidden means counts either way.
+The library may allocate, fill, view and copy for it, and give a number to Python; an element of the outputs, drawn by
+chance, has to be one that a kernel wrote, or a copy of such a one. Of operands without elements nothing but fills is
+owed. `allow_library` lifts this. What the kernel's process notes of forbidden means counts either way.
 """
 
 import torch
 
 from touchstone.conformance.judging.executor import Observed
-from touchstone.conformance.judging.instruments import COPIES
+from touchstone.conformance.judging.instruments import COPIES, READS
 from touchstone.conformance.judging.judgement import Judgement
 from touchstone.conformance.spec.checks import Check
 
@@ -51,7 +51,7 @@ def check(j: Judgement, seen: Observed, asked: tuple[str, tuple[int, ...]] | Non
 
 def check_library(j: Judgement, seen: Observed) -> None:
     """What of a watched call's library calls is more than help."""
-    work = [name for name in seen.library if name not in COPIES]
+    work = [name for name in seen.library if name not in (*COPIES, *READS)]
     if j.subject.untrusted and not j.subject.allow_library and work:
         j.find(
             Check.HONESTY,

@@ -47,6 +47,7 @@ EMPTY = {"empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided
 FILLED = {"zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones", "full", "full_like", "new_full"}
 FILLS = {"fill_", "zero_"}
 COPIES = {"clone", "_to_copy", "copy_"}
+READS = {"_local_scalar_dense"}  # `item()`
 
 
 @cache

@@ -167,7 +167,7 @@ def trials_of(
         found.append(ManyCalls(case, calls, variants(contract, case)))
     if subject.device == "cuda":
         found.append(OnStream(plain[0]))
-        if subject.captures:
+        if level == "thorough" and subject.captures:
             found.append(AsGraph(plain[0]))
         if level == "thorough" and contract.int64_index is not None:
             beyond = plain_case(

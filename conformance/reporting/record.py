@@ -147,7 +147,7 @@ def of_one_form(what: str) -> Iterator[None]:
         yield
     except KeyError as error:
         raise ValueError(f"{what}: field {error.args[0]!r} is missing") from None
-    except (TypeError, AttributeError, IndexError) as error:
+    except (TypeError, AttributeError, IndexError, ArithmeticError) as error:
         raise ValueError(f"{what}: a field is of another form than Touchstone writes: {error}") from None
 
 

@@ -373,6 +373,9 @@ def test_numbers_have_three_figures(value, text):
         ("absent", None, "No such file"),
         ("text", "hello", "is no JSON"),
         ("other", "[1]", "no record of pytest --json, check --json"),
+        ("versions", json.dumps({**ABOUT, "versions": ["torch"], "reports": []}), "a field is of another form"),
+        ("machine", json.dumps({**ABOUT, "machine": math.nan, "reports": []}), "a field is of another form"),
+        ("row", json.dumps({**ABOUT, "ceilings": {}, "results": [{"op": "softmax"}]}), "is missing"),
     ],
 )
 def test_what_is_no_record_is_a_usage_error(tmp_path, capsys, name, content, says):

@@ -39,7 +39,7 @@ def start(request, monkeypatch):
         made.close()
 
 
-def _mirrored(self, slot: wire.Slot) -> executing._Mirror:
+def _mirrored(self, slot: wire.Slot, dtype: torch.dtype | None) -> executing._Mirror:
     if slot not in self.places:
         self.places[slot] = executing._Mirror(self.shared.bytes(slot.offset, slot.size), slot.part, "cpu")
     self.places[slot].fetch()

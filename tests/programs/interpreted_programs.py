@@ -7,9 +7,11 @@ there for left out. Each set of repairs gets a forked child, because a program m
 
 import importlib.util
 import json
+import math
 import os
 import sys
 from collections.abc import Callable
+from types import ModuleType
 
 import cloudpickle
 import numpy as np
@@ -478,6 +480,32 @@ def maxima_and_tuples_are_triton_s():
     _extrema[(1,)](x, out, 8)
     expected = x.clamp(min=1) + torch.minimum(x, x * 2).clamp(max=0.5) + x.sum().clamp(min=0) + 8 + x.max()
     assert torch.allclose(out, expected), out - expected
+
+
+_python = ModuleType("_python")  # by way of a module a kernel reaches functions that are not Triton's
+_python.doubled = lambda value: value * 2
+_python.next = iter(range(100)).__next__
+
+
+@triton.jit
+def _calls_python(x_ptr, out_ptr, N: tl.constexpr, function: tl.constexpr):
+    i = tl.arange(0, N)
+    x = tl.load(x_ptr + i)
+    tl.store(out_ptr + i, x + math.log2(N) + _python.doubled(N) + _python.next() - _python.next())
+    if function is not None:
+        tl.store(out_ptr + i, function(x))
+
+
+@program("calls")
+def python_is_called_on_constants_alone():
+    from touchstone.backends.triton.runtime.interpreter import KernelError
+
+    x, out = torch.ones(8), torch.empty(8)
+    _calls_python[(1,)](x, out, 8, None)
+    assert out.tolist() == [1 + 3 + 16] * 8
+    for function in (_python.doubled, type("Of", (), {"__call__": lambda self, x: x + x})(), torch.square):
+        with pytest.raises(KernelError, match="is no function of Triton's"):
+            _calls_python[(1,)](x, out, 8, function)
 
 
 ONE = tl.constexpr(1.0)

@@ -1,6 +1,7 @@
 """Hostile candidates and faults: where they are written down, and how one of them is judged, or timed.
 
 They are functions of the files in tests/referee/candidates, and for `bench` in tests/referee/timed, one file a class.
+Whole files of honest kernels in other forms are in tests/referee/forms.
 The first line of a docstring says what
 the function does; the last one what is demanded of the judge, as `demands`:
 
@@ -25,7 +26,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,6 +37,7 @@ from touchstone.conformance.spec.checks import Check
 HERE = Path(__file__).parent
 CANDIDATES = HERE / "candidates"
 TIMED = HERE / "timed"
+FORMS = HERE / "forms"
 HEAD = "honest"
 DEMANDS = ("refused", "noticed", "contained")
 NARROWED = {  # of each op: trials that take about a second
@@ -230,13 +232,21 @@ class Judge:
         ]
         return self._asked(arguments, candidate.source(self.tag, self.port), seconds)
 
+    def form(self, path: Path) -> Ended:
+        """The end of `check --untrusted` with a file of a softmax."""
+        arguments = ["check", "softmax", "--kernel={file}:softmax", "--device=cpu", "--quick", "--untrusted"]
+        arguments += ["--sizes=cols=33,129", *(["--allow-library"] if path.stem == "by_library" else [])]
+        return self._asked(arguments, path.read_text(), beside=path.parent.glob(f"{path.stem}.cu"))
+
     def timed(self, candidate: Candidate, seconds: float = SECONDS) -> Ended:
         """The end of `bench` with this candidate."""
         arguments = ["bench", candidate.op, "--kernel={file}:kernel", "--device=cpu", "--json=record.json"]
         arguments += ["--seconds=0.02", "--timeout=2", *(["--untrusted"] if candidate.untrusted else [])]
         return self._asked(arguments, candidate.source(self.tag, self.port), seconds)
 
-    def _asked(self, arguments: list[str], source: str | None = None, seconds: float = SECONDS) -> Ended:
+    def _asked(
+        self, arguments: list[str], source: str | None = None, seconds: float = SECONDS, beside: Iterable[Path] = ()
+    ) -> Ended:
         with self.lock:
             self._count += 1
             place = self.folder / f"{self._count}"
@@ -244,6 +254,8 @@ class Judge:
                 (place / name).mkdir(parents=True)
             if source is not None:
                 (place / "here" / "candidate.py").write_text(source)
+            for path in beside:
+                shutil.copy(path, place / "here")
             request = {
                 "arguments": [word.replace("{file}", str(place / "here" / "candidate.py")) for word in arguments],
                 "folder": str(place / "here"),

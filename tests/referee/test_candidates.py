@@ -11,6 +11,7 @@ from tests.referee.harness import Candidate, Judge, complaints
 FAULTS = "faults"
 EVERY = 8
 ATTACKS = [candidate for candidate in harness.candidates() if candidate.kind != FAULTS]
+FORMS = sorted(path for path in harness.FORMS.glob("*.py") if path.stem != "__init__")
 HONEST = [Candidate(harness.HEAD, op, "an honest kernel", "contained", op=op) for op in harness.NARROWED]
 
 
@@ -51,6 +52,13 @@ def test_an_honest_kernel_passes(candidate, untrusted, judge):
     if untrusted and not judge.knows_untrusted:
         pytest.skip("this `check` has no option --untrusted")
     ended = judge.judged(candidate, untrusted)
+    assert (ended.status, ended.verdict, ended.left, ended.files) == (0, "PASSED", [], []), ended.stdout + ended.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", some(FORMS, 4), ids=lambda path: path.stem)
+def test_an_honest_kernel_of_another_form_passes(path, judge):
+    ended = judge.form(path)
     assert (ended.status, ended.verdict, ended.left, ended.files) == (0, "PASSED", [], []), ended.stdout + ended.stderr
 
 

@@ -4,6 +4,9 @@ from typing import Any
 
 import numpy as np
 
+from touchstone.backends import cuda_face
+from touchstone.backends.emulator.numba.packing import as_array
+
 
 class DeviceArray(np.ndarray):
     """What `cuda.to_device` and `cuda.device_array` give here: a NumPy array with the two methods that copy."""
@@ -49,10 +52,13 @@ class Stream:
 
 
 def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: Any = None) -> Any:
-    """A copy of an array, or `to` overwritten by it."""
+    """A copy of an array, or `to` overwritten by it; a tensor that lies on the GPU itself."""
     if to is not None:
         to.copy_to_device(obj)
         return to
+    if cuda_face.answers() and hasattr(obj, "data_ptr") and not cuda_face.on_host(obj):
+        found = as_array(obj)
+        return found.view(DeviceArray) if isinstance(found, np.ndarray) else obj
     return np.array(obj, copy=True).view(DeviceArray)
 
 

@@ -266,7 +266,7 @@ def import_patches_first():
 def in_the_python_of_a_kernel(x):
     """Has Python inside an interpreted kernel compute with NumPy, and a store of the kernel write it.
 
-    untrusted, refused
+    untrusted, refused: is no function of Triton's
     """
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if x.numel():

@@ -29,6 +29,7 @@ from touchstone.backends.triton.runtime.interpreter import (  # noqa: F401
     numerics,
     reductions,
     loops,
+    calls,
     memory,
     launch,
     libdevice,

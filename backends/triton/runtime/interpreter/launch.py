@@ -25,7 +25,7 @@ from triton.runtime.jit import JITFunction, KernelInterface
 
 from touchstone import backends
 from touchstone.backends import cuda_face
-from touchstone.backends.triton.runtime.interpreter import programs
+from touchstone.backends.triton.runtime.interpreter import calls, programs
 from touchstone.backends.triton.runtime.interpreter.compiled import InterpretedKernel
 from touchstone.backends.triton.runtime.interpreter.loops import _typed_range
 from touchstone.backends.triton.runtime.interpreter.memory import _Launch, _launches
@@ -103,7 +103,9 @@ def _launch() -> None:
     def device_call(self, *args, **kwargs):
         if not _launches:
             raise RuntimeError(f"{self.__name__}: a kernel is launched as kernel[grid](...), not called")
-        return self.rewrite()(*args, **kwargs)
+        function = self.rewrite()
+        calls.enter(function)
+        return function(*args, **kwargs)
 
     def attribute(self, name):
         """What only a kernel that is compiled has: `params`, `signature`, `src`, `cache_key`."""
@@ -195,6 +197,7 @@ def _grid(kernel, grid) -> tuple[int, int, int]:
 def _run_grid(kernel, arguments: dict[str, Any], grid: tuple[int, int, int]) -> None:
     builder = stock.interpreter_builder
     builder.set_grid_dim(*grid)
+    calls.begin(kernel, arguments.values())
     for watcher in watchers:
         watcher.begin(kernel.__name__)
     try:

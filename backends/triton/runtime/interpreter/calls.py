@@ -1,0 +1,174 @@
+"""What a kernel calls: Triton's functions and other kernels, and Python's as the compiler calls them.
+
+A function that is not Triton's is called once, while the kernel is compiled, and on constants: `math.log2(BLOCK)`.
+To an interpreter all of it is Python, in which any function could work on tiles, and so could an object's property or
+operator.
+"""
+
+import ast
+import builtins
+import dis
+import functools
+import sys
+from collections.abc import Iterable
+from numbers import Number
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
+from typing import Any
+
+import triton.language as tl
+from triton.runtime import interpreter as stock
+
+from touchstone.backends.triton.runtime.interpreter.registry import FOREIGN, KernelError, repair
+
+_FOLDERS = FOREIGN[0], FOREIGN[2]  # of Triton and of this interpreter
+_PYTHON = frozenset(
+    getattr(builtins, name)
+    for name in ("len", "range", "isinstance", "getattr", "hasattr", "print", "min", "max", "breakpoint")
+)
+_OF_VALUES = (tl.core.base_value, tl.dtype, list, tuple, dict, str)  # whose methods a kernel may call
+_CONSTANTS = (Number, str, type(None), tl.constexpr, tl.dtype)
+_LIBRARIES = {*sys.stdlib_module_names, "triton", "torch", "numpy", "touchstone"}
+_PLAIN = frozenset(  # what classes have that hold constants
+    f"__{name}__"
+    for name in (
+        *("module", "dict", "weakref", "doc", "init", "new", "post_init", "repr", "str", "eq", "ne", "hash", "slots"),
+        *("annotations", "match_args", "dataclass_fields", "dataclass_params", "getnewargs", "reduce", "reduce_ex"),
+        *("getstate", "setstate", "static_attributes", "firstlineno", "abstractmethods", "orig_bases", "parameters"),
+        *("replace", "lt", "le", "gt", "ge", "copy", "deepcopy", "format", "sizeof", "set_name", "init_subclass"),
+        *("call", "get", "set", "del"),  # a call is looked at when it is made
+    )
+)
+
+
+@repair("calls", "functions that are not Triton's are called on constants, once in a launch, and give constants")
+def _calls() -> None:
+    class Transformer(type(stock.FunctionRewriter.ast_transformer)):
+        def visit_For(self, node):  # noqa: N802
+            if isinstance(node.iter, ast.Call) and ast.unparse(node.iter.func) == "range":
+                node.iter.of_loop = True  # it has another meaning there
+            return getattr(super(), "visit_For", self.generic_visit)(node)
+
+        def visit_Call(self, node):  # noqa: N802
+            node = getattr(super(), "visit_Call", self.generic_visit)(node)
+            match node.func:
+                case ast.Name(id="_touchstone_extremum"):
+                    node.args[0] = _wrapped("called", node.args[0])
+                case ast.Name(id=name) if name.startswith("_touchstone_"):
+                    pass
+                case ast.Call(func=ast.Name(id="_touchstone_read"), args=[function]):
+                    node.func = _wrapped("called", function)
+                case _ if not hasattr(node, "of_loop"):
+                    node.func = _wrapped("called", node.func)
+            return node
+
+        def visit_arguments(self, node):
+            return node  # names of annotations decide
+
+        def visit_AnnAssign(self, node):  # noqa: N802
+            annotation = node.annotation
+            node = getattr(super(), "visit_AnnAssign", self.generic_visit)(node)
+            node.annotation = annotation
+            return node
+
+        def visit_Attribute(self, node):  # noqa: N802
+            self.generic_visit(node)
+            return _wrapped("read", node) if isinstance(node.ctx, ast.Load) else node
+
+    stock._touchstone_called, stock._touchstone_read = _called, _read
+    stock.FunctionRewriter.ast_transformer = Transformer()
+
+
+def _wrapped(how: str, value: ast.expr) -> ast.expr:
+    return ast.copy_location(ast.Call(ast.Name(f"_touchstone_{how}", ast.Load()), [value], []), value)
+
+
+def _called(function: Any) -> Any:
+    """`function` where Triton's compiler has it work on tiles, else what calls it on constants."""
+    return function if _is_language(function) else _OnConstants(function)
+
+
+def _is_language(function: Any) -> bool:
+    kind = type(function)
+    if kind is FunctionType:
+        return function.__code__.co_filename.startswith(_FOLDERS)
+    if kind is MethodType:
+        return isinstance(function.__self__, _OF_VALUES) or _is_language(function.__func__)
+    if kind is BuiltinFunctionType:
+        return isinstance(function.__self__, _OF_VALUES) or function in _PYTHON
+    if isinstance(function, type):
+        return function in _PYTHON or function.__module__.startswith("triton.") or issubclass(function, list | tuple)
+    if kind.__name__ == "ConstexprFunction":
+        return _is_language(function.fn)
+    return kind is stock.InterpretedFunction or isinstance(function, tl.core.base_value)
+
+
+_given: dict[Any, Any] = {}  # by functions of this launch, and their arguments
+_begun: set[CodeType] = set()  # what was looked at in this launch
+
+
+def begin(kernel: Any, arguments: Iterable[Any]) -> None:
+    """A launch of `kernel` begins, for which a GPU's may be compiled anew. KernelError where an argument or a global
+    name is an object whose class computes."""
+    _given.clear()
+    _begun.clear()
+    for value in arguments:
+        _read(value)
+    enter(kernel)
+
+
+def enter(function: Any) -> None:
+    """The same for what a function of the kernel's uses of its module."""
+    code = function.__code__
+    if code not in _begun:
+        _begun.add(code)
+        for name in _global_names(code):
+            _read(function.__globals__.get(name))
+
+
+@functools.cache
+def _global_names(code: CodeType) -> tuple[str, ...]:
+    found = {each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL"}
+    inner = (each for each in code.co_consts if isinstance(each, CodeType))
+    return tuple(sorted(found.union(*map(_global_names, inner))))
+
+
+def _read(value: Any) -> Any:
+    """`value`, if it is none that computes when it is used."""
+    if _computes(type(value)):
+        raise KernelError(f"a {type(value).__qualname__} is nothing of Triton's: a kernel has no use for its class")
+    return value
+
+
+@functools.cache
+def _computes(kind: type) -> bool:
+    """Whether a class of somebody's has properties or operators."""
+    if kind.__module__.partition(".")[0] in _LIBRARIES or issubclass(kind, tl.core.base_value):
+        return False
+    own = [each for each in kind.__mro__ if each.__module__.partition(".")[0] not in _LIBRARIES]
+    members = {name: member for each in own for name, member in vars(each).items()}
+    operators = [name for name in members if name.startswith("__") and name.endswith("__") and name not in _PLAIN]
+    return bool(operators) or any(
+        isinstance(member, property | functools.cached_property) for member in members.values()
+    )
+
+
+class _OnConstants:
+    """Calls a function as Triton's compiler does."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        name = getattr(self._function, "__qualname__", type(self._function).__qualname__)
+        if not all(map(_is_constant, (*args, *kwargs.values()))):
+            raise KernelError(f"{name} is no function of Triton's: a kernel cannot call it but on constants")
+        key = self._function, *map(repr, args), repr(kwargs)
+        if key not in _given:
+            _given[key] = self._function(*args, **kwargs)
+        if not _is_constant(_given[key]) and type(_given[key]) is not stock.InterpretedFunction:
+            raise KernelError(f"{name} is no function of Triton's, and gives a kernel what is no constant")
+        return _given[key]
+
+
+def _is_constant(value: Any) -> bool:
+    return all(map(_is_constant, value)) if isinstance(value, list | tuple) else isinstance(value, _CONSTANTS)
