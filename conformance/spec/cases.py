@@ -75,10 +75,16 @@ def _aligned(contract: Contract, seed: int) -> Iterator[Case]:
 
 
 def _beyond_grid(contract: Contract, level: str, seed: int) -> Iterator[Case]:
-    """Cases with more rows than the y and z axes of a grid hold, in one dtype each (quick) or in all of them."""
+    """Cases with more rows than the y and z axes of a grid hold: the first family in one dtype each (quick), or two
+    families in all dtypes."""
+    first, *others = contract.values
     for turn, size in enumerate(contract.beyond_grid):
-        for dtype in [contract.dtypes[turn % len(contract.dtypes)]] if level == "quick" else contract.dtypes:
-            yield plain_case(contract, dtype, next(iter(contract.values)), seed, size)
+        if level == "quick":
+            yield plain_case(contract, contract.dtypes[turn % len(contract.dtypes)], first, seed, size)
+            continue
+        for dtype in contract.dtypes:
+            cases = (plain_case(contract, dtype, family, seed, size) for family in (first, *others[:1]))
+            yield from filter(contract.valid, cases)
 
 
 def _regular(contract: Contract, level: str, seed: int) -> list[Case]:
