@@ -70,9 +70,7 @@ def _same_code(kept: Path, files: list[str]) -> None:
     """SystemExit where the results kept in a folder are of other code."""
     digest = hashlib.sha256(b"\0".join((ROOT / path).read_bytes() for path in files)).hexdigest()
     if kept.exists() and kept.read_text() != digest and kept.with_name("results.jsonl").exists():
-        sys.exit(
-            f"--out: {kept.parent} has results of other code or tests: name another folder, or remove results.jsonl"
-        )
+        sys.exit(f"--out: {kept.parent} has results of other code or tests; name another folder")
     kept.write_text(digest)
 
 

@@ -25,7 +25,7 @@ SLOWEST = 60.0  # seconds of a test that is used
 
 
 @dataclass
-class Test:
+class Known:
     """One test: its id, how long it took, and by file the lines of the statements that it executed."""
 
     id: str
@@ -36,17 +36,17 @@ class Test:
 class Coverage:
     """The tests that pass, and what each of them executes."""
 
-    def __init__(self, tests: Iterable[Test]) -> None:
+    def __init__(self, tests: Iterable[Known]) -> None:
         self.tests = sorted(tests, key=lambda test: test.id)
-        self._by_line: dict[tuple[str, int], list[Test]] = defaultdict(list)
-        self._by_file: dict[str, list[Test]] = defaultdict(list)
+        self._by_line: dict[tuple[str, int], list[Known]] = defaultdict(list)
+        self._by_file: dict[str, list[Known]] = defaultdict(list)
         for test in self.tests:
             for path, lines in test.executed.items():
                 self._by_file[path].append(test)
                 for line in lines:
                     self._by_line[path, line].append(test)
 
-    def tests_for(self, mutant: Mutant, seconds: float) -> list[Test]:
+    def tests_for(self, mutant: Mutant, seconds: float) -> list[Known]:
         """Those that could notice it, the cheapest first, until their time is `seconds`.
 
         What was not seen to be executed (the top of a module, a class's fields, a sandbox's child) may be noticed by
@@ -61,7 +61,7 @@ class Coverage:
             name = test.id.partition("[")[0]
             alike[name] += 1
             cost[test.id] = (cost[test.id] + 0.01) * alike[name]
-        chosen: list[Test] = []
+        chosen: list[Known] = []
         left = seconds
         for test in sorted(found, key=lambda test: (cost[test.id], test.id)):
             if test.seconds <= min(left, SLOWEST) or not chosen:
@@ -113,7 +113,7 @@ def recorded(
             known[file] = {"digest": digests[file], "tests": tests}
         kept.write_text(json.dumps(known))
         say(f"recorded {len(noted)} tests in {time.monotonic() - begun:.0f} s; {len(failed) - len(passed)} do not pass")
-    return Coverage(Test(*test) for file in files for test in known[file]["tests"])
+    return Coverage(Known(*test) for file in files for test in known[file]["tests"])
 
 
 def _record(files: Sequence[str], sources: Sequence[str], tree: Tree, jobs: int) -> list[dict[str, Any]]:

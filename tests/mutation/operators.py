@@ -8,6 +8,7 @@ nothing at run time (annotations, docstrings, `if TYPE_CHECKING`), what is for t
 import ast
 import copy
 import random
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,6 +54,7 @@ class Mutant:
     statement: int  # the first line of the statement it is in
     operator: str
     change: str  # in one line
+    code: str  # the line of the file
     before: str = field(repr=False)
     after: str = field(repr=False)
     start: int = field(repr=False)
@@ -60,7 +62,8 @@ class Mutant:
 
     @property
     def id(self) -> str:
-        return f"{self.path}:{self.line}:{self.start}: {self.operator}: {self.change}"
+        digest = zlib.crc32(f"{self.start} {self.after}".encode())
+        return f"{self.path}:{self.line}: {self.operator}: {self.change} ({digest:08x})"
 
     def applied(self, text: str) -> str:
         """The file's text with this change."""
@@ -126,9 +129,9 @@ class _Finder:
         line = self.text.count("\n", 0, start) + 1
         change = change or f"{_short(before)} -> {_short(after)}"
         scope = ".".join(self._scope)
-        self.found.append(
-            Mutant(self.path, line, scope, self._statement_line, operator, change, before, after, start, end)
-        )
+        code = self._lines[line - 1].decode().strip()
+        about = (self.path, line, scope, self._statement_line, operator, change, code)
+        self.found.append(Mutant(*about, before, after, start, end))
 
     def _replace(self, operator: str, node: ast.AST, after: str, change: str = "") -> None:
         self._add(operator, *self._span(node), after, change)

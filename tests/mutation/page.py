@@ -1,6 +1,7 @@
 """What a run gave, as JSON and as a page: the score by room, and the survivors with their reasons."""
 
 import platform
+import textwrap
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -29,25 +30,26 @@ class Reason:
 
     file: str
     scope: str
+    code: str
     change: str
     reason: str
     equivalent: bool = False
 
 
-def reasons(path: Path = REASONS) -> dict[tuple[str, str, str], Reason]:
-    """Those that are known, by file, function and change: lines move. ValueError where one is not whole."""
-    found = {}
+def reasons(path: Path = REASONS) -> dict[tuple[str, ...], Reason]:
+    """Those that are known, by file, function, line of code and change. ValueError where one is not whole."""
+    found: dict[tuple[str, ...], Reason] = {}
     for entry in tomllib.loads(path.read_text()).get("mutant", []):
         try:
             reason = Reason(**entry)
         except TypeError as error:
             raise ValueError(f"{path.name}: {entry}: {error}") from None
-        found[reason.file, reason.scope, reason.change] = reason
+        found[reason.file, reason.scope, reason.code, reason.change] = reason
     return found
 
 
-def reason_for(mutant: Mutant, known: Mapping[tuple[str, str, str], Reason]) -> Reason | None:
-    return known.get((mutant.path, mutant.scope, mutant.change))
+def reason_for(mutant: Mutant, known: Mapping[tuple[str, ...], Reason]) -> Reason | None:
+    return known.get((mutant.path, mutant.scope, mutant.code, mutant.change))
 
 
 def record(
@@ -66,7 +68,7 @@ def record(
         if (result := results.get(mutant.id)) is None:
             continue
         row = {"file": mutant.path, "line": mutant.line, "in": mutant.scope, "operator": mutant.operator}
-        row |= {"change": mutant.change, **asdict(result)}
+        row |= {"change": mutant.change, "code": mutant.code, **asdict(result)}
         if (why := reason_for(mutant, known)) is not None:
             row |= {"reason": why.reason, "equivalent": why.equivalent}
         rows.append(row)
@@ -108,16 +110,20 @@ def page(made: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in made["versions"].items())
     false = [each["id"] for each in made["controls"] if each["verdict"] != SURVIVED]
     noticed, whole = killed + late, len(rows)
+    noticed, whole = killed + late, len(rows)
     lines = [
         "# Mutants of the judge",
         "",
         f"`{made['command']}`",
         f"on {made['processes']} processes in {made['seconds']} s; Python {made['python']}, {versions}.",
         "",
-        f"Of {made['of']} possible changes to the judge's code {made['asked']} were drawn and {whole} run. Its tests",
-        f"noticed {noticed} ({percent(noticed, whole)}), {late} of them because a test did not end; {survived} survived.",
-        f"{equivalent} of these are equivalent to the original: without them {percent(noticed, whole - equivalent)}.",
-        f"Of {len(made['controls'])} controls, which are no change at all, {len(false)} were taken for mutants.",
+        _filled(
+            f"Of {made['of']} possible changes to the judge's code {made['asked']} were drawn and {whole} run. Tests "
+            f"noticed {noticed} ({percent(noticed, whole)}), {late} of them because a test did not end, and {survived} "
+            f"not. {equivalent} of these are equivalent to the original: without them "
+            f"{percent(noticed, whole - equivalent)}. Of {len(made['controls'])} controls, which are no change at all, "
+            f"{len(false)} were taken for mutants."
+        ),
         "",
         "| part | mutants | killed | timed out | survived | equivalent | score |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -130,14 +136,15 @@ def page(made: Mapping[str, Any]) -> str:
     lines += ["", "## Survivors", ""]
     for row in rows:
         if row["verdict"] == SURVIVED:
-            kind = "equivalent: " if row.get("equivalent") else ""
-            lines.append(f"- `{row['file']}:{row['line']}`, {row['in'] or 'module'}, {row['operator']},")
-            lines.append(f"  `{_quoted(row['change'])}`")
-            lines.append(f"  ({row['tests']} tests). {kind}{row.get('reason', 'No reason yet.')}")
+            kind = "Equivalent: " if row.get("equivalent") else ""
+            change = row["change"] if row["operator"] != "constant" else f"{row['code']}: {row['change']}"
+            change = change.replace("`", "'")
+            text = f"- `{row['file']}:{row['line']}`, {row['in'] or 'module'}, {row['operator']}: `{change}`"
+            lines.append(_filled(f"{text} ({row['tests']} tests). {kind}{row.get('reason', 'No reason yet.')}", "  "))
     if false:
         lines += ["", "## Controls that failed", "", *(f"- `{name}`" for name in false)]
     return "\n".join(lines) + "\n"
 
 
-def _quoted(text: str) -> str:
-    return text.replace("`", "'")
+def _filled(text: str, indent: str = "") -> str:
+    return textwrap.fill(text, 118, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

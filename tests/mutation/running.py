@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.mutation.coverage import Coverage, Test
+from tests.mutation.coverage import Coverage, Known
 from tests.mutation.hanging import LIMITS
 from tests.mutation.operators import Mutant
 from tests.mutation.trees import Tree
 
 KILLED, TIMED_OUT, SURVIVED = "killed", "timed out", "survived"
 STARTING = 30.0  # seconds for pytest to start, beside a busy machine
+HANGS = re.compile(r"Timeout \(\d+:\d\d:\d\d(\.\d+)?\)!\n")  # what faulthandler says
 SLOWER = 5.0  # times as long as it took alone, after which a test hangs
 
 
@@ -85,7 +86,7 @@ def judge(mutant: Mutant | None, like: Mutant, coverage: Coverage, tree: Tree, s
     return Result(name, SURVIVED if status == 0 else KILLED, _failed(said), len(tests), took)
 
 
-def _tested(tests: Sequence[Test], tree: Tree, compiles: bool) -> tuple[int | None, str]:
+def _tested(tests: Sequence[Known], tree: Tree, compiles: bool) -> tuple[int | None, str]:
     listed = tree.folder / "tests"
     listed.write_text("\n".join(test.id for test in tests))
     limit = STARTING + SLOWER * sum(test.seconds for test in tests)
@@ -93,7 +94,7 @@ def _tested(tests: Sequence[Test], tree: Tree, compiles: bool) -> tuple[int | No
     (tree.folder / "limits").write_text(json.dumps({test.id: STARTING / 2 + SLOWER * test.seconds for test in tests}))
     variables = {LIMITS: str(tree.folder / "limits")}
     status, said = tree.pytest(arguments, limit, variables, caches_kept=not compiles)
-    return (None if re.search(r"^Timeout \(.*\)!$", said, re.MULTILINE) else status), said
+    return (None if HANGS.search(said) else status), said
 
 
 def _failed(said: str) -> str:
