@@ -158,6 +158,14 @@ def test_a_write_anywhere_is_seen(name, shape):
         assert placed.unchanged(before)
 
 
+@pytest.mark.parametrize("at", [-512, -65, 84, 84 + 511])
+def test_512_bytes_on_either_side_of_an_operand_are_looked_at(at):
+    placed = place(sample((3, 7)), "contiguous", "cpu")
+    before = placed.snapshot()
+    placed.buffer[start(placed) + at] ^= 1
+    assert not placed.unchanged(before)
+
+
 def test_a_nan_for_a_nan_is_seen():
     placed = place(sample((3, 7)), "sliced", "cpu")
     before = placed.snapshot()
