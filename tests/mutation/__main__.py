@@ -17,8 +17,8 @@ from tests.mutation.trees import ROOT, Tree
 
 SOURCES = tuple(page.PARTS)
 ROOMS = (
-    *("spec", "contracts", "derived", "faults", "discovery", "judging", "isolation", "findings", "selftest"),
-    *("reporting", "batch", "compiling", "interface", "backends", "emulator", "triton", "numba", "cupy", "referee"),
+    *("spec", "contracts", "discovery", "judging", "isolation", "findings", "selftest", "batch", "interface"),
+    *("backends", "emulator", "triton", "numba", "cupy", "referee"),
 )
 CONTROLS = 20  # mutants for each control
 

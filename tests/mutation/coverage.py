@@ -121,7 +121,7 @@ def _record(files: Sequence[str], sources: Sequence[str], tree: Tree, jobs: int)
     notes = tree.folder / "notes"
     notes.mkdir()
     (notes / "size").write_text(str(len(places)))
-    arguments = ["-p", "tests.mutation.recording", *_spread(jobs), *files]
+    arguments = ["-p", "tests.mutation.recording", "--continue-on-collection-errors", *_spread(jobs), *files]
     status, said = tree.pytest(arguments, 3600, {recording.NOTES: str(notes)})
     if status not in (0, 1):
         raise RuntimeError(f"the tests cannot be run; pytest ends with {status}:\n{said[-4000:]}")

@@ -63,6 +63,7 @@ class Tree:
         if not caches_kept:
             home = Path(shutil.copytree(home, temporary / "home", copy_function=os.link))
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "XDG_"))}
+        environment["CUDA_VISIBLE_DEVICES"] = ""  # the same with a GPU as without
         environment |= {"HOME": str(home), "TMPDIR": str(temporary), "OMP_NUM_THREADS": "1", **(variables or {})}
         command = [*_alone(), sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--device=cpu", *arguments]
         with open(temporary / "output", "w+b") as output:
