@@ -13,7 +13,7 @@ import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
 # Process ids and mounts of its own: what a mutant starts ends with it, and it can signal nothing else.
-NAMESPACES = ["unshare", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc"]
+NAMESPACES = ["setpriv", "--pdeathsig", "KILL", "unshare", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc"]
 LEFT_OUT = shutil.ignore_patterns(
     ".git", ".tox", ".venv", ".*_cache", ".hypothesis", ".benchmarks", ".device", "shared", "build"
 )
