@@ -1,8 +1,9 @@
 """Small changes to Python source, each of which a test should notice: a `Mutant` is one of them.
 
 A change replaces one piece of the text, so that the rest of the file stays as it is. Left alone are what decides
-nothing at run time (annotations, docstrings, `if TYPE_CHECKING`), what is for the reader of a message (strings),
-`assert`, which tells mypy what is known, and device code (`@triton.jit`), which Python does not run.
+nothing at run time (annotations, docstrings, `__all__`, `if TYPE_CHECKING`), what is for the reader of a message
+(strings), what says what is known anyway (`assert`, `zip(strict=True)`), and device code (`@triton.jit`), which Python
+does not run.
 """
 
 import ast
@@ -168,9 +169,7 @@ class _Finder:
         outer, self._statement_line = self._statement_line, node.lineno
         if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
             self._definition(node)
-        elif not isinstance(node, UNCHANGED) and not (
-            isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        ):
+        elif not isinstance(node, UNCHANGED) and not _is_for_readers(node):
             self._removed(node)
             self._parts(node)
         self._statement_line = outer
@@ -198,7 +197,7 @@ class _Finder:
         stored = kept and isinstance(target, (ast.Attribute, ast.Subscript))
         if called or stored or isinstance(node, (ast.Raise, ast.Continue, ast.Break, ast.AugAssign, ast.Delete)):
             self._replace("remove statement", node, "pass")
-        elif isinstance(node, ast.Return) and node.value is not None:
+        elif isinstance(node, ast.Return) and node.value is not None and ast.unparse(node.value) != "False":
             self._replace("return None", node.value, "None")
 
     def _without_context(self, node: ast.With) -> None:
@@ -243,7 +242,7 @@ class _Finder:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):
                 self._expression(child)
-            elif isinstance(child, ast.keyword):
+            elif isinstance(child, ast.keyword) and child.arg != "strict":
                 self._expression(child.value)
             elif isinstance(child, ast.arguments):
                 for default in [*child.defaults, *filter(None, child.kw_defaults)]:
@@ -293,7 +292,7 @@ class _Finder:
         if not isinstance(node, ast.Call):
             return
         for number, keyword in enumerate(node.keywords):
-            if keyword.arg is not None:
+            if keyword.arg is not None and (keyword.arg, ast.unparse(node.func)) != ("strict", "zip"):
                 self._without("drop argument", node, "keywords", number)
         if len(node.args) >= 2 and not any(isinstance(each, ast.Starred) for each in node.args[:2]):
             (start, middle), (other, end) = map(self._span, node.args[:2])
@@ -316,6 +315,12 @@ class _Finder:
 
 def _is_docstring(number: int, node: ast.stmt) -> bool:
     return number == 0 and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _is_for_readers(node: ast.stmt) -> bool:
+    if isinstance(node, ast.If):
+        return "TYPE_CHECKING" in ast.unparse(node.test)
+    return isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
 
 
 def _is_text(node: ast.AST) -> bool:
