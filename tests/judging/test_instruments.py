@@ -4,10 +4,12 @@ import contextlib
 import itertools
 import platform
 import re
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.processes import output_of
 from touchstone import backends, check
@@ -482,13 +484,25 @@ def test_poison_reaches_fresh_memory(byte, count):
     assert bool((raw[16:] == byte).all())
 
 
+class Fills(TorchDispatchMode):
+    """Gathers what is filled with what: (elements, value)."""
+
+    def __init__(self):
+        super().__init__()
+        self.filled = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func._schema.name == "aten::fill_":
+            self.filled.append((args[0].numel(), args[1]))
+        return func(*args, **(kwargs or {}))
+
+
 @pytest.mark.parametrize("byte", probe.PATTERNS)
-def test_blocks_of_the_outputs_sizes_are_poisoned_where_malloc_cannot_be_told_to(byte, monkeypatch):
-    """As on a GPU, whose allocator hands out what was freed last."""
-    monkeypatch.setattr(probe, "_mallopt", lambda: None)
-    with probe.poison(byte, "cpu", [0, 6000]):
-        fresh = torch.empty(6000, dtype=torch.uint8)
-    assert (fresh == byte).float().mean() > 0.9  # but where glibc keeps its own links
+def test_blocks_of_the_outputs_sizes_are_poisoned_before_the_call(byte):
+    """They are what a caching allocator hands out next, that of a GPU above all."""
+    with Fills() as mode, probe.poison(byte, "cpu", [0, 6000, 2**20, 2**25, 6000]):
+        pass
+    assert Counter(mode.filled) == {(6000, byte): 32, (2**20, byte): 16, (2**25, byte): 1}
 
 
 @pytest.mark.parametrize("name", ["x"])
