@@ -14,6 +14,7 @@ from tests.mutation.coverage import cores, recorded, test_files
 from tests.mutation.operators import Mutant, mutants, sample
 from tests.mutation.running import SURVIVED, Result
 from tests.mutation.trees import ROOT, Tree
+from touchstone.conformance.spec.cases import LEVELS
 
 SOURCES = tuple(page.PARTS)
 ROOMS = (
@@ -33,7 +34,8 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     folders = [f"tests/{room}" for room in ROOMS]
     parser.add_argument("--tests", nargs="+", default=folders, help="files and folders of tests")
     parser.add_argument("--seconds", type=float, default=60.0, help="of tests that a mutant is run with at most")
-    parser.add_argument("--limit", type=float, default=86400.0, help="seconds after which no further mutant is begun")
+    parser.add_argument("--level", default="default", choices=LEVELS, help="of the tests")
+    parser.add_argument("--limit", type=float, default=480.0, help="seconds after which no further mutant is begun")
     parser.add_argument("--survivors", type=Path, help="a mutation.json: only what survived there, or was not run")
     given = parser.parse_args(arguments)
     for name in ("sources", "tests"):
@@ -109,7 +111,14 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="touchstone-mutation-") as name:
         folder = Path(name)
         coverage = recorded(
-            given.out / "map.json", files, test_files(given.tests), lambda which: Tree(folder / which), given.jobs, say
+            given.out / "map.json",
+            files,
+            tests,
+            lambda which: Tree(folder / which),
+            jobs=given.jobs,
+            level=given.level,
+            seconds=given.limit / 2,
+            say=say,
         )
         log = given.out / "results.jsonl"
         known = running.kept(log)
@@ -129,7 +138,7 @@ def main(arguments: list[str] | None = None) -> int:
         jobs = min(given.jobs, len(waiting) + max(0, wanted))
         trees = [Tree(folder / f"slot-{number}") for number in range(jobs)]
         work = [*waiting, *[None] * max(0, wanted)]
-        running.run(work, coverage, trees, given.seconds, told, until, like=chosen)
+        running.run(work, coverage, trees, given.level, given.seconds, told, until, like=chosen)
     command = shlex.join(["python", "-m", "tests.mutation", *(arguments if arguments is not None else sys.argv[1:])])
     made = page.record(command, len(every), chosen, known, controls, time.monotonic() - begun, given.jobs)
     (given.out / "mutation.json").write_text(json.dumps(made, indent=1))

@@ -88,47 +88,62 @@ def test_files(folders: Sequence[str]) -> list[str]:
 
 
 def recorded(
-    kept: Path, sources: Sequence[str], files: Sequence[str], tree: Callable[[str], Tree], jobs: int, say: Callable
+    kept: Path,
+    sources: Sequence[str],
+    files: Sequence[str],
+    tree: Callable[[str], Tree],
+    *,
+    jobs: int,
+    level: str,
+    seconds: float,
+    say: Callable[[str], None],
 ) -> Coverage:
-    """The map of these test files: read from `kept`, and recorded for files that are new there or have changed.
+    """The map of these test files: read from `kept`, and recorded for files that are new there or have changed, within
+    `seconds`: what is not recorded by then notices no mutant in this run.
 
     Tests that fail in a copy which takes notes are run again in one that does not; those that fail there too, or are
     skipped, notice no mutant. The sources' changes do not outdate the map: it only chooses tests.
     """
     known: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
-    digests = {file: hashlib.sha256((ROOT / file).read_bytes()).hexdigest() for file in files}
+    digests = {file: hashlib.sha256(level.encode() + (ROOT / file).read_bytes()).hexdigest() for file in files}
     missing = [file for file in files if known.get(file, {}).get("digest") != digests[file]]
     if missing:
         say(f"recording what the tests of {len(missing)} files execute")
         begun = time.monotonic()
-        noted = _record(missing, sources, tree("recorded"), jobs)
+        spread = ["-q", f"--level={level}", *(["-n", str(jobs), "--dist", "worksteal"] if jobs > 1 else [])]
+        noted, ended = _record([*spread, *missing], sources, tree("recorded"), seconds)
         failed = [note["test"] for note in noted if note["outcome"] == "failed"]
-        passed = _passing(failed, tree("plain"), jobs) if failed else set()
+        passed = _passing(spread, failed, tree("plain")) if failed else set()
         for file in missing:
             tests = [
                 [note["test"], note["seconds"], note["executed"]]
                 for note in noted
                 if note["test"].partition("::")[0] == file and (note["outcome"] == "passed" or note["test"] in passed)
             ]
-            known[file] = {"digest": digests[file], "tests": tests}
+            known[file] = {"digest": digests[file] if ended else "", "tests": tests}
         kept.write_text(json.dumps(known))
-        say(f"recorded {len(noted)} tests in {time.monotonic() - begun:.0f} s; {len(failed) - len(passed)} do not pass")
+        cut = "" if ended else ", which was not enough"
+        say(f"recorded {len(noted)} tests in {time.monotonic() - begun:.0f} s{cut}; {len(failed) - len(passed)} fail")
     return Coverage(Known(*test) for file in files for test in known[file]["tests"])
 
 
-def _record(files: Sequence[str], sources: Sequence[str], tree: Tree, jobs: int) -> list[dict[str, Any]]:
+def _record(
+    arguments: Sequence[str], sources: Sequence[str], tree: Tree, seconds: float
+) -> tuple[list[dict[str, Any]], bool]:
+    """What each test executes, and whether all of them have ended."""
     places = recording.instrument(tree, sources)
     notes = tree.folder / "notes"
     notes.mkdir()
     (notes / "size").write_text(str(len(places)))
-    arguments = ["-p", "tests.mutation.recording", "--continue-on-collection-errors", *_spread(jobs), *files]
-    status, said = tree.pytest(arguments, 3600, {recording.NOTES: str(notes)})
-    if status not in (0, 1):
+    plugin = ["-p", "tests.mutation.recording", "--continue-on-collection-errors"]
+    status, said = tree.pytest([*plugin, *arguments], seconds, {recording.NOTES: str(notes)})
+    if status not in (0, 1, None):
         raise RuntimeError(f"the tests cannot be run; pytest ends with {status}:\n{said[-4000:]}")
-    noted = [json.loads(line) for path in sorted(notes.glob("*.jsonl")) for line in path.read_text().splitlines()]
+    lines = [line for path in sorted(notes.glob("*.jsonl")) for line in path.read_text().splitlines()]
+    noted = [json.loads(line) for line in lines if line.endswith("}")]
     for note in noted:
         note["executed"] = _by_file(places[place] for place in note["executed"])
-    return noted
+    return noted, status is not None
 
 
 def _by_file(places: Iterable[tuple[str, int]]) -> Mapping[str, list[int]]:
@@ -138,15 +153,11 @@ def _by_file(places: Iterable[tuple[str, int]]) -> Mapping[str, list[int]]:
     return found
 
 
-def _passing(tests: Sequence[str], tree: Tree, jobs: int) -> set[str]:
+def _passing(arguments: Sequence[str], tests: Sequence[str], tree: Tree) -> set[str]:
     listed = tree.folder / "tests"
     listed.write_text("\n".join(tests))
-    _, said = tree.pytest([*_spread(jobs), "-rp", f"@{listed}"], 3600)
+    _, said = tree.pytest([*arguments, "-rp", f"@{listed}"], 600)
     return {line.removeprefix("PASSED ").strip() for line in said.splitlines() if line.startswith("PASSED ")}
-
-
-def _spread(jobs: int) -> list[str]:
-    return ["-q", "--level=quick", *(["-n", str(jobs), "--dist", "worksteal"] if jobs > 1 else [])]
 
 
 def cores() -> int:

@@ -15,7 +15,7 @@ from tests.mutation.operators import Mutant
 from tests.mutation.trees import Tree
 
 KILLED, TIMED_OUT, SURVIVED = "killed", "timed out", "survived"
-STARTING = 30.0  # seconds for pytest to start, beside a busy machine
+STARTING = 60.0  # seconds for pytest to start, beside a busy machine
 HANGS = re.compile(r"Timeout \(\d+:\d\d:\d\d(\.\d+)?\)!\n")  # what faulthandler says
 SLOWER = 5.0  # times as long as it took alone, after which a test hangs
 
@@ -35,6 +35,7 @@ def run(
     mutants: Sequence[Mutant | None],
     coverage: Coverage,
     trees: Sequence[Tree],
+    level: str,
     seconds: float,
     told: Callable[[Mutant | None, Result], None],
     until: float,
@@ -55,7 +56,7 @@ def run(
                     number, mutant = waiting.get_nowait()
                 except queue.Empty:
                     return
-                result = judge(mutant, mutant or like[number % len(like)], coverage, tree, seconds)
+                result = judge(mutant, mutant or like[number % len(like)], coverage, tree, level, seconds)
                 with lock:
                     told(mutant, result)
         except Exception as error:
@@ -70,13 +71,13 @@ def run(
         raise errors[0]
 
 
-def judge(mutant: Mutant | None, like: Mutant, coverage: Coverage, tree: Tree, seconds: float) -> Result:
+def judge(mutant: Mutant | None, like: Mutant, coverage: Coverage, tree: Tree, level: str, seconds: float) -> Result:
     """One mutant, or with None the code as it is, by the tests that could notice `like`."""
     tests = coverage.tests_for(like, seconds)
     text = (tree.root / like.path).read_text()
     begun = time.monotonic()
     with tree.changed(like.path, text if mutant is None else mutant.applied(text)):
-        status, said = _tested(tests, tree, compiles=like.path.startswith("backends/"))
+        status, said = _tested(tests, tree, level, compiles=like.path.startswith("backends/"))
     took = round(time.monotonic() - begun, 1)
     name = f"control: {like.id}" if mutant is None else like.id
     if status is None:
@@ -86,12 +87,12 @@ def judge(mutant: Mutant | None, like: Mutant, coverage: Coverage, tree: Tree, s
     return Result(name, SURVIVED if status == 0 else KILLED, _failed(said), len(tests), took)
 
 
-def _tested(tests: Sequence[Known], tree: Tree, compiles: bool) -> tuple[int | None, str]:
+def _tested(tests: Sequence[Known], tree: Tree, level: str, compiles: bool) -> tuple[int | None, str]:
     listed = tree.folder / "tests"
     listed.write_text("\n".join(test.id for test in tests))
     limit = STARTING + SLOWER * sum(test.seconds for test in tests)
-    arguments = ["-x", "-v", "--tb=line", "--level=quick", "-p", "tests.mutation.hanging", f"@{listed}"]
-    (tree.folder / "limits").write_text(json.dumps({test.id: STARTING / 2 + SLOWER * test.seconds for test in tests}))
+    arguments = ["-x", "-v", "--tb=line", f"--level={level}", "-p", "tests.mutation.hanging", f"@{listed}"]
+    (tree.folder / "limits").write_text(json.dumps({test.id: STARTING / 4 + SLOWER * test.seconds for test in tests}))
     variables = {LIMITS: str(tree.folder / "limits")}
     status, said = tree.pytest(arguments, limit, variables, caches_kept=not compiles)
     return (None if HANGS.search(said) else status), said
