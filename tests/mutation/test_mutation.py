@@ -110,7 +110,7 @@ def test_the_cheapest_tests_of_a_statement_come_first_those_of_its_room_before_o
     assert own_rooms("backends/triton/runtime/driver.py") == ("tests/triton/",)
 
 
-SMALL = ["--sources", "conformance/spec/sharing.py", "--tests", "tests/spec/test_sharing.py", "--level", "quick"]
+SMALL = ["--sources", "conformance/spec/outputs.py", "--tests", "tests/spec/test_outputs.py", "--level", "quick"]
 
 
 @pytest.mark.slow
@@ -119,7 +119,7 @@ def test_mutants_are_killed_and_the_code_as_it_is_is_not(tmp_path, capsys):
     assert main([*SMALL, "--sample", "1", "--jobs", "2", "--out", str(tmp_path)]) == 0
     made = json.loads((tmp_path / "mutation.json").read_text())
     assert [row["verdict"] for row in made["mutants"]] == [KILLED]
-    assert all("tests/spec/test_sharing.py::" in row["by"] for row in made["mutants"])
+    assert all("tests/spec/test_outputs.py::" in row["by"] for row in made["mutants"])
     assert [control["verdict"] for control in made["controls"]] == [SURVIVED]
     assert before == {path: (ROOT / path).read_text() for path in before}
     capsys.readouterr()
