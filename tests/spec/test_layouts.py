@@ -63,6 +63,15 @@ def test_the_view_has_the_values(name, shape, dtype):
         assert torch.equal(view, values)
 
 
+@pytest.mark.parametrize("name", PLANS)
+def test_a_layout_is_writable_where_each_element_has_a_place_of_its_own(name):
+    if name in FAR:
+        assert name not in layouts.WRITABLE  # of each only a part is mapped
+        return
+    values = sample((2, 3, 4, 5))
+    assert (len(covered(place(values, name, "cpu"))) == values.numel()) == (name in layouts.WRITABLE)
+
+
 def test_a_broadcast_repeats_its_first_slice():
     values = sample((3, 7))
     assert torch.equal(values_of(values, "broadcast"), values[:1].expand(3, 7))
