@@ -20,7 +20,7 @@ REGIONS = [Argument("y", 0, 96, 4, (4, 6), (6, 1))]
 
 
 def place(line, block=(1, 0, 0), thread=(2, 0, 0), access=0, state=0):
-    return Place(0, b"/home/soft.cu", line, block, thread, access, state)
+    return Place(0, b"/users/soft.cu", line, block, thread, access, state)
 
 
 def said(kind, here=None, there=None, **fields):
