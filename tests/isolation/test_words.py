@@ -46,14 +46,14 @@ PACKAGE = "/usr/lib/python3/site-packages/torch/x.py"
 @pytest.mark.parametrize(
     ("trace", "place"),
     [
-        (traced("/users/mine.py", JUDGE), " at mine.py:1, in f1"),
-        (traced(f"{LIBRARY}/json.py", PACKAGE, "/users/mine.py", JUDGE), " at mine.py:3, in f3"),
-        (traced("<frozen importlib>", "/users/mine.py"), " at mine.py:2, in f2"),
-        (traced(PACKAGE, f"{LIBRARY}/json.py", JUDGE, "/users/mine.py"), " at x.py:1, in f1"),
-        (traced(JUDGE, "/users/mine.py"), ""),
+        (traced("/u/mine.py", JUDGE), " at mine.py:1, in f1"),
+        (traced(f"{LIBRARY}/json.py", PACKAGE, "/u/mine.py", JUDGE), " at mine.py:3, in f3"),
+        (traced("<frozen importlib>", "/u/mine.py"), " at mine.py:2, in f2"),
+        (traced(PACKAGE, f"{LIBRARY}/json.py", JUDGE, "/u/mine.py"), " at x.py:1, in f1"),
+        (traced(JUDGE, "/u/mine.py"), ""),
         (traced(FAULT, JUDGE), " at softmax.py:1, in f1"),
-        (traced("/users/other.py", title="Thread 0x2:") + "\n\n" + traced("/users/mine.py"), " at mine.py:1, in f1"),
-        (traced("/users/other.py", title="Thread 0x2:"), " at other.py:1, in f1"),
+        (traced("/u/other.py", title="Thread 0x2:") + "\n\n" + traced("/u/mine.py"), " at mine.py:1, in f1"),
+        (traced("/u/other.py", title="Thread 0x2:"), " at other.py:1, in f1"),
         ("", ""),
     ],
 )
@@ -171,11 +171,11 @@ def test_which_files_are_kernels_of_this_repository(path, kernel):
 
 
 def test_a_folder_is_the_authors_own_unless_it_is_of_packages():
-    assert tripwires._is_own("/users/me/", Path("/users/me/kernels")) and tripwires._is_own("/users/me/", Path("/users/me"))
-    assert not tripwires._is_own("/users/other/", Path("/users/me"))
-    assert not tripwires._is_own("/users/me/site-packages/", Path("/users/me/site-packages/mine"))
-    assert not tripwires._is_own("/users/me/dist-packages/", Path("/users/me/dist-packages/mine"))
-    assert not tripwires._is_own("/users/me/", None)
+    assert tripwires._is_own("/u/me/", Path("/u/me/kernels")) and tripwires._is_own("/u/me/", Path("/u/me"))
+    assert not tripwires._is_own("/u/other/", Path("/u/me"))
+    assert not tripwires._is_own("/u/me/site-packages/", Path("/u/me/site-packages/mine"))
+    assert not tripwires._is_own("/u/me/dist-packages/", Path("/u/me/dist-packages/mine"))
+    assert not tripwires._is_own("/u/me/", None)
 
 
 def test_notes_are_told_once_and_are_few(monkeypatch):

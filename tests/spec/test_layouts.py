@@ -167,6 +167,14 @@ def test_a_write_anywhere_is_seen(name, shape):
         assert placed.unchanged(before)
 
 
+@pytest.mark.parametrize(("axis", "others"), [(0, (5, 1)), (1, (5, 1)), (2, (4, 1))])
+def test_the_other_axes_of_a_far_layout_lie_as_if_it_had_one_element(axis, others):
+    shape, strides, offset = PLANS[FAR[axis]]((3, 4, 5))
+    far = strides.pop(axis)
+    assert (shape, tuple(strides), offset) == ((3, 4, 5), others, 0)
+    assert far < 2**31 <= far * (shape[axis] - 1) and far % 64 == 0
+
+
 @pytest.mark.parametrize("at", [-512, -65, 84, 84 + 511])
 def test_512_bytes_on_either_side_of_an_operand_are_looked_at(at):
     placed = place(sample((3, 7)), "contiguous", "cpu")
