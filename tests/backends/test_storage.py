@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 
 import pytest
 import torch
@@ -193,6 +194,42 @@ def test_an_artefact_is_made_once(folder):
         "kernel.so.sha256": 0o600,
     }
     assert not list(folder.glob("scratch-*"))
+
+
+def test_of_those_that_want_the_same_artefact_one_makes_it(folder):
+    made = Made()
+
+    def make(path):
+        time.sleep(0.05)
+        made(path)
+
+    threads = [threading.Thread(target=store_in(folder).file, args=("kernel.so", make)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert made.times == 1 and (folder / "kernel.so").read_bytes() == made.content
+
+
+def test_an_artefact_has_its_name_when_it_is_whole(folder):
+    def make(path):
+        path.write_bytes(b"half")
+        assert not (folder / "kernel.so").exists()
+        path.write_bytes(b"whole")
+
+    assert store_in(folder).file("kernel.so", make).read_bytes() == b"whole"
+
+
+def test_who_has_opened_an_artefact_reads_on_while_another_is_kept(folder):
+    store = store_in(folder)
+    for suffix in ("", ".sha256"):
+        store.keep("kernel.so", b"one")
+        with open(folder / f"kernel.so{suffix}", "rb") as file:
+            before = file.read()
+            file.seek(0)
+            store.keep("kernel.so", b"two, which is longer")
+            assert file.read() == before
+    assert store.load("kernel.so") == b"two, which is longer"
 
 
 def test_names_are_plain(folder):
@@ -543,6 +580,14 @@ def test_a_file_is_replaced_whole(tmp_path):
     assert (file.read_text(), link.read_text(), link.is_symlink()) == ("two", "three", False)
     files.replace("/dev/null", "x")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "record.json"]
+
+
+def test_who_has_opened_a_file_reads_on_while_it_is_replaced(tmp_path):
+    file = tmp_path / "record.json"
+    files.replace(file, "one")
+    with open(file) as opened:
+        files.replace(file, "two")
+        assert (opened.read(), file.read_text()) == ("one", "two")
 
 
 def test_a_file_that_cannot_be_written_stays_as_it_is(tmp_path):

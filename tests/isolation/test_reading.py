@@ -30,6 +30,14 @@ FOUND = {
     "import sys\nsys.modules": "uses sys.modules",
     "try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    e.__traceback__": "uses __traceback__",
     "exec('1')": "uses exec",
+    "import touchstone.conformance.judging": "imports touchstone.conformance.judging",
+    "from touchstone import conformance": "imports touchstone.conformance",
+    "from touchstone.backends import launches": "imports touchstone.backends.launches",
+    "from sys import _getframe": "imports sys._getframe",
+    "import torch.utils._python_dispatch as d": "imports torch.utils._python_dispatch",
+    "x = 'eval'": "names eval",
+    "x = 'touchstone.reference'": "names touchstone.reference",
+    "@triton.jit\ndef other(y):\n    tl.store(y, fn(np.ones(1)))": "uses np in other, which is compiled for a GPU",
     "getattr(torch._C, '_DisableTorchDispatch')": "names _DisableTorchDispatch",
     "__import__('touchstone.conformance.check')": "names touchstone.conformance.check",
 }
@@ -46,6 +54,24 @@ def test_what_no_kernel_needs_is_named_with_its_line(tmp_path, more, found):
     first = KERNEL.count("\n") + 1
     told = unneeded(tmp_path / "k.py")
     assert any(what.startswith(f"{found} (line ") and int(what.split("(line ")[1].split()[0]) >= first for what in told)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "from touchstone.backends import Unsupported",
+        "from sys import argv",
+        "import gcd",
+        "x = 'gcd'",
+        "import touchstone.backends",
+        "math.modules",
+        "def other(y):\n    return fn(torch.ones(1))",
+        "@triton.jit\ndef other(y):\n    helper(y)",
+    ],
+)
+def test_what_only_looks_like_it_is_not_named(tmp_path, more):
+    (tmp_path / "k.py").write_text(KERNEL + more + "\n")
+    assert unneeded(tmp_path / "k.py") == []
 
 
 @pytest.mark.parametrize("text", ["def broken(", "\0", ""])

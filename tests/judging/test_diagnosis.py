@@ -1,6 +1,7 @@
 """What a diagnosis says of wrong answers whose cause is known, heat maps, and who wrote an element."""
 
 import contextlib
+import itertools
 import math
 import sys
 import time
@@ -15,7 +16,7 @@ from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.faults import Planted
 from touchstone.conformance.judging import diagnosis, heatmap
 from touchstone.conformance.judging import instruments as probe
-from touchstone.conformance.judging.executor import InProcess
+from touchstone.conformance.judging.executor import InProcess, _address, _index, _writer
 from touchstone.conformance.spec import compare
 from touchstone.conformance.spec.budget import Expected
 from touchstone.conformance.spec.cases import plain_case
@@ -415,6 +416,67 @@ def test_who_wrote_an_element(monkeypatch):
     monkeypatch.setattr(registry, "backend", lambda name: {"paper": backend}[name])
     subject = Subject("softmax", fn, "fn", "paper@cpu", "cpu", own=True)
     assert owner(subject, case_of(3, 65), "y", (1, 2)) == "element 67"
+
+
+class Written:
+    """Knows who wrote the elements of one tensor, by their number in memory."""
+
+    def __init__(self, tensor):
+        self.start, self.item, self.count = tensor.data_ptr(), tensor.element_size(), tensor.numel()
+
+    def of(self, address):
+        number, rest = divmod(address - self.start, self.item)
+        return f"element {number}" if 0 <= number < self.count and not rest else None
+
+
+def test_what_was_copied_is_written_by_who_wrote_the_source():
+    written = torch.arange(12.0).reshape(3, 4)
+    who = [Written(written)]
+    turned = torch.empty(4, 3).t().copy_(written)  # a copy in another layout, of which every second column is copied on
+    out = torch.empty(3, 2).copy_(turned[:, ::2])
+    copies = [(turned, written), (out, turned[:, ::2])]
+    assert [_writer(who, copies, {"y": out}, "y", (i, j)) for i in range(3) for j in range(2)] == [
+        f"element {4 * i + 2 * j}" for i in range(3) for j in range(2)
+    ]
+    assert _writer(who, copies, {"y": written}, "y", (2, 3)) == "element 11"
+    assert _writer(who, copies[1:], {"y": out}, "y", (0, 0)) is None  # nobody knows the first copy's source
+    wide = torch.empty(5, 3, 4).copy_(written)
+    assert _writer(who, [(wide, written)], {"y": wide}, "y", (4, 1, 2)) == "element 6"
+    elsewhere = torch.zeros(3, 2)
+    assert _writer(who, copies, {"y": elsewhere}, "y", (0, 0)) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "index"),
+    [({}, (0, 0)), ({"y": 3}, (0, 0)), ({"y": torch.ones(2, 2)}, (0,)), ({"y": torch.ones(2, 2)}, (0, 2))],
+)
+def test_an_element_that_is_not_there_has_no_writer(values, index):
+    assert _writer([SimpleNamespace(of=lambda address: "somebody")], [], values, "y", index) is None
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.zeros(3, 4),
+        torch.zeros(4, 3).t(),
+        torch.zeros(3, 9)[:, 1::2],
+        torch.zeros(2, 3, 4).permute(1, 2, 0),
+        torch.zeros(3, 1).expand(3, 4)[:, :1],
+    ],
+)
+def test_the_index_of_an_address(tensor):
+    every = list(itertools.product(*map(range, tensor.shape)))
+    assert [_index(tensor, _address(tensor, index)) for index in every] == every
+    end = _address(tensor, [size - 1 for size in tensor.shape])
+    assert _index(tensor, end + 400) is None
+    assert _index(tensor, tensor.data_ptr() - tensor.element_size()) is None
+    assert _index(tensor, tensor.data_ptr() + 1) is None
+
+
+def test_a_gap_between_elements_has_no_index():
+    tensor = torch.zeros(3, 9)[:, :7:2]
+    assert _index(tensor, tensor.data_ptr() + 4) is None  # between two columns
+    assert _index(tensor, tensor.data_ptr() + 8 * 4) is None  # behind the last one of a row
 
 
 @pytest.mark.parametrize(

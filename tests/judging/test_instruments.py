@@ -4,10 +4,12 @@ import contextlib
 import itertools
 import platform
 import re
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.processes import output_of
 from touchstone import backends, check
@@ -253,6 +255,32 @@ def test_many_calls_show_a_copy_of_a_strided_operand_that_is_kept():
     assert "mirrored inside; x " in message or "altered; x " in message or "(x " in message
 
 
+def test_what_follows_a_declined_call_is_judged():
+    """The first call in another layout is declined, and the eleventh in this one wrong."""
+    count = itertools.count(1)
+
+    def declines(x, weight, bias, *, eps=1e-5):
+        if not x.is_contiguous():
+            raise NotImplementedError("contiguous rows only")
+        return layer_norm(x, weight, bias, eps=eps) * (2 if next(count) == 11 else 1)
+
+    outcome = judged_on_varied_calls(declines)
+    assert outcome.status == FAILED
+    assert int(outcome.findings[0].message.split()[1]) > 11
+
+
+def test_a_first_call_that_is_declined_is_the_only_one():
+    count = itertools.count()
+
+    def declines(x, weight, bias, *, eps=1e-5):
+        next(count)
+        raise NotImplementedError("not today")
+
+    outcome = judged_on_varied_calls(declines)
+    assert (outcome.status, outcome.reason, next(count)) == (DECLINED, "not today", 1)
+    assert not any("calls" in name for name in outcome.instruments)
+
+
 def test_declining_some_of_many_calls_is_no_fault():
     def declines(x, weight, bias, *, eps=1e-5):
         if not x.is_contiguous() or eps != 1e-5:
@@ -261,6 +289,7 @@ def test_declining_some_of_many_calls_is_no_fault():
 
     outcome = judged_on_varied_calls(declines)
     assert (outcome.status, outcome.reason) == (PASSED, None)
+    assert f"{CALLS} calls with distinct inputs" in outcome.instruments
 
 
 def test_many_calls_stay_within_where():
@@ -309,6 +338,26 @@ def test_the_canary_sees_a_comparison_that_was_tampered_with(monkeypatch):
         return torch.zeros_like(x)
 
     assert checks(judge.run(subject(tampers), trial())) == {Check.CANARY}
+
+
+def of_the_first_element(got, about, *rest):
+    near = abs(got.flatten()[0] - about.answer.flatten()[0]) < 1e-3
+    return compare.Verdict(0.0, None if near else "wrong")
+
+
+TAMPERED = {
+    "rejects everything": lambda *given: compare.Verdict(2.0, "wrong"),
+    "looks at the first element": of_the_first_element,
+}
+
+
+@pytest.mark.parametrize("tampered", TAMPERED.values(), ids=TAMPERED)
+def test_the_canary_sees_a_comparison_that_sees_too_much_or_too_little(tampered, monkeypatch):
+    def tampers(x):
+        monkeypatch.setattr(compare, "compare", tampered)
+        return right(x)
+
+    assert Check.CANARY in checks(judge.run(subject(tampers), trial()))
 
 
 def test_unequal_repeats_within_the_budget_are_a_note_for_a_user_and_a_failure_for_a_variant():
@@ -374,6 +423,16 @@ def test_a_write_past_a_buffer_is_told_with_its_shape():
     assert watch.broken() == ["8 bytes past the end of an allocation of (3, 5) float32 were written"]
 
 
+@pytest.mark.parametrize("at", [-512, -257, -1, 40, 100, 40 + 511])
+def test_every_byte_of_the_bands_around_an_output_is_looked_at(at):
+    """512 on either side; an allocation is padded to a multiple of as many, which belongs to the band behind it."""
+    with probe.Watch() as watch:
+        y = torch.empty(40, dtype=torch.uint8)
+        y.as_strided((1,), (1,), y.storage_offset() + at).fill_(0)
+    where = "before an" if at < 0 else "past the end of an"
+    assert watch.broken() == [f"1 bytes {where} allocation of (40,) uint8 were written"]
+
+
 def test_instruments_are_those_that_reached_the_kernel():
     through_torch = judge.run(subject(lambda x: torch.softmax(x, -1)), trial())
     allocates = judge.run(subject(lambda x: torch.empty_like(x).copy_(right(x))), trial())
@@ -423,6 +482,27 @@ def test_poison_reaches_fresh_memory(byte, count):
     raw = fresh.view(torch.uint8)
     # glibc keeps its own links in the first 16 bytes of a freed block
     assert bool((raw[16:] == byte).all())
+
+
+class Fills(TorchDispatchMode):
+    """Gathers what is filled with what: (elements, value)."""
+
+    def __init__(self):
+        super().__init__()
+        self.filled = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func._schema.name == "aten::fill_":
+            self.filled.append((args[0].numel(), args[1]))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("byte", probe.PATTERNS)
+def test_blocks_of_the_outputs_sizes_are_poisoned_before_the_call(byte):
+    """They are what a caching allocator hands out next, that of a GPU above all."""
+    with Fills() as mode, probe.poison(byte, "cpu", [0, 6000, 2**20, 2**25, 6000]):
+        pass
+    assert Counter(mode.filled) == {(6000, byte): 32, (2**20, byte): 16, (2**25, byte): 1}
 
 
 @pytest.mark.parametrize("name", ["x"])

@@ -17,6 +17,7 @@ from touchstone.conformance.judging.trials import (
     CaseTrial,
     Int64Index,
     InvalidCall,
+    Kind,
     ManyCalls,
     OnStream,
     PropertyTrial,
@@ -427,6 +428,45 @@ def test_the_answer_is_computed_once_for_a_ladder():
     for _ in range(3):
         judged(softmax, seed=77)
     assert call._recent.cache_info().misses == 1
+
+
+def test_answers_that_are_kept_are_not_computed_again():
+    trials = [CaseTrial(case(seed=78)), ManyCalls(case(seed=79), 4)]
+    judge.keep_answers(trials)
+    call._recent.cache_clear()
+    try:
+        assert [judge.run(subject(softmax), trial).status for trial in trials] == [PASSED, PASSED]
+        assert call._recent.cache_info().misses == 0
+        judge.keep_answers(trials[:1])  # others are forgotten
+        judge.run(subject(softmax), trials[1])
+        assert call._recent.cache_info().misses == 4
+    finally:
+        call._kept.clear()
+
+
+def test_an_outcome_begins_with_nothing():
+    outcome = Outcome.of(CaseTrial(case()))
+    assert (outcome.status, outcome.kind, outcome.dtype) == (PASSED, Kind.CASE, "float32")
+    assert outcome.judged and not outcome.displaced and not outcome.unported and outcome.reason is None
+    listed = (
+        outcome.findings,
+        outcome.instruments,
+        outcome.library,
+        outcome.answered,
+        outcome.requirements,
+        outcome.held,
+    )
+    assert all(each == [] for each in listed) and outcome.fractions == {}
+
+
+def test_every_case_of_a_users_function_is_watched_and_of_a_variant_one_of_a_size():
+    ours, user = (
+        [t for t in trials_of(subject(softmax, own=own), "quick")[0] if isinstance(t, CaseTrial)]
+        for own in (True, False)
+    )
+    assert all(trial.watched for trial in user)
+    sizes = [trial.case.sizes for trial in ours if trial.watched]
+    assert 0 < len(sizes) == len(set(sizes)) < len({trial.case.sizes for trial in ours})
 
 
 def test_worst_lets_nan_win():

@@ -1,5 +1,8 @@
 """What a trial is about, and what a failure is held against: the same wrong values for different reasons."""
 
+import itertools
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -8,7 +11,7 @@ from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging import judge
 from touchstone.conformance.judging.judgement import FAILED, NOT_RUN, PASSED, Outcome
-from touchstone.conformance.judging.requirements import asked
+from touchstone.conformance.judging.requirements import asked, of_case
 from touchstone.conformance.judging.trials import CaseTrial, InvalidCall, ManyCalls, PropertyTrial, trials_of
 from touchstone.conformance.spec.cases import variants
 from touchstone.conformance.spec.checks import Check, Requirement
@@ -94,6 +97,33 @@ def test_what_a_failure_is_held_against(fn, about, requirement):
     assert requirement not in outcome.held
 
 
+@pytest.mark.parametrize(
+    ("fn", "held"),
+    [
+        (lambda x: x.copy_(softmax(x)), ["values"]),
+        (lambda x: 2 * softmax(x), ["contract"]),
+        (lambda x: softmax(x).double(), []),
+        (lambda x: 1 / 0, []),
+    ],
+)
+def test_what_holds_all_the_same_where_a_trial_fails(fn, held):
+    """The values where they were compared and right, the contract where outputs came back that could be compared."""
+    outcome = judged(fn)
+    assert (outcome.status, outcome.held) == (FAILED, held)
+
+
+def test_a_family_that_is_not_valid_at_the_smallest_size_is_special_all_the_same():
+    softmax = registry.contract("softmax")
+    least = tuple(softmax.sizes[0].items())
+    contract = replace(softmax, valid=lambda case: case.sizes != least)
+    contract.name = "softmax"
+    assert of_case(contract, case(values="one_nan")) == [Requirement.SPECIAL]
+    assert of_case(contract, case(values="normal")) == [Requirement.VALUES]
+    nowhere = replace(softmax, valid=lambda case: False)
+    nowhere.name = "softmax"
+    assert of_case(nowhere, case(values="one_nan")) == [Requirement.VALUES]
+
+
 def test_the_values_are_those_of_the_strided_operand():
     """A kernel that fails for its values, and by chance only on these, is not accused of strides."""
 
@@ -138,6 +168,22 @@ def test_two_different_answers_are_against_determinism():
 
     assert blamed(judge.run(subject(fixed_eps, "rms_norm"), calls)) == ["values"]
     assert blamed(judge.run(subject(lambda x: softmax(x).double()), many)) == ["contract"]
+
+
+def test_what_goes_wrong_with_earlier_calls_alone_is_against_determinism_in_any_layout():
+    """The fifth call, in another layout, is wrong, and right when it is made again."""
+    contract = registry.contract("softmax")
+    many = ManyCalls(case(rows=3), 8, variants(contract, case(rows=3)))
+    count = itertools.count(1)
+    outcome = judge.run(subject(lambda x: softmax(x) * (2 if next(count) == 5 else 1)), many)
+    assert blamed(outcome) == ["determinism"] and outcome.findings[0].message.startswith("call 5 of 8 (x ")
+
+
+def test_memory_that_two_calls_share_is_against_the_contract():
+    held = {}
+    many = ManyCalls(case(rows=3), 5)
+    outcome = judge.run(subject(lambda x: held.setdefault(0, torch.empty_like(x)).copy_(softmax(x))), many)
+    assert {(f.check, f.requirement) for f in outcome.findings} == {(Check.ALIAS, "contract"), (Check.HELD, "contract")}
 
 
 def test_an_operand_that_may_be_none():

@@ -7,6 +7,8 @@ import json
 import linecache
 import pickle
 import sys
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -21,7 +23,7 @@ if emulated.why_not():
 from numba.cuda import dispatcher, types
 
 from touchstone.backends.emulator.errors import OutOfBounds
-from touchstone.backends.emulator.numba import build, cache, front, launch, linking, packing
+from touchstone.backends.emulator.numba import build, cache, front, launch, linking, packing, patches
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.spec.cases import plan
 
@@ -113,6 +115,28 @@ def prepared(tmp_path, monkeypatch):
     for name in ("tsn_deep", "tsn_beside", "tsn_kernels", "tsn_extension"):
         sys.modules.pop(name, None)
         cache._seen.pop(name, None)
+
+
+def test_one_thread_at_a_time_compiles_for_the_engine():
+    """Within, functions of numba-cuda's are exchanged, which another thread must not put back."""
+    inside, most = 0, 0
+
+    def work():
+        nonlocal inside, most
+        with patches.emulating():
+            inside += 1
+            most = max(most, inside)
+            time.sleep(0.02)
+            inside -= 1
+
+    before = [getattr(owner, name, None) for owner, name, _ in patches.PATCHES]
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 1
+    assert [getattr(owner, name, None) for owner, name, _ in patches.PATCHES] == before
 
 
 def test_the_same_kernel_has_the_same_key(tmp_path):

@@ -5,6 +5,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -504,3 +505,35 @@ def test_default_has_contiguous_cases_of_every_family_and_size_in_every_dtype(op
         for values in contract.values:
             cases = [generate.plain_case(contract, dtype, values, 0, size) for size in contract.sizes]
             assert not any(map(contract.valid, cases)) or (dtype, values) in seen
+
+
+def test_a_family_has_a_contiguous_case_at_a_size_that_is_not_empty():
+    softmax = registry.contract("softmax")
+    least, empty = dict(rows=3, cols=5), dict(rows=0, cols=5)
+    contract = replace(
+        softmax,
+        sizes=[least, empty, dict(rows=4, cols=9)],
+        valid=lambda case: case.values == "normal" or case.size != least,
+    )
+    contract.name = "softmax"
+    found = {tuple(case.size.values()) for case in generate._plain(contract, 0) if case.values == "one_nan"}
+    assert found == {(4, 9)}
+
+
+def test_far_offsets_take_turns_in_the_16_bit_dtypes():
+    matmul = registry.contract("matmul")
+    found = [
+        (case.dtype, *(name for name, layout in case.layouts if layout in layouts.FAR_LAYOUTS))
+        for case in generate._far(matmul, "quick", 0)
+    ]
+    assert found == [("float16", "a"), ("bfloat16", "b")]
+    every = [(case.dtype, *case.layouts) for case in generate._far(matmul, "default", 0)]
+    assert len(every) == len(set(every)) == 8  # two operands, two axes of each, two dtypes
+
+
+def test_operands_that_contradict_themselves_are_refused():
+    with pytest.raises(ValueError, match="^dtype: goes without dtypes"):
+        Operand("rows", dtype=torch.int32, dtypes=(torch.int32, torch.int64))
+    with pytest.raises(ValueError, match="^layouts: broadcast: elements that are not to be used have to have memory"):
+        Operand("rows cols", layouts=("contiguous", "broadcast"), garbage=lambda sizes, inputs: torch.ones(1))
+    Operand("rows cols", layouts=("contiguous", "sliced"), garbage=lambda sizes, inputs: torch.ones(1))

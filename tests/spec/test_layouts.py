@@ -63,6 +63,15 @@ def test_the_view_has_the_values(name, shape, dtype):
         assert torch.equal(view, values)
 
 
+@pytest.mark.parametrize("name", PLANS)
+def test_a_layout_is_writable_where_each_element_has_a_place_of_its_own(name):
+    if name in FAR:
+        assert name not in layouts.WRITABLE  # of each only a part is mapped
+        return
+    values = sample((2, 3, 4, 5))
+    assert (len(covered(place(values, name, "cpu"))) == values.numel()) == (name in layouts.WRITABLE)
+
+
 def test_a_broadcast_repeats_its_first_slice():
     values = sample((3, 7))
     assert torch.equal(values_of(values, "broadcast"), values[:1].expand(3, 7))
@@ -156,6 +165,22 @@ def test_a_write_anywhere_is_seen(name, shape):
         assert not placed.unchanged(before), spot
         typed[spot] = kept
         assert placed.unchanged(before)
+
+
+@pytest.mark.parametrize(("axis", "others"), [(0, (5, 1)), (1, (5, 1)), (2, (4, 1))])
+def test_the_other_axes_of_a_far_layout_lie_as_if_it_had_one_element(axis, others):
+    shape, strides, offset = PLANS[FAR[axis]]((3, 4, 5))
+    far = strides.pop(axis)
+    assert (shape, tuple(strides), offset) == ((3, 4, 5), others, 0)
+    assert far < 2**31 <= far * (shape[axis] - 1) and far % 64 == 0
+
+
+@pytest.mark.parametrize("at", [-512, -65, 84, 84 + 511])
+def test_512_bytes_on_either_side_of_an_operand_are_looked_at(at):
+    placed = place(sample((3, 7)), "contiguous", "cpu")
+    before = placed.snapshot()
+    placed.buffer[start(placed) + at] ^= 1
+    assert not placed.unchanged(before)
 
 
 def test_a_nan_for_a_nan_is_seen():

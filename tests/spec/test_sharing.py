@@ -19,6 +19,12 @@ HALF = ALL[1:]
         ({"a": ALL, "b": HALF}, {"a": ("float32", "bfloat16"), "b": ("float16",)}),
         ({"a": HALF, "b": HALF}, {"a": ("float16",), "b": ("bfloat16",)}),  # nobody takes float32
         ({"a": HALF, "b": ALL}, {"a": HALF, "b": ("float32",)}),
+        # what is left over goes to those that have the fewest, though others take it too and stand before them
+        (
+            {"a": ("float32",), "b": ("float32", "float16"), "c": ALL},
+            {"a": ("float32",), "b": ("float16",), "c": ALL[2:]},
+        ),
+        ({"a": ALL, "b": ()}, {"a": ALL, "b": ()}),
         ({}, {}),
     ],
 )

@@ -1,0 +1,373 @@
+"""The emulator's sentences: a report of the engine as a message, arguments as memory and numbers, what is refused."""
+
+import ctypes
+import json
+import struct
+
+import numpy as np
+import pytest
+import torch
+
+from touchstone.backends.emulator import __main__ as command
+from touchstone.backends.emulator import arguments, binary, compiler, errors, findings, instruments, source
+from touchstone.backends.emulator.arguments import Argument
+from touchstone.backends.emulator.binary import Variable
+from touchstone.backends.emulator.library import Loaded, Parameter, Place, Report
+from touchstone.backends.emulator.program import geometry
+
+LOADED = Loaded("k.so", None, None, 0, [Variable("table", 0, 40, False)], (0, 0))
+REGIONS = [Argument("y", 0, 96, 4, (4, 6), (6, 1))]
+
+
+def place(line, block=(1, 0, 0), thread=(2, 0, 0), access=0, state=0):
+    return Place(0, b"/users/soft.cu", line, block, thread, access, state)
+
+
+def said(kind, here=None, there=None, **fields):
+    """The error of a report, without what every message begins with."""
+    report = Report(kind=kind, size=4, here=here or place(3), there=there or place(7, thread=(5, 0, 0)))
+    for name, value in fields.items():
+        setattr(report, name, value)
+    error = findings.error("k", LOADED, report, REGIONS)
+    kernel, _, text = str(error).partition(": ")
+    assert kernel == "k (soft.cu:3)"
+    return type(error), text.replace("block (1, 0, 0), thread (2, 0, 0)", "T")
+
+
+Y = dict(region_kind=1, region_index=0, extent=96, item=4)
+SHARED = dict(region_kind=2, extent=64, item=4, name=b"tile", dims=(4, 4, 0, 0))
+T5 = "thread (5, 0, 0)"
+OTHER = place(7, block=(9, 0, 0), thread=(5, 0, 0))
+REPORTS = [
+    (dict(kind=1, offset=40, **Y), errors.OutOfBounds, "T reads 4 bytes of y[1, 4]"),
+    (dict(kind=1, offset=0, here=place(3, access=1), **Y), errors.OutOfBounds, "T writes 4 bytes of y[0, 0]"),
+    (
+        dict(kind=1, offset=0, here=place(3, access=2), **Y),
+        errors.OutOfBounds,
+        "T atomically updates 4 bytes of y[0, 0]",
+    ),
+    (dict(kind=1, offset=0, **Y, size=1), errors.OutOfBounds, "T reads 1 byte of y[0, 0]"),
+    (
+        dict(kind=1, offset=-8, **Y),
+        errors.OutOfBounds,
+        "T reads 4 bytes 8 bytes before the start of y (96 bytes, shape (4, 6)), at element offset -2",
+    ),
+    (dict(kind=1, offset=94, **Y), errors.OutOfBounds, "T reads 4 bytes across the end of y (96 bytes, shape (4, 6))"),
+    (
+        dict(kind=1, offset=96, **Y),
+        errors.OutOfBounds,
+        "T reads 4 bytes just past the end of y (96 bytes, shape (4, 6)), at element offset 24",
+    ),
+    (
+        dict(kind=1, offset=104, **Y),
+        errors.OutOfBounds,
+        "T reads 4 bytes 8 bytes past the end of y (96 bytes, shape (4, 6)), at element offset 26",
+    ),
+    (
+        dict(kind=1, region_kind=0, address=0xBAD0),
+        errors.OutOfBounds,
+        "T reads 4 bytes at 0xbad0, which lies in no argument",
+    ),
+    (
+        dict(kind=1, region_kind=3, region_index=0, extent=40, offset=40, item=4),
+        errors.OutOfBounds,
+        "T reads 4 bytes just past the end of the variable table (40 bytes), at element offset 10",
+    ),
+    (
+        dict(kind=1, region_kind=2, extent=64, offset=64),
+        errors.OutOfBounds,
+        "T reads 4 bytes just past the end of the dynamic shared memory (64 bytes), at element offset 64",
+    ),
+    (
+        dict(kind=1, region_kind=-1, offset=12, text=b"float[4]"),
+        errors.OutOfBounds,
+        "T uses index 12 of an array of type float[4]",
+    ),
+    (
+        dict(kind=2, offset=4, mask=16, text=b"float4", **Y),
+        errors.Misaligned,
+        "T reads float4 at an address that is no multiple of 16: y[0, 1]",
+    ),
+    (dict(kind=2, offset=2, mask=4, **Y), errors.Misaligned, "T reads at an address that is no multiple of 4: y[0, 0]"),
+    (
+        dict(kind=3, offset=20, **SHARED),
+        errors.UninitialisedShared,
+        "T reads 4 bytes of the shared array tile[1, 1], which no thread of its block has written",
+    ),
+    (
+        dict(kind=3, offset=20, region_kind=2, extent=64, item=0),
+        errors.UninitialisedShared,
+        "T reads 4 bytes of the dynamic shared memory at byte offset 20, which no thread of its block has written",
+    ),
+    (dict(kind=4), errors.DivergentBarrier, f"T waits at the block's barrier, but {T5} has run to its end"),
+    (
+        dict(kind=4, there=place(7, thread=(5, 0, 0), state=1)),
+        errors.DivergentBarrier,
+        f"T waits at the block's barrier, but {T5} waits at a barrier (soft.cu:7)",
+    ),
+    (
+        dict(kind=4, there=place(7, thread=(5, 0, 0), state=2), name=b"__syncwarp"),
+        errors.DivergentBarrier,
+        f"T waits at the block's barrier, but {T5} waits at __syncwarp (soft.cu:7)",
+    ),
+    (
+        dict(kind=4, there=place(7, thread=(5, 0, 0), state=2)),
+        errors.DivergentBarrier,
+        f"T waits at the block's barrier, but {T5} waits at a warp operation (soft.cu:7)",
+    ),
+    (dict(kind=5, text=b"spins"), errors.Deadlock, "T waits in a loop for memory that no thread changes"),
+    (
+        dict(kind=5, there=OTHER),
+        errors.Deadlock,
+        f"T waits at the grid's barrier, but {T5} of block (9, 0, 0) has run to its end",
+    ),
+    (
+        dict(kind=6, there=place(7), text=b"__shfl_sync", mask=1, lane=2),
+        errors.InactiveLanes,
+        "T: __shfl_sync with mask 0x00000001, which leaves out its own lane 2",
+    ),
+    (
+        dict(kind=6, there=place(7, state=4), text=b"__shfl_sync", mask=1, lane=2),
+        errors.InactiveLanes,
+        "T: __shfl_sync reads lane 2, which takes no part (mask 0x00000001)",
+    ),
+    (
+        dict(kind=6, text=b"__shfl_sync", mask=255, lane=5),
+        errors.InactiveLanes,
+        f"T: __shfl_sync with mask 0x000000ff waits for lane 5, but {T5} has run to its end",
+    ),
+    (
+        dict(kind=6, text=b"__shfl_sync", mask=255, lane=5, there=place(7, thread=(5, 0, 0), state=3)),
+        errors.InactiveLanes,
+        f"T: __shfl_sync with mask 0x000000ff waits for lane 5, but {T5} waits at the grid's barrier (soft.cu:7)",
+    ),
+    (
+        dict(kind=7, offset=4, here=place(3, access=1), **Y),
+        errors.RaceCondition,
+        f"y[0, 1]: T writes it, {T5} reads it at soft.cu:7, and nothing orders the two",
+    ),
+    (
+        dict(kind=7, offset=4, there=OTHER, **Y),
+        errors.RaceCondition,
+        f"y[0, 1]: T reads it, block (9, 0, 0), {T5} reads it at soft.cu:7, and nothing orders the two",
+    ),
+    (dict(kind=8, text=b"assertion failed"), errors.KernelError, "T: assertion failed"),
+]
+
+
+@pytest.mark.parametrize(("report", "kind", "text"), REPORTS, ids=[text[:60] for _, _, text in REPORTS])
+def test_a_report_in_words(report, kind, text):
+    assert said(**report) == (kind, text)
+
+
+def test_an_element_is_named_by_its_index_where_it_has_one():
+    strided = [Argument("x", 0, 400, 4, (3, 1, 4), (20, 4, 2))]
+
+    def element(offset):
+        report = Report(region_kind=1, region_index=0, offset=offset, item=4)
+        return findings._element(LOADED, report, strided)
+
+    assert element(4 * (2 * 20 + 3 * 2)) == "x[2, 0, 3]"
+    assert element(4) == "x at element offset 1"  # in a gap
+    assert element(4 * 60) == "x at element offset 60"
+
+
+def test_the_memory_of_an_argument():
+    x = torch.zeros(4, 6)
+    assert arguments.extent(x[1:, ::2], "x") == Argument("x", x.data_ptr() + 24, 68, 4, (3, 3), (6, 2))
+    assert arguments.extent(x[:0], "x").bytes == 0
+    y = np.zeros((4, 6), np.float64)
+    assert arguments.extent(y, "y") == Argument("y", y.ctypes.data, 192, 8, (4, 6), (6, 1))
+    turned = arguments.extent(y[::-1, 1:3], "y")
+    assert (turned.start, turned.bytes, turned.strides) == (y.ctypes.data + 8, 8 * 20, (-6, 1))
+    assert arguments.extent(3, "n") is None
+    with pytest.raises(ValueError, match="^x: is on meta; the emulator takes CPU tensors$"):
+        arguments.extent(x.to("meta"), "x")
+
+
+def packed(argument, kind, size):
+    _, regions, cells = arguments.pack("k", (argument,), [Parameter(size, kind.encode(), 0, b"0")], ("n",))
+    cell = cells[0]
+    return regions, cell.tobytes() if isinstance(cell, np.ndarray) else bytes(cell)
+
+
+@pytest.mark.parametrize(
+    ("argument", "kind", "size", "data"),
+    [
+        (-(2**31), "i", 4, struct.pack("<i", -(2**31))),
+        (2**31 - 1, "i", 4, struct.pack("<i", 2**31 - 1)),
+        (2**32 - 1, "u", 4, struct.pack("<I", 2**32 - 1)),
+        (0, "u", 1, b"\0"),
+        (-128, "i", 1, b"\x80"),
+        (np.int64(-5), "i", 8, struct.pack("<q", -5)),
+        (1.5, "f", 4, struct.pack("<f", 1.5)),
+        (2, "f", 8, struct.pack("<d", 2)),
+        (np.float16(1.5), "x", 2, np.float16(1.5).tobytes()),
+        (b"abc", "x", 3, b"abc"),
+        (None, "p", 8, bytes(8)),
+    ],
+    ids=str,
+)
+def test_a_number_is_packed_as_its_parameter_is(argument, kind, size, data):
+    assert packed(argument, kind, size) == ([], data)
+
+
+def test_an_array_is_packed_by_its_address():
+    y = np.zeros((4, 6))[::-1]
+    regions, data = packed(y, "p", 8)
+    assert data == struct.pack("<Q", y.ctypes.data) and regions[0].start == y.ctypes.data - 8 * 18
+    assert packed(torch.zeros(0), "p", 8)[0] == []
+
+
+@pytest.mark.parametrize(
+    ("argument", "kind", "size", "error", "text"),
+    [
+        (2**31, "i", 4, ValueError, "k: n: 2147483648 does not fit in the 32-bit parameter"),
+        (-(2**31) - 1, "i", 4, ValueError, "k: n: -2147483649 does not fit in the 32-bit parameter"),
+        (-1, "u", 8, ValueError, "k: n: -1 does not fit in the 64-bit parameter"),
+        (2**16, "u", 2, ValueError, "k: n: 65536 does not fit in the 16-bit parameter"),
+        (torch.zeros(3), "i", 4, TypeError, "k: n: expected a number, got an array"),
+        (None, "f", 4, TypeError, "k: n: expected a number, got None"),
+        (3, "p", 8, TypeError, "k: n: expected a tensor, an array or None, got int"),
+        (1.5, "i", 4, TypeError, "k: n: expected an integer, got float"),
+        ("a", "f", 4, TypeError, "k: n: expected a number, got str"),
+        (b"ab", "x", 3, TypeError, "k: n: expected 3 bytes, got bytes"),
+    ],
+    ids=str,
+)
+def test_an_argument_that_does_not_fit_is_named(argument, kind, size, error, text):
+    with pytest.raises(error) as raised:
+        packed(argument, kind, size)
+    assert str(raised.value) == text
+
+
+def test_an_argument_without_a_name_has_its_position():
+    with pytest.raises(TypeError, match="^k: argument 2: expected an integer"):
+        arguments.pack("k", (1, "a"), [Parameter(4, b"i", 0, b"0")] * 2, ("n", ""))
+
+
+@pytest.mark.parametrize(
+    ("grid", "block", "shared", "found"),
+    [
+        (3, 32, 0, ((3, 1, 1), (32, 1, 1))),
+        ((2**31 - 1, 65535, 65535), (16, 1, 64), 0, ((2**31 - 1, 65535, 65535), (16, 1, 64))),
+        ((1, 2), (32, 32), 1000, ((1, 2, 1), (32, 32, 1))),
+    ],
+)
+def test_grid_and_block(grid, block, shared, found):
+    assert geometry(grid, block, shared) == found
+
+
+@pytest.mark.parametrize(
+    ("grid", "block", "shared", "named"),
+    [
+        (2**31, 1, 0, "grid: at most"),
+        ((1, 65536), 1, 0, "grid: at most"),
+        (1, 1025, 0, "block: at most 1024 threads, 64 along z"),
+        (1, (32, 33), 0, "block: at most 1024"),
+        (1, (1, 16, 65), 0, "block: at most 1024"),
+        (1, (16, 2, 33), 0, "block: at most 1024"),
+        (0, 1, 0, "grid: expected one to three positive integers, got 0"),
+        (1, (1, 1, 1, 1), 0, "block: expected one to three"),
+        (1, 1.5, 0, ""),
+        (1, 1, -1, "shared: expected 0 to"),
+    ],
+)
+def test_what_no_gpu_launches(grid, block, shared, named):
+    with pytest.raises((ValueError, TypeError), match=f"^{named}"):
+        geometry(grid, block, shared)
+
+
+def test_orders():
+    for order in ("forward", "reverse", "shuffled"):
+        with instruments.schedule(order, seed=4):
+            assert (instruments.settings.order, instruments.settings.seed) == (order, 4)
+    assert instruments.settings == instruments.Settings("forward", 0, False, False, 2_000_000)
+    with pytest.raises(ValueError, match="^order: expected one of 'forward', 'reverse', 'shuffled', got 'sideways'$"):
+        instruments.schedule("sideways")
+    with instruments.races():
+        assert instruments.settings.races
+    assert not instruments.settings.races
+
+
+def test_what_an_argument_of_the_command_stands_for():
+    def made(text):
+        return command.argument(text, torch.Generator().manual_seed(0))
+
+    assert made("null") is None and made("3") == 3 and made("0x10") == 16 and made("2.5") == 2.5
+    assert made("int[2,3]=arange").tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert made("half[4]=1.5").tolist() == [1.5] * 4 and made("half[4]=1.5").dtype is torch.float16
+    assert made("float[64, 64]").shape == (64, 64) and 0.9 < float(made("float[64x64]").std()) < 1.1
+    numbers = made("uint8[1000]")
+    assert numbers.dtype is torch.uint8 and 90 < int(numbers.max()) < 100 and int(numbers.min()) < 10
+    with pytest.raises(ValueError, match="^--arg word\\[3\\]: expected one of float, .* got 'word'$"):
+        made("word[3]")
+    assert command._sizes("4") == (4,) and command._sizes("4,5x6") == (4, 5, 6)
+
+
+DECLARATIONS = {
+    "float a[3]": "a",
+    "float4 a": "a",
+    "Pair<int, (2 > 1)> a[3]": "a",
+    "Pair<a, Pair<b, c>> d[3][4]": "d",
+    "unsigned long long count": "count",
+    "int b = 3": "b",
+}
+
+
+@pytest.mark.parametrize("text", DECLARATIONS)
+def test_the_name_that_is_declared(text):
+    begin, end = source._declarator(text)
+    assert text[begin:end] == DECLARATIONS[text]
+
+
+def test_parts_between_commas_outside_of_brackets():
+    assert source._split("float a[2], b[f(1, 2)], c") == ["float a[2]", " b[f(1, 2)]", " c"]
+    assert source._split("Pair<int, int> a, b{1, 2}") == ["Pair<int, int> a", " b{1, 2}"]
+    assert source._closing("f((1), 2) + (3)", 1) == 9
+    assert source._declarator("") is None
+
+
+def test_names_in_a_library():
+    assert binary._demangled("_ZL5table") == "table" and binary._demangled("table") == "table"
+    assert binary._demangled("touchstone_x") == "touchstone_x"
+
+
+def test_a_file_that_is_no_library_has_no_variables(tmp_path):
+    (tmp_path / "k.so").write_bytes(b"not ELF at all")
+    assert binary.variables(tmp_path / "k.so") == ([], (0, 0))
+
+
+def test_lines_are_unknown_without_a_tool(monkeypatch):
+    monkeypatch.setattr(binary.shutil, "which", lambda name: None)
+    assert binary.lines("k.so", [1, 2]) == [[], []]
+
+
+def test_lines_as_addr2line_tells_them(monkeypatch, tmp_path):
+    tool = tmp_path / "addr2line"
+    answer = "0x1\\ninner\\n/a/b.cu:12 (discriminator 3)\\nouter\\n/a/c.cu:?\\n0x2\\n??\\n??:0\\n"
+    tool.write_text(f"#!/bin/sh\nprintf '{answer}'\n")
+    tool.chmod(0o755)
+    monkeypatch.setattr(binary.shutil, "which", lambda name: str(tool) if name == "addr2line" else None)
+    inner = [("inner", "/a/b.cu", 12), ("outer", "/a/c.cu", 0)]
+    assert binary.lines("k.so", [1, 2]) == [inner, [("??", "??", 0)]]
+
+
+def test_flags_of_this_processor(monkeypatch):
+    known = compiler.processor_flags.__wrapped__
+
+    class Cpu:
+        def __init__(self, text):
+            self.text = text
+
+        def read_text(self):
+            return self.text
+
+    monkeypatch.setattr(compiler, "Path", lambda path: Cpu("model\t: avx2\nflags\t\t: fpu fma avx2 sse\nflags: f16c\n"))
+    assert known() == ("-mfma", "-mavx2")
+    monkeypatch.setattr(compiler, "Path", lambda path: Cpu("model\t: one without flags\n"))
+    assert known() == ()
+
+
+def test_structures_are_as_large_as_their_fields():
+    assert json.dumps([ctypes.sizeof(each) for each in (Place, Parameter)]) == "[248, 16]"
