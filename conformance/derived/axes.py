@@ -57,6 +57,17 @@ def resized(values: Sequence[Any], change: Mapping[Place, int]) -> list[Any]:
     return found
 
 
+def at(examples: Sequence[Sequence[Any]], axes: Sequence[Axis], size: Mapping[str, int]) -> list[Any]:
+    """The arguments at a size: of the example whose fixed axes have those lengths (the first, where none has)."""
+    change = change_of(axes, size)
+    fixed = [place for axis in axes if not axis.step for place in axis.places]
+
+    def fits(example: Sequence[Any]) -> bool:
+        return all(example[position].shape[axis] == change[position, axis] for position, axis in fixed)
+
+    return resized(next(filter(fits, examples), examples[0]), change)
+
+
 def works(function: Callable[..., Any], values: Sequence[Any]) -> list[tuple[int, ...]] | None:
     """The shapes of the outputs; None where the function raises, or gives others when it runs in smaller ops.
 
@@ -165,6 +176,22 @@ def sizes_of(
             elif asked is not None and sizes not in found:
                 raise ValueError(f"sizes: the reference does not work with {axis.letter}={n}")
     return found
+
+
+def size_of(axes: Sequence[Axis], example: Sequence[Any]) -> dict[str, int] | None:
+    """The lengths of an example's axes by letter; None where axes of one letter differ, or of other tensors."""
+    found = {}
+    for axis in axes:
+        lengths = {_length(example, place) for place in axis.places}
+        if len(lengths) > 1 or None in lengths:
+            return None
+        found[axis.letter] = lengths.pop()
+    return found  # type: ignore[return-value]
+
+
+def _length(example: Sequence[Any], place: Place) -> int | None:
+    value, axis = example[place[0]], place[1]
+    return value.shape[axis] if isinstance(value, torch.Tensor) and axis < value.ndim else None
 
 
 def _elements(values: Sequence[Any], axes: Sequence[Axis], sizes: Mapping[str, int]) -> int:

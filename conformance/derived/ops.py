@@ -34,6 +34,9 @@ upsample_nearest1d upsample_nearest2d upsample_nearest3d pixel_shuffle pixel_uns
 is_same_size real imag set_ resize_ sym_size diag_embed heaviside nextafter isin _assert_async _assert_scalar
 _assert_tensor_metadata _linalg_check_errors tril_indices triu_indices linspace equal
 """)
+# indices of elements that are chosen by their values
+PICKING_SEVERAL = words("sort topk")
+PICKING = PICKING_SEVERAL | words("argmax argmin max min kthvalue median")
 # functions whose kernels err by several units in the last place
 SPECIAL = words("""
 exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf erfc erfinv

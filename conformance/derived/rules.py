@@ -80,8 +80,9 @@ def _dot(noise, func, args, kwargs):
         stored = noise.round(args[place])
         args[place] = noise.spoil(stored, noise.operands / noise.unit * noise.scale) if noise.operands else stored
     out = func(*args, **kwargs)
-    size = func(*absolute(args), **{key: abs(value) for key, value in kwargs.items()})
-    out = noise.spoil(out, size=size * root(terms_of(name, args)))
+    positive = {key: abs(value) for key, value in kwargs.items()}
+    size = noise.size(out, lambda: func(*absolute(args), **positive) * root(terms_of(name, args)))
+    out = noise.spoil(out, size=size)
     return noise.keep(out, noise.round(out)) if noise.store is not None else out
 
 
@@ -91,13 +92,18 @@ def _sum(noise, func, args, kwargs):
     out = func(*args, **kwargs)
     if not is_float(x) or not is_float(out):
         return out
-    size = func(x.abs(), *args[1:], **kwargs)
     dim = argument(func, "dim", args, kwargs)
     n = reduced(x, dim)
-    if n < 2:
-        return noise.spoil(out, size=size)
-    equal = torch.amax(x, dim or (), keepdim=size.ndim == x.ndim) == torch.amin(x, dim or (), size.ndim == x.ndim)
-    return noise.spoil(out, size=size * torch.where(equal, max(root(n), n / EQUAL), root(n)))
+
+    def size() -> torch.Tensor:
+        found = func(x.abs(), *args[1:], **kwargs)
+        if n < 2:
+            return found
+        whole = found.ndim == x.ndim
+        equal = torch.amax(x, dim or (), keepdim=whole) == torch.amin(x, dim or (), keepdim=whole)
+        return found * torch.where(equal, max(root(n), n / EQUAL), root(n))
+
+    return noise.spoil(out, size=noise.size(out, size))
 
 
 @rule("cumsum")
@@ -106,7 +112,8 @@ def _cumulative_sum(noise, func, args, kwargs):
     if not is_float(x):
         return func(*args, **kwargs)
     n = x.shape[args[1]] if x.ndim else 1
-    return noise.spoil(func(*args, **kwargs), size=func(x.abs(), *args[1:], **kwargs) * root(n))
+    out = func(*args, **kwargs)
+    return noise.spoil(out, size=noise.size(out, lambda: func(x.abs(), *args[1:], **kwargs) * root(n)))
 
 
 @rule("prod", "cumprod")
@@ -122,7 +129,7 @@ def _pool(noise, func, args, kwargs):
     x = args[0]
     out = func(*args, **kwargs)
     n = max(1, x.numel() // max(out.numel(), 1)) if "adaptive" in name_of(func) else math.prod(args[1])
-    return noise.spoil(out, size=func(x.abs(), *args[1:], **kwargs) * root(n))
+    return noise.spoil(out, size=noise.size(out, lambda: func(x.abs(), *args[1:], **kwargs) * root(n)))
 
 
 @rule("scatter_add", "index_add", "scatter_reduce", "index_reduce", "segment_reduce", "col2im")

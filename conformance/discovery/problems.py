@@ -1,7 +1,8 @@
 """Problem files of KernelBench's form: `Model`, `get_inputs` and `get_init_inputs`, at sizes that a CPU runs soon.
 
 Their sizes are numbers in the code outside of the class. They are made smaller there, as far as the model still builds
-and runs, before anything else is done with it.
+and runs, before anything else is done with it. A model with parameters is built anew with single ones of them changed,
+for sizes that its code holds.
 """
 
 import ast
@@ -19,21 +20,51 @@ from touchstone.conformance.discovery import importing
 
 LEAST = 9  # a smaller number is no size worth making smaller
 LARGEST = 20000  # elements of an input or a parameter
+ODD = (37, None, 1)  # what a single size is changed to; None: it is larger by 1
+SIBLINGS = 4  # models built anew
+MANY = 500_000  # parameters beyond which a model is not built anew
 NEEDED = ("Model", "get_inputs", "get_init_inputs")
 
 
 @lru_cache(maxsize=16)
 def small(path: Path) -> tuple[torch.nn.Module, list[Any]]:
-    """The model of a problem file and its inputs, at small sizes. ValueError says what is wrong with the file."""
+    """The model of a problem file and its inputs, at small sizes; `siblings` of the model are the same at others
+    (conformance/derived/modules.py). ValueError says what is wrong with the file."""
     tree = ast.parse(path.read_text(), str(path))
     sizes = sorted(set(_numbers(tree)))
     first: Exception | None = None
     for change in _changes(sizes):
         try:
-            return _built(tree, path, change)
+            model, inputs = _built(tree, path, change)
         except Exception as error:
             first = error if not change else first
+            continue
+        model.siblings = list(_siblings(tree, path, change, model))  # type: ignore[assignment]
+        return model, inputs
     raise ValueError(f"--kernelbench: {path}: it does not run as it is: {type(first).__name__}: {first}") from first
+
+
+def _siblings(
+    tree: ast.Module, path: Path, change: Mapping[int, int], model: torch.nn.Module
+) -> Iterator[tuple[torch.nn.Module, list[Any]]]:
+    """The model built with one size changed, as often as its parameters have other shapes then."""
+
+    def shapes(of: torch.nn.Module) -> tuple[torch.Size, ...]:
+        return tuple(t.shape for t in modules.state_of(of).values())
+
+    seen = {shapes(model)}
+    if sum(t.numel() for t in modules.state_of(model).values()) > MANY:
+        return
+    for to, n in itertools.product(ODD, change):
+        if len(seen) > SIBLINGS:
+            return
+        try:
+            other, inputs = _built(tree, path, {**change, n: change[n] + 1 if to is None else to}, LARGEST)
+        except Exception:
+            continue
+        if len(shapes(other)) == len(shapes(model)) and shapes(other) not in seen:
+            seen.add(shapes(other))
+            yield other, inputs
 
 
 def _changes(sizes: list[int]) -> Iterator[Mapping[int, int]]:
@@ -86,14 +117,16 @@ def _executed(tree: ast.Module, path: Path, change: Mapping[int, int]) -> Mappin
     return names
 
 
-def _built(tree: ast.Module, path: Path, change: Mapping[int, int]) -> tuple[torch.nn.Module, list[Any]]:
+def _built(
+    tree: ast.Module, path: Path, change: Mapping[int, int], largest: int = 100 * LARGEST
+) -> tuple[torch.nn.Module, list[Any]]:
     names = _executed(tree, path, change)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         model = names["Model"](*names["get_init_inputs"]())
         inputs = modules.example_of(names["get_inputs"])
         most = max(t.numel() for t in [*inputs, *model.parameters()] if isinstance(t, torch.Tensor))
-        if change and most > 100 * LARGEST:
+        if change and most > largest:
             raise ValueError("too large still")
         model(*(t.clone() if isinstance(t, torch.Tensor) else t for t in inputs))
     model.init_inputs = names["get_init_inputs"]
@@ -107,12 +140,30 @@ def kernel_of(kernel: str, name: str, problem: str) -> Callable[..., Any]:
     model, _ = small(Path(problem))
     if not (isinstance(made, type) and issubclass(made, torch.nn.Module)):
         raise ValueError(f"{name} of {kernel} is no class of modules")
+    pairs = []
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        try:
-            built = made(*model.init_inputs())  # type: ignore[operator]
-        except Exception as error:
-            raise ValueError(f"{name} does not build: {type(error).__name__}: {error}") from error
-    run = modules.as_kernel(built, model)
+        for reference in (model, *(other for other, _ in modules.siblings(model))):
+            try:
+                pairs.append((made(*reference.init_inputs()), reference))  # type: ignore[operator]
+            except Exception as error:
+                if reference is model:
+                    raise ValueError(f"{name} does not build: {type(error).__name__}: {error}") from error
+                pairs.append((_Unbuilt(error), reference))
+    run = modules.as_kernels(pairs)
     run.__name__ = run.__qualname__ = name
     return run
+
+
+class _Unbuilt(torch.nn.Module):
+    """In place of a module that does not build with some sizes: it declines them."""
+
+    def __init__(self, error: Exception):
+        super().__init__()
+        self.error = error
+
+    def load_state_dict(self, *_: Any, **__: Any) -> None:
+        """It has no parameters."""
+
+    def forward(self, *_: Any) -> None:
+        raise NotImplementedError(f"it does not build with these sizes: {self.error}")
