@@ -67,10 +67,17 @@ def offset_parameters(draw: Draw, value: torch.Tensor) -> torch.Tensor:
     return values.mean_offset(draw, value.shape) if value.ndim == 1 else value
 
 
+def large_parameters(draw: Draw, value: torch.Tensor) -> torch.Tensor:
+    """Weights that keep the spread from layer to layer [he2015], which torch's own do not: there biases hide what came
+    before them."""
+    return value * math.sqrt(6) if value.ndim > 1 else value
+
+
 # of a module's parameters and buffers, which keep the example's values in other families: their sizes hang together
 PARAMETERS: Mapping[str, Callable[[Draw, torch.Tensor], torch.Tensor]] = {
     "small_parameters": small_parameters,
     "offset_parameters": offset_parameters,
+    "large_parameters": large_parameters,
     WHOLE: lambda draw, value: integers(draw, value.shape),
 }
 

@@ -25,8 +25,9 @@ def function_of(
     spelt = [_identifier(name) for name in state]
     if len({*names, *spelt}) < len(names) + len(spelt):
         spelt = [f"state_{name}" for name in spelt]
-    every = [as_function(each, len(given), list(state)) for each in (reference, *(m for m, _ in siblings(reference)))]
-    shapes = [_shapes(state_of(each).values()) for each in (reference, *(m for m, _ in siblings(reference)))]
+    modules = [reference, *(module for module, _ in siblings(reference))]
+    every = [as_function(module, len(given), list(state)) for module in modules]
+    shapes = [_shapes(state_of(module).values()) for module in modules]
     return (
         by_shapes(dict(zip(reversed(shapes), reversed(every), strict=True)), every[0], len(given)),
         [*names, *spelt],
@@ -105,26 +106,28 @@ def as_kernel(module: torch.nn.Module, reference: torch.nn.Module) -> Callable[.
     return as_kernels([(module, reference)])
 
 
-def as_kernels(pairs: Sequence[tuple[torch.nn.Module, torch.nn.Module]]) -> Callable[..., Any]:
+def as_kernels(pairs: Sequence[tuple[Callable[..., Any], torch.nn.Module]]) -> Callable[..., Any]:
     """The same for a module built with several sizes, each beside the reference of that size: the shapes of the state
-    choose."""
+    choose. A function of all values may stand in place of a module."""
     for module, reference in pairs:
-        try:
-            module.load_state_dict(reference.state_dict())
-        except RuntimeError as error:
-            raise ValueError(f"kernel: it does not take the reference's parameters: {error}") from error
-        module.train(reference.training)
+        if isinstance(module, torch.nn.Module):
+            try:
+                module.load_state_dict(reference.state_dict())
+            except RuntimeError as error:
+                raise ValueError(f"kernel: it does not take the reference's parameters: {error}") from error
+            module.train(reference.training)
     names = list(state_of(pairs[0][1]))
+    shapes = [_shapes(state_of(reference).values()) for _, reference in pairs]
 
     def run(*inputs, **state):
         given = dict(zip(names, state.values(), strict=True))
         device = next((t.device for t in (*inputs, *given.values()) if isinstance(t, torch.Tensor)), None)
-        every = {
-            _shapes(state_of(reference).values()): as_function(module.to(device), len(inputs), names)
-            for module, reference in reversed(pairs)
-        }
-        usual = every[_shapes(state_of(pairs[0][1]).values())]
-        return by_shapes(every, usual, len(inputs))(*inputs, *given.values())
+        every = [
+            as_function(module.to(device), len(inputs), names) if isinstance(module, torch.nn.Module) else module
+            for module, _ in pairs
+        ]
+        chosen = dict(zip(reversed(shapes), reversed(every), strict=True))
+        return by_shapes(chosen, every[0], len(inputs))(*inputs, *given.values())
 
     return run
 

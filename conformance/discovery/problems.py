@@ -140,7 +140,7 @@ def kernel_of(kernel: str, name: str, problem: str) -> Callable[..., Any]:
     model, _ = small(Path(problem))
     if not (isinstance(made, type) and issubclass(made, torch.nn.Module)):
         raise ValueError(f"{name} of {kernel} is no class of modules")
-    pairs = []
+    pairs: list[tuple[Callable[..., Any], torch.nn.Module]] = []
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         for reference in (model, *(other for other, _ in modules.siblings(model))):
@@ -149,21 +149,16 @@ def kernel_of(kernel: str, name: str, problem: str) -> Callable[..., Any]:
             except Exception as error:
                 if reference is model:
                     raise ValueError(f"{name} does not build: {type(error).__name__}: {error}") from error
-                pairs.append((_Unbuilt(error), reference))
+                pairs.append((_declining(error), reference))
     run = modules.as_kernels(pairs)
     run.__name__ = run.__qualname__ = name
     return run
 
 
-class _Unbuilt(torch.nn.Module):
-    """In place of a module that does not build with some sizes: it declines them."""
+def _declining(error: Exception) -> Callable[..., Any]:
+    """In place of a module that does not build with some sizes."""
 
-    def __init__(self, error: Exception):
-        super().__init__()
-        self.error = error
+    def run(*_: Any) -> None:
+        raise NotImplementedError(f"it does not build with these sizes: {error}")
 
-    def load_state_dict(self, *_: Any, **__: Any) -> None:
-        """It has no parameters."""
-
-    def forward(self, *_: Any) -> None:
-        raise NotImplementedError(f"it does not build with these sizes: {self.error}")
+    return run
