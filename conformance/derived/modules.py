@@ -92,7 +92,8 @@ def as_function(module: torch.nn.Module, inputs: int, state: Sequence[str]) -> C
 
     def run(*values):
         given = {n: v.clone() if n in written else v for n, v in zip(state, values[inputs:], strict=True)}
-        rest = {name: t.clone() for name, t in module.named_buffers() if name not in given}
+        device = next((v.device for v in values if isinstance(v, torch.Tensor)), None)
+        rest = {name: t.to(device, copy=True) for name, t in module.named_buffers() if name not in given}
         return functional_call(module, {**rest, **given}, tuple(values[:inputs]))
 
     return run

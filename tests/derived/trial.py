@@ -216,7 +216,7 @@ def _apart(item: str, options: argparse.Namespace) -> dict[str, Any]:
     """One item in a process of its own."""
     command = [sys.executable, "-m", "tests.derived.trial", "--one", item, "--mutants", str(options.mutants)]
     command += ["--device", options.device, *["--inductor"] * options.inductor, *["--quick"] * options.quick]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=options.seconds, env=environment)
     except subprocess.TimeoutExpired:
