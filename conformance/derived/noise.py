@@ -191,6 +191,11 @@ class Noise(TorchDispatchMode):
             self._kept[stored.untyped_storage().data_ptr()] = (stored, stored._version, before)
         return stored
 
+    def _is_kept(self, stored: torch.Tensor) -> bool:
+        """Whether a result has been rounded already."""
+        found = self._kept.get(stored.untyped_storage().data_ptr())
+        return found is not None and found[0] is stored
+
     def unstored(self, output: torch.Tensor) -> torch.Tensor:
         """The value of an output before it was stored: rounding to the output's dtype is no error of the function."""
         found = self._kept.get(output.untyped_storage().data_ptr()) if is_float(output) and output.numel() else None
@@ -218,7 +223,7 @@ class Noise(TorchDispatchMode):
             for target in _targets(func, args, kwargs):
                 target.copy_(self.round(target.clone()))
             return out
-        return tree_map(lambda t: self.keep(t, self.round(t)) if is_float(t) else t, out)
+        return tree_map(lambda t: self.keep(t, self.round(t)) if is_float(t) and not self._is_kept(t) else t, out)
 
     def _run(self, func, name, args, kwargs):
         if func.is_view:
@@ -230,9 +235,11 @@ class Noise(TorchDispatchMode):
             made = ops.in_parts(self, func, args, kwargs)
         if made is not NotImplemented:
             return made
-        if torch.Tag.pointwise not in func.tags and name not in ops.KNOWN and name not in ops.SPECIAL:
+        made = self._generic(func, name, args, kwargs)
+        known = torch.Tag.pointwise in func.tags or name in ops.KNOWN or name in ops.SPECIAL
+        if not known and (ops.float_leaves(made) or func._schema.is_mutable):
             self.unknown.add(str(func))
-        return self._generic(func, name, args, kwargs)
+        return made
 
     def _exact(self, func, args, kwargs):
         """Nothing is rounded; what is made of a stored intermediate alone is the same of the value before."""

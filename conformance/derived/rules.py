@@ -133,7 +133,7 @@ def _pool(noise, func, args, kwargs):
 
 
 @rule("scatter_add", "index_add", "scatter_reduce", "index_reduce", "segment_reduce", "col2im")
-@rule("_embedding_bag", "_embedding_bag_forward_only")
+@rule("_embedding_bag", "_embedding_bag_forward_only", "max_pool2d_with_indices_backward")
 def _scatter(noise, func, args, kwargs):
     if not float_leaves(args):
         return func(*args, **kwargs)
@@ -144,7 +144,7 @@ def _scatter(noise, func, args, kwargs):
     return noise.spoil(out, size=size.abs() * root(n))
 
 
-@rule("scatter_add_", "index_add_", "scatter_reduce_", "index_put_", "_index_put_impl_", "index_put")
+@rule("scatter_add_", "index_add_", "scatter_reduce_", "index_put_", "_index_put_impl_", "index_put", "put", "put_")
 def _scatter_in_place(noise, func, args, kwargs):
     """Sums only where values are accumulated; else copies."""
     target, name = args[0], name_of(func)
@@ -247,7 +247,7 @@ def _log_cumulative_sum_exp(noise, func, args, kwargs):
 @rule("_linalg_solve_ex", "linalg_inv_ex", "_linalg_eigh", "_linalg_det", "_linalg_slogdet", "linalg_lu_factor_ex")
 @rule("linalg_qr", "linalg_cholesky_ex", "linalg_ldl_solve", "linalg_solve_triangular", "triangular_solve")
 @rule("cholesky_solve", "linalg_lu_solve", "_linalg_svd", "linalg_lstsq", "linalg_householder_product")
-@rule("linalg_matrix_exp", "geqrf", "ormqr")
+@rule("linalg_matrix_exp", "geqrf", "ormqr", "linalg_lu", "linalg_ldl_factor_ex")
 def _linear_algebra(noise, func, args, kwargs):
     """Backward stable as a whole: a matrix is off by a unit of its largest element, times the root of its order."""
 

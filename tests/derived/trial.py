@@ -108,7 +108,8 @@ def functions_of(item: str) -> Iterator[tuple[str, Callable[..., Any], Any]]:
 
 def tried(item: str, options: argparse.Namespace) -> dict[str, Any]:
     """The result of one item."""
-    found: dict[str, Any] = {"item": item, "runs": Counter(), "accused": [], "native": [], "refused": [], "unknown": []}
+    found: dict[str, Any] = {"item": item, "runs": Counter(), "accused": [], "native": []}
+    found |= {"refused": [], "withdrawn": [], "unknown": []}
     found |= dict.fromkeys(("real", "killed", "narrow_real", "narrow_killed"), 0) | {"survivors": [], "errors": []}
     for name, reference, inputs in functions_of(item):
         began = time.monotonic()
@@ -122,6 +123,9 @@ def tried(item: str, options: argparse.Namespace) -> dict[str, Any]:
             continue
         contract.name = "function"
         found["derive_seconds"] = round(time.monotonic() - began, 1)
+        if accused := selftest.examine(contract, 0).accused:  # as check_against does
+            found["withdrawn"].append(f"{name}: {accused[0]}")
+            continue
         cases = list(selftest.tried_cases(contract, NARROW_FAMILIES))
         _right_runs(contract, cases, found, options)
         _mutants(contract, [one.plain() for one in cases if one.case.dtype == "float32"], found, options.mutants)
@@ -236,10 +240,10 @@ def summary(results: Sequence[dict[str, Any]]) -> str:
     total = Counter[str]()
     for each in results:
         total.update({n: each.get(n, 0) for n in ("real", "killed", "narrow_real", "narrow_killed")})
-        total.update({n: len(each.get(n, ())) for n in ("accused", "native", "refused", "errors")})
+        total.update({n: len(each.get(n, ())) for n in ("accused", "native", "refused", "withdrawn", "errors")})
     quick = sorted(each["quick_seconds"] for each in results if "quick_seconds" in each)
     lines = [
-        f"{len(results)} items, {total['refused']} refusals, {total['errors']} errors",
+        f"{len(results)} items, {total['refused']} refused, {total['withdrawn']} withdrawn, {total['errors']} errors",
         f"right runs accused: {total['accused']} of {sum(judged.values())}; native ones of 16 bits: {total['native']}",
         f"mutants killed: {total['killed']} of {total['real']}; in float32, those of a lower precision: "
         f"{total['narrow_killed']} of {total['narrow_real']}",
@@ -248,7 +252,7 @@ def summary(results: Sequence[dict[str, Any]]) -> str:
     if quick:
         lines.append(f"level quick: {sum(s <= 30 for s in quick)} of {len(quick)} within 30 s, the longest {quick[-1]}")
     for each in results:
-        for what in ("accused", "native", "refused", "errors", "survivors"):
+        for what in ("accused", "native", "refused", "withdrawn", "errors", "survivors"):
             told = each.get(what, [])
             lines += [f"  {each['item']}: {what}: {text}" for text in told[:2]]
             lines += [f"  {each['item']}: {what}: and {len(told) - 2} more"] if len(told) > 2 else []
@@ -295,7 +299,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     file.write(json.dumps(result) + "\n")
             keys = ("seconds", "real", "killed", "quick_seconds", "quick_cpu", "quick")
             told = [f"{key} {result[key]}" for key in keys if key in result]
-            told += [f"{key}: {result[key][0][:200]}" for key in ("accused", "refused", "errors") if result.get(key)]
+            told += [
+                f"{key}: {result[key][0][:200]}"
+                for key in ("accused", "refused", "withdrawn", "errors")
+                if result.get(key)
+            ]
             print(f"{len(results)}: {result['item']}: {', '.join(told)}", flush=True)
     print(summary(results))
     return 0
