@@ -225,30 +225,30 @@ def _check_reference(function: Callable[..., Any], names: Sequence[str], example
 
 def _find(function, names, examples, fixed, options: Options, sizes) -> tuple[Found, list[list[Any]]]:
     """What running the function shows, and the examples of rebuilt modules that are of use."""
-    example = examples[0]
-    axes = axes_of.find(function, example, fixed)
+    example, known = examples[0], axes_of.Known()
+    axes = axes_of.find(function, example, fixed, known)
     letters = [axis.letter for axis in axes]
     for letter, given in (sizes or {}).items():
         if letter not in letters:
             raise ValueError(f"sizes: {not_one_of(letter, letters)}")
         if not isinstance(given, Sequence) or not all(isinstance(n, int) and n >= 0 for n in given):
             raise ValueError(f"sizes: {letter}: expected whole numbers of at least 0, got {given!r}")
-    chosen = axes_of.sizes_of(function, example, axes, sizes)
+    chosen = axes_of.sizes_of(function, example, axes, sizes, known)
     rebuilt = []
     for other in examples[1:] if sizes is None else ():
         size = axes_of.size_of(axes, other)
-        if size is not None and size not in chosen and axes_of.works(function, other) is not None:
+        if size is not None and size not in chosen and axes_of.works(function, other, known) is not None:
             rebuilt.append(other)
             chosen.append(size)
     examples = [example, *rebuilt]
-    chosen, outputs = _with_outputs(function, examples, axes, chosen)
+    chosen, outputs = _with_outputs(function, examples, axes, chosen, known)
     moves, left_out = _moves(function, names, examples, axes, chosen[0], options)
     return Found(tuple(axes), tuple(chosen), outputs, moves, left_out), rebuilt
 
 
-def _with_outputs(function, examples, axes, sizes):
+def _with_outputs(function, examples, axes, sizes, known):
     """The sizes, with letters of their own for axes of the outputs that are no operand's; and the outputs' letters."""
-    shapes = [axes_of.works(function, axes_of.at(examples, axes, each)) for each in sizes]
+    shapes = [axes_of.works(function, axes_of.at(examples, axes, each), known) for each in sizes]
     outputs = []
     for output, shape in enumerate(shapes[0] or ()):
         letters = []

@@ -99,6 +99,23 @@ class Lift(TorchDispatchMode):
         return out
 
 
+class Parts(TorchDispatchMode):
+    """Runs a function in the smaller ops that errors are added to, without errors, and counts them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs, name = lifted(kwargs or {}), name_of(func)
+        refusals.check_op(func, name, args, kwargs)
+        made = NotImplemented if func.is_view or name in ops.EXACT else ops.in_parts(self, func, args, kwargs)
+        if made is not NotImplemented:
+            return made
+        self.count += 1
+        return func(*args, **kwargs)
+
+
 def lifted(kwargs: dict[str, Any]) -> dict[str, Any]:
     """The keyword arguments of an op, with float64 in place of a lower dtype."""
     low = (torch.float32, torch.float16, torch.bfloat16)

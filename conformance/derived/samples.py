@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from touchstone.conformance.derived import ops, refusals
-from touchstone.conformance.derived.noise import Lift, Noise, Pick
+from touchstone.conformance.derived.noise import Lift, Noise, Parts, Pick
 from touchstone.conformance.derived.ops import is_float, name_of, tensors_of
 from touchstone.conformance.spec.budget import EPS32
 
@@ -95,9 +95,12 @@ def _answers(function: Function, values: Sequence[Any]) -> tuple[list[torch.Tens
         return [t.clone() for t in found], [mode.picks.pick_of(t) for t in found]
 
 
-def sample(function: Function, values: Sequence[Any], noise: Noise) -> list[torch.Tensor]:
-    """The outputs of one run with errors. Raises Refused."""
-    return _sample(function, values, noise)[0]
+def sample(function: Function, values: Sequence[Any], mode: Noise | Parts) -> list[torch.Tensor]:
+    """The outputs of one run with errors, or in the ops that they are added to. Raises Refused."""
+    if isinstance(mode, Noise):
+        return _sample(function, values, mode)[0]
+    with torch.no_grad(), refusals.Leaving(), mode:
+        return [t.detach() for t in tensors_of(function(*doubled(values)))]
 
 
 def _sample(function: Function, values: Sequence[Any], noise: Noise) -> tuple[list[torch.Tensor], list[Pick | None]]:

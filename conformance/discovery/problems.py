@@ -8,7 +8,7 @@ for sizes that its code holds.
 import ast
 import itertools
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from touchstone.conformance.derived import modules
+from touchstone.conformance.derived.noise import Parts
+from touchstone.conformance.derived.samples import sample
 from touchstone.conformance.discovery import importing
 
 LEAST = 9  # a smaller number is no size worth making smaller
@@ -24,6 +26,7 @@ LARGEST = 60000  # elements of an input, a parameter or an output
 # what sizes are changed to in turn, powers of two and others: as large as LARGEST allows, so that they tell axes apart
 SMALLER = (((16, 32, 64), (24, 36, 48)), ((8, 16, 24), (12, 20, 28)), ((4, 8, 12), (6, 10, 14)), ((2, 4, 8), (3, 5, 7)))
 ODD = (37, None, 1)  # what a single size is changed to; None: it is larger by 1
+OP = 50  # elements that an op costs as much time as
 SIBLINGS = 4  # models built anew
 MANY = 500_000  # parameters beyond which a model is not built anew
 NEEDED = ("Model", "get_inputs", "get_init_inputs")
@@ -140,7 +143,19 @@ def _built(
         found = model(*(t.clone() if isinstance(t, torch.Tensor) else t for t in inputs))
     model.init_inputs = names["get_init_inputs"]
     every = [*inputs, *model.parameters(), *tree_leaves(found)]
-    return model, inputs, max(t.numel() for t in every if isinstance(t, torch.Tensor))
+    most = max(t.numel() for t in every if isinstance(t, torch.Tensor))
+    return model, inputs, max(most, OP * _ops(model, inputs)) if most <= LARGEST else most
+
+
+def _ops(model: torch.nn.Module, inputs: Sequence[Any]) -> int:
+    """The ops of one run, of which a recurrent network has some for each step; 0 where they cannot be counted."""
+    state = modules.state_of(model)
+    mode = Parts()
+    try:
+        sample(modules.as_function(model, len(inputs), list(state)), [*inputs, *state.values()], mode)
+    except Exception:
+        return 0
+    return mode.count
 
 
 def kernel_of(kernel: str, name: str, problem: str) -> Callable[..., Any]:
