@@ -6,8 +6,42 @@ from tests.derived.by_hand import OPS, counted, ratios
 
 LOOSER, TIGHTER = 3.0, 5.0  # by which a budget by hand may differ from a derived one without a reason
 LOST = 0.01  # of the mutants that are rejected by hand
-REASONS: dict[tuple[str, str, str], str] = {}  # (op, output, dtype) -> why the two differ by more
-ACCUSED: dict[tuple[str, str], str] = {}  # (op, known-good kernel) -> why the derived contract accuses it
+ABSOLUTE = (
+    "by hand, errors of intermediates are added with their absolute values, as if all had one sign: right in any order "
+    "of evaluation; errors of samples partly cancel"
+)
+ONE_SUM = "by hand, h is one addition, rounded once; derived, each operand may be off by half a unit before it"
+IN_FLOAT32 = "by hand, lse keeps float32 and no score is stored in 16 bits; derived, results of dot products may be"
+# (op, output, dtype) -> why the two differ by more
+REASONS: dict[tuple[str, str, str], str] = {
+    ("add_layer_norm", "h", "float32"): ONE_SUM,
+    ("add_rms_norm", "h", "float32"): ONE_SUM,
+    ("attention", "o", "float32"): ABSOLUTE,
+    ("attention", "lse", "float16"): IN_FLOAT32,
+    ("attention", "lse", "bfloat16"): IN_FLOAT32,
+    ("attention_backward", "dk", "float32"): ABSOLUTE,
+    ("attention_backward", "dv", "float32"): ABSOLUTE,
+    ("gated_mlp", "y", "float32"): ABSOLUTE,
+    ("group_norm", "y", "float32"): ABSOLUTE,
+    ("layer_norm", "y", "float32"): ABSOLUTE,
+    ("layer_norm_backward", "dx", "float32"): ABSOLUTE,
+    ("layer_norm_backward", "dweight", "float32"): ABSOLUTE,
+    ("mlp", "y", "float32"): ABSOLUTE,
+    ("mlp_backward", "dx", "float32"): ABSOLUTE,
+    ("mlp_backward", "dw1", "float32"): ABSOLUTE,
+    ("mlp_backward", "db1", "float32"): ABSOLUTE,
+}
+GIVEN = "it computes the statistics anew; derived, those given are operands, and taken for exact"
+ACCUSED = {  # (op, known-good kernel) -> why the derived contract accuses it
+    ("attention_backward", "delta_from_probabilities"): (
+        "delta as the sum of p·dp is worse conditioned than the reference's sum of do·o, where scores are large"
+    ),
+    ("attention_backward", "stored_in_input_dtype"): (
+        "gradients of each query head are stored in bfloat16, which the reference never holds apart"
+    ),
+    ("layer_norm_backward", "statistics_recomputed"): GIVEN,
+    ("layer_norm_backward", "autograd"): GIVEN,
+}
 
 
 @pytest.mark.level("default")
@@ -17,7 +51,10 @@ def test_budgets_are_near_each_other(op):
     print(op, {f"{output} {dtype}": round(ratio, 2) for (output, dtype), ratio in found.items()})
     assert found
     far = {key: ratio for key, ratio in found.items() if not 1 / TIGHTER <= ratio <= LOOSER}
-    assert set(far) == {(output, dtype) for name, output, dtype in REASONS if name == op}, far
+    named = {(output, dtype) for name, output, dtype in REASONS if name == op}
+    assert set(far) <= named, far
+    for key in named:  # a reason for what is no longer so goes
+        assert not 1.5 / TIGHTER <= found[key] <= LOOSER / 1.5, (key, found[key])
 
 
 @pytest.mark.level("default")

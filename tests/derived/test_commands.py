@@ -137,6 +137,7 @@ def test_a_problem_is_built_with_other_sizes_too(folder):
     torch.testing.assert_close(contract.expected(inputs)["y"].answer, torch.relu(x @ w.t() + b) * 2)
 
 
+@pytest.mark.level("default")
 def test_a_kernel_that_does_not_build_with_other_sizes_declines_them(capsys):
     assert main(["check", *PROBLEMS, "--kernel", "kernels.py:Multiples", *QUICK]) == 0
     assert "declined" in capsys.readouterr().out

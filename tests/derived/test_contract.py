@@ -52,6 +52,7 @@ def test_a_right_kernel_passes_and_the_report_says_how_strong_the_contract_is():
     assert any(note.startswith("this contract rejects 12 of 12 wrong versions") for note in report.notes)
 
 
+@pytest.mark.level("default")
 def test_a_wrong_kernel_fails_and_the_finding_is_repeated_in_another_process_and_made_smaller():
     report = check_against(RMS[0], rms_wrong, RMS[1], **QUICK)
     found = [f for f in report.failures if f.check == "values"]
@@ -261,6 +262,7 @@ def test_a_contract_that_accuses_right_forms_withdraws_itself():
     assert contract.operands["grid"].axes.split()[-1] in {a.letter for a in contract.found.axes if not a.step}
 
 
+@pytest.mark.level("default")
 def test_the_self_test_sees_a_budget_that_is_too_narrow(monkeypatch):
     from touchstone.conformance.derived import samples
 
@@ -279,6 +281,7 @@ def test_description():
     assert "right forms of the reference accused: 0 of" in text
 
 
+@pytest.mark.level("default")
 def test_the_name_of_an_op_and_its_contract_are_the_same_on_every_run():
     names = {derivation.load_derived(*RMS, level="quick", seed=seed) for seed in (0, 0, 1)}
     assert len(names) == 2
