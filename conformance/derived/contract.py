@@ -169,7 +169,7 @@ def derive(
     options = Options(tuple(dtypes), store, tuple(keep), tuple((domain or {}).items()), special, seed, tuple(state))
     fixed = frozenset(names.index(name) for name in state)
     _check_reference(function, names, example)
-    rebuilt = modules.rebuilt_of(reference, state) if state else []
+    rebuilt = modules.rebuilt_of(reference, state) if isinstance(reference, torch.nn.Module) else []
     example = axes_of.shrunk(function, example, fixed)
     found, rebuilt = _find(function, names, [example, *rebuilt], fixed, options, sizes)
     varied = [

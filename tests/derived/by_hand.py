@@ -82,7 +82,7 @@ def derived(op: str, inputs: Inputs) -> dict[str, Expected]:
     return dict(zip(present, answers.values(), strict=True))
 
 
-def ratios(op: str, most: int = 40) -> dict[tuple[str, str], float]:
+def ratios(op: str, most: int = 30) -> dict[tuple[str, str], float]:
     """Of each output and dtype, the budget by hand over the derived one, at the median of all elements."""
     contract = registry.contract(op)
     found: dict[tuple[str, str], list[torch.Tensor]] = {}
@@ -111,7 +111,7 @@ class Count:
     noted: set[str] = field(default_factory=set)  # known-good kernels that pass with a note
 
 
-def counted(op: str, most: int = 40) -> Count:
+def counted(op: str, most: int = 30) -> Count:
     """Mutants of an op that the two kinds of budget reject, and known-good kernels that the derived ones accuse."""
     contract, found = registry.contract(op), Count()
     tried = []

@@ -68,6 +68,6 @@ def test_derived_contracts_reject_what_those_by_hand_reject_and_accuse_no_other_
         lost += [f"{op}: {name}" for name in sorted(count.by_hand - count.derived)]
         accused |= {(op, name): where for name, where in count.accused.items()}
         print(op, len(count.tried), len(count.by_hand), len(count.derived), count.accused, sorted(count.noted))
-    assert by_hand > 1000
+    assert by_hand > 900
     assert by_hand - derived <= LOST * by_hand, lost
     assert set(accused) == set(ACCUSED), accused
