@@ -104,7 +104,7 @@ def description(contract: DerivedContract, name: str, mutants: int) -> str:
     lines += [f"no error rule for {op}: taken to be backward stable" for op in sorted(contract.unknown)]
     lines.append(f"right forms of the reference accused: {len(tested.accused)} of {tested.forms} runs")
     lines += [f"  {accused}: the contract would not be used" for accused in tested.accused[:3]]
-    lines.append(str(tested))
+    lines.append(str(tested.strength))
     return "\n".join(lines)
 
 

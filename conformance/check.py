@@ -152,6 +152,7 @@ def check(
         raise
     report.require, report.least_coverage = tuple(require or ()), coverage
     report.notes += derivation.notes(op)
+    report.determined, report.selftest = derivation.determined(op), derivation.strength(op)
     keep_report(subject, report)
     return report
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from touchstone.conformance.derived.noise import Noise
+from touchstone.conformance.derived.noise import Noise, Parts
 from touchstone.conformance.derived.ops import tensors_of
 from touchstone.conformance.derived.refusals import Refused
 from touchstone.conformance.derived.samples import cast, sample
@@ -21,6 +21,8 @@ USUAL = 64  # most of an axis at the first size
 LARGEST = 20000  # elements of an operand, at the sizes that are chosen here
 
 Place = tuple[int, int]  # (position of an operand, its axis)
+Shapes = list[tuple[int, ...]]
+Known = dict[tuple[tuple[int, ...], ...], Shapes | None]
 
 
 @dataclass(frozen=True)
@@ -57,15 +59,36 @@ def resized(values: Sequence[Any], change: Mapping[Place, int]) -> list[Any]:
     return found
 
 
-def works(function: Callable[..., Any], values: Sequence[Any]) -> list[tuple[int, ...]] | None:
+def at(examples: Sequence[Sequence[Any]], axes: Sequence[Axis], size: Mapping[str, int]) -> list[Any]:
+    """The arguments at a size: of the example whose fixed axes have those lengths (the first, where none has)."""
+    change = change_of(axes, size)
+    fixed = [place for axis in axes if not axis.step for place in axis.places]
+
+    def fits(example: Sequence[Any]) -> bool:
+        return all(example[position].shape[axis] == change[position, axis] for position, axis in fixed)
+
+    return resized(next(filter(fits, examples), examples[0]), change)
+
+
+def works(function: Callable[..., Any], values: Sequence[Any], known: Known | None = None) -> Shapes | None:
     """The shapes of the outputs; None where the function raises, or gives others when it runs in smaller ops.
 
     What an op of torch takes by accident (keys and values of unequal length, in one kernel of the CPU) is no size.
+    `known` keeps what was found, by the shapes of the values.
     """
+    shapes = tuple(tuple(t.shape) for t in values if isinstance(t, torch.Tensor))
+    known = {} if known is None else known
+    if shapes not in known:
+        known[shapes] = _works(function, values)
+    return known[shapes]
+
+
+def _works(function: Callable[..., Any], values: Sequence[Any]) -> Shapes | None:
+    single = any(n < 2 for t in values if isinstance(t, torch.Tensor) for n in t.shape)  # where a rule may fail
     try:
         with torch.no_grad():
             shapes = [tuple(t.shape) for t in tensors_of(function(*cast(values, torch.float32)))]
-        again = [tuple(t.shape) for t in sample(function, values, Noise(0))]
+        again = [tuple(t.shape) for t in sample(function, values, Noise(0) if single else Parts())]
     except Refused:
         raise
     except Exception:
@@ -90,10 +113,12 @@ def shrunk(function: Callable[..., Any], values: Sequence[Any], state: frozenset
     return found
 
 
-def find(function: Callable[..., Any], values: Sequence[Any], state: frozenset[int] = frozenset()) -> list[Axis]:
+def find(
+    function: Callable[..., Any], values: Sequence[Any], state: frozenset[int] = frozenset(), known: Known | None = None
+) -> list[Axis]:
     """The axes of all operands. Those of the operands at the positions `state` stay as they are, and what goes with
     them: the code of a module may hold their sizes in attributes."""
-    names = letters()
+    names, known = letters(), {} if known is None else known
     places = [(p, a) for p, t in enumerate(values) if isinstance(t, torch.Tensor) for a in range(t.ndim)]
     size = {(p, a): values[p].shape[a] for p, a in places}
     found: list[Axis] = []
@@ -104,20 +129,22 @@ def find(function: Callable[..., Any], values: Sequence[Any], state: frozenset[i
         n = size[place]
         alike = [e for e in places if e not in done and e != place and size[e] == n and e[0] not in state]
         alone: tuple[tuple[Place, ...], int] = ((place,), 0)
-        group, step = alone if place[0] in state else _group(function, values, place, n, alike) or alone
+        group, step = alone if place[0] in state else _group(function, values, place, n, alike, known) or alone
         found.append(Axis(next(names), group, n, step))
         done |= set(group)
     return found
 
 
-def _group(function, values, place: Place, n: int, alike: list[Place]) -> tuple[tuple[Place, ...], int] | None:
+def _group(
+    function, values, place: Place, n: int, alike: list[Place], known: Known
+) -> tuple[tuple[Place, ...], int] | None:
     """The axes that grow together with one, and by how much."""
     for step in (1, *STEPS):
         for count in range(min(len(alike), TOGETHER) + 1):
             for others in itertools.combinations(alike, count):
                 group = (place, *others)
                 grown = (n + step, n + (3 if step == 1 else 2 * step))
-                if all(works(function, resized(values, dict.fromkeys(group, m))) is not None for m in grown):
+                if all(works(function, resized(values, dict.fromkeys(group, m)), known) is not None for m in grown):
                     return group, step
     return None
 
@@ -132,6 +159,7 @@ def sizes_of(
     values: Sequence[Any],
     axes: Sequence[Axis],
     asked: Mapping[str, Sequence[int]] | None = None,
+    known: Known | None = None,
 ) -> list[dict[str, int]]:
     """The sizes to try: a small one of every axis, then one axis at a time, as far as the function works.
 
@@ -141,7 +169,7 @@ def sizes_of(
     def at(sizes: dict[str, int], largest: float = LARGEST) -> bool:
         given = resized(values, change_of(axes, sizes))
         most = max((t.numel() for t in given if isinstance(t, torch.Tensor)), default=0)
-        return most <= largest and works(function, given) is not None
+        return most <= largest and works(function, given, known) is not None
 
     base = {axis.letter: axis.size for axis in axes}
     for axis in axes:
@@ -165,6 +193,22 @@ def sizes_of(
             elif asked is not None and sizes not in found:
                 raise ValueError(f"sizes: the reference does not work with {axis.letter}={n}")
     return found
+
+
+def size_of(axes: Sequence[Axis], example: Sequence[Any]) -> dict[str, int] | None:
+    """The lengths of an example's axes by letter; None where axes of one letter differ, or of other tensors."""
+    found = {}
+    for axis in axes:
+        lengths = {_length(example, place) for place in axis.places}
+        if len(lengths) > 1 or None in lengths:
+            return None
+        found[axis.letter] = lengths.pop()
+    return found  # type: ignore[return-value]
+
+
+def _length(example: Sequence[Any], place: Place) -> int | None:
+    value, axis = example[place[0]], place[1]
+    return value.shape[axis] if isinstance(value, torch.Tensor) and axis < value.ndim else None
 
 
 def _elements(values: Sequence[Any], axes: Sequence[Axis], sizes: Mapping[str, int]) -> int:

@@ -1,7 +1,7 @@
 """`derive`: an ordinary contract from any function of torch, an example of its inputs, and nothing else."""
 
+import hashlib
 import inspect
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ import torch
 
 from touchstone.conformance.derived import axes as axes_of
 from touchstone.conformance.derived import families, modules
-from touchstone.conformance.derived.axes import Axis, resized
+from touchstone.conformance.derived.axes import Axis
 from touchstone.conformance.derived.ops import is_float, tensors_of
 from touchstone.conformance.derived.samples import AMPLIFIED, Sampled, answers, cast, exact_in, narrows, sampled
 from touchstone.conformance.spec import layouts
@@ -23,6 +23,8 @@ from touchstone.conformance.spec.words import expected_one_of, not_one_of
 STORES = ("none", "dots", "ops")
 MOST_UNSTABLE = 0.05  # of an output: beyond, a case says nothing about it
 MORE_AMPLIFIED = 32  # further samples that look for rare flips before an element is reported
+KEPT = 100  # cases
+LEANING = 0.2  # limit of the mean signed error, in eps, of a kernel that stores all intermediates
 DETERMINED = 0.01  # of |answer|: an element with a smaller budget is determined
 LAYOUTS = {1: layouts.VECTOR, 2: layouts.MATRIX}
 OTHER_LAYOUTS = ("contiguous", "transposed", "sliced", "step", "offset", "broadcast")
@@ -38,6 +40,7 @@ class Options:
     domain: tuple[tuple[str, tuple[float, float]], ...] = ()  # operand -> where its values lie
     special: str = "eager"  # NaN and infinities: as the reference gives them, or "off"
     seed: int = 0
+    state: tuple[str, ...] = ()  # operands that are a module's parameters and buffers: given by keyword
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,19 @@ class Found:
     outputs: tuple[tuple[str, ...], ...]  # of each output, the letter of each axis
     moves: dict[str, str]  # family -> "", or how its values are moved: "abs", "range"
     left_out: dict[str, str]  # family -> why there is none
+
+
+@dataclass(frozen=True)
+class Strength:
+    """How many of `real` wrong versions of the reference a contract rejects, and which it lets through."""
+
+    killed: int
+    real: int
+    survivors: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        text = f"this contract rejects {self.killed} of {self.real} wrong versions of the reference"
+        return text + (f"; not: {'; '.join(self.survivors)}" if self.survivors else "")
 
 
 @dataclass(eq=False, kw_only=True)
@@ -63,12 +79,21 @@ class DerivedContract(Contract):
     example: tuple[Any, ...]
     options: Options
     found: Found
-    state: tuple[str, ...] = ()  # operands that are a module's parameters and buffers: given by keyword
+    rebuilt: tuple[tuple[Any, ...], ...] = ()  # examples of the same module built with other sizes
     references: tuple[Callable[..., Any], ...] = ()
     notes: Counter[str] = field(default_factory=Counter)
     determined: dict[str, list[float]] = field(default_factory=dict)  # output -> shares of determined elements
     unknown: set[str] = field(default_factory=set)
-    tested: str = ""  # what became of its mutants, in words
+    kept: dict[Any, dict[str, Expected]] = field(default_factory=dict)  # by a digest of the values
+    tested: Strength | None = None  # what became of its mutants
+
+    @property
+    def state(self) -> tuple[str, ...]:
+        return self.options.state
+
+    @property
+    def examples(self) -> tuple[tuple[Any, ...], ...]:
+        return (self.example, *self.rebuilt)
 
     def call(self, fn: Callable[..., Any], arguments: Mapping[str, Any], by_name: bool = False) -> Any:
         """Call `fn` as the reference is: its inputs by position, a module's state by name."""
@@ -141,16 +166,20 @@ def derive(
         for name in given:
             if name not in operands:
                 raise ValueError(f"{argument}: {not_one_of(name, operands)}")
-    options = Options(tuple(dtypes), store, tuple(keep), tuple((domain or {}).items()), special, seed)
+    options = Options(tuple(dtypes), store, tuple(keep), tuple((domain or {}).items()), special, seed, tuple(state))
     fixed = frozenset(names.index(name) for name in state)
     _check_reference(function, names, example)
+    rebuilt = modules.rebuilt_of(reference, state) if isinstance(reference, torch.nn.Module) else []
     example = axes_of.shrunk(function, example, fixed)
-    found = _find(function, names, example, fixed, options, sizes)
-    example = [
-        _varied(name, value) if name in state and isinstance(value, torch.Tensor) else value
-        for name, value in zip(names, example, strict=True)
+    found, rebuilt = _find(function, names, [example, *rebuilt], fixed, options, sizes)
+    varied = [
+        tuple(
+            _varied(name, value) if name in state and isinstance(value, torch.Tensor) else value
+            for name, value in zip(names, each, strict=True)
+        )
+        for each in (example, *rebuilt)
     ]
-    return made_of(function, names, tuple(example), options, found, tuple(state), tuple(references))
+    return made_of(function, names, varied[0], options, found, tuple(references), tuple(varied[1:]))
 
 
 def _checked(dtypes, store, keep, special, references) -> tuple[Sequence[str], Sequence[str]]:
@@ -194,23 +223,32 @@ def _check_reference(function: Callable[..., Any], names: Sequence[str], example
             raise ValueError("reference: it is not deterministic: two runs on the same inputs differ")
 
 
-def _find(function, names, example, fixed, options: Options, sizes) -> Found:
-    axes = axes_of.find(function, example, fixed)
+def _find(function, names, examples, fixed, options: Options, sizes) -> tuple[Found, list[list[Any]]]:
+    """What running the function shows, and the examples of rebuilt modules that are of use."""
+    example, known = examples[0], axes_of.Known()
+    axes = axes_of.find(function, example, fixed, known)
     letters = [axis.letter for axis in axes]
     for letter, given in (sizes or {}).items():
         if letter not in letters:
             raise ValueError(f"sizes: {not_one_of(letter, letters)}")
         if not isinstance(given, Sequence) or not all(isinstance(n, int) and n >= 0 for n in given):
             raise ValueError(f"sizes: {letter}: expected whole numbers of at least 0, got {given!r}")
-    chosen = axes_of.sizes_of(function, example, axes, sizes)
-    chosen, outputs = _with_outputs(function, example, axes, chosen)
-    moves, left_out = _moves(function, names, example, axes, chosen[0], options)
-    return Found(tuple(axes), tuple(chosen), outputs, moves, left_out)
+    chosen = axes_of.sizes_of(function, example, axes, sizes, known)
+    rebuilt = []
+    for other in examples[1:] if sizes is None else ():
+        size = axes_of.size_of(axes, other)
+        if size is not None and size not in chosen and axes_of.works(function, other, known) is not None:
+            rebuilt.append(other)
+            chosen.append(size)
+    examples = [example, *rebuilt]
+    chosen, outputs = _with_outputs(function, examples, axes, chosen, known)
+    moves, left_out = _moves(function, names, examples, axes, chosen[0], options)
+    return Found(tuple(axes), tuple(chosen), outputs, moves, left_out), rebuilt
 
 
-def _with_outputs(function, example, axes, sizes):
+def _with_outputs(function, examples, axes, sizes, known):
     """The sizes, with letters of their own for axes of the outputs that are no operand's; and the outputs' letters."""
-    shapes = [axes_of.works(function, resized(example, axes_of.change_of(axes, each))) for each in sizes]
+    shapes = [axes_of.works(function, axes_of.at(examples, axes, each), known) for each in sizes]
     outputs = []
     for output, shape in enumerate(shapes[0] or ()):
         letters = []
@@ -237,26 +275,26 @@ def _varied(name: str, value: torch.Tensor) -> torch.Tensor:
     return value + torch.rand(value.shape, generator=torch.Generator().manual_seed(len(name))).to(value.dtype) - 0.5
 
 
-def _moves(function, names, example, axes, size, options: Options) -> tuple[dict[str, str], dict[str, str]]:
+def _moves(function, names, examples, axes, size, options: Options) -> tuple[dict[str, str], dict[str, str]]:
     """Of each family: how its values have to be moved for the function to be finite on most of the answer."""
     moves, left_out = {"given": ""}, {}
-    for family in families.MAKES:
-        if family == families.SPECIAL and options.special == "off":
-            continue
+    example = examples[0]
+    drawn = [n for n, v in zip(names, example, strict=True) if isinstance(v, torch.Tensor) and not _kept(n, v, options)]
+    inputs = [name for name in drawn if name not in options.state]
+    if not drawn:
+        return moves, {"all others": "every operand keeps the example's values"}
+    for family in families.names(inputs, len(drawn) > len(inputs), options.special == "eager"):
         for move in ("", "abs", "range"):
-            if family in (families.SPECIAL, families.WHOLE) and move == "range":
+            if (families.is_special(family) or family == families.WHOLE) and move == "range":
                 continue
-            given = _trial(names, example, axes, size, family, move, options)
-            if given is None:
-                left_out[family] = "every operand keeps the example's values"
-                break
+            given = _trial(names, examples, axes, size, family, move, options)
             try:
                 with torch.no_grad():
                     out = [t for t in tensors_of(function(*given)) if is_float(t) and t.numel()]
             except Exception as error:
                 left_out[family] = f"the reference raises {type(error).__name__}"
                 continue
-            if family == families.SPECIAL or all(float(torch.isfinite(t).double().mean()) > 0.5 for t in out):
+            if families.is_special(family) or all(float(torch.isfinite(t).double().mean()) > 0.5 for t in out):
                 moves[family] = move
                 left_out.pop(family, None)
                 break
@@ -271,27 +309,31 @@ class _Drawing(Draw):
         self.dtype, self._generator = torch.float32, generator
 
 
-def _trial(names, example, axes, size, family, move, options):
-    """float32 arguments of a family; None where none of them would be drawn."""
-    given: list[Any] = []
-    drawn = False
-    for name, value in zip(names, resized(example, axes_of.change_of(axes, size)), strict=True):
+def _trial(names, examples, axes, size, family, move, options) -> list[Any]:
+    """float32 arguments of a family."""
+    given = axes_of.at(examples, axes, size)
+    for position, (name, value) in enumerate(zip(names, given, strict=True)):
         if isinstance(value, torch.Tensor) and not _kept(name, value, options):
-            make = _made(name, family, move, value, options)
-            value, drawn = make(_Drawing(torch.Generator().manual_seed(len(given))), value.shape).float(), True
-        given.append(cast([value], torch.float32)[0])
-    return given if drawn else None
+            draw = _Drawing(torch.Generator().manual_seed(position))
+            given[position] = _drawn(draw, name, family, move, value, examples[0][position], options)
+    return cast(given, torch.float32)
 
 
-def _made(name: str, family: str, move: str, value: torch.Tensor, options: Options) -> families.Make:
-    make = families.MAKES[family]
-    if name in dict(options.domain):
-        return families.mapped(make, families.within(*dict(options.domain)[name])) if family != "integers" else make
+def _drawn(
+    draw: Draw, name: str, family: str, move: str, value: torch.Tensor, example: torch.Tensor, options: Options
+) -> torch.Tensor:
+    """The values of a family for one operand; `value` is the example at the size, `example` as it was given."""
+    if name in options.state:
+        make = families.PARAMETERS.get(family)
+        return value.to(torch.float64) if make is None else make(draw, value.to(torch.float64))
+    drawn = families.make_for(family, name)(draw, value.shape)
+    if name in dict(options.domain) and family != families.WHOLE:
+        return families.within(*dict(options.domain)[name])(drawn)
     if move == "abs":
-        return families.mapped(make, torch.abs)
+        return drawn.abs()
     if move == "range":
-        return families.mapped(make, families.within(float(value.min()), float(value.max())))
-    return make
+        return families.within(float(example.min()), float(example.max()))(drawn)
+    return drawn
 
 
 def made_of(
@@ -300,8 +342,8 @@ def made_of(
     example: tuple[Any, ...],
     options: Options,
     found: Found,
-    state: tuple[str, ...],
-    references: tuple[Callable[..., Any], ...],
+    references: tuple[Callable[..., Any], ...] = (),
+    rebuilt: tuple[tuple[Any, ...], ...] = (),
 ) -> DerivedContract:
     """The contract of what is known about `function`, which is not run; each argument is the field of its name."""
     letter = {place: axis.letter for axis in found.axes for place in axis.places}
@@ -314,7 +356,7 @@ def made_of(
             " ".join(letter[position, axis] for axis in range(value.ndim)),
             layouts=LAYOUTS.get(value.ndim, OTHER_LAYOUTS) if value.ndim else ("contiguous", "offset"),
             dtype=None if is_float(value) else value.dtype,
-            positional=name not in state,
+            positional=name not in options.state,
             fixed=_kept(name, value, options),
         )
     made = DerivedContract(
@@ -332,8 +374,8 @@ def made_of(
         example=example,
         options=options,
         found=found,
-        state=state,
         references=references,
+        rebuilt=rebuilt,
     )
     made.values = {family: _family(made, family, move) for family, move in found.moves.items()}
     several = len(found.outputs) > 1
@@ -346,15 +388,13 @@ def made_of(
 
 def _family(contract: DerivedContract, family: str, move: str) -> Callable[[Draw], dict[str, torch.Tensor | None]]:
     def draw_all(draw: Draw) -> dict[str, torch.Tensor | None]:
-        change = axes_of.change_of(contract.found.axes, draw.size)
-        given = dict(zip(contract.names, resized(contract.example, change), strict=True))
         drawn: dict[str, torch.Tensor | None] = {}
-        for name in contract.operands:
-            value = given[name]
-            if family != "given" and not _kept(name, value, contract.options):
-                value = _made(name, family, move, contract.example[contract.names.index(name)], contract.options)(
-                    draw, value.shape
-                )
+        given = axes_of.at(contract.examples, contract.found.axes, draw.size)
+        for name, value, example in zip(contract.names, given, contract.example, strict=True):
+            if name not in contract.operands:
+                continue
+            if family != "given" and not _kept(name, example, contract.options):
+                value = _drawn(draw, name, family, move, value, example, contract.options)
             drawn[name] = value.to(torch.float64)
         return drawn
 
@@ -367,7 +407,7 @@ def _dtype_of(contract: DerivedContract, number: int) -> Callable[[Case], torch.
     @lru_cache
     def dtype_in(name: str) -> torch.dtype:
         size = contract.found.sizes[0]
-        given = resized(contract.example, axes_of.change_of(contract.found.axes, size))
+        given = axes_of.at(contract.examples, contract.found.axes, size)
         for dtype in (DTYPES[name], torch.float32):
             try:
                 with torch.no_grad():
@@ -386,13 +426,33 @@ def _fits(contract: DerivedContract, sizes: tuple[tuple[str, int], ...]) -> bool
     size = dict(sizes)
     if size in contract.found.sizes:
         return True
-    shapes = axes_of.works(contract.function, resized(contract.example, axes_of.change_of(contract.found.axes, size)))
+    shapes = axes_of.works(contract.function, axes_of.at(contract.examples, contract.found.axes, size))
     return shapes == [tuple(size[letter] for letter in axes) for axes in contract.found.outputs]
 
 
 def expect(contract: DerivedContract, inputs, params, dtype: torch.dtype, compute: str | None) -> dict[str, Expected]:
-    """Answers and budgets of one case, from samples."""
+    """Answers and budgets of one case, from samples; those of the latest cases are kept."""
     values = contract.values_of(inputs, params)
+    key = (_digest(values), dtype, compute)
+    if key not in contract.kept:
+        contract.kept[key] = _measured(contract, values, dtype, compute)
+    while len(contract.kept) > KEPT:
+        del contract.kept[next(iter(contract.kept))]
+    return dict(contract.kept[key])
+
+
+def _digest(values: Sequence[Any]) -> bytes:
+    found = hashlib.blake2b(digest_size=16)
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.update(f"{value.dtype} {tuple(value.shape)}".encode())
+            found.update(value.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        else:
+            found.update(repr(value).encode())
+    return found.digest()
+
+
+def _measured(contract: DerivedContract, values: list[Any], dtype, compute: str | None) -> dict[str, Expected]:
     narrow = None if dtype is torch.float32 else dtype
     operands = ROUNDED.get(compute or "", 0.0)
     tier = contract.options.store
@@ -420,11 +480,17 @@ def expect(contract: DerivedContract, inputs, params, dtype: torch.dtype, comput
     found = {}
     for number, (name, output) in enumerate(contract.outputs.items()):
         own = output.dtype(case) if callable(output.dtype) else dtype
-        made = _expected(contract, name, number, first, own, dtype, unlike[number], whole)
-        if not whole and own.is_floating_point:
-            made.alternatives = [_alternative(made, other, values, number) for other in contract.references]
-            made.otherwise = lambda number=number, own=own: _otherwise(
-                number, own, dtype, unlike, samples, tier, narrow
+        made = _expected(contract, name, number, first, own, unlike[number])
+        steady = made.excused is None and not bool(first.unstable[number].any())
+        if whole and steady and own.is_floating_point:
+            made = Expected(made.answer, dtype=own, exact=True)
+        else:
+            _tell(contract, name, made, first, number, unlike[number], dtype)
+            made.alternatives = [
+                _alternative(made, other, values, number) for other in contract.references if own.is_floating_point
+            ]
+            made.otherwise = lambda name=name, number=number, own=own: _otherwise(
+                contract, name, number, own, unlike[number], samples, tier, narrow
             )
         found[name] = made
     return found
@@ -437,41 +503,56 @@ def _unlike(contract: DerivedContract, values: Sequence[Any], first: Sampled, dt
     for own in dict.fromkeys((torch.float32, dtype)):
         try:
             with torch.no_grad():
-                eager = [t.to(torch.float64) for t in tensors_of(contract.function(*cast(values, own)))]
+                eager = tensors_of(contract.function(*cast(values, own)))
         except Exception:
             continue  # eager does not compute this in 16 bits
         if [t.shape for t in eager] != [t.shape for t in first.answers]:
             continue
         for number, (got, right) in enumerate(zip(eager, first.answers, strict=True)):
             if is_float(right):
+                right = right.to(got.dtype)  # where that overflows, so must a kernel's
                 both = torch.isfinite(got) & torch.isfinite(right)
                 same = both | (torch.isnan(got) & torch.isnan(right)) | (torch.isinf(right) & (got == right))
                 found[number] |= ~same
     return found
 
 
-def _expected(contract, name, number, first: Sampled, own, dtype, unlike, whole: bool) -> Expected:
-    answer, unstable = first.answers[number].to(torch.float64), first.unstable[number]
-    share = float(unstable.double().mean()) if unstable.numel() else 0.0
-    excused = unlike if own.is_floating_point else unstable
-    if share > MOST_UNSTABLE:
+def _expected(contract, name, number, found: Sampled, own: torch.dtype, unlike: torch.Tensor) -> Expected:
+    """What an output must be, from samples. Where more than 5 % of its elements are near a discontinuity, they say
+    nothing; indices are then judged by what they pick."""
+    answer, unstable = found.answers[number].to(torch.float64), found.unstable[number]
+    if own.is_floating_point:
+        excused = torch.ones_like(unstable) if _share(unstable) > MOST_UNSTABLE else unlike
+        made = Expected(answer, dtype=own, extra=finite(found.extra(number)))
+        made.excused = excused if bool(excused.any()) else None
+        return made
+    made = Expected(answer, dtype=own)
+    if found.picks[number] is not None:
+        made.excused = lambda got: unstable & found.picks_as_well(number, got)
+    elif bool(unstable.any()):
+        made.excused = torch.ones_like(unstable) if _share(unstable) > MOST_UNSTABLE else unstable
+    return made
+
+
+def _share(marked: torch.Tensor) -> float:
+    return float(marked.double().mean()) if marked.numel() else 0.0
+
+
+def _tell(contract, name, made: Expected, found: Sampled, number: int, unlike: torch.Tensor, dtype) -> None:
+    """Note what of an output is not judged, or judged otherwise, and how much of it is determined in float32."""
+    share = _share(found.unstable[number])
+    if found.picks[number] is not None:
+        if share:
+            contract.judged(name, "some indices pick among elements that are nearly equal: judged by what they pick")
+    elif share > MOST_UNSTABLE:
         contract.judged(name, "not judged: more than 5 % of its elements are near a discontinuity")
-        excused = torch.ones_like(unstable)
     elif share:
         contract.judged(name, "some elements near a discontinuity are judged loosely, or not if they are integers")
     if bool(unlike.any()):
         contract.judged(name, "not judged where float32 overflows or is NaN and float64 is not")
-    made = Expected(answer, dtype=own)
-    if bool(excused.any()):
-        made.excused = excused
-    if whole and own.is_floating_point and not share:
-        made.exact = True
-    elif own.is_floating_point:
-        made.extra = finite(first.extra(number))
-        if dtype is torch.float32 and answer.numel():
-            decided = made.extra <= DETERMINED * finite(answer).abs() + torch.finfo(torch.float32).tiny
-            contract.determined.setdefault(name, []).append(float(decided.double().mean()))
-    return made
+    if dtype is torch.float32 and made.answer.numel() and (made.dtype or dtype).is_floating_point:
+        decided = made.extra <= DETERMINED * finite(made.answer).abs() + torch.finfo(torch.float32).tiny
+        contract.determined.setdefault(name, []).append(float(decided.double().mean()))
 
 
 def _alternative(made: Expected, other: Callable[..., Any], values: Sequence[Any], number: int) -> Expected:
@@ -480,17 +561,12 @@ def _alternative(made: Expected, other: Callable[..., Any], values: Sequence[Any
     return Expected(theirs.answers[number].to(torch.float64), dtype=made.dtype, extra=finite(theirs.extra(number)))
 
 
-def _otherwise(number, own, dtype, unlike, samples, tier, narrow) -> list[Expected]:
+def _otherwise(contract, name, number, own, unlike, samples, tier, narrow) -> list[Expected]:
     """What else is right: elements that flip seldom, and in 16 bits intermediates that are stored as eager does."""
-    again = samples(tier, MORE_AMPLIFIED)
-    answer = again.answers[number].to(torch.float64)
-    excused = unlike[number] if bool(unlike[number].any()) else None
-    found = [Expected(answer, dtype=own, extra=finite(again.extra(number)), excused=excused)]
+    found = [_expected(contract, name, number, samples(tier, MORE_AMPLIFIED), own, unlike)]
     if narrow is not None and tier != "ops":
-        every = samples("ops")
-        note = f"stores intermediates in {dtype_name(dtype)} as eager does; a kernel that keeps float32 is closer"
-        drift = math.inf
-        found.append(
-            Expected(answer, dtype=own, extra=finite(every.extra(number)), excused=excused, note=note, drift=drift)
-        )
+        made = _expected(contract, name, number, samples("ops"), own, unlike)
+        made.note = f"stores intermediates in {dtype_name(narrow)} as eager does; a kernel that keeps float32 is closer"
+        made.drift = LEANING
+        found.append(made)
     return found

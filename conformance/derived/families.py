@@ -10,8 +10,9 @@ from touchstone.conformance.spec.contract import Draw
 
 Shape = Sequence[int]
 Make = Callable[[Draw, Shape], torch.Tensor]
-SPECIAL = "nonfinite"
+SPECIAL = "nonfinite"  # of one operand; where there are several: "nonfinite_x"
 WHOLE = "integers"
+FEW = 4  # operands that NaN and infinities are tried in
 
 
 def large(draw: Draw, shape: Shape) -> torch.Tensor:
@@ -53,13 +54,52 @@ MAKES: Mapping[str, Make] = {
     "cancelling": cancelling,
     "ascending": values.ascending,
     WHOLE: integers,
-    SPECIAL: nonfinite,
 }
 
 
-def mapped(make: Make, to: Callable[[torch.Tensor], torch.Tensor]) -> Make:
-    """The values of a family, moved to where the function has finite values."""
-    return lambda draw, shape: to(make(draw, shape))
+def small_parameters(draw: Draw, value: torch.Tensor) -> torch.Tensor:
+    """So small that what a module adds to what it computes with them, an eps, counts."""
+    return value * 2.0**-10
+
+
+def offset_parameters(draw: Draw, value: torch.Tensor) -> torch.Tensor:
+    """Biases far above the spread of what they are added to: cancellation behind a product, in a one-pass variance."""
+    return values.mean_offset(draw, value.shape) if value.ndim == 1 else value
+
+
+def large_parameters(draw: Draw, value: torch.Tensor) -> torch.Tensor:
+    """Weights that keep the spread from layer to layer [he2015], which torch's own do not: there biases hide what came
+    before them."""
+    return value * math.sqrt(6) if value.ndim > 1 else value
+
+
+# of a module's parameters and buffers, which keep the example's values in other families: their sizes hang together
+PARAMETERS: Mapping[str, Callable[[Draw, torch.Tensor], torch.Tensor]] = {
+    "small_parameters": small_parameters,
+    "offset_parameters": offset_parameters,
+    "large_parameters": large_parameters,
+    WHOLE: lambda draw, value: integers(draw, value.shape),
+}
+
+
+def is_special(family: str) -> bool:
+    """Whether a family has NaN and infinities."""
+    return family.partition("_")[0] == SPECIAL
+
+
+def names(inputs: Sequence[str], parameters: bool, special: bool) -> list[str]:
+    """The families for operands `inputs` of numbers, beside a module's `parameters` where it has some."""
+    found = list(MAKES) + [name for name in PARAMETERS if parameters and name not in MAKES]
+    if special:
+        found += [SPECIAL] if len(inputs) == 1 else [f"{SPECIAL}_{name}" for name in inputs[:FEW]]
+    return found
+
+
+def make_for(family: str, operand: str) -> Make:
+    """How a family draws an operand."""
+    if is_special(family):
+        return nonfinite if family in (SPECIAL, f"{SPECIAL}_{operand}") else values.normal
+    return MAKES.get(family, values.normal)
 
 
 def within(low: float, high: float) -> Callable[[torch.Tensor], torch.Tensor]:

@@ -2,7 +2,7 @@
 
 import inspect
 import keyword
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,8 +25,11 @@ def function_of(
     spelt = [_identifier(name) for name in state]
     if len({*names, *spelt}) < len(names) + len(spelt):
         spelt = [f"state_{name}" for name in spelt]
+    modules = [reference, *(module for module, _ in siblings(reference))]
+    every = [as_function(module, len(given), list(state)) for module in modules]
+    shapes = [_shapes(state_of(module).values()) for module in modules]
     return (
-        as_function(reference, len(given), list(state)),
+        by_shapes(dict(zip(reversed(shapes), reversed(every), strict=True)), every[0], len(given)),
         [*names, *spelt],
         [*given, *(t.detach().clone() for t in state.values())],
         spelt,
@@ -58,6 +61,30 @@ def state_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: t.cpu() for name, t in every.items() if t.is_floating_point()}
 
 
+def siblings(module: torch.nn.Module) -> Sequence[tuple[torch.nn.Module, list[Any]]]:
+    """The same module built with other sizes, each with an example of its inputs, where whoever built it kept some."""
+    return getattr(module, "siblings", ())
+
+
+def rebuilt_of(module: torch.nn.Module, state: Sequence[str]) -> list[list[Any]]:
+    """Examples, with their state, of the module built with other sizes."""
+    every = ((inputs, list(state_of(other).values())) for other, inputs in siblings(module))
+    return [[*inputs, *(t.detach().clone() for t in own)] for inputs, own in every if len(own) == len(state)]
+
+
+def _shapes(tensors: Iterable[torch.Tensor]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(t.shape) for t in tensors)
+
+
+def by_shapes(
+    functions: Mapping[tuple[tuple[int, ...], ...], Callable[..., Any]], usual: Callable[..., Any], inputs: int
+) -> Callable[..., Any]:
+    """The function of values by position that the shapes of those after the `inputs` choose; `usual` for others."""
+    if len(functions) < 2:
+        return usual
+    return lambda *values: functions.get(_shapes(values[inputs:]), usual)(*values)
+
+
 def as_function(module: torch.nn.Module, inputs: int, state: Sequence[str]) -> Callable[..., Any]:
     """The function of `inputs` values and the module's state, by position. Buffers are copied: the module may write
     them."""
@@ -65,7 +92,8 @@ def as_function(module: torch.nn.Module, inputs: int, state: Sequence[str]) -> C
 
     def run(*values):
         given = {n: v.clone() if n in written else v for n, v in zip(state, values[inputs:], strict=True)}
-        rest = {name: t.clone() for name, t in module.named_buffers() if name not in given}
+        device = next((v.device for v in values if isinstance(v, torch.Tensor)), None)
+        rest = {name: t.to(device, copy=True) for name, t in module.named_buffers() if name not in given}
         return functional_call(module, {**rest, **given}, tuple(values[:inputs]))
 
     return run
@@ -76,17 +104,31 @@ def as_kernel(module: torch.nn.Module, reference: torch.nn.Module) -> Callable[.
 
     ValueError names what of the state it lacks, or has besides.
     """
-    try:
-        module.load_state_dict(reference.state_dict())
-    except RuntimeError as error:
-        raise ValueError(f"kernel: it does not take the reference's parameters: {error}") from error
-    names = list(state_of(reference))
-    module.train(reference.training)
+    return as_kernels([(module, reference)])
+
+
+def as_kernels(pairs: Sequence[tuple[Callable[..., Any], torch.nn.Module]]) -> Callable[..., Any]:
+    """The same for a module built with several sizes, each beside the reference of that size: the shapes of the state
+    choose. A function of all values may stand in place of a module."""
+    for module, reference in pairs:
+        if isinstance(module, torch.nn.Module):
+            try:
+                module.load_state_dict(reference.state_dict())
+            except RuntimeError as error:
+                raise ValueError(f"kernel: it does not take the reference's parameters: {error}") from error
+            module.train(reference.training)
+    names = list(state_of(pairs[0][1]))
+    shapes = [_shapes(state_of(reference).values()) for _, reference in pairs]
 
     def run(*inputs, **state):
         given = dict(zip(names, state.values(), strict=True))
         device = next((t.device for t in (*inputs, *given.values()) if isinstance(t, torch.Tensor)), None)
-        return as_function(module.to(device), len(inputs), names)(*inputs, *given.values())
+        every = [
+            as_function(module.to(device), len(inputs), names) if isinstance(module, torch.nn.Module) else module
+            for module, _ in pairs
+        ]
+        chosen = dict(zip(reversed(shapes), reversed(every), strict=True))
+        return by_shapes(chosen, every[0], len(inputs))(*inputs, *given.values())
 
     return run
 

@@ -49,6 +49,11 @@ class Mutant:
     op: str
     kind: str
 
+    @property
+    def narrow(self) -> bool:
+        """Whether it computes in a lower precision, and is right else."""
+        return self.kind in NARROW
+
     def __str__(self) -> str:
         return f"{self.kind} ({self.op})"
 
@@ -186,6 +191,16 @@ def _stored(dtype: torch.dtype) -> Alteration:
     return alter
 
 
+NARROW = frozenset(
+    (
+        "the accumulator is bfloat16",
+        "the accumulator is float16",
+        "operands of a dot product are rounded to tf32",
+        "the result of an op passes through bfloat16",
+        "the result of an op passes through float16",
+        "a function is approximated, 2^-11 off",
+    )
+)
 kind("the result of an op passes through bfloat16")(_stored(torch.bfloat16))
 kind("the result of an op passes through float16")(_stored(torch.float16))
 

@@ -9,6 +9,8 @@ for what is systematic, a rounded constant or reciprocal.
 
 import math
 import random
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,6 +23,7 @@ from touchstone.conformance.spec.budget import EPS
 
 UNIT = 2.0**-25  # half of float32's unit roundoff
 SHARED = 0.5  # of the unit: the part of the error that a whole tensor has in common
+KEPT = 5_000_000  # elements of what runs share
 TINY = 2.0**-126  # below it, float32 is subnormal, and half of the kernels flush to 0
 # odd multipliers of a 64-bit hash (splitmix64, Steele, Lea & Flood 2014), as signed integers
 _FIRST, _SECOND = -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
@@ -34,14 +37,83 @@ def hash_noise(values: torch.Tensor, key: int) -> torch.Tensor:
     return (h >> 11).to(torch.float64).mul_(math.sqrt(3) / 2**52)
 
 
+@dataclass(frozen=True)
+class Pick:
+    """What the indices of an output pick from: `values`, along their last axis. `axis` is that of the output along
+    which there are several indices, of different elements; None: there is one."""
+
+    values: torch.Tensor
+    axis: int | None
+
+    def last(self, indices: torch.Tensor) -> torch.Tensor:
+        """Indices with those of one row of `values` along the last axis."""
+        return indices.reshape(*self.values.shape[:-1], 1) if self.axis is None else indices.movedim(self.axis, -1)
+
+    def as_output(self, found: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+        return found.reshape(indices.shape) if self.axis is None else found.movedim(-1, self.axis)
+
+
+class Picks:
+    """The outputs of ops that pick elements by their values, to be told where an output comes from."""
+
+    def __init__(self) -> None:
+        self._picks: dict[int, tuple[torch.Tensor, Pick]] = {}  # by the memory of the indices, which is kept
+
+    def note(self, func: Any, name: str, args: Any, kwargs: Any, out: Any) -> None:
+        if name not in ops.PICKING or not is_float(args[0]) or not args[0].ndim or not args[0].numel():
+            return
+        indices = out[1] if isinstance(out, tuple | list) else out
+        if isinstance(indices, torch.Tensor) and not indices.is_floating_point() and indices.dtype != torch.bool:
+            dim = ops.argument(func, "dim", args, kwargs)
+            whole = dim is None and name.startswith("arg")
+            values = args[0].reshape(-1) if whole else args[0].movedim(-1 if dim is None else dim, -1)
+            axis = (-1 if dim is None else dim) if name in ops.PICKING_SEVERAL else None
+            self._picks[indices.untyped_storage().data_ptr()] = indices, Pick(values.detach().clone(), axis)
+
+    def pick_of(self, output: torch.Tensor) -> Pick | None:
+        """Where an output's indices come from, if it is all that an op picked."""
+        found = self._picks.get(output.untyped_storage().data_ptr()) if output.numel() else None
+        if found is None or output.numel() != found[0].numel() or not output.is_contiguous():
+            return None
+        return found[1] if found[1].axis is None or output.shape == found[0].shape else None
+
+
+def _all_finite(values: torch.Tensor) -> bool:
+    """Whether no element is NaN or infinite; False too where their sum is not finite."""
+    return math.isfinite(float(values.sum()))
+
+
 class Lift(TorchDispatchMode):
     """Casts to float32 and to 16 bits become casts to float64: they are there to raise precision, or to lower it at the
     end."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.picks = Picks()
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        refusals.check_op(func, name_of(func), args, kwargs)
-        return func(*args, **lifted(kwargs))
+        kwargs, name = lifted(kwargs or {}), name_of(func)
+        refusals.check_op(func, name, args, kwargs)
+        out = func(*args, **kwargs)
+        self.picks.note(func, name, args, kwargs, out)
+        return out
+
+
+class Parts(TorchDispatchMode):
+    """Runs a function in the smaller ops that errors are added to, without errors, and counts them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs, name = lifted(kwargs or {}), name_of(func)
+        refusals.check_op(func, name, args, kwargs)
+        made = NotImplemented if func.is_view or name in ops.EXACT else ops.in_parts(self, func, args, kwargs)
+        if made is not NotImplemented:
+            return made
+        self.count += 1
+        return func(*args, **kwargs)
 
 
 def lifted(kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -56,7 +128,8 @@ class Noise(TorchDispatchMode):
     `seed` decides all errors, and `scale` multiplies them. Intermediates are stored in the 16-bit dtype `store` (None:
     in none): those that go into dot products and come out of them (`stored` "dots"), or the results of every op
     ("every").
-    `operands` is the relative error of each operand of a dot product, a declared lower precision.
+    `operands` is the relative error of each operand of a dot product, a declared lower precision. `sizes` are those of
+    errors that runs of the same function on the same arguments share.
 
     After the run, `unknown` holds the ops that no rule is known of, and `unstored(t)` the value of an output before it
     was stored.
@@ -70,11 +143,15 @@ class Noise(TorchDispatchMode):
         store: torch.dtype | None = None,
         stored: str = "dots",
         operands: float = 0.0,
+        sizes: dict[int, torch.Tensor] | None = None,
     ):
         super().__init__()
         self.scale, self.store, self.stored, self.operands = scale, store, stored, operands
         self.unit = UNIT * scale
+        self.sizes = {} if sizes is None else sizes
+        self._sized = 0
         self.unknown: set[str] = set()
+        self.picks = Picks()
         self._chance = random.Random(seed)
         self._calls, self._depth = 0, 0
         self._kept: dict[int, tuple[torch.Tensor, int, torch.Tensor]] = {}  # storage -> stored, its version, unstored
@@ -92,13 +169,25 @@ class Noise(TorchDispatchMode):
         if not is_float(values) or values.numel() == 0:
             return values
         if size is None:
-            out = values * (1 + self.unit * weight * self.error(values))
+            out = torch.addcmul(values, values, self.error(values), value=self.unit * weight)
         else:
-            out = values + self.unit * torch.where(torch.isfinite(size), size, 0.0) * self.error(values)
-        small = (values.abs() < TINY) & (values != 0)
-        if self._chance.random() < 0.5 and bool(small.any()):
-            out = torch.where(small, 0.0, out)
-        return torch.where(torch.isfinite(values), out, values)
+            size = size if _all_finite(size) else torch.where(torch.isfinite(size), size, 0.0)
+            out = torch.addcmul(values, size, self.error(values), value=self.unit)
+        if self._chance.random() < 0.5:
+            small = (values.abs() < TINY) & (values != 0)
+            out = torch.where(small, 0.0, out) if bool(small.any()) else out
+        return out if _all_finite(values) else torch.where(torch.isfinite(values), out, values)
+
+    def size(self, like: torch.Tensor, measured: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """The size of the errors of a result, for which another call is needed: taken from an earlier run, where it
+        came to the same place with a result of the same shape."""
+        self._sized += 1
+        found = self.sizes.get(self._sized)
+        if found is None or found.shape != like.shape or found.dtype != like.dtype:
+            found = measured()
+            if found.numel() <= KEPT - sum(t.numel() for t in self.sizes.values()):
+                self.sizes[self._sized] = found
+        return found
 
     def round(self, values: Any) -> Any:
         """`values` as the 16-bit dtype holds them, after a common random scaling of about one unit of it.
@@ -118,6 +207,11 @@ class Noise(TorchDispatchMode):
         if is_float(stored) and stored is not before:
             self._kept[stored.untyped_storage().data_ptr()] = (stored, stored._version, before)
         return stored
+
+    def _is_kept(self, stored: torch.Tensor) -> bool:
+        """Whether a result has been rounded already."""
+        found = self._kept.get(stored.untyped_storage().data_ptr())
+        return found is not None and found[0] is stored
 
     def unstored(self, output: torch.Tensor) -> torch.Tensor:
         """The value of an output before it was stored: rounding to the output's dtype is no error of the function."""
@@ -146,7 +240,7 @@ class Noise(TorchDispatchMode):
             for target in _targets(func, args, kwargs):
                 target.copy_(self.round(target.clone()))
             return out
-        return tree_map(lambda t: self.keep(t, self.round(t)) if is_float(t) else t, out)
+        return tree_map(lambda t: self.keep(t, self.round(t)) if is_float(t) and not self._is_kept(t) else t, out)
 
     def _run(self, func, name, args, kwargs):
         if func.is_view:
@@ -158,13 +252,16 @@ class Noise(TorchDispatchMode):
             made = ops.in_parts(self, func, args, kwargs)
         if made is not NotImplemented:
             return made
-        if torch.Tag.pointwise not in func.tags and name not in ops.KNOWN and name not in ops.SPECIAL:
+        made = self._generic(func, name, args, kwargs)
+        known = torch.Tag.pointwise in func.tags or name in ops.KNOWN or name in ops.SPECIAL
+        if not known and (ops.float_leaves(made) or func._schema.is_mutable):
             self.unknown.add(str(func))
-        return self._generic(func, name, args, kwargs)
+        return made
 
     def _exact(self, func, args, kwargs):
         """Nothing is rounded; what is made of a stored intermediate alone is the same of the value before."""
         out = func(*args, **kwargs)
+        self.picks.note(func, name_of(func), args, kwargs, out)
         if not self._kept or not is_float(out) or func._schema.is_mutable:
             return out
         before = [self.unstored(t) if is_float(t) else t for t in args]

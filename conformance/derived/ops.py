@@ -32,24 +32,33 @@ new_empty new_empty_strided empty_strided scalar_tensor lift_fresh lift_fresh_co
 zero_ zero _to_copy to nonzero bucketize searchsorted nan_to_num nan_to_num_ copysign _local_scalar_dense item
 upsample_nearest1d upsample_nearest2d upsample_nearest3d pixel_shuffle pixel_unshuffle channel_shuffle im2col
 is_same_size real imag set_ resize_ sym_size diag_embed heaviside nextafter isin _assert_async _assert_scalar
-_assert_tensor_metadata _linalg_check_errors tril_indices triu_indices linspace equal
+_assert_tensor_metadata _linalg_check_errors tril_indices triu_indices linspace equal resize_as_ _chunk_cat
+_unsafe_masked_index unsafe_split unsafe_split_with_sizes
 """)
+# indices of elements that are chosen by their values
+PICKING_SEVERAL = words("sort topk")
+PICKING = PICKING_SEVERAL | words("argmax argmin max min kthvalue median")
 # functions whose kernels err by several units in the last place
 SPECIAL = words("""
 exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf erfc erfinv
 sigmoid pow rsqrt lgamma digamma i0 sinc logaddexp logaddexp2 softplus log_sigmoid_forward xlogy hypot polygamma
 special_xlog1py exp_ tanh_ sigmoid_ log_ pow_ rsqrt_ special_erfcx special_ndtr special_log_ndtr special_entr
-special_i0e special_i1 special_i1e mvlgamma
+special_i0e special_i1 special_i1e mvlgamma special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1
+special_zeta
 """)
-# usual forms of these cancel against 1, as exp(x) - 1 and 2 sigmoid(2x) - 1 do: an absolute error of a unit of 1
-UNIT = words("tanh tanh_ expm1 log1p softplus elu elu_ log_sigmoid_forward erfc special_ndtr")
+# usual forms of these cancel against 1, as exp(x) - 1 and 2 sigmoid(2x) - 1 do, or they have zeros between numbers:
+# an absolute error of a unit of 1
+UNIT = words("""
+tanh tanh_ expm1 log1p softplus elu elu_ log_sigmoid_forward erfc special_ndtr lgamma digamma polygamma mvlgamma
+special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1
+""")
 DOTS = words("mm bmm addmm baddbmm mv addmv dot vdot convolution _convolution addr addbmm")
 WITH_ADDEND = words("addmm baddbmm addmv addr addbmm")  # the first operand is added to the product
 SUMS = words("sum mean cumsum")
 # not called pointwise by torch, and right by the rule for arithmetic
 KNOWN = words("""
 _cdist_forward cdist polar lerp cross linalg_cross hardswish hardswish_ hardsigmoid leaky_relu leaky_relu_ elu elu_
-celu gelu silu silu_ mish addcmul addcdiv softshrink hardshrink add_ sub_ mul_ div_ sqrt_
+celu gelu silu silu_ mish addcmul addcdiv softshrink hardshrink add_ sub_ mul_ div_ sqrt_ rsub _prelu_kernel
 """)
 # run as torch's own decomposition into smaller ops
 COMPOSITE = words("""
@@ -65,8 +74,10 @@ _upsample_bilinear2d_aa lerp trace baddbmm addmv addr addbmm hardsigmoid std_mea
 
 
 def name_of(func: Any) -> str:
-    """The name of an op without its namespace and overload: "add" of aten::add.Tensor."""
-    return func._schema.name.split("::")[-1]
+    """The name of an op without its namespace and overload: "add" of aten::add.Tensor; of a view that is copied, the
+    view's."""
+    name = func._schema.name.split("::")[-1]
+    return name.removesuffix("_copy") if name.removesuffix("_copy") in EXACT else name
 
 
 def is_float(value: Any) -> bool:

@@ -80,8 +80,9 @@ def _dot(noise, func, args, kwargs):
         stored = noise.round(args[place])
         args[place] = noise.spoil(stored, noise.operands / noise.unit * noise.scale) if noise.operands else stored
     out = func(*args, **kwargs)
-    size = func(*absolute(args), **{key: abs(value) for key, value in kwargs.items()})
-    out = noise.spoil(out, size=size * root(terms_of(name, args)))
+    positive = {key: abs(value) for key, value in kwargs.items()}
+    size = noise.size(out, lambda: func(*absolute(args), **positive) * root(terms_of(name, args)))
+    out = noise.spoil(out, size=size)
     return noise.keep(out, noise.round(out)) if noise.store is not None else out
 
 
@@ -91,13 +92,18 @@ def _sum(noise, func, args, kwargs):
     out = func(*args, **kwargs)
     if not is_float(x) or not is_float(out):
         return out
-    size = func(x.abs(), *args[1:], **kwargs)
     dim = argument(func, "dim", args, kwargs)
     n = reduced(x, dim)
-    if n < 2:
-        return noise.spoil(out, size=size)
-    equal = torch.amax(x, dim or (), keepdim=size.ndim == x.ndim) == torch.amin(x, dim or (), size.ndim == x.ndim)
-    return noise.spoil(out, size=size * torch.where(equal, max(root(n), n / EQUAL), root(n)))
+
+    def size() -> torch.Tensor:
+        found = func(x.abs(), *args[1:], **kwargs)
+        if n < 2:
+            return found
+        whole = found.ndim == x.ndim
+        equal = torch.amax(x, dim or (), keepdim=whole) == torch.amin(x, dim or (), keepdim=whole)
+        return found * torch.where(equal, max(root(n), n / EQUAL), root(n))
+
+    return noise.spoil(out, size=noise.size(out, size))
 
 
 @rule("cumsum")
@@ -106,7 +112,8 @@ def _cumulative_sum(noise, func, args, kwargs):
     if not is_float(x):
         return func(*args, **kwargs)
     n = x.shape[args[1]] if x.ndim else 1
-    return noise.spoil(func(*args, **kwargs), size=func(x.abs(), *args[1:], **kwargs) * root(n))
+    out = func(*args, **kwargs)
+    return noise.spoil(out, size=noise.size(out, lambda: func(x.abs(), *args[1:], **kwargs) * root(n)))
 
 
 @rule("prod", "cumprod")
@@ -122,11 +129,11 @@ def _pool(noise, func, args, kwargs):
     x = args[0]
     out = func(*args, **kwargs)
     n = max(1, x.numel() // max(out.numel(), 1)) if "adaptive" in name_of(func) else math.prod(args[1])
-    return noise.spoil(out, size=func(x.abs(), *args[1:], **kwargs) * root(n))
+    return noise.spoil(out, size=noise.size(out, lambda: func(x.abs(), *args[1:], **kwargs) * root(n)))
 
 
 @rule("scatter_add", "index_add", "scatter_reduce", "index_reduce", "segment_reduce", "col2im")
-@rule("_embedding_bag", "_embedding_bag_forward_only")
+@rule("_embedding_bag", "_embedding_bag_forward_only", "max_pool2d_with_indices_backward")
 def _scatter(noise, func, args, kwargs):
     if not float_leaves(args):
         return func(*args, **kwargs)
@@ -137,7 +144,7 @@ def _scatter(noise, func, args, kwargs):
     return noise.spoil(out, size=size.abs() * root(n))
 
 
-@rule("scatter_add_", "index_add_", "scatter_reduce_", "index_put_", "_index_put_impl_", "index_put")
+@rule("scatter_add_", "index_add_", "scatter_reduce_", "index_put_", "_index_put_impl_", "index_put", "put", "put_")
 def _scatter_in_place(noise, func, args, kwargs):
     """Sums only where values are accumulated; else copies."""
     target, name = args[0], name_of(func)
@@ -240,7 +247,7 @@ def _log_cumulative_sum_exp(noise, func, args, kwargs):
 @rule("_linalg_solve_ex", "linalg_inv_ex", "_linalg_eigh", "_linalg_det", "_linalg_slogdet", "linalg_lu_factor_ex")
 @rule("linalg_qr", "linalg_cholesky_ex", "linalg_ldl_solve", "linalg_solve_triangular", "triangular_solve")
 @rule("cholesky_solve", "linalg_lu_solve", "_linalg_svd", "linalg_lstsq", "linalg_householder_product")
-@rule("linalg_matrix_exp", "geqrf", "ormqr")
+@rule("linalg_matrix_exp", "geqrf", "ormqr", "linalg_lu", "linalg_ldl_factor_ex")
 def _linear_algebra(noise, func, args, kwargs):
     """Backward stable as a whole: a matrix is off by a unit of its largest element, times the root of its order."""
 

@@ -16,8 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from touchstone.conformance.derived import ops, refusals
-from touchstone.conformance.derived.noise import Lift, Noise
+from touchstone.conformance.derived.noise import Lift, Noise, Parts, Pick
 from touchstone.conformance.derived.ops import is_float, name_of, tensors_of
+from touchstone.conformance.spec.budget import EPS32
 
 SAMPLES = 16
 K = 8.0  # times the sigma of 16 samples: room for intrinsics of GPUs and for sums one term after another
@@ -40,6 +41,8 @@ class Sampled:
     sigma: list[torch.Tensor]
     reach: list[torch.Tensor]
     unstable: list[torch.Tensor]
+    picks: list[Pick | None]  # of outputs of indices, what they pick from
+    picked_sigma: list[torch.Tensor]  # and its sigma
     unknown: set[str] = field(default_factory=set)  # ops without a rule of their own
     uneven: int = 0  # samples whose outputs have other shapes
 
@@ -47,6 +50,23 @@ class Sampled:
         """The absolute error allowed beyond one rounding of the result."""
         wide = torch.maximum(k * self.sigma[output], HULL * self.reach[output])
         return torch.where(self.unstable[output], wide, k * self.sigma[output])
+
+    def picks_as_well(self, output: int, got: torch.Tensor) -> torch.Tensor:
+        """Which indices of an output pick elements that are as good as the right ones, within twice the budget of both,
+        and where there are several, no element twice."""
+        pick, right = self.picks[output], self.answers[output]
+        if pick is None or got.shape != right.shape or not got.numel():
+            return torch.zeros(right.shape, dtype=torch.bool)
+        n = pick.values.shape[-1]
+        ours, theirs = pick.last(right), pick.last(got.to(right.dtype))
+        inside = (theirs >= 0) & (theirs < n)
+        theirs = theirs.clamp(0, n - 1)
+        allowed = 2 * (K * self.picked_sigma[output] + EPS32 * torch.nan_to_num(pick.values).abs())
+        best, found = pick.values.gather(-1, ours), pick.values.gather(-1, theirs)
+        near = (best - found).abs() <= allowed.gather(-1, ours) + allowed.gather(-1, theirs)
+        ordered = theirs.sort(-1).values
+        twice = (ordered[..., 1:] == ordered[..., :-1]).any(-1, keepdim=True)
+        return pick.as_output(inside & near & ~twice, right)
 
 
 def doubled(values: Sequence[Any]) -> list[Any]:
@@ -65,16 +85,29 @@ def _in(value: Any, dtype: torch.dtype) -> Any:
 
 def answers(function: Function, values: Sequence[Any]) -> list[torch.Tensor]:
     """The outputs in float64. Raises Refused."""
-    with torch.no_grad(), refusals.Leaving(), Lift():
-        return [t.detach().clone() for t in tensors_of(function(*doubled(values)))]
+    return _answers(function, values)[0]
 
 
-def sample(function: Function, values: Sequence[Any], noise: Noise) -> list[torch.Tensor]:
-    """The outputs of one run with errors. Raises Refused."""
+def _answers(function: Function, values: Sequence[Any]) -> tuple[list[torch.Tensor], list[Pick | None]]:
+    """The outputs in float64, and of those that are indices, what they pick from."""
+    with torch.no_grad(), refusals.Leaving(), Lift() as mode:
+        found = [t.detach() for t in tensors_of(function(*doubled(values)))]
+        return [t.clone() for t in found], [mode.picks.pick_of(t) for t in found]
+
+
+def sample(function: Function, values: Sequence[Any], mode: Noise | Parts) -> list[torch.Tensor]:
+    """The outputs of one run with errors, or in the ops that they are added to. Raises Refused."""
+    if isinstance(mode, Noise):
+        return _sample(function, values, mode)[0]
+    with torch.no_grad(), refusals.Leaving(), mode:
+        return [t.detach() for t in tensors_of(function(*doubled(values)))]
+
+
+def _sample(function: Function, values: Sequence[Any], noise: Noise) -> tuple[list[torch.Tensor], list[Pick | None]]:
     with torch.no_grad(), refusals.Leaving():
         with noise:
-            found = tensors_of(function(*doubled(values)))
-        return [noise.unstored(t.detach()) for t in found]
+            found = [t.detach() for t in tensors_of(function(*doubled(values)))]
+        return [noise.unstored(t) for t in found], [noise.picks.pick_of(t) for t in found]
 
 
 def sampled(
@@ -92,16 +125,25 @@ def sampled(
 
     Raises Refused, also where every sample has outputs of other shapes.
     """
-    right = answers(function, values)
+    right, picks = _answers(function, values)
     zeros = [torch.zeros(t.shape, dtype=torch.float64) for t in right]
-    found = Sampled(right, [z.clone() for z in zeros], [z.clone() for z in zeros], [z.bool() for z in zeros])
+    found = Sampled(
+        right,
+        [z.clone() for z in zeros],
+        [z.clone() for z in zeros],
+        [z.bool() for z in zeros],
+        picks,
+        [torch.zeros(()) if pick is None else torch.zeros_like(pick.values) for pick in picks],
+    )
     plain = [z.clone() for z in zeros]  # what the samples reach that are not amplified
+    sizes: dict[int, torch.Tensor] = {}
     used = wider = 0
     for number in range(samples + amplified):
         wide = number >= samples
         scale = K if wide else 1.0
-        noise = Noise(seed * 1009 + number, scale=scale, store=store, stored=stored, operands=operands)
-        got = sample(function, values, noise)
+        chance = seed * 1009 + number
+        noise = Noise(chance, scale=scale, store=store, stored=stored, operands=operands, sizes=sizes)
+        got, picked = _sample(function, values, noise)
         found.unknown |= noise.unknown
         if [t.shape for t in got] != [t.shape for t in right]:
             found.uneven += 1
@@ -110,12 +152,15 @@ def sampled(
         wider += wide
         for output, (one, exact) in enumerate(zip(got, right, strict=True)):
             _count(found, output, one, exact, None if wide else plain)
+            if not wide:
+                _count_picked(found, output, picked[output])
     if not used and right:
         raise refusals.Refused(
             "the shapes of the outputs depend on computed values: no run with rounding errors has those of the exact "
             "run; return fixed shapes"
         )
     for output, exact in enumerate(right):
+        found.picked_sigma[output] = (found.picked_sigma[output] / max(used, 1)).sqrt()
         found.sigma[output] = (found.sigma[output] / max(used, 1)).sqrt()
         if is_float(exact) and wider:
             bent = found.reach[output] > BENT * K * found.sigma[output] + LEAST
@@ -139,6 +184,16 @@ def _count(
     reach = found.reach if plain is None else plain
     reach[output] = torch.maximum(reach[output], distance)
     found.unstable[output] |= torch.isfinite(one) != torch.isfinite(exact)
+
+
+def _count_picked(found: Sampled, output: int, pick: Pick | None) -> None:
+    """Add one sample of what an output of indices picks from."""
+    right = found.picks[output]
+    if right is None or pick is None or pick.values.shape != right.values.shape:
+        found.picks[output] = None
+        return
+    distance = pick.values - right.values
+    found.picked_sigma[output] += torch.where(torch.isfinite(distance), distance, 0.0).square()
 
 
 class _Narrowing(TorchDispatchMode):

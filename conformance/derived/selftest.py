@@ -1,13 +1,13 @@
 """A derived contract judged: right forms of the reference must pass it, and mutants of the reference must not."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from touchstone.conformance.derived import families
-from touchstone.conformance.derived.contract import DerivedContract
+from touchstone.conformance.derived.contract import DerivedContract, Strength
 from touchstone.conformance.derived.forms import KINDS, Form
 from touchstone.conformance.derived.mutants import Altered, Mutant, mutants_of, spread
 from touchstone.conformance.derived.ops import tensors_of
@@ -26,51 +26,73 @@ ALWAYS_WRONG = "one pass"  # in float64 it changes nothing, and in float32 it is
 
 @dataclass
 class SelfTest:
-    """What was tried: mutants `killed` of `real` ones, the `survivors`, and the right forms that were `accused`."""
+    """What was tried: every mutant that is none of the reference in disguise, with whether it was rejected, and the
+    right forms that were `accused`."""
 
-    killed: int = 0
-    real: int = 0
-    survivors: list[str] = field(default_factory=list)
+    mutants: list[tuple[Mutant, bool]] = field(default_factory=list)
     accused: list[str] = field(default_factory=list)
     forms: int = 0  # runs of right forms
 
-    def __str__(self) -> str:
-        text = f"this contract rejects {self.killed} of {self.real} wrong versions of the reference"
-        return text + (f"; not: {'; '.join(self.survivors)}" if self.survivors else "")
+    @property
+    def strength(self) -> Strength:
+        survivors = tuple(str(mutant) for mutant, rejected in self.mutants if not rejected)
+        return Strength(len(self.mutants) - len(survivors), len(self.mutants), survivors)
 
 
 @dataclass
-class _Tried:
+class Tried:
+    """A case with its values in float64, as the reference takes them, and what its outputs must be."""
+
     case: Case
     values: list[Any]
     expected: dict[str, Expected]
 
-    def plain(self) -> "_Tried":
+    def plain(self) -> "Tried":
         """The same without further answers, which are looked for where an output is wrong: it takes seconds."""
         return replace(self, expected={name: replace(one, otherwise=None) for name, one in self.expected.items()})
+
+    def wrong(self, got: Sequence[torch.Tensor]) -> str | None:
+        """The first output that is not right, with its error; None where all are. `got` may be of any dtype."""
+        for (name, expected), value in zip(self.expected.items(), got, strict=True):
+            if value.shape != expected.answer.shape:
+                return f"{name} has the shape {tuple(value.shape)}"
+            verdict = compare(value.to(expected.dtype or self.case.torch_dtype), expected, self.case.torch_dtype)
+            if not verdict.ok:
+                return f"{name} is {verdict.fraction:.3g} of the budget"
+        return None
+
+
+def tried_cases(contract: DerivedContract, narrow_families: int = NARROW_FAMILIES) -> Iterator[Tried]:
+    """The plain case of each family in float32, and of the first `narrow_families` in each 16-bit dtype."""
+    every = [name for name in contract.values if not families.is_special(name)]
+    for dtype in contract.dtypes:
+        for family in every if dtype == "float32" else every[:narrow_families]:
+            case = plain_case(contract, dtype, family)
+            inputs = contract.build(case)
+            yield Tried(case, contract.values_of(inputs.exact, inputs.params), contract.expected(inputs))
 
 
 def examine(contract: DerivedContract, mutants: int = MUTANTS) -> SelfTest:
     """Run right forms in every dtype and `mutants` in float32, on the plain cases of each family."""
+    tried = list(tried_cases(contract))
     found = SelfTest()
-    every = [name for name in contract.values if name != families.SPECIAL]
-    tried = []
-    for dtype in contract.dtypes:
-        for family in every if dtype == "float32" else every[:NARROW_FAMILIES]:
-            case = plain_case(contract, dtype, family)
-            inputs = contract.build(case)
-            tried.append(_Tried(case, contract.values_of(inputs.exact, inputs.params), contract.expected(inputs)))
     for one in tried:
         for kind in KINDS:
             found.forms += 1
-            with torch.no_grad(), Form(kind):
-                got = tensors_of(contract.function(*cast(one.values, torch.float32)))
-            if wrong := _wrong(contract, one, got):
+            if wrong := one.wrong(as_form(contract, one, kind)):
                 found.accused.append(f"{wrong} of the form {kind!r} in {one.case.id}")
     wide = [one.plain() for one in tried if one.case.dtype == "float32"]
     for mutant in spread(mutants_of(contract.function, wide[0].values), mutants) if wide else ():
-        _try(contract, mutant, wide, found)
+        rejected = is_rejected(contract, mutant, wide)
+        if rejected is not None:
+            found.mutants.append((mutant, rejected))
     return found
+
+
+def as_form(contract: DerivedContract, one: Tried, kind: str) -> list[torch.Tensor]:
+    """The outputs of a right form of the reference, computed in float32."""
+    with torch.no_grad(), Form(kind):
+        return tensors_of(contract.function(*cast(one.values, torch.float32)))
 
 
 def demand_trust(found: SelfTest) -> None:
@@ -83,19 +105,11 @@ def demand_trust(found: SelfTest) -> None:
         )
 
 
-def _wrong(contract: DerivedContract, one: _Tried, got: Sequence[torch.Tensor]) -> str | None:
-    """The first output that is not right, with its error."""
-    for (name, expected), value in zip(one.expected.items(), got, strict=True):
-        verdict = compare(value.to(expected.dtype or one.case.torch_dtype), expected, one.case.torch_dtype)
-        if not verdict.ok:
-            return f"{name} is {verdict.fraction:.3g} of the budget"
-    return None
-
-
-def _try(contract: DerivedContract, mutant: Mutant, tried: Sequence[_Tried], found: SelfTest) -> None:
-    """Count one mutant, unless it is equivalent to the reference on all of these cases."""
+def is_rejected(contract: DerivedContract, mutant: Mutant, tried: Sequence[Tried]) -> bool | None:
+    """Whether a mutant is rejected in one of these cases, which are of float32; None where it is equivalent to the
+    reference on all of them."""
     real = ALWAYS_WRONG in mutant.kind
-    for one in tried:  # in float32, where nothing else than the first answer is right
+    for one in tried:
         try:
             with torch.no_grad():
                 with Altered(mutant):
@@ -107,13 +121,9 @@ def _try(contract: DerivedContract, mutant: Mutant, tried: Sequence[_Tried], fou
         real = real or any(
             _changes(expected, exact) for expected, exact in zip(one.expected.values(), changed, strict=True)
         )
-        if real and _wrong(contract, one, got):
-            found.real += 1
-            found.killed += 1
-            return
-    if real:
-        found.real += 1
-        found.survivors.append(str(mutant))
+        if real and one.wrong(got):
+            return True
+    return False if real else None
 
 
 def _changes(expected: Expected, exact: torch.Tensor) -> bool:

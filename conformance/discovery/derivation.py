@@ -18,7 +18,7 @@ import torch
 from touchstone.backends.storage import files, folders
 from touchstone.conformance.derived import modules, selftest
 from touchstone.conformance.derived.axes import Axis
-from touchstone.conformance.derived.contract import DerivedContract, Found, Options, derive, made_of
+from touchstone.conformance.derived.contract import DerivedContract, Found, Options, Strength, derive, made_of
 from touchstone.conformance.discovery import importing, problems, registry
 from touchstone.conformance.spec.contract import dtype_name
 
@@ -55,7 +55,7 @@ def load_derived(
     made = derive(reference, modules.example_of(inputs, options.get("seed", 0)), **options)
     tested = selftest.examine(made, MUTANTS[level])
     selftest.demand_trust(tested)
-    made.tested = str(tested)
+    made.tested = tested.strength
     what = importing.describe(reference)
     written = _written(made, what, [way or _way(reference), *map(_way, options.get("references", ()))])
     digest = hashlib.sha256(written.encode()).hexdigest()[:8]  # the same on every run, as findings' ids are
@@ -75,8 +75,8 @@ def restored(op_file: str) -> DerivedContract:
     read = json.loads(Path(op_file).with_suffix(".json").read_text())
     example = tuple(map(_read, read["example"]))
     reference, *others = (_arrived(way, read["what"]) for way in read["references"])
-    function = modules.function_of(reference, list(example[: len(example) - len(read["state"])]))[0]
     found, options = read["found"], read["options"]
+    function = modules.function_of(reference, list(example[: len(example) - len(options["state"])]))[0]
     made = made_of(
         function,
         read["names"],
@@ -89,10 +89,10 @@ def restored(op_file: str) -> DerivedContract:
             moves=found["moves"],
             left_out=found["left_out"],
         ),
-        tuple(read["state"]),
         tuple(others),
+        tuple(tuple(map(_read, each)) for each in read["rebuilt"]),
     )
-    made.tested = read["tested"]
+    made.tested = Strength(**{name: _frozen(value) for name, value in read["tested"].items()})
     return made
 
 
@@ -104,10 +104,10 @@ def _written(made: DerivedContract, what: str, ways: Sequence[Sequence[str]]) ->
             "references": ways,
             "names": made.names,
             "example": [_plain(value) for value in made.example],
-            "state": made.state,
+            "rebuilt": [[_plain(value) for value in each] for each in made.rebuilt],
             "options": asdict(made.options),
             "found": asdict(made.found),
-            "tested": made.tested,
+            "tested": asdict(made.tested or Strength(0, 0)),
         }
     )
 
@@ -186,8 +186,7 @@ def notes(op: str) -> list[str]:
     if not isinstance(contract, DerivedContract):
         return []
     found = [f"{what} ({count} cases)" for what, count in contract.notes.items()]
-    for name, shares in contract.determined.items():
-        share = sum(shares) / len(shares)
+    for name, share in determined(op).items():
         if share < 0.5:
             found.append(
                 f"{name} is hardly determined in float32: {1 - share:.0%} of its elements have a budget above 1 % of "
@@ -199,7 +198,20 @@ def notes(op: str) -> list[str]:
             "if a right kernel is accused"
         )
     found += [f"values {family!r} left out: {why}" for family, why in contract.found.left_out.items()]
-    return [*found, contract.tested] if contract.tested else found
+    return found if contract.tested is None else [*found, str(contract.tested)]
+
+
+def determined(op: str) -> dict[str, float]:
+    """Of each output of a derived op, the share of elements whose budget in float32 was below 1 % of them so far."""
+    contract = registry.contract(op)
+    shares = contract.determined if isinstance(contract, DerivedContract) else {}
+    return {name: sum(each) / len(each) for name, each in shares.items()}
+
+
+def strength(op: str) -> Strength | None:
+    """How many wrong versions of its reference the contract of a derived op rejects; None of another op."""
+    contract = registry.contract(op)
+    return contract.tested if isinstance(contract, DerivedContract) else None
 
 
 def file_and_name(option: str, text: str) -> tuple[Path, str]:

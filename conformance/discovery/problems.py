@@ -1,54 +1,96 @@
 """Problem files of KernelBench's form: `Model`, `get_inputs` and `get_init_inputs`, at sizes that a CPU runs soon.
 
 Their sizes are numbers in the code outside of the class. They are made smaller there, as far as the model still builds
-and runs, before anything else is done with it.
+and runs, before anything else is done with it. A model with parameters is built anew with single ones of them changed,
+for sizes that its code holds.
 """
 
 import ast
 import itertools
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from touchstone.conformance.derived import modules
+from touchstone.conformance.derived.noise import Parts
+from touchstone.conformance.derived.samples import sample
 from touchstone.conformance.discovery import importing
 
 LEAST = 9  # a smaller number is no size worth making smaller
-LARGEST = 20000  # elements of an input or a parameter
+LARGEST = 60000  # elements of an input, a parameter or an output
+# what sizes are changed to in turn, powers of two and others: as large as LARGEST allows, so that they tell axes apart
+SMALLER = (((16, 32, 64), (24, 36, 48)), ((8, 16, 24), (12, 20, 28)), ((4, 8, 12), (6, 10, 14)), ((2, 4, 8), (3, 5, 7)))
+ODD = (37, None, 1)  # what a single size is changed to; None: it is larger by 1
+OP = 50  # elements that an op costs as much time as
+SIBLINGS = 4  # models built anew
+MANY = 500_000  # parameters beyond which a model is not built anew
 NEEDED = ("Model", "get_inputs", "get_init_inputs")
 
 
 @lru_cache(maxsize=16)
 def small(path: Path) -> tuple[torch.nn.Module, list[Any]]:
-    """The model of a problem file and its inputs, at small sizes. ValueError says what is wrong with the file."""
+    """The model of a problem file and its inputs, at small sizes; `siblings` of the model are the same at others
+    (conformance/derived/modules.py). ValueError says what is wrong with the file."""
     tree = ast.parse(path.read_text(), str(path))
     sizes = sorted(set(_numbers(tree)))
-    first: Exception | None = None
+    best: tuple[float, Mapping[int, int]] | None = None
     for change in _changes(sizes):
         try:
-            return _built(tree, path, change)
+            model, inputs, most = _built(tree, path, change)
+        except Exception:
+            continue
+        if most <= LARGEST:
+            break
+        if best is None or most < best[0]:
+            best = most, change
+    else:
+        change = {} if best is None else best[1]
+        try:
+            model, inputs, _ = _built(tree, path, change, run=True)
         except Exception as error:
-            first = error if not change else first
-    raise ValueError(f"--kernelbench: {path}: it does not run as it is: {type(first).__name__}: {first}") from first
+            raise ValueError(
+                f"--kernelbench: {path}: it does not run as it is: {type(error).__name__}: {error}"
+            ) from error
+    model.siblings = list(_siblings(tree, path, change, model))  # type: ignore[assignment]
+    return model, inputs
+
+
+def _siblings(
+    tree: ast.Module, path: Path, change: Mapping[int, int], model: torch.nn.Module
+) -> Iterator[tuple[torch.nn.Module, list[Any]]]:
+    """The model built with one size changed, as often as its parameters have other shapes then."""
+
+    def shapes(of: torch.nn.Module) -> tuple[torch.Size, ...]:
+        return tuple(t.shape for t in modules.state_of(of).values())
+
+    seen = {shapes(model)}
+    if sum(t.numel() for t in modules.state_of(model).values()) > MANY:
+        return
+    for to, n in itertools.product(ODD, change):
+        if len(seen) > SIBLINGS:
+            return
+        try:
+            other, inputs, most = _built(tree, path, {**change, n: change[n] + 1 if to is None else to})
+        except Exception:
+            continue
+        if most <= 2 * LARGEST and len(shapes(other)) == len(shapes(model)) and shapes(other) not in seen:
+            seen.add(shapes(other))
+            yield other, inputs
 
 
 def _changes(sizes: list[int]) -> Iterator[Mapping[int, int]]:
-    """What to put for each size: all of them smaller, then all but one or two, and at last the file as it is."""
-    smaller = {}
-    power = iter(itertools.cycle((16, 32, 64)))
-    other = iter(itertools.cycle((24, 36, 48)))
-    for n in sizes:
-        smaller[n] = min(n, next(power) if n & (n - 1) == 0 else next(other))
-    yield smaller
-    yield {n: min(n, 64) for n in sizes}
-    for left in (1, 2):
-        for kept in itertools.combinations(sizes, min(left, len(sizes))):
-            yield {n: m for n, m in smaller.items() if n not in kept}
-    yield {}
+    """What to put for each size: all of them smaller, and smaller still; then all but one or two."""
+    for left in range(min(3, len(sizes) + 1)):
+        for powers, others in SMALLER:
+            power, other = itertools.cycle(powers), itertools.cycle(others)
+            smaller = {n: min(n, next(power) if n & (n - 1) == 0 else next(other)) for n in sizes}
+            for kept in itertools.combinations(sizes, left):
+                yield {n: m for n, m in smaller.items() if n not in kept}
 
 
 def _numbers(tree: ast.AST) -> Iterator[int]:
@@ -86,18 +128,34 @@ def _executed(tree: ast.Module, path: Path, change: Mapping[int, int]) -> Mappin
     return names
 
 
-def _built(tree: ast.Module, path: Path, change: Mapping[int, int]) -> tuple[torch.nn.Module, list[Any]]:
+def _built(
+    tree: ast.Module, path: Path, change: Mapping[int, int], run: bool = False
+) -> tuple[torch.nn.Module, list[Any], int]:
+    """The model, its inputs, and the elements of the largest tensor. What is far too large is run only if `run`."""
     names = _executed(tree, path, change)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         model = names["Model"](*names["get_init_inputs"]())
         inputs = modules.example_of(names["get_inputs"])
-        most = max(t.numel() for t in [*inputs, *model.parameters()] if isinstance(t, torch.Tensor))
-        if change and most > 100 * LARGEST:
-            raise ValueError("too large still")
-        model(*(t.clone() if isinstance(t, torch.Tensor) else t for t in inputs))
+        given = max(t.numel() for t in (*inputs, *model.parameters()) if isinstance(t, torch.Tensor))
+        if given > 10 * LARGEST and not run:
+            return model, inputs, given
+        found = model(*(t.clone() if isinstance(t, torch.Tensor) else t for t in inputs))
     model.init_inputs = names["get_init_inputs"]
-    return model, inputs
+    every = [*inputs, *model.parameters(), *tree_leaves(found)]
+    most = max(t.numel() for t in every if isinstance(t, torch.Tensor))
+    return model, inputs, max(most, OP * _ops(model, inputs)) if most <= LARGEST else most
+
+
+def _ops(model: torch.nn.Module, inputs: Sequence[Any]) -> int:
+    """The ops of one run, of which a recurrent network has some for each step; 0 where they cannot be counted."""
+    state = modules.state_of(model)
+    mode = Parts()
+    try:
+        sample(modules.as_function(model, len(inputs), list(state)), [*inputs, *state.values()], mode)
+    except Exception:
+        return 0
+    return mode.count
 
 
 def kernel_of(kernel: str, name: str, problem: str) -> Callable[..., Any]:
@@ -107,12 +165,25 @@ def kernel_of(kernel: str, name: str, problem: str) -> Callable[..., Any]:
     model, _ = small(Path(problem))
     if not (isinstance(made, type) and issubclass(made, torch.nn.Module)):
         raise ValueError(f"{name} of {kernel} is no class of modules")
+    pairs: list[tuple[Callable[..., Any], torch.nn.Module]] = []
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        try:
-            built = made(*model.init_inputs())  # type: ignore[operator]
-        except Exception as error:
-            raise ValueError(f"{name} does not build: {type(error).__name__}: {error}") from error
-    run = modules.as_kernel(built, model)
+        for reference in (model, *(other for other, _ in modules.siblings(model))):
+            try:
+                pairs.append((made(*reference.init_inputs()), reference))  # type: ignore[operator]
+            except Exception as error:
+                if reference is model:
+                    raise ValueError(f"{name} does not build: {type(error).__name__}: {error}") from error
+                pairs.append((_declining(error), reference))
+    run = modules.as_kernels(pairs)
     run.__name__ = run.__qualname__ = name
+    return run
+
+
+def _declining(error: Exception) -> Callable[..., Any]:
+    """In place of a module that does not build with some sizes."""
+
+    def run(*_: Any) -> None:
+        raise NotImplementedError(f"it does not build with these sizes: {error}")
+
     return run

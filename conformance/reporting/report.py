@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from touchstone.conformance.derived.contract import Strength
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging.judgement import (
     DECLINED,
@@ -70,6 +71,9 @@ class Report:
     `elsewhere`: the kernel's file is not under the current folder, which has to be said to `replay`.
     `interrupted`: Ctrl-C came before all trials were run. `lacking`: why the kernel was not called here at all.
     `least_coverage`: what `covered` must be to pass.
+
+    Of a derived contract (docs/any-function.md): `determined`, by output, is the share of elements with a budget below
+    1 % of them in float32, and `selftest` counts the wrong versions of the reference that it rejects.
     """
 
     op: str
@@ -90,6 +94,8 @@ class Report:
     least_coverage: float = 0.0
     surprises: list[str] = field(default_factory=list)  # failures that were expected and did not come
     compute: str | None = None  # the lower precision in which it was judged
+    determined: dict[str, float] = field(default_factory=dict)
+    selftest: Strength | None = None
     untrusted: bool = False  # and whether as a kernel that nobody has read
     source: dict[str, str | None] = field(default_factory=lambda: {"file": None, "function": None, "sha256": None})
 

@@ -46,7 +46,8 @@ class Expected:
     alternatives: list["Expected"] = field(default_factory=list)  # other answers the literature accepts, whole tensors
     note: str = ""  # of an alternative: what the reader of a report should know of a kernel that gives it
     exact: bool = False  # every intermediate is exact: the answer's bits, of zeros any sign
-    excused: torch.Tensor | None = None  # elements that are not judged, as booleans of the answer's shape
+    # elements that are not judged, as booleans of the answer's shape; of the output, where that depends on it
+    excused: torch.Tensor | Callable[[torch.Tensor], torch.Tensor] | None = None
     # more alternatives, for an output that is none of the others; computed only then
     otherwise: Callable[[], Sequence["Expected"]] | None = None
 

@@ -1,46 +1,73 @@
-"""Budgets derived from functions beside those that were written by hand for the same ops."""
+"""Contracts derived from functions beside those that were written by hand for the same ops."""
 
 import pytest
-import torch
-import torch.nn.functional as F
 
-from touchstone.conformance.derived.samples import sampled
-from touchstone.conformance.discovery import registry
-from touchstone.conformance.spec.budget import Expected, budget
-from touchstone.conformance.spec.cases import plain_case
-from touchstone.conformance.spec.contract import DTYPES
+from tests.derived.by_hand import OPS, counted, ratios
 
 LOOSER, TIGHTER = 3.0, 5.0  # by which a budget by hand may differ from a derived one without a reason
-FUNCTIONS = {
-    "matmul": lambda a, b: a @ b,
-    "softmax": lambda x: torch.softmax(x, -1),
-    "layer_norm": lambda x, weight, bias: F.layer_norm(x, (x.shape[-1],), weight, bias),
-    "rms_norm": lambda x, weight: x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * weight,
-    "gemv": lambda a, x: a @ x,
-    "dot": torch.dot,
-    "softmax_backward": lambda y, dy: y * (dy - (y * dy).sum(-1, keepdim=True)),
+LOST = 0.01  # of the mutants that are rejected by hand
+ABSOLUTE = (
+    "by hand, errors of intermediates are added with their absolute values, as if all had one sign: right in any order "
+    "of evaluation; errors of samples partly cancel"
+)
+ONE_SUM = "by hand, h is one addition, rounded once; derived, each operand may be off by half a unit before it"
+IN_FLOAT32 = "by hand, lse keeps float32 and no score is stored in 16 bits; derived, results of dot products may be"
+# (op, output, dtype) -> why the two differ by more
+REASONS: dict[tuple[str, str, str], str] = {
+    ("add_layer_norm", "h", "float32"): ONE_SUM,
+    ("add_rms_norm", "h", "float32"): ONE_SUM,
+    ("attention", "o", "float32"): ABSOLUTE,
+    ("attention", "lse", "float16"): IN_FLOAT32,
+    ("attention", "lse", "bfloat16"): IN_FLOAT32,
+    ("attention_backward", "dk", "float32"): ABSOLUTE,
+    ("attention_backward", "dv", "float32"): ABSOLUTE,
+    ("gated_mlp", "y", "float32"): ABSOLUTE,
+    ("group_norm", "y", "float32"): ABSOLUTE,
+    ("layer_norm", "y", "float32"): ABSOLUTE,
+    ("layer_norm_backward", "dx", "float32"): ABSOLUTE,
+    ("layer_norm_backward", "dweight", "float32"): ABSOLUTE,
+    ("mlp", "y", "float32"): ABSOLUTE,
+    ("mlp_backward", "dx", "float32"): ABSOLUTE,
+    ("mlp_backward", "dw1", "float32"): ABSOLUTE,
+    ("mlp_backward", "db1", "float32"): ABSOLUTE,
 }
-REASONS = {  # (op, dtype) -> why the two differ by more
-    ("softmax", "float32"): "by hand, every element of the sum counts with the error of the largest exponent",
-    ("layer_norm", "float32"): "by hand, the errors of mean, variance and bias are added with the root of all terms",
+GIVEN = "it computes the statistics anew; derived, those given are operands, and taken for exact"
+ACCUSED = {  # (op, known-good kernel) -> why the derived contract accuses it
+    ("attention_backward", "delta_from_probabilities"): (
+        "delta as the sum of p·dp is worse conditioned than the reference's sum of do·o, where scores are large"
+    ),
+    ("attention_backward", "stored_in_input_dtype"): (
+        "gradients of each query head are stored in bfloat16, which the reference never holds apart"
+    ),
+    ("layer_norm_backward", "statistics_recomputed"): GIVEN,
+    ("layer_norm_backward", "autograd"): GIVEN,
 }
 
 
 @pytest.mark.level("default")
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("op", FUNCTIONS)
-def test_the_two_are_near_each_other(op, dtype):
-    contract = registry.contract(op)
-    small = (s for s in contract.sizes if contract.work(plain_case(contract, dtype, "normal", size=s)) < 1e6)
-    size = max(small, key=str)
-    inputs = contract.build(plain_case(contract, dtype, next(iter(contract.values)), size=size))
-    by_hand = next(iter(contract.expected(inputs).values()))
-    values = [value for value in inputs.exact.values() if value is not None]
-    narrow = None if dtype == "float32" else DTYPES[dtype]
-    found = sampled(FUNCTIONS[op], values, store=narrow)
-    derived = budget(Expected(found.answers[0], extra=found.extra(0)), DTYPES[dtype])
-    torch.testing.assert_close(found.answers[0], by_hand.answer.expand(derived.shape))
-    ratio = float((budget(by_hand, DTYPES[dtype]).expand(derived.shape) / derived).median())
-    print(f"{op} {dtype}: {ratio:.2f}")
-    near = 1 / TIGHTER <= ratio <= LOOSER
-    assert near != ((op, dtype) in REASONS), f"by hand {ratio:.2f} times the derived budget"
+@pytest.mark.parametrize("op", OPS)
+def test_budgets_are_near_each_other(op):
+    found = ratios(op)
+    print(op, {f"{output} {dtype}": round(ratio, 2) for (output, dtype), ratio in found.items()})
+    assert found
+    far = {key: ratio for key, ratio in found.items() if not 1 / TIGHTER <= ratio <= LOOSER}
+    named = {(output, dtype) for name, output, dtype in REASONS if name == op}
+    assert set(far) <= named, far
+    for key in named:  # a reason for what is no longer so goes
+        assert not 1.5 / TIGHTER <= found[key] <= LOOSER / 1.5, (key, found[key])
+
+
+@pytest.mark.level("default")
+@pytest.mark.slow
+def test_derived_contracts_reject_what_those_by_hand_reject_and_accuse_no_other_kernels_than_these():
+    by_hand = derived = 0
+    lost, accused = [], {}
+    for op in OPS:
+        count = counted(op)
+        by_hand, derived = by_hand + len(count.by_hand), derived + len(count.derived & count.by_hand)
+        lost += [f"{op}: {name}" for name in sorted(count.by_hand - count.derived)]
+        accused |= {(op, name): where for name, where in count.accused.items()}
+        print(op, len(count.tried), len(count.by_hand), len(count.derived), count.accused, sorted(count.noted))
+    assert by_hand > 900
+    assert by_hand - derived <= LOST * by_hand, lost
+    assert set(accused) == set(ACCUSED), accused

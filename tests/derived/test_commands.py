@@ -4,9 +4,12 @@ import re
 import textwrap
 
 import pytest
+import torch
 
 from tests.processes import run_touchstone
 from touchstone.conformance.cli import main
+from touchstone.conformance.discovery import derivation, problems
+from touchstone.conformance.spec.cases import plain_case
 
 FUNCTIONS = """
 import torch
@@ -68,6 +71,12 @@ class ModelNew(nn.Module):
         y = x.float() @ self.linear.weight.float().t() + self.linear.bias.float()
         return (y.clamp_min(0) * self.scale).to(x.dtype)
 
+class Multiples(ModelNew):
+    def __init__(self, in_features, out_features, scale):
+        super().__init__(in_features, out_features, scale)
+        if in_features % 8 or out_features % 8:
+            raise ValueError("multiples of 8")
+
 class Wrong(ModelNew):
     def forward(self, x):
         y = x.float() @ self.linear.weight.float().t()
@@ -111,6 +120,27 @@ def test_a_module_is_judged_by_a_problem_with_the_parameters_of_its_model(capsys
     assert main(["check", *PROBLEMS, "--kernel", "kernels.py:ModelNew", *QUICK]) == 0
     assert "ModelNew on user@cpu" in capsys.readouterr().out
     assert main(["check", *PROBLEMS, "--kernel", "kernels.py:Wrong", *QUICK]) == 1
+
+
+def test_a_problem_is_built_with_other_sizes_too(folder):
+    model, _ = problems.small(folder / "problem.py")
+    contract = derivation.of_problem("problem.py")
+    weight = contract.operands["linear_weight"].axes.split()
+    shapes = {tuple(size[letter] for letter in weight) for size in contract.sizes}
+    own = tuple(model.linear.weight.shape)
+    assert {own, (37, own[1]), (own[0], 37), (own[0] + 1, own[1])} <= shapes
+    contract.name = "problem"
+    size = next(size for size in contract.sizes if tuple(size[n] for n in weight) == (37, own[1]))
+    inputs = contract.build(plain_case(contract, "float32", "normal", size=size))
+    x, w, b = (inputs.exact[name] for name in contract.names)
+    assert w.shape == (37, own[1])
+    torch.testing.assert_close(contract.expected(inputs)["y"].answer, torch.relu(x @ w.t() + b) * 2)
+
+
+@pytest.mark.level("default")
+def test_a_kernel_that_does_not_build_with_other_sizes_declines_them(capsys):
+    assert main(["check", *PROBLEMS, "--kernel", "kernels.py:Multiples", *QUICK]) == 0
+    assert "declined" in capsys.readouterr().out
 
 
 def test_a_description_is_printed(capsys):
