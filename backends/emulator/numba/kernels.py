@@ -15,6 +15,8 @@ class Compiled(NamedTuple):
     native: build.NativeCode
     types: list[str]  # LLVM's, of its parameters
     exceptions: dict[int, cache.Raised]  # by status code
+    classes: dict[int, Any]  # of a kernel with debug=True: the exceptions as numba-cuda keeps them
+    launch_config_sensitive: bool = False
 
 
 _compiled: "weakref.WeakKeyDictionary[Any, dict[Any, Compiled]]" = weakref.WeakKeyDictionary()
@@ -53,6 +55,11 @@ def one_layout() -> Iterator[None]:
         _one_layout = before
 
 
+def layouts_are_one() -> bool:
+    """Whether this is within `one_layout`."""
+    return _one_layout
+
+
 def _of_any_layout(kind: Any) -> Any:
     from numba.cuda import types
 
@@ -60,19 +67,23 @@ def _of_any_layout(kind: Any) -> Any:
 
 
 def _compiled_anew(kernel: Any, kinds: tuple[Any, ...]) -> Compiled:
-    key = cache.key(kernel, kinds)
+    debug = bool(kernel.targetoptions.get("debug"))
+    key = None if debug else cache.key(kernel, kinds)  # classes of exceptions are not kept on disk
     entry = cache.load(key)
+    classes: dict[int, Any] = {}
     if entry is None:
         from touchstone.backends.emulator.numba import patches  # which imports numba.cuda
 
         with undisturbed(), patches.emulating():
-            entry = lowered(kernel, kinds)
+            entry, found = lowered(kernel, kinds)
+        classes = found if debug else {}
         cache.keep(key, entry)
-    return Compiled(build.load(entry.built), entry.types, entry.exceptions)
+    return Compiled(build.load(entry.built), entry.types, entry.exceptions, classes)
 
 
-def lowered(kernel: Any, kinds: tuple[Any, ...]) -> cache.Entry:
-    """Compiled anew, for any process; within patches.emulating."""
+def lowered(kernel: Any, kinds: tuple[Any, ...]) -> tuple[cache.Entry, dict[int, Any]]:
+    """Compiled anew, for any process, and the exceptions it raises as numba-cuda keeps them; within
+    patches.emulating."""
     from numba.cuda import dispatcher, types
 
     options = kernel.targetoptions
@@ -94,7 +105,7 @@ def lowered(kernel: Any, kinds: tuple[Any, ...]) -> cache.Entry:
     argument_types = [str(argument.type) for argument in function.args[1:]]
     built = build.build(texts, function.name, argument_types, linked)
     exceptions = {code: _told(*found) for code, found in made.call_helper.exceptions.items()}
-    return cache.Entry(built, argument_types, exceptions)
+    return cache.Entry(built, argument_types, exceptions), dict(made.call_helper.exceptions)
 
 
 def _told(kind: Any, arguments: Any, place: Any) -> cache.Raised:

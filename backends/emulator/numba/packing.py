@@ -1,5 +1,7 @@
 """A launch's arguments: their types, and how the lowered function takes them."""
 
+import ctypes
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -9,7 +11,17 @@ from touchstone.backends.emulator.arguments import Argument, extent
 
 
 def as_array(value: Any) -> Any:
-    """A tensor of torch on the CPU as an array that shares its memory, with bfloat16 in 16 bits."""
+    """A tensor of torch on the CPU as an array that shares its memory, with bfloat16 in 16 bits; an array of the
+    host's driver likewise; of `cuda.In`, `cuda.Out` and `cuda.InOut` what a kernel sees."""
+    if isinstance(value, np.ndarray):
+        return value.view(np.ndarray) if type(value) is not np.ndarray else value
+    hint = [kind.__name__ for kind in type(value).__mro__ if kind.__module__ == "numba.cuda.args"]
+    if hint:
+        inner = as_array(value.value)
+        return np.array(inner) if hint[0] == "In" else inner
+    described = getattr(value, "__cuda_array_interface__", None)
+    if described is not None:
+        return _described(value, described)
     if type(value).__module__.split(".")[0] != "torch" or not hasattr(value, "data_ptr"):
         return value
     if value.device.type != "cpu":
@@ -21,6 +33,26 @@ def as_array(value: Any) -> Any:
     if value.dtype == torch.bfloat16:
         return BrainFloats(value.view(torch.int16).numpy())
     return value.numpy()
+
+
+def _described(value: Any, described: dict[str, Any]) -> np.ndarray:
+    """Memory of the host's driver as an array."""
+    dtype = getattr(value, "dtype", None)
+    dtype = dtype if isinstance(dtype, np.dtype) else np.dtype(described.get("descr") or described["typestr"])
+    shape, start = tuple(described["shape"]), described["data"][0]
+    if not start or 0 in shape or not dtype.itemsize:
+        return np.empty(shape, dtype)
+    strides = described.get("strides")
+    if strides is None:
+        strides = np.empty((0,), dtype).strides if not shape else _contiguous(shape, dtype.itemsize)
+    low = sum(min(0, s * (n - 1)) for n, s in zip(shape, strides, strict=True))
+    high = sum(max(0, s * (n - 1)) for n, s in zip(shape, strides, strict=True))
+    memory = (ctypes.c_uint8 * (high - low + dtype.itemsize)).from_address(start + low)
+    return np.ndarray(shape, dtype, memory, -low, strides if shape else ())
+
+
+def _contiguous(shape: tuple[int, ...], item: int) -> tuple[int, ...]:
+    return tuple(item * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 class BrainFloats(NamedTuple):
