@@ -15,6 +15,17 @@ from touchstone.backends.emulator.numba import findings, kernels, lines, linking
 from touchstone.backends.emulator.program import STACK_BYTES, geometry
 
 
+class Launched:
+    """What this process has launched: how many kernels, and what was found in them, also where a program went on."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.findings: list[str] = []
+
+
+launched = Launched()
+
+
 @functools.cache
 def prepare() -> None:
     """Raise RuntimeError where numba-cuda's compiler is not there."""
@@ -133,8 +144,11 @@ def _run(
             instruments.record(loaded, grid, block),
             ctypes.byref(report),
         )
+    launched.count += 1
     if report.kind:
-        raise findings.error(name, made.exceptions, loaded, report, packed.regions)
+        error = findings.error(name, made.exceptions, loaded, report, packed.regions, made.classes)
+        launched.findings.append(f"{type(error).__name__}: {error}")
+        raise error
 
 
 def _on_a_gpu(value: Any) -> bool:
@@ -149,11 +163,12 @@ def _of_torch(value: Any) -> bool:
     return type(value).__module__.split(".")[0] == "torch" and hasattr(value, "data_ptr")
 
 
-def install() -> None:
+def install(gpu: bool | None = None) -> None:
     """Make `kernel[grid, block, stream, shared](...)` of every `@cuda.jit` kernel of this process run here.
 
     Where there is no GPU, all of numba-cuda's host functions work on host memory (driver.py). Where there is one, only
-    those of host.py do, and a launch one of whose arguments lies on the GPU goes there.
+    those of host.py do, and a launch one of whose arguments lies on the GPU goes there. `gpu`: False leaves a GPU that
+    is there alone; None looks for one.
     """
     prepare()
     from numba import cuda
@@ -165,7 +180,7 @@ def install() -> None:
     if getattr(cuda, "touchstone_emulator", False):
         return
     stock_call, stock_for_all = dispatcher.CUDADispatcher.call, dispatcher.ForAll.__call__
-    gpu = driver.available()
+    gpu = driver.available() if gpu is None else gpu
 
     def call(self: Any, args: tuple[Any, ...], launch_config: Any) -> None:
         here = not _on_a_gpu(args) if gpu else kernels.layouts_are_one() or any(map(_of_torch, args))

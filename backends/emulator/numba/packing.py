@@ -14,7 +14,7 @@ def as_array(value: Any) -> Any:
     """A tensor of torch on the CPU as an array that shares its memory, with bfloat16 in 16 bits; an array of the
     host's driver likewise; of `cuda.In`, `cuda.Out` and `cuda.InOut` what a kernel sees."""
     if isinstance(value, np.ndarray):
-        return value.view(np.ndarray) if type(value) is not np.ndarray else value
+        return np.asarray(value)
     hint = [kind.__name__ for kind in type(value).__mro__ if kind.__module__ == "numba.cuda.args"]
     if hint:
         inner = as_array(value.value)
