@@ -71,6 +71,14 @@ def _failure(code: str, function: str) -> Exception:
     return stock.CudaAPIError(getattr(binding.CUresult, code), f"Call to {function} results in {code}")
 
 
+class StreamHandle(int):
+    """A stream's number, with the attribute that numba-cuda's Stream.add_callback reads."""
+
+    @property
+    def value(self) -> int:
+        return int(self)
+
+
 class HostDriver(stock.Driver):
     """What numba-cuda's one Driver becomes."""
 
@@ -186,10 +194,10 @@ class HostDriver(stock.Driver):
         return max(0, _TOTAL - sum(room.nbytes for room in list(self.memory.values()))), _TOTAL
 
     def cuMemGetAddressRange(self, pointer: Any) -> tuple[Any, int]:
-        for address, room in list(self.memory.items()):
-            if address <= int(pointer) < address + room.nbytes:
-                return binding.CUdeviceptr(address), room.nbytes
-        raise _failure("CUDA_ERROR_NOT_FOUND", "cuMemGetAddressRange")
+        room = allocation_at(int(pointer))
+        if room is None:
+            raise _failure("CUDA_ERROR_NOT_FOUND", "cuMemGetAddressRange")
+        return binding.CUdeviceptr(room.ctypes.data), room.nbytes
 
     def cuPointerGetAttribute(self, attribute: Any, pointer: Any) -> Any:
         return pointer
@@ -206,7 +214,7 @@ class HostDriver(stock.Driver):
     # streams and events
 
     def cuStreamCreate(self, flags: int) -> Any:
-        return binding.CUstream(next(self.numbers))
+        return StreamHandle(next(self.numbers))
 
     def cuStreamDestroy(self, stream: Any) -> None:
         pass
@@ -263,6 +271,14 @@ class HostDevice(stock.Device):
         if self.primary_context is None:
             self.primary_context = stock.Context(weakref.proxy(self), binding.CUcontext(1))
         return self.primary_context
+
+
+def allocation_at(address: int) -> np.ndarray | None:
+    """The bytes of the allocation that `address` lies in."""
+    for start, room in list(stock.driver.memory.items()):
+        if start <= address < start + room.nbytes:
+            return room
+    return None
 
 
 def available() -> bool:

@@ -85,12 +85,20 @@ def launch_compiled(
     grid, block = geometry(grid, block, shared)
     names = list(kernel.py_func.__code__.co_varnames)
     packed = packing.Packed(names)
+    copies: list[tuple[np.ndarray, np.ndarray]] = []  # of host arrays at odd addresses, which a GPU gets a copy of
     for position, (kind, value) in enumerate(zip(kinds, arguments, strict=True)):
-        packed.add(kind, packing.as_array(value), names[position] if position < len(names) else str(position))
+        value = packing.as_array(value)
+        if isinstance(arguments[position], np.ndarray) and not value.flags.aligned and value.dtype.names is None:
+            copies.append((value, np.array(value, order="A")))
+            value = copies[-1][1]
+        packed.add(kind, value, names[position] if position < len(names) else str(position))
     if len(packed.cells) != len(made.types):
         raise TypeError(f"{kernel.__name__}: {len(packed.cells)} values for {len(made.types)} parameters")
     resident = made.native.cooperative if cooperative is None else cooperative
     _run(kernel.__name__, made, packed, grid, block, shared, resident)
+    for original, copy in copies:
+        if original.flags.writeable:
+            original[...] = copy
 
 
 def _run(

@@ -1,6 +1,7 @@
 """Compiled kernels, by the types of their arguments."""
 
 import contextlib
+import os
 import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ class Compiled(NamedTuple):
     launch_config_sensitive: bool = False
 
 
+_RESHAPE = "numba_attempt_nocopy_reshape"  # of numba-cuda's own CUDA C++
 _compiled: "weakref.WeakKeyDictionary[Any, dict[Any, Compiled]]" = weakref.WeakKeyDictionary()
 _one_layout = False
 _contiguous: "weakref.WeakSet[Any]" = weakref.WeakSet()  # code of kernels that do not compile for arrays of any layout
@@ -102,6 +104,8 @@ def lowered(kernel: Any, kinds: tuple[Any, ...]) -> tuple[cache.Entry, dict[int,
     function = library.get_function(made.fndesc.llvm_func_name)
     texts = [str(module) for module in library.modules]
     linked = [*library._linking_files, *(options.get("link") or [])]
+    if any(_RESHAPE in text for text in texts):
+        linked.append(os.path.join(os.path.dirname(dispatcher.__file__), "reshape_funcs.cu"))
     argument_types = [str(argument.type) for argument in function.args[1:]]
     built = build.build(texts, function.name, argument_types, linked)
     exceptions = {code: _told(*found) for code, found in made.call_helper.exceptions.items()}

@@ -74,6 +74,28 @@ def type_of(value: Any) -> Any:
     return typeof(value, Purpose.argument)
 
 
+def allocation_at(address: int) -> np.ndarray | None:
+    """The device memory of the host's driver that `address` lies in."""
+    from touchstone.backends.emulator.numba import driver
+
+    return driver.allocation_at(address) if driver.installed() else None
+
+
+def _agrees(kind: Any, array: np.ndarray, name: str) -> None:
+    """TypeError where a kernel compiled for arrays of `kind` would take the bytes of `array` for something else."""
+    from numba.cuda.np.numpy_support import as_dtype
+
+    try:
+        expected = as_dtype(kind.dtype)
+    except NotImplementedError:  # a type that NumPy does not have
+        return
+    alike = expected == array.dtype or (expected.kind == "V" and expected.itemsize == array.itemsize)
+    if not alike or array.ndim != kind.ndim:
+        raise TypeError(
+            f"{name}: expected an array of {expected} with {kind.ndim} axes, got one of {array.dtype} with {array.ndim}"
+        )
+
+
 class Packed:
     """A launch's arguments as the lowered function takes them, one cell each, and the memory they bound."""
 
@@ -96,6 +118,8 @@ class Packed:
 
         if isinstance(kind, types.Array):
             array = value.bits if isinstance(value, BrainFloats) else np.asarray(value)
+            if not isinstance(value, BrainFloats):
+                _agrees(kind, array, name)
             self.keep.append(array)
             self.region(array, name)
             for number in (0, 0, array.size, array.itemsize, array.ctypes.data, *array.shape, *array.strides):
@@ -125,7 +149,11 @@ class Packed:
             self.cell(value.real, f"f{kind.bitwidth // 16}")
             self.cell(value.imag, f"f{kind.bitwidth // 16}")
         elif isinstance(kind, types.CPointer):
-            self.cell(value, "u8")
+            address = int(getattr(value, "value", value) or 0)
+            memory = allocation_at(address)
+            if memory is not None:
+                self.region(memory, name)
+            self.cell(address, "u8")
         elif isinstance(kind, types.NoneType):
             self.cell(0, "i8")
         else:
