@@ -1,3 +1,4 @@
+# ruff: noqa: N802, N815 (the names are CUDA's)
 """A CUDA driver on host memory: numba-cuda's own arrays, streams, events and contexts work on it without a GPU.
 
 The functions have the names, arguments and results of CUDA's driver API as cuda.bindings gives them. Device memory is

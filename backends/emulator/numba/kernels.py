@@ -17,7 +17,6 @@ class Compiled(NamedTuple):
     types: list[str]  # LLVM's, of its parameters
     exceptions: dict[int, cache.Raised]  # by status code
     classes: dict[int, Any]  # of a kernel with debug=True: the exceptions as numba-cuda keeps them
-    launch_config_sensitive: bool = False
 
 
 _RESHAPE = "numba_attempt_nocopy_reshape"  # of numba-cuda's own CUDA C++

@@ -13,10 +13,10 @@ from touchstone.backends.emulator.numba import front, kernels
 from touchstone.backends.emulator.numba.driver import ATTRIBUTES
 from touchstone.backends.emulator.numba.errors import UnsupportedCode
 
-_StockKernel = dispatcher._Kernel
+_StockKernel: Any = dispatcher._Kernel
 
 
-class EngineKernel(_StockKernel):  # type: ignore[misc]
+class EngineKernel(_StockKernel):
     """Runs on the engine. What a program asks of it beyond that (PTX, LLVM IR, types) is compiled for a GPU then."""
 
     def __init__(self, py_func: Any, argtypes: Any, **options: Any) -> None:
@@ -30,7 +30,8 @@ class EngineKernel(_StockKernel):  # type: ignore[misc]
         self.__name__ = py_func.__name__
         self.debug, self.lineinfo = bool(options.get("debug")), bool(options.get("lineinfo"))
         self.extensions = options.get("extensions") or []
-        self.entry_point, self.objectmode, self.lifted = None, False, []
+        self.entry_point, self.objectmode = None, False
+        self.lifted: list[Any] = []
         self.shared_memory_carveout = None
         if options.get("shared_memory_carveout") is not None:
             self.shared_memory_carveout = self._parse_carveout(options["shared_memory_carveout"])
@@ -60,9 +61,7 @@ class EngineKernel(_StockKernel):  # type: ignore[misc]
     def cooperative(self) -> bool:
         return self.compiled().native.cooperative
 
-    @property
-    def launch_config_sensitive(self) -> bool:
-        return self.compiled().launch_config_sensitive
+    launch_config_sensitive = False  # what depends on a launch's size is not told apart
 
     def bind(self) -> None:
         """Nothing is loaded to a device."""
@@ -70,8 +69,8 @@ class EngineKernel(_StockKernel):  # type: ignore[misc]
     def max_cooperative_grid_blocks(self, blockdim: Any, dynsmemsize: int = 0) -> int:
         """As many as an H100 holds by its threads, whatever registers a GPU would need."""
         threads = math.prod(blockdim) if isinstance(blockdim, tuple) else blockdim
-        of_one = min(ATTRIBUTES["MAX_THREADS_PER_MULTIPROCESSOR"] // threads, ATTRIBUTES["MAX_BLOCKS_PER_MULTIPROCESSOR"])
-        return of_one * ATTRIBUTES["MULTIPROCESSOR_COUNT"]
+        by_threads = ATTRIBUTES["MAX_THREADS_PER_MULTIPROCESSOR"] // threads
+        return min(by_threads, ATTRIBUTES["MAX_BLOCKS_PER_MULTIPROCESSOR"]) * ATTRIBUTES["MULTIPROCESSOR_COUNT"]
 
     @property
     def max_threads_per_block(self) -> int:

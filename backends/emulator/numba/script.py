@@ -15,12 +15,7 @@ CLEAN, FINDING, FAILED = 0, 1, 2
 
 
 def run(
-    path: str | Path,
-    arguments: Sequence[str] = (),
-    *,
-    races: bool = False,
-    order: str = "forward",
-    seed: int = 0,
+    path: str | Path, arguments: Sequence[str] = (), *, races: bool = False, order: str = "forward", seed: int = 0
 ) -> int:
     """Run the program at `path` with `arguments` as its `sys.argv[1:]`, its kernels in the emulator, and say at the
     end, on standard error, what was found.
