@@ -135,6 +135,13 @@ def test_a_debug_kernel_raises_the_class_with_its_place():
     assert isinstance(caught.value, emulator.KernelError)
 
 
+def test_an_integer_beyond_its_type_wraps():
+    kernel = cuda.jit("void(int32[:], int32)")(add.py_func)
+    x = np.zeros(1, np.int32)
+    kernel[1, 1](x, 0xFFFFFFFF)
+    assert x.tolist() == [-1]
+
+
 def test_universal_functions():
     @vectorize(["float32(float32, float32)"], target="cuda")
     def twice(a, b):

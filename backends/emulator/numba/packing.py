@@ -142,7 +142,8 @@ class Packed:
         elif isinstance(kind, types.Boolean):
             self.cell(bool(value), "u1")
         elif isinstance(kind, types.Integer):
-            self.cell(value, f"{'i' if kind.signed else 'u'}{kind.bitwidth // 8}")
+            number = int(value) & (1 << kind.bitwidth) - 1  # as C converts
+            self.cells.append(np.array(number, f"u{kind.bitwidth // 8}"))
         elif isinstance(kind, types.Float):
             self.cell(value, f"f{kind.bitwidth // 8}")
         elif isinstance(kind, types.Complex):
