@@ -37,6 +37,10 @@ def unguarded(x):
     x[cuda.threadIdx.x] = 0
 
 
+def unguarded_scalar(x):
+    x[()] *= 2
+
+
 def test_the_device_is_told():
     assert cuda.is_available() and len(cuda.gpus) == 1
     device = cuda.get_current_device()
@@ -66,6 +70,9 @@ def test_device_arrays_are_numbas_own():
     alias = cuda.as_cuda_array(x)
     alias[0] = 7
     assert x.copy_to_host()[0].tolist() == [7] * 4
+    single = cuda.to_device(np.float32(2).reshape(()))
+    cuda.jit(unguarded_scalar)[1, 1](single)
+    assert single.copy_to_host() == 4
     assert np.isnan(cuda.device_array(5).copy_to_host()).all()
     assert transpose(x).copy_to_host().tolist() == x.copy_to_host().T.tolist()
     with pytest.raises(emulator.OutOfBounds, match="index 4 in axis 0 of x, which has 4"):

@@ -44,11 +44,11 @@ def _described(value: Any, described: dict[str, Any]) -> np.ndarray:
         return np.empty(shape, dtype)
     strides = described.get("strides")
     if strides is None:
-        strides = np.empty((0,), dtype).strides if not shape else _contiguous(shape, dtype.itemsize)
+        strides = _contiguous(shape, dtype.itemsize)
     low = sum(min(0, s * (n - 1)) for n, s in zip(shape, strides, strict=True))
     high = sum(max(0, s * (n - 1)) for n, s in zip(shape, strides, strict=True))
     memory = (ctypes.c_uint8 * (high - low + dtype.itemsize)).from_address(start + low)
-    return np.ndarray(shape, dtype, memory, -low, strides if shape else ())
+    return np.ndarray(shape, dtype, memory, -low, strides)
 
 
 def _contiguous(shape: tuple[int, ...], item: int) -> tuple[int, ...]:
