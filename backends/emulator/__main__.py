@@ -1,6 +1,8 @@
 """Run a CUDA kernel of one's own on the CPU: `python -m touchstone.backends.emulator my.cu --block 256 --arg
 "float[1000]" --arg 1000`.
 
+`--numba script.py [ARGS]` runs a Python program whose Numba CUDA kernels are emulated.
+
 The kernel runs in three orders of its threads and blocks, and under the race detector. Exit status 1: a finding.
 """
 
@@ -94,11 +96,27 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("-I", dest="include", action="append", default=[], metavar="FOLDER")
     parser.add_argument("--seed", type=int, default=0, help="of random arrays and of the shuffled order")
     parser.add_argument("--no-races", action="store_true", help="leave out the race detector, about ten times slower")
-    options = parser.parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    if given[:1] == ["--numba"]:
+        return _program(given[1:])
+    options = parser.parse_args(given)
     try:
         return _run(options)
     except (ValueError, TypeError, KeyError, OSError, RuntimeError) as error:
         print(error.args[0] if isinstance(error, KeyError) else error, file=sys.stderr)
+        return 2
+
+
+def _program(given: list[str]) -> int:
+    """`--numba script.py [ARGS]`: a Python program whose Numba CUDA kernels run here."""
+    from touchstone.backends.emulator.numba import script
+
+    try:
+        if not given:
+            raise ValueError("--numba: expected a Python file and its arguments")
+        return script.run(given[0], given[1:])
+    except (ValueError, OSError, RuntimeError) as error:
+        print(error, file=sys.stderr)
         return 2
 
 

@@ -3,6 +3,7 @@
 import ctypes
 import os
 from collections.abc import Mapping
+from typing import Any
 
 from touchstone.backends.emulator import errors, findings
 from touchstone.backends.emulator.arguments import Argument
@@ -22,14 +23,21 @@ findings.front_ends[PATH] = lambda pc: "{}:{}".format(*place_of(pc))
 
 
 def error(
-    name: str, exceptions: Mapping[int, tuple[str, str, int]], loaded: Loaded, report: Report, regions: list[Argument]
+    name: str,
+    exceptions: Mapping[int, tuple[str, str, int]],
+    loaded: Loaded,
+    report: Report,
+    regions: list[Argument],
+    classes: Mapping[int, Any] | None = None,
 ) -> errors.KernelError:
     for place in (report.here, report.there):
         if place.pc:
             file, line = place_of(place.pc)
             place.pc, place.file, place.line = 0, file.encode()[-199:], line
     if report.kind == 8 and report.text.startswith(b"exception "):
-        return _raised(name, exceptions, report)
+        code = int(report.text.split()[1])
+        raised = _raised(name, exceptions, report)
+        return raised if not classes or code not in classes else _of_class(raised, classes[code], report)
     if report.kind == 1 and report.text == b"index":
         index = ctypes.c_int64(report.address).value
         if report.region_kind == 4:
@@ -52,3 +60,20 @@ def _raised(name: str, exceptions: Mapping[int, tuple[str, str, int]], report: R
     text, file, line = exceptions.get(int(report.text.split()[1]), ("Exception: in a device function", "", 0))
     where = f"{os.path.basename(file)}:{line}" if file else "line unknown"
     return errors.KernelError(f"{name} ({where}): {findings.thread_name(report.here)} raises {text}")
+
+
+def _of_class(raised: errors.KernelError, kept: Any, report: Report) -> errors.KernelError:
+    """What a kernel with debug=True raises on a GPU: the class of the exception and its arguments, the first with the
+    place before it. It is a KernelError as well."""
+    kind, arguments, place = kept
+    where = f"tid={list(report.here.thread)[::-1]} ctaid={list(report.here.block)[::-1]}"  # z, y, x
+    if place is not None:
+        where = f"In function {place[0]!r}, file {os.path.abspath(place[1])}, line {place[2]}, {where}"
+    first, *rest = arguments or ("",)
+    text = f"{where}: {first}" if arguments else where
+    try:
+        made = type(kind.__name__, (kind, errors.KernelError), {"__module__": kind.__module__})
+        told: errors.KernelError = made(text, *rest)
+    except TypeError:  # a class that cannot be made or called so
+        return raised
+    return told

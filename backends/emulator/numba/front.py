@@ -15,6 +15,17 @@ from touchstone.backends.emulator.numba import findings, kernels, lines, linking
 from touchstone.backends.emulator.program import STACK_BYTES, geometry
 
 
+class Launched:
+    """What this process has launched: how many kernels, and what was found in them, also where a program went on."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.findings: list[str] = []
+
+
+launched = Launched()
+
+
 @functools.cache
 def prepare() -> None:
     """Raise RuntimeError where numba-cuda's compiler is not there."""
@@ -57,20 +68,37 @@ def launch(
     values = [packing.as_array(value) for value in arguments]
     kinds = tuple(packing.type_of(value) for value in values)
     made = kernels.compiled(kernel, kinds)
+    launch_compiled(kernel, made, kinds, values, grid3, block3, shared, cooperative)
+
+
+def launch_compiled(
+    kernel: Any,
+    made: kernels.Compiled,
+    kinds: Sequence[Any],
+    arguments: Sequence[Any],
+    grid: int | Sequence[int],
+    block: int | Sequence[int],
+    shared: int = 0,
+    cooperative: bool | None = None,
+) -> None:
+    """Run a kernel that is compiled for the types `kinds` on arguments that can be taken for these."""
+    grid, block = geometry(grid, block, shared)
+    names = list(kernel.py_func.__code__.co_varnames)
     packed = packing.Packed(names)
-    for kind, value, name in zip(kinds, values, names, strict=True):
-        packed.add(kind, value, name)
+    copies: list[tuple[np.ndarray, np.ndarray]] = []  # of host arrays at odd addresses, which a GPU gets a copy of
+    for position, (kind, value) in enumerate(zip(kinds, arguments, strict=True)):
+        value = packing.as_array(value)
+        if isinstance(arguments[position], np.ndarray) and not value.flags.aligned and value.dtype.names is None:
+            copies.append((value, np.array(value, order="A")))
+            value = copies[-1][1]
+        packed.add(kind, value, names[position] if position < len(names) else str(position))
     if len(packed.cells) != len(made.types):
         raise TypeError(f"{kernel.__name__}: {len(packed.cells)} values for {len(made.types)} parameters")
-    _run(
-        kernel.__name__,
-        made,
-        packed,
-        grid3,
-        block3,
-        shared,
-        made.native.cooperative if cooperative is None else cooperative,
-    )
+    resident = made.native.cooperative if cooperative is None else cooperative
+    _run(kernel.__name__, made, packed, grid, block, shared, resident)
+    for original, copy in copies:
+        if original.flags.writeable:
+            original[...] = copy
 
 
 def _run(
@@ -124,8 +152,11 @@ def _run(
             instruments.record(loaded, grid, block),
             ctypes.byref(report),
         )
+    launched.count += 1
     if report.kind:
-        raise findings.error(name, made.exceptions, loaded, report, packed.regions)
+        error = findings.error(name, made.exceptions, loaded, report, packed.regions, made.classes)
+        launched.findings.append(f"{type(error).__name__}: {error}")
+        raise error
 
 
 def _on_a_gpu(value: Any) -> bool:
@@ -134,38 +165,51 @@ def _on_a_gpu(value: Any) -> bool:
     return hasattr(value, "__cuda_array_interface__")  # which a tensor on the CPU has not
 
 
-def install() -> None:
-    """Make `kernel[grid, block, stream, shared](...)` of every `@cuda.jit` kernel of this process run here, unless one
-    of its arguments lies on a GPU.
+def _of_torch(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return any(map(_of_torch, value))
+    return type(value).__module__.split(".")[0] == "torch" and hasattr(value, "data_ptr")
 
-    `cuda.to_device`, `cuda.device_array` and `cuda.synchronize` then do without a driver too.
+
+def install(gpu: bool | None = None) -> None:
+    """Make `kernel[grid, block, stream, shared](...)` of every `@cuda.jit` kernel of this process run here.
+
+    Where there is no GPU, all of numba-cuda's host functions work on host memory (driver.py). Where there is one, only
+    those of host.py do, and a launch one of whose arguments lies on the GPU goes there. `gpu`: False leaves a GPU that
+    is there alone; None looks for one.
     """
     prepare()
     from numba import cuda
     from numba.cuda import dispatcher
     from numba.cuda.core import config
 
-    from touchstone.backends.emulator.numba import host
+    from touchstone.backends.emulator.numba import driver, host, overload
 
     if getattr(cuda, "touchstone_emulator", False):
         return
-    on_gpu, for_all_on_gpu = dispatcher.CUDADispatcher.call, dispatcher.ForAll.__call__
+    stock_call, stock_for_all = dispatcher.CUDADispatcher.call, dispatcher.ForAll.__call__
+    gpu = driver.available() if gpu is None else gpu
 
     def call(self: Any, args: tuple[Any, ...], launch_config: Any) -> None:
-        if _on_a_gpu(args):
-            on_gpu(self, args, launch_config)
-        else:
+        here = not _on_a_gpu(args) if gpu else kernels.layouts_are_one() or any(map(_of_torch, args))
+        if here:
             launch(self, launch_config.griddim, launch_config.blockdim, args, launch_config.sharedmem)
+        else:
+            stock_call(self, args, launch_config)
 
     def for_all(self: Any, *args: Any) -> None:
-        threads = self.thread_per_block or 128
-        if _on_a_gpu(args):
-            for_all_on_gpu(self, *args)
+        if (gpu and _on_a_gpu(args)) or not (gpu or _of_torch(args)):
+            stock_for_all(self, *args)
         elif self.ntasks:
+            threads = self.thread_per_block or 128
             launch(self.dispatcher, -(-self.ntasks // threads), threads, args, self.sharedmem)
 
     dispatcher.CUDADispatcher.call = call
     dispatcher.ForAll.__call__ = for_all
     config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
-    host.install()
+    if gpu:
+        host.install()
+    else:
+        driver.install()
+        overload.install()
     cuda.touchstone_emulator = True

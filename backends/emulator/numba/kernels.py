@@ -1,6 +1,7 @@
 """Compiled kernels, by the types of their arguments."""
 
 import contextlib
+import os
 import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -15,8 +16,10 @@ class Compiled(NamedTuple):
     native: build.NativeCode
     types: list[str]  # LLVM's, of its parameters
     exceptions: dict[int, cache.Raised]  # by status code
+    classes: dict[int, Any]  # of a kernel with debug=True: the exceptions as numba-cuda keeps them
 
 
+_RESHAPE = "numba_attempt_nocopy_reshape"  # of numba-cuda's own CUDA C++
 _compiled: "weakref.WeakKeyDictionary[Any, dict[Any, Compiled]]" = weakref.WeakKeyDictionary()
 _one_layout = False
 _contiguous: "weakref.WeakSet[Any]" = weakref.WeakSet()  # code of kernels that do not compile for arrays of any layout
@@ -53,6 +56,11 @@ def one_layout() -> Iterator[None]:
         _one_layout = before
 
 
+def layouts_are_one() -> bool:
+    """Whether this is within `one_layout`."""
+    return _one_layout
+
+
 def _of_any_layout(kind: Any) -> Any:
     from numba.cuda import types
 
@@ -60,19 +68,23 @@ def _of_any_layout(kind: Any) -> Any:
 
 
 def _compiled_anew(kernel: Any, kinds: tuple[Any, ...]) -> Compiled:
-    key = cache.key(kernel, kinds)
+    debug = bool(kernel.targetoptions.get("debug"))
+    key = None if debug else cache.key(kernel, kinds)  # classes of exceptions are not kept on disk
     entry = cache.load(key)
+    classes: dict[int, Any] = {}
     if entry is None:
         from touchstone.backends.emulator.numba import patches  # which imports numba.cuda
 
         with undisturbed(), patches.emulating():
-            entry = lowered(kernel, kinds)
+            entry, found = lowered(kernel, kinds)
+        classes = found if debug else {}
         cache.keep(key, entry)
-    return Compiled(build.load(entry.built), entry.types, entry.exceptions)
+    return Compiled(build.load(entry.built), entry.types, entry.exceptions, classes)
 
 
-def lowered(kernel: Any, kinds: tuple[Any, ...]) -> cache.Entry:
-    """Compiled anew, for any process; within patches.emulating."""
+def lowered(kernel: Any, kinds: tuple[Any, ...]) -> tuple[cache.Entry, dict[int, Any]]:
+    """Compiled anew, for any process, and the exceptions it raises as numba-cuda keeps them; within
+    patches.emulating."""
     from numba.cuda import dispatcher, types
 
     options = kernel.targetoptions
@@ -91,10 +103,12 @@ def lowered(kernel: Any, kinds: tuple[Any, ...]) -> cache.Entry:
     function = library.get_function(made.fndesc.llvm_func_name)
     texts = [str(module) for module in library.modules]
     linked = [*library._linking_files, *(options.get("link") or [])]
+    if any(_RESHAPE in text for text in texts):
+        linked.append(os.path.join(os.path.dirname(dispatcher.__file__), "reshape_funcs.cu"))
     argument_types = [str(argument.type) for argument in function.args[1:]]
     built = build.build(texts, function.name, argument_types, linked)
     exceptions = {code: _told(*found) for code, found in made.call_helper.exceptions.items()}
-    return cache.Entry(built, argument_types, exceptions)
+    return cache.Entry(built, argument_types, exceptions), dict(made.call_helper.exceptions)
 
 
 def _told(kind: Any, arguments: Any, place: Any) -> cache.Raised:

@@ -1,5 +1,7 @@
 """A launch's arguments: their types, and how the lowered function takes them."""
 
+import ctypes
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -9,7 +11,17 @@ from touchstone.backends.emulator.arguments import Argument, extent
 
 
 def as_array(value: Any) -> Any:
-    """A tensor of torch on the CPU as an array that shares its memory, with bfloat16 in 16 bits."""
+    """A tensor of torch on the CPU as an array that shares its memory, with bfloat16 in 16 bits; an array of the
+    host's driver likewise; of `cuda.In`, `cuda.Out` and `cuda.InOut` what a kernel sees."""
+    if isinstance(value, np.ndarray):
+        return np.asarray(value)
+    hint = [kind.__name__ for kind in type(value).__mro__ if kind.__module__ == "numba.cuda.args"]
+    if hint:
+        inner = as_array(value.value)
+        return np.array(inner) if hint[0] == "In" else inner
+    described = getattr(value, "__cuda_array_interface__", None)
+    if described is not None:
+        return _described(value, described)
     if type(value).__module__.split(".")[0] != "torch" or not hasattr(value, "data_ptr"):
         return value
     if value.device.type != "cpu":
@@ -21,6 +33,26 @@ def as_array(value: Any) -> Any:
     if value.dtype == torch.bfloat16:
         return BrainFloats(value.view(torch.int16).numpy())
     return value.numpy()
+
+
+def _described(value: Any, described: dict[str, Any]) -> np.ndarray:
+    """Memory of the host's driver as an array."""
+    dtype = getattr(value, "dtype", None)
+    dtype = dtype if isinstance(dtype, np.dtype) else np.dtype(described.get("descr") or described["typestr"])
+    shape, start = tuple(described["shape"]), described["data"][0]
+    if not start or 0 in shape or not dtype.itemsize:
+        return np.empty(shape, dtype)
+    strides = described.get("strides")
+    if strides is None:
+        strides = _contiguous(shape, dtype.itemsize)
+    low = sum(min(0, s * (n - 1)) for n, s in zip(shape, strides, strict=True))
+    high = sum(max(0, s * (n - 1)) for n, s in zip(shape, strides, strict=True))
+    memory = (ctypes.c_uint8 * (high - low + dtype.itemsize)).from_address(start + low)
+    return np.ndarray(shape, dtype, memory, -low, strides)
+
+
+def _contiguous(shape: tuple[int, ...], item: int) -> tuple[int, ...]:
+    return tuple(item * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 class BrainFloats(NamedTuple):
@@ -40,6 +72,28 @@ def type_of(value: Any) -> Any:
     if isinstance(value, tuple) and any(isinstance(part, (BrainFloats, tuple)) for part in value):
         return types.BaseTuple.from_types([type_of(part) for part in value], type(value))
     return typeof(value, Purpose.argument)
+
+
+def allocation_at(address: int) -> np.ndarray | None:
+    """The device memory of the host's driver that `address` lies in."""
+    from touchstone.backends.emulator.numba import driver
+
+    return driver.allocation_at(address) if driver.installed() else None
+
+
+def _agrees(kind: Any, array: np.ndarray, name: str) -> None:
+    """TypeError where a kernel compiled for arrays of `kind` would take the bytes of `array` for something else."""
+    from numba.cuda.np.numpy_support import as_dtype
+
+    try:
+        expected = as_dtype(kind.dtype)
+    except NotImplementedError:  # a type that NumPy does not have
+        return
+    alike = expected == array.dtype or (expected.kind == "V" and expected.itemsize == array.itemsize)
+    if not alike or array.ndim != kind.ndim:
+        raise TypeError(
+            f"{name}: expected an array of {expected} with {kind.ndim} axes, got one of {array.dtype} with {array.ndim}"
+        )
 
 
 class Packed:
@@ -64,6 +118,8 @@ class Packed:
 
         if isinstance(kind, types.Array):
             array = value.bits if isinstance(value, BrainFloats) else np.asarray(value)
+            if not isinstance(value, BrainFloats):
+                _agrees(kind, array, name)
             self.keep.append(array)
             self.region(array, name)
             for number in (0, 0, array.size, array.itemsize, array.ctypes.data, *array.shape, *array.strides):
@@ -86,14 +142,19 @@ class Packed:
         elif isinstance(kind, types.Boolean):
             self.cell(bool(value), "u1")
         elif isinstance(kind, types.Integer):
-            self.cell(value, f"{'i' if kind.signed else 'u'}{kind.bitwidth // 8}")
+            number = int(value) & (1 << kind.bitwidth) - 1  # as C converts
+            self.cells.append(np.array(number, f"u{kind.bitwidth // 8}"))
         elif isinstance(kind, types.Float):
             self.cell(value, f"f{kind.bitwidth // 8}")
         elif isinstance(kind, types.Complex):
             self.cell(value.real, f"f{kind.bitwidth // 16}")
             self.cell(value.imag, f"f{kind.bitwidth // 16}")
         elif isinstance(kind, types.CPointer):
-            self.cell(value, "u8")
+            address = int(getattr(value, "value", value) or 0)
+            memory = allocation_at(address)
+            if memory is not None:
+                self.region(memory, name)
+            self.cell(address, "u8")
         elif isinstance(kind, types.NoneType):
             self.cell(0, "i8")
         else:

@@ -98,6 +98,11 @@ def no_variable(*args: Any, **options: Any) -> None:
     """Lines are wanted, descriptions of variables are not, which take a tenth of a compilation."""
 
 
+def no_parameter_types(self: Any, *args: Any) -> Any:
+    """Nor are the types of a function's parameters, of which numba-cuda cannot describe an empty tuple's."""
+    return self.module.add_debug_info("DISubroutineType", {"types": self.module.add_metadata([])})
+
+
 def _check(builder: Any, data: Any, index: Any, extent: Any, axis: int) -> None:
     """A report if `index` lies outside 0 to `extent` - 1: numba-cuda itself checks nothing."""
     if index.type != _I64:
@@ -233,6 +238,7 @@ PATCHES: tuple[tuple[Any, str, Any], ...] = (
     (debuginfo.CUDADIBuilder, "_di_location", location_once),
     (debuginfo.CUDADIBuilder, "mark_variable", no_variable),
     (debuginfo.CUDADIBuilder, "update_variable", no_variable),
+    (debuginfo.CUDADIBuilder, "_di_subroutine_type", no_parameter_types),
     (arrayobj, "basic_indexing", indexing),
     (arrayobj, "fix_integer_index", fix_integer_index),
     (cgutils, "get_item_pointer2", get_item_pointer2),
