@@ -15,7 +15,7 @@ from touchstone.backends.emulator.errors import (
     RaceCondition,
     UninitialisedShared,
 )
-from touchstone.backends.emulator.instruments import Writers, races, schedule, writers
+from touchstone.backends.emulator.instruments import Writers, races, schedule, strict, writers
 from touchstone.backends.emulator.program import Program, compile
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "compile",
     "races",
     "schedule",
+    "strict",
     "why_not",
     "writers",
 ]

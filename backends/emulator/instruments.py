@@ -20,6 +20,7 @@ class Settings:
     order: str = "forward"
     seed: int = 0
     races: bool = False
+    strict: bool = False
     portable: bool = False
     step_limit: int = 2_000_000
 
@@ -54,6 +55,12 @@ def races() -> contextlib.AbstractContextManager[None]:
     __threadfence(). Volatile accesses count as atomic: flags are made of them.
     """
     return using(races=True)
+
+
+def strict() -> contextlib.AbstractContextManager[None]:
+    """Within: what sm_70 and later allow raises too: threads that end while others of their block or warp wait for
+    them, and a barrier of the block that is reached at several places of the text."""
+    return using(strict=True)
 
 
 class Writers:

@@ -38,6 +38,7 @@ class Report(ctypes.Structure):
         ("lane", ctypes.c_int32),
         ("mask", ctypes.c_uint32),
         ("text", ctypes.c_char * 400),
+        ("atomics", ctypes.c_uint64),
     ]
 
 
@@ -60,7 +61,7 @@ class Options(ctypes.Structure):
         ("checks", ctypes.c_int32),
         ("races", ctypes.c_int32),
         ("cooperative", ctypes.c_int32),
-        ("reserved", ctypes.c_int32),
+        ("strict", ctypes.c_int32),
         ("stack_bytes", ctypes.c_uint64),
         ("step_limit", ctypes.c_uint64),
         ("module", ctypes.c_uint64),

@@ -1,35 +1,49 @@
 """Compiled kernels and their launches."""
 
 import ctypes
+import functools
 import re
+import shutil
+import subprocess
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from touchstone import backends
-from touchstone.backends.emulator import binary, compiler, instruments, source
+from touchstone.backends.emulator import binary, compiler, instruments, preprocess
 from touchstone.backends.emulator.arguments import pack
+from touchstone.backends.emulator.declarations import Kernel
 from touchstone.backends.emulator.findings import error
 from touchstone.backends.emulator.library import Loaded, Options, Range, Report, base, engine, opened, parameters
+from touchstone.backends.emulator.unit import Unit, unit
 
 MAX_THREADS = 1024
 MAX_BLOCKS = (2**31 - 1, 65535, 65535)
 MAX_SHARED = 232448  # bytes of a block on sm_90, the most there is
 STACK_BYTES = 256 << 10
+ARCH = "sm_90"
 Dim = int | Sequence[int]
 
 
 def compile(
-    text: str, name: str = "kernel.cu", defines: dict[str, Any] | None = None, include: Sequence[str] = ()
+    text: str,
+    name: str = "kernel.cu",
+    defines: dict[str, Any] | None = None,
+    include: Sequence[str] = (),
+    arch: str | int = ARCH,
+    kernels: Sequence[str] | None = None,
 ) -> "Program":
-    """Compile CUDA C++ for the CPU. `defines` are -D names; `include` folders are searched for `#include "..."`.
+    """Compile CUDA C++ for the CPU: the kernels of `text`, or those named in `kernels`, and what they need; host code
+    is left out.
 
-    What was compiled before, by any process, is taken from the cache. Raises RuntimeError where there is no compiler,
-    CompileError where the source does not compile.
+    `defines` are -D names; `include` folders are searched for the text's own headers; `arch` is what `__CUDA_ARCH__`
+    says. What was compiled before, by any process, is taken from the cache. Raises RuntimeError where there is no
+    compiler, CompileError where the source does not compile.
     """
-    program = Program(text, name, {key: str(value) for key, value in (defines or {}).items()}, tuple(map(str, include)))
+    program = Program(
+        text, name, {key: str(value) for key, value in (defines or {}).items()}, tuple(map(str, include)), arch, kernels
+    )
     program._load(())
     return program
 
@@ -37,73 +51,96 @@ def compile(
 class Program:
     """The kernels of one source."""
 
-    def __init__(self, text: str, name: str, defines: dict[str, str], include: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        text: str,
+        name: str,
+        defines: dict[str, str],
+        include: tuple[str, ...],
+        arch: str | int = ARCH,
+        kernels: Sequence[str] | None = None,
+    ) -> None:
         self.name = name
-        self.defines = defines
-        self.include = include
-        text = source.inline(
-            text, name, [Path(name).parent, *map(Path, include)] if "/" in name else [*map(Path, include)]
-        )
-        self.kernels = source.kernels(text)
-        try:
-            self._text = source.rewrite(text)
-        except ValueError as error:
-            raise compiler.CompileError(f"{name}: {error}") from None
+        self._strict = preprocess.architecture(arch)[0] < 700
+        compiler.command()  # says why nothing can be compiled here
+        self._make = functools.partial(unit, text, name, defines, include, arch, kernels)
+        self._unit = self._make()
+        self.kernels = list(self._unit.kernels)
+        self.launches = self._unit.launches
         self._built: dict[tuple[tuple[str, ...], bool], Loaded] = {}
 
+    def _plain(self) -> list[str]:
+        """What stands for the address of each kernel that is no template."""
+        return [_entry_name(kernel, self.kernels) for kernel in self.kernels if not kernel.template]
+
     def _load(self, instances: tuple[str, ...]) -> Loaded:
-        """The library with every plain kernel, and these `instances` of templates or kernels made by macros."""
+        """The library with every plain kernel, and these `instances` of templates."""
         key = (instances, instruments.settings.portable)
-        while key not in self._built:
+        if key not in self._built:
             engine_path = compiler.engine(instruments.settings.portable)
-            entries = [*(kernel.name for kernel in self.kernels if not kernel.template), *instances]
-            try:
-                path = compiler.kernel(self._complete(entries), self.name, self.defines, self.include, engine_path)
-            except compiler.CompileError as error:
-                # The preprocessor may have left a kernel out.
-                missing = re.search(r"^touchstone:.*error: (?:use of undeclared identifier )?'(\w+)'", str(error), re.M)
-                rest = [k for k in self.kernels if not missing or k.name != missing.group(1)]
-                if missing and missing.group(1) in instances:
-                    raise self._unknown(missing.group(1)) from None
-                if len(rest) == len(self.kernels):
-                    raise
-                self.kernels = rest
-                continue
+            entries = [(k.scopes, name) for k, name in zip(self._untemplated(), self._plain(), strict=True)]
+            entries += [(self._found(instance).scopes, _instance_name(instance)) for instance in instances]
+            made = self._unit
+            words = frozenset(re.findall(r"[A-Za-z_]\w*", " ".join(instances)))
+            if not words <= made.words:
+                made = self._make(also=words)
+            path = compiler.kernel(self._complete(made, entries), self.name, engine_path)
             runs_on = engine(str(engine_path))  # first: the kernel's library asks for it by its name
-            library = opened(str(path))
+            try:
+                library = opened(str(path))
+            except OSError as error:
+                raise compiler.CompileError(f"{self.name}: {_undefined(str(error))}") from None
             variables, constants = binary.variables(path)
             self._built[key] = Loaded(str(path), library, runs_on, base(str(path)), variables, constants)
         return self._built[key]
 
-    def _complete(self, entries: Sequence[str]) -> str:
+    def _untemplated(self) -> list[Kernel]:
+        return [kernel for kernel in self.kernels if not kernel.template]
+
+    def _found(self, kernel: str) -> Kernel:
+        """The kernel that `kernel` names, an instance of a template, or a plain kernel of that name or signature."""
+        bare = re.sub(r"\s+", "", kernel.split("<")[0].split("(")[0])
+        named = [k for k in self.kernels if bare in (k.name, k.name.split("::")[-1])]
+        if not named:
+            raise self._unknown(kernel)
+        return next((k for k in named if k.template), named[0]) if "<" in kernel else named[0]
+
+    def _complete(self, made: Unit, entries: Sequence[tuple[tuple[str, ...], str]]) -> str:
         """The text that is compiled: for every kernel one function that unpacks its arguments, one that describes
         them."""
-        text = f'#include "touchstone.h"\n#line 1 "{self.name}"\n{self._text}\n#line 1 "touchstone"\n'
-        for number, entry in enumerate(entries):
-            text += (
-                f'extern "C" TS_PLAIN void ts_entry_{number}(void** a) {{ touchstone::call(&{entry}, a); }}\n'
+        text = "".join(f"#include <{header}>\n" for header in ("touchstone.h", *made.headers))
+        text += f'{made.text}\n#line 1 "touchstone"\n'
+        for number, (scopes, entry) in enumerate(entries):
+            named = [scope for scope in scopes if scope]
+            text += "".join(f"namespace {scope} {{ " for scope in named) + (
+                f'extern "C" TS_PLAIN void ts_entry_{number}(void** a) {{ touchstone::call({entry}, a); }} '
                 f'extern "C" TS_PLAIN int ts_parameters_{number}(touchstone::Parameter* p, int n) '
-                f"{{ return touchstone::describe(&{entry}, p, n); }}\n"
+                f"{{ return touchstone::describe({entry}, p, n); }}{' }' * len(named)}\n"
             )
         return text
 
     def _entry(self, kernel: str) -> tuple[Loaded, int]:
-        plain = [k.name for k in self.kernels if not k.template]
-        if kernel in plain:
-            return self._load(()), [k.name for k in self.kernels if not k.template].index(kernel)
-        bare = kernel.split("<")[0].strip().split("::")[-1]
-        # A kernel that a macro declares is found by its name alone.
-        if not re.fullmatch(r"[\w:]+\s*(<.*>)?", kernel) or not re.search(rf"\b{re.escape(bare)}\b", self._text):
-            raise self._unknown(kernel)
-        return self._load((kernel,)), len(plain)
+        found = self._found(kernel)
+        if "<" not in kernel:
+            whole = re.sub(r"\s+", "", kernel)
+            plain = self._untemplated()
+            for number, k in enumerate(plain):
+                signed = re.sub(r"\s+", "", f"{k.name}({','.join(k.types)})")
+                if signed == whole or signed.endswith(f"::{whole}"):
+                    return self._load(()), number
+            if found in plain and "(" not in kernel:
+                return self._load(()), plain.index(found)
+            if "(" in kernel:
+                raise self._unknown(kernel)
+            raise KeyError(f"{self.name}: {kernel} is a template: name an instance, as {kernel}<...>")
+        return self._load((kernel,)), len(self._untemplated())
 
     def _unknown(self, kernel: str) -> KeyError:
         names = [f"{k.name}<...>" if k.template else k.name for k in self.kernels]
         return KeyError(f"{self.name} has no kernel {kernel!r}; it has {', '.join(names) or 'none'}")
 
     def _names(self, kernel: str) -> tuple[str, ...]:
-        bare = kernel.split("<")[0].strip().split("::")[-1]
-        return next((k.parameters for k in self.kernels if k.name == bare), ())
+        return self._found(kernel).parameters
 
     def launch(
         self, kernel: str, grid: Dim, block: Dim, arguments: Sequence[Any], shared: int = 0, cooperative: bool = False
@@ -135,7 +172,7 @@ class Program:
             1,
             settings.races,
             cooperative,
-            0,
+            settings.strict or self._strict,
             STACK_BYTES,
             settings.step_limit,
             loaded.base,
@@ -160,6 +197,28 @@ class Program:
         del keep
         if report.kind:
             raise error(kernel, loaded, report, regions)
+
+
+def _entry_name(kernel: Kernel, kernels: Sequence[Kernel]) -> str:
+    """`&name`, with its type where several kernels have the name."""
+    bare = kernel.name.split("::")[-1]
+    several = sum(k.name == kernel.name for k in kernels) > 1
+    return f"static_cast<void (*)({', '.join(kernel.types)})>(&{bare})" if several else f"&{bare}"
+
+
+def _instance_name(instance: str) -> str:
+    """ "&scaled<3>" of "ns::scaled<3>"."""
+    name, _, arguments = instance.partition("<")
+    return f"&{name.split('::')[-1].strip()}<{arguments}"
+
+
+def _undefined(said: str) -> str:
+    """Of a kernel that calls what is not there."""
+    found = re.search(r"undefined symbol: (\w+)", said)
+    name = found.group(1) if found else said
+    if found and (tool := shutil.which("c++filt")):
+        name = subprocess.run([tool, name], capture_output=True, text=True, check=False).stdout.strip() or name
+    return f"a kernel uses {name}, of which the file has no device code"
 
 
 def geometry(grid: Dim, block: Dim, shared: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:

@@ -43,6 +43,7 @@ struct ts_report {
   int32_t lane;      // the missing lane
   uint32_t mask;
   char text[400];
+  uint64_t atomics;  // that were done in the whole launch
 };
 
 struct ts_range {
@@ -56,7 +57,8 @@ struct ts_options {
   int32_t order;  // 0 forward, 1 reverse, 2 shuffled
   int32_t workers;
   uint64_t seed;
-  int32_t checks, races, cooperative, reserved;
+  int32_t checks, races, cooperative;
+  int32_t strict;  // exited threads do not count as arrived, and a barrier is one place of the text
   uint64_t stack_bytes;
   uint64_t step_limit;
   uint64_t module;  // where the kernel's library lies; what is remembered of a place is relative to it

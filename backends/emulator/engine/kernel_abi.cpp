@@ -46,6 +46,7 @@ TS_EXPORT int ts_syncthreads(int kind, int predicate, int line, const char* file
   Worker* w = worker;
   Fiber* self = w->current;
   Block* block = self->block;
+  settle(w);
   if (self->suspect.address) accuse(w, self->suspect);
   self->line = line;
   self->file = file;
@@ -54,7 +55,7 @@ TS_EXPORT int ts_syncthreads(int kind, int predicate, int line, const char* file
     block->first = self->number;
     block->line = line;
     block->kind = kind;
-  } else if (block->line != line || block->kind != kind) {
+  } else if (block->kind != kind || (block->line != line && w->launch->options.strict)) {
     fail(TS_DIVERGENT_BARRIER, [&](ts_report& report) {
       waits(report.here, &block->fibers[block->first]);
       waits(report.there, self);
@@ -63,24 +64,8 @@ TS_EXPORT int ts_syncthreads(int kind, int predicate, int line, const char* file
   block->count += predicate != 0;
   block->all &= predicate != 0;
   block->any |= predicate != 0;
-  if (++block->arrived == w->launch->threads) {
-    block->result = kind == TS_SYNC_COUNT ? block->count : kind == TS_SYNC_AND ? block->all : block->any;
-    block->arrived = 0;
-    block->count = 0, block->all = 1, block->any = 0;
-    ++block->released;
-    if (w->launch->races) {
-      for (shadow::WarpClocks& clocks : block->clocks) clocks.reset();
-      for (Fiber& fiber : block->fibers) {
-        if (!fiber.known) continue;
-        if (!block->known) block->known = std::make_unique<shadow::Knowledge>();
-        block->known->join(*fiber.known);
-        fiber.known.reset();
-      }
-    }
-    w->scratch.clear();
-    for (Fiber& fiber : block->fibers) w->scratch.push_back(&fiber);
-    arrange(w, w->scratch);
-  }
+  ++block->arrived;
+  pass_barrier(w, block);
   leave(w, self);
   return block->result;
 }
@@ -125,26 +110,8 @@ TS_EXPORT void ts_warp(uint32_t mask, ts_combine combine, void* mine, const char
       std::strncpy(report.text, what, sizeof report.text - 1);
     });
   }
-  void* lanes[32] = {};
-  const uint32_t size = static_cast<uint32_t>(block->fibers.size());
-  bool complete = true;
-  w->scratch.clear();
-  for (uint32_t bits = mask; bits; bits &= bits - 1) {
-    const uint32_t other = static_cast<uint32_t>(__builtin_ctz(bits));
-    if (base + other >= size) break;  // a block whose last warp is not full: those threads do not exist
-    Fiber& fiber = block->fibers[base + other];
-    if (fiber.state != AT_WARP || fiber.mask != mask || fiber.combine != combine) {
-      complete = false;
-      break;
-    }
-    lanes[other] = fiber.offered;
-    w->scratch.push_back(&fiber);
-  }
-  if (complete) {
-    if (combine) combine(lanes, mask);
-    if (w->launch->races) block->clocks[base / 32].meet(mask);
-    arrange(w, w->scratch);
-  }
+  settle(w);
+  meet(w, block, base, mask, combine);
   leave(w, self);
 }
 
@@ -175,9 +142,10 @@ TS_EXPORT uint32_t ts_active_mask(int line, const char* file) {
 TS_EXPORT void ts_atomic_done(int changed, uint64_t pc) {
   Worker* w = worker;
   if (!w || !w->current) return;
+  ++w->atomics;
   if (!changed) return idle(w, pc);
   w->idle = w->quiet = 0;
-  if (++w->atomics % 64 == 0) yield_now(w);
+  if (w->atomics % 64 == 0) yield_now(w);
 }
 
 TS_EXPORT void ts_fence() {
@@ -185,6 +153,7 @@ TS_EXPORT void ts_fence() {
   if (!w || !w->current) return;
   if (w->current->fences < 0xffff) ++w->current->fences;
   w->current->fenced_epoch = w->block->released;
+  w->block->fenced = true;
 }
 
 TS_EXPORT void ts_pause() {

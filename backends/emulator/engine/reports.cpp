@@ -102,6 +102,7 @@ void stuck(Worker* w) {
       for (uint32_t lane = 0; lane < 32 && base + lane < block->fibers.size(); ++lane) {
         Fiber& other = block->fibers[base + lane];
         if (!(fiber.mask >> lane & 1) || &other == &fiber) continue;
+        if (other.state == DONE && !w->launch->options.strict) continue;
         if (other.state == AT_WARP && other.mask == fiber.mask && other.combine == fiber.combine) continue;
         fail(TS_INACTIVE_LANES, [&](ts_report& report) {
           waits(report.here, &fiber);
@@ -119,7 +120,7 @@ void stuck(Worker* w) {
     if (!block->arrived) continue;
     Fiber& fiber = block->fibers[block->first];
     for (Fiber& other : block->fibers) {
-      if (other.state == AT_BARRIER) continue;
+      if (other.state == AT_BARRIER || (other.state == DONE && !w->launch->options.strict)) continue;
       fail(TS_DIVERGENT_BARRIER, [&](ts_report& report) {
         waits(report.here, &fiber);
         waits(report.there, &other);

@@ -69,6 +69,7 @@ struct Block {
   int count = 0, all = 1, any = 0;
   int result = 0;
   uint32_t released = 0;  // barriers passed
+  bool fenced = false;    // by a thread, since the last barrier; where races are looked for
   std::vector<shadow::WarpClocks> clocks;
   std::unique_ptr<shadow::Knowledge> known;
 };
@@ -77,6 +78,7 @@ struct Block {
 struct Races {
   shadow::Pages pages;
   std::unordered_map<uint64_t, shadow::Knowledge> released;  // by the address of an atomic
+  std::unordered_map<uint64_t, shadow::Record> last;         // the last atomic at an address
 };
 
 struct Range {
@@ -97,6 +99,7 @@ struct Launch {
   std::atomic<uint64_t> next{0};
   std::atomic<bool> failed{false};
   std::atomic<int> active{0};
+  std::atomic<uint64_t> atomics{0};
   std::mutex lock;
   Races* races = nullptr;
   shadow::Writers* writers = nullptr;
@@ -128,8 +131,15 @@ struct Worker {
   uint64_t quiet = 0;     // and since threads met
   uint64_t patience = 0;
   uint64_t random = 0;
-  uint32_t atomics = 0;
+  uint64_t atomics = 0;
   std::vector<Fiber*> scratch;
+  // Where races are looked for: a lane's store to what another lane of its warp stored to by the same instruction. One
+  // of them wins, and no race it is if both store the same.
+  struct Repeated {
+    uint64_t address = 0, size = 0;
+    unsigned char before[16];
+    shadow::Record first, second;
+  } repeated;
 
   bool empty() const { return head == tail; }
   void push(Fiber* fiber) { ring[tail++ & (ring.size() - 1)] = fiber; }

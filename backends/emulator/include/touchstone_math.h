@@ -204,16 +204,20 @@ inline size_t __cvta_generic_to_shared(const void* p) { return reinterpret_cast<
 inline void __trap() { ts_fault("__trap()", TS_PC); }
 inline void __brkpt() { ts_fault("__brkpt()", TS_PC); }
 #define __builtin_assume(condition) ((void)0)
-#undef assert
-#define assert(condition) ((condition) ? (void)0 : ts_fault("assertion failed: " #condition, touchstone::here()))
 #include <stdio.h>
 namespace touchstone {
 TS_PLAIN inline uint64_t here() { return TS_PC; }
-template <class... A>
-TS_PLAIN int print(const char* format, A... arguments) {
-  const int written = ::fprintf(stdout, format, arguments...);
+TS_PLAIN inline void assertion(const char* condition) {
+  char text[400];
+  snprintf(text, sizeof text, "assertion failed: %s", condition);
+  ts_fault(text, TS_PC);
+}
+}  // namespace touchstone
+// Preferred to C's own, which is what a text without arguments is given to.
+template <class A, class... B>
+TS_PLAIN int printf(const char* format, A first, B... rest) {
+  const int written = ::fprintf(stdout, format, first, rest...);
   fflush(stdout);
   return written;
 }
-}  // namespace touchstone
-#define printf(...) touchstone::print(__VA_ARGS__)
+#include "assert.h"
