@@ -216,6 +216,8 @@ def _flags() -> list[str]:
         f"-I{ENGINE}",
         "-isystem",
         str(cuda_headers()),
+        "-isystem",
+        f"{cuda_headers()}/cccl",
     ]
 
 

@@ -473,6 +473,63 @@ class Text:
                     out.append((member.first, member.last))
             at = member.last + 1
 
+    def assembly(self, declaration: Declaration) -> Iterator[tuple[int, int, list[list[tuple[int, int]]]]]:
+        """Every `asm(...)`: its first and last token, and the tokens of each part of its lists: the template, outputs,
+        inputs."""
+        at = declaration.first
+        while at < declaration.last:
+            if self.code[at].text in ("asm", "__asm__", "__asm"):
+                begin = at
+                while self.code[at].text != "(":
+                    at += 1
+                end, sections, start = self._ends[at], [], at + 1
+                for inner in self._colons(at + 1, end):
+                    sections.append(self.split(start, inner))
+                    start = inner + 1
+                yield begin, end, [*sections, self.split(start, end)]
+                at = end
+            at += 1
+
+    def _colons(self, at: int, end: int) -> Iterator[int]:
+        """Where a list ends; `::` ends two."""
+        while at < end:
+            text = self.code[at].text
+            if text in _PAIRS:
+                at = self._ends[at]
+            elif text == ":":
+                yield at
+            elif text == "::":
+                yield from (at, at)
+            at += 1
+
+    def device_launches(self, declaration: Declaration) -> Iterator[tuple[int, int]]:
+        """Launches in device code, `name<...><<<...>>>(...)`: the first and last token of each."""
+        at = declaration.first
+        while at < declaration.last:
+            if self.code[at].text == "<<<":
+                begin = at - 1
+                if self.code[begin].text in (">", ">>>"):
+                    depth = 0
+                    while begin > declaration.first:
+                        text = self.code[begin].text
+                        depth += {">": 1, ">>>": 3, "<": -1, "<<<": -3}.get(text, 0)
+                        if depth <= 0:
+                            break
+                        begin -= 1
+                    begin -= 1
+                while self.code[at].text != ">>>":
+                    at = self._ends.get(at, at) + 1
+                end = self._ends.get(at + 1, at)
+                yield begin, end
+                at = end
+            at += 1
+
+    def source_of(self, part: tuple[int, int]) -> str:
+        """The text of tokens, from the first up to the one before the last."""
+        if part[0] >= part[1]:
+            return ""
+        return self.text[self.code[part[0]].start : self.code[part[1] - 1].end]
+
     def piece(self, declaration: Declaration, edits: Sequence[tuple[int, int, str]] = ()) -> str:
         """The text of a declaration, with `edits` (first and last token, what stands for them), its lines kept."""
         start, end = self.code[declaration.first].start, self.code[declaration.last].end

@@ -44,11 +44,15 @@ def error(kernel: str, loaded: Loaded, report: Report, regions: list[Argument]) 
         where = _region(loaded, report, regions).removeprefix("of ")
         message = f"{who} {verb} {whose}at an address that is no multiple of {report.mask}: {where}"
     elif kind == 3:
-        message = f"{who} {verb} {what} {_region(loaded, report, regions)}, which no thread of its block has written"
+        message = f"{who} {verb} {what} {_region(loaded, report, regions)}, " + (
+            "which an asynchronous copy has yet to fill" if text else "which no thread of its block has written"
+        )
     elif kind == 4:
         message = f"{who} waits at the block's barrier, but {_missing(report, there)}"
     elif kind == 5 and text == "spins":
         message = f"{who} waits in a loop for memory that no thread changes"
+    elif kind == 5 and text:
+        message = f"{who} {text}"
     elif kind == 5:
         message = f"{who} waits at the grid's barrier, but {_missing(report, there)}"
     elif kind == 6:

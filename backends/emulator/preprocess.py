@@ -30,6 +30,7 @@ _USED_FOR = {
     "nvcuda": {"mma.h"},
     "cooperative_groups": {"cooperative_groups.h"},
 }  # fmt: skip
+_NARROW = re.compile(r"(__)?(nv_)?(half|bfloat16)")
 _FIELDS = re.compile(r"(?:sm_|compute_)?(\d{2,4})([af]?)")
 CUDA_VERSION = 13000  # the toolkit whose macros are shown to the text
 
@@ -72,8 +73,9 @@ def defines(arch: str | int) -> str:
         words["__CUDA_ARCH_SPECIFIC__"] = number
     # The engine's own meaning of CUDA's words is given to what is kept of the text, later.
     shown = ("global", "device", "host", "constant", "managed", "shared", "grid_constant", "launch_bounds")
+    words["clock()"] = "static_cast<long>(clock64())"
     lines = [f"#undef __{word}__" for word in (*shown, "cluster_dims", "maxnreg")]
-    return "\n".join([*lines, *(f"#undef {name}\n#define {name} {value}" for name, value in words.items())]) + "\n"
+    return "\n".join([*lines, *(f"#undef {name.partition('(')[0]}\n#define {name} {value}" for name, value in words.items())]) + "\n"
 
 
 def sources(text: str, name: str, folders: Sequence[Path]) -> tuple[list[tuple[str, str]], set[str], list[str], list]:
@@ -166,8 +168,10 @@ def preprocess(
 
 def headers_for(words: set[str], asked: Sequence[str]) -> list[str]:
     """Which of the headers that were `asked` for the kernels need, by the words that they use."""
-    out = []
+    out = ["cuda_fp16.h", "cuda_bf16.h"] if any(_NARROW.match(word) for word in words) else []
     for header in asked:
+        if header in out:
+            continue
         folder = header.partition("/")[0]
         if folder in ("cub", "cuda", "thrust", "cooperative_groups") and "/" in header:
             if folder in words:

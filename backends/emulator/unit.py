@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from touchstone.backends.emulator import compiler, declarations, preprocess, source
+from touchstone.backends.emulator import compiler, declarations, preprocess, ptx, source
 from touchstone.backends.emulator.declarations import Kernel, Launch
 from touchstone.backends.storage.artefacts import store
 
 _HERE = Path(__file__).parent
-_MADE_BY = ("preprocess.py", "declarations.py", "source.py", "unit.py")
+_MADE_BY = ("preprocess.py", "declarations.py", "source.py", "unit.py", "ptx.py")
+_NO_LAUNCH = 'touchstone::not_covered("a launch by device code")'
 
 
 class Unit(NamedTuple):
@@ -61,6 +62,21 @@ def unit(
     )
 
 
+def _assembly(read: declarations.Text, parts: list[list[tuple[int, int]]], number: int) -> str:
+    """What stands for an `asm` statement, but for its semicolon."""
+    lists: list[list[tuple[str, str]]] = []
+    for part in parts[1:3]:
+        operands = []
+        for first, last in part:
+            if read.code[first].text == "[":  # a name for the operand, which PTX has no use for
+                first = next(i for i in range(first, last) if read.code[i].text == "]") + 1
+            expression = read.source_of((first + 1, last)).strip()
+            operands.append((ptx.literal(read.code[first].text), expression))
+        lists.append(operands)
+    template = ptx.literal(" ".join(read.source_of(part) for part in parts[0]))
+    return ptx.translate(template, *(lists + [[], []])[:2], number)
+
+
 @functools.cache
 def _own() -> str:
     return "\0".join((_HERE / name).read_text() for name in _MADE_BY)
@@ -88,6 +104,11 @@ def _made(
             pieces.append("}" * len(scopes) + "".join(f"namespace {scope} {{" for scope in declaration.scopes) + "\n")
             scopes = declaration.scopes
         edits = [(first, last, "") for first, last in read.host_members(declaration)]
+        gone = edits[:]
+        for first, last, parts in read.assembly(declaration):
+            if not any(begin <= first <= end for begin, end, _ in gone):
+                edits.append((first, last, _assembly(read, parts, len(pieces) * 1000 + len(edits))))
+        edits += [(*span, _NO_LAUNCH) for span in read.device_launches(declaration)]
         pieces.append(read.piece(declaration, edits) + "\n")
         words |= read.words(declaration)
     pieces.append("}" * len(scopes) + "\n")

@@ -93,6 +93,19 @@ struct ts_site {
 };
 void* ts_shared(struct ts_site* site);
 
+// Shared memory by an offset into the block's, as instructions address it; 0 for what is not shared.
+uint64_t ts_shared_address(const void* pointer);
+void* ts_shared_memory(uint64_t address);
+
+// Copies from global to shared memory that are done when they are waited for, and not before: until then the target
+// counts as not written. `read` of `size` bytes are read, the rest becomes 0.
+void ts_copy_async(void* to, const void* from, int size, int read, uint64_t pc);
+void ts_copy_commit(void);
+void ts_copy_wait(int pending);  // until at most so many groups of this thread are under way
+
+// One of the block's 16 barriers by number, for `threads` threads.
+void ts_named_barrier(uint32_t number, uint32_t threads, int waits, int line, const char* file);
+
 enum ts_barrier { TS_SYNC, TS_SYNC_COUNT, TS_SYNC_AND, TS_SYNC_OR };
 int ts_syncthreads(int kind, int predicate, int line, const char* file);
 void ts_syncgrid(int line, const char* file);

@@ -70,6 +70,76 @@ TS_EXPORT int ts_syncthreads(int kind, int predicate, int line, const char* file
   return block->result;
 }
 
+TS_EXPORT uint64_t ts_shared_address(const void* pointer) {
+  const uint64_t offset = here(pointer) - here(worker->block->arena);
+  return offset < ARENA ? offset : 0;
+}
+TS_EXPORT void* ts_shared_memory(uint64_t address) { return worker->block->arena + (address & 0xffffffffu); }
+
+TS_EXPORT void ts_copy_async(void* to, const void* from, int size, int read, uint64_t pc) {
+  Worker* w = worker;
+  if ((size != 4 && size != 8 && size != 16) || read < 0 || read > size)
+    fault("an asynchronous copy of other than 4, 8 or 16 bytes, or that reads more than it copies", pc);
+  const uint64_t mask = static_cast<uint64_t>(size) - 1, target = here(to), source = here(from);
+  if (target & mask) misaligned(w, target, mask + 1, WRITE, mask + 1, pc);
+  if (read && source & mask) misaligned(w, source, mask + 1, READ, mask + 1, pc);
+  if (!ts_shared_address(to)) refuse(w, TS_OUT_OF_BOUNDS, target, mask + 1, WRITE, pc);
+  if (read) slow(w, source, static_cast<uint64_t>(read), READ, pc);
+  slow(w, target, mask + 1, WRITE, pc);
+  std::memset(w->shared_states + (target - here(w->block->arena)), IN_FLIGHT, mask + 1);
+  std::memset(to, 0xff, mask + 1);
+  Fiber* self = w->current;
+  self->copies.push_back({target, source, static_cast<uint32_t>(size), static_cast<uint32_t>(read), self->groups, pc});
+}
+
+TS_EXPORT void ts_copy_commit() { ++worker->current->groups; }
+
+TS_EXPORT void ts_copy_wait(int pending) {
+  Worker* w = worker;
+  Fiber* self = w->current;
+  size_t done = 0;
+  for (; done < self->copies.size(); ++done) {
+    const Copy& copy = self->copies[done];
+    if (copy.group + static_cast<uint32_t>(pending) >= self->groups) break;
+    slow(w, copy.to, copy.size, WRITE, copy.pc);
+    std::memset(reinterpret_cast<void*>(copy.to), 0, copy.size);
+    std::memcpy(reinterpret_cast<void*>(copy.to), reinterpret_cast<void*>(copy.from), copy.read);
+  }
+  self->copies.erase(self->copies.begin(), self->copies.begin() + static_cast<ptrdiff_t>(done));
+}
+
+TS_EXPORT void ts_named_barrier(uint32_t number, uint32_t threads, int waits, int line, const char* file) {
+  Worker* w = worker;
+  Fiber* self = w->current;
+  Block* block = self->block;
+  settle(w);
+  if (number > 15 || threads % 32 || !threads || threads > (w->launch->threads + 31) / 32 * 32)
+    fault("a barrier has a number up to 15 and a multiple of 32 threads, at most those of the block", TS_RETURN_ADDRESS);
+  Named& named = block->named[number];
+  if (named.arrived && named.expected != threads)
+    fault("a barrier is reached with different numbers of threads", TS_RETURN_ADDRESS);
+  named.expected = threads;
+  const uint64_t address = here(block->arena) + number;  // of no array
+  if (w->launch->races) {
+    ts_fence();
+    synchronise(w, address, false, true);
+  }
+  self->line = line;
+  self->file = file;
+  self->state = waits ? AT_NAMED : READY;
+  self->mask = number;
+  if (++named.arrived == threads) {
+    named.arrived = 0;
+    w->scratch.clear();
+    for (Fiber& fiber : block->fibers)
+      if (fiber.state == AT_NAMED && fiber.mask == number) w->scratch.push_back(&fiber);
+    arrange(w, w->scratch);
+  }
+  if (!waits) return;
+  leave(w, self);
+  if (w->launch->races) synchronise(w, address, true, false);
+}
+
 TS_EXPORT void ts_syncgrid(int line, const char* file) {
   Worker* w = worker;
   Fiber* self = w->current;

@@ -63,6 +63,7 @@ bool admit(Worker* w) {
   block->index = block->place[0] | uint64_t(block->place[1]) << 32 | uint64_t(block->place[2]) << 48;
   block->arrived = block->done = 0;
   block->released = 0;
+  for (Named& named : block->named) named = {};
   block->fenced = false;
   block->count = 0, block->all = 1, block->any = 0;
   allocate(block.get(), nullptr, launch->shared_bytes, 1024);
@@ -93,6 +94,8 @@ bool admit(Worker* w) {
     fiber.index = x | uint64_t(y) << 32 | uint64_t(z) << 48;
     fiber.started = false;
     fiber.polled = 0;
+    fiber.copies.clear();
+    fiber.groups = 0;
     fiber.fences = fiber.fenced_epoch = 0;
     fiber.known.reset();
     fiber.suspect.address = 0;

@@ -1,6 +1,7 @@
 #include "reports.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 
 namespace engine {
@@ -19,7 +20,8 @@ void waits(ts_place& at, const Fiber* fiber) {
   place(at, fiber);
   at.line = fiber->line;
   std::strncpy(at.file, fiber->file, sizeof at.file - 1);
-  at.state = fiber->state == DONE ? 0 : fiber->state == AT_BARRIER ? 1 : fiber->state == AT_WARP ? 2 : 3;
+  const bool barrier = fiber->state == AT_BARRIER || fiber->state == AT_NAMED;
+  at.state = fiber->state == DONE ? 0 : barrier ? 1 : fiber->state == AT_WARP ? 2 : 3;
 }
 
 void stop() {
@@ -114,6 +116,18 @@ void stuck(Worker* w) {
         });
         return;
       }
+    }
+  }
+  for (auto& block : w->resident) {
+    for (Fiber& fiber : block->fibers) {
+      if (fiber.state != AT_NAMED) continue;
+      const Named& named = block->named[fiber.mask];
+      fail(TS_DEADLOCK, [&](ts_report& report) {
+        waits(report.here, &fiber);
+        std::snprintf(report.text, sizeof report.text, "waits at barrier %u for %u threads, of which %u have come",
+                      fiber.mask, named.expected, named.arrived);
+      });
+      return;
     }
   }
   for (auto& block : w->resident) {

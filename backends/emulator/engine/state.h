@@ -14,11 +14,19 @@
 namespace engine {
 
 constexpr uint64_t ARENA = 512 << 10;  // bytes of shared memory a block may use here, red zones included
-constexpr uint8_t DECLARED = 1, WRITTEN = 3;  // of a byte of shared memory; 0 is a red zone
+// Of a byte of shared memory; 0 is a red zone, IN_FLIGHT what an asynchronous copy has yet to fill.
+constexpr uint8_t DECLARED = 1, WRITTEN = 3, IN_FLIGHT = 5;
 constexpr unsigned SITES = 512;  // a power of two
 constexpr int READ = 0, WRITE = 1, ATOMIC = 2;
 
-enum State : uint8_t { READY, AT_BARRIER, AT_WARP, AT_GRID, GATHERING, DONE };
+enum State : uint8_t { READY, AT_BARRIER, AT_WARP, AT_GRID, GATHERING, AT_NAMED, DONE };
+
+// A copy that its thread has started.
+struct Copy {
+  uint64_t to, from;
+  uint32_t size, read, group;
+  uint64_t pc;
+};
 
 struct Block;
 struct Worker;
@@ -42,12 +50,18 @@ struct Fiber {
   uint32_t polls = 0;
   // Where races are looked for.
   uint32_t fences = 0, fenced_epoch = 0;
+  std::vector<Copy> copies;  // oldest first
+  uint32_t groups = 0;       // of copies that were closed
   std::unique_ptr<shadow::Knowledge> known;  // acquired since the block's last barrier
   struct Suspect {
     uint64_t address = 0;
     shadow::Record first, second;
     uint64_t size = 0;
   } suspect;  // a plain read that races with an atomic, unless a compare-and-swap of the same address follows
+};
+
+struct Named {
+  uint32_t arrived = 0, expected = 0;
 };
 
 struct Array {
@@ -64,6 +78,7 @@ struct Block {
   uint64_t used = 0;
   std::vector<Array> arrays;
   uint32_t arrived = 0, done = 0;
+  Named named[16];
   int kind = 0, line = 0;
   uint32_t first = 0;  // the thread that came to the barrier first
   int count = 0, all = 1, any = 0;

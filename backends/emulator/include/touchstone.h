@@ -146,3 +146,4 @@ __forceinline__ dim3 dim(uint64_t packed) {
 #include "touchstone_atomics.h"
 #include "touchstone_math.h"
 #include "touchstone_mma.h"
+#include "touchstone_ptx.h"

@@ -14,7 +14,6 @@ inline void __threadfence_block() { ts_fence(); }
 inline void __threadfence_system() { ts_fence(); }
 inline void __nanosleep(unsigned) { ts_pause(); }
 inline long long clock64() { return static_cast<long long>(ts_clock()); }
-#define clock() static_cast<long>(clock64())
 
 namespace touchstone {
 
