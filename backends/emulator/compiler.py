@@ -209,6 +209,7 @@ def _flags() -> list[str]:
         "-fwrapv",
         "-fno-plt",
         "-fno-optimize-sibling-calls",
+        "-fno-access-control",  # the fields of a class are told to Python
         "-w",
         *processor_flags(),
         *sanitizers(cxx),

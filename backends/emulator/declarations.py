@@ -455,6 +455,36 @@ class Text:
             at += 1
         return out
 
+    def fields(self, name: str, types: dict[str, Declaration], depth: int = 0) -> list[str]:
+        """The data members of the structure `name`, those of a structure within it as "inner.x"."""
+        declaration = types.get(name)
+        if declaration is None or depth > 4:
+            return []
+        tag = next(i for i in range(declaration.first, declaration.last) if self.code[i].text in _TAGS)
+        body = next((i for i in range(tag, declaration.last) if self.code[i].text == "{"), -1)
+        if body < 0 or self.code[tag].text in ("enum", "union"):
+            return []
+        out: list[str] = []
+        at, end = body + 1, self._ends[body]
+        while at < end:
+            if self.code[at].text in ("public", "private", "protected") and self.code[at + 1].text == ":":
+                at += 2
+                continue
+            if self.code[at].text in (";", "}"):
+                at += 1
+                continue
+            member = self._declaration(at, end, ())
+            at = member.last + 1
+            words = [t.text for t in self.code[member.first : member.last] if t.kind == "word"]
+            if member.kind != "variable" or "static" in words:
+                continue
+            kind = next((word for word in words if word in types), "")
+            pointer = any(t.text == "*" for t in self.code[member.first : member.last])
+            for word in (w for w in words if w in member.names and w != kind):
+                inner = self.fields(kind, types, depth + 1) if kind and not pointer else []
+                out += [f"{word}.{one}" for one in inner] or [word]
+        return out
+
     def _members(self, at: int, end: int, out: list[tuple[int, int]]) -> None:
         while at < end:
             if self.code[at].text in ("public", "private", "protected") and self.code[at + 1].text == ":":

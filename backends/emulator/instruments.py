@@ -3,10 +3,11 @@
 import contextlib
 import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from touchstone.backends.emulator.arguments import Move
 from touchstone.backends.emulator.findings import line_of
 from touchstone.backends.emulator.library import Loaded
 
@@ -69,9 +70,14 @@ class Writers:
     def __init__(self) -> None:
         self._handle: tuple[ctypes.CDLL, int] | None = None
         self._launches: list[tuple[Loaded, tuple[int, int, int], tuple[int, int, int]]] = []
+        self._moves: list[Move] = []
 
-    def _record(self, loaded: Loaded, grid: tuple[int, int, int], block: tuple[int, int, int]) -> int:
-        """The engine's record, told of one more launch."""
+    def _record(
+        self, loaded: Loaded, grid: tuple[int, int, int], block: tuple[int, int, int], moves: Sequence[Move]
+    ) -> int:
+        """The engine's record, told of one more launch. What was moved for it stays, so that no later launch has
+        memory at the same addresses."""
+        self._moves += moves
         if self._handle is None:
             self._handle = (loaded.engine, loaded.engine.ts_writers_new())
         elif self._handle[0] is not loaded.engine:
@@ -83,7 +89,13 @@ class Writers:
         """Who wrote the byte at `address` last: "block (3, 0, 0), thread (5, 0, 0), line 57 of softmax.cu". None: no
         kernel did."""
         found = (ctypes.c_uint32 * 4)()
-        if self._handle is None or not self._handle[0].ts_writers_of(self._handle[1], address, found):
+        if self._handle is None:
+            return None
+        moved = [m.at + address - m.start for m in self._moves if m.start <= address < m.start + m.bytes]
+        for place in (*reversed(moved), address):
+            if self._handle[0].ts_writers_of(self._handle[1], place, found):
+                break
+        else:
             return None
         launch, block, thread, pc = found
         loaded, grid, threads = self._launches[launch - 1]
@@ -116,9 +128,11 @@ def writers() -> Iterator[Writers]:
         _writers = before
 
 
-def record(loaded: Loaded, grid: tuple[int, int, int], block: tuple[int, int, int]) -> int | None:
+def record(
+    loaded: Loaded, grid: tuple[int, int, int], block: tuple[int, int, int], moves: Sequence[Move] = ()
+) -> int | None:
     """What the engine writes down who wrote where in, or None."""
-    return _writers._record(loaded, grid, block) if _writers else None
+    return _writers._record(loaded, grid, block, moves) if _writers else None
 
 
 def workers() -> int:

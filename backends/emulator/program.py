@@ -12,10 +12,10 @@ import numpy as np
 
 from touchstone import backends
 from touchstone.backends.emulator import binary, compiler, instruments, preprocess
-from touchstone.backends.emulator.arguments import pack
+from touchstone.backends.emulator.arguments import Packing
 from touchstone.backends.emulator.declarations import Kernel
 from touchstone.backends.emulator.findings import error
-from touchstone.backends.emulator.library import Loaded, Options, Range, Report, base, engine, opened, parameters
+from touchstone.backends.emulator.library import Loaded, Options, Range, Report, base, engine, fields, opened, parameters
 from touchstone.backends.emulator.unit import Unit, unit
 
 MAX_THREADS = 1024
@@ -78,8 +78,8 @@ class Program:
         key = (instances, instruments.settings.portable)
         if key not in self._built:
             engine_path = compiler.engine(instruments.settings.portable)
-            entries = [(k.scopes, name) for k, name in zip(self._untemplated(), self._plain(), strict=True)]
-            entries += [(self._found(instance).scopes, _instance_name(instance)) for instance in instances]
+            entries = [(k, name) for k, name in zip(self._untemplated(), self._plain(), strict=True)]
+            entries += [(self._found(instance), _instance_name(instance)) for instance in instances]
             made = self._unit
             words = frozenset(re.findall(r"[A-Za-z_]\w*", " ".join(instances)))
             if not words <= made.words:
@@ -105,17 +105,19 @@ class Program:
             raise self._unknown(kernel)
         return next((k for k in named if k.template), named[0]) if "<" in kernel else named[0]
 
-    def _complete(self, made: Unit, entries: Sequence[tuple[tuple[str, ...], str]]) -> str:
+    def _complete(self, made: Unit, entries: Sequence[tuple[Kernel, str]]) -> str:
         """The text that is compiled: for every kernel one function that unpacks its arguments, one that describes
         them."""
         text = "".join(f"#include <{header}>\n" for header in ("touchstone.h", *made.headers))
         text += f'{made.text}\n#line 1 "touchstone"\n'
-        for number, (scopes, entry) in enumerate(entries):
+        for number, (kernel, entry) in enumerate(entries):
+            scopes = kernel.scopes
             named = [scope for scope in scopes if scope]
             text += "".join(f"namespace {scope} {{ " for scope in named) + (
                 f'extern "C" TS_PLAIN void ts_entry_{number}(void** a) {{ touchstone::call({entry}, a); }} '
                 f'extern "C" TS_PLAIN int ts_parameters_{number}(touchstone::Parameter* p, int n) '
-                f"{{ return touchstone::describe({entry}, p, n); }}{' }' * len(named)}\n"
+                f"{{ return touchstone::describe({entry}, p, n); }}{_structures(made, kernel, number, entry)}"
+                f"{' }' * len(named)}\n"
             )
         return text
 
@@ -143,20 +145,31 @@ class Program:
         return self._found(kernel).parameters
 
     def launch(
-        self, kernel: str, grid: Dim, block: Dim, arguments: Sequence[Any], shared: int = 0, cooperative: bool = False
-    ) -> None:
-        """Run `kernel` on this CPU and wait for it. Raises KernelError for a finding, ValueError or TypeError for a bad
-        call.
+        self,
+        kernel: str,
+        grid: Dim,
+        block: Dim,
+        arguments: Sequence[Any],
+        shared: int = 0,
+        cooperative: bool = False,
+        memory: Sequence[Any] = (),
+    ) -> int:
+        """Run `kernel` on this CPU and wait for it; the number of atomics that it did. Raises KernelError for a
+        finding, ValueError or TypeError for a bad call.
 
         `arguments`: tensors and arrays (their addresses, bounded by their extent), None (a null pointer), Python
-        numbers, NumPy scalars. `shared`: bytes of dynamic shared memory.
+        numbers, NumPy scalars; for a structure its fields, by name or in order; for a pointer to pointers a list of
+        arrays. `shared`: bytes of dynamic shared memory. `memory`: further arrays that the kernel reaches, by
+        addresses that other arrays hold.
         """
         loaded, number = self._entry(kernel)
         grid3, block3 = geometry(grid, block, shared)
         known = parameters(loaded, number)
         if len(arguments) != len(known):
             raise TypeError(f"{kernel}: expected {len(known)} arguments, got {len(arguments)}")
-        packed, regions, keep = pack(kernel, arguments, known, self._names(kernel))
+        structures = {i: fields(loaded, number, i) for i, p in enumerate(known) if p.kind == b"x"}
+        packed = Packing(kernel, arguments, known, self._names(kernel), structures, memory)
+        regions = packed.regions
         ranges = (Range * (len(regions) + len(loaded.variables) + 1))()
         for i, region in enumerate(regions):
             ranges[i] = Range(region.start, region.bytes, 1, i, 1, region.item)
@@ -184,26 +197,46 @@ class Program:
         with backends.running():
             loaded.engine.ts_launch(
                 entry,
-                packed,
+                packed.pointers,
                 (ctypes.c_uint32 * 3)(*grid3),
                 (ctypes.c_uint32 * 3)(*block3),
                 shared,
                 ranges,
                 len(regions) + len(loaded.variables),
                 ctypes.byref(options),
-                instruments.record(loaded, grid3, block3),
+                instruments.record(loaded, grid3, block3, packed.moves),
                 ctypes.byref(report),
             )
-        del keep
+        packed.back()
+        self._last = loaded
         if report.kind:
             raise error(kernel, loaded, report, regions)
-
+        return int(report.atomics)
 
 def _entry_name(kernel: Kernel, kernels: Sequence[Kernel]) -> str:
     """`&name`, with its type where several kernels have the name."""
     bare = kernel.name.split("::")[-1]
     several = sum(k.name == kernel.name for k in kernels) > 1
     return f"static_cast<void (*)({', '.join(kernel.types)})>(&{bare})" if several else f"&{bare}"
+
+
+def _structures(made: Unit, kernel: Kernel, number: int, entry: str) -> str:
+    """A function for every parameter that is a structure, which tells its fields."""
+    out = ""
+    for position, kind in enumerate(kernel.types):
+        word = next((w for w in re.findall(r"\w+", kind) if w in made.structures), None)
+        if word is None or "*" in kind:
+            continue
+        told = " ".join(
+            f'out[n++] = touchstone::field<decltype(static_cast<S*>(nullptr)->{name})>("{name}", '
+            f"reinterpret_cast<size_t>(&reinterpret_cast<S*>(256)->{name}) - 256);"
+            for name in made.structures[word][:64]
+        )
+        out += (
+            f' extern "C" TS_PLAIN int ts_fields_{number}_{position}(touchstone::Field* out) {{ using S = '
+            f"std::remove_pointer_t<decltype(touchstone::taken<{position}>({entry}))>; int n = 0; {told} return n; }}"
+        )
+    return out
 
 
 def _instance_name(instance: str) -> str:

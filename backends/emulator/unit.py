@@ -27,6 +27,7 @@ class Unit(NamedTuple):
     kernels: tuple[Kernel, ...]
     launches: tuple[Launch, ...]
     missing: tuple[tuple[str, str, int], ...]  # headers that were not found: name, file, line
+    structures: dict[str, list[str]]  # the data members of every class, by its name
     words: frozenset[str]  # of the text
 
 
@@ -49,17 +50,23 @@ def unit(
     data = store().load(kept)
     if data is None:
         made = _made(text, name, definitions, include, arch, roots, also)
-        store().keep(kept, json.dumps([*made[:5], sorted(made.words)], default=sorted).encode())
+        store().keep(kept, json.dumps([*made[:6], sorted(made.words)], default=sorted).encode())
         return made
-    body, headers, kernels, launches, missing, words = json.loads(data)
+    body, headers, kernels, launches, missing, structures, words = json.loads(data)
     return Unit(
         body,
         tuple(headers),
         tuple(Kernel(k[0], k[1], tuple(k[2]), tuple(k[3]), tuple(k[4]), *k[5:]) for k in kernels),
         tuple(Launch(la[0], la[1], frozenset(la[2]), *la[3:]) for la in launches),
         tuple((m[0], m[1], m[2]) for m in missing),
+        structures,
         frozenset(words),
     )
+
+
+def _is_class(read: declarations.Text, declaration: declarations.Declaration) -> bool:
+    words = [t.text for t in read.code[declaration.first : declaration.last + 1]]
+    return "{" in words and bool({"struct", "class"} & set(words[: words.index("{")]))
 
 
 def _assembly(read: declarations.Text, parts: list[list[tuple[int, int]]], number: int) -> str:
@@ -116,6 +123,8 @@ def _made(
         body = source.rewrite("".join(pieces))
     except ValueError as error:
         raise compiler.CompileError(f"{name}: {error}") from None
+    types = {name: d for d in chosen if d.kind == "type" for name in d.names if _is_class(read, d)}
+    structures = {name: found for name in types if (found := read.fields(name, types))}
     kernels = {(d.kernel.name, d.template or d.kernel.types): d.kernel for d in chosen if d.kernel}
     return Unit(
         body,
@@ -123,5 +132,6 @@ def _made(
         tuple(kernels.values()),
         launches,
         seen.missing,
+        structures,
         frozenset(words),
     )
