@@ -23,5 +23,7 @@ def run(options: Any) -> Status:
     """The command; FAILED after a finding."""
     try:
         return Status(command.run(options))
+    except KeyError as error:
+        raise UsageError(error.args[0]) from error
     except (TypeError, RuntimeError, OSError) as error:
         raise UsageError(str(error)) from error

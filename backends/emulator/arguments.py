@@ -128,9 +128,15 @@ class Packing:
     def _cell(self, argument: Any, parameter: Parameter, name: str, fields: Sequence[Field] | None) -> Any:
         """One argument, in memory that the kernel's parameter is read from."""
         kind, size = parameter.kind.decode(), parameter.bytes
-        if extent(argument, name) is not None or argument is None or (kind == "p" and isinstance(argument, (list, tuple))):
+        if (
+            extent(argument, name) is not None
+            or argument is None
+            or (kind == "p" and isinstance(argument, (list, tuple)))
+        ):
             if kind != "p":
-                raise TypeError(f"{self.kernel}: {name}: expected a number, got {'None' if argument is None else 'an array'}")
+                raise TypeError(
+                    f"{self.kernel}: {name}: expected a number, got {'None' if argument is None else 'an array'}"
+                )
             return ctypes.c_uint64(self._pointer(argument, parameter, name))
         if kind in "iu" and isinstance(argument, (int, np.integer)):
             value = int(argument)
@@ -155,7 +161,9 @@ class Packing:
         labels = [field.name.decode() for field in fields]
         if isinstance(argument, Mapping):
             if set(argument) != set(labels):
-                raise TypeError(f"{self.kernel}: {name}: expected {_listed(fields)}, got {', '.join(map(str, argument))}")
+                raise TypeError(
+                    f"{self.kernel}: {name}: expected {_listed(fields)}, got {', '.join(map(str, argument))}"
+                )
             values = [argument[label] for label in labels]
         else:
             values = list(argument)
@@ -180,12 +188,16 @@ class Packing:
             return 0
         if isinstance(argument, (list, tuple)):
             if parameter.scalar not in (b"p", b"x"):
-                raise TypeError(f"{self.kernel}: {name}: expected an array, got a list; pointers to pointers take lists")
+                raise TypeError(
+                    f"{self.kernel}: {name}: expected an array, got a list; pointers to pointers take lists"
+                )
             table = np.zeros(max(1, len(argument)), np.uint64)
             inner = Parameter(8, b"p", 1, b"\0", parameter.inner, parameter.inner_bytes, b"x", 1)
             for number, one in enumerate(argument):
                 if one is not None and extent(one, name) is None:
-                    raise TypeError(f"{self.kernel}: {name}[{number}]: expected an array or None, got {type(one).__name__}")
+                    raise TypeError(
+                        f"{self.kernel}: {name}[{number}]: expected an array or None, got {type(one).__name__}"
+                    )
                 table[number] = self._pointer(one, inner, f"{name}[{number}]")
             self._tables.append(table)
             return self._region(table, name)

@@ -91,8 +91,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-I", dest="include", action="append", default=[], metavar="FOLDER")
     parser.add_argument("--seed", type=int, default=0, help="of random arrays and of the shuffled order")
     parser.add_argument(
-        "--strict", action="store_true", help="note what sm_70 and later allow: threads that end before a barrier of "
-        "their block, a barrier at several places of the text"
+        "--strict",
+        action="store_true",
+        help="note what sm_70 and later allow: threads that end before a barrier of "
+        "their block, a barrier at several places of the text",
     )
     parser.add_argument("--no-races", action="store_true", help="leave out the race detector, about ten times slower")
 
@@ -108,13 +110,13 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         return run(options)
-    except (ValueError, TypeError, OSError, RuntimeError) as error:
-        print(error, file=sys.stderr)
+    except (ValueError, TypeError, KeyError, OSError, RuntimeError) as error:
+        print(error.args[0] if isinstance(error, KeyError) else error, file=sys.stderr)
         return 2
 
 
 def run(options: argparse.Namespace) -> int:
-    """The command; the exit status is 0 or 1, a call that cannot be made a ValueError, TypeError or RuntimeError."""
+    """The command; the exit status is 0 or 1, a call that cannot be made a ValueError, TypeError, KeyError or RuntimeError."""
     reason = emulator.why_not()
     if reason:
         raise RuntimeError(reason)
@@ -126,6 +128,8 @@ def run(options: argparse.Namespace) -> int:
     folders = [str(options.file.parent.resolve()), *options.include]
     chosen = [options.kernel] if options.kernel else None
     program = emulator.compile(text, options.file.name, defines, folders, options.arch, chosen)
+    for header, file in program.nearby:
+        print(f"{header}: no folder given has it; {file} is taken", file=sys.stderr)
     if options.list:
         return _listed(program)
     if options.block is None:

@@ -32,6 +32,7 @@ _QUALIFIERS = {
     "__forceinline__", "__inline__", "__noinline__", "__host__", "__restrict__", "__inline", "thread_local", "register",
     *_DEVICE,
 }  # fmt: skip
+_BUILT_IN = {"void", "bool", "char", "short", "int", "long", "signed", "unsigned", "float", "double", "auto"}
 # Namespaces that a using-directive may name without the text declaring them.
 _NAMESPACES = {"std", "nvcuda", "wmma", "cooperative_groups", "cub", "cuda", "thrust", "experimental", "precision"}
 
@@ -218,8 +219,11 @@ class Text:
                 if text in _WITH_BRACKETS and at + 1 < end and code[at + 1].text == "(":
                     at = self._ends[at + 1] + 1
                     continue
-                if text in _TAGS and tag < 0 and not equals and all(
-                    code[i].text in _QUALIFIERS for i in range(begin, at)
+                if (
+                    text in _TAGS
+                    and tag < 0
+                    and not equals
+                    and all(code[i].text in _QUALIFIERS for i in range(begin, at))
                 ):
                     tag = at
                 words.add(text)
@@ -268,6 +272,7 @@ class Text:
             return Declaration(first, last, frozenset(), "assertion", False, scopes)
         if code[begin].text == "typedef":
             names = {t.text for i, t in enumerate(code[begin:last]) if t.kind == "word" and self._declares(begin + i)}
+            names -= _BUILT_IN
             return Declaration(first, last, frozenset(names), "type", True, scopes)
         if parameters >= 0 and not equals:
             names = {"operator"} if operator else {last_word}
@@ -304,9 +309,7 @@ class Text:
         previous = self.code[at - 1]
         return previous.kind == "word" or previous.text == ">"
 
-    def _type(
-        self, first: int, last: int, tag: int, body: int, scopes: tuple[str, ...], template: bool
-    ) -> Declaration:
+    def _type(self, first: int, last: int, tag: int, body: int, scopes: tuple[str, ...], template: bool) -> Declaration:
         code = self.code
         names: set[str] = set()
         head = tag + 1
@@ -406,16 +409,12 @@ class Text:
                 keep.add(number)
                 waiting.append(number)
 
-        namespaces = {name for d in self.declarations for name in d.scopes}
         for number, declaration in enumerate(self.declarations):
             if declaration.kind == "function" and not declaration.device:
                 continue
             if declaration.kind in ("instance", "assertion") or not declaration.device:
                 continue
             if declaration.kind == "using":
-                words = [t.text for t in self.code[declaration.first : declaration.last] if t.kind == "word"]
-                if set(words) & (_NAMESPACES | namespaces):
-                    take(number)
                 continue
             for name in declaration.names:
                 by_name.setdefault(name, []).append(number)
@@ -433,6 +432,17 @@ class Text:
                 seen.add(word)
                 for number in by_name.get(word, ()):
                     take(number)
+        namespaces = _NAMESPACES.union(*(self.declarations[number].scopes for number in keep))
+        for number, declaration in enumerate(self.declarations):
+            if declaration.kind == "using":
+                words = [t.text for t in self.code[declaration.first : declaration.last] if t.kind == "word"]
+                alias = words[0] == "namespace" and "=" in (
+                    t.text for t in self.code[declaration.first : declaration.last]
+                )
+                known = words[2:] if alias else words[1 + (words[:2] == ["using", "namespace"]) :]
+                if known and set(known) <= namespaces:
+                    keep.add(number)
+                    namespaces |= set(words[1:2]) if alias else set()
         return [self.declarations[number] for number in sorted(keep)]
 
     def words(self, declaration: Declaration) -> set[str]:

@@ -39,6 +39,7 @@ class Preprocessed(NamedTuple):
     text: str  # with line markers
     headers: tuple[str, ...]  # that are included where kernels are compiled, as `cuda_fp16.h`
     missing: tuple[tuple[str, str, int], ...]  # headers that were asked for and not found: name, file, line
+    nearby: tuple[tuple[str, str], ...]  # headers that no folder given has, and the file that was taken
 
 
 def architecture(arch: str | int) -> tuple[int, str]:
@@ -75,13 +76,31 @@ def defines(arch: str | int) -> str:
     shown = ("global", "device", "host", "constant", "managed", "shared", "grid_constant", "launch_bounds")
     words["clock()"] = "static_cast<long>(clock64())"
     lines = [f"#undef __{word}__" for word in (*shown, "cluster_dims", "maxnreg")]
-    return "\n".join([*lines, *(f"#undef {name.partition('(')[0]}\n#define {name} {value}" for name, value in words.items())]) + "\n"
+    return (
+        "\n".join(
+            [*lines, *(f"#undef {name.partition('(')[0]}\n#define {name} {value}" for name, value in words.items())]
+        )
+        + "\n"
+    )
 
 
-def sources(text: str, name: str, folders: Sequence[Path]) -> tuple[list[tuple[str, str]], set[str], list[str], list]:
-    """What may be included from `text`: the user's files and their texts; names that are taken for empty; names that
-    are included where kernels are compiled; and those that are not found, with file and line."""
-    files, empty, kept, missing = [(name, text)], set(), [], []
+class Sources(NamedTuple):
+    """What may be included from a text."""
+
+    files: list[tuple[str, str]]  # the user's, and their texts
+    empty: set[str]  # names that are taken for empty
+    kept: list[str]  # of them, what may be included where kernels are compiled
+    missing: list[tuple[str, str, int]]
+    nearby: list[tuple[str, str]]
+
+
+def sources(text: str, name: str, folders: Sequence[Path]) -> Sources:
+    """All headers that `text` may include, whatever the preprocessor's conditions come to."""
+    files: list[tuple[str, str]] = [(name, text)]
+    empty: set[str] = set()
+    kept: list[str] = []
+    missing: list[tuple[str, str, int]] = []
+    nearby: dict[str, str] = {}
     waiting: list[tuple[str, str, Path | None]] = [(name, text, Path(name).parent if "/" in name else None)]
     seen: set[Path] = set()
     while waiting:
@@ -91,6 +110,9 @@ def sources(text: str, name: str, folders: Sequence[Path]) -> tuple[list[tuple[s
             asked = match.group(1) or match.group(2)
             around = [beside] if beside is not None and match.group(1) else []
             path = next((f / asked for f in (*around, *folders) if (f / asked).is_file()), None)
+            if path is None and not known(asked) and asked not in _MACROS and (found := _near(asked, folders)):
+                nearby[asked] = str(found)
+                path = found
             if path is not None:
                 path = Path(os.path.normpath(path))
                 if path not in seen:
@@ -104,9 +126,24 @@ def sources(text: str, name: str, folders: Sequence[Path]) -> tuple[list[tuple[s
             empty.add(asked)
             if asked not in kept:
                 kept.append(asked)
-            if match.group(1) and not known(asked):
+            if not known(asked) and (match.group(1) or "." in asked):
                 missing.append((asked, here, body.count("\n", 0, match.start()) + 1))
-    return files, empty, kept, missing
+    return Sources(files, empty, kept, missing, list(nearby.items()))
+
+
+def _near(header: str, folders: Sequence[Path]) -> Path | None:
+    """A header that none of `folders` has, in a folder beside one of them or beside what holds it, up to the
+    repository's own: where a build script would find it by an option of the compiler."""
+    for folder in folders[:1]:
+        for above in [folder, *folder.parents][:6]:
+            if above == above.parent or above == Path.home():
+                break
+            found = [sub / header for sub in sorted(above.iterdir()) if (sub / header).is_file()]
+            if found:
+                return found[0]
+            if (above / ".git").exists():
+                break
+    return None
 
 
 def known(header: str) -> bool:
@@ -123,7 +160,8 @@ def preprocess(
 ) -> Preprocessed:
     """Run the preprocessor over `text`. Raises CompileError for what it rejects, `#error` among it."""
     folders = [*map(Path, include)]
-    _, empty, kept, missing = sources(text, name, folders)
+    _, empty, kept, missing, nearby = sources(text, name, folders)
+    folders += dict.fromkeys(Path(file.removesuffix(header)) for header, file in nearby)
     with tempfile.TemporaryDirectory(prefix="touchstone-") as scratch:
         # So deep that "../../inc/name.h" stays within the folder.
         stubs = Path(scratch, "a", "b", "c", "d", "e")
@@ -163,7 +201,7 @@ def preprocess(
             raise NotRun(f"the compiler {cxx[0]} cannot be started: {error.strerror}") from None
         if done.returncode:
             raise compiler.CompileError(f"{name} does not compile:\n{done.stderr.decode(errors='replace').strip()}")
-    return Preprocessed(done.stdout.decode(errors="replace"), tuple(kept), tuple(missing))
+    return Preprocessed(done.stdout.decode(errors="replace"), tuple(kept), tuple(missing), tuple(nearby))
 
 
 def headers_for(words: set[str], asked: Sequence[str]) -> list[str]:

@@ -15,7 +15,17 @@ from touchstone.backends.emulator import binary, compiler, instruments, preproce
 from touchstone.backends.emulator.arguments import Packing
 from touchstone.backends.emulator.declarations import Kernel
 from touchstone.backends.emulator.findings import error
-from touchstone.backends.emulator.library import Loaded, Options, Range, Report, base, engine, fields, opened, parameters
+from touchstone.backends.emulator.library import (
+    Loaded,
+    Options,
+    Range,
+    Report,
+    base,
+    engine,
+    fields,
+    opened,
+    parameters,
+)
 from touchstone.backends.emulator.unit import Unit, unit
 
 MAX_THREADS = 1024
@@ -23,6 +33,10 @@ MAX_BLOCKS = (2**31 - 1, 65535, 65535)
 MAX_SHARED = 232448  # bytes of a block on sm_90, the most there is
 STACK_BYTES = 256 << 10
 ARCH = "sm_90"
+# Headers that kernels have no use for.
+_LIBRARIES = re.compile(
+    r"(cu(blas|dnn|fft|rand|solver|sparse|tensor)|nccl|nv(tx|ml|JitLink)|torch/|ATen/|c10/|GL/|mpi|pybind11/|windows)"
+)
 Dim = int | Sequence[int]
 
 
@@ -63,10 +77,12 @@ class Program:
         self.name = name
         self._strict = preprocess.architecture(arch)[0] < 700
         compiler.command()  # says why nothing can be compiled here
-        self._make = functools.partial(unit, text, name, defines, include, arch, kernels)
+        self._whole = functools.partial(unit, text, name, defines, include, arch)
+        self._make = functools.partial(self._whole, kernels and [_bare(kernel) for kernel in kernels])
         self._unit = self._make()
         self.kernels = list(self._unit.kernels)
         self.launches = self._unit.launches
+        self.nearby = self._unit.nearby
         self._built: dict[tuple[tuple[str, ...], bool], Loaded] = {}
 
     def _plain(self) -> list[str]:
@@ -84,7 +100,10 @@ class Program:
             words = frozenset(re.findall(r"[A-Za-z_]\w*", " ".join(instances)))
             if not words <= made.words:
                 made = self._make(also=words)
-            path = compiler.kernel(self._complete(made, entries), self.name, engine_path)
+            try:
+                path = compiler.kernel(self._complete(made, entries), self.name, engine_path)
+            except compiler.CompileError as error:
+                raise compiler.CompileError(f"{error}{_without(made)}") from None
             runs_on = engine(str(engine_path))  # first: the kernel's library asks for it by its name
             try:
                 library = opened(str(path))
@@ -99,7 +118,7 @@ class Program:
 
     def _found(self, kernel: str) -> Kernel:
         """The kernel that `kernel` names, an instance of a template, or a plain kernel of that name or signature."""
-        bare = re.sub(r"\s+", "", kernel.split("<")[0].split("(")[0])
+        bare = _bare(kernel)
         named = [k for k in self.kernels if bare in (k.name, k.name.split("::")[-1])]
         if not named:
             raise self._unknown(kernel)
@@ -138,7 +157,7 @@ class Program:
         return self._load((kernel,)), len(self._untemplated())
 
     def _unknown(self, kernel: str) -> KeyError:
-        names = [f"{k.name}<...>" if k.template else k.name for k in self.kernels]
+        names = [f"{k.name}<...>" if k.template else k.name for k in self._whole().kernels]
         return KeyError(f"{self.name} has no kernel {kernel!r}; it has {', '.join(names) or 'none'}")
 
     def _names(self, kernel: str) -> tuple[str, ...]:
@@ -213,6 +232,7 @@ class Program:
             raise error(kernel, loaded, report, regions)
         return int(report.atomics)
 
+
 def _entry_name(kernel: Kernel, kernels: Sequence[Kernel]) -> str:
     """`&name`, with its type where several kernels have the name."""
     bare = kernel.name.split("::")[-1]
@@ -239,10 +259,22 @@ def _structures(made: Unit, kernel: Kernel, number: int, entry: str) -> str:
     return out
 
 
+def _bare(kernel: str) -> str:
+    """The name of a kernel in what is said of an instance or a signature."""
+    return re.sub(r"\s+", "", kernel.split("<")[0].split("(")[0])
+
+
 def _instance_name(instance: str) -> str:
     """ "&scaled<3>" of "ns::scaled<3>"."""
     name, _, arguments = instance.partition("<")
     return f"&{name.split('::')[-1].strip()}<{arguments}"
+
+
+def _without(made: Unit) -> str:
+    """What may be missing where a text does not compile."""
+    ours = [(header, name, line) for header, name, line in made.missing if not _LIBRARIES.match(header)]
+    lines = [f"\n{name}:{line}: {header} is not found: -I FOLDER names where it is" for header, name, line in ours]
+    return "".join(lines[:5])
 
 
 def _undefined(said: str) -> str:

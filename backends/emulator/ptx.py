@@ -18,7 +18,15 @@ _TYPES = {
     "f16x2": "touchstone::ptx::Half2",
     "bf16x2": "touchstone::ptx::Brain2",
 }  # fmt: skip
-_CONSTRAINTS = {"r": "uint32_t", "l": "uint64_t", "f": "float", "d": "double", "h": "uint16_t", "b": "bool", "c": "uint8_t"}
+_CONSTRAINTS = {
+    "r": "uint32_t",
+    "l": "uint64_t",
+    "f": "float",
+    "d": "double",
+    "h": "uint16_t",
+    "b": "bool",
+    "c": "uint8_t",
+}
 _SPECIAL = {
     "laneid": "ts_lane()", "warpid": "(touchstone::ptx::thread() / 32)", "nwarpid": "(touchstone::ptx::threads() / 32)",
     "smid": "0u", "nsmid": "132u", "gridid": "0u", "clock": "static_cast<uint32_t>(ts_clock())",
@@ -37,7 +45,23 @@ _NOTHING = re.compile(
 _BINARY = {"add": "+", "sub": "-", "and": "&", "or": "|", "xor": "^"}
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
             "lo": "<", "ls": "<=", "hi": ">", "hs": ">="}  # fmt: skip
-_UNARY = {"abs", "neg", "not", "popc", "clz", "brev", "rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh", "bfind"}
+_UNARY = {
+    "abs",
+    "neg",
+    "not",
+    "popc",
+    "clz",
+    "brev",
+    "rcp",
+    "sqrt",
+    "rsqrt",
+    "ex2",
+    "lg2",
+    "sin",
+    "cos",
+    "tanh",
+    "bfind",
+}
 _STATEMENT = re.compile(r"\s*(?:([A-Za-z_$%][\w$%]*)\s*:(?!:)|([{}])|([^;{}]*(?:\{[^{}]*\}[^;{}]*)*);)", re.S)
 
 
@@ -132,7 +156,9 @@ class _Statement:
         kind = kind.lstrip(".")
         if kind not in _TYPES and kind != "b128":
             raise NotKnown(line)
-        plain = {"f16": "uint16_t", "bf16": "uint16_t", "f16x2": "uint32_t", "bf16x2": "uint32_t"}.get(kind, _TYPES.get(kind, ""))
+        plain = {"f16": "uint16_t", "bf16": "uint16_t", "f16x2": "uint32_t", "bf16x2": "uint32_t"}.get(
+            kind, _TYPES.get(kind, "")
+        )
         out = []
         for name in names.split(","):
             name = name.strip()
@@ -293,7 +319,9 @@ def _mov(s: _Statement, words: list[str], ops: list[str]) -> str:
     if len(source) > 1:
         total = int(words[-1][1:])
         bits = total // len(source)
-        parts = (f"static_cast<uint{total}_t>({s.value(one, f'uint{bits}_t')}) << {bits * i}" for i, one in enumerate(source))
+        parts = (
+            f"static_cast<uint{total}_t>({s.value(one, f'uint{bits}_t')}) << {bits * i}" for i, one in enumerate(source)
+        )
         return s.put(ops[0], f"({' | '.join(parts)})")
     return s.put(ops[0], s.value(ops[1], kind))
 
@@ -308,7 +336,8 @@ def _cvt(s: _Statement, words: list[str], ops: list[str]) -> str:
             raise NotKnown(".".join(words))
         relu = str("relu" in words).lower()
         return s.put(
-            ops[0], f"touchstone::ptx::pack<{_TYPES[to]}>({s.value(ops[1], 'float')}, {s.value(ops[2], 'float')}, {relu})"
+            ops[0],
+            f"touchstone::ptx::pack<{_TYPES[to]}>({s.value(ops[1], 'float')}, {s.value(ops[2], 'float')}, {relu})",
         )
     rounding = next((w for w in words if w in ("rni", "rzi", "rmi", "rpi", "rn", "rz", "rm", "rp")), "rn")
     value = f"touchstone::ptx::convert<{_TYPES[to]}>({s.value(ops[1], _TYPES[source])}, touchstone::ptx::{rounding})"
@@ -352,7 +381,11 @@ def _three(s: _Statement, words: list[str], ops: list[str]) -> str:
     if words[0] in ("bfe", "bfi"):
         kinds[-2:] = ["uint32_t", "uint32_t"]
     if words[0] == "dp4a":
-        kinds = ["int32_t" if words[1] == "s32" else "uint32_t", "int32_t" if words[2] == "s32" else "uint32_t", "int32_t"]
+        kinds = [
+            "int32_t" if words[1] == "s32" else "uint32_t",
+            "int32_t" if words[2] == "s32" else "uint32_t",
+            "int32_t",
+        ]
     values = ", ".join(s.value(op, k) for op, k in zip(ops[1:], kinds, strict=True))
     extra = f", {str('wrap' in words).lower()}" if words[0] == "shf" else ""
     return s.put(ops[0], f"touchstone::ptx::{name}({values}{extra})")
@@ -420,7 +453,7 @@ def _fence(s: _Statement, words: list[str], ops: list[str]) -> str:
 def _shfl(s: _Statement, words: list[str], ops: list[str]) -> str:
     first, _, second = ops[0].partition("|")
     call = (
-        f"touchstone::ptx::shfl(touchstone::{ {'idx': 'FROM', 'up': 'UP', 'down': 'DOWN', 'bfly': 'XOR'}[words[2]]}, "
+        f"touchstone::ptx::shfl(touchstone::{ {'idx': 'FROM', 'up': 'UP', 'down': 'DOWN', 'bfly': 'XOR'}[words[2]] }, "
         f"{s.value(ops[1], 'uint32_t')}, {s.value(ops[2], 'uint32_t')}, {s.value(ops[3], 'uint32_t')}, "
         f"{s.value(ops[4], 'uint32_t')}, &ts_valid)"
     )
@@ -526,7 +559,9 @@ def _mma(s: _Statement, words: list[str], ops: list[str]) -> str:
         return ", ".join(s.value(one, kind) for one in each), len(each)
 
     def typed(element: str) -> str:
-        return element if element in ("double", "int8_t", "uint8_t", "int32_t", "float") else f"touchstone::ptx::{element}"
+        return (
+            element if element in ("double", "int8_t", "uint8_t", "int32_t", "float") else f"touchstone::ptx::{element}"
+        )
 
     word = "double" if a == "double" else "uint32_t"
     (va, na), (vb, nb), (vc, nc) = registers(ops[1], a), registers(ops[2], b), registers(ops[3], c)

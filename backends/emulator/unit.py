@@ -27,6 +27,7 @@ class Unit(NamedTuple):
     kernels: tuple[Kernel, ...]
     launches: tuple[Launch, ...]
     missing: tuple[tuple[str, str, int], ...]  # headers that were not found: name, file, line
+    nearby: tuple[tuple[str, str], ...]  # headers that no folder given has, and the file that was taken
     structures: dict[str, list[str]]  # the data members of every class, by its name
     words: frozenset[str]  # of the text
 
@@ -43,22 +44,23 @@ def unit(
     """What `text` comes to. `roots`: the kernels that are wanted, None for all; `also`: further words that an instance
     of a template names. Raises CompileError for what the preprocessor rejects or a declaration that cannot be read."""
     preprocess.architecture(arch)
-    files, *_ = preprocess.sources(text, name, [*map(Path, include)])
+    files = preprocess.sources(text, name, [*map(Path, include)]).files
     said = json.dumps([files, definitions, list(include), str(arch), roots and sorted(roots), sorted(also)])
     key = compiler.digest(said, _own(), compiler.own_text(), *compiler.made_by())
     kept = f"{compiler.plain_name(Path(name).stem)}_{key}.json"
     data = store().load(kept)
     if data is None:
         made = _made(text, name, definitions, include, arch, roots, also)
-        store().keep(kept, json.dumps([*made[:6], sorted(made.words)], default=sorted).encode())
+        store().keep(kept, json.dumps([*made[:7], sorted(made.words)], default=sorted).encode())
         return made
-    body, headers, kernels, launches, missing, structures, words = json.loads(data)
+    body, headers, kernels, launches, missing, nearby, structures, words = json.loads(data)
     return Unit(
         body,
         tuple(headers),
         tuple(Kernel(k[0], k[1], tuple(k[2]), tuple(k[3]), tuple(k[4]), *k[5:]) for k in kernels),
         tuple(Launch(la[0], la[1], frozenset(la[2]), *la[3:]) for la in launches),
         tuple((m[0], m[1], m[2]) for m in missing),
+        tuple((n[0], n[1]) for n in nearby),
         structures,
         frozenset(words),
     )
@@ -132,6 +134,7 @@ def _made(
         tuple(kernels.values()),
         launches,
         seen.missing,
+        seen.nearby,
         structures,
         frozenset(words),
     )
