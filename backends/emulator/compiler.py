@@ -97,7 +97,7 @@ def digest(*parts: str) -> str:
 @functools.cache
 def own_text() -> str:
     """Of the engine and of the headers that kernels include: all that lies in their folders."""
-    files = sorted([*ENGINE.glob("*"), *INCLUDE.glob("*")])
+    files = sorted([*ENGINE.glob("*"), *INCLUDE.rglob("*")])
     return "\0".join(f"{file.name}\0{file.read_text()}" for file in files if file.is_file())
 
 

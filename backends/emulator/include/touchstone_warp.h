@@ -64,6 +64,21 @@ __forceinline__ T shuffle_any(uint32_t mask, T value, int by, int width, Shuffle
   return value;
 }
 
+// Of any size, in words of 8 bytes.
+template <class T>
+__forceinline__ T shuffle_words(uint32_t mask, T value, int by, int width, ShuffleKind kind, const char* what, int line,
+                                const char* file) {
+  if constexpr (sizeof(T) <= 8) {
+    return shuffle_any(mask, value, by, width, kind, what, line, file);
+  } else {
+    uint64_t words[(sizeof(T) + 7) / 8] = {};
+    __builtin_memcpy(words, &value, sizeof(T));
+    for (uint64_t& word : words) word = shuffle(mask, word, by, width, kind, what, line, file);
+    __builtin_memcpy(&value, words, sizeof(T));
+    return value;
+  }
+}
+
 enum VoteKind { ALL, ANY, UNI, BALLOT, MATCH_ANY, MATCH_ALL, SUM, MIN_S, MAX_S, MIN_U, MAX_U, AND, OR, XOR_BITS };
 
 template <VoteKind K>
