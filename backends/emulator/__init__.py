@@ -4,6 +4,7 @@
 raised as a KernelError. `schedule` and `races` are context managers. docs/emulator.md says what is covered.
 """
 
+from touchstone.backends.emulator.arguments import Texture
 from touchstone.backends.emulator.compiler import CompileError, why_not
 from touchstone.backends.emulator.errors import (
     Deadlock,
@@ -28,6 +29,7 @@ __all__ = [
     "OutOfBounds",
     "Program",
     "RaceCondition",
+    "Texture",
     "UninitialisedShared",
     "Writers",
     "compile",

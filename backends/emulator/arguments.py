@@ -22,6 +22,16 @@ class Argument(NamedTuple):
     strides: tuple[int, ...]  # in elements
 
 
+class _Texture(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_uint64),
+        ("sizes", ctypes.c_int64 * 3),
+        ("strides", ctypes.c_int64 * 3),
+        *((name, ctypes.c_int32) for name in
+          ("channels", "bytes", "kind", "linear", "address", "normalised", "fractions")),
+    ]
+
+
 class Move(NamedTuple):
     """Memory that a kernel is given at another address than it has."""
 
@@ -30,6 +40,54 @@ class Move(NamedTuple):
     at: int
     buffer: np.ndarray  # what lies there
     writable: bool
+
+
+class Texture:
+    """An array as a kernel's cudaTextureObject_t or cudaSurfaceObject_t."""
+
+    def __init__(
+        self,
+        array: Any,
+        dims: int | None = None,
+        filter: str = "point",
+        address: str = "clamp",
+        normalised: bool = False,
+        fractions: bool = False,
+    ) -> None:
+        """`array`: (width), (height, width) or (depth, height, width), with one more axis for up to four channels where
+        `dims` is less than its axes; 8-, 16- or 32-bit numbers. `filter` is point or linear; `address` wrap, clamp,
+        mirror or border; `normalised`: coordinates from 0 to 1; `fractions`: integers are read as 0 to 1."""
+        self.array = np.asarray(array)
+        self.dims = self.array.ndim if dims is None else dims
+        modes = ("wrap", "clamp", "mirror", "border")
+        if filter not in ("point", "linear"):
+            raise ValueError(f"filter: expected point or linear, got {filter!r}")
+        if address not in modes:
+            raise ValueError(f"address: expected one of {', '.join(modes)}, got {address!r}")
+        if not 1 <= self.dims <= 3 or self.array.ndim - self.dims not in (0, 1) or 0 in self.array.shape:
+            raise ValueError(f"array: expected one to three axes and one for channels, got shape {self.array.shape}")
+        if self.array.dtype.kind not in "fiu" or self.array.dtype.itemsize > 4:
+            raise TypeError(f"array: expected numbers of 8, 16 or 32 bits, got {self.array.dtype}")
+        self._options = (filter == "linear", modes.index(address), normalised, fractions)
+
+    def described(self, start: int) -> _Texture:
+        """For the engine, with the array at `start`."""
+        sizes = [*self.array.shape[: self.dims][::-1], 1, 1][:3]
+        strides = [*self.array.strides[: self.dims][::-1], 0, 0][:3]
+        channels = self.array.shape[self.dims] if self.array.ndim > self.dims else 1
+        linear, address, normalised, fractions = self._options
+        return _Texture(
+            start,
+            (ctypes.c_int64 * 3)(*sizes),
+            (ctypes.c_int64 * 3)(*strides),
+            channels,
+            self.array.dtype.itemsize,
+            ord(self.array.dtype.kind),
+            linear,
+            address,
+            normalised,
+            fractions,
+        )
 
 
 def extent(argument: Any, name: str) -> Argument | None:
@@ -114,7 +172,7 @@ class Packing:
             if region is None:
                 raise TypeError(f"{kernel}: memory: expected arrays, got {type(array).__name__}")
             self._fixed.append(region)
-        self._tables: list[np.ndarray] = []  # of addresses
+        self._tables: list[Any] = []  # of addresses, and what describes textures
         self._align(list(_arrays(arguments)))
         self._cells: list[Any] = []
         for position, (argument, parameter) in enumerate(zip(arguments, known, strict=True)):
@@ -128,6 +186,12 @@ class Packing:
     def _cell(self, argument: Any, parameter: Parameter, name: str, fields: Sequence[Field] | None) -> Any:
         """One argument, in memory that the kernel's parameter is read from."""
         kind, size = parameter.kind.decode(), parameter.bytes
+        if isinstance(argument, Texture):
+            if kind != "u" or size != 8:
+                raise TypeError(f"{self.kernel}: {name}: expected no texture")
+            described = argument.described(self._region(argument.array, name))
+            self._tables.append(described)
+            return ctypes.c_uint64(ctypes.addressof(described))
         if (
             extent(argument, name) is not None
             or argument is None
@@ -255,6 +319,8 @@ class Packing:
 def _arrays(arguments: Any) -> Iterator[Any]:
     """Every array in arguments, in lists and structures too."""
     for argument in arguments.values() if isinstance(arguments, Mapping) else arguments:
+        if isinstance(argument, Texture):
+            argument = argument.array
         if isinstance(argument, (list, tuple, Mapping)):
             yield from _arrays(argument)
         elif isinstance(argument, np.ndarray) or hasattr(argument, "data_ptr"):

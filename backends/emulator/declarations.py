@@ -7,7 +7,7 @@ function for the host alone never is, nor is such a member of a class.
 
 import bisect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import NamedTuple
 
 _TOKEN = re.compile(
@@ -563,6 +563,17 @@ class Text:
                 yield begin, end
                 at = end
             at += 1
+
+    def calls(self, declaration: Declaration, names: Container[str]) -> Iterator[tuple[int, str]]:
+        """Every plain call of a function in `names`, by its token."""
+        for at in range(declaration.first + 1, declaration.last):
+            token = self.code[at]
+            if token.kind == "word" and token.text in names and self.code[at + 1].text == "(":
+                before = self.code[at - 1]
+                if before.text not in (".", "->", "::", "*", "&", "~") and (
+                    before.kind != "word" or before.text in ("return", "else", "do")
+                ):
+                    yield at, token.text
 
     def source_of(self, part: tuple[int, int]) -> str:
         """The text of tokens, from the first up to the one before the last."""

@@ -94,6 +94,8 @@ def region_name(loaded: Loaded, report: Report, regions: list[Argument]) -> str:
         return regions[report.region_index].name
     if report.region_kind == 3:
         return f"the variable {loaded.variables[report.region_index].name}"
+    if report.region_kind == 5:
+        return "what the kernel allocated"
     return f"the shared array {report.name.decode()}" if report.name else "the dynamic shared memory"
 
 

@@ -74,7 +74,6 @@ def defines(arch: str | int) -> str:
         words["__CUDA_ARCH_SPECIFIC__"] = number
     # The engine's own meaning of CUDA's words is given to what is kept of the text, later.
     shown = ("global", "device", "host", "constant", "managed", "shared", "grid_constant", "launch_bounds")
-    words["clock()"] = "static_cast<long>(clock64())"
     lines = [f"#undef __{word}__" for word in (*shown, "cluster_dims", "maxnreg")]
     return (
         "\n".join(
@@ -217,7 +216,7 @@ def headers_for(words: set[str], asked: Sequence[str]) -> list[str]:
         elif any(header in names and word in words for word, names in _USED_FOR.items()):
             out.append(header)
         elif header not in {h for names in _USED_FOR.values() for h in names} and header.startswith(
-            ("cuda_", "cuComplex", "curand_kernel", "curand_philox", "vector_")
+            ("cuda_", "cuComplex", "cufft", "curand_kernel", "curand_philox", "vector_")
         ):
             if known(header) and not header.startswith(("cuda_gl", "cuda_egl", "cuda_vdpau", "cuda_runtime")):
                 out.append(header)

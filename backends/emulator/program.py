@@ -33,6 +33,14 @@ MAX_BLOCKS = (2**31 - 1, 65535, 65535)
 MAX_SHARED = 232448  # bytes of a block on sm_90, the most there is
 STACK_BYTES = 256 << 10
 ARCH = "sm_90"
+_HEAP = "".join(
+    f'__attribute__((visibility("hidden"))) void* operator new{array}(size_t n) {{ return touchstone::heap_new(n); }}\n'
+    f'__attribute__((visibility("hidden"))) void operator delete{array}(void* p) noexcept '
+    "{ touchstone::heap_free(p); }\n"
+    f'__attribute__((visibility("hidden"))) void operator delete{array}(void* p, size_t) noexcept '
+    "{ touchstone::heap_free(p); }\n"
+    for array in ("", "[]")
+)
 # Headers that kernels have no use for.
 _LIBRARIES = re.compile(
     r"(cu(blas|dnn|fft|rand|solver|sparse|tensor)|nccl|nv(tx|ml|JitLink)|torch/|ATen/|c10/|GL/|mpi|pybind11/|windows)"
@@ -84,6 +92,8 @@ class Program:
         self.launches = self._unit.launches
         self.nearby = self._unit.nearby
         self._built: dict[tuple[tuple[str, ...], bool], Loaded] = {}
+        self._last: Loaded | None = None
+        self._values: dict[str, np.ndarray] = {}  # of variables, as they were set
 
     def _plain(self) -> list[str]:
         """What stands for the address of each kernel that is no template."""
@@ -111,6 +121,8 @@ class Program:
                 raise compiler.CompileError(f"{self.name}: {_undefined(str(error))}") from None
             variables, constants = binary.variables(path)
             self._built[key] = Loaded(str(path), library, runs_on, base(str(path)), variables, constants)
+            for name, data in self._values.items():
+                self._write(self._built[key], name, data)
         return self._built[key]
 
     def _untemplated(self) -> list[Kernel]:
@@ -128,7 +140,7 @@ class Program:
         """The text that is compiled: for every kernel one function that unpacks its arguments, one that describes
         them."""
         text = "".join(f"#include <{header}>\n" for header in ("touchstone.h", *made.headers))
-        text += f'{made.text}\n#line 1 "touchstone"\n'
+        text += f'{_HEAP if "new" in made.words else ""}{made.text}\n#line 1 "touchstone"\n'
         for number, (kernel, entry) in enumerate(entries):
             scopes = kernel.scopes
             named = [scope for scope in scopes if scope]
@@ -159,6 +171,42 @@ class Program:
     def _unknown(self, kernel: str) -> KeyError:
         names = [f"{k.name}<...>" if k.template else k.name for k in self._whole().kernels]
         return KeyError(f"{self.name} has no kernel {kernel!r}; it has {', '.join(names) or 'none'}")
+
+    def variable(self, name: str) -> np.ndarray:
+        """The bytes of a `__device__` or `__constant__` variable, in the library of the kernel that was launched last,
+        else in that of the kernels that are no templates; KeyError where the file has none of that name that a kernel
+        needs."""
+        loaded = self._last or self._load(())
+        found = next((v for v in loaded.variables if v.name == name), None)
+        if found is None:
+            known = sorted({v.name for v in loaded.variables if re.fullmatch(r"[A-Za-z_]\w*", v.name)})
+            raise KeyError(f"{self.name} has no variable {name!r}; it has {', '.join(known) or 'none'}")
+        memory = (ctypes.c_uint8 * found.bytes).from_address(loaded.base + found.start)
+        return np.ctypeslib.as_array(memory)
+
+    def get(self, name: str, dtype: Any = np.float32) -> np.ndarray:
+        """What a `__device__` or `__constant__` variable holds, as `dtype`: after a launch."""
+        return self.variable(name).view(dtype).copy()
+
+    def set(self, name: str, value: Any) -> None:
+        """Give a `__device__` or `__constant__` variable its value, as cudaMemcpyToSymbol does: an array or tensor of
+        the variable's type, no longer than it is."""
+        data = np.ascontiguousarray(value.numpy() if hasattr(value, "data_ptr") else value).view(np.uint8).ravel()
+        for loaded in {id(one): one for one in (*self._built.values(), self._load(()))}.values():
+            self._write(loaded, name, data)
+        self._values[name] = data
+
+    def _write(self, loaded: Loaded, name: str, data: np.ndarray) -> None:
+        found = next((v for v in loaded.variables if v.name == name), None)
+        if found is None:
+            self.variable(name)  # says what there is
+            return
+        if len(data) > found.bytes:
+            raise ValueError(f"{self.name}: {name} has {found.bytes} bytes, got {len(data)}")
+        place = loaded.base + found.start
+        if not found.writable:
+            raise ValueError(f"{self.name}: {name} is a constant")
+        ctypes.memmove(place, data.ctypes.data, len(data))
 
     def _names(self, kernel: str) -> tuple[str, ...]:
         return self._found(kernel).parameters

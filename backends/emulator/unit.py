@@ -18,6 +18,9 @@ _HERE = Path(__file__).parent
 _MADE_BY = ("preprocess.py", "declarations.py", "source.py", "unit.py", "ptx.py")
 _NO_LAUNCH = 'touchstone::not_covered("a launch by device code")'
 
+# Functions of the C library that mean something else on the device.
+_OWN = {"malloc": "touchstone::heap_new", "free": "touchstone::heap_free", "clock": "clock_ticks_"}
+
 
 class Unit(NamedTuple):
     """What is compiled of a file."""
@@ -117,6 +120,11 @@ def _made(
         for first, last, parts in read.assembly(declaration):
             if not any(begin <= first <= end for begin, end, _ in gone):
                 edits.append((first, last, _assembly(read, parts, len(pieces) * 1000 + len(edits))))
+        edits += [
+            (at, at, _OWN[word])
+            for at, word in read.calls(declaration, _OWN)
+            if not any(begin <= at <= end for begin, end, _ in gone)
+        ]
         edits += [(*span, _NO_LAUNCH) for span in read.device_launches(declaration)]
         pieces.append(read.piece(declaration, edits) + "\n")
         words |= read.words(declaration)

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "fibers.h"
+#include "memory.h"
 #include "races.h"
 
 namespace engine {
@@ -61,6 +62,10 @@ __attribute__((noinline)) void slow(Worker* w, uint64_t address, uint64_t size, 
   const ts_options& options = w->launch->options;
   if (access == READ && address >= options.readable_low && address + size <= options.readable_high) return;
   if (!options.checks) return;
+  if (in_heap(address, size)) {
+    if (w->watched) note(w, address, size, access, pc, true);
+    return;
+  }
   refuse(w, TS_OUT_OF_BOUNDS, address, size, access, pc);
 }
 

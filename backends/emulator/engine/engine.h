@@ -17,7 +17,7 @@ enum ts_kind {
   TS_FAULT,  // anything else: `text` says what
 };
 
-enum ts_region_kind { TS_NO_REGION, TS_ARGUMENT, TS_SHARED, TS_GLOBAL, TS_STACK };
+enum ts_region_kind { TS_NO_REGION, TS_ARGUMENT, TS_SHARED, TS_GLOBAL, TS_STACK, TS_HEAP };
 
 struct ts_place {
   uint64_t pc;  // a return address within the kernel's library, or 0
@@ -96,6 +96,10 @@ void* ts_shared(struct ts_site* site);
 // Shared memory by an offset into the block's, as instructions address it; 0 for what is not shared.
 uint64_t ts_shared_address(const void* pointer);
 void* ts_shared_memory(uint64_t address);
+
+// The device's heap: 0 where there is no room. What is allocated stays until it is freed, over launches too.
+void* ts_heap_new(uint64_t bytes);
+void ts_heap_free(void* pointer, uint64_t pc);
 
 // Copies from global to shared memory that are done when they are waited for, and not before: until then the target
 // counts as not written. `read` of `size` bytes are read, the rest becomes 0.

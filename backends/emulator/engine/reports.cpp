@@ -1,5 +1,7 @@
 #include "reports.h"
 
+#include "memory.h"
+
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -70,6 +72,9 @@ void describe_nearest(Worker* w, ts_report& report, uint64_t address) {
       std::memcpy(report.dims, array.site->dims, sizeof report.dims);
     }
   }
+  uint64_t start, bytes;
+  nearest_in_heap(address, start, bytes);
+  if (start) nearer(TS_HEAP, 0, start, bytes, 1);
   if (best > uint64_t(1) << 32) report.region_kind = TS_NO_REGION;
 }
 

@@ -8,10 +8,14 @@
 #include <stdint.h>
 #include <string.h>
 
+#include <new>
 #include <type_traits>
 
 #include <vector_functions.h>
 #include <vector_types.h>
+
+#include <surface_types.h>
+#include <texture_types.h>
 
 #include "engine.h"
 
@@ -65,6 +69,9 @@ template <class Array>
 __forceinline__ Array& shared(ts_site& site) {
   return *static_cast<Array*>(ts_shared(&site));
 }
+
+TS_PLAIN inline void* heap_new(size_t bytes) { return ts_heap_new(bytes); }
+TS_PLAIN inline void heap_free(void* p) { ts_heap_free(p, TS_PC); }
 
 template <class T>
 constexpr ts_site site(const char* name, size_t align = 0) {
@@ -207,3 +214,4 @@ __forceinline__ dim3 dim(uint64_t packed) {
 #include "touchstone_math.h"
 #include "touchstone_mma.h"
 #include "touchstone_ptx.h"
+#include "touchstone_texture.h"

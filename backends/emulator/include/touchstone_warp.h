@@ -13,6 +13,7 @@ inline void __threadfence() { ts_fence(); }
 inline void __threadfence_block() { ts_fence(); }
 inline void __threadfence_system() { ts_fence(); }
 inline void __nanosleep(unsigned) { ts_pause(); }
+inline long clock_ticks_() { return static_cast<long>(ts_clock()); }
 inline long long clock64() { return static_cast<long long>(ts_clock()); }
 
 namespace touchstone {
