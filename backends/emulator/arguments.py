@@ -27,8 +27,10 @@ class _Texture(ctypes.Structure):
         ("data", ctypes.c_uint64),
         ("sizes", ctypes.c_int64 * 3),
         ("strides", ctypes.c_int64 * 3),
-        *((name, ctypes.c_int32) for name in
-          ("channels", "bytes", "kind", "linear", "address", "normalised", "fractions")),
+        *(
+            (name, ctypes.c_int32)
+            for name in ("channels", "bytes", "kind", "linear", "address", "normalised", "fractions")
+        ),
     ]
 
 

@@ -167,7 +167,7 @@ def made_by() -> tuple[str, ...]:
 
 
 def first_header(narrow: bool) -> tuple[Path, list[str]]:
-    """What every kernel is compiled after, with `narrow` the 16-bit types too, and the flags that it was compiled by."""
+    """What every kernel is compiled after, with `narrow` the 16-bit types too, and by which flags."""
     flags = _flags()
     return _precompiled(command(), flags, narrow), flags
 

@@ -19,10 +19,8 @@ from touchstone.backends.emulator import compiler
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)', re.M)
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.S)
 # Whose macros a kernel's text may use.
-_MACROS = {
-    *(f"{name}.h" for name in "assert float inttypes limits math math_constants stdbool stddef stdint".split()),
-    *(f"c{name}" for name in "assert float inttypes limits math stdbool stddef stdint".split()),
-}
+_NAMES = ("assert", "float", "inttypes", "limits", "math", "stdbool", "stddef", "stdint")
+_MACROS = {"math_constants.h", *(f"{name}.h" for name in _NAMES), *(f"c{name}" for name in _NAMES)}
 # What is included again where the kernels are compiled, if what is kept of the text names one of these words.
 _USED_FOR = {
     "std": {"algorithm", "array", "bit", "complex", "functional", "initializer_list", "limits", "numeric", "optional",
@@ -30,6 +28,8 @@ _USED_FOR = {
     "nvcuda": {"mma.h"},
     "cooperative_groups": {"cooperative_groups.h"},
 }  # fmt: skip
+_OTHERS = ("cuda_", "cuComplex", "cufft", "curand_kernel", "curand_philox", "vector_")
+_HOSTS = ("cuda_gl", "cuda_egl", "cuda_vdpau", "cuda_runtime")
 _NARROW = re.compile(r"(__)?(nv_)?(half|bfloat16)")
 _FIELDS = re.compile(r"(?:sm_|compute_)?(\d{2,4})([af]?)")
 CUDA_VERSION = 13000  # the toolkit whose macros are shown to the text
@@ -213,11 +213,6 @@ def headers_for(words: set[str], asked: Sequence[str]) -> list[str]:
         if folder in ("cub", "cuda", "thrust", "cooperative_groups") and "/" in header:
             if folder in words:
                 out.append(header)
-        elif any(header in names and word in words for word, names in _USED_FOR.items()):
+        elif any(header in names and word in words for word, names in _USED_FOR.items()) or (header.startswith(_OTHERS) and not header.startswith(_HOSTS) and known(header)):
             out.append(header)
-        elif header not in {h for names in _USED_FOR.values() for h in names} and header.startswith(
-            ("cuda_", "cuComplex", "cufft", "curand_kernel", "curand_philox", "vector_")
-        ):
-            if known(header) and not header.startswith(("cuda_gl", "cuda_egl", "cuda_vdpau", "cuda_runtime")):
-                out.append(header)
     return out

@@ -9,7 +9,8 @@ import re
 from collections.abc import Callable, Iterator
 
 _TYPES = {
-    **{f"{letter}{bits}": f"{'int' if letter == 's' else 'uint'}{bits}_t" for letter in "bus" for bits in (8, 16, 32, 64)},
+    **{f"{letter}{bits}": f"uint{bits}_t" for letter in "bu" for bits in (8, 16, 32, 64)},
+    **{f"s{bits}": f"int{bits}_t" for bits in (8, 16, 32, 64)},
     "f32": "float",
     "f64": "double",
     "pred": "bool",
@@ -213,7 +214,8 @@ class _Statement:
         register, sign, offset = (part.strip() for part in re.match(r"([\w$%]+)\s*([+-]?)\s*(.*)", inner).groups())  # type: ignore[union-attr]
         base = self.value(register, "uint64_t")
         if offset:
-            base = f"({base} {sign} {self.value(offset, 'int64_t') if not offset.startswith('ts_') else self.value(offset, 'uint64_t')})"
+            kind = "uint64_t" if offset.startswith("ts_") else "int64_t"
+            base = f"({base} {sign} {self.value(offset, kind)})"
         return f"touchstone::ptx::shared({base})" if space == "shared" else f"reinterpret_cast<char*>({base})"
 
     def each(self, text: str) -> list[str]:
@@ -415,20 +417,30 @@ def _st(s: _Statement, words: list[str], ops: list[str]) -> str:
     return f"{fence} touchstone::ptx::store<{kind}, {count}, {str(volatile).lower()}>({pointer}, {{{{{values}}}}});"
 
 
+_ATOMICS = {
+    **{name: f"atomic{name.capitalize()}" for name in ("add", "min", "max", "and", "or", "xor", "exch", "inc", "dec")},
+    "cas": "atomicCAS",
+}
+_ATOMIC_KINDS = {
+    **dict.fromkeys(("b32", "u32"), "unsigned"),
+    **dict.fromkeys(("b64", "u64", "s64"), "unsigned long long"),
+    "s32": "int",
+    "f32": "float",
+    "f64": "double",
+}
+
+
 def _atom(s: _Statement, words: list[str], ops: list[str]) -> str:
     returns = words[0] == "atom"
-    names = {"add": "atomicAdd", "min": "atomicMin", "max": "atomicMax", "and": "atomicAnd", "or": "atomicOr",
-             "xor": "atomicXor", "exch": "atomicExch", "cas": "atomicCAS", "inc": "atomicInc", "dec": "atomicDec"}  # fmt: skip
-    operation = next(w for w in words if w in names)
-    kind = {"b32": "unsigned", "u32": "unsigned", "s32": "int", "u64": "unsigned long long", "b64": "unsigned long long",
-            "s64": "unsigned long long", "f32": "float", "f64": "double"}[words[-1]]  # fmt: skip
+    operation = next(w for w in words if w in _ATOMICS)
+    kind = _ATOMIC_KINDS[words[-1]]
     if _vector(words) > 1 or (words[-1] == "s64" and operation in ("min", "max")):
         raise NotKnown(".".join(words))
     at = 1 if returns else 0
     pointer = f"reinterpret_cast<{kind}*>({s.address(ops[at], _space(words))})"
     values = ", ".join(s.value(op, kind) for op in ops[at + 1 :])
     before = "ts_fence();" if {"release", "acq_rel"} & set(words) else ""
-    call = f"{names[operation]}({pointer}, {values})"
+    call = f"{_ATOMICS[operation]}({pointer}, {values})"
     return f"{before} " + (s.put(ops[0], call) if returns else f"{call};")
 
 
@@ -510,7 +522,7 @@ def _cp(s: _Statement, words: list[str], ops: list[str]) -> str:
         return "ts_copy_commit(); ts_copy_wait(0);"
     if "mbarrier" in words:
         raise NotKnown(".".join(words))
-    rest = [op for op in ops[2:]]
+    rest = ops[2:]
     if any("cache_hint" in w for w in words):
         rest = rest[:-1]
     size = s.value(rest[0], "int")
@@ -546,7 +558,7 @@ _ELEMENTS = {"f16": "Half", "bf16": "Brain", "tf32": "Tf32", "s8": "int8_t", "u8
 def _mma(s: _Statement, words: list[str], ops: list[str]) -> str:
     shape = next(w for w in words if re.fullmatch(r"m\d+n\d+k\d+", w))
     m, n, k = map(int, re.findall(r"\d+", shape))
-    if "sp" in words or {"xor", "and"} & set(words) or (m, n, k) == (8, 8, 4) and "f64" not in words:
+    if "sp" in words or {"xor", "and"} & set(words) or ((m, n, k) == (8, 8, 4) and "f64" not in words):
         raise NotKnown(".".join(words))
     kinds = [w for w in words if w in _ELEMENTS]
     d, a, b, c = (_ELEMENTS[w] for w in kinds)

@@ -5,7 +5,6 @@ Kept in the cache of compiled code, by all the texts that it was made of.
 
 import functools
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -86,7 +85,8 @@ def _assembly(read: declarations.Text, parts: list[list[tuple[int, int]]], numbe
             operands.append((ptx.literal(read.code[first].text), expression))
         lists.append(operands)
     template = ptx.literal(" ".join(read.source_of(part) for part in parts[0]))
-    return ptx.translate(template, *(lists + [[], []])[:2], number)
+    outputs, inputs = [*lists, [], []][:2]
+    return ptx.translate(template, outputs, inputs, number)
 
 
 @functools.cache

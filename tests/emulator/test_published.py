@@ -90,7 +90,10 @@ def test_architectures(arch, number, suffix):
 
 
 def test_no_branch_vanishes():
-    text = "__global__ void k(int* x) {\n#if __CUDA_ARCH__ >= 900\n  x[0] = 90;\n#elif __CUDA_ARCH__ >= 800\n  x[0] = 80;\n#endif\n}"
+    text = (
+        "__global__ void k(int* x) {\n#if __CUDA_ARCH__ >= 900\n  x[0] = 90;\n"
+        "#elif __CUDA_ARCH__ >= 800\n  x[0] = 80;\n#endif\n}"
+    )
     for arch, value in (("sm_90", 90), ("80", 80), (750, 0)):
         x = np.zeros(1, np.int32)
         emulator.compile(text, "arch.cu", arch=arch).launch("k", 1, 1, (x,))
@@ -156,7 +159,9 @@ PTX = [
 def instructions():
     types = {"r": "int", "f": "float", "l": "unsigned long long"}
     text = "\n".join(
-        f"__global__ void k{n}({types[out[-1]]}* y{''.join(f', {types[c]} a{i}' for i, (c, _) in enumerate(given))}) {{ "
+        f"__global__ void k{n}({types[out[-1]]}* y"
+        + "".join(f", {types[c]} a{i}" for i, (c, _) in enumerate(given))
+        + ") { "
         f'{types[out[-1]]} r = 0; asm volatile("{template}" : "{out if out[0] == "+" else "=" + out}"(r) : '
         + ", ".join(f'"{c}"(a{i})' for i, (c, _) in enumerate(given))
         + "); *y = r; }"

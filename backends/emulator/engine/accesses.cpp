@@ -45,7 +45,8 @@ __attribute__((noinline)) void slow(Worker* w, uint64_t address, uint64_t size, 
       flying |= states[i] == IN_FLIGHT;
     }
     if (missing) return refuse(w, TS_OUT_OF_BOUNDS, address, size, access, pc);
-    if (unwritten && access != WRITE) return refuse(w, TS_UNINITIALISED_SHARED, address, size, access, pc, flying ? "in flight" : "");
+    if (unwritten && access != WRITE) return refuse(w, TS_UNINITIALISED_SHARED, address, size, access, pc, flying ?
+        "in flight" : "");
     if (unwritten) std::memset(states, WRITTEN, size);
     if (w->watched) note(w, address, size, access, pc, false);
     return;

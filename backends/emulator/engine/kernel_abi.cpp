@@ -114,7 +114,8 @@ TS_EXPORT void ts_named_barrier(uint32_t number, uint32_t threads, int waits, in
   Block* block = self->block;
   settle(w);
   if (number > 15 || threads % 32 || !threads || threads > (w->launch->threads + 31) / 32 * 32)
-    fault("a barrier has a number up to 15 and a multiple of 32 threads, at most those of the block", TS_RETURN_ADDRESS);
+    fault("a barrier has a number up to 15 and a multiple of 32 threads, at most those of the block",
+        TS_RETURN_ADDRESS);
   Named& named = block->named[number];
   if (named.arrived && named.expected != threads)
     fault("a barrier is reached with different numbers of threads", TS_RETURN_ADDRESS);

@@ -184,7 +184,8 @@ void synchronise(Worker* w, uint64_t address, bool acquires, bool releases) {
   if (releases) races->last[address] = record_of(w, ATOMIC, 0);
   if (releases && (self->fences || (block->known && !block->known->threads.empty()))) {
     shadow::Knowledge& out = races->released[address];
-    if (self->fences) shadow::Knowledge::raise(out.threads, static_cast<uint32_t>(block->number << 10 | self->number) + 1, self->fences);
+    if (self->fences) shadow::Knowledge::raise(out.threads,
+        static_cast<uint32_t>(block->number << 10 | self->number) + 1, self->fences);
     if (self->fenced_epoch)
       shadow::Knowledge::raise(out.blocks, static_cast<uint32_t>(block->number), self->fenced_epoch);
     if (block->known) out.join(*block->known);

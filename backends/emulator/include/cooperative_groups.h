@@ -105,17 +105,20 @@ class warp_group_ {
   void sync(TS_LINE) const { ts_warp(mask_, nullptr, nullptr, "group.sync", line, file); }
   template <class T>
   T shfl(T value, int rank, TS_LINE) const {
-    return touchstone::shuffle_words(mask_, value, lane_(static_cast<unsigned>(rank) % size()), 32, touchstone::FROM, "group.shfl", line, file);
+    return touchstone::shuffle_words(mask_, value, lane_(static_cast<unsigned>(rank) % size()), 32,
+        touchstone::FROM, "group.shfl", line, file);
   }
   template <class T>
   T shfl_down(T value, unsigned by, TS_LINE) const {
     const unsigned rank = thread_rank() + by;
-    return touchstone::shuffle_words(mask_, value, lane_(rank < size() ? rank : thread_rank()), 32, touchstone::FROM, "group.shfl_down", line, file);
+    return touchstone::shuffle_words(mask_, value, lane_(rank < size() ? rank : thread_rank()), 32,
+        touchstone::FROM, "group.shfl_down", line, file);
   }
   template <class T>
   T shfl_up(T value, unsigned by, TS_LINE) const {
     const unsigned rank = thread_rank();
-    return touchstone::shuffle_words(mask_, value, lane_(rank < by ? rank : rank - by), 32, touchstone::FROM, "group.shfl_up", line, file);
+    return touchstone::shuffle_words(mask_, value, lane_(rank < by ? rank : rank - by), 32, touchstone::FROM,
+        "group.shfl_up", line, file);
   }
   int any(int p, TS_LINE) const { return __any_sync(mask_, p, line, file); }
   int all(int p, TS_LINE) const { return __all_sync(mask_, p, line, file); }
@@ -162,22 +165,26 @@ class thread_block_tile : public warp_group_ {
   }
   template <class T>
   T shfl_down(T value, unsigned by, TS_LINE) const {
-    return touchstone::shuffle_words(mask_, value, static_cast<int>(by), Size, touchstone::DOWN, "tile.shfl_down", line, file);
+    return touchstone::shuffle_words(mask_, value, static_cast<int>(by), Size, touchstone::DOWN, "tile.shfl_down",
+        line, file);
   }
   template <class T>
   T shfl_up(T value, unsigned by, TS_LINE) const {
-    return touchstone::shuffle_words(mask_, value, static_cast<int>(by), Size, touchstone::UP, "tile.shfl_up", line, file);
+    return touchstone::shuffle_words(mask_, value, static_cast<int>(by), Size, touchstone::UP, "tile.shfl_up",
+        line, file);
   }
   template <class T>
   T shfl_xor(T value, unsigned by, TS_LINE) const {
-    return touchstone::shuffle_words(mask_, value, static_cast<int>(by), Size, touchstone::XOR, "tile.shfl_xor", line, file);
+    return touchstone::shuffle_words(mask_, value, static_cast<int>(by), Size, touchstone::XOR, "tile.shfl_xor",
+        line, file);
   }
 };
 
 // A tile of several warps: its threads meet at a barrier of their own.
 template <unsigned Size>
 class wide_tile_ {
-  static_assert(Size == 64 || Size == 128 || Size == 256 || Size == 512 || Size == 1024, "a tile's size is a power of two");
+  static_assert(Size == 64 || Size == 128 || Size == 256 || Size == 512 || Size == 1024,
+      "a tile's size is a power of two");
 
  public:
   static unsigned thread_rank() { return thread_block::thread_rank() % Size; }
@@ -259,7 +266,8 @@ inline T reduce(const thread_block_tile<Size, P>& tile, T value, Op op, TS_LINE)
 template <class T, class Op>
 inline T reduce(const coalesced_group& group, T value, Op op, TS_LINE) {
   T total = group.shfl(value, 0, line, file);
-  for (unsigned rank = 1; rank < group.size(); ++rank) total = op(total, group.shfl(value, static_cast<int>(rank), line, file));
+  for (unsigned rank = 1; rank < group.size(); ++rank) total = op(total, group.shfl(value, static_cast<int>(rank),
+      line, file));
   return total;
 }
 template <class Group, class T, class Op>
@@ -295,7 +303,8 @@ inline void memcpy_async(const Group& group, void* to, const void* from, size_t 
   const int word = both % 16 == 0 ? 16 : both % 8 == 0 ? 8 : both % 4 == 0 ? 4 : 1;
   char* target = static_cast<char*>(to);
   const char* source = static_cast<const char*>(from);
-  for (size_t at = group.thread_rank() * static_cast<size_t>(word); at < bytes; at += group.size() * static_cast<size_t>(word)) {
+  for (size_t at = group.thread_rank() * static_cast<size_t>(word); at < bytes; at +=
+      group.size() * static_cast<size_t>(word)) {
     if (word > 1) ts_copy_async(target + at, source + at, word, word, touchstone::here());
     else target[at] = source[at];
   }
@@ -307,7 +316,8 @@ inline void memcpy_async(const Group& group, T* to, const T* from, Shape bytes) 
 }
 template <class Group, class T>
 inline void memcpy_async(const Group& group, T* to, size_t room, const T* from, size_t count) {
-  memcpy_async(group, static_cast<void*>(to), static_cast<const void*>(from), (count < room ? count : room) * sizeof(T));
+  memcpy_async(group, static_cast<void*>(to), static_cast<const void*>(from), (count < room ?
+      count : room) * sizeof(T));
 }
 template <class Group>
 inline void wait(const Group& group, TS_LINE) {

@@ -100,7 +100,8 @@ struct Parameter {
 template <class T, class = void>
 struct Scalar {
   static constexpr char kind = std::is_floating_point<T>::value                       ? 'f'
-                               : std::is_integral<T>::value || std::is_enum<T>::value ? std::is_signed<T>::value ? 'i' : 'u'
+                               : std::is_integral<T>::value || std::is_enum<T>::value ? std::is_signed<T>::value ?
+                                   'i' : 'u'
                                : std::is_pointer<T>::value                            ? 'p'
                                                                                       : 'x';
   static constexpr uint32_t bytes = sizeof(T);

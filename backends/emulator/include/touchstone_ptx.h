@@ -128,7 +128,8 @@ enum Rounding { rn, rz, rm, rp, rni, rzi, rmi, rpi };
 template <class To, class From>
 __forceinline__ To convert(From from, Rounding mode) {
   if constexpr (std::is_integral<To>::value && !std::is_integral<From>::value) {
-    const double value = static_cast<double>(static_cast<std::conditional_t<std::is_same<From, double>::value, double, float>>(from));
+    const double value = static_cast<double>(static_cast<std::conditional_t<std::is_same<From, double>::value,
+        double, float>>(from));
     const double rounded = mode == rzi || mode == rz   ? trunc(value)
                            : mode == rmi || mode == rm ? floor(value)
                            : mode == rpi || mode == rp ? ceil(value)
@@ -139,7 +140,8 @@ __forceinline__ To convert(From from, Rounding mode) {
   } else if constexpr (std::is_integral<From>::value) {
     return static_cast<To>(static_cast<std::conditional_t<std::is_same<To, double>::value, double, float>>(from));
   } else if constexpr (std::is_same<To, float>::value && std::is_same<From, float>::value) {
-    return mode == rni ? rintf(from) : mode == rzi ? truncf(from) : mode == rmi ? floorf(from) : mode == rpi ? ceilf(from) : from;
+    return mode == rni ? rintf(from) : mode == rzi ? truncf(from) : mode == rmi ? floorf(from) : mode == rpi ?
+        ceilf(from) : from;
   } else {
     return static_cast<To>(static_cast<std::conditional_t<std::is_same<From, double>::value, double, float>>(from));
   }
@@ -161,7 +163,8 @@ __forceinline__ auto wide(T a, T b) {
 template <class T>
 __forceinline__ T hi(T a, T b) {
   if constexpr (sizeof(T) == 8)
-    return static_cast<T>(static_cast<std::conditional_t<std::is_signed<T>::value, __int128, unsigned __int128>>(a) * b >> 64);
+    return static_cast<T>(static_cast<std::conditional_t<std::is_signed<T>::value, __int128,
+        unsigned __int128>>(a) * b >> 64);
   else
     return static_cast<T>(wide(a, b) >> 8 * sizeof(T));
 }
@@ -169,14 +172,16 @@ template <class T>
 __forceinline__ T min_(T a, T b) {
   if constexpr (std::is_integral<T>::value) return a < b ? a : b;
   else if constexpr (std::is_same<T, double>::value) return fmin(a, b);
-  else if constexpr (sizeof(T) == 4 && !std::is_same<T, float>::value) return T{fminf(a.low, b.low), fminf(a.high, b.high)};
+  else if constexpr (sizeof(T) == 4 && !std::is_same<T, float>::value) return T{fminf(a.low, b.low), fminf(a.high,
+      b.high)};
   else return T(fminf(a, b));
 }
 template <class T>
 __forceinline__ T max_(T a, T b) {
   if constexpr (std::is_integral<T>::value) return a > b ? a : b;
   else if constexpr (std::is_same<T, double>::value) return fmax(a, b);
-  else if constexpr (sizeof(T) == 4 && !std::is_same<T, float>::value) return T{fmaxf(a.low, b.low), fmaxf(a.high, b.high)};
+  else if constexpr (sizeof(T) == 4 && !std::is_same<T, float>::value) return T{fmaxf(a.low, b.low), fmaxf(a.high,
+      b.high)};
   else return T(fmaxf(a, b));
 }
 template <class T>
@@ -432,7 +437,8 @@ TS_PLAIN void mma_combine(void** lanes, uint32_t) {
       for (int i = 0; i < E; ++i) b[E * member + 4 * E * r + i][group] = Element<B>::of(mine.b[r], i);
     for (int r = 0; r < M * N / 32; ++r) {
       const int row = group + 8 * (r / 2), col = 2 * member + r % 2;
-      if constexpr (packed_c) sum[row][col] = static_cast<Sum>(Element<Half>::of(static_cast<uint32_t>(mine.c[r / 2]), r % 2));
+      if constexpr (packed_c) sum[row][col] =
+          static_cast<Sum>(Element<Half>::of(static_cast<uint32_t>(mine.c[r / 2]), r % 2));
       else sum[row][col] = as<Sum>(mine.c[r]);
     }
   }

@@ -52,7 +52,8 @@ TS_PLAIN T texel(const Texture& t, int64_t x, int64_t y, int64_t z, int channel)
   int64_t whole = 0;
   __builtin_memcpy(&whole, p, static_cast<size_t>(t.bytes));
   const int unused = 64 - 8 * t.bytes;
-  if (t.kind == 'f') return static_cast<T>(t.bytes == 4 ? bit_cast<float>(static_cast<uint32_t>(whole)) : widen(static_cast<uint16_t>(whole), false));
+  if (t.kind == 'f') return static_cast<T>(t.bytes == 4 ?
+      bit_cast<float>(static_cast<uint32_t>(whole)) : widen(static_cast<uint16_t>(whole), false));
   if (t.kind == 'i') whole = whole << unused >> unused;
   if (!t.fractions) return static_cast<T>(whole);
   const double most = t.kind == 'i' ? ldexp(1.0, 8 * t.bytes - 1) - 1 : ldexp(1.0, 8 * t.bytes) - 1;
