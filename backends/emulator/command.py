@@ -116,7 +116,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """The command; the exit status is 0 or 1, what cannot be called a ValueError, TypeError, KeyError or RuntimeError."""
+    """The command; the exit status is 0 or 1, a bad call a ValueError, TypeError, KeyError or RuntimeError."""
     reason = emulator.why_not()
     if reason:
         raise RuntimeError(reason)

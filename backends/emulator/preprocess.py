@@ -213,6 +213,9 @@ def headers_for(words: set[str], asked: Sequence[str]) -> list[str]:
         if folder in ("cub", "cuda", "thrust", "cooperative_groups") and "/" in header:
             if folder in words:
                 out.append(header)
-        elif any(header in names and word in words for word, names in _USED_FOR.items()) or (header.startswith(_OTHERS) and not header.startswith(_HOSTS) and known(header)):
-            out.append(header)
+        else:
+            wanted = any(header in names and word in words for word, names in _USED_FOR.items())
+            other = header.startswith(_OTHERS) and not header.startswith(_HOSTS) and known(header)
+            if wanted or other:
+                out.append(header)
     return out

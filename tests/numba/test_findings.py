@@ -265,7 +265,7 @@ EXPECTED = {
     ),
     "divergent": (emulator.DivergentBarrier, r"thread \(60, 0, 0\) has run to its end"),
     "two_barriers": (emulator.DivergentBarrier, r"waits at a barrier"),
-    "lanes": (emulator.InactiveLanes, r"shfl_down_sync with mask 0xffffffff waits for lane 20"),
+    "lanes": (emulator.InactiveLanes, r"shfl_down_sync reads lane 20, which takes no part"),
     "own_lane": (emulator.InactiveLanes, r"syncwarp with mask 0x0000ffff, which leaves out its own lane 16"),
     "inactive_source": (emulator.InactiveLanes, r"shfl_sync reads lane 20, which takes no part"),
     "spin": (emulator.Deadlock, r"waits in a loop for memory that no thread changes"),
