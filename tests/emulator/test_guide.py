@@ -21,7 +21,7 @@ def program():
 
 EXPECTED = {
     "ended_before_barrier": np.where(X < 40, 39 - X, 0),
-    "ended_before_vote": np.zeros(64),
+    "ended_before_vote": np.where((X >= 32) & (X < 40), 32, 0),
     "barrier_at_two_places": np.r_[X[32:], X[:32]],
     "warp_stores_one_value": np.ones(64),
 }
