@@ -72,7 +72,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Give `parser` the options of the command."""
     parser.add_argument("file", type=Path, metavar="FILE.cu", help="CUDA C++, host code and all")
     parser.add_argument(
-        "--kernel", help="its name, or an instance of a template: 'k<32>'; left out where the file has one"
+        "--kernel",
+        metavar="NAME",
+        help="its name, or an instance of a template: 'k<32>'; left out where the file has one",
     )
     parser.add_argument("--list", action="store_true", help="compile every kernel and list them; nothing is run")
     parser.add_argument("--grid", type=_sizes, default=(1,), metavar="X[,Y[,Z]]", help="blocks (1)")
@@ -87,9 +89,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shared", type=int, default=0, metavar="BYTES", help="dynamic shared memory")
     parser.add_argument("--cooperative", action="store_true", help="a cooperative launch: the grid has a barrier")
     parser.add_argument("--arch", default=ARCH, metavar="SM", help=f"what __CUDA_ARCH__ says: sm_80, sm_90a ({ARCH})")
-    parser.add_argument("-D", dest="defines", action="append", default=[], metavar="NAME[=VALUE]")
-    parser.add_argument("-I", dest="include", action="append", default=[], metavar="FOLDER")
-    parser.add_argument("--seed", type=int, default=0, help="of random arrays and of the shuffled order")
+    parser.add_argument(
+        "-D", dest="defines", action="append", default=[], metavar="NAME[=VALUE]", help="define a macro"
+    )
+    parser.add_argument(
+        "-I", dest="include", action="append", default=[], metavar="FOLDER", help="look here for headers too"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of random arrays and of the shuffled order")
     parser.add_argument(
         "--strict",
         action="store_true",
