@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import touchstone
-from touchstone.conformance import check_cli, describe_cli, judge_cli
+from touchstone.conformance import check_cli, describe_cli, emulate_cli, judge_cli
 from touchstone.conformance.bench import cli as bench
 from touchstone.conformance.bench import tune_cli
 from touchstone.conformance.discovery import options as shared
@@ -31,6 +31,7 @@ COMMANDS = (
     check_cli,
     describe_cli,
     judge_cli,
+    emulate_cli,
     replay,
     selftest,
     tune_cli,

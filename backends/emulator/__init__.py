@@ -4,6 +4,7 @@
 raised as a KernelError. `schedule` and `races` are context managers. docs/emulator.md says what is covered.
 """
 
+from touchstone.backends.emulator.arguments import Texture
 from touchstone.backends.emulator.compiler import CompileError, why_not
 from touchstone.backends.emulator.errors import (
     Deadlock,
@@ -15,7 +16,7 @@ from touchstone.backends.emulator.errors import (
     RaceCondition,
     UninitialisedShared,
 )
-from touchstone.backends.emulator.instruments import Writers, races, schedule, writers
+from touchstone.backends.emulator.instruments import Writers, races, schedule, strict, writers
 from touchstone.backends.emulator.program import Program, compile
 
 __all__ = [
@@ -28,11 +29,13 @@ __all__ = [
     "OutOfBounds",
     "Program",
     "RaceCondition",
+    "Texture",
     "UninitialisedShared",
     "Writers",
     "compile",
     "races",
     "schedule",
+    "strict",
     "why_not",
     "writers",
 ]

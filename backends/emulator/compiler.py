@@ -97,7 +97,7 @@ def digest(*parts: str) -> str:
 @functools.cache
 def own_text() -> str:
     """Of the engine and of the headers that kernels include: all that lies in their folders."""
-    files = sorted([*ENGINE.glob("*"), *INCLUDE.glob("*")])
+    files = sorted([*ENGINE.glob("*"), *INCLUDE.rglob("*")])
     return "\0".join(f"{file.name}\0{file.read_text()}" for file in files if file.is_file())
 
 
@@ -155,21 +155,30 @@ def beginnings() -> list[Path]:
     a source begins with. Raises RuntimeError where nothing can be compiled or kept."""
     found = [engine()]
     for narrow in (False, True):
-        header = _precompiled(command(), _flags(()), narrow)
+        header = _precompiled(command(), _flags(), narrow)
         found += [header, *(path for path in [header.with_name(f"{header.name}.gch")] if path.exists())]
     return found
 
 
-def kernel(text: str, name: str, defines: dict[str, str], include: tuple[str, ...], library: Path) -> Path:
+def made_by() -> tuple[str, ...]:
+    """The compiler and what it says of itself."""
+    cxx = command()
+    return (*cxx, _version(tuple(cxx), os.environ.get("PATH")))
+
+
+def first_header(narrow: bool) -> tuple[Path, list[str]]:
+    """What every kernel is compiled after, with `narrow` the 16-bit types too, and by which flags."""
+    flags = _flags()
+    return _precompiled(command(), flags, narrow), flags
+
+
+def kernel(text: str, name: str, library: Path) -> Path:
     """The library of a kernel's source `text`, which is complete C++ by now; `name` is for messages. Whoever loads it
     has loaded the engine `library` before."""
     cxx = command()
-    flags = _flags(include)
-    own = _included(include)
-    definitions = [f"-D{key}={value}" for key, value in defines.items()]
-    made_by = (*cxx, _version(tuple(cxx), os.environ.get("PATH")))
+    flags = _flags()
     # with the place of the emulator's own headers, by which a finding passes over their lines
-    key = digest(text, name, own, library.name, *made_by, str(_HERE), *flags, *definitions)
+    key = digest(text, name, library.name, *made_by(), str(_HERE), *flags)
 
     def make(output: Path) -> None:
         first = _precompiled(cxx, flags, "cuda_fp16.h" in text or "cuda_bf16.h" in text)
@@ -178,18 +187,16 @@ def kernel(text: str, name: str, defines: dict[str, str], include: tuple[str, ..
         source.write_text(text)
         # In two steps: a link that knew of the sanitizers would bring their libraries.
         code = source.with_name("kernel.o")
-        asked = [*cxx, *flags, *definitions, "-include", str(first), "-x", "c++", "-c", str(source)]
-        build(asked, code, name)
+        build([*cxx, *flags, "-include", str(first), "-x", "c++", "-c", str(source)], code, name)
         link = ["-shared", "-O2", "-fno-sanitize=all", "-pthread", str(code), str(library), "-lm", "-Wl,-z,now"]
         build([*cxx, *link], output, name)
 
     return store().file(f"{plain_name(Path(name).stem)}_{key}.so", make)
 
 
-def _flags(include: tuple[str, ...]) -> list[str]:
-    """Those by which kernels are compiled, with the folders that they include from."""
+def _flags() -> list[str]:
+    """Those by which kernels are compiled."""
     cxx = command()
-    folders = [f"-I{INCLUDE}", f"-I{ENGINE}", *(f"-I{folder}" for folder in include)]
     return [
         "-std=c++17",
         "-O2",
@@ -202,12 +209,16 @@ def _flags(include: tuple[str, ...]) -> list[str]:
         "-fwrapv",
         "-fno-plt",
         "-fno-optimize-sibling-calls",
+        "-fno-access-control",  # the fields of a class are told to Python
         "-w",
         *processor_flags(),
         *sanitizers(cxx),
-        *folders,
+        f"-I{INCLUDE}",
+        f"-I{ENGINE}",
         "-isystem",
         str(cuda_headers()),
+        "-isystem",
+        f"{cuda_headers()}/cccl",
     ]
 
 
@@ -244,14 +255,6 @@ def sanitizers(command: list[str]) -> list[str]:
     # Without -fno-gnu-unique a static variable of an inline function is one for all programs that were ever loaded.
     gcc = ["--param=tsan-instrument-func-entry-exit=0", "--param=tsan-distinguish-volatile=1", "-fno-gnu-unique"]
     return [*flags, "-fsanitize=bounds", "-fsanitize-recover=bounds", *gcc]
-
-
-def _included(include: tuple[str, ...]) -> str:
-    """The text of the headers that a kernel may take from `include`."""
-    files = [
-        file for folder in include for file in sorted(Path(folder).glob("*")) if file.suffix in (".h", ".cuh", ".hpp")
-    ]
-    return "\0".join(f"{file}\0{file.read_text()}" for file in files)
 
 
 def command() -> list[str]:

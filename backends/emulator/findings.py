@@ -44,11 +44,15 @@ def error(kernel: str, loaded: Loaded, report: Report, regions: list[Argument]) 
         where = _region(loaded, report, regions).removeprefix("of ")
         message = f"{who} {verb} {whose}at an address that is no multiple of {report.mask}: {where}"
     elif kind == 3:
-        message = f"{who} {verb} {what} {_region(loaded, report, regions)}, which no thread of its block has written"
+        message = f"{who} {verb} {what} {_region(loaded, report, regions)}, " + (
+            "which an asynchronous copy has yet to fill" if text else "which no thread of its block has written"
+        )
     elif kind == 4:
         message = f"{who} waits at the block's barrier, but {_missing(report, there)}"
     elif kind == 5 and text == "spins":
         message = f"{who} waits in a loop for memory that no thread changes"
+    elif kind == 5 and text:
+        message = f"{who} {text}"
     elif kind == 5:
         message = f"{who} waits at the grid's barrier, but {_missing(report, there)}"
     elif kind == 6:
@@ -90,6 +94,8 @@ def region_name(loaded: Loaded, report: Report, regions: list[Argument]) -> str:
         return regions[report.region_index].name
     if report.region_kind == 3:
         return f"the variable {loaded.variables[report.region_index].name}"
+    if report.region_kind == 5:
+        return "what the kernel allocated"
     return f"the shared array {report.name.decode()}" if report.name else "the dynamic shared memory"
 
 

@@ -3,10 +3,11 @@
 import contextlib
 import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from touchstone.backends.emulator.arguments import Move
 from touchstone.backends.emulator.findings import line_of
 from touchstone.backends.emulator.library import Loaded
 
@@ -20,6 +21,7 @@ class Settings:
     order: str = "forward"
     seed: int = 0
     races: bool = False
+    strict: bool = False
     portable: bool = False
     step_limit: int = 2_000_000
 
@@ -39,11 +41,12 @@ def using(**changes: Any) -> Iterator[None]:
         settings = before
 
 
-def schedule(order: str, seed: int = 0) -> contextlib.AbstractContextManager[None]:
-    """Run threads, warps and blocks in "forward" or "reverse" order, or "shuffled" by `seed`: a GPU promises none."""
+def schedule(order: str, seed: int = 0, strict: bool = False) -> contextlib.AbstractContextManager[None]:
+    """Run threads, warps and blocks in "forward" or "reverse" order, or "shuffled" by `seed`: a GPU promises none.
+    `strict`: as `strict()` too."""
     if order not in ORDERS:
         raise ValueError(f"order: expected one of {', '.join(map(repr, ORDERS))}, got {order!r}")
-    return using(order=order, seed=seed)
+    return using(order=order, seed=seed, strict=strict or settings.strict)
 
 
 def races() -> contextlib.AbstractContextManager[None]:
@@ -56,15 +59,26 @@ def races() -> contextlib.AbstractContextManager[None]:
     return using(races=True)
 
 
+def strict() -> contextlib.AbstractContextManager[None]:
+    """Within: what sm_70 and later allow raises too: threads that end while others of their block or warp wait for
+    them, and a barrier of the block that is reached at several places of the text."""
+    return using(strict=True)
+
+
 class Writers:
     """Which thread wrote to an address, and in which line."""
 
     def __init__(self) -> None:
         self._handle: tuple[ctypes.CDLL, int] | None = None
         self._launches: list[tuple[Loaded, tuple[int, int, int], tuple[int, int, int]]] = []
+        self._moves: list[Move] = []
 
-    def _record(self, loaded: Loaded, grid: tuple[int, int, int], block: tuple[int, int, int]) -> int:
-        """The engine's record, told of one more launch."""
+    def _record(
+        self, loaded: Loaded, grid: tuple[int, int, int], block: tuple[int, int, int], moves: Sequence[Move]
+    ) -> int:
+        """The engine's record, told of one more launch. What was moved for it stays, so that no later launch has
+        memory at the same addresses."""
+        self._moves += moves
         if self._handle is None:
             self._handle = (loaded.engine, loaded.engine.ts_writers_new())
         elif self._handle[0] is not loaded.engine:
@@ -76,7 +90,13 @@ class Writers:
         """Who wrote the byte at `address` last: "block (3, 0, 0), thread (5, 0, 0), line 57 of softmax.cu". None: no
         kernel did."""
         found = (ctypes.c_uint32 * 4)()
-        if self._handle is None or not self._handle[0].ts_writers_of(self._handle[1], address, found):
+        if self._handle is None:
+            return None
+        moved = [m.at + address - m.start for m in self._moves if m.start <= address < m.start + m.bytes]
+        for place in (*reversed(moved), address):
+            if self._handle[0].ts_writers_of(self._handle[1], place, found):
+                break
+        else:
             return None
         launch, block, thread, pc = found
         loaded, grid, threads = self._launches[launch - 1]
@@ -109,9 +129,11 @@ def writers() -> Iterator[Writers]:
         _writers = before
 
 
-def record(loaded: Loaded, grid: tuple[int, int, int], block: tuple[int, int, int]) -> int | None:
+def record(
+    loaded: Loaded, grid: tuple[int, int, int], block: tuple[int, int, int], moves: Sequence[Move] = ()
+) -> int | None:
     """What the engine writes down who wrote where in, or None."""
-    return _writers._record(loaded, grid, block) if _writers else None
+    return _writers._record(loaded, grid, block, moves) if _writers else None
 
 
 def workers() -> int:

@@ -38,6 +38,7 @@ class Report(ctypes.Structure):
         ("lane", ctypes.c_int32),
         ("mask", ctypes.c_uint32),
         ("text", ctypes.c_char * 400),
+        ("atomics", ctypes.c_uint64),
     ]
 
 
@@ -60,7 +61,7 @@ class Options(ctypes.Structure):
         ("checks", ctypes.c_int32),
         ("races", ctypes.c_int32),
         ("cooperative", ctypes.c_int32),
-        ("reserved", ctypes.c_int32),
+        ("strict", ctypes.c_int32),
         ("stack_bytes", ctypes.c_uint64),
         ("step_limit", ctypes.c_uint64),
         ("module", ctypes.c_uint64),
@@ -75,6 +76,21 @@ class Parameter(ctypes.Structure):
         ("kind", ctypes.c_char),
         ("item", ctypes.c_uint32),
         ("constant", ctypes.c_char),
+        ("scalar", ctypes.c_char),
+        ("scalar_bytes", ctypes.c_uint32),
+        ("inner", ctypes.c_char),
+        ("inner_bytes", ctypes.c_uint32),
+    ]
+
+
+class Field(ctypes.Structure):
+    """Of a structure that is a parameter."""
+
+    _fields_ = [
+        ("name", ctypes.c_char * 80),
+        ("offset", ctypes.c_uint64),
+        ("count", ctypes.c_uint32),  # of an array; 0 for one value
+        ("type", Parameter),
     ]
 
 
@@ -139,6 +155,15 @@ def parameters(loaded: Loaded, number: int) -> list[Parameter]:
     out = (Parameter * 64)()
     count = getattr(loaded.library, f"ts_parameters_{number}")(out, 64)
     return list(out[:count])
+
+
+def fields(loaded: Loaded, number: int, position: int) -> list[Field]:
+    """Of a parameter that is a structure; none where they are not known."""
+    describe = getattr(loaded.library, f"ts_fields_{number}_{position}", None)
+    if describe is None:
+        return []
+    out = (Field * 64)()
+    return list(out[: describe(out)])
 
 
 def _maps(path: str) -> list[tuple[int, int, str]]:

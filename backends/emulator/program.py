@@ -1,35 +1,71 @@
 """Compiled kernels and their launches."""
 
 import ctypes
+import functools
 import re
+import shutil
+import subprocess
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from touchstone import backends
-from touchstone.backends.emulator import binary, compiler, instruments, source
-from touchstone.backends.emulator.arguments import pack
+from touchstone.backends.emulator import binary, compiler, instruments, preprocess
+from touchstone.backends.emulator.arguments import Packing
+from touchstone.backends.emulator.declarations import Kernel
 from touchstone.backends.emulator.findings import error
-from touchstone.backends.emulator.library import Loaded, Options, Range, Report, base, engine, opened, parameters
+from touchstone.backends.emulator.library import (
+    Loaded,
+    Options,
+    Range,
+    Report,
+    base,
+    engine,
+    fields,
+    opened,
+    parameters,
+)
+from touchstone.backends.emulator.unit import Unit, unit
 
 MAX_THREADS = 1024
 MAX_BLOCKS = (2**31 - 1, 65535, 65535)
 MAX_SHARED = 232448  # bytes of a block on sm_90, the most there is
 STACK_BYTES = 256 << 10
+ARCH = "sm_90"
+_HEAP = "".join(
+    f'__attribute__((visibility("hidden"))) void* operator new{array}(size_t n) {{ return touchstone::heap_new(n); }}\n'
+    f'__attribute__((visibility("hidden"))) void operator delete{array}(void* p) noexcept '
+    "{ touchstone::heap_free(p); }\n"
+    f'__attribute__((visibility("hidden"))) void operator delete{array}(void* p, size_t) noexcept '
+    "{ touchstone::heap_free(p); }\n"
+    for array in ("", "[]")
+)
+# Headers that kernels have no use for.
+_LIBRARIES = re.compile(
+    r"(cu(blas|dnn|fft|rand|solver|sparse|tensor)|nccl|nv(tx|ml|JitLink)|torch/|ATen/|c10/|GL/|mpi|pybind11/|windows)"
+)
 Dim = int | Sequence[int]
 
 
 def compile(
-    text: str, name: str = "kernel.cu", defines: dict[str, Any] | None = None, include: Sequence[str] = ()
+    text: str,
+    name: str = "kernel.cu",
+    defines: dict[str, Any] | None = None,
+    include: Sequence[str] = (),
+    arch: str | int = ARCH,
+    kernels: Sequence[str] | None = None,
 ) -> "Program":
-    """Compile CUDA C++ for the CPU. `defines` are -D names; `include` folders are searched for `#include "..."`.
+    """Compile CUDA C++ for the CPU: the kernels of `text`, or those named in `kernels`, and what they need; host code
+    is left out.
 
-    What was compiled before, by any process, is taken from the cache. Raises RuntimeError where there is no compiler,
-    CompileError where the source does not compile.
+    `defines` are -D names; `include` folders are searched for the text's own headers; `arch` is what `__CUDA_ARCH__`
+    says. What was compiled before, by any process, is taken from the cache. Raises RuntimeError where there is no
+    compiler, CompileError where the source does not compile.
     """
-    program = Program(text, name, {key: str(value) for key, value in (defines or {}).items()}, tuple(map(str, include)))
+    program = Program(
+        text, name, {key: str(value) for key, value in (defines or {}).items()}, tuple(map(str, include)), arch, kernels
+    )
     program._load(())
     return program
 
@@ -37,89 +73,170 @@ def compile(
 class Program:
     """The kernels of one source."""
 
-    def __init__(self, text: str, name: str, defines: dict[str, str], include: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        text: str,
+        name: str,
+        defines: dict[str, str],
+        include: tuple[str, ...],
+        arch: str | int = ARCH,
+        kernels: Sequence[str] | None = None,
+    ) -> None:
         self.name = name
-        self.defines = defines
-        self.include = include
-        text = source.inline(
-            text, name, [Path(name).parent, *map(Path, include)] if "/" in name else [*map(Path, include)]
-        )
-        self.kernels = source.kernels(text)
-        try:
-            self._text = source.rewrite(text)
-        except ValueError as error:
-            raise compiler.CompileError(f"{name}: {error}") from None
+        self._strict = preprocess.architecture(arch)[0] < 700
+        compiler.command()  # says why nothing can be compiled here
+        self._whole = functools.partial(unit, text, name, defines, include, arch)
+        self._make = functools.partial(self._whole, kernels and [_bare(kernel) for kernel in kernels])
+        self._unit = self._make()
+        self.kernels = list(self._unit.kernels)
+        self.launches = self._unit.launches
+        self.nearby = self._unit.nearby
         self._built: dict[tuple[tuple[str, ...], bool], Loaded] = {}
+        self._last: Loaded | None = None
+        self._values: dict[str, np.ndarray] = {}  # of variables, as they were set
+
+    def _plain(self) -> list[str]:
+        """What stands for the address of each kernel that is no template."""
+        return [_entry_name(kernel, self.kernels) for kernel in self.kernels if not kernel.template]
 
     def _load(self, instances: tuple[str, ...]) -> Loaded:
-        """The library with every plain kernel, and these `instances` of templates or kernels made by macros."""
+        """The library with every plain kernel, and these `instances` of templates."""
         key = (instances, instruments.settings.portable)
-        while key not in self._built:
+        if key not in self._built:
             engine_path = compiler.engine(instruments.settings.portable)
-            entries = [*(kernel.name for kernel in self.kernels if not kernel.template), *instances]
+            entries = [(k, name) for k, name in zip(self._untemplated(), self._plain(), strict=True)]
+            entries += [(self._found(instance), _instance_name(instance)) for instance in instances]
+            made = self._unit
+            words = frozenset(re.findall(r"[A-Za-z_]\w*", " ".join(instances)))
+            if not words <= made.words:
+                made = self._make(also=words)
             try:
-                path = compiler.kernel(self._complete(entries), self.name, self.defines, self.include, engine_path)
+                path = compiler.kernel(self._complete(made, entries), self.name, engine_path)
             except compiler.CompileError as error:
-                # The preprocessor may have left a kernel out.
-                missing = re.search(r"^touchstone:.*error: (?:use of undeclared identifier )?'(\w+)'", str(error), re.M)
-                rest = [k for k in self.kernels if not missing or k.name != missing.group(1)]
-                if missing and missing.group(1) in instances:
-                    raise self._unknown(missing.group(1)) from None
-                if len(rest) == len(self.kernels):
-                    raise
-                self.kernels = rest
-                continue
+                raise compiler.CompileError(f"{error}{_without(made)}") from None
             runs_on = engine(str(engine_path))  # first: the kernel's library asks for it by its name
-            library = opened(str(path))
+            try:
+                library = opened(str(path))
+            except OSError as error:
+                raise compiler.CompileError(f"{self.name}: {_undefined(str(error))}") from None
             variables, constants = binary.variables(path)
             self._built[key] = Loaded(str(path), library, runs_on, base(str(path)), variables, constants)
+            for name, data in self._values.items():
+                self._write(self._built[key], name, data)
         return self._built[key]
 
-    def _complete(self, entries: Sequence[str]) -> str:
+    def _untemplated(self) -> list[Kernel]:
+        return [kernel for kernel in self.kernels if not kernel.template]
+
+    def _found(self, kernel: str) -> Kernel:
+        """The kernel that `kernel` names, an instance of a template, or a plain kernel of that name or signature."""
+        bare = _bare(kernel)
+        named = [k for k in self.kernels if bare in (k.name, k.name.split("::")[-1])]
+        if not named:
+            raise self._unknown(kernel)
+        return next((k for k in named if k.template), named[0]) if "<" in kernel else named[0]
+
+    def _complete(self, made: Unit, entries: Sequence[tuple[Kernel, str]]) -> str:
         """The text that is compiled: for every kernel one function that unpacks its arguments, one that describes
         them."""
-        text = f'#include "touchstone.h"\n#line 1 "{self.name}"\n{self._text}\n#line 1 "touchstone"\n'
-        for number, entry in enumerate(entries):
-            text += (
-                f'extern "C" TS_PLAIN void ts_entry_{number}(void** a) {{ touchstone::call(&{entry}, a); }}\n'
+        text = "".join(f"#include <{header}>\n" for header in ("touchstone.h", *made.headers))
+        text += f'{_HEAP if "new" in made.words else ""}{made.text}\n#line 1 "touchstone"\n'
+        for number, (kernel, entry) in enumerate(entries):
+            scopes = kernel.scopes
+            named = [scope for scope in scopes if scope]
+            text += "".join(f"namespace {scope} {{ " for scope in named) + (
+                f'extern "C" TS_PLAIN void ts_entry_{number}(void** a) {{ touchstone::call({entry}, a); }} '
                 f'extern "C" TS_PLAIN int ts_parameters_{number}(touchstone::Parameter* p, int n) '
-                f"{{ return touchstone::describe(&{entry}, p, n); }}\n"
+                f"{{ return touchstone::describe({entry}, p, n); }}{_structures(made, kernel, number, entry)}"
+                f"{' }' * len(named)}\n"
             )
         return text
 
     def _entry(self, kernel: str) -> tuple[Loaded, int]:
-        plain = [k.name for k in self.kernels if not k.template]
-        if kernel in plain:
-            return self._load(()), [k.name for k in self.kernels if not k.template].index(kernel)
-        bare = kernel.split("<")[0].strip().split("::")[-1]
-        # A kernel that a macro declares is found by its name alone.
-        if not re.fullmatch(r"[\w:]+\s*(<.*>)?", kernel) or not re.search(rf"\b{re.escape(bare)}\b", self._text):
-            raise self._unknown(kernel)
-        return self._load((kernel,)), len(plain)
+        found = self._found(kernel)
+        if "<" not in kernel:
+            whole = re.sub(r"\s+", "", kernel)
+            plain = self._untemplated()
+            for number, k in enumerate(plain):
+                signed = re.sub(r"\s+", "", f"{k.name}({','.join(k.types)})")
+                if signed == whole or signed.endswith(f"::{whole}"):
+                    return self._load(()), number
+            if found in plain and "(" not in kernel:
+                return self._load(()), plain.index(found)
+            if "(" in kernel:
+                raise self._unknown(kernel)
+            raise KeyError(f"{self.name}: {kernel} is a template: name an instance, as {kernel}<...>")
+        return self._load((kernel,)), len(self._untemplated())
 
     def _unknown(self, kernel: str) -> KeyError:
-        names = [f"{k.name}<...>" if k.template else k.name for k in self.kernels]
+        names = [f"{k.name}<...>" if k.template else k.name for k in self._whole().kernels]
         return KeyError(f"{self.name} has no kernel {kernel!r}; it has {', '.join(names) or 'none'}")
 
+    def variable(self, name: str) -> np.ndarray:
+        """The bytes of a `__device__` or `__constant__` variable, in the library of the kernel that was launched last,
+        else in that of the kernels that are no templates; KeyError where the file has none of that name that a kernel
+        needs."""
+        loaded = self._last or self._load(())
+        found = next((v for v in loaded.variables if v.name == name), None)
+        if found is None:
+            known = sorted({v.name for v in loaded.variables if re.fullmatch(r"[A-Za-z_]\w*", v.name)})
+            raise KeyError(f"{self.name} has no variable {name!r}; it has {', '.join(known) or 'none'}")
+        memory = (ctypes.c_uint8 * found.bytes).from_address(loaded.base + found.start)
+        return np.ctypeslib.as_array(memory)
+
+    def get(self, name: str, dtype: Any = np.float32) -> np.ndarray:
+        """What a `__device__` or `__constant__` variable holds, as `dtype`: after a launch."""
+        return self.variable(name).view(dtype).copy()
+
+    def set(self, name: str, value: Any) -> None:
+        """Give a `__device__` or `__constant__` variable its value, as cudaMemcpyToSymbol does: an array or tensor of
+        the variable's type, no longer than it is."""
+        data = np.ascontiguousarray(value.numpy() if hasattr(value, "data_ptr") else value).view(np.uint8).ravel()
+        for loaded in {id(one): one for one in (*self._built.values(), self._load(()))}.values():
+            self._write(loaded, name, data)
+        self._values[name] = data
+
+    def _write(self, loaded: Loaded, name: str, data: np.ndarray) -> None:
+        found = next((v for v in loaded.variables if v.name == name), None)
+        if found is None:
+            self.variable(name)  # says what there is
+            return
+        if len(data) > found.bytes:
+            raise ValueError(f"{self.name}: {name} has {found.bytes} bytes, got {len(data)}")
+        place = loaded.base + found.start
+        if not found.writable:
+            raise ValueError(f"{self.name}: {name} is a constant")
+        ctypes.memmove(place, data.ctypes.data, len(data))
+
     def _names(self, kernel: str) -> tuple[str, ...]:
-        bare = kernel.split("<")[0].strip().split("::")[-1]
-        return next((k.parameters for k in self.kernels if k.name == bare), ())
+        return self._found(kernel).parameters
 
     def launch(
-        self, kernel: str, grid: Dim, block: Dim, arguments: Sequence[Any], shared: int = 0, cooperative: bool = False
-    ) -> None:
-        """Run `kernel` on this CPU and wait for it. Raises KernelError for a finding, ValueError or TypeError for a bad
-        call.
+        self,
+        kernel: str,
+        grid: Dim,
+        block: Dim,
+        arguments: Sequence[Any],
+        shared: int = 0,
+        cooperative: bool = False,
+        memory: Sequence[Any] = (),
+    ) -> int:
+        """Run `kernel` on this CPU and wait for it; the number of atomics that it did. Raises KernelError for a
+        finding, ValueError or TypeError for a bad call.
 
         `arguments`: tensors and arrays (their addresses, bounded by their extent), None (a null pointer), Python
-        numbers, NumPy scalars. `shared`: bytes of dynamic shared memory.
+        numbers, NumPy scalars; for a structure its fields, by name or in order; for a pointer to pointers a list of
+        arrays. `shared`: bytes of dynamic shared memory. `memory`: further arrays that the kernel reaches, by
+        addresses that other arrays hold.
         """
         loaded, number = self._entry(kernel)
         grid3, block3 = geometry(grid, block, shared)
         known = parameters(loaded, number)
         if len(arguments) != len(known):
             raise TypeError(f"{kernel}: expected {len(known)} arguments, got {len(arguments)}")
-        packed, regions, keep = pack(kernel, arguments, known, self._names(kernel))
+        structures = {i: fields(loaded, number, i) for i, p in enumerate(known) if p.kind == b"x"}
+        packed = Packing(kernel, arguments, known, self._names(kernel), structures, memory)
+        regions = packed.regions
         ranges = (Range * (len(regions) + len(loaded.variables) + 1))()
         for i, region in enumerate(regions):
             ranges[i] = Range(region.start, region.bytes, 1, i, 1, region.item)
@@ -135,7 +252,7 @@ class Program:
             1,
             settings.races,
             cooperative,
-            0,
+            settings.strict or self._strict,
             STACK_BYTES,
             settings.step_limit,
             loaded.base,
@@ -147,19 +264,74 @@ class Program:
         with backends.running():
             loaded.engine.ts_launch(
                 entry,
-                packed,
+                packed.pointers,
                 (ctypes.c_uint32 * 3)(*grid3),
                 (ctypes.c_uint32 * 3)(*block3),
                 shared,
                 ranges,
                 len(regions) + len(loaded.variables),
                 ctypes.byref(options),
-                instruments.record(loaded, grid3, block3),
+                instruments.record(loaded, grid3, block3, packed.moves),
                 ctypes.byref(report),
             )
-        del keep
+        packed.back()
+        self._last = loaded
         if report.kind:
             raise error(kernel, loaded, report, regions)
+        return int(report.atomics)
+
+
+def _entry_name(kernel: Kernel, kernels: Sequence[Kernel]) -> str:
+    """`&name`, with its type where several kernels have the name."""
+    bare = kernel.name.split("::")[-1]
+    several = sum(k.name == kernel.name for k in kernels) > 1
+    return f"static_cast<void (*)({', '.join(kernel.types)})>(&{bare})" if several else f"&{bare}"
+
+
+def _structures(made: Unit, kernel: Kernel, number: int, entry: str) -> str:
+    """A function for every parameter that is a structure, which tells its fields."""
+    out = ""
+    for position, kind in enumerate(kernel.types):
+        word = next((w for w in re.findall(r"\w+", kind) if w in made.structures), None)
+        if word is None or "*" in kind:
+            continue
+        told = " ".join(
+            f'out[n++] = touchstone::field<decltype(static_cast<S*>(nullptr)->{name})>("{name}", '
+            f"reinterpret_cast<size_t>(&reinterpret_cast<S*>(256)->{name}) - 256);"
+            for name in made.structures[word][:64]
+        )
+        out += (
+            f' extern "C" TS_PLAIN int ts_fields_{number}_{position}(touchstone::Field* out) {{ using S = '
+            f"std::remove_pointer_t<decltype(touchstone::taken<{position}>({entry}))>; int n = 0; {told} return n; }}"
+        )
+    return out
+
+
+def _bare(kernel: str) -> str:
+    """The name of a kernel in what is said of an instance or a signature."""
+    return re.sub(r"\s+", "", kernel.split("<")[0].split("(")[0])
+
+
+def _instance_name(instance: str) -> str:
+    """ "&scaled<3>" of "ns::scaled<3>"."""
+    name, _, arguments = instance.partition("<")
+    return f"&{name.split('::')[-1].strip()}<{arguments}"
+
+
+def _without(made: Unit) -> str:
+    """What may be missing where a text does not compile."""
+    ours = [(header, name, line) for header, name, line in made.missing if not _LIBRARIES.match(header)]
+    lines = [f"\n{name}:{line}: {header} is not found: -I FOLDER names where it is" for header, name, line in ours]
+    return "".join(lines[:5])
+
+
+def _undefined(said: str) -> str:
+    """Of a kernel that calls what is not there."""
+    found = re.search(r"undefined symbol: (\w+)", said)
+    name = found.group(1) if found else said
+    if found and (tool := shutil.which("c++filt")):
+        name = subprocess.run([tool, name], capture_output=True, text=True, check=False).stdout.strip() or name
+    return f"a kernel uses {name}, of which the file has no device code"
 
 
 def geometry(grid: Dim, block: Dim, shared: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:

@@ -143,6 +143,9 @@ def _declarations(bare: str) -> Iterator[tuple[int, int, bool]]:
             continue
         if word.group() == "__shared__":
             end = bare.find(";", position)
+            brace = bare.find("{", position)
+            if 0 <= brace < end:  # of a type that is defined on the spot
+                end = bare.find(";", _closing(bare, brace))
             if end < 0:
                 raise ValueError("a __shared__ declaration without end")
             first = start + len(bare[start:]) - len(bare[start:].lstrip())
@@ -180,7 +183,13 @@ def _replacement(text: str, bare: str, at_file_scope: bool, names: dict[str, str
             )
         begin, end = found_name
         name, dims = declarator[begin:end], declarator[end:].strip()
-        if dynamic:
+        if dynamic and not dims.startswith("["):
+            whole = f"typedef {kind} {name}_ts;"
+            stands = f"(*touchstone::dynamic_shared<{name}_ts>())"
+            out.append(
+                whole if at_file_scope else f"{whole} {name}_ts& {name} = *touchstone::dynamic_shared<{name}_ts>();"
+            )
+        elif dynamic:
             inner = dims[dims.index("]") + 1 :]
             whole = f"typedef {kind} {name}_ts{inner};"
             stands = f"(touchstone::dynamic_shared<{name}_ts>())"
@@ -210,9 +219,9 @@ def _declarator(text: str) -> tuple[int, int] | None:
     stop = len(text)
     depth = 0
     for position, char in enumerate(text):
-        if char in "<(":
+        if char in "<({":
             depth += 1
-        elif char in ">)":
+        elif char in ">)}":
             depth -= 1
         elif char in "[=" and depth == 0:
             stop = position
@@ -239,7 +248,7 @@ def _closing(text: str, position: int) -> int:
     """Just after the bracket that closes the one at `position`."""
     depth = 0
     for at in range(position, len(text)):
-        depth += (text[at] == "(") - (text[at] == ")")
+        depth += (text[at] in "({") - (text[at] in ")}")
         if depth == 0:
             return at + 1
     return len(text)

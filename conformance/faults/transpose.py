@@ -125,7 +125,7 @@ KERNELS = {
         "UninitialisedShared",
     ),
     "early_return": Kernel(
-        "race", "threads outside x return before the barrier that the others wait at", "DivergentBarrier"
+        "race", "threads outside x return before the barrier that the others wait at", "values: |DivergentBarrier"
     ),
     "tile_not_transposed": Kernel("axis", "the tile is read as it was written: tiles change places, elements do not"),
     "bounds_of_x": Kernel(

@@ -29,7 +29,7 @@ from touchstone.conformance.reporting.status import EXPLAINED, Status
 from touchstone.conformance.spec.checks import Requirement
 
 SCHEMA = json.loads(records.SCHEMA.read_text())
-JUDGES_NOTHING = ("schema", "report", "describe")  # commands without --json
+JUDGES_NOTHING = ("schema", "report", "describe", "emulate")  # commands without --json
 KERNELS = (
     targets.PLAIN
     + """

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "fibers.h"
+#include "memory.h"
 #include "races.h"
 
 namespace engine {
@@ -37,13 +38,15 @@ __attribute__((noinline)) void slow(Worker* w, uint64_t address, uint64_t size, 
   if (offset < ARENA) {
     uint8_t* states = w->shared_states + offset;
     const uint64_t end = std::min(offset + size, ARENA);
-    bool missing = offset + size > ARENA, unwritten = false;
+    bool missing = offset + size > ARENA, unwritten = false, flying = false;
     for (uint64_t i = 0; i < end - offset; ++i) {
       missing |= states[i] == 0;
-      unwritten |= states[i] == DECLARED;
+      unwritten |= states[i] != WRITTEN;
+      flying |= states[i] == IN_FLIGHT;
     }
     if (missing) return refuse(w, TS_OUT_OF_BOUNDS, address, size, access, pc);
-    if (unwritten && access != WRITE) return refuse(w, TS_UNINITIALISED_SHARED, address, size, access, pc);
+    if (unwritten && access != WRITE) return refuse(w, TS_UNINITIALISED_SHARED, address, size, access, pc, flying ?
+        "in flight" : "");
     if (unwritten) std::memset(states, WRITTEN, size);
     if (w->watched) note(w, address, size, access, pc, false);
     return;
@@ -60,6 +63,10 @@ __attribute__((noinline)) void slow(Worker* w, uint64_t address, uint64_t size, 
   const ts_options& options = w->launch->options;
   if (access == READ && address >= options.readable_low && address + size <= options.readable_high) return;
   if (!options.checks) return;
+  if (in_heap(address, size)) {
+    if (w->watched) note(w, address, size, access, pc, true);
+    return;
+  }
   refuse(w, TS_OUT_OF_BOUNDS, address, size, access, pc);
 }
 

@@ -17,7 +17,7 @@ enum ts_kind {
   TS_FAULT,  // anything else: `text` says what
 };
 
-enum ts_region_kind { TS_NO_REGION, TS_ARGUMENT, TS_SHARED, TS_GLOBAL, TS_STACK };
+enum ts_region_kind { TS_NO_REGION, TS_ARGUMENT, TS_SHARED, TS_GLOBAL, TS_STACK, TS_HEAP };
 
 struct ts_place {
   uint64_t pc;  // a return address within the kernel's library, or 0
@@ -43,6 +43,7 @@ struct ts_report {
   int32_t lane;      // the missing lane
   uint32_t mask;
   char text[400];
+  uint64_t atomics;  // that were done in the whole launch
 };
 
 struct ts_range {
@@ -56,7 +57,8 @@ struct ts_options {
   int32_t order;  // 0 forward, 1 reverse, 2 shuffled
   int32_t workers;
   uint64_t seed;
-  int32_t checks, races, cooperative, reserved;
+  int32_t checks, races, cooperative;
+  int32_t strict;  // exited threads do not count as arrived, and a barrier is one place of the text
   uint64_t stack_bytes;
   uint64_t step_limit;
   uint64_t module;  // where the kernel's library lies; what is remembered of a place is relative to it
@@ -90,6 +92,23 @@ struct ts_site {
   uint32_t dims[4];  // 0 where it has fewer
 };
 void* ts_shared(struct ts_site* site);
+
+// Shared memory by an offset into the block's, as instructions address it; 0 for what is not shared.
+uint64_t ts_shared_address(const void* pointer);
+void* ts_shared_memory(uint64_t address);
+
+// The device's heap: 0 where there is no room. What is allocated stays until it is freed, over launches too.
+void* ts_heap_new(uint64_t bytes);
+void ts_heap_free(void* pointer, uint64_t pc);
+
+// Copies from global to shared memory that are done when they are waited for, and not before: until then the target
+// counts as not written. `read` of `size` bytes are read, the rest becomes 0.
+void ts_copy_async(void* to, const void* from, int size, int read, uint64_t pc);
+void ts_copy_commit(void);
+void ts_copy_wait(int pending);  // until at most so many groups of this thread are under way
+
+// One of the block's 16 barriers by number, for `threads` threads.
+void ts_named_barrier(uint32_t number, uint32_t threads, int waits, int line, const char* file);
 
 enum ts_barrier { TS_SYNC, TS_SYNC_COUNT, TS_SYNC_AND, TS_SYNC_OR };
 int ts_syncthreads(int kind, int predicate, int line, const char* file);

@@ -14,15 +14,28 @@ __attribute__((tls_model("initial-exec"))) __thread Worker* worker = nullptr;
 
 namespace {
 
+// A thread that has ended counts as arrived wherever others wait for it.
+void release_others(Worker* w, Fiber* self) {
+  Block* block = self->block;
+  if (block->arrived) pass_barrier(w, block);
+  const uint32_t base = self->number & ~31u, lane = self->number & 31;
+  for (uint32_t other = 0; other < 32 && base + other < block->fibers.size(); ++other) {
+    const Fiber& fiber = block->fibers[base + other];
+    if (fiber.state == AT_WARP && fiber.mask >> lane & 1) meet(w, block, base, fiber.mask, fiber.combine);
+  }
+}
+
 void fiber_main() {
   for (;;) {
     Worker* w = worker;
     Fiber* self = w->current;
     w->launch->entry(w->launch->arguments);
+    settle(w);
     if (self->suspect.address) accuse(w, self->suspect);
     self->state = DONE;
     ++self->block->done;
     w->idle = w->quiet = 0;
+    if (!w->launch->options.strict) release_others(w, self);
     Fiber* fiber = nullptr;
     if (!w->empty() && !w->launch->failed.load(std::memory_order_relaxed) && !w->wants_block) fiber = w->pop();
     if (fiber && !fiber->started) {  // the next thread runs on this stack
@@ -75,6 +88,39 @@ void leave(Worker* w, Fiber* self) {
   if (!fiber->started && !equip(w, fiber, take_stack(w))) fault("no memory for the stack of another thread", 0);
   enter(w, fiber);
   change(self->context, fiber->context);
+}
+
+void pass_barrier(Worker* w, Block* block) {
+  const uint32_t gone = w->launch->options.strict ? 0 : block->done;
+  if (!block->arrived || block->arrived + gone < w->launch->threads) return;
+  const int kind = block->kind;
+  block->result = kind == TS_SYNC_COUNT ? block->count : kind == TS_SYNC_AND ? block->all : block->any;
+  block->arrived = 0;
+  block->count = 0, block->all = 1, block->any = 0;
+  ++block->released;
+  if (w->launch->races) share_at_barrier(block);
+  w->scratch.clear();
+  for (Fiber& fiber : block->fibers)
+    if (fiber.state == AT_BARRIER) w->scratch.push_back(&fiber);
+  arrange(w, w->scratch);
+}
+
+void meet(Worker* w, Block* block, uint32_t base, uint32_t mask, ts_combine combine) {
+  void* lanes[32] = {};
+  const uint32_t size = static_cast<uint32_t>(block->fibers.size());
+  w->scratch.clear();
+  for (uint32_t bits = mask; bits; bits &= bits - 1) {
+    const uint32_t other = static_cast<uint32_t>(__builtin_ctz(bits));
+    if (base + other >= size) break;  // a block whose last warp is not full: those threads do not exist
+    Fiber& fiber = block->fibers[base + other];
+    if (fiber.state == DONE && !w->launch->options.strict) continue;
+    if (fiber.state != AT_WARP || fiber.mask != mask || fiber.combine != combine) return;
+    lanes[other] = fiber.offered;
+    w->scratch.push_back(&fiber);
+  }
+  if (combine) combine(lanes, mask);
+  if (w->launch->races) block->clocks[base / 32].meet(mask);
+  arrange(w, w->scratch);
 }
 
 void arrange(Worker* w, std::vector<Fiber*>& fibers) {

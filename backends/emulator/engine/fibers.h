@@ -16,6 +16,11 @@ void yield_now(Worker* w);
 void idle(Worker* w, uint64_t pc);
 // Makes `fibers` ready to run, in the order of the launch.
 void arrange(Worker* w, std::vector<Fiber*>& fibers);
+// Lets a block's threads go on if all of them are at its barrier, or those that are not have ended.
+void pass_barrier(Worker* w, Block* block);
+// Lets the lanes in `mask` of the warp that begins at thread `base` go on if all are at the same operation, or have
+// ended.
+void meet(Worker* w, Block* block, uint32_t base, uint32_t mask, ts_combine combine);
 // Nothing else can run: the lanes of a warp that came to one place together are active there.
 bool gather(Worker* w);
 

@@ -46,6 +46,7 @@ TS_EXPORT int ts_syncthreads(int kind, int predicate, int line, const char* file
   Worker* w = worker;
   Fiber* self = w->current;
   Block* block = self->block;
+  settle(w);
   if (self->suspect.address) accuse(w, self->suspect);
   self->line = line;
   self->file = file;
@@ -54,7 +55,7 @@ TS_EXPORT int ts_syncthreads(int kind, int predicate, int line, const char* file
     block->first = self->number;
     block->line = line;
     block->kind = kind;
-  } else if (block->line != line || block->kind != kind) {
+  } else if (block->kind != kind || (block->line != line && w->launch->options.strict)) {
     fail(TS_DIVERGENT_BARRIER, [&](ts_report& report) {
       waits(report.here, &block->fibers[block->first]);
       waits(report.there, self);
@@ -63,26 +64,81 @@ TS_EXPORT int ts_syncthreads(int kind, int predicate, int line, const char* file
   block->count += predicate != 0;
   block->all &= predicate != 0;
   block->any |= predicate != 0;
-  if (++block->arrived == w->launch->threads) {
-    block->result = kind == TS_SYNC_COUNT ? block->count : kind == TS_SYNC_AND ? block->all : block->any;
-    block->arrived = 0;
-    block->count = 0, block->all = 1, block->any = 0;
-    ++block->released;
-    if (w->launch->races) {
-      for (shadow::WarpClocks& clocks : block->clocks) clocks.reset();
-      for (Fiber& fiber : block->fibers) {
-        if (!fiber.known) continue;
-        if (!block->known) block->known = std::make_unique<shadow::Knowledge>();
-        block->known->join(*fiber.known);
-        fiber.known.reset();
-      }
-    }
-    w->scratch.clear();
-    for (Fiber& fiber : block->fibers) w->scratch.push_back(&fiber);
-    arrange(w, w->scratch);
-  }
+  ++block->arrived;
+  pass_barrier(w, block);
   leave(w, self);
   return block->result;
+}
+
+TS_EXPORT uint64_t ts_shared_address(const void* pointer) {
+  const uint64_t offset = here(pointer) - here(worker->block->arena);
+  return offset < ARENA ? offset : 0;
+}
+TS_EXPORT void* ts_shared_memory(uint64_t address) { return worker->block->arena + (address & 0xffffffffu); }
+
+TS_EXPORT void ts_copy_async(void* to, const void* from, int size, int read, uint64_t pc) {
+  Worker* w = worker;
+  if ((size != 4 && size != 8 && size != 16) || read < 0 || read > size)
+    fault("an asynchronous copy of other than 4, 8 or 16 bytes, or that reads more than it copies", pc);
+  const uint64_t mask = static_cast<uint64_t>(size) - 1, target = here(to), source = here(from);
+  if (target & mask) misaligned(w, target, mask + 1, WRITE, mask + 1, pc);
+  if (read && source & mask) misaligned(w, source, mask + 1, READ, mask + 1, pc);
+  if (!ts_shared_address(to)) refuse(w, TS_OUT_OF_BOUNDS, target, mask + 1, WRITE, pc);
+  if (read) slow(w, source, static_cast<uint64_t>(read), READ, pc);
+  slow(w, target, mask + 1, WRITE, pc);
+  std::memset(w->shared_states + (target - here(w->block->arena)), IN_FLIGHT, mask + 1);
+  std::memset(to, 0xff, mask + 1);
+  Fiber* self = w->current;
+  self->copies.push_back({target, source, static_cast<uint32_t>(size), static_cast<uint32_t>(read), self->groups, pc});
+}
+
+TS_EXPORT void ts_copy_commit() { ++worker->current->groups; }
+
+TS_EXPORT void ts_copy_wait(int pending) {
+  Worker* w = worker;
+  Fiber* self = w->current;
+  size_t done = 0;
+  for (; done < self->copies.size(); ++done) {
+    const Copy& copy = self->copies[done];
+    if (copy.group + static_cast<uint32_t>(pending) >= self->groups) break;
+    slow(w, copy.to, copy.size, WRITE, copy.pc);
+    std::memset(reinterpret_cast<void*>(copy.to), 0, copy.size);
+    std::memcpy(reinterpret_cast<void*>(copy.to), reinterpret_cast<void*>(copy.from), copy.read);
+  }
+  self->copies.erase(self->copies.begin(), self->copies.begin() + static_cast<ptrdiff_t>(done));
+}
+
+TS_EXPORT void ts_named_barrier(uint32_t number, uint32_t threads, int waits, int line, const char* file) {
+  Worker* w = worker;
+  Fiber* self = w->current;
+  Block* block = self->block;
+  settle(w);
+  if (number > 15 || threads % 32 || !threads || threads > (w->launch->threads + 31) / 32 * 32)
+    fault("a barrier has a number up to 15 and a multiple of 32 threads, at most those of the block",
+        TS_RETURN_ADDRESS);
+  Named& named = block->named[number];
+  if (named.arrived && named.expected != threads)
+    fault("a barrier is reached with different numbers of threads", TS_RETURN_ADDRESS);
+  named.expected = threads;
+  const uint64_t address = here(block->arena) + number;  // of no array
+  if (w->launch->races) {
+    ts_fence();
+    synchronise(w, address, false, true);
+  }
+  self->line = line;
+  self->file = file;
+  self->state = waits ? AT_NAMED : READY;
+  self->mask = number;
+  if (++named.arrived == threads) {
+    named.arrived = 0;
+    w->scratch.clear();
+    for (Fiber& fiber : block->fibers)
+      if (fiber.state == AT_NAMED && fiber.mask == number) w->scratch.push_back(&fiber);
+    arrange(w, w->scratch);
+  }
+  if (!waits) return;
+  leave(w, self);
+  if (w->launch->races) synchronise(w, address, true, false);
 }
 
 TS_EXPORT void ts_syncgrid(int line, const char* file) {
@@ -125,26 +181,8 @@ TS_EXPORT void ts_warp(uint32_t mask, ts_combine combine, void* mine, const char
       std::strncpy(report.text, what, sizeof report.text - 1);
     });
   }
-  void* lanes[32] = {};
-  const uint32_t size = static_cast<uint32_t>(block->fibers.size());
-  bool complete = true;
-  w->scratch.clear();
-  for (uint32_t bits = mask; bits; bits &= bits - 1) {
-    const uint32_t other = static_cast<uint32_t>(__builtin_ctz(bits));
-    if (base + other >= size) break;  // a block whose last warp is not full: those threads do not exist
-    Fiber& fiber = block->fibers[base + other];
-    if (fiber.state != AT_WARP || fiber.mask != mask || fiber.combine != combine) {
-      complete = false;
-      break;
-    }
-    lanes[other] = fiber.offered;
-    w->scratch.push_back(&fiber);
-  }
-  if (complete) {
-    if (combine) combine(lanes, mask);
-    if (w->launch->races) block->clocks[base / 32].meet(mask);
-    arrange(w, w->scratch);
-  }
+  settle(w);
+  meet(w, block, base, mask, combine);
   leave(w, self);
 }
 
@@ -175,9 +213,10 @@ TS_EXPORT uint32_t ts_active_mask(int line, const char* file) {
 TS_EXPORT void ts_atomic_done(int changed, uint64_t pc) {
   Worker* w = worker;
   if (!w || !w->current) return;
+  ++w->atomics;
   if (!changed) return idle(w, pc);
   w->idle = w->quiet = 0;
-  if (++w->atomics % 64 == 0) yield_now(w);
+  if (w->atomics % 64 == 0) yield_now(w);
 }
 
 TS_EXPORT void ts_fence() {
@@ -185,6 +224,7 @@ TS_EXPORT void ts_fence() {
   if (!w || !w->current) return;
   if (w->current->fences < 0xffff) ++w->current->fences;
   w->current->fenced_epoch = w->block->released;
+  w->block->fenced = true;
 }
 
 TS_EXPORT void ts_pause() {

@@ -63,6 +63,8 @@ bool admit(Worker* w) {
   block->index = block->place[0] | uint64_t(block->place[1]) << 32 | uint64_t(block->place[2]) << 48;
   block->arrived = block->done = 0;
   block->released = 0;
+  for (Named& named : block->named) named = {};
+  block->fenced = false;
   block->count = 0, block->all = 1, block->any = 0;
   allocate(block.get(), nullptr, launch->shared_bytes, 1024);
   block->known.reset();
@@ -92,6 +94,8 @@ bool admit(Worker* w) {
     fiber.index = x | uint64_t(y) << 32 | uint64_t(z) << 48;
     fiber.started = false;
     fiber.polled = 0;
+    fiber.copies.clear();
+    fiber.groups = 0;
     fiber.fences = fiber.fenced_epoch = 0;
     fiber.known.reset();
     fiber.suspect.address = 0;
@@ -148,6 +152,7 @@ void run(Launch* launch) {
   }
   for (auto& block : w->resident) retire(w, std::move(block));
   give_back(w);
+  launch->atomics += w->atomics;
   release(w->main);
   worker = before;
   --launch->active;
@@ -193,6 +198,7 @@ TS_EXPORT int ts_launch(
   for (uint64_t i = 1; i < workers; ++i) threads.emplace_back(run, &launch);
   run(&launch);
   for (std::thread& thread : threads) thread.join();
+  report->atomics = launch.atomics;
   return report->kind;
 }
 

@@ -3,10 +3,21 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
+#include <map>
+
+#include "accesses.h"
+#include "reports.h"
 
 namespace engine {
 namespace {
+
+struct Heap {
+  std::mutex lock;
+  std::map<uint64_t, uint64_t> given;  // where it begins, and how much
+};
+Heap heap;
 
 constexpr uint64_t RED_ZONE = 1024;  // between two shared arrays
 
@@ -78,6 +89,24 @@ void use_stacks_of(uint64_t bytes) {
   pool.stack_bytes = bytes;
 }
 
+bool in_heap(uint64_t address, uint64_t size) {
+  std::lock_guard<std::mutex> hold(heap.lock);
+  auto next = heap.given.upper_bound(address);
+  if (next == heap.given.begin()) return false;
+  --next;
+  return address + size <= next->first + next->second;
+}
+
+void nearest_in_heap(uint64_t address, uint64_t& start, uint64_t& bytes) {
+  std::lock_guard<std::mutex> hold(heap.lock);
+  start = bytes = 0;
+  auto next = heap.given.upper_bound(address);
+  if (next != heap.given.begin()) --next;
+  if (next == heap.given.end()) return;
+  start = next->first;
+  bytes = next->second;
+}
+
 uint64_t allocate(Block* block, const ts_site* site, uint64_t bytes, uint64_t align) {
   const uint64_t offset = (block->used + RED_ZONE + align - 1) / align * align;
   if (offset + bytes + RED_ZONE > ARENA) return 0;
@@ -99,3 +128,29 @@ void clear(Worker* w, Block* block) {
 }
 
 }  // namespace engine
+
+extern "C" {
+
+TS_EXPORT void* ts_heap_new(uint64_t bytes) {
+  using namespace engine;
+  void* memory = std::malloc(bytes + RED_ZONE);
+  if (!memory) return nullptr;
+  std::memset(memory, 0xff, bytes + RED_ZONE);
+  std::lock_guard<std::mutex> hold(heap.lock);
+  heap.given[here(memory)] = bytes;
+  return memory;
+}
+
+TS_EXPORT void ts_heap_free(void* pointer, uint64_t pc) {
+  using namespace engine;
+  if (!pointer) return;
+  bool known;
+  {
+    std::lock_guard<std::mutex> hold(heap.lock);
+    known = heap.given.erase(here(pointer));
+  }
+  if (!known) fault("memory is freed that the device's heap has not given out, or twice", pc);
+  std::free(pointer);
+}
+
+}  // extern "C"

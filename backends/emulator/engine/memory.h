@@ -14,4 +14,9 @@ uint64_t allocate(Block* block, const ts_site* site, uint64_t bytes, uint64_t al
 // Forgets the arrays of a block that has come to its end.
 void clear(Worker* w, Block* block);
 
+// The allocation of the device's heap that lies nearest to an address: where it begins, and its bytes; 0 and 0: none.
+void nearest_in_heap(uint64_t address, uint64_t& start, uint64_t& bytes);
+// Whether an access lies within what the device's heap has given out.
+bool in_heap(uint64_t address, uint64_t size);
+
 }  // namespace engine

@@ -1,5 +1,7 @@
 #include "races.h"
 
+#include <cstring>
+
 #include "reports.h"
 
 namespace engine {
@@ -46,6 +48,11 @@ void unpack_place(Worker* w, ts_place& at, const shadow::Record& record) {
   at.access = static_cast<int32_t>(record.epoch >> 30);
 }
 
+// Whether two lanes of a warp store by one instruction.
+bool same_store(const shadow::Record& one, const shadow::Record& other) {
+  return (one.thread - 1) >> 5 == (other.thread - 1) >> 5 && one.pc == other.pc;
+}
+
 // Whether `later` shows every conflict that `earlier`, which comes before it, could show.
 bool replaces(uint32_t later, uint32_t earlier) { return later == WRITE || later == earlier; }
 
@@ -61,7 +68,38 @@ void accuse(Worker* w, const Fiber::Suspect& suspect) {
   });
 }
 
+void settle(Worker* w) {
+  Worker::Repeated& repeated = w->repeated;
+  if (!repeated.address) return;
+  const uint64_t address = repeated.address;
+  repeated.address = 0;
+  if (!std::memcmp(repeated.before, reinterpret_cast<void*>(address), repeated.size)) return;
+  Fiber::Suspect suspect;
+  suspect.address = address;
+  suspect.size = repeated.size;
+  suspect.first = repeated.first;
+  suspect.second = repeated.second;
+  accuse(w, suspect);
+}
+
+void share_at_barrier(Block* block) {
+  for (shadow::WarpClocks& clocks : block->clocks) clocks.reset();
+  const auto known = [&]() -> shadow::Knowledge& {
+    if (!block->known) block->known = std::make_unique<shadow::Knowledge>();
+    return *block->known;
+  };
+  for (Fiber& fiber : block->fibers) {
+    if (fiber.known) known().join(*fiber.known);
+    fiber.known.reset();
+    if (block->fenced && fiber.fences)
+      shadow::Knowledge::raise(
+          known().threads, static_cast<uint32_t>(block->number << 10 | fiber.number) + 1, fiber.fences);
+  }
+  block->fenced = false;
+}
+
 void look_for_races(Worker* w, uint64_t address, uint64_t size, int access, uint64_t pc) {
+  settle(w);
   const shadow::Record mine = record_of(w, access, pc);
   const int shift = (address | size) & 1 ? 0 : (address | size) & 2 ? 1 : 2;
   const uint64_t start = address, end = address + size;
@@ -76,7 +114,21 @@ void look_for_races(Worker* w, uint64_t address, uint64_t size, int access, uint
         continue;
       }
       const int kind = static_cast<int>(other.epoch >> 30);
-      const bool before = ordered(w, other, mine.thread);
+      bool before = ordered(w, other, mine.thread);
+      if (!before && kind == ATOMIC) {  // the accesses to one address have one order: all before the last atomic
+        const auto last = w->launch->races->last.find(start);
+        before = last != w->launch->races->last.end() && ordered(w, last->second, mine.thread);
+      }
+      if (!before && kind == WRITE && access == WRITE && size <= sizeof w->repeated.before && same_store(other, mine)) {
+        if (w->repeated.address) continue;
+        w->repeated.address = start;
+        w->repeated.size = size;
+        std::memcpy(w->repeated.before, reinterpret_cast<void*>(start), size);
+        w->repeated.first = other;
+        w->repeated.second = mine;
+        slot = i;
+        continue;
+      }
       if (!before && (kind != READ || access != READ) && !(kind == ATOMIC && access == ATOMIC)) {
         Fiber::Suspect suspect;
         suspect.address = start;
@@ -129,9 +181,11 @@ void synchronise(Worker* w, uint64_t address, bool acquires, bool releases) {
       self->known->join(found->second);
     }
   }
-  if (releases && self->fences) {
+  if (releases) races->last[address] = record_of(w, ATOMIC, 0);
+  if (releases && (self->fences || (block->known && !block->known->threads.empty()))) {
     shadow::Knowledge& out = races->released[address];
-    shadow::Knowledge::raise(out.threads, static_cast<uint32_t>(block->number << 10 | self->number) + 1, self->fences);
+    if (self->fences) shadow::Knowledge::raise(out.threads,
+        static_cast<uint32_t>(block->number << 10 | self->number) + 1, self->fences);
     if (self->fenced_epoch)
       shadow::Knowledge::raise(out.blocks, static_cast<uint32_t>(block->number), self->fenced_epoch);
     if (block->known) out.join(*block->known);

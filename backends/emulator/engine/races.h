@@ -8,6 +8,10 @@ namespace engine {
 void look_for_races(Worker* w, uint64_t address, uint64_t size, int access, uint64_t pc);
 // An atomic, or an access to a volatile: takes what others released at this address, and releases what was fenced.
 void synchronise(Worker* w, uint64_t address, bool acquires, bool releases);
+// Compares what was stored with what another lane of the warp had stored there, now that it is in memory.
+void settle(Worker* w);
+// All threads of a block know at a barrier what each of them knew, and what each has fenced.
+void share_at_barrier(Block* block);
 // Reports the two accesses of `suspect` as a race.
 void accuse(Worker* w, const Fiber::Suspect& suspect);
 

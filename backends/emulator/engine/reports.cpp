@@ -1,6 +1,9 @@
 #include "reports.h"
 
+#include "memory.h"
+
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 
 namespace engine {
@@ -19,7 +22,8 @@ void waits(ts_place& at, const Fiber* fiber) {
   place(at, fiber);
   at.line = fiber->line;
   std::strncpy(at.file, fiber->file, sizeof at.file - 1);
-  at.state = fiber->state == DONE ? 0 : fiber->state == AT_BARRIER ? 1 : fiber->state == AT_WARP ? 2 : 3;
+  const bool barrier = fiber->state == AT_BARRIER || fiber->state == AT_NAMED;
+  at.state = fiber->state == DONE ? 0 : barrier ? 1 : fiber->state == AT_WARP ? 2 : 3;
 }
 
 void stop() {
@@ -68,6 +72,9 @@ void describe_nearest(Worker* w, ts_report& report, uint64_t address) {
       std::memcpy(report.dims, array.site->dims, sizeof report.dims);
     }
   }
+  uint64_t start, bytes;
+  nearest_in_heap(address, start, bytes);
+  if (start) nearer(TS_HEAP, 0, start, bytes, 1);
   if (best > uint64_t(1) << 32) report.region_kind = TS_NO_REGION;
 }
 
@@ -102,6 +109,7 @@ void stuck(Worker* w) {
       for (uint32_t lane = 0; lane < 32 && base + lane < block->fibers.size(); ++lane) {
         Fiber& other = block->fibers[base + lane];
         if (!(fiber.mask >> lane & 1) || &other == &fiber) continue;
+        if (other.state == DONE && !w->launch->options.strict) continue;
         if (other.state == AT_WARP && other.mask == fiber.mask && other.combine == fiber.combine) continue;
         fail(TS_INACTIVE_LANES, [&](ts_report& report) {
           waits(report.here, &fiber);
@@ -116,10 +124,22 @@ void stuck(Worker* w) {
     }
   }
   for (auto& block : w->resident) {
+    for (Fiber& fiber : block->fibers) {
+      if (fiber.state != AT_NAMED) continue;
+      const Named& named = block->named[fiber.mask];
+      fail(TS_DEADLOCK, [&](ts_report& report) {
+        waits(report.here, &fiber);
+        std::snprintf(report.text, sizeof report.text, "waits at barrier %u for %u threads, of which %u have come",
+                      fiber.mask, named.expected, named.arrived);
+      });
+      return;
+    }
+  }
+  for (auto& block : w->resident) {
     if (!block->arrived) continue;
     Fiber& fiber = block->fibers[block->first];
     for (Fiber& other : block->fibers) {
-      if (other.state == AT_BARRIER) continue;
+      if (other.state == AT_BARRIER || (other.state == DONE && !w->launch->options.strict)) continue;
       fail(TS_DIVERGENT_BARRIER, [&](ts_report& report) {
         waits(report.here, &fiber);
         waits(report.there, &other);

@@ -14,11 +14,19 @@
 namespace engine {
 
 constexpr uint64_t ARENA = 512 << 10;  // bytes of shared memory a block may use here, red zones included
-constexpr uint8_t DECLARED = 1, WRITTEN = 3;  // of a byte of shared memory; 0 is a red zone
+// Of a byte of shared memory; 0 is a red zone, IN_FLIGHT what an asynchronous copy has yet to fill.
+constexpr uint8_t DECLARED = 1, WRITTEN = 3, IN_FLIGHT = 5;
 constexpr unsigned SITES = 512;  // a power of two
 constexpr int READ = 0, WRITE = 1, ATOMIC = 2;
 
-enum State : uint8_t { READY, AT_BARRIER, AT_WARP, AT_GRID, GATHERING, DONE };
+enum State : uint8_t { READY, AT_BARRIER, AT_WARP, AT_GRID, GATHERING, AT_NAMED, DONE };
+
+// A copy that its thread has started.
+struct Copy {
+  uint64_t to, from;
+  uint32_t size, read, group;
+  uint64_t pc;
+};
 
 struct Block;
 struct Worker;
@@ -42,12 +50,18 @@ struct Fiber {
   uint32_t polls = 0;
   // Where races are looked for.
   uint32_t fences = 0, fenced_epoch = 0;
+  std::vector<Copy> copies;  // oldest first
+  uint32_t groups = 0;       // of copies that were closed
   std::unique_ptr<shadow::Knowledge> known;  // acquired since the block's last barrier
   struct Suspect {
     uint64_t address = 0;
     shadow::Record first, second;
     uint64_t size = 0;
   } suspect;  // a plain read that races with an atomic, unless a compare-and-swap of the same address follows
+};
+
+struct Named {
+  uint32_t arrived = 0, expected = 0;
 };
 
 struct Array {
@@ -64,11 +78,13 @@ struct Block {
   uint64_t used = 0;
   std::vector<Array> arrays;
   uint32_t arrived = 0, done = 0;
+  Named named[16];
   int kind = 0, line = 0;
   uint32_t first = 0;  // the thread that came to the barrier first
   int count = 0, all = 1, any = 0;
   int result = 0;
   uint32_t released = 0;  // barriers passed
+  bool fenced = false;    // by a thread, since the last barrier; where races are looked for
   std::vector<shadow::WarpClocks> clocks;
   std::unique_ptr<shadow::Knowledge> known;
 };
@@ -77,6 +93,7 @@ struct Block {
 struct Races {
   shadow::Pages pages;
   std::unordered_map<uint64_t, shadow::Knowledge> released;  // by the address of an atomic
+  std::unordered_map<uint64_t, shadow::Record> last;         // the last atomic at an address
 };
 
 struct Range {
@@ -97,6 +114,7 @@ struct Launch {
   std::atomic<uint64_t> next{0};
   std::atomic<bool> failed{false};
   std::atomic<int> active{0};
+  std::atomic<uint64_t> atomics{0};
   std::mutex lock;
   Races* races = nullptr;
   shadow::Writers* writers = nullptr;
@@ -128,8 +146,15 @@ struct Worker {
   uint64_t quiet = 0;     // and since threads met
   uint64_t patience = 0;
   uint64_t random = 0;
-  uint32_t atomics = 0;
+  uint64_t atomics = 0;
   std::vector<Fiber*> scratch;
+  // Where races are looked for: a lane's store to what another lane of its warp stored to by the same instruction. One
+  // of them wins, and no race it is if both store the same.
+  struct Repeated {
+    uint64_t address = 0, size = 0;
+    unsigned char before[16];
+    shadow::Record first, second;
+  } repeated;
 
   bool empty() const { return head == tail; }
   void push(Fiber* fiber) { ring[tail++ & (ring.size() - 1)] = fiber; }

@@ -9,6 +9,7 @@
 #define TS_FROM_DOUBLE __double2bfloat16
 #define TS_PAIR_OF __halves2bfloat162
 #define TS_TO_WORD __bfloat162
+#define TS_KIND 'b'
 #include "touchstone_narrow.h"
 
 namespace touchstone {

@@ -9,6 +9,7 @@
 #define TS_FROM_DOUBLE __double2half
 #define TS_PAIR_OF __halves2half2
 #define TS_TO_WORD __half2
+#define TS_KIND 'e'
 #include "touchstone_narrow.h"
 
 namespace touchstone {

@@ -142,6 +142,7 @@ __forceinline__ void store_matrix_sync(
 
 template <int M, int N, int K, class T, class LA, class LB, class TD, class TC>
 TS_PLAIN void mma_combine_(void** lanes, uint32_t) {
+  touchstone::whole(lanes, "mma_sync");
   using A = fragment<matrix_a, M, N, K, T, LA>;
   using B = fragment<matrix_b, M, N, K, T, LB>;
   using C = fragment<accumulator, M, N, K, TC>;

@@ -8,10 +8,14 @@
 #include <stdint.h>
 #include <string.h>
 
+#include <new>
 #include <type_traits>
 
 #include <vector_functions.h>
 #include <vector_types.h>
+
+#include <surface_types.h>
+#include <texture_types.h>
 
 #include "engine.h"
 
@@ -66,6 +70,9 @@ __forceinline__ Array& shared(ts_site& site) {
   return *static_cast<Array*>(ts_shared(&site));
 }
 
+TS_PLAIN inline void* heap_new(size_t bytes) { return ts_heap_new(bytes); }
+TS_PLAIN inline void heap_free(void* p) { ts_heap_free(p, TS_PC); }
+
 template <class T>
 constexpr ts_site site(const char* name, size_t align = 0) {
   return ts_site{
@@ -84,7 +91,43 @@ struct Parameter {
   char kind;  // 'p'ointer, 'i'nteger, 'u'nsigned, 'f'loat, 'x' anything else
   uint32_t item;
   char constant;
+  char scalar;  // what it points to, also in a vector: 'f', 'i', 'u', 'e' half, 'b' bfloat16, 'p'; 'x' anything else
+  uint32_t scalar_bytes;
+  char inner;  // the same of what a pointer to pointers leads to
+  uint32_t inner_bytes;
 };
+
+template <class T, class = void>
+struct Scalar {
+  static constexpr char kind = std::is_floating_point<T>::value                       ? 'f'
+                               : std::is_integral<T>::value || std::is_enum<T>::value ? std::is_signed<T>::value ?
+                                   'i' : 'u'
+                               : std::is_pointer<T>::value                            ? 'p'
+                                                                                      : 'x';
+  static constexpr uint32_t bytes = sizeof(T);
+};
+#define TS_VECTORS(name, T) TS_VECTOR(name##1, T) TS_VECTOR(name##2, T) TS_VECTOR(name##3, T) TS_VECTOR(name##4, T)
+#define TS_VECTOR(V, T) \
+  template <>           \
+  struct Scalar<V> : Scalar<T> {};
+TS_VECTORS(float, float)
+TS_VECTORS(double, double)
+TS_VECTORS(int, int)
+TS_VECTORS(uint, unsigned)
+TS_VECTORS(short, short)
+TS_VECTORS(ushort, unsigned short)
+TS_VECTORS(longlong, long long)
+TS_VECTORS(ulonglong, unsigned long long)
+#undef TS_VECTOR
+#undef TS_VECTORS
+
+template <class T, bool = std::is_pointer<T>::value && !std::is_void<std::remove_pointer_t<T>>::value>
+struct Inner {
+  static constexpr char kind = 'x';
+  static constexpr uint32_t bytes = 1;
+};
+template <class T>
+struct Inner<T, true> : Scalar<std::remove_cv_t<std::remove_pointer_t<T>>> {};
 
 template <class T>
 constexpr Parameter parameter() {
@@ -92,17 +135,42 @@ constexpr Parameter parameter() {
   if constexpr (std::is_pointer<V>::value) {
     using E = typename std::remove_pointer<V>::type;
     if constexpr (std::is_void<E>::value)
-      return {8, 'p', 1, std::is_const<E>::value};
+      return {8, 'p', 1, std::is_const<E>::value, 'x', 1, 'x', 1};
     else
-      return {8, 'p', sizeof(E), std::is_const<E>::value};
+      return {8, 'p', sizeof(E), std::is_const<E>::value, Scalar<typename std::remove_cv<E>::type>::kind,
+              Scalar<typename std::remove_cv<E>::type>::bytes, Inner<E>::kind, Inner<E>::bytes};
   } else if constexpr (std::is_floating_point<V>::value) {
-    return {sizeof(V), 'f', 0, 0};
+    return {sizeof(V), 'f', 0, 0, 'x', 0, 'x', 0};
   } else if constexpr (std::is_integral<V>::value || std::is_enum<V>::value) {
-    return {sizeof(V), std::is_signed<V>::value ? 'i' : 'u', 0, 0};
+    return {sizeof(V), std::is_signed<V>::value ? 'i' : 'u', 0, 0, 'x', 0, 'x', 0};
   } else {
-    return {sizeof(V), 'x', 0, 0};
+    return {sizeof(V), 'x', 0, 0, 'x', 0, 'x', 0};
   }
 }
+
+struct Field {
+  char name[80];
+  uint64_t offset;
+  uint32_t count;
+  Parameter type;
+};
+template <class T>
+Field field(const char* name, size_t offset) {
+  Field out = {};
+  for (int i = 0; name[i] && i < 79; ++i) out.name[i] = name[i];
+  out.offset = offset;
+  out.count = std::is_array<T>::value ? static_cast<uint32_t>(sizeof(T) / sizeof(std::remove_all_extents_t<T>)) : 0;
+  out.type = parameter<std::remove_all_extents_t<T>>();
+  return out;
+}
+template <size_t I, class First, class... Rest>
+struct Nth : Nth<I - 1, Rest...> {};
+template <class First, class... Rest>
+struct Nth<0, First, Rest...> {
+  using type = std::remove_cv_t<std::remove_reference_t<First>>;
+};
+template <size_t I, class... A>
+typename Nth<I, A...>::type* taken(void (*)(A...));  // only for its type
 
 template <size_t... I>
 struct Numbers {};
@@ -146,3 +214,5 @@ __forceinline__ dim3 dim(uint64_t packed) {
 #include "touchstone_atomics.h"
 #include "touchstone_math.h"
 #include "touchstone_mma.h"
+#include "touchstone_ptx.h"
+#include "touchstone_texture.h"

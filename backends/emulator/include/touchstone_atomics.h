@@ -105,6 +105,20 @@ TS_CAS(unsigned short)
 #undef TS_CAS
 
 // The scopes differ on a GPU only.
+#define atomicSub_block atomicSub
+#define atomicSub_system atomicSub
+#define atomicMin_system atomicMin
+#define atomicMax_system atomicMax
+#define atomicInc_block atomicInc
+#define atomicInc_system atomicInc
+#define atomicDec_block atomicDec
+#define atomicDec_system atomicDec
+#define atomicAnd_block atomicAnd
+#define atomicAnd_system atomicAnd
+#define atomicOr_block atomicOr
+#define atomicOr_system atomicOr
+#define atomicXor_block atomicXor
+#define atomicXor_system atomicXor
 #define atomicAdd_block atomicAdd
 #define atomicAdd_system atomicAdd
 #define atomicMax_block atomicMax

@@ -61,6 +61,14 @@ TS_PAIR(min, long long, a < b ? a : b)
 TS_PAIR(max, long long, a > b ? a : b)
 TS_PAIR(min, unsigned long long, a < b ? a : b)
 TS_PAIR(max, unsigned long long, a > b ? a : b)
+inline int imin(int a, int b) { return a < b ? a : b; }
+inline int imax(int a, int b) { return a > b ? a : b; }
+inline unsigned umin(unsigned a, unsigned b) { return a < b ? a : b; }
+inline unsigned umax(unsigned a, unsigned b) { return a > b ? a : b; }
+inline long long llmin(long long a, long long b) { return a < b ? a : b; }
+inline long long llmax(long long a, long long b) { return a > b ? a : b; }
+inline unsigned long long ullmin(unsigned long long a, unsigned long long b) { return a < b ? a : b; }
+inline unsigned long long ullmax(unsigned long long a, unsigned long long b) { return a > b ? a : b; }
 TS_PAIR(min, float, fminf(a, b))
 TS_PAIR(max, float, fmaxf(a, b))
 TS_PAIR(min, double, fmin(a, b))
@@ -199,21 +207,28 @@ TS_STORE(__stcs)
 TS_STORE(__stwt)
 #undef TS_STORE
 
-inline unsigned __isGlobal(const void*) { return 1; }
-inline size_t __cvta_generic_to_shared(const void* p) { return reinterpret_cast<size_t>(p); }
+inline unsigned __isGlobal(const void* p) { return ts_shared_address(p) == 0; }
+inline unsigned __isShared(const void* p) { return ts_shared_address(p) != 0; }
+inline size_t __cvta_generic_to_shared(const void* p) { return ts_shared_address(p); }
+inline void* __cvta_shared_to_generic(size_t address) { return ts_shared_memory(address); }
+inline size_t __cvta_generic_to_global(const void* p) { return reinterpret_cast<size_t>(p); }
 inline void __trap() { ts_fault("__trap()", TS_PC); }
 inline void __brkpt() { ts_fault("__brkpt()", TS_PC); }
 #define __builtin_assume(condition) ((void)0)
-#undef assert
-#define assert(condition) ((condition) ? (void)0 : ts_fault("assertion failed: " #condition, touchstone::here()))
 #include <stdio.h>
 namespace touchstone {
 TS_PLAIN inline uint64_t here() { return TS_PC; }
-template <class... A>
-TS_PLAIN int print(const char* format, A... arguments) {
-  const int written = ::fprintf(stdout, format, arguments...);
+TS_PLAIN inline void assertion(const char* condition) {
+  char text[400];
+  snprintf(text, sizeof text, "assertion failed: %s", condition);
+  ts_fault(text, TS_PC);
+}
+}  // namespace touchstone
+// Preferred to C's own, which is what a text without arguments is given to.
+template <class A, class... B>
+TS_PLAIN int printf(const char* format, A first, B... rest) {
+  const int written = ::fprintf(stdout, format, first, rest...);
   fflush(stdout);
   return written;
 }
-}  // namespace touchstone
-#define printf(...) touchstone::print(__VA_ARGS__)
+#include "assert.h"

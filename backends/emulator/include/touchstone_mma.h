@@ -1,5 +1,6 @@
 // Tensor-core instructions of one warp, fragments laid out over the lanes as the PTX ISA says.
 #pragma once
+#include <stdio.h>
 
 namespace touchstone {
 
@@ -23,6 +24,16 @@ struct Mma {
   const float* c;
 };
 
+// An instruction of the whole warp, which each of its lanes has to take part in.
+TS_PLAIN inline void whole(void** lanes, const char* what) {
+  for (int i = 0; i < 32; ++i) {
+    if (lanes[i]) continue;
+    char text[120];
+    snprintf(text, sizeof text, "%s without lane %d of the warp, which has ended or does not exist", what, i);
+    ts_fault(text, 0);
+  }
+}
+
 template <int M, int N, int K>
 __attribute__((always_inline)) inline void multiply(const float (&a)[M][K], const float (&b)[K][N], float (&c)[M][N]) {
   for (int i = 0; i < M; ++i)
@@ -34,6 +45,7 @@ __attribute__((always_inline)) inline void multiply(const float (&a)[M][K], cons
 
 template <bool brain>
 TS_PLAIN void mma_m16n8k16_combine(void** lanes, uint32_t) {
+  whole(lanes, "mma");
   float a[16][16], b[16][8], c[16][8];
   for (int lane = 0; lane < 32; ++lane) {
     const Mma& mine = *static_cast<Mma*>(lanes[lane]);
@@ -56,6 +68,7 @@ TS_PLAIN void mma_m16n8k16_combine(void** lanes, uint32_t) {
 }
 
 TS_PLAIN inline void mma_m16n8k8_tf32_combine(void** lanes, uint32_t) {
+  whole(lanes, "mma");
   float a[16][8], b[8][8], c[16][8];
   for (int lane = 0; lane < 32; ++lane) {
     const Mma& mine = *static_cast<Mma*>(lanes[lane]);
@@ -96,6 +109,7 @@ struct Rows {
 
 template <int count, bool transposed>
 TS_PLAIN void ldmatrix_combine(void** lanes, uint32_t) {
+  whole(lanes, "ldmatrix");
   for (int matrix = 0; matrix < count; ++matrix) {
     const uint16_t* rows[8];
     for (int i = 0; i < 8; ++i)

@@ -78,6 +78,13 @@ TS_TO_INTEGERS(ull, unsigned long long)
 
 namespace touchstone {
 template <>
+struct Scalar<TS_N> {
+  static constexpr char kind = TS_KIND;
+  static constexpr uint32_t bytes = 2;
+};
+template <>
+struct Scalar<TS_N2> : Scalar<TS_N> {};
+template <>
 struct Adder<TS_N> {
   TS_PLAIN static TS_N of(TS_N a, TS_N b) { return TS_FROM(TS_TO(a) + TS_TO(b)); }
 };
@@ -97,6 +104,7 @@ __forceinline__ TS_N2 atomicAdd(TS_N2* p, TS_N2 value) {
 
 #undef TS_N
 #undef TS_N2
+#undef TS_KIND
 #undef TS_TO
 #undef TS_FROM
 #undef TS_FROM_DOUBLE

@@ -13,8 +13,8 @@ inline void __threadfence() { ts_fence(); }
 inline void __threadfence_block() { ts_fence(); }
 inline void __threadfence_system() { ts_fence(); }
 inline void __nanosleep(unsigned) { ts_pause(); }
+inline long clock_ticks_() { return static_cast<long>(ts_clock()); }
 inline long long clock64() { return static_cast<long long>(ts_clock()); }
-#define clock() static_cast<long>(clock64())
 
 namespace touchstone {
 
@@ -63,6 +63,21 @@ __forceinline__ T shuffle_any(uint32_t mask, T value, int by, int width, Shuffle
   bits = shuffle(mask, bits, by, width, kind, what, line, file);
   __builtin_memcpy(&value, &bits, sizeof(T));
   return value;
+}
+
+// Of any size, in words of 8 bytes.
+template <class T>
+__forceinline__ T shuffle_words(uint32_t mask, T value, int by, int width, ShuffleKind kind, const char* what, int line,
+                                const char* file) {
+  if constexpr (sizeof(T) <= 8) {
+    return shuffle_any(mask, value, by, width, kind, what, line, file);
+  } else {
+    uint64_t words[(sizeof(T) + 7) / 8] = {};
+    __builtin_memcpy(words, &value, sizeof(T));
+    for (uint64_t& word : words) word = shuffle(mask, word, by, width, kind, what, line, file);
+    __builtin_memcpy(&value, words, sizeof(T));
+    return value;
+  }
 }
 
 enum VoteKind { ALL, ANY, UNI, BALLOT, MATCH_ANY, MATCH_ALL, SUM, MIN_S, MAX_S, MIN_U, MAX_U, AND, OR, XOR_BITS };

@@ -128,7 +128,7 @@ def _run(
         1,
         settings.races,
         cooperative,
-        0,
+        settings.strict,
         STACK_BYTES,
         settings.step_limit,
         0,

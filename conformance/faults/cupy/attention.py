@@ -24,7 +24,7 @@ KERNELS = {
         "race", "no barrier after the tiles are used: the next ones overwrite what slower threads still read"
     ),
     "early_return": Kernel(
-        "race", "threads without a query return before the barrier that the others wait at", "DivergentBarrier"
+        "race", "threads without a query return before the barrier that the others wait at", "UninitialisedShared"
     ),
     "keys_unfilled": Kernel(
         "mask", "what of a tile lies past the last key is left as it was instead of set to 0", "UninitialisedShared"

@@ -13,7 +13,7 @@ _module = Faulty(__file__, "group_norm.cu")
 
 KERNELS = SHARED | {
     "barrier_in_loop": Kernel(
-        "race", "a barrier inside a loop that some threads leave a step earlier", "DivergentBarrier"
+        "race", "a barrier inside a loop that some threads leave a step earlier", "InactiveLanes"
     ),
     "ballot_of_some": Kernel(
         "race", "lanes without an element do not reach the ballot that names all 32", "InactiveLanes"

@@ -28,7 +28,7 @@ KERNELS = {
         "DivergentBarrier",
     ),
     "early_return": Kernel(
-        "race", "threads outside c return before the barrier that the others wait at", "DivergentBarrier"
+        "race", "threads outside c return before the barrier that the others wait at", "UninitialisedShared"
     ),
     "tile_row_overrun": Kernel(
         "bounds", "the loop over a tile takes one step too many, past the end of each of its rows", "OutOfBounds"

@@ -85,7 +85,7 @@ KERNELS = SHARED | {
     ),
     "no_barrier_before_overwrite": Kernel("race", "no barrier between the last use of the tiles and filling them anew"),
     "early_return": Kernel(
-        "race", "threads outside the result return before the barriers of the others", "DivergentBarrier"
+        "race", "threads outside the result return before the barriers of the others", "UninitialisedShared"
     ),
     "barrier_in_branch": Kernel(
         "race", "only threads inside the result reach the first barrier", "UninitialisedShared"

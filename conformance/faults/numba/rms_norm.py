@@ -104,7 +104,9 @@ KERNELS = SHARED | {
         "UninitialisedShared",
     ),
     "barrier_in_loop": Kernel(
-        "race", "a barrier inside a branch that threads beyond the last column do not take", "DivergentBarrier"
+        "race",
+        "a barrier inside a branch that threads beyond the last column do not take",
+        "DivergentBarrier|UninitialisedShared",
     ),
     "count_float16": Kernel(
         "precision",

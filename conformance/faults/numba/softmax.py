@@ -120,7 +120,7 @@ KERNELS = SHARED | {
         "race", "a reduction over two warps waits for one warp only between its halves", "RaceCondition"
     ),
     "early_return": Kernel(
-        "race", "threads without a column return before the barriers of the others", "DivergentBarrier"
+        "race", "threads without a column return before the barriers of the others", "UninitialisedShared"
     ),
     "store_unguarded": Kernel(
         "bounds",

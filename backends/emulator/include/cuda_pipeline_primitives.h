@@ -1,0 +1,3 @@
+// As cuda_pipeline.h.
+#pragma once
+#include <cuda_pipeline.h>

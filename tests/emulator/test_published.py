@@ -1,0 +1,230 @@
+"""Files as people publish them: with host code, for an architecture, with headers that are not there, with inline
+PTX."""
+
+import re
+
+import numpy as np
+import pytest
+
+from tests.programs import PROGRAMS
+from touchstone.backends import emulator
+from touchstone.backends.emulator import command, declarations, preprocess, ptx
+from touchstone.conformance import cli
+
+if emulator.why_not():
+    pytest.skip(str(emulator.why_not()), allow_module_level=True)
+
+FILE = PROGRAMS / "published_style.cu"
+SOURCE = FILE.read_text()
+
+
+def line(name):
+    return 1 + next(n for n, text in enumerate(SOURCE.splitlines()) if f"LINE {name}" in text)
+
+
+@pytest.fixture(scope="module")
+def program():
+    return emulator.compile(SOURCE, "published.cu")
+
+
+def test_kernels_are_compiled_and_host_code_is_left_out(program):
+    assert [(k.name, k.template, k.parameters) for k in program.kernels] == [
+        ("inner::rows", False, ("x", "y", "shift")),
+        ("scale", False, ("x", "by", "n")),
+        ("fill", True, ("x", "value")),
+        ("checked", False, ("x", "ticks")),
+        ("unknown", False, ("x",)),
+    ]
+    assert {(la.name, la.arguments) for la in program.launches} == {
+        ("scale", ""), ("fill", "float"), ("inner::rows", "")
+    }  # fmt: skip
+    x, y = np.arange(32, dtype=np.float32).reshape(8, 4), np.zeros(8, np.float32)
+    program.launch("inner::rows", 1, 8, (x, y, {"low": 1, "high": 2}))
+    assert (y == x.sum(1) + 6).all()
+    program.launch("rows", 1, 8, (x, y, (0, 0.5)))
+    assert (y == x.sum(1) + 3.5).all()
+    program.launch("fill<float>", 1, 8, (y, 3.0))
+    program.launch("scale", 1, 8, (y, 2.0, 7))
+    assert y.tolist() == [6] * 7 + [3]
+
+
+def test_asserts_clocks_and_printf(program, capfd):
+    ticks = np.full(4, -1, np.int64)
+    program.launch("checked", 1, 4, (np.arange(4, dtype=np.int32), ticks))
+    assert (ticks > 0).all() and capfd.readouterr().out == "4 of threads\n"
+    with pytest.raises(emulator.KernelError, match=rf"published.cu:{line('assert')}\): .*assertion failed: x\[thread"):
+        program.launch("checked", 1, 4, (np.array([0, 1, -1, 2], np.int32), ticks))
+
+
+def test_what_is_not_covered_is_named_with_its_line(program):
+    with pytest.raises(emulator.KernelError, match=rf"published.cu:{line('ptx')}\): .*not covered.*PTX: wgmma.fence"):
+        program.launch("unknown", 1, 1, (np.zeros(1, np.float32),))
+    with pytest.raises(emulator.CompileError, match=r"d.cu:2:\d+: error: '__vadd9'"):
+        emulator.compile("\n__global__ void k(int* x) { x[0] = __vadd9(x[0]); }", "d.cu")
+    with pytest.raises(emulator.CompileError, match="e.cu: a kernel uses .*host_only.*no device code"):
+        emulator.compile("int host_only(int);\n__device__ int host_only(int);\n"
+                         "__global__ void k(int* x) { x[0] = host_only(x[0]); }", "e.cu")  # fmt: skip
+    with pytest.raises(emulator.CompileError, match=r"f.cu:2:2: error: #error no volta"):
+        emulator.compile("#if __CUDA_ARCH__ >= 700\n#error no volta\n#endif\n", "f.cu")
+
+
+def test_a_header_that_is_not_found_is_told_where_it_matters(tmp_path):
+    text = '#include "ours.h"\n__global__ void k(int* x) { x[0] = OURS; }'
+    with pytest.raises(emulator.CompileError, match=r"g.cu:1: ours.h is not found: -I FOLDER"):
+        emulator.compile(text, "g.cu")
+    (tmp_path / "kernels" / "deep").mkdir(parents=True)
+    (tmp_path / "common").mkdir()
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "common" / "ours.h").write_text("#pragma once\n#define OURS 7\n")
+    program = emulator.compile(text, "g.cu", include=[tmp_path / "kernels" / "deep"])
+    assert program.nearby == (("ours.h", str(tmp_path / "common" / "ours.h")),)
+    x = np.zeros(1, np.int32)
+    program.launch("k", 1, 1, (x,))
+    assert x[0] == 7
+
+
+@pytest.mark.parametrize(("arch", "number", "suffix"), [("sm_90a", 900, "a"), ("80", 800, ""), (1200, 1200, "")])
+def test_architectures(arch, number, suffix):
+    assert preprocess.architecture(arch) == (number, suffix)
+    assert f"#define __CUDA_ARCH__ {number}\n" in preprocess.defines(arch)
+
+
+def test_no_branch_vanishes():
+    text = (
+        "__global__ void k(int* x) {\n#if __CUDA_ARCH__ >= 900\n  x[0] = 90;\n"
+        "#elif __CUDA_ARCH__ >= 800\n  x[0] = 80;\n#endif\n}"
+    )
+    for arch, value in (("sm_90", 90), ("80", 80), (750, 0)):
+        x = np.zeros(1, np.int32)
+        emulator.compile(text, "arch.cu", arch=arch).launch("k", 1, 1, (x,))
+        assert x[0] == value
+    with pytest.raises(ValueError, match="arch: expected a compute capability"):
+        emulator.compile(text, "arch.cu", arch="volta")
+
+
+def cut(text):
+    return declarations.Text(text)
+
+
+def test_declarations_are_cut_at_their_ends():
+    read = cut(
+        "namespace a { namespace { template <int N = (1 > 0)> struct S { int x[N]; void f() {} }; } }\n"
+        'extern "C" { __device__ int f(int x = sizeof(int[2])) { return x; } }\n'
+        "__constant__ float table[] = {1, 2}, other; enum class E { A, B }; typedef float (*Fn)(int);\n"
+        "P::P(int a) : x{a}, y(a) { go(); }\n"
+        "template <> __global__ void k<3>(int (&x)[3]) { f(1); }"
+    )
+    assert [(set(d.names), d.kind, d.scopes) for d in read.declarations] == [
+        ({"S"}, "type", ("a", "")),
+        ({"f"}, "function", ()),
+        ({"table", "other"}, "variable", ()),
+        ({"E", "A", "B"}, "type", ()),
+        ({"Fn"}, "type", ()),
+        ({"P"}, "function", ()),
+        ({"k"}, "function", ()),
+    ]
+    assert [set(d.names) for d in read.needed()] == [{"f"}, {"k"}]
+
+
+PTX = [
+    ("add.s32 %0, %1, %2;", "r", [("r", 5), ("r", -9)], -4),
+    ("{.reg .u32 t; mul.lo.u32 t, %1, %2; xor.b32 %0, t, 0xff;}", "r", [("r", 3), ("r", 7)], 21 ^ 255),
+    ("mad.lo.s32 %0, %1, %2, 4;", "r", [("r", -3), ("r", 7)], -17),
+    ("mul.wide.u32 %0, %1, %2;", "l", [("r", 0xFFFFFFFF), ("r", 3)], 0xFFFFFFFF * 3),
+    ("mul.hi.u32 %0, %1, %2;", "r", [("r", 0xFFFFFFFF), ("r", 3)], 2),
+    ("lop3.b32 %0, %1, %2, %3, 0xEA;", "r", [("r", 12), ("r", 10), ("r", 1)], (12 & 10) | 1),
+    ("prmt.b32 %0, %1, %2, 0x5410;", "r", [("r", 0x11112222), ("r", 0x33334444)], 0x44442222),
+    ("bfe.u32 %0, %1, %2, %3;", "r", [("r", 0xABCD), ("r", 4), ("r", 8)], 0xBC),
+    ("bfe.s32 %0, %1, %2, %3;", "r", [("r", 0xABCD), ("r", 4), ("r", 8)], 0xBC - 256),
+    ("bfi.b32 %0, %1, %2, %3, %4;", "r", [("r", 0xF), ("r", 0x1000), ("r", 4), ("r", 4)], 0x10F0),
+    ("bfind.u32 %0, %1;", "r", [("r", 0x8000)], 15),
+    ("shf.l.wrap.b32 %0, %1, %2, %3;", "r", [("r", 0x80000000), ("r", 1), ("r", 1)], 3),
+    ("{.reg .pred p; setp.lt.s32 p, %1, %2; selp.s32 %0, 1, 2, p;}", "r", [("r", -1), ("r", 0)], 1),
+    ("{.reg .pred p; setp.lt.u32 p, %1, %2; @!p mov.u32 %0, 9;}", "+r", [("r", -1), ("r", 0)], 9),
+    ("{.reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {h, l};}", "r", [("r", 0x12345678)], 0x56781234),
+    ("cvt.rni.s32.f32 %0, %1;", "r", [("f", 2.5)], 2),
+    ("cvt.rzi.s32.f32 %0, %1;", "r", [("f", -2.5)], -2),
+    ("fma.rn.f32 %0, %1, %2, 0f3F800000;", "f", [("f", 2.0), ("f", 3.0)], 7.0),
+    ("ex2.approx.ftz.f32 %0, %1;", "f", [("f", 3.0)], 8.0),
+    ("cvt.rn.f16x2.f32 %0, %1, %2;", "r", [("f", 1.0), ("f", 2.0)], 0x3C004000),
+    ("cvt.rn.bf16x2.f32 %0, %1, %2;", "r", [("f", 1.0), ("f", 2.0)], 0x3F804000),
+    ("fma.rn.f16x2 %0, %1, %2, %2;", "r", [("r", 0x3C004000), ("r", 0x40004200)], 0x44004880),
+    ("{.reg .u32 n; mov.u32 n, 0; L: add.u32 n, n, 3; {.reg .pred q; setp.lt.u32 q, n, %1; @q bra L;} mov.u32 %0, n;}",
+     "r", [("r", 10)], 12),
+    ("mov.u32 %0, %%laneid;", "r", [], 0),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def instructions():
+    types = {"r": "int", "f": "float", "l": "unsigned long long"}
+    text = "\n".join(
+        f"__global__ void k{n}({types[out[-1]]}* y"
+        + "".join(f", {types[c]} a{i}" for i, (c, _) in enumerate(given))
+        + ") { "
+        f'{types[out[-1]]} r = 0; asm volatile("{template}" : "{out if out[0] == "+" else "=" + out}"(r) : '
+        + ", ".join(f'"{c}"(a{i})' for i, (c, _) in enumerate(given))
+        + "); *y = r; }"
+        for n, (template, out, given, _) in enumerate(PTX)
+    )
+    return emulator.compile(text, "ptx.cu")
+
+
+@pytest.mark.parametrize("number", range(len(PTX)), ids=[re.split(r"[ ;{]", t.strip("{"))[0] for t, *_ in PTX])
+def test_instructions(instructions, number):
+    _, out, given, expected = PTX[number]
+    y = np.zeros(1, {"r": np.int32, "f": np.float32, "l": np.uint64}[out[-1]])
+    values = [v - 2**32 if c == "r" and v >= 2**31 else v for c, v in given]
+    instructions.launch(f"k{number}", 1, 1, (y, *values))
+    assert y[0] == (
+        np.array(expected).astype(y.dtype) if out[-1] != "r" else np.uint32(expected % 2**32).astype(np.int32)
+    )
+
+
+def test_instructions_without_a_meaning_are_named():
+    assert "inline PTX: tcgen05.alloc" in ptx.translate("tcgen05.alloc.x [%0], 32;", [], [("r", "a")], 1)
+    assert "inline PTX: the register q" in ptx.translate("mov.u32 %0, q;", [("=r", "a")], [], 1)
+
+
+COPIES = """
+__global__ void copies(const float* x, float* y, int wait) {
+  __shared__ __align__(16) float s[2][128];
+  for (int stage = 0; stage < 2; ++stage) {
+    unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(&s[stage][threadIdx.x * 4]));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\\n" ::"r"(to), "l"(x + stage * 128 + threadIdx.x * 4));
+    asm volatile("cp.async.commit_group;\\n" ::);
+  }
+  if (wait == 1) asm volatile("cp.async.wait_group %0;\\n" ::"n"(1));
+  if (wait == 0) asm volatile("cp.async.wait_group 0;\\n");
+  __syncthreads();
+  y[threadIdx.x] = s[0][threadIdx.x + 32];
+  if (wait < 2) y[threadIdx.x] += s[1][threadIdx.x + 64];  // LINE
+}
+"""
+
+
+def test_a_copy_is_done_when_it_is_waited_for():
+    program = emulator.compile(COPIES, "copies.cu")
+    x, y = np.arange(256, dtype=np.float32), np.zeros(32, np.float32)
+    program.launch("copies", 1, 32, (x, y, 0))
+    assert (y == x[32:64] + x[192:224]).all()
+    missing = r"copies.cu:13\): .* reads 4 bytes of the shared array s\[1, 64\], which an asynchronous copy has yet"
+    with pytest.raises(emulator.UninitialisedShared, match=missing):
+        program.launch("copies", 1, 32, (x, y, 1))
+    with pytest.raises(emulator.UninitialisedShared, match=r"copies.cu:12\): .*an asynchronous copy has yet"):
+        program.launch("copies", 1, 32, (x, y, 2))
+
+
+def test_command(capsys):
+    assert cli.main(["emulate", str(FILE), "--list"]) == 0
+    out = capsys.readouterr().out
+    assert "inner::rows(const float4 * __restrict__ x, float * y, Pair shift)  published_style.cu:" in out
+    assert "launched as fill<float>" in out
+    call = ["emulate", str(FILE), "--kernel", "fill<int>", "--block", "4", "--arg", "int[4]=0"]
+    assert cli.main([*call, "--arg", "5"]) == 0
+    assert "argument 1 after fill<int>: 5, 5, 5, 5" in capsys.readouterr().out
+    assert cli.main([*call, "--arg", "float[1]"]) == 2
+    assert "fill<int>: value: expected a number, got an array" in capsys.readouterr().err
+    assert cli.main(["emulate", str(FILE)]) == 2 and "--block: expected" in capsys.readouterr().err
+    assert command.main([str(FILE), "-I", "nowhere", "--list"]) == 2
+    assert "-I nowhere: expected a folder" in capsys.readouterr().err
