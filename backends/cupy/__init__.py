@@ -179,7 +179,7 @@ def instruments(device: str) -> dict[str, Callable[[], AbstractContextManager[No
     if device != "cpu" or emulator.why_not() is not None:
         return {}
     return {
-        "threads in reverse": functools.partial(emulator.schedule, "reverse", strict=True),
+        "threads in reverse": functools.partial(emulator.schedule, "reverse"),
         "threads shuffled": functools.partial(emulator.schedule, "shuffled"),
         "races": emulator.races,
     }

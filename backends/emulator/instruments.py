@@ -41,12 +41,11 @@ def using(**changes: Any) -> Iterator[None]:
         settings = before
 
 
-def schedule(order: str, seed: int = 0, strict: bool = False) -> contextlib.AbstractContextManager[None]:
-    """Run threads, warps and blocks in "forward" or "reverse" order, or "shuffled" by `seed`: a GPU promises none.
-    `strict`: as `strict()` too."""
+def schedule(order: str, seed: int = 0) -> contextlib.AbstractContextManager[None]:
+    """Run threads, warps and blocks in "forward" or "reverse" order, or "shuffled" by `seed`: a GPU promises none."""
     if order not in ORDERS:
         raise ValueError(f"order: expected one of {', '.join(map(repr, ORDERS))}, got {order!r}")
-    return using(order=order, seed=seed, strict=strict or settings.strict)
+    return using(order=order, seed=seed)
 
 
 def races() -> contextlib.AbstractContextManager[None]:

@@ -238,7 +238,7 @@ def instruments(device: str) -> dict[str, Callable[[], AbstractContextManager[No
     if not _emulates(device):
         return {}
     return {
-        "threads in reverse": functools.partial(emulator.schedule, "reverse", strict=True),
+        "threads in reverse": functools.partial(emulator.schedule, "reverse"),
         "threads shuffled": functools.partial(emulator.schedule, "shuffled"),
         "races": emulator.races,
     }

@@ -266,9 +266,6 @@ KERNELS = {
         "no barrier between filling the head and reading partners: a thread reads what another has yet to write",
         "UninitialisedShared",
     ),
-    "early_return": Kernel(
-        "race", "threads without an element return before the barrier that the others wait at", "DivergentBarrier"
-    ),
     "partner_of_whole_head": Kernel(
         "axis", "partners are D/2 apart, also where fewer dimensions are turned", "values: |property: |OutOfBounds"
     ),

@@ -198,6 +198,7 @@ def test_what_a_run_leaves_behind_ends_with_it(small):
     assert ["sleep", "1234.5"] not in lines
 
 
+@pytest.mark.level("default")
 def test_a_change_is_taken_back_and_never_read_from_old_bytecode(small):
     (small.root / "tests" / "number.py").write_text("N = 1\n")
     (small.root / "tests" / "test_number.py").write_text(

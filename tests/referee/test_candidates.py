@@ -9,7 +9,7 @@ from tests.referee import harness
 from tests.referee.harness import Candidate, Judge, complaints
 
 FAULTS = "faults"
-EVERY = 8
+EVERY = 12
 ATTACKS = [candidate for candidate in harness.candidates() if candidate.kind != FAULTS]
 FORMS = sorted(path for path in harness.FORMS.glob("*.py") if path.stem != "__init__")
 HONEST = [Candidate(harness.HEAD, op, "an honest kernel", "contained", op=op) for op in harness.NARROWED]

@@ -4,7 +4,6 @@ enum Fault {
     none,
     no_barrier_before_use,
     no_barrier_after_use,
-    barrier_in_branches,
     early_return,
     tile_row_overrun,
     unfilled_tile,
@@ -51,14 +50,7 @@ extern "C" __global__ void matmul_tiled(const ELEMENT* a, const ELEMENT* b, ELEM
             if (!inside_b) tile_b[y][x] = 0.0f;
         }
 
-        if (fault == barrier_in_branches) {
-            if (inside_a)
-                __syncthreads();
-            else
-                __syncthreads();
-        } else if (fault != no_barrier_before_use) {
-            __syncthreads();
-        }
+        if (fault != no_barrier_before_use) __syncthreads();
         const int end = fault == tile_row_overrun ? tile + 1 : tile;
         for (int k = 0; k < end; ++k) {
             acc += tile_a[y][k] * tile_b[k][x];

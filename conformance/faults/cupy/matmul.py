@@ -22,11 +22,6 @@ KERNELS = {
     "no_barrier_after_use": Kernel(
         "race", "no barrier after the tiles are used: the next ones overwrite what slower threads still read"
     ),
-    "barrier_in_branches": Kernel(
-        "race",
-        "the barrier stands in both branches of an if: threads of a block wait at different ones",
-        "DivergentBarrier",
-    ),
     "early_return": Kernel(
         "race", "threads outside c return before the barrier that the others wait at", "UninitialisedShared"
     ),
@@ -91,7 +86,6 @@ plant_kernels(
     "tiled",
     "no_barrier_before_use",
     "no_barrier_after_use",
-    "barrier_in_branches",
     "early_return",
     "tile_row_overrun",
     "unfilled_tile",

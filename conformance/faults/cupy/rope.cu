@@ -4,7 +4,6 @@
 enum Fault {
     none,
     no_barrier,
-    early_return,
     partner_of_whole_head,
     rest_unwritten,
     sine_of_first_side,
@@ -22,7 +21,6 @@ extern "C" __global__ void rope_staged(
     const int d = threadIdx.x, s = blockIdx.x % tokens, bh = blockIdx.x / tokens;
     if (fault == heads_of_q) heads = q_heads;
     const long long b = bh / heads, h = bh % heads;
-    if (fault == early_return && d >= dims) return;
     if (d < dims) values[d] = to_float(x[b * batch + h * head + s * token + d * dim]);
     if (fault != no_barrier) __syncthreads();
     if (d >= dims) return;

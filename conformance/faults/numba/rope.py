@@ -14,13 +14,12 @@ from touchstone.conformance.faults.numba._launching import flat, launch
 class Fault(IntEnum):
     none = 0
     no_barrier = 1
-    early_return = 2
-    partner_of_whole_head = 3
-    rest_unwritten = 4
-    sine_of_first_side = 5
-    stride_of_table_ignored = 6
-    heads_of_q = 7
-    positions_without_stride = 8
+    partner_of_whole_head = 2
+    rest_unwritten = 3
+    sine_of_first_side = 4
+    stride_of_table_ignored = 5
+    heads_of_q = 6
+    positions_without_stride = 7
 
 
 @cuda.jit
@@ -34,8 +33,6 @@ def _staged_kernel(
     b_of_x, h_of_x = b, h
     if fault == Fault.heads_of_q:
         b_of_x, h_of_x = bh // q_heads, min(bh % q_heads, heads - 1)
-    if fault == Fault.early_return and d >= dims:
-        return
     if d < dims:
         values[d] = float32(x[b_of_x, h_of_x, s, d])
     if fault != Fault.no_barrier:
