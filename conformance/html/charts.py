@@ -157,11 +157,11 @@ def chart(
         dash = ' stroke-dasharray="5 3"' if line.dashed else ""
         name = f"<title>{escape(line.label)}</title>"
         parts.append(f'<polyline class="line {colour(line.series)}"{dash} points="{places}">{name}</polyline>')
-    places = [(x.at(point.x), y.at(point.y)) for point in points]
-    parts += [marker(point.series, *at, point.label) for point, at in zip(points, places, strict=True)]
-    taken = [(a - 5, b - 5, a + 5, b + 5) for a, b in dict.fromkeys(places)]
+    spots = [(x.at(point.x), y.at(point.y)) for point in points]
+    parts += [marker(point.series, *at, point.label) for point, at in zip(points, spots, strict=True)]
+    taken: list[Box] = [(a - 5, b - 5, a + 5, b + 5) for a, b in dict.fromkeys(spots)]
     written: list[tuple[str, float, float]] = []
-    for point, (a, b) in zip(points, places, strict=True):
+    for point, (a, b) in zip(points, spots, strict=True):
         text = point.label.split(":")[0]
         again = any(text == other and abs(a - c) < 60 and abs(b - d) < 20 for other, c, d in written)
         if not point.named or again:
