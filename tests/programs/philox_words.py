@@ -46,16 +46,16 @@ def _triton_kernel():
     import triton
     import triton.language as tl
 
-    from touchstone.backends.triton.lib.philox import in_order, word_of, words_of
+    from touchstone.backends.triton.lib.philox import rows_of_words, word_of, words_of
 
-    globals().update(tl=tl, in_order=in_order, word_of=word_of, words_of=words_of)
+    globals().update(tl=tl, rows_of_words=rows_of_words, word_of=word_of, words_of=words_of)
 
     @triton.jit(do_not_specialize=["start", "seed", "offset"])
     def kernel(out_ptr, start, seed, offset, BLOCK: tl.constexpr):
         e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
         block = tl.program_id(0).to(tl.int64) * (BLOCK // 4) + tl.arange(0, BLOCK // 4)
         r0, r1, r2, r3 = words_of(start // 4 + block, seed, offset)
-        words = in_order(r0, r1, r2, r3)
+        words = tl.reshape(rows_of_words(r0, r1, r2, r3), [4 * r0.shape[0]])
         same = words == word_of(start + e, seed, offset)
         tl.store(out_ptr + e, tl.where(same, words, 0).to(tl.int32, bitcast=True))
 
