@@ -71,11 +71,13 @@ def expect(inputs, params, *, dtype, compute=None):
     def bound(b, length):
         found = over_own_keys(q, rows, rows, b, length, params["scale"], dtype=dtype, compute=compute)
         of_o = found["o"]
-        of_o.parts = [(terms, torch.as_tensor(condition)[..., :dim_v]) for terms, condition in of_o.parts]
-        for kind in ("rounding", "extra"):
-            value = getattr(of_o, kind)
-            setattr(of_o, kind, value[..., :dim_v] if isinstance(value, torch.Tensor) and value.ndim else value)
+        of_o.parts = [(within(terms), within(condition)) for terms, condition in of_o.parts]
+        of_o.rounding, of_o.extra = within(of_o.rounding), within(of_o.extra)
         return found
+
+    def within(value):
+        """What concerns the columns of the values."""
+        return value[..., :dim_v] if isinstance(value, torch.Tensor) and value.ndim else value
 
     return by_sequence(o, lse, lengths, bound)
 
