@@ -46,7 +46,7 @@ def test_equal_addends_may_be_added_one_after_another(count):
     """Their roundings lean one way; those of others do not, and have the root of the terms."""
     values = torch.full((count, 1), 0.1) * torch.tensor([1.0, 0.7, -3.3])
     assert fraction(values, one_after_another) < 0.5
-    other = values * (1 + 2.0**-10 * torch.arange(count)[:, None] / count)
+    other = values * (0.5 + torch.arange(count)[:, None] / count)
     bounds = [
         budget(expectation(total, "y", lambda i, p: count)({"x": v.double()}, {}, dtype=torch.float32)["y"], v.dtype)
         for v in (values, other)

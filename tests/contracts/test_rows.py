@@ -96,7 +96,7 @@ def test_known_good_kernels_leave_room_in_the_budget(op):
 def test_cases_have_every_size_and_layout(op):
     contract, built = _built(op)
     covered = {case.sizes for case in generate.plan(contract, "quick").general}
-    assert covered == {tuple(size.items()) for size in contract.sizes}
+    assert covered == {tuple(size.items()) for size in (*contract.sizes, *contract.beyond_grid)}
     for operand, spec in contract.operands.items():
         tried = {inputs.case.layout[operand] for inputs in built}
         assert tried >= set(spec.layouts)
