@@ -117,7 +117,8 @@ def test_known_good_kernels_pass_with_room(op):
 def test_cases_are_small(op):
     contract = registry.contract(op)
     for level in ("quick", "default"):
-        assert max(map(contract.work, generate.plan(contract, level).cases)) < 2e7
+        cases = [case for case in generate.plan(contract, level).cases if not contract.is_beyond_grid(case)]
+        assert max(map(contract.work, cases)) < 2e7
 
 
 @pytest.mark.slow

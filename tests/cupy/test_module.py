@@ -239,7 +239,8 @@ def test_an_include_that_is_nowhere_or_in_itself(tmp_path):
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_compiler_names_the_file_and_line_of_an_include(tmp_path, device):
     (tmp_path / "wrong.cuh").write_text("// one\n// two\n__device__ int wrong = undeclared_name;\n")
-    (tmp_path / "kernel.cu").write_text('#include "wrong.cuh"\nextern "C" __global__ void kernel(float* y) {}\n')
+    kernel = '#include "wrong.cuh"\nextern "C" __global__ void kernel(float* y) { *y = wrong; }\n'
+    (tmp_path / "kernel.cu").write_text(kernel)
     with pytest.raises(Exception, match=r"wrong\.cuh[:(]3.*undeclared_name"):
         Module(str(tmp_path / "kernel.py"), "kernel.cu").launch("kernel", 1, 1, torch.empty(1, device=device))
 
