@@ -67,6 +67,6 @@ def test_rows_far_from_zero_whose_warps_merge(op):
         assert verdict.ok, f"{name}: {verdict.message}"
 
 
-def test_no_case_of_the_judge_is_as_wide():
+def test_no_case_of_the_judge_is_wider_than_the_first():
     widest = max(size["cols"] for op in OPS for size in registry.contract(op).sizes)
-    assert registers_per_row(widest)[0] < min(columns for _, columns, _ in WIDE)
+    assert registers_per_row(widest)[0] <= min(columns for _, columns, _ in WIDE)
