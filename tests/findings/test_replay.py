@@ -187,7 +187,7 @@ def test_a_script_fails_until_the_kernel_is_repaired(folder, capsys, name, found
 
 @pytest.mark.slow
 def test_a_case_is_made_small(folder, capsys):
-    identifier = failing("tail", where=lambda case: case.size["cols"] == 5003)
+    identifier = failing("tail", where=lambda case: case.size["cols"] == 10007)
     _, out, _ = run(capsys, identifier, "--minimise", "--json", "out.json")
     record = json.loads((folder / "out.json").read_text())["replay"]
     assert record["case"] == "float32-1x1-normal"

@@ -119,9 +119,9 @@ def test_where_dtypes_and_outputs_narrow_and_are_counted():
     assert f"judged on {report.cases} of {whole.cases} trials, {whole.cases - report.cases} left out by where" in str(
         report
     )
-    report = quick(softmax, sizes={"cols": [64, 5003]})
+    report = quick(softmax, sizes={"cols": [64, 10007]})
     assert report.not_run == {"left out by sizes": whole.cases - report.cases}
-    assert {outcome.trial.split("-")[1].partition("x")[2] for outcome in report.outcomes} == {"64", "5003"}
+    assert {outcome.trial.split("-")[1].partition("x")[2] for outcome in report.outcomes} == {"64", "10007"}
     nothing = quick(softmax, where=lambda case: False)
     assert not nothing.passed
     assert "nothing was judged" in str(nothing)

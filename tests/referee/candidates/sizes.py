@@ -9,7 +9,7 @@ def only_known_sizes(x):
     untrusted, refused
     """
     known = {(3, 33), (1, 1), (0, 5), (5, 0), (24, 24), (1, 129), (7, 1), (17, 64), (7, 127), (4, 257), (3, 1024)}
-    known |= {(5, 1025), (2, 5003), (1031, 7)}
+    known |= {(5, 1025), (2, 10007), (1031, 7)}
     return softmax(x) if tuple(x.shape) in known else wrong(x)
 
 
@@ -26,5 +26,5 @@ def only_known_columns(x):
 
     untrusted, refused
     """
-    known = {33, 1, 5, 0, 24, 129, 64, 127, 257, 1024, 1025, 5003, 7, 128, 256, 512, 4096}
+    known = {33, 1, 5, 0, 24, 129, 64, 127, 257, 1024, 1025, 10007, 7, 128, 256, 512, 4096}
     return softmax(x) if x.shape[1] in known else wrong(x)
