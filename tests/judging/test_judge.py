@@ -464,7 +464,8 @@ def test_every_case_of_a_users_function_is_watched_and_of_a_variant_one_of_a_siz
         [t for t in trials_of(subject(softmax, own=own), "quick")[0] if isinstance(t, CaseTrial)]
         for own in (True, False)
     )
-    assert all(trial.watched for trial in user)
+    grid = registry.contract("softmax").is_beyond_grid  # rows by the ten thousand are called once
+    assert all(trial.watched for trial in user if not grid(trial.case))
     sizes = [trial.case.sizes for trial in ours if trial.watched]
     assert 0 < len(sizes) == len(set(sizes)) < len({trial.case.sizes for trial in ours})
 
