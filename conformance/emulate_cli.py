@@ -11,7 +11,7 @@ def add(commands: Any) -> None:
     """Add the command to the parser of `python -m touchstone`."""
     made = commands.add_parser(
         "emulate",
-        help="run a kernel of a .cu file, or a program of Numba CUDA kernels, on the CPU",
+        help="run a kernel of a .cu file, or a program of CUDA kernels in Python, on the CPU",
         description="Compile the kernels of a .cu file as it stands for the CPU, list them, or run one in three orders "
         "of its threads and blocks and under the race detector (docs/emulator.md).",
     )

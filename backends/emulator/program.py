@@ -235,33 +235,33 @@ class Program:
         if len(arguments) != len(known):
             raise TypeError(f"{kernel}: expected {len(known)} arguments, got {len(arguments)}")
         structures = {i: fields(loaded, number, i) for i, p in enumerate(known) if p.kind == b"x"}
-        packed = Packing(kernel, arguments, known, self._names(kernel), structures, memory)
-        regions = packed.regions
-        ranges = (Range * (len(regions) + len(loaded.variables) + 1))()
-        for i, region in enumerate(regions):
-            ranges[i] = Range(region.start, region.bytes, 1, i, 1, region.item)
-        for i, variable in enumerate(loaded.variables):
-            start = loaded.base + variable.start
-            ranges[len(regions) + i] = Range(start, variable.bytes, 3, i, variable.writable, 1)
-        low, high = (loaded.base + offset for offset in loaded.constants)
-        settings = instruments.settings
-        options = Options(
-            instruments.ORDERS.index(settings.order),
-            instruments.workers(),
-            settings.seed,
-            1,
-            settings.races,
-            cooperative,
-            settings.strict or self._strict,
-            STACK_BYTES,
-            settings.step_limit,
-            loaded.base,
-            low,
-            high,
-        )
-        report = Report()
-        entry = ctypes.cast(getattr(loaded.library, f"ts_entry_{number}"), ctypes.c_void_p)
-        with backends.running():
+        with backends.running():  # what is moved is read and written as the kernel's own
+            packed = Packing(kernel, arguments, known, self._names(kernel), structures, memory)
+            regions = packed.regions
+            ranges = (Range * (len(regions) + len(loaded.variables) + 1))()
+            for i, region in enumerate(regions):
+                ranges[i] = Range(region.start, region.bytes, 1, i, 1, region.item)
+            for i, variable in enumerate(loaded.variables):
+                start = loaded.base + variable.start
+                ranges[len(regions) + i] = Range(start, variable.bytes, 3, i, variable.writable, 1)
+            low, high = (loaded.base + offset for offset in loaded.constants)
+            settings = instruments.settings
+            options = Options(
+                instruments.ORDERS.index(settings.order),
+                instruments.workers(),
+                settings.seed,
+                1,
+                settings.races,
+                cooperative,
+                settings.strict or self._strict,
+                STACK_BYTES,
+                settings.step_limit,
+                loaded.base,
+                low,
+                high,
+            )
+            report = Report()
+            entry = ctypes.cast(getattr(loaded.library, f"ts_entry_{number}"), ctypes.c_void_p)
             loaded.engine.ts_launch(
                 entry,
                 packed.pointers,
@@ -274,7 +274,7 @@ class Program:
                 instruments.record(loaded, grid3, block3, packed.moves),
                 ctypes.byref(report),
             )
-        packed.back()
+            packed.back()
         self._last = loaded
         if report.kind:
             raise error(kernel, loaded, report, regions)

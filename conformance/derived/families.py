@@ -68,7 +68,7 @@ def offset_parameters(draw: Draw, value: torch.Tensor) -> torch.Tensor:
 
 
 def large_parameters(draw: Draw, value: torch.Tensor) -> torch.Tensor:
-    """Weights that keep the spread from layer to layer [he2015], which torch's own do not: there biases hide what came
+    """Weights that keep the spread from layer to layer [heetal2015], which torch's own do not: there biases hide what came
     before them."""
     return value * math.sqrt(6) if value.ndim > 1 else value
 
