@@ -59,9 +59,9 @@ def writes_before_its_input(x):
 
 
 def adds_to_fresh_memory(x):
-    """Right as long as the memory was zero before, as pages fresh from the kernel are: malloc maps what exceeds 32
-    MiB."""
-    return torch.empty(10_000_000)[: x.numel()].view(x.shape).add_(right(x))
+    """Right as long as the memory was zero before, as pages fresh from the kernel are: malloc maps what exceeds 32 MiB
+    and every free block of its heap."""
+    return torch.empty(100_000_000)[: x.numel()].view(x.shape).add_(right(x))
 
 
 def reads_past_its_input(x):
