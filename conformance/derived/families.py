@@ -68,8 +68,8 @@ def offset_parameters(draw: Draw, value: torch.Tensor) -> torch.Tensor:
 
 
 def large_parameters(draw: Draw, value: torch.Tensor) -> torch.Tensor:
-    """Weights that keep the spread from layer to layer [heetal2015], which torch's own do not: there biases hide what came
-    before them."""
+    """Weights that keep the spread from layer to layer [heetal2015], which torch's own do not: there biases hide what
+    came before them."""
     return value * math.sqrt(6) if value.ndim > 1 else value
 
 
