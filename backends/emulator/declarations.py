@@ -475,16 +475,7 @@ class Text:
         if body < 0 or self.code[tag].text in ("enum", "union"):
             return []
         out: list[str] = []
-        at, end = body + 1, self._ends[body]
-        while at < end:
-            if self.code[at].text in ("public", "private", "protected") and self.code[at + 1].text == ":":
-                at += 2
-                continue
-            if self.code[at].text in (";", "}"):
-                at += 1
-                continue
-            member = self._declaration(at, end, ())
-            at = member.last + 1
+        for member in self._inside(body + 1, self._ends[body]):
             words = [t.text for t in self.code[member.first : member.last] if t.kind == "word"]
             if member.kind != "variable" or "static" in words:
                 continue
@@ -495,15 +486,20 @@ class Text:
                 out += [f"{word}.{one}" for one in inner] or [word]
         return out
 
-    def _members(self, at: int, end: int, out: list[tuple[int, int]]) -> None:
+    def _inside(self, at: int, end: int) -> Iterator[Declaration]:
+        """The members of a structure, whose braces are at `at` - 1 and at `end`."""
         while at < end:
             if self.code[at].text in ("public", "private", "protected") and self.code[at + 1].text == ":":
                 at += 2
-                continue
-            if self.code[at].text in (";", "}"):
+            elif self.code[at].text in (";", "}"):
                 at += 1
-                continue
-            member = self._declaration(at, end, ())
+            else:
+                member = self._declaration(at, end, ())
+                at = member.last + 1
+                yield member
+
+    def _members(self, at: int, end: int, out: list[tuple[int, int]]) -> None:
+        for member in self._inside(at, end):
             words = {t.text for t in self.code[member.first : member.last + 1] if t.kind == "word"}
             if member.kind == "type":
                 out += self.host_members(member)
@@ -511,7 +507,6 @@ class Text:
                 defaulted = self.code[member.last - 1].text in ("default", "delete")
                 if not defaulted and "friend" not in words:
                     out.append((member.first, member.last))
-            at = member.last + 1
 
     def assembly(self, declaration: Declaration) -> Iterator[tuple[int, int, list[list[tuple[int, int]]]]]:
         """Every `asm(...)`: its first and last token, and the tokens of each part of its lists: the template, outputs,
