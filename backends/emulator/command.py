@@ -138,6 +138,8 @@ def run(options: argparse.Namespace) -> int:
         return _program(options)
     if options.file is None:
         raise ValueError("FILE.cu: expected a file of CUDA C++, or --numba SCRIPT.py")
+    if not options.file.is_file():
+        raise ValueError(f"FILE.cu: expected a file of CUDA C++; there is none at {options.file}")
     text = options.file.read_text(errors="replace")
     defines = {name: value or "1" for name, _, value in (entry.partition("=") for entry in options.defines)}
     for folder in options.include:

@@ -373,3 +373,10 @@ def test_flags_of_this_processor(monkeypatch):
 
 def test_structures_are_as_large_as_their_fields():
     assert json.dumps([ctypes.sizeof(each) for each in (Place, Parameter)]) == "[248, 28]"
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path, capsys):
+    assert command.main([str(tmp_path / "gone.cu"), "--block", "32"]) == 2
+    assert capsys.readouterr().err.startswith("FILE.cu: expected a file of CUDA C++; there is none at ")
+    assert command.main(["--numba"]) == 2
+    assert capsys.readouterr().err.startswith("--numba: expected a Python file and its arguments")
