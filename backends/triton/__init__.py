@@ -331,9 +331,8 @@ def _reached(fn: Any, limit: int = 20_000) -> Iterator[object]:
             queue.append((getattr(found, "fn", None), names))
         elif _entered(found):
             queue += [(value, names) for value in _parts(found)]
-            code = getattr(found, "__code__", None)
-            if code is not None:
-                names = _names(code)
+            if isinstance(found, FunctionType):  # a compiled function's class has a __code__ too, a descriptor
+                names = _names(found.__code__)
                 queue += [(found.__globals__[name], names) for name in names if name in found.__globals__]
 
 

@@ -7,7 +7,7 @@ imports the file that it names.
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,10 @@ from touchstone.conformance.discovery import launching, opfile, registry, select
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.findings import fields
 from touchstone.conformance.judging.judgement import Outcome
-from touchstone.conformance.judging.trials import Trial, trials_of
+from touchstone.conformance.judging.trials import Kind, Trial, trials_of
 from touchstone.conformance.reporting import earlier
 from touchstone.conformance.reporting.report import Report
+from touchstone.conformance.spec.narrowing import EVERYTHING, Narrowing
 
 FILE = Path(".touchstone", "findings.json")
 KEPT = 2000  # more than one kernel can have at level default
@@ -208,10 +209,20 @@ def load(record: dict[str, Any]) -> Subject:
 
 def trial_of(record: dict[str, Any], subject: Subject) -> Trial:
     """The trial of a record. ValueError where the contract has none of its name any more."""
-    trials, _ = trials_of(subject, record["level"], record["seed"])
-    for trial in trials:
-        if trial.id == record["trial"]:
-            return trial
+    for narrowing in _narrowings(record, subject):
+        for trial in trials_of(subject, record["level"], record["seed"], narrowing=narrowing)[0]:
+            if trial.id == record["trial"]:
+                return trial
     raise ValueError(
         f"ID: {subject.op} has no trial {record['trial']!r} at level {record['level']} any more; run the check again"
     )
+
+
+def _narrowings(record: dict[str, Any], subject: Subject) -> Iterator[Narrowing]:
+    """What a check may have been narrowed to, where the trial of its finding depends on that."""
+    yield EVERYTHING
+    if record["kind"] in (Kind.CALLS, Kind.STREAM, Kind.GRAPH):
+        contract = subject.contract
+        for dtype in contract.dtypes:
+            yield Narrowing(dtypes=[dtype])
+            yield from (Narrowing([dtype], sizes={n: [v] for n, v in size.items()}) for size in contract.sizes[1:])

@@ -404,7 +404,8 @@ def trial_of(about: Mapping[str, Any], contract: Contract) -> Trial:
         case Kind.INVALID:
             return InvalidCall(case, next(call for call in contract.invalid if call.name == about["invalid"]))
         case Kind.CALLS:
-            return ManyCalls(case, about["calls"], variants(contract, case) if about["varied"] else ())
+            others = variants(contract, case) if about["varied"] else ()
+            return ManyCalls(case, about["calls"], others, case.size != contract.sizes[0])
         case Kind.STREAM:
             return OnStream(case)
         case Kind.GRAPH:

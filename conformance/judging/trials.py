@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.spec.cases import Plan, plain_case, plan, variants
-from touchstone.conformance.spec.contract import Case, Contract, Invalid, Property
-from touchstone.conformance.spec.narrowing import Narrowing
+from touchstone.conformance.spec.contract import Case, Contract, Invalid, Property, size_text
+from touchstone.conformance.spec.narrowing import EVERYTHING, Narrowing
 from touchstone.conformance.spec.sharing import Share
 
 CALLS = 50  # of a trial of many calls
@@ -82,10 +82,11 @@ class ManyCalls:
     case: Case
     count: int
     others: tuple[Case, ...] = ()
+    sized: bool = False  # in other sizes than the contract's first
 
     @property
     def id(self) -> str:
-        return f"{self.kind}-{self.case.dtype}"
+        return f"{self.kind}-{self.case.dtype}{f'-{size_text(self.case.sizes)}' if self.sized else ''}"
 
 
 @dataclass(frozen=True)
@@ -134,13 +135,19 @@ def called_once(trial: Trial) -> Trial:
 
 
 def trials_of(
-    subject: Subject, level: str, seed: int = 0, ceiling: float | None = None, share: Share | None = None
+    subject: Subject,
+    level: str,
+    seed: int = 0,
+    ceiling: float | None = None,
+    share: Share | None = None,
+    narrowing: Narrowing = EVERYTHING,
 ) -> tuple[list[Trial], Plan]:
     """All trials of a subject: cases under the target's ceiling of work, properties in every dtype, invalid calls for
     our variants.
 
     Our variants take general cases, and at level quick are judged on those alone. With `share`, the cases of that, and
-    the properties and the many calls in its dtypes.
+    the properties and the many calls in its dtypes. The many calls and the calls on a stream are made of what
+    `narrowing` leaves, where it leaves a case for them; all else it is `narrow` that leaves out.
     """
     contract = subject.contract
     made = plan(contract, level, seed)
@@ -159,25 +166,35 @@ def trials_of(
         if prop.bitwise and not subject.deterministic:
             continue
         found += [PropertyTrial(plain_case(contract, dtype, prop.values, seed), prop) for dtype in dtypes]
-    plain = [plain_case(contract, dtype, next(iter(contract.values)), seed) for dtype in dtypes]
-    some = plain[:1] if level == "quick" else plain
-    for case in some:
+    plain = [_plainest(contract, dtype, seed, ceiling, narrowing) for dtype in dtypes]
+    first = next((case for case in plain if not narrowing.leaves_out(case)), plain[0])
+    for case in [first] if level == "quick" else plain:
         affordable = CALLS if ceiling is None else CALLS_WORTH * ceiling / max(1.0, contract.work(case))
         calls = int(max(FEWEST_CALLS, min(CALLS, affordable)))
-        found.append(ManyCalls(case, calls, variants(contract, case)))
+        found.append(ManyCalls(case, calls, variants(contract, case), case.size != contract.sizes[0]))
     if subject.device == "cuda":
-        found.append(OnStream(plain[0]))
+        found.append(OnStream(first))
         if level == "thorough" and subject.captures:
-            found.append(AsGraph(plain[0]))
+            found.append(AsGraph(first))
         if level == "thorough" and contract.int64_index is not None:
             beyond = plain_case(
                 contract, contract.int64_index.dtype, next(iter(contract.values)), seed, contract.int64_index.size
             )
             found.append(Int64Index(beyond))
     if subject.own:
-        first = plain_case(contract, contract.dtypes[0], next(iter(contract.values)), seed)
-        found += [InvalidCall(first, invalid) for invalid in contract.invalid]
+        valid = plain_case(contract, contract.dtypes[0], next(iter(contract.values)), seed)
+        found += [InvalidCall(valid, invalid) for invalid in contract.invalid]
     return found, made
+
+
+def _plainest(contract: Contract, dtype: str, seed: int, ceiling: float | None, narrowing: Narrowing) -> Case:
+    """The plain case of a dtype in the contract's first sizes, or in those of least work that a narrowing leaves."""
+    every = [plain_case(contract, dtype, next(iter(contract.values)), seed, size) for size in contract.sizes]
+    if not narrowing.leaves_out(every[0]):
+        return every[0]
+    kept = [case for case in every if case.filled and contract.valid(case) and not narrowing.leaves_out(case)]
+    found = min(kept, key=contract.work, default=every[0])
+    return every[0] if ceiling is not None and contract.work(found) > ceiling else found
 
 
 def cases_of(subject: Subject, made: Plan, level: str, ceiling: float | None = None) -> list[Case]:

@@ -78,7 +78,7 @@ def judge_subject(
 
 def _planned(report: Report, subject: Subject, ceiling: float | None, narrowing: Narrowing) -> list[Trial]:
     """The trials of the report's level and seed that are judged; the report is told of the others."""
-    found, plan = trials_of(subject, report.level, report.seed, ceiling)
+    found, plan = trials_of(subject, report.level, report.seed, ceiling, narrowing=narrowing)
     report.planned = len(found)
     found, report.not_run = narrow(found, narrowing)
     some = subject.outputs is not None and len(subject.outputs) < len(subject.contract.outputs)

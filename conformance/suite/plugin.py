@@ -252,8 +252,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         lacking = selection.not_run_reason(backend, subject)
         ceiling = chosen.ceiling(backend) if backend else None
         share = part(backend, subject.op).get(subject.name) if metafunc.config.option.divide else None
-        every, planned = trials_of(subject, chosen.level, chosen.seed, ceiling, share)
-        trials, left_out = narrow(every, metafunc.config.stash[NARROWED][subject.op])
+        narrowing = metafunc.config.stash[NARROWED][subject.op]
+        every, planned = trials_of(subject, chosen.level, chosen.seed, ceiling, share, narrowing)
+        trials, left_out = narrow(every, narrowing)
         if planned.elsewhere:
             left_out[ELSEWHERE] = planned.elsewhere
         expected = metafunc.config.stash[KNOWN].get(subject.op, Known()).expected

@@ -158,7 +158,9 @@ class Function(torch.autograd.Function):
     def forward(ctx, x): return direct(x)
 applied = Function.apply
 def nested(x): return [direct(y) for y in (x,)]
-def plain(x): return torch.softmax(x, 1)
+class Compiled: __slots__ = ("__code__", "__globals__")  # as types of compiled functions have them
+compiled = Compiled()
+def plain(x): return torch.softmax(x, 1) if compiled else None
 """
 
 

@@ -19,10 +19,11 @@ from touchstone.conformance.discovery.subject import Subject, not_called
 from touchstone.conformance.findings import kept, minimise, replay, script
 from touchstone.conformance.judging import judge
 from touchstone.conformance.judging.judgement import FAILED, Finding, Outcome
-from touchstone.conformance.judging.trials import AsGraph, Int64Index, Kind, OnStream, trials_of
+from touchstone.conformance.judging.trials import AsGraph, Int64Index, Kind, ManyCalls, OnStream, trials_of
 from touchstone.conformance.spec.cases import plain_case
 from touchstone.conformance.spec.checks import Check
 from touchstone.conformance.spec.contract import DTYPES, Contract
+from touchstone.conformance.spec.narrowing import Narrowing
 
 KERNELS = """
 import math
@@ -623,6 +624,16 @@ def test_a_script_spells_out_every_kind_of_trial(op):
     case = found[0].case
     for trial in [*found, OnStream(case), AsGraph(case), Int64Index(case)]:
         assert script.trial_of(ast.literal_eval(repr(script.spelled(trial))), contract) == trial
+
+
+@pytest.mark.parametrize("narrowing", [Narrowing(["bfloat16"]), Narrowing(["float16"], sizes={"cols": [127]})])
+def test_the_many_calls_of_a_narrowed_check_are_found_again(narrowing):
+    subject = Subject("softmax", not_called, "f", "user@cpu", "cpu")
+    calls = next(t for t in trials_of(subject, "quick", narrowing=narrowing)[0] if isinstance(t, ManyCalls))
+    assert not narrowing.leaves_out(calls.case)
+    record = {"level": "quick", "seed": 0, "kind": calls.kind.value, "trial": calls.id}
+    assert kept.trial_of(record, subject) == calls
+    assert script.trial_of(ast.literal_eval(repr(script.spelled(calls))), subject.contract) == calls
 
 
 def test_a_trial_beyond_2_to_the_31_elements_is_not_made_smaller(folder, monkeypatch):

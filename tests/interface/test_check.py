@@ -15,6 +15,7 @@ from tests import processes
 from touchstone import Report, check
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.judging.judgement import DECLINED, FAILED, PASSED
+from touchstone.conformance.judging.trials import Kind
 from touchstone.conformance.spec.checks import Check
 from touchstone.conformance.spec.narrowing import condition
 from touchstone.reference.attention import torch_attention
@@ -108,6 +109,21 @@ def test_what_is_declined_is_counted():
     assert "columns" in report.summary()
 
 
+@pytest.mark.parametrize(
+    "narrowed",
+    [{"dtypes": ["bfloat16"]}, {"sizes": {"cols": [127]}}, {"dtypes": ["float16"], "where": lambda case: case.size["cols"] > 50}],
+)
+def test_many_calls_are_made_of_what_is_left(narrowed):
+    """A result kept by shape is found whatever a check is narrowed to."""
+    kept = {}
+
+    def remembers(x):
+        return kept.setdefault((x.shape, x.dtype, x.stride()), softmax(x)).clone()
+
+    report = quick(remembers, **narrowed)
+    assert {outcome.kind for outcome in report.outcomes if outcome.status == "failed"} >= {Kind.CALLS}, report
+
+
 def test_where_dtypes_and_outputs_narrow_and_are_counted():
     whole = quick(softmax)
     report = quick(softmax, dtypes=["float16"])
@@ -121,7 +137,9 @@ def test_where_dtypes_and_outputs_narrow_and_are_counted():
     )
     report = quick(softmax, sizes={"cols": [64, 10007]})
     assert report.not_run == {"left out by sizes": whole.cases - report.cases}
-    assert {outcome.trial.split("-")[1].partition("x")[2] for outcome in report.outcomes} == {"64", "10007"}
+    cases = [outcome for outcome in report.outcomes if outcome.kind is Kind.CASE]
+    assert {outcome.trial.split("-")[1].partition("x")[2] for outcome in cases} == {"64", "10007"}
+    assert {outcome.trial for outcome in report.outcomes if outcome not in cases} == {"calls-float32-17x64"}
     nothing = quick(softmax, where=lambda case: False)
     assert not nothing.passed
     assert "nothing was judged" in str(nothing)
