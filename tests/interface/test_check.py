@@ -111,7 +111,11 @@ def test_what_is_declined_is_counted():
 
 @pytest.mark.parametrize(
     "narrowed",
-    [{"dtypes": ["bfloat16"]}, {"sizes": {"cols": [127]}}, {"dtypes": ["float16"], "where": lambda case: case.size["cols"] > 50}],
+    [
+        {"dtypes": ["bfloat16"]},
+        {"sizes": {"cols": [127]}},
+        {"dtypes": ["float16"], "where": lambda case: case.size["cols"] > 50},
+    ],
 )
 def test_many_calls_are_made_of_what_is_left(narrowed):
     """A result kept by shape is found whatever a check is narrowed to."""
