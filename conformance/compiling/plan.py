@@ -91,7 +91,7 @@ def chosen(
     launched: Sequence[Launched], claims: dict[str, Sequence[str]], most: int | None = None
 ) -> tuple[Keys, Keys]:
     """(key, arch) of the specialisations that stand for the others of their variant and kernel: those that become
-    machine code, `most` where that is given, and those that pass the front end besides.
+    machine code, and those that pass the front end besides; with `most`, so many of the former and none of the latter.
     """
     groups: dict[tuple[str, str], dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
     for launch, arch, variants in launched:
@@ -112,7 +112,7 @@ def chosen(
             known |= best.features
             chosen.add((best.key, arch))
         left = set().union(*(launch.features for launch in launches[archs[0]])) - known
-        while left:
+        while left and not most:
             best = max(launches[archs[0]], key=lambda launch: len(launch.features & left))
             left -= best.features
             seen.add((best.key, archs[0]))

@@ -13,12 +13,12 @@ from touchstone.conformance.spec.contract import Case, Contract, Invalid, Proper
 from touchstone.conformance.spec.narrowing import EVERYTHING, Narrowing
 from touchstone.conformance.spec.sharing import Share
 
-CALLS = 50  # of a trial of many calls
+CALLS, SHARED_CALLS = 50, 17  # of a trial of many calls; where variants share the work: two turns of `cases_of`
 FEWEST_CALLS = 4
 CALLS_WORTH = 20  # in cases at the target's ceiling of work, what a trial of many calls may take
 DRAWN, DRAWN_TRIES, DRAWN_WORK = 2, 60, 2e5  # sizes drawn by chance for each dtype, attempts, the most work of one
 WATCHED_SIZES = 4  # of one of our variants on the CPU
-INSTRUMENTED_SIZES = 6
+INSTRUMENTED_SIZES, SHARED_SIZES = 6, 3  # where variants share the work
 INSTRUMENTED_WORK = 3e5  # at most, of one size more
 
 
@@ -160,7 +160,7 @@ def trials_of(
     if subject.untrusted:
         cases += _of_drawn_sizes(contract, made.cases, seed)
     short = [case for case in cases if not contract.is_beyond_grid(case)]
-    watched, instrumented = _watched(subject, short), _instrumented(subject, short)
+    watched, instrumented = _watched(subject, short), _instrumented(subject, short, share is not None)
     found: list[Trial] = [CaseTrial(case, case in watched, case in instrumented) for case in cases]
     for prop in contract.properties:
         if prop.bitwise and not subject.deterministic:
@@ -169,8 +169,9 @@ def trials_of(
     plain = [_plainest(contract, dtype, seed, ceiling, narrowing) for dtype in dtypes]
     first = next((case for case in plain if not narrowing.leaves_out(case)), plain[0])
     for case in [first] if level == "quick" else plain:
-        affordable = CALLS if ceiling is None else CALLS_WORTH * ceiling / max(1.0, contract.work(case))
-        calls = int(max(FEWEST_CALLS, min(CALLS, affordable)))
+        most = CALLS if share is None else SHARED_CALLS
+        affordable = most if ceiling is None else CALLS_WORTH * ceiling / max(1.0, contract.work(case))
+        calls = int(max(FEWEST_CALLS, min(most, affordable)))
         found.append(ManyCalls(case, calls, variants(contract, case), case.size != contract.sizes[0]))
     if subject.device == "cuda":
         found.append(OnStream(first))
@@ -261,14 +262,15 @@ def _watched(subject: Subject, cases: list[Case]) -> set[Case]:
     return _first_of_sizes(subject, cases, WATCHED_SIZES if subject.device == "cpu" else None)
 
 
-def _instrumented(subject: Subject, cases: list[Case]) -> set[Case]:
+def _instrumented(subject: Subject, cases: list[Case], shared: bool) -> set[Case]:
     """The cases that run under a target's own instruments too: sizes of least work, and that of the longest rows.
 
     There a row is longer than a block, and its threads come round again; with many rows an interpreter takes minutes.
     """
     moderate = [case for case in cases if subject.contract.work(case) <= INSTRUMENTED_WORK]
     longest = max(_first_of_sizes(subject, moderate, None), key=_row, default=None)
-    return _first_of_sizes(subject, cases, INSTRUMENTED_SIZES) | ({longest} if longest is not None else set())
+    sizes = _first_of_sizes(subject, cases, SHARED_SIZES if shared else INSTRUMENTED_SIZES)
+    return sizes | ({longest} if longest is not None else set())
 
 
 def _row(case: Case) -> int:
