@@ -76,7 +76,7 @@ def measured(name, folder, seconds=20.0):
     ],
 )
 def test_a_kernel_in_a_fresh_process(name, status, reason, tmp_path):
-    (result,) = measured(name, tmp_path, 4.0 if name == "hangs" else 20.0)
+    (result,) = measured(name, tmp_path, 2.5 if name == "hangs" else 20.0)
     assert result.status == status, result.problems
     assert (result.ms is None) == (status != MEASURED)
     assert reason in "; ".join(result.problems)

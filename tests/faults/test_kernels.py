@@ -94,7 +94,7 @@ def test_every_switch_of_a_kernel_is_a_mutant(backend, op):
     assert used == mutants - {"sums_kept", "tickets_kept"}
 
 
-@pytest.mark.parametrize(("backend", "op", "name"), some(SOUND, 4))
+@pytest.mark.parametrize(("backend", "op", "name"), some(SOUND, 6))
 def test_the_kernel_without_a_fault_is_right(backend, op, name):
     assert KERNELS[backend].wrong_on_cases(op, name) is None
 
@@ -104,19 +104,19 @@ def test_the_kernel_without_a_fault_is_right_in_any_order(backend, op, name):
     assert KERNELS[backend].wrong_in_some_order(op, name) is None
 
 
-@pytest.mark.parametrize(("backend", "op", "name"), some(VARIANTS, 2))
+@pytest.mark.parametrize(("backend", "op", "name"), some(VARIANTS, 4))
 def test_a_variant_is_right_in_any_order(backend, op, name):
     assert KERNELS[backend].variant_in_all_orders(op, name)
 
 
-@pytest.mark.parametrize(("backend", "op", "name"), some(MUTANTS, 2))
+@pytest.mark.parametrize(("backend", "op", "name"), some(MUTANTS, 4))
 def test_a_mutant_is_rejected_for_its_fault(backend, op, name):
     found = KERNELS[backend].rejected_for(op, name)
     assert found is not None
     assert re.search(KERNELS[backend].planted[op, name].found, found), found
 
 
-@pytest.mark.parametrize("op", some(ops_of("triton"), 6))  # one item per op: its process serves all of them
+@pytest.mark.parametrize("op", some(ops_of("triton"), 12))  # one item per op: its process serves all of them
 def test_each_interpreted_mutant_is_rejected_for_its_fault_and_the_kernel_without_one_is_right(op):
     needs("triton")
     planted, report = declared("triton")[op], run_program(op)[op]

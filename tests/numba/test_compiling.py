@@ -291,13 +291,14 @@ sys.modules["cupy"] = sys.modules["triton"] = None
 from touchstone.conformance.compiling import client as compiling
 assert "numba" in compiling.backends()
 with compiling.Compiler("numba") as compiler:
-    answer = compiler.check("softmax", ["warp"], every=False)
+    answer = compiler.check("softmax", ["warp"], every=False, divide=True)
 assert answer["findings"] == [], answer
 archs = {(row["kernel"], row["arch"]) for row in compiling.rows(answer["records"])}
 assert archs == {("_warp", "sm_80"), ("_warp", "sm_90")}, archs
 """)
 
 
+@pytest.mark.level("default")
 def test_variants_compile_without_a_compiler_for_the_cpu():
     """And a variant called by itself says that there is none."""
     output_of("""

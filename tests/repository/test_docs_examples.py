@@ -24,13 +24,12 @@ def places(output: str) -> set[str]:
     return set(re.findall(r"\b[Ll]ines? \d+(?:(?:, | to | and )\d+\b(?! elements))*|\b\w+\.(?:py|cu|cuh):\d+", output))
 
 
+@pytest.mark.level("default")
 @pytest.mark.needs("triton")
 @pytest.mark.parametrize(
     "page",
-    [
-        pytest.param(page, id=page.name, marks=pytest.mark.level("quick" if page.name == "judge.md" else "default"))
-        for page in pages.PAGES
-    ],
+    pages.PAGES,
+    ids=lambda page: page.name,
 )
 def test_examples_say_what_the_page_shows(page, tmp_path):
     ran = 0
