@@ -26,11 +26,7 @@ def places(output: str) -> set[str]:
 
 @pytest.mark.level("default")
 @pytest.mark.needs("triton")
-@pytest.mark.parametrize(
-    "page",
-    pages.PAGES,
-    ids=lambda page: page.name,
-)
+@pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.name)
 def test_examples_say_what_the_page_shows(page, tmp_path):
     ran = 0
     if page.name in pages.IN_CLONE:
