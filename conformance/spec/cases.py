@@ -76,15 +76,17 @@ def _aligned(contract: Contract, seed: int) -> Iterator[Case]:
 
 def _beyond_grid(contract: Contract, level: str, seed: int) -> Iterator[Case]:
     """Cases with more rows than the y and z axes of a grid hold: the first family in one dtype each (quick), or two
-    families in all dtypes."""
+    families in all dtypes, the second with the other values of the parameters in turn."""
     first, *others = contract.values
     for turn, size in enumerate(contract.beyond_grid):
         if level == "quick":
             yield plain_case(contract, contract.dtypes[turn % len(contract.dtypes)], first, seed, size)
             continue
-        for dtype in contract.dtypes:
-            cases = (plain_case(contract, dtype, family, seed, size) for family in (first, *others[:1]))
-            yield from filter(contract.valid, cases)
+        for number, dtype in enumerate(contract.dtypes, 1):
+            plain = [plain_case(contract, dtype, family, seed, size) for family in (first, *others[:1])]
+            params = tuple((name, options[number % len(options)]) for name, options in contract.params.items())
+            turned = replace(plain[-1], params=params)
+            yield from filter(contract.valid, [plain[0], turned if contract.valid(turned) else plain[-1]])
 
 
 def _regular(contract: Contract, level: str, seed: int) -> list[Case]:

@@ -54,6 +54,13 @@ def test_above_level_quick_they_come_in_every_dtype():
     assert dtypes == set(contract.dtypes)
 
 
+def test_above_level_quick_they_come_with_every_way_to_reduce():
+    """A loss for each of so many rows is another output, and another grid, than their sum."""
+    contract = registry.contract("cross_entropy")
+    beyond = [case for case in plan(contract, "default").cases if contract.is_beyond_grid(case)]
+    assert {case.param["reduction"] for case in beyond} == {"mean", "sum", "none"}
+
+
 @pytest.mark.parametrize("op", OPS)
 def test_there_are_more_than_8192_columns(op):
     longest = max(
