@@ -347,7 +347,9 @@ def _why(name: str, order: Order, table: Table | None, arch: str | None, decline
         return f"{at}, where nothing that takes this call was; the ladder's last that does"
     others = [each for each in order.names if each in point.ms and each != name and each not in declined]
     ratio = f", {point.ms[others[0]] / point.ms[name]:.2f} times as fast as {others[0]}" if others else ""
-    return f"{point.ms[name]:.4g} ms{ratio}; {at}"
+    unknown = [each for each in order.names if each not in point.ms and each not in declined]
+    rest = f"; not measured there: {', '.join(unknown)}" if unknown else ""
+    return f"{point.ms[name]:.4g} ms{ratio}; {at}{rest}"
 
 
 def arguments_of(contract: Contract, case: Case) -> dict[str, Any]:
