@@ -152,10 +152,12 @@ class Best:
         for name, value in kwargs.items():
             if isinstance(value, torch.Tensor):
                 key += name, value.shape, value.stride(), value.dtype, value.data_ptr() % ALIGNMENT
+            elif name in self._usual and value == self._usual[name]:
+                continue
             elif isinstance(value, WORDS) or (name in self._told and isinstance(value, int | float)):
                 key += name, value
             else:  # a seed is another in each call
-                key += name, type(value), value == self._usual.get(name)
+                key += name, type(value)
         return tuple(key)
 
     def _choose(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -8,7 +8,7 @@ milliseconds of each variant, all of one run, in which they took turns: only the
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,9 @@ def table(op: str, backend: str, arch: str) -> Table | None:
         return _checked(files.read_json(path), Table(op, backend, arch))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         why = f"field {error} is missing" if isinstance(error, KeyError) else str(error)
-        raise ValueError(f"{shown} is no table of what was measured: {why}; `touchstone tune --best` writes it") from None
+        raise ValueError(
+            f"{shown} is no table of what was measured: {why}; `touchstone tune --best` writes it"
+        ) from None
 
 
 def _checked(found: Any, empty: Table) -> Table:
@@ -121,7 +123,8 @@ def _checked(found: Any, empty: Table) -> Table:
             raise ValueError(f"records: one lacks {', '.join(name for name in ABOUT if name not in about)}")
     points = []
     for entry in found["points"]:
-        point = Point(**{**entry, "sizes": {name: _size(value) for name, value in entry["sizes"].items()}})
+        sizes = {name: _size(value) for name, value in entry["sizes"].items()}
+        point = Point(**{each.name: entry[each.name] for each in fields(Point)} | {"sizes": sizes})
         if point.record not in range(len(found["records"])):
             raise ValueError(f"record: there is no number {point.record!r}")
         if not point.ms or not all(isinstance(ms, float | int) and ms > 0 for ms in point.ms.values()):
