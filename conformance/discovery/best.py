@@ -14,6 +14,7 @@ the smallest sum over the sizes of |log2| of their ratio.
 
 import contextlib
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -178,24 +179,24 @@ class Best:
         raise Unsupported(f"no variant of {self.op} in {self.backend} takes this call: {'; '.join(declined)}") from None
 
     def _prepare(self, values: Iterable[Any]) -> Ranking:
-        """Set this process up for the device of the first tensor, and import the ladder."""
-        usual = "cpu" if devices.cuda_unavailable() else "cuda"
+        """Set this process up for the device of the first tensor, and import the ladder. RuntimeError says why it
+        cannot."""
+        usual = usual_device()
         device = next((value.device.type for value in values if isinstance(value, torch.Tensor)), usual)
-        module = registry.backend(self.backend)
-        if device in ("cpu", "cuda"):
-            module.prepare(device)
-        else:
+        if device not in ("cpu", "cuda"):
             device = usual  # the launcher will say what it thinks of it
-        for name, fn in self._own().items():
+        module = registry.backend(self.backend)
+        module.prepare(device)
+        own, lacking = self._own(), dict[str, str]()
+        for name, fn in own.items():
             if reason := _lacks(module, fn, device, None):
-                self._lacking.append(f"{name}: {reason}")
-            else:
-                self._ladder[name] = fn
+                lacking[name] = f"{name}: {reason}"
+        self._ladder = {name: fn for name, fn in own.items() if name not in lacking}
+        self._lacking = list(lacking.values())
         table = table_of(self.op, self.backend, self.arch or (this_arch() if device == "cuda" else None))
-        ranking = Ranking(self._contract, {name: attributes(fn) for name, fn in self._ladder.items()}, table)
-        self._told = ranking.told
-        self._ranking = ranking
-        return ranking
+        self._ranking = Ranking(self._contract, {name: attributes(fn) for name, fn in self._ladder.items()}, table)
+        self._told = self._ranking.told
+        return self._ranking
 
     def _own(self) -> dict[str, Callable[..., Any]]:
         found = registry.variants(self.backend, self.op)
@@ -211,7 +212,12 @@ class Best:
 
     @property
     def __wrapped__(self) -> Callable[..., Any]:
-        """The ladder's last variant, which has the signature and the source. Imports the ladder."""
+        """The ladder's last variant, which has the signature and the source. Where nobody has imported it yet, this
+        process is set up for the device that it has."""
+        module = registry.backend(self.backend)
+        if f"{module.__name__}.{self.op}" not in sys.modules:
+            with contextlib.suppress(RuntimeError):  # it is set up for the other one
+                module.prepare(usual_device())
         return list(registry.variants(self.backend, self.op).values())[-1]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -224,6 +230,11 @@ class Best:
 def eligible(about: Attributes, deterministic: bool = False) -> bool:
     """Whether a variant keeps what every caller of the op may count on: its precision; where asked for, its bits."""
     return about.compute is None and (about.deterministic or not deterministic)
+
+
+def usual_device() -> str:
+    """Where kernels run unless their tensors say otherwise."""
+    return "cpu" if devices.cuda_unavailable() else "cuda"
 
 
 def this_arch() -> str | None:
