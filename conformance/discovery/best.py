@@ -93,7 +93,7 @@ class Ranking:
         """Every variant of the ladder that takes the call's dtype."""
         contract, ladder = self._contract, self._ladder
         names = [name for name, about in ladder.items() if call.dtype in (about.dtypes or contract.dtypes)]
-        names = list(reversed(names or ladder))
+        names = list(reversed(names or list(ladder)))
         near = [(self._distance(call, point, forms), point) for point, forms in self._points]
         near = [each for each in near if each[0][0] < 2 and any(name in each[1].ms for name in names)]
         if not near:

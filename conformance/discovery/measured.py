@@ -59,13 +59,14 @@ class Table:
         """As JSON, with a line for each record and each point."""
         head = {"format": FORMAT, "op": self.op, "backend": self.backend, "arch": self.arch}
         lines = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in head.items()]
-        for name, rows in {"records": list(self.records), "points": [vars(point) for point in self.points]}.items():
+        listed: dict[str, list[Any]] = {"records": list(self.records), "points": [vars(point) for point in self.points]}
+        for name, rows in listed.items():
             inside = ",\n".join(f"  {json.dumps(row)}" for row in rows)
             lines.append(f' "{name}": [\n{inside}\n ]')
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
     def merged(self, other: "Table") -> "Table":
-        """The points of both; of two of one case that with more variants stays, of as many the newer one."""
+        """The points of both; of two of one case the newer, unless it lacks the variant that was the fastest."""
         records = list(self.records)
         places = []
         for about in other.records:
@@ -74,9 +75,9 @@ class Table:
             places.append(records.index(about))
         found: dict[str, Point] = {}
         for point in [*self.points, *(replace(each, record=places[each.record]) for each in other.points)]:
-            before = found.get(point.case)
-            if before is None or _weight(point, records) >= _weight(before, records):
-                found[point.case] = point
+            before = found.get(point.case, point)
+            older, newer = sorted((before, point), key=lambda each: records[each.record]["date"])
+            found[point.case] = newer if min(older.ms, key=lambda name: older.ms[name]) in newer.ms else older
         kept = sorted({point.record for point in found.values()}, key=lambda place: records[place]["date"])
         points = [replace(point, record=kept.index(point.record)) for _, point in sorted(found.items(), key=_order)]
         return replace(self, records=[records[place] for place in kept], points=points)
@@ -143,10 +144,6 @@ def _size(value: Any) -> Any:
 
 def _text(value: Any) -> str:
     return "x".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
-
-
-def _weight(point: Point, records: Sequence[Mapping[str, Any]]) -> tuple[int, str]:
-    return len(point.ms), records[point.record]["date"]
 
 
 def _order(item: tuple[str, Point]) -> tuple[Any, ...]:

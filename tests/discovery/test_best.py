@@ -277,11 +277,13 @@ def test_it_is_a_variant_where_it_is_named_and_only_there(capsys):
 
 def test_tables_are_merged_by_case():
     first = {**ABOUT, "date": "2001-01-01"}
-    a, b = point({"naive": 1.0, "narrow": 2.0}), point({"naive": 5.0, "narrow": 4.0}, 16)
+    a, b = point({"naive": 1.0, "narrow": 2.0}), point({"narrow": 4.0, "naive": 5.0}, 16)
     old = Table("softmax", "paper", "sm_90", [first], [a, b])
-    fewer, newer = point({"naive": 3.0}), point({"narrow": 6.0, "naive": 7.0}, 16)
-    made = old.merged(Table("softmax", "paper", "sm_90", [ABOUT], [fewer, newer]))
-    assert [dict(each.ms) for each in made.points] == [a.ms, newer.ms], "more variants, then the later date"
+    partial, newer = point({"narrow": 3.0}), point({"narrow": 6.0}, 16)
+    new = Table("softmax", "paper", "sm_90", [ABOUT], [partial, newer])
+    made = old.merged(new)
+    assert [dict(each.ms) for each in made.points] == [a.ms, newer.ms], "the newer, if it has what was the fastest"
+    assert new.merged(old) == made
     assert [made.records[each.record]["date"] for each in made.points] == ["2001-01-01", "2001-02-03"]
     assert made.merged(made) == made
     again = made.merged(Table("softmax", "paper", "sm_90", [{**ABOUT, "date": "2002-01-01"}], [a, newer]))
