@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.processes import run_touchstone
+from tests.processes import output_of, run_touchstone
 from touchstone.conformance.discovery import registry
 
 
@@ -44,3 +44,30 @@ def test_it_is_right_for_every_op(op, backend):
         pytest.skip(reason)
     (report,) = judged(op, "--backend", backend, timeout=900)
     assert report["verdict"] == "passed" and none_declined([report])
+
+
+BY_TABLE = """
+from touchstone.conformance.discovery import best, registry, selection
+from touchstone.conformance.reporting.session import judge_subject
+
+registry.backend({backend!r}).prepare("cpu")
+for op in ("softmax", "matmul", "layer_norm", "reduce_rows", "transpose", "attention"):
+    fn = best.best(op, {backend!r}, arch="sm_90")
+    ceiling = selection.select({backend!r}, "cpu", op=op, level="quick").ceiling({backend!r})
+    report = judge_subject(
+        selection.variant_subject(op, {backend!r}, "best", fn, "cpu"), "quick", ceiling=ceiling, isolate="none"
+    )
+    print(op, report.verdict, report.declined, *sorted({{taken.__name__ for taken in fn._taken.values()}}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.level("default")
+@pytest.mark.parametrize("backend", registry.backends())
+def test_it_is_right_where_a_table_decides(backend):
+    """That of sm_90, on the CPU, which runs most of what it names and passes over the rest."""
+    if reason := registry.backend(backend).why_not("cpu"):
+        pytest.skip(reason)
+    lines = [line.split() for line in output_of(BY_TABLE.format(backend=backend)).splitlines()]
+    assert len(lines) == 6 and all(verdict == "passed" and declined == "0" for _, verdict, declined, *_ in lines)
+    assert max(len(taken) for _, _, _, *taken in lines) > 1, "other variants for other calls"
