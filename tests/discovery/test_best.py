@@ -14,6 +14,7 @@ from touchstone.backends import Unsupported
 from touchstone.backends.variants import Attributes
 from touchstone.conformance.discovery import best, measured, registry, selection
 from touchstone.conformance.discovery.measured import Point, Table
+from touchstone.conformance.findings import kept
 
 VARIANT = """
 
@@ -171,6 +172,8 @@ def test_one_that_declines_is_passed_over():
     off = torch.zeros(8 * 65 + 1)[1:].view(8, 65)
     assert took(fn, off) == "naive", "the same shape and strides, at another address"
     assert took(fn, rows(8, 65)) == "aligned"
+    fn = softmax()
+    assert (took(fn, off), took(fn, rows(8, 65))) == ("naive", "aligned"), "in whatever order"
 
 
 def test_a_repeated_call_chooses_nothing(monkeypatch):
@@ -281,6 +284,9 @@ def test_it_is_a_variant_where_it_is_named_and_only_there(capsys):
     ((_, subject),) = selection.select("paper", "cpu", op="softmax", variant="best").subjects()
     assert subject.own and not subject.deterministic and not subject.captures and subject.compute is None
     assert torch.equal(subject.call({"x": rows(2, 2)}), torch.full((2, 2), 0.5))
+    source = {"backend": "paper", "variant": "best"}
+    finding = {"id": "0", "op": "softmax", "target": "paper@cpu", "device": "cpu", "source": source, "op_file": None}
+    assert isinstance(kept.load(finding).fn, best.Best), "its findings are replayed"
     for backend in registry.backends():
         for op in registry.kernel_ops(backend):
             assert best.NAME not in registry.ladder(backend, op)
