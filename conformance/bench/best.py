@@ -1,6 +1,7 @@
 """`touchstone tune --best`: what `touchstone.best` chooses by, from records of a bench or measured here."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -110,16 +111,22 @@ def _present(like: Table, made: Written) -> Table:
     return replace(found, points=[point for point in own if point.ms])
 
 
-def measure(chosen: Selection, shapes: str, about: Mapping[str, Any], watch: Guard) -> Mapping[str, Any]:
-    """A record of the selection's ladders, timed here in turns and judged; `about` is what a record begins with."""
+def measure(chosen: Selection, shapes: str, about: Mapping[str, Any], watch: Guard) -> Iterator[Mapping[str, Any]]:
+    """The selection's ladders, timed here in turns and judged, a record for each op; `about` is what a record begins
+    with."""
     plan = cases.plan(chosen, shapes, DTYPES)
     groups = [group for group in plan.groups if group.subjects]
     if not groups:
         raise UsageError(f"nothing to time with --shapes={shapes}")
     clock = timer(chosen.device, COLD)
-    results = []
+    results: dict[str, list[Any]] = {group.case.op: [] for group in groups}
+    left = Counter(group.case.op for group in groups)
     for group in progress(groups, "tune --best"):
+        op = group.case.op
         group.baselines = ()
-        results += measure_group(group, clock, watch, seconds=SECONDS, max_call_seconds=LONGEST)
+        found = measure_group(group, clock, watch, seconds=SECONDS, max_call_seconds=LONGEST)
+        results[op] += [records.row(result, samples=False) for result in found]
+        left[op] -= 1
+        if not left[op]:
+            yield {**about, "results": results.pop(op)}
     clock.close()
-    return {**about, "results": [records.row(result, samples=False) for result in results]}

@@ -2,6 +2,7 @@
 whole ladders, for `touchstone.best` to choose by."""
 
 import argparse
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from touchstone.conformance.discovery import options as shared
@@ -78,22 +79,25 @@ def _best(options: argparse.Namespace) -> Status:
     if found is not None and options.shapes is not None:
         raise UsageError("--from and --shapes: give one of the two; with --from nothing is timed")
     if found is None:
-        tables = [_timed(options)]
+        parts = _timed(options)
     else:
         ops, backends = _asked(options)
-        tables = [best.of_record(records.read(p, best.FROM), f"{best.FROM}: {p}", ops, backends) for p in found]
-    made = best.write(tables, options.dry_run)
+        read = [best.of_record(records.read(p, best.FROM), f"{best.FROM}: {p}", ops, backends) for p in found]
+        parts = iter([read])
     columns = ["op", "backend", "arch", "points", "new"]
     table = Table("what best chooses by", columns)
-    pinned = []
-    for each, changed in made.tables:
-        row = [each.op, each.backend, each.arch, len(each.points), changed]
-        table.rows.append([str(cell) for cell in row])
-        pinned.append({**dict(zip(columns, row, strict=True)), "file": str(each.path.relative_to(registry.ROOT))})
+    pinned = options.recording.entries["pinned"] = []
+    replaced = []
+    for part in parts:
+        made = best.write(part, options.dry_run)
+        replaced += made.replaced
+        for each, changed in made.tables:
+            row = [each.op, each.backend, each.arch, len(each.points), changed]
+            table.rows.append([str(cell) for cell in row])
+            pinned.append({**dict(zip(columns, row, strict=True)), "file": str(each.path.relative_to(registry.ROOT))})
     show(table)
-    for why in made.replaced:
+    for why in replaced:
         print(f"written anew: {why}")
-    options.recording.entries["pinned"] = pinned
     return Status.PASSED if pinned else Status.FAILED
 
 
@@ -107,8 +111,8 @@ def _asked(options: argparse.Namespace) -> tuple[list[str], list[str]]:
     return chosen.ops, asked
 
 
-def _timed(options: argparse.Namespace) -> Any:
-    """The tables of a run on this GPU."""
+def _timed(options: argparse.Namespace) -> Iterator[Sequence[Any]]:
+    """The tables of a run on this GPU, op by op: who stops it keeps those of the ops that are done."""
     from touchstone.conformance.bench import best
     from touchstone.conformance.bench.run import guard
 
@@ -116,5 +120,5 @@ def _timed(options: argparse.Namespace) -> Any:
     watch = guard()  # before any kernel's file is imported
     shared.prepare(chosen)
     shared.require_imports(chosen)
-    found = best.measure(chosen, options.shapes or "large", options.recording.about, watch)
-    return best.of_record(found, "this run", chosen.ops, chosen.backends)
+    for found in best.measure(chosen, options.shapes or "large", options.recording.about, watch):
+        yield [best.of_record(found, "this run", chosen.ops, chosen.backends)]

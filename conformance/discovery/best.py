@@ -326,8 +326,9 @@ def explain(case: Case, backend: str, arch: str | None) -> Choice:
     contract, module = registry.contract(case.op), registry.backend(backend)
     try:
         recording = registry.backend_part(backend, "compiling").recording
-        found = registry.variants(backend, case.op)
-    except ImportError as error:
+        with recording(arch or gpus.DEFAULT):  # not in a process that interprets
+            found = registry.variants(backend, case.op)
+    except (ImportError, RuntimeError) as error:
         return Choice(backend, None, f"cannot be told here: {module.why_not('cpu') or error}")
     device = "cpu" if arch is None else "cuda"
     ladder = {n: f for n, f in found.items() if eligible(attributes(f)) and not _lacks(module, f, device, arch)}

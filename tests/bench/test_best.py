@@ -144,10 +144,11 @@ def test_wrong_usage(world, capsys):
 def test_a_run_measures_whole_ladders_and_its_record_becomes_a_table(world, monkeypatch):
     """On the CPU in place of a GPU: only the cache is another."""
     monkeypatch.setattr(best, "SECONDS", 0.01)
-    chosen = selection.select("paper", "cpu", op="softmax")
+    chosen = selection.select("paper", "cpu", op="softmax,matmul")
     watch = guard()
     chosen.prepare()
-    found = best.measure(chosen, "small", HEAD, watch)
+    found, other = best.measure(chosen, "small", HEAD, watch)
+    assert {each["op"] for each in other["results"]} == {"matmul"}
     assert {(each["name"], each["dtype"], each["status"], each["kind"]) for each in found["results"]} == {
         (name, dtype, "measured", "variant") for name in ("plain", "folded") for dtype in ("bfloat16", "float32")
     }

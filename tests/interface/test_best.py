@@ -95,6 +95,12 @@ def test_a_backend_that_cannot_tell_says_why(world, told):
     assert found["variant"] is None and found["why"].startswith("cannot be told here: No module named 'parchment")
 
 
+def test_nor_in_a_process_that_interprets(world, told):
+    text = RECORDING.replace('assert arch == "sm_90"', 'raise RuntimeError("this process interprets")')
+    (world / "backends/paper/runtime/compiling.py").write_text(text)
+    assert told("rows=8 cols=32")["why"] == "cannot be told here: this process interprets"
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
