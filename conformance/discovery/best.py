@@ -8,8 +8,8 @@ first what was the fastest at the measured point nearest to the call, in the ord
 the ladder's last to its first. One that declines the call is passed over. What was taken is remembered for calls of the
 same shapes, strides, alignment, dtypes and parameters.
 
-The nearest point has the call's dtype, or else one of the same width, then the most of its parameters and layouts, then
-the smallest sum over the sizes of |log2| of their ratio.
+The nearest point has the call's dtype, else one of the same width, else another; then the most of its parameters and
+layouts; then the smallest sum over the sizes of |log2| of their ratio.
 """
 
 import contextlib
@@ -94,11 +94,10 @@ class Ranking:
         contract, ladder = self._contract, self._ladder
         names = [name for name, about in ladder.items() if call.dtype in (about.dtypes or contract.dtypes)]
         names = list(reversed(names or list(ladder)))
-        near = [(self._distance(call, point, forms), point) for point, forms in self._points]
-        near = [each for each in near if each[0][0] < 2 and any(name in each[1].ms for name in names)]
-        if not near:
+        able = [each for each in self._points if any(name in each[0].ms for name in names)]
+        if not able:
             return Order(names, None)
-        point = min(near, key=lambda each: each[0])[1]
+        point, _ = min(able, key=lambda each: self._distance(call, *each))
         first = sorted((name for name in names if name in point.ms), key=lambda name: point.ms[name])
         return Order([*first, *(name for name in names if name not in first)], point)
 
@@ -352,7 +351,7 @@ def explain(case: Case, backend: str, arch: str | None) -> Choice:
 def _why(name: str, order: Order, table: Table | None, arch: str | None, declined: Mapping[str, str]) -> str:
     if table is None or order.point is None:
         where = "the CPU" if arch is None else arch
-        lacking = f"no table for {where}" if table is None else f"nothing of this dtype's width was measured on {where}"
+        lacking = f"no table for {where}" if table is None else f"nothing that takes the dtype was measured on {where}"
         return f"{lacking}; the ladder's last that takes it"
     point = order.point
     about = table.records[point.record]

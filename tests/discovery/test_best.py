@@ -127,14 +127,17 @@ def test_the_nearest_point_decides():
     assert took(fn, rows(0, 700)) == "naive", "a size of 0 counts as 1"
 
 
-def test_a_dtype_of_the_same_width_stands_in_and_no_other():
+def test_the_dtype_comes_first_then_its_width():
     pin(point({"naive": 1.0, "half": 2.0}, dtype="bfloat16"), point({"half": 1.0, "naive": 2.0}, 999, dtype="float16"))
     fn = softmax()
     assert took(fn, rows(8, 32, dtype=torch.float16)) == "half", "its own dtype comes before the size"
     assert took(fn, rows(8, 32, dtype=torch.bfloat16)) == "naive"
-    assert took(fn, rows(8, 32)) == "unequal", "nothing of 32 bits was measured"
-    pin(point({"naive": 1.0, "half": 2.0}, dtype="bfloat16"))
-    assert took(softmax(), rows(8, 32, dtype=torch.float16)) == "naive"
+    pin(point({"naive": 1.0, "half": 2.0}, 999, dtype="bfloat16"), point({"aligned": 1.0, "naive": 2.0}))
+    assert took(softmax(), rows(8, 32, dtype=torch.float16)) == "naive", "one of its width before the size"
+    pin(point({"half": 1.0, "aligned": 2.0, "naive": 3.0}, dtype="bfloat16"))
+    assert took(softmax(), rows(8, 32)) == "aligned", "of another width, of what takes the dtype"
+    pin(point({"half": 1.0}, dtype="bfloat16"))
+    assert took(softmax(), rows(8, 32)) == "unequal", "nothing that takes it was measured"
 
 
 def test_how_operands_lie_comes_before_sizes():
