@@ -74,8 +74,9 @@ def capability() -> tuple[int, int] | None:
     return found[0] if found else None
 
 
-def capability_lacks(needs: str) -> str | None:
-    """None if the first visible GPU meets `needs` ("sm_80", "sm_90a"), else one sentence.
+def capability_lacks(needs: str, have: tuple[int, int] | None = None) -> str | None:
+    """None if the first visible GPU, or one of compute capability `have`, meets `needs` ("sm_80", "sm_90a"), else one
+    sentence.
 
     A plain number is a minimum; one with a letter ("a", "f": features of one generation) asks for exactly that one.
     """
@@ -83,7 +84,7 @@ def capability_lacks(needs: str) -> str | None:
     if not needs.startswith("sm_") or not digits.isdigit():
         raise ValueError(f"needs: expected a form like 'sm_90' or 'sm_90a', got {needs!r}")
     wanted = (int(digits[:-1]), int(digits[-1]))
-    have = capability()
+    have = have or capability()
     if have is None:
         return f"needs {needs}, and there is no GPU"
     fits = have == wanted if needs[-1] in "af" else have >= wanted

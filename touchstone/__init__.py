@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from touchstone.conformance.check import assert_correct, check
     from touchstone.conformance.derived.contract import derive
     from touchstone.conformance.derived.refusals import Refused
+    from touchstone.conformance.discovery.best import best
     from touchstone.conformance.discovery.opfile import load_op
     from touchstone.conformance.reporting.report import Report
     from touchstone.conformance.spec.budget import simple
@@ -31,6 +32,7 @@ __all__ = [
     "Refused",
     "Report",
     "assert_correct",
+    "best",
     "check",
     "check_against",
     "derive",
@@ -42,6 +44,7 @@ __all__ = [
 # Imported when first asked for, so that a kernel or a reference can be imported without the judge.
 _HOMES = {
     "assert_correct": "touchstone.conformance.check",
+    "best": "touchstone.conformance.discovery.best",
     "check": "touchstone.conformance.check",
     "check_against": "touchstone.conformance.against",
     "derive": "touchstone.conformance.derived.contract",

@@ -254,9 +254,8 @@ def chosen_subjects(chosen: selection.Selection, op: str, every: bool = False) -
         return [(b, s) for b, s in chosen.subjects() if s.op == op]
     found = []
     for backend in chosen.backends:
-        for name, fn in registry.variants(backend, op).items():
-            if every or chosen.variants is None or name in chosen.variants:
-                found.append((backend, selection.variant_subject(op, backend, name, fn, chosen.device)))
+        for name, fn in selection.variants(backend, op, None if every else chosen.variants).items():
+            found.append((backend, selection.variant_subject(op, backend, name, fn, chosen.device)))
     return found
 
 

@@ -13,6 +13,7 @@ from touchstone.conformance.bench import timing
 from touchstone.conformance.bench.group import AGAIN, DECLINED, FAILED, MEASURED, NOT_RUN, REFUSED, Group, Result
 from touchstone.conformance.bench.inputs import KNOWN, PLACES, Bank
 from touchstone.conformance.bench.timing import GRAPH, CudaTimer, Graph, Guard, Timer
+from touchstone.conformance.discovery.best import Best
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.call import output_bytes
@@ -134,6 +135,8 @@ def verify(
                 break
         if one.alive:
             _examine(one, timer, launched)
+            if one.subject is not None and isinstance(one.subject.fn, Best):
+                one.result.notes.append(f"takes {one.subject.fn.taken(**bank.arguments(0))}")
     except NotImplementedError as declined:
         one.refuse(str(declined) or "declined", DECLINED)
     except torch.OutOfMemoryError as error:

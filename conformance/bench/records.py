@@ -156,18 +156,18 @@ def write_csv(path: str | Path, results: Sequence[Result]) -> None:
             writer.writerow(["" if made.get(name) is None else made[name] for name in COLUMNS])
 
 
-def read(path: str | Path) -> dict[str, Any]:
-    """The record of a bench in a file. Raises ValueError that says what the file is not."""
+def read(path: str | Path, option: str = "--compare") -> dict[str, Any]:
+    """The record of a bench in a file that `option` names. Raises ValueError that says what the file is not."""
     try:
         found = record.read(path)
     except OSError as error:
-        raise ValueError(f"--compare: {path}: {error.strerror}") from None
+        raise ValueError(f"{option}: {path}: {error.strerror}") from None
     except ValueError as error:
-        raise ValueError(f"--compare: {path} is no JSON: {error}") from None
+        raise ValueError(f"{option}: {path} is no JSON: {error}") from None
     known = isinstance(found, dict) and found.get("format") in (EARLIER, record.FORMAT)
     if not known or not isinstance(found.get("results"), list):
-        raise ValueError(f"--compare: {path} is no record of `bench --json` of format {EARLIER} or {record.FORMAT}")
-    with record.of_one_form(f"--compare: {path}"):
+        raise ValueError(f"{option}: {path} is no record of `bench --json` of format {EARLIER} or {record.FORMAT}")
+    with record.of_one_form(f"{option}: {path}"):
         for entry in found["results"]:
             label(entry)
             if entry["ms"] is not None:

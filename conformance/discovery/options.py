@@ -24,7 +24,10 @@ SHARED: dict[str, dict[str, Any]] = {
     "op": dict(nargs="*", metavar="OP", help="ops (default: all)"),
     "--op": dict(metavar=NAMES, help="ops (default: all)"),
     "--backend": dict(metavar=NAMES, help="backends (default: every one that runs here)"),
-    "--variant": dict(metavar=NAMES, help="variants (default: all)"),
+    "--variant": dict(
+        metavar=NAMES,
+        help="variants (default: all); best is the one that the measurements of this architecture choose for each call",
+    ),
     "--device": dict(
         default="auto", metavar="auto|cpu|cuda", help="where kernels run (default: auto, cuda where a GPU works)"
     ),

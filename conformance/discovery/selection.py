@@ -15,7 +15,7 @@ from typing import Any
 from touchstone.backends.devices import cuda_unavailable
 from touchstone.backends.gpus import DEFAULT
 from touchstone.backends.variants import attributes
-from touchstone.conformance.discovery import arrays, importing, launching, registry
+from touchstone.conformance.discovery import arrays, best, importing, launching, registry
 from touchstone.conformance.discovery.opfile import load_op
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.spec.cases import LEVELS
@@ -85,9 +85,8 @@ class Selection:
         found = []
         for op in self.ops:
             for backend in self.backends:
-                for name, fn in registry.variants(backend, op).items():
-                    if self.variants is None or name in self.variants:
-                        found.append((backend, variant_subject(op, backend, name, fn, self.device)))
+                for name, fn in variants(backend, op, self.variants).items():
+                    found.append((backend, variant_subject(op, backend, name, fn, self.device)))
         if self.variants is not None:
             self._check_variants({subject.name for _, subject in found})
         return found
@@ -106,6 +105,16 @@ class Selection:
                     f"--variant: {name!r} is no variant of {', '.join(self.ops)}; there are {', '.join(known)}"
                     f"{did_you_mean(name, known)}"
                 )
+
+
+def variants(backend: str, op: str, names: Sequence[str] | None = None) -> dict[str, Callable[..., Any]]:
+    """The variants of a ladder, or of these those that are named; `best` only where it is named."""
+    found = registry.variants(backend, op)
+    if names is None:
+        return found
+    if found and best.NAME in names:
+        found[best.NAME] = best.best(op, backend)
+    return {name: fn for name, fn in found.items() if name in names}
 
 
 def variant_subject(op: str, backend: str, name: str, fn, device: str) -> Subject:

@@ -176,13 +176,14 @@ def load(record: dict[str, Any]) -> Subject:
         reason = registry.backend(where["backend"]).why_not(device)
         if reason:
             raise ValueError(f"ID: {record['id']} was found on {record['target']}, which does not run here: {reason}")
-        variants = registry.variants(where["backend"], op)
-        if where["variant"] not in variants:
+        language, name = where["backend"], where["variant"]
+        fn = selection.variants(language, op, [name]).get(name)
+        if fn is None:
             raise ValueError(
-                f"ID: {record['target']} has no variant {where['variant']!r} of {op} any more; it has "
-                f"{', '.join(variants)}"
+                f"ID: {record['target']} has no variant {name!r} of {op} any more; it has "
+                f"{', '.join(registry.variants(language, op))}"
             )
-        return selection.variant_subject(op, where["backend"], where["variant"], variants[where["variant"]], device)
+        return selection.variant_subject(op, language, name, fn, device)
     arch = record.get("arch", launching.NONE)
     try:
         fn = launching.imported(where["file"], where["function"], arch)

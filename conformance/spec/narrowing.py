@@ -5,11 +5,11 @@
 
 import ast
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from touchstone.conformance.spec.cases import plan
-from touchstone.conformance.spec.contract import Case, Contract, size_text
+from touchstone.conformance.spec.cases import plain_case, plan
+from touchstone.conformance.spec.contract import Case, Contract, From, size_text
 from touchstone.conformance.spec.words import did_you_mean, not_one_of
 
 FUNCTIONS = {function.__name__: function for function in (abs, all, any, len, max, min, sum)}
@@ -49,6 +49,7 @@ GENERAL = {
     "param": lambda case: case.param,
     "layout": lambda case: case.layout,
 }
+DEFAULT_DTYPE = "bfloat16"  # of a case that is described in words
 Sizes = Mapping[str, Any]  # the name of an axis -> what it may be
 
 
@@ -195,6 +196,66 @@ def _checked(axis: str, value: Any, like: Any) -> Any:
     if not all(isinstance(part, int) and not isinstance(part, bool) for part in parts):
         raise TypeError(f"{axis}: expected whole numbers, got {value!r}")
     return parts if isinstance(like, tuple) else value
+
+
+def case_of(text: str, contract: Contract) -> Case:
+    """The case that "rows=4096 cols=8192 dtype=bfloat16 x=transposed" describes: every size, and where wanted the
+    dtype (else bfloat16), parameters (else the contract's first) and layouts of operands by their names.
+
+    A name is that of a size before that of a parameter, and of a parameter before that of an operand. Raises
+    ValueError.
+    """
+    given: dict[str, str] = {}
+    for word in text.replace(";", " ").replace(",", " ").split():
+        name, equals, value = word.partition("=")
+        if not (name and equals and value):
+            example = f"{_example_sizes(contract)} dtype={DEFAULT_DTYPE}"
+            raise ValueError(f"expected NAME=VALUE and so on, such as {example!r}, got {word!r}")
+        if name in given:
+            raise ValueError(f"{name}: given twice")
+        given[name] = value
+    dtype = given.pop("dtype", DEFAULT_DTYPE if DEFAULT_DTYPE in contract.dtypes else contract.dtypes[0])
+    if dtype not in contract.dtypes:
+        raise ValueError(f"dtype: {not_one_of(dtype, contract.dtypes)}")
+    known = contract.sizes[0]
+    others = [name for name in (*contract.params, *contract.operands) if name not in known]
+    params = {name: given.pop(name) for name in contract.params if name in given and name not in known}
+    layouts = {name: given.pop(name) for name in contract.operands if name in given and name in others}
+    try:
+        named = {name: [_size(value, value, contract)] for name, value in given.items()}
+        sizes = sizes_of(named, contract) if named else {}
+    except ValueError as error:
+        raise ValueError(f"{error}; other names are dtype, {', '.join(others)}") from None
+    if missing := [name for name in known if name not in sizes]:
+        raise ValueError(f"expected every size of {contract.name}, {', '.join(known)}; {', '.join(missing)} lacks")
+    size = {name: sizes[name][0] for name in known}
+    plain = plain_case(contract, dtype, next(iter(contract.values)), 0, size)
+    chosen = tuple((n, _param(n, params[n], contract) if n in params else usual) for n, usual in plain.params)
+    placed = tuple((n, _layout(n, layouts[n], contract) if n in layouts else usual) for n, usual in plain.layouts)
+    return replace(plain, params=chosen, layouts=placed)
+
+
+def _param(name: str, text: str, contract: Contract) -> Any:
+    """The value of a parameter of the kind that the contract tries."""
+    tried = [value for value in contract.params[name] if not isinstance(value, From)]
+    for value in tried:
+        if text.lower() == str(value).lower():
+            return value
+    try:
+        found = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        found = text
+    kinds = {type(value) for value in tried} | {int for value in contract.params[name] if isinstance(value, From)}
+    if isinstance(found, str) or not (type(found) in kinds or (isinstance(found, int) and float in kinds)):
+        raise ValueError(f"{name}: expected one such as {', '.join(map(str, contract.params[name]))}, got {text!r}")
+    return found
+
+
+def _layout(name: str, text: str, contract: Contract) -> str:
+    able = contract.operands[name].layouts
+    if text not in able:
+        raise ValueError(f"{name}: {not_one_of(text, able)}")
+    return text
 
 
 def absent(sizes: Mapping[str, Sequence[Any]], contract: Contract, level: str, seed: int = 0) -> str | None:

@@ -18,7 +18,7 @@ import torch
 from touchstone.backends.devices import cuda_unavailable
 from touchstone.backends.variants import attributes
 from touchstone.conformance.compiling import client as compiling
-from touchstone.conformance.discovery import options, registry, selection
+from touchstone.conformance.discovery import best, options, registry, selection
 from touchstone.conformance.discovery.subject import Subject, not_called
 from touchstone.conformance.findings import kept
 from touchstone.conformance.isolation.runner import try_start
@@ -134,7 +134,7 @@ def _processes(option: argparse.Namespace) -> int:
     ops = option.op.split(",") if option.op else registry.ops()
     backends = [name for name in registry.backends() if option.backend is None or _means(option.backend, name)]
     named = option.variant.split(",") if option.variant else None
-    ladders = [registry.ladder(name, op) for op in ops for name in backends]
+    ladders = [[*registry.ladder(name, op), *((best.NAME,) if named else ())] for op in ops for name in backends]
     every = [variant for ladder in ladders for variant in ladder if named is None or variant in named]
     variants = 1 if option.kernel else len(every)
     if variants < WORTH:

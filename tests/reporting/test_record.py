@@ -154,8 +154,10 @@ BENCH = ["bench", "softmax", "--device=cpu", "--dtype=float32", "--seconds=0.01"
         ([*BENCH, "--kernel=mine.py:shy"], Status.FAILED),
         (["bench", "--experiment=list"], Status.PASSED),
         (["list"], Status.PASSED),
+        (["list", "softmax", "--for", "rows=3,cols=5", "--arch=sm_90"], Status.PASSED),
         (["doctor"], Status.PASSED),
         (["tune", "softmax"], Status.NOT_RUN),
+        (["tune", "softmax", "--best"], Status.NOT_RUN),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else str(int(value)),
 )
