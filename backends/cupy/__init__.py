@@ -33,7 +33,9 @@ EMULATED = (
     "sm_86",
     "sm_87",
     "sm_89",
-)  # of what a variant can need: what ptx.cuh has twins for
+    "sm_90",
+    "sm_90a",
+)  # of what a variant can need
 # multiply-adds a second that a tiled matmul gets in the emulator on a busy core; 64 x 64 x 64 on an idle one: 1.1e8
 WORK_PER_SECOND = {"cpu": 6e7, "cuda": math.inf}
 NOTES = (
@@ -110,7 +112,7 @@ def lacks(needs: str, device: str) -> str | None:
     """None if `device` has what a variant `needs` ("sm_80", "sm_90a"), else one sentence."""
     if device == "cuda":
         return capability_lacks(needs)
-    return None if needs in EMULATED else f"needs {needs}; the emulator has the instructions of sm_70 to sm_89"
+    return None if needs in EMULATED else f"needs {needs}; the emulator has the instructions of sm_70 to sm_90a"
 
 
 def doctor() -> list[tuple[str, str, str]]:

@@ -98,6 +98,21 @@ void share_at_barrier(Block* block) {
   block->fenced = false;
 }
 
+void share_in_cluster(Cluster* cluster) {
+  shadow::Knowledge all;
+  for (Block* block : cluster->blocks) {
+    ++block->released;
+    share_at_barrier(block);
+    if (block->known) all.join(*block->known);
+  }
+  for (Block* block : cluster->blocks)
+    shadow::Knowledge::raise(all.blocks, static_cast<uint32_t>(block->number), static_cast<uint32_t>(block->released));
+  for (Block* block : cluster->blocks) {
+    if (!block->known) block->known = std::make_unique<shadow::Knowledge>();
+    block->known->join(all);
+  }
+}
+
 void look_for_races(Worker* w, uint64_t address, uint64_t size, int access, uint64_t pc) {
   settle(w);
   const shadow::Record mine = record_of(w, access, pc);
@@ -188,6 +203,12 @@ void synchronise(Worker* w, uint64_t address, bool acquires, bool releases) {
         static_cast<uint32_t>(block->number << 10 | self->number) + 1, self->fences);
     if (self->fenced_epoch)
       shadow::Knowledge::raise(out.blocks, static_cast<uint32_t>(block->number), self->fenced_epoch);
+    // What the lanes of its warp had done when they last met it.
+    const uint32_t lane = self->number % 32, first = static_cast<uint32_t>(block->number << 10 | (self->number & ~31u));
+    const uint16_t* met = block->clocks[self->number / 32].of[lane];
+    for (uint32_t other = 0; other < 32; ++other)
+      if (other != lane && met[other])
+        shadow::Knowledge::raise(out.lanes, first + other + 1, shadow::Knowledge::moment(block->released, met[other]));
     if (block->known) out.join(*block->known);
     if (self->known) out.join(*self->known);
   }

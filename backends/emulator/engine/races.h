@@ -12,6 +12,8 @@ void synchronise(Worker* w, uint64_t address, bool acquires, bool releases);
 void settle(Worker* w);
 // All threads of a block know at a barrier what each of them knew, and what each has fenced.
 void share_at_barrier(Block* block);
+// All threads of a cluster know at its barrier what each of them knew.
+void share_in_cluster(Cluster* cluster);
 // Reports the two accesses of `suspect` as a race.
 void accuse(Worker* w, const Fiber::Suspect& suspect);
 
