@@ -462,7 +462,7 @@ def _atom(s: _Statement, words: list[str], ops: list[str]) -> str:
     if _vector(words) > 1 and not returns and (operation, kind) == ("add", "float"):
         values = ", ".join(s.value(one, kind) for one in s.each(ops[1]))
         return (
-            f"touchstone::ptx::add_several<{_vector(words)}, float>({s.address(ops[0], _space(words))}, "
+            f"touchstone::ptx::add_several<{_vector(words)}>({s.address(ops[0], _space(words))}, "
             f"{{{{{values}}}}});"
         )
     if _vector(words) > 1 or (words[-1] == "s64" and operation in ("min", "max")):
@@ -648,7 +648,7 @@ def _wgmma(s: _Statement, words: list[str], ops: list[str]) -> str:
     return (
         f"touchstone::ptx::wgmma<{n}, {k}, {a}, {b}, {d}, {str('satfinite' in words).lower()}>({operand}, "
         f"{s.value(ops[2], 'uint64_t')}, {s.value(ops[3], 'bool')}, {scale_a}, {scale_b}, {along_m}, {along_n}, "
-        f"__builtin_LINE(), __builtin_FILE(), {places});"
+        f"{places});"
     )
 
 

@@ -63,8 +63,8 @@ class TensorMap:
             raise ValueError(f"swizzle: expected 0, 32, 64 or 128 bytes, got {swizzle!r}")
         if fill not in ("zeros", "nan"):
             raise ValueError(f"fill: expected zeros or nan, got {fill!r}")
-        inner = self.box[-1] * self._item
-        if inner % 16 or inner > (swizzle or inner):
+        inner, taken = self.box[-1] * self._item, -(-self.box[-1] // self._steps[-1]) * self._item
+        if inner % 16 or taken % 16 or inner > (swizzle or inner):
             raise ValueError(
                 f"box: expected rows of a multiple of 16 bytes, at most the swizzle's {swizzle}, got {inner} bytes"
             )

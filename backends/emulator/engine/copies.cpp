@@ -214,7 +214,7 @@ void begin_load(Transfer& t, void* to, void* barrier, uint32_t blocks, uint64_t 
       std::memset(all[rank]->states + at, IN_FLIGHT, 16);
     }
   }
-  ts_fence();  // what waits at the barrier comes after the copy too
+  if (w->current->fences < 0xffff) ++w->current->fences;  // what waits at the barrier comes after the copy too
   t.thread = static_cast<uint32_t>(w->block->number << 10 | w->current->number) + 1;
   t.fences = w->current->fences;
   w->transfers.push_back(std::move(t));

@@ -162,7 +162,7 @@ struct ts_wgmma_form {
 };
 void ts_wgmma(
     const ts_wgmma_form* form, const uint32_t* a, uint64_t a_descriptor, uint64_t b_descriptor, uint32_t* const* d,
-    uint32_t count, int line, const char* file, uint64_t pc);
+    uint32_t count, uint64_t pc);
 void ts_wgmma_fence(void);
 void ts_wgmma_commit(void);
 void ts_wgmma_wait(int pending, int line, const char* file);

@@ -8,6 +8,7 @@
 #include "copies.h"
 #include "mbarriers.h"
 #include "memory.h"
+#include "products.h"
 #include "races.h"
 #include "reports.h"
 
@@ -35,6 +36,7 @@ void fiber_main() {
     w->launch->entry(w->launch->arguments);
     settle(w);
     if (self->suspect.address) accuse(w, self->suspect);
+    check_products(self);
     self->state = DONE;
     ++self->block->done;
     w->idle = w->quiet = 0;

@@ -130,10 +130,7 @@ TS_EXPORT void ts_named_barrier(uint32_t number, uint32_t threads, int waits, in
     fault("a barrier is reached with different numbers of threads", TS_RETURN_ADDRESS);
   named.expected = threads;
   const uint64_t address = here(block->arena) + number;  // of no array
-  if (w->launch->races) {
-    ts_fence();
-    synchronise(w, address, false, true);
-  }
+  if (w->launch->races) release_at(w, address);
   self->line = line;
   self->file = file;
   self->state = waits ? AT_NAMED : READY;
@@ -232,6 +229,7 @@ TS_EXPORT void ts_fence() {
   Worker* w = worker;
   if (!w || !w->current) return;
   if (w->current->fences < 0xffff) ++w->current->fences;
+  w->current->fenced = true;
   w->current->fenced_epoch = w->block->released;
   w->block->fenced = true;
 }

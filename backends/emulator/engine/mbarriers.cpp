@@ -83,9 +83,8 @@ TS_EXPORT void ts_mbarrier_init(void* p, uint32_t count, uint64_t pc) {
 
 TS_EXPORT uint64_t ts_mbarrier_arrive(void* p, uint32_t count, uint32_t bytes, int drops, uint64_t pc) {
   Worker* w = worker;
-  ts_fence();
   Mbarrier& barrier = at(p, ATOMIC, pc);
-  if (w->launch->races) synchronise(w, here(p), false, true);
+  if (w->launch->races) release_at(w, here(p));
   const uint64_t before = barrier.phase;
   if (count > barrier.pending) fault("an mbarrier has more arrivals than it was initialised for", pc);
   if (drops) barrier.expected -= count;

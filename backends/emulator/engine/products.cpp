@@ -243,9 +243,8 @@ void form_product(Worker* w, Products& all, const Product& p, uint32_t warp) {
 }
 
 // The sums go to the lanes' registers.
-void hand_out(Tile& tile, const char* file, int line, uint64_t pc) {
+void hand_out(Tile& tile, uint64_t pc) {
   const bool pairs = tile.type == TS_F16;
-  (void)file, (void)line;
   for (uint32_t lane = 0; lane < 32; ++lane)
     for (uint32_t word = 0; word < tile.count; ++word) {
       uint32_t* place = tile.places[lane][word];
@@ -269,10 +268,18 @@ struct Wait {
   int pending;
 };
 
+// A mistake of a whole warp where it waits.
+void fault_here(const char* text) {
+  fail(TS_FAULT, [&](ts_report& report) {
+    waits(report.here, worker->current);
+    std::strncpy(report.text, text, sizeof report.text - 1);
+  });
+}
+
 void form_all(void** lanes, uint32_t) {
   Worker* w = worker;
   for (int lane = 0; lane < 32; ++lane)
-    if (!lanes[lane]) fault("wgmma.wait_group without a lane of the warp, which has ended or does not exist", 0);
+    if (!lanes[lane]) fault_here("wgmma.wait_group without a lane of the warp, which has ended or does not exist");
   const Wait& first = *static_cast<Wait*>(lanes[0]);
   Block* block = first.fiber->block;
   const uint32_t warp = first.fiber->number / 32;
@@ -280,7 +287,7 @@ void form_all(void** lanes, uint32_t) {
   for (int lane = 1; lane < 32; ++lane) {
     const Fiber& other = *static_cast<Wait*>(lanes[lane])->fiber;
     if (other.products != first.fiber->products || other.product_groups != first.fiber->product_groups)
-      fault("wgmma: the lanes of a warp have begun or closed different numbers of products", 0);
+      fault_here("wgmma.wait_group by lanes that have begun or closed different numbers of products");
   }
   const uint32_t groups = static_cast<uint32_t>(mine.groups.size());
   const uint32_t pending = static_cast<uint32_t>(first.pending);
@@ -290,7 +297,7 @@ void form_all(void** lanes, uint32_t) {
     mine.under_way.pop_front();
     form_product(w, *block->products, p, warp);
     if (p.tile->last == mine.first) {
-      hand_out(*p.tile, p.file, p.line, p.pc);
+      hand_out(*p.tile, p.pc);
       p.tile->count = 0;
     }
     ++mine.first;
@@ -303,6 +310,14 @@ void form_all(void** lanes, uint32_t) {
 }
 
 }  // namespace
+
+void check_products(const Fiber* self) {
+  if (!self->products) return;
+  const WarpProducts& mine = of_warp(self->block, self->number / 32);
+  if (self->products > mine.first)
+    fault("the thread ends while a wgmma.mma_async of its warp is under way", mine.under_way.front().pc);
+}
+
 }  // namespace engine
 
 using namespace engine;
@@ -311,7 +326,7 @@ extern "C" {
 
 TS_EXPORT void ts_wgmma(
     const ts_wgmma_form* form, const uint32_t* a, uint64_t a_descriptor, uint64_t b_descriptor, uint32_t* const* d,
-    uint32_t count, int line, const char* file, uint64_t pc) {
+    uint32_t count, uint64_t pc) {
   Worker* w = worker;
   Fiber* self = w->current;
   Block* block = w->block;
@@ -330,7 +345,7 @@ TS_EXPORT void ts_wgmma(
     p.a = a ? 0 : a_descriptor;
     p.b = b_descriptor;
     p.left = a != nullptr;
-    p.line = line, p.file = file, p.pc = pc;
+    p.pc = pc;
     check_operand(w, p.b, static_cast<uint32_t>(form->n), form->b_along_n, pc);
     if (!a) check_operand(w, p.a, 64, form->a_along_m, pc);
   }

@@ -7,8 +7,8 @@
 namespace engine {
 
 constexpr uint32_t COLUMNS = 256;  // of an accumulator, at most
-// In accumulators whose products have not been waited for. As float it is NaN.
-constexpr uint32_t PENDING = 0x7fd7a5c3;
+// In accumulators whose products have not been waited for. As float a signalling NaN: arithmetic leaves another one.
+constexpr uint32_t PENDING = 0x7f97a5c3;
 
 // The accumulators of a warp: 16 rows.
 struct Tile {
@@ -17,7 +17,6 @@ struct Tile {
   uint32_t count = 0;                 // words of a lane
   uint32_t number = 0, last = 0;      // the product that used them last
   int32_t type = 0;
-  bool loaded = false;
 };
 
 struct Product {
@@ -26,8 +25,6 @@ struct Product {
   bool left = false;      // a is in registers
   uint32_t registers[32][4];
   Tile* tile = nullptr;
-  int line = 0;
-  const char* file = "";
   uint64_t pc = 0;
 };
 
@@ -52,5 +49,8 @@ struct Products {
   std::vector<std::unique_ptr<WarpProducts>> warps;
   Operand operands[16];
 };
+
+// A thread has come to its end: its products have been waited for.
+void check_products(const Fiber* self);
 
 }  // namespace engine

@@ -48,6 +48,26 @@ void unpack_place(Worker* w, ts_place& at, const shadow::Record& record) {
   at.access = static_cast<int32_t>(record.epoch >> 30);
 }
 
+// What the thread that runs has done, and knows, is released at an address.
+void release(Worker* w, uint64_t address) {
+  Races* races = w->launch->races;
+  Fiber* self = w->current;
+  Block* block = w->block;
+  shadow::Knowledge& out = races->released[address];
+  if (self->fences) shadow::Knowledge::raise(out.threads,
+      static_cast<uint32_t>(block->number << 10 | self->number) + 1, self->fences);
+  if (self->fenced_epoch)
+    shadow::Knowledge::raise(out.blocks, static_cast<uint32_t>(block->number), self->fenced_epoch);
+  // What the lanes of its warp had done when they last met it.
+  const uint32_t lane = self->number % 32, first = static_cast<uint32_t>(block->number << 10 | (self->number & ~31u));
+  const uint16_t* met = block->clocks[self->number / 32].of[lane];
+  for (uint32_t other = 0; other < 32; ++other)
+    if (other != lane && met[other])
+      shadow::Knowledge::raise(out.lanes, first + other + 1, shadow::Knowledge::moment(block->released, met[other]));
+  if (block->known) out.join(*block->known);
+  if (self->known) out.join(*self->known);
+}
+
 // Whether two lanes of a warp store by one instruction.
 bool same_store(const shadow::Record& one, const shadow::Record& other) {
   return (one.thread - 1) >> 5 == (other.thread - 1) >> 5 && one.pc == other.pc;
@@ -197,21 +217,15 @@ void synchronise(Worker* w, uint64_t address, bool acquires, bool releases) {
     }
   }
   if (releases) races->last[address] = record_of(w, ATOMIC, 0);
-  if (releases && (self->fences || (block->known && !block->known->threads.empty()))) {
-    shadow::Knowledge& out = races->released[address];
-    if (self->fences) shadow::Knowledge::raise(out.threads,
-        static_cast<uint32_t>(block->number << 10 | self->number) + 1, self->fences);
-    if (self->fenced_epoch)
-      shadow::Knowledge::raise(out.blocks, static_cast<uint32_t>(block->number), self->fenced_epoch);
-    // What the lanes of its warp had done when they last met it.
-    const uint32_t lane = self->number % 32, first = static_cast<uint32_t>(block->number << 10 | (self->number & ~31u));
-    const uint16_t* met = block->clocks[self->number / 32].of[lane];
-    for (uint32_t other = 0; other < 32; ++other)
-      if (other != lane && met[other])
-        shadow::Knowledge::raise(out.lanes, first + other + 1, shadow::Knowledge::moment(block->released, met[other]));
-    if (block->known) out.join(*block->known);
-    if (self->known) out.join(*self->known);
-  }
+  if (releases && (self->fenced || (block->known && !block->known->threads.empty()))) release(w, address);
+}
+
+void release_at(Worker* w, uint64_t address) {
+  Fiber* self = w->current;
+  if (self->fences < 0xffff) ++self->fences;
+  self->fenced_epoch = w->block->released;
+  w->launch->races->last[address] = record_of(w, ATOMIC, 0);
+  release(w, address);
 }
 
 }  // namespace engine

@@ -73,7 +73,8 @@ struct Fiber {
   uint64_t polled = 0, polled_value = 0;  // the last volatile read
   uint32_t polls = 0;
   // Where races are looked for.
-  uint32_t fences = 0, fenced_epoch = 0;
+  uint32_t fences = 0, fenced_epoch = 0;  // and releases by a barrier
+  bool fenced = false;
   uint64_t waits_at = 0;        // the mbarrier
   uint32_t cluster_arrivals = 0, cluster_waits = 0;
   std::vector<Transfer> stores;  // of the copy engine, oldest first

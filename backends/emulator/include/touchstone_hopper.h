@@ -73,22 +73,29 @@ struct Left {  // a, in registers or by its descriptor
   bool loaded;
 };
 template <int n, int k, int a_type, int b_type, int d_type, bool saturates, class... D>
-TS_PLAIN void wgmma(Left a, uint64_t b, bool adds, int scale_a, int scale_b, int a_along_m, int b_along_n, int line,
-                    const char* file, D&... d) {
+TS_PLAIN void wgmma(Left a, uint64_t b, bool adds, int scale_a, int scale_b, int a_along_m, int b_along_n,
+                    D&... d) {
   static_assert(((sizeof(D) == 4) && ...), "an accumulator of wgmma has 32 bits");
   uint32_t* const places[] = {reinterpret_cast<uint32_t*>(&d)...};
   const ts_wgmma_form form = {n, k, a_type, b_type, d_type, scale_a < 0, scale_b < 0, a_along_m, b_along_n, adds,
                               saturates};
-  ts_wgmma(&form, a.loaded ? a.registers : nullptr, a.descriptor, b, places, sizeof...(D), line, file, TS_PC);
+  ts_wgmma(&form, a.loaded ? a.registers : nullptr, a.descriptor, b, places, sizeof...(D), TS_PC);
 }
 
 inline void wgmma_wait(int pending, TS_LINE) { ts_wgmma_wait(pending, line, file); }
 
 // Neighbours in memory, each one added to atomically.
-template <int N, class T>
-TS_PLAIN void add_several(char* p, Vector<T, N> value) {
-  ts_check(p, sizeof(T) * N, 2, sizeof(T) * N, TS_PC);
-  for (int i = 0; i < N; ++i) atomicAdd(reinterpret_cast<T*>(p) + i, value.x[i]);
+template <int N>
+TS_PLAIN void add_several(char* p, Vector<float, N> value) {
+  ts_check(p, 4 * N, 2, 4 * N, TS_PC);
+  for (int i = 0; i < N; ++i) {
+    uint32_t* word = reinterpret_cast<uint32_t*>(p) + i;
+    uint32_t before = __atomic_load_n(word, __ATOMIC_SEQ_CST), after;
+    do {
+      after = bit_cast<uint32_t>(bit_cast<float>(before) + value.x[i]);
+    } while (!__atomic_compare_exchange_n(word, &before, after, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+  }
+  ts_atomic_done(1, TS_PC);
 }
 
 }  // namespace ptx
