@@ -461,10 +461,7 @@ def _atom(s: _Statement, words: list[str], ops: list[str]) -> str:
     kind = _ATOMIC_KINDS[words[-1]]
     if _vector(words) > 1 and not returns and (operation, kind) == ("add", "float"):
         values = ", ".join(s.value(one, kind) for one in s.each(ops[1]))
-        return (
-            f"touchstone::ptx::add_several<{_vector(words)}>({s.address(ops[0], _space(words))}, "
-            f"{{{{{values}}}}});"
-        )
+        return f"touchstone::ptx::add_several<{_vector(words)}>({s.address(ops[0], _space(words))}, {{{{{values}}}}});"
     if _vector(words) > 1 or (words[-1] == "s64" and operation in ("min", "max")):
         raise NotKnown(".".join(words))
     at = 1 if returns else 0

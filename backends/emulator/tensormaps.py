@@ -32,12 +32,7 @@ class TensorMap:
     stands for one."""
 
     def __init__(
-        self,
-        array: Any,
-        box: Sequence[int],
-        swizzle: int = 0,
-        steps: Sequence[int] | None = None,
-        fill: str = "zeros",
+        self, array: Any, box: Sequence[int], swizzle: int = 0, steps: Sequence[int] | None = None, fill: str = "zeros"
     ) -> None:
         """`array`: a tensor or NumPy array of one to five axes, the last one contiguous; `box`: its elements along each
         axis that are moved at a time, in the array's order; `swizzle`: 0, 32, 64 or 128 bytes; `steps`: along each axis

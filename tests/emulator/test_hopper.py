@@ -1,13 +1,17 @@
 """Hopper's instructions against NumPy, and mistakes with them that only the emulator shows."""
 
 import itertools
+import shutil
 
 import numpy as np
 import pytest
 import torch
 
+from tests.night import some
 from tests.programs import PROGRAMS
 from touchstone.backends import emulator
+from touchstone.backends.cupy import matmul
+from touchstone.backends.cupy.runtime.module import LIB, Module
 from touchstone.backends.emulator import instruments
 
 if emulator.why_not():
@@ -118,7 +122,7 @@ def test_arrivals_from_other_blocks_and_the_lane_that_is_chosen(program):
     out = np.zeros(1, np.int32)
     program.launch("arrivals", 6, 64, (out, 3 * 64), cluster=3)
     assert out[0] == 12
-    with pytest.raises(emulator.Deadlock, match="an mbarrier whose phase lacks 1 of 193 arrivals"):
+    with pytest.raises(emulator.Deadlock, match="waits at an mbarrier, .* barrier at .* 0, whose phase lacks 1 of 193"):
         program.launch("arrivals", 3, 64, (out, 193), cluster=3)
     with pytest.raises(ValueError, match=r"grid: expected whole clusters of \(3, 1, 1\) blocks, got \(4, 1, 1\)"):
         program.launch("arrivals", 4, 64, (out, 192), cluster=3)
@@ -222,8 +226,8 @@ def test_whole_numbers_saturate_where_asked(program):
 
 
 FAULTS = {
-    ("loaded2", 1): (emulator.Deadlock, "an mbarrier whose phase lacks 0 of 1 arrivals and has 16 bytes more than"),
-    ("loaded2", 2): (emulator.Deadlock, "an mbarrier whose phase lacks 0 of 1 arrivals and 16 bytes"),
+    ("loaded2", 1): (emulator.Deadlock, "whose phase lacks 0 of 1 arrivals and has 16 bytes more than"),
+    ("loaded2", 2): (emulator.Deadlock, "whose phase lacks 0 of 1 arrivals and 16 bytes"),
     ("loaded2", 3): (emulator.UninitialisedShared, "which an asynchronous copy has yet to fill"),
     ("shared_out", 1): (emulator.KernelError, "no thread of its block has written|has not begun"),
     ("shared_out", 3): (emulator.KernelError, "shared memory of a block of the cluster that has come to its end"),
@@ -329,3 +333,51 @@ def test_a_map_is_asked_for_and_bounds_what_it_moves(program):
     with pytest.raises(emulator.OutOfBounds, match="just past the end of|across the end of"):
         encoded = emulator.TensorMap(np.zeros((4, 64), np.float32), (4, 64))
         program.launch("loaded2", 1, 32, (encoded, at, out, 256), shared=256)
+
+
+# Mistakes in our own product on warpgroups, wgmma.cuh.
+MISTAKES = {
+    "the sums are not waited for": ("wgmma_wait<0>();", ""),
+    "a stage is not waited for": ("barrier_wait(&shared.full[slot.stage], slot.parity);", ""),
+    "fewer bytes are expected": ("barrier_expect(full, STAGE * sizeof(ELEMENT))", "barrier_expect(full, STAGE)"),
+    "more bytes are expected": ("barrier_expect(full, STAGE * sizeof(ELEMENT))", "barrier_expect(full, STAGE * 4)"),
+    "a barrier for too few": ("WARPS * CLUSTER)", "WARPS * CLUSTER - 1)"),
+    "a barrier for too many": ("WARPS * CLUSTER)", "WARPS * CLUSTER + 1)"),
+    "a stage is given back too early": ("if (k) release(&shared.empty[previous]);",
+                                        "release(&shared.empty[slot.stage]);"),
+    "a stage is given back before the wait": ("wgmma_wait<1>();\n                if (k) release(&shared.empty[previous]);",
+                                              "if (k) release(&shared.empty[previous]);\nwgmma_wait<1>();"),
+    "the other parity": ("barrier_wait(&shared.empty[slot.stage], slot.parity ^ 1);",
+                         "barrier_wait(&shared.empty[slot.stage], slot.parity);"),
+    "empty stages are not waited for": ("barrier_wait(&shared.empty[slot.stage], slot.parity ^ 1);", ""),
+    "strips are not waited for": ("if (lane == 0) copy_out_wait<STRIPS - 1>();", ""),
+    "strips are not committed": (", copy_out_commit();", ";"),
+    "strips are not swizzled": ("((i * 2 + half) ^ row % 8) * 8", "(i * 2 + half) * 8"),
+    "b goes to one block": ("if (CLUSTER > 1) copy_in(square, b, x, y, full, ALL);\n                else ", ""),
+    "no barrier after the inits": ("cluster_arrive(), cluster_wait();  // the barriers are there, also", "//"),
+    "no fence": ("    wgmma_fence();\n#pragma unroll\n    for (int i = 0; i < DEPTH", "    for (int i = 0; i < DEPTH"),
+    "products are not closed": ("    wgmma_commit();\n", ""),
+    "a step too long": ("DOWN = STEP * SIDE * sizeof(ELEMENT)", "DOWN = 2 * STEP * SIDE * sizeof(ELEMENT)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", some(list(MISTAKES), 5))
+def test_mistakes_in_a_whole_product_are_found(name, tmp_path, monkeypatch):
+    text = (LIB / "wgmma.cuh").read_text()
+    before, after = MISTAKES[name]
+    assert text.count(before) == 1
+    shutil.copy(matmul._wgmma.path, tmp_path / "wgmma.cu")
+    (tmp_path / "wgmma.cuh").write_text(text.replace(before, after))
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(size, generator=generator).half() for size in ((300, 584), (584, 136)))
+    expected = a.double() @ b.double()
+    assert torch.allclose(matmul.wgmma(a, b).double(), expected, atol=0.1)
+    monkeypatch.setattr(matmul, "_wgmma", Module(str(tmp_path / "matmul.py"), "wgmma.cu"))
+    answers = []
+    for (order, seed), races in [*((order, False) for order in ORDERS), (("forward", 0), True)]:
+        with emulator.schedule(order, seed), instruments.using(races=races):
+            try:
+                answers.append(torch.allclose(matmul.wgmma(a, b).double(), expected, atol=0.1))
+            except emulator.KernelError as finding:
+                answers.append(str(finding))
+    assert not all(answer is True for answer in answers)

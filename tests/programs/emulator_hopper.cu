@@ -132,7 +132,7 @@ extern "C" __global__ void __cluster_dims__(2, 2, 1) shared_out(const __grid_con
   const float before = *cluster.map_shared_rank(&seen, rank);
   out[(blockIdx.y * gridDim.x + blockIdx.x) * 128 + threadIdx.x] = own + 1000 * before;
   if (fault != 3) cluster.sync();
-  if (fault == 3 && threadIdx.x == 0) out[0] = *cluster.map_shared_rank(&seen, (rank + 1) % blocks);
+  if (fault == 3) out[0] = *cluster.map_shared_rank(&seen, (rank + 1) % blocks);
 }
 
 // Arrivals of all threads of the other blocks at a barrier of the first.

@@ -172,9 +172,7 @@ class Module:
             program = emulator.compile(self.source, name=self.path.name, defines=dict(what.definitions), **arch)
             self._programs[what.definitions] = program
         arguments = [a.emulated() if isinstance(a, TensorMap) else a for a in what.arguments]
-        program.launch(
-            what.kernel, what.grid, what.block, arguments, shared=what.shared, cooperative=what.cooperative
-        )
+        program.launch(what.kernel, what.grid, what.block, arguments, shared=what.shared, cooperative=what.cooperative)
 
     def _run(self, what: Launch, device: torch.device) -> None:
         import cupy

@@ -130,7 +130,7 @@ void meet(Worker* w, Block* block, uint32_t base, uint32_t mask, ts_combine comb
   arrange(w, w->scratch);
 }
 
-void arrange(Worker* w, std::vector<Fiber*>& fibers) {
+void arrange(Worker* w, std::vector<Fiber*>& fibers, bool first) {
   const int order = w->launch->options.order;
   if (order == 1) std::reverse(fibers.begin(), fibers.end());
   if (order == 2) {
@@ -142,7 +142,7 @@ void arrange(Worker* w, std::vector<Fiber*>& fibers) {
   w->quiet = 0;
   for (Fiber* fiber : fibers) {
     fiber->state = READY;
-    w->push(fiber);
+    first ? w->push_first(fiber) : w->push(fiber);
   }
 }
 

@@ -28,10 +28,19 @@ void turn(Worker* w, Block* block, Mbarrier& barrier) {
   if (barrier.pending || barrier.transactions) return;
   barrier.phase ^= 1;
   barrier.pending = barrier.expected;
+  if (w->launch->races) pass_at(w, here(&barrier));
   w->scratch.clear();
   for (Fiber& fiber : block->fibers)
     if (fiber.state == AT_MBARRIER && fiber.waits_at == here(&barrier)) w->scratch.push_back(&fiber);
-  if (!w->scratch.empty()) arrange(w, w->scratch);
+  if (w->scratch.empty()) return;
+  // Those who waited go on at once, before others that are ready, in some orders: what the others have yet to do then
+  // was not waited for.
+  bool first = w->launch->options.order == 1;
+  if (w->launch->options.order == 2) {
+    w->random = mix(w->random);
+    first = w->random & 1;
+  }
+  arrange(w, w->scratch, first);
 }
 
 }  // namespace
@@ -60,7 +69,7 @@ void describe_wait(Worker* w, ts_report& report, const Fiber* fiber) {
   report.address = fiber->waits_at;
   report.size = 8;
   const int arrivals = static_cast<int>(barrier.pending), bytes = static_cast<int>(barrier.transactions);
-  int length = std::snprintf(report.text, sizeof report.text, "an mbarrier whose phase lacks %d of %d arrivals", arrivals,
+  int length = std::snprintf(report.text, sizeof report.text, "whose phase lacks %d of %d arrivals", arrivals,
                              static_cast<int>(barrier.expected));
   if (bytes > 0) length += std::snprintf(report.text + length, sizeof report.text - length, " and %d bytes", bytes);
   if (bytes < 0)
@@ -119,7 +128,7 @@ TS_EXPORT int ts_mbarrier_passed(
     }
   }
   if (barrier.phase == phase) return 0;
-  if (w->launch->races) synchronise(w, here(p), true, false);
+  if (w->launch->races) acquire_at(w, here(p));
   return 1;
 }
 

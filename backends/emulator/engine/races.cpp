@@ -220,6 +220,17 @@ void synchronise(Worker* w, uint64_t address, bool acquires, bool releases) {
   if (releases && (self->fenced || (block->known && !block->known->threads.empty()))) release(w, address);
 }
 
+void pass_at(Worker* w, uint64_t address) {
+  Races* races = w->launch->races;
+  races->passed[address] = races->released[address];
+}
+
+void acquire_at(Worker* w, uint64_t address) {
+  Fiber* self = w->current;
+  if (!self->known) self->known = std::make_unique<shadow::Knowledge>();
+  self->known->join(w->launch->races->passed[address]);
+}
+
 void release_at(Worker* w, uint64_t address) {
   Fiber* self = w->current;
   if (self->fences < 0xffff) ++self->fences;

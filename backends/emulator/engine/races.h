@@ -10,6 +10,9 @@ void look_for_races(Worker* w, uint64_t address, uint64_t size, int access, uint
 void synchronise(Worker* w, uint64_t address, bool acquires, bool releases);
 // A barrier in shared memory, or one of a number: what the thread has done is released there, fenced or not.
 void release_at(Worker* w, uint64_t address);
+// A phase of such a barrier is over: who waits for it, `acquire_at`, knows what was released until then.
+void pass_at(Worker* w, uint64_t address);
+void acquire_at(Worker* w, uint64_t address);
 // Compares what was stored with what another lane of the warp had stored there, now that it is in memory.
 void settle(Worker* w);
 // All threads of a block know at a barrier what each of them knew, and what each has fenced.

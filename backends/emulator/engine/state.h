@@ -135,6 +135,7 @@ struct Block {
 struct Races {
   shadow::Pages pages;
   std::unordered_map<uint64_t, shadow::Knowledge> released;  // by the address of an atomic
+  std::unordered_map<uint64_t, shadow::Knowledge> passed;    // the same of a barrier in shared memory, by its last phase
   std::unordered_map<uint64_t, shadow::Record> last;         // the last atomic at an address
 };
 
@@ -202,6 +203,7 @@ struct Worker {
 
   bool empty() const { return head == tail; }
   void push(Fiber* fiber) { ring[tail++ & (ring.size() - 1)] = fiber; }
+  void push_first(Fiber* fiber) { ring[--head & (ring.size() - 1)] = fiber; }
   Fiber* pop() { return ring[head++ & (ring.size() - 1)]; }
 };
 
