@@ -196,9 +196,13 @@ class Packing:
             self._tables.append(described)
             return ctypes.c_uint64(ctypes.addressof(described))
         if isinstance(argument, TensorMap):
-            if kind != "x" or size != BYTES:
+            if size != (8 if kind == "p" else BYTES):
                 raise TypeError(f"{self.kernel}: {name}: expected no tensor map")
-            return argument.encoded(self._region(argument.array, name))
+            encoded = argument.encoded(self._region(argument.array, name))
+            if kind != "p":
+                return encoded
+            self._tables.append(encoded)
+            return ctypes.c_uint64(self._region(encoded, name))
         if (
             extent(argument, name) is not None
             or argument is None

@@ -134,7 +134,7 @@ void load(Worker* w, const Transfer& t) {
       std::memset(block->states + at, WRITTEN, 16);
     }
     if (w->launch->races) {
-      shadow::Knowledge& out = w->launch->races->released[here(block->arena) + t.barrier];
+      shadow::Knowledge& out = block->at[here(block->arena) + t.barrier];
       shadow::Knowledge::raise(out.threads, t.thread, t.fences);
     }
     complete(w, block, t.barrier, t.bytes);

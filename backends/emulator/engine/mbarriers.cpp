@@ -28,7 +28,7 @@ void turn(Worker* w, Block* block, Mbarrier& barrier) {
   if (barrier.pending || barrier.transactions) return;
   barrier.phase ^= 1;
   barrier.pending = barrier.expected;
-  if (w->launch->races) pass_at(w, here(&barrier));
+  if (w->launch->races) pass_at(block, here(&barrier));
   w->scratch.clear();
   for (Fiber& fiber : block->fibers)
     if (fiber.state == AT_MBARRIER && fiber.waits_at == here(&barrier)) w->scratch.push_back(&fiber);

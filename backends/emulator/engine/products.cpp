@@ -6,6 +6,7 @@
 
 #include "accesses.h"
 #include "copies.h"
+#include "fibers.h"
 #include "narrow.h"
 #include "races.h"
 #include "reports.h"
@@ -168,78 +169,66 @@ uint32_t column_of(uint32_t lane, uint32_t word, bool pairs) {
   return pairs ? 8 * (word / 2) + 2 * (lane % 4) : 8 * (word / 4) + 2 * (lane % 4) + word % 2;
 }
 
-const Operand& right_operand(Worker* w, Products& all, const Product& p) {
-  const ts_wgmma_form& f = p.form;
-  Operand& kept = all.operands[(p.b >> 1) % 16];
-  const size_t bytes = static_cast<size_t>(f.n) * 32;
-  static thread_local std::vector<unsigned char> raw;
-  raw.resize(bytes);
-  gather(w, p.b, static_cast<uint32_t>(f.n), f.b_along_n, raw.data());
-  if (kept.descriptor == p.b && kept.n == f.n && kept.type == f.b && kept.along == f.b_along_n &&
-      !std::memcmp(kept.raw.data(), raw.data(), bytes))
-    return kept;
-  kept.descriptor = p.b, kept.n = f.n, kept.type = f.b, kept.along = f.b_along_n;
-  kept.raw = raw;
-  kept.words.resize(static_cast<size_t>(f.n) * static_cast<size_t>(f.k));
-  arrange_operand(raw.data(), static_cast<uint32_t>(f.n), static_cast<uint32_t>(f.k), f.b, f.b_along_n, true,
-                  kept.words.data());
-  return kept;
-}
-
-// The warp's 16 rows of the left operand, [16][k].
-void left_operand(Worker* w, const Product& p, uint32_t warp, uint32_t* out) {
-  const ts_wgmma_form& f = p.form;
+// The 64 rows of the left operand, [64][k]; `parts`: the product as each warp has begun it.
+void left_operand(Worker* w, Product* const* parts, uint32_t* out) {
+  const ts_wgmma_form& f = parts[0]->form;
   const uint32_t k = static_cast<uint32_t>(f.k), each = 4 / static_cast<uint32_t>(bytes_of(f.a));
-  if (p.left) {
-    for (uint32_t lane = 0; lane < 32; ++lane)
+  if (parts[0]->left) {
+    for (uint32_t thread = 0; thread < 128; ++thread)
       for (uint32_t r = 0; r < 4; ++r) {
         unsigned char raw[4];
-        std::memcpy(raw, &p.registers[lane][r], 4);
-        const uint32_t row = lane / 4 + 8 * (r % 2), first = each * (lane % 4) + 4 * each * (r / 2);
+        std::memcpy(raw, &parts[thread / 32]->registers[thread % 32][r], 4);
+        const uint32_t lane = thread % 32, row = thread / 32 * 16 + lane / 4 + 8 * (r % 2);
+        const uint32_t first = each * (lane % 4) + 4 * each * (r / 2);
         widen_all(raw, each, f.a, [&](uint32_t i, uint32_t word) { out[row * k + first + i] = word; });
       }
   } else {
     unsigned char raw[64 * 32];
-    uint32_t all[64 * 32];
-    gather(w, p.a, 64, f.a_along_m, raw);
-    if (f.a_along_m) {
-      arrange_operand(raw, 64, k, f.a, true, false, all);
-      std::memcpy(out, all + warp % 4 * 16 * k, 16 * k * sizeof *out);
-    } else {
-      arrange_operand(raw + warp % 4 * 16 * 32, 16, k, f.a, false, false, out);
-    }
+    gather(w, parts[0]->a, 64, f.a_along_m, raw);
+    arrange_operand(raw, 64, k, f.a, f.a_along_m, false, out);
   }
   if (f.negate_a != f.negate_b && !whole_numbers(f.a))
-    for (uint32_t i = 0; i < 16 * k; ++i) out[i] ^= 0x80000000u;
+    for (uint32_t i = 0; i < 64 * k; ++i) out[i] ^= 0x80000000u;
 }
 
-void form_product(Worker* w, Products& all, const Product& p, uint32_t warp) {
+// Of a warp's sums of whole numbers that end at the largest and the smallest one.
+void saturated(const ts_wgmma_form& f, const uint32_t* a, const uint32_t* b, Tile& tile) {
+  for (uint32_t row = 0; row < 16; ++row)
+    for (int32_t col = 0; col < f.n; ++col) {
+      int64_t sum = f.adds ? static_cast<int32_t>(tile.words[row][col]) : 0;
+      for (int32_t i = 0; i < f.k; ++i)
+        sum += int64_t(static_cast<int32_t>(a[static_cast<int32_t>(row) * f.k + i])) *
+               static_cast<int32_t>(b[i * f.n + col]);
+      tile.words[row][col] = static_cast<uint32_t>(std::clamp<int64_t>(sum, INT32_MIN, INT32_MAX));
+    }
+}
+
+void form_product(Worker* w, Product* const* parts) {
   static const Multiply floats = chosen<float>(), integers = chosen<int32_t>();
-  const ts_wgmma_form& f = p.form;
+  const ts_wgmma_form& f = parts[0]->form;
   const uint32_t n = static_cast<uint32_t>(f.n), k = static_cast<uint32_t>(f.k);
-  check_operand(w, p.b, n, f.b_along_n, p.pc);
-  if (!p.left) check_operand(w, p.a, 64, f.a_along_m, p.pc);
-  uint32_t a[16 * 32];
-  left_operand(w, p, warp, a);
-  const Operand& b = right_operand(w, all, p);
-  Tile& tile = *p.tile;
-  uint32_t before[16][COLUMNS];
-  if (f.saturates) std::memcpy(before, tile.words, sizeof before);
-  if (!f.adds)
-    for (auto& row : tile.words) std::memset(row, 0, n * 4);
-  (whole_numbers(f.a) ? integers : floats)(a, b.words.data(), tile.words[0], k, n);
-  if (f.d == TS_F16)
+  check_operand(w, parts[0]->b, n, f.b_along_n, parts[0]->pc);
+  if (!parts[0]->left) check_operand(w, parts[0]->a, 64, f.a_along_m, parts[0]->pc);
+  uint32_t a[64 * 32], b[COLUMNS * 32];
+  unsigned char raw[COLUMNS * 32];
+  left_operand(w, parts, a);
+  gather(w, parts[0]->b, n, f.b_along_n, raw);
+  arrange_operand(raw, n, k, f.b, f.b_along_n, true, b);
+  for (uint32_t warp = 0; warp < 4; ++warp) {
+    Tile& tile = *parts[warp]->tile;
+    const uint32_t* rows = a + warp * 16 * k;
+    if (f.saturates) {
+      saturated(f, rows, b, tile);
+      continue;
+    }
+    if (!f.adds)
+      for (auto& row : tile.words) std::memset(row, 0, n * 4);
+    (whole_numbers(f.a) ? integers : floats)(rows, b, tile.words[0], k, n);
+    if (f.d != TS_F16) continue;
     for (auto& row : tile.words)
       for (uint32_t col = 0; col < n; ++col)
         row[col] = bits_as<uint32_t>(widen(to_half(bits_as<float>(row[col])), false));
-  if (f.saturates)
-    for (uint32_t row = 0; row < 16; ++row)
-      for (uint32_t col = 0; col < n; ++col) {
-        int64_t sum = f.adds ? static_cast<int32_t>(before[row][col]) : 0;
-        for (uint32_t i = 0; i < k; ++i)
-          sum += int64_t(static_cast<int32_t>(a[row * k + i])) * static_cast<int32_t>(b.words[i * n + col]);
-        tile.words[row][col] = static_cast<uint32_t>(static_cast<int32_t>(std::clamp<int64_t>(sum, INT32_MIN, INT32_MAX)));
-      }
+  }
 }
 
 // The sums go to the lanes' registers.
@@ -266,7 +255,24 @@ WarpProducts& of_warp(Block* block, uint32_t warp) {
 struct Wait {
   Fiber* fiber;
   int pending;
+  bool done;
+  uint32_t news;
 };
+
+// How many products a thread waits for.
+uint32_t awaited(const WarpProducts& mine, int pending) {
+  const size_t groups = mine.groups.size();
+  return groups > static_cast<size_t>(pending) ? mine.groups[groups - static_cast<size_t>(pending) - 1] : 0;
+}
+
+// A place of a warpgroup where its warps meet: of no array.
+uint64_t meeting_place(const Block* block, uint32_t warpgroup) { return here(block->arena) + 64 + warpgroup; }
+
+// Whether all lanes of a warp have begun the product of that number.
+bool begun(const WarpProducts& mine, uint32_t number) {
+  return number < mine.first ||
+         (number - mine.first < mine.under_way.size() && mine.under_way[number - mine.first].lanes == 32);
+}
 
 // A mistake of a whole warp where it waits.
 void fault_here(const char* text) {
@@ -282,24 +288,37 @@ void form_all(void** lanes, uint32_t) {
     if (!lanes[lane]) fault_here("wgmma.wait_group without a lane of the warp, which has ended or does not exist");
   const Wait& first = *static_cast<Wait*>(lanes[0]);
   Block* block = first.fiber->block;
-  const uint32_t warp = first.fiber->number / 32;
+  const uint32_t warp = first.fiber->number / 32, group = warp / 4;
   WarpProducts& mine = of_warp(block, warp);
   for (int lane = 1; lane < 32; ++lane) {
     const Fiber& other = *static_cast<Wait*>(lanes[lane])->fiber;
     if (other.products != first.fiber->products || other.product_groups != first.fiber->product_groups)
       fault_here("wgmma.wait_group by lanes that have begun or closed different numbers of products");
   }
-  const uint32_t groups = static_cast<uint32_t>(mine.groups.size());
-  const uint32_t pending = static_cast<uint32_t>(first.pending);
-  const uint32_t until = groups > pending ? mine.groups[groups - pending - 1] : 0;
+  for (int lane = 0; lane < 32; ++lane) static_cast<Wait*>(lanes[lane])->news = block->products->news[group];
+  const uint32_t until = awaited(mine, first.pending);
+  uint32_t& formed = block->products->formed[group];
+  if (w->launch->races) synchronise(w, meeting_place(block, group), true, false);
+  for (; formed < until; ++formed) {
+    Product* parts[4];
+    for (uint32_t i = 0; i < 4; ++i) {
+      WarpProducts& its = of_warp(block, group * 4 + i);
+      if (!begun(its, formed)) return;
+      parts[i] = &its.under_way[formed - its.first];
+      if (std::memcmp(&parts[i]->form, &parts[0]->form, sizeof parts[0]->form) || parts[i]->b != parts[0]->b ||
+          parts[i]->a != parts[0]->a || parts[i]->left != parts[0]->left)
+        fault("wgmma.mma_async whose warps do not agree in what they multiply", parts[i]->pc);
+    }
+    form_product(w, parts);
+  }
+  if (w->launch->races) release_at(w, meeting_place(block, group));
   while (!mine.under_way.empty() && mine.first < until) {
-    const Product p = std::move(mine.under_way.front());
-    mine.under_way.pop_front();
-    form_product(w, *block->products, p, warp);
+    const Product& p = mine.under_way.front();
     if (p.tile->last == mine.first) {
       hand_out(*p.tile, p.pc);
       p.tile->count = 0;
     }
+    mine.under_way.pop_front();
     ++mine.first;
   }
   while (!mine.tiles.empty() && !mine.tiles.front()->count) {
@@ -307,6 +326,16 @@ void form_all(void** lanes, uint32_t) {
     mine.tiles.pop_front();
     ++mine.first_tile;
   }
+  for (int lane = 0; lane < 32; ++lane) static_cast<Wait*>(lanes[lane])->done = true;
+}
+
+// The warps of a warpgroup that wait for another one look again.
+void wake_warps(Worker* w, Block* block, uint32_t warpgroup) {
+  ++block->products->news[warpgroup];
+  w->scratch.clear();
+  for (uint32_t i = warpgroup * 128; i < warpgroup * 128 + 128; ++i)
+    if (block->fibers[i].state == AT_PRODUCT) w->scratch.push_back(&block->fibers[i]);
+  if (!w->scratch.empty()) arrange(w, w->scratch);
 }
 
 }  // namespace
@@ -316,6 +345,14 @@ void check_products(const Fiber* self) {
   const WarpProducts& mine = of_warp(self->block, self->number / 32);
   if (self->products > mine.first)
     fault("the thread ends while a wgmma.mma_async of its warp is under way", mine.under_way.front().pc);
+}
+
+uint32_t missing_warp(const Fiber* fiber) {
+  const uint32_t warp = fiber->number / 32, first = warp / 4 * 4;
+  const uint32_t number = fiber->block->products->formed[warp / 4];
+  for (uint32_t i = first; i < first + 4; ++i)
+    if (!begun(of_warp(fiber->block, i), number)) return i;
+  return warp;
 }
 
 }  // namespace engine
@@ -346,8 +383,11 @@ TS_EXPORT void ts_wgmma(
     p.b = b_descriptor;
     p.left = a != nullptr;
     p.pc = pc;
-    check_operand(w, p.b, static_cast<uint32_t>(form->n), form->b_along_n, pc);
-    if (!a) check_operand(w, p.a, 64, form->a_along_m, pc);
+    if (warp % 4 == 0 || w->launch->races) {
+      check_operand(w, p.b, static_cast<uint32_t>(form->n), form->b_along_n, pc);
+      if (!a) check_operand(w, p.a, 64, form->a_along_m, pc);
+    }
+    if (w->launch->races) release_at(w, meeting_place(block, warp / 4));
   }
   Product& p = mine.under_way[number - mine.first];
   if (std::memcmp(&p.form, form, sizeof *form) || p.b != b_descriptor || p.left != (a != nullptr) ||
@@ -393,23 +433,36 @@ TS_EXPORT void ts_wgmma(
   }
   if (p.tile && p.tile != tile) fault("wgmma.mma_async whose lanes do not agree in their accumulators", pc);
   p.tile = tile;
+  ++p.lanes;
   tile->last = number;
 }
 
 TS_EXPORT void ts_wgmma_fence() { ++worker->current->product_fences; }
 
 TS_EXPORT void ts_wgmma_commit() {
-  Fiber* self = worker->current;
-  WarpProducts& mine = of_warp(worker->block, self->number / 32);
+  Worker* w = worker;
+  Fiber* self = w->current;
+  WarpProducts& mine = of_warp(w->block, self->number / 32);
   const uint32_t group = self->product_groups++;
   if (group == mine.groups.size()) mine.groups.push_back(self->products);
   else if (mine.groups[group] != self->products)
     fault("wgmma.commit_group: the lanes of a warp have begun different numbers of products", TS_RETURN_ADDRESS);
+  if (self->products && begun(mine, self->products - 1)) wake_warps(w, w->block, self->number / 128);
 }
 
 TS_EXPORT void ts_wgmma_wait(int pending, int line, const char* file) {
-  Wait mine = {worker->current, pending};
-  ts_warp(0xffffffffu, form_all, &mine, "wgmma.wait_group", line, file);
+  Worker* w = worker;
+  Fiber* self = w->current;
+  Wait mine = {self, pending, false, 0};
+  if (!self->products) return;
+  for (;;) {
+    ts_warp(0xffffffffu, form_all, &mine, "wgmma.wait_group", line, file);
+    if (mine.done) break;
+    if (mine.news != w->block->products->news[self->number / 128]) continue;
+    self->state = AT_PRODUCT;
+    leave(w, self);
+  }
+  if (w->launch->races) synchronise(w, meeting_place(w->block, self->number / 128), true, false);
 }
 
 }  // extern "C"

@@ -1,4 +1,5 @@
-// wgmma: products of a warpgroup's rows, which are formed when their group is waited for, a warp at a time.
+// wgmma: products of a warpgroup's rows, which are formed when one of its warps waits for their group; each warp gets its
+// sums when it waits itself.
 #pragma once
 #include <deque>
 
@@ -25,11 +26,12 @@ struct Product {
   bool left = false;      // a is in registers
   uint32_t registers[32][4];
   Tile* tile = nullptr;
+  uint32_t lanes = 0;  // that have begun it
   uint64_t pc = 0;
 };
 
 struct WarpProducts {
-  std::deque<Product> under_way;
+  std::deque<Product> under_way;        // whose sums have not been handed out
   uint32_t first = 0;                   // number of the oldest of them
   std::vector<uint32_t> groups;         // products begun before each one was closed
   std::deque<std::unique_ptr<Tile>> tiles;
@@ -37,20 +39,15 @@ struct WarpProducts {
   std::vector<std::unique_ptr<Tile>> spare;
 };
 
-// A right operand as it was read and as numbers, [k][n]: the warps of a warpgroup read the same.
-struct Operand {
-  uint64_t descriptor = 0;
-  int32_t n = 0, type = -1, along = 0;
-  std::vector<unsigned char> raw;
-  std::vector<uint32_t> words;
-};
-
 struct Products {
   std::vector<std::unique_ptr<WarpProducts>> warps;
-  Operand operands[16];
+  uint32_t formed[8] = {};  // products of each warpgroup
+  uint32_t news[8] = {};    // times that a warp of it had begun all of a group
 };
 
 // A thread has come to its end: its products have been waited for.
 void check_products(const Fiber* self);
+// The warp of a waiting one's warpgroup that has yet to begin what it waits for.
+uint32_t missing_warp(const Fiber* fiber);
 
 }  // namespace engine

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "clusters.h"
 #include "reports.h"
 
 namespace engine {
@@ -48,12 +49,17 @@ void unpack_place(Worker* w, ts_place& at, const shadow::Record& record) {
   at.access = static_cast<int32_t>(record.epoch >> 30);
 }
 
+// Where it is kept what was released at an address.
+std::unordered_map<uint64_t, shadow::Knowledge>& releases_of(Worker* w, uint64_t address) {
+  Block* block = owner(w, address);
+  return block ? block->at : w->launch->races->released;
+}
+
 // What the thread that runs has done, and knows, is released at an address.
 void release(Worker* w, uint64_t address) {
-  Races* races = w->launch->races;
   Fiber* self = w->current;
   Block* block = w->block;
-  shadow::Knowledge& out = races->released[address];
+  shadow::Knowledge& out = releases_of(w, address)[address];
   if (self->fences) shadow::Knowledge::raise(out.threads,
       static_cast<uint32_t>(block->number << 10 | self->number) + 1, self->fences);
   if (self->fenced_epoch)
@@ -210,8 +216,9 @@ void synchronise(Worker* w, uint64_t address, bool acquires, bool releases) {
   Block* block = w->block;
   if (self->suspect.address == address) self->suspect.address = 0;
   if (acquires) {
-    const auto found = races->released.find(address);
-    if (found != races->released.end()) {
+    const auto& releases = releases_of(w, address);
+    const auto found = releases.find(address);
+    if (found != releases.end()) {
       if (!self->known) self->known = std::make_unique<shadow::Knowledge>();
       self->known->join(found->second);
     }
@@ -220,15 +227,12 @@ void synchronise(Worker* w, uint64_t address, bool acquires, bool releases) {
   if (releases && (self->fenced || (block->known && !block->known->threads.empty()))) release(w, address);
 }
 
-void pass_at(Worker* w, uint64_t address) {
-  Races* races = w->launch->races;
-  races->passed[address] = races->released[address];
-}
+void pass_at(Block* block, uint64_t address) { block->passed[address] = block->at[address]; }
 
 void acquire_at(Worker* w, uint64_t address) {
   Fiber* self = w->current;
   if (!self->known) self->known = std::make_unique<shadow::Knowledge>();
-  self->known->join(w->launch->races->passed[address]);
+  self->known->join(owner(w, address)->passed[address]);
 }
 
 void release_at(Worker* w, uint64_t address) {

@@ -11,7 +11,7 @@ void synchronise(Worker* w, uint64_t address, bool acquires, bool releases);
 // A barrier in shared memory, or one of a number: what the thread has done is released there, fenced or not.
 void release_at(Worker* w, uint64_t address);
 // A phase of such a barrier is over: who waits for it, `acquire_at`, knows what was released until then.
-void pass_at(Worker* w, uint64_t address);
+void pass_at(Block* block, uint64_t address);
 void acquire_at(Worker* w, uint64_t address);
 // Compares what was stored with what another lane of the warp had stored there, now that it is in memory.
 void settle(Worker* w);

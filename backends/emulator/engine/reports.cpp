@@ -3,6 +3,7 @@
 #include "clusters.h"
 #include "mbarriers.h"
 #include "memory.h"
+#include "products.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -136,6 +137,17 @@ void stuck(Worker* w) {
         waits(report.here, &fiber);
         std::snprintf(report.text, sizeof report.text, "waits at barrier %u for %u threads, of which %u have come",
                       fiber.mask, named.expected, named.arrived);
+      });
+      return;
+    }
+  }
+  for (auto& block : w->resident) {
+    for (Fiber& fiber : block->fibers) {
+      if (fiber.state != AT_PRODUCT) continue;
+      fail(TS_DEADLOCK, [&](ts_report& report) {
+        waits(report.here, &fiber);
+        std::snprintf(report.text, sizeof report.text,
+                      "waits for a wgmma.mma_async that warp %u of its warpgroup has yet to begin", missing_warp(&fiber) % 4);
       });
       return;
     }

@@ -21,7 +21,7 @@ constexpr int READ = 0, WRITE = 1, ATOMIC = 2;
 constexpr uint64_t RANK = 24;  // the bit of a shared address from which on the rank in the cluster stands
 
 enum State : uint8_t {
-  READY, AT_BARRIER, AT_WARP, AT_GRID, GATHERING, AT_NAMED, AT_CLUSTER, AT_MBARRIER, DONE
+  READY, AT_BARRIER, AT_WARP, AT_GRID, GATHERING, AT_NAMED, AT_CLUSTER, AT_MBARRIER, AT_PRODUCT, DONE
 };
 
 // A copy that its thread has started.
@@ -128,6 +128,8 @@ struct Block {
   uint32_t released = 0;  // barriers passed
   bool fenced = false;    // by a thread, since the last barrier; where races are looked for
   std::vector<shadow::WarpClocks> clocks;
+  // As Races::released, by an address in its shared memory; and what the last phase of a barrier there released.
+  std::unordered_map<uint64_t, shadow::Knowledge> at, passed;
   std::unique_ptr<shadow::Knowledge> known;
 };
 
@@ -135,7 +137,6 @@ struct Block {
 struct Races {
   shadow::Pages pages;
   std::unordered_map<uint64_t, shadow::Knowledge> released;  // by the address of an atomic
-  std::unordered_map<uint64_t, shadow::Knowledge> passed;    // the same of a barrier in shared memory, by its last phase
   std::unordered_map<uint64_t, shadow::Record> last;         // the last atomic at an address
 };
 
