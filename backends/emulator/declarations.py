@@ -34,7 +34,18 @@ _QUALIFIERS = {
 }  # fmt: skip
 _BUILT_IN = {"void", "bool", "char", "short", "int", "long", "signed", "unsigned", "float", "double", "auto"}
 # Namespaces that a using-directive may name without the text declaring them.
-_NAMESPACES = {"std", "nvcuda", "wmma", "cooperative_groups", "cub", "cuda", "thrust", "experimental", "precision", "device"}
+_NAMESPACES = {
+    "std",
+    "nvcuda",
+    "wmma",
+    "cooperative_groups",
+    "cub",
+    "cuda",
+    "thrust",
+    "experimental",
+    "precision",
+    "device",
+}
 
 
 class Token(NamedTuple):

@@ -341,7 +341,7 @@ MISTAKES = {
     "a stage is not waited for": ("barrier_wait(&shared.full[slot.stage], slot.parity);", ""),
     "fewer bytes are expected": ("barrier_expect(full, STAGE * sizeof(ELEMENT))", "barrier_expect(full, STAGE)"),
     "more bytes are expected": ("barrier_expect(full, STAGE * sizeof(ELEMENT))", "barrier_expect(full, STAGE * 4)"),
-    "a barrier for too few": ("WARPS * CLUSTER)", "WARPS * CLUSTER - 1)"),
+    "a barrier for too few": ("WARPS * CLUSTER)", "WARPS * CLUSTER / 4)"),
     "a barrier for too many": ("WARPS * CLUSTER)", "WARPS * CLUSTER + 1)"),
     "a stage is given back too early": ("if (k) release(&shared.empty[previous]);",
                                         "release(&shared.empty[slot.stage]);"),

@@ -144,6 +144,7 @@ void load(Worker* w, const Transfer& t) {
 // What a store takes of shared memory.
 void take(Transfer& t) {
   if (t.read) return;
+  if (worker->unread) --worker->unread;
   t.read = true;
   t.held.resize(t.bytes);
   const int swizzle = t.tensor ? t.map.swizzle : 0;
@@ -243,12 +244,18 @@ void begin_store(Transfer& t, const void* from, uint64_t alignment, uint64_t pc)
   if (t.tensor) check_taken(w, t, pc);
   else slow(w, here(from), t.bytes, READ, pc);
   t.group = self->store_groups;
+  ++w->unread;
   self->stores.push_back(std::move(t));
 }
 
 }  // namespace
 
 bool land(Worker* w) {
+  // Stores are read as late as they may be, when they are waited for, but for the first order: there they are quick.
+  if (w->unread && w->launch->options.order == 0)
+    for (auto& block : w->resident)
+      for (Fiber& fiber : block->fibers)
+        for (Transfer& t : fiber.stores) take(t);
   const size_t count = w->transfers.size();
   if (!count) return false;
   size_t chosen = 0;

@@ -329,6 +329,15 @@ void form_all(void** lanes, uint32_t) {
   for (int lane = 0; lane < 32; ++lane) static_cast<Wait*>(lanes[lane])->done = true;
 }
 
+// Whether another product that is under way has a lane's variable among its accumulators.
+bool taken(const WarpProducts& mine, const Tile* but, uint32_t lane, const uint32_t* place) {
+  for (const auto& tile : mine.tiles)
+    if (tile.get() != but)
+      for (uint32_t word = 0; word < tile->count; ++word)
+        if (tile->places[lane][word] == place) return true;
+  return false;
+}
+
 // The warps of a warpgroup that wait for another one look again.
 void wake_warps(Worker* w, Block* block, uint32_t warpgroup) {
   ++block->products->news[warpgroup];
@@ -420,7 +429,8 @@ TS_EXPORT void ts_wgmma(
     std::memcpy(tile->places[lane], d, count * sizeof *d);
     for (uint32_t word = 0; word < count; ++word) {
       const uint32_t value = *d[word];
-      if (value == PENDING) fault("wgmma.mma_async on accumulators of another shape that is still under way", pc);
+      if (value == PENDING && taken(mine, tile, lane, d[word]))
+        fault("wgmma.mma_async on accumulators of another shape that is still under way", pc);
       uint32_t* at = &tile->words[row_of(lane, word, pairs)][column_of(lane, word, pairs)];
       if (pairs) {
         at[0] = bits_as<uint32_t>(widen(static_cast<uint16_t>(value), false));

@@ -184,6 +184,7 @@ struct Worker {
   uint64_t head = 0, tail = 0;
   std::vector<std::unique_ptr<Block>> resident, spare;
   std::vector<Transfer> transfers;  // to shared memory, oldest first
+  uint64_t unread = 0;              // stores whose bytes still lie in shared memory
   uint32_t wakes = 0;               // that were in vain, of threads that wait at an mbarrier
   std::vector<char*> stacks;  // free ones
   std::vector<char*> all_stacks;
