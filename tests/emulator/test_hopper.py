@@ -215,6 +215,27 @@ def test_a_product_of_a_warpgroup(program, kernel, left, right, k, a_along_m, b_
         assert np.array_equal(sums_of(d).astype(float), expected)
 
 
+def test_a_left_operand_from_registers(program):
+    random = np.random.default_rng(4)
+    a, b = random.integers(-8, 8, (64, 16)).astype(float), random.integers(-8, 8, (16, 16)).astype(float)
+    memory, says = operand(b.astype(np.float16), 2, 32, along_m=True)
+    held = np.zeros((128, 4, 2), np.float16)
+    for thread, word, half in np.ndindex(*held.shape):
+        row = thread // 32 * 16 + thread % 32 // 4 + 8 * (word % 2)
+        held[thread, word, half] = a[row, 2 * (thread % 4) + half + 8 * (word // 2)]
+    d = np.zeros((128, 8), np.float32)
+    program.launch("from_registers", 1, 128, (memory, len(memory), held.view(np.uint32), says, d), shared=len(memory))
+    assert np.array_equal(sums_of(d), -a @ b.T)
+
+
+def test_four_neighbours_are_added_to(program):
+    x = np.zeros(8, np.float32)
+    program.launch("added", 2, 32, (x[4:],))
+    assert x.tolist() == [0, 0, 0, 0, 64, 128, 192, 256]
+    with pytest.raises(emulator.Misaligned):
+        program.launch("added", 2, 32, (x[1:],))
+
+
 def test_whole_numbers_saturate_where_asked(program):
     a, says = operand(np.full((64, 32), 255, np.uint8), 1, 0, False)
     b, _ = operand(np.full((16, 32), 127, np.int8), 1, 0, False)
@@ -235,6 +256,7 @@ FAULTS = {
     ("chained", 2): (emulator.KernelError, "the thread ends while a wgmma.mma_async of its warp is under way"),
     ("chained", 4): (emulator.KernelError, "the thread ends while a wgmma.mma_async of its warp is under way"),
     ("chained", 5): (emulator.KernelError, "accumulators of wgmma.mma_async were written before"),
+    ("chained", 7): (emulator.Deadlock, "waits for a wgmma.mma_async that warp 3 of its warpgroup has yet to begin"),
     ("chained", 6): (emulator.KernelError, "without a lane of the warp|has run to its end"),
 }
 

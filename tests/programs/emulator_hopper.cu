@@ -135,6 +135,11 @@ extern "C" __global__ void __cluster_dims__(2, 2, 1) shared_out(const __grid_con
   if (fault == 3) out[0] = *cluster.map_shared_rank(&seen, (rank + 1) % blocks);
 }
 
+// Each thread adds to four neighbours at once.
+extern "C" __global__ void added(float* x) {
+  asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(x), "f"(1.0f), "f"(2.0f), "f"(3.0f), "f"(4.0f));
+}
+
 // Arrivals of all threads of the other blocks at a barrier of the first.
 extern "C" __global__ void arrivals(int* out, int count) {
   __shared__ unsigned long long barrier;
@@ -187,6 +192,22 @@ PRODUCT(s8_kk, "m64n16k32.s32.s8.s8", int, 8, 8, EIGHT ";")
 PRODUCT(u8s8_kk, "m64n16k32.s32.u8.s8.satfinite", int, 8, 8, EIGHT ";")
 PRODUCT(e4m3_kk, "m64n16k32.f32.e4m3.e5m2", float, 8, 8, EIGHT ", 1, 1;")
 
+// d = -a b of 64 rows and 16 columns, a from registers.
+extern "C" __global__ void from_registers(
+    const unsigned char* memory, int bytes, const uint4* a, unsigned long long b, float* d) {
+  for (int i = threadIdx.x; i < bytes; i += blockDim.x) tile[i] = memory[i];
+  __syncthreads();
+  const uint4 own = a[threadIdx.x];
+  float s[8];
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+  asm volatile("wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7}, "
+               "{%8, %9, %10, %11}, %12, 0, 1, -1, 1;"
+               : "+f"(s[0]), "+f"(s[1]), "+f"(s[2]), "+f"(s[3]), "+f"(s[4]), "+f"(s[5]), "+f"(s[6]), "+f"(s[7])
+               : "r"(own.x), "r"(own.y), "r"(own.z), "r"(own.w), "l"(b + ((shared_address(tile) & 0x3ffff) >> 4)));
+  asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
+  for (int i = 0; i < 8; ++i) d[threadIdx.x * 8 + i] = s[i];
+}
+
 // A chain of two products and what can go wrong around it: b is replaced while they are under way, for the next one.
 extern "C" __global__ void chained(const __half* a, const __half* b, float* d, unsigned long long layout) {
   __half* left = reinterpret_cast<__half*>(tile);
@@ -197,6 +218,10 @@ extern "C" __global__ void chained(const __half* a, const __half* b, float* d, u
     for (int i = threadIdx.x; i < 16 * 16; i += 128) right[i] = b[turn * 256 + i];
     asm volatile("fence.proxy.async;" ::: "memory");
     __syncthreads();
+    if (fault == 7 && threadIdx.x >= 96) {
+      __syncthreads();
+      continue;
+    }
     const unsigned long long da = layout | (shared_address(left) & 0x3ffff) >> 4;
     const unsigned long long db = layout | (shared_address(right) & 0x3ffff) >> 4;
     if (fault != 1) asm volatile("wgmma.fence.sync.aligned;" ::: "memory");

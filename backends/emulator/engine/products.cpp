@@ -170,7 +170,7 @@ uint32_t column_of(uint32_t lane, uint32_t word, bool pairs) {
 }
 
 // The 64 rows of the left operand, [64][k]; `parts`: the product as each warp has begun it.
-void left_operand(Worker* w, Product* const* parts, uint32_t* out) {
+void left_operand(Worker* w, Product* const* parts, unsigned char* space, uint32_t* out) {
   const ts_wgmma_form& f = parts[0]->form;
   const uint32_t k = static_cast<uint32_t>(f.k), each = 4 / static_cast<uint32_t>(bytes_of(f.a));
   if (parts[0]->left) {
@@ -183,9 +183,8 @@ void left_operand(Worker* w, Product* const* parts, uint32_t* out) {
         widen_all(raw, each, f.a, [&](uint32_t i, uint32_t word) { out[row * k + first + i] = word; });
       }
   } else {
-    unsigned char raw[64 * 32];
-    gather(w, parts[0]->a, 64, f.a_along_m, raw);
-    arrange_operand(raw, 64, k, f.a, f.a_along_m, false, out);
+    gather(w, parts[0]->a, 64, f.a_along_m, space);
+    arrange_operand(space, 64, k, f.a, f.a_along_m, false, out);
   }
   if (f.negate_a != f.negate_b && !whole_numbers(f.a))
     for (uint32_t i = 0; i < 64 * k; ++i) out[i] ^= 0x80000000u;
@@ -209,9 +208,10 @@ void form_product(Worker* w, Product* const* parts) {
   const uint32_t n = static_cast<uint32_t>(f.n), k = static_cast<uint32_t>(f.k);
   check_operand(w, parts[0]->b, n, f.b_along_n, parts[0]->pc);
   if (!parts[0]->left) check_operand(w, parts[0]->a, 64, f.a_along_m, parts[0]->pc);
-  uint32_t a[64 * 32], b[COLUMNS * 32];
-  unsigned char raw[COLUMNS * 32];
-  left_operand(w, parts, a);
+  Products& all = *w->block->products;
+  uint32_t *const a = all.left, *const b = all.right;
+  unsigned char* const raw = all.raw;
+  left_operand(w, parts, raw, a);
   gather(w, parts[0]->b, n, f.b_along_n, raw);
   arrange_operand(raw, n, k, f.b, f.b_along_n, true, b);
   for (uint32_t warp = 0; warp < 4; ++warp) {

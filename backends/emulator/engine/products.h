@@ -41,6 +41,9 @@ struct WarpProducts {
 
 struct Products {
   std::vector<std::unique_ptr<WarpProducts>> warps;
+  // The operands of the product that is formed: as they were read, and as numbers, [m][k] and [k][n].
+  unsigned char raw[COLUMNS * 32];
+  uint32_t left[64 * 32], right[32 * COLUMNS];
   uint32_t formed[8] = {};  // products of each warpgroup
   uint32_t news[8] = {};    // times that a warp of it had begun all of a group
 };

@@ -75,12 +75,6 @@ struct Fiber {
   // Where races are looked for.
   uint32_t fences = 0, fenced_epoch = 0;  // and releases by a barrier
   bool fenced = false;
-  uint64_t waits_at = 0;        // the mbarrier
-  uint32_t cluster_arrivals = 0, cluster_waits = 0;
-  std::vector<Transfer> stores;  // of the copy engine, oldest first
-  uint32_t store_groups = 0;
-  uint32_t products = 0, tiles = 0, product_groups = 0;  // wgmma's: begun, accumulators of them, closed groups
-  uint32_t product_fences = 0;
   std::vector<Copy> copies;  // oldest first
   uint32_t groups = 0;       // of copies that were closed
   std::unique_ptr<shadow::Knowledge> known;  // acquired since the block's last barrier
@@ -89,6 +83,12 @@ struct Fiber {
     shadow::Record first, second;
     uint64_t size = 0;
   } suspect;  // a plain read that races with an atomic, unless a compare-and-swap of the same address follows
+  uint64_t waits_at = 0;        // the mbarrier
+  uint32_t cluster_arrivals = 0, cluster_waits = 0;
+  std::vector<Transfer> stores;  // of the copy engine, oldest first
+  uint32_t store_groups = 0;
+  uint32_t products = 0, tiles = 0, product_groups = 0;  // wgmma's: begun, accumulators of them, closed groups
+  uint32_t product_fences = 0;
 };
 
 struct Named {
