@@ -299,7 +299,8 @@ def _cluster(kernel: Kernel, number: int) -> str:
     if not kernel.cluster or (kernel.template and re.search(r"[A-Za-z_]", kernel.cluster)):
         return ""
     return (
-        f' extern "C" TS_PLAIN void ts_cluster_{number}(uint32_t* out) {{ const uint32_t dims[3] = {{{kernel.cluster}}}; '
+        f' extern "C" TS_PLAIN void ts_cluster_{number}(uint32_t* out) '
+        f"{{ const uint32_t dims[3] = {{{kernel.cluster}}}; "
         "for (int i = 0; i < 3; ++i) out[i] = dims[i] ? dims[i] : 1; }"
     )
 

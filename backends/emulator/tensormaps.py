@@ -70,7 +70,7 @@ class TensorMap:
             raise ValueError(f"array: expected strides of whole 16 bytes, got {self._strides} bytes")
 
     def encoded(self, start: int) -> np.ndarray:
-        """The bytes of it, with the array at `start`; they begin at a multiple of 64, as the kernel's parameter does."""
+        """The bytes of it, with the array at `start`; they begin at a multiple of 64, as a parameter does."""
         if start % 16:
             raise ValueError(f"array: expected it to begin at a multiple of 16 bytes, got {start % 16} bytes off")
         rank, shape = len(self.box), tuple(self.array.shape)

@@ -349,11 +349,12 @@ def test_a_map_is_asked_for_and_bounds_what_it_moves(program):
     out, at = np.zeros(256, np.uint8), np.zeros(2, np.int32)
     with pytest.raises(emulator.KernelError, match="a tensor map that the host has not encoded"):
         program.launch("loaded2", 1, 32, (bytes(128), at, out, 256), shared=256)
+    row, short = np.zeros(64, np.float32), np.zeros((4, 64), np.float32)
+    encoded = emulator.TensorMap(row, (64,))
     with pytest.raises(emulator.KernelError, match="with 2 coordinates by a tensor map of 1 axes"):
-        encoded = emulator.TensorMap(np.zeros(64, np.float32), (64,))
         program.launch("loaded2", 1, 32, (encoded, at, out, 256), shared=256)
+    encoded = emulator.TensorMap(short, (4, 64))
     with pytest.raises(emulator.OutOfBounds, match="just past the end of|across the end of"):
-        encoded = emulator.TensorMap(np.zeros((4, 64), np.float32), (4, 64))
         program.launch("loaded2", 1, 32, (encoded, at, out, 256), shared=256)
 
 
@@ -367,8 +368,8 @@ MISTAKES = {
     "a barrier for too many": ("WARPS * CLUSTER)", "WARPS * CLUSTER + 1)"),
     "a stage is given back too early": ("if (k) release(&shared.empty[previous]);",
                                         "release(&shared.empty[slot.stage]);"),
-    "a stage is given back before the wait": ("wgmma_wait<1>();\n                if (k) release(&shared.empty[previous]);",
-                                              "if (k) release(&shared.empty[previous]);\nwgmma_wait<1>();"),
+    "a stage is given back before the wait": ("wgmma_wait<1>();\n                if (k)",
+                                              "if (k) release(&shared.empty[previous]);\nwgmma_wait<1>();\nif (0)"),
     "the other parity": ("barrier_wait(&shared.empty[slot.stage], slot.parity ^ 1);",
                          "barrier_wait(&shared.empty[slot.stage], slot.parity);"),
     "empty stages are not waited for": ("barrier_wait(&shared.empty[slot.stage], slot.parity ^ 1);", ""),

@@ -124,8 +124,8 @@ void ts_copy_async(void* to, const void* from, int size, int read, uint64_t pc);
 void ts_copy_commit(void);
 void ts_copy_wait(int pending);  // until at most so many groups of this thread are under way
 
-// Of the block's cluster: its rank there, blocks along x, y and z, its place in the grid of clusters. Addresses of shared
-// memory in the block of a rank, as numbers and as pointers.
+// Of the block's cluster: its rank there, blocks along x, y and z, its place in the grid of clusters. Addresses of
+// shared memory in the block of a rank, as numbers and as pointers.
 uint32_t ts_cluster_rank(void);
 uint64_t ts_cluster_dim(void);
 uint64_t ts_cluster_index(void);

@@ -81,7 +81,8 @@ TS_EXPORT uint64_t ts_shared_address(const void* pointer) {
 TS_EXPORT void* ts_shared_memory(uint64_t address) {
   const Block* own = worker->block;
   const uint64_t rank = address >> RANK & 0xff;
-  if (rank == own->rank || rank >= own->cluster->blocks.size()) return own->arena + (address & 0xffffffffu) - (uint64_t(own->rank) << RANK);
+  if (rank == own->rank || rank >= own->cluster->blocks.size())
+    return own->arena + (address & 0xffffffffu) - (uint64_t(own->rank) << RANK);
   return own->cluster->blocks[rank]->arena + (address & ((1u << RANK) - 1));
 }
 

@@ -38,7 +38,8 @@ void pieces_of(uint64_t descriptor, uint32_t extent, bool along_m, Piece piece) 
   const uint64_t further = swizzle ? leading : stride, down = swizzle ? stride : leading;
   for (uint32_t k = 0; k < 16; ++k)
     for (uint32_t i = 0; i < all; ++i)
-      piece(swizzled(start + i / across * further + i % across * 16 + k / 8 * down + k % 8 * width, swizzle), k * all + i);
+      piece(swizzled(start + i / across * further + i % across * 16 + k / 8 * down + k % 8 * width, swizzle),
+            k * all + i);
 }
 
 // What a product reads of shared memory has to be there.
@@ -97,7 +98,9 @@ void arrange_operand(
       });
   } else {
     for (uint32_t m = 0; m < extent; ++m)
-      widen_all(raw + m * 32, k, type, [&](uint32_t i, uint32_t word) { out[by_k ? i * extent + m : m * k + i] = word; });
+      widen_all(raw + m * 32, k, type, [&](uint32_t i, uint32_t word) {
+        out[by_k ? i * extent + m : m * k + i] = word;
+      });
   }
 }
 

@@ -1,5 +1,5 @@
-// wgmma: products of a warpgroup's rows, which are formed when one of its warps waits for their group; each warp gets its
-// sums when it waits itself.
+// wgmma: products of a warpgroup's rows, which are formed when one of its warps waits for their group; each warp gets
+// its sums when it waits itself.
 #pragma once
 #include <deque>
 

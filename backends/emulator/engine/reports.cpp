@@ -147,7 +147,8 @@ void stuck(Worker* w) {
       fail(TS_DEADLOCK, [&](ts_report& report) {
         waits(report.here, &fiber);
         std::snprintf(report.text, sizeof report.text,
-                      "waits for a wgmma.mma_async that warp %u of its warpgroup has yet to begin", missing_warp(&fiber) % 4);
+                      "waits for a wgmma.mma_async that warp %u of its warpgroup has yet to begin",
+                      missing_warp(&fiber) % 4);
       });
       return;
     }
@@ -167,8 +168,8 @@ void stuck(Worker* w) {
       if (fiber.state != AT_CLUSTER) continue;
       fail(TS_DEADLOCK, [&](ts_report& report) {
         waits(report.here, &fiber);
-        std::snprintf(report.text, sizeof report.text, "waits at the cluster's barrier, to which %u threads have yet to come",
-                      block->cluster->missing);
+        std::snprintf(report.text, sizeof report.text,
+                      "waits at the cluster's barrier, to which %u threads have yet to come", block->cluster->missing);
       });
       return;
     }
