@@ -51,8 +51,7 @@ NOTES = (
     ),
     "NVRTC has no host headers and no INFINITY; a macro of one letter breaks its own headers.",
     "ELEMENT is float, __half or __nv_bfloat16. Own headers are included with quotes; inline PTX stays in "
-    "ptx.cuh with a "
-    "plain twin for the emulator, the only place that asks for TOUCHSTONE_EMULATOR.",
+    "ptx.cuh and hopper.cuh; the emulator takes it as it is.",
 )
 
 

@@ -247,6 +247,9 @@ def test_whole_numbers_saturate_where_asked(program):
 
 
 FAULTS = {
+    ("met", 1): (emulator.KernelError, "arrives at the cluster's barrier twice without a wait"),
+    ("met", 2): (emulator.KernelError, "waits at the cluster's barrier without having arrived"),
+    ("met", 3): (emulator.Deadlock, "waits at barrier 1 for 64 threads, of which 32 have come"),
     ("loaded2", 1): (emulator.Deadlock, "whose phase lacks 0 of 1 arrivals and has 16 bytes more than"),
     ("loaded2", 2): (emulator.Deadlock, "whose phase lacks 0 of 1 arrivals and 16 bytes"),
     ("loaded2", 3): (emulator.UninitialisedShared, "which an asynchronous copy has yet to fill"),
@@ -262,6 +265,11 @@ FAULTS = {
 
 
 def launch(program, kernel):
+    if kernel == "met":
+        out = np.zeros(1, np.int32)
+        program.launch(kernel, 2, 64, (out,), cluster=2)
+        assert out[0] == 64
+        return out
     if kernel == "loaded2":
         x, out = np.ones((16, 16), np.float32), np.zeros(256, np.uint8)
         at = np.zeros(2, np.int32)

@@ -135,6 +135,20 @@ extern "C" __global__ void __cluster_dims__(2, 2, 1) shared_out(const __grid_con
   if (fault == 3) out[0] = *cluster.map_shared_rank(&seen, (rank + 1) % blocks);
 }
 
+// The cluster's barrier, at which threads that have ended are not waited for.
+extern "C" __global__ void met(int* out) {
+  if (threadIdx.x >= 32) return;
+  if (fault != 2) asm volatile("barrier.cluster.arrive.aligned;");
+  if (fault == 1) asm volatile("barrier.cluster.arrive.aligned;");
+  asm volatile("barrier.cluster.wait.aligned;");
+  if (fault == 3) {
+    if (blockIdx.x == 1) asm volatile("bar.sync 1, 64;");
+    asm volatile("barrier.cluster.arrive.aligned;");
+    asm volatile("barrier.cluster.wait.aligned;");
+  }
+  atomicAdd(out, 1);
+}
+
 // Each thread adds to four neighbours at once.
 extern "C" __global__ void added(float* x) {
   asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(x), "f"(1.0f), "f"(2.0f), "f"(3.0f), "f"(4.0f));

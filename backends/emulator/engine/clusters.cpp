@@ -87,12 +87,16 @@ TS_EXPORT void ts_cluster_arrive(uint64_t pc) {
 TS_EXPORT void ts_cluster_wait(int line, const char* file) {
   Worker* w = worker;
   Fiber* self = w->current;
-  if (self->cluster_arrivals == self->cluster_waits)
-    fault("waits at the cluster's barrier without having arrived", TS_RETURN_ADDRESS);
-  ++self->cluster_waits;
-  if (w->block->cluster->phase >= self->cluster_arrivals) return;
   self->line = line;
   self->file = file;
+  if (self->cluster_arrivals == self->cluster_waits) {
+    fail(TS_FAULT, [&](ts_report& report) {
+      waits(report.here, self);
+      std::snprintf(report.text, sizeof report.text, "waits at the cluster's barrier without having arrived");
+    });
+  }
+  ++self->cluster_waits;
+  if (w->block->cluster->phase >= self->cluster_arrivals) return;
   self->state = AT_CLUSTER;
   leave(w, self);
 }
