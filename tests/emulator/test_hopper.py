@@ -366,6 +366,44 @@ def test_a_map_is_asked_for_and_bounds_what_it_moves(program):
         program.launch("loaded2", 1, 32, (encoded, at, out, 256), shared=256)
 
 
+LIBRARY = """
+#include <cuda.h>
+#include <cuda/barrier>
+
+namespace cde = cuda::device::experimental;
+
+__global__ void moved(const __grid_constant__ CUtensorMap from, const CUtensorMap* to, int waits) {
+  __shared__ alignas(128) float tile[8][32];
+  __shared__ cuda::barrier<cuda::thread_scope_block> bar;
+  if (threadIdx.x == 0) init(&bar, blockDim.x);
+  __syncthreads();
+  const int row = 8 * blockIdx.x;
+  if (threadIdx.x == 0) cde::cp_async_bulk_tensor_2d_global_to_shared(tile, &from, 0, row, bar);
+  auto token = threadIdx.x ? bar.arrive() : cuda::device::barrier_arrive_tx(bar, 1, sizeof tile);
+  if (waits) bar.wait(std::move(token));
+  tile[threadIdx.x / 32][threadIdx.x % 32] += 1;
+  cde::fence_proxy_async_shared_cta();
+  __syncthreads();
+  if (threadIdx.x) return;
+  cde::cp_async_bulk_tensor_2d_shared_to_global(to, 0, row, tile);
+  cde::cp_async_bulk_commit_group();
+  cde::cp_async_bulk_wait_group_read<0>();
+}
+"""
+
+
+@pytest.mark.parametrize(("order", "seed"), ORDERS)
+def test_the_functions_of_cuda_barrier(order, seed):
+    program = emulator.compile(LIBRARY, "library.cu", arch="sm_90a")
+    x, y = np.arange(512, dtype=np.float32).reshape(16, 32), np.zeros((16, 32), np.float32)
+    maps = emulator.TensorMap(x, (8, 32)), emulator.TensorMap(y, (8, 32))
+    with emulator.schedule(order, seed):
+        program.launch("moved", 2, 256, (*maps, 1))
+        assert np.array_equal(y, x + 1)
+        with pytest.raises(emulator.UninitialisedShared, match="library.cu:16.*(yet to fill|has written)"):
+            program.launch("moved", 2, 256, (*maps, 0))
+
+
 # Mistakes in our own product on warpgroups, wgmma.cuh.
 MISTAKES = {
     "the sums are not waited for": ("wgmma_wait<0>();", ""),
@@ -392,7 +430,7 @@ MISTAKES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", some(list(MISTAKES), 5))
+@pytest.mark.parametrize("name", some(list(MISTAKES), 9))
 def test_mistakes_in_a_whole_product_are_found(name, tmp_path, monkeypatch):
     text = (LIB / "wgmma.cuh").read_text()
     before, after = MISTAKES[name]
