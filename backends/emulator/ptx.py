@@ -551,7 +551,7 @@ def _cp(s: _Statement, words: list[str], ops: list[str]) -> str:
     if "wait_all" in words:
         return "ts_copy_commit(); ts_copy_wait(0);"
     if "mbarrier" in words:
-        raise NotKnown(".".join(words))
+        return f"touchstone::ptx::copies_arrive({s.address(ops[0], 'shared')}, {str('noinc' in words).lower()});"
     rest = ops[2:]
     if any("cache_hint" in w for w in words):
         rest = rest[:-1]

@@ -247,6 +247,7 @@ def test_whole_numbers_saturate_where_asked(program):
 
 
 FAULTS = {
+    ("counted", 1): (emulator.UninitialisedShared, "which an asynchronous copy has yet to fill"),
     ("met", 1): (emulator.KernelError, "arrives at the cluster's barrier twice without a wait"),
     ("met", 2): (emulator.KernelError, "waits at the cluster's barrier without having arrived"),
     ("met", 3): (emulator.Deadlock, "waits at barrier 1 for 64 threads, of which 32 have come"),
@@ -265,6 +266,11 @@ FAULTS = {
 
 
 def launch(program, kernel):
+    if kernel == "counted":
+        x, y = np.arange(256, dtype=np.int32).reshape(64, 4), np.zeros((64, 4), np.int32)
+        program.launch(kernel, 1, 64, (x, y))
+        assert np.array_equal(y, x[::-1])
+        return y
     if kernel == "met":
         out = np.zeros(1, np.int32)
         program.launch(kernel, 2, 64, (out,), cluster=2)

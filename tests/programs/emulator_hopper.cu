@@ -149,6 +149,20 @@ extern "C" __global__ void met(int* out) {
   atomicAdd(out, 1);
 }
 
+// Copies of each thread that a barrier counts.
+extern "C" __global__ void counted(const int4* x, int4* y) {
+  __shared__ unsigned long long barrier;
+  __shared__ int4 row[64];
+  if (threadIdx.x == 0) init(&barrier, 64);
+  __syncthreads();
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(row + threadIdx.x)),
+               "l"(x + threadIdx.x));
+  if (fault != 1) asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(&barrier)));
+  else asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(&barrier)));
+  wait(&barrier, 0);
+  y[threadIdx.x] = row[63 - threadIdx.x];
+}
+
 // Each thread adds to four neighbours at once.
 extern "C" __global__ void added(float* x) {
   asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(x), "f"(1.0f), "f"(2.0f), "f"(3.0f), "f"(4.0f));

@@ -20,6 +20,13 @@ TS_PLAIN inline bool mbarrier_passed(char* p, uint64_t state, bool parity, bool 
   return ts_mbarrier_passed(p, state, parity, waits, line, file, TS_PC);
 }
 
+// The thread's copies by cp.async are done with this, and one arrival more, which is expected already where `counted`.
+TS_PLAIN inline void copies_arrive(char* p, bool counted) {
+  ts_copy_commit();
+  ts_copy_wait(0);
+  if (counted) ts_mbarrier_arrive(p, 1, 0, 0, TS_PC);
+}
+
 TS_PLAIN inline uint32_t mapa(uint32_t address, uint32_t rank) { return ts_cluster_address(address, rank, TS_PC); }
 TS_PLAIN inline uint64_t mapa_generic(uint64_t address, uint32_t rank) {
   return reinterpret_cast<uint64_t>(ts_cluster_pointer(reinterpret_cast<void*>(address), rank, TS_PC));
