@@ -26,14 +26,7 @@ from touchstone.backends.storage import artefacts, folders
 ALIASES: dict[str, str] = {}
 CPU_VARIABLES: tuple[str, ...] = ()
 PACKAGES = ("cupy-cuda13x",)
-EMULATED = (
-    "sm_70",
-    "sm_75",
-    "sm_80",
-    "sm_86",
-    "sm_87",
-    "sm_89",
-)  # of what a variant can need: what ptx.cuh has twins for
+EMULATED = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_90a")  # of what a variant can need
 # multiply-adds a second that a tiled matmul gets in the emulator on a busy core; 64 x 64 x 64 on an idle one: 1.1e8
 WORK_PER_SECOND = {"cpu": 6e7, "cuda": math.inf}
 NOTES = (
@@ -58,8 +51,7 @@ NOTES = (
     ),
     "NVRTC has no host headers and no INFINITY; a macro of one letter breaks its own headers.",
     "ELEMENT is float, __half or __nv_bfloat16. Own headers are included with quotes; inline PTX stays in "
-    "ptx.cuh with a "
-    "plain twin for the emulator, the only place that asks for TOUCHSTONE_EMULATOR.",
+    "ptx.cuh and hopper.cuh; the emulator takes it as it is.",
 )
 
 
@@ -110,7 +102,7 @@ def lacks(needs: str, device: str) -> str | None:
     """None if `device` has what a variant `needs` ("sm_80", "sm_90a"), else one sentence."""
     if device == "cuda":
         return capability_lacks(needs)
-    return None if needs in EMULATED else f"needs {needs}; the emulator has the instructions of sm_70 to sm_89"
+    return None if needs in EMULATED else f"needs {needs}; the emulator has the instructions of sm_70 to sm_90a"
 
 
 def doctor() -> list[tuple[str, str, str]]:

@@ -18,6 +18,7 @@ from touchstone.backends.emulator.errors import (
 )
 from touchstone.backends.emulator.instruments import Writers, races, schedule, strict, writers
 from touchstone.backends.emulator.program import Program, compile
+from touchstone.backends.emulator.tensormaps import TensorMap
 
 __all__ = [
     "CompileError",
@@ -29,6 +30,7 @@ __all__ = [
     "OutOfBounds",
     "Program",
     "RaceCondition",
+    "TensorMap",
     "Texture",
     "UninitialisedShared",
     "Writers",

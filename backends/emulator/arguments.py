@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from touchstone.backends.emulator.library import Field, Parameter
+from touchstone.backends.emulator.tensormaps import BYTES, TensorMap, aligned
 
 ALIGNMENT = 256  # bytes, of what cudaMalloc returns
 COPIED = 64 << 20  # bytes that a view with gaps may span and still be moved to such an address
@@ -194,6 +195,14 @@ class Packing:
             described = argument.described(self._region(argument.array, name))
             self._tables.append(described)
             return ctypes.c_uint64(ctypes.addressof(described))
+        if isinstance(argument, TensorMap):
+            if size != (8 if kind == "p" else BYTES):
+                raise TypeError(f"{self.kernel}: {name}: expected no tensor map")
+            encoded = argument.encoded(self._region(argument.array, name))
+            if kind != "p":
+                return encoded
+            self._tables.append(encoded)
+            return ctypes.c_uint64(self._region(encoded, name))
         if (
             extent(argument, name) is not None
             or argument is None
@@ -215,7 +224,7 @@ class Packing:
         if isinstance(argument, np.generic) and argument.dtype.itemsize == size:
             return np.array(argument)
         if kind == "x" and isinstance(argument, (bytes, bytearray)) and len(argument) == size:
-            return np.frombuffer(bytes(argument), dtype=np.uint8)
+            return aligned(bytes(argument))
         if kind == "x" and fields and isinstance(argument, (Mapping, list, tuple)):
             return self._structure(argument, fields, size, name)
         expected = {"p": "a tensor, an array or None", "i": "an integer", "u": "an integer", "f": "a number"}
@@ -235,7 +244,7 @@ class Packing:
             values = list(argument)
             if len(values) != len(labels):
                 raise TypeError(f"{self.kernel}: {name}: expected {_listed(fields)}, got {len(values)} values")
-        cell = np.zeros(size, np.uint8)
+        cell = aligned(bytes(size))
         for field, label, value in zip(fields, labels, values, strict=True):
             several = value if field.count else [value]
             if field.count and (not isinstance(value, (list, tuple, np.ndarray)) or len(value) > field.count):
@@ -321,7 +330,7 @@ class Packing:
 def _arrays(arguments: Any) -> Iterator[Any]:
     """Every array in arguments, in lists and structures too."""
     for argument in arguments.values() if isinstance(arguments, Mapping) else arguments:
-        if isinstance(argument, Texture):
+        if isinstance(argument, (Texture, TensorMap)):
             argument = argument.array
         if isinstance(argument, (list, tuple, Mapping)):
             yield from _arrays(argument)

@@ -38,9 +38,13 @@ _ARRAY = re.compile(r"(\w+)\[([\d, x]+)\](?:=(.+))?")
 
 
 def argument(text: str, generator: torch.Generator) -> Any:
-    """What one --arg stands for: `float[64,64]` random, `float[64]=0` filled, `int[9]=arange`, `null`, or a number."""
+    """What one --arg stands for: `float[64,64]` random, `float[64]=0` filled, `int[9]=arange`, `null`, a number, or
+    `half[64,128]@64x64/128`, a tensor map of an array with its box and its swizzle."""
     if text == "null":
         return None
+    if mapped := re.fullmatch(r"(.+)@([\dx,]+)(?:/(\d+))?", text.strip()):
+        array, box, swizzle = mapped.groups()
+        return emulator.TensorMap(argument(array, generator), _sizes(box), int(swizzle or 0))
     found = _ARRAY.fullmatch(text.strip())
     if found:
         name, sizes, fill = found.groups()
@@ -62,7 +66,8 @@ def argument(text: str, generator: torch.Generator) -> Any:
         return float(text)
     except ValueError:
         raise ValueError(
-            f"--arg {text}: expected an array as float[64,64], float[64]=0 or int[9]=arange, a number, or null"
+            f"--arg {text}: expected an array as float[64,64], float[64]=0 or int[9]=arange, a tensor map as "
+            "half[64,128]@64x64/128, a number, or null"
         ) from None
 
 
@@ -92,8 +97,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="ARG",
-        help="one argument, in order: float[64,64] (random), float[64]=0, int[9]=arange, 3, 2.5, null",
+        help="one argument, in order: float[64,64] (random), float[64]=0, int[9]=arange, 3, 2.5, null,\n"
+        "half[64,128]@64x64/128 (a tensor map: its box, its swizzle)",
     )
+    parser.add_argument("--cluster", type=_sizes, metavar="X[,Y[,Z]]", help="blocks of a cluster")
     parser.add_argument("--shared", type=int, default=0, metavar="BYTES", help="dynamic shared memory")
     parser.add_argument("--cooperative", action="store_true", help="a cooperative launch: the grid has a barrier")
     parser.add_argument("--arch", default=ARCH, metavar="SM", help=f"what __CUDA_ARCH__ says: sm_80, sm_90a ({ARCH})")
@@ -171,11 +178,19 @@ def run(options: argparse.Namespace) -> int:
         runs.append(("strict", emulator.strict()))
     status = atomics = 0
     for name, context in runs:
-        inputs = [a.clone() if isinstance(a, torch.Tensor) else a for a in begun]
+        inputs = [_copy(a) for a in begun]
         start = time.perf_counter()
         try:
             with context:
-                done = program.launch(kernel, options.grid, options.block, inputs, options.shared, options.cooperative)
+                done = program.launch(
+                    kernel,
+                    options.grid,
+                    options.block,
+                    inputs,
+                    options.shared,
+                    options.cooperative,
+                    cluster=options.cluster,
+                )
         except emulator.KernelError as finding:
             said = f"{type(finding).__name__}: {finding}"
             if name == "strict":
@@ -186,9 +201,15 @@ def run(options: argparse.Namespace) -> int:
             continue
         print(f"{name:<9} clean, {(time.perf_counter() - start) * 1e3:.1f} ms")
         if name not in ("races", "strict"):
-            results[name] = inputs
+            results[name] = [a.array if isinstance(a, emulator.TensorMap) else a for a in inputs]
             atomics += done
     return max(status, _compare(results, atomics > 0), _show(kernel, begun, results))
+
+
+def _copy(one: Any) -> Any:
+    if isinstance(one, emulator.TensorMap):
+        return emulator.TensorMap(one.array.clone(), one.box, one.swizzle)
+    return one.clone() if isinstance(one, torch.Tensor) else one
 
 
 def _program(options: argparse.Namespace) -> int:
@@ -243,6 +264,7 @@ def _spread(one: torch.Tensor, two: torch.Tensor) -> str:
 
 def _show(kernel: str, begun: list[Any], results: dict[str, list[Any]]) -> int:
     for position, (before, after) in enumerate(zip(begun, next(iter(results.values()), []), strict=False)):
+        before = before.array if isinstance(before, emulator.TensorMap) else before
         if isinstance(before, torch.Tensor) and not torch.equal(before.view(torch.uint8), after.view(torch.uint8)):
             values = ", ".join(f"{v:g}" for v in after.flatten()[:8].tolist())
             print(f"argument {position + 1} after {kernel}: {values}{', ...' if after.numel() > 8 else ''}")

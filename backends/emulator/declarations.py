@@ -34,7 +34,18 @@ _QUALIFIERS = {
 }  # fmt: skip
 _BUILT_IN = {"void", "bool", "char", "short", "int", "long", "signed", "unsigned", "float", "double", "auto"}
 # Namespaces that a using-directive may name without the text declaring them.
-_NAMESPACES = {"std", "nvcuda", "wmma", "cooperative_groups", "cub", "cuda", "thrust", "experimental", "precision"}
+_NAMESPACES = {
+    "std",
+    "nvcuda",
+    "wmma",
+    "cooperative_groups",
+    "cub",
+    "cuda",
+    "thrust",
+    "experimental",
+    "precision",
+    "device",
+}
 
 
 class Token(NamedTuple):
@@ -59,6 +70,7 @@ class Kernel(NamedTuple):
     scopes: tuple[str, ...] = ()  # the namespaces it stands in, unnamed ones as ""
     file: str = ""
     line: int = 0
+    cluster: str = ""  # what __cluster_dims__ says
 
 
 class Launch(NamedTuple):
@@ -351,7 +363,9 @@ class Text:
             types.append(" ".join(t.text for i, t in enumerate(part) if not (named and i == at)))
         file, line = self.place(self.code[first].start)
         whole = "::".join([*(s for s in scopes if s), name])
-        return Kernel(whole, template, tuple(names), tuple(types), scopes, file, line)
+        dims = [i for i in range(first, parameters) if self.code[i].text == "__cluster_dims__"]
+        cluster = " ".join(t.text for t in self.code[dims[0] + 2 : self._ends[dims[0] + 1]]) if dims else ""
+        return Kernel(whole, template, tuple(names), tuple(types), scopes, file, line, cluster)
 
     def split(self, start: int, end: int) -> list[tuple[int, int]]:
         """The parts of a list at its commas; none of an empty one."""

@@ -51,6 +51,8 @@ def error(kernel: str, loaded: Loaded, report: Report, regions: list[Argument]) 
         message = f"{who} waits at the block's barrier, but {_missing(report, there)}"
     elif kind == 5 and text == "spins":
         message = f"{who} waits in a loop for memory that no thread changes"
+    elif kind == 5 and report.region_kind:
+        message = f"{who} waits at an mbarrier, {_element(loaded, report, regions)}, {text}"
     elif kind == 5 and text:
         message = f"{who} {text}"
     elif kind == 5:

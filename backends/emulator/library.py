@@ -67,6 +67,7 @@ class Options(ctypes.Structure):
         ("module", ctypes.c_uint64),
         ("readable_low", ctypes.c_uint64),
         ("readable_high", ctypes.c_uint64),
+        ("cluster", ctypes.c_uint32 * 3),
     ]
 
 
@@ -155,6 +156,14 @@ def parameters(loaded: Loaded, number: int) -> list[Parameter]:
     out = (Parameter * 64)()
     count = getattr(loaded.library, f"ts_parameters_{number}")(out, 64)
     return list(out[:count])
+
+
+def cluster(loaded: Loaded, number: int) -> tuple[int, int, int]:
+    """Blocks of a cluster that the kernel itself asks for; zeros where it does not."""
+    out = (ctypes.c_uint32 * 3)()
+    if describe := getattr(loaded.library, f"ts_cluster_{number}", None):
+        describe(out)
+    return out[0], out[1], out[2]
 
 
 def fields(loaded: Loaded, number: int, position: int) -> list[Field]:

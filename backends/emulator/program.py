@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import math
 import re
 import shutil
 import subprocess
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from touchstone import backends
-from touchstone.backends.emulator import binary, compiler, instruments, preprocess
+from touchstone.backends.emulator import binary, compiler, instruments, library, preprocess
 from touchstone.backends.emulator.arguments import Packing
 from touchstone.backends.emulator.declarations import Kernel
 from touchstone.backends.emulator.findings import error
@@ -31,6 +32,7 @@ from touchstone.backends.emulator.unit import Unit, unit
 MAX_THREADS = 1024
 MAX_BLOCKS = (2**31 - 1, 65535, 65535)
 MAX_SHARED = 232448  # bytes of a block on sm_90, the most there is
+MAX_CLUSTER = 16  # blocks
 STACK_BYTES = 256 << 10
 ARCH = "sm_90"
 _HEAP = "".join(
@@ -148,6 +150,7 @@ class Program:
                 f'extern "C" TS_PLAIN void ts_entry_{number}(void** a) {{ touchstone::call({entry}, a); }} '
                 f'extern "C" TS_PLAIN int ts_parameters_{number}(touchstone::Parameter* p, int n) '
                 f"{{ return touchstone::describe({entry}, p, n); }}{_structures(made, kernel, number, entry)}"
+                f"{_cluster(kernel, number)}"
                 f"{' }' * len(named)}\n"
             )
         return text
@@ -220,17 +223,19 @@ class Program:
         shared: int = 0,
         cooperative: bool = False,
         memory: Sequence[Any] = (),
+        cluster: Dim | None = None,
     ) -> int:
         """Run `kernel` on this CPU and wait for it; the number of atomics that it did. Raises KernelError for a
         finding, ValueError or TypeError for a bad call.
 
         `arguments`: tensors and arrays (their addresses, bounded by their extent), None (a null pointer), Python
         numbers, NumPy scalars; for a structure its fields, by name or in order; for a pointer to pointers a list of
-        arrays. `shared`: bytes of dynamic shared memory. `memory`: further arrays that the kernel reaches, by
-        addresses that other arrays hold.
+        arrays; TensorMaps. `shared`: bytes of dynamic shared memory. `memory`: further arrays that the kernel reaches,
+        by addresses that other arrays hold. `cluster`: blocks of a cluster, where the kernel has no __cluster_dims__.
         """
         loaded, number = self._entry(kernel)
         grid3, block3 = geometry(grid, block, shared)
+        blocks = _clusters(kernel, self._found(kernel), library.cluster(loaded, number), cluster, grid3)
         known = parameters(loaded, number)
         if len(arguments) != len(known):
             raise TypeError(f"{kernel}: expected {len(known)} arguments, got {len(arguments)}")
@@ -259,6 +264,7 @@ class Program:
                 loaded.base,
                 low,
                 high,
+                (ctypes.c_uint32 * 3)(*blocks),
             )
             report = Report()
             entry = ctypes.cast(getattr(loaded.library, f"ts_entry_{number}"), ctypes.c_void_p)
@@ -286,6 +292,35 @@ def _entry_name(kernel: Kernel, kernels: Sequence[Kernel]) -> str:
     bare = kernel.name.split("::")[-1]
     several = sum(k.name == kernel.name for k in kernels) > 1
     return f"static_cast<void (*)({', '.join(kernel.types)})>(&{bare})" if several else f"&{bare}"
+
+
+def _cluster(kernel: Kernel, number: int) -> str:
+    """A function that tells what a kernel's __cluster_dims__ comes to, where that does not hang on a template."""
+    if not kernel.cluster or (kernel.template and re.search(r"[A-Za-z_]", kernel.cluster)):
+        return ""
+    return (
+        f' extern "C" TS_PLAIN void ts_cluster_{number}(uint32_t* out) '
+        f"{{ const uint32_t dims[3] = {{{kernel.cluster}}}; "
+        "for (int i = 0; i < 3; ++i) out[i] = dims[i] ? dims[i] : 1; }"
+    )
+
+
+def _clusters(
+    name: str, kernel: Kernel, own: tuple[int, int, int], asked: Dim | None, grid: tuple[int, int, int]
+) -> tuple[int, int, int]:
+    """The blocks of a cluster of a launch, zeros where it has none; ValueError for what no GPU launches."""
+    if kernel.cluster and not any(own) and asked is None:
+        raise ValueError(f"{name}: cluster: say what __cluster_dims__({kernel.cluster}) comes to")
+    if asked is None and not any(own):
+        return own
+    blocks = own if asked is None else _dim("cluster", asked)
+    if any(own) and blocks != own:
+        raise ValueError(f"{name}: cluster: the kernel has __cluster_dims__{own}, got {blocks}")
+    if math.prod(blocks) > MAX_CLUSTER:
+        raise ValueError(f"{name}: cluster: at most {MAX_CLUSTER} blocks, got {blocks}")
+    if any(n % size for n, size in zip(grid, blocks, strict=True)):
+        raise ValueError(f"{name}: grid: expected whole clusters of {blocks} blocks, got {grid}")
+    return blocks
 
 
 def _structures(made: Unit, kernel: Kernel, number: int, entry: str) -> str:

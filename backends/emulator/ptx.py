@@ -36,12 +36,17 @@ _SPECIAL = {
     "lanemask_lt": "((1u << ts_lane()) - 1)", "lanemask_le": "((2u << ts_lane()) - 1)",
     "lanemask_gt": "(~((2u << ts_lane()) - 1))", "lanemask_ge": "(~((1u << ts_lane()) - 1))",
     "dynamic_smem_size": "static_cast<uint32_t>(ts_dynamic_shared_bytes())",
-    "cluster_ctarank": "0u", "cluster_nctarank": "1u",
+    "cluster_ctarank": "ts_cluster_rank()", "cluster_nctarank": "touchstone::ptx::cluster_blocks()",
+    "is_explicit_cluster": "(touchstone::ptx::cluster_blocks() > 1)",
     **{f"{name}.{axis}": f"{word}.{axis}" for name, word in
-       (("tid", "threadIdx"), ("ctaid", "blockIdx"), ("ntid", "blockDim"), ("nctaid", "gridDim")) for axis in "xyz"},
+       (("tid", "threadIdx"), ("ctaid", "blockIdx"), ("ntid", "blockDim"), ("nctaid", "gridDim"),
+        ("clusterid", "touchstone::ptx::cluster_index()"), ("cluster_nctaid", "touchstone::ptx::cluster_dim()"),
+        ("cluster_ctaid", "touchstone::ptx::block_in_cluster()")) for axis in "xyz"},
+    **{f"nclusterid.{axis}": f"touchstone::ptx::blocks_in('{axis}')" for axis in "xyz"},
 }  # fmt: skip
 _NOTHING = re.compile(
-    r"(?:prefetch\w*|discard|applypriority|griddepcontrol|setmaxnreg|pragma|isspacep\.nothing|fence\.proxy)\b"
+    r"(?:prefetch\w*|discard|applypriority|griddepcontrol|setmaxnreg|pragma|isspacep\.nothing|fence\.proxy"
+    r"|cp\.async\.bulk\.prefetch)\b"
 )
 _BINARY = {"add": "+", "sub": "-", "and": "&", "or": "|", "xor": "^"}
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
@@ -85,7 +90,8 @@ class _Statement:
         self, template: str, outputs: list[tuple[str, str]], inputs: list[tuple[str, str]], where: int
     ) -> None:
         self.lines: list[str] = []
-        self.after: list[str] = []
+        self.copied: dict[str, tuple[str, str]] = {}  # operands: how a copy is made of each, and how it is given back
+        self.expressions: dict[str, str] = {}
         self.constants: dict[int, str] = {}
         self.types: dict[str, str] = {}
         for number, (constraint, expression) in enumerate([*outputs, *inputs]):
@@ -101,9 +107,13 @@ class _Statement:
             self.types[name] = kind
             out = number < len(outputs)
             first = f"touchstone::ptx::given<{kind}>({expression})" if not out or "+" in constraint else f"{kind}()"
-            self.lines.append(f"{kind} {name} = {first}; (void){name};")
+            self.copied[name] = (
+                f"{kind} {name} = {first}; (void){name};",
+                f"touchstone::ptx::put({expression}, {name});" if out else "",
+            )
             if out:
-                self.after.append(f"touchstone::ptx::put({expression}, {name});")
+                self.expressions[name] = expression
+        self.placed: set[str] = set()  # operands that an instruction writes to later, in their own places
         self.where = where
         text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", template, flags=re.S)
         text = text.replace("%%", "\x01").replace("%=", str(where))
@@ -128,7 +138,12 @@ class _Statement:
                 statements += self._instruction(" ".join(found.group(3).split()), labels)
         declared = [s for s in statements if s.startswith("\x02")]  # before any label
         rest = [s for s in statements if not s.startswith("\x02")]
-        whole = [*self.lines, *(s[1:] for s in declared), *rest, *self.after]
+        if not statements:
+            return "((void)0)"
+        used = set(re.findall(r"\bts_\d+\b", " ".join(rest)))
+        copied = [self.copied[n] for n in self.copied if n not in self.placed or n in used]
+        after = [back for n, (_, back) in self.copied.items() if back and n not in self.placed]
+        whole = [*self.lines, *(made for made, _ in copied), *(s[1:] for s in declared), *rest, *after]
         return "([&]() __attribute__((always_inline)) { " + " ".join(whole) + " }())"
 
     def _label(self, name: str) -> str:
@@ -207,6 +222,16 @@ class _Statement:
         if name not in self.types:
             raise NotKnown(f"the register {text}")
         return f"touchstone::ptx::set({name}, {value});"
+
+    def place(self, text: str) -> str:
+        """The variable itself that a register stands for: its address may be kept."""
+        name = self.name(text)
+        if name not in self.types:
+            raise NotKnown(f"the register {text}")
+        if name not in self.expressions:
+            return name
+        self.placed.add(name)
+        return self.expressions[name]
 
     def address(self, text: str, space: str) -> str:
         """A pointer to what `[register + offset]` names."""
@@ -434,6 +459,9 @@ def _atom(s: _Statement, words: list[str], ops: list[str]) -> str:
     returns = words[0] == "atom"
     operation = next(w for w in words if w in _ATOMICS)
     kind = _ATOMIC_KINDS[words[-1]]
+    if _vector(words) > 1 and not returns and (operation, kind) == ("add", "float"):
+        values = ", ".join(s.value(one, kind) for one in s.each(ops[1]))
+        return f"touchstone::ptx::add_several<{_vector(words)}>({s.address(ops[0], _space(words))}, {{{{{values}}}}});"
     if _vector(words) > 1 or (words[-1] == "s64" and operation in ("min", "max")):
         raise NotKnown(".".join(words))
     at = 1 if returns else 0
@@ -448,7 +476,7 @@ def _bar(s: _Statement, words: list[str], ops: list[str]) -> str:
     if words[1] == "warp":
         return f"__syncwarp({s.value(ops[0], 'uint32_t')});"
     if "cluster" in words:
-        return "" if "arrive" in words else "__syncthreads();"
+        return "touchstone::ptx::cluster_arrive();" if "arrive" in words else "touchstone::ptx::cluster_wait();"
     number = s.value(ops[0], "uint32_t") if ops else "0u"
     threads = s.value(ops[1], "uint32_t") if len(ops) > 1 else "0u"
     if "sync" in words and "red" not in words:
@@ -512,7 +540,9 @@ def _trap(s: _Statement, words: list[str], ops: list[str]) -> str:
 
 
 def _cp(s: _Statement, words: list[str], ops: list[str]) -> str:
-    if words[:2] != ["cp", "async"] or "bulk" in words:
+    if "bulk" in words:
+        return _bulk(s, words, ops)
+    if words[:2] != ["cp", "async"]:
         raise NotKnown(".".join(words))
     if "commit_group" in words:
         return "ts_copy_commit();"
@@ -521,7 +551,7 @@ def _cp(s: _Statement, words: list[str], ops: list[str]) -> str:
     if "wait_all" in words:
         return "ts_copy_commit(); ts_copy_wait(0);"
     if "mbarrier" in words:
-        raise NotKnown(".".join(words))
+        return f"touchstone::ptx::copies_arrive({s.address(ops[0], 'shared')}, {str('noinc' in words).lower()});"
     rest = ops[2:]
     if any("cache_hint" in w for w in words):
         rest = rest[:-1]
@@ -531,6 +561,111 @@ def _cp(s: _Statement, words: list[str], ops: list[str]) -> str:
         f"ts_copy_async({s.address(ops[0], 'shared')}, {s.address(ops[1], 'generic')}, {size}, {read}, "
         "touchstone::here());"
     )
+
+
+_NUMBERS = {"f16": "TS_F16", "bf16": "TS_BF16", "f32": "TS_F32", "f64": "TS_F64", "s32": "TS_S32", "u32": "TS_U32",
+            "s64": "TS_S64", "u64": "TS_U64", "b32": "TS_U32", "b64": "TS_U64", "tf32": "TS_TF32", "e4m3": "TS_E4M3",
+            "e5m2": "TS_E5M2", "s8": "TS_S8", "u8": "TS_U8"}  # fmt: skip
+
+
+def _bulk(s: _Statement, words: list[str], ops: list[str]) -> str:
+    """Copies by the copy engine, of bytes in a row and of boxes of an array."""
+    if "commit_group" in words:
+        return "ts_bulk_commit();"
+    if "wait_group" in words:
+        return f"ts_bulk_wait({s.value(ops[0], 'int')}, {int('read' in words)});"
+    tensor, inward = "tensor" in words, any(w.startswith("mbarrier::complete_tx") for w in words)
+    if any("im2col" in w or "gather" in w or "scatter" in w for w in words) or (words[1] == "reduce" and inward):
+        raise NotKnown(".".join(words))
+    if any("cache_hint" in w for w in words):
+        ops = ops[:-1]
+    blocks = "0u"
+    if any(w.startswith("multicast") for w in words):
+        blocks, ops = s.value(ops[-1], "uint16_t"), ops[:-1]
+    reduction, kind = "TS_REPLACE", "TS_U32"
+    if "reduce" in words:
+        reduction = f"TS_{next(w for w in words if w in ('add', 'min', 'max', 'and', 'or', 'xor')).upper()}"
+        kind = "TS_U32" if tensor else _NUMBERS[words[-1]]
+    if not tensor:
+        if inward:
+            to, source, count, barrier = ops
+            return (
+                f"touchstone::ptx::bulk_load({s.address(to, 'shared')}, "
+                f"{s.address(source, 'shared' if 'shared::cta' in words[4:] else 'generic')}, "
+                f"{s.value(count, 'uint32_t')}, {s.address(barrier, 'shared')}, {blocks});"
+            )
+        to, source, count = ops
+        return (
+            f"touchstone::ptx::bulk_store({s.address(to, 'generic')}, {s.address(source, 'shared')}, "
+            f"{s.value(count, 'uint32_t')}, {reduction}, {kind});"
+        )
+    described = ops[1] if inward else ops[0]
+    pointer, coordinates = _split(described.strip()[1:-1])
+    at = s.each(coordinates)
+    if f"{len(at)}d" not in words:
+        raise NotKnown(f"{'.'.join(words)} with {len(at)} coordinates")
+    box = f"touchstone::ptx::Box<{len(at)}>{{{{{', '.join(s.value(one, 'int32_t') for one in at)}}}}}"
+    maps = s.address(f"[{pointer}]", "generic")
+    if inward:
+        return (
+            f"touchstone::ptx::tensor_load({s.address(ops[0], 'shared')}, {maps}, {box}, "
+            f"{s.address(ops[2], 'shared')}, {blocks});"
+        )
+    return f"touchstone::ptx::tensor_store({maps}, {box}, {s.address(ops[1], 'shared')}, {reduction});"
+
+
+def _wgmma(s: _Statement, words: list[str], ops: list[str]) -> str:
+    """wgmma: a product of 64 rows, which is formed when its group is waited for."""
+    if words[1] == "fence":
+        return "ts_wgmma_fence();"
+    if words[1] == "commit_group":
+        return "ts_wgmma_commit();"
+    if words[1] == "wait_group":
+        return f"touchstone::ptx::wgmma_wait({s.value(ops[0], 'int')});"
+    shape = next(w for w in words if re.fullmatch(r"m64n\d+k\d+", w))
+    n, k = map(int, re.findall(r"\d+", shape)[1:])
+    d, a, b = (_NUMBERS[w] for w in words[words.index(shape) + 1 :] if w in _NUMBERS)
+    depth = {"TS_F16": 16, "TS_BF16": 16, "TS_TF32": 8}.get(a, 32)
+    sums = s.each(ops[0])
+    if words[1] != "mma_async" or "sp" in words or k != depth or n % 8 or not 8 <= n <= 256:
+        raise NotKnown(".".join(words))
+    if len(sums) != (n // 4 if d == "TS_F16" else n // 2):
+        raise NotKnown(f"{'.'.join(words)} with {len(sums)} accumulators")
+    left = s.each(ops[1])
+    if ops[1].strip().startswith("{"):
+        registers = ", ".join(s.value(one, "uint32_t") for one in left)
+        operand = f"touchstone::ptx::Left{{0, {{{registers}}}, true}}"
+    else:
+        operand = f"touchstone::ptx::Left{{{s.value(ops[1], 'uint64_t')}, {{}}, false}}"
+    rest = [s.value(one, "int") for one in ops[4:]]
+    if depth == 16 and ops[1].strip().startswith("{"):
+        rest.insert(2, "0")  # a in registers lies one way only
+    scale_a, scale_b, along_m, along_n = [*rest, *["1", "1", "0", "0"][len(rest) :]]
+    places = ", ".join(s.place(one) for one in sums)
+    return (
+        f"touchstone::ptx::wgmma<{n}, {k}, {a}, {b}, {d}, {str('satfinite' in words).lower()}>({operand}, "
+        f"{s.value(ops[2], 'uint64_t')}, {s.value(ops[3], 'bool')}, {scale_a}, {scale_b}, {along_m}, {along_n}, "
+        f"{places});"
+    )
+
+
+def _mapa(s: _Statement, words: list[str], ops: list[str]) -> str:
+    rank = s.value(ops[2], "uint32_t")
+    if any(w.startswith("shared") for w in words):
+        return s.put(ops[0], f"touchstone::ptx::mapa({s.value(ops[1], 'uint32_t')}, {rank})")
+    return s.put(ops[0], f"touchstone::ptx::mapa_generic({s.value(ops[1], 'uint64_t')}, {rank})")
+
+
+def _getctarank(s: _Statement, words: list[str], ops: list[str]) -> str:
+    if any(w.startswith("shared") for w in words):
+        return s.put(ops[0], f"({s.value(ops[1], 'uint32_t')} >> 24)")
+    return s.put(ops[0], f"(ts_shared_address({s.address(f'[{ops[1]}]', 'generic')}) >> 24)")
+
+
+def _elect(s: _Statement, words: list[str], ops: list[str]) -> str:
+    first, _, second = ops[0].partition("|")
+    call = f"touchstone::ptx::elect({s.value(ops[1], 'uint32_t')}, &ts_chosen)"
+    return f"bool ts_chosen = false; {s.put(first, call)} " + (s.put(second, "ts_chosen") if second else "")
 
 
 def _ldmatrix(s: _Statement, words: list[str], ops: list[str]) -> str:
@@ -596,19 +731,21 @@ def _mbarrier(s: _Statement, words: list[str], ops: list[str]) -> str:
         at = 1 if returns else 0
         pointer = s.address(ops[at], space)
         more = ops[at + 1] if len(ops) > at + 1 else None
-        if what == "arrive" and "expect_tx" in words:
-            call = f"touchstone::ptx::mbarrier_arrive({pointer}, 1u, {s.value(str(more), 'uint32_t')})"
-        elif what == "arrive":
-            call = f"touchstone::ptx::mbarrier_arrive({pointer}, {s.value(more, 'uint32_t') if more else '1u'}, 0u)"
+        if not what.startswith("arrive"):
+            sign = "-" if what == "complete_tx" else ""
+            return f"touchstone::ptx::mbarrier_expect({pointer}, {sign}{s.value(str(more), 'int64_t')});"
+        verb = "drop" if what == "arrive_drop" else "arrive"
+        if "expect_tx" in words:
+            call = f"touchstone::ptx::mbarrier_{verb}({pointer}, 1u, {s.value(str(more), 'uint32_t')})"
         else:
-            raise NotKnown(".".join(words))
+            call = f"touchstone::ptx::mbarrier_{verb}({pointer}, {s.value(more, 'uint32_t') if more else '1u'}, 0u)"
         return s.put(ops[0], call) if returns else f"{call};"
     if what in ("test_wait", "try_wait"):
         parity = "parity" in words
         kind = "uint32_t" if parity else "uint64_t"
         call = (
             f"touchstone::ptx::mbarrier_passed({s.address(ops[1], space)}, {s.value(ops[2], kind)}, "
-            f"{str(parity).lower()})"
+            f"{str(parity).lower()}, {str(what == 'try_wait').lower()})"
         )
         return s.put(ops[0], call)
     raise NotKnown(".".join(words))
@@ -648,4 +785,8 @@ _MAKERS: dict[str, Callable[[_Statement, list[str], list[str]], str]] = {
     "movmatrix": _movmatrix,
     "mma": _mma,
     "mbarrier": _mbarrier,
+    "wgmma": _wgmma,
+    "mapa": _mapa,
+    "getctarank": _getctarank,
+    "elect": _elect,
 }

@@ -49,7 +49,7 @@ for name in {BACKENDS!r}:
         assert len(row) == 3 and all(isinstance(cell, str) for cell in row), row
     assert len(backend.NOTES) >= 8 and all(note.endswith(".") for note in backend.NOTES)
     assert not backend.reimport(lambda x: x, "cpu")
-    assert "sm_90a" in backend.lacks("sm_90a", "cpu")
+    assert "sm_100a" in backend.lacks("sm_100a", "cpu")
 """,
         CXX="absent-compiler",
     )

@@ -106,9 +106,9 @@ def test_what_it_does_not_take_is_unsupported_with_the_reason():
 
 
 @pytest.mark.skipif(bool(emulator.why_not()), reason=emulator.why_not() or "")
-def test_instructions_of_one_generation_do_not_run_in_the_emulator(tmp_path):
+def test_instructions_of_a_generation_that_the_emulator_lacks(tmp_path):
     (tmp_path / "none.cu").write_text('extern "C" __global__ void none(float* x) {}\n')
-    with pytest.raises(Unsupported, match="sm_90a"):
+    with pytest.raises(Unsupported, match="none needs sm_100a; this is the emulator"):
         Module(str(tmp_path / "none.py"), "none.cu").launch(
-            "none", 1, 1, torch.empty(1), dtype=torch.float32, arch="sm_90a"
+            "none", 1, 1, torch.empty(1), dtype=torch.float32, arch="sm_100a"
         )

@@ -293,10 +293,10 @@ assert ("cupy", "not installed") in [row[:2] for row in rows] or backend.metadat
 def test_what_the_emulator_lacks():
     from touchstone.backends import cupy as backend
 
-    for needs in ("sm_70", "sm_80", "sm_86", "sm_89"):
+    for needs in ("sm_70", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a"):
         assert backend.lacks(needs, "cpu") is None
-    for needs in ("sm_90", "sm_90a", "sm_100"):
-        assert backend.lacks(needs, "cpu") == f"needs {needs}; the emulator has the instructions of sm_70 to sm_89"
+    for needs in ("sm_100", "sm_100a"):
+        assert backend.lacks(needs, "cpu") == f"needs {needs}; the emulator has the instructions of sm_70 to sm_90a"
 
 
 def test_the_judge_counts_launches(scale):

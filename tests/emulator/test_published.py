@@ -57,7 +57,7 @@ def test_asserts_clocks_and_printf(program, capfd):
 
 
 def test_what_is_not_covered_is_named_with_its_line(program):
-    with pytest.raises(emulator.KernelError, match=rf"published.cu:{line('ptx')}\): .*not covered.*PTX: wgmma.fence"):
+    with pytest.raises(emulator.KernelError, match=rf"published.cu:{line('ptx')}\): .*not covered.*PTX: tcgen05.fence"):
         program.launch("unknown", 1, 1, (np.zeros(1, np.float32),))
     with pytest.raises(emulator.CompileError, match=r"d.cu:2:\d+: error: '__vadd9'"):
         emulator.compile("\n__global__ void k(int* x) { x[0] = __vadd9(x[0]); }", "d.cu")

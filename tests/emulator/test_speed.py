@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from touchstone.backends import emulator
+from touchstone.backends.cupy import matmul
 from touchstone.backends.emulator import instruments
 
 if emulator.why_not():
@@ -66,6 +67,9 @@ print(spent)
 """
 
 
+SIZE = 512  # of the product on warpgroups
+
+
 @pytest.fixture(scope="module")
 def program():
     return emulator.compile(SOURCE, "speed.cu")
@@ -104,6 +108,15 @@ def test_tiled_matmul(benchmark, program, one_core, n, limit):
     benchmark.extra_info["limit"] = limit
     benchmark.pedantic(launch, rounds=3)
     assert spent <= limit
+
+
+def test_product_of_warpgroups(benchmark, one_core):
+    a, b = torch.randn(SIZE, SIZE).half(), torch.randn(SIZE, SIZE).half()
+    torch.testing.assert_close(matmul.wgmma(a, b).float(), a.float() @ b.float(), atol=0.1, rtol=1e-2)
+    spent = fastest(lambda: matmul.wgmma(a, b))
+    benchmark.extra_info["limit"] = 0.4
+    benchmark.pedantic(matmul.wgmma, (a, b), rounds=3)
+    assert spent <= 0.4
 
 
 def test_race_detection_factor(benchmark, program, one_core):

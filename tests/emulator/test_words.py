@@ -302,6 +302,8 @@ def test_what_an_argument_of_the_command_stands_for():
     assert made("float[64, 64]").shape == (64, 64) and 0.9 < float(made("float[64x64]").std()) < 1.1
     numbers = made("uint8[1000]")
     assert numbers.dtype is torch.uint8 and 90 < int(numbers.max()) < 100 and int(numbers.min()) < 10
+    mapped = made("half[64,128]@64x32/64")
+    assert (tuple(mapped.array.shape), mapped.box, mapped.swizzle) == ((64, 128), (64, 32), 64)
     with pytest.raises(ValueError, match="^--arg word\\[3\\]: expected one of float, .* got 'word'$"):
         made("word[3]")
     assert command._sizes("4") == (4,) and command._sizes("4,5x6") == (4, 5, 6)

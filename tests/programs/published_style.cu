@@ -58,7 +58,7 @@ __global__ void checked(const int* x, long long* ticks) {
 }
 __global__ void unknown(float* x) {
 #ifdef __CUDA_ARCH__
-  asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");  // LINE ptx
+  asm volatile("tcgen05.fence::before_thread_sync;\n" ::: "memory");  // LINE ptx
 #endif
   x[0] = 1.0f;
 }

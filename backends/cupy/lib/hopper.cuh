@@ -1,5 +1,5 @@
 // Hopper's own instructions, one a function: barriers in shared memory, the copy engine (TMA), clusters and products of
-// a warpgroup. They need sm_90a and have no twin for the emulator.
+// a warpgroup. They need sm_90a; the emulator takes them as they are.
 //
 // The copy engine writes a row of 128 bytes as eight chunks of 16, with chunk i of row r at place i ^ r % 8 ("128-byte
 // swizzle"), so that neither rows nor columns of chunks collide in the banks. Eight such rows, 1024 bytes that begin at

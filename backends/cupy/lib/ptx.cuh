@@ -4,11 +4,9 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#ifndef TOUCHSTONE_EMULATOR
 __device__ inline unsigned shared_address(const void* pointer) {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
-#endif
 
 // Starts copying `bytes` (0 to 16) from global to shared memory and zeros up to 16. Both addresses are multiples of 16;
 // nothing is read where `bytes` is 0. sm_80.

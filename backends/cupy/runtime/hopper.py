@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from touchstone.backends import Unsupported
+from touchstone.backends import Unsupported, emulator
 
 # of cuda.h: CUtensorMapDataType, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B
 _TYPES = {torch.float16: 6, torch.float32: 7, torch.bfloat16: 9}
@@ -35,6 +35,10 @@ class TensorMap(NamedTuple):
             pitches.append(stride * x.element_size() if n > 1 else extent)
             extent = max(extent, n * pitches[-1])
         return _encoded(_TYPES[x.dtype], x.data_ptr(), tuple(x.shape[::-1]), tuple(pitches), self.box[::-1])
+
+    def emulated(self) -> emulator.TensorMap:
+        """The same for the emulator."""
+        return emulator.TensorMap(self.tensor, self.box, swizzle=128)
 
 
 def taken(x: torch.Tensor) -> bool:

@@ -25,6 +25,7 @@ ELEMENTS = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__
 # bytes of shared memory that one block may have; the emulator has as much as sm_90
 SHARED_LIMIT = {"sm_80": 166912, "sm_86": 101376, "sm_89": 101376, "sm_90": 232448, "sm_100": 232448, "sm_120": 101376}
 OPTED_IN = 48 * 1024  # more dynamic shared memory than this a kernel has to be allowed first
+EMULATED_ARCHS = ("sm_90", "sm_90a")  # whose own instructions run in the emulator
 THREADS, BLOCK_LIMIT, GRID_LIMIT = 1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535)
 
 _POINTEES = {
@@ -155,8 +156,8 @@ class Module:
         )
         if recorder is not None:
             recorder[1](what)
-        elif arch is not None and (have := _arch(device)) != arch.rstrip("af"):
-            raise Unsupported(f"{kernel} needs {arch}; this is {have}")
+        elif arch is not None and not _has(device, arch):
+            raise Unsupported(f"{kernel} needs {arch}; this is {_arch(device)}")
         elif device.type == "cpu":
             self._emulate(what)
         else:
@@ -167,11 +168,11 @@ class Module:
         if program is None:
             from touchstone.backends import emulator
 
-            program = emulator.compile(self.source, name=self.path.name, defines=dict(what.definitions))
+            arch = {} if what.arch is None else {"arch": what.arch}
+            program = emulator.compile(self.source, name=self.path.name, defines=dict(what.definitions), **arch)
             self._programs[what.definitions] = program
-        program.launch(
-            what.kernel, what.grid, what.block, what.arguments, shared=what.shared, cooperative=what.cooperative
-        )
+        arguments = [a.emulated() if isinstance(a, TensorMap) else a for a in what.arguments]
+        program.launch(what.kernel, what.grid, what.block, arguments, shared=what.shared, cooperative=what.cooperative)
 
     def _run(self, what: Launch, device: torch.device) -> None:
         import cupy
@@ -355,7 +356,7 @@ def _pack(
         elif parameter.type == TensorMap.__name__ and not parameter.pointer:
             if value is not None and not isinstance(value, TensorMap):
                 raise TypeError(f"{kernel}: {parameter.name}: expected a TensorMap or None, got {value!r}")
-            packed.append(np.zeros(1, "V128") if value is None else value)
+            packed.append(bytes(128) if value is None else value)
         elif parameter.pointer:
             if value is not None:
                 raise TypeError(f"{kernel}: {parameter.name} is a pointer: expected a tensor or None, got {value!r}")
@@ -401,9 +402,16 @@ def _passed(argument: Any) -> Any:
     """A packed argument as CuPy takes it: bytes that it copies."""
     if isinstance(argument, TensorMap):
         return argument.encoded()
+    if isinstance(argument, bytes):
+        return np.frombuffer(argument, f"V{len(argument)}")
     if argument is None or isinstance(argument, torch.Tensor):
         return np.uint64(0 if argument is None else argument.data_ptr())
     return argument
+
+
+def _has(device: torch.device, arch: str) -> bool:
+    """Whether `device` has the instructions of one generation."""
+    return arch in EMULATED_ARCHS if device.type == "cpu" else _arch(device) == arch.rstrip("af")
 
 
 def _arch(device: torch.device) -> str:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "clusters.h"
 #include "fibers.h"
 #include "memory.h"
 #include "races.h"
@@ -34,9 +35,11 @@ void volatile_access(Worker* w, uint64_t address, uint64_t size, int access, uin
 
 __attribute__((noinline)) void slow(Worker* w, uint64_t address, uint64_t size, int access, uint64_t pc) {
   if (!w || !w->current) return;
-  const uint64_t offset = address - reinterpret_cast<uint64_t>(w->block->arena);
-  if (offset < ARENA) {
-    uint8_t* states = w->shared_states + offset;
+  if (const Block* block = owner(w, address)) {
+    const uint64_t offset = address - here(block->arena);
+    if (block->done == w->launch->threads && block != w->block)
+      fault("shared memory of a block of the cluster that has come to its end", pc);
+    uint8_t* states = block->states + offset;
     const uint64_t end = std::min(offset + size, ARENA);
     bool missing = offset + size > ARENA, unwritten = false, flying = false;
     for (uint64_t i = 0; i < end - offset; ++i) {
@@ -75,6 +78,7 @@ void signalled(uint64_t address, uint64_t size, uint64_t pc) {
   if (!w || !w->current) return;
   volatile_access(w, address, size, WRITE, pc);
   w->idle = w->quiet = 0;
+  w->wakes = 0;
 }
 
 void polled(uint64_t address, uint64_t size, uint64_t pc) {

@@ -47,6 +47,7 @@ inline __attribute__((always_inline)) void check(uint64_t address, int access, u
     } else {
       const Range& known = w->sites[(pc ^ pc >> 9) & (SITES - 1)];
       if (__builtin_expect(address - known.start <= known.bytes - sizeof(Word) && known.bytes, 1)) return;
+      if (address - w->stack_low <= w->stack_bytes - sizeof(Word)) return;
     }
   }
   slow(w, address, sizeof(Word), access, pc);

@@ -63,6 +63,23 @@ struct ts_options {
   uint64_t step_limit;
   uint64_t module;  // where the kernel's library lies; what is remembered of a place is relative to it
   uint64_t readable_low, readable_high;  // its constants, which no range covers
+  uint32_t cluster[3];                   // blocks of a cluster; 0 counts as 1
+};
+
+enum ts_number {
+  TS_F16, TS_BF16, TS_TF32, TS_F32, TS_F64, TS_E4M3, TS_E5M2, TS_S8, TS_U8, TS_S32, TS_U32, TS_S64, TS_U64,
+  TS_S16, TS_U16,
+};
+
+// What the copy engine is told of an array, axes from the innermost outwards; in the first bytes of the 128 that a
+// kernel is given.
+struct ts_tensor_map {
+  uint64_t magic, address;
+  uint64_t strides[4];  // bytes, from the second axis on
+  uint32_t sizes[5];
+  uint16_t box[5];
+  uint8_t steps[5];  // elements from one that is taken to the next
+  uint8_t rank, type, item, swizzle, fill;  // a ts_number; its bytes; 0, 32, 64 or 128; 0 or 1: NaN, all bits set
 };
 
 struct ts_writer {
@@ -106,6 +123,49 @@ void ts_heap_free(void* pointer, uint64_t pc);
 void ts_copy_async(void* to, const void* from, int size, int read, uint64_t pc);
 void ts_copy_commit(void);
 void ts_copy_wait(int pending);  // until at most so many groups of this thread are under way
+
+// Of the block's cluster: its rank there, blocks along x, y and z, its place in the grid of clusters. Addresses of
+// shared memory in the block of a rank, as numbers and as pointers.
+uint32_t ts_cluster_rank(void);
+uint64_t ts_cluster_dim(void);
+uint64_t ts_cluster_index(void);
+uint32_t ts_cluster_address(uint32_t address, uint32_t rank, uint64_t pc);
+void* ts_cluster_pointer(const void* pointer, uint32_t rank, uint64_t pc);
+void ts_cluster_arrive(uint64_t pc);
+void ts_cluster_wait(int line, const char* file);
+
+// Barriers in shared memory. A phase ends after as many arrivals as it was made for, and after all bytes expected.
+void ts_mbarrier_init(void* barrier, uint32_t count, uint64_t pc);
+uint64_t ts_mbarrier_arrive(void* barrier, uint32_t count, uint32_t bytes, int drops, uint64_t pc);
+void ts_mbarrier_expect(void* barrier, int64_t bytes, uint64_t pc);
+// Whether the phase of `state`, or of a parity, is over. A thread that `waits` goes on when it is, or when nothing else
+// can run.
+int ts_mbarrier_passed(void* barrier, uint64_t state, int parity, int waits, int line, const char* file, uint64_t pc);
+
+// Copies by the copy engine: those to shared memory are under way until nothing else can run, those from it until their
+// group is waited for. `blocks`: the ranks that get the bytes, 0: the one that `to` lies in.
+enum ts_reduction { TS_REPLACE, TS_ADD, TS_MIN, TS_MAX, TS_AND, TS_OR, TS_XOR };
+void ts_tensor_load(
+    void* to, const void* map, const int32_t* at, int rank, void* barrier, uint32_t blocks, uint64_t pc);
+void ts_tensor_store(
+    const void* map, const int32_t* at, int rank, const void* from, int reduction, uint64_t pc);
+void ts_bulk_load(void* to, const void* from, uint32_t bytes, void* barrier, uint32_t blocks, uint64_t pc);
+void ts_bulk_store(void* to, const void* from, uint32_t bytes, int reduction, int type, uint64_t pc);
+void ts_bulk_commit(void);
+void ts_bulk_wait(int pending, int read);  // `read`: shared memory may be written again
+
+// wgmma: d = a * b (+ d), 64 rows a warpgroup, done when its group is waited for and not before: until then the
+// accumulators hold a NaN that says so.
+struct ts_wgmma_form {
+  int32_t n, k, a, b, d;  // columns; depth; ts_number of the operands and sums
+  int32_t negate_a, negate_b, a_along_m, b_along_n, adds, saturates;
+};
+void ts_wgmma(
+    const ts_wgmma_form* form, const uint32_t* a, uint64_t a_descriptor, uint64_t b_descriptor, uint32_t* const* d,
+    uint32_t count, uint64_t pc);
+void ts_wgmma_fence(void);
+void ts_wgmma_commit(void);
+void ts_wgmma_wait(int pending, int line, const char* file);
 
 // One of the block's 16 barriers by number, for `threads` threads.
 void ts_named_barrier(uint32_t number, uint32_t threads, int waits, int line, const char* file);

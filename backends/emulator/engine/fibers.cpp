@@ -4,7 +4,11 @@
 #include <chrono>
 #include <thread>
 
+#include "clusters.h"
+#include "copies.h"
+#include "mbarriers.h"
 #include "memory.h"
+#include "products.h"
 #include "races.h"
 #include "reports.h"
 
@@ -32,10 +36,13 @@ void fiber_main() {
     w->launch->entry(w->launch->arguments);
     settle(w);
     if (self->suspect.address) accuse(w, self->suspect);
+    check_products(self);
     self->state = DONE;
     ++self->block->done;
     w->idle = w->quiet = 0;
+    w->wakes = 0;
     if (!w->launch->options.strict) release_others(w, self);
+    leave_cluster(w, self);
     Fiber* fiber = nullptr;
     if (!w->empty() && !w->launch->failed.load(std::memory_order_relaxed) && !w->wants_block) fiber = w->pop();
     if (fiber && !fiber->started) {  // the next thread runs on this stack
@@ -123,7 +130,7 @@ void meet(Worker* w, Block* block, uint32_t base, uint32_t mask, ts_combine comb
   arrange(w, w->scratch);
 }
 
-void arrange(Worker* w, std::vector<Fiber*>& fibers) {
+void arrange(Worker* w, std::vector<Fiber*>& fibers, bool first) {
   const int order = w->launch->options.order;
   if (order == 1) std::reverse(fibers.begin(), fibers.end());
   if (order == 2) {
@@ -135,7 +142,7 @@ void arrange(Worker* w, std::vector<Fiber*>& fibers) {
   w->quiet = 0;
   for (Fiber* fiber : fibers) {
     fiber->state = READY;
-    w->push(fiber);
+    first ? w->push_first(fiber) : w->push(fiber);
   }
 }
 
@@ -168,6 +175,7 @@ void idle(Worker* w, uint64_t pc) {
   Launch* launch = w->launch;
   Fiber* self = w->current;
   ++w->idle;
+  if (w->quiet % 1024 == 1023) land(w);  // a copy takes its time, and not for ever
   if (++w->quiet > launch->options.step_limit || w->idle > 50 * launch->options.step_limit) {
     if (launch->active > 1 && w->patience < 5000) {  // perhaps another block, on another core, has yet to write it
       ++w->patience;
@@ -182,7 +190,7 @@ void idle(Worker* w, uint64_t pc) {
     }
   }
   if (++self->polls % 16 == 0) {
-    if (!launch->options.cooperative && w->idle % 4096 < 16 && w->idle > 4096 && launch->next < launch->blocks &&
+    if (!launch->options.cooperative && w->idle % 4096 < 16 && w->idle > 4096 && launch->next < launch->clusters &&
         w->resident.size() < 64)
       w->wants_block = true;  // perhaps it waits for a block that has not begun
     yield_now(w);

@@ -14,8 +14,8 @@ void leave(Worker* w, Fiber* self);
 void yield_now(Worker* w);
 // A thread looked at memory that has not changed: one turn of a loop that waits.
 void idle(Worker* w, uint64_t pc);
-// Makes `fibers` ready to run, in the order of the launch.
-void arrange(Worker* w, std::vector<Fiber*>& fibers);
+// Makes `fibers` ready to run, in the order of the launch; `first`: before those that are ready already.
+void arrange(Worker* w, std::vector<Fiber*>& fibers, bool first = false);
 // Lets a block's threads go on if all of them are at its barrier, or those that are not have ended.
 void pass_barrier(Worker* w, Block* block);
 // Lets the lanes in `mask` of the warp that begins at thread `base` go on if all are at the same operation, or have

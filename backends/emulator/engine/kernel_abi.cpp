@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "accesses.h"
+#include "clusters.h"
 #include "fibers.h"
 #include "memory.h"
 #include "races.h"
@@ -37,8 +38,11 @@ TS_EXPORT void* ts_shared(ts_site* site) {
   }
   if (total + worker->launch->shared_bytes > TOTAL_LIMIT)
     fault("more than 227 KB of shared memory in one block", TS_RETURN_ADDRESS);
-  const uint64_t offset = allocate(block, site, site->bytes, std::max<uint64_t>(site->align, 128));
-  if (!offset) fault("too many shared arrays", TS_RETURN_ADDRESS);
+  uint64_t offset = 0;  // the same in all blocks of a cluster, which reach it from each other
+  for (Block* each : block->cluster->blocks) {
+    offset = allocate(each, site, site->bytes, std::max<uint64_t>(site->align, 128));
+    if (!offset) fault("too many shared arrays", TS_RETURN_ADDRESS);
+  }
   return block->arena + offset;
 }
 
@@ -71,10 +75,16 @@ TS_EXPORT int ts_syncthreads(int kind, int predicate, int line, const char* file
 }
 
 TS_EXPORT uint64_t ts_shared_address(const void* pointer) {
-  const uint64_t offset = here(pointer) - here(worker->block->arena);
-  return offset < ARENA ? offset : 0;
+  const Block* block = owner(worker, here(pointer));
+  return block ? (here(pointer) - here(block->arena)) | uint64_t(block->rank) << RANK : 0;
 }
-TS_EXPORT void* ts_shared_memory(uint64_t address) { return worker->block->arena + (address & 0xffffffffu); }
+TS_EXPORT void* ts_shared_memory(uint64_t address) {
+  const Block* own = worker->block;
+  const uint64_t rank = address >> RANK & 0xff;
+  if (rank == own->rank || rank >= own->cluster->blocks.size())
+    return own->arena + (address & 0xffffffffu) - (uint64_t(own->rank) << RANK);
+  return own->cluster->blocks[rank]->arena + (address & ((1u << RANK) - 1));
+}
 
 TS_EXPORT void ts_copy_async(void* to, const void* from, int size, int read, uint64_t pc) {
   Worker* w = worker;
@@ -121,10 +131,7 @@ TS_EXPORT void ts_named_barrier(uint32_t number, uint32_t threads, int waits, in
     fault("a barrier is reached with different numbers of threads", TS_RETURN_ADDRESS);
   named.expected = threads;
   const uint64_t address = here(block->arena) + number;  // of no array
-  if (w->launch->races) {
-    ts_fence();
-    synchronise(w, address, false, true);
-  }
+  if (w->launch->races) release_at(w, address);
   self->line = line;
   self->file = file;
   self->state = waits ? AT_NAMED : READY;
@@ -223,6 +230,7 @@ TS_EXPORT void ts_fence() {
   Worker* w = worker;
   if (!w || !w->current) return;
   if (w->current->fences < 0xffff) ++w->current->fences;
+  w->current->fenced = true;
   w->current->fenced_epoch = w->block->released;
   w->block->fenced = true;
 }

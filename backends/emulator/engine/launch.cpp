@@ -4,18 +4,20 @@
 #include <thread>
 
 #include "accesses.h"
+#include "copies.h"
 #include "fibers.h"
+#include "mbarriers.h"
 #include "memory.h"
 #include "reports.h"
 
 namespace engine {
 
-// A bijection of the positions of a grid, so that blocks are taken in another order without a table.
+// A bijection of the positions of a grid of clusters, so that they are taken in another order without a table.
 uint64_t Launch::order(uint64_t position) const {
-  if (options.order == 1) return blocks - 1 - position;
-  if (options.order != 2 || blocks < 2) return position;
+  if (options.order == 1) return clusters - 1 - position;
+  if (options.order != 2 || clusters < 2) return position;
   int bits = 2;
-  while ((uint64_t(1) << bits) < blocks) bits += 2;
+  while ((uint64_t(1) << bits) < clusters) bits += 2;
   const int half = bits / 2;
   const uint64_t low = (uint64_t(1) << half) - 1;
   do {  // a Feistel network on an even number of bits, walked until it falls within the grid
@@ -26,22 +28,26 @@ uint64_t Launch::order(uint64_t position) const {
       right = next;
     }
     position = left << half | right;
-  } while (position >= blocks);
+  } while (position >= clusters);
   return position;
 }
 
 namespace {
 
 void retire(Worker* w, std::unique_ptr<Block> block) {
+  if (!w->launch->failed) finish_stores(block.get());
+  const auto& all = block->cluster->blocks;
+  const auto of_this = [&](const Transfer& t) { return std::find(all.begin(), all.end(), t.block) != all.end(); };
+  w->transfers.erase(std::remove_if(w->transfers.begin(), w->transfers.end(), of_this), w->transfers.end());
   clear(w, block.get());
   w->spare.push_back(std::move(block));
 }
 
-bool admit(Worker* w) {
+// Makes one block ready; false where there is no memory.
+bool admit(Worker* w, const uint32_t* place, const std::shared_ptr<Cluster>& cluster) {
   Launch* launch = w->launch;
-  const uint64_t position = launch->next.fetch_add(1);
-  if (position >= launch->blocks) return false;
-  const uint64_t number = launch->order(position);
+  const uint64_t number =
+      place[0] + uint64_t(launch->grid[0]) * (place[1] + uint64_t(launch->grid[1]) * place[2]);
   std::unique_ptr<Block> block;
   if (!w->spare.empty()) {
     block = std::move(w->spare.back());
@@ -57,9 +63,13 @@ bool admit(Worker* w) {
     block->states = reinterpret_cast<uint8_t*>(block->arena + ARENA);
   }
   block->number = number;
-  block->place[0] = static_cast<uint32_t>(number % launch->grid[0]);
-  block->place[1] = static_cast<uint32_t>(number / launch->grid[0] % launch->grid[1]);
-  block->place[2] = static_cast<uint32_t>(number / launch->grid[0] / launch->grid[1]);
+  std::copy(place, place + 3, block->place);
+  block->cluster = cluster;
+  block->rank = static_cast<uint32_t>(cluster->blocks.size());
+  block->products.reset();
+  cluster->blocks.push_back(block.get());
+  cluster->running += launch->threads;
+  cluster->missing += launch->threads;
   block->index = block->place[0] | uint64_t(block->place[1]) << 32 | uint64_t(block->place[2]) << 48;
   block->arrived = block->done = 0;
   block->released = 0;
@@ -96,7 +106,12 @@ bool admit(Worker* w) {
     fiber.polled = 0;
     fiber.copies.clear();
     fiber.groups = 0;
+    fiber.stores.clear();
+    fiber.store_groups = 0;
+    fiber.cluster_arrivals = fiber.cluster_waits = 0;
+    fiber.products = fiber.tiles = fiber.product_groups = fiber.product_fences = 0;
     fiber.fences = fiber.fenced_epoch = 0;
+    fiber.fenced = false;
     fiber.known.reset();
     fiber.suspect.address = 0;
     if (++x == launch->block[0]) {
@@ -107,6 +122,27 @@ bool admit(Worker* w) {
   }
   arrange(w, w->scratch);
   w->resident.push_back(std::move(block));
+  return true;
+}
+
+// Makes the blocks of the next cluster ready; false where there is none.
+bool admit(Worker* w) {
+  Launch* launch = w->launch;
+  const uint64_t position = launch->next.fetch_add(1);
+  if (position >= launch->clusters) return false;
+  const uint64_t number = launch->order(position);
+  const uint32_t *size = launch->cluster, across = launch->grid[0] / size[0], down = launch->grid[1] / size[1];
+  auto cluster = std::make_shared<Cluster>();
+  cluster->place[0] = static_cast<uint32_t>(number % across);
+  cluster->place[1] = static_cast<uint32_t>(number / across % down);
+  cluster->place[2] = static_cast<uint32_t>(number / across / down);
+  for (uint32_t z = 0; z < size[2]; ++z)
+    for (uint32_t y = 0; y < size[1]; ++y)
+      for (uint32_t x = 0; x < size[0]; ++x) {
+        const uint32_t place[3] = {cluster->place[0] * size[0] + x, cluster->place[1] * size[1] + y,
+                                   cluster->place[2] * size[2] + z};
+        if (!admit(w, place, cluster)) return false;
+      }
   return true;
 }
 
@@ -127,15 +163,16 @@ void run(Launch* launch) {
       admit(w);
     }
     if (w->empty()) {
-      const auto goes_on = [&](const std::unique_ptr<Block>& block) { return block->done < launch->threads; };
+      const auto goes_on = [&](const std::unique_ptr<Block>& block) { return block->cluster->running > 0; };
       auto unfinished = std::partition(w->resident.begin(), w->resident.end(), goes_on);
       for (auto done = unfinished; done != w->resident.end(); ++done) retire(w, std::move(*done));
       w->resident.erase(unfinished, w->resident.end());
       if (!w->resident.empty()) {
-        if (!gather(w)) {
+        if (!land(w) && !gather(w) && !wake(w)) {
           stuck(w);
           break;
         }
+        if (w->empty()) continue;
       } else if (!admit(w)) {
         break;
       }
@@ -176,6 +213,8 @@ TS_EXPORT int ts_launch(
   launch.packed_grid = grid[0] | uint64_t(grid[1]) << 32 | uint64_t(grid[2]) << 48;
   launch.packed_block = block[0] | uint64_t(block[1]) << 32 | uint64_t(block[2]) << 48;
   launch.blocks = uint64_t(grid[0]) * grid[1] * grid[2];
+  for (int axis = 0; axis < 3; ++axis) launch.cluster[axis] = std::max<uint32_t>(1, options->cluster[axis]);
+  launch.clusters = launch.blocks / (launch.cluster[0] * launch.cluster[1] * launch.cluster[2]);
   launch.threads = block[0] * block[1] * block[2];
   launch.shared_bytes = shared_bytes;
   launch.ranges.assign(ranges, ranges + range_count);
@@ -192,7 +231,7 @@ TS_EXPORT int ts_launch(
   use_stacks_of(options->stack_bytes);
   uint64_t workers = std::max(1, options->workers);
   if (options->cooperative || launch.races || launch.writers) workers = 1;
-  workers = std::min(workers, launch.blocks);
+  workers = std::min(workers, launch.clusters);
   launch.active = static_cast<int>(workers);
   std::vector<std::thread> threads;
   for (uint64_t i = 1; i < workers; ++i) threads.emplace_back(run, &launch);

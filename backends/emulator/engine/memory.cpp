@@ -123,6 +123,8 @@ void clear(Worker* w, Block* block) {
     if (!w->launch->races) continue;
     w->launch->races->pages.forget(reinterpret_cast<uint64_t>(block->arena) + array.offset, array.bytes);
   }
+  block->at.clear();
+  block->passed.clear();
   block->arrays.clear();
   block->used = 0;
 }

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "clusters.h"
 #include "reports.h"
 
 namespace engine {
@@ -46,6 +47,31 @@ void unpack_place(Worker* w, ts_place& at, const shadow::Record& record) {
   at.thread[2] = static_cast<uint32_t>(thread / launch->block[0] / launch->block[1]);
   at.pc = launch->options.module + record.pc;
   at.access = static_cast<int32_t>(record.epoch >> 30);
+}
+
+// Where it is kept what was released at an address.
+std::unordered_map<uint64_t, shadow::Knowledge>& releases_of(Worker* w, uint64_t address) {
+  Block* block = owner(w, address);
+  return block ? block->at : w->launch->races->released;
+}
+
+// What the thread that runs has done, and knows, is released at an address.
+void release(Worker* w, uint64_t address) {
+  Fiber* self = w->current;
+  Block* block = w->block;
+  shadow::Knowledge& out = releases_of(w, address)[address];
+  if (self->fences) shadow::Knowledge::raise(out.threads,
+      static_cast<uint32_t>(block->number << 10 | self->number) + 1, self->fences);
+  if (self->fenced_epoch)
+    shadow::Knowledge::raise(out.blocks, static_cast<uint32_t>(block->number), self->fenced_epoch);
+  // What the lanes of its warp had done when they last met it.
+  const uint32_t lane = self->number % 32, first = static_cast<uint32_t>(block->number << 10 | (self->number & ~31u));
+  const uint16_t* met = block->clocks[self->number / 32].of[lane];
+  for (uint32_t other = 0; other < 32; ++other)
+    if (other != lane && met[other])
+      shadow::Knowledge::raise(out.lanes, first + other + 1, shadow::Knowledge::moment(block->released, met[other]));
+  if (block->known) out.join(*block->known);
+  if (self->known) out.join(*self->known);
 }
 
 // Whether two lanes of a warp store by one instruction.
@@ -96,6 +122,21 @@ void share_at_barrier(Block* block) {
           known().threads, static_cast<uint32_t>(block->number << 10 | fiber.number) + 1, fiber.fences);
   }
   block->fenced = false;
+}
+
+void share_in_cluster(Cluster* cluster) {
+  shadow::Knowledge all;
+  for (Block* block : cluster->blocks) {
+    ++block->released;
+    share_at_barrier(block);
+    if (block->known) all.join(*block->known);
+  }
+  for (Block* block : cluster->blocks)
+    shadow::Knowledge::raise(all.blocks, static_cast<uint32_t>(block->number), static_cast<uint32_t>(block->released));
+  for (Block* block : cluster->blocks) {
+    if (!block->known) block->known = std::make_unique<shadow::Knowledge>();
+    block->known->join(all);
+  }
 }
 
 void look_for_races(Worker* w, uint64_t address, uint64_t size, int access, uint64_t pc) {
@@ -175,22 +216,31 @@ void synchronise(Worker* w, uint64_t address, bool acquires, bool releases) {
   Block* block = w->block;
   if (self->suspect.address == address) self->suspect.address = 0;
   if (acquires) {
-    const auto found = races->released.find(address);
-    if (found != races->released.end()) {
+    const auto& releases = releases_of(w, address);
+    const auto found = releases.find(address);
+    if (found != releases.end()) {
       if (!self->known) self->known = std::make_unique<shadow::Knowledge>();
       self->known->join(found->second);
     }
   }
   if (releases) races->last[address] = record_of(w, ATOMIC, 0);
-  if (releases && (self->fences || (block->known && !block->known->threads.empty()))) {
-    shadow::Knowledge& out = races->released[address];
-    if (self->fences) shadow::Knowledge::raise(out.threads,
-        static_cast<uint32_t>(block->number << 10 | self->number) + 1, self->fences);
-    if (self->fenced_epoch)
-      shadow::Knowledge::raise(out.blocks, static_cast<uint32_t>(block->number), self->fenced_epoch);
-    if (block->known) out.join(*block->known);
-    if (self->known) out.join(*self->known);
-  }
+  if (releases && (self->fenced || (block->known && !block->known->threads.empty()))) release(w, address);
+}
+
+void pass_at(Block* block, uint64_t address) { block->passed[address] = block->at[address]; }
+
+void acquire_at(Worker* w, uint64_t address) {
+  Fiber* self = w->current;
+  if (!self->known) self->known = std::make_unique<shadow::Knowledge>();
+  self->known->join(owner(w, address)->passed[address]);
+}
+
+void release_at(Worker* w, uint64_t address) {
+  Fiber* self = w->current;
+  if (self->fences < 0xffff) ++self->fences;
+  self->fenced_epoch = w->block->released;
+  w->launch->races->last[address] = record_of(w, ATOMIC, 0);
+  release(w, address);
 }
 
 }  // namespace engine

@@ -8,10 +8,17 @@ namespace engine {
 void look_for_races(Worker* w, uint64_t address, uint64_t size, int access, uint64_t pc);
 // An atomic, or an access to a volatile: takes what others released at this address, and releases what was fenced.
 void synchronise(Worker* w, uint64_t address, bool acquires, bool releases);
+// A barrier in shared memory, or one of a number: what the thread has done is released there, fenced or not.
+void release_at(Worker* w, uint64_t address);
+// A phase of such a barrier is over: who waits for it, `acquire_at`, knows what was released until then.
+void pass_at(Block* block, uint64_t address);
+void acquire_at(Worker* w, uint64_t address);
 // Compares what was stored with what another lane of the warp had stored there, now that it is in memory.
 void settle(Worker* w);
 // All threads of a block know at a barrier what each of them knew, and what each has fenced.
 void share_at_barrier(Block* block);
+// All threads of a cluster know at its barrier what each of them knew.
+void share_in_cluster(Cluster* cluster);
 // Reports the two accesses of `suspect` as a race.
 void accuse(Worker* w, const Fiber::Suspect& suspect);
 

@@ -1,6 +1,9 @@
 #include "reports.h"
 
+#include "clusters.h"
+#include "mbarriers.h"
 #include "memory.h"
+#include "products.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -22,7 +25,8 @@ void waits(ts_place& at, const Fiber* fiber) {
   place(at, fiber);
   at.line = fiber->line;
   std::strncpy(at.file, fiber->file, sizeof at.file - 1);
-  const bool barrier = fiber->state == AT_BARRIER || fiber->state == AT_NAMED;
+  const State state = fiber->state;
+  const bool barrier = state == AT_BARRIER || state == AT_NAMED || state == AT_CLUSTER || state == AT_MBARRIER;
   at.state = fiber->state == DONE ? 0 : barrier ? 1 : fiber->state == AT_WARP ? 2 : 3;
 }
 
@@ -64,9 +68,11 @@ void describe_nearest(Worker* w, ts_report& report, uint64_t address) {
     return true;
   };
   for (const ts_range& range : w->launch->ranges) nearer(range.kind, range.index, range.start, range.bytes, range.item);
-  for (const Array& array : w->block->arrays) {
+  const Block* block = owner(w, address);
+  if (!block) block = w->block;
+  for (const Array& array : block->arrays) {
     if (array.bytes == 0) continue;
-    const uint64_t start = reinterpret_cast<uint64_t>(w->block->arena) + array.offset;
+    const uint64_t start = reinterpret_cast<uint64_t>(block->arena) + array.offset;
     if (nearer(TS_SHARED, 0, start, array.bytes, array.site ? array.site->item : 1) && array.site) {
       std::strncpy(report.name, array.site->name, sizeof report.name - 1);
       std::memcpy(report.dims, array.site->dims, sizeof report.dims);
@@ -131,6 +137,39 @@ void stuck(Worker* w) {
         waits(report.here, &fiber);
         std::snprintf(report.text, sizeof report.text, "waits at barrier %u for %u threads, of which %u have come",
                       fiber.mask, named.expected, named.arrived);
+      });
+      return;
+    }
+  }
+  for (auto& block : w->resident) {
+    for (Fiber& fiber : block->fibers) {
+      if (fiber.state != AT_PRODUCT) continue;
+      fail(TS_DEADLOCK, [&](ts_report& report) {
+        waits(report.here, &fiber);
+        std::snprintf(report.text, sizeof report.text,
+                      "waits for a wgmma.mma_async that warp %u of its warpgroup has yet to begin",
+                      missing_warp(&fiber) % 4);
+      });
+      return;
+    }
+  }
+  for (auto& block : w->resident) {
+    for (Fiber& fiber : block->fibers) {
+      if (fiber.state != AT_MBARRIER) continue;
+      fail(TS_DEADLOCK, [&](ts_report& report) {
+        waits(report.here, &fiber);
+        describe_wait(w, report, &fiber);
+      });
+      return;
+    }
+  }
+  for (auto& block : w->resident) {
+    for (Fiber& fiber : block->fibers) {
+      if (fiber.state != AT_CLUSTER) continue;
+      fail(TS_DEADLOCK, [&](ts_report& report) {
+        waits(report.here, &fiber);
+        std::snprintf(report.text, sizeof report.text,
+                      "waits at the cluster's barrier, to which %u threads have yet to come", block->cluster->missing);
       });
       return;
     }

@@ -73,18 +73,24 @@ class Pages {
 struct Knowledge {
   std::unordered_map<uint32_t, uint32_t> blocks;   // block -> barriers of it that are over
   std::unordered_map<uint32_t, uint32_t> threads;  // thread -> fences of it that are over
+  std::unordered_map<uint32_t, uint64_t> lanes;    // thread -> what it had done when its warp met: epoch, warp clock
 
-  static void raise(std::unordered_map<uint32_t, uint32_t>& map, uint32_t key, uint32_t value) {
-    uint32_t& known = map[key];
+  template <class Value>
+  static void raise(std::unordered_map<uint32_t, Value>& map, uint32_t key, Value value) {
+    Value& known = map[key];
     known = std::max(known, value);
   }
+  static uint64_t moment(uint32_t epoch, uint16_t warp_clock) { return uint64_t(epoch & EPOCH) << 16 | warp_clock; }
   void join(const Knowledge& other) {
     for (const auto& [block, epoch] : other.blocks) raise(blocks, block, epoch);
     for (const auto& [thread, clock] : other.threads) raise(threads, thread, clock);
+    for (const auto& [thread, moment] : other.lanes) raise(lanes, thread, moment);
   }
   bool covers(const Record& record) const {
     const auto block = blocks.find((record.thread - 1) >> 10);
     if (block != blocks.end() && (record.epoch & EPOCH) < block->second) return true;
+    const auto lane = lanes.find(record.thread);
+    if (lane != lanes.end() && moment(record.epoch, record.warp_clock) <= lane->second) return true;
     const auto thread = threads.find(record.thread);
     return thread != threads.end() && record.clock < thread->second;
   }

@@ -18,8 +18,11 @@ constexpr uint64_t ARENA = 512 << 10;  // bytes of shared memory a block may use
 constexpr uint8_t DECLARED = 1, WRITTEN = 3, IN_FLIGHT = 5;
 constexpr unsigned SITES = 512;  // a power of two
 constexpr int READ = 0, WRITE = 1, ATOMIC = 2;
+constexpr uint64_t RANK = 24;  // the bit of a shared address from which on the rank in the cluster stands
 
-enum State : uint8_t { READY, AT_BARRIER, AT_WARP, AT_GRID, GATHERING, AT_NAMED, DONE };
+enum State : uint8_t {
+  READY, AT_BARRIER, AT_WARP, AT_GRID, GATHERING, AT_NAMED, AT_CLUSTER, AT_MBARRIER, AT_PRODUCT, DONE
+};
 
 // A copy that its thread has started.
 struct Copy {
@@ -29,8 +32,29 @@ struct Copy {
 };
 
 struct Block;
+struct Fiber;
 struct Worker;
 struct Launch;
+struct Products;
+
+// What the copy engine has yet to do: from global to shared memory, where bytes count at a barrier, or back.
+struct Transfer {
+  bool tensor = false;
+  ts_tensor_map map;
+  int32_t at[5];          // of the box
+  char* global = nullptr;
+  uint64_t bytes = 0;     // of shared memory
+  Block* block = nullptr;
+  uint64_t offset = 0;    // of the bytes within the block's shared memory
+  uint64_t barrier = 0;   // likewise
+  uint32_t blocks = 0;    // ranks of the cluster that get the bytes
+  uint32_t group = 0;     // of stores
+  int reduction = 0;      // of stores: ts_reduction, and the type of the elements
+  int type = 0;
+  bool read = false;      // of stores: `held` has what was in shared memory
+  std::vector<char> held;
+  uint32_t thread = 0, fences = 0;  // of the thread that began it, where races are looked for
+};
 
 struct Fiber {
   Context context;
@@ -49,7 +73,8 @@ struct Fiber {
   uint64_t polled = 0, polled_value = 0;  // the last volatile read
   uint32_t polls = 0;
   // Where races are looked for.
-  uint32_t fences = 0, fenced_epoch = 0;
+  uint32_t fences = 0, fenced_epoch = 0;  // and releases by a barrier
+  bool fenced = false;
   std::vector<Copy> copies;  // oldest first
   uint32_t groups = 0;       // of copies that were closed
   std::unique_ptr<shadow::Knowledge> known;  // acquired since the block's last barrier
@@ -58,6 +83,12 @@ struct Fiber {
     shadow::Record first, second;
     uint64_t size = 0;
   } suspect;  // a plain read that races with an atomic, unless a compare-and-swap of the same address follows
+  uint64_t waits_at = 0;        // the mbarrier
+  uint32_t cluster_arrivals = 0, cluster_waits = 0;
+  std::vector<Transfer> stores;  // of the copy engine, oldest first
+  uint32_t store_groups = 0;
+  uint32_t products = 0, tiles = 0, product_groups = 0;  // wgmma's: begun, accumulators of them, closed groups
+  uint32_t product_fences = 0;
 };
 
 struct Named {
@@ -69,6 +100,14 @@ struct Array {
   uint64_t offset, bytes;
 };
 
+// Blocks that run together and reach each other's shared memory.
+struct Cluster {
+  std::vector<Block*> blocks;  // by rank
+  uint32_t place[3] = {};
+  uint32_t phase = 0;           // times that its barrier was passed
+  uint32_t running = 0, missing = 0;  // threads; those of them that have yet to come to the barrier
+};
+
 struct Block {
   uint64_t number = 0, index = 0;
   uint32_t place[3] = {};
@@ -77,6 +116,9 @@ struct Block {
   uint8_t* states = nullptr;
   uint64_t used = 0;
   std::vector<Array> arrays;
+  std::shared_ptr<Cluster> cluster;
+  uint32_t rank = 0;  // in its cluster
+  std::shared_ptr<Products> products;  // wgmma's, by warp
   uint32_t arrived = 0, done = 0;
   Named named[16];
   int kind = 0, line = 0;
@@ -86,6 +128,8 @@ struct Block {
   uint32_t released = 0;  // barriers passed
   bool fenced = false;    // by a thread, since the last barrier; where races are looked for
   std::vector<shadow::WarpClocks> clocks;
+  // As Races::released, by an address in its shared memory; and what the last phase of a barrier there released.
+  std::unordered_map<uint64_t, shadow::Knowledge> at, passed;
   std::unique_ptr<shadow::Knowledge> known;
 };
 
@@ -104,8 +148,8 @@ struct Range {
 struct Launch {
   ts_entry entry;
   void** arguments;
-  uint32_t grid[3], block[3];
-  uint64_t packed_grid, packed_block, blocks;
+  uint32_t grid[3], block[3], cluster[3];
+  uint64_t packed_grid, packed_block, blocks, clusters;
   uint32_t threads;
   uint64_t shared_bytes;
   std::vector<ts_range> ranges;
@@ -139,6 +183,9 @@ struct Worker {
   std::vector<Fiber*> ring;
   uint64_t head = 0, tail = 0;
   std::vector<std::unique_ptr<Block>> resident, spare;
+  std::vector<Transfer> transfers;  // to shared memory, oldest first
+  uint64_t unread = 0;              // stores whose bytes still lie in shared memory
+  uint32_t wakes = 0;               // that were in vain, of threads that wait at an mbarrier
   std::vector<char*> stacks;  // free ones
   std::vector<char*> all_stacks;
   uint64_t grid_arrived = 0;
@@ -158,6 +205,7 @@ struct Worker {
 
   bool empty() const { return head == tail; }
   void push(Fiber* fiber) { ring[tail++ & (ring.size() - 1)] = fiber; }
+  void push_first(Fiber* fiber) { ring[--head & (ring.size() - 1)] = fiber; }
   Fiber* pop() { return ring[head++ & (ring.size() - 1)]; }
 };
 

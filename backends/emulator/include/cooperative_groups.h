@@ -60,22 +60,33 @@ inline thread_block this_thread_block(block_tile_memory<N>&) {
   return thread_block();
 }
 
-// A launch has clusters of one block here.
 class cluster_group {
  public:
-  static void sync(TS_LINE) { ts_syncthreads(TS_SYNC, 0, line, file); }
-  static void barrier_arrive() {}
-  static void barrier_wait(TS_LINE) { ts_syncthreads(TS_SYNC, 0, line, file); }
-  static unsigned block_rank() { return 0; }
-  static unsigned num_blocks() { return 1; }
-  static unsigned thread_rank() { return thread_block::thread_rank(); }
-  static unsigned num_threads() { return thread_block::num_threads(); }
-  static dim3 block_index() { return dim3(0, 0, 0); }
-  static dim3 dim_blocks() { return dim3(1, 1, 1); }
+  using arrival_token = details::Barrier;
+  static void sync(TS_LINE) {
+    touchstone::ptx::cluster_arrive();
+    ts_cluster_wait(line, file);
+  }
+  static arrival_token barrier_arrive(TS_LINE) {
+    touchstone::ptx::cluster_arrive();
+    return {line, file};
+  }
+  static void barrier_wait(TS_LINE) { ts_cluster_wait(line, file); }
+  static void barrier_wait(arrival_token&&, TS_LINE) { ts_cluster_wait(line, file); }
+  static unsigned block_rank() { return ts_cluster_rank(); }
+  static unsigned num_blocks() { return touchstone::ptx::cluster_blocks(); }
+  static unsigned thread_rank() { return block_rank() * thread_block::num_threads() + thread_block::thread_rank(); }
+  static unsigned num_threads() { return num_blocks() * thread_block::num_threads(); }
+  static unsigned size() { return num_threads(); }
+  static dim3 block_index() { return touchstone::ptx::block_in_cluster(); }
+  static dim3 dim_blocks() { return touchstone::ptx::cluster_dim(); }
   template <class T>
   static T* map_shared_rank(T* p, int rank) {
-    if (rank) touchstone::not_covered("shared memory of another block of the cluster");
-    return p;
+    return reinterpret_cast<T*>(
+        touchstone::ptx::mapa_generic(reinterpret_cast<uint64_t>(p), static_cast<uint32_t>(rank)));
+  }
+  static unsigned query_shared_rank(const void* p) {
+    return static_cast<unsigned>(ts_shared_address(p) >> 24);
   }
 };
 inline cluster_group this_cluster() { return cluster_group(); }

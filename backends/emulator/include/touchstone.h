@@ -215,4 +215,5 @@ __forceinline__ dim3 dim(uint64_t packed) {
 #include "touchstone_math.h"
 #include "touchstone_mma.h"
 #include "touchstone_ptx.h"
+#include "touchstone_hopper.h"
 #include "touchstone_texture.h"

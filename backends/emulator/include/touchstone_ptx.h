@@ -326,47 +326,6 @@ inline void barrier(uint32_t number, uint32_t count, bool waits, TS_LINE) {
   else ts_named_barrier(number, count ? count : threads(), waits, line, file);
 }
 
-// The emulator's own layout of an mbarrier's 64 bits.
-struct Mbarrier {
-  uint64_t pending : 20, expected : 20, transactions : 23, phase : 1;
-};
-TS_PLAIN inline Mbarrier& mbarrier(char* p, int access, uint64_t pc) {
-  ts_check(p, 8, access, 8, pc);
-  return *reinterpret_cast<Mbarrier*>(p);
-}
-TS_PLAIN inline void mbarrier_init(char* p, uint32_t count) {
-  Mbarrier& barrier = mbarrier(p, 1, TS_PC);
-  barrier.pending = barrier.expected = count;
-  barrier.transactions = 0;
-  barrier.phase = 0;
-}
-TS_PLAIN inline void mbarrier_settle(Mbarrier& barrier) {
-  if (barrier.pending || barrier.transactions) return;
-  barrier.phase ^= 1;
-  barrier.pending = barrier.expected;
-}
-TS_PLAIN inline uint64_t mbarrier_arrive(char* p, uint32_t count, uint32_t bytes) {
-  ts_fence();
-  Mbarrier& barrier = mbarrier(p, 2, TS_PC);
-  const uint64_t before = barrier.phase;
-  if (count > barrier.pending) ts_fault("an mbarrier has more arrivals than it was initialised for", TS_PC);
-  barrier.transactions += bytes;
-  barrier.pending -= count;
-  mbarrier_settle(barrier);
-  ts_atomic_done(1, TS_PC);
-  return before << 63;
-}
-TS_PLAIN inline void mbarrier_drop(char* p) {
-  Mbarrier& barrier = mbarrier(p, 2, TS_PC);
-  barrier.expected -= 1;
-  mbarrier_arrive(p, 1, 0);
-}
-TS_PLAIN inline bool mbarrier_passed(char* p, uint64_t state, bool parity) {
-  const bool passed = mbarrier(p, 2, TS_PC).phase != (parity ? state & 1 : state >> 63);
-  if (!passed) ts_pause();
-  return passed;
-}
-
 struct Tf32 {};
 struct E4m3 {};
 struct E5m2 {};
