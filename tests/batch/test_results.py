@@ -69,7 +69,9 @@ def test_a_file_of_something_else_stays_as_it_is(file, text):
 @pytest.mark.parametrize(
     "change",
     [{"verdict": "splendid"}, {"reason": 1}, {"reports": 3}]
-    + [{"candidate": {name: value}} for name, value in (("seconds", "1"), ("seconds", 1e999), ("id", 7), ("key", None))],
+    + [
+        {"candidate": {name: value}} for name, value in (("seconds", "1"), ("seconds", 1e999), ("id", 7), ("key", None))
+    ],
     ids=str,
 )
 def test_a_result_that_is_not_as_judge_writes_it_is_refused(file, change):

@@ -143,7 +143,9 @@ def declines(x):
 @pytest.mark.parametrize("isolate", ["fork", "none"])
 @pytest.mark.parametrize("kernel", [raises, declines])
 def test_what_a_kernel_says_makes_no_line_of_the_report(kernel, isolate):
-    found = check("softmax", kernel, device="cpu", level="quick", dtypes=["float32"], sizes={"rows": 3}, isolate=isolate)
+    found = check(
+        "softmax", kernel, device="cpu", level="quick", dtypes=["float32"], sizes={"rows": 3}, isolate=isolate
+    )
     text = str(found)
     assert found.verdict == FAILED and "\\x1b[2K" in text and "\x1b" not in text + found.to_json()
     assert [line for line in text.splitlines() if line.startswith("PASSED")] == []
