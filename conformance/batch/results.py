@@ -33,7 +33,7 @@ class Brief:
 
     @classmethod
     def of(cls, record: dict[str, Any]) -> "Brief":
-        """Of a record, as `dumps` writes it or before. ValueError, KeyError or TypeError where it is none of `judge`."""
+        """Of a record, as `dumps` writes it or before. ValueError, KeyError or TypeError where it is no `judge`'s."""
         about = record["candidate"]
         texts = [about["id"], about["key"], record["reason"] or "", about["same_as"] or ""]
         if not all(isinstance(text, str) for text in texts) or record["verdict"] not in VERDICTS:
