@@ -31,6 +31,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.processes import clean_environment
+from touchstone.backends.emulator import compiler
+from touchstone.backends.storage import artefacts
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.spec.checks import Check
 
@@ -202,6 +204,8 @@ class Judge:
         self.tag = f"planted_{os.getpid()}_{id(self)}"
         self.server = socket.create_server(("127.0.0.1", 0))
         self.server.setblocking(False)
+        self.cache = folder / "cache"
+        artefacts.give([] if compiler.why_not() else [compiler.engine()], self.cache)  # as other tests left it
         self.port = self.server.getsockname()[1]
         self._count = 0
         self._zygote: subprocess.Popen[str] | None = None
@@ -264,6 +268,7 @@ class Judge:
                     PYTHONPATH=str(self.clone),
                     HOME=str(place / "home"),
                     TMPDIR=str(place / "tmp"),
+                    TOUCHSTONE_CACHE=str(self.cache),
                     OMP_NUM_THREADS="1",
                     COLUMNS="200",
                 ),
@@ -340,12 +345,12 @@ class Judge:
     def _planted(self, place: Path) -> list[str]:
         """Files that the candidate left outside the judge's own."""
         found = []
-        for root in (place / "here", place / "home", place / "tmp"):
+        for root in (place / "here", place / "home", place / "tmp", self.cache):
             for path in root.rglob("*"):
                 if path.is_file() and not path.is_symlink() and path.name != "candidate.py":
                     with open(path, "rb") as file:
                         if "planted" in path.name or PLANTED in file.read(1 << 16):
-                            found.append(str(path.relative_to(place)))
+                            found.append(os.path.relpath(path, place))
         for root in (Path("/tmp"), Path("/dev/shm"), Path("/var/tmp")):
             for path in root.glob(f"*{self.tag}*"):
                 found.append(str(path))
