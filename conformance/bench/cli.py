@@ -1,6 +1,7 @@
 """`python -m touchstone bench`: the command's options, and its steps from the plan to the records."""
 
 import argparse
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -325,7 +326,8 @@ def _measure(
                 results += measure(group, ceilings)
             options.recording.entries = records.entries(ceilings, results, plan.left_out)
             options.recording.reports = records.reports(begun, results)
-            options.recording.write()
+            with contextlib.suppress(OSError):  # told at the end, where it cannot be written then either
+                options.recording.write()
     finally:
         print_results(results, plan.left_out)
         if held := goals.held(plan.goals, results):
