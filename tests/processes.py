@@ -93,6 +93,8 @@ class Fork:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             with contextlib.suppress(KeyboardInterrupt):
                 status = int(body())
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else 1
         except BaseException:
             traceback.print_exc()
         finally:

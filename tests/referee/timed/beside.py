@@ -35,7 +35,10 @@ static int work(void*) {
     }
 }
 extern "C" int start() { return clone(work, stack + sizeof stack, CLONE_VM | CLONE_PARENT | SIGCHLD, nullptr); }
-extern "C" void ask(const float* x, float* y, long r, long c) { from = x; to = y; rows = r; cols = c; count = count + 1; }
+extern "C" void ask(const float* x, float* y, long r, long c) {
+    from = x, to = y, rows = r, cols = c;
+    count = count + 1;
+}
 """
 
 
