@@ -56,6 +56,7 @@ def told(tmp_path, *lines) -> str:
         (line(RIGHT, dtypes="float32"), ":2: field 'dtypes': expected a list of names out of float32, "),
         (line(RIGHT, sizes={"colls": 33}), ":2: field 'sizes': "),
         (line(RIGHT, sizes={"cols": 34567}), ":2: field 'sizes': "),
+        (line(RIGHT, sizes={"cols": []}), ":2: field 'sizes': cols: expected one size or more, got []"),
         (line(RIGHT, outputs=["z"]), ":2: field 'outputs': 'z' is not one of y"),
         (line(RIGHT, require=["speed"]), ":2: field 'require': 'speed' is not one of values, "),
         (
