@@ -1,9 +1,17 @@
-"""Python in processes of their own, in an environment that the tests know."""
+"""Python in processes of their own, in an environment that the tests know: fresh ones, and forks of this one, which
+have imported everything and start at once."""
 
+import contextlib
+import json
 import os
+import signal
 import subprocess
 import sys
+import time
+import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from touchstone.conformance.discovery import registry
 
@@ -58,3 +66,80 @@ def _run(arguments, folder, environment, timeout, **options) -> subprocess.Compl
         timeout=timeout,
         **options,
     )
+
+
+class Fork:
+    """A fork of this process that runs `body` in `folder`; what it returns is the exit status. What it prints goes to
+    `out` and `err`. It takes Ctrl-C whatever this process does."""
+
+    def __init__(self, body: Callable[[], int], folder: Path) -> None:
+        self.out, self.err = folder / f"out-{time.monotonic_ns()}", folder / f"err-{time.monotonic_ns()}"
+        for path in (self.out, self.err):
+            path.touch()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.pid = os.fork()
+        self.returncode: int | None = None
+        if self.pid == 0:
+            self._run(body, folder)
+
+    def _run(self, body: Callable[[], int], folder: Path) -> None:
+        status = 1
+        try:
+            os.chdir(folder)
+            for number, path in ((1, self.out), (2, self.err)):
+                os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), number)
+            sys.stdout, sys.stderr = (os.fdopen(number, "w", 1, closefd=False) for number in (1, 2))
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            with contextlib.suppress(KeyboardInterrupt):
+                status = int(body())
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else 1
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+            os._exit(status)
+
+    def line(self, seconds: float = 60) -> str:
+        """The first line that it prints."""
+        until = time.monotonic() + seconds
+        while "\n" not in (text := self.out.read_text()):
+            assert time.monotonic() < until, self.err.read_text()
+            time.sleep(0.01)
+        return text.partition("\n")[0]
+
+    def wait(self, seconds: float = 60) -> int:
+        """The exit status, or less the signal that ended it."""
+        until = time.monotonic() + seconds
+        while self.returncode is None:
+            found, status = os.waitpid(self.pid, os.WNOHANG)
+            if found:
+                self.returncode = os.waitstatus_to_exitcode(status)
+            elif time.monotonic() > until:
+                os.kill(self.pid, signal.SIGKILL)
+                until += seconds
+            else:
+                time.sleep(0.01)
+        return self.returncode
+
+
+def fork_touchstone(arguments: list[str], folder: Path) -> Fork:
+    """`python -m touchstone ARGUMENTS` in `folder`, in a fork."""
+    from touchstone.conformance.cli import main
+
+    return Fork(lambda: main(arguments), folder)
+
+
+def in_a_fork(function: Callable[[], Any], folder: Path) -> Any:
+    """What `function` returns, as JSON has it, of a fork, which it may change as it likes; AssertionError if it
+    fails."""
+
+    def body() -> int:
+        print(json.dumps(function()))
+        return 0
+
+    made = Fork(body, folder)
+    assert made.wait() == 0, made.err.read_text()
+    return json.loads(made.out.read_text().splitlines()[-1])

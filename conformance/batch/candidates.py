@@ -3,17 +3,19 @@
 Everything is read before anything runs, and every mistake is told with its file, line and field.
 """
 
-import ast
 import hashlib
 import json
+import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import touchstone
+from touchstone.backends.storage import files
 from touchstone.conformance.batch import fields, functions
-from touchstone.conformance.discovery import registry
+from touchstone.conformance.discovery import neighbours, registry
 from touchstone.conformance.discovery.opfile import load_op
 from touchstone.conformance.discovery.selection import UsageError
 from touchstone.conformance.reporting.record import FORMAT
@@ -23,15 +25,18 @@ from touchstone.conformance.spec.words import not_one_of
 LISTING = "candidates.jsonl"  # in a folder, the candidates that it holds
 FIELDS = ("id", "op", "file", "source", "function", "language", *fields.OPTIONS)
 SHOWN = 20  # mistakes in a message
+_NAMES = re.compile(r"[\w.+-]+")
 
 
 @dataclass(frozen=True)
 class Text:
-    """A Python file as it was read, or a text that stands for one (no `path`)."""
+    """A Python file as it was read, or a text that needs no other file (no `path`). `beside`: the digests of files that
+    may belong to it."""
 
     name: str
     text: str
     path: Path | None = None
+    beside: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
     def sha256(self) -> str:
@@ -77,26 +82,29 @@ class Candidate:
         """The digest of all that its result depends on, its id apart: candidates of one key are judged once."""
         content = [
             [FORMAT, touchstone.__version__],
-            [self.op, self.op_file and self.op_file.sha256],
-            [self.source.sha256, self.function, _neighbours(self.source)],
+            [self.op, self.op_file and _all_of(self.op_file)],
+            [_all_of(self.source), self.function],
             [dict(self.options), vars(settings)],
         ]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _neighbours(source: Text) -> dict[str, str | None]:
-    """The digests of modules in its own folder that a file imports."""
-    folder = source.path.parent if source.path is not None else None
-    if folder is None or (tree := functions.parsed(source.text)) is None:
-        return {}
-    names = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            names |= {node.module.partition(".")[0]} if node.module else {alias.name for alias in node.names}
-    found = [path for name in sorted(names) for path in (folder / f"{name}.py", folder / name) if path.exists()]
-    return {path.name: digest(path) for path in found}
+def _all_of(source: Text) -> list[Any]:
+    """Of a file that is judged where it lies, the place too: there it may find what others do not."""
+    return [source.sha256, source.path and str(source.path), dict(source.beside)]
+
+
+def _text(path: Path, in_place: bool) -> Text:
+    """A file; unless `in_place`, one that neither imports what lies beside it nor asks where it lies is judged by its
+    text, without it. Raises OSError and ValueError."""
+    text = files.read(path, neighbours.LARGEST).decode()
+    imported = neighbours.imported(path)
+    if not (in_place or imported or neighbours.asks_for_its_place(text)):
+        return Text(path.name, text)
+    named = {path.parent / name for name in _NAMES.findall(text) if "." in name}
+    named |= {Path(entry.path) for entry in os.scandir(path.parent) if entry.name.startswith(f"{path.stem}.")}
+    there = {*imported, *(each for each in named if each.is_file())} - {path}
+    return Text(path.name, text, path, {os.path.relpath(each, path.parent): digest(each) for each in sorted(there)})
 
 
 def read(places: Sequence[str], level: str) -> list[Candidate]:
@@ -145,7 +153,7 @@ class _Reader:
     def lines(self, path: Path) -> None:
         """One object a line."""
         try:
-            texts = path.read_bytes().decode().splitlines()
+            texts = files.read(path).decode().split("\n")
         except (OSError, ValueError) as error:
             self.mistakes.append(f"{path}: cannot be read: {error}")
             return
@@ -154,7 +162,7 @@ class _Reader:
                 continue
             where = f"{path}:{number}"
             try:
-                line = json.loads(text)
+                line = json.loads(text, object_pairs_hook=_object, parse_constant=_no_number)
             except (ValueError, RecursionError) as error:
                 self.mistakes.append(f"{where}: expected one JSON object: {error}")
                 continue
@@ -177,6 +185,18 @@ class _Reader:
             self.mistakes.append(f"{where}: field 'id': {made.id!r} is that of {self._places[made.id]} too")
             return
         self.found[made.id], self._places[made.id] = made, where
+
+
+def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"field {next(name for name in names if names.count(name) > 1)!r} is there more than once")
+    return found
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def _made(line: Mapping[str, Any], folder: Path, level: str) -> Candidate:
@@ -206,11 +226,11 @@ def _op(name: str, folder: Path) -> tuple[str, Text | None]:
 
 
 def _file(name: str, folder: Path, of: str) -> Text:
-    path = (folder / name).resolve()
     try:
-        return Text(path.name, path.read_bytes().decode(), path)
+        return _text((folder / name).resolve(), in_place=of == "op")
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        no_text = isinstance(error, UnicodeError)
+        why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8" if no_text else str(error)
         raise ValueError(f"'{of}': {name}: {why}") from None
 
 

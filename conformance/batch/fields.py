@@ -10,6 +10,7 @@ from touchstone.conformance.spec.narrowing import absent, sizes_of
 from touchstone.conformance.spec.words import expected_one_of, not_one_of
 
 TEXTS = ("id", "op", "file", "source", "function", "language")
+SHOWN = ("id", "function", "language")  # in tables and messages
 
 
 def unlike(line: Mapping[str, Any], known: Sequence[str]) -> Iterator[str]:
@@ -19,8 +20,20 @@ def unlike(line: Mapping[str, Any], known: Sequence[str]) -> Iterator[str]:
             yield not_one_of(name, known)
         elif name in TEXTS and (not isinstance(value, str) or not value.strip()):
             yield f"{name!r}: expected a text that is not empty, got {value!r}"
+        elif name in TEXTS and not _is_unicode(value):
+            yield f"{name!r}: expected Unicode, got half of a surrogate pair"
+        elif name in SHOWN and not value.isprintable():
+            yield f"{name!r}: expected printable characters, got {value!r}"
     if "op" not in line:
         yield "'op': is missing; expected the name of an op or the path of an op's file"
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeError:
+        return False
+    return True
 
 
 def options(line: Mapping[str, Any], contract: Contract, level: str) -> dict[str, Any]:

@@ -3,15 +3,8 @@
 import ast
 import inspect
 
+from touchstone.conformance.discovery import neighbours
 from touchstone.conformance.spec.contract import Contract
-
-
-def parsed(text: str) -> ast.Module | None:
-    """The syntax tree; None of what is no Python, which the judge finds out again."""
-    try:
-        return ast.parse(text)
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
-        return None
 
 
 def meant(text: str, contract: Contract) -> str:
@@ -19,7 +12,13 @@ def meant(text: str, contract: Contract) -> str:
 
     Where none can, the name of the op: judging says then what is missing. ValueError where several can.
     """
-    tree = parsed(text)
+    try:
+        return _meant(neighbours.parsed(text.encode()), contract)
+    except (RecursionError, MemoryError):  # nested too deeply to tell
+        return contract.name
+
+
+def _meant(tree: ast.Module | None, contract: Contract) -> str:
     if tree is None or contract.name in _defined(tree):
         return contract.name
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")]

@@ -2,7 +2,9 @@
 
 import fcntl
 import json
+import math
 import os
+import stat
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,9 +12,11 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from touchstone.conformance.discovery.selection import UsageError
+from touchstone.conformance.judging.judgement import FAILED, NOT_RUN, PARTIAL, PASSED
 from touchstone.conformance.reporting.record import dumps
 
 BEGINNING = b'{"format": '  # of every line
+VERDICTS = (PASSED, FAILED, PARTIAL, NOT_RUN)
 WAIT_SECONDS = 2.0  # for the file of a run that was killed just now
 _open: set[int] = set()  # descriptors of such files, which no forked child is to have
 
@@ -29,14 +33,19 @@ class Brief:
 
     @classmethod
     def of(cls, record: dict[str, Any]) -> "Brief":
-        """Of a record, as `dumps` writes it or before."""
+        """Of a record, as `dumps` writes it or before. ValueError, KeyError or TypeError where it is no `judge`'s."""
         about = record["candidate"]
+        texts = [about["id"], about["key"], record["reason"] or "", about["same_as"] or ""]
+        if not all(isinstance(text, str) for text in texts) or record["verdict"] not in VERDICTS:
+            raise ValueError("a result that `judge` did not write")
+        if not (type(about["seconds"]) in (int, float) and 0 <= about["seconds"] < math.inf):
+            raise ValueError("seconds that `judge` did not write")
         causes = {}
         for report in record["reports"]:
             messages = {finding["id"]: finding["message"] for finding in report["findings"]}
             for group in report["groups"]:
                 if group["severity"] == "failure":
-                    causes[group["id"]] = f"{group['check']}: {messages[group['example']]}"
+                    causes[str(group["id"])] = f"{group['check']}: {messages[group['example']]}"
         if not causes and record["reason"]:
             causes = {"": record["reason"]}
         return cls(about["id"], record["verdict"], about["seconds"], causes, about["same_as"] is not None)
@@ -62,6 +71,9 @@ class Results:
             except OSError as error:
                 raise UsageError(f"--out: {self.file}: {error.strerror}") from None
             _open.add(self._descriptor)
+            if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
+                self.__exit__()
+                raise UsageError(f"--out: {self.file} is no plain file; without --out, lines go to standard output")
             try:
                 self._lock()
                 self._read()

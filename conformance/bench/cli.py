@@ -1,6 +1,7 @@
 """`python -m touchstone bench`: the command's options, and its steps from the plan to the records."""
 
 import argparse
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -313,7 +314,7 @@ def _measure(
         print(f"on the CPU: {cuda_unavailable() or 'as asked for'}. {ON_CPU}\n")
     machine = options.recording.about["machine"].get("gpu", "CPU")
     ceilings = _ceilings(plan, timer, machine) if _native(plan, chosen, emulated) else None
-    verdicts = _LevelVerdicts(options.level, chosen.here) if options.level else None
+    verdicts = _LevelVerdicts(options.level, chosen.here, timer) if options.level else None
     results: list[Result] = []
     begun = records.begun((subject for group in plan.groups for _, subject in group.subjects), options.level)
     options.recording.entries = records.entries(ceilings, results, plan.left_out)
@@ -321,10 +322,12 @@ def _measure(
         for group in progress(plan.groups, "bench"):
             if verdicts is not None:
                 results += verdicts.drop_failed(group)
-            results += measure(group, ceilings)
+            if group.subjects or verdicts is None:  # baselines beside nothing tell nothing
+                results += measure(group, ceilings)
             options.recording.entries = records.entries(ceilings, results, plan.left_out)
             options.recording.reports = records.reports(begun, results)
-            options.recording.write()
+            with contextlib.suppress(OSError):  # told at the end, where it cannot be written then either
+                options.recording.write()
     finally:
         print_results(results, plan.left_out)
         if held := goals.held(plan.goals, results):
@@ -381,19 +384,20 @@ def _ceilings(plan: "Plan", timer: "Timer", machine: str) -> "Ceilings":
 class _LevelVerdicts:
     """Verdicts of --level, each variant's once."""
 
-    def __init__(self, level: str, here: bool):
-        self._level, self._here = level, here
+    def __init__(self, level: str, here: bool, timer: "Timer"):
+        self._level, self._here, self._timer = level, here, timer
         self._verdicts: dict[tuple[str, str, str], str | None] = {}
 
     def drop_failed(self, group: "Group") -> "list[Result]":
         """Take the variants that do not pass out of the group; a result for each of them."""
-        from touchstone.conformance.bench.group import FAILED, Result
+        from touchstone.conformance.bench.contestant import result_of
+        from touchstone.conformance.bench.group import FAILED
 
-        case, failed = group.case, []
+        failed = []
         for _, subject in group.subjects:
             if (problem := self._problem(subject)) is not None:
-                about = (case.op, subject.name, subject.target, "variant", case.dtype, case.size)
-                failed.append(Result(*about, group.params, group.mode, "-", FAILED, [problem]))
+                result = result_of(group, subject.name, subject.target, "variant", self._timer)
+                failed.append(replace(result, status=FAILED, problems=[problem]))
         group.subjects = [(backend, s) for backend, s in group.subjects if self._problem(s) is None]
         return failed
 

@@ -39,10 +39,11 @@ class Verdict:
     slower: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     compared: int = 0
+    interrupted: bool = False
 
     @property
     def passed(self) -> bool:
-        return self.compared > 0 and not self.slower
+        return self.compared > 0 and not self.slower and not self.interrupted
 
     def lines(self) -> list[str]:
         """What is printed."""
@@ -50,7 +51,8 @@ class Verdict:
         if not self.compared and not self.slower:
             return [*self.missing, f"{said}: nothing was compared, since no row is measured in both records"]
         of = f"{len(self.slower)} of {self.compared} rows are" if self.slower else f"none of {self.compared} rows is"
-        return [*self.missing, *self.slower, f"{said}: {of} slower by more than that"]
+        ended = ["the run of NEW was interrupted"] if self.interrupted else []
+        return [*self.missing, *self.slower, *ended, f"{said}: {of} slower by more than that"]
 
     def to_dict(self) -> dict[str, Any]:
         """As the record has it."""
@@ -59,12 +61,13 @@ class Verdict:
 
 def judge(old: Mapping[str, Any], new: Mapping[str, Any], limit: float, any_machine: bool = False) -> Verdict:
     """Compare two records of a bench, as `records.read` gives them. A row that was measured and is refused or failed
-    now fails the gate too. Raises UsageError where they are of different machines, unless `any_machine`."""
+    now fails the gate too, and so does a NEW that was interrupted and may lack rows. Raises UsageError where they are
+    of different machines, unless `any_machine`."""
     if not any_machine:
         _same_machine(old["machine"], new["machine"])
     before = {records.key(entry): entry for entry in old["results"]}
     after = {records.key(entry): entry for entry in new["results"]}
-    verdict = Verdict(limit)
+    verdict = Verdict(limit, interrupted=bool(new.get("interrupted")))
     for one, other, where in ((before, after, "OLD"), (after, before, "NEW")):
         verdict.missing += [f"only in {where}: {records.label(one[key])}" for key in one if key not in other]
     for key, entry in after.items():

@@ -171,13 +171,22 @@ def read(path: str | Path, option: str = "--compare") -> dict[str, Any]:
         for entry in found["results"]:
             label(entry)
             if entry["ms"] is not None:
-                noise(entry, entry)
+                _finite(entry)
             elif not isinstance(entry["status"], str):
                 raise TypeError("status is no text")
         for about in ("machine", "versions"):
             if not isinstance(found[about], dict):
                 raise TypeError(f"{about} is no object")
     return found
+
+
+def _finite(entry: Mapping[str, Any]) -> None:
+    """Raises TypeError where a row's times are not those of a measurement: with NaN, every comparison is false."""
+    for name in ("ms", "q1", "q3"):
+        if not 0 < entry[name] < math.inf:
+            raise TypeError(f"{name} is no time: {entry[name]!r}")
+    if not 0 <= (entry.get("count") or 0) < math.inf:
+        raise TypeError(f"count is no number of samples: {entry['count']!r}")
 
 
 def key(entry: Mapping[str, Any]) -> tuple[str, ...]:

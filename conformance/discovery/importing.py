@@ -10,8 +10,9 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES, ExtensionFileLoader, FileFinder, SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from touchstone.conformance.discovery import registry
@@ -33,6 +34,34 @@ class FileFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise AssertionError(f"{self.name} of {self.path} is not imported in this process")
+
+
+class FromSource(SourceFileLoader):
+    """Compiles what stands in the file. Bytecode beside it may be of another text: Python compares sizes and times of
+    the second at most, and of some bytecode nothing."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+
+def without_bytecode(home: Path) -> None:
+    """From here on, modules in the folder `home` and below are imported from their source, or are compiled extensions;
+    of installed packages nothing changes."""
+    root = f"{home.resolve()}{os.sep}"
+
+    def own(folder: str) -> bool:
+        whole = f"{os.path.realpath(folder)}{os.sep}"
+        return whole.startswith(root) and not {"site-packages", "dist-packages"} & set(Path(whole).parts)
+
+    def finder(folder: str) -> FileFinder:
+        if not own(folder):
+            raise ImportError(f"{folder} is not below {home}", path=folder)
+        return FileFinder(folder, (ExtensionFileLoader, EXTENSION_SUFFIXES), (FromSource, SOURCE_SUFFIXES))
+
+    sys.path_hooks.insert(0, finder)
+    for folder in [folder for folder in sys.path_importer_cache if own(folder)]:
+        del sys.path_importer_cache[folder]
 
 
 class ImportReachedCheck(BaseException):
@@ -75,14 +104,14 @@ def load_module(path: str | Path) -> tuple[ModuleType, bool]:
     path = Path(path).resolve()
     if not path.is_file():
         raise ValueError(f"there is no file {path}")
-    root = path.parent
-    while (root / "__init__.py").is_file():
-        root = root.parent
+    root = root_of(path)
     package = ".".join(path.parent.relative_to(root).parts)
     name = f"{package}.{PREFIX}{path.stem}" if package else f"{PREFIX}{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ValueError(f"{path} is not a Python file")
+    if isinstance(spec.loader, SourceFileLoader):
+        spec.loader = FromSource(name, str(path))
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     folders = [folder for folder in dict.fromkeys([str(path.parent), str(root)]) if folder not in sys.path]
@@ -96,6 +125,14 @@ def load_module(path: str | Path) -> tuple[ModuleType, bool]:
         _importing.remove(name)
         sys.path[:] = [entry for entry in sys.path if entry not in folders] + folders  # for imports inside functions
     return module, True
+
+
+def root_of(path: Path) -> Path:
+    """The folder from which a file is imported: its own, or that of the outermost package that it is in."""
+    root = path.resolve().parent
+    while (root / "__init__.py").is_file():
+        root = root.parent
+    return root
 
 
 def source_of(fn: Callable[..., Any], why: str = "") -> tuple[str, str]:

@@ -148,9 +148,12 @@ def _listed(record: dict[str, Any]) -> str:
 
 def elsewhere(record: dict[str, Any]) -> str | None:
     """The first file that `load` would run and that is not under the current folder; None where there is none."""
-    here = Path.cwd().resolve()
-    named = (record["op_file"], record["source"].get("file"))
-    return next((path for path in named if path and not Path(path).resolve().is_relative_to(here)), None)
+    named = [path for path in (record["op_file"], record["source"].get("file")) if path]
+    try:
+        here = Path.cwd().resolve()
+        return next((path for path in named if not Path(path).resolve().is_relative_to(here)), None)
+    except OSError:  # the current folder was removed
+        return next(iter(named), None)
 
 
 def command(identifier: str, subject: Subject) -> str:

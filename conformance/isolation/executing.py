@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from touchstone.conformance.discovery import arrays, launching, registry
+from touchstone.conformance.discovery import arrays, importing, launching, registry
 from touchstone.conformance.discovery.importing import FileFunction
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.isolation import processes, serve, tripwires, wire
@@ -97,6 +97,8 @@ def opened(subject: Subject) -> Subject:
     subject = _on_device(subject)
     if not isinstance(subject.fn, FileFunction):
         return subject
+    if subject.untrusted:
+        importing.without_bytecode(importing.root_of(subject.fn.path))
     try:
         fn = launching.opened(subject.fn.path, subject.fn.name, subject.arch)
     except launching.MissingPackage:

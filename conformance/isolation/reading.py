@@ -1,4 +1,5 @@
-"""What stands in the file of an untrusted kernel that no kernel needs, read from its syntax tree by the judge.
+"""What stands in the file of an untrusted kernel that no kernel needs, read from its syntax tree by the judge; and in
+modules beside it, which it imports.
 
 A kernel can keep quiet in its own process about what it does there; the text of its file it cannot change. Names that
 are put together while it runs are not seen.
@@ -7,6 +8,9 @@ are put together while it runs are not seen.
 import ast
 from collections.abc import Iterator
 from pathlib import Path
+
+from touchstone.backends.storage import files
+from touchstone.conformance.discovery import neighbours
 
 # modules, or the beginnings of their names, and what is imported from others
 MODULES = ("touchstone.conformance", "touchstone.reference", "gc", "ctypes", "torch.utils._python_dispatch")
@@ -27,16 +31,20 @@ ATTRIBUTES = {
 
 
 def unneeded(path: Path) -> list[str]:
-    """Of each such thing, a text that goes on from "the kernel"; nothing where the file cannot be read or parsed."""
-    try:
-        tree = ast.parse(path.read_text())
-    except (OSError, ValueError, SyntaxError, RecursionError):
-        return []
-    found: dict[str, int] = {}
-    for node in ast.walk(tree):
-        for what in _of(node):
-            found.setdefault(what, getattr(node, "lineno", 0))
-    return [f"{what} (line {line} of {path.name})" for what, line in found.items()]
+    """Of each such thing, a text that goes on from "the kernel"; nothing where a file is no Python."""
+    found: dict[str, str] = {}
+    for file in (path, *neighbours.imported(path)):
+        try:
+            tree = neighbours.parsed(files.read(file, neighbours.LARGEST))
+        except OSError:
+            continue
+        except (ValueError, RecursionError, MemoryError):
+            found[f"has code in {file.name} that is too large or too deep to read"] = "the whole file"
+            continue
+        for node in ast.walk(tree) if tree is not None else ():
+            for what in _of(node):
+                found.setdefault(what, f"line {getattr(node, 'lineno', 0)} of {file.name}")
+    return [f"{what} ({where})" for what, where in found.items()]
 
 
 def _of(node: ast.AST) -> Iterator[str]:

@@ -15,7 +15,7 @@ import torch
 
 from touchstone.conformance.isolation.shared import REPLY, REPLY_BYTES, Shared
 from touchstone.conformance.judging.executor import CANNOT, DECLINES, RAISES, Manner, Observed, Raised
-from touchstone.conformance.spec.returned import SAID
+from touchstone.conformance.spec.returned import SAID, visible
 
 ANNOUNCED = struct.Struct("<QQ")  # nonce, and the length of the reply in bytes
 LISTED = 256  # entries of a list or mapping that a reply holds
@@ -125,12 +125,21 @@ def received(shared: Shared, nonce: int, message: bytes) -> dict[str, Any]:
         raise Malformed("a reply to no request")
     text = shared.bytes(REPLY, REPLY_BYTES)[:size].numpy().tobytes()
     try:
-        content = json.loads(text)
+        content = _visible(json.loads(text))
     except (ValueError, RecursionError) as error:
         raise Malformed(f"a reply that is not JSON: {type(error).__name__}") from None
     if not isinstance(content, dict):
         raise Malformed("a reply that is no object")
     return content
+
+
+def _visible(value: Any) -> Any:
+    """`value` with every text in it as it may be printed."""
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, list):
+        return [_visible(each) for each in value]
+    return {visible(name): _visible(each) for name, each in value.items()} if isinstance(value, dict) else value
 
 
 def observed_to_json(seen: Observed) -> dict[str, Any]:

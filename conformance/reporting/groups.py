@@ -35,7 +35,8 @@ class Group:
         """The example, how many trials have the like of it, and the `command` that repeats it."""
         found, count = self.example, len(self.findings)
         times = f"{count} trials: " if count > 1 else ""
-        lines = [f"{times}[{found.id}] {found.check}: {found.message}", f"    in {found.case}{self._others()}"]
+        message = found.message.replace("\n", "\n    ")  # no line of it may look like one of the report's
+        lines = [f"{times}[{found.id}] {found.check}: {message}", f"    in {found.case}{self._others()}"]
         lines += [f"    {line}" for line in (found.diagnosis or "").splitlines()]
         return "\n".join([*lines, f"    repeat: {command}"] if command else lines)
 

@@ -227,7 +227,7 @@ class Report:
         total = len(self.outcomes) + sum(self.not_run.values())
         parts = [f"judged on {self.cases} of {total} trials"]
         for status in (DECLINED, NOT_RUN):
-            reasons = Counter(str(o.reason) for o in self.outcomes if o.status == status)
+            reasons = Counter(_in_a_line(str(o.reason)) for o in self.outcomes if o.status == status)
             if reasons:
                 why = f" ({'; '.join(list(reasons)[:3])})" if self.verdict != NOT_RUN or status != NOT_RUN else ""
                 parts.append(f"{reasons.total()} {status}{why}")
@@ -237,7 +237,7 @@ class Report:
     def _verdict_text(self) -> str:
         verdict = self.verdict
         if verdict == NOT_RUN:
-            return f"NOT RUN: {self.reason}"
+            return f"NOT RUN: {_in_a_line(str(self.reason))}"
         if verdict == INTERRUPTED:
             return "INTERRUPTED"
         spared = [each for name, each in self.standing.items() if each.failed and name not in self.require]
@@ -300,11 +300,11 @@ class Report:
 
     def __str__(self) -> str:
         if self.unported is not None and not self.cases:
-            return "\n".join([self.table().title, *self.notes, self.summary()])
+            return "\n".join([self.table().title, *map(_in_a_line, self.notes), self.summary()])
         lines = [self.table().plain()]
         if any(outcome.requirements for outcome in self.outcomes):
             lines.append(self.requirements().plain())
-        lines += ["", *self.notes]
+        lines += ["", *map(_in_a_line, self.notes)]
         spared = [f for f in self.findings if f.fails() and not f.fails(self.require)]
         for head, groups in (("", grouped(self.failures)), ("not required: ", grouped(spared))):
             lines += [head + group.text(self.command(group.example)) for group in groups[:SHOWN_FINDINGS]]
@@ -394,6 +394,10 @@ class Report:
     def to_json(self) -> str:
         """The record of this report alone (docs/records.md)."""
         return Record.of_report(self).text()
+
+
+def _in_a_line(text: str) -> str:
+    return " ".join(text.splitlines())
 
 
 def _finding(finding: Finding, trial: str, group: str) -> dict[str, Any]:

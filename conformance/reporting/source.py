@@ -1,5 +1,6 @@
 """Which source was judged: its file and digest, for a record."""
 
+import contextlib
 import functools
 import hashlib
 import inspect
@@ -72,7 +73,7 @@ def _of_text(fn: Any) -> str | None:
 
 
 def _shown(path: Path) -> str:
-    for root in (registry.ROOT, Path.cwd()):
-        if path.is_relative_to(root):
-            return path.relative_to(root).as_posix()
-    return path.name
+    roots = [registry.ROOT]
+    with contextlib.suppress(OSError):  # where the current folder was removed
+        roots.append(Path.cwd())
+    return next((path.relative_to(root).as_posix() for root in roots if path.is_relative_to(root)), path.name)

@@ -6,7 +6,12 @@ from enum import IntEnum
 
 from touchstone.conformance.judging.judgement import FAILED, INTERRUPTED, NOT_RUN, PARTIAL, PASSED
 
-MACHINES_FAULT = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EIO}
+MACHINES_FAULT = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO),
+    errno.ENOMEM,
+    errno.EMFILE,
+    errno.ENFILE,
+}
 BROKEN_PIPE = 141  # what a shell reports of a command that SIGPIPE ended: whoever read its output has seen enough
 
 

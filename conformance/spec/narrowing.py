@@ -180,6 +180,8 @@ def sizes_of(given: Sizes, contract: Contract) -> dict[str, list[Any]]:
             raise ValueError(not_one_of(name, known))
         for axis in axes:
             found[axis] = [_checked(axis, value, known[axis]) for value in _listed(wanted, known[axis])]
+            if not found[axis]:
+                raise ValueError(f"{axis}: expected one size or more, got {wanted!r}")
     return found
 
 

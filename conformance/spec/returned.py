@@ -41,10 +41,18 @@ def strange(value: Any) -> str | None:
     return None
 
 
+def visible(text: str) -> str:
+    """`text` with each character that shows nothing, or does something to a terminal, as Python writes it in a literal;
+    ends of lines and tabs stay."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+
+
 def said(value: Any, text: Callable[[Any], str] = str) -> str:
-    """`text` of an exception or its like: the first 4096 characters, or that it has none."""
+    """`text` of an exception or its like: the first 4096 characters, visible, or that it has none."""
     try:
-        return text(value)[:SAID]
+        return visible(text(value)[:SAID])[:SAID]
     except Exception as error:
         return f"({text.__name__}() of it raises {type(error).__name__})"
 

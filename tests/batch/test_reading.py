@@ -1,5 +1,8 @@
 """Candidates as they are read: what is one, what is a mistake and where it stands."""
 
+import json
+import os
+
 import pytest
 
 from tests.batch.lines import RIGHT, WRONG, line, listing
@@ -53,12 +56,18 @@ def told(tmp_path, *lines) -> str:
         (line(RIGHT, dtypes="float32"), ":2: field 'dtypes': expected a list of names out of float32, "),
         (line(RIGHT, sizes={"colls": 33}), ":2: field 'sizes': "),
         (line(RIGHT, sizes={"cols": 34567}), ":2: field 'sizes': "),
+        (line(RIGHT, sizes={"cols": []}), ":2: field 'sizes': cols: expected one size or more, got []"),
         (line(RIGHT, outputs=["z"]), ":2: field 'outputs': 'z' is not one of y"),
         (line(RIGHT, require=["speed"]), ":2: field 'require': 'speed' is not one of values, "),
         (
             line(RIGHT, compute="tf33"),
             ":2: field 'compute': expected one of tf32, tf32x3, bf16, half_sum, fp22, fp22_promoted, approximate",
         ),
+        (line(RIGHT, id="a\nPASSED"), ":2: field 'id': expected printable characters, got 'a\\nPASSED'"),
+        (line(RIGHT, id="\x1b[2K"), ":2: field 'id': expected printable characters, got '\\x1b[2K'"),
+        (line("x = '\ud800'"), ":2: field 'source': expected Unicode, got half of a surrogate pair"),
+        ('{"op": "softmax", "op": "matmul"}', ":2: expected one JSON object: field 'op' is there more than once"),
+        ('{"op": "softmax", "coverage": NaN}', ":2: expected one JSON object: NaN is no number of JSON"),
         (line(RIGHT, coverage=2), ":2: field 'coverage': expected a share from 0 to 1, got 2"),
         (line(RIGHT, strict="yes"), ":2: field 'strict': expected true or false, got 'yes'"),
         (
@@ -147,11 +156,76 @@ def test_what_a_file_imports_from_its_folder_belongs_to_its_key(tmp_path):
 
 
 def test_a_text_is_placed_where_its_file_is_not(tmp_path):
-    (tmp_path / "kernel.py").write_text(RIGHT)
+    (tmp_path / "kernel.py").write_text(IN_ITS_PLACE)
     (found,) = read([str(listing(tmp_path, [{"op": "softmax", "file": "kernel.py"}]))], "quick")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     assert found.source.placed(elsewhere) == (tmp_path / "kernel.py").resolve()
     (tmp_path / "kernel.py").write_text(WRONG)
     assert found.source.placed(elsewhere) == elsewhere / "kernel.py"
-    assert (elsewhere / "kernel.py").read_text() == RIGHT
+    assert (elsewhere / "kernel.py").read_text() == IN_ITS_PLACE
+
+
+IN_ITS_PLACE = f"from pathlib import Path\n{RIGHT}\n\nTEXT = Path(__file__).with_suffix('.cu').read_text()\n"
+
+
+def keys(folder) -> dict[str, str]:
+    return {each.id: each.key(Settings()) for each in read([str(folder)], "quick")}
+
+
+def test_a_file_that_needs_no_other_is_judged_by_its_text(tmp_path):
+    """Whatever lies beside it, and however it looks for that: it is not there."""
+    for name in ("a", "b", "c"):
+        (tmp_path / "softmax" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "softmax" / f"{name}.py").write_text(RIGHT)
+        (tmp_path / "softmax" / f"{name}.cu").write_text(name)
+    before = keys(tmp_path)
+    assert len(set(before.values())) == 1
+    (found, *_) = read([str(tmp_path)], "quick")
+    made = tmp_path / "made"
+    made.mkdir()
+    assert found.source.placed(made) == made / "a.py"
+
+
+def test_files_that_look_for_others_are_not_identical(tmp_path):
+    """Of one text, they may find different ones: by their own name, by a name in the text, or by a module's."""
+    for name, text in {
+        "softmax/a.py": IN_ITS_PLACE,
+        "softmax/b.py": IN_ITS_PLACE,
+        "softmax/a.cu": "one",
+        "softmax/b.cu": "another",
+        "rms_norm/c.py": IN_ITS_PLACE.replace("softmax", "rms_norm"),
+        "rms_norm/d.py": "from _deeper import rms_norm\n",
+        "rms_norm/_deeper.py": "from _deepest import rms_norm\n",
+        "rms_norm/_deepest.py": RIGHT,
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    before = keys(tmp_path)
+    assert len(set(before.values())) == len(before) == 4
+    (tmp_path / "softmax" / "a.cu").write_text("changed")
+    (tmp_path / "softmax" / "notes.txt").write_text("of no candidate")
+    (tmp_path / "rms_norm" / "_deepest.py").write_text(WRONG)
+    after = keys(tmp_path)
+    assert {name for name in before if before[name] != after[name]} == {"softmax/a", "rms_norm/d"}
+
+
+def test_lines_end_where_json_lines_end(tmp_path):
+    """Not at other characters that end a line of text, which a source may hold."""
+    source = f"{RIGHT}\n# one\u2028two\x85three\n"
+    path = tmp_path / "candidates.jsonl"
+    path.write_text(json.dumps(line(source), ensure_ascii=False) + "\r\n", newline="")
+    (found,) = read([str(path)], "quick")
+    assert found.source.text == source
+
+
+@pytest.mark.parametrize(("depth", "function"), [(100, "fn"), (2000, "softmax"), (100_000, "softmax")])
+def test_a_source_that_is_nested_too_deeply_to_be_read_is_a_candidate(tmp_path, depth, function):
+    source = f"@{'-' * depth}1\ndef fn(x):\n    return x\n"
+    (found,) = read([str(listing(tmp_path, [line(source)]))], "quick")
+    assert found.function == function
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.py")
+    assert ":1: field 'file': pipe.py: it is no plain file" in told(tmp_path, {"op": "softmax", "file": "pipe.py"})

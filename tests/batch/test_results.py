@@ -1,8 +1,10 @@
 """The file of results: lines that are whole, one writer, and nothing else in it."""
 
+import json
 import multiprocessing
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -62,6 +64,30 @@ def test_a_file_of_something_else_stays_as_it_is(file, text):
         with pytest.raises(UsageError, match=r"results\.jsonl:[13]: is no result of `judge`"), Results(file):
             pass
         assert file.read_text() == before + text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"verdict": "splendid"}, {"reason": 1}, {"reports": 3}]
+    + [
+        {"candidate": {name: value}} for name, value in (("seconds", "1"), ("seconds", 1e999), ("id", 7), ("key", None))
+    ],
+    ids=str,
+)
+def test_a_result_that_is_not_as_judge_writes_it_is_refused(file, change):
+    """Not met later, where the summary is made of it."""
+    made = record("c")
+    made |= change | {"candidate": made["candidate"] | change.get("candidate", {})}
+    file.write_text(file.read_text() + json.dumps(made) + "\n")
+    with pytest.raises(UsageError, match=r"results\.jsonl:3: is no result of `judge`"), Results(file):
+        pass
+
+
+def test_what_is_no_plain_file_is_neither_waited_for_nor_written(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/null")):
+        with pytest.raises(UsageError, match="is no plain file"), Results(path):
+            pass
 
 
 def test_one_run_writes_a_file_at_a_time(file, monkeypatch):

@@ -71,6 +71,33 @@ def test_a_number_that_was_lost_fails():
     assert gate.judge(bench(row(ms=None, status="failed"), row("x")), bench(row(), row("x")), 0.05).compared == 1
 
 
+def test_an_interrupted_run_does_not_pass(tmp_path, capsys):
+    assert status(tmp_path, bench(row()), {**bench(row()), "interrupted": True}, "--fail-if-slower=5%") == 1
+    assert "the run of NEW was interrupted" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"ms": "NaN"}, {"ms": -1.0}, {"q3": "Infinity"}, {"q1": "NaN"}, {"count": "NaN"}], ids=str
+)
+def test_a_time_that_is_none_is_refused(tmp_path, capsys, wrong):
+    """Or it would be neither slower nor faster than anything."""
+    assert status(tmp_path, bench(row()), bench(row() | wrong), "--fail-if-slower=5%") == 2
+    assert "new.json: a field is of another form than Touchstone writes" in capsys.readouterr().err
+
+
+def test_a_variant_that_no_longer_passes_its_level_fails(tmp_path, monkeypatch):
+    """Judged before it is timed, it has a row of the same measurement."""
+    new = tmp_path / "new.json"
+    (tmp_path / "k.py").write_text("import torch\n\n\ndef softmax(x):\n    return torch.softmax(x, 0)\n")
+    words = ["softmax", "--kernel", f"{tmp_path / 'k.py'}:softmax", "--device=cpu", "--level=quick", "--first"]
+    assert main(["bench", *words, "--no-baselines", "--json", str(new)]) == 1
+    old = json.loads(new.read_text())
+    for each in old["results"]:
+        each |= {"status": "measured", "ms": 1.0, "q1": 1.0, "q3": 1.0, "count": 1, "cache": "warm"}
+    (tmp_path / "old.json").write_text(json.dumps(old))
+    assert main(["bench", "--compare", str(tmp_path / "old.json"), str(new), "--fail-if-slower=5%"]) == 1
+
+
 def test_what_is_missing_is_named(tmp_path, capsys):
     assert status(tmp_path, bench(row(), row("gone")), bench(row(), row("more")), "--fail-if-slower=5%") == 0
     said = capsys.readouterr().out

@@ -18,7 +18,9 @@ import pytest
 import torch
 
 from tests import processes
+from tests.night import NIGHT
 from touchstone import check
+from touchstone.conformance.cli import main
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.isolation import fork, limits, travel, wire
@@ -88,6 +90,7 @@ DEATHS = {
     ),
     "memory without end": (fill, "memory", r"resident memory grew by \d\.\d\d GiB; the limit is 0\.50 GiB"),
 }
+DOUBTED = (os.abort, spin)  # by day
 
 
 @pytest.mark.slow
@@ -104,7 +107,8 @@ def test_a_death_is_a_finding_and_the_run_goes_on(death, found, message):
     deadly = tuple(trials[1].case.size.values())
     affected = [tuple(trial.case.size.values()) == deadly for trial in trials]
     assert 0 < sum(affected) < 5
-    with Runner(user(dies), trials, limits=Limits(seconds=2, bytes=512 << 20)) as runner:
+    confirm = NIGHT or death in DOUBTED  # each fresh process takes seconds to start
+    with Runner(user(dies), trials, limits=Limits(seconds=2, bytes=512 << 20), confirm=confirm) as runner:
         outcomes = [runner.outcome(index) for index in range(5)]
         assert runner.notes == []
         assert runner.how == "isolation: forked child"
@@ -163,29 +167,26 @@ def kernels(tmp_path):
 
 @pytest.mark.slow
 def test_deaths_from_the_command_line(kernels):
-    arguments = ["-m", "touchstone", "check", "softmax", "--kernel", "kernels.py:softmax", "--device=cpu", "--quick"]
-    environment = {"PYTHONPATH": str(registry.ROOT)}
-    done = processes.run_python([*arguments, "--timeout=1"], kernels.parent, environment=environment)
-    assert done.returncode == 1, done.stderr
-    assert "crash: segmentation fault at kernels.py:8, in softmax" in done.stdout
-    assert "hang: no answer after" in done.stdout
-    assert "isolation: forked child" in done.stdout
-    assert done.stdout.splitlines()[-1].startswith("FAILED: ")
+    arguments = ["check", "softmax", "--kernel", "kernels.py:softmax", "--device=cpu", "--quick"]
+    done = processes.fork_touchstone([*arguments, "--timeout=1", "--where=cols < 100"], kernels.parent)
+    assert done.wait() == 1, done.err.read_text()
+    said = done.out.read_text()
+    assert "crash: segmentation fault at kernels.py:8, in softmax" in said
+    assert "hang: no answer after" in said
+    assert "isolation: forked child" in said
+    assert said.splitlines()[-1].startswith("FAILED: ")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("option", ["--timeout=0", "--isolate=thread"])
-def test_wrong_options_are_named(option, kernels):
-    arguments = ["-m", "touchstone", "check", "softmax", "--kernel", "kernels.py:softmax", "--device=cpu", option]
-    done = processes.run_python(arguments, kernels.parent, environment={"PYTHONPATH": str(registry.ROOT)})
-    assert done.returncode == 2
-    assert f"{option[2:].partition('=')[0]}: expected" in done.stderr
+def test_wrong_options_are_named(option, kernels, capsys):
+    assert main(["check", "softmax", "--kernel", f"{kernels}:softmax", "--device=cpu", option]) == 2
+    assert f"{option[2:].partition('=')[0]}: expected" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_a_crash_under_pytest(kernels):
     kernels.write_text(kernels.read_text().replace("time.sleep(100)", "ctypes.string_at(0)"))
-    run = f"-q -p no:cacheprovider --op=softmax --device=cpu --quick --kernel={kernels}:softmax"
+    run = f"-q -p no:cacheprovider --op=softmax --device=cpu --quick --dtypes=float32 --kernel={kernels}:softmax"
     arguments = [
         "-m",
         "pytest",
@@ -696,14 +697,27 @@ def fn(x):
 
 if __name__ == "__main__":
     subject = Subject("softmax", fn, "fn", "user@cpu", "cpu")
-    Runner(subject, trials_of(subject, "quick")[0], {mode!r}).outcome(0)
+    Runner(subject, trials_of(subject, "quick")[0], "spawn").outcome(0)
 """
 
 
+def tells_and_sleeps(x):
+    print(os.getpid(), flush=True)
+    time.sleep(100)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["fork", "spawn"])
-def test_children_do_not_outlive_a_killed_parent(mode, tmp_path):
-    (tmp_path / "orphan.py").write_text(ORPHAN.format(mode=mode))
+def test_forked_children_do_not_outlive_a_killed_parent(tmp_path):
+    parent = processes.Fork(lambda: Runner(user(tells_and_sleeps), cases(1), "fork").outcome(0), tmp_path)
+    child = int(parent.line())
+    assert psutil.pid_exists(child)
+    os.kill(parent.pid, signal.SIGKILL)
+    assert gone(child) and parent.wait() == -signal.SIGKILL
+
+
+@pytest.mark.slow
+def test_fresh_children_do_not_outlive_a_killed_parent(tmp_path):
+    (tmp_path / "orphan.py").write_text(ORPHAN)
     environment = processes.clean_environment(PYTHONPATH=str(registry.ROOT))
     with subprocess.Popen(
         [sys.executable, "orphan.py"], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
@@ -717,29 +731,31 @@ def test_children_do_not_outlive_a_killed_parent(mode, tmp_path):
 @pytest.mark.slow
 def test_an_idle_child_notices_that_its_parent_is_gone(tmp_path):
     """Also one that was started from a thread, and that has a younger brother."""
-    source = ORPHAN.format(mode="fork").replace(".outcome(0)", "").replace("    time.sleep(100)\n", "    return x\n")
-    source += """    import threading
-    kept = []
-    def start():
-        kept.append(Runner(subject, trials_of(subject, "quick")[0][:1], "fork"))
-        kept[0].outcome(0)
-    thread = threading.Thread(target=start)
-    thread.start()
-    thread.join()
-    kept.append(Runner(subject, trials_of(subject, "quick")[0][:1], "fork"))
-    time.sleep(100)
-"""
-    (tmp_path / "orphan.py").write_text(source)
-    environment = processes.clean_environment(PYTHONPATH=str(registry.ROOT))
-    with subprocess.Popen(
-        [sys.executable, "orphan.py"], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
-    ) as parent:
-        child = int(parent.stdout.readline())
-        until = time.monotonic() + 30
-        while len(psutil.Process(parent.pid).children()) < 2 and time.monotonic() < until:
-            time.sleep(0.05)
-        parent.kill()
-        assert gone(child)
+
+    def tells(x):
+        print(os.getpid(), flush=True)
+        return x
+
+    def starts():
+        kept = []
+
+        def start():
+            kept.append(Runner(user(tells), cases(1), "fork"))
+            kept[0].outcome(0)
+
+        thread = threading.Thread(target=start)
+        thread.start()
+        thread.join()
+        kept.append(Runner(user(tells), cases(1), "fork"))
+        time.sleep(100)
+
+    parent = processes.Fork(starts, tmp_path)
+    child = int(parent.line())
+    until = time.monotonic() + 30
+    while len(psutil.Process(parent.pid).children()) < 2 and time.monotonic() < until:
+        time.sleep(0.05)
+    os.kill(parent.pid, signal.SIGKILL)
+    assert gone(child) and parent.wait() == -signal.SIGKILL
 
 
 @pytest.mark.slow
@@ -748,23 +764,13 @@ def test_an_interruption_ends_the_child_and_reports(tmp_path, number):
     (tmp_path / "kernels.py").write_text(
         "import os, time\n\ndef fn(x):\n    print('child', os.getpid(), flush=True)\n    time.sleep(100)\n"
     )
-    arguments = ["-m", "touchstone", "check", "softmax", "--kernel=kernels.py:fn", "--device=cpu", "--json=out.json"]
-    environment = processes.clean_environment(PYTHONPATH=str(registry.ROOT))
-    with subprocess.Popen(
-        [sys.executable, *arguments],
-        cwd=tmp_path,
-        env=environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        # a shell's background job ignores SIGINT and hands that down
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    ) as parent:
-        child = int(parent.stdout.readline().split()[1])
-        parent.send_signal(number)
-        out, err = parent.communicate(timeout=30)
+    arguments = ["check", "softmax", "--kernel=kernels.py:fn", "--device=cpu", "--json=out.json"]
+    judge = processes.fork_touchstone(arguments, tmp_path)
+    child = int(judge.line().split()[1])
+    os.kill(judge.pid, number)
+    status, out, err = judge.wait(30), judge.out.read_text(), judge.err.read_text()
     assert gone(child)
-    assert parent.returncode == 130, err
+    assert status == 130, err
     assert "INTERRUPTED; judged on 0 of " in out
     assert "PASSED" not in out and " interrupted" in out
     assert err.endswith("interrupted\n")
@@ -777,9 +783,11 @@ def test_a_kernel_that_sigterm_ends_interrupts_nothing(tmp_path):
     (tmp_path / "kernels.py").write_text(
         "import os, signal\n\ndef fn(x):\n    os.kill(os.getpid(), signal.SIGTERM)\n    signal.pause()\n"
     )
-    arguments = ["check", "softmax", "--kernel=kernels.py:fn", "--device=cpu", "--sizes=cols=33", "--dtypes=float32"]
-    done = processes.run_touchstone(["-m", "touchstone", *arguments, "--timeout=10"], tmp_path)
-    assert done.returncode == 1 and "SIGTERM" in done.stdout, done.stdout + done.stderr
+    narrowed = ["--quick", "--dtypes=float32", "--where=rows == 3"]
+    done = processes.fork_touchstone(
+        ["check", "softmax", "--kernel=kernels.py:fn", "--device=cpu", *narrowed], tmp_path
+    )
+    assert done.wait() == 1 and "SIGTERM" in done.out.read_text(), done.out.read_text() + done.err.read_text()
 
 
 @pytest.mark.slow
@@ -871,18 +879,10 @@ def softmax(x):
 def test_four_misdeeds_are_four_findings_of_one_run(tmp_path):
     """Writes past its output, reads past its input, never returns, segmentation fault: each found, and status 1."""
     (tmp_path / "four.py").write_text(FOUR)
-    status, out = run_command(
-        tmp_path,
-        "check",
-        "softmax",
-        "--kernel",
-        "four.py:softmax",
-        "--device=cpu",
-        "--quick",
-        "--timeout=3",
-        "--json=four.json",
-    )
-    assert status == 1, out
+    arguments = ["check", "softmax", "--kernel=four.py:softmax", "--device=cpu", "--quick", "--dtypes=float32,float16"]
+    arguments += ["--sizes=cols=33,64,127,257", "--timeout=2", "--json=four.json"]
+    done = processes.fork_touchstone(arguments, tmp_path)
+    assert done.wait() == 1, done.out.read_text() + done.err.read_text()
     found = {}
     (report,) = json.loads((tmp_path / "four.json").read_text())["reports"]
     for finding in report["findings"]:
@@ -892,8 +892,3 @@ def test_four_misdeeds_are_four_findings_of_one_run(tmp_path):
     assert Check.VALUES in found["17x64"]
     assert found["7x127"] == {Check.HANG}
     assert found["4x257"] == {Check.CRASH}
-
-
-def run_command(folder, *arguments):
-    done = processes.run_touchstone(["-m", "touchstone", *arguments], folder)
-    return done.returncode, done.stdout + done.stderr

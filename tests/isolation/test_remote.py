@@ -4,13 +4,14 @@ import gc
 import os
 import sys
 from dataclasses import asdict
+from functools import partial
 
 import pytest
 import torch
 
-from tests.processes import run_touchstone
+from tests.processes import fork_touchstone, run_touchstone
 from touchstone.conformance.discovery.subject import Subject
-from touchstone.conformance.isolation import child, executing, wire
+from touchstone.conformance.isolation import child, executing, remote, wire
 from touchstone.conformance.isolation.limits import Limits
 from touchstone.conformance.isolation.remote import Died, Remote
 from touchstone.conformance.isolation.runner import Runner
@@ -100,10 +101,10 @@ def test_memory_that_outputs_share_is_shared_here(start):
         kept.copy_(x[0])
         return kept
 
-    remote = start(static)
-    first = remote.call({"x": x_of(2, 4)}).values["y"]
+    there = start(static)
+    first = there.call({"x": x_of(2, 4)}).values["y"]
     assert first.tolist() == [0, 1, 2, 3]
-    second = remote.call({"x": x_of(2, 4) + 10}).values["y"]
+    second = there.call({"x": x_of(2, 4) + 10}).values["y"]
     assert first.data_ptr() == second.data_ptr() and first.tolist() == [10, 11, 12, 13]
 
 
@@ -116,11 +117,11 @@ def test_a_later_change_is_seen_when_it_is_asked_for_and_not_before(start):
         kept.append(x + 0)
         return kept[-1]
 
-    remote = start(changes)
-    first = remote.call({"x": x_of(2, 2)}).values["y"]
-    second = remote.call({"x": x_of(2, 2)}).values["y"]
+    there = start(changes)
+    first = there.call({"x": x_of(2, 2)}).values["y"]
+    second = there.call({"x": x_of(2, 2)}).values["y"]
     assert first.max() == 3 and first.data_ptr() != second.data_ptr()
-    remote.reread([first])
+    there.reread([first])
     assert first.max() == 103 and second.max() == 3
 
 
@@ -133,8 +134,8 @@ def test_outputs_that_are_dropped_here_are_released_there(start):
         made = torch.empty(7, 11)
         return made.fill_(alive[-1])
 
-    remote = start(counts)
-    found = [int(remote.call({"x": x_of(7, 11)}).values["y"][0, 0]) for _ in range(6)]
+    there = start(counts)
+    found = [int(there.call({"x": x_of(7, 11)}).values["y"][0, 0]) for _ in range(6)]
     assert max(found[2:]) <= found[1] + 1
 
 
@@ -177,18 +178,18 @@ FORGED = {
 
 @pytest.mark.parametrize("content", FORGED.values(), ids=FORGED)
 def test_a_reply_of_another_shape_is_the_end_of_that_process(start, monkeypatch, content):
-    remote = start(lambda x: x + 1)
-    monkeypatch.setattr(remote, "_answer", lambda request: content)
+    there = start(lambda x: x + 1)
+    monkeypatch.setattr(there, "_answer", lambda request: content)
     with pytest.raises(Died, match="the kernel's process broke the protocol of the judge: "):
-        remote.call({"x": x_of(2, 2)})
-    assert remote.child.exited() is not None
+        there.call({"x": x_of(2, 2)})
+    assert there.child.exited() is not None
 
 
 def test_a_right_reply_passes_the_same_way(start, monkeypatch):
-    remote = start(lambda x: x + 1)
-    monkeypatch.setattr(remote, "_answer", lambda request: {"observed": TOLD, "memories": [HELD], "values": {"y": Y}})
-    remote.shared.bytes(OUTPUTS, 16).view(torch.float32).copy_(torch.arange(4.0))
-    assert remote.call({"x": x_of(2, 2)}).values["y"].tolist() == [[0, 1], [2, 3]]
+    there = start(lambda x: x + 1)
+    monkeypatch.setattr(there, "_answer", lambda request: {"observed": TOLD, "memories": [HELD], "values": {"y": Y}})
+    there.shared.bytes(OUTPUTS, 16).view(torch.float32).copy_(torch.arange(4.0))
+    assert there.call({"x": x_of(2, 2)}).values["y"].tolist() == [[0, 1], [2, 3]]
 
 
 @pytest.mark.parametrize("text", [b"{", b"[]", b"\xff\xfe", b"[" * 60_000, b"Infinity"])
@@ -239,7 +240,8 @@ def floods(x):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fn", [replies_itself, replies_in_part, floods])
-def test_a_kernel_that_writes_on_the_connection_is_a_finding(fn):
+def test_a_kernel_that_writes_on_the_connection_is_a_finding(fn, monkeypatch):
+    monkeypatch.setattr(remote, "wait_no_longer_than", partial(remote.wait_no_longer_than, seconds=1))
     subject = Subject("softmax", fn, "fn", "user@cpu", "cpu")
     case = plain_case(subject.contract, "float32", "normal")
     with Runner(subject, [CaseTrial(case)], limits=Limits(seconds=2), confirm=False) as runner:
@@ -271,30 +273,36 @@ def fn(x):
 """
 
 
+NARROWED = ["--kernel", "mine.py:fn", "--device=cpu", "--quick", "--sizes", "cols=64", "--dtypes", "float16"]
+
+
+def told_by(folder) -> set[int]:
+    """The processes that imported or called it."""
+    return {int(line.split()[1]) for line in (folder / "told").read_text().splitlines()}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["fork", "spawn", "pytest"])
-def test_the_judge_never_imports_the_file_of_a_kernel(tmp_path, way):
+@pytest.mark.parametrize("way", ["fork", "spawn"])
+def test_the_judge_never_imports_the_file_of_a_kernel(tmp_path, monkeypatch, way):
+    (tmp_path / "mine.py").write_text(FILE)
+    monkeypatch.setenv("TOLD", str(tmp_path / "told"))
+    done = fork_touchstone(["check", "softmax", "--isolate", way, *NARROWED], tmp_path)
+    assert done.wait() == 0, done.out.read_text() + done.err.read_text()
+    assert told_by(tmp_path) and not told_by(tmp_path) & {os.getpid(), done.pid}
+
+
+@pytest.mark.slow
+def test_pytest_never_imports_the_file_of_a_kernel(tmp_path):
     (tmp_path / "mine.py").write_text(FILE)
     (tmp_path / "judge.py").write_text(
-        "import os, sys\n"
-        "print('judge', os.getpid(), file=open(os.environ['TOLD'], 'a'))\n"
-        "if sys.argv[1] == 'pytest':\n"
-        "    import pytest\n"
-        "    suite = ['-q', '-p', 'touchstone.pytest', '--pyargs', 'touchstone.conformance.suite']\n"
-        "    code = pytest.main([*suite, *sys.argv[2:]])\n"
-        "else:\n"
-        "    from touchstone.conformance.cli import main\n"
-        "    code = main(sys.argv[1:])\n"
-        "sys.exit(code)\n"
+        "import os, sys\nimport pytest\nprint('judge', os.getpid())\n"
+        "suite = ['-q', '-p', 'touchstone.pytest', '--pyargs', 'touchstone.conformance.suite', '--op', 'softmax']\n"
+        "sys.exit(pytest.main([*suite, *sys.argv[1:]]))\n"
     )
-    narrowed = ["--kernel", "mine.py:fn", "--device=cpu", "--quick", "--sizes", "cols=64", "--dtypes", "float16"]
-    first = ["pytest", "--op", "softmax"] if way == "pytest" else ["check", "softmax", "--isolate", way]
-    done = run_touchstone(["judge.py", *first, *narrowed], tmp_path, environment={"TOLD": str(tmp_path / "told")})
+    done = run_touchstone(["judge.py", *NARROWED], tmp_path, environment={"TOLD": str(tmp_path / "told")})
     assert done.returncode == 0, done.stdout + done.stderr
-    told = [line.split() for line in (tmp_path / "told").read_text().splitlines()]
-    judge = {pid for what, pid in told if what == "judge"}
-    others = {pid for what, pid in told if what != "judge"}
-    assert judge and others and not judge & others, told
+    judge = int(done.stdout.splitlines()[0].split()[1])
+    assert told_by(tmp_path) and judge not in told_by(tmp_path)
 
 
 def test_the_python_that_runs_the_tests_is_that_of_the_child(start):

@@ -1,40 +1,30 @@
 """Whose code is the kernel's: that beside its file, no library's wherever it was installed, no generated code."""
 
+import sys
+
 import pytest
 
-from tests.processes import output_of
+from tests.processes import in_a_fork
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.isolation import tripwires
 
 LIBRARY = "import sys\n\ndef looks():\n    return sys._getframe(1)\n"
-CODE = """
-import sys
-from pathlib import Path
-from touchstone.conformance.isolation import tripwires
-tripwires.set_up("softmax", Path({home!r}))
-import library
-{call}
-print(tripwires.told())
-"""
 
 
 @pytest.mark.parametrize("home", ["library", "kernels"])
-def test_what_a_library_does_is_not_the_kernels(tmp_path, monkeypatch, home):
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "library"))
+def test_what_a_library_does_is_not_the_kernels(tmp_path, home):
     (tmp_path / "library").mkdir()
     (tmp_path / "library" / "library.py").write_text(LIBRARY)
-    code = CODE.format(home=str(tmp_path / home), call="eval('library.looks()')")
-    told = output_of(code)
+
+    def looks():
+        sys.path.append(str(tmp_path / "library"))
+        tripwires.set_up("softmax", tmp_path / home)
+        __import__("library")
+        eval("sys.modules['library'].looks()")
+        return tripwires.told()
+
+    told = in_a_fork(looks, tmp_path)
     assert ("reads the frames of its callers" in told) == (home == "library")
-
-
-READING = """
-from pathlib import Path
-from touchstone.conformance.discovery import registry
-from touchstone.conformance.isolation import tripwires
-tripwires.set_up("softmax", Path({home!r}))
-code = compile("open(path).close()", {file!r}, "exec")
-exec(code, {{"path": str(registry.ROOT / {read!r})}})
-print(tripwires.told())
-"""
 
 
 @pytest.mark.parametrize(
@@ -48,5 +38,10 @@ print(tripwires.told())
     ],
 )
 def test_a_kernel_may_read_how_calls_are_checked_and_no_answers(tmp_path, read, noted):
-    told = output_of(READING.format(home=str(tmp_path), file=str(tmp_path / "mine.py"), read=read))
-    assert (f"reads {read}" in told) == noted
+    def reads():
+        tripwires.set_up("softmax", tmp_path)
+        code = compile("open(path).close()", str(tmp_path / "mine.py"), "exec")
+        exec(code, {"path": str(registry.ROOT / read)})
+        return tripwires.told()
+
+    assert (f"reads {read}" in in_a_fork(reads, tmp_path)) == noted

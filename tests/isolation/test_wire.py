@@ -159,6 +159,13 @@ def test_a_reply_is_read_by_its_nonce_and_length(shared):
     assert wire.received(shared, 6, short) == {}  # of what stood there before, nothing is read
 
 
+def test_texts_of_a_reply_show_what_is_in_them(shared):
+    """They are printed: what moves a terminal's cursor, or hides, is shown as Python writes it."""
+    told = {"a\x07": ["\x1b[2K", {"b": "one\n\ttwo\r\u202ethree"}], "c": [1, None, True]}
+    seen = wire.received(shared, 5, wire.reply(shared, 5, told))
+    assert seen == {"a\\x07": ["\\x1b[2K", {"b": "one\n\ttwo\\r\\u202ethree"}], "c": [1, None, True]}
+
+
 def test_a_reply_that_is_too_long_says_so(shared):
     message = wire.reply(shared, 5, {"values": "x" * REPLY_BYTES})
     size = REPLY_BYTES + len('{"values": ""}')

@@ -31,6 +31,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.processes import clean_environment
+from touchstone.backends.emulator import compiler
+from touchstone.backends.storage import artefacts
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.spec.checks import Check
 
@@ -58,6 +60,7 @@ SECONDS = 60.0  # which a command may take before it counts as stopped
 PLANTED = b"planted by a candidate"
 RAISED = re.compile(r"(?:a timed call raised )?[A-Z]\w*: ")  # how a bench tells that a kernel raised
 NO_IMPORT = re.compile(r"does not import: ((?:[A-Z]\w*: |No module named ).*)")
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 VERDICT = re.compile(r"^(PASSED|FAILED|NOT RUN|PARTIAL|NOT JUDGED)\b", re.MULTILINE)
 
 
@@ -201,6 +204,8 @@ class Judge:
         self.tag = f"planted_{os.getpid()}_{id(self)}"
         self.server = socket.create_server(("127.0.0.1", 0))
         self.server.setblocking(False)
+        self.cache = folder / "cache"
+        artefacts.give([] if compiler.why_not() else [compiler.engine()], self.cache)  # as other tests left it
         self.port = self.server.getsockname()[1]
         self._count = 0
         self._zygote: subprocess.Popen[str] | None = None
@@ -263,6 +268,7 @@ class Judge:
                     PYTHONPATH=str(self.clone),
                     HOME=str(place / "home"),
                     TMPDIR=str(place / "tmp"),
+                    TOUCHSTONE_CACHE=str(self.cache),
                     OMP_NUM_THREADS="1",
                     COLUMNS="200",
                 ),
@@ -339,12 +345,12 @@ class Judge:
     def _planted(self, place: Path) -> list[str]:
         """Files that the candidate left outside the judge's own."""
         found = []
-        for root in (place / "here", place / "home", place / "tmp"):
+        for root in (place / "here", place / "home", place / "tmp", self.cache):
             for path in root.rglob("*"):
                 if path.is_file() and not path.is_symlink() and path.name != "candidate.py":
                     with open(path, "rb") as file:
                         if "planted" in path.name or PLANTED in file.read(1 << 16):
-                            found.append(str(path.relative_to(place)))
+                            found.append(os.path.relpath(path, place))
         for root in (Path("/tmp"), Path("/dev/shm"), Path("/var/tmp")):
             for path in root.glob(f"*{self.tag}*"):
                 found.append(str(path))
@@ -369,6 +375,8 @@ def complaints(candidate: Candidate, ended: Ended, untrusted: bool) -> list[str]
     if owed and not ended.told:
         what = f"stopped after {ended.seconds:.0f} s" if ended.late else f"ended with status {ended.status}"
         found.append(f"the judge {what}, without a verdict: {(ended.stderr.strip().splitlines() or [''])[-1][:150]}")
+    if len(VERDICT.findall(ended.stdout)) > 1 or CONTROLS.search(ended.stdout):
+        found.append("what it says makes a line of the report, or moves the terminal's cursor")
     if ended.status == 0 and ended.verdict not in (None, "PASSED"):
         found.append(f"exit status 0, but {ended.verdict}")
     if owed and ended.left:

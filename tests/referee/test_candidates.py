@@ -15,13 +15,6 @@ FORMS = sorted(path for path in harness.FORMS.glob("*.py") if path.stem != "__in
 HONEST = [Candidate(harness.HEAD, op, "an honest kernel", "contained", op=op) for op in harness.NARROWED]
 
 
-@pytest.fixture(scope="module")
-def judge(tmp_path_factory):
-    judge = Judge(tmp_path_factory.mktemp("referee"))
-    yield judge
-    judge.close()
-
-
 def mode_of(judge: Judge, candidate: Candidate) -> bool:
     """Whether a candidate is judged in untrusted mode."""
     if candidate.untrusted and not judge.knows_untrusted:
@@ -93,14 +86,18 @@ def lacking(x):
 
 @pytest.mark.slow
 def test_an_attack_that_ends_by_its_own_mistake_is_broken(judge, tmp_path):
-    shutil.copy(harness.CANDIDATES / f"{harness.HEAD}.py", tmp_path)
-    for demand, names in (("refused", ["lacking", "misspelt"]), ("refused: NameError|nobody_has", [])):
-        (tmp_path / "mistaken.py").write_text(MISTAKEN.format(demand=demand))
-        found = []
-        for candidate in harness.candidates(folder=tmp_path):
-            ended = judge.judged(candidate, judge.knows_untrusted)
-            assert ended.status != 0
-            told = complaints(candidate, ended, judge.knows_untrusted)
-            assert all(each.startswith("broken attack, it ends by an error of its own: ") for each in told)
-            found += [candidate.name] * len(told)
-        assert sorted(found) == names
+    kinds = {
+        demand: tmp_path / name for name, demand in (("bare", "refused"), ("told", "refused: NameError|nobody_has"))
+    }
+    for demand, folder in kinds.items():
+        folder.mkdir()
+        (folder / "mistaken.py").write_text(MISTAKEN.format(demand=demand))
+        shutil.copy(harness.CANDIDATES / f"{harness.HEAD}.py", folder)
+    bare, told = (harness.candidates(folder=folder) for folder in kinds.values())
+    assert [candidate.name for candidate in bare] == ["misspelt", "lacking"]
+    for candidate, expected in zip(bare, told, strict=True):
+        ended = judge.judged(candidate, judge.knows_untrusted)
+        assert ended.status != 0
+        (complaint,) = complaints(candidate, ended, judge.knows_untrusted)
+        assert complaint.startswith("broken attack, it ends by an error of its own: ")
+        assert complaints(expected, ended, judge.knows_untrusted) == []

@@ -5,13 +5,13 @@ import json
 import pytest
 
 from tests.night import NIGHT
-from tests.processes import run_touchstone
+from tests.processes import fork_touchstone
 from tests.referee import agree, many
 from touchstone.conformance.batch.candidates import read
 from touchstone.conformance.check import check
 from touchstone.conformance.discovery.importing import FileFunction
 
-SAMPLE = 60 if NIGHT else 10  # of each kind
+SAMPLE = 60 if NIGHT else 6  # of each kind
 
 
 def every(lines: list[dict], count: int) -> list[dict]:
@@ -34,8 +34,8 @@ def test_verdicts_are_those_of_single_checks(trusted, tmp_path):
     path = tmp_path / "candidates.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     arguments = ["judge", str(path), "--device=cpu", "--seed=0", "--jobs=2", "--timeout=10", "--out=results.jsonl"]
-    done = run_touchstone(["-m", "touchstone", *arguments, *(["--trusted"] if trusted else [])], tmp_path)
-    assert done.returncode == 1, done.stderr
+    done = fork_touchstone([*arguments, *(["--trusted"] if trusted else [])], tmp_path)
+    assert done.wait(300) == 1, done.err.read_text()
     records = [json.loads(text) for text in (tmp_path / "results.jsonl").read_text().splitlines()]
     assert [record["reason"] for record in records] == [None] * len(lines)  # each could be called
     found = {record["candidate"]["id"]: record["verdict"] for record in records}
@@ -46,6 +46,7 @@ def test_verdicts_are_those_of_single_checks(trusted, tmp_path):
     assert {"passed", "failed"} <= set(found.values())
 
 
+@pytest.mark.level("default")
 def test_there_are_two_thousand():
     assert sum(1 for made in (many.kernels(), many.planted()) for _ in made) >= 2000
 

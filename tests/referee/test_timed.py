@@ -5,19 +5,12 @@ import pytest
 
 from tests.night import some
 from tests.referee import harness
-from tests.referee.harness import TIMED, Candidate, Judge, timing_complaints
+from tests.referee.harness import TIMED, Candidate, timing_complaints
 from tests.referee.timed.honest import OWED
 
 EVERY = 5
 ATTACKS = harness.candidates(folder=TIMED)
 HONEST = Candidate(harness.HEAD, "softmax", "an honest kernel", "contained", folder=TIMED)
-
-
-@pytest.fixture(scope="module")
-def judge(tmp_path_factory):
-    judge = Judge(tmp_path_factory.mktemp("referee"))
-    yield judge
-    judge.close()
 
 
 @pytest.mark.slow

@@ -1,4 +1,5 @@
-"""A process that has torch and the command line of Touchstone, and runs one command after another in forks of itself.
+"""A process that has torch, the command line of Touchstone and the libraries of kernels, set up for the CPU as every
+command begins, and runs one command after another in forks of itself.
 
 Each line of its input is a request, each line of its output the answer. A command starts as `python -m touchstone`
 does: in its folder, with its environment, in a session of its own, as the main thread of a process that nothing else
@@ -20,8 +21,12 @@ GRACE_SECONDS = 1.0  # for what is ending already
 
 def serve() -> None:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    from touchstone.conformance import check  # noqa: F401 - imported by the commands
+    from touchstone.conformance.batch.attempt import prepare
+    from touchstone.conformance.bench import apart, records  # noqa: F401 - likewise
     from touchstone.conformance.cli import main
 
+    prepare("cpu")
     requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in requests:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from touchstone import Report
+from touchstone import Report, check
 from touchstone.conformance.judging.judgement import DECLINED, FAILED, NOT_RUN, PASSED, Finding, Outcome
 from touchstone.conformance.judging.trials import Kind
 from touchstone.conformance.reporting.report import IncorrectKernel
@@ -127,3 +127,26 @@ def test_a_lower_precision_that_would_do_is_named():
     some, other = (outcome(n, FAILED, failed=(VALUES,), passes_as=name) for n, name in ((8, "tf32x3"), (9, "tf32")))
     assert 'FAILED: 2 trials, all right with compute="tf32"' in report(some, other).summary()
     assert "all right" not in report(some, other, WRONG_EMPTY).summary()
+
+
+LINES = "no\nPASSED; judged on 38 of 38 trials\x1b[2K"
+
+
+def raises(x):
+    raise ValueError(LINES)
+
+
+def declines(x):
+    raise NotImplementedError(LINES)
+
+
+@pytest.mark.parametrize("isolate", ["fork", "none"])
+@pytest.mark.parametrize("kernel", [raises, declines])
+def test_what_a_kernel_says_makes_no_line_of_the_report(kernel, isolate):
+    found = check(
+        "softmax", kernel, device="cpu", level="quick", dtypes=["float32"], sizes={"rows": 3}, isolate=isolate
+    )
+    text = str(found)
+    assert found.verdict == FAILED and "\\x1b[2K" in text and "\x1b" not in text + found.to_json()
+    assert [line for line in text.splitlines() if line.startswith("PASSED")] == []
+    assert text.splitlines()[-1].startswith("FAILED: ")

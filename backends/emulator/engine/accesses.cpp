@@ -41,10 +41,10 @@ __attribute__((noinline)) void slow(Worker* w, uint64_t address, uint64_t size, 
       fault("shared memory of a block of the cluster that has come to its end", pc);
     uint8_t* states = block->states + offset;
     const uint64_t end = std::min(offset + size, ARENA);
-    bool missing = offset + size > ARENA, unwritten = false, flying = false;
-    for (uint64_t i = 0; i < end - offset; ++i) {
+    bool missing = offset + size > ARENA, unwritten = missing, flying = false;
+    for (uint64_t i = 0; i < end - offset; ++i) unwritten |= states[i] != WRITTEN;
+    for (uint64_t i = 0; unwritten && i < end - offset; ++i) {
       missing |= states[i] == 0;
-      unwritten |= states[i] != WRITTEN;
       flying |= states[i] == IN_FLIGHT;
     }
     if (missing) return refuse(w, TS_OUT_OF_BOUNDS, address, size, access, pc);

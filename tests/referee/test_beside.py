@@ -1,0 +1,58 @@
+"""What Python picks up by itself beside a kernel: nothing of it is run by the judge, or in the place of the source."""
+
+import importlib.util
+import py_compile
+from importlib.metadata import packages_distributions
+
+import pytest
+
+from tests import processes
+from touchstone import check
+from touchstone.conformance.discovery.importing import FileFunction
+from touchstone.conformance.judging.judgement import FAILED
+
+NARROW = {"dtypes": ["float32"], "sizes": {"cols": 33}}
+WRONG = "def softmax(x):\n    return x.clone()\n"
+RIGHT = "import torch\n\n\ndef softmax(x):\n    return torch.softmax(x.float(), -1).to(x.dtype).contiguous()\n"
+OPTIONAL = ("cupy", "landlockpy", "ray", "sitecustomize", "usercustomize", "numba", "triton", "nvidia", "matplotlib")
+
+
+def compiled(source, to, mode) -> None:
+    """Bytecode of the text `source`, where Python looks for that of the file `to`."""
+    made = to.with_name("another.py")
+    made.write_text(source)
+    status = to.stat()
+    py_compile.compile(str(made), importlib.util.cache_from_source(str(to)), str(to), invalidation_mode=mode)
+    if mode is py_compile.PycInvalidationMode.TIMESTAMP:
+        path = importlib.util.cache_from_source(str(to))
+        with open(path, "r+b") as file:
+            file.seek(8)
+            file.write(int(status.st_mtime).to_bytes(4, "little") + status.st_size.to_bytes(4, "little"))
+    made.unlink()
+
+
+@pytest.mark.parametrize("mode", py_compile.PycInvalidationMode, ids=lambda mode: mode.name)
+@pytest.mark.parametrize("where", ["the kernel", "a module beside it"])
+def test_bytecode_is_not_taken_for_the_source(tmp_path, where, mode):
+    """Of a wrong source: it is the source that is shown, hashed and used later."""
+    kernel = tmp_path / "kernel.py"
+    kernel.write_text(WRONG if where == "the kernel" else "from beside import softmax\n")
+    (tmp_path / "beside.py").write_text(WRONG)
+    compiled(RIGHT, kernel if where == "the kernel" else tmp_path / "beside.py", mode)
+    options = {"untrusted": True, "allow_library": True, "isolate": "fork"} if where != "the kernel" else {}
+    report = check("softmax", FileFunction(kernel, "softmax"), device="cpu", level="quick", **options, **NARROW)
+    assert report.verdict == FAILED and any(finding.check == "values" for finding in report.failures)
+
+
+@pytest.mark.level("default")
+@pytest.mark.slow
+def test_modules_beside_a_kernel_are_not_the_judges(tmp_path):
+    """In the kernel's folder, with a module there by the name of every package that the judge may import."""
+    for name in {*packages_distributions(), *OPTIONAL}:
+        if name.isidentifier() and name != "touchstone":
+            (tmp_path / f"{name}.py").write_text("import os\nos.write(2, b'planted')\nraise ImportError('planted')\n")
+    (tmp_path / "kernel.py").write_text(RIGHT)
+    what = ["softmax", "--kernel=kernel.py:softmax", "--device=cpu", "--quick", "--dtypes=float32", "--sizes=cols=33"]
+    done = processes.run_touchstone(["-m", "touchstone", "check", *what, "--untrusted", "--allow-library"], tmp_path)
+    assert "planted" not in done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
