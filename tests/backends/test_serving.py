@@ -13,7 +13,7 @@ from touchstone.conformance.spec.cases import plain_case
 
 SIMULATED = "NUMBA_ENABLE_CUDASIM is set" if numba.simulated() else None
 ABSENT = {"cupy": emulator.why_not(), "numba": numba.why_not("cpu") or SIMULATED}
-BOTH = pytest.mark.parametrize("backend", ["cupy", "numba"])
+BOTH = pytest.mark.parametrize("backend", ["cupy", pytest.param("numba", marks=pytest.mark.level("default"))])
 
 
 def within_the_budget(backend, op, variant, size, dtype, **params):

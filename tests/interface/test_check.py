@@ -601,6 +601,7 @@ def test_a_kernel_file_from_the_command_line(tmp_path):
         "cpu",
         "--quick",
         "--dtypes=float32",
+        "--sizes=rows=3,17",
     ]
     done = processes.run_python(arguments, tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.returncode == 1, done.stdout + done.stderr
@@ -612,7 +613,7 @@ def test_a_kernel_file_from_the_command_line(tmp_path):
 @pytest.mark.needs("triton")
 def test_a_kernel_file_under_pytest(tmp_path):
     (tmp_path / "kernels.py").write_text(KERNEL)
-    run = "-q -p no:cacheprovider --op=softmax --device=cpu --quick --dtypes=float32 --kernel=kernels.py:softmax"
+    run = "-q -p no:cacheprovider --op=softmax --device=cpu --quick --dtypes=float32 --sizes=rows=3,17 --kernel=kernels.py:softmax"
     arguments = [
         "-m",
         "pytest",

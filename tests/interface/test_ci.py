@@ -31,6 +31,7 @@ def run(command, project):
     return processes.run_touchstone([*arguments], project)
 
 
+@pytest.mark.level("default")
 @pytest.mark.slow
 @pytest.mark.needs("triton")
 def test_a_right_kernel_is_green_and_a_wrong_one_red(project):

@@ -266,7 +266,8 @@ def each_attack():
     """Every attack against every judge at night; by day against one, which takes turns."""
     for number, name in enumerate(ATTACKS):
         for judge in JUDGES if NIGHT else [JUDGES[number % len(JUDGES)]]:
-            yield pytest.param(name, *judge.values, id=f"{name}-{judge.id}")
+            marks = [pytest.mark.level("default")] if name == "fork without end" else []  # half a minute
+            yield pytest.param(name, *judge.values, id=f"{name}-{judge.id}", marks=marks)
 
 
 @pytest.mark.slow

@@ -156,8 +156,9 @@ def test_a_page_tells_the_score_and_why_what_survives():
     results = {one.id: Result(one.id, verdict, "test", 5, 1.0) for one, verdict in zip(drawn, verdicts, strict=True)}
     made = page.record("command", len(every), drawn, results, [Result("control: x", KILLED, "test", 5, 1.0)], 60, 2)
     text = page.page(made)
-    assert "noticed 3 (75.0 %), 1 of them because a test did not end, and 1 not." in re.sub(r"\s+", " ", text)
-    assert f"{drawn[2].path}:{drawn[2].line}" in text and "No reason yet." in text
+    words = re.sub(r"\s+", " ", text)
+    assert "noticed 3 (75.0 %), 1 of them because a test did not end, and 1 not." in words
+    assert f"{drawn[2].path}:{drawn[2].line}" in words and "No reason yet." in words
     assert "## Controls that failed" in text and max(map(len, text.splitlines())) <= 120
 
 

@@ -36,9 +36,10 @@ def compiled(source, to, mode) -> None:
 def test_bytecode_is_not_taken_for_the_source(tmp_path, where, mode):
     """Of a wrong source: it is the source that is shown, hashed and used later."""
     kernel = tmp_path / "kernel.py"
-    kernel.write_text(WRONG if where == "the kernel" else "from beside import softmax\n")
-    (tmp_path / "beside.py").write_text(WRONG)
-    compiled(RIGHT, kernel if where == "the kernel" else tmp_path / "beside.py", mode)
+    kernel.write_text(WRONG if where == "the kernel" else "from the_module_beside import softmax\n")
+    beside = tmp_path / "the_module_beside.py"
+    beside.write_text(WRONG)
+    compiled(RIGHT, kernel if where == "the kernel" else beside, mode)
     options = {"untrusted": True, "allow_library": True, "isolate": "fork"} if where != "the kernel" else {}
     report = check("softmax", FileFunction(kernel, "softmax"), device="cpu", level="quick", **options, **NARROW)
     assert report.verdict == FAILED and any(finding.check == "values" for finding in report.failures)
