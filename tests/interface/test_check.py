@@ -613,12 +613,14 @@ def test_a_kernel_file_from_the_command_line(tmp_path):
 @pytest.mark.needs("triton")
 def test_a_kernel_file_under_pytest(tmp_path):
     (tmp_path / "kernels.py").write_text(KERNEL)
-    run = "-q -p no:cacheprovider --op=softmax --device=cpu --quick --dtypes=float32 --sizes=rows=3,17 --kernel=kernels.py:softmax"
+    run = "-q -p no:cacheprovider --op=softmax --device=cpu --quick --kernel=kernels.py:softmax"
+    some = ["--dtypes=float32", "--sizes=rows=3,17"]
     arguments = [
         "-m",
         "pytest",
         str(registry.ROOT / "touchstone" / "conformance" / "suite" / "test_kernels.py"),
         *run.split(),
+        *some,
     ]
     done = processes.run_python(arguments, tmp_path, environment={"PYTHONPATH": str(registry.ROOT)})
     assert done.returncode == 0, done.stdout + done.stderr
