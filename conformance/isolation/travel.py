@@ -1,10 +1,13 @@
 """How a function reaches a fresh process: by the name of its file and of itself, or pickled."""
 
 import importlib.util
+import io
 import os
 import sys
+from collections import ChainMap
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import CodeType
+from typing import Any, ClassVar
 
 import cloudpickle
 
@@ -26,7 +29,7 @@ def ways(fn: Callable[..., Any], fresh_import: bool) -> Iterator[tuple]:
     if not _importable(fn) and (place := file_and_name(fn)) is not None:
         yield ("file", *place)
     try:
-        yield ("pickle", cloudpickle.dumps(fn))
+        yield ("pickle", _pickled(fn))
     except Exception as error:
         raise CannotTravel(
             f"fn: {importing.describe(fn)} cannot be sent to another process ({error}); define it at the top level "
@@ -38,6 +41,27 @@ def arrived(way: tuple) -> Callable[..., Any]:
     """The function, in the process that it was sent to."""
     kind, *rest = way
     return importing.load(*rest) if kind == "file" else cloudpickle.loads(*rest)
+
+
+def _pickled(fn: Callable[..., Any]) -> bytes:
+    made = io.BytesIO()
+    _Pickler(made).dump(fn)
+    return made.getvalue()
+
+
+def _code(code: CodeType) -> tuple[Any, ...]:
+    return _of_file, (code.co_filename, *cloudpickle.Pickler.dispatch_table[CodeType](code))
+
+
+def _of_file(path: str, make: Callable[..., CodeType], arguments: tuple[Any, ...], *_: Any) -> CodeType:
+    return make(*arguments).replace(co_filename=path)
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Keeps the name of the file that code comes from, which cloudpickle from 3.1.3 on leaves out: what says where a
+    call died goes by it, and what reads the source."""
+
+    dispatch_table: ClassVar = ChainMap({CodeType: _code}, cloudpickle.Pickler.dispatch_table)
 
 
 def _importable(fn: Callable[..., Any]) -> bool:

@@ -496,6 +496,20 @@ def test_a_compiled_function_is_found_by_the_name_it_has_in_its_file(monkeypatch
     assert travel.file_and_name(softmax) == (__file__, "softmax")
 
 
+def test_a_pickled_function_knows_its_file():
+    """And functions within it: a death is told by it, and Triton and Numba read the source."""
+    width = 3
+
+    def closure(x):
+        return [lambda y: y + width for _ in x]
+
+    (way,) = travel.ways(closure, False)
+    assert way[0] == "pickle"
+    found = travel.arrived(way)
+    assert found is not closure and found([0])[0](1) == 4
+    assert {found.__code__.co_filename, found([0])[0].__code__.co_filename} == {__file__}
+
+
 @pytest.mark.level("default")
 @pytest.mark.slow
 def test_after_a_thread_pool_of_python_was_used(tmp_path):
