@@ -9,9 +9,10 @@ from typing import Any
 
 from touchstone.backends.emulator.arguments import Move
 from touchstone.backends.emulator.findings import line_of
-from touchstone.backends.emulator.library import Loaded
+from touchstone.backends.emulator.library import Loaded, Options
 
 ORDERS = ("forward", "reverse", "shuffled")
+STACK_BYTES = 256 << 10  # of a thread
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,23 @@ def record(
 ) -> int | None:
     """What the engine writes down who wrote where in, or None."""
     return _writers._record(loaded, grid, block, moves) if _writers else None
+
+
+def options(cooperative: bool, strict: bool = False, cluster: Sequence[int] = (0, 0, 0), **module: int) -> Options:
+    """The settings in force for a launch, for the engine; `module`: where the program's own memory lies."""
+    return Options(
+        order=ORDERS.index(settings.order),
+        workers=workers(),
+        seed=settings.seed,
+        checks=1,
+        races=settings.races,
+        cooperative=cooperative,
+        strict=settings.strict or strict,
+        stack_bytes=STACK_BYTES,
+        step_limit=settings.step_limit,
+        cluster=(ctypes.c_uint32 * 3)(*cluster),
+        **module,
+    )
 
 
 def workers() -> int:

@@ -3,7 +3,8 @@
 import ctypes
 import functools
 import os
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from touchstone.backends import NotRun
 from touchstone.backends.emulator import binary
@@ -51,6 +52,14 @@ class Range(ctypes.Structure):
         ("writable", ctypes.c_int32),
         ("item", ctypes.c_int32),
     ]
+
+
+def ranges(regions: Sequence[Any], variables: Iterable[tuple[int, int, int]]) -> tuple[Any, int]:
+    """The memory that a kernel may use, for the engine, and how many ranges that is: arrays handed over, and variables
+    of the program (start, bytes, whether they may be written)."""
+    found = [Range(region.start, region.bytes, 1, i, 1, region.item) for i, region in enumerate(regions)]
+    found += [Range(start, size, 3, i, writable, 1) for i, (start, size, writable) in enumerate(variables)]
+    return (Range * (len(found) + 1))(*found), len(found)
 
 
 class Options(ctypes.Structure):

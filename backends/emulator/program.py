@@ -16,24 +16,13 @@ from touchstone.backends.emulator import binary, compiler, instruments, library,
 from touchstone.backends.emulator.arguments import Packing
 from touchstone.backends.emulator.declarations import Kernel
 from touchstone.backends.emulator.findings import error
-from touchstone.backends.emulator.library import (
-    Loaded,
-    Options,
-    Range,
-    Report,
-    base,
-    engine,
-    fields,
-    opened,
-    parameters,
-)
+from touchstone.backends.emulator.library import Loaded, Report, base, engine, fields, opened, parameters
 from touchstone.backends.emulator.unit import Unit, unit
 
 MAX_THREADS = 1024
 MAX_BLOCKS = (2**31 - 1, 65535, 65535)
 MAX_SHARED = 232448  # bytes of a block on sm_90, the most there is
 MAX_CLUSTER = 16  # blocks
-STACK_BYTES = 256 << 10
 ARCH = "sm_90"
 _HEAP = "".join(
     f'__attribute__((visibility("hidden"))) void* operator new{array}(size_t n) {{ return touchstone::heap_new(n); }}\n'
@@ -243,28 +232,12 @@ class Program:
         with backends.running():  # what is moved is read and written as the kernel's own
             packed = Packing(kernel, arguments, known, self._names(kernel), structures, memory)
             regions = packed.regions
-            ranges = (Range * (len(regions) + len(loaded.variables) + 1))()
-            for i, region in enumerate(regions):
-                ranges[i] = Range(region.start, region.bytes, 1, i, 1, region.item)
-            for i, variable in enumerate(loaded.variables):
-                start = loaded.base + variable.start
-                ranges[len(regions) + i] = Range(start, variable.bytes, 3, i, variable.writable, 1)
+            ranges, count = library.ranges(
+                regions, ((loaded.base + v.start, v.bytes, v.writable) for v in loaded.variables)
+            )
             low, high = (loaded.base + offset for offset in loaded.constants)
-            settings = instruments.settings
-            options = Options(
-                instruments.ORDERS.index(settings.order),
-                instruments.workers(),
-                settings.seed,
-                1,
-                settings.races,
-                cooperative,
-                settings.strict or self._strict,
-                STACK_BYTES,
-                settings.step_limit,
-                loaded.base,
-                low,
-                high,
-                (ctypes.c_uint32 * 3)(*blocks),
+            options = instruments.options(
+                cooperative, self._strict, module=loaded.base, readable_low=low, readable_high=high, cluster=blocks
             )
             report = Report()
             entry = ctypes.cast(getattr(loaded.library, f"ts_entry_{number}"), ctypes.c_void_p)
@@ -275,7 +248,7 @@ class Program:
                 (ctypes.c_uint32 * 3)(*block3),
                 shared,
                 ranges,
-                len(regions) + len(loaded.variables),
+                count,
                 ctypes.byref(options),
                 instruments.record(loaded, grid3, block3, packed.moves),
                 ctypes.byref(report),

@@ -1,92 +1,19 @@
-"""What is rewritten in a kernel's text before a C++ compiler sees it: `__shared__` arrays, and which kernels there are.
+"""What is rewritten in a kernel's text before a C++ compiler sees it: `__shared__` arrays.
 
 A `__shared__` declaration becomes a reference into the shared memory of the block that runs. Line numbers stay.
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Iterator
 
 _SKIP = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.S)
 _WORD = re.compile(r"[A-Za-z_]\w*")
-_KERNEL = re.compile(r"\b__global__\b")
 _ALIGNED = re.compile(r"(?:__align__|alignas)\s*\(")
-
-
-_QUOTED = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"[^\n]*$', re.M)
-
-
-class Kernel(NamedTuple):
-    name: str
-    template: bool
-    parameters: tuple[str, ...]
 
 
 def blank(text: str) -> str:
     """`text` with comments and literals overwritten by spaces, so that positions stay."""
     return _SKIP.sub(lambda found: re.sub(r"[^\n]", " ", found.group()), text)
-
-
-def kernels(text: str) -> list[Kernel]:
-    """The `__global__` functions defined in `text`, in order; those that a macro defines are not seen."""
-    bare = re.sub(
-        r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", lambda found: re.sub(r"[^\n]", " ", found.group()), blank(text), flags=re.M
-    )
-    found: dict[str, Kernel] = {}
-    for match in _KERNEL.finditer(bare):
-        position = match.end()
-        name, parameters = "", ""
-        while position < len(bare) and bare[position] not in ";{":
-            word = _WORD.match(bare, position)
-            if word:
-                name, position = word.group(), word.end()
-            elif bare[position] == "(":
-                end = _closing(bare, position)
-                if name not in ("__launch_bounds__", "__maxnreg__", "__attribute__", "__cluster_dims__", "alignas"):
-                    parameters = bare[position + 1 : end - 1]
-                    break
-                position = end
-            else:
-                position += 1
-        else:
-            continue
-        head = _without_qualifiers(bare[: match.start()])
-        template = head.endswith(">") and "template" in head[max(head.rfind(";"), head.rfind("}")) + 1 :]
-        words = [_WORD.findall(part.split("=")[0].split("[")[0]) for part in _split(parameters)]
-        found[name] = Kernel(name, template, tuple(word[-1] if word else "" for word in words))
-    return list(found.values())
-
-
-def _without_qualifiers(head: str) -> str:
-    """`head` without `static`, `inline` and `extern` at its end. No regular expression: one that may begin with a space
-    takes quadratic time in a text whose comments were overwritten by spaces."""
-    head = head.rstrip()
-    while head[-6:] in ("static", "inline", "extern") and not _WORD.match(head[-7:-6]):
-        head = head[:-6].rstrip()
-    return head
-
-
-def inline(text: str, name: str, folders: Sequence[Path], seen: set[Path] | None = None) -> str:
-    """`text` with every `#include "..."` that is found in `folders` put in its place, since headers are rewritten
-    too."""
-    seen = set() if seen is None else seen
-    pieces: list[str] = []
-    done = 0
-    for match in _QUOTED.finditer(text):
-        found = next((folder / match.group(1) for folder in folders if (folder / match.group(1)).is_file()), None)
-        if found is None:
-            continue
-        path = found.resolve()
-        body = "" if path in seen else path.read_text()
-        if re.search(r"^[ \t]*#[ \t]*pragma[ \t]+once\b", body, re.M):
-            seen.add(path)
-            body = re.sub(r"^[ \t]*#[ \t]*pragma[ \t]+once\b[^\n]*$", "", body, flags=re.M)
-        line = text.count("\n", 0, match.start()) + 1
-        body = inline(body, match.group(1), [path.parent, *folders], seen)
-        pieces += [text[done : match.start()], f'#line 1 "{match.group(1)}"\n{body}\n#line {line + 1} "{name}"']
-        done = match.end()
-    return "".join([*pieces, text[done:]])
 
 
 def rewrite(text: str) -> str:

@@ -71,14 +71,14 @@ void widen_all(const unsigned char* raw, uint32_t count, int type, Store store) 
     if (type == TS_F16 || type == TS_BF16) {
       uint16_t bits;
       std::memcpy(&bits, raw + 2 * i, 2);
-      word = bits_as<uint32_t>(widen(bits, type == TS_BF16));
+      word = bit_cast<uint32_t>(widen(bits, type == TS_BF16));
     } else if (type == TS_TF32) {
       std::memcpy(&word, raw + 4 * i, 4);
       word &= 0xffffe000u;
     } else if (type == TS_E4M3) {
-      word = bits_as<uint32_t>(widen_e4m3(raw[i]));
+      word = bit_cast<uint32_t>(widen_e4m3(raw[i]));
     } else if (type == TS_E5M2) {
-      word = bits_as<uint32_t>(widen(static_cast<uint16_t>(raw[i] << 8), false));
+      word = bit_cast<uint32_t>(widen(static_cast<uint16_t>(raw[i] << 8), false));
     } else if (type == TS_S8) {
       word = static_cast<uint32_t>(static_cast<int32_t>(static_cast<int8_t>(raw[i])));
     } else {
@@ -230,7 +230,7 @@ void form_product(Worker* w, Product* const* parts) {
     if (f.d != TS_F16) continue;
     for (auto& row : tile.words)
       for (uint32_t col = 0; col < n; ++col)
-        row[col] = bits_as<uint32_t>(widen(to_half(bits_as<float>(row[col])), false));
+        row[col] = bit_cast<uint32_t>(widen(to_half(bit_cast<float>(row[col])), false));
   }
 }
 
@@ -243,7 +243,7 @@ void hand_out(Tile& tile, uint64_t pc) {
       if (*place != PENDING)
         fault("accumulators of wgmma.mma_async were written before wgmma.wait_group, or are gone", pc);
       const uint32_t* at = &tile.words[row_of(lane, word, pairs)][column_of(lane, word, pairs)];
-      *place = pairs ? to_half(bits_as<float>(at[0])) | uint32_t(to_half(bits_as<float>(at[1]))) << 16 : at[0];
+      *place = pairs ? to_half(bit_cast<float>(at[0])) | uint32_t(to_half(bit_cast<float>(at[1]))) << 16 : at[0];
     }
 }
 
@@ -436,8 +436,8 @@ TS_EXPORT void ts_wgmma(
         fault("wgmma.mma_async on accumulators of another shape that is still under way", pc);
       uint32_t* at = &tile->words[row_of(lane, word, pairs)][column_of(lane, word, pairs)];
       if (pairs) {
-        at[0] = bits_as<uint32_t>(widen(static_cast<uint16_t>(value), false));
-        at[1] = bits_as<uint32_t>(widen(static_cast<uint16_t>(value >> 16), false));
+        at[0] = bit_cast<uint32_t>(widen(static_cast<uint16_t>(value), false));
+        at[1] = bit_cast<uint32_t>(widen(static_cast<uint16_t>(value >> 16), false));
       } else {
         at[0] = value;
       }

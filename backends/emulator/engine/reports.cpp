@@ -106,6 +106,23 @@ __attribute__((noinline, cold)) void misaligned(
   });
 }
 
+// Reports the first thread in `state`, if there is one, as waiting for ever, with what `say(report, block, fiber)`
+// writes.
+template <class Say>
+bool deadlock_at(Worker* w, State state, Say say) {
+  for (auto& block : w->resident) {
+    for (Fiber& fiber : block->fibers) {
+      if (fiber.state != state) continue;
+      fail(TS_DEADLOCK, [&](ts_report& report) {
+        waits(report.here, &fiber);
+        say(report, *block, fiber);
+      });
+      return true;
+    }
+  }
+  return false;
+}
+
 void stuck(Worker* w) {
   w->current = nullptr;
   for (auto& block : w->resident) {
@@ -129,51 +146,25 @@ void stuck(Worker* w) {
       }
     }
   }
-  for (auto& block : w->resident) {
-    for (Fiber& fiber : block->fibers) {
-      if (fiber.state != AT_NAMED) continue;
-      const Named& named = block->named[fiber.mask];
-      fail(TS_DEADLOCK, [&](ts_report& report) {
-        waits(report.here, &fiber);
+  if (deadlock_at(w, AT_NAMED, [](ts_report& report, Block& block, const Fiber& fiber) {
+        const Named& named = block.named[fiber.mask];
         std::snprintf(report.text, sizeof report.text, "waits at barrier %u for %u threads, of which %u have come",
                       fiber.mask, named.expected, named.arrived);
-      });
-      return;
-    }
-  }
-  for (auto& block : w->resident) {
-    for (Fiber& fiber : block->fibers) {
-      if (fiber.state != AT_PRODUCT) continue;
-      fail(TS_DEADLOCK, [&](ts_report& report) {
-        waits(report.here, &fiber);
+      }))
+    return;
+  if (deadlock_at(w, AT_PRODUCT, [](ts_report& report, Block&, Fiber& fiber) {
         std::snprintf(report.text, sizeof report.text,
                       "waits for a wgmma.mma_async that warp %u of its warpgroup has yet to begin",
                       missing_warp(&fiber) % 4);
-      });
-      return;
-    }
-  }
-  for (auto& block : w->resident) {
-    for (Fiber& fiber : block->fibers) {
-      if (fiber.state != AT_MBARRIER) continue;
-      fail(TS_DEADLOCK, [&](ts_report& report) {
-        waits(report.here, &fiber);
-        describe_wait(w, report, &fiber);
-      });
-      return;
-    }
-  }
-  for (auto& block : w->resident) {
-    for (Fiber& fiber : block->fibers) {
-      if (fiber.state != AT_CLUSTER) continue;
-      fail(TS_DEADLOCK, [&](ts_report& report) {
-        waits(report.here, &fiber);
+      }))
+    return;
+  if (deadlock_at(w, AT_MBARRIER, [&](ts_report& report, Block&, Fiber& fiber) { describe_wait(w, report, &fiber); }))
+    return;
+  if (deadlock_at(w, AT_CLUSTER, [](ts_report& report, Block& block, const Fiber&) {
         std::snprintf(report.text, sizeof report.text,
-                      "waits at the cluster's barrier, to which %u threads have yet to come", block->cluster->missing);
-      });
-      return;
-    }
-  }
+                      "waits at the cluster's barrier, to which %u threads have yet to come", block.cluster->missing);
+      }))
+    return;
   for (auto& block : w->resident) {
     if (!block->arrived) continue;
     Fiber& fiber = block->fibers[block->first];

@@ -18,6 +18,7 @@
 #include <texture_types.h>
 
 #include "engine.h"
+#include "touchstone_bits.h"
 
 #undef __global__
 #undef __device__

@@ -88,15 +88,6 @@ inline double min(double a, float b) { return fmin(a, b); }
 inline double max(float a, double b) { return fmax(a, b); }
 inline double max(double a, float b) { return fmax(a, b); }
 
-namespace touchstone {
-template <class To, class From>
-__forceinline__ To bit_cast(From from) {
-  static_assert(sizeof(To) == sizeof(From), "");
-  To to;
-  __builtin_memcpy(&to, &from, sizeof(To));
-  return to;
-}
-}  // namespace touchstone
 inline int __float_as_int(float a) { return touchstone::bit_cast<int>(a); }
 inline unsigned __float_as_uint(float a) { return touchstone::bit_cast<unsigned>(a); }
 inline float __int_as_float(int a) { return touchstone::bit_cast<float>(a); }

@@ -7,14 +7,6 @@ namespace touchstone {
 template <class T>
 struct Narrow;  // `brain`: whether T is __nv_bfloat16; the types' headers fill it in
 
-__attribute__((always_inline)) inline float widen(uint16_t bits, bool brain) {
-  if (brain) return bit_cast<float>(static_cast<uint32_t>(bits) << 16);
-  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16, rest = bits & 0x7fffu;
-  if (rest >= 0x7c00u) return bit_cast<float>(sign | 0x7f800000u | rest << 13);
-  // Subnormals as well: the exponent is moved by a multiplication.
-  return bit_cast<float>(sign | bit_cast<uint32_t>(bit_cast<float>(rest << 13) * 0x1p112f));
-}
-
 // A tensor core takes the upper 19 bits of a register.
 __attribute__((always_inline)) inline float tf32(uint32_t bits) { return bit_cast<float>(bits & 0xffffe000u); }
 

@@ -74,20 +74,6 @@ __forceinline__ void store(char* p, const Vector<T, N>& value) {
   }
 }
 
-// 16-bit numbers by their bits.
-__attribute__((always_inline)) inline uint16_t to_brain(float value) {
-  const uint32_t bits = bit_cast<uint32_t>(value);
-  if (value != value) return 0x7fff;
-  return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
-}
-__attribute__((always_inline)) inline uint16_t to_half(float value) {
-  const uint32_t bits = bit_cast<uint32_t>(value), sign = bits >> 16 & 0x8000u, rest = bits & 0x7fffffffu;
-  if (rest > 0x7f800000u) return 0x7fff;
-  if (rest >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);
-  if (rest < 0x38800000u)  // below the smallest normal number: the sum leaves the rounded bits at its end
-    return static_cast<uint16_t>(sign | (bit_cast<uint32_t>(bit_cast<float>(rest) + 0.5f) - 0x3f000000u));
-  return static_cast<uint16_t>(sign | (rest - 0x38000000u + 0xfffu + (rest >> 13 & 1)) >> 13);
-}
 template <bool brain>
 struct Narrow16 {
   uint16_t bits;

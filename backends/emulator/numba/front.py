@@ -9,10 +9,10 @@ import numpy as np
 
 from touchstone import backends
 from touchstone.backends.emulator import binary, instruments
-from touchstone.backends.emulator.library import Loaded, Options, Range, Report
+from touchstone.backends.emulator.library import Loaded, Report, ranges
 from touchstone.backends.emulator.library import engine as engine_library
 from touchstone.backends.emulator.numba import findings, kernels, lines, linking, packing, why_not
-from touchstone.backends.emulator.program import STACK_BYTES, geometry
+from touchstone.backends.emulator.program import geometry
 
 
 class Launched:
@@ -115,26 +115,8 @@ def _run(
     lines.sites.publish(library)
     pointers = (ctypes.c_void_p * max(1, len(packed.cells)))(*(cell.ctypes.data for cell in packed.cells))
     constants = made.native.constants
-    ranges = (Range * (len(packed.regions) + len(constants) + 1))()
-    for i, region in enumerate(packed.regions):
-        ranges[i] = Range(region.start, region.bytes, 1, i, 1, region.item)
-    for i, (start, size) in enumerate(constants):
-        ranges[len(packed.regions) + i] = Range(start, size, 3, i, 0, 1)
-    settings = instruments.settings
-    options = Options(
-        instruments.ORDERS.index(settings.order),
-        instruments.workers(),
-        settings.seed,
-        1,
-        settings.races,
-        cooperative,
-        settings.strict,
-        STACK_BYTES,
-        settings.step_limit,
-        0,
-        0,
-        0,
-    )
+    memory, count = ranges(packed.regions, ((start, size, 0) for start, size in constants))
+    options = instruments.options(cooperative)
     report = Report()
     loaded = Loaded(
         findings.PATH, library, engine, 0, [binary.Variable("const.array_like", 0, 0, False) for _ in constants], (0, 0)
@@ -146,8 +128,8 @@ def _run(
             (ctypes.c_uint32 * 3)(*grid),
             (ctypes.c_uint32 * 3)(*block),
             shared,
-            ranges,
-            len(packed.regions) + len(constants),
+            memory,
+            count,
             ctypes.byref(options),
             instruments.record(loaded, grid, block),
             ctypes.byref(report),
