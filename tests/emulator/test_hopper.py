@@ -251,6 +251,7 @@ FAULTS = {
     ("met", 1): (emulator.KernelError, "arrives at the cluster's barrier twice without a wait"),
     ("met", 2): (emulator.KernelError, "waits at the cluster's barrier without having arrived"),
     ("met", 3): (emulator.Deadlock, "waits at barrier 1 for 64 threads, of which 32 have come"),
+    ("met", 4): (emulator.Deadlock, "waits at the cluster's barrier, to which 16 threads have yet to come"),
     ("loaded2", 1): (emulator.Deadlock, "whose phase lacks 0 of 1 arrivals and has 16 bytes more than"),
     ("loaded2", 2): (emulator.Deadlock, "whose phase lacks 0 of 1 arrivals and 16 bytes"),
     ("loaded2", 3): (emulator.UninitialisedShared, "which an asynchronous copy has yet to fill"),

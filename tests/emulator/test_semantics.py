@@ -36,6 +36,28 @@ def test_places(program):
     assert (out[..., 7].ravel() == np.arange(24 * 60)).all()
 
 
+def test_numbers_of_16_bits(program):
+    """Every half and bfloat16, what lies between two of them, on either side of that, and beyond the largest."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        words = np.arange(1 << 16, dtype=np.uint16)
+        known = [words.view(np.float16).astype(np.float32), (words.astype(np.uint32) << 16).view(np.float32)]
+        middles = [(np.sort(x[np.isfinite(x)])[1:] / 2 + np.sort(x[np.isfinite(x)])[:-1] / 2) for x in known]
+        between = np.concatenate([*middles, np.float32([65504, 65519.996, 65520, 3.4e38, np.inf, np.nan])])
+        x = np.concatenate(
+            [*known, between, np.nextafter(between, np.float32(0)), np.nextafter(between, np.float32(9e9))]
+        )
+        x = np.concatenate([x, -x]).astype(np.float32)
+        expected = x.astype(np.float16)
+    half, brain, back = np.zeros(x.size, np.uint16), np.zeros(x.size, np.uint16), np.zeros(x.size, np.float32)
+    program.launch("narrowed", -(-x.size // 256), 256, (x, half, brain, back, x.size))
+    number = ~np.isnan(x)
+    assert np.array_equal(half[number], expected.view(np.uint16)[number])
+    rounded = torch.from_numpy(x).bfloat16().view(torch.int16).numpy().view(np.uint16)
+    assert np.array_equal(brain[number], rounded[number])
+    assert np.array_equal(back, half.view(np.float16).astype(np.float32), equal_nan=True)
+    assert (half[~number] == 0x7FFF).all() and (brain[~number] == 0x7FFF).all()
+
+
 def test_barriers(program):
     out = np.zeros(4 * 96, np.int32)
     program.launch("barriers", 1, 96, (out, 40))

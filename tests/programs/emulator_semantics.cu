@@ -274,3 +274,12 @@ extern "C" __global__ void scalars(float* out, int i, long long l, float f, doub
   out[6] = __half2float(h);
   out[7] = nothing == nullptr;
 }
+
+// To 16 bits and back, as inline PTX says it.
+extern "C" __global__ void narrowed(const float* x, unsigned short* half, unsigned short* brain, float* back, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= n) return;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half[i]) : "f"(x[i]));
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(brain[i]) : "f"(x[i]));
+  asm("cvt.f32.f16 %0, %1;" : "=f"(back[i]) : "h"(half[i]));
+}
