@@ -11,8 +11,9 @@ if __name__ != "touchstone.backends":
     )
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 
@@ -71,74 +72,140 @@ def shapes(spec: str, **tensors: torch.Tensor | None) -> tuple[int, ...]:
 
     Raises TypeError (not a tensor, wrong or mixed dtype) or ValueError (rank, size, device), naming the argument.
     """
-    entries = [entry.strip() for entry in spec.split(",")]
+    key: tuple[Any, ...]
+    try:
+        key = (spec, *[None if t is None else (t.dtype, t.shape, t.device) for t in tensors.values()])
+        found = _right.get(key)
+    except (AttributeError, TypeError):  # of what is no tensor
+        return _checked(spec, tensors)
+    if found is None:
+        found = _checked(spec, tensors)
+        if len(_right) >= MOST:
+            _right.clear()
+        _right[key] = found
+    return found
+
+
+MOST = 4096  # calls whose sizes are kept; then all are checked anew
+_right: dict[tuple[Any, ...], tuple[int, ...]] = {}  # sizes by what was checked: a launcher is called with few
+
+
+def _checked(spec: str, tensors: Mapping[str, torch.Tensor | None]) -> tuple[int, ...]:
+    entries = _entries(spec)
     if len(entries) != len(tensors):
         raise TypeError(f"shapes: {len(entries)} entries in {spec!r} for {len(tensors)} operands")
     sizes: dict[str, int] = {}
-    owner: dict[str, str] = {}
-    leader: tuple[str, torch.Tensor] | None = None  # whose device the others share
-    first: tuple[str, torch.Tensor] | None = None  # whose dtype the others share
+    leader: tuple[str, torch.device] | None = None  # whose device the others share
+    first: tuple[str, torch.dtype] | None = None  # whose dtype the others share
     for entry, (name, tensor) in zip(entries, tensors.items(), strict=True):
-        optional = entry.endswith("?")
-        axes_text, _, fixed = entry.rstrip("?").partition(":")
-        if tensor is None and optional:
+        if tensor is None and entry.optional:
             continue
         if not isinstance(tensor, torch.Tensor):
-            raise TypeError(
-                f"{name}: expected a torch.Tensor{' or None' if optional else ''}, got {type(tensor).__name__}"
-            )
-        _check_dtype(name, tensor, fixed, first)
-        _check_axes(name, tensor, axes_text.split(), sizes, owner)
+            expected = f"a torch.Tensor{' or None' if entry.optional else ''}"
+            raise TypeError(f"{name}: expected {expected}, got {type(tensor).__name__}")
+        dtype, shape, device = tensor.dtype, tensor.shape, tensor.device
+        if dtype not in entry.dtypes:
+            if entry.closed or dtype not in FLOATS or (first is not None and dtype is not first[1]):
+                raise TypeError(f"{name}: {_wrong_dtype(entry, dtype, first)}")
+            first = first or (name, dtype)
+        if len(shape) < len(entry.axes) or (len(shape) > len(entry.axes) and not entry.trailing):
+            raise ValueError(f"{name}: expected shape {entry.form}, got {tuple(shape)}")
+        for axis, size in zip(entry.axes, shape, strict=False):
+            expected = sizes.setdefault(axis, size) if type(axis) is str else _expected(axis, spec, tensors, sizes)
+            if size != expected:
+                why = _why(axis, spec, tensors, sizes)
+                raise ValueError(f"{name}: expected shape {entry.form}{why}, got {tuple(shape)}")
         if leader is None:
-            leader = (name, tensor)
-        elif tensor.device != leader[1].device:
-            raise ValueError(f"{name}: is on {tensor.device}, but {leader[0]} is on {leader[1].device}")
-        if first is None and (not fixed or (_SAME in fixed.split("|") and _name(tensor) not in fixed.split("|"))):
-            first = (name, tensor)
+            leader = (name, device)
+        elif device != leader[1]:
+            raise ValueError(f"{name}: is on {device}, but {leader[0]} is on {leader[1]}")
     return tuple(sizes.values())
 
 
 _SAME = "same"
 
 
-def _name(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
+class _Part(NamedTuple):
+    """An axis that is an eighth, say, of a size."""
+
+    whole: str
+    parts: int
 
 
-def _check_dtype(name: str, tensor: torch.Tensor, fixed: str, first: tuple[str, torch.Tensor] | None) -> None:
-    got, allowed = _name(tensor), fixed.split("|") if fixed else []
-    if got in allowed:
-        return
-    if fixed and _SAME not in allowed:
-        raise TypeError(f"{name}: expected dtype {' or '.join(allowed)}, got {got}")
-    if tensor.dtype not in FLOATS:
-        raise TypeError(f"{name}: expected dtype float32, float16 or bfloat16, got {got}")
-    elif first is not None and tensor.dtype != first[1].dtype:
-        raise TypeError(
-            f"{name}: dtype {got}, but {first[0]} has {_name(first[1])}; all operands share one dtype"
-            + "".join(f", or it is {other}" for other in allowed if other != _SAME)
-        )
+class _Entry(NamedTuple):
+    """What one entry of `shapes` asks of an operand. `closed`: no other dtypes than these."""
+
+    optional: bool
+    dtypes: frozenset[torch.dtype]
+    named: tuple[str, ...]
+    closed: bool
+    axes: tuple[str | int | _Part, ...]
+    trailing: bool
+    form: str
 
 
-def _check_axes(name: str, tensor: torch.Tensor, axes: list[str], sizes: dict[str, int], owner: dict[str, str]) -> None:
-    axes = [] if axes == ["()"] else axes
-    form = f"({', '.join(axes)})"
-    open_ended = axes[-1:] == ["..."]
-    letters = axes[:-1] if open_ended else axes
-    if tensor.ndim < len(letters) or (tensor.ndim > len(letters) and not open_ended):
-        raise ValueError(f"{name}: expected shape {form}, got {tuple(tensor.shape)}")
-    for letter, size in zip(letters, tensor.shape, strict=False):
-        whole, _, parts = letter.partition("/")
-        if parts and sizes[whole] % int(parts):
-            raise ValueError(f"{owner[whole]}: {whole} = {sizes[whole]} is no multiple of {parts}")
-        if parts:
-            expected = sizes[whole] // int(parts)
-        else:
-            expected = int(letter) if letter.isdigit() else sizes.setdefault(letter, size)
-        if size != expected:
-            why = "" if letter.isdigit() else f", where {owner[whole]} gives {whole} = {sizes[whole]}"
-            raise ValueError(f"{name}: expected shape {form}{why}, got {tuple(tensor.shape)}")
-        owner.setdefault(whole, name)
+@cache
+def _entries(spec: str) -> tuple[_Entry, ...]:
+    """The entries of `spec`, which every call of a launcher gives anew."""
+    return tuple(_entry(text.strip()) for text in spec.split(","))
+
+
+def _entry(text: str) -> _Entry:
+    axes_text, _, fixed = text.rstrip("?").partition(":")
+    allowed = tuple(fixed.split("|")) if fixed else ()
+    named = tuple(name for name in allowed if name != _SAME)
+    axes = axes_text.split() if axes_text.strip() != "()" else []
+    trailing = axes[-1:] == ["..."]
+    return _Entry(
+        text.endswith("?"),
+        frozenset(getattr(torch, name) for name in named),
+        named,
+        bool(allowed) and _SAME not in allowed,
+        tuple(map(_axis, axes[:-1] if trailing else axes)),
+        trailing,
+        f"({', '.join(axes)})",
+    )
+
+
+def _axis(text: str) -> str | int | _Part:
+    whole, _, parts = text.partition("/")
+    return _Part(whole, int(parts)) if parts else int(text) if text.isdigit() else text
+
+
+def _expected(axis: int | _Part, spec: str, tensors: Mapping[str, Any], sizes: Mapping[str, int]) -> int:
+    if isinstance(axis, int):
+        return axis
+    size = sizes[axis.whole]
+    if size % axis.parts:
+        raise ValueError(f"{_owner(axis.whole, spec, tensors)}: {axis.whole} = {size} is no multiple of {axis.parts}")
+    return size // axis.parts
+
+
+def _why(axis: str | int | _Part, spec: str, tensors: Mapping[str, Any], sizes: Mapping[str, int]) -> str:
+    if isinstance(axis, int):
+        return ""
+    whole = axis.whole if isinstance(axis, _Part) else axis
+    return f", where {_owner(whole, spec, tensors)} gives {whole} = {sizes[whole]}"
+
+
+def _owner(size: str, spec: str, tensors: Mapping[str, Any]) -> str:
+    """The operand that gives a size first."""
+    given = zip(_entries(spec), tensors.items(), strict=True)
+    return next(name for entry, (name, tensor) in given if tensor is not None and size in entry.axes)
+
+
+def _wrong_dtype(entry: _Entry, dtype: torch.dtype, first: tuple[str, torch.dtype] | None) -> str:
+    got = _name(dtype)
+    if entry.closed:
+        return f"expected dtype {' or '.join(entry.named)}, got {got}"
+    if dtype not in FLOATS or first is None:
+        return f"expected dtype float32, float16 or bfloat16, got {got}"
+    shared = f"dtype {got}, but {first[0]} has {_name(first[1])}; all operands share one dtype"
+    return shared + "".join(f", or it is {name}" for name in entry.named)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def seen_by(owner: type, method: str, pick: Callable[[Any, Any], Any], call: Callable[[], Any]) -> list[Any]:

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from functools import lru_cache
+from typing import Any
 
 _PROBE = """
 import ctypes
@@ -72,6 +73,22 @@ def capability() -> tuple[int, int] | None:
     """Compute capability of the first visible GPU, (9, 0) for an H100; None without one."""
     _, found = _driver()
     return found[0] if found else None
+
+
+@lru_cache(maxsize=64)
+def multiprocessors(device: Any) -> int:
+    """How many the GPU `device`, a torch.device with its index, has. Launchers ask at every call."""
+    import torch
+
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@lru_cache(maxsize=64)
+def shared_per_block(device: Any) -> int:
+    """Bytes of shared memory that a block may ask the GPU `device` for."""
+    import torch
+
+    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin
 
 
 def capability_lacks(needs: str, have: tuple[int, int] | None = None) -> str | None:

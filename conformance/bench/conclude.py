@@ -35,7 +35,8 @@ def conclude(one: Contestant, group: Group, timer: Timer, ceilings: Ceilings | N
                 return
             result.notes.append(text)
     result.stats, result.seconds = taken, list(one.samples)
-    result.host_ms = timing.stats(one.hosts).median if timer.device == "cuda" else None
+    if timer.device == "cuda":
+        result.host_ms = timing.stats(one.hosts).median if one.launch is None else 1e3 * one.launch
     result.tflops, result.gbps = flops / taken.median * 1e-9, moved / taken.median * 1e-6
 
 

@@ -40,6 +40,7 @@ class Contestant:
     fresh: list[float] = field(default_factory=list)
     exposed: list[float] = field(default_factory=list)  # samples with launch gaps in them
     hosts: list[float] = field(default_factory=list)
+    launch: float | None = None  # seconds of the host for a call that follows another
     lags: list[float] = field(default_factory=list)
     checks: list[tuple[int, dict[str, torch.Tensor]]] = field(default_factory=list)
     when: dict[int, int] = field(default_factory=dict)  # round -> number of values, where outputs are judged

@@ -1,5 +1,6 @@
 """The timed calls of a group, and what they are held to: outputs, threads, samples against each other and the clock."""
 
+import contextlib
 import math
 import threading
 from collections.abc import Sequence
@@ -106,10 +107,14 @@ def judge_timed(one: Contestant, bank: Bank, timer: Timer, watch: Guard) -> None
     if one.alive and len(one.samples) < LEAST[timer.device] // 2:
         one.result.notes.append("launch overhead could not be hidden: times include launch gaps")
         one.samples += one.exposed
-    if one.subject is None or not one.alive:
+    if not one.alive:
         return
     device = timer.device
     timer.synchronize()
+    if one.subject is None:
+        with contextlib.suppress(Exception):  # a baseline that takes no second call keeps its time
+            one.launch = min(each.host for each in _in_a_row(one, timer)[1])
+        return
     for number, gathered in one.checks:
         _, wrong = bank.judge(gathered, number, one.compute)
         if wrong or not gathered:
@@ -129,18 +134,25 @@ def judge_timed(one: Contestant, bank: Bank, timer: Timer, watch: Guard) -> None
     if not one.alive:
         return
     host = timing.stats(one.hosts).median * 1e-3
-    count = max(1, min(20, int(0.02 / max(median, host, 1e-6))))
     try:
-        bulk = min(timer.bulk(partial(one.call, place), count) for place in range(PLACES))
+        count, bulks = _in_a_row(one, timer)
     except Exception as error:
         one.refuse(f"calls one after another raise {error_text(error)}", FAILED)
         return
+    bulk, one.launch = min(each.seconds for each in bulks), min(each.host for each in bulks)
     if bulk > BULK_RATIO * max(median, host) + BULK_SLACK[device]:
         one.refuse(
             f"{count} calls in a row take {bulk * 1e3:.3g} ms each by the host's clock, one alone {median * 1e3:.3g} "
             "ms: the time of one leaves work out"
         )
     look_at_clocks(one, watch)
+
+
+def _in_a_row(one: Contestant, timer: Timer) -> tuple[int, list[timing.Bulk]]:
+    """How many calls were made one after another, and what one of them took, in each place."""
+    longest = max(timing.stats(one.samples).median, timing.stats(one.hosts).median) * 1e-3
+    count = max(1, min(20, int(0.02 / max(longest, 1e-6))))
+    return count, [timer.bulk(partial(one.call, place), count) for place in range(PLACES)]
 
 
 def _usual(one: Contestant, device: str) -> float:

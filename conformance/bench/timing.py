@@ -40,6 +40,13 @@ class Sample(NamedTuple):
     exposed: bool  # the host was too slow to keep the GPU busy: launch gaps are in `seconds`
 
 
+class Bulk(NamedTuple):
+    """Of calls one after another, seconds for each: until the device is done, and what the host takes to launch."""
+
+    seconds: float
+    host: float
+
+
 @dataclass(frozen=True)
 class Stats:
     """Of the samples of one contestant, in milliseconds."""
@@ -83,12 +90,13 @@ class CpuTimer:
                 gc.enable()
         return Sample(seconds, seconds, returned, after(returned) if after else None, 0.0, False)
 
-    def bulk(self, call: Callable[[], Any], count: int, _now=now) -> float:
-        """Seconds a call takes when `count` of them follow one another, by the clock."""
+    def bulk(self, call: Callable[[], Any], count: int, _now=now) -> "Bulk":
+        """A call's seconds when `count` of them follow one another, by the clock."""
         start = _now()
         for _ in range(count):
             call()
-        return (_now() - start) / count
+        seconds = (_now() - start) / count
+        return Bulk(seconds, seconds)
 
     def within(self) -> Any:
         return torch.no_grad()
@@ -202,15 +210,15 @@ class CudaTimer:
             self.hold = min(LONGEST_HOLD, 2 * host)
         return Sample(driver.elapsed(self._start, self._end), host, returned, kept, lag, exposed)
 
-    def bulk(self, call: Callable[[], Any], count: int, _now=now) -> float:
-        """Seconds a call takes when `count` of them follow one another, by the host's clock and an idle GPU at the
-        end."""
+    def bulk(self, call: Callable[[], Any], count: int, _now=now) -> "Bulk":
+        """A call's seconds when `count` of them follow one another, by the host's clock, the GPU idle at the end."""
         self._driver.drain_all()
         start = _now()
         for _ in range(count):
             call()
+        host = (_now() - start) / count
         self._driver.drain_all()
-        return (_now() - start) / count
+        return Bulk((_now() - start) / count, host)
 
     def within(self) -> Any:
         return _Stack(torch.cuda.stream(self.stream), torch.no_grad())

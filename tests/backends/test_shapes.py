@@ -122,5 +122,22 @@ def test_strides_and_offsets_do_not_matter():
     assert shapes("M K", a=torch.empty(3, 2).t()) == (2, 3)
 
 
+def test_a_call_like_one_before_is_checked_as_that_one():
+    x, w, half = t(2, 3), t(3), t(3, dtype=torch.float16)
+    for _ in range(2):
+        assert shapes("rows cols, cols?", x=x, weight=w) == (2, 3)
+        assert shapes("rows cols, cols?", x=x, weight=None) == (2, 3)
+        assert shapes("rows cols, rest?", x=x, weight=w) == (2, 3, 3)
+        assert shapes("M, M?, 3?", x=t(2), a=None, b=w) == (2,)
+        with pytest.raises(ValueError, match="^a: expected"):
+            shapes("M, M?, 3?", x=t(2), a=w, b=None)
+        with pytest.raises(TypeError, match="^weight: dtype float16"):
+            shapes("rows cols, cols?", x=x, weight=half)
+        with pytest.raises(ValueError, match="^weight: is on meta"):
+            shapes("rows cols, cols?", x=x, weight=t(3, device="meta"))
+        with pytest.raises(TypeError, match="^weight: expected a torch.Tensor or None, got ndarray"):
+            shapes("rows cols, cols?", x=x, weight=np.zeros(3, np.float32))
+
+
 def test_unsupported_is_a_decline():
     assert issubclass(Unsupported, NotImplementedError)

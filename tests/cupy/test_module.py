@@ -2,6 +2,7 @@
 limits."""
 
 import re
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +105,73 @@ def test_a_launch_is_on_torchs_current_stream(scale):
         graph.replay()
     torch.cuda.synchronize()
     assert (y == 3.0).all()
+
+
+needs_gpu = DEVICES[1].marks[0]
+
+
+@needs_gpu
+def test_later_launches_are_as_the_first(scale):
+    x, bias = torch.arange(6.0, device="cuda"), torch.tensor([1.0, 2.0, 3.0], device="cuda")
+
+    def launched(doubled, bias=None, n=3, stride=2, factor=0.5, offset=1.5, x=x):
+        y = torch.full((4,), -1.0, device="cuda")
+        scale.launch("scale", 1, 32, x, y, bias, n, stride, factor, doubled, dtype=x.dtype, OFFSET=offset)
+        return y.tolist()
+
+    for _ in range(3):
+        assert launched(True) == [1.5, 3.5, 5.5, -1.0]
+        assert launched(False, bias, np.int64(3), np.int32(2), 1, 0) == [1.0, 4.0, 7.0, -1.0]
+        assert launched(False, n=2) == [1.5, 2.5, -1.0, -1.0]
+        assert launched(False, offset=1) == [1.0, 2.0, 3.0, -1.0]
+        assert launched(False, x=x.half()) == [1.5, 2.5, 3.5, -1.0]
+        with torch.cuda.stream(torch.cuda.Stream()):
+            assert launched(True) == [1.5, 3.5, 5.5, -1.0]
+    assert len(scale._ready.made) >= 3
+
+
+@needs_gpu
+def test_later_launches_are_refused_as_the_first_is(scale):
+    x, y = torch.arange(6.0, device="cuda"), torch.full((4,), -1.0, device="cuda")
+    right = [x, y, None, 3, 2, 0.5, True]
+    scale.launch("scale", 1, 32, *right, dtype=x.dtype, OFFSET=1.5)
+    y.fill_(-1.0)
+    for at, value, error in [
+        (0, x.double(), TypeError),
+        (0, x.cpu(), ValueError),
+        (1, 3, TypeError),
+        (3, 2**31, ValueError),
+        (3, 3.0, TypeError),
+        (3, None, TypeError),
+        (4, 2**63, ValueError),
+        (5, "1", TypeError),
+        (5, x, TypeError),
+        (6, 2, ValueError),
+    ]:
+        with pytest.raises(error, match=r"^scale: "):
+            scale.launch("scale", 1, 32, *[*right[:at], value, *right[at + 1 :]], dtype=x.dtype, OFFSET=1.5)
+    for grid, block, error in [
+        (0, 32, ValueError),
+        ((1, 1, 1, 1), 32, TypeError),
+        (1, (32.0,), TypeError),
+        (1, (1, 1, 65), ValueError),
+        (1, (64, 17), ValueError),
+    ]:
+        with pytest.raises(error, match=r"^scale: "):
+            scale.launch("scale", grid, block, *right, dtype=x.dtype, OFFSET=1.5)
+    with pytest.raises(TypeError, match="takes 7 arguments"):
+        scale.launch("scale", 1, 32, *right[:-1], dtype=x.dtype, OFFSET=1.5)
+    with pytest.raises(ValueError, match="shared is a number of bytes"):
+        scale.launch("scale", 1, 32, *right, dtype=x.dtype, OFFSET=1.5, shared=-1)
+    assert y.tolist() == [-1.0] * 4
+
+
+def test_numbers_take_the_bytes_of_their_type():
+    for name, number in (module._INTEGERS | module._FLOATS).items():
+        assert struct.calcsize("<" + module._FORMATS[name]) == np.dtype(number).itemsize, name
+        least, most = module._RANGES.get(name, (-1.5, 2.0))
+        packed = struct.pack("<2" + module._FORMATS[name], least, most)
+        assert np.frombuffer(packed, number).tolist() == [least, most]
 
 
 def test_numbers_arrive_in_the_type_that_the_kernel_declares(scale, recorded):

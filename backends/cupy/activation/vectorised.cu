@@ -23,7 +23,7 @@ extern "C" __global__ void activation_vectorised(
     const Place at = place_of_vector(rows, cols);
     if (at.row >= rows) return;
     float values[lanes_of<ELEMENT>];
-    load_line(x + at.row * x_row, x_col, at.col, cols, wide, values);
+    unpack<ELEMENT>(load_line(x + at.row * x_row, x_col, at.col, cols, wide), values);
     if (bias) {
         long long col = at.col % width;
         float shift[lanes_of<ELEMENT>];

@@ -9,7 +9,7 @@ extern "C" __global__ void dropout_bitmask_vectorised(
     constexpr int lanes = lanes_of<ELEMENT>, threads = 32 / lanes;  // elements of a thread, threads of a word
     const long long vector = (long long)blockIdx.x * blockDim.x + threadIdx.x, first = vector * lanes;
     float values[lanes];
-    load_line(x, 1, first, size, true, values);
+    unpack<ELEMENT>(load_line(x, 1, first, size, true), values);
     unsigned kept = 0;
 #pragma unroll
     for (int part = 0; part < lanes; part += 4) {

@@ -8,9 +8,11 @@ extern "C" __global__ void elementwise_vectorised(
     int wide, int function) {
     const Place at = place_of_vector(rows, cols);
     if (at.row >= rows) return;
+    const uint4 packed_a = load_line(a + at.row * a_row, a_col, at.col, cols, wide);
+    const uint4 packed_b = load_line(b + at.row * b_row, b_col, at.col, cols, wide);
     float left[lanes_of<ELEMENT>], right[lanes_of<ELEMENT>];
-    load_line(a + at.row * a_row, a_col, at.col, cols, wide, left);
-    load_line(b + at.row * b_row, b_col, at.col, cols, wide, right);
+    unpack<ELEMENT>(packed_a, left);
+    unpack<ELEMENT>(packed_b, right);
 #pragma unroll
     for (int i = 0; i < lanes_of<ELEMENT>; ++i) left[i] = combine(left[i], right[i], function);
     store_line(y + at.row * y_row, at.col, cols, wide, left);

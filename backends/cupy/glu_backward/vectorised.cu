@@ -8,10 +8,13 @@ extern "C" __global__ void glu_backward_vectorised(
     long long up_col, long long dy_row, long long dy_col, long long rows, long long cols, int wide, int activation) {
     const Place at = place_of_vector(rows, cols);
     if (at.row >= rows) return;
+    const uint4 packed_gate = load_line(gate + at.row * gate_row, gate_col, at.col, cols, wide);
+    const uint4 packed_up = load_line(up + at.row * up_row, up_col, at.col, cols, wide);
+    const uint4 packed_dy = load_line(dy + at.row * dy_row, dy_col, at.col, cols, wide);
     float g[lanes_of<ELEMENT>], u[lanes_of<ELEMENT>], upstream[lanes_of<ELEMENT>];
-    load_line(gate + at.row * gate_row, gate_col, at.col, cols, wide, g);
-    load_line(up + at.row * up_row, up_col, at.col, cols, wide, u);
-    load_line(dy + at.row * dy_row, dy_col, at.col, cols, wide, upstream);
+    unpack<ELEMENT>(packed_gate, g);
+    unpack<ELEMENT>(packed_up, u);
+    unpack<ELEMENT>(packed_dy, upstream);
     for_activation(activation, [&](auto chosen) {
 #pragma unroll
         for (int i = 0; i < lanes_of<ELEMENT>; ++i) {

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 
 from touchstone.backends import Unsupported
+from touchstone.backends.devices import multiprocessors
 
 SQUARE, STRIP = (64, 64), (16, 64)  # what the copy engine moves for wgmma.cuh: of operands, and of results
 _CPU_PROCESSORS = 4  # of the GPU that the emulator pretends: few, so that a split of K is seen and costs little
@@ -34,7 +35,7 @@ def processors(device: torch.device) -> int:
     """Multiprocessors of `device`."""
     if device.type != "cuda":
         return _CPU_PROCESSORS
-    return torch.cuda.get_device_properties(device).multi_processor_count
+    return multiprocessors(device)
 
 
 def by_threads(M: int, N: int) -> Tiling:

@@ -2,6 +2,8 @@
 
 import torch
 
+from touchstone.backends.devices import multiprocessors
+
 
 def threads(cols: int, each: int = 1, most: int = 256) -> int:
     """Threads for a row, in whole warps, `each` columns to a thread; at most `most`."""
@@ -30,7 +32,7 @@ def vector_width(*tensors: torch.Tensor | None) -> int:
 
 def resident(x: torch.Tensor, each: int) -> int:
     """Blocks of a grid that fills the device of `x` with `each` on a multiprocessor; a few in the emulator."""
-    return torch.cuda.get_device_properties(x.device).multi_processor_count * each if x.is_cuda else 3
+    return multiprocessors(x.device) * each if x.is_cuda else 3
 
 
 def resident_grid(rows: int, cols: int, x: torch.Tensor, columns: int = 8) -> tuple[int, int]:

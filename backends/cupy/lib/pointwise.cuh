@@ -15,17 +15,18 @@ __device__ inline Place place_of_vector(long long rows, long long cols) {
     return {vector / across, vector % across * lanes};
 }
 
-// `wide`: stride 1, and the address is a multiple of 16 bytes. What lies beyond the line is not read, and 0.
-__device__ inline void load_line(
-    const ELEMENT* line, long long stride, long long col, long long cols, bool wide,
-    float (&values)[lanes_of<ELEMENT>]) {
-    if (wide && col + lanes_of<ELEMENT> <= cols) {
-        load16(line + col, values);
-        return;
-    }
+// `wide`: stride 1, and the address is a multiple of 16 bytes. What lies beyond the line is not read, and 0. Still packed,
+// so that the next line's load is on its way before this one's values are wanted.
+__device__ inline uint4 load_line(
+    const ELEMENT* line, long long stride, long long col, long long cols, bool wide) {
+    if (wide && col + lanes_of<ELEMENT> <= cols) return *reinterpret_cast<const uint4*>(line + col);
+    ELEMENT elements[lanes_of<ELEMENT>];
 #pragma unroll
     for (int i = 0; i < lanes_of<ELEMENT>; ++i)
-        values[i] = col + i < cols ? to_float(line[(col + i) * stride]) : 0.0f;
+        elements[i] = col + i < cols ? line[(col + i) * stride] : from_float<ELEMENT>(0.0f);
+    uint4 packed;
+    memcpy(&packed, elements, 16);
+    return packed;
 }
 
 // To a line of stride 1.

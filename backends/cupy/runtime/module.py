@@ -8,6 +8,8 @@ with `#line` before and after: CuPy's cache looks at no included file, and a mes
 """
 
 import re
+import struct
+import threading
 import warnings
 from collections.abc import Callable
 from functools import cached_property, lru_cache
@@ -19,6 +21,7 @@ import torch
 
 from touchstone.backends import Unsupported
 from touchstone.backends.cupy.runtime.hopper import TensorMap
+from touchstone.backends.prepared import Prepared
 
 LIB = Path(__file__).parents[1] / "lib"  # shared headers
 ELEMENTS = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
@@ -55,6 +58,17 @@ _INTEGERS = {
     "unsigned long long": np.uint64,
 }
 _FLOATS = {"float": np.float32, "double": np.float64}
+_RANGES = {
+    name: (0, 1) if number is np.bool_ else (np.iinfo(number).min, np.iinfo(number).max)
+    for name, number in _INTEGERS.items()
+}
+_ANY, _NUMBER, _BOOL = object(), object(), object()
+_LETTERS = {"i": "bhiq", "u": "BHIQ", "f": " efd"}  # of the module struct, by kind and size
+_FORMATS = {
+    name: _LETTERS[np.dtype(number).kind][np.dtype(number).itemsize.bit_length() - 1]
+    for name, number in (*_INTEGERS.items(), *_FLOATS.items())
+    if number is not np.bool_
+} | {"bool": "B"}
 _QUALIFIERS = {"const", "volatile", "__restrict__", "__restrict", "__grid_constant__"}
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"[^\n]*$', re.MULTILINE)
 _ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once\b[^\n]*$", re.MULTILINE)
@@ -108,6 +122,7 @@ class Module:
         if not self.path.is_file():
             raise FileNotFoundError(f"there is no {self.path}")
         self._programs: dict[Any, Any] = {}
+        self._ready = _OfThread()
 
     @cached_property
     def source(self) -> str:
@@ -141,6 +156,10 @@ class Module:
         Raises TypeError or ValueError naming the argument, and Unsupported where a block needs more shared memory than
         the device has, or the device is not of that `arch`.
         """
+        key = (kernel, dtype, cooperative, arch, *definitions.items(), *map(type, definitions.values()))
+        ready = self._ready.made.get(key)
+        if ready is not None and recorder is None and launched is None and ready.launch(grid, block, arguments, shared):
+            return
         grid, block = _extent(kernel, "grid", grid, GRID_LIMIT), _extent(kernel, "block", block, BLOCK_LIMIT)
         if block[0] * block[1] * block[2] > THREADS:
             raise ValueError(f"{kernel}: a block has at most {THREADS} threads, got {block}")
@@ -161,7 +180,9 @@ class Module:
         elif device.type == "cpu":
             self._emulate(what)
         else:
-            self._run(what, device)
+            function = self._run(what, device)
+            if launched is None:
+                self._ready.made[key] = _ready(self.kernels[kernel], function, what, device)
 
     def _emulate(self, what: Launch) -> None:
         program = self._programs.get(what.definitions)
@@ -174,7 +195,8 @@ class Module:
         arguments = [a.emulated() if isinstance(a, TensorMap) else a for a in what.arguments]
         program.launch(what.kernel, what.grid, what.block, arguments, shared=what.shared, cooperative=what.cooperative)
 
-    def _run(self, what: Launch, device: torch.device) -> None:
+    def _run(self, what: Launch, device: torch.device) -> int:
+        """Launch by CuPy, which compiles; the driver's handle of the kernel."""
         import cupy
 
         index = device.index or 0
@@ -196,6 +218,7 @@ class Module:
                 stream=_stream(torch.cuda.current_stream(device).cuda_stream),
                 enable_cooperative_groups=what.cooperative,
             )
+            return kernel.kernel.ptr
 
     def compiled(
         self, kernel: str, definitions: tuple[tuple[str, str], ...], index: int, arch: str | None = None
@@ -211,6 +234,98 @@ class Module:
             )
             self._programs[key] = module.get_function(kernel)
         return self._programs[key]
+
+
+class _OfThread(threading.local):
+    """The launches that a thread has made ready, by kernel, definitions and what else tells compiled kernels apart."""
+
+    def __init__(self) -> None:
+        self.made: dict[Any, _Ready | None] = {}
+
+
+class _Ready:
+    """A kernel that was launched once, for launches like that one from the same thread.
+
+    `kinds` has for each parameter a tensor's dtype, or what else it takes: _ANY tensor, a _NUMBER, a _BOOL, a
+    TensorMap.
+    """
+
+    def __init__(self, prepared: Prepared, kinds: tuple[Any, ...], what: Launch, index: int) -> None:
+        self._prepared, self._kinds, self._index = prepared, kinds, index
+        self._shared, self._cooperative = what.shared, what.cooperative
+
+    def launch(
+        self, grid: int | tuple[int, ...], block: int | tuple[int, ...], arguments: tuple[Any, ...], shared: int
+    ) -> bool:
+        """Launch if all is as it should be; False leaves it to the launch that checks, and says what is wrong."""
+        index = self._index
+        if len(arguments) != len(self._kinds) or torch._C._cuda_getDevice() != index:
+            return False
+        values: list[Any] = []
+        tensors = 0
+        for kind, value in zip(self._kinds, arguments, strict=True):
+            if isinstance(value, torch.Tensor):
+                if (kind is not _ANY and value.dtype is not kind) or value.get_device() != index:
+                    return False
+                values.append(value.data_ptr())
+                tensors += 1
+            elif kind is _NUMBER:
+                values.append(value)
+            elif kind is TensorMap and isinstance(value, TensorMap):
+                values.append(value.encoded().tobytes())
+            elif kind is _BOOL and isinstance(value, bool):
+                values.append(value)
+            elif value is None and kind is not TensorMap and kind is not _BOOL:
+                values.append(0)
+            else:
+                return False
+        try:
+            size, threads = _three(grid), _three(block)
+            self._prepared.fill(values)
+        except (TypeError, ValueError, OverflowError, struct.error):
+            return False
+        if not (tensors and type(shared) is int and 0 <= shared <= self._shared and _fits(size, threads)):
+            return False
+        stream = torch._C._cuda_getCurrentRawStream(index)
+        self._prepared.launch(size, threads, shared, stream, self._cooperative)
+        return True
+
+
+def _ready(parameters: tuple[Parameter, ...], function: int, what: Launch, device: torch.device) -> _Ready | None:
+    """`what` for further launches; None where a parameter is of a type that is passed as it is given."""
+    kinds: list[Any] = []
+    formats: list[str] = []
+    element = dict(what.definitions).get("ELEMENT")
+    for parameter in parameters:
+        written = element if parameter.type == "ELEMENT" else parameter.type
+        if parameter.pointer:
+            kinds.append(_POINTEES.get(str(written), _ANY))
+            formats.append("Q")
+        elif parameter.type == TensorMap.__name__:
+            kinds.append(TensorMap)
+            formats.append("128s")
+        elif parameter.type in _FORMATS:
+            kinds.append(_BOOL if parameter.type == "bool" else _NUMBER)
+            formats.append(_FORMATS[parameter.type])
+        else:
+            return None
+    return _Ready(Prepared(function, formats), tuple(kinds), what, device.index or 0)
+
+
+def _three(extent: int | tuple[int, ...]) -> tuple[int, int, int]:
+    """One to three numbers as three. Raises TypeError or ValueError where they are not that."""
+    if type(extent) is int:
+        return extent, 1, 1
+    x, y, z = (*extent, 1, 1)[: max(3, len(extent))]
+    if not type(x) is type(y) is type(z) is int:
+        raise TypeError(extent)
+    return x, y, z
+
+
+def _fits(grid: tuple[int, int, int], block: tuple[int, int, int]) -> bool:
+    (x, y, z), (a, b, c) = grid, block
+    within = 0 < x <= GRID_LIMIT[0] and 0 < y <= GRID_LIMIT[1] and 0 < z <= GRID_LIMIT[2] and 0 < c <= BLOCK_LIMIT[2]
+    return within and a > 0 and b > 0 and a * b * c <= THREADS
 
 
 def options(definitions: tuple[tuple[str, str], ...], arch: str | None = None) -> tuple[str, ...]:
@@ -385,7 +500,7 @@ def _number(kernel: str, parameter: Parameter, value: Any) -> Any:
         if not isinstance(value, int | np.integer | np.bool_):
             raise TypeError(f"{where}, got {value!r}")
         number = _INTEGERS[parameter.type]
-        low, high = (0, 1) if number is np.bool_ else (np.iinfo(number).min, np.iinfo(number).max)
+        low, high = _RANGES[parameter.type]
         if not low <= value <= high:
             raise ValueError(f"{where}, {low} to {high}, got {value}")
         return number(value)

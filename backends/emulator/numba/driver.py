@@ -284,11 +284,11 @@ def allocation_at(address: int) -> np.ndarray | None:
 
 def available() -> bool:
     """Whether a real driver and a GPU are there, so that this one is not wanted."""
-    if isinstance(stock.driver, HostDriver) or not stock.driver.is_available:
+    if isinstance(stock.driver, HostDriver):
         return False
     try:
-        return bool(stock.driver.get_device_count())
-    except stock.CudaAPIError:
+        return stock.driver.is_available and bool(stock.driver.get_device_count())
+    except (stock.CudaAPIError, stock.CudaSupportError):  # a driver that sees no GPU does not start
         return False
 
 

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from numba import cuda, float32, uint32, uint64
 
+from touchstone.backends.devices import multiprocessors
 from touchstone.backends.numba.lib.reductions import (
     WARP_COLS,
     block_grid,
@@ -44,7 +45,7 @@ BLOCK_COLS = KEPT * 1024
 
 def processors(x: torch.Tensor) -> int:
     """Multiprocessors of the GPU that holds x; on the CPU a few."""
-    return torch.cuda.get_device_properties(x.device).multi_processor_count if x.is_cuda else 3
+    return multiprocessors(x.device) if x.is_cuda else 3
 
 
 def resident_grid(x: torch.Tensor) -> tuple[int, int]:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from numba import cuda, uint32, uint64
 
+from touchstone.backends.devices import multiprocessors
 from touchstone.backends.numba.lib.reductions import checked_grid
 from touchstone.backends.numba.lib.vector_io import lanes_of, load_vector, pack, store_vector, unpacked
 
@@ -37,7 +38,7 @@ def _is_wide(matrix: torch.Tensor, length: int) -> bool:
 
 def resident(x: torch.Tensor, each: int) -> int:
     """Blocks of a grid that fills the device of `x` with `each` on a multiprocessor; a few in the emulator."""
-    return torch.cuda.get_device_properties(x.device).multi_processor_count * each if x.is_cuda else 3
+    return multiprocessors(x.device) * each if x.is_cuda else 3
 
 
 @cuda.jit(device=True)

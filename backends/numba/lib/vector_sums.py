@@ -2,12 +2,13 @@
 
 import torch
 
+from touchstone.backends.devices import multiprocessors
 from touchstone.backends.numba.lib.reductions import block_threads
 
 
 def resident_blocks(x: torch.Tensor, each: int = 8) -> int:
     """Blocks that fill the device of `x` with `each` on a multiprocessor; a few in the emulator."""
-    return torch.cuda.get_device_properties(x.device).multi_processor_count * each if x.is_cuda else 3
+    return multiprocessors(x.device) * each if x.is_cuda else 3
 
 
 def grid_of(x: torch.Tensor, each: int, most: int = 256) -> tuple[int, int]:

@@ -8,6 +8,7 @@ import torch
 
 from touchstone.backends import Unsupported, numba
 from touchstone.backends.emulator import numba as emulated
+from touchstone.backends.numba.runtime import ready
 
 OPTED_IN = 48 * 1024  # more dynamic shared memory than this a kernel has to be allowed first
 numba.restore_row_stack()  # a variant may be called by itself, with no judge to prepare for it
@@ -23,18 +24,11 @@ def launch(
     keep their strides; those on the CPU are taken by the emulator, or as arrays by Numba's own simulator, which knows
     no bfloat16 (Unsupported).
     """
-    tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
-    given = [argument.detach() if isinstance(argument, torch.Tensor) else argument for argument in arguments]
-    if tensors and tensors[0].is_cuda:
-        from numba import cuda
-
-        device = tensors[0].device
-        with torch.cuda.device(device):
-            stream = cuda.external_stream(torch.cuda.current_stream(device).cuda_stream)
-            if shared > OPTED_IN:
-                _allow(kernel, given, shared, device.index)
-            kernel[grid, block, stream, shared](*given)
+    first = next((argument for argument in arguments if isinstance(argument, torch.Tensor)), None)
+    if first is not None and first.is_cuda:
+        _launch_on_gpu(kernel, grid, block, arguments, shared, first.device)
         return
+    given = [argument.detach() if isinstance(argument, torch.Tensor) else argument for argument in arguments]
     if numba.simulated():
         given = [_array(argument) if isinstance(argument, torch.Tensor) else argument for argument in given]
         kernel[grid, block, 0, shared](*given)
@@ -42,6 +36,27 @@ def launch(
     _take_launches()
     with emulated.one_layout():  # compilation is most of a small case's time
         kernel[grid, block, 0, shared](*given)
+
+
+def _launch_on_gpu(
+    kernel: Any, grid: Any, block: Any, arguments: Sequence[Any], shared: int, device: torch.device
+) -> None:
+    from numba import cuda
+    from numba.cuda.dispatcher import _Kernel
+
+    watched = not _Kernel.launch.__module__.startswith("numba")  # by somebody who wants to know what is launched
+    key = None if watched else ready.signature(kernel, grid, block, arguments, shared, device.index)
+    prepared = None if key is None else ready.made().get(key)
+    if prepared is not None and prepared.launch(arguments, device.index):
+        return
+    given = [argument.detach() if isinstance(argument, torch.Tensor) else argument for argument in arguments]
+    with torch.cuda.device(device):
+        stream = cuda.external_stream(torch.cuda.current_stream(device).cuda_stream)
+        if shared > OPTED_IN:
+            _allow(kernel, given, shared, device.index)
+        kernel[grid, block, stream, shared](*given)
+    if key is not None and key not in ready.made():
+        ready.keep(key, kernel, grid, block, given, shared)
 
 
 def _take_launches() -> None:

@@ -1,5 +1,7 @@
 """What the launchers of attention and of its backward share, and attention's tiles for every head dimension."""
 
+from functools import cache
+
 import torch
 import triton
 import triton.language as tl
@@ -28,6 +30,7 @@ def load_tile(x_ptr, rows, stride_row, row_end, cols, stride_col, col_end):
     return tl.load(x_ptr + offsets, mask=inside, other=0.0)
 
 
+@cache
 def block_d(D: int) -> int:
     """Head dimension padded to a power of two, and to 64 at least.
 

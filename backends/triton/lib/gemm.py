@@ -4,6 +4,7 @@ import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from touchstone.backends import Unsupported
+from touchstone.backends.devices import multiprocessors, shared_per_block
 
 _CPU_PROCESSORS = 6  # of the interpreter's pretended GPU: few, so that persistent programs take several tiles
 
@@ -12,7 +13,7 @@ def processors(device: torch.device) -> int:
     """Multiprocessors of `device`."""
     if device.type != "cuda":
         return _CPU_PROCESSORS
-    return torch.cuda.get_device_properties(device).multi_processor_count
+    return multiprocessors(device)
 
 
 def persistent_programs(device: torch.device, num_warps: int) -> int:
@@ -25,7 +26,7 @@ def roomy(device: torch.device) -> bool:
     99."""
     if device.type != "cuda":
         return True
-    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin >= 160 * 1024
+    return shared_per_block(device) >= 160 * 1024
 
 
 def options(m: int, n: int, k: int, warps: int, stages: int, group: int = 8) -> dict[str, int]:

@@ -1,5 +1,7 @@
 """What kernels in Gluon for Hopper share: the copy engine's two words, barriers, descriptors of swizzled tiles."""
 
+from functools import cache
+
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
@@ -23,5 +25,9 @@ def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
 
 def swizzled(plain: PlainDescriptor) -> TensorDescriptor:
     """The same descriptor of 16-bit elements, its tiles laid in shared memory as wgmma reads them."""
-    layout = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=len(plain.shape))
-    return TensorDescriptor(plain.base, plain.shape, plain.strides, plain.block_shape, layout)
+    return TensorDescriptor(plain.base, plain.shape, plain.strides, plain.block_shape, _swizzle(len(plain.shape)))
+
+
+@cache  # making one checks it for 10 us
+def _swizzle(rank: int) -> gl.NVMMASharedLayout:
+    return gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=rank)
