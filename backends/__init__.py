@@ -111,8 +111,8 @@ def _checked(spec: str, tensors: Mapping[str, torch.Tensor | None]) -> tuple[int
         if len(shape) < len(entry.axes) or (len(shape) > len(entry.axes) and not entry.trailing):
             raise ValueError(f"{name}: expected shape {entry.form}, got {tuple(shape)}")
         for axis, size in zip(entry.axes, shape, strict=False):
-            expected = sizes.setdefault(axis, size) if type(axis) is str else _expected(axis, spec, tensors, sizes)
-            if size != expected:
+            wanted = sizes.setdefault(axis, size) if isinstance(axis, str) else _expected(axis, spec, tensors, sizes)
+            if size != wanted:
                 why = _why(axis, spec, tensors, sizes)
                 raise ValueError(f"{name}: expected shape {entry.form}{why}, got {tuple(shape)}")
         if leader is None:

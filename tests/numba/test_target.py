@@ -114,6 +114,7 @@ went = []
 dispatcher.CUDADispatcher.call = lambda self, args, configuration: went.append(args)
 
 from touchstone.backends import numba
+numba.restore_row_stack()
 from touchstone.backends.emulator.numba import driver
 
 driver.available = lambda: True
@@ -166,3 +167,16 @@ with instruments.using(portable=True):
 assert torch.equal(x, 2 * torch.arange(64.0).flip(0)), x
 '''
     output_of(code)
+
+
+@pytest.mark.level("default")
+def test_kernels_run_on_the_cpu_of_a_machine_whose_driver_sees_no_gpu():
+    code = """
+import torch
+from touchstone.backends import numba
+numba.prepare("cpu")
+from touchstone.backends.numba import softmax
+x = torch.randn(3, 33)
+assert torch.allclose(softmax.naive(x), x.softmax(1), atol=1e-6)
+"""
+    output_of(code, CUDA_VISIBLE_DEVICES="")

@@ -49,6 +49,9 @@ class Ready:
             elif len(flat) == 1 and isinstance(value, _NUMBERS):
                 self._places.append((begin, number))
                 formats.append(_letter(flat[0]))
+            elif _is_fixed(value) and len(flat) == len(value):
+                formats += map(_letter, flat)
+                flat = [each.value for each in flat]
             else:
                 raise NotReady
             self._values += flat
@@ -91,7 +94,7 @@ def signature(kernel: Any, grid: Any, block: Any, arguments: Sequence[Any], shar
                 return None
             parts += (each.dtype, each.shape, each.stride())
         else:
-            parts.append(type(each))
+            parts.append(each if _is_fixed(each) else type(each))
     return tuple(parts)
 
 
@@ -109,6 +112,11 @@ def keep(key: Hashable, kernel: Any, grid: Any, block: Any, arguments: Sequence[
     except (AttributeError, NotReady):  # of another release of numba-cuda
         ready = None
     _of_thread.made[key] = ready
+
+
+def _is_fixed(value: Any) -> bool:
+    """Whether it is a tuple of integers, such as strides, which are the same in each launch that is like another."""
+    return isinstance(value, tuple) and all(type(each) is int for each in value)
 
 
 def _letter(given: Any) -> str:
