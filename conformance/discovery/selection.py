@@ -101,6 +101,7 @@ class Selection:
         for name in self.variants or ():
             if name not in present:
                 known = {v: None for op in self.ops for b in self.backends for v in registry.variants(b, op)}
+                known[best.NAME] = None
                 raise UsageError(
                     f"--variant: {name!r} is no variant of {', '.join(self.ops)}; there are {', '.join(known)}"
                     f"{did_you_mean(name, known)}"

@@ -163,7 +163,7 @@ def test_variants(world):
     found = chosen(op="softmax", variant="folded,plain").subjects()
     assert [(b, s.name) for b, s in found] == [("chalk", "plain"), ("paper", "plain"), ("paper", "folded")]
     with pytest.raises(
-        UsageError, match="--variant: 'onlin' is no variant of softmax; there are plain, folded, gilded"
+        UsageError, match="--variant: 'onlin' is no variant of softmax; there are plain, folded, gilded, best"
     ):
         chosen(op="softmax", variant="plain,onlin").subjects()
 

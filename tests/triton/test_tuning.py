@@ -8,7 +8,6 @@ import torch
 from touchstone.backends import Unsupported
 from touchstone.backends.triton.runtime import tuning
 from touchstone.backends.variants import variant
-from touchstone.conformance.discovery import registry
 
 DEFAULT = {"BLOCK": 64, "num_warps": 4}
 WIDE = {"BLOCK": 256, "num_warps": 8}
@@ -193,7 +192,7 @@ def test_a_launcher_that_asks_nothing_or_declines_is_not_tuned():
 
 
 @pytest.mark.parametrize(
-    "path", sorted((registry.ROOT / "backends/triton/tuned").glob("*.json")), ids=lambda path: path.stem
+    "path", sorted(tuning.FOLDER.glob("*.json")), ids=lambda path: path.stem
 )
 def test_shipped_tables_say_how_they_were_measured(path):
     for dtypes in json.loads(path.read_text()).values():
