@@ -71,7 +71,7 @@ def measured(name, folder, seconds=20.0):
         ("wrong", FAILED, "wrong before it was timed"),
         ("crashes", FAILED, "not timed: abort at kernels.py"),
         ("hangs", FAILED, "not timed: no answer after"),
-        ("claims", REFUSED, "by the judge's clock, and"),
+        pytest.param("claims", REFUSED, "by the judge's clock, and", marks=pytest.mark.level("default")),
         ("absent", FAILED, "defines no function 'absent'"),
     ],
 )

@@ -108,6 +108,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.level("default")
 def test_a_kernel_is_judged_by_a_function(capsys):
     assert main(["check", *REFERENCE, "--kernel", "functions.py:right", *QUICK]) == 0
     out = capsys.readouterr().out

@@ -637,8 +637,9 @@ def test_a_share():
 """
 
 
+@pytest.mark.level("default")
 @pytest.mark.slow
-@pytest.mark.parametrize("chosen", [None, pytest.param("3", marks=pytest.mark.level("default"))])
+@pytest.mark.parametrize("chosen", [None, "3"])
 def test_workers_share_the_machine_s_cores(tmp_path, chosen):
     """Two workers; a number that the user has chosen stays."""
     (tmp_path / "test_shares.py").write_text(SHARES)

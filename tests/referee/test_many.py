@@ -27,7 +27,9 @@ def single(candidate, folder, **options) -> str:
 
 @pytest.mark.slow
 @pytest.mark.needs("triton")
-@pytest.mark.parametrize("trusted", [False, True], ids=["confined", "trusted"])
+@pytest.mark.parametrize(
+    "trusted", [pytest.param(False, marks=pytest.mark.level("default")), True], ids=["confined", "trusted"]
+)
 def test_verdicts_are_those_of_single_checks(trusted, tmp_path):
     made = many.planted() if trusted else many.kernels()
     lines = every([each.line for each in made], SAMPLE)

@@ -134,6 +134,7 @@ def test_a_kernel_is_judged_from_another_folder(installed, elsewhere):
     assert Path(where).is_relative_to(installed.parent) and version == touchstone.__version__
 
 
+@pytest.mark.level("default")
 @pytest.mark.slow
 def test_our_own_kernels_run_from_the_wheel(installed, elsewhere):
     """The CUDA sources, the emulator's engine and headers are inside."""

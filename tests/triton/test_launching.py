@@ -169,6 +169,7 @@ def test_kernels_that_are_seen_when_they_run_are_repeated_in_a_process_that_inte
         assert isolation == "isolation: forked child, then fresh process", name
 
 
+@pytest.mark.level("default")
 @pytest.mark.slow
 def test_a_language_that_is_imported_when_the_function_is_called_is_interpreted(tmp_path):
     source = HIDDEN.replace("import torch, triton, triton.language as tl\n", "import torch\n").split("@torch.library")

@@ -56,6 +56,12 @@ def test_a_masked_load_without_other_gets_a_note_and_an_offset_that_wraps_fails(
     verdicts = {name: each["verdict"] for name, each in record["requirements"].items()}
     assert verdicts == {**dict.fromkeys(verdicts, "holds"), "offsets": "fails"}
     assert "int32 mul overflows, and wraps on a GPU" in done.stdout
+
+
+@pytest.mark.level("default")
+@pytest.mark.slow
+@pytest.mark.needs("triton")
+def test_an_offset_that_wraps_fails_the_whole_check(checked):
     done, record = checked()
     assert (done.returncode, record["verdict"]) == (1, "failed")
 
