@@ -97,9 +97,8 @@ void accuse(Worker* w, const Fiber::Suspect& suspect) {
   });
 }
 
-void settle(Worker* w) {
+void settle_now(Worker* w) {
   Worker::Repeated& repeated = w->repeated;
-  if (!repeated.address) return;
   const uint64_t address = repeated.address;
   repeated.address = 0;
   if (!std::memcmp(repeated.before, reinterpret_cast<void*>(address), repeated.size)) return;

@@ -14,7 +14,10 @@ void release_at(Worker* w, uint64_t address);
 void pass_at(Block* block, uint64_t address);
 void acquire_at(Worker* w, uint64_t address);
 // Compares what was stored with what another lane of the warp had stored there, now that it is in memory.
-void settle(Worker* w);
+void settle_now(Worker* w);
+inline void settle(Worker* w) {
+  if (w->repeated.address) settle_now(w);
+}
 // All threads of a block know at a barrier what each of them knew, and what each has fenced.
 void share_at_barrier(Block* block);
 // All threads of a cluster know at its barrier what each of them knew.

@@ -100,6 +100,12 @@ struct Array {
   uint64_t offset, bytes;
 };
 
+// Of 32 threads, by lane.
+struct Warp {
+  uint32_t waiting = 0, gone = 0;  // who waits at a warp operation; who has ended, or never was
+  bool all_at(uint32_t mask) const { return ((waiting | gone) & mask) == mask; }
+};
+
 // Blocks that run together and reach each other's shared memory.
 struct Cluster {
   std::vector<Block*> blocks;  // by rank
@@ -112,6 +118,7 @@ struct Block {
   uint64_t number = 0, index = 0;
   uint32_t place[3] = {};
   std::vector<Fiber> fibers;
+  std::vector<Warp> warps;
   char* arena = nullptr;
   uint8_t* states = nullptr;
   uint64_t used = 0;
