@@ -10,7 +10,8 @@
 namespace engine {
 namespace {
 
-void note(Worker* w, uint64_t address, uint64_t size, int access, uint64_t pc, bool global) {
+inline __attribute__((always_inline)) void note(
+    Worker* w, uint64_t address, uint64_t size, int access, uint64_t pc, bool global) {
   if (w->launch->races) look_for_races(w, address, size, access, pc);
   if (w->launch->writers && access != READ && global) {
     const uint64_t base = w->launch->options.module;
@@ -35,6 +36,12 @@ void volatile_access(Worker* w, uint64_t address, uint64_t size, int access, uin
 
 __attribute__((noinline)) void slow(Worker* w, uint64_t address, uint64_t size, int access, uint64_t pc) {
   if (!w || !w->current) return;
+  if (w->watched && size == 4) {  // most accesses, without a loop over bytes
+    const uint64_t offset = address - here(w->block->arena);
+    uint32_t states = 0;
+    if (offset < ARENA - 4) std::memcpy(&states, w->block->states + offset, 4);
+    if (states == WRITTEN * 0x01010101u) return note(w, address, 4, access, pc, false);
+  }
   if (const Block* block = owner(w, address)) {
     const uint64_t offset = address - here(block->arena);
     if (block->done == w->launch->threads && block != w->block)
