@@ -22,12 +22,12 @@ namespace {
 void release_others(Worker* w, Fiber* self) {
   Block* block = self->block;
   const uint32_t base = self->number & ~31u, lane = self->number & 31;
-  block->warps[base / 32].gone |= 1u << lane;
+  Warp& warp = block->warps[base / 32];
+  warp.gone |= 1u << lane;
   if (block->arrived) pass_barrier(w, block);
-  for (uint32_t other = 0; other < 32; ++other) {
-    if (!(block->warps[base / 32].waiting >> other & 1)) continue;
-    const Fiber& fiber = block->fibers[base + other];
-    if (fiber.mask >> lane & 1) meet(w, block, base, fiber.mask, fiber.combine);
+  for (uint32_t bits = warp.waiting; bits; bits &= bits - 1) {
+    const Fiber& fiber = block->fibers[base + static_cast<uint32_t>(__builtin_ctz(bits))];
+    if (fiber.state == AT_WARP && fiber.mask >> lane & 1) meet(w, block, base, fiber.mask, fiber.combine);
   }
 }
 
