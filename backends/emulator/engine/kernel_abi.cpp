@@ -25,6 +25,14 @@ __attribute__((cold, noinline)) void left_out(Fiber* self) {
   });
 }
 
+// At another form of the block's barrier, or in strict launches at another place, than who came first.
+__attribute__((cold, noinline)) void diverges(Fiber* self) {
+  fail(TS_DIVERGENT_BARRIER, [&](ts_report& report) {
+    waits(report.here, &self->block->fibers[self->block->first]);
+    waits(report.there, self);
+  });
+}
+
 }  // namespace
 
 extern "C" {
@@ -72,16 +80,12 @@ TS_EXPORT int ts_syncthreads(int kind, int predicate, int line, const char* file
     block->line = line;
     block->kind = kind;
   } else if (block->kind != kind || (block->line != line && w->launch->options.strict)) {
-    fail(TS_DIVERGENT_BARRIER, [&](ts_report& report) {
-      waits(report.here, &block->fibers[block->first]);
-      waits(report.there, self);
-    });
+    diverges(self);
   }
   block->count += predicate != 0;
   block->all &= predicate != 0;
   block->any |= predicate != 0;
-  ++block->arrived;
-  pass_barrier(w, block);
+  if (++block->arrived + block->done >= w->launch->threads) pass_barrier(w, block);
   leave(w, self);
   return block->result;
 }
