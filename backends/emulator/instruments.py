@@ -24,6 +24,7 @@ class Settings:
     races: bool = False
     strict: bool = False
     portable: bool = False
+    zeroed: bool = False
     step_limit: int = 2_000_000
 
 
@@ -63,6 +64,12 @@ def strict() -> contextlib.AbstractContextManager[None]:
     """Within: what sm_70 and later allow raises too: threads that end while others of their block or warp wait for
     them, and a barrier of the block that is reached at several places of the text."""
     return using(strict=True)
+
+
+def zeroed_locals() -> contextlib.AbstractContextManager[None]:
+    """Within: local variables that a kernel gives no value begin as zeros, as they often do on a GPU; elsewhere as
+    bytes of 0xFE. An answer that differs between the two depends on what nobody wrote."""
+    return using(zeroed=True)
 
 
 class Writers:
