@@ -73,7 +73,7 @@ def error(kernel: str, loaded: Loaded, report: Report, regions: list[Argument]) 
         message = (
             f"{_element(loaded, report, regions)}: {who} {verb} it, {other} {verbs[report.there.access]} it at "
             f"{there}, "
-            "and nothing orders the two"
+            + (f"and no {text} lies between" if text else "and nothing orders the two")
         )
     else:
         message = f"{who}: {text}"

@@ -240,7 +240,7 @@ def test_command_line(tmp_path, capsys):
     call = [str(file), "--grid", "4", "--block", "32", "--arg", "float[100]=2", "--arg", "1.5", "--arg", "100"]
     assert command.main([*call, "-D", "OVER=0"]) == 0
     out = capsys.readouterr().out
-    assert [line.split()[0] for line in out.splitlines()[:4]] == ["forward", "reverse", "shuffled", "races"]
+    assert [line.split()[0] for line in out.splitlines()[:5]] == ["forward", "reverse", "shuffled", "locals", "races"]
     assert "argument 1 after scale: 3, 3, 3" in out
     assert command.main([*call, "-D", "OVER=1"]) == 1
     assert "OutOfBounds: scale (scale.cu:3): block (3, 0, 0), thread (4, 0, 0)" in capsys.readouterr().out

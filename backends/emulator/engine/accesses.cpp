@@ -28,7 +28,7 @@ void volatile_access(Worker* w, uint64_t address, uint64_t size, int access, uin
   w->launch->races = races;
   if (!races) return;
   if (access == READ) synchronise(w, address, true, false);
-  look_for_races(w, address, size, ATOMIC, pc);
+  look_for_races(w, address, size, access == READ ? VOLATILE_READ : VOLATILE_WRITE, pc);
   if (access == WRITE) synchronise(w, address, false, true);
 }
 

@@ -239,11 +239,13 @@ TS_EXPORT void ts_atomic_done(int changed, uint64_t pc) {
 TS_EXPORT void ts_fence() {
   Worker* w = worker;
   if (!w || !w->current) return;
-  if (w->current->fences < 0xffff) ++w->current->fences;
+  if (w->current->fences < 0x7fff) ++w->current->fences;
   w->current->fenced = true;
   w->current->fenced_epoch = w->block->released;
   w->block->fenced = true;
 }
+
+TS_EXPORT void ts_proxy_fence() { worker->current->proxied = worker->block->released + 1; }
 
 TS_EXPORT void ts_pause() {
   Worker* w = worker;

@@ -112,7 +112,7 @@ bool admit(Worker* w, const uint32_t* place, const std::shared_ptr<Cluster>& clu
     fiber.store_groups = 0;
     fiber.cluster_arrivals = fiber.cluster_waits = 0;
     fiber.products = fiber.tiles = fiber.product_groups = fiber.product_fences = 0;
-    fiber.fences = fiber.fenced_epoch = 0;
+    fiber.fences = fiber.fenced_epoch = fiber.proxied = 0;
     fiber.fenced = false;
     fiber.known.reset();
     fiber.suspect.address = 0;

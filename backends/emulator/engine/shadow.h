@@ -9,17 +9,18 @@
 
 namespace shadow {
 
-enum Access : uint8_t { READ = 0, WRITE = 1, ATOMIC = 2 };
+enum Access : uint8_t { READ = 0, WRITE = 1, ATOMIC = 2, VOLATILE = 3 };
 
 // One access: by which thread, at what time of its block, its warp and its own.
 struct Record {
   uint32_t thread = 0;     // block * 1024 + thread + 1; 0: no record
   uint32_t epoch = 0;      // barriers its block had passed; the two upper bits: the kind of access
   uint16_t warp_clock = 0; // of its lane
-  uint16_t clock = 0;      // fences it had made
+  uint16_t clock = 0;      // fences it had made; STORES: a volatile access or a copy that writes
   uint32_t pc = 0;         // within the kernel's library
 };
 constexpr uint32_t EPOCH = 0x3fffffff;
+constexpr uint16_t STORES = 0x8000;
 typedef uint32_t Four __attribute__((vector_size(16)));
 
 // A granule's last accesses that none of the others makes superfluous.
@@ -116,7 +117,7 @@ struct Knowledge {
     const auto lane = lanes.find(record.thread);
     if (lane != lanes.end() && moment(record.epoch, record.warp_clock) <= lane->second) return true;
     const auto thread = threads.find(record.thread);
-    return thread != threads.end() && record.clock < thread->second;
+    return thread != threads.end() && (record.clock & ~STORES) < static_cast<int>(thread->second);
   }
 };
 
