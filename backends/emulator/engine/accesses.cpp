@@ -62,11 +62,18 @@ __attribute__((noinline)) void slow(Worker* w, uint64_t address, uint64_t size, 
     return;
   }
   if (address - w->stack_low <= w->stack_bytes - size) return;
+  bool gap = false;
   for (const ts_range& range : w->launch->ranges) {
     if (address - range.start < range.bytes && address + size - range.start <= range.bytes) {
+      const uint64_t at = range.pitch ? (address - range.start) % range.pitch : 0;
+      if (range.pitch && at + size > range.row) {  // another argument may lie there
+        gap = true;
+        continue;
+      }
       if (access != READ && !range.writable) break;
+      const Range row = range.pitch ? Range{address - at, range.row} : Range{range.start, range.bytes};
       if (w->watched) note(w, address, size, access, pc, true);
-      else if (range.bytes >= 16) w->sites[(pc ^ pc >> 9) & (SITES - 1)] = {range.start, range.bytes};
+      else if (row.bytes >= 16) w->sites[(pc ^ pc >> 9) & (SITES - 1)] = row;
       return;
     }
   }
@@ -77,7 +84,7 @@ __attribute__((noinline)) void slow(Worker* w, uint64_t address, uint64_t size, 
     if (w->watched) note(w, address, size, access, pc, true);
     return;
   }
-  refuse(w, TS_OUT_OF_BOUNDS, address, size, access, pc);
+  refuse(w, TS_OUT_OF_BOUNDS, address, size, access, pc, gap ? "gap" : "");
 }
 
 void signalled(uint64_t address, uint64_t size, uint64_t pc) {

@@ -51,6 +51,7 @@ struct ts_range {
   int32_t kind, index;
   int32_t writable;
   int32_t item;
+  uint64_t row, pitch;  // bytes of a row, and from one to the next; 0: there are no gaps between rows
 };
 
 struct ts_options {
