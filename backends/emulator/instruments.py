@@ -24,8 +24,8 @@ class Settings:
     races: bool = False
     strict: bool = False
     portable: bool = False
-    zeroed: bool = False
     step_limit: int = 2_000_000
+    zeroed: bool = False
 
 
 settings = Settings()
