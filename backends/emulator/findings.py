@@ -78,8 +78,7 @@ def error(kernel: str, loaded: Loaded, report: Report, regions: list[Argument]) 
         other = f"thread {_tuple(report.there.thread)}" if same else thread_name(report.there)
         message = (
             f"{_element(loaded, report, regions)}: {who} {verb} it, {other} {verbs[report.there.access]} it at "
-            f"{there}, "
-            + (f"and no {text} lies between" if text else "and nothing orders the two")
+            f"{there}, " + (f"and no {text} lies between" if text else "and nothing orders the two")
         )
     else:
         message = f"{who}: {text}"

@@ -55,7 +55,8 @@ def races() -> contextlib.AbstractContextManager[None]:
 
     Two accesses to the same bytes conflict if one of them writes, not both are atomic, and nothing orders them: a
     barrier of the block, a warp operation that both lanes take part in, the grid's barrier, or an atomic after a
-    __threadfence(). Volatile accesses count as atomic: flags are made of them.
+    __threadfence(). Volatile accesses count as atomic, since flags are made of them, but between lanes of a warp at
+    elements of a shared array. A store by the copy engine needs a fence.proxy.async after what threads wrote.
     """
     return using(races=True)
 

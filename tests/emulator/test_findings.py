@@ -130,7 +130,7 @@ def test_gaps_between_rows(program, threads):
     storage = torch.zeros(6, 16)
     y = storage[1:5, 4:12]
     # y[row][i] of rows that are 16 apart, by as many threads as a row has elements, and by one more
-    rows = "extern \"C\" __global__ void rows(float* y) {\n  y[blockIdx.x * 16 + threadIdx.x] = 1;\n}"
+    rows = 'extern "C" __global__ void rows(float* y) {\n  y[blockIdx.x * 16 + threadIdx.x] = 1;\n}'
     written = emulator.compile(rows, "rows.cu")
     if threads == 8:
         written.launch("rows", 4, 8, (y,))

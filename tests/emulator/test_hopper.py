@@ -463,7 +463,9 @@ def test_mistakes_in_a_whole_product_are_found(name, tmp_path, monkeypatch):
 def test_a_store_by_the_copy_engine_needs_a_proxy_fence(program, order, seed):
     def stored():
         y = np.zeros((16, 32), np.float16)
-        program.launch("stored", 1, 64, (emulator.TensorMap(y, (8, 32)), np.ones(1024, np.uint8), 0, 0, 512), shared=512)
+        program.launch(
+            "stored", 1, 64, (emulator.TensorMap(y, (8, 32)), np.ones(1024, np.uint8), 0, 0, 512), shared=512
+        )
 
     def doubled():
         program.launch("doubled", 1, 64, (np.ones(60, np.float32), np.zeros(60, np.float32), 240, 0))
