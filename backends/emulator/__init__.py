@@ -1,7 +1,8 @@
 """CUDA on the CPU: kernels in CUDA C++, compiled by g++ or clang++, every CUDA thread a fiber.
 
 `compile(source)` gives a program whose `launch` runs a kernel on CPU tensors; what a GPU leaves undefined and hides is
-raised as a KernelError. `schedule`, `races` and `zeroed_locals` are context managers. docs/emulator.md says what is covered.
+raised as a KernelError. `schedule`, `races` and `zeroed_locals` are context managers. docs/emulator.md says what is
+covered.
 """
 
 from touchstone.backends.emulator.arguments import Texture

@@ -137,7 +137,7 @@ def test_gaps_between_rows(program, threads):
         assert storage.sum() == y.sum() == 32
         written.launch("rows", 4, 9, (y,), memory=[storage])  # who names the whole may use it
         return
-    gap = r"block \(0, 0, 0\), thread \(8, 0, 0\) writes 4 bytes in a gap of y \(shape \(4, 8\)\), whose rows are 32 bytes"
+    gap = r"thread \(8, 0, 0\) writes 4 bytes in a gap of y \(shape \(4, 8\)\), whose rows are 32 bytes"
     with pytest.raises(emulator.OutOfBounds, match=gap):
         written.launch("rows", 4, 9, (y,))
 
