@@ -1,7 +1,8 @@
 """CUDA on the CPU: kernels in CUDA C++, compiled by g++ or clang++, every CUDA thread a fiber.
 
 `compile(source)` gives a program whose `launch` runs a kernel on CPU tensors; what a GPU leaves undefined and hides is
-raised as a KernelError. `schedule` and `races` are context managers. docs/emulator.md says what is covered.
+raised as a KernelError. `schedule`, `races` and `zeroed_locals` are context managers. docs/emulator.md says what is
+covered.
 """
 
 from touchstone.backends.emulator.arguments import Texture
@@ -16,7 +17,7 @@ from touchstone.backends.emulator.errors import (
     RaceCondition,
     UninitialisedShared,
 )
-from touchstone.backends.emulator.instruments import Writers, races, schedule, strict, writers
+from touchstone.backends.emulator.instruments import Writers, races, schedule, strict, writers, zeroed_locals
 from touchstone.backends.emulator.program import Program, compile
 from touchstone.backends.emulator.tensormaps import TensorMap
 
@@ -40,4 +41,5 @@ __all__ = [
     "strict",
     "why_not",
     "writers",
+    "zeroed_locals",
 ]

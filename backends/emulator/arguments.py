@@ -22,6 +22,17 @@ class Argument(NamedTuple):
     shape: tuple[int, ...]
     strides: tuple[int, ...]  # in elements
 
+    @property
+    def rows(self) -> tuple[int, int]:
+        """Bytes of a row without gaps, and from one row to the next; zeros where there are no gaps or no such rows."""
+        axes = sorted((abs(s), n) for s, n in zip(self.strides, self.shape, strict=True) if n > 1 and s)
+        row = 1
+        while axes and axes[0][0] == row:
+            row *= axes.pop(0)[1]
+        if not axes or axes[0][0] < row or any(stride % axes[0][0] for stride, _ in axes):
+            return 0, 0
+        return row * self.item, axes[0][0] * self.item
+
 
 class _Texture(ctypes.Structure):
     _fields_ = [

@@ -3,7 +3,8 @@
 
 `--numba script.py [ARGS]` runs a Python program whose Numba CUDA kernels are emulated.
 
-The kernel runs in three orders of its threads and blocks, and under the race detector. Exit status 1: a finding.
+The kernel runs in three orders of its threads and blocks, with other contents of local variables that are given no
+value, and under the race detector. Exit status 1: a finding.
 """
 
 import argparse
@@ -172,6 +173,9 @@ def run(options: argparse.Namespace) -> int:
     runs: list[tuple[str, Any]] = [
         (order, emulator.schedule(order, options.seed)) for order in ("forward", "reverse", "shuffled")
     ]
+    with emulator.zeroed_locals():
+        program._load(())
+    runs.append(("locals", emulator.zeroed_locals()))
     if not options.no_races:
         runs.append(("races", emulator.races()))
     if options.strict:
@@ -233,8 +237,8 @@ def _listed(program: emulator.Program) -> int:
 
 
 def _compare(results: dict[str, list[Any]], atomics: bool) -> int:
-    """Says where another order of threads and blocks gave another answer. With atomics that is no finding: their order
-    is nobody's, and a float sum of theirs has no other."""
+    """Says where another order of threads and blocks, or other contents of local variables, gave another answer. With
+    atomics that is no finding: their order is nobody's, and a float sum of theirs has no other."""
     status = 0
     orders = list(results)
     for other in orders[1:]:
@@ -243,7 +247,10 @@ def _compare(results: dict[str, list[Any]], atomics: bool) -> int:
                 differs = (one != two).flatten().nonzero().flatten()
                 where = f", first at element {int(differs[0])}" if len(differs) else ""
                 said = f"argument {position + 1} differs from that of {orders[0]}{where}"
-                if atomics:
+                if other == "locals" and not atomics:
+                    print(f"{other:<9} {said}: the answer depends on a local variable that was given no value")
+                    status = 1
+                elif atomics:
                     print(f"{other:<9} order-dependent: {said}{_spread(one, two)}")
                 else:
                     print(f"{other:<9} {said}: the answer depends on the order")

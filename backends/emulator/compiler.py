@@ -94,6 +94,13 @@ def digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
+@functools.lru_cache(maxsize=8)
+def _takes(command: tuple[str, ...], flag: str, path: str | None) -> bool:
+    """Whether the compiler knows an option."""
+    asked = [*command, "-Werror", flag, "-x", "c++", "-fsyntax-only", os.devnull]
+    return subprocess.run(asked, capture_output=True, check=False).returncode == 0
+
+
 @functools.cache
 def own_text() -> str:
     """Of the engine and of the headers that kernels include: all that lies in their folders."""
@@ -172,11 +179,11 @@ def first_header(narrow: bool) -> tuple[Path, list[str]]:
     return _precompiled(command(), flags, narrow), flags
 
 
-def kernel(text: str, name: str, library: Path) -> Path:
+def kernel(text: str, name: str, library: Path, zeroed: bool = False) -> Path:
     """The library of a kernel's source `text`, which is complete C++ by now; `name` is for messages. Whoever loads it
-    has loaded the engine `library` before."""
+    has loaded the engine `library` before. `zeroed`: local variables without a value begin as zeros."""
     cxx = command()
-    flags = _flags()
+    flags = _flags(zeroed)
     # with the place of the emulator's own headers, by which a finding passes over their lines
     key = digest(text, name, library.name, *made_by(), str(_HERE), *flags)
 
@@ -194,10 +201,12 @@ def kernel(text: str, name: str, library: Path) -> Path:
     return store().file(f"{plain_name(Path(name).stem)}_{key}.so", make)
 
 
-def _flags() -> list[str]:
-    """Those by which kernels are compiled."""
+def _flags(zeroed: bool = False) -> list[str]:
+    """Those by which kernels are compiled. g++ has the one for local variables from version 12 on, clang from 8."""
     cxx = command()
+    begin = f"-ftrivial-auto-var-init={'zero' if zeroed else 'pattern'}"
     return [
+        *([begin] if _takes(tuple(cxx), begin, os.environ.get("PATH")) else []),
         "-std=c++17",
         "-O2",
         "-g1",

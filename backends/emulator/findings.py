@@ -37,6 +37,12 @@ def error(kernel: str, loaded: Loaded, report: Report, regions: list[Argument]) 
     what = f"{report.size} byte{'s' if report.size != 1 else ''}"
     if kind == 1 and report.region_kind == -1:
         message = f"{who} uses index {report.offset} of an array of type {text}"
+    elif kind == 1 and text == "gap":
+        row = regions[report.region_index].rows[0]
+        message = (
+            f"{who} {verb} {what} in a gap of {region_name(loaded, report, regions)} (shape "
+            f"{regions[report.region_index].shape}), whose rows are {row} bytes, at byte offset {report.offset}"
+        )
     elif kind == 1:
         message = f"{who} {verb} {what} {_region(loaded, report, regions)}"
     elif kind == 2:
@@ -72,8 +78,7 @@ def error(kernel: str, loaded: Loaded, report: Report, regions: list[Argument]) 
         other = f"thread {_tuple(report.there.thread)}" if same else thread_name(report.there)
         message = (
             f"{_element(loaded, report, regions)}: {who} {verb} it, {other} {verbs[report.there.access]} it at "
-            f"{there}, "
-            "and nothing orders the two"
+            f"{there}, " + (f"and no {text} lies between" if text else "and nothing orders the two")
         )
     else:
         message = f"{who}: {text}"

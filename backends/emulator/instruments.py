@@ -25,6 +25,7 @@ class Settings:
     strict: bool = False
     portable: bool = False
     step_limit: int = 2_000_000
+    zeroed: bool = False
 
 
 settings = Settings()
@@ -54,7 +55,8 @@ def races() -> contextlib.AbstractContextManager[None]:
 
     Two accesses to the same bytes conflict if one of them writes, not both are atomic, and nothing orders them: a
     barrier of the block, a warp operation that both lanes take part in, the grid's barrier, or an atomic after a
-    __threadfence(). Volatile accesses count as atomic: flags are made of them.
+    __threadfence(). Volatile accesses count as atomic, since flags are made of them, but between lanes of a warp at
+    elements of a shared array. A store by the copy engine needs a fence.proxy.async after what threads wrote.
     """
     return using(races=True)
 
@@ -63,6 +65,12 @@ def strict() -> contextlib.AbstractContextManager[None]:
     """Within: what sm_70 and later allow raises too: threads that end while others of their block or warp wait for
     them, and a barrier of the block that is reached at several places of the text."""
     return using(strict=True)
+
+
+def zeroed_locals() -> contextlib.AbstractContextManager[None]:
+    """Within: local variables that a kernel gives no value begin as zeros, as they often do on a GPU; elsewhere as
+    bytes of 0xFE. An answer that differs between the two depends on what nobody wrote."""
+    return using(zeroed=True)
 
 
 class Writers:

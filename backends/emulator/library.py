@@ -51,13 +51,15 @@ class Range(ctypes.Structure):
         ("index", ctypes.c_int32),
         ("writable", ctypes.c_int32),
         ("item", ctypes.c_int32),
+        ("row", ctypes.c_uint64),
+        ("pitch", ctypes.c_uint64),
     ]
 
 
 def ranges(regions: Sequence[Any], variables: Iterable[tuple[int, int, int]]) -> tuple[Any, int]:
     """The memory that a kernel may use, for the engine, and how many ranges that is: arrays handed over, and variables
     of the program (start, bytes, whether they may be written)."""
-    found = [Range(region.start, region.bytes, 1, i, 1, region.item) for i, region in enumerate(regions)]
+    found = [Range(region.start, region.bytes, 1, i, 1, region.item, *region.rows) for i, region in enumerate(regions)]
     found += [Range(start, size, 3, i, writable, 1) for i, (start, size, writable) in enumerate(variables)]
     return (Range * (len(found) + 1))(*found), len(found)
 

@@ -82,7 +82,7 @@ class Program:
         self.kernels = list(self._unit.kernels)
         self.launches = self._unit.launches
         self.nearby = self._unit.nearby
-        self._built: dict[tuple[tuple[str, ...], bool], Loaded] = {}
+        self._built: dict[tuple[tuple[str, ...], bool, bool], Loaded] = {}
         self._last: Loaded | None = None
         self._values: dict[str, np.ndarray] = {}  # of variables, as they were set
 
@@ -92,7 +92,8 @@ class Program:
 
     def _load(self, instances: tuple[str, ...]) -> Loaded:
         """The library with every plain kernel, and these `instances` of templates."""
-        key = (instances, instruments.settings.portable)
+        zeroed = instruments.settings.zeroed
+        key = (instances, instruments.settings.portable, zeroed)
         if key not in self._built:
             engine_path = compiler.engine(instruments.settings.portable)
             entries = [(k, name) for k, name in zip(self._untemplated(), self._plain(), strict=True)]
@@ -102,7 +103,7 @@ class Program:
             if not words <= made.words:
                 made = self._make(also=words)
             try:
-                path = compiler.kernel(self._complete(made, entries), self.name, engine_path)
+                path = compiler.kernel(self._complete(made, entries), self.name, engine_path, zeroed)
             except compiler.CompileError as error:
                 raise compiler.CompileError(f"{error}{_without(made)}") from None
             runs_on = engine(str(engine_path))  # first: the kernel's library asks for it by its name

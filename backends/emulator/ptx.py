@@ -45,7 +45,7 @@ _SPECIAL = {
     **{f"nclusterid.{axis}": f"touchstone::ptx::blocks_in('{axis}')" for axis in "xyz"},
 }  # fmt: skip
 _NOTHING = re.compile(
-    r"(?:prefetch\w*|discard|applypriority|griddepcontrol|setmaxnreg|pragma|isspacep\.nothing|fence\.proxy"
+    r"(?:prefetch\w*|discard|applypriority|griddepcontrol|setmaxnreg|pragma|isspacep\.nothing"
     r"|cp\.async\.bulk\.prefetch)\b"
 )
 _BINARY = {"add": "+", "sub": "-", "and": "&", "or": "|", "xor": "^"}
@@ -487,6 +487,8 @@ def _bar(s: _Statement, words: list[str], ops: list[str]) -> str:
 
 
 def _fence(s: _Statement, words: list[str], ops: list[str]) -> str:
+    if "proxy" in words:
+        return "ts_proxy_fence();" if "async" in words else ""
     return "ts_fence();"
 
 

@@ -8,6 +8,7 @@ import torch
 
 from tests.programs import PROGRAMS
 from touchstone.backends import emulator
+from touchstone.backends.emulator.arguments import Argument
 
 if emulator.why_not():
     pytest.skip(str(emulator.why_not()), allow_module_level=True)
@@ -122,3 +123,39 @@ def test_numpy_arrays_with_negative_strides(program):
     x = np.arange(8, dtype=np.float32)[::-1]
     with pytest.raises(emulator.OutOfBounds):
         program.launch("past_end_wrong", 1, 2, (x, np.zeros(8, np.float32), 2))
+
+
+@pytest.mark.parametrize("threads", [8, 9])
+def test_gaps_between_rows(program, threads):
+    storage = torch.zeros(6, 16)
+    y = storage[1:5, 4:12]
+    # y[row][i] of rows that are 16 apart, by as many threads as a row has elements, and by one more
+    rows = 'extern "C" __global__ void rows(float* y) {\n  y[blockIdx.x * 16 + threadIdx.x] = 1;\n}'
+    written = emulator.compile(rows, "rows.cu")
+    if threads == 8:
+        written.launch("rows", 4, 8, (y,))
+        assert storage.sum() == y.sum() == 32
+        written.launch("rows", 4, 9, (y,), memory=[storage])  # who names the whole may use it
+        return
+    gap = r"thread \(8, 0, 0\) writes 4 bytes in a gap of y \(shape \(4, 8\)\), whose rows are 32 bytes"
+    with pytest.raises(emulator.OutOfBounds, match=gap):
+        written.launch("rows", 4, 9, (y,))
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "rows"),
+    [
+        ((4, 8), (8, 1), (0, 0)),
+        ((4, 8), (16, 1), (32, 64)),
+        ((8, 4), (1, 16), (32, 64)),
+        ((2, 4, 8), (64, 8, 1), (128, 256)),
+        ((2, 4, 8), (128, 16, 1), (32, 64)),
+        ((2, 4, 8), (100, 16, 1), (0, 0)),  # the second axis is no multiple: not looked at
+        ((4, 8), (0, 1), (0, 0)),
+        ((4,), (3,), (4, 12)),
+        ((4, 8), (4, 1), (0, 0)),  # rows overlap
+        ((4, 8), (-16, 1), (32, 64)),
+    ],
+)
+def test_rows_of_a_view(shape, strides, rows):
+    assert Argument("x", 0, 1 << 20, 4, shape, strides).rows == rows

@@ -457,3 +457,27 @@ def test_mistakes_in_a_whole_product_are_found(name, tmp_path, monkeypatch):
             except emulator.KernelError as finding:
                 answers.append(str(finding))
     assert not all(answer is True for answer in answers)
+
+
+@pytest.mark.parametrize(("order", "seed"), ORDERS)
+def test_a_store_by_the_copy_engine_needs_a_proxy_fence(program, order, seed):
+    def stored():
+        y = np.zeros((16, 32), np.float16)
+        program.launch(
+            "stored", 1, 64, (emulator.TensorMap(y, (8, 32)), np.ones(1024, np.uint8), 0, 0, 512), shared=512
+        )
+
+    def doubled():
+        program.launch("doubled", 1, 64, (np.ones(60, np.float32), np.zeros(60, np.float32), 240, 0))
+
+    lacks = r"reads it, thread \(\d+, 0, 0\) writes it at hopper.cu:\d+, and no fence.proxy.async lies between"
+    for kernel, missing in ((stored, 3), (doubled, 1)):
+        wrong(program, missing)
+        with emulator.schedule(order, seed):
+            kernel()
+        with emulator.schedule(order, seed), emulator.races(), pytest.raises(emulator.RaceCondition, match=lacks):
+            kernel()
+    for kernel, right in ((stored, 0), (doubled, 0), (doubled, 2), (doubled, 3)):
+        wrong(program, right)
+        with emulator.schedule(order, seed), emulator.races():
+            kernel()

@@ -240,7 +240,7 @@ def test_command_line(tmp_path, capsys):
     call = [str(file), "--grid", "4", "--block", "32", "--arg", "float[100]=2", "--arg", "1.5", "--arg", "100"]
     assert command.main([*call, "-D", "OVER=0"]) == 0
     out = capsys.readouterr().out
-    assert [line.split()[0] for line in out.splitlines()[:4]] == ["forward", "reverse", "shuffled", "races"]
+    assert [line.split()[0] for line in out.splitlines()[:5]] == ["forward", "reverse", "shuffled", "locals", "races"]
     assert "argument 1 after scale: 3, 3, 3" in out
     assert command.main([*call, "-D", "OVER=1"]) == 1
     assert "OutOfBounds: scale (scale.cu:3): block (3, 0, 0), thread (4, 0, 0)" in capsys.readouterr().out
@@ -261,3 +261,41 @@ def test_command_line_compares_the_orders(tmp_path, capsys):
     file.write_text("__global__ void order(int* x) {\n  x[0] = x[0] * 3 + threadIdx.x;\n}\n")
     assert command.main([str(file), "--block", "8", "--arg", "int[1]=0", "--no-races"]) == 1
     assert "reverse   argument 1 differs from that of forward, first at element 0" in capsys.readouterr().out
+
+
+LOCALS = """
+extern "C" __global__ void scalar_wrong(const float* x, float* y) {
+  float sum;
+  for (int i = 0; i < 8; ++i) sum += x[threadIdx.x + i];
+  y[threadIdx.x] = sum;
+}
+extern "C" __global__ void array_wrong(const float* x, float* y) {
+  float part[8];
+  for (int i = threadIdx.x & 1; i < 8; ++i) part[i] = x[threadIdx.x + i];
+  float sum = 0;
+  for (int i = 0; i < 8; ++i) sum += part[i];
+  y[threadIdx.x] = sum;
+}
+extern "C" __global__ void array_right(const float* x, float* y) {
+  float part[8], unused;
+  for (int i = threadIdx.x & 1; i < 8; ++i) part[i] = x[threadIdx.x + i];
+  float sum = threadIdx.x == 77 ? unused : 0;
+  for (int i = threadIdx.x & 1; i < 8; ++i) sum += part[i];
+  y[threadIdx.x] = sum;
+}
+"""
+
+
+@pytest.mark.parametrize("kernel", ["scalar_wrong", "array_wrong", "array_right"])
+def test_command_line_finds_locals_without_a_value(tmp_path, capsys, kernel):
+    file = tmp_path / "locals.cu"
+    file.write_text(LOCALS)
+    call = [str(file), "--kernel", kernel, "--block", "8", "--arg", "float[16]", "--arg", "float[8]=0"]
+    wrong = kernel.endswith("_wrong")
+    assert command.main(call) == wrong
+    said = [line for line in capsys.readouterr().out.splitlines() if "clean" not in line]
+    about = "locals    argument 2 differs from that of forward, first at element"
+    assert [line for line in said if not line.startswith("argument")] == [
+        line for line in said if line.startswith(about) and "a local variable that was given no value" in line
+    ]
+    assert len(said) == 1 + wrong

@@ -58,7 +58,7 @@ __device__ inline void commit() { asm volatile("cp.async.bulk.commit_group;"); }
 extern "C" __global__ void stored(const __grid_constant__ Map map, const unsigned char* in, int x, int y, int bytes) {
   for (int turn = 0; turn < 2; ++turn) {
     for (int i = threadIdx.x; i < bytes; i += blockDim.x) tile[i] = in[turn * bytes + i];
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    if (fault != 3) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     __syncthreads();
     if (threadIdx.x == 0) {
       asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map),
@@ -83,8 +83,10 @@ extern "C" __global__ void doubled(const float* x, float* y, int bytes, int adds
   }
   __syncthreads();
   wait(&barrier, 0);
-  if (threadIdx.x * 4 < bytes) row[threadIdx.x] *= 2;
+  if (threadIdx.x * 4 < bytes && fault != 2) row[threadIdx.x] *= 2;  // without, the row only passes through
+  if (!fault) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   __syncthreads();
+  if (fault == 3 && threadIdx.x == 0) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   if (threadIdx.x == 0) {
     if (adds)
       asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(y),

@@ -175,3 +175,38 @@ extern "C" __global__ void flag_right(const float* x, float* y, unsigned* counte
     y[1] = y[0];
   }
 }
+// A warp's last steps as they were written before sm_70.
+extern "C" __global__ void lanes_volatile_wrong(const float* x, float* y, unsigned* counter) {
+  __shared__ float sums[64];
+  volatile float* sum = sums;
+  sum[threadIdx.x] = x[threadIdx.x];
+  __syncthreads();
+  if (threadIdx.x < 16) {
+    sum[threadIdx.x] += sum[threadIdx.x + 16];  // FIRST lanes_volatile SECOND lanes_volatile
+    sum[threadIdx.x] += sum[threadIdx.x + 8];  // FIRST lanes_volatile SECOND lanes_volatile
+  }
+  if (threadIdx.x == 0) y[blockIdx.x] = sum[0];
+}
+extern "C" __global__ void lanes_volatile_right(const float* x, float* y, unsigned* counter) {
+  __shared__ float sums[64];
+  volatile float* sum = sums;
+  sum[threadIdx.x] = x[threadIdx.x];
+  __syncthreads();
+  for (int by = 16; threadIdx.x < 32 && by; by /= 2) {
+    const float more = sum[threadIdx.x + by];
+    __syncwarp();
+    sum[threadIdx.x] += more;
+    __syncwarp();
+  }
+  if (threadIdx.x == 0) y[blockIdx.x] = sum[0];
+}
+// Whoever finds something says so, and the others of the warp look now and then.
+extern "C" __global__ void warp_flag_right(const float* x, float* y, unsigned* counter) {
+  __shared__ volatile int found;
+  if (threadIdx.x == 0) found = 0;
+  __syncthreads();
+  for (int i = threadIdx.x; i < 64 && !found; i += blockDim.x)
+    if (x[i] > 10.0f) found = 1;
+  __syncthreads();
+  if (threadIdx.x == 0) y[blockIdx.x] = found;
+}

@@ -10,7 +10,8 @@
 namespace engine {
 namespace {
 
-void note(Worker* w, uint64_t address, uint64_t size, int access, uint64_t pc, bool global) {
+inline __attribute__((always_inline)) void note(
+    Worker* w, uint64_t address, uint64_t size, int access, uint64_t pc, bool global) {
   if (w->launch->races) look_for_races(w, address, size, access, pc);
   if (w->launch->writers && access != READ && global) {
     const uint64_t base = w->launch->options.module;
@@ -27,7 +28,7 @@ void volatile_access(Worker* w, uint64_t address, uint64_t size, int access, uin
   w->launch->races = races;
   if (!races) return;
   if (access == READ) synchronise(w, address, true, false);
-  look_for_races(w, address, size, ATOMIC, pc);
+  look_for_races(w, address, size, access == READ ? VOLATILE_READ : VOLATILE_WRITE, pc);
   if (access == WRITE) synchronise(w, address, false, true);
 }
 
@@ -35,6 +36,12 @@ void volatile_access(Worker* w, uint64_t address, uint64_t size, int access, uin
 
 __attribute__((noinline)) void slow(Worker* w, uint64_t address, uint64_t size, int access, uint64_t pc) {
   if (!w || !w->current) return;
+  if (w->watched && size == 4) {  // most accesses, without a loop over bytes
+    const uint64_t offset = address - here(w->block->arena);
+    uint32_t states = 0;
+    if (offset < ARENA - 4) std::memcpy(&states, w->block->states + offset, 4);
+    if (states == WRITTEN * 0x01010101u) return note(w, address, 4, access, pc, false);
+  }
   if (const Block* block = owner(w, address)) {
     const uint64_t offset = address - here(block->arena);
     if (block->done == w->launch->threads && block != w->block)
@@ -55,11 +62,18 @@ __attribute__((noinline)) void slow(Worker* w, uint64_t address, uint64_t size, 
     return;
   }
   if (address - w->stack_low <= w->stack_bytes - size) return;
+  bool gap = false;
   for (const ts_range& range : w->launch->ranges) {
     if (address - range.start < range.bytes && address + size - range.start <= range.bytes) {
+      const uint64_t at = range.pitch ? (address - range.start) % range.pitch : 0;
+      if (range.pitch && at + size > range.row) {  // another argument may lie there
+        gap = true;
+        continue;
+      }
       if (access != READ && !range.writable) break;
+      const Range row = range.pitch ? Range{address - at, range.row} : Range{range.start, range.bytes};
       if (w->watched) note(w, address, size, access, pc, true);
-      else if (range.bytes >= 16) w->sites[(pc ^ pc >> 9) & (SITES - 1)] = {range.start, range.bytes};
+      else if (row.bytes >= 16) w->sites[(pc ^ pc >> 9) & (SITES - 1)] = row;
       return;
     }
   }
@@ -70,7 +84,7 @@ __attribute__((noinline)) void slow(Worker* w, uint64_t address, uint64_t size, 
     if (w->watched) note(w, address, size, access, pc, true);
     return;
   }
-  refuse(w, TS_OUT_OF_BOUNDS, address, size, access, pc);
+  refuse(w, TS_OUT_OF_BOUNDS, address, size, access, pc, gap ? "gap" : "");
 }
 
 void signalled(uint64_t address, uint64_t size, uint64_t pc) {

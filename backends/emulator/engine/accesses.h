@@ -39,7 +39,7 @@ inline __attribute__((always_inline)) void check(uint64_t address, int access, u
     return misaligned(w, address, sizeof(Word), access, alignment, pc);
   if (__builtin_expect(w != nullptr, 1)) {
     const uint64_t offset = address - w->shared_base;
-    if (offset < w->shared_bytes) {
+    if (__builtin_expect(offset < w->shared_bytes, 1)) {
       Word state, all;
       std::memset(&all, WRITTEN, sizeof all);
       std::memcpy(&state, w->shared_states + offset, sizeof state);

@@ -208,14 +208,16 @@ void begin_load(Transfer& t, void* to, void* barrier, uint32_t blocks, uint64_t 
     char* arena = all[rank]->arena;
     if (here(barrier) & 7) misaligned(w, here(barrier), 8, ATOMIC, 8, pc);
     slow(w, here(arena) + t.barrier, 8, ATOMIC, pc);
+    w->copies = true;
     slow(w, here(arena) + t.offset, t.bytes, WRITE, pc);
+    w->copies = false;
     for (uint64_t i = 0; i < t.bytes; i += 16) {
       const uint64_t at = swizzled(t.offset + i, swizzle);
       std::memset(arena + at, 0xff, 16);
       std::memset(all[rank]->states + at, IN_FLIGHT, 16);
     }
   }
-  if (w->current->fences < 0xffff) ++w->current->fences;  // what waits at the barrier comes after the copy too
+  if (w->current->fences < 0x7fff) ++w->current->fences;  // what waits at the barrier comes after the copy too
   t.thread = static_cast<uint32_t>(w->block->number << 10 | w->current->number) + 1;
   t.fences = w->current->fences;
   w->transfers.push_back(std::move(t));
@@ -227,8 +229,11 @@ void check_taken(Worker* w, const Transfer& t, uint64_t pc) {
   rows_of(t.map, t.at, [&](uint64_t, int64_t first, int64_t count) {
     const uint64_t low = row + static_cast<uint64_t>(first * t.map.item) / 16 * 16;
     const uint64_t high = row + static_cast<uint64_t>((first + count) * t.map.item);
-    for (uint64_t at = low; count && at < high; at += 16)
-      slow(w, here(w->block->arena) + swizzled(t.offset + at, t.map.swizzle), 16, READ, pc);
+    for (uint64_t at = low; count && at < high; at += 16) {
+      const uint64_t address = here(w->block->arena) + swizzled(t.offset + at, t.map.swizzle);
+      slow(w, address, 16, READ, pc);
+      if (w->launch->races) look_for_proxies(w, address, 16, pc);
+    }
     row += row_bytes(t.map);
   });
 }
@@ -243,6 +248,7 @@ void begin_store(Transfer& t, const void* from, uint64_t alignment, uint64_t pc)
   t.offset = offset;
   if (t.tensor) check_taken(w, t, pc);
   else slow(w, here(from), t.bytes, READ, pc);
+  if (!t.tensor && w->launch->races) look_for_proxies(w, here(from), t.bytes, pc);
   t.group = self->store_groups;
   ++w->unread;
   self->stores.push_back(std::move(t));

@@ -51,6 +51,7 @@ struct ts_range {
   int32_t kind, index;
   int32_t writable;
   int32_t item;
+  uint64_t row, pitch;  // bytes of a row, and from one to the next; 0: there are no gaps between rows
 };
 
 struct ts_options {
@@ -200,6 +201,7 @@ void ts_volatile(void* address, uint64_t size, int access, uint64_t pc);
 void ts_out_of_range(const void* data, int64_t index, uint64_t extent, int axis, uint64_t pc);
 void ts_atomic_done(int changed, uint64_t pc);  // after an atomic: lets others run, now and then
 void ts_fence(void);
+void ts_proxy_fence(void);  // what the thread has stored to shared memory may be read by the copy engine
 void ts_pause(void);  // lets others run
 uint64_t ts_clock(void);
 void ts_fault(const char* text, uint64_t pc);

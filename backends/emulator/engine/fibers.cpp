@@ -21,10 +21,12 @@ namespace {
 // A thread that has ended counts as arrived wherever others wait for it.
 void release_others(Worker* w, Fiber* self) {
   Block* block = self->block;
-  if (block->arrived) pass_barrier(w, block);
   const uint32_t base = self->number & ~31u, lane = self->number & 31;
-  for (uint32_t other = 0; other < 32 && base + other < block->fibers.size(); ++other) {
-    const Fiber& fiber = block->fibers[base + other];
+  Warp& warp = block->warps[base / 32];
+  warp.gone |= 1u << lane;
+  if (block->arrived) pass_barrier(w, block);
+  for (uint32_t bits = warp.waiting; bits; bits &= bits - 1) {
+    const Fiber& fiber = block->fibers[base + static_cast<uint32_t>(__builtin_ctz(bits))];
     if (fiber.state == AT_WARP && fiber.mask >> lane & 1) meet(w, block, base, fiber.mask, fiber.combine);
   }
 }
@@ -69,8 +71,9 @@ void fiber_main() {
 
 void enter(Worker* w, Fiber* fiber) {
   w->current = fiber;
-  w->block = fiber->block;
   w->stack_low = reinterpret_cast<uint64_t>(fiber->stack);
+  if (w->block == fiber->block) return;
+  w->block = fiber->block;
   w->shared_base = reinterpret_cast<uint64_t>(fiber->block->arena);
   w->shared_states = fiber->block->states;
 }
@@ -113,20 +116,21 @@ void pass_barrier(Worker* w, Block* block) {
 }
 
 void meet(Worker* w, Block* block, uint32_t base, uint32_t mask, ts_combine combine) {
+  Warp& warp = block->warps[base / 32];
+  const uint32_t come = mask & warp.waiting;
+  if (!warp.all_at(mask)) return;
+  Fiber* const fibers = &block->fibers[base];
   void* lanes[32] = {};
-  const uint32_t size = static_cast<uint32_t>(block->fibers.size());
-  w->scratch.clear();
-  for (uint32_t bits = mask; bits; bits &= bits - 1) {
-    const uint32_t other = static_cast<uint32_t>(__builtin_ctz(bits));
-    if (base + other >= size) break;  // a block whose last warp is not full: those threads do not exist
-    Fiber& fiber = block->fibers[base + other];
-    if (fiber.state == DONE && !w->launch->options.strict) continue;
-    if (fiber.state != AT_WARP || fiber.mask != mask || fiber.combine != combine) return;
-    lanes[other] = fiber.offered;
-    w->scratch.push_back(&fiber);
+  for (uint32_t bits = come; bits; bits &= bits - 1) {
+    const Fiber& fiber = fibers[__builtin_ctz(bits)];
+    if (fiber.mask != mask || fiber.combine != combine) return;
+    lanes[__builtin_ctz(bits)] = fiber.offered;
   }
   if (combine) combine(lanes, mask);
   if (w->launch->races) block->clocks[base / 32].meet(mask);
+  warp.waiting &= ~come;
+  w->scratch.clear();
+  for (uint32_t bits = come; bits; bits &= bits - 1) w->scratch.push_back(fibers + __builtin_ctz(bits));
   arrange(w, w->scratch);
 }
 

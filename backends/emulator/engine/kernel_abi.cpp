@@ -13,7 +13,27 @@ using namespace engine;
 
 namespace {
 constexpr uint64_t STATIC_LIMIT = 48 << 10, TOTAL_LIMIT = 227 << 10;  // CUDA's own, sm_90
+
+// The mask of a warp operation does not name the lane that brings it.
+__attribute__((cold, noinline)) void left_out(Fiber* self) {
+  fail(TS_INACTIVE_LANES, [&](ts_report& report) {
+    waits(report.here, self);
+    waits(report.there, self);
+    report.lane = static_cast<int32_t>(self->number & 31);
+    report.mask = self->mask;
+    std::strncpy(report.text, self->what, sizeof report.text - 1);
+  });
 }
+
+// At another form of the block's barrier, or in strict launches at another place, than who came first.
+__attribute__((cold, noinline)) void diverges(Fiber* self) {
+  fail(TS_DIVERGENT_BARRIER, [&](ts_report& report) {
+    waits(report.here, &self->block->fibers[self->block->first]);
+    waits(report.there, self);
+  });
+}
+
+}  // namespace
 
 extern "C" {
 
@@ -60,16 +80,12 @@ TS_EXPORT int ts_syncthreads(int kind, int predicate, int line, const char* file
     block->line = line;
     block->kind = kind;
   } else if (block->kind != kind || (block->line != line && w->launch->options.strict)) {
-    fail(TS_DIVERGENT_BARRIER, [&](ts_report& report) {
-      waits(report.here, &block->fibers[block->first]);
-      waits(report.there, self);
-    });
+    diverges(self);
   }
   block->count += predicate != 0;
   block->all &= predicate != 0;
   block->any |= predicate != 0;
-  ++block->arrived;
-  pass_barrier(w, block);
+  if (++block->arrived + block->done >= w->launch->threads) pass_barrier(w, block);
   leave(w, self);
   return block->result;
 }
@@ -179,17 +195,11 @@ TS_EXPORT void ts_warp(uint32_t mask, ts_combine combine, void* mine, const char
   self->combine = combine;
   self->offered = mine;
   self->state = AT_WARP;
-  if (!(mask >> lane & 1)) {
-    fail(TS_INACTIVE_LANES, [&](ts_report& report) {
-      waits(report.here, self);
-      waits(report.there, self);
-      report.lane = static_cast<int32_t>(lane);
-      report.mask = mask;
-      std::strncpy(report.text, what, sizeof report.text - 1);
-    });
-  }
+  if (!(mask >> lane & 1)) left_out(self);
   settle(w);
-  meet(w, block, base, mask, combine);
+  Warp& warp = block->warps[base / 32];
+  warp.waiting |= 1u << lane;
+  if (warp.all_at(mask)) meet(w, block, base, mask, combine);
   leave(w, self);
 }
 
@@ -229,11 +239,13 @@ TS_EXPORT void ts_atomic_done(int changed, uint64_t pc) {
 TS_EXPORT void ts_fence() {
   Worker* w = worker;
   if (!w || !w->current) return;
-  if (w->current->fences < 0xffff) ++w->current->fences;
+  if (w->current->fences < 0x7fff) ++w->current->fences;
   w->current->fenced = true;
   w->current->fenced_epoch = w->block->released;
   w->block->fenced = true;
 }
+
+TS_EXPORT void ts_proxy_fence() { worker->current->proxied = worker->block->released + 1; }
 
 TS_EXPORT void ts_pause() {
   Worker* w = worker;

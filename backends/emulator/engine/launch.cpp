@@ -74,6 +74,8 @@ bool admit(Worker* w, const uint32_t* place, const std::shared_ptr<Cluster>& clu
   block->arrived = block->done = 0;
   block->released = 0;
   for (Named& named : block->named) named = {};
+  block->warps.assign((launch->threads + 31) / 32, {});
+  if (launch->threads % 32) block->warps.back().gone = ~0u << launch->threads % 32;
   block->fenced = false;
   block->count = 0, block->all = 1, block->any = 0;
   allocate(block.get(), nullptr, launch->shared_bytes, 1024);
@@ -110,7 +112,7 @@ bool admit(Worker* w, const uint32_t* place, const std::shared_ptr<Cluster>& clu
     fiber.store_groups = 0;
     fiber.cluster_arrivals = fiber.cluster_waits = 0;
     fiber.products = fiber.tiles = fiber.product_groups = fiber.product_fences = 0;
-    fiber.fences = fiber.fenced_epoch = 0;
+    fiber.fences = fiber.fenced_epoch = fiber.proxied = 0;
     fiber.fenced = false;
     fiber.known.reset();
     fiber.suspect.address = 0;

@@ -1,5 +1,6 @@
 #include "races.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "clusters.h"
@@ -8,7 +9,8 @@
 namespace engine {
 namespace {
 
-// What every access of a watched kernel goes through is inlined, though it has several callers: it costs a quarter less.
+// What every access of a watched kernel goes through is inlined, though it has several callers: it costs a quarter
+// less.
 #define HOT inline __attribute__((always_inline))
 
 HOT shadow::Record record_of(Worker* w, int access, uint64_t pc) {
@@ -16,9 +18,10 @@ HOT shadow::Record record_of(Worker* w, int access, uint64_t pc) {
   const Block* block = w->block;
   shadow::Record record;
   record.thread = static_cast<uint32_t>(block->number << 10 | self->number) + 1;
-  record.epoch = (block->released & shadow::EPOCH) | static_cast<uint32_t>(access) << 30;
+  record.epoch = (block->released & shadow::EPOCH) | static_cast<uint32_t>(access & 3) << 30;
   record.warp_clock = block->clocks[self->number / 32].of[self->number % 32][self->number % 32];
   record.clock = static_cast<uint16_t>(self->fences);
+  if (access == VOLATILE_WRITE || w->copies) record.clock |= shadow::STORES;
   record.pc = static_cast<uint32_t>(pc - w->launch->options.module);
   return record;
 }
@@ -50,6 +53,7 @@ void unpack_place(Worker* w, ts_place& at, const shadow::Record& record) {
   at.thread[2] = static_cast<uint32_t>(thread / launch->block[0] / launch->block[1]);
   at.pc = launch->options.module + record.pc;
   at.access = static_cast<int32_t>(record.epoch >> 30);
+  if (at.access == shadow::VOLATILE) at.access = record.clock & shadow::STORES ? WRITE : READ;
 }
 
 // Where it is kept what was released at an address.
@@ -82,33 +86,140 @@ bool same_store(const shadow::Record& one, const shadow::Record& other) {
   return (one.thread - 1) >> 5 == (other.thread - 1) >> 5 && one.pc == other.pc;
 }
 
-// Whether `later` shows every conflict that `earlier`, which comes before it, could show.
-bool replaces(uint32_t later, uint32_t earlier) { return later == WRITE || later == earlier; }
+// Whether lanes of a warp hand each other values by volatile accesses alone, as before sm_70: one has stored to an
+// element of a shared array that the other reads, and has made no fence. What has fewer elements than a warp lanes may
+// be a flag, which is set and polled like that.
+bool warp_synchronous(Worker* w, uint64_t address, const shadow::Record& one, const shadow::Record& other) {
+  const bool stores = one.clock & shadow::STORES;
+  if ((one.thread - 1) >> 5 != (other.thread - 1) >> 5 || stores == bool(other.clock & shadow::STORES)) return false;
+  if ((one.clock | other.clock) & ~shadow::STORES) return false;
+  const uint64_t offset = address - reinterpret_cast<uint64_t>(w->block->arena);
+  for (const Array& array : w->block->arrays)
+    if (offset - array.offset < array.bytes) return array.bytes >= 32 * (array.site ? array.site->item : 4);
+  return false;
+}
+
+// Whether an access of the kind `later` shows every conflict that `earlier`, which comes before it, could show.
+bool replaces(int later, const shadow::Record& earlier) {
+  if (later == WRITE) return true;
+  if (later == VOLATILE_READ && earlier.clock & shadow::STORES) return false;
+  return static_cast<uint32_t>(later & 3) == earlier.epoch >> 30;
+}
+
+// The usual case, without looking at what others know: nothing there can conflict, because it came before a barrier
+// that this block has passed, was done by this thread, or is a read as this one is. Then the access is remembered.
+HOT bool simple(Worker* w, shadow::Cell& cell, const shadow::Record& mine, int access) {
+  using shadow::Four;
+  const uint32_t me = mine.thread - 1;
+  const Four it = cell.thread - 1;
+  const Four none = Four(cell.thread == 0), read = Four(cell.epoch >> 30 == READ), ours = Four(it >> 10 == me >> 10);
+  const Four before = none | Four(it == me) | (ours & Four((cell.epoch & shadow::EPOCH) < w->block->released));
+  const Four may = access == READ ? before | read : before;
+  if (!(may[0] & may[1] & may[2] & may[3])) return false;
+  if (access == WRITE) {  // shows every conflict that those before it could show
+    cell.thread = Four{};
+    cell.put(0, mine);
+    return true;
+  }
+  // What is superfluous goes first; then rather a read, and one of a warp or block that other records stand for.
+  const Four kept = ~none & read & (8 + (before & 16) + (ours & 2) + (Four(it >> 5 == me >> 5) & 1));
+  const Four worth = ((none & 32) | kept) << 2 | Four{3, 2, 1, 0};
+  const uint32_t best = std::max(std::max(worth[0], worth[1]), std::max(worth[2], worth[3]));
+  if (best < 4) return false;
+  cell.put(static_cast<int>(3 - (best & 3)), mine);
+  return true;
+}
+
+// An access to `size` bytes from `start` with one cell of those it touches, where it is not simple. False: a race.
+__attribute__((noinline)) bool compare(
+    Worker* w, shadow::Cell& cell, const shadow::Record& mine, uint64_t start, uint64_t size, int access) {
+  int slot = -1;
+  for (int i = 0; i < 4; ++i) {
+    const shadow::Record other = cell.at(i);
+    if (!other.thread) {
+      if (slot < 0) slot = i;
+      continue;
+    }
+    const int kind = static_cast<int>(other.epoch >> 30);
+    const Fiber::Suspect suspect = {start, other, mine, size};
+    const bool over = ordered(w, other, mine.thread);
+    const bool volatiles = kind == shadow::VOLATILE && (access & 3) == shadow::VOLATILE;
+    if (!over && volatiles && warp_synchronous(w, start, other, mine)) {
+      accuse(w, suspect);
+      return false;
+    }
+    bool before = over;
+    if (!over && kind >= ATOMIC) {  // the accesses to one address have one order: all before the last atomic
+      const auto last = w->launch->races->last.find(start);
+      before = last != w->launch->races->last.end() && ordered(w, last->second, mine.thread);
+    }
+    if (!before && kind == WRITE && access == WRITE && size <= sizeof w->repeated.before && same_store(other, mine)) {
+      if (w->repeated.address) continue;
+      w->repeated.address = start;
+      w->repeated.size = size;
+      std::memcpy(w->repeated.before, reinterpret_cast<void*>(start), size);
+      w->repeated.first = other;
+      w->repeated.second = mine;
+      slot = i;
+      continue;
+    }
+    if (!before && (kind != READ || access != READ) && !(kind >= ATOMIC && access >= ATOMIC)) {
+      if (kind >= ATOMIC && access == READ) {
+        const Fiber::Suspect& earlier = w->current->suspect;
+        if (earlier.address && earlier.address != start) {
+          accuse(w, earlier);
+          return false;
+        }
+        w->current->suspect = suspect;
+        continue;
+      }
+      accuse(w, suspect);
+      return false;
+    }
+    // A thread's own read before its atomic: the usual start of a loop of compare-and-swaps.
+    const bool guess = kind == READ && access >= ATOMIC && other.thread == mine.thread;
+    if (guess || ((kind == shadow::VOLATILE ? over : before) && replaces(access, other))) {
+      if (slot >= 0) cell.thread[i] = 0;
+      else slot = i;
+    }
+  }
+  if (slot < 0) {
+    // All are needed: rather a read than a write, and one of a warp or block that another record stands for too.
+    int best = -1;
+    for (int i = 0; i < 4; ++i) {
+      const shadow::Record other = cell.at(i);
+      int worth = other.epoch >> 30 == READ ? 8 : 0;
+      if ((other.thread - 1) >> 10 == (mine.thread - 1) >> 10) worth += 2;
+      if ((other.thread - 1) >> 5 == (mine.thread - 1) >> 5) worth += 1;
+      if (worth > best) {
+        best = worth;
+        slot = i;
+      }
+    }
+  }
+  cell.put(slot, mine);
+  return true;
+}
 
 }  // namespace
 
-void accuse(Worker* w, const Fiber::Suspect& suspect) {
+void accuse(Worker* w, const Fiber::Suspect& suspect, const char* lacks) {
   fail(TS_RACE, [&](ts_report& report) {
     unpack_place(w, report.there, suspect.first);
     unpack_place(w, report.here, suspect.second);
     report.address = suspect.address;
     report.size = suspect.size;
     describe_nearest(w, report, suspect.address);
+    std::strncpy(report.text, lacks, sizeof report.text - 1);
   });
 }
 
-void settle(Worker* w) {
+void settle_now(Worker* w) {
   Worker::Repeated& repeated = w->repeated;
-  if (!repeated.address) return;
   const uint64_t address = repeated.address;
   repeated.address = 0;
   if (!std::memcmp(repeated.before, reinterpret_cast<void*>(address), repeated.size)) return;
-  Fiber::Suspect suspect;
-  suspect.address = address;
-  suspect.size = repeated.size;
-  suspect.first = repeated.first;
-  suspect.second = repeated.second;
-  accuse(w, suspect);
+  accuse(w, {address, repeated.first, repeated.second, repeated.size});
 }
 
 void share_at_barrier(Block* block) {
@@ -146,70 +257,29 @@ void look_for_races(Worker* w, uint64_t address, uint64_t size, int access, uint
   if (w->repeated.address) settle(w);
   const shadow::Record mine = record_of(w, access, pc);
   const int shift = (address | size) & 1 ? 0 : (address | size) & 2 ? 1 : 2;
-  const uint64_t start = address, end = address + size;
-  while (address < end) {
-    shadow::Page& page = w->launch->races->pages.at(address, shift);
-    shadow::Cell& cell = page.cells[(address & 4095) >> page.shift];
-    int slot = -1;
+  const uint64_t end = address + size;
+  for (uint64_t at = address; at < end;) {
+    shadow::Page& page = w->launch->races->pages.at(at, shift);
+    shadow::Cell& cell = page.cells[(at & 4095) >> page.shift];
+    if ((access >= ATOMIC || !simple(w, cell, mine, access)) && !compare(w, cell, mine, address, size, access)) return;
+    at += uint64_t(1) << page.shift;
+  }
+}
+
+void look_for_proxies(Worker* w, uint64_t address, uint64_t size, uint64_t pc) {
+  const Fiber* self = w->current;
+  for (uint64_t at = address; at < address + size;) {
+    const shadow::Page& page = w->launch->races->pages.at(at, 2);
+    const shadow::Cell& cell = page.cells[(at & 4095) >> page.shift];
+    at += uint64_t(1) << page.shift;
     for (int i = 0; i < 4; ++i) {
-      shadow::Record& other = cell.records[i];
-      if (!other.thread) {
-        if (slot < 0) slot = i;
-        continue;
-      }
-      const int kind = static_cast<int>(other.epoch >> 30);
-      bool before = ordered(w, other, mine.thread);
-      if (!before && kind == ATOMIC) {  // the accesses to one address have one order: all before the last atomic
-        const auto last = w->launch->races->last.find(start);
-        before = last != w->launch->races->last.end() && ordered(w, last->second, mine.thread);
-      }
-      if (!before && kind == WRITE && access == WRITE && size <= sizeof w->repeated.before && same_store(other, mine)) {
-        if (w->repeated.address) continue;
-        w->repeated.address = start;
-        w->repeated.size = size;
-        std::memcpy(w->repeated.before, reinterpret_cast<void*>(start), size);
-        w->repeated.first = other;
-        w->repeated.second = mine;
-        slot = i;
-        continue;
-      }
-      if (!before && (kind != READ || access != READ) && !(kind == ATOMIC && access == ATOMIC)) {
-        Fiber::Suspect suspect;
-        suspect.address = start;
-        suspect.size = size;
-        suspect.first = other;
-        suspect.second = mine;
-        if (kind == ATOMIC && access == READ) {
-          const Fiber::Suspect& earlier = w->current->suspect;
-          if (earlier.address && earlier.address != start) return accuse(w, earlier);
-          w->current->suspect = suspect;
-          continue;
-        }
-        return accuse(w, suspect);
-      }
-      // A thread's own read before its atomic: the usual start of a loop of compare-and-swaps.
-      const bool guess = kind == READ && access == ATOMIC && other.thread == mine.thread;
-      if (guess || (before && replaces(static_cast<uint32_t>(access), static_cast<uint32_t>(kind)))) {
-        if (slot >= 0) other.thread = 0;
-        else slot = i;
-      }
+      const shadow::Record other = cell.at(i);
+      const bool plain = other.epoch >> 30 == WRITE && !(other.clock & shadow::STORES);
+      if (!other.thread || !plain || (other.thread - 1) >> 10 != w->block->number) continue;
+      const uint32_t epoch = other.epoch & shadow::EPOCH;
+      if (w->block->fibers[(other.thread - 1) & 1023].proxied > epoch || self->proxied > epoch) continue;
+      accuse(w, {at - (uint64_t(1) << page.shift), other, record_of(w, READ, pc), size}, "fence.proxy.async");
     }
-    if (slot < 0) {
-      // All are needed: rather a read than a write, and one of a warp or block that another record stands for too.
-      int best = -1;
-      for (int i = 0; i < 4; ++i) {
-        const shadow::Record& other = cell.records[i];
-        int worth = other.epoch >> 30 == READ ? 8 : 0;
-        if ((other.thread - 1) >> 10 == (mine.thread - 1) >> 10) worth += 2;
-        if ((other.thread - 1) >> 5 == (mine.thread - 1) >> 5) worth += 1;
-        if (worth > best) {
-          best = worth;
-          slot = i;
-        }
-      }
-    }
-    cell.records[slot] = mine;
-    address += uint64_t(1) << page.shift;
   }
 }
 
@@ -240,7 +310,7 @@ void acquire_at(Worker* w, uint64_t address) {
 
 void release_at(Worker* w, uint64_t address) {
   Fiber* self = w->current;
-  if (self->fences < 0xffff) ++self->fences;
+  if (self->fences < 0x7fff) ++self->fences;
   self->fenced_epoch = w->block->released;
   w->launch->races->last[address] = record_of(w, ATOMIC, 0);
   release(w, address);

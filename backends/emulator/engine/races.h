@@ -6,6 +6,9 @@ namespace engine {
 
 // Compares a plain or atomic access with what is remembered of these bytes, and remembers it.
 void look_for_races(Worker* w, uint64_t address, uint64_t size, int access, uint64_t pc);
+// The copy engine reads shared memory of the block that runs: has every thread that stored there, or the one that runs,
+// made a proxy fence since? One that was made between the same two barriers counts, whichever came first.
+void look_for_proxies(Worker* w, uint64_t address, uint64_t size, uint64_t pc);
 // An atomic, or an access to a volatile: takes what others released at this address, and releases what was fenced.
 void synchronise(Worker* w, uint64_t address, bool acquires, bool releases);
 // A barrier in shared memory, or one of a number: what the thread has done is released there, fenced or not.
@@ -14,12 +17,15 @@ void release_at(Worker* w, uint64_t address);
 void pass_at(Block* block, uint64_t address);
 void acquire_at(Worker* w, uint64_t address);
 // Compares what was stored with what another lane of the warp had stored there, now that it is in memory.
-void settle(Worker* w);
+void settle_now(Worker* w);
+inline void settle(Worker* w) {
+  if (w->repeated.address) settle_now(w);
+}
 // All threads of a block know at a barrier what each of them knew, and what each has fenced.
 void share_at_barrier(Block* block);
 // All threads of a cluster know at its barrier what each of them knew.
 void share_in_cluster(Cluster* cluster);
 // Reports the two accesses of `suspect` as a race.
-void accuse(Worker* w, const Fiber::Suspect& suspect);
+void accuse(Worker* w, const Fiber::Suspect& suspect, const char* lacks = "");
 
 }  // namespace engine

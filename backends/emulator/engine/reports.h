@@ -17,7 +17,7 @@ void describe_nearest(Worker* w, ts_report& report, uint64_t address);
 
 // `fill` writes the report, if no other finding has.
 template <class Fill>
-void fail(ts_kind kind, Fill fill) {
+__attribute__((cold, noinline)) void fail(ts_kind kind, Fill fill) {
   Launch* launch = worker->launch;
   {
     std::lock_guard<std::mutex> hold(launch->lock);

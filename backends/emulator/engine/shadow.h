@@ -9,21 +9,35 @@
 
 namespace shadow {
 
-enum Access : uint8_t { READ = 0, WRITE = 1, ATOMIC = 2 };
+enum Access : uint8_t { READ = 0, WRITE = 1, ATOMIC = 2, VOLATILE = 3 };
 
 // One access: by which thread, at what time of its block, its warp and its own.
 struct Record {
   uint32_t thread = 0;     // block * 1024 + thread + 1; 0: no record
   uint32_t epoch = 0;      // barriers its block had passed; the two upper bits: the kind of access
   uint16_t warp_clock = 0; // of its lane
-  uint16_t clock = 0;      // fences it had made
+  uint16_t clock = 0;      // fences it had made; STORES: a volatile access or a copy that writes
   uint32_t pc = 0;         // within the kernel's library
 };
 constexpr uint32_t EPOCH = 0x3fffffff;
+constexpr uint16_t STORES = 0x8000;
+typedef uint32_t Four __attribute__((vector_size(16)));
 
 // A granule's last accesses that none of the others makes superfluous.
-struct Cell {
-  Record records[4];
+struct alignas(64) Cell {
+  Four thread = {}, epoch = {}, clocks = {}, pc = {};  // each of four records
+
+  Record at(int i) const {
+    return {thread[i], epoch[i], static_cast<uint16_t>(clocks[i]), static_cast<uint16_t>(clocks[i] >> 16), pc[i]};
+  }
+  // Whole vectors are stored, since a load of one that was stored in parts has to wait for it.
+  void put(int i, const Record& record) {
+    const Four here = Four(Four{0, 1, 2, 3} == static_cast<uint32_t>(i));
+    thread = (here & record.thread) | (~here & thread);
+    epoch = (here & record.epoch) | (~here & epoch);
+    clocks = (here & (record.warp_clock | uint32_t(record.clock) << 16)) | (~here & clocks);
+    pc = (here & record.pc) | (~here & pc);
+  }
 };
 
 // The cells of 4096 bytes; a granule is as small as the smallest access so far, at most 4 bytes.
@@ -32,6 +46,11 @@ struct Page {
   std::vector<Cell> cells;
 
   explicit Page(int granule_shift) : shift(granule_shift), cells(size_t(4096) >> granule_shift) {}
+  // What happened to bytes `from` to `to` of the page.
+  void forget(uint64_t from, uint64_t to) {
+    std::fill(cells.begin() + static_cast<ptrdiff_t>(from >> shift),
+              cells.begin() + static_cast<ptrdiff_t>(((to - 1) >> shift) + 1), Cell());
+  }
   void refine(int to) {
     std::vector<Cell> finer(size_t(4096) >> to);
     for (size_t i = 0; i < finer.size(); ++i) finer[i] = cells[i >> (shift - to)];
@@ -44,29 +63,35 @@ class Pages {
  public:
   Page& at(uint64_t address, int shift) {
     const uint64_t number = address >> 12;
-    if (number != last_number_) {
+    Recent& recent = recent_[number % RECENT];
+    if (recent.number != number) {
       std::unique_ptr<Page>& page = pages_[number];
       if (!page) page = std::make_unique<Page>(shift);
-      last_number_ = number;
-      last_ = page.get();
+      recent = {number, page.get()};
     }
-    if (last_->shift > shift) last_->refine(shift);
-    return *last_;
+    if (recent.page->shift > shift) recent.page->refine(shift);
+    return *recent.page;
   }
   void clear() {
     pages_.clear();
-    last_number_ = ~uint64_t(0);
+    for (Recent& recent : recent_) recent = {};
   }
   // Forget what happened to one stretch of memory.
   void forget(uint64_t address, uint64_t bytes) {
-    for (uint64_t number = address >> 12; number <= (address + bytes) >> 12; ++number) pages_.erase(number);
-    last_number_ = ~uint64_t(0);
+    for (uint64_t start = address, end = address + bytes; start < end; start = (start | 4095) + 1) {
+      const auto page = pages_.find(start >> 12);
+      const uint64_t from = start & 4095, to = std::min<uint64_t>(4096, from + end - start);
+      if (page != pages_.end()) page->second->forget(from, to);
+    }
   }
 
  private:
+  static constexpr uint64_t RECENT = 256;
+  struct Recent {
+    uint64_t number = ~uint64_t(0);
+    Page* page = nullptr;
+  } recent_[RECENT];
   std::unordered_map<uint64_t, std::unique_ptr<Page>> pages_;
-  uint64_t last_number_ = ~uint64_t(0);
-  Page* last_ = nullptr;
 };
 
 // What one thread knows to be over, of other blocks and threads, because it acquired what they released.
@@ -92,7 +117,7 @@ struct Knowledge {
     const auto lane = lanes.find(record.thread);
     if (lane != lanes.end() && moment(record.epoch, record.warp_clock) <= lane->second) return true;
     const auto thread = threads.find(record.thread);
-    return thread != threads.end() && record.clock < thread->second;
+    return thread != threads.end() && (record.clock & ~STORES) < static_cast<int>(thread->second);
   }
 };
 

@@ -18,6 +18,7 @@ constexpr uint64_t ARENA = 512 << 10;  // bytes of shared memory a block may use
 constexpr uint8_t DECLARED = 1, WRITTEN = 3, IN_FLIGHT = 5;
 constexpr unsigned SITES = 512;  // a power of two
 constexpr int READ = 0, WRITE = 1, ATOMIC = 2;
+constexpr int VOLATILE_READ = 3, VOLATILE_WRITE = 7;  // where races are looked for
 constexpr uint64_t RANK = 24;  // the bit of a shared address from which on the rank in the cluster stands
 
 enum State : uint8_t {
@@ -75,6 +76,7 @@ struct Fiber {
   // Where races are looked for.
   uint32_t fences = 0, fenced_epoch = 0;  // and releases by a barrier
   bool fenced = false;
+  uint32_t proxied = 0;  // releases by a barrier, and one, at its last fence before the copy engine
   std::vector<Copy> copies;  // oldest first
   uint32_t groups = 0;       // of copies that were closed
   std::unique_ptr<shadow::Knowledge> known;  // acquired since the block's last barrier
@@ -100,6 +102,12 @@ struct Array {
   uint64_t offset, bytes;
 };
 
+// Of 32 threads, by lane.
+struct Warp {
+  uint32_t waiting = 0, gone = 0;  // who waits at a warp operation; who has ended, or never was
+  bool all_at(uint32_t mask) const { return ((waiting | gone) & mask) == mask; }
+};
+
 // Blocks that run together and reach each other's shared memory.
 struct Cluster {
   std::vector<Block*> blocks;  // by rank
@@ -112,6 +120,7 @@ struct Block {
   uint64_t number = 0, index = 0;
   uint32_t place[3] = {};
   std::vector<Fiber> fibers;
+  std::vector<Warp> warps;
   char* arena = nullptr;
   uint8_t* states = nullptr;
   uint64_t used = 0;
@@ -180,6 +189,7 @@ struct Worker {
   Context main;
   bool watched = false;  // every access takes the slow way
   bool wants_block = false;
+  bool copies = false;  // what is checked is the copy engine's
   std::vector<Fiber*> ring;
   uint64_t head = 0, tail = 0;
   std::vector<std::unique_ptr<Block>> resident, spare;

@@ -116,19 +116,19 @@ class warp_group_ {
   void sync(TS_LINE) const { ts_warp(mask_, nullptr, nullptr, "group.sync", line, file); }
   template <class T>
   T shfl(T value, int rank, TS_LINE) const {
-    return touchstone::shuffle_words(mask_, value, lane_(static_cast<unsigned>(rank) % size()), 32,
-        touchstone::FROM, "group.shfl", line, file);
+    return touchstone::shuffle_words<touchstone::FROM>(mask_, value, lane_(static_cast<unsigned>(rank) % size()), 32,
+        "group.shfl", line, file);
   }
   template <class T>
   T shfl_down(T value, unsigned by, TS_LINE) const {
     const unsigned rank = thread_rank() + by;
-    return touchstone::shuffle_words(mask_, value, lane_(rank < size() ? rank : thread_rank()), 32,
-        touchstone::FROM, "group.shfl_down", line, file);
+    return touchstone::shuffle_words<touchstone::FROM>(mask_, value, lane_(rank < size() ? rank : thread_rank()), 32,
+        "group.shfl_down", line, file);
   }
   template <class T>
   T shfl_up(T value, unsigned by, TS_LINE) const {
     const unsigned rank = thread_rank();
-    return touchstone::shuffle_words(mask_, value, lane_(rank < by ? rank : rank - by), 32, touchstone::FROM,
+    return touchstone::shuffle_words<touchstone::FROM>(mask_, value, lane_(rank < by ? rank : rank - by), 32,
         "group.shfl_up", line, file);
   }
   int any(int p, TS_LINE) const { return __any_sync(mask_, p, line, file); }
@@ -172,21 +172,21 @@ class thread_block_tile : public warp_group_ {
   static unsigned meta_group_size() { return (thread_block::num_threads() + Size - 1) / Size; }
   template <class T>
   T shfl(T value, int from, TS_LINE) const {
-    return touchstone::shuffle_words(mask_, value, from, Size, touchstone::FROM, "tile.shfl", line, file);
+    return touchstone::shuffle_words<touchstone::FROM>(mask_, value, from, Size, "tile.shfl", line, file);
   }
   template <class T>
   T shfl_down(T value, unsigned by, TS_LINE) const {
-    return touchstone::shuffle_words(mask_, value, static_cast<int>(by), Size, touchstone::DOWN, "tile.shfl_down",
+    return touchstone::shuffle_words<touchstone::DOWN>(mask_, value, static_cast<int>(by), Size, "tile.shfl_down",
         line, file);
   }
   template <class T>
   T shfl_up(T value, unsigned by, TS_LINE) const {
-    return touchstone::shuffle_words(mask_, value, static_cast<int>(by), Size, touchstone::UP, "tile.shfl_up",
+    return touchstone::shuffle_words<touchstone::UP>(mask_, value, static_cast<int>(by), Size, "tile.shfl_up",
         line, file);
   }
   template <class T>
   T shfl_xor(T value, unsigned by, TS_LINE) const {
-    return touchstone::shuffle_words(mask_, value, static_cast<int>(by), Size, touchstone::XOR, "tile.shfl_xor",
+    return touchstone::shuffle_words<touchstone::XOR>(mask_, value, static_cast<int>(by), Size, "tile.shfl_xor",
         line, file);
   }
 };

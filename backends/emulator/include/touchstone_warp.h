@@ -39,42 +39,43 @@ TS_PLAIN inline void shuffle_combine(void** lanes, uint32_t mask) {
 
 enum ShuffleKind { FROM, UP, DOWN, XOR };
 
-TS_PLAIN inline uint64_t shuffle(
-    uint32_t mask, uint64_t value, int by, int width, ShuffleKind kind, const char* what, int line, const char* file) {
+template <ShuffleKind K>
+TS_PLAIN uint64_t shuffle(
+    uint32_t mask, uint64_t value, int by, int width, const char* what, int line, const char* file) {
   if (width <= 0 || width > 32 || (width & (width - 1)))
     ts_fault("the width of a shuffle is not a power of two up to 32", TS_PC);
   const int lane = static_cast<int>(ts_lane()), first = lane & ~(width - 1);
   int from = lane;
-  if (kind == FROM) from = first + (by & (width - 1));
-  if (kind == UP) from = lane - by >= first ? lane - by : lane;
-  if (kind == DOWN) from = lane + by < first + width ? lane + by : lane;
-  if (kind == XOR) from = (lane ^ by) < first + width ? lane ^ by : lane;  // a lower group may be read, a higher not
+  if (K == FROM) from = first + (by & (width - 1));
+  if (K == UP) from = lane - by >= first ? lane - by : lane;
+  if (K == DOWN) from = lane + by < first + width ? lane + by : lane;
+  if (K == XOR) from = (lane ^ by) < first + width ? lane ^ by : lane;  // a lower group may be read, a higher not
   Offer offer = {value, 0, from & 31, 0, line, file, what};
   ts_warp(mask, shuffle_combine, &offer, what, line, file);
   return offer.result;
 }
 
-template <class T>
-__forceinline__ T shuffle_any(uint32_t mask, T value, int by, int width, ShuffleKind kind, const char* what, int line,
-                              const char* file) {
+template <ShuffleKind K, class T>
+__forceinline__ T shuffle_any(
+    uint32_t mask, T value, int by, int width, const char* what, int line, const char* file) {
   static_assert(sizeof(T) <= 8, "a shuffle moves at most 8 bytes");
   uint64_t bits = 0;
   __builtin_memcpy(&bits, &value, sizeof(T));
-  bits = shuffle(mask, bits, by, width, kind, what, line, file);
+  bits = shuffle<K>(mask, bits, by, width, what, line, file);
   __builtin_memcpy(&value, &bits, sizeof(T));
   return value;
 }
 
 // Of any size, in words of 8 bytes.
-template <class T>
-__forceinline__ T shuffle_words(uint32_t mask, T value, int by, int width, ShuffleKind kind, const char* what, int line,
-                                const char* file) {
+template <ShuffleKind K, class T>
+__forceinline__ T shuffle_words(
+    uint32_t mask, T value, int by, int width, const char* what, int line, const char* file) {
   if constexpr (sizeof(T) <= 8) {
-    return shuffle_any(mask, value, by, width, kind, what, line, file);
+    return shuffle_any<K>(mask, value, by, width, what, line, file);
   } else {
     uint64_t words[(sizeof(T) + 7) / 8] = {};
     __builtin_memcpy(words, &value, sizeof(T));
-    for (uint64_t& word : words) word = shuffle(mask, word, by, width, kind, what, line, file);
+    for (uint64_t& word : words) word = shuffle<K>(mask, word, by, width, what, line, file);
     __builtin_memcpy(&value, words, sizeof(T));
     return value;
   }
@@ -154,8 +155,8 @@ __forceinline__ uint64_t bits_of(T value) {
 #define TS_SHUFFLE(name, Kind, By)                                                              \
   template <class T>                                                                            \
   __forceinline__ T name(unsigned mask, T value, By by, int width = 32, TS_LINE) {              \
-    return touchstone::shuffle_any(                                                             \
-        mask, value, static_cast<int>(by), width, touchstone::Kind, #name, line, file);         \
+    return touchstone::shuffle_any<touchstone::Kind>(                                           \
+        mask, value, static_cast<int>(by), width, #name, line, file);                           \
   }
 TS_SHUFFLE(__shfl_sync, FROM, int)
 TS_SHUFFLE(__shfl_up_sync, UP, unsigned)
