@@ -176,7 +176,7 @@ def kernel(text: str, name: str, library: Path) -> Path:
     """The library of a kernel's source `text`, which is complete C++ by now; `name` is for messages. Whoever loads it
     has loaded the engine `library` before."""
     cxx = command()
-    flags = _flags()
+    flags = [*_flags(), *(["-isystem", _torch_headers()] if "touchstone_torch.h" in text else [])]
     # with the place of the emulator's own headers, by which a finding passes over their lines
     key = digest(text, name, library.name, *made_by(), str(_HERE), *flags)
 
@@ -192,6 +192,12 @@ def kernel(text: str, name: str, library: Path) -> Path:
         build([*cxx, *link], output, name)
 
     return store().file(f"{plain_name(Path(name).stem)}_{key}.so", make)
+
+
+def _torch_headers() -> str:
+    """The folder of torch's headers; it need not be there."""
+    spec = importlib.util.find_spec("torch")
+    return f"{Path(spec.origin).parent}/include" if spec and spec.origin else "/"
 
 
 def _flags() -> list[str]:

@@ -21,10 +21,11 @@ _TOKEN = re.compile(
 )
 _MARKER = re.compile(r'[ \t]*#[ \t]*(?:line[ \t]+)?(\d+)[ \t]+"((?:\\.|[^"\\])*)"([ \d]*)')
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
-_DEVICE = {"__device__", "__global__", "__constant__", "__shared__", "__managed__"}
+_DEVICE = {"__device__", "__global__", "__constant__", "__shared__", "__managed__", "C10_DEVICE", "C10_HOST_DEVICE"}
 _WITH_BRACKETS = {
     "__launch_bounds__", "__maxnreg__", "__cluster_dims__", "__align__", "alignas", "__attribute__", "__declspec__",
     "decltype", "noexcept", "__block_size__", "explicit", "requires",
+    "C10_LAUNCH_BOUNDS_1", "C10_LAUNCH_BOUNDS_2",
 }  # fmt: skip
 _TAGS = ("struct", "class", "union", "enum")
 _QUALIFIERS = {
@@ -295,7 +296,7 @@ class Text:
             kernel = None
             if "__global__" in words and body >= 0:
                 kernel = self._kernel(last_word, parameters, first, scopes, template)
-            is_device = bool(words & {"__device__", "__global__", "constexpr", "consteval"})
+            is_device = bool(words & {"__device__", "__global__", "constexpr", "consteval", "C10_DEVICE", "C10_HOST_DEVICE"})
             if operator and not is_device:
                 is_device = False
             return Declaration(first, last, frozenset(names), "function", is_device, scopes, kernel, template)
@@ -494,7 +495,7 @@ class Text:
             if member.kind != "variable" or "static" in words:
                 continue
             kind = next((word for word in words if word in types), "")
-            pointer = any(t.text == "*" for t in self.code[member.first : member.last])
+            pointer = any(t.text in ("*", "<") for t in self.code[member.first : member.last])
             for word in (w for w in words if w in member.names and w != kind):
                 inner = self.fields(kind, types, depth + 1) if kind and not pointer else []
                 out += [f"{word}.{one}" for one in inner] or [word]
@@ -583,6 +584,12 @@ class Text:
                     before.kind != "word" or before.text in ("return", "else", "do")
                 ):
                     yield at, token.text
+
+    def places(self, declaration: Declaration, word: str) -> Iterator[int]:
+        """The tokens that are `word`, but in brackets, as attributes are."""
+        for at in range(declaration.first, declaration.last + 1):
+            if self.code[at].text == word and (at == 0 or self.code[at - 1].text != "("):
+                yield at
 
     def source_of(self, part: tuple[int, int]) -> str:
         """The text of tokens, from the first up to the one before the last."""

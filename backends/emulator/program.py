@@ -104,7 +104,7 @@ class Program:
             try:
                 path = compiler.kernel(self._complete(made, entries), self.name, engine_path)
             except compiler.CompileError as error:
-                raise compiler.CompileError(f"{error}{_without(made)}") from None
+                raise compiler.CompileError(f"{_without(made)}{error}") from None
             runs_on = engine(str(engine_path))  # first: the kernel's library asks for it by its name
             try:
                 library = opened(str(path))
@@ -327,9 +327,9 @@ def _instance_name(instance: str) -> str:
 
 
 def _without(made: Unit) -> str:
-    """What may be missing where a text does not compile."""
+    """What may be missing where a text does not compile: said before what the compiler says."""
     ours = [(header, name, line) for header, name, line in made.missing if not _LIBRARIES.match(header)]
-    lines = [f"\n{name}:{line}: {header} is not found: -I FOLDER names where it is" for header, name, line in ours]
+    lines = [f"{name}:{line}: {header} is not found: -I FOLDER names where it is\n" for header, name, line in ours]
     return "".join(lines[:5])
 
 

@@ -126,6 +126,11 @@ def _made(
             if not any(begin <= at <= end for begin, end, _ in gone)
         ]
         edits += [(*span, _NO_LAUNCH) for span in read.device_launches(declaration)]
+        edits += [
+            (at, at, "__attribute__((noinline))")
+            for at in read.places(declaration, "__noinline__")
+            if not any(begin <= at <= end for begin, end, _ in gone)
+        ]
         pieces.append(read.piece(declaration, edits) + "\n")
         words |= read.words(declaration)
     pieces.append("}" * len(scopes) + "\n")
