@@ -113,15 +113,6 @@ inline double2 box_muller_double(unsigned x0, unsigned x1, unsigned y0, unsigned
   const double angle = 3.1415926535897932 * (uniform53(y0, y1) * 2), length = sqrt(-2.0 * log(uniform53(x0, x1)));
   return double2{sin(angle) * length, cos(angle) * length};
 }
-// The quantile of the normal distribution, for sequences of which one word makes one number.
-inline double quantile(double p) {
-  double low = -40, high = 40;  // erfc is monotonous
-  for (int i = 0; i < 80; ++i) {
-    const double middle = (low + high) / 2;
-    (0.5 * erfc(-middle * 0.70710678118654752) < p ? low : high) = middle;
-  }
-  return low;
-}
 
 template <class State>
 struct Words {  // two words a pair of normal numbers is made of
@@ -300,14 +291,14 @@ inline float curand_normal(State* state) {
   if constexpr (touchstone::random::Words<State>::pairs)
     return touchstone::random::half_of_pair<1>(state, [=] { return curand_normal2(state); });
   else
-    return static_cast<float>(touchstone::random::quantile(curand_uniform(state)));
+    return static_cast<float>(touchstone::quantile(curand_uniform(state)));
 }
 template <class State>
 inline double curand_normal_double(State* state) {
   if constexpr (touchstone::random::Words<State>::pairs)
     return touchstone::random::half_of_double_pair<1>(state, [=] { return curand_normal2_double(state); });
   else
-    return touchstone::random::quantile(curand_uniform_double(state));
+    return touchstone::quantile(curand_uniform_double(state));
 }
 template <class State>
 inline float2 curand_log_normal2(State* state, float mean, float deviation) {

@@ -680,6 +680,31 @@ class BlockDiscontinuity : detail::Block<detail::Exchanged<T, X * Y * Z>, X, Y, 
   }
 };
 
+template <class T, int X, int Y = 1, int Z = 1, int Legacy = 0>
+class BlockAdjacentDifference : detail::Block<detail::Exchanged<T, X * Y * Z>, X, Y, Z> {
+  using Base = detail::Block<detail::Exchanged<T, X * Y * Z>, X, Y, Z>;
+  using Base::temp, Base::tid;
+
+ public:
+  using typename Base::TempStorage;
+  using Base::Base;
+  template <int N, class U, class Op>
+  void SubtractLeft(T (&in)[N], U (&out)[N], Op op) {
+    temp.item[tid].set(in[N - 1]);
+    __syncthreads();
+    for (int i = N - 1; i > 0; --i) out[i] = op(in[i], in[i - 1]);
+    out[0] = tid ? op(in[0], temp.item[tid - 1].get()) : static_cast<U>(in[0]);
+  }
+  template <int N, class U, class Op>
+  void SubtractRight(T (&in)[N], U (&out)[N], Op op) {
+    temp.item[tid].set(in[0]);
+    __syncthreads();
+    const T last = in[N - 1];
+    for (int i = 0; i < N - 1; ++i) out[i] = op(in[i], in[i + 1]);
+    out[N - 1] = tid < Base::THREADS - 1 ? op(last, temp.item[tid + 1].get()) : static_cast<U>(last);
+  }
+};
+
 template <class T, int X, int N, int Bins, BlockHistogramAlgorithm A = BLOCK_HISTO_SORT, int Y = 1, int Z = 1,
           int Legacy = 0>
 class BlockHistogram : detail::Block<touchstone_nothing_, X, Y, Z> {

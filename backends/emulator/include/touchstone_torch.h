@@ -16,6 +16,14 @@ using namespace at;
 }
 namespace at {
 namespace cuda {}
+template <class T>
+struct numeric_limits {  // as device code has it, whose bounds may be infinite
+  using Limits = std::numeric_limits<T>;
+  static constexpr T lowest() { return Limits::lowest(); }
+  static constexpr T max() { return Limits::max(); }
+  static constexpr T lower_bound() { return Limits::has_infinity ? -Limits::infinity() : Limits::lowest(); }
+  static constexpr T upper_bound() { return Limits::has_infinity ? Limits::infinity() : Limits::max(); }
+};
 }  // namespace at
 
 #define CUDA_KERNEL_LOOP_TYPE(i, n, Index)                                                         \
@@ -41,6 +49,12 @@ inline T WARP_SHFL_XOR(T value, int by, int width = warpSize, unsigned mask = 0x
   return __shfl_xor_sync(mask, value, by, width);
 }
 inline unsigned WARP_BALLOT(int predicate, unsigned mask = 0xffffffffu) { return __ballot_sync(mask, predicate); }
+inline c10::Half atomicAdd(c10::Half* to, c10::Half value) {
+  return atomicAdd(reinterpret_cast<__half*>(to), static_cast<__half>(value));
+}
+inline c10::BFloat16 atomicAdd(c10::BFloat16* to, c10::BFloat16 value) {
+  return atomicAdd(reinterpret_cast<__nv_bfloat16*>(to), static_cast<__nv_bfloat16>(value));
+}
 template <class T>
 inline T gpuAtomicAdd(T* to, T value) {
   return atomicAdd(to, value);
@@ -48,10 +62,4 @@ inline T gpuAtomicAdd(T* to, T value) {
 template <class T>
 inline T gpuAtomicAddNoReturn(T* to, T value) {
   return atomicAdd(to, value);
-}
-inline c10::Half atomicAdd(c10::Half* to, c10::Half value) {
-  return atomicAdd(reinterpret_cast<__half*>(to), static_cast<__half>(value));
-}
-inline c10::BFloat16 atomicAdd(c10::BFloat16* to, c10::BFloat16 value) {
-  return atomicAdd(reinterpret_cast<__nv_bfloat16*>(to), static_cast<__nv_bfloat16>(value));
 }
