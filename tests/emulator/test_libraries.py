@@ -1,4 +1,4 @@
-"""Device code of libraries that the emulator brings, or takes from where it is installed."""
+"""Device code of libraries that the emulator brings, or takes from where it is installed; intrinsics that few kernels use."""
 
 import numpy as np
 import pytest
@@ -95,5 +95,55 @@ def test_types_and_accessors_of_torch(program):
     x, y = np.arange(100, dtype=np.float16), np.zeros(100, np.float32)
     table = np.arange(10, dtype=np.float32).reshape(5, 2)
     packed = np.array([table.ctypes.data], np.uint64).tobytes() + np.array([5, 2, 2, 1], np.int32).tobytes()
-    program.launch("halves<float>", 2, 64, (x, packed, y, 100), memory=[table])
+    program.launch("halves", 2, 64, (x, packed, y, 100), memory=[table])
     assert (y == x * table[np.arange(100) % 5, 1] + np.float32(0.5)).all()
+
+
+def test_two_or_four_numbers_in_a_word(program, random):
+    a, b = (random.integers(0, 1 << 32, 256, np.uint64).astype(np.uint32) for _ in range(2))
+    a[:4], b[:4] = [0, 0x80808080, 0x80008000, 0xFFFFFFFF], [0, 0x80808080, 0x80008000, 1]
+    out = np.zeros((13, 256), np.uint32)
+    program.launch("lanes", 1, 256, (a, b, out, 256))
+
+    def part(x, kind):
+        return x.view(kind).astype(np.int64)
+
+    def of(kind, make):
+        return make(part(a, kind), part(b, kind)).astype(np.int64).astype(kind).view(np.uint32)
+
+    expected = [
+        of("u1", lambda x, y: x + y),
+        of("i1", lambda x, y: (x + y).clip(-128, 127)),
+        of("u2", lambda x, y: (x + y).clip(0, 65535)),
+        of("u2", lambda x, y: x - y),
+        of("u1", lambda x, y: abs(x - y)),
+        of("i2", lambda x, y: -(x > y).astype(np.int64)),
+        of("u1", lambda x, y: x <= y),
+        of("i1", np.maximum),
+        of("u2", np.minimum),
+        of("i2", lambda x, y: (x + y + (x + y >= 0)) >> 1),
+        of("i1", lambda x, y: -x),
+        of("i2", lambda x, y: abs(x).clip(-32768, 32767)),
+        abs(part(a, "u1") - part(b, "u1")).reshape(-1, 4).sum(1),
+    ]
+    for k, one in enumerate(expected):
+        assert (out[k] == one).all(), k
+
+
+def test_directed_rounding(program, random):
+    x, y = ((random.standard_normal(256) * 2.0 ** random.integers(-9, 9, 256)).astype(np.float32) for _ in range(2))
+    down, up, zero = (np.zeros((256, 4), np.float32) for _ in range(3))
+    program.launch("directed", 1, 256, (x, y, down, up, zero))
+    wide, y64 = x.astype(np.float64), y.astype(np.float64)
+    exact = np.stack([wide + y64, wide * y64, 1 / y64, x.view(np.int32).astype(np.float64)], 1)  # within 53 bits or near
+    assert (down <= exact).all() and (up >= exact).all() and (abs(zero) <= abs(exact)).all()
+    inexact = exact.astype(np.float32) != exact
+    assert inexact.sum() > 500 and (np.nextafter(down, np.float32(np.inf)) == up)[inexact].all()
+    assert (down == up)[~inexact].all()
+
+
+def test_inverses_of_distributions(program):
+    p, back = np.array([-0.999, -0.5, -1e-12, 0, 1e-5, 0.3, 0.95, 0.9999999]), np.zeros((8, 2))
+    program.launch("inverses", 1, 8, (p, back))
+    np.testing.assert_allclose(back[:, 0], p, rtol=1e-14)
+    np.testing.assert_allclose(back[:, 1], p, atol=1e-15)

@@ -121,9 +121,33 @@ __global__ void flags(unsigned* count, float* sum, int* order, unsigned long lon
   if (threadIdx.x == 0) order[2 + blockIdx.x] = shared.load();
 }
 
-template <typename scalar_t>
 __global__ void C10_LAUNCH_BOUNDS_1(64) halves(
-    const at::Half* x, const torch::PackedTensorAccessor32<scalar_t, 2, torch::RestrictPtrTraits> table, float* y, int n) {
+    const at::Half* x, const torch::PackedTensorAccessor32<float, 2, torch::RestrictPtrTraits> table, float* y, int n) {
   using wide = at::acc_type<at::Half, true>;
   CUDA_KERNEL_LOOP(i, n) { y[i] = static_cast<wide>(x[i]) * table[i % table.size(0)][1] + at::Half(0.5f); }
+}
+
+__global__ void lanes(const unsigned* a, const unsigned* b, unsigned* out, int n) {
+  const int i = threadIdx.x;
+  const unsigned x = a[i], y = b[i];
+  const unsigned all[] = {__vadd4(x, y),        __vaddss4(x, y),   __vaddus2(x, y), __vsub2(x, y),  __vabsdiffu4(x, y),
+                          __vcmpgts2(x, y),     __vsetleu4(x, y),  __vmaxs4(x, y),  __vminu2(x, y), __vavgs2(x, y),
+                          __vneg4(x),           __vabsss2(x),      __vsadu4(x, y)};
+  for (unsigned k = 0; k < sizeof all / sizeof *all; ++k) out[k * n + i] = all[k];
+}
+
+__global__ void directed(const float* x, const float* y, float* down, float* up, float* zero) {
+  const int i = threadIdx.x;
+  down[4 * i] = __fadd_rd(x[i], y[i]), down[4 * i + 1] = __fmul_rd(x[i], y[i]);
+  down[4 * i + 2] = __frcp_rd(y[i]), down[4 * i + 3] = __int2float_rd(__float_as_int(x[i]));
+  up[4 * i] = __fadd_ru(x[i], y[i]), up[4 * i + 1] = __fmul_ru(x[i], y[i]);
+  up[4 * i + 2] = __frcp_ru(y[i]), up[4 * i + 3] = __int2float_ru(__float_as_int(x[i]));
+  zero[4 * i] = __fadd_rz(x[i], y[i]), zero[4 * i + 1] = __fmul_rz(x[i], y[i]);
+  zero[4 * i + 2] = __fdiv_rz(1.0f, y[i]), zero[4 * i + 3] = __int2float_rz(__float_as_int(x[i]));
+}
+
+__global__ void inverses(const double* p, double* back) {
+  const double x = p[threadIdx.x];
+  back[2 * threadIdx.x] = erf(erfinv(x));
+  back[2 * threadIdx.x + 1] = normcdf(normcdfinv((x + 1) / 2)) * 2 - 1;
 }
