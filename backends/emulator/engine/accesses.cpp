@@ -73,6 +73,15 @@ __attribute__((noinline)) void slow(Worker* w, uint64_t address, uint64_t size, 
   refuse(w, TS_OUT_OF_BOUNDS, address, size, access, pc);
 }
 
+void begun(Worker* w, uint64_t address, uint64_t size) {
+  const Block* block = owner(w, address);
+  if (!block) return;
+  const uint64_t offset = address - here(block->arena);
+  uint8_t* states = block->states + offset;
+  for (uint64_t i = 0; i < std::min(size, ARENA - offset); ++i)
+    if (states[i] == DECLARED) states[i] = WRITTEN;
+}
+
 void signalled(uint64_t address, uint64_t size, uint64_t pc) {
   Worker* w = worker;
   if (!w || !w->current) return;

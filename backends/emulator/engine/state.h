@@ -17,7 +17,7 @@ constexpr uint64_t ARENA = 512 << 10;  // bytes of shared memory a block may use
 // Of a byte of shared memory; 0 is a red zone, IN_FLIGHT what an asynchronous copy has yet to fill.
 constexpr uint8_t DECLARED = 1, WRITTEN = 3, IN_FLIGHT = 5;
 constexpr unsigned SITES = 512;  // a power of two
-constexpr int READ = 0, WRITE = 1, ATOMIC = 2;
+constexpr int READ = 0, WRITE = 1, ATOMIC = 2, EXCHANGE = 3;  // of atomics the one that does not depend on what was
 constexpr uint64_t RANK = 24;  // the bit of a shared address from which on the rank in the cluster stands
 
 enum State : uint8_t {
