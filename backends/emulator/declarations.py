@@ -21,7 +21,8 @@ _TOKEN = re.compile(
 )
 _MARKER = re.compile(r'[ \t]*#[ \t]*(?:line[ \t]+)?(\d+)[ \t]+"((?:\\.|[^"\\])*)"([ \d]*)')
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
-_DEVICE = {"__device__", "__global__", "__constant__", "__shared__", "__managed__", "C10_DEVICE", "C10_HOST_DEVICE"}
+_FUNCTIONS = {"__device__", "__global__", "C10_DEVICE", "C10_HOST_DEVICE"}
+_DEVICE = {"__constant__", "__shared__", "__managed__", *_FUNCTIONS}
 _WITH_BRACKETS = {
     "__launch_bounds__", "__maxnreg__", "__cluster_dims__", "__align__", "alignas", "__attribute__", "__declspec__",
     "decltype", "noexcept", "__block_size__", "explicit", "requires",
@@ -296,7 +297,7 @@ class Text:
             kernel = None
             if "__global__" in words and body >= 0:
                 kernel = self._kernel(last_word, parameters, first, scopes, template)
-            is_device = bool(words & {"__device__", "__global__", "constexpr", "consteval", "C10_DEVICE", "C10_HOST_DEVICE"})
+            is_device = bool(words & {"constexpr", "consteval", *_FUNCTIONS})
             if operator and not is_device:
                 is_device = False
             return Declaration(first, last, frozenset(names), "function", is_device, scopes, kernel, template)
@@ -408,10 +409,47 @@ class Text:
             while begin >= 2 and self.code[begin - 1].text == "::" and self.code[begin - 2].kind == "word":
                 begin -= 2
                 name = f"{self.code[begin].text}::{name}"
-            arguments = self.text[inside[0].start : inside[-1].end] if inside else ""
-            words = frozenset(t.text for t in inside if t.kind == "word")
-            found.append(Launch(name, " ".join(arguments.split()), words, *self.place(token.start)))
+            arguments = self._resolved(inside, at)
+            words = frozenset(re.findall(r"[A-Za-z_]\w*", arguments))
+            found.append(Launch(name, arguments, words, *self.place(token.start)))
         return found
+
+    def _resolved(self, inside: Sequence[Token], at: int, depth: int = 0) -> str:
+        """The text of tokens, with what the function around token `at` calls its constants and types in their place."""
+        out, before = "", None
+        for token in inside:
+            known = self._constant(token.text, at) if token.kind == "word" and depth < 8 else None
+            if before and before.end < token.start:
+                out += " "
+            if known is None:
+                out += token.text
+            else:
+                out += self._resolved(self.code[known[0] : known[1]], known[0] - 2, depth + 1)
+            before = token
+        return " ".join(out.split())
+
+    def _constant(self, word: str, at: int) -> tuple[int, int] | None:
+        """The tokens of the value that `const int word = ...;` or `using word = ...;` gives, before token `at` in the
+        same function."""
+        number = bisect.bisect_right([d.first for d in self.declarations], at) - 1
+        first = self.declarations[number].first if number >= 0 else 0
+        for here in range(at - 1, first, -1):
+            following = self.code[here + 1].text
+            if self.code[here].text != word or following not in ("=", "{") or self.code[here + 2].text == "=":
+                continue
+            begin = here
+            while begin > first and self.code[begin - 1].text not in (";", "{", "}"):
+                begin -= 1
+            if self.code[begin].text not in ("const", "constexpr", "static", "using"):
+                return None
+            if following == "{":
+                return here + 2, self._ends[here + 1]
+            end = here + 2
+            while end < at and self.code[end].text not in (";", ","):
+                end = self._angles(end) if self.code[end].text == "<" else self._ends.get(end, end)
+                end += 1
+            return here + 2, end
+        return None
 
     def needed(self, roots: Sequence[str] | None = None, also: frozenset[str] = frozenset()) -> list[Declaration]:
         """What the kernels named in `roots` (None: all) and the words `also` need, in the order of the text."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from touchstone import backends
 from touchstone.backends.emulator import binary, compiler, instruments, library, preprocess
-from touchstone.backends.emulator.arguments import Packing
+from touchstone.backends.emulator.arguments import Packing, Texture
 from touchstone.backends.emulator.declarations import Kernel
 from touchstone.backends.emulator.findings import error
 from touchstone.backends.emulator.library import Loaded, Report, base, engine, fields, opened, parameters
@@ -157,7 +157,9 @@ class Program:
                 return self._load(()), plain.index(found)
             if "(" in kernel:
                 raise self._unknown(kernel)
-            raise KeyError(f"{self.name}: {kernel} is a template: name an instance, as {kernel}<...>")
+            of = {la.arguments for la in self.launches if _bare(la.name).split("::")[-1] == found.name.split("::")[-1]}
+            instances = " or ".join(f"{kernel}<{given}>" for given in sorted(of - {""})[:4]) or f"{kernel}<...>"
+            raise KeyError(f"{self.name}: {kernel} is a template: name an instance, as {instances}")
         return self._load((kernel,)), len(self._untemplated())
 
     def _unknown(self, kernel: str) -> KeyError:
@@ -228,6 +230,9 @@ class Program:
         known = parameters(loaded, number)
         if len(arguments) != len(known):
             raise TypeError(f"{kernel}: expected {len(known)} arguments, got {len(arguments)}")
+        for type_, name, argument in zip(self._found(kernel).types, self._names(kernel), arguments, strict=True):
+            if {"cudaTextureObject_t", "cudaSurfaceObject_t"} & set(type_.split()) and not isinstance(argument, Texture):
+                raise TypeError(f"{kernel}: {name}: expected a Texture, got {type(argument).__name__}")
         structures = {i: fields(loaded, number, i) for i, p in enumerate(known) if p.kind == b"x"}
         with backends.running():  # what is moved is read and written as the kernel's own
             packed = Packing(kernel, arguments, known, self._names(kernel), structures, memory)

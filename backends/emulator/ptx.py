@@ -76,8 +76,8 @@ class NotKnown(Exception):
 
 
 def translate(template: str, outputs: list[tuple[str, str]], inputs: list[tuple[str, str]], where: int) -> str:
-    """The expression that stands for `asm("template" : outputs : inputs)`; operands are (constraint, expression). `where`
-    makes its labels its own."""
+    """The expression that stands for `asm("template" : outputs : inputs)`; operands are (constraint, expression).
+    `where` makes its labels its own."""
     try:
         return _Statement(template, outputs, inputs, where).text()
     except NotKnown as error:

@@ -1,4 +1,4 @@
-"""Device code of libraries that the emulator brings, or takes from where it is installed; intrinsics that few kernels use."""
+"""Device code of libraries, which the emulator brings or takes from where it is installed, and intrinsics by name."""
 
 import numpy as np
 import pytest
@@ -135,7 +135,8 @@ def test_directed_rounding(program, random):
     down, up, zero = (np.zeros((256, 4), np.float32) for _ in range(3))
     program.launch("directed", 1, 256, (x, y, down, up, zero))
     wide, y64 = x.astype(np.float64), y.astype(np.float64)
-    exact = np.stack([wide + y64, wide * y64, 1 / y64, x.view(np.int32).astype(np.float64)], 1)  # within 53 bits or near
+    # Exact within 53 bits, or as near as is needed.
+    exact = np.stack([wide + y64, wide * y64, 1 / y64, x.view(np.int32).astype(np.float64)], 1)
     assert (down <= exact).all() and (up >= exact).all() and (abs(zero) <= abs(exact)).all()
     inexact = exact.astype(np.float32) != exact
     assert inexact.sum() > 500 and (np.nextafter(down, np.float32(np.inf)) == up)[inexact].all()
