@@ -101,6 +101,9 @@ def own_text() -> str:
     return "\0".join(f"{file.name}\0{file.read_text()}" for file in files if file.is_file())
 
 
+_LATER = re.compile(
+    r"\b(?:concept|requires|consteval|constinit)\b|#include <(?:bit|compare|concepts|numbers|ranges|span)>"
+)
 # What the compiler and its parts say where the machine fails them, in the C locale.
 _NO_ROOM = {os.strerror(code): code for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)} | {
     "File size limit exceeded": errno.EFBIG
@@ -176,7 +179,7 @@ def kernel(text: str, name: str, library: Path) -> Path:
     """The library of a kernel's source `text`, which is complete C++ by now; `name` is for messages. Whoever loads it
     has loaded the engine `library` before."""
     cxx = command()
-    flags = [*_flags(), *(["-isystem", _torch_headers()] if "touchstone_torch.h" in text else [])]
+    flags = [*_flags(_standard(text)), *(["-isystem", _torch_headers()] if "touchstone_torch.h" in text else [])]
     # with the place of the emulator's own headers, by which a finding passes over their lines
     key = digest(text, name, library.name, *made_by(), str(_HERE), *flags)
 
@@ -200,11 +203,16 @@ def _torch_headers() -> str:
     return f"{Path(spec.origin).parent}/include" if spec and spec.origin else "/"
 
 
-def _flags() -> list[str]:
+def _standard(text: str) -> str:
+    """nvcc's default, or the later one that a text uses."""
+    return "c++20" if _LATER.search(text) else "c++17"
+
+
+def _flags(standard: str = "c++17") -> list[str]:
     """Those by which kernels are compiled."""
     cxx = command()
     return [
-        "-std=c++17",
+        f"-std={standard}",
         "-O2",
         "-g1",
         "-gdwarf-4",

@@ -69,7 +69,7 @@ class Kernel(NamedTuple):
     template: bool
     parameters: tuple[str, ...]  # their names
     types: tuple[str, ...] = ()
-    scopes: tuple[str, ...] = ()  # the namespaces it stands in, unnamed ones as ""
+    scopes: tuple[str, ...] = ()  # the namespaces it stands in, unnamed ones as "", inline ones as "inline name"
     file: str = ""
     line: int = 0
     cluster: str = ""  # what __cluster_dims__ says
@@ -94,6 +94,14 @@ class Declaration(NamedTuple):
     scopes: tuple[str, ...]
     kernel: Kernel | None = None
     template: bool = False
+
+
+def opened(scopes: Sequence[str]) -> str:
+    """What opens the namespaces `scopes`, one brace each."""
+    return "".join(
+        f"inline namespace {scope[7:]} {{" if scope.startswith("inline ") else f"namespace {scope} {{"
+        for scope in scopes
+    )
 
 
 class Text:
@@ -195,6 +203,8 @@ class Text:
                         names.append(code[last].text)
                     last += 1
                 if code[last].text == "{":
+                    if text == "inline":
+                        names = [f"inline {name}" for name in names]
                     yield from self._scope(last + 1, self._ends[last], (*scopes, *(names or [""])))
                     at = self._ends[last] + 1
                     continue
@@ -282,6 +292,8 @@ class Text:
             return self._type(first, last, tag, body, scopes, template)
         if code[begin].text == "using":
             return self._using(first, begin, last, scopes)
+        if code[begin].text == "concept":
+            return Declaration(first, last, frozenset({code[begin + 1].text}), "type", True, scopes, None, True)
         if code[begin].text == "static_assert":
             return Declaration(first, last, frozenset(), "assertion", False, scopes)
         if code[begin].text == "typedef":
@@ -364,7 +376,7 @@ class Text:
             names.append(part[at].text if named else "")
             types.append(" ".join(t.text for i, t in enumerate(part) if not (named and i == at)))
         file, line = self.place(self.code[first].start)
-        whole = "::".join([*(s for s in scopes if s), name])
+        whole = "::".join([*(s for s in scopes if s and not s.startswith("inline ")), name])
         dims = [i for i in range(first, parameters) if self.code[i].text == "__cluster_dims__"]
         cluster = " ".join(t.text for t in self.code[dims[0] + 2 : self._ends[dims[0] + 1]]) if dims else ""
         return Kernel(whole, template, tuple(names), tuple(types), scopes, file, line, cluster)
@@ -485,7 +497,8 @@ class Text:
                 seen.add(word)
                 for number in by_name.get(word, ()):
                     take(number)
-        namespaces = _NAMESPACES.union(*(self.declarations[number].scopes for number in keep))
+        inside = {scope for number in keep for scope in self.declarations[number].scopes}
+        namespaces = _NAMESPACES | {scope.removeprefix("inline ") for scope in inside}
         for number, declaration in enumerate(self.declarations):
             if declaration.kind == "using":
                 words = [t.text for t in self.code[declaration.first : declaration.last] if t.kind == "word"]

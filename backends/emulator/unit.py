@@ -113,7 +113,7 @@ def _made(
     words: set[str] = set()
     for declaration in chosen:
         if declaration.scopes != scopes:
-            pieces.append("}" * len(scopes) + "".join(f"namespace {scope} {{" for scope in declaration.scopes) + "\n")
+            pieces.append("}" * len(scopes) + declarations.opened(declaration.scopes) + "\n")
             scopes = declaration.scopes
         edits = [(first, last, "") for first, last in read.host_members(declaration)]
         gone = edits[:]

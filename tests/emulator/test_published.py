@@ -150,12 +150,54 @@ def test_texts_that_the_rewriting_must_not_change():
     text = (
         "#include <memory>\nstruct Kept { std::shared_ptr<int> p; };\n"
         "__device__ __noinline__ int half_of(float x) {\n  union { int word; float number; };\n  number = x;\n"
-        '  union { int out; };\n  asm("shr.u32 %0, %1, 1;" : "=r"(out) : "r"(word));\n  return out + sizeof(Kept*) - 8;\n}\n'
+        '  union { int out; };\n  asm("shr.u32 %0, %1, 1;" : "=r"(out) : "r"(word));\n'
+        "  return out + sizeof(Kept*) - 8;\n}\n"
         "__global__ void k(int* x) { x[0] = half_of(1.0f); x[1] = CLOCKS_PER_SEC; }"
     )
     x = np.zeros(2, np.int32)
     emulator.compile(text, "kept.cu").launch("k", 1, 1, (x,))
     assert x.tolist() == [0x3F800000 >> 1, 1000000]
+
+
+def test_namespaces_that_are_inline_and_the_runtime_in_device_code():
+    text = (
+        "namespace outer { inline namespace v1 { template <int N> struct Plus { static constexpr int value = N; };\n"
+        "__global__ void k(int* x) { x[0] += Plus<2>::value + outer::Plus<3>::value; } } }\n"
+        "__global__ void parent(int* x) {\n  if (x[0] > 2)\n    cudaDeviceSynchronize();\n}"
+    )
+    program = emulator.compile(text, "namespaces.cu")
+    x = np.array([2], np.int32)
+    program.launch("parent", 1, 1, (x,))
+    program.launch("outer::k", 1, 1, (x,))
+    assert x[0] == 7
+    with pytest.raises(
+        emulator.KernelError, match=r"namespaces.cu:5\): .*not covered.*cudaDeviceSynchronize in device"
+    ):
+        program.launch("parent", 1, 1, (x,))
+
+
+MODERN = """
+#include <concepts>
+#include <thrust/device_vector.h>
+#include <thrust/execution_policy.h>
+#include <thrust/sort.h>
+template <typename T> concept Number = std::integral<T> || std::floating_point<T>;
+template <Number T> __device__ T twice(T x) { return x * 2; }
+__global__ void modern(int* x) {
+  int some[4] = {3, 1, 2, 0};
+  thrust::sort(thrust::seq, some, some + 4);
+  x[0] = twice(x[0]);
+  x[1] = some[1];
+}
+"""
+
+
+@pytest.mark.level("default")
+def test_concepts_and_thrust():
+    """An algorithm of Thrust's has a temporary array of its own."""
+    x = np.array([5, 0], np.int32)
+    emulator.compile(MODERN, "modern.cu").launch("modern", 1, 1, (x,))
+    assert x.tolist() == [10, 1]
 
 
 def test_a_number_for_a_texture_is_refused():
