@@ -571,7 +571,8 @@ class Text:
                 out += self.host_members(member)
             elif member.kind == "function" and not member.device:
                 defaulted = self.code[member.last - 1].text in ("default", "delete")
-                if not defaulted and "friend" not in words:
+                asks = "static" in words and self.code[member.last].text == ";"  # only for what type it would return
+                if not defaulted and not asks and "friend" not in words:
                     out.append((member.first, member.last))
 
     def assembly(self, declaration: Declaration) -> Iterator[tuple[int, int, list[list[tuple[int, int]]]]]:

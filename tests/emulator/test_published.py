@@ -159,19 +159,21 @@ def test_texts_that_the_rewriting_must_not_change():
     assert x.tolist() == [0x3F800000 >> 1, 1000000]
 
 
-def test_namespaces_that_are_inline_and_the_runtime_in_device_code():
+def test_namespaces_members_without_body_and_the_runtime_in_device_code():
     text = (
+        "template <class T> struct Has { template <class C> static char test(decltype(&C::x));\n"
+        "  template <class C> static int test(...); void host(); enum { value = sizeof(test<T>(0)) }; };\n"
         "namespace outer { inline namespace v1 { template <int N> struct Plus { static constexpr int value = N; };\n"
-        "__global__ void k(int* x) { x[0] += Plus<2>::value + outer::Plus<3>::value; } } }\n"
+        "__global__ void k(int* x) { x[0] += Plus<2>::value + outer::Plus<3>::value + Has<int>::value; } } }\n"
         "__global__ void parent(int* x) {\n  if (x[0] > 2)\n    cudaDeviceSynchronize();\n}"
     )
     program = emulator.compile(text, "namespaces.cu")
     x = np.array([2], np.int32)
     program.launch("parent", 1, 1, (x,))
     program.launch("outer::k", 1, 1, (x,))
-    assert x[0] == 7
+    assert x[0] == 11
     with pytest.raises(
-        emulator.KernelError, match=r"namespaces.cu:5\): .*not covered.*cudaDeviceSynchronize in device"
+        emulator.KernelError, match=r"namespaces.cu:7\): .*not covered.*cudaDeviceSynchronize in device"
     ):
         program.launch("parent", 1, 1, (x,))
 
