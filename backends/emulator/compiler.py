@@ -102,7 +102,8 @@ def own_text() -> str:
 
 
 _LATER = re.compile(
-    r"\b(?:concept|requires|consteval|constinit)\b|\bstd::bit_cast\b|#include <(?:bit|compare|concepts|numbers|ranges|span)>"
+    r"\b(?:concept|requires|consteval|constinit)\b|\bstd::bit_cast\b"
+    r"|#include <(?:bit|compare|concepts|numbers|ranges|span)>"
 )
 # What the compiler and its parts say where the machine fails them, in the C locale.
 _NO_ROOM = {os.strerror(code): code for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)} | {

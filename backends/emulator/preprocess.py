@@ -238,6 +238,8 @@ def headers_for(words: set[str], asked: Sequence[str]) -> list[str]:
             last = [CUB] if folder in words else last
         elif header in _HOST_ONLY:
             continue
+        elif header == "cuda/mdspan":  # the rest of it calls the host's API
+            out += ["cuda/std/mdspan"] if "mdspan" in words else []
         elif folder in ("cuda", "thrust", "cooperative_groups") and "/" in header:
             if folder in words:
                 out.append(header)

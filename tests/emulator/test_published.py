@@ -202,6 +202,19 @@ def test_concepts_and_thrust():
     assert x.tolist() == [10, 1]
 
 
+def test_a_parameter_hides_a_shared_array_of_the_file():
+    text = (
+        "extern __shared__ float room[];\n__shared__ int count;\n"
+        "__device__ float second(float* room, int n) { if (n > 1) { return room[1]; } return 0; }\n"
+        "__device__ int next(int count) {\n  return count + 1;\n}\n"
+        "__global__ void k(float* x) {\n  room[threadIdx.x] = threadIdx.x;\n  if (threadIdx.x == 0) count = 5;\n"
+        "  __syncthreads();\n  x[threadIdx.x] = second(room + 1, count) + next(count * 2) + room[0];\n}"
+    )
+    x = np.zeros(8, np.float32)
+    emulator.compile(text, "hidden.cu").launch("k", 1, 8, (x,), shared=32)
+    assert (x == 2 + 11).all()
+
+
 def test_a_number_for_a_texture_is_refused():
     program = emulator.compile("__global__ void k(cudaTextureObject_t t, float* y) { y[0] = tex1Dfetch<float>(t, 0); }")
     with pytest.raises(TypeError, match="k: t: expected a Texture, got int"):
