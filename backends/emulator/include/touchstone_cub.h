@@ -1,6 +1,6 @@
-// CUB's collectives of a block and of a warp, by their documented interface; its algorithms differ on a GPU only in speed
-// and in the order of additions. What threads exchange lies in TempStorage, so that a barrier which is missing before it
-// is used again shows.
+// CUB's collectives of a block and of a warp, by their documented interface; its algorithms differ on a GPU only in
+// speed and in the order of additions. What threads exchange lies in TempStorage, so that a barrier which is missing
+// before it is used again shows.
 #pragma once
 #include <algorithm>
 #include <type_traits>
@@ -469,7 +469,8 @@ void LoadDirectBlocked(int tid, It from, T (&items)[N], int valid) {
 }
 template <class It, class T, int N, class D>
 void LoadDirectBlocked(int tid, It from, T (&items)[N], int valid, D other) {
-  for (int i = 0; i < N; ++i) items[i] = tid * N + i < valid ? static_cast<T>(from[tid * N + i]) : static_cast<T>(other);
+  for (int i = 0; i < N; ++i)
+    items[i] = tid * N + i < valid ? static_cast<T>(from[tid * N + i]) : static_cast<T>(other);
 }
 template <int B, class It, class T, int N>
 void LoadDirectStriped(int tid, It from, T (&items)[N]) {
@@ -482,7 +483,8 @@ void LoadDirectStriped(int tid, It from, T (&items)[N], int valid) {
 }
 template <int B, class It, class T, int N, class D>
 void LoadDirectStriped(int tid, It from, T (&items)[N], int valid, D other) {
-  for (int i = 0; i < N; ++i) items[i] = tid + i * B < valid ? static_cast<T>(from[tid + i * B]) : static_cast<T>(other);
+  for (int i = 0; i < N; ++i)
+    items[i] = tid + i * B < valid ? static_cast<T>(from[tid + i * B]) : static_cast<T>(other);
 }
 template <class T, int N>
 void LoadDirectBlockedVectorized(int tid, T* from, T (&items)[N]) {

@@ -1,4 +1,5 @@
-// What kernels of PyTorch's extensions name: its 16-bit types, accumulation types and accessors, from torch's own headers.
+// What kernels of PyTorch's extensions name: its 16-bit types, accumulation types and accessors, from torch's own
+// headers.
 #pragma once
 #define __CUDACC__ 1
 #include <c10/util/BFloat16.h>
