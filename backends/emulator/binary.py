@@ -47,6 +47,25 @@ def variables(library: Path) -> tuple[list[Variable], tuple[int, int]]:
     return found, constants
 
 
+def undefined(library: Path) -> set[str]:
+    """The functions and variables that a compiled library wants from others."""
+    data = library.read_bytes()
+    if data[:6] != b"\x7fELF\x02\x01":
+        return set()
+    table, entry, count = struct.unpack_from("<Q10xHH", data, 40)
+    sections = [struct.unpack_from("<IIQQQQIIQQ", data, table + i * entry) for i in range(count)]
+    found: set[str] = set()
+    for section in sections:
+        if section[1] != 11:  # SHT_DYNSYM
+            continue
+        for at in range(section[4], section[4] + section[5], 24):
+            name, _, _, home = struct.unpack_from("<IBBH", data, at)
+            if home == 0 and name:
+                start = sections[section[6]][4] + name
+                found.add(data[start : data.index(b"\0", start)].decode())
+    return found
+
+
 def _demangled(label: str) -> str:
     """ "table" of "_ZL5table"; others as they are."""
     found = re.fullmatch(r"_ZL?(?:N\w*?)?(\d+)(\w+?)E?", label)

@@ -108,6 +108,10 @@ def own_text() -> str:
     return "\0".join(f"{file.name}\0{file.read_text()}" for file in files if file.is_file())
 
 
+_LATER = re.compile(
+    r"\b(?:concept|requires|consteval|constinit)\b|\bstd::bit_cast\b"
+    r"|#include <(?:bit|compare|concepts|numbers|ranges|span)>"
+)
 # What the compiler and its parts say where the machine fails them, in the C locale.
 _NO_ROOM = {os.strerror(code): code for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)} | {
     "File size limit exceeded": errno.EFBIG
@@ -183,7 +187,10 @@ def kernel(text: str, name: str, library: Path, zeroed: bool = False) -> Path:
     """The library of a kernel's source `text`, which is complete C++ by now; `name` is for messages. Whoever loads it
     has loaded the engine `library` before. `zeroed`: local variables without a value begin as zeros."""
     cxx = command()
-    flags = _flags(zeroed)
+    flags = [
+        *_flags(_standard(text), zeroed),
+        *(["-isystem", _torch_headers()] if "touchstone_torch.h" in text else []),
+    ]
     # with the place of the emulator's own headers, by which a finding passes over their lines
     key = digest(text, name, library.name, *made_by(), str(_HERE), *flags)
 
@@ -201,13 +208,24 @@ def kernel(text: str, name: str, library: Path, zeroed: bool = False) -> Path:
     return store().file(f"{plain_name(Path(name).stem)}_{key}.so", make)
 
 
-def _flags(zeroed: bool = False) -> list[str]:
+def _torch_headers() -> str:
+    """The folder of torch's headers; it need not be there."""
+    spec = importlib.util.find_spec("torch")
+    return f"{Path(spec.origin).parent}/include" if spec and spec.origin else "/"
+
+
+def _standard(text: str) -> str:
+    """nvcc's default, or the later one that a text uses."""
+    return "c++20" if _LATER.search(text) else "c++17"
+
+
+def _flags(standard: str = "c++17", zeroed: bool = False) -> list[str]:
     """Those by which kernels are compiled. g++ has the one for local variables from version 12 on, clang from 8."""
     cxx = command()
     begin = f"-ftrivial-auto-var-init={'zero' if zeroed else 'pattern'}"
     return [
         *([begin] if _takes(tuple(cxx), begin, os.environ.get("PATH")) else []),
-        "-std=c++17",
+        f"-std={standard}",
         "-O2",
         "-g1",
         "-gdwarf-4",

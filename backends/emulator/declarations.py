@@ -21,10 +21,12 @@ _TOKEN = re.compile(
 )
 _MARKER = re.compile(r'[ \t]*#[ \t]*(?:line[ \t]+)?(\d+)[ \t]+"((?:\\.|[^"\\])*)"([ \d]*)')
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
-_DEVICE = {"__device__", "__global__", "__constant__", "__shared__", "__managed__"}
+_FUNCTIONS = {"__device__", "__global__", "C10_DEVICE", "C10_HOST_DEVICE"}
+_DEVICE = {"__constant__", "__shared__", "__managed__", *_FUNCTIONS}
 _WITH_BRACKETS = {
     "__launch_bounds__", "__maxnreg__", "__cluster_dims__", "__align__", "alignas", "__attribute__", "__declspec__",
     "decltype", "noexcept", "__block_size__", "explicit", "requires",
+    "C10_LAUNCH_BOUNDS_1", "C10_LAUNCH_BOUNDS_2",
 }  # fmt: skip
 _TAGS = ("struct", "class", "union", "enum")
 _QUALIFIERS = {
@@ -67,7 +69,7 @@ class Kernel(NamedTuple):
     template: bool
     parameters: tuple[str, ...]  # their names
     types: tuple[str, ...] = ()
-    scopes: tuple[str, ...] = ()  # the namespaces it stands in, unnamed ones as ""
+    scopes: tuple[str, ...] = ()  # the namespaces it stands in, unnamed ones as "", inline ones as "inline name"
     file: str = ""
     line: int = 0
     cluster: str = ""  # what __cluster_dims__ says
@@ -92,6 +94,14 @@ class Declaration(NamedTuple):
     scopes: tuple[str, ...]
     kernel: Kernel | None = None
     template: bool = False
+
+
+def opened(scopes: Sequence[str]) -> str:
+    """What opens the namespaces `scopes`, one brace each."""
+    return "".join(
+        f"inline namespace {scope[7:]} {{" if scope.startswith("inline ") else f"namespace {scope} {{"
+        for scope in scopes
+    )
 
 
 class Text:
@@ -193,6 +203,8 @@ class Text:
                         names.append(code[last].text)
                     last += 1
                 if code[last].text == "{":
+                    if text == "inline":
+                        names = [f"inline {name}" for name in names]
                     yield from self._scope(last + 1, self._ends[last], (*scopes, *(names or [""])))
                     at = self._ends[last] + 1
                     continue
@@ -280,6 +292,8 @@ class Text:
             return self._type(first, last, tag, body, scopes, template)
         if code[begin].text == "using":
             return self._using(first, begin, last, scopes)
+        if code[begin].text == "concept":
+            return Declaration(first, last, frozenset({code[begin + 1].text}), "type", True, scopes, None, True)
         if code[begin].text == "static_assert":
             return Declaration(first, last, frozenset(), "assertion", False, scopes)
         if code[begin].text == "typedef":
@@ -295,7 +309,7 @@ class Text:
             kernel = None
             if "__global__" in words and body >= 0:
                 kernel = self._kernel(last_word, parameters, first, scopes, template)
-            is_device = bool(words & {"__device__", "__global__", "constexpr", "consteval"})
+            is_device = bool(words & {"constexpr", "consteval", *_FUNCTIONS})
             if operator and not is_device:
                 is_device = False
             return Declaration(first, last, frozenset(names), "function", is_device, scopes, kernel, template)
@@ -362,7 +376,7 @@ class Text:
             names.append(part[at].text if named else "")
             types.append(" ".join(t.text for i, t in enumerate(part) if not (named and i == at)))
         file, line = self.place(self.code[first].start)
-        whole = "::".join([*(s for s in scopes if s), name])
+        whole = "::".join([*(s for s in scopes if s and not s.startswith("inline ")), name])
         dims = [i for i in range(first, parameters) if self.code[i].text == "__cluster_dims__"]
         cluster = " ".join(t.text for t in self.code[dims[0] + 2 : self._ends[dims[0] + 1]]) if dims else ""
         return Kernel(whole, template, tuple(names), tuple(types), scopes, file, line, cluster)
@@ -407,10 +421,47 @@ class Text:
             while begin >= 2 and self.code[begin - 1].text == "::" and self.code[begin - 2].kind == "word":
                 begin -= 2
                 name = f"{self.code[begin].text}::{name}"
-            arguments = self.text[inside[0].start : inside[-1].end] if inside else ""
-            words = frozenset(t.text for t in inside if t.kind == "word")
-            found.append(Launch(name, " ".join(arguments.split()), words, *self.place(token.start)))
+            arguments = self._resolved(inside, at)
+            words = frozenset(re.findall(r"[A-Za-z_]\w*", arguments))
+            found.append(Launch(name, arguments, words, *self.place(token.start)))
         return found
+
+    def _resolved(self, inside: Sequence[Token], at: int, depth: int = 0) -> str:
+        """The text of tokens, with what the function around token `at` calls its constants and types in their place."""
+        out, before = "", None
+        for token in inside:
+            known = self._constant(token.text, at) if token.kind == "word" and depth < 8 else None
+            if before and before.end < token.start:
+                out += " "
+            if known is None:
+                out += token.text
+            else:
+                out += self._resolved(self.code[known[0] : known[1]], known[0] - 2, depth + 1)
+            before = token
+        return " ".join(out.split())
+
+    def _constant(self, word: str, at: int) -> tuple[int, int] | None:
+        """The tokens of the value that `const int word = ...;` or `using word = ...;` gives, before token `at` in the
+        same function."""
+        number = bisect.bisect_right([d.first for d in self.declarations], at) - 1
+        first = self.declarations[number].first if number >= 0 else 0
+        for here in range(at - 1, first, -1):
+            following = self.code[here + 1].text
+            if self.code[here].text != word or following not in ("=", "{") or self.code[here + 2].text == "=":
+                continue
+            begin = here
+            while begin > first and self.code[begin - 1].text not in (";", "{", "}"):
+                begin -= 1
+            if self.code[begin].text not in ("const", "constexpr", "static", "using"):
+                return None
+            if following == "{":
+                return here + 2, self._ends[here + 1]
+            end = here + 2
+            while end < at and self.code[end].text not in (";", ","):
+                end = self._angles(end) if self.code[end].text == "<" else self._ends.get(end, end)
+                end += 1
+            return here + 2, end
+        return None
 
     def needed(self, roots: Sequence[str] | None = None, also: frozenset[str] = frozenset()) -> list[Declaration]:
         """What the kernels named in `roots` (None: all) and the words `also` need, in the order of the text."""
@@ -446,7 +497,8 @@ class Text:
                 seen.add(word)
                 for number in by_name.get(word, ()):
                     take(number)
-        namespaces = _NAMESPACES.union(*(self.declarations[number].scopes for number in keep))
+        inside = {scope for number in keep for scope in self.declarations[number].scopes}
+        namespaces = _NAMESPACES | {scope.removeprefix("inline ") for scope in inside}
         for number, declaration in enumerate(self.declarations):
             if declaration.kind == "using":
                 words = [t.text for t in self.code[declaration.first : declaration.last] if t.kind == "word"]
@@ -494,7 +546,7 @@ class Text:
             if member.kind != "variable" or "static" in words:
                 continue
             kind = next((word for word in words if word in types), "")
-            pointer = any(t.text == "*" for t in self.code[member.first : member.last])
+            pointer = any(t.text in ("*", "<") for t in self.code[member.first : member.last])
             for word in (w for w in words if w in member.names and w != kind):
                 inner = self.fields(kind, types, depth + 1) if kind and not pointer else []
                 out += [f"{word}.{one}" for one in inner] or [word]
@@ -519,7 +571,8 @@ class Text:
                 out += self.host_members(member)
             elif member.kind == "function" and not member.device:
                 defaulted = self.code[member.last - 1].text in ("default", "delete")
-                if not defaulted and "friend" not in words:
+                asks = "static" in words and self.code[member.last].text == ";"  # only for what type it would return
+                if not defaulted and not asks and "friend" not in words:
                     out.append((member.first, member.last))
 
     def assembly(self, declaration: Declaration) -> Iterator[tuple[int, int, list[list[tuple[int, int]]]]]:
@@ -583,6 +636,12 @@ class Text:
                     before.kind != "word" or before.text in ("return", "else", "do")
                 ):
                     yield at, token.text
+
+    def places(self, declaration: Declaration, word: str) -> Iterator[int]:
+        """The tokens that are `word`, but in brackets, as attributes are."""
+        for at in range(declaration.first, declaration.last + 1):
+            if self.code[at].text == word and (at == 0 or self.code[at - 1].text != "("):
+                yield at
 
     def source_of(self, part: tuple[int, int]) -> str:
         """The text of tokens, from the first up to the one before the last."""

@@ -19,19 +19,37 @@ from touchstone.backends.emulator import compiler
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)', re.M)
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.S)
 # Whose macros a kernel's text may use.
-_NAMES = ("assert", "float", "inttypes", "limits", "math", "stdbool", "stddef", "stdint")
+_NAMES = ("assert", "errno", "float", "inttypes", "limits", "math", "stdbool", "stddef", "stdint", "stdlib", "time")
 _MACROS = {"math_constants.h", *(f"{name}.h" for name in _NAMES), *(f"c{name}" for name in _NAMES)}
 # What is included again where the kernels are compiled, if what is kept of the text names one of these words.
 _USED_FOR = {
     "std": {"algorithm", "array", "bit", "complex", "functional", "initializer_list", "limits", "numeric", "optional",
             "tuple", "type_traits", "utility", "variant"},
+    **{word: {header} for word, header in (("shared_ptr", "memory"), ("unique_ptr", "memory"), ("vector", "vector"),
+        ("string", "string"), ("map", "map"), ("set", "set"), ("pair", "utility"), ("ostream", "iostream"),
+        ("function", "functional"), ("atomic", "atomic"), ("chrono", "chrono"), ("span", "span"))},
     "nvcuda": {"mma.h"},
     "cooperative_groups": {"cooperative_groups.h"},
 }  # fmt: skip
 _OTHERS = ("cuda_", "cuComplex", "cufft", "curand_kernel", "curand_philox", "vector_")
 _HOSTS = ("cuda_gl", "cuda_egl", "cuda_vdpau", "cuda_runtime")
+# Of libcu++ and Thrust, what calls the host's API.
+_HOST_ONLY = {
+    *(f"cuda/{name}" for name in ("algorithm", "buffer", "devices", "hierarchy", "launch", "memory_pool",
+        "memory_resource", "stream", "std/chrono", "std/ctime")),
+    *(f"thrust/{name}.h" for name in ("device_vector", "host_vector", "universal_vector", "device_ptr", "device_malloc",
+        "device_new", "device_allocator", "async/copy", "system/cuda/vector", "execution_policy")),
+}  # fmt: skip
 _NARROW = re.compile(r"(__)?(nv_)?(half|bfloat16)")
+# Of the C library and the system's.
+_C_HEADERS = re.compile(
+    r"(assert|complex|ctype|errno|fenv|float|inttypes|libgen|limits|locale|malloc|math|memory|omp|pthread|semaphore"
+    r"|setjmp|signal|stdarg|stdatomic|stdbool|stddef|stdint|stdio|stdlib|string|strings|time|unistd|wchar|x86intrin"
+    r"|[a-z]*mmintrin|immintrin|dirent|dlfcn|fcntl|getopt|(sys|arpa|netinet|linux|asm|bits)/\w+)\.h"
+)
 _FIELDS = re.compile(r"(?:sm_|compute_)?(\d{2,4})([af]?)")
+CUB = "touchstone_cub.h"  # in place of CUB's headers
+TORCH = "touchstone_torch.h"  # of what kernels use of torch's headers
 CUDA_VERSION = 13000  # the toolkit whose macros are shown to the text
 
 
@@ -134,10 +152,10 @@ def _near(header: str, folders: Sequence[Path]) -> Path | None:
     """A header that none of `folders` has, in a folder beside one of them or beside what holds it, up to the
     repository's own: where a build script would find it by an option of the compiler."""
     for folder in folders[:1]:
-        for above in [folder, *folder.parents][:6]:
+        for above in [folder, *folder.parents][:8]:
             if above == above.parent or above == Path.home():
                 break
-            found = [sub / header for sub in sorted(above.iterdir()) if (sub / header).is_file()]
+            found = [sub / header for sub in (above, *sorted(above.iterdir())) if (sub / header).is_file()]
             if found:
                 return found[0]
             if (above / ".git").exists():
@@ -149,7 +167,8 @@ def known(header: str) -> bool:
     """Whether a header is one of the emulator's, of CUDA's or of the C++ library's."""
     cuda = compiler.cuda_headers()
     return bool(
-        (compiler.INCLUDE / header).is_file()
+        _C_HEADERS.fullmatch(header)
+        or (compiler.INCLUDE / header).is_file()
         or (cuda and ((cuda / header).is_file() or (cuda / "cccl" / header).is_file()))
     )
 
@@ -206,11 +225,22 @@ def preprocess(
 def headers_for(words: set[str], asked: Sequence[str]) -> list[str]:
     """Which of the headers that were `asked` for the kernels need, by the words that they use."""
     out = ["cuda_fp16.h", "cuda_bf16.h"] if any(_NARROW.match(word) for word in words) else []
+    last: list[str] = []
     for header in asked:
         if header in out:
             continue
         folder = header.partition("/")[0]
-        if folder in ("cub", "cuda", "thrust", "cooperative_groups") and "/" in header:
+        if folder in ("torch", "ATen", "c10"):
+            if words & {"at", "c10", "torch", "CUDA_KERNEL_LOOP", "C10_WARP_SIZE"} and TORCH not in out:
+                out += [h for h in ("cuda_fp16.h", "cuda_bf16.h") if h not in out]
+                out.append(TORCH)
+        elif folder == "cub" and "/" in header:
+            last = [CUB] if folder in words else last
+        elif header in _HOST_ONLY:
+            continue
+        elif header == "cuda/mdspan":  # the rest of it calls the host's API
+            out += ["cuda/std/mdspan"] if "mdspan" in words else []
+        elif folder in ("cuda", "thrust", "cooperative_groups") and "/" in header:
             if folder in words:
                 out.append(header)
         else:
@@ -218,4 +248,4 @@ def headers_for(words: set[str], asked: Sequence[str]) -> list[str]:
             other = header.startswith(_OTHERS) and not header.startswith(_HOSTS) and known(header)
             if wanted or other:
                 out.append(header)
-    return out
+    return [*out, *last]

@@ -7,13 +7,14 @@ import re
 import shutil
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from touchstone import backends
-from touchstone.backends.emulator import binary, compiler, instruments, library, preprocess
-from touchstone.backends.emulator.arguments import Packing
+from touchstone.backends.emulator import binary, compiler, declarations, instruments, library, preprocess
+from touchstone.backends.emulator.arguments import Packing, Texture
 from touchstone.backends.emulator.declarations import Kernel
 from touchstone.backends.emulator.findings import error
 from touchstone.backends.emulator.library import Loaded, Report, base, engine, fields, opened, parameters
@@ -31,6 +32,11 @@ _HEAP = "".join(
     f'__attribute__((visibility("hidden"))) void operator delete{array}(void* p, size_t) noexcept '
     "{ touchstone::heap_free(p); }\n"
     for array in ("", "[]")
+)
+_MALLOC = (  # of temporary arrays in Thrust's algorithms
+    'extern "C" __attribute__((visibility("hidden"))) void* malloc(size_t n) noexcept '
+    "{ return touchstone::heap_new(n); }\n"
+    'extern "C" __attribute__((visibility("hidden"))) void free(void* p) noexcept { touchstone::heap_free(p); }\n'
 )
 # Headers that kernels have no use for.
 _LIBRARIES = re.compile(
@@ -102,20 +108,36 @@ class Program:
             words = frozenset(re.findall(r"[A-Za-z_]\w*", " ".join(instances)))
             if not words <= made.words:
                 made = self._make(also=words)
-            try:
-                path = compiler.kernel(self._complete(made, entries), self.name, engine_path, zeroed)
-            except compiler.CompileError as error:
-                raise compiler.CompileError(f"{error}{_without(made)}") from None
             runs_on = engine(str(engine_path))  # first: the kernel's library asks for it by its name
-            try:
-                library = opened(str(path))
-            except OSError as error:
-                raise compiler.CompileError(f"{self.name}: {_undefined(str(error))}") from None
+            path, library = self._opened(made, self._complete(made, entries), engine_path, zeroed)
             variables, constants = binary.variables(path)
             self._built[key] = Loaded(str(path), library, runs_on, base(str(path)), variables, constants)
             for name, data in self._values.items():
                 self._write(self._built[key], name, data)
         return self._built[key]
+
+    def _opened(self, made: Unit, text: str, engine_path: Path, zeroed: bool) -> tuple[Path, ctypes.CDLL]:
+        """The library of `text`, and it loaded. A function of the runtime's API, which device code may call on a GPU,
+        ends the launch where a thread comes to it."""
+        for again in (True, False):
+            try:
+                path = compiler.kernel(text, self.name, engine_path, zeroed)
+            except compiler.CompileError as error:
+                raise compiler.CompileError(f"{_without(made)}{error}") from None
+            # Asked of the file: another library of this process may have them.
+            missing = sorted(name for name in binary.undefined(path) if re.match("cuda[A-Z]", name))
+            if not (again and missing):
+                break
+            for name in missing:
+                said = f"not covered by the emulator: {name} in device code"
+                text += (
+                    f'extern "C" TS_PLAIN void ts_stub_{name}() __asm__("{name}");\n'
+                    f'void ts_stub_{name}() {{ ts_fault("{said}", TS_PC); }}\n'
+                )
+        try:
+            return path, opened(str(path))
+        except OSError as error:
+            raise compiler.CompileError(f"{self.name}: {_undefined(str(error))}") from None
 
     def _untemplated(self) -> list[Kernel]:
         return [kernel for kernel in self.kernels if not kernel.template]
@@ -132,11 +154,13 @@ class Program:
         """The text that is compiled: for every kernel one function that unpacks its arguments, one that describes
         them."""
         text = "".join(f"#include <{header}>\n" for header in ("touchstone.h", *made.headers))
-        text += f'{_HEAP if "new" in made.words else ""}{made.text}\n#line 1 "touchstone"\n'
+        thrust = any(header.startswith("thrust/") for header in made.headers)
+        heap = f"{_HEAP}{_MALLOC}" if thrust else _HEAP if "new" in made.words else ""
+        text += f'{heap}{made.text}\n#line 1 "touchstone"\n'
         for number, (kernel, entry) in enumerate(entries):
             scopes = kernel.scopes
             named = [scope for scope in scopes if scope]
-            text += "".join(f"namespace {scope} {{ " for scope in named) + (
+            text += declarations.opened(named) + (
                 f'extern "C" TS_PLAIN void ts_entry_{number}(void** a) {{ touchstone::call({entry}, a); }} '
                 f'extern "C" TS_PLAIN int ts_parameters_{number}(touchstone::Parameter* p, int n) '
                 f"{{ return touchstone::describe({entry}, p, n); }}{_structures(made, kernel, number, entry)}"
@@ -158,7 +182,9 @@ class Program:
                 return self._load(()), plain.index(found)
             if "(" in kernel:
                 raise self._unknown(kernel)
-            raise KeyError(f"{self.name}: {kernel} is a template: name an instance, as {kernel}<...>")
+            of = {la.arguments for la in self.launches if _bare(la.name).split("::")[-1] == found.name.split("::")[-1]}
+            instances = " or ".join(f"{kernel}<{given}>" for given in sorted(of - {""})[:4]) or f"{kernel}<...>"
+            raise KeyError(f"{self.name}: {kernel} is a template: name an instance, as {instances}")
         return self._load((kernel,)), len(self._untemplated())
 
     def _unknown(self, kernel: str) -> KeyError:
@@ -229,6 +255,11 @@ class Program:
         known = parameters(loaded, number)
         if len(arguments) != len(known):
             raise TypeError(f"{kernel}: expected {len(known)} arguments, got {len(arguments)}")
+        for type_, name, argument in zip(self._found(kernel).types, self._names(kernel), arguments, strict=True):
+            if {"cudaTextureObject_t", "cudaSurfaceObject_t"} & set(type_.split()) and not isinstance(
+                argument, Texture
+            ):
+                raise TypeError(f"{kernel}: {name}: expected a Texture, got {type(argument).__name__}")
         structures = {i: fields(loaded, number, i) for i, p in enumerate(known) if p.kind == b"x"}
         with backends.running():  # what is moved is read and written as the kernel's own
             packed = Packing(kernel, arguments, known, self._names(kernel), structures, memory)
@@ -328,9 +359,9 @@ def _instance_name(instance: str) -> str:
 
 
 def _without(made: Unit) -> str:
-    """What may be missing where a text does not compile."""
+    """What may be missing where a text does not compile: said before what the compiler says."""
     ours = [(header, name, line) for header, name, line in made.missing if not _LIBRARIES.match(header)]
-    lines = [f"\n{name}:{line}: {header} is not found: -I FOLDER names where it is" for header, name, line in ours]
+    lines = [f"{name}:{line}: {header} is not found: -I FOLDER names where it is\n" for header, name, line in ours]
     return "".join(lines[:5])
 
 

@@ -76,8 +76,8 @@ class NotKnown(Exception):
 
 
 def translate(template: str, outputs: list[tuple[str, str]], inputs: list[tuple[str, str]], where: int) -> str:
-    """The lambda that stands for `asm("template" : outputs : inputs)`; operands are (constraint, expression). `where`
-    makes its labels its own."""
+    """The expression that stands for `asm("template" : outputs : inputs)`; operands are (constraint, expression).
+    `where` makes its labels its own."""
     try:
         return _Statement(template, outputs, inputs, where).text()
     except NotKnown as error:
@@ -144,7 +144,7 @@ class _Statement:
         copied = [self.copied[n] for n in self.copied if n not in self.placed or n in used]
         after = [back for n, (_, back) in self.copied.items() if back and n not in self.placed]
         whole = [*self.lines, *(made for made, _ in copied), *(s[1:] for s in declared), *rest, *after]
-        return "([&]() __attribute__((always_inline)) { " + " ".join(whole) + " }())"
+        return "({ " + " ".join(whole) + " })"  # no lambda: it cannot capture a member of an anonymous union
 
     def _label(self, name: str) -> str:
         return f"ts_{re.sub(r'[^0-9A-Za-z_]', '_', name)}_{self.where}"

@@ -29,9 +29,32 @@ def rewrite(text: str) -> str:
     pieces.append(text[done:])
     whole = "".join(pieces)
     for name, stands in names.items():
-        whole = re.sub(rf"(?<![\w.>]){name}\b(?!_ts)", stands.replace("\\", r"\\"), whole)
+        hidden = _hidden(whole, name)
+
+        def replaced(found: re.Match[str], hidden: list[tuple[int, int]] = hidden, stands: str = stands) -> str:
+            return found.group() if any(low < found.start() < high for low, high in hidden) else stands
+
+        whole = re.sub(rf"(?<![\w.>]){name}\b(?!_ts)", replaced, whole)
         whole = whole.replace(f"@{name}@", name)
     return whole
+
+
+def _hidden(text: str, name: str) -> list[tuple[int, int]]:
+    """From where to where a parameter of that name stands for it: the functions that have one."""
+    bare = blank(text)
+    found = []
+    for at in re.finditer(rf"\b{name}\b(?=\s*(?:\[\s*\])?\s*[,)])", bare):
+        depth, begin = 1, at.start()
+        while begin and depth and bare[begin - 1] not in ";{}":
+            begin -= 1
+            depth += (bare[begin] == ")") - (bare[begin] == "(")
+        word = re.search(r"(\w+)\s*$", bare[:begin])
+        if depth or not word or word.group(1) in ("if", "for", "while", "switch", "catch"):
+            continue
+        body = re.match(r"\s*(?:#[^\n]*\n\s*)*\{", bare[_closing(bare, begin) :])
+        if body:
+            found.append((begin, _closing(bare, _closing(bare, begin) + body.end() - 1)))
+    return found
 
 
 def _declarations(bare: str) -> Iterator[tuple[int, int, bool]]:

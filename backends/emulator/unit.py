@@ -113,7 +113,7 @@ def _made(
     words: set[str] = set()
     for declaration in chosen:
         if declaration.scopes != scopes:
-            pieces.append("}" * len(scopes) + "".join(f"namespace {scope} {{" for scope in declaration.scopes) + "\n")
+            pieces.append("}" * len(scopes) + declarations.opened(declaration.scopes) + "\n")
             scopes = declaration.scopes
         edits = [(first, last, "") for first, last in read.host_members(declaration)]
         gone = edits[:]
@@ -126,6 +126,11 @@ def _made(
             if not any(begin <= at <= end for begin, end, _ in gone)
         ]
         edits += [(*span, _NO_LAUNCH) for span in read.device_launches(declaration)]
+        edits += [
+            (at, at, "__attribute__((noinline))")
+            for at in read.places(declaration, "__noinline__")
+            if not any(begin <= at <= end for begin, end, _ in gone)
+        ]
         pieces.append(read.piece(declaration, edits) + "\n")
         words |= read.words(declaration)
     pieces.append("}" * len(scopes) + "\n")

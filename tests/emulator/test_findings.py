@@ -30,6 +30,7 @@ KINDS = {
     "atomic_misaligned": emulator.Misaligned,
     "wmma_address": emulator.Misaligned,
     "uninitialised": emulator.UninitialisedShared,
+    "exchanged_first": emulator.UninitialisedShared,
     "unwritten_tail": emulator.UninitialisedShared,
     "early_return": emulator.DivergentBarrier,
     "two_barriers": emulator.DivergentBarrier,

@@ -69,8 +69,8 @@ def test_what_is_not_covered_is_named_with_its_line(program):
 
 
 def test_a_header_that_is_not_found_is_told_where_it_matters(tmp_path):
-    text = '#include "ours.h"\n__global__ void k(int* x) { x[0] = OURS; }'
-    with pytest.raises(emulator.CompileError, match=r"g.cu:1: ours.h is not found: -I FOLDER"):
+    text = '#include <stdio.h>\n#include "ours.h"\n__global__ void k(int* x) { x[0] = OURS; }'
+    with pytest.raises(emulator.CompileError, match=r"^g.cu:2: ours.h is not found: -I FOLDER names where it is\n"):
         emulator.compile(text, "g.cu")
     (tmp_path / "kernels" / "deep").mkdir(parents=True)
     (tmp_path / "common").mkdir()
@@ -81,6 +81,8 @@ def test_a_header_that_is_not_found_is_told_where_it_matters(tmp_path):
     x = np.zeros(1, np.int32)
     program.launch("k", 1, 1, (x,))
     assert x[0] == 7
+    rooted = emulator.compile(text.replace("ours.h", "common/ours.h"), "g.cu", include=[tmp_path / "kernels" / "deep"])
+    assert rooted.nearby[0][1] == str(tmp_path / "common" / "ours.h")
 
 
 @pytest.mark.parametrize(("arch", "number", "suffix"), [("sm_90a", 900, "a"), ("80", 800, ""), (1200, 1200, "")])
@@ -124,6 +126,99 @@ def test_declarations_are_cut_at_their_ends():
         ({"k"}, "function", ()),
     ]
     assert [set(d.names) for d in read.needed()] == [{"f"}, {"k"}]
+
+
+def test_what_the_host_makes_instances_of_is_told():
+    """Constants and types of the function around a launch are given by their values."""
+    text = (
+        "template <int M, int N, class T> __global__ void k(T* x) { x[0] = M * 100 + N; }\n"
+        "void other() { const int M = 7; }\n"
+        "template <int Head> void run(float* x) {\n  constexpr int M = 4, N{2};\n  const int K = M * 8;\n"
+        "  using T = float;\n  if (K == 3) return;\n  k<K, N, T><<<1, 1>>>(x);\n  k<Head, 1, int><<<1, 1>>>(x);\n}\n"
+    )
+    program = emulator.compile(text, "instances.cu")
+    assert [la.arguments for la in program.launches] == ["4 * 8, 2, float", "Head, 1, int"]
+    with pytest.raises(KeyError, match="k is a template: name an instance, as k<4 . 8, 2, float> or k<Head, 1, int>"):
+        program.launch("k", 1, 1, (np.zeros(1, np.float32),))
+    x = np.zeros(1, np.float32)
+    program.launch("k<4 * 8, 2, float>", 1, 1, (x,))
+    assert x[0] == 3202
+
+
+def test_texts_that_the_rewriting_must_not_change():
+    """An anonymous union among the operands of `asm`; __noinline__, also where the C++ library says it."""
+    text = (
+        "#include <memory>\nstruct Kept { std::shared_ptr<int> p; };\n"
+        "__device__ __noinline__ int half_of(float x) {\n  union { int word; float number; };\n  number = x;\n"
+        '  union { int out; };\n  asm("shr.u32 %0, %1, 1;" : "=r"(out) : "r"(word));\n'
+        "  return out + sizeof(Kept*) - 8;\n}\n"
+        "__global__ void k(int* x) { x[0] = half_of(1.0f); x[1] = CLOCKS_PER_SEC; }"
+    )
+    x = np.zeros(2, np.int32)
+    emulator.compile(text, "kept.cu").launch("k", 1, 1, (x,))
+    assert x.tolist() == [0x3F800000 >> 1, 1000000]
+
+
+def test_namespaces_members_without_body_and_the_runtime_in_device_code():
+    text = (
+        "template <class T> struct Has { template <class C> static char test(decltype(&C::x));\n"
+        "  template <class C> static int test(...); void host(); enum { value = sizeof(test<T>(0)) }; };\n"
+        "namespace outer { inline namespace v1 { template <int N> struct Plus { static constexpr int value = N; };\n"
+        "__global__ void k(int* x) { x[0] += Plus<2>::value + outer::Plus<3>::value + Has<int>::value; } } }\n"
+        "__global__ void parent(int* x) {\n  if (x[0] > 2)\n    cudaDeviceSynchronize();\n}"
+    )
+    program = emulator.compile(text, "namespaces.cu")
+    x = np.array([2], np.int32)
+    program.launch("parent", 1, 1, (x,))
+    program.launch("outer::k", 1, 1, (x,))
+    assert x[0] == 11
+    with pytest.raises(
+        emulator.KernelError, match=r"namespaces.cu:7\): .*not covered.*cudaDeviceSynchronize in device"
+    ):
+        program.launch("parent", 1, 1, (x,))
+
+
+MODERN = """
+#include <concepts>
+#include <thrust/device_vector.h>
+#include <thrust/execution_policy.h>
+#include <thrust/sort.h>
+template <typename T> concept Number = std::integral<T> || std::floating_point<T>;
+template <Number T> __device__ T twice(T x) { return x * 2; }
+__global__ void modern(int* x) {
+  int some[4] = {3, 1, 2, 0};
+  thrust::sort(thrust::seq, some, some + 4);
+  x[0] = twice(x[0]);
+  x[1] = some[1];
+}
+"""
+
+
+@pytest.mark.level("default")
+def test_concepts_and_thrust():
+    """An algorithm of Thrust's has a temporary array of its own."""
+    x = np.array([5, 0], np.int32)
+    emulator.compile(MODERN, "modern.cu").launch("modern", 1, 1, (x,))
+    assert x.tolist() == [10, 1]
+
+
+def test_a_parameter_hides_a_shared_array_of_the_file():
+    text = (
+        "extern __shared__ float room[];\n__shared__ int count;\n"
+        "__device__ float second(float* room, int n) { if (n > 1) { return room[1]; } return 0; }\n"
+        "__device__ int next(int count) {\n  return count + 1;\n}\n"
+        "__global__ void k(float* x) {\n  room[threadIdx.x] = threadIdx.x;\n  if (threadIdx.x == 0) count = 5;\n"
+        "  __syncthreads();\n  x[threadIdx.x] = second(room + 1, count) + next(count * 2) + room[0];\n}"
+    )
+    x = np.zeros(8, np.float32)
+    emulator.compile(text, "hidden.cu").launch("k", 1, 8, (x,), shared=32)
+    assert (x == 2 + 11).all()
+
+
+def test_a_number_for_a_texture_is_refused():
+    program = emulator.compile("__global__ void k(cudaTextureObject_t t, float* y) { y[0] = tex1Dfetch<float>(t, 0); }")
+    with pytest.raises(TypeError, match="k: t: expected a Texture, got int"):
+        program.launch("k", 1, 1, (64, np.zeros(1, np.float32)))
 
 
 PTX = [

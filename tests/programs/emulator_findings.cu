@@ -215,3 +215,17 @@ extern "C" __global__ void constant_past_end_right(const float* x, float* y, int
   const float* p = table;
   if (threadIdx.x == 0) y[0] = p[threadIdx.x % 4];
 }
+extern "C" __global__ void exchanged_first_wrong(const float* x, float* y, int n) {
+  __shared__ int hits;
+  atomicAdd(&hits, 1);  // LINE exchanged_first
+  __syncthreads();
+  y[0] = hits;
+}
+extern "C" __global__ void exchanged_first_right(const float* x, float* y, int n) {
+  __shared__ int hits;
+  atomicExch(&hits, 0);
+  __syncthreads();
+  atomicAdd(&hits, 1);
+  __syncthreads();
+  y[0] = hits;
+}

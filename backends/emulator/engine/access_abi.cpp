@@ -11,7 +11,10 @@ TS_EXPORT void ts_check(const void* pointer, uint64_t size, int access, uint64_t
   Worker* w = worker;
   const uint64_t address = reinterpret_cast<uint64_t>(pointer);
   if (!w || !w->current) return;
+  const bool exchanges = access == EXCHANGE;
+  if (exchanges) access = ATOMIC;
   if (address & (alignment - 1)) return misaligned(w, address, size, access, alignment, pc);
+  if (exchanges) begun(w, address, size);
   const bool meets = access == ATOMIC && w->launch->races;
   if (meets) synchronise(w, address, true, false);
   slow(w, address, size, access, pc);

@@ -73,7 +73,7 @@ __attribute__((noinline)) void slow(Worker* w, uint64_t address, uint64_t size, 
       if (access != READ && !range.writable) break;
       const Range row = range.pitch ? Range{address - at, range.row} : Range{range.start, range.bytes};
       if (w->watched) note(w, address, size, access, pc, true);
-      else if (row.bytes >= 16) w->sites[(pc ^ pc >> 9) & (SITES - 1)] = row;
+      else if (row.bytes >= 16) w->sites[site_of(pc, access)] = row;
       return;
     }
   }
@@ -85,6 +85,15 @@ __attribute__((noinline)) void slow(Worker* w, uint64_t address, uint64_t size, 
     return;
   }
   refuse(w, TS_OUT_OF_BOUNDS, address, size, access, pc, gap ? "gap" : "");
+}
+
+void begun(Worker* w, uint64_t address, uint64_t size) {
+  const Block* block = owner(w, address);
+  if (!block) return;
+  const uint64_t offset = address - here(block->arena);
+  uint8_t* states = block->states + offset;
+  for (uint64_t i = 0; i < std::min(size, ARENA - offset); ++i)
+    if (states[i] == DECLARED) states[i] = WRITTEN;
 }
 
 void signalled(uint64_t address, uint64_t size, uint64_t pc) {

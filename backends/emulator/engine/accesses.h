@@ -15,6 +15,9 @@ inline uint64_t here(const void* address) { return reinterpret_cast<uint64_t>(ad
 // An access of any size and alignment: is it within shared memory, an argument or a global, and may it be?
 void slow(Worker* w, uint64_t address, uint64_t size, int access, uint64_t pc);
 
+// What is exchanged need not have been written: shared memory that lies there unwritten counts as written now.
+void begun(Worker* w, uint64_t address, uint64_t size);
+
 // Volatile accesses, which flags that threads wait for are made of. They race with plain ones only.
 void polled(uint64_t address, uint64_t size, uint64_t pc);     // a read
 void signalled(uint64_t address, uint64_t size, uint64_t pc);  // a write
@@ -45,7 +48,7 @@ inline __attribute__((always_inline)) void check(uint64_t address, int access, u
       std::memcpy(&state, w->shared_states + offset, sizeof state);
       if (__builtin_expect(state == all, 1)) return;
     } else {
-      const Range& known = w->sites[(pc ^ pc >> 9) & (SITES - 1)];
+      const Range& known = w->sites[site_of(pc, access)];
       if (__builtin_expect(address - known.start <= known.bytes - sizeof(Word) && known.bytes, 1)) return;
       if (address - w->stack_low <= w->stack_bytes - sizeof(Word)) return;
     }

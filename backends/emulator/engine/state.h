@@ -19,6 +19,7 @@ constexpr uint8_t DECLARED = 1, WRITTEN = 3, IN_FLIGHT = 5;
 constexpr unsigned SITES = 512;  // a power of two
 constexpr int READ = 0, WRITE = 1, ATOMIC = 2;
 constexpr int VOLATILE_READ = 3, VOLATILE_WRITE = 7;  // where races are looked for
+constexpr int EXCHANGE = 3;  // to ts_check alone: the atomic that does not depend on what was
 constexpr uint64_t RANK = 24;  // the bit of a shared address from which on the rank in the cluster stands
 
 enum State : uint8_t {
@@ -174,6 +175,11 @@ struct Launch {
 
   uint64_t order(uint64_t position) const;
 };
+
+// Where a worker keeps what an access found: a write never takes what a read found, which may be read-only.
+inline __attribute__((always_inline)) uint64_t site_of(uint64_t pc, int access) {
+  return ((pc ^ pc >> 9) & (SITES / 2 - 1)) | (access == READ ? 0 : SITES / 2);
+}
 
 // One core: its fibers run one at a time.
 struct Worker {

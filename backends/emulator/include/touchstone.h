@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <time.h>
 
 #include <new>
 #include <type_traits>
@@ -43,7 +44,7 @@
 #define __cluster_dims__(...)
 #define __grid_constant__
 #define __forceinline__ inline __attribute__((always_inline))
-#define __noinline__ __attribute__((noinline))
+// __noinline__ is rewritten in the text: as a macro it would change what the C++ library means by it.
 #define __align__(n) __attribute__((aligned(n)))
 
 // Code that works on the emulator's own variables, and so must not be watched.

@@ -18,11 +18,13 @@ struct Word<8> {
   using type = uint64_t;
 };
 
+struct Exchange;
+
 // old = *p; *p = f(old, value), at once. Returns old.
 template <class Op, class T>
 TS_PLAIN T atomic(T* p, T value, T compare) {
   using W = typename Word<sizeof(T)>::type;
-  ts_check(p, sizeof(T), 2, sizeof(T), TS_PC);
+  ts_check(p, sizeof(T), std::is_same<Op, Exchange>::value ? 3 : 2, sizeof(T), TS_PC);
   W* word = reinterpret_cast<W*>(p);
   W before = __atomic_load_n(word, __ATOMIC_SEQ_CST), after;
   T old, next;

@@ -178,6 +178,8 @@ inline int __dp4a(int a, int b, int c) {
   return c;
 }
 
+#include "touchstone_intrinsics.h"
+
 // Cache hints mean nothing here.
 #define TS_LOAD(name) \
   template <class T>  \

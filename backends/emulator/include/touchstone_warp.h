@@ -13,6 +13,9 @@ inline void __threadfence() { ts_fence(); }
 inline void __threadfence_block() { ts_fence(); }
 inline void __threadfence_system() { ts_fence(); }
 inline void __nanosleep(unsigned) { ts_pause(); }
+// One launch ends before the next begins.
+inline void cudaGridDependencySynchronize() {}
+inline void cudaTriggerProgrammaticLaunchCompletion() {}
 inline long clock_ticks_() { return static_cast<long>(ts_clock()); }
 inline long long clock64() { return static_cast<long long>(ts_clock()); }
 

@@ -82,10 +82,10 @@ uint64_t meet(uint32_t mask, ts_combine combine, uint64_t value, int lane, const
 }
 
 template <class T, class Next>
-T update(T* p, uint64_t site, Next next) {
+T update(T* p, uint64_t site, Next next, bool exchanges = false) {
   using Word = std::conditional_t<sizeof(T) == 8, uint64_t, std::conditional_t<sizeof(T) == 4, uint32_t,
                std::conditional_t<sizeof(T) == 2, uint16_t, uint8_t>>>;
-  ts_check(p, sizeof(T), 2, sizeof(T), site);
+  ts_check(p, sizeof(T), exchanges ? 3 : 2, sizeof(T), site);
   Word* word = reinterpret_cast<Word*>(p);
   Word before = __atomic_load_n(word, __ATOMIC_SEQ_CST), after;
   T old, fresh;
@@ -169,7 +169,7 @@ TS void tsn_copy16(void* shared, const void* global, int bytes, uint64_t site) {
     return update(p, s, [=](U o) { return U(o ^ v); }); \
   } \
   TS U tsn_xchg_i##bits(U* p, U v, uint64_t s) { \
-    return update(p, s, [=](U) { return v; }); \
+    return update(p, s, [=](U) { return v; }, true); \
   } \
   TS U tsn_max_i##bits(U* p, U v, uint64_t s) { \
     return update(p, s, [=](U o) { return T(v) > T(o) ? v : o; }); \
