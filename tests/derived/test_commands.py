@@ -137,6 +137,14 @@ def test_a_problem_is_built_with_other_sizes_too(folder):
     torch.testing.assert_close(contract.expected(inputs)["y"].answer, torch.relu(x @ w.t() + b) * 2)
 
 
+def test_a_problem_whose_class_needs_some_of_its_sizes_keeps_them_however_large_it_is(folder):
+    text = PROBLEM.replace("nn.Linear(in_features, out_features)", "nn.Linear(1024, 600)").replace("512", "2048")
+    (folder / "large.py").write_text(textwrap.dedent(text))
+    model, (x,) = problems.small(folder / "large.py")
+    assert model.linear.weight.numel() > 10 * problems.LARGEST
+    assert x.shape[0] < 9 and x.shape[1] == 1024
+
+
 @pytest.mark.level("default")
 def test_a_kernel_that_does_not_build_with_other_sizes_declines_them(capsys):
     assert main(["check", *PROBLEMS, "--kernel", "kernels.py:Multiples", *QUICK]) == 0
