@@ -137,6 +137,7 @@ def as_kernels(pairs: Sequence[tuple[Callable[..., Any], torch.nn.Module]]) -> C
             except RuntimeError as error:
                 raise ValueError(f"kernel: it does not take the reference's parameters: {error}") from error
             module.train(reference.training)
+            _share_attributes(module, reference)
     names = list(state_of(pairs[0][1]))
     shapes = [_shapes(state_of(reference).values()) for _, reference in pairs]
 
@@ -153,6 +154,16 @@ def as_kernels(pairs: Sequence[tuple[Callable[..., Any], torch.nn.Module]]) -> C
         return by_shapes(chosen, every[0], len(inputs))(*inputs, *given.values())
 
     return run
+
+
+def _share_attributes(module: torch.nn.Module, reference: torch.nn.Module) -> None:
+    """The tensors that both keep as plain attributes of one name and shape are the reference's."""
+    owners, theirs = dict(module.named_modules()), dict(reference.named_modules())
+    for of, name in attributes_of(reference):
+        value = vars(theirs[of])[name]
+        own = vars(owners[of]).get(name) if of in owners else None
+        if isinstance(own, torch.Tensor) and own.shape == value.shape:
+            setattr(owners[of], name, value.clone())
 
 
 def _names(function: Callable[..., Any], count: int) -> list[str]:

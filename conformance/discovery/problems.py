@@ -9,6 +9,7 @@ import ast
 import itertools
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,17 @@ def _numbers(tree: ast.AST) -> Iterator[int]:
         yield from _numbers(node)
 
 
+def _named(tree: ast.Module) -> dict[str, int]:
+    """The sizes that have names, outside of classes and functions."""
+    return {
+        target.id: node.value.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and type(node.value.value) is int
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+
 class _Replaced(ast.NodeTransformer):
     def __init__(self, change: Mapping[int, int]):
         self.change = change
@@ -142,6 +154,7 @@ def _built(
         inputs = modules.example_of(names["get_inputs"])
         found = model(*(t.clone() if isinstance(t, torch.Tensor) else t for t in inputs))
     model.init_inputs = names["get_init_inputs"]
+    model.changed = {name: (value, names[name]) for name, value in _named(tree).items() if names[name] != value}
     every = [*inputs, *model.parameters(), *tree_leaves(found)]
     most = max(t.numel() for t in every if isinstance(t, torch.Tensor))
     return model, inputs, max(most, OP * _ops(model, inputs)) if most <= LARGEST else most
@@ -190,7 +203,8 @@ def kernel_of(kernel: str, name: str, problem: str) -> Callable[..., Any]:
         torch.manual_seed(0)
         for reference in (model, *(other for other, _ in modules.siblings(model))):
             try:
-                pairs.append((made(*reference.init_inputs()), reference))  # type: ignore[operator]
+                with _sizes_of(reference, made):
+                    pairs.append((made(*reference.init_inputs()), reference))  # type: ignore[operator]
             except Exception as error:
                 if reference is model:
                     raise ValueError(f"{name} does not build: {type(error).__name__}: {error}") from error
@@ -198,6 +212,19 @@ def kernel_of(kernel: str, name: str, problem: str) -> Callable[..., Any]:
     run = modules.as_kernels(pairs)
     run.__name__ = run.__qualname__ = name
     return run
+
+
+@contextmanager
+def _sizes_of(reference: torch.nn.Module, made: type) -> Iterator[None]:
+    """The kernel's file has the sizes that `reference` is built with, where it repeats the problem's by name."""
+    changed: Mapping[str, tuple[int, int]] = reference.changed  # type: ignore[assignment]
+    its = getattr(vars(made).get("__init__"), "__globals__", {})
+    own = {name: was for name, (was, _) in changed.items() if its.get(name) == was}
+    its.update({name: changed[name][1] for name in own})
+    try:
+        yield
+    finally:
+        its.update(own)
 
 
 def _declining(error: Exception) -> Callable[..., Any]:
