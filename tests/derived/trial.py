@@ -71,11 +71,12 @@ def by_hash(names: Sequence[str], salt: str = "") -> list[str]:
 
 
 def _database() -> dict[str, Any]:
+    """The entries by name, with that of their variant where they have one."""
     from torch.testing._internal.common_methods_invocations import op_db
 
     found: dict[str, Any] = {}
     for entry in op_db:
-        found.setdefault(entry.name, entry)
+        found.setdefault(f"{entry.name} {entry.variant_test_name}".strip(), entry)
     return found
 
 
