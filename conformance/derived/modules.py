@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.func import functional_call
 
+from touchstone.conformance.derived.ops import is_float
+
 
 def function_of(
     reference: Any, inputs: Sequence[Any] | Callable[..., Sequence[Any]], seed: int = 0
@@ -26,7 +28,7 @@ def function_of(
     if len({*names, *spelt}) < len(names) + len(spelt):
         spelt = [f"state_{name}" for name in spelt]
     modules = [reference, *(module for module, _ in siblings(reference))]
-    every = [as_function(module, len(given), list(state)) for module in modules]
+    every = [as_function(module, len(given), list(state), attributes_of(module)) for module in modules]
     shapes = [_shapes(state_of(module).values()) for module in modules]
     return (
         by_shapes(dict(zip(reversed(shapes), reversed(every), strict=True)), every[0], len(given)),
@@ -85,16 +87,34 @@ def by_shapes(
     return lambda *values: functions.get(_shapes(values[inputs:]), usual)(*values)
 
 
-def as_function(module: torch.nn.Module, inputs: int, state: Sequence[str]) -> Callable[..., Any]:
-    """The function of `inputs` values and the module's state, by position. Buffers are copied: the module may write
-    them."""
+def attributes_of(module: torch.nn.Module) -> list[tuple[str, str]]:
+    """(name of a submodule, attribute) of each tensor that is neither a parameter nor a buffer."""
+    every = module.named_modules()
+    return [(of, name) for of, m in every for name, value in vars(m).items() if isinstance(value, torch.Tensor)]
+
+
+def as_function(
+    module: torch.nn.Module, inputs: int, state: Sequence[str], attributes: Sequence[tuple[str, str]] = ()
+) -> Callable[..., Any]:
+    """The function of `inputs` values and the module's state, by position. Buffers and the tensors among `attributes`
+    are copied, and the latter have the dtype of the values: the module may write them."""
     written = {name for name, _ in module.named_buffers()}
+    owners = dict(module.named_modules())
+    found = [(owners[of], name) for of, name in attributes if of in owners]
+    kept = [(owner, name, vars(owner)[name]) for owner, name in found if name in vars(owner)]
 
     def run(*values):
         given = {n: v.clone() if n in written else v for n, v in zip(state, values[inputs:], strict=True)}
         device = next((v.device for v in values if isinstance(v, torch.Tensor)), None)
+        dtype = next((v.dtype for v in values if is_float(v)), None)
         rest = {name: t.to(device, copy=True) for name, t in module.named_buffers() if name not in given}
-        return functional_call(module, {**rest, **given}, tuple(values[:inputs]))
+        for owner, name, t in kept:
+            setattr(owner, name, t.to(device, dtype if is_float(t) else t.dtype, copy=True))
+        try:
+            return functional_call(module, {**rest, **given}, tuple(values[:inputs]))
+        finally:
+            for owner, name, t in kept:
+                setattr(owner, name, t)
 
     return run
 
@@ -117,6 +137,7 @@ def as_kernels(pairs: Sequence[tuple[Callable[..., Any], torch.nn.Module]]) -> C
             except RuntimeError as error:
                 raise ValueError(f"kernel: it does not take the reference's parameters: {error}") from error
             module.train(reference.training)
+            _share_attributes(module, reference)
     names = list(state_of(pairs[0][1]))
     shapes = [_shapes(state_of(reference).values()) for _, reference in pairs]
 
@@ -124,13 +145,25 @@ def as_kernels(pairs: Sequence[tuple[Callable[..., Any], torch.nn.Module]]) -> C
         given = dict(zip(names, state.values(), strict=True))
         device = next((t.device for t in (*inputs, *given.values()) if isinstance(t, torch.Tensor)), None)
         every = [
-            as_function(module.to(device), len(inputs), names) if isinstance(module, torch.nn.Module) else module
-            for module, _ in pairs
+            as_function(module.to(device), len(inputs), names, attributes_of(reference))
+            if isinstance(module, torch.nn.Module)
+            else module
+            for module, reference in pairs
         ]
         chosen = dict(zip(reversed(shapes), reversed(every), strict=True))
         return by_shapes(chosen, every[0], len(inputs))(*inputs, *given.values())
 
     return run
+
+
+def _share_attributes(module: torch.nn.Module, reference: torch.nn.Module) -> None:
+    """The tensors that both keep as plain attributes of one name and shape are the reference's."""
+    owners, theirs = dict(module.named_modules()), dict(reference.named_modules())
+    for of, name in attributes_of(reference):
+        value = vars(theirs[of])[name]
+        own = vars(owners[of]).get(name) if of in owners else None
+        if isinstance(own, torch.Tensor) and own.shape == value.shape:
+            setattr(owners[of], name, value.clone())
 
 
 def _names(function: Callable[..., Any], count: int) -> list[str]:

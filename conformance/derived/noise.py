@@ -24,6 +24,7 @@ from touchstone.conformance.spec.budget import EPS
 UNIT = 2.0**-25  # half of float32's unit roundoff
 SHARED = 0.5  # of the unit: the part of the error that a whole tensor has in common
 KEPT = 5_000_000  # elements of what runs share
+WHOLE = 2.0**23  # sums of two whole numbers below are in float32
 TINY = 2.0**-126  # below it, float32 is subnormal, and half of the kernels flush to 0
 # odd multipliers of a 64-bit hash (splitmix64, Steele, Lea & Flood 2014), as signed integers
 _FIRST, _SECOND = -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
@@ -76,6 +77,10 @@ class Picks:
         if found is None or output.numel() != found[0].numel() or not output.is_contiguous():
             return None
         return found[1] if found[1].axis is None or output.shape == found[0].shape else None
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int | float) and value == round(value) and abs(value) < WHOLE
 
 
 def _all_finite(values: torch.Tensor) -> bool:
@@ -277,6 +282,10 @@ class Noise(TorchDispatchMode):
             for target in _targets(func, args, kwargs):
                 target.copy_(self._after(target.clone(), name, weight))
             return out
+        if name in ("add", "sub") and is_float(args[0]) and _is_whole(args[1]) and not kwargs:
+            whole = (args[0] == args[0].round()) & (args[0].abs() < WHOLE)
+            if bool(whole.any()):  # counted: nothing is rounded, and a cast to integers must not be one less
+                return torch.where(whole, func(*args), self._after(func(self.spoil(args[0]), args[1]), name, weight))
         args, kwargs = tree_map(lambda t: self.spoil(t) if is_float(t) else t, (tuple(args), kwargs))
         return tree_map(lambda t: self._after(t, name, weight) if is_float(t) else t, func(*args, **kwargs))
 

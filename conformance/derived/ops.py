@@ -33,7 +33,8 @@ zero_ zero _to_copy to nonzero bucketize searchsorted nan_to_num nan_to_num_ cop
 upsample_nearest1d upsample_nearest2d upsample_nearest3d pixel_shuffle pixel_unshuffle channel_shuffle im2col
 is_same_size real imag set_ resize_ sym_size diag_embed heaviside nextafter isin _assert_async _assert_scalar
 _assert_tensor_metadata _linalg_check_errors tril_indices triu_indices linspace equal resize_as_ _chunk_cat
-_unsafe_masked_index unsafe_split unsafe_split_with_sizes
+_unsafe_masked_index unsafe_split unsafe_split_with_sizes _unsafe_index block_diag _upsample_nearest_exact1d
+_upsample_nearest_exact2d _upsample_nearest_exact3d squeeze_ unsqueeze_ transpose_ t_
 """)
 # indices of elements that are chosen by their values
 PICKING_SEVERAL = words("sort topk")
@@ -69,7 +70,8 @@ log_sigmoid_forward soft_margin_loss multi_margin_loss dist _euclidean_dist reno
 native_group_norm_backward _softmax_backward_data _log_softmax_backward_data gelu_backward silu_backward
 sigmoid_backward tanh_backward threshold_backward native_batch_norm_backward nll_loss_backward mse_loss_backward
 _fused_rms_norm rms_norm upsample_bilinear2d upsample_linear1d grid_sampler_2d upsample_bicubic2d
-_upsample_bilinear2d_aa lerp trace baddbmm addmv addr addbmm hardsigmoid std_mean
+upsample_trilinear3d _weight_norm_interface affine_grid_generator lerp trace baddbmm addmv addr addbmm hardsigmoid
+std_mean
 """)
 
 

@@ -159,6 +159,23 @@ def _scatter_in_place(noise, func, args, kwargs):
     return out
 
 
+@rule("grid_sampler_3d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
+def _interpolated(noise, func, args, kwargs):
+    """Places between elements are computed in float32: off by units of how far along an axis they lie, and so is the
+    result, times the step from an element to the next."""
+    x = args[0]
+    out = func(*args, **kwargs)
+    dims = tuple(range(2, x.ndim))
+    axis = max(x.shape[2:])
+    most = torch.where(torch.isfinite(x), x, 0.0).abs().amax(dims, keepdim=True)
+    if name_of(func) == "grid_sampler_3d":
+        if args[2] != 0:
+            return NotImplemented  # the nearest element: a step
+        far = torch.where(torch.isfinite(args[1]), args[1], 0.0).abs().amax(-1).unsqueeze(1)
+        return noise.spoil(out, size=2 * axis * (1 + far) * most)
+    return noise.spoil(out, size=2 * axis * most.expand(out.shape))
+
+
 @rule("linalg_vector_norm", "norm", "frobenius_norm")
 def _norm(noise, func, args, kwargs):
     out = func(noise.spoil(args[0]), *args[1:], **kwargs)

@@ -9,6 +9,7 @@ import ast
 import itertools
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ def small(path: Path) -> tuple[torch.nn.Module, list[Any]]:
     (conformance/derived/modules.py). ValueError says what is wrong with the file."""
     tree = ast.parse(path.read_text(), str(path))
     sizes = sorted(set(_numbers(tree)))
-    best: tuple[float, Mapping[int, int]] | None = None
+    best: tuple[tuple[float, int], Mapping[int, int]] | None = None
     for change in _changes(sizes):
         try:
             model, inputs, most = _built(tree, path, change)
@@ -46,8 +47,9 @@ def small(path: Path) -> tuple[torch.nn.Module, list[Any]]:
             continue
         if most <= LARGEST:
             break
-        if best is None or most < best[0]:
-            best = most, change
+        size = most, sum(t.numel() for t in inputs if isinstance(t, torch.Tensor))
+        if best is None or size < best[0]:
+            best = size, change
     else:
         change = {} if best is None else best[1]
         try:
@@ -103,6 +105,17 @@ def _numbers(tree: ast.AST) -> Iterator[int]:
         yield from _numbers(node)
 
 
+def _named(tree: ast.Module) -> dict[str, int]:
+    """The sizes that have names, outside of classes and functions."""
+    return {
+        target.id: node.value.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and type(node.value.value) is int
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+
 class _Replaced(ast.NodeTransformer):
     def __init__(self, change: Mapping[int, int]):
         self.change = change
@@ -131,20 +144,40 @@ def _executed(tree: ast.Module, path: Path, change: Mapping[int, int]) -> Mappin
 def _built(
     tree: ast.Module, path: Path, change: Mapping[int, int], run: bool = False
 ) -> tuple[torch.nn.Module, list[Any], int]:
-    """The model, its inputs, and the elements of the largest tensor. What is far too large is run only if `run`."""
+    """The model, its inputs, and the elements of the largest tensor. What is far too large has values only if `run`."""
     names = _executed(tree, path, change)
+    if not run and (sketch := _sketched(names)) is not None:
+        return sketch
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         model = names["Model"](*names["get_init_inputs"]())
         inputs = modules.example_of(names["get_inputs"])
-        given = max(t.numel() for t in (*inputs, *model.parameters()) if isinstance(t, torch.Tensor))
-        if given > 10 * LARGEST and not run:
-            return model, inputs, given
         found = model(*(t.clone() if isinstance(t, torch.Tensor) else t for t in inputs))
     model.init_inputs = names["get_init_inputs"]
+    model.changed = {name: (value, names[name]) for name, value in _named(tree).items() if names[name] != value}
     every = [*inputs, *model.parameters(), *tree_leaves(found)]
     most = max(t.numel() for t in every if isinstance(t, torch.Tensor))
     return model, inputs, max(most, OP * _ops(model, inputs)) if most <= LARGEST else most
+
+
+def _sketched(names: Mapping[str, Any]) -> tuple[torch.nn.Module, list[Any], int] | None:
+    """The same without memory for values, where it is far too large; raises where the shapes do not go together."""
+    try:
+        with torch.random.fork_rng(devices=[]), torch.device("meta"), torch.no_grad():
+            model = names["Model"](*names["get_init_inputs"]())
+            inputs = list(names["get_inputs"]())
+    except Exception:
+        return None  # it looks at values
+    most = max(t.numel() for t in (*inputs, *model.parameters()) if isinstance(t, torch.Tensor))
+    if most <= 10 * LARGEST:
+        return None
+    try:
+        with torch.device("meta"), torch.no_grad():
+            model(*inputs)
+    except Exception as error:
+        if "meta" not in str(error):
+            raise
+    return model, inputs, most
 
 
 def _ops(model: torch.nn.Module, inputs: Sequence[Any]) -> int:
@@ -170,7 +203,8 @@ def kernel_of(kernel: str, name: str, problem: str) -> Callable[..., Any]:
         torch.manual_seed(0)
         for reference in (model, *(other for other, _ in modules.siblings(model))):
             try:
-                pairs.append((made(*reference.init_inputs()), reference))  # type: ignore[operator]
+                with _sizes_of(reference, made):
+                    pairs.append((made(*reference.init_inputs()), reference))  # type: ignore[operator]
             except Exception as error:
                 if reference is model:
                     raise ValueError(f"{name} does not build: {type(error).__name__}: {error}") from error
@@ -178,6 +212,19 @@ def kernel_of(kernel: str, name: str, problem: str) -> Callable[..., Any]:
     run = modules.as_kernels(pairs)
     run.__name__ = run.__qualname__ = name
     return run
+
+
+@contextmanager
+def _sizes_of(reference: torch.nn.Module, made: type) -> Iterator[None]:
+    """The kernel's file has the sizes that `reference` is built with, where it repeats the problem's by name."""
+    changed: Mapping[str, tuple[int, int]] = reference.changed  # type: ignore[assignment]
+    its = getattr(vars(made).get("__init__"), "__globals__", {})
+    own = {name: was for name, (was, _) in changed.items() if its.get(name) == was}
+    its.update({name: changed[name][1] for name in own})
+    try:
+        yield
+    finally:
+        its.update(own)
 
 
 def _declining(error: Exception) -> Callable[..., Any]:

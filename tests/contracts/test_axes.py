@@ -169,13 +169,24 @@ def test_mutants_are_found_there(op, name, about):
     )
 
 
+def test_the_size_with_the_most_keys_shows_its_last_ones_in_every_family_with_which_it_is_drawn():
+    contract = registry.contract("attention")
+    (first,) = [one for one in registry.planted("attention") if one.name == "first_8192_keys"]
+    (size,) = [size for size in contract.sizes if size["Sk"] > 8192]
+    cases = [plain_case(contract, "float16", family, size=size) for family in contract.values]
+    drawn = [case for case in cases if contract.valid(case)]
+    assert len(drawn) >= 4
+    subject = Subject("attention", first.make(), first.name, "torch@cpu", "cpu", diagnosed=False)
+    assert [case.values for case in drawn if judge.run(subject, CaseTrial(case)).status != FAILED] == []
+
+
 ONLY_THERE = [  # mutants that no other case kills
     ("softmax", "maximum_starts_at_1e30", lambda case: case.values == "far_below"),
     ("online_softmax", "nan_beside_neg_inf_has_lse_neg_inf", lambda case: case.values == "nan_and_neg_inf"),
     ("attention", "groups_end_at_16", lambda case: case.size["Hq"] == 34),
     ("attention", "maximum_starts_at_1e30", lambda case: case.values == "far_below"),
     ("attention", "first_8192_keys", lambda case: case.size["Sk"] > 8192),
-    ("mlp_backward", "slope_squares_in_float16", lambda case: case.values == "saturated"),
+    ("mlp_backward", "slope_squares_in_float16", lambda case: case.values in ("saturated", "row_scales")),
     ("gated_mlp", "scaled_by_the_largest", lambda case: case.values == "all_negative" or not case.filled),
     ("layer_norm", "rows_of_16_bits", lambda case: case.size["rows"] > 65535),
 ]

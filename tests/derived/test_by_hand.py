@@ -16,7 +16,6 @@ IN_FLOAT32 = "by hand, lse keeps float32 and no score is stored in 16 bits; deri
 REASONS: dict[tuple[str, str, str], str] = {
     ("add_layer_norm", "h", "float32"): ONE_SUM,
     ("add_rms_norm", "h", "float32"): ONE_SUM,
-    ("attention", "o", "float32"): ABSOLUTE,
     ("attention", "lse", "float16"): IN_FLOAT32,
     ("attention", "lse", "bfloat16"): IN_FLOAT32,
     ("attention_backward", "dk", "float32"): ABSOLUTE,

@@ -8,6 +8,7 @@ import torch
 
 from tests.processes import run_touchstone
 from touchstone.conformance.cli import main
+from touchstone.conformance.derived import modules
 from touchstone.conformance.discovery import derivation, problems
 from touchstone.conformance.spec.cases import plain_case
 
@@ -136,6 +137,27 @@ def test_a_problem_is_built_with_other_sizes_too(folder):
     x, w, b = (inputs.exact[name] for name in contract.names)
     assert w.shape == (37, own[1])
     torch.testing.assert_close(contract.expected(inputs)["y"].answer, torch.relu(x @ w.t() + b) * 2)
+
+
+def test_a_kernel_has_the_sizes_and_tensors_of_the_model_that_its_file_repeats(folder):
+    text = PROBLEM.replace("self.scale = scale", "self.scale, self.start = scale, torch.randn(batch_size, 1)")
+    text = text.replace("self.linear(x)", "self.linear(x) + self.start")
+    (folder / "started.py").write_text(textwrap.dedent(text))
+    text = text.replace("class Model(", "class ModelNew(").replace("__init__()", "__init__(), torch.rand(1)")
+    (folder / "kernel.py").write_text(textwrap.dedent(text))
+    kernel = problems.kernel_of("kernel.py", "ModelNew", "started.py")
+    model, (x,) = problems.small(folder / "started.py")
+    assert len(x) < 128
+    for one, (given,) in ((model, [x]), *modules.siblings(model)):
+        torch.testing.assert_close(kernel(given, **modules.state_of(one)), one(given))
+
+
+def test_a_problem_whose_class_needs_some_of_its_sizes_keeps_them_however_large_it_is(folder):
+    text = PROBLEM.replace("nn.Linear(in_features, out_features)", "nn.Linear(1024, 600)").replace("512", "2048")
+    (folder / "large.py").write_text(textwrap.dedent(text))
+    model, (x,) = problems.small(folder / "large.py")
+    assert model.linear.weight.numel() > 10 * problems.LARGEST
+    assert x.shape[0] < 9 and x.shape[1] == 1024
 
 
 @pytest.mark.level("default")

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from tests.derived import functions
 from tests.derived.functions import FUNCTIONS, drawn, rms_norm
 from touchstone import Refused, check_against, derive, describe
-from touchstone.conformance.derived import selftest
+from touchstone.conformance.derived import modules, selftest
 from touchstone.conformance.discovery import derivation, registry
 from touchstone.conformance.findings import kept
 from touchstone.conformance.findings.replay import replay
@@ -219,6 +219,51 @@ def test_a_module_has_its_state_as_operands_and_a_kernel_may_be_a_module():
     assert report.passed, report
     with pytest.raises(ValueError, match=r"kernel: it does not take the reference's parameters(.|\n)*Missing key"):
         check_against(model, torch.nn.Linear(8, 5), [torch.randn(6, 8)])
+
+
+class Recurrent(torch.nn.Module):
+    """One step from a state that is a plain attribute, which it keeps."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(12, 4)
+        self.state = torch.zeros(6, 4)
+
+    def forward(self, x, state=None):
+        if state is not None:
+            self.state.copy_(state)
+        self.state = torch.tanh(self.linear(torch.cat((x, self.state), 1)))
+        return self.state
+
+
+class Workspace(Recurrent):
+    """Counts its calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = torch.zeros(())
+
+    def forward(self, x, state=None):
+        self.calls = self.calls + 1
+        return super().forward(x, state) * self.calls
+
+
+def test_what_a_module_keeps_in_attributes_is_as_it_was_built_in_each_call_but_a_kernels_own_is_not():
+    inputs = drawn((6, 8), (6, 4))
+    for given in (inputs, inputs[:1]):
+        model = Recurrent()
+        contract = derive(model, given)
+        state = {f"linear_{name}": t for name, t in model.linear.named_parameters()}
+        answer = contract.function(*given, *state.values())
+        kernel = modules.as_kernel(Recurrent(), model)
+        for dtype in (torch.float64, torch.bfloat16, torch.float32):
+            moved = {name: t.to(dtype) for name, t in state.items()}
+            got = kernel(*(t.to(dtype) for t in given), **moved)
+            assert got.dtype is dtype
+        assert torch.equal(got, answer)
+        kernel = modules.as_kernel(Workspace(), model)
+        assert torch.equal(kernel(*given, **state), answer)
+        assert torch.equal(kernel(*given, **state), 2 * answer)
 
 
 def test_parameters_of_a_module_have_families_of_their_own():

@@ -120,6 +120,13 @@ def test_products_of_whole_numbers_may_be_off_but_zeros_stay():
     assert not bool(found.sigma[0].any())
 
 
+def test_what_is_counted_in_whole_numbers_is_exact():
+    (x,) = drawn((12, 40))
+    found = sampled(lambda x: ((x * 3).floor() + 1).long() + (x * 3).floor().sub(2).long(), [x])
+    assert not bool(found.unstable[0].any())
+    assert bool((sampled(lambda x: x + 1, [x]).sigma[0] > 0).all())
+
+
 def test_casts_that_raise_precision_are_lifted():
     def wide(x):
         return (x.float().square().mean(-1, keepdim=True) + 1e-6).rsqrt().to(x.dtype) * x

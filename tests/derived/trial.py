@@ -1,12 +1,12 @@
 """Derived contracts tried on many functions: which right runs they accuse, and which mutants they let through.
 
     python -m tests.derived.trial FOLDER --json results.jsonl [--jobs 2] [--device cuda] [--inductor]
-    python -m tests.derived.trial opinfo --held 30 --json results.jsonl
+    python -m tests.derived.trial opinfo --held 30 --salt another --json results.jsonl
 
 A FOLDER holds problem files of KernelBench's form, "opinfo" stands for the entries of torch's database of operators.
-`--held N` takes the N items whose names have the smallest SHA-256, `--rest N` all others: what rules are written with,
-and what they are tried on once. Each item runs in a process of its own. The results are one JSON object a line; items
-that are in the file already are not run again, so that a run may be broken off.
+`--held N` takes the N items whose names, after `--salt`, have the smallest SHA-256, `--rest N` all others: what rules
+are written with, and what they are tried on once. Each item runs in a process of its own. The results are one JSON
+object a line; items that are in the file already are not run again, so that a run may be broken off.
 
 Right runs of an item, on the plain cases of every family of values and dtype: six forms in float32 arithmetic, eager
 and, with `--inductor`, compiled code in the case's own dtype on the device. With `--device cuda` TF32 and reduced
@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 import traceback
+import types
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -59,22 +60,23 @@ def items_of(place: str) -> list[str]:
     return [str(each) for each in found]
 
 
-def by_hash(names: Sequence[str]) -> list[str]:
-    """Names in the order of their digests: of a file, those of its folder and its own."""
+def by_hash(names: Sequence[str], salt: str = "") -> list[str]:
+    """Names in the order of their digests, `salt` before each: of a file, those of its folder and its own."""
 
     def key(name: str) -> str:
         plain = name.removeprefix("opinfo:") if name.startswith("opinfo:") else "/".join(Path(name).parts[-2:])
-        return hashlib.sha256(plain.encode()).hexdigest()
+        return hashlib.sha256((salt + plain).encode()).hexdigest()
 
     return sorted(names, key=key)
 
 
 def _database() -> dict[str, Any]:
+    """The entries by name, with that of their variant where they have one."""
     from torch.testing._internal.common_methods_invocations import op_db
 
     found: dict[str, Any] = {}
     for entry in op_db:
-        found.setdefault(entry.name, entry)
+        found.setdefault(f"{entry.name} {entry.variant_test_name}".strip(), entry)
     return found
 
 
@@ -82,6 +84,9 @@ def functions_of(item: str) -> Iterator[tuple[str, Callable[..., Any], Any]]:
     """(name, reference, inputs) of an item: one of a problem, some samples of an entry of the database."""
     if not item.startswith("opinfo:"):
         model, inputs = problems.small(Path(item).resolve())
+        made = types.ModuleType(Path(item).stem)  # which torch.compile imports by the name that the model's file has
+        sys.modules[made.__name__] = made
+        vars(made).update(type(model).forward.__globals__)
         yield Path(item).stem, model, inputs
         return
     entry = _database()[item.removeprefix("opinfo:")]
@@ -272,13 +277,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--mutants", type=int, default=24)
     parser.add_argument("--held", type=int, help="only so many items, by the digests of their names")
+    parser.add_argument("--salt", default="", help="another text draws other items")
     parser.add_argument("--rest", type=int, help="all but so many items")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.one:
         return _one(options.one, options)
     items = [item for place in options.places for item in items_of(place)]
-    items = by_hash(items)[: options.held][options.rest or 0 :]
+    items = by_hash(items, options.salt)[: options.held][options.rest or 0 :]
     results = []
     if options.json and options.json.exists():
         results = [json.loads(line) for line in options.json.read_text().splitlines()]
