@@ -191,9 +191,7 @@ def test_a_launcher_that_asks_nothing_or_declines_is_not_tuned():
         assert tuning.tune(declared, {"x": None}, lambda: True, timer=lambda call: 1.0) is None
 
 
-@pytest.mark.parametrize(
-    "path", sorted(tuning.FOLDER.glob("*.json")), ids=lambda path: path.stem
-)
+@pytest.mark.parametrize("path", sorted(tuning.FOLDER.glob("*.json")), ids=lambda path: path.stem)
 def test_shipped_tables_say_how_they_were_measured(path):
     for dtypes in json.loads(path.read_text()).values():
         for entries in dtypes.values():

@@ -144,8 +144,8 @@ class WarpReduce {
     const int rank = static_cast<int>(ts_lane()) % N;
     for (int by = 1; by < N; by *= 2) {
       const bool there = rank + by < valid;
-      const T other = touchstone::shuffle_words(mask(), value, static_cast<int>(ts_lane()) + (there ? by : 0), 32,
-                                                touchstone::FROM, "cub::WarpReduce", 0, "");
+      const T other = touchstone::shuffle_words<touchstone::FROM>(
+          mask(), value, static_cast<int>(ts_lane()) + (there ? by : 0), 32, "cub::WarpReduce", 0, "");
       if (there) value = op(value, other);
     }
     return value;
@@ -199,8 +199,8 @@ class WarpScan {
   static unsigned mask() { return N >= 32 ? 0xffffffffu : ((1u << N) - 1) << (ts_lane() / N * N); }
   static int rank() { return static_cast<int>(ts_lane()) % N; }
   static T from(T value, int rank_) {
-    return touchstone::shuffle_words(mask(), value, static_cast<int>(ts_lane()) / N * N + rank_, 32, touchstone::FROM,
-                                     "cub::WarpScan", 0, "");
+    return touchstone::shuffle_words<touchstone::FROM>(
+        mask(), value, static_cast<int>(ts_lane()) / N * N + rank_, 32, "cub::WarpScan", 0, "");
   }
 
  public:
