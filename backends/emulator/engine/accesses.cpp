@@ -73,7 +73,7 @@ __attribute__((noinline)) void slow(Worker* w, uint64_t address, uint64_t size, 
       if (access != READ && !range.writable) break;
       const Range row = range.pitch ? Range{address - at, range.row} : Range{range.start, range.bytes};
       if (w->watched) note(w, address, size, access, pc, true);
-      else if (row.bytes >= 16) w->sites[site_of(pc, access)] = row;
+      else if (row.bytes >= 16) w->sites[(pc ^ pc >> 9) & (SITES - 1)] = row;
       return;
     }
   }

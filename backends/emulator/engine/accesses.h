@@ -48,7 +48,7 @@ inline __attribute__((always_inline)) void check(uint64_t address, int access, u
       std::memcpy(&state, w->shared_states + offset, sizeof state);
       if (__builtin_expect(state == all, 1)) return;
     } else {
-      const Range& known = w->sites[site_of(pc, access)];
+      const Range& known = w->sites[(pc ^ pc >> 9) & (SITES - 1)];
       if (__builtin_expect(address - known.start <= known.bytes - sizeof(Word) && known.bytes, 1)) return;
       if (address - w->stack_low <= w->stack_bytes - sizeof(Word)) return;
     }

@@ -176,11 +176,6 @@ struct Launch {
   uint64_t order(uint64_t position) const;
 };
 
-// Where a worker keeps what an access found: a write never takes what a read found, which may be read-only.
-inline __attribute__((always_inline)) uint64_t site_of(uint64_t pc, int access) {
-  return ((pc ^ pc >> 9) & (SITES / 2 - 1)) | (access == READ ? 0 : SITES / 2);
-}
-
 // One core: its fibers run one at a time.
 struct Worker {
   // Read by every access, so first.
