@@ -360,7 +360,9 @@ KERNELS = {
     "pages": Kernel("known-good", "a program for each query, which takes its sequence's pages one after another"),
     "next_page": Kernel("formula", "every key but those of a sequence's last page is read from the page after its own"),
     "second_page_of_the_first": Kernel("formula", "every sequence's second page is that of the first sequence"),
-    "page_stride": Kernel("strides", "a page begins page·(stride of a row) after the one before"),
+    "page_stride": Kernel(
+        "strides", "a page begins page·(stride of a row) after the one before", "values: |OutOfBounds"
+    ),
     "last_page_full": Kernel("mask", "a sequence's last page is full"),
     "heads_modulo": Kernel("heads", "query head h reads key head h modulo their number"),
     "first_length": Kernel("formula", "no sequence is longer than the first"),

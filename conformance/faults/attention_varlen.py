@@ -417,6 +417,6 @@ KERNELS = {
     "offsets_of_q_for_k": Kernel("formula", "the sequences of k and v lie where those of q do"),
     "no_key_gives_nan": Kernel("special", "a query that sees nothing divides 0 by 0"),
     "rows_behind_left": Kernel("special", "rows that belong to no sequence are not written"),
-    "lse_by_rows": Kernel("strides", "lse is written as (Tq, Hq)"),
+    "lse_by_rows": Kernel("strides", "lse is written as (Tq, Hq)", "values: |OutOfBounds"),
     "heads_modulo": Kernel("heads", "query head h reads key head h modulo their number"),
 }

@@ -270,5 +270,5 @@ KERNELS = {
     "empty_row_nan": Kernel("special", "a query that saw no key gives exp(-inf - (-inf))"),
     "unseen_keys_left": Kernel("special", "dk and dv of a sequence without queries are not written"),
     "rows_behind_left": Kernel("special", "gradients of rows that belong to no sequence are not written"),
-    "lse_by_rows": Kernel("strides", "lse is read as (Tq, Hq)"),
+    "lse_by_rows": Kernel("strides", "lse is read as (Tq, Hq)", "values: |OutOfBounds"),
 }

@@ -314,6 +314,8 @@ KERNELS = {
     "rows": Kernel("known-good", "a row for each block, the losses added up by one more"),
     "counts_all_rows": Kernel("formula", "the mean is over all rows, those that are ignored too"),
     "not_rescaled": Kernel("rescale", "the running sum is not rescaled when the maximum grows"),
-    "strides_of_the_target": Kernel("strides", "the targets are read as if they were contiguous"),
+    "strides_of_the_target": Kernel(
+        "strides", "the targets are read as if they were contiguous", "values: |OutOfBounds"
+    ),
     "ignored_row_unwritten": Kernel("unwritten", "a row that is ignored returns before its loss is written"),
 }

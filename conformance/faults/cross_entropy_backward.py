@@ -328,6 +328,6 @@ KERNELS = {
         "formula", "every row is scaled by the first of dloss", "values: |property: rows are independent"
     ),
     "ignored_row_unwritten": Kernel("unwritten", "a row that is ignored is left as it was in memory"),
-    "strides_of_dloss": Kernel("strides", "dloss is read as if it were contiguous"),
+    "strides_of_dloss": Kernel("strides", "dloss is read as if it were contiguous", "values: |OutOfBounds"),
     "every_row_counts": Kernel("formula", "the mean is over all rows, those that are ignored too"),
 }

@@ -208,7 +208,7 @@ KERNELS = {
     "stride_of_a_block": Kernel(
         "accumulator", "a thread steps by its block's threads and not by the grid's: products count for each block"
     ),
-    "b_stride_ignored": Kernel("strides", "b is taken to have the stride of a"),
+    "b_stride_ignored": Kernel("strides", "b is taken to have the stride of a", "values: |OutOfBounds"),
     "tail_unmasked": Kernel("bounds", "lanes past the last product read on", "OutOfBounds"),
     "added_in_place": Kernel(
         "race", "blocks add to the total by a load and a store, not by an atomic addition", "RaceCondition|values: "

@@ -171,7 +171,9 @@ def in_float64(a, x):
 # what kernels in several languages have in common: what is wrong with them, and what is found
 KERNELS = {
     "rows": Kernel("known-good", "a warp, or a program, to a row, which it walks over"),
-    "row_stride_of_k": Kernel("strides", "a is taken to have rows of K elements, one behind the other"),
+    "row_stride_of_k": Kernel(
+        "strides", "a is taken to have rows of K elements, one behind the other", "values: |OutOfBounds"
+    ),
     "row_unguarded": Kernel("bounds", "rows past the last are read and written", "OutOfBounds"),
     "half_of_a_warp": Kernel("accumulator", "the shuffles begin with a step of 8: half of each warp is not added"),
     "first_lane_sum_stored_by_all": Kernel(

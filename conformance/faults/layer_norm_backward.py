@@ -174,7 +174,7 @@ KERNELS = {
     ),
     "last_rows_dropped": Kernel("tail", "rows beyond a multiple of the number of blocks are left out"),
     "part_too_many": Kernel("bounds", "the last block sums one part more than there are blocks", "OutOfBounds"),
-    "rstd_stride_ignored": Kernel("strides", "the stride of a given rstd is taken to be 1"),
+    "rstd_stride_ignored": Kernel("strides", "the stride of a given rstd is taken to be 1", "values: |OutOfBounds"),
     "mean_gradient_left_out": Kernel("formula", "dx lacks the mean of dy times weight"),
     "ticket_of_each_thread": Kernel(
         "unwritten",

@@ -264,7 +264,7 @@ KERNELS = {
         "the block is no multiple of 32 threads: the last warp shuffles with lanes that do not exist",
         "InactiveLanes",
     ),
-    "column_stride_ignored": Kernel("strides", "the stride between columns is taken to be 1"),
+    "column_stride_ignored": Kernel("strides", "the stride between columns is taken to be 1", "values: |OutOfBounds"),
     "block_no_power_of_two": Kernel(
         "shapes", "a block of 96 threads is reduced by halves, 96, 48, ..., 3, 1: a third of the sum is lost"
     ),

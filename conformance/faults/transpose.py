@@ -133,7 +133,9 @@ KERNELS = {
     ),
     "store_unguarded": Kernel("bounds", "the store does not ask whether its place is inside", "OutOfBounds"),
     "offset_int32": Kernel("offset", "row times row stride is a product of 32 bits, which wraps", "OutOfBounds"),
-    "column_stride_ignored": Kernel("strides", "the stride between the columns of x is taken to be 1"),
+    "column_stride_ignored": Kernel(
+        "strides", "the stride between the columns of x is taken to be 1", "values: |OutOfBounds"
+    ),
     "grid_of_whole_tiles": Kernel(
         "tail", "the grid counts whole tiles only: what is beyond is not written", "values: |property: "
     ),

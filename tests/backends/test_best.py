@@ -22,6 +22,7 @@ def none_declined(reports: list[dict]) -> bool:
     return not [outcome for report in reports for outcome in report["outcomes"] if outcome["status"] == "declined"]
 
 
+@pytest.mark.level("default")
 @pytest.mark.slow
 def test_it_is_right_in_every_language():
     reports = judged("elementwise", "transpose", "--dtypes", "bfloat16")

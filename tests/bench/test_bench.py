@@ -440,6 +440,7 @@ def softmax(x):
 """
 
 
+@pytest.mark.level("default")
 @pytest.mark.slow
 @pytest.mark.needs("triton")
 def test_an_emulated_kernel_has_no_roofline(tmp_path):

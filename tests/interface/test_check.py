@@ -479,6 +479,7 @@ def tail_lost(x):
 CHECK = 'check("softmax", {fn}, device="cpu", level="quick", dtypes=["float32"], sizes={{"rows": [3, 17]}})'
 
 
+@pytest.mark.level("default")
 @pytest.mark.slow
 @pytest.mark.needs("triton")
 def test_a_script_with_triton_kernels_on_the_cpu(tmp_path):

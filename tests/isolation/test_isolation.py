@@ -889,6 +889,7 @@ def softmax(x):
 """
 
 
+@pytest.mark.level("default")
 @pytest.mark.slow
 def test_four_misdeeds_are_four_findings_of_one_run(tmp_path):
     """Writes past its output, reads past its input, never returns, segmentation fault: each found, and status 1."""

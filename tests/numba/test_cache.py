@@ -288,6 +288,7 @@ def raises(x):
 """
 
 
+@pytest.mark.level("default")
 def test_a_second_process_lowers_nothing_and_finds_the_same(tmp_path):
     (tmp_path / "tsn_program.py").write_text(PROGRAM)
     outputs = []

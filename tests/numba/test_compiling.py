@@ -284,6 +284,7 @@ assert compiling.architectures("sm_100") == ("sm_100",)
 """)
 
 
+@pytest.mark.level("default")
 def test_variants_compile_without_the_other_libraries():
     output_of("""
 import sys

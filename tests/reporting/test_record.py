@@ -472,6 +472,7 @@ def test_what_is_no_file_is_wrong_usage(world, capsys, path):
     assert "--json: expected the name of a file" in capsys.readouterr().err
 
 
+@pytest.mark.level("default")
 @pytest.mark.slow
 def test_standard_output_is_the_records_alone(tmp_path):
     """Neither a kernel nor a child process writes there, and no forked child has a descriptor of it."""

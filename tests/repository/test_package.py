@@ -121,6 +121,7 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel):
     assert held == {name for name in wanted if (ROOT / name).exists()}
 
 
+@pytest.mark.level("default")
 @pytest.mark.slow
 def test_a_kernel_is_judged_from_another_folder(installed, elsewhere):
     command = [installed / "touchstone", "check", "softmax", "--device", "cpu", "--quick", "--kernel"]
@@ -166,6 +167,7 @@ def test_nothing_is_written_beside_the_installed_package(installed, elsewhere):
     assert done.returncode == 2 and "RECORD.json: expected files" in done.stderr, done.stdout + done.stderr
 
 
+@pytest.mark.level("default")
 @pytest.mark.slow
 def test_nobodys_pytest_is_disturbed(installed, elsewhere):
     """Another plugin keeps its --backend and --device; ours come with `-p touchstone.pytest` only."""

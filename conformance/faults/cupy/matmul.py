@@ -44,7 +44,9 @@ KERNELS = {
     "k_tail_dropped": Kernel("tail", "the number of steps over k is rounded down: a last, shorter tile is left out"),
     "grid_rounded_down": Kernel("tail", "the grid counts whole tiles of rows only: a last, shorter one is not written"),
     "offset_int": Kernel("offset", "row times row stride of a is a product of two ints, which wraps", "OutOfBounds"),
-    "stride_of_a_for_b": Kernel("strides", "the rows of b are stepped over by the row stride of a"),
+    "stride_of_a_for_b": Kernel(
+        "strides", "the rows of b are stepped over by the row stride of a", "values: |OutOfBounds"
+    ),
     "narrow_accumulator": Kernel(
         "precision", "the accumulator has the 16-bit type of the operands", dtypes=("float16", "bfloat16")
     ),

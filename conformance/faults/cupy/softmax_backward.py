@@ -22,7 +22,7 @@ KERNELS = {
     "steps_short": Kernel("formula", "the sum over 16 lanes begins with a step of 4: each lane has the sum of eight"),
     "whole_steps": Kernel("tail", "the sum leaves out columns beyond a multiple of 16"),
     "load_unguarded": Kernel("bounds", "the loads of the sum do not ask whether the column is inside", "OutOfBounds"),
-    "strides_of_y": Kernel("strides", "dy is read with the strides of y"),
+    "strides_of_y": Kernel("strides", "dy is read with the strides of y", "values: |OutOfBounds"),
     "grid_rounded_down": Kernel("tail", "the grid counts whole blocks of four rows: the rows beyond are not written"),
 }
 
