@@ -74,7 +74,7 @@ def shapes(spec: str, **tensors: torch.Tensor | None) -> tuple[int, ...]:
     """
     key: tuple[Any, ...]
     try:
-        key = (spec, *[None if t is None else (t.dtype, t.shape, t.device) for t in tensors.values()])
+        key = (spec, *[None if t is None else (type(t), t.dtype, t.shape, t.device) for t in tensors.values()])
         found = _right.get(key)
     except (AttributeError, TypeError):  # of what is no tensor
         return _checked(spec, tensors)

@@ -7,11 +7,19 @@ their places in memory, which the driver is told of once, and a launch writes th
 
 import ctypes
 import struct
-from collections.abc import Sequence
+import threading
+from collections.abc import Hashable, Sequence
 from functools import lru_cache
 from typing import Any
 
 Extent = tuple[int, int, int]
+
+
+class OfThread(threading.local):
+    """The launches that a thread has made ready, by what tells them apart; None for those that cannot be."""
+
+    def __init__(self) -> None:
+        self.made: dict[Hashable, Any] = {}
 
 
 class LaunchFailed(RuntimeError):
@@ -54,6 +62,11 @@ class Prepared:
             raise LaunchFailed(
                 f"{driver.name(status)}: grid {grid}, blocks of {block}, {shared} bytes of shared memory"
             )
+
+
+def letter(kind: str, size: int) -> str:
+    """The module struct's for a number of 1, 2, 4 or 8 bytes; `kind` as NumPy has it, "i", "u" or "f" (not of 1)."""
+    return {"i": "bhiq", "u": "BHIQ", "f": " efd"}[kind][size.bit_length() - 1]
 
 
 def _padded(letter: str, size: int) -> str:

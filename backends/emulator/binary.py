@@ -19,15 +19,10 @@ class Variable(NamedTuple):
 
 def variables(library: Path) -> tuple[list[Variable], tuple[int, int]]:
     """The variables of a compiled library, and where its nameless constants lie, from its ELF tables."""
-    data = library.read_bytes()
-    if data[:6] != b"\x7fELF\x02\x01":
-        return [], (0, 0)
-    table, entry, count, names = struct.unpack_from("<Q10xHHH", data, 40)
-    sections = [struct.unpack_from("<IIQQQQIIQQ", data, table + i * entry) for i in range(count)]
+    data, sections, names = _tables(library)
 
     def text(section: int, offset: int) -> str:
-        start = sections[section][4] + offset
-        return data[start : data.index(b"\0", start)].decode()
+        return _text(data, sections[section], offset)
 
     constants = next(((s[3], s[3] + s[5]) for s in sections if text(names, s[0]) == ".rodata"), (0, 0))
     found: list[Variable] = []
@@ -49,11 +44,7 @@ def variables(library: Path) -> tuple[list[Variable], tuple[int, int]]:
 
 def undefined(library: Path) -> set[str]:
     """The functions and variables that a compiled library wants from others."""
-    data = library.read_bytes()
-    if data[:6] != b"\x7fELF\x02\x01":
-        return set()
-    table, entry, count = struct.unpack_from("<Q10xHH", data, 40)
-    sections = [struct.unpack_from("<IIQQQQIIQQ", data, table + i * entry) for i in range(count)]
+    data, sections, _ = _tables(library)
     found: set[str] = set()
     for section in sections:
         if section[1] != 11:  # SHT_DYNSYM
@@ -61,9 +52,22 @@ def undefined(library: Path) -> set[str]:
         for at in range(section[4], section[4] + section[5], 24):
             name, _, _, home = struct.unpack_from("<IBBH", data, at)
             if home == 0 and name:
-                start = sections[section[6]][4] + name
-                found.add(data[start : data.index(b"\0", start)].decode())
+                found.add(_text(data, sections[section[6]], name))
     return found
+
+
+def _tables(library: Path) -> tuple[bytes, list[tuple[int, ...]], int]:
+    """A file, the headers of its sections, and which of them has their names; none where it is no ELF of 64 bits."""
+    data = library.read_bytes()
+    if data[:6] != b"\x7fELF\x02\x01":
+        return data, [], 0
+    table, entry, count, names = struct.unpack_from("<Q10xHHH", data, 40)
+    return data, [struct.unpack_from("<IIQQQQIIQQ", data, table + i * entry) for i in range(count)], names
+
+
+def _text(data: bytes, section: tuple[int, ...], offset: int) -> str:
+    start = section[4] + offset
+    return data[start : data.index(b"\0", start)].decode()
 
 
 def _demangled(label: str) -> str:

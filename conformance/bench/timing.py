@@ -90,7 +90,7 @@ class CpuTimer:
                 gc.enable()
         return Sample(seconds, seconds, returned, after(returned) if after else None, 0.0, False)
 
-    def bulk(self, call: Callable[[], Any], count: int, _now=now) -> "Bulk":
+    def bulk(self, call: Callable[[], Any], count: int, _now=now) -> Bulk:
         """A call's seconds when `count` of them follow one another, by the clock."""
         start = _now()
         for _ in range(count):
@@ -210,7 +210,7 @@ class CudaTimer:
             self.hold = min(LONGEST_HOLD, 2 * host)
         return Sample(driver.elapsed(self._start, self._end), host, returned, kept, lag, exposed)
 
-    def bulk(self, call: Callable[[], Any], count: int, _now=now) -> "Bulk":
+    def bulk(self, call: Callable[[], Any], count: int, _now=now) -> Bulk:
         """A call's seconds when `count` of them follow one another, by the host's clock, the GPU idle at the end."""
         self._driver.drain_all()
         start = _now()

@@ -87,7 +87,9 @@ class Kernel(NamedTuple):
 
     kind: str  # of KINDS, or "known-good"
     about: str
-    found: str = "values: "  # a regular expression that the first finding holds, as "check: message"
+    # a regular expression that the first finding holds, as "check: message"; an access by a wrong stride may end
+    # outside of its operand, or between the operand's rows, before a value is looked at: "values: |OutOfBounds"
+    found: str = "values: "
     dtypes: tuple[str, ...] = ALL  # those in which it is wrong
 
 

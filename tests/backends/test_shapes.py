@@ -1,5 +1,7 @@
 """`touchstone.backends.shapes`: what it returns, and that its errors name the argument."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -137,6 +139,9 @@ def test_a_call_like_one_before_is_checked_as_that_one():
             shapes("rows cols, cols?", x=x, weight=t(3, device="meta"))
         with pytest.raises(TypeError, match="^weight: expected a torch.Tensor or None, got ndarray"):
             shapes("rows cols, cols?", x=x, weight=np.zeros(3, np.float32))
+        like = SimpleNamespace(dtype=w.dtype, shape=w.shape, device=w.device)
+        with pytest.raises(TypeError, match="^weight: expected a torch.Tensor or None, got SimpleNamespace"):
+            shapes("rows cols, cols?", x=x, weight=like)
 
 
 def test_unsupported_is_a_decline():

@@ -172,6 +172,7 @@ def test_matmul_beside_plain_cpp(benchmark, program, one_core, tmp_path):
     for name, alone in spent.items():
         benchmark.extra_info[f"times {name}"] = round(emulated / alone, 1)
     benchmark.pedantic(launch, rounds=3)
+    # far above the goal: with other work on the machine the two lose by different amounts (16.5 times, seen once)
     assert emulated <= 25 * spent["naive"]
 
 

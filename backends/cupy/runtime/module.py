@@ -9,7 +9,6 @@ with `#line` before and after: CuPy's cache looks at no included file, and a mes
 
 import re
 import struct
-import threading
 import warnings
 from collections.abc import Callable
 from functools import cached_property, lru_cache
@@ -21,7 +20,7 @@ import torch
 
 from touchstone.backends import Unsupported
 from touchstone.backends.cupy.runtime.hopper import TensorMap
-from touchstone.backends.prepared import Prepared
+from touchstone.backends.prepared import OfThread, Prepared, letter
 
 LIB = Path(__file__).parents[1] / "lib"  # shared headers
 ELEMENTS = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
@@ -63,9 +62,8 @@ _RANGES = {
     for name, number in _INTEGERS.items()
 }
 _ANY, _NUMBER, _BOOL = object(), object(), object()
-_LETTERS = {"i": "bhiq", "u": "BHIQ", "f": " efd"}  # of the module struct, by kind and size
-_FORMATS = {
-    name: _LETTERS[np.dtype(number).kind][np.dtype(number).itemsize.bit_length() - 1]
+_FORMATS = {  # of the module struct
+    name: letter(np.dtype(number).kind, np.dtype(number).itemsize)
     for name, number in (*_INTEGERS.items(), *_FLOATS.items())
     if number is not np.bool_
 } | {"bool": "B"}
@@ -122,7 +120,7 @@ class Module:
         if not self.path.is_file():
             raise FileNotFoundError(f"there is no {self.path}")
         self._programs: dict[Any, Any] = {}
-        self._ready = _OfThread()
+        self._ready = OfThread()
 
     @cached_property
     def source(self) -> str:
@@ -234,13 +232,6 @@ class Module:
             )
             self._programs[key] = module.get_function(kernel)
         return self._programs[key]
-
-
-class _OfThread(threading.local):
-    """The launches that a thread has made ready, by kernel, definitions and what else tells compiled kernels apart."""
-
-    def __init__(self) -> None:
-        self.made: dict[Any, _Ready | None] = {}
 
 
 class _Ready:

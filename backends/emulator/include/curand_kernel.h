@@ -261,26 +261,15 @@ inline double2 curand_normal2_double(State* state) {
 namespace touchstone {
 namespace random {
 // One of a pair, whose other half is kept for the next call of the same `Kind`: 1 normal, 2 log-normal.
-template <int Kind, class State, class Make>
-inline float half_of_pair(State* state, Make make) {
-  if (state->boxmuller_flag == Kind) {
-    state->boxmuller_flag = 0;
-    return state->boxmuller_extra;
+template <int Kind, class Number, class Make>
+inline Number half_of_pair(int& flag, Number& extra, Make make) {
+  if (flag == Kind) {
+    flag = 0;
+    return extra;
   }
-  const float2 both = make();
-  state->boxmuller_flag = Kind;
-  state->boxmuller_extra = both.y;
-  return both.x;
-}
-template <int Kind, class State, class Make>
-inline double half_of_double_pair(State* state, Make make) {
-  if (state->boxmuller_flag_double == Kind) {
-    state->boxmuller_flag_double = 0;
-    return state->boxmuller_extra_double;
-  }
-  const double2 both = make();
-  state->boxmuller_flag_double = Kind;
-  state->boxmuller_extra_double = both.y;
+  const auto both = make();
+  flag = Kind;
+  extra = both.y;
   return both.x;
 }
 }  // namespace random
@@ -289,14 +278,15 @@ inline double half_of_double_pair(State* state, Make make) {
 template <class State>
 inline float curand_normal(State* state) {
   if constexpr (touchstone::random::Words<State>::pairs)
-    return touchstone::random::half_of_pair<1>(state, [=] { return curand_normal2(state); });
+    return touchstone::random::half_of_pair<1>(state->boxmuller_flag, state->boxmuller_extra, [=] { return curand_normal2(state); });
   else
     return static_cast<float>(touchstone::quantile(curand_uniform(state)));
 }
 template <class State>
 inline double curand_normal_double(State* state) {
   if constexpr (touchstone::random::Words<State>::pairs)
-    return touchstone::random::half_of_double_pair<1>(state, [=] { return curand_normal2_double(state); });
+    return touchstone::random::half_of_pair<1>(
+        state->boxmuller_flag_double, state->boxmuller_extra_double, [=] { return curand_normal2_double(state); });
   else
     return touchstone::quantile(curand_uniform_double(state));
 }
@@ -313,15 +303,15 @@ inline double2 curand_log_normal2_double(State* state, double mean, double devia
 template <class State>
 inline float curand_log_normal(State* state, float mean, float deviation) {
   if constexpr (touchstone::random::Words<State>::pairs)
-    return touchstone::random::half_of_pair<2>(state, [=] { return curand_log_normal2(state, mean, deviation); });
+    return touchstone::random::half_of_pair<2>(state->boxmuller_flag, state->boxmuller_extra, [=] { return curand_log_normal2(state, mean, deviation); });
   else
     return expf(mean + deviation * curand_normal(state));
 }
 template <class State>
 inline double curand_log_normal_double(State* state, double mean, double deviation) {
   if constexpr (touchstone::random::Words<State>::pairs)
-    return touchstone::random::half_of_double_pair<2>(
-        state, [=] { return curand_log_normal2_double(state, mean, deviation); });
+    return touchstone::random::half_of_pair<2>(
+        state->boxmuller_flag_double, state->boxmuller_extra_double, [=] { return curand_log_normal2_double(state, mean, deviation); });
   else
     return exp(mean + deviation * curand_normal_double(state));
 }

@@ -7,24 +7,17 @@ strides and types of numbers from the same thread: those only put addresses and 
 
 import ctypes
 import struct
-import threading
 from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from touchstone.backends.prepared import Extent, Prepared
+from touchstone.backends.prepared import Extent, OfThread, Prepared, letter
 
+_of_thread = OfThread()  # by their `signature`
 MOST = 1024  # launches of a thread that are kept; then all are made anew
 _NUMBERS = (int, bool, np.integer, float, np.float32)  # np.float16 is given as its bits
-
-
-class _OfThread(threading.local):
-    """The launches of a thread by their `signature`; None for those that cannot be made ready."""
-
-    def __init__(self) -> None:
-        self.made: dict[Hashable, Ready | None] = {}
 
 
 class Ready:
@@ -124,12 +117,7 @@ def _letter(given: Any) -> str:
     if type(given) is bool:
         return "?"
     size = ctypes.sizeof(given) if isinstance(given, ctypes._SimpleCData) else 0
-    if isinstance(given, ctypes.c_float | ctypes.c_double):
-        return "f" if size == 4 else "d"
     if size not in (1, 2, 4, 8) or isinstance(given, ctypes.c_bool):
         raise NotReady
-    letter = "bhiq"[size.bit_length() - 1]
-    return letter if type(given)(-1).value < 0 else letter.upper()
-
-
-_of_thread = _OfThread()
+    floats = isinstance(given, ctypes.c_float | ctypes.c_double)
+    return letter("f" if floats else "i" if type(given)(-1).value < 0 else "u", size)

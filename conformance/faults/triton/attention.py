@@ -130,9 +130,7 @@ KERNELS = {
         "OutOfBounds",
     ),
     "heads_interleaved": Kernel("heads", "query head h reads the keys of head h mod Hkv"),
-    "strides_of_k_for_v": Kernel(
-        "strides", "batch and head of v are found by the strides of k", "values: |OutOfBounds"
-    ),
+    "strides_of_k_for_v": Kernel("strides", "batch and head of v are found by the strides of k"),
     "scale_of_padded_dim": Kernel("scale", "the default scale is that of the padded head dimension"),
     "scale_ignored": Kernel("parameter", "the scale is 1/√D whatever the argument says"),
     "empty_row_nan": Kernel("special", "a query that sees no key gives 0/0"),

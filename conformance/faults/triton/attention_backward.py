@@ -131,7 +131,7 @@ KERNELS = {
     "dk_not_scaled": Kernel("scale", "dk lacks the factor `scale`"),
     "causal_top_left": Kernel("causal", "the causal mask is aligned top left"),
     "empty_row_nan": Kernel("special", "a query that saw no key gives exp(-inf - (-inf))"),
-    "strides_of_o_for_do": Kernel("strides", "do is read by the strides of o", "values: |OutOfBounds"),
+    "strides_of_o_for_do": Kernel("strides", "do is read by the strides of o"),
 }
 
 

@@ -72,7 +72,7 @@ KERNELS = {
     "unbiased": Kernel("variance", "the variance is the unbiased one"),
     "eps_outside_root": Kernel("eps", "eps is added to the standard deviation instead of the variance"),
     "mean_of_the_tile": Kernel("axis", "the mean is that of all rows of a program's tile: a reduction over both axes"),
-    "weight_stride_ignored": Kernel("strides", "the stride of weight is taken to be 1", "values: |OutOfBounds"),
+    "weight_stride_ignored": Kernel("strides", "the stride of weight is taken to be 1"),
     "first_bias_for_all": Kernel("weights", "the first element of bias is added to every column"),
     "rows_unmasked": Kernel(
         "bounds", "the store does not mask rows: the last tile writes past the output", "OutOfBounds"

@@ -87,9 +87,7 @@ KERNELS = SHARED | {
         "axis",
         "a tile is stored where another belongs: rows of tiles when it is computed, columns of tiles when it is stored",
     ),
-    "column_stride_of_b_ignored": Kernel(
-        "strides", "the stride between the columns of b is taken to be 1", "values: |OutOfBounds"
-    ),
+    "column_stride_of_b_ignored": Kernel("strides", "the stride between the columns of b is taken to be 1"),
     "offset_int32": Kernel("offset", "row times row stride of a is computed in 32 bits", "IntegerOverflowError"),
     "splits_load_and_store": Kernel(
         "race", "the splits of k add to a tile by load and store without an atomic: updates get lost", "RaceCondition"
