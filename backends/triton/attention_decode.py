@@ -134,7 +134,8 @@ def _packgqa_kernel(
     v_ptr += b * v_strides[0] + reader * v_strides[1]
     o, m, l = packed.attend(
         q_ptr, q_strides, k_ptr, (k_strides[2], k_strides[3]), v_ptr, (v_strides[2], v_strides[3]), None, 0, 1, b,
-        reader, row, rows, Sq, first, first + keys, length, scale, D, BLOCK_M, BLOCK_N, BLOCK_D
+        reader, row, rows, Sq, first, tl.minimum(first + keys, length), length - Sq, scale, D, BLOCK_M, BLOCK_N,
+        BLOCK_D
     )  # fmt: skip
     packed.store_part(o, m, l, o_ptr, lse_ptr, pair, row, rows, D, BLOCK_D)
 

@@ -138,8 +138,8 @@ def _packgqa_kernel(
     of_k, of_v = (k_strides[1], k_strides[3], k_strides[0]), (v_strides[1], v_strides[3], v_strides[0])
     o, m, l = packed.attend(
         q_ptr, q_strides, k_ptr + reader * k_strides[2], of_k, v_ptr + reader * v_strides[2], of_v,
-        table_ptr + b * table_strides[0], table_strides[1], page, b, reader, row, rows, Sq, first, first + keys,
-        length, scale, D, BLOCK_M, BLOCK_N, BLOCK_D
+        table_ptr + b * table_strides[0], table_strides[1], page, b, reader, row, rows, Sq, first,
+        tl.minimum(first + keys, length), length - Sq, scale, D, BLOCK_M, BLOCK_N, BLOCK_D
     )  # fmt: skip
     packed.store_part(o, m, l, o_ptr, lse_ptr, pair, row, rows, D, BLOCK_D)
 

@@ -5,6 +5,8 @@ fullrow: one launch; a block keeps four queries' rows of scores in shared memory
 flash: online softmax over tiles of k and v, a 4 x 4 tile of scores a thread; hidden tiles are skipped [dao2023flash2]
 tensorcore: flash on mma.m16n8k16; scores and o in registers, cp.async, border tiles alone masked, exp2 [dao2023flash2]
 wgmma: a warpgroup has keys and values brought, two multiply them and form scores while values are used [shah2024]
+packgqa: for few queries over many keys: the query heads of a key head are the rows of one mma.m16n8k16, keys are cut
+  between blocks [yeetal2025]
 """
 
 import math
@@ -14,9 +16,12 @@ import torch
 from touchstone.backends import Unsupported
 from touchstone.backends.cupy.lib.attention import check_copyable, padded_dimension, sweep_of
 from touchstone.backends.cupy.lib.gemm import ceil_div
+from touchstone.backends.cupy.lib.packed_groups import plan
+from touchstone.backends.cupy.lib.rows import blocks
 from touchstone.backends.cupy.runtime.hopper import TensorMap
 from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.signatures.attention import checked_sizes, empty_outputs, scale_or_default
+from touchstone.backends.signatures.attention_decode import empty_parts
 from touchstone.backends.variants import HALF, variant
 
 _naive = Module(__file__, "naive.cu")
@@ -24,6 +29,7 @@ _fullrow = Module(__file__, "fullrow.cu")
 _flash = Module(__file__, "flash.cu")
 _tensorcore = Module(__file__, "tensorcore.cu")
 _wgmma = Module(__file__, "wgmma.cu")
+_packgqa = Module(__file__, "packgqa.cu")
 
 # fullrow: queries of a block, and the floats that a block has anywhere without asking for more
 _QUERIES = 4
@@ -145,6 +151,29 @@ def wgmma(
         BLOCK_D=block_d,
         STAGES=stages,
     )
+    return o, lse
+
+
+@variant(needs="sm_80", dtypes=HALF)
+def packgqa(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(B, Hq, Sq, D), (B, Hkv, Sk, D) twice -> o (B, Hq, Sq, D), lse (B, Hq, Sq).
+
+    Declines float32. Source: [yeetal2025].
+    """
+    B, Hq, Sq, D, Hkv, Sk = checked_sizes(q, k, v)
+    o, lse = empty_outputs(q)
+    if o.numel():
+        planned = plan(q, k, v, Hkv, Sk)
+        parts = empty_parts(q, planned.splits)
+        factor = scale_or_default(scale, D) * math.log2(math.e)
+        ahead = Sk - Sq if causal else Sk  # query i sees the keys up to i + ahead
+        sizes = (Hkv, Hq // Hkv, Sq, Sk, planned.keys, D, ahead)
+        operands = (q, k, v, *parts, *q.stride(), *k.stride(), *v.stride(), factor, *sizes)
+        _packgqa.launch("attention_packgqa", planned.grid, 128, *operands, **planned.options)
+        merged, options = (*parts, o, lse, planned.splits, D), {**planned.options, "shared": 0}
+        _packgqa.launch("attention_merge", blocks(B * Hq * Sq), 32, *merged, **options)
     return o, lse
 
 

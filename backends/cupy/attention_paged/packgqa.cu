@@ -25,10 +25,11 @@ extern "C" __global__ __launch_bounds__(THREADS) void attention_paged_packgqa(
     int dim) {
     const int rows = group * seq, tiles = (rows + ROWS - 1) / ROWS, top = blockIdx.x % tiles * ROWS;
     const long long pair = blockIdx.x / tiles, b = pair / heads, h = pair % heads;  // of key heads
-    const Queries queries{q + b * q_b + h * group * q_h, q_h, q_s, q_d, rows, seq};
+    const int length = lengths[b * length_stride];
+    const Queries queries{q + b * q_b + h * group * q_h, q_h, q_s, q_d, rows, seq, length - seq};
     const Pages pages{k + h * k_h, v + h * v_h, table + b * table_b, table_n, k_p, k_r, k_d, v_p, v_r, v_d, page};
-    const int first = blockIdx.y * keys, splits = gridDim.y;
+    const int first = blockIdx.y * keys, last = min(first + keys, length), splits = gridDim.y;
     attend(
-        queries, pages, parts, part_lse, (pair * rows + top) * splits + blockIdx.y, splits, top, first, first + keys,
-        lengths[b * length_stride], dim, scale);
+        queries, pages, parts, part_lse, (pair * rows + top) * splits + blockIdx.y, splits, top, first, last, dim,
+        scale);
 }

@@ -8,10 +8,10 @@ constexpr int ROWS = 16 * ROW_TILES;  // of q in a block
 struct Queries {
     const ELEMENT* first;
     long long h, s, d;
-    int rows, seq;
+    int rows, seq, ahead;  // query i sees the keys up to i + ahead
 
-    // The key behind the last one below `last` that row r sees, of `length` that are filled.
-    __device__ int limit(int r, int last, int length) const { return min(last, r % seq + length - seq + 1); }
+    // The key behind the last one below `last` that row r sees.
+    __device__ int limit(int r, int last) const { return min(last, r % seq + ahead + 1); }
 };
 
 // The rows of q from `top` on, times 1 or -1, zero from row `rows` and column `dim` on.

@@ -15,6 +15,17 @@ struct KeyValue {
     const ELEMENT *key, *value;
 };
 
+// A head of keys and values, a row each after another.
+struct Head {
+    const ELEMENT *k, *v;
+    long long k_s, k_d, v_s, v_d;
+
+    __device__ KeyValue start() const { return {k, v}; }
+    __device__ KeyValue at(long long j) const { return {k + j * k_s, v + j * v_s}; }
+    __device__ long long key_step() const { return k_d; }
+    __device__ long long value_step() const { return v_d; }
+};
+
 // A warp's keys from `first` on, then their values, zero from key `end` and column `dim` on. Where ALIGNED the copies
 // are only started.
 template <typename Cache>
@@ -87,18 +98,16 @@ __device__ inline void merge_warps(
     }
 }
 
-// Rows `top` to top + ROWS - 1 of q over the keys `first` to `last` - 1 of the `length` that are filled; `scale` carries
-// log2 e. Row r of o and lse is first_row + r * step.
+// Rows `top` to top + ROWS - 1 of q over the keys `first` to `last` - 1, all of which are filled; `scale` carries log2 e. Row r of o and lse is first_row + r * step.
 template <typename Cache>
 __device__ inline void attend(
     const Queries& q, const Cache& cache, float* o, float* lse, long long first_row, int step, int top, int first,
-    int last, int length, int dim, float scale) {
+    int last, int dim, float scale) {
     extern __shared__ uint4 shared[];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     ELEMENT* q_tile = reinterpret_cast<ELEMENT*>(shared);
     ELEMENT* stages = q_tile + ROWS * BLOCK_D;
     ELEMENT* mine = stages + warp * STAGES * 2 * TILE;
-    last = min(last, length);
     if (first >= last) return no_keys(lse + first_row, step, q.rows - top);
     first += warp * BLOCK_N;
     const int tiles = first < last ? (last - first + HOP - 1) / HOP : 0;
@@ -124,8 +133,8 @@ __device__ inline void attend(
         Scores s;
         clear(s);
         scores<BLOCK_D>(s, q_tile, stage, 0, lane);
-        const bool full = start + BLOCK_N <= q.limit(0, last, length);
-        if (!full) mask(s, scale, start, lane, [&](int r) { return q.limit(top + r, last, length); });
+        const bool full = start + BLOCK_N <= q.limit(0, last);
+        if (!full) mask(s, scale, start, lane, [&](int r) { return q.limit(top + r, last); });
         softmax(s, acc, m, l, full ? scale : 1.0f);
         values(acc, s, stage + TILE, lane);
     }

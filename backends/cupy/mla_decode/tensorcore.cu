@@ -89,7 +89,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void mla_decode_tensorcore(
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, splits = gridDim.y;
     const long long b = blockIdx.x / tiles, place = (b * rows + top) * splits + blockIdx.y;
     const int length = lengths[b * length_stride], first = blockIdx.y * keys, last = min(first + keys, length);
-    const Queries queries{q + b * q_b, q_h, q_s, q_d, rows, seq};
+    const Queries queries{q + b * q_b, q_h, q_s, q_d, rows, seq, length - seq};
     cache += b * c_b;
     if (first >= last) return no_keys(part_lse + place, splits, rows - top);
     for (int stage = 0; stage < STAGES - 1; ++stage) {
@@ -116,8 +116,8 @@ extern "C" __global__ __launch_bounds__(THREADS) void mla_decode_tensorcore(
         __syncthreads();
         Scores s;
         collect(s, partial, lane);
-        const bool full = start + BLOCK_N <= queries.limit(0, last, length);
-        if (!full) mask(s, scale, start, lane, [&](int r) { return queries.limit(top + r, last, length); });
+        const bool full = start + BLOCK_N <= queries.limit(0, last);
+        if (!full) mask(s, scale, start, lane, [&](int r) { return queries.limit(top + r, last); });
         softmax(s, acc, m, l, full ? scale : 1.0f);
         values(acc, s, tile, lane, warp * BLOCK_V);
     }

@@ -6,6 +6,8 @@ flash: online softmax over tiles of k and v, so a row of scores need not fit any
 pruned: key tiles that causality hides are skipped, border tiles alone masked, exp2 with folded scale [dao2023flash2]
 tma: pruned with host tensor descriptors over (B, H, S, D); the copy engine clips a tail at its head [pearbiossom2026]
 gluon: warpgroups fed by a warp that loads; the next scores are formed while these weights are used [shah2024]
+packgqa: for few queries over many keys: the query heads of a key head are the rows of one tile, keys are cut between
+  programs [yeetal2025]
 """
 
 # isort: off
@@ -15,6 +17,7 @@ from touchstone.backends.triton.attention.flash import flash
 from touchstone.backends.triton.attention.pruned import pruned
 from touchstone.backends.triton.attention.tma import tma
 from touchstone.backends.triton.attention.gluon import gluon
+from touchstone.backends.triton.attention.packgqa import packgqa
 # isort: on
 
-__all__ = ["naive", "fullrow", "flash", "pruned", "tma", "gluon"]  # noqa: RUF022 - ladder order
+__all__ = ["naive", "fullrow", "flash", "pruned", "tma", "gluon", "packgqa"]  # noqa: RUF022 - ladder order

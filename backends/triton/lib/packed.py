@@ -12,13 +12,13 @@ PROGRAMS = 2048  # that parts of the keys should give together: a few waves over
 @triton.jit
 def attend(
     q_ptr, q_strides, k_ptr, k_strides, v_ptr, v_strides, table_ptr, stride_entry, page, b, reader, row, rows, Sq,
-    first, last, length, scale, D, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr
+    first, last, ahead, scale, D, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr
 ):  # fmt: skip
     """o (BLOCK_M, BLOCK_D), not normalised, and the maximum and the sum of each row, over the keys first … last − 1.
 
     The rows `row` of the head `reader` are its query heads' queries: head row // Sq, query row % Sq, of `rows` in all.
     k and v are of one sequence and head, with the strides of a row and of a column; of pages with, before them, the
-    stride of a page where `table_ptr` names the page of each `page` keys. Query i sees j <= i + length − Sq.
+    stride of a page where `table_ptr` names the page of each `page` keys. Query i sees j <= i + ahead.
     """
     head, i = reader * (rows // Sq) + row // Sq, row % Sq
     d = tl.arange(0, BLOCK_D).to(tl.int64)
@@ -28,7 +28,6 @@ def attend(
     m = tl.full((BLOCK_M,), float("-inf"), tl.float32)
     l = tl.zeros((BLOCK_M,), tl.float32)
     o = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
-    last = tl.minimum(last, length)
     for start in range(first, last, BLOCK_N):
         j = start + tl.arange(0, BLOCK_N)
         if table_ptr is None:
@@ -40,7 +39,7 @@ def attend(
         inside = (j < last)[:, None] & (d < D)  # of v too: 0 times what lies beyond may be NaN
         k = tl.load(k_ptr + k_rows[:, None] + d * k_strides[1], mask=inside, other=0.0)
         s = tl.dot(q, k.T, input_precision="ieee") * scale
-        visible = (j[None, :] < last) & (j[None, :] <= i[:, None] + length - Sq)
+        visible = (j[None, :] < last) & (j[None, :] <= i[:, None] + ahead)
         s = tl.where(visible, s, float("-inf"))
         m_new = tl.maximum(m, tl.max(s, 1))
         base = tl.where(m_new == float("-inf"), 0.0, m_new)  # so far no score above -inf
