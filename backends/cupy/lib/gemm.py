@@ -6,6 +6,7 @@ import torch
 
 from touchstone.backends import Unsupported
 from touchstone.backends.devices import multiprocessors
+from touchstone.backends.signatures.matmul import cut_along_k
 
 SQUARE, STRIP = (64, 64), (16, 64)  # what the copy engine moves for wgmma.cuh: of operands, and of results
 _CPU_PROCESSORS = 4  # of the GPU that the emulator pretends: few, so that a split of K is seen and costs little
@@ -84,15 +85,38 @@ def by_warpgroups(M: int, N: int, processors: int, together: int = 1) -> Tiling:
     `together` operands b of one shape share a tile's columns. Operands and c are 16-bit.
     """
     wide = ceil_div(M, 128) * ceil_div(N, 256 // together) >= processors // 2
-    (tile_n, stages), cluster = ((256, 4) if wide else (128, 6)), 2
+    tile_n, cluster = 256 if wide else 128, 2
     clusters = ceil_div(M, cluster * 128) * ceil_div(N, tile_n // together)
+    return _by_warpgroups(min(clusters, processors // cluster), tile_n, cluster)
+
+
+def _by_warpgroups(clusters: int, tile_n: int, cluster: int) -> Tiling:
+    stages = 4 if tile_n == 256 else 6
     elements = stages * (128 + tile_n) * 64 + 8 * 2 * 16 * 64  # the ring, and two strips for each of eight warps
-    return Tiling(
-        min(clusters, processors // cluster) * cluster,
-        384,
-        elements * 2 + stages * 2 * 8,
-        {"TILE_N": tile_n, "STAGES": stages, "CLUSTER": cluster, "GROUP": 8},
-    )
+    definitions = {"TILE_N": tile_n, "STAGES": stages, "CLUSTER": cluster, "GROUP": 8}
+    return Tiling(clusters * cluster, 384, elements * 2 + stages * 2 * 8, definitions)
+
+
+class Spans(NamedTuple):
+    """For streamk.cu: the first `streamed` tiles are cut along k into equal spans for `clusters` clusters of blocks,
+    whose unfinished sums take up to `held` numbers."""
+
+    tiling: Tiling
+    streamed: int
+    clusters: int
+    held: int
+
+
+def by_spans(M: int, N: int, K: int, processors: int) -> Spans:
+    """Tiles for wgmma.cuh, whole but for those that would leave part of the `processors` idle."""
+    cluster = 2 if M > 128 else 1
+    tile_n = 256 if ceil_div(M, 128) * ceil_div(N, 256) >= processors // 2 else 128
+    tiles, steps = ceil_div(M, cluster * 128) * ceil_div(N, tile_n), ceil_div(K, 64)
+    most = processors // cluster
+    clusters = min(most, max(tiles, tiles * steps // 4))
+    streamed = cut_along_k(tiles, steps, clusters)
+    held = 2 * clusters * cluster * 128 * tile_n if streamed else 0
+    return Spans(_by_warpgroups(clusters, tile_n, cluster), streamed, clusters, held)
 
 
 def along_k(name: str, x: torch.Tensor, k_axis: int) -> bool:

@@ -22,9 +22,9 @@ struct Shared {
 // The tiles of c of a block. Blocks of a cluster take neighbours down m, which share b; clusters go down GROUP rows of
 // tiles before they go right, so that those in flight share operands in L2.
 struct Tiles {
-    int rows, cols, number;
+    int rows, cols, K, number;
 
-    __device__ Tiles(int M, int N) {
+    __device__ Tiles(int M, int N, int K) : K(K) {
         rows = (M + CLUSTER * TILE_M - 1) / (CLUSTER * TILE_M), cols = (N + COLS - 1) / COLS;
         number = blockIdx.x / CLUSTER;
     }
@@ -32,26 +32,31 @@ struct Tiles {
     __device__ bool more() const { return number < rows * cols; }
     __device__ void next() { number += gridDim.x / CLUSTER; }
 
+    // The first k, and the one behind the last, whose products are added up.
+    __device__ int first() const { return 0; }
+    __device__ int last() const { return K; }
+
     __device__ int m() const {
-        const int first = number / (GROUP * cols) * GROUP, height = min(rows - first, GROUP);
-        return ((first + number % (GROUP * cols) % height) * CLUSTER + blockIdx.x % CLUSTER) * TILE_M;
+        const int top = number / (GROUP * cols) * GROUP, height = min(rows - top, GROUP);
+        return ((top + number % (GROUP * cols) % height) * CLUSTER + blockIdx.x % CLUSTER) * TILE_M;
     }
 
     __device__ int n() const {
-        const int first = number / (GROUP * cols) * GROUP, height = min(rows - first, GROUP);
+        const int top = number / (GROUP * cols) * GROUP, height = min(rows - top, GROUP);
         return number % (GROUP * cols) / height * COLS;
     }
 };
 
 // One thread: fills the ring. Each block of a cluster loads its a, and its share of the tile's b for all of them.
+template <typename Work>
 __device__ inline void load(
-    const TensorMap& a, const TensorMap& even, const TensorMap& odd, Tiles tile, int K, Shared& shared
+    const TensorMap& a, const TensorMap& even, const TensorMap& odd, Work tile, Shared& shared
 ) {
     constexpr int ALL = (1 << CLUSTER) - 1;
     Slot<STAGES> slot;
     for (; tile.more(); tile.next()) {
-        const int m = tile.m(), n = tile.n();
-        for (int k = 0; k < K; k += DEPTH, slot.next()) {
+        const int m = tile.m(), n = tile.n(), last = tile.last();
+        for (int k = tile.first(); k < last; k += DEPTH, slot.next()) {
             Barrier* full = &shared.full[slot.stage];
             ELEMENT* stage = shared.stages[slot.stage];
             barrier_wait(&shared.empty[slot.stage], slot.parity ^ 1);
@@ -142,12 +147,12 @@ __device__ inline void store(
     else store(sum, c, m, n, M, N);
 }
 
-// All of a block's tiles. finish(sum, m, n, strips) has the sums of a warp's 16 rows from row m on, of `even` from
-// column n on and then of `odd`, and two strips for `store`. Inlined whole: the maps have to stay the kernel's
-// parameters.
-template <typename Finish>
-__device__ inline void products(
-    const TensorMap& a, const TensorMap& even, const TensorMap& odd, int M, int N, int K, const Finish& finish
+// All of a block's work: Tiles, or what has its members. finish(sum, tile, m, strips) has the sums of a warp's 16 rows
+// from row m on, of `even` from column tile.n() on and then of `odd`, and two strips for `store`. Inlined whole: the
+// maps have to stay the kernel's parameters.
+template <typename Work, typename Finish>
+__device__ inline void work_on(
+    const Work& work, const TensorMap& a, const TensorMap& even, const TensorMap& odd, const Finish& finish
 ) {
     extern __shared__ __align__(1024) unsigned char bytes[];
     Shared& shared = *reinterpret_cast<Shared*>(bytes);
@@ -161,24 +166,36 @@ __device__ inline void products(
     cluster_arrive(), cluster_wait();  // the barriers are there, also for the other blocks
     if (warpgroup < 0) {
         give_registers<24>();
-        if (threadIdx.x == 0) load(a, even, odd, Tiles(M, N), K, shared);
+        if (threadIdx.x == 0) load(a, even, odd, work, shared);
     } else {
         take_registers<240>();
         Slot<STAGES> slot;
-        for (Tiles tile(M, N); tile.more(); tile.next()) {
+        for (Work tile = work; tile.more(); tile.next()) {
             Sums sum = {};
-            for (int k = 0, previous = 0; k < K; k += DEPTH, previous = slot.stage, slot.next()) {
+            const int first = tile.first(), last = tile.last();
+            for (int k = first, previous = 0; k < last; k += DEPTH, previous = slot.stage, slot.next()) {
                 barrier_wait(&shared.full[slot.stage], slot.parity);
                 multiply(sum, shared.stages[slot.stage], warpgroup);
                 wgmma_wait<1>();
-                if (k) release(&shared.empty[previous]);
+                if (k > first) release(&shared.empty[previous]);
             }
             wgmma_wait<0>();
             wgmma_settle(sum);
-            if (K) release(&shared.empty[(slot.stage + STAGES - 1) % STAGES]);
-            finish(sum, tile.m() + warp * 16, tile.n(), shared.strips[warp]);
+            if (first < last) release(&shared.empty[(slot.stage + STAGES - 1) % STAGES]);
+            finish(sum, tile, tile.m() + warp * 16, shared.strips[warp]);
         }
         copy_out_wait<0>();
     }
     cluster_arrive(), cluster_wait();  // no block leaves while others write to its shared memory
+}
+
+// The whole tiles of a product (M, K) by (K, N); finish(sum, m, n, strips) as above.
+template <typename Finish>
+__device__ inline void products(
+    const TensorMap& a, const TensorMap& even, const TensorMap& odd, int M, int N, int K, const Finish& finish
+) {
+    const auto whole = [&](Sums& sum, const Tiles& tile, int m, ELEMENT (&strips)[STRIPS][STRIP]) {
+        finish(sum, m, tile.n(), strips);
+    };
+    work_on(Tiles(M, N, K), a, even, odd, whole);
 }

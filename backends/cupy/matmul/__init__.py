@@ -14,6 +14,8 @@ tensorcore: mma.sync on 16-bit operands that cp.async brings, three stages deep,
 pipelined: larger tiles, and a branch-free main loop in which nothing interrupts the MMAs: operands in pieces of 16
   bytes only [kerr2020]
 wgmma: a warpgroup's products from shared memory, filled by the copy engine and one warpgroup's thread [colfax2024]
+streamk: wgmma whose last tiles are cut along k, so that all multiprocessors end together; a second kernel adds the
+  pieces [osama2023]
 """
 
 from collections.abc import Callable
@@ -29,6 +31,7 @@ from touchstone.backends.cupy.lib.gemm import (
     blocks,
     by_lanes,
     by_more_warps,
+    by_spans,
     by_threads,
     by_warpgroups,
     by_warps,
@@ -49,6 +52,7 @@ _tf32 = Module(__file__, "tf32.cu")
 _tensorcore = Module(__file__, "tensorcore.cu")
 _pipelined = Module(__file__, "pipelined.cu")
 _wgmma = Module(__file__, "wgmma.cu")
+_streamk = Module(__file__, "streamk.cu")
 
 
 def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -183,6 +187,33 @@ def wgmma(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         arch="sm_90a",
         **config,
     )
+    return c
+
+
+@variant(needs="sm_90a", dtypes=HALF)
+def streamk(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """(M, K) by (K, N) gives (M, N); of `a` and of `b` either axis may be the contiguous one.
+
+    Declines what `wgmma` declines. As [osama2023], with whole tiles first where there are more of them than
+    multiprocessors, and a second kernel for waiting blocks.
+    """
+    M, K, N = shapes("M K, K N", a=a, b=b)
+    if a.dtype is torch.float32:
+        raise Unsupported("float32; wgmma multiplies 16-bit operands, or float32 rounded to tf32")
+    c = a.new_empty(M, N)
+    if c.numel() == 0 or K == 0:
+        return c.zero_()
+    left, a_along_k = along_last("a", a)
+    right, b_along_k = along_last("b", b.t())
+    (tiles, streamed, clusters, held) = by_spans(M, N, K, processors(a.device))
+    maps = (TensorMap(left, SQUARE), TensorMap(right, SQUARE), TensorMap(c, STRIP) if N % 8 == 0 else None)
+    partial = a.new_empty(held, dtype=torch.float32)
+    config = {"dtype": a.dtype, "arch": "sm_90a", "A_ALONG_K": a_along_k, "B_ALONG_K": b_along_k, **tiles.definitions}
+    operands = (*maps, c, partial, M, N, K, streamed)
+    _streamk.launch("matmul_streamk", tiles.blocks, tiles.threads, *operands, shared=tiles.shared, **config)
+    if streamed:
+        grid = (streamed * config["CLUSTER"], 16)
+        _streamk.launch("matmul_add_pieces", grid, 256, partial, c, M, N, K, streamed, clusters, **config)
     return c
 
 

@@ -64,6 +64,13 @@ def default_tma_tile(dtype: torch.dtype, M: int, N: int) -> dict[str, int]:
     return options(128, 128, 64, 8, 4) if M * N <= 2048 * 2048 else options(128, 256, 64, 8, 4)
 
 
+def default_streamk_tile(dtype: torch.dtype, M: int, N: int) -> dict[str, int]:
+    """The same for one program to a multiprocessor: of a few rows, as many columns as four stages leave room for."""
+    if dtype is not torch.float32 and M <= 64:
+        return options(64, 128, 128, 4, 4)
+    return default_tma_tile(dtype, M, N)
+
+
 def default_tma_factor_tile(dtype: torch.dtype, M: int, N: int) -> dict[str, int]:
     """A stage fewer, where the tile of a factor in the epilogue would not fit in shared memory beside four."""
     config = default_tma_tile(dtype, M, N)
