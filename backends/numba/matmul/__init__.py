@@ -8,6 +8,7 @@ vectorised: 16-byte loads from global memory and from shared memory, where a is 
 doublebuffered: the next tiles load while these are multiplied, with two buffers and one barrier a step [boehm2022]
 tensorcore: mma.sync on 16-bit operands that cp.async brings, three stages deep, through ldmatrix [kerr2020]
 pipelined: 256 by 128 a block in 96 KB of shared memory, fragments loaded ahead, no choice in the loop [kerr2020]
+splitk: K is cut between blocks and a second kernel adds their float32 sums, for few tiles with a long K [hoque2024]
 """
 
 # isort: off
@@ -16,6 +17,7 @@ from touchstone.backends.numba.matmul.tiled import tiled
 from touchstone.backends.numba.matmul.registers import tiled2d, vectorised, doublebuffered
 from touchstone.backends.numba.matmul.tensorcore import tensorcore
 from touchstone.backends.numba.matmul.pipelined import pipelined
+from touchstone.backends.numba.matmul.splitk import splitk
 # isort: on
 
 __all__ = [  # noqa: RUF022 - ladder order
@@ -27,4 +29,5 @@ __all__ = [  # noqa: RUF022 - ladder order
     "doublebuffered",
     "tensorcore",
     "pipelined",
+    "splitk",
 ]
