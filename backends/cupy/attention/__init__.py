@@ -165,7 +165,7 @@ def packgqa(
     B, Hq, Sq, D, Hkv, Sk = checked_sizes(q, k, v)
     o, lse = empty_outputs(q)
     if o.numel():
-        planned = plan(q, k, v, Hkv, Sk)
+        planned = plan(q, k, v, Hkv, Sk, alike=True)
         parts = empty_parts(q, planned.splits)
         factor = scale_or_default(scale, D) * math.log2(math.e)
         ahead = Sk - Sq if causal else Sk  # query i sees the keys up to i + ahead

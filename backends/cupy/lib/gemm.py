@@ -6,7 +6,7 @@ import torch
 
 from touchstone.backends import Unsupported
 from touchstone.backends.devices import multiprocessors
-from touchstone.backends.signatures.matmul import cut_along_k
+from touchstone.backends.signatures.matmul import spans
 
 SQUARE, STRIP = (64, 64), (16, 64)  # what the copy engine moves for wgmma.cuh: of operands, and of results
 _CPU_PROCESSORS = 4  # of the GPU that the emulator pretends: few, so that a split of K is seen and costs little
@@ -80,43 +80,56 @@ def _by_warps(blocks: int, tile_m: int, tile_n: int, depth: int, stages: int) ->
 
 
 def by_warpgroups(M: int, N: int, processors: int, together: int = 1) -> Tiling:
-    """For wgmma.cuh: 256 columns where such tiles keep half of the `processors` busy, else 128.
+    """For wgmma.cuh: the columns of a tile with which all rounds of tiles take the least time.
 
     `together` operands b of one shape share a tile's columns. Operands and c are 16-bit.
     """
-    wide = ceil_div(M, 128) * ceil_div(N, 256 // together) >= processors // 2
-    tile_n, cluster = 256 if wide else 128, 2
-    clusters = ceil_div(M, cluster * 128) * ceil_div(N, tile_n // together)
-    return _by_warpgroups(min(clusters, processors // cluster), tile_n, cluster)
+    cluster = _cluster(M)
 
+    def clusters(tile_n: int) -> int:
+        return ceil_div(M, cluster * 128) * ceil_div(N, tile_n // together)
 
-def _by_warpgroups(clusters: int, tile_n: int, cluster: int) -> Tiling:
-    stages = 4 if tile_n == 256 else 6
-    elements = stages * (128 + tile_n) * 64 + 8 * 2 * 16 * 64  # the ring, and two strips for each of eight warps
-    definitions = {"TILE_N": tile_n, "STAGES": stages, "CLUSTER": cluster, "GROUP": 8}
-    return Tiling(clusters * cluster, 384, elements * 2 + stages * 2 * 8, definitions)
+    def time(tile_n: int) -> float:
+        return ceil_div(clusters(tile_n), processors // cluster) * tile_n * _SLOWER[tile_n]
+
+    tile_n = min((256, 192, 128) if together == 1 else (256, 128), key=time)
+    return _by_warpgroups(min(clusters(tile_n), processors // cluster), tile_n, cluster)
 
 
 class Spans(NamedTuple):
-    """For streamk.cu: the first `streamed` tiles are cut along k into equal spans for `clusters` clusters of blocks,
-    whose unfinished sums take up to `held` numbers."""
+    """For streamk.cu: tiles cut along k into equal spans for `clusters` clusters of blocks, whose unfinished sums take
+    `held` numbers, and are added by a grid of `adding` blocks."""
 
     tiling: Tiling
-    streamed: int
     clusters: int
     held: int
+    adding: tuple[int, int]
 
 
-def by_spans(M: int, N: int, K: int, processors: int) -> Spans:
-    """Tiles for wgmma.cuh, whole but for those that would leave part of the `processors` idle."""
-    cluster = 2 if M > 128 else 1
-    tile_n = 256 if ceil_div(M, 128) * ceil_div(N, 256) >= processors // 2 else 128
-    tiles, steps = ceil_div(M, cluster * 128) * ceil_div(N, tile_n), ceil_div(K, 64)
-    most = processors // cluster
-    clusters = min(most, max(tiles, tiles * steps // 4))
-    streamed = cut_along_k(tiles, steps, clusters)
-    held = 2 * clusters * cluster * 128 * tile_n if streamed else 0
-    return Spans(_by_warpgroups(clusters, tile_n, cluster), streamed, clusters, held)
+def by_spans(M: int, N: int, K: int, processors: int) -> Spans | None:
+    """Tiles of 128 columns for wgmma.cuh, None where cutting them along k would not pay."""
+    cluster, tile_n = _cluster(M), 128
+    tiles = ceil_div(M, cluster * 128) * ceil_div(N, tile_n)
+    clusters = spans(tiles, ceil_div(K, 64), processors // cluster)
+    if not clusters:
+        return None
+    tiling, held = _by_warpgroups(clusters, tile_n, cluster), 2 * clusters * cluster * 128 * tile_n
+    return Spans(tiling, clusters, held, (tiles * cluster, 128 // 8))
+
+
+_SLOWER = {256: 1.0, 192: 1.03, 128: 1.12}  # for each column: a's part of a tile is read for fewer of them
+
+
+def _cluster(M: int) -> int:
+    """Blocks of a cluster, which share b: two where c has rows for both."""
+    return 2 if M > 128 else 1
+
+
+def _by_warpgroups(clusters: int, tile_n: int, cluster: int) -> Tiling:
+    stages = 6 if tile_n == 128 else 4
+    elements = stages * (128 + tile_n) * 64 + 8 * 2 * 16 * 64  # the ring, and two strips for each of eight warps
+    definitions = {"TILE_N": tile_n, "STAGES": stages, "CLUSTER": cluster, "GROUP": 8}
+    return Tiling(clusters * cluster, 384, elements * 2 + stages * 2 * 8, definitions)
 
 
 def along_k(name: str, x: torch.Tensor, k_axis: int) -> bool:

@@ -189,11 +189,12 @@ template <int count> __device__ inline void wgmma_settle(float (&d)[count][4]) {
 #define WGMMA_NAMES_64                                                                                                 \
     WGMMA_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, " \
     "%51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define WGMMA_NAMES_96                                                                                                 \
+    WGMMA_NAMES_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, "      \
+    "%82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 #define WGMMA_NAMES_128                                                                                                \
-    WGMMA_NAMES_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, " \
-    "%83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, "    \
-    "%104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, "     \
-    "%122, %123, %124, %125, %126, %127"
+    WGMMA_NAMES_96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, "          \
+    "%111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define WGMMA(columns, element, type, names, add_name, rest, ...)                                                      \
     template <bool a_along_k, bool b_along_k>                                                                          \
     __device__ inline void wgmma(                                                                                      \
@@ -217,6 +218,7 @@ template <int count> __device__ inline void wgmma_settle(float (&d)[count][4]) {
 #define WGMMA_TYPE(element, type)                                                                                      \
     WGMMA(64, element, type, WGMMA_NAMES_32, "%36", "%32, %33, add, 1, 1, %34, %35;\n}", WGMMA_32(0))                  \
     WGMMA(128, element, type, WGMMA_NAMES_64, "%68", "%64, %65, add, 1, 1, %66, %67;\n}", WGMMA_64(0))                 \
+    WGMMA(192, element, type, WGMMA_NAMES_96, "%100", "%96, %97, add, 1, 1, %98, %99;\n}", WGMMA_64(0), WGMMA_32(16))  \
     WGMMA(256, element, type, WGMMA_NAMES_128, "%132", "%128, %129, add, 1, 1, %130, %131;\n}", WGMMA_64(0),           \
           WGMMA_64(16))                                                                                                \
     WGMMA_LEFT(64, element, type, WGMMA_NAMES_32, "{%32, %33, %34, %35}, %36, add, 1, 1, %37;\n}", WGMMA_32(0))        \

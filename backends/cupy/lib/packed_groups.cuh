@@ -98,7 +98,8 @@ __device__ inline void merge_warps(
     }
 }
 
-// Rows `top` to top + ROWS - 1 of q over the keys `first` to `last` - 1, all of which are filled; `scale` carries log2 e. Row r of o and lse is first_row + r * step.
+// Rows `top` to top + ROWS - 1 of q over the keys `first` to `last` - 1, all of which are filled; `scale` carries
+// log2 e. Row r of o and lse is first_row + r * step.
 template <typename Cache>
 __device__ inline void attend(
     const Queries& q, const Cache& cache, float* o, float* lse, long long first_row, int step, int top, int first,

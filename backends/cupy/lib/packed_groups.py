@@ -11,7 +11,7 @@ from touchstone.backends.cupy.lib.rows import blocks
 from touchstone.backends.signatures.attention_decode import SPLITS
 
 _HOP = 64  # keys that the warps of a block take at a time
-_BLOCKS = 16  # to each multiprocessor, which holds two of them at a time: sequences are of various lengths
+_BLOCKS, _AT_ONCE = 16, 2  # to each multiprocessor where lengths differ, and how many of them it holds
 
 
 class Plan(NamedTuple):
@@ -33,8 +33,9 @@ def parts_of(groups: int, longest: int, wanted: int) -> tuple[int, int]:
     return max(1, ceil_div(longest, keys)), keys
 
 
-def plan(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, heads: int, longest: int) -> Plan:
-    """For q (B, Hq, Sq, D) over up to `longest` keys of `heads` key heads in k and v, 4-D both. Declines float32."""
+def plan(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, heads: int, longest: int, alike: bool = False) -> Plan:
+    """For q (B, Hq, Sq, D) over up to `longest` keys of `heads` key heads in k and v, 4-D both; `alike`: over all of
+    them. Declines float32."""
     if q.dtype is torch.float32:
         raise Unsupported("float32; mma.m16n8k16 multiplies float16 and bfloat16")
     B, Hq, Sq, D = q.shape
@@ -42,7 +43,10 @@ def plan(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, heads: int, longest:
     at_once = min(row_tiles, 2 if block_d <= 128 else 1)  # more o than a thread has registers for
     stages = 3 if block_d <= 128 else 2
     groups = blocks(B * heads * ceil_div(row_tiles, at_once))
-    splits, keys = parts_of(groups, longest, _BLOCKS * processors(q.device))
+    wanted = _BLOCKS * processors(q.device)
+    if alike:  # one round of blocks, so that none waits for another
+        wanted = max(1, _AT_ONCE * processors(q.device) // max(1, groups)) * groups
+    splits, keys = parts_of(groups, longest, wanted)
     definitions = {"ROW_TILES": at_once, "STAGES": stages, "BLOCK_D": block_d, "ALIGNED": whole_pieces(k, v)}
     shared = 2 * block_d * (16 * at_once + 2 * _HOP * stages)
     return Plan((groups, splits), splits, keys, {"dtype": q.dtype, "shared": shared, **definitions})

@@ -66,8 +66,9 @@ __device__ inline void load(
                 copy_in(stage + i * DEPTH, a, A_ALONG_K ? k : m + i, A_ALONG_K ? m + i : k, full);
             }
 #pragma unroll
-            for (int i = 0; i < TILE_N / CLUSTER; i += SIDE) {
-                const int j = blockIdx.x % CLUSTER * (TILE_N / CLUSTER) + i;
+            for (int i = 0; i < TILE_N; i += CLUSTER * SIDE) {
+                const int j = i + blockIdx.x % CLUSTER * SIDE;
+                if (j >= TILE_N) break;
                 ELEMENT* square = stage + A_TILE + j * DEPTH;
                 const int col = n + j % COLS, x = B_ALONG_K ? k : col, y = B_ALONG_K ? col : k;
                 const TensorMap& b = j < COLS ? even : odd;

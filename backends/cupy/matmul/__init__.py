@@ -14,8 +14,8 @@ tensorcore: mma.sync on 16-bit operands that cp.async brings, three stages deep,
 pipelined: larger tiles, and a branch-free main loop in which nothing interrupts the MMAs: operands in pieces of 16
   bytes only [kerr2020]
 wgmma: a warpgroup's products from shared memory, filled by the copy engine and one warpgroup's thread [colfax2024]
-streamk: wgmma whose last tiles are cut along k, so that all multiprocessors end together; a second kernel adds the
-  pieces [osama2023]
+streamk: wgmma; tiles that are fewer than the multiprocessors are laid end to end along k and cut into equal spans, and
+  a second kernel adds the pieces [osama2023]
 """
 
 from collections.abc import Callable
@@ -194,26 +194,21 @@ def wgmma(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def streamk(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """(M, K) by (K, N) gives (M, N); of `a` and of `b` either axis may be the contiguous one.
 
-    Declines what `wgmma` declines. As [osama2023], with whole tiles first where there are more of them than
-    multiprocessors, and a second kernel for waiting blocks.
+    Declines what `wgmma` declines. As [osama2023], with a second kernel in place of waiting blocks.
     """
     M, K, N = shapes("M K, K N", a=a, b=b)
-    if a.dtype is torch.float32:
-        raise Unsupported("float32; wgmma multiplies 16-bit operands, or float32 rounded to tf32")
+    cut = by_spans(M, N, K, processors(a.device))
+    if a.dtype is torch.float32 or cut is None:
+        return wgmma(a, b)
     c = a.new_empty(M, N)
-    if c.numel() == 0 or K == 0:
-        return c.zero_()
     left, a_along_k = along_last("a", a)
     right, b_along_k = along_last("b", b.t())
-    (tiles, streamed, clusters, held) = by_spans(M, N, K, processors(a.device))
     maps = (TensorMap(left, SQUARE), TensorMap(right, SQUARE), TensorMap(c, STRIP) if N % 8 == 0 else None)
-    partial = a.new_empty(held, dtype=torch.float32)
+    partial, tiles = a.new_empty(cut.held, dtype=torch.float32), cut.tiling
     config = {"dtype": a.dtype, "arch": "sm_90a", "A_ALONG_K": a_along_k, "B_ALONG_K": b_along_k, **tiles.definitions}
-    operands = (*maps, c, partial, M, N, K, streamed)
+    operands = (*maps, c, partial, M, N, K)
     _streamk.launch("matmul_streamk", tiles.blocks, tiles.threads, *operands, shared=tiles.shared, **config)
-    if streamed:
-        grid = (streamed * config["CLUSTER"], 16)
-        _streamk.launch("matmul_add_pieces", grid, 256, partial, c, M, N, K, streamed, clusters, **config)
+    _streamk.launch("matmul_add_pieces", cut.adding, 256, partial, c, M, N, K, cut.clusters, **config)
     return c
 
 

@@ -206,7 +206,7 @@ def pruned(
     if o.numel() == 0:
         return o, lse
     scale = scale_or_default(scale, D)
-    config = pinned(f"attention.{tuning_kind(D, causal)}.pruned", q.dtype, (Sq, Sk), _default(q))
+    config = pinned(f"attention.{tuning_kind(D, causal)}.pruned", q.dtype, (Sq, Sk), _default(q, Sk))
     _pruned_kernel[(B * Hq * triton.cdiv(Sq, config["BLOCK_M"]),)](
         q,
         *q.stride(),
@@ -230,8 +230,11 @@ def pruned(
     return o, lse
 
 
-def _default(q: torch.Tensor) -> dict[str, int]:
-    """Eight warps and a third stage: 0.67 of cuDNN's time at D 128 on an H200, with two stages 0.59."""
+def _default(q: torch.Tensor, Sk: int) -> dict[str, int]:
+    """Eight warps and a third stage: 0.67 of cuDNN's time at D 128 on an H200, with two stages 0.59. Few keys in small
+    tiles, of which less is empty: 1.2 times as fast with 77 keys at D 64."""
+    if Sk <= 128 and q.shape[-1] <= 64 and q.dtype is not torch.float32:
+        return dict(BLOCK_M=64, BLOCK_N=32, num_warps=4, num_stages=3)
     tiles = default_tiles(q.dtype, q.shape[-1])
     wide = q.dtype is not torch.float32 and q.shape[-1] <= 128 and roomy(q.device)
     return {**tiles, "num_warps": 8, "num_stages": 3} if wide else tiles

@@ -7,8 +7,8 @@ splitk: K is cut between programs; a second kernel adds their float32 partials, 
 persistent: one program per multiprocessor loops over tiles; its loads run ahead across tile borders [triton2024]
 tma: persistent with host tensor descriptors; the copy engine computes addresses and clips the tails [hoque2024tma]
 gluon: persistent with a warp that loads and two warpgroups that multiply, in layouts chosen by hand [wright2024]
-streamk: tma whose last tiles are cut along K, so that all programs end together; a second kernel adds the pieces
-  [osama2023]
+streamk: tma; tiles that are fewer than the multiprocessors are laid end to end along K and cut into equal spans, and a
+  second kernel adds the pieces [osama2023]
 tf32: grouped with float32 operands rounded to tf32 on the tensor cores [xlite2025]
 tf32x3: each float32 operand split into two tf32 parts and three products summed, near float32 accuracy [ootomo2022]
 tf32x3_presplit: tf32x3 whose operands a pass beforehand splits and turns, so that the copy engine brings them
