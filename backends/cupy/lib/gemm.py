@@ -106,18 +106,18 @@ class Spans(NamedTuple):
     adding: tuple[int, int]
 
 
-def by_spans(M: int, N: int, K: int, processors: int) -> Spans | None:
+def by_spans(M: int, N: int, K: int, device: torch.device) -> Spans | None:
     """Tiles of 128 columns for wgmma.cuh, None where cutting them along k would not pay."""
     cluster, tile_n = _cluster(M), 128
     tiles = ceil_div(M, cluster * 128) * ceil_div(N, tile_n)
-    clusters = spans(tiles, ceil_div(K, 64), processors // cluster)
+    clusters = spans(tiles, ceil_div(K, 64), processors(device) // cluster, 64, device)
     if not clusters:
         return None
     tiling, held = _by_warpgroups(clusters, tile_n, cluster), 2 * clusters * cluster * 128 * tile_n
     return Spans(tiling, clusters, held, (tiles * cluster, 128 // 8))
 
 
-_SLOWER = {256: 1.0, 192: 1.03, 128: 1.12}  # for each column: a's part of a tile is read for fewer of them
+_SLOWER = {256: 1.0, 192: 1.12, 128: 1.25}  # for each column: a's part of a tile is read for fewer of them
 
 
 def _cluster(M: int) -> int:

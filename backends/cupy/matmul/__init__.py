@@ -197,7 +197,7 @@ def streamk(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     Declines what `wgmma` declines. As [osama2023], with a second kernel in place of waiting blocks.
     """
     M, K, N = shapes("M K, K N", a=a, b=b)
-    cut = by_spans(M, N, K, processors(a.device))
+    cut = by_spans(M, N, K, a.device)
     if a.dtype is torch.float32 or cut is None:
         return wgmma(a, b)
     c = a.new_empty(M, N)

@@ -65,19 +65,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) __cluster_dims__(CLUSTE
 }
 
 // Adds up the pieces of a tile, in the order of k. blockIdx.x counts tiles as the blocks above do, blockIdx.y rows of
-// them, a warp for each.
+// them, a warp for each, whose lanes have four columns.
 extern "C" __global__ void matmul_add_pieces(float* partial, ELEMENT* c, int M, int N, int K, int clusters) {
+    static_assert(COLS == 4 * 32, "a warp has a row");
     const Tiles tile(M, N, K);
     const Spans spans{tile.rows * tile.cols, (K + DEPTH - 1) / DEPTH, clusters};
     const int begin = tile.number * spans.steps, end = begin + spans.steps;
     const int first = spans.owner(begin), last = spans.owner(end - 1);
-    const int row = blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32, m = tile.m() + row;
+    const int row = blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32, col = threadIdx.x % 32 * 4, m = tile.m() + row;
     if (first == last || m >= M) return;  // one cluster had all of it
-    for (int j = threadIdx.x % 32; j < COLS && tile.n() + j < N; j += 32) {
-        float sum = 0.0f;
-        for (int cluster = first; cluster <= last; ++cluster) {
-            sum += kept(partial, cluster, spans.begin(cluster) <= begin)[row * COLS + j];
-        }
-        c[(long long)m * N + tile.n() + j] = from_float<ELEMENT>(sum);
+    const auto piece = [&](int cluster, bool begun) {
+        return *reinterpret_cast<const float4*>(kept(partial, cluster, begun) + row * COLS + col);
+    };
+    float4 sum = piece(first, true);
+#pragma unroll 4  // their addresses are known: pieces are read without waiting for those before
+    for (int cluster = first + 1; cluster <= last; ++cluster) {
+        const float4 more = piece(cluster, false);
+        sum = {sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w};
     }
+    const float sums[4] = {sum.x, sum.y, sum.z, sum.w};
+    ELEMENT* target = c + (long long)m * N + tile.n() + col;
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+        if (tile.n() + col + i < N) target[i] = from_float<ELEMENT>(sums[i]);
 }

@@ -8,6 +8,7 @@ import triton.language as tl
 from touchstone.backends.signatures.attention import checked_sizes, empty_outputs, scale_or_default
 from touchstone.backends.signatures.attention_decode import empty_parts
 from touchstone.backends.triton.lib import packed
+from touchstone.backends.triton.lib.gemm import processors
 from touchstone.backends.triton.lib.splits import merge_kernel
 
 
@@ -35,9 +36,10 @@ def packgqa(
     B, Hq, Sq, D, Hkv, Sk = checked_sizes(q, k, v)
     o, lse = empty_outputs(q)
     if o.numel():
-        config, rows = packed.tiles(q.dtype, D), Hq // Hkv * Sq
+        rows = Hq // Hkv * Sq
+        config = packed.tiles_alike(q.dtype, D, rows)
         tiles = triton.cdiv(rows, config["BLOCK_M"])
-        splits, keys = packed.parts(Sk, B * Hkv * tiles)
+        splits, keys = packed.parts_alike(Sk, B * Hkv * tiles, processors(q.device))
         parts = empty_parts(q, splits)
         ahead = Sk - Sq if causal else Sk  # query i sees the keys up to i + ahead
         options = (scale_or_default(scale, D), Hkv, rows, Sq, Sk, D, keys, ahead)

@@ -65,10 +65,12 @@ def default_tma_tile(dtype: torch.dtype, M: int, N: int) -> dict[str, int]:
 
 
 def default_streamk_tile(dtype: torch.dtype, M: int, N: int) -> dict[str, int]:
-    """The same for one program to a multiprocessor: of a few rows, as many columns as four stages leave room for."""
-    if dtype is not torch.float32 and M <= 64:
+    """The same for one program to a multiprocessor and few tiles: deep ones, as many stages as there is room for."""
+    if dtype is torch.float32:
+        return default_tma_tile(dtype, M, N)
+    if M <= 64:
         return options(64, 128, 128, 4, 4)
-    return default_tma_tile(dtype, M, N)
+    return options(128, 64, 128, 4, 4) if M <= 128 else options(128, 128, 64, 8, 5)
 
 
 def default_tma_factor_tile(dtype: torch.dtype, M: int, N: int) -> dict[str, int]:

@@ -69,6 +69,21 @@ def tiles(dtype: torch.dtype, D: int) -> dict[str, int]:
     return dict(BLOCK_M=16, BLOCK_N=8192 // width, BLOCK_D=width, num_warps=4, num_stages=4)
 
 
+def tiles_alike(dtype: torch.dtype, D: int, rows: int) -> dict[str, int]:
+    """The same where all sequences are equally long, so that a program has many keys, of `rows` rows."""
+    config, width = tiles(dtype, D), max(64, triton.next_power_of_2(D))
+    if dtype is torch.float32 or width > 128:
+        return config
+    if rows <= 16:
+        return {**config, "BLOCK_N": 16384 // width, "num_stages": 2}
+    return {**config, "BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 3}
+
+
+def parts_alike(Sk: int, programs: int, processors: int) -> tuple[int, int]:
+    """The same as `parts` where all are equally long: two programs to a multiprocessor, so that none waits."""
+    return splits_of(Sk, most=max(1, min(64, 2 * processors // max(1, programs))))
+
+
 def parts(Sk: int, programs: int) -> tuple[int, int]:
     """How many parts `programs` programs cut their keys into, and the keys of each."""
     return splits_of(Sk, most=min(64, triton.cdiv(PROGRAMS, programs)))

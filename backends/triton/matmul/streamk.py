@@ -88,7 +88,7 @@ def streamk(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     M, K, N = shapes("M K, K N", a=a, b=b)
     config = default_streamk_tile(a.dtype, M, N)
     tiles = triton.cdiv(M, config["BLOCK_M"]) * triton.cdiv(N, config["BLOCK_N"])
-    programs = spans(tiles, triton.cdiv(K, config["BLOCK_K"]), processors(a.device))
+    programs = spans(tiles, triton.cdiv(K, config["BLOCK_K"]), processors(a.device), 16, a.device)
     if tiles == 0 or programs == 0:
         return tma(a, b)
     a_desc, a_transposed = descriptor("a", a, config["BLOCK_M"], config["BLOCK_K"])
