@@ -30,10 +30,7 @@ CPU_VARIABLES = ("TRITON_INTERPRET",)
 PACKAGES = ("triton",)
 # multiply-adds a second that small tiles get through the interpreter on a busy core; 64 x 64 x 32 on an idle one: 1.3e8
 WORK_PER_SECOND = {"cpu": 4e7, "cuda": math.inf}
-INTERPRETED = (
-    "sm_80",
-    "sm_90",
-)  # of what a variant can need: tensor descriptors, but neither Gluon nor PTX that computes
+INTERPRETED = "sm_80", "sm_90", "sm_90a"  # of what a variant can need: tensor descriptors, Gluon for Hopper
 NOTES = (
     "A kernel is the program of one tile: no threads, no barriers, no shared memory to declare; the grid counts tiles, "
     "where CUDA C and Numba count blocks and, besides, threads.",
@@ -104,7 +101,8 @@ def reimport(fn: Callable[..., Any], device: str) -> bool:
     from triton.runtime.jit import JITFunction
 
     stale = JITFunction if device == "cpu" else InterpretedFunction
-    return any(isinstance(found, stale) for found in _reached(fn))
+    other = _mode() != {"cpu": "interpret", "cuda": "compile"}[device]  # a kernel in Gluon is of one class in both
+    return any(other if _is_gluon(found) else isinstance(found, stale) for found in _reached(fn))
 
 
 def reaches(fn: Callable[..., Any]) -> bool:
@@ -113,7 +111,7 @@ def reaches(fn: Callable[..., Any]) -> bool:
         return False
     from triton.runtime.interpreter import InterpretedFunction
 
-    return any(isinstance(found, InterpretedFunction) for found in _reached(fn))
+    return any(isinstance(found, InterpretedFunction) or _is_gluon(found) for found in _reached(fn))
 
 
 def displaced(error: BaseException, device: str) -> bool:
@@ -155,7 +153,7 @@ def lacks(needs: str, device: str) -> str | None:
     """None if `device` has what a variant `needs` ("sm_90", "sm_90a"), else one sentence."""
     if device == "cuda":
         return capability_lacks(needs)
-    return None if needs in INTERPRETED else f"needs {needs}; the interpreter runs no Gluon and no PTX that computes"
+    return None if needs in INTERPRETED else f"needs {needs}; the interpreter knows {', '.join(INTERPRETED)}"
 
 
 def doctor() -> list[tuple[str, str, str]]:
@@ -326,7 +324,7 @@ def _reached(fn: Any, limit: int = 20_000) -> Iterator[object]:
             queue += [(vars(found)[name], names) for name in names if name in vars(found) and _entered(found)]
             continue
         queue.append((getattr(found, "__self__", None), names))  # MyFunction.apply is torch's, MyFunction the user's
-        if str(type(found).__module__).startswith("triton.runtime."):
+        if str(type(found).__module__).startswith(("triton.runtime.", "triton.experimental.gluon.")):
             yield found
             queue.append((getattr(found, "fn", None), names))
         elif _entered(found):
@@ -334,6 +332,10 @@ def _reached(fn: Any, limit: int = 20_000) -> Iterator[object]:
             if isinstance(found, FunctionType):  # a compiled function's class has a __code__ too, a descriptor
                 names = _names(found.__code__)
                 queue += [(found.__globals__[name], names) for name in names if name in found.__globals__]
+
+
+def _is_gluon(found: Any) -> bool:
+    return type(found).__name__ == "GluonJITFunction"
 
 
 def _parts(found: Any) -> Iterator[Any]:

@@ -19,6 +19,8 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
 from triton.language.extra import libdevice
 from triton.language.extra.cuda.libdevice import erf
 from triton.language.extra.libdevice import rsqrt
@@ -792,20 +794,25 @@ def _adds(x_ptr, out_ptr):
     tl.store(out_ptr, tl.load(x_ptr) + 1.0)
 
 
+@gluon.jit
+def _in_gluon(x_ptr, y_ptr):
+    i = gl.arange(0, 128, gl.BlockedLayout([1], [32], [4], [0]))
+    gl.store(y_ptr + i, gl.load(x_ptr + i) + gl.sum(gl.load(x_ptr + i), 0))
+
+
+@program("gluon")
+def kernels_in_gluon_run():
+    x, y = torch.arange(128.0), torch.empty(128)
+    _in_gluon[(1,)](x, y)
+    assert torch.equal(y, x + x.sum())
+
+
 @program("launch")
 def what_the_interpreter_lacks_is_not_held_against_a_kernel():
-    from triton.experimental import gluon
-
     from touchstone import backends
     from touchstone.backends.triton.runtime.interpreter import NotInterpreted
 
-    @gluon.jit
-    def in_gluon(x_ptr):
-        pass
-
     assert issubclass(NotInterpreted, backends.NotRun)
-    with pytest.raises(NotInterpreted, match="in_gluon: Gluon is not interpreted"):
-        in_gluon[(1,)](torch.ones(1))
     from triton.runtime.interpreter import InterpreterBuilder
 
     add = InterpreterBuilder.create_fadd

@@ -72,9 +72,11 @@ def _calls() -> None:
 
         def visit_Attribute(self, node):  # noqa: N802
             self.generic_visit(node)
-            return _wrapped("read", node) if isinstance(node.ctx, ast.Load) else node
+            if not isinstance(node.ctx, ast.Load):
+                return node
+            return _wrapped("constant", node.value) if node.attr == "value" else _wrapped("read", node)
 
-    stock._touchstone_called, stock._touchstone_read = _called, _read
+    stock._touchstone_called, stock._touchstone_read, stock._touchstone_constant = _called, _read, _constant
     stock.FunctionRewriter.ast_transformer = Transformer()
 
 
@@ -96,10 +98,18 @@ def _is_language(function: Any) -> bool:
     if kind is BuiltinFunctionType:
         return isinstance(function.__self__, _OF_VALUES) or function in _PYTHON
     if isinstance(function, type):
-        return function in _PYTHON or function.__module__.startswith("triton.") or issubclass(function, list | tuple)
+        if function in _PYTHON or function.__module__.startswith("triton."):
+            return True
+        return issubclass(function, list | tuple | tl.core.base_value)
     if kind.__name__ == "ConstexprFunction":
         return _is_language(function.fn)
-    return kind is stock.InterpretedFunction or isinstance(function, tl.core.base_value)
+    if kind is functools.partial or kind.__name__ == "_Method":  # of Gluon's
+        return _is_language(getattr(function, "__func__", None) or function.func)
+    return kind is stock.InterpretedFunction or is_gluon(function) or isinstance(function, tl.core.base_value)
+
+
+def is_gluon(function: Any) -> bool:
+    return type(function).__name__ == "GluonJITFunction"
 
 
 _given: dict[Any, Any] = {}  # by functions of this launch, and their arguments
@@ -139,6 +149,11 @@ def _read(value: Any) -> Any:
     return value
 
 
+def _constant(value: Any) -> Any:
+    """`value.value`: a constant, which the compiler wraps and the interpreter does not, is its own."""
+    return value if isinstance(value, Number | str | None) else _read(value.value)
+
+
 @functools.cache
 def _computes(kind: type) -> bool:
     """Whether a class of somebody's has properties or operators."""
@@ -165,10 +180,18 @@ class _OnConstants:
         key = self._function, *map(repr, args), repr(kwargs)
         if key not in _given:
             _given[key] = self._function(*args, **kwargs)
-        if not _is_constant(_given[key]) and type(_given[key]) is not stock.InterpretedFunction:
+        if not _is_constant(_given[key]) and not _is_language(_given[key]):
             raise KernelError(f"{name} is no function of Triton's, and gives a kernel what is no constant")
         return _given[key]
 
 
 def _is_constant(value: Any) -> bool:
-    return all(map(_is_constant, value)) if isinstance(value, list | tuple) else isinstance(value, _CONSTANTS)
+    if isinstance(value, list | tuple):
+        return all(map(_is_constant, value))
+    return isinstance(value, _CONSTANTS) or is_layout(type(value)) or is_gluon(value)
+
+
+@functools.cache
+def is_layout(kind: type) -> bool:
+    """Of Gluon's, which are constants."""
+    return kind.__module__.startswith("triton.experimental.gluon.") and kind.__name__.endswith("Layout")

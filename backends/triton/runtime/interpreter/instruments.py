@@ -13,7 +13,7 @@ import numpy as np
 from triton.runtime import interpreter as stock
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
-from touchstone.backends.triton.runtime.interpreter import launch
+from touchstone.backends.triton.runtime.interpreter import launch, programs
 from touchstone.backends.triton.runtime.interpreter.memory import _lanes, _Region, element, is_volatile
 from touchstone.backends.triton.runtime.interpreter.registry import RaceCondition, place
 
@@ -28,16 +28,17 @@ _RELEASES = (stock._ir.MEM_SEMANTIC.RELEASE, stock._ir.MEM_SEMANTIC.ACQUIRE_RELE
 def schedule(order: str, seed: int = 0) -> Iterator[None]:
     """Run the programs of every grid "forward" (the last axis fastest), in "reverse", or "shuffled" by `seed`.
 
-    A GPU promises no order. A program that waits for another one gives way to it (programs.py).
+    A GPU promises no order. A program that waits for another one gives way to it (programs.py). In "reverse", copies
+    and products of Gluon's are done as soon as they are begun, else as late as can be.
     """
     if order not in ORDERS:
         raise ValueError(f"order: expected one of {', '.join(map(repr, ORDERS))}, got {order!r}")
-    before = launch.schedule
-    launch.schedule = lambda grid: _programs(grid, order, seed)
+    before = launch.schedule, programs.prompt
+    launch.schedule, programs.prompt = lambda grid: _programs(grid, order, seed), order == "reverse"
     try:
         yield
     finally:
-        launch.schedule = before
+        launch.schedule, programs.prompt = before
 
 
 def _programs(grid: Program, order: str, seed: int) -> Iterable[Program]:

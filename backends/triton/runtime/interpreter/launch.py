@@ -40,7 +40,7 @@ from touchstone.backends.triton.runtime.interpreter.registry import (
 )
 from touchstone.backends.triton.runtime.interpreter.traces import traced
 
-_SEMANTIC = vars(sys.modules[TritonSemantic.__module__])
+_SEMANTICS = TritonSemantic.__module__, "triton.experimental.gluon.language._semantic"
 
 
 def schedule(grid: tuple[int, int, int]) -> Iterable[tuple[int, int, int]]:
@@ -52,7 +52,7 @@ watchers: list[Any] = []  # told of every launch; instruments._watching puts the
 
 
 @functools.cache
-def _launch_options() -> frozenset[str] | None:
+def launch_options() -> frozenset[str] | None:
     """What a launch accepts beside the kernel's own parameters."""
     try:
         from triton.backends.nvidia.compiler import CUDAOptions
@@ -64,7 +64,7 @@ def _launch_options() -> frozenset[str] | None:
 @repair("launch", "tensors are read and written in place; errors name kernel, line and program; bad options raise")
 def _launch() -> None:
     def run(self, *args, grid, warmup, **kwargs):
-        allowed, parameters = _launch_options(), self.arg_names
+        allowed, parameters = launch_options(), self.arg_names
         for name in kwargs:
             if allowed is not None and name not in parameters and name not in allowed:
                 raise KeyError(f"{self.__name__}: {name!r} is neither a parameter nor a launch option")
@@ -73,6 +73,7 @@ def _launch() -> None:
             hook(*args, **kwargs)
         kwargs = {name: value for name, value in kwargs.items() if name in parameters}
         executor = stock.GridExecutor(self.rewrite(), parameters, grid)
+        executor.constexprs = [name for name in parameters if _is_constexpr(executor.fn.__annotations__.get(name))]
         given = inspect.getcallargs(self.fn, *args, **kwargs)
         if not warmup:
             executor(*args, **kwargs)
@@ -121,9 +122,13 @@ def _launch() -> None:
     compiled = JITFunction.run
 
     def launch_compiled(self, *args, **kwargs):
-        if type(self).__name__ == "GluonJITFunction":
+        if type(self).__name__ != "GluonJITFunction":
+            return compiled(self, *args, **kwargs)
+        if not active("gluon"):
             raise NotInterpreted(f"{self.fn.__name__}: Gluon is not interpreted")
-        return compiled(self, *args, **kwargs)
+        from touchstone.backends.triton.runtime.interpreter import gluon  # which not every process needs
+
+        return gluon.launch(self, *args, **kwargs)
 
     _patch_language()
     JITFunction.run = launch_compiled
@@ -142,7 +147,8 @@ def _wrapping(wrap_triton: Callable[[Any], Any]) -> Callable[[Any], Any]:
         kernel = triton_kernel
         while isinstance(kernel, autotuner.Autotuner | autotuner.Heuristics):
             kernel = kernel.fn
-        return triton_kernel if type(kernel) is stock.InterpretedFunction else wrap_triton(triton_kernel)
+        ours = type(kernel) is stock.InterpretedFunction or calls.is_gluon(kernel)
+        return triton_kernel if ours else wrap_triton(triton_kernel)
 
     return wrap
 
@@ -155,6 +161,12 @@ class _Kernel(KernelInterface):
     def __reduce__(self):
         """Without the class: pickle refuses an object whose `__class__` is another than that of what it makes anew."""
         return _blank, (), vars(self)
+
+
+def _is_constexpr(annotation: Any) -> bool:
+    """Whether a parameter is one of compile time: `tl.constexpr`, which its module may know by another name."""
+    name = annotation.split(".")[-1].strip() if isinstance(annotation, str) else None
+    return annotation is tl.constexpr or name == "constexpr"
 
 
 def _blank() -> stock.InterpretedFunction:
@@ -278,10 +290,9 @@ def _patch_language() -> None:
 def operation(builtin: Callable[..., Any]) -> Callable[..., Any]:
     """One of Triton's builtins, as a function that a kernel calls in the interpreter."""
     inner = getattr(builtin, "__wrapped__", builtin)  # without the check that _semantic is there
-    semantic = stock.interpreter_semantic
 
     def call(*args, **kwargs):
-        kwargs["_semantic"] = semantic
+        kwargs["_semantic"] = stock.interpreter_semantic  # Triton's, or Gluon's while a kernel of Gluon's runs
         return inner(*args, **kwargs)
 
     return traced(call)
@@ -289,7 +300,7 @@ def operation(builtin: Callable[..., Any]) -> Callable[..., Any]:
 
 def _condition(tensor) -> bool:
     """The truth of a scalar; to Triton's own code, which asks whether an optional tensor was given, all are true."""
-    if sys._getframe(1).f_globals is _SEMANTIC:
+    if sys._getframe(1).f_globals.get("__name__") in _SEMANTICS:
         return True
     data = tensor.handle.data
     if data.size != 1:
@@ -300,6 +311,11 @@ def _condition(tensor) -> bool:
 def _static_assert(condition, message="") -> None:
     if not condition:
         raise StaticAssertionError(f"static_assert failed: {message}")
+
+
+@repair("gluon", "kernels in Gluon run: partitions, mbarriers, TMA, cp.async, wgmma; races in shared memory raise")
+def _gluon() -> None:
+    pass  # what it needs is imported when such a kernel is launched
 
 
 @repair("types", "speed: tile types are interned and a tensor takes its shape from its type")

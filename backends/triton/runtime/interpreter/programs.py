@@ -7,8 +7,13 @@ changed goes on first, then one that has not begun. Where every program waits, a
 waited before, none can ever go on: that is a `Deadlock`.
 
 No limit of a GPU holds here: a program may wait for one that the GPU would not have begun yet.
+
+A program can divide into partitions, which wait for one another (`divide`, `wait`). A partition is a `_Program` of the
+same index. What its program's engines have begun (copies, `pending`) is finished as late as can be: when no partition
+of it can go on. Where there is nothing left to finish either, that is a `Deadlock` at once.
 """
 
+import collections
 import sys
 import threading
 from collections.abc import Callable, Iterable
@@ -38,11 +43,42 @@ class _Read:
         self.bytes, self.again, self.name, self.count = found, again, name, 0
 
 
-class _Program:
-    """A program that has begun."""
+class Team:
+    """What the partitions of a program have in common."""
 
-    def __init__(self, index: Index, grid: "_Grid") -> None:
+    def __init__(self, first: "_Program") -> None:
+        self.members = [first]
+        self.pending: collections.deque[Callable[[], None]] = collections.deque()  # what engines have begun, in order
+        self.state: Any = None  # of the language
+        self.at_end: Callable[[], None] | None = None  # looks at what is left when the program has ended
+
+    def finish_all(self) -> None:
+        while self.finish_one():
+            pass
+
+    def finish_one(self) -> bool:
+        """Let the engines finish what they began first; False where there is nothing."""
+        if not self.pending:
+            return False
+        self.pending.popleft()()
+        return True
+
+    def stuck(self) -> bool:
+        """Whether nothing but its own partitions could let a partition go on, and all of them wait."""
+        return not self.pending and all(member.until is not None or member.ended for member in self.members)
+
+
+class _Program:
+    """A program that has begun, or one partition of it."""
+
+    def __init__(self, index: Index, grid: "_Grid", body: Callable[[], Any] | None = None) -> None:
         self.index, self.grid = index, grid
+        self.body = body  # of a partition that has not begun
+        self.team: Team | None = None
+        self.strand: Any = None  # of the language
+        self.until: Callable[[], bool] | None = None  # what it waits for, unless for memory
+        self.told: Callable[[], str] = str  # that, in words
+        self.ended = False
         self.reads: dict[int, _Read] = {}  # by address
         self.state: Any = None  # in which it was when it gave way last
         self.fruitless = 0
@@ -58,14 +94,19 @@ class _Program:
         self.state, self.fruitless, self.stuck = None, 0, False
 
     def sees_a_change(self) -> bool:
+        if self.until is not None:
+            return self.until()
         return any(read.again() != read.bytes for read in self.reads.values())
 
     def __str__(self) -> str:
+        if self.until is not None:
+            return f"program {self.index} waits at {self.line} {self.told()}"
         names = " and ".join(dict.fromkeys(read.name() for read in self.reads.values()))
         return f"program {self.index} waits at {self.line} for {names} to change"
 
 
 _here: _Program | None = None  # the program that runs
+prompt = False  # whether engines finish at once what they begin, and partitions begin before their program goes on
 
 
 class _Stopped(BaseException):
@@ -113,13 +154,25 @@ class _Grid:
     def _next(self, program: _Program | None) -> tuple[_Program | None, Index | None]:
         """Who goes on when `program` gives way, or has ended (None): a waiting program, or the index of one that
         begins now. Neither: all have ended."""
-        for waiting in self.waiting:
-            if waiting.sees_a_change():
-                return waiting, None
+        while True:
+            for waiting in self.waiting:
+                if waiting.sees_a_change():
+                    return waiting, None
+            if program is not None and program.until is not None and program.until():
+                return program, None
+            teams = dict.fromkeys(one.team for one in (program, *self.waiting) if one is not None and one.team)
+            if not any(team.finish_one() for team in teams):
+                break
+        for team in teams:
+            if team.stuck():
+                waits = "; ".join(str(member) for member in team.members if not member.ended)
+                who = "all partitions wait: " if len(team.members) > 1 else ""
+                raise Deadlock(f"deadlock: {who}{waits}")
         fresh = next(self.order, None)
         if fresh is not None:
             return None, fresh
-        able = [one for one in (*self.waiting, program) if one is not None and not one.stuck]
+        everyone = [one for one in (*self.waiting, program) if one is not None]
+        able = [one for one in everyone if not one.stuck and one.until is None]
         if able:
             return able[0], None
         if stuck := [*([program] if program else []), *self.waiting]:
@@ -136,7 +189,31 @@ class _Grid:
 
     def _resume(self, program: _Program) -> None:
         self.waiting.remove(program)
-        program.baton.release()
+        if program.body is None:
+            program.baton.release()
+            return
+        thread = threading.Thread(target=self._partition, args=(program,), daemon=True)
+        self.threads.append(thread)
+        thread.start()
+
+    def _partition(self, program: _Program) -> None:
+        """A partition from its beginning to its end, then whoever can go on."""
+        body, program.body, program.until = program.body, None, None
+        try:
+            if self.error is None and body is not None:
+                _enter(program)
+                with np.errstate(all="ignore"):
+                    body()
+                program.ended = True
+                chosen, fresh = self._next(None)
+                if chosen is None:
+                    self._begin(fresh)
+                else:
+                    self._resume(chosen)
+        except _Stopped:
+            pass
+        except BaseException as error:
+            self._stop(error)
 
     def _worker(self, index: Index | None) -> None:
         with np.errstate(all="ignore"):
@@ -146,15 +223,18 @@ class _Grid:
         """Programs one after another from that of `index` on; then the turn of one that waits, or the end of all."""
         try:
             while index is not None and self.error is None:
-                _enter(_Program(index, self))
+                program = _Program(index, self)
+                _enter(program)
                 self.body()
+                if program.team is not None and program.team.at_end is not None:
+                    program.team.at_end()
                 index = next(self.order, None)
             if self.error is None:
-                program, _ = self._next(None)
-                if program is None:
+                chosen, _ = self._next(None)
+                if chosen is None:
                     self.done.set()
                 else:
-                    self._resume(program)
+                    self._resume(chosen)
         except _Stopped:
             pass
         except BaseException as error:
@@ -165,7 +245,8 @@ class _Grid:
         if self.error is None:
             self.error = error
         for program in self.waiting:
-            program.baton.release()
+            if program.body is None:
+                program.baton.release()
         self.waiting.clear()
         self.done.set()
 
@@ -183,6 +264,64 @@ def _enter(program: _Program) -> None:
     global _here
     _here = program
     stock.interpreter_builder.grid_idx = program.index
+
+
+def team() -> Team:
+    """That of the program that runs."""
+    if _here is None:
+        raise RuntimeError("no program runs")
+    if _here.team is None:
+        _here.team = Team(_here)
+    return _here.team
+
+
+def current() -> _Program | None:
+    """The program, or the partition of one, that runs."""
+    return _here
+
+
+def wait(until: Callable[[], bool], told: Callable[[], str]) -> None:
+    """Let others go on until a condition holds; `told` says in words for what ("for ..."). Raises Deadlock where that
+    can never be."""
+    program = _here
+    if until() or program is None:
+        return
+    program.line = line()
+    program.until, program.told = until, told
+    program.grid.give_way(program)
+    program.until = None
+
+
+def divide(bodies: list[Callable[[], Any]], strands: list[Any]) -> list[_Program]:
+    """The program that runs goes on beside one partition for each body. It waits for their ends by `wait`."""
+    of = team()
+    grid = of.members[0].grid
+    made = [_Program(of.members[0].index, grid, body) for body in bodies]
+    for each, strand in zip(made, strands, strict=True):
+        each.team, each.strand, each.until = of, strand, _always
+    of.members += made
+    grid.waiting += reversed(made) if prompt else made
+    if prompt:
+        turn = iter((False,))
+        wait(lambda: next(turn, True), str)
+    return made
+
+
+def divided() -> bool:
+    """Whether the program that runs has more than one partition."""
+    return _here is not None and _here.team is not None and sum(not each.ended for each in _here.team.members) > 1
+
+
+def _always() -> bool:
+    return True
+
+
+def line() -> str:
+    """The innermost line of the program that runs."""
+    frame = sys._getframe(1)
+    while (found := place(frame)) is None and frame.f_back is not None:
+        frame = frame.f_back
+    return found or "?"
 
 
 def wrote() -> None:
@@ -237,7 +376,8 @@ def _state() -> tuple[Any, str]:
 def _fingerprint(value: Any) -> Any:
     """Equal for equal values of a kernel's variable."""
     if isinstance(value, tl.tensor):
-        return (value.handle.data.shape, value.handle.data.tobytes())
+        data = vars(value.handle).get("data")  # none while it is being computed
+        return id(value.handle) if data is None else (data.shape, data.tobytes())
     if isinstance(value, tl.constexpr):
         return _fingerprint(value.value)
     if isinstance(value, tuple | list):

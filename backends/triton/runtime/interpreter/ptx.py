@@ -13,9 +13,9 @@ import numpy as np
 from triton.runtime import interpreter as stock
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
-from touchstone.backends.triton.runtime.interpreter import libdevice
+from touchstone.backends.triton.runtime.interpreter import libdevice, programs
 from touchstone.backends.triton.runtime.interpreter.libdevice import flushed
-from touchstone.backends.triton.runtime.interpreter.numerics import fused_multiply_add, to_tf32
+from touchstone.backends.triton.runtime.interpreter.numerics import BF16, fused_multiply_add, to_tf32
 from touchstone.backends.triton.runtime.interpreter.registry import KernelError, NotInterpreted, repair
 
 Operation = Callable[..., np.ndarray]
@@ -86,6 +86,7 @@ COMPARISONS: dict[str, Operation] = {
     "gt": np.greater,
     "ge": np.greater_equal,
 }
+PACKED = {"cvt.rn.f16x2.f32": np.dtype(np.float16), "cvt.rn.bf16x2.f32": BF16}
 TYPES = {"f32": np.float32, "b32": np.uint32, "u32": np.uint32, "s32": np.int32}
 # What one program, whose threads run in step, does not notice.
 SILENT = re.compile(r"bar(rier)?(\.\w+)*|griddepcontrol\.\w+|nanosleep\.u32|prefetch[\w.:]*|membar\.\w+|fence[\w.]*")
@@ -116,6 +117,9 @@ def _result(opcode: str, operands: list[str], registers: Registers) -> np.ndarra
     *words, ty = opcode.split(".")
     if opcode == "cvt.rna.tf32.f32":
         return _nearest_tf32(_value(operands[0], "f32", registers))
+    if opcode in PACKED:  # the first operand into the upper half
+        upper, lower = (_value(operand, "f32", registers).astype(PACKED[opcode]) for operand in operands)
+        return np.stack(np.broadcast_arrays(lower, upper), -1).view(np.uint32)[..., 0]
     if ty not in TYPES:
         raise _Unknown(opcode)
     flush = flushed if "ftz" in words else lambda x: x
@@ -141,6 +145,8 @@ def _execute(asm: str, registers: Registers, lanes: int) -> None:
         statement = statement.strip(" \t\n{}") if statement.strip().strip("{}") else ""
         found = STATEMENT.fullmatch(statement)
         if not statement or statement.startswith(".reg") or (found and SILENT.fullmatch(found[3])):
+            if found and found[3].startswith("bar") and programs.divided():
+                raise _Unknown(f"{found[3]} within a partition")
             continue
         if found is None or "{" in statement or "[" in statement:
             raise _Unknown(statement)

@@ -71,7 +71,8 @@ def _combine(combine_fn, left: list[np.ndarray], right: list[np.ndarray], types:
     """One application of a combine function to every pair of a tile."""
 
     def tensor(data, ty):
-        return tl.tensor(TensorHandle(data, ty), tl.block_type(ty, list(data.shape)))
+        tile_type = getattr(stock.interpreter_semantic, "tile_type", tl.block_type)  # Gluon's have layouts
+        return tl.tensor(TensorHandle(data, ty), tile_type(ty, list(data.shape)))
 
     operands = [tensor(data, ty) for side in (left, right) for data, ty in zip(side, types, strict=True)]
     result = combine_fn.fn(*operands)

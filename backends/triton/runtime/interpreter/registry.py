@@ -31,11 +31,13 @@ class IntegerOverflowError(KernelError):
 
 
 class RaceCondition(KernelError):
-    """Two programs of a launch touch one element, at least one writes it, and nothing orders them."""
+    """Two programs of a launch touch one element, at least one writes it, and nothing orders them; or two partitions or
+    engines of a program do, in shared memory."""
 
 
 class Deadlock(KernelError):
-    """Every program of a launch waits for memory to change, and none is left to change it."""
+    """Every program of a launch waits for memory to change, and none is left to change it; or every partition of a
+    program waits for an mbarrier."""
 
 
 class StaticAssertionError(KernelError):

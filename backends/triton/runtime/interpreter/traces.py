@@ -16,6 +16,7 @@ import triton.language as tl
 from triton.runtime import interpreter as stock
 from triton.runtime.interpreter import TensorHandle
 
+from touchstone.backends.triton.runtime.interpreter.calls import is_layout
 from touchstone.backends.triton.runtime.interpreter.registry import repair
 
 KEPT = 4096  # traces of one operation; constants in a key may be many
@@ -90,7 +91,7 @@ def _number(ty: tl.dtype) -> int:
     if found is None:
         key: tuple
         if isinstance(ty, tl.block_type):
-            key = ("block", _number(ty.element_ty), *map(int, ty.shape))
+            key = ("block", _number(ty.element_ty), *map(int, ty.shape), getattr(ty, "layout", None))
         elif isinstance(ty, tl.pointer_type):
             key = ("pointer", _number(ty.element_ty), ty.address_space, ty.const)
         elif type(ty) is tl.dtype:
@@ -127,6 +128,8 @@ def _describe(values: Iterable[Any], key: list[Any], tensors: list[tl.tensor]) -
         elif isinstance(value, tl.dtype):
             key.append(tl.dtype)
             key.append(_number(value))
+        elif is_layout(kind):
+            key.append(value)
         else:
             raise _Unknown
 
