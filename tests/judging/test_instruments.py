@@ -319,6 +319,11 @@ def test_many_calls_vary_every_layout_and_parameter(op):
         assert tried >= set(operand.layouts) - {"none"}, name
         if operand.counts and not operand.derived and not operand.fixed:
             assert sum(case.mirrored == name for case in cases) >= 2, name
+    plain, others = varied(op).case, varied(op).others
+    for name, options in contract.params.items():
+        for option in options:
+            case = replace(plain, params=tuple({**dict(plain.params), name: option}.items()))
+            assert case in (plain, *others) or not contract.valid(case), (name, option)
     if contract.mirrors:
         assert sum(case.altered is not None for case in cases) >= 5
 

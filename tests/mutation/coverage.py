@@ -20,8 +20,8 @@ OWN = {
     "backends/emulator": ("tests/emulator/", "tests/cupy/"),
     "backends/triton": ("tests/triton/",),
 }
-NEARER = 0.3  # what the time of a test in the code's own room counts
-NEAREST = 0.1  # and of one in a file of the code's name there: `tests/isolation/test_wire.py` for `wire.py`
+NEARER = 0.1  # what the time of a test in the code's own room counts
+NEAREST = 0.03  # and of one in a file of the code's name there: `tests/isolation/test_wire.py` for `wire.py`
 SLOWEST = 60.0  # seconds of a test that is used
 QUICK = 0.05  # seconds of a test that may look at what another of its file has computed
 

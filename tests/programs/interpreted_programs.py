@@ -609,7 +609,7 @@ def a_far_load_is_reported_and_does_not_crash():
 @program("bounds")
 def a_view_ends_where_its_last_element_does():
     x = torch.arange(20.0)
-    _out_of_bounds("elements 0 to 14", x[0:15:2], torch.empty(8), 8, 1, 2, True, 8)
+    _out_of_bounds(r"elements 0 to 14 \(.*\)$", x[0:15:2], torch.empty(8), 8, 1, 2, True, 8)  # one lane alone
     out = torch.empty(8)
     _copy[(1,)](x[0:15:2], out, 8, 0, 2, True, 8)
     assert out.tolist() == [0, 2, 4, 6, 8, 10, 12, 14]
