@@ -123,8 +123,6 @@ class Text:
                     line, file, flags = int(marker.group(1)), marker.group(2), marker.group(3).split()
                     outside = "3" in flags or file.startswith(("<", *foreign))
                     self._marks.append((match.end() + 1, file, line))
-                    if outside:
-                        continue
                 elif outside or "pch_preprocess" in match.group():
                     continue
             if not outside:

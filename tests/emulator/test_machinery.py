@@ -196,6 +196,21 @@ def test_no_headers_are_said(monkeypatch):
     assert "pip install nvidia-cuda-runtime" in str(emulator.why_not())
 
 
+@pytest.mark.parametrize("variable", ["CUDA_HOME", "CUDA_PATH"])
+def test_headers_of_a_toolkit_are_found(variable, tmp_path, monkeypatch):
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda name: None)
+    include = tmp_path / "include"
+    (include / "crt").mkdir(parents=True)
+    names = ("cuda_fp16.h", "cuda_bf16.h", "vector_types.h", "crt/host_defines.h")
+    monkeypatch.setenv(variable, str(tmp_path))
+    for name in names:
+        assert compiler.cuda_headers() != include
+        (include / name).touch()
+    assert compiler.cuda_headers() == include
+
+
 def test_a_source_that_does_not_compile():
     with pytest.raises(emulator.CompileError, match=r"broken.cu:3:\d+: error"):
         emulator.compile('\nextern "C" __global__ void k(float* x) {\n  x[0] = nonsense;\n}\n', "broken.cu")

@@ -91,6 +91,44 @@ def test_architectures(arch, number, suffix):
     assert f"#define __CUDA_ARCH__ {number}\n" in preprocess.defines(arch)
 
 
+MACROS = {"errno": "ERANGE", "float": "FLT_MAX", "inttypes": "PRId64", "limits": "INT_MAX", "math": "M_PI",
+          "stddef": "offsetof", "stdint": "UINT32_MAX", "stdlib": "RAND_MAX", "time": "CLOCKS_PER_SEC"}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["{}.h", "c{}"])
+def test_macros_of_the_c_library_are_expanded(form):
+    headers = "".join(f"#include <{form.format(name)}>\n" for name in MACROS)
+    text = headers + "".join(f"int {name}_{macro} = {macro};\n" for name, macro in MACROS.items() if name != "stddef")
+    text += "struct S { int a, b; };\nint at = offsetof(S, b);\n"
+    found = preprocess.preprocess(text, "m.cu", {}, [], "sm_90")
+    assert found.headers == found.missing == ()
+    own = found.text[found.text.rindex("int errno_ERANGE") :]
+    assert set(MACROS.values()) & set(re.findall(r"\w+", own)) == set()
+
+
+@pytest.mark.parametrize(
+    ("words", "asked", "headers"),
+    [
+        ("std", ["vector", "algorithm", "limits"], ["algorithm", "limits"]),
+        ("vector", ["vector", "iostream"], ["vector"]),
+        ("half", ["cuda_fp16.h"], ["cuda_fp16.h", "cuda_bf16.h"]),
+        ("x", ["cuda_fp16.h"], ["cuda_fp16.h"]),
+        ("at", ["torch/extension.h", "ATen/ATen.h"], ["cuda_fp16.h", "cuda_bf16.h", "touchstone_torch.h"]),
+        ("x", ["torch/extension.h"], []),
+        ("cub", ["cub/cub.cuh", "cuda_fp16.h"], ["cuda_fp16.h", "touchstone_cub.h"]),
+        ("x", ["cub/cub.cuh"], []),
+        ("cuda", ["cuda/mdspan", "cuda/std/array", "cuda/stream"], ["cuda/std/array"]),
+        ("cuda mdspan", ["cuda/mdspan"], ["cuda/std/mdspan"]),
+        ("x", ["cuda/std/array", "thrust/complex.h"], []),
+        ("thrust", ["thrust/complex.h", "thrust/device_vector.h"], ["thrust/complex.h"]),
+        ("x", ["curand_kernel.h", "cuda_runtime.h", "cuda_gl_interop.h", "vector_types.h"],
+         ["curand_kernel.h", "vector_types.h"]),
+    ],
+)  # fmt: skip
+def test_headers_are_included_where_kernels_use_them(words, asked, headers):
+    assert preprocess.headers_for(set(words.split()), asked) == headers
+
+
 def test_no_branch_vanishes():
     text = (
         "__global__ void k(int* x) {\n#if __CUDA_ARCH__ >= 900\n  x[0] = 90;\n"

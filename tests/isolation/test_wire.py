@@ -1,5 +1,6 @@
 """What crosses between judge and kernel's process, as text: each field there and back, and what is refused."""
 
+import re
 from dataclasses import fields
 
 import pytest
@@ -27,6 +28,14 @@ TOLD = Observed(
     unexplained={"y": "was changed"},
     cheats=["imports gc"],
 )
+
+
+def test_every_dtype_whose_elements_can_be_compared_has_a_name():
+    every = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+    packed = re.compile(r"torch\.(qu?int.+|bits.+|u?int[1-7]|float4.+|complex32)")
+    simple = {dtype for dtype in every if not packed.fullmatch(str(dtype))}
+    assert set(wire.DTYPES.values()) == simple
+    assert all(wire.name_of(dtype) == name for name, dtype in wire.DTYPES.items())
 
 
 def test_every_field_of_a_call_crosses():

@@ -6,6 +6,7 @@ import platform
 import re
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -315,10 +316,14 @@ def test_many_calls_vary_every_layout_and_parameter(op):
     assert len(cases) == CALLS and all(map(contract.valid, cases))
     for name, operand in contract.operands.items():
         tried = {case.layout[name] for case in cases} - {"none"}
-        possible = {case.layout[name] for case in varied(op).others} | {operand.layouts[0]}
-        assert tried >= possible - {"none"}, name
+        assert tried >= set(operand.layouts) - {"none"}, name
         if operand.counts and not operand.derived and not operand.fixed:
             assert sum(case.mirrored == name for case in cases) >= 2, name
+    plain, others = varied(op).case, varied(op).others
+    for name, options in contract.params.items():
+        for option in options:
+            case = replace(plain, params=tuple({**dict(plain.params), name: option}.items()))
+            assert case in (plain, *others) or not contract.valid(case), (name, option)
     if contract.mirrors:
         assert sum(case.altered is not None for case in cases) >= 5
 
@@ -440,6 +445,33 @@ def test_instruments_are_those_that_reached_the_kernel():
     assert {"output guards", "allocator poison", "repeat", "library calls"} <= set(allocates.instruments)
 
 
+@pytest.mark.parametrize(("launches", "reached"), [(True, ["races", "order"]), (False, [])])
+def test_every_instrument_of_a_backend_is_tried_where_its_kernels_are_behind_the_function(
+    launches, reached, monkeypatch
+):
+    tried = []
+
+    def fn(x):
+        if not launches:
+            return right(x)
+        with backends.running():
+            return right(x)
+
+    @contextlib.contextmanager
+    def within(name):
+        tried.append(name)
+        yield
+
+    offered = {name: lambda name=name: within(name) for name in ("races", "order")}
+    backend = SimpleNamespace(instruments=lambda device: offered)
+    monkeypatch.setattr(registry, "behind", lambda target: ("paper",))
+    monkeypatch.setattr(registry, "backend", lambda name: backend)
+    outcome = judge.run(subject(fn), replace(trial(watched=False), instrumented=True))
+    assert outcome.status == PASSED
+    assert [name for name in outcome.instruments if name in offered] == reached
+    assert tried == (reached or ["races"])
+
+
 def test_a_compiled_function_is_not_watched():
     def fn(x):
         return right(x)
@@ -472,6 +504,25 @@ def test_poison_reaches_memory_that_malloc_would_hand_out_as_it_is():
     version = [int(part) for part in platform.libc_ver()[1].split(".") if part]
     # from 2.38 on an aligned block that other code has just freed is handed out as it is
     assert reached >= (40 if version >= [2, 38] else 60)
+
+
+def test_what_poison_takes_of_malloc_it_gives_back(monkeypatch):
+    malloc, aligned_alloc, free = probe._malloc()
+    taken = Counter()
+
+    def noted(take, *sizes):
+        taken[address := take(*sizes)] += 1
+        return address
+
+    def freed(address):
+        taken[address] -= 1
+        free(address)
+
+    replaced = (lambda n: noted(malloc, n), lambda *sizes: noted(aligned_alloc, *sizes), freed)
+    monkeypatch.setattr(probe, "_malloc", lambda: replaced)
+    with probe.poison(0xFF, "cpu", [4, 300]):
+        assert sum(taken.values()) > 0  # so that the kernel is not given these
+    assert set(taken.values()) == {0}
 
 
 @pytest.mark.parametrize("byte", probe.PATTERNS)

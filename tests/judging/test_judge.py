@@ -1,7 +1,9 @@
 """Judging one kernel on one trial: each thing that can be wrong is reported by the check named after it."""
 
+import itertools
 import math
 import re
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -468,6 +470,51 @@ def test_every_case_of_a_users_function_is_watched_and_of_a_variant_one_of_a_siz
     assert all(trial.watched for trial in user if not grid(trial.case))
     sizes = [trial.case.sizes for trial in ours if trial.watched]
     assert 0 < len(sizes) == len(set(sizes)) < len({trial.case.sizes for trial in ours})
+
+
+@pytest.mark.parametrize("level", ["quick", "thorough"])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_gpu_has_trials_of_its_own(device, level):
+    found, _ = trials_of(replace(subject(softmax), device=device), level)
+    kinds = Counter(type(trial) for trial in found if isinstance(trial, OnStream | AsGraph | Int64Index))
+    thorough = {AsGraph: 1, Int64Index: 1} if level == "thorough" else {}
+    assert kinds == ({OnStream: 1, **thorough} if device == "cuda" else {})
+    if device == "cuda":
+        found, _ = trials_of(replace(subject(softmax, captures=False), device=device), level)
+        assert not any(isinstance(trial, AsGraph) for trial in found)
+
+
+def test_a_call_that_may_have_raised_for_another_devices_kernels_says_so():
+    def fn(x):
+        raise NotImplementedError("could not run 'a::b' with arguments from the 'CPU' backend")
+
+    assert judged(fn).displaced and not judged(fn, own=True).displaced
+    assert not judged(lambda x: 1 / 0).displaced
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        lambda y: y[:, :1],
+        lambda y: y.reshape(-1, 1, 1),
+        lambda y: None,
+        lambda y: "text",
+        lambda y: [y, y],
+        lambda y: 1 / 0,
+    ],
+)
+@pytest.mark.parametrize("many", [False, True])
+def test_a_kernel_whose_further_calls_give_something_else_is_told_by_its_first(later, many):
+    number = itertools.count()
+
+    def fn(x):
+        y = 2 * softmax(x)
+        return later(softmax(x)) if next(number) else y
+
+    outcome = judge.run(subject(fn), ManyCalls(case(), 4) if many else CaseTrial(case()))
+    first = outcome.findings[0]
+    assert outcome.status == FAILED and first.check == "values"
+    assert "right in further calls" not in (first.diagnosis or "")
 
 
 def test_worst_lets_nan_win():

@@ -72,7 +72,12 @@ class Recorder:
         with open(path, "r+b") as file:
             self.map = mmap.mmap(file.fileno(), 0)
         self.notes = folder / f"{worker}.jsonl"
+        self.seen = set((folder / "seen").read_text().splitlines())
         self.seconds, self.outcome = 0.0, "passed"
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in self.seen])
+        items[:] = [item for item in items if item.nodeid not in self.seen]
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:

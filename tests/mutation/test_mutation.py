@@ -1,5 +1,6 @@
 """The mutation runner: what it changes, which tests it chooses, and a few mutants from beginning to end."""
 
+import hashlib
 import json
 import re
 import shutil
@@ -7,7 +8,7 @@ import shutil
 import psutil
 import pytest
 
-from tests.mutation import page
+from tests.mutation import coverage, page
 from tests.mutation.__main__ import SOURCES, main, parsed, source_files
 from tests.mutation.coverage import Coverage, Known, own_rooms
 from tests.mutation.operators import mutants, sample, statements
@@ -96,10 +97,10 @@ TESTS = {"spec/own": (2, 3), "judging/quick": (1, 3), "judging/slow": (3, 3), "s
 
 def test_the_cheapest_tests_of_a_statement_come_first_those_of_its_room_before_others():
     file = "conformance/spec/a.py"
-    coverage = Coverage(Known(f"tests/{id}", seconds, {file: [line]}) for id, (seconds, line) in TESTS.items())
+    known = Coverage(Known(f"tests/{id}", seconds, {file: [line]}) for id, (seconds, line) in TESTS.items())
 
     def chosen(text, seconds=60.0):
-        tests = coverage.tests_for(mutants(file, text)[0], seconds)
+        tests = known.tests_for(mutants(file, text)[0], seconds)
         return [test.id.removeprefix("tests/") for test in tests]
 
     third = "\n\nx = a + b\n"
@@ -108,6 +109,20 @@ def test_the_cheapest_tests_of_a_statement_come_first_those_of_its_room_before_o
     assert set(chosen("x = a + b\n")) == set(TESTS)
     assert own_rooms("backends/emulator/numba/ptx.py") == ("tests/numba/",)
     assert own_rooms("backends/triton/runtime/driver.py") == ("tests/triton/",)
+
+
+def test_the_quick_tests_of_a_file_follow_the_one_that_computes_for_them():
+    file = "backends/triton/runtime/interpreter/libdevice.py"
+    tests = [
+        Known("tests/triton/test_interpreter.py::test[a]", 12.0, {file: [1]}),
+        Known("tests/triton/test_interpreter.py::test[b]", 0.003, {}),
+        Known("tests/triton/test_interpreter.py::test_alone", 5.0, {}),
+        Known("tests/triton/test_waiting.py::test", 0.003, {}),
+        Known("tests/triton/test_libdevice.py::test", 30.0, {file: [1]}),
+    ]
+    one = mutants(file, "x = a + b\n")[0]
+    chosen = [test.id.removeprefix("tests/triton/test_") for test in Coverage(tests).tests_for(one, 60)]
+    assert chosen == ["libdevice.py::test", "interpreter.py::test[a]", "interpreter.py::test[b]"]
 
 
 SMALL = ["--sources", "conformance/spec/outputs.py", "--tests", "tests/spec/test_outputs.py", "--level", "quick"]
@@ -178,7 +193,8 @@ def small(tmp_path):
     clone = tmp_path / "small"
     shutil.copytree(ROOT / "tests" / "mutation", clone / "tests" / "mutation")
     (clone / "tests" / "__init__.py").touch()
-    (clone / "conftest.py").write_text('def pytest_addoption(parser):\n    parser.addoption("--device")\n')
+    options = "".join(f'    parser.addoption("{name}")\n' for name in ("--device", "--level"))
+    (clone / "conftest.py").write_text(f"def pytest_addoption(parser):\n{options}")
     return Tree(tmp_path / "tree", clone)
 
 
@@ -189,6 +205,28 @@ def test_a_test_that_hangs_is_ended(small, tmp_path):
     status, said = small.pytest(arguments, 60, {"TOUCHSTONE_LIMITS": str(tmp_path / "limits")})
     assert status == 1 and HANGS.search(said)
     assert small.pytest(["tests/test_hanging.py"], 2)[0] is None
+
+
+def test_a_recording_that_was_cut_goes_on_with_the_tests_it_lacks(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(coverage, "ROOT", small.root)
+    name, said = "tests/test_two.py", []
+    (small.root / "touchstone").mkdir()
+    (small.root / "touchstone" / "one.py").write_text("def one():\n    return 1\n")
+    text = "from touchstone.one import one\n\n\ndef test_one():\n    assert 0\n\n\ndef test_two():\n    one()\n"
+    (small.root / name).write_text(text)
+
+    def record():
+        given = {"jobs": 1, "level": "quick", "seconds": 60, "say": said.append}
+        sources = ["touchstone/one.py"]
+        return coverage.recorded(tmp_path / "map.json", sources, [name], lambda which: small, **given).tests
+
+    digest = hashlib.sha256(b"quick" + (small.root / name).read_bytes()).hexdigest()
+    cut = {name: {"digest": digest, "whole": False, "tests": [[f"{name}::test_one", 7.0, {}]]}}
+    (tmp_path / "map.json").write_text(json.dumps(cut))
+    found = [(test.id, test.executed) for test in record()]
+    assert found == [(f"{name}::test_one", {}), (f"{name}::test_two", {"touchstone/one.py": [2]})]
+    assert "recorded 1 tests" in said[-1]
+    assert record() and "recorded" in said.pop() and len(said) == 1  # whole: nothing is run
 
 
 def test_what_a_run_leaves_behind_ends_with_it(small):

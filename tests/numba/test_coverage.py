@@ -16,7 +16,7 @@ from numba import cuda, float32, float64, int32
 from numba.cuda import types
 from numba.cuda.extending import intrinsic
 
-from touchstone.backends.emulator.numba import install, launch, one_layout
+from touchstone.backends.emulator.numba import install, launch, narrow, one_layout
 
 FULL = 0xFFFFFFFF
 TABLE = np.array([1, 2, 4, 8], np.float32)
@@ -363,6 +363,12 @@ def test_half_and_bfloat16_round_as_torch_does():
     y, z = torch.empty_like(x), torch.empty_like(x)
     launch(brain, 2, 32, (x, y, z))
     assert torch.equal(y, x * x - 0.5) and torch.equal(z, (x.float() * 3).bfloat16())
+
+
+def test_narrow_floats_are_defined_under_the_names_they_have():
+    known = narrow.definitions()
+    assert {name for name, text in known.items() if f'i32 @"{name}"(ptr %' not in text} == set()
+    assert {"_ZN6__halfC1Ef_nbst", "_ZN13__nv_bfloat16C1Ed_nbst", "_ZmlRK6__halfS1__nbst"} <= set(known)
 
 
 @cuda.jit

@@ -248,6 +248,23 @@ def reading_one_place_many_times_is_no_deadlock():
 
 
 @triton.jit
+def _looks_and_writes(flag_ptr, x_ptr, ticket_ptr, n):
+    begin = tl.atomic_add(ticket_ptr, 1)
+    for turn in range(n):
+        tl.load(flag_ptr, volatile=True)
+        tl.store(x_ptr + tl.program_id(0), turn)
+    end = tl.atomic_add(ticket_ptr, 1)
+    tl.store(x_ptr + tl.program_id(0), end - begin)
+
+
+@program
+def a_program_that_writes_between_its_reads_does_not_wait():
+    apart = torch.zeros(3, dtype=torch.int32)
+    _looks_and_writes[(3,)](torch.zeros(1, dtype=torch.int32), apart, torch.zeros(1, dtype=torch.int32), 20)
+    assert apart.tolist() == [1, 1, 1]  # no other program went on in between
+
+
+@triton.jit
 def _fails(flag_ptr, x_ptr):
     if tl.program_id(0) < 2:
         while tl.load(flag_ptr, volatile=True) == 0:
