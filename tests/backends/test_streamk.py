@@ -1,8 +1,9 @@
-"""streamk: pieces of tiles whose sums are added in the order of K, in each language that has it."""
+"""Tiles of matrix products: streamk, whose pieces are added in the order of K, and strips of a tile on their way out."""
 
 import pytest
 import torch
 
+from touchstone.backends import emulator
 from touchstone.backends.cupy.lib.gemm import by_spans, by_warpgroups
 from touchstone.backends.signatures.matmul import spans
 from touchstone.conformance.discovery import registry
@@ -31,4 +32,15 @@ def test_pieces_in_cuda(sizes):
     assert by_spans(M, N, K, CPU) is not None
     a, b = (torch.randn(shape, generator=torch.Generator().manual_seed(0)).half() for shape in ((M, K), (K, N)))
     c = registry.variants("cupy", "matmul")["streamk"](a, b)
+    torch.testing.assert_close(c.double(), a.double() @ b.double(), rtol=2e-3, atol=2e-2)
+
+
+@pytest.mark.needs("g++")
+@pytest.mark.parametrize("order", ("forward", "reverse", "shuffled"))
+def test_strips_of_a_tile_do_not_overtake_the_last_one_of_the_tile_before(order):
+    """A warp stores three strips of a tile of 192 columns through two places in shared memory, and goes on."""
+    assert by_warpgroups(300, 520, 4).definitions["TILE_N"] == 192
+    a, b = (torch.randn(shape, generator=torch.Generator().manual_seed(0)).half() for shape in ((300, 72), (72, 520)))
+    with emulator.schedule(order):
+        c = registry.variants("cupy", "matmul")["wgmma"](a, b)
     torch.testing.assert_close(c.double(), a.double() @ b.double(), rtol=2e-3, atol=2e-2)

@@ -111,7 +111,7 @@ __device__ inline void store(
 #pragma unroll
     for (int strip = 0; strip < COLS / SIDE; ++strip) {
         ELEMENT* target = strips[strip % STRIPS];
-        if (lane == 0) copy_out_wait<STRIPS - 1>();
+        if (lane == 0) strip ? copy_out_wait<STRIPS - 1>() : copy_out_wait<0>();  // tiles may have an odd number
         __syncwarp();  // the copy engine has read what is replaced
 #pragma unroll
         for (int i = 0; i < SIDE / 16; ++i) {

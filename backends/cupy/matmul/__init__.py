@@ -8,14 +8,14 @@ tiled2d: eight by eight results a thread: sixteen words from shared memory serve
 vectorised: 16-byte loads from global memory and from shared memory, where a is stored transposed [boehm2022]
 doublebuffered: the next tiles load while these are multiplied, with two buffers and one barrier a step [boehm2022]
 warptiled: lanes of a warp close together, so they read fewer words; fast loads for transposed operands too [boehm2022]
-splitk: K is cut between blocks and a second kernel adds their float32 partials, for few tiles with a long K [hoque2024]
-tf32: warptiled's tiles on the tensor cores, float32 operands rounded to tf32 [xlite2025]
 tensorcore: mma.sync on 16-bit operands that cp.async brings, three stages deep, through ldmatrix [kerr2020]
 pipelined: larger tiles, and a branch-free main loop in which nothing interrupts the MMAs: operands in pieces of 16
   bytes only [kerr2020]
+splitk: K is cut between blocks and a second kernel adds their float32 partials, for few tiles with a long K [hoque2024]
 wgmma: a warpgroup's products from shared memory, filled by the copy engine and one warpgroup's thread [colfax2024]
 streamk: wgmma; tiles that are fewer than the multiprocessors are laid end to end along k and cut into equal spans, and
   a second kernel adds the pieces [osama2023]
+tf32: warptiled's tiles on the tensor cores, float32 operands rounded to tf32 [xlite2025]
 """
 
 from collections.abc import Callable
@@ -47,12 +47,12 @@ _naive = Module(__file__, "naive.cu")
 _tiled = Module(__file__, "tiled.cu")
 _registers = Module(__file__, "registers.cu")
 _warptiled = Module(__file__, "warptiled.cu")
-_splitk = Module(__file__, "splitk.cu")
-_tf32 = Module(__file__, "tf32.cu")
 _tensorcore = Module(__file__, "tensorcore.cu")
 _pipelined = Module(__file__, "pipelined.cu")
+_splitk = Module(__file__, "splitk.cu")
 _wgmma = Module(__file__, "wgmma.cu")
 _streamk = Module(__file__, "streamk.cu")
+_tf32 = Module(__file__, "tf32.cu")
 
 
 def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -105,33 +105,6 @@ def warptiled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return _product(_warptiled, "matmul_warptiled", a, b, by_lanes)
 
 
-def splitk(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """(M, K) by (K, N) gives (M, N); any sizes and strides. As [hoque2024], with partials for atomics."""
-    M, K, N = shapes("M K, K N", a=a, b=b)
-    c = a.new_empty(M, N)
-    if c.numel():
-        tiles = by_lanes(M, N)
-        wanted = ceil_div(2 * processors(a.device), tiles.blocks)  # two blocks per multiprocessor
-        chunk = max(ceil_div(ceil_div(K, wanted), 64) * 64, 256)  # less would not pay for storing and adding a partial
-        splits = max(ceil_div(K, chunk), 1)
-        partial = a.new_empty(splits, M, N, dtype=torch.float32)
-        operands = (a, b, partial, M, N, K, chunk, *a.stride(), *b.stride())
-        config = {"dtype": a.dtype, **tiles.definitions}
-        _splitk.launch("matmul_splitk", tiles.blocks * splits, tiles.threads, *operands, **config)
-        _splitk.launch("matmul_add_partials", ceil_div(M * N, 256), 256, partial, c, M * N, splits, **config)
-    return c
-
-
-@variant(needs="sm_80", compute="tf32")
-def tf32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """(M, K) by (K, N) gives (M, N); any sizes and strides. float32 operands keep 10 bits of mantissa [xlite2025].
-
-    16-bit operands lose nothing, and are multiplied faster by `tensorcore`.
-    """
-    shapes("M K, K N", a=a, b=b)
-    return _product(_tf32, "matmul_tf32", a, b, by_threads)
-
-
 @variant(needs="sm_80", dtypes=HALF)
 def tensorcore(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """(M, K) by (K, N) gives (M, N); any sizes and strides, an axis of stride 1 on 16 bytes fastest.
@@ -153,6 +126,23 @@ def pipelined(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     sixteen_bits(a.dtype)
     layouts = {"LEFT_ALONG_K": along_k("a", a, 1), "RIGHT_ALONG_K": along_k("b", b, 0)}
     return _product(_pipelined, "matmul_pipelined", a, b, by_more_warps, **layouts)
+
+
+def splitk(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """(M, K) by (K, N) gives (M, N); any sizes and strides. As [hoque2024], with partials for atomics."""
+    M, K, N = shapes("M K, K N", a=a, b=b)
+    c = a.new_empty(M, N)
+    if c.numel():
+        tiles = by_lanes(M, N)
+        wanted = ceil_div(2 * processors(a.device), tiles.blocks)  # two blocks per multiprocessor
+        chunk = max(ceil_div(ceil_div(K, wanted), 64) * 64, 256)  # less would not pay for storing and adding a partial
+        splits = max(ceil_div(K, chunk), 1)
+        partial = a.new_empty(splits, M, N, dtype=torch.float32)
+        operands = (a, b, partial, M, N, K, chunk, *a.stride(), *b.stride())
+        config = {"dtype": a.dtype, **tiles.definitions}
+        _splitk.launch("matmul_splitk", tiles.blocks * splits, tiles.threads, *operands, **config)
+        _splitk.launch("matmul_add_partials", ceil_div(M * N, 256), 256, partial, c, M * N, splits, **config)
+    return c
 
 
 @variant(needs="sm_90a", dtypes=HALF)
@@ -210,6 +200,16 @@ def streamk(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     _streamk.launch("matmul_streamk", tiles.blocks, tiles.threads, *operands, shared=tiles.shared, **config)
     _streamk.launch("matmul_add_pieces", cut.adding, 256, partial, c, M, N, K, cut.clusters, **config)
     return c
+
+
+@variant(needs="sm_80", compute="tf32")
+def tf32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """(M, K) by (K, N) gives (M, N); any sizes and strides. float32 operands keep 10 bits of mantissa [xlite2025].
+
+    16-bit operands lose nothing, and are multiplied faster by `tensorcore`.
+    """
+    shapes("M K, K N", a=a, b=b)
+    return _product(_tf32, "matmul_tf32", a, b, by_threads)
 
 
 def _product(
