@@ -34,6 +34,8 @@ class Subject:
     recent: list[tuple[str, Case]] = field(default_factory=list, compare=False, repr=False)
     # the number of the first call with right values, and its case
     held_first: list[tuple[int, Case]] = field(default_factory=list, compare=False, repr=False)
+    # sizes whose calls under instruments another case has to make up for, since the kernel declined theirs
+    owed: set[tuple[tuple[str, Any], ...]] = field(default_factory=set, compare=False, repr=False)
     arrays: str = "torch"  # the library whose arrays the kernel takes and returns
     arch: str = launching.NONE  # on the CPU, the architecture as which questions about CUDA are answered
     asked: Counter[str] = field(default_factory=Counter, compare=False, repr=False)  # those questions so far

@@ -14,7 +14,7 @@ from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging import call, calls, causes, requirements, undefined
 from touchstone.conformance.judging.executor import Executor, lost_context
-from touchstone.conformance.judging.judgement import Judgement, Outcome
+from touchstone.conformance.judging.judgement import DECLINED, Judgement, Outcome
 from touchstone.conformance.judging.trials import (
     AsGraph,
     CaseTrial,
@@ -53,9 +53,12 @@ def _run(j: Judgement, trial: Trial) -> None:
             if j.executor.device == "cpu" and j.contract.is_beyond_grid(j.case) and calls.takes_long(j):
                 return
             first = _first_call(j)
+            if trial.instrumented and j.outcome.status == DECLINED:
+                j.subject.owed.add(j.case.sizes)  # to the next case of these sizes, in another dtype, say
             if first is not None and trial.watched and j.passes:
                 calls.call_again(j, first.inputs, first.before, first.values)
-            if first is not None and trial.instrumented and j.passes:
+            if first is not None and (trial.instrumented or j.case.sizes in j.subject.owed) and j.passes:
+                j.subject.owed.discard(j.case.sizes)
                 calls.call_under_instruments(j, first.inputs)
             if first is not None and j.passes:
                 undefined.call_otherwise(j, first.inputs)

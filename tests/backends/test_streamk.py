@@ -1,4 +1,4 @@
-"""Tiles of matrix products: streamk, whose pieces are added in the order of K, and strips of a tile on their way out."""
+"""Tiles of matrix products: streamk, whose pieces are added in the order of K, and strips on their way out."""
 
 import pytest
 import torch
@@ -36,7 +36,7 @@ def test_pieces_in_cuda(sizes):
 
 
 @pytest.mark.needs("g++")
-@pytest.mark.parametrize("order", ("forward", "reverse", "shuffled"))
+@pytest.mark.parametrize("order", ["forward", "reverse", "shuffled"])
 def test_strips_of_a_tile_do_not_overtake_the_last_one_of_the_tile_before(order):
     """A warp stores three strips of a tile of 192 columns through two places in shared memory, and goes on."""
     assert by_warpgroups(300, 520, 4).definitions["TILE_N"] == 192

@@ -472,6 +472,33 @@ def test_every_instrument_of_a_backend_is_tried_where_its_kernels_are_behind_the
     assert tried == (reached or ["races"])
 
 
+def test_what_a_declined_call_would_have_shown_is_looked_at_on_the_next_case_of_its_sizes(monkeypatch):
+    """Kernels for 16-bit operands decline the case that is to be called under instruments, where that is float32."""
+    tried = []
+
+    def fn(x):
+        if x.dtype is torch.float32:
+            raise backends.Unsupported("float32")
+        with backends.running():
+            return right(x)
+
+    @contextlib.contextmanager
+    def within():
+        tried.append("races")
+        yield
+
+    monkeypatch.setattr(registry, "behind", lambda target: ("paper",))
+    monkeypatch.setattr(registry, "backend", lambda name: SimpleNamespace(instruments=lambda device: {"races": within}))
+    mine = subject(fn)
+    outcomes = [
+        judge.run(mine, replace(trial(dtype, watched=False), instrumented=dtype == "float32"))
+        for dtype in ("bfloat16", "float32", "float16", "bfloat16")
+    ]
+    assert [outcome.status for outcome in outcomes] == [PASSED, DECLINED, PASSED, PASSED]
+    assert ["races" in outcome.instruments for outcome in outcomes] == [False, False, True, False]
+    assert tried == ["races"]
+
+
 def test_a_compiled_function_is_not_watched():
     def fn(x):
         return right(x)

@@ -66,7 +66,7 @@ def _add(partial, c, size):
     i = int64(cuda.blockIdx.x) * _THREADS + cuda.threadIdx.x
     if i < size:
         total = float32(0)
-        for part in range(partial.shape[0]):  # one order: one answer
+        for part in range(uint64(partial.shape[0])):  # one order: one answer
             total += partial[part, uint64(i)]
         store1(c, i, total)
 
