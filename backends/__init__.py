@@ -11,7 +11,7 @@ if __name__ != "touchstone.backends":
     )
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -29,21 +29,40 @@ class NotRun(RuntimeError):
     what is missing (`"libdevice.j0 is not interpreted"`)."""
 
 
+class Reached(NamedTuple):
+    """Memory that a launch may write to."""
+
+    start: int
+    bytes: int
+    owner: Any  # what has to stay for the memory to stay: a tensor, an array
+
+
 _running = _launches = 0
-before_launch: list[Callable[[], None]] = []  # what is called when a launch begins
+before_launch: list[Callable[[Iterable[Reached]], None]] = []  # called when a launch begins, with what it reaches
 after_launch: list[Callable[[], None]] = []  # and when it has ended
+failed_launch: list[Callable[[BaseException], None]] = []  # and before that, with what it raised
+strayed: list[Callable[[Any], None]] = []  # with addresses that a kernel writes to and that it has from no argument
 
 
 @contextlib.contextmanager
-def running() -> Iterator[None]:
-    """Entered by an interpreter or emulator around a launch: what torch does meanwhile is no call of the launcher's."""
+def running(reached: Callable[[], Iterable[Reached]] = tuple) -> Iterator[None]:
+    """Entered by an interpreter or emulator around a launch: what torch does meanwhile is no call of the launcher's.
+
+    `reached` gives the memory that the launch may write to, as far as its arguments tell.
+    """
     global _running, _launches
-    for told in before_launch if not _running else ():
-        told()
+    if before_launch and not _running:
+        found = tuple(reached())
+        for begins in before_launch:
+            begins(found)
     _running += 1
     _launches += 1
     try:
         yield
+    except BaseException as error:
+        for fails in failed_launch if _running == 1 else ():
+            fails(error)
+        raise
     finally:
         _running -= 1
         for told in after_launch if not _running else ():

@@ -187,7 +187,7 @@ class Packing:
                 raise TypeError(f"{kernel}: memory: expected arrays, got {type(array).__name__}")
             self._fixed.append(region)
         self._tables: list[Any] = []  # of addresses, and what describes textures
-        self._align(list(_arrays(arguments)))
+        self._align(list(arrays(arguments)))
         self._cells: list[Any] = []
         for position, (argument, parameter) in enumerate(zip(arguments, known, strict=True)):
             name = names[position] if position < len(names) and names[position] else f"argument {position + 1}"
@@ -338,13 +338,13 @@ class Packing:
                 ctypes.memmove(move.start, move.at, move.bytes)
 
 
-def _arrays(arguments: Any) -> Iterator[Any]:
+def arrays(arguments: Any) -> Iterator[Any]:
     """Every array in arguments, in lists and structures too."""
     for argument in arguments.values() if isinstance(arguments, Mapping) else arguments:
         if isinstance(argument, (Texture, TensorMap)):
             argument = argument.array
         if isinstance(argument, (list, tuple, Mapping)):
-            yield from _arrays(argument)
+            yield from arrays(argument)
         elif isinstance(argument, np.ndarray) or hasattr(argument, "data_ptr"):
             yield argument
 

@@ -6,7 +6,7 @@ import math
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from touchstone import backends
 from touchstone.backends.emulator import binary, compiler, declarations, instruments, library, preprocess
-from touchstone.backends.emulator.arguments import Packing, Texture
+from touchstone.backends.emulator.arguments import Packing, Texture, arrays, extent
 from touchstone.backends.emulator.declarations import Kernel
 from touchstone.backends.emulator.findings import error
 from touchstone.backends.emulator.library import Loaded, Report, base, engine, fields, opened, parameters
@@ -261,7 +261,16 @@ class Program:
             ):
                 raise TypeError(f"{kernel}: {name}: expected a Texture, got {type(argument).__name__}")
         structures = {i: fields(loaded, number, i) for i, p in enumerate(known) if p.kind == b"x"}
-        with backends.running():  # what is moved is read and written as the kernel's own
+
+        def reached() -> Iterator[backends.Reached]:
+            for array in arrays((*arguments, *memory)):
+                if (found := extent(array, "")) is not None:
+                    yield backends.Reached(found.start, found.bytes, array)
+            yield from (
+                backends.Reached(loaded.base + v.start, v.bytes, loaded) for v in loaded.variables if v.writable
+            )
+
+        with backends.running(reached):  # what is moved is read and written as the kernel's own
             packed = Packing(kernel, arguments, known, self._names(kernel), structures, memory)
             regions = packed.regions
             ranges, count = library.ranges(
@@ -286,9 +295,9 @@ class Program:
                 ctypes.byref(report),
             )
             packed.back()
-        self._last = loaded
-        if report.kind:
-            raise error(kernel, loaded, report, regions)
+            self._last = loaded
+            if report.kind:
+                raise error(kernel, loaded, report, regions)
         return int(report.atomics)
 
 

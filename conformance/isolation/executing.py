@@ -140,7 +140,8 @@ class _Calls:
         arguments = {name: self._argument(value, places) for name, value in request.arguments.items()}
         placed = {name: BufferView(places[slot].bytes, places[slot].bytes) for name, slot in request.placed.items()}
         hidden = [place for place in places if isinstance(place, _Hidden)]
-        self.executor.host = None if self.window is None else Host(hidden, self.draw)
+        large = [place.addresses for place in places if not isinstance(place, _Hidden)]
+        self.executor.host = None if self.window is None else Host(hidden, self.draw, large)
         try:
             seen = self.executor.call(arguments, request.manner, placed)
         except BaseException as error:
@@ -172,11 +173,11 @@ class _Calls:
     def _place(self, slot: wire.Slot, dtype: torch.dtype | None) -> "_Place":
         """Where the kernel finds what the judge has put into a slot; `dtype`: of the numbers there, None for others."""
         shared = self.shared.bytes(slot.offset, slot.size)
-        hidden = self.window is not None and dtype is not None and 0 < slot.size <= WINDOW - slot.offset
+        hidden = self.window is not None and 0 < slot.size <= WINDOW - slot.offset
         if self.executor.device == "cpu" and not hidden:
             return _Place(shared)
         if slot not in self.places and hidden:
-            assert self.window is not None and dtype is not None
+            assert self.window is not None
             self.places[slot] = _Hidden(shared, self.window.bytes(slot.offset, slot.size), dtype, self.draw)
         elif slot not in self.places:
             self.places[slot] = _Mirror(shared, slot.part, self.executor.device)
@@ -280,13 +281,15 @@ class _Place:
 class _Hidden(Hidden, _Place):
     """One that a launcher cannot read. During a call nothing of it is in the shared memory."""
 
-    def __init__(self, shared: torch.Tensor, own: torch.Tensor, dtype: torch.dtype, draw: np.random.Generator) -> None:
+    def __init__(
+        self, shared: torch.Tensor, own: torch.Tensor, dtype: torch.dtype | None, draw: np.random.Generator
+    ) -> None:
         _Place.__init__(self, own)
         self._shared = shared.numpy()
         Hidden.__init__(self, own.numpy(), self._shared.copy(), dtype, draw)
 
     def fetch(self) -> None:
-        self._there[:] = self._shared
+        self.fill(self._shared)
         self._shared[:] = 0
 
     def tell(self) -> None:

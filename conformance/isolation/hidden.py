@@ -5,13 +5,19 @@ allocates and copies. Kernels find their own numbers there, and so do the copies
 works the answer out elsewhere, in the library, in another one, or in another process, and by whichever name it is
 called, gets that of other numbers.
 
+Memory that launchers decide by (integers, single numbers, arrays of their own) they may read until a kernel has
+written to it. Of what kernels have written Python is given GIVEN numbers in a call.
+
 All is done by NumPy, since a dispatch mode would take torch's calls for the launcher's.
 """
 
 import contextlib
 import ctypes
+import gc
 import mmap
-from collections.abc import Iterator, Sequence
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,19 +25,31 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from touchstone import backends
+from touchstone.backends import NotRun, Reached
+from touchstone.conformance.isolation import tripwires
 from touchstone.conformance.isolation.shared import WINDOW
-from touchstone.conformance.judging.instruments import COPIES, EMPTY, FILLED, FILLS
+from touchstone.conformance.judging.instruments import COPIES, EMPTY, FILLED, FILLS, READS
 
+GIVEN = 64  # numbers: the sizes and counts that a launcher reads
 _KNOWN = COPIES | EMPTY | FILLED | FILLS | {"resize_"}  # what the library does to memory without computing
+_WRITES = {"copy_", "fill_"}  # to memory that is there
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class Hidden:
-    """The memory of one tensor: `here` is what the launcher has, `there` holds its numbers meanwhile."""
+    """The memory of one tensor: `here` is what the launcher has; `there` holds its numbers while others are here, else
+    what was here when the last kernel began. `dtype`: None where the launcher may read it until a kernel writes."""
 
-    def __init__(self, here: Bytes, there: Bytes, dtype: torch.dtype, draw: np.random.Generator) -> None:
-        self._here, self._there, self._drawn = here, there, _drawn(dtype, len(here), draw)
-        self._here[:] = self._drawn
+    def __init__(self, here: Bytes, there: Bytes, dtype: torch.dtype | None, draw: np.random.Generator) -> None:
+        self._here, self._there, self._hides = here, there, dtype is not None
+        self._drawn = np.zeros(len(here), np.uint8) if dtype is None else _drawn(dtype, len(here), draw)
+        self.fill(there)
+
+    def fill(self, numbers: Bytes) -> None:
+        """Have these numbers be its own, which no kernel has written."""
+        self._there[:] = numbers
+        self._here[:] = self._drawn if self._hides else numbers
+        self.secret, self.written = self._hides, False
 
     @property
     def span(self) -> range:
@@ -41,114 +59,256 @@ class Hidden:
     def show(self) -> None:
         """Have its numbers in the memory, and what the launcher has written there itself."""
         self.gather()
-        self._here[:] = self._there
+        if self.secret:
+            self._here[:] = self._there
 
-    def hide(self) -> None:
-        """Have other numbers there."""
-        self._there[:] = self._here
-        self._here[:] = self._drawn
+    def hide(self, ran: bool = False) -> None:
+        """Have other numbers there. `ran`: since it was shown, a kernel has run."""
+        if ran and not self.written and not np.array_equal(self._here, self._there):
+            self.secret = self.written = True
+        if self.secret:
+            self._there[:] = self._here
+            self._here[:] = self._drawn
 
     def gather(self) -> None:
         """Have its numbers be what the launcher has written over those that it saw."""
+        if not self.secret:
+            self._there[:] = self._here
+            return
         written = self._here != self._drawn
         if written.any():
             self._there[written] = self._here[written]
 
 
 class _Made(Hidden):
-    """That of a tensor which the library has made in this call; it stays as long as the call."""
+    """Memory that a launcher came by in this call; it stays as long as the call."""
 
-    def __init__(self, tensor: torch.Tensor, size: int, draw: np.random.Generator) -> None:
-        self._storage = tensor.untyped_storage()
-        here = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(tensor.data_ptr()))
-        super().__init__(here, here.copy(), tensor.dtype, draw)
+    def __init__(self, owner: Any, start: int, size: int, dtype: torch.dtype | None, draw: np.random.Generator) -> None:
+        self._owner = owner.untyped_storage() if isinstance(owner, torch.Tensor) else owner
+        here = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(start))
+        super().__init__(here, here.copy(), dtype, draw)
 
     def is_there(self) -> bool:
-        """Whether the storage has not been given other memory."""
-        begin, end = self._storage.data_ptr(), self._storage.data_ptr() + self._storage.nbytes()
+        """Whether a storage has not been given other memory."""
+        if not isinstance(self._owner, torch.UntypedStorage):
+            return True
+        begin, end = self._owner.data_ptr(), self._owner.data_ptr() + self._owner.nbytes()
         return begin <= self.span.start and self.span.stop <= end
 
 
 class Host(TorchDispatchMode):
-    """Within: the numbers of `operands`, and of what the library makes, are shown while a kernel runs, and while the
-    library copies a tensor or fills it. In the end those of what it made are shown."""
+    """Within: the numbers of `operands`, of what the library makes, and of what kernels write are shown while a kernel
+    runs, and while the library copies a tensor or fills it. In the end those of what it made are shown."""
 
-    def __init__(self, operands: Sequence[Hidden], draw: np.random.Generator) -> None:
+    def __init__(self, operands: Sequence[Hidden], draw: np.random.Generator, large: Sequence[range] = ()) -> None:
+        """`large`: the addresses of operands that are too large to be hidden."""
         super().__init__()
-        self._operands, self._draw = operands, draw
+        self._operands, self._draw, self._large = operands, draw, large
         self._made: list[_Made] = []
+        self._given = 0
+        self._failed: str | None = None
+        self._apart = contextlib.ExitStack()  # what holds while a kernel runs
 
     def __enter__(self):
-        backends.before_launch.append(self._show)
-        backends.after_launch.append(self._hide)
+        backends.before_launch.append(self._begin)
+        backends.failed_launch.append(self._fail)
+        backends.after_launch.append(self._end)
+        backends.strayed.append(self._stray)
+        self._tolist = torch.Tensor.tolist
+        torch.Tensor.tolist = lambda tensor: self._listed(tensor)  # type: ignore[method-assign,assignment,arg-type]
         return super().__enter__()
 
     def __exit__(self, *error):
         super().__exit__(*error)
-        backends.before_launch.remove(self._show)
-        backends.after_launch.remove(self._hide)
+        torch.Tensor.tolist = self._tolist  # type: ignore[method-assign]
+        backends.before_launch.remove(self._begin)
+        backends.failed_launch.remove(self._fail)
+        backends.after_launch.remove(self._end)
+        backends.strayed.remove(self._stray)
         for memory in self._kept():
             memory.show()
+        if self._failed is not None and error[0] is None:
+            tripwires.note(f"goes on after a kernel of its own has failed: {self._failed}")
 
     def _kept(self) -> list[_Made]:
         self._made = [memory for memory in self._made if memory.is_there()]
         return self._made
 
-    def _show(self) -> None:
-        for memory in (*self._operands, *self._kept()):
-            memory.show()
+    def _known(self) -> list[Hidden]:
+        return [*self._operands, *self._kept()]
 
-    def _hide(self) -> None:
-        for memory in (*self._operands, *self._kept()):
-            memory.hide()
+    def _spans(self) -> list[range]:
+        return [*(memory.span for memory in self._known()), *self._large]
+
+    def _begin(self, reached: Iterable[Reached]) -> None:
+        for memory in reached:
+            for begin, end in _apart_from((memory.start, memory.start + memory.bytes), self._spans()):
+                self._made.append(_Made(memory.owner, begin, end - begin, None, self._draw))
+        self._show()
+        self._apart = contextlib.ExitStack()
+        self._apart.enter_context(_without_collection())
+        self._apart.enter_context(_unheard())
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failed is None and not isinstance(error, NotRun):
+            self._failed = f"{type(error).__name__}: {error}"[:200]
+
+    def _end(self) -> None:
+        self._apart.close()
+        for memory in self._known():
+            memory.hide(ran=True)
+
+    def _stray(self, addresses: Any) -> None:
+        inside = np.zeros(addresses.shape, bool)
+        for span in self._spans():
+            inside |= (span.start <= addresses) & (addresses < span.stop)
+        if not inside.all():
+            tripwires.note("has a kernel write to memory that no tensor of the call has")
+
+    def _show(self) -> None:
+        for memory in self._known():
+            memory.show()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # else torch imports its compiler, and with it triton, on the first call
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func._schema.name.removeprefix("aten::")
-        if backends.kernel_running() or name not in _KNOWN:
-            return func(*args, **(kwargs or {}))
+        name, given = func._schema.name.removeprefix("aten::"), kwargs or {}
+        if backends.kernel_running() or types:  # of a class of somebody's, which is asked next
+            return func(*args, **given)
+        if name in READS and self._may_read(args[0]):
+            with self._all_shown():
+                return func(*args, **given)
+        if name not in _KNOWN:
+            return func(*args, **given)
         with self._all_shown():
-            made = func(*args, **(kwargs or {}))
-        self._take(made)
+            made = func(*args, **given)
+            secret = name in COPIES | _WRITES and any(map(self._is_secret, args))
+            if secret and name in _WRITES:
+                for memory in self._over(made):
+                    memory.secret = True
+        self._take(made, secret)
         return made
 
     @contextlib.contextmanager
     def _all_shown(self) -> Iterator[None]:
-        self._show()
-        try:
-            yield
-        finally:
-            self._hide()
+        with _without_collection():
+            self._show()
+            try:
+                yield
+            finally:
+                for memory in self._known():
+                    memory.hide()
 
-    def _take(self, tensor: Any) -> None:
-        """From here on, hide the numbers of a tensor that the library has made."""
-        if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided or tensor.device.type != "cpu":
+    def _over(self, tensor: Any) -> list[Hidden]:
+        """The memory that a tensor lies in."""
+        if not _is_plain(tensor) or not tensor.numel():
+            return []
+        begin, end = _extent(tensor)
+        return [memory for memory in self._known() if memory.span.start < end and begin < memory.span.stop]
+
+    def _is_secret(self, tensor: Any) -> bool:
+        return any(memory.secret for memory in self._over(tensor))
+
+    def _may_read(self, tensor: Any) -> bool:
+        """Whether Python is given the numbers of a tensor that kernels have written."""
+        secret = [memory for memory in self._over(tensor) if memory.secret]
+        if not secret or not all(memory.written for memory in secret):
+            return False
+        self._given += tensor.numel()
+        if self._given > GIVEN:
+            tripwires.note(f"reads more than {GIVEN} numbers of what its kernels have written, in one call")
+        return self._given <= GIVEN
+
+    def _listed(self, tensor: torch.Tensor) -> Any:
+        if not self._may_read(tensor):
+            return self._tolist(tensor)
+        with self._all_shown():
+            return self._tolist(tensor)
+
+    def _take(self, tensor: Any, secret: bool) -> None:
+        """From here on, know the memory of a tensor that the library has made."""
+        if not _is_plain(tensor) or not tensor.numel():
             return
-        if not tensor.is_floating_point() or tensor.numel() < 2:
-            return
-        last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
-        size = (last + 1) * tensor.element_size()
-        begin, end = tensor.data_ptr(), tensor.data_ptr() + size
-        if all(end <= other.span.start or other.span.stop <= begin for other in (*self._operands, *self._kept())):
-            self._made.append(_Made(tensor, size, self._draw))
+        hides = secret or (tensor.is_floating_point() and tensor.numel() > 1)
+        begin, end = _extent(tensor)
+        for start, stop in _apart_from((begin, end), self._spans()):
+            dtype = tensor.dtype if hides else None
+            self._made.append(_Made(tensor, start, stop - start, dtype, self._draw))
 
 
 class Window:
     """Memory for operands, at the offsets that they have in what is shared; the same addresses in each trial."""
 
     def __init__(self) -> None:
-        self._mapping = mmap.mmap(-1, WINDOW)
+        self._mapping = mmap.mmap(-1, WINDOW, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
     def bytes(self, offset: int, size: int) -> torch.Tensor:
         """`size` bytes from `offset`."""
         return torch.frombuffer(self._mapping, dtype=torch.uint8, count=size, offset=offset)
 
 
+def _is_plain(tensor: Any) -> bool:
+    return type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.device.type == "cpu"
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
+
+
+def _apart_from(stretch: tuple[int, int], known: Sequence[range]) -> list[tuple[int, int]]:
+    """The parts of a stretch of addresses that lie in no known memory."""
+    parts = [stretch] if stretch[0] < stretch[1] else []
+    for span in known:
+        cut = [((low, min(high, span.start)), (max(low, span.stop), high)) for low, high in parts]
+        parts = [part for pair in cut for part in pair if part[0] < part[1]]
+    return parts
+
+
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    """Within, the garbage collector calls nobody's code."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+@contextlib.contextmanager
+def _unheard() -> Iterator[None]:
+    """Within, what is printed goes nowhere: a launcher could read it."""
+    streams = sys.stdout, sys.stderr
+    kept = [(number, os.dup(number)) for number in (1, 2)]
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    try:
+        for number, _ in kept:
+            os.dup2(nothing, number)
+        with open(nothing, "w", closefd=False) as sink:
+            sys.stdout = sys.stderr = sink
+            try:
+                yield
+            finally:
+                sys.stdout, sys.stderr = streams
+                _flush(None)
+    finally:
+        for number, copy in kept:
+            os.dup2(copy, number)
+            os.close(copy)
+        os.close(nothing)
+
+
+_flush = ctypes.CDLL(None).fflush
+
+
 def _drawn(dtype: torch.dtype, size: int, draw: np.random.Generator) -> Bytes:
-    """So many bytes of numbers of a floating-point dtype."""
+    """So many bytes of numbers: of a floating-point dtype as they come, of another zeros."""
+    if not dtype.is_floating_point:
+        return np.zeros(size, np.uint8)
     numbers = draw.standard_normal(-(-size // dtype.itemsize), dtype=np.float32)
     if dtype is torch.bfloat16:
         made: np.ndarray = (numbers.view(np.uint32) >> 16).astype(np.uint16)

@@ -5,7 +5,9 @@ import pytest
 import torch
 
 from touchstone import backends
-from touchstone.conformance.isolation.hidden import Hidden, Host, Window
+from touchstone.backends import Reached
+from touchstone.conformance.isolation import tripwires
+from touchstone.conformance.isolation.hidden import GIVEN, Hidden, Host, Window
 
 DRAW = np.random.default_rng(0)
 
@@ -85,7 +87,8 @@ def test_what_kernels_write_is_hidden_until_the_end(operand):
         with backends.running():
             for made in (y, scalar, counts):
                 made.copy_(torch.full(made.shape, 3))
-        assert y.sum() != 24 and scalar == 3 and counts.sum() == 9  # those that launchers decide by they may read
+        assert y.sum() != 24 and scalar + 0 != 3 and counts.sum() != 9
+        assert scalar.item() == 3 and counts.tolist() == [3, 3, 3]  # those that launchers decide by they may read
         y[:2].zero_()
         view = y[4:]
         view.copy_(torch.ones(4))
@@ -98,3 +101,87 @@ def test_memory_of_any_size_is_filled(dtype):
     own = torch.zeros(dtype.itemsize * 5 + 1, dtype=torch.uint8)[: dtype.itemsize * 5]
     Hidden(own.numpy(), own.clone().numpy(), dtype, DRAW)
     assert own.view(dtype).float().isfinite().all() and own.any()
+
+
+@pytest.fixture
+def told(monkeypatch):
+    monkeypatch.setattr(tripwires, "_told", notes := [])
+    return notes
+
+
+MADE = {
+    "the library": lambda n: torch.zeros(n, dtype=torch.int32),
+    "a list": lambda n: torch.tensor([0] * n, dtype=torch.int32),
+    "a storage": lambda n: torch.empty(0, dtype=torch.int32).set_(torch.UntypedStorage(4 * n), 0, (n,), (1,)),
+    "a single number at a time": None,
+}
+
+
+@pytest.mark.parametrize("made", MADE)
+def test_a_launcher_reads_few_numbers_of_what_kernels_wrote(operand, told, made):
+    count = GIVEN + 1
+    kept = [torch.empty(()) for _ in range(count)] if MADE[made] is None else [MADE[made](count)]
+    reached = [Reached(each.data_ptr(), each.numel() * each.element_size(), each) for each in kept]
+    with Host([operand[2]], DRAW):
+        with backends.running(lambda: reached):
+            for each in kept:
+                each.copy_(torch.full(each.shape, 7))
+        found = [each.item() for each in kept] if len(kept) > 1 else [kept[0][i].item() for i in range(count)]
+    assert found[:GIVEN] == [7] * GIVEN and found[GIVEN:] != [7]
+    assert len(told) == 1 and f"more than {GIVEN} numbers" in told[0]
+    assert all((each == 7).all() for each in kept)
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [
+        lambda x: x.view(torch.int32).clone(),
+        lambda x: torch.zeros(x.shape, dtype=torch.int32).copy_(x.view(torch.int32)),
+    ],
+)
+def test_a_copy_of_what_is_hidden_is_hidden_whatever_its_type(operand, told, copied):
+    given, x, memory = operand
+    with Host([memory], DRAW):
+        made = copied(x)
+        assert made.tolist() != given.view(torch.int32).tolist()
+    assert torch.equal(made, given.view(torch.int32)) and not told
+
+
+def test_what_no_kernel_has_written_a_launcher_may_read(operand, told):
+    lengths = torch.arange(100, dtype=torch.int32)
+    memory = Hidden(lengths.view(torch.uint8).numpy(), lengths.clone().view(torch.uint8).numpy(), None, DRAW)
+    sizes = np.arange(5)
+    with Host([memory], DRAW):
+        with backends.running(lambda: [Reached(sizes.ctypes.data, sizes.nbytes, sizes)]):
+            pass
+        assert lengths.clone().tolist() == list(range(100)) and sizes.tolist() == [0, 1, 2, 3, 4] and not told
+        with backends.running():
+            lengths.add_(1)
+        assert lengths.numpy().sum() == 0
+    memory.gather()
+    assert not told
+
+
+def _printing_and_failing():
+    with backends.running():
+        print("value 3.5", flush=True)
+        raise ValueError("value 3.5")
+
+
+def test_what_a_kernel_prints_goes_nowhere_and_its_failure_is_told(operand, told, capfd):
+    with Host([operand[2]], DRAW):
+        print("before", flush=True)
+        with pytest.raises(ValueError, match=r"3\.5"):
+            _printing_and_failing()
+        print("after", flush=True)
+    assert capfd.readouterr().out == "before\nafter\n"
+    assert told == ["goes on after a kernel of its own has failed: ValueError: value 3.5"]
+
+
+def test_an_operand_too_large_to_be_hidden_is_left_as_it_is(operand, told):
+    large = torch.zeros(64)
+    span = range(large.data_ptr(), large.data_ptr() + 256)
+    with Host([operand[2]], DRAW, [span]):
+        with backends.running(lambda: [Reached(span.start, 256, large)]):
+            large[0] = 1
+        assert large.sum() == 1

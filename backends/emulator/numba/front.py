@@ -91,6 +91,7 @@ def launch_compiled(
         if isinstance(arguments[position], np.ndarray) and not value.flags.aligned and value.dtype.names is None:
             copies.append((value, np.array(value, order="A")))
             value = copies[-1][1]
+        packed.keep.append(value)
         packed.add(kind, value, names[position] if position < len(names) else str(position))
     if len(packed.cells) != len(made.types):
         raise TypeError(f"{kernel.__name__}: {len(packed.cells)} values for {len(made.types)} parameters")
@@ -121,7 +122,12 @@ def _run(
     loaded = Loaded(
         findings.PATH, library, engine, 0, [binary.Variable("const.array_like", 0, 0, False) for _ in constants], (0, 0)
     )
-    with backends.running():
+
+    def reached() -> list[backends.Reached]:
+        kept = [(region, packing.allocation_at(region.start)) for region in packed.regions]
+        return [backends.Reached(region.start, region.bytes, (packed, room)) for region, room in kept]
+
+    with backends.running(reached):
         engine.ts_launch(
             ctypes.c_void_p(made.native.entry),
             pointers,
@@ -134,11 +140,11 @@ def _run(
             instruments.record(loaded, grid, block),
             ctypes.byref(report),
         )
-    launched.count += 1
-    if report.kind:
-        error = findings.error(name, made.exceptions, loaded, report, packed.regions, made.classes)
-        launched.findings.append(f"{type(error).__name__}: {error}")
-        raise error
+        launched.count += 1
+        if report.kind:
+            error = findings.error(name, made.exceptions, loaded, report, packed.regions, made.classes)
+            launched.findings.append(f"{type(error).__name__}: {error}")
+            raise error
 
 
 def _on_a_gpu(value: Any) -> bool:

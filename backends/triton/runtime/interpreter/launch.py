@@ -94,7 +94,7 @@ def _launch() -> None:
                 launch.argument = name
                 converted[name] = value if name in self.constexprs else stock._implicit_cvt(value)
             self.grid = self.grid(given) if callable(self.grid) else self.grid
-            with backends.running():
+            with backends.running(launch.reached):
                 _run_grid(self.fn, converted, _grid(self.fn, self.grid))
         finally:
             _launches.pop()

@@ -10,6 +10,7 @@ import triton.language as tl
 from triton.runtime import interpreter as stock
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
+from touchstone import backends
 from touchstone.backends.triton.runtime.interpreter import programs
 from touchstone.backends.triton.runtime.interpreter.numerics import BF16
 from touchstone.backends.triton.runtime.interpreter.registry import KernelError, OutOfBounds, repair
@@ -38,10 +39,10 @@ def _arguments() -> None:
 class _Region:
     """The bytes from the first to the last element that a tensor argument reaches."""
 
-    __slots__ = ("end", "item", "name", "shape", "start", "storage", "strides", "views")
+    __slots__ = ("end", "item", "name", "shape", "start", "storage", "strides", "tensor", "views")
 
     def __init__(self, name: str, tensor: torch.Tensor) -> None:
-        self.name, self.item = name, tensor.element_size()
+        self.name, self.tensor, self.item = name, tensor, tensor.element_size()
         self.shape, self.strides = tuple(tensor.shape), tensor.stride()
         self.start = self.end = tensor.data_ptr()
         if tensor.numel():
@@ -84,6 +85,9 @@ class _Launch:
     def __init__(self) -> None:
         self.argument = ""
         self.regions: list[_Region] = []
+
+    def reached(self) -> list[backends.Reached]:
+        return [backends.Reached(each.start, each.end - each.start, each.tensor) for each in self.regions]
 
 
 _launches: list[_Launch] = []
@@ -250,6 +254,9 @@ def _region(ptrs: TensorHandle, lanes: np.ndarray | None, size: int, what: str) 
     """
     region = ptrs.attr.get("region")
     addresses = ptrs.data
+    if region is None and what != "load":
+        for told in backends.strayed:
+            told(addresses if lanes is None else addresses[lanes])
     if region is None or not addresses.size:
         return None
     low, high = int(addresses.min()), int(addresses.max())
