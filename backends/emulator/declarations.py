@@ -35,6 +35,11 @@ _QUALIFIERS = {
     *_DEVICE,
 }  # fmt: skip
 _BUILT_IN = {"void", "bool", "char", "short", "int", "long", "signed", "unsigned", "float", "double", "auto"}
+# Attributes that have code run by itself, or lie where the emulator does not see it: of a processor's compiler alone.
+_OF_THE_HOST = {
+    "constructor", "destructor", "init_priority", "ifunc", "alias", "weakref", "section", "naked", "cleanup", "target",
+    "target_clones", "disable_sanitizer_instrumentation",
+}  # fmt: skip
 # Namespaces that a using-directive may name without the text declaring them.
 _NAMESPACES = {
     "std",
@@ -634,6 +639,16 @@ class Text:
                     before.kind != "word" or before.text in ("return", "else", "do")
                 ):
                     yield at, token.text
+
+    def host_attributes(self, declaration: Declaration) -> Iterator[str]:
+        """The attributes in it that no GPU's compiler knows."""
+        for at in range(declaration.first, declaration.last):
+            word, opens = self.code[at].text, self.code[at + 1].text
+            if (word in ("__attribute__", "__attribute") and opens == "(") or (word == opens == "["):
+                for token in self.code[at + 1 : self._ends.get(at + 1, at + 1)]:
+                    name = token.text.strip("_")
+                    if token.kind == "word" and (name in _OF_THE_HOST or name.startswith("no_sanitize")):
+                        yield name
 
     def places(self, declaration: Declaration, word: str) -> Iterator[int]:
         """The tokens that are `word`, but in brackets, as attributes are."""

@@ -134,10 +134,12 @@ class Program:
                     f'extern "C" TS_PLAIN void ts_stub_{name}() __asm__("{name}");\n'
                     f'void ts_stub_{name}() {{ ts_fault("{said}", TS_PC); }}\n'
                 )
+        if foreign := binary.foreign(path.read_bytes(), binary.exported(engine_path)):
+            raise compiler.CompileError(f"{self.name}: {_foreign(foreign)}")
         try:
             return path, opened(str(path))
         except OSError as error:
-            raise compiler.CompileError(f"{self.name}: {_undefined(str(error))}") from None
+            raise compiler.CompileError(f"{self.name}: {error}") from None
 
     def _untemplated(self) -> list[Kernel]:
         return [kernel for kernel in self.kernels if not kernel.template]
@@ -374,13 +376,12 @@ def _without(made: Unit) -> str:
     return "".join(lines[:5])
 
 
-def _undefined(said: str) -> str:
-    """Of a kernel that calls what is not there."""
-    found = re.search(r"undefined symbol: (\w+)", said)
-    name = found.group(1) if found else said
-    if found and (tool := shutil.which("c++filt")):
-        name = subprocess.run([tool, name], capture_output=True, text=True, check=False).stdout.strip() or name
-    return f"a kernel uses {name}, of which the file has no device code"
+def _foreign(names: list[str]) -> str:
+    """Of a kernel that calls what is not there, or what only a processor has."""
+    told = ", ".join(names[:4])
+    if tool := shutil.which("c++filt"):
+        told = subprocess.run([tool, told], capture_output=True, text=True, check=False).stdout.strip() or told
+    return f"a kernel uses {told}, of which the file has no device code"
 
 
 def geometry(grid: Dim, block: Dim, shared: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:

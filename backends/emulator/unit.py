@@ -112,6 +112,8 @@ def _made(
     scopes: tuple[str, ...] = ()
     words: set[str] = set()
     for declaration in chosen:
+        if attribute := next(read.host_attributes(declaration), None):
+            raise compiler.CompileError(f"{name}: device code with the attribute {attribute!r}, which no GPU has")
         if declaration.scopes != scopes:
             pieces.append("}" * len(scopes) + declarations.opened(declaration.scopes) + "\n")
             scopes = declaration.scopes

@@ -68,6 +68,27 @@ def test_what_is_not_covered_is_named_with_its_line(program):
         emulator.compile("#if __CUDA_ARCH__ >= 700\n#error no volta\n#endif\n", "f.cu")
 
 
+OF_A_PROCESSOR = {  # what device code asks for, and what the error says of it
+    "system": ('extern "C" __device__ int system(const char*);', 'system("true")'),
+    "fopen": ("#include <stdio.h>", 'fopen("made", "w") != 0'),
+    "dlsym": ('extern "C" __device__ void* dlsym(void*, const char*);', 'dlsym(0, "system") != 0'),
+    "getpid": ('extern "C" int getpid();\n__device__ int ran = getpid();', "ran"),
+    "environ": ('extern "C" char** environ;', "environ != 0"),
+    "ts_writers_new": ('extern "C" __device__ void* ts_writers_new();', "ts_writers_new() != 0"),
+    "constructor": ("__attribute__((constructor)) __device__ void ran() {}", "(ran(), 1)"),
+    "section": ('__device__ __attribute__((__section__(".text#"))) const char code[] = {1};', "code[0]"),
+    "no_sanitize": ('__device__ [[gnu::no_sanitize("thread")]] int unseen(int* x) { return x[99]; }', "unseen(x)"),
+    "error": ('__device__ int renamed(const char*) __asm__("system");', 'renamed("true")'),
+}
+
+
+@pytest.mark.parametrize("name", OF_A_PROCESSOR)
+def test_what_a_processor_has_and_no_gpu_is_no_device_code(name):
+    head, work = OF_A_PROCESSOR[name]
+    with pytest.raises(emulator.CompileError, match=rf"\b{name}\b"):
+        emulator.compile(f"{head}\n__global__ void k(int* x) {{ x[0] = {work}; }}", "of_a_processor.cu")
+
+
 def test_a_header_that_is_not_found_is_told_where_it_matters(tmp_path):
     text = '#include <stdio.h>\n#include "ours.h"\n__global__ void k(int* x) { x[0] = OURS; }'
     with pytest.raises(emulator.CompileError, match=r"^g.cu:2: ours.h is not found: -I FOLDER names where it is\n"):

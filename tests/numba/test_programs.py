@@ -174,6 +174,26 @@ def test_what_is_not_there_is_named():
         cuda.to_device(np.zeros(4)).get_ipc_handle()
 
 
+def test_what_a_processor_has_and_no_gpu_is_no_device_code(tmp_path):
+    linked = tmp_path / "linked.cu"
+    linked.write_text(
+        'extern "C" int getppid();\nstatic int at_load = getppid();\n'
+        'extern "C" __device__ int linked(int* out) { *out = at_load; return 0; }\n'
+    )
+    for name, where in (("getpid", []), ("__nv_getpid", []), ("linked", [str(linked)])):
+        kernel = _asking(cuda.declare_device(name, int32(), link=where))
+        with pytest.raises(emulator.CompileError, match="getp+id, which no GPU has"):
+            kernel[1, 1](np.zeros(1, np.int32))
+
+
+def _asking(function):
+    @cuda.jit
+    def kernel(x):
+        x[0] = function()
+
+    return kernel
+
+
 PROGRAM = """
 import sys
 import numpy as np

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
 
-from touchstone.backends.emulator import compiler
+from touchstone.backends.emulator import binary, compiler
 from touchstone.backends.emulator.numba import instrument, irtext, libdevice, lines, linking, narrow, prelude, ptx
 
 
@@ -127,7 +127,10 @@ def build(modules: list[str], kernel: str, types: list[str], linked_with: Sequen
     for variable in arrays:
         variable.linkage = "external"
     constants = [(g.name, _machine().target_data.get_abi_size(g.global_value_type)) for g in arrays]
-    return ObjectCode(_machine().emit_object(module), base, places, cooperative, constants, functions, sources)
+    code = _machine().emit_object(module)
+    if foreign := binary.foreign(code, {*linking.callable_names(), base}):
+        raise compiler.CompileError(f"a kernel uses {', '.join(foreign[:4])}, which no GPU has")
+    return ObjectCode(code, base, places, cooperative, constants, functions, sources)
 
 
 def load(built: ObjectCode) -> NativeCode:

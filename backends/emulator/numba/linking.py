@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
 
-from touchstone.backends.emulator import compiler
+from touchstone.backends.emulator import binary, compiler
 from touchstone.backends.emulator.numba.errors import UnsupportedCode
 from touchstone.backends.storage.artefacts import store
 
 _HERE = Path(__file__).parent
+_linked: list[Path] = []  # what kernels of this process were linked with
 
 
 @functools.cache
@@ -36,6 +37,11 @@ def library() -> Path:
     asked = [*command, *flags, f"-I{compiler.ENGINE}", str(_HERE / "support.cpp"), str(engine), "-lm"]
     name = f"libtouchstone_numba_{key}.so"
     return store().file(name, lambda output: compiler.build(asked, output, "the emulator's support for Numba"))
+
+
+def callable_names() -> frozenset[str]:
+    """What is there for kernels to call: in the engine, beside it, and in what kernels were linked with."""
+    return frozenset().union(*map(binary.exported, (compiler.engine(), library(), *_linked)))
 
 
 class Source(NamedTuple):
@@ -106,4 +112,7 @@ def _link(file: Source) -> None:
     headers = f'#include <new>\n#include "touchstone.h"\n#line 1 "{name}"\n'
     engine = compiler.engine()
     path = _compiled_source(headers + text, Path(name).stem, engine, watched=not own)
+    if foreign := binary.foreign(path.read_bytes(), callable_names()):
+        raise compiler.CompileError(f"{name}: device code uses {', '.join(foreign[:4])}, which no GPU has")
+    _linked.append(path)
     llvm.load_library_permanently(str(path))
