@@ -10,7 +10,7 @@ import torch
 
 from touchstone.conformance.discovery import arrays
 from touchstone.conformance.discovery.subject import Subject
-from touchstone.conformance.judging import causes, diagnosis, honesty
+from touchstone.conformance.judging import causes, diagnosis, honesty, reading
 from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.executor import CANNOT, DECLINES, RAISES, Manner, Observed, Raised
 from touchstone.conformance.judging.judgement import Finding, Judgement
@@ -210,6 +210,7 @@ def _diagnose(
         causes=found,
         lower=(lower := _passes_as(j, inputs, got, verdicts)),
         longer=(lambda name: _longest(j, name)) if again else (lambda name: None),
+        call=(lambda case: causes.on_case(j, case)) if again else reading.nothing,
     )
     for finding in j.outcome.findings:
         if finding.check != Check.VALUES or not finding.fails() or finding.diagnosis is not None:
@@ -221,6 +222,7 @@ def _diagnose(
         if lower is not None and lines and lines[0].startswith(f"right as {lower}"):
             finding.passes_as = lower
         if thoroughly and verdict.worst is not None:
+            compared["calls"] += 1  # of the kernel, as hints number them
             writer = diagnosis.owner(j.executor, j.contract, inputs.case, name, verdict.worst)
             lines += [f"{name}{list(verdict.worst)} was written by {writer}"] if writer else []
         finding.diagnosis = "\n".join(lines) or None

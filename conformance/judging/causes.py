@@ -6,11 +6,12 @@ A cause is a sentence about one output. It is given only where it explains at le
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import torch
 
-from touchstone.conformance.judging import diagnosis
+from touchstone.conformance.judging import diagnosis, reading
 from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.executor import Manner
 from touchstone.conformance.judging.judgement import Judgement
@@ -41,11 +42,11 @@ def of_call(
 ) -> dict[str, str]:
     """The causes of what is wrong in one call, by output. `again`: the kernel may be called again."""
     wrong = {n: v.bad for n, v in verdicts.items() if v.bad is not None}
-    found = _of_earlier_calls(j, inputs.case, values, wrong)
+    number = j.subject.compared["calls"]
+    found = _of_earlier_calls(j, inputs.case, values, wrong, expected if again else None)
     if not again or found.keys() == wrong.keys():
         return found
     kept = {name: values[name].clone() for name in wrong}
-    number = j.subject.compared["calls"]
     seen = _again(j, inputs, blocks, AGAIN)
     if len(seen) < AGAIN:
         return found
@@ -153,8 +154,14 @@ def remember(j: Judgement, number: int) -> None:
             subject.held_first.append((number, j.case))
 
 
-def _of_earlier_calls(j: Judgement, case: Case, values: Mapping[str, Any], wrong: Wrong) -> dict[str, str]:
+def _of_earlier_calls(
+    j: Judgement, case: Case, values: Mapping[str, Any], wrong: Wrong, expected: Mapping[str, Expected | None] | None
+) -> dict[str, str]:
+    """Of each output that is an earlier call's, which; with `expected`, what the call should have given, the kernel is
+    called again where that is to be refuted."""
     found: dict[str, str] = {}
+    kept = {name: values[name].clone() for name in wrong}
+    further = cache(lambda: on_case(j, reading.again(case)))
     alike = [(label, other) for label, other in j.earlier if other != case and _alike(j, other, case)]
     for label, other in dict.fromkeys([*reversed(alike[-RECENT:]), *alike[:RECENT]]):
         answers: Mapping[str, Expected | None] | None = None
@@ -164,9 +171,52 @@ def _of_earlier_calls(j: Judgement, case: Case, values: Mapping[str, Any], wrong
             if answers is None:
                 answers = j.contract.expected(j.contract.build(other), j.subject.compute)
             answer = answers[name]
-            if answer is not None and diagnosis.explains(answer, values[name], bad, case.torch_dtype):
-                found[name] = f"the answer of an earlier call, {label}"
+            if answer is None or not tells(answer, bad):
+                continue
+            if diagnosis.explains(answer, kept[name], bad, case.torch_dtype) and not (
+                expected and _refuted(j, reading.again(case), name, further(), [answer, expected[name]])
+            ):
+                found[name] = f"the answer of an earlier call, {label}{_instead(j, other, case)}"
     return found
+
+
+def tells(answer: Expected, bad: torch.Tensor) -> bool:
+    """Whether an answer has anything where another is wrong that could not come about otherwise."""
+    if answer.answer.shape != bad.shape:
+        return False
+    there = answer.answer[bad.cpu()]
+    return bool((torch.isfinite(there) & (there != 0)).any())
+
+
+def _instead(j: Judgement, other: Case, case: Case) -> str:
+    """That two calls differ in parameters alone, which a kernel may not look at; or nothing."""
+    changed = [name for name, value in case.param.items() if other.param.get(name) != value]
+    operands, others = j.contract.build(case).exact, j.contract.build(other).exact
+    if not changed or not all(_equal(value, others[name]) for name, value in operands.items()):
+        return ""
+    kept = ", ".join(f"{name}={other.param[name]}" for name in changed)
+    return f", of {kept}: it is kept, or {' and '.join(changed)} of this call not looked at"
+
+
+def _equal(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+    """Whether two operands hold the same numbers."""
+    if one is None or other is None:
+        return one is other
+    return one.shape == other.shape and bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
+def _refuted(
+    j: Judgement, case: Case, name: str, values: Mapping[str, Any] | None, kept: Sequence[Expected | None]
+) -> bool:
+    """Whether the kernel gives wrong values for other inputs of the same sizes that are no earlier call's, `kept`."""
+    expected = j.contract.expected(j.contract.build(case))[name]
+    got = None if values is None else values.get(name)
+    if not isinstance(got, torch.Tensor) or expected is None or got.shape != expected.answer.shape:
+        return False
+    bad = compare.compare(got, expected, case.torch_dtype).bad
+    if bad is None:
+        return False
+    return not any(e is not None and diagnosis.explains(e, got, bad, case.torch_dtype) for e in kept)
 
 
 def _alike(j: Judgement, one: Case, other: Case) -> bool:
@@ -181,6 +231,18 @@ def _values(j: Judgement, inputs: Inputs, blocks: tuple[int, ...]) -> Mapping[st
     again = j.again(debug=False)
     seen = again.call(inputs.arguments, Manner(probe.PATTERNS[0], blocks), inputs.placed)
     return seen.values if seen.returned and isinstance(seen.values, dict) else None
+
+
+def on_case(j: Judgement, case: Case) -> Mapping[str, Any] | None:
+    """What a call on another case gives, apart from what later calls write; None where it gives nothing to compare."""
+    if not j.contract.valid(case):
+        return None
+    try:
+        inputs = j.contract.build(case, j.executor.device)
+    except layouts.NoRoom:
+        return None
+    values = _values(j, inputs, ())
+    return values and {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in values.items()}
 
 
 def is_right(j: Judgement, case: Case, name: str, got: Any, expected: Expected | None) -> bool:

@@ -17,7 +17,7 @@ import torch
 
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.faults import Planted
-from touchstone.conformance.judging import heatmap
+from touchstone.conformance.judging import heatmap, reading
 from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.executor import Executor, Manner
 from touchstone.conformance.spec import budget, compare
@@ -64,13 +64,15 @@ def diagnose(
     causes: Mapping[str, str] | None = None,
     lower: str | None = None,
     longer: Callable[[str], tuple[torch.Tensor, Expected] | None] = lambda output: None,
+    call: reading.Call = reading.nothing,
 ) -> dict[str, str]:
     """Of each output whose verdict failed: sentences about it, and a heat map. Left out is what nothing can be said of.
 
     `got`, `expected` and `verdicts` are by output, for the outputs that were compared. With `mutants` the mutants
     of the op are run on the case's inputs, for about `seconds` at most, and operands are misread. `causes` says of
     outputs why they are wrong, where that is known: nothing else is looked for then. `lower` is a precision in which
-    all would be right. `longer(output)` calls the kernel where sums are longest.
+    all would be right. `longer(output)` calls the kernel where sums are longest, and `call(case)` on another case: a
+    hint that what it gives there refutes is not given.
     """
     failed = {name: verdict for name, verdict in verdicts.items() if not verdict.ok}
     if not failed:
@@ -78,6 +80,7 @@ def diagnose(
     causes = causes or {}
     look = mutants and not causes.keys() >= failed.keys()
     matching = matching_mutants(contract, case, got, expected, verdicts, seconds) if look else {}
+    matching = held_again(contract, case, matching, call) if matching else {}
     texts = {}
     for name, verdict in failed.items():
         found: list[Planted] = [] if name in causes else matching.get(name, [])
@@ -92,14 +95,14 @@ def diagnose(
         right = expected[name]
         if verdict.bad is not None and right is not None:
             axes = axis_names(contract.output_axes(name, case), got[name].ndim)
-            parts = [f"wrong: {region(verdict.bad, axes)}"]
+            parts = [f"wrong: {region(verdict.bad, axes)}{where_alike(right, got[name], verdict.bad)}"]
             bits = exact(contract, case, name)
             relation = causes.get(name) or (None if found else passed_through(got[name], right, verdict.bad))
             if relation is None and not found:
                 relation = related(got[name], right, case, verdict.bad, axes, bits)
             if relation is None and not found and mutants:
-                relation = misread(contract, case, name, got[name], right, verdict.bad, seconds)
-            if relation is None and not found and not bits:
+                relation = reading.misread(contract, case, name, got[name], verdict.bad, seconds, call)
+            if relation is None and not found and not bits and not wrong_in_float32(contract, case, name, call):
                 relation = short_sums(got[name], right, case, verdict, partial(longer, name))
             lines.append(f"{name}: {'; '.join([*parts, relation] if relation else parts)}")
             if not bool(verdict.bad.all()):
@@ -160,6 +163,36 @@ def matching_mutants(
         matches.sort(key=lambda match: match[:4])
         named[name] = [mutant for partly, *_, mutant in matches if partly == matches[0][0]][:NAMED]
     return named
+
+
+def held_again(
+    contract: Contract, case: Case, matching: Mapping[str, Sequence[Planted]], call: reading.Call
+) -> dict[str, list[Planted]]:
+    """Those of the mutants of each output that give what the kernel gives with other values too; all where it cannot be
+    called."""
+    found = {name: list(mutants) for name, mutants in matching.items()}
+    other = reading.again(case)
+    if not any(found.values()) or (values := call(other)) is None:
+        return found
+    expected = contract.expected(contract.build(other))
+
+    def same(mutant: Planted, name: str, theirs: Any) -> bool:
+        got, right = values.get(name), expected[name]
+        if not isinstance(got, torch.Tensor) or right is None or got.shape != right.answer.shape:
+            return True
+        if not isinstance(theirs, torch.Tensor) or theirs.shape != got.shape:
+            return False
+        answer = closest(got, right, case.torch_dtype)
+        near = compare.compare(got, replace(answer, answer=theirs.double(), drift=math.inf), case.torch_dtype)
+        return near.fraction <= AGREEMENT or mutant.kind == "precision"
+
+    for mutant in {id(m): m for mutants in found.values() for m in mutants}.values():
+        with torch.no_grad():
+            theirs = contract.by_name(contract.call(mutant.make(), contract.build(other).arguments))
+        for name, mutants in found.items():
+            if mutant in mutants and not isinstance(theirs, str) and not same(mutant, name, theirs.get(name)):
+                mutants.remove(mutant)
+    return found
 
 
 def _distance(
@@ -250,6 +283,15 @@ def region(bad: torch.Tensor, axes: Sequence[str]) -> str:
     if share >= 0.5:
         return f"most of {_axes_text(sets, bad.shape, axes)} ({count} of {box})"
     return f"{count} of {bad.numel()} elements, scattered over {_axes_text(sets, bad.shape, axes)}"
+
+
+def where_alike(right: Expected, got: torch.Tensor, bad: torch.Tensor) -> str:
+    """ " (where the answer is 0)" where what is wrong has one answer that stands for nothing, or NaN."""
+    answer = right.answer.cpu().expand(got.shape)[bad.cpu()]
+    for number in (0.0, -math.inf, math.inf):
+        if bool((answer == number).all()):
+            return f" (where the answer is {number:g})"
+    return " (where the answer is NaN)" if bool(torch.isnan(answer).all()) else ""
 
 
 def _box(bad: torch.Tensor) -> tuple[int, list[list[int]]]:
@@ -368,6 +410,20 @@ def passed_through(got: torch.Tensor, expected: Expected | None, bad: torch.Tens
     return None
 
 
+def wrong_in_float32(contract: Contract, case: Case, output: str, call: reading.Call) -> bool:
+    """Whether an output of a 16-bit case is wrong with the same values in float32, where no sum or intermediate in the
+    inputs' dtype is short."""
+    if case.torch_dtype.itemsize != 2 or "float32" not in contract.dtypes:
+        return False
+    wide = replace(case, dtype="float32", drawn_as=case.drawn_as or case.id)
+    got = (call(wide) or {}).get(output)
+    answer = contract.expected(contract.build(wide))[output]
+    if not isinstance(got, torch.Tensor) or answer is None or got.shape != answer.answer.shape:
+        return False
+    verdict = compare.compare(got, answer, torch.float32)
+    return verdict.bad is not None and passed_through(got, answer, verdict.bad) is None
+
+
 def short_sums(
     got: torch.Tensor,
     expected: Expected,
@@ -457,6 +513,8 @@ def _fitted(value, answer, tolerance, bad, names: Mapping[str, float], unit: flo
     share that it explains."""
     error = (value - answer).abs()
     told = bad & (error > 3 * tolerance) & (answer != 0)
+    if not most((torch.minimum(value.abs(), answer.abs()) > tolerance)[told]):
+        return None  # a factor to or from next to nothing tells nothing
     if int(told.sum()) >= 3 and answer[told].unique().numel() >= 3:
         ratio = (value[told] / answer[told]).median()
         near = tolerance * ratio.abs().clamp_min(1.0)
@@ -516,41 +574,6 @@ def _sources(sources: Mapping[int, int]) -> str:
         return f"that of {abs(by)} {'before' if by < 0 else 'after'}"
     shown = [f"{here} holds that of {there}" for here, there in sources.items()]
     return ", ".join(shown[:4]) + (", ..." if len(shown) > 4 else "")
-
-
-def misread(
-    contract: Contract,
-    case: Case,
-    output: str,
-    got: torch.Tensor,
-    expected: Expected,
-    bad: torch.Tensor,
-    seconds: float,
-) -> str | None:
-    """As which slices of an operand the kernel reads others: the first along an axis, or the one before or after.
-
-    For so many seconds at most.
-    """
-    if contract.work(case) > WORK_LIMIT or int(bad.sum()) < 3:
-        return None
-    exact, end = contract.build(case).exact, time.monotonic() + seconds
-    for axis in range(max(value.ndim for value in exact.values() if value is not None)):
-        for name, value in exact.items():
-            if value is None or value.ndim <= axis or value.shape[axis] < 2:
-                continue
-            letter = contract.operand_axes(name, case).split()[axis : axis + 1] or [f"axis {axis}"]
-            for how, other in {
-                f"the first {letter[0]} of {name} were every one": value.narrow(axis, 0, 1).expand(value.shape),
-                f"each {letter[0]} of {name} were the one before": value.roll(1, axis),
-                f"each {letter[0]} of {name} were the one after": value.roll(-1, axis),
-            }.items():
-                if time.monotonic() > end:
-                    return None
-                changed = {**exact, name: other.contiguous()}
-                theirs = contract.expect(changed, case.param, dtype=case.torch_dtype, compute=None)[output]
-                if theirs is not None and explains(theirs, got, bad, case.torch_dtype):
-                    return f"as if {how}"
-    return None
 
 
 def explains(other: Expected, got: torch.Tensor, bad: torch.Tensor, dtype: torch.dtype) -> bool:

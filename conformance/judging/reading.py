@@ -1,0 +1,210 @@
+"""What a kernel reads in the place of what it is given: another slice of an operand, nothing, another head, another
+parameter.
+
+Each is tried as a change of the operands or parameters under which the contract's answer is what the kernel gives. It
+has to hold for all elements of the output, or for all of those slices along one axis that hold the wrong ones, and
+where the kernel can be called again for other values of the same case too: what fits one draw by chance does not fit
+two.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from touchstone.conformance.spec import compare
+from touchstone.conformance.spec.budget import Expected
+from touchstone.conformance.spec.contract import Case, Contract, From
+
+Operands = dict[str, torch.Tensor | None]
+Change = Callable[[Operands, Case], tuple[Operands, Mapping[str, Any]]]
+Call = Callable[[Case], Mapping[str, Any] | None]  # what the kernel gives on another case; None: nothing to compare
+
+WORK_LIMIT = 2e8  # work of a case above which nothing is tried
+LEAST = 3  # wrong elements of which something can be said
+HEADS = 32  # of keys and values, of which each is tried for every query head
+NAMED = 3  # most changes that are named
+SHOWN = 3  # heads that are named
+
+
+def nothing(case: Case) -> None:
+    """A `Call` of a kernel that cannot be called again."""
+
+
+def again(case: Case) -> Case:
+    """The same case with other values."""
+    return replace(case, seed=case.seed + 1)
+
+
+def misread(
+    contract: Contract,
+    case: Case,
+    output: str,
+    got: torch.Tensor,
+    bad: torch.Tensor,
+    seconds: float,
+    call: Call = nothing,
+) -> str | None:
+    """As what the kernel takes its operands or parameters, where that explains an output's wrong elements, `bad`; for
+    so many seconds at most."""
+    if contract.work(case) > WORK_LIMIT or int(bad.sum()) < LEAST:
+        return None
+    got, bad, end = got.cpu(), bad.cpu(), time.monotonic() + seconds
+    exact = contract.build(case).exact
+    if name := _copied(exact, got, bad):
+        return f"the elements of {name}, unchanged"
+    if heads := _other_heads(contract, case, output, got, bad, end):
+        return heads
+    other: list[Mapping[str, Any] | None] = []  # what the kernel gives for other values, once that is asked for
+    found: list[str] = []
+    for text, change in _changes(contract, case, exact):
+        if time.monotonic() > end or len(found) == NAMED:
+            break
+        theirs = _answer(contract, case, output, change)
+        where = None if theirs is None else _explained(theirs, got, bad, case)
+        if where is None:
+            continue
+        if not other:
+            other.append(call(again(case)))
+        if _holds(contract, again(case), output, change, where, other[0]):
+            found.append(text)
+    return f"as if {'; or as if '.join(found)}" if found else None
+
+
+def _copied(exact: Operands, got: torch.Tensor, bad: torch.Tensor) -> str | None:
+    """The operand whose elements stand where an output is wrong."""
+    wrong = got[bad]
+    if wrong.unique().numel() < LEAST:
+        return None
+    for name, value in exact.items():
+        if value is not None and value.shape == got.shape and torch.equal(value[bad].to(got.dtype), wrong):
+            return name
+    return None
+
+
+def _changes(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[str, Change]]:
+    """What a kernel may take for what, in words, and as a change of the operands and parameters of a case."""
+    for name, options in contract.params.items():
+        for option in options:
+            if not isinstance(option, From) and option != case.param[name]:
+                yield f"{name} were {option}, not {case.param[name]}", _other_parameter(name, option)
+    for name, operand in contract.operands.items():
+        value = exact[name]
+        if value is None or not contract.operand_dtype(name, case).is_floating_point:
+            continue
+        if "none" in operand.layouts:
+            yield f"{name} were not given", _other_operand(name, lambda value: None)
+        elif bool(value.any()):
+            yield f"{name} were 0", _other_operand(name, torch.zeros_like)
+    for axis in range(max(value.ndim for value in exact.values() if value is not None)):
+        for name, value in exact.items():
+            if value is None or value.ndim <= axis or value.shape[axis] < 2:
+                continue
+            letter = (contract.operand_axes(name, case).split()[axis : axis + 1] or [f"axis {axis}"])[0]
+            yield f"the first {letter} of {name} were every one", _other_operand(name, _first(axis))
+            yield f"each {letter} of {name} were the one before", _other_operand(name, _rolled(axis, 1))
+            yield f"each {letter} of {name} were the one after", _other_operand(name, _rolled(axis, -1))
+
+
+def _other_parameter(name: str, option: Any) -> Change:
+    return lambda exact, case: (exact, {**case.param, name: option})
+
+
+def _other_operand(name: str, change: Callable[[torch.Tensor], torch.Tensor | None]) -> Change:
+    return lambda exact, case: ({**exact, name: change(exact[name])}, case.param)  # type: ignore[arg-type]
+
+
+def _first(axis: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda value: value.narrow(axis, 0, 1).expand(value.shape).contiguous()
+
+
+def _rolled(axis: int, by: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda value: value.roll(by, axis)
+
+
+def _answer(contract: Contract, case: Case, output: str, change: Change) -> Expected | None:
+    """An output's answer after a change; None where the change gives none."""
+    exact, params = change(contract.build(case).exact, case)
+    try:
+        return contract.expect(exact, params, dtype=case.torch_dtype, compute=None)[output]
+    except Exception:  # a contract's mathematics need not take every operand and parameter
+        return None
+
+
+def _off(answer: Expected, got: torch.Tensor, case: Case) -> torch.Tensor | None:
+    """Where an output is not an answer: all False where it is, None where their shapes differ."""
+    if answer.answer.shape != got.shape:
+        return None
+    verdict = compare.compare(got, replace(answer, drift=float("inf")), case.torch_dtype)
+    return torch.zeros(got.shape, dtype=torch.bool) if verdict.bad is None else verdict.bad.cpu()
+
+
+Where = tuple[int, torch.Tensor] | tuple[()]  # an axis and which of its slices; () for all of an output
+
+
+def _explained(answer: Expected, got: torch.Tensor, bad: torch.Tensor, case: Case) -> Where | None:
+    """Where an output is this answer: everywhere, or in all slices along an axis that hold wrong elements."""
+    off = _off(answer, got, case)
+    if off is None or bool((off & bad).any()):
+        return None
+    if not bool(off.any()):
+        return ()
+    for axis in range(got.ndim):
+        wrong = bad.movedim(axis, 0).reshape(got.shape[axis], -1).any(1)
+        if not bool(wrong.all()) and not bool(off.movedim(axis, 0)[wrong].any()):
+            return axis, wrong
+    return None
+
+
+def _holds(
+    contract: Contract, case: Case, output: str, change: Change, where: Where, values: Mapping[str, Any] | None
+) -> bool:
+    """Whether a change explains what the kernel gives on another case too, and would show there."""
+    got = None if values is None else values.get(output)
+    if not isinstance(got, torch.Tensor):
+        return not where
+    got = got.cpu()
+    theirs = _answer(contract, case, output, change)
+    right = contract.expected(contract.build(case))[output]
+    off, shows = (None if answer is None else _off(answer, got, case) for answer in (theirs, right))
+    if off is None or shows is None:
+        return False
+    if where:
+        off, shows = (mask.movedim(where[0], 0)[where[1]] for mask in (off, shows))
+    return not bool(off.any()) and bool(shows.any())
+
+
+def _other_heads(
+    contract: Contract, case: Case, output: str, got: torch.Tensor, bad: torch.Tensor, end: float
+) -> str | None:
+    """Which heads of keys and values the query heads read, where those of the wrong ones are others than their own."""
+    axes, size = contract.output_axes(output, case).split(), case.size
+    count, heads = size.get("Hkv", 0), size.get("Hq", 0)
+    if "Hq" not in axes or not 1 < count <= HEADS or heads % count:
+        return None
+    of_keys = {
+        name: contract.operand_axes(name, case).split().index("Hkv")
+        for name in contract.operands
+        if "Hkv" in contract.operand_axes(name, case).split()
+    }
+    axis = axes.index("Hq")
+    matches = torch.zeros(heads, count, dtype=torch.bool)
+    for head in range(count):
+
+        def one(exact: Operands, case: Case, head: int = head) -> tuple[Operands, Mapping[str, Any]]:
+            every = {n: exact[n].narrow(at, head, 1).expand(exact[n].shape).contiguous() for n, at in of_keys.items()}  # type: ignore[union-attr]
+            return {**exact, **every}, case.param
+
+        answer = _answer(contract, case, output, one)
+        off = None if answer is None else _off(answer, got, case)
+        if off is None or time.monotonic() > end:
+            return None
+        matches[:, head] = ~off.movedim(axis, 0).reshape(heads, -1).any(1)
+    wrong = bad.movedim(axis, 0).reshape(heads, -1).any(1).nonzero().flatten().tolist()
+    if len(wrong) == 1 or not bool((matches[wrong].sum(1) == 1).all()):
+        return None
+    read = {head: int(matches[head].int().argmax()) for head in wrong}
+    shown = [f"{head} reads {there}, not {head // (heads // count)}" for head, there in read.items()]
+    return f"query heads read other heads of keys: {', '.join(shown[:SHOWN])}{', ...' if len(shown) > SHOWN else ''}"

@@ -1,0 +1,274 @@
+"""Which operands, heads and parameters a wrong kernel is said to read; and what is not said, since another call refutes
+it."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from touchstone import check
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.faults import Planted, attention, mlp
+from touchstone.conformance.judging import causes, diagnosis, reading
+from touchstone.conformance.spec import compare
+from touchstone.conformance.spec.budget import Expected
+from touchstone.conformance.spec.cases import plain_case
+
+
+def called(contract, fn):
+    return lambda case: contract.by_name(contract.call(fn, contract.build(case).arguments))
+
+
+def said(op, fn, output="y", *, call=True, seconds=20.0, dtype="float32", **size):
+    """What a kernel is said to read in its call on a plain case, where it may be called again or may not."""
+    contract = registry.contract(op)
+    case = plain_case(contract, dtype, next(iter(contract.values)), size=size)
+    got, right = called(contract, fn)(case)[output], contract.expected(contract.build(case))[output]
+    bad = compare.compare(got, right, case.torch_dtype).bad
+    assert bad is not None
+    further = called(contract, fn) if call else reading.nothing
+    return reading.misread(contract, case, output, got, bad, seconds, further)
+
+
+def rms(x, weight, eps):
+    return F.rms_norm(x.float(), x.shape[-1:], weight.float(), eps).to(x.dtype)
+
+
+def norm(change):
+    return lambda x, weight, *, eps=1e-6: change(x, weight, eps)
+
+
+def for_rows(where, this, other):
+    y = other.clone()
+    y[where] = this[where]
+    return y
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda x, w, eps: rms(x, w.roll(1), eps), "as if each cols of weight were the one before"),
+        (lambda x, w, eps: rms(x, w[:1].expand(w.shape), eps), "as if the first cols of weight were every one"),
+        (lambda x, w, eps: rms(x, 0 * w, eps), "as if weight were 0"),
+        (lambda x, w, eps: for_rows([2], x, rms(x, w, eps)), "the elements of x, unchanged"),
+        (lambda x, w, eps: for_rows([1, 3], rms(x, w.roll(-1), eps), rms(x, w, eps)), "each cols of weight"),
+        (lambda x, w, eps: rms(x, w, eps) * 1.5, None),
+        (lambda x, w, eps: rms(x, w.flip(0), eps), None),
+    ],
+)
+def test_operands_read_otherwise(change, text):
+    told = said("rms_norm", norm(change), rows=5, cols=7)
+    assert told is None if text is None else text in told
+
+
+def glu(act, other=F.silu):
+    """A gate of `act` in the rows up to 2, and of `other` behind them."""
+    return lambda gate, up, *, activation="silu": torch.cat([act(gate[:2]) * up[:2], other(gate[2:]) * up[2:]])
+
+
+def test_a_parameter_that_is_not_looked_at():
+    assert said("glu", glu(torch.sigmoid, torch.sigmoid), rows=5, cols=33) == "as if activation were sigmoid, not silu"
+    assert said("glu", glu(torch.sigmoid), rows=5, cols=33) == "as if activation were sigmoid, not silu"
+    assert said("glu", glu(torch.tanh), rows=5, cols=33) is None
+
+
+def test_an_operand_that_need_not_be_given():
+    def fn(x, weight, bias=None, *, eps=1e-5):
+        return F.layer_norm(x, x.shape[-1:], weight, None, eps)
+
+    assert said("layer_norm", fn, rows=3, cols=33) == "as if bias were not given"
+
+
+def test_what_other_values_refute_is_not_said():
+    """It looks as if rows were read otherwise only for this draw; where that cannot be seen, only of all is it said."""
+    contract = registry.contract("rms_norm")
+    case = plain_case(contract, "float32", "normal", size=dict(rows=5, cols=7))
+    drawn = contract.build(case).arguments["x"]
+
+    def by_chance(x, weight, *, eps=1e-6):
+        return rms(x, weight.roll(1) if torch.equal(x, drawn) else weight.flip(0), eps)
+
+    some = norm(lambda x, w, eps: for_rows([1, 3], rms(x, w.roll(1), eps), rms(x, w, eps)))
+    assert said("rms_norm", by_chance, rows=5, cols=7) is None
+    assert "the one before" in said("rms_norm", by_chance, rows=5, cols=7, call=False)
+    assert "the one before" in said("rms_norm", some, rows=5, cols=7)
+    assert said("rms_norm", some, rows=5, cols=7, call=False) is None
+
+
+def test_all_of_a_wrong_slice_has_to_fit():
+    """Nine in ten elements of each row are as if the weight were moved."""
+
+    def fn(x, weight, *, eps=1e-6):
+        y = rms(x, weight.roll(1), eps)
+        y[:, ::10] = rms(x, weight.flip(0), eps)[:, ::10]
+        return y
+
+    assert said("rms_norm", fn, rows=5, cols=50) is None
+
+
+def test_time_and_work_are_limited(monkeypatch):
+    moved = norm(lambda x, w, eps: rms(x, w.roll(1), eps))
+    assert said("rms_norm", moved, rows=5, cols=7, seconds=-1) is None
+    monkeypatch.setattr(reading, "WORK_LIMIT", 10)
+    assert said("rms_norm", moved, rows=5, cols=7) is None
+
+
+READ = "query heads read other heads of keys"
+
+
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [
+        (lambda h: h // 4, "2 reads 0, not 1, 3 reads 0, not 1, 4 reads 1, not 2, ..."),
+        (lambda h: (h // 2 + h % 2) % 4, "1 reads 1, not 0, 3 reads 2, not 1, 5 reads 3, not 2, ..."),
+    ],
+)
+def test_heads_of_keys(read, text):
+    def fn(q, k, v, *, causal=False, scale=None):
+        heads = [read(h) for h in range(q.shape[1])]
+        return attention.flash(q, k[:, heads], v[:, heads], causal=causal, scale=scale)
+
+    for output in ("o", "lse"):
+        assert said("attention", fn, output, B=1, Hq=8, Hkv=4, Sq=5, Sk=9, D=16) == f"{READ}: {text}"
+
+
+def test_heads_that_are_wrong_otherwise():
+    def fn(q, k, v, *, causal=False, scale=None):
+        o, lse = attention.flash(q, k, v, causal=causal, scale=scale)
+        return torch.cat([o[:, :3], o[:, 3:].sin()], 1), lse
+
+    assert said("attention", fn, "o", B=1, Hq=8, Hkv=4, Sq=5, Sk=9, D=16) is None
+
+
+def told(op, fn, case, **options):
+    contract = registry.contract(op)
+    got, expected = called(contract, fn)(case), contract.expected(contract.build(case))
+    verdicts = {
+        name: compare.compare(got[name], expected[name], case.torch_dtype, diagnosis.exact(contract, case, name))
+        for name in got
+    }
+    return "".join(
+        diagnosis.diagnose(contract, case, got, expected, verdicts, call=called(contract, fn), **options).values()
+    )
+
+
+def half_sums(x, weight, eps, always=False):
+    """Statistics in bfloat16, in the dtype of x or always."""
+    y = rms(x, weight, eps).float() * (1.004 if always or x.dtype is torch.bfloat16 else 1)
+    return y.to(x.dtype)
+
+
+def test_short_sums_are_not_said_of_what_is_wrong_in_float32():
+    case = plain_case(registry.contract("rms_norm"), "bfloat16", "normal", size=dict(rows=5, cols=300))
+    short = norm(half_sums)
+    both = norm(lambda x, w, eps: half_sums(x, w, eps, always=True))
+    assert "kept in bfloat16 explain" in told("rms_norm", short, case, mutants=False)
+    assert "explain" not in told("rms_norm", both, case, mutants=False)
+
+
+def test_a_mutant_that_other_values_refute_is_not_named(monkeypatch):
+    contract = registry.contract("softmax")
+    case = plain_case(contract, "float32", "normal", size=dict(rows=3, cols=33))
+    drawn = contract.build(case).arguments["x"]
+
+    def softmax(x):
+        return torch.softmax(x.double(), -1).to(x.dtype)
+
+    def by_chance(x):
+        return softmax(x) * (1.5 if torch.equal(x, drawn) else 1.25)
+
+    mutant = Planted("softmax", "half_more", "half more", "scale", lambda: lambda x: softmax(x) * 1.5)
+    monkeypatch.setattr(registry, "planted", lambda op: [mutant])
+    assert "half_more" in told("softmax", lambda x: softmax(x) * 1.5, case)
+    assert "half_more" not in told("softmax", by_chance, case)
+
+
+def test_a_factor_of_next_to_nothing_is_none():
+    answer = torch.linspace(1, 9, 40, dtype=torch.float64).reshape(4, 10)
+    expected, axes = Expected(answer, extra=answer * 1e-3), ("rows", "cols")
+    case = plain_case(registry.contract("softmax"), "float32", "normal", size=dict(rows=4, cols=10))
+    for factor, text in ((1e-2, "0.01 x the answer"), (1e-9, None)):
+        got = (answer * factor).float()
+        bad = compare.compare(got, expected, torch.float32).bad
+        assert diagnosis.related(got, expected, case, bad, axes) == text
+
+
+@pytest.mark.parametrize("number", [0.0, -float("inf"), float("inf"), float("nan")])
+def test_what_is_wrong_has_one_answer(number):
+    answer = torch.ones(3, 4, dtype=torch.float64)
+    answer[1] = number
+    bad = torch.zeros(3, 4, dtype=torch.bool)
+    bad[1, 1:] = True
+    said = diagnosis.where_alike(Expected(answer), torch.zeros(3, 4), bad)
+    assert said == f" (where the answer is {'NaN' if number != number else f'{number:g}'})"
+    bad[0, 0] = True
+    assert diagnosis.where_alike(Expected(answer), torch.zeros(3, 4), bad) == ""
+
+
+def judged(op, fn, **options):
+    report = check(op, fn, device="cpu", level="quick", isolate="none", **options)
+    assert not report.passed
+    return [finding.diagnosis or "" for finding in report.failures if finding.check == "values"]
+
+
+def test_an_earlier_answer_that_tells_nothing_is_none():
+    """Zeros are the answer of many an earlier call."""
+    zeros = judged("softmax", lambda x: torch.zeros_like(x), dtypes=["float32"])
+    assert zeros and not any("earlier call" in each for each in zeros)
+    answer = Expected(torch.tensor([0.0, 2.0, float("nan")], dtype=torch.float64))
+    assert causes.tells(answer, torch.tensor([True, True, True]))
+    assert not causes.tells(answer, torch.tensor([True, False, True]))
+
+
+def test_an_earlier_answer_is_refuted_by_wrong_values_of_no_earlier_call():
+    contract = registry.contract("softmax")
+    first, case = (plain_case(contract, "float32", "normal", seed, dict(rows=3, cols=33)) for seed in (0, 1))
+    kept = contract.expected(contract.build(first))["y"]
+    right = contract.expected(contract.build(case))["y"].answer.float()
+    j = SimpleNamespace(contract=contract)
+    refuted = {
+        name: causes._refuted(j, case, "y", values, [None, kept])
+        for name, values in dict(
+            right={"y": right},
+            kept={"y": kept.answer.float()},
+            other={"y": right * 1.5},
+            none=None,
+            short={"y": right[1]},
+        ).items()
+    }
+    assert refuted == dict(right=False, kept=False, other=True, none=False, short=False)
+
+
+def test_a_wrong_slice_has_to_fit_where_it_is_right_too():
+    answer = Expected(torch.arange(24, dtype=torch.float64).reshape(4, 6))
+    got, bad = answer.answer.float(), torch.zeros(4, 6, dtype=torch.bool)
+    bad[2, 1:] = True
+    case = plain_case(registry.contract("softmax"), "float32", "normal")
+    assert reading._explained(answer, got, bad, case) == ()
+    got[0] += 1
+    axis, wrong = reading._explained(answer, got, bad, case)
+    assert (axis, wrong.tolist()) == (0, [False, False, True, False])
+    got[2, 0] += 1
+    assert reading._explained(answer, got, bad, case) is None
+
+
+def test_an_earlier_answer_of_another_parameter_says_so():
+    def tanh_ignored(x, w1, b1, w2, b2, *, activation="gelu"):
+        return mlp.whole_hidden(x, w1, b1, w2, b2, activation="gelu" if activation == "gelu_tanh" else activation)
+
+    (text,) = [each for each in judged("mlp", tanh_ignored, dtypes=["float32"]) if "earlier call" in each][:1]
+    assert "of activation=gelu: it is kept, or activation of this call not looked at" in text
+
+
+def test_mathematics_that_take_no_such_parameter_end_nothing(monkeypatch):
+    contract = registry.contract("glu")
+    whole = contract.expect
+
+    def expect(inputs, params, **options):
+        if params["activation"] == "gelu":
+            raise ValueError("no gelu here")
+        return whole(inputs, params, **options)
+
+    monkeypatch.setattr(contract, "expect", expect)
+    assert said("glu", glu(torch.sigmoid, torch.sigmoid), rows=5, cols=33) == "as if activation were sigmoid, not silu"
