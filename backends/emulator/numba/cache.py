@@ -111,19 +111,25 @@ def _is(kind: type[T], value: Any) -> T:
 
 def key(kernel: Any, kinds: tuple[Any, ...]) -> str | None:
     """The name of a kernel for arguments of the types `kinds`; None if it depends on something unknown."""
+    found = described(kernel, kinds, ptx.PTX)
+    return None if found is None else compiler.digest(found, _compilers())
+
+
+def described(kernel: Any, kinds: tuple[Any, ...], *more: Any) -> str | None:
+    """A hash of all that the code of a kernel for arguments of the types `kinds` depends on, and of what `more`
+    refers to, but for what compiles it; None if something of it is unknown."""
     known = _Description()
     try:
         known.value(kernel)
         for kind in kinds:
             known.argument(kind)
-        for pattern, function in ptx.PTX:
-            known.add(pattern.pattern)
-            known.value(function)
+        for each in more:
+            known.value(each)
         extensions = _extensions()
     except _Unknown:
         return None
     numba = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith("NUMBA_"))
-    return compiler.digest(known.digest(), _compilers(), extensions, *numba)
+    return compiler.digest(known.digest(), extensions, *numba)
 
 
 @functools.cache

@@ -8,7 +8,7 @@ import torch
 
 from touchstone.backends import Unsupported, numba
 from touchstone.backends.emulator import numba as emulated
-from touchstone.backends.numba.runtime import ready
+from touchstone.backends.numba.runtime import kept, ready
 
 OPTED_IN = 48 * 1024  # more dynamic shared memory than this a kernel has to be allowed first
 numba.restore_row_stack()  # a variant may be called by itself, with no judge to prepare for it
@@ -50,6 +50,7 @@ def _launch_on_gpu(
     if prepared is not None and prepared.launch(arguments, device.index):
         return
     given = [argument.detach() if isinstance(argument, torch.Tensor) else argument for argument in arguments]
+    kept.look_first(kernel)
     with torch.cuda.device(device):
         stream = cuda.external_stream(torch.cuda.current_stream(device).cuda_stream)
         if shared > OPTED_IN:
