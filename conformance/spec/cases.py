@@ -102,9 +102,10 @@ def _regular(contract: Contract, level: str, seed: int) -> list[Case]:
     for turn, (size, given, dtype) in enumerate(itertools.product(sizes, params, narrow)):
         plain = plain_case(contract, dtype, next(iter(contract.values)), seed, size)
         plain = replace(plain, params=tuple((name, given.get(name, value)) for name, value in plain.params))
-        able = [case for name in contract.values if _is_finite(contract, case := replace(plain, values=name))]
-        first = turn % max(1, len(able))
-        found += [*able[first:], *able[:first]][: REGULAR_FAMILIES.get(level)]
+        first = turn % len(contract.values)
+        names = [*list(contract.values)[first:], *list(contract.values)[:first]]
+        able = (case for name in names if _is_finite(contract, case := replace(plain, values=name)))
+        found += itertools.islice(able, REGULAR_FAMILIES.get(level))
     return found
 
 
