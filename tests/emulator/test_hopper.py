@@ -53,14 +53,14 @@ def box_of(x, at, box, steps, fill):
 
 BOXES = {
     "a row": (np.float32, (40,), (16,), (20,), (1,), 0, "zeros"),
-    "past the end of a row": (np.float32, (40,), (16,), (30,), (1,), 0, "nan"),
+    "past the end of a row": (np.float32, (40,), (16,), (28,), (1,), 0, "nan"),
     "inside, 128": (np.float16, (64, 128), (16, 64), (8, 32), (1, 1), 128, "zeros"),
-    "before the corner, 128": (np.float32, (20, 36), (16, 32), (-3, -5), (1, 1), 128, "zeros"),
-    "past the corner, 64": (np.float16, (20, 40), (16, 32), (9, 20), (1, 1), 64, "zeros"),
+    "before the corner, 128": (np.float32, (20, 36), (16, 32), (-3, -4), (1, 1), 128, "zeros"),
+    "past the corner, 64": (np.float16, (20, 40), (16, 32), (9, 24), (1, 1), 64, "zeros"),
     "outside, 32": (np.float16, (20, 40), (16, 16), (25, 8), (1, 1), 32, "nan"),
     "narrower than the swizzle": (np.float16, (20, 40), (16, 16), (2, 8), (1, 1), 128, "zeros"),
-    "every other one": (np.float32, (20, 40), (8, 32), (2, 3), (3, 2), 0, "zeros"),
-    "three axes": (np.float64, (3, 9, 10), (2, 8, 8), (2, 4, 5), (1, 1, 1), 0, "zeros"),
+    "every other one": (np.float32, (20, 40), (8, 32), (2, 4), (3, 2), 0, "zeros"),
+    "three axes": (np.float64, (3, 9, 10), (2, 8, 8), (2, 4, 6), (1, 1, 1), 0, "zeros"),
     "five axes": (np.float16, (2, 3, 2, 4, 32), (1, 2, 1, 4, 16), (1, 2, 1, -1, 8), (1,) * 5, 32, "zeros"),
 }
 
@@ -90,10 +90,26 @@ def test_a_box_goes_back_without_what_lies_outside(program, order, seed):
     for turn in range(2):
         lying[turn, [place(byte, 64) for byte in range(512)]] = tiles[turn].view(np.uint8).ravel()
     with emulator.schedule(order, seed):
-        program.launch("stored", 1, 64, (emulator.TensorMap(y, (8, 32), 64), lying, 20, 6, 512), shared=512)
+        program.launch("stored", 1, 64, (emulator.TensorMap(y, (8, 32), 64), lying, 24, 6, 512), shared=512)
     expected = np.zeros_like(y)
-    expected[6:20, 20:] = tiles.reshape(16, 32)[:14, :20]
+    expected[6:20, 24:] = tiles.reshape(16, 32)[:14, :16]
     assert np.array_equal(y, expected)
+
+
+def test_boxes_that_the_copy_engine_refuses(program):
+    x, y = np.zeros((20, 40), np.float16), np.zeros((20, 40), np.float16)
+    for swizzle in (0, 64):
+        encoded, lying = emulator.TensorMap(y, (8, 32), swizzle), np.ones((2, 512), np.uint8)
+        for at, message in [
+            ((20, 6), "a copy whose first coordinate, 20, is no multiple of 16 bytes"),
+            ((-8, 6), "a copy from shared memory to the negative coordinate -8"),
+            ((8, -6), "a copy from shared memory to the negative coordinate -6"),
+        ]:
+            with pytest.raises(emulator.KernelError, match=message):
+                program.launch("stored", 1, 64, (encoded, lying, *at, 512), shared=512)
+        arguments = (emulator.TensorMap(x, (8, 32), swizzle), np.int32((-4, 6)), np.zeros(512, np.uint8), 512)
+        with pytest.raises(emulator.KernelError, match="first coordinate, -4, is no multiple of 16 bytes"):
+            program.launch("loaded2", 1, 32, arguments, shared=512)
 
 
 def test_bytes_in_a_row_come_go_and_are_added(program):

@@ -291,7 +291,7 @@ def _tma(x_desc, y_desc, m, n, BYTES: gl.constexpr, WAIT: gl.constexpr, PHASE: g
     mbarrier.invalidate(ready)
     memory.store(x + 1)
     fence_async_shared()
-    copy_out(y_desc, [m, n], memory)
+    copy_out(y_desc, [gl.maximum(m, 0), n], memory)
     if REUSE:
         memory.store(x - 1)
     tma.store_wait(0)
@@ -315,7 +315,8 @@ def tma_fills_with_zeros_and_drops_what_lies_outside():
     assert torch.equal(wide[8:20, 32:40], x[8:, 32:] + 1)
     assert (wide[8:24, 32:64][12:] == 1).all() and (wide[8:24, 40:64] == 1).all()
     tma_call(x, wide, -8, 16, padding="nan")
-    assert torch.equal(wide[:8, 16:40], x[:8, 16:] + 1) and wide[:8, 40:48].isnan().all()
+    assert torch.equal(wide[8:16, 16:40], x[:8, 16:] + 1) and wide[:8, 16:48].isnan().all()
+    assert wide[8:16, 40:48].isnan().all()
 
 
 @gluon.jit
@@ -935,11 +936,11 @@ def a_product_that_is_used_before_it_is_waited_for():
 
 
 @gluon.jit
-def _leaves_early(x_desc, WAIT: gl.constexpr):
+def _leaves_early(x_desc, WAIT: gl.constexpr, ROW: gl.constexpr = 0):
     memory = gl.allocate_shared_memory(x_desc.dtype, x_desc.block_type.shape, x_desc.layout)
     memory.store(gl.full([16, 32], 1.0, gl.float32, gl.BlockedLayout([1, 2], [8, 4], [4, 1], [1, 0])))
     fence_async_shared()
-    copy_out(x_desc, [0, 0], memory)
+    copy_out(x_desc, [ROW, 0], memory)
     if WAIT:
         tma.store_wait(0)
 
@@ -967,6 +968,8 @@ def pointers_and_descriptors_that_lead_out_of_their_tensors():
     message = r"load of lane \[71\] at element offset 199 of x_ptr"
     found(interpreter.OutOfBounds, message, lambda: _copied[(1,)](x, y, 200, BLOCK=128))
     x = rand(32, 64)
+    message = "the copy engine stores to no negative coordinates, as -8 is"
+    found(interpreter.KernelError, message, lambda: _leaves_early[(1,)](described(x, [16, 32]), WAIT=True, ROW=-8))
     message = "the last coordinate, 2, is no multiple of 16 bytes"
     found(interpreter.KernelError, message, lambda: tma_call(x, x.clone(), 0, 2))
     x = rand(16, 32)

@@ -657,6 +657,31 @@ def descriptors_clip_and_their_base_is_checked():
 
 
 @triton.jit
+def _stored(y_desc, row, col):
+    y_desc.store([row, col], tl.full([4, 4], 1.0, tl.float32))
+
+
+@program("descriptors")
+def boxes_that_the_copy_engine_refuses():
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    from touchstone.backends.triton.runtime.interpreter import KernelError
+
+    x, out = torch.arange(64.0).reshape(8, 8), torch.empty(4, 4)
+    described = TensorDescriptor.from_tensor(x, [4, 4])
+    with pytest.raises(KernelError, match="load of a descriptor's block: the last coordinate, 2, is no multiple of 16"):
+        _descriptor[(1,)](described, out, 0, 2, 4, 4)
+    _descriptor[(1,)](described, out, -2, -4, 4, 4)
+    assert not out.any()
+    for row, col, message in [(0, 2, "no multiple of 16 bytes"), (-1, 0, "as -1 is"), (0, -4, "as -4 is")]:
+        with pytest.raises(KernelError, match=message):
+            _stored[(1,)](described, row, col)
+    assert torch.equal(x, torch.arange(64.0).reshape(8, 8))
+    _stored[(1,)](described, 6, 4)
+    assert x[6:, 4:].eq(1).all() and x.eq(1).sum() == 9
+
+
+@triton.jit
 def _load_without_other(x_ptr, out_ptr, n, N: tl.constexpr):
     i = tl.arange(0, N)
     tl.store(out_ptr + i, tl.load(x_ptr + i, mask=i < n))

@@ -181,6 +181,21 @@ const ts_tensor_map& known(const void* map, int rank, uint64_t pc) {
   return known;
 }
 
+// What an H200 stops at with an illegal instruction: a box that begins at no 16 bytes of a row, and a store of one that
+// begins before the array, which a load may.
+void check_start(const ts_tensor_map& map, const int32_t* at, bool stores, uint64_t pc) {
+  char text[120];
+  if (static_cast<int64_t>(at[0]) * map.item % 16) {
+    std::snprintf(text, sizeof text, "a copy whose first coordinate, %d, is no multiple of 16 bytes", at[0]);
+    fault(text, pc);
+  }
+  for (int axis = 0; stores && axis < map.rank; ++axis) {
+    if (at[axis] >= 0) continue;
+    std::snprintf(text, sizeof text, "a copy from shared memory to the negative coordinate %d", at[axis]);
+    fault(text, pc);
+  }
+}
+
 // What an access of the copy engine to global memory is checked as.
 void check_rows(Worker* w, const Transfer& t, int access, uint64_t pc) {
   rows_of(t.map, t.at, [&](uint64_t address, int64_t, int64_t count) {
@@ -294,6 +309,7 @@ TS_EXPORT void ts_tensor_load(
   Transfer t;
   t.tensor = true;
   t.map = known(map, rank, pc);
+  check_start(t.map, at, false, pc);
   std::copy(at, at + rank, t.at);
   t.bytes = box_bytes(t.map);
   check_rows(worker, t, READ, pc);
@@ -305,6 +321,7 @@ TS_EXPORT void ts_tensor_store(
   Transfer t;
   t.tensor = true;
   t.map = known(map, rank, pc);
+  check_start(t.map, at, true, pc);
   std::copy(at, at + rank, t.at);
   t.bytes = box_bytes(t.map);
   t.reduction = reduction;

@@ -93,6 +93,35 @@ class _Launch:
 _launches: list[_Launch] = []
 
 
+def check_box(start: list[int], item: int, what: str, stores: bool) -> None:
+    """Raise KernelError where the copy engine stops with an illegal instruction (seen on an H200): at a box that begins
+    at no 16 bytes of a row, and at one stored that begins before its tensor, which one loaded may."""
+    if start[-1] * item % 16:
+        raise KernelError(f"{what}: the last coordinate, {start[-1]}, is no multiple of 16 bytes")
+    if stores and min(start) < 0:
+        raise KernelError(f"{what}: the copy engine stores to no negative coordinates, as {min(start)} is")
+
+
+@repair("descriptors", "a box that the copy engine of sm_90 does not take raises KernelError")
+def _descriptors() -> None:
+    load, store = InterpreterBuilder.create_descriptor_load, InterpreterBuilder.create_descriptor_store
+
+    def check(desc, indices, what, stores=False):
+        item = desc.base.get_element_ty().primitive_bitwidth // 8
+        check_box([int(each.data.item()) for each in indices], item, what, stores)
+
+    def create_descriptor_load(self, desc, indices, *args):
+        check(desc, indices, "load of a descriptor's block")
+        return load(self, desc, indices, *args)
+
+    def create_descriptor_store(self, desc, value, indices):
+        check(desc, indices, "store of a descriptor's block", stores=True)
+        return store(self, desc, value, indices)
+
+    InterpreterBuilder.create_descriptor_load = create_descriptor_load
+    InterpreterBuilder.create_descriptor_store = create_descriptor_store
+
+
 @repair("bounds", "an active lane outside the tensor that its pointer came from raises OutOfBounds")
 def _bounds() -> None:
     convert = stock._implicit_cvt

@@ -17,7 +17,7 @@ from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from touchstone.backends.triton.runtime.interpreter import launch, programs
 from touchstone.backends.triton.runtime.interpreter.gluon.shared import Access, Clock, Event, Memory, allocated, joined
-from touchstone.backends.triton.runtime.interpreter.memory import _lanes, _Region
+from touchstone.backends.triton.runtime.interpreter.memory import _lanes, _Region, check_box
 from touchstone.backends.triton.runtime.interpreter.memory import _region as in_bounds
 from touchstone.backends.triton.runtime.interpreter.registry import KernelError, NotInterpreted, RaceCondition
 
@@ -153,7 +153,9 @@ def _alike(left: Any, right: Any) -> bool:
 class _Tile:
     """A box of a tensor that a descriptor describes, as far as it lies in the tensor."""
 
-    def __init__(self, descriptor: Any, coordinates: list[TensorHandle], memory: Memory, what: str) -> None:
+    def __init__(
+        self, descriptor: Any, coordinates: list[TensorHandle], memory: Memory, what: str, stores: bool = False
+    ) -> None:
         self.descriptor, self.item = descriptor, memory.data.dtype.itemsize
         self.start = [int(each.data.item()) for each in coordinates]
         self.shape = shape = tuple(descriptor.block_shape)
@@ -166,8 +168,7 @@ class _Tile:
             raise KernelError(f"{what}: shared memory of {memory.dtype}, a tensor of {element}")
         if len(self.start) != len(shape):
             raise KernelError(f"{what}: {len(self.start)} coordinates for {len(shape)} axes")
-        if self.start[-1] * self.item % 16:
-            raise KernelError(f"{what}: the last coordinate, {self.start[-1]}, is no multiple of 16 bytes")
+        check_box(self.start, self.item, what, stores)
         sizes = [int(size.data.item()) for size in descriptor.shape]
         strides = [int(stride.data.item()) * self.item for stride in descriptor.strides]
         first = [max(0, start) for start in self.start]
@@ -532,7 +533,7 @@ class Engines:
 
 def _copy_out(descriptor: Any, at: list[TensorHandle], memory: Memory, update: str | None) -> None:
     here = strand()
-    tile = _Tile(descriptor, at, memory, "copy out of shared memory")
+    tile = _Tile(descriptor, at, memory, "copy out of shared memory", stores=True)
     tile.check()
     access = here.access("copy out", here.began("copy out"))
     memory.read(access, here.clock, here.fenced)
