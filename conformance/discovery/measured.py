@@ -17,6 +17,7 @@ from touchstone.conformance.discovery import registry
 
 FORMAT = 1
 ABOUT = ("gpu", "date", "command", "commit", "versions")  # what a table says of each record
+APART = 0.95  # of two times from different runs: below it one is clearly the shorter
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,8 @@ class Table:
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
     def merged(self, other: "Table") -> "Table":
-        """The points of both; of two of one case the newer, unless it lacks the variant that was the fastest."""
+        """The points of both; of two of one case the newer, unless it lacks the variant that was the fastest and has no
+        other that is clearly faster."""
         records = list(self.records)
         places = []
         for about in other.records:
@@ -77,7 +79,9 @@ class Table:
         for point in [*self.points, *(replace(each, record=places[each.record]) for each in other.points)]:
             before = found.get(point.case, point)
             older, newer = sorted((before, point), key=lambda each: records[each.record]["date"])
-            found[point.case] = newer if min(older.ms, key=lambda name: older.ms[name]) in newer.ms else older
+            least = min(older.ms, key=lambda name: older.ms[name])
+            beaten = min(newer.ms.values()) < APART * older.ms[least]
+            found[point.case] = newer if beaten or least in newer.ms else older
         kept = sorted({point.record for point in found.values()}, key=lambda place: records[place]["date"])
         points = [replace(point, record=kept.index(point.record)) for _, point in sorted(found.items(), key=_order)]
         return replace(self, records=[records[place] for place in kept], points=points)

@@ -306,6 +306,8 @@ def test_tables_are_merged_by_case():
     assert new.merged(old) == made
     assert [made.records[each.record]["date"] for each in made.points] == ["2001-01-01", "2001-02-03"]
     assert made.merged(made) == made
+    faster = point({"narrow": 0.9})
+    assert dict(made.merged(Table("softmax", "paper", "sm_90", [ABOUT], [faster])).points[0].ms) == faster.ms
     again = made.merged(Table("softmax", "paper", "sm_90", [{**ABOUT, "date": "2002-01-01"}], [a, newer]))
     assert [about["date"] for about in again.records] == ["2002-01-01"], "a record of which nothing is left goes"
 
