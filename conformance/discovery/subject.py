@@ -32,6 +32,8 @@ class Subject:
     )  # what was looked into so far: wrong answers with mutants, places that are undefined
     # the latest calls on cases of their own, in words, and their cases: what a kernel may have kept of
     recent: list[tuple[str, Case]] = field(default_factory=list, compare=False, repr=False)
+    # cases on which its values were right
+    passed: list[Case] = field(default_factory=list, compare=False, repr=False)
     # the number of the first call with right values, and its case
     held_first: list[tuple[int, Case]] = field(default_factory=list, compare=False, repr=False)
     # sizes whose calls under instruments another case has to make up for, since the kernel declined theirs

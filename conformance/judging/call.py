@@ -210,6 +210,7 @@ def _diagnose(
         causes=found,
         lower=(lower := _passes_as(j, inputs, got, verdicts)),
         longer=(lambda name: _longest(j, name)) if again else (lambda name: None),
+        passed=j.subject.passed if thoroughly else (),
         call=(lambda case: causes.on_case(j, case)) if again else reading.nothing,
     )
     for finding in j.outcome.findings:

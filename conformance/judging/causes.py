@@ -150,6 +150,8 @@ def remember(j: Judgement, number: int) -> None:
         subject.recent.append((f"on {j.case.id}", j.case))
     if j.passes:
         subject.compared["right up to"] = number
+        if len(subject.passed) < KEPT:
+            subject.passed.append(j.case)
         if not subject.held_first and j.case.filled:
             subject.held_first.append((number, j.case))
 

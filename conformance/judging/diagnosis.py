@@ -28,6 +28,8 @@ from touchstone.conformance.spec.contract import Case, Contract
 SECONDS = 5.0  # for comparing one answer with mutants
 WORK_LIMIT = 2e8  # work of a case above which the mutants are not run
 CANCELLING = 4.0  # terms so many times the size of their sum cancel
+CHEAP = 1e6  # work of a case that passed, up to which mutants are run on it
+PASSED_TRIED = 4  # of those
 NAMED = 3  # most mutants that a diagnosis names
 EXPLAINS = 0.95  # of the wrong elements, what a hint has to explain
 ROWS = 64  # wrong slices along an axis that are looked for elsewhere
@@ -65,6 +67,7 @@ def diagnose(
     lower: str | None = None,
     longer: Callable[[str], tuple[torch.Tensor, Expected] | None] = lambda output: None,
     call: reading.Call = reading.nothing,
+    passed: Sequence[Case] = (),
 ) -> dict[str, str]:
     """Of each output whose verdict failed: sentences about it, and a heat map. Left out is what nothing can be said of.
 
@@ -72,7 +75,8 @@ def diagnose(
     of the op are run on the case's inputs, for about `seconds` at most, and operands are misread. `causes` says of
     outputs why they are wrong, where that is known: nothing else is looked for then. `lower` is a precision in which
     all would be right. `longer(output)` calls the kernel where sums are longest, and `call(case)` on another case: a
-    hint that what it gives there refutes is not given.
+    hint that what it gives there refutes is not given. `passed` are cases on which the kernel is right: a mutant that
+    is wrong there is named only where no other is.
     """
     failed = {name: verdict for name, verdict in verdicts.items() if not verdict.ok}
     if not failed:
@@ -81,6 +85,10 @@ def diagnose(
     look = mutants and not causes.keys() >= failed.keys()
     matching = matching_mutants(contract, case, got, expected, verdicts, seconds) if look else {}
     matching = held_again(contract, case, matching, call) if matching else {}
+    matching = {
+        name: not_refuted(contract, case, mutants, got[name], verdicts[name], passed)
+        for name, mutants in matching.items()
+    }
     texts = {}
     for name, verdict in failed.items():
         found: list[Planted] = [] if name in causes else matching.get(name, [])
@@ -188,11 +196,52 @@ def held_again(
 
     for mutant in {id(m): m for mutants in found.values() for m in mutants}.values():
         with torch.no_grad():
-            theirs = contract.by_name(contract.call(mutant.make(), contract.build(other).arguments))
+            try:
+                theirs = contract.by_name(contract.call(mutant.make(), contract.build(other).arguments))
+            except Exception:  # mutants may fail on a case in ways of their own
+                theirs = ""
         for name, mutants in found.items():
             if mutant in mutants and not isinstance(theirs, str) and not same(mutant, name, theirs.get(name)):
                 mutants.remove(mutant)
     return found
+
+
+def not_refuted(
+    contract: Contract,
+    case: Case,
+    mutants: Sequence[Planted],
+    got: torch.Tensor,
+    verdict: Verdict,
+    passed: Sequence[Case],
+) -> list[Planted]:
+    """Of mutants that give a wrong output, those that are right wherever the kernel is, as far as that is tried; else
+    those of the op itself, as what is wrong in some cases, unless the output is one number there, which many give."""
+    cheap = [other for other in passed if other.dtype == case.dtype and contract.work(other) <= CHEAP]
+    others = cheap[-PASSED_TRIED:] if mutants else []
+    expected = {other: contract.expected(contract.build(other)) for other in others}
+    kept = [m for m in mutants if not any(_is_wrong(contract, m, other, expected[other]) for other in others)]
+    if kept or verdict.bad is None:
+        return kept
+    wrong = got.cpu()[verdict.bad.cpu()]
+    if bool(torch.isfinite(wrong).any()) and wrong.unique().numel() == 1:
+        return []
+    return [mutant for mutant in mutants if not mutant.generic]
+
+
+def _is_wrong(contract: Contract, mutant: Planted, case: Case, expected: Mapping[str, Expected | None]) -> bool:
+    """Whether a mutant gives wrong values on a case."""
+    with torch.no_grad():
+        try:
+            theirs = contract.by_name(contract.call(mutant.make(), contract.build(case).arguments))
+        except Exception:  # mutants may fail on a case in ways of their own
+            return True
+    if isinstance(theirs, str):
+        return True
+    return any(
+        not compare.compare(theirs[name], right, case.torch_dtype, exact(contract, case, name)).ok
+        for name, right in expected.items()
+        if right is not None and isinstance(theirs.get(name), torch.Tensor)
+    )
 
 
 def _distance(
@@ -417,8 +466,10 @@ def wrong_in_float32(contract: Contract, case: Case, output: str, call: reading.
         return False
     wide = replace(case, dtype="float32", drawn_as=case.drawn_as or case.id)
     got = (call(wide) or {}).get(output)
+    if not isinstance(got, torch.Tensor):
+        return False
     answer = contract.expected(contract.build(wide))[output]
-    if not isinstance(got, torch.Tensor) or answer is None or got.shape != answer.answer.shape:
+    if answer is None or got.shape != answer.answer.shape:
         return False
     verdict = compare.compare(got, answer, torch.float32)
     return verdict.bad is not None and passed_through(got, answer, verdict.bad) is None

@@ -9,6 +9,7 @@ from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.isolation.limits import DEFAULT_LIMITS
 from touchstone.conformance.isolation.runner import Runner
 from touchstone.conformance.judging.trials import PropertyTrial, Trial, narrow, trials_of
+from touchstone.conformance.reporting import common
 from touchstone.conformance.reporting.console import progress
 from touchstone.conformance.reporting.report import Report, empty
 from touchstone.conformance.reporting.tolerance import Tolerance
@@ -106,6 +107,7 @@ def _run(runner: Runner, report: Report, expected: Sequence[Rule]) -> None:
                 ended = "not called: the variant is not ported"
                 break
     finally:
+        common.note(zip(runner.trials, report.outcomes, strict=False))
         report.surprises = tolerance.surprises() if not left else []
         if left:
             report.not_run[runner.stopped or ended] = left

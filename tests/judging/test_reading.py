@@ -172,9 +172,6 @@ def test_a_mutant_that_other_values_refute_is_not_named(monkeypatch):
     case = plain_case(contract, "float32", "normal", size=dict(rows=3, cols=33))
     drawn = contract.build(case).arguments["x"]
 
-    def softmax(x):
-        return torch.softmax(x.double(), -1).to(x.dtype)
-
     def by_chance(x):
         return softmax(x) * (1.5 if torch.equal(x, drawn) else 1.25)
 
@@ -182,6 +179,51 @@ def test_a_mutant_that_other_values_refute_is_not_named(monkeypatch):
     monkeypatch.setattr(registry, "planted", lambda op: [mutant])
     assert "half_more" in told("softmax", lambda x: softmax(x) * 1.5, case)
     assert "half_more" not in told("softmax", by_chance, case)
+
+
+def softmax(x):
+    return torch.softmax(x.double(), -1).to(x.dtype)
+
+
+def always(x):
+    return softmax(x) * 1.5
+
+
+def in_short_rows(x):
+    return softmax(x) * (1.5 if x.shape[1] < 40 else 1)
+
+
+@pytest.mark.parametrize(
+    ("own", "general", "constant", "named"),
+    [
+        ([in_short_rows], [always], False, ["own0"]),
+        ([always], [in_short_rows], False, ["general0"]),
+        ([always], [always], False, ["own0"]),
+        ([always], [always], True, []),
+        ([], [always], False, []),
+    ],
+)
+def test_mutants_that_are_wrong_where_the_kernel_is_right(own, general, constant, named):
+    contract = registry.contract("softmax")
+    short, long, wide = (
+        plain_case(contract, dtype, "normal", size=dict(rows=3, cols=cols))
+        for cols, dtype in ((33, "float32"), (65, "float32"), (65, "bfloat16"))
+    )
+    got = in_short_rows(contract.build(short).arguments["x"])
+    verdict = compare.compare(got, contract.expected(contract.build(short))["y"], torch.float32)
+    got = got.fill_(0) if constant else got
+    mutants = [
+        Planted("softmax", f"{kind}{i}", "x", "scale", lambda fn=fn: fn, generic=kind == "general")
+        for kind, fns in (("own", own), ("general", general))
+        for i, fn in enumerate(fns)
+    ]
+    everything = [mutant.name for mutant in mutants]
+
+    def left(passed):
+        return [mutant.name for mutant in diagnosis.not_refuted(contract, short, mutants, got, verdict, passed)]
+
+    assert left([long]) == named
+    assert left([]) == left([wide]) == everything  # of another dtype
 
 
 def test_a_factor_of_next_to_nothing_is_none():

@@ -1,0 +1,114 @@
+"""What the cases in which a kernel fails have in common, and those in which it is right have not: the sizes beyond
+which it is wrong, a dtype, a layout, a parameter, a family of values."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from touchstone.conformance.judging.judgement import PASSED, Outcome
+from touchstone.conformance.judging.trials import Kind, Trial
+from touchstone.conformance.reporting.groups import grouped
+from touchstone.conformance.spec.contract import Case, From
+
+FAILING, PASSING = 2, 4  # fewest cases of which something is said
+FAR = 4  # times all sizes that pass: one case tells
+CHANCE = 0.05  # that so many cases have something in common without a reason, at most
+CHANCE_OF_SHARED = 0.01  # the same of something that cases which pass have too
+SHARE = 0.5  # of the cases that pass, which may have it too
+NAMED = 3  # most things that are named
+MULTIPLES = (8, 16, 32, 64, 128)
+
+
+@dataclass(frozen=True)
+class Trait:
+    """Something that a case can have: in words, and as many of the passing cases as have it too."""
+
+    text: str
+    passing: int
+    far: bool = False  # a size far beyond all of those that pass, of which one case tells
+
+
+def note(judged: Iterable[tuple[Trial, Outcome]]) -> None:
+    """Add to the first finding of each root cause what the cases of all of them have in common, where there is
+    anything."""
+    cases = [(trial.case, outcome) for trial, outcome in judged if trial.kind is Kind.CASE]
+    right = [case for case, outcome in cases if outcome.status == PASSED]
+    case_of = {id(finding): case for case, outcome in cases for finding in outcome.findings if finding.fails()}
+    failures = [f for _, outcome in cases for f in outcome.findings if id(f) in case_of]
+    for group in grouped(failures):
+        wrong = list(dict.fromkeys(case_of[id(finding)] for finding in group.findings))
+        if text := in_common(wrong, right):
+            group.example.diagnosis = "\n".join(filter(None, [group.example.diagnosis, text]))
+
+
+def in_common(wrong: Sequence[Case], right: Sequence[Case]) -> str | None:
+    """What all of the cases `wrong` have and none of those `right`, else what few of them have; None: nothing, or it
+    could well be chance."""
+    if all(case.filled for case in wrong):
+        right = [case for case in right if case.filled]  # where nothing can be wrong
+    if not wrong or len(right) < PASSING:
+        return None
+
+    def tells(trait: Trait) -> bool:
+        chance = ((len(wrong) + trait.passing) / (len(wrong) + len(right))) ** len(wrong)
+        return trait.far or (len(wrong) >= FAILING and chance <= (CHANCE_OF_SHARED if trait.passing else CHANCE))
+
+    found = [trait for trait in _traits(wrong, right) if tells(trait)]
+    found.sort(key=lambda trait: trait.passing)
+    alone = [trait.text for trait in found if not trait.passing]
+    if alone:
+        every = f"all {len(wrong)} cases that fail so" if len(wrong) > 1 else "the one case that fails so"
+        return f"{every}, and none of {len(right)} that pass: {', '.join(alone[:NAMED])}"
+    if found and found[0].passing <= SHARE * len(right):
+        few = f"{found[0].passing} of {len(right)} that pass"
+        return f"all {len(wrong)} cases that fail so, but only {few}: {found[0].text}"
+    return None
+
+
+def _traits(wrong: Sequence[Case], right: Sequence[Case]) -> Iterable[Trait]:
+    first = _words(wrong[0])
+    others = [set(_words(case)) for case in wrong[1:]]
+    also = [set(_words(case)) for case in right]
+    for text in first:
+        if all(text in words for words in others):
+            yield Trait(text, sum(text in words for words in also))
+    sizes, known = [_numbers(case) for case in wrong], [_numbers(case) for case in right]
+    for name in sizes[0]:
+        if not all(name in size for size in [*sizes, *known]):
+            continue
+        least, most = min(size[name] for size in sizes), max(size[name] for size in sizes)
+        beyond = [size[name] for size in known if size[name] >= least]
+        below = [size[name] for size in known if size[name] <= most]
+        largest, smallest = (f(size[name] for size in known) for f in (max, min))
+        if len(beyond) < len(known):
+            up_to = "" if beyond else f" (right up to {largest})"
+            yield Trait(f"{name} from {least} on{up_to}", len(beyond), far=least >= FAR * largest > 0)
+        if len(below) < len(known):
+            from_on = "" if below else f" (right from {smallest} on)"
+            yield Trait(f"{name} up to {most}{from_on}", len(below))
+        odd = [d for d in MULTIPLES if all(size[name] % d for size in sizes)]
+        alone = [d for d in odd if not any(size[name] % d for size in known)]
+        if alone:
+            among = f" (or of {alone[-1]})" if len(alone) > 1 else ""
+            yield Trait(f"{name} no multiple of {alone[0]}{among}", 0)
+
+
+def _words(case: Case) -> list[str]:
+    """What a case has apart from sizes, in words."""
+    found = [f"dtype {case.dtype}", f"values {case.values}"]
+    for name, layout in case.layouts:
+        found.append(f"{name} not given" if layout == "none" else f"{name} given")
+        if layout not in ("none", "contiguous"):
+            found += [f"{name} not contiguous", f"{name} {layout}"]
+    found += [f"{name} {dtype}" for name, dtype in case.dtypes]
+    found += [f"{name}={value}" for name, value in case.params if not isinstance(value, From)]
+    return [*found, "a size of 0"] if not case.filled else found
+
+
+def _numbers(case: Case) -> dict[str, int]:
+    """The sizes of a case by name, and what follows from them that kernels depend on."""
+    found = {name: size for name, size in case.sizes if isinstance(size, int)}
+    if found.get("Hq") and found.get("Hkv"):
+        found["Hq/Hkv"] = found["Hq"] // found["Hkv"]
+    if "Sq" in found and "Sk" in found:
+        found["Sk - Sq"] = found["Sk"] - found["Sq"]
+    return found

@@ -1,0 +1,96 @@
+"""What failing cases are said to have in common, and when nothing is."""
+
+from dataclasses import replace
+
+import pytest
+
+from touchstone import check
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.reporting import common
+from touchstone.conformance.spec.cases import plain_case
+
+SIZES = [(rows, cols) for rows in (1, 3, 17) for cols in (5, 24, 64, 1000)]
+
+
+def case(rows, cols, dtype="float32", values="normal", op="softmax", **layouts):
+    made = plain_case(registry.contract(op), dtype, values, size=dict(rows=rows, cols=cols))
+    return replace(made, layouts=tuple((name, layouts.get(name, layout)) for name, layout in made.layouts))
+
+
+def told(fails, cases):
+    return common.in_common([c for c in cases if fails(c)], [c for c in cases if not fails(c)])
+
+
+@pytest.mark.parametrize(
+    ("fails", "text"),
+    [
+        (lambda c: c.size["cols"] > 64, ("all 6 cases", "and none of 18", "cols from 1000 on (right up to 64)")),
+        (
+            lambda c: c.size["cols"] < 24,
+            ("all 6 cases", "and none of 18", "cols up to 5 (right from 24 on), cols no multiple of 8"),
+        ),
+        (lambda c: c.dtype == "float16", ("all 12 cases", "and none of 12", "dtype float16")),
+        (lambda c: c.dtype == "float16" and c.size["cols"] != 64, ("all 9 cases", "but only 3 of 15", "dtype float16")),
+        (lambda c: c.size["cols"] != 64, ("all 18 cases", "and none of 6", "cols no multiple of 16 (or of 64)")),
+        (lambda c: True, None),
+        (lambda c: False, None),
+        (lambda c: c.size["rows"] * c.size["cols"] == 72, None),
+        (lambda c: c.size["cols"] == 24 and c.size["rows"] == 3, None),
+    ],
+)
+def test_what_cases_have_in_common(fails, text):
+    assert told(fails, [case(*size, dtype) for size in SIZES for dtype in ("float32", "float16")]) == (
+        text and f"{text[0]} that fail so, {text[1]} that pass: {text[2]}"
+    )
+
+
+def test_layouts_parameters_and_values():
+    plain = [case(3, cols, op="layer_norm") for cols in (5, 6, 7, 8, 9, 10)]
+    bare = [case(3, cols, op="layer_norm", bias="none") for cols in (5, 6, 7)]
+    assert common.in_common(bare, plain).endswith("that pass: bias not given")
+    sliced = [case(3, cols, op="layer_norm", x="sliced") for cols in (5, 6, 7)]
+    assert common.in_common(sliced, plain).endswith("that pass: x not contiguous, x sliced")
+    eps = [replace(c, params=(("eps", 0.1),)) for c in plain]
+    assert common.in_common(eps, plain).endswith("that pass: eps=0.1")
+    large = [replace(c, values="tiny") for c in plain]
+    assert common.in_common(large, plain).endswith("that pass: values tiny")
+
+
+def test_one_case_tells_where_a_size_is_far_beyond_the_others():
+    small = [case(rows, cols) for rows, cols in SIZES]
+    assert common.in_common([case(65600, 3)], small) == (
+        "the one case that fails so, and none of 12 that pass: rows from 65600 on (right up to 17)"
+    )
+    assert common.in_common([case(60, 3)], small) is None
+    assert common.in_common([case(65600, 3)], small[:3]) is None
+
+
+def test_empty_operands_show_nothing():
+    cases = [case(*size) for size in SIZES]
+    empty = [case(0, 1000), case(0, 64)]
+    assert "none of 9 that pass: cols from 1000 on" in told(
+        lambda c: c.size["cols"] > 64 and c.filled, [*cases, *empty]
+    )
+    assert "none of 12 that pass: a size of 0" in told(lambda c: not c.filled, [*cases, *empty])
+
+
+def test_groups_of_heads():
+    contract = registry.contract("attention")
+    sizes = [
+        dict(B=1, Hq=heads, Hkv=of, Sq=3, Sk=7, D=16) for heads, of in ((2, 2), (4, 4), (6, 3), (8, 4), (9, 3), (8, 2))
+    ]
+    cases = [plain_case(contract, dtype, "normal", size=size) for size in sizes for dtype in contract.dtypes]
+    assert "Hq/Hkv from 3 on (right up to 2)" in told(lambda c: c.size["Hq"] > 2 * c.size["Hkv"], cases)
+
+
+@pytest.mark.parametrize("isolate", ["none", "auto"])
+def test_a_report_says_it_once_of_each_root_cause(isolate):
+    def fn(x):
+        y = x.softmax(-1)
+        return y * 1.5 if x.shape[1] < 40 else y
+
+    report = check("softmax", fn, device="cpu", level="quick", isolate=isolate)
+    said = [line for line in str(report).splitlines() if "cases that fail so" in line]
+    assert len(said) == 1
+    assert "that pass: cols up to" in said[0]
+    assert report.verdict == "failed"
