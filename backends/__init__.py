@@ -13,6 +13,7 @@ if __name__ != "touchstone.backends":
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
+from types import CodeType
 from typing import Any, NamedTuple
 
 import torch
@@ -42,6 +43,9 @@ before_launch: list[Callable[[Iterable[Reached]], None]] = []  # called when a l
 after_launch: list[Callable[[], None]] = []  # and when it has ended
 failed_launch: list[Callable[[BaseException], None]] = []  # and before that, with what it raised
 strayed: list[Callable[[Any], None]] = []  # with addresses that a kernel writes to and that it has from no argument
+on_constants: list[Callable[[], contextlib.AbstractContextManager]] = []  # entered by `compiling`, within a launch
+called: set[str] = set()  # regular expressions of modules of others, whose functions interpreters call in a launch
+kernel_code: set[CodeType] = set()  # what interpreters have made of kernels, which runs as Python
 
 
 @contextlib.contextmanager
@@ -67,6 +71,15 @@ def running(reached: Callable[[], Iterable[Reached]] = tuple) -> Iterator[None]:
         _running -= 1
         for told in after_launch if not _running else ():
             told()
+
+
+@contextlib.contextmanager
+def compiling() -> Iterator[None]:
+    """Entered by an interpreter around what a launch calls on constants, as a GPU's compiler does before any launch."""
+    with contextlib.ExitStack() as stack:
+        for within in on_constants if _running else ():
+            stack.enter_context(within())
+        yield
 
 
 def launches() -> int:

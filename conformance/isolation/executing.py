@@ -15,7 +15,7 @@ import torch
 from touchstone.conformance.discovery import arrays, importing, launching, registry
 from touchstone.conformance.discovery.importing import FileFunction
 from touchstone.conformance.discovery.subject import Subject
-from touchstone.conformance.isolation import processes, serve, tripwires, wire
+from touchstone.conformance.isolation import guarded, processes, serve, tripwires, wire
 from touchstone.conformance.isolation.confined import folders
 from touchstone.conformance.isolation.hidden import Hidden, Host, Window
 from touchstone.conformance.isolation.shared import ALIGNED, OUTPUTS, WINDOW, Shared, rounded
@@ -95,6 +95,8 @@ def opened(subject: Subject) -> Subject:
     if subject.untrusted:
         tripwires.set_up(subject.op, next(iter(folders(subject)), None))
     subject = _on_device(subject)
+    if subject.untrusted:
+        guarded.begin()
     if not isinstance(subject.fn, FileFunction):
         return subject
     if subject.untrusted:
@@ -141,7 +143,7 @@ class _Calls:
         placed = {name: BufferView(places[slot].bytes, places[slot].bytes) for name, slot in request.placed.items()}
         hidden = [place for place in places if isinstance(place, _Hidden)]
         large = [place.addresses for place in places if not isinstance(place, _Hidden)]
-        self.executor.host = None if self.window is None else Host(hidden, self.draw, large)
+        self.executor.host = None if self.window is None else Host(hidden, self.draw, large, guarded.guard())
         try:
             seen = self.executor.call(arguments, request.manner, placed)
         except BaseException as error:

@@ -22,15 +22,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from touchstone import backends
 from touchstone.backends import NotRun, Reached
-from touchstone.conformance.isolation import tripwires
+from touchstone.conformance.isolation import guarded, tripwires
 from touchstone.conformance.isolation.shared import WINDOW
 from touchstone.conformance.judging.instruments import COPIES, EMPTY, FILLED, FILLS, READS
 
 GIVEN = 64  # numbers: the sizes and counts that a launcher reads
+ATTENDED = 0.2  # of the times when numbers are shown, by chance: the guard looks, and the author's Python is seen
+_OF_CONSTANTS = {"__init__", "__new__", "__post_init__", "__hash__"}  # what classes of constants may well have
 _KNOWN = COPIES | EMPTY | FILLED | FILLS | {"resize_"}  # what the library does to memory without computing
 _WRITES = {"copy_", "fill_"}  # to memory that is there
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -100,9 +102,17 @@ class Host(TorchDispatchMode):
     """Within: the numbers of `operands`, of what the library makes, and of what kernels write are shown while a kernel
     runs, and while the library copies a tensor or fills it. In the end those of what it made are shown."""
 
-    def __init__(self, operands: Sequence[Hidden], draw: np.random.Generator, large: Sequence[range] = ()) -> None:
+    def __init__(
+        self,
+        operands: Sequence[Hidden],
+        draw: np.random.Generator,
+        large: Sequence[range] = (),
+        guard: guarded.Guard | None = None,
+    ) -> None:
         """`large`: the addresses of operands that are too large to be hidden."""
         super().__init__()
+        self._guard = guard
+        self._concealed = 0  # how many times over, within a launch
         self._operands, self._draw, self._large = operands, draw, large
         self._made: list[_Made] = []
         self._given = 0
@@ -110,21 +120,30 @@ class Host(TorchDispatchMode):
         self._apart = contextlib.ExitStack()  # what holds while a kernel runs
 
     def __enter__(self):
+        if self._attends():
+            self._look()
         backends.before_launch.append(self._begin)
         backends.failed_launch.append(self._fail)
         backends.after_launch.append(self._end)
         backends.strayed.append(self._stray)
-        self._tolist = torch.Tensor.tolist
+        backends.on_constants.append(self._compiling)
+        self._tolist, self._replaced = torch.Tensor.tolist, vars(torch.Tensor).get("tolist")
         torch.Tensor.tolist = lambda tensor: self._listed(tensor)  # type: ignore[method-assign,assignment,arg-type]
         return super().__enter__()
 
     def __exit__(self, *error):
         super().__exit__(*error)
-        torch.Tensor.tolist = self._tolist  # type: ignore[method-assign]
+        if self._replaced is None:
+            del torch.Tensor.tolist  # which the class inherits
+        else:
+            torch.Tensor.tolist = self._replaced  # type: ignore[method-assign]
         backends.before_launch.remove(self._begin)
         backends.failed_launch.remove(self._fail)
         backends.after_launch.remove(self._end)
         backends.strayed.remove(self._stray)
+        backends.on_constants.remove(self._compiling)
+        if self._attends():
+            self._look()
         for memory in self._kept():
             memory.show()
         if self._failed is not None and error[0] is None:
@@ -144,19 +163,63 @@ class Host(TorchDispatchMode):
         for memory in reached:
             for begin, end in _apart_from((memory.start, memory.start + memory.bytes), self._spans()):
                 self._made.append(_Made(memory.owner, begin, end - begin, None, self._draw))
-        self._show()
+        self._concealed = 0
         self._apart = contextlib.ExitStack()
         self._apart.enter_context(_without_collection())
         self._apart.enter_context(_unheard())
+        self._apart.enter_context(torch._C.DisableTorchFunction())
+        self._apart.enter_context(_disable_current_modes())
+        self._apart.enter_context(self._attended())
+        self._show()
 
     def _fail(self, error: BaseException) -> None:
         if self._failed is None and not isinstance(error, NotRun):
             self._failed = f"{type(error).__name__}: {error}"[:200]
 
     def _end(self) -> None:
-        self._apart.close()
         for memory in self._known():
             memory.hide(ran=True)
+        self._apart.close()
+
+    @contextlib.contextmanager
+    def _attended(self) -> Iterator[None]:
+        if not self._attends():
+            yield
+            return
+        self._look()
+        with guarded.unseeing(self._seen, self._reveal):
+            yield
+
+    def _seen(self, function: str) -> None:
+        if not self._concealed and function not in _OF_CONSTANTS:
+            tripwires.note(f"has {function} run where its operands are shown, and no kernel is")
+        self._conceal()
+
+    def _attends(self) -> bool:
+        return self._guard is not None and self._draw.random() < ATTENDED
+
+    def _look(self) -> None:
+        if self._guard is not None:
+            self._guard.look()
+
+    @contextlib.contextmanager
+    def _compiling(self) -> Iterator[None]:
+        self._conceal()
+        try:
+            yield
+        finally:
+            self._reveal()
+
+    def _conceal(self) -> None:
+        """Hide the numbers for a while in which they are shown."""
+        self._concealed += 1
+        for memory in self._known() if self._concealed == 1 else ():
+            memory.hide(ran=backends.kernel_running())
+
+    def _reveal(self) -> None:
+        self._concealed -= 1
+        if not self._concealed:
+            self._show()
 
     def _stray(self, addresses: Any) -> None:
         inside = np.zeros(addresses.shape, bool)
@@ -182,6 +245,10 @@ class Host(TorchDispatchMode):
                 return func(*args, **given)
         if name not in _KNOWN:
             return func(*args, **given)
+        if name in EMPTY | FILLED:
+            made = func(*args, **given)
+            self._take(made, False)
+            return made
         with self._all_shown():
             made = func(*args, **given)
             secret = name in COPIES | _WRITES and any(map(self._is_secret, args))
@@ -193,7 +260,7 @@ class Host(TorchDispatchMode):
 
     @contextlib.contextmanager
     def _all_shown(self) -> Iterator[None]:
-        with _without_collection():
+        with _without_collection(), self._attended():
             self._show()
             try:
                 yield

@@ -14,7 +14,10 @@ from touchstone.conformance.discovery import neighbours
 
 # modules, or the beginnings of their names, and what is imported from others
 MODULES = ("touchstone.conformance", "touchstone.reference", "gc", "ctypes", "torch.utils._python_dispatch")
-FROM = {"touchstone.backends": {"running", "after_launch", "launches"}, "sys": {"modules", "_getframe"}}
+FROM = {
+    "touchstone.backends": {"running", "compiling", "launches", "kernel_running", "kernel_code"},
+    "sys": {"modules", "_getframe"},
+}
 NAMES = {"exec", "eval", "compile", "__import__", "__builtins__", "__loader__", "__spec__"}
 ATTRIBUTES = {
     *("_getframe", "_current_frames", "tb_frame", "f_back", "f_locals", "f_globals", "f_builtins", "f_code"),
@@ -26,6 +29,7 @@ ATTRIBUTES = {
         "_get_current_dispatch_mode",
         "_ExcludeDispatchKeyGuard",
     ),
+    *("getprofile", "setprofile", "gettrace", "settrace", "before_launch", "failed_launch", "strayed", "on_constants"),
     *("_set_dispatch_mode", "_unset_dispatch_mode", "_AutoDispatchBelowAutograd", "after_launch", "addaudithook"),
 }
 
@@ -54,7 +58,8 @@ def _of(node: ast.AST) -> Iterator[str]:
         case ast.ImportFrom(module=str(module), names=names):
             whole = [f"{module}.{alias.name}" for alias in names]
             yield from (f"imports {name}" for name in whole if _forbidden(name))
-            yield from (f"imports {module}.{alias.name}" for alias in names if alias.name in FROM.get(module, ()))
+            within = FROM.get(module, set()) | ATTRIBUTES
+            yield from (f"imports {module}.{alias.name}" for alias in names if alias.name in within)
         case ast.Attribute(value=ast.Name(id="sys"), attr="modules"):
             yield "uses sys.modules"
         case ast.Attribute(attr=attribute) if attribute in ATTRIBUTES:

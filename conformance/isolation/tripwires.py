@@ -196,6 +196,16 @@ def _is_variant(path: Path) -> bool:
     return ours and parts[2].partition(".")[0] in registry.ops()
 
 
+def is_of_this_package(file: str) -> bool:
+    """Whether code of a file is Touchstone's."""
+    return file.startswith((_FOLDER, _LINKS))
+
+
+def is_foreign(file: str) -> bool:
+    """Whether code of a file is of the kernel's author: of no library, nor of what generated it."""
+    return not file.startswith((*_STANDARD, *_libraries))
+
+
 def _by_the_kernel() -> bool:
     """Whether the innermost code outside of Python's own library, above the caller, is of the kernel's author."""
     frame = sys._getframe(2)

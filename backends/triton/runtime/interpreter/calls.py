@@ -18,7 +18,8 @@ from typing import Any
 import triton.language as tl
 from triton.runtime import interpreter as stock
 
-from touchstone.backends.triton.runtime.interpreter.registry import FOREIGN, KernelError, repair
+from touchstone import backends
+from touchstone.backends.triton.runtime.interpreter.registry import FOREIGN, KernelError, repair, transformers
 
 _FOLDERS = FOREIGN[0], FOREIGN[2]  # of Triton and of this interpreter
 _PYTHON = frozenset(
@@ -76,8 +77,37 @@ def _calls() -> None:
                 return node
             return _wrapped("constant", node.value) if node.attr == "value" else _wrapped("read", node)
 
+    original = stock.FunctionRewriter.rewrite_ast
+
+    def rewrite_ast(self):
+        """Triton's; what it has made of a source, by transformers of this interpreter, is known for that."""
+        own = vars(self).keys() & vars(stock.FunctionRewriter).keys() - {"ast_transformer"}
+        by = self.ast_transformer
+        with backends.compiling():
+            function = original(self)
+        if own or type(self) is not stock.FunctionRewriter or type(by) not in transformers or vars(by):
+            return function
+        if function is self.fn or any(function is value for value in self.kwargs.values()):
+            return function  # as it was: it has no source
+        _note(function.__code__)
+        used = set(_global_names(function.__code__)) - set(_global_names(self.fn.__code__))
+        _interpreters[function.__code__] = {name: vars(stock)[name] for name in used if name in vars(stock)}
+        return function
+
     stock._touchstone_called, stock._touchstone_read, stock._touchstone_constant = _called, _read, _constant
+    transformers.add(Transformer)
     stock.FunctionRewriter.ast_transformer = Transformer()
+    stock.FunctionRewriter.rewrite_ast = rewrite_ast
+
+
+_interpreters: dict[CodeType, dict[str, Any]] = {}  # of a rewritten function the names that the interpreter put there
+
+
+def _note(code: CodeType) -> None:
+    backends.kernel_code.add(code)
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            _note(inner)
 
 
 def _wrapped(how: str, value: ast.expr) -> ast.expr:
@@ -127,9 +157,15 @@ def begin(kernel: Any, arguments: Iterable[Any]) -> None:
 
 
 def enter(function: Any) -> None:
-    """The same for what a function of the kernel's uses of its module."""
+    """The same for what a function of the kernel's uses of its module; and where somebody is told of launches, which
+    keeps numbers from the launcher, for a function that is plain Python: it has no source, or was put in the place."""
     code = function.__code__
     if code not in _begun:
+        names = _interpreters.get(code, {})
+        if any(function.__globals__.get(name) is not value for name, value in names.items()) or (
+            backends.before_launch and code not in _interpreters
+        ):
+            raise KernelError(f"{function.__name__}: is not as the interpreter makes it of its source")
         _begun.add(code)
         for name in _global_names(code):
             _read(function.__globals__.get(name))
@@ -177,9 +213,10 @@ class _OnConstants:
         name = getattr(self._function, "__qualname__", type(self._function).__qualname__)
         if not all(map(_is_constant, (*args, *kwargs.values()))):
             raise KernelError(f"{name} is no function of Triton's: a kernel cannot call it but on constants")
-        key = self._function, *map(repr, args), repr(kwargs)
-        if key not in _given:
-            _given[key] = self._function(*args, **kwargs)
+        with backends.compiling():
+            key = self._function, *map(repr, args), repr(kwargs)
+            if key not in _given:
+                _given[key] = self._function(*args, **kwargs)
         if not _is_constant(_given[key]) and not _is_language(_given[key]):
             raise KernelError(f"{name} is no function of Triton's, and gives a kernel what is no constant")
         return _given[key]

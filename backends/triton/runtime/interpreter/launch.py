@@ -94,8 +94,9 @@ def _launch() -> None:
                 launch.argument = name
                 converted[name] = value if name in self.constexprs else stock._implicit_cvt(value)
             self.grid = self.grid(given) if callable(self.grid) else self.grid
+            sizes = _grid(self.fn, self.grid)
             with backends.running(launch.reached):
-                _run_grid(self.fn, converted, _grid(self.fn, self.grid))
+                _run_grid(self.fn, converted, sizes)
         finally:
             _launches.pop()
         if elsewhere:

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from triton.runtime import interpreter as stock
 
+from touchstone import backends
 from touchstone.backends import NotRun
 
 TESTED = ((3, 6), (3, 9))
@@ -59,6 +60,7 @@ class Repair:
 
 
 REPAIRS: list[Repair] = []
+transformers: set[type] = set()  # of syntax trees, by which kernels become Python
 _active: set[str] = set()
 
 
@@ -84,6 +86,7 @@ def install(without: frozenset[str] = frozenset()) -> None:
     version = tuple(int(part) for part in triton.__version__.split(".")[:2])
     if not TESTED[0] <= version <= TESTED[1]:
         warnings.warn(f"the interpreter's repairs are for Triton 3.6 to 3.9, not {triton.__version__}", stacklevel=2)
+    backends.called.add(r"triton\.(?:runtime\.(?:interpreter|jit)|language(?:\.(?!extra)\w+)?)")
     for each in REPAIRS:
         if each.name not in without:
             _active.add(each.name)

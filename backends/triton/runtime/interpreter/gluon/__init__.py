@@ -17,6 +17,7 @@ from triton.runtime import interpreter as stock
 
 from touchstone.backends.triton.runtime.interpreter.gluon import language
 from touchstone.backends.triton.runtime.interpreter.launch import launch_options
+from touchstone.backends.triton.runtime.interpreter.registry import transformers
 
 
 def launch(kernel: GluonJITFunction, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
@@ -50,6 +51,7 @@ def _opened(function: FunctionType) -> FunctionType:
     return opened
 
 
+@functools.cache
 def _transformer() -> ast.NodeTransformer:
     class Transformer(type(stock.FunctionRewriter.ast_transformer)):
         def visit_List(self, node):  # noqa: N802
@@ -59,6 +61,7 @@ def _transformer() -> ast.NodeTransformer:
                 return node
             return ast.copy_location(ast.Call(ast.Name("_touchstone_list", ast.Load()), [node], []), node)
 
+    transformers.add(Transformer)
     return Transformer()
 
 

@@ -1,0 +1,98 @@
+"""What is called while numbers are shown: what an author has put there is found, and what Touchstone has is not."""
+
+import builtins
+import functools
+import signal
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from touchstone import backends
+from touchstone.conformance.isolation import guarded, hidden, tripwires
+
+SOURCE = """
+def look(*given, **named):
+    return seen.append(True)
+
+class Finder:
+    @staticmethod
+    def find_spec(*given):
+        return None
+"""
+
+
+@pytest.fixture
+def author():
+    """The names of a kernel's file."""
+    names = {"seen": []}
+    exec(compile(SOURCE, "/author/kernel.py", "exec"), names)
+    return names
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """What is noted from here on."""
+    monkeypatch.setattr(tripwires, "_told", [])
+    return tripwires._told
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "where"),
+    [
+        (np, "array_equal", "numpy.array_equal"),
+        (builtins, "open", "builtins.open"),
+        (torch.Tensor, "copy_", "Tensor.copy_"),  # which the class inherits
+        (hidden, "len", f"{hidden.__name__}.len"),  # which would be found before the built-in function
+        (hidden, "np", f"{hidden.__name__}.np"),
+        (hidden.Host, "_known", "Host._known"),
+    ],
+)
+def test_what_an_author_puts_in_the_place_of_a_librarys_is_found(author, told, monkeypatch, owner, name, where):
+    guard = guarded.Guard()
+    guard.look()
+    assert told == []
+    for put in (author["look"], functools.partial(author["look"])):
+        told.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, put, raising=False)
+            guard.look()
+        assert told == [f"replaces {where}, which is called while its operands are shown"]
+
+
+def test_what_touchstone_itself_puts_there_and_what_is_added_are_not(told, monkeypatch):
+    guard = guarded.Guard()
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: [])  # of a file in the clone
+    monkeypatch.setattr(np, "another_name", abs, raising=False)
+    guard.look()
+    assert told == []
+
+
+def test_what_is_told_of_launches_of_imports_or_of_signals_is_found(author, told, monkeypatch):
+    guard = guarded.Guard()
+    for listed, what in ((backends.before_launch, author["look"]), (sys.meta_path, author["Finder"])):
+        listed.append(what)
+        guard.look()
+        listed.remove(what)
+        assert told.pop().startswith("has itself be called") and not told
+    before = signal.signal(signal.SIGUSR2, author["look"])
+    try:
+        guard.look()
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert told == ["handles signals, which may come while its operands are shown"]
+
+
+def test_numbers_are_hidden_while_an_authors_function_runs(author, monkeypatch):
+    states: list[str] = []
+    with guarded.unseeing(lambda name: states.append(f"hidden from {name}"), lambda: states.append("shown")):
+        list(map(author["look"], range(2)))
+        sorted([1], key=abs)  # nobody's
+    assert states == ["hidden from look", "shown"] * 2 and sys.getprofile() is None
+    monkeypatch.setattr(guarded, "_known", {})
+    monkeypatch.setattr(backends, "kernel_code", {author["look"].__code__})
+    states.clear()
+    with guarded.unseeing(states.append, lambda: None):
+        author["look"]()
+    assert states == []
