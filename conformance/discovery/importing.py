@@ -18,6 +18,7 @@ from typing import Any
 from touchstone.conformance.discovery import registry
 
 PREFIX = "touchstone_user_"  # of the names under which such files are imported
+last: list[str] = []  # folders in which such files find modules that are nowhere else
 _importing: list[str] = []  # the user's files being imported right now
 
 
@@ -116,6 +117,7 @@ def load_module(path: str | Path) -> tuple[ModuleType, bool]:
     sys.modules[name] = module
     folders = [folder for folder in dict.fromkeys([str(path.parent), str(root)]) if folder not in sys.path]
     sys.path[:0] = folders
+    sys.path += [folder for folder in last if folder not in sys.path]
     _importing.append(name)
     try:
         spec.loader.exec_module(module)

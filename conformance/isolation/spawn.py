@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from multiprocessing.connection import Connection
 
 from touchstone.backends.storage import files
-from touchstone.conformance.discovery import registry
+from touchstone.conformance.discovery import importing, registry
 from touchstone.conformance.isolation.processes import Child, settle
 
 
@@ -18,7 +18,7 @@ def spawn(module: str, environment: Mapping[str, str] = os.environ) -> Child:
     """A fresh process that runs `main(connection)` of a module, and ends."""
     here, there = multiprocessing.Pipe()
     trace = files.in_memory()
-    folders = [str(registry.IMPORT_PATH), *(os.path.abspath(entry) for entry in sys.path)]
+    folders = [str(registry.IMPORT_PATH), *(os.path.abspath(entry) for entry in [*sys.path, *importing.last])]
     parent = os.getpid() if threading.current_thread() is threading.main_thread() else 0
     descriptors = (there.fileno(), trace.fileno())
     arguments = map(str, (module, *descriptors, parent))

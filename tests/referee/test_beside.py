@@ -47,13 +47,26 @@ def test_bytecode_is_not_taken_for_the_source(tmp_path, where, mode):
 
 @pytest.mark.level("default")
 @pytest.mark.slow
-def test_modules_beside_a_kernel_are_not_the_judges(tmp_path):
+@pytest.mark.parametrize("mode", [(), ("--untrusted", "--allow-library")], ids=["plain", "untrusted"])
+def test_modules_beside_a_kernel_are_not_the_judges(tmp_path, mode):
     """In the kernel's folder, with a module there by the name of every package that the judge may import."""
     for name in {*packages_distributions(), *OPTIONAL}:
         if name.isidentifier() and name != "touchstone":
             (tmp_path / f"{name}.py").write_text("import os\nos.write(2, b'planted')\nraise ImportError('planted')\n")
     (tmp_path / "kernel.py").write_text(RIGHT)
     what = ["softmax", "--kernel=kernel.py:softmax", "--device=cpu", "--quick", "--dtypes=float32", "--sizes=cols=33"]
-    done = processes.run_touchstone(["-m", "touchstone", "check", *what, "--untrusted", "--allow-library"], tmp_path)
+    done = processes.run_touchstone(["-m", "touchstone", "check", *what, *mode], tmp_path)
     assert "planted" not in done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.level("default")
+@pytest.mark.slow
+def test_a_kernel_imports_from_the_current_folder_what_is_nowhere_else(tmp_path):
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "a_module_of_its_own.py").write_text(RIGHT)
+    (tmp_path / "torch.py").write_text("raise ImportError('planted')\n")
+    (tmp_path / "kernels" / "kernel.py").write_text("from a_module_of_its_own import softmax\n")
+    what = ["softmax", "--kernel=kernels/kernel.py:softmax", "--device=cpu", "--quick", "--sizes=cols=33"]
+    done = processes.run_touchstone(["-m", "touchstone", "check", *what, "--dtypes=float32"], tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
