@@ -56,7 +56,7 @@ def pointwise(
     axes: str = MATRICES,
     params: Mapping[str, Sequence[Any]] | None = None,
     error: Callable[[Tensors, Mapping[str, Any]], Sequence[torch.Tensor]] | None = None,
-    stored: tuple[Callable[..., Any], ...] | None = None,
+    stored: Sequence[Callable[..., Any]] | Sequence[Sequence[Callable[..., Any]]] = (),
     approximate: Callable[[Tensors, Mapping[str, Any]], Sequence[Scalar]] | None = None,
     values: Mapping[str, Family] | None = None,
     special: Sequence[float] = SPECIAL,
@@ -71,8 +71,8 @@ def pointwise(
     every row, and may be None where its layouts have "none". `error` gives for each output, from operands and
     parameters, the absolute error in units of float32's rounding. `stored`: an intermediate result, which a kernel may
     round to the operands' dtype (another answer), then `fn` of it and of all the rest, and perhaps its error, as
-    `error` gives it. `approximate` gives the absolute
-    error that `compute="approximate"` allows besides.
+    `error` gives it; or several of these, each an answer of its own. `approximate` gives the absolute error that
+    `compute="approximate"` allows besides.
 
     `values` are families besides those of `FAMILIES` and the one in which operands hold `special` values; `cost` is
     the operations of an element. Other `fields` are the contract's own.
@@ -81,6 +81,7 @@ def pointwise(
         operands = {name: Operand(axes) for name in operands}
     whole = tuple(name for name, operand in operands.items() if operand.axes == axes)
     drawn = {**FAMILIES, "special": with_special(special), **(values or {})}
+    between = [stored] if stored and callable(stored[0]) else stored
 
     def expect(inputs, params, *, dtype, compute=None):
         answers = _tuple(fn(**inputs, **params))
@@ -92,9 +93,8 @@ def pointwise(
             name: Expected(answer, parts=[(1, finite(size))], extra=extra)
             for name, answer, size, extra in zip(outputs, answers, errors, extras, strict=True)
         }
-        if stored is not None and dtype is not torch.float32:
-            for name, alternative in zip(outputs, _after(stored, inputs, params, dtype), strict=True):
-                answer, spread = alternative
+        for one in between if dtype is not torch.float32 else ():
+            for name, (answer, spread) in zip(outputs, _after(one, inputs, params, dtype), strict=True):
                 extra = found[name].extra + spread
                 found[name].alternatives.append(Expected(answer, parts=found[name].parts, extra=extra))
         return found

@@ -1,5 +1,7 @@
 """bias_dropout_residual(x, bias, residual, *, p, seed, offset): y = dropout(x + bias) + residual; bias may be None."""
 
+from functools import partial
+
 import torch
 
 from touchstone.conformance.contracts import _baselines as common
@@ -7,7 +9,7 @@ from touchstone.conformance.contracts import _bounds_rows as bounds_rows
 from touchstone.conformance.contracts import _dropout
 from touchstone.conformance.contracts._pointwise import MATRICES, pointwise
 from touchstone.conformance.spec.baselines import Bench
-from touchstone.conformance.spec.budget import Expected, finite
+from touchstone.conformance.spec.budget import EPS32, C, Expected, finite
 from touchstone.conformance.spec.contract import Operand, Regular
 from touchstone.reference._philox import scale
 from touchstone.reference.bias_dropout_residual import torch_bias_dropout_residual
@@ -22,13 +24,37 @@ REGULAR = Regular(
 
 
 def expect(inputs, params, *, dtype, compute=None):
-    """Three terms, of which the first two are scaled; nothing is behind an element that is dropped but the residual."""
+    """Three terms, of which the first two are scaled; nothing is behind an element that is dropped but the residual.
+
+    In 16 bits what stands between the steps may be stored, as eager code stores it: x + bias, what dropout gives, or
+    both.
+    """
     x, bias, residual = inputs["x"], inputs["bias"], inputs["residual"]
     y = torch_bias_dropout_residual(x, bias, residual, **params)
-    ones = torch_dropout(torch.ones_like(x), **params) != 0
+    kept = torch_dropout(torch.ones_like(x), **params) != 0
+    shifted = x if bias is None else x + bias
     size = finite(x).abs() + (0.0 if bias is None else finite(bias).abs())
-    condition = torch.where(ones, size * scale(params["p"]), 0.0) + finite(residual).abs()
-    return {"y": Expected(y, parts=[(3, condition)])}
+    scaled = torch.where(kept, size * scale(params["p"]), 0.0)
+    found = Expected(y, parts=[(3, scaled + finite(residual).abs())])
+    if dtype is not torch.float32:
+        drop = partial(_dropped, kept, scale(params["p"]))
+        sums = _rounded(shifted, C * EPS32 * size, dtype)
+        products = _rounded(drop(shifted), C * EPS32 * scaled, dtype)
+        both = [one for stored in sums for one in _rounded(drop(stored), C * EPS32 * scaled, dtype)]
+        for between in (map(drop, sums), products, both):
+            nearest, *others = (one + residual for one in between)
+            spread = torch.stack([finite(nearest - other).abs() for other in others]).amax(0)
+            found.alternatives.append(Expected(nearest, parts=found.parts, extra=1.25 * spread))
+    return {"y": found}
+
+
+def _dropped(kept, by, values):
+    return torch.where(kept, values * by, 0.0)
+
+
+def _rounded(values, noise, dtype):
+    """`values` rounded to `dtype`, and where an error of float32 can send them instead."""
+    return [one.to(dtype).double() for one in (values, values - noise, values + noise)]
 
 
 contract = pointwise(

@@ -115,3 +115,27 @@ def scaled_one_by_one(x, bias, residual, *, p=0.0, seed=0, offset=0):
     keep = kept(x, p, seed, offset)
     y = residual + torch.where(keep, x * scale(p), 0.0)
     return y if bias is None else y + torch.where(keep, bias.expand(x.shape) * scale(p), 0.0)
+
+
+def _stored(x, bias, p, seed, offset, sums, products):
+    h = x.float() if bias is None else x.float() + bias.float()
+    dropped = right(h.to(x.dtype).float() if sums else h, p, seed, offset)
+    return dropped.to(x.dtype).float() if products else dropped
+
+
+@known_good
+def sums_stored(x, bias, residual, *, p=0.0, seed=0, offset=0):
+    """x + bias is stored in the operands' dtype, as where a product with the bias came from another kernel"""
+    return (_stored(x, bias, p, seed, offset, True, False) + residual.float()).to(x.dtype).contiguous()
+
+
+@known_good
+def products_stored(x, bias, residual, *, p=0.0, seed=0, offset=0):
+    """what dropout gives is stored in the operands' dtype"""
+    return (_stored(x, bias, p, seed, offset, False, True) + residual.float()).to(x.dtype).contiguous()
+
+
+@known_good
+def eager(x, bias, residual, *, p=0.0, seed=0, offset=0):
+    """each of the three steps stores its result in the operands' dtype"""
+    return (_stored(x, bias, p, seed, offset, True, True) + residual.float()).to(x.dtype).contiguous()

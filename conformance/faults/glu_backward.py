@@ -61,6 +61,15 @@ def act_stored(gate, up, dy, *, activation="silu"):
 
 
 @known_good
+def factors_stored(gate, up, dy, *, activation="silu"):
+    """act(gate) and its gradient dy·up are both rounded to the dtype, as autograd of act(gate)·up stores them"""
+    h = (dy.float() * up.float()).to(dy.dtype).float()
+    dgate, _ = build()(gate.float(), torch.ones_like(h), h, activation=activation)
+    dup = dy.float() * acts.activate(gate.float(), activation).to(gate.dtype).float()
+    return dgate.to(gate.dtype).contiguous(), dup.to(gate.dtype).contiguous()
+
+
+@known_good
 @in_float32
 def sum_of_terms(gate, up, dy, *, activation="silu"):
     """silu' as act(gate)·(1 - sigmoid) + sigmoid"""
