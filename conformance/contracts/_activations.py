@@ -3,7 +3,7 @@
 All tensors are float64; errors are in units of float32's rounding.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from touchstone.conformance.contracts._pointwise import Family
 from touchstone.conformance.spec.budget import EPS32, finite
-from touchstone.conformance.spec.contract import Draw
+from touchstone.conformance.spec.contract import Also, Draw
 from touchstone.reference._activations import torch_act, torch_act_grad
 
 # the activations as torch computes them, for baselines
@@ -52,6 +52,8 @@ CURVATURE = dict.fromkeys(NAMES, 0.0) | {  # largest |act''| where there is one,
 JUMPS = {"hardshrink": (-0.5, 0.5)}
 BENDS = (0.0, 0.5, -0.5, 3.0, -3.0)  # and jumps
 SLOPE_JUMPS = {"relu": (0.0,), "hardshrink": (-0.5, 0.5), "hardswish": (-3.0, 3.0)}
+# where act' is 0, to one side of 0: what is left there of a slope in 16 bits is its rounding
+ROOTS = {"gelu": -0.7517915, "gelu_tanh": -0.7524614, "silu": -1.2784645, "quick_gelu": -0.7511542, "mish": -1.1924312}
 TANH = 2.0**-10.9  # absolute error of tanh.approx
 SATURATED = 18.0  # from here on 1 + exp(-x) is 1 in float32
 
@@ -103,6 +105,27 @@ def slope_error(z: torch.Tensor, name: str) -> torch.Tensor:
 
 def _pace(name: str) -> float:
     return 1.702 if name == "quick_gelu" else 1.0
+
+
+def _between(operand: str, low: float, high: float) -> Family:
+    def family(draw: Draw) -> dict[str, torch.Tensor | None]:
+        drawn: dict[str, torch.Tensor | None] = {name: draw.normal(draw.shape(name)) for name in draw.operands}
+        drawn[operand] = draw.uniform(draw.shape(operand), low, high)
+        return drawn | {name: torch.zeros(draw.shape(name), dtype=torch.float64) for name in drawn if name == "bias"}
+
+    return family
+
+
+def slopes_in_16_bits(operand: str, names: Sequence[str]) -> dict[str, Also]:
+    """`operand` where what is computed in 16 bits on the way to act' shows: about its root, within some units of
+    bfloat16, and where the cube in gelu_tanh's exponent is large."""
+    size, unit = {"rows": 3, "cols": 33}, 2.0**-7
+    ranges = {f"flat_{name}": (name, ROOTS[name] - unit, ROOTS[name] + unit) for name in names if name in ROOTS}
+    ranges["large_cubes"] = ("gelu_tanh", -4.0, -3.2)
+    return {
+        case: Also(size, _between(operand, low, high), {"activation": name}, dtype="bfloat16")
+        for case, (name, low, high) in ranges.items()
+    }
 
 
 def beside_a_jump(z: torch.Tensor, condition: torch.Tensor, jumps: tuple[float, ...]) -> torch.Tensor:

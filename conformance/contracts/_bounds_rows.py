@@ -12,7 +12,7 @@ import torch
 
 from touchstone.conformance.contracts._bounds_dots import summed
 from touchstone.conformance.spec.budget import EPS32, C, Scalar, finite
-from touchstone.conformance.spec.contract import Case, Draw, Invalid, Regular
+from touchstone.conformance.spec.contract import Also, Case, Draw, Invalid, Regular
 from touchstone.conformance.spec.layouts import BROADCASTS
 from touchstone.conformance.spec.values import cancelling, lift_square, lift_tail
 
@@ -39,6 +39,8 @@ BACKWARD_SIZES = [{"rows": rows, "cols": cols} for rows, cols in [*_SHARED, (130
 BEYOND_GRID = ({"rows": 65600, "cols": 3},)
 _POWERS = [(32, 128), (16, 256), (64, 64), (8, 1024), (128, 128), (4, 512), (2, 4096), (256, 64)]
 REGULAR = Regular([{"rows": rows, "cols": cols} for rows, cols in _POWERS])
+# a row longer than what one block or an index of 16 bits holds
+LONG_ROWS = {"long_rows": Also({"rows": 2, "cols": 66001})}
 BEYOND_INT32 = {"rows": 2**17 + 3, "cols": 2**14 + 8}  # rows and columns of more than 2^31 elements
 SPECIAL_AT = ((3, 33), (17, 64), (5, 1025))  # where rows of NaN or infinities are tried
 CONSTANT_AT = ((3, 33), (17, 64), (4, 257))  # where rows without variance are; not longer, for the reason in `repeats`

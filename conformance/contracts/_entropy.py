@@ -9,12 +9,13 @@ import torch
 from touchstone.conformance.contracts import _bounds_rows as bounds_rows
 from touchstone.conformance.spec import values
 from touchstone.conformance.spec.budget import finite
-from touchstone.conformance.spec.contract import Case, Draw, Invalid, Operand, Regular
+from touchstone.conformance.spec.contract import Also, Case, Draw, Invalid, Operand, Regular
 
 SIZES = [{"rows": rows, "V": V} for rows, V in [(7, 33), (1, 1), (0, 5), (130, 2), (3, 1031), (1, 32771)]]
 _POWERS = [(64, 64), (64, 128), (64, 256), (128, 64), (64, 512), (64, 1024), (128, 128), (192, 64)]
 REGULAR = Regular([{"rows": rows, "V": V} for rows, V in _POWERS])
 BEYOND_GRID = [{"rows": 69001, "V": 3}]
+ALSO = {"large_vocabulary": Also({"rows": 2, "V": 66001})}
 LARGE = [{"rows": rows, "V": V} for rows, V in [(8192, 4096), (8192, 32768), (4096, 128256)]]
 PARAMS = {
     "reduction": ("mean", "sum", "none"),

@@ -14,6 +14,7 @@ import torch
 
 from touchstone.conformance.contracts._bounds_dots import counted, lossy
 from touchstone.conformance.contracts._laws import additive_on_integers, doubles
+from touchstone.conformance.spec import values
 from touchstone.conformance.spec.budget import COMPUTE, Expected, Scalar, dot_extra
 from touchstone.conformance.spec.contract import Case, Contract, Draw, Invalid, Operand, Output
 from touchstone.conformance.spec.layouts import BROADCASTS
@@ -112,6 +113,33 @@ def families(operands: Mapping[str, Operand], along: Along) -> dict[str, Callabl
         found["zero_times_inf"] = family(_with({-1: 0.0}, {-1: math.inf}))
     found["overflowing"] = family(_overflowing(len(operands)))
     return found
+
+
+def sparse(draw: Draw) -> dict[str, torch.Tensor | None]:
+    """The first operand, a vector, is 0 but for some whole numbers, the others are 1: over millions of terms the budget
+    is less than any one of them."""
+    drawn: dict[str, torch.Tensor | None] = {n: torch.ones(draw.shape(n), dtype=torch.float64) for n in draw.operands}
+    few = draw.integers(draw.shape(draw.operands[0]), 1, 4)
+    few[torch.arange(len(few)) % 997 != 0] = 0
+    few[-1:] = 3
+    return {**drawn, draw.operands[0]: few}
+
+
+def small_addends(first: str, along: int) -> Callable[[Draw], dict[str, torch.Tensor | None]]:
+    """Terms of operand `first` along an axis: a large one, and many that are each less than half a unit of it in 16
+    bits, and 1/128 of it together. The others are 1."""
+
+    def family(draw: Draw) -> dict[str, torch.Tensor | None]:
+        drawn: dict[str, torch.Tensor | None] = {
+            name: torch.ones(draw.shape(name), dtype=torch.float64) for name in draw.operands
+        }
+        shape = draw.shape(first)
+        terms = torch.full((shape[along],), values.small_addend(shape[along]), dtype=torch.float64)
+        terms[:1] = values.LARGE_ADDEND
+        drawn[first] = (terms if along == len(shape) - 1 else terms[:, None]).expand(shape).clone()
+        return drawn
+
+    return family
 
 
 def _normal(draw: Draw, shape: tuple[int, ...], first: bool) -> torch.Tensor:

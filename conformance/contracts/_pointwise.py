@@ -19,7 +19,7 @@ from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts import _bounds_rows as bounds_rows
 from touchstone.conformance.spec import layouts
 from touchstone.conformance.spec.budget import EPS32, C, Expected, Scalar, finite
-from touchstone.conformance.spec.contract import Case, Contract, Draw, Invalid, Operand, Output, Regular
+from touchstone.conformance.spec.contract import Also, Case, Contract, Draw, Invalid, Operand, Output, Regular
 from touchstone.conformance.spec.values import lift_tail
 
 Tensors = Mapping[str, torch.Tensor | None]
@@ -44,6 +44,11 @@ REGULAR = {
 }
 # of any rank the longest of SIZES has as many elements already
 BEYOND_GRID: dict[str, list[dict[str, Any]]] = {MATRICES: [{"rows": 69001, "cols": 2}], ANY_RANK: []}
+# more elements than 2^18, and than 2^16 in a row
+MANY = {
+    MATRICES: {"many_elements": Also({"rows": 5, "cols": 65539})},
+    ANY_RANK: {"many_elements": Also({"trailing": (5, 65539)})},
+}
 RANKS = {"transposed": 2, "sliced": 1, "broadcast": 1, "broadcast_last": 1}  # axes that a layout has to have
 SPECIAL = (math.nan, math.inf, -math.inf, 0.0, -0.0)
 
@@ -120,6 +125,7 @@ def pointwise(
             "sizes": SIZES[axes],
             "regular": REGULAR[axes],
             "beyond_grid": BEYOND_GRID[axes],
+            "also": MANY[axes],
             "values": drawn,
             "params": params or {},
             "valid": informative,

@@ -15,7 +15,7 @@ import torch
 from touchstone.conformance.contracts import attention
 from touchstone.conformance.contracts._attention import visible_pairs
 from touchstone.conformance.spec.budget import Expected
-from touchstone.conformance.spec.contract import Case, Draw, From, Regular
+from touchstone.conformance.spec.contract import Also, Case, Draw, From, Regular
 
 # of q and of k: both long, the one or the other or both without a row, in turn
 TURNS = ((1.0, 0.0, 0.7, 0.01, 0.0), (1.0, 0.5, 1.0, 0.0, 0.0))
@@ -48,6 +48,13 @@ BEYOND_GRID = [
     dict(N=1032, Tq=2100, Tk=2100, Sq=3, Sk=5, Hq=1, Hkv=1, D=4),
     dict(N=2, Tq=2, Tk=3, Sq=2, Sk=3, Hq=69001, Hkv=1, D=2),
 ]
+_WIDE = dict(N=4, Tq=5, Tk=60, Sq=2, Sk=25)
+ALSO = {
+    "groups": Also({**_WIDE, "Hq": 24, "Hkv": 2, "D": 96}, params={"causal": True}, dtype="float16"),
+    "wide_heads": Also({**_WIDE, "Hq": 4, "Hkv": 2, "D": 160}, dtype="bfloat16"),
+}
+# of 33,030 keys the last sequence has those from 33,000 on
+MANY_KEYS = dict(N=4, Tq=4, Tk=33030, Sq=2, Sk=22000, Hq=2, Hkv=1, D=8)
 LARGE = [
     dict(N=n, Tq=rows, Tk=rows, Sq=longest, Sk=longest, Hq=16, Hkv=heads, D=128)
     for n, rows, longest, heads in [(9, 16384, 2048, 16), (17, 16384, 4096, 16), (65, 32768, 16384, 4)]

@@ -12,6 +12,7 @@ from touchstone.conformance.contracts._bounds_dots import lossy
 from touchstone.conformance.spec import layouts, values
 from touchstone.conformance.spec.baselines import Arguments, Baseline, Bench, Call
 from touchstone.conformance.spec.contract import (
+    Also,
     Contract,
     Draw,
     Int64Index,
@@ -60,6 +61,11 @@ REGULAR = Regular(
     ],
     params={"causal": (False, True)},
 )
+# one query of many grouped heads over several key heads and batches; widths between the powers of two
+ALSO = {
+    "one_query_of_groups": Also(dict(B=2, Hq=24, Hkv=2, Sq=1, Sk=33, D=96), params={"causal": True}, dtype="float16"),
+    "wide_heads": Also(dict(B=2, Hq=4, Hkv=2, Sq=3, Sk=40, D=160), dtype="bfloat16"),
+}
 PARAMS = {"causal": (False, True), "scale": (None, 0.21, -0.3, 0.0)}
 
 
@@ -147,6 +153,17 @@ def nan_and_neg_inf(draw: Draw):
     k[-1, -1, :seen_by_all, 0] = -math.inf
     k[-1, -1, int(draw.integers((1,), 0, seen_by_all)), 0] = math.nan
     return q, k, v
+
+
+def small_addends(draw: Draw):
+    """Values of which the first is large and the others are small: of many keys each tile adds less than half a unit of
+    what is there in 16 bits, and all of them together 1/128 of it. Scores are about equal."""
+    q, k, v = heads(draw)
+    k[..., :1, :] = 0
+    signs = draw.integers(v[..., :1, :].shape, 0, 2) * 2 - 1
+    v[...] = values.small_addend(v.shape[2]) * signs
+    v[..., :1, :] = values.LARGE_ADDEND * signs
+    return q * 0.25, k * 0.25, v
 
 
 def _family(make):
@@ -288,6 +305,7 @@ contract = Contract(
     valid=_valid,
     expect=expect,
     beyond_grid=BEYOND_GRID,
+    also=ALSO,
     int64_index=Int64Index(BEYOND_INT32, rows=dict.fromkeys("qkv", 0)),
     large=LARGE,
     flops=flops,

@@ -9,6 +9,7 @@ from touchstone.conformance.contracts._bounds_dots import lossy
 from touchstone.conformance.spec import layouts, values
 from touchstone.conformance.spec.baselines import Bench, autograd
 from touchstone.conformance.spec.contract import (
+    Also,
     Contract,
     Draw,
     Int64Index,
@@ -80,6 +81,28 @@ def _cancelling_queries(draw: Draw):
     return {"q": q, "k": k, "v": v, "do": do}
 
 
+def _small_addends_of_keys(draw: Draw):
+    """Scores of 0 and terms of dq of which the first is large and each other one less than half a unit of it in 16
+    bits, together 1/128 of it."""
+    q, k, v, do = (torch.zeros(draw.shape(name), dtype=torch.float64) for name in ("q", "k", "v", "do"))
+    half = q.shape[3] // 2
+    q[..., half:], do[...] = 1.0, 64.0
+    k[..., :half], k[..., :1, :half] = -1 / 128, 1.0
+    v[..., :1, :] = 1.0
+    return {"q": q, "k": k, "v": v, "do": do}
+
+
+def _small_addends_of_queries(draw: Draw):
+    """The same of dk and dv, whose terms come from the queries of all heads of a group."""
+    q, k, v, do = (torch.zeros(draw.shape(name), dtype=torch.float64) for name in ("q", "k", "v", "do"))
+    half, group = q.shape[3] // 2, q.shape[1] // max(1, k.shape[1])
+    q[..., half:], k[..., :half], v[...] = 1.0, 1.0, 1.0
+    v[..., 1::2, :] = -1.0
+    do[...] = values.small_addend(group * q.shape[2])
+    do[:, ::group, :1] = values.LARGE_ADDEND
+    return {"q": q, "k": k, "v": v, "do": do}
+
+
 def _valid(case) -> bool:
     if case.values in ("growing_keys", "cancelling_queries") and case.param["scale"] == 0:
         return False
@@ -130,6 +153,15 @@ def _fewer_heads(arguments):
     return {n: t[:, :3] if n in ("q", "o", "do", "lse") else t for n, t in arguments.items()}
 
 
+SMALL_ADDENDS = {
+    "small_addends_of_keys": Also(dict(B=1, Hq=1, Hkv=1, Sq=1, Sk=4161, D=16), _small_addends_of_keys, dtype="float16"),
+    "small_addends_of_queries": Also(
+        dict(B=1, Hq=1, Hkv=1, Sq=4161, Sk=2, D=16), _small_addends_of_queries, dtype="float16"
+    ),
+    "small_addends_of_heads": Also(
+        dict(B=1, Hq=64, Hkv=1, Sq=2, Sk=2, D=16), _small_addends_of_queries, dtype="float16"
+    ),
+}
 contract = Contract(
     gradient_of="attention",
     operands={
@@ -159,6 +191,7 @@ contract = Contract(
     valid=_valid,
     expect=expect,
     beyond_grid=attention.BEYOND_GRID,
+    also=attention.ALSO | SMALL_ADDENDS,
     int64_index=Int64Index(attention.BEYOND_INT32, rows=dict.fromkeys(("q", "k", "v", "o", "lse", "do"), 0)),
     large=attention.LARGE,
     flops=lambda size, param: 2.5 * attention.flops(size, param),

@@ -17,7 +17,7 @@ from touchstone.conformance.contracts._decode import (
 from touchstone.conformance.contracts._laws import equals_op
 from touchstone.conformance.spec import layouts
 from touchstone.conformance.spec.baselines import Bench, eager
-from touchstone.conformance.spec.contract import Contract, Draw, Invalid, Operand, Output, Property, Regular
+from touchstone.conformance.spec.contract import Also, Contract, Draw, Invalid, Operand, Output, Property, Regular
 from touchstone.reference.attention_decode import torch_attention_decode
 
 SIZES = [
@@ -109,6 +109,13 @@ def _of_attention(exact, case):
     return attention.expect({name: exact[name] for name in ("q", "k", "v")}, params, dtype=case.torch_dtype)
 
 
+ALSO = {
+    "one_query_of_groups": Also(dict(B=3, Hq=24, Hkv=2, Sq=1, Sk=33, D=96), dtype="float16"),
+    "wide_heads": Also(dict(B=3, Hq=4, Hkv=2, Sq=3, Sk=40, D=160), dtype="bfloat16"),
+    "many_keys": Also(  # 4161 of them
+        dict(B=1, Hq=2, Hkv=1, Sq=1, Sk=6241, D=16), _family(attention.small_addends), dtype="float16"
+    ),
+}
 contract = Contract(
     operands={
         "q": Operand("B Hq Sq D", layouts.HEADS),
@@ -133,6 +140,7 @@ contract = Contract(
     params={"scale": (None, 0.21, -0.3, 0.0)},
     valid=_valid,
     expect=expect,
+    also=ALSO,
     large=LARGE,
     flops=lambda size, param: 4 * _pairs(size) * size["D"] + 1,
     calls=lambda size, param: _pairs(size),

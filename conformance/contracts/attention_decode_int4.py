@@ -21,7 +21,7 @@ from touchstone.conformance.contracts._decode import (
 from touchstone.conformance.contracts.attention import softmax_scale
 from touchstone.conformance.spec import layouts
 from touchstone.conformance.spec.baselines import Bench, eager
-from touchstone.conformance.spec.contract import Contract, Draw, Invalid, Operand, Output, Property, Regular
+from touchstone.conformance.spec.contract import Also, Contract, Draw, Invalid, Operand, Output, Property, Regular
 from touchstone.reference._nibbles import torch_elements
 from touchstone.reference.attention_decode_int4 import torch_attention_decode_int4
 
@@ -186,6 +186,11 @@ def _doubled_values(call, arguments, outputs, case):
     return None if same else "doubling factors and shifts of the values must double o to the bit and leave lse"
 
 
+ALSO = {
+    "one_query_of_groups": Also(_size(3, 24, 2, 1, 33, 96, 2), dtype="float16"),
+    "wide_heads": Also(_size(3, 4, 2, 3, 40, 160, 5), dtype="bfloat16"),
+    "many_keys": Also(_size(1, 2, 1, 1, 6241, 16, 1)),  # 4161 of them
+}
 contract = Contract(
     operands={
         "q": Operand("B Hq Sq D", layouts.HEADS),
@@ -209,6 +214,7 @@ contract = Contract(
     params={"scale": (None, 0.21, -0.3, 0.0)},
     valid=_valid,
     expect=expect,
+    also=ALSO,
     large=LARGE,
     flops=lambda size, param: 4 * _pairs(size) * size["D"] + 4 * size["Hkv"] * keys_of(size) * size["D"] + 1,
     calls=lambda size, param: _pairs(size),

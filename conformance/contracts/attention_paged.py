@@ -9,7 +9,7 @@ from touchstone.conformance.contracts import attention, attention_decode
 from touchstone.conformance.contracts._laws import equals_op, relabels
 from touchstone.conformance.spec import layouts
 from touchstone.conformance.spec.baselines import Bench, eager
-from touchstone.conformance.spec.contract import Case, Contract, Draw, Invalid, Operand, Output, Property, Regular
+from touchstone.conformance.spec.contract import Also, Case, Contract, Draw, Invalid, Operand, Output, Property, Regular
 
 SIZES = [
     dict(B=batch, Hq=heads_q, Hkv=heads_kv, Sq=seq_q, P=pages, page=rows, n=most, D=dim)
@@ -221,6 +221,14 @@ def _spoil(name, change):
     return lambda arguments: {**arguments, name: change(arguments[name])}
 
 
+ALSO = {
+    "one_query_of_groups": Also(dict(B=3, Hq=24, Hkv=2, Sq=1, P=14, page=8, n=4, D=96), dtype="float16"),
+    "wide_heads": Also(dict(B=3, Hq=4, Hkv=2, Sq=3, P=14, page=8, n=5, D=160), dtype="bfloat16"),
+    "many_keys": Also(  # 4171 of them, on 261 pages
+        dict(B=1, Hq=2, Hkv=1, Sq=1, P=270, page=16, n=391, D=16), _family(attention.small_addends), dtype="float16"
+    ),
+    "many_pages": Also(dict(B=2, Hq=2, Hkv=1, Sq=1, P=33000, page=1, n=33, D=8)),
+}
 contract = Contract(
     operands={
         "q": Operand("B Hq Sq D", layouts.HEADS),
@@ -249,6 +257,7 @@ contract = Contract(
     params={"scale": (None, -0.3, 0.0)},
     valid=_valid,
     expect=expect,
+    also=ALSO,
     large=LARGE,
     flops=lambda size, param: 4 * size["Hq"] * size["Sq"] * _keys(size) * size["D"] + 1,
     calls=lambda size, param: size["Hq"] * size["Sq"] * _keys(size),

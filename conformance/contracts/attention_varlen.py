@@ -11,7 +11,7 @@ from touchstone.conformance.contracts import attention
 from touchstone.conformance.contracts._laws import equals_op
 from touchstone.conformance.contracts._sequences import LAYOUTS, OFFSETS, Whole, alone, apart, reordered, unused
 from touchstone.conformance.spec.baselines import Baseline, Bench, eager
-from touchstone.conformance.spec.contract import Contract, Invalid, Operand, Output, Property
+from touchstone.conformance.spec.contract import Also, Contract, Invalid, Operand, Output, Property
 from touchstone.reference._packing import sequences
 from touchstone.reference.attention_varlen import torch_attention_varlen
 
@@ -105,6 +105,8 @@ contract = Contract(
     params=packing.PARAMS,
     valid=packing.valid,
     expect=expect,
+    also=packing.ALSO
+    | {"many_keys": Also(packing.MANY_KEYS, packing.family(attention.small_addends), dtype="float16")},
     large=packing.LARGE,
     flops=_flops,
     calls=lambda size, param: size["Hq"] * packing.pairs(size, param["causal"]),

@@ -1,6 +1,8 @@
 """attention_varlen_backward(q, k, v, o, lse, do, cu_q, cu_k, *, max_q, max_k, causal, scale): dq, dk, dv, with o and
 lse as attention_varlen returns them. Rows behind the last sequence hold anything, and their gradients are 0."""
 
+from dataclasses import replace
+
 import torch
 
 from touchstone.conformance.contracts import _sequences as packing
@@ -8,7 +10,7 @@ from touchstone.conformance.contracts import attention, attention_backward, atte
 from touchstone.conformance.contracts._sequences import LAYOUTS, OFFSETS, Whole, alone, apart, reordered, unused
 from touchstone.conformance.spec.baselines import Bench, autograd
 from touchstone.conformance.spec.compare import compare
-from touchstone.conformance.spec.contract import Contract, Invalid, Operand, Output, Property
+from touchstone.conformance.spec.contract import Also, Contract, Invalid, Operand, Output, Property
 from touchstone.reference._packing import sequences
 from touchstone.reference.attention_varlen import torch_attention_varlen
 from touchstone.reference.attention_varlen_backward import torch_attention_varlen_backward
@@ -99,6 +101,19 @@ def _fewer_heads(arguments):
     return {**arguments, **changed, "lse": arguments["lse"][:3]}
 
 
+def _alone(one: Also) -> Also:
+    """A case of attention_backward's as the only sequence."""
+    size, make = one.size, one.values
+    of_one = dict(N=2, Tq=size["Sq"], Tk=size["Sk"], Sq=size["Sq"], Sk=size["Sk"])
+    heads = {name: size[name] for name in ("Hq", "Hkv", "D")}
+    return replace(one, size=of_one | heads, values=packing.packed(make) if callable(make) else make)
+
+
+ALSO = {
+    **packing.ALSO,
+    **{name: _alone(one) for name, one in attention_backward.SMALL_ADDENDS.items()},
+    "many_keys": Also(packing.MANY_KEYS),
+}
 contract = Contract(
     gradient_of="attention_varlen",
     operands={
@@ -126,6 +141,7 @@ contract = Contract(
     derive=_derive,
     valid=_valid,
     expect=expect,
+    also=ALSO,
     large=packing.LARGE,
     flops=lambda size, param: 10 * size["Hq"] * packing.pairs(size, param["causal"]) * size["D"] + 1,
     calls=lambda size, param: 2 * size["Hq"] * packing.pairs(size, param["causal"]),

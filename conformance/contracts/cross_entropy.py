@@ -91,6 +91,7 @@ contract = Contract(
     sizes=entropy.SIZES,
     regular=entropy.REGULAR,
     beyond_grid=entropy.BEYOND_GRID,
+    also=entropy.ALSO,
     values={name: _family(make) for name, make in entropy.FAMILIES.items()},
     params=entropy.PARAMS,
     valid=entropy.valid,

@@ -3,9 +3,9 @@
 import torch
 
 from touchstone.conformance.contracts import _baselines as common
-from touchstone.conformance.contracts._multilinear import informative, multilinear
+from touchstone.conformance.contracts._multilinear import informative, multilinear, sparse
 from touchstone.conformance.spec.baselines import Bench
-from touchstone.conformance.spec.contract import Operand, Regular
+from touchstone.conformance.spec.contract import Also, Operand, Regular
 from touchstone.conformance.spec.layouts import VECTOR
 from touchstone.reference.dot import torch_dot
 
@@ -27,6 +27,7 @@ contract = multilinear(
     valid=_valid,
     sizes=[{"n": n} for n in (97, 1, 0, 31, 256, 1025, 70001)],
     regular=Regular([{"n": n} for n in (64, 128, 256, 512, 1024, 2048, 384, 4096)]),
+    also={"many_blocks": Also({"n": 2_100_003}, sparse)},
     large=[{"n": 2**24}, {"n": 2**27}],
     flops=lambda size, param: 2 * size["n"],
     opinfo=("dot", lambda a, args, kwargs: {"a": a, "b": args[0]}),

@@ -4,9 +4,9 @@ import torch
 
 from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts._laws import additive_on_integers, adjoint, doubles, integers_of
-from touchstone.conformance.contracts._multilinear import multilinear
+from touchstone.conformance.contracts._multilinear import multilinear, small_addends
 from touchstone.conformance.spec.baselines import Bench
-from touchstone.conformance.spec.contract import Operand, Regular
+from touchstone.conformance.spec.contract import Also, Operand, Regular
 from touchstone.conformance.spec.layouts import VECTOR
 from touchstone.reference.gemv import torch_gemv
 
@@ -37,6 +37,7 @@ contract = multilinear(
         ]
     ),
     beyond_grid=[{"M": 69001, "K": 3}, {"M": 1, "K": 2**17 + 5}],
+    also={"small_addends": Also({"M": 3, "K": 33281}, small_addends("a", 1), dtype="float16")},
     large=[{"M": 16384, "K": 4096}, {"M": 4096, "K": 16384}, {"M": 32, "K": 2**20}],
     flops=lambda size, param: 2 * size["M"] * size["K"],
     properties=[doubles("a", "x"), additive_on_integers("a"), adjoint("x", back=_transposed, exact=_on_integers)],

@@ -11,7 +11,17 @@ from touchstone.conformance.contracts import _norms
 from touchstone.conformance.spec import layouts, values
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.budget import Expected
-from touchstone.conformance.spec.contract import Contract, Draw, Int64Index, Invalid, Operand, Output, Property, Regular
+from touchstone.conformance.spec.contract import (
+    Also,
+    Contract,
+    Draw,
+    Int64Index,
+    Invalid,
+    Operand,
+    Output,
+    Property,
+    Regular,
+)
 from touchstone.reference.group_norm import torch_group_norm
 
 SMALL = [(2, 6, (5,)), (1, 6, (1,)), (0, 6, (5,)), (2, 6, (0,)), (3, 12, ()), (2, 12, (3, 11)), (1, 6, (2, 3, 7))]
@@ -97,6 +107,7 @@ contract = Contract(
         {"groups": (32,)},
     ),
     beyond_grid=[{"N": 65600, "C": 6, "trailing": ()}],
+    also={"long_groups": Also({"N": 1, "C": 6, "trailing": (33001,)})},
     int64_index=Int64Index({"N": 2**17 + 3, "C": 96, "trailing": (171,)}, rows={"x": 0}),
     values={
         "normal": _family(bounds_rows.lifted),

@@ -388,6 +388,7 @@ contract = Contract(
     sizes=SIZES,
     regular=REGULAR,
     beyond_grid=BEYOND_GRID,
+    also=attention.ALSO,
     values={
         "normal": _family(attention.heads),
         "hiding": _hiding,

@@ -9,7 +9,17 @@ from touchstone.conformance.contracts._bounds_dots import lossy, multiplied
 from touchstone.conformance.spec import values
 from touchstone.conformance.spec.baselines import Bench, eager
 from touchstone.conformance.spec.budget import Expected, dot_extra
-from touchstone.conformance.spec.contract import Contract, Draw, Int64Index, Invalid, Operand, Output, Property, Regular
+from touchstone.conformance.spec.contract import (
+    Also,
+    Contract,
+    Draw,
+    Int64Index,
+    Invalid,
+    Operand,
+    Output,
+    Property,
+    Regular,
+)
 from touchstone.reference.matmul import torch_matmul
 
 
@@ -143,6 +153,7 @@ contract = Contract(
             ]
         ]
     ),
+    also={"long_sums": Also(dict(M=3, K=16451, N=5), "binary")},
     beyond_grid=[dict(M=65600, K=3, N=2), dict(M=2, K=3, N=65600)],
     int64_index=Int64Index(dict(M=2**17 + 3, K=8, N=2**14 + 8), rows={"a": 0}),
     large=[dict(M=4096, K=4096, N=4096), dict(M=8192, K=8192, N=8192)],

@@ -12,10 +12,11 @@ from touchstone.conformance.contracts import attention
 from touchstone.conformance.contracts._attention import probabilities, visible_pairs
 from touchstone.conformance.contracts._bounds_dots import combine, gathered, lossy
 from touchstone.conformance.contracts._decode import apart, spoil
-from touchstone.conformance.spec import layouts
+from touchstone.conformance.spec import layouts, values
 from touchstone.conformance.spec.baselines import Bench, eager
 from touchstone.conformance.spec.budget import Expected
 from touchstone.conformance.spec.contract import (
+    Also,
     Contract,
     Draw,
     Invalid,
@@ -218,6 +219,21 @@ def _factors_move(call, arguments, outputs, case):
     return apart(outputs, call(**{**arguments, **moved}), "a factor 2 taken from the queries to w_uk")
 
 
+def _small_addends(draw: Draw):
+    """Latents of which the first is large and the others are small: of many keys each tile adds less than half a unit
+    of what is there in 16 bits. Scores come from the rotary columns, and are about equal."""
+    drawn = _drawn(draw)
+    drawn["c"] = torch.full_like(drawn["c"], values.small_addend(draw.size["Sk"]))
+    drawn["c"][:, :1] = values.LARGE_ADDEND
+    drawn["k_rope"][:, :1] = 0
+    drawn["w_uv"] = draw.uniform(draw.shape("w_uv"), 0.5, 1.5) / draw.size["R"]
+    return drawn | {"q_nope": drawn["q_nope"] * 0, "q_rope": drawn["q_rope"] * 0.25}
+
+
+ALSO = {
+    "many_heads": Also(dict(zip(AXES, (2, 24, 1, 33, 96, 24, 40, 160), strict=True)), dtype="float16"),
+    "many_keys": Also(dict(zip(AXES, (1, 2, 2, 4161, 8, 8, 16, 8), strict=True)), _small_addends, dtype="float16"),
+}
 contract = Contract(
     operands={
         "q_nope": Operand("B H Sq Dn", layouts.HEADS),
@@ -240,6 +256,7 @@ contract = Contract(
     params={"causal": (False, True), "scale": (None, 0.21, -0.3, 0.0)},
     valid=_valid,
     expect=expect,
+    also=ALSO,
     large=LARGE,
     flops=_flops,
     calls=_pairs,

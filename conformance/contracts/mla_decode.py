@@ -14,9 +14,9 @@ from touchstone.conformance.contracts._decode import (
     sequences_are_independent,
     spoil,
 )
-from touchstone.conformance.spec import layouts
+from touchstone.conformance.spec import layouts, values
 from touchstone.conformance.spec.baselines import Bench, eager
-from touchstone.conformance.spec.contract import Contract, Draw, From, Invalid, Operand, Output, Property, Regular
+from touchstone.conformance.spec.contract import Also, Contract, Draw, From, Invalid, Operand, Output, Property, Regular
 from touchstone.reference.mla_decode import torch_mla_decode
 
 AXES = ("B", "H", "Sq", "Sk", "W", "V")
@@ -163,6 +163,24 @@ def _columns_change_places(call, arguments, outputs, case):
     return apart((outputs[0][..., latent], outputs[1]), again, "another order of columns")
 
 
+def _small_addends(draw: Draw):
+    """Values of which the first is large and the others are small: of many keys each tile adds less than half a unit of
+    what is there in 16 bits. Scores come from the other columns, and are about equal."""
+    q, cache = _normal(draw)
+    latent = draw.size["V"]
+    q[..., :latent] = 0
+    cache[..., :latent] = values.small_addend(cache.shape[1])
+    cache[:, :1, :latent] = values.LARGE_ADDEND
+    cache[:, :1, latent:] = 0
+    return q * 0.25, cache
+
+
+ALSO = {
+    "many_heads": Also(dict(zip(AXES, (3, 24, 1, 33, 120, 96), strict=True)), dtype="float16"),
+    "many_keys": Also(  # 4161 of them
+        dict(zip(AXES, (1, 2, 1, 6241, 24, 16), strict=True)), _family(_small_addends), dtype="float16"
+    ),
+}
 contract = Contract(
     operands={
         "q": Operand("B H Sq W", layouts.HEADS),
@@ -184,6 +202,7 @@ contract = Contract(
     params={"dim_v": (From(lambda case: case.size["V"]),), "scale": (0.21, -0.3, 0.0)},
     valid=_valid,
     expect=expect,
+    also=ALSO,
     large=LARGE,
     flops=lambda size, param: 2 * _pairs(size) * (size["W"] + size["V"]) + 1,
     calls=lambda size, param: _pairs(size),

@@ -8,9 +8,11 @@ import torch
 from touchstone.conformance.contracts import mlp
 from touchstone.conformance.contracts._bounds_dots import combine, gathered, kept, lossy, multiplied, repeats, summed
 from touchstone.conformance.contracts._mlp import ACTIVATIONS, CURVATURE, LIPSCHITZ, projection, slope
+from touchstone.conformance.spec import values
 from touchstone.conformance.spec.baselines import Bench, autograd
 from touchstone.conformance.spec.budget import Expected, dot_extra
 from touchstone.conformance.spec.contract import (
+    Also,
     Contract,
     Draw,
     Int64Index,
@@ -123,6 +125,17 @@ def _cancelling_rows(draw: Draw):
     return drawn
 
 
+def _small_addends(draw: Draw):
+    """Of all sums over rows the first term is large and each other one less than half a unit of it in 16 bits, together
+    1/128 of it."""
+    drawn = {name: torch.ones(draw.shape(name), dtype=torch.float64) for name in draw.operands}
+    drawn["w1"] = draw.uniform(draw.shape("w1"), 0.1, 0.3)
+    drawn["w2"] = draw.uniform(draw.shape("w2"), 0.5, 1.5)
+    drawn["dy"] *= values.small_addend(draw.size["M"])
+    drawn["dy"][:1] = values.LARGE_ADDEND
+    return drawn
+
+
 def _binary(draw: Draw):
     """Small integers and relu: every intermediate is an integer that bfloat16 holds, so all gradients are exact."""
     return {**mlp.binary(draw), "dy": mlp.sparse(draw, draw.shape("dy"), 64)}
@@ -174,6 +187,7 @@ contract = Contract(
     aligned=mlp.ALIGNED,
     regular=mlp.REGULAR,
     beyond_grid=mlp.BEYOND_GRID,
+    also={"small_addends": Also(dict(M=1041, D=4, H=3, N=5), _small_addends, dtype="float16")},
     int64_index=Int64Index(dict(M=2**17 + 3, D=2**14 + 8, H=8, N=8), rows={"x": 0, "dy": 0}),
     large=mlp.LARGE,
     values={

@@ -5,7 +5,7 @@ from touchstone.conformance.contracts import _extremes as extremes
 from touchstone.conformance.contracts import _multilinear as multilinear
 from touchstone.conformance.contracts._laws import additive_on_integers, doubles
 from touchstone.conformance.spec.baselines import Bench
-from touchstone.conformance.spec.contract import Invalid, Operand, Regular
+from touchstone.conformance.spec.contract import Also, Invalid, Operand, Regular
 from touchstone.conformance.spec.layouts import VECTOR
 from touchstone.reference.reduce import FUNCTIONS, torch_reduce
 
@@ -24,6 +24,7 @@ contract = multilinear.multilinear(
     valid=extremes.valid("n", multilinear.informative("n")),
     sizes=[{"n": n} for n in (97, 1, 0, 31, 256, 1025, 70001)],
     regular=Regular([{"n": n} for n in (256, 512, 384, 1024, 2048, 640, 4096, 8192)], {"function": FUNCTIONS[:1]}),
+    also={"many_blocks": Also({"n": 2_100_003}, multilinear.sparse)},
     large=[{"n": 2**25}, {"n": 2**28}],
     flops=lambda size, param: max(size["n"], 1),
     properties=[

@@ -134,6 +134,7 @@ contract = Contract(
     sizes=[{"rows": rows, "cols": cols} for rows, cols in SIZES],
     regular=bounds_rows.REGULAR,
     beyond_grid=BEYOND_GRID,
+    also=bounds_rows.LONG_ROWS,
     int64_index=Int64Index(bounds_rows.BEYOND_INT32, rows={"x": 0}),
     values={
         "normal": _family(values.normal),

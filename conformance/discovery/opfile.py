@@ -15,6 +15,7 @@ from touchstone.conformance.spec import budget, compare
 from touchstone.conformance.spec.cases import plain_case
 from touchstone.conformance.spec.contract import (
     DTYPES,
+    Also,
     Case,
     Contract,
     Draw,
@@ -111,8 +112,13 @@ def validate(contract: Contract, source: str) -> None:
     field = "regular"
     regular = contract.regular or Regular(())
     demand(isinstance(regular, Regular), f"expected a Regular, got {type(regular).__name__}")
-    for field in ("sizes", "aligned", "large", "regular"):
-        for index, size in enumerate(regular.sizes if field == "regular" else getattr(contract, field)):
+    field = "also"
+    demand(isinstance(contract.also, Mapping), "expected a dict of names and Alsos")
+    for name, one in contract.also.items():
+        demand(isinstance(one, Also), f"{name}: expected an Also, got {type(one).__name__}")
+    sized = {"regular": regular.sizes, "also": [one.size for one in contract.also.values()]}
+    for field in ("sizes", "aligned", "large", "regular", "also"):
+        for index, size in enumerate(sized[field] if field in sized else getattr(contract, field)):
             demand(isinstance(size, Mapping), f"[{index}]: expected a dict, got {type(size).__name__}")
             demand(wanted <= set(size), f"[{index}]: no {_words(wanted - set(size))}, an axis of operands or outputs")
             for axis, n in size.items():
@@ -154,6 +160,18 @@ def validate(contract: Contract, source: str) -> None:
     for name, options in regular.params.items():
         demand(name in contract.params, f"params: {not_one_of(name, contract.params)}")
         demand(_listed(options), f"params: {name}: expected a list of values, got {options!r}")
+
+    field = "also"
+    for name, one in contract.also.items():
+        demand(name not in contract.values, f"{name}: a family of values has that name")
+        known = one.values is None or callable(one.values) or one.values in contract.values
+        demand(known, f"{name}: values: expected a function of a Draw or one of {_words(contract.values)}")
+        demand(one.dtype in contract.dtypes, f"{name}: dtype: {not_one_of(one.dtype, contract.dtypes)}")
+        for param in one.params:
+            demand(param in contract.params, f"{name}: params: {not_one_of(param, contract.params)}")
+        for given, layout in one.layouts.items():
+            demand(given in contract.operands, f"{name}: layouts: {not_one_of(given, contract.operands)}")
+            demand(layout == "none" or layout in PLANS, f"{name}: layouts: {not_one_of(layout, [*PLANS, 'none'])}")
 
     field = "derive"
     derived = [name for name, operand in contract.operands.items() if operand.derived]
@@ -221,7 +239,7 @@ def _try(contract: Contract, case: Case, source: str) -> None:
         if not condition:
             raise ValueError(f"{source}: contract.{message} (for {case})")
 
-    drawn = attempt(f"values[{case.values!r}]", lambda: contract.values[case.values](Draw(case, contract)))
+    drawn = attempt(f"values[{case.values!r}]", lambda: contract.family(case.values)(Draw(case, contract)))
     own = {name: operand for name, operand in contract.operands.items() if not operand.derived}
     _check_operands(contract, case, own, drawn, f"values[{case.values!r}]", demand)
     if contract.derive is not None:

@@ -68,7 +68,9 @@ def of_case(contract: Contract, case: Case) -> list[Requirement]:
 
 @lru_cache(maxsize=1024)
 def _special(contract: Contract, dtype: str, values: str) -> bool:
-    """Whether a family of values has NaN or infinities in this dtype."""
+    """Whether a family of values has NaN or infinities in this dtype; those of single cases have none."""
+    if values not in contract.values:
+        return False
     sizes = sorted(contract.sizes, key=lambda size: contract.work(plain_case(contract, dtype, values, size=size)))
     plain = (plain_case(contract, dtype, values, size=size) for size in [contract.sizes[0], *sizes])
     case = next((case for case in plain if case.filled and contract.valid(case)), None)

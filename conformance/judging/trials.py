@@ -158,8 +158,8 @@ def trials_of(
     made = replace(made, cases=own, over_ceiling=over, elsewhere=len(cases) - len(own))
     cases = list(own)
     if subject.untrusted:
-        cases += _of_drawn_sizes(contract, made.cases, seed)
-    short = [case for case in cases if not contract.is_beyond_grid(case)]
+        cases += _of_drawn_sizes(contract, [case for case in made.cases if case not in made.also], seed)
+    short = [case for case in cases if not contract.is_beyond_grid(case) and case not in made.also]
     watched, instrumented = _watched(subject, short), _instrumented(subject, short, share is not None)
     found: list[Trial] = [CaseTrial(case, case in watched, case in instrumented) for case in cases]
     for prop in contract.properties:

@@ -24,6 +24,7 @@ class Plan:
 
     cases: list[Case]
     regular: frozenset[Case] = frozenset()  # those that are there only for kernels with the usual restrictions
+    also: frozenset[Case] = frozenset()  # the contract's single cases
     infeasible: list[str] = field(default_factory=list)  # pairs of axis values that the contract's `valid` rules out
     sampled_out: int = 0  # cases of a full product that the limit dropped
     over_ceiling: int = 0  # cases with more work than the target's ceiling
@@ -31,8 +32,8 @@ class Plan:
 
     @property
     def general(self) -> list[Case]:
-        """The cases without those for kernels with the usual restrictions."""
-        return [case for case in self.cases if case not in self.regular]
+        """The cases without those for kernels with the usual restrictions, and without the contract's single ones."""
+        return [case for case in self.cases if case not in self.regular and case not in self.also]
 
 
 def plan(contract: Contract, level: str, seed: int = 0, dtypes: Sequence[str] | None = None) -> Plan:
@@ -63,7 +64,8 @@ def _plan(contract: Contract, level: str, seed: int) -> Plan:
         extra += _plain(contract, seed)
     cases = dict.fromkeys([*(space.case(point) for point in points), *extra])
     regular = [case for case in _regular(contract, level, seed) if case not in cases]
-    return Plan([*cases, *regular], frozenset(regular), infeasible, sampled_out=dropped)
+    also = [case for case in (also_case(contract, name, seed) for name in contract.also) if case not in cases]
+    return Plan([*cases, *regular, *also], frozenset(regular), frozenset(also), infeasible, sampled_out=dropped)
 
 
 def _aligned(contract: Contract, seed: int) -> Iterator[Case]:
@@ -113,7 +115,7 @@ def _is_finite(contract: Contract, case: Case) -> bool:
     """Whether a case is valid and none of the values that are drawn for it is NaN or infinite."""
     if not contract.valid(case):
         return False
-    drawn = contract.values[case.values](Draw(case, contract))
+    drawn = contract.family(case.values)(Draw(case, contract))
     return all(values is None or bool(values.isfinite().all()) for values in drawn.values())
 
 
@@ -187,6 +189,16 @@ def plain_case(
     layouts = tuple((name, operand.layouts[0]) for name, operand in contract.operands.items())
     params = tuple((name, options[0]) for name, options in contract.params.items())
     return Case(contract.name, dtype, tuple((size or contract.sizes[0]).items()), values, layouts, params, seed)
+
+
+def also_case(contract: Contract, name: str, seed: int = 0) -> Case:
+    """The single case of that name."""
+    one = contract.also[name]
+    family = next(iter(contract.values)) if one.values is None else one.values if isinstance(one.values, str) else name
+    plain = plain_case(contract, one.dtype, family, seed, one.size)
+    layouts = tuple((operand, one.layouts.get(operand, layout)) for operand, layout in plain.layouts)
+    params = tuple((param, one.params.get(param, value)) for param, value in plain.params)
+    return replace(plain, layouts=layouts, params=params)
 
 
 def variants(contract: Contract, case: Case) -> tuple[Case, ...]:

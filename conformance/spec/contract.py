@@ -141,6 +141,22 @@ class Regular:
 
 
 @dataclass(frozen=True)
+class Also:
+    """One case besides those that the axes make: what shows a fault that no size and no family among them does.
+
+    Contiguous, with each parameter at its first value, unless `layouts` and `params` name others. `values` is one of
+    the contract's families (None: the first) or a family of its own, which goes by the name that the case has among
+    `Contract.also`; all of them finite.
+    """
+
+    size: Mapping[str, Any]
+    values: "str | Family | None" = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+    layouts: Mapping[str, str] = field(default_factory=dict)
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True)
 class Case:
     """One point of an op's input space."""
 
@@ -237,6 +253,9 @@ class Draw:
         return torch.randint(low, high, tuple(shape), generator=self._generator).to(torch.float64)
 
 
+Family = Callable[[Draw], dict[str, torch.Tensor | None]]
+
+
 @dataclass
 class Inputs:
     """A case made concrete: placed operands, the keyword arguments of the call, and the same values in float64."""
@@ -281,6 +300,8 @@ class Contract:
     # each takes long, which the work of these cases counts
     beyond_grid: Sequence[Mapping[str, Any]] = ()
     int64_index: Int64Index | None = None
+    # single cases by the name of what they show: for users' kernels, and for our own above level quick
+    also: Mapping[str, Also] = field(default_factory=dict)
     # the name of PyTorch's OpInfo, and from (input, args, kwargs) of one of its samples to the call's arguments, or
     # None
     opinfo: tuple[str, Callable[..., dict[str, Any] | None]] | None = None
@@ -348,9 +369,18 @@ class Contract:
         """Whether the case is there for its many rows."""
         return case.size in self.beyond_grid
 
+    def family(self, name: str) -> Family:
+        """The family of values of that name: one of `values`, or that of one of the cases `also`."""
+        if name in self.values:
+            return self.values[name]
+        own = self.also[name].values
+        if own is None or isinstance(own, str):
+            raise KeyError(f"{name}: no family of values")
+        return own
+
     def build(self, case: Case, device: str | torch.device = "cpu") -> Inputs:
         """Draw the case's values, round them, and place each operand in its layout on `device`."""
-        drawn = self.values[case.values](Draw(case, self))
+        drawn = self.family(case.values)(Draw(case, self))
         if case.mirrored is not None:
             drawn = {name: _mirrored(value) if name == case.mirrored else value for name, value in drawn.items()}
         if case.altered is not None:

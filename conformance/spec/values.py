@@ -13,6 +13,15 @@ from touchstone.conformance.spec.contract import Draw
 Shape = Sequence[int]
 
 
+LARGE_ADDEND = 512.0
+
+
+def small_addend(terms: int) -> float:
+    """What so many terms, of which the first is LARGE_ADDEND, are beside it: together 1/128 of it. Of more than 4096, a
+    tile of 64 is less than half a unit of the first in float16."""
+    return LARGE_ADDEND / 128 / max(1, terms)
+
+
 def lift_tail(x: torch.Tensor, by: float = 3.0) -> torch.Tensor:
     """Add `by` to the last element of the last axis, so that it counts in whatever is summed along it."""
     if x.ndim and x.numel():

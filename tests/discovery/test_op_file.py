@@ -199,6 +199,8 @@ def test_names(folder):
 
 REGULAR = """    regular=__import__("touchstone.conformance.spec.contract", fromlist=["Regular"]).Regular({}, {}),
     properties="""
+ALSO = """    also={{"one": __import__("touchstone.conformance.spec.contract", fromlist=["Also"]).Also({})}},
+    properties="""
 MISTAKES = [
     ("contract = Contract(", "contrakt = Contract(", "expected `contract`, .*, got nothing of that name"),
     (
@@ -221,6 +223,24 @@ MISTAKES = [
         "    properties=",
         REGULAR.format("[]", '{"epps": (0,)}'),
         "contract.regular: params: 'epps' is not one of eps; did you",
+    ),
+    ("    properties=", "    also=64,\n    properties=", "contract.also: expected a dict of names and Alsos"),
+    ("    properties=", '    also={"one": 64},\n    properties=', "contract.also: one: expected an Also, got int"),
+    ("    properties=", ALSO.format('{"rows": 64}'), r"contract.also: \[0\]: no cols, an axis of"),
+    (
+        "    properties=",
+        ALSO.format('{"rows": 1, "cols": 2}, "tine"'),
+        "contract.also: one: values: expected a function",
+    ),
+    (
+        "    properties=",
+        ALSO.format('{"rows": 1, "cols": 2}, params={"epps": 0}'),
+        "contract.also: one: params: 'epps' is not one of eps; did you",
+    ),
+    (
+        "    properties=",
+        ALSO.format('{"rows": 1, "cols": 2}, layouts={"z": "step"}'),
+        "contract.also: one: layouts: 'z' is not one of x",
     ),
     ("    properties=", REGULAR.format("[]", '{"eps": 0}'), "contract.regular: params: eps: expected a list of values"),
     (

@@ -347,8 +347,9 @@ def test_invalid_calls_need_the_error_and_the_name():
 def test_the_trials_of_a_subject():
     contract = registry.contract("softmax")
     ours, user = (trials_of(subject(softmax, own=own), "quick")[0] for own in (True, False))
-    regular = {case.id for case in plan(contract, "quick").regular}
-    assert regular
+    made = plan(contract, "quick")
+    regular = {case.id for case in made.regular | made.also}
+    assert made.regular and made.also
     assert [t.id for t in user if t.id not in regular] == [t.id for t in ours if not isinstance(t, InvalidCall)]
     assert regular <= {t.id for t in user}
     assert regular <= {t.id for t in trials_of(subject(softmax, own=True), "default")[0]}
@@ -466,8 +467,9 @@ def test_every_case_of_a_users_function_is_watched_and_of_a_variant_one_of_a_siz
         [t for t in trials_of(subject(softmax, own=own), "quick")[0] if isinstance(t, CaseTrial)]
         for own in (True, False)
     )
-    grid = registry.contract("softmax").is_beyond_grid  # rows by the ten thousand are called once
-    assert all(trial.watched for trial in user if not grid(trial.case))
+    grid = registry.contract("softmax").is_beyond_grid  # rows and columns by the ten thousand are called once
+    single = plan(registry.contract("softmax"), "quick").also
+    assert all(trial.watched for trial in user if not grid(trial.case) and trial.case not in single)
     sizes = [trial.case.sizes for trial in ours if trial.watched]
     assert 0 < len(sizes) == len(set(sizes)) < len({trial.case.sizes for trial in ours})
 
