@@ -90,8 +90,8 @@ def test_sizes_that_mean_nothing_are_refused(text, told):
 
 
 def test_a_size_that_no_case_has_is_named_with_those_that_cases_have():
-    told = absent({"D": [64, 96]}, ATTENTION, "quick")
-    assert told.startswith("no case of attention at level quick has D=96; D is 8, 16, 17, ")
+    told = absent({"D": [64, 104]}, ATTENTION, "quick")
+    assert told.startswith("no case of attention at level quick has D=104; D is 8, 16, 17, ")
     told = absent({"trailing": [(9, 9)]}, registry.contract("group_norm"), "quick")
     assert told.startswith("no case of group_norm at level quick has trailing=(9, 9); trailing is scalar, ")
     assert "8x8" in told
