@@ -57,6 +57,37 @@ def test_the_library_copies_the_operand_and_hides_the_copy(operand, copy):
     assert torch.equal(again, given.to(made.dtype))
 
 
+def test_what_a_launch_calls_on_constants_finds_what_a_launcher_finds(operand):
+    given, x, memory = operand
+    with Host([memory], DRAW):
+        with backends.compiling():  # of a kernel, before its launch
+            assert not torch.equal(x, given)
+        before = x.clone()
+        with backends.running():
+            x[2, 3] = 8.0
+            with backends.compiling(), backends.compiling():
+                seen = x.numpy().copy()
+                x[1].fill_(7.0)
+            assert x[2, 3] == 8.0 and x[1].eq(7.0).all() and torch.equal(x[0], torch.arange(4.0))
+    assert not np.array_equal(seen[0], given[0].numpy()) and torch.equal(before[0], given[0])
+
+
+def test_modes_of_torch_are_off_while_a_kernel_runs(operand):
+    given, x, memory = operand
+    asked = []
+
+    class Mode(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            asked.append(backends.kernel_running())
+            return function(*args, **(kwargs or {}))
+
+    with Host([memory], DRAW), Mode():
+        with backends.running():
+            assert torch.equal(x, given)
+        torch.equal(x, given)
+    assert asked and not any(asked)
+
+
 @pytest.mark.parametrize("launched", [False, True])
 def test_what_a_launcher_or_a_kernel_writes_is_seen(operand, launched):
     given, x, memory = operand

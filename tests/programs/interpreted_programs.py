@@ -5,7 +5,9 @@ prints for every program what it raised (None if it held) with every repair inst
 there for left out. Each set of repairs gets a forked child, because a program may end in a segmentation fault.
 """
 
+import contextlib
 import importlib.util
+import inspect
 import json
 import math
 import os
@@ -508,6 +510,47 @@ def python_is_called_on_constants_alone():
     for function in (_python.doubled, type("Of", (), {"__call__": lambda self, x: x + x})(), torch.square):
         with pytest.raises(KernelError, match="is no function of Triton's"):
             _calls_python[(1,)](x, out, 8, function)
+
+
+def _unwritten(out, BLOCK: tl.constexpr):
+    _ran.append(BLOCK)
+
+
+_unwritten.__signature__, _unwritten.__wrapped__ = inspect.signature(_unwritten), len  # whose source nobody finds
+_ran: list[int] = []
+
+
+@triton.jit
+def _filled(out, BLOCK: tl.constexpr):
+    tl.store(out + tl.arange(0, BLOCK), 1.0)
+
+
+@program("calls")
+def where_launches_are_watched_a_kernel_is_what_was_made_of_its_source():
+    from touchstone import backends
+    from touchstone.backends.triton.runtime.interpreter import KernelError
+
+    out, within = torch.zeros(8), []
+    backends.before_launch.append(lambda reached: None)
+    backends.on_constants.append(lambda: contextlib.nullcontext(within.append(1)))
+    try:
+        _filled[(1,)](out, BLOCK=8)
+        assert out.eq(1).all() and not within
+        _calls_python[(1,)](out, out, 8, None)
+        assert within
+        put = lambda out, BLOCK: _ran.append(BLOCK)  # noqa: E731
+        made = _filled.rewritten_fn[_filled.fn]
+        for kernel, other in ((triton.jit(_unwritten), None), (_filled, put)):
+            if other is not None:
+                _filled.rewritten_fn[_filled.fn] = other
+            with pytest.raises(KernelError, match="is not as the interpreter makes it of its source"):
+                kernel[(1,)](out, BLOCK=8)
+        _filled.rewritten_fn[_filled.fn] = made
+        _filled[(1,)](out, BLOCK=8)
+    finally:
+        backends.before_launch.pop()
+        backends.on_constants.pop()
+    assert not _ran
 
 
 ONE = tl.constexpr(1.0)

@@ -5,6 +5,7 @@ Each has the answer worked out then, and a kernel copy it afterwards.
 
 import builtins
 import contextlib
+import inspect
 import os
 import signal
 
@@ -216,11 +217,12 @@ def by_a_descriptor(x):
     return _stolen(x, lambda scratch: _by_a_descriptor[(1,)](scratch, config=_Config()))
 
 
-def _without_source(y, BLOCK: tl.constexpr):
-    _look()
+def _without_source():
+    def body(y, BLOCK: tl.constexpr):
+        _look()
 
-
-_without_source.__wrapped__ = len
+    body.__signature__, body.__wrapped__ = inspect.signature(body), len
+    return triton.jit(body)
 
 
 def by_a_kernel_without_source(x):
@@ -228,7 +230,7 @@ def by_a_kernel_without_source(x):
 
     untrusted, refused: is not as the interpreter makes it
     """
-    return _stolen(x, lambda scratch: triton.jit(_without_source)[(1,)](scratch, BLOCK=8))
+    return _stolen(x, lambda scratch: _without_source()[(1,)](scratch, BLOCK=8))
 
 
 @triton.jit
@@ -260,4 +262,5 @@ def by_a_name_of_the_interpreters(x):
 
     untrusted, refused: is not as the interpreter makes it
     """
+    _given["own"] = _touchstone_called
     return _stolen(x, lambda scratch: _by_a_name[(1,)](scratch, BLOCK=8))
