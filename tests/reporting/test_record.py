@@ -257,7 +257,7 @@ def test_an_interrupted_run_keeps_what_was_known(world, capfd):
     assert main([*KERNEL, "mine.py:interrupts", "--json", "out.json"]) == 130
     out, err = capfd.readouterr()
     assert (
-        re.search(r"^INTERRUPTED; judged on \d+ of 41 trials, ", out, re.MULTILINE)
+        re.search(r"^INTERRUPTED; judged on \d+ of 42 trials, ", out, re.MULTILINE)
         and "PASSED" not in out
         and err.endswith("interrupted\n")
     )
