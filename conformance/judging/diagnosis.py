@@ -28,7 +28,7 @@ from touchstone.conformance.spec.contract import Case, Contract
 SECONDS = 5.0  # for comparing one answer with mutants
 WORK_LIMIT = 2e8  # work of a case above which the mutants are not run
 CANCELLING = 4.0  # terms so many times the size of their sum cancel
-CHEAP = 1e6  # work of a case that passed, up to which mutants are run on it
+CHEAP = 1e7  # work of a case that passed, up to which mutants are run on it
 PASSED_TRIED = 4  # of those
 NAMED = 3  # most mutants that a diagnosis names
 EXPLAINS = 0.95  # of the wrong elements, what a hint has to explain
@@ -223,7 +223,7 @@ def not_refuted(
     if kept or verdict.bad is None:
         return kept
     wrong = got.cpu()[verdict.bad.cpu()]
-    if bool(torch.isfinite(wrong).any()) and wrong.unique().numel() == 1:
+    if wrong.unique().numel() == 1 and not bool(torch.isnan(wrong).any()):
         return []
     return [mutant for mutant in mutants if not mutant.generic]
 
@@ -429,7 +429,7 @@ def related(
     hints = [_fitted(value, answer, tolerance, bad, names, unit)] if most(steady[bad]) else []
     if moved := _moved(value, answer, tolerance, axes):
         hints.append((1.0, moved))
-    else:
+    elif not where_alike(expected, got, bad):
         hints.append(_elsewhere(value, answer, tolerance, bad, axes))
     ranked = sorted((hint for hint in hints if hint is not None), key=lambda hint: -hint[0])
     return "; or ".join(text for _, text in ranked) or None

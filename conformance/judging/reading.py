@@ -24,6 +24,7 @@ Call = Callable[[Case], Mapping[str, Any] | None]  # what the kernel gives on an
 
 WORK_LIMIT = 2e8  # work of a case above which nothing is tried
 LEAST = 3  # wrong elements of which something can be said
+APART = 0.95  # of the wrong elements at which another answer has to differ from the right one
 HEADS = 32  # of keys and values, of which each is tried for every query head
 NAMED = 3  # most changes that are named
 SHOWN = 3  # heads that are named
@@ -52,6 +53,7 @@ def misread(
     if contract.work(case) > WORK_LIMIT or int(bad.sum()) < LEAST:
         return None
     got, bad, end = got.cpu(), bad.cpu(), time.monotonic() + seconds
+    right = contract.expected(contract.build(case))[output]
     exact = contract.build(case).exact
     if name := _copied(exact, got, bad):
         return f"the elements of {name}, unchanged"
@@ -64,7 +66,7 @@ def misread(
             break
         theirs = _answer(contract, case, output, change)
         where = None if theirs is None else _explained(theirs, got, bad, case)
-        if where is None:
+        if theirs is None or where is None or not _apart(theirs, right, bad, case):
             continue
         if not other:
             other.append(call(again(case)))
@@ -156,6 +158,14 @@ def _explained(answer: Expected, got: torch.Tensor, bad: torch.Tensor, case: Cas
         if not bool(wrong.all()) and not bool(off.movedim(axis, 0)[wrong].any()):
             return axis, wrong
     return None
+
+
+def _apart(theirs: Expected, right: Expected | None, bad: torch.Tensor, case: Case) -> bool:
+    """Whether an answer is so far from the right one where an output is wrong that its budget tells them apart."""
+    if right is None or right.answer.shape != bad.shape:
+        return False
+    off = _off(theirs, right.answer.cpu(), case)
+    return off is not None and off[bad].double().mean().item() >= APART
 
 
 def _holds(

@@ -107,6 +107,32 @@ def test_all_of_a_wrong_slice_has_to_fit():
     assert said("rms_norm", fn, rows=5, cols=50) is None
 
 
+def test_another_answer_has_to_be_apart_from_the_right_one():
+    right = Expected(torch.ones(4, 6, dtype=torch.float64))
+    bad = torch.ones(4, 6, dtype=torch.bool)
+    case = plain_case(registry.contract("softmax"), "float32", "normal")
+    near, far = right.answer + 1e-9, right.answer + 1
+    assert reading._apart(Expected(far), right, bad, case)
+    assert not reading._apart(Expected(near), right, bad, case)
+    assert not reading._apart(Expected(far, extra=2.0), right, bad, case)
+    assert not reading._apart(Expected(far), Expected(right.answer[0]), bad, case)
+
+
+def test_another_row_is_not_named_where_the_answer_is_nothing():
+    answer = torch.linspace(1, 9, 40, dtype=torch.float64).reshape(4, 10)
+    case = plain_case(registry.contract("softmax"), "float32", "normal", size=dict(rows=4, cols=10))
+
+    def relation(answer):
+        got = answer.float()
+        got[1] = got[2]
+        bad = compare.compare(got, Expected(answer), torch.float32).bad
+        return diagnosis.related(got, Expected(answer), case, bad, ("rows", "cols"))
+
+    assert "the answer of another rows: that of 2" in relation(answer)
+    answer[1] = 0
+    assert relation(answer) is None or "another rows" not in relation(answer)
+
+
 def test_time_and_work_are_limited(monkeypatch):
     moved = norm(lambda x, w, eps: rms(x, w.roll(1), eps))
     assert said("rms_norm", moved, rows=5, cols=7, seconds=-1) is None
