@@ -37,6 +37,7 @@ SEVERAL = 8.0  # roundings of the size of the answer: more are no longer those o
 DISTINCT = 12  # values that tell a narrower dtype
 NARROWER = {torch.float32: (torch.bfloat16, torch.float16), torch.float16: (torch.bfloat16,)}
 LOCAL = 8.0  # times the error of another slice: a precision is lower everywhere
+SPIKE = 16.0  # times the size of all other errors: one element is wrong by itself
 AGREEMENT = 2.0  # budgets that two answers with one mutant can be apart: each has its own rounding
 # kinds that one call does not show by its values, or that would do harm here
 NOT_COMPARED = {"mutation", "alias", "cache", "state", "bounds", "contract", "race", "unwritten", "empty"}
@@ -515,7 +516,11 @@ def short_sums(
 
 
 def _local(error: torch.Tensor) -> bool:
-    """Whether errors, in units of what is expected of each, are of another size in some slices than in others."""
+    """Whether errors, in units of what is expected of each, are of another size in some slices than in others, or in
+    one element than in all others."""
+    every = budget.finite(error).abs().flatten().sort(descending=True).values
+    if every.numel() >= 16 and every[0] > SPIKE * every[1:].square().mean().sqrt():
+        return True
     for axis in range(error.ndim):
         slices = budget.finite(error).movedim(axis, 0).reshape(error.shape[axis], -1)
         if len(slices) > 1 and slices.shape[1] >= 16:

@@ -193,6 +193,24 @@ def test_short_sums_are_not_said_of_what_is_wrong_in_float32():
     assert "explain" not in told("rms_norm", both, case, mutants=False)
 
 
+def test_one_element_off_is_no_short_sum():
+    answer = torch.linspace(1, 9, 40, dtype=torch.float64).reshape(4, 10)
+    parts = [(torch.full((4, 10), 5000.0, dtype=torch.float64), 3 * answer)]
+    expected = Expected(answer, parts=parts)
+    case = plain_case(registry.contract("softmax"), "bfloat16", "normal", size=dict(rows=4, cols=10))
+
+    def hint(change):
+        got = answer.bfloat16()
+        change(got)
+        verdict = compare.compare(got, expected, torch.bfloat16)
+        assert verdict.bad is not None
+        return diagnosis.short_sums(got, expected, case, verdict)
+
+    signs = torch.where(torch.arange(40) % 3 == 0, -1.0, 1.0).reshape(4, 10)
+    assert "kept in bfloat16 explain" in hint(lambda y: y.mul_((1 + 0.1 * signs).bfloat16()))
+    assert hint(lambda y: y[2].select(0, 7).mul_(1.5)) is None
+
+
 def test_a_mutant_that_other_values_refute_is_not_named(monkeypatch):
     contract = registry.contract("softmax")
     case = plain_case(contract, "float32", "normal", size=dict(rows=3, cols=33))
