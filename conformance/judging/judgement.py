@@ -9,7 +9,7 @@ from typing import Any
 
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging.executor import PLAIN, Executor, InProcess, Manner, Observed, Placed
-from touchstone.conformance.judging.trials import Kind, Trial
+from touchstone.conformance.judging.trials import CaseTrial, Kind, Trial
 from touchstone.conformance.spec.checks import Requirement
 from touchstone.conformance.spec.contract import Case, Contract
 
@@ -60,11 +60,13 @@ class Outcome:
     displaced: bool = False  # it raised because its kernels were set up for another device before
     requirements: list[str] = field(default_factory=list)  # what the trial was to show (`Requirement`)
     held: list[str] = field(default_factory=list)  # and what of it, and besides, it showed to hold
+    single: bool = False  # of one of the contract's single cases, which may be declined
 
     @classmethod
     def of(cls, trial: Trial) -> "Outcome":
         """That of a trial in which nothing is found yet."""
-        return cls(trial.id, trial.kind, trial.case.dtype, PASSED)
+        single = isinstance(trial, CaseTrial) and trial.single
+        return cls(trial.id, trial.kind, trial.case.dtype, PASSED, single=single)
 
     @property
     def judged(self) -> bool:

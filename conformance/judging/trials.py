@@ -42,6 +42,7 @@ class CaseTrial:
     case: Case
     watched: bool = False  # a second call, between guard bands
     instrumented: bool = False  # further calls under the instruments of the backend
+    single: bool = False  # one of the contract's single cases, which a launcher may refuse
 
     @property
     def id(self) -> str:
@@ -131,7 +132,7 @@ Trial = CaseTrial | PropertyTrial | InvalidCall | ManyCalls | OnStream | AsGraph
 
 def called_once(trial: Trial) -> Trial:
     """The trial without the further calls that a case can be given."""
-    return CaseTrial(trial.case) if isinstance(trial, CaseTrial) else trial
+    return CaseTrial(trial.case, single=trial.single) if isinstance(trial, CaseTrial) else trial
 
 
 def trials_of(
@@ -161,7 +162,7 @@ def trials_of(
         cases += _of_drawn_sizes(contract, [case for case in made.cases if case not in made.also], seed)
     short = [case for case in cases if not contract.is_beyond_grid(case) and case not in made.also]
     watched, instrumented = _watched(subject, short), _instrumented(subject, short, share is not None)
-    found: list[Trial] = [CaseTrial(case, case in watched, case in instrumented) for case in cases]
+    found: list[Trial] = [CaseTrial(case, case in watched, case in instrumented, case in made.also) for case in cases]
     for prop in contract.properties:
         if prop.bitwise and not subject.deterministic:
             continue

@@ -159,8 +159,9 @@ class Report:
     @property
     def covered(self) -> float | None:
         """The share of the trials judged among those it was called on: the others it declined, or they could not be
-        run. None where there are none."""
-        return self.cases / len(self.outcomes) if self.outcomes else None
+        run. The contract's single cases do not count where it declined them. None where there are none."""
+        counted = sum(not (outcome.single and outcome.status == DECLINED) for outcome in self.outcomes)
+        return self.cases / counted if counted else None
 
     @property
     def reason(self) -> str | None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from touchstone import backends
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging import call, executor, judge, trials
@@ -26,6 +27,7 @@ from touchstone.conformance.judging.trials import (
     trials_of,
 )
 from touchstone.conformance.reporting import earlier
+from touchstone.conformance.reporting.report import Report
 from touchstone.conformance.spec.cases import plan
 from touchstone.conformance.spec.checks import Check
 from touchstone.conformance.spec.compare import worst
@@ -472,6 +474,31 @@ def test_every_case_of_a_users_function_is_watched_and_of_a_variant_one_of_a_siz
     assert all(trial.watched for trial in user if not grid(trial.case) and trial.case not in single)
     sizes = [trial.case.sizes for trial in ours if trial.watched]
     assert 0 < len(sizes) == len(set(sizes)) < len({trial.case.sizes for trial in ours})
+
+
+def test_a_launcher_may_refuse_a_single_case_before_it_launches():
+    single = {trial.single: trial for trial in trials_of(subject(softmax), "quick")[0] if isinstance(trial, CaseTrial)}
+    assert single[True].case in plan(registry.contract("softmax"), "quick").also
+
+    def refuses(x):
+        raise RuntimeError(f"n = {x.shape[1]} exceeds 65536")
+
+    def launches(x):
+        with backends.running():
+            return refuses(x)
+
+    def judged_on(trial, fn):
+        return judge.run(subject(fn), trial)
+
+    outcome = judged_on(single[True], refuses)
+    assert outcome.status == DECLINED and "n = 66001 exceeds 65536" in outcome.reason and outcome.single
+    assert judged_on(single[False], refuses).status == judged_on(single[True], launches).status == FAILED
+    assert judged_on(single[True], torch.zeros_like).status == FAILED
+    report = Report("softmax", "fn", "user@cpu", "quick", 0, [judged_on(single[False], softmax), outcome])
+    report.least_coverage = 1.0
+    assert report.covered == 1.0 and report.verdict == PASSED
+    report.outcomes.append(replace(outcome, single=False))
+    assert report.verdict == "partial"
 
 
 @pytest.mark.parametrize("level", ["quick", "thorough"])
