@@ -34,6 +34,9 @@ _ON_HOST = {
     "cuda": "expected a tensor on cuda, got one on cpu",
 }
 
+# What a launcher raises that does not take a size.
+REFUSALS = ("AssertionError", "OutOfResources", "RuntimeError", "ValueError")
+
 
 def observe_call(
     j: Judgement, inputs: Inputs, byte: int = probe.PATTERNS[0], watched: bool = False, late: bool = False
@@ -53,7 +56,7 @@ def observe_call(
     honesty.check(j, seen, manner.element)
     if seen.raised is not None:
         j.outcome.displaced = seen.displaced
-        if j.outcome.single and seen.raised.kind == RAISES and not seen.launched and seen.lost is None:
+        if j.outcome.single and seen.raised.types[0] in REFUSALS and not seen.launched and seen.lost is None:
             j.decline(seen.raised.text)  # "n = 66001 exceeds 65536": published launchers have such limits
         else:
             note_raised(j, seen.raised)

@@ -494,6 +494,7 @@ def test_a_launcher_may_refuse_a_single_case_before_it_launches():
     assert outcome.status == DECLINED and "n = 66001 exceeds 65536" in outcome.reason and outcome.single
     assert judged_on(single[False], refuses).status == judged_on(single[True], launches).status == FAILED
     assert judged_on(single[True], torch.zeros_like).status == FAILED
+    assert judged_on(single[True], lambda x: 1 / 0).status == FAILED
     report = Report("softmax", "fn", "user@cpu", "quick", 0, [judged_on(single[False], softmax), outcome])
     report.least_coverage = 1.0
     assert report.covered == 1.0 and report.verdict == PASSED
