@@ -11,6 +11,8 @@ with contextlib.suppress(OSError):  # where the folder was removed, nothing is f
     # below and later.
     HERE = os.path.realpath(os.getcwd())
     sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry) != HERE]
+    if os.path.dirname(os.path.dirname(os.path.realpath(__file__))) == HERE:
+        sys.path.append(HERE)  # a clone: processes that are started from here find Touchstone in it, after all else
 
 from touchstone.conformance.cli import main  # noqa: E402
 from touchstone.conformance.discovery import importing  # noqa: E402
