@@ -11,6 +11,7 @@ if __name__ != "touchstone.backends":
     )
 
 import contextlib
+import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from types import CodeType
@@ -80,6 +81,18 @@ def compiling() -> Iterator[None]:
         for within in on_constants if _running else ():
             stack.enter_context(within())
         yield
+
+
+@contextlib.contextmanager
+def without_collection() -> Iterator[None]:
+    """Within, the garbage collector does not run: it looks through all of torch, and calls finalizers of anybody's."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def launches() -> int:

@@ -13,7 +13,6 @@ All is done by NumPy, since a dispatch mode would take torch's calls for the lau
 
 import contextlib
 import ctypes
-import gc
 import mmap
 import os
 import sys
@@ -165,7 +164,7 @@ class Host(TorchDispatchMode):
                 self._made.append(_Made(memory.owner, begin, end - begin, None, self._draw))
         self._concealed = 0
         self._apart = contextlib.ExitStack()
-        self._apart.enter_context(_without_collection())
+        self._apart.enter_context(backends.without_collection())
         self._apart.enter_context(_unheard())
         self._apart.enter_context(torch._C.DisableTorchFunction())
         self._apart.enter_context(_disable_current_modes())
@@ -260,7 +259,7 @@ class Host(TorchDispatchMode):
 
     @contextlib.contextmanager
     def _all_shown(self) -> Iterator[None]:
-        with _without_collection(), self._attended():
+        with backends.without_collection(), self._attended():
             self._show()
             try:
                 yield
@@ -332,18 +331,6 @@ def _apart_from(stretch: tuple[int, int], known: Sequence[range]) -> list[tuple[
         cut = [((low, min(high, span.start)), (max(low, span.stop), high)) for low, high in parts]
         parts = [part for pair in cut for part in pair if part[0] < part[1]]
     return parts
-
-
-@contextlib.contextmanager
-def _without_collection() -> Iterator[None]:
-    """Within, the garbage collector calls nobody's code."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
 
 
 @contextlib.contextmanager

@@ -1,13 +1,17 @@
 """What Python picks up by itself beside a kernel: nothing of it is run by the judge, or in the place of the source."""
 
 import importlib.util
+import os
 import py_compile
+import subprocess
+import sys
 from importlib.metadata import packages_distributions
 
 import pytest
 
 from tests import processes
 from touchstone import check
+from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.importing import FileFunction
 from touchstone.conformance.judging.judgement import FAILED
 
@@ -70,3 +74,19 @@ def test_a_kernel_imports_from_the_current_folder_what_is_nowhere_else(tmp_path)
     what = ["softmax", "--kernel=kernels/kernel.py:softmax", "--device=cpu", "--quick", "--sizes=cols=33"]
     done = processes.run_touchstone(["-m", "touchstone", "check", *what, "--dtypes=float32"], tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_processes_started_in_a_clone_find_touchstone():
+    """The current folder is not looked at first; where it is the clone that runs, it is looked at last."""
+    code = (
+        "import runpy, sys\n"
+        "sys.path.insert(0, '')\n"
+        "sys.argv = ['touchstone']\n"
+        "runpy.run_module('touchstone', run_name='touchstone.__main__')\n"
+        "print(sys.path.count(sys.path[-1]), sys.path[-1])\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=registry.ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == ["1", os.path.realpath(registry.ROOT)], done.stderr

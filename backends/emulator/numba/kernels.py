@@ -6,8 +6,8 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from touchstone.backends import without_collection
 from touchstone.backends.emulator.numba import build, cache
-from touchstone.backends.emulator.numba.scopes import undisturbed
 
 
 class Compiled(NamedTuple):
@@ -75,7 +75,7 @@ def _compiled_anew(kernel: Any, kinds: tuple[Any, ...]) -> Compiled:
     if entry is None:
         from touchstone.backends.emulator.numba import patches  # which imports numba.cuda
 
-        with undisturbed(), patches.emulating():
+        with without_collection(), patches.emulating():
             entry, found = lowered(kernel, kinds)
         classes = found if debug else {}
         cache.keep(key, entry)

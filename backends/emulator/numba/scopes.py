@@ -1,7 +1,6 @@
 """Context managers around a compilation by numba-cuda."""
 
 import contextlib
-import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,15 +17,3 @@ def replaced(*places: tuple[Any, str, Any]) -> Iterator[None]:
     finally:
         for (owner, name, _), value in zip(places, stock, strict=True):
             delattr(owner, name) if value is missing else setattr(owner, name, value)
-
-
-@contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
-    """Without the collector of garbage, which looks through all of torch a dozen times in a compilation."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()

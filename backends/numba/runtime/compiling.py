@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from touchstone.backends import numba
-from touchstone.backends.emulator.numba.scopes import replaced, undisturbed
+from touchstone.backends import numba, without_collection
+from touchstone.backends.emulator.numba.scopes import replaced
 from touchstone.backends.numba.runtime import instructions
 from touchstone.backends.numba.runtime.launching import OPTED_IN
 
@@ -177,7 +177,7 @@ def compile_one(launch: Launch, arch: str, to_machine_code: bool = True) -> dict
     start = time.perf_counter()
     found: dict[str, Any] = {}
     try:
-        with _device(arch), undisturbed():
+        with _device(arch), without_collection():
             if not to_machine_code:
                 if launch.stands_for_others:
                     _lowered(launch, arch)

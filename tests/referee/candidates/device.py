@@ -123,12 +123,8 @@ def by_an_engine(x):
     return _run(x, 'extern "C" __device__ void* ts_writers_new();', "if (!ts_writers_new()) return;")
 
 
-def by_a_declaration(x):
-    """Has a kernel of Numba's call a function of the C library.
-
-    refused: getpid, which no GPU has
-    """
-    asked = cuda.declare_device("getpid", int32())
+def _after(x, asked):
+    """Softmax, after which a kernel of Numba's calls a function."""
 
     @cuda.jit
     def nothing(y):
@@ -137,6 +133,14 @@ def by_a_declaration(x):
     y = softmax(x)
     nothing[1, 1](torch.empty(1, dtype=torch.int32, device=x.device))
     return y
+
+
+def by_a_declaration(x):
+    """Has a kernel of Numba's call a function of the C library.
+
+    refused: getpid, which no GPU has
+    """
+    return _after(x, cuda.declare_device("getpid", int32()))
 
 
 def by_what_it_is_linked_with(x):
@@ -149,12 +153,4 @@ def by_what_it_is_linked_with(x):
             f'extern "C" int system(const char*);\nstatic int ran = system({PLANT});\n'
             'extern "C" __device__ int own(int* out) { *out = ran; return 0; }\n'
         )
-    asked = cuda.declare_device("own", int32(), link=file.name)
-
-    @cuda.jit
-    def nothing(y):
-        y[0] = asked()
-
-    y = softmax(x)
-    nothing[1, 1](torch.empty(1, dtype=torch.int32, device=x.device))
-    return y
+    return _after(x, cuda.declare_device("own", int32(), link=file.name))

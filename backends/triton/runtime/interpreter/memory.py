@@ -110,9 +110,9 @@ def _descriptors() -> None:
         item = desc.base.get_element_ty().primitive_bitwidth // 8
         check_box([int(each.data.item()) for each in indices], item, what, stores)
 
-    def create_descriptor_load(self, desc, indices, *args):
+    def create_descriptor_load(self, desc, indices, *args, **kwargs):
         check(desc, indices, "load of a descriptor's block")
-        return load(self, desc, indices, *args)
+        return load(self, desc, indices, *args, **kwargs)
 
     def create_descriptor_store(self, desc, value, indices):
         check(desc, indices, "store of a descriptor's block", stores=True)
