@@ -10,7 +10,7 @@ from typing import Any
 
 from touchstone.backends.devices import gpus
 from touchstone.conformance.batch import candidates as reading
-from touchstone.conformance.batch import fleet, pool, telling
+from touchstone.conformance.batch import fleet, pool, seals, telling
 from touchstone.conformance.batch.attempt import Judged
 from touchstone.conformance.batch.candidates import Candidate, Settings
 from touchstone.conformance.batch.results import Results
@@ -92,6 +92,8 @@ def run(options: argparse.Namespace) -> Status:
         with standard_output_kept() as stream, Results(None, stream) as results:
             return _judge(options, settings, found, results, base)
     with Results(Path(options.out)) as results:
+        if why := seals.why_not():
+            print(f"judge: no later run can go on with {options.out}: there is no key: {why}", file=sys.stderr)
         return _judge(options, settings, found, results, base)
 
 

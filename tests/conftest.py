@@ -49,6 +49,12 @@ def _findings_elsewhere(tmp_path, monkeypatch):
 
 
 @pytest.fixture(autouse=True)
+def _state_elsewhere(tmp_path_factory, monkeypatch):
+    """No key is made in the user's home."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
+
+
+@pytest.fixture(autouse=True)
 def _ops_of_files(monkeypatch):
     """An op of a file that a test loads is not known to the next one."""
     monkeypatch.setattr(registry, "_own", dict(registry._own))

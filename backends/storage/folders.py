@@ -70,6 +70,16 @@ def chosen() -> Path:
     return base.absolute() / "touchstone" / "emulator"
 
 
+def state() -> Path:
+    """Where what has to stay is kept, of this user alone. Raises Refused where the user has no home."""
+    shared = os.environ.get("XDG_STATE_HOME", "")
+    try:
+        base = Path(shared) if os.path.isabs(shared) else Path.home() / ".local" / "state"
+    except RuntimeError:
+        raise Refused("there is no home folder; set HOME or XDG_STATE_HOME") from None
+    return base.absolute() / "touchstone"
+
+
 def nowhere() -> Path:
     """For a store of temporary folders alone."""
     raise Refused("what is kept here ends with the process")

@@ -3,6 +3,7 @@
 Everything is read before anything runs, and every mistake is told with its file, line and field.
 """
 
+import functools
 import hashlib
 import json
 import os
@@ -18,6 +19,7 @@ from touchstone.conformance.batch import fields, functions
 from touchstone.conformance.discovery import neighbours, registry
 from touchstone.conformance.discovery.opfile import load_op
 from touchstone.conformance.discovery.selection import UsageError
+from touchstone.conformance.reporting.provenance import versions
 from touchstone.conformance.reporting.record import FORMAT
 from touchstone.conformance.reporting.source import digest
 from touchstone.conformance.spec.words import not_one_of
@@ -81,12 +83,20 @@ class Candidate:
     def key(self, settings: Settings) -> str:
         """The digest of all that its result depends on, its id apart: candidates of one key are judged once."""
         content = [
-            [FORMAT, touchstone.__version__],
+            [FORMAT, _judge()],
             [self.op, self.op_file and _all_of(self.op_file)],
             [_all_of(self.source), self.function],
             [dict(self.options), vars(settings)],
         ]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+@functools.cache
+def _judge() -> list[Any]:
+    """Touchstone's source, and the versions of what it judges with."""
+    whole = Path(touchstone.__file__).parent
+    parts = [path for path in sorted(whole.iterdir()) if path.suffix == ".py" or (path / "__init__.py").exists()]
+    return [{path.name: digest(path) for path in parts}, versions()]
 
 
 def _all_of(source: Text) -> list[Any]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+from touchstone.conformance.batch import seals
 from touchstone.conformance.discovery.selection import UsageError
 from touchstone.conformance.judging.judgement import FAILED, NOT_RUN, PARTIAL, PASSED
 from touchstone.conformance.reporting.record import dumps
@@ -55,7 +56,8 @@ class Results:
     """Where the lines go: `file`, or without one the stream. A context manager, which keeps other runs off the file.
 
     A line that was torn when a run was killed is dropped. `briefs`: the latest result of each (id, key) that the file
-    has. Raises UsageError where the file holds anything else, or where another run writes it.
+    has. Raises UsageError where the file holds anything else, a line without this user's seal too, or where another run
+    writes it.
     """
 
     def __init__(self, file: Path | None, stream: TextIO | None = None):
@@ -92,7 +94,9 @@ class Results:
 
     def add(self, record: dict[str, Any]) -> Brief:
         """Append a record. Raises OSError where there is no room; the file then ends with the last whole line."""
-        line = dumps(record) + "\n"
+        sealed = json.loads(dumps(record))  # as it is read again
+        sealed["candidate"]["seal"] = seals.seal(sealed)
+        line = dumps(sealed) + "\n"
         brief = Brief.of(record)
         if self.stream is not None:
             self.stream.write(line)
@@ -146,6 +150,11 @@ class Results:
                 raise UsageError(
                     f"--out: {self.file}:{number}: is no result of `judge`; give a file of its own"
                 ) from None
+            if not seals.sealed(record):
+                raise UsageError(
+                    f"--out: {self.file}:{number}: this line does not have the seal of your `judge` (docs/judge.md), "
+                    "so it is not taken for a result; give another file"
+                )
             self._places.setdefault(about["key"], begins)
             whole = begins + len(line)
         os.ftruncate(self._descriptor, whole)

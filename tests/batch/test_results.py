@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from touchstone.conformance.batch import seals
 from touchstone.conformance.batch.attempt import Judged
 from touchstone.conformance.batch.candidates import Candidate, Text
 from touchstone.conformance.batch.results import Results
@@ -81,6 +82,69 @@ def test_a_result_that_is_not_as_judge_writes_it_is_refused(file, change):
     file.write_text(file.read_text() + json.dumps(made) + "\n")
     with pytest.raises(UsageError, match=r"results\.jsonl:3: is no result of `judge`"), Results(file):
         pass
+
+
+def forged(change):
+    """Changes a record of the file, and keeps the rest of the line."""
+
+    def to(line: str) -> str:
+        made = json.loads(line)
+        change(made)
+        return json.dumps(made) + "\n"
+
+    return to
+
+
+FORGED = {
+    "verdict": forged(lambda made: made.update(verdict="passed", status=0, passed=True)),
+    "seed": forged(lambda made: made.update(seed=5)),
+    "of another candidate": forged(lambda made: made["candidate"].update(id="c")),
+    "of another source": forged(lambda made: made["candidate"].update(key="2" * 64)),
+    "without a seal": forged(lambda made: made["candidate"].pop("seal")),
+    "with none": forged(lambda made: made["candidate"].update(seal=None)),
+    "with one of its own": forged(lambda made: made["candidate"].update(seal="3" * 64)),
+    "with no text": forged(lambda made: made["candidate"].update(seal="\ud800")),
+}
+
+
+@pytest.mark.parametrize("how", FORGED)
+def test_a_line_that_the_judge_did_not_write_is_no_result(file, how):
+    first, _, rest = file.read_text().partition("\n")
+    file.write_text(FORGED[how](first + "\n") + rest)
+    before = file.read_bytes()
+    with pytest.raises(UsageError, match=r"results\.jsonl:1: (?:this line does not have the seal|is no result)"):
+        Results(file).__enter__()
+    assert file.read_bytes() == before
+
+
+def test_lines_are_known_again_as_other_tools_write_them(file):
+    """`jq -c`, say, by which docs/judge.md has lines chosen."""
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    lines[0]["candidate"]["seconds"] = int(lines[0]["candidate"]["seconds"])
+    rewritten = [dict(reversed(line.items())) for line in lines]
+    file.write_text("".join(json.dumps(line, separators=(",", ":"), ensure_ascii=False) + "\n" for line in rewritten))
+    with Results(file) as results:
+        assert len(results.briefs) == 2
+
+
+def test_the_key_is_this_users_alone(file, tmp_path, monkeypatch):
+    key = seals.folders.state() / seals.NAME
+    assert (key.stat().st_mode & 0o777, len(key.read_bytes())) == (0o600, seals.LENGTH)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "of another user"))
+    with pytest.raises(UsageError, match="does not have the seal"):
+        Results(file).__enter__()
+    key = seals.folders.state() / seals.NAME
+    key.chmod(0o644)
+    assert "remove it" in seals.why_not()
+
+
+def test_without_a_place_for_a_key_lines_have_no_seal(tmp_path, monkeypatch):
+    (tmp_path / "a file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "a file"))
+    with Results(tmp_path / "results.jsonl") as results:
+        results.add(record("a"))
+    assert json.loads((tmp_path / "results.jsonl").read_text())["candidate"]["seal"] is None
+    assert "a file" in seals.why_not()
 
 
 def test_what_is_no_plain_file_is_neither_waited_for_nor_written(tmp_path):

@@ -293,6 +293,27 @@ def test_an_attack_is_stopped_by_each_measure_and_by_nothing_else(name, ordinary
     assert not none.survivors and not none.left
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("ordinary", JUDGES)
+def test_the_key_of_the_judges_user_is_not_to_be_read(ordinary, given, monkeypatch):
+    """Not where the kernel has the same user either."""
+    state = Path(given["HOME"], "state")
+    monkeypatch.setenv("XDG_STATE_HOME", str(state))
+    key = state / "touchstone" / "judge.key"
+    key.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    key.write_text("secret")
+    key.chmod(0o600)
+    if ordinary:
+        for path in (state, key.parent, key):
+            os.chown(path, ORDINARY, -1)
+    program = f"if open({str(key)!r}).read(): print(DONE)"
+    whole = run(program, limits=SMALL, ordinary=ordinary, **given)
+    assert not whole.done or not whole.measures & {FILES, USER}, whole.output
+    some = run(program, ALL - {USER}, SMALL, ordinary, user_reads=False, **given)
+    assert not some.done or FILES not in some.measures, some.output
+    assert run(program, ALL - {USER, FILES}, SMALL, ordinary, user_reads=False, **given).done
+
+
 FALLBACK = ALL - {PROCESSES, FILES, NETWORK}
 WAYS = [pytest.param(ALL, id="all"), pytest.param(FALLBACK, id="without namespaces")]
 

@@ -57,10 +57,12 @@ def own_proc() -> None:
 
 def confine(settings: Settings) -> None:
     """Everything read-only but `settings.home` and shared memory, which begin empty, have a size, and end with the
-    namespace; in /dev only what computing takes. Raises OSError."""
+    namespace; in /dev only what computing takes, and nothing in what is covered. Raises OSError."""
     owner = "" if settings.user is None else f",uid={settings.user},gid={settings.user}"
     size = f"size={settings.limits.files},nr_inodes={_FILES_PER_FOLDER},mode=0700{owner}"
     mount("tmpfs", settings.home, "tmpfs", MS_NOSUID | MS_NODEV, size)
+    for path in filter(os.path.isdir, settings.covered):
+        mount("tmpfs", path, "tmpfs", MS_NOSUID | MS_NODEV, "size=4k,mode=0755")
     _devices(settings)
     mount("tmpfs", SHARED_MEMORY, "tmpfs", MS_NOSUID | MS_NODEV, size)
     writable = (settings.home, SHARED_MEMORY, *(GPU_WRITES if settings.device == "cuda" else ()))

@@ -164,6 +164,7 @@ class Sandbox:
             limits=self.limits,
             device=self.device,
             readable=tuple(sorted({*self.readable, self.folder})),
+            covered=_covered(),
             user=self.user,
             group=self._group or None,
             environment=self.environment,
@@ -407,6 +408,13 @@ def _trial(plan: Plan, device: str, readable: tuple[str, ...], group: str | None
 def _failure(line: dict[str, Any]) -> str:
     what = f"{line['failed']}: " if line["failed"] else ""
     return f"the child could not be confined: {what}{line['reason']}"
+
+
+def _covered() -> tuple[str, ...]:
+    """What is the judge's alone, as a user without one of its own could read it."""
+    with contextlib.suppress(OSError):
+        return (os.path.realpath(folders.state()),)
+    return ()
 
 
 def _interpreter() -> set[str]:

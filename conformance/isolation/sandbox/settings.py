@@ -61,7 +61,8 @@ class Settings:
     """What the parent tells the child, before it runs any code of a candidate.
 
     `keep` are the descriptors that stay open; `status` is the pipe on which the child says that it is confined, and
-    `output` the file for what is printed. `readable` are folders that have to stay readable for another user.
+    `output` the file for what is printed. `readable` are folders that have to stay readable for another user, and
+    `covered` those that nobody finds anything in.
     """
 
     folder: str
@@ -69,6 +70,7 @@ class Settings:
     limits: Limits
     device: str
     readable: tuple[str, ...]
+    covered: tuple[str, ...]
     user: int | None
     group: str | None
     environment: dict[str, str]
@@ -90,5 +92,5 @@ class Settings:
         read: dict[str, Any] = json.loads(text)
         measures = frozenset(map(Measure, read.pop("measures")))
         limits = Limits(**read.pop("limits"))
-        readable, keep = tuple(read.pop("readable")), tuple(read.pop("keep"))
-        return cls(measures=measures, limits=limits, readable=readable, keep=keep, **read)
+        paths = {name: tuple(read.pop(name)) for name in ("readable", "covered", "keep")}
+        return cls(measures=measures, limits=limits, **paths, **read)
