@@ -15,7 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from touchstone.conformance.derived import ops, refusals
+from touchstone.conformance.derived import ops, refusals, rules
 from touchstone.conformance.derived.noise import Lift, Noise, Parts, Pick
 from touchstone.conformance.derived.ops import is_float, name_of, tensors_of
 from touchstone.conformance.spec.budget import EPS32
@@ -244,6 +244,7 @@ class _Whole(TorchDispatchMode):
             positive = tree_map(lambda t: t.abs() if is_float(t) else t, tuple(args))
             size = func(*positive, **kwargs)
         out = func(*args, **kwargs)
+        self.holds &= not rules.is_window(name, args)
         for t in ops.float_leaves(out):
             self.holds &= name in ops.EXACT or func.is_view or name.rstrip("_") in self.COMPUTED
             self.holds &= size is None or bool((size.abs() <= 2**24).all())

@@ -94,6 +94,23 @@ def test_what_the_reference_stores_itself_needs_no_note():
     assert verdict.ok and not verdict.note
 
 
+def test_what_torchs_own_kernels_of_16_bits_get_wrong_passes_with_a_note_that_says_so():
+    """On the CPU a transposed convolution of 16 bits adds in 16 bits: whoever calls it gives what the reference gives,
+    and a kernel that adds so in another order is wrong."""
+    x, weight = drawn((2, 16, 12), (16, 5, 31))
+    contract = derive(F.conv_transpose1d, [x, weight], dtypes=["float16"])
+    inputs, expected = expected_of(contract, "float16")
+    x, weight = (inputs.exact[name].to(torch.float16) for name in contract.operands)
+    right = F.conv_transpose1d(x.float(), weight.float()).half()
+    taps = [F.pad((x.mT @ weight[..., tap]).mT, (tap, 30 - tap)) for tap in range(31)]
+    backwards = sum(reversed(taps))
+    assert not (verdict := compare(right, expected["y"], torch.float16)).note and verdict.ok
+    verdict = compare(F.conv_transpose1d(x, weight), expected["y"], torch.float16)
+    assert verdict.ok and "as far off as torch's own float16 kernels" in verdict.note
+    for wrong in (backwards, F.conv_transpose1d(x, weight).neg(), F.conv_transpose1d(x, weight) * 1.02):
+        assert not compare(wrong, expected["y"], torch.float16).ok
+
+
 def test_exact_cases_are_found_and_demand_bit_equality():
     contract = derive(lambda a, b: torch.relu(a @ b), drawn((12, 40), (40, 9)))
     for dtype in contract.dtypes:

@@ -77,6 +77,39 @@ def test_computing_in_16_bits_is_no_float32(name):
     assert within(found, 0, got[0].float()) > 10
 
 
+# the transforms of F(4, 3): of data, of weights, and of products
+DATA = [
+    [4, 0, -5, 0, 1, 0],
+    [0, -4, -4, 1, 1, 0],
+    [0, 4, -4, -1, 1, 0],
+    [0, -2, -1, 2, 1, 0],
+    [0, 2, -1, -2, 1, 0],
+    [0, 4, 0, -5, 0, 1],
+]
+WEIGHTS = [[6, 0, 0], [-4, -4, -4], [-4, 4, -4], [1, 2, 4], [1, -2, 4], [0, 0, 24]]
+PRODUCTS = [[1, 1, 1, 1, 1, 0], [0, 1, -1, 2, -2, 0], [0, 1, 1, 4, 4, 0], [0, 1, -1, 8, -8, 1]]
+
+
+def winograd(x, weight):
+    """A convolution of 3 x 3 in tiles of 4 x 4, with 36 products a tile in place of 144."""
+    data, weights, products = (torch.tensor(each, dtype=x.dtype) for each in (DATA, WEIGHTS, PRODUCTS))
+    weights = weights / 24
+    tiles = data @ x.unfold(2, 6, 4).unfold(3, 6, 4) @ data.T
+    found = products @ torch.einsum("ncijab,kcab->nkijab", tiles, weights @ weight @ weights.T) @ products.T
+    return found.transpose(3, 4).reshape(len(x), len(weight), x.shape[2] - 2, x.shape[3] - 2)
+
+
+def test_a_convolution_may_be_computed_in_tiles():
+    x, weight = drawn((2, 3, 18, 18), (8, 3, 3, 3))
+    assert within(sampled(torch.nn.functional.conv2d, [x, weight]), 0, winograd(x, weight)) <= 1
+    whole = [torch.round(t * 2).clamp(-2, 2).double() for t in (x, weight)]
+    assert not torch.equal(
+        winograd(*cast(whole, torch.float32)).double(), answers(torch.nn.functional.conv2d, whole)[0]
+    )
+    assert not exact_in(torch.nn.functional.conv2d, whole, torch.float32)
+    assert exact_in(torch.nn.functional.conv2d, [whole[0], whole[1][..., :1, :1]], torch.float32)
+
+
 def test_no_rule_is_missing_for_what_models_are_made_of():
     for name, (function, values) in FUNCTIONS.items():
         mode = Noise(0)
