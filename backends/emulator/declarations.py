@@ -545,7 +545,7 @@ class Text:
             return []
         out: list[str] = []
         for member in self._inside(body + 1, self._ends[body]):
-            words = [t.text for t in self.code[member.first : member.last] if t.kind == "word"]
+            words = list(self._uninitialised(member.first, member.last))
             if member.kind != "variable" or "static" in words:
                 continue
             kind = next((word for word in words if word in types), "")
@@ -554,6 +554,15 @@ class Text:
                 inner = self.fields(kind, types, depth + 1) if kind and not pointer else []
                 out += [f"{word}.{one}" for one in inner] or [word]
         return out
+
+    def _uninitialised(self, start: int, end: int) -> Iterator[str]:
+        """The words of a variable's declaration, but those of the values that it is given."""
+        for begin, last in self.split(start, end):
+            for token in self.code[begin:last]:
+                if token.text in ("=", "{"):
+                    break
+                if token.kind == "word":
+                    yield token.text
 
     def _inside(self, at: int, end: int) -> Iterator[Declaration]:
         """The members of a structure, whose braces are at `at` - 1 and at `end`."""

@@ -219,7 +219,10 @@ def preprocess(
             raise NotRun(f"the compiler {cxx[0]} cannot be started: {error.strerror}") from None
         if done.returncode:
             raise compiler.CompileError(f"{name} does not compile:\n{done.stderr.decode(errors='replace').strip()}")
-    return Preprocessed(done.stdout.decode(errors="replace"), tuple(kept), tuple(missing), tuple(nearby))
+    out = done.stdout.decode(errors="replace")
+    # What stands in a branch that is not taken is not missing.
+    asked_for = tuple(one for one in missing if f'"{stubs}/{one[0]}"' in out)
+    return Preprocessed(out, tuple(kept), asked_for, tuple(nearby))
 
 
 def headers_for(words: set[str], asked: Sequence[str]) -> list[str]:

@@ -123,7 +123,7 @@ class Program:
             try:
                 path = compiler.kernel(text, self.name, engine_path, zeroed)
             except compiler.CompileError as error:
-                raise compiler.CompileError(f"{_without(made)}{error}") from None
+                raise compiler.CompileError(f"{_without(made)}{error}{_undefined(str(error))}") from None
             # Asked of the file: another library of this process may have them.
             missing = sorted(name for name in binary.undefined(path) if re.match("cuda[A-Z]", name))
             if not (again and missing):
@@ -374,6 +374,12 @@ def _without(made: Unit) -> str:
     ours = [(header, name, line) for header, name, line in made.missing if not _LIBRARIES.match(header)]
     lines = [f"{name}:{line}: {header} is not found: -I FOLDER names where it is\n" for header, name, line in ours]
     return "".join(lines[:5])
+
+
+def _undefined(said: str) -> str:
+    """How to give a macro that the compiler does not know, after what it says."""
+    found = re.search(r"\W([A-Z_][A-Z0-9_]*)\W was not declared|undeclared identifier \W([A-Z_][A-Z0-9_]*)", said)
+    return f"\n-D {found[1] or found[2]}=VALUE defines it, where the file's build does" if found else ""
 
 
 def _foreign(names: list[str]) -> str:

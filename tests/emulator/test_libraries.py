@@ -99,6 +99,15 @@ def test_types_and_accessors_of_torch(program):
     assert (y == x * table[np.arange(100) % 5, 1] + np.float32(0.5)).all()
 
 
+def test_states_of_torch_generators(program):
+    out, kept = np.zeros(2, np.uint64), np.array([5, 40], np.int64)
+    program.launch("seeded", 1, 1, (np.array([7, 9, 0, 0], np.uint64).tobytes(), out))
+    assert out.tolist() == [7, 9]
+    captured = np.array([kept.ctypes.data, kept.ctypes.data + 8, 2, 1], np.uint64).tobytes()
+    program.launch("seeded", 1, 1, (captured, out), memory=[kept])
+    assert out.tolist() == [5, 42]
+
+
 def test_two_or_four_numbers_in_a_word(program, random):
     a, b = (random.integers(0, 1 << 32, 256, np.uint64).astype(np.uint32) for _ in range(2))
     a[:4], b[:4] = [0, 0x80808080, 0x80008000, 0xFFFFFFFF], [0, 0x80808080, 0x80008000, 1]
@@ -128,6 +137,56 @@ def test_two_or_four_numbers_in_a_word(program, random):
     ]
     for k, one in enumerate(expected):
         assert (out[k] == one).all(), k
+
+
+def test_larger_and_smaller_ones_of_several_numbers(program, random):
+    a, b, c = random.integers(-(1 << 31), 1 << 31, (3, 256)).astype(np.int32)
+    a[:8] = b[:8]
+    out = np.zeros((12, 256), np.uint32)
+    program.launch("extremes", 1, 256, (a, b, c, out.view(np.int32), 256))
+    ua, ub, uc = (x.view(np.uint32) for x in (a, b, c))
+    ha, hb, hc = (x.view(np.int16) for x in (a, b, c))
+    low = np.minimum(ua.view(np.uint16), ub.view(np.uint16))
+    same = (low == ua.view(np.uint16)).reshape(256, 2)
+    wide, by = ub.astype(object) << 32 | ua.astype(object), np.minimum(uc & 63, 32).astype(object)
+
+    def nth(mask, base, offset):
+        places = range(base, 32) if offset > 0 else range(base, -1, -1)
+        found = [at for at in places if mask >> at & 1]
+        if offset == 0:
+            return base if mask >> base & 1 else 0xFFFFFFFF
+        return found[abs(offset) - 1] if len(found) >= abs(offset) else 0xFFFFFFFF
+
+    expected = [
+        np.maximum(np.maximum(a + b, c), 0),
+        np.minimum(ua + ub, uc),
+        np.maximum(np.maximum(a, b), c),
+        np.maximum(np.minimum(np.minimum(ha, hb), hc), 0),
+        np.maximum(ha + hb, hc),
+        np.maximum(a, b),
+        (a >= b).astype(np.uint32),
+        low,
+        same[:, 1] * 2 + same[:, 0],
+        np.array((wide << by) >> 32 & 0xFFFFFFFF, np.uint32),
+        np.array((wide >> by) & 0xFFFFFFFF, np.uint32),
+        np.array([nth(int(m), int(y & 31), int(z & 7) - 3) for m, y, z in zip(ua, b, c, strict=True)], np.uint32),
+    ]
+    for k, one in enumerate(expected):
+        assert (out[k] == (one.view(np.uint32) if one.dtype != np.int64 else one)).all(), k
+
+
+def test_products_of_complex_halves(program, random):
+    a, b, c = random.integers(-8, 8, (3, 32, 2)).astype(np.float16)
+    wide = [x.astype(np.float64).view(np.complex128)[:, 0] for x in (a, b, c)]
+    program.launch("complex_sums", 1, 32, (a, b, c))
+    assert (c.astype(np.float64).view(np.complex128)[:, 0] == wide[0] * wide[1] + wide[2]).all()
+
+
+def test_barriers_by_their_names(program):
+    out, i = ints(128), np.arange(64)
+    with emulator.races():
+        program.launch("numbered", 2, 64, (out,), cluster=2)
+    assert (out.reshape(2, 64) == (i ^ 1) + 63 - i + np.array([[0], [100]])).all()
 
 
 def test_directed_rounding(program, random):

@@ -106,6 +106,25 @@ def test_a_header_that_is_not_found_is_told_where_it_matters(tmp_path):
     assert rooted.nearby[0][1] == str(tmp_path / "common" / "ours.h")
 
 
+def test_what_the_build_of_a_file_gives_is_told(tmp_path):
+    text = '#ifdef OTHER\n#include "theirs.h"\n#endif\n__global__ void k(int* x) { x[0] = CHUNK_; }'
+    with pytest.raises(emulator.CompileError, match=r"h.cu:4(.|\n)*-D CHUNK_=VALUE defines it") as raised:
+        emulator.compile(text, "h.cu")
+    assert "theirs.h" not in str(raised.value)
+    emulator.compile(text, "h.cu", {"CHUNK_": 3})
+
+
+def test_fields_with_values_of_their_own():
+    text = "constexpr CUtensorMapDataType made = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;\nenum Kind { PLAIN, OTHER };\n"
+    text += "struct Box { int n = 1, m = 2; bool on = false; Kind kind = OTHER; float w{3}; };\n"
+    program = emulator.compile(
+        f"{text}__global__ void k(Box b, float* y) {{ y[0] = b.n + b.m * b.w + b.on + b.kind + made; }}"
+    )
+    y = np.zeros(1, np.float32)
+    program.launch("k", 1, 1, ({"n": 10, "m": 20, "on": True, "kind": 1, "w": 4}, y))
+    assert y[0] == 101
+
+
 @pytest.mark.parametrize(("arch", "number", "suffix"), [("sm_90a", 900, "a"), ("80", 800, ""), (1200, 1200, "")])
 def test_architectures(arch, number, suffix):
     assert preprocess.architecture(arch) == (number, suffix)

@@ -127,6 +127,12 @@ __global__ void C10_LAUNCH_BOUNDS_1(64) halves(
   CUDA_KERNEL_LOOP(i, n) { y[i] = static_cast<wide>(x[i]) * table[i % table.size(0)][1] + at::Half(0.5f); }
 }
 
+__global__ void seeded(at::PhiloxCudaState state, uint64_t* out) {
+  const auto [seed, offset] = at::cuda::philox::unpack(state);
+  out[0] = seed;
+  out[1] = offset;
+}
+
 __global__ void lanes(const unsigned* a, const unsigned* b, unsigned* out, int n) {
   const int i = threadIdx.x;
   const unsigned x = a[i], y = b[i];
@@ -134,6 +140,34 @@ __global__ void lanes(const unsigned* a, const unsigned* b, unsigned* out, int n
                           __vcmpgts2(x, y),     __vsetleu4(x, y),  __vmaxs4(x, y),  __vminu2(x, y), __vavgs2(x, y),
                           __vneg4(x),           __vabsss2(x),      __vsadu4(x, y)};
   for (unsigned k = 0; k < sizeof all / sizeof *all; ++k) out[k * n + i] = all[k];
+}
+
+__global__ void extremes(const int* a, const int* b, const int* c, int* out, int n) {
+  const int i = threadIdx.x, x = a[i], y = b[i], z = c[i];
+  bool first, high, low;
+  const int larger = __vibmax_s32(x, y, &first);
+  const unsigned pair = __vibmin_u16x2(x, y, &high, &low);
+  const unsigned all[] = {(unsigned)__viaddmax_s32_relu(x, y, z), __viaddmin_u32(x, y, z),
+                          (unsigned)__vimax3_s32(x, y, z), __vimin3_s16x2_relu(x, y, z), __viaddmax_s16x2(x, y, z), (unsigned)larger, first, pair,
+                          high * 2u + low, __funnelshift_lc(x, y, z & 63), __funnelshift_rc(x, y, z & 63),
+                          __fns(x, y & 31, (z & 7) - 3)};
+  for (unsigned k = 0; k < sizeof all / sizeof *all; ++k) out[k * n + i] = all[k];
+}
+
+__global__ void complex_sums(const __half2* a, const __half2* b, __half2* c) {
+  c[threadIdx.x] = __hcmadd(a[threadIdx.x], b[threadIdx.x], c[threadIdx.x]);
+}
+
+__global__ void numbered(int* out) {  // two halves of the block meet by themselves, then the block
+  __shared__ int met[64];
+  const unsigned half = threadIdx.x / 32;
+  met[threadIdx.x] = threadIdx.x;
+  __barrier_sync_count(1 + half, 32);
+  const int other = met[threadIdx.x ^ 1];
+  __barrier_sync(0);
+  out[blockIdx.x * 64 + threadIdx.x] = other + met[63 - threadIdx.x] + 100 * __clusterRelativeBlockRank();
+  __cluster_barrier_arrive();
+  __cluster_barrier_wait();
 }
 
 __global__ void directed(const float* x, const float* y, float* down, float* up, float* zero) {

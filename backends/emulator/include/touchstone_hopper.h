@@ -4,6 +4,16 @@
 struct alignas(64) CUtensorMap {  // what the host encoded of an array
   unsigned long long opaque[16];
 };
+enum CUtensorMapDataType {  // which classes name that kernels use
+  CU_TENSOR_MAP_DATA_TYPE_UINT8, CU_TENSOR_MAP_DATA_TYPE_UINT16, CU_TENSOR_MAP_DATA_TYPE_UINT32,
+  CU_TENSOR_MAP_DATA_TYPE_INT32, CU_TENSOR_MAP_DATA_TYPE_UINT64, CU_TENSOR_MAP_DATA_TYPE_INT64,
+  CU_TENSOR_MAP_DATA_TYPE_FLOAT16, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, CU_TENSOR_MAP_DATA_TYPE_FLOAT64,
+  CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, CU_TENSOR_MAP_DATA_TYPE_FLOAT32_FTZ, CU_TENSOR_MAP_DATA_TYPE_TFLOAT32,
+  CU_TENSOR_MAP_DATA_TYPE_TFLOAT32_FTZ
+};
+enum CUtensorMapSwizzle {
+  CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_SWIZZLE_32B, CU_TENSOR_MAP_SWIZZLE_64B, CU_TENSOR_MAP_SWIZZLE_128B
+};
 
 namespace touchstone {
 namespace ptx {
@@ -107,3 +117,19 @@ TS_PLAIN void add_several(char* p, Vector<float, N> value) {
 
 }  // namespace ptx
 }  // namespace touchstone
+
+inline void __barrier_sync(unsigned number, TS_LINE) { touchstone::ptx::barrier(number, 0, true, line, file); }
+inline void __barrier_sync_count(unsigned number, unsigned threads, TS_LINE) {
+  touchstone::ptx::barrier(number, threads, true, line, file);
+}
+TS_PLAIN inline void __cluster_barrier_arrive() { ts_cluster_arrive(TS_PC); }
+TS_PLAIN inline void __cluster_barrier_arrive_relaxed() { ts_cluster_arrive(TS_PC); }
+inline void __cluster_barrier_wait(TS_LINE) { ts_cluster_wait(line, file); }
+inline dim3 __clusterDim() { return touchstone::ptx::cluster_dim(); }
+inline dim3 __clusterIdx() { return touchstone::ptx::cluster_index(); }
+inline dim3 __clusterRelativeBlockIdx() { return touchstone::ptx::block_in_cluster(); }
+inline unsigned __clusterRelativeBlockRank() { return ts_cluster_rank(); }
+inline unsigned __clusterSizeInBlocks() { return touchstone::ptx::cluster_blocks(); }
+TS_PLAIN inline void* __cluster_map_shared_rank(const void* pointer, unsigned rank) {
+  return ts_cluster_pointer(pointer, rank, TS_PC);
+}

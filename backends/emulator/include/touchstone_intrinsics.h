@@ -240,6 +240,53 @@ TS_SUM(sadu4, 8, ua > ub ? ua - ub : ub - ua)
 #undef TS_BOTH
 #undef TS_LANES
 
+// Of a sum, or of two or three numbers, the larger or smaller one; `relu`: at least 0; `vib`: and whether it is `a`.
+#define TS_MIN_MAX(m)                                                                                                \
+  inline int __vi##m##_s32_relu(int a, int b) { return max(m(a, b), 0); }                                            \
+  inline int __viadd##m##_s32(int a, int b, int c) { return m(static_cast<int>(unsigned(a) + unsigned(b)), c); }     \
+  inline unsigned __viadd##m##_u32(unsigned a, unsigned b, unsigned c) { return m(a + b, c); }                       \
+  inline int __viadd##m##_s32_relu(int a, int b, int c) { return max(__viadd##m##_s32(a, b, c), 0); }                \
+  inline int __vi##m##3_s32(int a, int b, int c) { return m(m(a, b), c); }                                           \
+  inline unsigned __vi##m##3_u32(unsigned a, unsigned b, unsigned c) { return m(m(a, b), c); }                       \
+  inline int __vi##m##3_s32_relu(int a, int b, int c) { return max(__vi##m##3_s32(a, b, c), 0); }                    \
+  inline int __vib##m##_s32(int a, int b, bool* first) { return *first = m(a, b) == a, m(a, b); }                    \
+  inline unsigned __vib##m##_u32(unsigned a, unsigned b, bool* first) { return *first = m(a, b) == a, m(a, b); }     \
+  inline unsigned __vi##m##_s16x2_relu(unsigned a, unsigned b) { return __vmaxs2(__v##m##s2(a, b), 0); }             \
+  inline unsigned __viadd##m##_s16x2_relu(unsigned a, unsigned b, unsigned c) {                                      \
+    return __vmaxs2(__v##m##s2(__vadd2(a, b), c), 0);                                                                \
+  }                                                                                                                  \
+  inline unsigned __vi##m##3_s16x2_relu(unsigned a, unsigned b, unsigned c) {                                        \
+    return __vmaxs2(__v##m##s2(__v##m##s2(a, b), c), 0);                                                             \
+  }                                                                                                                  \
+  TS_MIN_MAX_HALVES(m, s)                                                                                            \
+  TS_MIN_MAX_HALVES(m, u)
+#define TS_MIN_MAX_HALVES(m, sign)                                                                                   \
+  inline unsigned __viadd##m##_##sign##16x2(unsigned a, unsigned b, unsigned c) {                                    \
+    return __v##m##sign##2(__vadd2(a, b), c);                                                                        \
+  }                                                                                                                  \
+  inline unsigned __vi##m##3_##sign##16x2(unsigned a, unsigned b, unsigned c) {                                      \
+    return __v##m##sign##2(__v##m##sign##2(a, b), c);                                                                \
+  }                                                                                                                  \
+  inline unsigned __vib##m##_##sign##16x2(unsigned a, unsigned b, bool* high, bool* low) {                           \
+    const unsigned out = __v##m##sign##2(a, b);                                                                      \
+    *high = out >> 16 == a >> 16, *low = (out & 0xffffu) == (a & 0xffffu);                                           \
+    return out;                                                                                                      \
+  }
+TS_MIN_MAX(max)
+TS_MIN_MAX(min)
+#undef TS_MIN_MAX
+#undef TS_MIN_MAX_HALVES
+
+// The place of the `offset`-th bit that is set from `base` on, upwards, or downwards where it is negative.
+inline unsigned __fns(unsigned mask, unsigned base, int offset) {
+  const int step = offset < 0 ? -1 : 1;
+  int left = offset < 0 ? -offset : offset;
+  if (!left) return base < 32 && mask >> base & 1u ? base : 0xffffffffu;
+  for (int at = static_cast<int>(base); at >= 0 && at < 32; at += step)
+    if (mask >> at & 1u && !--left) return static_cast<unsigned>(at);
+  return 0xffffffffu;
+}
+
 inline unsigned __dp4a(unsigned a, unsigned b, unsigned c) {
   for (int i = 0; i < 32; i += 8) c += (a >> i & 255u) * (b >> i & 255u);
   return c;

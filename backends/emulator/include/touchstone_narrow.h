@@ -56,6 +56,9 @@ inline TS_N2 __hfma2_sat(const TS_N2 a, const TS_N2 b, const TS_N2 c) {
 inline TS_N2 __hfma2_relu(const TS_N2 a, const TS_N2 b, const TS_N2 c) {
   return TS_PAIR_OF(__hfma_relu(a.x, b.x, c.x), __hfma_relu(a.y, b.y, c.y));
 }
+inline TS_N2 __hcmadd(const TS_N2 a, const TS_N2 b, const TS_N2 c) {  // complex numbers
+  return TS_PAIR_OF(__hfma(__hneg(a.y), b.y, __hfma(a.x, b.x, c.x)), __hfma(a.y, b.x, __hfma(a.x, b.y, c.y)));
+}
 
 #define TS_JOIN_(a, b, c) a##b##c
 #define TS_JOIN(a, b, c) TS_JOIN_(a, b, c)

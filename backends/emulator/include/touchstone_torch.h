@@ -10,13 +10,19 @@
 #include <ATen/AccumulateType.h>
 #include <ATen/OpMathType.h>
 #include <ATen/core/TensorAccessor.h>
+#include <ATen/cuda/PhiloxCudaState.h>
 #undef __CUDACC__
 
 namespace torch {
 using namespace at;
 }
 namespace at {
-namespace cuda {}
+namespace cuda::philox {
+inline std::tuple<uint64_t, uint64_t> unpack(PhiloxCudaState from) {  // seed and offset
+  if (!from.captured_) return {from.seed_.val, from.offset_.val};
+  return {static_cast<uint64_t>(*from.seed_.ptr), static_cast<uint64_t>(*from.offset_.ptr) + from.offset_intragraph_};
+}
+}  // namespace cuda::philox
 template <class T>
 struct numeric_limits {  // as device code has it, whose bounds may be infinite
   using Limits = std::numeric_limits<T>;
