@@ -15,6 +15,7 @@ from touchstone.backends.emulator.errors import (
     Misaligned,
     OutOfBounds,
     RaceCondition,
+    StaleShared,
     UninitialisedShared,
 )
 from touchstone.backends.emulator.instruments import Writers, races, schedule, strict, writers, zeroed_locals
@@ -31,6 +32,7 @@ __all__ = [
     "OutOfBounds",
     "Program",
     "RaceCondition",
+    "StaleShared",
     "TensorMap",
     "Texture",
     "UninitialisedShared",

@@ -29,5 +29,9 @@ class InactiveLanes(KernelError):
     """A warp operation that names lanes which take no part in it."""
 
 
+class StaleShared(KernelError):
+    """A stage of shared memory that is filled again before anybody has read it, while an older one is read again."""
+
+
 class RaceCondition(KernelError):
     """Two threads access the same memory, one of them writes, and nothing orders them."""

@@ -20,6 +20,7 @@ _KINDS = {
     6: errors.InactiveLanes,
     7: errors.RaceCondition,
     8: errors.KernelError,
+    9: errors.StaleShared,
 }
 # Of front ends whose code is no library: from what stands for its path to what gives "file:line" of a pc.
 front_ends: dict[str, Callable[[int], str]] = {}
@@ -79,6 +80,12 @@ def error(kernel: str, loaded: Loaded, report: Report, regions: list[Argument]) 
         message = (
             f"{_element(loaded, report, regions)}: {who} {verb} it, {other} {verbs[report.there.access]} it at "
             f"{there}, " + (f"and no {text} lies between" if text else "and nothing orders the two")
+        )
+    elif kind == 9:
+        message = (
+            f"{region_name(loaded, report, regions)}: block {_tuple(report.here.block)} stores over {what} "
+            f"{report.mask} times before any thread has read what it stored there, while thread "
+            f"{_tuple(report.there.thread)} reads at {there} what was read before the last barrier"
         )
     else:
         message = f"{who}: {text}"

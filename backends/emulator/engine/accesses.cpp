@@ -40,9 +40,14 @@ __attribute__((noinline)) void slow(Worker* w, uint64_t address, uint64_t size, 
     const uint64_t offset = address - here(w->block->arena);
     uint32_t states = 0;
     if (offset < ARENA - 4) std::memcpy(&states, w->block->states + offset, 4);
-    if (states == WRITTEN * 0x01010101u) return note(w, address, 4, access, pc, false);
+    if (states == WRITTEN * 0x01010101u) {
+      if (Stages* stages = w->block->stages.get())
+        if (access != READ || stages->granules[offset / 4].told != telling(pc, w->block->moment) || offset % 4)
+          follow_stages(w, w->block, offset, 4, access, pc);
+      return note(w, address, 4, access, pc, false);
+    }
   }
-  if (const Block* block = owner(w, address)) {
+  if (Block* block = owner(w, address)) {
     const uint64_t offset = address - here(block->arena);
     if (block->done == w->launch->threads && block != w->block)
       fault("shared memory of a block of the cluster that has come to its end", pc);
@@ -58,6 +63,7 @@ __attribute__((noinline)) void slow(Worker* w, uint64_t address, uint64_t size, 
     if (unwritten && access != WRITE) return refuse(w, TS_UNINITIALISED_SHARED, address, size, access, pc, flying ?
         "in flight" : "");
     if (unwritten) std::memset(states, WRITTEN, size);
+    if (block->stages && !w->lands) follow_stages(w, block, offset, size, access, pc);
     if (w->watched) note(w, address, size, access, pc, false);
     return;
   }

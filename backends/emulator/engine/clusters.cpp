@@ -25,9 +25,11 @@ void pass(Worker* w, Cluster* cluster) {
   cluster->missing = cluster->running;
   if (w->launch->races) share_in_cluster(cluster);
   w->scratch.clear();
-  for (Block* block : cluster->blocks)
+  for (Block* block : cluster->blocks) {
+    ++block->moment;
     for (Fiber& fiber : block->fibers)
       if (fiber.state == AT_CLUSTER) w->scratch.push_back(&fiber);
+  }
   arrange(w, w->scratch);
 }
 

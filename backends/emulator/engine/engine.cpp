@@ -12,6 +12,7 @@
 #include "products.cpp"
 #include "races.cpp"
 #include "reports.cpp"
+#include "stages.cpp"
 #include "switch.cpp"
 #include "tsan_abi.cpp"
 #include "ubsan_abi.cpp"

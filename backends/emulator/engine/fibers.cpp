@@ -40,7 +40,7 @@ void fiber_main() {
     if (self->suspect.address) accuse(w, self->suspect);
     check_products(self);
     self->state = DONE;
-    ++self->block->done;
+    if (++self->block->done == w->launch->threads && w->launch->races) judge_stages(w, self->block);
     w->idle = w->quiet = 0;
     w->wakes = 0;
     if (!w->launch->options.strict) release_others(w, self);
@@ -108,6 +108,7 @@ void pass_barrier(Worker* w, Block* block) {
   block->arrived = 0;
   block->count = 0, block->all = 1, block->any = 0;
   ++block->released;
+  ++block->moment;
   if (w->launch->races) share_at_barrier(block);
   w->scratch.clear();
   for (Fiber& fiber : block->fibers)

@@ -127,7 +127,9 @@ TS_EXPORT void ts_copy_wait(int pending) {
   for (; done < self->copies.size(); ++done) {
     const Copy& copy = self->copies[done];
     if (copy.group + static_cast<uint32_t>(pending) >= self->groups) break;
+    w->lands = true;
     slow(w, copy.to, copy.size, WRITE, copy.pc);
+    w->lands = false;
     std::memset(reinterpret_cast<void*>(copy.to), 0, copy.size);
     std::memcpy(reinterpret_cast<void*>(copy.to), reinterpret_cast<void*>(copy.from), copy.read);
   }
@@ -154,6 +156,7 @@ TS_EXPORT void ts_named_barrier(uint32_t number, uint32_t threads, int waits, in
   self->mask = number;
   if (++named.arrived == threads) {
     named.arrived = 0;
+    ++block->moment;
     w->scratch.clear();
     for (Fiber& fiber : block->fibers)
       if (fiber.state == AT_NAMED && fiber.mask == number) w->scratch.push_back(&fiber);
@@ -176,8 +179,10 @@ TS_EXPORT void ts_syncgrid(int line, const char* file) {
     w->grid_arrived = 0;
     if (w->launch->races) w->launch->races->pages.clear();  // everything before comes before everything after
     w->scratch.clear();
-    for (auto& block : w->resident)
+    for (auto& block : w->resident) {
+      ++block->moment;
       for (Fiber& fiber : block->fibers) w->scratch.push_back(&fiber);
+    }
     arrange(w, w->scratch);
   }
   leave(w, self);

@@ -72,7 +72,7 @@ bool admit(Worker* w, const uint32_t* place, const std::shared_ptr<Cluster>& clu
   cluster->missing += launch->threads;
   block->index = block->place[0] | uint64_t(block->place[1]) << 32 | uint64_t(block->place[2]) << 48;
   block->arrived = block->done = 0;
-  block->released = 0;
+  block->released = block->moment = 0;
   for (Named& named : block->named) named = {};
   block->warps.assign((launch->threads + 31) / 32, {});
   if (launch->threads % 32) block->warps.back().gone = ~0u << launch->threads % 32;
@@ -83,6 +83,13 @@ bool admit(Worker* w, const uint32_t* place, const std::shared_ptr<Cluster>& clu
   if (launch->races) {
     block->clocks.resize((launch->threads + 31) / 32);
     for (shadow::WarpClocks& clocks : block->clocks) clocks.reset();
+    if (!block->stages) {
+      block->stages = std::make_unique<Stages>();
+      block->stages->granules.resize(ARENA / 4);
+    }
+    block->stages->clear();
+  } else {
+    block->stages.reset();
   }
 
   const uint64_t needed = (w->resident.size() + 1) * launch->threads + 1;

@@ -27,6 +27,7 @@ void turn(Worker* w, Block* block, Mbarrier& barrier) {
   w->idle = w->quiet = 0;
   if (barrier.pending || barrier.transactions) return;
   barrier.phase ^= 1;
+  ++block->moment;
   barrier.pending = barrier.expected;
   if (w->launch->races) pass_at(block, here(&barrier));
   w->scratch.clear();

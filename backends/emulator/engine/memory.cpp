@@ -121,6 +121,8 @@ void clear(Worker* w, Block* block) {
   for (const Array& array : block->arrays) {
     std::memset(block->states + array.offset, 0, array.bytes);
     if (!w->launch->races) continue;
+    const auto first = block->stages->granules.begin() + static_cast<ptrdiff_t>(array.offset / 4);
+    std::fill(first, first + static_cast<ptrdiff_t>((array.bytes + 3) / 4), Stages::Granule());
     w->launch->races->pages.forget(reinterpret_cast<uint64_t>(block->arena) + array.offset, array.bytes);
   }
   block->at.clear();

@@ -9,6 +9,7 @@
 
 #include "engine.h"
 #include "shadow.h"
+#include "stages.h"
 #include "switch.h"
 
 namespace engine {
@@ -138,6 +139,8 @@ struct Block {
   uint32_t released = 0;  // barriers passed
   bool fenced = false;    // by a thread, since the last barrier; where races are looked for
   std::vector<shadow::WarpClocks> clocks;
+  std::unique_ptr<Stages> stages;  // likewise
+  uint32_t moment = 0;             // barriers of any kind that were passed
   // As Races::released, by an address in its shared memory; and what the last phase of a barrier there released.
   std::unordered_map<uint64_t, shadow::Knowledge> at, passed;
   std::unique_ptr<shadow::Knowledge> known;
@@ -191,6 +194,7 @@ struct Worker {
   bool watched = false;  // every access takes the slow way
   bool wants_block = false;
   bool copies = false;  // what is checked is the copy engine's
+  bool lands = false;   // an asynchronous copy stores what it had promised
   std::vector<Fiber*> ring;
   uint64_t head = 0, tail = 0;
   std::vector<std::unique_ptr<Block>> resident, spare;

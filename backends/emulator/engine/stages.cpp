@@ -1,0 +1,131 @@
+#include "stages.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "reports.h"
+#include "state.h"
+
+namespace engine {
+namespace {
+
+constexpr uint32_t LEAST = 32;  // granules of what counts as a stage
+constexpr uint32_t LOST = 2;    // one may be loaded in vain, at the end of a loop
+
+uint32_t array_of(const Block* block, uint64_t offset) {
+  for (uint32_t i = 0; i < block->arrays.size(); ++i)
+    if (offset - block->arrays[i].offset < block->arrays[i].bytes) return i;
+  return 0;
+}
+
+// The stage that the instruction at `pc` fills now.
+uint32_t filled(Block* block, Stages& stages, uint32_t pc, uint64_t offset) {
+  Stages::Recent& recent = stages.recent[(pc ^ pc >> 6) % 64];
+  if (recent.pc == pc && recent.moment == block->moment && recent.stage) return recent.stage;
+  Filler& filler = stages.fillers[pc];
+  if (!filler.stages || stages.all[filler.stage].moment != block->moment) {
+    filler.stage = static_cast<uint32_t>(stages.all.size());
+    ++filler.stages;
+    Stage stage;
+    stage.pc = pc;
+    stage.moment = block->moment;
+    stage.array = array_of(block, offset);
+    stages.all.push_back(stage);
+  }
+  recent = {pc, block->moment, filler.stage};
+  return filler.stage;
+}
+
+// The whole of a stage was stored over by the instruction that had filled it, and nobody has read it.
+void lose(Stages& stages, uint32_t number) {
+  const Stage& stage = stages.all[number];
+  if (stage.granules < LEAST) return;
+  Filler& filler = stages.fillers[stage.pc];
+  if (!filler.lost++) filler.first_lost = number;
+  if (stage.array >= stages.again.size()) return;
+  const Stages::Again& again = stages.again[stage.array];
+  if (again.younger_than <= number || again.stage >= number) return;
+  ++filler.stale;
+  filler.own += stages.all[again.stage].pc == stage.pc;
+  filler.reader = again.reader;
+  filler.thread = again.thread;
+  filler.again = stages.all[again.stage].pc;
+}
+
+}  // namespace
+
+void Stages::clear() {
+  all.assign(1, Stage());
+  fillers.clear();
+  again.clear();
+  for (Recent& one : recent) one = {};
+}
+
+void follow_stages(Worker* w, Block* block, uint64_t offset, uint64_t size, int access, uint64_t pc) {
+  Stages& stages = *block->stages;
+  const uint32_t place = static_cast<uint32_t>(pc - w->launch->options.module);
+  const uint64_t first = offset / 4, last = (offset + size - 1) / 4;
+  if (access == WRITE) {
+    const uint32_t mine = filled(block, stages, place, offset);
+    for (uint64_t i = first; i <= last; ++i) {
+      Stages::Granule& granule = stages.granules[i];
+      granule.thread = static_cast<uint16_t>(w->current->number);
+      const uint32_t before = granule.stage;
+      if (before == mine) continue;
+      granule.stage = mine;
+      granule.told = 0;
+      ++stages.all[mine].granules;
+      ++stages.all[mine].left;
+      if (!before) continue;
+      Stage& over = stages.all[before];
+      over.mixed |= over.pc != place;
+      if (--over.left == 0 && !over.read && !over.mixed) lose(stages, before);
+    }
+    return;
+  }
+  const uint64_t bit = uint64_t(1) << ((place * 0x9e3779b1u) >> 26);
+  const uint32_t tells = telling(pc, block->moment);
+  for (uint64_t i = first; i <= last; ++i) {
+    Stages::Granule& granule = stages.granules[i];
+    const uint32_t number = granule.stage;
+    if (!number || granule.told == tells) continue;
+    Stage& stage = stages.all[number];
+    if (stage.read_at != block->moment) {
+      stage.read_at = block->moment;
+      stage.before |= stage.readers;
+      stage.readers = 0;
+      if (!stage.read) {
+        Filler& filler = stages.fillers[stage.pc];
+        filler.last_read = std::max(filler.last_read, number);
+        stage.read = true;
+      }
+    }
+    stage.readers |= bit;
+    const bool again = stage.before & bit;
+    if (again && granule.thread == w->current->number) continue;
+    granule.told = tells;
+    if (!again || stage.granules < LEAST) continue;
+    if (stages.again.size() <= stage.array) stages.again.resize(stage.array + 1);
+    stages.again[stage.array] = {static_cast<uint32_t>(stages.all.size()), number, place, w->current->number};
+  }
+}
+
+void judge_stages(Worker* w, Block* block) {
+  const Stages& stages = *block->stages;
+  for (const auto& [pc, filler] : stages.fillers) {
+    if (filler.lost < LOST || filler.stale != filler.lost) continue;
+    if (filler.last_read > filler.first_lost && !filler.own) continue;
+    const uint64_t module = w->launch->options.module, stored = module + pc, read = module + filler.reader;
+    fail(TS_STALE, [&](ts_report& report) {
+      place(report.here, w->current, stored, WRITE);
+      place(report.there, &block->fibers[filler.thread], read, READ);
+      const Stage& lost = stages.all[filler.first_lost];
+      const Array& array = block->arrays[lost.array];
+      describe_nearest(w, report, reinterpret_cast<uint64_t>(block->arena) + array.offset);
+      report.size = uint64_t(4) * lost.granules;
+      report.mask = filler.lost;
+    });
+  }
+}
+
+}  // namespace engine

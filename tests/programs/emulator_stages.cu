@@ -1,0 +1,86 @@
+#include <cuda_pipeline_primitives.h>
+
+// Two buffers in shared memory, filled in turn: sums of tiles of 64 numbers, each tile read from its other end.
+#define TILE 64
+
+template <class Fill, class Use>
+__device__ void in_turn(const float* x, int tiles, bool swaps, bool reads_other, bool meets, Fill fill, Use use) {
+  int to = 1;
+  fill(0, x);
+  __syncthreads();
+  for (int t = 1;; ++t) {
+    use(reads_other ? to ^ 1 : 0);
+    if (t == tiles) break;
+    if (meets) __syncthreads();
+    fill(to, x + t * TILE);  // FILLED
+    __syncthreads();
+    if (swaps) to ^= 1;
+  }
+}
+
+extern "C" __global__ void plain(const float* x, float* y, int tiles, int swaps, int reads_other) {
+  __shared__ float stage[2][TILE];
+  float sum = 0.0f;
+  in_turn(
+      x, tiles, swaps, reads_other, true, [&](int to, const float* from) { stage[to][threadIdx.x] = from[threadIdx.x]; },
+      [&](int at) { sum = sum * 0.5f + stage[at][TILE - 1 - threadIdx.x]; });
+  y[threadIdx.x] = sum;
+}
+
+extern "C" __global__ void copied(const float* x, float* y, int tiles, int swaps, int reads_other) {
+  extern __shared__ float dynamic[];
+  float sum = 0.0f;
+  in_turn(
+      x, tiles, swaps, reads_other, true,
+      [&](int to, const float* from) {
+        __pipeline_memcpy_async(dynamic + to * TILE + threadIdx.x, from + threadIdx.x, 4);
+        __pipeline_commit();
+        __pipeline_wait_prior(0);
+      },
+      [&](int at) { sum = sum * 0.5f + dynamic[at * TILE + TILE - 1 - threadIdx.x]; });
+  y[threadIdx.x] = sum;
+}
+
+// Right ones that come near: a tile that stays while others are loaded, the last of them in vain; the next tiles loaded
+// before it is known that they are needed; what a thread keeps for itself alone.
+extern "C" __global__ void stays(const float* x, float* y, int tiles, int needed) {
+  extern __shared__ float dynamic[];
+  float *own = dynamic, *stage = dynamic + TILE, sum = 0.0f;
+  own[threadIdx.x] = x[threadIdx.x];
+  for (int t = 0; t < tiles; ++t) {
+    __syncthreads();
+    stage[threadIdx.x] = x[t * TILE + threadIdx.x];
+    __syncthreads();
+    if (t < needed) sum += own[TILE - 1 - threadIdx.x] * stage[TILE - 1 - threadIdx.x];
+  }
+  y[threadIdx.x] = sum;
+}
+
+extern "C" __global__ void ahead(const float* x, float* y, int tiles, int needed) {
+  __shared__ float own[TILE], stage[3][TILE];
+  float sum = 0.0f;
+  own[threadIdx.x] = x[threadIdx.x];
+  stage[0][threadIdx.x] = x[threadIdx.x];
+  for (int t = 0; t < tiles; ++t) {
+    if (t + 1 < tiles) stage[(t + 1) % 3][threadIdx.x] = x[(t + 1) * TILE + threadIdx.x];
+    __syncthreads();
+    for (int part = 0; part < 2 && t < needed; ++part) {  // a tile is read between several barriers
+      sum += own[TILE - 1 - threadIdx.x] * stage[t % 3][(TILE - 1 - threadIdx.x + part) % TILE];
+      __syncthreads();
+    }
+  }
+  y[threadIdx.x] = sum;
+}
+
+extern "C" __global__ void alone(const float* x, float* y, int tiles, int) {
+  __shared__ float weight[TILE], mine[TILE];
+  float sum = 0.0f;
+  weight[threadIdx.x] = x[threadIdx.x];
+  for (int t = 0; t < tiles; ++t) {
+    mine[threadIdx.x] = x[t * TILE + threadIdx.x];
+    sum += mine[threadIdx.x] * 2.0f;
+    __syncthreads();
+    sum += weight[TILE - 1 - threadIdx.x];
+  }
+  y[threadIdx.x] = sum;
+}
