@@ -56,7 +56,8 @@ def races() -> contextlib.AbstractContextManager[None]:
     Two accesses to the same bytes conflict if one of them writes, not both are atomic, and nothing orders them: a
     barrier of the block, a warp operation that both lanes take part in, the grid's barrier, or an atomic after a
     __threadfence(). Volatile accesses count as atomic, since flags are made of them, but between lanes of a warp at
-    elements of a shared array. A store by the copy engine needs a fence.proxy.async after what threads wrote.
+    elements of a shared array. A store by the copy engine needs a fence.proxy.async after what threads wrote. Raises
+    StaleShared where stages of a shared array are stored over unread, while older ones are read again.
     """
     return using(races=True)
 
