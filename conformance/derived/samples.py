@@ -7,6 +7,7 @@ find elements near a discontinuity: where they leave the linear range, change be
 though sigma is 0 or the output is no float.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from touchstone.conformance.derived import ops, refusals, rules
-from touchstone.conformance.derived.noise import Lift, Noise, Parts, Pick
+from touchstone.conformance.derived.noise import Lift, Noise, Parts, Pick, lifted
 from touchstone.conformance.derived.ops import is_float, name_of, tensors_of
 from touchstone.conformance.spec.budget import EPS32
 
@@ -177,13 +178,14 @@ def _count(
     if not is_float(exact):
         found.unstable[output] |= one != exact
         return
-    both = torch.isfinite(one) & torch.isfinite(exact)
-    distance = torch.where(both, one - exact, 0.0).abs()
+    distance = (one - exact).abs()
+    if not math.isfinite(float(distance.sum())):
+        distance = torch.where(torch.isfinite(one) & torch.isfinite(exact), distance, 0.0)
+        found.unstable[output] |= torch.isfinite(one) != torch.isfinite(exact)
     if plain is not None:
         found.sigma[output] += distance.square()
     reach = found.reach if plain is None else plain
     reach[output] = torch.maximum(reach[output], distance)
-    found.unstable[output] |= torch.isfinite(one) != torch.isfinite(exact)
 
 
 def _count_picked(found: Sampled, output: int, pick: Pick | None) -> None:
@@ -250,6 +252,32 @@ class _Whole(TorchDispatchMode):
             self.holds &= size is None or bool((size.abs() <= 2**24).all())
             self.holds &= bool(((t == t.round()) & (t.abs() <= self.largest)).all())
         return out
+
+
+class _Spread(TorchDispatchMode):
+    """NaN and infinities in the operands of a convolution make all that they may reach in its transforms NaN: the
+    channels of one element of the batch, or, of a weight, one channel of all."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs, name = lifted(kwargs or {}), name_of(func)
+        out = func(*args, **kwargs)
+        if name == "convolution" and rules.is_window(name, args):
+            x, weight, transposed = args[0], args[1], args[6]
+            out[~torch.isfinite(x).flatten(1).all(1)] = math.nan
+            if not transposed:
+                out[:, ~torch.isfinite(weight).flatten(1).all(1)] = math.nan
+            elif not torch.isfinite(weight).all():
+                out.fill_(math.nan)
+        return out
+
+
+def spread(function: Function, values: Sequence[Any]) -> list[torch.Tensor] | None:
+    """The outputs where NaN and infinities reach as far as in a kernel that computes convolutions by transforms; None
+    where all values are finite."""
+    if all(bool(torch.isfinite(v).all()) for v in values if is_float(v)):
+        return None
+    with torch.no_grad(), _Spread():
+        return tensors_of(function(*doubled(values)))
 
 
 def exact_in(function: Function, values: Sequence[Any], dtype: torch.dtype) -> bool:
