@@ -14,7 +14,16 @@ from touchstone.conformance.derived import axes as axes_of
 from touchstone.conformance.derived import families, modules
 from touchstone.conformance.derived.axes import Axis
 from touchstone.conformance.derived.ops import is_float, tensors_of
-from touchstone.conformance.derived.samples import AMPLIFIED, Sampled, answers, cast, exact_in, narrows, sampled, spread
+from touchstone.conformance.derived.samples import (
+    AMPLIFIED,
+    Sampled,
+    answers,
+    cast,
+    exact_in,
+    narrows,
+    reached,
+    sampled,
+)
 from touchstone.conformance.spec import layouts
 from touchstone.conformance.spec.budget import ROUNDED, Expected, finite
 from touchstone.conformance.spec.compare import compare
@@ -24,6 +33,7 @@ from touchstone.conformance.spec.words import expected_one_of, not_one_of
 STORES = ("none", "dots", "ops")
 MOST_UNSTABLE = 0.05  # of an output: beyond, a case says nothing about it
 MORE_AMPLIFIED = 32  # further samples that look for rare flips before an element is reported
+OTHERWISE = 1e-6  # what differs by more in float64 is no rounding
 KEPT = 100  # cases
 LEANING = 0.2  # limit of the mean signed error, in eps, of a kernel that stores all intermediates
 DETERMINED = 0.01  # of |answer|: an element with a smaller budget is determined
@@ -499,7 +509,7 @@ def _measured(contract: DerivedContract, values: list[Any], dtype, compute: str 
 
 def _unlike(contract: DerivedContract, values: Sequence[Any], first: Sampled, dtype: torch.dtype) -> list[torch.Tensor]:
     """Of each output: where the reference in float32, or in the case's dtype, is NaN or infinite otherwise than in
-    float64, or would be in a kernel that computes a convolution by transforms: it may be either."""
+    float64, or would be in a kernel that computes an op in parts, or a convolution by transforms: it may be either."""
     found = [torch.zeros(t.shape, dtype=torch.bool) for t in first.answers]
     for own in dict.fromkeys((torch.float32, dtype)):
         try:
@@ -515,9 +525,10 @@ def _unlike(contract: DerivedContract, values: Sequence[Any], first: Sampled, dt
                 both = torch.isfinite(got) & torch.isfinite(right)
                 same = both | (torch.isnan(got) & torch.isnan(right)) | (torch.isinf(right) & (got == right))
                 found[number] |= ~same
-    for number, reached in enumerate(spread(contract.function, values) or ()):
-        if is_float(reached) and reached.shape == found[number].shape:
-            found[number] |= torch.isnan(reached) & ~torch.isnan(first.answers[number])
+    for run in reached(contract.function, values):
+        for number, (got, right) in enumerate(zip(run, first.answers, strict=True)):
+            if is_float(right) and got.shape == right.shape:
+                found[number] |= ~torch.isclose(got, right, rtol=OTHERWISE, atol=OTHERWISE, equal_nan=True)
     return found
 
 
@@ -554,7 +565,7 @@ def _tell(contract, name, made: Expected, found: Sampled, number: int, unlike: t
         contract.judged(name, "some elements near a discontinuity are judged loosely, or not if they are integers")
     if bool(unlike.any()):
         contract.judged(
-            name, "not judged where float32 overflows or is NaN and float64 is not, or NaN may reach in a transform"
+            name, "not judged where float32 overflows or is NaN and float64 is not, or NaN may reach otherwise"
         )
     if dtype is torch.float32 and made.answer.numel() and (made.dtype or dtype).is_floating_point:
         decided = made.extra <= DETERMINED * finite(made.answer).abs() + torch.finfo(torch.float32).tiny

@@ -271,13 +271,14 @@ class _Spread(TorchDispatchMode):
         return out
 
 
-def spread(function: Function, values: Sequence[Any]) -> list[torch.Tensor] | None:
-    """The outputs where NaN and infinities reach as far as in a kernel that computes convolutions by transforms; None
-    where all values are finite."""
+def reached(function: Function, values: Sequence[Any]) -> list[list[torch.Tensor]]:
+    """What NaN and infinities come to in other right kernels, a run each: in one that computes an op in parts, where
+    torch's own passes over NaN, and in one that computes convolutions by transforms. Empty where all is finite."""
     if all(bool(torch.isfinite(v).all()) for v in values if is_float(v)):
-        return None
+        return []
     with torch.no_grad(), _Spread():
-        return tensors_of(function(*doubled(values)))
+        far = tensors_of(function(*doubled(values)))
+    return [sample(function, values, Parts()), far]
 
 
 def exact_in(function: Function, values: Sequence[Any], dtype: torch.dtype) -> bool:

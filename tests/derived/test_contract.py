@@ -210,6 +210,28 @@ def test_nonfinite_inputs_are_judged_as_the_reference_has_them():
     assert "nonfinite" not in derive(*FUNCTIONS["softmax"], special="off").values
 
 
+def test_where_torch_passes_over_nan_a_kernel_need_not():
+    """torch's kernel adds what is above 0, and NaN is not; clamped, it is NaN."""
+
+    def in_parts(x, target):
+        right = x.gather(1, target[:, None])
+        return ((1 - right + x).clamp_min(0).sum(1) - 1).mean() / x.shape[1]
+
+    def reference(x, target):
+        return F.multi_margin_loss(x, target)
+
+    contract = derive(reference, [*drawn((10, 5)), torch.arange(10) % 5], dtypes=["float32"])
+    for family in ("nonfinite", "normal"):
+        inputs, expected = expected_of(contract, family=family)
+        x, target = inputs.exact["x"].float(), inputs.exact["target"].long()
+        for right in (reference, in_parts):
+            assert compare(right(x, target), expected["y"], torch.float32).ok
+        if family == "normal":
+            assert not compare(right(x, target) + 1, expected["y"], torch.float32).ok
+        else:
+            assert not bool(torch.isclose(reference(x, target), in_parts(x, target), equal_nan=True))
+
+
 def test_another_right_algorithm_is_an_alternative():
     def one_pass(x):
         return (x * x).mean(-1) - x.mean(-1).square()

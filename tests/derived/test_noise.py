@@ -9,7 +9,7 @@ from tests.derived.functions import FUNCTIONS, drawn
 from touchstone.conformance.derived import ops
 from touchstone.conformance.derived.forms import KINDS, Form
 from touchstone.conformance.derived.noise import Noise, hash_noise
-from touchstone.conformance.derived.samples import answers, cast, exact_in, narrows, sample, sampled, spread
+from touchstone.conformance.derived.samples import answers, cast, exact_in, narrows, reached, sample, sampled
 from touchstone.conformance.spec.budget import Expected, budget
 from touchstone.conformance.spec.compare import compare
 
@@ -116,11 +116,11 @@ def test_nan_may_reach_in_a_convolution_as_far_as_transforms_do(operand):
         return torch.relu(torch.nn.functional.conv2d(x, weight))
 
     values = drawn((2, 3, 18, 18), (8, 3, 3, 3))
-    assert spread(function, values) is None
+    assert not reached(function, values)
     values[operand][1, 1, 1, 1] = math.inf
-    reached = spread(function, values)[0]
-    assert bool(reached[torch.isnan(torch.relu(winograd(*values)))].isnan().all())
-    assert bool(torch.isnan(reached).view(2, 8, -1).all(2).sum() == (8 if operand == 0 else 2))
+    far = reached(function, values)[1][0]
+    assert bool(far[torch.isnan(torch.relu(winograd(*values)))].isnan().all())
+    assert bool(torch.isnan(far).view(2, 8, -1).all(2).sum() == (8 if operand == 0 else 2))
 
 
 def test_no_rule_is_missing_for_what_models_are_made_of():
