@@ -92,5 +92,5 @@ class Settings:
         read: dict[str, Any] = json.loads(text)
         measures = frozenset(map(Measure, read.pop("measures")))
         limits = Limits(**read.pop("limits"))
-        paths = {name: tuple(read.pop(name)) for name in ("readable", "covered", "keep")}
-        return cls(measures=measures, limits=limits, **paths, **read)
+        readable, covered, keep = (tuple(read.pop(name)) for name in ("readable", "covered", "keep"))
+        return cls(measures=measures, limits=limits, readable=readable, covered=covered, keep=keep, **read)
