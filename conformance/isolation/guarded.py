@@ -32,6 +32,7 @@ _MODULES = re.compile(
     r"|touchstone\.conformance\.judging\.(?:executor|instruments)"
 )
 _HOOKS = {"displayhook", "excepthook", "unraisablehook", "breakpointhook", "stdin", "stdout", "stderr"}  # of sys
+_REPLACED = {"manual_seed"}  # of torch, by torch itself once torch.compile is there, as operators of one's own want
 _BUILTINS = frozenset(vars(builtins))
 _LISTS: tuple[list[Any], ...] = (  # of what is called as a launch goes on, and as modules are looked for
     backends.before_launch,
@@ -79,7 +80,7 @@ class _Held:
 
 
 def _counts(owner: Any, name: str, value: Any) -> bool:
-    if owner is sys and name in _HOOKS:
+    if (owner is sys and name in _HOOKS) or (owner is torch and name in _REPLACED):
         return False
     return callable(value) or isinstance(value, ModuleType | property | staticmethod | classmethod)
 

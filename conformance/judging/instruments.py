@@ -5,13 +5,15 @@ Each has its blind spots, so each outcome says which of them reached the kernel:
 - allocator poison: fresh memory is filled with a byte pattern, so that what a kernel never wrote shows. On the CPU
   glibc's M_PERTURB, for torch, NumPy, threads and compiled code alike; on both devices blocks of the outputs' sizes are
   poisoned and freed before the call, which is what the caching allocators hand out next.
-- output guards and library calls: a dispatch mode, in one further call. It does not see into `torch.compile`, custom
-  ops, other threads, NumPy or CuPy; whether it reached the outputs is told by where they lie.
+- output guards and library calls: a dispatch mode, in one further call. It sees into custom ops that are Python, and
+  not into `torch.compile`, compiled ops, other threads, NumPy or CuPy; whether it reached the outputs is told by where
+  they lie.
 - global state: compared before and after; settings are put back.
 """
 
 import contextlib
 import ctypes
+import functools
 import gc
 import os
 import random
@@ -19,7 +21,6 @@ import signal
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -50,12 +51,12 @@ COPIES = {"clone", "_to_copy", "copy_"}
 READS = {"_local_scalar_dense"}  # `item()`
 
 
-@cache
+@functools.cache
 def _mallopt() -> Callable[[int, int], int] | None:
     return getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
 
 
-@cache
+@functools.cache
 def _malloc() -> tuple[Callable[[int], int], Callable[[int, int], int], Callable[[int], None]]:
     library = ctypes.CDLL(None)
     library.malloc.argtypes, library.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
@@ -293,8 +294,12 @@ class Watch(TorchDispatchMode):
         return False  # else torch imports its compiler, and with it triton, on the first call
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        running = backends.kernel_running()
+        if not running and (body := python_of(func, args)) is not None:
+            with on_again(self):
+                return body(*args, **(kwargs or {}))
         made = func(*args, **(kwargs or {}))
-        if backends.kernel_running():
+        if running:
             return made
         name = func._schema.name.removeprefix("aten::")
         if name in EMPTY or name in FILLED:
@@ -350,6 +355,29 @@ class Watch(TorchDispatchMode):
                     where = "before an" if side == "before" else "past the end of an"
                     found.append(f"{touched.numel()} bytes {where} allocation of {what} were written")
         return found
+
+
+def python_of(func: Any, args: Sequence[Any]) -> Callable[..., Any] | None:
+    """What an operator does that was written in Python, by `torch.library`: to be called as its launcher would be, with
+    a mode on. None of one of the library's own, and of one that was compiled."""
+    if func.namespace == "aten":
+        return None
+    schema = func._schema
+    name = schema.name.replace("::", "/") + (f".{schema.overload_name}" if schema.overload_name else "")
+    device = next((each.device.type for each in args if isinstance(each, torch.Tensor)), "cpu").upper()
+    if not torch.library._impls & {f"{name}/{key}" for key in ("CompositeExplicitAutograd", device)}:
+        return None
+    return functools.partial(func.redispatch, torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, device)))
+
+
+@contextlib.contextmanager
+def on_again(mode: TorchDispatchMode) -> Iterator[None]:
+    """Within an operator that a mode was asked about, it is on once more."""
+    TorchDispatchMode.__enter__(mode)
+    try:
+        yield
+    finally:
+        TorchDispatchMode.__exit__(mode, None, None, None)
 
 
 def _digest(buffer: torch.Tensor) -> int:

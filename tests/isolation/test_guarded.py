@@ -69,6 +69,14 @@ def test_what_touchstone_itself_puts_there_and_what_is_added_are_not(told, monke
     assert told == []
 
 
+def test_what_torch_replaces_itself_is_not_the_authors(author, told, monkeypatch):
+    """As its compiler is imported, which an operator of one's own has it do."""
+    guard = guarded.Guard()
+    monkeypatch.setattr(torch, "manual_seed", author["look"])
+    guard.look()
+    assert told == []
+
+
 def test_what_is_told_of_launches_of_imports_or_of_signals_is_found(author, told, monkeypatch):
     guard = guarded.Guard()
     for listed, what in ((backends.before_launch, author["look"]), (sys.meta_path, author["Finder"])):

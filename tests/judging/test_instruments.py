@@ -618,3 +618,25 @@ def test_no_room_for_a_layout_declines_the_trial(monkeypatch):
     far = CaseTrial(type(case)(case.op, case.dtype, case.sizes, case.values, (("x", "far0"),), case.params, case.seed))
     outcome = judge.run(subject(right), far)
     assert outcome.status == DECLINED and outcome.reason.startswith("not run: 8.0 GiB")
+
+
+@pytest.mark.parametrize("key", ["CPU", "CompositeExplicitAutograd"])
+def test_a_mode_sees_into_operators_that_are_python(key):
+    """Which are no work of the library's by themselves."""
+    named = f"test_instruments_{key}"
+    library = torch.library.Library(named, "FRAGMENT")
+    library.define("moved(Tensor x) -> Tensor")
+    library.impl("moved", lambda x: torch.empty(x.shape).copy_(x), key)
+    library.define("worked.out(Tensor x) -> Tensor")
+    library.impl("worked.out", lambda x: torch.exp(x), key)
+    operators = getattr(torch.ops, named)
+    with probe.Watch() as watch:
+        moved = operators.moved(torch.ones(3))
+    assert watch.library == {"copy_": 1} and watch.reached(moved)
+    with probe.Watch() as watch:
+        operators.worked.out(torch.ones(3))
+        torch.ones(3).sin()
+    assert watch.library == {"exp": 1, "sin": 1}
+    with probe.Watch() as watch, backends.running():
+        operators.worked.out(torch.ones(3))
+    assert watch.library == {}
