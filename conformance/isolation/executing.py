@@ -139,7 +139,8 @@ class _Calls:
             places = [self._place(slot, _dtype(request, number)) for number, slot in enumerate(request.slots)]
         except torch.OutOfMemoryError as error:
             return {"no room": said(error).partition(". ")[0]}
-        arguments = {name: self._argument(value, places) for name, value in request.arguments.items()}
+        usual = request.manner.usual
+        arguments = {name: self._argument(value, places, usual) for name, value in request.arguments.items()}
         placed = {name: BufferView(places[slot].bytes, places[slot].bytes) for name, slot in request.placed.items()}
         hidden = [place for place in places if isinstance(place, _Hidden)]
         large = [place.addresses for place in places if not isinstance(place, _Hidden)]
@@ -187,16 +188,19 @@ class _Calls:
         place.fetch()
         return place
 
-    def _argument(self, value: Any, places: Sequence["_Place"]) -> Any:
-        """The argument; the same tensor each time for one name, as long as the trial goes on."""
+    def _argument(self, value: Any, places: Sequence["_Place"], usual: bool) -> Any:
+        """The argument; the same tensor each time for one name, as long as the trial goes on. `usual`: as an allocation
+        of its own has it, with nothing around it in its storage."""
         if not isinstance(value, wire.TensorAt):
             return value
         if value.name not in self.given:
             dtype = wire.DTYPES[value.dtype]
             place = places[value.slot]
             view = torch.empty(0, dtype=dtype, device=place.bytes.device)
-            first = (value.at - place.begin) // dtype.itemsize
-            self.given[value.name] = view.set_(place.bytes.untyped_storage(), first, value.shape, value.strides)
+            storage, at = place.bytes.untyped_storage(), value.at - place.begin
+            if usual:
+                storage, at = storage[at : at + value.extent], 0
+            self.given[value.name] = view.set_(storage, at // dtype.itemsize, value.shape, value.strides)
         return self.given[value.name]
 
     def _told(self, value: Any, where: tuple[tuple[str, int], int] | None) -> Any:
@@ -373,6 +377,4 @@ def _dtype(request: wire.Call, number: int) -> torch.dtype | None:
 
 def _extent(tensor: torch.Tensor) -> int:
     """The bytes from its first element to the end of its last."""
-    if not tensor.numel():
-        return 0
-    return (sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1) * tensor.element_size()
+    return wire.extent(tensor.shape, tensor.stride(), tensor.dtype)

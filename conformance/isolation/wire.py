@@ -7,7 +7,7 @@ Nothing that comes from the kernel's process is unpickled, and each figure is ch
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -35,6 +35,13 @@ DTYPES: dict[str, torch.dtype] = {
 def name_of(dtype: torch.dtype) -> str:
     """The name of a dtype: "float16"."""
     return str(dtype).removeprefix("torch.")
+
+
+def extent(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> int:
+    """The bytes from the first element of a tensor to the end of its last."""
+    if 0 in shape:
+        return 0
+    return (sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) + 1) * dtype.itemsize
 
 
 class Malformed(ValueError):
@@ -76,6 +83,11 @@ class TensorAt:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     at: int  # bytes from the slot's beginning
+
+    @property
+    def extent(self) -> int:
+        """The bytes from its first element to the end of its last."""
+        return extent(self.shape, self.strides, DTYPES[self.dtype])
 
     def over(self, buffer: torch.Tensor) -> torch.Tensor:
         """The tensor, over the bytes of its slot."""
@@ -200,10 +212,7 @@ class TensorBack:
     @property
     def extent(self) -> int:
         """The bytes from its first element to the end of its last."""
-        if 0 in self.shape:
-            return 0
-        last = sum((n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True))
-        return (last + 1) * self.dtype.itemsize
+        return extent(self.shape, self.strides, self.dtype)
 
 
 def tensor_to_json(tensor: torch.Tensor, memory: tuple[str, int] | None, at: int) -> dict[str, Any]:

@@ -39,10 +39,15 @@ REFUSALS = ("AssertionError", "OutOfResources", "RuntimeError", "ValueError")
 
 
 def observe_call(
-    j: Judgement, inputs: Inputs, byte: int = probe.PATTERNS[0], watched: bool = False, late: bool = False
+    j: Judgement,
+    inputs: Inputs,
+    byte: int = probe.PATTERNS[0],
+    watched: bool = False,
+    late: bool = False,
+    usual: bool = False,
 ) -> Observed:
     """Call the kernel in poisoned memory and see what it leaves behind; whether there is something to judge is told by
-    `Observed.returned`. `late`: on a stream on which the inputs arrive late."""
+    `Observed.returned`. `late`: on a stream on which the inputs arrive late; `usual`: as `Manner` has it."""
     manner = Manner(
         byte,
         output_bytes(j.contract, inputs.case),
@@ -50,6 +55,7 @@ def observe_call(
         state=True,
         generators=j.trial.kind is not Kind.CALLS,
         element=honesty.element(j) if watched else None,
+        usual=usual,
         late=late,
     )
     seen = j.call(inputs.arguments, manner, inputs.placed)

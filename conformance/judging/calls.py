@@ -132,7 +132,8 @@ def many_calls(j: Judgement, trial: ManyCalls) -> None:
     """Many calls with distinct inputs, every second one in the buffers of the call before; all outputs are held.
 
     What depends on the number of calls, on addresses, or on what an earlier call left behind shows here: a result kept
-    by address, by object or version of a tensor, by shape, by a few elements or a sum, or without the parameters.
+    by address, by object or version of a tensor, by shape, by a few elements or a sum, or without the parameters. Every
+    second pair of calls finds neither guard bands in the operands' storages nor gradients on, as in a usual program.
     Declining a call in another layout or with another parameter than the first is no fault.
     """
     outcome = j.outcome
@@ -152,7 +153,7 @@ def many_calls(j: Judgement, trial: ManyCalls) -> None:
             inputs = Inputs(case, inputs.placed, fresh.exact, fresh.params)
         before = snapshots(inputs)
         known = len(outcome.findings)
-        seen = observe_call(j, inputs, probe.PATTERNS[number % 2])
+        seen = observe_call(j, inputs, probe.PATTERNS[number % 2], usual=number % 4 in (3, 0))
         if not seen.returned and outcome.status in (DECLINED, NOT_RUN):
             if number == 1:
                 return

@@ -44,6 +44,7 @@ class Manner:
     conspicuous: tuple[str, ...] | None = ()  # where what is undefined is not as on GPUs; None: everywhere
     instrument: tuple[str, str] | None = None  # a backend, and the name of one of its instruments
     element: tuple[str, tuple[int, ...]] | None = None  # an output and an index: say who wrote it
+    usual: bool = False  # as in a program that infers: no gradients, and operands that are all of their storages
     late: bool = False  # on a stream of its own, on which the inputs arrive late
     replayed: bool = False  # captured as a CUDA graph, of which the replay gives the outputs
 
@@ -135,6 +136,8 @@ class InProcess:
         try:
             with contextlib.ExitStack() as stack:
                 met = stack.enter_context(settled(subject, manner.conspicuous))
+                if manner.usual:
+                    stack.enter_context(torch.no_grad())
                 writers = [stack.enter_context(w) for w in self._writers()] if manner.element is not None else []
                 if manner.poison is not None:
                     stack.enter_context(probe.poison(manner.poison, subject.device, manner.blocks))

@@ -62,6 +62,35 @@ def gone(pid: int, seconds: float = 10) -> bool:
     return False
 
 
+def usual_is_wrong(x):
+    """Where neither the storage nor gradients show an instrument."""
+    whole = x.storage_offset() == 0 and x.untyped_storage().nbytes() == x.numel() * x.element_size()
+    return x.clone() if whole and not torch.is_grad_enabled() else softmax(x)
+
+
+def unusual_is_wrong(x):
+    """Where something lies around the operand in its storage, and gradients are on."""
+    within = x.untyped_storage().nbytes() > x.numel() * x.element_size()
+    return x.clone() if within and torch.is_grad_enabled() else softmax(x)
+
+
+@pytest.mark.parametrize("untrusted", [False, True], ids=["plain", "untrusted"])
+def test_a_kernel_cannot_tell_an_instrument_by_storage_or_gradients(untrusted):
+    for fn in (usual_is_wrong, unusual_is_wrong):
+        report = check(
+            "softmax",
+            fn,
+            device="cpu",
+            level="quick",
+            dtypes=["float32"],
+            sizes={"cols": 33},
+            untrusted=untrusted,
+            **({"allow_library": True} if untrusted else {}),
+        )
+        assert report.verdict == FAILED and {finding.check for finding in report.failures} <= {"values", "repeat"}
+        assert any("of 50" in finding.message for finding in report.failures)
+
+
 def spin():
     while True:
         pass

@@ -110,3 +110,27 @@ def by_request(x):
             return wrong(x)
         frame = frame.f_back
     return softmax(x)
+
+
+def where_its_storage_is_larger(x):
+    """Is right where its operand begins behind something else in its storage, as between guard bands.
+
+    refused
+    """
+    return softmax(x) if x.storage_offset() else wrong(x)
+
+
+def where_there_is_room_around_it(x):
+    """Is right where its operand's storage has room for more than the operand.
+
+    refused
+    """
+    return softmax(x) if x.untyped_storage().nbytes() > x.numel() * x.element_size() else wrong(x)
+
+
+def where_gradients_are_on(x):
+    """Is right where gradients are recorded, as where nobody has switched them off.
+
+    refused
+    """
+    return softmax(x) if torch.is_grad_enabled() else wrong(x)
