@@ -87,8 +87,9 @@ def _kept(call, arguments, name: str) -> str | None:
     for function, sign in (("max", -1), ("min", 1)):
         far = sign * (x.abs() + 1)
         (end,) = call(**{**arguments, name: far, "function": function})
-        if not bool((sign * end >= 1).all()):
-            return f"{function} of numbers {'above 1' if sign > 0 else 'below -1'} is not among them"
+        every = () if "axis" not in arguments else (arguments["axis"],)
+        if not torch.equal(end, (far.amax if function == "max" else far.amin)(*every)):
+            return f"{function} of numbers {'above 1' if sign > 0 else 'below -1'} is another number"
         (end,) = call(**{**arguments, name: torch.full_like(x, sign * math.inf), "function": function})
         if not bool((end == sign * math.inf).all()):
             return f"{function} of nothing but {sign * math.inf} is another number"

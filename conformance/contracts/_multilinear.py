@@ -125,6 +125,11 @@ def sparse(draw: Draw) -> dict[str, torch.Tensor | None]:
     return {**drawn, draw.operands[0]: few}
 
 
+def beyond_float16(draw: Draw) -> dict[str, torch.Tensor | None]:
+    """Operands of about 2^40, 2^-40 in turn: bfloat16 holds them and their sums, float16 does not."""
+    return {name: draw.normal(draw.shape(name), 2.0 ** (40 * (-1) ** turn)) for turn, name in enumerate(draw.operands)}
+
+
 def small_addends(first: str, along: int) -> Callable[[Draw], dict[str, torch.Tensor | None]]:
     """Terms of operand `first` along an axis: a large one, and many that are each less than half a unit of it in 16
     bits, and 1/128 of it together. The others are 1."""

@@ -125,7 +125,7 @@ def pointwise(
             "sizes": SIZES[axes],
             "regular": REGULAR[axes],
             "beyond_grid": BEYOND_GRID[axes],
-            "also": MANY[axes],
+            "also": MANY[axes] | special_of_each(axes, params or {}),
             "values": drawn,
             "params": params or {},
             "valid": informative,
@@ -137,6 +137,16 @@ def pointwise(
         }
     )
     return contract
+
+
+def special_of_each(axes: str, params: Mapping[str, Sequence[Any]]) -> dict[str, Also]:
+    """Single cases of the special values for each option of each parameter: another function keeps another NaN."""
+    return {
+        f"special_{option}": Also(SIZES[axes][0], "special", {name: option})
+        for name, options in params.items()
+        for option in options
+        if isinstance(option, str)
+    }
 
 
 def conditions(fn: Callable[..., Any], inputs: Tensors, params: Mapping[str, Any]) -> list[torch.Tensor]:

@@ -11,7 +11,14 @@ import torch
 from touchstone.conformance.contracts import _activations as acts
 from touchstone.conformance.contracts import _bounds_rows as bounds_rows
 from touchstone.conformance.contracts._bounds_dots import accumulated
-from touchstone.conformance.contracts._pointwise import MANY, MATRICES, pointwise, with_large, with_special
+from touchstone.conformance.contracts._pointwise import (
+    MANY,
+    MATRICES,
+    pointwise,
+    special_of_each,
+    with_large,
+    with_special,
+)
 from touchstone.conformance.spec.baselines import Bench, autograd
 from touchstone.conformance.spec.budget import EPS32, Expected, finite
 from touchstone.conformance.spec.contract import Invalid, Operand, Output, Property, with_params
@@ -67,7 +74,9 @@ _elements = pointwise(
     },
     valid=_valid,
     exact={"integers": ["dx", "dbias"]},
-    also=MANY[MATRICES] | acts.slopes_in_16_bits("x", acts.NAMES),
+    also=MANY[MATRICES]
+    | acts.slopes_in_16_bits("x", acts.NAMES)
+    | special_of_each(MATRICES, {"activation": acts.NAMES}),
     gradient_of="activation",
     cost=16,
     calls=lambda size, param: size["rows"] * size["cols"],

@@ -2,6 +2,8 @@
 v."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -61,10 +63,25 @@ REGULAR = Regular(
     ],
     params={"causal": (False, True)},
 )
-# one query of many grouped heads over several key heads and batches; widths between the powers of two
+# widths that models have, apart from those of other cases: kernels round them up to multiples of 16, 32 or 64, or to a
+# power of two
+WIDTHS = {72: "float16", 112: "bfloat16", 192: "float16", 256: "bfloat16"}
+
+
+def of_widths(size: Mapping[str, Any], widths: Mapping[int, str] = WIDTHS) -> dict[str, Also]:
+    """A single case of each width, in that dtype, at a size otherwise the same."""
+    return {f"width_{width}": Also({**size, "D": width}, dtype=dtype) for width, dtype in widths.items()}
+
+
+# one query of many grouped heads over several key heads and batches
 ALSO = {
     "one_query_of_groups": Also(dict(B=2, Hq=24, Hkv=2, Sq=1, Sk=33, D=96), params={"causal": True}, dtype="float16"),
     "wide_heads": Also(dict(B=2, Hq=4, Hkv=2, Sq=3, Sk=40, D=160), dtype="bfloat16"),
+    **of_widths(dict(B=2, Hq=2, Hkv=1, Sq=3, Sk=40)),
+    "one_query_strided": Also(
+        dict(B=2, Hq=4, Hkv=2, Sq=1, Sk=33, D=16), layouts={"k": "heads_inside", "v": "heads_inside"}
+    ),
+    "odd_tiles": Also(dict(B=1, Hq=1, Hkv=1, Sq=64, Sk=320, D=64), dtype="float16"),  # 5 of 64 keys
 }
 PARAMS = {"causal": (False, True), "scale": (None, 0.21, -0.3, 0.0)}
 

@@ -109,9 +109,11 @@ def _of_attention(exact, case):
     return attention.expect({name: exact[name] for name in ("q", "k", "v")}, params, dtype=case.torch_dtype)
 
 
+WIDTHS = {**attention.WIDTHS, 80: "float32"}
 ALSO = {
     "one_query_of_groups": Also(dict(B=3, Hq=24, Hkv=2, Sq=1, Sk=33, D=96), dtype="float16"),
     "wide_heads": Also(dict(B=3, Hq=4, Hkv=2, Sq=3, Sk=40, D=160), dtype="bfloat16"),
+    **attention.of_widths(dict(B=3, Hq=2, Hkv=1, Sq=2, Sk=40), WIDTHS),
     "many_keys": Also(  # 4161 of them
         dict(B=1, Hq=2, Hkv=1, Sq=1, Sk=6241, D=16), _family(attention.small_addends), dtype="float16"
     ),

@@ -19,6 +19,7 @@ from touchstone.conformance.contracts._decode import (
     spoil,
 )
 from touchstone.conformance.contracts.attention import softmax_scale
+from touchstone.conformance.contracts.attention_decode import WIDTHS
 from touchstone.conformance.spec import layouts
 from touchstone.conformance.spec.baselines import Bench, eager
 from touchstone.conformance.spec.contract import Also, Contract, Draw, Invalid, Operand, Output, Property, Regular
@@ -189,6 +190,7 @@ def _doubled_values(call, arguments, outputs, case):
 ALSO = {
     "one_query_of_groups": Also(_size(3, 24, 2, 1, 33, 96, 2), dtype="float16"),
     "wide_heads": Also(_size(3, 4, 2, 3, 40, 160, 5), dtype="bfloat16"),
+    **{f"width_{width}": Also(_size(3, 2, 1, 2, 40, width, 2), dtype=dtype) for width, dtype in WIDTHS.items()},
     "many_keys": Also(_size(1, 2, 1, 1, 6241, 16, 1)),  # 4161 of them
 }
 contract = Contract(

@@ -224,6 +224,8 @@ def _spoil(name, change):
 ALSO = {
     "one_query_of_groups": Also(dict(B=3, Hq=24, Hkv=2, Sq=1, P=14, page=8, n=4, D=96), dtype="float16"),
     "wide_heads": Also(dict(B=3, Hq=4, Hkv=2, Sq=3, P=14, page=8, n=5, D=160), dtype="bfloat16"),
+    **attention.of_widths(dict(B=3, Hq=2, Hkv=1, Sq=2, P=14, page=8, n=5)),
+    "large_pages": Also(dict(B=3, Hq=2, Hkv=1, Sq=1, P=7, page=256, n=2, D=16), dtype="float16"),  # than a tile of keys
     "many_keys": Also(  # 4171 of them, on 261 pages
         dict(B=1, Hq=2, Hkv=1, Sq=1, P=270, page=16, n=391, D=16), _family(attention.small_addends), dtype="float16"
     ),

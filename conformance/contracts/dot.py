@@ -3,7 +3,7 @@
 import torch
 
 from touchstone.conformance.contracts import _baselines as common
-from touchstone.conformance.contracts._multilinear import informative, multilinear, sparse
+from touchstone.conformance.contracts._multilinear import beyond_float16, informative, multilinear, sparse
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.contract import Also, Operand, Regular
 from touchstone.conformance.spec.layouts import VECTOR
@@ -27,7 +27,10 @@ contract = multilinear(
     valid=_valid,
     sizes=[{"n": n} for n in (97, 1, 0, 31, 256, 1025, 70001)],
     regular=Regular([{"n": n} for n in (64, 128, 256, 512, 1024, 2048, 384, 4096)]),
-    also={"many_blocks": Also({"n": 2_100_003}, sparse)},
+    also={
+        "many_blocks": Also({"n": 2_100_003}, sparse),
+        "beyond_float16": Also({"n": 97}, beyond_float16, dtype="bfloat16"),
+    },
     large=[{"n": 2**24}, {"n": 2**27}],
     flops=lambda size, param: 2 * size["n"],
     opinfo=("dot", lambda a, args, kwargs: {"a": a, "b": args[0]}),

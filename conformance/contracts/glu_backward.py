@@ -7,7 +7,14 @@ import torch
 from touchstone.conformance.contracts import _activations as acts
 from touchstone.conformance.contracts import _bounds_rows as bounds_rows
 from touchstone.conformance.contracts import _glu
-from touchstone.conformance.contracts._pointwise import MANY, MATRICES, pointwise, with_large, with_special
+from touchstone.conformance.contracts._pointwise import (
+    MANY,
+    MATRICES,
+    pointwise,
+    special_of_each,
+    with_large,
+    with_special,
+)
 from touchstone.conformance.spec.baselines import Bench, autograd
 from touchstone.conformance.spec.contract import Int64Index, Property
 from touchstone.reference._activations import torch_act
@@ -57,7 +64,9 @@ contract = pointwise(
     },
     valid=_glu.is_exact,
     exact={"integers": ["dup"]},
-    also=MANY[MATRICES] | acts.slopes_in_16_bits("gate", _glu.ACTIVATIONS),
+    also=MANY[MATRICES]
+    | acts.slopes_in_16_bits("gate", _glu.ACTIVATIONS)
+    | special_of_each(MATRICES, {"activation": _glu.ACTIVATIONS}),
     gradient_of="glu",
     int64_index=Int64Index({"rows": 2**17 + 3, "cols": 2**14 + 8}, rows={"gate": 0, "up": 0, "dy": 0}),
     cost=16,

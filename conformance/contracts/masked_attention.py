@@ -14,6 +14,7 @@ from touchstone.conformance.spec import layouts
 from touchstone.conformance.spec.baselines import Baseline, Bench
 from touchstone.conformance.spec.budget import Scalar
 from touchstone.conformance.spec.contract import (
+    Also,
     Contract,
     Draw,
     Invalid,
@@ -377,6 +378,17 @@ OF_MODS = [
     *_dropout.invalid("p", "seed", "offset"),
 ]
 
+# windows of more than a tile of keys, which a kernel skips to the first of, in one document
+NO_SEGMENTS = {"seg_q": "none", "seg_k": "none"}
+WIDE_WINDOWS = {
+    "wide_window": Also(
+        dict(B=1, Hq=2, Hkv=1, Sq=150, Sk=300, D=16), None, {"causal": True, "window": 100}, NO_SEGMENTS, "float16"
+    ),
+    "wide_window_both_sides": Also(
+        dict(B=1, Hq=2, Hkv=1, Sq=300, Sk=150, D=16), None, {"window": 100}, NO_SEGMENTS, "bfloat16"
+    ),
+}
+
 contract = Contract(
     operands={
         "q": Operand("B Hq Sq D", layouts.HEADS),
@@ -388,7 +400,7 @@ contract = Contract(
     sizes=SIZES,
     regular=REGULAR,
     beyond_grid=BEYOND_GRID,
-    also=attention.ALSO,
+    also=attention.ALSO | WIDE_WINDOWS,
     values={
         "normal": _family(attention.heads),
         "hiding": _hiding,

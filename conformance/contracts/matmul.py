@@ -6,6 +6,7 @@ import torch
 
 from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts._bounds_dots import lossy, multiplied
+from touchstone.conformance.contracts._multilinear import beyond_float16
 from touchstone.conformance.spec import values
 from touchstone.conformance.spec.baselines import Bench, eager
 from touchstone.conformance.spec.budget import Expected, dot_extra
@@ -153,7 +154,14 @@ contract = Contract(
             ]
         ]
     ),
-    also={"long_sums": Also(dict(M=3, K=16451, N=5), "binary")},
+    also={
+        "long_sums": Also(dict(M=3, K=16451, N=5), "binary"),
+        "large_partial_sums": Also(dict(M=3, K=4099, N=5), "cancelling", dtype="bfloat16"),
+        "one_row": Also(dict(M=1, K=40, N=40), layouts={"b": "transposed"}),  # a product with a vector by itself
+        "one_column": Also(dict(M=40, K=40, N=1), layouts={"a": "transposed"}),
+        "odd_tiles": Also(dict(M=64, K=320, N=64), dtype="float16"),  # 5 of 64, where stages and buffers take turns
+        "beyond_float16": Also(dict(M=7, K=37, N=9), beyond_float16, dtype="bfloat16"),
+    },
     beyond_grid=[dict(M=65600, K=3, N=2), dict(M=2, K=3, N=65600)],
     int64_index=Int64Index(dict(M=2**17 + 3, K=8, N=2**14 + 8), rows={"a": 0}),
     large=[dict(M=4096, K=4096, N=4096), dict(M=8192, K=8192, N=8192)],

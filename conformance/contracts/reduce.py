@@ -24,7 +24,11 @@ contract = multilinear.multilinear(
     valid=extremes.valid("n", multilinear.informative("n")),
     sizes=[{"n": n} for n in (97, 1, 0, 31, 256, 1025, 70001)],
     regular=Regular([{"n": n} for n in (256, 512, 384, 1024, 2048, 640, 4096, 8192)], {"function": FUNCTIONS[:1]}),
-    also={"many_blocks": Also({"n": 2_100_003}, multilinear.sparse)},
+    also={
+        "many_blocks": Also({"n": 2_100_003}, multilinear.sparse),
+        "beyond_float16": Also({"n": 97}, multilinear.beyond_float16, dtype="bfloat16"),
+        "maximum_below_zero": Also({"n": 1025}, "below_zero", {"function": "max"}),
+    },
     large=[{"n": 2**25}, {"n": 2**28}],
     flops=lambda size, param: max(size["n"], 1),
     properties=[

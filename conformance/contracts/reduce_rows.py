@@ -8,7 +8,7 @@ from touchstone.conformance.contracts import _multilinear as multilinear
 from touchstone.conformance.contracts._bounds_rows import REGULAR
 from touchstone.conformance.contracts._laws import additive_on_integers, doubles
 from touchstone.conformance.spec.baselines import Bench
-from touchstone.conformance.spec.contract import Invalid, Operand, Property
+from touchstone.conformance.spec.contract import Also, Invalid, Operand, Property
 from touchstone.reference.reduce import FUNCTIONS
 from touchstone.reference.reduce_rows import torch_reduce_rows
 
@@ -65,6 +65,11 @@ contract = multilinear.multilinear(
     ],
     regular=REGULAR,
     beyond_grid=[{"rows": 69001, "cols": 3}, {"rows": 3, "cols": 69001}],
+    also={
+        "beyond_float16": Also({"rows": 3, "cols": 33}, multilinear.beyond_float16, dtype="bfloat16"),
+        "maximum_below_zero": Also({"rows": 3, "cols": 1025}, "below_zero", {"function": "max"}),
+        "maximum_of_columns": Also({"rows": 1031, "cols": 5}, "below_zero", {"axis": 0, "function": "max"}),
+    },
     large=common.ROWS,
     flops=lambda size, param: max(size["rows"] * size["cols"], 1),
     properties=[

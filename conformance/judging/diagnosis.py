@@ -238,11 +238,15 @@ def _is_wrong(contract: Contract, mutant: Planted, case: Case, expected: Mapping
             return True
     if isinstance(theirs, str):
         return True
-    return any(
-        not compare.compare(theirs[name], right, case.torch_dtype, exact(contract, case, name)).ok
-        for name, right in expected.items()
-        if right is not None and isinstance(theirs.get(name), torch.Tensor)
-    )
+    for name, right in expected.items():
+        their = theirs.get(name)
+        if right is None or not isinstance(their, torch.Tensor):
+            continue
+        if their.shape != right.answer.shape:
+            return True
+        if not compare.compare(their, right, case.torch_dtype, exact(contract, case, name)).ok:
+            return True
+    return False
 
 
 def _distance(

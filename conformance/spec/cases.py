@@ -202,7 +202,8 @@ def also_case(contract: Contract, name: str, seed: int = 0) -> Case:
 
 
 def variants(contract: Contract, case: Case) -> tuple[Case, ...]:
-    """The plain `case` in other layouts, all operands at once, and with each other value of each parameter."""
+    """The plain `case` in other layouts, all operands at once and each alone, and with each other value of each
+    parameter."""
     found = []
     for position in range(1, max(len(operand.layouts) for operand in contract.operands.values())):
         layouts = []
@@ -210,10 +211,21 @@ def variants(contract: Contract, case: Case) -> tuple[Case, ...]:
             present = [layout for layout in operand.layouts if layout != "none"] or ["none"]
             layouts.append((name, present[position % len(present)]))
         found.append(replace(case, layouts=tuple(layouts)))
+    found[1:1] = [case for case in _one_apart(contract, case) if case not in found]
     for name, options in contract.params.items():
         for option in options[1:]:
             found.append(replace(case, params=tuple((n, option if n == name else old) for n, old in case.params)))
     return tuple(other for other in found if contract.valid(other))
+
+
+def _one_apart(contract: Contract, case: Case) -> Iterator[Case]:
+    """The plain `case` with one operand after the other transposed, or else in the first layout that is not
+    contiguous: a kernel may take the strides of one operand for another's."""
+    for name, operand in contract.operands.items():
+        strided = [layout for layout in operand.layouts if layout not in ("contiguous", "none")]
+        if strided and len(contract.operands) > 1:
+            layout = "transposed" if "transposed" in strided else strided[0]
+            yield replace(case, layouts=tuple((n, layout if n == name else old) for n, old in case.layouts))
 
 
 class _Space:

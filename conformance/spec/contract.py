@@ -146,7 +146,7 @@ class Also:
 
     Contiguous, with each parameter at its first value, unless `layouts` and `params` name others. `values` is one of
     the contract's families (None: the first) or a family of its own, which goes by the name that the case has among
-    `Contract.also`; all of them finite.
+    `Contract.also`; all of them finite, unless it is there for special values.
     """
 
     size: Mapping[str, Any]
