@@ -28,7 +28,7 @@ Family = Callable[[Draw], dict[str, torch.Tensor | None]]
 
 MATRICES = "rows cols"
 ANY_RANK = "..."
-SIZES = {
+SIZES: dict[str, list[dict[str, Any]]] = {
     MATRICES: [
         {"rows": rows, "cols": cols}
         for rows, cols in [(3, 33), (1, 1), (0, 5), (5, 0), (24, 24), (17, 64), (7, 127), (2, 16411), (1031, 3)]

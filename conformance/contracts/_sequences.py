@@ -52,6 +52,8 @@ _WIDE = dict(N=4, Tq=5, Tk=60, Sq=2, Sk=25)
 ALSO = {
     "groups": Also({**_WIDE, "Hq": 24, "Hkv": 2, "D": 96}, params={"causal": True}, dtype="float16"),
     "wide_heads": Also({**_WIDE, "Hq": 4, "Hkv": 2, "D": 160}, dtype="bfloat16"),
+    # of three sequences the last has queries and no keys
+    "no_keys_for_some": Also(dict(N=4, Tq=8, Tk=9, Sq=3, Sk=6, Hq=2, Hkv=1, D=16)),
     **attention.of_widths({**_WIDE, "Hq": 2, "Hkv": 1}, {**attention.WIDTHS, 80: "float32"}),
 }
 # of 33,030 keys the last sequence has those from 33,000 on

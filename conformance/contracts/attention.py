@@ -81,6 +81,7 @@ ALSO = {
     "one_query_strided": Also(
         dict(B=2, Hq=4, Hkv=2, Sq=1, Sk=33, D=16), layouts={"k": "heads_inside", "v": "heads_inside"}
     ),
+    "few_queries_of_many_keys": Also(dict(B=2, Hq=4, Hkv=2, Sq=5, Sk=1031, D=16), params={"causal": True}),
     "odd_tiles": Also(dict(B=1, Hq=1, Hkv=1, Sq=64, Sk=320, D=64), dtype="float16"),  # 5 of 64 keys
 }
 PARAMS = {"causal": (False, True), "scale": (None, 0.21, -0.3, 0.0)}

@@ -9,7 +9,7 @@ from touchstone.conformance.spec import layouts
 from touchstone.conformance.spec.baselines import Bench, compiled, eager
 from touchstone.conformance.spec.budget import Expected, budget, finite
 from touchstone.conformance.spec.compare import compare
-from touchstone.conformance.spec.contract import Case, Contract, Draw, Invalid, Operand, Output, Property, Regular
+from touchstone.conformance.spec.contract import Also, Case, Contract, Draw, Invalid, Operand, Output, Property, Regular
 from touchstone.reference.merge_states import torch_merge_states
 
 SIZES = [
@@ -90,6 +90,14 @@ def _large(draw: Draw):
     o, lse = _drawn(draw)
     side = torch.where(torch.arange(lse.shape[1]) % 2 == 0, 300.0, -300.0)
     return o, lse + side
+
+
+def _sentinels(draw: Draw):
+    """lse beyond ±10^5, further from 0 than numbers that kernels put in the place of −∞; those of two neighbouring rows
+    on either side."""
+    o, lse = _drawn(draw)
+    side = torch.where(torch.arange(lse.shape[1]) % 2 == 0, 2.0**17, -(2.0**17))
+    return o, lse.round() + side
 
 
 def _growing(draw: Draw):
@@ -211,6 +219,7 @@ contract = Contract(
         "lse": Operand("P rows", layouts.MATRIX, torch.float32),
     },
     outputs={"o": Output("rows D"), "lse": Output("rows", torch.float32)},
+    also={"sentinels": Also(dict(P=4, rows=6, D=16), _family(_sentinels))},
     sizes=SIZES,
     regular=REGULAR,
     beyond_grid=BEYOND_GRID,

@@ -218,7 +218,7 @@ def _say_which(j: Judgement, findings: Sequence[Finding], cases: Sequence[Case],
         expected = expected_of(j.contract, case, j.subject.compute)
         if not all(is_right(j, case, name, seen.values[name], expected[name]) for name in filter(j.judges, expected)):
             wrong.append(number)
-    text = causes.of_many(len(cases), first, wrong)
+    text = causes.of_many(cases, first, wrong)
     for finding in values if text else ():
         finding.diagnosis = "\n".join(filter(None, [text, finding.diagnosis]))
 

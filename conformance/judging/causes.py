@@ -4,6 +4,7 @@ another answer each time.
 A cause is a sentence about one output. It is given only where it explains at least 95 % of the wrong elements.
 """
 
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -58,10 +59,14 @@ def of_call(
     worn = _worn(j, blocks, number) if same else None
     for name in left.keys() - right:
         if name not in same:
-            if all(_differs(kept[name], other[name], left[name]) for other in seen):
+            if all(_grows(kept[name], [other[name] for other in seen], expected[name], left[name])):
+                found[name] = "each call adds to what the calls before it left: a sum that does not begin at 0"
+            elif all(_differs(kept[name], other[name], left[name]) for other in seen):
                 found[name] = "other values in each call with the same inputs: a race, or memory that nothing wrote"
         elif worn:
             found[name] = worn
+        elif diagnosis.filled(kept[name], left[name]) and not _refilled(j, inputs, name, left[name], blocks):
+            found[name] = diagnosis.NAN
         elif operands := _read_around(j, inputs.case, name, kept[name], left[name], blocks):
             found[name] = (
                 f"they depend on memory outside the view of {' and '.join(operands)}: what lies around it or in its "
@@ -228,10 +233,20 @@ def _alike(j: Judgement, one: Case, other: Case) -> bool:
     )
 
 
-def _values(j: Judgement, inputs: Inputs, blocks: tuple[int, ...]) -> Mapping[str, Any] | None:
-    """What another call gives; None where it gives nothing that can be compared."""
+def _refilled(j: Judgement, inputs: Inputs, name: str, where: torch.Tensor, blocks: tuple[int, ...]) -> bool:
+    """Whether the elements `where` of an output are another fill in a call with other fresh memory: nothing wrote
+    them."""
+    values = _values(j, inputs, blocks, probe.PATTERNS[1])
+    got = None if values is None else values.get(name)
+    return not isinstance(got, torch.Tensor) or diagnosis.filled(got, where, probe.PATTERNS[1:]) > 0
+
+
+def _values(
+    j: Judgement, inputs: Inputs, blocks: tuple[int, ...], byte: int = probe.PATTERNS[0]
+) -> Mapping[str, Any] | None:
+    """What another call gives, with fresh memory of that byte; None where it gives nothing that can be compared."""
     again = j.again(debug=False)
-    seen = again.call(inputs.arguments, Manner(probe.PATTERNS[0], blocks), inputs.placed)
+    seen = again.call(inputs.arguments, Manner(byte, blocks), inputs.placed)
     return seen.values if seen.returned and isinstance(seen.values, dict) else None
 
 
@@ -264,6 +279,23 @@ def _differs(one: torch.Tensor, other: Any, where: torch.Tensor, most: bool = Tr
     return diagnosis.most(bits[where.cpu()]) if most else bool(bits[where.cpu()].any())
 
 
+def _grows(first: torch.Tensor, later: Sequence[Any], expected: Expected | None, where: torch.Tensor) -> list[bool]:
+    """Of each of some further calls with the same inputs, whether its output is that of the call before and the answer
+    once more, where the first was wrong."""
+    every = [first, *later]
+    if expected is None or not first.is_floating_point():
+        return [False]
+    if not all(isinstance(x, torch.Tensor) and x.shape == first.shape for x in every):
+        return [False]
+    wide = [x.detach().cpu().double() for x in every]
+    answer, unit = expected.answer.cpu().expand(first.shape), torch.finfo(first.dtype).eps
+    bad = where.cpu() & torch.isfinite(answer)
+    near = [
+        (b - a - answer).abs() <= 4 * unit * (a.abs() + b.abs() + answer.abs()) for a, b in itertools.pairwise(wide)
+    ]
+    return [diagnosis.most(close[bad]) for close in near]
+
+
 def _read_around(
     j: Judgement, case: Case, name: str, got: torch.Tensor, bad: torch.Tensor, blocks: tuple[int, ...]
 ) -> list[str]:
@@ -282,8 +314,16 @@ def _read_around(
     return found
 
 
-def of_many(count: int, first: int, wrong: Sequence[int]) -> str | None:
-    """Which of `count` calls are wrong, `first` of them the first and `wrong` all, in words; None: no rule."""
+def of_many(cases: Sequence[Case], first: int, wrong: Sequence[int]) -> str | None:
+    """Which of the calls on `cases` are wrong, `first` of them the first and `wrong` all, in words; None: no rule. A
+    parameter or layout that all of them have, and no right one, says more than their numbers."""
+    count = len(cases)
+    right = [case for number, case in enumerate(cases, 1) if number not in wrong]
+    for kind in ("params", "layouts"):
+        of_wrong = set.intersection(*(set(getattr(cases[number - 1], kind)) for number in wrong))
+        if apart := sorted(of_wrong.difference(*(getattr(case, kind) for case in right)) if right else ()):
+            shown = " and ".join(f"{name}={value}" if kind == "params" else f"{name} {value}" for name, value in apart)
+            return f"wrong in {len(wrong)} of {count} calls, those with {shown}"
     later = list(range(first, count + 1))
     if list(wrong) == later and len(later) > 4:
         return f"right in the first {first - 1} calls, wrong from call {first} on"

@@ -22,6 +22,7 @@ from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.executor import Executor, Manner
 from touchstone.conformance.spec import budget, compare
 from touchstone.conformance.spec.budget import Expected
+from touchstone.conformance.spec.cases import plain_case
 from touchstone.conformance.spec.compare import Verdict
 from touchstone.conformance.spec.contract import Case, Contract
 
@@ -29,6 +30,7 @@ SECONDS = 5.0  # for comparing one answer with mutants
 WORK_LIMIT = 2e8  # work of a case above which the mutants are not run
 CANCELLING = 4.0  # terms so many times the size of their sum cancel
 CHEAP = 1e7  # work of a case that passed, up to which mutants are run on it
+ANOTHER_SIZE = 1e6  # work of a case of another size, on which mutants and the kernel are compared once more
 PASSED_TRIED = 4  # of those
 NAMED = 3  # most mutants that a diagnosis names
 EXPLAINS = 0.95  # of the wrong elements, what a hint has to explain
@@ -39,6 +41,8 @@ NARROWER = {torch.float32: (torch.bfloat16, torch.float16), torch.float16: (torc
 LOCAL = 8.0  # times the error of another slice: a precision is lower everywhere
 SPIKE = 16.0  # times the size of all other errors: one element is wrong by itself
 AGREEMENT = 2.0  # budgets that two answers with one mutant can be apart: each has its own rounding
+NAN = "NaN there: 0/0, inf - inf, or memory outside an operand's view, which holds NaN"
+BOTH_WAYS = 0.1  # of the wrong elements, 0 where they are not to be and the other way round
 # kinds that one call does not show by its values, or that would do harm here
 NOT_COMPARED = {"mutation", "alias", "cache", "state", "bounds", "contract", "race", "unwritten", "empty"}
 CONSTANTS = {
@@ -111,7 +115,8 @@ def diagnose(
                 relation = related(got[name], right, case, verdict.bad, axes, bits)
             if relation is None and not found and mutants:
                 relation = reading.misread(contract, case, name, got[name], verdict.bad, seconds, call)
-            if relation is None and not found and not bits and not wrong_in_float32(contract, case, name, call):
+            kept_short = not found and not bits and call is not reading.nothing
+            if relation is None and kept_short and not wrong_in_float32(contract, case, name, call):
                 relation = short_sums(got[name], right, case, verdict, partial(longer, name))
             lines.append(f"{name}: {'; '.join([*parts, relation] if relation else parts)}")
             if not bool(verdict.bad.all()):
@@ -177,13 +182,41 @@ def matching_mutants(
 def held_again(
     contract: Contract, case: Case, matching: Mapping[str, Sequence[Planted]], call: reading.Call
 ) -> dict[str, list[Planted]]:
-    """Those of the mutants of each output that give what the kernel gives with other values too; all where it cannot be
-    called."""
+    """Those of the mutants of each output that give what the kernel gives with other values too, and where it is wrong
+    in another size; all where it cannot be called."""
     found = {name: list(mutants) for name, mutants in matching.items()}
-    other = reading.again(case)
-    if not any(found.values()) or (values := call(other)) is None:
+    if not any(found.values()):
         return found
-    expected = contract.expected(contract.build(other))
+    for other in filter(None, (reading.again(case), _of_another_size(contract, case))):
+        if (values := call(other)) is not None:
+            _held(contract, other, found, values, only_wrong=other.sizes != case.sizes)
+    return found
+
+
+def _of_another_size(contract: Contract, case: Case) -> Case | None:
+    """The plain case with the parameters of `case` whose work is the most that is little, in another size."""
+    plain = [
+        replace(plain_case(contract, case.dtype, next(iter(contract.values)), case.seed, size), params=case.params)
+        for size in contract.sizes
+    ]
+    fit = [one for one in plain if one.sizes != case.sizes and one.filled and contract.valid(one)]
+    return max((one for one in fit if contract.work(one) <= ANOTHER_SIZE), key=contract.work, default=None)
+
+
+def _held(
+    contract: Contract, case: Case, found: dict[str, list[Planted]], values: Mapping[str, Any], only_wrong: bool
+) -> None:
+    """Leave those of the mutants of each output, `found`, that give what the kernel gives on a case, `values`; with
+    `only_wrong` all of an output that is right there."""
+    expected = contract.expected(contract.build(case))
+
+    def wrong(name: str) -> bool:
+        got, right = values.get(name), expected[name]
+        if not isinstance(got, torch.Tensor) or right is None or got.shape != right.answer.shape:
+            return False
+        return not compare.compare(got, right, case.torch_dtype, exact(contract, case, name)).ok
+
+    names = [name for name in found if not only_wrong or wrong(name)]
 
     def same(mutant: Planted, name: str, theirs: Any) -> bool:
         got, right = values.get(name), expected[name]
@@ -195,16 +228,15 @@ def held_again(
         near = compare.compare(got, replace(answer, answer=theirs.double(), drift=math.inf), case.torch_dtype)
         return near.fraction <= AGREEMENT or mutant.kind == "precision"
 
-    for mutant in {id(m): m for mutants in found.values() for m in mutants}.values():
+    for mutant in {id(m): m for name in names for m in found[name]}.values():
         with torch.no_grad():
             try:
-                theirs = contract.by_name(contract.call(mutant.make(), contract.build(other).arguments))
+                theirs = contract.by_name(contract.call(mutant.make(), contract.build(case).arguments))
             except Exception:  # mutants may fail on a case in ways of their own
                 theirs = ""
-        for name, mutants in found.items():
-            if mutant in mutants and not isinstance(theirs, str) and not same(mutant, name, theirs.get(name)):
-                mutants.remove(mutant)
-    return found
+        for name in names:
+            if mutant in found[name] and not isinstance(theirs, str) and not same(mutant, name, theirs.get(name)):
+                found[name].remove(mutant)
 
 
 def not_refuted(
@@ -421,9 +453,12 @@ def related(
     if unwritten := _unwritten(got, bad):
         return unwritten
     if most(torch.isnan(wrong)):
-        return "NaN there: 0/0, inf - inf, or memory outside an operand's view, which holds NaN"
+        return NAN
     if most(torch.isinf(wrong)):
         return "infinite there: an overflow, or a division by 0"
+    here, there = wrong == 0, answer[bad] == 0
+    if most(here != there) and min(here.double().mean(), there.double().mean()) >= BOTH_WAYS:
+        return "0 where the answer is not, and not 0 where it is: another mask, or another index into it"
     common = wrong.median()
     if wrong.numel() > 1 and most(wrong == common):
         return f"all {common.item():.6g} there"
@@ -542,12 +577,17 @@ def _roundings(got: torch.Tensor, expected: Expected, dtype: torch.dtype) -> flo
     return ((value - right)[both].square().mean() / scale).item()
 
 
+def filled(got: torch.Tensor, bad: torch.Tensor, patterns: Sequence[int] = probe.PATTERNS) -> int:
+    """How many wrong elements hold a byte that fresh memory is filled with; 0 where they are too few to explain it."""
+    memory = probe.raw(got.cpu()).reshape(-1, got.element_size())
+    same = bad.cpu().reshape(-1) & torch.stack([(memory == byte).all(1) for byte in patterns]).any(0)
+    return int(same.sum()) if int(same.sum()) >= EXPLAINS * int(bad.sum()) else 0
+
+
 def _unwritten(got: torch.Tensor, bad: torch.Tensor) -> str | None:
     """Whether wrong elements hold the byte that fresh memory is filled with."""
-    memory = probe.raw(got.cpu()).reshape(-1, got.element_size())
-    filled = bad.reshape(-1) & torch.stack([(memory == byte).all(1) for byte in probe.PATTERNS]).any(0)
-    count, wrong = int(filled.sum()), int(bad.sum())
-    if count < EXPLAINS * wrong:
+    count, wrong = filled(got, bad), int(bad.sum())
+    if not count:
         return None
     return (
         f"{'they were' if count == wrong else f'{count} of them were'} never written: the allocator's fill is "

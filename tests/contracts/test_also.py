@@ -159,6 +159,29 @@ def flat(fn):
     return wrong
 
 
+def heads_inside_out(fn):
+    """Results of many keys, which are put together from parts, come out row by row and not head by head."""
+
+    def wrong(q, k, *rest, **kwargs):
+        o, lse = fn(q, k, *rest, **kwargs)
+        return (o.transpose(1, 2).reshape(o.shape) if k.shape[2] > 512 and q.shape[2] < 16 else o), lse
+
+    return wrong
+
+
+def with_the_keys_before(fn):
+    """A sequence without keys is given the results of the row before it."""
+
+    def wrong(q, k, v, cu_q, cu_k, **kwargs):
+        o, lse = fn(q, k, v, cu_q, cu_k, **kwargs)
+        for first, end, keys in zip(cu_q[:-1].tolist(), cu_q[1:].tolist(), cu_k.diff().tolist(), strict=True):
+            if first and not keys:
+                o[first:end] = o[first - 1]
+        return o, lse
+
+    return wrong
+
+
 def on_pages_of_64(fn):
     """Of a page only the first 64 rows are read, over and over."""
 
@@ -253,6 +276,8 @@ WRONG = [
     ("matmul", "one_row", flat),
     ("matmul", "one_column", flat),
     ("matmul", "large_partial_sums", in_parts({"a": 1, "b": 0}, 2050, (0,))),
+    ("merge_states", "sentinels", changed(lse=lambda x: x.masked_fill(x < -5e4, -torch.inf))),
+    ("attention", "few_queries_of_many_keys", heads_inside_out),
     ("attention", "one_query_strided", flat),
     ("attention", "width_256", up_to(192, 0)),
     ("attention_backward", "width_72", up_to(64, 0)),
@@ -260,6 +285,7 @@ WRONG = [
     ("attention_decode_int4", "width_80", up_to(64, 0)),
     ("attention_paged", "width_192", up_to(128, 0)),
     ("attention_paged", "large_pages", on_pages_of_64),
+    ("attention_varlen", "no_keys_for_some", with_the_keys_before),
     ("attention_varlen", "width_112", up_to(96, 0)),
     ("attention_varlen_backward", "width_256", up_to(192, 1)),
     ("masked_attention", "width_256", up_to(192, 0)),
