@@ -378,9 +378,13 @@ OF_MODS = [
     *_dropout.invalid("p", "seed", "offset"),
 ]
 
-# windows of more than a tile of keys, which a kernel skips to the first of, in one document
 NO_SEGMENTS = {"seg_q": "none", "seg_k": "none"}
-WIDE_WINDOWS = {
+ALSO = {
+    # as many queries as keys, whose biases of either may be taken for the other's
+    "square": Also(
+        dict(B=2, Hq=2, Hkv=1, Sq=40, Sk=40, D=16), layouts={"bias": "contiguous", "slopes": "contiguous"} | NO_SEGMENTS
+    ),
+    # windows of more than a tile of keys, which a kernel skips to the first of, in one document
     "wide_window": Also(
         dict(B=1, Hq=2, Hkv=1, Sq=150, Sk=300, D=16), None, {"causal": True, "window": 100}, NO_SEGMENTS, "float16"
     ),
@@ -400,7 +404,7 @@ contract = Contract(
     sizes=SIZES,
     regular=REGULAR,
     beyond_grid=BEYOND_GRID,
-    also=attention.ALSO | WIDE_WINDOWS,
+    also=attention.ALSO | ALSO,
     values={
         "normal": _family(attention.heads),
         "hiding": _hiding,

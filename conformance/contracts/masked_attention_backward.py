@@ -175,7 +175,7 @@ contract = Contract(
     sizes=masked_attention.SIZES,
     regular=masked_attention.REGULAR,
     beyond_grid=masked_attention.BEYOND_GRID,
-    also=attention.ALSO | masked_attention.WIDE_WINDOWS,
+    also=attention.ALSO | masked_attention.ALSO,
     values={
         **{
             name: _family(make) for name, make in masked_attention.contract.values.items() if name != "shifted_negative"

@@ -14,6 +14,7 @@ from touchstone.conformance.spec.words import expected_one_of
 LEVELS = ("quick", "default", "thorough")
 PRODUCT_LIMIT = 1500  # cases of the full product on the smallest shape; a seeded sample beyond
 RETRIES = 60
+LAYOUTS = 12  # of many calls, those that are tried: a fourth of the calls
 REGULAR_SIZES = {"quick": 5}  # of a contract's regular sizes; at other levels all of them
 REGULAR_FAMILIES = {"quick": 1, "default": 4}  # with each size, parameters and dtype; at level thorough all of them
 
@@ -202,8 +203,8 @@ def also_case(contract: Contract, name: str, seed: int = 0) -> Case:
 
 
 def variants(contract: Contract, case: Case) -> tuple[Case, ...]:
-    """The plain `case` in other layouts, all operands at once and each alone, and with each other value of each
-    parameter."""
+    """The plain `case` in other layouts, all operands at once and, as far as there are not many, each alone, and with
+    each other value of each parameter."""
     found = []
     for position in range(1, max(len(operand.layouts) for operand in contract.operands.values())):
         layouts = []
@@ -211,7 +212,8 @@ def variants(contract: Contract, case: Case) -> tuple[Case, ...]:
             present = [layout for layout in operand.layouts if layout != "none"] or ["none"]
             layouts.append((name, present[position % len(present)]))
         found.append(replace(case, layouts=tuple(layouts)))
-    found[1:1] = [case for case in _one_apart(contract, case) if case not in found]
+    alone = [case for case in _one_apart(contract, case) if case not in found]
+    found += alone[: max(0, LAYOUTS - len(found))]
     for name, options in contract.params.items():
         for option in options[1:]:
             found.append(replace(case, params=tuple((n, option if n == name else old) for n, old in case.params)))

@@ -289,6 +289,8 @@ WRONG = [
     ("attention_varlen", "width_112", up_to(96, 0)),
     ("attention_varlen_backward", "width_256", up_to(192, 1)),
     ("masked_attention", "width_256", up_to(192, 0)),
+    ("masked_attention", "square", changed(bias=lambda x: x.mT)),
+    ("masked_attention_backward", "square", changed(bias=lambda x: x.mT)),
     ("masked_attention", "wide_window", lambda fn: lambda *a, window, **k: fn(*a, window=min(window, 64), **k)),
     ("masked_attention", "wide_window_both_sides", lambda fn: lambda *a, window, **k: fn(*a, window=64, **k)),
     ("masked_attention_backward", "wide_window", lambda fn: lambda *a, window, **k: fn(*a, window=64, **k)),

@@ -119,6 +119,14 @@ def test_relations(change, text):
     assert relation(change) == text
 
 
+def test_zeros_at_other_places():
+    answer = torch.tensor([[1.5, 0.0, 2.5, 0.0], [0.0, 3.5, 0.0, 4.5]], dtype=torch.float64)
+    got, expected = answer.roll(1, 1).float(), Expected(answer)
+    bad = compare.compare(got, expected, torch.float32).bad
+    said = diagnosis.related(got, expected, case_of(2, 4), bad, ["rows", "cols"])
+    assert said == "0 where the answer is not, and not 0 where it is: another mask, or another index into it"
+
+
 @pytest.mark.parametrize("byte", probe.PATTERNS)
 def test_what_was_never_written(byte):
     def tail_left(y):

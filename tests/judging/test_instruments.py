@@ -320,6 +320,10 @@ def test_many_calls_vary_every_layout_and_parameter(op):
         if operand.counts and not operand.derived and not operand.fixed:
             assert sum(case.mirrored == name for case in cases) >= 2, name
     plain, others = varied(op).case, varied(op).others
+    if op == "elementwise":  # a kernel may take the strides of one operand for the other's
+        assert {("transposed", "contiguous"), ("contiguous", "transposed")} <= {
+            (case.layout["a"], case.layout["b"]) for case in cases
+        }
     for name, options in contract.params.items():
         for option in options:
             case = replace(plain, params=tuple({**dict(plain.params), name: option}.items()))

@@ -1,6 +1,7 @@
 """Which operands, heads and parameters a wrong kernel is said to read; and what is not said, since another call refutes
 it."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -358,3 +359,77 @@ def test_mathematics_that_take_no_such_parameter_end_nothing(monkeypatch):
 
     monkeypatch.setattr(contract, "expect", expect)
     assert said("glu", glu(torch.sigmoid, torch.sigmoid), rows=5, cols=33) == "as if activation were sigmoid, not silu"
+
+
+def last_column_left_out(a, x):
+    """Of thousands of terms one is less than what tf32 rounds away."""
+    return (
+        (a.float()[:, :-1] @ x.float()[:-1]).to(a.dtype) if a.shape[1] > 1024 else (a.float() @ x.float()).to(a.dtype)
+    )
+
+
+def in_tf32(a, x):
+    a, x = (
+        ((t.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32) if t.dtype is torch.float32 else t
+        for t in (a, x)
+    )
+    return (a.float() @ x.float()).to(a.dtype)
+
+
+@pytest.mark.parametrize(("fn", "said"), [(last_column_left_out, False), (in_tf32, True)])
+def test_right_as_a_lower_precision_is_what_is_right_so_with_other_values_too(fn, said):
+    told = judged("gemv", fn, dtypes=["float32"])
+    assert told and any("right as tf32" in each for each in told) == said
+
+
+def middle_left_out(x, *, function):
+    if function != "sum" or not x.numel():
+        return {"sum": torch.sum, "max": torch.amax, "min": torch.amin}[function](x.float()).to(x.dtype)
+    sums = torch.stack([part.float().sum() for part in x.split(256)])
+    while len(sums) > 1:
+        half = len(sums) // 2
+        sums = sums[:half] + sums[half : 2 * half]
+    return sums[0].to(x.dtype)
+
+
+def test_a_mutant_that_is_wrong_otherwise_in_another_size_is_not_named():
+    told = judged("reduce", middle_left_out, dtypes=["float32"])
+    assert told and not any("1024" in each for each in told)
+
+
+def test_a_nan_that_is_computed_is_no_memory_that_nothing_wrote():
+    def all_bits(x):
+        y = torch.softmax(x.float(), -1).to(x.dtype)
+        y[..., :1].view(torch.uint8).fill_(0xFF)
+        return y
+
+    def unwritten(x):
+        y = torch.empty_like(x, memory_format=torch.contiguous_format)
+        y[..., 1:] = torch.softmax(x.float(), -1).to(x.dtype)[..., 1:]
+        return y
+
+    for fn, text, other in ((all_bits, "NaN there", "never written"), (unwritten, "never written", "NaN there")):
+        told = judged("softmax", fn, dtypes=["float32"])[:2]
+        assert told and all(text in each and other not in each for each in told), fn
+
+
+def test_a_sum_that_goes_on_from_call_to_call():
+    answer = torch.tensor([3.0, -2.0, 5.0])
+    first, bad = 4 * answer, torch.tensor([True, True, True])
+    grows = causes._grows(first, [5 * answer, 6 * answer], Expected(answer.double()), bad)
+    assert grows == [True, True]
+    assert causes._grows(first, [5 * answer, 8 * answer], Expected(answer.double()), bad) == [True, False]
+    assert causes._grows(first.int(), [first.int()], Expected(answer.double()), bad) == [False]
+
+
+def test_of_many_calls_the_parameter_of_the_wrong_ones():
+    plain = plain_case(registry.contract("elementwise"), "float32", "normal")
+    other = replace(plain, params=(("function", "mul"),))
+    strided = replace(plain, layouts=(("a", "transposed"), ("b", "contiguous")))
+    assert (
+        causes.of_many([plain, plain, other, plain, other], 3, [3, 5])
+        == "wrong in 2 of 5 calls, those with function=mul"
+    )
+    assert causes.of_many([plain, strided, plain], 2, [2]) == "wrong in 1 of 3 calls, those with a transposed"
+    assert causes.of_many([plain] * 9, 4, [4]) == "only call 4 of 9 is wrong"
+    assert causes.of_many([plain] * 9, 3, [3, 6, 9]) == "every 3th call is wrong: 3, 6, 9"
