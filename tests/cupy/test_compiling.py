@@ -4,7 +4,8 @@ import pytest
 import torch
 
 try:
-    from touchstone.backends.cupy.runtime import compiling
+    from touchstone.backends import nvrtc
+    from touchstone.backends.cupy.runtime import compiling, module
 except ImportError as error:
     pytest.skip(str(error), allow_module_level=True)
 
@@ -48,6 +49,16 @@ def launches(kernels, name="sums", block=256, dtype=torch.float32, arch="sm_90",
         kernels.launch(name, 1, block, *arguments, dtype=dtype, shared=shared, **definitions)
     assert not y.any()
     return found
+
+
+def test_definitions_in_the_text_are_as_those_in_options_and_move_no_line(kernels):
+    definitions = (("ELEMENT", "float"), ("LENGTH", "2"), ("THIS_IS_FOR_HOPPER", "missing"))
+    text = module.defined(kernels.source, definitions)
+    options = [*module.options(), "-arch=sm_80", *(f"-I{folder}" for folder in compiling._header_folders())]
+    as_options = [*options, *(f"-D{name}={value}" for name, value in definitions)]
+    found = [nvrtc.compiled(*each) for each in ((text, "k.cu", options), (kernels.source, "k.cu", as_options))]
+    assert [made for made, _ in found] == [None, None] and found[0][1] == found[1][1]
+    assert f"kernels.cu({KERNELS[: KERNELS.index('THIS_IS')].count(chr(10)) + 1})" in found[0][1]
 
 
 def test_nothing_runs_and_what_was_launched_is_recorded(kernels):

@@ -32,12 +32,12 @@ def test_a_second_process_compiles_what_is_not_kept(tmp_path):
         assert told["found"] == [0.0, factor, 2.0 * factor, 3.0 * factor] and told["then"] == [0.0, 0.0, 0.0, 0.0]
         return told["compiled"]
 
-    assert run(3) == ["kernel", "kernel", "debugged"]
+    assert run(3) == ["kernel", "rounded", "kernel", "debugged"]
     assert run(3) == ["debugged"]
-    assert run(5) == ["kernel", "kernel", "debugged"]
+    assert run(5) == ["kernel", "rounded", "kernel", "debugged"]
     for path in (tmp_path / "cache").rglob("numba_gpu_*.json"):
         path.write_bytes(path.read_bytes().replace(b"name", b"nome"))
-    assert run(5) == ["kernel", "kernel", "debugged"]
+    assert run(5) == ["kernel", "rounded", "kernel", "debugged"]
 
 
 def _made(**changed):
@@ -66,6 +66,21 @@ def test_only_what_is_nothing_but_machine_code_is_kept():
         ("_teardown_functions", [print]),
     ]:
         assert kept._written(_made(**{name: value})) is None
+
+
+def test_c_plus_plus_of_numba_cuda_itself_may_be_linked():
+    code = """if True:
+        import json
+        import numba.cuda.bf16, numba.cuda.fp16
+        from touchstone.backends.numba.runtime import kept
+        from tests.numba.test_kept import _made
+        shims = kept._shims()
+        calls = [shim.setup_callback for shim in shims if shim.setup_callback]
+        made = _made(_linking_files=shims, _setup_functions=calls)
+        print(json.dumps([len(shims), len(calls), kept._written(made) is not None]))
+    """
+    found, calls, written = json.loads(output_of(code))
+    assert found >= 2 and calls >= 1 and written
 
 
 def test_numba_cuda_has_what_is_relied_on():

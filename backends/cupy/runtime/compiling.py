@@ -156,7 +156,7 @@ def compiled(
 ) -> Compiled:
     """A file with its definitions, compiled. The default `options` are what CuPy adds to ours."""
     arguments = [
-        *module.options(definitions),
+        *module.options(),
         *options,
         f"-arch={arch}",
         "--device-as-default-execution-space",
@@ -165,7 +165,7 @@ def compiled(
         *(("--ptxas-options=-v", "--no-cache") if to_machine_code else ("--fdevice-syntax-only",)),
     ]
     wanted = ("CUBIN", "PTX") if to_machine_code else ()
-    made, log = nvrtc.compiled(source.source, source.path.name, arguments, *wanted)
+    made, log = nvrtc.compiled(module.defined(source.source, definitions), source.path.name, arguments, *wanted)
     if made is None:
         return Compiled(log=log, error=log)
     if not to_machine_code:

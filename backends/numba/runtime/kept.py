@@ -55,14 +55,12 @@ class Kept:
 def _written(made: Any) -> bytes | None:
     try:
         library = made._codelibrary
+        shims = _shims()
+        callbacks = {call for shim in shims for call in (shim.setup_callback, shim.teardown_callback)}
         more = (
             *(made.debug, made.extensions, made.launch_config_sensitive, made.shared_memory_carveout is not None),
-            *(
-                library._linking_files,
-                library.referenced_objects,
-                library._setup_functions,
-                library._teardown_functions,
-            ),
+            *(library._linking_files - shims, library.referenced_objects),
+            *({*library._setup_functions, *library._teardown_functions} - callbacks),
         )
         if any(more):
             return None
@@ -70,6 +68,12 @@ def _written(made: Any) -> bytes | None:
         return json.dumps({"name": made.entry_name, "cooperative": bool(made.cooperative), "code": code}).encode()
     except (AttributeError, TypeError):  # of another release of numba-cuda
         return None
+
+
+def _shims() -> set[Any]:
+    """The C++ of numba-cuda's own that is linked into kernels with 16-bit floats: its version says what it is."""
+    modules = [module for name, module in list(sys.modules.items()) if name.startswith("numba.cuda._internal.")]
+    return {module.shim_obj for module in modules if hasattr(module, "shim_obj")}
 
 
 def _read(data: bytes, signature: Any, context: Any) -> Any:
