@@ -81,9 +81,10 @@ ALSO = {
     "one_query_strided": Also(
         dict(B=2, Hq=4, Hkv=2, Sq=1, Sk=33, D=16), layouts={"k": "heads_inside", "v": "heads_inside"}
     ),
-    "few_queries_of_many_keys": Also(dict(B=2, Hq=4, Hkv=2, Sq=5, Sk=1031, D=16), params={"causal": True}),
+    "few_queries_of_many_keys": Also(dict(B=2, Hq=2, Hkv=1, Sq=3, Sk=521, D=8), params={"causal": True}),
     "odd_tiles": Also(dict(B=1, Hq=1, Hkv=1, Sq=64, Sk=320, D=64), dtype="float16"),  # 5 of 64 keys
 }
+MANY_KEYS = dict(B=1, Hq=2, Hkv=1, Sq=1, Sk=4161, D=16)
 PARAMS = {"causal": (False, True), "scale": (None, 0.21, -0.3, 0.0)}
 
 
@@ -323,7 +324,7 @@ contract = Contract(
     valid=_valid,
     expect=expect,
     beyond_grid=BEYOND_GRID,
-    also=ALSO,
+    also=ALSO | {"many_keys": Also(MANY_KEYS, _family(small_addends), dtype="float16")},
     int64_index=Int64Index(BEYOND_INT32, rows=dict.fromkeys("qkv", 0)),
     large=LARGE,
     flops=flops,

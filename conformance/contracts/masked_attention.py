@@ -404,7 +404,9 @@ contract = Contract(
     sizes=SIZES,
     regular=REGULAR,
     beyond_grid=BEYOND_GRID,
-    also=attention.ALSO | ALSO,
+    also=attention.ALSO
+    | ALSO
+    | {"many_keys": Also(attention.MANY_KEYS, _family(attention.small_addends), dtype="float16")},
     values={
         "normal": _family(attention.heads),
         "hiding": _hiding,
