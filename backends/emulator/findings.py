@@ -82,10 +82,11 @@ def error(kernel: str, loaded: Loaded, report: Report, regions: list[Argument]) 
             f"{there}, " + (f"and no {text} lies between" if text else "and nothing orders the two")
         )
     elif kind == 9:
+        over = f"stores over {what} {report.mask} times before any thread has read what it stored there"
         message = (
-            f"{region_name(loaded, report, regions)}: block {_tuple(report.here.block)} stores over {what} "
-            f"{report.mask} times before any thread has read what it stored there, while thread "
-            f"{_tuple(report.there.thread)} reads at {there} what was read before the last barrier"
+            f"{region_name(loaded, report, regions)}: block {_tuple(report.here.block)} "
+            f"{over if report.mask else f'leaves {what} that it has stored last and no thread reads'}, while thread "
+            f"{_tuple(report.there.thread)} reads at {there} what was read before a barrier"
         )
     else:
         message = f"{who}: {text}"

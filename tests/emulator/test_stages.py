@@ -39,7 +39,13 @@ def test_a_stage_that_does_not_change_is_found_by_nothing_else(program, kernel, 
     assert "shared" in str(found.value) and "before any thread has read what it stored there" in str(found.value)
 
 
-@pytest.mark.parametrize("kernel", ["plain", "copied"])
+def test_the_last_stage_that_nobody_reads(program):
+    launch(program, "tail", 0, 1)
+    with emulator.races(), pytest.raises(emulator.StaleShared, match="leaves 256 bytes"):
+        launch(program, "tail", 0, 1)
+
+
+@pytest.mark.parametrize("kernel", ["plain", "copied", "tail"])
 def test_stages_in_turn(program, kernel):
     expected = np.zeros(64, np.float32)
     for tile in X:

@@ -41,6 +41,22 @@ extern "C" __global__ void copied(const float* x, float* y, int tiles, int swaps
   y[threadIdx.x] = sum;
 }
 
+// The last tile is left to a second loop's body, which takes it from `last`.
+extern "C" __global__ void tail(const float* x, float* y, int tiles, int last, int) {
+  __shared__ float stage[2][TILE];
+  float sum = 0.0f;
+  int to = 0;
+  stage[0][threadIdx.x] = x[threadIdx.x];
+  __syncthreads();
+  for (int t = 1; t < tiles; ++t) {
+    to ^= 1;
+    stage[to][threadIdx.x] = x[t * TILE + threadIdx.x];
+    sum = sum * 0.5f + stage[to ^ 1][TILE - 1 - threadIdx.x];
+    __syncthreads();
+  }
+  y[threadIdx.x] = sum * 0.5f + stage[last ? to : to ^ 1][TILE - 1 - threadIdx.x];
+}
+
 // Right ones that come near: a tile that stays while others are loaded, the last of them in vain; the next tiles loaded
 // before it is known that they are needed; what a thread keeps for itself alone.
 extern "C" __global__ void stays(const float* x, float* y, int tiles, int needed) {

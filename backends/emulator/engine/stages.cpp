@@ -11,6 +11,7 @@ namespace {
 
 constexpr uint32_t LEAST = 32;  // granules of what counts as a stage
 constexpr uint32_t LOST = 2;    // one may be loaded in vain, at the end of a loop
+constexpr size_t REST = 2;      // stages that show how often one is read
 
 uint32_t array_of(const Block* block, uint64_t offset) {
   for (uint32_t i = 0; i < block->arrays.size(); ++i)
@@ -50,6 +51,32 @@ void lose(Stages& stages, uint32_t number) {
   filler.reader = again.reader;
   filler.thread = again.thread;
   filler.again = stages.all[again.stage].pc;
+}
+
+void accuse(Worker* w, Block* block, uint32_t filler, const Stage& lost, uint32_t times, uint32_t reader,
+            uint32_t thread) {
+  const uint64_t module = w->launch->options.module;
+  fail(TS_STALE, [&](ts_report& report) {
+    place(report.here, w->current, module + filler, WRITE);
+    place(report.there, &block->fibers[thread], module + reader, READ);
+    describe_nearest(w, report, reinterpret_cast<uint64_t>(block->arena) + block->arrays[lost.array].offset);
+    report.size = uint64_t(4) * lost.granules;
+    report.mask = times;
+  });
+}
+
+// Of the stages of one instruction the last was left unread, and one of the others read oftener than all the rest, each
+// of which was read at the same number of moments.
+void judge_last(Worker* w, Block* block, uint32_t pc, const std::vector<const Stage*>& of) {
+  const Stage& last = *of.back();
+  if (of.size() < REST + 2 || last.read || last.granules < LEAST) return;
+  const auto fewer = [](const Stage* one, const Stage* other) { return one->moments < other->moments; };
+  const auto [least, most] = std::minmax_element(of.begin(), of.end() - 1, fewer);
+  const Stage& again = **most;
+  if (!again.shared || again.read_at == ~0u || again.read_at <= last.moment || again.granules != last.granules) return;
+  for (auto one = of.begin(); one != of.end() - 1; ++one)
+    if (one != most && ((*one)->moments != (*least)->moments || !(*one)->moments)) return;
+  if (again.moments > (*least)->moments) accuse(w, block, pc, last, 0, again.reader, again.thread);
 }
 
 }  // namespace
@@ -92,6 +119,9 @@ void follow_stages(Worker* w, Block* block, uint64_t offset, uint64_t size, int 
     Stage& stage = stages.all[number];
     if (stage.read_at != block->moment) {
       stage.read_at = block->moment;
+      ++stage.moments;
+      stage.reader = place;
+      stage.thread = w->current->number;
       stage.before |= stage.readers;
       stage.readers = 0;
       if (!stage.read) {
@@ -101,6 +131,7 @@ void follow_stages(Worker* w, Block* block, uint64_t offset, uint64_t size, int 
       }
     }
     stage.readers |= bit;
+    stage.shared |= granule.thread != w->current->number;
     const bool again = stage.before & bit;
     if (again && granule.thread == w->current->number) continue;
     granule.told = tells;
@@ -112,19 +143,15 @@ void follow_stages(Worker* w, Block* block, uint64_t offset, uint64_t size, int 
 
 void judge_stages(Worker* w, Block* block) {
   const Stages& stages = *block->stages;
-  for (const auto& [pc, filler] : stages.fillers) {
+  std::unordered_map<uint32_t, std::vector<const Stage*>> of;
+  for (const Stage& stage : stages.all)
+    if (stage.granules && stages.fillers.at(stage.pc).stages > REST) of[stage.pc].push_back(&stage);
+  for (const auto& [pc, numbered] : of) {
+    const Filler& filler = stages.fillers.at(pc);
+    if (!filler.lost) judge_last(w, block, pc, numbered);
     if (filler.lost < LOST || filler.stale != filler.lost) continue;
     if (filler.last_read > filler.first_lost && !filler.own) continue;
-    const uint64_t module = w->launch->options.module, stored = module + pc, read = module + filler.reader;
-    fail(TS_STALE, [&](ts_report& report) {
-      place(report.here, w->current, stored, WRITE);
-      place(report.there, &block->fibers[filler.thread], read, READ);
-      const Stage& lost = stages.all[filler.first_lost];
-      const Array& array = block->arrays[lost.array];
-      describe_nearest(w, report, reinterpret_cast<uint64_t>(block->arena) + array.offset);
-      report.size = uint64_t(4) * lost.granules;
-      report.mask = filler.lost;
-    });
+    accuse(w, block, pc, stages.all[filler.first_lost], filler.lost, filler.reader, filler.thread);
   }
 }
 

@@ -1,5 +1,6 @@
-// Looks for a stage of shared memory that is filled again before anybody has read it, while what was read from an older
-// one is read once more: two buffers, of which the one that is read does not change with the one that is filled.
+// Looks for a stage of shared memory that is filled again, or left, before anybody has read it, while what was read
+// from an older one is read once more: two buffers, of which the one that is read does not change with the one that is
+// filled.
 #pragma once
 #include <cstdint>
 #include <unordered_map>
@@ -15,9 +16,11 @@ struct Stage {
   uint32_t pc = 0, moment = 0;        // within the kernel's library; of the block
   uint32_t granules = 0, left = 0;    // of 4 bytes that were stored, and that still hold it
   uint32_t array = 0;
-  uint32_t read_at = ~0u;             // the last moment
+  uint32_t read_at = ~0u, moments = 0;         // the last moment, and at how many
+  uint32_t reader = 0, thread = 0;    // the first one at that moment: its instruction, and its number
   uint64_t readers = 0, before = 0;   // instructions that read it at that moment, and before, a bit each
-  bool read = false, mixed = false;   // another instruction has stored over it
+  bool read = false, shared = false;  // by another thread than had stored it
+  bool mixed = false;                 // another instruction has stored over it
 };
 
 // What is known of the stages of one instruction.
