@@ -19,17 +19,22 @@ extern "C" __global__ void bdr_fused(
     }
 }
 
-// A thread for 16 bytes of contiguous matrices, whose rows are whole vectors: all of one row, by one division.
-extern "C" __global__ void bdr_vectorised(
+// A thread for 16 bytes of contiguous matrices, whose rows are whole vectors: all of one row, by one division. As many
+// registers as let six blocks run at once.
+extern "C" __global__ __launch_bounds__(256, 6) void bdr_vectorised(
     const ELEMENT* x, const ELEMENT* bias, const ELEMENT* residual, ELEMENT* y, long long size, long long cols,
     long long threshold, float scale, unsigned long long seed, unsigned long long offset) {
     constexpr int lanes = lanes_of<ELEMENT>;
     const long long first = ((long long)blockIdx.x * blockDim.x + threadIdx.x) * lanes;
     if (first >= size) return;
-    float values[lanes], shift[lanes] = {}, other[lanes];
-    load16(x + first, values);
-    load16(residual + first, other);
-    if (bias) load16(bias + first % cols, shift);
+    const uint4 packed = *reinterpret_cast<const uint4*>(x + first);
+    const uint4 packed_residual = *reinterpret_cast<const uint4*>(residual + first);
+    uint4 packed_bias = {};  // zeros
+    if (bias) packed_bias = *reinterpret_cast<const uint4*>(bias + first % cols);
+    float values[lanes], shift[lanes], other[lanes];
+    unpack<ELEMENT>(packed, values);
+    unpack<ELEMENT>(packed_bias, shift);
+    unpack<ELEMENT>(packed_residual, other);
 #pragma unroll
     for (int part = 0; part < lanes; part += 4) {
         const Words words = philox((first + part) / 4, seed, offset);
