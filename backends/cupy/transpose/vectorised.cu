@@ -3,17 +3,14 @@
 
 constexpr int SIDE = 64, THREADS = 256;
 constexpr int LANES = lanes_of<ELEMENT>, PIECES = SIDE / LANES;  // elements of a piece, pieces of a row
+constexpr int TURNS = SIDE * PIECES / THREADS;                   // pieces of a thread
 
 // Where piece `piece` of a row of the tile lies. Eight lanes of a warp read the same column of rows LANES apart: with
 // this they find it in different banks.
-__device__ inline int swizzled(int row, int piece) { return (row * PIECES + (piece ^ row / LANES % 8)) * LANES; }
+__device__ inline unsigned swizzled(unsigned row, unsigned piece) { return (row * PIECES + (piece ^ row / LANES % 8)) * LANES; }
 
-// A piece of `count` elements, `stride` apart where it is not `wide`; what is beyond them stays as it was.
-__device__ inline void load(ELEMENT* piece, const ELEMENT* x, long long stride, long long count, bool wide) {
-    if (wide) {
-        if (count > 0) *reinterpret_cast<uint4*>(piece) = *reinterpret_cast<const uint4*>(x);
-        return;
-    }
+// The elements of a piece that exist, `count` of them or more than a piece has; the others stay as they were.
+__device__ inline void move(ELEMENT* piece, const ELEMENT* x, long long stride, long long count) {
 #pragma unroll
     for (int i = 0; i < LANES; ++i) {
         if (i < count) piece[i] = x[i * stride];
@@ -24,25 +21,39 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose_vectorised(
     const ELEMENT* x, ELEMENT* y, long long rows, long long cols, long long x_row, long long x_col, bool wide_x,
     bool wide_y) {
     __shared__ __align__(16) ELEMENT tile[SIDE * SIDE];
-    const long long across = (cols + SIDE - 1) / SIDE;
-    const long long first_row = blockIdx.x / across * SIDE, first_col = blockIdx.x % across * SIDE;
+    const unsigned across = (cols + SIDE - 1) / SIDE;  // fewer than a grid's blocks: a division of 32 bits
+    const long long first_row = blockIdx.x / across * (long long)SIDE, first_col = blockIdx.x % across * (long long)SIDE;
+    uint4 held[TURNS];  // on their way together
 #pragma unroll
-    for (int at = threadIdx.x; at < SIDE * PIECES; at += THREADS) {
-        const int r = at / PIECES, piece = at % PIECES;
+    for (int turn = 0; turn < TURNS; ++turn) {
+        const unsigned at = turn * THREADS + threadIdx.x;
+        const long long row = first_row + at / PIECES, col = first_col + at % PIECES * LANES;
+        if (wide_x && row < rows && col < cols) held[turn] = *reinterpret_cast<const uint4*>(x + row * x_row + col);
+    }
+#pragma unroll
+    for (int turn = 0; turn < TURNS; ++turn) {
+        const unsigned at = turn * THREADS + threadIdx.x, r = at / PIECES, piece = at % PIECES;
         const long long row = first_row + r, col = first_col + piece * LANES;
-        if (row < rows) load(tile + swizzled(r, piece), x + row * x_row + col * x_col, x_col, cols - col, wide_x);
+        if (row >= rows || col >= cols) continue;
+        ELEMENT* target = tile + swizzled(r, piece);
+        if (wide_x) *reinterpret_cast<uint4*>(target) = held[turn];
+        else move(target, x + row * x_row + col * x_col, x_col, cols - col);
     }
     __syncthreads();  // the tile is there
 #pragma unroll
-    for (int at = threadIdx.x; at < SIDE * PIECES; at += THREADS) {
-        const int c = at / 8 % SIDE, r = (at % 8 + at / (8 * SIDE) * 8) * LANES;
+    for (unsigned at = threadIdx.x; at < SIDE * PIECES; at += THREADS) {
+        const unsigned c = at / 8 % SIDE, r = (at % 8 + at / (8 * SIDE) * 8) * LANES;
         const long long row = first_row + r, col = first_col + c;
         if (row >= rows || col >= cols) continue;
+        const ELEMENT* column = tile + swizzled(r, c / LANES) + c % LANES;  // LANES rows have their pieces in one place
         __align__(16) ELEMENT piece[LANES];
+        if (wide_y) {
 #pragma unroll
-        for (int i = 0; i < LANES; ++i) {
-            if (row + i < rows) piece[i] = tile[swizzled(r + i, c / LANES) + c % LANES];
+            for (int i = 0; i < LANES; ++i) piece[i] = column[i * SIDE];
+            // by name: the compiler makes four stores of 4 bytes of an assignment
+            __stcg(reinterpret_cast<uint4*>(y + col * rows + row), *reinterpret_cast<const uint4*>(piece));
+        } else {
+            move(y + col * rows + row, column, SIDE, rows - row);
         }
-        load(y + col * rows + row, piece, 1, rows - row, wide_y);
     }
 }
