@@ -1,7 +1,7 @@
 """Gradients of y = act(x + bias): dx = dy·act'(x + bias), dbias = its sum over rows.
 
 looped: a program has 128 columns and loops over all rows, whose sum it keeps [hendrycks2016]
-partials: some programs share the rows of 128 columns, one part each, and another launch adds the parts [hsu2024]
+partials: some programs share the rows of 1024 columns, one part each, and another launch adds the parts [hsu2024]
 """
 
 import torch
@@ -12,7 +12,8 @@ from touchstone.backends.signatures.activation_backward import Gradients, checke
 from touchstone.backends.triton.lib.activations import activation_slope
 from touchstone.backends.triton.lib.pointwise import programs
 
-_ROWS, _COLS = 16, 128  # of a tile
+# rows and columns of a tile; of two rows a thread adds up both itself, and no program waits for its warps
+_LOOPED, _PARTIALS = (16, 128), (2, 1024)
 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_xn", "stride_b", "stride_dyn"])
@@ -60,7 +61,7 @@ def looped(x: torch.Tensor, bias: torch.Tensor | None, dy: torch.Tensor, *, acti
     """
     dx, dbias = checked_outputs(x, bias, dy, activation)
     if dx.numel():
-        _launch(x, bias, dy, dx, dbias, 1, activation)
+        _launch(x, bias, dy, dx, dbias, 1, activation, _LOOPED)
     return dx, dbias
 
 
@@ -82,19 +83,19 @@ def partials(x: torch.Tensor, bias: torch.Tensor | None, dy: torch.Tensor, *, ac
     dx, dbias = checked_outputs(x, bias, dy, activation)
     if dx.numel():
         cols = x.shape[1]
-        parts = parts_of(x.shape[0])
+        parts = parts_of(x.shape[0], most=128)
         partial = None
         if dbias is not None:
             partial = torch.empty((parts, cols), dtype=torch.float32, device=x.device)
-        _launch(x, bias, dy, dx, partial, parts, activation)
+        _launch(x, bias, dy, dx, partial, parts, activation, _PARTIALS)
         if dbias is not None:
             _sum_kernel[programs(cols, 128)](partial, dbias, cols, parts, COLS=128)
     return dx, dbias
 
 
-def _launch(x, bias, dy, dx, sums, parts: int, activation: str) -> None:
+def _launch(x, bias, dy, dx, sums, parts: int, activation: str, tile: tuple[int, int]) -> None:
     """Fill dx and `sums`, (parts, cols) or (cols,) of one part; None where nothing is to be summed."""
     rows, cols = x.shape
-    grid = programs(parts * triton.cdiv(cols, _COLS), 1)
+    grid = programs(parts * triton.cdiv(cols, tile[1]), 1)
     operands = (x, bias, dy, dx, sums, *x.stride(), 0 if bias is None else bias.stride(0), *dy.stride())
-    _gradient_kernel[grid](*operands, rows, cols, parts, ACTIVATION=activation, ROWS=_ROWS, COLS=_COLS)
+    _gradient_kernel[grid](*operands, rows, cols, parts, ACTIVATION=activation, ROWS=tile[0], COLS=tile[1])
