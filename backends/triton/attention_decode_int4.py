@@ -196,7 +196,8 @@ def packgqa(
     if o.numel():
         sizes, rows = _tiles(q.dtype, D, G), Hq // Hkv * Sq
         tops = triton.cdiv(rows, sizes["BLOCK_M"])
-        splits, keys = packed.parts(Sk, B * Hkv * tops)
+        # parts of 512 keys at least: fewer, and their sums would be as many bytes as the codes
+        splits, keys = splits_of(Sk, 512, most=min(64, triton.cdiv(packed.PROGRAMS, B * Hkv * tops)))
         parts, caches = empty_parts(q, splits), (k_codes, k_scales, v_codes, v_scales)
         strides = (q.stride(), *(cache.stride() for cache in caches), lengths.stride(0))
         options = (scale_or_default(scale, D), Hkv, rows, Sq, keys, D, G, D // G // 2)

@@ -16,9 +16,9 @@ from touchstone.backends.signatures.mla_decode import checked_sizes, empty_outpu
 from touchstone.backends.triton.lib.latent import attend, blocks
 from touchstone.backends.triton.lib.splits import merge_kernel
 
-PROGRAMS = (
-    256  # that parts of the keys should give together: 16 rows of one, written and read, are the bytes of 57 keys
-)
+# That parts of the keys should give together, where some sequences are shorter than others: 16 rows of one, written and
+# read, are the bytes of 57 keys.
+PROGRAMS = 512
 
 
 @triton.jit(do_not_specialize=["scale", "rows", "Sq", "W", "DV"])

@@ -66,7 +66,7 @@ def blocks(dtype: torch.dtype, rows: int, D: int, P: int, DV: int) -> dict[str, 
     if dtype is torch.float32:
         return dict(BLOCK_M=16, BLOCK_N=16, **padded)
     if rows <= 16:
-        return dict(BLOCK_M=16, BLOCK_N=32, num_warps=4, num_stages=3, **padded)
+        return dict(BLOCK_M=16, BLOCK_N=32, num_warps=4, num_stages=2, **padded)
     if max(padded["BLOCK_D"], padded["BLOCK_V"]) <= 128:
         return dict(BLOCK_M=128, BLOCK_N=64, num_warps=8, num_stages=2, **padded)
     return dict(BLOCK_M=64, BLOCK_N=32, num_warps=8, num_stages=2, **padded)
