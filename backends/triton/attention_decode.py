@@ -5,6 +5,8 @@ splitkv: the keys in up to 32 parts, a program each, so that few queries fill th
   [dao2023decoding]
 packgqa: the query heads that share a head of k and v are the rows of one tile, for which keys and values are loaded
   once [yeetal2025]
+balanced: the keys of all sequences in equal shares, one for each program that the GPU holds at once: none waits for a
+  longer sequence's [sanovar2024]
 """
 
 import torch
@@ -13,7 +15,7 @@ import triton.language as tl
 
 from touchstone.backends.signatures.attention import empty_outputs, scale_or_default
 from touchstone.backends.signatures.attention_decode import checked_sizes, empty_parts, splits_of
-from touchstone.backends.triton.lib import packed
+from touchstone.backends.triton.lib import packed, shares
 from touchstone.backends.triton.lib.splits import merge_kernel
 
 
@@ -155,4 +157,14 @@ def packgqa(q, k, v, lengths, *, scale: float | None = None) -> tuple[torch.Tens
         _packgqa_kernel[(B * Hkv, splits, tiles)](q, k, v, lengths, *parts, *strides, *options, **sizes)
         options = {"SPLITS": triton.next_power_of_2(splits), "BLOCK_V": sizes["BLOCK_D"]}
         merge_kernel[(B * Hq * Sq,)](*parts, o, lse, splits, D, **options)
+    return o, lse
+
+
+def balanced(q, k, v, lengths, *, scale: float | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """q (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lengths (B,) -> o (B, Hq, Sq, D), lse (B, Hq, Sq) float32. Declines over
+    4096 sequences. Source: [sanovar2024]."""
+    checked_sizes(q, k, v, lengths)
+    o, lse = empty_outputs(q)
+    if o.numel():
+        shares.attend(q, k, v, lengths, o, lse, scale_or_default(scale, q.shape[3]))
     return o, lse
