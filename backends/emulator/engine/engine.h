@@ -15,7 +15,7 @@ enum ts_kind {
   TS_INACTIVE_LANES,
   TS_RACE,
   TS_FAULT,  // anything else: `text` says what
-  TS_STALE,  // `mask` stages of `size` bytes that nobody read; here: who stored them, there: who read an older one again
+  TS_STALE,  // `mask` stages of `size` bytes that nobody read; here: who stored, there: who read an older one again
 };
 
 enum ts_region_kind { TS_NO_REGION, TS_ARGUMENT, TS_SHARED, TS_GLOBAL, TS_STACK, TS_HEAP };

@@ -78,18 +78,14 @@ bool admit(Worker* w, const uint32_t* place, const std::shared_ptr<Cluster>& clu
   if (launch->threads % 32) block->warps.back().gone = ~0u << launch->threads % 32;
   block->fenced = false;
   block->count = 0, block->all = 1, block->any = 0;
+  if (!launch->races) block->stages.reset();
+  else if (!block->stages) block->stages = std::make_unique<Stages>();
+  if (block->stages) block->stages->clear();
   allocate(block.get(), nullptr, launch->shared_bytes, 1024);
   block->known.reset();
   if (launch->races) {
     block->clocks.resize((launch->threads + 31) / 32);
     for (shadow::WarpClocks& clocks : block->clocks) clocks.reset();
-    if (!block->stages) {
-      block->stages = std::make_unique<Stages>();
-      block->stages->granules.resize(ARENA / 4);
-    }
-    block->stages->clear();
-  } else {
-    block->stages.reset();
   }
 
   const uint64_t needed = (w->resident.size() + 1) * launch->threads + 1;

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -112,6 +113,8 @@ uint64_t allocate(Block* block, const ts_site* site, uint64_t bytes, uint64_t al
   if (offset + bytes + RED_ZONE > ARENA) return 0;
   block->used = offset + bytes;
   block->arrays.push_back({site, offset, bytes});
+  if (Stages* stages = block->stages.get())  // for what is in use: all blocks of a cooperative launch are there at once
+    stages->granules.resize(std::max(stages->granules.size(), static_cast<size_t>(block->used + 3) / 4));
   std::memset(block->arena + offset, 0xff, bytes);
   std::memset(block->states + offset, DECLARED, bytes);
   return offset;
