@@ -288,7 +288,14 @@ def _passes_as(
 
 def _right_with_others(j: Judgement, case: Case, names: list[str], compute: str, draws: int) -> bool:
     """Whether outputs are right in a lower precision with other values of the same sizes: other draws, and as many of
-    the families whose answers are exact, in which a term that is left out is often 0."""
+    the families whose answers are exact, in which a term that is left out is often 0. In tf32 the contract's first size
+    is beyond float32's budget too: what is wrong in some sizes alone is another fault."""
+    first = plain_case(j.contract, case.dtype, next(iter(j.contract.values)), case.seed)
+    values = causes.on_case(j, first)
+    if compute == "tf32" and values is not None:
+        whole = j.contract.expected(j.contract.build(first))
+        if all(causes.is_right(j, first, name, values.get(name), whole[name]) for name in names):
+            return False
     others = [replace(case, seed=case.seed + more) for more in range(1, 4)]
     for family, of in j.contract.exact.items():
         if set(names) & set(of):

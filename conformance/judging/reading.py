@@ -8,6 +8,7 @@ two.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -72,6 +73,8 @@ def misread(
             other.append(call(again(case)))
         if _holds(contract, again(case), output, change, where, other[0]):
             found.append(text)
+    of_one = Counter(text.partition(" were ")[0] for text in found if text.partition(" were ")[0] in contract.params)
+    found = [text for text in found if of_one[text.partition(" were ")[0]] < 2]  # any option fits: none tells
     return f"as if {'; or as if '.join(found)}" if found else None
 
 

@@ -348,6 +348,23 @@ def test_an_earlier_answer_of_another_parameter_says_so():
     assert "of activation=gelu: it is kept, or activation of this call not looked at" in text
 
 
+def test_a_parameter_of_which_any_other_option_fits_is_not_named(monkeypatch):
+    """Of scores that only the right scale makes more than nothing."""
+    contract, other = registry.contract("attention"), {"scale": (None, 0.21, -0.3)}
+    monkeypatch.setattr(contract, "params", {**contract.params, **other})
+    monkeypatch.setattr(reading, "_explained", lambda *given: ())
+    monkeypatch.setattr(reading, "_apart", lambda *given: True)
+    monkeypatch.setattr(reading, "_holds", lambda *given: True)
+    monkeypatch.setattr(reading, "_other_heads", lambda *given: None)
+    some = [(f"scale were {option}, not 0.0", lambda exact, case: (exact, case.param)) for option in (None, 0.21)]
+    size = dict(B=1, Hq=1, Hkv=1, Sq=3, Sk=5, D=8)
+    monkeypatch.setattr(reading, "_changes", lambda *given: iter(some[:1]))
+    one = said("attention", lambda q, k, v, **options: (q + 1, q[..., 0].float()), "o", **size)
+    assert one == "as if scale were None, not 0.0"
+    monkeypatch.setattr(reading, "_changes", lambda *given: iter(some))
+    assert said("attention", lambda q, k, v, **options: (q + 1, q[..., 0].float()), "o", **size) is None
+
+
 def test_mathematics_that_take_no_such_parameter_end_nothing(monkeypatch):
     contract = registry.contract("glu")
     whole = contract.expect
@@ -376,7 +393,12 @@ def in_tf32(a, x):
     return (a.float() @ x.float()).to(a.dtype)
 
 
-@pytest.mark.parametrize(("fn", "said"), [(last_column_left_out, False), (in_tf32, True)])
+def a_bit_too_little(a, x):
+    """In long sums alone."""
+    return ((a.float() @ x.float()) * (1 - 2**-15 * (a.shape[1] > 1024))).to(a.dtype)
+
+
+@pytest.mark.parametrize(("fn", "said"), [(last_column_left_out, False), (a_bit_too_little, False), (in_tf32, True)])
 def test_right_as_a_lower_precision_is_what_is_right_so_with_other_values_too(fn, said):
     told = judged("gemv", fn, dtypes=["float32"])
     assert told and any("right as tf32" in each for each in told) == said
