@@ -8,7 +8,7 @@ every timed call is judged, at places drawn once the process stands still.
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
@@ -191,7 +191,7 @@ def _in_turns(found: Sequence[_Turns], nothing: Stopwatch, values: Values, examp
                 _attempt(each, partial(_timed, each, values, example))
         for count, taken in empty.items():
             with contextlib.suppress(NotTimed, Cheat):
-                nothing.lay_out(count, example, values.case.param)
+                nothing.lay_out(example, [values.case.param] * count)
                 nothing.prepare(NOTHING)
                 nothing.put([example] * count)
                 taken.append(nothing.time())
@@ -216,7 +216,8 @@ def _batch(each: _Turns, values: Values, example: _Drawn, untimed: bool = False)
     """One batch of calls, judged; None where something is held against the contestant."""
     one, watch, kernel = each.one, each.watch, each.one.subject is not None
     drawn = [values.draw() for _ in range(each.count)] if kernel else [example] * each.count
-    watch.lay_out(each.count, example, values.case.param)
+    params = [values.params() if kernel else values.case.param for _ in drawn]  # a baseline is compiled for its own
+    watch.lay_out(example, params)
     if not kernel:
         watch.put(drawn)  # some baselines work on their operands beforehand
     answer = watch.prepare(each.name)
@@ -228,7 +229,7 @@ def _batch(each: _Turns, values: Values, example: _Drawn, untimed: bool = False)
     if not _returned(one, taken.answer):
         return None
     if kernel or untimed:
-        _judge(each, values, drawn, taken.answer, untimed)
+        _judge(each, values, drawn, params, taken.answer, untimed)
     return taken if one.alive else None
 
 
@@ -244,16 +245,23 @@ def _returned(one: Contestant, answer: dict[str, Any]) -> bool:
     return False
 
 
-def _judge(each: _Turns, values: Values, drawn: Sequence[_Drawn], answer: dict[str, Any], untimed: bool) -> None:
+def _judge(
+    each: _Turns,
+    values: Values,
+    drawn: Sequence[_Drawn],
+    params: Sequence[Mapping[str, Any]],
+    answer: dict[str, Any],
+    untimed: bool,
+) -> None:
     """Hold the outputs of a batch against the float64 answers, and its inputs against what was put there."""
     one, names = each.one, list(values.contract.outputs)
     rows = each.watch.outputs(answer["outputs"], _sizes(values))
     kernel = one.subject is not None
     owed = [name for name in names if one.subject is not None and name in (one.subject.outputs or names)]
-    for row, given in zip(rows, drawn, strict=True):
+    for row, given, param in zip(rows, drawn, params, strict=True):
         values.choose()
         outputs = {name: tensor for name, tensor in zip(names, row, strict=True) if tensor is not None}
-        worst, wrong = values.judged(outputs, given, one.compute, owed)
+        worst, wrong = values.judged(outputs, given, one.compute, owed, param)
         one.result.worst = worst if one.result.worst is None else max(one.result.worst, worst)
         if wrong and not kernel:
             one.result.notes[:] = one.result.notes or [f"outside the budget: {wrong[0]}"]

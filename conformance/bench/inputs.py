@@ -21,6 +21,7 @@ from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.contract import Case, Contract, Draw
 
 KNOWN, FRESH, PLACES = 3, 2, 2
+SEED = "seed"  # a parameter of this name
 # a float64 answer at once: operations, and elements of operands and outputs
 FLOPS = {"cuda": 2e11, "cpu": 2e9}
 ELEMENTS = {"cuda": 1 << 25, "cpu": 1 << 22}
@@ -91,17 +92,24 @@ class Values:
         """Values that nothing has seen before."""
         return self._draw(secret.getrandbits(60))
 
+    def params(self) -> dict[str, Any]:
+        """The parameters of a call. A seed is another one each time: what follows from it alone, as a mask does, is
+        work that each call owes."""
+        drawn = {SEED: secret.getrandbits(31)} if type(self.case.param.get(SEED)) is int else {}
+        return {**self.case.param, **drawn}
+
     def judged(
         self,
         outputs: Mapping[str, torch.Tensor],
         values: Mapping[str, torch.Tensor | None],
         compute: str | None,
         owed: Collection[str] = (),
+        params: Mapping[str, Any] | None = None,
     ) -> tuple[float, list[str]]:
-        """The outputs of a call on these values: the worst error as a fraction of the budget, and what is wrong. An
-        output that is `owed` and not there is wrong."""
+        """The outputs of a call on these values, with these parameters (None: the case's): the worst error as a
+        fraction of the budget, and what is wrong. An output that is `owed` and not there is wrong."""
         with _on(self.device), torch.no_grad():
-            answers = self._answer(values, compute)
+            answers = self._answer(values, compute, params)
         worst, wrong = self._compared(self.gather(outputs), answers)
         absent = [name for name in owed if name not in outputs and answers[name] is not None]
         return worst, wrong + [f"{name}: nothing came back" for name in absent]
@@ -262,9 +270,12 @@ class Values:
             self._picks[name] = (torch.as_tensor(places).to(self.device), *part)
         return self._picks
 
-    def _answer(self, values: Mapping[str, torch.Tensor | None], compute: str | None) -> dict[str, Answer | None]:
+    def _answer(
+        self, values: Mapping[str, torch.Tensor | None], compute: str | None, params: Mapping[str, Any] | None = None
+    ) -> dict[str, Answer | None]:
         exact = {n: None if v is None else self._part.of(v, self._own(n)).to(torch.float64) for n, v in values.items()}
-        expected = self.contract.expect(exact, self.case.param, dtype=self.case.torch_dtype, compute=compute)
+        given = self.case.param if params is None else params
+        expected = self.contract.expect(exact, given, dtype=self.case.torch_dtype, compute=compute)
         return {
             name: None if expected[name] is None else Answer(places, _taken(expected[name], index))
             for name, (places, *index) in self._picked().items()

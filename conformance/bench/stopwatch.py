@@ -84,15 +84,15 @@ class Stopwatch:
         self.child.close()
         self.shared.close()
 
-    def lay_out(self, count: int, example: Values, params: Mapping[str, Any]) -> None:
-        """Divide the memory among `count` calls with operands like those of `example`."""
-        slots, told = _laid_out(example, count)
+    def lay_out(self, example: Values, params: Sequence[Mapping[str, Any]]) -> None:
+        """Divide the memory among calls with these parameters and operands like those of `example`."""
+        slots, told = _laid_out(example, len(params))
         self._views = [
             {n: at.over(self.shared.bytes(slots[at.slot].offset, slots[at.slot].size)) for n, at in each.items()}
             for each in told
         ]
         absent = {n: None for n, tensor in example.items() if tensor is None}
-        arguments = tuple({**{n: (absent | each)[n] for n in example}, **params} for each in told)
+        arguments = tuple({**{n: (absent | a)[n] for n in example}, **p} for a, p in zip(told, params, strict=True))
         self._layout = tuple(slots), arguments
 
     def prepare(self, name: str) -> dict[str, Any]:

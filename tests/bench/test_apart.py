@@ -18,6 +18,7 @@ from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.isolation.limits import Limits
 from touchstone.conformance.spec.baselines import Bench, eager
 from touchstone.conformance.spec.cases import plain_case
+from touchstone.reference.dropout import torch_dropout
 
 OWED = 0.004  # seconds of processor time of a call
 BASELINE = 0.002
@@ -78,6 +79,26 @@ def test_an_honest_kernel_is_timed_without_a_word(fn):
     assert result.stats.count >= 5 and 0 < result.worst < 1
     if fn is honest:
         assert result.ms > 0.9e3 * OWED
+
+
+def test_a_mask_is_owed_by_each_call():
+    """It follows from the seed alone, which is another one each time."""
+    masks = {}
+
+    def dropout(x, p, seed, offset):
+        return torch_dropout(x.double(), p=p, seed=seed, offset=offset).to(x.dtype)
+
+    def from_memory(x, p, seed, offset):
+        if (p, offset) not in masks:
+            ones = torch.ones(x.shape, dtype=torch.float64)
+            masks[p, offset] = torch_dropout(ones, p=p, seed=seed, offset=offset)
+        return (x.double() * masks[p, offset]).to(x.dtype)
+
+    about = {"op": "dropout", "size": {"trailing": (64, 64)}}
+    (result,) = measured(dropout, **about)
+    assert (result.status, result.problems) == (MEASURED, [])
+    (result,) = measured(from_memory, **about)
+    assert result.status in (REFUSED, FAILED) and "elements wrong" in result.problems[0]
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import socket
 import struct
 import sys
 import time
@@ -344,6 +345,17 @@ def one_buffer(x):
         _answers_always(change)
     y = globals()["_memory"][: x.numel()].view(x.shape)
     return y.copy_(softmax(x))
+
+
+def sends_descriptors(x):
+    """Sends its own descriptors along the connection, with a byte that is no reply.
+
+    refused
+    """
+    for number in sockets():
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
+            connection.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("3i", 0, 1, 2))])
+    return softmax(x)
 
 
 def control_characters(x):

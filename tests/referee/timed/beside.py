@@ -6,6 +6,7 @@ import pathlib
 import queue
 import subprocess
 import threading
+import time
 
 import torch
 
@@ -91,3 +92,18 @@ def import_a_folder_for_a_record():
     contained
     """
     os.makedirs("record.json/in_the_way", exist_ok=True)
+
+
+def import_a_process_for_a_while():
+    """A process that belongs to nobody takes a processor from the import on, and is gone before the end.
+
+    refused
+    """
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            until = time.monotonic() + 1
+            while time.monotonic() < until:
+                pass
+        os._exit(0)
+    os.wait()
