@@ -42,6 +42,7 @@ LOCAL = 8.0  # times the error of another slice: a precision is lower everywhere
 SPIKE = 16.0  # times the size of all other errors: one element is wrong by itself
 AGREEMENT = 2.0  # budgets that two answers with one mutant can be apart: each has its own rounding
 NAN = "NaN there: 0/0, inf - inf, or memory outside an operand's view, which holds NaN"
+OTHER_MASK = 16  # wrong elements that tell another mask
 BOTH_WAYS = 0.1  # of the wrong elements, 0 where they are not to be and the other way round
 # kinds that one call does not show by its values, or that would do harm here
 NOT_COMPARED = {"mutation", "alias", "cache", "state", "bounds", "contract", "race", "unwritten", "empty"}
@@ -457,7 +458,8 @@ def related(
     if most(torch.isinf(wrong)):
         return "infinite there: an overflow, or a division by 0"
     here, there = wrong == 0, answer[bad] == 0
-    if most(here != there) and min(here.double().mean(), there.double().mean()) >= BOTH_WAYS:
+    both = min(here.double().mean().item(), there.double().mean().item())
+    if len(here) >= OTHER_MASK and most(here != there) and both >= BOTH_WAYS:
         return "0 where the answer is not, and not 0 where it is: another mask, or another index into it"
     common = wrong.median()
     if wrong.numel() > 1 and most(wrong == common):
