@@ -60,3 +60,11 @@ def test_stages_in_turn(program, kernel):
 def test_what_is_loaded_in_vain_is_no_finding(program, kernel, needed):
     with emulator.races():
         launch(program, kernel, needed)
+
+
+@pytest.mark.parametrize("row", [0, 2, TILES])
+def test_a_strip_that_is_stored_outside_of_the_array_is_no_finding(program, row):
+    y = np.zeros((TILES, 64), np.float32)
+    with emulator.races():
+        program.launch("outside", 1, 64, (emulator.TensorMap(y, (1, 64)), X, TILES, row), shared=512)
+    assert (y[:row] == 0).all() and (y[row:] == X[0][::-1] + X[: TILES - row]).all()

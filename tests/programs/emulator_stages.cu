@@ -100,3 +100,28 @@ extern "C" __global__ void alone(const float* x, float* y, int tiles, int) {
   }
   y[threadIdx.x] = sum;
 }
+
+// Strips that the copy engine stores, of a tile of `strips`: those outside of the array go nowhere, from a place that is
+// as large as what stays.
+struct alignas(64) Map {
+  unsigned long long opaque[16];
+};
+
+extern "C" __global__ void outside(const __grid_constant__ Map map, const float* x, int strips, int row) {
+  extern __shared__ __align__(128) float dynamic[];
+  float *own = dynamic, *strip = dynamic + TILE;
+  own[threadIdx.x] = x[threadIdx.x];
+  for (int s = 0; s < strips; ++s) {
+    __syncthreads();
+    strip[threadIdx.x] = own[TILE - 1 - threadIdx.x] + x[s * TILE + threadIdx.x];
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(strip));
+      asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map),
+                   "r"(0), "r"(row + s), "r"(from)
+                   : "memory");
+      asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group.read 0;" ::: "memory");
+    }
+  }
+}

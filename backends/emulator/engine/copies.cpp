@@ -10,6 +10,7 @@
 #include "narrow.h"
 #include "races.h"
 #include "reports.h"
+#include "stages.h"
 
 namespace engine {
 namespace {
@@ -261,8 +262,11 @@ void begin_store(Transfer& t, const void* from, uint64_t alignment, uint64_t pc)
   if (offset >= ARENA) refuse(w, TS_OUT_OF_BOUNDS, here(from), t.bytes, READ, pc);
   t.block = w->block;
   t.offset = offset;
-  if (t.tensor) check_taken(w, t, pc);
-  else slow(w, here(from), t.bytes, READ, pc);
+  if (t.tensor) {
+    check_taken(w, t, pc);
+    if (w->block->stages)  // a box outside of the array is taken too, and goes nowhere
+      for (uint64_t at = 0; at < t.bytes; at += 16) take_stages(w->block, swizzled(offset + at, t.map.swizzle), 16);
+  } else slow(w, here(from), t.bytes, READ, pc);
   if (!t.tensor && w->launch->races) look_for_proxies(w, here(from), t.bytes, pc);
   t.group = self->store_groups;
   ++w->unread;

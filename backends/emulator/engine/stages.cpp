@@ -46,11 +46,21 @@ void lose(Stages& stages, uint32_t number) {
   if (stage.array >= stages.again.size()) return;
   const Stages::Again& again = stages.again[stage.array];
   if (again.younger_than <= number || again.stage >= number) return;
+  const bool own = stages.all[again.stage].pc == stage.pc;
+  if (!own && stages.all[again.stage].granules != stage.granules) return;  // no other stage of the same buffer
   ++filler.stale;
-  filler.own += stages.all[again.stage].pc == stage.pc;
+  filler.own += own;
   filler.reader = again.reader;
   filler.thread = again.thread;
   filler.again = stages.all[again.stage].pc;
+}
+
+void mark_read(Stages& stages, uint32_t number) {
+  Stage& stage = stages.all[number];
+  if (stage.read) return;
+  Filler& filler = stages.fillers[stage.pc];
+  filler.last_read = std::max(filler.last_read, number);
+  stage.read = true;
 }
 
 void accuse(Worker* w, Block* block, uint32_t filler, const Stage& lost, uint32_t times, uint32_t reader,
@@ -124,11 +134,7 @@ void follow_stages(Worker* w, Block* block, uint64_t offset, uint64_t size, int 
       stage.thread = w->current->number;
       stage.before |= stage.readers;
       stage.readers = 0;
-      if (!stage.read) {
-        Filler& filler = stages.fillers[stage.pc];
-        filler.last_read = std::max(filler.last_read, number);
-        stage.read = true;
-      }
+      mark_read(stages, number);
     }
     stage.readers |= bit;
     stage.shared |= granule.thread != w->current->number;
@@ -139,6 +145,12 @@ void follow_stages(Worker* w, Block* block, uint64_t offset, uint64_t size, int 
     if (stages.again.size() <= stage.array) stages.again.resize(stage.array + 1);
     stages.again[stage.array] = {static_cast<uint32_t>(stages.all.size()), number, place, w->current->number};
   }
+}
+
+void take_stages(Block* block, uint64_t offset, uint64_t size) {
+  Stages& stages = *block->stages;
+  for (uint64_t i = offset / 4; i < (offset + size) / 4; ++i)
+    if (const uint32_t number = stages.granules[i].stage) mark_read(stages, number);
 }
 
 void judge_stages(Worker* w, Block* block) {

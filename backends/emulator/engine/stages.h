@@ -61,6 +61,8 @@ inline uint32_t telling(uint64_t pc, uint32_t moment) {
 }
 // A plain or atomic access to shared memory of `block`.
 void follow_stages(Worker* w, Block* block, uint64_t offset, uint64_t size, int access, uint64_t pc);
+// Somebody has no more use for what lies there, though nothing of it went anywhere.
+void take_stages(Block* block, uint64_t offset, uint64_t size);
 // All threads of the block have come to their end.
 void judge_stages(Worker* w, Block* block);
 
