@@ -215,8 +215,8 @@ def _timed(each: _Turns, values: Values, example: _Drawn) -> None:
 def _batch(each: _Turns, values: Values, example: _Drawn, untimed: bool = False) -> Taken | None:
     """One batch of calls, judged; None where something is held against the contestant."""
     one, watch, kernel = each.one, each.watch, each.one.subject is not None
-    drawn = [values.draw() for _ in range(each.count)] if kernel else [example] * each.count
-    params = [values.params() if kernel else values.case.param for _ in drawn]  # a baseline is compiled for its own
+    params = [values.params() if kernel else values.case.param for _ in range(each.count)]  # of a baseline, its own
+    drawn = [values.draw(given) for given in params] if kernel else [example] * each.count
     watch.lay_out(example, params)
     if not kernel:
         watch.put(drawn)  # some baselines work on their operands beforehand

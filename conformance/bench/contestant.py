@@ -42,9 +42,11 @@ class Contestant:
     hosts: list[float] = field(default_factory=list)
     launch: float | None = None  # seconds of the host for a call that follows another
     lags: list[float] = field(default_factory=list)
-    checks: list[tuple[int, dict[str, torch.Tensor]]] = field(default_factory=list)
+    checks: list[tuple[int, Mapping[str, Any] | None, dict[str, torch.Tensor]]] = field(default_factory=list)
     when: dict[int, int] = field(default_factory=dict)  # round -> number of values, where outputs are judged
     hold: float = timing.HOLD  # seconds for which its calls hold a GPU back
+    params: dict[int, Mapping[str, Any]] = field(default_factory=dict)  # of a place's calls, if not the case's own
+    renew: Callable[[int], None] = lambda place: None  # gives the next calls in a place another seed
 
     @property
     def alive(self) -> bool:
@@ -66,9 +68,12 @@ def contestants(group: Group, bank: Bank, timer: Timer, noise_floor: bool) -> li
             result.compute = subject.compute
             calls = [bound(contract, subject, bank.arguments(place)) for place in range(PLACES)]
             deterministic = subject.deterministic and subject.own
-            found.append(
-                Contestant(result, partial(_nth, calls), subject.compute, subject, backend, deterministic=deterministic)
+            one = Contestant(
+                result, partial(_nth, calls), subject.compute, subject, backend, deterministic=deterministic
             )
+            if not subject.own and bank.seeded:
+                one.renew = partial(_renew, one, calls, bank)
+            found.append(one)
     for baseline in group.baselines:
         result = result_of(group, baseline.name, f"baseline@{timer.device}", "baseline", timer)
         found.append(Contestant(result, partial(_nth, _BaselineCalls(baseline, bank, case)), deterministic=False))
@@ -113,6 +118,12 @@ class _BaselineCalls:
 
 def _nth(calls: Any, place: int) -> Any:
     return calls[place]()
+
+
+def _renew(one: Contestant, calls: list[Callable[[], Any]], bank: Bank, place: int) -> None:
+    assert one.subject is not None
+    one.params[place] = bank.params()
+    calls[place] = bound(bank.contract, one.subject, {**bank.places[place], **one.params[place]})
 
 
 def verify(
@@ -188,6 +199,8 @@ def _examine(one: Contestant, timer: Timer, launched: Callable[..., Any]) -> Non
     if one.subject is not None:
         one.result.resources = launched(one.backend, call)
     if timer.cache == GRAPH and isinstance(timer, CudaTimer):
+        for place in range(PLACES):
+            one.renew(place)  # what a graph replays then holds all the work of a seed that is new to it
         calls = [Graph(partial(one.call, place), timer.stream) for place in range(PLACES)]
         one.call, one.held = partial(_nth, calls), []
 

@@ -88,14 +88,14 @@ class Values:
         self._part = self._choose()
         self._picks: dict[str, tuple[torch.Tensor, ...]] = {}
 
-    def draw(self) -> dict[str, torch.Tensor | None]:
-        """Values that nothing has seen before."""
-        return self._draw(secret.getrandbits(60))
+    def draw(self, params: Mapping[str, Any] | None = None) -> dict[str, torch.Tensor | None]:
+        """Values that nothing has seen before, for a call with these parameters (None: the case's)."""
+        return self._draw(secret.getrandbits(60), params)
 
     def params(self) -> dict[str, Any]:
         """The parameters of a call. A seed is another one each time: what follows from it alone, as a mask does, is
-        work that each call owes."""
-        drawn = {SEED: secret.getrandbits(31)} if type(self.case.param.get(SEED)) is int else {}
+        work that each call owes. It is odd, or a compiler that asks what divides it would compile in some calls."""
+        drawn = {SEED: secret.getrandbits(31) | 3} if type(self.case.param.get(SEED)) is int else {}
         return {**self.case.param, **drawn}
 
     def judged(
@@ -143,14 +143,14 @@ class Values:
                 wrong.append(f"{name}: {verdict.message}")
         return worst, wrong
 
-    def _draw(self, seed: int) -> dict[str, torch.Tensor | None]:
+    def _draw(self, seed: int, params: Mapping[str, Any] | None = None) -> dict[str, torch.Tensor | None]:
         """Rounded values of every operand, contiguous."""
         contract, case = self.contract, self.case
         with _on(self.device), torch.no_grad():
             drawn = contract.values[case.values](_DeviceDraw(case, contract, seed, self.device))
             made = {n: self._rounded(n, drawn[n]) for n, operand in contract.operands.items() if not operand.derived}
             if contract.derive is not None:
-                derived = self._derive(made)
+                derived = self._derive(made, self.case.param if params is None else params)
                 made |= {n: self._rounded(n, derived[n]) for n in derived}
         return {n: made[n] for n in contract.operands}
 
@@ -158,7 +158,9 @@ class Values:
         dtype = self.contract.operand_dtype(name, self.case)
         return None if value is None else value.to(self.device, dtype).contiguous()
 
-    def _derive(self, made: Mapping[str, torch.Tensor | None]) -> dict[str, torch.Tensor | None]:
+    def _derive(
+        self, made: Mapping[str, torch.Tensor | None], params: Mapping[str, Any]
+    ) -> dict[str, torch.Tensor | None]:
         """What the contract derives, slice by slice where the whole is too large."""
         derive = self.contract.derive
         assert derive is not None
@@ -166,7 +168,7 @@ class Values:
         found = []
         for part in parts:
             exact = {n: None if v is None else part.of(v, self._own(n)).to(torch.float64) for n, v in made.items()}
-            found.append({n: self._rounded(n, v) for n, v in derive(exact, self.case.param).items()})
+            found.append({n: self._rounded(n, v) for n, v in derive(exact, params).items()})
         if len(parts) == 1:
             return found[0]
         whole: dict[str, torch.Tensor | None] = {}
@@ -324,9 +326,24 @@ class Bank(Values):
                 self._answers[key] = self._answer(self.values[number], compute)
         return self._answers[key]
 
-    def judge(self, gathered: Mapping[str, torch.Tensor], number: int, compute: str | None) -> tuple[float, list[str]]:
-        """The worst error as a fraction of the budget, and what is wrong."""
-        return self._compared(gathered, self.answers(number, compute))
+    @property
+    def seeded(self) -> bool:
+        """Whether a call may have another seed than the case: not where operands follow from it."""
+        return type(self.case.param.get(SEED)) is int and self.contract.derive is None
+
+    def judge(
+        self,
+        gathered: Mapping[str, torch.Tensor],
+        number: int,
+        compute: str | None,
+        params: Mapping[str, Any] | None = None,
+    ) -> tuple[float, list[str]]:
+        """The worst error as a fraction of the budget, and what is wrong, of a call with these parameters (None: the
+        case's)."""
+        if params is None:
+            return self._compared(gathered, self.answers(number, compute))
+        with _on(self.device), torch.no_grad():
+            return self._compared(gathered, self._answer(self.values[number], compute, params))
 
     def memory(self) -> int:
         """Bytes of one set of values."""

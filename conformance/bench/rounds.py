@@ -52,12 +52,14 @@ def _timed(one: Contestant, bank: Bank, timer: Timer, turn: int | None, watch: G
     if turn is not None and one.when.get(turn, -1) >= KNOWN:
         number = one.when[turn]
     bank.load(place, number)
-    call = partial(one.call, place)
     threads, hooks = set(threading.enumerate()), Hooks()
     after = partial(_keep, one, bank) if checked else None
     try:
         if timer.cache == WARM and isinstance(timer, CudaTimer):
-            call()
+            one.call(place)
+        if timer.cache != GRAPH:
+            one.renew(place)
+        call = partial(one.call, place)
         timer.hold = one.hold
         sample = timer.time(call, after)
         one.hold = timer.hold
@@ -73,7 +75,7 @@ def _timed(one: Contestant, bank: Bank, timer: Timer, turn: int | None, watch: G
         outputs = outputs_of(one, bank.contract, bank, sample.returned, place)
         if outputs is not None:
             if checked and sample.kept is not None:
-                one.checks.append((number, sample.kept))
+                one.checks.append((number, one.params.get(place), sample.kept))
             if timer.cache != GRAPH:
                 one.held = list(outputs.values())
             for tensor in outputs.values():
@@ -117,8 +119,8 @@ def judge_timed(one: Contestant, bank: Bank, timer: Timer, watch: Guard) -> None
         with contextlib.suppress(Exception):  # a baseline that takes no second call keeps its time
             one.launch = min(each.host for each in _in_a_row(one, timer)[1])
         return
-    for number, gathered in one.checks:
-        _, wrong = bank.judge(gathered, number, one.compute)
+    for number, params, gathered in one.checks:
+        _, wrong = bank.judge(gathered, number, one.compute, params)
         if wrong or not gathered:
             which = "values it had not seen before" if number >= KNOWN else "values it was right on before"
             one.refuse(f"a timed call on {which} is wrong: {(wrong or ['nothing came back'])[0]}")

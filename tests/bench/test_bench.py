@@ -116,6 +116,20 @@ def test_outputs_that_are_sums_over_rows_are_answered_whole(monkeypatch):
     assert len(bank.answers(0, None)["dweight"].places) == 6
 
 
+def test_operands_that_follow_from_a_seed_are_those_of_the_call():
+    """A backward's o and lse are of the mask that it is called with."""
+    contract = registry.contract("masked_attention_backward")
+    plain = plain_case(contract, "float32", "normal", 0, contract.sizes[0])
+    case = replace(plain, params=tuple((plain.param | {"p": 0.5}).items()))
+    values = inputs.Values(contract, declared("masked_attention_backward"), case, "cpu")
+    drawn = [values._draw(1, case.param | {"seed": seed}) for seed in (case.param["seed"], 77)]
+    default = values._draw(1)
+    assert torch.equal(default["o"], drawn[0]["o"]) and not torch.equal(default["o"], drawn[1]["o"])
+    assert torch.equal(default["q"], drawn[1]["q"])
+    bank = inputs.Bank(contract, declared("masked_attention_backward"), case, "cpu")
+    assert not bank.seeded  # its values are drawn beforehand, for one seed
+
+
 def test_values_come_without_a_trace():
     contract = registry.contract("softmax")
     case = plain_case(contract, "float32", "normal", 0, {"rows": 4, "cols": 8})

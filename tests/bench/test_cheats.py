@@ -17,6 +17,7 @@ from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.spec import compare
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.cases import plain_case
+from touchstone.reference.dropout import torch_dropout
 
 ROWS, COLS = 96, 512
 _now, _sleep = time.perf_counter, time.sleep
@@ -79,6 +80,27 @@ def test_a_result_cached_by_pointer(watch):
         return kept[x.data_ptr()].clone()
 
     refused(cheat, watch, "a timed call on values")
+
+
+@pytest.mark.parametrize("by_seed", [True, False])
+def test_a_mask_kept_by_its_seed(watch, by_seed):
+    """Each timed call has another seed: to have kept masks by it is of no use, and another seed's mask is wrong."""
+    kept, made = {}, []
+
+    def dropout(x, p, seed, offset):
+        key = seed if by_seed else "any"
+        if key not in kept:
+            made.append(seed)
+            kept[key] = torch_dropout(torch.ones_like(x), p=p, seed=seed, offset=offset)
+        return x * kept[key]
+
+    about = {"op": "dropout", "size": {"trailing": (64, 64)}}
+    if by_seed:
+        result = timed(dropout, watch, **about)
+        assert result.status == MEASURED and len(made) > result.stats.count, result.problems
+    else:
+        refused(dropout, watch, "a timed call on values", **about)
+    assert timed(dropout, watch, own=True, **about).status == MEASURED and len(set(made)) == len(made)
 
 
 def test_a_result_cached_by_version(watch):
