@@ -13,6 +13,7 @@ from typing import Any
 
 from touchstone.conformance.bench import records
 from touchstone.conformance.discovery.selection import UsageError
+from touchstone.conformance.reporting.status import Status
 
 NOTCH = 1.57
 SAME = ("device", "gpu", "system", "cpus")  # of two machines whose times can be compared
@@ -32,12 +33,13 @@ def share(text: str) -> float:
 
 @dataclass
 class Verdict:
-    """What the gate says: a line for each row that fails it, for each that is in one record alone, and how many were
-    compared."""
+    """What the gate says: a line for each row that fails it, for each that is in one record alone, for each that may be
+    slower or not, and how many were compared."""
 
     share: float
     slower: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    unsure: list[str] = field(default_factory=list)
     compared: int = 0
     interrupted: bool = False
 
@@ -52,7 +54,7 @@ class Verdict:
             return [*self.missing, f"{said}: nothing was compared, since no row is measured in both records"]
         of = f"{len(self.slower)} of {self.compared} rows are" if self.slower else f"none of {self.compared} rows is"
         ended = ["the run of NEW was interrupted"] if self.interrupted else []
-        return [*self.missing, *self.slower, *ended, f"{said}: {of} slower by more than that"]
+        return [*self.missing, *self.unsure, *self.slower, *ended, f"{said}: {of} slower by more than that"]
 
     def to_dict(self) -> dict[str, Any]:
         """As the record has it."""
@@ -63,11 +65,12 @@ def judge(old: Mapping[str, Any], new: Mapping[str, Any], limit: float, any_mach
     """Compare two records of a bench, as `records.read` gives them. A row that was measured and is refused or failed
     now fails the gate too, and so does a NEW that was interrupted and may lack rows. Raises UsageError where they are
     of different machines, unless `any_machine`."""
+    if old.get("date") and old["date"] == new.get("date") and old["results"] == new["results"]:
+        raise UsageError("--fail-if-slower: OLD and NEW are records of the same run")
     if not any_machine:
         _same_machine(old["machine"], new["machine"])
-    before = {records.key(entry): entry for entry in old["results"]}
-    after = {records.key(entry): entry for entry in new["results"]}
-    verdict = Verdict(limit, interrupted=bool(new.get("interrupted")))
+    before, after = (_rows(record, which) for record, which in ((old, "OLD"), (new, "NEW")))
+    verdict = Verdict(limit, interrupted=bool(new.get("interrupted") or new.get("status") == Status.INTERRUPTED))
     for one, other, where in ((before, after, "OLD"), (after, before, "NEW")):
         verdict.missing += [f"only in {where}: {records.label(one[key])}" for key in one if key not in other]
     for key, entry in after.items():
@@ -79,13 +82,25 @@ def judge(old: Mapping[str, Any], new: Mapping[str, Any], limit: float, any_mach
             verdict.slower.append(f"{records.label(entry)}: was {was['ms']:.4g} ms, is {entry['status']}")
             continue
         change, either_way = entry["ms"] / was["ms"] - 1, _uncertain(was, entry)
+        low, high = 100 * (change - either_way), 100 * (change + either_way)
+        said = (
+            f"{records.label(entry)}: {was['ms']:.4g} -> {entry['ms']:.4g} ms, {100 * change:+.1f} % "
+            f"({low:+.1f} to {high:+.1f} % at 95 % confidence)"
+        )
         if change - either_way > limit:
-            low, high = 100 * (change - either_way), 100 * (change + either_way)
-            verdict.slower.append(
-                f"{records.label(entry)}: {was['ms']:.4g} -> {entry['ms']:.4g} ms, {100 * change:+.1f} % "
-                f"({low:+.1f} to {high:+.1f} % at 95 % confidence)"
-            )
+            verdict.slower.append(said)
+        elif change > limit:
+            verdict.unsure.append(f"too noisy to tell: {said}")
     return verdict
+
+
+def _rows(record: Mapping[str, Any], which: str) -> dict[tuple[str, ...], Mapping[str, Any]]:
+    """The rows of a record by what they measure. Raises UsageError where two measure the same."""
+    found: dict[tuple[str, ...], Mapping[str, Any]] = {}
+    for entry in record["results"]:
+        if found.setdefault(records.key(entry), entry) is not entry:
+            raise UsageError(f"--fail-if-slower: {which} has two rows of one measurement: {records.label(entry)}")
+    return found
 
 
 def _uncertain(was: Mapping[str, Any], entry: Mapping[str, Any]) -> float:

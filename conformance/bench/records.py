@@ -11,6 +11,7 @@ from typing import Any
 
 from touchstone.conformance.bench.ceilings import Ceilings
 from touchstone.conformance.bench.group import AGAIN, MEASURED, REFUSED, Result
+from touchstone.conformance.bench.timing import stats
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging.judgement import FAILED, PASSED, Finding, Outcome
 from touchstone.conformance.judging.trials import Kind
@@ -25,6 +26,8 @@ Key = tuple[str, str, str]  # op, target, name
 SEED = 0  # of the timed cases
 NOISE = 0.02  # changes below this are noise, whatever the quartiles say
 SPREADS = 1.5  # and so are those below so many interquartile ranges of both
+LEAST_MS, MOST_MS = 1e-9, 1e12  # of a time
+ROUNDED = 1e-5  # of samples in a record
 COLUMNS = (
     "op",
     "mode",
@@ -170,23 +173,33 @@ def read(path: str | Path, option: str = "--compare") -> dict[str, Any]:
     with record.of_one_form(f"{option}: {path}"):
         for entry in found["results"]:
             label(entry)
-            if entry["ms"] is not None:
-                _finite(entry)
-            elif not isinstance(entry["status"], str):
-                raise TypeError("status is no text")
+            _a_measurement(entry)
         for about in ("machine", "versions"):
             if not isinstance(found[about], dict):
                 raise TypeError(f"{about} is no object")
     return found
 
 
-def _finite(entry: Mapping[str, Any]) -> None:
-    """Raises TypeError where a row's times are not those of a measurement: with NaN, every comparison is false."""
+def _a_measurement(entry: Mapping[str, Any]) -> None:
+    """Raises TypeError where a row is none that a run could have written: with NaN every comparison is false, and a
+    median that is not that of its samples says nothing about them."""
+    if not isinstance(entry["status"], str) or (entry["ms"] is None) is (entry["status"] == MEASURED):
+        raise TypeError(f"status {entry['status']!r} does not go with ms {entry['ms']!r}")
+    if entry["ms"] is None:
+        return
     for name in ("ms", "q1", "q3"):
-        if not 0 < entry[name] < math.inf:
+        if type(entry[name]) is bool or not LEAST_MS <= entry[name] <= MOST_MS:
             raise TypeError(f"{name} is no time: {entry[name]!r}")
-    if not 0 <= (entry.get("count") or 0) < math.inf:
-        raise TypeError(f"count is no number of samples: {entry['count']!r}")
+    count, samples = entry.get("count"), entry.get("samples_ms")
+    if not entry["q1"] <= entry["ms"] <= entry["q3"]:
+        raise TypeError("ms does not lie between q1 and q3")
+    if count is not None and not (type(count) is int and 0 < count < math.inf):
+        raise TypeError(f"count is no number of samples: {count!r}")
+    if samples:
+        taken = stats([1e-3 * each for each in samples])
+        pairs = zip((taken.q1, taken.median, taken.q3), (entry["q1"], entry["ms"], entry["q3"]), strict=True)
+        if len(samples) != count or not all(abs(mine - told) <= ROUNDED * (1 + told) for mine, told in pairs):
+            raise TypeError("ms, q1, q3 and count are not those of its samples_ms")
 
 
 def key(entry: Mapping[str, Any]) -> tuple[str, ...]:

@@ -72,12 +72,55 @@ def test_a_number_that_was_lost_fails():
 
 
 def test_an_interrupted_run_does_not_pass(tmp_path, capsys):
-    assert status(tmp_path, bench(row()), {**bench(row()), "interrupted": True}, "--fail-if-slower=5%") == 1
-    assert "the run of NEW was interrupted" in capsys.readouterr().out
+    for told in ({"interrupted": True}, {"status": 130}):
+        assert status(tmp_path, bench(row()), {**bench(row()), **told}, "--fail-if-slower=5%") == 1
+        assert "the run of NEW was interrupted" in capsys.readouterr().out
+
+
+def test_rows_that_hide_others_are_refused(tmp_path, capsys):
+    """A second row of the same measurement would take the place of the first."""
+    for old, new in ((bench(row()), bench(row(ms=9.0), row())), (bench(row(ms=9.0), row()), bench(row(ms=9.0)))):
+        assert status(tmp_path, old, new, "--fail-if-slower=5%") == 2
+        assert "two rows of one measurement: softmax a@cuda r bfloat16 1" in capsys.readouterr().err
+
+
+def test_a_record_is_not_compared_with_itself(tmp_path, capsys):
+    """As where a link, or what an earlier run has left, stands in the place of NEW."""
+    made = {**bench(row()), "date": "2026-01-01T00:00:00+00:00"}
+    assert status(tmp_path, made, made, "--fail-if-slower=5%") == 2
+    assert "records of the same run" in capsys.readouterr().err
+    assert status(tmp_path, made, {**made, "date": "2026-01-02T00:00:00+00:00"}, "--fail-if-slower=5%") == 0
+
+
+def test_what_is_too_noisy_to_tell_is_named(tmp_path, capsys):
+    """A kernel may make its times uneven: it does not pass without a word."""
+    assert status(tmp_path, bench(row()), bench(row(ms=2.0, spread=1.0, count=5)), "--fail-if-slower=5%") == 0
+    assert "too noisy to tell: softmax a@cuda r bfloat16 1: 1 -> 2 ms, +100.0 % (-" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"ms": "NaN"}, {"ms": -1.0}, {"q3": "Infinity"}, {"q1": "NaN"}, {"count": "NaN"}], ids=str
+    "wrong",
+    [
+        {"ms": "NaN"},
+        {"ms": -1.0},
+        {"ms": True},
+        {"ms": 10**400},
+        {"ms": 5e-324, "q1": 5e-324},
+        {"ms": 9.0},  # and its quartiles about 1
+        {"ms": "0.9"},
+        {"q3": "Infinity"},
+        {"q1": "NaN"},
+        {"q1": 1.01, "q3": 0.99},
+        {"count": "NaN"},
+        {"count": -3},
+        {"count": 0.5},
+        {"status": "refused"},  # and a time
+        {"ms": None},  # and measured
+        {"samples_ms": [5.0, 5.0, 5.0], "count": 3},
+        {"samples_ms": [1.0] * 5, "count": 100, "q1": 1.0, "q3": 1.0},
+        {"samples_ms": ["1.0"], "count": 1},
+    ],
+    ids=str,
 )
 def test_a_time_that_is_none_is_refused(tmp_path, capsys, wrong):
     """Or it would be neither slower nor faster than anything."""
