@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 
-from touchstone.conformance.bench.calls import NOTHING, serve_baselines, serve_kernel
+from touchstone.conformance.bench.calls import LATER, NOTHING, serve_baselines, serve_kernel
 from touchstone.conformance.bench.ceilings import Ceilings
 from touchstone.conformance.bench.conclude import compare_with_baselines, conclude
 from touchstone.conformance.bench.contestant import Contestant, result_of
 from touchstone.conformance.bench.group import AGAIN, DECLINED, FAILED, NOT_RUN, REFUSED, Group, Result
-from touchstone.conformance.bench.inputs import Values
+from touchstone.conformance.bench.inputs import SEED, Values
 from touchstone.conformance.bench.rounds import LEAST, MOST
 from touchstone.conformance.bench.stopwatch import Cheat, NotTimed, Stopwatch, Taken, orphans
 from touchstone.conformance.bench.timing import CpuTimer, stats
@@ -217,7 +217,10 @@ def _batch(each: _Turns, values: Values, example: _Drawn, untimed: bool = False)
     one, watch, kernel = each.one, each.watch, each.one.subject is not None
     params = [values.params() if kernel else values.case.param for _ in range(each.count)]  # of a baseline, its own
     drawn = [values.draw(given) for given in params] if kernel else [example] * each.count
-    watch.lay_out(example, params)
+    if kernel and values.draws_seeds:
+        watch.lay_out(example, [{**given, SEED: LATER} for given in params], [given[SEED] for given in params])
+    else:
+        watch.lay_out(example, params)
     if not kernel:
         watch.put(drawn)  # some baselines work on their operands beforehand
     answer = watch.prepare(each.name)

@@ -1,13 +1,15 @@
 """The side of what is timed: a process that makes the calls which the judge asks for, while the judge holds the clock.
 
-A request prepares calls, each on operands of its own in the shared memory; a second message lets them begin. The answer
+A request prepares calls, each on operands of its own in the shared memory; a second message lets them begin, and tells
+their seeds, where they have one: nothing may follow from it before the clock runs. The answer
 says where the outputs of each call lie, or what went wrong. The judge stops this process and reads them there: what is
 told here of hooks, types and shapes can only add findings.
 """
 
 import gc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -15,6 +17,7 @@ import torch
 
 from touchstone.conformance.bench.contestant import bound
 from touchstone.conformance.bench.hooks import Hooks
+from touchstone.conformance.bench.inputs import SEED
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.isolation import executing, processes, wire
 from touchstone.conformance.isolation.shared import Shared
@@ -26,12 +29,15 @@ from touchstone.conformance.spec.contract import Case, Contract
 from touchstone.conformance.spec.returned import said
 
 NOTHING = "nothing"  # the name of what returns outputs that are there already
+LATER = -1 << 70  # in the place of a seed that is told when the calls begin
+WORD = 8  # bytes of a number in the message that lets them begin
 Calls = Callable[[Mapping[str, Any]], Callable[[], Any]]  # arguments -> a call that reads their memory
 
 
 @dataclass(frozen=True)
 class Prepare:
-    """A request for calls of `name`, one on each of `arguments`, with TensorAt in the place of tensors."""
+    """A request for calls of `name`, one on each of `arguments`, with TensorAt in the place of tensors, and perhaps
+    LATER in that of the seed."""
 
     nonce: int
     name: str
@@ -70,6 +76,31 @@ def _ready_made(contract: Contract, case: Case) -> Callable[[], Any]:
     return lambda: made
 
 
+class _Call:
+    """A call made ready, and told its seed where that came later."""
+
+    def __init__(self, maker: Calls, arguments: dict[str, Any]) -> None:
+        self._arguments, self.make = arguments, maker(arguments)
+
+    def seeded(self, seed: int) -> Callable[[], Any]:
+        """The call with this seed."""
+        made = self.make
+        if type(made) is not partial:  # it reads its arguments when it is made
+            self._arguments[SEED] = seed
+            return made
+        args = (seed if _is_later(each) else each for each in made.args)
+        named = {name: seed if _is_later(each) else each for name, each in made.keywords.items()}
+        return partial(made.func, *args, **named)
+
+
+def _with_seeds(calls: Sequence[_Call], seeds: Sequence[int]) -> Iterator[Callable[[], Any]]:
+    return map(_Call.seeded, calls, seeds) if seeds else (call.make for call in calls)
+
+
+def _is_later(value: Any) -> bool:
+    return type(value) is int and value == LATER
+
+
 class _Served:
     """Requests and their answers."""
 
@@ -78,7 +109,7 @@ class _Served:
     ) -> None:
         self.connection, self.shared, self.emulated = connection, shared, False
         self.contract, self.case, self.outputs = contract, case, outputs
-        self._bound: dict[str, tuple[Any, list[Callable[[], Any]]]] = {}  # by name: for which operands, and the calls
+        self._bound: dict[str, tuple[Any, list[_Call]]] = {}  # by name: for which operands, and the calls
 
     def until_the_end(self, maker: Callable[[str], Calls]) -> None:
         hooks, state = Hooks(), probe.State(random=False)
@@ -91,7 +122,7 @@ class _Served:
             found = [*hooks.changes(), *state.changes()[0]]
             answer: dict[str, Any] = {"changed": found, "wrong": self._wrong(returned), "emulated": self.emulated}
             returned.clear()
-            calls: list[Callable[[], Any]] = []
+            calls: list[_Call] = []
             try:
                 calls = self._calls(request, maker)
             except Exception as error:
@@ -104,16 +135,17 @@ class _Served:
                 begin = self.connection.recv_bytes()
             except (EOFError, OSError):
                 return
-            answer = self._made(calls, returned)
-            self.connection.send_bytes(wire.reply(self.shared, int.from_bytes(begin, "little"), answer))
+            nonce, *seeds = (int.from_bytes(begin[at : at + WORD], "little") for at in range(0, len(begin), WORD))
+            answer = self._made(calls, seeds, returned)
+            self.connection.send_bytes(wire.reply(self.shared, nonce, answer))
 
-    def _calls(self, request: Prepare, maker: Callable[[str], Calls]) -> list[Callable[[], Any]]:
+    def _calls(self, request: Prepare, maker: Callable[[str], Calls]) -> list[_Call]:
         """The calls asked for; those of the last request for them, where it was about the same memory."""
         asked = request.slots, request.arguments
         if not request.arguments:
             return []
         if self._bound.get(request.name, (None, None))[0] != asked:
-            self._bound[request.name] = asked, [maker(request.name)(each) for each in self._arguments(request)]
+            self._bound[request.name] = asked, [_Call(maker(request.name), each) for each in self._arguments(request)]
         return self._bound[request.name][1]
 
     def _arguments(self, request: Prepare) -> list[dict[str, Any]]:
@@ -123,11 +155,11 @@ class _Served:
             for each in request.arguments
         ]
 
-    def _made(self, calls: Sequence[Callable[[], Any]], returned: list[Any]) -> dict[str, Any]:
+    def _made(self, calls: Sequence[_Call], seeds: Sequence[int], returned: list[Any]) -> dict[str, Any]:
         """Make the calls, all of them, then say where their outputs are: this is what the clock measures."""
         gc.disable()
         try:
-            for call in calls:
+            for call in _with_seeds(calls, seeds):
                 returned.append(call())
             return {"outputs": [self._addresses(each) for each in returned]}
         except NotImplementedError as declined:

@@ -95,8 +95,12 @@ class Values:
     def params(self) -> dict[str, Any]:
         """The parameters of a call. A seed is another one each time: what follows from it alone, as a mask does, is
         work that each call owes. It is odd, or a compiler that asks what divides it would compile in some calls."""
-        drawn = {SEED: secret.getrandbits(31) | 3} if type(self.case.param.get(SEED)) is int else {}
-        return {**self.case.param, **drawn}
+        return {**self.case.param, **({SEED: secret.getrandbits(31) | 3} if self.draws_seeds else {})}
+
+    @property
+    def draws_seeds(self) -> bool:
+        """Whether the op has a seed."""
+        return type(self.case.param.get(SEED)) is int
 
     def judged(
         self,
@@ -329,7 +333,7 @@ class Bank(Values):
     @property
     def seeded(self) -> bool:
         """Whether a call may have another seed than the case: not where operands follow from it."""
-        return type(self.case.param.get(SEED)) is int and self.contract.derive is None
+        return self.draws_seeds and self.contract.derive is None
 
     def judge(
         self,

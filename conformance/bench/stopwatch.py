@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from touchstone.conformance.bench.calls import Prepare
+from touchstone.conformance.bench.calls import WORD, Prepare
 from touchstone.conformance.bench.inputs import same_bits
 from touchstone.conformance.isolation import wire
 from touchstone.conformance.isolation.confined import Confined
@@ -70,6 +70,7 @@ class Stopwatch:
         self.emulated = False
         self._threads = 1 << 30  # of the process before its first timed call
         self._views: list[dict[str, torch.Tensor]] = []
+        self._seeds: Sequence[int] = ()
         self._most = min(limits.bytes, available_memory() // 2)
         self._allowed = self._usage() + self._most
         wait_no_longer_than(child.connection.fileno())
@@ -84,8 +85,10 @@ class Stopwatch:
         self.child.close()
         self.shared.close()
 
-    def lay_out(self, example: Values, params: Sequence[Mapping[str, Any]]) -> None:
-        """Divide the memory among calls with these parameters and operands like those of `example`."""
+    def lay_out(self, example: Values, params: Sequence[Mapping[str, Any]], seeds: Sequence[int] = ()) -> None:
+        """Divide the memory among calls with these parameters and operands like those of `example`. `seeds` are told
+        when the clock starts, and LATER stands for them in the parameters."""
+        self._seeds = seeds
         slots, told = _laid_out(example, len(params))
         self._views = [
             {n: at.over(self.shared.bytes(slots[at.slot].offset, slots[at.slot].size)) for n, at in each.items()}
@@ -122,7 +125,7 @@ class Stopwatch:
         nonce, before = secrets.randbits(63), self._traces()
         if alone:
             self._threads = min(self._threads, before[0])
-        self.child.connection.send_bytes(nonce.to_bytes(8, "little"))
+        self.child.connection.send_bytes(b"".join(each.to_bytes(WORD, "little") for each in (nonce, *self._seeds)))
         processor, begin = self._processor_seconds(), _now()
         self._signal(signal.SIGCONT)
         self._wait()

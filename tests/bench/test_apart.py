@@ -1,5 +1,6 @@
 """A kernel in a process of its own, baselines in another: what is measured, and that neither reaches the other."""
 
+import contextlib
 import os
 import re
 import signal
@@ -10,7 +11,7 @@ import zlib
 import pytest
 import torch
 
-from touchstone.conformance.bench import apart, ceilings, hooks, inputs, stopwatch
+from touchstone.conformance.bench import apart, calls, ceilings, hooks, inputs, stopwatch
 from touchstone.conformance.bench.group import DECLINED, FAILED, MEASURED, NOT_RUN, REFUSED, Group
 from touchstone.conformance.cli import main
 from touchstone.conformance.discovery import registry
@@ -99,6 +100,36 @@ def test_a_mask_is_owed_by_each_call():
     assert (result.status, result.problems) == (MEASURED, [])
     (result,) = measured(from_memory, **about)
     assert result.status in (REFUSED, FAILED) and "elements wrong" in result.problems[0]
+
+
+def test_a_seed_is_told_when_the_clock_starts():
+    """A process that looks at the arguments of calls which are made ready finds no seed there to begin with."""
+    found = {}
+
+    def mask(seed, x, p, offset):
+        if seed not in found:
+            work(OWED)
+            found[seed] = torch_dropout(torch.ones(x.shape, dtype=torch.float64), p=p, seed=seed, offset=offset)
+        return found[seed]
+
+    def ahead(contract, subject, arguments):
+        if "seed" in arguments:
+            with contextlib.suppress(Exception):
+                mask(arguments["seed"], arguments["x"], arguments["p"], arguments["offset"])
+        return bound(contract, subject, arguments)
+
+    def dropout(x, p, seed, offset):
+        calls.bound = ahead
+        return (x.double() * mask(seed, x, p, offset)).to(x.dtype)
+
+    def unsigned(*args, **kwargs):
+        return dropout(*args, **kwargs)
+
+    unsigned.__signature__ = "none that can be bound"
+    bound = calls.bound
+    for fn in (dropout, unsigned):
+        (result,) = measured(fn, op="dropout", size={"trailing": (8, 8)})
+        assert (result.status, result.problems) == (MEASURED, []) and result.ms > 0.9e3 * OWED
 
 
 @pytest.mark.slow
