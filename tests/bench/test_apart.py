@@ -144,14 +144,20 @@ def test_an_honest_kernel_in_the_interpreter(tmp_path, capsys):
 
 
 def test_what_is_the_same_takes_the_same_time():
-    """Of calls that are short beside what it takes to ask for them; within a factor, on a busy machine."""
-    mine, theirs = measured(
-        lambda x: torch.softmax(x, -1),
-        eager("the same", lambda x: {"y": torch.softmax(x, -1)}),
-        size={"rows": 64, "cols": 512},
-        seconds=0.2,
-    )
-    assert mine.ms < 5 and 1 / 3 < mine.ratios["the same"] < 3, (mine.ms, theirs.ms)
+    """Of calls that are short beside what it takes to ask for them; within a factor, and of three measurements in one,
+    on a busy machine."""
+    found = []
+    for _ in range(3):
+        mine, theirs = measured(
+            lambda x: torch.softmax(x, -1),
+            eager("the same", lambda x: {"y": torch.softmax(x, -1)}),
+            size={"rows": 64, "cols": 512},
+            seconds=0.2,
+        )
+        found.append((mine.ms, theirs.ms))
+        if mine.ms < 5 and 1 / 3 < mine.ratios["the same"] < 3:
+            return
+    raise AssertionError(found)
 
 
 def test_several_outputs_parameters_and_operands_that_are_none():
