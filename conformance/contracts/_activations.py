@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from touchstone.conformance.contracts._pointwise import Family
-from touchstone.conformance.spec.budget import EPS32, finite
+from touchstone.conformance.spec.budget import EPS32, C, finite
 from touchstone.conformance.spec.contract import Also, Draw
 from touchstone.reference._activations import torch_act, torch_act_grad
 
@@ -97,7 +97,7 @@ def slope_error(z: torch.Tensor, name: str) -> torch.Tensor:
             s = torch.sigmoid(z)
             return t * (3 + (-z).clamp_min(0)) + size * s * ((1 - t * t) * (3 + size) + 2 * (z < SATURATED))
         case "elu":
-            return 2 * torch_act_grad(z, name)
+            return 2 * torch_act_grad(z, name) + (z < 0)  # from the result, as torch in place: y + 1
         case "hardswish":
             return torch.where(size < 3, size / 3 + 0.5, torch.ones_like(z))
     return torch_act_grad(z, name).abs()
@@ -126,6 +126,19 @@ def slopes_in_16_bits(operand: str, names: Sequence[str]) -> dict[str, Also]:
         case: Also(size, _between(operand, low, high), {"activation": name}, dtype="bfloat16")
         for case, (name, low, high) in ranges.items()
     }
+
+
+def moved(
+    fn: Callable[[torch.Tensor, str], torch.Tensor], z: torch.Tensor, name: str, condition: torch.Tensor, most: float
+) -> torch.Tensor:
+    """How far fn(z) moves, a step beside, where z is a sum in float32 of this condition; `most`: per unit of it.
+
+    The slope is that at z: in a tail, where it is 0, an error of z is worth nothing.
+    """
+    step = C * 3 * EPS32 * finite(condition)  # what the budget of one term allows in z
+    at = fn(z, name)
+    apart = torch.maximum((fn(z + step, name) - at).abs(), (fn(z - step, name) - at).abs()) / (C * 3 * EPS32)
+    return torch.minimum(finite(apart), most * finite(condition))  # a jump is `beside_a_jump`'s
 
 
 def beside_a_jump(z: torch.Tensor, condition: torch.Tensor, jumps: tuple[float, ...]) -> torch.Tensor:

@@ -3,6 +3,7 @@ of lse in float32, invalid calls."""
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -15,7 +16,6 @@ SIZES = [{"rows": rows, "V": V} for rows, V in [(7, 33), (1, 1), (0, 5), (130, 2
 _POWERS = [(64, 64), (64, 128), (64, 256), (128, 64), (64, 512), (64, 1024), (128, 128), (192, 64)]
 REGULAR = Regular([{"rows": rows, "V": V} for rows, V in _POWERS])
 BEYOND_GRID = [{"rows": 69001, "V": 3}]
-ALSO = {"large_vocabulary": Also({"rows": 2, "V": 66001})}
 LARGE = [{"rows": rows, "V": V} for rows, V in [(8192, 4096), (8192, 32768), (4096, 128256)]]
 PARAMS = {
     "reduction": ("mean", "sum", "none"),
@@ -65,6 +65,15 @@ def _steep(draw: Draw, shape):
     return draw.normal(shape) + torch.linspace(-200.0, 200.0, shape[1], dtype=torch.float64)
 
 
+def _far_below(draw: Draw, shape):
+    """All below -5e4, one of them by less than the others: a finite number in place of -inf, where a running maximum
+    starts or for padding, is larger."""
+    x = torch.full(tuple(shape), -6.4e4, dtype=torch.float64)
+    rows = torch.arange(shape[0])
+    x[rows, (7 * rows + shape[1] // 2) % shape[1]] = -5.5e4
+    return x
+
+
 def _all_ignored(draw: Draw) -> torch.Tensor:
     return torch.full((draw.size["rows"],), draw.param["ignore_index"], dtype=torch.float64)
 
@@ -103,6 +112,14 @@ FAMILIES = {
     "one_nan": _one_nan,
     "all_ignored": _lifted(values.normal, _all_ignored),
 }
+
+
+def also(family: Callable[[Any], Any]) -> dict[str, Also]:
+    """The single cases; `family` makes one of a contract's of a function that draws logits and targets."""
+    return {
+        "large_vocabulary": Also({"rows": 2, "V": 66001}),
+        "far_below": Also({"rows": 7, "V": 33}, family(_lifted(_far_below)), layouts={"lse": "none"}),
+    }
 
 
 def valid(case: Case) -> bool:

@@ -85,7 +85,8 @@ def pointwise(
     if not isinstance(operands, Mapping):
         operands = {name: Operand(axes) for name in operands}
     whole = tuple(name for name, operand in operands.items() if operand.axes == axes)
-    drawn = {**FAMILIES, "special": with_special(special), **(values or {})}
+    drawn = {**FAMILIES, **(values or {})}
+    drawn.setdefault("special", with_special(special, drawn["normal"]))
     between = [stored] if stored and callable(stored[0]) else stored
 
     def expect(inputs, params, *, dtype, compute=None):
@@ -208,22 +209,32 @@ def integers(draw: Draw) -> dict[str, torch.Tensor | None]:
 
 
 def with_special(
-    special: Sequence[float], without: Sequence[str] = (), steep: tuple[str, float] | None = None
+    special: Sequence[float],
+    base: Family | None = None,
+    without: Sequence[str] = (),
+    steep: tuple[str, float] | None = None,
 ) -> Family:
-    """Normal values, and `special` ones at every seventh element of each operand but those `without`.
+    """Values of `base` (None: normal ones), and `special` ones at every seventh element of each operand but those
+    `without`: where `base` reaches the tails of a function, so does the one case that each function has at level quick.
 
     `steep`: an operand, and what it holds beside what is not finite, where its function has a slope: where that is 0, a
     product with it is NaN in one form and 0 in another.
     """
 
     def family(draw: Draw) -> dict[str, torch.Tensor | None]:
-        drawn: dict[str, torch.Tensor | None] = {}
+        drawn = {name: draw.normal(draw.shape(name)) for name in draw.operands} if base is None else base(draw)
         for turn, name in enumerate(draw.operands):
-            values = draw.normal(draw.shape(name)).contiguous()
+            given = drawn[name]
+            if given is None:
+                continue
+            values = given.contiguous()
             flat = values.view(-1)
             at = flat[turn % 7 :: 7]
             if name not in without:
-                at.copy_(torch.tensor(special, dtype=torch.float64)[draw.integers(at.shape, 0, len(special)).long()])
+                which = draw.integers(at.shape, 0, len(special)).long()
+                if len(which) > len(special):  # each of them once
+                    which[: len(special)] = torch.arange(len(special))
+                at.copy_(torch.tensor(special, dtype=torch.float64)[which])
             drawn[name] = values
         if steep is not None and (sloped := drawn[steep[0]]) is not None:
             for name, beside in drawn.items():

@@ -26,7 +26,9 @@ def _error(inputs, params):
         return [acts.error(z, name)]
     condition = inputs["x"].abs() + inputs["bias"].abs()
     jumps = acts.beside_a_jump(z, condition, acts.JUMPS.get(name, ())) & (z != z.to(torch.float32))
-    return [acts.error(z, name) + acts.STEEPEST[name] * condition + jumps * z.abs() / EPS32]
+    return [
+        acts.error(z, name) + acts.moved(torch_act, z, name, condition, acts.STEEPEST[name]) + jumps * z.abs() / EPS32
+    ]
 
 
 def _valid(case) -> bool:

@@ -41,7 +41,7 @@ def _error(inputs, params):
         return [own]
     condition = inputs["x"].abs() + inputs["bias"].abs()
     jumps = acts.beside_a_jump(z, condition, acts.SLOPE_JUMPS.get(name, ())) & (z != z.to(torch.float32))
-    return [own + dy * acts.CURVATURE[name] * condition + jumps * dy / EPS32]
+    return [own + dy * acts.moved(torch_act_grad, z, name, condition, acts.CURVATURE[name]) + jumps * dy / EPS32]
 
 
 def _valid(case) -> bool:
@@ -56,6 +56,7 @@ def _flat_at_0(call, arguments, outputs, case):
     return "relu's slope at 0 is not 0" if call(**given)[0].any() else None
 
 
+_normal = with_large("x", acts.BENDS, "bias")
 _elements = pointwise(
     _dx,
     {"x": Operand("rows cols"), "bias": Operand("cols", bounds_rows.OPTIONAL), "dy": Operand("rows cols")},
@@ -67,10 +68,10 @@ _elements = pointwise(
         lambda z, x, bias, dy, activation: _dx(z, None, dy, activation),
     ),
     values={
-        "normal": with_large("x", acts.BENDS, "bias"),
+        "normal": _normal,
         "quarters": acts.quarters("x", "bias"),
         # act' of NaN is 1 in one form of relu's and NaN in another
-        "special": with_special((math.nan, 0.0, -0.0), without=("x", "bias"), steep=("x", 40.0)),
+        "special": with_special((math.nan, 0.0, -0.0), _normal, without=("x", "bias"), steep=("x", 40.0)),
     },
     valid=_valid,
     exact={"integers": ["dx", "dbias"]},

@@ -48,6 +48,7 @@ def _from_stored_of_act(h, gate, up, dy, activation):
     return torch_glu_backward(gate, torch.ones_like(h), h, activation=activation)[0], dy * torch_act(gate, activation)
 
 
+_normal = with_large("gate", acts.BENDS)
 contract = pointwise(
     torch_glu_backward,
     ["gate", "up", "dy"],
@@ -57,10 +58,10 @@ contract = pointwise(
     # what autograd stores of a product of two in 16 bits: the forward's factor, and the gradient of that factor
     stored=((_act, _from_stored, _act_error), (_of_act, _from_stored_of_act)),
     values={
-        "normal": with_large("gate", acts.BENDS),
+        "normal": _normal,
         "quarters": acts.quarters("gate"),
         # act' of NaN is 1 in one form of relu's and NaN in another
-        "special": with_special((math.nan, math.inf, 0.0, -0.0), without=("gate",), steep=("gate", 4.0)),
+        "special": with_special((math.nan, math.inf, 0.0, -0.0), _normal, without=("gate",), steep=("gate", 4.0)),
     },
     valid=_glu.is_exact,
     exact={"integers": ["dup"]},

@@ -235,6 +235,17 @@ def of_whole_stages(tiles: int, stages: int, along: dict[str, int]):
     )
 
 
+def a_tail_too_large(fn):
+    """An exponent is held within 15, and where silu is next to 0 it is not."""
+
+    def wrong(x, bias, *, activation):
+        z = x.float() + (0.0 if bias is None else bias.float())
+        y = z / (1 + (-z.clamp(-15, 15)).exp())
+        return y.to(x.dtype) if activation == "silu" else fn(x, bias, activation=activation)
+
+    return wrong
+
+
 def a_number_for_nan(fn):
     """The function is 0 where it is given NaN."""
 
@@ -251,6 +262,7 @@ LONG_ROWS = (
     "rms_norm_backward"
 )
 MANY = "elementwise dropout dropout_bitmask_backward bias_dropout_residual activation glu glu_backward"
+ENTROPY = ("cross_entropy", "cross_entropy_backward")
 AT_MOST_4096 = changed(lengths=lambda n: n.clamp_max(4096))
 WRONG = [
     *((op, "long_rows", beyond(65536)) for op in LONG_ROWS.split()),
@@ -260,6 +272,7 @@ WRONG = [
     ("group_norm", "long_groups", changed(x=lambda x: torch.cat([x[..., :-300], x[..., :300]], -1))),
     ("cross_entropy", "large_vocabulary", changed(logits=lambda x: x[:, :65536], target=lambda t: t.clamp_max(65535))),
     ("cross_entropy_backward", "large_vocabulary", beyond(65536)),
+    *((op, "far_below", changed(logits=lambda x: x.clamp_min(-1e4))) for op in ENTROPY),
     ("reduce", "many_blocks", changed(x=lambda x: x[: 2**21])),
     ("dot", "many_blocks", changed(a=lambda x: x[: 2**20], b=lambda x: x[: 2**20])),
     ("matmul", "long_sums", changed(a=lambda a: a[:, :-3], b=lambda b: b[:-3])),
@@ -284,6 +297,7 @@ WRONG = [
     ("activation_backward", "flat_gelu_tanh", tanh_in_16_bits),
     ("glu_backward", "large_cubes", tanh_in_16_bits),
     *((op, "special_gelu", a_number_for_nan) for op in ("activation", "activation_backward", "glu", "glu_backward")),
+    ("activation", "special_silu", a_tail_too_large),
     ("reduce", "maximum_below_zero", padded_with_0),
     ("reduce_rows", "maximum_below_zero", padded_with_0),
     ("reduce_rows", "maximum_of_columns", padded_with_0),

@@ -6,6 +6,7 @@ import types
 import pytest
 import torch
 
+from touchstone.conformance.contracts import _activations as acts
 from touchstone.conformance.contracts._bounds_rows import OPTIONAL
 from touchstone.conformance.contracts._pointwise import ANY_RANK, SIZES, conditions, pointwise
 from touchstone.conformance.faults import _pointwise as faults
@@ -13,6 +14,7 @@ from touchstone.conformance.faults import planted_in
 from touchstone.conformance.spec import cases as generate
 from touchstone.conformance.spec import compare
 from touchstone.conformance.spec.contract import Operand
+from touchstone.reference._activations import torch_act, torch_act_grad
 
 
 def shifted_square(x, bias):
@@ -114,3 +116,14 @@ def test_approximate_units_have_the_room_that_is_declared():
     for compute, ok in ((None, False), ("approximate", True)):
         verdict = compare.compare(off.float(), contract.expected(inputs, compute)["y"], torch.float32)
         assert verdict.ok == ok
+
+
+def test_where_a_function_is_flat_an_error_of_its_argument_is_worth_nothing():
+    z = torch.tensor([-50.0, 0.0, 3.0, math.nan, math.inf], dtype=torch.float64)
+    size = torch.tensor([50.0, 2.0, 5.0, 1.0, math.inf], dtype=torch.float64)
+    found = acts.moved(torch_act, z, "silu", size, acts.STEEPEST["silu"])
+    assert found[0] < 1e-15 and found[3:].tolist() == [0, 0]
+    torch.testing.assert_close(found[1:3], torch_act_grad(z[1:3], "silu") * size[1:3], rtol=1e-5, atol=0.0)
+    bent = acts.moved(torch_act, torch.zeros(1, dtype=torch.float64), "relu", torch.ones(1), 1.0)
+    jump = acts.moved(torch_act, torch.full((1,), 0.5, dtype=torch.float64), "hardshrink", torch.ones(1), 1.0)
+    assert bent.item() == pytest.approx(1.0) and jump.item() == 1.0
