@@ -114,6 +114,8 @@ def diagnose(
             relation = causes.get(name) or (None if found else passed_through(got[name], right, verdict.bad))
             if relation is None and not found:
                 relation = related(got[name], right, case, verdict.bad, axes, bits)
+            if relation is None and not found:
+                relation = reading.beyond(contract, case, name, verdict.bad)
             if relation is None and not found and mutants:
                 relation = reading.misread(contract, case, name, got[name], verdict.bad, seconds, call)
             kept_short = not found and not bits and call is not reading.nothing
@@ -188,20 +190,24 @@ def held_again(
     found = {name: list(mutants) for name, mutants in matching.items()}
     if not any(found.values()):
         return found
-    for other in filter(None, (reading.again(case), _of_another_size(contract, case))):
+    for other in (reading.again(case), *_of_other_sizes(contract, case)):
         if (values := call(other)) is not None:
             _held(contract, other, found, values, only_wrong=other.sizes != case.sizes)
     return found
 
 
-def _of_another_size(contract: Contract, case: Case) -> Case | None:
-    """The plain case with the parameters of `case` whose work is the most that is little, in another size."""
-    plain = [
-        replace(plain_case(contract, case.dtype, next(iter(contract.values)), case.seed, size), params=case.params)
-        for size in contract.sizes
-    ]
-    fit = [one for one in plain if one.sizes != case.sizes and one.filled and contract.valid(one)]
-    return max((one for one in fit if contract.work(one) <= ANOTHER_SIZE), key=contract.work, default=None)
+def _of_other_sizes(contract: Contract, case: Case) -> list[Case]:
+    """The plain cases with the parameters of `case` whose work is the most that is little, in another of the contract's
+    sizes and in one of its single cases', which may have more of something than any other."""
+    found = []
+    for sizes in (contract.sizes, [one.size for one in contract.also.values()]):
+        plain = [
+            replace(plain_case(contract, case.dtype, next(iter(contract.values)), case.seed, size), params=case.params)
+            for size in sizes
+        ]
+        fit = [one for one in plain if one.sizes != case.sizes and one.filled and contract.valid(one)]
+        found.append(max((o for o in fit if contract.work(o) <= ANOTHER_SIZE), key=contract.work, default=None))
+    return [one for one in found if one is not None]
 
 
 def _held(
@@ -357,7 +363,7 @@ def region(bad: torch.Tensor, axes: Sequence[str]) -> str:
         return f"one element of {bad.numel()}, at {index}"
     box, sets = _box(bad)
     if count == box:
-        return _axes_text(sets, bad.shape, axes)
+        return _axes_text(sets, bad.shape, axes) + _flat_overhang(bad)
     outside, right = _box(~bad)
     if bad.numel() - count == outside:
         return f"everything but {_axes_text(right, bad.shape, axes)}"
@@ -413,6 +419,9 @@ def _range_text(found: list[int], size: int, axis: str) -> str:
     if step and first < step and last + step >= size:
         return f"every {_ordinal(step)} of {size} {axis}, from {first}"
     runs = list(_runs(found))
+    if period := _period(runs):
+        first, last = runs[0]
+        return f"{axis} {first}..{last} of every {period} ({len(found)} of {size})"
     shown = ", ".join(str(a) if a == b else f"{a}..{b}" for a, b in runs[:4])
     return f"{axis} {shown}{', ...' if len(runs) > 4 else ''} ({len(found)} of {size})"
 
@@ -423,10 +432,36 @@ def _overhang(first: int, size: int) -> str:
     return f" (the overhang of tiles of {tiles[0]})" if tiles and first else ""
 
 
+def _flat_overhang(bad: torch.Tensor) -> str:
+    """What is left out where all axes are one: the elements beyond the last whole tile, where no axis has that tile."""
+    first = bad.numel() - int(bad.sum())
+    tiles = _overhang(first, bad.numel())
+    count, row = bad.numel() - first, bad.shape[-1] if bad.ndim else 1
+    if (
+        bad.ndim < 2
+        or count >= row
+        or not tiles
+        or _overhang(row - count, row)
+        or not bool(bad.reshape(-1)[first:].all())
+    ):
+        return ""
+    return f": the last {count} in memory order{tiles}"
+
+
 def _step(found: Sequence[int]) -> int:
     """The distance, above 1, between at least three indices that lie evenly; else 0."""
     steps = {b - a for a, b in itertools.pairwise(found)}
     return steps.pop() if len(found) >= 3 and len(steps) == 1 and steps != {1} else 0
+
+
+def _period(runs: Sequence[tuple[int, int]]) -> int:
+    """The tile, of 2^k, in each of which the same indices are found, but for the last run, which may be cut; else 0."""
+    steps = {b[0] - a[0] for a, b in itertools.pairwise(runs)}
+    lengths = {last - first for first, last in runs[:-1]}
+    if len(runs) < 3 or len(steps) != 1 or len(lengths) != 1 or runs[-1][1] - runs[-1][0] > max(lengths):
+        return 0
+    step = steps.pop()
+    return step if step & (step - 1) == 0 and runs[0][1] < step and lengths != {0} else 0
 
 
 def _ordinal(n: int) -> str:

@@ -9,7 +9,7 @@ two.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -78,6 +78,23 @@ def misread(
     return f"as if {'; or as if '.join(found)}" if found else None
 
 
+def beyond(contract: Contract, case: Case, output: str, bad: torch.Tensor) -> str | None:
+    """The bound of an operand beyond which all is wrong and nothing else: where it is clamped, or what overflows."""
+    bad = bad.cpu()
+    right = ~bad
+    if int(bad.sum()) < LEAST or int(right.sum()) < LEAST:
+        return None
+    for name, value in contract.build(case).exact.items():
+        if value is None or value.shape != bad.shape or not bool(value.isfinite().all()):
+            continue
+        for text, size in ((f"|{name}|", value.abs()), (name, value), (f"-{name}", -value)):
+            least, most = float(size[bad].min()), float(size[right].max())
+            if least > most and least > 0:
+                sign, shown = (">=", least) if not text.startswith("-") else ("<=", -least)
+                return f"wrong wherever {text.removeprefix('-')} {sign} {shown:.4g}, and nowhere else"
+    return None
+
+
 def _copied(exact: Operands, got: torch.Tensor, bad: torch.Tensor) -> str | None:
     """The operand whose elements stand where an output is wrong."""
     wrong = got[bad]
@@ -111,6 +128,35 @@ def _changes(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[
             yield f"the first {letter} of {name} were every one", _other_operand(name, _first(axis))
             yield f"each {letter} of {name} were the one before", _other_operand(name, _rolled(axis, 1))
             yield f"each {letter} of {name} were the one after", _other_operand(name, _rolled(axis, -1))
+    for name, options in contract.params.items():
+        if any(isinstance(option, float) and option not in (0.0, 1.0) for option in options):
+            for letter, size in case.size.items():
+                if isinstance(size, int) and size > 1:
+                    yield f"{name} were 1/sqrt({letter})", _other_parameter(name, size**-0.5)
+    for letter, size in case.size.items():
+        for padded in _padded_sizes(size) if isinstance(size, int) else ():
+            text = f"{letter} were {padded}, with 0 in the places that are new: padding that counts"
+            yield text, _padded(contract, letter, size, padded)
+
+
+def _padded_sizes(size: int) -> list[int]:
+    """Whole tiles, and the power of two, that hold so many elements and more."""
+    sizes = {-(-size // tile) * tile for tile in (8, 16, 32, 64, 128)} | {1 << (size - 1).bit_length()}
+    return sorted(sizes - {size}) if size > 1 else []
+
+
+def _padded(contract: Contract, letter: str, size: int, padded: int) -> Change:
+    """All operands of floating point with 0 beyond their `size` along an axis."""
+
+    def longer(name: str, value: torch.Tensor | None, case: Case) -> torch.Tensor | None:
+        letters = contract.operand_axes(name, case).split()
+        if value is None or letter not in letters or not contract.operand_dtype(name, case).is_floating_point:
+            return value
+        at = letters.index(letter)
+        zeros = value.new_zeros([padded - size if axis == at else n for axis, n in enumerate(value.shape)])
+        return torch.cat([value, zeros], at)
+
+    return lambda exact, case: ({name: longer(name, value, case) for name, value in exact.items()}, case.param)
 
 
 def _other_parameter(name: str, option: Any) -> Change:
@@ -131,11 +177,26 @@ def _rolled(axis: int, by: int) -> Callable[[torch.Tensor], torch.Tensor]:
 
 def _answer(contract: Contract, case: Case, output: str, change: Change) -> Expected | None:
     """An output's answer after a change; None where the change gives none."""
-    exact, params = change(contract.build(case).exact, case)
     try:
-        return contract.expect(exact, params, dtype=case.torch_dtype, compute=None)[output]
+        exact, params = change(contract.build(case).exact, case)
+        theirs = contract.expect(exact, params, dtype=case.torch_dtype, compute=None)[output]
     except Exception:  # a contract's mathematics need not take every operand and parameter
         return None
+    shape = contract.output_shape(output, case)
+    if theirs is None or theirs.answer.ndim != len(shape) or tuple(theirs.answer.shape) == tuple(shape):
+        return theirs
+    parts = [(_cut(terms, shape), _cut(condition, shape)) for terms, condition in theirs.parts]
+    rest = {"rounding": _cut(theirs.rounding, shape), "extra": _cut(theirs.extra, shape)}
+    return replace(theirs, answer=_cut(theirs.answer, shape), parts=parts, alternatives=[], excused=None, **rest)
+
+
+def _cut(value: Any, shape: Sequence[int]) -> Any:
+    """A tensor without what lies beyond a shape."""
+    if not isinstance(value, torch.Tensor) or value.ndim != len(shape):
+        return value
+    for axis, size in enumerate(shape):
+        value = value.narrow(axis, 0, min(size, value.shape[axis]))
+    return value
 
 
 def _off(answer: Expected, got: torch.Tensor, case: Case) -> torch.Tensor | None:

@@ -63,6 +63,19 @@ def marked(shape, *index):
         (marked((4, 65), (0, ...)), "rows 0 of 4, the first, all cols"),
         (marked((4, 65), (..., slice(1, None, 2))), "every second of 65 cols, from 1, all rows"),
         (marked((2, 64), (..., slice(0, 8)), (..., slice(32, 40))), "cols 0..7, 32..39 (16 of 64), all rows"),
+        (
+            marked((2, 150), *((..., slice(i, i + 13)) for i in (0, 64, 128))),
+            "cols 0..12 of every 64 (39 of 150), all rows",
+        ),
+        (
+            marked((5, 6555), (4, slice(6547, None))),  # 32767 in front
+            "rows 4 of 5, the last, cols from 6547 on, the last 8 of 6555",
+        ),
+        (
+            marked((5, 6555), (4, slice(6548, None))),
+            "rows 4 of 5, the last, cols from 6548 on, the last 7 of 6555: the last 7 in memory order (the overhang of "
+            "tiles of 4096)",
+        ),
         (marked((9, 9), (2, 3)), "one element of 81, at [2, 3]"),
         (~marked((40, 50), (slice(0, 32), slice(0, 32))), "everything but rows 0..31 of 40, cols 0..31 of 50"),
         (marked((1, 64), (0, slice(0, 64, 3))), "every third of 64 cols, from 0"),

@@ -15,6 +15,7 @@ from touchstone.conformance.judging import causes, diagnosis, reading
 from touchstone.conformance.spec import compare
 from touchstone.conformance.spec.budget import Expected
 from touchstone.conformance.spec.cases import plain_case
+from touchstone.reference import mla_decode
 
 
 def called(contract, fn):
@@ -72,6 +73,42 @@ def test_a_parameter_that_is_not_looked_at():
     assert said("glu", glu(torch.sigmoid, torch.sigmoid), rows=5, cols=33) == "as if activation were sigmoid, not silu"
     assert said("glu", glu(torch.sigmoid), rows=5, cols=33) == "as if activation were sigmoid, not silu"
     assert said("glu", glu(torch.tanh), rows=5, cols=33) is None
+
+
+def test_padding_that_counts():
+    def padded(x):
+        return torch.softmax(F.pad(x, (0, -x.shape[1] % 16)), -1)[:, : x.shape[1]].contiguous()
+
+    assert said("softmax", padded, rows=5, cols=37) == (
+        "as if cols were 48, with 0 in the places that are new: padding that counts"
+    )
+    assert said("softmax", lambda x: torch.softmax(x, -1) * 0.9, rows=5, cols=37) is None
+
+
+def test_a_scale_that_follows_from_a_size():
+    def fn(q, cache, lengths, *, dim_v, scale):
+        return mla_decode.torch_mla_decode(q, cache, lengths, dim_v=dim_v, scale=q.shape[-1] ** -0.5)
+
+    size = dict(B=2, H=3, Sq=2, Sk=9, W=24, V=16)
+    assert said("mla_decode", fn, "o", **size) == "as if scale were 1/sqrt(W)"
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda x: x.clamp(-1.5, 1.5), "wrong wherever |x| >= 1.5"),
+        (lambda x: x.clamp_max(1.0), "wrong wherever x >= 1."),
+        (lambda x: x.clamp_min(-1.0), "wrong wherever x <= -1."),
+        (lambda x: torch.where(x > 1.0, x.roll(1), x + (torch.arange(33) < 3) * x), None),
+    ],
+)
+def test_an_operand_beyond_a_bound(change, text):
+    contract = registry.contract("activation")
+    case = plain_case(contract, "float32", "normal", size=dict(rows=5, cols=33))
+    case = replace(case, params=(("activation", "identity"),), layouts=(("x", "contiguous"), ("bias", "none")))
+    x = contract.build(case).exact["x"]
+    told = reading.beyond(contract, case, "y", (change(x) - x).abs() > 1e-6)
+    assert told is None if text is None else text in told
 
 
 def test_an_operand_that_need_not_be_given():
@@ -412,6 +449,22 @@ def middle_left_out(x, *, function):
         half = len(sums) // 2
         sums = sums[:half] + sums[half : 2 * half]
     return sums[0].to(x.dtype)
+
+
+def without_the_last_block(a, b, *, function):
+    y = (a + b if function == "add" else a * b).contiguous()
+    if y.numel() > 4096:
+        y.view(-1)[y.numel() // 1024 * 1024 :] = 0
+    return y
+
+
+def test_a_mutant_that_is_wrong_otherwise_in_a_single_case_is_not_named():
+    contract = registry.contract("elementwise")
+    case = plain_case(contract, "float16", "normal", size={"trailing": (2, 32771)})
+    mutants = {p.name: p for p in registry.planted("elementwise")}
+    alike = [mutants["whole_blocks_of_256"], mutants["index_of_16_bits"]]  # 65536 is the end of both
+    call = called(contract, without_the_last_block)
+    assert diagnosis.held_again(contract, case, {"y": alike}, call) == {"y": alike[:1]}
 
 
 def test_a_mutant_that_is_wrong_otherwise_in_another_size_is_not_named():
