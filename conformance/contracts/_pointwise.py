@@ -222,7 +222,9 @@ def with_special(
     """
 
     def family(draw: Draw) -> dict[str, torch.Tensor | None]:
-        drawn = {name: draw.normal(draw.shape(name)) for name in draw.operands} if base is None else base(draw)
+        drawn: dict[str, torch.Tensor | None] = {} if base is None else base(draw)
+        if base is None:
+            drawn.update((name, draw.normal(draw.shape(name))) for name in draw.operands)
         for turn, name in enumerate(draw.operands):
             given = drawn[name]
             if given is None:

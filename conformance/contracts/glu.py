@@ -9,7 +9,7 @@ from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts import _bounds_rows as bounds_rows
 from touchstone.conformance.contracts import _glu, activation
 from touchstone.conformance.contracts._laws import equals_op
-from touchstone.conformance.contracts._pointwise import overflowing, pointwise, with_large
+from touchstone.conformance.contracts._pointwise import overflowing, pointwise, with_large, with_special
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.contract import Int64Index, Property
 from touchstone.reference._activations import torch_act
@@ -38,14 +38,20 @@ def _of_activation(exact, case):
     return {"y": activation.contract.expect(given, {"activation": exact["activation"]}, dtype=case.torch_dtype)["y"]}
 
 
+_normal = with_large("gate", acts.BENDS)
 contract = pointwise(
     torch_glu,
     ["gate", "up"],
     params={"activation": _glu.ACTIVATIONS},
     error=_error,
     stored=(_act, lambda h, gate, up, activation: h * up, _act_error),
-    values={"normal": with_large("gate", acts.BENDS), "quarters": acts.quarters("gate"), "overflowing": overflowing},
-    special=(math.nan, math.inf, 0.0, -0.0),
+    values={
+        "normal": _normal,
+        "quarters": acts.quarters("gate"),
+        "overflowing": overflowing,
+        # where act is next to 0, its product with infinity is NaN in one form
+        "special": with_special((math.nan, math.inf, 0.0, -0.0), _normal, steep=("gate", 4.0)),
+    },
     valid=_glu.is_exact,
     exact={"integers": ["y"]},
     int64_index=Int64Index({"rows": 2**17 + 3, "cols": 2**14 + 8}, rows={"gate": 0, "up": 0}),
