@@ -248,6 +248,11 @@ class _Space:
         for name, values in contract.params.items():
             self.axes[f"param {name}"] = list(values)
         self.names = list(self.axes)
+        words = [(axis, *name.partition(" ")) for axis, name in enumerate(self.names)]
+        self._of_kind = {  # the axes of each kind, with the names of their operands or parameters
+            kind: [(axis, name) for axis, word, _, name in words if word == kind and name]
+            for kind in ("layout", "dtype", "param")
+        }
         self._valid: dict[tuple, bool] = {}
         self._size_axis, self._values_axis = self.names.index("size"), self.names.index("values")
         self._plain_axes = {
@@ -258,21 +263,18 @@ class _Space:
         self._seen: dict[tuple[int, int, tuple[int, ...]], bool] = {}
 
     def case(self, point: tuple[int, ...]) -> Case:
-        value = {name: self.axes[name][index] for name, index in zip(self.names, point, strict=True)}
+        value = [options[index] for options, index in zip(self.axes.values(), point, strict=True)]
         return Case(
             op=self.contract.name,
-            dtype=value["dtype"],
-            sizes=value["size"],
-            values=value["values"],
-            layouts=tuple((n.removeprefix("layout "), v) for n, v in value.items() if n.startswith("layout ")),
-            params=tuple((n.removeprefix("param "), v) for n, v in value.items() if n.startswith("param ")),
+            dtype=value[0],
+            sizes=value[self._size_axis],
+            values=value[self._values_axis],
+            layouts=tuple((name, value[axis]) for axis, name in self._of_kind["layout"]),
+            params=tuple((name, value[axis]) for axis, name in self._of_kind["param"]),
             seed=self.seed,
-            dtypes=tuple((n.removeprefix("dtype "), v) for n, v in value.items() if n in self._unusual(value)),
+            # the first dtype of an operand has no name in a case
+            dtypes=tuple((name, value[axis]) for axis, name in self._of_kind["dtype"] if point[axis]),
         )
-
-    def _unusual(self, value: Mapping[str, Any]) -> set[str]:
-        """The axes of operands' dtypes at which another than the first is chosen: the first has no name in a case."""
-        return {name for name in value if name.startswith("dtype ") and value[name] != self.axes[name][0]}
 
     def valid(self, point: tuple[int, ...]) -> bool:
         if point not in self._valid:
@@ -319,24 +321,55 @@ class _Space:
         return self.contract.operand_shape(operand, self.case(point))
 
 
+class _Missing:
+    """Combinations of the values of one axis, or of two, that no point shows yet: of each axis and option a pair."""
+
+    def __init__(self, counts: Sequence[int], strength: int):
+        self._counts = counts
+        self.combinations: dict[tuple[tuple[int, int], ...], None] = {}  # in order
+        self._beside: dict[tuple[int, int], dict[int, set[int]]] = {}  # of a pair: the options of another axis
+        for chosen in itertools.combinations(range(len(counts)), strength):
+            for options in itertools.product(*(range(counts[axis]) for axis in chosen)):
+                self.combinations[tuple(zip(chosen, options, strict=True))] = None
+        for one, other in self.combinations if strength == 2 else ():
+            self._beside.setdefault(one, {}).setdefault(other[0], set()).add(other[1])
+            self._beside.setdefault(other, {}).setdefault(one[0], set()).add(one[1])
+
+    def drop(self, combination: tuple[tuple[int, int], ...]) -> None:
+        if combination not in self.combinations:
+            return
+        del self.combinations[combination]
+        if self._beside:
+            one, other = combination
+            self._beside[one][other[0]].discard(other[1])
+            self._beside[other][one[0]].discard(one[1])
+
+    def gains(self, point: Mapping[int, int], axis: int) -> list[int]:
+        """How many of the combinations each option of an axis makes with what is chosen in `point`."""
+        if not self._beside:
+            return [((axis, option),) in self.combinations for option in range(self._counts[axis])]
+        gains = [0] * self._counts[axis]
+        for held in point.items():
+            for option in self._beside.get(held, {}).get(axis, ()):
+                gains[option] += 1
+        return gains
+
+
 def _cover(space: _Space, strength: int, rng: random.Random, infeasible: list[str]) -> Iterator[tuple[int, ...]]:
     """Points that together show every combination of `strength` axis values that some valid point has.
 
     Where no point shows a combination, one that merely holds it will do.
     """
     counts = [len(space.axes[name]) for name in space.names]
-    missing: dict[tuple, None] = {}
-    for chosen in itertools.combinations(range(len(counts)), strength):
-        for combination in itertools.product(*(range(counts[axis]) for axis in chosen)):
-            missing[tuple(zip(chosen, combination, strict=True))] = None
+    missing = _Missing(counts, strength)
     hard: dict[tuple, None] = {}  # no point that shows it came up by chance
     found: list[tuple[int, ...]] = []
-    while missing or hard:
-        if missing:
-            goal = next(iter(missing))
-            point = _point_with(space, goal, counts, strength, missing, rng, space.shows)
+    while missing.combinations or hard:
+        if missing.combinations:
+            goal = next(iter(missing.combinations))
+            point = _point_with(space, goal, counts, missing, rng, space.shows)
             if point is None:
-                del missing[goal]
+                missing.drop(goal)
                 hard[goal] = None
                 continue
         else:
@@ -345,7 +378,7 @@ def _cover(space: _Space, strength: int, rng: random.Random, infeasible: list[st
             point = (
                 _point_near(space, goal, found, space.shows)
                 or _point_near(space, goal, found, _holds)
-                or _point_with(space, goal, counts, strength, missing, rng, _holds)
+                or _point_with(space, goal, counts, missing, rng, _holds)
             )
             if point is None:
                 infeasible.append(
@@ -354,7 +387,7 @@ def _cover(space: _Space, strength: int, rng: random.Random, infeasible: list[st
                 continue
         for held in itertools.combinations(enumerate(point), strength):
             if space.shows(point, held):
-                missing.pop(held, None)
+                missing.drop(held)
                 hard.pop(held, None)
         found.append(point)
         yield point
@@ -365,7 +398,7 @@ def _holds(point: tuple[int, ...], combination: Sequence[tuple[int, int]]) -> bo
 
 
 def _point_with(
-    space, goal: Sequence[tuple[int, int]], counts, strength: int, missing, rng, shows
+    space, goal: Sequence[tuple[int, int]], counts, missing: _Missing, rng, shows
 ) -> tuple[int, ...] | None:
     """A valid point that shows `goal` and, greedily, holds as many missing combinations as it can."""
     for attempt in range(RETRIES):
@@ -376,7 +409,8 @@ def _point_with(
             options = list(range(counts[axis]))
             rng.shuffle(options)
             if attempt < RETRIES // 2:
-                options.sort(key=lambda option: -_gain(point, axis, option, strength, missing))
+                gains = missing.gains(point, axis)
+                options.sort(key=lambda option: -gains[option])
             elif attempt == RETRIES - 1:  # what `valid` rules out is seldom the plain case
                 options[0] = 0
             point[axis] = options[0]
@@ -394,12 +428,6 @@ def _point_near(space, goal: Sequence[tuple[int, int]], found: list[tuple[int, .
         if shows(candidate, goal) and space.valid(candidate):
             return candidate
     return None
-
-
-def _gain(point: dict[int, int], axis: int, option: int, strength: int, missing) -> int:
-    if strength == 1:
-        return int(((axis, option),) in missing)
-    return sum(tuple(sorted([(axis, option), held])) in missing for held in point.items())
 
 
 def _product(space: _Space, rng: random.Random) -> tuple[list[tuple[int, ...]], int]:
