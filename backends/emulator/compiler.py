@@ -20,6 +20,7 @@ from touchstone.backends.storage.artefacts import store
 _HERE = Path(__file__).parent
 ENGINE = _HERE / "engine"
 INCLUDE = _HERE / "include"
+OWN_HEADERS, CUDA_HEADERS = "/touchstone/headers", "/touchstone/cuda"  # their folders in debug information
 
 
 class CompileError(RuntimeError):
@@ -191,8 +192,7 @@ def kernel(text: str, name: str, library: Path, zeroed: bool = False) -> Path:
         *_flags(_standard(text), zeroed),
         *(["-isystem", _torch_headers()] if "touchstone_torch.h" in text else []),
     ]
-    # with the place of the emulator's own headers, by which a finding passes over their lines
-    key = digest(text, name, library.name, *made_by(), str(_HERE), *flags)
+    key = digest(text, name, library.name, *made_by(), *_anywhere(flags))
 
     def make(output: Path) -> None:
         first = _precompiled(cxx, flags, "cuda_fp16.h" in text or "cuda_bf16.h" in text)
@@ -240,6 +240,7 @@ def _flags(standard: str = "c++17", zeroed: bool = False) -> list[str]:
         "-w",
         *processor_flags(),
         *sanitizers(cxx),
+        *(f"-ffile-prefix-map={folder}={stands}" for folder, stands in _folders()),
         f"-I{INCLUDE}",
         f"-I{ENGINE}",
         "-isystem",
@@ -247,6 +248,31 @@ def _flags(standard: str = "c++17", zeroed: bool = False) -> list[str]:
         "-isystem",
         f"{cuda_headers()}/cccl",
     ]
+
+
+def _folders() -> list[tuple[str, str]]:
+    """Where headers lie that are no user's, and what stands for that in what is compiled."""
+    return [(str(_HERE), OWN_HEADERS), (str(cuda_headers()), CUDA_HEADERS)]
+
+
+def _anywhere(flags: list[str]) -> list[str]:
+    """Flags with what lies in the folders of headers, the emulator's apart, in place of where those are."""
+    for folder, stands in _folders():
+        flags = [flag.replace(folder, stands) for flag in flags]
+    return [*flags, headers_state()]
+
+
+def headers_state() -> str:
+    """A hash of CUDA's headers: of the names and sizes of its files, and of the release of CCCL."""
+    return _state_of(cuda_headers())
+
+
+@functools.lru_cache(maxsize=8)
+def _state_of(folder: Path | None) -> str:
+    files = sorted([*folder.glob("*.h*"), *folder.glob("crt/*")]) if folder else []
+    release = folder / "cccl/cuda/std/__cccl/version.h" if folder else Path()
+    text = release.read_text() if release.is_file() else ""
+    return digest(*(f"{file.name} {file.stat().st_size}" for file in files), text)
 
 
 def plain_name(text: str) -> str:

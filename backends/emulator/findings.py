@@ -24,7 +24,7 @@ _KINDS = {
 }
 # Of front ends whose code is no library: from what stands for its path to what gives "file:line" of a pc.
 front_ends: dict[str, Callable[[int], str]] = {}
-_FOREIGN = (os.path.dirname(os.path.abspath(__file__)),)
+_FOREIGN = (compiler.OWN_HEADERS, compiler.CUDA_HEADERS)
 
 
 def error(kernel: str, loaded: Loaded, report: Report, regions: list[Argument]) -> errors.KernelError:
@@ -174,8 +174,7 @@ def line_of(path: str, address: int) -> str:
     if path in front_ends:
         return front_ends[path](address + 1)
     frames = list(itertools.chain(*binary.lines(path, [address])))
-    headers = str(compiler.cuda_headers())
     for _, file, line in frames:
-        if line and file not in ("touchstone", "??") and not os.path.abspath(file).startswith((*_FOREIGN, headers)):
+        if line and file not in ("touchstone", "??") and not os.path.abspath(file).startswith(_FOREIGN):
             return f"{os.path.basename(file)}:{line}"
     return "line unknown"

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import functools
 import json
 import os
 import secrets
@@ -15,6 +16,15 @@ from filelock import FileLock
 
 WAIT_SECONDS = 120.0  # for a lock: a process that was stopped holds its own for good
 LARGEST = 256 << 20  # bytes of a record
+ROOT = Path(__file__).resolve().parents[2]  # of the clone, or of the installed package
+
+
+@functools.lru_cache(maxsize=4096)
+def portable(path: str) -> str:
+    """How a file is named in what is kept: one that belongs to Touchstone by its place below `ROOT`, so that what one
+    clone compiles another finds; others as they are."""
+    place = os.path.realpath(path)
+    return os.path.relpath(place, ROOT) if place.startswith(f"{ROOT}/") else path
 
 
 @contextlib.contextmanager

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.processes import run_touchstone, with_touchstone
+from tests.processes import run_python, run_touchstone, with_touchstone
 from touchstone import backends
 from touchstone.backends import emulator
 from touchstone.backends.emulator import __main__ as command
 from touchstone.backends.emulator import compiler, instruments, source
+from touchstone.backends.storage import files
 
 if emulator.why_not():
     pytest.skip(str(emulator.why_not()), allow_module_level=True)
@@ -47,6 +48,20 @@ program = emulator.compile(open(sys.argv[1]).read(), "machinery.cu", defines={"U
 x = torch.arange(512.0); y = torch.zeros(512)
 program.launch("reverse", 8, 64, (x, y))
 assert torch.equal(y, x.view(8, 64).flip(1).flatten())
+"""
+NAMES = """
+import torch
+from touchstone.backends.storage.artefacts import Store
+from touchstone.conformance.discovery import registry
+names = set()
+def noting(function):
+    return lambda self, name, *rest: (names.add(name), function(self, name, *rest))[1]
+Store.file, Store.load = noting(Store.file), noting(Store.load)
+for name in ("cupy", "numba"):
+    registry.backend(name).prepare("cpu")
+    fn = registry.variants(name, "transpose")["naive"]
+    assert torch.equal(fn(torch.arange(6.0).view(2, 3)), torch.arange(6.0).view(2, 3).t())
+print(*sorted(names), sep="\\n")
 """
 
 
@@ -177,6 +192,20 @@ def test_compiled_once(program, monkeypatch):
     emulator.compile(SOURCE, "machinery.cu")
     with pytest.raises(AssertionError, match="compiled again"):
         emulator.compile(SOURCE, "machinery.cu", defines={"tile": "other"})
+
+
+def test_another_clone_finds_what_this_one_compiled(tmp_path):
+    """Kernels of ours in CUDA C and in Numba, though the folders of sources and headers are others."""
+    for name in ("touchstone", "backends", "conformance", "reference"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(files.ROOT / name, tmp_path / name, symlinks=True, ignore=ignored)
+    kept = []
+    for folder in (files.ROOT, tmp_path):
+        done = run_python(["-c", NAMES], folder, environment={"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"})
+        assert done.returncode == 0, done.stderr
+        kept.append(done.stdout.splitlines())
+    assert {"direct", "numba"} <= {name.partition("_")[0] for name in kept[0]}
+    assert kept[0] == kept[1]
 
 
 def test_no_compiler_is_said(kernel_file, tmp_path, monkeypatch):

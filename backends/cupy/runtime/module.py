@@ -21,6 +21,7 @@ import torch
 from touchstone.backends import Unsupported
 from touchstone.backends.cupy.runtime.hopper import TensorMap
 from touchstone.backends.prepared import OfThread, Prepared, letter
+from touchstone.backends.storage.files import portable
 
 LIB = Path(__file__).parents[1] / "lib"  # shared headers
 ELEMENTS = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
@@ -367,7 +368,7 @@ def _inlined(path: Path, taken: set[Path], within: tuple[Path, ...]) -> str:
 
 
 def _line(number: int, path: Path) -> str:
-    return f'#line {number} "{path}"'
+    return f'#line {number} "{portable(str(path))}"'
 
 
 def signatures(source: str) -> dict[str, tuple[Parameter, ...]]:

@@ -29,6 +29,7 @@ import numpy as np
 from touchstone.backends.emulator import compiler
 from touchstone.backends.emulator.numba import build, linking, ptx
 from touchstone.backends.storage.artefacts import store
+from touchstone.backends.storage.files import portable
 
 T = TypeVar("T")
 _HERE = Path(__file__).parent
@@ -325,7 +326,8 @@ class _Description:
                 raise _Unknown  # a module of the user's as a value
 
     def _code(self, code: python.CodeType) -> None:
-        self.add(code.co_name, code.co_filename, str(code.co_firstlineno), str(code.co_flags), code.co_code.hex())
+        self.add(code.co_name, portable(code.co_filename), str(code.co_firstlineno), str(code.co_flags))
+        self.add(code.co_code.hex())
         self.add(*map(repr, (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)))
         self.add(code.co_linetable.hex(), getattr(code, "co_exceptiontable", b"").hex())
         last = max((line for _, _, line in code.co_lines() if line), default=code.co_firstlineno)

@@ -12,6 +12,7 @@ import llvmlite.binding as llvm
 from touchstone.backends.emulator import binary, compiler
 from touchstone.backends.emulator.numba.errors import UnsupportedCode
 from touchstone.backends.storage.artefacts import store
+from touchstone.backends.storage.files import portable
 
 _HERE = Path(__file__).parent
 _linked: list[Path] = []  # what kernels of this process were linked with
@@ -80,7 +81,7 @@ def _compiled_source(text: str, name: str, engine: Path, watched: bool) -> Path:
         *(compiler.sanitizers(command) if watched else ()),
     ]
     headers = str(compiler.cuda_headers())
-    key = compiler.digest(text, compiler.own_text(), engine.name, headers, *command, *flags)
+    key = compiler.digest(text, compiler.own_text(), engine.name, compiler.headers_state(), *command, *flags)
 
     def make(output: Path) -> None:
         source, code = output.with_name("source.cpp"), output.with_name("code.o")
@@ -109,7 +110,7 @@ def _link(file: Source) -> None:
     if reason:
         raise RuntimeError(reason)
     own = "_nbst(" in text or Path(name).parent == _HERE or "numba_cuda" in Path(name).parts
-    headers = f'#include <new>\n#include "touchstone.h"\n#line 1 "{name}"\n'
+    headers = f'#include <new>\n#include "touchstone.h"\n#line 1 "{portable(name)}"\n'
     engine = compiler.engine()
     path = _compiled_source(headers + text, Path(name).stem, engine, watched=not own)
     if foreign := binary.foreign(path.read_bytes(), callable_names()):
