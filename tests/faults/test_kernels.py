@@ -116,7 +116,7 @@ def test_a_mutant_is_rejected_for_its_fault(backend, op, name):
     assert re.search(KERNELS[backend].planted[op, name].found, found), found
 
 
-@pytest.mark.parametrize("op", some(ops_of("triton"), 12))  # one item per op: its process serves all of them
+@pytest.mark.parametrize("op", some(ops_of("triton"), 16))  # one item per op: its process serves all of them
 def test_each_interpreted_mutant_is_rejected_for_its_fault_and_the_kernel_without_one_is_right(op):
     needs("triton")
     planted, report = declared("triton")[op], run_program(op)[op]

@@ -257,7 +257,7 @@ def everything_plain(contract: Contract) -> list[Case]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("op", registry.ops())
+@pytest.mark.parametrize("op", some(registry.ops(), 3))
 def test_cases_have_ids_of_their_own(op):
     contract = registry.contract(op)
     for level in ("quick", "default"):
@@ -267,7 +267,7 @@ def test_cases_have_ids_of_their_own(op):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("op", registry.ops())
+@pytest.mark.parametrize("op", some(registry.ops(), 3))
 def test_levels_grow(op):
     contract = registry.contract(op)
     quick, default = (
