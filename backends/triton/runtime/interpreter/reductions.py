@@ -34,6 +34,7 @@ def _reductions() -> None:
 
     def generic_reduce(self, input):
         if _branches(self.combine_fn):
+            self.combine_fn = _AsKernel(self.combine_fn)
             return original_reduce(self, input)
         shape, axis = input[0].handle.data.shape, self.axis
         arrays = [_axis_first(arg.handle.data, axis) for arg in input]
@@ -47,6 +48,7 @@ def _reductions() -> None:
 
     def generic_scan(self, input):
         if _branches(self.combine_fn):
+            self.combine_fn = _AsKernel(self.combine_fn)
             return original_scan(self, input)
         types = [arg.dtype for arg in input]
         arrays = [_axis_first(arg.handle.data, self.axis) for arg in input]
@@ -63,6 +65,14 @@ def _reductions() -> None:
     stock.ReduceOps.generic_reduce, stock.ScanOps.generic_scan = generic_reduce, generic_scan
 
 
+class _AsKernel:
+    """A combine function whose `fn` is what the interpreter makes of its source, as of any other device function: the
+    source itself, as Triton's interpreter calls it, is Python of the kernel's author."""
+
+    def __init__(self, combine_fn) -> None:
+        self.fn = combine_fn.rewrite() if isinstance(combine_fn, stock.InterpretedFunction) else combine_fn.fn
+
+
 def _axis_first(data: np.ndarray, axis: int | None) -> np.ndarray:
     return data.reshape(-1) if axis is None else np.moveaxis(data, axis, 0)
 
@@ -75,7 +85,7 @@ def _combine(combine_fn, left: list[np.ndarray], right: list[np.ndarray], types:
         return tl.tensor(TensorHandle(data, ty), tile_type(ty, list(data.shape)))
 
     operands = [tensor(data, ty) for side in (left, right) for data, ty in zip(side, types, strict=True)]
-    result = combine_fn.fn(*operands)
+    result = _AsKernel(combine_fn).fn(*operands)
     result = result if isinstance(result, tuple) else (result,)
     shape = left[0].shape
     return [
