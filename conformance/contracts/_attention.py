@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from touchstone.conformance.contracts._bounds_dots import combine, gathered, most, multiplied, summed
-from touchstone.conformance.spec.budget import EPS32, Expected, Scalar, dot_extra, finite
+from touchstone.conformance.spec.budget import EPS, EPS32, Expected, Scalar, dot_extra, finite
 
 
 @dataclass(frozen=True)
@@ -160,6 +160,13 @@ def gradient_bounds(
     dq_rounding = combine(stored_ds, k) + factor * rounded_shift * (sloped @ k).abs()
     dk_rounding = combine((stored_ds + factor * sloped * rounded_shift).mT, rows)
     dv_rounding = combine(stored.mT, drows)
+    # What is stored below the smallest normal is off to the same side where it is alike: ds before the scale or after,
+    # and p, of which ds is made.
+    flushed = [factor * _flushed(ds, dtype), _flushed(factor * ds, dtype)]
+    flushed += [factor * _flushed(p, dtype) * at.slope * (dp - delta) + each for each in flushed]
+    dq_rounding = dq_rounding + torch.stack([(lost @ k).abs() for lost in flushed]).amax(0) / EPS[dtype]
+    dk_rounding = dk_rounding + torch.stack([(lost.mT @ rows).abs() for lost in flushed]).amax(0) / EPS[dtype]
+    dv_rounding = dv_rounding + (_flushed(shown, dtype).mT @ drows).abs() / EPS[dtype]
     if group > 1:
         dk_rounding = dk_rounding + _per_head(factor * ds, rows, group)
         dv_rounding = dv_rounding + _per_head(shown, drows, group)
@@ -190,6 +197,11 @@ def gradient_bounds(
         "dk": Expected(dk, [(to_dk, factor * dk_error)], dk_rounding, dk_extra, drift=0.2),
         "dv": Expected(dv, [(to_dv, dv_condition)], dv_rounding, dv_extra, drift=0.2),
     }
+
+
+def _flushed(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """How far x is off when it is stored in `dtype`, where that has fewer digits for it: below its smallest normal."""
+    return torch.where(x.abs() < torch.finfo(dtype).tiny, x.to(dtype).to(x.dtype) - x, 0.0)
 
 
 def _per_head(weights: torch.Tensor, rows: torch.Tensor, group: int) -> torch.Tensor:
