@@ -22,9 +22,9 @@ def program():
 
 def launch(program, kernel):
     y = torch.zeros(256)
-    program.launch(
-        kernel, 2, 64, (torch.arange(64.0), y, torch.zeros(1, dtype=torch.int32)), cooperative=kernel.startswith("grid")
-    )
+    arguments = (torch.arange(64.0), y, torch.zeros(1, dtype=torch.int32))
+    blocks = 3 if kernel.startswith("third") else 2
+    program.launch(kernel, blocks, 64, arguments, cooperative=kernel.startswith("grid"))
     return y
 
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from touchstone.backends import emulator
-from touchstone.backends.cupy import matmul
+from touchstone.backends.cupy import attention, matmul
 from touchstone.backends.emulator import compiler, instruments
 
 if emulator.why_not():
@@ -107,6 +107,18 @@ extern "C" __global__ void shuffles(float* x, int n) {
 extern "C" __global__ void saxpy(float a, const float* x, float* y, int n) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < n) y[i] += a * x[i];
+}
+extern "C" __global__ void sums(const float* x, float* y, int cols) {
+  float sum = 0.0f;
+  for (int c = threadIdx.x; c < cols; c += 32) sum += x[blockIdx.x * cols + c];
+  for (int lanes = 16; lanes; lanes /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, lanes);
+  if (threadIdx.x == 0) y[blockIdx.x] = sum;
+}
+extern "C" __global__ void naive(const float* a, const float* b, float* c, int n) {
+  int row = blockIdx.y * blockDim.y + threadIdx.y, col = blockIdx.x * blockDim.x + threadIdx.x;
+  float sum = 0.0f;
+  for (int k = 0; k < n; ++k) sum += a[row * n + k] * b[k * n + col];
+  c[row * n + col] = sum;
 }
 """
 SIZE = 512  # of the product on warpgroups
@@ -228,14 +240,25 @@ def test_product_of_warpgroups(benchmark, one_core):
 
 
 @pytest.mark.level("default")
-def test_race_detection_factor(benchmark, program, one_core):
-    launch = launcher(program, 64)
-    plain = fastest(launch)
+@pytest.mark.parametrize("kernel", ["saxpy", "sums", "naive", "tiled", "attention"])
+def test_race_detection_factor(benchmark, program, one_core, kernel):
+    n = 96
+    x, y, a, b, c = torch.randn(1 << 16), torch.randn(1 << 16), *torch.randn(3, n, n)
+    q, k, v = torch.randn(3, 1, 2, 64, 64)
+    plainly = emulator.compile(WARP, "warp.cu")
+    launch = {
+        "saxpy": lambda: plainly.launch("saxpy", 256, 256, (2.0, x, y, 1 << 16)),
+        "sums": lambda: plainly.launch("sums", 64, 32, (x, y, 1024)),
+        "naive": lambda: plainly.launch("naive", (n // 16, n // 16), (16, 16), (a, b, c, n)),
+        "tiled": lambda: program.launch("tiled", (n // 16, n // 16), (16, 16), (a, b, c, n)),
+        "attention": lambda: attention.fullrow(q, k, v),
+    }[kernel]
+    plain = fastest(launch, rounds=8)
     with emulator.races():
-        watched = fastest(launch)
+        watched = fastest(launch, rounds=8)
         benchmark.pedantic(launch, rounds=3)
     benchmark.extra_info["factor"] = round(watched / plain, 1)
-    assert watched <= 10 * plain
+    assert watched <= 8 * plain  # the goal is 5; other work on the machine costs one of the two more (6.5, seen once)
 
 
 def test_against_numbas_simulator(benchmark, program, one_core):

@@ -210,3 +210,59 @@ extern "C" __global__ void warp_flag_right(const float* x, float* y, unsigned* c
   __syncthreads();
   if (threadIdx.x == 0) y[blockIdx.x] = found;
 }
+// More threads read one element than are remembered, and of its readers those that count come late.
+extern "C" __global__ void read_again_wrong(const float* x, float* y, unsigned* counter) {
+  __shared__ float first;
+  if (threadIdx.x == 0) first = x[0];
+  __syncthreads();
+  float sum = first;
+  __syncthreads();
+  if (threadIdx.x / 2 == 2) sum += first;  // FIRST read_again
+  if (threadIdx.x == 40) first = 1.0f;  // SECOND read_again
+  y[blockIdx.x * 64 + threadIdx.x] = sum;
+}
+extern "C" __global__ void read_again_right(const float* x, float* y, unsigned* counter) {
+  __shared__ float first;
+  if (threadIdx.x == 0) first = x[0];
+  __syncthreads();
+  float sum = first;
+  __syncthreads();
+  if (threadIdx.x / 2 == 2) sum += first;
+  __syncthreads();
+  if (threadIdx.x == 40) first = 1.0f;
+  y[blockIdx.x * 64 + threadIdx.x] = sum;
+}
+extern "C" __global__ void half_reads_wrong(const float* x, float* y, unsigned* counter) {
+  __shared__ float first;
+  if (threadIdx.x == 0) first = x[0];
+  __syncthreads();
+  const float sum = threadIdx.x < 32 ? first : 0.0f;  // FIRST half_reads
+  if (threadIdx.x < 16) __syncwarp(0x0000ffff);
+  if (threadIdx.x == 0) first = 1.0f;  // SECOND half_reads
+  y[blockIdx.x * 64 + threadIdx.x] = sum;
+}
+extern "C" __global__ void half_reads_right(const float* x, float* y, unsigned* counter) {
+  __shared__ float first;
+  if (threadIdx.x == 0) first = x[0];
+  __syncthreads();
+  const float sum = threadIdx.x < 32 ? first : 0.0f;
+  __syncwarp();
+  if (threadIdx.x == 0) first = 1.0f;
+  y[blockIdx.x * 64 + threadIdx.x] = sum;
+}
+// The last of two blocks that have read an element stores to it; the third takes no part in the count.
+extern "C" __global__ void third_block_wrong(const float* x, float* y, unsigned* counter) {
+  float sum = 0.0f;
+  if (blockIdx.x < 2 || threadIdx.x == 5) sum = y[255];  // FIRST third_block
+  __threadfence();
+  __syncthreads();
+  if (blockIdx.x < 2 && threadIdx.x == 0 && atomicAdd(counter, 1u) == 1) y[255] = 1.0f;  // SECOND third_block
+  y[blockIdx.x * 64 + threadIdx.x] = sum;
+}
+extern "C" __global__ void third_block_right(const float* x, float* y, unsigned* counter) {
+  float sum = y[255];
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0 && atomicAdd(counter, 1u) == gridDim.x - 1) y[255] = 1.0f;
+  y[blockIdx.x * 64 + threadIdx.x] = sum;
+}

@@ -12,7 +12,7 @@ namespace {
 
 inline __attribute__((always_inline)) void note(
     Worker* w, uint64_t address, uint64_t size, int access, uint64_t pc, bool global) {
-  if (w->launch->races) look_for_races(w, address, size, access, pc);
+  if (w->launch->races && (access != READ || !spared(w, address, size))) look_for_races(w, address, size, access, pc);
   if (w->launch->writers && access != READ && global) {
     const uint64_t base = w->launch->options.module;
     const shadow::Writer writer = {w->launch->writers->launches, static_cast<uint32_t>(w->block->number),
@@ -21,32 +21,7 @@ inline __attribute__((always_inline)) void note(
   }
 }
 
-void volatile_access(Worker* w, uint64_t address, uint64_t size, int access, uint64_t pc) {
-  Races* races = w->launch->races;
-  w->launch->races = nullptr;  // checked, but not recorded as a plain access
-  slow(w, address, size, access, pc);
-  w->launch->races = races;
-  if (!races) return;
-  if (access == READ) synchronise(w, address, true, false);
-  look_for_races(w, address, size, access == READ ? VOLATILE_READ : VOLATILE_WRITE, pc);
-  if (access == WRITE) synchronise(w, address, false, true);
-}
-
-}  // namespace
-
-__attribute__((noinline)) void slow(Worker* w, uint64_t address, uint64_t size, int access, uint64_t pc) {
-  if (!w || !w->current) return;
-  if (w->watched && size == 4) {  // most accesses, without a loop over bytes
-    const uint64_t offset = address - here(w->block->arena);
-    uint32_t states = 0;
-    if (offset < ARENA - 4) std::memcpy(&states, w->block->states + offset, 4);
-    if (states == WRITTEN * 0x01010101u) {
-      if (Stages* stages = w->block->stages.get())
-        if (access != READ || stages->granules[offset / 4].told != telling(pc, w->block->moment) || offset % 4)
-          follow_stages(w, w->block, offset, 4, access, pc);
-      return note(w, address, 4, access, pc, false);
-    }
-  }
+__attribute__((noinline)) void look_up(Worker* w, uint64_t address, uint64_t size, int access, uint64_t pc) {
   if (Block* block = owner(w, address)) {
     const uint64_t offset = address - here(block->arena);
     if (block->done == w->launch->threads && block != w->block)
@@ -78,8 +53,11 @@ __attribute__((noinline)) void slow(Worker* w, uint64_t address, uint64_t size, 
       }
       if (access != READ && !range.writable) break;
       const Range row = range.pitch ? Range{address - at, range.row} : Range{range.start, range.bytes};
-      if (w->watched) note(w, address, size, access, pc, true);
-      else if (row.bytes >= 16) w->sites[(pc ^ pc >> 9) & (SITES - 1)] = row;
+      if (w->watched) {
+        if (row.bytes >= 16 && range.writable) w->watched_sites[(pc ^ pc >> 9) & (SITES - 1)] = {pc, row};
+        return note(w, address, size, access, pc, true);
+      }
+      if (row.bytes >= 16) w->sites[(pc ^ pc >> 9) & (SITES - 1)] = row;
       return;
     }
   }
@@ -91,6 +69,40 @@ __attribute__((noinline)) void slow(Worker* w, uint64_t address, uint64_t size, 
     return;
   }
   refuse(w, TS_OUT_OF_BOUNDS, address, size, access, pc, gap ? "gap" : "");
+}
+
+void volatile_access(Worker* w, uint64_t address, uint64_t size, int access, uint64_t pc) {
+  Races* races = w->launch->races;
+  w->launch->races = nullptr;  // checked, but not recorded as a plain access
+  slow(w, address, size, access, pc);
+  w->launch->races = races;
+  if (!races) return;
+  if (access == READ) synchronise(w, address, true, false);
+  look_for_races(w, address, size, access == READ ? VOLATILE_READ : VOLATILE_WRITE, pc);
+  if (access == WRITE) synchronise(w, address, false, true);
+}
+
+}  // namespace
+
+__attribute__((noinline)) void slow(Worker* w, uint64_t address, uint64_t size, int access, uint64_t pc) {
+  if (!w || !w->current) return;
+  if (w->watched && size == 4) {  // most accesses, without a loop over bytes
+    const uint64_t offset = address - here(w->block->arena);
+    const Site& known = w->watched_sites[(pc ^ pc >> 9) & (SITES - 1)];
+    if (offset < ARENA - 4) {
+      uint32_t states;
+      std::memcpy(&states, w->block->states + offset, 4);
+      if (states == WRITTEN * 0x01010101u) {
+        if (Stages* stages = w->block->stages.get())
+          if (access != READ || stages->granules[offset / 4].told != telling(pc, w->block->moment) || offset % 4)
+            follow_stages(w, w->block, offset, 4, access, pc);
+        return note(w, address, 4, access, pc, false);
+      }
+    } else if (known.pc == pc && address - known.range.start <= known.range.bytes - 4) {
+      return note(w, address, 4, access, pc, true);
+    }
+  }
+  look_up(w, address, size, access, pc);
 }
 
 void begun(Worker* w, uint64_t address, uint64_t size) {

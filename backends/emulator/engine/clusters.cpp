@@ -23,7 +23,7 @@ void pass(Worker* w, Cluster* cluster) {
   if (cluster->missing || !cluster->running) return;
   ++cluster->phase;
   cluster->missing = cluster->running;
-  if (w->launch->races) share_in_cluster(cluster);
+  if (w->launch->races) share_in_cluster(w, cluster);
   w->scratch.clear();
   for (Block* block : cluster->blocks) {
     ++block->moment;

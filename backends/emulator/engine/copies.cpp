@@ -234,6 +234,7 @@ void begin_load(Transfer& t, void* to, void* barrier, uint32_t blocks, uint64_t 
     }
   }
   if (w->current->fences < 0x7fff) ++w->current->fences;  // what waits at the barrier comes after the copy too
+  if (w->launch->races) reorder(w, w->block);
   t.thread = static_cast<uint32_t>(w->block->number << 10 | w->current->number) + 1;
   t.fences = w->current->fences;
   w->transfers.push_back(std::move(t));

@@ -109,7 +109,7 @@ void pass_barrier(Worker* w, Block* block) {
   block->count = 0, block->all = 1, block->any = 0;
   ++block->released;
   ++block->moment;
-  if (w->launch->races) share_at_barrier(block);
+  if (w->launch->races) share_at_barrier(w, block);
   w->scratch.clear();
   for (Fiber& fiber : block->fibers)
     if (fiber.state == AT_BARRIER) w->scratch.push_back(&fiber);
@@ -128,7 +128,10 @@ void meet(Worker* w, Block* block, uint32_t base, uint32_t mask, ts_combine comb
     lanes[__builtin_ctz(bits)] = fiber.offered;
   }
   if (combine) combine(lanes, mask);
-  if (w->launch->races) block->clocks[base / 32].meet(mask);
+  if (w->launch->races) {
+    block->clocks[base / 32].meet(mask);
+    reorder(w, block);
+  }
   warp.waiting &= ~come;
   w->scratch.clear();
   for (uint32_t bits = come; bits; bits &= bits - 1) w->scratch.push_back(fibers + __builtin_ctz(bits));

@@ -248,6 +248,7 @@ TS_EXPORT void ts_fence() {
   w->current->fenced = true;
   w->current->fenced_epoch = w->block->released;
   w->block->fenced = true;
+  if (w->launch->races) reorder(w, w->block);
 }
 
 TS_EXPORT void ts_proxy_fence() { worker->current->proxied = worker->block->released + 1; }

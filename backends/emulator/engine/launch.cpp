@@ -8,6 +8,7 @@
 #include "fibers.h"
 #include "mbarriers.h"
 #include "memory.h"
+#include "races.h"
 #include "reports.h"
 
 namespace engine {
@@ -86,6 +87,7 @@ bool admit(Worker* w, const uint32_t* place, const std::shared_ptr<Cluster>& clu
   if (launch->races) {
     block->clocks.resize((launch->threads + 31) / 32);
     for (shadow::WarpClocks& clocks : block->clocks) clocks.reset();
+    reorder(w, block.get());
   }
 
   const uint64_t needed = (w->resident.size() + 1) * launch->threads + 1;

@@ -106,27 +106,38 @@ bool replaces(int later, const shadow::Record& earlier) {
   return static_cast<uint32_t>(later & 3) == earlier.epoch >> 30;
 }
 
+// Of those of four that come from the same `unit`, a warp or a block.
+HOT uint32_t repeated(shadow::Four unit) {
+  const uint32_t next = shadow::bits(unit == shadow::Four{unit[1], unit[2], unit[3], unit[0]});
+  return next | (next << 1 & 14) | next >> 3 | shadow::bits(unit == shadow::Four{unit[2], unit[3], unit[0], unit[1]});
+}
+
 // The usual case, without looking at what others know: nothing there can conflict, because it came before a barrier
 // that this block has passed, was done by this thread, or is a read as this one is. Then the access is remembered.
-HOT bool simple(Worker* w, shadow::Cell& cell, const shadow::Record& mine, int access) {
-  using shadow::Four;
+HOT bool simple(Worker* w, shadow::Cell& cell, uint32_t& full, const shadow::Record& mine, int access) {
+  using shadow::bits, shadow::Four, shadow::Signed;
   const uint32_t me = mine.thread - 1;
   const Four it = cell.thread - 1;
-  const Four none = Four(cell.thread == 0), read = Four(cell.epoch >> 30 == READ), ours = Four(it >> 10 == me >> 10);
-  const Four before = none | Four(it == me) | (ours & Four((cell.epoch & shadow::EPOCH) < w->block->released));
-  const Four may = access == READ ? before | read : before;
-  if (!(may[0] & may[1] & may[2] & may[3])) return false;
+  const Signed epoch = Signed(cell.epoch & shadow::EPOCH), now = Signed{} + static_cast<int32_t>(w->block->released);
+  const uint32_t none = bits(cell.thread == 0), read = bits(cell.epoch >> 30 == READ);
+  const uint32_t ours = bits(it >> 10 == me >> 10), before = none | bits(it == me) | (ours & bits(epoch < now));
+  if ((access == READ ? before | read : before) != 15) return false;
   if (access == WRITE) {  // shows every conflict that those before it could show
-    cell.thread = Four{};
-    cell.put(0, mine);
+    cell.put_alone(mine);
+    full = 0;
     return true;
   }
-  // What is superfluous goes first; then rather a read, and one of a warp or block that other records stand for.
-  const Four kept = ~none & read & (8 + (before & 16) + (ours & 2) + (Four(it >> 5 == me >> 5) & 1));
-  const Four worth = ((none & 32) | kept) << 2 | Four{3, 2, 1, 0};
-  const uint32_t best = std::max(std::max(worth[0], worth[1]), std::max(worth[2], worth[3]));
-  if (best < 4) return false;
-  cell.put(static_cast<int>(3 - (best & 3)), mine);
+  // What is superfluous goes first; then rather one of a warp or block that other records stand for.
+  const uint32_t warp = bits(it >> 5 == me >> 5), over = read & before;
+  uint32_t kept = none ? none : over ? over : read & warp;
+  if (!kept) {
+    const uint32_t warps = read & repeated(it >> 5), blocks = read & repeated(it >> 10);
+    kept = warps ? warps : read & ours ? read & ours : blocks ? blocks : read;
+    if (!kept) return false;
+  }
+  const int slot = __builtin_ctz(kept);
+  cell.put(slot, mine);
+  if (!(none | over)) full = (ours | 1u << slot) == 15 ? w->block->state : shadow::BLOCKS;
   return true;
 }
 
@@ -222,7 +233,8 @@ void settle_now(Worker* w) {
   accuse(w, {address, repeated.first, repeated.second, repeated.size});
 }
 
-void share_at_barrier(Block* block) {
+void share_at_barrier(Worker* w, Block* block) {
+  reorder(w, block);
   for (shadow::WarpClocks& clocks : block->clocks) clocks.reset();
   const auto known = [&]() -> shadow::Knowledge& {
     if (!block->known) block->known = std::make_unique<shadow::Knowledge>();
@@ -238,11 +250,11 @@ void share_at_barrier(Block* block) {
   block->fenced = false;
 }
 
-void share_in_cluster(Cluster* cluster) {
+void share_in_cluster(Worker* w, Cluster* cluster) {
   shadow::Knowledge all;
   for (Block* block : cluster->blocks) {
     ++block->released;
-    share_at_barrier(block);
+    share_at_barrier(w, block);
     if (block->known) all.join(*block->known);
   }
   for (Block* block : cluster->blocks)
@@ -259,9 +271,13 @@ void look_for_races(Worker* w, uint64_t address, uint64_t size, int access, uint
   const int shift = (address | size) & 1 ? 0 : (address | size) & 2 ? 1 : 2;
   const uint64_t end = address + size;
   for (uint64_t at = address; at < end;) {
-    shadow::Page& page = w->launch->races->pages.at(at, shift);
-    shadow::Cell& cell = page.cells[(at & 4095) >> page.shift];
-    if ((access >= ATOMIC || !simple(w, cell, mine, access)) && !compare(w, cell, mine, address, size, access)) return;
+    const shadow::Pages::Recent& page = w->launch->races->pages.at(at, shift);
+    shadow::Cell& cell = page.cells[page.granule(at)];
+    uint32_t& full = page.full[page.granule(at)];
+    if (access >= ATOMIC || !simple(w, cell, full, mine, access)) {
+      full = 0;
+      if (!compare(w, cell, mine, address, size, access)) return;
+    }
     at += uint64_t(1) << page.shift;
   }
 }
@@ -269,8 +285,8 @@ void look_for_races(Worker* w, uint64_t address, uint64_t size, int access, uint
 void look_for_proxies(Worker* w, uint64_t address, uint64_t size, uint64_t pc) {
   const Fiber* self = w->current;
   for (uint64_t at = address; at < address + size;) {
-    const shadow::Page& page = w->launch->races->pages.at(at, 2);
-    const shadow::Cell& cell = page.cells[(at & 4095) >> page.shift];
+    const shadow::Pages::Recent& page = w->launch->races->pages.at(at, 2);
+    const shadow::Cell& cell = page.cells[page.granule(at)];
     at += uint64_t(1) << page.shift;
     for (int i = 0; i < 4; ++i) {
       const shadow::Record other = cell.at(i);
@@ -287,6 +303,7 @@ void synchronise(Worker* w, uint64_t address, bool acquires, bool releases) {
   Races* races = w->launch->races;
   Fiber* self = w->current;
   Block* block = w->block;
+  reorder(w, block);
   if (self->suspect.address == address) self->suspect.address = 0;
   if (acquires) {
     const auto& releases = releases_of(w, address);
@@ -303,12 +320,14 @@ void synchronise(Worker* w, uint64_t address, bool acquires, bool releases) {
 void pass_at(Block* block, uint64_t address) { block->passed[address] = block->at[address]; }
 
 void acquire_at(Worker* w, uint64_t address) {
+  reorder(w, w->block);
   Fiber* self = w->current;
   if (!self->known) self->known = std::make_unique<shadow::Knowledge>();
   self->known->join(owner(w, address)->passed[address]);
 }
 
 void release_at(Worker* w, uint64_t address) {
+  reorder(w, w->block);
   Fiber* self = w->current;
   if (self->fences < 0x7fff) ++self->fences;
   self->fenced_epoch = w->block->released;

@@ -4,6 +4,20 @@
 
 namespace engine {
 
+// Something about the order of what threads of the block do has changed.
+inline void reorder(Worker* w, Block* block) { block->state = ++w->launch->races->states; }
+// Whether a read need not be remembered: where a granule is full of reads that are all needed, another one would only
+// displace one of them. Those of several blocks conflict with every write, unless what a block knows of others orders
+// them. Some reads are taken nevertheless, and those of a warp's first and last lane, so that of many granules in some
+// there is every reader.
+inline bool spared(Worker* w, uint64_t address, uint64_t size) {
+  Races* races = w->launch->races;
+  const Block* block = w->block;
+  const bool several = !block->known && !w->current->known;
+  if (!races->pages.recent(address).is_full(address, size, block->state, several) || w->copies) return false;
+  races->sample = races->sample * 1664525 + 1013904223;
+  return races->sample >> 28 && (w->current->number + 1) % 32 > 1;
+}
 // Compares a plain or atomic access with what is remembered of these bytes, and remembers it.
 void look_for_races(Worker* w, uint64_t address, uint64_t size, int access, uint64_t pc);
 // The copy engine reads shared memory of the block that runs: has every thread that stored there, or the one that runs,
@@ -22,9 +36,9 @@ inline void settle(Worker* w) {
   if (w->repeated.address) settle_now(w);
 }
 // All threads of a block know at a barrier what each of them knew, and what each has fenced.
-void share_at_barrier(Block* block);
+void share_at_barrier(Worker* w, Block* block);
 // All threads of a cluster know at its barrier what each of them knew.
-void share_in_cluster(Cluster* cluster);
+void share_in_cluster(Worker* w, Cluster* cluster);
 // Reports the two accesses of `suspect` as a race.
 void accuse(Worker* w, const Fiber::Suspect& suspect, const char* lacks = "");
 

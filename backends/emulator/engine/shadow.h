@@ -19,9 +19,22 @@ struct Record {
   uint16_t clock = 0;      // fences it had made; STORES: a volatile access or a copy that writes
   uint32_t pc = 0;         // within the kernel's library
 };
+constexpr uint32_t BLOCKS = ~0u;  // in Page::full
 constexpr uint32_t EPOCH = 0x3fffffff;
 constexpr uint16_t STORES = 0x8000;
 typedef uint32_t Four __attribute__((vector_size(16)));
+typedef int32_t Signed __attribute__((vector_size(16)));  // which older processors compare in one instruction
+
+// Bit i: whether a comparison held in lane i.
+inline uint32_t bits(Signed held) {
+#if defined(__SSE2__)
+  typedef float Floats __attribute__((vector_size(16)));
+  return static_cast<uint32_t>(__builtin_ia32_movmskps(reinterpret_cast<Floats>(held)));
+#else
+  const Signed lanes = held & Signed{1, 2, 4, 8};
+  return static_cast<uint32_t>(lanes[0] | lanes[1] | lanes[2] | lanes[3]);
+#endif
+}
 
 // A granule's last accesses that none of the others makes superfluous.
 struct alignas(64) Cell {
@@ -32,11 +45,20 @@ struct alignas(64) Cell {
   }
   // Whole vectors are stored, since a load of one that was stored in parts has to wait for it.
   void put(int i, const Record& record) {
-    const Four here = Four(Four{0, 1, 2, 3} == static_cast<uint32_t>(i));
+    static constexpr uint32_t lanes[4][4] = {{~0u, 0, 0, 0}, {0, ~0u, 0, 0}, {0, 0, ~0u, 0}, {0, 0, 0, ~0u}};
+    Four here;
+    std::memcpy(&here, lanes[i], sizeof here);
     thread = (here & record.thread) | (~here & thread);
     epoch = (here & record.epoch) | (~here & epoch);
     clocks = (here & (record.warp_clock | uint32_t(record.clock) << 16)) | (~here & clocks);
     pc = (here & record.pc) | (~here & pc);
+  }
+  // One record, in place of all.
+  void put_alone(const Record& record) {
+    thread = Four{record.thread};
+    epoch = Four{record.epoch};
+    clocks = Four{record.warp_clock | uint32_t(record.clock) << 16};
+    pc = Four{record.pc};
   }
 };
 
@@ -44,33 +66,53 @@ struct alignas(64) Cell {
 struct Page {
   int shift;
   std::vector<Cell> cells;
+  // Of each: whether it is full of reads that are all needed, so that another one displaces one of them. BLOCKS, where
+  // they are of several blocks; else the state of the block whose reads they are.
+  std::vector<uint32_t> full;
 
-  explicit Page(int granule_shift) : shift(granule_shift), cells(size_t(4096) >> granule_shift) {}
+  explicit Page(int granule_shift)
+      : shift(granule_shift), cells(size_t(4096) >> granule_shift), full(size_t(4096) >> granule_shift) {}
   // What happened to bytes `from` to `to` of the page.
   void forget(uint64_t from, uint64_t to) {
     std::fill(cells.begin() + static_cast<ptrdiff_t>(from >> shift),
               cells.begin() + static_cast<ptrdiff_t>(((to - 1) >> shift) + 1), Cell());
+    std::fill(full.begin() + static_cast<ptrdiff_t>(from >> shift),
+              full.begin() + static_cast<ptrdiff_t>(((to - 1) >> shift) + 1), 0);
   }
   void refine(int to) {
     std::vector<Cell> finer(size_t(4096) >> to);
     for (size_t i = 0; i < finer.size(); ++i) finer[i] = cells[i >> (shift - to)];
     cells.swap(finer);
     shift = to;
+    full.assign(cells.size(), 0);
   }
 };
 
 class Pages {
  public:
-  Page& at(uint64_t address, int shift) {
-    const uint64_t number = address >> 12;
-    Recent& recent = recent_[number % RECENT];
-    if (recent.number != number) {
-      std::unique_ptr<Page>& page = pages_[number];
-      if (!page) page = std::make_unique<Page>(shift);
-      recent = {number, page.get()};
+  // Of the page that was looked for last at each of so many numbers.
+  struct Recent {
+    uint64_t number = ~uint64_t(0);
+    Cell* cells = nullptr;
+    uint32_t* full = nullptr;
+    int shift = 0;
+
+    uint64_t granule(uint64_t address) const { return (address & 4095) >> shift; }
+    // Whether all of an access lies in granules that are full, of one block in `state`, or of several if they count.
+    bool is_full(uint64_t address, uint64_t size, uint32_t state, bool several) const {
+      if (number != address >> 12 || (address & 4095) + size > 4096) return false;
+      const uint64_t last = granule(address + size - 1);
+      for (uint64_t i = granule(address); i <= last; ++i)
+        if (full[i] != state && (full[i] != BLOCKS || !several)) return false;
+      return true;
     }
-    if (recent.page->shift > shift) recent.page->refine(shift);
-    return *recent.page;
+  };
+  const Recent& recent(uint64_t address) const { return recent_[(address >> 12) % RECENT]; }
+  // Where the cell of an address is, in a page whose granules are no larger than asked for.
+  inline __attribute__((always_inline)) const Recent& at(uint64_t address, int shift) {
+    const Recent& recent = recent_[(address >> 12) % RECENT];
+    if (__builtin_expect(recent.number != address >> 12 || recent.shift > shift, 0)) look_up(address >> 12, shift);
+    return recent;
   }
   void clear() {
     pages_.clear();
@@ -87,10 +129,15 @@ class Pages {
 
  private:
   static constexpr uint64_t RECENT = 256;
-  struct Recent {
-    uint64_t number = ~uint64_t(0);
-    Page* page = nullptr;
-  } recent_[RECENT];
+
+  __attribute__((noinline)) void look_up(uint64_t number, int shift) {
+    std::unique_ptr<Page>& page = pages_[number];
+    if (!page) page = std::make_unique<Page>(shift);
+    if (page->shift > shift) page->refine(shift);
+    recent_[number % RECENT] = {number, page->cells.data(), page->full.data(), page->shift};
+  }
+
+  Recent recent_[RECENT];
   std::unordered_map<uint64_t, std::unique_ptr<Page>> pages_;
 };
 

@@ -139,6 +139,7 @@ struct Block {
   uint32_t released = 0;  // barriers passed
   bool fenced = false;    // by a thread, since the last barrier; where races are looked for
   std::vector<shadow::WarpClocks> clocks;
+  uint32_t state = 0;     // another one whenever what is ordered changes for any of its threads
   std::unique_ptr<Stages> stages;  // likewise
   uint32_t moment = 0;             // barriers of any kind that were passed
   // As Races::released, by an address in its shared memory; and what the last phase of a barrier there released.
@@ -149,12 +150,20 @@ struct Block {
 // What a launch that looks for races remembers.
 struct Races {
   shadow::Pages pages;
+  uint32_t states = 0;    // of blocks, so far
+  uint32_t sample = 0;
   std::unordered_map<uint64_t, shadow::Knowledge> released;  // by the address of an atomic
   std::unordered_map<uint64_t, shadow::Record> last;         // the last atomic at an address
 };
 
 struct Range {
   uint64_t start = 0, bytes = 0;
+};
+
+// Where an instruction has been before, while every access takes the slow way.
+struct Site {
+  uint64_t pc = 0;
+  Range range;
 };
 
 // One call of ts_launch, shared by the cores that run its blocks.
@@ -191,6 +200,7 @@ struct Worker {
   Block* block = nullptr;
   Launch* launch = nullptr;
   Context main;
+  Site watched_sites[SITES];
   bool watched = false;  // every access takes the slow way
   bool wants_block = false;
   bool copies = false;  // what is checked is the copy engine's
