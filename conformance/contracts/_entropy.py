@@ -114,11 +114,11 @@ FAMILIES = {
 }
 
 
-def also(family: Callable[[Any], Any]) -> dict[str, Also]:
+def also(family: Callable[[Any], Any], **layouts: str) -> dict[str, Also]:
     """The single cases; `family` makes one of a contract's of a function that draws logits and targets."""
     return {
         "large_vocabulary": Also({"rows": 2, "V": 66001}),
-        "far_below": Also({"rows": 7, "V": 33}, family(_lifted(_far_below)), layouts={"lse": "none"}),
+        "far_below": Also({"rows": 7, "V": 33}, family(_lifted(_far_below)), layouts=layouts),
     }
 
 

@@ -115,7 +115,7 @@ contract = Contract(
     sizes=entropy.SIZES,
     regular=entropy.REGULAR,
     beyond_grid=entropy.BEYOND_GRID,
-    also=entropy.also(_family),
+    also=entropy.also(_family, lse="none"),
     values={name: _family(make) for name, make in entropy.FAMILIES.items()},
     params=entropy.PARAMS,
     valid=entropy.valid,

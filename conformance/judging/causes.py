@@ -62,7 +62,7 @@ def of_call(
             if all(_grows(kept[name], [other[name] for other in seen], expected[name], left[name])):
                 found[name] = "each call adds to what the calls before it left: a sum that does not begin at 0"
             elif all(_differs(kept[name], other[name], left[name]) for other in seen):
-                found[name] = "other values in each call with the same inputs: a race, or memory that nothing wrote"
+                found[name] = f"other values in each call with the same inputs: {_unsteady(j)}"
         elif worn:
             found[name] = worn
         elif diagnosis.filled(kept[name], left[name]) and not _refilled(j, inputs, name, left[name], blocks):
@@ -73,6 +73,13 @@ def of_call(
                 "gaps is read"
             )
     return found
+
+
+def _unsteady(j: Judgement) -> str:
+    """Why a kernel can give other values in each call."""
+    if j.subject.untrusted and not j.subject.allow_library and j.subject.device == "cpu":
+        return "a race, memory that nothing wrote, or the library's arithmetic, which is given other numbers here"
+    return "a race, or memory that nothing wrote"
 
 
 def _again(j: Judgement, inputs: Inputs, blocks: tuple[int, ...], count: int) -> list[Mapping[str, Any]]:
