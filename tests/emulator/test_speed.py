@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from touchstone.backends import emulator
-from touchstone.backends.cupy import attention, matmul
+from touchstone.backends.cupy import attention, matmul, softmax
 from touchstone.backends.emulator import compiler, instruments
 
 if emulator.why_not():
@@ -240,7 +240,7 @@ def test_product_of_warpgroups(benchmark, one_core):
 
 
 @pytest.mark.level("default")
-@pytest.mark.parametrize("kernel", ["saxpy", "sums", "naive", "tiled", "attention"])
+@pytest.mark.parametrize("kernel", ["saxpy", "sums", "naive", "tiled", "attention", "softmax"])
 def test_race_detection_factor(benchmark, program, one_core, kernel):
     n = 96
     x, y, a, b, c = torch.randn(1 << 16), torch.randn(1 << 16), *torch.randn(3, n, n)
@@ -252,13 +252,14 @@ def test_race_detection_factor(benchmark, program, one_core, kernel):
         "naive": lambda: plainly.launch("naive", (n // 16, n // 16), (16, 16), (a, b, c, n)),
         "tiled": lambda: program.launch("tiled", (n // 16, n // 16), (16, 16), (a, b, c, n)),
         "attention": lambda: attention.fullrow(q, k, v),
+        "softmax": lambda: softmax.naive(x.view(64, 1024)),
     }[kernel]
     plain = fastest(launch, rounds=8)
     with emulator.races():
         watched = fastest(launch, rounds=8)
         benchmark.pedantic(launch, rounds=3)
     benchmark.extra_info["factor"] = round(watched / plain, 1)
-    assert watched <= 8 * plain  # the goal is 5; other work on the machine costs one of the two more (6.5, seen once)
+    assert watched <= 8 * plain  # the goal is 5; other work on the machine costs one of the two more (5.3, seen once)
 
 
 def test_against_numbas_simulator(benchmark, program, one_core):

@@ -8,15 +8,17 @@ namespace engine {
 inline void reorder(Worker* w, Block* block) { block->state = ++w->launch->races->states; }
 // Whether a read need not be remembered: where a granule is full of reads that are all needed, another one would only
 // displace one of them. Those of several blocks conflict with every write, unless what a block knows of others orders
-// them. Some reads are taken nevertheless, and those of a warp's first and last lane, so that of many granules in some
-// there is every reader.
+// them. Some reads are taken nevertheless, and within a block those of a warp's first and last lane, so that of many
+// granules in some there is every reader.
 inline bool spared(Worker* w, uint64_t address, uint64_t size) {
   Races* races = w->launch->races;
   const Block* block = w->block;
   const bool several = !block->known && !w->current->known;
-  if (!races->pages.recent(address).is_full(address, size, block->state, several) || w->copies) return false;
+  const bool inner = (w->current->number + 1) % 32 > 1;
+  const uint32_t state = inner ? block->state : shadow::NEVER;
+  if (!races->pages.recent(address).is_full(address, size, state, several) || w->copies) return false;
   races->sample = races->sample * 1664525 + 1013904223;
-  return races->sample >> 28 && (w->current->number + 1) % 32 > 1;
+  return races->sample >> 28;
 }
 // Compares a plain or atomic access with what is remembered of these bytes, and remembers it.
 void look_for_races(Worker* w, uint64_t address, uint64_t size, int access, uint64_t pc);

@@ -19,7 +19,7 @@ struct Record {
   uint16_t clock = 0;      // fences it had made; STORES: a volatile access or a copy that writes
   uint32_t pc = 0;         // within the kernel's library
 };
-constexpr uint32_t BLOCKS = ~0u;  // in Page::full
+constexpr uint32_t BLOCKS = ~0u, NEVER = ~1u;  // in Page::full; NEVER is not
 constexpr uint32_t EPOCH = 0x3fffffff;
 constexpr uint16_t STORES = 0x8000;
 typedef uint32_t Four __attribute__((vector_size(16)));
