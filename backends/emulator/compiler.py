@@ -20,7 +20,8 @@ from touchstone.backends.storage.artefacts import store
 _HERE = Path(__file__).parent
 ENGINE = _HERE / "engine"
 INCLUDE = _HERE / "include"
-OWN_HEADERS, CUDA_HEADERS = "/touchstone/headers", "/touchstone/cuda"  # their folders in debug information
+# The folders of headers in debug information: names that no file of a user has.
+OWN_HEADERS, CUDA_HEADERS = "/.touchstone/emulator", "/.touchstone/cuda"
 
 
 class CompileError(RuntimeError):
@@ -256,7 +257,8 @@ def _folders() -> list[tuple[str, str]]:
 
 
 def _anywhere(flags: list[str]) -> list[str]:
-    """Flags with what lies in the folders of headers, the emulator's apart, in place of where those are."""
+    """Flags as a key has them: with what CUDA's headers are in place of where they lie. The emulator's own are in the
+    engine's name."""
     for folder, stands in _folders():
         flags = [flag.replace(folder, stands) for flag in flags]
     return [*flags, headers_state()]

@@ -1,9 +1,9 @@
 """The side of what is timed: a process that makes the calls which the judge asks for, while the judge holds the clock.
 
 A request prepares calls, each on operands of its own in the shared memory; a second message lets them begin, and tells
-their seeds, where they have one: nothing may follow from it before the clock runs. The answer
-says where the outputs of each call lie, or what went wrong. The judge stops this process and reads them there: what is
-told here of hooks, types and shapes can only add findings.
+their seeds, where they have one: nothing may follow from it before the clock runs. The answer says where the outputs of
+each call lie, or what went wrong. The judge stops this process and reads them there: what is told here of hooks, types
+and shapes can only add findings.
 """
 
 import gc

@@ -12,11 +12,12 @@ from types import ModuleType
 from typing import Any
 
 import touchstone
+from touchstone.backends.storage import files
 from touchstone.conformance.faults import Planted, _generic, planted_in
 from touchstone.conformance.spec.contract import Contract
 from touchstone.conformance.spec.words import not_one_of
 
-ROOT = Path(__file__).resolve().parents[2]  # the folder of reference, backends and conformance
+ROOT = files.ROOT  # the folder of reference, backends and conformance
 IMPORT_PATH = Path(touchstone.__file__).resolve().parents[1]  # the folder from which `touchstone` is imported
 
 

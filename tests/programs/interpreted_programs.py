@@ -433,6 +433,38 @@ def custom_combine_functions_give_the_same_on_whole_tiles():
 
 
 @triton.jit
+def _larger_combine(a, b):
+    if a > b:
+        return a
+    return b
+
+
+@triton.jit
+def _combined(x_ptr, out_ptr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    x = tl.load(x_ptr + i)
+    tl.store(out_ptr + i, tl.associative_scan(x, 0, _larger_combine) + tl.reduce(x, 0, _plus_combine))
+
+
+@triton.jit
+def _plus_combine(a, b):
+    return a + b
+
+
+@program("reductions")
+def combine_functions_do_not_run_as_python_of_their_author():
+    x, out = torch.arange(8.0), torch.empty(8)
+    ran = set()
+    sys.setprofile(lambda frame, event, argument: ran.add(frame.f_code))
+    try:
+        _combined[(1,)](x, out, 8)
+    finally:
+        sys.setprofile(None)
+    assert torch.equal(out, x + 28)
+    assert not ran & {_larger_combine.fn.__code__, _plus_combine.fn.__code__}
+
+
+@triton.jit
 def _loop(x_ptr, out_ptr, n, stride, KIND: tl.constexpr):
     start = tl.program_id(0)
     if KIND == "int64":

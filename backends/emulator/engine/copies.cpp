@@ -267,8 +267,10 @@ void begin_store(Transfer& t, const void* from, uint64_t alignment, uint64_t pc)
     check_taken(w, t, pc);
     if (w->block->stages)  // a box outside of the array is taken too, and goes nowhere
       for (uint64_t at = 0; at < t.bytes; at += 16) take_stages(w->block, swizzled(offset + at, t.map.swizzle), 16);
-  } else slow(w, here(from), t.bytes, READ, pc);
-  if (!t.tensor && w->launch->races) look_for_proxies(w, here(from), t.bytes, pc);
+  } else {
+    slow(w, here(from), t.bytes, READ, pc);
+    if (w->launch->races) look_for_proxies(w, here(from), t.bytes, pc);
+  }
   t.group = self->store_groups;
   ++w->unread;
   self->stores.push_back(std::move(t));
