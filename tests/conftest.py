@@ -16,7 +16,8 @@ PROGRAMS = ("g++", "chromedriver")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test that needs what is not here: a GPU, a program, or a module by its name."""
+    """Skip a test that needs what is not here: a GPU, Triton's interpreter in this process, a program, or a module by
+    its name."""
     for mark in item.iter_markers("needs"):
         for what in mark.args:
             if reason := missing(what):
@@ -37,6 +38,8 @@ def missing(what: str) -> str | None:
     if what == "GPU":
         reason = cuda_unavailable()
         return f"needs a GPU: {reason}" if reason else None
+    if what == "interpreter":
+        return registry.backend("triton").why_not("cpu")
     found = shutil.which(what) if what in PROGRAMS else find_spec(what)
     return None if found else f"needs {what}"
 

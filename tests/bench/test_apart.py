@@ -133,7 +133,7 @@ def test_a_seed_is_told_when_the_clock_starts():
 
 
 @pytest.mark.slow
-@pytest.mark.needs("triton")
+@pytest.mark.needs("interpreter")
 def test_an_honest_kernel_in_the_interpreter(tmp_path, capsys):
     source = (registry.ROOT / "tests" / "referee" / "candidates" / "honest.py").read_text()
     (tmp_path / "mine.py").write_text(source)

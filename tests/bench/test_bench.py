@@ -472,6 +472,7 @@ def test_an_emulated_kernel_has_no_roofline(tmp_path):
         assert [row["fraction"] for row in found["results"]] == [None]
 
 
+@pytest.mark.needs("interpreter")
 def test_why_there_is_nothing_to_time(capsys, monkeypatch):
     words = ["bench", "matmul", "--device=cpu", "--backend=cupy"]
     assert main([*words, "--shapes=large"]) == 2

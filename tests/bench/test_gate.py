@@ -3,7 +3,6 @@
 import copy
 import json
 
-import jsonschema
 import pytest
 
 from touchstone.conformance.bench import gate
@@ -166,7 +165,10 @@ def test_options_that_go_together(capsys):
     assert "--any-machine: goes with --fail-if-slower" in capsys.readouterr().err
 
 
+@pytest.mark.needs("jsonschema")
 def test_the_verdict_is_in_the_record(tmp_path, capsys):
+    import jsonschema
+
     out = tmp_path / "out.json"
     assert status(tmp_path, bench(row()), bench(row(ms=2.0)), "--fail-if-slower=5%", "--json", str(out)) == 1
     found = json.loads(out.read_text())

@@ -65,7 +65,7 @@ def test_what_is_no_goal_is_a_usage_error(given, says):
 
 
 @pytest.mark.slow
-@pytest.mark.needs("triton")
+@pytest.mark.needs("interpreter")
 def test_goals_stand_below_the_timings_and_in_the_record(tmp_path, capsys):
     shapes = tmp_path / "shapes.json"
     shapes.write_text(json.dumps([{"op": "softmax", "rows": 4, "cols": 64, "goals": {"triton": {"host_us": 1e9}}}]))

@@ -34,7 +34,7 @@ def test_a_second_process_compiles_what_is_not_kept(tmp_path):
 
     assert run(3) == ["kernel", "rounded", "kernel", "debugged"]
     assert run(3) == ["debugged"]
-    assert run(5) == ["kernel", "rounded", "kernel", "debugged"]
+    assert run(5) == ["kernel", "kernel", "debugged"]  # only one of them calls what has changed
     for path in (tmp_path / "cache").rglob("numba_gpu_*.json"):
         path.write_bytes(path.read_bytes().replace(b"name", b"nome"))
     assert run(5) == ["kernel", "rounded", "kernel", "debugged"]
@@ -71,6 +71,8 @@ def test_only_what_is_nothing_but_machine_code_is_kept():
 def test_c_plus_plus_of_numba_cuda_itself_may_be_linked():
     code = """if True:
         import json
+        from touchstone.backends import numba
+        numba.restore_row_stack()
         import numba.cuda.bf16, numba.cuda.fp16
         from touchstone.backends.numba.runtime import kept
         from tests.numba.test_kept import _made
