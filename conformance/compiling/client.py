@@ -69,8 +69,8 @@ class Compiler:
         and kernel one of each combination of dtypes becomes machine code, for the architectures in turn and for each at
         least one: the largest first, then those that add most to what was compiled. And as many more pass the
         compiler's front end for the oldest architecture as it takes to have seen everything that they are specialised
-        on. With `divide`, each of several variants is compiled in its share of the dtypes, for one architecture, and
-        six combinations of dtypes at most.
+        on. With `divide`, each variant of a ladder of several is compiled in its share of the dtypes, for one
+        architecture, and one combination of dtypes.
 
         Returns `records`, one for each specialisation and architecture (`variants`, `case`, `kernel`, `launch`, `arch`,
         `seconds`, with machine code `registers`, `spills`, `shared`), and `findings`, one sentence each; or only

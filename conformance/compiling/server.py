@@ -40,19 +40,21 @@ def check(
     processes: int,
     known: Known,
     beat: Callable[[], None] | None = None,
-    divide: bool = False,
+    divide: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """`known` grows by what is compiled: ladders share kernels, a product is part of four ops. With `beat`, which is
-    called before each, they are compiled in this process, else in forked ones. With `divide`, variants share the dtypes
-    and the architectures.
+    called before each, they are compiled in this process, else in forked ones. With `divide`, a whole ladder, its
+    variants share the dtypes and the architectures.
     """
     findings: list[str] = []
-    claims = {name: compiling.architectures(attributes(fn).needs) for name, fn in variants.items()}
-    takes = {name: attributes(fn).dtypes or contract.dtypes for name, fn in variants.items()}
+    ladder = divide or variants
+    claims = {name: compiling.architectures(attributes(fn).needs) for name, fn in ladder.items()}
+    takes = {name: attributes(fn).dtypes or contract.dtypes for name, fn in ladder.items()}
     dtypes: Mapping[str, Sequence[str]] = takes
-    if divide and len(variants) > 1:
+    if divide and len(ladder) > 1:
         dtypes = homes(contract.dtypes, takes)
         claims = {name: (archs[turn % len(archs)],) for turn, (name, archs) in enumerate(claims.items())}
+    claims = {name: claims[name] for name in variants}
     launched = record(compiling, variants, claims, contract, findings, dtypes)
     everything = {(each.launch.key, each.arch) for each in launched}
     built, seen = (everything, set[tuple[str, str]]()) if every else chosen(launched, claims, MOST if divide else None)
@@ -167,8 +169,9 @@ def answer(
     """What `Compiler.check` returns."""
     backend, op, names = request["backend"], request["op"], request["variants"]
     try:
-        variants = {name: fn for name, fn in registry.variants(backend, op).items() if names is None or name in names}
-        how = request["every"], request["processes"], known, beat, request["divide"]
+        ladder = registry.variants(backend, op)
+        variants = {name: fn for name, fn in ladder.items() if names is None or name in names}
+        how = request["every"], request["processes"], known, beat, ladder if request["divide"] else None
         return check(compiling, variants, registry.contract(op), *how)
     except NotRun as error:
         return {"missing": str(error)}

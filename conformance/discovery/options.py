@@ -73,6 +73,13 @@ SHARED: dict[str, dict[str, Any]] = {
         action="store_true",
         help="divide the cases of each op among the variants of a backend, so that each case runs about once",
     ),
+    "--turns": dict(
+        type=int,
+        default=1,
+        metavar="N",
+        help="judge one in N variants of each ladder, others at each commit, and every one that the last commit or the "
+        "working tree changes (default: all)",
+    ),
     "--known": dict(
         metavar="FILE.toml",
         help="with --kernel: cases to skip and failures to expect (docs/ci.md); one that does not come fails",

@@ -30,8 +30,8 @@ def provenance(device: str, command: Sequence[str] | None = None) -> dict[str, A
     return {
         "command": shlex.join(re.sub("(^|=)/(.*/)?", r"\1", word) for word in command),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": _git("rev-parse", "HEAD"),
-        "changed": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "commit": git("rev-parse", "HEAD"),
+        "changed": bool(git("status", "--porcelain", "--untracked-files=no")),
         "versions": versions(),
         "machine": machine(device),
     }
@@ -93,7 +93,7 @@ def _smi(*names: str) -> dict[str, str]:
     return dict(zip(names, values, strict=True)) if done.returncode == 0 and len(values) == len(names) else {}
 
 
-def _git(*arguments: str) -> str | None:
+def git(*arguments: str) -> str | None:
     """What git says of the clone; None where there is none, as an installed package may lie in another repository."""
     if not registry.is_clone():
         return None

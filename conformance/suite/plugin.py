@@ -38,6 +38,7 @@ from touchstone.conformance.spec.known import read as read_known
 from touchstone.conformance.spec.narrowing import Narrowing
 from touchstone.conformance.spec.sharing import Share, shares
 from touchstone.conformance.suite import pasted
+from touchstone.conformance.suite.turns import WAITS, in_turn
 
 COMPILED = "touchstone-compiled"  # key of the user property that holds the rows of an item of compile conformance
 SELECTION = pytest.StashKey[selection.Selection]()  # what the options ask for
@@ -65,7 +66,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     options.add(group.addoption, "--reference", "--inputs", "--kernelbench")
     options.add(group.addoption, "--level", default=None)
     options.add(group.addoption, "--quick", "--thorough", "--seed", "--dtypes", "--sizes", "--where")
-    options.add(group.addoption, "--require", "--strict-kernels", "--arch", "--known", "--divide")
+    options.add(group.addoption, "--require", "--strict-kernels", "--arch", "--known", "--divide", "--turns")
     options.add(group.addoption, "--json", dest="touchstone_json", help="write every outcome to FILE as JSON")
 
 
@@ -182,6 +183,9 @@ def pytest_configure(config: pytest.Config) -> None:
             config.args[:] = [str(SUITE)]
         if option.divide and option.kernel:
             raise selection.UsageError("--divide goes without --kernel: it divides cases among the variants of an op")
+        options.positive("--turns", option.turns)
+        if option.turns > 1 and (option.kernel or option.variant):
+            raise selection.UsageError("--turns goes with neither --kernel nor --variant: it chooses among variants")
         known = _known(option, chosen)
         narrowed = options.narrowed(option, chosen)
         for op, rules in known.items():
@@ -248,8 +252,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             pytest.param(None, marks=pytest.mark.skip(reason=f"{backend}: {reason}"), id=f"{backend}@{chosen.device}")
         )
     part = functools.cache(functools.partial(_shares, chosen))
+    turns = metafunc.config.option.turns
+    waiting = functools.cache(functools.partial(_waiting, chosen, turns))
     for backend, subject in chosen.subjects():
         lacking = selection.not_run_reason(backend, subject)
+        if turns > 1 and subject.name in waiting(backend, subject.op):
+            lacking = f"{WAITS} (--turns {turns})"
         ceiling = chosen.ceiling(backend) if backend else None
         share = part(backend, subject.op).get(subject.name) if metafunc.config.option.divide else None
         narrowing = metafunc.config.stash[NARROWED][subject.op]
@@ -258,7 +266,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if planned.elsewhere:
             left_out[ELSEWHERE] = planned.elsewhere
         expected = metafunc.config.stash[KNOWN].get(subject.op, Known()).expected
-        for index, trial in enumerate(trials):
+        for index, trial in enumerate(trials[:1] if lacking and lacking.startswith(WAITS) else trials):
             marks = [pytest.mark.skip(reason=f"not run: {lacking}")] if lacking else []
             judged = KernelItem(subject, trials, index, planned.over_ceiling, left_out, expected)
             items.append(pytest.param(judged, marks=marks, id=pasted.item_id(subject, trial.id)))
@@ -276,6 +284,13 @@ def _shares(chosen: selection.Selection, backend: str, op: str) -> dict[str, Sha
     takes = {subject.name: attributes(subject.fn).dtypes or contract.dtypes for subject in ladder}
     made = plan(contract, chosen.level, chosen.seed)
     return shares(contract, takes, cases_of(ladder[0], made, chosen.level, chosen.ceiling(backend)))
+
+
+def _waiting(chosen: selection.Selection, turns: int, backend: str, op: str) -> set[str]:
+    """The variants that could run here, and whose turn it is not."""
+    subjects = [subject for name, subject in chosen.subjects() if name == backend and subject.op == op]
+    able = [subject.name for subject in subjects if not selection.not_run_reason(backend, subject)]
+    return {*able} - {*in_turn(backend, op, able, turns)}
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -11,6 +11,7 @@ import pytest
 from touchstone.conformance.compiling import client as compiling
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.suite.plugin import COMPILED, SELECTION
+from touchstone.conformance.suite.turns import in_turn
 
 
 def pytest_generate_tests(metafunc):
@@ -21,6 +22,7 @@ def pytest_generate_tests(metafunc):
     for op in chosen.ops if chosen.kernel is None else ():
         for backend in compiling.backends():
             names = [n for n in registry.ladder(backend, op) if chosen.variants is None or n in chosen.variants]
+            names = in_turn(backend, op, names, metafunc.config.option.turns)
             if names and backend in (*chosen.backends, *chosen.skipped):
                 items.append(pytest.param((op, backend, names), id=f"{op}-{backend}-compiles"))
     metafunc.parametrize("compiled", items or [pytest.param(None, id="nothing")])

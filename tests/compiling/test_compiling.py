@@ -95,7 +95,8 @@ class Compiler:
 
 def check(compiler, every=True, known=None, divide=False, **variants):
     known = {} if known is None else known
-    return server.check(compiler, variants, SOFTMAX, every, processes=2, known=known, divide=divide)
+    ladder = variants if divide is True else divide or None
+    return server.check(compiler, variants, SOFTMAX, every, processes=2, known=known, divide=ladder)
 
 
 def variant(compiler, *kernels, needs=None, spills=None, dtypes=None, declines=lambda x: False):
@@ -163,6 +164,10 @@ def test_divided_each_variant_is_compiled_in_its_dtype_for_one_architecture():
     machine = {r["kernel"]: (r["launch"].partition("(")[2].partition(",")[0], r["arch"]) for r in answer["records"]}
     assert machine == {"_one": ("float32", "sm_80"), "_two": ("float16", "sm_90"), "_three": ("bfloat16", "sm_80")}
     assert all(any(r["kernel"] == kernel and "registers" in r for r in answer["records"]) for kernel in machine)
+    some = check(compiler, every=False, divide=variants, two=variants["two"])["records"]  # of the same ladder
+    assert {r["kernel"]: (r["launch"].partition("(")[2].partition(",")[0], r["arch"]) for r in some} == {
+        "_two": machine["_two"]
+    }
     alone = check(compiler, every=False, divide=True, plain=variants["one"])["records"]
     assert {r["arch"] for r in alone if "registers" in r} == {"sm_80", "sm_90"}
     missing = variant(compiler, "_never", declines=lambda x: x.dtype == torch.float16)

@@ -5,6 +5,7 @@ import importlib
 import json
 import os
 import re
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -289,6 +290,7 @@ RUNS = {
     "shy and needy, a worker": ([*JUDGE, "--backend=shy,needy", "-n1"], {}),
     "right, two workers": ([*JUDGE, "--backend=paper,chalk", "-n2", "--json=two.json"], {}),
     "divided": ([*JUDGE, "--backend=paper,chalk", "--divide", "--json=divided.json"], {}),
+    "turns": ([*JUDGE, "--backend=paper", "--turns=2", "--json=turns.json"], {}),
     "broken": ([*JUDGE, "--backend=broken"], {}),
     "own tests only": (["tests", "--device=cpu", "--co", "-q"], {}),
     "kernel": ([KERNELS, "--device=cpu", "--quick", "--op=softmax", "--kernel=mine.py:fn", "-v"], {}),
@@ -357,6 +359,12 @@ USAGE |= {
     "dtypes": (["--device=cpu", "--op=softmax", "--dtypes=float8"], {}, "--dtypes: 'float8' is not one of float32"),
     "sizes": (["--device=cpu", "--op=softmax", "--sizes=col=3"], {}, "--sizes: 'col' is not one of rows, cols"),
     "where": (["--device=cpu", "--op=softmax", "--where=colz > 3"], {}, "--where: 'colz' is no name of a case"),
+    "turns": (["--device=cpu", "--op=softmax", "--turns=0"], {}, "--turns: expected a positive number, got 0"),
+    "turns of one": (
+        ["--device=cpu", "--backend=paper", "--variant=plain", "--turns=2"],
+        {},
+        "--turns goes with neither",
+    ),
     "nothing left": (["--device=cpu", "--op=softmax", "--where=cols < 0"], {}, "--where='cols < 0' leaves none of"),
 }
 if cuda_unavailable():
@@ -412,6 +420,11 @@ def clone(tmp_path_factory) -> Path:
     (root / "words").mkdir()
     (root / "words" / "test_words.py").write_text(WORDS)
     (root / "docs").mkdir()
+    for message in ("all", "nothing"):
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+        subprocess.run(["git", "init", "-q"], cwd=root, check=True)
+        subprocess.run(["git", "add", "-A"], cwd=root, check=True)
+        subprocess.run(["git", *identity, "commit", "-qm", message, "--allow-empty"], cwd=root, check=True)
     asked = {
         **RUNS,
         **{f"usage: {name}": (arguments, environment) for name, (arguments, environment, _) in USAGE.items()},
@@ -527,6 +540,17 @@ def test_a_wrong_kernel_fails_with_what_is_wrong(runs):
     assert "values: y: " in text
     assert "elements wrong" in text
     assert "of the budget" in text
+
+
+@pytest.mark.slow
+def test_a_variant_whose_turn_it_is_not_is_named(runs, clone):
+    status, text = runs["turns"]
+    assert status == 0, text
+    record = json.loads((clone / "turns.json").read_text())
+    why = {report["name"]: report["reason"] for report in record["reports"]}
+    waiting = [name for name in ("plain", "folded") if why[name]]
+    assert len(waiting) == 1 and why[waiting[0]] == "not its turn at this commit (--turns 2)"
+    assert f"not run on paper@cpu: softmax {waiting[0]}: not its turn at this commit (--turns 2)" in text
 
 
 @pytest.mark.slow
