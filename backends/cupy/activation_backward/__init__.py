@@ -3,13 +3,12 @@
 naive: dx by one thread per element, dbias by one thread per column, which computes its column again [hendrycks2016]
 partials: one pass for both: a block of 32 columns sums some rows of them, one part each, and another launch adds the
           parts [hsu2024]
-vectorised: a lane has 16 bytes of a row, and the parts take rows in turns, so that blocks at work together read what
-            lies together [xlite2025]
+vectorised: a lane has 16 bytes of a row, in one access where all rows are aligned, and the parts take rows in turns, so
+            that blocks at work together read what lies together [xlite2025]
 """
 
 import torch
 
-from touchstone.backends import Unsupported
 from touchstone.backends.cupy.lib.activations import number
 from touchstone.backends.cupy.lib.norms import vector_width
 from touchstone.backends.cupy.lib.pointwise import THREADS, blocks_for
@@ -58,20 +57,19 @@ def partials(x: torch.Tensor, bias: torch.Tensor | None, dy: torch.Tensor, *, ac
 
 
 def vectorised(x: torch.Tensor, bias: torch.Tensor | None, dy: torch.Tensor, *, activation: str = "gelu") -> Gradients:
-    """x, dy (rows, cols), bias (cols,) or None -> dx (rows, cols), dbias (cols,) or None.
+    """x, dy (rows, cols), bias (cols,) or None -> dx (rows, cols), dbias (cols,) or None. Any sizes and strides.
 
-    Declines rows of x and dy that are not vectors of 16 bytes. Source: [xlite2025].
+    Source: [xlite2025].
     """
     dx, dbias = checked_outputs(x, bias, dy, activation)
-    length = 16 // x.element_size()
-    if vector_width(x, dy, dx) == 1 or x.shape[1] % length:
-        raise Unsupported("rows that are not vectors of 16 bytes")
     if dx.numel():
         rows, cols = x.shape
+        length = 16 // x.element_size()
         parts, tiles = parts_of(rows), -(-cols // (32 * length))
         partial = torch.empty((parts, cols), dtype=torch.float32, device=x.device)
-        operands = (x, bias, dy, x.stride(0), 0 if bias is None else bias.stride(0), dy.stride(0), dx, partial)
-        sizes = (rows, cols, parts, number(activation))
+        operands = (x, bias, dy, *x.stride(), 0 if bias is None else bias.stride(0), *dy.stride(), dx, partial)
+        wide = int(vector_width(x, dy, dx) > 1 and cols % length == 0)
+        sizes = (rows, cols, parts, wide, number(activation))
         _vectorised.launch("activation_backward_vectorised", parts * tiles, (32, 8), *operands, *sizes, dtype=x.dtype)
         if dbias is not None:
             sums = (partial, dbias, cols, parts)
