@@ -72,7 +72,7 @@ def _attention(q, r, k, t, v, o, lse, causal: bool, scale: float, shared: bool) 
     (B, H, Sq, P) over t (B, Sk, P)."""
     (B, H, Sq, D), (heads, Sk), P, DV = q.shape, k.shape[1:3], r.shape[-1], v.shape[-1]
     rows = H // heads * Sq
-    tiles = blocks(q.dtype, rows, D, P, DV)
+    tiles = blocks(q.dtype, rows, D, P, DV, shared, k.stride(-1) == 1)
     strides = (q.stride(), r.stride(), k.stride(), t.stride(), v.stride())
     options = (scale, heads, rows, Sq, Sk, D, P, DV)
     grid = (triton.cdiv(rows, tiles["BLOCK_M"]), B * heads)

@@ -48,7 +48,7 @@ def flash(q, cache, lengths, *, dim_v: int, scale: float) -> tuple[torch.Tensor,
     B, H, Sq, W, _ = checked_sizes(q, cache, lengths, dim_v)
     o, lse = empty_outputs(q, dim_v)
     if o.numel():
-        tiles = blocks(q.dtype, H * Sq, dim_v, W - dim_v, dim_v)
+        tiles = blocks(q.dtype, H * Sq, dim_v, W - dim_v, dim_v, True, cache.stride(-1) == 1)
         grid = (triton.cdiv(H * Sq, tiles["BLOCK_M"]), B)
         strides = (q.stride(), cache.stride(), lengths.stride(0))
         _flash_kernel[grid](q, cache, lengths, o, lse, *strides, scale, H * Sq, Sq, W, dim_v, **tiles)
@@ -83,7 +83,7 @@ def splitkv(q, cache, lengths, *, dim_v: int, scale: float) -> tuple[torch.Tenso
     B, H, Sq, W, Sk = checked_sizes(q, cache, lengths, dim_v)
     o, lse = empty_outputs(q, dim_v)
     if o.numel():
-        tiles = blocks(q.dtype, H * Sq, dim_v, W - dim_v, dim_v)
+        tiles = blocks(q.dtype, H * Sq, dim_v, W - dim_v, dim_v, True, cache.stride(-1) == 1)
         tops = triton.cdiv(H * Sq, tiles["BLOCK_M"])
         splits, keys = splits_of(Sk, most=min(SPLITS, triton.cdiv(PROGRAMS, B * tops)))
         parts, grid = empty_parts(o, splits), (tops, B, splits)

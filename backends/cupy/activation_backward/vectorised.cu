@@ -4,7 +4,7 @@
 
 // A block (32, 8) has the columns of 32 vectors and one part of the rows, of which its warps take each eighth; of a part's
 // turn of eight rows those of the next part are neighbours. `wide`: all three matrices have rows of whole vectors.
-extern "C" __global__ void activation_backward_vectorised(
+extern "C" __global__ void __launch_bounds__(256, 4) activation_backward_vectorised(
     const ELEMENT* __restrict__ x, const ELEMENT* __restrict__ bias, const ELEMENT* __restrict__ dy, long long x_row,
     long long x_col, long long b_col, long long dy_row, long long dy_col, ELEMENT* __restrict__ dx, float* partial,
     long long rows, long long cols, int parts, int wide, int activation) {

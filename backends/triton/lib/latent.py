@@ -59,14 +59,16 @@ def attend(
     return o, m, l
 
 
-def blocks(dtype: torch.dtype, rows: int, D: int, P: int, DV: int) -> dict[str, int]:
+def blocks(dtype: torch.dtype, rows: int, D: int, P: int, DV: int, shared: bool, neighbours: bool) -> dict[str, int]:
     """Rows, keys and padded columns of a tile; 64 columns at least, as in attention. A tile of more rows than there
-    are would multiply nothing; one of more than 64 with an output of 512 columns would not stay in registers."""
+    are would multiply nothing; one of more than 64 with an output of 512 columns would not stay in registers, nor would
+    one of 128 whose keys are the values too (`shared`). Where the columns of keys are no `neighbours`, a thread holds
+    the address of each element it loads, so there are twice as many threads."""
     padded = {name: max(64, triton.next_power_of_2(n)) for name, n in dict(BLOCK_D=D, BLOCK_P=P, BLOCK_V=DV).items()}
     if dtype is torch.float32:
         return dict(BLOCK_M=16, BLOCK_N=16, **padded)
     if rows <= 16:
-        return dict(BLOCK_M=16, BLOCK_N=32, num_warps=4, num_stages=2, **padded)
-    if max(padded["BLOCK_D"], padded["BLOCK_V"]) <= 128:
+        return dict(BLOCK_M=16, BLOCK_N=32, num_warps=4 if neighbours else 8, num_stages=2, **padded)
+    if not shared and max(padded["BLOCK_D"], padded["BLOCK_V"]) <= 128:
         return dict(BLOCK_M=128, BLOCK_N=64, num_warps=8, num_stages=2, **padded)
     return dict(BLOCK_M=64, BLOCK_N=32, num_warps=8, num_stages=2, **padded)

@@ -74,6 +74,6 @@ def tiles(q: torch.Tensor, mods: Mods) -> dict[str, int]:
     """attention's; smaller ones where masks, a bias or random numbers need registers too."""
     if q.dtype is not torch.float32 and (mods.bias is not None or mods.drops):
         return dict(BLOCK_M=64, BLOCK_N=32, num_warps=4, num_stages=2)
-    if q.dtype is not torch.float32 and 64 < q.shape[-1] <= 128:
+    if q.dtype is not torch.float32 and (64 < q.shape[-1] <= 128 or (mods.seg_q is not None and q.shape[-1] <= 64)):
         return dict(BLOCK_M=64, BLOCK_N=64, num_warps=4, num_stages=3)
     return default_tiles(q.dtype, q.shape[-1])
