@@ -2,11 +2,14 @@
 have imported everything and start at once."""
 
 import contextlib
+import functools
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -56,7 +59,11 @@ def interpret(*arguments: str, **options) -> subprocess.CompletedProcess:
     return run_touchstone(["-W", "ignore", *arguments], environment={"TRITON_INTERPRET": "1"}, **options)
 
 
-def _run(arguments, folder, environment, timeout, **options) -> subprocess.CompletedProcess:
+def _run(arguments, folder, environment, timeout, fresh=False, **options) -> subprocess.CompletedProcess:
+    """In a fork of a process that has imported torch (tests/warm.py); with `fresh`, or where that could not be told
+    from a process of its own, in one."""
+    if not fresh and not options and _is_plain(arguments) and not _at_start(environment) - _at_start(_warm_variables()):
+        return _run_warm([str(each) for each in arguments], folder, environment, timeout)
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
@@ -66,6 +73,60 @@ def _run(arguments, folder, environment, timeout, **options) -> subprocess.Compl
         timeout=timeout,
         **options,
     )
+
+
+# What Python, torch and the libraries that it brings look at when they start.
+AT_START = ("PYTHON", "LD_", "OMP_", "MKL_", "KMP_", "TORCH", "MALLOC_", "CUDA_", "GLIBC_", "LANG", "LC_", "ASAN_")
+LATER = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")  # what tests/warm.py does itself
+
+
+def _is_plain(arguments) -> bool:
+    rest = [str(each) for each in arguments]
+    while rest[:1] == ["-W"]:
+        del rest[:2]
+    return bool(rest) and (rest[0] in ("-c", "-m") or not rest[0].startswith("-"))
+
+
+def _warm_variables() -> dict[str, str]:
+    return {name: value for name, value in with_touchstone().items() if name != "PYTHONPATH"}
+
+
+def _at_start(environment: dict[str, str]) -> set[tuple[str, str]]:
+    return {each for each in environment.items() if each[0].startswith(AT_START) and each[0] not in LATER}
+
+
+@functools.cache
+def _warm(worker: int) -> str:
+    """The address of the process that imports torch for this one, started when first asked for."""
+    address = f"\0touchstone-tests-{worker}-{time.monotonic_ns()}"  # of no file
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(address)
+        listening.listen(64)
+        subprocess.Popen(
+            [sys.executable, "-P", str(registry.ROOT / "tests" / "warm.py"), str(listening.fileno()), str(worker)],
+            env=_warm_variables(),
+            stdin=subprocess.DEVNULL,
+            pass_fds=(listening.fileno(),),
+        )
+    return address
+
+
+def _run_warm(arguments, folder, environment, timeout) -> subprocess.CompletedProcess:
+    with tempfile.TemporaryDirectory() as place, socket.socket(socket.AF_UNIX) as connection:
+        out, err = Path(place, "out"), Path(place, "err")
+        for path in (out, err):
+            path.touch()
+        connection.connect(_warm(os.getpid()))
+        request = dict(arguments=arguments, folder=str(folder), environment=environment, seconds=timeout)
+        connection.sendall((json.dumps({**request, "out": str(out), "err": str(err)}) + "\n").encode())
+        answer = connection.makefile().read()
+        texts = [path.read_text() for path in (out, err)]
+    if not answer:
+        raise RuntimeError("the process that starts programs has ended (tests/warm.py)")
+    status = json.loads(answer)
+    if status is None:
+        raise subprocess.TimeoutExpired(arguments, timeout, *texts)
+    return subprocess.CompletedProcess([sys.executable, *arguments], status, *texts)
 
 
 class Fork:
