@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.night import some
 from tests.programs import cupy_bits
 from touchstone.backends import emulator
 from touchstone.backends.devices import cuda_unavailable
@@ -23,7 +24,7 @@ def test_each_family_has_a_variant_that_is_compared():
 
 
 @needs_emulator
-@pytest.mark.parametrize(("name", "fn", "arguments"), CASES)
+@pytest.mark.parametrize(("name", "fn", "arguments"), some(CASES, 3))
 def test_the_emulators_bits_are_those_kept(name, fn, arguments):
     """On every machine and compiler; after a change of the kernel: python -m tests.programs.cupy_bits --write."""
     found = cupy_bits.digest(fn, arguments, "cpu")
@@ -33,7 +34,7 @@ def test_the_emulators_bits_are_those_kept(name, fn, arguments):
 
 
 @needs_gpu
-@pytest.mark.parametrize(("name", "fn", "arguments"), CASES)
+@pytest.mark.parametrize(("name", "fn", "arguments"), some(CASES, 3))
 def test_a_gpu_gives_the_emulators_bits(name, fn, arguments):
     pytest.importorskip("cupy")
     with cupy_bits.gpu_compiled(*cupy_bits.STRICT):

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from tests.faults.kernels import Kernels, folder_of, ops_of
-from tests.night import some
+from tests.night import one_of_each, some
 from tests.processes import interpret
 from tests.programs import PROGRAMS
 from touchstone.backends import emulator, numba
@@ -94,12 +94,12 @@ def test_every_switch_of_a_kernel_is_a_mutant(backend, op):
     assert used == mutants - {"sums_kept", "tickets_kept"}
 
 
-@pytest.mark.parametrize(("backend", "op", "name"), some(SOUND, 6))
+@pytest.mark.parametrize(("backend", "op", "name"), some(SOUND, 12))
 def test_the_kernel_without_a_fault_is_right(backend, op, name):
     assert KERNELS[backend].wrong_on_cases(op, name) is None
 
 
-@pytest.mark.parametrize(("backend", "op", "name"), some(SOUND, 6))
+@pytest.mark.parametrize(("backend", "op", "name"), some(SOUND, 12))
 def test_the_kernel_without_a_fault_is_right_in_any_order(backend, op, name):
     assert KERNELS[backend].wrong_in_some_order(op, name) is None
 
@@ -109,14 +109,14 @@ def test_a_variant_is_right_in_any_order(backend, op, name):
     assert KERNELS[backend].variant_in_all_orders(op, name)
 
 
-@pytest.mark.parametrize(("backend", "op", "name"), some(MUTANTS, 4))
+@pytest.mark.parametrize(("backend", "op", "name"), one_of_each(MUTANTS, lambda mutant: mutant[1]))
 def test_a_mutant_is_rejected_for_its_fault(backend, op, name):
     found = KERNELS[backend].rejected_for(op, name)
     assert found is not None
     assert re.search(KERNELS[backend].planted[op, name].found, found), found
 
 
-@pytest.mark.parametrize("op", some(ops_of("triton"), 16))  # one item per op: its process serves all of them
+@pytest.mark.parametrize("op", some(ops_of("triton"), 34))  # one item per op: its process serves all of them
 def test_each_interpreted_mutant_is_rejected_for_its_fault_and_the_kernel_without_one_is_right(op):
     needs("triton")
     planted, report = declared("triton")[op], run_program(op)[op]

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.night import some
 from tests.processes import output_of
 from touchstone import backends, check
 from touchstone.conformance.discovery import registry
@@ -193,10 +194,14 @@ def test_a_cache_of_what_is_derived_from_one_operand_shows(op):
     """What is kept by the border of one operand goes wrong where that operand alone has changed inside."""
     contract = registry.contract(op)
     known_good = next(one for one in registry.planted(op) if one.is_known_good and "float32" in one.dtypes).make()
-    for operand, about in contract.operands.items():
-        case = plain_case(contract, "float32", next(iter(contract.values)))
-        if about.derived or about.fixed or not about.counts or contract.operand_shape(operand, case) == ():
-            continue
+    case = plain_case(contract, "float32", next(iter(contract.values)))
+    assert judge.run(Subject(op, known_good, "right", "user@cpu", "cpu"), ManyCalls(case, 10)).status == PASSED
+    operands = [
+        name
+        for name, about in contract.operands.items()
+        if not (about.derived or about.fixed) and about.counts and contract.operand_shape(name, case) != ()
+    ]
+    for operand in some(operands, 3):
         held = {}
 
         def stale(*given, held=held, operand=operand, **rest):
@@ -206,7 +211,6 @@ def test_a_cache_of_what_is_derived_from_one_operand_shows(op):
             arguments[operand] = held.setdefault(border(tensor), tensor.clone())
             return contract.call(known_good, arguments)
 
-        assert judge.run(Subject(op, known_good, "right", "user@cpu", "cpu"), ManyCalls(case, 10)).status == PASSED
         outcome = judge.run(Subject(op, stale, "stale", "user@cpu", "cpu", diagnosed=False), ManyCalls(case, CALLS))
         assert outcome.status == FAILED, operand
         drawn = {border(contract.build(replace(case, seed=seed)).arguments[operand]) for seed in range(3)}
