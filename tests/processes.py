@@ -102,11 +102,12 @@ def _warm(worker: int) -> str:
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(address)
         listening.listen(64)
-        subprocess.Popen(
+        subprocess.run(
             [sys.executable, "-P", str(registry.ROOT / "tests" / "warm.py"), str(listening.fileno()), str(worker)],
             env=_warm_variables(),
             stdin=subprocess.DEVNULL,
             pass_fds=(listening.fileno(),),
+            check=True,
         )
     return address
 
