@@ -2,7 +2,6 @@
 
 enum Fault {
     none,
-    return_before_the_vote,
     bits_without_atomics,
     lane_by_the_block,
     unused_bits_vote,
@@ -14,7 +13,6 @@ extern "C" __global__ void dropout_bitmask_vote(
     long long s1, long long s2, long long s3, long long threshold, float scale, unsigned long long seed,
     unsigned long long offset, int fault) {
     const long long e = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (fault == return_before_the_vote && e >= size) return;
     const unsigned word = philox(e >> 2, seed, offset).word[e & 3];
     bool kept = word >= threshold;
     if (fault != unused_bits_vote) kept = kept && e < size;

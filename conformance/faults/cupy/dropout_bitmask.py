@@ -11,9 +11,6 @@ _module = Faulty(__file__, "dropout_bitmask.cu")
 
 KERNELS = {
     "vote": Kernel("known-good", "the vote of a warp is a word of bits, in blocks of 64"),
-    "return_before_the_vote": Kernel(
-        "race", "threads beyond the last element return before their warp votes with all lanes", "InactiveLanes"
-    ),
     "bits_without_atomics": Kernel(
         "race",
         "the threads of a warp each add their bit to the word in memory, without atomics",
@@ -45,7 +42,6 @@ plant_kernels(
     _vote,
     KERNELS,
     "vote",
-    "return_before_the_vote",
     "bits_without_atomics",
     "lane_by_the_block",
     "unused_bits_vote",
