@@ -69,8 +69,9 @@ def vectorised(x: torch.Tensor, bias: torch.Tensor | None, dy: torch.Tensor, *, 
         partial = torch.empty((parts, cols), dtype=torch.float32, device=x.device)
         operands = (x, bias, dy, *x.stride(), 0 if bias is None else bias.stride(0), *dy.stride(), dx, partial)
         wide = int(vector_width(x, dy, dx) > 1 and cols % length == 0)
-        sizes = (rows, cols, parts, wide, number(activation))
-        _vectorised.launch("activation_backward_vectorised", parts * tiles, (32, 8), *operands, *sizes, dtype=x.dtype)
+        sizes = (rows, cols, parts, number(activation))
+        kernel, grid = "activation_backward_vectorised", parts * tiles
+        _vectorised.launch(kernel, grid, (32, 8), *operands, *sizes, dtype=x.dtype, WIDE=wide)
         if dbias is not None:
             sums = (partial, dbias, cols, parts)
             _partials.launch("activation_backward_sums", blocks_for(cols), THREADS, *sums, dtype=x.dtype)
