@@ -37,12 +37,4 @@ def _vote(
     return y, bits
 
 
-plant_kernels(
-    globals(),
-    _vote,
-    KERNELS,
-    "vote",
-    "bits_without_atomics",
-    "lane_by_the_block",
-    "unused_bits_vote",
-)
+plant_kernels(globals(), _vote, KERNELS, "vote", "bits_without_atomics", "lane_by_the_block", "unused_bits_vote")
