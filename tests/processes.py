@@ -60,9 +60,9 @@ def interpret(*arguments: str, **options) -> subprocess.CompletedProcess:
 
 
 def _run(arguments, folder, environment, timeout, fresh=False, **options) -> subprocess.CompletedProcess:
-    """In a fork of a process that has imported torch (tests/warm.py); with `fresh`, or where that could not be told
-    from a process of its own, in one."""
-    if not fresh and not options and _is_plain(arguments) and not _at_start(environment) - _at_start(_warm_variables()):
+    """In a fork of a process that has imported torch (tests/warm.py); in a process of its own with `fresh`, and where a
+    fork could be told from one."""
+    if not fresh and not options and _is_plain(arguments) and _at_start(environment) == _at_start(_warm_variables()):
         return _run_warm([str(each) for each in arguments], folder, environment, timeout)
     return subprocess.run(
         [sys.executable, *arguments],

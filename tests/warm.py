@@ -39,8 +39,7 @@ def serve(listening: socket.socket, worker: int) -> None:
 
 
 def _answer(connection: socket.socket, folders: list[str]) -> None:
-    """Start the program that is asked for, and tell how it ended; it ends where its limit of seconds is reached, or
-    where nobody waits for it."""
+    """Start the program that is asked for, and tell its exit status; null where its limit of seconds ended it."""
     request = json.loads(connection.makefile().readline())
     until = time.monotonic() + request["seconds"]
     pid = os.fork()

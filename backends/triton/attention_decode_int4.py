@@ -110,9 +110,8 @@ def splitkv(
         strides = (q.stride(), *(cache.stride() for cache in caches), lengths.stride(0))
         options = (scale_or_default(scale, D), Hq, Hkv, Sq, keys, D, D // G)
         width, rows = triton.next_power_of_2(D), B * Hq * Sq
-        tile = (
-            min(64, 4096 // width) if width <= 128 else 8
-        )  # a thread holds the address of each code and scale that it loads
+        # a thread holds the address of each code and scale that it loads: more keys would spill in Triton 3.6
+        tile = min(64, 4096 // width) if width <= 128 else 8
         _splitkv_kernel[(rows, splits)](q, *caches, lengths, *parts, *strides, *options, TILE=tile, WIDTH=width)
         merge_kernel[(rows,)](*parts, o, lse, splits, D, SPLITS=triton.next_power_of_2(splits), BLOCK_V=width)
     return o, lse

@@ -256,7 +256,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     waiting = functools.cache(functools.partial(_waiting, chosen, turns))
     for backend, subject in chosen.subjects():
         lacking = selection.not_run_reason(backend, subject)
-        if turns > 1 and subject.name in waiting(backend, subject.op):
+        waits = turns > 1 and subject.name in waiting(backend, subject.op)
+        if waits:
             lacking = f"{WAITS} (--turns {turns})"
         ceiling = chosen.ceiling(backend) if backend else None
         share = part(backend, subject.op).get(subject.name) if metafunc.config.option.divide else None
@@ -266,7 +267,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if planned.elsewhere:
             left_out[ELSEWHERE] = planned.elsewhere
         expected = metafunc.config.stash[KNOWN].get(subject.op, Known()).expected
-        for index, trial in enumerate(trials[:1] if lacking and lacking.startswith(WAITS) else trials):
+        for index, trial in enumerate(trials[:1] if waits else trials):
             marks = [pytest.mark.skip(reason=f"not run: {lacking}")] if lacking else []
             judged = KernelItem(subject, trials, index, planned.over_ceiling, left_out, expected)
             items.append(pytest.param(judged, marks=marks, id=pasted.item_id(subject, trial.id)))
@@ -275,9 +276,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def _shares(chosen: selection.Selection, backend: str, op: str) -> dict[str, Share]:
     """By variant that can run here: its part of the cases of an op."""
-    found = registry.variants(backend, op).items()
-    subjects = [selection.variant_subject(op, backend, name, fn, chosen.device) for name, fn in found]
-    ladder = [subject for subject in subjects if not selection.not_run_reason(backend, subject)]
+    ladder = _ladder(chosen, backend, op)
     if not ladder:
         return {}
     contract = registry.contract(op)
@@ -288,9 +287,15 @@ def _shares(chosen: selection.Selection, backend: str, op: str) -> dict[str, Sha
 
 def _waiting(chosen: selection.Selection, turns: int, backend: str, op: str) -> set[str]:
     """The variants that could run here, and whose turn it is not."""
-    subjects = [subject for name, subject in chosen.subjects() if name == backend and subject.op == op]
-    able = [subject.name for subject in subjects if not selection.not_run_reason(backend, subject)]
+    able = [subject.name for subject in _ladder(chosen, backend, op)]
     return {*able} - {*in_turn(backend, op, able, turns)}
+
+
+def _ladder(chosen: selection.Selection, backend: str, op: str) -> list[Subject]:
+    """The variants that can run here."""
+    found = registry.variants(backend, op).items()
+    subjects = [selection.variant_subject(op, backend, name, fn, chosen.device) for name, fn in found]
+    return [subject for subject in subjects if not selection.not_run_reason(backend, subject)]
 
 
 @pytest.hookimpl(tryfirst=True)
