@@ -62,8 +62,10 @@ def changed(
 
 
 def weights(shape: tuple[int, ...], *, p: float = 0.0, seed: int = 0, offset: int = 0) -> torch.Tensor:
-    """(B, Hq, Sq, Sk): what dropout multiplies each probability by, 0 or 1/(1 − p), by the index in this shape."""
-    return torch.from_numpy(_philox.kept(shape, p, seed, offset)).double() * _philox.scale(p)
+    """(B, Hq, Sq, Sk), or (1, 1, 1, 1) where p is 0: what dropout multiplies each probability by, 0 or 1/(1 − p), by
+    the index in this shape."""
+    kept = _philox.kept(shape if p else (1,) * len(shape), p, seed, offset)
+    return torch.from_numpy(kept).double() * _philox.scale(p)
 
 
 def pairs(seq_q: int, seq_k: int, *, causal: bool = False, window: int | None = None) -> int:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from touchstone.reference import _philox
+from touchstone.reference import _masks, _philox
 from touchstone.reference._philox import kept, philox, words
 
 KNOWN = [  # of Random123's kat_vectors: counter, key, result
@@ -56,3 +56,9 @@ def test_p_0_keeps_all_and_p_1_none():
 def test_what_is_out_of_range_is_an_error(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         kept((3,), **{"p": 0.5, "seed": 0, "offset": 0, **wrong})
+
+
+def test_no_mask_is_drawn_of_scores_that_are_all_kept():
+    """Of a long sequence it would be larger than memory."""
+    kept = _masks.weights((64, 64, 1 << 20, 1 << 20), p=0.0, seed=3, offset=5)
+    assert kept.tolist() == [[[[1.0]]]]
