@@ -1,6 +1,7 @@
 """What every test of Touchstone itself is given, and what the marks `needs` and `level` mean."""
 
 import shutil
+import signal
 import sys
 from importlib.util import find_spec
 
@@ -13,6 +14,12 @@ from touchstone.conformance.spec.cases import LEVELS
 from touchstone.conformance.suite.plugin import SELECTION
 
 PROGRAMS = ("g++", "chromedriver")
+
+
+def pytest_configure() -> None:
+    """What a shell starts in the background ignores Ctrl-C, and so would the programs that tests interrupt."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
