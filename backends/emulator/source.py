@@ -113,6 +113,7 @@ def _replacement(text: str, bare: str, at_file_scope: bool, names: dict[str, str
     body = re.sub(
         r"\b(?:__shared__|extern|static|volatile)\b", lambda m: m.group() if m.group() == "volatile" else "", body
     )
+    body = re.sub(r"\[\[.*?\]\]", "", body)
     align = ""
     while found := _ALIGNED.search(body):
         end = _closing(body, found.end() - 1)

@@ -225,7 +225,8 @@ extern "C" __global__ void groups(const float* x, float* out) {
 extern "C" __global__ void over_grid(int* x, int* out, int rounds) {
   for (int r = 0; r < rounds; ++r) {
     int next = x[(blockIdx.x + 1) % gridDim.x] + 1;
-    cg::this_grid().sync();
+    unsigned int token = cg::this_grid().barrier_arrive();
+    cg::this_grid().barrier_wait(std::move(token));
     if (threadIdx.x == 0) x[blockIdx.x] = next;
     cg::this_grid().sync();
   }
@@ -243,7 +244,7 @@ template <class T, int N> __device__ void reversed(T* x) {
 }
 extern "C" __global__ void shared_forms(float* x, int* y, float* z) {
   extern __shared__ __align__(16) char raw[];
-  __shared__ float one;
+  [[maybe_unused]] __shared__ float one;
   __shared__ __align__(128) float
       lines[2]
            [8];

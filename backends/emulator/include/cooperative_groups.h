@@ -9,14 +9,15 @@ struct Barrier {  // where arrive() is followed by wait()
   int line;
   const char* file;
 };
+inline bool bar_has_flipped(unsigned before, unsigned now) { return ((before ^ now) & 0x80000000u) != 0; }
 }  // namespace details
 
 class grid_group {
  public:
-  using arrival_token = details::Barrier;
+  using arrival_token = unsigned int;
   void sync(TS_LINE) const { ts_syncgrid(line, file); }
-  arrival_token barrier_arrive(TS_LINE) const { return {line, file}; }
-  void barrier_wait(arrival_token&& token) const { ts_syncgrid(token.line, token.file); }
+  arrival_token barrier_arrive() const { return 0; }
+  void barrier_wait(arrival_token&&, TS_LINE) const { ts_syncgrid(line, file); }
   bool is_valid() const { return true; }
   unsigned long long num_blocks() const { return static_cast<unsigned long long>(gridDim.x) * gridDim.y * gridDim.z; }
   dim3 group_dim() const { return gridDim; }

@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include <new>
+#include <tuple>
 #include <type_traits>
 
 #include <vector_functions.h>
