@@ -225,6 +225,11 @@ def _diagnose(
         lower=(lower := _passes_as(j, inputs, got, verdicts, again)),
         longer=(lambda name: _longest(j, name)) if again else (lambda name: None),
         passed=j.subject.passed if thoroughly else (),
+        idle=(
+            (lambda name, bad: causes.let_through(j, inputs.case, name, got[name], bad, expected[name]))
+            if again
+            else (lambda name, bad: None)
+        ),
         call=(lambda case: causes.on_case(j, case)) if again else reading.nothing,
     )
     for finding in j.outcome.findings:

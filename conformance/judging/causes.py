@@ -26,6 +26,7 @@ KEPT = 200  # earlier calls that are remembered, by their cases
 RECENT = 6  # of those with outputs of the same shapes, the first and the latest, whose answers are looked for
 CALLS, SEARCH = 64, 1.5  # further calls among which another wrong one is looked for, and seconds for that
 SIZES = 3  # that are new to the kernel
+NOT_A_NUMBER = 0.5  # of the wrong elements, whose NaN alone is explained
 AROUND = 0x00  # what lies around an operand in another call: zeros
 SMALL = 2**24  # bytes of an operand's buffer of which that is tried
 
@@ -65,8 +66,9 @@ def of_call(
                 found[name] = f"other values in each call with the same inputs: {_unsteady(j)}"
         elif worn:
             found[name] = worn
-        elif diagnosis.filled(kept[name], left[name]) and not _refilled(j, inputs, name, left[name], blocks):
-            found[name] = diagnosis.NAN
+        elif diagnosis.filled(kept[name], left[name]):
+            refilled = _refilled(j, inputs, name, left[name], blocks)
+            found[name] = diagnosis.unwritten(kept[name], left[name]) if refilled else diagnosis.NAN
         elif operands := _read_around(j, inputs.case, name, kept[name], left[name], blocks):
             found[name] = (
                 f"they depend on memory outside the view of {' and '.join(operands)}: what lies around it or in its "
@@ -319,6 +321,52 @@ def _read_around(
         if other is not None and _differs(got, other[name], bad):
             found.append(operand)
     return found
+
+
+def let_through(
+    j: Judgement, case: Case, name: str, got: torch.Tensor, bad: torch.Tensor, expected: Expected | None
+) -> str | None:
+    """Whether wrong elements are NaN for that of operands in places on which the right answer does not depend."""
+    if expected is None:
+        return None
+    where = bad.cpu() & torch.isnan(got.cpu()) & torch.isfinite(expected.answer.cpu().expand(got.shape))
+    if int(where.sum()) < NOT_A_NUMBER * int(bad.sum()):
+        return None
+    gone = {operand: _without_nan(j, case, [operand], name, where, expected) for operand in j.contract.operands}
+    found = [operand for operand, numbers in gone.items() if numbers]
+    idle = [operand for operand, numbers in gone.items() if numbers is not None]
+    if not found and len(idle) > 1 and _without_nan(j, case, idle, name, where, expected):
+        found = idle
+    if not found:
+        return None
+    return (
+        f"{' and '.join(found)} {'has' if len(found) == 1 else 'have'} NaN in places that no answer depends on: they "
+        "are read, and to multiply by 0 leaves NaN"
+    )
+
+
+def _without_nan(
+    j: Judgement, case: Case, operands: Sequence[str], name: str, where: torch.Tensor, expected: Expected
+) -> bool | None:
+    """Whether most elements `where` are numbers once 0 stands for the NaN of some operands; None where these have none,
+    or the right answer is another one then."""
+    inputs = j.contract.build(case, j.executor.device)
+    changed = False
+    for operand in operands:
+        placed, exact = inputs.placed[operand], inputs.exact[operand]
+        if placed is None or exact is None or not bool(torch.isnan(placed.view).any()):
+            continue
+        for values in (layouts.once(placed.view), exact):
+            values[torch.isnan(values)] = 0
+        changed = True
+    if not changed:
+        return None
+    answer = j.contract.expected(inputs, j.subject.compute)[name]
+    right = expected.answer.cpu().expand(where.shape)[where]
+    if answer is None or not torch.equal(answer.answer.cpu().expand(where.shape)[where], right):
+        return None
+    got = (_values(j, inputs, ()) or {}).get(name)
+    return isinstance(got, torch.Tensor) and diagnosis.most(~torch.isnan(got.cpu()[where]))
 
 
 def of_many(cases: Sequence[Case], first: int, wrong: Sequence[int]) -> str | None:

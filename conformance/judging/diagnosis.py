@@ -41,7 +41,7 @@ NARROWER = {torch.float32: (torch.bfloat16, torch.float16), torch.float16: (torc
 LOCAL = 8.0  # times the error of another slice: a precision is lower everywhere
 SPIKE = 16.0  # times the size of all other errors: one element is wrong by itself
 AGREEMENT = 2.0  # budgets that two answers with one mutant can be apart: each has its own rounding
-NAN = "NaN there: 0/0, inf - inf, or memory outside an operand's view, which holds NaN"
+NAN = "NaN there: 0/0, inf - inf, or memory that holds NaN: outside an operand's view, or fresh and not written"
 OTHER_MASK = 16  # wrong elements that tell another mask
 BOTH_WAYS = 0.1  # of the wrong elements, 0 where they are not to be and the other way round
 # kinds that one call does not show by its values, or that would do harm here
@@ -74,6 +74,7 @@ def diagnose(
     longer: Callable[[str], tuple[torch.Tensor, Expected] | None] = lambda output: None,
     call: reading.Call = reading.nothing,
     passed: Sequence[Case] = (),
+    idle: Callable[[str, torch.Tensor], str | None] = lambda output, bad: None,
 ) -> dict[str, str]:
     """Of each output whose verdict failed: sentences about it, and a heat map. Left out is what nothing can be said of.
 
@@ -82,7 +83,8 @@ def diagnose(
     outputs why they are wrong, where that is known: nothing else is looked for then. `lower` is a precision in which
     all would be right. `longer(output)` calls the kernel where sums are longest, and `call(case)` on another case: a
     hint that what it gives there refutes is not given. `passed` are cases on which the kernel is right: a mutant that
-    is wrong there is named only where no other is.
+    is wrong there is named only where no other is. `idle(output, bad)` says whether NaN comes from what is not to be
+    read.
     """
     failed = {name: verdict for name, verdict in verdicts.items() if not verdict.ok}
     if not failed:
@@ -114,6 +116,8 @@ def diagnose(
             relation = causes.get(name) or (None if found else passed_through(got[name], right, verdict.bad))
             if relation is None and not found:
                 relation = related(got[name], right, case, verdict.bad, axes, bits)
+            if relation in (None, NAN) and not found:
+                relation = idle(name, verdict.bad) or relation
             if relation is None and not found:
                 relation = reading.beyond(contract, case, name, verdict.bad)
             if relation is None and not found and mutants:
@@ -486,8 +490,8 @@ def related(
     value, answer, allowed = aligned(got, closest(got, expected, case.torch_dtype, bits), case.torch_dtype)
     bad = bad.cpu()
     wrong = value[bad]
-    if unwritten := _unwritten(got, bad):
-        return unwritten
+    if text := unwritten(got, bad, probe.PATTERNS[got.dtype is torch.bfloat16 :]):
+        return text
     if most(torch.isnan(wrong)):
         return NAN
     if most(torch.isinf(wrong)):
@@ -621,9 +625,10 @@ def filled(got: torch.Tensor, bad: torch.Tensor, patterns: Sequence[int] = probe
     return int(same.sum()) if int(same.sum()) >= EXPLAINS * int(bad.sum()) else 0
 
 
-def _unwritten(got: torch.Tensor, bad: torch.Tensor) -> str | None:
-    """Whether wrong elements hold the byte that fresh memory is filled with."""
-    count, wrong = filled(got, bad), int(bad.sum())
+def unwritten(got: torch.Tensor, bad: torch.Tensor, patterns: Sequence[int] = probe.PATTERNS) -> str | None:
+    """Whether wrong elements hold the byte that fresh memory is filled with. In bfloat16 the first one is the NaN that
+    torch's vectorised conversion makes of any other, so that it tells in another call alone."""
+    count, wrong = filled(got, bad, patterns), int(bad.sum())
     if not count:
         return None
     return (

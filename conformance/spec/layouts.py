@@ -46,14 +46,19 @@ def surround(placed: BufferView, byte: int) -> bool:
     left alone."""
     if placed.written is not None or not placed.view.numel():
         return False
-    narrow = placed.view
-    for axis, stride in enumerate(placed.view.stride()):
-        if stride == 0:
-            narrow = narrow.narrow(axis, 0, 1)
+    narrow = once(placed.view)
     kept = narrow.clone()
     placed.buffer.fill_(byte)
     narrow.copy_(kept)
     return True
+
+
+def once(view: torch.Tensor) -> torch.Tensor:
+    """The part of a view that has each element of its memory once: an axis that is broadcast is 1 long there."""
+    for axis, stride in enumerate(view.stride()):
+        if stride == 0:
+            view = view.narrow(axis, 0, 1)
+    return view
 
 
 class NoRoom(RuntimeError):

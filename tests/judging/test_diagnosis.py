@@ -6,6 +6,7 @@ import math
 import sys
 import time
 import types
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -121,7 +122,7 @@ def relation(change, shape=(6, 8), case=None, axes=("rows", "cols")):
         (lambda y: y.flip(0), "the answer reversed along rows"),
         (lambda y: y.reshape(-1).roll(13).reshape(y.shape), "the answer's values in another order"),
         (torch.zeros_like, "all 0 there"),
-        (lambda y: y * math.nan, "NaN there: 0/0, inf - inf, or memory outside an operand's view, which holds NaN"),
+        (lambda y: y * math.nan, diagnosis.NAN),
         (lambda y: y * math.inf, "infinite there: an overflow, or a division by 0"),
         (lambda y: y.sin(), None),
         (lambda y: y * (1 + 3e-7), None),
@@ -130,6 +131,13 @@ def relation(change, shape=(6, 8), case=None, axes=("rows", "cols")):
 )
 def test_relations(change, text):
     assert relation(change) == text
+
+
+def test_nan_that_a_conversion_makes_is_no_memory_that_nothing_wrote():
+    """torch's vectorised conversion to bfloat16 makes the NaN of all ones of every other, as fresh memory holds it."""
+    answer, got = torch.ones(3, 80, dtype=torch.float64), (torch.zeros(3, 80) / 0).bfloat16()
+    case, bad = replace(case_of(3, 80), dtype="bfloat16"), torch.ones(3, 80, dtype=torch.bool)
+    assert diagnosis.related(got, Expected(answer), case, bad, ["rows", "cols"]) == diagnosis.NAN
 
 
 def test_zeros_at_other_places():

@@ -488,6 +488,28 @@ def test_a_nan_that_is_computed_is_no_memory_that_nothing_wrote():
         assert told and all(text in each and other not in each for each in told), fn
 
 
+def test_nan_of_what_is_not_to_be_read():
+    def masked_by_0(q, k, v, lengths, *, scale=None):
+        group, factor = q.shape[1] // k.shape[1], q.shape[-1] ** -0.5 if scale is None else scale
+        k, v = (t.repeat_interleave(group, 1).float() for t in (k, v))
+        last = lengths[:, None] - q.shape[2] + torch.arange(q.shape[2])
+        seen = (torch.arange(k.shape[2]) <= last[..., None])[:, None]
+        s = (factor * q.float() @ k.mT).masked_fill(~seen, -torch.inf)
+        lse = torch.logsumexp(s, -1)
+        p = torch.exp(s - lse.masked_fill(lse == -torch.inf, 0)[..., None])
+        return (p @ v).to(q.dtype), lse
+
+    told = judged("attention_decode", masked_by_0, dtypes=["float32"])
+    assert told and any("v has NaN in places that no answer depends on" in each for each in told)
+
+    def divided_by_0(q, k, v, lengths, *, scale=None):
+        o, lse = masked_by_0(q, k.nan_to_num(), v.nan_to_num(), lengths, scale=scale)
+        return o * ((lse - lse) / (lse - lse))[..., None].to(q.dtype), lse
+
+    told = judged("attention_decode", divided_by_0, dtypes=["float32"])
+    assert told and not any("no answer depends on" in each for each in told)
+
+
 def test_a_sum_that_goes_on_from_call_to_call():
     answer = torch.tensor([3.0, -2.0, 5.0])
     first, bad = 4 * answer, torch.tensor([True, True, True])
