@@ -66,9 +66,8 @@ def of_call(
                 found[name] = f"other values in each call with the same inputs: {_unsteady(j)}"
         elif worn:
             found[name] = worn
-        elif diagnosis.filled(kept[name], left[name]):
-            refilled = _refilled(j, inputs, name, left[name], blocks)
-            found[name] = diagnosis.unwritten(kept[name], left[name]) if refilled else diagnosis.NAN
+        elif text := diagnosis.unwritten(kept[name], left[name]):
+            found[name] = text if _refilled(j, inputs, name, left[name], blocks) else diagnosis.NAN
         elif operands := _read_around(j, inputs.case, name, kept[name], left[name], blocks):
             found[name] = (
                 f"they depend on memory outside the view of {' and '.join(operands)}: what lies around it or in its "
