@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -14,11 +15,13 @@ if numba.why_not("cpu") or numba.simulated():
 from llvmlite import ir
 from numba import cuda, float32, float64, int32
 from numba.cuda import types
+from numba.cuda.core import config
 from numba.cuda.extending import intrinsic
 
 from touchstone.backends.emulator.numba import install, launch, narrow, one_layout
 
 FULL = 0xFFFFFFFF
+TURNED = np.arange(257)[::-1]
 TABLE = np.array([1, 2, 4, 8], np.float32)
 RECORD = np.dtype([("x", "f4"), ("n", "i4"), ("v", "f8", (3,))], align=True)
 bfloat16 = types.bfloat16
@@ -245,6 +248,40 @@ def test_constants():
     x = np.zeros(8, np.float32)
     launch(constants, 1, 8, (x,))
     assert np.array_equal(x, np.tile(TABLE, 2) * 8)
+
+
+def test_arrays_that_a_kernel_makes(monkeypatch):
+    """8 MB of them one after another, each freed by the reference count that Numba keeps."""
+    monkeypatch.setattr(config, "CUDA_ENABLE_NRT", True, raising=False)
+
+    @cuda.jit
+    def copies(out):
+        for i in range(len(out)):
+            turned = TURNED.copy()
+            out[i] = turned[i % 257]
+
+    out = np.zeros(4096, np.int64)
+    before = resident()
+    launch(copies, 1, 1, (out,))
+    assert np.array_equal(out, 256 - np.arange(4096) % 257)
+    assert resident() - before < 4 << 20
+
+
+def resident():
+    """Bytes of memory that this process holds."""
+    return psutil.Process().memory_info().rss
+
+
+@cuda.jit("void(int32[:])")
+def counts_down(x):
+    cuda.atomic.sub(x, cuda.threadIdx.x, 1)
+
+
+def test_integers_of_the_other_sign():
+    """A kernel that was declared for int32 takes the bits of uint32, as on a GPU."""
+    x = np.array([1, 2**31 + 5], np.uint32)
+    launch(counts_down, 1, 2, (x,))
+    assert x.tolist() == [0, 2**31 + 4]
 
 
 @cuda.jit(device=True)

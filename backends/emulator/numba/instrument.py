@@ -9,7 +9,10 @@ from touchstone.backends.emulator.numba.errors import UnsupportedCode
 from touchstone.backends.emulator.numba.irtext import DECLARED, NAME, size_of, type_at_start
 from touchstone.backends.emulator.numba.lines import SITE, Lines
 
-_POINTER = rf"{NAME}|(?:getelementptr|inttoptr)\b.*?\)|null|undef|poison"
+_NESTED = r"[^()]*"
+for _ in range(4):
+    _NESTED = rf"(?:[^()]|\({_NESTED}\))*"
+_POINTER = rf"{NAME}|(?:getelementptr|inttoptr)\b[^()]*\({_NESTED}\)|null|undef|poison"
 _DBG = re.compile(r"!dbg !(\d+)")
 # An instruction that reads or writes memory; one of the patterns below must take it apart.
 _ACCESS = re.compile(

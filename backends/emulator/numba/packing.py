@@ -89,7 +89,10 @@ def _agrees(kind: Any, array: np.ndarray, name: str) -> None:
         expected = as_dtype(kind.dtype)
     except NotImplementedError:  # a type that NumPy does not have
         return
-    alike = expected == array.dtype or (expected.kind == "V" and expected.itemsize == array.itemsize)
+    same_size = expected.itemsize == array.itemsize
+    alike = expected == array.dtype or (
+        same_size and (expected.kind == "V" or {expected.kind, array.dtype.kind} == {*"iu"})
+    )
     if not alike or array.ndim != kind.ndim:
         raise TypeError(
             f"{name}: expected an array of {expected} with {kind.ndim} axes, got one of {array.dtype} with {array.ndim}"

@@ -9,6 +9,7 @@ declare i64 @ts_grid_dim() memory(none) nounwind willreturn
 declare i32 @ts_lane() memory(none) nounwind willreturn
 declare void @ts_fence() nounwind
 declare i64 @ts_clock() nounwind
+declare void @tsn_count(ptr, i64) nounwind
 declare i32 @tsn_barrier(i32, i32, i64) convergent nomerge nounwind
 declare void @tsn_syncwarp(i32, i64) convergent nomerge nounwind
 declare i32 @tsn_activemask(i64) convergent nomerge nounwind
@@ -112,10 +113,22 @@ define linkonce_odr i32 @vprintf(ptr %f, ptr %a) alwaysinline {
   %r = call i32 @tsn_vprintf(ptr %f, ptr %a)
   ret i32 %r
 }
-; Arrays that a kernel is given are counted by nobody; it frees none.
+; Arrays that a kernel is given are counted by nobody, those that it makes by the runtime (support.cpp).
 define linkonce_odr void @NRT_incref(ptr %m) alwaysinline {
+  %given = icmp eq ptr %m, null
+  br i1 %given, label %done, label %made
+made:
+  call void @tsn_count(ptr %m, i64 1)
+  br label %done
+done:
   ret void
 }
 define linkonce_odr void @NRT_decref(ptr %m) alwaysinline {
+  %given = icmp eq ptr %m, null
+  br i1 %given, label %done, label %made
+made:
+  call void @tsn_count(ptr %m, i64 -1)
+  br label %done
+done:
   ret void
 }

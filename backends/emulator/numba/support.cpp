@@ -1,5 +1,6 @@
 // What kernels compiled by Numba call, beyond the engine itself: NVVM's intrinsics, libdevice, and a little PTX.
 // `site` is a number of the front end's table of source lines. It stands for the pc in the engine's reports.
+#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -376,3 +377,43 @@ TS int __nv_signbitf(float v) { return std::signbit(v); }
 TS int __nv_signbitd(double v) { return std::signbit(v); }
 TS float __nv_fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 TS double __nv_fma_rn(double a, double b, double c) { return std::fma(a, b, c); }
+
+// Numba's runtime: arrays that kernels make, on the device's heap, each with a count of its references.
+using Destructor = void (*)(void* data, size_t size, void* info);
+struct MemInfo {
+  std::atomic<size_t> count;
+  Destructor destructor;
+  void* info;
+  void* data;
+  size_t size;
+  void* owned;  // freed with it; null where the data lie behind this, in one allocation
+};
+
+TS void* NRT_Allocate(size_t size) { return ts_heap_new(size); }
+TS void NRT_Free(void* memory) { ts_heap_free(memory, 0); }
+TS void* NRT_MemInfo_data_fast(MemInfo* array) { return array->data; }
+TS MemInfo* NRT_MemInfo_new(void* data, size_t size, Destructor destructor, void* info) {
+  void* memory = ts_heap_new(sizeof(MemInfo));
+  return memory ? new (memory) MemInfo{{1}, destructor, info, data, size, nullptr} : nullptr;
+}
+TS MemInfo* NRT_MemInfo_alloc_aligned(size_t size, unsigned align) {
+  char* memory = static_cast<char*>(ts_heap_new(sizeof(MemInfo) + size + align));
+  if (!memory) return nullptr;
+  const uint64_t data = reinterpret_cast<uint64_t>(memory + sizeof(MemInfo)) + align - 1;
+  return new (memory) MemInfo{{1}, nullptr, nullptr, reinterpret_cast<void*>(data - data % align), size, nullptr};
+}
+TS MemInfo* NRT_MemInfo_new_varsize_dtor(size_t size, Destructor destructor) {
+  void* data = ts_heap_new(size);
+  MemInfo* array = data ? NRT_MemInfo_new(data, size, destructor, nullptr) : nullptr;
+  if (array) array->owned = data;
+  return array;
+}
+TS MemInfo* NRT_MemInfo_new_varsize(size_t size) { return NRT_MemInfo_new_varsize_dtor(size, nullptr); }
+TS void NRT_MemInfo_call_dtor(MemInfo* array) {
+  if (array->destructor) array->destructor(array->data, array->size, array->info);
+  if (array->owned) NRT_Free(array->owned);
+  NRT_Free(array);
+}
+TS void tsn_count(MemInfo* array, int64_t more) {
+  if (array->count.fetch_add(more) + more == 0) NRT_MemInfo_call_dtor(array);
+}
