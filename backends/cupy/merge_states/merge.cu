@@ -1,4 +1,5 @@
 #include "online.cuh"
+#include "pointwise.cuh"
 
 // A thread for each element of the result; one without columns still has its lse.
 extern "C" __global__ void merge_states_naive(
@@ -40,3 +41,33 @@ extern "C" __global__ void merge_states_warp(
     }
     if (threadIdx.x == 0) of_all[row] = log_sum(running);
 }
+
+#ifdef WIDE
+// A block is some threads to a row by some rows; a thread has 16 bytes of each part's row at a time. WIDE: at an address
+// that is a multiple of 16 bytes, with neighbours in them.
+extern "C" __global__ void merge_states_vectorised(
+    const ELEMENT* o, const float* lse, ELEMENT* merged, float* of_all, long long o_p, long long o_r, long long o_d,
+    long long lse_p, long long lse_r, long long parts, long long rows, long long dim) {
+    constexpr int lanes = lanes_of<ELEMENT>;
+    const long long row = (long long)blockIdx.x * blockDim.y + threadIdx.y;
+    if (row >= rows) return;
+    o += row * o_r;
+    lse += row * lse_r;
+    for (long long d = threadIdx.x * lanes; d == 0 || d < dim; d += blockDim.x * lanes) {
+        Running running;
+        float sum[lanes] = {}, values[lanes];
+        for (long long p = 0; p < parts; ++p) {
+            const float of_part[1] = {lse[p * lse_p]}, before = running.m;
+            unpack<ELEMENT>(load_line(o + p * o_p, o_d, d, dim, WIDE), values);
+            fold(running, of_part);
+            const float kept = expf(before - shift(running.m)), weight = expf(of_part[0] - shift(running.m));
+#pragma unroll
+            for (int i = 0; i < lanes; ++i) sum[i] = sum[i] * kept + weight * values[i];
+        }
+#pragma unroll
+        for (int i = 0; i < lanes; ++i) sum[i] = running.l == 0.0f ? 0.0f : sum[i] / running.l;
+        store_line(merged + row * dim, d, dim, WIDE, sum);
+        if (d == 0) of_all[row] = log_sum(running);
+    }
+}
+#endif
