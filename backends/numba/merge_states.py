@@ -2,7 +2,7 @@
 
 naive: a thread for each element, which goes through the parts with a running maximum and sum [milakov2018]
 warp: a warp for each row: its lanes share the parts' weights, then lie along D [dao2023decoding]
-vectorised: naive with 16 bytes of a row to a thread, where rows are whole vectors of them [xlite2025]
+vectorised: 16 bytes of a row to a thread, where rows are whole vectors of them; the maximum comes first [xlite2025]
 """
 
 import math
@@ -13,6 +13,7 @@ from numba import cuda, float32, uint32, uint64
 
 from touchstone.backends.numba.lib.online import fold, log_sum, shift, warp_merge
 from touchstone.backends.numba.lib.pointwise import LANES
+from touchstone.backends.numba.lib.ptx import fast_exp
 from touchstone.backends.numba.lib.reductions import checked_grid
 from touchstone.backends.numba.lib.vector_io import lanes_of, load_vector, pack, store_vector, unpacked
 from touchstone.backends.numba.runtime.launching import launch
@@ -84,20 +85,24 @@ def _vectorised(o, lse, merged, of_all, wide):
     row = uint64(cuda.blockIdx.x) * uint64(cuda.blockDim.y) + uint64(cuda.threadIdx.y)
     if row >= uint64(o.shape[1]):
         return
+    m = _LOW
+    for p in range(uint64(o.shape[0])):
+        m = max(m, lse[p, row])
+    m = shift(m)
     d = uint64(cuda.threadIdx.x) * uint64(lanes_of(o))
     while d == uint64(0) or d < uint64(o.shape[2]):
-        m, l = _LOW, float32(0)
+        l = float32(0)
         for i in range(lanes_of(o)):
             total[i] = float32(0)
         for p in range(uint64(o.shape[0])):
-            before = m
             load_vector(o, (p, row, d), words, 0, wide)
-            m, l = fold(m, l, lse[p, row])
-            kept, weight = math.exp(before - shift(m)), math.exp(lse[p, row] - shift(m))
+            weight = fast_exp(lse[p, row] - m)
+            l += weight
             for i in range(lanes_of(o)):
-                total[i] = total[i] * kept + weight * unpacked(words, i, o)
+                total[i] += weight * unpacked(words, i, o)
+        inverse = float32(0) if l == float32(0) else float32(1) / l
         for i in range(lanes_of(o)):
-            total[i] = float32(0) if l == float32(0) else total[i] / l
+            total[i] *= inverse
         pack(total, words, 0, merged)
         store_vector(words, 0, merged, (row, d), wide)
         if d == uint64(0):

@@ -2,7 +2,7 @@
 
 naive: a thread for each element, which goes through the parts with a running maximum and sum [milakov2018]
 warp: a warp for each row: its lanes share the parts' weights, then lie along D [dao2023decoding]
-vectorised: 16 bytes of a row to a thread, where rows are whole vectors of them; it sums the weights first [xlite2025]
+vectorised: 16 bytes of a row to a thread, where rows are whole vectors of them; the maximum comes first [xlite2025]
 """
 
 import torch

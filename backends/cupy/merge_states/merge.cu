@@ -53,25 +53,24 @@ extern "C" __global__ void merge_states_vectorised(
     if (row >= rows) return;
     o += row * o_r;
     lse += row * lse_r;
-    Running running;
-    for (long long p = 0; p < parts; ++p) {
-        const float of_part[1] = {lse[p * lse_p]};
-        fold(running, of_part);
-    }
-    const float m = shift(running.m), inverse = running.l == 0.0f ? 0.0f : 1.0f / running.l;
-    if (threadIdx.x == 0) of_all[row] = log_sum(running);
-    for (long long d = threadIdx.x * lanes; d < dim; d += blockDim.x * lanes) {
-        float sum[lanes] = {}, values[lanes];
+    float m = -INFINITY;
+    for (long long p = 0; p < parts; ++p) m = fmaxf(m, lse[p * lse_p]);
+    m = shift(m);
+    for (long long d = threadIdx.x * lanes; d == 0 || d < dim; d += blockDim.x * lanes) {
+        float l = 0.0f, sum[lanes] = {}, values[lanes];
 #pragma unroll 4
         for (long long p = 0; p < parts; ++p) {
             unpack<ELEMENT>(load_line(o + p * o_p, o_d, d, dim, WIDE), values);
-            const float weight = expf(lse[p * lse_p] - m);
+            const float weight = __expf(lse[p * lse_p] - m);
+            l += weight;
 #pragma unroll
             for (int i = 0; i < lanes; ++i) sum[i] += weight * values[i];
         }
+        const float inverse = l == 0.0f ? 0.0f : 1.0f / l;
 #pragma unroll
         for (int i = 0; i < lanes; ++i) sum[i] *= inverse;
         store_line(merged + row * dim, d, dim, WIDE, sum);
+        if (d == 0) of_all[row] = m + logf(l);
     }
 }
 #endif

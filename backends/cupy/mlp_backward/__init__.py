@@ -130,8 +130,8 @@ def wgmma(
         raise Unsupported("float32; wgmma multiplies 16-bit operands, or float32 rounded to tf32")
     z, hidden, dz = (x.new_empty(M, ceil_div(H, 8) * 8)[:, :H] for _ in range(3))  # rows on 16 bytes
     if z.numel():
-        bias = (b1, 0 if b1 is None else b1.stride(0))
-        _by_warpgroups("mlp_backward_wgmma_forward", kind, x, w1, (z, hidden), bias, names=("x", "w1"))
+        others = (z, hidden, z.stride(0), b1, 0 if b1 is None else b1.stride(0))
+        _by_warpgroups("mlp_backward_wgmma_forward", kind, x, w1, (z, hidden), others, names=("x", "w1"))
         of_z = (z, z.stride(0))
         _by_warpgroups("mlp_backward_wgmma_chained", kind, dy, w2.t(), (dz,), of_z, names=("dy", "w2"))
     return _gradients(matmul.wgmma, x, w1, b1, b2, dy, hidden, dz, column_sum=_column_sum_by_vectors)
