@@ -213,5 +213,5 @@ def _tiles(dtype: torch.dtype, D: int) -> dict[str, int]:
     if dtype is torch.float32:
         return dict(BLOCK_M=16, BLOCK_N=16, num_warps=8, num_stages=2)
     if D <= 128:
-        return dict(BLOCK_M=128, BLOCK_N=64, num_warps=8, num_stages=2)
+        return dict(BLOCK_M=128, BLOCK_N=64, num_warps=8, num_stages=3)
     return dict(BLOCK_M=64, BLOCK_N=32, num_warps=4, num_stages=2)

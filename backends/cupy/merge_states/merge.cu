@@ -57,10 +57,11 @@ extern "C" __global__ void merge_states_vectorised(
     for (long long p = 0; p < parts; ++p) m = fmaxf(m, lse[p * lse_p]);
     m = shift(m);
     for (long long d = threadIdx.x * lanes; d == 0 || d < dim; d += blockDim.x * lanes) {
+        const long long end = WIDE ? d + lanes : dim;
         float l = 0.0f, sum[lanes] = {}, values[lanes];
-#pragma unroll 4
+#pragma unroll 2
         for (long long p = 0; p < parts; ++p) {
-            unpack<ELEMENT>(load_line(o + p * o_p, o_d, d, dim, WIDE), values);
+            unpack<ELEMENT>(load_line(o + p * o_p, o_d, d, end, WIDE), values);
             const float weight = __expf(lse[p * lse_p] - m);
             l += weight;
 #pragma unroll
@@ -69,7 +70,7 @@ extern "C" __global__ void merge_states_vectorised(
         const float inverse = l == 0.0f ? 0.0f : 1.0f / l;
 #pragma unroll
         for (int i = 0; i < lanes; ++i) sum[i] *= inverse;
-        store_line(merged + row * dim, d, dim, WIDE, sum);
+        store_line(merged + row * dim, d, end, WIDE, sum);
         if (d == 0) of_all[row] = m + logf(l);
     }
 }
