@@ -2,11 +2,12 @@
 
 naive: a thread an element, which reads its partner and both tables; a launch each for q and k [suetal2021]
 pairs: a thread a pair, which is read once, and one launch for q and k [hsu2024]
+vectorised: 16 bytes of both sides of the pairs at once, where rows are whole vectors of them [xlite2025]
 """
 
 import torch
 
-from touchstone.backends.numba.lib.rope import by_elements, by_pairs
+from touchstone.backends.numba.lib.rope import by_elements, by_pairs, by_vectors
 
 
 def naive(
@@ -33,3 +34,19 @@ def pairs(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(B, Hq, S, D), (B, Hkv, S, D), (P, R/2) twice, (B, S) or None -> like q, like k. Source: [hsu2024]."""
     return by_pairs((q, k, cos, sin, positions), interleaved, 1, ("q", "k"))
+
+
+def vectorised(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    positions: torch.Tensor | None,
+    *,
+    interleaved: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(B, Hq, S, D), (B, Hkv, S, D), (P, R/2) twice, (B, S) or None -> like q, like k.
+
+    Heads that are not whole 16-byte vectors, or R/2 that is none, are moved a pair at a time. Source: [xlite2025].
+    """
+    return by_vectors((q, k, cos, sin, positions), interleaved, 1, ("q", "k"))

@@ -5,6 +5,7 @@ coalesced: the other way round: whole lines are written, and strided reads find 
 tiled: a tile passes through shared memory, so that both reads and writes are along rows [harris2013]
 padded: rows of the tile are one element longer, so that the elements of a column lie in different banks [harris2013]
 swizzled: the same without the padding: element c of row r lies at c xor r [xlite2025]
+vectorised: rows of a tile come and go in pieces of 16 bytes [xlite2025]
 """
 
 import functools
@@ -14,6 +15,7 @@ from numba import cuda, int16, int32, uint32, uint64
 
 from touchstone.backends import shapes
 from touchstone.backends.numba.lib.reductions import checked_grid
+from touchstone.backends.numba.lib.vector_io import load_vector, store_vector
 from touchstone.backends.numba.runtime.launching import launch
 
 _SIDE, _STEP = 32, 8  # of a tile; rows of it that a block moves at once
@@ -110,3 +112,81 @@ def padded(x: torch.Tensor) -> torch.Tensor:
 def swizzled(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (cols, rows); any strides. Source: [xlite2025]."""
     return _launch_tiles(x, _SIDE, swizzled=True)
+
+
+_WIDE, _THREADS = 64, 256  # side of a tile, threads of a block
+
+
+@functools.cache
+def _by_pieces(size):
+    """The kernel for elements of `size` bytes, of which a word of the tile has one or two."""
+    in_word, lanes = 4 // size, 16 // size
+    pitch, pieces = _WIDE // in_word, _WIDE // lanes  # words and pieces of a row
+    size_of_tile, turns = _WIDE * pitch, _WIDE * pieces // _THREADS
+    held = max(4 * turns, 8)  # words of a thread
+
+    @cuda.jit
+    def kernel(x, y, wide_x, wide_y):
+        tile, words = cuda.shared.array(size_of_tile, uint32), cuda.local.array(held, uint32)
+        rows, cols = uint64(x.shape[0]), uint64(x.shape[1])
+        across = (cols + uint64(_WIDE - 1)) // uint64(_WIDE)
+        first_row = uint64(cuda.blockIdx.x) // across * uint64(_WIDE)
+        first_col = uint64(cuda.blockIdx.x) % across * uint64(_WIDE)
+        t = uint32(cuda.threadIdx.x)
+        for turn in range(turns):  # on their way together
+            at = uint32(turn * _THREADS) + t
+            row, col = first_row + uint64(at // uint32(pieces)), first_col + uint64(at % uint32(pieces) * uint32(lanes))
+            for i in range(4):
+                words[4 * turn + i] = uint32(0)
+            if row < rows and col < cols:
+                load_vector(x, (row, col), words, 4 * turn, wide_x)
+        for turn in range(turns):
+            at = uint32(turn * _THREADS) + t
+            r, piece = at // uint32(pieces), at % uint32(pieces)
+            # eight lanes of a warp read the same column of rows `lanes` apart: so they find it in different banks
+            place = r * uint32(pitch) + (piece ^ r // uint32(lanes) % uint32(8)) * uint32(4)
+            for i in range(4):
+                tile[place + uint32(i)] = words[4 * turn + i]
+        cuda.syncthreads()  # the tile is there
+        for turn in range(pitch * pieces // _THREADS):
+            at = uint32(turn * _THREADS) + t
+            word, piece = at // uint32(8) % uint32(pitch), at % uint32(8) + at // uint32(8 * pitch) * uint32(8)
+            row, col = first_row + uint64(piece) * uint64(lanes), first_col + uint64(word) * uint64(in_word)
+            if row < rows and col < cols:
+                # rows of one piece have theirs in one place
+                place = (word // uint32(4) ^ piece % uint32(8)) * uint32(4) + word % uint32(4)
+                place += piece * uint32(lanes * pitch)
+                for i in range(4):
+                    if in_word == 1:
+                        words[i] = tile[place + uint32(i * pitch)]
+                    else:
+                        low, high = tile[place + uint32(2 * i * pitch)], tile[place + uint32((2 * i + 1) * pitch)]
+                        words[i] = low & uint32(0xFFFF) | high << uint32(16)
+                        words[4 + i] = low >> uint32(16) | high & uint32(0xFFFF0000)
+                store_vector(words, 0, y, (col, row), wide_y)
+                if in_word == 2 and col + uint64(1) < cols:
+                    store_vector(words, 4, y, (col + uint64(1), row), wide_y)
+
+    return kernel
+
+
+def vectorised(x: torch.Tensor) -> torch.Tensor:
+    """x (rows, cols) -> y (cols, rows); any strides.
+
+    A side whose rows are not whole 16-byte vectors is moved an element at a time. Source: [xlite2025].
+    """
+    rows, cols = shapes("rows cols", x=x)
+    y = torch.empty((cols, rows), dtype=x.dtype, device=x.device)
+    if y.numel():
+        kind = {2: torch.int16, 4: torch.float32}[x.element_size()]  # whose vectors have as many elements
+        bits, into = x.view(kind), y.view(kind)
+        grid = checked_grid(-(-rows // _WIDE) * -(-cols // _WIDE))
+        launch(_by_pieces(x.element_size()), grid, _THREADS, bits, into, _whole(bits), _whole(into))
+    return y
+
+
+def _whole(matrix: torch.Tensor) -> bool:
+    """Whether each row is whole vectors of 16 bytes."""
+    length = 16 // matrix.element_size()
+    aligned = matrix.data_ptr() % 16 == 0 and matrix.stride(0) % length == 0
+    return matrix.stride(1) == 1 and aligned and matrix.shape[1] % length == 0

@@ -6,7 +6,6 @@ from touchstone.backends import shapes
 from touchstone.backends.signatures._activations import check_activation
 
 Gradients = tuple[torch.Tensor, torch.Tensor | None]
-_ROWS = 64  # rows of a part at least
 
 
 def checked_outputs(x: torch.Tensor, bias: torch.Tensor | None, dy: torch.Tensor, activation: str) -> Gradients:
@@ -19,6 +18,6 @@ def checked_outputs(x: torch.Tensor, bias: torch.Tensor | None, dy: torch.Tensor
     return dx, (torch.empty if rows else torch.zeros)(cols, dtype=x.dtype, device=x.device)
 
 
-def parts_of(rows: int, most: int = 64) -> int:
-    """Parts that the rows are summed in, `most` of them or fewer."""
-    return max(1, min(most, rows // _ROWS))
+def parts_of(rows: int, most: int = 64, least: int = 64) -> int:
+    """Parts that the rows are summed in, `most` of them or fewer, of `least` rows or more each."""
+    return max(1, min(most, rows // least))

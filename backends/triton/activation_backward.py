@@ -11,6 +11,7 @@ import triton.language as tl
 from touchstone.backends.signatures.activation_backward import Gradients, checked_outputs, parts_of
 from touchstone.backends.triton.lib.activations import activation_slope
 from touchstone.backends.triton.lib.pointwise import programs
+from touchstone.backends.triton.lib.rows import grid_programs
 
 # rows and columns of a tile; of two rows a thread adds up both itself, and no program waits for its warps
 _LOOPED, _PARTIALS = (16, 128), (2, 1024)
@@ -66,13 +67,13 @@ def looped(x: torch.Tensor, bias: torch.Tensor | None, dy: torch.Tensor, *, acti
 
 
 @triton.jit
-def _sum_kernel(partial_ptr, dbias_ptr, cols, parts, COLS: tl.constexpr):
+def _sum_kernel(partial_ptr, dbias_ptr, cols, parts, PARTS: tl.constexpr, COLS: tl.constexpr):
     col = tl.program_id(0).to(tl.int64) * COLS + tl.arange(0, COLS)
-    total = tl.zeros((COLS,), tl.float32)
-    for _ in range(parts):
-        total += tl.load(partial_ptr + col, mask=col < cols, other=0.0)
-        partial_ptr += cols
-    tl.store(dbias_ptr + col, total.to(dbias_ptr.dtype.element_ty), mask=col < cols)
+    total = tl.zeros((PARTS, COLS), tl.float32)
+    for start in range(0, parts, PARTS):
+        part = (start + tl.arange(0, PARTS)).to(tl.int64)[:, None]
+        total += tl.load(partial_ptr + part * cols + col, mask=(part < parts) & (col < cols)[None, :], other=0.0)
+    tl.store(dbias_ptr + col, tl.sum(total, axis=0).to(dbias_ptr.dtype.element_ty), mask=col < cols)
 
 
 def partials(x: torch.Tensor, bias: torch.Tensor | None, dy: torch.Tensor, *, activation: str = "gelu") -> Gradients:
@@ -82,14 +83,15 @@ def partials(x: torch.Tensor, bias: torch.Tensor | None, dy: torch.Tensor, *, ac
     """
     dx, dbias = checked_outputs(x, bias, dy, activation)
     if dx.numel():
-        cols = x.shape[1]
-        parts = parts_of(x.shape[0], most=128)
+        rows, cols = x.shape
+        most = triton.cdiv(grid_programs(x, 8), triton.cdiv(cols, _PARTIALS[1]))  # narrow rows have as many programs
+        parts = parts_of(rows, most, least=16)
         partial = None
         if dbias is not None:
             partial = torch.empty((parts, cols), dtype=torch.float32, device=x.device)
         _launch(x, bias, dy, dx, partial, parts, activation, _PARTIALS)
         if dbias is not None:
-            _sum_kernel[programs(cols, 128)](partial, dbias, cols, parts, COLS=128)
+            _sum_kernel[programs(cols, 16)](partial, dbias, cols, parts, PARTS=128, COLS=16)
     return dx, dbias
 
 

@@ -5,6 +5,8 @@ materialised: keys and values of all heads are made and stored, and attention ov
   operations where there are as many queries as keys [deepseek2024]
 absorbed: the projections go to the queries and to the output instead, and all heads attend to the latents, which takes
   few bytes where there are few queries [deepseek2024]
+tma: materialised with tiles moved by the copy engine, and no mask where all queries of a tile see all keys
+  [pearbiossom2026]
 """
 
 import torch
@@ -12,7 +14,9 @@ import triton
 import triton.language as tl
 
 from touchstone.backends.signatures.mla import checked_sizes, empty_outputs, scale_or_default
+from touchstone.backends.triton.attention._launch import LN2, LOG2E, block_d, head_descriptor
 from touchstone.backends.triton.lib.latent import attend, blocks, load_tile
+from touchstone.backends.variants import variant
 
 
 @triton.jit(do_not_specialize=["heads", "M", "K", "N"])
@@ -107,3 +111,107 @@ def absorbed(
         _attention(q, q_rope, latents, k_rope, latents, of_latents, lse, causal, scale, shared=True)
         o = _product(of_latents, w_uv.unsqueeze(0).expand(B, -1, -1, -1))
     return o, lse
+
+
+@triton.jit
+def _attend_tiles(
+    acc, m, l, q, r, k_desc, t_desc, v_desc, batch, head, i, first, last, shift, Sk, scale, MASKED: tl.constexpr,
+    CAUSAL: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_V: tl.constexpr
+):  # fmt: skip
+    """The queries i against the keys from `first` to `last`. `scale` is not negative and carries log2 e."""
+    for start in range(first, last, BLOCK_N):
+        k = k_desc.load([batch, head, start, 0]).reshape(BLOCK_N, BLOCK_D)
+        t = t_desc.load([batch, 0, start, 0]).reshape(BLOCK_N, BLOCK_P)
+        s = tl.dot(q, k.T, input_precision="ieee")
+        s = tl.dot(r, t.T, s, input_precision="ieee") * scale
+        if MASKED:
+            j = start + tl.arange(0, BLOCK_N)
+            visible = j[None, :] < Sk
+            if CAUSAL:
+                visible &= j[None, :] <= i[:, None] + shift
+            s = tl.where(visible, s, float("-inf"))
+        m_new = tl.maximum(m, tl.max(s, 1))
+        base = tl.where(tl.abs(m_new) == float("inf"), 0.0, m_new)  # inf - inf is NaN: leave such rows unshifted
+        w = tl.exp2(s - base[:, None])
+        alpha = tl.exp2(m - base)
+        l = l * alpha + tl.sum(w, 1)
+        m = m_new
+        v = v_desc.load([batch, head, start, 0]).reshape(BLOCK_N, BLOCK_V)
+        acc = tl.dot(w.to(v.dtype), v, acc * alpha[:, None], input_precision="ieee")
+    return acc, m, l
+
+
+@triton.jit(do_not_specialize=["H", "Sq", "Sk"])
+def _tma_kernel(
+    q_desc, r_desc, k_desc, t_desc, v_desc, o_desc, lse_ptr, H, Sq, Sk, scale, NEGATIVE: tl.constexpr,
+    CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_P: tl.constexpr,
+    BLOCK_V: tl.constexpr
+):  # fmt: skip
+    tiles = tl.cdiv(Sq, BLOCK_M)
+    pair = tl.program_id(0) // tiles  # (batch, head)
+    b, h = pair // H, pair % H
+    top = (tiles - 1 - tl.program_id(0) % tiles) * BLOCK_M  # causal: the queries that see most keys start first
+    i, shift = top + tl.arange(0, BLOCK_M), Sk - Sq
+    full, last = Sk // BLOCK_N * BLOCK_N, Sk  # keys up to `full` are visible to all of i, from `last` on to none
+    if CAUSAL:
+        full = tl.minimum(full, tl.maximum(top + 1 + shift, 0) // BLOCK_N * BLOCK_N)
+        last = tl.minimum(last, tl.maximum(top + BLOCK_M + shift, 0))
+    q = q_desc.load([b, h, top, 0]).reshape(BLOCK_M, BLOCK_D)
+    r = r_desc.load([b, h, top, 0]).reshape(BLOCK_M, BLOCK_P)
+    if NEGATIVE:
+        q, r = -q, -r
+    m = tl.full((BLOCK_M,), float("-inf"), tl.float32)
+    l = tl.zeros((BLOCK_M,), tl.float32)
+    acc = tl.zeros((BLOCK_M, BLOCK_V), tl.float32)
+    acc, m, l = _attend_tiles(
+        acc, m, l, q, r, k_desc, t_desc, v_desc, b, h, i, 0, full, shift, Sk, scale, False, CAUSAL, BLOCK_N, BLOCK_D,
+        BLOCK_P, BLOCK_V
+    )  # fmt: skip
+    acc, m, l = _attend_tiles(
+        acc, m, l, q, r, k_desc, t_desc, v_desc, b, h, i, full, last, shift, Sk, scale, True, CAUSAL, BLOCK_N, BLOCK_D,
+        BLOCK_P, BLOCK_V
+    )  # fmt: skip
+    l = tl.where(l == 0, 1.0, l)  # a row that sees nothing: zeros and m = -inf
+    o = (acc / l[:, None]).to(o_desc.dtype)
+    o_desc.store([b, h, top, 0], o.reshape(1, 1, BLOCK_M, BLOCK_V))
+    tl.store(lse_ptr + pair.to(tl.int64) * Sq + i, m * LN2 + tl.log(l), mask=i < Sq)
+
+
+@variant(needs="sm_90")
+def tma(
+    q_nope, q_rope, c, k_rope, w_uk, w_uv, *, causal: bool = False, scale: float | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """q_nope (B, H, Sq, Dn), q_rope (B, H, Sq, Dr), c (B, Sk, R), k_rope (B, Sk, Dr), w_uk (H, R, Dn), w_uv (H, R, Dv)
+    -> o (B, H, Sq, Dv), lse (B, H, Sq) float32.
+
+    Declines what a descriptor cannot describe: of q_nope, q_rope and k_rope a last stride other than 1, another stride
+    that is 0 or no multiple of 16 bytes, a start off 16-byte alignment; Dn or Dv that is not whole 16 bytes. Source:
+    [pearbiossom2026].
+    """
+    B, H, Sq, Dn, Dr, Sk, _, Dv = checked_sizes(q_nope, q_rope, c, k_rope, w_uk, w_uv)
+    o, lse = empty_outputs(q_nope, Dv)
+    if o.numel() == 0:
+        return o, lse
+    if Sk == 0:  # no descriptor of an empty tensor
+        return o.zero_(), lse.fill_(float("-inf"))
+    tiles = _tiles(q_nope.dtype, max(Dn, Dv))
+    M, N = tiles["BLOCK_M"], tiles["BLOCK_N"]
+    q, r, shared = (head_descriptor("q_nope", q_nope, M), head_descriptor("q_rope", q_rope, M), k_rope.unsqueeze(1))
+    t, out = head_descriptor("k_rope", shared, N), head_descriptor("o", o, M)
+    latents = c.unsqueeze(1).expand(-1, H, -1, -1)
+    keys, values = (_product(latents, w.unsqueeze(0).expand(B, -1, -1, -1)) for w in (w_uk, w_uv))
+    k, v = head_descriptor("keys", keys, N), head_descriptor("values", values, N)
+    scale = scale_or_default(scale, Dn, Dr)
+    sizes = dict(BLOCK_D=block_d(Dn), BLOCK_P=block_d(Dr), BLOCK_V=block_d(Dv))
+    operands = (q, r, k, t, v, out, lse, H, Sq, Sk, abs(scale) * LOG2E.value)
+    _tma_kernel[(B * H * triton.cdiv(Sq, M),)](*operands, NEGATIVE=scale < 0, CAUSAL=causal, **sizes, **tiles)
+    return o, lse
+
+
+def _tiles(dtype: torch.dtype, D: int) -> dict[str, int]:
+    """Rows and keys of a tile; one of more rows would not leave its output in registers."""
+    if dtype is torch.float32:
+        return dict(BLOCK_M=16, BLOCK_N=16, num_warps=8, num_stages=2)
+    if D <= 128:
+        return dict(BLOCK_M=128, BLOCK_N=64, num_warps=8, num_stages=3)
+    return dict(BLOCK_M=64, BLOCK_N=32, num_warps=4, num_stages=2)

@@ -107,7 +107,7 @@ def _persistent_kernel(x_ptr, partial_ptr, done_ptr, y_ptr, n, stride_x, FUNCTIO
 def persistent(x: torch.Tensor, *, function: str = "sum") -> torch.Tensor:
     """x (n,) -> y (); any stride. The results are combined in the same order in every run. Source: [gupta2012]."""
     number, n = checked(x, function), x.numel()
-    programs = max(1, min(grid_programs(x, 8), triton.cdiv(n, _BLOCK)))
+    programs = max(1, min(grid_programs(x, 16), triton.cdiv(n, _BLOCK)))  # as many threads as there can be
     y, partial = x.new_empty(()), x.new_empty(programs, dtype=torch.float32)
     done = torch.zeros(1, dtype=torch.int32, device=x.device)
     _persistent_kernel[(programs,)](x, partial, done, y, n, *x.stride(), FUNCTION=number, BLOCK=_BLOCK, num_warps=4)

@@ -10,7 +10,7 @@ vectorised: a lane has 16 bytes of a row, in one access where all rows are align
 import torch
 
 from touchstone.backends.cupy.lib.activations import number
-from touchstone.backends.cupy.lib.norms import vector_width
+from touchstone.backends.cupy.lib.norms import resident, vector_width
 from touchstone.backends.cupy.lib.pointwise import THREADS, blocks_for
 from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.signatures.activation_backward import Gradients, checked_outputs, parts_of
@@ -52,7 +52,7 @@ def partials(x: torch.Tensor, bias: torch.Tensor | None, dy: torch.Tensor, *, ac
         _partials.launch("activation_backward_partials", parts * tiles, (32, 8), *operands, *sizes, dtype=x.dtype)
         if dbias is not None:
             sums = (partial, dbias, cols, parts)
-            _partials.launch("activation_backward_sums", blocks_for(cols), THREADS, *sums, dtype=x.dtype)
+            _partials.launch("activation_backward_sums", tiles, (32, 8), *sums, dtype=x.dtype)
     return dx, dbias
 
 
@@ -65,7 +65,8 @@ def vectorised(x: torch.Tensor, bias: torch.Tensor | None, dy: torch.Tensor, *, 
     if dx.numel():
         rows, cols = x.shape
         length = 16 // x.element_size()
-        parts, tiles = parts_of(rows), -(-cols // (32 * length))
+        tiles = -(-cols // (32 * length))
+        parts = parts_of(rows, max(1, resident(x, 5) // tiles), least=16)  # five blocks fit at once
         partial = torch.empty((parts, cols), dtype=torch.float32, device=x.device)
         operands = (x, bias, dy, *x.stride(), 0 if bias is None else bias.stride(0), *dy.stride(), dx, partial)
         wide = int(vector_width(x, dy, dx) > 1 and cols % length == 0)
@@ -74,5 +75,5 @@ def vectorised(x: torch.Tensor, bias: torch.Tensor | None, dy: torch.Tensor, *, 
         _vectorised.launch(kernel, grid, (32, 8), *operands, *sizes, dtype=x.dtype, WIDE=wide)
         if dbias is not None:
             sums = (partial, dbias, cols, parts)
-            _partials.launch("activation_backward_sums", blocks_for(cols), THREADS, *sums, dtype=x.dtype)
+            _partials.launch("activation_backward_sums", -(-cols // 32), (32, 8), *sums, dtype=x.dtype)
     return dx, dbias

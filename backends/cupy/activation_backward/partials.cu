@@ -23,10 +23,13 @@ extern "C" __global__ void activation_backward_partials(
     if (threadIdx.y == 0 && col < cols) partial[part * cols + col] = sum[0];
 }
 
+// A block (32, 8) has 32 columns, and its warps take turns at the parts.
 extern "C" __global__ void activation_backward_sums(const float* partial, ELEMENT* dbias, long long cols, int parts) {
-    const long long col = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (col >= cols) return;
-    float sum = 0.0f;
-    for (int part = 0; part < parts; ++part) sum += partial[part * cols + col];
-    dbias[col] = from_float<ELEMENT>(sum);
+    const long long col = (long long)blockIdx.x * 32 + threadIdx.x;
+    float sum[1] = {0.0f};
+    if (col < cols) {
+        for (int part = threadIdx.y; part < parts; part += blockDim.y) sum[0] += partial[part * cols + col];
+    }
+    column_sums(sum);
+    if (threadIdx.y == 0 && col < cols) dbias[col] = from_float<ELEMENT>(sum[0]);
 }

@@ -11,6 +11,7 @@ struct Tables {
     const void *cos, *sin, *positions;
     long long cos_row, cos_col, sin_row, sin_col, batch, token;
     bool wide, wide_positions;  // tables of float, not ELEMENT; positions of 64 bits, not 32
+    bool vectors;               // rows of both tables are whole vectors of 16 bytes
 
     __device__ long long row(long long b, long long s) const {
         if (positions == nullptr) return s;
@@ -19,6 +20,20 @@ struct Tables {
     }
     __device__ float value(const void* table, long long at) const {
         return wide ? static_cast<const float*>(table)[at] : to_float(static_cast<const ELEMENT*>(table)[at]);
+    }
+    // `length` of a row's neighbours from pair `pair` on.
+    template <int length>
+    __device__ void read(const void* table, long long row, long long col, int pair, float (&values)[length]) const {
+        if (length > 1 && vectors && wide) {
+#pragma unroll
+            for (int i = 0; i < length; i += 4) {
+                const float4 four = *reinterpret_cast<const float4*>(static_cast<const float*>(table) + row + pair + i);
+                memcpy(values + i, &four, 16);
+            }
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < length; ++i) values[i] = value(table, row + (pair + i) * col);
     }
     __device__ float c(long long row, int pair) const { return value(cos, row * cos_row + pair * cos_col); }
     __device__ float s(long long row, int pair) const { return value(sin, row * sin_row + pair * sin_col); }
@@ -32,7 +47,7 @@ extern "C" __global__ void rope_naive(
     long long count, int heads, long long tokens, int dims, int half, bool interleaved, float turn) {
     const long long index = (long long)blockIdx.x * blockDim.x + threadIdx.x;
     if (index >= count) return;
-    const Tables tables{cos, sin, positions, cos_row, cos_col, sin_row, sin_col, p_batch, p_token, wide, wide_positions};
+    const Tables tables{cos, sin, positions, cos_row, cos_col, sin_row, sin_col, p_batch, p_token, wide, wide_positions, false};
     const int d = index % dims;
     const long long s = index / dims % tokens, bh = index / dims / tokens;
     x += bh / heads * batch + bh % heads * head + s * token;
@@ -73,15 +88,17 @@ __device__ inline void unit_of_head(
     const int first = interleaved ? 2 * pair : pair, second = first + (interleaved ? length : half);
     get(x + first * dim, one);
     get(x + second * dim, other);
+    float c[length], s[length];
+    tables.read(tables.cos, row * tables.cos_row, tables.cos_col, pair, c);
+    tables.read(tables.sin, row * tables.sin_row, tables.sin_col, pair, s);
 #pragma unroll
     for (int i = 0; i < length; ++i) {
         // Side by side, the pairs are neighbours: half of them in one vector, half in the other.
         ELEMENT& a = !interleaved ? one[i] : 2 * i < length ? one[2 * i % length] : other[2 * i % length];
         ELEMENT& b = !interleaved ? other[i] : 2 * i + 1 < length ? one[(2 * i + 1) % length] : other[(2 * i + 1) % length];
-        const float c = tables.c(row, pair + i), s = turn * tables.s(row, pair + i);
-        const float left = to_float(a), right = to_float(b);
-        a = from_float<ELEMENT>(left * c - right * s);
-        b = from_float<ELEMENT>(right * c + left * s);
+        const float left = to_float(a), right = to_float(b), sine = turn * s[i];
+        a = from_float<ELEMENT>(left * c[i] - right * sine);
+        b = from_float<ELEMENT>(right * c[i] + left * sine);
     }
     put(y + first, one);
     put(y + second, other);
@@ -94,10 +111,10 @@ extern "C" __global__ void rope_pairs(
     const void* cos, long long cos_row, long long cos_col, const void* sin, long long sin_row, long long sin_col,
     const void* positions, long long p_batch, long long p_token, bool wide, bool wide_positions,
     long long count, int q_heads, int k_heads, long long tokens, int dims, int half, bool interleaved, float turn,
-    bool vectors) {
+    bool vectors, bool vector_tables) {
     const long long index = (long long)blockIdx.x * blockDim.x + threadIdx.x;
     if (index >= count) return;
-    const Tables tables{cos, sin, positions, cos_row, cos_col, sin_row, sin_col, p_batch, p_token, wide, wide_positions};
+    const Tables tables{cos, sin, positions, cos_row, cos_col, sin_row, sin_col, p_batch, p_token, wide, wide_positions, vector_tables};
     const int units = (dims - half) / (vectors ? lanes_of<ELEMENT> : 1), unit = index % units;
     const long long s = index / units % tokens, bh = index / units / tokens;
     const int heads = q_heads + k_heads, h = bh % heads;

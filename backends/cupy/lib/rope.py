@@ -37,7 +37,7 @@ def by_pairs(
     vectors = wide and bool(present) and vector_width(*present) > 1 and half % lanes == 0
     count = B * (Hq + Hkv) * S * ((D - half) // (lanes if vectors else 1))
     if count:
-        sizes = (count, Hq, Hkv, S, D, half, bool(interleaved), turn, vectors)
+        sizes = (count, Hq, Hkv, S, D, half, bool(interleaved), turn, vectors, vectors and vector_width(cos, sin) > 1)
         of_q, of_k = ((x, *x.stride(), y) for x, y in zip((q, k), outputs, strict=True))
         arguments = (*of_q, *of_k, *_tables(cos, sin, positions), *sizes)
         _rope.launch("rope_pairs", ceil_div(count, 256), 256, *arguments, dtype=q.dtype)

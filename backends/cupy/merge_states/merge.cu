@@ -1,4 +1,5 @@
 #include "online.cuh"
+#include "pointwise.cuh"
 
 // A thread for each element of the result; one without columns still has its lse.
 extern "C" __global__ void merge_states_naive(
@@ -40,3 +41,37 @@ extern "C" __global__ void merge_states_warp(
     }
     if (threadIdx.x == 0) of_all[row] = log_sum(running);
 }
+
+#ifdef WIDE
+// A block is some threads to a row by some rows; a thread has 16 bytes of each part's row at a time. WIDE: at an address
+// that is a multiple of 16 bytes, with neighbours in them.
+extern "C" __global__ void merge_states_vectorised(
+    const ELEMENT* o, const float* lse, ELEMENT* merged, float* of_all, long long o_p, long long o_r, long long o_d,
+    long long lse_p, long long lse_r, long long parts, long long rows, long long dim) {
+    constexpr int lanes = lanes_of<ELEMENT>;
+    const long long row = (long long)blockIdx.x * blockDim.y + threadIdx.y;
+    if (row >= rows) return;
+    o += row * o_r;
+    lse += row * lse_r;
+    float m = -INFINITY;
+    for (long long p = 0; p < parts; ++p) m = fmaxf(m, lse[p * lse_p]);
+    m = shift(m);
+    for (long long d = threadIdx.x * lanes; d == 0 || d < dim; d += blockDim.x * lanes) {
+        const long long end = WIDE ? d + lanes : dim;
+        float l = 0.0f, sum[lanes] = {}, values[lanes];
+#pragma unroll 2
+        for (long long p = 0; p < parts; ++p) {
+            unpack<ELEMENT>(load_line(o + p * o_p, o_d, d, end, WIDE), values);
+            const float weight = __expf(lse[p * lse_p] - m);
+            l += weight;
+#pragma unroll
+            for (int i = 0; i < lanes; ++i) sum[i] += weight * values[i];
+        }
+        const float inverse = l == 0.0f ? 0.0f : 1.0f / l;
+#pragma unroll
+        for (int i = 0; i < lanes; ++i) sum[i] *= inverse;
+        store_line(merged + row * dim, d, end, WIDE, sum);
+        if (d == 0) of_all[row] = m + logf(l);
+    }
+}
+#endif

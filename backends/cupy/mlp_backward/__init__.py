@@ -5,22 +5,35 @@ db1 and db2 are the column sums of dz and dy. A transposed operand is the same m
 unfused: five products, each elementwise step and each column sum a launch of its own [rumelhart1986]
 epilogue: act and act' act on the accumulators of the first two products [oneflow2022]
 tensorcore: the same on mma.sync, for 16-bit operands [oneflow2022]
+wgmma: the same on warpgroups, which multiply tiles that the copy engine brings [colfax2024]
 """
 
 from collections.abc import Callable
 
 import torch
 
-from touchstone.backends import shapes
-from touchstone.backends.cupy import matmul
+from touchstone.backends import Unsupported, shapes
+from touchstone.backends.cupy import matmul, reduce_rows
 from touchstone.backends.cupy.lib.activations import number
-from touchstone.backends.cupy.lib.gemm import Tiling, by_lanes, by_warps, ceil_div, sixteen_bits
+from touchstone.backends.cupy.lib.gemm import (
+    SQUARE,
+    STRIP,
+    Tiling,
+    by_lanes,
+    by_warpgroups,
+    by_warps,
+    ceil_div,
+    processors,
+    sixteen_bits,
+)
+from touchstone.backends.cupy.runtime.hopper import TensorMap, along_last
 from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.variants import HALF, variant
 
 _unfused = Module(__file__, "unfused.cu")
 _epilogue = Module(__file__, "epilogue.cu")
 _tensorcore = Module(__file__, "tensorcore.cu")
+_wgmma = Module(__file__, "wgmma.cu")
 
 # dx, dw1, db1, dw2, db2; db1 and db2 are None where the bias is
 _Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None]
@@ -94,6 +107,63 @@ def tensorcore(
     return _gradients(matmul.tensorcore, x, w1, b1, b2, dy, hidden, dz)
 
 
+@variant(needs="sm_90a", dtypes=HALF)
+def wgmma(
+    x: torch.Tensor,
+    w1: torch.Tensor,
+    b1: torch.Tensor | None,
+    w2: torch.Tensor,
+    b2: torch.Tensor | None,
+    dy: torch.Tensor,
+    *,
+    activation: str = "gelu",
+) -> _Gradients:
+    """x (M, D), w1 (D, H), b1 (H,) or None, w2 (H, N), b2 (N,) or None, dy (M, N); dx, dw1, db1, dw2, db2.
+
+    db1 and db2 are None where the bias is. Of x, w1, w2 and dy either axis may be the contiguous one. Declines float32,
+    and of these four what the copy engine does not take (no axis of stride 1, the other's not a multiple of 16 bytes, a
+    start that is not 16-byte aligned). Source: [colfax2024].
+    """
+    M, _, H, _ = shapes("M D, D H, H?, H N, N?, M N", x=x, w1=w1, b1=b1, w2=w2, b2=b2, dy=dy)
+    kind = number(activation)
+    if x.dtype is torch.float32:
+        raise Unsupported("float32; wgmma multiplies 16-bit operands, or float32 rounded to tf32")
+    z, hidden, dz = (x.new_empty(M, ceil_div(H, 8) * 8)[:, :H] for _ in range(3))  # rows on 16 bytes
+    if z.numel():
+        others = (z, hidden, z.stride(0), b1, 0 if b1 is None else b1.stride(0))
+        _by_warpgroups("mlp_backward_wgmma_forward", kind, x, w1, (z, hidden), others, names=("x", "w1"))
+        of_z = (z, z.stride(0))
+        _by_warpgroups("mlp_backward_wgmma_chained", kind, dy, w2.t(), (dz,), of_z, names=("dy", "w2"))
+    return _gradients(matmul.wgmma, x, w1, b1, b2, dy, hidden, dz, column_sum=_column_sum_by_vectors)
+
+
+def _by_warpgroups(
+    kernel: str,
+    activation: int,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    outputs: tuple[torch.Tensor, ...],
+    others: tuple[object, ...],
+    names: tuple[str, str],
+) -> None:
+    """A kernel on the product of a (M, K) and b (K, N), which fills `outputs` (M, N); `names` of a, b."""
+    (M, K), N = a.shape, b.shape[1]
+    left = right = None
+    layouts = {"A_ALONG_K": True, "B_ALONG_K": True}
+    if K:
+        left, layouts["A_ALONG_K"] = along_last(names[0], a)
+        right, layouts["B_ALONG_K"] = along_last(names[1], b.t())
+    tiles = by_warpgroups(M, N, processors(a.device))
+    maps = (
+        None if left is None else TensorMap(left, SQUARE),
+        None if right is None else TensorMap(right, SQUARE),
+        *(TensorMap(output, STRIP) for output in outputs),
+    )
+    config = {"dtype": a.dtype, "shared": tiles.shared, "arch": "sm_90a", **layouts, **tiles.definitions}
+    operands = (*maps, *others, M, N, K)
+    _wgmma.launch(kernel, tiles.blocks, tiles.threads, *operands, ACTIVATION=activation, **config)
+
+
 def _hidden(
     module: Module,
     tiles_of: Callable[[int, int], Tiling],
@@ -127,12 +197,19 @@ def _gradients(
     dy: torch.Tensor,
     hidden: torch.Tensor,
     dz: torch.Tensor,
+    column_sum: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> _Gradients:
     """dx, dw1, db1, dw2, db2 from h = act(z) and dz, both (M, H)."""
     dx, dw1, dw2 = product(dz, w1.t()), product(x.t(), dz), product(hidden.t(), dy)
-    db1 = None if b1 is None else _column_sum(dz)
-    db2 = None if b2 is None else _column_sum(dy)
+    of_columns = column_sum or _column_sum
+    db1 = None if b1 is None else of_columns(dz)
+    db2 = None if b2 is None else of_columns(dy)
     return dx, dw1, db1, dw2, db2
+
+
+def _column_sum_by_vectors(x: torch.Tensor) -> torch.Tensor:
+    """Sum over the rows of x (rows, cols)."""
+    return reduce_rows.vectorised(x, axis=0)
 
 
 def _column_sum(x: torch.Tensor) -> torch.Tensor:
