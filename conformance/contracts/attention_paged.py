@@ -130,12 +130,6 @@ def _table(draw: Draw, lengths: list[int]) -> torch.Tensor:
     return table
 
 
-def _uniform(draw):
-    """q = 0: where the keys are as many as a power of two no probability is rounded, and a result that is cut shows."""
-    q, k, v = attention.heads(draw)
-    return torch.zeros_like(q), k, v
-
-
 def _family(make):
     def family(draw: Draw):
         q, *keys_and_values = make(_OfSequences(draw))
@@ -229,6 +223,8 @@ ALSO = {
     "many_keys": Also(  # 4171 of them, on 261 pages
         dict(B=1, Hq=2, Hkv=1, Sq=1, P=270, page=16, n=391, D=16), _family(attention.small_addends), dtype="float16"
     ),
+    "low_scores": Also(dict(B=3, Hq=4, Hkv=2, Sq=1, P=7, page=8, n=3, D=16), _family(attention.far_below)),
+    "one_key_more": Also(dict(B=1, Hq=2, Hkv=1, Sq=1, P=770, page=1, n=769, D=16)),  # 513 of them
     "many_pages": Also(dict(B=2, Hq=2, Hkv=1, Sq=1, P=33000, page=1, n=33, D=8)),
 }
 contract = Contract(
@@ -253,7 +249,7 @@ contract = Contract(
             "large": attention.large,
             "shifted_negative": attention.shifted_negative,
             "cancelling": attention.cancelling,
-            "uniform": _uniform,
+            "uniform": attention_decode.equal_scores,
         }.items()
     },
     params={"scale": (None, -0.3, 0.0)},
