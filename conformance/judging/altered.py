@@ -1,0 +1,486 @@
+"""What a wrong kernel computes in the place of one step of the reference.
+
+The op's reference runs in float64 with one of its operations changed: left out, with the other sign, in another base,
+without its last partial tile, rounded early. A change that gives what the kernel gives, in all outputs, where it is
+wrong and where it is right, with the values of this case and with others, is named by the expression of the
+reference that it stands in.
+"""
+
+import ast
+import itertools
+import linecache
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from touchstone import reference
+from touchstone.conformance.judging import reading
+from touchstone.conformance.spec import compare
+from touchstone.conformance.spec.budget import Expected
+from touchstone.conformance.spec.contract import Case, Contract
+
+FOLDER = str(Path(reference.__file__).parent)
+WORK_LIMIT = 2e7  # work of a case above which nothing is tried
+NAMED = 2  # most changes that are named
+EXPLAINS = 0.95  # of the wrong elements
+TILES = (8, 16, 32, 64, 128, 256, 512, 1024)
+
+Site = tuple[CodeType, int, str]  # an operation in the reference's code: where it stands and its name
+
+
+@dataclass
+class Operation:
+    """One call of an operation of the reference: its function, arguments and result, and those that made its
+    arguments."""
+
+    site: Site
+    func: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    out: Any
+    made: Mapping[int, "Operation"]
+
+    def of(self, *args: Any) -> Any:
+        """What it gives for other arguments."""
+        return self.func(*args, *self.args[len(args) :], **self.kwargs)
+
+    def maker(self, position: int = 0) -> "Operation | None":
+        """The operation that gave an argument."""
+        return self.made.get(id(self.args[position])) if position < len(self.args) else None
+
+
+Step = Callable[[Operation], Any]  # another result
+
+
+@dataclass(frozen=True)
+class Alteration:
+    """A change of operations of the reference, mostly of one, in words."""
+
+    text: str
+    steps: Mapping[Site, Step]
+
+
+class _Run(TorchFunctionMode):
+    """Runs a reference, with one operation changed or none; keeps the first call of each operation."""
+
+    def __init__(self, alteration: Alteration | None = None) -> None:
+        super().__init__()
+        self.alteration = alteration
+        self.seen: dict[Site, Operation] = {}
+        self.made: dict[int, Operation] = {}
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "").strip("_")
+        frame = sys._getframe(1)
+        while frame is not None and not frame.f_code.co_filename.startswith(FOLDER):
+            frame = frame.f_back
+        out = func(*args, **kwargs)
+        if frame is None or name in ("get", "set"):
+            return out
+        site = (frame.f_code, frame.f_lasti, name)
+        operation = Operation(site, func, args, kwargs, out, self.made)
+        self.seen.setdefault(site, operation)
+        if self.alteration is not None and site in self.alteration.steps:
+            out = self.alteration.steps[site](operation)
+            operation.out = out
+        if isinstance(out, torch.Tensor):
+            self.made[id(out)] = operation
+        return out
+
+
+def altered(
+    contract: Contract,
+    case: Case,
+    output: str,
+    got: Mapping[str, torch.Tensor],
+    bad: torch.Tensor,
+    seconds: float,
+    call: reading.Call = reading.nothing,
+) -> str | None:
+    """The changes of the reference that explain an output's wrong elements, `bad`, and refute nothing of what the
+    kernel gives; for so many seconds at most."""
+    run = of_op(contract)
+    if run is None or contract.work(case) > WORK_LIMIT or int(bad.sum()) < reading.LEAST:
+        return None
+    end = time.monotonic() + seconds
+    judged = contract.expected(contract.build(case))
+    plain = _Run()
+    exact = contract.build(case).exact
+    unaltered = _outputs(contract, run, exact, case, plain)
+    if unaltered is None or not _right(unaltered, judged, case, output):
+        return None
+    again = reading.again(case)
+    further = cache(lambda: call(again))
+    found: dict[str, torch.Tensor] = {}
+    for alteration in _alterations(plain):
+        if time.monotonic() > end or len(found) > NAMED:
+            break
+        theirs = _outputs(contract, run, exact, case, _Run(alteration))
+        if theirs is None or not _explains(theirs, judged, got, case, output, bad.cpu()):
+            continue
+        if any(torch.equal(theirs[output], other) for other in found.values()):
+            continue  # the same numbers in other words
+        if (values := further()) is not None:
+            wrong = _outputs(contract, run, contract.build(again).exact, again, _Run(alteration))
+            right = contract.expected(contract.build(again))
+            if wrong is None or not _explains(wrong, right, values, again, output, None):
+                continue
+        found[alteration.text] = theirs[output]
+    return f"as if {'; or as if '.join(found)}" if 0 < len(found) <= NAMED else None
+
+
+def of_op(contract: Contract) -> Callable[..., Any] | None:
+    """The reference of an op in torch; None where it has none."""
+    try:
+        return getattr(import_module(f"touchstone.reference.{contract.name}"), f"torch_{contract.name}")
+    except (ImportError, AttributeError):
+        return None
+
+
+def _outputs(
+    contract: Contract, run: Callable[..., Any], exact: reading.Operands, case: Case, mode: _Run
+) -> dict[str, torch.Tensor] | None:
+    """What the reference gives, float64, by output; None where a change makes it fail."""
+    try:
+        with torch.no_grad(), mode:
+            found = run(**exact, **case.param)
+    except Exception:  # not every operation of a reference takes every number
+        return None
+    every = found if isinstance(found, tuple) else (found,)
+    if len(every) != len(contract.outputs):
+        return None
+    return {
+        name: value.double() for name, value in zip(contract.outputs, every, strict=True) if value is not None
+    }
+
+
+def _right(outputs: Mapping[str, torch.Tensor], judged: Mapping[str, Expected | None], case: Case, name: str) -> bool:
+    """Whether the reference by itself gives the judge's answer."""
+    right = judged[name]
+    if right is None or name not in outputs or outputs[name].shape != right.answer.shape:
+        return False
+    return compare.compare(outputs[name].to(right.dtype or case.torch_dtype), replace(right, drift=1e9), case.torch_dtype).ok
+
+
+def _off(answer: torch.Tensor, right: Expected, got: Any, case: Case) -> torch.Tensor | None:
+    """Where a value is not an answer that takes the place of the right one, whose budget it has."""
+    if not isinstance(got, torch.Tensor) or got.shape != answer.shape:
+        return None
+    other = replace(right, answer=answer, alternatives=[], otherwise=None, bitwise=False, exact=False, drift=float("inf"))
+    verdict = compare.compare(got, other, case.torch_dtype)
+    return torch.zeros(got.shape, dtype=torch.bool) if verdict.bad is None else verdict.bad.cpu()
+
+
+def _explains(
+    theirs: Mapping[str, torch.Tensor],
+    judged: Mapping[str, Expected | None],
+    got: Mapping[str, Any],
+    case: Case,
+    output: str,
+    bad: torch.Tensor | None,
+) -> bool:
+    """Whether other outputs are those that a kernel gives, and this one is apart from the right one where it is wrong."""
+    for name, right in judged.items():
+        if right is None or name not in got or name not in theirs:
+            continue
+        off = _off(theirs[name], right, got[name], case)
+        if off is None:
+            return False
+        if name == output:
+            wrong = _off(right.answer.expand(theirs[name].shape), right, got[name], case) if bad is None else bad
+            if wrong is None or off[wrong].double().mean().item() > 1 - EXPLAINS or bool(off[~wrong].any()):
+                return False
+        elif off.double().mean().item() > 1 - EXPLAINS:
+            return False
+    return True
+
+
+def _alterations(plain: _Run) -> Iterator[Alteration]:
+    """All changes of the operations that a reference went through: the first of each, then the second of each."""
+    bases = {o.site: _in_base_2 for o in plain.seen.values() if o.site[2] in IN_BASE_2}
+    if len(bases) > 1:
+        yield Alteration("all exponentials and logarithms were to base 2", bases)
+    every = [list(_of_site(operation)) for operation in list(plain.seen.values())]
+    for nth in itertools.zip_longest(*every):
+        yield from (alteration for alteration in nth if alteration is not None)
+
+
+def _of_site(operation: Operation) -> Iterator[Alteration]:
+    shown = _written(operation.site)
+    if shown is None or not isinstance(operation.out, torch.Tensor):
+        return
+    for words, step in _changes(operation, shown):
+        yield Alteration(f"`{shown}` were {words} ({_place(operation.site)})", {operation.site: step})
+
+
+def _changes(operation: Operation, shown: str) -> Iterator[tuple[str, Step]]:
+    """Other results of an operation, in words."""
+    name, out = operation.site[2], operation.out
+    node = ast.parse(shown, mode="eval").body
+    if name in ("mul", "div", "rdiv", "add", "sub", "rsub") and len(operation.args) == 2:
+        yield from _of_two(name, node, operation)
+    elif name in COMPARISONS:
+        yield f"`{COMPARISONS[name]}`", lambda o: getattr(o.args[0], COMPARISONS[name].split()[0])(o.args[1])
+    elif name == "matmul":
+        yield from _of_product(operation)
+    elif name == "getitem":
+        yield from _of_index(operation)
+    elif name in ("mean", "sum", "amax", "amin", "max", "logsumexp"):
+        yield from _of_reduction(name, operation)
+    elif name in ("tril", "triu"):
+        yield from _of_triangle()
+    elif name in BASES:
+        yield BASES[name], lambda o: getattr(torch, BASES[name])(o.args[0])
+    elif name == "repeat_interleave":
+        yield "`repeat`: all heads in turn, not each several times", _repeated
+    elif name == "masked_fill":
+        yield "left out: nothing masked", lambda o: o.args[0].expand(o.out.shape).clone()
+    elif name == "where":
+        yield f"`{_argument(node, 1)}` everywhere", lambda o: _in_place_of(o.args[1], o.out)
+    if name in ("rsqrt", "sqrt"):
+        yield "taken before the number is added: the root, and then the number", _rooted_first
+    if not out.is_floating_point() or out.numel() < 2:
+        return
+    if name in UNARY:
+        yield "left out", lambda o: o.args[0].clone()
+    yield from _earlier(operation)
+    for dtype in (torch.bfloat16, torch.float16):
+        text = f"rounded to {str(dtype).removeprefix('torch.')}"
+        yield text, lambda o, dtype=dtype: o.out.to(dtype).to(o.out.dtype)
+
+
+UNARY = {"square", "tanh", "exp", "log", "sqrt", "rsqrt", "sigmoid", "abs", "neg", "erf", "clamp", "clamp_min", "relu"}
+IN_BASE_2 = {"exp", "log", "logsumexp", "softmax"}
+BASES = {"exp": "exp2", "log": "log2"}
+COMPARISONS = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt", "eq": "ne", "ne": "eq"}
+
+
+def _in_base_2(operation: Operation) -> torch.Tensor:
+    """What an operation gives with 2 in the place of e."""
+    name, x, ln2 = operation.site[2], operation.args[0], math.log(2)
+    if name == "log":
+        return operation.out / ln2
+    return operation.of(x * ln2) / (ln2 if name == "logsumexp" else 1)
+
+
+def _in_place_of(value: Any, out: torch.Tensor) -> torch.Tensor:
+    """A factor or term as a result of the shape of another."""
+    if not isinstance(value, torch.Tensor):
+        return torch.full_like(out, float(value))
+    return value.to(out.dtype).expand(out.shape).clone()
+
+
+def _of_two(name: str, node: ast.expr, operation: Operation) -> Iterator[tuple[str, Step]]:
+    """A product, quotient, sum or difference without one side, or the other way round."""
+    numbers = [arg for arg in operation.args if not isinstance(arg, torch.Tensor)]
+    of_sum = name in ("add", "sub", "rsub")
+    if numbers:  # which side of a product or sum stands left in the code is not known
+        words = f"without the {'term' if of_sum else 'factor' if name == 'mul' else 'quotient'} {numbers[0]:.4g}"
+        yield words, lambda o: _in_place_of(o.args[0], o.out)
+        if name == "mul":
+            yield f"with the factor {numbers[0]:.4g} twice", lambda o: o.out * o.args[1]
+            yield f"divided by {numbers[0]:.4g}", lambda o: o.args[0] / o.args[1]
+        elif name in ("div", "add", "sub", "rsub"):
+            word = "multiplied by" if name == "div" else "with the other sign before"
+            other = {"div": "mul", "add": "sub", "sub": "add", "rsub": "add"}[name]
+            yield f"{word} {numbers[0]:.4g}", lambda o: getattr(o.args[0], other)(o.args[1])
+        return
+    if not isinstance(node, ast.BinOp):
+        return
+    left, right = ast.unparse(node.left), ast.unparse(node.right)
+    yield f"`{left}` alone", lambda o: _in_place_of(o.args[0], o.out)
+    if name != "div":
+        sign = -1.0 if name == "sub" else 1.0
+        yield f"`{'-' if sign < 0 else ''}{right}` alone", lambda o: _in_place_of(sign * o.args[1], o.out)
+    if of_sum:
+        other = {"add": "sub", "sub": "add"}[name]
+        yield f"`{left} {'-' if name == 'add' else '+'} {right}`", lambda o: getattr(o.args[0], other)(o.args[1])
+    else:
+        yield (
+            f"`{left} {'/' if name == 'mul' else '*'} ({right})`",
+            lambda o: o.args[0] / o.args[1] if name == "mul" else o.args[0] * o.args[1],
+        )
+        yield f"{'multiplied' if name == 'mul' else 'divided'} by `{right}` twice", lambda o: o.of(o.out, o.args[1])
+
+
+def _of_product(operation: Operation) -> Iterator[tuple[str, Step]]:
+    a, b = operation.args[:2]
+    size = a.shape[-1]
+    for tile in _cut(size):
+        text = f"without the last {size % tile} of {size} terms, beyond whole tiles of {tile}"
+        yield text, lambda o, tile=tile: _first_terms(o, o.args[0].shape[-1] // tile * tile)
+    if operation.out.is_floating_point():
+        for dtype in (torch.bfloat16, torch.float16):
+            text = f"a product of what is rounded to {str(dtype).removeprefix('torch.')}"
+            yield text, lambda o, dtype=dtype: o.of(*(x.to(dtype).to(x.dtype) for x in o.args[:2]))
+
+
+def _first_terms(operation: Operation, count: int) -> torch.Tensor:
+    a, b = operation.args[:2]
+    if b.ndim == 1:
+        return operation.of(a[..., :count], b[:count])
+    return operation.of(a[..., :count], b[..., :count, :])
+
+
+def _cut(size: int) -> list[int]:
+    """Tiles that do not divide a size, each of another number of whole ones."""
+    found: dict[int, int] = {}
+    for tile in TILES:
+        if tile < size and size % tile:
+            found.setdefault(size // tile * tile, tile)
+    return list(found.values())
+
+
+def _of_index(operation: Operation) -> Iterator[tuple[str, Step]]:
+    """Other elements of a tensor: the first in place of a number's, all in place of a part."""
+    index = operation.args[1]
+    parts = index if isinstance(index, tuple) else (index,)
+    if any(type(part) is int for part in parts):
+        first = lambda part: 0 if type(part) is int else part  # noqa: E731
+        yield "that of index 0, whatever the index", lambda o: o.args[0][_each(o.args[1], first)]
+    for at, part in enumerate(parts):
+        if isinstance(part, slice) and type(part.stop) is int and not part.start:
+            yield "all up to the end", lambda o, at=at: o.args[0][_whole(o.args[1], at)]
+    if any(_is_indices(part) for part in parts):
+        zero = lambda part: torch.zeros_like(part) if _is_indices(part) else part  # noqa: E731
+        yield "that of index 0, whatever the indices", lambda o: o.args[0][_each(o.args[1], zero)]
+        plain = lambda part: _counted(part) if _is_indices(part) else part  # noqa: E731
+        yield "of the indices 0, 1, 2, ... whatever they are", lambda o: o.args[0][_each(o.args[1], plain)]
+
+
+def _whole(index: Any, at: int) -> Any:
+    """An index without the end of one of its slices."""
+    if not isinstance(index, tuple):
+        return slice(index.start, None)
+    return (*index[:at], slice(index[at].start, None), *index[at + 1 :])
+
+
+def _is_indices(part: Any) -> bool:
+    return isinstance(part, torch.Tensor) and part.dtype is torch.int64 and part.ndim > 0
+
+
+def _counted(part: torch.Tensor) -> torch.Tensor:
+    return torch.arange(part.shape[-1], device=part.device).expand(part.shape).contiguous()
+
+
+def _each(index: Any, change: Callable[[Any], Any]) -> Any:
+    return tuple(change(part) for part in index) if isinstance(index, tuple) else change(index)
+
+
+def _of_reduction(name: str, operation: Operation) -> Iterator[tuple[str, Step]]:
+    """A mean, sum or maximum of other elements than all, or of another count."""
+    dim = operation.kwargs.get("dim", operation.args[1] if len(operation.args) > 1 else None)
+    whole = operation.args[0]
+    if not isinstance(dim, int) or not isinstance(operation.out, torch.Tensor):
+        return
+    size = whole.shape[dim]
+    if name in ("mean", "sum"):
+        other = "sum" if name == "mean" else "mean"
+        yield f"the {other}, not the {name}", lambda o: o.out * o.args[0].shape[dim] ** (1 if name == "mean" else -1)
+    if name == "mean" and size > 1:
+        yield f"divided by {size} - 1", lambda o: o.out * o.args[0].shape[dim] / (o.args[0].shape[dim] - 1)
+        for padded in sorted({-(-size // tile) * tile for tile in TILES} - {size}):
+            yield f"divided by {padded}", lambda o, by=padded / size: o.out / by
+    if name in ("amax", "max"):
+        yield "at least 0", lambda o: o.out.clamp_min(0)
+    if name == "amin":
+        yield "at most 0", lambda o: o.out.clamp_max(0)
+    if name == "logsumexp":
+        yield "in base 2: log2 of the sum of exp2", lambda o: o.of(o.args[0] * math.log(2)) / math.log(2)
+        yield "the logarithm to base 2", lambda o: o.out / math.log(2)
+        yield "without the logarithm: the sum", lambda o: o.out.exp()
+        yield "the maximum alone", lambda o: o.args[0].amax(*o.args[1:], **o.kwargs)
+    for tile in _cut(size):
+        text = f"without the last {size % tile} of {size}, beyond whole tiles of {tile}"
+        yield text, lambda o, t=tile: _of_first(o, dim, o.args[0].shape[dim] // t * t, name)
+
+
+def _of_first(operation: Operation, dim: int, count: int, name: str) -> torch.Tensor:
+    whole = operation.args[0]
+    part = operation.of(whole.narrow(dim, 0, count))
+    return part * count / whole.shape[dim] if name == "mean" else part
+
+
+def _of_triangle() -> Iterator[tuple[str, Step]]:
+    yield "from the top left: of the diagonal 0", lambda o: o.func(o.args[0])
+    for by in (1, -1):
+        text = f"of the diagonal one {'later' if by > 0 else 'earlier'}"
+        yield text, lambda o, by=by: o.func(o.args[0], (o.args[1] if len(o.args) > 1 else 0) + by)
+
+
+def _repeated(operation: Operation) -> torch.Tensor:
+    value, times, dim = operation.args[0], operation.args[1], operation.args[2]
+    counts = [1] * value.ndim
+    counts[dim] = times
+    return value.repeat(counts)
+
+
+def _argument(node: ast.expr, at: int) -> str:
+    return ast.unparse(node.args[at]) if isinstance(node, ast.Call) and at < len(node.args) else "the first"
+
+
+def _rooted_first(operation: Operation) -> torch.Tensor | None:
+    """1/(sqrt(a) + b), or sqrt(a) + b, in place of 1/sqrt(a + b) and sqrt(a + b)."""
+    sum_of = operation.maker()
+    if sum_of is None or sum_of.site[2] != "add" or isinstance(sum_of.args[1], torch.Tensor):
+        return operation.out
+    root = sum_of.args[0].sqrt() + sum_of.args[1]
+    return 1 / root if operation.site[2] == "rsqrt" else root
+
+
+def _earlier(operation: Operation) -> Iterator[tuple[str, Step]]:
+    """What an operation gives where an argument is taken as it was a step before."""
+    for position, arg in enumerate(operation.args[:2]):
+        maker = operation.maker(position)
+        shown = None if maker is None else _written(maker.site)
+        if maker is None or shown is None or not isinstance(arg, torch.Tensor):
+            continue
+        node = ast.parse(shown, mode="eval").body
+        for side, part in enumerate(maker.args[:2]):
+            if isinstance(part, torch.Tensor) and part.shape == arg.shape and part.dtype == arg.dtype:
+                before = ""
+                if isinstance(node, ast.BinOp) and all(isinstance(x, torch.Tensor) for x in maker.args[:2]):
+                    before = f"`{ast.unparse(node.right if side else node.left)}`"
+                text = f"taken of {before or 'what goes into it'}, not of `{shown}`"
+                yield text, lambda o, position=position, side=side: _with_earlier(o, position, side)
+
+
+def _with_earlier(operation: Operation, position: int, side: int) -> Any:
+    maker = operation.maker(position)
+    if maker is None:
+        return operation.out
+    args = list(operation.args)
+    args[position] = maker.args[side]
+    return operation.of(*args)
+
+
+@cache
+def _written(site: Site) -> str | None:
+    """The expression of an operation, on one line; None where it is not one."""
+    code, at, _ = site
+    line, end, start, stop = list(code.co_positions())[at // 2]
+    if line is None or end is None or start is None or stop is None:
+        return None
+    lines = [linecache.getline(code.co_filename, number).encode() for number in range(line, end + 1)]
+    lines[-1] = lines[-1][:stop]
+    lines[0] = lines[0][start:]
+    try:
+        return ast.unparse(ast.parse(b"".join(lines).decode().strip(), mode="eval"))
+    except SyntaxError:
+        return None
+
+
+def _place(site: Site) -> str:
+    line = list(site[0].co_positions())[site[1] // 2][0]
+    return f"{Path(site[0].co_filename).name}:{line}"
