@@ -17,7 +17,7 @@ import torch
 
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.faults import Planted
-from touchstone.conformance.judging import heatmap, reading
+from touchstone.conformance.judging import altered, heatmap, reading
 from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.executor import Executor, Manner
 from touchstone.conformance.spec import budget, compare
@@ -42,6 +42,9 @@ LOCAL = 8.0  # times the error of another slice: a precision is lower everywhere
 SPIKE = 16.0  # times the size of all other errors: one element is wrong by itself
 AGREEMENT = 2.0  # budgets that two answers with one mutant can be apart: each has its own rounding
 NAN = "NaN there: 0/0, inf - inf, or memory that holds NaN: outside an operand's view, or fresh and not written"
+INFINITE = "infinite there: an overflow, or a division by 0"
+ONE_ANSWER = (NAN, INFINITE)
+VAGUE = ("each row is ", "the answer's values in another order", "0 where the answer is not", "all ")
 OTHER_MASK = 16  # wrong elements that tell another mask
 BOTH_WAYS = 0.1  # of the wrong elements, 0 where they are not to be and the other way round
 # kinds that one call does not show by its values, or that would do harm here
@@ -116,12 +119,15 @@ def diagnose(
             relation = causes.get(name) or (None if found else passed_through(got[name], right, verdict.bad))
             if relation is None and not found:
                 relation = related(got[name], right, case, verdict.bad, axes, bits)
-            if relation in (None, NAN) and not found:
-                relation = idle(name, verdict.bad) or relation
-            if relation is None and not found:
-                relation = reading.beyond(contract, case, name, verdict.bad)
-            if relation is None and not found and mutants:
-                relation = reading.misread(contract, case, name, got[name], verdict.bad, seconds, call)
+                if relation in (None, NAN):
+                    relation = idle(name, verdict.bad) or relation
+                if relation is None or relation.startswith(VAGUE) or relation in ONE_ANSWER:
+                    said = reading.beyond(contract, case, name, verdict.bad)
+                    if said is None and mutants:
+                        said = reading.misread(contract, case, name, got[name], verdict.bad, seconds, call)
+                    if said is None and mutants:
+                        said = altered.altered(contract, case, name, got, verdict.bad, seconds, call)
+                    relation = said if relation is None or said is not None else relation
             kept_short = not found and not bits and call is not reading.nothing
             if relation is None and kept_short and not wrong_in_float32(contract, case, name, call):
                 relation = short_sums(got[name], right, case, verdict, partial(longer, name))
@@ -495,7 +501,7 @@ def related(
     if most(torch.isnan(wrong)):
         return NAN
     if most(torch.isinf(wrong)):
-        return "infinite there: an overflow, or a division by 0"
+        return INFINITE
     here, there = wrong == 0, answer[bad] == 0
     both = min(here.double().mean().item(), there.double().mean().item())
     if len(here) >= OTHER_MASK and most(here != there) and both >= BOTH_WAYS:
@@ -647,6 +653,9 @@ def _case_constants(case: Case) -> dict[str, float]:
     for name, option in case.param.items():
         if isinstance(option, float) and option not in (0.0, 1.0):
             found |= {name: option, f"1/{name}": 1 / option}
+            if option != 0.5:
+                found |= {f"1 - {name}": 1 - option, f"1/(1 - {name})": 1 / (1 - option)}
+                found |= {f"(1 - {name})/{name}": (1 - option) / option, f"{name}/(1 - {name})": option / (1 - option)}
     return found
 
 

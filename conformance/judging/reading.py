@@ -112,6 +112,10 @@ def _changes(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[
         for option in options:
             if not isinstance(option, From) and option != case.param[name]:
                 yield f"{name} were {option}, not {case.param[name]}", _other_parameter(name, option)
+        given = case.param[name]
+        for by in (1, -1) if type(given) is int else ():
+            if given + by not in options:
+                yield f"{name} were {given + by}, not {given}", _other_parameter(name, given + by)
     for name, operand in contract.operands.items():
         value = exact[name]
         if value is None or not contract.operand_dtype(name, case).is_floating_point:
@@ -120,6 +124,7 @@ def _changes(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[
             yield f"{name} were not given", _other_operand(name, lambda value: None)
         elif bool(value.any()):
             yield f"{name} were 0", _other_operand(name, torch.zeros_like)
+    yield from _counts(contract, case, exact)
     for axis in range(max(value.ndim for value in exact.values() if value is not None)):
         for name, value in exact.items():
             if value is None or value.ndim <= axis or value.shape[axis] < 2:
@@ -137,6 +142,25 @@ def _changes(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[
         for padded in _padded_sizes(size) if isinstance(size, int) else ():
             text = f"{letter} were {padded}, with 0 in the places that are new: padding that counts"
             yield text, _padded(contract, letter, size, padded)
+
+
+def _counts(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[str, Change]]:
+    """Integers of which a kernel takes no notice: as if each were a size, or they counted from 0."""
+    for name, value in exact.items():
+        if value is None or contract.operand_dtype(name, case).is_floating_point or not value.ndim:
+            continue
+        for letter, size in case.size.items():
+            if isinstance(size, int) and bool((value != size).any()):
+                yield f"all {name} were {letter}", _other_operand(name, _filled(size))
+        yield f"{name} were 0, 1, 2, ...", _other_operand(name, _counted)
+
+
+def _filled(size: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda value: torch.full_like(value, size)
+
+
+def _counted(value: torch.Tensor) -> torch.Tensor:
+    return torch.arange(value.shape[-1], dtype=value.dtype).expand(value.shape).contiguous()
 
 
 def _padded_sizes(size: int) -> list[int]:
