@@ -266,6 +266,8 @@ def not_refuted(
 ) -> list[Planted]:
     """Of mutants that give a wrong output, those that are right wherever the kernel is, as far as that is tried; else
     those of the op itself, as what is wrong in some cases, unless the output is one number there, which many give."""
+    if verdict.bad is not None and bool(torch.isnan(got.cpu()[verdict.bad.cpu()]).all()):
+        mutants = [mutant for mutant in mutants if not mutant.generic and verdict.bad.numel() > 1]  # any NaN is equal
     cheap = [other for other in passed if other.dtype == case.dtype and contract.work(other) <= CHEAP]
     others = cheap[-PASSED_TRIED:] if mutants else []
     expected = {other: contract.expected(contract.build(other)) for other in others}

@@ -87,6 +87,8 @@ def beyond(contract: Contract, case: Case, output: str, bad: torch.Tensor) -> st
     for name, value in contract.build(case).exact.items():
         if value is None or value.shape != bad.shape or not bool(value.isfinite().all()):
             continue
+        if not contract.operand_dtype(name, case).is_floating_point:
+            continue  # indices and classes are no sizes
         for text, size in ((f"|{name}|", value.abs()), (name, value), (f"-{name}", -value)):
             least, most = float(size[bad].min()), float(size[right].max())
             if least > most and least > 0:
