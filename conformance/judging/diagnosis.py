@@ -7,6 +7,7 @@ next. Everything here works on the CPU, after the kernel has run, and within a f
 
 import itertools
 import math
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -44,7 +45,7 @@ AGREEMENT = 2.0  # budgets that two answers with one mutant can be apart: each h
 NAN = "NaN there: 0/0, inf - inf, or memory that holds NaN: outside an operand's view, or fresh and not written"
 INFINITE = "infinite there: an overflow, or a division by 0"
 ONE_ANSWER = (NAN, INFINITE)
-VAGUE = ("each row is ", "the answer's values in another order", "0 where the answer is not", "all ")
+VAGUE = re.compile(r"each row is |the answer's values in another order|0 where the answer|all |\S+ x the answer$|the answer \S+$")
 OTHER_MASK = 16  # wrong elements that tell another mask
 BOTH_WAYS = 0.1  # of the wrong elements, 0 where they are not to be and the other way round
 # kinds that one call does not show by its values, or that would do harm here
@@ -121,10 +122,10 @@ def diagnose(
                 relation = related(got[name], right, case, verdict.bad, axes, bits)
                 if relation in (None, NAN):
                     relation = idle(name, verdict.bad) or relation
-                if relation is None or relation.startswith(VAGUE) or relation in ONE_ANSWER:
+                if relation is None or VAGUE.match(relation) or relation in ONE_ANSWER:
                     said = reading.beyond(contract, case, name, verdict.bad)
                     if said is None and mutants:
-                        said = reading.misread(contract, case, name, got[name], verdict.bad, seconds, call)
+                        said = reading.misread(contract, case, name, got[name], verdict.bad, seconds, call, passed)
                     if said is None and mutants:
                         said = altered.altered(contract, case, name, got, verdict.bad, seconds, call)
                     relation = said if relation is None or said is not None else relation
@@ -768,6 +769,10 @@ def _moved(value, answer, tolerance, axes: Sequence[str]) -> str | None:
             here, unmoved = (x.narrow(axis, to, size - 1) for x in (value, answer))
             if same(here, moved, near) and not same(unmoved, moved, near):
                 return f"the answer moved by {by:+d} along {axes[axis]}"
+        if size % 2 == 0 and tells(lambda x, a=axis: x.unflatten(a, (-1, 2)).flip(a + 1).flatten(a, a + 1)):
+            return f"the answer with each two neighbours along {axes[axis]} swapped"
+        if size % 2 == 0 and tells(lambda x, a=axis: x.roll(x.shape[a] // 2, a)):
+            return f"the answer with both halves along {axes[axis]} swapped"
         if tells(lambda x, a=axis: x.flip(a)):
             return f"the answer reversed along {axes[axis]}"
     if value.numel() > 3 and bool(torch.isfinite(value).all() & torch.isfinite(answer).all()):
