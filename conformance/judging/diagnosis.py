@@ -45,7 +45,9 @@ AGREEMENT = 2.0  # budgets that two answers with one mutant can be apart: each h
 NAN = "NaN there: 0/0, inf - inf, or memory that holds NaN: outside an operand's view, or fresh and not written"
 INFINITE = "infinite there: an overflow, or a division by 0"
 ONE_ANSWER = (NAN, INFINITE)
-VAGUE = re.compile(r"each row is |the answer's values in another order|0 where the answer|all |\S+ x the answer$|the answer \S+$")
+VAGUE = re.compile(
+    r"each row is |the answer's values in another order|0 where the answer|all |\S+ x the answer$|the answer \S+$"
+)
 OTHER_MASK = 16  # wrong elements that tell another mask
 BOTH_WAYS = 0.1  # of the wrong elements, 0 where they are not to be and the other way round
 # kinds that one call does not show by its values, or that would do harm here

@@ -106,9 +106,7 @@ def beyond(contract: Contract, case: Case, output: str, bad: torch.Tensor) -> st
     return None
 
 
-def _kept(
-    contract: Contract, case: Case, exact: Operands, earlier: Sequence[Case]
-) -> Iterator[tuple[str, Change]]:
+def _kept(contract: Contract, case: Case, exact: Operands, earlier: Sequence[Case]) -> Iterator[tuple[str, Change]]:
     """An operand of an earlier call in the place of this one's of the same shape, the first and the latest of those."""
     shapes = {name: contract.operand_shape(name, case) for name, value in exact.items() if value is not None}
     for name, shape in shapes.items():
@@ -304,7 +302,9 @@ def told_apart(
 ) -> Mapping[str, Change]:
     """Of several changes, those that explain what the kernel gives in other sizes too, where it is wrong there."""
     for size in contract.sizes if len(changes) > 1 else ():
-        other = replace(plain_case(contract, case.dtype, next(iter(contract.values)), case.seed, size), params=case.params)
+        other = replace(
+            plain_case(contract, case.dtype, next(iter(contract.values)), case.seed, size), params=case.params
+        )
         if other.sizes == case.sizes or not other.filled or not contract.valid(other) or contract.work(other) > LITTLE:
             continue
         got = (call(other) or {}).get(output)
@@ -318,8 +318,7 @@ def told_apart(
         return {
             text: change
             for text, change in changes.items()
-            if (answer := answers[text]) is not None
-            and _explained(answer, got.cpu(), bad.cpu(), other) is not None
+            if (answer := answers[text]) is not None and _explained(answer, got.cpu(), bad.cpu(), other) is not None
         }
     return changes
 
@@ -347,9 +346,7 @@ def _other_slices(
     return None
 
 
-def _again_wrong(
-    contract: Contract, case: Case, output: str, call: Call
-) -> tuple[torch.Tensor, torch.Tensor] | None:
+def _again_wrong(contract: Contract, case: Case, output: str, call: Call) -> tuple[torch.Tensor, torch.Tensor] | None:
     """What the kernel gives for other values, and where that is wrong; None where it cannot be compared."""
     got = (call(again(case)) or {}).get(output)
     right = contract.expected(contract.build(again(case)))[output]

@@ -56,7 +56,10 @@ def for_rows(where, this, other):
         (lambda x, w, eps: for_rows([2], x, rms(x, w, eps)), "the elements of x, unchanged"),
         (lambda x, w, eps: for_rows([1, 3], rms(x, w.roll(-1), eps), rms(x, w, eps)), "each cols of weight"),
         (lambda x, w, eps: rms(x, w, eps) * 1.5, None),
-        (lambda x, w, eps: rms(x, w.flip(0), eps), "cols read weight of others: 0 that of 6, 1 that of 5, 2 that of 4, ..."),
+        (
+            lambda x, w, eps: rms(x, w.flip(0), eps),
+            "cols read weight of others: 0 that of 6, 1 that of 5, 2 that of 4, ...",
+        ),
         (lambda x, w, eps: rms(x, w.sin(), eps), None),
     ],
 )
