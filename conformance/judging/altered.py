@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -84,7 +84,7 @@ class _Run(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "").strip("_")
-        frame = sys._getframe(1)
+        frame: FrameType | None = sys._getframe(1)
         while frame is not None and not frame.f_code.co_filename.startswith(FOLDER):
             frame = frame.f_back
         out = func(*args, **kwargs)
@@ -222,9 +222,22 @@ def _alterations(plain: _Run) -> Iterator[Alteration]:
     bases = {o.site: _in_base_2 for o in plain.seen.values() if o.site[2] in IN_BASE_2}
     if len(bases) > 1:
         yield Alteration("all exponentials and logarithms were to base 2", bases)
+    yield from _together(plain)
     every = [list(_of_site(operation)) for operation in list(plain.seen.values())]
     for nth in itertools.zip_longest(*every):
         yield from (alteration for alteration in nth if alteration is not None)
+
+
+def _together(plain: _Run) -> Iterator[Alteration]:
+    """One change of all the means, sums and the like that stand in one line."""
+    lines: dict[tuple[str, str, str], dict[Site, Step]] = {}
+    for operation in plain.seen.values():
+        if operation.site[2] in REDUCTIONS and isinstance(operation.out, torch.Tensor):
+            for words, step in _of_reduction(operation.site[2], operation):
+                lines.setdefault((operation.site[2], _place(operation.site), words), {})[operation.site] = step
+    for (name, place, words), steps in lines.items():
+        if len(steps) > 1:
+            yield Alteration(f"each `{name}` of a line were {words} ({place})", steps)
 
 
 def _of_site(operation: Operation) -> Iterator[Alteration]:
@@ -247,7 +260,7 @@ def _changes(operation: Operation, shown: str) -> Iterator[tuple[str, Step]]:
         yield from _of_product(operation)
     elif name == "getitem":
         yield from _of_index(operation)
-    elif name in ("mean", "sum", "amax", "amin", "max", "logsumexp"):
+    elif name in REDUCTIONS:
         yield from _of_reduction(name, operation)
     elif name in ("tril", "triu"):
         yield from _of_triangle()
@@ -274,6 +287,7 @@ def _changes(operation: Operation, shown: str) -> Iterator[tuple[str, Step]]:
 
 
 UNARY = {"square", "tanh", "exp", "log", "sqrt", "rsqrt", "sigmoid", "abs", "neg", "erf", "clamp", "clamp_min", "relu"}
+REDUCTIONS = ("mean", "sum", "amax", "amin", "max", "logsumexp", "softmax")
 IN_BASE_2 = {"exp", "log", "logsumexp", "softmax"}
 BASES = {"exp": "exp2", "log": "log2"}
 COMPARISONS = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt", "eq": "ne", "ne": "eq"}
@@ -442,6 +456,14 @@ def _of_reduction(name: str, operation: Operation) -> Iterator[tuple[str, Step]]
         yield "the logarithm to base 2", lambda o: o.out / math.log(2)
         yield "without the logarithm: the sum", lambda o: o.out.exp()
         yield "the maximum alone", lambda o: o.args[0].amax(*o.args[1:], **o.kwargs)
+    if name in ("logsumexp", "softmax"):
+        for tile in TILES:
+            if tile < size:
+                text = f"of a running sum in tiles of {tile} that is not scaled anew where the maximum grows"
+                yield text, partial(_not_scaled, dim, tile)
+    if name == "softmax":
+        yield "not divided by its sum", lambda o: (o.args[0] - o.args[0].amax(dim, keepdim=True)).exp()
+        return
     for tile in _cut(size):
         text = f"without the last {size % tile} of {size}, beyond whole tiles of {tile}"
         yield text, partial(_of_first, dim, tile)
@@ -452,6 +474,22 @@ def _of_first(dim: int, tile: int, operation: Operation) -> torch.Tensor:
     count = whole.shape[dim] // tile * tile
     part = operation.of(whole.narrow(dim, 0, count))
     return part * count / whole.shape[dim] if operation.site[2] == "mean" else part
+
+
+def _not_scaled(dim: int, tile: int, operation: Operation) -> torch.Tensor:
+    """A softmax, or the logarithm of the sum, whose addends keep the maximum that was known when they came."""
+    x = operation.args[0].movedim(dim, -1)
+    known = x.cummax(-1).values[..., [min(stop, x.shape[-1]) - 1 for stop in _ends(x.shape[-1], tile)]]
+    total = (x - known.repeat_interleave(tile, -1)[..., : x.shape[-1]]).exp().sum(-1)
+    last = known[..., -1]
+    if operation.site[2] == "softmax":
+        return ((x - last[..., None]).exp() / total[..., None]).movedim(-1, dim)
+    found = last + total.log()
+    return found.reshape(operation.out.shape)
+
+
+def _ends(size: int, tile: int) -> range:
+    return range(tile, size + tile, tile)
 
 
 def _divided(by: float, operation: Operation) -> torch.Tensor:

@@ -114,7 +114,8 @@ def _kept(contract: Contract, case: Case, exact: Operands, earlier: Sequence[Cas
         alike = [o for o in alike if contract.operand_dtype(name, o) is contract.operand_dtype(name, case)]
         for other in dict.fromkeys((*alike[:1], *alike[-1:])):
             kept = contract.build(other).exact[name]
-            if kept is not None and not torch.equal(kept, exact[name]):
+            now = exact[name]
+            if kept is not None and now is not None and not torch.equal(kept, now):
                 yield f"{name} were that of an earlier call, on {other.id}", _constant(name, kept)
 
 

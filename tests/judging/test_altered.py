@@ -67,6 +67,35 @@ def test_a_step_of_a_norm(statistic, text):
     assert told is None or ("rms_norm.py:" in told and "; or" not in told)
 
 
+@pytest.mark.parametrize(("tile", "text"), [(16, "in tiles of 16 that is not scaled anew"), (5, None)])
+def test_a_running_sum_that_is_not_scaled_anew(tile, text):
+    def fn(x):
+        largest, total = x.new_full((len(x), 1), -torch.inf), x.new_zeros(len(x), 1)
+        for part in x.split(tile, 1):
+            largest = torch.maximum(largest, part.amax(1, keepdim=True))
+            total = total + (part - largest).exp().sum(1, keepdim=True)
+        return (x - largest).exp() / total
+
+    told = said("softmax", fn, rows=5, cols=73)
+    assert told is None if text is None else text in told
+
+
+def test_means_of_one_line_that_are_wrong_in_one_way():
+    def fn(count):
+        def backward(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
+            centred = x - x.mean(-1, keepdim=True)
+            r = torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps)
+            hat, g = centred * r, dy * weight
+            first, second = (t.sum(-1, keepdim=True) / count for t in (g, g * hat))
+            return r * (g - first - hat * second), (dy * hat).sum(0), dy.sum(0)
+
+        return backward
+
+    told = said("layer_norm_backward", fn(64), "dx", rows=5, cols=33)
+    assert "each `mean` of a line were divided by 64 (layer_norm_backward.py:" in told
+    assert said("layer_norm_backward", fn(35), "dx", rows=5, cols=33) is None
+
+
 def test_a_factor_that_one_of_two_terms_gets():
     def fn(y, dy):
         return y * dy - (y * dy).sum(-1, keepdim=True)
