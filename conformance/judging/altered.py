@@ -12,7 +12,8 @@ import linecache
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib import import_module
@@ -37,7 +38,9 @@ CLOSER = 0.5  # of the error, at most, is what a change leaves of it
 SHARE = 1e-3  # of what a change moves an element by, that may be left unexplained
 TILES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
-Site = tuple[CodeType, int, str]  # an operation in the reference's code: where it stands and its name
+Place = tuple[CodeType, int]  # a call in the reference's code
+# an operation of the reference: where it stands, behind where what it stands in is called from, and its name
+Site = tuple[tuple[Place, ...], str]
 
 
 @dataclass
@@ -84,13 +87,16 @@ class _Run(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "").strip("_")
+        places: list[Place] = []
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None and not frame.f_code.co_filename.startswith(FOLDER):
+        while frame is not None and frame.f_code is not _outputs.__code__:
+            if frame.f_code.co_filename.startswith(FOLDER):
+                places.append((frame.f_code, frame.f_lasti))
             frame = frame.f_back
         out = func(*args, **kwargs)
-        if frame is None or name in ("get", "set"):
+        if not places or name in ("get", "set"):
             return out
-        site = (frame.f_code, frame.f_lasti, name)
+        site = (tuple(places), name)
         operation = Operation(site, func, args, kwargs, out, self.made)
         self.seen.setdefault(site, operation)
         if self.alteration is not None and site in self.alteration.steps:
@@ -219,38 +225,49 @@ def _explains(
 
 def _alterations(plain: _Run) -> Iterator[Alteration]:
     """All changes of the operations that a reference went through: the first of each, then the second of each."""
-    bases = {o.site: _in_base_2 for o in plain.seen.values() if o.site[2] in IN_BASE_2}
+    bases = {o.site: _in_base_2 for o in plain.seen.values() if o.site[1] in IN_BASE_2}
     if len(bases) > 1:
         yield Alteration("all exponentials and logarithms were to base 2", bases)
     yield from _together(plain)
-    every = [list(_of_site(operation)) for operation in list(plain.seen.values())]
+    calls = Counter((operation.site[0][0], operation.site[1]) for operation in plain.seen.values())
+    shared = {operation.site for operation in plain.seen.values() if calls[operation.site[0][0], operation.site[1]] > 1}
+    every = [list(_of_site(operation, operation.site in shared)) for operation in list(plain.seen.values())]
     for nth in itertools.zip_longest(*every):
         yield from (alteration for alteration in nth if alteration is not None)
 
 
 def _together(plain: _Run) -> Iterator[Alteration]:
-    """One change of all the means, sums and the like that stand in one line."""
+    """One change of all the means, sums and the like that stand in one line, and of an operation wherever the function
+    that it stands in is called from."""
     lines: dict[tuple[str, str, str], dict[Site, Step]] = {}
     for operation in plain.seen.values():
-        if operation.site[2] in REDUCTIONS and isinstance(operation.out, torch.Tensor):
-            for words, step in _of_reduction(operation.site[2], operation):
-                lines.setdefault((operation.site[2], _place(operation.site), words), {})[operation.site] = step
+        if operation.site[1] in REDUCTIONS and isinstance(operation.out, torch.Tensor):
+            for words, step in _of_reduction(operation.site[1], operation):
+                lines.setdefault((operation.site[1], _place(operation.site), words), {})[operation.site] = step
     for (name, place, words), steps in lines.items():
         if len(steps) > 1:
             yield Alteration(f"each `{name}` of a line were {words} ({place})", steps)
+    shared: dict[tuple[Place, str], dict[Site, Step]] = {}
+    for operation in plain.seen.values():
+        for alteration in _of_site(operation, False):
+            shared.setdefault((operation.site[0][0], alteration.text), {}).update(alteration.steps)
+    for (_, text), steps in shared.items():
+        if len(steps) > 1:
+            yield Alteration(text, steps)
 
 
-def _of_site(operation: Operation) -> Iterator[Alteration]:
+def _of_site(operation: Operation, shared: bool) -> Iterator[Alteration]:
     shown = _written(operation.site)
     if shown is None or not isinstance(operation.out, torch.Tensor):
         return
     for words, step in _changes(operation, shown):
-        yield Alteration(f"`{shown}` were {words} ({_place(operation.site)})", {operation.site: step})
+        place = _place(operation.site, shared)
+        yield Alteration(f"`{shown}` were {words} ({place})", {operation.site: step})
 
 
 def _changes(operation: Operation, shown: str) -> Iterator[tuple[str, Step]]:
     """Other results of an operation, in words."""
-    name, out = operation.site[2], operation.out
+    name, out = operation.site[1], operation.out
     node = ast.parse(shown, mode="eval").body
     if name in ("mul", "div", "rdiv", "add", "sub", "rsub") and len(operation.args) == 2:
         yield from _of_two(name, node, operation)
@@ -274,6 +291,8 @@ def _changes(operation: Operation, shown: str) -> Iterator[tuple[str, Step]]:
         yield f"`{_argument(node, 1)}` everywhere", lambda o: _in_place_of(o.args[1], o.out)
     if name == "mul":
         yield from _of_factor(operation, node)
+    if name in ("mul", "div", "add", "sub", "masked_fill"):
+        yield from _of_first_slices(operation, node)
     if name in ("rsqrt", "sqrt"):
         yield "taken before the number is added: the root, and then the number", _rooted_first
     if not out.is_floating_point() or out.numel() < 2:
@@ -295,7 +314,7 @@ COMPARISONS = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt", "eq": "ne", "ne":
 
 def _in_base_2(operation: Operation) -> torch.Tensor:
     """What an operation gives with 2 in the place of e."""
-    name, x, ln2 = operation.site[2], operation.args[0], math.log(2)
+    name, x, ln2 = operation.site[1], operation.args[0], math.log(2)
     if name == "log":
         return operation.out / ln2
     return operation.of(x * ln2) / (ln2 if name == "logsumexp" else 1)
@@ -322,6 +341,9 @@ def _of_two(name: str, node: ast.expr, operation: Operation) -> Iterator[tuple[s
             word = "multiplied by" if name == "div" else "with the other sign before"
             other = {"div": "mul", "add": "sub", "sub": "add", "rsub": "add"}[name]
             yield f"{word} {numbers[0]:.4g}", lambda o: getattr(o.args[0], other)(o.args[1])
+        for by, of in _scales(operation).items():
+            text = f"with {by * numbers[0]:.4g}, {of} {numbers[0]:.4g}, in its place"
+            yield text, partial(_with_number, by)
         return
     if not isinstance(node, ast.BinOp):
         return
@@ -341,12 +363,25 @@ def _of_two(name: str, node: ast.expr, operation: Operation) -> Iterator[tuple[s
         yield f"{'multiplied' if name == 'mul' else 'divided'} by `{right}` twice", lambda o: o.of(o.out, o.args[1])
 
 
+def _scales(operation: Operation) -> dict[float, str]:
+    """What a number in a sum or product may be off by."""
+    found = {2.0: "twice", 0.5: "half of"}
+    if isinstance(operation.out, torch.Tensor):
+        for size in sorted(set(operation.out.shape) - {0, 1, 2}):
+            found |= {float(size): f"{size} times", 1 / size: f"1/{size} of"}
+    return found
+
+
+def _with_number(by: float, operation: Operation) -> Any:
+    return operation.of(*(arg if isinstance(arg, torch.Tensor) else by * arg for arg in operation.args[:2]))
+
+
 def _of_factor(operation: Operation, node: ast.expr) -> Iterator[tuple[str, Step]]:
     """A factor of a sum or difference that only one of the two terms gets."""
     for at in (0, 1):
         terms = operation.maker(at)
         shown = None if terms is None else _written(terms.site)
-        if terms is None or shown is None or terms.site[2] not in ("add", "sub"):
+        if terms is None or shown is None or terms.site[1] not in ("add", "sub"):
             continue
         sides = ast.parse(shown, mode="eval").body
         if not isinstance(sides, ast.BinOp):
@@ -363,6 +398,32 @@ def _one_term(at: int, side: int, operation: Operation) -> torch.Tensor:
     parts = list(terms.args)
     parts[side] = parts[side] * operation.args[1 - at]
     return terms.of(*parts).expand(operation.out.shape)
+
+
+def _of_first_slices(operation: Operation, node: ast.expr) -> Iterator[tuple[str, Step]]:
+    """An argument whose first slice along an axis, or along all but the last two, is taken for every one: an index that
+    is left out."""
+    if isinstance(node, ast.BinOp):
+        written: list[ast.expr | None] = [node.left, node.right]
+    else:
+        written = [None, node.args[0] if isinstance(node, ast.Call) and node.args else None]
+    for at, (arg, source) in enumerate(zip(operation.args[:2], written, strict=False)):
+        if source is None or not isinstance(arg, torch.Tensor) or arg.ndim != operation.out.ndim:
+            continue
+        axes = [(axis,) for axis in range(arg.ndim) if arg.shape[axis] > 1]
+        leading = tuple(axis for axis in range(arg.ndim - 2) if arg.shape[axis] > 1)
+        for chosen in [*axes, *([leading] if len(leading) > 1 else [])]:
+            along = " and ".join(f"axis {axis}" for axis in chosen)
+            yield f"with `{ast.unparse(source)}` of index 0 along {along} for all", partial(_with_first, at, chosen)
+
+
+def _with_first(at: int, axes: Sequence[int], operation: Operation) -> Any:
+    value = operation.args[at]
+    for axis in axes:
+        value = value.narrow(axis, 0, min(1, value.shape[axis])).expand(value.shape)
+    args = list(operation.args)
+    args[at] = value
+    return operation.of(*args)
 
 
 def _of_product(operation: Operation) -> Iterator[tuple[str, Step]]:
@@ -403,6 +464,7 @@ def _of_index(operation: Operation) -> Iterator[tuple[str, Step]]:
     for at, part in enumerate(parts):
         if isinstance(part, slice) and type(part.stop) is int and not part.start:
             yield "all up to the end", partial(_up_to_the_end, at)
+            yield f"the last {part.stop}, not the first", partial(_the_last, at)
     if any(_is_indices(part) for part in parts):
         zero = lambda part: torch.zeros_like(part) if _is_indices(part) else part  # noqa: E731
         yield "that of index 0, whatever the indices", lambda o: o.args[0][_each(o.args[1], zero)]
@@ -412,6 +474,15 @@ def _of_index(operation: Operation) -> Iterator[tuple[str, Step]]:
 
 def _up_to_the_end(at: int, operation: Operation) -> torch.Tensor:
     return operation.args[0][_whole(operation.args[1], at)]
+
+
+def _the_last(at: int, operation: Operation) -> torch.Tensor:
+    index = operation.args[1]
+    parts = list(index) if isinstance(index, tuple) else [index]
+    if not isinstance(parts[at], slice):
+        return operation.out
+    parts[at] = slice(-parts[at].stop or operation.args[0].shape[0], None)
+    return operation.args[0][tuple(parts)]
 
 
 def _whole(index: Any, at: int) -> Any:
@@ -473,7 +544,7 @@ def _of_first(dim: int, tile: int, operation: Operation) -> torch.Tensor:
     whole = operation.args[0]
     count = whole.shape[dim] // tile * tile
     part = operation.of(whole.narrow(dim, 0, count))
-    return part * count / whole.shape[dim] if operation.site[2] == "mean" else part
+    return part * count / whole.shape[dim] if operation.site[1] == "mean" else part
 
 
 def _not_scaled(dim: int, tile: int, operation: Operation) -> torch.Tensor:
@@ -482,7 +553,7 @@ def _not_scaled(dim: int, tile: int, operation: Operation) -> torch.Tensor:
     known = x.cummax(-1).values[..., [min(stop, x.shape[-1]) - 1 for stop in _ends(x.shape[-1], tile)]]
     total = (x - known.repeat_interleave(tile, -1)[..., : x.shape[-1]]).exp().sum(-1)
     last = known[..., -1]
-    if operation.site[2] == "softmax":
+    if operation.site[1] == "softmax":
         return ((x - last[..., None]).exp() / total[..., None]).movedim(-1, dim)
     found = last + total.log()
     return found.reshape(operation.out.shape)
@@ -529,10 +600,10 @@ def _argument(node: ast.expr, at: int) -> str:
 def _rooted_first(operation: Operation) -> torch.Tensor | None:
     """1/(sqrt(a) + b), or sqrt(a) + b, in place of 1/sqrt(a + b) and sqrt(a + b)."""
     sum_of = operation.maker()
-    if sum_of is None or sum_of.site[2] != "add" or isinstance(sum_of.args[1], torch.Tensor):
+    if sum_of is None or sum_of.site[1] != "add" or isinstance(sum_of.args[1], torch.Tensor):
         return operation.out
     root = sum_of.args[0].sqrt() + sum_of.args[1]
-    return 1 / root if operation.site[2] == "rsqrt" else root
+    return 1 / root if operation.site[1] == "rsqrt" else root
 
 
 def _earlier(operation: Operation) -> Iterator[tuple[str, Step]]:
@@ -564,7 +635,7 @@ def _with_earlier(position: int, side: int, operation: Operation) -> Any:
 @cache
 def _written(site: Site) -> str | None:
     """The expression of an operation, on one line; None where it is not one."""
-    code, at, _ = site
+    code, at = site[0][0]
     line, end, start, stop = list(code.co_positions())[at // 2]
     if line is None or end is None or start is None or stop is None:
         return None
@@ -577,6 +648,10 @@ def _written(site: Site) -> str | None:
         return None
 
 
-def _place(site: Site) -> str:
-    line = list(site[0].co_positions())[site[1] // 2][0]
-    return f"{Path(site[0].co_filename).name}:{line}"
+def _place(site: Site, outer: bool = False) -> str:
+    """The file and line of an operation; with `outer` those from which its function is called too."""
+    shown = []
+    for code, at in site[0] if outer else site[0][:1]:
+        line = list(code.co_positions())[at // 2][0]
+        shown.append(f"{Path(code.co_filename).name}:{line}")
+    return ", from ".join(shown)

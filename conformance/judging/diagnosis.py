@@ -125,11 +125,13 @@ def diagnose(
                 if relation in (None, NAN):
                     relation = idle(name, verdict.bad) or relation
                 if relation is None or VAGUE.match(relation) or relation in ONE_ANSWER:
-                    said = reading.beyond(contract, case, name, verdict.bad)
-                    if said is None and mutants:
-                        said = reading.misread(contract, case, name, got[name], verdict.bad, seconds, call, passed)
-                    if said is None and mutants:
-                        said = altered.altered(contract, case, name, got, verdict.bad, seconds, call)
+                    said = None
+                    if mutants:
+                        said = reading.misread(
+                            contract, case, name, got[name], verdict.bad, seconds, call, passed
+                        ) or altered.altered(contract, case, name, got, verdict.bad, seconds, call)
+                    if said is None:
+                        said = reading.beyond(contract, case, name, verdict.bad, call)
                     relation = said if relation is None or said is not None else relation
             kept_short = not found and not bits and call is not reading.nothing
             if relation is None and kept_short and not wrong_in_float32(contract, case, name, call):

@@ -87,12 +87,29 @@ def misread(
     return _other_slices(contract, case, output, got, bad, end, call)
 
 
-def beyond(contract: Contract, case: Case, output: str, bad: torch.Tensor) -> str | None:
-    """The bound of an operand beyond which all is wrong and nothing else: where it is clamped, or what overflows."""
+def beyond(contract: Contract, case: Case, output: str, bad: torch.Tensor, call: Call = nothing) -> str | None:
+    """The bound of an operand beyond which all is wrong and nothing else, with these values and with others: where it
+    is clamped, or what overflows."""
+    text, operand = _bound(contract, case, bad)
+    if text is None:
+        return None
+    other = _again_wrong(contract, case, output, call)
+    if other is not None and bool(other[1].any()) and _bound(contract, again(case), other[1])[1] != operand:
+        return None
+    return text
+
+
+def _bound(contract: Contract, case: Case, bad: torch.Tensor) -> tuple[str | None, str]:
+    """Such a bound of one case, and of which operand it is. None where whole slices are wrong: which they are says as
+    much."""
     bad = bad.cpu()
     right = ~bad
     if int(bad.sum()) < LEAST or int(right.sum()) < LEAST:
-        return None
+        return None, ""
+    for axis in range(bad.ndim if bad.ndim > 1 else 0):
+        slices = bad.movedim(axis, 0).reshape(bad.shape[axis], -1)
+        if bool((slices.all(1) | ~slices.any(1)).all()):
+            return None, ""
     for name, value in contract.build(case).exact.items():
         if value is None or value.shape != bad.shape or not bool(value.isfinite().all()):
             continue
@@ -102,8 +119,8 @@ def beyond(contract: Contract, case: Case, output: str, bad: torch.Tensor) -> st
             least, most = float(size[bad].min()), float(size[right].max())
             if least > most and least > 0:
                 sign, shown = (">=", least) if not text.startswith("-") else ("<=", -least)
-                return f"wrong wherever {text.removeprefix('-')} {sign} {shown:.4g}, and nowhere else"
-    return None
+                return f"wrong wherever {text.removeprefix('-')} {sign} {shown:.4g}, and nowhere else", text
+    return None, ""
 
 
 def _kept(contract: Contract, case: Case, exact: Operands, earlier: Sequence[Case]) -> Iterator[tuple[str, Change]]:

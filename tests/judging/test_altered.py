@@ -10,8 +10,12 @@ from touchstone.conformance.discovery import registry
 from touchstone.conformance.judging import altered, diagnosis, reading
 from touchstone.conformance.spec import compare
 from touchstone.conformance.spec.cases import plain_case
+from touchstone.reference import _masks
 from touchstone.reference.attention import torch_attention
+from touchstone.reference.attention_decode import torch_attention_decode
+from touchstone.reference.attention_decode_int4 import torch_attention_decode_int4
 from touchstone.reference.cross_entropy import torch_cross_entropy
+from touchstone.reference.masked_attention import torch_masked_attention
 from touchstone.reference.merge_states import torch_merge_states
 from touchstone.reference.rms_norm_backward import torch_rms_norm_backward
 from touchstone.reference.rope import torch_rope
@@ -58,7 +62,8 @@ def mean_of(x):
         (lambda x, eps: torch.rsqrt(mean_of(x) + eps) * 1.1, None),
         (lambda x, eps: torch.rsqrt(mean_of(x) * 33 / 31 + eps), None),
         (lambda x, eps: torch.rsqrt(mean_of(x[:, 1:]) * 32 / 33 + eps), None),
-        (lambda x, eps: torch.rsqrt(mean_of(x) + eps / 2), None),
+        (lambda x, eps: torch.rsqrt(mean_of(x) + eps / 2), "were with 0.05, half of 0.1, in its place"),
+        (lambda x, eps: torch.rsqrt(mean_of(x) + eps / 3), None),
     ],
 )
 def test_a_step_of_a_norm(statistic, text):
@@ -168,6 +173,53 @@ def test_all_to_base_2():
     for output in ("o", "lse"):
         assert said("merge_states", fn, output) == "as if all exponentials and logarithms were to base 2"
     assert "base 2" not in (said("merge_states", one, "lse") or "")  # o is right, which it would not be
+
+
+def test_one_of_two_calls_of_a_function():
+    def fn(at):
+        def decode(q, k_codes, k_scales, v_codes, v_scales, lengths, *, scale=None):
+            scales = [k_scales.clone(), v_scales.clone()]
+            for of in at:
+                scales[of][..., 1] *= -1
+            return torch_attention_decode_int4(q, k_codes, scales[0], v_codes, scales[1], lengths, scale=scale)
+
+        return decode
+
+    told = said("attention_decode_int4", fn([1]), "o")
+    assert "`wide * own[..., 0] - own[..., 1]`" in told and ", from attention_decode_int4.py:" in told
+    both = said("attention_decode_int4", fn([0, 1]), "o")
+    assert "`wide * own[..., 0] - own[..., 1]`" in both and ", from" not in both
+
+
+def test_the_last_in_place_of_the_first():
+    def fn(columns):
+        def decode(q, cache, lengths, *, dim_v, scale):
+            o, lse = torch_attention_decode(q, cache[:, None], cache[:, None], lengths, scale=scale)
+            return o[..., columns(dim_v)], lse
+
+        return decode
+
+    size = dict(B=2, H=3, Sq=2, Sk=9, W=24, V=16)
+    told = said("mla_decode", fn(lambda width: slice(-width, None)), "o", **size)
+    assert "`o[..., :dim_v]` were the last 16, not the first (mla_decode.py:" in told
+    assert said("mla_decode", fn(lambda width: slice(1, width + 1)), "o", **size) is None
+
+
+def test_an_index_that_is_left_out_of_a_factor():
+    def fn(of_all):
+        def masked(q, k, v, bias, slopes, seg_q, seg_k, *, p=0.0, seed=0, offset=0, **params):
+            o, lse = torch_masked_attention(q, k, v, bias, slopes, seg_q, seg_k, **params)
+            s = q @ k.repeat_interleave(q.shape[1] // k.shape[1], 1).mT * q.shape[-1] ** -0.5
+            seen = _masks.visible(q.shape[2], k.shape[2], seg_q, seg_k, causal=False, window=None)
+            probabilities = torch.exp(s.masked_fill(~seen, -torch.inf) - lse[..., None]).nan_to_num()
+            weights = _masks.weights(s.shape, p=p, seed=seed, offset=offset).to(s)
+            return (probabilities * of_all(weights)) @ v.repeat_interleave(q.shape[1] // k.shape[1], 1), lse
+
+        return masked
+
+    told = said("masked_attention", fn(lambda w: w[:1, :1].expand(w.shape)), "o", params={"p": 0.3})
+    assert "of index 0 along axis 0 and axis 1 for all (" in told
+    assert said("masked_attention", fn(lambda w: w.flip(1)), "o", params={"p": 0.3}) is None
 
 
 def test_indices_that_are_not_looked_at():
