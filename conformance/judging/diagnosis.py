@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -96,6 +96,7 @@ def diagnose(
     if not failed:
         return {}
     causes = causes or {}
+    call = call if call is reading.nothing else cache(call)
     look = mutants and not causes.keys() >= failed.keys()
     matching = matching_mutants(contract, case, got, expected, verdicts, seconds) if look else {}
     matching = held_again(contract, case, matching, call) if matching else {}

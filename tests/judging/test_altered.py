@@ -208,7 +208,7 @@ def test_the_last_in_place_of_the_first():
 def test_an_index_that_is_left_out_of_a_factor():
     def fn(of_all):
         def masked(q, k, v, bias, slopes, seg_q, seg_k, *, p=0.0, seed=0, offset=0, **params):
-            o, lse = torch_masked_attention(q, k, v, bias, slopes, seg_q, seg_k, **params)
+            lse = torch_masked_attention(q, k, v, bias, slopes, seg_q, seg_k, **params)[1]
             s = q @ k.repeat_interleave(q.shape[1] // k.shape[1], 1).mT * q.shape[-1] ** -0.5
             seen = _masks.visible(q.shape[2], k.shape[2], seg_q, seg_k, causal=False, window=None)
             probabilities = torch.exp(s.masked_fill(~seen, -torch.inf) - lse[..., None]).nan_to_num()
