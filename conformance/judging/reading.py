@@ -178,6 +178,7 @@ def _changes(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[
             yield f"the first {letter} of {name} were every one", _other_operand(name, _all_of(axis, 0))
             yield f"each {letter} of {name} were the one before", _other_operand(name, _rolled(axis, 1))
             yield f"each {letter} of {name} were the one after", _other_operand(name, _rolled(axis, -1))
+    yield from _other_order(contract, case, exact)
     for name, options in contract.params.items():
         if any(isinstance(option, float) and option not in (0.0, 1.0) for option in options):
             for letter, size in case.size.items():
@@ -196,7 +197,7 @@ def _counts(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[s
             continue
         for letter, size in case.size.items():
             if isinstance(size, int) and bool((value != size).any()):
-                yield f"all {name} were {letter}", _other_operand(name, _filled(size))
+                yield f"all {name} were {size} ({letter})", _other_operand(name, _filled(size))
         yield f"{name} were 0, 1, 2, ...", _other_operand(name, _counted)
 
 
@@ -206,6 +207,35 @@ def _filled(size: int) -> Callable[[torch.Tensor], torch.Tensor]:
 
 def _counted(value: torch.Tensor) -> torch.Tensor:
     return torch.arange(value.shape[-1], dtype=value.dtype).expand(value.shape).contiguous()
+
+
+def _other_order(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[str, Change]]:
+    """Two operands in each other's place, and an operand in whose memory two axes are taken the other way round."""
+    given = {name: value for name, value in exact.items() if value is not None}
+    for one, other in itertools.combinations(given, 2):
+        if given[one].shape == given[other].shape and contract.operand_dtype(one, case).is_floating_point:
+            yield f"{one} and {other} were each other", _exchanged(one, other)
+    for name, value in given.items():
+        letters = contract.operand_axes(name, case).split()
+        for axis in range(value.ndim - 1) if value.ndim == len(letters) and "..." not in letters else ():
+            if min(value.shape[axis : axis + 2]) > 1:
+                text = f"{letters[axis]} and {letters[axis + 1]} of {name} were the other way round in memory"
+                yield text, _other_operand(name, _restored(axis))
+
+
+def _exchanged(one: str, other: str) -> Change:
+    return lambda exact, case: ({**exact, one: exact[other], other: exact[one]}, case.param)
+
+
+def _restored(axis: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """What is read where a contiguous tensor's axes `axis` and `axis` + 1 are taken to be swapped in memory."""
+
+    def change(value: torch.Tensor) -> torch.Tensor:
+        shape = list(value.shape)
+        shape[axis], shape[axis + 1] = shape[axis + 1], shape[axis]
+        return value.reshape(shape).transpose(axis, axis + 1).contiguous()
+
+    return change
 
 
 def _padded_sizes(size: int) -> list[int]:
