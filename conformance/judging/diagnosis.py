@@ -45,9 +45,11 @@ AGREEMENT = 2.0  # budgets that two answers with one mutant can be apart: each h
 NAN = "NaN there: 0/0, inf - inf, or memory that holds NaN: outside an operand's view, or fresh and not written"
 INFINITE = "infinite there: an overflow, or a division by 0"
 ONE_ANSWER = (NAN, INFINITE)
+# sentences that name no cause, which are said only where nothing better is known
 VAGUE = re.compile(
-    r"each row is |the answer's values in another order|0 where the answer|all |\S+ x the answer$|the answer \S+$"
+    r"each row is |the answer's values in another order|0 where the answer|all |.* x the answer$|the answer \S+$"
 )
+NEAR_ONE = 0.01  # of 1: a factor that is given by what it is off
 OTHER_MASK = 16  # wrong elements that tell another mask
 BOTH_WAYS = 0.1  # of the wrong elements, 0 where they are not to be and the other way round
 # kinds that one call does not show by its values, or that would do harm here
@@ -678,7 +680,8 @@ def _fitted(value, answer, tolerance, bad, names: Mapping[str, float], unit: flo
         ratio = (value[told] / answer[told]).median()
         near = tolerance * ratio.abs().clamp_min(1.0)
         if most((error > 3 * near)[told]) and (share := _fits(value, ratio * answer, near, bad)):
-            return share, f"{ratio.item():.4g} x the answer{_name(ratio.item(), names, unit + 1e-4)}"
+            shown = f"{ratio.item():.4g}" if abs(ratio.item() - 1) > NEAR_ONE else f"(1 {ratio.item() - 1:+.2g})"
+            return share, f"{shown} x the answer{_name(ratio.item(), names, unit + 1e-4)}"
         difference = (value - answer)[told][tolerance[told].argmin()]
         if share := _fits(value, answer + difference, tolerance, bad):
             return share, f"the answer {difference.item():+.4g}{_name(difference.item(), names, 1e-3)}"
