@@ -301,6 +301,10 @@ def _right_with_others(j: Judgement, case: Case, names: list[str], compute: str,
         whole = j.contract.expected(j.contract.build(first))
         if all(causes.is_right(j, first, name, values.get(name), whole[name]) for name in names):
             return False
+    if values is not None:
+        lower = j.contract.expected(j.contract.build(first), compute)
+        if not all(causes.is_right(j, first, name, values.get(name), lower[name]) for name in names):
+            return False  # another fault, which a wider budget hides in this case
     others = [replace(case, seed=case.seed + more) for more in range(1, 4)]
     for family, of in j.contract.exact.items():
         if set(names) & set(of):
