@@ -43,11 +43,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) __cluster_dims__(CLUSTE
 #pragma unroll
             for (int i = 0; i < 4; i += 2) {
                 const int col = first + j * 8;
+                const ELEMENT* at = z + (row + i * 4) * pitch + col;
                 ELEMENT pair[2] = {};
-                // an even column of a row: a pair lies within the padding at least
-                if (row + i * 4 < M && col < N) {
-                    const unsigned both = *reinterpret_cast<const unsigned*>(z + (row + i * 4) * pitch + col);
+                if (row + i * 4 < M && col + 1 < N) {
+                    const unsigned both = *reinterpret_cast<const unsigned*>(at);
                     memcpy(pair, &both, 4);
+                } else if (row + i * 4 < M && col < N) {
+                    pair[0] = *at;
                 }
                 sum[j][i] *= slope_inline(to_float(pair[0]), ACTIVATION);
                 sum[j][i + 1] *= slope_inline(to_float(pair[1]), ACTIVATION);
