@@ -1,5 +1,6 @@
 """What a Numba CUDA program does around its kernels: signatures, device memory, streams, exceptions, whole scripts."""
 
+import os
 import subprocess
 import sys
 
@@ -240,3 +241,30 @@ def test_a_script_that_is_none_is_refused(tmp_path, capsys):
 
     assert main(["--numba", str(tmp_path / "none.py")]) == 2
     assert "none.py: expected a Python file, found none" in capsys.readouterr().err
+
+
+KERNEL = """
+import sys, numpy
+from numba import cuda
+@cuda.jit
+def fill(x, n):
+    if cuda.grid(1) < n:
+        x[cuda.grid(1)] = 3
+x = numpy.zeros(40)
+fill[2, 32](x, int(sys.argv[1]))
+assert (x == 3).all()
+"""
+NOTHING_YET = "import sys; assert sys.of_their_own and not {'numba', 'touchstone'} & set(sys.modules)"
+STARTS = "import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', {!r}, *sys.argv[1:]]).returncode)"
+
+
+def test_a_python_that_a_script_starts_is_emulated_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.of_their_own = True")
+    program = tmp_path / "starts.py"
+    program.write_text(STARTS.format(KERNEL))
+    assert script.run(program, ["40"]) == 0
+    assert script.run(program, ["41"]) == 1  # out of bounds
+    program.write_text(STARTS.format(NOTHING_YET))
+    assert script.run(program) == 0
+    assert os.environ["PYTHONPATH"] == str(tmp_path)

@@ -1,24 +1,28 @@
 """A Python program that launches Numba CUDA kernels, run as it stands on a machine without a GPU."""
 
 import contextlib
+import os
 import runpy
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import touchstone
 from touchstone.backends.emulator import instruments
 from touchstone.backends.emulator.errors import KernelError
 from touchstone.backends.emulator.numba import front
 
 CLEAN, FINDING, FAILED = 0, 1, 2
+CHILDREN = Path(__file__).parent / "children"  # with what a Python imports as it starts
 
 
 def run(
     path: str | Path, arguments: Sequence[str] = (), *, races: bool = False, order: str = "forward", seed: int = 0
 ) -> int:
     """Run the program at `path` with `arguments` as its `sys.argv[1:]`, its kernels in the emulator, and say at the
-    end, on standard error, what was found.
+    end, on standard error, what was found. Pythons that it starts have their kernels in the emulator too; what is found
+    there is an error of theirs.
 
     `races`: under the race detector. `order`, `seed`: of threads and blocks, as `emulator.schedule` takes them.
     Returns 0 where nothing was found, 1 after a finding, 2 where the program itself fails; a program that calls
@@ -38,6 +42,7 @@ def run(
         if races:
             stack.enter_context(instruments.races())
         stack.enter_context(_as_main(path, arguments))
+        stack.enter_context(_for_children())
         try:
             runpy.run_path(str(path), run_name="__main__")
         except SystemExit as left:
@@ -61,6 +66,21 @@ def _status_of(left: SystemExit) -> int:
         return left.code or CLEAN
     print(left.code, file=sys.stderr)
     return FINDING
+
+
+@contextlib.contextmanager
+def _for_children() -> Iterator[None]:
+    """Within, a Python that is started runs its kernels in the emulator."""
+    before = os.environ.get("PYTHONPATH")
+    root = Path(touchstone.__file__).parents[1]
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(CHILDREN), *([before] if before else []), str(root)])
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
 
 
 @contextlib.contextmanager
