@@ -128,6 +128,16 @@ def slopes_in_16_bits(operand: str, names: Sequence[str]) -> dict[str, Also]:
     }
 
 
+def tails_in_16_bits(operand: str, names: Sequence[str]) -> dict[str, Also]:
+    """Each function in float16, as far out as it has values there: an exponential that overflows or loses digits on the
+    way to an answer that float16 holds."""
+    size = {"rows": 7, "cols": 127}
+    return {
+        f"tails_{name}": Also(size, _between(operand, -18.0, 18.0), {"activation": name}, dtype="float16")
+        for name in names
+    }
+
+
 def moved(
     fn: Callable[[torch.Tensor, str], torch.Tensor], z: torch.Tensor, name: str, condition: torch.Tensor, most: float
 ) -> torch.Tensor:

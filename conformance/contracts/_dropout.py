@@ -102,11 +102,10 @@ def _other_streams_differ(call, arguments, outputs, case):
 
 def _compared_as_integers(call, arguments, outputs, case):
     """With p·2^32 the word of an element and one more: a comparison in float32 does not tell them apart, and one that
-    drops the last bit not those of an even word."""
-    ones = _ones(arguments)
+    drops the last bit not those of an even word. The least and the largest of many words: p next to 0 and to 1."""
+    ones = arguments["x"].new_ones((32, 64))
     drawn = words(ones.numel(), SEED, OFFSET)
-    for parity in (0, 1):
-        element = int((drawn % 2 == parity).nonzero()[0][-1])
+    for element in (int((drawn % 2).argmin()), int((drawn % 2).argmax()), int(drawn.argmin()), int(drawn.argmax())):
         word = int(drawn[element])
         kept = [bool(_mask(call, arguments, ones, p=(word + more) / 2**32).flatten()[element]) for more in (0, 1)]
         if kept != [True, False]:

@@ -267,17 +267,19 @@ FAMILIES: dict[str, Family] = {
 
 def with_large(operand: str, bends: Sequence[float] = (), shift: str | None = None) -> Family:
     """`normal`, but every fifth element of `operand` up to ±100, some of them above 90: where exponentials overflow,
-    whatever the parameters; and every seventh one of `bends`, to which every third element of `shift` adds nothing."""
+    whatever the parameters; and in every sixth column `bends` in turn, to which `shift` adds nothing there."""
 
     def family(draw: Draw) -> dict[str, torch.Tensor | None]:
         drawn = FAMILIES["normal"](draw)
         flat = draw.normal(draw.shape(operand), 2.0).contiguous().view(-1)
         flat[1::5] = draw.uniform(flat[1::5].shape, -100.0, 100.0)
         flat[1::15] = draw.uniform(flat[1::15].shape, 90.0, 100.0)
+        wide = flat.reshape(draw.shape(operand))
         if bends:
-            at = flat[2::7]
-            at.copy_(torch.tensor(bends, dtype=torch.float64).repeat(len(at) // len(bends) + 1)[: len(at)])
-        drawn[operand] = lift_tail(flat.reshape(draw.shape(operand)), 1.0)
+            at = wide[..., 2:-1:6]
+            turns = torch.arange(at.shape[0])[:, None] + torch.arange(at.shape[1])
+            at.copy_(torch.tensor(bends, dtype=torch.float64)[turns % len(bends)])
+        drawn[operand] = lift_tail(wide, 1.0)
         vector = None if shift is None else drawn[shift]
         if vector is not None:
             vector[2:-1:3] = 0

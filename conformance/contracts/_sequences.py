@@ -55,6 +55,8 @@ ALSO = {
     # of three sequences the last has queries and no keys
     "no_keys_for_some": Also(dict(N=4, Tq=8, Tk=9, Sq=3, Sk=6, Hq=2, Hkv=1, D=16)),
     **attention.of_widths({**_WIDE, "Hq": 2, "Hkv": 1}, {**attention.WIDTHS, 80: "float32"}),
+    "whole_tiles": Also(dict(N=2, Tq=512, Tk=512, Sq=512, Sk=512, Hq=1, Hkv=1, D=8), params={"causal": True}),
+    "keys_of_whole_tiles": Also(dict(N=2, Tq=2, Tk=512, Sq=2, Sk=512, Hq=2, Hkv=1, D=8)),
 }
 # of 33,030 keys the last sequence has those from 33,000 on
 MANY_KEYS = dict(N=4, Tq=4, Tk=33030, Sq=2, Sk=22000, Hq=2, Hkv=1, D=8)

@@ -7,7 +7,7 @@ import torch
 from touchstone.conformance.contracts import _activations as acts
 from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts import _bounds_rows as bounds_rows
-from touchstone.conformance.contracts._pointwise import pointwise, with_large
+from touchstone.conformance.contracts._pointwise import MANY, MATRICES, pointwise, special_of_each, with_large
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.budget import EPS32
 from touchstone.conformance.spec.contract import Int64Index, Invalid, Operand, Property, with_params
@@ -64,6 +64,9 @@ contract = pointwise(
     special=(math.nan, math.inf, 0.0, -0.0),  # -inf times the 0 of a sigmoid is NaN in one form and 0 in another
     valid=_valid,
     exact={"integers": ["y"]},
+    also=MANY[MATRICES]
+    | special_of_each(MATRICES, {"activation": acts.NAMES})
+    | acts.tails_in_16_bits("x", acts.NAMES),
     int64_index=Int64Index({"rows": 2**17 + 3, "cols": 2**14 + 8}, rows={"x": 0}),
     cost=8,
     calls=lambda size, param: size["rows"] * size["cols"],

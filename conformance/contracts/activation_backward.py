@@ -77,6 +77,7 @@ _elements = pointwise(
     exact={"integers": ["dx", "dbias"]},
     also=MANY[MATRICES]
     | acts.slopes_in_16_bits("x", acts.NAMES)
+    | acts.tails_in_16_bits("x", acts.NAMES)
     | special_of_each(MATRICES, {"activation": acts.NAMES}),
     gradient_of="activation",
     cost=16,

@@ -83,6 +83,8 @@ ALSO = {
     ),
     "few_queries_of_many_keys": Also(dict(B=2, Hq=2, Hkv=1, Sq=3, Sk=521, D=8), params={"causal": True}),
     "odd_tiles": Also(dict(B=1, Hq=1, Hkv=1, Sq=64, Sk=320, D=64), dtype="float16"),  # 5 of 64 keys
+    "whole_tiles": Also(dict(B=1, Hq=1, Hkv=1, Sq=512, Sk=512, D=8), params={"causal": True}),
+    "keys_of_whole_tiles": Also(dict(B=1, Hq=2, Hkv=1, Sq=2, Sk=512, D=8)),
 }
 MANY_KEYS = dict(B=1, Hq=2, Hkv=1, Sq=1, Sk=4161, D=16)
 PARAMS = {"causal": (False, True), "scale": (None, 0.21, -0.3, 0.0)}

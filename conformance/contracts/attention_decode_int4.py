@@ -192,6 +192,7 @@ ALSO = {
     "wide_heads": Also(_size(3, 4, 2, 3, 40, 160, 5), dtype="bfloat16"),
     **{f"width_{width}": Also(_size(3, 2, 1, 2, 40, width, 2), dtype=dtype) for width, dtype in WIDTHS.items()},
     "many_keys": Also(_size(1, 2, 1, 1, 6241, 16, 1)),  # 4161 of them
+    "one_key_more": Also(_size(1, 2, 1, 1, 769, 16, 1)),  # 513 of them: than whole tiles, than whole parts
 }
 contract = Contract(
     operands={

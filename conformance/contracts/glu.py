@@ -9,7 +9,15 @@ from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts import _bounds_rows as bounds_rows
 from touchstone.conformance.contracts import _glu, activation
 from touchstone.conformance.contracts._laws import equals_op
-from touchstone.conformance.contracts._pointwise import overflowing, pointwise, with_large, with_special
+from touchstone.conformance.contracts._pointwise import (
+    MANY,
+    MATRICES,
+    overflowing,
+    pointwise,
+    special_of_each,
+    with_large,
+    with_special,
+)
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.contract import Int64Index, Property
 from touchstone.reference._activations import torch_act
@@ -54,6 +62,9 @@ contract = pointwise(
     },
     valid=_glu.is_exact,
     exact={"integers": ["y"]},
+    also=MANY[MATRICES]
+    | special_of_each(MATRICES, {"activation": _glu.ACTIVATIONS})
+    | acts.tails_in_16_bits("gate", _glu.ACTIVATIONS),
     int64_index=Int64Index({"rows": 2**17 + 3, "cols": 2**14 + 8}, rows={"gate": 0, "up": 0}),
     cost=9,
     calls=lambda size, param: size["rows"] * size["cols"],

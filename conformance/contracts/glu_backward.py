@@ -67,6 +67,7 @@ contract = pointwise(
     exact={"integers": ["dup"]},
     also=MANY[MATRICES]
     | acts.slopes_in_16_bits("gate", _glu.ACTIVATIONS)
+    | acts.tails_in_16_bits("gate", _glu.ACTIVATIONS)
     | special_of_each(MATRICES, {"activation": _glu.ACTIVATIONS}),
     gradient_of="glu",
     int64_index=Int64Index({"rows": 2**17 + 3, "cols": 2**14 + 8}, rows={"gate": 0, "up": 0, "dy": 0}),

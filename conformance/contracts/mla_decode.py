@@ -180,6 +180,7 @@ ALSO = {
     "many_keys": Also(  # 4161 of them
         dict(zip(AXES, (1, 2, 1, 6241, 24, 16), strict=True)), _family(_small_addends), dtype="float16"
     ),
+    "one_key_more": Also(dict(zip(AXES, (1, 2, 1, 769, 24, 16), strict=True))),  # 513 of them
 }
 contract = Contract(
     operands={

@@ -10,7 +10,7 @@ from touchstone.conformance.contracts._bounds_dots import most, summed
 from touchstone.conformance.spec import values
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.budget import Expected, finite
-from touchstone.conformance.spec.contract import Contract, Draw, Int64Index, Operand, Output, Property
+from touchstone.conformance.spec.contract import Also, Contract, Draw, Int64Index, Operand, Output, Property
 from touchstone.reference.softmax import torch_softmax
 
 SIZES = [
@@ -134,7 +134,7 @@ contract = Contract(
     sizes=[{"rows": rows, "cols": cols} for rows, cols in SIZES],
     regular=bounds_rows.REGULAR,
     beyond_grid=BEYOND_GRID,
-    also=bounds_rows.LONG_ROWS,
+    also=bounds_rows.LONG_ROWS | {"one_column": Also({"rows": 7, "cols": 1}, "equal")},
     int64_index=Int64Index(bounds_rows.BEYOND_INT32, rows={"x": 0}),
     values={
         "normal": _family(values.normal),

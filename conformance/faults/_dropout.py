@@ -161,6 +161,11 @@ WRONG: Mapping[str, WrongDrop] = {
         "the last bit of the words is not compared",
         lambda x, p, *s: scaled(x, (word_of(index(x), *s) >> 1) >= int(p * 2**31), p),
     ),
+    "small_p_is_0": WrongDrop(
+        "parameter",
+        "nothing is dropped for a p of less than 1/1000",
+        lambda x, p, *s: right(x, p if p >= 1e-3 else 0.0, *s),
+    ),
     "threshold_wraps": WrongDrop(
         "overflow",
         "the threshold 2^32 of p = 1 wraps to 0, and all is kept",

@@ -50,6 +50,16 @@ MORE_SLOPE_FLAWS = {
     "hardswish_slope_unclipped": Flaw(
         "formula", "hardswish' is x/3 + 1/2 everywhere", instead("hardswish", lambda z: z / 3 + 0.5)
     ),
+    "hardswish_slope_at_3": Flaw(
+        "formula",
+        "hardswish' is 3/2 at 3: > for >=",
+        instead("hardswish", lambda z: torch.where(z > 3, 1.0, torch.where(z <= -3, 0.0, z / 3 + 0.5))),
+    ),
+    "hardswish_slope_at_minus_3": Flaw(
+        "formula",
+        "hardswish' is -1/2 at -3: < for <=",
+        instead("hardswish", lambda z: torch.where(z >= 3, 1.0, torch.where(z < -3, 0.0, z / 3 + 0.5))),
+    ),
     "hardshrink_slope_is_1": Flaw(
         "formula", "hardshrink' is 1 within ±0.5 too", instead("hardshrink", torch.ones_like)
     ),

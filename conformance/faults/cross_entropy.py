@@ -172,6 +172,13 @@ def z_loss_of_lse(logits, target, *, z_loss=0.0, **params):
     return cross_entropy(logits, target, **params, smoothed=linear)
 
 
+@mutant("parameter")
+def z_loss_left_out_of_sums(logits, target, *, reduction="mean", z_loss=0.0, **params):
+    """the z-loss is in the mean and in the losses of rows, and not in their sum"""
+    z_loss = 0.0 if reduction == "sum" else z_loss
+    return cross_entropy(logits, target, reduction=reduction, z_loss=z_loss, **params)
+
+
 @mutant("formula")
 def z_loss_of_ignored_rows(logits, target, *, z_loss=0.0, **params):
     """rows that are ignored have a z-loss"""

@@ -189,6 +189,13 @@ def smoothing_over_the_others(*operands, **params):
     return cross_entropy_backward(*operands, **params, everywhere=lambda V, smoothing: smoothing / max(V - 1, 0.5))
 
 
+@mutant("parameter")
+def smoothing_of_means_and_sums(*operands, reduction="mean", label_smoothing=0.0, **params):
+    """the smoothing is left out where each row has a loss of its own"""
+    label_smoothing = 0.0 if reduction == "none" else label_smoothing
+    return cross_entropy_backward(*operands, reduction=reduction, label_smoothing=label_smoothing, **params)
+
+
 @mutant("mask")
 def smoothing_over_padding(*operands, **params):
     """the smoothing is spread over the columns up to a multiple of 32"""

@@ -25,7 +25,7 @@ class Plan:
 
     cases: list[Case]
     regular: frozenset[Case] = frozenset()  # those that are there only for kernels with the usual restrictions
-    also: frozenset[Case] = frozenset()  # the contract's single cases
+    also: frozenset[Case] = frozenset()  # the contract's single cases, and those of each pair of parameters
     infeasible: list[str] = field(default_factory=list)  # pairs of axis values that the contract's `valid` rules out
     sampled_out: int = 0  # cases of a full product that the limit dropped
     over_ceiling: int = 0  # cases with more work than the target's ceiling
@@ -65,7 +65,8 @@ def _plan(contract: Contract, level: str, seed: int) -> Plan:
         extra += _plain(contract, seed)
     cases = dict.fromkeys([*(space.case(point) for point in points), *extra])
     regular = [case for case in _regular(contract, level, seed) if case not in cases]
-    also = [case for case in (also_case(contract, name, seed) for name in contract.also) if case not in cases]
+    single = [*(also_case(contract, name, seed) for name in contract.also), *_pairs_of_params(contract, seed)]
+    also = [case for case in dict.fromkeys(single) if case not in cases]
     return Plan([*cases, *regular, *also], frozenset(regular), frozenset(also), infeasible, sampled_out=dropped)
 
 
@@ -200,6 +201,28 @@ def also_case(contract: Contract, name: str, seed: int = 0) -> Case:
     layouts = tuple((operand, one.layouts.get(operand, layout)) for operand, layout in plain.layouts)
     params = tuple((param, one.params.get(param, value)) for param, value in plain.params)
     return replace(plain, layouts=layouts, params=params)
+
+
+def _pairs_of_params(contract: Contract, seed: int) -> Iterator[Case]:
+    """Plain cases at the smallest size, of the dtypes in turn, that together have every option of a parameter beside
+    every one of each other: what is forgotten under some option alone."""
+    axes = [(name, options) for name, options in contract.params.items() if len(options) > 1]
+    missing = _Missing([len(options) for _, options in axes], 2)
+    plain = [plain_case(contract, dtype, next(iter(contract.values)), seed) for dtype in contract.dtypes]
+    while missing.combinations:
+        point = dict(next(iter(missing.combinations)))
+        for axis in range(len(axes)):
+            if axis not in point:
+                gains = missing.gains(point, axis)
+                point[axis] = gains.index(max(gains))
+        for pair in itertools.combinations(sorted(point.items()), 2):
+            missing.drop(pair)
+        given = {name: options[point[axis]] for axis, (name, options) in enumerate(axes)}
+        case = plain[0]
+        case = replace(case, params=tuple((name, given.get(name, value)) for name, value in case.params))
+        plain = [*plain[1:], plain[0]]
+        if contract.valid(case):
+            yield case
 
 
 def variants(contract: Contract, case: Case) -> tuple[Case, ...]:

@@ -2,6 +2,7 @@
 
 import inspect
 from dataclasses import replace
+from itertools import combinations, product
 
 import pytest
 import torch
@@ -257,6 +258,42 @@ def a_number_for_nan(fn):
     return wrong
 
 
+def an_exponential_in_16_bits(fn):
+    """What a function of the sigmoid is made of is rounded to float16: 1 + exp(-z) is infinite from -12 on."""
+
+    def wrong(first, *others, activation, **kwargs):
+        found = fn(first, *others, activation=activation, **kwargs)
+        every = list(found) if isinstance(found, tuple) else [found]
+        lost = first.float() < -12
+        every = [y.masked_fill(lost, 0.0) if y is not None and y.shape == lost.shape else y for y in every]
+        return tuple(every) if isinstance(found, tuple) else every[0]
+
+    return wrong
+
+
+def a_sum_of_a_little_more(fn):
+    """The sum of a softmax is 1e-6 too large."""
+
+    def wrong(x):
+        found = fn(x)
+        y, *lse = found if isinstance(found, tuple) else (found,)
+        y = (y.float() / (1 + 1e-6)).to(y.dtype)
+        return (y, *lse) if lse else y
+
+    return wrong
+
+
+def without_the_last_tile(x):
+    """Where there are whole tiles of 256 rows, the last 128 are 0; of (T, H, D) and of (B, H, S, D)."""
+    axis = x.ndim - 2 if x.ndim == 4 else 0
+    if x.shape[axis] % 256:
+        return x
+    return torch.cat([x.narrow(axis, 0, x.shape[axis] - 128), torch.zeros_like(x.narrow(axis, 0, 128))], axis)
+
+
+ATTENTION = ("attention", "attention_varlen", "masked_attention")
+ATTENTION_BACKWARD = ("attention_backward", "attention_varlen_backward", "masked_attention_backward")
+WHOLE_TILES = ("whole_tiles", "keys_of_whole_tiles")
 LONG_ROWS = (
     "softmax softmax_backward online_softmax layer_norm rms_norm add_layer_norm add_rms_norm layer_norm_backward "
     "rms_norm_backward"
@@ -264,6 +301,8 @@ LONG_ROWS = (
 MANY = "elementwise dropout dropout_bitmask_backward bias_dropout_residual activation glu glu_backward"
 ENTROPY = ("cross_entropy", "cross_entropy_backward")
 AT_MOST_4096 = changed(lengths=lambda n: n.clamp_max(4096))
+AT_MOST_512 = changed(lengths=lambda n: n.clamp_max(512))
+CACHED = ("attention_decode", "attention_decode_int4", "attention_paged", "mla_decode")
 WRONG = [
     *((op, "long_rows", beyond(65536)) for op in LONG_ROWS.split()),
     *((op, "many_elements", beyond(2**18)) for op in MANY.split() if op != "activation"),
@@ -289,6 +328,7 @@ WRONG = [
     ("attention_decode", "one_query_of_groups", heads_wrong),
     ("attention_decode", "many_keys", AT_MOST_4096),
     ("attention_decode_int4", "many_keys", AT_MOST_4096),
+    *((op, "one_key_more", AT_MOST_512) for op in CACHED),
     ("attention_paged", "many_keys", AT_MOST_4096),
     ("attention_paged", "many_pages", changed(block_table=lambda t: t % 2**15)),
     ("mla_decode", "many_keys", AT_MOST_4096),
@@ -298,6 +338,13 @@ WRONG = [
     ("glu_backward", "large_cubes", tanh_in_16_bits),
     *((op, "special_gelu", a_number_for_nan) for op in ("activation", "activation_backward", "glu", "glu_backward")),
     ("activation", "special_silu", a_tail_too_large),
+    ("activation", "tails_sigmoid", an_exponential_in_16_bits),
+    ("activation_backward", "tails_sigmoid", an_exponential_in_16_bits),
+    ("glu", "tails_silu", an_exponential_in_16_bits),
+    ("glu_backward", "tails_silu", an_exponential_in_16_bits),
+    *((op, "one_column", a_sum_of_a_little_more) for op in ("softmax", "online_softmax")),
+    *((op, name, changed(v=without_the_last_tile)) for op in ATTENTION for name in WHOLE_TILES),
+    *((op, name, changed(do=without_the_last_tile)) for op in ATTENTION_BACKWARD for name in WHOLE_TILES[:1]),
     ("reduce", "maximum_below_zero", padded_with_0),
     ("reduce_rows", "maximum_below_zero", padded_with_0),
     ("reduce_rows", "maximum_of_columns", padded_with_0),
@@ -341,13 +388,27 @@ def test_what_a_case_is_there_for_is_found(op, name, spoil):
 
 def test_they_are_for_users_kernels_and_above_level_quick_for_ours():
     contract = registry.contract("softmax")
-    (single,) = plan(contract, "quick").also
+    single = also_case(contract, "long_rows")
+    assert single in plan(contract, "quick").also
     assert single not in plan(contract, "quick").general
     subject = Subject("softmax", known_good("softmax"), "fn", "torch@cpu", "cpu", own=True)
     ids = {level: {trial.id for trial in trials_of(subject, level)[0]} for level in ("quick", "default")}
     assert single.id not in ids["quick"] and single.id in ids["default"]
     (trial,) = [t for t in trials_of(replace(subject, own=False), "quick")[0] if t.case == single]
     assert not trial.watched and not trial.instrumented  # called once
+
+
+@pytest.mark.parametrize("op", ["cross_entropy", "dropout", "masked_attention", "reduce_rows"])
+def test_every_option_of_a_parameter_meets_each_of_another_in_a_plain_case(op):
+    contract = registry.contract(op)
+    first = next(iter(contract.values))
+    met = set()
+    for case in plan(contract, "quick").also:
+        if case.values == first and case.contiguous and case.size == contract.sizes[0]:
+            met |= set(combinations(((name, repr(value)) for name, value in case.params), 2))
+    for (one, left), (other, right) in combinations(contract.params.items(), 2):
+        options = product(left, right) if min(len(left), len(right)) > 1 else ()
+        assert {((one, repr(a)), (other, repr(b))) for a, b in options} <= met
 
 
 def test_layouts_parameters_and_a_family_of_its_own():
