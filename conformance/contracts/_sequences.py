@@ -60,6 +60,7 @@ ALSO = {
 }
 # of 33,030 keys the last sequence has those from 33,000 on
 MANY_KEYS = dict(N=4, Tq=4, Tk=33030, Sq=2, Sk=22000, Hq=2, Hkv=1, D=8)
+LOW_SCORES = dict(N=3, Tq=5, Tk=60, Sq=3, Sk=40, Hq=4, Hkv=2, D=16)
 LARGE = [
     dict(N=n, Tq=rows, Tk=rows, Sq=longest, Sk=longest, Hq=16, Hkv=heads, D=128)
     for n, rows, longest, heads in [(9, 16384, 2048, 16), (17, 16384, 4096, 16), (65, 32768, 16384, 4)]

@@ -87,6 +87,7 @@ ALSO = {
     "keys_of_whole_tiles": Also(dict(B=1, Hq=2, Hkv=1, Sq=2, Sk=512, D=8)),
 }
 MANY_KEYS = dict(B=1, Hq=2, Hkv=1, Sq=1, Sk=4161, D=16)
+LOW_SCORES = dict(B=2, Hq=4, Hkv=2, Sq=3, Sk=40, D=16)
 PARAMS = {"causal": (False, True), "scale": (None, 0.21, -0.3, 0.0)}
 
 
@@ -326,7 +327,11 @@ contract = Contract(
     valid=_valid,
     expect=expect,
     beyond_grid=BEYOND_GRID,
-    also=ALSO | {"many_keys": Also(MANY_KEYS, _family(small_addends), dtype="float16")},
+    also=ALSO
+    | {
+        "many_keys": Also(MANY_KEYS, _family(small_addends), dtype="float16"),
+        "low_scores": Also(LOW_SCORES, "far_below"),
+    },
     int64_index=Int64Index(BEYOND_INT32, rows=dict.fromkeys("qkv", 0)),
     large=LARGE,
     flops=flops,

@@ -191,7 +191,7 @@ contract = Contract(
     valid=_valid,
     expect=expect,
     beyond_grid=attention.BEYOND_GRID,
-    also=attention.ALSO | SMALL_ADDENDS,
+    also=attention.ALSO | SMALL_ADDENDS | {"low_scores": Also(attention.LOW_SCORES, "far_below")},
     int64_index=Int64Index(attention.BEYOND_INT32, rows=dict.fromkeys(("q", "k", "v", "o", "lse", "do"), 0)),
     large=attention.LARGE,
     flops=lambda size, param: 2.5 * attention.flops(size, param),

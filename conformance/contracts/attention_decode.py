@@ -117,6 +117,7 @@ ALSO = {
     "many_keys": Also(  # 4161 of them
         dict(B=1, Hq=2, Hkv=1, Sq=1, Sk=6241, D=16), _family(attention.small_addends), dtype="float16"
     ),
+    "low_scores": Also(dict(B=3, Hq=4, Hkv=2, Sq=1, Sk=24, D=16), _family(attention.far_below)),
     "one_key_more": Also(dict(B=1, Hq=2, Hkv=1, Sq=1, Sk=769, D=16)),  # 513 of them: than whole tiles, than whole parts
 }
 contract = Contract(

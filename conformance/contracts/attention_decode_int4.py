@@ -4,11 +4,14 @@ cache of keys and values of four bits each, of which each sequence has filled le
 The answer is that of the numbers that the codes stand for: how they were quantised is no error of a kernel.
 """
 
+from dataclasses import replace
+
 import torch
 
 from touchstone.conformance.contracts._attention import probabilities, stack
 from touchstone.conformance.contracts._bounds_dots import combine, gathered, lossy
 from touchstone.conformance.contracts._decode import (
+    NAMES,
     beyond,
     by_sequence,
     keys_of,
@@ -24,7 +27,13 @@ from touchstone.conformance.spec import layouts
 from touchstone.conformance.spec.baselines import Bench, eager
 from touchstone.conformance.spec.contract import Also, Contract, Draw, Invalid, Operand, Output, Property, Regular
 from touchstone.reference._nibbles import torch_elements
+from touchstone.reference.attention_decode import torch_attention_decode
 from touchstone.reference.attention_decode_int4 import torch_attention_decode_int4
+
+ROUNDED_TWICE = (
+    "the product code·factor is rounded to the dtype before the shift is added, and the sum once more, as by separate "
+    "operations in that dtype"
+)
 
 
 def _size(batch, heads_q, heads_kv, seq_q, seq_k, dim, groups):
@@ -76,7 +85,8 @@ CACHES = ("k_codes", "k_scales", "v_codes", "v_scales")
 
 def expect(inputs, params, *, dtype, compute=None):
     """Attention's answer and bound over the numbers that the codes stand for, and what it costs to make these: float32
-    products and sums, or an element rounded once to the dtype."""
+    products and sums, or an element rounded once to the dtype. Another answer is that of code which rounds code·factor
+    too, as by operations in the dtype."""
     q, lengths = inputs["q"], inputs["lengths"]
     k, v, k_sizes, v_sizes = (
         torch_elements(inputs[f"{name}_codes"], change(inputs[f"{name}_scales"]))
@@ -104,7 +114,19 @@ def expect(inputs, params, *, dtype, compute=None):
         of_lse.rounding = of_lse.rounding + gathered(stored, -1).reshape(of_lse.answer.shape)
         return found
 
-    return by_sequence(o, lse, lengths, bound)
+    whole = by_sequence(o, lse, lengths, bound)
+    if dtype is not torch.float32:
+        elements = [_rounded_twice(inputs[f"{name}_codes"], inputs[f"{name}_scales"], dtype) for name in "kv"]
+        for name, answer in zip(NAMES, torch_attention_decode(q, *elements, lengths, **params), strict=True):
+            whole[name].alternatives.append(replace(whole[name], answer=answer, alternatives=[], note=ROUNDED_TWICE))
+    return whole
+
+
+def _rounded_twice(codes: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Elements in float64 of which code·factor was rounded to `dtype`, and then the sum with the shift."""
+    products = torch_elements(codes, torch.stack([scales[..., 0], torch.zeros_like(scales[..., 1])], -1))
+    shifts = torch_elements(torch.zeros_like(codes), scales)
+    return (products.to(dtype).double() + shifts).to(dtype).double()
 
 
 def _family(make):

@@ -229,6 +229,7 @@ ALSO = {
     "many_keys": Also(  # 4171 of them, on 261 pages
         dict(B=1, Hq=2, Hkv=1, Sq=1, P=270, page=16, n=391, D=16), _family(attention.small_addends), dtype="float16"
     ),
+    "low_scores": Also(dict(B=3, Hq=4, Hkv=2, Sq=1, P=7, page=8, n=3, D=16), _family(attention.far_below)),
     "one_key_more": Also(dict(B=1, Hq=2, Hkv=1, Sq=1, P=770, page=1, n=769, D=16)),  # 513 of them
     "many_pages": Also(dict(B=2, Hq=2, Hkv=1, Sq=1, P=33000, page=1, n=33, D=8)),
 }

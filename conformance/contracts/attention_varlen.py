@@ -106,7 +106,10 @@ contract = Contract(
     valid=packing.valid,
     expect=expect,
     also=packing.ALSO
-    | {"many_keys": Also(packing.MANY_KEYS, packing.family(attention.small_addends), dtype="float16")},
+    | {
+        "many_keys": Also(packing.MANY_KEYS, packing.family(attention.small_addends), dtype="float16"),
+        "low_scores": Also(packing.LOW_SCORES, packing.family(attention.far_below)),
+    },
     large=packing.LARGE,
     flops=_flops,
     calls=lambda size, param: size["Hq"] * packing.pairs(size, param["causal"]),

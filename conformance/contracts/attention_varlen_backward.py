@@ -113,6 +113,7 @@ ALSO = {
     **packing.ALSO,
     **{name: _alone(one) for name, one in attention_backward.SMALL_ADDENDS.items()},
     "many_keys": Also(packing.MANY_KEYS),
+    "low_scores": Also(packing.LOW_SCORES, packing.packed(attention_backward.contract.values["far_below"])),
 }
 contract = Contract(
     gradient_of="attention_varlen",

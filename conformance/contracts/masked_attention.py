@@ -406,7 +406,10 @@ contract = Contract(
     beyond_grid=BEYOND_GRID,
     also=attention.ALSO
     | ALSO
-    | {"many_keys": Also(attention.MANY_KEYS, _family(attention.small_addends), dtype="float16")},
+    | {
+        "many_keys": Also(attention.MANY_KEYS, _family(attention.small_addends), dtype="float16"),
+        "low_scores": Also(attention.LOW_SCORES, _family(attention.far_below)),
+    },
     values={
         "normal": _family(attention.heads),
         "hiding": _hiding,

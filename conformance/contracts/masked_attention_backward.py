@@ -1,17 +1,18 @@
 """masked_attention_backward(q, k, v, o, lse, do, bias, slopes, seg_q, seg_k, *, causal, window, softcap, scale, p,
 seed, offset): dq, dk, dv, with o and lse as masked_attention returns them."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from touchstone.conformance.contracts import attention, masked_attention
+from touchstone.conformance.contracts import attention, attention_backward, masked_attention
 from touchstone.conformance.contracts._attention import gradient_bounds, probabilities
 from touchstone.conformance.contracts._bounds_dots import lossy
 from touchstone.conformance.contracts.masked_attention import NO_MODS, OPTIONAL, SOME, is_cut, mods_of, shown
 from touchstone.conformance.spec import layouts, values
 from touchstone.conformance.spec.baselines import Bench, autograd
-from touchstone.conformance.spec.contract import Contract, Draw, Invalid, Operand, Output, Property, with_params
+from touchstone.conformance.spec.contract import Also, Contract, Draw, Invalid, Operand, Output, Property, with_params
 from touchstone.reference import _masks
 from touchstone.reference.attention_backward import torch_attention_backward
 from touchstone.reference.masked_attention import torch_masked_attention
@@ -40,6 +41,21 @@ def _family(make):
         return {**make(draw), "do": do}
 
     return family
+
+
+def _in_one_segment(make):
+    """A family of attention_backward's."""
+
+    def family(draw: Draw):
+        segments = {name: torch.zeros(draw.shape(name), dtype=torch.float64) for name in ("seg_q", "seg_k")}
+        return {**masked_attention.changes(draw), **segments, **make(draw)}
+
+    return family
+
+
+def _low_scores(draw: Draw):
+    q, k, v = attention.far_below(draw, farthest=False)
+    return {"q": q, "k": k, "v": v, **masked_attention.changes(draw)}
 
 
 def _gradient_scales(draw: Draw):
@@ -152,6 +168,12 @@ def _zero_gradient(call, arguments, outputs, case):
     return f"do = 0 leaves {', '.join(left)} unlike 0" if left else None
 
 
+def _all_dropped(call, arguments, outputs, case):
+    dropped = _with_forward(arguments, **{**NO_MODS, "p": 1.0})
+    left = [name for name, t in zip(("dq", "dk", "dv"), call(**dropped), strict=True) if t.count_nonzero()]
+    return f"p = 1 leaves {', '.join(left)} unlike 0" if left else None
+
+
 def _spoil(name, change):
     return lambda arguments: {**arguments, name: change(arguments[name])}
 
@@ -175,7 +197,10 @@ contract = Contract(
     sizes=masked_attention.SIZES,
     regular=masked_attention.REGULAR,
     beyond_grid=masked_attention.BEYOND_GRID,
-    also=attention.ALSO | masked_attention.ALSO,
+    also=attention.ALSO
+    | masked_attention.ALSO
+    | {name: replace(one, values=_in_one_segment(one.values)) for name, one in attention_backward.SMALL_ADDENDS.items()}
+    | {"low_scores": Also(attention.LOW_SCORES, _family(_low_scores))},
     values={
         **{
             name: _family(make) for name, make in masked_attention.contract.values.items() if name != "shifted_negative"
@@ -213,6 +238,7 @@ contract = Contract(
         Property("hidden keys have no gradient", _hidden_keys, elsewhere=with_params(causal=True, window=3)),
         Property("a constant bias changes no gradient", _constant_bias, elsewhere=with_params(causal=True)),
         Property("no gradient in, none out", _zero_gradient),
+        Property("nothing is left of p = 1", _all_dropped, elsewhere=with_params(p=1.0)),
     ],
 )
 

@@ -230,7 +230,18 @@ def _small_addends(draw: Draw):
     return drawn | {"q_nope": drawn["q_nope"] * 0, "q_rope": drawn["q_rope"] * 0.25}
 
 
+def _many_latents(draw: Draw):
+    """All scores 0; of the sums over the latents, alike for all keys, the first term is large and the others are small:
+    each tile of them adds less than half a unit of what is there in 16 bits."""
+    drawn = {name: torch.zeros(draw.shape(name), dtype=torch.float64) for name in draw.operands}
+    drawn["c"] += values.LARGE_ADDEND / 128 / draw.size["R"]
+    drawn["c"][..., 0] = values.LARGE_ADDEND
+    drawn["w_uv"] += draw.uniform((draw.size["H"], 1, draw.size["Dv"]), 0.5, 1.5)
+    return drawn
+
+
 ALSO = {
+    "many_latents": Also(dict(zip(AXES, (1, 2, 3, 8, 8, 4, 512, 8), strict=True)), _many_latents, dtype="float16"),
     "many_heads": Also(dict(zip(AXES, (2, 24, 1, 33, 96, 24, 40, 160), strict=True)), dtype="float16"),
     "many_keys": Also(dict(zip(AXES, (1, 2, 2, 4161, 8, 8, 16, 8), strict=True)), _small_addends, dtype="float16"),
 }

@@ -1,6 +1,8 @@
 """mla_decode(q, cache, lengths, *, dim_v, scale): o and lse of a few queries over a cache of latents, of which each
 sequence has filled lengths[b] rows; a row is a key of W columns, and its first dim_v are the value."""
 
+import math
+
 import torch
 
 from touchstone.conformance.contracts._decode import (
@@ -175,11 +177,23 @@ def _small_addends(draw: Draw):
     return q * 0.25, cache
 
 
+def _low_scores(draw: Draw):
+    """All scores below -5e4, of which the first key's is larger than the others by as much, and all powers of two but
+    for the scale: a finite number in place of -inf is larger."""
+    q, cache = _normal(draw)
+    whole = 2.0 ** math.ceil(math.log2(5.5e4 / draw.param["scale"]))
+    q[...], q[..., -1] = 0, 256
+    cache[..., -1] = -2 * whole / 256
+    cache[:, :1, -1] /= 2
+    return q, cache
+
+
 ALSO = {
     "many_heads": Also(dict(zip(AXES, (3, 24, 1, 33, 120, 96), strict=True)), dtype="float16"),
     "many_keys": Also(  # 4161 of them
         dict(zip(AXES, (1, 2, 1, 6241, 24, 16), strict=True)), _family(_small_addends), dtype="float16"
     ),
+    "low_scores": Also(dict(zip(AXES, (3, 3, 1, 24, 24, 16), strict=True)), _family(_low_scores)),
     "one_key_more": Also(dict(zip(AXES, (1, 2, 1, 769, 24, 16), strict=True))),  # 513 of them
 }
 contract = Contract(

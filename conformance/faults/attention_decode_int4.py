@@ -169,6 +169,17 @@ def stored_in_the_dtype(*operands, **params):
 
 
 @known_good
+def rounded_twice(*operands, **params):
+    """the product of code and factor is rounded to the dtype, and so is its sum with the shift"""
+
+    def in_the_dtype(codes, scales):
+        factor, shift = (t.to(scales.dtype) for t in spread(scales, 2 * codes.shape[-1]))
+        return (nibbles(codes).to(scales.dtype) * factor + shift).float()
+
+    return attention_decode_int4(*operands, **params, of_keys=in_the_dtype, of_values=in_the_dtype)
+
+
+@known_good
 def shifted_after_the_product(q, k_codes, k_scales, v_codes, v_scales, lengths, **params):
     """values meet the probabilities as codes times factors, and their shifts as a second sum"""
     wide = q.float()

@@ -291,6 +291,33 @@ def without_the_last_tile(x):
     return torch.cat([x.narrow(axis, 0, x.shape[axis] - 128), torch.zeros_like(x.narrow(axis, 0, 128))], axis)
 
 
+def without_low_rows(fn):
+    """A row of scores below -5e4 is taken for one that sees nothing."""
+
+    def wrong(*args, **kwargs):
+        o, lse = fn(*args, **kwargs)
+        low = lse < -5e4
+        rows = low.mT if o.ndim == 3 else low
+        return o.masked_fill(rows[..., None], 0.0), lse.masked_fill(low, -torch.inf)
+
+    return wrong
+
+
+def projected_in_tiles_of_16_bits(fn):
+    """Values are added up in float16, 32 latents at a time."""
+
+    def wrong(q_nope, q_rope, c, k_rope, w_uk, w_uv, **params):
+        o, lse = fn(q_nope, q_rope, c, k_rope, w_uk, w_uv, **params)
+        total = torch.zeros_like(o)
+        for start in range(0, c.shape[-1], 32):
+            tile = torch.zeros_like(w_uv)
+            tile[:, start : start + 32] = w_uv[:, start : start + 32]
+            total = total + fn(q_nope, q_rope, c, k_rope, w_uk, tile, **params)[0]
+        return total, lse
+
+    return wrong
+
+
 ATTENTION = ("attention", "attention_varlen", "masked_attention")
 ATTENTION_BACKWARD = ("attention_backward", "attention_varlen_backward", "masked_attention_backward")
 WHOLE_TILES = ("whole_tiles", "keys_of_whole_tiles")
@@ -342,6 +369,9 @@ WRONG = [
     ("activation_backward", "tails_sigmoid", an_exponential_in_16_bits),
     ("glu", "tails_silu", an_exponential_in_16_bits),
     ("glu_backward", "tails_silu", an_exponential_in_16_bits),
+    *((op, "low_scores", without_low_rows) for op in (*ATTENTION, *CACHED[::2], "mla_decode")),
+    *((op, "low_scores", changed(lse=lambda x: x.masked_fill(x < -5e4, -torch.inf))) for op in ATTENTION_BACKWARD[1:]),
+    ("mla", "many_latents", projected_in_tiles_of_16_bits),
     *((op, "one_column", a_sum_of_a_little_more) for op in ("softmax", "online_softmax")),
     *((op, name, changed(v=without_the_last_tile)) for op in ATTENTION for name in WHOLE_TILES),
     *((op, name, changed(do=without_the_last_tile)) for op in ATTENTION_BACKWARD for name in WHOLE_TILES[:1]),
