@@ -78,6 +78,12 @@ def _family(make):
     return family
 
 
+def equal_scores(draw):
+    """q = 0: where the keys are as many as a power of two no probability is rounded, and a result that is cut shows."""
+    q, k, v = attention.heads(draw)
+    return torch.zeros_like(q), k, v
+
+
 def _valid(case) -> bool:
     size = case.size
     if 0 in size.values():
@@ -117,6 +123,7 @@ ALSO = {
     "many_keys": Also(  # 4161 of them
         dict(B=1, Hq=2, Hkv=1, Sq=1, Sk=6241, D=16), _family(attention.small_addends), dtype="float16"
     ),
+    "equal_scores": Also(dict(B=3, Hq=4, Hkv=2, Sq=1, Sk=96, D=16), _family(equal_scores), dtype="float16"),
     "low_scores": Also(dict(B=3, Hq=4, Hkv=2, Sq=1, Sk=24, D=16), _family(attention.far_below)),
     "one_key_more": Also(dict(B=1, Hq=2, Hkv=1, Sq=1, Sk=769, D=16)),  # 513 of them: than whole tiles, than whole parts
 }

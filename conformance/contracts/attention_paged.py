@@ -130,12 +130,6 @@ def _table(draw: Draw, lengths: list[int]) -> torch.Tensor:
     return table
 
 
-def _uniform(draw):
-    """q = 0: where the keys are as many as a power of two no probability is rounded, and a result that is cut shows."""
-    q, k, v = attention.heads(draw)
-    return torch.zeros_like(q), k, v
-
-
 def _family(make):
     def family(draw: Draw):
         q, *keys_and_values = make(_OfSequences(draw))
@@ -255,7 +249,7 @@ contract = Contract(
             "large": attention.large,
             "shifted_negative": attention.shifted_negative,
             "cancelling": attention.cancelling,
-            "uniform": _uniform,
+            "uniform": attention_decode.equal_scores,
         }.items()
     },
     params={"scale": (None, -0.3, 0.0)},

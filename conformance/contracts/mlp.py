@@ -11,6 +11,7 @@ from touchstone.conformance.spec import layouts, values
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.budget import Expected, dot_extra
 from touchstone.conformance.spec.contract import (
+    Also,
     Contract,
     Draw,
     Int64Index,
@@ -181,6 +182,9 @@ def saturated(signs: tuple[int, ...], up: str = ""):
 
 
 SATURATED = {"saturated": (1, -1), "all_negative": (-1,)}
+OF_EACH = {  # where squares and cubes overflow on the way to each activation
+    f"saturated_{name}": Also(SIZES[0], "saturated", {"activation": name}, dtype="float16") for name in ACTIVATIONS
+}
 
 
 def sparse(draw: Draw, shape, expected: float) -> torch.Tensor:
@@ -321,6 +325,7 @@ contract = Contract(
         **{name: saturated(signs) for name, signs in SATURATED.items()},
     },
     params={"activation": tuple(ACTIVATIONS)},
+    also=OF_EACH,
     valid=_valid,
     expect=expect,
     exact={"binary": ["y"]},

@@ -187,7 +187,7 @@ contract = Contract(
     aligned=mlp.ALIGNED,
     regular=mlp.REGULAR,
     beyond_grid=mlp.BEYOND_GRID,
-    also={"small_addends": Also(dict(M=1041, D=4, H=3, N=5), _small_addends, dtype="float16")},
+    also=mlp.OF_EACH | {"small_addends": Also(dict(M=1041, D=4, H=3, N=5), _small_addends, dtype="float16")},
     int64_index=Int64Index(dict(M=2**17 + 3, D=2**14 + 8, H=8, N=8), rows={"x": 0, "dy": 0}),
     large=mlp.LARGE,
     values={

@@ -25,7 +25,7 @@ class Plan:
 
     cases: list[Case]
     regular: frozenset[Case] = frozenset()  # those that are there only for kernels with the usual restrictions
-    also: frozenset[Case] = frozenset()  # the contract's single cases, and those of each pair of parameters
+    also: frozenset[Case] = frozenset()  # the contract's single cases, and those of pairs of parameters
     infeasible: list[str] = field(default_factory=list)  # pairs of axis values that the contract's `valid` rules out
     sampled_out: int = 0  # cases of a full product that the limit dropped
     over_ceiling: int = 0  # cases with more work than the target's ceiling
@@ -204,23 +204,23 @@ def also_case(contract: Contract, name: str, seed: int = 0) -> Case:
 
 
 def _pairs_of_params(contract: Contract, seed: int) -> Iterator[Case]:
-    """Plain cases at the smallest size, of the dtypes in turn, that together have every option of a parameter beside
-    every one of each other: what is forgotten under some option alone."""
+    """Plain cases at the smallest size that together have every option of a parameter in each dtype, and beside every
+    one of each other parameter: what is forgotten under some option alone."""
     axes = [(name, options) for name, options in contract.params.items() if len(options) > 1]
-    missing = _Missing([len(options) for _, options in axes], 2)
-    plain = [plain_case(contract, dtype, next(iter(contract.values)), seed) for dtype in contract.dtypes]
+    if not axes:
+        return
+    missing = _Missing([len(contract.dtypes), *(len(options) for _, options in axes)], 2)
     while missing.combinations:
         point = dict(next(iter(missing.combinations)))
-        for axis in range(len(axes)):
+        for axis in range(len(axes) + 1):
             if axis not in point:
                 gains = missing.gains(point, axis)
                 point[axis] = gains.index(max(gains))
         for pair in itertools.combinations(sorted(point.items()), 2):
             missing.drop(pair)
-        given = {name: options[point[axis]] for axis, (name, options) in enumerate(axes)}
-        case = plain[0]
+        given = {name: options[point[axis]] for axis, (name, options) in enumerate(axes, 1)}
+        case = plain_case(contract, contract.dtypes[point[0]], next(iter(contract.values)), seed)
         case = replace(case, params=tuple((name, given.get(name, value)) for name, value in case.params))
-        plain = [*plain[1:], plain[0]]
         if contract.valid(case):
             yield case
 

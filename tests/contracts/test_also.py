@@ -428,15 +428,15 @@ def test_they_are_for_users_kernels_and_above_level_quick_for_ours():
     assert not trial.watched and not trial.instrumented  # called once
 
 
-@pytest.mark.parametrize("op", ["cross_entropy", "dropout", "masked_attention", "reduce_rows"])
-def test_every_option_of_a_parameter_meets_each_of_another_in_a_plain_case(op):
+@pytest.mark.parametrize("op", ["activation", "cross_entropy", "dropout", "masked_attention", "reduce_rows"])
+def test_every_option_of_a_parameter_meets_each_dtype_and_each_of_another_in_a_plain_case(op):
     contract = registry.contract(op)
     first = next(iter(contract.values))
     met = set()
     for case in plan(contract, "quick").also:
         if case.values == first and case.contiguous and case.size == contract.sizes[0]:
-            met |= set(combinations(((name, repr(value)) for name, value in case.params), 2))
-    for (one, left), (other, right) in combinations(contract.params.items(), 2):
+            met |= set(combinations([("dtype", repr(case.dtype)), *((n, repr(v)) for n, v in case.params)], 2))
+    for (one, left), (other, right) in combinations([("dtype", contract.dtypes), *contract.params.items()], 2):
         options = product(left, right) if min(len(left), len(right)) > 1 else ()
         assert {((one, repr(a)), (other, repr(b))) for a, b in options} <= met
 

@@ -12,9 +12,6 @@ _module = Faulty(__file__, "gemv.cu")
 KERNELS = SHARED | {
     "offset_int": Kernel("offset", "row times row stride is a product of two ints, which wraps", "OutOfBounds"),
     "halves": Kernel("known-good", "half a warp to a row"),
-    "idle_row_returns": Kernel(
-        "race", "the half warp without a row returns before the shuffles of the other", "InactiveLanes"
-    ),
     "second_row_of_the_first": Kernel("axis", "the second half of a warp reads the first one's row"),
 }
 
@@ -50,4 +47,4 @@ def _halves(a: torch.Tensor, x: torch.Tensor, fault: str = "none") -> torch.Tens
     return y
 
 
-plant_kernels(globals(), _halves, KERNELS, "halves", "idle_row_returns", "second_row_of_the_first")
+plant_kernels(globals(), _halves, KERNELS, "halves", "second_row_of_the_first")
