@@ -116,8 +116,8 @@ def expect(inputs, params, *, dtype, compute=None):
 
     whole = by_sequence(o, lse, lengths, bound)
     if dtype is not torch.float32:
-        elements = [_rounded_twice(inputs[f"{name}_codes"], inputs[f"{name}_scales"], dtype) for name in "kv"]
-        for name, answer in zip(NAMES, torch_attention_decode(q, *elements, lengths, **params), strict=True):
+        k, v = (_rounded_twice(inputs[f"{name}_codes"], inputs[f"{name}_scales"], dtype) for name in "kv")
+        for name, answer in zip(NAMES, torch_attention_decode(q, k, v, lengths, **params), strict=True):
             whole[name].alternatives.append(replace(whole[name], answer=answer, alternatives=[], note=ROUNDED_TWICE))
     return whole
 
