@@ -48,6 +48,19 @@ def test_there_are_more_rows_than_a_grid_has_blocks_along_y(op):
     assert all(contract.work(case) > 2e7 for case in beyond)  # more than an interpreter or emulator is given
 
 
+def test_how_long_many_sequences_take_is_told_by_a_64th_of_them():
+    """And not by as many sequences of a 64th of the rows, which take as long."""
+    contract, sequences = registry.contract("attention_varlen"), []
+
+    def nothing(q, k, v, cu_q, cu_k, **params):
+        sequences.append(len(cu_q) - 1)
+        return torch.zeros_like(q), torch.zeros(q.shape[1], q.shape[0])
+
+    trial = CaseTrial(plain_case(contract, "float32", "normal", 0, contract.beyond_grid[0]))
+    judge.run(Subject("attention_varlen", nothing, "nothing", "torch@cpu", "cpu", diagnosed=False), trial)
+    assert min(sequences) < 20 and max(sequences) == 1031
+
+
 def test_above_level_quick_they_come_in_every_dtype():
     contract = registry.contract("softmax")
     dtypes = {case.dtype for case in plan(contract, "default").cases if contract.is_beyond_grid(case)}
