@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from touchstone.conformance.spec.contract import Case, Invalid, Property, with_params
 from touchstone.reference._philox import words
 
-P = (0.5, 0.37, 0.0, 1.0)
+P = (0.5, 0.2028, 0.0, 1.0)  # of 0.2028 the scale is about half a unit off in 16 bits
 STREAMS = {"seed": (0, 1, 2**62 + 2**40 + 16), "offset": (0, 3, 2**61 + 2**35 + 1)}
 SEED, OFFSET = 7, 5  # of the laws
 SMALL = 2**20  # words below stand for a p of 1/4096

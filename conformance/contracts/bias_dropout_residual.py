@@ -63,7 +63,7 @@ contract = pointwise(
     {"x": Operand(MATRICES), "bias": Operand("cols", bounds_rows.OPTIONAL), "residual": Operand(MATRICES)},
     sizes=SIZES,
     regular=REGULAR,
-    params={"p": (0.0, 0.5, 0.37), **_dropout.STREAMS},
+    params={"p": (0.0, 0.5, 0.2028), **_dropout.STREAMS},
     expect=expect,
     also={"many_elements": replace(MANY[MATRICES]["many_elements"], params={"p": 0.5})},
     cost=_dropout.RANDOM + 2,
