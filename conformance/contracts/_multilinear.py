@@ -147,6 +147,23 @@ def small_addends(first: str, along: int) -> Callable[[Draw], dict[str, torch.Te
     return family
 
 
+LANES = 1024  # that add up every so-many-th term, or fewer
+OF_LANES = LANES + 2**15 + 3  # terms
+
+
+def small_addends_of_lanes(draw: Draw) -> dict[str, torch.Tensor | None]:
+    """Ones, for each of `LANES` lanes its first term, and then along the last axis many terms that are each less than
+    half a unit of 1 in 16 bits: lost by a lane that adds up in these, and by one sum of all too. The other operands
+    are 1."""
+    first, *others = draw.operands
+    drawn: dict[str, torch.Tensor | None] = {
+        name: torch.ones(draw.shape(name), dtype=torch.float64) for name in (first, *others)
+    }
+    terms = torch.full(draw.shape(first), 0.4 * 2.0**-10, dtype=torch.float64)
+    terms[..., :LANES] = 1
+    return drawn | {first: terms}
+
+
 def _normal(draw: Draw, shape: tuple[int, ...], first: bool) -> torch.Tensor:
     """The last term counts more than the others: a lost tail shows in bfloat16 too. In a long sum, whose budget is more
     than that, the second half leans to one side, so that no part of it can be left out."""

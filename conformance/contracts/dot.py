@@ -3,7 +3,14 @@
 import torch
 
 from touchstone.conformance.contracts import _baselines as common
-from touchstone.conformance.contracts._multilinear import beyond_float16, informative, multilinear, sparse
+from touchstone.conformance.contracts._multilinear import (
+    OF_LANES,
+    beyond_float16,
+    informative,
+    multilinear,
+    small_addends_of_lanes,
+    sparse,
+)
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.contract import Also, Operand, Regular
 from touchstone.conformance.spec.layouts import VECTOR
@@ -28,6 +35,7 @@ contract = multilinear(
     sizes=[{"n": n} for n in (97, 1, 0, 31, 256, 1025, 70001)],
     regular=Regular([{"n": n} for n in (64, 128, 256, 512, 1024, 2048, 384, 4096)]),
     also={
+        "small_addends_of_lanes": Also({"n": OF_LANES}, small_addends_of_lanes, dtype="float16"),
         "many_blocks": Also({"n": 2_100_003}, sparse),
         "beyond_float16": Also({"n": 97}, beyond_float16, dtype="bfloat16"),
     },

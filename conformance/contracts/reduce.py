@@ -25,6 +25,9 @@ contract = multilinear.multilinear(
     sizes=[{"n": n} for n in (97, 1, 0, 31, 256, 1025, 70001)],
     regular=Regular([{"n": n} for n in (256, 512, 384, 1024, 2048, 640, 4096, 8192)], {"function": FUNCTIONS[:1]}),
     also={
+        "small_addends_of_lanes": Also(
+            {"n": multilinear.OF_LANES}, multilinear.small_addends_of_lanes, dtype="float16"
+        ),
         "many_blocks": Also({"n": 2_100_003}, multilinear.sparse),
         "beyond_float16": Also({"n": 97}, multilinear.beyond_float16, dtype="bfloat16"),
         "maximum_below_zero": Also({"n": 1025}, "below_zero", {"function": "max"}),

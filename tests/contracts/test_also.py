@@ -303,6 +303,18 @@ def without_low_rows(fn):
     return wrong
 
 
+def in_lanes_of_16_bits(fn):
+    """Each of 256 lanes adds up every 256th term in the dtype."""
+
+    def wrong(x, *others, **params):
+        total = torch.zeros((*x.shape[:-1], 256), dtype=x.dtype)
+        for part in x.split(256, -1):
+            total[..., : part.shape[-1]] += part
+        return fn(total, *(other[:256] for other in others), **params)  # the others are 1
+
+    return wrong
+
+
 def projected_in_tiles_of_16_bits(fn):
     """Values are added up in float16, 32 latents at a time."""
 
@@ -371,6 +383,7 @@ WRONG = [
     ("glu_backward", "tails_silu", an_exponential_in_16_bits),
     *((op, "low_scores", without_low_rows) for op in (*ATTENTION, *CACHED[::2], "mla_decode")),
     *((op, "low_scores", changed(lse=lambda x: x.masked_fill(x < -5e4, -torch.inf))) for op in ATTENTION_BACKWARD[1:]),
+    *((op, "small_addends_of_lanes", in_lanes_of_16_bits) for op in ("dot", "reduce", "reduce_rows")),
     ("mla", "many_latents", projected_in_tiles_of_16_bits),
     *((op, "one_column", a_sum_of_a_little_more) for op in ("softmax", "online_softmax")),
     *((op, name, changed(v=without_the_last_tile)) for op in ATTENTION for name in WHOLE_TILES),
