@@ -7,17 +7,18 @@ next. Everything here works on the CPU, after the kernel has run, and within a f
 
 import itertools
 import math
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
 
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.faults import Planted
-from touchstone.conformance.judging import heatmap, reading
+from touchstone.conformance.judging import altered, heatmap, reading
 from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.executor import Executor, Manner
 from touchstone.conformance.spec import budget, compare
@@ -35,6 +36,7 @@ PASSED_TRIED = 4  # of those
 NAMED = 3  # most mutants that a diagnosis names
 EXPLAINS = 0.95  # of the wrong elements, what a hint has to explain
 ROWS = 64  # wrong slices along an axis that are looked for elsewhere
+OF_A_SLICE = 4  # wrong elements of each slice from which slices may hold others in no order
 SEVERAL = 8.0  # roundings of the size of the answer: more are no longer those of a few partial sums
 DISTINCT = 12  # values that tell a narrower dtype
 NARROWER = {torch.float32: (torch.bfloat16, torch.float16), torch.float16: (torch.bfloat16,)}
@@ -42,6 +44,13 @@ LOCAL = 8.0  # times the error of another slice: a precision is lower everywhere
 SPIKE = 16.0  # times the size of all other errors: one element is wrong by itself
 AGREEMENT = 2.0  # budgets that two answers with one mutant can be apart: each has its own rounding
 NAN = "NaN there: 0/0, inf - inf, or memory that holds NaN: outside an operand's view, or fresh and not written"
+INFINITE = "infinite there: an overflow, or a division by 0"
+ONE_ANSWER = (NAN, INFINITE)
+# sentences that name no cause, which are said only where nothing better is known
+VAGUE = re.compile(
+    r"each row is |the answer's values in another order|0 where the answer|all |.* x the answer$|the answer \S+$"
+)
+NEAR_ONE = 0.01  # of 1: a factor that is given by what it is off
 OTHER_MASK = 16  # wrong elements that tell another mask
 BOTH_WAYS = 0.1  # of the wrong elements, 0 where they are not to be and the other way round
 # kinds that one call does not show by its values, or that would do harm here
@@ -90,6 +99,7 @@ def diagnose(
     if not failed:
         return {}
     causes = causes or {}
+    call = call if call is reading.nothing else cache(call)
     look = mutants and not causes.keys() >= failed.keys()
     matching = matching_mutants(contract, case, got, expected, verdicts, seconds) if look else {}
     matching = held_again(contract, case, matching, call) if matching else {}
@@ -116,12 +126,17 @@ def diagnose(
             relation = causes.get(name) or (None if found else passed_through(got[name], right, verdict.bad))
             if relation is None and not found:
                 relation = related(got[name], right, case, verdict.bad, axes, bits)
-            if relation in (None, NAN) and not found:
-                relation = idle(name, verdict.bad) or relation
-            if relation is None and not found:
-                relation = reading.beyond(contract, case, name, verdict.bad)
-            if relation is None and not found and mutants:
-                relation = reading.misread(contract, case, name, got[name], verdict.bad, seconds, call)
+                if relation in (None, NAN):
+                    relation = idle(name, verdict.bad) or relation
+                if relation is None or VAGUE.match(relation) or relation in ONE_ANSWER:
+                    said = None
+                    if mutants:
+                        said = reading.misread(
+                            contract, case, name, got[name], verdict.bad, seconds, call, passed
+                        ) or altered.altered(contract, case, name, got, verdict.bad, seconds, call)
+                    if said is None:
+                        said = reading.beyond(contract, case, name, verdict.bad, call)
+                    relation = said if relation is None or said is not None else relation
             kept_short = not found and not bits and call is not reading.nothing
             if relation is None and kept_short and not wrong_in_float32(contract, case, name, call):
                 relation = short_sums(got[name], right, case, verdict, partial(longer, name))
@@ -260,6 +275,8 @@ def not_refuted(
 ) -> list[Planted]:
     """Of mutants that give a wrong output, those that are right wherever the kernel is, as far as that is tried; else
     those of the op itself, as what is wrong in some cases, unless the output is one number there, which many give."""
+    if verdict.bad is not None and bool(torch.isnan(got.cpu()[verdict.bad.cpu()]).all()):
+        mutants = [mutant for mutant in mutants if not mutant.generic and verdict.bad.numel() > 1]  # any NaN is equal
     cheap = [other for other in passed if other.dtype == case.dtype and contract.work(other) <= CHEAP]
     others = cheap[-PASSED_TRIED:] if mutants else []
     expected = {other: contract.expected(contract.build(other)) for other in others}
@@ -495,7 +512,7 @@ def related(
     if most(torch.isnan(wrong)):
         return NAN
     if most(torch.isinf(wrong)):
-        return "infinite there: an overflow, or a division by 0"
+        return INFINITE
     here, there = wrong == 0, answer[bad] == 0
     both = min(here.double().mean().item(), there.double().mean().item())
     if len(here) >= OTHER_MASK and most(here != there) and both >= BOTH_WAYS:
@@ -647,6 +664,9 @@ def _case_constants(case: Case) -> dict[str, float]:
     for name, option in case.param.items():
         if isinstance(option, float) and option not in (0.0, 1.0):
             found |= {name: option, f"1/{name}": 1 / option}
+            if option != 0.5:
+                found |= {f"1 - {name}": 1 - option, f"1/(1 - {name})": 1 / (1 - option)}
+                found |= {f"(1 - {name})/{name}": (1 - option) / option, f"{name}/(1 - {name})": option / (1 - option)}
     return found
 
 
@@ -661,7 +681,8 @@ def _fitted(value, answer, tolerance, bad, names: Mapping[str, float], unit: flo
         ratio = (value[told] / answer[told]).median()
         near = tolerance * ratio.abs().clamp_min(1.0)
         if most((error > 3 * near)[told]) and (share := _fits(value, ratio * answer, near, bad)):
-            return share, f"{ratio.item():.4g} x the answer{_name(ratio.item(), names, unit + 1e-4)}"
+            shown = f"{ratio.item():.4g}" if abs(ratio.item() - 1) > NEAR_ONE else f"(1 {ratio.item() - 1:+.2g})"
+            return share, f"{shown} x the answer{_name(ratio.item(), names, unit + 1e-4)}"
         difference = (value - answer)[told][tolerance[told].argmin()]
         if share := _fits(value, answer + difference, tolerance, bad):
             return share, f"the answer {difference.item():+.4g}{_name(difference.item(), names, 1e-3)}"
@@ -701,6 +722,9 @@ def _elsewhere(value, answer, tolerance, bad, axes: Sequence[str]) -> tuple[floa
             sources[place] = int(match.argmax())
             explained += int(match.max()) if int(where.sum()) > 1 else 0
         share = explained / int(wrong.sum())
+        regular = len(set(sources.values())) == 1 or len({there - here for here, there in sources.items()}) == 1
+        if not regular and int(wrong.sum(1)[places].min()) < OF_A_SLICE:
+            continue  # among so many places a few numbers are found by chance
         if share >= EXPLAINS:
             return share, f"the answer of another {axes[axis]}: {_sources(sources)}"
     return None
@@ -757,6 +781,10 @@ def _moved(value, answer, tolerance, axes: Sequence[str]) -> str | None:
             here, unmoved = (x.narrow(axis, to, size - 1) for x in (value, answer))
             if same(here, moved, near) and not same(unmoved, moved, near):
                 return f"the answer moved by {by:+d} along {axes[axis]}"
+        if size % 2 == 0 and tells(lambda x, a=axis: x.unflatten(a, (-1, 2)).flip(a + 1).flatten(a, a + 1)):
+            return f"the answer with each two neighbours along {axes[axis]} swapped"
+        if size % 2 == 0 and tells(lambda x, a=axis: x.roll(x.shape[a] // 2, a)):
+            return f"the answer with both halves along {axes[axis]} swapped"
         if tells(lambda x, a=axis: x.flip(a)):
             return f"the answer reversed along {axes[axis]}"
     if value.numel() > 3 and bool(torch.isfinite(value).all() & torch.isfinite(answer).all()):

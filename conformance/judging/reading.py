@@ -7,6 +7,7 @@ where the kernel can be called again for other values of the same case too: what
 two.
 """
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ import torch
 
 from touchstone.conformance.spec import compare
 from touchstone.conformance.spec.budget import Expected
+from touchstone.conformance.spec.cases import plain_case
 from touchstone.conformance.spec.contract import Case, Contract, From
 
 Operands = dict[str, torch.Tensor | None]
@@ -27,6 +29,7 @@ WORK_LIMIT = 2e8  # work of a case above which nothing is tried
 LEAST = 3  # wrong elements of which something can be said
 APART = 0.95  # of the wrong elements at which another answer has to differ from the right one
 HEADS = 32  # of keys and values, of which each is tried for every query head
+LITTLE = 1e6  # work of a case of another size, on which several changes are told apart
 NAMED = 3  # most changes that are named
 SHOWN = 3  # heads that are named
 
@@ -48,9 +51,10 @@ def misread(
     bad: torch.Tensor,
     seconds: float,
     call: Call = nothing,
+    earlier: Sequence[Case] = (),
 ) -> str | None:
     """As what the kernel takes its operands or parameters, where that explains an output's wrong elements, `bad`; for
-    so many seconds at most."""
+    so many seconds at most. `earlier` are cases of other calls, whose operands may have been kept."""
     if contract.work(case) > WORK_LIMIT or int(bad.sum()) < LEAST:
         return None
     got, bad, end = got.cpu(), bad.cpu(), time.monotonic() + seconds
@@ -62,7 +66,8 @@ def misread(
         return heads
     other: list[Mapping[str, Any] | None] = []  # what the kernel gives for other values, once that is asked for
     found: list[str] = []
-    for text, change in _changes(contract, case, exact):
+    changes: dict[str, Change] = {}
+    for text, change in itertools.chain(_kept(contract, case, exact, earlier), _changes(contract, case, exact)):
         if time.monotonic() > end or len(found) == NAMED:
             break
         theirs = _answer(contract, case, output, change)
@@ -73,26 +78,66 @@ def misread(
             other.append(call(again(case)))
         if _holds(contract, again(case), output, change, where, other[0]):
             found.append(text)
+            changes[text] = change
+    found = list(told_apart(contract, case, output, {text: changes[text] for text in found}, call))
     of_one = Counter(text.partition(" were ")[0] for text in found if text.partition(" were ")[0] in contract.params)
     found = [text for text in found if of_one[text.partition(" were ")[0]] < 2]  # any option fits: none tells
-    return f"as if {'; or as if '.join(found)}" if found else None
+    if found:
+        return f"as if {'; or as if '.join(found)}"
+    return _other_slices(contract, case, output, got, bad, end, call)
 
 
-def beyond(contract: Contract, case: Case, output: str, bad: torch.Tensor) -> str | None:
-    """The bound of an operand beyond which all is wrong and nothing else: where it is clamped, or what overflows."""
+def beyond(contract: Contract, case: Case, output: str, bad: torch.Tensor, call: Call = nothing) -> str | None:
+    """The bound of an operand beyond which all is wrong and nothing else, with these values and with others: where it
+    is clamped, or what overflows."""
+    text, operand = _bound(contract, case, bad)
+    if text is None:
+        return None
+    other = _again_wrong(contract, case, output, call)
+    if other is not None and bool(other[1].any()) and _bound(contract, again(case), other[1])[1] != operand:
+        return None
+    return text
+
+
+def _bound(contract: Contract, case: Case, bad: torch.Tensor) -> tuple[str | None, str]:
+    """Such a bound of one case, and of which operand it is. None where whole slices are wrong: which they are says as
+    much."""
     bad = bad.cpu()
     right = ~bad
     if int(bad.sum()) < LEAST or int(right.sum()) < LEAST:
-        return None
+        return None, ""
+    for axis in range(bad.ndim if bad.ndim > 1 else 0):
+        slices = bad.movedim(axis, 0).reshape(bad.shape[axis], -1)
+        if bool((slices.all(1) | ~slices.any(1)).all()):
+            return None, ""
     for name, value in contract.build(case).exact.items():
         if value is None or value.shape != bad.shape or not bool(value.isfinite().all()):
             continue
+        if not contract.operand_dtype(name, case).is_floating_point:
+            continue  # indices and classes are no sizes
         for text, size in ((f"|{name}|", value.abs()), (name, value), (f"-{name}", -value)):
             least, most = float(size[bad].min()), float(size[right].max())
             if least > most and least > 0:
                 sign, shown = (">=", least) if not text.startswith("-") else ("<=", -least)
-                return f"wrong wherever {text.removeprefix('-')} {sign} {shown:.4g}, and nowhere else"
-    return None
+                return f"wrong wherever {text.removeprefix('-')} {sign} {shown:.4g}, and nowhere else", text
+    return None, ""
+
+
+def _kept(contract: Contract, case: Case, exact: Operands, earlier: Sequence[Case]) -> Iterator[tuple[str, Change]]:
+    """An operand of an earlier call in the place of this one's of the same shape, the first and the latest of those."""
+    shapes = {name: contract.operand_shape(name, case) for name, value in exact.items() if value is not None}
+    for name, shape in shapes.items():
+        alike = [o for o in earlier if o.id != case.id and contract.operand_shape(name, o) == shape]
+        alike = [o for o in alike if contract.operand_dtype(name, o) is contract.operand_dtype(name, case)]
+        for other in dict.fromkeys((*alike[:1], *alike[-1:])):
+            kept = contract.build(other).exact[name]
+            now = exact[name]
+            if kept is not None and now is not None and not torch.equal(kept, now):
+                yield f"{name} were that of an earlier call, on {other.id}", _constant(name, kept)
+
+
+def _constant(name: str, kept: torch.Tensor) -> Change:
+    return lambda exact, case: ({**exact, name: kept}, case.param)
 
 
 def _copied(exact: Operands, got: torch.Tensor, bad: torch.Tensor) -> str | None:
@@ -112,6 +157,10 @@ def _changes(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[
         for option in options:
             if not isinstance(option, From) and option != case.param[name]:
                 yield f"{name} were {option}, not {case.param[name]}", _other_parameter(name, option)
+        given = case.param[name]
+        for by in (1, -1) if type(given) is int else ():
+            if given + by not in options:
+                yield f"{name} were {given + by}, not {given}", _other_parameter(name, given + by)
     for name, operand in contract.operands.items():
         value = exact[name]
         if value is None or not contract.operand_dtype(name, case).is_floating_point:
@@ -120,14 +169,18 @@ def _changes(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[
             yield f"{name} were not given", _other_operand(name, lambda value: None)
         elif bool(value.any()):
             yield f"{name} were 0", _other_operand(name, torch.zeros_like)
+    yield from _counts(contract, case, exact)
     for axis in range(max(value.ndim for value in exact.values() if value is not None)):
         for name, value in exact.items():
             if value is None or value.ndim <= axis or value.shape[axis] < 2:
                 continue
             letter = (contract.operand_axes(name, case).split()[axis : axis + 1] or [f"axis {axis}"])[0]
-            yield f"the first {letter} of {name} were every one", _other_operand(name, _first(axis))
+            yield f"the first {letter} of {name} were every one", _other_operand(name, _all_of(axis, 0))
             yield f"each {letter} of {name} were the one before", _other_operand(name, _rolled(axis, 1))
             yield f"each {letter} of {name} were the one after", _other_operand(name, _rolled(axis, -1))
+    yield from _together(contract, case, exact)
+    yield from _other_order(contract, case, exact)
+    yield from _by_another_axis(contract, case, exact)
     for name, options in contract.params.items():
         if any(isinstance(option, float) and option not in (0.0, 1.0) for option in options):
             for letter, size in case.size.items():
@@ -137,6 +190,95 @@ def _changes(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[
         for padded in _padded_sizes(size) if isinstance(size, int) else ():
             text = f"{letter} were {padded}, with 0 in the places that are new: padding that counts"
             yield text, _padded(contract, letter, size, padded)
+
+
+def _counts(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[str, Change]]:
+    """Integers of which a kernel takes no notice: as if each were a size, or they counted from 0."""
+    for name, value in exact.items():
+        if value is None or contract.operand_dtype(name, case).is_floating_point or not value.ndim:
+            continue
+        for letter, size in case.size.items():
+            if isinstance(size, int) and bool((value != size).any()):
+                yield f"all {name} were {size} ({letter})", _other_operand(name, _filled(size))
+        yield f"{name} were 0, 1, 2, ...", _other_operand(name, _counted)
+        yield f"each of {name} were one more", _other_operand(name, lambda value: value + 1)
+        yield f"each of {name} were one less", _other_operand(name, lambda value: value - 1)
+
+
+def _filled(size: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda value: torch.full_like(value, size)
+
+
+def _counted(value: torch.Tensor) -> torch.Tensor:
+    return torch.arange(value.shape[-1], dtype=value.dtype).expand(value.shape).contiguous()
+
+
+def _together(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[str, Change]]:
+    """All operands along an axis that no output has, each slice of them the one before or after: one index, one off."""
+    axes = {name: contract.operand_axes(name, case).split() for name, value in exact.items() if value is not None}
+    outer = {letter for output in contract.outputs for letter in contract.output_axes(output, case).split()}
+    for letter in dict.fromkeys(letter for letters in axes.values() for letter in letters):
+        along = {name: letters.index(letter) for name, letters in axes.items() if letter in letters}
+        if letter in outer or letter == "..." or len(along) < 2:
+            continue
+        for by, which in ((1, "before"), (-1, "after")):
+            yield f"each {letter} of {' and '.join(along)} were the one {which}", _all_rolled(along, by)
+
+
+def _all_rolled(along: Mapping[str, int], by: int) -> Change:
+    def rolled(exact: Operands, case: Case) -> tuple[Operands, Mapping[str, Any]]:
+        moved = {
+            name: value.roll(by, along[name]) for name, value in exact.items() if name in along and value is not None
+        }
+        return {**exact, **moved}, case.param
+
+    return rolled
+
+
+def _other_order(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[str, Change]]:
+    """Two operands in each other's place, and an operand in whose memory two axes are taken the other way round."""
+    given = {name: value for name, value in exact.items() if value is not None}
+    for one, other in itertools.combinations(given, 2):
+        if given[one].shape == given[other].shape and contract.operand_dtype(one, case).is_floating_point:
+            yield f"{one} and {other} were each other", _exchanged(one, other)
+    for name, value in given.items():
+        letters = contract.operand_axes(name, case).split()
+        for axis in range(value.ndim - 1) if value.ndim == len(letters) and "..." not in letters else ():
+            if min(value.shape[axis : axis + 2]) > 1:
+                text = f"{letters[axis]} and {letters[axis + 1]} of {name} were the other way round in memory"
+                yield text, _other_operand(name, _restored(axis))
+
+
+def _by_another_axis(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[str, Change]]:
+    """A vector along the last axis of an output that is indexed along the axis before it."""
+    for axes in {contract.output_axes(output, case) for output in contract.outputs}:
+        letters = axes.split()
+        rows = case.size.get(letters[-2]) if len(letters) > 1 else None
+        if not isinstance(rows, int) or rows < 2:
+            continue
+        for name, value in exact.items():
+            if value is not None and contract.operand_axes(name, case) == letters[-1]:
+                text = f"{name} were indexed by {letters[-2]}, not by {letters[-1]}"
+                yield text, _other_operand(name, _indexed_by(rows))
+
+
+def _indexed_by(size: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda value: value[torch.arange(size) % len(value), None]
+
+
+def _exchanged(one: str, other: str) -> Change:
+    return lambda exact, case: ({**exact, one: exact[other], other: exact[one]}, case.param)
+
+
+def _restored(axis: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """What is read where a contiguous tensor's axes `axis` and `axis` + 1 are taken to be swapped in memory."""
+
+    def change(value: torch.Tensor) -> torch.Tensor:
+        shape = list(value.shape)
+        shape[axis], shape[axis + 1] = shape[axis + 1], shape[axis]
+        return value.reshape(shape).transpose(axis, axis + 1).contiguous()
+
+    return change
 
 
 def _padded_sizes(size: int) -> list[int]:
@@ -165,10 +307,6 @@ def _other_parameter(name: str, option: Any) -> Change:
 
 def _other_operand(name: str, change: Callable[[torch.Tensor], torch.Tensor | None]) -> Change:
     return lambda exact, case: ({**exact, name: change(exact[name])}, case.param)  # type: ignore[arg-type]
-
-
-def _first(axis: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    return lambda value: value.narrow(axis, 0, 1).expand(value.shape).contiguous()
 
 
 def _rolled(axis: int, by: int) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -248,6 +386,98 @@ def _holds(
     if where:
         off, shows = (mask.movedim(where[0], 0)[where[1]] for mask in (off, shows))
     return not bool(off.any()) and bool(shows.any())
+
+
+def told_apart(
+    contract: Contract, case: Case, output: str, changes: Mapping[str, Change], call: Call
+) -> Mapping[str, Change]:
+    """Of several changes, those that explain what the kernel gives in other sizes too, where it is wrong there."""
+    for size in contract.sizes if len(changes) > 1 else ():
+        other = replace(
+            plain_case(contract, case.dtype, next(iter(contract.values)), case.seed, size), params=case.params
+        )
+        if other.sizes == case.sizes or not other.filled or not contract.valid(other) or contract.work(other) > LITTLE:
+            continue
+        got = (call(other) or {}).get(output)
+        right = contract.expected(contract.build(other))[output]
+        if not isinstance(got, torch.Tensor) or right is None or got.shape != right.answer.shape:
+            continue
+        bad = compare.compare(got, right, case.torch_dtype).bad
+        if bad is None:
+            continue
+        answers = {text: _answer(contract, other, output, change) for text, change in changes.items()}
+        return {
+            text: change
+            for text, change in changes.items()
+            if (answer := answers[text]) is not None and _explained(answer, got.cpu(), bad.cpu(), other) is not None
+        }
+    return changes
+
+
+def _other_slices(
+    contract: Contract, case: Case, output: str, got: torch.Tensor, bad: torch.Tensor, end: float, call: Call
+) -> str | None:
+    """Which slices of an operand the slices of an output along the same axis read, where those of the wrong ones are
+    others than their own, with these values and with others."""
+    axes = contract.output_axes(output, case).split()
+    for name, value in contract.build(case).exact.items():
+        letters = contract.operand_axes(name, case).split()
+        for letter in letters:
+            if value is None or letter == "..." or letter not in axes or value.ndim != len(letters):
+                continue
+            read = _slices_read(contract, case, output, got, bad, end, name, letter)
+            if read is None:
+                continue
+            other = _again_wrong(contract, case, output, call)
+            if other is not None and _slices_read(contract, again(case), output, *other, end, name, letter) != read:
+                continue
+            shown = [f"{place} that of {there}" for place, there in read.items()]
+            of_these = f"{', '.join(shown[:SHOWN])}{', ...' if len(shown) > SHOWN else ''}"
+            return f"{letter} read {name} of others: {of_these}"
+    return None
+
+
+def _again_wrong(contract: Contract, case: Case, output: str, call: Call) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """What the kernel gives for other values, and where that is wrong; None where it cannot be compared."""
+    got = (call(again(case)) or {}).get(output)
+    right = contract.expected(contract.build(again(case)))[output]
+    if not isinstance(got, torch.Tensor) or right is None or got.shape != right.answer.shape:
+        return None
+    bad = compare.compare(got, right, case.torch_dtype).bad
+    return got.cpu(), torch.zeros(got.shape, dtype=torch.bool) if bad is None else bad.cpu()
+
+
+def _slices_read(
+    contract: Contract,
+    case: Case,
+    output: str,
+    got: torch.Tensor,
+    bad: torch.Tensor,
+    end: float,
+    name: str,
+    letter: str,
+) -> dict[int, int] | None:
+    """Of each slice of an output along an axis that is wrong, the slice of an operand along it that would give it; None
+    where one has none or several, or a right one not its own."""
+    axis = contract.output_axes(output, case).split().index(letter)
+    at, size = contract.operand_axes(name, case).split().index(letter), got.shape[axis]
+    wrong = bad.movedim(axis, 0).reshape(size, -1).any(1)
+    if not 2 < size <= HEADS or int(wrong.sum()) < 2:
+        return None
+    matches = torch.zeros(size, size, dtype=torch.bool)
+    for one in range(size):
+        answer = _answer(contract, case, output, _other_operand(name, _all_of(at, one)))
+        off = None if answer is None else _off(answer, got, case)
+        if off is None or time.monotonic() > end:
+            return None
+        matches[:, one] = ~off.movedim(axis, 0).reshape(size, -1).any(1)
+    if not bool((matches[wrong].sum(1) == 1).all()) or not bool(matches.diagonal()[~wrong].all()):
+        return None
+    return {place: int(matches[place].int().argmax()) for place in wrong.nonzero().flatten().tolist()}
+
+
+def _all_of(axis: int, one: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda value: value.narrow(axis, one, 1).expand(value.shape).contiguous()
 
 
 def _other_heads(

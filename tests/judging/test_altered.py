@@ -1,0 +1,308 @@
+"""Which step of a reference a wrong kernel is said to do otherwise; and what is not said, since other values or another
+output refute it."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.judging import altered, diagnosis, reading
+from touchstone.conformance.spec import compare
+from touchstone.conformance.spec.cases import plain_case
+from touchstone.reference import _masks
+from touchstone.reference.attention import torch_attention
+from touchstone.reference.attention_decode import torch_attention_decode
+from touchstone.reference.attention_decode_int4 import torch_attention_decode_int4
+from touchstone.reference.cross_entropy import torch_cross_entropy
+from touchstone.reference.masked_attention import torch_masked_attention
+from touchstone.reference.merge_states import torch_merge_states
+from touchstone.reference.rms_norm_backward import torch_rms_norm_backward
+from touchstone.reference.rope import torch_rope
+
+
+def called(contract, fn):
+    return lambda case: contract.by_name(contract.call(fn, contract.build(case).arguments))
+
+
+def said(op, fn, output="y", *, call=True, seconds=20.0, params=(), dtype="float32", **size):
+    """What a kernel is said to do otherwise in its call on a plain case."""
+    contract = registry.contract(op)
+    case = plain_case(contract, dtype, next(iter(contract.values)), size=size or contract.sizes[0])
+    case = replace(case, params=tuple({**dict(case.params), **dict(params)}.items()))
+    got, right = called(contract, fn)(case), contract.expected(contract.build(case))[output]
+    bad = compare.compare(got[output], right, case.torch_dtype).bad
+    assert bad is not None
+    further = called(contract, fn) if call else reading.nothing
+    return altered.altered(contract, case, output, got, bad, seconds, further)
+
+
+def rms(statistic):
+    return lambda x, weight, *, eps=1e-6: x * statistic(x, eps) * weight
+
+
+def mean_of(x):
+    return x.square().mean(-1, keepdim=True)
+
+
+@pytest.mark.parametrize(
+    ("statistic", "text"),
+    [
+        (lambda x, eps: 1 / (mean_of(x).sqrt() + eps), "were taken before the number is added"),
+        (lambda x, eps: torch.rsqrt(mean_of(x)), "`x.square().mean(-1, keepdim=True) + eps` were without the term 0.1"),
+        (lambda x, eps: torch.rsqrt(mean_of(x) - eps), "were with the other sign before 0.1"),
+        (lambda x, eps: torch.rsqrt(mean_of(x) * 33 / 32 + eps), "were divided by 33 - 1"),
+        (lambda x, eps: torch.rsqrt(mean_of(x) * 33 / 48 + eps), "were divided by 48"),
+        (lambda x, eps: torch.rsqrt(mean_of(x) * 33 + eps), "were the sum, not the mean"),
+        (
+            lambda x, eps: torch.rsqrt(mean_of(x[:, :32]) * 32 / 33 + eps),
+            "without the last 1 of 33, beyond whole tiles",
+        ),
+        (lambda x, eps: torch.rsqrt(mean_of(x).bfloat16().float() + eps), "were rounded to bfloat16"),
+        (lambda x, eps: torch.rsqrt(mean_of(x) + eps) * 1.1, None),
+        (lambda x, eps: torch.rsqrt(mean_of(x) * 33 / 31 + eps), None),
+        (lambda x, eps: torch.rsqrt(mean_of(x[:, 1:]) * 32 / 33 + eps), None),
+        (lambda x, eps: torch.rsqrt(mean_of(x) + eps / 2), "were with 0.05, half of 0.1, in its place"),
+        (lambda x, eps: torch.rsqrt(mean_of(x) + eps / 3), None),
+    ],
+)
+def test_a_step_of_a_norm(statistic, text):
+    told = said("rms_norm", rms(statistic), rows=5, cols=33, params={"eps": 0.1})
+    assert told is None if text is None else text in told
+    assert told is None or ("rms_norm.py:" in told and "; or" not in told)
+
+
+@pytest.mark.parametrize(("tile", "text"), [(16, "in tiles of 16 that is not scaled anew"), (5, None)])
+def test_a_running_sum_that_is_not_scaled_anew(tile, text):
+    def fn(x):
+        largest, total = x.new_full((len(x), 1), -torch.inf), x.new_zeros(len(x), 1)
+        for part in x.split(tile, 1):
+            largest = torch.maximum(largest, part.amax(1, keepdim=True))
+            total = total + (part - largest).exp().sum(1, keepdim=True)
+        return (x - largest).exp() / total
+
+    told = said("softmax", fn, rows=5, cols=73)
+    assert told is None if text is None else text in told
+
+
+def test_means_of_one_line_that_are_wrong_in_one_way():
+    def fn(count):
+        def backward(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
+            centred = x - x.mean(-1, keepdim=True)
+            r = torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps)
+            hat, g = centred * r, dy * weight
+            first, second = (t.sum(-1, keepdim=True) / count for t in (g, g * hat))
+            return r * (g - first - hat * second), (dy * hat).sum(0), dy.sum(0)
+
+        return backward
+
+    told = said("layer_norm_backward", fn(64), "dx", rows=5, cols=33)
+    assert "each `mean` of a line were divided by 64 (layer_norm_backward.py:" in told
+    assert said("layer_norm_backward", fn(35), "dx", rows=5, cols=33) is None
+
+
+def test_a_factor_that_one_of_two_terms_gets():
+    def fn(y, dy):
+        return y * dy - (y * dy).sum(-1, keepdim=True)
+
+    def other(y, dy):
+        return y * dy - 0.5 * (y * dy).sum(-1, keepdim=True)
+
+    assert "were with `dy` alone multiplied, not all of" in said("softmax_backward", fn, "dx", rows=5, cols=33)
+    assert said("softmax_backward", other, "dx", rows=5, cols=33) is None
+
+
+def test_a_term_before_a_factor():
+    def fn(by):
+        def norm(x, weight, bias, *, eps=1e-5):
+            centred = x - x.mean(-1, keepdim=True)
+            hat = centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps)
+            return (hat + by * bias) * weight
+
+        return norm
+
+    told = said("layer_norm", fn(1), rows=5, cols=33)
+    assert "`y + bias` were with `bias` added to `centred * torch.rsqrt(" in told and "before `weight`" in told
+    assert said("layer_norm", fn(3), rows=5, cols=33) is None
+
+
+def test_a_value_as_it_was_a_step_before():
+    def fn(of):
+        return lambda x, residual, weight, *, eps=1e-6: (
+            (x + residual) * torch.rsqrt(mean_of(of(x, residual)) + eps) * weight,
+            x + residual,
+        )
+
+    size = dict(rows=5, cols=33)
+    assert "were taken of `x`, not of `x + residual`" in said("add_rms_norm", fn(lambda x, residual: x), **size)
+    assert "were taken of `residual`" in said("add_rms_norm", fn(lambda x, residual: residual), **size)
+    assert said("add_rms_norm", fn(lambda x, residual: x + residual.roll(1, 1)), **size) is None
+
+
+def test_a_term_that_is_missing():
+    """Label smoothing without the lse, in a kernel of its own order of terms."""
+
+    def fn(of_smoothing):
+        def loss(logits, target, *, reduction, ignore_index, label_smoothing, z_loss):
+            right = torch_cross_entropy(logits, target, reduction="none", ignore_index=ignore_index)
+            lse = torch.logsumexp(logits, -1)
+            smooth = of_smoothing(lse, logits).masked_fill(target == ignore_index, 0)
+            return (1 - label_smoothing) * right + label_smoothing * smooth
+
+        return loss
+
+    params = {"reduction": "none", "label_smoothing": 0.1, "z_loss": 0.0}
+    told = said("cross_entropy", fn(lambda lse, z: -z.mean(-1)), "loss", params=params)
+    assert "`lse - z.mean(-1)` were `-z.mean(-1)` alone (cross_entropy.py:" in told
+    assert said("cross_entropy", fn(lambda lse, z: lse - z.amax(-1)), "loss", params=params) is None
+
+
+def visible(diagonal):
+    def fn(q, k, v, *, causal=False, scale=None):
+        s = q @ k.mT * q.shape[-1] ** -0.5
+        s = s.masked_fill(~torch.ones(s.shape[-2:], dtype=torch.bool).tril(diagonal), -torch.inf)
+        return torch.softmax(s, -1) @ v, torch.logsumexp(s, -1)
+
+    return fn
+
+
+@pytest.mark.parametrize("output", ["o", "lse"])
+@pytest.mark.parametrize(
+    ("diagonal", "text"), [(0, "from the top left"), (5, "one later"), (3, "one earlier"), (6, None)]
+)
+def test_a_mask_of_another_corner(output, diagonal, text):
+    size = dict(B=2, Hq=2, Hkv=2, Sq=9, Sk=13, D=16)
+    told = said("attention", visible(diagonal), output, params={"causal": True}, **size)
+    assert told is None if text is None else text in told
+
+
+def test_all_to_base_2():
+    def fn(o, lse):
+        weights = torch.exp2(lse - lse.amax(0))
+        return (weights / weights.sum(0))[..., None].mul(o).sum(0), lse.amax(0) + torch.log2(weights.sum(0))
+
+    def one(o, lse):
+        return torch_merge_states(o, lse)[0], fn(o, lse)[1]
+
+    for output in ("o", "lse"):
+        assert said("merge_states", fn, output) == "as if all exponentials and logarithms were to base 2"
+    assert "base 2" not in (said("merge_states", one, "lse") or "")  # o is right, which it would not be
+
+
+def test_one_of_two_calls_of_a_function():
+    def fn(at):
+        def decode(q, k_codes, k_scales, v_codes, v_scales, lengths, *, scale=None):
+            scales = [k_scales.clone(), v_scales.clone()]
+            for of in at:
+                scales[of][..., 1] *= -1
+            return torch_attention_decode_int4(q, k_codes, scales[0], v_codes, scales[1], lengths, scale=scale)
+
+        return decode
+
+    told = said("attention_decode_int4", fn([1]), "o")
+    assert "`wide * own[..., 0] - own[..., 1]`" in told and ", from attention_decode_int4.py:" in told
+    both = said("attention_decode_int4", fn([0, 1]), "o")
+    assert "`wide * own[..., 0] - own[..., 1]`" in both and ", from" not in both
+
+
+def test_the_last_in_place_of_the_first():
+    def fn(columns):
+        def decode(q, cache, lengths, *, dim_v, scale):
+            o, lse = torch_attention_decode(q, cache[:, None], cache[:, None], lengths, scale=scale)
+            return o[..., columns(dim_v)], lse
+
+        return decode
+
+    size = dict(B=2, H=3, Sq=2, Sk=9, W=24, V=16)
+    told = said("mla_decode", fn(lambda width: slice(-width, None)), "o", **size)
+    assert "`o[..., :dim_v]` were the last 16, not the first (mla_decode.py:" in told
+    assert said("mla_decode", fn(lambda width: slice(1, width + 1)), "o", **size) is None
+
+
+def test_an_index_that_is_left_out_of_a_factor():
+    def fn(of_all):
+        def masked(q, k, v, bias, slopes, seg_q, seg_k, *, p=0.0, seed=0, offset=0, **params):
+            lse = torch_masked_attention(q, k, v, bias, slopes, seg_q, seg_k, **params)[1]
+            s = q @ k.repeat_interleave(q.shape[1] // k.shape[1], 1).mT * q.shape[-1] ** -0.5
+            seen = _masks.visible(q.shape[2], k.shape[2], seg_q, seg_k, causal=False, window=None)
+            probabilities = torch.exp(s.masked_fill(~seen, -torch.inf) - lse[..., None]).nan_to_num()
+            weights = _masks.weights(s.shape, p=p, seed=seed, offset=offset).to(s)
+            return (probabilities * of_all(weights)) @ v.repeat_interleave(q.shape[1] // k.shape[1], 1), lse
+
+        return masked
+
+    told = said("masked_attention", fn(lambda w: w[:1, :1].expand(w.shape)), "o", params={"p": 0.3})
+    assert "of index 0 along axis 0 and axis 1 for all (" in told
+    assert said("masked_attention", fn(lambda w: w.flip(1)), "o", params={"p": 0.3}) is None
+
+
+def test_indices_that_are_not_looked_at():
+    def fn(change):
+        return lambda q, k, cos, sin, positions, *, interleaved=False: torch_rope(
+            q, k, cos, sin, None if positions is None else change(positions), interleaved=interleaved
+        )
+
+    told = said("rope", fn(lambda p: torch.arange(p.shape[1]).expand(p.shape)), "q_turned")
+    assert "of the indices 0, 1, 2, ... whatever they are (rope.py:" in told
+    assert said("rope", fn(lambda p: p.flip(1)), "q_turned") is None
+
+
+def test_rows_that_a_sum_leaves_out():
+    def fn(count):
+        def backward(x, weight, dy, *, rstd=None, eps=1e-6):
+            rows = slice(0, count)
+            dx, _ = torch_rms_norm_backward(x, weight, dy, rstd=rstd, eps=eps)
+            part = None if rstd is None else rstd[rows]
+            return dx, torch_rms_norm_backward(x[rows], weight, dy[rows], rstd=part, eps=eps)[1]
+
+        return backward
+
+    told = said("rms_norm_backward", fn(4), "dweight", rows=7, cols=33)
+    assert "without the last 3 of 7, beyond whole tiles of 4" in told
+    assert said("rms_norm_backward", fn(5), "dweight", rows=7, cols=33) is None
+
+
+def test_what_other_values_or_another_output_refute_is_not_said():
+    contract = registry.contract("rms_norm")
+    case = plain_case(contract, "float32", "normal", size=dict(rows=5, cols=33))
+    drawn = contract.build(case).arguments["x"]
+
+    def by_chance(x, weight, *, eps=1e-6):
+        count = 32 if torch.equal(x, drawn) else 30
+        return x * torch.rsqrt(mean_of(x) * 33 / count + eps) * weight
+
+    assert said("rms_norm", by_chance, rows=5, cols=33) is None
+    assert "33 - 1" in said("rms_norm", by_chance, rows=5, cols=33, call=False)
+
+    def one_output(q, k, v, *, causal=False, scale=None):
+        return torch_attention(q, k, v, causal=False, scale=2 * q.shape[-1] ** -0.5)[0], torch_attention(q, k, v)[1]
+
+    told = said("attention", one_output, "o", B=2, Hq=2, Hkv=2, Sq=9, Sk=13, D=16)
+    assert told is None  # another scale would show in the lse
+
+
+def test_it_comes_with_a_finding():
+    contract = registry.contract("rms_norm")
+    case = plain_case(contract, "float32", "normal", size=dict(rows=5, cols=33))
+
+    def fn(x, weight, *, eps=1e-6):
+        return x * torch.rsqrt(mean_of(x[:, :-1]) + eps).expand(-1, 1) * weight
+
+    def tanh(x, weight, *, eps=1e-6):
+        return x * torch.rsqrt(mean_of(x).tanh() + eps) * weight
+
+    def told(fn):
+        got, expected = called(contract, fn)(case), contract.expected(contract.build(case))
+        verdicts = {"y": compare.compare(got["y"], expected["y"], torch.float32)}
+        return diagnosis.diagnose(contract, case, got, expected, verdicts, seconds=20.0, call=called(contract, fn))["y"]
+
+    def root_of(x, weight, *, eps=1e-6):
+        return x * (mean_of(x) + eps) * weight
+
+    assert "were left out (rms_norm.py:" in told(root_of)
+    assert "each row is a factor of its own" in told(tanh)  # nothing better is known
+
+
+def test_without_a_reference_nothing_is_said():
+    contract = replace(registry.contract("rms_norm"), name="of_nobody")
+    assert altered.of_op(contract) is None
