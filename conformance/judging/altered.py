@@ -291,6 +291,8 @@ def _changes(operation: Operation, shown: str) -> Iterator[tuple[str, Step]]:
         yield f"`{_argument(node, 1)}` everywhere", lambda o: _in_place_of(o.args[1], o.out)
     if name == "mul":
         yield from _of_factor(operation, node)
+    if name in ("add", "sub"):
+        yield from _of_term(operation, node)
     if name in ("mul", "div", "add", "sub", "masked_fill"):
         yield from _of_first_slices(operation, node)
     if name in ("rsqrt", "sqrt"):
@@ -398,6 +400,25 @@ def _one_term(at: int, side: int, operation: Operation) -> torch.Tensor:
     parts = list(terms.args)
     parts[side] = parts[side] * operation.args[1 - at]
     return terms.of(*parts).expand(operation.out.shape)
+
+
+def _of_term(operation: Operation, node: ast.expr) -> Iterator[tuple[str, Step]]:
+    """A term that comes in before the factor or divisor of the other one, not after it."""
+    factors = operation.maker()
+    shown = None if factors is None else _written(factors.site)
+    if factors is None or shown is None or factors.site[1] not in ("mul", "div") or not isinstance(node, ast.BinOp):
+        return
+    sides = ast.parse(shown, mode="eval").body
+    if isinstance(sides, ast.BinOp):
+        term = ast.unparse(node.right)
+        yield f"with `{term}` added to `{ast.unparse(sides.left)}`, before `{ast.unparse(sides.right)}`", _term_first
+
+
+def _term_first(operation: Operation) -> Any:
+    factors = operation.maker()
+    if factors is None:
+        return operation.out
+    return factors.of(operation.of(factors.args[0]), factors.args[1]).expand(operation.out.shape)
 
 
 def _of_first_slices(operation: Operation, node: ast.expr) -> Iterator[tuple[str, Step]]:

@@ -36,6 +36,7 @@ PASSED_TRIED = 4  # of those
 NAMED = 3  # most mutants that a diagnosis names
 EXPLAINS = 0.95  # of the wrong elements, what a hint has to explain
 ROWS = 64  # wrong slices along an axis that are looked for elsewhere
+OF_A_SLICE = 4  # wrong elements of each slice from which slices may hold others in no order
 SEVERAL = 8.0  # roundings of the size of the answer: more are no longer those of a few partial sums
 DISTINCT = 12  # values that tell a narrower dtype
 NARROWER = {torch.float32: (torch.bfloat16, torch.float16), torch.float16: (torch.bfloat16,)}
@@ -721,6 +722,9 @@ def _elsewhere(value, answer, tolerance, bad, axes: Sequence[str]) -> tuple[floa
             sources[place] = int(match.argmax())
             explained += int(match.max()) if int(where.sum()) > 1 else 0
         share = explained / int(wrong.sum())
+        regular = len(set(sources.values())) == 1 or len({there - here for here, there in sources.items()}) == 1
+        if not regular and int(wrong.sum(1)[places].min()) < OF_A_SLICE:
+            continue  # among so many places a few numbers are found by chance
         if share >= EXPLAINS:
             return share, f"the answer of another {axes[axis]}: {_sources(sources)}"
     return None

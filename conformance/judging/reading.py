@@ -178,7 +178,9 @@ def _changes(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[
             yield f"the first {letter} of {name} were every one", _other_operand(name, _all_of(axis, 0))
             yield f"each {letter} of {name} were the one before", _other_operand(name, _rolled(axis, 1))
             yield f"each {letter} of {name} were the one after", _other_operand(name, _rolled(axis, -1))
+    yield from _together(contract, case, exact)
     yield from _other_order(contract, case, exact)
+    yield from _by_another_axis(contract, case, exact)
     for name, options in contract.params.items():
         if any(isinstance(option, float) and option not in (0.0, 1.0) for option in options):
             for letter, size in case.size.items():
@@ -199,6 +201,8 @@ def _counts(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[s
             if isinstance(size, int) and bool((value != size).any()):
                 yield f"all {name} were {size} ({letter})", _other_operand(name, _filled(size))
         yield f"{name} were 0, 1, 2, ...", _other_operand(name, _counted)
+        yield f"each of {name} were one more", _other_operand(name, lambda value: value + 1)
+        yield f"each of {name} were one less", _other_operand(name, lambda value: value - 1)
 
 
 def _filled(size: int) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -207,6 +211,28 @@ def _filled(size: int) -> Callable[[torch.Tensor], torch.Tensor]:
 
 def _counted(value: torch.Tensor) -> torch.Tensor:
     return torch.arange(value.shape[-1], dtype=value.dtype).expand(value.shape).contiguous()
+
+
+def _together(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[str, Change]]:
+    """All operands along an axis that no output has, each slice of them the one before or after: one index, one off."""
+    axes = {name: contract.operand_axes(name, case).split() for name, value in exact.items() if value is not None}
+    outer = {letter for output in contract.outputs for letter in contract.output_axes(output, case).split()}
+    for letter in dict.fromkeys(letter for letters in axes.values() for letter in letters):
+        along = {name: letters.index(letter) for name, letters in axes.items() if letter in letters}
+        if letter in outer or letter == "..." or len(along) < 2:
+            continue
+        for by, which in ((1, "before"), (-1, "after")):
+            yield f"each {letter} of {' and '.join(along)} were the one {which}", _all_rolled(along, by)
+
+
+def _all_rolled(along: Mapping[str, int], by: int) -> Change:
+    def rolled(exact: Operands, case: Case) -> tuple[Operands, Mapping[str, Any]]:
+        moved = {
+            name: value.roll(by, along[name]) for name, value in exact.items() if name in along and value is not None
+        }
+        return {**exact, **moved}, case.param
+
+    return rolled
 
 
 def _other_order(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[str, Change]]:
@@ -221,6 +247,23 @@ def _other_order(contract: Contract, case: Case, exact: Operands) -> Iterator[tu
             if min(value.shape[axis : axis + 2]) > 1:
                 text = f"{letters[axis]} and {letters[axis + 1]} of {name} were the other way round in memory"
                 yield text, _other_operand(name, _restored(axis))
+
+
+def _by_another_axis(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[str, Change]]:
+    """A vector along the last axis of an output that is indexed along the axis before it."""
+    for axes in {contract.output_axes(output, case) for output in contract.outputs}:
+        letters = axes.split()
+        rows = case.size.get(letters[-2]) if len(letters) > 1 else None
+        if not isinstance(rows, int) or rows < 2:
+            continue
+        for name, value in exact.items():
+            if value is not None and contract.operand_axes(name, case) == letters[-1]:
+                text = f"{name} were indexed by {letters[-2]}, not by {letters[-1]}"
+                yield text, _other_operand(name, _indexed_by(rows))
+
+
+def _indexed_by(size: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda value: value[torch.arange(size) % len(value), None]
 
 
 def _exchanged(one: str, other: str) -> Change:

@@ -112,6 +112,20 @@ def test_a_factor_that_one_of_two_terms_gets():
     assert said("softmax_backward", other, "dx", rows=5, cols=33) is None
 
 
+def test_a_term_before_a_factor():
+    def fn(by):
+        def norm(x, weight, bias, *, eps=1e-5):
+            centred = x - x.mean(-1, keepdim=True)
+            hat = centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps)
+            return (hat + by * bias) * weight
+
+        return norm
+
+    told = said("layer_norm", fn(1), rows=5, cols=33)
+    assert "`y + bias` were with `bias` added to `centred * torch.rsqrt(" in told and "before `weight`" in told
+    assert said("layer_norm", fn(3), rows=5, cols=33) is None
+
+
 def test_a_value_as_it_was_a_step_before():
     def fn(of):
         return lambda x, residual, weight, *, eps=1e-6: (

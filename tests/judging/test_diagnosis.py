@@ -120,6 +120,10 @@ def relation(change, shape=(6, 8), case=None, axes=("rows", "cols")):
         (lambda y: y.roll(1, 1), "the answer moved by +1 along cols"),
         (lambda y: y.roll(-1, 0), "the answer moved by -1 along rows"),
         (lambda y: y.flip(0), "the answer reversed along rows"),
+        (lambda y: y[:, [1, 0, 3, 2, 5, 4, 7, 6]], "the answer with each two neighbours along cols swapped"),
+        (lambda y: y.roll(4, 1), "the answer with both halves along cols swapped"),
+        (lambda y: y[:, [1, 0, 3, 2, 5, 4, 6, 7]], "the answer's values in another order"),
+        (lambda y: y * (1 - 3e-4), "(1 -0.0003) x the answer"),
         (lambda y: y.reshape(-1).roll(13).reshape(y.shape), "the answer's values in another order"),
         (torch.zeros_like, "all 0 there"),
         (lambda y: y * math.nan, diagnosis.NAN),
@@ -529,3 +533,9 @@ def test_a_kernel_that_fails_has_no_owner(monkeypatch):
     monkeypatch.setattr(registry, "backend", lambda name: backend)
     subject = Subject("softmax", lambda x: 1 / 0, "fn", "paper@cpu", "cpu", own=True)
     assert owner(subject, case_of(), "y", (0, 0)) is None
+
+
+@pytest.mark.parametrize(("rows", "said"), [(5, True), (2, False)])
+def test_slices_in_no_order_are_not_told_by_a_few_elements(rows, said):
+    told = relation(lambda y: y[:, [3, 1, 2, 7, 4, 3, 6, 5]], shape=(rows, 8))
+    assert ("the answer of another cols" in (told or "")) == said

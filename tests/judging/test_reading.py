@@ -15,7 +15,7 @@ from touchstone.conformance.judging import causes, diagnosis, reading
 from touchstone.conformance.spec import compare
 from touchstone.conformance.spec.budget import Expected
 from touchstone.conformance.spec.cases import plain_case
-from touchstone.reference import attention_decode, masked_attention, mla_decode
+from touchstone.reference import attention_decode, masked_attention, mla_decode, rope
 
 
 def called(contract, fn):
@@ -126,6 +126,34 @@ def test_integers_that_are_not_looked_at():
     assert told == "as if all lengths were 3 (B)"
 
 
+def test_an_index_that_is_one_off():
+    def turned(by):
+        return lambda q, k, cos, sin, positions, *, interleaved=False: rope.torch_rope(
+            q, k, cos, sin, (positions + by) % len(cos), interleaved=interleaved
+        )
+
+    size = registry.contract("rope").sizes[0]
+    assert said("rope", turned(1), "q_turned", **size) == "as if each P of cos and sin were the one after"
+    assert "each P of cos and sin were the one before" in said("rope", turned(-1), "q_turned", **size)
+    assert said("rope", turned(3), "q_turned", **size) is None
+
+    def decode(by):
+        return lambda q, k, v, lengths, *, scale=None: attention_decode.torch_attention_decode(
+            q, k.nan_to_num(), v.nan_to_num(), (lengths - by).clamp_min(0), scale=scale
+        )
+
+    size = dict(B=3, Hq=2, Hkv=2, Sq=1, Sk=9, D=8)
+    assert said("attention_decode", decode(1), "o", **size) == "as if each of lengths were one less"
+    assert said("attention_decode", decode(3), "o", **size) is None
+
+
+def test_a_vector_that_is_indexed_by_another_axis():
+    by_row = norm(lambda x, w, eps: rms(x, x.new_ones(x.shape[1]), eps) * w[torch.arange(len(x)) % len(w), None])
+    reversed_ = norm(lambda x, w, eps: rms(x, x.new_ones(x.shape[1]), eps) * w.flip(0)[: len(x), None])
+    assert said("rms_norm", by_row, rows=5, cols=7) == "as if weight were indexed by rows, not by cols"
+    assert said("rms_norm", reversed_, rows=5, cols=7) is None
+
+
 def test_a_window_one_key_wider():
     def fn(by):
         return lambda q, k, v, bias, slopes, seg_q, seg_k, *, window, **params: masked_attention.torch_masked_attention(
@@ -177,6 +205,45 @@ def test_an_operand_beyond_a_bound(change, text):
     x = contract.build(case).exact["x"]
     told = reading.beyond(contract, case, "y", (change(x) - x).abs() > 1e-6)
     assert told is None if text is None else text in told
+
+
+def test_a_bound_that_is_none():
+    """Indices are no sizes, whole rows are named as rows, and another draw may refute it."""
+    contract = registry.contract("cross_entropy")
+    case = plain_case(contract, "float32", "normal", size=dict(rows=7, V=33))
+    case = replace(case, params=(("reduction", "none"), *case.params[1:]))
+    target = contract.build(case).exact["target"]
+    assert reading.beyond(contract, case, "loss", target >= target.sort().values[3]) is None
+
+    contract = registry.contract("activation")
+    case = plain_case(contract, "float32", "normal", size=dict(rows=3, cols=4))
+    case = replace(case, params=(("activation", "identity"),), layouts=(("x", "contiguous"), ("bias", "none")))
+    x = contract.build(case).exact["x"]
+    bound = x.abs().flatten().sort().values[6]
+    bad = x.abs() >= bound
+
+    def called_with(change):
+        return lambda other: {"y": change(contract.build(other).exact["x"]).float()}
+
+    steady = called_with(lambda x: torch.where(x.abs() >= bound, 9 * x, x))
+    assert "wrong wherever |x| >= " in reading.beyond(contract, case, "y", bad, steady)
+    by_chance = called_with(lambda x: torch.where(torch.arange(4) % 2 == 1, 9 * x, x))
+    assert reading.beyond(contract, case, "y", bad, by_chance) is None
+    rows = (x.abs().amax(1) > x.abs().amax(1).min())[:, None].expand(3, 4)
+    assert reading.beyond(contract, case, "y", rows) is None
+
+
+def test_a_number_that_is_nan_tells_no_mutant():
+    contract = registry.contract("cross_entropy")
+    case = plain_case(contract, "float32", "normal", size=dict(rows=7, V=33))
+    mutants = [m for m in registry.planted("cross_entropy") if m.name in ("all_nan", "ignored_rows_are_computed")]
+    assert len(mutants) == 2
+    verdict = compare.Verdict(2.0, "", (0,), (0,), torch.ones(3, dtype=torch.bool))
+    got = torch.full((3,), torch.nan)
+    assert [m.generic for m in diagnosis.not_refuted(contract, case, mutants, got, verdict, [])] == [False]
+    assert len(diagnosis.not_refuted(contract, case, mutants, torch.ones(3), verdict, [])) == 2
+    alone = compare.Verdict(2.0, "", (), (), torch.ones((), dtype=torch.bool))
+    assert diagnosis.not_refuted(contract, case, mutants, got[0], alone, []) == []
 
 
 def test_an_operand_that_need_not_be_given():
@@ -503,7 +570,16 @@ def a_bit_too_little(a, x):
     return ((a.float() @ x.float()) * (1 - 2**-15 * (a.shape[1] > 1024))).to(a.dtype)
 
 
-@pytest.mark.parametrize(("fn", "said"), [(last_column_left_out, False), (a_bit_too_little, False), (in_tf32, True)])
+def twice_in_the_first_size(a, x):
+    """Elsewhere a bit too little."""
+    first = a.shape[1] == registry.contract("gemv").sizes[0]["K"]
+    return ((a.float() @ x.float()) * (2 if first else 1 - 2**-14)).to(a.dtype)
+
+
+@pytest.mark.parametrize(
+    ("fn", "said"),
+    [(last_column_left_out, False), (a_bit_too_little, False), (twice_in_the_first_size, False), (in_tf32, True)],
+)
 def test_right_as_a_lower_precision_is_what_is_right_so_with_other_values_too(fn, said):
     told = judged("gemv", fn, dtypes=["float32"])
     assert told and any("right as tf32" in each for each in told) == said
