@@ -216,10 +216,10 @@ def test_a_bound_that_is_none():
     assert reading.beyond(contract, case, "loss", target >= target.sort().values[3]) is None
 
     contract = registry.contract("activation")
-    case = plain_case(contract, "float32", "normal", size=dict(rows=3, cols=4))
+    case = plain_case(contract, "float32", "normal", size=dict(rows=4, cols=16))
     case = replace(case, params=(("activation", "identity"),), layouts=(("x", "contiguous"), ("bias", "none")))
     x = contract.build(case).exact["x"]
-    bound = x.abs().flatten().sort().values[6]
+    bound = x.abs().flatten().sort().values[40]
     bad = x.abs() >= bound
 
     def called_with(change):
@@ -227,9 +227,9 @@ def test_a_bound_that_is_none():
 
     steady = called_with(lambda x: torch.where(x.abs() >= bound, 9 * x, x))
     assert "wrong wherever |x| >= " in reading.beyond(contract, case, "y", bad, steady)
-    by_chance = called_with(lambda x: torch.where(torch.arange(4) % 2 == 1, 9 * x, x))
+    by_chance = called_with(lambda x: torch.where(torch.arange(16) % 2 == 1, 9 * x, x))
     assert reading.beyond(contract, case, "y", bad, by_chance) is None
-    rows = (x.abs().amax(1) > x.abs().amax(1).min())[:, None].expand(3, 4)
+    rows = (x.abs().amax(1) > x.abs().amax(1).min())[:, None].expand(4, 16)
     assert reading.beyond(contract, case, "y", rows) is None
 
 
