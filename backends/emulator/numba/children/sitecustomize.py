@@ -29,11 +29,11 @@ class _WithEmulator:
 
                 front.install(gpu=False)
 
-            spec.loader.exec_module = then_install
+            vars(spec.loader)["exec_module"] = then_install
         return spec
 
 
 sys.meta_path.insert(0, _WithEmulator)
-if (_own := PathFinder.find_spec("sitecustomize", [entry for entry in sys.path if entry != _HERE])) is not None:
-    _module = importlib.util.module_from_spec(_own)
-    _own.loader.exec_module(_module)
+_own = PathFinder.find_spec("sitecustomize", [entry for entry in sys.path if entry != _HERE])
+if _own is not None and _own.loader is not None:
+    _own.loader.exec_module(importlib.util.module_from_spec(_own))

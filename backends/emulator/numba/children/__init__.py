@@ -1,0 +1,1 @@
+"""What a Python imports as it starts, where a program in the emulator starts it."""
