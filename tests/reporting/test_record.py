@@ -257,7 +257,7 @@ def test_an_interrupted_run_keeps_what_was_known(world, capfd):
     assert main([*KERNEL, "mine.py:interrupts", "--json", "out.json"]) == 130
     out, err = capfd.readouterr()
     assert (
-        re.search(r"^INTERRUPTED; judged on \d+ of 42 trials, ", out, re.MULTILINE)
+        re.search(r"^INTERRUPTED; judged on \d+ of \d+ trials, ", out, re.MULTILINE)
         and "PASSED" not in out
         and err.endswith("interrupted\n")
     )
@@ -294,7 +294,8 @@ def test_a_kernel_that_declines_much_is_partial(world, capsys):
     counts = report["coverage"]
     assert report["verdict"] == "partial" and not report["passed"] and not report["findings"]
     assert counts["reasons"]["declined"] == {"up to three rows": counts["declined"]}
-    assert counts["fraction"] == counts["judged"] / (counts["judged"] + counts["declined"]) < counts["least"] == 0.9
+    counted = counts["declined"] - 1  # the contract's single case of one column has seven rows, and does not count
+    assert counts["fraction"] == counts["judged"] / (counts["judged"] + counted) < counts["least"] == 0.9
     for share in ("1.5", "-0.1", "nan"):
         assert main([*KERNEL, "mine.py:few", f"--coverage={share}"]) == Status.USAGE
         assert "--coverage: expected a share from 0 to 1" in capsys.readouterr().err
