@@ -266,7 +266,7 @@ def test_an_interrupted_run_keeps_what_was_known(world, capfd):
     counts = report["coverage"]
     assert counts["judged"] == len(report["outcomes"]) >= 1
     reasons = counts["reasons"]["not_run"]
-    assert reasons["interrupted"] == 15 - counts["judged"] > 0
+    assert reasons["interrupted"] == counts["trials"] - reasons["left out by dtypes"] - counts["judged"] > 0
     assert sum(reasons.values()) == counts["not_run"] == counts["trials"] - counts["judged"]
 
 
