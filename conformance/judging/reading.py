@@ -341,7 +341,8 @@ def _off(answer: Expected, got: torch.Tensor, case: Case) -> torch.Tensor | None
     """Where an output is not an answer: all False where it is, None where their shapes differ."""
     if answer.answer.shape != got.shape:
         return None
-    verdict = compare.compare(got, replace(answer, drift=float("inf")), case.torch_dtype)
+    others = [other for other in answer.alternatives if other.answer.shape == got.shape]
+    verdict = compare.compare(got, replace(answer, alternatives=others, drift=float("inf")), case.torch_dtype)
     return torch.zeros(got.shape, dtype=torch.bool) if verdict.bad is None else verdict.bad.cpu()
 
 
