@@ -325,7 +325,9 @@ def _answer(contract: Contract, case: Case, output: str, change: Change) -> Expe
         return theirs
     parts = [(_cut(terms, shape), _cut(condition, shape)) for terms, condition in theirs.parts]
     rest = {"rounding": _cut(theirs.rounding, shape), "extra": _cut(theirs.extra, shape)}
-    return replace(theirs, answer=_cut(theirs.answer, shape), parts=parts, alternatives=[], excused=None, **rest)
+    return replace(
+        theirs, answer=_cut(theirs.answer, shape), parts=parts, alternatives=[], excused=None, otherwise=None, **rest
+    )
 
 
 def _cut(value: Any, shape: Sequence[int]) -> Any:
@@ -341,8 +343,7 @@ def _off(answer: Expected, got: torch.Tensor, case: Case) -> torch.Tensor | None
     """Where an output is not an answer: all False where it is, None where their shapes differ."""
     if answer.answer.shape != got.shape:
         return None
-    others = [other for other in answer.alternatives if other.answer.shape == got.shape]
-    verdict = compare.compare(got, replace(answer, alternatives=others, drift=float("inf")), case.torch_dtype)
+    verdict = compare.compare(got, replace(answer, drift=float("inf")), case.torch_dtype)
     return torch.zeros(got.shape, dtype=torch.bool) if verdict.bad is None else verdict.bad.cpu()
 
 
