@@ -228,7 +228,10 @@ def takes_long(j: Judgement) -> bool:
     says so, and findings of that one count."""
     largest = max(n for _, n in j.case.sizes if isinstance(n, int))
     # sequences grow with the rows that lie in them
-    few = replace(j.case, sizes=tuple((name, -(-n // 64) if 4 * n > largest else n) for name, n in j.case.sizes))
+    few = replace(
+        j.case,
+        sizes=tuple((name, -(-n // 64) if isinstance(n, int) and 4 * n > largest else n) for name, n in j.case.sizes),
+    )
     seconds = 0.0
     for _ in range(2):  # the first call compiles
         inputs = j.contract.build(few)
