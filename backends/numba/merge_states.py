@@ -16,6 +16,7 @@ from touchstone.backends.numba.lib.pointwise import LANES
 from touchstone.backends.numba.lib.ptx import fast_exp
 from touchstone.backends.numba.lib.reductions import checked_grid
 from touchstone.backends.numba.lib.vector_io import lanes_of, load_vector, pack, store_vector, unpacked
+from touchstone.backends.numba.lib.vector_rows import are_rows_aligned
 from touchstone.backends.numba.runtime.launching import launch
 from touchstone.backends.signatures.merge_states import checked
 from touchstone.backends.variants import variant
@@ -119,8 +120,6 @@ def vectorised(o, lse) -> tuple[torch.Tensor, torch.Tensor]:
     if rows:
         length = 16 // o.element_size()
         lanes = min(32, 1 << (max(-(-dim // length), 1) - 1).bit_length())  # threads to a row
-        aligned = o.data_ptr() % 16 == 0 and all(n % length == 0 for n in (dim, *o.stride()[:2]))
-        wide = bool(o.stride(2) == 1 and aligned)
         grid, block = checked_grid(-(-rows // (256 // lanes))), (lanes, 256 // lanes)
-        launch(_vectorised, grid, block, o, lse, merged, of_all, wide)
+        launch(_vectorised, grid, block, o, lse, merged, of_all, are_rows_aligned(o))
     return merged, of_all

@@ -15,6 +15,7 @@ from numba import cuda, float32, uint32, uint64
 from touchstone.backends.numba.lib.combining import block_combine, combine, neutral, warp_combine
 from touchstone.backends.numba.lib.reductions import block_grid, checked_grid, thread_grid, warp_grid
 from touchstone.backends.numba.lib.vector_io import lanes_of, load16, unpacked
+from touchstone.backends.numba.lib.vector_rows import are_rows_aligned
 from touchstone.backends.numba.lib.vector_sums import resident_blocks
 from touchstone.backends.numba.runtime.launching import launch
 from touchstone.backends.signatures.reduce_rows import checked
@@ -184,7 +185,7 @@ def vectorised(x: torch.Tensor, *, axis: int = -1, function: str = "sum") -> tor
     seen, number = checked(x, axis, function)
     outputs, each = seen.shape
     length = 16 // x.element_size()
-    along, across = _whole(seen, length), _whole(seen.t(), length)
+    along, across = are_rows_aligned(seen), are_rows_aligned(seen.t())
     if not outputs or not (along or across):
         return (warp if seen.stride(1) == 1 else partials)(x, axis=axis, function=function)
     y = x.new_empty(outputs)
@@ -199,9 +200,3 @@ def vectorised(x: torch.Tensor, *, axis: int = -1, function: str = "sum") -> tor
     launch(_vectorised_partials, (columns, parts), (32, 8), seen.t(), results, np.int32(number))
     launch(_finish, *thread_grid(outputs), results, y, np.int32(number))
     return y
-
-
-def _whole(matrix: torch.Tensor, length: int) -> bool:
-    """Whether each row is whole vectors of 16 bytes."""
-    aligned = matrix.data_ptr() % 16 == 0 and matrix.stride(0) % length == 0
-    return matrix.stride(1) == 1 and aligned and matrix.shape[1] % length == 0

@@ -16,6 +16,7 @@ from numba import cuda, int16, int32, uint32, uint64
 from touchstone.backends import shapes
 from touchstone.backends.numba.lib.reductions import checked_grid
 from touchstone.backends.numba.lib.vector_io import load_vector, store_vector
+from touchstone.backends.numba.lib.vector_rows import are_rows_aligned
 from touchstone.backends.numba.runtime.launching import launch
 
 _SIDE, _STEP = 32, 8  # of a tile; rows of it that a block moves at once
@@ -181,12 +182,5 @@ def vectorised(x: torch.Tensor) -> torch.Tensor:
         kind = {2: torch.int16, 4: torch.float32}[x.element_size()]  # whose vectors have as many elements
         bits, into = x.view(kind), y.view(kind)
         grid = checked_grid(-(-rows // _WIDE) * -(-cols // _WIDE))
-        launch(_by_pieces(x.element_size()), grid, _THREADS, bits, into, _whole(bits), _whole(into))
+        launch(_by_pieces(x.element_size()), grid, _THREADS, bits, into, are_rows_aligned(bits), are_rows_aligned(into))
     return y
-
-
-def _whole(matrix: torch.Tensor) -> bool:
-    """Whether each row is whole vectors of 16 bytes."""
-    length = 16 // matrix.element_size()
-    aligned = matrix.data_ptr() % 16 == 0 and matrix.stride(0) % length == 0
-    return matrix.stride(1) == 1 and aligned and matrix.shape[1] % length == 0

@@ -205,7 +205,24 @@ def _diagnose(
     verdicts: dict[str, compare.Verdict],
 ) -> None:
     """Say of each wrong output what its values look like, and who wrote the worst one; the first few failures are
-    compared with mutants."""
+    compared with mutants. What goes wrong in that is said, and takes nothing from the findings."""
+    try:
+        _explain(j, inputs, values, expected, verdicts)
+    except Exception as error:
+        for finding in j.outcome.findings:
+            if finding.check == Check.VALUES and finding.fails() and finding.diagnosis is None:
+                finding.diagnosis = (
+                    f"{finding.about}: no hint, looking for one failed ({type(error).__name__}: {error})"
+                )
+
+
+def _explain(
+    j: Judgement,
+    inputs: Inputs,
+    values: dict[str, Any],
+    expected: dict[str, budget.Expected],
+    verdicts: dict[str, compare.Verdict],
+) -> None:
     compared = j.subject.compared
     compared["answers"] += 1
     thoroughly = compared["answers"] <= COMPARED_WITH_FAULTS

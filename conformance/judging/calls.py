@@ -223,15 +223,17 @@ def _say_which(j: Judgement, findings: Sequence[Finding], cases: Sequence[Case],
         finding.diagnosis = "\n".join(filter(None, [text, finding.diagnosis]))
 
 
+def a_64th(case: Case) -> Case:
+    """A case with a 64th of its rows, and of the sequences that they lie in."""
+    largest = max(n for _, n in case.sizes if isinstance(n, int))
+    sizes = tuple((name, -(-n // 64) if isinstance(n, int) and 4 * n > largest else n) for name, n in case.sizes)
+    return replace(case, sizes=sizes)
+
+
 def takes_long(j: Judgement) -> bool:
     """Whether a case with many rows would take more than LONGEST seconds, judging by one with a 64th of them. A note
     says so, and findings of that one count."""
-    largest = max(n for _, n in j.case.sizes if isinstance(n, int))
-    # sequences grow with the rows that lie in them
-    few = replace(
-        j.case,
-        sizes=tuple((name, -(-n // 64) if isinstance(n, int) and 4 * n > largest else n) for name, n in j.case.sizes),
-    )
+    few = a_64th(j.case)
     seconds = 0.0
     for _ in range(2):  # the first call compiles
         inputs = j.contract.build(few)

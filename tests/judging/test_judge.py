@@ -13,7 +13,7 @@ from tests.night import some
 from touchstone import backends
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject
-from touchstone.conformance.judging import call, executor, judge, trials
+from touchstone.conformance.judging import call, calls, diagnosis, executor, judge, trials
 from touchstone.conformance.judging.judgement import DECLINED, FAILED, PASSED, Outcome
 from touchstone.conformance.judging.trials import (
     CALLS,
@@ -29,7 +29,7 @@ from touchstone.conformance.judging.trials import (
 )
 from touchstone.conformance.reporting import earlier
 from touchstone.conformance.reporting.report import Report
-from touchstone.conformance.spec.cases import plan
+from touchstone.conformance.spec.cases import plain_case, plan
 from touchstone.conformance.spec.checks import Check
 from touchstone.conformance.spec.compare import worst
 from touchstone.conformance.spec.contract import Case, Invalid, Property
@@ -475,6 +475,28 @@ def test_every_case_of_a_users_function_is_watched_and_of_a_variant_one_of_a_siz
     assert all(trial.watched for trial in user if not grid(trial.case) and trial.case not in single)
     sizes = [trial.case.sizes for trial in ours if trial.watched]
     assert 0 < len(sizes) == len(set(sizes)) < len({trial.case.sizes for trial in ours})
+
+
+def test_a_64th_of_many_rows_is_a_case_of_every_op_that_has_them():
+    """Also of those of whose sizes some are shapes."""
+    for op in registry.ops():
+        contract = registry.contract(op)
+        for size in contract.beyond_grid:
+            case = plain_case(contract, contract.dtypes[0], next(iter(contract.values)), size=size)
+            few = calls.a_64th(case)
+            assert contract.valid(few) and contract.work(few) < contract.work(case) / 16, (op, few.id)
+
+
+def test_a_search_for_hints_that_fails_takes_no_finding(monkeypatch):
+    def fails(*args, **options):
+        raise RuntimeError("sizes 16 and 32")
+
+    monkeypatch.setattr(diagnosis, "diagnose", fails)
+    trial = next(trial for trial in trials_of(subject(softmax), "quick")[0] if isinstance(trial, CaseTrial))
+    outcome = judge.run(subject(torch.zeros_like), trial)
+    (finding,) = [finding for finding in outcome.findings if finding.check == Check.VALUES]
+    assert outcome.status == FAILED
+    assert finding.diagnosis == "y: no hint, looking for one failed (RuntimeError: sizes 16 and 32)"
 
 
 def test_a_launcher_may_refuse_a_single_case_before_it_launches():

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 
 from touchstone.backends import Unsupported
+from touchstone.backends.cupy.runtime.hopper import TensorMap, along_last
 from touchstone.backends.devices import multiprocessors
 from touchstone.backends.signatures.matmul import spans
 
@@ -94,6 +95,18 @@ def by_warpgroups(M: int, N: int, processors: int, together: int = 1) -> Tiling:
 
     tile_n = min((256, 192, 128) if together == 1 else (256, 128), key=time)
     return _by_warpgroups(min(clusters(tile_n), processors // cluster), tile_n, cluster)
+
+
+def mapped(
+    a: torch.Tensor, b: torch.Tensor, names: tuple[str, str]
+) -> tuple[tuple[TensorMap | None, TensorMap | None], dict[str, bool]]:
+    """What wgmma.cuh takes of a (M, K) and b (K, N): their maps, None where K is 0, and which axis of each is the
+    contiguous one. Raises Unsupported, with one of `names`, for what the copy engine does not take."""
+    if not a.shape[1]:
+        return (None, None), {"A_ALONG_K": True, "B_ALONG_K": True}
+    left, a_along_k = along_last(names[0], a)
+    right, b_along_k = along_last(names[1], b.t())
+    return (TensorMap(left, SQUARE), TensorMap(right, SQUARE)), {"A_ALONG_K": a_along_k, "B_ALONG_K": b_along_k}
 
 
 class Spans(NamedTuple):

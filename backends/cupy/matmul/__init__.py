@@ -24,7 +24,6 @@ import torch
 
 from touchstone.backends import Unsupported, shapes
 from touchstone.backends.cupy.lib.gemm import (
-    SQUARE,
     STRIP,
     Tiling,
     along_k,
@@ -36,10 +35,11 @@ from touchstone.backends.cupy.lib.gemm import (
     by_warpgroups,
     by_warps,
     ceil_div,
+    mapped,
     processors,
     sixteen_bits,
 )
-from touchstone.backends.cupy.runtime.hopper import TensorMap, along_last
+from touchstone.backends.cupy.runtime.hopper import TensorMap
 from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.variants import HALF, variant
 
@@ -158,16 +158,16 @@ def wgmma(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     c = a.new_empty(M, N)
     if c.numel() == 0 or K == 0:
         return c.zero_()
-    left, a_along_k = along_last("a", a)
-    right, b_along_k = along_last("b", b.t())
+    maps, layouts = mapped(a, b, ("a", "b"))
+    of_c = TensorMap(c, STRIP) if N % 8 == 0 else None
     tiles = by_warpgroups(M, N, processors(a.device))
-    maps = (TensorMap(left, SQUARE), TensorMap(right, SQUARE), TensorMap(c, STRIP) if N % 8 == 0 else None)
-    config = {"A_ALONG_K": a_along_k, "B_ALONG_K": b_along_k, **tiles.definitions}
+    config = {**layouts, **tiles.definitions}
     _wgmma.launch(
         "matmul_wgmma",
         tiles.blocks,
         tiles.threads,
         *maps,
+        of_c,
         c,
         M,
         N,
@@ -191,12 +191,11 @@ def streamk(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if a.dtype is torch.float32 or cut is None:
         return wgmma(a, b)
     c = a.new_empty(M, N)
-    left, a_along_k = along_last("a", a)
-    right, b_along_k = along_last("b", b.t())
-    maps = (TensorMap(left, SQUARE), TensorMap(right, SQUARE), TensorMap(c, STRIP) if N % 8 == 0 else None)
+    maps, layouts = mapped(a, b, ("a", "b"))
+    of_c = TensorMap(c, STRIP) if N % 8 == 0 else None
     partial, tiles = a.new_empty(cut.held, dtype=torch.float32), cut.tiling
-    config = {"dtype": a.dtype, "arch": "sm_90a", "A_ALONG_K": a_along_k, "B_ALONG_K": b_along_k, **tiles.definitions}
-    operands = (*maps, c, partial, M, N, K)
+    config = {"dtype": a.dtype, "arch": "sm_90a", **layouts, **tiles.definitions}
+    operands = (*maps, of_c, c, partial, M, N, K)
     _streamk.launch("matmul_streamk", tiles.blocks, tiles.threads, *operands, shared=tiles.shared, **config)
     _streamk.launch("matmul_add_pieces", cut.adding, 256, partial, c, M, N, K, cut.clusters, **config)
     return c

@@ -14,17 +14,17 @@ from touchstone.backends import Unsupported, shapes
 from touchstone.backends.cupy import matmul
 from touchstone.backends.cupy.lib.activations import NONE, number
 from touchstone.backends.cupy.lib.gemm import (
-    SQUARE,
     STRIP,
     Tiling,
     by_lanes,
     by_warpgroups,
     by_warps,
     ceil_div,
+    mapped,
     processors,
     sixteen_bits,
 )
-from touchstone.backends.cupy.runtime.hopper import TensorMap, along_last
+from touchstone.backends.cupy.runtime.hopper import TensorMap
 from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.variants import HALF, variant
 
@@ -157,20 +157,10 @@ def _linear_by_warpgroups(
     """c = act(a·b + bias): (M, K), (K, N) and (N,) or None give (M, N), rows of c one pitch apart. `names` of a, b."""
     (M, K), N = a.shape, b.shape[1]
     if c.numel():
-        left = right = None
-        layouts = {"A_ALONG_K": True, "B_ALONG_K": True}
-        if K:
-            left, layouts["A_ALONG_K"] = along_last(names[0], a)
-            right, layouts["B_ALONG_K"] = along_last(names[1], b.t())
+        maps, layouts = mapped(a, b, names)
+        of_c = TensorMap(c, STRIP) if c.stride(0) % 8 == 0 else None
         tiles = by_warpgroups(M, N, processors(a.device))
-        maps = (
-            None if left is None else TensorMap(left, SQUARE),
-            None if right is None else TensorMap(right, SQUARE),
-            TensorMap(c, STRIP) if c.stride(0) % 8 == 0 else None,
-        )
-        strides = (c.stride(0), 0 if bias is None else bias.stride(0))
+        operands = (*maps, of_c, bias, c, M, N, K, c.stride(0), 0 if bias is None else bias.stride(0))
         config = {"dtype": a.dtype, "shared": tiles.shared, "arch": "sm_90a", **layouts, **tiles.definitions}
-        _wgmma.launch(
-            "mlp_wgmma", tiles.blocks, tiles.threads, *maps, bias, c, M, N, K, *strides, ACTIVATION=activation, **config
-        )
+        _wgmma.launch("mlp_wgmma", tiles.blocks, tiles.threads, *operands, ACTIVATION=activation, **config)
     return c

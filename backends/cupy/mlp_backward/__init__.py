@@ -9,6 +9,7 @@ wgmma: the same on warpgroups, which multiply tiles that the copy engine brings 
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -16,17 +17,17 @@ from touchstone.backends import Unsupported, shapes
 from touchstone.backends.cupy import matmul, reduce_rows
 from touchstone.backends.cupy.lib.activations import number
 from touchstone.backends.cupy.lib.gemm import (
-    SQUARE,
     STRIP,
     Tiling,
     by_lanes,
     by_warpgroups,
     by_warps,
     ceil_div,
+    mapped,
     processors,
     sixteen_bits,
 )
-from touchstone.backends.cupy.runtime.hopper import TensorMap, along_last
+from touchstone.backends.cupy.runtime.hopper import TensorMap
 from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.variants import HALF, variant
 
@@ -134,7 +135,7 @@ def wgmma(
         _by_warpgroups("mlp_backward_wgmma_forward", kind, x, w1, (z, hidden), others, names=("x", "w1"))
         of_z = (z, z.stride(0))
         _by_warpgroups("mlp_backward_wgmma_chained", kind, dy, w2.t(), (dz,), of_z, names=("dy", "w2"))
-    return _gradients(matmul.wgmma, x, w1, b1, b2, dy, hidden, dz, column_sum=_column_sum_by_vectors)
+    return _gradients(matmul.wgmma, x, w1, b1, b2, dy, hidden, dz, column_sum=partial(reduce_rows.vectorised, axis=0))
 
 
 def _by_warpgroups(
@@ -148,19 +149,10 @@ def _by_warpgroups(
 ) -> None:
     """A kernel on the product of a (M, K) and b (K, N), which fills `outputs` (M, N); `names` of a, b."""
     (M, K), N = a.shape, b.shape[1]
-    left = right = None
-    layouts = {"A_ALONG_K": True, "B_ALONG_K": True}
-    if K:
-        left, layouts["A_ALONG_K"] = along_last(names[0], a)
-        right, layouts["B_ALONG_K"] = along_last(names[1], b.t())
+    maps, layouts = mapped(a, b, names)
     tiles = by_warpgroups(M, N, processors(a.device))
-    maps = (
-        None if left is None else TensorMap(left, SQUARE),
-        None if right is None else TensorMap(right, SQUARE),
-        *(TensorMap(output, STRIP) for output in outputs),
-    )
     config = {"dtype": a.dtype, "shared": tiles.shared, "arch": "sm_90a", **layouts, **tiles.definitions}
-    operands = (*maps, *others, M, N, K)
+    operands = (*maps, *(TensorMap(output, STRIP) for output in outputs), *others, M, N, K)
     _wgmma.launch(kernel, tiles.blocks, tiles.threads, *operands, ACTIVATION=activation, **config)
 
 
@@ -188,6 +180,16 @@ def _hidden(
     return hidden, dz
 
 
+def _column_sum(x: torch.Tensor) -> torch.Tensor:
+    """Sum over the rows of x (rows, cols)."""
+    rows, cols = x.shape
+    total = x.new_empty(cols)
+    if cols:
+        grid = ceil_div(cols, 32)
+        _unfused.launch("mlp_backward_column_sum", grid, (32, 8), x, total, rows, cols, *x.stride(), dtype=x.dtype)
+    return total
+
+
 def _gradients(
     product: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     x: torch.Tensor,
@@ -197,26 +199,10 @@ def _gradients(
     dy: torch.Tensor,
     hidden: torch.Tensor,
     dz: torch.Tensor,
-    column_sum: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    column_sum: Callable[[torch.Tensor], torch.Tensor] = _column_sum,
 ) -> _Gradients:
     """dx, dw1, db1, dw2, db2 from h = act(z) and dz, both (M, H)."""
     dx, dw1, dw2 = product(dz, w1.t()), product(x.t(), dz), product(hidden.t(), dy)
-    of_columns = column_sum or _column_sum
-    db1 = None if b1 is None else of_columns(dz)
-    db2 = None if b2 is None else of_columns(dy)
+    db1 = None if b1 is None else column_sum(dz)
+    db2 = None if b2 is None else column_sum(dy)
     return dx, dw1, db1, dw2, db2
-
-
-def _column_sum_by_vectors(x: torch.Tensor) -> torch.Tensor:
-    """Sum over the rows of x (rows, cols)."""
-    return reduce_rows.vectorised(x, axis=0)
-
-
-def _column_sum(x: torch.Tensor) -> torch.Tensor:
-    """Sum over the rows of x (rows, cols)."""
-    rows, cols = x.shape
-    total = x.new_empty(cols)
-    if cols:
-        grid = ceil_div(cols, 32)
-        _unfused.launch("mlp_backward_column_sum", grid, (32, 8), x, total, rows, cols, *x.stride(), dtype=x.dtype)
-    return total

@@ -7,6 +7,7 @@ from numba import cuda, float32, uint32, uint64
 from touchstone.backends.numba.lib.pointwise import LANES
 from touchstone.backends.numba.lib.reductions import checked_grid
 from touchstone.backends.numba.lib.vector_io import lanes_of, load16, load_vector, pack, store16, unpacked
+from touchstone.backends.numba.lib.vector_rows import are_rows_aligned
 from touchstone.backends.numba.runtime.launching import launch
 from touchstone.backends.signatures.rope import checked_sizes, empty_outputs
 
@@ -163,19 +164,13 @@ def by_vectors(
     q, k, *tables = operands
     B, Hq, Hkv, S, D, half = checked_sizes(*operands, names=names)
     lanes = 16 // q.element_size()
-    if half % lanes or D % lanes or not all(_whole(x) for x in (q, k) if x.numel()):
+    if half % lanes or not all(are_rows_aligned(x) for x in (q, k) if x.numel()):
         return by_pairs(operands, interleaved, turn, names)
     outputs = empty_outputs(q, k)
     if count := B * (Hq + Hkv) * S * ((D - half) // lanes):
-        arguments = (*_given(*tables), bool(interleaved), np.float32(turn), all(map(_whole, tables[:2])))
+        arguments = (*_given(*tables), bool(interleaved), np.float32(turn), all(map(are_rows_aligned, tables[:2])))
         launch(_vectorised, checked_grid(-(-count // 256)), 256, q, k, *outputs, *arguments)
     return outputs
-
-
-def _whole(x: torch.Tensor) -> bool:
-    """Whether vectors of 16 bytes begin at multiples of 16 bytes."""
-    length = 16 // x.element_size()
-    return x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and all(n % length == 0 for n in x.stride()[:-1])
 
 
 def _given(cos: torch.Tensor, sin: torch.Tensor, positions: torch.Tensor | None) -> tuple[object, ...]:
