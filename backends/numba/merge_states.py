@@ -82,32 +82,42 @@ def warp(o, lse) -> tuple[torch.Tensor, torch.Tensor]:
 @cuda.jit
 def _vectorised(o, lse, merged, of_all, wide):
     # A block is some threads to a row by some rows; a thread has 16 bytes of each part's row at a time.
-    words, total = cuda.local.array(4, uint32), cuda.local.array(LANES, float32)
+    words, held, total = cuda.local.array(4, uint32), cuda.local.array(4, uint32), cuda.local.array(LANES, float32)
+    parts = uint64(o.shape[0])
     row = uint64(cuda.blockIdx.x) * uint64(cuda.blockDim.y) + uint64(cuda.threadIdx.y)
     if row >= uint64(o.shape[1]):
         return
-    m = _LOW
-    for p in range(uint64(o.shape[0])):
-        m = max(m, lse[p, row])
-    m = shift(m)
     d = uint64(cuda.threadIdx.x) * uint64(lanes_of(o))
     while d == uint64(0) or d < uint64(o.shape[2]):
-        l = float32(0)
+        m, base, l, next_lse = _LOW, float32(0), float32(0), _LOW
         for i in range(lanes_of(o)):
             total[i] = float32(0)
-        for p in range(uint64(o.shape[0])):
-            load_vector(o, (p, row, d), words, 0, wide)
-            weight = fast_exp(lse[p, row] - m)
-            l += weight
+        if parts > uint64(0):
+            load_vector(o, (uint64(0), row, d), words, 0, wide)
+            next_lse = lse[uint64(0), row]
+        p = uint64(1)
+        while p <= parts:
+            for i in range(4):
+                held[i] = words[i]
+            of_part = next_lse
+            if p < parts:  # under way before this part's are wanted
+                load_vector(o, (p, row, d), words, 0, wide)
+                next_lse = lse[p, row]
+            above = max(m, of_part)
+            kept = float32(0) if m == _LOW else fast_exp(base - shift(above))
+            m, base = above, shift(above)
+            weight = fast_exp(of_part - base)
+            l = l * kept + weight
             for i in range(lanes_of(o)):
-                total[i] += weight * unpacked(words, i, o)
+                total[i] = total[i] * kept + weight * unpacked(held, i, o)
+            p += uint64(1)
         inverse = float32(0) if l == float32(0) else float32(1) / l
         for i in range(lanes_of(o)):
             total[i] *= inverse
         pack(total, words, 0, merged)
         store_vector(words, 0, merged, (row, d), wide)
         if d == uint64(0):
-            of_all[row] = log_sum(m, l)
+            of_all[row] = base + math.log(l)
         d += uint64(cuda.blockDim.x) * uint64(lanes_of(o))
 
 

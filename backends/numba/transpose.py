@@ -15,7 +15,7 @@ from numba import cuda, int16, int32, uint32, uint64
 
 from touchstone.backends import shapes
 from touchstone.backends.numba.lib.reductions import checked_grid
-from touchstone.backends.numba.lib.vector_io import load_vector, store_vector
+from touchstone.backends.numba.lib.vector_io import load16, store16
 from touchstone.backends.numba.lib.vector_rows import are_rows_aligned
 from touchstone.backends.numba.runtime.launching import launch
 
@@ -127,7 +127,7 @@ def _by_pieces(size):
     held = max(4 * turns, 8)  # words of a thread
 
     @cuda.jit
-    def kernel(x, y, wide_x, wide_y):
+    def kernel(x, y):
         tile, words = cuda.shared.array(size_of_tile, uint32), cuda.local.array(held, uint32)
         rows, cols = uint64(x.shape[0]), uint64(x.shape[1])
         across = (cols + uint64(_WIDE - 1)) // uint64(_WIDE)
@@ -140,7 +140,7 @@ def _by_pieces(size):
             for i in range(4):
                 words[4 * turn + i] = uint32(0)
             if row < rows and col < cols:
-                load_vector(x, (row, col), words, 4 * turn, wide_x)
+                load16(x, (row, col), words, 4 * turn)
         for turn in range(turns):
             at = uint32(turn * _THREADS) + t
             r, piece = at // uint32(pieces), at % uint32(pieces)
@@ -164,9 +164,9 @@ def _by_pieces(size):
                         low, high = tile[place + uint32(2 * i * pitch)], tile[place + uint32((2 * i + 1) * pitch)]
                         words[i] = low & uint32(0xFFFF) | high << uint32(16)
                         words[4 + i] = low >> uint32(16) | high & uint32(0xFFFF0000)
-                store_vector(words, 0, y, (col, row), wide_y)
+                store16(words, 0, y, (col, row))
                 if in_word == 2 and col + uint64(1) < cols:
-                    store_vector(words, 4, y, (col + uint64(1), row), wide_y)
+                    store16(words, 4, y, (col + uint64(1), row))
 
     return kernel
 
@@ -174,13 +174,14 @@ def _by_pieces(size):
 def vectorised(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (cols, rows); any strides.
 
-    A side whose rows are not whole 16-byte vectors is moved an element at a time. Source: [xlite2025].
+    Where rows of x or of y are not whole 16-byte vectors, elements are moved as by `swizzled`. Source: [xlite2025].
     """
     rows, cols = shapes("rows cols", x=x)
     y = torch.empty((cols, rows), dtype=x.dtype, device=x.device)
-    if y.numel():
-        kind = {2: torch.int16, 4: torch.float32}[x.element_size()]  # whose vectors have as many elements
-        bits, into = x.view(kind), y.view(kind)
-        grid = checked_grid(-(-rows // _WIDE) * -(-cols // _WIDE))
-        launch(_by_pieces(x.element_size()), grid, _THREADS, bits, into, are_rows_aligned(bits), are_rows_aligned(into))
+    kind = {2: torch.int16, 4: torch.float32}[x.element_size()]  # whose vectors have as many elements
+    bits, into = x.view(kind), y.view(kind)
+    if not y.numel() or not (are_rows_aligned(bits) and are_rows_aligned(into)):
+        return swizzled(x)
+    grid = checked_grid(-(-rows // _WIDE) * -(-cols // _WIDE))
+    launch(_by_pieces(x.element_size()), grid, _THREADS, bits, into)
     return y

@@ -12,7 +12,7 @@ import triton.language as tl
 from touchstone.backends import shapes
 from touchstone.backends.signatures._activations import check_activation
 from touchstone.backends.triton.lib.activations import activate
-from touchstone.backends.triton.lib.pointwise import is_flat, offsets, programs
+from touchstone.backends.triton.lib.pointwise import is_flat, load, offsets, programs
 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_xn", "stride_b"])
@@ -42,6 +42,16 @@ def naive(x: torch.Tensor, bias: torch.Tensor | None, *, activation: str = "gelu
     return y
 
 
+@triton.jit
+def _activated(
+    x_ptr, bias_ptr, y_ptr, x_row, x_col, bias_step, i, inside, cols, ACTIVATION: tl.constexpr, FLAT: tl.constexpr
+):
+    x = load(x_ptr + offsets(i, cols, x_row, x_col, FLAT), inside)
+    if bias_ptr is not None:
+        x += load(bias_ptr + i % cols * bias_step, inside)
+    tl.store(y_ptr + i, activate(x, ACTIVATION).to(y_ptr.dtype.element_ty), mask=inside)
+
+
 @triton.jit(do_not_specialize_on_alignment=["stride_xn", "stride_b"])
 def _vectorised_kernel(
     x_ptr,
@@ -56,12 +66,12 @@ def _vectorised_kernel(
     FLAT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    x = tl.load(x_ptr + offsets(i, cols, stride_xm, stride_xn, FLAT), mask=i < size, other=0.0).to(tl.float32)
-    if bias_ptr is not None:
-        x += tl.load(bias_ptr + i % cols * stride_b, mask=i < size, other=0.0).to(tl.float32)
-    y = activate(x, ACTIVATION)
-    tl.store(y_ptr + i, y.to(y_ptr.dtype.element_ty), mask=i < size)
+    first = tl.program_id(0).to(tl.int64) * BLOCK
+    i = first + tl.arange(0, BLOCK)
+    if first + BLOCK <= size:
+        _activated(x_ptr, bias_ptr, y_ptr, stride_xm, stride_xn, stride_b, i, None, cols, ACTIVATION, FLAT)
+    else:
+        _activated(x_ptr, bias_ptr, y_ptr, stride_xm, stride_xn, stride_b, i, i < size, cols, ACTIVATION, FLAT)
 
 
 def vectorised(x: torch.Tensor, bias: torch.Tensor | None, *, activation: str = "gelu") -> torch.Tensor:

@@ -4,6 +4,8 @@ onerow: one program holds a row in registers, so the logits are read once [hsu20
 online: max and sum in one pass by rescaling the sum whenever the max grows, so a row may have any length [milakov2018]
 """
 
+import math
+
 import torch
 import triton
 import triton.language as tl
@@ -58,29 +60,50 @@ def onerow(logits, target, *, reduction="mean", ignore_index=-100, label_smoothi
 
 @triton.jit(do_not_specialize=["ignore_index", "smoothing", "z_loss"], do_not_specialize_on_alignment=["stride_v"])
 def _online_kernel(
-    z_ptr, y_ptr, loss_ptr, stride_m, stride_v, stride_y, V, ignore_index, smoothing, z_loss, BLOCK: tl.constexpr
+    z_ptr,
+    y_ptr,
+    loss_ptr,
+    stride_m,
+    stride_v,
+    stride_y,
+    V,
+    ignore_index,
+    smoothing,
+    z_loss,
+    EACH: tl.constexpr,
+    THREADS: tl.constexpr,
+    LANES: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     y = tl.load(y_ptr + row * stride_y).to(tl.int64)
     if y == ignore_index:
         tl.store(loss_ptr + row, 0.0)
         return
-    z_ptr += row * stride_m
-    m = tl.full((), float("-inf"), tl.float32)
-    shift = tl.full((), 0.0, tl.float32)
-    l = tl.zeros((BLOCK,), tl.float32)
-    total = tl.zeros((BLOCK,), tl.float32)
-    for start in range(0, V, BLOCK):
-        col = start + tl.arange(0, BLOCK)
-        inside = col < V
-        z = tl.load(z_ptr + col.to(tl.int64) * stride_v, mask=inside, other=float("-inf")).to(tl.float32)
-        m_new = tl.maximum(m, tl.max(z, axis=0))
+    # A thread has EACH vectors of LANES logits at once, and a max and a sum of its own: nothing waits within a row.
+    # Rows begin and end with whole vectors, which sizes in vectors tell Triton: else each logit is a load of its own.
+    z_ptr += row * stride_m * LANES
+    V *= LANES
+    vector = tl.arange(0, EACH)[:, None, None] * THREADS + tl.arange(0, THREADS)[None, :, None]
+    cols = vector * LANES + tl.arange(0, LANES)[None, None, :]
+    LOG2E: tl.constexpr = 1.4426950408889634
+    m = tl.full((THREADS,), float("-inf"), tl.float32)
+    l = tl.zeros((THREADS,), tl.float32)
+    total = tl.zeros((THREADS,), tl.float32)
+    for start in range(0, V, EACH * THREADS * LANES):
+        inside = start + cols < V
+        z = tl.load(z_ptr + (start + cols).to(tl.int64) * stride_v, mask=inside, other=float("-inf")).to(tl.float32)
+        m_new = tl.maximum(m, tl.max(tl.max(z, axis=2), axis=0))
         # While every logit so far is -inf, z - m would be NaN and stay in l although later tiles are finite.
         shift = tl.where(m_new == float("-inf"), 0.0, m_new)
-        l = l * tl.exp(m - shift) + tl.exp(z - shift)
+        l = l * tl.exp2((m - shift) * LOG2E) + tl.sum(
+            tl.sum(tl.exp2((z - shift[None, :, None]) * LOG2E), axis=2), axis=0
+        )
         m = m_new
-        total += tl.where(inside, z, 0.0)
-    lse = shift + tl.log(tl.sum(l, axis=0))
+        if smoothing > 0:
+            total += tl.sum(tl.sum(tl.where(inside, z, 0.0), axis=2), axis=0)
+    shift = tl.max(m, axis=0)
+    shift = tl.where(shift == float("-inf"), 0.0, shift)
+    lse = shift + tl.log(tl.sum(l * tl.exp(m - shift), axis=0))
     tl.store(loss_ptr + row, _loss(z_ptr, stride_v, y, V, lse, tl.sum(total, axis=0), smoothing, z_loss))
 
 
@@ -89,10 +112,23 @@ def online(logits, target, *, reduction="mean", ignore_index=-100, label_smoothi
     rows, V = checked_sizes(logits, target, reduction, label_smoothing)
     losses = empty_losses(logits)
     if rows:
-        block = min(triton.next_power_of_2(max(V, 1)), 4096)
-        options = (V, ignore_index, label_smoothing, z_loss)
+        step, neighbours = logits.stride()
+        lanes = math.gcd(16 // logits.element_size(), step, V) if neighbours == 1 else 1
+        each = max(4, 16 // lanes)
+        threads = min(max(triton.next_power_of_2(-(-V // (each * lanes))), 32), 256)
+        options = (V // lanes, ignore_index, label_smoothing, z_loss)
         _online_kernel[(rows,)](
-            logits, target, losses, *logits.stride(), *target.stride(), *options, BLOCK=block, num_warps=warps(block)
+            logits,
+            target,
+            losses,
+            step // lanes,
+            neighbours,
+            *target.stride(),
+            *options,
+            EACH=each,
+            THREADS=threads,
+            LANES=lanes,
+            num_warps=threads // 32,
         )
     return _reduced(losses, logits, target, reduction, ignore_index)
 

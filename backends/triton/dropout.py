@@ -10,7 +10,15 @@ import triton.language as tl
 
 from touchstone.backends import shapes
 from touchstone.backends.signatures._dropout import axes, checked
-from touchstone.backends.triton.lib.philox import dropped_out, place, rows_of_elements, rows_of_words, word_of, words_of
+from touchstone.backends.triton.lib.philox import (
+    drop,
+    dropped_out,
+    place,
+    rows_of_elements,
+    rows_of_words,
+    word_of,
+    words_of,
+)
 
 
 @triton.jit(do_not_specialize=["threshold", "seed", "offset"])
@@ -38,8 +46,11 @@ def _four_kernel(x_ptr, y_ptr, size, n1, n2, n3, s0, s1, s2, s3, threshold, scal
     r0, r1, r2, r3 = words_of(first // 4 + tl.arange(0, BLOCK // 4), seed, offset)
     word = rows_of_words(r0, r1, r2, r3)
     e = rows_of_elements(first, BLOCK // 4)
-    x = tl.load(x_ptr + place(e, n1, n2, n3, s0, s1, s2, s3), mask=e < size, other=0.0).to(tl.float32)
-    tl.store(y_ptr + e, dropped_out(x, word, threshold, scale), mask=e < size)
+    at = place(e, n1, n2, n3, s0, s1, s2, s3)
+    if first + BLOCK <= size:
+        drop(x_ptr, y_ptr, at, e, None, word, threshold, scale)
+    else:
+        drop(x_ptr, y_ptr, at, e, e < size, word, threshold, scale)
 
 
 def four(x: torch.Tensor, *, p: float = 0.5, seed: int = 0, offset: int = 0) -> torch.Tensor:

@@ -9,8 +9,13 @@ import triton.language as tl
 
 from touchstone.backends import shapes
 from touchstone.backends.signatures._dropout import axes, checked, words_of
-from touchstone.backends.triton.lib.philox import dropped_out, kept, place, rows_of_elements, rows_of_words
+from touchstone.backends.triton.lib.philox import drop, kept, place, rows_of_elements, rows_of_words
 from touchstone.backends.triton.lib.philox import words_of as philox_words
+
+
+@triton.jit
+def _bit(word, threshold, at: tl.constexpr):
+    return kept(word, threshold).to(tl.uint32) << at
 
 
 @triton.jit(do_not_specialize=["threshold", "seed", "offset"])
@@ -21,11 +26,17 @@ def _four_kernel(
     r0, r1, r2, r3 = philox_words(first // 4 + tl.arange(0, BLOCK // 4), seed, offset)
     word = rows_of_words(r0, r1, r2, r3)
     e = rows_of_elements(first, BLOCK // 4)
-    x = tl.load(x_ptr + place(e, n1, n2, n3, s0, s1, s2, s3), mask=e < size, other=0.0).to(tl.float32)
-    tl.store(y_ptr + e, dropped_out(x, word, threshold, scale), mask=e < size)
+    at = place(e, n1, n2, n3, s0, s1, s2, s3)
+    if first + BLOCK <= size:
+        drop(x_ptr, y_ptr, at, e, None, word, threshold, scale)
+    else:
+        drop(x_ptr, y_ptr, at, e, e < size, word, threshold, scale)
 
-    bits = (kept(word, threshold) & (e < size)).to(tl.uint32) << tl.arange(0, 4).to(tl.uint32)[None, :]
-    fours = tl.reshape(tl.sum(bits, axis=1), [BLOCK // 32, 8]) << (4 * tl.arange(0, 8)).to(tl.uint32)[None, :]
+    # From the words before they are joined: their bits, four to a block, stay in the threads that made them.
+    four = _bit(r0, threshold, 0) | _bit(r1, threshold, 1) | _bit(r2, threshold, 2) | _bit(r3, threshold, 3)
+    left = tl.minimum(tl.maximum(size - (first + 4 * tl.arange(0, BLOCK // 4)), 0), 4)
+    four &= ((1 << left) - 1).to(tl.uint32)
+    fours = tl.reshape(four, [BLOCK // 32, 8]) << (4 * tl.arange(0, 8)).to(tl.uint32)[None, :]
     w = first // 32 + tl.arange(0, BLOCK // 32)
     tl.store(bits_ptr + w, tl.sum(fours, axis=1).to(tl.int32, bitcast=True), mask=w * 32 < size)
 

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends.signatures.elementwise import checked_output, in_four_axes
-from touchstone.backends.triton.lib.pointwise import is_flat, programs
+from touchstone.backends.triton.lib.pointwise import is_flat, load, programs
 
 
 @triton.jit
@@ -70,11 +70,19 @@ def naive(a: torch.Tensor, b: torch.Tensor, *, function: str = "add") -> torch.T
 
 
 @triton.jit
+def _move(a_ptr, b_ptr, y_ptr, i, inside, FUNCTION: tl.constexpr):
+    y = _combine(load(a_ptr + i, inside), load(b_ptr + i, inside), FUNCTION)
+    tl.store(y_ptr + i, y.to(y_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
 def _vectorised_kernel(a_ptr, b_ptr, y_ptr, size, FUNCTION: tl.constexpr, BLOCK: tl.constexpr):
-    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    a = tl.load(a_ptr + i, mask=i < size, other=0.0)
-    b = tl.load(b_ptr + i, mask=i < size, other=0.0)
-    tl.store(y_ptr + i, _combine(a, b, FUNCTION).to(y_ptr.dtype.element_ty), mask=i < size)
+    first = tl.program_id(0).to(tl.int64) * BLOCK
+    i = first + tl.arange(0, BLOCK)
+    if first + BLOCK <= size:
+        _move(a_ptr, b_ptr, y_ptr, i, None, FUNCTION)
+    else:
+        _move(a_ptr, b_ptr, y_ptr, i, i < size, FUNCTION)
 
 
 def vectorised(a: torch.Tensor, b: torch.Tensor, *, function: str = "add") -> torch.Tensor:

@@ -56,8 +56,9 @@ def _splitk_kernel(
     a_ptr, x_ptr, partial_ptr, M, K, each, stride_am, stride_ak, stride_x, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr
 ):
     row = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-    first = tl.program_id(1).to(tl.int64) * each
-    last = tl.minimum(first + each, K)
+    # In whole tiles: that `first` is a multiple of one lets Triton load 16 bytes at once.
+    first = tl.program_id(1).to(tl.int64) * each * BLOCK_K
+    last = tl.minimum(first + each * BLOCK_K, K)
     y = _row_sums(a_ptr, x_ptr, row, first, last, M, stride_am, stride_ak, stride_x, BLOCK_M, BLOCK_K)
     tl.store(partial_ptr + tl.program_id(1).to(tl.int64) * M + row, y, mask=row < M)
 
@@ -78,8 +79,9 @@ def splitk(a: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     y = a.new_empty(M)
     if M:
         groups = triton.cdiv(M, 4)
-        splits = max(1, min(triton.cdiv(K, 512), grid_programs(a, 8) // groups, 65535))
-        each = max(triton.cdiv(K, splits), 1)
+        tiles = max(triton.cdiv(K, 512), 1)
+        each = triton.cdiv(tiles, max(1, min(tiles, grid_programs(a, 8) // groups, 65535)))  # tiles of a program
+        splits = triton.cdiv(tiles, each)
         partial = a.new_empty((splits, M), dtype=torch.float32)
         strides = (*a.stride(), *x.stride())
         _splitk_kernel[(groups, splits)](a, x, partial, M, K, each, *strides, BLOCK_M=4, BLOCK_K=512, num_warps=4)

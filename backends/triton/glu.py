@@ -12,7 +12,7 @@ import triton.language as tl
 from touchstone.backends import shapes
 from touchstone.backends.signatures._activations import check_activation
 from touchstone.backends.triton.lib.activations import activate
-from touchstone.backends.triton.lib.pointwise import is_flat, offsets, programs
+from touchstone.backends.triton.lib.pointwise import is_flat, load, offsets, programs
 
 
 @triton.jit(do_not_specialize_on_alignment=["gate_n", "up_n"])
@@ -40,6 +40,15 @@ def naive(gate: torch.Tensor, up: torch.Tensor, *, activation: str = "silu") -> 
     return y
 
 
+@triton.jit
+def _product(
+    gate_ptr, up_ptr, y_ptr, gate_m, gate_n, up_m, up_n, i, inside, cols, ACTIVATION: tl.constexpr, FLAT: tl.constexpr
+):
+    gate = load(gate_ptr + offsets(i, cols, gate_m, gate_n, FLAT), inside)
+    up = load(up_ptr + offsets(i, cols, up_m, up_n, FLAT), inside)
+    tl.store(y_ptr + i, (activate(gate, ACTIVATION) * up).to(y_ptr.dtype.element_ty), mask=inside)
+
+
 @triton.jit(do_not_specialize_on_alignment=["gate_n", "up_n"])
 def _vectorised_kernel(
     gate_ptr,
@@ -55,11 +64,12 @@ def _vectorised_kernel(
     FLAT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    gate = tl.load(gate_ptr + offsets(i, cols, gate_m, gate_n, FLAT), mask=i < size, other=0.0).to(tl.float32)
-    up = tl.load(up_ptr + offsets(i, cols, up_m, up_n, FLAT), mask=i < size, other=0.0).to(tl.float32)
-    y = activate(gate, ACTIVATION) * up
-    tl.store(y_ptr + i, y.to(y_ptr.dtype.element_ty), mask=i < size)
+    first = tl.program_id(0).to(tl.int64) * BLOCK
+    i = first + tl.arange(0, BLOCK)
+    if first + BLOCK <= size:
+        _product(gate_ptr, up_ptr, y_ptr, gate_m, gate_n, up_m, up_n, i, None, cols, ACTIVATION, FLAT)
+    else:
+        _product(gate_ptr, up_ptr, y_ptr, gate_m, gate_n, up_m, up_n, i, i < size, cols, ACTIVATION, FLAT)
 
 
 def vectorised(gate: torch.Tensor, up: torch.Tensor, *, activation: str = "silu") -> torch.Tensor:

@@ -12,7 +12,7 @@ import triton.language as tl
 from touchstone.backends import shapes
 from touchstone.backends.signatures._activations import check_activation
 from touchstone.backends.triton.lib.activations import activate, activation_slope
-from touchstone.backends.triton.lib.pointwise import is_flat, offsets, programs
+from touchstone.backends.triton.lib.pointwise import is_flat, load, offsets, programs
 
 Gradients = tuple[torch.Tensor, torch.Tensor]
 
@@ -60,6 +60,34 @@ def naive(gate: torch.Tensor, up: torch.Tensor, dy: torch.Tensor, *, activation:
     return dgate, dup
 
 
+@triton.jit
+def _gradients(
+    gate_ptr,
+    up_ptr,
+    dy_ptr,
+    dgate_ptr,
+    dup_ptr,
+    gate_m,
+    gate_n,
+    up_m,
+    up_n,
+    dy_m,
+    dy_n,
+    i,
+    inside,
+    cols,
+    ACTIVATION: tl.constexpr,
+    FLAT: tl.constexpr,
+):
+    gate = load(gate_ptr + offsets(i, cols, gate_m, gate_n, FLAT), inside)
+    up = load(up_ptr + offsets(i, cols, up_m, up_n, FLAT), inside)
+    dy = load(dy_ptr + offsets(i, cols, dy_m, dy_n, FLAT), inside)
+    dgate = dy * up * activation_slope(gate, ACTIVATION)
+    dup = dy * activate(gate, ACTIVATION)
+    tl.store(dgate_ptr + i, dgate.to(dgate_ptr.dtype.element_ty), mask=inside)
+    tl.store(dup_ptr + i, dup.to(dup_ptr.dtype.element_ty), mask=inside)
+
+
 @triton.jit(do_not_specialize_on_alignment=["gate_n", "up_n", "dy_n"])
 def _vectorised_kernel(
     gate_ptr,
@@ -79,15 +107,13 @@ def _vectorised_kernel(
     FLAT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = i < size
-    gate = tl.load(gate_ptr + offsets(i, cols, gate_m, gate_n, FLAT), mask=inside, other=0.0).to(tl.float32)
-    up = tl.load(up_ptr + offsets(i, cols, up_m, up_n, FLAT), mask=inside, other=0.0).to(tl.float32)
-    dy = tl.load(dy_ptr + offsets(i, cols, dy_m, dy_n, FLAT), mask=inside, other=0.0).to(tl.float32)
-    dgate = dy * up * activation_slope(gate, ACTIVATION)
-    dup = dy * activate(gate, ACTIVATION)
-    tl.store(dgate_ptr + i, dgate.to(dgate_ptr.dtype.element_ty), mask=inside)
-    tl.store(dup_ptr + i, dup.to(dup_ptr.dtype.element_ty), mask=inside)
+    first = tl.program_id(0).to(tl.int64) * BLOCK
+    i = first + tl.arange(0, BLOCK)
+    strides = (gate_m, gate_n, up_m, up_n, dy_m, dy_n)
+    if first + BLOCK <= size:
+        _gradients(gate_ptr, up_ptr, dy_ptr, dgate_ptr, dup_ptr, *strides, i, None, cols, ACTIVATION, FLAT)
+    else:
+        _gradients(gate_ptr, up_ptr, dy_ptr, dgate_ptr, dup_ptr, *strides, i, i < size, cols, ACTIVATION, FLAT)
 
 
 def vectorised(gate: torch.Tensor, up: torch.Tensor, dy: torch.Tensor, *, activation: str = "silu") -> Gradients:

@@ -20,10 +20,16 @@ _TILES = 4  # of a program in the first of two stages
 
 @triton.jit
 def _over_tiles(x_ptr, first, last, apart, stride_x, FUNCTION: tl.constexpr, BLOCK: tl.constexpr):
-    """Over the tiles from `first` to `last`, so much `apart`."""
+    """Over the tiles from `first` to `last`, so much `apart`. Whole ones without a mask: under one whose end is no
+    multiple of 16, or may be none, every element is a load of its own."""
     acc = tl.full((BLOCK,), neutral(FUNCTION), tl.float32)
-    for start in range(first, last, apart):
-        i = start + tl.arange(0, BLOCK).to(tl.int64)
+    whole = tl.maximum(tl.cdiv(last - first - BLOCK + 1, apart), 0)
+    for tile in range(whole):
+        i = first + tile * apart + tl.arange(0, BLOCK).to(tl.int64)
+        acc = combine(acc, tl.load(x_ptr + i * stride_x).to(tl.float32), FUNCTION)
+    rest = first + whole * apart
+    if rest < last:
+        i = rest + tl.arange(0, BLOCK).to(tl.int64)
         x = tl.load(x_ptr + i * stride_x, mask=i < last, other=neutral(FUNCTION)).to(tl.float32)
         acc = combine(acc, x, FUNCTION)
     return reduced(acc, FUNCTION)

@@ -77,8 +77,9 @@ def _partials_kernel(
     BLOCK: tl.constexpr,
 ):
     output = tl.program_id(0).to(tl.int64) * OUTPUTS + tl.arange(0, OUTPUTS)
-    first = tl.program_id(1).to(tl.int64) * length
-    last = tl.minimum(first + length, each)
+    # In whole tiles: that `first` is a multiple of one lets Triton load 16 bytes at once.
+    first = tl.program_id(1).to(tl.int64) * length * BLOCK
+    last = tl.minimum(first + length * BLOCK, each)
     found = _over(x_ptr, output, outputs, first, last, x_output, x_step, FUNCTION, OUTPUTS, BLOCK)
     tl.store(partial_ptr + tl.program_id(1).to(tl.int64) * outputs + output, found, mask=output < outputs)
 
@@ -100,8 +101,10 @@ def partials(x: torch.Tensor, *, axis: int = -1, function: str = "sum") -> torch
     y, tile = x.new_empty(outputs), _tile(seen)
     if outputs:
         groups = triton.cdiv(outputs, tile["OUTPUTS"])
-        parts = max(1, min(triton.cdiv(each, 128), triton.cdiv(grid_programs(x, 8), groups), 65535))
-        length, partial = max(triton.cdiv(each, parts), 1), x.new_empty((parts, outputs), dtype=torch.float32)
+        tiles = max(triton.cdiv(each, tile["BLOCK"]), 1)
+        length = triton.cdiv(tiles, max(1, min(tiles, triton.cdiv(grid_programs(x, 8), groups), 65535)))
+        parts = triton.cdiv(tiles, length)
+        partial = x.new_empty((parts, outputs), dtype=torch.float32)
         operands = (x, partial, outputs, each, length, *seen.stride())
         _partials_kernel[(groups, parts)](*operands, FUNCTION=number, **tile)
         grid = (triton.cdiv(outputs, 128),)

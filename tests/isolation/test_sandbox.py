@@ -271,7 +271,7 @@ def each_attack():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "ordinary"), some(list(each_attack()), 6))
+@pytest.mark.parametrize(("name", "ordinary"), some(list(each_attack()), 12))
 def test_an_attack_is_stopped_by_each_measure_and_by_nothing_else(name, ordinary, given, made):
     attack = ATTACKS[name]
     guards = attack.alone | attack.others

@@ -129,6 +129,7 @@ SMALL = ["--sources", "conformance/spec/outputs.py", "--tests", "tests/spec/test
 
 
 @pytest.mark.slow
+@pytest.mark.level("default")
 def test_mutants_are_killed_and_the_code_as_it_is_is_not(tmp_path, capsys):
     before = {path: (ROOT / path).read_text() for path in source_files(["conformance/spec"])}
     assert main([*SMALL, "--sample", "1", "--jobs", "2", "--out", str(tmp_path)]) == 0

@@ -32,6 +32,17 @@ template <typename Element> __device__ inline void unpack(uint4 packed, float (&
     for (int i = 0; i < lanes_of<Element>; ++i) values[i] = to_float(elements[i]);
 }
 
+// A bfloat16 is the upper half of a float: one instruction each, of which NVRTC makes two where the pair's upper one is
+// taken out of its word first.
+template <> __device__ inline void unpack<__nv_bfloat16>(uint4 packed, float (&values)[8]) {
+    const unsigned words[4] = {packed.x, packed.y, packed.z, packed.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        values[2 * i] = __uint_as_float(words[i] << 16);
+        values[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+    }
+}
+
 template <typename Element> __device__ inline uint4 pack(const float (&values)[lanes_of<Element>]) {
     Element elements[lanes_of<Element>];
 #pragma unroll

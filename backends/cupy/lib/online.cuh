@@ -50,15 +50,11 @@ __device__ inline Running block_merge(Running running) {
         sums[threadIdx.x / 32] = running.l;
     }
     __syncthreads();
-    running.m = maxima[0];
-    running.l = sums[0];
-    for (int warp = 1; warp < blockDim.x / 32; ++warp) {
-        Running other;
-        other.m = maxima[warp];
-        other.l = sums[warp];
-        running = merge(running, other);
-    }
-    return running;
+    const int lane = threadIdx.x % 32;
+    const bool there = lane < blockDim.x / 32;
+    running.m = there ? maxima[lane] : -INFINITY;
+    running.l = there ? sums[lane] : 0.0f;
+    return warp_merge(running);
 }
 
 // torch.softmax of a row with +inf is NaN; of a row of -inf it is 0 / 0, which is NaN without help.

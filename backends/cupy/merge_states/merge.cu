@@ -53,25 +53,35 @@ extern "C" __global__ void merge_states_vectorised(
     if (row >= rows) return;
     o += row * o_r;
     lse += row * lse_r;
-    float m = -INFINITY;
-    for (long long p = 0; p < parts; ++p) m = fmaxf(m, lse[p * lse_p]);
-    m = shift(m);
     for (long long d = threadIdx.x * lanes; d == 0 || d < dim; d += blockDim.x * lanes) {
         const long long end = WIDE ? d + lanes : dim;
-        float l = 0.0f, sum[lanes] = {}, values[lanes];
-#pragma unroll 2
-        for (long long p = 0; p < parts; ++p) {
-            unpack<ELEMENT>(load_line(o + p * o_p, o_d, d, end, WIDE), values);
-            const float weight = __expf(lse[p * lse_p] - m);
-            l += weight;
+        float m = -INFINITY, base = 0.0f, l = 0.0f, sum[lanes] = {}, values[lanes];
+        uint4 next = {};
+        float next_lse = m;
+        if (parts > 0) {
+            next = load_line(o, o_d, d, end, WIDE);
+            next_lse = lse[0];
+        }
+        for (long long p = 1; p <= parts; ++p) {
+            unpack<ELEMENT>(next, values);
+            const float of_part = next_lse;
+            if (p < parts) {  // under way before this part's are wanted
+                next = load_line(o + p * o_p, o_d, d, end, WIDE);
+                next_lse = lse[p * lse_p];
+            }
+            const float above = fmaxf(m, of_part), new_base = shift(above);
+            const float kept = m == -INFINITY ? 0.0f : __expf(base - new_base), weight = __expf(of_part - new_base);
+            l = l * kept + weight;
 #pragma unroll
-            for (int i = 0; i < lanes; ++i) sum[i] += weight * values[i];
+            for (int i = 0; i < lanes; ++i) sum[i] = sum[i] * kept + weight * values[i];
+            m = above;
+            base = new_base;
         }
         const float inverse = l == 0.0f ? 0.0f : 1.0f / l;
 #pragma unroll
         for (int i = 0; i < lanes; ++i) sum[i] *= inverse;
         store_line(merged + row * dim, d, end, WIDE, sum);
-        if (d == 0) of_all[row] = m + logf(l);
+        if (d == 0) of_all[row] = base + logf(l);
     }
 }
 #endif

@@ -68,12 +68,13 @@ def _by_tiles(kernel: str, x: torch.Tensor) -> torch.Tensor:
 def vectorised(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (cols, rows); any strides.
 
-    A side whose rows are not whole 16-byte vectors is moved an element at a time. Source: [xlite2025].
+    Where rows of x or of y are not whole 16-byte vectors, elements are moved as by `swizzled`. Source: [xlite2025].
     """
     rows, cols, y = _empty_output(x)
-    if y.numel():
-        grid, wide = ceil_div(rows, 64) * ceil_div(cols, 64), (vector_width(x) > 1, vector_width(y) > 1)
-        _vectorised.launch("transpose_vectorised", grid, 256, x, y, rows, cols, *x.stride(), *wide, dtype=x.dtype)
+    if not y.numel() or vector_width(x, y) == 1:
+        return swizzled(x)
+    grid = ceil_div(rows, 64) * ceil_div(cols, 64)
+    _vectorised.launch("transpose_vectorised", grid, 256, x, y, rows, cols, x.stride(0), dtype=x.dtype)
     return y
 
 

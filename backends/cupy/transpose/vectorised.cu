@@ -1,4 +1,4 @@
-// vectorised: rows of a tile come and go in pieces of 16 bytes.
+// vectorised: rows of a tile come and go in pieces of 16 bytes, of which the rows of x and of y are made.
 #include "common.cuh"
 
 constexpr int SIDE = 64, THREADS = 256;
@@ -9,17 +9,8 @@ constexpr int TURNS = SIDE * PIECES / THREADS;                   // pieces of a 
 // this they find it in different banks.
 __device__ inline unsigned swizzled(unsigned row, unsigned piece) { return (row * PIECES + (piece ^ row / LANES % 8)) * LANES; }
 
-// The elements of a piece that exist, `count` of them or more than a piece has; the others stay as they were.
-__device__ inline void move(ELEMENT* piece, const ELEMENT* x, long long stride, long long count) {
-#pragma unroll
-    for (int i = 0; i < LANES; ++i) {
-        if (i < count) piece[i] = x[i * stride];
-    }
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS) transpose_vectorised(
-    const ELEMENT* x, ELEMENT* y, long long rows, long long cols, long long x_row, long long x_col, bool wide_x,
-    bool wide_y) {
+    const ELEMENT* x, ELEMENT* y, long long rows, long long cols, long long x_row) {
     __shared__ __align__(16) ELEMENT tile[SIDE * SIDE];
     const unsigned across = (cols + SIDE - 1) / SIDE;  // fewer than a grid's blocks: a division of 32 bits
     const long long first_row = blockIdx.x / across * (long long)SIDE, first_col = blockIdx.x % across * (long long)SIDE;
@@ -28,16 +19,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose_vectorised(
     for (int turn = 0; turn < TURNS; ++turn) {
         const unsigned at = turn * THREADS + threadIdx.x;
         const long long row = first_row + at / PIECES, col = first_col + at % PIECES * LANES;
-        if (wide_x && row < rows && col < cols) held[turn] = *reinterpret_cast<const uint4*>(x + row * x_row + col);
+        if (row < rows && col < cols) held[turn] = *reinterpret_cast<const uint4*>(x + row * x_row + col);
     }
 #pragma unroll
     for (int turn = 0; turn < TURNS; ++turn) {
         const unsigned at = turn * THREADS + threadIdx.x, r = at / PIECES, piece = at % PIECES;
-        const long long row = first_row + r, col = first_col + piece * LANES;
-        if (row >= rows || col >= cols) continue;
-        ELEMENT* target = tile + swizzled(r, piece);
-        if (wide_x) *reinterpret_cast<uint4*>(target) = held[turn];
-        else move(target, x + row * x_row + col * x_col, x_col, cols - col);
+        if (first_row + r >= rows || first_col + piece * LANES >= cols) continue;
+        *reinterpret_cast<uint4*>(tile + swizzled(r, piece)) = held[turn];
     }
     __syncthreads();  // the tile is there
 #pragma unroll
@@ -47,13 +35,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose_vectorised(
         if (row >= rows || col >= cols) continue;
         const ELEMENT* column = tile + swizzled(r, c / LANES) + c % LANES;  // LANES rows have their pieces in one place
         __align__(16) ELEMENT piece[LANES];
-        if (wide_y) {
 #pragma unroll
-            for (int i = 0; i < LANES; ++i) piece[i] = column[i * SIDE];
-            // by name: the compiler makes four stores of 4 bytes of an assignment
-            __stcg(reinterpret_cast<uint4*>(y + col * rows + row), *reinterpret_cast<const uint4*>(piece));
-        } else {
-            move(y + col * rows + row, column, SIDE, rows - row);
-        }
+        for (int i = 0; i < LANES; ++i) piece[i] = column[i * SIDE];
+        // by name: the compiler makes four stores of 4 bytes of an assignment
+        __stcg(reinterpret_cast<uint4*>(y + col * rows + row), *reinterpret_cast<const uint4*>(piece));
     }
 }

@@ -1,5 +1,7 @@
 """Philox4x32-10 by the element [salmon2011]: element e of a tensor, counted row by row in 64 bits, has word e & 3 of
-the four that `tl.philox` makes of the counter (e >> 2, offset) under the key `seed`.
+the four that the counter (e >> 2, offset) gives under the key `seed`, low words first.
+
+Products are taken whole, in 64 bits, by one instruction each, where `tl.philox` takes their halves by two.
 
 Launchers name seed, offset and threshold in `do_not_specialize`: they are new with each call, and a kernel compiled
 anew where they are 1 or a multiple of 16 would come at every few calls.
@@ -8,14 +10,22 @@ anew where they are 1 or a multiple of 16 would come at every few calls.
 import triton
 import triton.language as tl
 
+from touchstone.backends.triton.lib.pointwise import load
+
 
 @triton.jit
 def words_of(block, seed, offset):
     """The four words of the elements 4·block to 4·block + 3, each a uint32 tile; `block` int64."""
     stream = tl.zeros_like(block) + offset
-    low, high = (block & 0xFFFFFFFF).to(tl.uint32), (block >> 32).to(tl.uint32)
-    stream_low, stream_high = (stream & 0xFFFFFFFF).to(tl.uint32), (stream >> 32).to(tl.uint32)
-    return tl.philox(seed, low, high, stream_low, stream_high)
+    c0, c1 = block.to(tl.uint32), (block >> 32).to(tl.uint32)
+    c2, c3 = stream.to(tl.uint32), (stream >> 32).to(tl.uint32)
+    key = tl.cast(seed, tl.uint64)
+    for turn in tl.static_range(10):
+        k0, k1 = key + turn * 0x9E3779B9, (key >> 32) + turn * 0xBB67AE85
+        first, second = c0.to(tl.uint64) * 0xD2511F53, c2.to(tl.uint64) * 0xCD9E8D57
+        c0, c1 = (second >> 32).to(tl.uint32) ^ c1 ^ k0.to(tl.uint32), second.to(tl.uint32)
+        c2, c3 = (first >> 32).to(tl.uint32) ^ c3 ^ k1.to(tl.uint32), first.to(tl.uint32)
+    return c0, c1, c2, c3
 
 
 @triton.jit
@@ -49,6 +59,12 @@ def kept(word, threshold):
 def dropped_out(x, word, threshold, scale):
     """x·scale where the word is `threshold` or more, else 0: x may be NaN, so it is no product with a mask."""
     return tl.where(kept(word, threshold), x * scale, 0.0)
+
+
+@triton.jit
+def drop(x_ptr, y_ptr, x_at, y_at, inside, word, threshold, scale):
+    """Dropout of the elements that are `inside` (None: of all), by the word of each."""
+    tl.store(y_ptr + y_at, dropped_out(load(x_ptr + x_at, inside), word, threshold, scale), mask=inside)
 
 
 @triton.jit

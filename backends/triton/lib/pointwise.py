@@ -28,3 +28,14 @@ def offsets(i, cols, stride_row, stride_col, FLAT: tl.constexpr):
     if FLAT:
         return i
     return i // cols * stride_row + i % cols * stride_col
+
+
+@triton.jit
+def load(pointers, inside):
+    """As float32, and 0 where not `inside`; None stands for everywhere. A mask whose end is no multiple of 16 makes
+    each element a load of its own, so programs whose elements all exist take none."""
+    if inside is None:
+        loaded = tl.load(pointers)
+    else:
+        loaded = tl.load(pointers, mask=inside, other=0.0)
+    return loaded.to(tl.float32)
