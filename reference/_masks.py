@@ -61,11 +61,13 @@ def changed(
     return s if bias is None else s + bias
 
 
-def weights(shape: tuple[int, ...], *, p: float = 0.0, seed: int = 0, offset: int = 0) -> torch.Tensor:
+def weights(
+    shape: tuple[int, ...], *, p: float = 0.0, seed: int = 0, offset: int = 0, device: torch.device | None = None
+) -> torch.Tensor:
     """(B, Hq, Sq, Sk), or (1, 1, 1, 1) where p is 0: what dropout multiplies each probability by, 0 or 1/(1 − p), by
     the index in this shape."""
-    kept = _philox.kept(shape if p else (1,) * len(shape), p, seed, offset)
-    return torch.from_numpy(kept).double() * _philox.scale(p)
+    drawn = shape if p else (1,) * len(shape)
+    return _philox.torch_kept(drawn, p, seed, offset, device or torch.device("cpu")).double() * _philox.scale(p)
 
 
 def pairs(seq_q: int, seq_k: int, *, causal: bool = False, window: int | None = None) -> int:

@@ -6,7 +6,10 @@ stream, which no index leads into. It is kept unless its word is below floor(p·
 in every language.
 """
 
+import math
+
 import numpy as np
+import torch
 
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 STEPS = (0x9E3779B9, 0xBB67AE85)  # of the key from round to round
@@ -33,15 +36,41 @@ def words(count: int, seed: int, offset: int, start: int = 0) -> np.ndarray:
     return np.stack(four, axis=-1).reshape(-1)[start - 4 * first :][:count]
 
 
+def torch_words(count: int, seed: int, offset: int, device: torch.device | str) -> torch.Tensor:
+    """The words of the first elements, (count,) int64, computed on the device. A product that wraps around in int64 has
+    the bits of one in uint64."""
+    c0 = torch.arange((count + 3) >> 2, device=device)
+    c0, c1 = c0 & 0xFFFFFFFF, c0 >> 32
+    c2, c3 = torch.full_like(c0, offset & 0xFFFFFFFF), torch.full_like(c0, offset >> 32)
+    for turn in range(ROUNDS):
+        k0, k1 = ((seed >> 32 * i) + turn * STEPS[i] & 0xFFFFFFFF for i in (0, 1))
+        first, second = c0 * MULTIPLIERS[0], c2 * MULTIPLIERS[1]
+        c0, c1 = (second >> 32 & 0xFFFFFFFF) ^ c1 ^ k0, second & 0xFFFFFFFF
+        c2, c3 = (first >> 32 & 0xFFFFFFFF) ^ c3 ^ k1, first & 0xFFFFFFFF
+    return torch.stack((c0, c1, c2, c3), dim=-1).reshape(-1)[:count]
+
+
 def kept(shape: tuple[int, ...], p: float, seed: int, offset: int) -> np.ndarray:
     """Which elements a dropout of probability p keeps, booleans. ValueError: p outside [0, 1], seed or offset outside
     [0, 2^63)."""
+    _check(p, seed, offset)
+    return (words(int(np.prod(shape)), seed, offset) >= int(p * 2**32)).reshape(tuple(shape))
+
+
+def torch_kept(shape: tuple[int, ...], p: float, seed: int, offset: int, device: torch.device) -> torch.Tensor:
+    """The same as a tensor there, by NumPy where that is the CPU."""
+    if device.type == "cpu":
+        return torch.from_numpy(kept(shape, p, seed, offset))
+    _check(p, seed, offset)
+    return (torch_words(math.prod(shape), seed, offset, device) >= int(p * 2**32)).reshape(tuple(shape))
+
+
+def _check(p: float, seed: int, offset: int) -> None:
     if not 0 <= p <= 1:
         raise ValueError(f"p: expected a probability in [0, 1], got {p}")
     for name, value in (("seed", seed), ("offset", offset)):
         if not 0 <= value < 2**63:
             raise ValueError(f"{name}: expected an integer in [0, 2^63), got {value}")
-    return (words(int(np.prod(shape)), seed, offset) >= int(p * 2**32)).reshape(tuple(shape))
 
 
 def scale(p: float) -> float:

@@ -19,7 +19,7 @@ def dropout(x: np.ndarray, *, p: float = 0.5, seed: int = 0, offset: int = 0) ->
 
 def torch_dropout(x: torch.Tensor, *, p: float = 0.5, seed: int = 0, offset: int = 0) -> torch.Tensor:
     """Any shape."""
-    keep = torch.from_numpy(_philox.kept(x.shape, p, seed, offset)).to(x.device)
+    keep = _philox.torch_kept(x.shape, p, seed, offset, x.device)
     return torch.where(keep, x * _philox.scale(p), torch.zeros((), dtype=x.dtype, device=x.device))
 
 

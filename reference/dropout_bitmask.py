@@ -24,7 +24,7 @@ def torch_dropout_bitmask(
     x: torch.Tensor, *, p: float = 0.5, seed: int = 0, offset: int = 0
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Any shape -> the same, (ceil(n/32),) int32."""
-    keep = torch.from_numpy(_philox.kept(x.shape, p, seed, offset)).reshape(-1).to(x.device)
+    keep = _philox.torch_kept(x.shape, p, seed, offset, x.device).reshape(-1)
     padded = torch.nn.functional.pad(keep.long(), (0, -keep.numel() % 32)).reshape(-1, 32)
     bits = (padded << torch.arange(32, device=x.device)).sum(1).to(torch.int32)  # bit 31 is the sign
     return torch_dropout(x, p=p, seed=seed, offset=offset), bits

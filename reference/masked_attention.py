@@ -86,7 +86,7 @@ def torch_masked_attention(
     s = _masks.changed(dots, bias, slopes, softcap=softcap).masked_fill(~seen, -math.inf)
     lse = torch.logsumexp(s, -1)
     probabilities = torch.exp(s - lse.masked_fill(lse == -math.inf, 0.0)[..., None])
-    return (probabilities * _masks.weights(s.shape, p=p, seed=seed, offset=offset).to(s)) @ v, lse
+    return (probabilities * _masks.weights(s.shape, p=p, seed=seed, offset=offset, device=s.device).to(s)) @ v, lse
 
 
 def _both_or_neither(seg_q, seg_k) -> None:

@@ -93,7 +93,7 @@ def torch_masked_attention_backward(
     seen = _masks.visible(q.shape[2], k.shape[2], seg_q, seg_k, causal=causal, window=window).to(dots.device)
     s = _masks.changed(dots, bias, slopes, softcap=softcap).masked_fill(~seen, -math.inf)
     probabilities = torch.exp(s - lse.to(s.dtype).masked_fill(lse == -math.inf, math.inf)[..., None])
-    weights = _masks.weights(s.shape, p=p, seed=seed, offset=offset).to(s)
+    weights = _masks.weights(s.shape, p=p, seed=seed, offset=offset, device=s.device).to(s)
     delta = (do * o).sum(-1, keepdim=True)
     ds = probabilities * (weights * (do @ wide_v.mT) - delta)
     if softcap is not None:

@@ -26,6 +26,13 @@ def test_a_word_depends_on_its_own_index_alone():
         np.testing.assert_array_equal(words(count, 2**40 + 3, 2**33 + 1, start), whole[start : start + count])
 
 
+@pytest.mark.parametrize("seed", [0, 7, 2**32 - 1, 2**63 - 1])
+def test_a_device_computes_the_same_words(seed):
+    for count, offset in [(0, 0), (1, 2**33 + 1), (1027, 2**63 - 1)]:
+        of_tensors = _philox.torch_words(count, seed, offset, "cpu")
+        np.testing.assert_array_equal(of_tensors.numpy(), words(count, seed, offset))
+
+
 def test_indices_seeds_and_offsets_have_64_bits():
     base = words(64, 7, 5)
     for other in (words(64, 7, 5, 2**34), words(64, 7 + 2**32, 5), words(64, 7, 5 + 2**32), words(64, 5, 7)):
