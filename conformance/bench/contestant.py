@@ -58,25 +58,35 @@ class Contestant:
             self.result.problems.append(problem)
 
 
-def contestants(group: Group, bank: Bank, timer: Timer, noise_floor: bool) -> list[Contestant]:
-    """Variants before baselines; with `noise_floor` every variant twice."""
-    contract, case = group.contract, group.case
+def unbound(group: Group, timer: Timer, noise_floor: bool) -> list[Result]:
+    """The rows of a group that nothing is held against yet: variants before baselines; with `noise_floor` every variant
+    twice."""
     found = []
     for again in ("", AGAIN) if noise_floor else ("",):
+        for _, subject in group.subjects:
+            found.append(result_of(group, subject.name + again, subject.target, "variant", timer))
+            found[-1].compute = subject.compute
+    for baseline in group.baselines:
+        found.append(result_of(group, baseline.name, f"baseline@{timer.device}", "baseline", timer))
+    return found
+
+
+def contestants(group: Group, bank: Bank, timer: Timer, noise_floor: bool) -> list[Contestant]:
+    """Those of a group, in the order of `unbound`."""
+    contract, case = group.contract, group.case
+    rows, found = iter(unbound(group, timer, noise_floor)), []
+    for _ in range(1 + noise_floor):
         for backend, subject in group.subjects:
-            result = result_of(group, subject.name + again, subject.target, "variant", timer)
-            result.compute = subject.compute
             calls = [bound(contract, subject, bank.arguments(place)) for place in range(PLACES)]
             deterministic = subject.deterministic and subject.own
             one = Contestant(
-                result, partial(_nth, calls), subject.compute, subject, backend, deterministic=deterministic
+                next(rows), partial(_nth, calls), subject.compute, subject, backend, deterministic=deterministic
             )
             if not subject.own and bank.seeded:
                 one.renew = partial(_renew, one, calls, bank)
             found.append(one)
-    for baseline in group.baselines:
-        result = result_of(group, baseline.name, f"baseline@{timer.device}", "baseline", timer)
-        found.append(Contestant(result, partial(_nth, _BaselineCalls(baseline, bank, case)), deterministic=False))
+    for baseline, row in zip(group.baselines, rows, strict=True):
+        found.append(Contestant(row, partial(_nth, _BaselineCalls(baseline, bank, case)), deterministic=False))
     return found
 
 

@@ -19,8 +19,8 @@ from touchstone.conformance.bench import ceilings as ceilings_module
 from touchstone.conformance.bench import hooks, inputs, rounds, timing
 from touchstone.conformance.bench.ceilings import Ceilings
 from touchstone.conformance.bench.conclude import compare_with_baselines, conclude
-from touchstone.conformance.bench.contestant import Contestant, contestants, verify
-from touchstone.conformance.bench.group import Group, Result
+from touchstone.conformance.bench.contestant import Contestant, contestants, unbound, verify
+from touchstone.conformance.bench.group import NOT_RUN, Group, Result
 from touchstone.conformance.bench.inputs import Bank
 from touchstone.conformance.bench.rounds import judge_timed, time_rounds
 from touchstone.conformance.bench.timing import CudaTimer, Guard, Timer
@@ -102,15 +102,29 @@ def measure(
     """
     if any(baseline.compiles for baseline in group.baselines):
         torch._dynamo.reset()  # what was compiled for earlier groups counts against a limit
-    found = _take_turns(group, timer, watch, seconds, launched, clocks, noise_floor, max_call_seconds)
-    for one in found:
-        conclude(one, group, timer, ceilings)
-    results = [one.result for one in found]
-    compare_with_baselines(results)
-    found.clear()
+    try:
+        found = _take_turns(group, timer, watch, seconds, launched, clocks, noise_floor, max_call_seconds)
+    except torch.OutOfMemoryError as error:
+        results = _not_run(group, timer, noise_floor, str(error).partition(". ")[0])
+    else:
+        for one in found:
+            conclude(one, group, timer, ceilings)
+        results = [one.result for one in found]
+        compare_with_baselines(results)
+        found.clear()
     if timer.device == "cuda":
         gc.collect()
         torch.cuda.empty_cache()
+    return results
+
+
+def _not_run(group: Group, timer: Timer, noise_floor: bool, why: str) -> list[Result]:
+    """Rows without a number: inputs, outputs and answers of the group are more than the GPU's memory holds."""
+    results = []
+    for one in unbound(group, timer, noise_floor):
+        one.status = NOT_RUN
+        one.problems.append(f"the group takes more than the memory of the GPU: {why}")
+        results.append(one)
     return results
 
 

@@ -7,6 +7,7 @@ import torch
 from touchstone.conformance.contracts import _activations as acts
 from touchstone.conformance.contracts import _bounds_rows as bounds_rows
 from touchstone.conformance.contracts import _glu
+from touchstone.conformance.contracts._baselines import INDEPENDENT_AXES
 from touchstone.conformance.contracts._pointwise import (
     MANY,
     MATRICES,
@@ -90,5 +91,6 @@ bench = Bench(
     baselines=[
         autograd("torch eager", _forward, GRADIENTS),
         autograd("torch.compile", _forward, GRADIENTS, compile=True),
-    ]
+    ],
+    independent_axes=INDEPENDENT_AXES,
 )

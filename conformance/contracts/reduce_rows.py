@@ -106,4 +106,5 @@ bench = Bench(
     ),
     dtypes=("bfloat16", "float32"),
     params={"axis": (-1, 0), "function": ("sum",)},
+    independent_axes=(("rows",), ("cols",)),
 )

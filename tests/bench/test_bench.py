@@ -49,6 +49,28 @@ def test_median_and_quartiles():
     assert timing.stats([0.002]).iqr == 0
 
 
+def test_a_group_that_takes_too_much_memory_is_not_run_and_the_next_is(watch, monkeypatch):
+    group = group_of(
+        "softmax", lambda x: torch.softmax(x, -1), {"rows": 3, "cols": 5}, baselines=declared("softmax").baselines[:1]
+    )
+    drawn = inputs.Bank._draw
+
+    def draw(self, *arguments):
+        if self.case.size["cols"] == 5:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 79.18 GiB")
+        return drawn(self, *arguments)
+
+    monkeypatch.setattr(inputs.Bank, "_draw", draw)
+    timer = timing.timer("cpu", "cold")
+    mine, baseline = run.measure(group, timer, watch, **RUN)
+    assert (mine.name, mine.status, baseline.status) == ("mine", NOT_RUN, NOT_RUN)
+    assert "more than the memory of the GPU: CUDA out of memory" in mine.problems[0] and mine.ms is None
+    (after,) = run.measure(
+        group_of("softmax", lambda x: torch.softmax(x, -1), {"rows": 3, "cols": 7}), timer, watch, **RUN
+    )
+    assert after.status == MEASURED, after.problems
+
+
 def test_a_guard_sees_and_puts_back():
     class Owner:
         def method(self):
