@@ -14,13 +14,15 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
@@ -29,6 +31,7 @@ from touchstone.conformance.judging import reading
 from touchstone.conformance.spec import compare
 from touchstone.conformance.spec.budget import EPS, Expected, finite
 from touchstone.conformance.spec.contract import Case, Contract
+from touchstone.reference import _philox
 
 FOLDER = str(Path(reference.__file__).parent)
 WORK_LIMIT = 2e7  # work of a case above which nothing is tried
@@ -36,6 +39,7 @@ NAMED = 2  # most changes that are named
 EXPLAINS = 0.95  # of the wrong elements
 CLOSER = 0.5  # of the error, at most, is what a change leaves of it
 SHARE = 1e-3  # of what a change moves an element by, that may be left unexplained
+WARP = 32
 TILES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 Place = tuple[CodeType, int]  # a call in the reference's code
@@ -45,15 +49,14 @@ Site = tuple[tuple[Place, ...], str]
 
 @dataclass
 class Operation:
-    """One call of an operation of the reference: its function, arguments and result, and those that made its
-    arguments."""
+    """One call of an operation of the reference: its function, arguments and result, and the run that it is of."""
 
     site: Site
     func: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     out: Any
-    made: Mapping[int, "Operation"]
+    run: "_Run"
 
     def of(self, *args: Any) -> Any:
         """What it gives for other arguments."""
@@ -61,18 +64,21 @@ class Operation:
 
     def maker(self, position: int = 0) -> "Operation | None":
         """The operation that gave an argument."""
-        return self.made.get(id(self.args[position])) if position < len(self.args) else None
+        return self.run.made.get(id(self.args[position])) if position < len(self.args) else None
 
 
 Step = Callable[[Operation], Any]  # another result
+Words = Callable[[np.ndarray, int, int], np.ndarray]  # the words of elements, by index, seed and offset
 
 
 @dataclass(frozen=True)
 class Alteration:
-    """A change of operations of the reference, mostly of one, in words."""
+    """A change of operations of the reference, mostly of one, in words; or of the random word of each element of a
+    dropout, by the elements' indices, seed and offset."""
 
     text: str
     steps: Mapping[Site, Step]
+    words: Words | None = None
 
 
 class _Run(TorchFunctionMode):
@@ -83,6 +89,8 @@ class _Run(TorchFunctionMode):
         self.alteration = alteration
         self.seen: dict[Site, Operation] = {}
         self.made: dict[int, Operation] = {}
+        self.latest: dict[Site, Any] = {}  # what each operation gave last
+        self.operands: reading.Operands = {}
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -97,11 +105,12 @@ class _Run(TorchFunctionMode):
         if not places or name in ("get", "set"):
             return out
         site = (tuple(places), name)
-        operation = Operation(site, func, args, kwargs, out, self.made)
+        operation = Operation(site, func, args, kwargs, out, self)
         self.seen.setdefault(site, operation)
         if self.alteration is not None and site in self.alteration.steps:
             out = self.alteration.steps[site](operation)
             operation.out = out
+        self.latest[site] = out
         if isinstance(out, torch.Tensor):
             self.made[id(out)] = operation
         return out
@@ -119,33 +128,49 @@ def altered(
     """The changes of the reference that explain an output's wrong elements, `bad`, and refute nothing of what the
     kernel gives; for so many seconds at most."""
     run = of_op(contract)
-    if run is None or contract.work(case) > WORK_LIMIT or int(bad.sum()) < reading.LEAST:
+    others = reading.others(case, bad)
+    if run is None or contract.work(case) > WORK_LIMIT or (int(bad.sum()) < reading.LEAST and call is reading.nothing):
         return None
     end = time.monotonic() + seconds
     judged = contract.expected(contract.build(case))
+    given = _Given(judged, got, case, output)
     plain = _Run()
     exact = contract.build(case).exact
     unaltered = _outputs(contract, run, exact, case, plain)
     if unaltered is None or not _right(unaltered, judged, case, output):
         return None
-    again = reading.again(case)
-    further = cache(lambda: call(again))
+    further = cache(call)
     found: dict[str, torch.Tensor] = {}
-    for alteration in _alterations(plain):
+    for alteration in itertools.chain(_of_words(contract, case), _alterations(plain)):
         if time.monotonic() > end or len(found) > NAMED:
             break
         theirs = _outputs(contract, run, exact, case, _Run(alteration))
-        if theirs is None or not _explains(theirs, judged, got, case, output):
+        if theirs is None or not given.explained(theirs):
             continue
         if any(torch.equal(theirs[output], other) for other in found.values()):
             continue  # the same numbers in other words
-        if (values := further()) is not None:
-            wrong = _outputs(contract, run, contract.build(again).exact, again, _Run(alteration))
-            right = contract.expected(contract.build(again))
-            if wrong is None or not _explains(wrong, right, values, again, output):
-                continue
-        found[alteration.text] = theirs[output]
+        values = [further(other) for other in others]
+        if len(others) > 1 and None in values:
+            return None  # too few elements by themselves
+        if all(_holds(contract, run, alteration, o, output, v) for o, v in zip(others, values, strict=True)):
+            found[alteration.text] = theirs[output]
     return f"as if {'; or as if '.join(found)}" if 0 < len(found) <= NAMED else None
+
+
+def _holds(
+    contract: Contract,
+    run: Callable[..., Any],
+    alteration: Alteration,
+    case: Case,
+    output: str,
+    values: Mapping[str, Any] | None,
+) -> bool:
+    """Whether a change explains what the kernel gives on another case too, `values`; None: it cannot be called."""
+    if values is None:
+        return True
+    inputs = contract.build(case)
+    theirs = _outputs(contract, run, inputs.exact, case, _Run(alteration))
+    return theirs is not None and _Given(contract.expected(inputs), values, case, output).explained(theirs)
 
 
 def of_op(contract: Contract) -> Callable[..., Any] | None:
@@ -160,8 +185,10 @@ def _outputs(
     contract: Contract, run: Callable[..., Any], exact: reading.Operands, case: Case, mode: _Run
 ) -> dict[str, torch.Tensor] | None:
     """What the reference gives, float64, by output; None where a change makes it fail."""
+    words = None if mode.alteration is None else mode.alteration.words
+    mode.operands = exact
     try:
-        with torch.no_grad(), mode:
+        with torch.no_grad(), mode, nullcontext() if words is None else _with_words(words):
             found = run(**exact, **case.param)
     except Exception:  # not every operation of a reference takes every number
         return None
@@ -193,34 +220,98 @@ def _off(answer: torch.Tensor, right: Expected, got: Any, case: Case) -> torch.T
     return torch.zeros(got.shape, dtype=torch.bool) if verdict.bad is None else verdict.bad.cpu()
 
 
-def _explains(
-    theirs: Mapping[str, torch.Tensor],
-    judged: Mapping[str, Expected | None],
-    got: Mapping[str, Any],
-    case: Case,
-    output: str,
-) -> bool:
-    """Whether a changed reference gives what a kernel does: this output where it is wrong and where it is right, closer
-    by far than the right answer, and the other outputs."""
-    for name, right in judged.items():
-        if right is None or name not in got or name not in theirs:
-            continue
-        off = _off(theirs[name], right, got[name], case)
-        if off is None:
+class _Given:
+    """What a kernel gives on a case, of which one output is wrong, beside what it has to give."""
+
+    def __init__(self, judged: Mapping[str, Expected | None], got: Mapping[str, Any], case: Case, output: str) -> None:
+        self.judged, self.got, self.case, self.output = judged, got, case, output
+        self.right = judged[output]
+        self.bad: torch.Tensor | None = None
+        if self.right is not None and isinstance(got.get(output), torch.Tensor):
+            self.bad = compare.compare(got[output], replace(self.right, drift=math.inf), case.torch_dtype).bad
+
+    def explained(self, theirs: Mapping[str, torch.Tensor]) -> bool:
+        """Whether a changed reference gives what the kernel does: this output where it is wrong and where it is right,
+        closer by far than the right answer, and the other outputs."""
+        if self.right is None or self.bad is None or not self._closer(theirs, self.right, self.bad):
             return False
-        if name != output:
-            if off.double().mean().item() > 1 - EXPLAINS:
+        for name, right in self.judged.items():
+            if right is None or name not in self.got or name not in theirs:
+                continue
+            off = _off(theirs[name], right, self.got[name], self.case)
+            if off is None:
                 return False
-            continue
-        value, answer = got[name].cpu().double(), right.answer.expand(theirs[name].shape)
-        bad = compare.compare(got[name], replace(right, drift=math.inf), case.torch_dtype).bad
-        if bad is None or off[bad].double().mean().item() > 1 - EXPLAINS or bool(off[~bad].any()):
+            bad = self.bad if name == self.output else torch.ones_like(off)
+            if off[bad].double().mean().item() > 1 - EXPLAINS or bool(off[~bad].any()):
+                return False
+        return True
+
+    def _closer(self, theirs: Mapping[str, torch.Tensor], right: Expected, bad: torch.Tensor) -> bool:
+        """Whether wrong numbers are closer to the changed answer than to the right one, which is soon seen."""
+        if self.output not in theirs or theirs[self.output].shape != bad.shape:
             return False
-        both = bad & torch.isfinite(value) & torch.isfinite(answer) & torch.isfinite(theirs[name])
-        closer = (value - theirs[name]).abs() <= CLOSER * (value - answer).abs()
-        if bool(both.any()) and closer[both].double().mean().item() < EXPLAINS:
-            return False
-    return True
+        value, other = self.got[self.output].cpu()[bad].double(), theirs[self.output][bad]
+        answer = right.answer.expand(bad.shape)[bad]
+        both = torch.isfinite(value) & torch.isfinite(answer) & torch.isfinite(other)
+        closer = ((value - other).abs() <= CLOSER * (value - answer).abs())[both]
+        return not bool(both.any()) or closer.double().mean().item() >= EXPLAINS
+
+
+def _of_words(contract: Contract, case: Case) -> Iterator[Alteration]:
+    """Other random words of a dropout's elements: by an index that begins again, or of another counter or key."""
+    if not {"p", "seed", "offset"} <= case.param.keys() or case.param["p"] in (0.0, 1.0):
+        return
+    rows = {
+        f"row of {size} ({letter})": size
+        for letter, size in case.size.items()
+        if isinstance(size, int) and size > 1 and any(letter in contract.output_axes(o, case) for o in contract.outputs)
+    }
+    for each, size in {**{f"tile of {size}": size for size in (*TILES, 2048, 4096)}, **rows}.items():
+        yield Alteration(f"the index into the random words began again with each {each}", {}, partial(_begun, size))
+    by = "the random words were "
+    yield Alteration(f"{by}the first of four of the counter e, not number e mod 4 of the counter e/4", {}, _of_counter)
+    yield Alteration(
+        f"{by}for each four elements the first of theirs", {}, lambda e, *key: _word(e & ~np.int64(3), *key)
+    )
+    yield Alteration(f"{by}those of the seed's low 32 bits", {}, lambda e, seed, at: _word(e, seed & LOW, at))
+    yield Alteration(f"{by}those of the offset's low 32 bits", {}, lambda e, seed, at: _word(e, seed, at & LOW))
+    yield Alteration(f"{by}those of offset 0", {}, lambda e, seed, at: _word(e, seed, 0))
+    yield Alteration(f"{by}those of seed 0", {}, lambda e, seed, at: _word(e, 0, at))
+    yield Alteration(f"{by}those of seed and offset in each other's place", {}, lambda e, seed, at: _word(e, at, seed))
+    yield Alteration(f"{by}those of the next element", {}, lambda e, *key: _word(e + 1, *key))
+
+
+LOW = 2**32 - 1
+
+
+def _begun(size: int, index: np.ndarray, seed: int, offset: int) -> np.ndarray:
+    return _word(index % size, seed, offset)
+
+
+def _of_counter(index: np.ndarray, seed: int, offset: int) -> np.ndarray:
+    return _word(4 * index, seed, offset)
+
+
+def _word(index: np.ndarray, seed: int, offset: int) -> np.ndarray:
+    """The words of elements in any order."""
+    return _words(int(index.max(initial=-1)) + 1, seed, offset)[index]
+
+
+_words = _philox.words
+
+
+@contextmanager
+def _with_words(words: Words) -> Iterator[None]:
+    """Within: the reference has other random words."""
+
+    def theirs(count: int, seed: int, offset: int, start: int = 0) -> np.ndarray:
+        return words(np.arange(start, start + count), seed, offset)
+
+    _philox.words = theirs
+    try:
+        yield
+    finally:
+        _philox.words = _words
 
 
 def _alterations(plain: _Run) -> Iterator[Alteration]:
@@ -234,19 +325,21 @@ def _alterations(plain: _Run) -> Iterator[Alteration]:
     every = [list(_of_site(operation, operation.site in shared)) for operation in list(plain.seen.values())]
     for nth in itertools.zip_longest(*every):
         yield from (alteration for alteration in nth if alteration is not None)
+    yield from _confused(plain)
 
 
 def _together(plain: _Run) -> Iterator[Alteration]:
     """One change of all the means, sums and the like that stand in one line, and of an operation wherever the function
     that it stands in is called from."""
-    lines: dict[tuple[str, str, str], dict[Site, Step]] = {}
+    lines: dict[tuple[str, str], dict[Site, Step]] = {}
     for operation in plain.seen.values():
         if operation.site[1] in REDUCTIONS and isinstance(operation.out, torch.Tensor):
             for words, step in _of_reduction(operation.site[1], operation):
-                lines.setdefault((operation.site[1], _place(operation.site), words), {})[operation.site] = step
-    for (name, place, words), steps in lines.items():
+                lines.setdefault((_place(operation.site), words), {})[operation.site] = step
+    for (place, words), steps in lines.items():
         if len(steps) > 1:
-            yield Alteration(f"each `{name}` of a line were {words} ({place})", steps)
+            names = " and ".join(f"`{name}`" for name in dict.fromkeys(name for _, name in steps))
+            yield Alteration(f"each {names} of a line were {words} ({place})", steps)
     shared: dict[tuple[Place, str], dict[Site, Step]] = {}
     for operation in plain.seen.values():
         for alteration in _of_site(operation, False):
@@ -254,6 +347,96 @@ def _together(plain: _Run) -> Iterator[Alteration]:
     for (_, text), steps in shared.items():
         if len(steps) > 1:
             yield Alteration(text, steps)
+
+
+Source = Site | str  # of a tensor: the operation that made it, or the operand that it is
+
+
+class _Use(NamedTuple):
+    """An argument of an operation: where it is, its text in the code, the tensor, and where that comes from."""
+
+    site: Site
+    position: int
+    text: str
+    value: torch.Tensor
+    source: Source
+
+
+def _confused(plain: _Run) -> Iterator[Alteration]:
+    """One tensor in the place of another of its shape, in one expression of a function wherever that is called from:
+    an element that is overwritten before it is read, the input of a step in the place of its result."""
+    uses = [use for operation in list(plain.seen.values()) for use in _uses(operation)]
+    ranges = {use.site: _range(use.site) for use in uses}
+    changes: dict[tuple[Any, str, str], dict[Site, dict[int, Source]]] = {}
+    for use in uses:
+        of_function = [
+            site for site in plain.seen if site[0][0][0] is use.site[0][0][0] and site[0][1:] == use.site[0][1:]
+        ]
+        others = {
+            other.source: other.text
+            for other in uses
+            if other.site in of_function and other.value.shape == use.value.shape and other.source != use.source
+        }
+        for site in of_function:
+            out, text = plain.seen[site].out, _written(site)
+            if isinstance(out, torch.Tensor) and out.shape == use.value.shape and text is not None:
+                others.setdefault(site, text)
+        outer = max(
+            (ranges[o.site] for o in uses if o.site in of_function and _within(use.site, o.site, ranges)), key=_length
+        )
+        for source, text in others.items():
+            key = (use.site[0][0][0], outer), use.text, text
+            changes.setdefault(key, {}).setdefault(use.site, {})[use.position] = source
+    for (_, text, other_text), sources in changes.items():
+        steps = {site: partial(_with_sources, by_position) for site, by_position in sources.items()}
+        yield Alteration(f"`{text}` were `{other_text}` ({_place(next(iter(sources)))})", steps)
+
+
+def _uses(operation: Operation) -> Iterator[_Use]:
+    """The tensors that an operation takes, as they are written."""
+    text = _written(operation.site)
+    node = None if text is None else ast.parse(text, mode="eval").body
+    written: list[ast.expr] = []
+    if isinstance(node, ast.BinOp) and all(isinstance(arg, torch.Tensor) for arg in operation.args[:2]):
+        written = [node.left, node.right]
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        of_torch = isinstance(node.func.value, ast.Name) and node.func.value.id == "torch"
+        written = [*([] if of_torch else [node.func.value]), *node.args][:1]
+    for position, (arg, part) in enumerate(zip(operation.args, written, strict=False)):
+        if isinstance(arg, torch.Tensor) and arg.is_floating_point() and arg.numel() > 1:
+            maker = operation.run.made.get(id(arg))
+            operand = next((name for name, value in operation.run.operands.items() if value is arg), None)
+            source = operand if maker is None else maker.site
+            if source is not None:
+                yield _Use(operation.site, position, ast.unparse(part), arg, source)
+
+
+def _with_sources(sources: Mapping[int, Source], operation: Operation) -> Any:
+    """What an operation gives for other tensors, as far as they are there by then."""
+    args, run = list(operation.args), operation.run
+    for position, source in sources.items():
+        other = run.operands.get(source) if isinstance(source, str) else run.latest.get(source)
+        if not isinstance(other, torch.Tensor) or other.shape != args[position].shape:
+            raise LookupError("not made yet")
+        args[position] = other
+    return operation.of(*args)
+
+
+def _range(site: Site) -> tuple[int, int, int, int]:
+    """Where an operation begins and ends: line and column."""
+    code, at = site[0][0]
+    line, end, start, stop = list(code.co_positions())[at // 2]
+    return line or 0, start or 0, end or 0, stop or 0
+
+
+def _within(inner: Site, outer: Site, ranges: Mapping[Site, tuple[int, int, int, int]]) -> bool:
+    """Whether an operation is a part of another."""
+    a, b = ranges[inner], ranges[outer]
+    return b[:2] <= a[:2] and a[2:] <= b[2:]
+
+
+def _length(place: tuple[int, int, int, int]) -> tuple[int, int]:
+    return place[2] - place[0], place[3] - place[1]
 
 
 def _of_site(operation: Operation, shared: bool) -> Iterator[Alteration]:
@@ -273,7 +456,7 @@ def _changes(operation: Operation, shown: str) -> Iterator[tuple[str, Step]]:
         yield from _of_two(name, node, operation)
     elif name in COMPARISONS:
         yield f"`{COMPARISONS[name]}`", lambda o: getattr(o.args[0], COMPARISONS[name].split()[0])(o.args[1])
-    elif name == "matmul":
+    elif name in ("matmul", "mv", "dot"):
         yield from _of_product(operation)
     elif name == "getitem":
         yield from _of_index(operation)
@@ -357,6 +540,8 @@ def _of_two(name: str, node: ast.expr, operation: Operation) -> Iterator[tuple[s
     if of_sum:
         other = {"add": "sub", "sub": "add"}[name]
         yield f"`{left} {'-' if name == 'add' else '+'} {right}`", lambda o: getattr(o.args[0], other)(o.args[1])
+        yield f"with `{right}` twice", lambda o: o.of(o.out, o.args[1])
+        yield f"with `{left}` twice", lambda o: o.out + o.args[0]
     else:
         yield (
             f"`{left} {'/' if name == 'mul' else '*'} ({right})`",
@@ -450,20 +635,25 @@ def _with_first(at: int, axes: Sequence[int], operation: Operation) -> Any:
 def _of_product(operation: Operation) -> Iterator[tuple[str, Step]]:
     size = operation.args[0].shape[-1]
     for tile in _cut(size):
-        text = f"without the last {size % tile} of {size} terms, beyond whole tiles of {tile}"
-        yield text, partial(_first_terms, tile)
+        text = f"without the last {size % tile} of {size} terms{_beyond(tile, size)}"
+        yield text, partial(_terms, 0, size // tile * tile)
+    for tile in TILES:
+        if 2 * tile <= size:
+            yield f"of the first {tile} of {size} terms alone", partial(_terms, 0, tile)
+            last = (size - 1) // tile * tile
+            yield f"of the last tile of {tile} terms alone, from {last} of {size} on", partial(_terms, last, size)
     if operation.out.is_floating_point():
         for dtype in (torch.bfloat16, torch.float16):
             text = f"a product of what is rounded to {str(dtype).removeprefix('torch.')}"
             yield text, partial(_of_rounded, dtype)
 
 
-def _first_terms(tile: int, operation: Operation) -> torch.Tensor:
+def _terms(start: int, stop: int, operation: Operation) -> torch.Tensor:
+    """A product with some of its terms."""
     a, b = operation.args[:2]
-    count = a.shape[-1] // tile * tile
     if b.ndim == 1:
-        return operation.of(a[..., :count], b[:count])
-    return operation.of(a[..., :count], b[..., :count, :])
+        return operation.of(a[..., start:stop], b[start:stop])
+    return operation.of(a[..., start:stop], b[..., start:stop, :])
 
 
 def _cut(size: int) -> list[int]:
@@ -553,19 +743,37 @@ def _of_reduction(name: str, operation: Operation) -> Iterator[tuple[str, Step]]
             if tile < size:
                 text = f"of a running sum in tiles of {tile} that is not scaled anew where the maximum grows"
                 yield text, partial(_not_scaled, dim, tile)
+    if name in ("logsumexp", "softmax"):
+        yield f"of an empty sum, without all {size}", partial(_of_part, dim, 0, 0)
     if name == "softmax":
         yield "not divided by its sum", lambda o: (o.args[0] - o.args[0].amax(dim, keepdim=True)).exp()
-        return
     for tile in _cut(size):
-        text = f"without the last {size % tile} of {size}, beyond whole tiles of {tile}"
-        yield text, partial(_of_first, dim, tile)
+        whole_tiles = size // tile * tile
+        yield f"without the last {size % tile} of {size}{_beyond(tile, size)}", partial(_of_part, dim, 0, whole_tiles)
+    for tile in TILES:
+        if 2 * tile <= size:
+            yield f"of the first {tile} of {size} alone", partial(_of_part, dim, 0, tile)
+            last = (size - 1) // tile * tile
+            yield f"of the last tile of {tile} alone, from {last} of {size} on", partial(_of_part, dim, last, size)
+        if WARP < tile < size and name != "softmax":
+            yield f"without the last {WARP} of each {tile} of {size}", partial(_of_lanes, dim, tile, tile - WARP)
+            yield f"of the first {WARP} of each {tile} of {size} alone", partial(_of_lanes, dim, tile, WARP)
 
 
-def _of_first(dim: int, tile: int, operation: Operation) -> torch.Tensor:
+def _beyond(tile: int, size: int) -> str:
+    """Beyond which whole tiles elements lie that are left out: several tiles leave out the same."""
+    largest = max(other for other in TILES if other < size and size // other * other == size // tile * tile)
+    return f", beyond whole tiles of {tile}" + (f" to {largest}" if largest > tile else "")
+
+
+def _of_part(dim: int, start: int, stop: int, operation: Operation) -> torch.Tensor:
+    """A reduction of some elements alone, of which a mean still divides by the number of all."""
     whole = operation.args[0]
-    count = whole.shape[dim] // tile * tile
-    part = operation.of(whole.narrow(dim, 0, count))
-    return part * count / whole.shape[dim] if operation.site[1] == "mean" else part
+    part = whole.narrow(dim, start, stop - start)
+    if operation.site[1] == "softmax":
+        return (whole - part.logsumexp(dim, keepdim=True)).exp()
+    found = operation.of(part)
+    return found * (stop - start) / whole.shape[dim] if operation.site[1] == "mean" else found
 
 
 def _not_scaled(dim: int, tile: int, operation: Operation) -> torch.Tensor:
@@ -582,6 +790,14 @@ def _not_scaled(dim: int, tile: int, operation: Operation) -> torch.Tensor:
 
 def _ends(size: int, tile: int) -> range:
     return range(tile, size + tile, tile)
+
+
+def _of_lanes(dim: int, tile: int, lanes: int, operation: Operation) -> torch.Tensor:
+    """A reduction of the first `lanes` elements of each tile."""
+    whole = operation.args[0]
+    kept = torch.arange(whole.shape[dim])
+    found = operation.of(whole.index_select(dim, kept[kept % tile < lanes]))
+    return found * int((kept % tile < lanes).sum()) / len(kept) if operation.site[1] == "mean" else found
 
 
 def _divided(by: float, operation: Operation) -> torch.Tensor:

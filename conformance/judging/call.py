@@ -4,7 +4,7 @@ judged."""
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -248,6 +248,7 @@ def _explain(
             else (lambda name, bad: None)
         ),
         call=(lambda case: causes.on_case(j, case)) if again else reading.nothing,
+        kept=cache(lambda: causes.kept_from_first(j, inputs.case)) if again else (lambda: None),
     )
     for finding in j.outcome.findings:
         if finding.check != Check.VALUES or not finding.fails() or finding.diagnosis is not None:

@@ -44,6 +44,9 @@ LOCAL = 8.0  # times the error of another slice: a precision is lower everywhere
 SPIKE = 16.0  # times the size of all other errors: one element is wrong by itself
 AGREEMENT = 2.0  # budgets that two answers with one mutant can be apart: each has its own rounding
 NAN = "NaN there: 0/0, inf - inf, or memory that holds NaN: outside an operand's view, or fresh and not written"
+NOT_ZEROED = (
+    "right where fresh memory holds zeros: memory that the kernel has allocated and nothing has set to 0 is added to"
+)
 INFINITE = "infinite there: an overflow, or a division by 0"
 ONE_ANSWER = (NAN, INFINITE)
 # sentences that name no cause, which are said only where nothing better is known
@@ -84,6 +87,7 @@ def diagnose(
     call: reading.Call = reading.nothing,
     passed: Sequence[Case] = (),
     idle: Callable[[str, torch.Tensor], str | None] = lambda output, bad: None,
+    kept: Callable[[], str | None] = lambda: None,
 ) -> dict[str, str]:
     """Of each output whose verdict failed: sentences about it, and a heat map. Left out is what nothing can be said of.
 
@@ -93,7 +97,7 @@ def diagnose(
     all would be right. `longer(output)` calls the kernel where sums are longest, and `call(case)` on another case: a
     hint that what it gives there refutes is not given. `passed` are cases on which the kernel is right: a mutant that
     is wrong there is named only where no other is. `idle(output, bad)` says whether NaN comes from what is not to be
-    read.
+    read, `kept()` whether something of an earlier call is left in this one.
     """
     failed = {name: verdict for name, verdict in verdicts.items() if not verdict.ok}
     if not failed:
@@ -107,6 +111,9 @@ def diagnose(
         name: not_refuted(contract, case, mutants, got[name], verdicts[name], passed)
         for name, mutants in matching.items()
     }
+    for name, mutants_of in matching.items():
+        if any(m.kind == "precision" for m in mutants_of) and wrong_in_float32(contract, case, name, call):
+            matching[name] = [mutant for mutant in mutants_of if mutant.kind != "precision"]
     texts = {}
     for name, verdict in failed.items():
         found: list[Planted] = [] if name in causes else matching.get(name, [])
@@ -131,9 +138,11 @@ def diagnose(
                 if relation is None or VAGUE.match(relation) or relation in ONE_ANSWER:
                     said = None
                     if mutants:
-                        said = reading.misread(
-                            contract, case, name, got[name], verdict.bad, seconds, call, passed
-                        ) or altered.altered(contract, case, name, got, verdict.bad, seconds, call)
+                        said = (
+                            reading.misread(contract, case, name, got[name], verdict.bad, seconds, call, passed)
+                            or altered.altered(contract, case, name, got, verdict.bad, seconds, call)
+                            or kept()
+                        )
                     if said is None:
                         said = reading.beyond(contract, case, name, verdict.bad, call)
                     relation = said if relation is None or said is not None else relation
@@ -642,16 +651,17 @@ def filled(got: torch.Tensor, bad: torch.Tensor, patterns: Sequence[int] = probe
     return int(same.sum()) if int(same.sum()) >= EXPLAINS * int(bad.sum()) else 0
 
 
-def unwritten(got: torch.Tensor, bad: torch.Tensor, patterns: Sequence[int] = probe.PATTERNS) -> str | None:
+def unwritten(
+    got: torch.Tensor, bad: torch.Tensor, patterns: Sequence[int] = probe.PATTERNS, sure: bool = False
+) -> str | None:
     """Whether wrong elements hold the byte that fresh memory is filled with. In bfloat16 the first one is the NaN that
-    torch's vectorised conversion makes of any other, so that it tells in another call alone."""
+    torch's vectorised conversion makes of any other, so that it tells in another call alone. Unless that has made it
+    `sure`, small numbers may have been added to the fill, which leave it as it is."""
     count, wrong = filled(got, bad, patterns), int(bad.sum())
     if not count:
         return None
-    return (
-        f"{'they were' if count == wrong else f'{count} of them were'} never written: the allocator's fill is "
-        f"still there"
-    )
+    some = "they were" if count == wrong else f"{count} of them were"
+    return f"{some} never written{'' if sure else ', or added to'}: the allocator's fill is still there"
 
 
 def _case_constants(case: Case) -> dict[str, float]:

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -43,6 +44,13 @@ def again(case: Case) -> Case:
     return replace(case, seed=case.seed + 1)
 
 
+def others(case: Case, bad: torch.Tensor) -> list[Case]:
+    """The same case with other values, once; and where so few elements are wrong that one draw tells little, as often
+    as makes up for that."""
+    draws = 1 if int(bad.sum()) >= LEAST else LEAST
+    return [replace(case, seed=case.seed + more) for more in range(1, draws + 1)]
+
+
 def misread(
     contract: Contract,
     case: Case,
@@ -55,7 +63,7 @@ def misread(
 ) -> str | None:
     """As what the kernel takes its operands or parameters, where that explains an output's wrong elements, `bad`; for
     so many seconds at most. `earlier` are cases of other calls, whose operands may have been kept."""
-    if contract.work(case) > WORK_LIMIT or int(bad.sum()) < LEAST:
+    if contract.work(case) > WORK_LIMIT or (int(bad.sum()) < LEAST and call is nothing):
         return None
     got, bad, end = got.cpu(), bad.cpu(), time.monotonic() + seconds
     right = contract.expected(contract.build(case))[output]
@@ -64,7 +72,7 @@ def misread(
         return f"the elements of {name}, unchanged"
     if heads := _other_heads(contract, case, output, got, bad, end):
         return heads
-    other: list[Mapping[str, Any] | None] = []  # what the kernel gives for other values, once that is asked for
+    further = cache(call)
     found: list[str] = []
     changes: dict[str, Change] = {}
     for text, change in itertools.chain(_kept(contract, case, exact, earlier), _changes(contract, case, exact)):
@@ -74,9 +82,8 @@ def misread(
         where = None if theirs is None else _explained(theirs, got, bad, case)
         if theirs is None or where is None or not _apart(theirs, right, bad, case):
             continue
-        if not other:
-            other.append(call(again(case)))
-        if _holds(contract, again(case), output, change, where, other[0]):
+        few = int(bad.sum()) < LEAST
+        if all(_holds(contract, o, output, change, where, further(o), few) for o in others(case, bad)):
             found.append(text)
             changes[text] = change
     found = list(told_apart(contract, case, output, {text: changes[text] for text in found}, call))
@@ -373,12 +380,19 @@ def _apart(theirs: Expected, right: Expected | None, bad: torch.Tensor, case: Ca
 
 
 def _holds(
-    contract: Contract, case: Case, output: str, change: Change, where: Where, values: Mapping[str, Any] | None
+    contract: Contract,
+    case: Case,
+    output: str,
+    change: Change,
+    where: Where,
+    values: Mapping[str, Any] | None,
+    few: bool = False,
 ) -> bool:
-    """Whether a change explains what the kernel gives on another case too, and would show there."""
+    """Whether a change explains what the kernel gives on another case too, and would show there. Where there is nothing
+    to compare, what explains all of an output is not refuted, unless that is but a `few` elements."""
     got = None if values is None else values.get(output)
     if not isinstance(got, torch.Tensor):
-        return not where
+        return not where and not few
     got = got.cpu()
     theirs = _answer(contract, case, output, change)
     right = contract.expected(contract.build(case))[output]
@@ -485,7 +499,8 @@ def _all_of(axis: int, one: int) -> Callable[[torch.Tensor], torch.Tensor]:
 def _other_heads(
     contract: Contract, case: Case, output: str, got: torch.Tensor, bad: torch.Tensor, end: float
 ) -> str | None:
-    """Which heads of keys and values the query heads read, where those of the wrong ones are others than their own."""
+    """Which heads of keys and values, or of one of them alone, the query heads read, where those of the wrong ones are
+    others than their own."""
     axes, size = contract.output_axes(output, case).split(), case.size
     count, heads = size.get("Hkv", 0), size.get("Hq", 0)
     if "Hq" not in axes or not 1 < count <= HEADS or heads % count:
@@ -495,7 +510,27 @@ def _other_heads(
         for name in contract.operands
         if "Hkv" in contract.operand_axes(name, case).split()
     }
-    axis = axes.index("Hq")
+    wrong = bad.movedim(axes.index("Hq"), 0).reshape(heads, -1).any(1).nonzero().flatten().tolist()
+    for names in [list(of_keys), *([name] for name in of_keys if len(of_keys) > 1)]:
+        matches = _heads_read(contract, case, output, got, {name: of_keys[name] for name in names}, end)
+        if matches is None:
+            return None
+        if len(wrong) == 1 or not bool((matches[wrong].sum(1) == 1).all()):
+            continue
+        read = {head: int(matches[head].int().argmax()) for head in wrong}
+        shown = [f"{head} reads {there}, not {head // (heads // count)}" for head, there in read.items()]
+        of = "heads of keys" if len(names) == len(of_keys) else f"heads of {names[0]} alone"
+        return f"query heads read other {of}: {', '.join(shown[:SHOWN])}{', ...' if len(shown) > SHOWN else ''}"
+    return None
+
+
+def _heads_read(
+    contract: Contract, case: Case, output: str, got: torch.Tensor, of_keys: Mapping[str, int], end: float
+) -> torch.Tensor | None:
+    """(Hq, Hkv), booleans: whether a query head is as if it read a head of some operands, `of_keys` with the axis of
+    their heads. None where that cannot be told."""
+    axis = contract.output_axes(output, case).split().index("Hq")
+    heads, count = case.size["Hq"], case.size["Hkv"]
     matches = torch.zeros(heads, count, dtype=torch.bool)
     for head in range(count):
 
@@ -508,9 +543,4 @@ def _other_heads(
         if off is None or time.monotonic() > end:
             return None
         matches[:, head] = ~off.movedim(axis, 0).reshape(heads, -1).any(1)
-    wrong = bad.movedim(axis, 0).reshape(heads, -1).any(1).nonzero().flatten().tolist()
-    if len(wrong) == 1 or not bool((matches[wrong].sum(1) == 1).all()):
-        return None
-    read = {head: int(matches[head].int().argmax()) for head in wrong}
-    shown = [f"{head} reads {there}, not {head // (heads // count)}" for head, there in read.items()]
-    return f"query heads read other heads of keys: {', '.join(shown[:SHOWN])}{', ...' if len(shown) > SHOWN else ''}"
+    return matches
