@@ -35,7 +35,8 @@ from touchstone.reference import _philox
 
 FOLDER = str(Path(reference.__file__).parent)
 WORK_LIMIT = 2e7  # work of a case above which nothing is tried
-NAMED = 2  # most changes that are named
+NAMED, FOUND = 2, 8  # most changes that are named, and that are compared before
+AS_NEAR = 2.0  # times the error that the best of them leaves, up to which others are as good
 EXPLAINS = 0.95  # of the wrong elements
 CLOSER = 0.5  # of the error, at most, is what a change leaves of it
 SHARE = 1e-3  # of what a change moves an element by, that may be left unexplained
@@ -128,8 +129,8 @@ def altered(
     """The changes of the reference that explain an output's wrong elements, `bad`, and refute nothing of what the
     kernel gives; for so many seconds at most."""
     run = of_op(contract)
-    others = reading.others(case, bad)
-    if run is None or contract.work(case) > WORK_LIMIT or (int(bad.sum()) < reading.LEAST and call is reading.nothing):
+    others = reading.others(contract, case, bad)
+    if run is None or contract.work(case) > WORK_LIMIT or not reading.tells(got[output], bad, call):
         return None
     end = time.monotonic() + seconds
     judged = contract.expected(contract.build(case))
@@ -142,7 +143,7 @@ def altered(
     further = cache(call)
     found: dict[str, torch.Tensor] = {}
     for alteration in itertools.chain(_of_words(contract, case), _alterations(plain)):
-        if time.monotonic() > end or len(found) > NAMED:
+        if time.monotonic() > end or len(found) > FOUND:
             break
         theirs = _outputs(contract, run, exact, case, _Run(alteration))
         if theirs is None or not given.explained(theirs):
@@ -154,6 +155,8 @@ def altered(
             return None  # too few elements by themselves
         if all(_holds(contract, run, alteration, o, output, v) for o, v in zip(others, values, strict=True)):
             found[alteration.text] = theirs[output]
+    errors = {text: given.error(theirs) for text, theirs in found.items()}
+    found = {text: theirs for text, theirs in found.items() if errors[text] <= AS_NEAR * min(errors.values())}
     return f"as if {'; or as if '.join(found)}" if 0 < len(found) <= NAMED else None
 
 
@@ -213,7 +216,7 @@ def _off(answer: torch.Tensor, right: Expected, got: Any, case: Case) -> torch.T
     if not isinstance(got, torch.Tensor) or got.shape != answer.shape:
         return None
     moved = finite(answer - right.answer.expand(answer.shape)).abs()
-    share = max(SHARE, 2 * EPS[case.torch_dtype])
+    share = max(SHARE, 2 * EPS[case.torch_dtype]) if answer.numel() >= reading.LEAST else 0.0
     plain = replace(right, alternatives=[], otherwise=None, bitwise=False, exact=False, drift=math.inf)
     other = replace(plain, answer=answer, extra=right.extra + share * moved)
     verdict = compare.compare(got, other, case.torch_dtype)
@@ -245,6 +248,12 @@ class _Given:
             if off[bad].double().mean().item() > 1 - EXPLAINS or bool(off[~bad].any()):
                 return False
         return True
+
+    def error(self, theirs: torch.Tensor) -> float:
+        """How far the wrong numbers are from a changed answer, in the mean."""
+        if self.bad is None:
+            return math.inf
+        return finite(self.got[self.output].cpu()[self.bad].double() - theirs[self.bad]).abs().mean().item()
 
     def _closer(self, theirs: Mapping[str, torch.Tensor], right: Expected, bad: torch.Tensor) -> bool:
         """Whether wrong numbers are closer to the changed answer than to the right one, which is soon seen."""
@@ -641,7 +650,7 @@ def _of_product(operation: Operation) -> Iterator[tuple[str, Step]]:
         if 2 * tile <= size:
             yield f"of the first {tile} of {size} terms alone", partial(_terms, 0, tile)
             last = (size - 1) // tile * tile
-            yield f"of the last tile of {tile} terms alone, from {last} of {size} on", partial(_terms, last, size)
+            yield f"of the last tile of terms alone, from {last} of {size} on", partial(_terms, last, size)
     if operation.out.is_floating_point():
         for dtype in (torch.bfloat16, torch.float16):
             text = f"a product of what is rounded to {str(dtype).removeprefix('torch.')}"
@@ -754,7 +763,7 @@ def _of_reduction(name: str, operation: Operation) -> Iterator[tuple[str, Step]]
         if 2 * tile <= size:
             yield f"of the first {tile} of {size} alone", partial(_of_part, dim, 0, tile)
             last = (size - 1) // tile * tile
-            yield f"of the last tile of {tile} alone, from {last} of {size} on", partial(_of_part, dim, last, size)
+            yield f"of the last tile alone, from {last} of {size} on", partial(_of_part, dim, last, size)
         if WARP < tile < size and name != "softmax":
             yield f"without the last {WARP} of each {tile} of {size}", partial(_of_lanes, dim, tile, tile - WARP)
             yield f"of the first {WARP} of each {tile} of {size} alone", partial(_of_lanes, dim, tile, WARP)

@@ -44,11 +44,21 @@ def again(case: Case) -> Case:
     return replace(case, seed=case.seed + 1)
 
 
-def others(case: Case, bad: torch.Tensor) -> list[Case]:
-    """The same case with other values, once; and where so few elements are wrong that one draw tells little, as often
-    as makes up for that."""
-    draws = 1 if int(bad.sum()) >= LEAST else LEAST
-    return [replace(case, seed=case.seed + more) for more in range(1, draws + 1)]
+def tells(got: torch.Tensor, bad: torch.Tensor, call: Call) -> bool:
+    """Whether something can be said of wrong elements: enough of them, or a number that is all of an output, of which
+    further calls give more."""
+    if int(bad.sum()) >= LEAST:
+        return True
+    return bad.numel() < LEAST and call is not nothing and bool(torch.isfinite(got.cpu()[bad.cpu()]).all())
+
+
+def others(contract: Contract, case: Case, bad: torch.Tensor) -> list[Case]:
+    """The same case with other values; and where so few elements are wrong that one draw tells little, with plain ones
+    as often as makes up for that: of small integers many sums are equal."""
+    if int(bad.sum()) >= LEAST:
+        return [again(case)]
+    plain = replace(case, values=next(iter(contract.values)))
+    return [replace(plain, seed=case.seed + more) for more in range(1, LEAST + 1)]
 
 
 def misread(
@@ -63,7 +73,7 @@ def misread(
 ) -> str | None:
     """As what the kernel takes its operands or parameters, where that explains an output's wrong elements, `bad`; for
     so many seconds at most. `earlier` are cases of other calls, whose operands may have been kept."""
-    if contract.work(case) > WORK_LIMIT or (int(bad.sum()) < LEAST and call is nothing):
+    if contract.work(case) > WORK_LIMIT or not tells(got, bad, call):
         return None
     got, bad, end = got.cpu(), bad.cpu(), time.monotonic() + seconds
     right = contract.expected(contract.build(case))[output]
@@ -83,7 +93,7 @@ def misread(
         if theirs is None or where is None or not _apart(theirs, right, bad, case):
             continue
         few = int(bad.sum()) < LEAST
-        if all(_holds(contract, o, output, change, where, further(o), few) for o in others(case, bad)):
+        if all(_holds(contract, o, output, change, where, further(o), few) for o in others(contract, case, bad)):
             found.append(text)
             changes[text] = change
     found = list(told_apart(contract, case, output, {text: changes[text] for text in found}, call))
@@ -188,6 +198,7 @@ def _changes(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[
     yield from _together(contract, case, exact)
     yield from _other_order(contract, case, exact)
     yield from _by_another_axis(contract, case, exact)
+    yield from _by_another_index(contract, case, exact)
     for name, options in contract.params.items():
         if any(isinstance(option, float) and option not in (0.0, 1.0) for option in options):
             for letter, size in case.size.items():
@@ -267,6 +278,38 @@ def _by_another_axis(contract: Contract, case: Case, exact: Operands) -> Iterato
             if value is not None and contract.operand_axes(name, case) == letters[-1]:
                 text = f"{name} were indexed by {letters[-2]}, not by {letters[-1]}"
                 yield text, _other_operand(name, _indexed_by(rows))
+
+
+def _by_another_index(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[str, Change]]:
+    """All vectors along an axis indexed by a quotient or remainder of their index."""
+    vectors: dict[str, list[str]] = {}
+    for name, value in exact.items():
+        letter = contract.operand_axes(name, case)
+        if value is not None and value.ndim == 1 and contract.operand_dtype(name, case).is_floating_point:
+            vectors.setdefault(letter, []).append(name)
+    counts = {name: value for name, value in case.param.items() if type(value) is int}
+    for letter, names in vectors.items():
+        size = case.size.get(letter)
+        by = {str(tile): tile for tile in (32, 64, 128, 256)}
+        for name, count in counts.items():
+            by |= {name: count}
+            if isinstance(size, int) and count > 0:
+                by |= {f"({letter}/{name})": size // count}
+        for text, number in by.items():
+            if not isinstance(size, int) or not 0 < number < size:
+                continue
+            shown = " and ".join(names)
+            if number > 1:
+                yield f"{shown} were indexed by {letter} // {text}", _gathered(names, lambda i, n=number: i // n)
+            yield f"{shown} were indexed by {letter} % {text}", _gathered(names, lambda i, n=number: i % n)
+
+
+def _gathered(names: Sequence[str], index: Callable[[torch.Tensor], torch.Tensor]) -> Change:
+    def gathered(exact: Operands, case: Case) -> tuple[Operands, Mapping[str, Any]]:
+        moved = {n: v[index(torch.arange(len(v)))] for n, v in exact.items() if n in names and v is not None}
+        return {**exact, **moved}, case.param
+
+    return gathered
 
 
 def _indexed_by(size: int) -> Callable[[torch.Tensor], torch.Tensor]:
