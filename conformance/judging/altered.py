@@ -30,12 +30,14 @@ from touchstone import reference
 from touchstone.conformance.judging import reading
 from touchstone.conformance.spec import compare
 from touchstone.conformance.spec.budget import EPS, Expected, finite
+from touchstone.conformance.spec.cases import plain_case
 from touchstone.conformance.spec.contract import Case, Contract
 from touchstone.reference import _philox
 
 FOLDER = str(Path(reference.__file__).parent)
-WORK_LIMIT = 2e7  # work of a case above which nothing is tried
+WORK_LIMIT = 2e7  # work of a case above which only what explains a small one is tried
 NAMED, FOUND = 2, 8  # most changes that are named, and that are compared before
+SLOW, LEAST_WORK = 4e-3, 1e4  # seconds of a reference; work of a small case that tells
 AS_NEAR = 2.0  # times the error that the best of them leaves, up to which others are as good
 EXPLAINS = 0.95  # of the wrong elements
 CLOSER = 0.5  # of the error, at most, is what a change leaves of it
@@ -90,6 +92,7 @@ class _Run(TorchFunctionMode):
         self.alteration = alteration
         self.seen: dict[Site, Operation] = {}
         self.made: dict[int, Operation] = {}
+        self.views: dict[Site, Operation] = {}  # attributes, such as a transpose
         self.latest: dict[Site, Any] = {}  # what each operation gave last
         self.operands: reading.Operands = {}
 
@@ -103,11 +106,11 @@ class _Run(TorchFunctionMode):
                 places.append((frame.f_code, frame.f_lasti))
             frame = frame.f_back
         out = func(*args, **kwargs)
-        if not places or name in ("get", "set"):
+        if not places or name == "set":
             return out
         site = (tuple(places), name)
         operation = Operation(site, func, args, kwargs, out, self)
-        self.seen.setdefault(site, operation)
+        (self.views if name == "get" else self.seen).setdefault(site, operation)
         if self.alteration is not None and site in self.alteration.steps:
             out = self.alteration.steps[site](operation)
             operation.out = out
@@ -130,20 +133,28 @@ def altered(
     kernel gives; for so many seconds at most."""
     run = of_op(contract)
     others = reading.others(contract, case, bad)
-    if run is None or contract.work(case) > WORK_LIMIT or not reading.tells(got[output], bad, call):
+    work = contract.work(case)
+    if run is None or work > reading.WORK_LIMIT or not reading.tells(got[output], bad, call):
         return None
-    end = time.monotonic() + seconds
+    start = time.monotonic()
     judged = contract.expected(contract.build(case))
     given = _Given(judged, got, case, output)
-    plain = _Run()
     exact = contract.build(case).exact
+    plain, began = _Run(), time.monotonic()
     unaltered = _outputs(contract, run, exact, case, plain)
+    slow = work > WORK_LIMIT or time.monotonic() - began > SLOW
     if unaltered is None or not _right(unaltered, judged, case, output):
         return None
     further = cache(call)
+    likely = _explain_a_small_case(contract, run, case, output, call, start + seconds / 2) if slow else set()
+    alterations = itertools.chain(_of_words(contract, case), _alterations(plain))
+    if likely or work > WORK_LIMIT:
+        every = list(alterations)
+        rest = [a for a in every if a.text not in likely] if work <= WORK_LIMIT else []
+        alterations = itertools.chain((a for a in every if a.text in likely), rest)
     found: dict[str, torch.Tensor] = {}
-    for alteration in itertools.chain(_of_words(contract, case), _alterations(plain)):
-        if time.monotonic() > end or len(found) > FOUND:
+    for alteration in alterations:
+        if time.monotonic() > start + seconds or len(found) > FOUND:
             break
         theirs = _outputs(contract, run, exact, case, _Run(alteration))
         if theirs is None or not given.explained(theirs):
@@ -158,6 +169,33 @@ def altered(
     errors = {text: given.error(theirs) for text, theirs in found.items()}
     found = {text: theirs for text, theirs in found.items() if errors[text] <= AS_NEAR * min(errors.values())}
     return f"as if {'; or as if '.join(found)}" if 0 < len(found) <= NAMED else None
+
+
+def _explain_a_small_case(
+    contract: Contract, run: Callable[..., Any], case: Case, output: str, call: reading.Call, end: float
+) -> set[str]:
+    """The changes that explain a plain case of little work, with the parameters of a case whose reference takes long:
+    these are tried first there."""
+    plain_values = next(iter(contract.values))
+    plain = [plain_case(contract, case.dtype, plain_values, case.seed, size) for size in contract.sizes]
+    for small in sorted((replace(one, params=case.params) for one in plain), key=contract.work):
+        if not small.filled or not contract.valid(small) or contract.work(small) < LEAST_WORK:
+            continue
+        if contract.work(small) > reading.LITTLE or (values := call(small)) is None:
+            break
+        inputs = contract.build(small)
+        given, seen = _Given(contract.expected(inputs), values, small, output), _Run()
+        if given.bad is None or int(given.bad.sum()) < reading.LEAST:
+            continue
+        if _outputs(contract, run, inputs.exact, small, seen) is None:
+            break
+        found = set()
+        for alteration in itertools.takewhile(lambda _: time.monotonic() < end, _alterations(seen)):
+            theirs = _outputs(contract, run, inputs.exact, small, _Run(alteration))
+            if theirs is not None and given.explained(theirs):
+                found.add(alteration.text)
+        return found
+    return set()
 
 
 def _holds(
@@ -378,27 +416,27 @@ def _confused(plain: _Run) -> Iterator[Alteration]:
     ranges = {use.site: _range(use.site) for use in uses}
     changes: dict[tuple[Any, str, str], dict[Site, dict[int, Source]]] = {}
     for use in uses:
-        of_function = [
-            site for site in plain.seen if site[0][0][0] is use.site[0][0][0] and site[0][1:] == use.site[0][1:]
-        ]
-        others = {
-            other.source: other.text
-            for other in uses
-            if other.site in of_function and other.value.shape == use.value.shape and other.source != use.source
-        }
-        for site in of_function:
-            out, text = plain.seen[site].out, _written(site)
-            if isinstance(out, torch.Tensor) and out.shape == use.value.shape and text is not None:
+        nearby = [other for other in uses if _same_call(other.site, use.site)]
+        others = {other.source: other.text for other in nearby if other.value.shape == use.value.shape}
+        for site, operation in [*plain.seen.items(), *plain.views.items()]:
+            text = _written(site) if _same_call(site, use.site) else None
+            if isinstance(operation.out, torch.Tensor) and operation.out.shape == use.value.shape and text is not None:
                 others.setdefault(site, text)
-        outer = max(
-            (ranges[o.site] for o in uses if o.site in of_function and _within(use.site, o.site, ranges)), key=_length
-        )
+        others.pop(use.source, None)
+        outer = max((ranges[o.site] for o in nearby if _within(use.site, o.site, ranges)), key=_length)
         for source, text in others.items():
+            if text == use.text:
+                continue
             key = (use.site[0][0][0], outer), use.text, text
             changes.setdefault(key, {}).setdefault(use.site, {})[use.position] = source
     for (_, text, other_text), sources in changes.items():
         steps = {site: partial(_with_sources, by_position) for site, by_position in sources.items()}
         yield Alteration(f"`{text}` were `{other_text}` ({_place(next(iter(sources)))})", steps)
+
+
+def _same_call(one: Site, other: Site) -> bool:
+    """Whether two operations are of one call of a function."""
+    return one[0][0][0] is other[0][0][0] and one[0][1:] == other[0][1:]
 
 
 def _uses(operation: Operation) -> Iterator[_Use]:
@@ -752,6 +790,7 @@ def _of_reduction(name: str, operation: Operation) -> Iterator[tuple[str, Step]]
             if tile < size:
                 text = f"of a running sum in tiles of {tile} that is not scaled anew where the maximum grows"
                 yield text, partial(_not_scaled, dim, tile)
+                yield f"of tiles of {tile}, of each less its own maximum", partial(_own_maximum, dim, tile)
     if name in ("logsumexp", "softmax"):
         yield f"of an empty sum, without all {size}", partial(_of_part, dim, 0, 0)
     if name == "softmax":
@@ -795,6 +834,15 @@ def _not_scaled(dim: int, tile: int, operation: Operation) -> torch.Tensor:
         return ((x - last[..., None]).exp() / total[..., None]).movedim(-1, dim)
     found = last + total.log()
     return found.reshape(operation.out.shape)
+
+
+def _own_maximum(dim: int, tile: int, operation: Operation) -> torch.Tensor:
+    """A softmax, or the logarithm of the sum, of tiles whose maxima do not meet."""
+    x = operation.args[0].movedim(dim, -1)
+    apart = torch.cat([(part - part.amax(-1, keepdim=True)).exp() for part in x.split(tile, -1)], -1)
+    if operation.site[1] == "softmax":
+        return (apart / apart.sum(-1, keepdim=True)).movedim(-1, dim)
+    return (x.amax(-1) + apart.sum(-1).log()).reshape(operation.out.shape)
 
 
 def _ends(size: int, tile: int) -> range:

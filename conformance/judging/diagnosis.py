@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from touchstone.conformance.discovery import registry
@@ -529,6 +530,8 @@ def related(
     common = wrong.median()
     if wrong.numel() > 1 and most(wrong == common):
         return f"all {common.item():.6g} there"
+    if got.dtype is torch.int32 and (order := _bits_moved(got.cpu()[bad], answer[bad])):
+        return order
     unit = budget.EPS.get(got.dtype, 0.0)  # 0 for integers
     tolerance = 2 * allowed + 2 * unit * value.abs()
     names = {**CONSTANTS, **_case_constants(case)}
@@ -540,6 +543,20 @@ def related(
         hints.append(_elsewhere(value, answer, tolerance, bad, axes))
     ranked = sorted((hint for hint in hints if hint is not None), key=lambda hint: -hint[0])
     return "; or ".join(text for _, text in ranked) or None
+
+
+def _bits_moved(got: torch.Tensor, answer: torch.Tensor) -> str | None:
+    """How the bits of the words of a wrong output lie otherwise than those of the answer, in memory of 32 bits."""
+    words = [w.to(torch.int64).numpy().astype(np.uint32).view(np.uint8).reshape(-1, 4) for w in (got, answer)]
+    theirs, right = (np.unpackbits(word, axis=1, bitorder="little") for word in words)
+    ways = {
+        "every bit is the other one": 1 - right,
+        "the bits of each word lie in the reverse order": right[:, ::-1],
+        "the bits of each byte lie in the reverse order": right.reshape(-1, 4, 8)[:, :, ::-1].reshape(-1, 32),
+        "the bytes of each word lie in the reverse order": right.reshape(-1, 4, 8)[:, ::-1].reshape(-1, 32),
+    }
+    found = [way for way, bits in ways.items() if most(torch.from_numpy((theirs == bits).all(1)))]
+    return found[0] if len(found) == 1 else None
 
 
 def most(explained: torch.Tensor) -> bool:

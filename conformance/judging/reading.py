@@ -199,6 +199,7 @@ def _changes(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[
     yield from _other_order(contract, case, exact)
     yield from _by_another_axis(contract, case, exact)
     yield from _by_another_index(contract, case, exact)
+    yield from _begun_again(contract, case, exact)
     for name, options in contract.params.items():
         if any(isinstance(option, float) and option not in (0.0, 1.0) for option in options):
             for letter, size in case.size.items():
@@ -302,6 +303,24 @@ def _by_another_index(contract: Contract, case: Case, exact: Operands) -> Iterat
             if number > 1:
                 yield f"{shown} were indexed by {letter} // {text}", _gathered(names, lambda i, n=number: i // n)
             yield f"{shown} were indexed by {letter} % {text}", _gathered(names, lambda i, n=number: i % n)
+
+
+def _begun_again(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[str, Change]]:
+    """An operand whose slices along an axis that no output has are those of the first tile again and again: a pointer
+    that is not moved on."""
+    outer = {letter for output in contract.outputs for letter in contract.output_axes(output, case).split()}
+    for name, value in exact.items():
+        letters = contract.operand_axes(name, case).split()
+        if value is None or value.ndim != len(letters) or not contract.operand_dtype(name, case).is_floating_point:
+            continue
+        for axis, letter in enumerate(letters):
+            for tile in (8, 16, 32, 64, 128, 256) if letter not in outer and letter != "..." else ():
+                if tile < value.shape[axis]:
+                    yield f"{letter} of {name} began again with each tile of {tile}", _other_operand(name, _tiled(axis, tile))
+
+
+def _tiled(axis: int, tile: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda value: value.index_select(axis, torch.arange(value.shape[axis]) % tile)
 
 
 def _gathered(names: Sequence[str], index: Callable[[torch.Tensor], torch.Tensor]) -> Change:

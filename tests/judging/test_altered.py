@@ -68,10 +68,7 @@ def mean_of(x):
         (lambda x, eps: torch.rsqrt(mean_of(x[:, :8]) * 8 / 33 + eps), "of the first 8 of 33 alone"),
         (lambda x, eps: torch.rsqrt(mean_of(x[:, 24:]) * 9 / 33 + eps), None),
         (lambda x, eps: torch.rsqrt(mean_of(x[:, 28:]) * 5 / 33 + eps), None),
-        (
-            lambda x, eps: torch.rsqrt(mean_of(x[:, 32:]) * 1 / 33 + eps),
-            "of the last tile alone, from 32 of 33 on",
-        ),
+        (lambda x, eps: torch.rsqrt(mean_of(x[:, 32:]) * 1 / 33 + eps), "of the last tile alone, from 32 of 33 on"),
     ],
 )
 def test_a_step_of_a_norm(statistic, text):
@@ -228,6 +225,38 @@ def test_a_running_sum_that_is_not_scaled_anew(tile, text):
 
     told = said("softmax", fn, rows=5, cols=73)
     assert told is None if text is None else text in told
+
+
+@pytest.mark.parametrize(("tile", "text"), [(16, "of tiles of 16, of each less its own maximum"), (5, None)])
+def test_tiles_whose_maxima_do_not_meet(tile, text):
+    def fn(x):
+        e = torch.cat([(part - part.amax(1, keepdim=True)).exp() for part in x.split(tile, 1)], 1)
+        return e / e.sum(1, keepdim=True)
+
+    told = said("softmax", fn, rows=5, cols=73)
+    assert told is None if text is None else text in told
+
+
+def gradients(q, k, v, o, lse, do, scale, of_values):
+    p = (q @ k.mT * scale - lse[..., None]).exp()
+    ds = p * (do @ v.mT - (o * do).sum(-1, keepdim=True))
+    return scale * ds @ k, scale * ds.mT @ q, of_values(p, ds).mT @ do
+
+
+@pytest.mark.parametrize(
+    ("of_values", "text"),
+    [(lambda p, ds: ds, "as if `p.mT` were `ds.mT` (attention_backward.py:"), (lambda p, ds: 1.1 * ds, None)],
+)
+def test_of_a_large_case_what_explains_a_small_one(of_values, text):
+    def fn(q, k, v, o, lse, do, *, causal=False, scale=None):
+        return gradients(q, k, v, o, lse, do, q.shape[-1] ** -0.5 if scale is None else scale, of_values)
+
+    size = dict(B=2, Hq=2, Hkv=2, Sq=130, Sk=200, D=64)
+    contract = registry.contract("attention_backward")
+    assert contract.work(plain_case(contract, "float32", "normal", size=size)) > altered.WORK_LIMIT
+    told = said("attention_backward", fn, "dv", **size)
+    assert told is None if text is None else text in told
+    assert said("attention_backward", fn, "dv", call=False, **size) is None
 
 
 def test_means_of_one_line_that_are_wrong_in_one_way():

@@ -731,6 +731,24 @@ def test_vectors_by_another_index(index, text):
     assert told is None if text is None else text in told
 
 
+@pytest.mark.parametrize(("tile", "text"), [(16, "as if K of b began again with each tile of 16"), (15, None)])
+def test_a_pointer_that_is_not_moved_on(tile, text):
+    told = said("matmul", lambda a, b: a @ b[torch.arange(len(b)) % tile], "c", M=5, K=37, N=6)
+    assert told == text
+
+
+def test_bits_in_another_order():
+    right = torch.tensor([0x12345678, -2, 77, 1 << 30, 3, 0x0F0F0F01], dtype=torch.int32)
+
+    def told(got):
+        return diagnosis._bits_moved(got, right.double())
+
+    assert told(~right) == "every bit is the other one"
+    swapped = right.view(torch.uint8).view(-1, 4).flip(1).reshape(-1).view(torch.int32)
+    assert told(swapped) == "the bytes of each word lie in the reverse order"
+    assert told(right + 1) is None
+
+
 def test_heads_of_values_alone():
     def fn(moved):
         def attention(q, k, v, *, causal=False, scale=None):
