@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -301,8 +301,16 @@ def _by_another_index(contract: Contract, case: Case, exact: Operands) -> Iterat
                 continue
             shown = " and ".join(names)
             if number > 1:
-                yield f"{shown} were indexed by {letter} // {text}", _gathered(names, lambda i, n=number: i // n)
-            yield f"{shown} were indexed by {letter} % {text}", _gathered(names, lambda i, n=number: i % n)
+                yield f"{shown} were indexed by {letter} // {text}", _gathered(names, partial(_quotients, number))
+            yield f"{shown} were indexed by {letter} % {text}", _gathered(names, partial(_remainders, number))
+
+
+def _quotients(by: int, index: torch.Tensor) -> torch.Tensor:
+    return index // by
+
+
+def _remainders(by: int, index: torch.Tensor) -> torch.Tensor:
+    return index % by
 
 
 def _begun_again(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[str, Change]]:

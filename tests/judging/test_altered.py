@@ -238,9 +238,12 @@ def test_tiles_whose_maxima_do_not_meet(tile, text):
 
 
 def gradients(q, k, v, o, lse, do, scale, of_values):
-    p = (q @ k.mT * scale - lse[..., None]).exp()
-    ds = p * (do @ v.mT - (o * do).sum(-1, keepdim=True))
-    return scale * ds @ k, scale * ds.mT @ q, of_values(p, ds).mT @ do
+    group = (k.shape[1], q.shape[1] // k.shape[1])
+    wide_k, wide_v = (t.repeat_interleave(group[1], 1) for t in (k, v))
+    p = (q @ wide_k.mT * scale - lse[..., None]).exp()
+    ds = p * (do @ wide_v.mT - (o * do).sum(-1, keepdim=True))
+    dk, dv = (t.unflatten(1, group).sum(2) for t in (scale * ds.mT @ q, of_values(p, ds).mT @ do))
+    return scale * ds @ wide_k, dk, dv
 
 
 @pytest.mark.parametrize(
