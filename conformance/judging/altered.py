@@ -803,9 +803,17 @@ def _of_reduction(name: str, operation: Operation) -> Iterator[tuple[str, Step]]
             yield f"of the first {tile} of {size} alone", partial(_of_part, dim, 0, tile)
             last = (size - 1) // tile * tile
             yield f"of the last tile alone, from {last} of {size} on", partial(_of_part, dim, last, size)
+        if tile <= size and name != "softmax":
+            half = tile // 2
+            text = f"of the elements whose index has {half} as no part of it, of {size}: a step of its tree is left out"
+            yield text, partial(_of_lanes, dim, tile, half)
+            if operation.kwargs.get("keepdim"):
+                text = f"of each element's own half of every {tile} of {size}: a step of its tree is left out"
+                yield text, partial(_own_half, dim, half)
         if WARP < tile < size and name != "softmax":
             yield f"without the last {WARP} of each {tile} of {size}", partial(_of_lanes, dim, tile, tile - WARP)
-            yield f"of the first {WARP} of each {tile} of {size} alone", partial(_of_lanes, dim, tile, WARP)
+            if tile > 2 * WARP:
+                yield f"of the first {WARP} of each {tile} of {size} alone", partial(_of_lanes, dim, tile, WARP)
 
 
 def _beyond(tile: int, size: int) -> str:
@@ -855,6 +863,17 @@ def _of_lanes(dim: int, tile: int, lanes: int, operation: Operation) -> torch.Te
     kept = torch.arange(whole.shape[dim])
     found = operation.of(whole.index_select(dim, kept[kept % tile < lanes]))
     return found * int((kept % tile < lanes).sum()) / len(kept) if operation.site[1] == "mean" else found
+
+
+def _own_half(dim: int, half: int, operation: Operation) -> torch.Tensor:
+    """Of each element along an axis, the reduction of those whose index has `half` as a part where its own has, and not
+    where it has not: lanes that did not exchange in one step."""
+    whole = operation.args[0]
+    side = (torch.arange(whole.shape[dim]) & half) != 0
+    parts = [operation.of(whole.index_select(dim, at.nonzero().flatten())) for at in (~side, side)]
+    if operation.site[1] == "mean":
+        parts = [part * int(at.sum()) / len(side) for part, at in zip(parts, (~side, side), strict=True)]
+    return torch.cat(parts, dim).index_select(dim, side.long())
 
 
 def _divided(by: float, operation: Operation) -> torch.Tensor:

@@ -20,7 +20,7 @@ from touchstone.conformance.judging.judgement import Judgement
 from touchstone.conformance.spec import compare, layouts
 from touchstone.conformance.spec.budget import Expected
 from touchstone.conformance.spec.cases import plain_case
-from touchstone.conformance.spec.contract import Case, Inputs
+from touchstone.conformance.spec.contract import Case, Contract, Inputs
 
 AGAIN = 3  # further calls on the same inputs
 KEPT = 200  # earlier calls that are remembered, by their cases
@@ -330,12 +330,14 @@ def _values(
     return seen.values if seen.returned and isinstance(seen.values, dict) else None
 
 
-def on_case(j: Judgement, case: Case) -> Mapping[str, Any] | None:
-    """What a call on another case gives, apart from what later calls write; None where it gives nothing to compare."""
-    if not j.contract.valid(case):
+def on_case(j: Judgement, case: Case, contract: Contract | None = None) -> Mapping[str, Any] | None:
+    """What a call on another case gives, of the op's contract or of `contract`, apart from what later calls write; None
+    where it gives nothing to compare."""
+    contract = j.contract if contract is None else contract
+    if not contract.valid(case):
         return None
     try:
-        inputs = j.contract.build(case, j.executor.device)
+        inputs = contract.build(case, j.executor.device)
     except layouts.NoRoom:
         return None
     values = _values(j, inputs, ())
@@ -404,23 +406,31 @@ def let_through(
     if int(where.sum()) < NOT_A_NUMBER * int(bad.sum()):
         return None
     gone = {operand: _without_nan(j, case, [operand], name, where, expected) for operand in j.contract.operands}
-    found = [operand for operand, numbers in gone.items() if numbers]
-    idle = [operand for operand, numbers in gone.items() if numbers is not None]
-    if not found and len(idle) > 1 and _without_nan(j, case, idle, name, where, expected):
+    found = [operand for operand, share in gone.items() if share]
+    idle = [operand for operand, share in gone.items() if share is not None]
+    right = max((gone[operand] or 0.0 for operand in found), default=0.0)
+    if not found and len(idle) > 1 and (right := _without_nan(j, case, idle, name, where, expected) or 0.0):
         found = idle
     if not found:
         return None
     return (
         f"{' and '.join(found)} {'has' if len(found) == 1 else 'have'} NaN in places that no answer depends on: they "
-        "are read, and to multiply by 0 leaves NaN"
+        f"are read, and {'to multiply by 0 leaves NaN' if right >= diagnosis.EXPLAINS else 'count'}"
     )
+
+
+def of_numbers(contract: Contract) -> Contract | None:
+    """The contract with numbers in the elements that no answer depends on, where it has NaN there; None: nowhere."""
+    if all(operand.garbage is None for operand in contract.operands.values()):
+        return None
+    return replace(contract, operands={name: replace(o, garbage=None) for name, o in contract.operands.items()})
 
 
 def _without_nan(
     j: Judgement, case: Case, operands: Sequence[str], name: str, where: torch.Tensor, expected: Expected
-) -> bool | None:
-    """Whether most elements `where` are numbers once 0 stands for the NaN of some operands; None where these have none,
-    or the right answer is another one then."""
+) -> float | None:
+    """Of the elements `where` the share that is right, and at least a little, if most are numbers once 0 stands for the
+    NaN of some operands; else 0. None where these have no NaN, or the right answer is another one then."""
     inputs = j.contract.build(case, j.executor.device)
     changed = False
     for operand in operands:
@@ -437,7 +447,10 @@ def _without_nan(
     if answer is None or not torch.equal(answer.answer.cpu().expand(where.shape)[where], right):
         return None
     got = (_values(j, inputs, ()) or {}).get(name)
-    return isinstance(got, torch.Tensor) and diagnosis.most(~torch.isnan(got.cpu()[where]))
+    if not isinstance(got, torch.Tensor) or not diagnosis.most(~torch.isnan(got.cpu()[where])):
+        return 0.0
+    bad = compare.compare(got, answer, case.torch_dtype).bad
+    return 1.0 if bad is None else max(1 - bad.cpu()[where].double().mean().item(), 1e-9)
 
 
 def of_many(cases: Sequence[Case], first: int, wrong: Sequence[int]) -> str | None:

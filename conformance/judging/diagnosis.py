@@ -43,6 +43,7 @@ DISTINCT = 12  # values that tell a narrower dtype
 NARROWER = {torch.float32: (torch.bfloat16, torch.float16), torch.float16: (torch.bfloat16,)}
 LOCAL = 8.0  # times the error of another slice: a precision is lower everywhere
 SPIKE = 16.0  # times the size of all other errors: one element is wrong by itself
+ROUNDED = 2e-6  # of what an answer moves by: a few roundings in float32
 AGREEMENT = 2.0  # budgets that two answers with one mutant can be apart: each has its own rounding
 NAN = "NaN there: 0/0, inf - inf, or memory that holds NaN: outside an operand's view, or fresh and not written"
 NOT_ZEROED = (
@@ -261,7 +262,7 @@ def _held(
         if not isinstance(theirs, torch.Tensor) or theirs.shape != got.shape:
             return False
         answer = closest(got, right, case.torch_dtype)
-        near = compare.compare(got, replace(answer, answer=theirs.double(), drift=math.inf), case.torch_dtype)
+        near = compare.compare(got, _moved_to(answer, theirs), case.torch_dtype)
         return near.fraction <= AGREEMENT or mutant.kind == "precision"
 
     for mutant in {id(m): m for name in names for m in found[name]}.values():
@@ -335,8 +336,15 @@ def _distance(
         same = (other == mine.cpu()).double().mean().item()
         return None if same < 0.9 else 1 - same
     answer = closest(mine, right, dtype, bits)
-    near = compare.compare(mine, replace(answer, answer=other.double(), drift=math.inf), dtype)
+    near = compare.compare(mine, _moved_to(answer, other), dtype)
     return near.fraction if near.fraction <= min(AGREEMENT, verdict.fraction / 2) else None
+
+
+def _moved_to(right: Expected, other: torch.Tensor) -> Expected:
+    """Another answer with the budget of the right one, which knows nothing of the terms that only the other has: what
+    an answer moves by is rounded too."""
+    moved = budget.finite(other.double() - right.answer.expand(other.shape)).abs()
+    return replace(right, answer=other.double(), drift=math.inf, extra=right.extra + ROUNDED * moved)
 
 
 def closest(got: torch.Tensor, expected: Expected, dtype: torch.dtype, bits: bool = False) -> Expected:

@@ -31,7 +31,8 @@ LEAST = 3  # wrong elements of which something can be said
 APART = 0.95  # of the wrong elements at which another answer has to differ from the right one
 HEADS = 32  # of keys and values, of which each is tried for every query head
 LITTLE = 1e6  # work of a case of another size, on which several changes are told apart
-NAMED = 3  # most changes that are named
+NAMED, FOUND = 3, 8  # most changes that are named, and that are told apart before
+OTHER_SIZES = 3  # in which they are
 SHOWN = 3  # heads that are named
 
 
@@ -86,7 +87,7 @@ def misread(
     found: list[str] = []
     changes: dict[str, Change] = {}
     for text, change in itertools.chain(_kept(contract, case, exact, earlier), _changes(contract, case, exact)):
-        if time.monotonic() > end or len(found) == NAMED:
+        if time.monotonic() > end or len(found) == FOUND:
             break
         theirs = _answer(contract, case, output, change)
         where = None if theirs is None else _explained(theirs, got, bad, case)
@@ -100,7 +101,7 @@ def misread(
     of_one = Counter(text.partition(" were ")[0] for text in found if text.partition(" were ")[0] in contract.params)
     found = [text for text in found if of_one[text.partition(" were ")[0]] < 2]  # any option fits: none tells
     if found:
-        return f"as if {'; or as if '.join(found)}"
+        return f"as if {'; or as if '.join(found[:NAMED])}"
     return _other_slices(contract, case, output, got, bad, end, call)
 
 
@@ -213,19 +214,24 @@ def _changes(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[
 
 def _counts(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[str, Change]]:
     """Integers of which a kernel takes no notice: as if each were a size, or they counted from 0."""
+    outer = {letter for output in contract.outputs for letter in contract.output_axes(output, case).split()}
     for name, value in exact.items():
         if value is None or contract.operand_dtype(name, case).is_floating_point or not value.ndim:
             continue
-        for letter, size in case.size.items():
+        for letter, size in sorted(case.size.items(), key=lambda item: item[0] in outer):
             if isinstance(size, int) and bool((value != size).any()):
-                yield f"all {name} were {size} ({letter})", _other_operand(name, _filled(size))
+                yield f"all {name} were {size} ({letter})", _as_large_as(name, letter)
         yield f"{name} were 0, 1, 2, ...", _other_operand(name, _counted)
         yield f"each of {name} were one more", _other_operand(name, lambda value: value + 1)
         yield f"each of {name} were one less", _other_operand(name, lambda value: value - 1)
 
 
-def _filled(size: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    return lambda value: torch.full_like(value, size)
+def _as_large_as(name: str, letter: str) -> Change:
+    def filled(exact: Operands, case: Case) -> tuple[Operands, Mapping[str, Any]]:
+        value = exact[name]
+        return {**exact, name: None if value is None else torch.full_like(value, case.size[letter])}, case.param
+
+    return filled
 
 
 def _counted(value: torch.Tensor) -> torch.Tensor:
@@ -478,10 +484,13 @@ def told_apart(
     contract: Contract, case: Case, output: str, changes: Mapping[str, Change], call: Call
 ) -> Mapping[str, Change]:
     """Of several changes, those that explain what the kernel gives in other sizes too, where it is wrong there."""
-    for size in contract.sizes if len(changes) > 1 else ():
+    tried = 0
+    for size in contract.sizes:
         other = replace(
             plain_case(contract, case.dtype, next(iter(contract.values)), case.seed, size), params=case.params
         )
+        if len(changes) < 2 or tried == OTHER_SIZES:
+            break
         if other.sizes == case.sizes or not other.filled or not contract.valid(other) or contract.work(other) > LITTLE:
             continue
         got = (call(other) or {}).get(output)
@@ -491,8 +500,9 @@ def told_apart(
         bad = compare.compare(got, right, case.torch_dtype).bad
         if bad is None:
             continue
+        tried += 1
         answers = {text: _answer(contract, other, output, change) for text, change in changes.items()}
-        return {
+        changes = {
             text: change
             for text, change in changes.items()
             if (answer := answers[text]) is not None and _explained(answer, got.cpu(), bad.cpu(), other) is not None

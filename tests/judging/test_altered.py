@@ -227,6 +227,31 @@ def test_a_running_sum_that_is_not_scaled_anew(tile, text):
     assert told is None if text is None else text in told
 
 
+def halves(offset):
+    """What the lanes of a warp hold whose exchanges leave one step out."""
+
+    def fn(y, dy):
+        side = torch.arange(y.shape[1]) // offset % 2
+        sums = torch.stack([(y * dy)[:, side == half].sum(1) for half in (0, 1)], 1)
+        return y * (dy - sums[:, side])
+
+    return fn
+
+
+@pytest.mark.parametrize(
+    ("fn", "text"),
+    [
+        (halves(1), "were of each element's own half of every 2 of 48: a step of its tree is left out"),
+        (halves(16), "were of each element's own half of every 32 of 48"),
+        (lambda y, dy: y * (dy - (y * dy)[:, torch.arange(48) // 4 % 2 == 0].sum(1, keepdim=True)), "has 4 as no part"),
+        (halves(3), None),
+    ],
+)
+def test_a_step_of_a_tree_that_is_left_out(fn, text):
+    told = said("softmax_backward", fn, "dx", rows=5, cols=48)
+    assert told is None if text is None else text in told
+
+
 @pytest.mark.parametrize(("tile", "text"), [(16, "of tiles of 16, of each less its own maximum"), (5, None)])
 def test_tiles_whose_maxima_do_not_meet(tile, text):
     def fn(x):

@@ -646,6 +646,15 @@ def test_nan_of_what_is_not_to_be_read():
     told = judged("attention_decode", masked_by_0, dtypes=["float32"])
     assert told and any("v has NaN in places that no answer depends on" in each for each in told)
 
+    def all_keys(q, k, v, lengths, *, scale=None):
+        return masked_by_0(q, k, v, torch.full_like(lengths, k.shape[2]), scale=scale)
+
+    told = judged("attention_decode", all_keys, dtypes=["float32"])
+    assert told and not any("to multiply by 0" in each for each in told)
+    first = told[0].splitlines()
+    assert "as if all lengths were 3 (Sk)" in first[0] and "one key too many" not in told[0]
+    assert first[-1].startswith("with numbers in the places that no answer depends on")
+
     def divided_by_0(q, k, v, lengths, *, scale=None):
         o, lse = masked_by_0(q, k.nan_to_num(), v.nan_to_num(), lengths, scale=scale)
         return o * ((lse - lse) / (lse - lse))[..., None].to(q.dtype), lse
