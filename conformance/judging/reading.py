@@ -330,7 +330,8 @@ def _begun_again(contract: Contract, case: Case, exact: Operands) -> Iterator[tu
         for axis, letter in enumerate(letters):
             for tile in (8, 16, 32, 64, 128, 256) if letter not in outer and letter != "..." else ():
                 if tile < value.shape[axis]:
-                    yield f"{letter} of {name} began again with each tile of {tile}", _other_operand(name, _tiled(axis, tile))
+                    text = f"{letter} of {name} began again with each tile of {tile}"
+                    yield text, _other_operand(name, _tiled(axis, tile))
 
 
 def _tiled(axis: int, tile: int) -> Callable[[torch.Tensor], torch.Tensor]:
