@@ -6,105 +6,32 @@ wrong and where it is right, with the values of this case and with others, is na
 reference that it stands in.
 """
 
-import ast
 import itertools
-import linecache
 import math
-import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
 from importlib import import_module
-from pathlib import Path
-from types import CodeType, FrameType
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
-from touchstone import reference
 from touchstone.conformance.judging import reading
+from touchstone.conformance.judging.alterations import of_operations, of_words
+from touchstone.conformance.judging.operations import Alteration, Run, outputs_of
 from touchstone.conformance.spec import compare
 from touchstone.conformance.spec.budget import EPS, Expected, finite
+from touchstone.conformance.spec.cases import plain_case
 from touchstone.conformance.spec.contract import Case, Contract
 
-FOLDER = str(Path(reference.__file__).parent)
-WORK_LIMIT = 2e7  # work of a case above which nothing is tried
-NAMED = 2  # most changes that are named
+WORK_LIMIT = 2e7  # work of a case above which only what explains a small one is tried
+NAMED, FOUND = 2, 8  # most changes that are named, and that are compared before
+MUCH, LEAST_WORK = 3e5, 1e4  # work of a case before which a small one is explained, and of such a small one
+AS_NEAR = 2.0  # times the error that the best of them leaves, up to which others are as good
 EXPLAINS = 0.95  # of the wrong elements
 CLOSER = 0.5  # of the error, at most, is what a change leaves of it
 SHARE = 1e-3  # of what a change moves an element by, that may be left unexplained
-TILES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-
-Place = tuple[CodeType, int]  # a call in the reference's code
-# an operation of the reference: where it stands, behind where what it stands in is called from, and its name
-Site = tuple[tuple[Place, ...], str]
-
-
-@dataclass
-class Operation:
-    """One call of an operation of the reference: its function, arguments and result, and those that made its
-    arguments."""
-
-    site: Site
-    func: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    out: Any
-    made: Mapping[int, "Operation"]
-
-    def of(self, *args: Any) -> Any:
-        """What it gives for other arguments."""
-        return self.func(*args, *self.args[len(args) :], **self.kwargs)
-
-    def maker(self, position: int = 0) -> "Operation | None":
-        """The operation that gave an argument."""
-        return self.made.get(id(self.args[position])) if position < len(self.args) else None
-
-
-Step = Callable[[Operation], Any]  # another result
-
-
-@dataclass(frozen=True)
-class Alteration:
-    """A change of operations of the reference, mostly of one, in words."""
-
-    text: str
-    steps: Mapping[Site, Step]
-
-
-class _Run(TorchFunctionMode):
-    """Runs a reference, with one operation changed or none; keeps the first call of each operation."""
-
-    def __init__(self, alteration: Alteration | None = None) -> None:
-        super().__init__()
-        self.alteration = alteration
-        self.seen: dict[Site, Operation] = {}
-        self.made: dict[int, Operation] = {}
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        name = getattr(func, "__name__", "").strip("_")
-        places: list[Place] = []
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code is not _outputs.__code__:
-            if frame.f_code.co_filename.startswith(FOLDER):
-                places.append((frame.f_code, frame.f_lasti))
-            frame = frame.f_back
-        out = func(*args, **kwargs)
-        if not places or name in ("get", "set"):
-            return out
-        site = (tuple(places), name)
-        operation = Operation(site, func, args, kwargs, out, self.made)
-        self.seen.setdefault(site, operation)
-        if self.alteration is not None and site in self.alteration.steps:
-            out = self.alteration.steps[site](operation)
-            operation.out = out
-        if isinstance(out, torch.Tensor):
-            self.made[id(out)] = operation
-        return out
 
 
 def altered(
@@ -119,33 +46,85 @@ def altered(
     """The changes of the reference that explain an output's wrong elements, `bad`, and refute nothing of what the
     kernel gives; for so many seconds at most."""
     run = of_op(contract)
-    if run is None or contract.work(case) > WORK_LIMIT or int(bad.sum()) < reading.LEAST:
+    others = reading.others(contract, case, bad)
+    work = contract.work(case)
+    if run is None or work > reading.WORK_LIMIT or not reading.tells(got[output], bad, call):
         return None
-    end = time.monotonic() + seconds
+    start = time.monotonic()
     judged = contract.expected(contract.build(case))
-    plain = _Run()
+    given = _Given(judged, got, case, output)
     exact = contract.build(case).exact
-    unaltered = _outputs(contract, run, exact, case, plain)
+    plain = Run()
+    unaltered = outputs_of(contract, run, exact, case, plain)
     if unaltered is None or not _right(unaltered, judged, case, output):
         return None
-    again = reading.again(case)
-    further = cache(lambda: call(again))
+    further = cache(call)
+    likely = _explain_a_small_case(contract, run, case, output, call, start + seconds / 2) if work > MUCH else set()
+    alterations = itertools.chain(of_words(contract, case), of_operations(plain))
+    if likely or work > WORK_LIMIT:
+        every = list(alterations)
+        rest = [a for a in every if a.text not in likely] if work <= WORK_LIMIT else []
+        alterations = itertools.chain((a for a in every if a.text in likely), rest)
     found: dict[str, torch.Tensor] = {}
-    for alteration in _alterations(plain):
-        if time.monotonic() > end or len(found) > NAMED:
+    for alteration in alterations:
+        if time.monotonic() > start + seconds or len(found) > FOUND:
             break
-        theirs = _outputs(contract, run, exact, case, _Run(alteration))
-        if theirs is None or not _explains(theirs, judged, got, case, output):
+        theirs = outputs_of(contract, run, exact, case, Run(alteration))
+        if theirs is None or not given.explained(theirs):
             continue
         if any(torch.equal(theirs[output], other) for other in found.values()):
             continue  # the same numbers in other words
-        if (values := further()) is not None:
-            wrong = _outputs(contract, run, contract.build(again).exact, again, _Run(alteration))
-            right = contract.expected(contract.build(again))
-            if wrong is None or not _explains(wrong, right, values, again, output):
-                continue
-        found[alteration.text] = theirs[output]
+        values = [further(other) for other in others]
+        if len(others) > 1 and None in values:
+            return None  # too few elements by themselves
+        if all(_holds(contract, run, alteration, o, output, v) for o, v in zip(others, values, strict=True)):
+            found[alteration.text] = theirs[output]
+    errors = {text: given.error(theirs) for text, theirs in found.items()}
+    found = {text: theirs for text, theirs in found.items() if errors[text] <= AS_NEAR * min(errors.values())}
     return f"as if {'; or as if '.join(found)}" if 0 < len(found) <= NAMED else None
+
+
+def _explain_a_small_case(
+    contract: Contract, run: Callable[..., Any], case: Case, output: str, call: reading.Call, end: float
+) -> set[str]:
+    """The changes that explain a plain case of little work, with the parameters of a case of much work: these are
+    tried first there."""
+    plain_values = next(iter(contract.values))
+    plain = [plain_case(contract, case.dtype, plain_values, case.seed, size) for size in contract.sizes]
+    for small in sorted((replace(one, params=case.params) for one in plain), key=contract.work):
+        if not small.filled or not contract.valid(small) or contract.work(small) < LEAST_WORK:
+            continue
+        if contract.work(small) > reading.LITTLE or (values := call(small)) is None:
+            break
+        inputs = contract.build(small)
+        given, seen = _Given(contract.expected(inputs), values, small, output), Run()
+        if given.bad is None or int(given.bad.sum()) < reading.LEAST:
+            continue
+        if outputs_of(contract, run, inputs.exact, small, seen) is None:
+            break
+        found = set()
+        for alteration in itertools.takewhile(lambda _: time.monotonic() < end, of_operations(seen)):
+            theirs = outputs_of(contract, run, inputs.exact, small, Run(alteration))
+            if theirs is not None and given.explained(theirs):
+                found.add(alteration.text)
+        return found
+    return set()
+
+
+def _holds(
+    contract: Contract,
+    run: Callable[..., Any],
+    alteration: Alteration,
+    case: Case,
+    output: str,
+    values: Mapping[str, Any] | None,
+) -> bool:
+    """Whether a change explains what the kernel gives on another case too, `values`; None: it cannot be called."""
+    if values is None:
+        return True
+    inputs = contract.build(case)
+    theirs = outputs_of(contract, run, inputs.exact, case, Run(alteration))
+    return theirs is not None and _Given(contract.expected(inputs), values, case, output).explained(theirs)
 
 
 def of_op(contract: Contract) -> Callable[..., Any] | None:
@@ -154,21 +133,6 @@ def of_op(contract: Contract) -> Callable[..., Any] | None:
         return getattr(import_module(f"touchstone.reference.{contract.name}"), f"torch_{contract.name}")
     except (ImportError, AttributeError):
         return None
-
-
-def _outputs(
-    contract: Contract, run: Callable[..., Any], exact: reading.Operands, case: Case, mode: _Run
-) -> dict[str, torch.Tensor] | None:
-    """What the reference gives, float64, by output; None where a change makes it fail."""
-    try:
-        with torch.no_grad(), mode:
-            found = run(**exact, **case.param)
-    except Exception:  # not every operation of a reference takes every number
-        return None
-    every = found if isinstance(found, tuple) else (found,)
-    if len(every) != len(contract.outputs):
-        return None
-    return {name: value.double() for name, value in zip(contract.outputs, every, strict=True) if value is not None}
 
 
 def _right(outputs: Mapping[str, torch.Tensor], judged: Mapping[str, Expected | None], case: Case, name: str) -> bool:
@@ -186,493 +150,51 @@ def _off(answer: torch.Tensor, right: Expected, got: Any, case: Case) -> torch.T
     if not isinstance(got, torch.Tensor) or got.shape != answer.shape:
         return None
     moved = finite(answer - right.answer.expand(answer.shape)).abs()
-    share = max(SHARE, 2 * EPS[case.torch_dtype])
+    share = max(SHARE, 2 * EPS[case.torch_dtype]) if answer.numel() >= reading.LEAST else 0.0
     plain = replace(right, alternatives=[], otherwise=None, bitwise=False, exact=False, drift=math.inf)
     other = replace(plain, answer=answer, extra=right.extra + share * moved)
     verdict = compare.compare(got, other, case.torch_dtype)
     return torch.zeros(got.shape, dtype=torch.bool) if verdict.bad is None else verdict.bad.cpu()
 
 
-def _explains(
-    theirs: Mapping[str, torch.Tensor],
-    judged: Mapping[str, Expected | None],
-    got: Mapping[str, Any],
-    case: Case,
-    output: str,
-) -> bool:
-    """Whether a changed reference gives what a kernel does: this output where it is wrong and where it is right, closer
-    by far than the right answer, and the other outputs."""
-    for name, right in judged.items():
-        if right is None or name not in got or name not in theirs:
-            continue
-        off = _off(theirs[name], right, got[name], case)
-        if off is None:
+class _Given:
+    """What a kernel gives on a case, of which one output is wrong, beside what it has to give."""
+
+    def __init__(self, judged: Mapping[str, Expected | None], got: Mapping[str, Any], case: Case, output: str) -> None:
+        self.judged, self.got, self.case, self.output = judged, got, case, output
+        self.right = judged[output]
+        self.bad: torch.Tensor | None = None
+        if self.right is not None and isinstance(got.get(output), torch.Tensor):
+            self.bad = compare.compare(got[output], replace(self.right, drift=math.inf), case.torch_dtype).bad
+
+    def explained(self, theirs: Mapping[str, torch.Tensor]) -> bool:
+        """Whether a changed reference gives what the kernel does: this output where it is wrong and where it is right,
+        closer by far than the right answer, and the other outputs."""
+        if self.right is None or self.bad is None or not self._closer(theirs, self.right, self.bad):
             return False
-        if name != output:
-            if off.double().mean().item() > 1 - EXPLAINS:
+        for name, right in self.judged.items():
+            if right is None or name not in self.got or name not in theirs:
+                continue
+            off = _off(theirs[name], right, self.got[name], self.case)
+            if off is None:
                 return False
-            continue
-        value, answer = got[name].cpu().double(), right.answer.expand(theirs[name].shape)
-        bad = compare.compare(got[name], replace(right, drift=math.inf), case.torch_dtype).bad
-        if bad is None or off[bad].double().mean().item() > 1 - EXPLAINS or bool(off[~bad].any()):
+            bad = self.bad if name == self.output else torch.ones_like(off)
+            if off[bad].double().mean().item() > 1 - EXPLAINS or bool(off[~bad].any()):
+                return False
+        return True
+
+    def error(self, theirs: torch.Tensor) -> float:
+        """How far the wrong numbers are from a changed answer, in the mean."""
+        if self.bad is None:
+            return math.inf
+        return finite(self.got[self.output].cpu()[self.bad].double() - theirs[self.bad]).abs().mean().item()
+
+    def _closer(self, theirs: Mapping[str, torch.Tensor], right: Expected, bad: torch.Tensor) -> bool:
+        """Whether wrong numbers are closer to the changed answer than to the right one, which is soon seen."""
+        if self.output not in theirs or theirs[self.output].shape != bad.shape:
             return False
-        both = bad & torch.isfinite(value) & torch.isfinite(answer) & torch.isfinite(theirs[name])
-        closer = (value - theirs[name]).abs() <= CLOSER * (value - answer).abs()
-        if bool(both.any()) and closer[both].double().mean().item() < EXPLAINS:
-            return False
-    return True
-
-
-def _alterations(plain: _Run) -> Iterator[Alteration]:
-    """All changes of the operations that a reference went through: the first of each, then the second of each."""
-    bases = {o.site: _in_base_2 for o in plain.seen.values() if o.site[1] in IN_BASE_2}
-    if len(bases) > 1:
-        yield Alteration("all exponentials and logarithms were to base 2", bases)
-    yield from _together(plain)
-    calls = Counter((operation.site[0][0], operation.site[1]) for operation in plain.seen.values())
-    shared = {operation.site for operation in plain.seen.values() if calls[operation.site[0][0], operation.site[1]] > 1}
-    every = [list(_of_site(operation, operation.site in shared)) for operation in list(plain.seen.values())]
-    for nth in itertools.zip_longest(*every):
-        yield from (alteration for alteration in nth if alteration is not None)
-
-
-def _together(plain: _Run) -> Iterator[Alteration]:
-    """One change of all the means, sums and the like that stand in one line, and of an operation wherever the function
-    that it stands in is called from."""
-    lines: dict[tuple[str, str, str], dict[Site, Step]] = {}
-    for operation in plain.seen.values():
-        if operation.site[1] in REDUCTIONS and isinstance(operation.out, torch.Tensor):
-            for words, step in _of_reduction(operation.site[1], operation):
-                lines.setdefault((operation.site[1], _place(operation.site), words), {})[operation.site] = step
-    for (name, place, words), steps in lines.items():
-        if len(steps) > 1:
-            yield Alteration(f"each `{name}` of a line were {words} ({place})", steps)
-    shared: dict[tuple[Place, str], dict[Site, Step]] = {}
-    for operation in plain.seen.values():
-        for alteration in _of_site(operation, False):
-            shared.setdefault((operation.site[0][0], alteration.text), {}).update(alteration.steps)
-    for (_, text), steps in shared.items():
-        if len(steps) > 1:
-            yield Alteration(text, steps)
-
-
-def _of_site(operation: Operation, shared: bool) -> Iterator[Alteration]:
-    shown = _written(operation.site)
-    if shown is None or not isinstance(operation.out, torch.Tensor):
-        return
-    for words, step in _changes(operation, shown):
-        place = _place(operation.site, shared)
-        yield Alteration(f"`{shown}` were {words} ({place})", {operation.site: step})
-
-
-def _changes(operation: Operation, shown: str) -> Iterator[tuple[str, Step]]:
-    """Other results of an operation, in words."""
-    name, out = operation.site[1], operation.out
-    node = ast.parse(shown, mode="eval").body
-    if name in ("mul", "div", "rdiv", "add", "sub", "rsub") and len(operation.args) == 2:
-        yield from _of_two(name, node, operation)
-    elif name in COMPARISONS:
-        yield f"`{COMPARISONS[name]}`", lambda o: getattr(o.args[0], COMPARISONS[name].split()[0])(o.args[1])
-    elif name == "matmul":
-        yield from _of_product(operation)
-    elif name == "getitem":
-        yield from _of_index(operation)
-    elif name in REDUCTIONS:
-        yield from _of_reduction(name, operation)
-    elif name in ("tril", "triu"):
-        yield from _of_triangle()
-    elif name in BASES:
-        yield BASES[name], lambda o: getattr(torch, BASES[name])(o.args[0])
-    elif name == "repeat_interleave":
-        yield "`repeat`: all heads in turn, not each several times", _repeated
-    elif name == "masked_fill":
-        yield "left out: nothing masked", lambda o: o.args[0].expand(o.out.shape).clone()
-    elif name == "where":
-        yield f"`{_argument(node, 1)}` everywhere", lambda o: _in_place_of(o.args[1], o.out)
-    if name == "mul":
-        yield from _of_factor(operation, node)
-    if name in ("add", "sub"):
-        yield from _of_term(operation, node)
-    if name in ("mul", "div", "add", "sub", "masked_fill"):
-        yield from _of_first_slices(operation, node)
-    if name in ("rsqrt", "sqrt"):
-        yield "taken before the number is added: the root, and then the number", _rooted_first
-    if not out.is_floating_point() or out.numel() < 2:
-        return
-    if name in UNARY:
-        yield "left out", lambda o: o.args[0].clone()
-    yield from _earlier(operation)
-    for dtype in (torch.bfloat16, torch.float16):
-        text = f"rounded to {str(dtype).removeprefix('torch.')}"
-        yield text, partial(_rounded, dtype)
-
-
-UNARY = {"square", "tanh", "exp", "log", "sqrt", "rsqrt", "sigmoid", "abs", "neg", "erf", "clamp", "clamp_min", "relu"}
-REDUCTIONS = ("mean", "sum", "amax", "amin", "max", "logsumexp", "softmax")
-IN_BASE_2 = {"exp", "log", "logsumexp", "softmax"}
-BASES = {"exp": "exp2", "log": "log2"}
-COMPARISONS = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt", "eq": "ne", "ne": "eq"}
-
-
-def _in_base_2(operation: Operation) -> torch.Tensor:
-    """What an operation gives with 2 in the place of e."""
-    name, x, ln2 = operation.site[1], operation.args[0], math.log(2)
-    if name == "log":
-        return operation.out / ln2
-    return operation.of(x * ln2) / (ln2 if name == "logsumexp" else 1)
-
-
-def _in_place_of(value: Any, out: torch.Tensor) -> torch.Tensor:
-    """A factor or term as a result of the shape of another."""
-    if not isinstance(value, torch.Tensor):
-        return torch.full_like(out, float(value))
-    return value.to(out.dtype).expand(out.shape).clone()
-
-
-def _of_two(name: str, node: ast.expr, operation: Operation) -> Iterator[tuple[str, Step]]:
-    """A product, quotient, sum or difference without one side, or the other way round."""
-    numbers = [arg for arg in operation.args if not isinstance(arg, torch.Tensor)]
-    of_sum = name in ("add", "sub", "rsub")
-    if numbers:  # which side of a product or sum stands left in the code is not known
-        words = f"without the {'term' if of_sum else 'factor' if name == 'mul' else 'quotient'} {numbers[0]:.4g}"
-        yield words, lambda o: _in_place_of(o.args[0], o.out)
-        if name == "mul":
-            yield f"with the factor {numbers[0]:.4g} twice", lambda o: o.out * o.args[1]
-            yield f"divided by {numbers[0]:.4g}", lambda o: o.args[0] / o.args[1]
-        elif name in ("div", "add", "sub", "rsub"):
-            word = "multiplied by" if name == "div" else "with the other sign before"
-            other = {"div": "mul", "add": "sub", "sub": "add", "rsub": "add"}[name]
-            yield f"{word} {numbers[0]:.4g}", lambda o: getattr(o.args[0], other)(o.args[1])
-        for by, of in _scales(operation).items():
-            text = f"with {by * numbers[0]:.4g}, {of} {numbers[0]:.4g}, in its place"
-            yield text, partial(_with_number, by)
-        return
-    if not isinstance(node, ast.BinOp):
-        return
-    left, right = ast.unparse(node.left), ast.unparse(node.right)
-    yield f"`{left}` alone", lambda o: _in_place_of(o.args[0], o.out)
-    if name != "div":
-        sign = -1.0 if name == "sub" else 1.0
-        yield f"`{'-' if sign < 0 else ''}{right}` alone", lambda o: _in_place_of(sign * o.args[1], o.out)
-    if of_sum:
-        other = {"add": "sub", "sub": "add"}[name]
-        yield f"`{left} {'-' if name == 'add' else '+'} {right}`", lambda o: getattr(o.args[0], other)(o.args[1])
-    else:
-        yield (
-            f"`{left} {'/' if name == 'mul' else '*'} ({right})`",
-            lambda o: o.args[0] / o.args[1] if name == "mul" else o.args[0] * o.args[1],
-        )
-        yield f"{'multiplied' if name == 'mul' else 'divided'} by `{right}` twice", lambda o: o.of(o.out, o.args[1])
-
-
-def _scales(operation: Operation) -> dict[float, str]:
-    """What a number in a sum or product may be off by."""
-    found = {2.0: "twice", 0.5: "half of"}
-    if isinstance(operation.out, torch.Tensor):
-        for size in sorted(set(operation.out.shape) - {0, 1, 2}):
-            found |= {float(size): f"{size} times", 1 / size: f"1/{size} of"}
-    return found
-
-
-def _with_number(by: float, operation: Operation) -> Any:
-    return operation.of(*(arg if isinstance(arg, torch.Tensor) else by * arg for arg in operation.args[:2]))
-
-
-def _of_factor(operation: Operation, node: ast.expr) -> Iterator[tuple[str, Step]]:
-    """A factor of a sum or difference that only one of the two terms gets."""
-    for at in (0, 1):
-        terms = operation.maker(at)
-        shown = None if terms is None else _written(terms.site)
-        if terms is None or shown is None or terms.site[1] not in ("add", "sub"):
-            continue
-        sides = ast.parse(shown, mode="eval").body
-        if not isinstance(sides, ast.BinOp):
-            continue
-        for side, of_side in enumerate((sides.left, sides.right)):
-            text = f"with `{ast.unparse(of_side)}` alone multiplied, not all of `{shown}`"
-            yield text, partial(_one_term, at, side)
-
-
-def _one_term(at: int, side: int, operation: Operation) -> torch.Tensor:
-    terms = operation.maker(at)
-    if terms is None:
-        return operation.out
-    parts = list(terms.args)
-    parts[side] = parts[side] * operation.args[1 - at]
-    return terms.of(*parts).expand(operation.out.shape)
-
-
-def _of_term(operation: Operation, node: ast.expr) -> Iterator[tuple[str, Step]]:
-    """A term that comes in before the factor or divisor of the other one, not after it."""
-    factors = operation.maker()
-    shown = None if factors is None else _written(factors.site)
-    if factors is None or shown is None or factors.site[1] not in ("mul", "div") or not isinstance(node, ast.BinOp):
-        return
-    sides = ast.parse(shown, mode="eval").body
-    if isinstance(sides, ast.BinOp):
-        term = ast.unparse(node.right)
-        yield f"with `{term}` added to `{ast.unparse(sides.left)}`, before `{ast.unparse(sides.right)}`", _term_first
-
-
-def _term_first(operation: Operation) -> Any:
-    factors = operation.maker()
-    if factors is None:
-        return operation.out
-    return factors.of(operation.of(factors.args[0]), factors.args[1]).expand(operation.out.shape)
-
-
-def _of_first_slices(operation: Operation, node: ast.expr) -> Iterator[tuple[str, Step]]:
-    """An argument whose first slice along an axis, or along all but the last two, is taken for every one: an index that
-    is left out."""
-    if isinstance(node, ast.BinOp):
-        written: list[ast.expr | None] = [node.left, node.right]
-    else:
-        written = [None, node.args[0] if isinstance(node, ast.Call) and node.args else None]
-    for at, (arg, source) in enumerate(zip(operation.args[:2], written, strict=False)):
-        if source is None or not isinstance(arg, torch.Tensor) or arg.ndim != operation.out.ndim:
-            continue
-        axes = [(axis,) for axis in range(arg.ndim) if arg.shape[axis] > 1]
-        leading = tuple(axis for axis in range(arg.ndim - 2) if arg.shape[axis] > 1)
-        for chosen in [*axes, *([leading] if len(leading) > 1 else [])]:
-            along = " and ".join(f"axis {axis}" for axis in chosen)
-            yield f"with `{ast.unparse(source)}` of index 0 along {along} for all", partial(_with_first, at, chosen)
-
-
-def _with_first(at: int, axes: Sequence[int], operation: Operation) -> Any:
-    value = operation.args[at]
-    for axis in axes:
-        value = value.narrow(axis, 0, min(1, value.shape[axis])).expand(value.shape)
-    args = list(operation.args)
-    args[at] = value
-    return operation.of(*args)
-
-
-def _of_product(operation: Operation) -> Iterator[tuple[str, Step]]:
-    size = operation.args[0].shape[-1]
-    for tile in _cut(size):
-        text = f"without the last {size % tile} of {size} terms, beyond whole tiles of {tile}"
-        yield text, partial(_first_terms, tile)
-    if operation.out.is_floating_point():
-        for dtype in (torch.bfloat16, torch.float16):
-            text = f"a product of what is rounded to {str(dtype).removeprefix('torch.')}"
-            yield text, partial(_of_rounded, dtype)
-
-
-def _first_terms(tile: int, operation: Operation) -> torch.Tensor:
-    a, b = operation.args[:2]
-    count = a.shape[-1] // tile * tile
-    if b.ndim == 1:
-        return operation.of(a[..., :count], b[:count])
-    return operation.of(a[..., :count], b[..., :count, :])
-
-
-def _cut(size: int) -> list[int]:
-    """Tiles that do not divide a size, each of another number of whole ones."""
-    found: dict[int, int] = {}
-    for tile in TILES:
-        if tile < size and size % tile:
-            found.setdefault(size // tile * tile, tile)
-    return list(found.values())
-
-
-def _of_index(operation: Operation) -> Iterator[tuple[str, Step]]:
-    """Other elements of a tensor: the first in place of a number's, all in place of a part."""
-    index = operation.args[1]
-    parts = index if isinstance(index, tuple) else (index,)
-    if any(type(part) is int for part in parts):
-        first = lambda part: 0 if type(part) is int else part  # noqa: E731
-        yield "that of index 0, whatever the index", lambda o: o.args[0][_each(o.args[1], first)]
-    for at, part in enumerate(parts):
-        if isinstance(part, slice) and type(part.stop) is int and not part.start:
-            yield "all up to the end", partial(_up_to_the_end, at)
-            yield f"the last {part.stop}, not the first", partial(_the_last, at)
-    if any(_is_indices(part) for part in parts):
-        zero = lambda part: torch.zeros_like(part) if _is_indices(part) else part  # noqa: E731
-        yield "that of index 0, whatever the indices", lambda o: o.args[0][_each(o.args[1], zero)]
-        plain = lambda part: _counted(part) if _is_indices(part) else part  # noqa: E731
-        yield "of the indices 0, 1, 2, ... whatever they are", lambda o: o.args[0][_each(o.args[1], plain)]
-
-
-def _up_to_the_end(at: int, operation: Operation) -> torch.Tensor:
-    return operation.args[0][_whole(operation.args[1], at)]
-
-
-def _the_last(at: int, operation: Operation) -> torch.Tensor:
-    index = operation.args[1]
-    parts = list(index) if isinstance(index, tuple) else [index]
-    if not isinstance(parts[at], slice):
-        return operation.out
-    parts[at] = slice(-parts[at].stop or operation.args[0].shape[0], None)
-    return operation.args[0][tuple(parts)]
-
-
-def _whole(index: Any, at: int) -> Any:
-    """An index without the end of one of its slices."""
-    if not isinstance(index, tuple):
-        return slice(index.start, None)
-    return (*index[:at], slice(index[at].start, None), *index[at + 1 :])
-
-
-def _is_indices(part: Any) -> bool:
-    return isinstance(part, torch.Tensor) and part.dtype is torch.int64 and part.ndim > 0
-
-
-def _counted(part: torch.Tensor) -> torch.Tensor:
-    return torch.arange(part.shape[-1], device=part.device).expand(part.shape).contiguous()
-
-
-def _each(index: Any, change: Callable[[Any], Any]) -> Any:
-    return tuple(change(part) for part in index) if isinstance(index, tuple) else change(index)
-
-
-def _of_reduction(name: str, operation: Operation) -> Iterator[tuple[str, Step]]:
-    """A mean, sum or maximum of other elements than all, or of another count."""
-    dim = operation.kwargs.get("dim", operation.args[1] if len(operation.args) > 1 else None)
-    whole = operation.args[0]
-    if not isinstance(dim, int) or not isinstance(operation.out, torch.Tensor):
-        return
-    size = whole.shape[dim]
-    if name in ("mean", "sum"):
-        other = "sum" if name == "mean" else "mean"
-        yield f"the {other}, not the {name}", lambda o: o.out * o.args[0].shape[dim] ** (1 if name == "mean" else -1)
-    if name == "mean" and size > 1:
-        yield f"divided by {size} - 1", lambda o: o.out * o.args[0].shape[dim] / (o.args[0].shape[dim] - 1)
-        for padded in sorted({-(-size // tile) * tile for tile in TILES} - {size}):
-            yield f"divided by {padded}", partial(_divided, padded / size)
-    if name in ("amax", "max"):
-        yield "at least 0", lambda o: o.out.clamp_min(0)
-    if name == "amin":
-        yield "at most 0", lambda o: o.out.clamp_max(0)
-    if name == "logsumexp":
-        yield "in base 2: log2 of the sum of exp2", lambda o: o.of(o.args[0] * math.log(2)) / math.log(2)
-        yield "the logarithm to base 2", lambda o: o.out / math.log(2)
-        yield "without the logarithm: the sum", lambda o: o.out.exp()
-        yield "the maximum alone", lambda o: o.args[0].amax(*o.args[1:], **o.kwargs)
-    if name in ("logsumexp", "softmax"):
-        for tile in TILES:
-            if tile < size:
-                text = f"of a running sum in tiles of {tile} that is not scaled anew where the maximum grows"
-                yield text, partial(_not_scaled, dim, tile)
-    if name == "softmax":
-        yield "not divided by its sum", lambda o: (o.args[0] - o.args[0].amax(dim, keepdim=True)).exp()
-        return
-    for tile in _cut(size):
-        text = f"without the last {size % tile} of {size}, beyond whole tiles of {tile}"
-        yield text, partial(_of_first, dim, tile)
-
-
-def _of_first(dim: int, tile: int, operation: Operation) -> torch.Tensor:
-    whole = operation.args[0]
-    count = whole.shape[dim] // tile * tile
-    part = operation.of(whole.narrow(dim, 0, count))
-    return part * count / whole.shape[dim] if operation.site[1] == "mean" else part
-
-
-def _not_scaled(dim: int, tile: int, operation: Operation) -> torch.Tensor:
-    """A softmax, or the logarithm of the sum, whose addends keep the maximum that was known when they came."""
-    x = operation.args[0].movedim(dim, -1)
-    known = x.cummax(-1).values[..., [min(stop, x.shape[-1]) - 1 for stop in _ends(x.shape[-1], tile)]]
-    total = (x - known.repeat_interleave(tile, -1)[..., : x.shape[-1]]).exp().sum(-1)
-    last = known[..., -1]
-    if operation.site[1] == "softmax":
-        return ((x - last[..., None]).exp() / total[..., None]).movedim(-1, dim)
-    found = last + total.log()
-    return found.reshape(operation.out.shape)
-
-
-def _ends(size: int, tile: int) -> range:
-    return range(tile, size + tile, tile)
-
-
-def _divided(by: float, operation: Operation) -> torch.Tensor:
-    return operation.out / by
-
-
-def _rounded(dtype: torch.dtype, operation: Operation) -> torch.Tensor:
-    return operation.out.to(dtype).to(operation.out.dtype)
-
-
-def _of_rounded(dtype: torch.dtype, operation: Operation) -> torch.Tensor:
-    return operation.of(*(x.to(dtype).to(x.dtype) for x in operation.args[:2]))
-
-
-def _of_triangle() -> Iterator[tuple[str, Step]]:
-    yield "from the top left: of the diagonal 0", lambda o: o.func(o.args[0])
-    for by in (1, -1):
-        text = f"of the diagonal one {'later' if by > 0 else 'earlier'}"
-        yield text, partial(_moved_by, by)
-
-
-def _moved_by(by: int, operation: Operation) -> torch.Tensor:
-    return operation.func(operation.args[0], (operation.args[1] if len(operation.args) > 1 else 0) + by)
-
-
-def _repeated(operation: Operation) -> torch.Tensor:
-    value, times, dim = operation.args[0], operation.args[1], operation.args[2]
-    counts = [1] * value.ndim
-    counts[dim] = times
-    return value.repeat(counts)
-
-
-def _argument(node: ast.expr, at: int) -> str:
-    return ast.unparse(node.args[at]) if isinstance(node, ast.Call) and at < len(node.args) else "the first"
-
-
-def _rooted_first(operation: Operation) -> torch.Tensor | None:
-    """1/(sqrt(a) + b), or sqrt(a) + b, in place of 1/sqrt(a + b) and sqrt(a + b)."""
-    sum_of = operation.maker()
-    if sum_of is None or sum_of.site[1] != "add" or isinstance(sum_of.args[1], torch.Tensor):
-        return operation.out
-    root = sum_of.args[0].sqrt() + sum_of.args[1]
-    return 1 / root if operation.site[1] == "rsqrt" else root
-
-
-def _earlier(operation: Operation) -> Iterator[tuple[str, Step]]:
-    """What an operation gives where an argument is taken as it was a step before."""
-    for position, arg in enumerate(operation.args[:2]):
-        maker = operation.maker(position)
-        shown = None if maker is None else _written(maker.site)
-        if maker is None or shown is None or not isinstance(arg, torch.Tensor):
-            continue
-        node = ast.parse(shown, mode="eval").body
-        for side, part in enumerate(maker.args[:2]):
-            if isinstance(part, torch.Tensor) and part.shape == arg.shape and part.dtype == arg.dtype:
-                before = ""
-                if isinstance(node, ast.BinOp) and all(isinstance(x, torch.Tensor) for x in maker.args[:2]):
-                    before = f"`{ast.unparse(node.right if side else node.left)}`"
-                text = f"taken of {before or 'what goes into it'}, not of `{shown}`"
-                yield text, partial(_with_earlier, position, side)
-
-
-def _with_earlier(position: int, side: int, operation: Operation) -> Any:
-    maker = operation.maker(position)
-    if maker is None:
-        return operation.out
-    args = list(operation.args)
-    args[position] = maker.args[side]
-    return operation.of(*args)
-
-
-@cache
-def _written(site: Site) -> str | None:
-    """The expression of an operation, on one line; None where it is not one."""
-    code, at = site[0][0]
-    line, end, start, stop = list(code.co_positions())[at // 2]
-    if line is None or end is None or start is None or stop is None:
-        return None
-    lines = [linecache.getline(code.co_filename, number).encode() for number in range(line, end + 1)]
-    lines[-1] = lines[-1][:stop]
-    lines[0] = lines[0][start:]
-    try:
-        return ast.unparse(ast.parse(b"".join(lines).decode().strip(), mode="eval"))
-    except SyntaxError:
-        return None
-
-
-def _place(site: Site, outer: bool = False) -> str:
-    """The file and line of an operation; with `outer` those from which its function is called too."""
-    shown = []
-    for code, at in site[0] if outer else site[0][:1]:
-        line = list(code.co_positions())[at // 2][0]
-        shown.append(f"{Path(code.co_filename).name}:{line}")
-    return ", from ".join(shown)
+        value, other = self.got[self.output].cpu()[bad].double(), theirs[self.output][bad]
+        answer = right.answer.expand(bad.shape)[bad]
+        both = torch.isfinite(value) & torch.isfinite(answer) & torch.isfinite(other)
+        closer = ((value - other).abs() <= CLOSER * (value - answer).abs())[both]
+        return not bool(both.any()) or closer.double().mean().item() >= EXPLAINS

@@ -4,7 +4,7 @@ judged."""
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from touchstone.conformance.spec.cases import plain_case
 from touchstone.conformance.spec.checks import Check
 from touchstone.conformance.spec.contract import Case, Contract, Inputs
 
+SECONDS = 2.0  # for each search for a hint
 COMPARED_WITH_FAULTS = 3  # failing calls of a kernel
 MANY = 24  # wrong elements that are not right in a lower precision by chance
 LOWER = ("tf32x3", "tf32")  # precisions in which a failure in float32 is judged again, the highest first
@@ -230,16 +231,18 @@ def _explain(
     blocks = output_bytes(j.contract, inputs.case)
     again = thoroughly and j.trial.kind is Kind.CASE
     found = causes.of_call(j, inputs, got, expected, verdicts, blocks, again)
-    texts = diagnosis.diagnose(
+    texts = _with_numbers(j, inputs.case, got, expected, verdicts, found) if again else {}
+    lower = _passes_as(j, inputs, got, verdicts, again)
+    texts |= diagnosis.diagnose(
         j.contract,
         inputs.case,
         got,
         expected,
-        verdicts,
+        {name: verdict for name, verdict in verdicts.items() if name not in texts},
         mutants=thoroughly,
-        seconds=2.0,
+        seconds=SECONDS,
         causes=found,
-        lower=(lower := _passes_as(j, inputs, got, verdicts, again)),
+        lower=lower,
         longer=(lambda name: _longest(j, name)) if again else (lambda name: None),
         passed=j.subject.passed if thoroughly else (),
         idle=(
@@ -248,6 +251,7 @@ def _explain(
             else (lambda name, bad: None)
         ),
         call=(lambda case: causes.on_case(j, case)) if again else reading.nothing,
+        kept=cache(lambda: causes.kept_from_first(j, inputs.case)) if again else (lambda: None),
     )
     for finding in j.outcome.findings:
         if finding.check != Check.VALUES or not finding.fails() or finding.diagnosis is not None:
@@ -263,6 +267,49 @@ def _explain(
             writer = diagnosis.owner(j.executor, j.contract, inputs.case, name, verdict.worst)
             lines += [f"{name}{list(verdict.worst)} was written by {writer}"] if writer else []
         finding.diagnosis = "\n".join(lines) or None
+
+
+def _with_numbers(
+    j: Judgement,
+    case: Case,
+    got: dict[str, Any],
+    expected: dict[str, budget.Expected],
+    verdicts: dict[str, compare.Verdict],
+    found: dict[str, str],
+) -> dict[str, str]:
+    """Of outputs that are NaN for that of elements which no answer depends on: what they look like with numbers there,
+    where they are wrong then too, and that is explained. NaN hides what is done with them."""
+    hidden = [
+        name
+        for name, verdict in verdicts.items()
+        if verdict.bad is not None and name not in found and diagnosis.most(torch.isnan(got[name][verdict.bad]))
+    ]
+    contract = causes.of_numbers(j.contract) if hidden else None
+    values = None if contract is None else causes.on_case(j, case, contract)
+    if contract is None or values is None:
+        return {}
+    right = contract.expected(contract.build(case), j.subject.compute)
+    judged = {
+        name: compare.compare(values[name], right[name], case.torch_dtype)
+        for name in hidden
+        if isinstance(values[name], torch.Tensor) and values[name].shape == got[name].shape
+    }
+    wrong = {name: verdict for name, verdict in judged.items() if not verdict.ok}
+    texts = diagnosis.diagnose(
+        contract,
+        case,
+        values,
+        right,
+        wrong,
+        seconds=SECONDS,
+        passed=j.subject.passed,
+        call=lambda other: causes.on_case(j, other, contract),
+    )
+    return {
+        name: f"{text}\nwith numbers in the places that no answer depends on, where NaN shows that they are read"
+        for name, text in texts.items()
+        if "equals the reference" in text or "; as if" in text
+    }
 
 
 def _longest(j: Judgement, output: str) -> tuple[torch.Tensor, budget.Expected] | None:

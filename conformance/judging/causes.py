@@ -6,7 +6,8 @@ A cause is a sentence about one output. It is given only where it explains at le
 
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -19,15 +20,17 @@ from touchstone.conformance.judging.judgement import Judgement
 from touchstone.conformance.spec import compare, layouts
 from touchstone.conformance.spec.budget import Expected
 from touchstone.conformance.spec.cases import plain_case
-from touchstone.conformance.spec.contract import Case, Inputs
+from touchstone.conformance.spec.contract import Case, Contract, Inputs
 
 AGAIN = 3  # further calls on the same inputs
 KEPT = 200  # earlier calls that are remembered, by their cases
 RECENT = 6  # of those with outputs of the same shapes, the first and the latest, whose answers are looked for
 CALLS, SEARCH = 64, 1.5  # further calls among which another wrong one is looked for, and seconds for that
-SIZES = 3  # that are new to the kernel
+SIZES = 4  # that are new to the kernel
+NEW, LEAST_WORK = 2, 16.0  # of which the first call alone is right; and the least work of one
 NOT_A_NUMBER = 0.5  # of the wrong elements, whose NaN alone is explained
 AROUND = 0x00  # what lies around an operand in another call: zeros
+ZEROS = 0x00  # and what fresh memory holds
 SMALL = 2**24  # bytes of an operand's buffer of which that is tried
 
 Wrong = dict[str, torch.Tensor]  # by output, which elements are wrong
@@ -58,15 +61,23 @@ def of_call(
         found |= dict.fromkeys(right, _once(j, inputs.case, number))
     same = [n for n in left if not any(_differs(kept[n], other[n], left[n], most=False) for other in seen)]
     worn = _worn(j, blocks, number) if same else None
+    in_zeros = cache(lambda: _values(j, inputs, blocks, ZEROS) or {})
     for name in left.keys() - right:
         if name not in same:
             if all(_grows(kept[name], [other[name] for other in seen], expected[name], left[name])):
                 found[name] = "each call adds to what the calls before it left: a sum that does not begin at 0"
             elif all(_differs(kept[name], other[name], left[name]) for other in seen):
+                if _counts_on_zeros(j, inputs.case, name, in_zeros(), expected[name], left[name]):
+                    found[name] = diagnosis.NOT_ZEROED
+                    continue
                 found[name] = f"other values in each call with the same inputs: {_unsteady(j)}"
         elif worn:
             found[name] = worn
-        elif text := diagnosis.unwritten(kept[name], left[name]):
+        elif diagnosis.most(~torch.isfinite(kept[name][left[name]])) and _counts_on_zeros(
+            j, inputs.case, name, in_zeros(), expected[name], left[name]
+        ):
+            found[name] = diagnosis.NOT_ZEROED
+        elif text := diagnosis.unwritten(kept[name], left[name], sure=True):
             found[name] = text if _refilled(j, inputs, name, left[name], blocks) else diagnosis.NAN
         elif operands := _read_around(j, inputs.case, name, kept[name], left[name], blocks):
             found[name] = (
@@ -74,6 +85,17 @@ def of_call(
                 "gaps is read"
             )
     return found
+
+
+def _counts_on_zeros(
+    j: Judgement, case: Case, name: str, values: Mapping[str, Any], expected: Expected | None, where: torch.Tensor
+) -> bool:
+    """Whether `values`, what a call in fresh memory of zeros gives, are right where an output is wrong else, and not
+    zeros there."""
+    got = values.get(name)
+    if not isinstance(got, torch.Tensor) or expected is None or not is_right(j, case, name, got, expected):
+        return False
+    return bool((got.cpu()[where.cpu()] != 0).any())
 
 
 def _unsteady(j: Judgement) -> str:
@@ -135,6 +157,56 @@ def _first_of_new_sizes(j: Judgement, case: Case) -> bool | None:
         j.subject.recent.append((f"on {new.id}", new))
         tried.append(second and not first)
     return any(tried) if tried else None
+
+
+def kept_from_first(j: Judgement, case: Case) -> str | None:
+    """Whether of calls on new sizes the first alone is right, whatever its values, and again with these: something that
+    it computed is kept."""
+    found = 0
+    for size in itertools.islice(_of_new_sizes(j, case), SIZES):
+        one, other = (replace(size, seed=size.seed + by) for by in ((2, 1) if found % 2 else (1, 2)))
+        j.subject.recent.append((f"on {one.id}", one))
+        seen = [_all_right(j, again) for again in (one, other, one)]
+        if not (seen[0] and seen[2]) or None in seen:
+            return None
+        found += not seen[1]  # values do not count in every size
+        if found == NEW:
+            break
+    if found < NEW:
+        return None
+    return (
+        "of calls with sizes that are new to it the first is right, and one with other values after it is not: "
+        "something that depends on values is kept from the first call of a size"
+    )
+
+
+def _of_new_sizes(j: Judgement, case: Case) -> Iterator[Case]:
+    """Plain cases, of little work, in sizes that the kernel was not called with: those of the contract with another
+    number along one axis."""
+    contract, known = j.contract, {other.sizes for _, other in j.subject.recent}
+    plain = [plain_case(contract, case.dtype, next(iter(contract.values)), case.seed, size) for size in contract.sizes]
+    for base in sorted(plain, key=contract.work):
+        for letter, number in base.sizes if LEAST_WORK <= contract.work(base) <= reading.LITTLE else ():
+            new = replace(base, sizes=tuple((n, x + 1 if n == letter else x) for n, x in base.sizes if type(x) is int))
+            if type(number) is not int or len(new.sizes) < len(base.sizes) or new.sizes in known:
+                continue
+            try:
+                if not new.filled or not contract.valid(new):
+                    continue
+                contract.expected(contract.build(new))
+            except Exception:  # sizes that do not go together
+                continue
+            yield new
+            break
+
+
+def _all_right(j: Judgement, case: Case) -> bool | None:
+    """Whether all outputs that are judged of a call on another case are what they have to be; None: it gives none."""
+    values = on_case(j, case)
+    if values is None:
+        return None
+    expected = j.contract.expected(j.contract.build(case), j.subject.compute)
+    return all(is_right(j, case, name, values.get(name), e) for name, e in expected.items() if j.judges(name))
 
 
 def _worn(j: Judgement, blocks: tuple[int, ...], number: int) -> str | None:
@@ -258,12 +330,14 @@ def _values(
     return seen.values if seen.returned and isinstance(seen.values, dict) else None
 
 
-def on_case(j: Judgement, case: Case) -> Mapping[str, Any] | None:
-    """What a call on another case gives, apart from what later calls write; None where it gives nothing to compare."""
-    if not j.contract.valid(case):
+def on_case(j: Judgement, case: Case, contract: Contract | None = None) -> Mapping[str, Any] | None:
+    """What a call on another case gives, of the op's contract or of `contract`, apart from what later calls write; None
+    where it gives nothing to compare."""
+    contract = j.contract if contract is None else contract
+    if not contract.valid(case):
         return None
     try:
-        inputs = j.contract.build(case, j.executor.device)
+        inputs = contract.build(case, j.executor.device)
     except layouts.NoRoom:
         return None
     values = _values(j, inputs, ())
@@ -332,23 +406,31 @@ def let_through(
     if int(where.sum()) < NOT_A_NUMBER * int(bad.sum()):
         return None
     gone = {operand: _without_nan(j, case, [operand], name, where, expected) for operand in j.contract.operands}
-    found = [operand for operand, numbers in gone.items() if numbers]
-    idle = [operand for operand, numbers in gone.items() if numbers is not None]
-    if not found and len(idle) > 1 and _without_nan(j, case, idle, name, where, expected):
+    found = [operand for operand, share in gone.items() if share]
+    idle = [operand for operand, share in gone.items() if share is not None]
+    right = max((gone[operand] or 0.0 for operand in found), default=0.0)
+    if not found and len(idle) > 1 and (right := _without_nan(j, case, idle, name, where, expected) or 0.0):
         found = idle
     if not found:
         return None
     return (
         f"{' and '.join(found)} {'has' if len(found) == 1 else 'have'} NaN in places that no answer depends on: they "
-        "are read, and to multiply by 0 leaves NaN"
+        f"are read, and {'to multiply by 0 leaves NaN' if right >= diagnosis.EXPLAINS else 'count'}"
     )
+
+
+def of_numbers(contract: Contract) -> Contract | None:
+    """The contract with numbers in the elements that no answer depends on, where it has NaN there; None: nowhere."""
+    if all(operand.garbage is None for operand in contract.operands.values()):
+        return None
+    return replace(contract, operands={name: replace(o, garbage=None) for name, o in contract.operands.items()})
 
 
 def _without_nan(
     j: Judgement, case: Case, operands: Sequence[str], name: str, where: torch.Tensor, expected: Expected
-) -> bool | None:
-    """Whether most elements `where` are numbers once 0 stands for the NaN of some operands; None where these have none,
-    or the right answer is another one then."""
+) -> float | None:
+    """Of the elements `where` the share that is right, and at least a little, if most are numbers once 0 stands for the
+    NaN of some operands; else 0. None where these have no NaN, or the right answer is another one then."""
     inputs = j.contract.build(case, j.executor.device)
     changed = False
     for operand in operands:
@@ -365,7 +447,10 @@ def _without_nan(
     if answer is None or not torch.equal(answer.answer.cpu().expand(where.shape)[where], right):
         return None
     got = (_values(j, inputs, ()) or {}).get(name)
-    return isinstance(got, torch.Tensor) and diagnosis.most(~torch.isnan(got.cpu()[where]))
+    if not isinstance(got, torch.Tensor) or not diagnosis.most(~torch.isnan(got.cpu()[where])):
+        return 0.0
+    bad = compare.compare(got, answer, case.torch_dtype).bad
+    return 1.0 if bad is None else max(1 - bad.cpu()[where].double().mean().item(), 1e-9)
 
 
 def of_many(cases: Sequence[Case], first: int, wrong: Sequence[int]) -> str | None:

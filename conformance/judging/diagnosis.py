@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from touchstone.conformance.discovery import registry
@@ -42,8 +43,12 @@ DISTINCT = 12  # values that tell a narrower dtype
 NARROWER = {torch.float32: (torch.bfloat16, torch.float16), torch.float16: (torch.bfloat16,)}
 LOCAL = 8.0  # times the error of another slice: a precision is lower everywhere
 SPIKE = 16.0  # times the size of all other errors: one element is wrong by itself
+ROUNDED = 2e-6  # of what an answer moves by: a few roundings in float32
 AGREEMENT = 2.0  # budgets that two answers with one mutant can be apart: each has its own rounding
 NAN = "NaN there: 0/0, inf - inf, or memory that holds NaN: outside an operand's view, or fresh and not written"
+NOT_ZEROED = (
+    "right where fresh memory holds zeros: memory that the kernel has allocated and nothing has set to 0 is added to"
+)
 INFINITE = "infinite there: an overflow, or a division by 0"
 ONE_ANSWER = (NAN, INFINITE)
 # sentences that name no cause, which are said only where nothing better is known
@@ -84,6 +89,7 @@ def diagnose(
     call: reading.Call = reading.nothing,
     passed: Sequence[Case] = (),
     idle: Callable[[str, torch.Tensor], str | None] = lambda output, bad: None,
+    kept: Callable[[], str | None] = lambda: None,
 ) -> dict[str, str]:
     """Of each output whose verdict failed: sentences about it, and a heat map. Left out is what nothing can be said of.
 
@@ -93,7 +99,7 @@ def diagnose(
     all would be right. `longer(output)` calls the kernel where sums are longest, and `call(case)` on another case: a
     hint that what it gives there refutes is not given. `passed` are cases on which the kernel is right: a mutant that
     is wrong there is named only where no other is. `idle(output, bad)` says whether NaN comes from what is not to be
-    read.
+    read, `kept()` whether something of an earlier call is left in this one.
     """
     failed = {name: verdict for name, verdict in verdicts.items() if not verdict.ok}
     if not failed:
@@ -107,6 +113,9 @@ def diagnose(
         name: not_refuted(contract, case, mutants, got[name], verdicts[name], passed)
         for name, mutants in matching.items()
     }
+    for name, mutants_of in matching.items():
+        if any(m.kind == "precision" for m in mutants_of) and wrong_in_float32(contract, case, name, call):
+            matching[name] = [mutant for mutant in mutants_of if mutant.kind != "precision"]
     texts = {}
     for name, verdict in failed.items():
         found: list[Planted] = [] if name in causes else matching.get(name, [])
@@ -131,9 +140,11 @@ def diagnose(
                 if relation is None or VAGUE.match(relation) or relation in ONE_ANSWER:
                     said = None
                     if mutants:
-                        said = reading.misread(
-                            contract, case, name, got[name], verdict.bad, seconds, call, passed
-                        ) or altered.altered(contract, case, name, got, verdict.bad, seconds, call)
+                        said = (
+                            reading.misread(contract, case, name, got[name], verdict.bad, seconds, call, passed)
+                            or altered.altered(contract, case, name, got, verdict.bad, seconds, call)
+                            or kept()
+                        )
                     if said is None:
                         said = reading.beyond(contract, case, name, verdict.bad, call)
                     relation = said if relation is None or said is not None else relation
@@ -251,7 +262,7 @@ def _held(
         if not isinstance(theirs, torch.Tensor) or theirs.shape != got.shape:
             return False
         answer = closest(got, right, case.torch_dtype)
-        near = compare.compare(got, replace(answer, answer=theirs.double(), drift=math.inf), case.torch_dtype)
+        near = compare.compare(got, _moved_to(answer, theirs), case.torch_dtype)
         return near.fraction <= AGREEMENT or mutant.kind == "precision"
 
     for mutant in {id(m): m for name in names for m in found[name]}.values():
@@ -325,8 +336,15 @@ def _distance(
         same = (other == mine.cpu()).double().mean().item()
         return None if same < 0.9 else 1 - same
     answer = closest(mine, right, dtype, bits)
-    near = compare.compare(mine, replace(answer, answer=other.double(), drift=math.inf), dtype)
+    near = compare.compare(mine, _moved_to(answer, other), dtype)
     return near.fraction if near.fraction <= min(AGREEMENT, verdict.fraction / 2) else None
+
+
+def _moved_to(right: Expected, other: torch.Tensor) -> Expected:
+    """Another answer with the budget of the right one, which knows nothing of the terms that only the other has: what
+    an answer moves by is rounded too."""
+    moved = budget.finite(other.double() - right.answer.expand(other.shape)).abs()
+    return replace(right, answer=other.double(), drift=math.inf, extra=right.extra + ROUNDED * moved)
 
 
 def closest(got: torch.Tensor, expected: Expected, dtype: torch.dtype, bits: bool = False) -> Expected:
@@ -520,6 +538,8 @@ def related(
     common = wrong.median()
     if wrong.numel() > 1 and most(wrong == common):
         return f"all {common.item():.6g} there"
+    if got.dtype is torch.int32 and (order := _bits_moved(got.cpu()[bad], answer[bad])):
+        return order
     unit = budget.EPS.get(got.dtype, 0.0)  # 0 for integers
     tolerance = 2 * allowed + 2 * unit * value.abs()
     names = {**CONSTANTS, **_case_constants(case)}
@@ -531,6 +551,20 @@ def related(
         hints.append(_elsewhere(value, answer, tolerance, bad, axes))
     ranked = sorted((hint for hint in hints if hint is not None), key=lambda hint: -hint[0])
     return "; or ".join(text for _, text in ranked) or None
+
+
+def _bits_moved(got: torch.Tensor, answer: torch.Tensor) -> str | None:
+    """How the bits of the words of a wrong output lie otherwise than those of the answer, in memory of 32 bits."""
+    words = [w.to(torch.int64).numpy().astype(np.uint32).view(np.uint8).reshape(-1, 4) for w in (got, answer)]
+    theirs, right = (np.unpackbits(word, axis=1, bitorder="little") for word in words)
+    ways = {
+        "every bit is the other one": 1 - right,
+        "the bits of each word lie in the reverse order": right[:, ::-1],
+        "the bits of each byte lie in the reverse order": right.reshape(-1, 4, 8)[:, :, ::-1].reshape(-1, 32),
+        "the bytes of each word lie in the reverse order": right.reshape(-1, 4, 8)[:, ::-1].reshape(-1, 32),
+    }
+    found = [way for way, bits in ways.items() if most(torch.from_numpy((theirs == bits).all(1)))]
+    return found[0] if len(found) == 1 else None
 
 
 def most(explained: torch.Tensor) -> bool:
@@ -642,16 +676,17 @@ def filled(got: torch.Tensor, bad: torch.Tensor, patterns: Sequence[int] = probe
     return int(same.sum()) if int(same.sum()) >= EXPLAINS * int(bad.sum()) else 0
 
 
-def unwritten(got: torch.Tensor, bad: torch.Tensor, patterns: Sequence[int] = probe.PATTERNS) -> str | None:
+def unwritten(
+    got: torch.Tensor, bad: torch.Tensor, patterns: Sequence[int] = probe.PATTERNS, sure: bool = False
+) -> str | None:
     """Whether wrong elements hold the byte that fresh memory is filled with. In bfloat16 the first one is the NaN that
-    torch's vectorised conversion makes of any other, so that it tells in another call alone."""
+    torch's vectorised conversion makes of any other, so that it tells in another call alone. Unless that has made it
+    `sure`, small numbers may have been added to the fill, which leave it as it is."""
     count, wrong = filled(got, bad, patterns), int(bad.sum())
     if not count:
         return None
-    return (
-        f"{'they were' if count == wrong else f'{count} of them were'} never written: the allocator's fill is "
-        f"still there"
-    )
+    some = "they were" if count == wrong else f"{count} of them were"
+    return f"{some} never written{'' if sure else ', or added to'}: the allocator's fill is still there"
 
 
 def _case_constants(case: Case) -> dict[str, float]:

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -30,7 +31,8 @@ LEAST = 3  # wrong elements of which something can be said
 APART = 0.95  # of the wrong elements at which another answer has to differ from the right one
 HEADS = 32  # of keys and values, of which each is tried for every query head
 LITTLE = 1e6  # work of a case of another size, on which several changes are told apart
-NAMED = 3  # most changes that are named
+NAMED, FOUND = 3, 8  # most changes that are named, and that are told apart before
+OTHER_SIZES = 3  # in which they are
 SHOWN = 3  # heads that are named
 
 
@@ -41,6 +43,23 @@ def nothing(case: Case) -> None:
 def again(case: Case) -> Case:
     """The same case with other values."""
     return replace(case, seed=case.seed + 1)
+
+
+def tells(got: torch.Tensor, bad: torch.Tensor, call: Call) -> bool:
+    """Whether something can be said of wrong elements: enough of them, or a number that is all of an output, of which
+    further calls give more."""
+    if int(bad.sum()) >= LEAST:
+        return True
+    return bad.numel() < LEAST and call is not nothing and bool(torch.isfinite(got.cpu()[bad.cpu()]).all())
+
+
+def others(contract: Contract, case: Case, bad: torch.Tensor) -> list[Case]:
+    """The same case with other values; and where so few elements are wrong that one draw tells little, with plain ones
+    as often as makes up for that: of small integers many sums are equal."""
+    if int(bad.sum()) >= LEAST:
+        return [again(case)]
+    plain = replace(case, values=next(iter(contract.values)))
+    return [replace(plain, seed=case.seed + more) for more in range(1, LEAST + 1)]
 
 
 def misread(
@@ -55,7 +74,7 @@ def misread(
 ) -> str | None:
     """As what the kernel takes its operands or parameters, where that explains an output's wrong elements, `bad`; for
     so many seconds at most. `earlier` are cases of other calls, whose operands may have been kept."""
-    if contract.work(case) > WORK_LIMIT or int(bad.sum()) < LEAST:
+    if contract.work(case) > WORK_LIMIT or not tells(got, bad, call):
         return None
     got, bad, end = got.cpu(), bad.cpu(), time.monotonic() + seconds
     right = contract.expected(contract.build(case))[output]
@@ -64,26 +83,25 @@ def misread(
         return f"the elements of {name}, unchanged"
     if heads := _other_heads(contract, case, output, got, bad, end):
         return heads
-    other: list[Mapping[str, Any] | None] = []  # what the kernel gives for other values, once that is asked for
+    further = cache(call)
     found: list[str] = []
     changes: dict[str, Change] = {}
     for text, change in itertools.chain(_kept(contract, case, exact, earlier), _changes(contract, case, exact)):
-        if time.monotonic() > end or len(found) == NAMED:
+        if time.monotonic() > end or len(found) == FOUND:
             break
         theirs = _answer(contract, case, output, change)
         where = None if theirs is None else _explained(theirs, got, bad, case)
         if theirs is None or where is None or not _apart(theirs, right, bad, case):
             continue
-        if not other:
-            other.append(call(again(case)))
-        if _holds(contract, again(case), output, change, where, other[0]):
+        few = int(bad.sum()) < LEAST
+        if all(_holds(contract, o, output, change, where, further(o), few) for o in others(contract, case, bad)):
             found.append(text)
             changes[text] = change
     found = list(told_apart(contract, case, output, {text: changes[text] for text in found}, call))
     of_one = Counter(text.partition(" were ")[0] for text in found if text.partition(" were ")[0] in contract.params)
     found = [text for text in found if of_one[text.partition(" were ")[0]] < 2]  # any option fits: none tells
     if found:
-        return f"as if {'; or as if '.join(found)}"
+        return f"as if {'; or as if '.join(found[:NAMED])}"
     return _other_slices(contract, case, output, got, bad, end, call)
 
 
@@ -181,6 +199,8 @@ def _changes(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[
     yield from _together(contract, case, exact)
     yield from _other_order(contract, case, exact)
     yield from _by_another_axis(contract, case, exact)
+    yield from _by_another_index(contract, case, exact)
+    yield from _begun_again(contract, case, exact)
     for name, options in contract.params.items():
         if any(isinstance(option, float) and option not in (0.0, 1.0) for option in options):
             for letter, size in case.size.items():
@@ -194,19 +214,24 @@ def _changes(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[
 
 def _counts(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[str, Change]]:
     """Integers of which a kernel takes no notice: as if each were a size, or they counted from 0."""
+    outer = {letter for output in contract.outputs for letter in contract.output_axes(output, case).split()}
     for name, value in exact.items():
         if value is None or contract.operand_dtype(name, case).is_floating_point or not value.ndim:
             continue
-        for letter, size in case.size.items():
+        for letter, size in sorted(case.size.items(), key=lambda item: item[0] in outer):
             if isinstance(size, int) and bool((value != size).any()):
-                yield f"all {name} were {size} ({letter})", _other_operand(name, _filled(size))
+                yield f"all {name} were {size} ({letter})", _as_large_as(name, letter)
         yield f"{name} were 0, 1, 2, ...", _other_operand(name, _counted)
         yield f"each of {name} were one more", _other_operand(name, lambda value: value + 1)
         yield f"each of {name} were one less", _other_operand(name, lambda value: value - 1)
 
 
-def _filled(size: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    return lambda value: torch.full_like(value, size)
+def _as_large_as(name: str, letter: str) -> Change:
+    def filled(exact: Operands, case: Case) -> tuple[Operands, Mapping[str, Any]]:
+        value = exact[name]
+        return {**exact, name: None if value is None else torch.full_like(value, case.size[letter])}, case.param
+
+    return filled
 
 
 def _counted(value: torch.Tensor) -> torch.Tensor:
@@ -260,6 +285,65 @@ def _by_another_axis(contract: Contract, case: Case, exact: Operands) -> Iterato
             if value is not None and contract.operand_axes(name, case) == letters[-1]:
                 text = f"{name} were indexed by {letters[-2]}, not by {letters[-1]}"
                 yield text, _other_operand(name, _indexed_by(rows))
+
+
+def _by_another_index(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[str, Change]]:
+    """All vectors along an axis indexed by a quotient or remainder of their index."""
+    vectors: dict[str, list[str]] = {}
+    for name, value in exact.items():
+        letter = contract.operand_axes(name, case)
+        if value is not None and value.ndim == 1 and contract.operand_dtype(name, case).is_floating_point:
+            vectors.setdefault(letter, []).append(name)
+    counts = {name: value for name, value in case.param.items() if type(value) is int}
+    for letter, names in vectors.items():
+        size = case.size.get(letter)
+        by = {str(tile): tile for tile in (32, 64, 128, 256)}
+        for name, count in counts.items():
+            by |= {name: count}
+            if isinstance(size, int) and count > 0:
+                by |= {f"({letter}/{name})": size // count}
+        for text, number in by.items():
+            if not isinstance(size, int) or not 0 < number < size:
+                continue
+            shown = " and ".join(names)
+            if number > 1:
+                yield f"{shown} were indexed by {letter} // {text}", _gathered(names, partial(_quotients, number))
+            yield f"{shown} were indexed by {letter} % {text}", _gathered(names, partial(_remainders, number))
+
+
+def _quotients(by: int, index: torch.Tensor) -> torch.Tensor:
+    return index // by
+
+
+def _remainders(by: int, index: torch.Tensor) -> torch.Tensor:
+    return index % by
+
+
+def _begun_again(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[str, Change]]:
+    """An operand whose slices along an axis that no output has are those of the first tile again and again: a pointer
+    that is not moved on."""
+    outer = {letter for output in contract.outputs for letter in contract.output_axes(output, case).split()}
+    for name, value in exact.items():
+        letters = contract.operand_axes(name, case).split()
+        if value is None or value.ndim != len(letters) or not contract.operand_dtype(name, case).is_floating_point:
+            continue
+        for axis, letter in enumerate(letters):
+            for tile in (8, 16, 32, 64, 128, 256) if letter not in outer and letter != "..." else ():
+                if tile < value.shape[axis]:
+                    text = f"{letter} of {name} began again with each tile of {tile}"
+                    yield text, _other_operand(name, _tiled(axis, tile))
+
+
+def _tiled(axis: int, tile: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda value: value.index_select(axis, torch.arange(value.shape[axis]) % tile)
+
+
+def _gathered(names: Sequence[str], index: Callable[[torch.Tensor], torch.Tensor]) -> Change:
+    def gathered(exact: Operands, case: Case) -> tuple[Operands, Mapping[str, Any]]:
+        moved = {n: v[index(torch.arange(len(v)))] for n, v in exact.items() if n in names and v is not None}
+        return {**exact, **moved}, case.param
+
+    return gathered
 
 
 def _indexed_by(size: int) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -373,12 +457,19 @@ def _apart(theirs: Expected, right: Expected | None, bad: torch.Tensor, case: Ca
 
 
 def _holds(
-    contract: Contract, case: Case, output: str, change: Change, where: Where, values: Mapping[str, Any] | None
+    contract: Contract,
+    case: Case,
+    output: str,
+    change: Change,
+    where: Where,
+    values: Mapping[str, Any] | None,
+    few: bool = False,
 ) -> bool:
-    """Whether a change explains what the kernel gives on another case too, and would show there."""
+    """Whether a change explains what the kernel gives on another case too, and would show there. Where there is nothing
+    to compare, what explains all of an output is not refuted, unless that is but a `few` elements."""
     got = None if values is None else values.get(output)
     if not isinstance(got, torch.Tensor):
-        return not where
+        return not where and not few
     got = got.cpu()
     theirs = _answer(contract, case, output, change)
     right = contract.expected(contract.build(case))[output]
@@ -394,10 +485,13 @@ def told_apart(
     contract: Contract, case: Case, output: str, changes: Mapping[str, Change], call: Call
 ) -> Mapping[str, Change]:
     """Of several changes, those that explain what the kernel gives in other sizes too, where it is wrong there."""
-    for size in contract.sizes if len(changes) > 1 else ():
+    tried = 0
+    for size in contract.sizes:
         other = replace(
             plain_case(contract, case.dtype, next(iter(contract.values)), case.seed, size), params=case.params
         )
+        if len(changes) < 2 or tried == OTHER_SIZES:
+            break
         if other.sizes == case.sizes or not other.filled or not contract.valid(other) or contract.work(other) > LITTLE:
             continue
         got = (call(other) or {}).get(output)
@@ -407,8 +501,9 @@ def told_apart(
         bad = compare.compare(got, right, case.torch_dtype).bad
         if bad is None:
             continue
+        tried += 1
         answers = {text: _answer(contract, other, output, change) for text, change in changes.items()}
-        return {
+        changes = {
             text: change
             for text, change in changes.items()
             if (answer := answers[text]) is not None and _explained(answer, got.cpu(), bad.cpu(), other) is not None
@@ -485,7 +580,8 @@ def _all_of(axis: int, one: int) -> Callable[[torch.Tensor], torch.Tensor]:
 def _other_heads(
     contract: Contract, case: Case, output: str, got: torch.Tensor, bad: torch.Tensor, end: float
 ) -> str | None:
-    """Which heads of keys and values the query heads read, where those of the wrong ones are others than their own."""
+    """Which heads of keys and values, or of one of them alone, the query heads read, where those of the wrong ones are
+    others than their own."""
     axes, size = contract.output_axes(output, case).split(), case.size
     count, heads = size.get("Hkv", 0), size.get("Hq", 0)
     if "Hq" not in axes or not 1 < count <= HEADS or heads % count:
@@ -495,7 +591,27 @@ def _other_heads(
         for name in contract.operands
         if "Hkv" in contract.operand_axes(name, case).split()
     }
-    axis = axes.index("Hq")
+    wrong = bad.movedim(axes.index("Hq"), 0).reshape(heads, -1).any(1).nonzero().flatten().tolist()
+    for names in [list(of_keys), *([name] for name in of_keys if len(of_keys) > 1)]:
+        matches = _heads_read(contract, case, output, got, {name: of_keys[name] for name in names}, end)
+        if matches is None:
+            return None
+        if len(wrong) == 1 or not bool((matches[wrong].sum(1) == 1).all()):
+            continue
+        read = {head: int(matches[head].int().argmax()) for head in wrong}
+        shown = [f"{head} reads {there}, not {head // (heads // count)}" for head, there in read.items()]
+        of = "heads of keys" if len(names) == len(of_keys) else f"heads of {names[0]} alone"
+        return f"query heads read other {of}: {', '.join(shown[:SHOWN])}{', ...' if len(shown) > SHOWN else ''}"
+    return None
+
+
+def _heads_read(
+    contract: Contract, case: Case, output: str, got: torch.Tensor, of_keys: Mapping[str, int], end: float
+) -> torch.Tensor | None:
+    """(Hq, Hkv), booleans: whether a query head is as if it read a head of some operands, `of_keys` with the axis of
+    their heads. None where that cannot be told."""
+    axis = contract.output_axes(output, case).split().index("Hq")
+    heads, count = case.size["Hq"], case.size["Hkv"]
     matches = torch.zeros(heads, count, dtype=torch.bool)
     for head in range(count):
 
@@ -508,9 +624,4 @@ def _other_heads(
         if off is None or time.monotonic() > end:
             return None
         matches[:, head] = ~off.movedim(axis, 0).reshape(heads, -1).any(1)
-    wrong = bad.movedim(axis, 0).reshape(heads, -1).any(1).nonzero().flatten().tolist()
-    if len(wrong) == 1 or not bool((matches[wrong].sum(1) == 1).all()):
-        return None
-    read = {head: int(matches[head].int().argmax()) for head in wrong}
-    shown = [f"{head} reads {there}, not {head // (heads // count)}" for head, there in read.items()]
-    return f"query heads read other heads of keys: {', '.join(shown[:SHOWN])}{', ...' if len(shown) > SHOWN else ''}"
+    return matches

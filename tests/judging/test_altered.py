@@ -3,6 +3,7 @@ output refute it."""
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -10,7 +11,7 @@ from touchstone.conformance.discovery import registry
 from touchstone.conformance.judging import altered, diagnosis, reading
 from touchstone.conformance.spec import compare
 from touchstone.conformance.spec.cases import plain_case
-from touchstone.reference import _masks
+from touchstone.reference import _masks, _philox
 from touchstone.reference.attention import torch_attention
 from touchstone.reference.attention_decode import torch_attention_decode
 from touchstone.reference.attention_decode_int4 import torch_attention_decode_int4
@@ -33,8 +34,14 @@ def said(op, fn, output="y", *, call=True, seconds=20.0, params=(), dtype="float
     got, right = called(contract, fn)(case), contract.expected(contract.build(case))[output]
     bad = compare.compare(got[output], right, case.torch_dtype).bad
     assert bad is not None
-    further = called(contract, fn) if call else reading.nothing
-    return altered.altered(contract, case, output, got, bad, seconds, further)
+
+    def further(case):
+        try:
+            return called(contract, fn)(case)
+        except RuntimeError:  # a kernel need not take every size
+            return None
+
+    return altered.altered(contract, case, output, got, bad, seconds, further if call else reading.nothing)
 
 
 def rms(statistic):
@@ -64,12 +71,153 @@ def mean_of(x):
         (lambda x, eps: torch.rsqrt(mean_of(x[:, 1:]) * 32 / 33 + eps), None),
         (lambda x, eps: torch.rsqrt(mean_of(x) + eps / 2), "were with 0.05, half of 0.1, in its place"),
         (lambda x, eps: torch.rsqrt(mean_of(x) + eps / 3), None),
+        (lambda x, eps: torch.rsqrt(mean_of(x[:, :8]) * 8 / 33 + eps), "of the first 8 of 33 alone"),
+        (lambda x, eps: torch.rsqrt(mean_of(x[:, 24:]) * 9 / 33 + eps), None),
+        (lambda x, eps: torch.rsqrt(mean_of(x[:, 28:]) * 5 / 33 + eps), None),
+        (lambda x, eps: torch.rsqrt(mean_of(x[:, 32:]) * 1 / 33 + eps), "of the last tile alone, from 32 of 33 on"),
     ],
 )
 def test_a_step_of_a_norm(statistic, text):
     told = said("rms_norm", rms(statistic), rows=5, cols=33, params={"eps": 0.1})
     assert told is None if text is None else text in told
     assert told is None or ("rms_norm.py:" in told and "; or" not in told)
+
+
+@pytest.mark.parametrize(
+    ("kept", "text"),
+    [
+        (lambda i: i % 128 < 96, "were without the last 32 of each 128 of 300"),
+        (lambda i: i % 128 < 32, "were of the first 32 of each 128 of 300 alone"),
+        (lambda i: i % 128 < 33, None),
+    ],
+)
+def test_lanes_that_are_lost(kept, text):
+    def fn(x, weight, *, eps=1e-6):
+        squares = x.square()[:, kept(torch.arange(x.shape[1]))].sum(-1, keepdim=True)
+        return x * torch.rsqrt(squares / x.shape[1] + eps) * weight
+
+    told = said("rms_norm", fn, rows=5, cols=300)
+    assert told is None if text is None else text in told
+
+
+@pytest.mark.parametrize(("count", "text"), [(32, "without the last 8 of 40, beyond whole tiles"), (30, None)])
+def test_a_softmax_and_its_lse_of_some_elements(count, text):
+    """Each alone would leave the other output unexplained."""
+
+    def fn(x):
+        lse = torch.logsumexp(x[:, :count], -1)
+        return (x - lse[:, None]).exp(), lse
+
+    for output in ("y", "lse"):
+        told = said("online_softmax", fn, output, rows=5, cols=40)
+        assert told is None if text is None else f"each `softmax` and `logsumexp` of a line were {text}" in told
+
+
+def test_a_softmax_of_an_empty_sum():
+    def fn(x):
+        return torch.full_like(x, torch.inf), x.new_full((len(x),), -torch.inf)
+
+    told = said("online_softmax", fn, rows=5, cols=40)
+    assert "each `softmax` and `logsumexp` of a line were of an empty sum, without all 40" in told
+
+
+@pytest.mark.parametrize(
+    ("chosen", "text"),
+    [
+        (slice(256), "`torch.dot(a, b)` were of the first 256 of 1025 terms alone"),
+        (slice(1024, None), "were of the last tile of terms alone, from 1024 of 1025 on"),
+        (slice(1000), None),
+    ],
+)
+def test_an_output_of_one_element(chosen, text):
+    fn = lambda a, b: a[chosen] @ b[chosen]  # noqa: E731
+    told = said("dot", fn, n=1025)
+    assert told is None if text is None else text in told
+    assert said("dot", fn, call=False, n=1025) is None
+
+
+@pytest.mark.parametrize(("times", "text"), [(2, "`h @ w2 + b2` were with `b2` twice"), (2.5, None)])
+def test_a_term_twice(times, text):
+    def fn(x, w1, b1, w2, b2, *, activation="gelu"):
+        return torch.nn.functional.gelu(x @ w1 + b1) @ w2 + times * b2
+
+    told = said("mlp", fn, M=5, D=7, H=9, N=6)
+    assert told is None if text is None else text in told
+
+
+def test_a_tensor_in_the_place_of_another_of_its_shape():
+    def backward(of):
+        def fn(x, weight, dy, *, rstd=None, eps=1e-6):
+            r = torch.rsqrt(mean_of(x) + eps)
+            hat, g = x * r, dy * weight
+            other = of(x, hat, g)
+            return r * (g - other * (g * other).mean(-1, keepdim=True)), (dy * hat).sum(0)
+
+        return fn
+
+    size = dict(rows=5, cols=33)
+    told = said("rms_norm_backward", backward(lambda x, hat, g: x), "dx", **size)
+    assert "as if `xhat` were `x` (rms_norm_backward.py:" in told
+    assert said("rms_norm_backward", backward(lambda x, hat, g: x * 1.1), "dx", **size) is None
+
+
+def test_an_element_that_is_overwritten_before_it_is_read():
+    def turned(x, c, s, half, by):
+        y = x.clone()
+        y[..., :half] = x[..., :half] * c - x[..., half : 2 * half] * s
+        y[..., half : 2 * half] = x[..., half : 2 * half] * c + by * y[..., :half] * s
+        return y
+
+    def fn(by):
+        return lambda q, k, cos, sin, positions, *, interleaved=False: tuple(
+            turned(x, cos[positions.long()][:, None], sin[positions.long()][:, None], cos.shape[1], by) for x in (q, k)
+        )
+
+    told = said("rope", fn(1), "q_turned")
+    assert "as if `x[..., first]` were `x[..., first] * c - x[..., second] * s` (rope.py:" in told
+    assert said("rope", fn(1.5), "q_turned") is None
+
+
+@pytest.mark.parametrize(
+    ("index", "text"),
+    [
+        (lambda e, cols: e % 128, "the index into the random words began again with each tile of 128"),
+        (lambda e, cols: e % cols, "the index into the random words began again with each row of 40 (cols)"),
+        (lambda e, cols: 4 * e, "the first of four of the counter e"),
+        (lambda e, cols: e // 4 * 4, "for each four elements the first of theirs"),
+        (lambda e, cols: e + 1, "those of the next element"),
+        (lambda e, cols: e % 100, None),
+    ],
+)
+def test_other_random_words(index, text):
+    def fn(x, bias, residual, *, p=0.0, seed=0, offset=0):
+        every = _philox.words(4 * x.numel() + 1, seed, offset)
+        words = torch.from_numpy(every[index(np.arange(x.numel()), x.shape[1])].astype(np.int64)).view(x.shape)
+        return torch.where(words >= int(p * 2**32), (x + bias) / (1 - p), 0.0) + residual
+
+    params = dict(p=0.5, seed=7, offset=3)
+    told = said("bias_dropout_residual", fn, params=params, rows=20, cols=40)
+    assert told is None if text is None else text in told
+
+
+@pytest.mark.parametrize(
+    ("of", "text"),
+    [
+        (lambda seed, at: (seed & 2**32 - 1, at), "those of the seed's low 32 bits"),
+        (lambda seed, at: (seed, at & 2**32 - 1), "those of the offset's low 32 bits"),
+        (lambda seed, at: (seed, 0), "those of offset 0"),
+        (lambda seed, at: (at, seed), "those of seed and offset in each other's place"),
+        (lambda seed, at: (seed + 1, at), None),
+    ],
+)
+def test_random_words_of_another_key(of, text):
+    def fn(x, *, p=0.5, seed=0, offset=0):
+        kept = _philox.kept(x.shape, p, *of(seed, offset))
+        return torch.where(torch.from_numpy(kept), x / (1 - p), 0.0)
+
+    params = dict(p=0.5, seed=2**40 + 7, offset=2**35 + 3)
+    told = said("dropout", fn, params=params, trailing=(20, 40))
+    assert told is None if text is None else text in told
 
 
 @pytest.mark.parametrize(("tile", "text"), [(16, "in tiles of 16 that is not scaled anew"), (5, None)])
@@ -83,6 +231,88 @@ def test_a_running_sum_that_is_not_scaled_anew(tile, text):
 
     told = said("softmax", fn, rows=5, cols=73)
     assert told is None if text is None else text in told
+
+
+@pytest.mark.parametrize(
+    ("beyond", "text"),
+    [
+        (
+            range(21, 32),
+            "of more than 37 terms: beyond the last of them the last tile, of 16, still holds the one before",
+        ),
+        (range(20, 31), None),
+    ],
+)
+def test_a_last_tile_that_still_holds_the_one_before(beyond, text):
+    index = torch.tensor([*range(37), *beyond])
+    told = said("matmul", lambda a, b: a[:, index] @ b[index], "c", M=5, K=37, N=6)
+    assert told is None if text is None else text in told
+
+    def squares(x, weight, *, eps=1e-6):
+        return x * torch.rsqrt(x[:, index].square().sum(1, keepdim=True) / 37 + eps) * weight
+
+    told = said("rms_norm", squares, rows=5, cols=37)
+    assert told is None if text is None else "the last tile, of 16, still holds the one before" in told
+
+
+def halves(offset):
+    """What the lanes of a warp hold whose exchanges leave one step out."""
+
+    def fn(y, dy):
+        side = torch.arange(y.shape[1]) // offset % 2
+        sums = torch.stack([(y * dy)[:, side == half].sum(1) for half in (0, 1)], 1)
+        return y * (dy - sums[:, side])
+
+    return fn
+
+
+@pytest.mark.parametrize(
+    ("fn", "text"),
+    [
+        (halves(1), "were of each element's own half of every 2 of 48: a step of its tree is left out"),
+        (halves(16), "were of each element's own half of every 32 of 48"),
+        (lambda y, dy: y * (dy - (y * dy)[:, torch.arange(48) // 4 % 2 == 0].sum(1, keepdim=True)), "has 4 as no part"),
+        (halves(3), None),
+    ],
+)
+def test_a_step_of_a_tree_that_is_left_out(fn, text):
+    told = said("softmax_backward", fn, "dx", rows=5, cols=48)
+    assert told is None if text is None else text in told
+
+
+@pytest.mark.parametrize(("tile", "text"), [(16, "of tiles of 16, of each less its own maximum"), (5, None)])
+def test_tiles_whose_maxima_do_not_meet(tile, text):
+    def fn(x):
+        e = torch.cat([(part - part.amax(1, keepdim=True)).exp() for part in x.split(tile, 1)], 1)
+        return e / e.sum(1, keepdim=True)
+
+    told = said("softmax", fn, rows=5, cols=73)
+    assert told is None if text is None else text in told
+
+
+def gradients(q, k, v, o, lse, do, scale, of_values):
+    group = (k.shape[1], q.shape[1] // k.shape[1])
+    wide_k, wide_v = (t.repeat_interleave(group[1], 1) for t in (k, v))
+    p = (q @ wide_k.mT * scale - lse[..., None]).exp()
+    ds = p * (do @ wide_v.mT - (o * do).sum(-1, keepdim=True))
+    dk, dv = (t.unflatten(1, group).sum(2) for t in (scale * ds.mT @ q, of_values(p, ds).mT @ do))
+    return scale * ds @ wide_k, dk, dv
+
+
+@pytest.mark.parametrize(
+    ("of_values", "text"),
+    [(lambda p, ds: ds, "as if `p.mT` were `ds.mT` (attention_backward.py:"), (lambda p, ds: 1.1 * ds, None)],
+)
+def test_of_a_large_case_what_explains_a_small_one(of_values, text):
+    def fn(q, k, v, o, lse, do, *, causal=False, scale=None):
+        return gradients(q, k, v, o, lse, do, q.shape[-1] ** -0.5 if scale is None else scale, of_values)
+
+    size = dict(B=2, Hq=2, Hkv=2, Sq=130, Sk=200, D=64)
+    contract = registry.contract("attention_backward")
+    assert contract.work(plain_case(contract, "float32", "normal", size=size)) > altered.WORK_LIMIT
+    told = said("attention_backward", fn, "dv", **size)
+    assert told is None if text is None else text in told
+    assert said("attention_backward", fn, "dv", call=False, **size) is None
 
 
 def test_means_of_one_line_that_are_wrong_in_one_way():

@@ -646,12 +646,131 @@ def test_nan_of_what_is_not_to_be_read():
     told = judged("attention_decode", masked_by_0, dtypes=["float32"])
     assert told and any("v has NaN in places that no answer depends on" in each for each in told)
 
+    def all_keys(q, k, v, lengths, *, scale=None):
+        return masked_by_0(q, k, v, torch.full_like(lengths, k.shape[2]), scale=scale)
+
+    told = judged("attention_decode", all_keys, dtypes=["float32"])
+    assert told and not any("to multiply by 0" in each for each in told)
+    first = told[0].splitlines()
+    assert "as if all lengths were 3 (Sk)" in first[0] and "one key too many" not in told[0]
+    assert first[-1].startswith("with numbers in the places that no answer depends on")
+
     def divided_by_0(q, k, v, lengths, *, scale=None):
         o, lse = masked_by_0(q, k.nan_to_num(), v.nan_to_num(), lengths, scale=scale)
         return o * ((lse - lse) / (lse - lse))[..., None].to(q.dtype), lse
 
     told = judged("attention_decode", divided_by_0, dtypes=["float32"])
     assert told and not any("no answer depends on" in each for each in told)
+
+
+def test_memory_that_is_not_set_to_0():
+    def added(x, weight, dy, *, rstd=None, eps=1e-6, begin=torch.empty):
+        wide, g = x.float(), dy.float()
+        r = torch.rsqrt(wide.square().mean(-1) + eps) if rstd is None else rstd
+        hat = wide * r[:, None]
+        dx = r[:, None] * (g * weight - hat * (g * weight * hat).mean(-1, keepdim=True))
+        dweight = begin(x.shape[1])
+        for row in g * hat:
+            dweight += row
+        return dx.to(x.dtype).contiguous(), dweight.to(x.dtype)
+
+    told = judged("rms_norm_backward", added, dtypes=["float32"], where=lambda case: case.filled)
+    assert diagnosis.NOT_ZEROED in told[0] and "never written" not in told[0]
+
+    def unset(*args, **kwargs):
+        dx, dweight = added(*args, **kwargs, begin=torch.zeros)
+        return dx, torch.cat([dweight[:-1], torch.empty(1, dtype=dweight.dtype)])
+
+    told = judged("rms_norm_backward", unset, dtypes=["float32"], where=lambda case: case.filled)
+    assert diagnosis.NOT_ZEROED not in told[0]
+
+
+def test_what_is_kept_from_the_first_call_of_a_size():
+    kept = {}
+
+    def once(x, weight, bias, *, eps=1e-5, key=lambda x: (x.shape, x.dtype)):
+        wide = x.float()
+        centred = wide - wide.mean(-1, keepdim=True)
+        rstd = kept.setdefault(key(x), torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps))
+        y = centred * rstd * weight.float()
+        return (y if bias is None else y + bias.float()).to(x.dtype).contiguous()
+
+    told = judged("layer_norm", once)
+    assert any("kept from the first call of a size" in each for each in told)
+
+    def of_values(x, weight, bias, *, eps=1e-5):
+        return once(x, weight, bias, eps=eps, key=lambda x: object()) * (1 + 0.1 * (x.float().sum() > 3)).to(x.dtype)
+
+    told = judged("layer_norm", of_values)
+    assert told and not any("kept from the first call" in each for each in told)
+
+
+def test_a_precision_that_float32_refutes_is_not_named():
+    def spread(by):
+        def fn(logits, target, *, reduction="mean", ignore_index=-100, label_smoothing=0.0, z_loss=0.0):
+            z, kept = logits.float(), target.long() != ignore_index
+            lse, of_class = torch.logsumexp(z, -1), z.gather(1, target.long().where(kept, 0)[:, None])[:, 0]
+            loss = (1 - label_smoothing) * (lse - of_class) + z_loss * lse**2
+            if label_smoothing:
+                loss = loss + label_smoothing * (lse - z.sum(-1) / (z.shape[1] - by))
+            loss = torch.where(kept, loss, 0.0)
+            return loss if reduction == "none" else loss.sum() / (kept.sum() if reduction == "mean" else 1)
+
+        return fn
+
+    told = judged("cross_entropy", spread(1))
+    assert told and not any("is rounded to" in each for each in told)
+    assert any("`z.mean(-1)` were divided by 33 - 1" in each for each in told)
+
+
+@pytest.mark.parametrize(
+    ("index", "text"),
+    [
+        (lambda c, per: c // per, "as if weight and bias were indexed by C // (C/groups)"),
+        (lambda c, per: c % per, "as if weight and bias were indexed by C % (C/groups)"),
+        (lambda c, per: c * 2 % (3 * per), None),
+    ],
+)
+def test_vectors_by_another_index(index, text):
+    def fn(x, weight, bias, *, groups, eps=1e-5):
+        at = index(torch.arange(x.shape[1]), x.shape[1] // groups)
+        return F.group_norm(x, groups, weight[at], bias[at], eps)
+
+    told = said("group_norm", fn, params={"groups": 3}, N=2, C=12, trailing=(5,))
+    assert told is None if text is None else text in told
+
+
+@pytest.mark.parametrize(("tile", "text"), [(16, "as if K of b began again with each tile of 16"), (15, None)])
+def test_a_pointer_that_is_not_moved_on(tile, text):
+    told = said("matmul", lambda a, b: a @ b[torch.arange(len(b)) % tile], "c", M=5, K=37, N=6)
+    assert told == text
+
+
+def test_bits_in_another_order():
+    right = torch.tensor([0x12345678, -2, 77, 1 << 30, 3, 0x0F0F0F01], dtype=torch.int32)
+
+    def told(got):
+        return diagnosis._bits_moved(got, right.double())
+
+    assert told(~right) == "every bit is the other one"
+    swapped = right.view(torch.uint8).view(-1, 4).flip(1).reshape(-1).view(torch.int32)
+    assert told(swapped) == "the bytes of each word lie in the reverse order"
+    assert told(right + 1) is None
+
+
+def test_heads_of_values_alone():
+    def fn(moved):
+        def attention(q, k, v, *, causal=False, scale=None):
+            group = q.shape[1] // k.shape[1]
+            s = q @ k.repeat_interleave(group, 1).mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+            return s.softmax(-1) @ moved(v, group), s.logsumexp(-1)
+
+        return attention
+
+    size = dict(B=2, Hq=6, Hkv=2, Sq=5, Sk=7, D=8)
+    told = said("attention", fn(lambda v, group: v.repeat(1, group, 1, 1)), "o", **size)
+    assert told.startswith("query heads read other heads of v alone: 1 reads 1, not 0")
+    assert said("attention", fn(lambda v, group: v.repeat(1, group, 1, 1) * 1.1), "o", **size) is None
 
 
 def test_a_sum_that_goes_on_from_call_to_call():

@@ -1,0 +1,673 @@
+"""The changes of a reference that are tried: what else an operation can give, which tensors can stand in each other's
+place, which random words a dropout can have."""
+
+import ast
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from touchstone.conformance.judging.operations import (
+    Alteration,
+    Operation,
+    Place,
+    Run,
+    Site,
+    Step,
+    expression_of,
+    place_of,
+    words_of,
+)
+from touchstone.conformance.spec.contract import Case, Contract
+
+WARP = 32
+TILES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+def of_words(contract: Contract, case: Case) -> Iterator[Alteration]:
+    """Other random words of a dropout's elements: by an index that begins again, or of another counter or key."""
+    if not {"p", "seed", "offset"} <= case.param.keys() or case.param["p"] in (0.0, 1.0):
+        return
+    rows = {
+        f"row of {size} ({letter})": size
+        for letter, size in case.size.items()
+        if isinstance(size, int) and size > 1 and any(letter in contract.output_axes(o, case) for o in contract.outputs)
+    }
+    for each, size in {**{f"tile of {size}": size for size in (*TILES, 2048, 4096)}, **rows}.items():
+        yield Alteration(f"the index into the random words began again with each {each}", {}, partial(_begun, size))
+    by = "the random words were "
+    yield Alteration(f"{by}the first of four of the counter e, not number e mod 4 of the counter e/4", {}, _of_counter)
+    yield Alteration(
+        f"{by}for each four elements the first of theirs", {}, lambda e, *key: _word(e & ~np.int64(3), *key)
+    )
+    yield Alteration(f"{by}those of the seed's low 32 bits", {}, lambda e, seed, at: _word(e, seed & LOW, at))
+    yield Alteration(f"{by}those of the offset's low 32 bits", {}, lambda e, seed, at: _word(e, seed, at & LOW))
+    yield Alteration(f"{by}those of offset 0", {}, lambda e, seed, at: _word(e, seed, 0))
+    yield Alteration(f"{by}those of seed 0", {}, lambda e, seed, at: _word(e, 0, at))
+    yield Alteration(f"{by}those of seed and offset in each other's place", {}, lambda e, seed, at: _word(e, at, seed))
+    yield Alteration(f"{by}those of the next element", {}, lambda e, *key: _word(e + 1, *key))
+
+
+LOW = 2**32 - 1
+
+
+def _begun(size: int, index: np.ndarray, seed: int, offset: int) -> np.ndarray:
+    return _word(index % size, seed, offset)
+
+
+def _of_counter(index: np.ndarray, seed: int, offset: int) -> np.ndarray:
+    return _word(4 * index, seed, offset)
+
+
+def _word(index: np.ndarray, seed: int, offset: int) -> np.ndarray:
+    """The words of elements in any order."""
+    return words_of(int(index.max(initial=-1)) + 1, seed, offset)[index]
+
+
+def of_operations(plain: Run) -> Iterator[Alteration]:
+    """All changes of the operations that a reference went through: the first of each, then the second of each."""
+    bases = {o.site: _in_base_2 for o in plain.seen.values() if o.site[1] in IN_BASE_2}
+    if len(bases) > 1:
+        yield Alteration("all exponentials and logarithms were to base 2", bases)
+    yield from _together(plain)
+    calls = Counter((operation.site[0][0], operation.site[1]) for operation in plain.seen.values())
+    shared = {operation.site for operation in plain.seen.values() if calls[operation.site[0][0], operation.site[1]] > 1}
+    every = [list(_of_site(operation, operation.site in shared)) for operation in list(plain.seen.values())]
+    for nth in itertools.zip_longest(*every):
+        yield from (alteration for alteration in nth if alteration is not None)
+    yield from _confused(plain)
+
+
+def _together(plain: Run) -> Iterator[Alteration]:
+    """One change of all the means, sums and the like that stand in one line, and of an operation wherever the function
+    that it stands in is called from."""
+    lines: dict[tuple[str, str], dict[Site, Step]] = {}
+    for operation in plain.seen.values():
+        if operation.site[1] in REDUCTIONS and isinstance(operation.out, torch.Tensor):
+            for words, step in _of_reduction(operation.site[1], operation):
+                lines.setdefault((place_of(operation.site), words), {})[operation.site] = step
+    for (place, words), steps in lines.items():
+        if len(steps) > 1:
+            names = " and ".join(f"`{name}`" for name in dict.fromkeys(name for _, name in steps))
+            yield Alteration(f"each {names} of a line were {words} ({place})", steps)
+    shared: dict[tuple[Place, str], dict[Site, Step]] = {}
+    for operation in plain.seen.values():
+        for alteration in _of_site(operation, False):
+            shared.setdefault((operation.site[0][0], alteration.text), {}).update(alteration.steps)
+    for (_, text), steps in shared.items():
+        if len(steps) > 1:
+            yield Alteration(text, steps)
+
+
+Source = Site | str  # of a tensor: the operation that made it, or the operand that it is
+
+
+class _Use(NamedTuple):
+    """An argument of an operation: where it is, its text in the code, the tensor, and where that comes from."""
+
+    site: Site
+    position: int
+    text: str
+    value: torch.Tensor
+    source: Source
+
+
+def _confused(plain: Run) -> Iterator[Alteration]:
+    """One tensor in the place of another of its shape, in one expression of a function wherever that is called from:
+    an element that is overwritten before it is read, the input of a step in the place of its result."""
+    uses = [use for operation in list(plain.seen.values()) for use in _uses(operation)]
+    ranges = {use.site: _range(use.site) for use in uses}
+    changes: dict[tuple[Any, str, str], dict[Site, dict[int, Source]]] = {}
+    for use in uses:
+        nearby = [other for other in uses if _same_call(other.site, use.site)]
+        others = {other.source: other.text for other in nearby if other.value.shape == use.value.shape}
+        for site, operation in [*plain.seen.items(), *plain.views.items()]:
+            text = expression_of(site) if _same_call(site, use.site) else None
+            if isinstance(operation.out, torch.Tensor) and operation.out.shape == use.value.shape and text is not None:
+                others.setdefault(site, text)
+        others.pop(use.source, None)
+        outer = max((ranges[o.site] for o in nearby if _within(use.site, o.site, ranges)), key=_length)
+        for source, text in others.items():
+            if text == use.text:
+                continue
+            key = (use.site[0][0][0], outer), use.text, text
+            changes.setdefault(key, {}).setdefault(use.site, {})[use.position] = source
+    for (_, text, other_text), sources in changes.items():
+        steps = {site: partial(_with_sources, by_position) for site, by_position in sources.items()}
+        yield Alteration(f"`{text}` were `{other_text}` ({place_of(next(iter(sources)))})", steps)
+
+
+def _same_call(one: Site, other: Site) -> bool:
+    """Whether two operations are of one call of a function."""
+    return one[0][0][0] is other[0][0][0] and one[0][1:] == other[0][1:]
+
+
+def _uses(operation: Operation) -> Iterator[_Use]:
+    """The tensors that an operation takes, as they are written."""
+    text = expression_of(operation.site)
+    node = None if text is None else ast.parse(text, mode="eval").body
+    written: list[ast.expr] = []
+    if isinstance(node, ast.BinOp) and all(isinstance(arg, torch.Tensor) for arg in operation.args[:2]):
+        written = [node.left, node.right]
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        of_torch = isinstance(node.func.value, ast.Name) and node.func.value.id == "torch"
+        written = [*([] if of_torch else [node.func.value]), *node.args][:1]
+    for position, (arg, part) in enumerate(zip(operation.args, written, strict=False)):
+        if isinstance(arg, torch.Tensor) and arg.is_floating_point() and arg.numel() > 1:
+            maker = operation.run.made.get(id(arg))
+            operand = next((name for name, value in operation.run.operands.items() if value is arg), None)
+            source = operand if maker is None else maker.site
+            if source is not None:
+                yield _Use(operation.site, position, ast.unparse(part), arg, source)
+
+
+def _with_sources(sources: Mapping[int, Source], operation: Operation) -> Any:
+    """What an operation gives for other tensors, as far as they are there by then."""
+    args, run = list(operation.args), operation.run
+    for position, source in sources.items():
+        other = run.operands.get(source) if isinstance(source, str) else run.latest.get(source)
+        if not isinstance(other, torch.Tensor) or other.shape != args[position].shape:
+            raise LookupError("not made yet")
+        args[position] = other
+    return operation.of(*args)
+
+
+def _range(site: Site) -> tuple[int, int, int, int]:
+    """Where an operation begins and ends: line and column."""
+    code, at = site[0][0]
+    line, end, start, stop = list(code.co_positions())[at // 2]
+    return line or 0, start or 0, end or 0, stop or 0
+
+
+def _within(inner: Site, outer: Site, ranges: Mapping[Site, tuple[int, int, int, int]]) -> bool:
+    """Whether an operation is a part of another."""
+    a, b = ranges[inner], ranges[outer]
+    return b[:2] <= a[:2] and a[2:] <= b[2:]
+
+
+def _length(place: tuple[int, int, int, int]) -> tuple[int, int]:
+    return place[2] - place[0], place[3] - place[1]
+
+
+def _of_site(operation: Operation, shared: bool) -> Iterator[Alteration]:
+    shown = expression_of(operation.site)
+    if shown is None or not isinstance(operation.out, torch.Tensor):
+        return
+    for words, step in _changes(operation, shown):
+        place = place_of(operation.site, shared)
+        yield Alteration(f"`{shown}` were {words} ({place})", {operation.site: step})
+
+
+def _changes(operation: Operation, shown: str) -> Iterator[tuple[str, Step]]:
+    """Other results of an operation, in words."""
+    name, out = operation.site[1], operation.out
+    node = ast.parse(shown, mode="eval").body
+    if name in ("mul", "div", "rdiv", "add", "sub", "rsub") and len(operation.args) == 2:
+        yield from _of_two(name, node, operation)
+    elif name in COMPARISONS:
+        yield f"`{COMPARISONS[name]}`", lambda o: getattr(o.args[0], COMPARISONS[name].split()[0])(o.args[1])
+    elif name in ("matmul", "mv", "dot"):
+        yield from _of_product(operation)
+    elif name == "getitem":
+        yield from _of_index(operation)
+    elif name in REDUCTIONS:
+        yield from _of_reduction(name, operation)
+    elif name in ("tril", "triu"):
+        yield from _of_triangle()
+    elif name in BASES:
+        yield BASES[name], lambda o: getattr(torch, BASES[name])(o.args[0])
+    elif name == "repeat_interleave":
+        yield "`repeat`: all heads in turn, not each several times", _repeated
+    elif name == "masked_fill":
+        yield "left out: nothing masked", lambda o: o.args[0].expand(o.out.shape).clone()
+    elif name == "where":
+        yield f"`{_argument(node, 1)}` everywhere", lambda o: _in_place_of(o.args[1], o.out)
+    if name == "mul":
+        yield from _of_factor(operation, node)
+    if name in ("add", "sub"):
+        yield from _of_term(operation, node)
+    if name in ("mul", "div", "add", "sub", "masked_fill"):
+        yield from _of_first_slices(operation, node)
+    if name in ("rsqrt", "sqrt"):
+        yield "taken before the number is added: the root, and then the number", _rooted_first
+    if not out.is_floating_point() or out.numel() < 2:
+        return
+    if name in UNARY:
+        yield "left out", lambda o: o.args[0].clone()
+    yield from _earlier(operation)
+    for dtype in (torch.bfloat16, torch.float16):
+        text = f"rounded to {str(dtype).removeprefix('torch.')}"
+        yield text, partial(_rounded, dtype)
+
+
+UNARY = {"square", "tanh", "exp", "log", "sqrt", "rsqrt", "sigmoid", "abs", "neg", "erf", "clamp", "clamp_min", "relu"}
+REDUCTIONS = ("mean", "sum", "amax", "amin", "max", "logsumexp", "softmax")
+IN_BASE_2 = {"exp", "log", "logsumexp", "softmax"}
+BASES = {"exp": "exp2", "log": "log2"}
+COMPARISONS = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt", "eq": "ne", "ne": "eq"}
+
+
+def _in_base_2(operation: Operation) -> torch.Tensor:
+    """What an operation gives with 2 in the place of e."""
+    name, x, ln2 = operation.site[1], operation.args[0], math.log(2)
+    if name == "log":
+        return operation.out / ln2
+    return operation.of(x * ln2) / (ln2 if name == "logsumexp" else 1)
+
+
+def _in_place_of(value: Any, out: torch.Tensor) -> torch.Tensor:
+    """A factor or term as a result of the shape of another."""
+    if not isinstance(value, torch.Tensor):
+        return torch.full_like(out, float(value))
+    return value.to(out.dtype).expand(out.shape).clone()
+
+
+def _of_two(name: str, node: ast.expr, operation: Operation) -> Iterator[tuple[str, Step]]:
+    """A product, quotient, sum or difference without one side, or the other way round."""
+    numbers = [arg for arg in operation.args if not isinstance(arg, torch.Tensor)]
+    of_sum = name in ("add", "sub", "rsub")
+    if numbers:  # which side of a product or sum stands left in the code is not known
+        words = f"without the {'term' if of_sum else 'factor' if name == 'mul' else 'quotient'} {numbers[0]:.4g}"
+        yield words, lambda o: _in_place_of(o.args[0], o.out)
+        if name == "mul":
+            yield f"with the factor {numbers[0]:.4g} twice", lambda o: o.out * o.args[1]
+            yield f"divided by {numbers[0]:.4g}", lambda o: o.args[0] / o.args[1]
+        elif name in ("div", "add", "sub", "rsub"):
+            word = "multiplied by" if name == "div" else "with the other sign before"
+            other = {"div": "mul", "add": "sub", "sub": "add", "rsub": "add"}[name]
+            yield f"{word} {numbers[0]:.4g}", lambda o: getattr(o.args[0], other)(o.args[1])
+        for by, of in _scales(operation).items():
+            text = f"with {by * numbers[0]:.4g}, {of} {numbers[0]:.4g}, in its place"
+            yield text, partial(_with_number, by)
+        return
+    if not isinstance(node, ast.BinOp):
+        return
+    left, right = ast.unparse(node.left), ast.unparse(node.right)
+    yield f"`{left}` alone", lambda o: _in_place_of(o.args[0], o.out)
+    if name != "div":
+        sign = -1.0 if name == "sub" else 1.0
+        yield f"`{'-' if sign < 0 else ''}{right}` alone", lambda o: _in_place_of(sign * o.args[1], o.out)
+    if of_sum:
+        other = {"add": "sub", "sub": "add"}[name]
+        yield f"`{left} {'-' if name == 'add' else '+'} {right}`", lambda o: getattr(o.args[0], other)(o.args[1])
+        yield f"with `{right}` twice", lambda o: o.of(o.out, o.args[1])
+        yield f"with `{left}` twice", lambda o: o.out + o.args[0]
+    else:
+        yield (
+            f"`{left} {'/' if name == 'mul' else '*'} ({right})`",
+            lambda o: o.args[0] / o.args[1] if name == "mul" else o.args[0] * o.args[1],
+        )
+        yield f"{'multiplied' if name == 'mul' else 'divided'} by `{right}` twice", lambda o: o.of(o.out, o.args[1])
+
+
+def _scales(operation: Operation) -> dict[float, str]:
+    """What a number in a sum or product may be off by."""
+    found = {2.0: "twice", 0.5: "half of"}
+    if isinstance(operation.out, torch.Tensor):
+        for size in sorted(set(operation.out.shape) - {0, 1, 2}):
+            found |= {float(size): f"{size} times", 1 / size: f"1/{size} of"}
+    return found
+
+
+def _with_number(by: float, operation: Operation) -> Any:
+    return operation.of(*(arg if isinstance(arg, torch.Tensor) else by * arg for arg in operation.args[:2]))
+
+
+def _of_factor(operation: Operation, node: ast.expr) -> Iterator[tuple[str, Step]]:
+    """A factor of a sum or difference that only one of the two terms gets."""
+    for at in (0, 1):
+        terms = operation.maker(at)
+        shown = None if terms is None else expression_of(terms.site)
+        if terms is None or shown is None or terms.site[1] not in ("add", "sub"):
+            continue
+        sides = ast.parse(shown, mode="eval").body
+        if not isinstance(sides, ast.BinOp):
+            continue
+        for side, of_side in enumerate((sides.left, sides.right)):
+            text = f"with `{ast.unparse(of_side)}` alone multiplied, not all of `{shown}`"
+            yield text, partial(_one_term, at, side)
+
+
+def _one_term(at: int, side: int, operation: Operation) -> torch.Tensor:
+    terms = operation.maker(at)
+    if terms is None:
+        return operation.out
+    parts = list(terms.args)
+    parts[side] = parts[side] * operation.args[1 - at]
+    return terms.of(*parts).expand(operation.out.shape)
+
+
+def _of_term(operation: Operation, node: ast.expr) -> Iterator[tuple[str, Step]]:
+    """A term that comes in before the factor or divisor of the other one, not after it."""
+    factors = operation.maker()
+    shown = None if factors is None else expression_of(factors.site)
+    if factors is None or shown is None or factors.site[1] not in ("mul", "div") or not isinstance(node, ast.BinOp):
+        return
+    sides = ast.parse(shown, mode="eval").body
+    if isinstance(sides, ast.BinOp):
+        term = ast.unparse(node.right)
+        yield f"with `{term}` added to `{ast.unparse(sides.left)}`, before `{ast.unparse(sides.right)}`", _term_first
+
+
+def _term_first(operation: Operation) -> Any:
+    factors = operation.maker()
+    if factors is None:
+        return operation.out
+    return factors.of(operation.of(factors.args[0]), factors.args[1]).expand(operation.out.shape)
+
+
+def _of_first_slices(operation: Operation, node: ast.expr) -> Iterator[tuple[str, Step]]:
+    """An argument whose first slice along an axis, or along all but the last two, is taken for every one: an index that
+    is left out."""
+    if isinstance(node, ast.BinOp):
+        written: list[ast.expr | None] = [node.left, node.right]
+    else:
+        written = [None, node.args[0] if isinstance(node, ast.Call) and node.args else None]
+    for at, (arg, source) in enumerate(zip(operation.args[:2], written, strict=False)):
+        if source is None or not isinstance(arg, torch.Tensor) or arg.ndim != operation.out.ndim:
+            continue
+        axes = [(axis,) for axis in range(arg.ndim) if arg.shape[axis] > 1]
+        leading = tuple(axis for axis in range(arg.ndim - 2) if arg.shape[axis] > 1)
+        for chosen in [*axes, *([leading] if len(leading) > 1 else [])]:
+            along = " and ".join(f"axis {axis}" for axis in chosen)
+            yield f"with `{ast.unparse(source)}` of index 0 along {along} for all", partial(_with_first, at, chosen)
+
+
+def _with_first(at: int, axes: Sequence[int], operation: Operation) -> Any:
+    value = operation.args[at]
+    for axis in axes:
+        value = value.narrow(axis, 0, min(1, value.shape[axis])).expand(value.shape)
+    args = list(operation.args)
+    args[at] = value
+    return operation.of(*args)
+
+
+def _of_product(operation: Operation) -> Iterator[tuple[str, Step]]:
+    size = operation.args[0].shape[-1]
+    for tile in _cut(size):
+        text = f"without the last {size % tile} of {size} terms{_beyond(tile, size)}"
+        yield text, partial(_terms, slice(0, size // tile * tile))
+    for tile in TILES:
+        if tile < size and size % tile:
+            yield f"of more than {size} terms: {_stale(tile)}", partial(_terms, _filled_up(size, tile))
+    for tile in TILES:
+        if 2 * tile <= size:
+            yield f"of the first {tile} of {size} terms alone", partial(_terms, slice(0, tile))
+            last = (size - 1) // tile * tile
+            yield f"of the last tile of terms alone, from {last} of {size} on", partial(_terms, slice(last, size))
+    if operation.out.is_floating_point():
+        for dtype in (torch.bfloat16, torch.float16):
+            text = f"a product of what is rounded to {str(dtype).removeprefix('torch.')}"
+            yield text, partial(_of_rounded, dtype)
+
+
+def _terms(chosen: slice | torch.Tensor, operation: Operation) -> torch.Tensor:
+    """A product with some of its terms, or with some of them twice."""
+    a, b = operation.args[:2]
+    return operation.of(a[..., chosen], b[chosen] if b.ndim == 1 else b[..., chosen, :])
+
+
+def _stale(tile: int) -> str:
+    return f"beyond the last of them the last tile, of {tile}, still holds the one before"
+
+
+def _filled_up(size: int, tile: int) -> torch.Tensor:
+    """The indices of whole tiles, the last of which is filled up with those of the tile before."""
+    index = torch.arange(-(-size // tile) * tile)
+    return torch.where(index < size, index, index - tile)
+
+
+def _cut(size: int) -> list[int]:
+    """Tiles that do not divide a size, each of another number of whole ones."""
+    found: dict[int, int] = {}
+    for tile in TILES:
+        if tile < size and size % tile:
+            found.setdefault(size // tile * tile, tile)
+    return list(found.values())
+
+
+def _of_index(operation: Operation) -> Iterator[tuple[str, Step]]:
+    """Other elements of a tensor: the first in place of a number's, all in place of a part."""
+    index = operation.args[1]
+    parts = index if isinstance(index, tuple) else (index,)
+    if any(type(part) is int for part in parts):
+        first = lambda part: 0 if type(part) is int else part  # noqa: E731
+        yield "that of index 0, whatever the index", lambda o: o.args[0][_each(o.args[1], first)]
+    for at, part in enumerate(parts):
+        if isinstance(part, slice) and type(part.stop) is int and not part.start:
+            yield "all up to the end", partial(_up_to_the_end, at)
+            yield f"the last {part.stop}, not the first", partial(_the_last, at)
+    if any(_is_indices(part) for part in parts):
+        zero = lambda part: torch.zeros_like(part) if _is_indices(part) else part  # noqa: E731
+        yield "that of index 0, whatever the indices", lambda o: o.args[0][_each(o.args[1], zero)]
+        plain = lambda part: _counted(part) if _is_indices(part) else part  # noqa: E731
+        yield "of the indices 0, 1, 2, ... whatever they are", lambda o: o.args[0][_each(o.args[1], plain)]
+
+
+def _up_to_the_end(at: int, operation: Operation) -> torch.Tensor:
+    return operation.args[0][_whole(operation.args[1], at)]
+
+
+def _the_last(at: int, operation: Operation) -> torch.Tensor:
+    index = operation.args[1]
+    parts = list(index) if isinstance(index, tuple) else [index]
+    if not isinstance(parts[at], slice):
+        return operation.out
+    parts[at] = slice(-parts[at].stop or operation.args[0].shape[0], None)
+    return operation.args[0][tuple(parts)]
+
+
+def _whole(index: Any, at: int) -> Any:
+    """An index without the end of one of its slices."""
+    if not isinstance(index, tuple):
+        return slice(index.start, None)
+    return (*index[:at], slice(index[at].start, None), *index[at + 1 :])
+
+
+def _is_indices(part: Any) -> bool:
+    return isinstance(part, torch.Tensor) and part.dtype is torch.int64 and part.ndim > 0
+
+
+def _counted(part: torch.Tensor) -> torch.Tensor:
+    return torch.arange(part.shape[-1], device=part.device).expand(part.shape).contiguous()
+
+
+def _each(index: Any, change: Callable[[Any], Any]) -> Any:
+    return tuple(change(part) for part in index) if isinstance(index, tuple) else change(index)
+
+
+def _of_reduction(name: str, operation: Operation) -> Iterator[tuple[str, Step]]:
+    """A mean, sum or maximum of other elements than all, or of another count."""
+    dim = operation.kwargs.get("dim", operation.args[1] if len(operation.args) > 1 else None)
+    whole = operation.args[0]
+    if not isinstance(dim, int) or not isinstance(operation.out, torch.Tensor):
+        return
+    size = whole.shape[dim]
+    if name in ("mean", "sum"):
+        other = "sum" if name == "mean" else "mean"
+        yield f"the {other}, not the {name}", lambda o: o.out * o.args[0].shape[dim] ** (1 if name == "mean" else -1)
+    if name == "mean" and size > 1:
+        yield f"divided by {size} - 1", lambda o: o.out * o.args[0].shape[dim] / (o.args[0].shape[dim] - 1)
+        for padded in sorted({-(-size // tile) * tile for tile in TILES} - {size}):
+            yield f"divided by {padded}", partial(_divided, padded / size)
+    if name in ("amax", "max"):
+        yield "at least 0", lambda o: o.out.clamp_min(0)
+    if name == "amin":
+        yield "at most 0", lambda o: o.out.clamp_max(0)
+    if name == "logsumexp":
+        yield "in base 2: log2 of the sum of exp2", lambda o: o.of(o.args[0] * math.log(2)) / math.log(2)
+        yield "the logarithm to base 2", lambda o: o.out / math.log(2)
+        yield "without the logarithm: the sum", lambda o: o.out.exp()
+        yield "the maximum alone", lambda o: o.args[0].amax(*o.args[1:], **o.kwargs)
+    if name in ("logsumexp", "softmax"):
+        for tile in TILES:
+            if tile < size:
+                text = f"of a running sum in tiles of {tile} that is not scaled anew where the maximum grows"
+                yield text, partial(_not_scaled, dim, tile)
+                yield f"of tiles of {tile}, of each less its own maximum", partial(_own_maximum, dim, tile)
+    if name in ("logsumexp", "softmax"):
+        yield f"of an empty sum, without all {size}", partial(_of_part, dim, 0, 0)
+    if name == "softmax":
+        yield "not divided by its sum", lambda o: (o.args[0] - o.args[0].amax(dim, keepdim=True)).exp()
+    for tile in _cut(size):
+        whole_tiles = size // tile * tile
+        yield f"without the last {size % tile} of {size}{_beyond(tile, size)}", partial(_of_part, dim, 0, whole_tiles)
+    for tile in TILES:
+        if 2 * tile <= size:
+            yield f"of the first {tile} of {size} alone", partial(_of_part, dim, 0, tile)
+            last = (size - 1) // tile * tile
+            yield f"of the last tile alone, from {last} of {size} on", partial(_of_part, dim, last, size)
+        if tile < size and size % tile and name not in ("softmax", "logsumexp", "amax", "amin", "max"):
+            stale = partial(_of_indices, dim, _filled_up(size, tile))
+            yield f"of more than {size}: {_stale(tile)}", stale
+        if tile <= size and name != "softmax":
+            half = tile // 2
+            text = f"of the elements whose index has {half} as no part of it, of {size}: a step of its tree is left out"
+            yield text, partial(_of_indices, dim, _lanes(size, tile, half))
+            if operation.kwargs.get("keepdim"):
+                text = f"of each element's own half of every {tile} of {size}: a step of its tree is left out"
+                yield text, partial(_own_half, dim, half)
+        if WARP < tile < size and name != "softmax":
+            most, first = (partial(_of_indices, dim, _lanes(size, tile, lanes)) for lanes in (tile - WARP, WARP))
+            yield f"without the last {WARP} of each {tile} of {size}", most
+            if tile > 2 * WARP:
+                yield f"of the first {WARP} of each {tile} of {size} alone", first
+
+
+def _beyond(tile: int, size: int) -> str:
+    """Beyond which whole tiles elements lie that are left out: several tiles leave out the same."""
+    largest = max(other for other in TILES if other < size and size // other * other == size // tile * tile)
+    return f", beyond whole tiles of {tile}" + (f" to {largest}" if largest > tile else "")
+
+
+def _of_indices(dim: int, index: torch.Tensor, operation: Operation) -> torch.Tensor:
+    """A reduction of the elements of some indices, of which a mean still divides by the number of all."""
+    whole = operation.args[0]
+    found = operation.of(whole.index_select(dim, index))
+    return found * len(index) / whole.shape[dim] if operation.site[1] == "mean" else found
+
+
+def _of_part(dim: int, start: int, stop: int, operation: Operation) -> torch.Tensor:
+    """A reduction of some elements alone, of which a mean still divides by the number of all."""
+    whole = operation.args[0]
+    part = whole.narrow(dim, start, stop - start)
+    if operation.site[1] == "softmax":
+        return (whole - part.logsumexp(dim, keepdim=True)).exp()
+    found = operation.of(part)
+    return found * (stop - start) / whole.shape[dim] if operation.site[1] == "mean" else found
+
+
+def _not_scaled(dim: int, tile: int, operation: Operation) -> torch.Tensor:
+    """A softmax, or the logarithm of the sum, whose addends keep the maximum that was known when they came."""
+    x = operation.args[0].movedim(dim, -1)
+    known = x.cummax(-1).values[..., [min(stop, x.shape[-1]) - 1 for stop in _ends(x.shape[-1], tile)]]
+    total = (x - known.repeat_interleave(tile, -1)[..., : x.shape[-1]]).exp().sum(-1)
+    last = known[..., -1]
+    if operation.site[1] == "softmax":
+        return ((x - last[..., None]).exp() / total[..., None]).movedim(-1, dim)
+    found = last + total.log()
+    return found.reshape(operation.out.shape)
+
+
+def _own_maximum(dim: int, tile: int, operation: Operation) -> torch.Tensor:
+    """A softmax, or the logarithm of the sum, of tiles whose maxima do not meet."""
+    x = operation.args[0].movedim(dim, -1)
+    apart = torch.cat([(part - part.amax(-1, keepdim=True)).exp() for part in x.split(tile, -1)], -1)
+    if operation.site[1] == "softmax":
+        return (apart / apart.sum(-1, keepdim=True)).movedim(-1, dim)
+    return (x.amax(-1) + apart.sum(-1).log()).reshape(operation.out.shape)
+
+
+def _ends(size: int, tile: int) -> range:
+    return range(tile, size + tile, tile)
+
+
+def _lanes(size: int, tile: int, lanes: int) -> torch.Tensor:
+    """The indices of the first `lanes` elements of each tile."""
+    index = torch.arange(size)
+    return index[index % tile < lanes]
+
+
+def _own_half(dim: int, half: int, operation: Operation) -> torch.Tensor:
+    """Of each element along an axis, the reduction of those whose index has `half` as a part where its own has, and not
+    where it has not: lanes that did not exchange in one step."""
+    whole = operation.args[0]
+    side = (torch.arange(whole.shape[dim]) & half) != 0
+    parts = [operation.of(whole.index_select(dim, at.nonzero().flatten())) for at in (~side, side)]
+    if operation.site[1] == "mean":
+        parts = [part * int(at.sum()) / len(side) for part, at in zip(parts, (~side, side), strict=True)]
+    return torch.cat(parts, dim).index_select(dim, side.long())
+
+
+def _divided(by: float, operation: Operation) -> torch.Tensor:
+    return operation.out / by
+
+
+def _rounded(dtype: torch.dtype, operation: Operation) -> torch.Tensor:
+    return operation.out.to(dtype).to(operation.out.dtype)
+
+
+def _of_rounded(dtype: torch.dtype, operation: Operation) -> torch.Tensor:
+    return operation.of(*(x.to(dtype).to(x.dtype) for x in operation.args[:2]))
+
+
+def _of_triangle() -> Iterator[tuple[str, Step]]:
+    yield "from the top left: of the diagonal 0", lambda o: o.func(o.args[0])
+    for by in (1, -1):
+        text = f"of the diagonal one {'later' if by > 0 else 'earlier'}"
+        yield text, partial(_moved_by, by)
+
+
+def _moved_by(by: int, operation: Operation) -> torch.Tensor:
+    return operation.func(operation.args[0], (operation.args[1] if len(operation.args) > 1 else 0) + by)
+
+
+def _repeated(operation: Operation) -> torch.Tensor:
+    value, times, dim = operation.args[0], operation.args[1], operation.args[2]
+    counts = [1] * value.ndim
+    counts[dim] = times
+    return value.repeat(counts)
+
+
+def _argument(node: ast.expr, at: int) -> str:
+    return ast.unparse(node.args[at]) if isinstance(node, ast.Call) and at < len(node.args) else "the first"
+
+
+def _rooted_first(operation: Operation) -> torch.Tensor | None:
+    """1/(sqrt(a) + b), or sqrt(a) + b, in place of 1/sqrt(a + b) and sqrt(a + b)."""
+    sum_of = operation.maker()
+    if sum_of is None or sum_of.site[1] != "add" or isinstance(sum_of.args[1], torch.Tensor):
+        return operation.out
+    root = sum_of.args[0].sqrt() + sum_of.args[1]
+    return 1 / root if operation.site[1] == "rsqrt" else root
+
+
+def _earlier(operation: Operation) -> Iterator[tuple[str, Step]]:
+    """What an operation gives where an argument is taken as it was a step before."""
+    for position, arg in enumerate(operation.args[:2]):
+        maker = operation.maker(position)
+        shown = None if maker is None else expression_of(maker.site)
+        if maker is None or shown is None or not isinstance(arg, torch.Tensor):
+            continue
+        node = ast.parse(shown, mode="eval").body
+        for side, part in enumerate(maker.args[:2]):
+            if isinstance(part, torch.Tensor) and part.shape == arg.shape and part.dtype == arg.dtype:
+                before = ""
+                if isinstance(node, ast.BinOp) and all(isinstance(x, torch.Tensor) for x in maker.args[:2]):
+                    before = f"`{ast.unparse(node.right if side else node.left)}`"
+                text = f"taken of {before or 'what goes into it'}, not of `{shown}`"
+                yield text, partial(_with_earlier, position, side)
+
+
+def _with_earlier(position: int, side: int, operation: Operation) -> Any:
+    maker = operation.maker(position)
+    if maker is None:
+        return operation.out
+    args = list(operation.args)
+    args[position] = maker.args[side]
+    return operation.of(*args)
