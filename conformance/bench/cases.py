@@ -50,8 +50,8 @@ def plan(
     first: bool = False,
     top: int | None = None,
 ) -> Plan:
-    """The groups of a selection; of every ladder the `top` last variants that can run. Raises UsageError naming the
-    option."""
+    """The groups of a selection; of every ladder the `top` last variants that can run and take the dtype. Raises
+    UsageError naming the option."""
     if mode not in MODES:
         raise selection.UsageError(f"--mode: {expected_one_of(mode, MODES)}")
     for name in dtypes or ():
@@ -101,16 +101,13 @@ def _plan_op(made: Plan, chosen: selection.Selection, op: str, wanted: _Wanted) 
             made.left_out[f"{subject.target} {op} {subject.name}"] = reason
         else:
             subjects.append((backend, subject))
-    if wanted.top is not None:
-        subjects = [
-            one
-            for b in dict.fromkeys(b for b, _ in subjects)
-            for one in [o for o in subjects if o[0] == b][-wanted.top :]
-        ]
     for dtype in dtypes or [d for d in bench.dtypes if chosen.device == "cuda"] or ["float32"]:
         if dtype not in contract.dtypes:
             continue
         taking = [(b, s) for b, s in subjects if dtype in (attributes(s.fn).dtypes or contract.dtypes)]
+        if wanted.top is not None:
+            ladders = [[one for one in taking if one[0] == b] for b in dict.fromkeys(b for b, _ in taking)]
+            taking = [one for ladder in ladders for one in ladder[-wanted.top :]]
         running, absent = (
             runnable(bench.baselines, chosen.device, dtype, baselines)
             if baselines or chosen.device == "cuda"

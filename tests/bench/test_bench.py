@@ -544,6 +544,14 @@ def test_the_last_variants_of_every_ladder():
     assert not group.baselines
 
 
+def test_the_last_variants_are_those_that_take_the_dtype():
+    """The last of dot's ladder take float16 alone."""
+    chosen = selection.select(device="cpu", backend="cupy", op="dot")
+    chosen.prepare()
+    (group,) = cases.plan(chosen, "small", ["float32"], top=2).groups
+    assert [subject.name for _, subject in group.subjects] == ["shuffle", "vectorised"]
+
+
 @pytest.mark.slow
 @pytest.mark.needs("triton", "pytest_benchmark")
 def test_through_pytest(tmp_path):
