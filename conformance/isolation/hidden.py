@@ -251,12 +251,16 @@ class Host(TorchDispatchMode):
             made = func(*args, **given)
             self._take(made, False)
             return made
+        tensors = [value for value in args if issubclass(type(value), torch.Tensor)]
+        if not all(map(_is_memory, tensors)):
+            return func(*args, **given)
+        secret = name in COPIES | _WRITES and any(map(self._is_secret, tensors))
+        if name in _WRITES:
+            self._take(args[0], False)
+            for memory in self._over(args[0]) if secret else ():
+                memory.secret = True
         with self._all_shown():
             made = func(*args, **given)
-            secret = name in COPIES | _WRITES and any(map(self._is_secret, args))
-            if secret and name in _WRITES:
-                for memory in self._over(made):
-                    memory.secret = True
         self._take(made, secret)
         return made
 
@@ -272,7 +276,8 @@ class Host(TorchDispatchMode):
 
     def _over(self, tensor: Any) -> list[Hidden]:
         """The memory that a tensor lies in."""
-        if not _is_plain(tensor) or not tensor.numel():
+        tensor = _as_plain(tensor)
+        if tensor is None or not tensor.numel():
             return []
         begin, end = _extent(tensor)
         return [memory for memory in self._known() if memory.span.start < end and begin < memory.span.stop]
@@ -298,7 +303,8 @@ class Host(TorchDispatchMode):
 
     def _take(self, tensor: Any, secret: bool) -> None:
         """From here on, know the memory of a tensor that the library has made."""
-        if not _is_plain(tensor) or not tensor.numel():
+        tensor = _as_plain(tensor)
+        if tensor is None or not tensor.numel():
             return
         hides = secret or (tensor.is_floating_point() and tensor.numel() > 1)
         begin, end = _extent(tensor)
@@ -318,8 +324,24 @@ class Window:
         return torch.frombuffer(self._mapping, dtype=torch.uint8, count=size, offset=offset)
 
 
-def _is_plain(tensor: Any) -> bool:
-    return type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.device.type == "cpu"
+_BASE = torch._C.TensorBase  # of which a class of somebody's may say otherwise
+
+
+def _is_memory(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a strided view of memory."""
+    with torch._C.DisableTorchFunction():
+        others = (_BASE.is_nested, _BASE.is_quantized)
+        return _BASE.layout.__get__(tensor) is torch.strided and not any(each.__get__(tensor) for each in others)
+
+
+def _as_plain(tensor: Any) -> torch.Tensor | None:
+    """A tensor that lies in the processor's memory, without what its class makes of it."""
+    if not issubclass(type(tensor), torch.Tensor) or not _is_memory(tensor):
+        return None
+    with torch._C.DisableTorchFunction():
+        if _BASE.device.__get__(tensor).type != "cpu":
+            return None
+        return tensor if type(tensor) is torch.Tensor else _BASE.as_subclass(tensor, torch.Tensor)
 
 
 def _extent(tensor: torch.Tensor) -> tuple[int, int]:

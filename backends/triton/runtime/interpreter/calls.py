@@ -12,9 +12,10 @@ import functools
 import sys
 from collections.abc import Iterable
 from numbers import Number
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
+from types import BuiltinFunctionType, CodeType, FunctionType, MappingProxyType, MethodType
 from typing import Any
 
+import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter as stock
 
@@ -27,7 +28,9 @@ _PYTHON = frozenset(
     for name in ("len", "range", "isinstance", "getattr", "hasattr", "print", "min", "max", "breakpoint")
 )
 _OF_VALUES = (tl.core.base_value, tl.dtype, list, tuple, dict, str)  # whose methods a kernel may call
+_PYTHONS = (list, tuple, dict, str)
 _CONSTANTS = (Number, str, type(None), tl.constexpr, tl.dtype)
+_INSIDES = (np.ndarray, *(kind for name, kind in vars(stock).items() if name.endswith("Handle")))  # what tiles hold
 _LIBRARIES = {*sys.stdlib_module_names, "triton", "torch", "numpy", "touchstone"}
 _PLAIN = frozenset(  # what classes have that hold constants
     f"__{name}__"
@@ -74,8 +77,44 @@ def _calls() -> None:
         def visit_Attribute(self, node):  # noqa: N802
             self.generic_visit(node)
             if not isinstance(node.ctx, ast.Load):
+                node.value = _wrapped("stored", node.value)
                 return node
+            if node.attr.startswith("__"):
+                node.value = _wrapped("inner", node.value)
             return _wrapped("constant", node.value) if node.attr == "value" else _wrapped("read", node)
+
+        def visit_Subscript(self, node):  # noqa: N802
+            self.generic_visit(node)
+            if not isinstance(node.ctx, ast.Load):
+                node.value = _wrapped("stored", node.value)
+            return node
+
+        def visit_AugAssign(self, node):  # noqa: N802
+            self.generic_visit(node)
+            if isinstance(node.target, ast.Name):
+                node.value = _wrapped("added", node.value)
+                node.value.args.insert(0, ast.copy_location(ast.Name(node.target.id, ast.Load()), node))
+            return node
+
+        def visit_FormattedValue(self, node):  # noqa: N802
+            self.generic_visit(node)
+            node.value = _wrapped("formatted", node.value)
+            return node
+
+        def visit_BinOp(self, node):  # noqa: N802
+            self.generic_visit(node)
+            if not isinstance(node.op, ast.Mod):
+                return node
+            call = ast.Call(ast.Name("_touchstone_remainder", ast.Load()), [node.left, node.right], [])
+            return ast.copy_location(call, node)
+
+        def visit_Global(self, node):  # noqa: N802
+            return ast.copy_location(ast.Expr(_wrapped("refused", ast.Constant(ast.unparse(node)))), node)
+
+        visit_Nonlocal = visit_Global
+
+        def visit_Match(self, node):  # noqa: N802
+            return ast.copy_location(ast.Expr(_wrapped("refused", ast.Constant("match"))), node)
 
     original = stock.FunctionRewriter.rewrite_ast
 
@@ -95,6 +134,9 @@ def _calls() -> None:
         return function
 
     stock._touchstone_called, stock._touchstone_read, stock._touchstone_constant = _called, _read, _constant
+    stock._touchstone_stored, stock._touchstone_inner, stock._touchstone_added = _stored, _inner, _added
+    stock._touchstone_formatted, stock._touchstone_remainder = _formatted, _remainder
+    stock._touchstone_refused = _refused
     transformers.add(Transformer)
     stock.FunctionRewriter.ast_transformer = Transformer()
     stock.FunctionRewriter.rewrite_ast = rewrite_ast
@@ -116,7 +158,83 @@ def _wrapped(how: str, value: ast.expr) -> ast.expr:
 
 def _called(function: Any) -> Any:
     """`function` where Triton's compiler has it work on tiles, else what calls it on constants."""
+    if backends.before_launch and (strict := _strictly(function)) is not None:
+        return strict
     return function if _is_language(function) else _OnConstants(function)
+
+
+# Where numbers are kept from the launcher, none may leave a kernel but by its stores: neither a tile, put into an
+# object that stays or asked for what the interpreter makes it of, nor as text.
+
+
+def _strictly(function: Any) -> Any:
+    """What is called in place of a function of Python's by which numbers could leave; None for any other."""
+    if type(function) is MethodType and isinstance(function.__self__, _PYTHONS):
+        return function if _is_language(function.__func__) else _OnConstants(function)
+    if type(function) is not BuiltinFunctionType:
+        return None
+    if function is builtins.getattr:
+        return _attribute
+    if function is builtins.print:
+        return _printed
+    owner = function.__self__
+    if function is builtins.breakpoint or isinstance(owner, str):
+        return _OnConstants(function)
+    for kind, unchanging in ((list, tuple), (dict, MappingProxyType)):
+        if isinstance(owner, kind) and not hasattr(unchanging, function.__name__):
+            _refused(f"{kind.__name__}.{function.__name__}")
+    return None
+
+
+def _attribute(value: Any, name: Any, *default: Any) -> Any:
+    if isinstance(name, str) and name.startswith("__"):
+        _inner(value)
+    return _read(getattr(value, name, *default))
+
+
+def _printed(*values: Any, **options: Any) -> None:
+    if "file" in options:
+        _refused("print(file=...)")
+    print(*values, **options)
+
+
+def _stored(value: Any) -> Any:
+    """An object that an attribute or an element is assigned to."""
+    if backends.before_launch:
+        _refused("an assignment to an element or an attribute")
+    return value
+
+
+def _inner(value: Any) -> Any:
+    """An object of which a name with underscores is read."""
+    if backends.before_launch and isinstance(value, tl.core.base_value):
+        _refused("what Python knows of a tile")
+    return value
+
+
+def _added(value: Any, more: Any) -> Any:
+    """What an assignment with an operator adds; to the compiler it changes a name, and no object."""
+    if backends.before_launch and not isinstance(value, tl.core.base_value | tuple | _CONSTANTS):
+        _refused(f"a change of a {type(value).__name__} in place")
+    return more
+
+
+def _formatted(value: Any) -> Any:
+    """What an f-string shows."""
+    if backends.before_launch and not _is_constant(value):
+        _refused("an f-string of what is no constant")
+    return value
+
+
+def _remainder(value: Any, by: Any) -> Any:
+    if backends.before_launch and isinstance(value, str | bytes) and not _is_constant(by):
+        _refused("a text made of what is no constant")
+    return value % by
+
+
+def _refused(what: str) -> None:
+    if backends.before_launch:
+        raise KernelError(f"{what}: Triton does not compile it, and numbers could leave the kernel by it")
 
 
 def _is_language(function: Any) -> bool:
@@ -180,6 +298,8 @@ def _global_names(code: CodeType) -> tuple[str, ...]:
 
 def _read(value: Any) -> Any:
     """`value`, if it is none that computes when it is used."""
+    if backends.before_launch and isinstance(value, _INSIDES):
+        _refused(f"a {type(value).__name__}")
     if _computes(type(value)):
         raise KernelError(f"a {type(value).__qualname__} is nothing of Triton's: a kernel has no use for its class")
     return value
@@ -198,9 +318,18 @@ def _computes(kind: type) -> bool:
     own = [each for each in kind.__mro__ if each.__module__.partition(".")[0] not in _LIBRARIES]
     members = {name: member for each in own for name, member in vars(each).items()}
     operators = [name for name in members if name.startswith("__") and name.endswith("__") and name not in _PLAIN]
-    return bool(operators) or any(
+    borrowed = [name for name in _COMPARED & members.keys() if not _is_of(members[name], kind)]
+    return bool(operators or borrowed) or any(
         isinstance(member, property | functools.cached_property) for member in members.values()
     )
+
+
+_COMPARED = {f"__{name}__" for name in ("eq", "ne", "lt", "le", "gt", "ge", "get", "set")}
+
+
+def _is_of(member: Any, kind: type) -> bool:
+    """Whether a method was written for a class, or made for it by the standard library, and is none of another's."""
+    return isinstance(member, FunctionType) and member.__module__ in {kind.__module__, "functools", "dataclasses"}
 
 
 class _OnConstants:
