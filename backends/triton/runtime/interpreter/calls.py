@@ -214,7 +214,7 @@ def _inner(value: Any) -> Any:
 
 def _added(value: Any, more: Any) -> Any:
     """What an assignment with an operator adds; to the compiler it changes a name, and no object."""
-    if backends.before_launch and not isinstance(value, tl.core.base_value | tuple | _CONSTANTS):
+    if backends.before_launch and not isinstance(value, (tl.core.base_value, tuple, *_CONSTANTS)):
         _refused(f"a change of a {type(value).__name__} in place")
     return more
 
