@@ -39,7 +39,7 @@ class Reached(NamedTuple):
     owner: Any  # what has to stay for the memory to stay: a tensor, an array
 
 
-_running = _launches = 0
+_running = _launches = _chosen = 0
 before_launch: list[Callable[[Iterable[Reached]], None]] = []  # called when a launch begins, with what it reaches
 after_launch: list[Callable[[], None]] = []  # and when it has ended
 failed_launch: list[Callable[[BaseException], None]] = []  # and before that, with what it raised
@@ -81,6 +81,13 @@ def compiling() -> Iterator[None]:
         for within in on_constants if _running else ():
             stack.enter_context(within())
         yield
+
+
+def chosen(more: int = 0) -> int:
+    """How many calls on constants the numbers of kernels have decided about; `more` are added."""
+    global _chosen
+    _chosen += more
+    return _chosen
 
 
 @contextlib.contextmanager

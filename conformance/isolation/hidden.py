@@ -121,6 +121,7 @@ class Host(TorchDispatchMode):
     def __enter__(self):
         if self._attends():
             self._look()
+        self._chosen = backends.chosen()
         backends.before_launch.append(self._begin)
         backends.failed_launch.append(self._fail)
         backends.after_launch.append(self._end)
@@ -145,6 +146,8 @@ class Host(TorchDispatchMode):
             self._look()
         for memory in self._kept():
             memory.show()
+        if (calls := backends.chosen() - self._chosen) > GIVEN:
+            tripwires.note(f"has the numbers of its kernels decide about {calls} calls of Python's on constants")
         if self._failed is not None and error[0] is None:
             tripwires.note(f"goes on after a kernel of its own has failed: {self._failed}")
 
@@ -290,7 +293,7 @@ class Host(TorchDispatchMode):
         secret = [memory for memory in self._over(tensor) if memory.secret]
         if not secret or not all(memory.written for memory in secret):
             return False
-        self._given += tensor.numel()
+        self._given += tensor.numel() * max(1, tensor.element_size() // 8)
         if self._given > GIVEN:
             tripwires.note(f"reads more than {GIVEN} numbers of what its kernels have written, in one call")
         return self._given <= GIVEN

@@ -20,6 +20,7 @@ import triton.language as tl
 from triton.runtime import interpreter as stock
 
 from touchstone import backends
+from touchstone.backends.triton.runtime.interpreter import choices
 from touchstone.backends.triton.runtime.interpreter.registry import FOREIGN, KernelError, repair, transformers
 
 _FOLDERS = FOREIGN[0], FOREIGN[2]  # of Triton and of this interpreter
@@ -269,6 +270,7 @@ def begin(kernel: Any, arguments: Iterable[Any]) -> None:
     name is an object whose class computes."""
     _given.clear()
     _begun.clear()
+    choices.begin(kernel.__code__)
     for value in arguments:
         _read(value)
     enter(kernel)
@@ -345,6 +347,7 @@ class _OnConstants:
         with backends.compiling():
             key = self._function, *map(repr, args), repr(kwargs)
             if key not in _given:
+                choices.called(self._function, key)
                 _given[key] = self._function(*args, **kwargs)
         if not _is_constant(_given[key]) and not _is_language(_given[key]):
             raise KernelError(f"{name} is no function of Triton's, and gives a kernel what is no constant")

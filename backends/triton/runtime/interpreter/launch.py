@@ -25,7 +25,7 @@ from triton.runtime.jit import JITFunction, KernelInterface
 
 from touchstone import backends
 from touchstone.backends import cuda_face
-from touchstone.backends.triton.runtime.interpreter import calls, programs
+from touchstone.backends.triton.runtime.interpreter import calls, choices, programs
 from touchstone.backends.triton.runtime.interpreter.compiled import InterpretedKernel
 from touchstone.backends.triton.runtime.interpreter.loops import _typed_range
 from touchstone.backends.triton.runtime.interpreter.memory import _Launch, _launches
@@ -279,7 +279,7 @@ def _patch_language() -> None:
         if isinstance(member, types.FunctionType) and "_semantic" in inspect.signature(member).parameters:
             setattr(tl.tensor, name, operation(member))
     stock._patch_lang = lambda fn: scope
-    tl.tensor.__index__ = lambda self: int(self.handle.data.item())
+    tl.tensor.__index__ = _index
     tl.tensor.__bool__ = _condition
     tl.static_assert = tl.core.static_assert = _static_assert
     if active("loops"):
@@ -299,6 +299,11 @@ def operation(builtin: Callable[..., Any]) -> Callable[..., Any]:
     return traced(call)
 
 
+def _index(tensor) -> int:
+    choices.decides()
+    return int(tensor.handle.data.item())
+
+
 def _condition(tensor) -> bool:
     """The truth of a scalar; to Triton's own code, which asks whether an optional tensor was given, all are true."""
     if sys._getframe(1).f_globals.get("__name__") in _SEMANTICS:
@@ -306,6 +311,7 @@ def _condition(tensor) -> bool:
     data = tensor.handle.data
     if data.size != 1:
         raise KernelError(f"a tile of shape {data.shape} used as a condition; use tl.where")
+    choices.decides()
     return bool(data.item())
 
 

@@ -11,6 +11,7 @@ import triton.language as tl
 from triton.runtime import interpreter as stock
 from triton.runtime.interpreter import TensorHandle
 
+from touchstone.backends.triton.runtime.interpreter import choices
 from touchstone.backends.triton.runtime.interpreter.registry import repair, transformers
 
 
@@ -63,6 +64,7 @@ def _typed_range(first, second=None, step=None, **options) -> Iterator[tl.tensor
             raise TypeError(f"the bounds and the step of a loop are scalar integers, not {bound.type}")
         ty = semantic.integer_promote_impl(ty, bound.dtype)
     dtype = stock._get_np_dtype(ty)
+    choices.decides()
     for value in range(*(int(bound.handle.data.item()) for bound in bounds)):
         yield tl.tensor(TensorHandle(np.array([value], dtype=dtype), ty), ty)
 
