@@ -237,7 +237,7 @@ def _op(name: str, folder: Path) -> tuple[str, Text | None]:
 
 def _file(name: str, folder: Path, of: str) -> Text:
     try:
-        return _text((folder / name).resolve(), in_place=of == "op")
+        return _text(Path(os.path.realpath(folder / name)), in_place=of == "op")  # a loop of links is told by reading
     except (OSError, ValueError) as error:
         no_text = isinstance(error, UnicodeError)
         why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8" if no_text else str(error)

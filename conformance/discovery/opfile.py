@@ -1,6 +1,7 @@
 """A user's own op: one Python file that holds the reference and the contract. docs/your-kernel.md walks through one."""
 
 import inspect
+import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -40,7 +41,7 @@ def load_op(path: str | Path) -> str:
     op's name. A file loaded again is read afresh. Raises ValueError that names the file and the field where the
     contract is mistaken, where the name is that of a built-in op, or where the file does not import.
     """
-    path = Path(path).resolve()
+    path = Path(os.path.realpath(path))
     if path in _loading:
         raise worker.ImportReachedCheck  # the file loads itself at its end: what is above is all there is to load
     name = path.stem

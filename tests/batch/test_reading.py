@@ -229,3 +229,10 @@ def test_a_source_that_is_nested_too_deeply_to_be_read_is_a_candidate(tmp_path, 
 def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.py")
     assert ":1: field 'file': pipe.py: it is no plain file" in told(tmp_path, {"op": "softmax", "file": "pipe.py"})
+
+
+def test_a_link_to_itself_is_no_file(tmp_path):
+    (tmp_path / "loop.py").symlink_to("loop.py")
+    asked = {"file": {"op": "softmax", "file": "loop.py"}, "op": {"op": "loop.py", "source": RIGHT}}
+    for field, given in asked.items():
+        assert f":1: field '{field}': loop.py: " in told(tmp_path, given)

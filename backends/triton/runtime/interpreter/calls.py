@@ -112,7 +112,7 @@ def _calls() -> None:
         def visit_Global(self, node):  # noqa: N802
             return ast.copy_location(ast.Expr(_wrapped("refused", ast.Constant(ast.unparse(node)))), node)
 
-        visit_Nonlocal = visit_Global
+        visit_Nonlocal = visit_Global  # noqa: N815
 
         def visit_Match(self, node):  # noqa: N802
             return ast.copy_location(ast.Expr(_wrapped("refused", ast.Constant("match"))), node)
@@ -195,7 +195,7 @@ def _attribute(value: Any, name: Any, *default: Any) -> Any:
 
 def _printed(*values: Any, **options: Any) -> None:
     if "file" in options:
-        _refused("print(file=...)")
+        _refused("print to a file")
     print(*values, **options)
 
 
