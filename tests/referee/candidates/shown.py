@@ -189,7 +189,7 @@ def _by_a_key(y, BLOCK: tl.constexpr):
 def by_a_key(x):
     """Has a kernel sort a list of constants by a function.
 
-    untrusted, refused
+    untrusted, refused: list.sort
     """
     return _stolen(x, lambda scratch: _by_a_key[(1,)](scratch, BLOCK=8))
 
