@@ -328,13 +328,15 @@ class Window:
 
 
 _BASE = torch._C.TensorBase  # of which a class of somebody's may say otherwise
+_layout_of, _device_of, *_other_kinds = (
+    vars(_BASE)[name].__get__ for name in ("layout", "device", "is_nested", "is_quantized")
+)
 
 
 def _is_memory(tensor: torch.Tensor) -> bool:
     """Whether a tensor is a strided view of memory."""
     with torch._C.DisableTorchFunction():
-        others = (_BASE.is_nested, _BASE.is_quantized)
-        return _BASE.layout.__get__(tensor) is torch.strided and not any(each.__get__(tensor) for each in others)
+        return _layout_of(tensor) is torch.strided and not any(is_one(tensor) for is_one in _other_kinds)
 
 
 def _as_plain(tensor: Any) -> torch.Tensor | None:
@@ -342,7 +344,7 @@ def _as_plain(tensor: Any) -> torch.Tensor | None:
     if not issubclass(type(tensor), torch.Tensor) or not _is_memory(tensor):
         return None
     with torch._C.DisableTorchFunction():
-        if _BASE.device.__get__(tensor).type != "cpu":
+        if _device_of(tensor).type != "cpu":
             return None
         return tensor if type(tensor) is torch.Tensor else _BASE.as_subclass(tensor, torch.Tensor)
 
