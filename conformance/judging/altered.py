@@ -165,7 +165,8 @@ class _Given:
         self.right = judged[output]
         self.bad: torch.Tensor | None = None
         if self.right is not None and isinstance(got.get(output), torch.Tensor):
-            self.bad = compare.compare(got[output], replace(self.right, drift=math.inf), case.torch_dtype).bad
+            bad = compare.compare(got[output], replace(self.right, drift=math.inf), case.torch_dtype).bad
+            self.bad = None if bad is None else bad.cpu()
 
     def explained(self, theirs: Mapping[str, torch.Tensor]) -> bool:
         """Whether a changed reference gives what the kernel does: this output where it is wrong and where it is right,
