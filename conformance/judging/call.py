@@ -231,7 +231,7 @@ def _explain(
     blocks = output_bytes(j.contract, inputs.case)
     again = thoroughly and j.trial.kind is Kind.CASE
     found = causes.of_call(j, inputs, got, expected, verdicts, blocks, again)
-    texts = _with_numbers(j, inputs.case, got, expected, verdicts, found) if again else {}
+    texts = _with_numbers(j, inputs.case, got, verdicts, found) if again else {}
     lower = _passes_as(j, inputs, got, verdicts, again)
     texts |= diagnosis.diagnose(
         j.contract,
@@ -273,7 +273,6 @@ def _with_numbers(
     j: Judgement,
     case: Case,
     got: dict[str, Any],
-    expected: dict[str, budget.Expected],
     verdicts: dict[str, compare.Verdict],
     found: dict[str, str],
 ) -> dict[str, str]:
@@ -282,7 +281,7 @@ def _with_numbers(
     hidden = [
         name
         for name, verdict in verdicts.items()
-        if verdict.bad is not None and name not in found and diagnosis.most(torch.isnan(got[name][verdict.bad]))
+        if verdict.bad is not None and name not in found and diagnosis.most(torch.isnan(got[name].cpu()[verdict.bad.cpu()]))
     ]
     contract = causes.of_numbers(j.contract) if hidden else None
     values = None if contract is None else causes.on_case(j, case, contract)

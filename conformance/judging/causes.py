@@ -73,7 +73,7 @@ def of_call(
                 found[name] = f"other values in each call with the same inputs: {_unsteady(j)}"
         elif worn:
             found[name] = worn
-        elif diagnosis.most(~torch.isfinite(kept[name][left[name]])) and _counts_on_zeros(
+        elif diagnosis.most(~torch.isfinite(kept[name].cpu()[left[name].cpu()])) and _counts_on_zeros(
             j, inputs.case, name, in_zeros(), expected[name], left[name]
         ):
             found[name] = diagnosis.NOT_ZEROED

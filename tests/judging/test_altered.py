@@ -255,6 +255,24 @@ def test_a_last_tile_that_still_holds_the_one_before(beyond, text):
     assert told is None if text is None else "the last tile, of 16, still holds the one before" in told
 
 
+def test_values_that_are_equal_along_an_axis_tell_no_half_from_another():
+    def fn(x):
+        e = (x - x.amax(1, keepdim=True)).exp()
+        side = torch.arange(x.shape[1]) // 32 % 2
+        sums = torch.stack([e[:, side == half].sum(1) for half in (0, 1)], 1)
+        return e / sums[:, side]
+
+    contract = registry.contract("softmax")
+    case = plain_case(contract, "float32", "normal", size=dict(rows=3, cols=128))
+    case = replace(case, layouts=(("x", "broadcast_last"),))
+    got, right = called(contract, fn)(case), contract.expected(contract.build(case))["y"]
+    bad = compare.compare(got["y"], right, torch.float32).bad
+    assert altered.altered(contract, case, "y", got, bad, 20.0, called(contract, fn)) is None
+    first = lambda x: (x - x[:, :64].logsumexp(1, keepdim=True)).exp()  # noqa: E731
+    told = altered.altered(contract, case, "y", called(contract, first)(case), bad, 20.0, called(contract, first))
+    assert "were of the first 64 of 128 alone" in told
+
+
 def halves(offset):
     """What the lanes of a warp hold whose exchanges leave one step out."""
 

@@ -655,6 +655,13 @@ def test_nan_of_what_is_not_to_be_read():
     assert "as if all lengths were 3 (Sk)" in first[0] and "one key too many" not in told[0]
     assert first[-1].startswith("with numbers in the places that no answer depends on")
 
+    def of_more(q, k, v, lengths, *, scale=None):
+        o, lse = all_keys(q, k, v, lengths, scale=scale)
+        return 1.3 * o, lse
+
+    told = judged("attention_decode", of_more, dtypes=["float32"], outputs=["o"])
+    assert "NaN in places that no answer depends on: they are read, and count" in told[0]
+
     def divided_by_0(q, k, v, lengths, *, scale=None):
         o, lse = masked_by_0(q, k.nan_to_num(), v.nan_to_num(), lengths, scale=scale)
         return o * ((lse - lse) / (lse - lse))[..., None].to(q.dtype), lse
@@ -771,6 +778,30 @@ def test_heads_of_values_alone():
     told = said("attention", fn(lambda v, group: v.repeat(1, group, 1, 1)), "o", **size)
     assert told.startswith("query heads read other heads of v alone: 1 reads 1, not 0")
     assert said("attention", fn(lambda v, group: v.repeat(1, group, 1, 1) * 1.1), "o", **size) is None
+
+
+def test_what_a_number_that_is_all_of_an_output_tells():
+    one, call = torch.tensor(True), lambda case: None
+    assert reading.tells(torch.tensor(2.5), one, call)
+    assert not reading.tells(torch.tensor(2.5), one, reading.nothing)
+    assert not reading.tells(torch.tensor(torch.inf), one, call)
+    assert not reading.tells(torch.zeros(9), torch.arange(9) < 2, call)
+    assert reading.tells(torch.zeros(9), torch.arange(9) < 3, call)
+
+
+def test_a_mutant_that_gives_something_where_the_answer_is_nothing():
+    """The budget of a row without keys is 0, which says nothing of how far a sum over keys is rounded."""
+    contract = causes.of_numbers(registry.contract("attention_decode"))
+    case = plain_case(contract, "float32", "normal", size=dict(B=9, Hq=20, Hkv=4, Sq=1, Sk=3, D=8))
+
+    def all_keys(q, k, v, lengths, *, scale=None):
+        return attention_decode.torch_attention_decode(q, k, v, torch.full_like(lengths, k.shape[2]), scale=scale)
+
+    got, right = called(contract, all_keys)(case), contract.expected(contract.build(case))
+    assert bool((right["o"].answer == 0).flatten(1).all(1).any())
+    verdicts = {name: compare.compare(got[name], right[name], torch.float32) for name in got}
+    named = diagnosis.matching_mutants(contract, case, got, right, verdicts, 20.0)
+    assert [mutant.name for mutant in named["o"]] == ["length_of_the_whole_cache"]
 
 
 def test_a_sum_that_goes_on_from_call_to_call():
