@@ -270,18 +270,16 @@ def _explain(
 
 
 def _with_numbers(
-    j: Judgement,
-    case: Case,
-    got: dict[str, Any],
-    verdicts: dict[str, compare.Verdict],
-    found: dict[str, str],
+    j: Judgement, case: Case, got: dict[str, Any], verdicts: dict[str, compare.Verdict], found: dict[str, str]
 ) -> dict[str, str]:
     """Of outputs that are NaN for that of elements which no answer depends on: what they look like with numbers there,
     where they are wrong then too, and that is explained. NaN hides what is done with them."""
     hidden = [
         name
         for name, verdict in verdicts.items()
-        if verdict.bad is not None and name not in found and diagnosis.most(torch.isnan(got[name].cpu()[verdict.bad.cpu()]))
+        if verdict.bad is not None
+        and name not in found
+        and diagnosis.most(torch.isnan(got[name].cpu()[verdict.bad.cpu()]))
     ]
     contract = causes.of_numbers(j.contract) if hidden else None
     values = None if contract is None else causes.on_case(j, case, contract)
