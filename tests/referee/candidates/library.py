@@ -222,7 +222,7 @@ def _inside(y, x):
 def in_a_kernel(x):
     """Calls torch from the body of an interpreted kernel, where nobody watches.
 
-    untrusted, refused
+    untrusted, refused: no function of Triton's
     """
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     globals()["_tensors"] = y, x
