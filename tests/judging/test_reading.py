@@ -632,6 +632,7 @@ def test_a_nan_that_is_computed_is_no_memory_that_nothing_wrote():
         assert told and all(text in each and other not in each for each in told), fn
 
 
+@pytest.mark.level("default")
 def test_nan_of_what_is_not_to_be_read():
     def masked_by_0(q, k, v, lengths, *, scale=None):
         group, factor = q.shape[1] // k.shape[1], q.shape[-1] ** -0.5 if scale is None else scale
