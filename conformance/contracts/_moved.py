@@ -53,8 +53,12 @@ def extremes(draw: Draw, shape: Sequence[int]) -> torch.Tensor:
 
 
 def specials(draw: Draw, shape: Sequence[int]) -> torch.Tensor:
-    """The same, with infinities and NaN."""
-    return _some_of(draw, shape, [*_extremes(draw.dtype), torch.inf, -torch.inf, torch.nan])
+    """The same, with infinities and NaN, which are there however few elements there are: NaN in one alone."""
+    rare = [torch.nan, torch.inf, -torch.inf]
+    made = _some_of(draw, shape, [*_extremes(draw.dtype), *rare]).reshape(-1)
+    places = draw.uniform((made.numel(),)).argsort()[: len(rare)]
+    made[places] = torch.tensor(rare, dtype=made.dtype, device=made.device)[: len(places)]
+    return made.reshape(tuple(shape))
 
 
 def _extremes(dtype: torch.dtype) -> list[float]:

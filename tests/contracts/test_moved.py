@@ -9,7 +9,7 @@ from touchstone.conformance.faults._moved import places_of, taken
 from touchstone.conformance.spec import compare
 from touchstone.conformance.spec.budget import Expected
 from touchstone.conformance.spec.cases import plain_case
-from touchstone.conformance.spec.contract import DTYPES, Operand, Output
+from touchstone.conformance.spec.contract import DTYPES, Draw, Operand, Output
 
 SOME = [DTYPES[name] for name in DTYPES]
 
@@ -33,6 +33,16 @@ def test_tags_of_float32_are_lost_in_16_bits():
     given = _moved.as_numbers(torch.arange(_moved.PATTERNS), torch.float32).float()
     for narrow in (torch.float16, torch.bfloat16):
         assert not bool((_bits(given.to(narrow).float()) == _bits(given)).any())
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("rows", [1, 2, 7])
+def test_nan_and_infinities_are_there_however_few_elements_there_are(rows, seed):
+    """A kernel that makes 0 of NaN would pass where chance leaves it out of small cases."""
+    contract = registry.contract("transpose")
+    case = plain_case(contract, "float16", "specials", seed, {"rows": rows, "cols": 1})
+    x = contract.values["specials"](Draw(case, contract))["x"]
+    assert bool(x.isnan().any()) and int(x.isinf().sum()) >= min(rows - 1, 2)
 
 
 def test_rows_have_tags_of_their_own():
