@@ -1,0 +1,61 @@
+"""Accesses of 16 bytes whatever the size: under a mask that ends at no multiple of 16, elements have one each."""
+
+import json
+
+import pytest
+
+from tests.processes import output_of
+
+# kernel -> its module, the dtypes of its arguments, its constants; no size is known to be a multiple of anything
+KERNELS = {
+    "elementwise": (
+        "_vectorised_kernel",
+        {"a_ptr": "*bf16", "b_ptr": "*bf16", "y_ptr": "*bf16", "size": "i32"},
+        {"FUNCTION": "add", "BLOCK": 1024},
+    ),
+    "reduce": (
+        "_persistent_kernel",
+        {"x_ptr": "*bf16", "partial_ptr": "*fp32", "done_ptr": "*i32", "y_ptr": "*bf16", "n": "i32"},
+        {"stride_x": 1, "FUNCTION": 0, "BLOCK": 1024},
+    ),
+    "gemv": (
+        "_splitk_kernel",
+        {
+            "a_ptr": "*bf16",
+            "x_ptr": "*bf16",
+            "partial_ptr": "*fp32",
+            "M": "i32",
+            "K": "i32",
+            "each": "i32",
+            "stride_am": "i32",
+        },
+        {"stride_ak": 1, "stride_x": 1, "BLOCK_M": 4, "BLOCK_K": 512},
+    ),
+}
+MULTIPLES = {"gemv": ["K", "stride_am"]}  # else rows begin anywhere
+
+COMPILED = """
+import importlib, triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+op, kernel, types, constants, multiples = GIVEN
+fn = getattr(importlib.import_module(f"touchstone.backends.triton.{op}"), kernel)
+place = {name: (fn.arg_names.index(name),) for name in fn.arg_names}
+aligned = [name for name, kind in types.items() if kind.startswith("*") or name in multiples]
+source = ASTSource(
+    fn,
+    {**types, **{name: "constexpr" for name in constants}},
+    {place[name]: value for name, value in constants.items()},
+    {place[name]: [["tt.divisibility", 16]] for name in aligned},
+)
+print(triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4}).asm["ptx"])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.needs("triton")
+@pytest.mark.parametrize("op", KERNELS)
+def test_whole_tiles_move_16_bytes_at_once(op):
+    given = json.dumps([op, *KERNELS[op], MULTIPLES.get(op, [])])
+    assert "ld.global.v4.b32" in output_of(f"import json\nGIVEN = json.loads({given!r})\n{COMPILED}")
