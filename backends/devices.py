@@ -69,6 +69,17 @@ def gpus() -> list[str]:
     return named[: len(numbers)] if named else numbers
 
 
+def keep_one(worker: int) -> None:
+    """Have this process and those that it starts see one GPU, where there are several: workers take them by turns.
+
+    Before anything here has used CUDA, which reads CUDA_VISIBLE_DEVICES when it starts.
+    """
+    there = gpus()
+    if len(there) > 1:
+        os.environ["CUDA_VISIBLE_DEVICES"] = there[worker % len(there)]
+        _driver.cache_clear()  # the GPUs of a machine may differ
+
+
 def capability() -> tuple[int, int] | None:
     """Compute capability of the first visible GPU, (9, 0) for an H100; None without one."""
     _, found = _driver()

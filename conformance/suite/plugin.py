@@ -15,7 +15,7 @@ import psutil
 import pytest
 import torch
 
-from touchstone.backends.devices import cuda_unavailable
+from touchstone.backends.devices import cuda_unavailable, gpus, keep_one
 from touchstone.backends.variants import attributes
 from touchstone.conformance.compiling import client as compiling
 from touchstone.conformance.discovery import best, options, registry, selection
@@ -142,7 +142,7 @@ def _processes(option: argparse.Namespace) -> int:
         return 1
     processes = min(len(os.sched_getaffinity(0)), psutil.virtual_memory().available // PROCESS_BYTES, variants)
     on_gpu = option.device == "cuda" or (option.device == "auto" and cuda_unavailable() is None)
-    return min(processes, GPU_PROCESSES) if on_gpu else processes
+    return min(processes, GPU_PROCESSES * len(gpus())) if on_gpu else processes
 
 
 def _means(asked: str, name: str) -> bool:
@@ -159,6 +159,8 @@ def pytest_configure(config: pytest.Config) -> None:
         option.benchmark_disable = True  # as pytest-benchmark decides itself, with a warning from every worker
     if hasattr(config, "workerinput"):
         _share_cores(config.workerinput["workercount"])
+        if option.device != "cpu":
+            keep_one(int(config.workerinput["workerid"].removeprefix("gw")))
     try:
         options.contradictions(config.invocation_params.args)
         options.file("--json", option.touchstone_json)

@@ -1,7 +1,9 @@
 """What a backend package offers, checked in fresh processes: one process runs one device and imports one library."""
 
+import functools
 import importlib
 import importlib.util
+import os
 import subprocess
 from pathlib import Path
 
@@ -253,6 +255,25 @@ def test_driver_answers(monkeypatch, output, expected):
         assert found == [(9, 0), (9, 0)]
     else:
         assert expected in reason
+
+
+@pytest.mark.parametrize(
+    ("named", "there", "taken"),
+    [(None, 2, ["0", "1", "0"]), ("3,5,7", 3, ["3", "5", "7"]), ("4", 1, ["4", "4", "4"]), (None, 1, [None] * 3)],
+)
+def test_workers_take_the_gpus_by_turns(monkeypatch, named, there, taken):
+    from touchstone.backends import devices
+
+    found = []
+    for worker in range(3):
+        with monkeypatch.context() as patch:
+            patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+            if named is not None:
+                patch.setenv("CUDA_VISIBLE_DEVICES", named)
+            patch.setattr(devices, "_driver", functools.cache(lambda: (None, [(9, 0)] * there)))
+            devices.keep_one(worker)
+            found.append(os.environ.get("CUDA_VISIBLE_DEVICES"))
+    assert found == taken
 
 
 def test_needs_are_compared_with_the_gpu(monkeypatch):
