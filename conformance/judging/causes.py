@@ -28,6 +28,7 @@ RECENT = 6  # of those with outputs of the same shapes, the first and the latest
 CALLS, SEARCH = 64, 1.5  # further calls among which another wrong one is looked for, and seconds for that
 SIZES = 4  # that are new to the kernel
 NEW, LEAST_WORK = 2, 16.0  # of which the first call alone is right; and the least work of one
+DRAWS = 6  # of values of each, one of which the first call has
 NOT_A_NUMBER = 0.5  # of the wrong elements, whose NaN alone is explained
 AROUND = 0x00  # what lies around an operand in another call: zeros
 ZEROS = 0x00  # and what fresh memory holds
@@ -161,21 +162,23 @@ def _first_of_new_sizes(j: Judgement, case: Case) -> bool | None:
 
 def kept_from_first(j: Judgement, case: Case) -> str | None:
     """Whether of calls on new sizes the first alone is right, whatever its values, and again with these: something that
-    it computed is kept."""
+    it computed is kept. Where some of the other values are right too, rounding can be what is wrong."""
     found = 0
     for size in itertools.islice(_of_new_sizes(j, case), SIZES):
-        one, other = (replace(size, seed=size.seed + by) for by in ((2, 1) if found % 2 else (1, 2)))
+        one, *others = (replace(size, seed=size.seed + (by + found) % DRAWS + 1) for by in range(DRAWS))
         j.subject.recent.append((f"on {one.id}", one))
-        seen = [_all_right(j, again) for again in (one, other, one)]
-        if not (seen[0] and seen[2]) or None in seen:
+        if not _all_right(j, one):
             return None
-        found += not seen[1]  # values do not count in every size
+        seen = {_all_right(j, other) for other in others}
+        if len(seen) > 1 or None in seen or not _all_right(j, one):
+            return None
+        found += False in seen  # values do not count in every size
         if found == NEW:
             break
     if found < NEW:
         return None
     return (
-        "of calls with sizes that are new to it the first is right, and one with other values after it is not: "
+        "of calls with sizes that are new to it the first is right, and those with other values after it are not: "
         "something that depends on values is kept from the first call of a size"
     )
 

@@ -233,6 +233,48 @@ def test_a_running_sum_that_is_not_scaled_anew(tile, text):
     assert told is None if text is None else text in told
 
 
+@pytest.mark.parametrize(("tile", "text"), [(16, "NaN in rows whose first tile, of 16, is all -inf"), (5, None)])
+def test_rows_whose_first_tile_is_hidden(tile, text):
+    """A running sum that is scaled anew, and whose maximum is -inf up to the first key that is seen."""
+
+    def fn(q, k, v, *mods, causal=False, window=None, scale=None, **_):
+        right, lse = torch_masked_attention(q, k, v, *mods, causal=True, window=window, scale=scale)
+        hidden = (torch.arange(q.shape[2]) + k.shape[2] - q.shape[2] - window + 1 >= tile)[:, None]
+        return right.masked_fill(hidden, torch.nan), lse.masked_fill(hidden[:, 0], torch.nan)
+
+    params = {"causal": True, "window": 3}
+    told = said("masked_attention", fn, "o", params=params, B=1, Hq=2, Hkv=1, Sq=40, Sk=45, D=8)
+    assert "not scaled anew" not in str(told)
+    assert told is None if text is None else text in told
+
+
+@pytest.mark.parametrize(
+    ("part", "text"),
+    [
+        (lambda i: i // 32, "of each element's own tile of 32 of 300 alone"),
+        (lambda i: i % 128 // 32, "of each element's own warp alone, 32 of each 128 of 300"),
+        (lambda i: i % 100 // 25, None),
+    ],
+)
+def test_parts_that_are_not_brought_together(part, text):
+    def fn(x):
+        parts = part(torch.arange(x.shape[1]))
+        e = (x - x.amax(1, keepdim=True)).exp()
+        return e / torch.stack([e[:, parts == own].sum(1) for own in parts], 1)
+
+    told = said("softmax", fn, rows=5, cols=300)
+    assert told is None if text is None else text in told
+
+
+def test_a_last_part_of_one_element_that_is_not_brought_together():
+    def fn(x):
+        e = (x - x.amax(1, keepdim=True)).exp()
+        return torch.cat([e[:, :32] / e[:, :32].sum(1, keepdim=True), torch.ones_like(e[:, 32:])], 1)
+
+    told = said("softmax", fn, rows=5, cols=33)
+    assert "without the last" not in told and "of each element's own tile of 32 of 33 alone" in told
+
+
 @pytest.mark.parametrize(
     ("beyond", "text"),
     [

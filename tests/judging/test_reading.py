@@ -713,6 +713,19 @@ def test_what_is_kept_from_the_first_call_of_a_size():
     assert told and not any("kept from the first call" in each for each in told)
 
 
+def test_what_rounding_makes_wrong_now_and_then_is_not_kept():
+    """Of calls on a size the first can be right by chance, and the second wrong."""
+
+    def in_16_bits(a, b):
+        lanes = torch.zeros(32, dtype=torch.float16)
+        for x, y in zip(a.float().split(32), b.float().split(32), strict=True):
+            lanes[: len(x)] = (lanes[: len(x)].float() + x * y).half()
+        return lanes.float().sum().to(a.dtype)
+
+    told = judged("dot", in_16_bits, dtypes=["float16"])
+    assert told and not any("kept from the first call" in each for each in told)
+
+
 def test_a_precision_that_float32_refutes_is_not_named():
     def spread(by):
         def fn(logits, target, *, reduction="mean", ignore_index=-100, label_smoothing=0.0, z_loss=0.0):
