@@ -539,7 +539,7 @@ def _of_reduction(name: str, operation: Operation) -> Iterator[tuple[str, Step]]
             yield f"without the last {WARP} of each {tile} of {size}", most
             if tile > 2 * WARP:
                 yield f"of the first {WARP} of each {tile} of {size} alone", first
-    if name == "softmax" or (name in ("mean", "sum", "amax", "amin") and operation.kwargs.get("keepdim")):
+    if name == "softmax" or (name in ("mean", "sum") and operation.kwargs.get("keepdim")):
         index = torch.arange(size)
         for tile in TILES:
             if tile < size:
@@ -602,19 +602,14 @@ def _hidden_first(dim: int, tile: int, operation: Operation) -> torch.Tensor:
 
 
 def _own(dim: int, part: torch.Tensor, operation: Operation) -> torch.Tensor:
-    """Of each element along an axis, the reduction of the elements of its own part, by the parts' numbers; a mean still
-    divides by the number of all."""
-    whole = operation.args[0]
-    out = torch.empty_like(whole)
-    for number in part.unique():
-        index = (part == number).nonzero().flatten()
-        found = operation.of(whole.index_select(dim, index))
-        if operation.site[1] == "mean":
-            found = found * len(index) / len(part)
-        size = list(whole.shape)
-        size[dim] = len(index)
-        out.index_copy_(dim, index, found.expand(size))
-    return out
+    """A mean or sum, for each element along an axis, of the elements of its own part, by the parts' numbers; a mean
+    still divides by the number of all, and a softmax takes the maximum of all."""
+    whole, is_softmax = operation.args[0], operation.site[1] == "softmax"
+    addends = (whole - whole.amax(dim, keepdim=True)).exp() if is_softmax else whole
+    sums = torch.zeros_like(whole).index_add_(dim, part, addends).index_select(dim, part)
+    if is_softmax:
+        return addends / sums
+    return sums / len(part) if operation.site[1] == "mean" else sums
 
 
 def _ends(size: int, tile: int) -> range:

@@ -26,10 +26,10 @@ def called(contract, fn):
     return lambda case: contract.by_name(contract.call(fn, contract.build(case).arguments))
 
 
-def said(op, fn, output="y", *, call=True, seconds=20.0, params=(), dtype="float32", **size):
+def said(op, fn, output="y", *, call=True, seconds=20.0, params=(), dtype="float32", values=None, **size):
     """What a kernel is said to do otherwise in its call on a plain case."""
     contract = registry.contract(op)
-    case = plain_case(contract, dtype, next(iter(contract.values)), size=size or contract.sizes[0])
+    case = plain_case(contract, dtype, values or next(iter(contract.values)), size=size or contract.sizes[0])
     case = replace(case, params=tuple({**dict(case.params), **dict(params)}.items()))
     got, right = called(contract, fn)(case), contract.expected(contract.build(case))[output]
     bad = compare.compare(got[output], right, case.torch_dtype).bad
@@ -265,14 +265,23 @@ def test_parts_that_are_not_brought_together(part, text):
     told = said("softmax", fn, rows=5, cols=300)
     assert told is None if text is None else text in told
 
+    def squares(x, weight, *, eps=1e-6):
+        parts = part(torch.arange(x.shape[1]))
+        mean = torch.stack([x[:, parts == own].square().sum(1) for own in parts], 1) / x.shape[1]
+        return x * torch.rsqrt(mean + eps) * weight
+
+    told = said("rms_norm", squares, rows=5, cols=300)
+    assert told is None if text is None else text in told
+
 
 def test_a_last_part_of_one_element_that_is_not_brought_together():
     def fn(x):
         e = (x - x.amax(1, keepdim=True)).exp()
-        return torch.cat([e[:, :32] / e[:, :32].sum(1, keepdim=True), torch.ones_like(e[:, 32:])], 1)
+        return torch.cat([part / part.sum(1, keepdim=True) for part in e.split(32, 1)], 1)
 
-    told = said("softmax", fn, rows=5, cols=33)
-    assert "without the last" not in told and "of each element's own tile of 32 of 33 alone" in told
+    for values in ("normal", "nan_and_neg_inf"):
+        told = said("softmax", fn, values=values, rows=5, cols=33)
+        assert "without the last" not in told and "of each element's own tile of 32 of 33 alone" in told
 
 
 @pytest.mark.parametrize(
