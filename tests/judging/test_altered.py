@@ -309,7 +309,7 @@ def test_a_last_tile_that_still_holds_the_one_before(beyond, text):
 def test_values_that_are_equal_along_an_axis_tell_no_half_from_another():
     def fn(x):
         e = (x - x.amax(1, keepdim=True)).exp()
-        side = torch.arange(x.shape[1]) // 32 % 2
+        side = torch.arange(x.shape[1]) // 16 % 2
         sums = torch.stack([e[:, side == half].sum(1) for half in (0, 1)], 1)
         return e / sums[:, side]
 
