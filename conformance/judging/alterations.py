@@ -26,6 +26,7 @@ from touchstone.conformance.judging.operations import (
 from touchstone.conformance.spec.contract import Case, Contract
 
 WARP = 32
+PARTS = (2, 3, 4, 8, 16, 32)  # of a sum, that are added up by themselves
 TILES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
@@ -400,6 +401,10 @@ def _of_product(operation: Operation) -> Iterator[tuple[str, Step]]:
             yield f"of the first {tile} of {size} terms alone", partial(_terms, slice(0, tile))
             last = (size - 1) // tile * tile
             yield f"of the last tile of terms alone, from {last} of {size} on", partial(_terms, slice(last, size))
+    for parts in PARTS:
+        if (whole := (parts - 1) * -(-size // parts)) < size:
+            text = f"without the last of {parts} parts of its terms, from {whole} of {size} on"
+            yield text, partial(_terms, slice(0, whole))
     if operation.out.is_floating_point():
         for dtype in (torch.bfloat16, torch.float16):
             text = f"a product of what is rounded to {str(dtype).removeprefix('torch.')}"

@@ -306,6 +306,14 @@ def test_a_last_tile_that_still_holds_the_one_before(beyond, text):
     assert told is None if text is None else "the last tile, of 16, still holds the one before" in told
 
 
+@pytest.mark.parametrize(
+    ("stop", "text"), [(771, "without the last of 4 parts of its terms, from 771 of 1025 on"), (780, None)]
+)
+def test_a_last_part_of_the_terms_that_is_lost(stop, text):
+    told = said("gemv", lambda a, x: a[:, :stop] @ x[:stop], M=5, K=1025)
+    assert told is None if text is None else text in told
+
+
 def test_values_that_are_equal_along_an_axis_tell_no_half_from_another():
     def fn(x):
         e = (x - x.amax(1, keepdim=True)).exp()
