@@ -26,6 +26,7 @@ from touchstone.conformance.judging.operations import (
 from touchstone.conformance.spec.contract import Case, Contract
 
 WARP = 32
+PARTS = (2, 3, 4, 8, 16, 32)  # of a sum, that are added up by themselves
 TILES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
@@ -400,6 +401,10 @@ def _of_product(operation: Operation) -> Iterator[tuple[str, Step]]:
             yield f"of the first {tile} of {size} terms alone", partial(_terms, slice(0, tile))
             last = (size - 1) // tile * tile
             yield f"of the last tile of terms alone, from {last} of {size} on", partial(_terms, slice(last, size))
+    for parts in PARTS:
+        if (whole := (parts - 1) * -(-size // parts)) < size:
+            text = f"without the last of {parts} parts of its terms, from {whole} of {size} on"
+            yield text, partial(_terms, slice(0, whole))
     if operation.out.is_floating_point():
         for dtype in (torch.bfloat16, torch.float16):
             text = f"a product of what is rounded to {str(dtype).removeprefix('torch.')}"
@@ -510,6 +515,8 @@ def _of_reduction(name: str, operation: Operation) -> Iterator[tuple[str, Step]]
                 text = f"of a running sum in tiles of {tile} that is not scaled anew where the maximum grows"
                 yield text, partial(_not_scaled, dim, tile)
                 yield f"of tiles of {tile}, of each less its own maximum", partial(_own_maximum, dim, tile)
+                text = f"NaN in rows whose first tile, of {tile}, is all -inf: -inf less a maximum of -inf"
+                yield text, partial(_hidden_first, dim, tile)
     if name in ("logsumexp", "softmax"):
         yield f"of an empty sum, without all {size}", partial(_of_part, dim, 0, 0)
     if name == "softmax":
@@ -537,6 +544,15 @@ def _of_reduction(name: str, operation: Operation) -> Iterator[tuple[str, Step]]
             yield f"without the last {WARP} of each {tile} of {size}", most
             if tile > 2 * WARP:
                 yield f"of the first {WARP} of each {tile} of {size} alone", first
+    if name == "softmax" or (name in ("mean", "sum") and operation.kwargs.get("keepdim")):
+        index = torch.arange(size)
+        for tile in TILES:
+            if tile < size:
+                text = f"of each element's own tile of {tile} of {size} alone: the tiles are not brought together"
+                yield text, partial(_own, dim, index // tile)
+            if WARP < tile < size:
+                text = f"of each element's own warp alone, {WARP} of each {tile} of {size}: the warps' are not brought"
+                yield f"{text} together", partial(_own, dim, index % tile // WARP)
 
 
 def _beyond(tile: int, size: int) -> str:
@@ -566,7 +582,8 @@ def _not_scaled(dim: int, tile: int, operation: Operation) -> torch.Tensor:
     """A softmax, or the logarithm of the sum, whose addends keep the maximum that was known when they came."""
     x = operation.args[0].movedim(dim, -1)
     known = x.cummax(-1).values[..., [min(stop, x.shape[-1]) - 1 for stop in _ends(x.shape[-1], tile)]]
-    total = (x - known.repeat_interleave(tile, -1)[..., : x.shape[-1]]).exp().sum(-1)
+    addends = (x - known.repeat_interleave(tile, -1)[..., : x.shape[-1]]).exp()
+    total = addends.masked_fill(x == -math.inf, 0.0).sum(-1)
     last = known[..., -1]
     if operation.site[1] == "softmax":
         return ((x - last[..., None]).exp() / total[..., None]).movedim(-1, dim)
@@ -581,6 +598,23 @@ def _own_maximum(dim: int, tile: int, operation: Operation) -> torch.Tensor:
     if operation.site[1] == "softmax":
         return (apart / apart.sum(-1, keepdim=True)).movedim(-1, dim)
     return (x.amax(-1) + apart.sum(-1).log()).reshape(operation.out.shape)
+
+
+def _hidden_first(dim: int, tile: int, operation: Operation) -> torch.Tensor:
+    """NaN where a running maximum is still -inf after the first tile."""
+    first = operation.args[0].narrow(dim, 0, tile).amax(dim, keepdim=operation.out.ndim == operation.args[0].ndim)
+    return operation.out.masked_fill(first == -math.inf, math.nan)
+
+
+def _own(dim: int, part: torch.Tensor, operation: Operation) -> torch.Tensor:
+    """A mean or sum, for each element along an axis, of the elements of its own part, by the parts' numbers; a mean
+    still divides by the number of all, and a softmax takes the maximum of all."""
+    whole, is_softmax = operation.args[0], operation.site[1] == "softmax"
+    addends = (whole - whole.amax(dim, keepdim=True)).exp() if is_softmax else whole
+    sums = torch.zeros_like(whole).index_add_(dim, part, addends).index_select(dim, part)
+    if is_softmax:
+        return addends / sums
+    return sums / len(part) if operation.site[1] == "mean" else sums
 
 
 def _ends(size: int, tile: int) -> range:

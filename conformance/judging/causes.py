@@ -5,6 +5,7 @@ A cause is a sentence about one output. It is given only where it explains at le
 """
 
 import itertools
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -23,15 +24,22 @@ from touchstone.conformance.spec.cases import plain_case
 from touchstone.conformance.spec.contract import Case, Contract, Inputs
 
 AGAIN = 3  # further calls on the same inputs
+MORE = 4  # and beyond them, where each so far is further from the first
 KEPT = 200  # earlier calls that are remembered, by their cases
 RECENT = 6  # of those with outputs of the same shapes, the first and the latest, whose answers are looked for
 CALLS, SEARCH = 64, 1.5  # further calls among which another wrong one is looked for, and seconds for that
 SIZES = 4  # that are new to the kernel
 NEW, LEAST_WORK = 2, 16.0  # of which the first call alone is right; and the least work of one
+DRAWS = 6  # of values of each, one of which the first call has
 NOT_A_NUMBER = 0.5  # of the wrong elements, whose NaN alone is explained
 AROUND = 0x00  # what lies around an operand in another call: zeros
 ZEROS = 0x00  # and what fresh memory holds
 SMALL = 2**24  # bytes of an operand's buffer of which that is tried
+
+DRIFTS = (
+    "other values in each call with the same inputs, each further from the first: it goes on from what the calls "
+    "before it left, as in a workspace that is added to and not set to 0"
+)
 
 Wrong = dict[str, torch.Tensor]  # by output, which elements are wrong
 
@@ -70,7 +78,8 @@ def of_call(
                 if _counts_on_zeros(j, inputs.case, name, in_zeros(), expected[name], left[name]):
                     found[name] = diagnosis.NOT_ZEROED
                     continue
-                found[name] = f"other values in each call with the same inputs: {_unsteady(j)}"
+                drifts = _drifts(j, inputs, name, kept[name], [other[name] for other in seen], left[name], blocks)
+                found[name] = DRIFTS if drifts else f"other values in each call with the same inputs: {_unsteady(j)}"
         elif worn:
             found[name] = worn
         elif diagnosis.most(~torch.isfinite(kept[name].cpu()[left[name].cpu()])) and _counts_on_zeros(
@@ -161,21 +170,23 @@ def _first_of_new_sizes(j: Judgement, case: Case) -> bool | None:
 
 def kept_from_first(j: Judgement, case: Case) -> str | None:
     """Whether of calls on new sizes the first alone is right, whatever its values, and again with these: something that
-    it computed is kept."""
+    it computed is kept. Where some of the other values are right too, rounding can be what is wrong."""
     found = 0
     for size in itertools.islice(_of_new_sizes(j, case), SIZES):
-        one, other = (replace(size, seed=size.seed + by) for by in ((2, 1) if found % 2 else (1, 2)))
+        one, *others = (replace(size, seed=size.seed + (by + found) % DRAWS + 1) for by in range(DRAWS))
         j.subject.recent.append((f"on {one.id}", one))
-        seen = [_all_right(j, again) for again in (one, other, one)]
-        if not (seen[0] and seen[2]) or None in seen:
+        if not _all_right(j, one):
             return None
-        found += not seen[1]  # values do not count in every size
+        seen = {_all_right(j, other) for other in others}
+        if len(seen) > 1 or None in seen or not _all_right(j, one):
+            return None
+        found += False in seen  # values do not count in every size
         if found == NEW:
             break
     if found < NEW:
         return None
     return (
-        "of calls with sizes that are new to it the first is right, and one with other values after it is not: "
+        "of calls with sizes that are new to it the first is right, and those with other values after it are not: "
         "something that depends on values is kept from the first call of a size"
     )
 
@@ -376,6 +387,32 @@ def _grows(first: torch.Tensor, later: Sequence[Any], expected: Expected | None,
         (b - a - answer).abs() <= 4 * unit * (a.abs() + b.abs() + answer.abs()) for a, b in itertools.pairwise(wide)
     ]
     return [diagnosis.most(close[bad]) for close in near]
+
+
+def _drifts(
+    j: Judgement,
+    inputs: Inputs,
+    name: str,
+    first: torch.Tensor,
+    later: Sequence[Any],
+    where: torch.Tensor,
+    blocks: tuple[int, ...],
+) -> bool:
+    """Whether each further call is further from the first, where that was wrong, than the one before: of seven calls
+    that a race tells apart, one in 5040 are in that order."""
+    if not first.is_floating_point() or not _go_off(first, later, where):
+        return False
+    more = [values[name] for values in _again(j, inputs, blocks, MORE)]
+    return len(more) == MORE and _go_off(first, [*later, *more], where)
+
+
+def _go_off(first: torch.Tensor, later: Sequence[Any], where: torch.Tensor) -> bool:
+    """Whether each of some outputs is further from the first, in the mean of the elements `where`."""
+    if not all(isinstance(x, torch.Tensor) and x.shape == first.shape for x in later):
+        return False
+    bad = where.cpu()
+    far = [(x.cpu().double() - first.cpu().double())[bad].abs().mean().item() for x in later]
+    return math.isfinite(sum(far)) and all(a < b for a, b in itertools.pairwise([0.0, *far]))
 
 
 def _read_around(

@@ -26,10 +26,10 @@ def called(contract, fn):
     return lambda case: contract.by_name(contract.call(fn, contract.build(case).arguments))
 
 
-def said(op, fn, output="y", *, call=True, seconds=20.0, params=(), dtype="float32", **size):
+def said(op, fn, output="y", *, call=True, seconds=20.0, params=(), dtype="float32", values=None, **size):
     """What a kernel is said to do otherwise in its call on a plain case."""
     contract = registry.contract(op)
-    case = plain_case(contract, dtype, next(iter(contract.values)), size=size or contract.sizes[0])
+    case = plain_case(contract, dtype, values or next(iter(contract.values)), size=size or contract.sizes[0])
     case = replace(case, params=tuple({**dict(case.params), **dict(params)}.items()))
     got, right = called(contract, fn)(case), contract.expected(contract.build(case))[output]
     bad = compare.compare(got[output], right, case.torch_dtype).bad
@@ -233,6 +233,57 @@ def test_a_running_sum_that_is_not_scaled_anew(tile, text):
     assert told is None if text is None else text in told
 
 
+@pytest.mark.parametrize(("tile", "text"), [(16, "NaN in rows whose first tile, of 16, is all -inf"), (5, None)])
+def test_rows_whose_first_tile_is_hidden(tile, text):
+    """A running sum that is scaled anew, and whose maximum is -inf up to the first key that is seen."""
+
+    def fn(q, k, v, *mods, causal=False, window=None, scale=None, **_):
+        right, lse = torch_masked_attention(q, k, v, *mods, causal=True, window=window, scale=scale)
+        hidden = (torch.arange(q.shape[2]) + k.shape[2] - q.shape[2] - window + 1 >= tile)[:, None]
+        return right.masked_fill(hidden, torch.nan), lse.masked_fill(hidden[:, 0], torch.nan)
+
+    params = {"causal": True, "window": 3}
+    told = said("masked_attention", fn, "o", params=params, B=1, Hq=2, Hkv=1, Sq=40, Sk=45, D=8)
+    assert "not scaled anew" not in str(told)
+    assert told is None if text is None else text in told
+
+
+@pytest.mark.parametrize(
+    ("part", "text"),
+    [
+        (lambda i: i // 32, "of each element's own tile of 32 of 300 alone"),
+        (lambda i: i % 128 // 32, "of each element's own warp alone, 32 of each 128 of 300"),
+        (lambda i: i % 100 // 25, None),
+    ],
+)
+def test_parts_that_are_not_brought_together(part, text):
+    def fn(x):
+        parts = part(torch.arange(x.shape[1]))
+        e = (x - x.amax(1, keepdim=True)).exp()
+        return e / torch.stack([e[:, parts == own].sum(1) for own in parts], 1)
+
+    told = said("softmax", fn, rows=5, cols=300)
+    assert told is None if text is None else text in told
+
+    def squares(x, weight, *, eps=1e-6):
+        parts = part(torch.arange(x.shape[1]))
+        mean = torch.stack([x[:, parts == own].square().sum(1) for own in parts], 1) / x.shape[1]
+        return x * torch.rsqrt(mean + eps) * weight
+
+    told = said("rms_norm", squares, rows=5, cols=300)
+    assert told is None if text is None else text in told
+
+
+def test_a_last_part_of_one_element_that_is_not_brought_together():
+    def fn(x):
+        e = (x - x.amax(1, keepdim=True)).exp()
+        return torch.cat([part / part.sum(1, keepdim=True) for part in e.split(32, 1)], 1)
+
+    for values in ("normal", "nan_and_neg_inf"):
+        told = said("softmax", fn, values=values, rows=5, cols=33)
+        assert "without the last" not in told and "of each element's own tile of 32 of 33 alone" in told
+
+
 @pytest.mark.parametrize(
     ("beyond", "text"),
     [
@@ -255,10 +306,18 @@ def test_a_last_tile_that_still_holds_the_one_before(beyond, text):
     assert told is None if text is None else "the last tile, of 16, still holds the one before" in told
 
 
+@pytest.mark.parametrize(
+    ("stop", "text"), [(771, "without the last of 4 parts of its terms, from 771 of 1025 on"), (780, None)]
+)
+def test_a_last_part_of_the_terms_that_is_lost(stop, text):
+    told = said("gemv", lambda a, x: a[:, :stop] @ x[:stop], M=5, K=1025)
+    assert told is None if text is None else text in told
+
+
 def test_values_that_are_equal_along_an_axis_tell_no_half_from_another():
     def fn(x):
         e = (x - x.amax(1, keepdim=True)).exp()
-        side = torch.arange(x.shape[1]) // 32 % 2
+        side = torch.arange(x.shape[1]) // 16 % 2
         sums = torch.stack([e[:, side == half].sum(1) for half in (0, 1)], 1)
         return e / sums[:, side]
 

@@ -713,6 +713,43 @@ def test_what_is_kept_from_the_first_call_of_a_size():
     assert told and not any("kept from the first call" in each for each in told)
 
 
+def test_what_goes_on_from_the_calls_before():
+    space = {}
+
+    def added_to(x, w1, b1, w2, b2, *, activation="gelu", by=lambda held, product: held.add_(product)):
+        hidden = by(space.setdefault((x.shape, w1.shape), torch.zeros(len(x), w1.shape[1])), x.float() @ w1.float())
+        hidden = hidden if b1 is None else hidden + b1.float()
+        if activation == "gelu_tanh":
+            hidden = torch.nn.functional.gelu(hidden, approximate="tanh")
+        else:
+            hidden = getattr(torch.nn.functional, activation)(hidden)
+        y = hidden @ w2.float()
+        return (y if b2 is None else y + b2.float()).to(x.dtype)
+
+    told = judged("mlp", added_to, dtypes=["float32"], where=lambda case: case.filled)
+    assert any("goes on from what the calls before it left" in each for each in told)
+
+    def by_chance(*args, activation="gelu"):
+        by = lambda held, product: product * torch.rand(product.shape)  # noqa: E731
+        return added_to(*args, activation=activation, by=by)
+
+    told = judged("mlp", by_chance, dtypes=["float32"], where=lambda case: case.filled)
+    assert any("a race" in each for each in told) and not any("goes on from" in each for each in told)
+
+
+def test_what_rounding_makes_wrong_now_and_then_is_not_kept():
+    """Of calls on a size the first can be right by chance, and the second wrong."""
+
+    def in_16_bits(a, b):
+        lanes = torch.zeros(32, dtype=torch.float16)
+        for x, y in zip(a.float().split(32), b.float().split(32), strict=True):
+            lanes[: len(x)] = (lanes[: len(x)].float() + x * y).half()
+        return lanes.float().sum().to(a.dtype)
+
+    told = judged("dot", in_16_bits, dtypes=["float16"])
+    assert told and not any("kept from the first call" in each for each in told)
+
+
 def test_a_precision_that_float32_refutes_is_not_named():
     def spread(by):
         def fn(logits, target, *, reduction="mean", ignore_index=-100, label_smoothing=0.0, z_loss=0.0):
