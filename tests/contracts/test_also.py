@@ -500,10 +500,10 @@ def test_every_option_meets_each_dtype_and_each_of_another_in_a_plain_case(op):
 
 
 def test_a_pair_whose_case_is_not_valid_takes_no_other_with_it():
-    """With eps = 0 the first family says nothing: without a bias there is a case in each dtype all the same."""
-    contract = registry.contract("layer_norm")
+    """With eps = 0 the first family says nothing: without rstd there is a case in each dtype all the same."""
+    contract = registry.contract("layer_norm_backward")
     plain = [case for case in plan(contract, "quick").cases if case.size == contract.sizes[0] and case.contiguous]
-    left_out = {case.dtype for case in plain if case.values == "normal" and case.layout["bias"] == "none"}
+    left_out = {case.dtype for case in plain if case.values == "normal" and case.layout["rstd"] == "none"}
     assert left_out == set(contract.dtypes)
 
 
