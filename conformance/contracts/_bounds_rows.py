@@ -4,7 +4,7 @@ A row is what one statistic is taken over: the last axis, or a group of channels
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 
 from touchstone.conformance.contracts._bounds_dots import summed
 from touchstone.conformance.spec.budget import EPS32, C, Scalar, finite
-from touchstone.conformance.spec.contract import Also, Case, Draw, Invalid, Regular
+from touchstone.conformance.spec.contract import DTYPES, Also, Case, Draw, Invalid, Regular, each_of_one
 from touchstone.conformance.spec.layouts import BROADCASTS
 from touchstone.conformance.spec.values import cancelling, lift_square, lift_tail
 
@@ -39,8 +39,17 @@ BACKWARD_SIZES = [{"rows": rows, "cols": cols} for rows, cols in [*_SHARED, (130
 BEYOND_GRID = ({"rows": 65600, "cols": 3},)
 _POWERS = [(32, 128), (16, 256), (64, 64), (8, 1024), (128, 128), (4, 512), (2, 4096), (256, 64)]
 REGULAR = Regular([{"rows": rows, "cols": cols} for rows, cols in _POWERS])
-# a row longer than what one block or an index of 16 bits holds
-LONG_ROWS = {"long_rows": Also({"rows": 2, "cols": 66001})}
+POWERS_OF_TWO = {2048: "float32", 4096: "float16", 8192: "bfloat16"}  # lengths, each in one dtype
+
+
+def powers_of_two(size: Callable[[int], dict[str, Any]], **params: Any) -> dict[str, Also]:
+    """Single cases of the size for each of the large lengths for which kernels have a path without a tail."""
+    return {f"power_of_two_{n}": Also(size(n), params=params, dtype=dtype) for n, dtype in POWERS_OF_TWO.items()}
+
+
+# a row longer than what one block or an index of 16 bits holds, and those without a tail
+LONG_ROWS = {"long_rows": Also({"rows": 2, "cols": 66001})} | powers_of_two(lambda n: {"rows": 3, "cols": n})
+ONE = each_of_one({"rows": 3, "cols": 33})
 BEYOND_INT32 = {"rows": 2**17 + 3, "cols": 2**14 + 8}  # rows and columns of more than 2^31 elements
 SPECIAL_AT = ((3, 33), (17, 64), (5, 1025))  # where rows of NaN or infinities are tried
 CONSTANT_AT = ((3, 33), (17, 64), (4, 257))  # where rows without variance are; not longer, for the reason in `repeats`
@@ -108,6 +117,21 @@ def signal(draw: Draw, operand: str, scale: float = 1.0) -> torch.Tensor:
 
 def lifted(draw: Draw, shape: Sequence[int]) -> torch.Tensor:
     return lift_square(draw.normal(shape))
+
+
+def _large(draw: Draw, shape: Sequence[int]) -> torch.Tensor:
+    """Values whose squares are beyond float16, and which are so themselves in bfloat16."""
+    scale = {torch.float16: 2.0**10, torch.bfloat16: 2.0**17}.get(draw.dtype, 2.0**12)
+    return lift_square(draw.normal(shape, scale), scale)
+
+
+def large_squares(
+    family: Callable[..., Any], *others: Callable[..., torch.Tensor], size: Mapping[str, Any] | None = None
+) -> dict[str, Also]:
+    """Single cases, one a dtype, of x whose squares are beyond float16; `family` makes a contract's family of what
+    draws x, and of `others`."""
+    size = size or {"rows": 3, "cols": 33}
+    return {f"large_squares_{dtype}": Also(size, family(_large, *others), dtype=dtype) for dtype in DTYPES}
 
 
 def opposite(draw: Draw, x: torch.Tensor) -> torch.Tensor:

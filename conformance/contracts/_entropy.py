@@ -118,6 +118,7 @@ def also(family: Callable[[Any], Any], **layouts: str) -> dict[str, Also]:
     """The single cases; `family` makes one of a contract's of a function that draws logits and targets."""
     return {
         "large_vocabulary": Also({"rows": 2, "V": 66001}),
+        **bounds_rows.powers_of_two(lambda n: {"rows": 3, "V": n}),
         "far_below": Also({"rows": 7, "V": 33}, family(_lifted(_far_below)), layouts=layouts),
     }
 

@@ -90,7 +90,7 @@ def add_norm(reference: Callable[..., Any], norm: Callable[..., dict[str, Expect
         sizes=bounds_rows.SIZES,
         regular=bounds_rows.REGULAR,
         beyond_grid=bounds_rows.BEYOND_GRID,
-        also=bounds_rows.LONG_ROWS,
+        also=bounds_rows.LONG_ROWS | bounds_rows.ONE | bounds_rows.large_squares(family),
         int64_index=Int64Index(bounds_rows.BEYOND_INT32, rows={"x": 0, "residual": 0}),
         values={
             "normal": family(bounds_rows.lifted),
@@ -167,7 +167,7 @@ def gradient(
         sizes=bounds_rows.BACKWARD_SIZES,
         regular=bounds_rows.REGULAR,
         beyond_grid=bounds_rows.BEYOND_GRID,
-        also=bounds_rows.LONG_ROWS,
+        also=bounds_rows.LONG_ROWS | bounds_rows.ONE | bounds_rows.large_squares(family, bounds_rows.lifted),
         int64_index=Int64Index(bounds_rows.BEYOND_INT32, rows={"x": 0, "dy": 0}),
         values={
             "normal": family(bounds_rows.lifted, bounds_rows.lifted),

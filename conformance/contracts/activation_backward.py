@@ -21,7 +21,7 @@ from touchstone.conformance.contracts._pointwise import (
 )
 from touchstone.conformance.spec.baselines import Bench, autograd
 from touchstone.conformance.spec.budget import EPS32, Expected, finite
-from touchstone.conformance.spec.contract import Invalid, Operand, Output, Property, with_params
+from touchstone.conformance.spec.contract import Invalid, Operand, Output, Property, each_of_one, with_params
 from touchstone.reference._activations import torch_act_grad
 
 
@@ -76,6 +76,7 @@ _elements = pointwise(
     valid=_valid,
     exact={"integers": ["dx", "dbias"]},
     also=MANY[MATRICES]
+    | each_of_one({"rows": 3, "cols": 33})
     | acts.slopes_in_16_bits("x", acts.NAMES)
     | acts.tails_in_16_bits("x", acts.NAMES)
     | special_of_each(MATRICES, {"activation": acts.NAMES}),

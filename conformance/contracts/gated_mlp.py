@@ -32,6 +32,7 @@ from touchstone.conformance.spec.contract import (
     Operand,
     Output,
     Property,
+    each_of_one,
     with_params,
 )
 from touchstone.reference._activations import torch_act
@@ -199,6 +200,7 @@ contract = Contract(
         "binary": _binary,
     },
     params={"activation": ("silu", *(name for name in ACTIVATIONS if name != "silu"))},
+    also=each_of_one(SIZES[0]),
     valid=_valid,
     expect=expect,
     exact={"binary": ["y"]},

@@ -20,6 +20,7 @@ from touchstone.conformance.spec.contract import (
     Output,
     Property,
     Regular,
+    each_of_one,
     with_params,
 )
 from touchstone.reference._activations import torch_act
@@ -325,7 +326,7 @@ contract = Contract(
         **{name: saturated(signs) for name, signs in SATURATED.items()},
     },
     params={"activation": tuple(ACTIVATIONS)},
-    also=OF_EACH,
+    also=OF_EACH | each_of_one(SIZES[0]),
     valid=_valid,
     expect=expect,
     exact={"binary": ["y"]},

@@ -20,6 +20,7 @@ from touchstone.conformance.spec.contract import (
     Operand,
     Output,
     Property,
+    each_of_one,
     with_params,
 )
 from touchstone.reference._activations import torch_act, torch_act_grad
@@ -97,14 +98,14 @@ def _family(make):
 
 
 def _dead_units(make):
-    """A family with a row of x and some biases 0: there z is 0 and nothing else, and so is relu'."""
+    """A family with a row of x and some biases 0, not the first: there z is 0 and nothing else, and so is relu'."""
 
     def family(draw: Draw):
         drawn = _family(make)(draw)
         rows = drawn["x"].shape[0]
         if rows > 2:
             drawn["x"][rows // 2] = 0
-        drawn["b1"][::3] = 0
+        drawn["b1"][1::3] = 0
         return drawn
 
     return family
@@ -187,7 +188,9 @@ contract = Contract(
     aligned=mlp.ALIGNED,
     regular=mlp.REGULAR,
     beyond_grid=mlp.BEYOND_GRID,
-    also=mlp.OF_EACH | {"small_addends": Also(dict(M=1041, D=4, H=3, N=5), _small_addends, dtype="float16")},
+    also=mlp.OF_EACH
+    | each_of_one(mlp.SIZES[0])
+    | {"small_addends": Also(dict(M=1041, D=4, H=3, N=5), _small_addends, dtype="float16")},
     int64_index=Int64Index(dict(M=2**17 + 3, D=2**14 + 8, H=8, N=8), rows={"x": 0, "dy": 0}),
     large=mlp.LARGE,
     values={

@@ -5,7 +5,7 @@ import torch
 from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts import _extremes as extremes
 from touchstone.conformance.contracts import _multilinear as multilinear
-from touchstone.conformance.contracts._bounds_rows import REGULAR
+from touchstone.conformance.contracts._bounds_rows import REGULAR, powers_of_two
 from touchstone.conformance.contracts._laws import additive_on_integers, doubles
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.contract import Also, Invalid, Operand, Property
@@ -81,6 +81,8 @@ contract = multilinear.multilinear(
         "beyond_float16": Also({"rows": 3, "cols": 33}, multilinear.beyond_float16, dtype="bfloat16"),
         "maximum_below_zero": Also({"rows": 3, "cols": 1025}, "below_zero", {"function": "max"}),
         "maximum_of_columns": Also({"rows": 1031, "cols": 5}, "below_zero", {"axis": 0, "function": "max"}),
+        **powers_of_two(lambda n: {"rows": 3, "cols": n}),
+        **{f"{name}_rows": one for name, one in powers_of_two(lambda n: {"rows": n, "cols": 3}, axis=0).items()},
     },
     large=common.ROWS,
     flops=lambda size, param: max(size["rows"] * size["cols"], 1),

@@ -42,7 +42,7 @@ contract = Contract(
     sizes=bounds_rows.SIZES,
     regular=bounds_rows.REGULAR,
     beyond_grid=bounds_rows.BEYOND_GRID,
-    also=bounds_rows.LONG_ROWS,
+    also=bounds_rows.LONG_ROWS | bounds_rows.ONE | bounds_rows.large_squares(_family),
     int64_index=Int64Index(bounds_rows.BEYOND_INT32, rows={"x": 0}),
     values={
         "normal": _family(bounds_rows.lifted),

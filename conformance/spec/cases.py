@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from touchstone.conformance.spec.contract import DTYPES, Case, Contract, Draw, dtype_name
+from touchstone.conformance.spec.contract import DTYPES, Case, Contract, Draw, Operand, dtype_name
 from touchstone.conformance.spec.layouts import FAR_LAYOUTS, PLANS, far_axis
 from touchstone.conformance.spec.words import expected_one_of
 
@@ -25,7 +25,7 @@ class Plan:
 
     cases: list[Case]
     regular: frozenset[Case] = frozenset()  # those that are there only for kernels with the usual restrictions
-    also: frozenset[Case] = frozenset()  # the contract's single cases, and those of pairs of parameters
+    also: frozenset[Case] = frozenset()  # the contract's single cases, and those of pairs of options
     infeasible: list[str] = field(default_factory=list)  # pairs of axis values that the contract's `valid` rules out
     sampled_out: int = 0  # cases of a full product that the limit dropped
     over_ceiling: int = 0  # cases with more work than the target's ceiling
@@ -65,7 +65,7 @@ def _plan(contract: Contract, level: str, seed: int) -> Plan:
         extra += _plain(contract, seed)
     cases = dict.fromkeys([*(space.case(point) for point in points), *extra])
     regular = [case for case in _regular(contract, level, seed) if case not in cases]
-    single = [*(also_case(contract, name, seed) for name in contract.also), *_pairs_of_params(contract, seed)]
+    single = [*(also_case(contract, name, seed) for name in contract.also), *_pairs_of_options(contract, seed)]
     also = [case for case in dict.fromkeys(single) if case not in cases]
     return Plan([*cases, *regular, *also], frozenset(regular), frozenset(also), infeasible, sampled_out=dropped)
 
@@ -203,26 +203,44 @@ def also_case(contract: Contract, name: str, seed: int = 0) -> Case:
     return replace(plain, layouts=layouts, params=params)
 
 
-def _pairs_of_params(contract: Contract, seed: int) -> Iterator[Case]:
-    """Plain cases at the smallest size that together have every option of a parameter in each dtype, and beside every
-    one of each other parameter: what is forgotten under some option alone."""
-    axes = [(name, options) for name, options in contract.params.items() if len(options) > 1]
+def _pairs_of_options(contract: Contract, seed: int) -> Iterator[Case]:
+    """Plain cases at the smallest size that together have every option of a parameter, and every optional operand both
+    given and left out, in each dtype and beside every option of each other one: what is forgotten under some alone."""
+    params = {name: options for name, options in contract.params.items() if len(options) > 1}
+    optional = {name: _given_or_not(operand) for name, operand in contract.operands.items() if operand.optional}
+    axes = [*params.items(), *optional.items()]
     if not axes:
         return
+
+    def case_of(point: Mapping[int, int]) -> Case:
+        given = {name: options[point[axis]] for axis, (name, options) in enumerate(axes, 1)}
+        plain = plain_case(contract, contract.dtypes[point[0]], next(iter(contract.values)), seed)
+        return replace(
+            plain,
+            layouts=tuple((name, given[name] if name in optional else layout) for name, layout in plain.layouts),
+            params=tuple((name, given[name] if name in params else value) for name, value in plain.params),
+        )
+
     missing = _Missing([len(contract.dtypes), *(len(options) for _, options in axes)], 2)
     while missing.combinations:
-        point = dict(next(iter(missing.combinations)))
+        goal = next(iter(missing.combinations))
+        full = dict(goal)
         for axis in range(len(axes) + 1):
-            if axis not in point:
-                gains = missing.gains(point, axis)
-                point[axis] = gains.index(max(gains))
-        for pair in itertools.combinations(sorted(point.items()), 2):
+            if axis not in full:
+                gains = missing.gains(full, axis)
+                full[axis] = gains.index(max(gains))
+        alone = dict.fromkeys(range(len(axes) + 1), 0) | dict(goal)  # where what it would go with makes it invalid
+        point = next((point for point in (full, alone) if contract.valid(case_of(point))), None)
+        if point is not None:
+            yield case_of(point)
+        for pair in itertools.combinations(sorted((point or dict(goal)).items()), 2):
             missing.drop(pair)
-        given = {name: options[point[axis]] for axis, (name, options) in enumerate(axes, 1)}
-        case = plain_case(contract, contract.dtypes[point[0]], next(iter(contract.values)), seed)
-        case = replace(case, params=tuple((name, given.get(name, value)) for name, value in case.params))
-        if contract.valid(case):
-            yield case
+
+
+def _given_or_not(operand: Operand) -> tuple[str, str]:
+    """Two layouts of an optional operand: its first, and "none" or, if that is the first, the next."""
+    first, second, *_ = operand.layouts
+    return (first, second if first == "none" else "none")
 
 
 def variants(contract: Contract, case: Case) -> tuple[Case, ...]:

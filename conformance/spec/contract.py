@@ -70,6 +70,11 @@ class Operand:
         """Whether its dtype is another than the case's."""
         return self.dtype is not None or bool(self.dtypes)
 
+    @property
+    def optional(self) -> bool:
+        """Whether it is tried as None and as a tensor."""
+        return "none" in self.layouts and len(self.layouts) > 1
+
 
 @dataclass(frozen=True)
 class Output:
@@ -154,6 +159,12 @@ class Also:
     params: Mapping[str, Any] = field(default_factory=dict)
     layouts: Mapping[str, str] = field(default_factory=dict)
     dtype: str = "float32"
+
+
+def each_of_one(size: Mapping[str, Any], *axes: str) -> dict[str, Also]:
+    """Single cases of `size` with one axis after the other (of `axes`, or all) of length 1: where a product is one with
+    a vector, a launcher often has a branch of its own, which may forget an optional operand."""
+    return {f"one_{axis}": Also({**size, axis: 1}) for axis in axes or size}
 
 
 @dataclass(frozen=True)

@@ -291,6 +291,16 @@ def without_the_last_tile(x):
     return torch.cat([x.narrow(axis, 0, x.shape[axis] - 128), torch.zeros_like(x.narrow(axis, 0, 128))], axis)
 
 
+def without_the_last(count: int, axis: int):
+    """So many of an axis are 0."""
+    return lambda x: torch.cat([x.narrow(axis, 0, x.shape[axis] - count), x.narrow(axis, 0, count) * 0], axis)
+
+
+def up_to_256(x):
+    """What has a square that float16 holds."""
+    return x.clamp(-255.875, 255.875)
+
+
 def without_low_rows(fn):
     """A row of scores below -5e4 is taken for one that sees nothing."""
 
@@ -339,6 +349,12 @@ LONG_ROWS = (
 )
 MANY = "elementwise dropout dropout_bitmask_backward bias_dropout_residual activation glu glu_backward"
 ENTROPY = ("cross_entropy", "cross_entropy_backward")
+NORMS = "layer_norm rms_norm add_layer_norm add_rms_norm layer_norm_backward rms_norm_backward group_norm"
+BIASED = "layer_norm add_layer_norm activation activation_backward bias_dropout_residual"
+RMS = ("rms_norm", "add_rms_norm")
+BACKWARD = ("layer_norm_backward", "rms_norm_backward")
+DTYPES = ("float32", "float16", "bfloat16")
+POWERS = (2048, 4096, 8192)
 AT_MOST_4096 = changed(lengths=lambda n: n.clamp_max(4096))
 AT_MOST_512 = changed(lengths=lambda n: n.clamp_max(512))
 CACHED = ("attention_decode", "attention_decode_int4", "attention_paged", "mla_decode")
@@ -347,6 +363,20 @@ WRONG = [
     *((op, "many_elements", beyond(2**18)) for op in MANY.split() if op != "activation"),
     ("activation", "many_elements", beyond(65536)),
     ("dropout_bitmask", "many_elements", beyond(2**13)),
+    *((op, f"power_of_two_{n}", beyond(n - 32)) for op in LONG_ROWS.split() for n in POWERS),
+    *(("group_norm", f"power_of_two_{n}", beyond(n // 2 - 32)) for n in POWERS),
+    *((op, f"power_of_two_{n}", changed(logits=without_the_last(32, 1))) for op in ENTROPY for n in POWERS),
+    *(("reduce_rows", f"power_of_two_{n}", changed(x=without_the_last(32, 1))) for n in POWERS),
+    *(("reduce_rows", f"power_of_two_{n}_rows", changed(x=without_the_last(32, 0))) for n in POWERS),
+    *((op, f"large_squares_{dtype}", changed(x=up_to_256)) for op in NORMS.split() for dtype in DTYPES),
+    ("mlp", "one_N", changed(b2=torch.zeros_like)),
+    *(("mlp", f"one_{axis}", changed(b1=torch.zeros_like)) for axis in "MDH"),
+    *(("mlp_backward", f"one_{axis}", changed(b1=torch.zeros_like)) for axis in "MDHN"),
+    *(("gated_mlp", f"one_{axis}", changed(w_up=lambda w: w.abs())) for axis in "MDHN"),
+    *((op, f"one_{axis}", changed(bias=torch.zeros_like)) for op in BIASED.split() for axis in ("rows", "cols")),
+    *((op, f"one_{axis}", changed(weight=torch.zeros_like)) for op in RMS for axis in ("rows", "cols")),
+    *((op, f"one_{axis}", changed(dy=lambda dy: 2 * dy)) for op in BACKWARD for axis in ("rows", "cols")),
+    ("group_norm", "one_N", changed(bias=torch.zeros_like)),
     ("group_norm", "long_groups", changed(x=lambda x: torch.cat([x[..., :-300], x[..., :300]], -1))),
     ("cross_entropy", "large_vocabulary", changed(logits=lambda x: x[:, :65536], target=lambda t: t.clamp_max(65535))),
     ("cross_entropy_backward", "large_vocabulary", beyond(65536)),
@@ -441,17 +471,51 @@ def test_they_are_for_users_kernels_and_above_level_quick_for_ours():
     assert not trial.watched and not trial.instrumented  # called once
 
 
-@pytest.mark.parametrize("op", ["activation", "cross_entropy", "dropout", "masked_attention", "reduce_rows"])
-def test_every_option_of_a_parameter_meets_each_dtype_and_each_of_another_in_a_plain_case(op):
+def options_of(contract, case) -> dict[str, str]:
+    """The dtype and the parameters of a case, and which optional operands are given."""
+    given = {name: str(case.layout[name] != "none") for name, operand in contract.operands.items() if operand.optional}
+    return {"dtype": repr(case.dtype), **{name: repr(value) for name, value in case.params}, **given}
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        *("activation", "cross_entropy", "cross_entropy_backward", "dropout", "masked_attention", "mlp_backward"),
+        *("reduce_rows", "rope"),
+    ],
+)
+def test_every_option_meets_each_dtype_and_each_of_another_in_a_plain_case(op):
+    """Of parameters, and of optional operands given or left out."""
     contract = registry.contract(op)
     first = next(iter(contract.values))
     met = set()
-    for case in plan(contract, "quick").also:
+    for case in plan(contract, "quick").cases:
         if case.values == first and case.contiguous and case.size == contract.sizes[0]:
-            met |= set(combinations([("dtype", repr(case.dtype)), *((n, repr(v)) for n, v in case.params)], 2))
-    for (one, left), (other, right) in combinations([("dtype", contract.dtypes), *contract.params.items()], 2):
+            met |= set(combinations(options_of(contract, case).items(), 2))
+    every = {"dtype": map(repr, contract.dtypes), **{n: map(repr, options) for n, options in contract.params.items()}}
+    every |= {name: ("True", "False") for name, operand in contract.operands.items() if operand.optional}
+    for (one, left), (other, right) in combinations([(name, list(options)) for name, options in every.items()], 2):
         options = product(left, right) if min(len(left), len(right)) > 1 else ()
-        assert {((one, repr(a)), (other, repr(b))) for a, b in options} <= met
+        assert {((one, a), (other, b)) for a, b in options} <= met
+
+
+def test_a_pair_whose_case_is_not_valid_takes_no_other_with_it():
+    """With eps = 0 the first family says nothing: without rstd there is a case in each dtype all the same."""
+    contract = registry.contract("layer_norm_backward")
+    plain = [case for case in plan(contract, "quick").cases if case.size == contract.sizes[0] and case.contiguous]
+    left_out = {case.dtype for case in plain if case.values == "normal" and case.layout["rstd"] == "none"}
+    assert left_out == set(contract.dtypes)
+
+
+def test_what_is_forgotten_without_an_optional_operand_is_found_at_level_quick():
+    op, right = "cross_entropy_backward", known_good("cross_entropy_backward")
+
+    def wrong(logits, target, lse, dloss, *, z_loss, **params):
+        return right(logits, target, lse, dloss, z_loss=0.0 if lse is None else z_loss, **params)
+
+    subject = Subject(op, wrong, "wrong", "torch@cpu", "cpu", diagnosed=False)
+    also = plan(registry.contract(op), "quick").also
+    assert any(judge.run(subject, CaseTrial(case)).status == FAILED for case in also)
 
 
 def test_layouts_parameters_and_a_family_of_its_own():
