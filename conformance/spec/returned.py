@@ -1,6 +1,6 @@
 """What comes back from a kernel's author: what counts as a tensor, and how long a message is.
 
-A tensor is torch.Tensor itself, dense, with memory that can be read. Of anything else, a method that is called, or an
+A tensor is torch.Tensor itself, dense, with memory that can be read and holds its numbers. Of anything else, a method that is called, or an
 attribute that is read, may run the author's code, or raise.
 """
 
@@ -33,6 +33,8 @@ def strange(value: Any) -> str | None:
         return f"a tensor of layout {value.layout}"
     if value.is_quantized:
         return f"a quantised tensor ({value.dtype})"
+    if value.is_neg() or value.is_conj():
+        return "a view whose numbers torch has yet to negate or conjugate: its memory holds others"
     if value.device.type == "meta":
         return "a tensor without memory, on the device meta"
     last = value.storage_offset() + sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True))

@@ -192,6 +192,14 @@ def conjugated(x):
     return torch._neg_view(-softmax(x))
 
 
+def negated(x):
+    """Returns a view of its numbers that torch has yet to negate.
+
+    refused: has yet to negate
+    """
+    return torch._neg_view(softmax(x))
+
+
 def freed(x):
     """Returns a tensor whose memory is gone.
 
