@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from touchstone.conformance.bench.group import Result
 from touchstone.conformance.reporting.console import Table, show
+from touchstone.conformance.spec.returned import quoted
 
 NO_NUMBER = "-"
 RATES: dict[str, Callable[[Result], float | None]] = {
@@ -62,8 +63,8 @@ def print_results(results: Sequence[Result], left_out: dict[str, str]) -> None:
     for result in results:
         where = f"{result.op} {result.target} {result.name} {result.dtype}"
         for problem in result.problems:
-            print(f"{where} {result.status}: {problem}")
+            print(f"{where} {result.status}: {quoted(problem)}")
         for note in result.notes:
-            print(f"{where}: {note}")
+            print(f"{where}: {quoted(note)}")
     for what, why in left_out.items():
-        print(f"{what} left out: {why}")
+        print(f"{what} left out: {quoted(why)}")

@@ -12,6 +12,7 @@ from touchstone.conformance.judging.executor import PLAIN, Executor, InProcess, 
 from touchstone.conformance.judging.trials import CaseTrial, Kind, Trial
 from touchstone.conformance.spec.checks import Requirement
 from touchstone.conformance.spec.contract import Case, Contract
+from touchstone.conformance.spec.returned import quoted
 
 PASSED, FAILED, DECLINED, NOT_RUN = "passed", "failed", "declined", "not run"
 PARTIAL, INTERRUPTED = "partial", "interrupted"  # besides, verdicts on a kernel
@@ -39,7 +40,7 @@ class Finding:
         return self.severity == "failure" and (not required or self.requirement in (None, *required))
 
     def __str__(self) -> str:
-        text = f"[{self.id}] {self.check}: {self.message}\n    in {self.case}"
+        text = f"[{self.id}] {self.check}: {quoted(self.message)}\n    in {self.case}"
         return text if self.diagnosis is None else text + "\n" + textwrap.indent(self.diagnosis, "    ")
 
 

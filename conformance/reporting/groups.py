@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from touchstone.conformance.judging.judgement import Finding
 from touchstone.conformance.spec.checks import Check
+from touchstone.conformance.spec.returned import quoted
 
 LINE = re.compile(r"[\w.-]+\.\w+:\d+")  # file and line, the best name of a cause
 NUMBERS = re.compile(r"0x[0-9a-f]+|[-+]?\d[\d.]*(?:e[-+]?\d+)?|\b(?:nan|inf)\b")
@@ -35,8 +36,7 @@ class Group:
         """The example, how many trials have the like of it, and the `command` that repeats it."""
         found, count = self.example, len(self.findings)
         times = f"{count} trials: " if count > 1 else ""
-        message = found.message.replace("\n", "\n    ")  # no line of it may look like one of the report's
-        lines = [f"{times}[{found.id}] {found.check}: {message}", f"    in {found.case}{self._others()}"]
+        lines = [f"{times}[{found.id}] {found.check}: {quoted(found.message)}", f"    in {found.case}{self._others()}"]
         lines += [f"    {line}" for line in (found.diagnosis or "").splitlines()]
         return "\n".join([*lines, f"    repeat: {command}"] if command else lines)
 

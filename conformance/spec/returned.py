@@ -1,7 +1,7 @@
 """What comes back from a kernel's author: what counts as a tensor, and how long a message is.
 
-A tensor is torch.Tensor itself, dense, with memory that can be read and holds its numbers. Of anything else, a method that is called, or an
-attribute that is read, may run the author's code, or raise.
+A tensor is torch.Tensor itself, dense, with memory that can be read and holds its numbers. Of anything else, a method
+that is called, or an attribute that is read, may run the author's code, or raise.
 """
 
 from collections.abc import Callable
@@ -49,6 +49,12 @@ def visible(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+
+
+def quoted(text: str) -> str:
+    """`text` in which each line but the first begins with a mark: none of them can be taken for a line of ours, or for
+    a command to a CI service, which look for theirs behind spaces too."""
+    return text.replace("\n", "\n    | ")
 
 
 def said(value: Any, text: Callable[[Any], str] = str) -> str:

@@ -11,6 +11,7 @@ from touchstone.conformance.judging import judge
 from touchstone.conformance.judging.judgement import FAILED
 from touchstone.conformance.reporting.groups import Group
 from touchstone.conformance.reporting.tolerance import Tolerance
+from touchstone.conformance.spec.returned import quoted
 from touchstone.conformance.suite.plugin import RECORD, SELECTION
 
 
@@ -44,9 +45,10 @@ def test_kernel(judged, request, runner_of):
     outcome = tolerance.settled(judged.trial.case, outcome)
     about["outcome"], about["expected"] = outcome.to_dict(), tolerance.counts
     if not outcome.judged:
-        pytest.skip(f"{outcome.status}: {outcome.reason}")
+        pytest.skip(quoted(f"{outcome.status}: {outcome.reason}"))
     if failed and outcome.status != FAILED:
-        pytest.xfail("; ".join(finding.message for finding in outcome.findings if finding.severity == "note"))
+        notes = [finding.message for finding in outcome.findings if finding.severity == "note"]
+        pytest.xfail(quoted("; ".join(notes)))
     if outcome.status == FAILED:
         required = request.config.stash[SELECTION].require
         found = [finding for finding in outcome.findings if finding.fails(required)]

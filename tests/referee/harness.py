@@ -61,7 +61,8 @@ PLANTED = b"planted by a candidate"
 RAISED = re.compile(r"(?:a timed call raised )?[A-Z]\w*: ")  # how a bench tells that a kernel raised
 NO_IMPORT = re.compile(r"does not import: ((?:[A-Z]\w*: |No module named ).*)")
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-VERDICT = re.compile(r"^(PASSED|FAILED|NOT RUN|PARTIAL|NOT JUDGED)\b", re.MULTILINE)
+VERDICT = re.compile(r"^\s*(PASSED|FAILED|NOT RUN|PARTIAL|NOT JUDGED)\b", re.MULTILINE)
+SERVICE = re.compile(r"^\s*(?:::|##\[)", re.MULTILINE)  # what CI services take for a command in what is printed
 
 
 @dataclass(frozen=True)
@@ -375,7 +376,8 @@ def complaints(candidate: Candidate, ended: Ended, untrusted: bool) -> list[str]
     if owed and not ended.told:
         what = f"stopped after {ended.seconds:.0f} s" if ended.late else f"ended with status {ended.status}"
         found.append(f"the judge {what}, without a verdict: {(ended.stderr.strip().splitlines() or [''])[-1][:150]}")
-    if len(VERDICT.findall(ended.stdout)) > 1 or CONTROLS.search(ended.stdout):
+    alien = VERDICT.search(ended.stderr) or SERVICE.search(f"{ended.stdout}\n{ended.stderr}")
+    if len(VERDICT.findall(ended.stdout)) > 1 or alien or CONTROLS.search(ended.stdout):
         found.append("what it says makes a line of the report, or moves the terminal's cursor")
     if ended.status == 0 and ended.verdict not in (None, "PASSED"):
         found.append(f"exit status 0, but {ended.verdict}")
