@@ -290,6 +290,6 @@ def with_large(operand: str, bends: Sequence[float] = (), shift: str | None = No
 
 def _invalid(operands: Mapping[str, Operand], whole: Sequence[str], axes: str) -> list[Invalid]:
     vectors = [name for name in operands if name not in whole]
-    optional = [name for name, operand in operands.items() if "none" in operand.layouts]
+    optional = [name for name, operand in operands.items() if operand.optional]
     calls = bounds_rows.invalid_calls(whole[0], whole[1:], vectors, optional)
     return calls if axes == MATRICES else [call for call in calls if "is 1-D" not in call.name]

@@ -35,7 +35,7 @@ def scored(dots, softcap, bias, slopes, apart):
 
 
 def kept(shape, p, seed, offset):
-    return _masks.weights(shape, p=p, seed=seed, offset=offset).float()
+    return _masks.weights(shape, p=p, seed=seed, offset=offset).float().expand(shape)  # one 1 where p = 0
 
 
 def group_of(head, group, kv_heads):

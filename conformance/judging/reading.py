@@ -183,7 +183,7 @@ def _changes(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[
         value = exact[name]
         if value is None or not contract.operand_dtype(name, case).is_floating_point:
             continue
-        if "none" in operand.layouts:
+        if operand.optional:
             yield f"{name} were not given", _other_operand(name, lambda value: None)
         elif bool(value.any()):
             yield f"{name} were 0", _other_operand(name, torch.zeros_like)
