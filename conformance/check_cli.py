@@ -11,7 +11,6 @@ from touchstone.conformance.reporting.console import Table, fraction_text, show
 from touchstone.conformance.reporting.report import Report, empty
 from touchstone.conformance.reporting.status import Status
 from touchstone.conformance.spec.narrowing import Narrowing
-from touchstone.conformance.spec.returned import quoted
 
 
 def add(commands: Any) -> None:
@@ -132,7 +131,7 @@ def _check_kernel(options: argparse.Namespace, chosen: Selection, narrowing: Nar
         )
     except launching.MissingPackage as missing:
         options.recording.reason = _by_option(str(missing), options)
-        print(f"NOT RUN: {quoted(options.recording.reason)}")
+        print(f"NOT RUN: {options.recording.reason}")
         return Status.NOT_RUN
     except Interrupted as interrupted:
         print(interrupted.report)

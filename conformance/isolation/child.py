@@ -29,6 +29,7 @@ from touchstone.conformance.isolation.travel import CannotTravel, ways
 from touchstone.conformance.judging.judgement import Outcome
 from touchstone.conformance.judging.trials import Trial
 from touchstone.conformance.spec.checks import Check
+from touchstone.conformance.spec.returned import quoted
 
 START_SECONDS = 300.0  # for a fresh process to import the function, which may compile
 
@@ -116,10 +117,10 @@ def _ready(child: CallingChild, where: str) -> CallingChild:
     child.close()
     if not isinstance(answer, Death):
         if "missing" in answer:
-            raise launching.MissingPackage(f"fn: {answer['missing']}")
+            raise launching.MissingPackage(f"fn: {quoted(str(answer['missing']))}")
         if "refused" in answer:
-            raise ValueError(str(answer["refused"]))
-    why = f": {answer.message if isinstance(answer, Death) else answer.get('failed')}"
+            raise ValueError(quoted(str(answer["refused"])))
+    why = f": {quoted(answer.message if isinstance(answer, Death) else str(answer.get('failed')))}"
     if isinstance(answer, Death) and answer.check is Check.HANG:
         why = f" within {START_SECONDS:.0f} s"
     if isinstance(fn, importing.FileFunction):

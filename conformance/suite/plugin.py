@@ -36,7 +36,6 @@ from touchstone.conformance.spec.compare import worst
 from touchstone.conformance.spec.known import Known, Rule
 from touchstone.conformance.spec.known import read as read_known
 from touchstone.conformance.spec.narrowing import Narrowing
-from touchstone.conformance.spec.returned import quoted
 from touchstone.conformance.spec.sharing import Share, shares
 from touchstone.conformance.suite import pasted
 from touchstone.conformance.suite.turns import WAITS, in_turn
@@ -201,7 +200,7 @@ def pytest_configure(config: pytest.Config) -> None:
             if option.kernel and not chosen.here:
                 _try_start(found[0][1])
     except (selection.UsageError, RuntimeError) as error:
-        raise pytest.UsageError(quoted(str(error))) from None
+        raise pytest.UsageError(str(error)) from None
     config.stash[SELECTION], config.stash[NARROWED], config.stash[KNOWN] = chosen, narrowed, known
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Summary(config, chosen), "touchstone-summary")
