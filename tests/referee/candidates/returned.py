@@ -187,7 +187,7 @@ def expanded(x):
 def conjugated(x):
     """Returns a view that is negated only when it is read.
 
-    contained
+    refused: has yet to negate
     """
     return torch._neg_view(-softmax(x))
 
