@@ -4,6 +4,7 @@ naive: one thread per row, two passes over x; neighbouring threads read addresse
 warp: a warp holds a row in registers, so x is read once and no barrier is needed [xlite2025]
 block: a block reads a row twice, for its mean square and for the result, so a row may have any length [zhang2019]
 vectorised: as many threads as the row needs hold it, in accesses of 16 bytes where rows are aligned [xlite2025]
+halfregs: the row stays in its own 16 bits and is converted twice, so that more rows are under way [nvidia2025]
 """
 
 import functools
@@ -19,6 +20,7 @@ from touchstone.backends.numba.lib.reductions import (
     at_most,
     block_grid,
     block_sum,
+    crowded_jit,
     for_rows,
     row_sum,
     thread_grid,
@@ -27,9 +29,17 @@ from touchstone.backends.numba.lib.reductions import (
     wide_jit,
 )
 from touchstone.backends.numba.lib.vector_io import lanes_of, load_vector, unpacked
-from touchstone.backends.numba.lib.vector_rows import LANES, first_col, in_vectors, load_row, store_values
+from touchstone.backends.numba.lib.vector_rows import (
+    LANES,
+    first_col,
+    in_halves,
+    in_vectors,
+    keep_packed,
+    load_row,
+    store_values,
+)
 from touchstone.backends.numba.runtime.launching import launch
-from touchstone.backends.variants import variant
+from touchstone.backends.variants import HALF, variant
 
 _HELD = WARP_COLS // 32
 
@@ -172,4 +182,51 @@ def vectorised(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> t
     extent, held = in_vectors(rows, cols, x, weight, y)
     if y.numel():
         launch(_vectorised(*held), *extent, x, for_rows(weight, rows), y, np.float32(eps))
+    return y
+
+
+@functools.cache
+def _halfregs(vectors, wide):
+    words = 4 * vectors
+
+    @crowded_jit(1024, 2)
+    def kernel(x, weight, y, eps):
+        # A row in the registers of blockDim.x threads. Rows of one warp share a block, blockDim.y of them.
+        held = cuda.local.array(words, uint32)
+        scale = cuda.local.array(4, uint32)
+        out = cuda.local.array(LANES, float32)
+        row = uint64(cuda.blockIdx.x) * uint64(cuda.blockDim.y) + uint64(cuda.threadIdx.y)
+        if row >= uint64(x.shape[0]):
+            return  # a whole warp
+        load_row(x, row, held, wide)
+
+        square = float32(0)
+        for i in range(vectors * LANES):
+            value = unpacked(held, i, x)
+            square += value * value
+        rstd = float32(1) / math.sqrt(row_sum(square) / float32(x.shape[1]) + eps)
+
+        keep_packed(held)
+        for r in range(vectors):
+            load_vector(weight, (row, first_col(r, x)), scale, 0, wide)
+            for i in range(LANES):
+                out[i] = unpacked(held, r * LANES + i, x) * rstd * unpacked(scale, i, x)
+            store_values(out, y, row, r, wide)
+
+    return kernel
+
+
+@variant(needs="shuffles", dtypes=HALF)
+def halfregs(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
+    """x (rows, cols), weight (cols,) -> y (rows, cols).
+
+    At 12288 to 24576 columns on an H200, bfloat16, 0.95 of a copy's rate, where `vectorised` has 0.75 to 0.89.
+    Declines float32 and more than 32768 columns: the registers of one block. Operands that are not contiguous and
+    aligned to 16 bytes are moved an element at a time. Source: [xlite2025], [nvidia2025].
+    """
+    rows, cols = shapes("rows cols, cols", x=x, weight=weight)
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    extent, held = in_halves(rows, cols, x, weight, y)
+    if y.numel():
+        launch(_halfregs(*held), *extent, x, for_rows(weight, rows), y, np.float32(eps))
     return y

@@ -6,6 +6,7 @@ block: one block per row of any length, three coalesced passes; the warps' resul
 vectorised: the block holds its row in registers and moves it 16 bytes at a time: one read, one write; powers of two in
   place
     of exp [oneflow2021]
+halfregs: the row stays in its own 16 bits and is exponentiated twice, so that more rows are under way [nvidia2025]
 online: max and sum in one pass by rescaling the sum whenever the max grows, so any row is read twice
   [milakov2018]
 """
@@ -26,6 +27,7 @@ from touchstone.backends.numba.lib.reductions import (
     block_grid,
     block_max,
     block_sum,
+    crowded_jit,
     deep_jit,
     row_max,
     row_sum,
@@ -35,9 +37,17 @@ from touchstone.backends.numba.lib.reductions import (
     warp_sum,
 )
 from touchstone.backends.numba.lib.vector_io import lanes_of, unpacked
-from touchstone.backends.numba.lib.vector_rows import LANES, in_vectors, inside, load_row, store_values
+from touchstone.backends.numba.lib.vector_rows import (
+    LANES,
+    in_halves,
+    in_vectors,
+    inside,
+    keep_packed,
+    load_row,
+    store_values,
+)
 from touchstone.backends.numba.runtime.launching import launch
-from touchstone.backends.variants import variant
+from touchstone.backends.variants import HALF, variant
 
 _HELD = WARP_COLS // 32
 _LOW = np.float32(-math.inf)
@@ -197,6 +207,60 @@ def vectorised(x: torch.Tensor) -> torch.Tensor:
     extent, held = in_vectors(rows, cols, x, y, most=512)
     if y.numel():
         launch(_vectorised(*held), *extent, x, y)
+    return y
+
+
+@functools.cache
+def _halfregs(vectors, wide):
+    words = 4 * vectors
+
+    @crowded_jit(1024, 2)
+    def kernel(x, y):
+        # A row in the registers of blockDim.x threads. Rows of one warp share a block, blockDim.y of them.
+        packed = cuda.local.array(words, uint32)
+        out = cuda.local.array(LANES, float32)
+        row = uint64(cuda.blockIdx.x) * uint64(cuda.blockDim.y) + uint64(cuda.threadIdx.y)
+        if row >= uint64(x.shape[0]):
+            return  # a whole warp
+        load_row(x, row, packed, wide)
+
+        m = _LOW
+        for r in range(vectors):
+            for i in range(LANES):
+                m = max(m, unpacked(packed, r * LANES + i, x) if inside(r, i, x, wide) else _LOW)
+        m = row_max(m)
+
+        keep_packed(packed)
+        l = float32(0)
+        for r in range(vectors):
+            for i in range(LANES):
+                value = unpacked(packed, r * LANES + i, x) if inside(r, i, x, wide) else _LOW
+                l += exp2((value - m) * _LOG2E)
+        # 1 / l cannot overflow: the largest column adds 1.
+        inverse = float32(1) / row_sum(l)
+
+        keep_packed(packed)
+        for r in range(vectors):
+            for i in range(LANES):
+                out[i] = exp2((unpacked(packed, r * LANES + i, x) - m) * _LOG2E) * inverse
+            store_values(out, y, row, r, wide)
+
+    return kernel
+
+
+@variant(needs="shuffles", dtypes=HALF)
+def halfregs(x: torch.Tensor) -> torch.Tensor:
+    """x (rows, cols) -> y (rows, cols).
+
+    At 12288 to 24576 columns on an H200, bfloat16, 0.81 to 0.85 of a copy's rate, where `vectorised` has 0.62 to 0.80.
+    Declines float32 and more than 32768 columns: the registers of one block. Rows that are not contiguous and aligned
+    to 16 bytes are moved an element at a time. Source: [oneflow2021], [nvidia2025].
+    """
+    rows, cols = shapes("rows cols", x=x)
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    extent, held = in_halves(rows, cols, x, y)
+    if y.numel():
+        launch(_halfregs(*held), *extent, x, y)
     return y
 
 

@@ -44,6 +44,11 @@ def _dynamic_shared_bytes(match: re.Match[str], result: str, types: list[str]) -
     )
 
 
+@twin(r"mov\.[bsu]32 \$0, \$1;")
+def _move(match: re.Match[str], result: str, types: list[str]) -> tuple[str, str]:
+    return "", f"ret {result} %0"
+
+
 @twin(r"nanosleep\.u32 \$0;")
 def _sleep(match: re.Match[str], result: str, types: list[str]) -> tuple[str, str]:
     return "", "call void @tsn_sleep(i32 %0)\n  ret void"

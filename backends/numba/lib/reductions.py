@@ -70,6 +70,11 @@ deep_jit: Any = cuda.jit if numba.simulated() else cuda.jit(launch_bounds=512)
 paired_jit: Any = cuda.jit if numba.simulated() else cuda.jit(launch_bounds=(512, 2))
 
 
+def crowded_jit(threads: int, blocks: int) -> Any:
+    """cuda.jit of kernels of up to `threads` threads, with registers for `blocks` such blocks on a multiprocessor."""
+    return cuda.jit if numba.simulated() else cuda.jit(launch_bounds=(threads, blocks))
+
+
 @cuda.jit(device=True)
 def warp_max(value):
     """The largest float32 of the 32 lanes, in every lane; NaN gives way to a number."""

@@ -129,6 +129,19 @@ def unpacked(typingctx, words, i, like):
 
 
 @intrinsic
+def opaque(typingctx, word):
+    """A word as a value that the compiler has not seen before: what was made of it has to be made again, and need not
+    be kept."""
+
+    def lower(context, builder, signature, arguments):
+        kind = ir.FunctionType(_I32, [_I32])
+        move = ir.InlineAsm(kind, "mov.b32 $0, $1;", "=r,r", side_effect=True)
+        return builder.call(move, arguments)
+
+    return types.uint32(types.uint32), lower
+
+
+@intrinsic
 def pack(typingctx, values, words, at, like):
     """Round the first 16 bytes' worth of a local array of float32 to nearest even, into `words`."""
 

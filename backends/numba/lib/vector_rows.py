@@ -7,8 +7,9 @@ The r-th vector of a thread begins at column (r * blockDim.x + threadIdx.x) * (e
 import torch
 from numba import cuda, float32, uint32, uint64
 
+from touchstone.backends import Unsupported
 from touchstone.backends.numba.lib.reductions import at_most, block_threads, checked_grid, warp_sum
-from touchstone.backends.numba.lib.vector_io import lanes_of, load_vector, pack, store_vector, unpacked
+from touchstone.backends.numba.lib.vector_io import lanes_of, load_vector, opaque, pack, store_vector, unpacked
 
 LANES = 8  # elements of a run at most
 
@@ -27,6 +28,21 @@ def in_vectors(
     at_most(cols, 4 * 1024 * length, "block")
     vectors = 2048 // most if cols <= 2 * 1024 * length else 4096 // most
     across = block_threads(-(-cols // (vectors * length)), most)
+    down = 8 if across == 32 else 1
+    return (checked_grid(-(-rows // down)), (across, down)), (vectors, all(map(are_rows_aligned, given)))
+
+
+def in_halves(
+    rows: int, cols: int, *operands: torch.Tensor | None, four: int = 1024
+) -> tuple[tuple[int, tuple[int, int]], tuple[int, bool]]:
+    """As `in_vectors`, for rows of 16-bit elements that stay packed: four vectors a thread for up to `four` threads,
+    else eight. Declines other elements, and rows longer than 4096 vectors."""
+    given = [operand for operand in operands if operand is not None]
+    if given[0].element_size() != 2:
+        raise Unsupported(f"{given[0].dtype}; a row stays in registers in 16 bits an element")
+    at_most(cols, 4 * 1024 * LANES, "block")
+    vectors = 4 if cols <= 4 * four * LANES else 8
+    across = block_threads(-(-cols // (vectors * LANES)), 1024)
     down = 8 if across == 32 else 1
     return (checked_grid(-(-rows // down)), (across, down)), (vectors, all(map(are_rows_aligned, given)))
 
@@ -58,6 +74,13 @@ def load_row(x, row, words, wide):
     """What the thread holds of a row of x, four words per vector."""
     for r in range(words.size // 4):
         load_vector(x, (row, first_col(r, x)), words, 4 * r, wide)
+
+
+@cuda.jit(device=True)
+def keep_packed(words):
+    """Have what follows convert the elements again: their float32 would be kept beside them, in twice the registers."""
+    for i in range(words.size):
+        words[i] = opaque(words[i])
 
 
 @cuda.jit(device=True)

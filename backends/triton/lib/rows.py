@@ -1,4 +1,5 @@
-"""What row-wise kernels share: warps for a block of columns, programs that run at once, rows that stay in 16 bits."""
+"""What row-wise kernels share: warps for a block of columns, programs that run at once, rows that stay in registers in
+16 bits or in the L2 cache."""
 
 import torch
 import triton
@@ -25,6 +26,22 @@ def grid_programs(x: torch.Tensor, each: int) -> int:
     return processors(x.device) * each if x.is_cuda else 3
 
 
+def resident(x: torch.Tensor, bytes_: int, num_warps: int, each: int) -> tuple[int, int, int]:
+    """Columns of a tile, warps, and programs, for programs that read a row of `x` twice, the second time from the L2
+    cache: `each` of `num_warps` warps on a multiprocessor, with `bytes_` of a row under way at once.
+
+    What is under way at once hides the latency of memory. Rows whose elements come one by one would need a register or
+    two for the address of each: their tiles are smaller.
+    """
+    by_16_bytes = x.stride(1) == 1 and x.stride(0) * x.element_size() % 16 == 0 and x.shape[1] % 16 == 0
+    if by_16_bytes:
+        block = bytes_ // x.element_size()
+    else:
+        block, num_warps, each = 4096, 8, 4
+    block = max(min(triton.next_power_of_2(x.shape[1]), block), 2)  # a pair of 16 bits, for `opaque`
+    return block, num_warps, min(x.shape[0], grid_programs(x, each))
+
+
 def halfregs_block(x: torch.Tensor) -> int:
     """The block of columns of a program that keeps rows of `x` in registers in 16 bits an element, for `opaque`.
 
@@ -39,10 +56,12 @@ def halfregs_block(x: torch.Tensor) -> int:
 
 @triton.jit
 def opaque(x):
-    """x, a tile of 16 bits, as a value that the compiler has not seen before.
+    """x, a tile of 16 bits, as a value that the compiler has not seen before; a tile of 32 bits is x itself.
 
     LLVM converts a tile to float32 once and keeps the result for later uses, in twice the registers. After this move,
     two elements at a time and not pure so that it stays in its place, the 16 bits are all there is: it has to convert
     again.
     """
-    return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=False, pack=2)
+    if x.dtype.primitive_bitwidth == 16:
+        x = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=False, pack=2)
+    return x
