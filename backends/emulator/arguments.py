@@ -214,6 +214,11 @@ class Packing:
                 return encoded
             self._tables.append(encoded)
             return ctypes.c_uint64(self._region(encoded, name))
+        numbers = parameter.scalar.decode() if kind == "x" else "x"
+        if numbers in "fiu" and isinstance(argument, (list, tuple)) and len(argument) * parameter.scalar_bytes == size:
+            return aligned(np.array(argument, f"{numbers}{parameter.scalar_bytes}").tobytes())
+        if kind == "x" and isinstance(argument, np.ndarray) and argument.nbytes == size:
+            return aligned(argument.tobytes())
         if (
             extent(argument, name) is not None
             or argument is None
@@ -257,6 +262,8 @@ class Packing:
                 raise TypeError(f"{self.kernel}: {name}: expected {_listed(fields)}, got {len(values)} values")
         cell = aligned(bytes(size))
         for field, label, value in zip(fields, labels, values, strict=True):
+            if field.count and isinstance(value, np.ndarray) and value.nbytes == field.count * field.type.bytes:
+                value = value.reshape(-1) if field.type.kind != b"x" else [one.tobytes() for one in value]
             several = value if field.count else [value]
             if field.count and (not isinstance(value, (list, tuple, np.ndarray)) or len(value) > field.count):
                 raise TypeError(f"{self.kernel}: {name}.{label}: expected up to {field.count} values")

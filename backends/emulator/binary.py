@@ -59,9 +59,11 @@ def variables(library: Path) -> tuple[list[Variable], tuple[int, int]]:
             label = text(section[6], name)
             writable = bool(sections[home][2] & 1)
             if not label.endswith("_site") and not label.startswith(
-                (".", "_ZTI", "_ZTS", "_ZTV", "_ZStL", "ts_", "__", "completed")
+                (".", "_ZTI", "_ZTS", "_ZStL", "ts_", "__", "DW.ref.", "completed")
             ):
-                found.append(Variable(_demangled(label), value, size, writable))
+                # A table of virtual functions is written while it is loaded, and by nobody after.
+                virtual = label.startswith("_ZTV")
+                found.append(Variable(_demangled(label), value, size, writable and not virtual))
     return found, constants
 
 

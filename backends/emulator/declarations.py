@@ -535,25 +535,100 @@ class Text:
         return out
 
     def fields(self, name: str, types: dict[str, Declaration], depth: int = 0) -> list[str]:
-        """The data members of the structure `name`, those of a structure within it as "inner.x"."""
+        """The data members of the structure `name`, its bases' first, those of a structure within it as "inner.x"; of a
+        union that has no name the first of its members. Empty where not all are known."""
         declaration = types.get(name)
         if declaration is None or depth > 4:
             return []
-        tag = next(i for i in range(declaration.first, declaration.last) if self.code[i].text in _TAGS)
-        body = next((i for i in range(tag, declaration.last) if self.code[i].text == "{"), -1)
+        tag, body = self._body(declaration)
         if body < 0 or self.code[tag].text in ("enum", "union"):
             return []
         out: list[str] = []
+        for base in self._bases(tag, body):
+            inner = self.fields(base, types, depth + 1)
+            if not inner:
+                return []
+            out += inner
+        return out + self._fields_in(body, types, depth)
+
+    def _body(self, declaration: Declaration) -> tuple[int, int]:
+        """Where a type's tag is, and the brace of its body; -1 for what is not there."""
+        places = range(declaration.first, declaration.last)
+        tag = next((i for i in places if self.code[i].text in _TAGS), -1)
+        return tag, next((i for i in places if tag >= 0 and i > tag and self.code[i].text == "{"), -1)
+
+    def _bases(self, tag: int, body: int) -> Iterator[str]:
+        """The names of the classes between the colon after a tag and its body."""
+        colon = next((i for i in range(tag, body) if self.code[i].text == ":"), body)
+        for begin, end in self.split(colon + 1, body):
+            words = [word for i, word in self._outside(begin, end) if self.code[i].kind == "word"]
+            yield words[-1] if words else ""
+
+    def _outside(self, at: int, end: int) -> Iterator[tuple[int, str]]:
+        """The tokens that are in no brackets of any kind."""
+        while at < end:
+            text = self.code[at].text
+            if text == "<" and self.code[at - 1].kind == "word":
+                at = self._angles(at)
+            elif at in self._ends:
+                at = self._ends[at]
+            else:
+                yield at, text
+            at += 1
+
+    def _fields_in(self, body: int, types: dict[str, Declaration], depth: int) -> list[str]:
+        out: list[str] = []
         for member in self._inside(body + 1, self._ends[body]):
-            words = list(self._uninitialised(member.first, member.last))
-            if member.kind != "variable" or "static" in words:
-                continue
-            kind = next((word for word in words if word in types), "")
-            pointer = any(t.text in ("*", "<") for t in self.code[member.first : member.last])
-            for word in (w for w in words if w in member.names and w != kind):
-                inner = self.fields(kind, types, depth + 1) if kind and not pointer else []
-                out += [f"{word}.{one}" for one in inner] or [word]
+            if member.kind == "type":
+                out += self._fields_of_own_type(member, types, depth)
+            elif member.kind == "variable" and "static" not in self._uninitialised(member.first, member.last):
+                words = [text for _, text in self._outside(member.first, member.last)]
+                kind = next((word for word in words if word in types), "")
+                plain = kind and not any(sign in words for sign in ("*", "&"))
+                for place in self._named(member.first, member.last + 1):
+                    name = self.code[place].text
+                    array = self.code[place + 1].text == "["
+                    inner = self.fields(kind, types, depth + 1) if plain and not array else []
+                    out += [f"{name}.{one}" for one in inner] or [name]
+            elif member.kind == "function":
+                out += self._pointer_to_function(member)
         return out
+
+    def _fields_of_own_type(self, member: Declaration, types: dict[str, Declaration], depth: int) -> list[str]:
+        """Of a member whose type stands in its declaration: `struct { float x; } inner;`."""
+        tag, body = self._body(member)
+        if body < 0 or self.code[member.first].text == "typedef" or depth > 4:
+            return []
+        end, kind = self._ends[body], self.code[tag].text
+        names = list(self._named(end + 1, member.last + 1))
+        inner = [] if kind == "enum" or (names and kind == "union") else self._fields_in(body, types, depth + 1)
+        if not names:  # a type of its own, or members of this one
+            return [] if body > tag + 1 else inner[:1] if kind == "union" else inner
+        out = []
+        for place in names:
+            name = self.code[place].text
+            array = self.code[place + 1].text == "["
+            out += [f"{name}.{one}" for one in inner if not array] or [name]
+        return out
+
+    def _named(self, start: int, end: int) -> Iterator[int]:
+        """Where the names are that a variable's declaration gives: the last word of each part, before its value."""
+        for begin, last in self.split(start, end - 1):
+            word = -1
+            for place, text in self._outside(begin, last):
+                if text in ("=", ":"):
+                    break
+                word = place if self.code[place].kind == "word" else word
+            if word >= 0:
+                yield word
+
+    def _pointer_to_function(self, member: Declaration) -> list[str]:
+        """The name of `float (*f)(float);`, which reads as a function's declaration."""
+        texts = [token.text for token in self.code[member.first : member.last]]
+        opening = texts.index("(") if "(" in texts else 0
+        if opening and texts[opening + 1 : opening + 2] == ["*"] and texts[opening + 3 : opening + 5] == [")", "("]:
+            return [texts[opening + 2]]
+        return []
 
     def _uninitialised(self, start: int, end: int) -> Iterator[str]:
         """The words of a variable's declaration, but those of the values that it is given."""
@@ -581,7 +656,7 @@ class Text:
             words = {t.text for t in self.code[member.first : member.last + 1] if t.kind == "word"}
             if member.kind == "type":
                 out += self.host_members(member)
-            elif member.kind == "function" and not member.device:
+            elif member.kind == "function" and not member.device and not self._pointer_to_function(member):
                 defaulted = self.code[member.last - 1].text in ("default", "delete")
                 asks = "static" in words and self.code[member.last].text == ";"  # only for what type it would return
                 if not defaulted and not asks and "friend" not in words:

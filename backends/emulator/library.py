@@ -183,7 +183,7 @@ def fields(loaded: Loaded, number: int, position: int) -> list[Field]:
     if describe is None:
         return []
     out = (Field * 64)()
-    return list(out[: describe(out)])
+    return list(out[: max(describe(out), 0)])
 
 
 def _maps(path: str) -> list[tuple[int, int, str]]:

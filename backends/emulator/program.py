@@ -347,8 +347,7 @@ def _structures(made: Unit, kernel: Kernel, number: int, entry: str) -> str:
         if word is None or "*" in kind:
             continue
         told = " ".join(
-            f'out[n++] = touchstone::field<decltype(static_cast<S*>(nullptr)->{name})>("{name}", '
-            f"reinterpret_cast<size_t>(&reinterpret_cast<S*>(256)->{name}) - 256);"
+            f'touchstone::field<S>(out, n, "{name}", [](auto* s) -> decltype(&s->{name}) {{ return &s->{name}; }});'
             for name in made.structures[word][:64]
         )
         out += (

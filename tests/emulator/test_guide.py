@@ -89,6 +89,100 @@ def test_structures_and_variables(program):
         program.set("table", X[:4])
 
 
+# what a class may have in it -> its declarations, its values, an expression of S s that is 5
+CLASSES = {
+    "an array of classes": (
+        "struct In { float a; int b; }; struct S { In v[2]; int n; };",
+        {"v": [np.float32(2).tobytes() + np.int32(3).tobytes()] * 2, "n": 3},
+        "s.v[1].a + s.v[0].b",
+    ),
+    "an array of a class of its own": (
+        "struct S { struct { float a; } v[2]; int n; };",
+        {"v": np.float32([1, 2]), "n": 3},
+        "s.n + s.v[1].a",
+    ),
+    "a class of its own": (
+        "struct S { struct In { int a; } in; struct { float x; } of; };",
+        {"in.a": 3, "of.x": 2.0},
+        "s.in.a + s.of.x",
+    ),
+    "a base": ("struct B { float x; }; struct S : public B { int n; };", {"x": 2.0, "n": 3}, "s.x + s.n"),
+    "a template": (
+        "template <typename T, int N> struct V { T d[N]; }; struct S { V<float, 4> v; int n; };",
+        {"v.d": [0, 2, 0, 0], "n": 3},
+        "s.v.d[1] + s.n",
+    ),
+    "a union": (
+        "struct S { union { int i; float f; } u; union { int n; float g; }; };",
+        {"u": np.float32(2), "n": 3},
+        "s.u.f + s.n",
+    ),
+    "a class in a union": (
+        "struct S { union { struct { float x, y; }; float v[2]; }; int n; };",
+        {"x": 2.0, "n": 3},
+        "s.v[0] + s.n",
+    ),
+    "vectors": (
+        "struct S { float4 f; int3 g; dim3 d; };",
+        {"f": [1, 0, 0, 1], "g": (0, 0, 2), "d": (1, 1, 1)},
+        "s.f.x + s.f.w + s.g.z + s.d.y",
+    ),
+    "alignment and values": (
+        "struct alignas(16) S { float x = 1.5f; alignas(8) int n{4}; static constexpr int K = 1; };",
+        {"x": 2.0, "n": 2},
+        "s.x + s.n + S::K",
+    ),
+    "a pointer to a function": (
+        "struct S { float (*f)(float); int n; __device__ int get() const { return n; } };",
+        {"f": None, "n": 5},
+        "s.get()",
+    ),
+    "restricted pointers": (
+        "struct S { const float* __restrict__ x; float* const* y; int n, m; };",
+        {"x": X[:4], "y": None, "n": 1, "m": 1},
+        "s.x[3] + s.n + s.m + (s.y != nullptr)",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CLASSES)
+def test_classes_are_given_by_their_fields(what):
+    head, values, told = CLASSES[what]
+    program = emulator.compile(f"{head}\n__global__ void k(S s, float* y) {{ *y = {told}; }}", "classes.cu")
+    y = np.zeros(1, np.float32)
+    program.launch("k", 1, 1, (values, y))
+    assert y[0] == 5
+
+
+def test_fields_that_cannot_be_pointed_to_are_bytes():
+    source = "struct S { unsigned a : 3; unsigned b : 5; int n; };\n__global__ void k(S s, int* y) { *y = s.n + s.b; }"
+    program, y = emulator.compile(source, "bits.cu"), np.zeros(1, np.int32)
+    with pytest.raises(TypeError, match="s: expected 8 bytes, got dict"):
+        program.launch("k", 1, 1, ({"n": 3}, y))
+    program.launch("k", 1, 1, (np.uint32([2 << 3, 3]).tobytes(), y))
+    assert y[0] == 5
+
+
+def test_virtual_functions():
+    program = emulator.compile(
+        """
+        struct Shape { float a; __device__ virtual float of(float x) const { return a * x; }
+                       __device__ virtual ~Shape() {} };
+        struct Shifted : Shape { __device__ float of(float x) const override { return a + x; } };
+        __global__ void k(float* y) {
+          Shape* shape = threadIdx.x & 1 ? new Shifted : new Shape;
+          shape->a = 3;
+          y[threadIdx.x] = shape->of(threadIdx.x);
+          delete shape;
+        }
+        """,
+        "virtual.cu",
+    )
+    y, lanes = np.zeros(32, np.float32), np.arange(32)
+    program.launch("k", 1, 32, (y,))
+    assert (y == np.where(lanes & 1, 3 + lanes, 3 * lanes)).all()
+
+
 def test_pointers_to_pointers_and_other_memory(program):
     a, b = np.zeros(3, np.float32), np.zeros(4, np.float32)
     program.launch("rows", 1, 2, ([a, b], 2))

@@ -207,3 +207,24 @@ def test_inverses_of_distributions(program):
     program.launch("inverses", 1, 8, (p, back))
     np.testing.assert_allclose(back[:, 0], p, rtol=1e-14)
     np.testing.assert_allclose(back[:, 1], p, atol=1e-15)
+
+
+def test_thrust_sorts_and_reduces_in_a_thread(random):
+    program = emulator.compile(
+        """
+        #include <thrust/execution_policy.h>
+        #include <thrust/functional.h>
+        #include <thrust/reduce.h>
+        #include <thrust/sort.h>
+        __global__ void k(int* x, int n, int* most) {
+          int* row = x + threadIdx.x * n;
+          thrust::stable_sort(thrust::seq, row, row + n, thrust::greater<int>());
+          most[threadIdx.x] = thrust::reduce(thrust::seq, row, row + n, 0, thrust::maximum<int>());
+        }
+        """,
+        "thrust.cu",
+    )
+    x, most = random.integers(0, 99, (4, 70)).astype(np.int32), ints(4)
+    before = x.copy()
+    program.launch("k", 1, 4, (x, 70, most))
+    assert (x == np.sort(before, 1)[:, ::-1]).all() and (most == before.max(1)).all()

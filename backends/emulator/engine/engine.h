@@ -180,7 +180,7 @@ void ts_syncgrid(int line, const char* file);
 // (null where a lane is not in the mask, or no such thread exists), and then all go on.
 typedef void (*ts_combine)(void** lanes, uint32_t mask);
 void ts_warp(uint32_t mask, ts_combine combine, void* mine, const char* what, int line, const char* file);
-void ts_fail_lane(uint32_t mask, int lane, const char* what, int line, const char* file);
+void ts_fail_lane(uint32_t mask, int reader, int lane, const char* what, int line, const char* file);
 uint32_t ts_active_mask(int line, const char* file);
 
 void ts_check(const void* address, uint64_t size, int access, uint64_t alignment, uint64_t pc);

@@ -208,11 +208,13 @@ TS_EXPORT void ts_warp(uint32_t mask, ts_combine combine, void* mine, const char
   leave(w, self);
 }
 
-TS_EXPORT void ts_fail_lane(uint32_t mask, int lane, const char* what, int line, const char* file) {
+TS_EXPORT void ts_fail_lane(uint32_t mask, int reader, int lane, const char* what, int line, const char* file) {
   Worker* w = worker;
+  const Fiber* self = w->current;  // any lane of the warp: the last that came does the work of all
+  const Fiber* reads = &self->block->fibers[(self->number & ~31u) + reader];
   fail(TS_INACTIVE_LANES, [&](ts_report& report) {
-    waits(report.here, w->current);
-    waits(report.there, w->current);
+    waits(report.here, reads);
+    waits(report.there, reads);
     report.there.state = 4;
     report.lane = lane;
     report.mask = mask;

@@ -121,6 +121,7 @@ TS_VECTORS(short, short)
 TS_VECTORS(ushort, unsigned short)
 TS_VECTORS(longlong, long long)
 TS_VECTORS(ulonglong, unsigned long long)
+TS_VECTOR(dim3, unsigned)
 #undef TS_VECTOR
 #undef TS_VECTORS
 
@@ -147,7 +148,7 @@ constexpr Parameter parameter() {
   } else if constexpr (std::is_integral<V>::value || std::is_enum<V>::value) {
     return {sizeof(V), std::is_signed<V>::value ? 'i' : 'u', 0, 0, 'x', 0, 'x', 0};
   } else {
-    return {sizeof(V), 'x', 0, 0, 'x', 0, 'x', 0};
+    return {sizeof(V), 'x', 0, 0, Scalar<V>::kind, Scalar<V>::bytes, 'x', 0};  // of a vector, float4, its numbers
   }
 }
 
@@ -158,13 +159,27 @@ struct Field {
   Parameter type;
 };
 template <class T>
-Field field(const char* name, size_t offset) {
-  Field out = {};
-  for (int i = 0; name[i] && i < 79; ++i) out.name[i] = name[i];
-  out.offset = offset;
-  out.count = std::is_array<T>::value ? static_cast<uint32_t>(sizeof(T) / sizeof(std::remove_all_extents_t<T>)) : 0;
-  out.type = parameter<std::remove_all_extents_t<T>>();
-  return out;
+struct Unrestricted {
+  using type = T;
+};
+template <class T>
+struct Unrestricted<T* __restrict__> {
+  using type = T*;
+};
+// One more field of S; n is -1 from the first on that cannot be pointed to, a bit-field or one that is not public.
+template <class S, class F>
+void field(Field* out, int& n, const char* name, F pointer) {
+  if constexpr (std::is_invocable<F, S*>::value) {
+    if (n < 0) return;
+    using T = std::remove_pointer_t<std::invoke_result_t<F, S*>>;
+    Field& one = out[n++] = {};
+    for (int i = 0; name[i] && i < 79; ++i) one.name[i] = name[i];
+    one.offset = reinterpret_cast<size_t>(pointer(reinterpret_cast<S*>(256))) - 256;
+    one.count = std::is_array<T>::value ? static_cast<uint32_t>(sizeof(T) / sizeof(std::remove_all_extents_t<T>)) : 0;
+    one.type = parameter<typename Unrestricted<std::remove_cv_t<std::remove_all_extents_t<T>>>::type>();
+  } else {
+    n = -1;
+  }
 }
 template <size_t I, class First, class... Rest>
 struct Nth : Nth<I - 1, Rest...> {};

@@ -35,7 +35,7 @@ void shuffle(void** lanes, uint32_t mask) {
   for (int i = 0; i < 32; ++i) {
     if (!lanes[i]) continue;
     Offer& mine = *static_cast<Offer*>(lanes[i]);
-    if (!lanes[mine.lane]) ts_fail_lane(mask, mine.lane, mine.what, line_of(mine.site), file_of(mine.site));
+    if (!lanes[mine.lane]) ts_fail_lane(mask, i, mine.lane, mine.what, line_of(mine.site), file_of(mine.site));
     mine.result = static_cast<Offer*>(lanes[mine.lane])->value;
   }
 }
