@@ -266,3 +266,28 @@ extern "C" __global__ void third_block_right(const float* x, float* y, unsigned*
   if (threadIdx.x == 0 && atomicAdd(counter, 1u) == gridDim.x - 1) y[255] = 1.0f;
   y[blockIdx.x * 64 + threadIdx.x] = sum;
 }
+
+// A numbered barrier of as many threads as a warp has lets each warp go on alone.
+extern "C" __global__ void numbered_barrier_wrong(const float* x, float* y, int* counter) {
+  __shared__ float all[64];
+  all[threadIdx.x] = x[threadIdx.x];  // FIRST numbered_barrier
+  asm volatile("bar.sync 1, 32;");
+  y[blockIdx.x * 64 + threadIdx.x] = all[63 - threadIdx.x];  // SECOND numbered_barrier
+}
+extern "C" __global__ void numbered_barrier_right(const float* x, float* y, int* counter) {
+  __shared__ float all[64];
+  all[threadIdx.x] = x[threadIdx.x];
+  asm volatile("bar.sync 1, 64;");
+  const float other = all[63 - threadIdx.x];
+  asm volatile("bar.sync 1, 64;");
+  all[threadIdx.x] = other;
+  asm volatile("bar.sync 2, 64;");
+  y[blockIdx.x * 64 + threadIdx.x] = all[63 - threadIdx.x];
+}
+// Memory that one thread has freed and another is given.
+extern "C" __global__ void heap_again_right(const float* x, float* y, int* counter) {
+  float* own = new float[4];
+  for (int i = 0; i < 4; ++i) own[i] = x[threadIdx.x];
+  y[blockIdx.x * 64 + threadIdx.x] = own[3];
+  delete[] own;
+}

@@ -160,11 +160,10 @@ TS_EXPORT void ts_named_barrier(uint32_t number, uint32_t threads, int waits, in
     w->scratch.clear();
     for (Fiber& fiber : block->fibers)
       if (fiber.state == AT_NAMED && fiber.mask == number) w->scratch.push_back(&fiber);
+    if (w->launch->races) hand_over(w, block, address, w->scratch);
     arrange(w, w->scratch);
   }
-  if (!waits) return;
-  leave(w, self);
-  if (w->launch->races) synchronise(w, address, true, false);
+  if (waits) leave(w, self);
 }
 
 TS_EXPORT void ts_syncgrid(int line, const char* file) {

@@ -143,6 +143,10 @@ TS_EXPORT void* ts_heap_new(uint64_t bytes) {
   void* memory = std::malloc(bytes + RED_ZONE);
   if (!memory) return nullptr;
   std::memset(memory, 0xff, bytes + RED_ZONE);
+  if (worker && worker->launch->races) {  // what another thread did here before it freed it
+    settle(worker);
+    worker->launch->races->pages.forget(here(memory), bytes + RED_ZONE);
+  }
   std::lock_guard<std::mutex> hold(heap.lock);
   heap.given[here(memory)] = bytes;
   return memory;

@@ -319,6 +319,16 @@ void synchronise(Worker* w, uint64_t address, bool acquires, bool releases) {
 
 void pass_at(Block* block, uint64_t address) { block->passed[address] = block->at[address]; }
 
+void hand_over(Worker* w, Block* block, uint64_t address, const std::vector<Fiber*>& waiting) {
+  reorder(w, block);
+  const shadow::Knowledge phase = std::move(block->at[address]);
+  block->at.erase(address);
+  for (Fiber* fiber : waiting) {
+    if (!fiber->known) fiber->known = std::make_unique<shadow::Knowledge>();
+    fiber->known->join(phase);
+  }
+}
+
 void acquire_at(Worker* w, uint64_t address) {
   reorder(w, w->block);
   Fiber* self = w->current;

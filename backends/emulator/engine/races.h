@@ -32,6 +32,9 @@ void release_at(Worker* w, uint64_t address);
 // A phase of such a barrier is over: who waits for it, `acquire_at`, knows what was released until then.
 void pass_at(Block* block, uint64_t address);
 void acquire_at(Worker* w, uint64_t address);
+// A phase of a numbered barrier is over: those who wait know what it released, and no more, whatever comes to the
+// barrier before they go on; the next phase begins with nothing.
+void hand_over(Worker* w, Block* block, uint64_t address, const std::vector<Fiber*>& waiting);
 // Compares what was stored with what another lane of the warp had stored there, now that it is in memory.
 void settle_now(Worker* w);
 inline void settle(Worker* w) {
