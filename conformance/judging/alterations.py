@@ -397,6 +397,12 @@ def _of_product(operation: Operation) -> Iterator[tuple[str, Step]]:
         if tile < size and size % tile:
             yield f"of more than {size} terms: {_stale(tile)}", partial(_terms, _filled_up(size, tile))
     for tile in TILES:
+        for side, operand in enumerate(("first", "second")):
+            if tile < size:
+                whose = f"in whose last tile, of {tile} of {size} terms"
+                text = f"{whose}, the {operand} operand is still that of the one before"
+                yield text, partial(_terms_of_one, side, (size - 1) // tile * tile, tile)
+    for tile in TILES:
         if 2 * tile <= size:
             yield f"of the first {tile} of {size} terms alone", partial(_terms, slice(0, tile))
             last = (size - 1) // tile * tile
@@ -415,6 +421,14 @@ def _terms(chosen: slice | torch.Tensor, operation: Operation) -> torch.Tensor:
     """A product with some of its terms, or with some of them twice."""
     a, b = operation.args[:2]
     return operation.of(a[..., chosen], b[chosen] if b.ndim == 1 else b[..., chosen, :])
+
+
+def _terms_of_one(side: int, last: int, tile: int, operation: Operation) -> torch.Tensor:
+    """A product of which one operand has, from term `last` on, those of a tile before."""
+    a, b = operation.args[:2]
+    index = torch.arange(a.shape[-1], device=a.device)
+    index = torch.where(index < last, index, index - tile)
+    return operation.of(a if side else a[..., index], b.index_select(max(b.ndim - 2, 0), index) if side else b)
 
 
 def _stale(tile: int) -> str:

@@ -306,6 +306,18 @@ def test_a_last_tile_that_still_holds_the_one_before(beyond, text):
     assert told is None if text is None else "the last tile, of 16, still holds the one before" in told
 
 
+@pytest.mark.parametrize(("side", "operand"), [(0, "first"), (1, "second")])
+def test_a_last_tile_of_one_operand_that_is_still_the_one_before(side, operand):
+    index = torch.arange(70)
+    index = torch.where(index < 64, index, index - 16)
+
+    def product(a, b):
+        return a @ b[index] if side else a[:, index] @ b
+
+    told = said("matmul", product, "c", M=5, K=70, N=6)
+    assert f"in whose last tile, of 16 of 70 terms, the {operand} operand is still that of the one before" in told
+
+
 @pytest.mark.parametrize(
     ("stop", "text"), [(771, "without the last of 4 parts of its terms, from 771 of 1025 on"), (780, None)]
 )
