@@ -137,6 +137,22 @@ def casts_to_integers_saturate():
 
 
 @triton.jit
+def _by_way_of(x_ptr, out_ptr, TYPE: tl.constexpr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(out_ptr + i, tl.load(x_ptr + i).to(TYPE).to(tl.float32))
+
+
+@program("casts", fixed=NEVER)
+def casts_to_every_float_keep_what_it_has():
+    x = torch.tensor([0.0, 1.0, -1.5, 0.0625, 1.875, -0.15625, 0.75, -1.0])
+    for ty in (tl.float8e4b15, tl.float8e4nv, tl.float8e5, tl.float16, tl.bfloat16, tl.float64):
+        out = torch.full_like(x, 7.0)
+        _by_way_of[(1,)](x, out, ty, 8)
+        exact = x if ty != tl.float8e5 else torch.where(x == 1.875, 2.0, x)  # two bits of fraction, halves to even
+        _same(out, exact)
+
+
+@triton.jit
 def _dot(a_ptr, b_ptr, c_ptr, PRECISION: tl.constexpr, HALF: tl.constexpr, K: tl.constexpr):
     m, k = tl.arange(0, 16), tl.arange(0, K)
     a = tl.load(a_ptr + m[:, None] * K + k[None, :])
@@ -197,6 +213,32 @@ def maximum_skips_nan():
 def fma_rounds_once():
     x, y = torch.tensor([-1 - 2**-12]), torch.tensor([1 + 2**-12])  # float32 rounds the product's -2^-24 away
     _same(_run_binary("fma", x, y), torch.tensor([-(2**-12) - 2**-24]))
+
+
+@triton.jit
+def _clamp(x_ptr, out_ptr, low, high, PROPAGATE: tl.constexpr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    x = tl.load(x_ptr + i)
+    if PROPAGATE:
+        tl.store(out_ptr + i, tl.clamp(x, low, high, tl.PropagateNan.ALL))
+        tl.store(out_ptr + N + i, tl.maximum(x, low, propagate_nan=tl.PropagateNan.ALL))
+        tl.store(out_ptr + 2 * N + i, tl.minimum(x, low, propagate_nan=tl.PropagateNan.ALL))
+    else:
+        tl.store(out_ptr + i, tl.clamp(x, low, high))
+        tl.store(out_ptr + N + i, tl.maximum(x, low))
+        tl.store(out_ptr + 2 * N + i, tl.minimum(x, low))
+
+
+@program("arithmetic")
+def clamps_and_extrema_pass_nan_on_where_they_are_told_to():
+    """Else it gives way to the other operand, and of a clamp to the lower end."""
+    x = torch.tensor([float("nan"), -5.0, -1.0, 0.25, 2.0, 3.0, float("inf"), -float("inf")])
+    for propagate, first in ((False, -1.0), (True, float("nan"))):
+        out = torch.empty(3, 8)
+        _clamp[(1,)](x, out, -1.0, 2.0, propagate, 8)
+        expected = torch.stack([x.clamp(-1, 2), x.clamp(min=-1), x.clamp(max=-1)])
+        expected[:, 0] = first
+        _same(out, expected)
 
 
 @triton.jit
@@ -280,6 +322,101 @@ def instructions_compute():
     ):
         _asm_of_two[(1,)](x, y, out, asm, "=f, f, f", 64)
         _same(out, expected)
+
+
+def _shifted(x, by):
+    """x << by as PTX has it, where `by` may be 32 or more."""
+    return torch.where(by.abs() < 32, x << by.clamp(0, 31), 0)
+
+
+@program("inline asm")
+def integers_are_computed_bit_by_bit():
+    x = torch.tensor([5, -9, 2**31 - 1, -(2**31), 0, 0x12345678, 77, -1], dtype=torch.int32)
+    y = torch.tensor([3, 7, 1, 31, 40, 4, 2, 0], dtype=torch.int32)
+    unsigned = x.long() % 2**32
+    for asm, expected in (
+        ("add.s32 $0, $1, $2;", x + y),
+        ("sub.u32 $0, $1, $2;", x - y),
+        ("and.b32 $0, $1, $2;", x & y),
+        ("or.b32 $0, $1, $2;", x | y),
+        ("xor.b32 $0, $1, $2;", x ^ y),
+        ("not.b32 $0, $1;", ~x),
+        ("min.s32 $0, $1, $2;", torch.minimum(x, y)),
+        ("max.s32 $0, $1, $2;", torch.maximum(x, y)),
+        ("max.u32 $0, $1, $2;", torch.maximum(unsigned, y.long())),
+        ("min.u32 $0, $1, $2;", torch.minimum(unsigned, y.long())),
+        ("shl.b32 $0, $1, $2;", _shifted(x, y)),
+        ("shr.u32 $0, $1, $2;", torch.where(y < 32, unsigned >> y.clamp(max=31), 0)),
+        ("shr.s32 $0, $1, $2;", x >> y.clamp(max=31)),
+        ("mov.b32 $0, -7; /* a line */ add.s32 $0, $0, 0x10; // and another", torch.full_like(x, 9)),
+        ("{ .reg .pred p; setp.lt.s32 p, $1, $2; selp.b32 $0, $1, $2, p; }", torch.minimum(x, y)),
+        ("{ .reg .pred p; setp.ge.u32 p, $1, $2; selp.b32 $0, 1, 2, p; }", torch.where(unsigned >= y, 1, 2)),
+        ("{ .reg .pred p; setp.eq.s32 p, $2, 7; @p mov.b32 $0, 1; @!p mov.b32 $0, $1; }", x.where(y != 7, 1)),
+        ("{ .reg .pred p; setp.ne.s32 p, $2, 7; selp.s32 $0, $2, $1, p; }", y.where(y != 7, x)),
+        ("{ .reg .pred p; setp.gt.s32 p, $1, $2; @p mov.b32 $0, $2; }", y.where(x > y, 0)),
+        ("{ .reg .pred p; setp.le.s32 p, $1, $2; @p mov.b32 $0, $2; }", y.where(x <= y, 0)),
+    ):
+        out = torch.full_like(x, 99)
+        _asm_of_two[(1,)](x, y, out, asm, "=r,r,r", 8)
+        assert torch.equal(out.long() % 2**32, expected.long() % 2**32), (asm, out, expected)
+
+
+@program("inline asm")
+def floats_are_computed_as_each_instruction_says():
+    nan = float("nan")
+    x = torch.tensor([1.5, -2.0, nan, 0.25, 2.0**-130, 3.0, -0.5, 100.0])
+    y = torch.tensor([2.0, nan, 1.0, -0.5, 1.0, 2.0**-130, 4.0, 3.0])
+    flushed_x, flushed_y = (torch.where(each.abs() < 2**-126, 0.0, each) for each in (x, y))
+    for asm, expected in (
+        ("sub.f32 $0, $1, $2;", x - y),
+        ("mul.f32 $0, $1, $2;", x * y),
+        ("mul.ftz.f32 $0, $1, $2;", flushed_x * flushed_y),
+        ("add.ftz.f32 $0, $1, $2;", flushed_x + flushed_y),
+        ("min.f32 $0, $1, $2;", torch.fmin(x, y)),
+        ("max.f32 $0, $1, $2;", torch.fmax(x, y)),
+        ("min.NaN.f32 $0, $1, $2;", torch.minimum(x, y)),
+        ("max.NaN.f32 $0, $1, $2;", torch.maximum(x, y)),
+        ("div.rn.f32 $0, $1, $2;", x / y),
+        ("div.full.f32 $0, $1, $2;", x / y),
+        ("rcp.rn.f32 $0, $2;", 1 / y),
+        ("abs.f32 $0, $1; sqrt.rn.f32 $0, $0;", x.abs().sqrt()),
+        ("mov.f32 $0, 0f40490FDB; mul.f32 $0, $0, -2.0;", torch.full_like(x, -2 * torch.tensor(torch.pi))),
+        ("{ .reg .pred p; setp.ge.f32 p, $1, $2; selp.f32 $0, $1, 0.5, p; }", x.where(x >= y, 0.5)),
+        ("{ .reg .pred p; setp.lt.f32 p, $1, 1.0; @!p add.f32 $0, $1, $1; }", torch.where(x < 1, 0.0, x + x)),
+    ):
+        out = torch.full_like(x, 99.0)
+        _asm_of_two[(1,)](x, y, out, asm, "=f,f,f", 8)
+        _same(out, expected)
+    angles = torch.tensor([0.5, -1.0, 2.0, 3.0, -3.0, 0.1, 1.5, -2.5])
+    out = torch.empty(8)
+    for asm, expected in (
+        ("sin.approx.f32 $0, $1;", angles.sin()),
+        ("cos.approx.f32 $0, $1;", angles.cos()),
+        ("abs.f32 $0, $1; lg2.approx.f32 $0, $0;", angles.abs().log2()),
+        ("abs.f32 $0, $1; rsqrt.approx.f32 $0, $0;", angles.abs().rsqrt()),
+        ("div.approx.f32 $0, $1, 3.0;", angles / 3),
+    ):
+        _asm[(1,)](angles, out, asm, 1, 8)
+        assert torch.allclose(out, expected, rtol=2**-20, atol=2**-20), asm
+    halves = torch.tensor([1 + 2**-11, -1 - 2**-11, 1 + 2**-12, 1.0]).repeat(2)  # halfway between two numbers of TF32
+    _asm[(1,)](halves, out, "cvt.rna.tf32.f32 $0, $1;", 1, 8)
+    assert out[:4].tolist() == [1 + 2**-10, -1 - 2**-10, 1.0, 1.0]
+
+
+@triton.jit
+def _packed(x_ptr, y_ptr, out_ptr, ASM: tl.constexpr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    x, y = tl.load(x_ptr + i), tl.load(y_ptr + i)
+    tl.store(out_ptr + i, tl.inline_asm_elementwise(ASM, "=r,f,f", [x, y], dtype=tl.int32, is_pure=True, pack=1))
+
+
+@program("inline asm")
+def two_floats_are_packed_into_a_word_the_first_into_its_upper_half():
+    x, y = torch.randn(2, 16)
+    for name, dtype in (("f16x2", torch.float16), ("bf16x2", torch.bfloat16)):
+        out = torch.empty(16, dtype=torch.int32)
+        _packed[(1,)](x, y, out, f"cvt.rn.{name}.f32 $0, $1, $2;", 16)
+        assert torch.equal(out.view(dtype), torch.stack([y, x], 1).reshape(-1).to(dtype))
 
 
 @triton.jit
@@ -433,6 +570,65 @@ def custom_combine_functions_give_the_same_on_whole_tiles():
 
 
 @triton.jit
+def _of_a_cube(x_ptr, out_ptr, kept_ptr, scan_ptr, back_ptr, AXIS: tl.constexpr, A: tl.constexpr, B: tl.constexpr,
+               C: tl.constexpr, OTHERS: tl.constexpr):
+    at = tl.arange(0, A)[:, None, None] * (B * C) + tl.arange(0, B)[None, :, None] * C + tl.arange(0, C)[None, None, :]
+    x = tl.load(x_ptr + at)
+    _, found = tl.reduce((x, x + 1.0), AXIS, _affine_combine)
+    _, kept = tl.reduce((x, x + 1.0), AXIS, _affine_combine, keep_dims=True)
+    tl.store(out_ptr + tl.arange(0, OTHERS), found.reshape([OTHERS]))
+    tl.store(kept_ptr + at, kept + tl.zeros([A, B, C], tl.float32))
+    _, scanned = tl.associative_scan((x, x + 1.0), AXIS, _affine_combine)
+    _, back = tl.associative_scan((x, x + 1.0), AXIS, _affine_combine, reverse=True)
+    tl.store(scan_ptr + at, scanned)
+    tl.store(back_ptr + at, back)
+
+
+@program("reductions", fixed=NEVER)
+def custom_combine_functions_go_along_the_axis_that_is_named():
+    """One that is associative and depends on the order of its operands, over a tile of three different sides."""
+    x = torch.randint(-2, 3, (2, 8, 4)).float()
+    for axis in range(3):
+        lines = x.movedim(axis, 0)
+        forward, state = [], torch.zeros_like(lines[0])
+        for line in lines:
+            state = state * line + line + 1
+            forward.append(state)
+        backward, state = [], torch.zeros_like(lines[0])
+        for line in lines.flip(0):
+            state = state * line + line + 1
+            backward.insert(0, state)
+        out, (kept, scan, back) = torch.empty(x.numel() // x.shape[axis]), torch.empty(3, *x.shape)
+        _of_a_cube[(1,)](x, out, kept, scan, back, axis, *x.shape, len(out))
+        _same(out, forward[-1].reshape(-1))
+        _same(kept, forward[-1].unsqueeze(axis).expand_as(x))
+        _same(scan, torch.stack(forward).movedim(0, axis))
+        _same(back, torch.stack(backward).movedim(0, axis))
+
+
+@triton.jit
+def _wholes(x_ptr, out_ptr, ROWS: tl.constexpr, COLS: tl.constexpr):
+    at = tl.arange(0, ROWS)[:, None] * COLS + tl.arange(0, COLS)[None, :]
+    x = tl.load(x_ptr + at)
+    _, found = tl.reduce((x, x + 1.0), None, _affine_combine)
+    tl.store(out_ptr, found)
+    tl.store(out_ptr + 1, tl.sum(x.to(tl.float16), None))
+    kept = tl.sum(x.to(tl.float16), None, keep_dims=True)
+    tl.store(out_ptr + 2 + at, kept + tl.zeros([ROWS, COLS], tl.float16))
+
+
+@program("reductions", fixed=NEVER)
+def without_an_axis_a_whole_tile_is_reduced():
+    x, out = torch.randint(-2, 3, (4, 8)).float(), torch.empty(34)
+    _wholes[(1,)](x, out, 4, 8)
+    state = 0.0
+    for value in x.reshape(-1).tolist():
+        state = state * value + value + 1
+    assert out[0].item() == state
+    _same(out[1:], x.sum().expand(33))
+
+
+@triton.jit
 def _larger_combine(a, b):
     if a > b:
         return a
@@ -583,6 +779,39 @@ def where_launches_are_watched_a_kernel_is_what_was_made_of_its_source():
         backends.before_launch.pop()
         backends.on_constants.pop()
     assert not _ran
+
+
+@triton.jit
+def _asks_a_tile(x_ptr, out_ptr, NAME: tl.constexpr, N: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, N))
+    getattr(x, NAME)
+    tl.store(out_ptr + tl.arange(0, N), x)
+
+
+@program("calls")
+def where_launches_are_watched_what_python_knows_of_a_tile_is_not_asked():
+    from touchstone import backends
+    from touchstone.backends.triton.runtime.interpreter import KernelError
+
+    x, out = torch.ones(8), torch.zeros(8)
+    _asks_a_tile[(1,)](x, out, "__dict__", 8)
+    backends.before_launch.append(lambda reached: None)
+    try:
+        _asks_a_tile[(1,)](x, out, "dtype", 8)
+        with pytest.raises(KernelError, match="what Python knows of a tile: Triton does not compile it"):
+            _asks_a_tile[(1,)](x, out, "__dict__", 8)
+    finally:
+        backends.before_launch.pop()
+
+
+@program("calls")
+def what_was_made_of_a_kernel_is_known_for_that():
+    from touchstone import backends
+
+    x, out = torch.ones(8), torch.empty(8)
+    _copy[(1,)](x, out, 8, 0, 1, True, 8)
+    assert _copy.rewritten_fn[_copy.fn].__code__ in backends.kernel_code
+    assert _copy.fn.__code__ not in backends.kernel_code
 
 
 ONE = tl.constexpr(1.0)

@@ -3,6 +3,8 @@
 It prints what each program raised, None if it held.
 """
 
+import signal
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -281,6 +283,41 @@ def an_error_of_one_program_ends_those_that_wait():
     flag = torch.zeros(1, dtype=torch.int32)
     _fails[(4,)](flag, torch.zeros(6))  # and the next launch is not disturbed
     assert flag.item() == 1
+
+
+@triton.jit
+def _hands_over(flag_ptr):
+    me = tl.program_id(0)
+    if me == 1:
+        tl.store(flag_ptr, 1)
+    while tl.load(flag_ptr + me, volatile=True) == 0:
+        pass
+    tl.store(flag_ptr + 1, 1)
+    while (tl.load(flag_ptr + 2, volatile=True) == 0) & (me == 1):
+        pass
+
+
+@program
+def ctrl_c_ends_a_launch_whose_programs_wait():
+    """Where the program that began first waits, and where it has ended and its thread waits for the others."""
+    asked = interpreter.programs.about_to_read
+    for kernel, last in ((_fails, 0), (_hands_over, 2)):
+        flags = torch.zeros(3, dtype=torch.int32)
+
+        def reading(address: int, eager: bool, at: int = flags[last].data_ptr()) -> None:
+            if address == at and threading.current_thread() is not threading.main_thread():
+                interpreter.programs.about_to_read = asked  # once
+                threading.Event().wait(0.1)  # until the first thread waits
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+                threading.Event().wait(0.1)
+            asked(address, eager)
+
+        interpreter.programs.about_to_read = reading
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                kernel[(2,)](flags, *([flags] if kernel is _fails else []))
+        finally:
+            interpreter.programs.about_to_read = asked
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ _OF_VALUES = (tl.core.base_value, tl.dtype, list, tuple, dict, str)  # whose met
 _PYTHONS = (list, tuple, dict, str)
 _CONSTANTS = (Number, str, type(None), tl.constexpr, tl.dtype)
 _INSIDES = (np.ndarray, *(kind for name, kind in vars(stock).items() if name.endswith("Handle")))  # what tiles hold
-_LIBRARIES = {*sys.stdlib_module_names, "triton", "torch", "numpy", "touchstone"}
+_LIBRARIES = {*sys.stdlib_module_names, "triton", "torch", "numpy", "touchstone", "pybind11_builtins"}
 _PLAIN = frozenset(  # what classes have that hold constants
     f"__{name}__"
     for name in (

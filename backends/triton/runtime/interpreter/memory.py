@@ -313,7 +313,7 @@ def _region(ptrs: TensorHandle, lanes: np.ndarray | None, size: int, what: str) 
 
 def _words(ptrs: TensorHandle, region: _Region | None, size: int) -> tuple[np.ndarray, np.ndarray] | None:
     """A region as words and the index of every lane's word; None where NumPy cannot address the lanes."""
-    if region is None or size not in (1, 2, 4, 8):
+    if region is None:
         return None
     offsets = (ptrs.data - np.uint64(region.start)).view(np.int64)
     if size > 1:

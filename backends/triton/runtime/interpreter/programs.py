@@ -318,7 +318,7 @@ def _always() -> bool:
 
 def line() -> str:
     """The innermost line of the program that runs."""
-    frame = sys._getframe(1)
+    frame = sys._getframe()
     while (found := place(frame)) is None and frame.f_back is not None:
         frame = frame.f_back
     return found or "?"
@@ -363,7 +363,7 @@ def has_read(address: int, found: bytes, again: Callable[[], bytes], name: Calla
 
 def _state() -> tuple[Any, str]:
     """Where the program that runs is, with the values of its variables, and its innermost line."""
-    found, line, frame = [], "", sys._getframe(2)
+    found, line, frame = [], "", sys._getframe()
     while frame is not None and frame.f_code is not _Grid._work.__code__:
         if (here := place(frame)) is not None:
             line = line or here

@@ -23,7 +23,7 @@ def _reductions() -> None:
         data = input.handle.data
         if data.dtype != np.float16 and data.dtype != BF16:
             return original_sum(self, input)
-        flat = data.reshape(-1) if self.axis is None else np.moveaxis(data, self.axis, 0)
+        flat = data.ravel() if self.axis is None else np.moveaxis(data, self.axis, 0)
         while len(flat) > 1:
             half = (len(flat) + 1) // 2
             flat = np.concatenate([flat[: len(flat) - half] + flat[half:], flat[len(flat) - half : half]])
@@ -74,7 +74,7 @@ class _AsKernel:
 
 
 def _axis_first(data: np.ndarray, axis: int | None) -> np.ndarray:
-    return data.reshape(-1) if axis is None else np.moveaxis(data, axis, 0)
+    return data.ravel() if axis is None else np.moveaxis(data, axis, 0)
 
 
 def _combine(combine_fn, left: list[np.ndarray], right: list[np.ndarray], types: list) -> list[np.ndarray]:
