@@ -199,6 +199,41 @@ def shared_memory_by_index():
         assert y[2].tolist() == [4] * 32 + [0] * 96 and torch.equal(y[3], x.flip(0))
 
 
+@gluon.jit
+def _by_other_types(x_ptr, y_ptr, BLOCK: gl.constexpr, FORM: gl.constexpr):
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    tile: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [1, 4], [1, 0])
+    plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+    i = gl.arange(0, BLOCK, layout)
+    memory = gl.allocate_shared_memory(gl.float32, [BLOCK], plain, gl.load(x_ptr + i))
+    if FORM == "words":
+        gl.store(y_ptr + i, memory._reinterpret(gl.int32, [BLOCK], plain).load(layout))
+    elif FORM == "begin":
+        half: gl.constexpr = BLOCK // 2
+        gl.store(y_ptr + gl.arange(0, half, layout), memory._reinterpret(gl.int32, [half], plain).load(layout))
+    elif FORM == "rows":
+        m = gl.arange(0, 2, gl.SliceLayout(1, tile))[:, None]
+        n = gl.arange(0, BLOCK // 2, gl.SliceLayout(0, tile))[None, :]
+        pair = memory._reinterpret(gl.int32, [2, BLOCK // 2], flat).load(tile)
+        gl.store(y_ptr + n * 2 + m, pair)
+    elif FORM == "more":
+        memory._reinterpret(gl.int32, [2 * BLOCK], plain)
+    elif FORM == "column":
+        square = gl.allocate_shared_memory(gl.float32, [2, BLOCK], flat)
+        square.slice(0, BLOCK // 2, dim=1)._reinterpret(gl.int32, [BLOCK], plain)
+
+
+@value
+def shared_memory_is_read_as_another_type():
+    x = rand(128)
+    bits = x.view(torch.int32)
+    for form, expected in (("words", bits), ("begin", bits[:64]), ("rows", bits.view(2, 64).T.reshape(-1))):
+        y = torch.full((128,), -1, dtype=torch.int32, device=DEVICE)
+        _by_other_types[(1,)](x, y, BLOCK=128, FORM=form)
+        assert torch.equal(y[: len(expected)], expected) and (y[len(expected) :] == -1).all()
+
+
 @gluon.constexpr_function
 def _layout(rows, warps):
     return gl.BlockedLayout([1, 1], [32 // rows if rows < 32 else 1, min(rows, 32)], [warps, 1], [1, 0])
@@ -738,6 +773,48 @@ def a_missing_wait_for_a_copy():
     found(*race("loads", "copies into", PHASE), lambda: tma_call(rand(16, 32), rand(16, 32), wait=False))
 
 
+@gluon.jit
+def _without_a_wait(x_ptr, y_ptr, BLOCK: gl.constexpr, HOW: gl.constexpr, WAIT: gl.constexpr):
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    memory = gl.allocate_shared_memory(gl.float32, [BLOCK], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    i = gl.arange(0, BLOCK, layout)
+    cp_async(memory, x_ptr + i)
+    async_copy.commit_group()
+    if WAIT:
+        async_copy.wait_group(0)
+    if HOW == "load":
+        gl.store(y_ptr + i, memory.load(layout))
+    elif HOW == "gather":
+        gl.store(y_ptr + i, memory.gather(i, 0))
+    elif HOW == "store":
+        memory.store(i.to(gl.float32))
+    elif HOW == "scatter":
+        memory.scatter(i.to(gl.float32), i, 0)
+    else:
+        memory.atomic_scatter_add(i.to(gl.float32), i, 0)
+
+
+@fault
+def whatever_touches_memory_before_a_copy_into_it_has_ended():
+    x, y = rand(128), torch.empty(128)
+    since = {"gather": "gather", "scatter": "scatter", "atomic": "atomic_scatter_add"}
+    for how, verb in (("load", "loads"), ("gather", "loads"), ("store", "stores to"), ("scatter", "stores to"),
+                      ("atomic", "stores to")):  # fmt: skip
+        if hasattr(gl.shared_memory_descriptor, since.get(how, "load")):
+            _without_a_wait[(1,)](x, y, BLOCK=128, HOW=how, WAIT=True)
+            call = functools.partial(_without_a_wait[(1,)], x, y, BLOCK=128, HOW=how, WAIT=False)
+            found(*race(verb, "copies into", "async_copy.wait_group"), call)
+
+
+@fault
+def shared_memory_that_cannot_be_read_as_another_type():
+    x, y = rand(128), torch.empty(128, dtype=torch.int32)
+    with pytest.raises(interpreter.KernelError, match="1024 bytes of shared memory that has 512"):
+        _by_other_types[(1,)](x, y, BLOCK=128, FORM="more")
+    with pytest.raises(interpreter.NotInterpreted, match="reinterpretation of shared memory that is permuted or"):
+        _by_other_types[(1,)](x, y, BLOCK=128, FORM="column")
+
+
 @fault
 def a_wait_for_the_wrong_phase():
     found(interpreter.KernelError, "nothing orders the two|deadlock", lambda: partitioned("wrong phase"))
@@ -1002,6 +1079,12 @@ def _refused(x_ptr, CASE: gl.constexpr):
         gl.split(i.reshape([64, 2]))
     elif CASE == "warps":
         gl.arange(0, 128, gl.BlockedLayout([1], [32], [8], [0]))
+    elif CASE == "full":
+        gl.full([128], 1.0, gl.float32, gl.BlockedLayout([1], [32], [8], [0]))
+    elif CASE == "loaded":
+        memory.index(0).load(gl.BlockedLayout([1], [32], [8], [0]))
+    elif CASE == "converted":
+        gl.convert_layout(i, gl.BlockedLayout([1], [32], [8], [0]))
     elif CASE == "trivial":
         gl.convert_layout(i, wide, assert_trivial=True)
     elif CASE == "barrier":
@@ -1018,7 +1101,10 @@ def what_the_compiler_refuses_or_hardware_does_not_define():
         "shapes": r"source shape .* must match",
         "types": "source dtype int32 and destination dtype fp32 must match",
         "index": r"index 2 of shared memory of shape \(2, 128\)",
-        "warps": r"the compiler refuses BlockedLayout.* for \[128\] in 4 warps",
+        **dict.fromkeys(
+            ("warps", "full", "loaded", "converted"),
+            r"the compiler refuses BlockedLayout.* for \[128\] in 4 warps",
+        ),
         "split": "the compiler refuses",
         "trivial": "is not trivial",
         "barrier": "an mbarrier is used that was not initialised",

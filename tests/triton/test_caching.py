@@ -82,6 +82,15 @@ def test_a_folder_that_others_may_have_filled_is_not_used(caching, tmp_path, cap
     assert capsys.readouterr().err.count("Triton's compiled kernels are not kept") == 1
 
 
+def test_what_cannot_be_written_goes_elsewhere_and_that_is_said(caching, tmp_path, capsys):
+    filled(caching)
+    (tmp_path / "cache" / "FULL").write_bytes(b"in the place of a folder")
+    path = Path(caching.VerifiedCache("FULL").put(b"x", "k.cubin"))
+    assert (path.read_bytes(), path.is_relative_to(tmp_path / "cache")) == (b"x", False)
+    said = capsys.readouterr().err
+    assert said == f"touchstone: {tmp_path}/cache/FULL: File exists; Triton's compiled kernels are not kept\n"
+
+
 def test_another_cache_that_was_asked_for_stays(caching, monkeypatch):
     from triton import knobs
     from triton.runtime.cache import FileCacheManager
