@@ -135,6 +135,7 @@ class Text:
         self._offsets = [offset for offset, _, _ in self._marks]
         self.code = [t for t in self.tokens if t.kind != "line"]
         self._ends = self._brackets()
+        self._begins = {end: begin for begin, end in self._ends.items()}
         self.declarations = list(self._scope(0, len(self.code), ()))
 
     def place(self, offset: int) -> tuple[str, int]:
@@ -147,8 +148,6 @@ class Text:
         ends: dict[int, int] = {}
         open_: list[int] = []
         for at, token in enumerate(self.code):
-            if token.kind != "sign":
-                continue
             if token.text in _PAIRS:
                 open_.append(at)
             elif token.text in ")]}":
@@ -223,7 +222,7 @@ class Text:
     def _declaration(self, at: int, end: int, scopes: tuple[str, ...]) -> Declaration:
         code = self.code
         first, template = at, False
-        while code[at].text == "template" and at + 1 < end and code[at + 1].text == "<":
+        while at + 1 < end and code[at].text == "template" and code[at + 1].text == "<":
             template = True
             at = self._angles(at + 1) + 1
             if at < end and code[at].text == "requires":
@@ -233,7 +232,7 @@ class Text:
             while at < end and code[at].text != ";":
                 at = self._ends.get(at, at) + 1
             return Declaration(first, min(at, end - 1), frozenset(), "instance", False, scopes)
-        begin = at
+        begin = min(at, end - 1)
         words: set[str] = set()  # at depth 0
         last_word, parameters, equals, tag, body = "", -1, False, -1, -1
         operator = False
@@ -257,7 +256,6 @@ class Text:
                 if text == "operator":
                     operator = True
                     last_word = text
-                    at += 1
                     while at < end and code[at].text != "(":  # the sign, or the type converted to
                         at += 1
                     if at + 1 < end and code[at + 1].text == ")" and code[at - 1].text == "operator":
@@ -405,29 +403,37 @@ class Text:
         for at, token in enumerate(self.code):
             if token.text != "<<<" or not at:
                 continue
-            begin = at - 1
-            if self.code[begin].text in (">", ">>>"):
-                depth = 0
-                while begin >= 0:
-                    text = self.code[begin].text
-                    depth += text.count(">") if text in (">", ">>>") else -len(text) if text in ("<", "<<<") else 0
-                    if depth <= 0 or text in (";", "{"):
-                        break
-                    begin -= 1
-                inside = self.code[begin + 1 : at - 1]
-                begin -= 1
-            else:
-                inside = []
-            if begin < 0 or self.code[begin].kind != "word":
+            begin, last = self._launched(at, 0)
+            if begin > last:
                 continue
-            name = self.code[begin].text
-            while begin >= 2 and self.code[begin - 1].text == "::" and self.code[begin - 2].kind == "word":
-                begin -= 2
-                name = f"{self.code[begin].text}::{name}"
-            arguments = self._resolved(inside, at)
+            name = "".join(t.text for t in self.code[begin : last + 1])
+            arguments = self._resolved(self.code[last + 2 : at - 1], at)
+            arguments += ">>" if self.code[at - 1].text == ">>>" else ""  # of an argument's own, written together
             words = frozenset(re.findall(r"[A-Za-z_]\w*", arguments))
             found.append(Launch(name, arguments, words, *self.place(token.start)))
         return found
+
+    def _launched(self, at: int, first: int) -> tuple[int, int]:
+        """The first and the last token of the kernel's name before the `<<<` at `at`, none before token `first`; no
+        token where there is no name."""
+        last = at - 1
+        if self.code[last].text in (">", ">>>"):
+            depth = 0
+            while last >= first:
+                last = self._begins.get(last, last)
+                text = self.code[last].text
+                depth += {">": 1, ">>>": 3, "<": -1, "<<<": -3}.get(text, 0)
+                last -= 1
+                if depth <= 0:
+                    break
+                if text in (";", "{"):
+                    return at, last
+        if last < first or self.code[last].kind != "word":
+            return at, last
+        begin = last
+        while begin - 2 >= first and self.code[begin - 1].text == "::" and self.code[begin - 2].kind == "word":
+            begin -= 2
+        return begin, last
 
     def _resolved(self, inside: Sequence[Token], at: int, depth: int = 0) -> str:
         """The text of tokens, with what the function around token `at` calls its constants and types in their place."""
@@ -505,7 +511,7 @@ class Text:
         for number, declaration in enumerate(self.declarations):
             if declaration.kind == "using":
                 words = [t.text for t in self.code[declaration.first : declaration.last] if t.kind == "word"]
-                alias = words[0] == "namespace" and "=" in (
+                alias = words[:1] == ["namespace"] and "=" in (
                     t.text for t in self.code[declaration.first : declaration.last]
                 )
                 known = words[2:] if alias else words[1 + (words[:2] == ["using", "namespace"]) :]
@@ -527,7 +533,8 @@ class Text:
             if self.code[at].text in ("struct", "class", "union"):
                 body = at
                 while body < declaration.last and self.code[body].text not in ("{", ";", "=", ">", ","):
-                    body = self._ends[body] + 1 if self.code[body].text in ("(", "[") else body + 1
+                    body = self._angles(body) if self.code[body].text == "<" else self._ends.get(body, body)
+                    body += 1
                 if self.code[body].text == "{":
                     self._members(body + 1, self._ends[body], out)
                     at = self._ends[body]
@@ -644,8 +651,6 @@ class Text:
         while at < end:
             if self.code[at].text in ("public", "private", "protected") and self.code[at + 1].text == ":":
                 at += 2
-            elif self.code[at].text in (";", "}"):
-                at += 1
             else:
                 member = self._declaration(at, end, ())
                 at = member.last + 1
@@ -696,16 +701,7 @@ class Text:
         at = declaration.first
         while at < declaration.last:
             if self.code[at].text == "<<<":
-                begin = at - 1
-                if self.code[begin].text in (">", ">>>"):
-                    depth = 0
-                    while begin > declaration.first:
-                        text = self.code[begin].text
-                        depth += {">": 1, ">>>": 3, "<": -1, "<<<": -3}.get(text, 0)
-                        if depth <= 0:
-                            break
-                        begin -= 1
-                    begin -= 1
+                begin, _ = self._launched(at, declaration.first)
                 while self.code[at].text != ">>>":
                     at = self._ends.get(at, at) + 1
                 end = self._ends.get(at + 1, at)

@@ -1102,8 +1102,7 @@ def what_the_compiler_refuses_or_hardware_does_not_define():
         "types": "source dtype int32 and destination dtype fp32 must match",
         "index": r"index 2 of shared memory of shape \(2, 128\)",
         **dict.fromkeys(
-            ("warps", "full", "loaded", "converted"),
-            r"the compiler refuses BlockedLayout.* for \[128\] in 4 warps",
+            ("warps", "full", "loaded", "converted"), r"the compiler refuses BlockedLayout.* for \[128\] in 4 warps"
         ),
         "split": "the compiler refuses",
         "trivial": "is not trivial",

@@ -570,8 +570,18 @@ def custom_combine_functions_give_the_same_on_whole_tiles():
 
 
 @triton.jit
-def _of_a_cube(x_ptr, out_ptr, kept_ptr, scan_ptr, back_ptr, AXIS: tl.constexpr, A: tl.constexpr, B: tl.constexpr,
-               C: tl.constexpr, OTHERS: tl.constexpr):
+def _of_a_cube(
+    x_ptr,
+    out_ptr,
+    kept_ptr,
+    scan_ptr,
+    back_ptr,
+    AXIS: tl.constexpr,
+    A: tl.constexpr,
+    B: tl.constexpr,
+    C: tl.constexpr,
+    OTHERS: tl.constexpr,
+):
     at = tl.arange(0, A)[:, None, None] * (B * C) + tl.arange(0, B)[None, :, None] * C + tl.arange(0, C)[None, None, :]
     x = tl.load(x_ptr + at)
     _, found = tl.reduce((x, x + 1.0), AXIS, _affine_combine)

@@ -1,4 +1,4 @@
-"""What Triton's driver tells a launcher where there is no GPU: what the GPU is known for, and nothing that it is not."""
+"""What Triton's driver tells a launcher where there is no GPU: what the GPU is known for, and nothing beside it."""
 
 import copy
 from collections import Counter

@@ -114,7 +114,13 @@ def test_the_errors_of_the_fast_tangent_and_power_are_those_of_their_steps():
         worst = (abs(sine) + 2**-21.41) / (abs(cosine) - 2**-21.19)
         assert allowed("__nv_fast_tanf", x) == pytest.approx((2 + ulps(worst, abs(sine / cosine)), 0), rel=0.01), x
     assert math.isnan(allowed("__nv_fast_tanf", 3.2)[0])
-    for x, y, error in ((0.5, 30.0, 2**-22), (2.0, -9.0, 2**-22), (1.5, 40.0, 2**-22), (3.0, 20.0, None), (0.4, 7, None)):
+    for x, y, error in (
+        (0.5, 30.0, 2**-22),
+        (2.0, -9.0, 2**-22),
+        (1.5, 40.0, 2**-22),
+        (3.0, 20.0, None),
+        (0.4, 7, None),
+    ):
         power = y * math.log2(x)
         worst = abs(y) * error if error else abs(power) * 2**-22  # two units in the last place of the logarithm
         found = 2 + ulps(2 ** (worst + abs(power) * 2**-24), 1)

@@ -28,7 +28,9 @@ MADE = {  # each is treated as no other
     **{f"a tuple {each}": each for each in ((), (1,), (1, 1), ((1,), 1), (None,))},
     **{f"a list {each}": each for each in ([], [1], [1, 1], [[1], 1])},
     **{f"a scalar of {ty}": tensor(ty) for ty in (tl.float32, tl.float16, tl.int32)},
-    **{f"a tile of {ty}, {shape}": tensor(ty, shape) for ty in (tl.float32, tl.int32) for shape in ((4,), (8,), (2, 4))},
+    **{
+        f"a tile of {ty}, {shape}": tensor(ty, shape) for ty in (tl.float32, tl.int32) for shape in ((4,), (8,), (2, 4))
+    },
 }
 
 
@@ -51,7 +53,9 @@ def test_tensors_of_one_type_have_one_key_and_are_handed_on():
     assert key((one, [two])) == (key((two, [one]))[0], [one, two])
 
 
-@pytest.mark.parametrize("value", [object(), {}, slice(1), b"", np.float32(1), range(3)], ids=lambda each: str(type(each)))
+@pytest.mark.parametrize(
+    "value", [object(), {}, slice(1), b"", np.float32(1), range(3)], ids=lambda each: str(type(each))
+)
 def test_what_is_not_known_is_not_repeated(value):
     for within in (value, (value,), [1, value], tl.constexpr(value)):
         with pytest.raises(traces._Unknown):

@@ -1,0 +1,402 @@
+"""What is cut out of a file of CUDA C++: its declarations, the part that kernels need, and what in it is rewritten."""
+
+import re
+
+import pytest
+
+from touchstone.backends.emulator.declarations import Text
+
+NAMED = {  # a declaration: its names, its kind, whether a kernel may use it
+    # variables
+    "int n = 4;": ("n", "variable", False),
+    "const int n = 3;": ("n", "variable", True),
+    "static const float table[] = {1, 2};": ("table", "variable", True),
+    "const Pair<int, (2 > 1)> a{1, 2}, *b = &table[3];": ("a b", "variable", True),
+    "constexpr char word[] = \"a;b\";": ("word", "variable", True),
+    "const char* names[] = {\"a\", \"b\"};": ("names", "variable", False),
+    "const std::string s = \"x\";": ("s", "variable", False),
+    "const std::vector<int> v = {1};": ("v", "variable", False),
+    "const std::map<int, int> m;": ("m", "variable", False),
+    "__device__ int x;": ("x", "variable", True),
+    "static __constant__ float w[3], u[] = {1, 2};": ("w u", "variable", True),
+    "extern __shared__ __align__(16) float room[];": ("room", "variable", True),
+    "__managed__ int m = 1 << 2;": ("m", "variable", True),
+    "inline constexpr int Rows<4>::width = 4;": ("width", "variable", True),
+    "int arr[3] = {1, 2, 3}, other{4};": ("arr other", "variable", False),
+    # functions
+    "void host() { go(); }": ("host", "function", False),
+    "__device__ int f(int x = sizeof(int[2])) { return x; }": ("f", "function", True),
+    "__device__ int f(int);": ("f", "function", True),
+    "C10_HOST_DEVICE inline int f(int x) { return x; }": ("f", "function", True),
+    "constexpr int f(int x) { return x; }": ("f", "function", True),
+    "consteval int f() { return 1; }": ("f", "function", True),
+    "__host__ __device__ auto f(int a) -> decltype(a + 1) { return a; }": ("f", "function", True),
+    "__device__ __attribute__((always_inline)) void f() noexcept(true) {}": ("f", "function", True),
+    "[[nodiscard]] __device__ int f() { return 1; }": ("f", "function", True),
+    "P::P(int a) : x{a}, y(a) { go(); }": ("P", "function", False),
+    "__device__ Q<int>::Q(int a) : Base<int>{a}, x(a) {}": ("Q", "function", True),
+    "__device__ float outer::S::get() const { return 1; }": ("outer S get", "function", True),
+    "__global__ void k(int (&x)[3]) { f(1); }": ("k", "function", True),
+    "template <class T, int N = (1 > 0)> __device__ T f(T x) { return x; }": ("f", "function", True),
+    "template <class T> requires std::integral<T> && (sizeof(T) > 2) __device__ T f(T x) { return x; }":
+        ("f", "function", True),
+    "template <class T> template <int N> __device__ void S<T>::f() {}": ("f", "function", True),
+    # operators
+    "__device__ V operator*(V a, float b) { return a; }": ("operator", "function", True),
+    "V operator-(V a) { return a; }": ("operator", "function", False),
+    "__device__ bool operator()(int a) { return a; }": ("operator", "function", True),
+    "V operator()(int);": ("operator", "function", False),
+    "__device__ float operator\"\"_x(long double v) { return v; }": ("operator", "function", True),
+    # types
+    "struct S;": ("S", "type", True),
+    "struct alignas(16) S { int q; } one, *two;": ("S one two", "type", True),
+    "class S final : public Base<int, 2> { int f() { return 1; } };": ("S", "type", True),
+    "template <> struct S<int> { int x[(1 > 0)]; };": ("S", "type", True),
+    "union U { int a; float b; };": ("U", "type", True),
+    "enum class E : int { A = 1, B };": ("E A B", "type", True),
+    "enum { LOW, HIGH = LOW + 1 };": ("LOW HIGH", "type", True),
+    "typedef struct { int a; } T;": ("T", "type", True),
+    "typedef unsigned long long Word;": ("Word", "type", True),
+    "typedef float (*Fn)(int);": ("Fn", "type", True),
+    "using T = Pair<int, float>;": ("T", "type", True),
+    "template <class T> using Two = Pair<T, T>;": ("Two", "type", True),
+    "template <class T> concept C = requires(T t) { t.x; };": ("C", "type", True),
+    "using std::max;": ("max", "type", True),
+    "using other::f;": ("f", "using", True),
+    "using namespace std::chrono;": ("std chrono", "using", True),
+    "namespace fs = std::filesystem;": ("fs", "using", True),
+    # neither
+    "template __device__ int f<int>(int);": ("", "instance", False),
+    "template class S<int>;": ("", "instance", False),
+    "static_assert(sizeof(int) == 4, \"four; bytes\");": ("", "assertion", False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("declaration", NAMED)
+def test_a_declaration_has_its_names_and_ends_where_it_ends(declaration):
+    names, kind, device = NAMED[declaration]
+    read = Text(f"int first;\n{declaration}\nvoid last() {{}}")
+    first, one, last = read.declarations
+    assert (first.names, last.names, last.kind) == ({"first"}, {"last"}, "function")
+    assert (one.kind, one.device) == (kind, device)
+    arguments = set(re.findall(r"\w+", " ".join(re.findall(r"<.*>|\(.*\)|__align__|\{.*\}", declaration))))
+    assert set(names.split()) <= one.names
+    if kind != "variable":  # of which what only looks like a name does no harm
+        assert one.names == set(names.split())
+    else:
+        assert one.names <= {*names.split(), *arguments, "table"}
+    text = re.sub(r"^\[\[.*?\]\] ", "", declaration)
+    assert read.source_of((one.first, one.last + 1)) == text and text in read.piece(one)
+    assert read.source_of((one.first, one.first)) == ""
+
+
+SCOPES = """
+namespace a::b { inline namespace v1 { namespace { struct deep {}; } } int middle; }
+namespace [[deprecated("use a")]] old { int attributed; }
+extern "C" { int plain; namespace c { int inner; } }
+extern "C" int alone;
+inline int no_namespace;
+namespace __attribute__((visibility("default"))) { int hidden; }
+}; )  // one brace too many
+int after;
+"""
+
+
+def test_declarations_know_their_namespaces():
+    found = {name: d.scopes for d in Text(SCOPES).declarations for name in d.names}
+    assert found == {
+        "deep": ("a", "b", "inline v1", ""),
+        "middle": ("a", "b"),
+        "attributed": ("old",),
+        "plain": (),
+        "inner": ("c",),
+        "alone": (),
+        "no_namespace": (),
+        "hidden": ("",),
+        "after": (),
+    }
+
+
+def kernel(text):
+    (found,) = (d.kernel for d in Text(text).declarations if d.kernel)
+    return found
+
+
+def test_a_kernel_has_its_parameters():
+    text = """
+namespace a { namespace { inline namespace v2 {
+template <class T, int N>
+__global__ void __launch_bounds__(128, f(1, 2)) __cluster_dims__(2, N, 1)
+k(const float* __restrict__ x, int n = f(1, 2), Pair<int, 3> pair, T rows[3], unsigned,
+  const __grid_constant__ Map map = {1, 2}) { }
+} } }
+"""
+    found = kernel(text)
+    assert (found.name, found.template, found.scopes) == ("a::k", True, ("a", "", "inline v2"))
+    assert found.parameters == ("x", "n", "pair", "rows", "", "map")
+    assert found.types == (
+        "const float * __restrict__", "int", "Pair < int , 3 >", "T [ 3 ]", "unsigned", "const __grid_constant__ Map",
+    )  # fmt: skip
+    assert (found.cluster, found.file, found.line) == ("2 , N , 1", "", 3)
+    assert kernel("__global__ void none() {}")[:4] == ("none", False, (), ())
+    assert kernel("\n__global__ void none(void) {}").parameters == ("",)
+    assert [d.kernel for d in Text("__global__ void k(int); __device__ void f() {}").declarations] == [None, None]
+
+
+LINES = """# 1 "a.cu"
+int one;
+# 7 "lib/b.h" 1
+int two;
+
+int three;
+# 3 "a.cu" 2
+int four;
+#line 20 "c.cu"
+int five;
+#pragma unroll
+int six;
+# 1 "/usr/include/x.h" 1 3
+int outside;
+#define MACRO 1
+# 1 "/cuda/y.h" 1
+int foreign;
+# 1 "<built-in>"
+int built_in;
+# 40 "c.cu" 2
+int seven;
+"""
+
+
+def test_declarations_know_their_lines_and_other_peoples_headers_are_left_out():
+    read = Text(LINES, ["/cuda/"])
+    found = {name: read.place(read.code[d.first].start) for d in read.declarations for name in d.names}
+    assert found == {
+        "one": ("a.cu", 1), "two": ("lib/b.h", 7), "three": ("lib/b.h", 9), "four": ("a.cu", 3), "five": ("c.cu", 20),
+        "six": ("c.cu", 22), "seven": ("c.cu", 40),
+    }  # fmt: skip
+    assert read.piece(read.declarations[-1]) == '#line 40 "c.cu"\nint seven;'
+    assert [t.text for t in read.tokens if t.kind == "line" and "pragma" in t.text] == ["#pragma unroll"]
+    assert not any("MACRO" in t.text for t in read.tokens)
+
+
+def needed(text, roots=None, also=()):
+    read = Text(text)
+    return [read.source_of((d.first, d.last + 1)) for d in read.needed(roots, frozenset(also))]
+
+
+def test_what_kernels_name_is_kept_in_order_and_host_code_never():
+    text = [
+        "const int n = 3;",
+        "struct Used { int x; };",
+        "struct Inner { Used u; };",
+        "struct Other { int x; };",
+        "__device__ int leaf(Inner i) { return n; }",
+        "int leaf(int host);",
+        "__device__ int unused() { return 1; }",
+        "__device__ V operator+(V a, V b) { return a; }",
+        "int main() { unused(); }",
+        "__device__ int again(int x) { return x ? again(x - 1) : leaf({}); }",
+        "static_assert(n == 3);",
+        "template __device__ int again<int>(int);",
+        "__global__ void k(int* x) { x[0] = again(1); }",
+        "__global__ void l(Other o) { }",
+    ]
+    both = [text[i] for i in (0, 1, 2, 3, 4, 7, 9, 12, 13)]
+    assert needed("\n".join(text)) == both
+    assert needed("\n".join(text), ["k"]) == [one for one in both if one not in (text[3], text[13])]
+    assert needed("\n".join(text), ["l"]) == [text[3], text[7], text[13]]
+    assert needed("\n".join(text), [], ["leaf"]) == [text[i] for i in (0, 1, 2, 4, 7)]
+    inside = "namespace a { __global__ void k() {} __global__ void l() {} }"
+    for root in ("a::k", "k"):
+        assert needed(inside, [root]) == ["__global__ void k() {}"]
+
+
+def test_namespaces_are_used_that_are_there():
+    names = "std nvcuda wmma cooperative_groups cub cuda thrust experimental precision device"
+    for name in names.split():
+        assert needed(f"using namespace {name};") == [f"using namespace {name};"]
+    assert needed("using namespace nvcuda::wmma; using namespace torch::nvcuda;") == ["using namespace nvcuda::wmma;"]
+    ours = "namespace ours { inline namespace v1 { __global__ void k() {} } } using namespace ours; using namespace v1;"
+    assert needed(ours) == ["__global__ void k() {}", "using namespace ours;", "using namespace v1;"]
+    assert needed("namespace theirs { void f() {} } using namespace theirs;") == []
+    alias = "namespace cg = cooperative_groups; using namespace cg; namespace t = torch; using namespace t;"
+    assert needed(alias) == ["namespace cg = cooperative_groups;", "using namespace cg;"]
+
+
+LAUNCHES = """
+void run(dim3 grid) {
+  const int M = 4, K = M * 8;
+  constexpr int Rows{2 + 1};
+  using T = Pair<int, float>;
+  int N = 5;
+  plain<<<1, 2>>>(x);
+  a::b::deep<<<grid, f(1, 2), 0>>>(x);
+  templated<K, Rows, T, N, (1 > 0), Pair<int, Pair<int, 3>>><<<1, 1>>>(x);
+  x = 1 << 3;
+}
+void other() { again<M><<<1, 1>>>(); }
+"""
+
+
+def test_launches_are_told_with_their_constants_in_the_place_of_names():
+    found = [(la.name, la.arguments, la.line) for la in Text(LAUNCHES).launches()]
+    arguments = "4 * 8, 2 + 1, Pair<int, float>, N, (1 > 0), Pair<int, Pair<int, 3>>"
+    assert found == [("plain", "", 7), ("a::b::deep", "", 8), ("templated", arguments, 9), ("again", "M", 12)]
+    assert Text(LAUNCHES).launches()[2].words == {"Pair", "int", "float", "N"}
+    assert Text("<<<1, 1>>>(x); int a = 3 <<< 2;").launches() == []
+
+
+FIELDS = """
+enum Kind { PLAIN };
+struct Inner { float low, high; };
+union Either { int a; float b; };
+template <class T> struct Box {
+ public:
+  int n = 1, m{f(2, 3)};
+  static const int shared = 4;
+  Inner inner; Inner* far; Inner many[2];
+  Kind kind = PLAIN;
+  Either either;;
+  std::vector<Inner> list;
+  private: int (*call)(Inner);
+  int get(Inner i) const { return n; }
+  struct Nested { int x; };
+  using Word = int;
+  float x, y;
+};
+"""
+
+
+def test_the_fields_of_a_structure():
+    read = Text(FIELDS)
+    types = {name: d for d in read.declarations for name in d.names}
+    found = read.fields("Box", types)
+    whole = [one for one in found if one not in ("call", "far", "list")]
+    assert whole == ["n", "m", "inner.low", "inner.high", "many.low", "many.high", "kind", "either", "x", "y"]
+    assert {"far", "list"} <= set(found) and "shared" not in found and "get" not in found
+    assert read.fields("Inner", types) == ["low", "high"]
+    assert read.fields("Kind", types) == read.fields("Either", types) == read.fields("gone", types) == []
+    forward = Text("struct S; struct R { R next; int n; };")
+    known = {name: d for d in forward.declarations for name in d.names}
+    assert forward.fields("S", known) == []
+    assert forward.fields("R", known)[-1] == "n"  # ends, though it is within itself
+
+
+def removed(text):
+    read = Text(text)
+    return [read.source_of((first, last + 1)) for d in read.declarations for first, last in read.host_members(d)]
+
+
+def test_members_for_the_host_are_taken_out():
+    text = """
+struct S : Base<int> {
+  int x;
+  void host() { go(); }
+  __device__ void kept() {}
+  __host__ __device__ int both() const { return x; }
+  S() = default; S(const S&) = delete; friend void f(S);
+  explicit S(int a) : x{a} { go(); }
+  static int asked(int); static void work() { go(); }
+  template <class T> T made();
+  struct Inner { void deep(); __device__ void also(); };
+};
+"""
+    assert removed(text) == [
+        "void host() { go(); }",
+        "explicit S(int a) : x{a} { go(); }",
+        "static void work() { go(); }",
+        "template <class T> T made();",
+        "void deep();",
+    ]
+    assert removed("template <class T, class U> struct Plain { int x; };") == []
+    assert removed("union U { int x; void host(); };") == ["void host();"]
+    assert removed("struct Forward; class Of;") == removed("void f() { struct L { void g(); }; }") == []
+
+
+def test_assembly_is_taken_apart():
+    text = """__device__ void f(int a) {
+  asm volatile("mov %0, %1;" "exit;" : "=r"(g(a, 1)), "+r"(b) : "r"(a ? b : c), [name] "l"(d) : "memory");
+  asm("bar;"); __asm__("x;" :: "r"(a)); __asm volatile("y;" : "=r"(a));
+}"""
+    read = Text(text)
+    (one,) = read.declarations
+    found = [
+        (read.source_of((first, last + 1)), [[read.source_of(part) for part in parts] for parts in lists])
+        for first, last, lists in read.assembly(one)
+    ]
+    lists = [['"mov %0, %1;" "exit;"'], ['"=r"(g(a, 1))', '"+r"(b)'], ['"r"(a ? b : c)', '[name] "l"(d)'], ['"memory"']]
+    assert [each for _, each in found] == [
+        lists, [['"bar;"']], [['"x;"'], [], ['"r"(a)']], [['"y;"'], ['"=r"(a)']],
+    ]  # fmt: skip
+    assert [text.split("(")[0] for text, _ in found] == ["asm volatile", "asm", "__asm__", "__asm volatile"]
+    assert all(text.endswith(")") for text, _ in found)
+    edits = [(first, last, "X") for first, last, _ in read.assembly(one)]
+    assert read.piece(one, edits) == '#line 1 ""\n__device__ void f(int a) {\n  X;\n  X; X; X;\n}'
+
+
+def test_what_stands_for_several_lines_keeps_the_lines_after_it():
+    read = Text('void f() {\n  asm(\n    "x"\n  ); g();\n}')
+    (one,) = read.declarations
+    ((first, last, _),) = read.assembly(one)
+    assert read.piece(one, [(first, last, "Y")]) == '#line 1 ""\nvoid f() {\n  Y\n#line 4 ""\n; g();\n}'
+
+
+def within(text, spans):
+    read = Text(text)
+    (one,) = read.declarations
+    return [read.source_of((first, last + 1)) for first, last in spans(read, one)]
+
+
+def test_launches_in_device_code():
+    text = "void k() { if (a < b) child<<<1, f(2)>>>(x, y); a::deep<Pair<int, 2>, (3 > 1)><<<1, 1>>>(z); }"
+    assert within(text, lambda read, one: read.device_launches(one)) == [
+        "child<<<1, f(2)>>>(x, y)", "a::deep<Pair<int, 2>, (3 > 1)><<<1, 1>>>(z)",
+    ]  # fmt: skip
+
+
+def test_plain_calls():
+    calls = (
+        "free(a); return malloc(1); x.free(b); y->free(c); std::free(d); int free(e); else free(g); &free; do free(h);"
+    )
+    read = Text(f"int f() {{ {calls} }}")
+    found = [(at, name) for at, name in read.calls(read.declarations[0], {"free", "malloc"})]
+    assert [read.code[at + 2].text for at, _ in found] == ["a", "1", "g", "h"]
+    assert [name for _, name in found] == ["free", "malloc", "free", "free"]
+
+
+def test_attributes_that_no_gpu_has():
+    def found(text):
+        read = Text(text)
+        return list(read.host_attributes(read.declarations[-1]))
+
+    assert found("__device__ __attribute__((noinline, __constructor__, unused)) void f() {}") == ["constructor"]
+    assert found('__device__ void f() { [[gnu::no_sanitize("x")]] int a; }') == ["no_sanitize"]
+    assert found('__device__ __attribute((section("x"), alias("y"))) int a;') == ["section", "alias"]
+    assert found("__device__ void constructor() { section(alias); a[b[0]]; }") == []
+
+
+def test_words_beside_those_in_brackets():
+    read = Text("__noinline__ void f() { __attribute__((__noinline__)) g(__noinline__); } __noinline__ int h();")
+    assert [read.code[at].start for at in read.places(read.declarations[0], "__noinline__")] == [0]
+    assert len(list(read.places(read.declarations[1], "__noinline__"))) == 1
+
+
+def test_lists_are_split_at_their_own_commas():
+    read = Text("f(a, (b, c), {d, e}, g[1, 2], Pair<int, 3>(1), x < y, z)")
+    parts = [read.source_of(part) for part in read.split(2, len(read.code) - 1)]
+    assert parts[:5] == ["a", "(b, c)", "{d, e}", "g[1, 2]", "Pair<int, 3>(1)"]
+    assert read.split(2, 2) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", "(", "}", "template <", "template", "struct", "struct S {", "f(", "namespace a {", "k<<<", "[[", "extern \"C\" {",
+     "operator", "enum {", "using", "typedef", "__global__ void k(", "a ) } ] (", "#line",
+     "template <int N> requires"],
+)  # fmt: skip
+def test_a_text_that_ends_too_early_is_read_to_its_end(text):
+    """The compiler says what is wrong with it."""
+    for whole in (text, f"int a; {text}", f"{text} int b;"):
+        read = Text(whole)
+        read.needed()
+        read.launches()
