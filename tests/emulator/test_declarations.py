@@ -390,8 +390,8 @@ def test_lists_are_split_at_their_own_commas():
 
 @pytest.mark.parametrize(
     "text",
-    ["{", "(", "}", "template <", "template", "struct", "struct S {", "f(", "namespace a {", "k<<<", "[[", "extern \"C\" {",
-     "operator", "enum {", "using", "typedef", "__global__ void k(", "a ) } ] (", "#line",
+    ["{", "(", "}", "template <", "template", "struct", "struct S {", "f(", "namespace a {", "k<<<", "[[",
+     "extern \"C\" {", "operator", "enum {", "using", "typedef", "__global__ void k(", "a ) } ] (", "#line",
      "template <int N> requires"],
 )  # fmt: skip
 def test_a_text_that_ends_too_early_is_read_to_its_end(text):

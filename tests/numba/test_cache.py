@@ -2,13 +2,20 @@
 else."""
 
 import contextlib
+import enum
+import functools
 import importlib.util
+import itertools
 import json
 import linecache
+import math
 import pickle
+import re
 import sys
 import threading
 import time
+import types as python
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -216,6 +223,119 @@ def test_the_environment_of_numba_changes_the_key(tmp_path, monkeypatch):
 def test_what_is_not_understood_has_no_key(tmp_path):
     odd = [("FACTOR = 3", "FACTOR = type('Odd', (), {'__mul__': 0})()")]
     assert cache.key(loaded(tmp_path, odd), (FLOATS,)) is None
+
+
+class Kind(enum.IntEnum):
+    ONE = 1
+    TWO = 2
+
+
+class Pair(NamedTuple):
+    left: int
+    right: int = 2
+
+
+class Riap(NamedTuple):
+    right: int
+    left: int = 2
+
+
+@functools.lru_cache
+def remembered(x):
+    return x + 1
+
+
+def defaulted(x, y=2, *, z=3):
+    return x
+
+
+class Odd:
+    def method(self):
+        return 1
+
+
+def digest(value):
+    known = cache._Description()
+    known.value(value)
+    return known.digest()
+
+
+VALUES = {  # each means something else in a kernel
+    **{repr(each): each for each in (0, 1, 2, 0.0, -0.0, 1.0, 1j, True, False, None, "1", b"1", ..., "", float("inf"))},
+    **{f"{each!r} of NumPy": each for each in (np.float32(1), np.float64(1), np.int32(1), np.int64(1), np.bool_(True))},
+    **{f"a list {each}": each for each in ([], [1], [1, 2], [2, 1], [[1], 2], [[1, 2]])},
+    **{f"a tuple {each}": each for each in ((), (1,), (1, 2), (2, 1), ((1,), 2), ((1, 2),))},
+    **{f"a set {sorted(each)}": frozenset(each) for each in ([], [1], [1, 2], [1, 3])},
+    **{f"a dict {each}": each for each in ({}, {1: 2}, {2: 1}, {1: 2, 3: 4}, {3: 4, 1: 2}, {"1": 2})},
+    **{str(kind): Kind[kind] for kind in ("ONE", "TWO")},
+    "an enum": Kind,
+    **{f"{kind.__name__} itself": kind for kind in (Pair, Riap)},
+    **{repr(pair): pair for pair in (Pair(1), Pair(2), Riap(1), Riap(2, 1))},
+    **{f"an array of {dtype}": np.array([1, 2], dtype) for dtype in ("i4", "i8", "f4", "f8")},
+    "an array of two axes": np.array([[1, 2]], "f4"),
+    "a column": np.array([[1], [2]], "f4"),
+    "a square": np.arange(4, dtype="f4").reshape(2, 2),
+    "a square in Fortran's order": np.asfortranarray(np.arange(4, dtype="f4").reshape(2, 2)),
+    "other numbers": np.array([1, 3], "f4"),
+    "a dtype": np.dtype([("x", "f4"), ("y", "i4")]),
+    "another dtype": np.dtype([("x", "f4"), ("z", "i4")]),
+    "an aligned dtype": np.dtype([("x", "f4"), ("y", "i4")], align=True),
+    "a type": types.float32,
+    "another type": types.float64,
+    "an array's type": FLOATS,
+    "functions": math.sin,
+    "other functions": math.cos,
+    "a universal function": np.add,
+    "a remembered function": remembered,
+    "defaults": defaulted,
+    "other defaults": python.FunctionType(defaulted.__code__, globals(), "defaulted", (3,)),
+    "a module": math,
+    "another module": np,
+    "a pattern": re.compile("a"),
+    "another pattern": re.compile("b"),
+}
+
+
+def test_no_two_values_that_differ_have_one_description():
+    found = {name: digest(value) for name, value in VALUES.items()}
+    assert len(set(found.values())) == len(found), [
+        (a, b) for a, b in itertools.combinations(found, 2) if found[a] == found[b]
+    ]
+
+
+def test_values_that_are_the_same_have_one_description():
+    for one, two in (
+        (np.array([1, 2], "f4"), np.array([1, 2], "f4")),
+        (frozenset([0, 8, 16]), frozenset([16, 8, 0])),  # which are gone through in another order
+        ({1: [2]}, {1: [2]}),
+        ((1, (2, 3)), (1, (2, 3))),
+        (Pair(1), Pair(1, 2)),
+        (np.float32(2), np.float32(2)),
+    ):
+        assert digest(one) == digest(two)
+    assert list(frozenset([0, 8, 16])) != list(frozenset([16, 8, 0]))
+    shared, apart = [1], [[1], [1]]
+    assert digest([shared, shared]) != digest(apart)  # an assignment to one is one to the other
+    endless = []
+    endless.append(endless)
+    assert digest(endless) == digest(endless)
+
+
+class OfInt(int):
+    pass
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(np.array([object()]), OfInt(3), Odd(), Odd().method, object(), {1}, bytearray(), memoryview(b"")),
+        *(sys.modules[__name__], (1, Odd()), {"x": Odd()}, iter([]), threading.Lock(), np.random.default_rng(0)),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_what_may_change_or_compute_has_no_description(value):
+    with pytest.raises(cache._Unknown):
+        digest(value)
 
 
 @pytest.mark.level("default")

@@ -15,7 +15,7 @@ if emulated.why_not():
 import llvmlite.binding as llvm
 from numba import cuda, float32
 
-from touchstone.backends.emulator.numba import cache, instrument, launch, prelude
+from touchstone.backends.emulator.numba import cache, instrument, irtext, launch, prelude
 from touchstone.backends.emulator.numba.errors import UnsupportedCode
 
 # Accesses in the forms in which LLVM prints them; %p comes from outside, %own is the thread's own.
@@ -62,6 +62,7 @@ define i32 @forms(ptr %p, ptr noalias %"quoted name", i64 %i, i1 %which) {
   %real = atomicrmw fadd ptr %p, float 1.0 seq_cst, align 4
   atomicrmw volatile xchg ptr %far, i32 5 syncscope("agent") acq_rel, align 4
   %swapped = cmpxchg ptr %p, i32 0, i32 %v4 monotonic monotonic, align 4
+  cmpxchg ptr %far, i32 0, i32 %v4 acq_rel monotonic, align 4
   %weak = cmpxchg weak volatile ptr %p, i64 0, i64 1 acq_rel monotonic, align 8
   call void @llvm.memcpy.p0.p0.i64(ptr align 4 %p, ptr nonnull align 4 dereferenceable(16) %far, i64 16, i1 false)
   call void @llvm.memcpy.p0.p0.i64(ptr %own, ptr getelementptr (i8, ptr @table, i64 4), i64 12, i1 false)
@@ -145,7 +146,7 @@ def test_every_form_of_access_is_checked():
     calls = re.findall(r"call \w+ @(ts\w+)\(", text)
     assert {"ts_read1", "ts_read2", "ts_read4", "ts_read8", "ts_read16", "ts_volatile", "tsn_read_range"} <= {*calls}
     assert {"ts_write1", "ts_write16", "tsn_add_i32", "tsn_add_float", "tsn_xchg_i32", "tsn_cas_i64"} <= {*calls}
-    assert len(calls) == len(places) == 33
+    assert len(calls) == len(places) == 34
 
 
 def test_a_wide_constant_is_checked_in_its_whole_width():
@@ -167,6 +168,30 @@ def test_an_access_that_no_pattern_takes_apart_is_an_error(monkeypatch, pattern)
     monkeypatch.setattr(instrument, "_INSTRUCTIONS", instructions)
     with pytest.raises(UnsupportedCode, match="an access to memory that the emulator cannot check: "):
         instrument.instrument(parsed(FORMS), "tsn_base_test")
+
+
+UNFILLED = {"{ i8, i16, i8 }": 5, "{ ptr, [3 x float], i8 }": 21, "{ i64, <2 x float>, i1 }": 17, "i24": 3}
+FILLED = (
+    *("i1", "i8", "i16", "i32", "i64", "i128", "half", "bfloat", "float", "double", "ptr", "[5 x i16]", "<4 x float>"),
+    *("[2 x { i8, i32 }]", "{ i32, i64 }", "{ i8, i16, i8, i32, double }", "{ i64, ptr, { ptr, i64 } }", "<2 x half>"),
+    *("[0 x i8]", "{ i8, { i8, i64 } }", "[3 x [2 x i64]]", "{ i8, i128 }"),
+)
+
+
+@pytest.mark.parametrize("kind", [*FILLED, *UNFILLED])
+def test_an_access_is_as_wide_as_llvm_makes_it(kind):
+    """From the first byte to the last that it needs: what fills a struct up at its end is nobody's."""
+    module = llvm.parse_assembly(f"@one = external global {kind}")
+    data = llvm.create_target_data("e-m:e-i64:64-i128:64-f80:128-n8:16:32:64-S128")  # i128 as numba-cuda aligns it
+    stored = data.get_abi_size(module.get_global_variable("one").global_value_type)
+    size = irtext.size_of(kind)
+    assert size == UNFILLED.get(kind, stored) and stored - size < 8
+
+
+def test_types_without_a_known_size_are_not_taken_for_a_byte():
+    for kind in ("%pair", "label", "x86_fp80", "ptr addrspace(3)"):
+        with pytest.raises(UnsupportedCode, match="whose size is not known"):
+            irtext.size_of(kind)
 
 
 @cuda.jit

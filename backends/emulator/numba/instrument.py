@@ -1,6 +1,7 @@
 """Calls of the engine before every load, store and atomic of a module that LLVM has simplified.
 
-llvmlite offers no pass of a sanitizer, so the module's text is read: LLVM prints one instruction a line.
+llvmlite offers no pass of a sanitizer, so the module's text is read: LLVM prints one instruction a line, and gives a
+number to each result that has no name.
 """
 
 import re
@@ -22,8 +23,8 @@ _LOAD = re.compile(
     rf"^  (?:{NAME}) = load (atomic )?(volatile )?(.+?), ptr ({_POINTER})(?: [^,]+)?, (?:.*?)align (\d+)(.*)$"
 )
 _STORE = re.compile(rf"^  store (atomic )?(volatile )?(.+), ptr ({_POINTER})(?: [^,]+)?, (?:.*?)align (\d+)(.*)$")
-_RMW = re.compile(rf"^  (?:({NAME}) = )?atomicrmw (?:volatile )?(\w+) ptr ({_POINTER}), (\w+) (\S+) .*$")
-_CAS = re.compile(rf"^  (?:({NAME}) = )?cmpxchg (?:weak )?(?:volatile )?ptr ({_POINTER}), (\w+) (\S+), \w+ (\S+) .*$")
+_RMW = re.compile(rf"^  ({NAME}) = atomicrmw (?:volatile )?(\w+) ptr ({_POINTER}), (\w+) (\S+) .*$")
+_CAS = re.compile(rf"^  ({NAME}) = cmpxchg (?:weak )?(?:volatile )?ptr ({_POINTER}), (\w+) (\S+), \w+ (\S+) .*$")
 _OPERAND = rf"ptr (?:[^%@(,]|\([^()%@]*\))*?({_POINTER})"  # with its attributes
 _COPY = re.compile(
     rf"^  (?:\w+ )?call void @llvm\.mem(cpy|move|set)\S*\({_OPERAND}, (?:{_OPERAND}|i8 \S+), i64 (\S+), i1 .*$"
@@ -141,7 +142,7 @@ class _Instrumented:
         result, what, pointer, kind, value = found.groups()
         operands = f"ptr {pointer}, {kind} {value.rstrip(',')}, i64 {self._site(line)}"
         call = self._call(kind, f"tsn_{_REAL.get(what, what)}_{kind}", f"ptr, {kind}, i64", operands)
-        self._out.append(f"  {result} = {call}" if result else f"  {call}")
+        self._out.append(f"  {result} = {call}")
         return True
 
     def _exchange(self, line: str, found: re.Match[str]) -> bool:
@@ -151,10 +152,9 @@ class _Instrumented:
         operands = f"ptr {pointer}, {kind} {compare}, {kind} {value.rstrip(',')}, i64 {self._site(line)}"
         call = self._call(kind, f"tsn_cas_{kind}", f"ptr, {kind}, {kind}, i64", operands)
         self._out.append(f"  %tsn.old.{n} = {call}")
-        if result:
-            self._out.append(f"  %tsn.same.{n} = icmp eq {kind} %tsn.old.{n}, {compare}")
-            self._out.append(f"  %tsn.part.{n} = insertvalue {{ {kind}, i1 }} undef, {kind} %tsn.old.{n}, 0")
-            self._out.append(f"  {result} = insertvalue {{ {kind}, i1 }} %tsn.part.{n}, i1 %tsn.same.{n}, 1")
+        self._out.append(f"  %tsn.same.{n} = icmp eq {kind} %tsn.old.{n}, {compare}")
+        self._out.append(f"  %tsn.part.{n} = insertvalue {{ {kind}, i1 }} undef, {kind} %tsn.old.{n}, 0")
+        self._out.append(f"  {result} = insertvalue {{ {kind}, i1 }} %tsn.part.{n}, i1 %tsn.same.{n}, 1")
         return True
 
 

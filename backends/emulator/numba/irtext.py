@@ -2,6 +2,8 @@
 
 import re
 
+from touchstone.backends.emulator.numba.errors import UnsupportedCode
+
 NAME = r'%(?:"[^"]*"|[\w.$-]+)|@(?:"[^"]*"|[\w.$-]+)'
 DECLARED = re.compile(r'^declare [^@\n]*@"?([^"(\n]+)"?\(', re.M)  # the names that a module declares
 _SIMPLE = {
@@ -56,7 +58,7 @@ def types_of(arguments: str) -> list[str]:
 
 
 def size_of(kind: str) -> int:
-    """Bytes of a type; of a struct without its padding at the end."""
+    """Bytes of a type; of a struct without its padding at the end. Raises UnsupportedCode for one that is not known."""
     kind = kind.strip()
     if kind in _SIMPLE:
         return _SIMPLE[kind]
@@ -71,7 +73,7 @@ def size_of(kind: str) -> int:
         return at
     if odd := re.fullmatch(r"i(\d+)", kind):
         return (int(odd[1]) + 7) // 8
-    return 1
+    raise UnsupportedCode(f"a type of LLVM's whose size is not known: {kind}")
 
 
 def declared_once(text: str) -> str:

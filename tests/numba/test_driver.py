@@ -1,0 +1,193 @@
+"""The CUDA driver on host memory, as numba-cuda's own functions and arrays ask it."""
+
+import ctypes
+import pickle
+
+import numpy as np
+import pytest
+
+from touchstone.backends import numba
+
+if numba.why_not("cpu") or numba.simulated():
+    pytest.skip(numba.why_not("cpu") or "NUMBA_ENABLE_CUDASIM is set", allow_module_level=True)
+
+from numba import cuda
+from numba.cuda.cudadrv import driver as stock
+
+from touchstone.backends.emulator.numba import driver, host, install
+from touchstone.backends.emulator.numba.packing import allocation_at
+
+TOTAL = 80 << 30
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _installed():
+    install()
+    if not driver.installed():
+        pytest.skip("a GPU is there: numba-cuda's own driver stays")
+
+
+def ask(name, *arguments):
+    return getattr(stock.driver, name)(*arguments)
+
+
+@pytest.mark.parametrize("allocate", ["cuMemAlloc", "cuMemAllocManaged", "cuMemHostAlloc"])
+def test_memory_is_aligned_full_of_nan_and_counted(allocate, monkeypatch):
+    flags = [0] * (allocate != "cuMemAlloc")
+    before, total = ask("cuMemGetInfo")
+    found = ask(allocate, 40, *flags)
+    address = int(found)
+    assert address % 512 == 0 and (total, ask("cuMemGetInfo")) == (TOTAL, (before - 40, TOTAL))
+    assert np.isnan(np.ctypeslib.as_array((ctypes.c_double * 5).from_address(address))).all()
+    for at in (address, address + 39):
+        assert allocation_at(at).nbytes == 40 and int(ask("cuMemGetAddressRange", at)[0]) == address
+        assert ask("cuMemGetAddressRange", at)[1] == 40
+    for at in (address - 1, address + 40):
+        assert allocation_at(at) is None
+        with pytest.raises(stock.CudaAPIError, match="cuMemGetAddressRange results in CUDA_ERROR_NOT_FOUND"):
+            ask("cuMemGetAddressRange", at)
+    ask("cuMemFreeHost" if "Host" in allocate else "cuMemFree", found)
+    assert allocation_at(address) is None and ask("cuMemGetInfo") == (before, TOTAL)
+    monkeypatch.setattr(driver.np, "full", lambda *_: pytest.fail("of a machine that has more than the device"))
+    with pytest.raises(stock.CudaAPIError, match=f"{allocate} results in CUDA_ERROR_OUT_OF_MEMORY"):
+        ask(allocate, TOTAL + 1, *flags)
+    with pytest.raises(stock.CudaAPIError, match=f"{allocate} results in CUDA_ERROR_INVALID_VALUE"):
+        ask(allocate, 0, *flags)
+
+
+def test_memory_that_the_machine_has_not_is_no_error_of_pythons(monkeypatch):
+    def full(*args):
+        raise MemoryError
+
+    monkeypatch.setattr(driver.np, "full", full)
+    with pytest.raises(stock.CudaAPIError, match="CUDA_ERROR_OUT_OF_MEMORY"):
+        ask("cuMemAlloc", 1 << 20)
+
+
+def test_bytes_are_set_and_copied_every_way():
+    one, two = (int(ask("cuMemAlloc", 8)) for _ in range(2))
+    given, taken = np.arange(8, dtype=np.uint8), np.zeros(8, np.uint8)
+    for to_device, between, back in (
+        ("cuMemcpyHtoD", "cuMemcpyDtoD", "cuMemcpyDtoH"),
+        ("cuMemcpyHtoDAsync", "cuMemcpyDtoDAsync", "cuMemcpyDtoHAsync"),
+    ):
+        given += 1
+        ask(to_device, one, given.ctypes.data, 8)
+        ask(between, two, one, 7)
+        ask(back, taken.ctypes.data, two, 7)
+        assert taken[:7].tolist() == given[:7].tolist()
+    for fill in ("cuMemsetD8", "cuMemsetD8Async"):
+        ask(fill, two, 5, 3)
+        ask("cuMemcpyDtoH", taken.ctypes.data, two, 8)
+        assert taken[:3].tolist() == [5] * 3 and taken[3:7].tolist() == given[3:7].tolist()
+
+
+def test_the_device_tells_what_an_h100_has_and_what_it_does_not_know():
+    device = cuda.get_current_device()
+    assert (device.MAX_THREADS_PER_BLOCK, device.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN) == (1024, 232448)
+    assert (device.MAX_GRID_DIM_X, device.MAX_GRID_DIM_Y, device.MAX_GRID_DIM_Z) == (2**31 - 1, 65535, 65535)
+    assert (device.MAX_BLOCK_DIM_X, device.MAX_BLOCK_DIM_Y, device.MAX_BLOCK_DIM_Z) == (1024, 1024, 64)
+    assert (device.MAX_SHARED_MEMORY_PER_BLOCK, device.MAX_REGISTERS_PER_BLOCK) == (49152, 65536)
+    assert (device.MAX_THREADS_PER_MULTIPROCESSOR, device.MAX_BLOCKS_PER_MULTIPROCESSOR) == (2048, 32)
+    assert device.name == "Touchstone's emulator" and device.id == 0 and device.uuid.startswith("GPU-")
+    assert ask("cuDeviceGetCount") == 1 and ask("cuDriverGetVersion") >= 13000
+    assert not ask("cuDeviceCanAccessPeer", 0, 0)
+    with pytest.raises(stock.CudaSupportError, match="MAX_PITCH: an attribute that the emulator's device does not"):
+        device.MAX_PITCH  # noqa: B018
+    with pytest.raises(AttributeError, match="the driver has no attribute 'launch'"):
+        stock.driver.launch  # noqa: B018
+    with pytest.raises(stock.CudaSupportError, match="cuGraphCreate: the emulator has no such function"):
+        stock.driver.cuGraphCreate  # noqa: B018
+
+
+def test_contexts_are_a_stack():
+    context = cuda.current_context()
+    assert int(ask("cuCtxGetCurrent")) == int(context.handle)
+    ask("cuCtxPushCurrent", 7)
+    assert ask("cuCtxGetCurrent") == ask("cuCtxPopCurrent") == 7
+    assert int(ask("cuCtxGetCurrent")) == int(context.handle)
+    popped = ask("cuCtxPopCurrent")
+    try:
+        assert int(ask("cuCtxGetCurrent")) == 0
+        with pytest.raises(stock.CudaAPIError, match="CUDA_ERROR_INVALID_CONTEXT"):
+            ask("cuCtxPopCurrent")
+    finally:
+        ask("cuCtxPushCurrent", popped)
+
+
+def test_events_have_the_time_at_which_they_were_recorded():
+    begin, end = ask("cuEventCreate", 0), ask("cuEventCreate", 0)
+    assert int(begin) != int(end)
+    ask("cuEventRecord", begin, 0)
+    with pytest.raises(stock.CudaAPIError, match="cuEventElapsedTime results in CUDA_ERROR_INVALID_HANDLE"):
+        ask("cuEventElapsedTime", begin, end)
+    ask("cuEventRecord", end, 0)
+    stock.driver.events[int(end)] = stock.driver.events[int(begin)] + 0.25
+    assert ask("cuEventElapsedTime", begin, end) == pytest.approx(250)  # milliseconds
+    ask("cuEventDestroy", end)
+    with pytest.raises(stock.CudaAPIError, match="CUDA_ERROR_INVALID_HANDLE"):
+        ask("cuEventElapsedTime", begin, end)
+    one, two = cuda.stream(), cuda.stream()
+    assert int(one.handle) != int(two.handle)
+
+
+@cuda.jit("void(float32[:], float32)")
+def plus(x, value):
+    if cuda.grid(1) < x.size:
+        x[cuda.grid(1)] += value
+
+
+def test_a_kernel_can_be_sent_to_another_process():
+    x = np.zeros(5, np.float32)
+    pickle.loads(pickle.dumps(plus))[1, 32](x, 2)
+    assert x.tolist() == [2] * 5
+    (compiled,) = plus.overloads.values()
+    sent = pickle.loads(pickle.dumps(compiled))
+    assert sent.argument_types == compiled.argument_types and sent.__name__ == "plus"
+    sent.launch((x, 3.0), (1, 1, 1), (32, 1, 1))
+    assert x.tolist() == [5] * 5
+
+
+def test_as_many_blocks_at_once_as_the_threads_of_an_h100_allow():
+    (kernel,) = plus.overloads.values()
+    assert kernel.max_cooperative_grid_blocks(1024) == 2 * 132
+    assert kernel.max_cooperative_grid_blocks((16, 8, 2)) == 8 * 132
+    assert kernel.max_cooperative_grid_blocks(32) == 32 * 132  # no more blocks than that
+    assert kernel.max_threads_per_block == 1024
+
+
+@cuda.jit
+def stopping(x):
+    breakpoint()
+    x[cuda.threadIdx.x] = cuda.threadIdx.x
+
+
+def test_a_breakpoint_for_a_debugger_that_is_not_there_does_nothing():
+    x = np.full(4, 9)
+    stopping[1, 4](x)
+    assert x.tolist() == [0, 1, 2, 3]
+
+
+def test_a_stream_where_a_gpu_is_there_and_left_alone():
+    stream = host.Stream()
+    with stream.auto_synchronize() as within:
+        assert within is stream
+    assert not stream and stream == host.Stream() and len({stream, host.Stream()}) == 1 and stream != 0
+    stream.synchronize()
+
+
+def test_host_arrays_where_a_gpu_is_there_and_left_alone():
+    x = host.to_device(np.arange(6, dtype=np.float32).reshape(2, 3))
+    assert isinstance(x, host.DeviceArray) and x.copy_to_host().tolist() == [[0, 1, 2], [3, 4, 5]]
+    out = np.zeros((2, 3), np.float32)
+    assert x.copy_to_host(out) is out and out.sum() == 15
+    kept = x.copy_to_host()
+    x.copy_to_device(out + 1)
+    assert x.sum() == 21 and kept.sum() == 15 and type(kept) is np.ndarray
+    assert host.to_device(out, to=x) is x and x.sum() == 15
+    turned = np.asfortranarray(out)
+    assert host.device_array_like(turned).flags.f_contiguous and not host.device_array_like(turned).flags.c_contiguous
+    assert host.device_array_like(out).flags.c_contiguous and np.isnan(host.device_array_like(out)).all()
+    assert host.device_array((2, 3), np.int16).tolist() == [[-1] * 3] * 2
+    assert np.isnan(host.host_array(4, np.float16)).all() and host.device_array(0).shape == (0,)
+    assert host.device_array((4, 6), order="F").flags.f_contiguous
