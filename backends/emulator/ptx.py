@@ -29,7 +29,8 @@ _CONSTRAINTS = {
     "c": "uint8_t",
 }
 _SPECIAL = {
-    "laneid": "ts_lane()", "warpid": "(touchstone::ptx::thread() / 32)", "nwarpid": "(touchstone::ptx::threads() / 32)",
+    "laneid": "ts_lane()", "warpid": "(touchstone::ptx::thread() / 32)",
+    "nwarpid": "((touchstone::ptx::threads() + 31) / 32)",
     "smid": "0u", "nsmid": "132u", "gridid": "0u", "clock": "static_cast<uint32_t>(ts_clock())",
     "clock64": "ts_clock()", "clock_hi": "static_cast<uint32_t>(ts_clock() >> 32)", "globaltimer": "ts_clock()",
     "globaltimer_lo": "static_cast<uint32_t>(ts_clock())", "lanemask_eq": "(1u << ts_lane())",
@@ -154,7 +155,7 @@ class _Statement:
             return self._registers(line)
         condition = ""
         if found := re.match(r"@(!?)([\w$%]+)\s+(.*)", line):
-            condition = f"if ({found.group(1)}{self.name(found.group(2))}) "
+            condition = f"if ({self.value(found.group(1) + found.group(2), 'bool')}) "
             line = found.group(3)
         head, _, rest = line.partition(" ")
         operands = _split(rest)
@@ -300,7 +301,7 @@ def _arithmetic(s: _Statement, words: list[str], ops: list[str]) -> str:
         value = f"({a} {_BINARY[words[0]]} {b})"
         if "cc" in words:
             raise NotKnown(".".join(words))
-        value = f"static_cast<{kind}>{value}" if "ptx::" not in kind else value
+        value = f"static_cast<{kind}>{value}"
     else:
         value = f"touchstone::ptx::{words[0]}_({a}, {b})"
     return s.put(ops[0], f"__saturatef({value})" if saturate else value)
@@ -320,7 +321,7 @@ def _wide(s: _Statement, words: list[str], ops: list[str]) -> str:
         value = f"({value} + {s.value(ops[3], third)})"
     if "relu" in words or "cc" in words:
         raise NotKnown(".".join(words))
-    if "int" in kind and mode != "wide":
+    if "int" not in kind or mode != "wide":
         value = f"static_cast<{kind}>({value})"
     return s.put(ops[0], f"__saturatef({value})" if "sat" in words else value)
 
@@ -402,7 +403,7 @@ def _three(s: _Statement, words: list[str], ops: list[str]) -> str:
     """lop3, prmt, bfe, bfi, sad, shf, dp4a: functions of 32-bit words."""
     kind = _kind(words)
     name = words[0] + ("_" + words[1] if words[0] == "shf" else "")
-    if words[0] == "prmt" and words[1] != "b32":
+    if words[0] == "prmt" and words[1:] != ["b32"]:
         raise NotKnown(".".join(words))
     kinds = [kind] * (len(ops) - 1)
     if words[0] in ("bfe", "bfi"):

@@ -125,6 +125,27 @@ def test_fields_with_values_of_their_own():
     assert y[0] == 101
 
 
+def test_headers_are_looked_for_beside_a_file_only_where_it_says_so(tmp_path):
+    """As by a compiler: in quotes beside the file that asks first, in angle brackets in the folders alone."""
+    for folder in ("own", "own/deep", "given"):
+        (tmp_path / folder).mkdir()
+        for name in ("one.h", "two.h"):
+            (tmp_path / folder / name).write_text(f"// {folder}\n")
+    (tmp_path / "own" / "deep" / "first.h").write_text('#include "one.h"\n# include <two.h>\n#include "../two.h"\n')
+    text = '#include "deep/first.h"\n#include <vector>\n/* #include "gone.h" */\n#include "one.h" // twice\n'
+    found = preprocess.sources(text, str(tmp_path / "own" / "k.cu"), [tmp_path / "given"])
+    assert [name.removeprefix(f"{tmp_path}/") for name, _ in found.files] == [
+        "own/k.cu", "own/deep/first.h", "own/one.h", "own/deep/one.h", "given/two.h", "own/two.h",
+    ]  # fmt: skip
+    assert (found.kept, found.missing, found.nearby, found.empty) == (["vector"], [], [], {"vector"})
+    assert dict(found.files)[str(tmp_path / "own" / "two.h")] == "// own\n"
+    bare = preprocess.sources('#include "one.h"\n#include <two.h>\n#include <x>\n', "k.cu", [tmp_path / "own"])
+    assert [name for name, _ in bare.files[1:]] == [str(tmp_path / "own" / name) for name in ("one.h", "two.h")]
+    gone = preprocess.sources('\n#include "gone.h"\n#include <gone/a.h>\n#include <gone>\n', "k.cu", [])
+    assert gone.missing == [("gone.h", "k.cu", 2), ("gone/a.h", "k.cu", 3)]
+    assert gone.kept == ["gone.h", "gone/a.h", "gone"] and gone.empty == set(gone.kept)
+
+
 @pytest.mark.parametrize(("arch", "number", "suffix"), [("sm_90a", 900, "a"), ("80", 800, ""), (1200, 1200, "")])
 def test_architectures(arch, number, suffix):
     assert preprocess.architecture(arch) == (number, suffix)

@@ -280,6 +280,77 @@ def test_what_no_gpu_launches(grid, block, shared, named):
         geometry(grid, block, shared)
 
 
+@pytest.mark.parametrize(
+    ("shape", "dims", "sizes", "strides", "channels"),
+    [
+        ((5,), None, [5, 1, 1], [4, 0, 0], 1),
+        ((5, 4), 1, [5, 1, 1], [16, 0, 0], 4),
+        ((3, 5), None, [5, 3, 1], [4, 20, 0], 1),
+        ((3, 5, 2), 2, [5, 3, 1], [8, 40, 0], 2),
+        ((2, 3, 5), None, [5, 3, 2], [4, 20, 60], 1),
+        ((2, 3, 5, 4), 3, [5, 3, 2], [16, 80, 240], 4),
+    ],
+)
+def test_a_texture_is_described_from_its_width_on(shape, dims, sizes, strides, channels):
+    found = arguments.Texture(np.zeros(shape, np.float32), dims, "linear", "mirror", True, False).described(64)
+    assert (found.data, list(found.sizes), list(found.strides), found.channels) == (64, sizes, strides, channels)
+    assert (found.bytes, found.kind, found.linear, found.address) == (4, ord("f"), 1, 2)
+    assert (found.normalised, found.fractions) == (1, 0)
+
+
+def test_a_texture_of_something_else():
+    x = np.zeros((4, 4), np.float32)
+    for options, named in (
+        (dict(filter="cubic"), "filter: expected point or linear, got 'cubic'"),
+        (dict(address="none"), "address: expected one of wrap, clamp, mirror, border, got 'none'"),
+        (dict(dims=0), r"array: expected one to three axes and one for channels, got shape \(4, 4\)"),
+        (dict(dims=4), "array: expected one to three axes"),
+    ):
+        with pytest.raises(ValueError, match=f"^{named}"):
+            arguments.Texture(x, **options)
+    for array in (np.zeros((2, 2, 2, 2), np.float32), np.zeros((0, 2), np.float32), np.zeros((), np.float32)):
+        with pytest.raises(ValueError, match="^array: expected one to three axes"):
+            arguments.Texture(array)
+    for dtype in (np.float64, np.int64, np.complex64, bool):
+        with pytest.raises(TypeError, match="^array: expected numbers of 8, 16 or 32 bits"):
+            arguments.Texture(x.astype(dtype))
+    for dtype in (np.float16, np.uint8, np.int16):
+        assert arguments.Texture(x.astype(dtype)).described(0).bytes == np.dtype(dtype).itemsize
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "rows"),
+    [
+        ((4, 6), (8, 1), (24, 32)),
+        ((4, 6), (6, 1), (0, 0)),  # no gaps
+        ((2, 4, 6), (32, 8, 1), (24, 32)),
+        ((2, 4, 6), (48, 6, 1), (96, 192)),
+        ((2, 4, 6), (35, 8, 1), (0, 0)),  # no rows at one distance
+        ((6,), (1,), (0, 0)),
+        ((6,), (2,), (4, 8)),
+        ((4, 6), (1, 4), (0, 0)),
+        ((4, 1, 6), (8, 99, 1), (24, 32)),
+        ((4, 6), (0, 1), (0, 0)),
+        ((4, 6), (-8, 1), (24, 32)),
+        ((4, 6), (3, 1), (0, 0)),  # that overlap
+        ((1, 1), (7, 7), (0, 0)),
+    ],
+)
+def test_rows_of_an_argument_with_gaps(shape, strides, rows):
+    assert Argument("x", 0, 4096, 4, shape, strides).rows == rows
+
+
+def test_how_far_two_answers_are_apart():
+    one = torch.tensor([1.0, 2.0, 0.0, torch.nan, torch.inf])
+    two = torch.tensor([1.0, 2.0 + 3 * 2.0**-22, 0.0, torch.nan, torch.inf])
+    assert command._spread(one, two) == ", by up to 3 ulp"
+    assert command._spread(one.half(), (one + torch.tensor([2**-10, 0, 0, 0, 0])).half()) == ", by up to 1 ulp"
+    assert command._spread(torch.tensor([torch.nan]), torch.tensor([1.0])) == ""
+    assert command._spread(torch.zeros(0), torch.zeros(0)) == ""
+    assert command._spread(torch.tensor([1, 2, 3]), torch.tensor([1, 3, 2])) == ", 2 elements"
+    assert command._spread(torch.tensor([1.5]), torch.tensor([-1.5])) == ", by up to 2.52e+07 ulp"
+
+
 def test_orders():
     for order in ("forward", "reverse", "shuffled"):
         with instruments.schedule(order, seed=4):

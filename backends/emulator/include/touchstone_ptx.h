@@ -200,6 +200,10 @@ template <class T>
 __forceinline__ T neg_(T a) {
   return static_cast<T>(-a);
 }
+template <bool b>
+__forceinline__ Narrow16Pair<b> abs_(Narrow16Pair<b> a) { return {fabsf(a.low), fabsf(a.high)}; }
+template <bool b>
+__forceinline__ Narrow16Pair<b> neg_(Narrow16Pair<b> a) { return {-float(a.low), -float(a.high)}; }
 template <class T>
 __forceinline__ T not_(T a) {
   return static_cast<T>(~a);
