@@ -79,7 +79,7 @@ def overflows(operation: str, value: Any) -> None:
 
 def place() -> str:
     """The line of the innermost frame that is neither Triton's nor the interpreter's: "k.py:12"."""
-    frame = sys._getframe(1)
+    frame = sys._getframe()
     while frame.f_code.co_filename.startswith(FOREIGN) and frame.f_back is not None:
         frame = frame.f_back
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
