@@ -1,4 +1,4 @@
-"""The command that runs a kernel under every order, with local variables zeroed and for races, and says what it found."""
+"""The command that runs a kernel in every order, with local variables zeroed and for races, and says what it found."""
 
 import re
 

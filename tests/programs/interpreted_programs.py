@@ -707,6 +707,66 @@ def and_of_tiles_is_elementwise():
 
 
 @triton.jit
+def _any_or_none(x_ptr, out_ptr, low, high, FLAG: tl.constexpr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    x = tl.load(x_ptr + i)
+    y = tl.where((i < low) or (i >= high), x, 0.0)
+    y = tl.where((i < N) and (i != low) and (i != high - 1), y, 9.0)
+    if FLAG and FLAG > 2:
+        y += 1
+    if FLAG is None or FLAG > 2:
+        y += 2
+    tl.store(out_ptr + i, y)
+
+
+@program("loops")
+def or_of_tiles_is_elementwise_and_that_of_constants_stops_early():
+    for flag, more in ((None, 2.0), (0, 0.0), (3, 3.0)):
+        out = torch.empty(8)
+        _any_or_none[(1,)](torch.ones(8), out, 2, 5, flag, 8)
+        assert out.tolist() == [v + more for v in (1, 1, 9, 0, 9, 1, 1, 1)]
+
+
+@triton.jit
+def _steps(out_ptr, first, last, step, count_ptr):
+    at = 0
+    for i in range(first, last, step):
+        tl.store(out_ptr + at, i)
+        at += 1
+    for _ in tl.range(last):
+        at += 0
+    tl.store(count_ptr, at)
+
+
+@program("loops", fixed=NEVER)
+def loops_go_by_any_step():
+    for first, last, step in ((0, 5, 1), (5, 0, -2), (3, 3, 1), (4, 2, 1), (-3, 7, 4)):
+        out, count = torch.full((8,), -9), torch.zeros(1, dtype=torch.int32)
+        _steps[(1,)](out, first, last, step, count)
+        assert out[: count.item()].tolist() == list(range(first, last, step))
+
+
+@triton.jit
+def _loops_over(x_ptr, out_ptr, KIND: tl.constexpr, N: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, N))
+    if KIND == "float":
+        for _ in range(tl.sum(x, 0)):
+            tl.store(out_ptr, 1.0)
+    else:
+        for _ in range(x.to(tl.int32)):
+            tl.store(out_ptr, 1.0)
+
+
+@program("loops")
+def the_bounds_of_a_loop_are_scalar_integers():
+    from touchstone.backends.triton.runtime.interpreter import KernelError
+
+    for kind, named in (("float", "fp32"), ("tile", r"<\['?4'?\], int32>")):
+        with pytest.raises(KernelError, match=f"the bounds and the step of a loop are scalar integers, not {named}"):
+            _loops_over[(1,)](torch.ones(4), torch.ones(1), kind, 4)
+
+
+@triton.jit
 def _extrema(x_ptr, out_ptr, N: tl.constexpr):
     i = tl.arange(0, N)
     x = tl.load(x_ptr + i)
@@ -1013,6 +1073,18 @@ def masked_lanes_without_other_are_conspicuous():
 
 
 @program("masked lanes")
+def masked_lanes_of_every_type_are_conspicuous():
+    for dtype, shown in (
+        (torch.int8, 85), (torch.uint8, 85), (torch.int16, 12345), (torch.int64, 12345), (torch.bool, True),
+        (torch.float64, None), (torch.bfloat16, None), (torch.float16, None),
+    ):  # fmt: skip
+        out = torch.zeros(8, dtype=dtype)
+        _load_without_other[(1,)](torch.ones(5, dtype=dtype), out, 5, 8)
+        assert out[:5].eq(1).all()
+        assert out[5:].eq(shown).all() if shown is not None else out[5:].isnan().all(), dtype
+
+
+@program("masked lanes")
 def within_undefined_masked_lanes_are_0_and_their_line_is_told():
     from touchstone.backends.triton.runtime import interpreter
 
@@ -1207,6 +1279,23 @@ def errors_name_kernel_line_and_program():
     with pytest.raises(KernelError, match=pattern) as caught:
         _divide[(3,)](torch.ones(4), torch.ones(4), 4)
     assert caught.traceback[-1].name == "_divide"  # where a debugger lands
+
+
+@program("launch")
+def grids_have_up_to_three_axes():
+    from touchstone.backends.triton.runtime.interpreter import KernelError
+
+    x, out = torch.ones(8), torch.empty(8)
+    for grid in ((1,), (1, 1), (1, 1, 1), [1]):
+        _copy[grid](x, out, 8, 0, 1, True, 8)
+    for grid, message in (
+        ((), "_copy: a grid has 1 to 3 axes, not 0"),
+        ((1, 1, 1, 1), "a grid has 1 to 3 axes, not 4"),
+        ((2**31,), r"grid \(2147483648, 1, 1\) is larger than a GPU's limit"),
+        ((1, 1, 65536), "larger than a GPU's limit"),
+    ):
+        with pytest.raises(KernelError, match=message):
+            _copy[grid](x, out, 8, 0, 1, True, 8)
 
 
 @program("launch")

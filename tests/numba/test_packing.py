@@ -1,0 +1,164 @@
+"""A launch's arguments as a lowered kernel takes them: their types, their numbers, and the memory that they bound."""
+
+import ctypes
+import enum
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from touchstone.backends import numba
+
+if numba.why_not("cpu") or numba.simulated():
+    pytest.skip(numba.why_not("cpu") or "NUMBA_ENABLE_CUDASIM is set", allow_module_level=True)
+
+from numba import cuda
+from numba.cuda import types
+
+from touchstone.backends.emulator.numba import front, packing
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _prepared():
+    front.prepare()
+
+
+class Lying:
+    """Device memory of somebody's: what `__cuda_array_interface__` says of an array."""
+
+    def __init__(self, array, strides=True, **more):
+        self.array = array
+        self.__cuda_array_interface__ = {
+            "shape": array.shape,
+            "data": (array.ctypes.data, False),
+            "typestr": array.dtype.str,
+            **({"strides": array.strides} if strides else {}),
+            **more,
+        }
+
+
+def test_an_array_of_anybodys_is_the_same_memory():
+    x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    for view in (x, x[:, ::-1], x.transpose(2, 0, 1), x[1, :, 1:3], x[:, :, :0], x[0, 0, 0:1]):
+        found = packing.as_array(Lying(view))
+        assert np.array_equal(found, view) and found.dtype == view.dtype
+        assert not view.size or (found.strides == view.strides and found.ctypes.data == view.ctypes.data)
+    assert packing.as_array(Lying(x, strides=False)).strides == x.strides
+    records = np.zeros(3, [("a", "i4"), ("b", "f8")])
+    assert packing.as_array(Lying(records, descr=records.dtype.descr)).dtype.names == ("a", "b")
+    assert packing.as_array(Lying(np.zeros((0, 3)))).shape == (0, 3)
+
+
+def test_a_tensor_is_the_same_memory():
+    x = torch.arange(6.0).reshape(2, 3)
+    found = packing.as_array(x.t())
+    assert found.shape == (3, 2) and found.ctypes.data == x.data_ptr()
+    assert packing.as_array(torch.ones(2, requires_grad=True)).tolist() == [1, 1]
+    brain = packing.as_array(torch.tensor([1.0, -2.0]).bfloat16())
+    assert isinstance(brain, packing.BrainFloats) and brain.bits.tolist() == [0x3F80, -0x4000]
+    assert packing.type_of(brain) == types.Array(types.bfloat16, 1, "C")
+    pair = packing.type_of((brain, (brain, 1)))
+    assert pair[0].dtype == types.bfloat16 and pair[1][0].dtype == types.bfloat16
+    with pytest.raises(ValueError, match="a tensor on meta; the emulator takes CPU tensors"):
+        packing.as_array(torch.ones(2, device="meta"))
+    for other in (3, 2.5, None, "x", (1, 2)):
+        assert packing.as_array(other) is other
+
+
+def test_what_a_kernel_only_reads_is_a_copy():
+    x = np.zeros(3)
+    assert packing.as_array(cuda.In(x)) is not x and not np.shares_memory(packing.as_array(cuda.In(x)), x)
+    for given in (cuda.Out(x), cuda.InOut(x)):
+        assert np.shares_memory(packing.as_array(given), x)
+
+
+def packed(kind, value):
+    made = packing.Packed(["x"])
+    made.add(kind, value, "x")
+    return made, [(cell.dtype.str[1:], cell.tolist()) for cell in made.cells]
+
+
+class Colour(enum.IntEnum):
+    RED = 7
+
+
+class Shade(enum.Enum):
+    DARK = 2.5
+
+
+class Two(NamedTuple):
+    a: int
+    b: float
+
+
+@pytest.mark.parametrize(
+    ("value", "cells"),
+    [
+        (3, [("u8", 3)]),
+        (-1, [("u8", 2**64 - 1)]),
+        (np.int8(-1), [("u1", 255)]),
+        (np.uint16(9), [("u2", 9)]),
+        (True, [("u1", 1)]),
+        (np.bool_(False), [("u1", 0)]),
+        (2.5, [("f8", 2.5)]),
+        (np.float32(2.5), [("f4", 2.5)]),
+        (1 + 2j, [("f8", 1.0), ("f8", 2.0)]),
+        (np.complex64(1 + 2j), [("f4", 1.0), ("f4", 2.0)]),
+        ((1, 2.5), [("u8", 1), ("f8", 2.5)]),
+        (Two(1, 2.5), [("u8", 1), ("f8", 2.5)]),
+        (((1, True), np.int16(4)), [("u8", 1), ("u1", 1), ("u2", 4)]),
+        (Colour.RED, [("u8", 7)]),
+        (Shade.DARK, [("f8", 2.5)]),
+        (None, [("i8", 0)]),
+        (np.datetime64("1970-01-02", "D"), [("i8", 1)]),
+        (np.timedelta64(5, "s"), [("i8", 5)]),
+    ],
+    ids=repr,
+)
+def test_numbers_are_cells_of_their_own_types(value, cells):
+    made, found = packed(packing.type_of(value), value)
+    assert found == cells and made.regions == []
+
+
+def test_an_array_is_its_memory_its_sizes_and_its_strides():
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)[:, ::2]
+    made, found = packed(packing.type_of(x), x)
+    assert [value for _, value in found] == [0, 0, 6, 4, x.ctypes.data, 3, 2, 16, 8]
+    (region,) = made.regions
+    assert (region.name, region.start, region.bytes) == ("x", x.ctypes.data, 4 * 11)
+    made, found = packed(packing.type_of((x, 3)), (x, 3))
+    assert made.regions[0].name == "x[0]" and found[-1] == ("u8", 3)
+    assert packed(packing.type_of(x[:0]), x[:0])[0].regions == []
+    brain = packing.as_array(torch.ones(5).bfloat16())
+    assert packed(packing.type_of(brain), brain)[1][2:4] == [("i8", 5), ("i8", 2)]
+
+
+def test_a_record_is_its_address():
+    records = np.zeros(2, np.dtype([("a", "i4"), ("b", "f8")], align=True))
+    made, found = packed(packing.type_of(records[1]), records[1])
+    assert found == [("i8", records.ctypes.data + 16)]
+    assert [(r.start, r.bytes) for r in made.regions] == [(records.ctypes.data + 16, 16)]
+    alone = np.array((3, 4.5), records.dtype)[()]
+    assert ctypes.c_int32.from_address(packed(packing.type_of(alone), alone)[1][0][1]).value == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "says"),
+    [
+        (types.Array(types.float32, 1, "C"), np.zeros(3), "expected an array of float32 with 1 axes, got one of float64"),
+        (types.Array(types.float32, 2, "C"), np.zeros(3, "f4"), "with 2 axes, got one of float32 with 1"),
+        (types.Array(types.int32, 1, "C"), np.zeros(3, "f4"), "expected an array of int32"),
+        (types.Array(types.int32, 1, "C"), np.zeros(3, "i8"), "expected an array of int32"),
+        (types.unicode_type, "x", "x: a kernel takes no argument of type unicode_type"),
+    ],
+    ids=str,
+)
+def test_what_a_kernel_would_take_for_something_else_is_refused(kind, value, says):
+    with pytest.raises(TypeError, match=says):
+        packed(kind, value)
+
+
+def test_signs_of_integers_may_differ():
+    assert packed(types.Array(types.int32, 1, "C"), np.zeros(3, np.uint32))[1][2] == ("i8", 3)
+    assert packed(types.Array(types.uint8, 1, "C"), np.zeros(3, np.int8))[1][3] == ("i8", 1)
