@@ -114,9 +114,12 @@ def _text(data: bytes, section: tuple[int, ...], offset: int) -> str:
 
 
 def _demangled(label: str) -> str:
-    """ "table" of "_ZL5table"; others as they are."""
-    found = re.fullmatch(r"_ZL?(?:N\w*?)?(\d+)(\w+?)E?", label)
-    return found.group(2)[: int(found.group(1))] if found else label
+    """ "table" of "_ZL5table", "deep" of "_ZN5inner4deepE"; others as they are."""
+    name, rest = label, re.sub(r"^_ZL?N?(?=\d)", "", label)
+    while rest != label and (length := re.match(r"L?(\d+)", rest)):
+        end = length.end() + int(length.group(1))
+        name, rest = rest[length.end() : end], rest[end:]
+    return name
 
 
 def lines(library: str, addresses: list[int]) -> list[list[tuple[str, str, int]]]:

@@ -478,7 +478,7 @@ def _bar(s: _Statement, words: list[str], ops: list[str]) -> str:
         return f"__syncwarp({s.value(ops[0], 'uint32_t')});"
     if "cluster" in words:
         return "touchstone::ptx::cluster_arrive();" if "arrive" in words else "touchstone::ptx::cluster_wait();"
-    number = s.value(ops[0], "uint32_t") if ops else "0u"
+    number = s.value(ops[0], "uint32_t")
     threads = s.value(ops[1], "uint32_t") if len(ops) > 1 else "0u"
     if "sync" in words and "red" not in words:
         return f"touchstone::ptx::barrier({number}, {threads}, true);"

@@ -146,7 +146,11 @@ def test_a_record_is_its_address():
 @pytest.mark.parametrize(
     ("kind", "value", "says"),
     [
-        (types.Array(types.float32, 1, "C"), np.zeros(3), "expected an array of float32 with 1 axes, got one of float64"),
+        (
+            types.Array(types.float32, 1, "C"),
+            np.zeros(3),
+            "expected an array of float32 with 1 axes, got one of float64",
+        ),
         (types.Array(types.float32, 2, "C"), np.zeros(3, "f4"), "with 2 axes, got one of float32 with 1"),
         (types.Array(types.int32, 1, "C"), np.zeros(3, "f4"), "expected an array of int32"),
         (types.Array(types.int32, 1, "C"), np.zeros(3, "i8"), "expected an array of int32"),
