@@ -149,7 +149,10 @@ def test_headers_are_looked_for_beside_a_file_only_where_it_says_so(tmp_path):
 @pytest.mark.parametrize(("arch", "number", "suffix"), [("sm_90a", 900, "a"), ("80", 800, ""), (1200, 1200, "")])
 def test_architectures(arch, number, suffix):
     assert preprocess.architecture(arch) == (number, suffix)
-    assert f"#define __CUDA_ARCH__ {number}\n" in preprocess.defines(arch)
+    defines = preprocess.defines(arch)
+    assert f"#define __CUDA_ARCH__ {number}\n" in defines
+    for name, value in ((f"__CUDA_ARCH_FEAT_SM{number // 10}_ALL", 1), ("__CUDA_ARCH_SPECIFIC__", number)):
+        assert (f"#undef {name}\n#define {name} {value}\n" in defines) == (suffix == "a")
 
 
 MACROS = {"errno": "ERANGE", "float": "FLT_MAX", "inttypes": "PRId64", "limits": "INT_MAX", "math": "M_PI",

@@ -1085,6 +1085,16 @@ def _refused(x_ptr, CASE: gl.constexpr):
         memory.index(0).load(gl.BlockedLayout([1], [32], [8], [0]))
     elif CASE == "converted":
         gl.convert_layout(i, gl.BlockedLayout([1], [32], [8], [0]))
+    elif CASE == "order":
+        gl.permute(i.reshape([64, 2]), (1, 1))
+    elif CASE == "axes":
+        gl.permute(i.reshape([64, 2]), (0, 1, 2))
+    elif CASE == "sizes":
+        i.reshape([64, 4])
+    elif CASE == "slices":
+        memory.slice(1, 2, dim=0)
+    elif CASE == "shared order":
+        memory.permute((0, 0))
     elif CASE == "trivial":
         gl.convert_layout(i, wide, assert_trivial=True)
     elif CASE == "barrier":
@@ -1105,6 +1115,9 @@ def what_the_compiler_refuses_or_hardware_does_not_define():
             ("warps", "full", "loaded", "converted"), r"the compiler refuses BlockedLayout.* for \[128\] in 4 warps"
         ),
         "split": "the compiler refuses",
+        **dict.fromkeys(("order", "axes", "shared order"), "is no order of"),
+        "sizes": r"has no room for shape \(64, 4\)",
+        "slices": r"a slice from \[1, 0\] of shape \[2, 128\], of memory of shape \(2, 128\)",
         "trivial": "is not trivial",
         "barrier": "an mbarrier is used that was not initialised",
         "arrivals": "2 arrivals at the mbarrier 0 that line",

@@ -140,3 +140,49 @@ def test_the_item_of_an_op_compiles_its_variants_and_shows_their_resources():
         ["softmax", "triton", "onerow", "_onerow_kernel", arch] for arch in ("sm_80", "sm_90")
     ]
     assert all(1 < int(row[7]) <= 255 for row in rows)
+
+
+MESSAGES = """
+import os
+from touchstone.backends.triton.runtime import compiling
+
+def held():
+    return len(os.listdir("/proc/self/fd"))
+
+before = held()
+for _ in range(3):
+    with compiling._standard_error() as printed:
+        os.write(2, b"k.py:3: error: from C++, \\xff\\n")
+        assert printed() == "k.py:3: error: from C++, \ufffd\\n"
+    try:
+        with compiling._standard_error():
+            os.write(2, b"not to be seen")
+            raise KeyError
+    except KeyError:
+        os.write(2, b"seen\\n")
+assert held() == before
+try:
+    try:
+        raise ValueError("the cause")
+    except ValueError as cause:
+        raise TypeError("at 3:5: the cause and more") from cause
+except TypeError as error:
+    assert compiling._message(error, "x\\nk.py: error: one\\n") == "TypeError: at 3:5: the cause and more\\nk.py: error: one"
+try:
+    try:
+        raise ValueError("another")
+    except ValueError as cause:
+        raise TypeError("") from cause
+except TypeError as error:
+    assert compiling._message(error, "k.py: error: one\\nk.py: error: one") == (
+        "TypeError: \\nValueError: another\\nk.py: error: one"
+    )
+assert compiling.architectures() == ("sm_80", "sm_90") == compiling.architectures("sm_80")
+assert compiling.architectures("sm_89") == ("sm_90",) == compiling.architectures("sm_90a")
+assert compiling.architectures("sm_100") == ("sm_100",)
+"""
+
+
+def test_what_the_compiler_prints_and_raises_is_its_message():
+    done = run_touchstone(["-c", MESSAGES])
+    assert (done.returncode, done.stderr) == (0, "seen\n" * 3), done.stderr

@@ -65,7 +65,7 @@ class InterpretedKernel:
             left = names[len(args) :] if _skips_constants() else ()
             known = {name: self._constants[name] for name in left if name in self._constants}
             further = args[len(names) :]
-            return self._kernel.run(*given, *further, grid=grid, warmup=False, **known, **self._options)
+            self._kernel.run(*given, *further, grid=grid, warmup=False, **known, **self._options)
 
         return launch
 

@@ -367,7 +367,7 @@ def _state() -> tuple[Any, str]:
     while frame is not None and frame.f_code is not _Grid._work.__code__:
         if (here := place(frame)) is not None:
             line = line or here
-            values = tuple((name, _fingerprint(value)) for name, value in frame.f_locals.items())
+            values = tuple(map(_fingerprint, frame.f_locals.values()))
             found.append((frame.f_code, frame.f_lasti, values))
         frame = frame.f_back  # type: ignore[assignment]
     return found, line
