@@ -167,7 +167,8 @@ try:
     except ValueError as cause:
         raise TypeError("at 3:5: the cause and more") from cause
 except TypeError as error:
-    assert compiling._message(error, "x\\nk.py: error: one\\n") == "TypeError: at 3:5: the cause and more\\nk.py: error: one"
+    said = "TypeError: at 3:5: the cause and more\\nk.py: error: one"
+    assert compiling._message(error, "x\\nk.py: error: one\\n") == said
 try:
     try:
         raise ValueError("another")

@@ -5,7 +5,6 @@ after another, so a lost update never shows in its results; `races` looks at the
 """
 
 import contextlib
-import sys
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -15,7 +14,7 @@ from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from touchstone.backends.triton.runtime.interpreter import launch, programs
 from touchstone.backends.triton.runtime.interpreter.memory import _lanes, _Region, element, is_volatile
-from touchstone.backends.triton.runtime.interpreter.registry import RaceCondition, place
+from touchstone.backends.triton.runtime.interpreter.registry import RaceCondition
 
 Program = tuple[int, int, int]
 
@@ -102,7 +101,7 @@ def _watching(watcher: _Watcher) -> Iterator[None]:
                 acquires and single,
                 releases and single,
                 builder.grid_idx,
-                _line(),
+                programs.line(),
                 ptrs.attr.get("region"),
             )
         )
@@ -141,14 +140,6 @@ def _watching(watcher: _Watcher) -> Iterator[None]:
 def _bits(ptrs: TensorHandle, value: TensorHandle) -> np.ndarray:
     data = value.data.astype(stock._get_np_dtype(ptrs.get_element_ty()), copy=False)
     return np.ascontiguousarray(data).view(f"u{data.dtype.itemsize}").reshape(data.shape)
-
-
-def _line() -> str:
-    """The line of the innermost frame that is neither Triton's nor the interpreter's."""
-    frame = sys._getframe(1)
-    while (found := place(frame)) is None and frame.f_back is not None:
-        frame = frame.f_back
-    return found or "?"
 
 
 class Writers(_Watcher):
