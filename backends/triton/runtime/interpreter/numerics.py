@@ -290,12 +290,13 @@ def fused_multiply_add(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarra
 
 
 def _fused(x: float, y: float, z: float) -> float:
-    rounded = x * y + z
-    if not all(map(math.isfinite, (x, y, z))):
-        return rounded
+    if not math.isfinite(x) or not math.isfinite(y):
+        return x * y + z
+    if not math.isfinite(z):  # also where the product would overflow
+        return z
     exact = Fraction(x) * Fraction(y) + Fraction(z)
     if exact == 0:  # and so was every step: a zero of the right sign
-        return rounded
+        return x * y + z
     try:
         return float(exact)
     except OverflowError:
