@@ -49,6 +49,8 @@ def products_beside_a_tie(dtype, digits):
 
 def test_a_sum_of_a_product_is_rounded_once():
     rows = list(products_beside_a_tie(np.dtype(np.float32), 24))
+    middle = 1 + 2.0**-12, 1 + 3 * 2.0**-12  # whose square is in the middle of two numbers, and what is added tiny
+    rows += [(sign * x, x, z) for x in middle for sign in (1, -1) for z in (2.0**-80, -(2.0**-80), 0.0)]
     rng = np.random.default_rng(1)
     rows += [tuple(row) for row in rng.standard_normal((300, 3)) * 10.0 ** rng.integers(-6, 7, (300, 3))]
     x, y, z = np.array(rows, np.float32).T
