@@ -1,0 +1,241 @@
+"""What a kernel may read and call in Triton's interpreter: what is Triton's own, what is constant, and what computes."""
+
+import dataclasses
+import enum
+import functools
+import math
+import operator
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+if not pytest.importorskip("triton"):
+    pytest.skip("triton is not installed", allow_module_level=True)
+
+import triton
+import triton.language as tl
+from triton.runtime import interpreter as stock
+
+from touchstone import backends
+from touchstone.backends.triton.runtime.interpreter import calls
+from touchstone.backends.triton.runtime.interpreter.registry import KernelError
+
+
+class Plain:
+    WIDTH = 4
+
+    def method(self):
+        return self.WIDTH
+
+
+@dataclasses.dataclass(order=True)
+class Data:
+    width: int = 4
+
+
+class Kind(enum.IntEnum):
+    ONE = 1
+
+
+class Pair(NamedTuple):
+    left: int
+    right: int
+
+
+class Called:
+    def __call__(self, x):
+        return x
+
+
+class Compared:
+    def __eq__(self, other):
+        return True
+
+    __hash__ = None
+
+
+class WithProperty:
+    @property
+    def width(self):
+        return 4
+
+
+class Cached:
+    @functools.cached_property
+    def width(self):
+        return 4
+
+
+class Adding:
+    def __add__(self, other):
+        return other
+
+
+class Indexed:
+    def __getitem__(self, index):
+        return index
+
+
+class Asking:
+    def __getattr__(self, name):
+        return name
+
+
+class Borrowing:
+    __eq__ = operator.is_
+    __hash__ = None
+
+
+class Inheriting(WithProperty):
+    pass
+
+
+HARMLESS = (Plain, Data, Kind, Pair, Called, Compared, int, str, dict, tuple, np.ndarray, torch.Tensor, Fraction)
+COMPUTING = (WithProperty, Cached, Adding, Indexed, Asking, Borrowing, Inheriting)
+
+
+def test_classes_that_compute():
+    assert [kind.__name__ for kind in HARMLESS if calls._computes(kind)] == []
+    assert [kind.__name__ for kind in COMPUTING if not calls._computes(kind)] == []
+    assert not calls._computes(tl.tensor) and not calls._computes(type(tl.PropagateNan))
+    for kind in (Plain, Called):
+        assert isinstance(calls._read(kind()), kind)
+    for kind in (WithProperty, Adding):
+        with pytest.raises(KernelError, match=f"a {kind.__name__} is nothing of Triton's: a kernel has no use for"):
+            calls._read(kind())
+
+
+def function(x):
+    return x
+
+
+def test_what_is_tritons_own_is_called_as_it_is():
+    own = (
+        tl.zeros,
+        tl.core.load,
+        tl.exp,
+        triton.cdiv,
+        tl.sum,
+        tl.constexpr,
+        tl.tuple,
+        len,
+        range,
+        isinstance,
+        min,
+        max,
+    )
+    own += (print, [].append, {}.get, "x".join, tl.float32.is_int, tl.tensor)
+    assert [each for each in own if not calls._is_language(each)] == []
+    others = (
+        function,
+        math.log2,
+        np.add,
+        torch.add,
+        open,
+        eval,
+        Plain().method,
+        Plain,
+        functools.partial(function),
+        sum,
+    )
+    assert [each for each in others if calls._is_language(each)] == []
+    assert calls._is_language(functools.partial(tl.zeros)) and calls._is_language(Pair)
+    assert calls._called(tl.zeros) is tl.zeros and type(calls._called(function)) is calls._OnConstants
+
+
+def test_constants():
+    constants = (
+        1,
+        2.5,
+        True,
+        None,
+        "x",
+        1j,
+        tl.float32,
+        tl.constexpr(3),
+        (1, (2.0, None)),
+        [1, "x"],
+        Kind.ONE,
+        Fraction(1),
+    )
+    assert [each for each in constants if not calls._is_constant(each)] == []
+    tensor = tl.tensor(stock.TensorHandle(np.zeros(1, np.float32), tl.float32), tl.float32)
+    others = (tensor, (1, tensor), [tensor], torch.ones(1), np.zeros(2), {}, Plain(), function, object())
+    assert [type(each) for each in others if calls._is_constant(each)] == []
+    assert calls._constant(3) == 3 and calls._constant("x") == "x" and calls._constant(None) is None
+    assert calls._constant(tl.constexpr(7)) == 7
+
+
+def test_python_is_called_once_in_a_launch_and_on_constants():
+    calls._given.clear()
+    counted = []
+
+    def count(x, y=1):
+        counted.append(x)
+        return x + y
+
+    on_constants = calls._called(count)
+    assert [on_constants(1), on_constants(1), on_constants(2), on_constants(1, y=2)] == [2, 2, 3, 3]
+    assert counted == [1, 2, 1]
+    calls._given.clear()
+    assert on_constants(1) == 2 and len(counted) == 4
+    tensor = tl.tensor(stock.TensorHandle(np.zeros(1, np.float32), tl.float32), tl.float32)
+    for arguments, named in (((tensor,), {}), ((1,), {"y": tensor}), (((tensor, 1),), {})):
+        with pytest.raises(KernelError, match="count is no function of Triton's: a kernel cannot call it but on const"):
+            on_constants(*arguments, **named)
+    with pytest.raises(KernelError, match="gives a kernel what is no constant"):
+        calls._called(lambda: object())()
+    assert calls._called(lambda: tl.zeros)() is tl.zeros
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    monkeypatch.setattr(backends, "before_launch", [lambda reached: None])
+
+
+LEAVING = "numbers could leave the kernel by it"
+
+
+def test_where_launches_are_watched_no_number_leaves_a_kernel(watched):
+    tensor = tl.tensor(stock.TensorHandle(np.zeros(1, np.float32), tl.float32), tl.float32)
+    kept: list = []
+    for leave in (
+        lambda: calls._called(kept.append),
+        lambda: calls._called({}.update),
+        lambda: calls._called(print)("x", file=kept),
+        lambda: calls._stored(Plain()),
+        lambda: calls._inner(tensor),
+        lambda: calls._added(kept, [1]),
+        lambda: calls._formatted(tensor),
+        lambda: calls._remainder("%s", tensor),
+        lambda: calls._read(np.zeros(1)),
+        lambda: calls._read(tensor.handle),
+        lambda: calls._called(getattr)(tensor, "__dict__"),
+        lambda: calls._called(getattr)(tensor, "handle"),
+        lambda: calls._refused("match"),
+    ):
+        with pytest.raises(KernelError, match=LEAVING):
+            leave()
+    assert calls._called([1, 2].index)(2) == 1 and calls._called({1: 2}.get)(1) == 2
+    assert calls._called(getattr)(tl.constexpr(3), "value") == 3 and calls._called(getattr)(Plain(), "x", 5) == 5
+    assert calls._formatted(3) == 3 and calls._remainder(7, 4) == 3 and calls._remainder("%d", 4) == "4"
+    assert calls._added(tensor, 1) == calls._added((1,), 1) == calls._added(2, 1) == 1
+    assert type(calls._called("x".join)) is calls._OnConstants and type(calls._called(breakpoint)) is calls._OnConstants
+
+
+def test_elsewhere_a_kernel_is_python(capsys):
+    tensor = tl.tensor(stock.TensorHandle(np.zeros(1, np.float32), tl.float32), tl.float32)
+    kept: list = []
+    calls._called(kept.append)(tensor)
+    assert kept == [tensor] and calls._stored(kept) is kept and calls._inner(tensor) is tensor
+    assert (
+        calls._added(kept, 1) == 1
+        and calls._formatted(tensor) is tensor
+        and calls._read(tensor.handle) is tensor.handle
+    )
+    calls._called(print)("said", end="")
+    calls._refused("match")
+    assert capsys.readouterr().out == "said"
