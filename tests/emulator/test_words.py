@@ -11,8 +11,9 @@ import torch
 from touchstone.backends.emulator import arguments, binary, command, compiler, errors, findings, instruments, source
 from touchstone.backends.emulator.arguments import Argument
 from touchstone.backends.emulator.binary import Variable
-from touchstone.backends.emulator.library import Loaded, Parameter, Place, Report
+from touchstone.backends.emulator.library import Field, Loaded, Parameter, Place, Report
 from touchstone.backends.emulator.program import geometry
+from touchstone.backends.emulator.tensormaps import TensorMap
 
 LOADED = Loaded("k.so", None, None, 0, [Variable("table", 0, 40, False)], (0, 0))
 REGIONS = [Argument("y", 0, 96, 4, (4, 6), (6, 1))]
@@ -246,6 +247,122 @@ def test_an_argument_that_does_not_fit_is_named(argument, kind, size, error, tex
 def test_an_argument_without_a_name_has_its_position():
     with pytest.raises(TypeError, match="^k: argument 2: expected an integer"):
         arguments.Packing("k", (1, "a"), [Parameter(4, b"i", 0, b"0")] * 2, ("n", ""), {})
+
+
+FLOAT, INT, ADDRESS = Parameter(4, b"f", 0, b"0"), Parameter(4, b"i", 0, b"0"), Parameter(8, b"p", 4, b"0", b"f", 4)
+FIELDS = (Field(b"n", 0, 0, INT), Field(b"x", 8, 0, ADDRESS), Field(b"w", 16, 3, FLOAT))
+BOX = Parameter(32, b"x", 0, b"0")
+
+
+def structure(argument):
+    made = arguments.Packing("k", (argument,), [BOX], ("box",), {0: FIELDS})
+    return made, ctypes.string_at(made.pointers[0], 32)
+
+
+def test_a_structure_is_packed_field_by_field():
+    x = torch.arange(6.0)
+    for given in ({"x": x, "w": (1.5, 2), "n": 7}, (7, x, [1.5, 2.0]), [7, x, np.array([1.5, 2])]):
+        made, data = structure(given)
+        (region,) = made.regions
+        assert region.name == "box.x" and made.pointers[0] % 64 == 0
+        assert data == struct.pack("<i4xQfff4x", 7, region.start, 1.5, 2, 0)
+    assert structure((0, None, []))[0].regions == []
+    for given, says in (
+        ((7, x), "k: box: expected the fields n, x, w, got 2 values"),
+        ({"n": 7, "x": x, "v": 1}, "k: box: expected the fields n, x, w, got n, x, v"),
+        ((7, x, [1, 2, 3, 4]), "k: box.w: expected up to 3 values"),
+        ((7, x, 1.5), "k: box.w: expected up to 3 values"),
+        ((7, x, [1, "a"]), r"k: box.w\[1\]: expected a number, got str"),
+        ((7.5, x, []), "k: box.n: expected an integer, got float"),
+        ((7, x.int(), []), "k: box.x: expected an array of float, got int32"),
+        (3, "k: box: expected 32 bytes, or the fields n, x, w, got int"),
+    ):
+        with pytest.raises(TypeError, match=f"^{says}$"):
+            structure(given)
+
+
+def test_addresses_of_arrays_in_a_list():
+    inner = Parameter(8, b"p", 8, b"0", b"p", 8, b"f", 4)
+    x, y = torch.arange(64.0), torch.zeros(64)
+    made = arguments.Packing("k", ([x, None, y],), [inner], ("rows",), {})
+    (table,) = struct.unpack("<Q", ctypes.string_at(made.pointers[0], 8))
+    named = {region.name: region for region in made.regions}
+    assert set(named) == {"rows", "rows[0]", "rows[2]"} and named["rows"].bytes == 24
+    assert struct.unpack("<QQQ", ctypes.string_at(table, 24)) == (named["rows[0]"].start, 0, named["rows[2]"].start)
+    for argument, parameter, says in (
+        ([x], ADDRESS, "k: rows: expected an array, got a list; pointers to pointers take lists"),
+        ([x, 3], inner, r"k: rows\[1\]: expected an array or None, got int"),
+    ):
+        with pytest.raises(TypeError, match=f"^{says}$"):
+            arguments.Packing("k", (argument,), [parameter], ("rows",), {})
+
+
+@pytest.mark.parametrize(
+    ("scalar", "size", "fits", "others"),
+    [
+        (b"f", 4, "float32 int8 uint8", "float64 int32 bfloat16"),
+        (b"f", 8, "float64", "float32 int64"),
+        (b"i", 4, "int32 uint32", "int64 float32 int16"),
+        (b"u", 8, "int64 uint64", "int32 float64"),
+        (b"u", 1, "uint8 int8 bool", "int16"),
+        (b"e", 2, "float16 int16 uint16 uint8", "bfloat16 float32"),
+        (b"b", 2, "bfloat16 int16", "float16 float32"),
+        (b"x", 16, "float32 int8 float64", ""),
+    ],
+)
+def test_which_arrays_a_pointer_takes(scalar, size, fits, others):
+    words = {(b"f", 4): "float", (b"f", 8): "double", (b"e", 2): "__half", (b"b", 2): "__nv_bfloat16"}
+    words |= {(b"i", 4): "32-bit integers", (b"u", 8): "unsigned 64-bit integers", (b"u", 1): "unsigned 8-bit integers"}
+    for name in (*fits.split(), *others.split()):
+        x = torch.zeros(4, dtype=getattr(torch, name))
+        wrong = arguments._mismatch(x, Parameter(8, b"p", size, b"0", scalar, size))
+        raw = size == 1 or name in ("int8", "uint8")
+        if name in fits.split():
+            assert wrong is None or (raw and scalar in (b"f",)), name
+        else:
+            assert wrong == words[scalar, size], name
+
+
+def test_textures_and_maps_have_their_own_parameters():
+    image, mapped = arguments.Texture(np.zeros((4, 4), np.float32)), TensorMap(torch.zeros(8, 16), (4, 8))
+    for argument, parameter, says in (
+        (image, ADDRESS, "k: n: expected no texture"),
+        (image, INT, "k: n: expected no texture"),
+        (mapped, INT, "k: n: expected no tensor map"),
+        (mapped, BOX, "k: n: expected no tensor map"),
+    ):
+        with pytest.raises(TypeError, match=f"^{says}$"):
+            arguments.Packing("k", (argument,), [parameter], ("n",), {})
+    handle = Parameter(8, b"u", 0, b"0")
+    made = arguments.Packing("k", (image, mapped, mapped), [handle, Parameter(128, b"x", 0, b"0"), ADDRESS], "abc", {})
+    assert [region.name for region in made.regions] == ["a", "b", "c", "c"]
+    assert made.regions[3].bytes == 128  # the map itself, behind a pointer
+    with pytest.raises(TypeError, match="^k: memory: expected arrays, got int$"):
+        arguments.Packing("k", (), [], (), {}, [3])
+
+
+def test_what_shares_memory_is_moved_together_and_comes_back():
+    base = torch.zeros(400)
+    odd = base[1:101]  # as of memory that begins at a multiple of 256 bytes, wherever torch has it
+    views = (odd, odd[10:20], base[300:])
+    pointer = [ADDRESS] * 3
+    made = arguments.Packing("k", views, pointer, "xyz", {})
+    starts = [region.start for region in made.regions]
+    assert starts[1] - starts[0] == 40
+    for start, view in zip(starts, views, strict=True):
+        assert start % 256 == 4 * view.storage_offset() % 256
+        ctypes.c_float.from_address(start).value = 5.0
+    made.back()
+    assert [float(view[0]) for view in views] == [5.0] * 3
+    fixed = arguments.Packing("k", (odd,), pointer[:1], "x", {}, [base])
+    assert fixed.regions[0].start == odd.data_ptr() and fixed.moves == []
+    readable = np.zeros(100, np.float32)[1:]
+    readable.flags.writeable = False
+    read = arguments.Packing("k", (readable,), pointer[:1], "x", {})
+    for move in read.moves:
+        ctypes.memset(move.at, 1, move.bytes)
+    read.back()
+    assert not readable.any()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a kernel may read and call in Triton's interpreter: what is Triton's own, what is constant, and what computes."""
+"""What a kernel may read and call in Triton's interpreter: what is Triton's, what is constant, and what computes."""
 
 import dataclasses
 import enum
