@@ -94,7 +94,8 @@ def test_a_finding_ends_with_1_and_a_bad_call_with_2(call):
 
 FILES = {
     "two.cu": "__global__ void one(int* x) {} __global__ void two(int* x) {}",
-    "template.cu": "template <int N> __global__ void of(int* x) { x[0] = N; }",
+    "template.cu": "template <int N> __global__ void of(int* x) { x[0] = N; }\nvoid run(int* x) {"
+    " of<5><<<1, 1>>>(x); of<1><<<1, 1>>>(x); of<3><<<1, 1>>>(x); of<2><<<1, 1>>>(x); of<4><<<1, 1>>>(x); }",
     "none.cu": "int main() { return 0; }",
 }
 
@@ -108,6 +109,11 @@ def test_which_kernel_is_meant(tmp_path, capsys):
     given = ["--block", "1", "--arg", "int[1]=0", "--kernel", "of<9>", "--no-races"]
     assert command.main([str(tmp_path / "template.cu"), *given]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "argument 1 after of<9>: 9"
+    assert command.main([str(tmp_path / "template.cu"), "--block", "1", "--arg", "null", "--kernel", "of"]) == 2
+    instances = "of<1> or of<2> or of<3> or of<4>"
+    assert capsys.readouterr().err == f"template.cu: of is a template: name an instance, as {instances}\n"
+    assert command.main([str(tmp_path / "two.cu"), "--block", "1", "--arg", "null", "--kernel", "gone"]) == 2
+    assert "gone" in capsys.readouterr().err
     assert command.main([str(tmp_path / "two.cu"), "--list"]) == 0
     assert capsys.readouterr().out == "one(int * x)  two.cu:1\ntwo(int * x)  two.cu:1\n"
 

@@ -280,6 +280,25 @@ def test_namespaces_members_without_body_and_the_runtime_in_device_code():
         program.launch("parent", 1, 1, (x,))
 
 
+def test_variables_have_their_own_names_in_any_namespace():
+    text = (
+        "__device__ int plain = 1; namespace outer { __device__ int inner[2] = {2, 3};\n"
+        "namespace { __constant__ float hidden = 4.5f; }\n"
+        "__global__ void k(float* x) { x[0] = plain + inner[1] + hidden; inner[0] = 7; } }"
+    )
+    program, x = emulator.compile(text, "variables.cu"), np.zeros(1, np.float32)
+    program.set("inner", np.array([5, 6], np.int32))
+    program.launch("k", 1, 1, (x,))
+    assert x[0] == 1 + 6 + 4.5 and program.get("inner", np.int32).tolist() == [7, 6]
+    program.set("hidden", np.float32(0.5))
+    program.launch("k", 1, 1, (x,))
+    assert x[0] == 7.5 and program.get("plain", np.int32).tolist() == [1]
+    with pytest.raises(KeyError, match="variables.cu has no variable 'outer'; it has hidden, inner, plain"):
+        program.get("outer")
+    with pytest.raises(ValueError, match="variables.cu: inner has 8 bytes, got 12"):
+        program.set("inner", np.zeros(3, np.int32))
+
+
 MODERN = """
 #include <concepts>
 #include <thrust/device_vector.h>

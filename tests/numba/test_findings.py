@@ -397,3 +397,47 @@ def test_what_is_no_kernel_is_refused():
         launch(divergent_right, 1, 1, (np.zeros(60, np.float32),))
     with pytest.raises(TypeError, match="written_by: is a device function"):
         launch(written_by, 1, 1, (np.zeros(60, np.float32), 1))
+
+
+NUMBERS = np.array([1, 2, 4, 8], np.float32)
+
+
+@cuda.jit
+def of_a_table(x, n):
+    x[cuda.threadIdx.x] = cuda.const.array_like(NUMBERS)[n]
+
+
+def test_a_table_of_constants_has_its_bounds():
+    x = np.zeros(2, np.float32)
+    launch(of_a_table, 1, 2, (x, 3))
+    assert x.tolist() == [8, 8]
+    for index, more in ((4, "$"), (-1, r" \(Numba would count it from the end\)$")):
+        with pytest.raises(
+            emulator.OutOfBounds, match=rf"uses index {index} in axis 0 of a constant array, which has 4{more}"
+        ):
+            launch(of_a_table, 1, 2, (x, index))
+
+
+def _calling(function):
+    @cuda.jit
+    def kernel(x):
+        x[0] = function(x[0])
+
+    return kernel
+
+
+def test_functions_of_other_files_are_linked_or_named(tmp_path):
+    text = 'extern "C" __device__ int twice(int* out, int x) { *out = 2 * x + VALUE; return 0; }\n'
+    for name, value in (("one.cu", 0), ("two.cu", 5)):
+        (tmp_path / name).write_text(text.replace("twice", f"twice_{name[:3]}").replace("VALUE", str(value)))
+        x = np.array([4], np.int32)
+        declared = cuda.declare_device(f"twice_{name[:3]}", "int32(int32)", link=[str(tmp_path / name)])
+        launch(_calling(declared), 1, 1, (x,))
+        assert x[0] == 8 + value
+    nowhere = cuda.declare_device("nowhere_at_all", "int32(int32)")
+    with pytest.raises(emulator.KernelError, match="a function that the emulator does not know: nowhere_at_all"):
+        launch(_calling(nowhere), 1, 1, (x,))
+    (tmp_path / "of.ptx").write_text("// PTX")
+    compiled = cuda.declare_device("of_ptx", "int32(int32)", link=[str(tmp_path / "of.ptx")])
+    with pytest.raises(emulator.KernelError, match=r"linked with .*of.ptx: the emulator takes CUDA C\+\+ \(.cu\) only"):
+        launch(_calling(compiled), 1, 1, (x,))

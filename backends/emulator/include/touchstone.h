@@ -38,7 +38,7 @@
 #define __global__
 #define __device__
 #define __host__
-#define __constant__ __attribute__((aligned(256)))  // an overrun of one does not reach the next
+#define __constant__ __attribute__((aligned(256), used))  // an overrun of one does not reach the next; all can be set
 #define __managed__
 #define __launch_bounds__(...)
 #define __maxnreg__(...)
