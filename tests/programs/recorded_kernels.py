@@ -35,7 +35,15 @@ def _optional_kernel(x_ptr, bias_ptr):
     tl.store(x_ptr, x)
 
 
-@triton.autotune([triton.Config({"BLOCK": 64}), triton.Config({"BLOCK": 128}, num_warps=8)], key=["n"])
+def _short(configs, named, **_):
+    return [config for config in configs if config.kwargs["BLOCK"] <= 2 * named["n"]]
+
+
+@triton.autotune(
+    [triton.Config({"BLOCK": 64}), triton.Config({"BLOCK": 128}, num_warps=8), triton.Config({"BLOCK": 256})],
+    key=["n"],
+    prune_configs_by={"early_config_prune": _short},
+)
 @triton.heuristics({"EVEN": lambda arguments: arguments["n"] % arguments["BLOCK"] == 0})
 @triton.jit
 def _tuned_kernel(x_ptr, n, BLOCK: tl.constexpr, EVEN: tl.constexpr):

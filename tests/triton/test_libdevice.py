@@ -78,6 +78,8 @@ BY_ARGUMENT = {
     "__nv_powi": [((2.0, 3), NAN, 0)],
     "__nv_rcp64h": [((3.0,), NAN, 0)],
 }  # fmt: skip
+POWERS = [(2.0, -3, 0.125), (-2.0, 3, -8.0), (-2.0, -2, 0.25), (3.0, 0, 1.0), (0.0, -1, math.inf), (0.0, 0, 1.0),
+          (1.5, 5, 7.59375), (2.0, -149, 0.0), (10.0, -1, 0.1)]  # fmt: skip
 DERIVED = ("__nv_fast_tanf", "__nv_fast_powf")  # of the functions that they are made of
 
 
@@ -91,6 +93,16 @@ def allowed(symbol, *arguments):
 def test_errors_that_depend_on_the_argument_are_those_of_cudas_tables(symbol):
     for arguments, ulps, absolute in BY_ARGUMENT[symbol]:
         assert allowed(symbol, *arguments) == pytest.approx((ulps, absolute), rel=1e-12, abs=0, nan_ok=True), arguments
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_powers_with_a_whole_exponent():
+    """Whose error nobody documents."""
+    x, n, right = (np.array(each) for each in zip(*POWERS, strict=True))
+    single = SYMBOLS["__nv_powif"].compute(x.astype(np.float32), n.astype(np.int32))
+    assert single.dtype == np.float32 and single.tolist() == right.astype(np.float32).tolist()
+    double = SYMBOLS["__nv_powi"].compute(x, n.astype(np.int32))
+    assert double.tolist() == np.where(n == -149, 2.0**-149, right).tolist()
 
 
 def test_every_other_error_is_that_of_cudas_tables():
