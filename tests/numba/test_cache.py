@@ -230,6 +230,14 @@ class Kind(enum.IntEnum):
     TWO = 2
 
 
+class Mute(enum.IntEnum):
+    ONE = 1
+    TWO = 2
+
+    def __repr__(self):
+        return "one of them"
+
+
 class Pair(NamedTuple):
     left: int
     right: int = 2
@@ -268,6 +276,7 @@ VALUES = {  # each means something else in a kernel
     **{f"a set {sorted(each)}": frozenset(each) for each in ([], [1], [1, 2], [1, 3])},
     **{f"a dict {each}": each for each in ({}, {1: 2}, {2: 1}, {1: 2, 3: 4}, {3: 4, 1: 2}, {"1": 2})},
     **{str(kind): Kind[kind] for kind in ("ONE", "TWO")},
+    **{f"{kind} without a word": Mute[kind] for kind in ("ONE", "TWO")},
     "an enum": Kind,
     **{f"{kind.__name__} itself": kind for kind in (Pair, Riap)},
     **{repr(pair): pair for pair in (Pair(1), Pair(2), Riap(1), Riap(2, 1))},
