@@ -336,8 +336,7 @@ def _of_factor(operation: Operation, node: ast.expr) -> Iterator[tuple[str, Step
 
 def _one_term(at: int, side: int, operation: Operation) -> torch.Tensor:
     terms = operation.maker(at)
-    if terms is None:
-        return operation.out
+    assert terms is not None
     parts = list(terms.args)
     parts[side] = parts[side] * operation.args[1 - at]
     return terms.of(*parts).expand(operation.out.shape)
@@ -357,8 +356,7 @@ def _of_term(operation: Operation, node: ast.expr) -> Iterator[tuple[str, Step]]
 
 def _term_first(operation: Operation) -> Any:
     factors = operation.maker()
-    if factors is None:
-        return operation.out
+    assert factors is not None
     return factors.of(operation.of(factors.args[0]), factors.args[1]).expand(operation.out.shape)
 
 
@@ -714,8 +712,7 @@ def _earlier(operation: Operation) -> Iterator[tuple[str, Step]]:
 
 def _with_earlier(position: int, side: int, operation: Operation) -> Any:
     maker = operation.maker(position)
-    if maker is None:
-        return operation.out
+    assert maker is not None
     args = list(operation.args)
     args[position] = maker.args[side]
     return operation.of(*args)

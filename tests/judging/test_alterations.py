@@ -1,0 +1,672 @@
+"""What is tried as a change of a reference: each in words, with what the reference gives then, worked out by hand."""
+
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from touchstone.conformance.judging import operations
+from touchstone.conformance.judging.alterations import of_operations, of_words
+from touchstone.conformance.judging.operations import Run, outputs_of
+
+F64 = torch.float64
+X = torch.tensor([[-1.5, 2.0, 0.3], [3.0, -0.25, 1.0]], dtype=F64)
+Y = torch.tensor([[0.5, 4.0, -2.0], [1.5, 0.75, 8.0]], dtype=F64)
+
+
+@pytest.fixture(autouse=True)
+def _references_are_here(monkeypatch):
+    monkeypatch.setattr(operations, "FOLDER", str(Path(__file__).parent))
+
+
+def plainly(reference, operands, count=1):
+    contract = SimpleNamespace(outputs=[str(number) for number in range(count)])
+    run = Run()
+    outputs = outputs_of(contract, reference, operands, SimpleNamespace(param={}), run)
+    return contract, run, outputs
+
+
+def tried(reference, operands):
+    """What is tried, in words without the place, with the output then (None: it fails); and the output without."""
+    contract, plain, outputs = plainly(reference, operands)
+    assert outputs is not None
+    found = {}
+    for alteration in of_operations(plain):
+        words, _, place = alteration.text.partition(" (test_alterations.py:")
+        assert place.removesuffix(")").isdecimal() or words.startswith("all exponentials")
+        changed = outputs_of(contract, reference, operands, SimpleNamespace(param={}), Run(alteration))
+        found.setdefault(words, None if changed is None else changed["0"])
+    return found, outputs["0"]
+
+
+def first(x, *axes):
+    """The first slice in the place of each."""
+    for axis in axes:
+        x = x.narrow(axis, 0, 1).expand(x.shape)
+    return x
+
+
+def part(x, *index):
+    return x[..., list(index)]
+
+
+def rounded(x):
+    return {f"rounded to {str(dtype)[6:]}": x.to(dtype).double() for dtype in (torch.bfloat16, torch.float16)}
+
+
+def numbered(number, of, at=""):
+    """A number in a sum or product that is off by a size of the (2, 3) result, or by two."""
+    scales = {2.0: "twice", 0.5: "half of", 3.0: "3 times", 1 / 3: "1/3 of"}
+    return {
+        f"with {by * number:.4g}, {words} {number:.4g}, in its place": of(by * number) for by, words in scales.items()
+    }
+
+
+def slices(text, x, of):
+    return {f"with `{text}` of index 0 along axis {axis} for all": of(first(x, axis)) for axis in range(x.ndim)}
+
+
+def two(of):
+    """Of an operation on `x` and `y`, one of them of one slice, or in the other's place."""
+    return slices("x", X, lambda x: of(x, Y)) | slices("y", Y, lambda y: of(X, y)) | rounded(of(X, Y))
+
+
+# a reference of one operation, its expression, and by what is said of it what the reference gives then
+ONE = [
+    (
+        lambda x: x * 3.0,
+        "x * 3.0",
+        {"without the factor 3": X, "with the factor 3 twice": 9 * X, "divided by 3": X / 3}
+        | numbered(3.0, lambda number: number * X)
+        | slices("x", X, lambda x: 3 * x)
+        | rounded(3 * X),
+    ),
+    (
+        lambda x: x / 4.0,
+        "x / 4.0",
+        {"without the quotient 4": X, "multiplied by 4": 4 * X}
+        | numbered(4.0, lambda number: X / number)
+        | slices("x", X, lambda x: x / 4)
+        | rounded(X / 4),
+    ),
+    (
+        lambda x: x + 0.7,
+        "x + 0.7",
+        {"without the term 0.7": X, "with the other sign before 0.7": X - 0.7}
+        | numbered(0.7, lambda number: X + number)
+        | slices("x", X, lambda x: x + 0.7)
+        | rounded(X + 0.7),
+    ),
+    (
+        lambda x: x - 0.7,
+        "x - 0.7",
+        {"without the term 0.7": X, "with the other sign before 0.7": X + 0.7}
+        | numbered(0.7, lambda number: X - number)
+        | slices("x", X, lambda x: x - 0.7)
+        | rounded(X - 0.7),
+    ),
+    (
+        lambda x: 1.0 - x,
+        "1.0 - x",
+        {"without the term 1": X, "with the other sign before 1": X + 1}
+        | numbered(1.0, lambda number: number - X)
+        | rounded(1 - X),
+    ),
+    (
+        lambda x, y: x * y,
+        "x * y",
+        {"`x` alone": X, "`y` alone": Y, "`x / (y)`": X / Y, "multiplied by `y` twice": X * Y * Y}
+        | two(lambda x, y: x * y),
+    ),
+    (
+        lambda x, y: x / y,
+        "x / y",
+        {"`x` alone": X, "`x * (y)`": X * Y, "divided by `y` twice": X / Y / Y} | two(lambda x, y: x / y),
+    ),
+    (
+        lambda x, y: x + y,
+        "x + y",
+        {"`x` alone": X, "`y` alone": Y, "`x - y`": X - Y, "with `x` twice": 2 * X + Y, "with `y` twice": X + 2 * Y}
+        | two(lambda x, y: x + y),
+    ),
+    (
+        lambda x, y: x - y,
+        "x - y",
+        {"`x` alone": X, "`-y` alone": -Y, "`x + y`": X + Y, "with `x` twice": 2 * X - Y, "with `y` twice": X - 2 * Y}
+        | two(lambda x, y: x - y),
+    ),
+    (lambda x: x.exp(), "x.exp()", {"exp2": X.exp2(), "left out": X} | rounded(X.exp())),
+    (lambda x: x.square(), "x.square()", {"left out": X} | rounded(X.square())),
+    (
+        lambda x: x.tril(),
+        "x.tril()",
+        {
+            "from the top left: of the diagonal 0": X.tril(),
+            "of the diagonal one later": X.tril(1),
+            "of the diagonal one earlier": X.tril(-1),
+        }
+        | rounded(X.tril()),
+    ),
+    (
+        lambda x: x.triu(1),
+        "x.triu(1)",
+        {
+            "from the top left: of the diagonal 0": X.triu(),
+            "of the diagonal one later": X.triu(2),
+            "of the diagonal one earlier": X.triu(0),
+        }
+        | rounded(X.triu(1)),
+    ),
+    (
+        lambda x: x.repeat_interleave(2, 0),
+        "x.repeat_interleave(2, 0)",
+        {"`repeat`: all heads in turn, not each several times": X.repeat(2, 1)} | rounded(X[[0, 0, 1, 1]]),
+    ),
+    (lambda x: x[:1], "x[:1]", {"all up to the end": X, "the last 1, not the first": X[1:]} | rounded(X[:1])),
+    (
+        lambda x: x[..., :2],
+        "x[..., :2]",
+        {"all up to the end": X, "the last 2, not the first": X[:, 1:]} | rounded(X[:, :2]),
+    ),
+    (lambda x: x[:0], "x[:0]", {"all up to the end": X, "the last 0, not the first": X[:0]}),
+    (lambda x: x[1:2], "x[1:2]", rounded(X[1:2])),
+    (lambda x: x[1], "x[1]", {"that of index 0, whatever the index": X[0]} | rounded(X[1])),
+    (lambda x: x[:, 2], "x[:, 2]", {"that of index 0, whatever the index": X[:, 0]} | rounded(X[:, 2])),
+    (
+        lambda x: x[:, torch.tensor([2, 0])],
+        "x[:, torch.tensor([2, 0])]",
+        {
+            "that of index 0, whatever the indices": X[:, [0, 0]],
+            "of the indices 0, 1, 2, ... whatever they are": X[:, [0, 1]],
+        }
+        | rounded(X[:, [2, 0]]),
+    ),
+]
+
+
+@pytest.mark.parametrize(("reference", "shown", "expected"), ONE, ids=lambda value: value if type(value) is str else "")
+def test_of_one_operation_this_is_tried_and_nothing_else(reference, shown, expected):
+    operands = {"x": X, "y": Y} if "y" in reference.__code__.co_varnames else {"x": X}
+    found, _ = tried(reference, operands)
+    found = {words: value for words, value in found.items() if not confused(words, operands)}
+    assert found.keys() == {f"`{shown}` were {words}" for words in expected}
+    for words, value in expected.items():
+        assert torch.equal(found[f"`{shown}` were {words}"], value) or torch.allclose(
+            found[f"`{shown}` were {words}"], value, rtol=1e-12, equal_nan=True
+        ), words
+
+
+def confused(words, operands):
+    """Whether a tensor stands in another's place."""
+    return words.startswith(tuple(f"`{name}` were " for name in operands))
+
+
+FIVE = torch.tensor([[0.5, -1.0, 2.0, 4.0, -0.25], [3.0, 0.75, -2.0, 1.0, -6.0]], dtype=F64)
+STALE = "beyond the last of them the last tile, of {}, still holds the one before"
+TREE = "a step of its tree is left out"
+# of a sum of five: which elements are in it
+CUT = {
+    "without the last 1 of 5, beyond whole tiles of 2 to 4": [0, 1, 2, 3],
+    "of the first 2 of 5 alone": [0, 1],
+    "of the last tile alone, from 4 of 5 on": [4],
+}
+LEFT_OUT = {
+    f"of the elements whose index has 1 as no part of it, of 5: {TREE}": [0, 2, 4],
+    f"of the elements whose index has 2 as no part of it, of 5: {TREE}": [0, 1, 4],
+}
+TWICE = {
+    f"of more than 5: {STALE.format(2)}": [0, 1, 2, 3, 4, 3],
+    f"of more than 5: {STALE.format(4)}": [0, 1, 2, 3, 4, 1, 2, 3],
+}
+# and where each element has a sum of its own
+HALVES = {
+    f"of each element's own half of every 2 of 5: {TREE}": [[0, 2, 4], [1, 3], [0, 2, 4], [1, 3], [0, 2, 4]],
+    f"of each element's own half of every 4 of 5: {TREE}": [[0, 1, 4], [0, 1, 4], [2, 3], [2, 3], [0, 1, 4]],
+}
+OWN_TILES = {
+    "of each element's own tile of 2 of 5 alone: the tiles are not brought together": [
+        [0, 1],
+        [0, 1],
+        [2, 3],
+        [2, 3],
+        [4],
+    ],
+    "of each element's own tile of 4 of 5 alone: the tiles are not brought together": [*[[0, 1, 2, 3]] * 4, [4]],
+}
+
+
+def of_parts(parts, of):
+    return {words: of(FIVE[:, index]) for words, index in parts.items()}
+
+
+def of_own(parts, of):
+    return {words: torch.stack([of(FIVE[:, index]) for index in each], 1) for words, each in parts.items()}
+
+
+def mean(x):
+    return x.sum(1) / 5
+
+
+def softmax(x, of):
+    """With the logarithm of another sum."""
+    return (x - of[:, None]).exp()
+
+
+def lse(x):
+    return torch.logsumexp(x, 1)
+
+
+RUNNING = "of a running sum in tiles of {} that is not scaled anew where the maximum grows"
+MAXIMUM = "of tiles of {}, of each less its own maximum"
+HIDDEN = "NaN in rows whose first tile, of {}, is all -inf: -inf less a maximum of -inf"
+
+
+def not_scaled(tile):
+    """The last maximum, and the sum of addends that have the maximum of their time."""
+    sums = torch.zeros(2, dtype=F64)
+    for start in range(0, 5, tile):
+        known = FIVE[:, : start + tile].amax(1)
+        sums += (FIVE[:, start : start + tile] - known[:, None]).exp().sum(1)
+    return FIVE.amax(1), sums
+
+
+def own_maxima(tile):
+    """Of each element its power less its own tile's maximum."""
+    return torch.cat([(x - x.amax(1, keepdim=True)).exp() for x in FIVE.split(tile, 1)], 1)
+
+
+OF_FIVE = [
+    (
+        (lambda x: x.mean(-1), lambda x: x.mean(0)),
+        "x.mean({})",
+        {"the sum, not the mean": FIVE.sum(1), "divided by 5 - 1": FIVE.sum(1) / 4}
+        | {f"divided by {n}": FIVE.sum(1) / n for n in (6, 8, 16, 32, 64, 128, 256, 512, 1024)}
+        | of_parts(CUT | LEFT_OUT | TWICE, mean)
+        | rounded(FIVE.mean(1)),
+    ),
+    (
+        (lambda x: x.sum(-1, keepdim=True), lambda x: x.sum(0, keepdim=True)),
+        "x.sum({}, keepdim=True)",
+        {"the mean, not the sum": FIVE.sum(1, keepdim=True) / 5}
+        | of_parts(CUT | LEFT_OUT | TWICE, lambda x: x.sum(1, keepdim=True))
+        | of_own(HALVES | OWN_TILES, lambda x: x.sum(1))
+        | rounded(FIVE.sum(1, keepdim=True)),
+    ),
+    (
+        (lambda x: x.amax(-1), lambda x: x.amax(0)),
+        "x.amax({})",
+        {"at least 0": FIVE.amax(1).clamp_min(0)}
+        | of_parts(CUT | LEFT_OUT, lambda x: x.amax(1))
+        | rounded(FIVE.amax(1)),
+    ),
+    (
+        (lambda x: x.amin(-1, keepdim=True), lambda x: x.amin(0, keepdim=True)),
+        "x.amin({}, keepdim=True)",
+        {"at most 0": FIVE.amin(1, keepdim=True).clamp_max(0)}
+        | of_parts(CUT | LEFT_OUT, lambda x: x.amin(1, keepdim=True))
+        | of_own(HALVES, lambda x: x.amin(1))
+        | rounded(FIVE.amin(1, keepdim=True)),
+    ),
+    (
+        (lambda x: torch.logsumexp(x, -1), lambda x: torch.logsumexp(x, 0)),
+        "torch.logsumexp(x, {})",
+        {
+            "in base 2: log2 of the sum of exp2": FIVE.exp2().sum(1).log2(),
+            "the logarithm to base 2": lse(FIVE) / math.log(2),
+            "without the logarithm: the sum": FIVE.exp().sum(1),
+            "the maximum alone": FIVE.amax(1),
+            "of an empty sum, without all 5": torch.full((2,), -math.inf, dtype=F64),
+        }
+        | {RUNNING.format(tile): not_scaled(tile)[0] + not_scaled(tile)[1].log() for tile in (2, 4)}
+        | {MAXIMUM.format(tile): FIVE.amax(1) + own_maxima(tile).sum(1).log() for tile in (2, 4)}
+        | {HIDDEN.format(tile): lse(FIVE) for tile in (2, 4)}
+        | of_parts(CUT | LEFT_OUT, lse)
+        | rounded(lse(FIVE)),
+    ),
+    (
+        (lambda x: torch.softmax(x, -1), lambda x: torch.softmax(x, 0)),
+        "torch.softmax(x, {})",
+        {
+            "of an empty sum, without all 5": torch.full((2, 5), math.inf, dtype=F64),
+            "not divided by its sum": (FIVE - FIVE.amax(1, keepdim=True)).exp(),
+        }
+        | {
+            RUNNING.format(tile): (FIVE - not_scaled(tile)[0][:, None]).exp() / not_scaled(tile)[1][:, None]
+            for tile in (2, 4)
+        }
+        | {MAXIMUM.format(tile): own_maxima(tile) / own_maxima(tile).sum(1, keepdim=True) for tile in (2, 4)}
+        | {HIDDEN.format(tile): softmax(FIVE, lse(FIVE)) for tile in (2, 4)}
+        | of_parts(CUT, lambda part: softmax(FIVE, lse(part)))
+        | {words: (FIVE - value).exp() for words, value in of_own(OWN_TILES, lse).items()}
+        | rounded(torch.softmax(FIVE, 1)),
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("references", "shown", "expected"), OF_FIVE, ids=lambda value: value if type(value) is str else ""
+)
+@pytest.mark.parametrize("dim", [-1, 0])
+def test_of_a_reduction_other_elements_are_tried(references, shown, expected, dim):
+    x = FIVE if dim else FIVE.t().contiguous()
+    found, _ = tried(references[dim == 0], {"x": x})
+    found = {words: value for words, value in found.items() if not confused(words, {"x": x})}
+    shown = shown.format(dim)
+    assert found.keys() == {f"`{shown}` were {words}" for words in expected}
+    for words, value in expected.items():
+        got = found[f"`{shown}` were {words}"]
+        assert torch.allclose(got if dim or got.ndim == 1 else got.t(), value, rtol=1e-12, equal_nan=True), words
+
+
+def test_rows_whose_first_tile_is_hidden_are_nan():
+    x = FIVE.clone()
+    x[0, :2] = -math.inf
+    x[1, 1:4] = -math.inf
+    for reference, shown in (
+        (lambda x: torch.softmax(x, -1), "softmax"),
+        (lambda x: torch.logsumexp(x, -1), "logsumexp"),
+    ):
+        found, plain = tried(reference, {"x": x})
+        of_two, of_four = (found[f"`torch.{shown}(x, -1)` were {HIDDEN.format(tile)}"] for tile in (2, 4))
+        assert torch.isnan(of_two[0]).all() and torch.equal(of_two[1], plain[1]) and torch.equal(of_four, plain)
+
+
+@pytest.mark.parametrize("reference", [lambda x: torch.softmax(x, -1), lambda x: torch.logsumexp(x, -1)])
+def test_a_running_sum_of_hidden_elements_is_that_of_the_others(reference):
+    """exp(-inf - -inf) is NaN, which a kernel that masks does not compute."""
+    x = FIVE.clone()
+    x[:, 0] = -math.inf
+    found, plain = tried(reference, {"x": x})
+    (value,) = (value for words, value in found.items() if RUNNING.format(2) in words)
+    assert bool(value.isfinite().eq(plain.isfinite()).all())
+
+
+def lanes(of, size):
+    """By the words in which warps of 32 are named: which elements of `size` each element's sum has, or all sums."""
+    every = range(size)
+    found = {}
+    for tile in (64, 128):
+        found[f"without the last 32 of each {tile} of {size}"] = [i for i in every if i % tile < tile - 32]
+    found[f"of the first 32 of each 128 of {size} alone"] = [i for i in every if i % 128 < 32]
+    return {f"`{of}` were {words}": index for words, index in found.items()}
+
+
+def test_warps_that_are_lost_or_alone():
+    x = torch.linspace(-2, 3, 2 * 150, dtype=F64).reshape(2, 150).sin()
+    found, _ = tried(lambda x: x.mean(-1), {"x": x})
+    warps = {words: value for words, value in found.items() if " 32 of each " in words or " own " in words}
+    expected = lanes("x.mean(-1)", 150)
+    assert warps.keys() == expected.keys()
+    for words, index in expected.items():
+        assert torch.allclose(warps[words], x[:, index].sum(1) / 150, rtol=1e-12)
+    found, _ = tried(lambda x: x.mean(-1, keepdim=True), {"x": x})
+    for tile in (64, 128):
+        words = (
+            f"`x.mean(-1, keepdim=True)` were of each element's own warp alone, 32 of each {tile} of 150: the warps' "
+            "are not brought together"
+        )
+        index = torch.arange(150)
+        mine = (index % tile // 32)[:, None] == (index % tile // 32)
+        assert torch.allclose(found[words], x @ mine.double() / 150, rtol=1e-12)
+    assert not any("own warp alone, 32 of each 32 " in words for words in found)
+
+
+def test_tiles_that_leave_out_the_same_are_named_together():
+    x = torch.linspace(1, 2, 35, dtype=F64)
+    found, _ = tried(lambda x: x.sum(0), {"x": x})
+    cuts = {words.partition(" were ")[2]: value for words, value in found.items() if "without the last" in words}
+    assert list(cuts) == [
+        "without the last 1 of 35, beyond whole tiles of 2",
+        "without the last 3 of 35, beyond whole tiles of 4 to 32",
+    ]
+    assert [float(value) for value in cuts.values()] == [float(x[:34].sum()), float(x[:32].sum())]
+
+
+A, B = X.repeat(1, 2)[:, :5], Y.repeat(1, 2)[:, :5].t().contiguous()  # (2, 5) and (5, 2)
+TERMS = {
+    "without the last 1 of 5 terms, beyond whole tiles of 2 to 4": [0, 1, 2, 3],
+    f"of more than 5 terms: {STALE.format(2)}": [0, 1, 2, 3, 4, 3],
+    f"of more than 5 terms: {STALE.format(4)}": [0, 1, 2, 3, 4, 1, 2, 3],
+    "of the first 2 of 5 terms alone": [0, 1],
+    "of the last tile of terms alone, from 4 of 5 on": [4],
+    "without the last of 2 parts of its terms, from 3 of 5 on": [0, 1, 2],
+    "without the last of 3 parts of its terms, from 4 of 5 on": [0, 1, 2, 3],
+}
+
+
+@pytest.mark.parametrize(
+    ("reference", "shown", "b"),
+    [
+        (lambda a, b: a @ b, "a @ b", B),
+        (lambda a, b: torch.mv(a, b), "torch.mv(a, b)", B[:, 0].contiguous()),
+        (lambda a, b: a @ b, "a @ b", torch.stack([B, 2 * B])),
+    ],
+)
+def test_of_a_product_other_terms_are_tried(reference, shown, b):
+    found, _ = tried(reference, {"a": A, "b": b})
+    expected = {words: A[:, index] @ (b[index] if b.ndim == 1 else b[..., index, :]) for words, index in TERMS.items()}
+    for dtype in (torch.bfloat16, torch.float16):
+        name = str(dtype)[6:]
+        expected[f"a product of what is rounded to {name}"] = A.to(dtype).double() @ b.to(dtype).double()
+        expected[f"rounded to {name}"] = (A @ b).to(dtype).double()
+    assert found.keys() == {f"`{shown}` were {words}" for words in expected}
+    for words, value in expected.items():
+        assert torch.allclose(found[f"`{shown}` were {words}"], value, rtol=1e-12), words
+
+
+def test_of_a_product_of_whole_tiles():
+    found, _ = tried(lambda a, b: a @ b, {"a": A[:, :4], "b": B[:4]})
+    cut = {words.partition(" were ")[2] for words in found if "terms" in words}
+    assert cut == {
+        "of the first 2 of 4 terms alone",
+        "of the last tile of terms alone, from 2 of 4 on",
+        "without the last of 2 parts of its terms, from 2 of 4 on",
+        "without the last of 4 parts of its terms, from 3 of 4 on",
+    }
+
+
+def test_one_number_is_not_said_to_be_rounded():
+    found, _ = tried(lambda x: x.exp(), {"x": X[:1, :1]})
+    assert found.keys() == {"`x.exp()` were exp2"}
+    found, _ = tried(lambda i: i * 3, {"i": torch.arange(4)})
+    assert not any("rounded" in words for words in found) and "`i * 3` were without the factor 3" in found
+
+
+@pytest.mark.parametrize(
+    ("reference", "operator", "other"),
+    [
+        (lambda x: torch.where(x < 0.3, x, 0.0), "<", X.where(X <= 0.3, 0.0)),
+        (lambda x: torch.where(x <= 0.3, x, 0.0), "<=", X.where(X < 0.3, 0.0)),
+        (lambda x: torch.where(x > 0.3, x, 0.0), ">", X.where(X >= 0.3, 0.0)),
+        (lambda x: torch.where(x >= 0.3, x, 0.0), ">=", X.where(X > 0.3, 0.0)),
+        (lambda x: torch.where(x == 0.3, x, 0.0), "==", X.where(X != 0.3, 0.0)),
+        (lambda x: torch.where(x != 0.3, x, 0.0), "!=", X.where(X == 0.3, 0.0)),
+    ],
+)
+def test_of_a_comparison_the_one_with_the_bound_or_without(reference, operator, other):
+    found, _ = tried(reference, {"x": X})
+    (value,) = (value for words, value in found.items() if words.startswith(f"`x {operator} 0.3` were `"))
+    assert torch.equal(value, other)
+    assert torch.equal(found[f"`torch.where(x {operator} 0.3, x, 0.0)` were `x` everywhere"], X)
+
+
+def test_what_is_masked_is_not():
+    found, _ = tried(lambda x: x.masked_fill(x > 0.3, -1.0), {"x": X})
+    assert torch.equal(found["`x.masked_fill(x > 0.3, -1.0)` were left out: nothing masked"], X)
+    first_row = "`x.masked_fill(x > 0.3, -1.0)` were with `x > 0.3` of index 0 along axis 0 for all"
+    assert torch.equal(found[first_row], X.masked_fill(first(X > 0.3, 0), -1.0))
+
+
+def test_an_index_that_is_left_out_of_all_axes_but_two():
+    x, y = (torch.linspace(low, 3, 24, dtype=F64).reshape(2, 3, 2, 2) for low in (-1, 1))
+    found, _ = tried(lambda x, y: x * y, {"x": x, "y": y[:1]})
+    assert torch.equal(
+        found["`x * y` were with `x` of index 0 along axis 0 and axis 1 for all"], first(x, 0, 1) * y[:1]
+    )
+    assert torch.equal(found["`x * y` were with `y` of index 0 along axis 1 for all"], x * first(y[:1], 1))
+    assert not any("`y` of index 0 along axis 0" in words for words in found)  # it has one slice there
+    vectors, _ = tried(lambda x, y: x * y, {"x": x, "y": y[0, 0, 0]})
+    assert not any("`y` of index 0" in words for words in vectors)  # of fewer axes
+
+
+def test_a_number_is_added_after_the_root():
+    for reference, shown, expected in (
+        (lambda x: torch.rsqrt(x.square() + 0.7), "torch.rsqrt(x.square() + 0.7)", 1 / (X.abs() + 0.7)),
+        (lambda x: (x.square() + 0.7).sqrt(), "(x.square() + 0.7).sqrt()", X.abs() + 0.7),
+    ):
+        found, _ = tried(reference, {"x": X})
+        words = f"`{shown}` were taken before the number is added: the root, and then the number"
+        assert torch.allclose(found[words], expected, rtol=1e-12)
+    for reference in (lambda x: x.square().sqrt(), lambda x, y: (x.square() + y.square()).sqrt()):
+        operands = {"x": X, "y": Y} if "y" in reference.__code__.co_varnames else {"x": X}
+        found, plain = tried(reference, operands)
+        (value,) = (value for words, value in found.items() if "before the number is added" in words)
+        assert torch.equal(value, plain)  # no number is added there
+
+
+def test_a_factor_that_one_term_gets_and_a_term_that_comes_before_it():
+    found, _ = tried(lambda x, y: (x - y) * x.square(), {"x": X, "y": Y})
+    for term, expected in (("x", X * X.square() - Y), ("y", X - Y * X.square())):
+        words = f"`(x - y) * x.square()` were with `{term}` alone multiplied, not all of `x - y`"
+        assert torch.allclose(found[words], expected, rtol=1e-12)
+    found, _ = tried(lambda x, y: x.square() * (x + y), {"x": X, "y": Y})
+    words = "`x.square() * (x + y)` were with `y` alone multiplied, not all of `x + y`"
+    assert torch.allclose(found[words], X + Y * X.square(), rtol=1e-12)
+    found, _ = tried(lambda x, y: x * 3.0 + y, {"x": X, "y": Y})
+    assert torch.allclose(found["`x * 3.0 + y` were with `y` added to `x`, before `3.0`"], (X + Y) * 3, rtol=1e-12)
+    found, _ = tried(lambda x, y: x / y - y.square(), {"x": X, "y": Y})
+    words = "`x / y - y.square()` were with `y.square()` added to `x`, before `y`"
+    assert torch.allclose(found[words], (X - Y.square()) / Y, rtol=1e-12)
+    for reference in (lambda x, y: (x - y) / x, lambda x, y: x.square() + y):
+        found, _ = tried(reference, {"x": X, "y": Y})
+        assert not any("alone multiplied" in words or "before `" in words for words in found)
+
+
+def test_an_argument_as_it_was_a_step_before():
+    found, _ = tried(lambda x, y: ((x - y) * 3.0).exp(), {"x": X, "y": Y})
+    before = {words.partition(" were ")[2]: value for words, value in found.items() if "taken of" in words}
+    assert before.keys() == {
+        "taken of `x`, not of `x - y`",
+        "taken of `y`, not of `x - y`",
+        "taken of what goes into it, not of `(x - y) * 3.0`",
+    }
+    assert torch.allclose(before["taken of `x`, not of `x - y`"], (X * 3).exp(), rtol=1e-12)
+    assert torch.allclose(before["taken of `y`, not of `x - y`"], (Y * 3).exp(), rtol=1e-12)
+    assert torch.allclose(before["taken of what goes into it, not of `(x - y) * 3.0`"], (X - Y).exp(), rtol=1e-12)
+    found, _ = tried(lambda x, y: (x - y[:1]).exp(), {"x": X, "y": Y})
+    assert not any("taken of `y[:1]`" in words for words in found)  # of another shape
+
+
+def test_base_2_in_every_place_at_once():
+    def reference(x):
+        return (x - torch.logsumexp(x, -1, keepdim=True)).exp() * (x.exp() + 1.0).log()
+
+    found, _ = tried(reference, {"x": X})
+    expected = (X - X.exp2().sum(1, keepdim=True).log2()).exp2() * (X.exp2() + 1).log2()
+    assert torch.allclose(found["all exponentials and logarithms were to base 2"], expected, rtol=1e-12)
+    found, _ = tried(lambda x: torch.softmax(x, -1) * x.exp(), {"x": X})
+    expected = X.exp2() / X.exp2().sum(1, keepdim=True) * X.exp2()
+    assert torch.allclose(found["all exponentials and logarithms were to base 2"], expected, rtol=1e-12)
+    assert "all exponentials and logarithms were to base 2" not in tried(lambda x: x.exp(), {"x": X})[0]
+
+
+def test_reductions_of_one_line_change_together():
+    found, _ = tried(lambda x, y: x.mean(-1) + y.mean(-1), {"x": X, "y": Y})
+    assert torch.allclose(found["each `mean` of a line were divided by 3 - 1"], (X.sum(1) + Y.sum(1)) / 2, rtol=1e-12)
+    found, _ = tried(lambda x, y: x.amax(-1) + y.mean(-1), {"x": X, "y": Y})
+    words = "each `amax` and `mean` of a line were without the last 1 of 3, beyond whole tiles of 2"
+    assert torch.allclose(found[words], X[:, :2].amax(1) + Y[:, :2].sum(1) / 3, rtol=1e-12)
+    assert not any(words.startswith("each ") for words in tried(lambda x: x.mean(-1), {"x": X})[0])
+
+
+def twice_over(x):
+    return x * 3.0
+
+
+def test_a_function_that_is_called_twice_changes_in_both_places_and_in_one():
+    def reference(x, y):
+        return twice_over(x) - twice_over(y)
+
+    contract, plain, _ = plainly(reference, {"x": X, "y": Y})
+    found = []
+    for alteration in of_operations(plain):
+        if alteration.text.startswith("`x * 3.0` were without the factor 3"):
+            run = Run(alteration)
+            outputs = outputs_of(contract, reference, {"x": X, "y": Y}, SimpleNamespace(param={}), run)
+            found.append((alteration.text.count("test_alterations.py:"), outputs["0"]))
+    assert [count for count, _ in found] == [1, 2, 2]  # where it stands, and where it is called from
+    for (_, value), expected in zip(found, (X - Y, X - 3 * Y, 3 * X - Y), strict=True):
+        assert torch.allclose(value, expected, rtol=1e-12)
+
+
+def test_one_tensor_in_the_place_of_another_and_none_in_its_own():
+    def reference(x, y):
+        z = x.square()
+        w = z * y
+        return w.exp() - y
+
+    found, plain = tried(reference, {"x": X, "y": Y})
+    moved = {words: value for words, value in found.items() if words.count("`") == 4 and words.endswith("`")}
+    assert torch.allclose(moved["`z` were `x`"], (X * Y).exp() - Y, rtol=1e-12)
+    assert torch.allclose(moved["`w` were `z`"], X.square().exp() - Y, rtol=1e-12)
+    assert torch.allclose(moved["`w` were `y`"], Y.exp() - Y, rtol=1e-12)
+    assert moved["`z` were `w`"] is None  # not made yet
+    assert not any(value is not None and torch.equal(value, plain) for value in moved.values())
+
+
+def test_a_tensor_is_exchanged_in_one_expression_at_a_time():
+    def reference(x, y):
+        z = x * y
+        return z.exp() - x
+
+    contract, plain, _ = plainly(reference, {"x": X, "y": Y})
+    every = [a for a in of_operations(plain) if a.text.startswith("`x` were `y`")]
+    given = contract, reference, {"x": X, "y": Y}, SimpleNamespace(param={})
+    found = [outputs_of(*given, Run(alteration))["0"] for alteration in every]
+    assert [value.tolist() for value in found] == [((Y * Y).exp() - X).tolist(), ((X * Y).exp() - Y).tolist()]
+
+
+def test_a_tensor_takes_the_place_of_one_of_its_shape_alone():
+    found, _ = tried(lambda x, y: (x * y[:1]).exp(), {"x": X, "y": Y})
+    assert not any(words.startswith(("`x` were `y[:1]`", "`y[:1]` were `x`")) for words in found)
+
+
+@pytest.mark.parametrize("param", [dict(p=0.0, seed=1, offset=0), dict(p=1.0, seed=1, offset=0), dict(p=0.5, seed=1)])
+def test_no_random_words_are_asked_for(param):
+    case = SimpleNamespace(param=param, size={"cols": 4})
+    assert list(of_words(SimpleNamespace(outputs=["y"], output_axes=lambda *_: "cols"), case)) == []
+
+
+def test_rows_after_which_random_words_begin_again():
+    """Axes of an output that are longer than one, and tiles."""
+    case = SimpleNamespace(param=dict(p=0.5, seed=1, offset=2), size={"rows": 1, "cols": 6, "K": 7, "trailing": (3, 4)})
+    contract = SimpleNamespace(outputs=["y"], output_axes=lambda *_: "rows cols trailing")
+    begun = [a for a in of_words(contract, case) if "began again" in a.text]
+    ends = [a.text.partition("with each ")[2] for a in begun]
+    assert ends == [*(f"tile of {2**k}" for k in range(1, 13)), "row of 6 (cols)"]
+    plain = operations.words_of(12, 1, 2)
+    assert begun[-1].words(np.arange(12), 1, 2).tolist() == [*plain[:6], *plain[:6]]
+
+
+def test_words_of_other_counters_and_keys():
+    case = SimpleNamespace(param=dict(p=0.5, seed=1, offset=2), size={})
+    found = {a.text: a.words for a in of_words(SimpleNamespace(outputs=[]), case) if "the random words were" in a.text}
+    index, seed, offset = np.arange(8), 2**33 + 1, 2**34 + 5
+    of = lambda at, *key: operations.words_of(64, *key)[at].tolist()  # noqa: E731
+    expected = {
+        "the first of four of the counter e, not number e mod 4 of the counter e/4": of(4 * index, seed, offset),
+        "for each four elements the first of theirs": of(index // 4 * 4, seed, offset),
+        "those of the seed's low 32 bits": of(index, 1, offset),
+        "those of the offset's low 32 bits": of(index, seed, 5),
+        "those of offset 0": of(index, seed, 0),
+        "those of seed 0": of(index, 0, offset),
+        "those of seed and offset in each other's place": of(index, offset, seed),
+        "those of the next element": of(index + 1, seed, offset),
+    }
+    assert found.keys() == {f"the random words were {words}" for words in expected}
+    for words, value in expected.items():
+        assert found[f"the random words were {words}"](index, seed, offset).tolist() == value, words
+        assert found[f"the random words were {words}"](index[:0], seed, offset).tolist() == []
