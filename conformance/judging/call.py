@@ -21,7 +21,6 @@ from touchstone.conformance.spec.cases import plain_case
 from touchstone.conformance.spec.checks import Check
 from touchstone.conformance.spec.contract import Case, Contract, Inputs
 
-SECONDS = 2.0  # for each search for a hint
 COMPARED_WITH_FAULTS = 3  # failing calls of a kernel
 MANY = 24  # wrong elements that are not right in a lower precision by chance
 LOWER = ("tf32x3", "tf32")  # precisions in which a failure in float32 is judged again, the highest first
@@ -240,7 +239,6 @@ def _explain(
         expected,
         {name: verdict for name, verdict in verdicts.items() if name not in texts},
         mutants=thoroughly,
-        seconds=SECONDS,
         causes=found,
         lower=lower,
         longer=(lambda name: _longest(j, name)) if again else (lambda name: None),
@@ -298,7 +296,6 @@ def _with_numbers(
         values,
         right,
         wrong,
-        seconds=SECONDS,
         passed=j.subject.passed,
         call=lambda other: causes.on_case(j, other, contract),
     )

@@ -161,10 +161,11 @@ def many_calls(j: Judgement, trial: ManyCalls) -> None:
             continue
         values = check_returned(j, inputs, before, seen.values) if seen.returned else {}
         j.earlier.append((f"call {number}", case))
+        found = outcome.findings[known:]
         if outcome.status == FAILED and number > 1 and j.subject.diagnosed:
-            _say_which(j, outcome.findings[known:], cases, number)
-        requirements.of_call(j, outcome.findings[known:], case, cases[0])
-        for finding in outcome.findings[known:]:
+            _say_which(j, found, cases, number)
+        requirements.of_call(j, found, case, cases[0])
+        for finding in found:
             finding.message = f"call {number} of {trial.count}{_about(cases, number)}: {finding.message}"
         for name, tensor in values.items():
             if isinstance(tensor, torch.Tensor):

@@ -124,23 +124,24 @@ def _again(j: Judgement, inputs: Inputs, blocks: tuple[int, ...], count: int) ->
 
 def _once(j: Judgement, case: Case, number: int) -> str:
     """Of a call, the `number`th of the kernel, that is wrong where further ones on the same inputs are right."""
-    if _first_of_new_sizes(j, case):
-        return (
-            "right in further calls with the same inputs: only the first call of a size is wrong, as where a kernel is "
-            "tuned on its own output"
-        )
     plain = j.subject.held_first[0][1] if j.subject.held_first else case  # a cheap one
     inputs, end = j.contract.build(plain, j.executor.device), time.monotonic() + SEARCH
     expected = j.contract.expected(j.contract.build(plain), j.subject.compute)
+    steady = True
     for _ in range(CALLS):
         values = _values(j, inputs, ())
         if values is None or time.monotonic() > end:
             break
         if not all(is_right(j, plain, n, values[n], e) for n, e in expected.items() if j.judges(n)):
-            period = j.subject.compared["calls"] - number
+            steady, period = False, j.subject.compared["calls"] - number
             if number % period == 0:
                 return f"every {period}th call is wrong: this is call {number}, and call {number + period} is too"
             break
+    if steady and _first_of_new_sizes(j, case):  # else one of those calls is wrong by chance
+        return (
+            "right in further calls with the same inputs: only the first call of a size is wrong, as where a kernel is "
+            "tuned on its own output"
+        )
     return f"right in further calls with the same inputs: call {number} alone, the first of these sizes or one of many"
 
 
@@ -466,8 +467,9 @@ def of_numbers(contract: Contract) -> Contract | None:
 def _without_nan(
     j: Judgement, case: Case, operands: Sequence[str], name: str, where: torch.Tensor, expected: Expected
 ) -> float | None:
-    """Of the elements `where` the share that is right, and at least a little, if most are numbers once 0 stands for the
-    NaN of some operands; else 0. None where these have no NaN, or the right answer is another one then."""
+    """Of the elements `where` the share that is right, and at least a little, if most are numbers once 1 stands for the
+    NaN of some operands, which 0 alone makes nothing of; else 0. None where these have no NaN, or the right answer is
+    another one then."""
     inputs = j.contract.build(case, j.executor.device)
     changed = False
     for operand in operands:
@@ -475,7 +477,7 @@ def _without_nan(
         if placed is None or exact is None or not bool(torch.isnan(placed.view).any()):
             continue
         for values in (layouts.once(placed.view), exact):
-            values[torch.isnan(values)] = 0
+            values[torch.isnan(values)] = 1
         changed = True
     if not changed:
         return None

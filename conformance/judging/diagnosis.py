@@ -28,7 +28,7 @@ from touchstone.conformance.spec.cases import plain_case
 from touchstone.conformance.spec.compare import Verdict
 from touchstone.conformance.spec.contract import Case, Contract
 
-SECONDS = 5.0  # for comparing one answer with mutants
+SECONDS = 2.0  # for each search for a hint
 WORK_LIMIT = 2e8  # work of a case above which the mutants are not run
 CANCELLING = 4.0  # terms so many times the size of their sum cancel
 CHEAP = 1e7  # work of a case that passed, up to which mutants are run on it

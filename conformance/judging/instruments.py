@@ -127,8 +127,7 @@ class State:
     def __init__(self, random: bool = True) -> None:
         self.values = {name: read() for name, (read, _) in _STATE.items()}
         self.process = {name: read() for name, read in _PROCESS.items()}
-        self.random = _random_state() if random else None
-        self.environment = dict(os.environ) if random else None
+        self.consumable = (_random_state(), dict(os.environ)) if random else None
 
     def changes(self) -> tuple[list[str], list[str]]:
         """What was changed: settings, which are put back, and what is only consumed: generators, the environment.
@@ -146,13 +145,14 @@ class State:
         for name, value in self.process.items():
             if (now := _PROCESS[name]()) != value:
                 consumed.append(f"{name} from {value} to {now}")
-        if self.random is None or self.environment is None:
+        if self.consumable is None:
             return settings, consumed
-        for name, before, now in zip(_RANDOM, self.random, _random_state(), strict=True):
+        generators, environment = self.consumable
+        for name, before, now in zip(_RANDOM, generators, _random_state(), strict=True):
             if not _same(before, now):
                 consumed.append(f"the state of {name}")
-        if self.environment != os.environ:
-            names = sorted(n for n in {*self.environment, *os.environ} if self.environment.get(n) != os.environ.get(n))
+        if environment != os.environ:
+            names = sorted(n for n in {*environment, *os.environ} if environment.get(n) != os.environ.get(n))
             consumed.append(f"environment variables {', '.join(names)}")
         return settings, consumed
 

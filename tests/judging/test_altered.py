@@ -9,7 +9,9 @@ import torch
 
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.judging import altered, diagnosis, reading
+from touchstone.conformance.judging.operations import Alteration
 from touchstone.conformance.spec import compare
+from touchstone.conformance.spec.budget import Expected
 from touchstone.conformance.spec.cases import plain_case
 from touchstone.reference import _masks, _philox
 from touchstone.reference.attention import torch_attention
@@ -625,3 +627,105 @@ def test_it_comes_with_a_finding():
 def test_without_a_reference_nothing_is_said():
     contract = replace(registry.contract("rms_norm"), name="of_nobody")
     assert altered.of_op(contract) is None
+
+
+def given_of(got, **about):
+    """What a kernel gives, beside what it has to: y is wrong in the second row."""
+    contract = registry.contract("softmax")
+    case = plain_case(contract, "float32", "normal", size=dict(rows=3, cols=4))
+    judged = {"y": Expected(RIGHT), **about}
+    return altered._Given(judged, got, case, "y")
+
+
+RIGHT = torch.arange(1.0, 13.0, dtype=torch.float64).reshape(3, 4)
+CHANGED = RIGHT.clone()
+CHANGED[1] *= 2
+
+
+def test_a_change_explains_all_of_what_a_kernel_gives():
+    wrong = {"y": CHANGED.float()}
+    given = given_of(wrong)
+    assert given.explained({"y": CHANGED})
+    assert not given.explained({"y": RIGHT}) and not given.explained({"y": CHANGED[:2]}) and not given.explained({})
+    elsewhere = CHANGED.clone()
+    elsewhere[0, 0] += 1
+    assert not given.explained({"y": elsewhere})  # it would be wrong where the kernel is right
+    assert not given.explained({"y": CHANGED * 1.01})  # closer than the right answer, and not it
+    assert not given_of({"y": RIGHT.float()}).explained({"y": CHANGED})  # nothing is wrong
+    assert not given_of({"y": None}).explained({"y": CHANGED})
+    assert given.error(CHANGED) == 0.0 and given.error(CHANGED + 0.5) == 0.5
+    assert given_of({"y": RIGHT.float()}).error(RIGHT) == np.inf
+
+
+def test_a_change_explains_the_other_outputs_as_far_as_there_are_any():
+    lse = torch.arange(3.0, dtype=torch.float64)
+    both = {"y": CHANGED.float(), "lse": lse.float()}
+    given = given_of(both, lse=Expected(lse))
+    assert given.explained({"y": CHANGED, "lse": lse}) and not given.explained({"y": CHANGED, "lse": lse + 1})
+    assert given.explained({"y": CHANGED})  # the reference gives none
+    assert given_of({"y": CHANGED.float()}, lse=Expected(lse)).explained({"y": CHANGED, "lse": lse + 1})
+    assert given_of(both, lse=None).explained({"y": CHANGED, "lse": lse + 1})  # none is asked for
+    assert not given_of({**both, "lse": lse[:2].float()}, lse=Expected(lse)).explained({"y": CHANGED, "lse": lse})
+    one = torch.tensor([0.0, 5.0, 2.0], dtype=torch.float64)  # an output of which one element in three is another
+    assert not given_of({**both, "lse": one.float()}, lse=Expected(lse)).explained({"y": CHANGED, "lse": lse})
+
+
+def test_nearly_all_wrong_elements_have_to_be_explained():
+    right = torch.ones(10, 10, dtype=torch.float64)
+    changed = 3 * right
+    contract = registry.contract("softmax")
+    case = plain_case(contract, "float32", "normal", size=dict(rows=10, cols=10))
+    for others, explained in ((0, True), (5, True), (6, False)):
+        got = changed.float()
+        got.view(-1)[:others] = 7
+        given = altered._Given({"y": Expected(right)}, {"y": got}, case, "y")
+        assert given.explained({"y": changed}) == explained
+
+
+def test_a_change_may_move_what_it_rounds_otherwise():
+    """A thousandth of what it moves an element by, where there are enough of them to tell."""
+    right, case = Expected(RIGHT), plain_case(registry.contract("softmax"), "float32", "normal")
+    near = RIGHT + 8 * (1 + 0.9e-3)
+    assert not altered._off(RIGHT + 8, right, near.float(), case).any()
+    assert altered._off(RIGHT + 8, right, (RIGHT + 8 * (1 + 1.1e-3)).float(), case).all()
+    few = Expected(RIGHT[0, :2])
+    assert altered._off(RIGHT[0, :2] + 8, few, near[0, :2].float(), case).all()
+    assert altered._off(RIGHT, right, None, case) is None and altered._off(RIGHT, right, RIGHT[:1], case) is None
+    half = replace(case, dtype="bfloat16")
+    assert not altered._off(RIGHT + 8, right, (RIGHT + 8 * (1 + 5e-3)).bfloat16(), half).any()
+
+
+def test_whether_the_reference_gives_the_judges_answer():
+    case = plain_case(registry.contract("softmax"), "float32", "normal")
+    judged = {"y": Expected(RIGHT), "none": None}
+    assert altered._right({"y": RIGHT}, judged, case, "y") and altered._right(
+        {"y": RIGHT * (1 + 1e-9)}, judged, case, "y"
+    )
+    assert not altered._right({"y": RIGHT * 1.1}, judged, case, "y") and not altered._right({}, judged, case, "y")
+    assert not altered._right({"y": RIGHT[:1]}, judged, case, "y")
+    assert not altered._right({"none": RIGHT}, judged, case, "none")
+
+
+def test_what_is_as_likely_is_said_of_no_more_than_two(monkeypatch):
+    """Changes that give the same numbers count once."""
+
+    def of_changes(*factors):
+        def reference(x):
+            return torch.softmax(x, -1)
+
+        changes = [(str(number), factor) for number, factor in enumerate(factors)]
+        monkeypatch.setattr(
+            altered,
+            "of_operations",
+            lambda plain: (
+                Alteration(text, {site: lambda o, by=factor: o.out * by for site in plain.seen})
+                for text, factor in changes
+            ),
+        )
+        return said("softmax", lambda x: reference(x) * 1.5, rows=5, cols=33)
+
+    assert of_changes(1.5, 1.5) == "as if 0"
+    assert of_changes(1.4, 1.5) == "as if 1" and of_changes(1.4) is None
+    assert of_changes(1.5, 1.5 + 1e-9) == "as if 0; or as if 1"
+    assert of_changes(1.5, 1.5 + 1e-9, 1.5 - 1e-9) is None
+    assert of_changes(1.5 + 3e-7, 1.5) == "as if 1"  # the other leaves more of the error

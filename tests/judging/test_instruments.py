@@ -648,3 +648,54 @@ def test_a_mode_sees_into_operators_that_are_python(key):
     with probe.Watch() as watch, backends.running():
         operators.worked.out(torch.ones(3))
     assert watch.library == {}
+
+
+def test_memory_that_neither_a_kernel_nor_the_library_has_changed():
+    """What Python writes after a kernel has ended, by way of another library."""
+    with probe.Watch() as watch:
+        y, other, later = torch.empty(4, 5), torch.empty(3), torch.empty(6)
+        with backends.running():
+            y.fill_(1)
+        assert watch.unexplained(y) is None
+        later.fill_(2)  # by the library, which is seen
+        assert watch.unexplained(later) is None and watch.unexplained(y[1:]) is None
+        other.numpy()[1] = 5
+        y.numpy()[2, 3] = 5
+    assert (
+        watch.unexplained(y) == "was changed after the last kernel had ended, by no call of the library that was seen"
+    )
+    assert watch.unexplained(other) == watch.unexplained(y)
+    foreign = torch.arange(3.0)
+    assert watch.unexplained(foreign) == "lies in memory that no call of torch's that was seen has allocated"
+
+
+def test_what_the_library_has_copied_is_explained_by_what_it_was_copied_from():
+    foreign = torch.arange(6.0)
+    with probe.Watch() as watch:
+        made, into = foreign.clone(), torch.empty(6)
+        into.copy_(foreign)
+        cast = foreign.to(torch.float64)
+    assert [(to.data_ptr(), of.data_ptr()) for to, of in watch.copies] == [
+        (each.data_ptr(), foreign.data_ptr()) for each in (made, into, cast)
+    ]
+    assert watch.unexplained(made) is watch.unexplained(into) is watch.unexplained(into.view(2, 3)) is None
+
+
+def test_without_a_launch_nothing_was_changed_after_one():
+    with probe.Watch() as watch:
+        y = torch.empty(4)
+        y.numpy()[1] = 5
+    assert watch.unexplained(y) is None
+
+
+def test_a_launch_begins_the_looking_anew():
+    with probe.Watch() as watch:
+        y = torch.empty(4)
+        with backends.running():
+            y.fill_(1)
+        y.fill_(2)
+        with backends.running():
+            pass
+        assert watch.unexplained(y) is None
+        y.numpy()[1] = 5
+    assert watch.unexplained(y) is not None

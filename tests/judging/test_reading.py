@@ -862,3 +862,287 @@ def test_of_many_calls_the_parameter_of_the_wrong_ones():
     assert causes.of_many([plain, strided, plain], 2, [2]) == "wrong in 1 of 3 calls, those with a transposed"
     assert causes.of_many([plain] * 9, 4, [4]) == "only call 4 of 9 is wrong"
     assert causes.of_many([plain] * 9, 3, [3, 6, 9]) == "every 3th call is wrong: 3, 6, 9"
+
+
+def of_case(op="softmax", dtype="float32", params=(), **size):
+    contract = registry.contract(op)
+    case = plain_case(contract, dtype, next(iter(contract.values)), size=size or None)
+    return contract, replace(case, params=tuple({**case.param, **dict(params)}.items()))
+
+
+def texts(found):
+    return [text for text, _ in found]
+
+
+def test_what_is_tried_for_integers():
+    contract, case = of_case("attention_decode", B=3, Hq=2, Hkv=2, Sq=1, Sk=9, D=8)
+    exact = contract.build(case).exact
+    sizes = {"B": 3, "Hq": 2, "Hkv": 2, "Sq": 1, "Sk": 9, "D": 8}
+    changes = dict(reading._counts(contract, case, exact))
+    assert changes.keys() == {f"all lengths were {size} ({letter})" for letter, size in sizes.items()} | {
+        "lengths were 0, 1, 2, ...",
+        "each of lengths were one more",
+        "each of lengths were one less",
+    }
+    ends = [text for text in changes if text.startswith("all")]
+    assert set(ends[:2]) == {
+        "all lengths were 2 (Hkv)",
+        "all lengths were 9 (Sk)",
+    }  # of no output, and so the likeliest
+
+    def lengths(text):
+        return changes[text](exact, case)[0]["lengths"].tolist()
+
+    given = exact["lengths"].tolist()
+    assert lengths("all lengths were 9 (Sk)") == [9, 9, 9] and lengths("lengths were 0, 1, 2, ...") == [0, 1, 2]
+    assert lengths("each of lengths were one more") == [n + 1 for n in given]
+    assert lengths("each of lengths were one less") == [n - 1 for n in given]
+    alike = {**exact, "lengths": torch.full_like(exact["lengths"], 9)}
+    assert "all lengths were 9 (Sk)" not in texts(reading._counts(contract, case, alike))  # so they are
+
+
+def test_a_size_of_any_number_of_axes_is_no_integer():
+    contract, case = of_case("cross_entropy")
+    exact = contract.build(case).exact
+    wide = replace(case, sizes=(*case.sizes, ("trailing", (2, 3))))
+    assert not any("trailing" in text for text in texts(reading._counts(contract, wide, exact)))
+
+
+def test_whole_slices_are_no_bound():
+    """Not along either axis, though all that is wrong is above all that is right."""
+    contract, case = of_case("activation", rows=3, cols=8)
+    case = replace(case, layouts=(("x", "contiguous"), ("bias", "none")))
+    x = torch.linspace(1, 24, 24, dtype=torch.float64).reshape(3, 8)
+
+    def told(x, bad):
+        built = SimpleNamespace(exact={"x": x})
+        paper = SimpleNamespace(build=lambda case: built, operand_dtype=contract.operand_dtype)
+        return reading._bound(paper, case, bad)[0]
+
+    bound = "wrong wherever |x| >= 17, and nowhere else"
+    rows, some = torch.arange(3)[:, None].expand(3, 8) == 2, x >= 19
+    assert told(x, rows) is None and told(x, some) == "wrong wherever |x| >= 19, and nowhere else"
+    assert told(x.t().contiguous(), rows.t()) is None
+    assert told(x.flatten(), rows.flatten()) == bound  # one axis has no slices
+    assert told(x, x >= 23) is None and told(x, x >= 3) is None  # too few that are wrong, or right
+    assert told(x, x >= 22) is not None and told(x, x >= 4) is not None
+    assert told(x - 30, x >= 19) is None  # all below 0, and close to it
+    assert told(x - 10, x <= 4) == "wrong wherever x <= -6, and nowhere else"
+    assert told(x - 10, x >= 20) == "wrong wherever |x| >= 10, and nowhere else"
+    assert told(x - 18, x >= 22) == "wrong wherever x >= 4, and nowhere else"
+    assert told(x.where(x != 20, torch.inf), some) is None
+    assert told(x, (x % 5 == 0)) is None
+
+
+@pytest.mark.parametrize(
+    ("size", "padded"),
+    [(1, []), (2, [8, 16, 32, 64, 128]), (33, [40, 48, 64, 128]), (64, [128]), (130, [136, 144, 160, 192, 256])],
+)
+def test_sizes_that_a_tile_makes_of_one(size, padded):
+    assert reading._padded_sizes(size) == padded
+
+
+def test_operands_that_are_padded():
+    contract, case = of_case("matmul", M=2, K=5, N=3)
+    exact = contract.build(case).exact
+    longer, params = reading._padded(contract, "K", 5, 8)(exact, case)
+    assert (longer["a"].shape, longer["b"].shape) == ((2, 8), (8, 3)) and params == case.param
+    assert torch.equal(longer["a"][:, :5], exact["a"]) and not longer["a"][:, 5:].any() and not longer["b"][5:].any()
+    assert torch.equal(reading._padded(contract, "M", 2, 4)(exact, case)[0]["b"], exact["b"])
+
+
+def test_what_lies_beyond_a_shape_is_cut_off():
+    value = torch.arange(24.0).reshape(4, 6)
+    assert torch.equal(reading._cut(value, (3, 2)), value[:3, :2]) and torch.equal(reading._cut(value, (9, 6)), value)
+    assert reading._cut(value, (3,)) is value and reading._cut(0.5, (3, 2)) == 0.5
+
+
+def test_what_a_change_tells_on_another_case():
+    """All of the output, or the slices that it explained before; where it cannot be compared, all of it is believed."""
+    contract, case = of_case("rms_norm", rows=5, cols=7)
+    change = reading._other_operand("weight", lambda w: 2 * w)
+    right = contract.expected(contract.build(case))["y"].answer.float()
+    some = right.clone()
+    some[1] *= 2
+    rows = (0, torch.tensor([False, True, False, False, False]))
+
+    def holds(values, where=(), few=False):
+        return reading._holds(contract, case, "y", change, where, values, few)
+
+    assert holds({"y": 2 * right}) and holds({"y": 2 * right}, rows) and holds({"y": some}, rows)
+    assert not holds({"y": some}) and not holds({"y": right}) and not holds({"y": right}, rows)
+    assert not holds({"y": right[:2]}) and not holds({"y": 3 * right})
+    for nothing in (None, {}, {"y": None}):
+        assert holds(nothing) and not holds(nothing, rows) and not holds(nothing, (), few=True)
+    by_none = reading._other_operand("weight", lambda w: w[:3])  # of which the mathematics give nothing
+    assert not reading._holds(contract, case, "y", by_none, (), {"y": right})
+
+
+def test_slices_that_read_those_of_others():
+    contract, case = of_case("rms_norm", rows=3, cols=5)
+    x, weight = contract.build(case).exact["x"], contract.build(case).exact["weight"]
+
+    def read(order, rows=slice(None), by=1.0):
+        w = weight[list(order)]
+        got = contract.expect({"x": x, "weight": w}, case.param, dtype=torch.float32, compute=None)["y"].answer.float()
+        right = contract.expected(contract.build(case))["y"]
+        mixed = right.answer.float()
+        mixed[rows] = got[rows] * by
+        bad = compare.compare(mixed, right, torch.float32).bad
+        assert bad is not None
+        return reading._slices_read(contract, case, "y", mixed, bad, float("inf"), "weight", "cols")
+
+    assert read([1, 0, 2, 3, 4]) == {0: 1, 1: 0} and read([0, 1, 2, 2, 2]) == {3: 2, 4: 2}
+    assert read([0, 1, 2, 2, 4]) is None  # one alone
+    assert read([1, 0, 2, 3, 4], rows=slice(1)) is None  # in one row
+    assert read([1, 0, 2, 3, 4], by=1.1) is None
+    right = contract.expected(contract.build(case))["y"].answer.float()
+    bad = torch.ones(3, 5, dtype=torch.bool)
+    assert reading._slices_read(contract, case, "y", right, bad, 0.0, "weight", "cols") is None  # no time is left
+
+
+def test_several_readings_are_told_apart_in_three_sizes_at_most():
+    contract, case = of_case("rms_norm", rows=2, cols=2)
+    changes = {
+        "before": reading._other_operand("weight", reading._rolled(0, 1)),
+        "after": reading._other_operand("weight", reading._rolled(0, -1)),
+        "first": reading._other_operand("weight", reading._all_of(0, 0)),
+    }
+    calls = []
+
+    def call(by):
+        def fn(x, weight, *, eps=1e-6):
+            return rms(x, weight.roll(by), eps)
+
+        def on(case):
+            calls.append(case)
+            return called(contract, fn)(case)
+
+        return on
+
+    assert list(reading.told_apart(contract, case, "y", changes, call(1))) == ["before"]
+    assert all(other.filled and other.sizes != case.sizes and other.params == case.params for other in calls)
+    assert len(calls) <= reading.OTHER_SIZES
+    assert list(reading.told_apart(contract, case, "y", changes, call(-1))) == ["after"]
+    for nothing in (
+        reading.nothing,
+        lambda case: {"y": None},
+        called(contract, norm(rms)),
+        lambda case: {"y": torch.ones(1)},
+    ):
+        assert reading.told_apart(contract, case, "y", changes, nothing) == changes
+    one = {"before": changes["before"]}
+    calls.clear()
+    assert reading.told_apart(contract, case, "y", one, call(-1)) == one and not calls  # nothing to tell apart
+
+
+def test_operands_of_other_order_and_by_other_indices():
+    contract, case = of_case("matmul", M=3, K=3, N=3)
+    exact = contract.build(case).exact
+    changes = dict(reading._other_order(contract, case, exact))
+    assert changes.keys() == {
+        "a and b were each other",
+        "M and K of a were the other way round in memory",
+        "K and N of b were the other way round in memory",
+    }
+    swapped, _ = changes["a and b were each other"](exact, case)
+    assert torch.equal(swapped["a"], exact["b"]) and torch.equal(swapped["b"], exact["a"])
+    turned, _ = changes["M and K of a were the other way round in memory"](exact, case)
+    assert torch.equal(turned["a"], exact["a"].t()) and torch.equal(turned["b"], exact["b"])
+    contract, case = of_case("matmul", M=2, K=1, N=3)
+    assert texts(reading._other_order(contract, case, contract.build(case).exact)) == []
+    restored = reading._restored(0)(torch.arange(6.0).reshape(2, 3))
+    assert restored.tolist() == [[0, 2, 4], [1, 3, 5]]
+
+
+def test_what_is_tried_of_an_axis_that_no_output_has():
+    contract, case = of_case("matmul", M=2, K=20, N=3)
+    exact = contract.build(case).exact
+    together = dict(reading._together(contract, case, exact))
+    assert list(together) == ["each K of a and b were the one before", "each K of a and b were the one after"]
+    moved, _ = together["each K of a and b were the one before"](exact, case)
+    assert torch.equal(moved["a"], exact["a"].roll(1, 1)) and torch.equal(moved["b"], exact["b"].roll(1, 0))
+    begun = dict(reading._begun_again(contract, case, exact))
+    assert list(begun) == [f"K of {name} began again with each tile of {tile}" for name in "ab" for tile in (8, 16)]
+    again, _ = begun["K of b began again with each tile of 16"](exact, case)
+    assert torch.equal(again["b"], torch.cat([exact["b"][:16], exact["b"][:4]])) and torch.equal(again["a"], exact["a"])
+    contract, case = of_case("softmax", rows=3, cols=40)
+    exact = contract.build(case).exact
+    assert texts(reading._together(contract, case, exact)) == texts(reading._begun_again(contract, case, exact)) == []
+
+
+def test_vectors_by_the_axis_before_and_by_parts_of_their_index():
+    contract, case = of_case("rms_norm", rows=3, cols=2)
+    exact = contract.build(case).exact
+    (text,), (change,) = zip(*reading._by_another_axis(contract, case, exact), strict=True)
+    assert text == "weight were indexed by rows, not by cols"
+    assert torch.equal(change(exact, case)[0]["weight"], exact["weight"][[0, 1, 0], None])
+    contract, case = of_case("rms_norm", rows=1, cols=2)
+    assert texts(reading._by_another_axis(contract, case, contract.build(case).exact)) == []
+    contract, case = of_case("group_norm", params={"groups": 3}, N=2, C=12, trailing=(5,))
+    exact = contract.build(case).exact
+    changes = dict(reading._by_another_index(contract, case, exact))
+    assert changes.keys() == {
+        f"weight and bias were indexed by C {how} {by}" for how in ("//", "%") for by in ("groups", "(C/groups)")
+    }
+    index = {
+        "// groups": [n // 3 for n in range(12)],
+        "% groups": [n % 3 for n in range(12)],
+        "// (C/groups)": [n // 4 for n in range(12)],
+        "% (C/groups)": [n % 4 for n in range(12)],
+    }
+    for how, places in index.items():
+        moved, _ = changes[f"weight and bias were indexed by C {how}"](exact, case)
+        assert all(torch.equal(moved[name], exact[name][places]) for name in ("weight", "bias")), how
+    contract, case = of_case("group_norm", params={"groups": 1}, N=2, C=12, trailing=(5,))
+    ones = texts(reading._by_another_index(contract, case, contract.build(case).exact))
+    assert ones == ["weight and bias were indexed by C % groups"]  # by 1 nothing is divided
+
+
+def test_operands_of_earlier_calls_of_the_same_shape_and_dtype():
+    contract, case = of_case("rms_norm", rows=3, cols=5)
+    exact = contract.build(case).exact
+    earlier = [replace(case, seed=seed, values=values) for seed, values in ((1, "large"), (2, "tiny"), (3, "normal"))]
+    wide = plain_case(contract, "float32", "normal", size=dict(rows=3, cols=6))
+    rows = plain_case(contract, "float32", "normal", size=dict(rows=4, cols=5))
+    half = replace(case, dtype="float16")
+
+    def found(*cases):
+        return texts(reading._kept(contract, case, exact, cases))
+
+    assert found() == found(case) == found(wide, half) == []
+    assert found(rows) == [f"weight were that of an earlier call, on {rows.id}"]
+    both = [f"{name} were that of an earlier call, on {other.id}" for name in ("x", "weight") for other in earlier[:2]]
+    assert found(*earlier[:2]) == both
+    first_and_last = [earlier[0], earlier[1], rows]
+    assert [text for text in found(*first_and_last) if text.startswith("weight")] == [
+        f"weight were that of an earlier call, on {other.id}" for other in (earlier[0], rows)
+    ]
+    assert [text for text in found(*first_and_last) if text.startswith("x")] == [
+        f"x were that of an earlier call, on {other.id}" for other in earlier[:2]
+    ]
+
+
+def test_an_operand_whose_elements_stand_in_an_output():
+    x = torch.arange(6.0, dtype=torch.float64).reshape(2, 3)
+    bad = torch.tensor([[True, True, True], [False, False, True]])
+    got = torch.where(bad, x, -1.0).float()
+    assert reading._copied({"w": x[0], "none": None, "x": x}, got, bad) == "x"
+    assert reading._copied({"x": x + bad}, got, bad) is None
+    assert reading._copied({"x": torch.ones(2, 3)}, torch.ones(2, 3), bad) is None  # one number tells nothing
+
+
+def test_more_readings_than_can_be_named(monkeypatch):
+    """Three are named of those that fit, and no more than eight are looked for."""
+    contract, case = of_case("rms_norm", rows=5, cols=7)
+    monkeypatch.setattr(contract, "sizes", contract.sizes[:0])
+    looked = []
+
+    def changes(*given):
+        for number in range(20):
+            looked.append(number)
+            yield f"reading {number}", reading._other_operand("weight", lambda w: w.roll(1))
+
+    monkeypatch.setattr(reading, "_changes", changes)
+    told = said("rms_norm", norm(lambda x, w, eps: rms(x, w.roll(1), eps)), rows=5, cols=7)
+    assert told == "as if reading 0; or as if reading 1; or as if reading 2" and looked == list(range(9))

@@ -13,6 +13,8 @@ import threading
 import numpy as np
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from touchstone import backends
 from touchstone.conformance.judging import instruments as probe
@@ -59,6 +61,33 @@ def test_numpys_error_handling():
     np.seterr(over="raise")
     settings, consumed = before.changes()
     assert len(settings) == 1 and settings[0].startswith("NumPy's error handling from") and consumed == []
+    assert before.changes() == ([], [])
+
+
+class Dispatches(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+class Functions(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        ("torch's dispatch modes from 0 to 1", Dispatches),
+        ("torch's function modes from 0 to 1", Functions),
+        ("inference mode from False to True", torch.inference_mode),
+    ],
+)
+def test_a_mode_that_is_left_on_is_named(name, mode):
+    """What stays on would see, or change, all later calls of the process; it ends with its own `with` alone."""
+    before = probe.State(random=False)
+    with mode():
+        settings, consumed = before.changes()
+    assert name in settings and consumed == []
     assert before.changes() == ([], [])
 
 
@@ -116,6 +145,22 @@ def _profile():
 
 
 @contextlib.contextmanager
+def _trace():
+    kept = sys.gettrace()
+    sys.settrace(lambda *event: None)
+    yield
+    sys.settrace(kept)
+
+
+@contextlib.contextmanager
+def _output():
+    kept = sys.stdout
+    sys.stdout = None
+    yield
+    sys.stdout = kept
+
+
+@contextlib.contextmanager
 def _thread():
     ended = threading.Event()
     thread = threading.Thread(target=ended.wait)
@@ -147,6 +192,8 @@ CONSUMED = {
     "the mode of new files from": _mode,
     "the current folder from": _folder,
     "the profile function from False to True": _profile,
+    "the trace function from False to True": _trace,
+    "standard output from open to closed": _output,
     "Python's threads from": _thread,
     "the limits of its process from": _limits,
     "the signals blocked from [] to [10]": _signals,

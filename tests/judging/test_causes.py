@@ -1,0 +1,529 @@
+"""Why values are wrong, where other calls tell: of kernels that keep something, read beside an operand, or are wrong now
+and then; each question by itself."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.discovery.subject import Subject
+from touchstone.conformance.judging import causes, diagnosis
+from touchstone.conformance.judging import instruments as probe
+from touchstone.conformance.judging.call import output_bytes
+from touchstone.conformance.judging.executor import Manner
+from touchstone.conformance.judging.judgement import FAILED, Judgement
+from touchstone.conformance.judging.trials import CaseTrial
+from touchstone.conformance.spec import compare
+from touchstone.conformance.spec.budget import Expected
+from touchstone.conformance.spec.cases import plain_case
+
+SOFTMAX = registry.contract("softmax")
+NAN = math.nan
+
+
+def softmax(x):
+    return torch.softmax(x.float(), -1).to(x.dtype)
+
+
+def case_of(op="softmax", dtype="float32", seed=0, params=(), **size):
+    contract = registry.contract(op)
+    case = plain_case(contract, dtype, next(iter(contract.values)), seed, size or None)
+    return replace(case, params=tuple({**case.param, **dict(params)}.items()))
+
+
+def judgement(fn, case, **about):
+    return Judgement(Subject(case.op, fn, "fn", "user@cpu", "cpu", **about), CaseTrial(case))
+
+
+def caused(fn, case, calls_before=0, **about):
+    """What is said of each wrong output of the kernel's next call."""
+    j = judgement(fn, case, **about)
+    inputs, blocks = j.contract.build(case), output_bytes(j.contract, case)
+    for _ in range(calls_before):
+        j.call(j.contract.build(case).arguments)
+    values = j.call(inputs.arguments, Manner(probe.PATTERNS[0], blocks), inputs.placed).values
+    expected = j.contract.expected(inputs)
+    verdicts = {name: compare.compare(values[name], expected[name], case.torch_dtype) for name in expected}
+    assert not all(verdict.ok for verdict in verdicts.values())
+    return causes.of_call(j, inputs, values, expected, verdicts, blocks, again=True)
+
+
+def numbered(change, fn=softmax):
+    """A kernel of which `change` makes the values of its nth call wrong."""
+    count = itertools.count(1)
+    return lambda *given, **named: change(fn(*given, **named), next(count))
+
+
+def test_a_call_that_is_wrong_alone_is_called_so():
+    told = caused(numbered(lambda y, n: 2 * y if n == 3 else y), case_of(), calls_before=2)
+    assert told == {
+        "y": "right in further calls with the same inputs: call 3 alone, the first of these sizes or one of many"
+    }
+
+
+@pytest.mark.parametrize("period", [4, 5, 40])
+def test_a_period_is_found_by_further_calls(period):
+    """And not taken for a first call of a new size, among which one can be wrong by chance."""
+    told = caused(numbered(lambda y, n: 2 * y if n % period == 0 else y), case_of(), calls_before=period - 1)["y"]
+    assert told == f"every {period}th call is wrong: this is call {period}, and call {2 * period} is too"
+
+
+def test_calls_that_are_wrong_without_a_period_are_no_period():
+    told = caused(numbered(lambda y, n: 2 * y if n in (3, 14) else y), case_of(), calls_before=2)["y"]
+    assert "call 3 alone" in told
+
+
+def test_the_first_call_of_each_size_is_wrong():
+    seen = set()
+
+    def fn(x):
+        new = x.shape not in seen
+        seen.add(x.shape)
+        return softmax(x) * (4 if new else 1)
+
+    assert caused(fn, case_of())["y"].startswith(
+        "right in further calls with the same inputs: only the first call of a size"
+    )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "found"),
+    [
+        (lambda first, n: first, True),
+        (lambda first, n: True, False),  # the second too
+        (lambda first, n: not first, False),
+        (lambda first, n: False, False),
+    ],
+)
+def test_whether_the_first_of_two_calls_of_a_new_size_alone_is_wrong(wrong, found):
+    count, seen = itertools.count(), set()
+
+    def fn(x):
+        first = x.shape not in seen
+        seen.add(x.shape)
+        return softmax(x) * (2 if wrong(first, next(count)) else 1)
+
+    j = judgement(fn, case_of())
+    assert causes._first_of_new_sizes(j, case_of()) is found
+    assert len(j.subject.recent) == (1 if found else causes.SIZES)
+    assert all(case.filled and label == f"on {case.id}" for label, case in j.subject.recent)
+
+
+def test_without_a_new_size_nothing_is_told_of_first_calls():
+    j = judgement(softmax, case_of())
+    j.subject.recent.extend(("before", case_of(**size)) for size in SOFTMAX.sizes)
+    assert causes._first_of_new_sizes(j, case_of()) is None
+    refuses = judgement(lambda x: 1 / 0, case_of())
+    assert causes._first_of_new_sizes(refuses, case_of()) is None
+
+
+def kept_by(key, of=lambda x: x):
+    held = {}
+    return lambda x: held.setdefault(key(x), softmax(of(x))).clone()
+
+
+@pytest.mark.parametrize(
+    ("fn", "kept"),
+    [
+        (kept_by(lambda x: x.shape), True),
+        (kept_by(lambda x: str(x.tolist())), False),
+        (lambda x: 2 * softmax(x), False),
+        (numbered(lambda y, n: y if n < 10 else 2 * y), False),  # the first size alone
+    ],
+)
+def test_what_is_kept_from_the_first_call_of_each_new_size(fn, kept):
+    """More than one size has to say so: in one rounding can."""
+    j = judgement(fn, case_of())
+    told = causes.kept_from_first(j, case_of())
+    assert (told is not None) == kept and (len(j.subject.recent) < causes.SIZES or not kept)
+    assert told is None or told.startswith("of calls with sizes that are new to it the first is right")
+
+
+def test_what_is_kept_in_one_size_alone_is_not_enough():
+    held, sizes = {}, []
+
+    def fn(x):
+        if x.shape not in sizes:
+            sizes.append(x.shape)
+        return held.setdefault(x.shape, softmax(x)).clone() if x.shape == sizes[0] else softmax(x)
+
+    assert causes.kept_from_first(judgement(fn, case_of()), case_of()) is None
+    assert len(sizes) > 1
+
+
+def test_sizes_that_are_new_and_of_little_work():
+    j = judgement(softmax, case_of())
+    new = list(itertools.islice(causes._of_new_sizes(j, case_of()), 3))
+    assert new and all(case.filled and SOFTMAX.work(case) < causes.reading.LITTLE * 2 for case in new)
+    known = [size for size in SOFTMAX.sizes if SOFTMAX.work(case_of(**size)) >= causes.LEAST_WORK]
+    for case in new:
+        assert any({**size, name: size[name] + 1} == case.size for size in known for name in size)
+    j.subject.recent.extend(("before", case) for case in new)
+    assert not {case.sizes for case in itertools.islice(causes._of_new_sizes(j, case_of()), 3)} & {
+        case.sizes for case in new
+    }
+
+
+@pytest.mark.parametrize("op", ["elementwise", "group_norm"])
+def test_sizes_of_any_number_of_axes_are_not_made_new(op):
+    assert list(causes._of_new_sizes(judgement(softmax, case_of(op)), case_of(op))) == []
+
+
+def test_inputs_whose_values_were_right_and_are_not_any_more():
+    first = case_of(rows=2, cols=7)
+    j = judgement(lambda x: 2 * softmax(x), case_of())
+    assert causes._worn(j, (), 9) is None  # none was right
+    j.subject.held_first.append((4, first))
+    j.subject.compared["right up to"] = 7
+    said = "the inputs of call 4, whose values were right, give wrong ones by now: right up to call 7, wrong from call "
+    assert causes._worn(j, (), 9) == f"{said}9 on"
+    assert causes._worn(j, (), 12) == f"{said}9 on"  # the first that was wrong
+    right = judgement(softmax, case_of())
+    right.subject.held_first.append((4, first))
+    assert causes._worn(right, (), 9) is None
+    gone = judgement(lambda x: 1 / 0, case_of())
+    gone.subject.held_first.append((4, first))
+    assert causes._worn(gone, (), 9) is None
+
+
+def test_what_is_remembered_of_a_call():
+    j = judgement(softmax, case_of())
+    causes.remember(j, 3)
+    assert j.subject.recent == [(f"on {j.case.id}", j.case)]
+    assert (j.subject.passed, j.subject.held_first, j.subject.compared["right up to"]) == ([j.case], [(3, j.case)], 3)
+    causes.remember(j, 4)
+    assert j.subject.held_first == [(3, j.case)] and j.subject.compared["right up to"] == 4
+    empty = judgement(softmax, case_of(rows=0, cols=5))
+    causes.remember(empty, 1)
+    assert empty.subject.passed and not empty.subject.held_first
+    wrong = judgement(softmax, case_of())
+    wrong.outcome.status = FAILED
+    causes.remember(wrong, 1)
+    assert wrong.subject.recent and not (wrong.subject.passed or wrong.subject.held_first)
+    assert "right up to" not in wrong.subject.compared
+    for number in range(causes.KEPT + 5):
+        causes.remember(j, number)
+    assert len(j.subject.recent) == len(j.subject.passed) == causes.KEPT
+
+
+def gap_of(x):
+    """What lies behind the rows of a view, where there is something."""
+    return x.as_strided((len(x), 1), x.stride(), x.storage_offset() + x.shape[1])
+
+
+def test_an_operand_around_which_is_read():
+    case = replace(case_of(rows=4, cols=9), layouts=(("x", "sliced"),))
+    contract = registry.contract("softmax")
+    x = contract.build(case).arguments["x"]
+    assert x.stride(0) > x.shape[1]
+
+    def reads(x):
+        return softmax(x) + 0 * gap_of(x) + gap_of(x).isnan().sum()
+
+    told = caused(reads, case)["y"]
+    assert (
+        told == "they depend on memory outside the view of x: what lies around it or in its gaps is read"
+        or told == (diagnosis.NAN)
+    )
+    j = judgement(reads, case)
+    values = j.call(contract.build(case).arguments).values["y"]
+    bad = torch.ones(values.shape, dtype=torch.bool)
+    assert causes._read_around(j, case, "y", values, bad, ()) == ["x"]
+    apart = judgement(lambda x: 2 * softmax(x), case)
+    values = apart.call(contract.build(case).arguments).values["y"]
+    assert causes._read_around(apart, case, "y", values, bad, ()) == []
+
+
+def test_operands_of_their_own_dtype_and_large_ones_are_not_looked_around(monkeypatch):
+    case = replace(case_of(rows=4, cols=9), layouts=(("x", "sliced"),))
+    j = judgement(lambda x: softmax(x) + gap_of(x), case)
+    values = j.call(SOFTMAX.build(case).arguments).values["y"]
+    bad = torch.ones(values.shape, dtype=torch.bool)
+    assert causes._read_around(j, case, "y", values, bad, ()) == ["x"]
+    monkeypatch.setattr(causes, "SMALL", 8)
+    assert causes._read_around(j, case, "y", values, bad, ()) == []
+
+
+def test_operands_that_hold_the_same_numbers():
+    one, nan = torch.tensor([1.0, 2.0]), torch.tensor([1.0, NAN])
+    assert causes._equal(None, None) and causes._equal(one, one.clone()) and causes._equal(nan, nan.clone())
+    for other in (None, one[:1], 2 * one, nan):
+        assert not causes._equal(one, other) and not causes._equal(other, one)
+
+
+def test_a_parameter_that_was_not_looked_at_needs_the_same_operands():
+    case = case_of("layer_norm", rows=3, cols=5)
+    name = "eps"
+    other = replace(case, params=((name, 0.5),), drawn_as=case.id)
+    j = judgement(softmax, case)
+    assert causes._instead(j, other, case) == f", of {name}=0.5: it is kept, or {name} of this call not looked at"
+    assert causes._instead(j, replace(other, seed=1), case) == ""
+    assert causes._instead(j, replace(case, seed=1), case) == ""
+    none = tuple((n, "none" if n == "bias" else layout) for n, layout in case.layouts)
+    bare = replace(case, layouts=none)
+    assert causes._instead(j, replace(other, layouts=none, drawn_as=bare.id), bare) != ""
+    assert causes._instead(j, replace(other, layouts=none), case) == ""
+
+
+def test_the_answer_of_an_earlier_call():
+    first, other, wide = case_of(rows=3, cols=7), case_of(seed=5, rows=3, cols=7), case_of(rows=3, cols=8)
+    kept = SOFTMAX.expected(SOFTMAX.build(first))["y"].answer.float()
+
+    def said(fn, earlier, again=True):
+        j = judgement(fn, other)
+        j.earlier = [(f"call {number}", case) for number, case in enumerate(earlier, 1)]
+        inputs = SOFTMAX.build(other)
+        values = j.call(inputs.arguments).values
+        expected = SOFTMAX.expected(inputs)
+        wrong = {"y": compare.compare(values["y"], expected["y"], torch.float32).bad}
+        return causes._of_earlier_calls(j, other, values, wrong, expected if again else None)
+
+    assert said(lambda x: kept.clone(), [wide, first]) == {"y": "the answer of an earlier call, call 2"}
+    assert said(lambda x: kept.clone(), [wide, other]) == {}
+    assert said(lambda x: 2 * softmax(x), [wide, first]) == {}
+    count = itertools.count()
+    by_chance = lambda x: 2 * softmax(x) if next(count) % 2 else kept.clone()  # noqa: E731
+    assert said(by_chance, [first]) == {}  # what the next call gives is neither right nor an earlier answer
+    assert said(by_chance, [first], again=False) == {"y": "the answer of an earlier call, call 1"}
+
+
+def test_which_elements_differ():
+    one, bad = torch.arange(40.0), torch.zeros(40, dtype=torch.bool)
+    bad[:20] = True
+    few, many = one.clone(), one + 1
+    few[0] = -1
+    assert causes._differs(one, many, bad) and not causes._differs(one, few, bad)
+    assert causes._differs(one, few, bad, most=False) and not causes._differs(one, one.clone(), bad, most=False)
+    few[0], few[30] = 0.0, -1
+    assert not causes._differs(one, few, bad, most=False)  # elsewhere
+    assert not causes._differs(one, many.double(), bad) and not causes._differs(one, many[:4], bad)
+    assert not causes._differs(one, None, bad)
+    assert causes._differs(torch.zeros(3), -torch.zeros(3), torch.ones(3, dtype=torch.bool))  # bits
+
+
+def test_outputs_that_go_off():
+    first, bad = torch.zeros(4), torch.tensor([True, True, False, False])
+    steps = [torch.tensor([n, n, 0.0, 0.0]) for n in (1.0, 2.0, 3.0)]
+    assert causes._go_off(first, steps, bad)
+    assert not causes._go_off(first, steps[::-1], bad) and not causes._go_off(first, [steps[0], steps[0]], bad)
+    assert not causes._go_off(first, [first, steps[0]], bad)  # the second is no further than the first
+    assert not causes._go_off(first, steps, ~bad)
+    assert not causes._go_off(first, [*steps, steps[0] * math.inf], bad)
+    assert not causes._go_off(first, [steps[0][:2]], bad) and not causes._go_off(first, [None], bad)
+
+
+def test_an_output_that_drifts_does_so_in_further_calls():
+    case, inputs = case_of(), SOFTMAX.build(case_of())
+    bad = torch.ones(SOFTMAX.output_shape("y", case), dtype=torch.bool)
+    first = torch.zeros(bad.shape)
+    later = [first + n for n in (1, 2, 3)]
+    for change, drifts in (
+        (lambda y, n: torch.full_like(y, 10.0 * n), True),
+        (lambda y, n: torch.full_like(y, -1.0 if n == 4 else 10.0 * n).clamp_min(0), False),
+        (lambda y, n: y if n < 3 else y[0], False),
+    ):
+        j = judgement(numbered(change), case)
+        assert causes._drifts(j, inputs, "y", first, later, bad, ()) == drifts
+    assert not causes._drifts(j, inputs, "y", first.int(), [x.int() for x in later], bad, ())
+    assert not causes._drifts(j, inputs, "y", first, later[::-1], bad, ())
+
+
+def test_sums_that_begin_where_the_call_before_ended():
+    answer, bad = Expected(torch.tensor([3.0, -2.0, math.inf], dtype=torch.float64)), torch.tensor([True, True, True])
+    finite = torch.tensor([3.0, -2.0, 0.0])
+    first = 2 * finite
+    assert causes._grows(first, [3 * finite, 4 * finite], answer, bad) == [
+        True,
+        True,
+    ]  # what has no answer does not count
+    assert causes._grows(first, [3 * finite, 3 * finite], answer, bad) == [True, False]
+    assert causes._grows(first, [3 * finite, None], answer, bad) == [False]
+    assert causes._grows(first, [(3 * finite)[:2]], answer, bad) == [False]
+    assert causes._grows(first, [3 * finite], None, bad) == [False]
+
+
+def test_an_output_of_another_call_is_right_or_not():
+    case = case_of(rows=2, cols=3)
+    j, answer = judgement(softmax, case), SOFTMAX.expected(SOFTMAX.build(case))["y"]
+    right = answer.answer.float()
+    assert causes.is_right(j, case, "y", right, answer) and causes.is_right(j, case, "y", None, None)
+    for got in (right * 1.1, right[:1], None, "y"):
+        assert not causes.is_right(j, case, "y", got, answer)
+    assert not causes.is_right(j, case, "y", right, None)
+
+
+def test_a_call_on_another_case():
+    case = case_of(rows=2, cols=3)
+    held = torch.zeros(2, 3)
+    values = causes.on_case(judgement(lambda x: held.copy_(softmax(x)), case), case)
+    kept = values["y"].clone()
+    held.zero_()
+    assert torch.equal(values["y"], kept) and kept.sum() > 1  # a copy
+    assert causes.on_case(judgement(lambda x: 1 / 0, case), case) is None
+    assert causes.on_case(judgement(lambda x: (x, x), case), case) is None
+    never = replace(SOFTMAX, valid=lambda case: False)
+    assert causes.on_case(judgement(softmax, case), case, never) is None
+
+
+@pytest.mark.parametrize(
+    ("cases", "first", "wrong", "said"),
+    [
+        (9, 4, [4, 5, 6, 7, 8, 9], "right in the first 3 calls, wrong from call 4 on"),
+        (9, 6, [6, 7, 8, 9], None),  # too few to say
+        (9, 5, [5, 6, 7, 8, 9], "right in the first 4 calls, wrong from call 5 on"),
+        (9, 2, [2, 4, 6, 8], "every 2th call is wrong: 2, 4, 6, 8"),
+        (11, 2, [2, 4, 6, 8, 10], "every 2th call is wrong: 2, 4, 6, 8, ..."),
+        (9, 2, [2, 4, 6], None),
+        (9, 8, [8], None),  # too few calls behind it
+        (9, 5, [5], "only call 5 of 9 is wrong"),
+        (9, 2, [2, 3, 9], None),
+    ],
+)
+def test_which_of_many_calls_are_wrong(cases, first, wrong, said):
+    assert causes.of_many([case_of()] * cases, first, wrong) == said
+
+
+def test_several_things_that_the_wrong_of_many_calls_have():
+    plain = case_of("elementwise")
+    both = replace(plain, layouts=(("a", "transposed"), ("b", "sliced")))
+    one = replace(plain, layouts=(("a", "transposed"), ("b", "contiguous")))
+    assert causes.of_many([plain, both, plain], 2, [2]) == "wrong in 1 of 3 calls, those with a transposed and b sliced"
+    assert causes.of_many([one, both, plain], 2, [2]) == "wrong in 1 of 3 calls, those with b sliced"
+
+
+def test_numbers_in_the_places_that_no_answer_depends_on():
+    assert causes.of_numbers(SOFTMAX) is None
+    contract = registry.contract("attention_decode")
+    found = causes.of_numbers(contract)
+    assert all(operand.garbage is None for operand in found.operands.values())
+    assert found.operands.keys() == contract.operands.keys() and found.name == contract.name
+    case = plain_case(contract, "float32", next(iter(contract.values)))
+    assert contract.build(case).arguments["v"].isnan().any() and not found.build(case).arguments["v"].isnan().any()
+
+
+def test_fresh_memory_of_zeros_hides_a_missing_fill():
+    """A kernel that adds to memory which it has allocated is right where that holds zeros."""
+
+    def adds(x):
+        return torch.empty(x.shape).add_(softmax(x))
+
+    case = case_of(rows=4, cols=300)
+    assert caused(adds, case)["y"] == diagnosis.NOT_ZEROED
+    right = SOFTMAX.expected(SOFTMAX.build(case))["y"]
+    j, everywhere = judgement(adds, case), torch.ones(4, 300, dtype=torch.bool)
+    good = {"y": right.answer.float()}
+    assert causes._counts_on_zeros(j, case, "y", good, right, everywhere)
+    assert not causes._counts_on_zeros(j, case, "y", {"y": 2 * good["y"]}, right, everywhere)
+    assert not causes._counts_on_zeros(j, case, "y", {}, right, everywhere)
+    assert not causes._counts_on_zeros(j, case, "y", good, None, everywhere)
+    zeros = Expected(torch.zeros(4, 300, dtype=torch.float64))
+    assert not causes._counts_on_zeros(j, case, "y", {"y": torch.zeros(4, 300)}, zeros, everywhere)
+
+
+def test_memory_that_nothing_wrote_is_told_by_another_fill():
+    case = case_of(rows=4, cols=300)
+
+    def tail(fill):
+        def fn(x):
+            y = torch.empty(x.shape)
+            y[:, :200] = softmax(x)[:, :200]
+            return fill(y)
+
+        return fn
+
+    told = caused(tail(lambda y: y), case)["y"]
+    assert told == "they were never written: the allocator's fill is still there"
+    computed = tail(lambda y: torch.where(y.isnan(), NAN, y).where(torch.arange(300) < 200, torch.tensor(NAN)))
+    j = judgement(computed, case)
+    got = torch.zeros(4, 300)
+    got[:, 200:].view(torch.uint8).fill_(probe.PATTERNS[0])
+    bad = torch.zeros(4, 300, dtype=torch.bool)
+    bad[:, 200:] = True
+    assert not causes._refilled(j, SOFTMAX.build(case), "y", bad, ())
+    assert causes._refilled(judgement(tail(lambda y: y), case), SOFTMAX.build(case), "y", bad, (4800,))
+    assert causes._refilled(judgement(lambda x: 1 / 0, case), SOFTMAX.build(case), "y", bad, ())
+
+
+def test_other_values_in_each_call_are_told_and_why():
+    told = caused(lambda x: softmax(x) * (1 + torch.rand(x.shape)), case_of(rows=4, cols=9))["y"]
+    assert told == "other values in each call with the same inputs: a race, or memory that nothing wrote"
+    unsteady = judgement(softmax, case_of(), untrusted=True)
+    assert causes._unsteady(unsteady).endswith("or the library's arithmetic, which is given other numbers here")
+    for about in (dict(untrusted=False), dict(untrusted=True, allow_library=True)):
+        assert causes._unsteady(judgement(softmax, case_of(), **about)) == "a race, or memory that nothing wrote"
+
+
+def test_a_kernel_that_is_wrong_in_the_same_way_each_time_has_no_cause():
+    assert caused(lambda x: 2 * softmax(x), case_of(rows=4, cols=9)) == {}
+    assert caused(numbered(lambda y, n: 2 * y if n < 3 else y[0]), case_of(rows=4, cols=9)) == {}  # no further calls
+
+
+def decoded(change, op="attention_decode"):
+    """A kernel of attention over a cache, of which `change` makes the weights (B, Hq, Sq, Sk) of its values."""
+
+    def fn(q, k, v, lengths, *, scale=None):
+        group, factor = q.shape[1] // k.shape[1], q.shape[-1] ** -0.5 if scale is None else scale
+        k, v = (t.repeat_interleave(group, 1) for t in (k, v))
+        seen = (torch.arange(k.shape[2]) <= (lengths[:, None] - q.shape[2] + torch.arange(q.shape[2]))[..., None])[
+            :, None
+        ]
+        s = (factor * q @ k.mT).masked_fill(~seen, -torch.inf)
+        lse = torch.logsumexp(s, -1)
+        p = torch.exp(s - lse.masked_fill(lse == -torch.inf, 0)[..., None])
+        return change(p, ~seen) @ v, lse
+
+    return fn
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda p, hidden: p, "to multiply by 0 leaves NaN"),
+        (lambda p, hidden: p + 0.3 * hidden, "count"),  # of which zeros would hide the factor
+        (lambda p, hidden: 1.4 * p, "count"),
+    ],
+)
+def test_what_is_done_with_nan_that_is_not_to_be_read(change, said):
+    case = case_of("attention_decode", B=3, Hq=2, Hkv=2, Sq=1, Sk=9, D=8)
+    j = judgement(decoded(change), case)
+    inputs = j.contract.build(case)
+    got = j.call(inputs.arguments).values["o"]
+    expected = j.contract.expected(inputs)["o"]
+    bad = compare.compare(got, expected, torch.float32).bad
+    told = causes.let_through(j, case, "o", got, bad, expected)
+    assert told == f"v has NaN in places that no answer depends on: they are read, and {said}"
+    assert causes.let_through(j, case, "o", got, bad, None) is None
+    numbers = got.nan_to_num(7.0)
+    assert causes.let_through(j, case, "o", numbers, bad, expected) is None  # it is no NaN
+
+
+def test_nan_of_two_operands_of_which_each_alone_is_enough():
+    def fn(q, k, v, lengths, *, scale=None):
+        seen = (torch.arange(k.shape[2]) <= (lengths[:, None] - 1)[..., None])[:, None]
+        s = q @ k.mT * q.shape[-1] ** -0.5 + torch.where(seen, 0.0, -1e30)
+        return torch.softmax(s, -1) @ v, torch.logsumexp(s, -1)
+
+    case = case_of("attention_decode", B=3, Hq=2, Hkv=2, Sq=1, Sk=9, D=8)
+    j = judgement(fn, case)
+    inputs = j.contract.build(case)
+    got, expected = j.call(inputs.arguments).values["o"], j.contract.expected(inputs)["o"]
+    bad = compare.compare(got, expected, torch.float32).bad
+    told = causes.let_through(j, case, "o", got, bad, expected)
+    assert told.startswith("k and v have NaN in places that no answer depends on: they are read, and ")
+
+
+def test_nan_of_nobody_is_not_let_through():
+    case = case_of("attention_decode", B=3, Hq=2, Hkv=2, Sq=1, Sk=9, D=8)
+    right = decoded(lambda p, hidden: p)
+
+    def fn(q, k, v, lengths, *, scale=None):
+        o, lse = right(q, k.nan_to_num(), v.nan_to_num(), lengths, scale=scale)
+        return o * NAN, lse
+
+    j = judgement(fn, case)
+    inputs = j.contract.build(case)
+    got, expected = j.call(inputs.arguments).values["o"], j.contract.expected(inputs)["o"]
+    assert causes.let_through(j, case, "o", got, torch.ones(got.shape, dtype=torch.bool), expected) is None

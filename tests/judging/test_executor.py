@@ -1,0 +1,220 @@
+"""One call in the process that has the kernel: what of it is seen, and how an error is told."""
+
+import contextlib
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from touchstone import backends
+from touchstone.backends import NotRun, Unsupported
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.discovery.subject import Subject
+from touchstone.conformance.judging import executor
+from touchstone.conformance.judging import instruments as probe
+from touchstone.conformance.judging.executor import CANNOT, DECLINES, RAISES, InProcess, Manner
+from touchstone.conformance.spec import layouts
+
+X = torch.arange(6.0).reshape(2, 3)
+
+
+def call(fn, manner=executor.PLAIN, op="softmax", debug=False, **about):
+    return InProcess(Subject(op, fn, "fn", "user@cpu", "cpu", **about)).call({"x": X.clone()}, manner, debug=debug)
+
+
+def test_late_inputs_arrive_within(monkeypatch):
+    """Before that their memory holds what shows; every operand that is given has them."""
+    seen, streams = [], []
+    placed = {"x": layouts.place(X, "contiguous", "cpu"), "bias": None, "w": layouts.place(X[0], "contiguous", "cpu")}
+    given = [placed[name].buffer.clone() for name in ("x", "w")]
+
+    class Stream:
+        def synchronize(self):
+            seen.append("synchronized")
+
+    @contextlib.contextmanager
+    def on(stream):
+        streams.append(stream)
+        yield
+        streams.pop()
+
+    def sleep(cycles):
+        assert streams and all(bool((placed[name].buffer == probe.PATTERNS[1]).all()) for name in ("x", "w"))
+        seen.append("held back")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: seen.append(len(streams)))
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", on)
+    monkeypatch.setattr(torch.cuda, "_sleep", sleep)
+    with executor._late(placed):
+        assert len(streams) == 1 and seen == [0, "held back"]
+        for name, values in zip(("x", "w"), given, strict=True):
+            assert torch.equal(placed[name].buffer, values)
+    assert not streams and seen[-1] == "synchronized"
+
+
+def test_the_manner_of_a_call():
+    seen = call(lambda x: (x * 1.0).requires_grad_(torch.is_grad_enabled()))
+    assert (
+        seen.values["y"].requires_grad
+        and not call(lambda x: (x * 1.0).requires_grad_(torch.is_grad_enabled()), Manner(usual=True))
+        .values["y"]
+        .requires_grad
+    )
+    fresh = call(lambda x: torch.empty(1000).clone()[None], Manner(probe.PATTERNS[1], (4000,))).values["y"]
+    assert bool((probe.raw(fresh)[16:] == probe.PATTERNS[1]).all())
+
+
+def changes(x):
+    torch.set_num_threads(torch.get_num_threads() + 1)
+    torch.rand(1)
+    torch.set_default_dtype(torch.float64)
+    return x * 1.0
+
+
+@pytest.mark.parametrize(
+    ("manner", "settings", "consumed"),
+    [
+        (Manner(state=True), 1, ["the number of threads", "the state of torch's generator"]),
+        (Manner(state=True, generators=False), 1, ["the number of threads"]),
+        (Manner(), 0, []),
+    ],
+)
+def test_what_a_call_leaves_changed(manner, settings, consumed):
+    threads = torch.get_num_threads()
+    try:
+        seen = call(changes, manner)
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_default_dtype(torch.float32)
+    assert len(seen.settings) == settings
+    assert [what.partition(" from ")[0] for what in seen.consumed] == consumed
+
+
+def test_a_call_that_is_watched():
+    def fn(x):
+        y = torch.empty_like(x).copy_(x.exp())
+        y.as_strided((1,), (1,), y.storage_offset() + 6).fill_(0)
+        return y
+
+    seen = call(fn, Manner(watched=True))
+    assert seen.watched and seen.guarded and seen.library == ["copy_", "exp"] and len(seen.broken) == 1
+    seen = call(lambda x: x * 2, Manner(watched=True))
+    assert seen.watched and not seen.guarded and not seen.broken and seen.unexplained == {}
+    seen = call(lambda x: torch.exp(x))
+    assert not (seen.watched or seen.guarded or seen.library)
+    empty = call(lambda x: torch.empty(0, 3) * 1, Manner(watched=True))
+    assert empty.guarded  # no memory of it to lie elsewhere
+    untrusted = call(lambda x: x * 2, Manner(watched=True), untrusted=True)
+    assert untrusted.unexplained == {"y": "lies in memory that no call of torch's that was seen has allocated"}
+
+
+def test_what_is_launched_is_told():
+    def launches(x):
+        with backends.running():
+            return x * 2
+
+    assert call(launches).launched and not call(lambda x: x * 2).launched
+
+
+def test_a_result_of_another_number_is_a_sentence():
+    assert call(lambda x: (x, x)).values == "returned 2 values; expected 1"
+    assert call(lambda x: (x, x), Manner(element=("y", (0, 0)))).writer is None
+
+
+ERRORS = {
+    RAISES: lambda x: {}["nothing"],
+    DECLINES: lambda x: (_ for _ in ()).throw(Unsupported("float8")),
+    CANNOT: lambda x: (_ for _ in ()).throw(NotRun("no compiler")),
+}
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+def test_what_is_raised_is_told_by_its_kind(kind):
+    seen = call(ERRORS[kind])
+    assert not seen.returned and seen.raised.kind == kind and seen.values == {} and seen.lost is None
+    assert seen.raised.types[0] in ("KeyError", "Unsupported", "NotRun") and "Exception" in seen.raised.types
+    assert seen.raised.text.startswith(f"{seen.raised.types[0]}: ") and seen.raised.said in seen.raised.text
+    if kind == RAISES:
+        with pytest.raises(KeyError):
+            call(ERRORS[kind], debug=True)
+    else:
+        assert call(ERRORS[kind], debug=True).raised.kind == kind
+
+
+def raised(error):
+    with contextlib.suppress(BaseException):
+        raise error
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (raised(ValueError("too long")), r"ValueError: too long (test_executor.py:"),
+        (raised(ValueError("")), r"ValueError: no message (test_executor.py:"),
+        (ValueError("too long"), "ValueError: too long"),  # nobody has raised it
+        (raised(ValueError("in kernel.py:12: too long")), "ValueError: in kernel.py:12: too long"),
+    ],
+)
+def test_an_error_says_where_it_was_raised(error, text):
+    told = executor.error_text(error)
+    assert told.startswith(text) and (told == text or told[len(text) : -1].isdecimal())
+
+
+def test_an_end_of_a_process_in_words():
+    assert executor.ending_text(SystemExit(3)) == "sys.exit(3)"
+    assert executor.ending_text(SystemExit("no")) == "sys.exit('no')"
+    assert executor.ending_text(KeyboardInterrupt("stop")) == "KeyboardInterrupt: stop"
+
+
+def test_which_outputs_lie_on_the_cpu_beside_a_gpu(monkeypatch):
+    monkeypatch.setattr(executor.cuda_face, "on_host", lambda tensor: tensor.shape == X.shape)
+
+    def launches(x):
+        with backends.running():
+            return x * 2
+
+    assert call(launches).on_host == ["y"]
+    assert call(lambda x: x * 2).on_host == []  # no kernel was launched: nothing says that it has to lie elsewhere
+
+
+def test_an_instrument_of_a_backend_is_around_the_call(monkeypatch):
+    within = []
+
+    @contextlib.contextmanager
+    def races():
+        within.append(1)
+        yield
+        within.pop()
+
+    backend = SimpleNamespace(instruments=lambda device: {"races": races})
+    monkeypatch.setattr(registry, "behind", lambda target: ())
+    monkeypatch.setattr(registry, "backend", lambda name: {"paper": backend}[name])
+    inside = call(lambda x: x + len(within), Manner(instrument=("paper", "races"))).values["y"]
+    assert torch.equal(inside, X + 1) and not within and torch.equal(call(lambda x: x + len(within)).values["y"], X)
+
+
+def test_what_is_undefined_is_gathered_from_every_backend(monkeypatch):
+    asked = []
+
+    def offering(found):
+        @contextlib.contextmanager
+        def undefined(device, conspicuous):
+            asked.append((device, conspicuous))
+            yield found
+
+        return SimpleNamespace(undefined=undefined)
+
+    offered = {
+        "one": offering({"a.py:1": "no other"}),
+        "two": offering({"b.py:2": "no mask"}),
+        "none": SimpleNamespace(),
+        "nothing": SimpleNamespace(undefined=lambda device, conspicuous: None),
+    }
+    monkeypatch.setattr(registry, "behind", lambda target: tuple(offered))
+    monkeypatch.setattr(registry, "backend", lambda name: offered.get(name, SimpleNamespace()))
+    seen = call(lambda x: x * 2, Manner(conspicuous=("a.py:1",)))
+    assert seen.undefined == {"a.py:1": "no other", "b.py:2": "no mask"}
+    assert asked == [("cpu", ("a.py:1",))] * 2
+    assert call(lambda x: 1 / 0, Manner(conspicuous=None)).undefined == seen.undefined  # of a call that fails too
