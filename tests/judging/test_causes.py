@@ -1,5 +1,5 @@
-"""Why values are wrong, where other calls tell: of kernels that keep something, read beside an operand, or are wrong now
-and then; each question by itself."""
+"""Why values are wrong, where other calls tell: of kernels that keep something, that read beside an operand, that are
+wrong now and then; each question by itself."""
 
 import itertools
 import math
@@ -288,6 +288,25 @@ def test_the_answer_of_an_earlier_call():
     by_chance = lambda x: 2 * softmax(x) if next(count) % 2 else kept.clone()  # noqa: E731
     assert said(by_chance, [first]) == {}  # what the next call gives is neither right nor an earlier answer
     assert said(by_chance, [first], again=False) == {"y": "the answer of an earlier call, call 1"}
+
+
+def test_of_many_earlier_calls_the_first_and_the_latest_are_looked_at():
+    """Those with outputs of the same shape, the latest first."""
+    cases = [case_of(seed=seed, rows=3, cols=7) for seed in range(20)]
+    last = cases.pop()
+    kept = [SOFTMAX.expected(SOFTMAX.build(case))["y"].answer.float() for case in cases]
+
+    def said(at):
+        j = judgement(lambda x: kept[at].clone(), last)
+        j.earlier = [(f"call {number}", case) for number, case in enumerate(cases)]
+        inputs = SOFTMAX.build(last)
+        values = j.call(inputs.arguments).values
+        wrong = {"y": compare.compare(values["y"], SOFTMAX.expected(inputs)["y"], torch.float32).bad}
+        return causes._of_earlier_calls(j, last, values, wrong, None).get("y")
+
+    told = [said(at) for at in range(19)]
+    near = [*range(causes.RECENT), *range(19 - causes.RECENT, 19)]
+    assert told == [f"the answer of an earlier call, call {at}" if at in near else None for at in range(19)]
 
 
 def test_which_elements_differ():

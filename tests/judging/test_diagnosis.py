@@ -539,3 +539,390 @@ def test_a_kernel_that_fails_has_no_owner(monkeypatch):
 def test_slices_in_no_order_are_not_told_by_a_few_elements(rows, said):
     told = relation(lambda y: y[:, [3, 1, 2, 7, 4, 3, 6, 5]], shape=(rows, 8))
     assert ("the answer of another cols" in (told or "")) == said
+
+
+def test_regions_at_their_ends():
+    """What is special about a place: the first, the last, a tile's overhang, a step, a period."""
+    assert diagnosis._range_text([0], 5, "cols") == "cols 0 of 5, the first"
+    assert diagnosis._range_text([2], 5, "cols") == "cols 2 of 5"
+    assert diagnosis._range_text([4], 5, "cols") == "cols 4 of 5, the last"
+    assert diagnosis._range_text([0, 1, 2, 3, 4], 5, "cols") == "all cols"
+    assert diagnosis._range_text([0, 1], 5, "cols") == "cols 0..1 of 5"
+    assert diagnosis._range_text([3, 4], 5, "cols") == "cols from 3 on, the last 2 of 5"
+    assert diagnosis._range_text([1, 4], 6, "cols") == "cols 1, 4 (2 of 6)"  # two places are no step
+    assert diagnosis._range_text([1, 3, 5], 6, "cols") == "every second of 6 cols, from 1"
+    assert diagnosis._range_text([2, 4, 6], 8, "cols") == "cols 2, 4, 6 (3 of 8)"  # the first is left out
+    assert diagnosis._range_text([0, 2, 4], 8, "cols") == "cols 0, 2, 4 (3 of 8)"  # and the last
+    assert diagnosis._range_text([0, 5, 10], 12, "cols") == "every 5th of 12 cols, from 0"
+    five = [0, 2, 3, 6, 9, 11, 12]
+    assert diagnosis._range_text(five, 20, "cols") == "cols 0, 2..3, 6, 9, ... (7 of 20)"
+
+
+@pytest.mark.parametrize(
+    ("first", "size", "tile"),
+    [
+        (32, 37, 32),
+        (64, 65, 64),
+        (4096, 5003, 4096),
+        (8, 9, 8),
+        (16, 25, 16),
+        (20, 25, 0),
+        (24, 25, 8),
+        (32, 64, 0),
+        (0, 5, 0),
+        (4, 5, 0),
+    ],
+)
+def test_what_lies_beyond_the_last_whole_tile(first, size, tile):
+    assert diagnosis._overhang(first, size) == (f" (the overhang of tiles of {tile})" if tile else "")
+
+
+def test_what_lies_beyond_the_last_whole_tile_in_memory():
+    def beyond(count, shape=(5, 30)):
+        bad = torch.zeros(shape, dtype=torch.bool)
+        bad.view(-1)[bad.numel() - count :] = True
+        return diagnosis._flat_overhang(bad)
+
+    assert beyond(22) == ": the last 22 in memory order (the overhang of tiles of 128)"
+    assert beyond(21) == "" and beyond(22, (150,)) == ""  # no tile ends there; one axis says so itself
+    assert beyond(22, (10, 15)) == ""  # more than a row
+    assert beyond(22, (3, 50)) == ": the last 22 in memory order (the overhang of tiles of 128)"
+    assert beyond(6, (3, 38)) == ""  # the row by itself ends so, beyond a tile of 32
+    scattered = torch.zeros(5, 30, dtype=torch.bool)
+    scattered[0, :22] = True
+    assert diagnosis._flat_overhang(scattered) == ""
+
+
+def test_steps_and_periods():
+    assert diagnosis._step([1, 4, 7]) == 3 and diagnosis._step([1, 4]) == diagnosis._step([1, 2, 3]) == 0
+    assert diagnosis._step([1, 4, 8]) == 0
+    period = lambda *runs: diagnosis._period(runs)  # noqa: E731
+    assert period((0, 12), (64, 76), (128, 140)) == 64 and period((3, 5), (19, 21), (35, 36)) == 16
+    assert period((0, 12), (64, 76)) == 0  # two
+    assert period((0, 12), (60, 72), (120, 132)) == 0  # no power of two
+    assert period((0, 12), (64, 76), (130, 142)) == 0 and period((0, 12), (64, 75), (128, 140)) == 0
+    assert period((0, 12), (64, 76), (128, 141)) == 0  # the last is longer
+    assert period((0, 0), (64, 64), (128, 128)) == 0  # single places are a step
+    assert period((60, 70), (124, 134), (188, 198)) == 0  # across two tiles
+    assert list(diagnosis._runs([0, 1, 2, 5, 7, 8])) == [(0, 2), (5, 5), (7, 8)]
+    assert [diagnosis._ordinal(n) for n in (2, 3, 4, 5, 25)] == ["second", "third", "fourth", "5th", "25th"]
+
+
+def test_the_numbers_that_a_kernel_can_lose_at_a_size_or_parameter():
+    case = replace(case_of(4, 1), sizes=(("rows", 4), ("cols", 1), ("trailing", (2, 3))))
+    found = diagnosis._case_constants(case)
+    assert found == {
+        "rows": 4,
+        "1/rows": 0.25,
+        "sqrt(rows)": 2.0,
+        "1/sqrt(rows)": 0.5,
+        "rows/(rows - 1)": 4 / 3,
+        "(rows - 1)/rows": 0.75,
+    }
+    dropped = replace(case_of(1, 1), params=(("p", 0.2), ("q", 0.5), ("zero", 0.0), ("one", 1.0), ("n", 3)))
+    assert diagnosis._case_constants(dropped) == pytest.approx(
+        {
+            "p": 0.2,
+            "1/p": 5.0,
+            "1 - p": 0.8,
+            "1/(1 - p)": 1.25,
+            "(1 - p)/p": 4.0,
+            "p/(1 - p)": 0.25,
+            "q": 0.5,
+            "1/q": 2.0,
+        }
+    )
+
+
+def test_a_number_by_its_name():
+    names = {"two": 2.0, "nearly two": 2.001, "minus": -1.0}
+    assert diagnosis._name(2.0, names, 1e-2) == " (two)" and diagnosis._name(2.0009, names, 1e-2) == " (nearly two)"
+    assert diagnosis._name(-1.0, names, 0.0) == " (minus)" and diagnosis._name(1.0, names, 1e-2) == ""
+
+
+def values_in(dtype, count, as_dtype=torch.float32):
+    return torch.linspace(1, 3, count).to(dtype).to(as_dtype)
+
+
+def test_values_that_passed_through_a_narrower_dtype():
+    count = diagnosis.DISTINCT
+    exact = torch.linspace(1, 3, count, dtype=torch.float64)
+    bad, right = torch.ones(count, dtype=torch.bool), Expected(exact)
+    said = "every value is one of {}: a sum or the result passes through it"
+    assert diagnosis.passed_through(values_in(torch.bfloat16, count), right, bad) == said.format("bfloat16")
+    assert diagnosis.passed_through(values_in(torch.float16, count), right, bad) == said.format("float16")
+    half = values_in(torch.bfloat16, count, torch.float16)
+    assert diagnosis.passed_through(half, right, bad) == said.format("bfloat16")
+    assert diagnosis.passed_through(values_in(torch.float32, count), right, bad) is None
+    assert diagnosis.passed_through(values_in(torch.bfloat16, count, torch.bfloat16), right, bad) is None
+    some = values_in(torch.bfloat16, count)
+    some[3] += 1e-6
+    assert diagnosis.passed_through(some, right, bad) is None
+    few = bad.clone()
+    few[0] = False
+    assert diagnosis.passed_through(values_in(torch.bfloat16, count), right, few) is None  # too few numbers
+    coarse = Expected(values_in(torch.bfloat16, count).double())
+    assert diagnosis.passed_through(values_in(torch.bfloat16, count), coarse, bad) is None  # so is the right one
+    assert diagnosis.passed_through(some, None, bad) is None and diagnosis.passed_through(some, right, None) is None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fn", "wrong"),
+    [
+        ("bfloat16", lambda x: 2 * softmax(x), True),
+        ("bfloat16", softmax, False),
+        ("float32", lambda x: 2 * softmax(x), False),  # it is that itself
+        ("bfloat16", lambda x: softmax(x).bfloat16().to(x.dtype), False),  # it passes through a narrower dtype there
+        ("bfloat16", lambda x: None, False),
+        ("bfloat16", lambda x: softmax(x)[:1], False),
+    ],
+)
+def test_whether_it_is_wrong_in_float32_with_the_same_values(dtype, fn, wrong):
+    case, calls = case_of(3, 65, dtype), []
+
+    def call(other):
+        calls.append(other)
+        return {"y": fn(SOFTMAX.build(other).arguments["x"])}
+
+    assert diagnosis.wrong_in_float32(SOFTMAX, case, "y", call) is wrong
+    assert [(other.dtype, other.drawn_as) for other in calls] == ([] if dtype == "float32" else [("float32", case.id)])
+    assert diagnosis.wrong_in_float32(SOFTMAX, case_of(3, 65, "bfloat16"), "y", lambda other: None) is False
+    half = replace(SOFTMAX, dtypes=("float16", "bfloat16"))
+    assert diagnosis.wrong_in_float32(half, case_of(3, 65, "bfloat16"), "y", call) is False
+
+
+def test_errors_of_one_size_everywhere_or_in_some_places():
+    error = torch.where(torch.arange(64) % 2 == 0, 1.0, -1.0).double().reshape(4, 16)
+    assert not diagnosis._local(error)
+    spike = error.clone()
+    spike[2, 3] = diagnosis.SPIKE * 1.01
+    assert diagnosis._local(spike)
+    spike[2, 3] = diagnosis.SPIKE * 0.9
+    rows = error.clone()
+    rows[1] *= diagnosis.LOCAL * 1.1
+    assert diagnosis._local(rows) and diagnosis._local(rows.t())
+    rows[1] /= 1.3
+    assert not diagnosis._local(rows)
+    assert not diagnosis._local(torch.tensor([0.0, 0, 0, 99.0]))  # too few
+    assert not diagnosis._local(torch.zeros(4, 16))
+
+
+def test_how_many_roundings_errors_amount_to():
+    right = torch.full((100,), 4.0, dtype=torch.float64)
+    unit = 4.0 * 2**-7 / 12**0.5  # the spread of a rounding to bfloat16
+    got = (right + 3 * unit).float()
+    assert diagnosis._roundings(got, Expected(right), torch.bfloat16) == pytest.approx(9.0, rel=1e-3)
+    got[0] = math.nan
+    assert diagnosis._roundings(got, Expected(right), torch.bfloat16) == pytest.approx(9.0, rel=1e-3)
+
+
+def test_sums_that_are_short():
+    terms, size = 4096.0, 30.0
+    answer = torch.linspace(10, 20, 64, dtype=torch.float64).reshape(4, 16)
+    expected = Expected(answer, parts=[(torch.full((4, 16), terms, dtype=torch.float64), torch.full((4, 16), size))])
+    case = case_of(4, 16, "bfloat16")
+    signs = torch.where(torch.arange(64) % 3 == 0, -1.0, 1.0).reshape(4, 16)
+
+    def hint(off, dtype="bfloat16", longer=lambda: None, of=expected):
+        got = (of.answer + off * signs).to(getattr(torch, dtype))
+        verdict = compare.compare(got, of, got.dtype)
+        assert verdict.bad is not None
+        return diagnosis.short_sums(got, of, replace(case, dtype=dtype), verdict, longer)
+
+    plain = "no further off than sums kept in {} explain, where float32 is asked for"
+    assert hint(3.0) == plain.format("bfloat16") and hint(0.5, "float16") == plain.format("float16")
+    assert hint(1e3) is None and hint(3.0, "float32") is None
+    far, near = (answer + 3.0 * signs).bfloat16(), answer.bfloat16()
+    assert hint(3.0, longer=lambda: (far, expected)) == plain.format("bfloat16")
+    partial_sums = hint(3.0, longer=lambda: (near, expected))
+    assert partial_sums.startswith("no further off than a few partial sums, or an intermediate, stored in bfloat16")
+    assert partial_sums.endswith("would be off by more, but for one in float16")
+    half = answer.half()
+    assert hint(0.5, "float16", lambda: (half, expected)).endswith("a running one would be off by more")
+    small = replace(expected, answer=answer / 10)
+    assert hint(3.0, of=small).endswith("times its size, which cancel") and "cancel" not in hint(3.0)
+
+
+def test_which_memory_was_never_written():
+    got, bad = torch.ones(4, 10), torch.zeros(4, 10, dtype=torch.bool)
+    bad[1:3] = True
+    got[1:3].view(torch.uint8).fill_(probe.PATTERNS[1])
+    assert diagnosis.filled(got, bad) == 20 and diagnosis.filled(got, bad, probe.PATTERNS[:1]) == 0
+    got[1, 0] = 7
+    assert diagnosis.filled(got, bad) == 19
+    assert (
+        diagnosis.unwritten(got, bad, sure=True) == "19 of them were never written: the allocator's fill is still there"
+    )
+    got[1, 1] = 7
+    assert diagnosis.filled(got, bad) == 0 and diagnosis.unwritten(got, bad) is None
+    bad[:] = False
+    bad[2] = True
+    said = "they were never written, or added to: the allocator's fill is still there"
+    assert diagnosis.unwritten(got, bad) == said
+    mixed = torch.full((2,), probe.PATTERNS[0], dtype=torch.uint8)
+    mixed[1] = probe.PATTERNS[1]
+    assert diagnosis.filled(mixed.view(torch.float16), torch.tensor([True])) == 0  # neither of the two
+
+
+def test_slices_that_hold_the_answer_of_others():
+    answer = torch.arange(60, dtype=torch.float64).reshape(6, 10) ** 1.3
+
+    def told(change, axes=("rows", "cols")):
+        got = answer.clone()
+        change(got)
+        bad = (got - answer).abs() > 1e-3
+        return diagnosis._elsewhere(got, answer, torch.full_like(answer, 1e-4), bad, axes)
+
+    def rows(*pairs):
+        def change(got):
+            for here, there in pairs:
+                got[here] = answer[there]
+
+        return change
+
+    assert told(rows((1, 4))) == (1.0, "the answer of another rows: that of 4")
+    assert told(rows((1, 4), (2, 4))) == (1.0, "the answer of another rows: that of 4")
+    assert told(rows((1, 0), (3, 2))) == (1.0, "the answer of another rows: that of 1 before")
+    assert told(rows((1, 3), (2, 4))) == (1.0, "the answer of another rows: that of 2 after")
+    shown = "1 holds that of 3, 2 holds that of 5"
+    assert told(rows((1, 3), (2, 5))) == (1.0, f"the answer of another rows: {shown}")
+    many = rows((0, 3), (1, 5), (2, 0), (4, 3), (5, 1))
+    assert told(many)[1].endswith("0 holds that of 3, 1 holds that of 5, 2 holds that of 0, 4 holds that of 3, ...")
+    assert told(lambda got: got[:, 2].copy_(answer[:, 7])) == (1.0, "the answer of another cols: that of 7")
+    assert told(lambda got: got[1].mul_(1.5)) is None
+    assert told(lambda got: got[1, 3].copy_(answer[4, 3])) is None  # one number
+    assert told(lambda got: None) is None
+
+    def nearly(got):
+        rows((1, 4), (2, 5))(got)
+        got[1, 0] = -9
+
+    assert told(nearly) == (pytest.approx(19 / 20), "the answer of another rows: that of 3 after")
+
+
+def test_another_answer_explains_most_wrong_elements():
+    other, case = Expected(torch.linspace(1, 2, 40, dtype=torch.float64)), torch.float32
+    got, bad = other.answer.float(), torch.ones(40, dtype=torch.bool)
+    assert diagnosis.explains(other, got, bad, case)
+    got[:2] = 9
+    assert diagnosis.explains(other, got, bad, case) and diagnosis.explains(other, got, torch.arange(40) > 1, case)
+    got[2] = 9
+    assert not diagnosis.explains(other, got, bad, case) and not diagnosis.explains(other, got[:3], bad[:3], case)
+
+
+def test_most_is_nineteen_in_twenty():
+    assert diagnosis.most(torch.arange(20) > 0) and not diagnosis.most(torch.arange(20) > 1)
+    assert not diagnosis.most(torch.zeros(0, dtype=torch.bool))
+
+
+def test_bits_that_lie_in_another_order():
+    right = torch.tensor([0x12345678, -2, 77, 1 << 30, 3, 0x0F0F0F01], dtype=torch.int32)
+
+    def in_bits(change):
+        return torch.tensor([int(change(f"{n & 0xFFFFFFFF:032b}"), 2) for n in right.tolist()]).to(torch.int32)
+
+    told = lambda got: diagnosis._bits_moved(got, right.double())  # noqa: E731
+    assert told(in_bits(lambda bits: bits[::-1])) == "the bits of each word lie in the reverse order"
+    octets = lambda bits: [bits[at : at + 8] for at in range(0, 32, 8)]  # noqa: E731
+    assert told(in_bits(lambda bits: "".join(o[::-1] for o in octets(bits)))) == (
+        "the bits of each byte lie in the reverse order"
+    )
+    assert told(in_bits(lambda bits: "".join(octets(bits)[::-1]))) == "the bytes of each word lie in the reverse order"
+    zeros = torch.zeros(3, dtype=torch.int32)
+    assert diagnosis._bits_moved(zeros, zeros.double()) is None  # any order is the same
+
+
+def test_sizes_on_which_a_mutant_is_compared_once_more():
+    contract = registry.contract("rms_norm")
+    case = replace(plain_case(contract, "float32", "normal"), params=(("eps", 0.25),))
+    found = diagnosis._of_other_sizes(contract, case)
+    assert all(other.sizes != case.sizes and other.params == case.params and other.filled for other in found)
+    works = [contract.work(other) for other in found]
+    within = [
+        contract.work(plain_case(contract, "float32", "normal", size=size))
+        for size in contract.sizes
+        if all(size.values()) and tuple(size.items()) != case.sizes
+    ]
+    assert works[0] == max(work for work in within if work <= diagnosis.ANOTHER_SIZE)
+    none = replace(contract, sizes=[dict(case.sizes)], also={})
+    assert diagnosis._of_other_sizes(none, case) == []
+
+
+def mutant_of(name, by, **options):
+    return planted(name, lambda x: softmax(x) * by, **options)
+
+
+def test_mutants_that_other_values_or_sizes_refute():
+    case = case_of()
+    wrong, other = mutant_of("wrong", 1.5), mutant_of("other", 1.4)
+
+    def held(mutants, fn):
+        def call(case):
+            values = fn(SOFTMAX.build(case).arguments["x"])
+            return None if values is None else {"y": values}
+
+        return [m.name for m in diagnosis.held_again(SOFTMAX, case, {"y": mutants}, call)["y"]]
+
+    assert held([wrong, other], lambda x: softmax(x) * 1.5) == ["wrong"]
+    assert held([wrong, other], lambda x: None) == ["wrong", "other"]  # it cannot be called
+    assert held([wrong, other], lambda x: softmax(x)[:1]) == ["wrong", "other"]  # nothing to compare
+    in_short = lambda x: softmax(x) * (1.5 if x.shape[1] == 65 else 1)  # noqa: E731
+    assert held([wrong], in_short) == ["wrong"]  # right in another size, which refutes nothing
+    in_long = lambda x: softmax(x) * (1.5 if x.shape[1] == 65 else 1.3)  # noqa: E731
+    assert held([wrong], in_long) == []
+    assert held([mutant_of("wrong", 1.5, kind="precision")], in_long) == ["wrong"]  # whose errors are of chance
+    fails = planted("fails", lambda x: 1 / 0)
+    assert held([fails], lambda x: softmax(x) * 1.5) == ["fails"]
+    assert held([planted("short", lambda x: softmax(x)[:1])], lambda x: softmax(x) * 1.5) == []
+    assert diagnosis.held_again(SOFTMAX, case, {"y": []}, None) == {"y": []}
+
+
+def test_whether_a_mutant_is_wrong_on_a_case():
+    case = case_of()
+    expected = SOFTMAX.expected(SOFTMAX.build(case))
+
+    def wrong(fn, expected=expected):
+        return diagnosis._is_wrong(SOFTMAX, planted("one", fn), case, expected)
+
+    assert not wrong(softmax) and wrong(lambda x: 2 * softmax(x)) and wrong(lambda x: softmax(x)[:1])
+    assert wrong(lambda x: 1 / 0) and wrong(lambda x: (x, x)) and not wrong(lambda x: None)
+    assert not wrong(lambda x: 2 * softmax(x), {"y": None})
+
+
+def test_how_far_an_output_is_from_a_mutants():
+    case = case_of()
+    right = SOFTMAX.expected(SOFTMAX.build(case))["y"]
+    mine = (right.answer * 1.5).float()
+    verdict = compare.compare(mine, right, torch.float32)
+
+    def distance(other, mine=mine, verdict=verdict, right=right):
+        return diagnosis._distance(case, False, mine, right, verdict, other)
+
+    assert distance(mine) < 0.1 and 0 < distance(mine * (1 + 2e-7)) <= diagnosis.AGREEMENT
+    assert distance(mine * 1.01) is None and distance(right.answer.float()) is None
+    for other in (None, mine[:1], mine.double()):
+        assert distance(other) is None
+    assert distance(mine, right=None) is None
+    good = right.answer.float()
+    fine = compare.compare(good, right, torch.float32)
+    assert distance(good, good, fine) == 0.0 and distance(mine, good, fine) is None
+
+
+def test_the_answer_that_comes_closest():
+    answers = [Expected(torch.full((4,), float(v), dtype=torch.float64)) for v in (1, 2, 4)]
+    expected = replace(answers[0], alternatives=answers[1:])
+    for value, number in ((1.1, 0), (2.2, 1), (3.5, 2), (4.0, 2)):
+        got = torch.full((4,), value)
+        found = diagnosis.closest(got, expected, torch.float32)
+        assert found.alternatives == [] and torch.equal(found.answer, answers[number].answer)
+    mixed = torch.tensor([2.0, 2.0, 2.0, 9.0])
+    assert torch.equal(diagnosis.closest(mixed, expected, torch.float32).answer, answers[2].answer)
+
+
+def test_shares_say_which_elements_are_wrong():
+    right = torch.tensor([1.0, 2.0, math.inf, 4.0], dtype=torch.float64)
+    got = torch.tensor([1.0, 2.0 + 1e-5, math.inf, math.nan])
+    shares = diagnosis.shares(got, Expected(right), torch.float32)
+    assert shares[0] == 0 and 1 < shares[1] < 1e4 and shares[2] <= 1 and shares[3] == math.inf
+    fine = diagnosis.shares(got[:1] * (1 + 1e-6), Expected(right[:1], extra=1e-5), torch.float32)
+    assert 0 < fine[0] <= 1

@@ -1,4 +1,4 @@
-"""What one call shows of whether an untrusted kernel does the work itself: what is asked, and what is held against it."""
+"""What one call shows of whether an untrusted kernel does the work itself: what is asked, what is held against it."""
 
 from dataclasses import replace
 
