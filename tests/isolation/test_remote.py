@@ -3,9 +3,13 @@
 import gc
 import os
 import sys
+import time
+import weakref
 from dataclasses import asdict
 from functools import partial
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,12 +17,14 @@ from tests.processes import fork_touchstone, run_touchstone
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.isolation import child, executing, remote, wire
 from touchstone.conformance.isolation.limits import Limits
+from touchstone.conformance.isolation.processes import Death
 from touchstone.conformance.isolation.remote import Died, Remote
 from touchstone.conformance.isolation.runner import Runner
 from touchstone.conformance.isolation.shared import OUTPUTS, REPLY, WINDOW, Shared
 from touchstone.conformance.judging.executor import PLAIN, InProcess, Manner, Observed, Raised
 from touchstone.conformance.judging.trials import CaseTrial
 from touchstone.conformance.spec.cases import plain_case
+from touchstone.conformance.spec.checks import Check
 
 
 @pytest.fixture(params=[False, True], ids=["shared", "mirrored"])
@@ -310,3 +316,171 @@ def test_the_python_that_runs_the_tests_is_that_of_the_child(start):
     marker = object()
     seen = start(lambda x: x + (len(sys.argv) if marker is not None else 0)).call({"x": x_of(2, 2)}, PLAIN)
     assert torch.equal(seen.values["y"], x_of(2, 2) + len(sys.argv))
+
+
+def judges_end(**about):
+    """The judge's side alone, at the beginning of a trial."""
+    there = Remote.__new__(Remote)
+    there.shared = SimpleNamespace(forget=lambda clear: None)
+    there._released, there._kept, there._held = [], [], weakref.WeakValueDictionary()
+    there.begin(Limits(seconds=20))
+    for name, value in about.items():
+        setattr(there, name, value)
+    return there
+
+
+def test_a_memory_of_the_judges_has_one_place_in_a_trial():
+    there = judges_end()
+
+    def slot(address, size):
+        found = there._slot(SimpleNamespace(address=address, size=size, part=None))
+        return found.offset, found.size
+
+    assert slot(1000, 100) == (0, 100) and slot(2000, 513) == (512, 513) and slot(3000, 4) == (1536, 4)
+    assert slot(1000, 100) == (0, 100)
+    assert slot(1000, 200) == (2048, 200)  # other memory at that address
+    assert slot(4000, 0) != slot(4000, 0) or slot(4000, 0)[1] == 0
+    assert slot(5000, WINDOW) == (WINDOW, WINDOW)  # no room in the window any more
+    assert slot(6000, WINDOW)[0] == 2 * WINDOW
+    assert slot(7000, 8) == (2560, 8)
+    fresh = judges_end()
+    assert fresh._slot(SimpleNamespace(address=1, size=WINDOW, part=None)).offset == 0
+
+
+def test_operands_that_no_trial_has_room_for():
+    there = judges_end()
+    most = OUTPUTS - WINDOW
+    assert there._slot(SimpleNamespace(address=1, size=most, part=None)).offset == WINDOW
+    with pytest.raises(MemoryError, match=f"operands of more than {OUTPUTS} bytes in one trial"):
+        there._slot(SimpleNamespace(address=2, size=WINDOW + 1, part=None))
+
+
+def test_of_a_memory_that_is_mapped_only_what_was_written_is_copied(monkeypatch):
+    buffer = torch.arange(64, dtype=torch.float32)
+    written = buffer[8:].as_strided((2, 3), (16, 1), 8)
+    storage = buffer.untyped_storage()
+    monkeypatch.setattr(remote, "SPARSE", storage.nbytes())
+    memory = remote._Memory(storage, written)
+    assert memory.part == wire.Part("float32", (2, 3), (16, 1), 32)
+    shared = torch.zeros(256, dtype=torch.uint8)
+    memory.copy(shared, memory.part, back=False)
+    there = shared.view(torch.float32)
+    assert there[8:11].tolist() == [8, 9, 10] and there[24:27].tolist() == [24, 25, 26] and there.count_nonzero() == 6
+    there[25] = 99
+    there[0] = 99
+    memory.copy(shared, memory.part, back=True)
+    assert buffer[25] == 99 and buffer[0] == 0
+    monkeypatch.setattr(remote, "SPARSE", storage.nbytes() + 1)
+    whole = remote._Memory(storage, written)
+    assert whole.part is None and remote._Memory(storage, None).part is None
+    whole.copy(shared, None, back=False)
+    assert torch.equal(there, buffer)
+    remote._Memory(torch.empty(0).untyped_storage(), None).copy(torch.zeros(0, dtype=torch.uint8), None, back=False)
+
+
+def test_each_storage_is_sent_once():
+    memories = remote._Memories()
+    x, empty = torch.zeros(8), torch.empty(0)
+    for tensor in (x, x[2:], torch.zeros(3), empty, torch.empty(0)):
+        memories.add(tensor)
+    assert len(memories.every) == 4 and memories.number(x[5:]) == 0 and memories.number(empty) == 2
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+def test_what_of_an_argument_is_told():
+    there, memories = judges_end(), remote._Memories()
+    x = torch.arange(12.0).reshape(3, 4)
+    packed = torch.quantize_per_tensor(torch.zeros(2), 1.0, 0, torch.quint8)
+    for value in (3.5, "mean", None, packed, torch.zeros(2, device="meta")):
+        assert there._told(value, memories) is value
+    first = there._told(x[1:, 1:], memories)
+    assert first == wire.TensorAt(1, 0, "float32", (2, 3), (4, 1), 20)
+    assert there._told(x, memories) == wire.TensorAt(2, 0, "float32", (3, 4), (4, 1), 0)
+    assert there._told(x, memories).name == 2 and there._told(x.t(), memories).name == 3
+
+
+def test_memories_of_outputs_are_read_as_far_as_they_may_be():
+    room = torch.arange(64, dtype=torch.uint8)
+    there = judges_end(shared=SimpleNamespace(bytes=lambda offset, size: room[:size]), _most=64)
+    there._read([{"token": 1, "at": 0, "size": 20}, {"token": 2, "at": 40, "size": 24}])
+    first, second = there._kept
+    assert len(first) == len(second) == 32 and first[:20].tolist() == list(range(20)) and not first[20:].any()
+    assert second[:24].tolist() == list(range(40, 64))
+    room += 100
+    there._read([{"token": 1, "at": 0, "size": 20}])
+    assert first[:20].tolist() == list(range(100, 120)) and len(there._kept) == 2  # the same copy
+    there._read([])
+    there._read([{"token": 1, "at": 0, "size": 40}])
+    assert there._held[1] is not first and len(there._held[1]) == 48  # another one where the size is another
+    with pytest.raises(wire.Malformed, match="outputs of 65 bytes, where 64 are more than enough"):
+        there._read([{"token": 3, "at": 40, "size": 25}])
+    for told in (None, {}, [3], [{"token": 1, "at": 0}], [{"token": 1, "at": -1, "size": 4}], [{**HELD, "size": True}]):
+        with pytest.raises(wire.Malformed):
+            there._read(told)
+
+
+def test_an_output_is_a_tensor_over_its_own_memory_or_its_operands():
+    there, memories = judges_end(), remote._Memories()
+    x = torch.arange(8.0)
+    memories.add(x)
+    kept = np.zeros(32, np.uint8)
+    there._held[5] = kept
+    told = {"dtype": "float32", "shape": [2, 2], "strides": [2, 1], "memory": ["held", 5], "at": 16}
+    held = there._value(told, memories)
+    held.fill_(1)
+    assert held.shape == (2, 2) and kept[:16].sum() == 0 and kept[16:].any()
+    assert there._value({**told, "memory": ["slot", 0]}, memories).tolist() == [[4, 5], [6, 7]]
+    empty = there._value({**told, "shape": [0, 2], "memory": None, "at": 0}, memories)
+    assert empty.shape == (0, 2) and empty.stride() == (2, 1)
+    assert there._value(None, memories) is None
+    assert isinstance(there._value({"other": "a list"}, memories), remote.Unreadable)
+    for change, said in (
+        ({"at": 20}, "larger than its memory"),
+        ({"memory": ["slot", 1]}, "an operand that there is not"),
+        ({"memory": ["held", 6]}, "memory that was not told"),
+        ({"memory": None}, "without memory"),
+    ):
+        with pytest.raises(wire.Malformed, match=said):
+            there._value({**told, **change}, memories)
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_a_process_that_could_not_make_a_call(trusted):
+    """An error of ours where the kernel is trusted; else its own doing."""
+    ended = []
+    made = SimpleNamespace(connection=SimpleNamespace(send_bytes=lambda message: None), kill=lambda: ended.append(1))
+    watch = SimpleNamespace(wait=lambda *given: None)
+    there = judges_end(child=made, watch=watch, trusted=trusted, _received=lambda nonce: {"failed": "KeyError"})
+    with pytest.raises(RuntimeError if trusted else Died, match="the kernel's process could not make a call: KeyError"):
+        there._answer(wire.Reread(1, ()))
+    assert ended == ([] if trusted else [1])
+    there._received = lambda nonce: {"no room": "2 GiB"}
+    with pytest.raises(remote.NoRoom, match="2 GiB"):
+        there._answer(wire.Reread(1, ()))
+    death = Death(Check.HANG, "no answer")
+    watch.wait = lambda *given: death
+    with pytest.raises(Died, match="no answer"):
+        there._answer(wire.Reread(1, ()))
+
+
+def test_the_time_that_a_trials_calls_have_taken_counts_together():
+    waited = []
+    made = SimpleNamespace(connection=SimpleNamespace(send_bytes=lambda message: None))
+    watch = SimpleNamespace(wait=lambda limits, idle, taken: waited.append(taken) or time.sleep(0.02))
+    there = judges_end(child=made, watch=watch, trusted=True, _received=lambda nonce: {})
+    for _ in range(3):
+        there._answer(wire.Reread(1, ()))
+    assert waited[0] == 0 and waited[1] >= 0.02 and waited[2] >= waited[1] + 0.02
+    there.begin(Limits(seconds=20))
+    there._answer(wire.Reread(1, ()))
+    assert waited[3] == 0
+
+
+def test_outputs_of_a_call_may_be_larger_than_they_should_and_no_more(start, monkeypatch):
+    there, asked = start(lambda x: x + 1), []
+    monkeypatch.setattr(there, "_answer", lambda request: asked.append(request) or {"ended": "sys.exit(3)"})
+    for blocks in ((), (1000, 24)):
+        with pytest.raises(remote.Ended, match=r"sys\.exit\(3\)"):
+            there.call({"x": x_of(2, 2)}, Manner(blocks=blocks))
+    assert [request.most for request in asked] == [remote.OUTPUT_BYTES, remote.SPARE + remote.TIMES * 1024]
+    assert [request.begins for request in asked] == [True, False]

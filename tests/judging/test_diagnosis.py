@@ -112,6 +112,8 @@ def relation(change, shape=(6, 8), case=None, axes=("rows", "cols")):
         (lambda y: y * 8, "8 x the answer (cols)"),
         (lambda y: y / math.sqrt(6), "0.4082 x the answer (1/sqrt(rows))"),
         (lambda y: y * 1.23, "1.23 x the answer"),
+        (lambda y: y * 1.015, "1.015 x the answer"),
+        (lambda y: y * 1.005, "(1 +0.005) x the answer"),
         (lambda y: y + math.log(2), "the answer +0.6931 (ln 2)"),
         (lambda y: y - 7.25, "the answer -7.25"),
         (lambda y: y * torch.arange(2.0, 8.0)[:, None], "each row is a factor of its own times the answer, 2 to 7"),
@@ -169,6 +171,26 @@ def test_a_constant_of_the_parameters():
     case = plain_case(contract, "float32", "normal", size=dict(rows=6, cols=8))
     case = type(case)(**{**vars(case), "params": (("eps", 0.1),)})
     assert relation(lambda y: y * 10, case=case) == "10 x the answer (1/eps)"
+
+
+def test_rows_of_three_have_no_factors_of_their_own():
+    def rows(y):
+        return y * torch.arange(2.0, 2.0 + len(y))[:, None]
+
+    assert relation(rows, shape=(12, 3)) is None
+    assert relation(rows, shape=(12, 4)) == "each row is a factor of its own times the answer, 2 to 13"
+    assert relation(rows, shape=(2, 4)) is not None and relation(rows, shape=(1, 7)) == "2 x the answer (2)"
+
+
+def test_the_kernel_is_called_once_on_each_case():
+    case, calls = case_of(), []
+
+    def call(other):
+        calls.append(other)
+        return {"y": softmax(SOFTMAX.build(other).arguments["x"]) * 1.005}
+
+    assert "half_percent" in diagnose(lambda x: softmax(x) * 1.005, case, call=call)
+    assert calls and len(calls) == len(set(calls))
 
 
 def test_too_few_elements_tell_no_factor():
@@ -695,11 +717,11 @@ def test_errors_of_one_size_everywhere_or_in_some_places():
     error = torch.where(torch.arange(64) % 2 == 0, 1.0, -1.0).double().reshape(4, 16)
     assert not diagnosis._local(error)
     spike = error.clone()
-    spike[2, 3] = diagnosis.SPIKE * 1.01
+    spike[2, 3] = 17
     assert diagnosis._local(spike)
-    spike[2, 3] = diagnosis.SPIKE * 0.9
+    spike[2, 3] = 14
     rows = error.clone()
-    rows[1] *= diagnosis.LOCAL * 1.1
+    rows[1] *= 8.8
     assert diagnosis._local(rows) and diagnosis._local(rows.t())
     rows[1] /= 1.3
     assert not diagnosis._local(rows)

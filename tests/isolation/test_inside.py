@@ -1,0 +1,258 @@
+"""The child's end of a sandbox, by its parts: what of its output is kept, how its end is passed on, what it is limited
+by."""
+
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+if sys.platform != "linux":
+    pytest.skip("confining a process takes Linux", allow_module_level=True)
+
+import psutil
+
+from tests.processes import in_a_fork
+from touchstone.conformance.isolation.sandbox import inside
+from touchstone.conformance.isolation.sandbox.inside import Failed
+from touchstone.conformance.isolation.sandbox.settings import ALL, Limits, Measure, Settings
+
+
+@pytest.fixture
+def settings(tmp_path):
+    """Of a child in a folder of this test; with the pipe and the file that the judge reads."""
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    with open(tmp_path / "output", "w+b") as output:
+
+        def of(**about):
+            plain = dict(
+                folder=str(tmp_path),
+                measures=ALL,
+                limits=Limits(output=10),
+                device="cpu",
+                readable=(),
+                covered=(),
+                user=None,
+                group=None,
+                environment={},
+                keep=(),
+                status=write,
+                output=output.fileno(),
+            )
+            return Settings(**{**plain, **about})
+
+        of.said = lambda: [json.loads(line) for line in _all_of(read).splitlines()]
+        of.kept = lambda: (tmp_path / "output").read_bytes()
+        yield of
+    os.close(read)
+    os.close(write)
+
+
+def _all_of(descriptor):
+    try:
+        return os.read(descriptor, 1 << 16)
+    except BlockingIOError:
+        return b""
+
+
+def test_what_is_printed_is_passed_on_up_to_the_limit(settings):
+    made = settings()
+    printed, write = os.pipe()
+    os.set_blocking(printed, False)
+    assert inside._pass_on(made, printed, 10) == (10, True)
+    os.write(write, b"abcd")
+    assert inside._pass_on(made, printed, 10) == (6, True) and settings.kept() == b"abcd"
+    os.write(write, b"efghijkl")
+    assert inside._pass_on(made, printed, 6) == (-1, True) and settings.kept() == b"abcdefghij"
+    assert settings.said() == [{"cut": 10}]
+    os.write(write, b"m")
+    assert inside._pass_on(made, printed, -1) == (-1, True) and settings.said() == []  # it is said once
+    assert inside._pass_on(made, printed, 0) == (0, True)
+    os.write(write, b"n")
+    assert inside._pass_on(made, printed, 0) == (-1, True) and settings.said() == [{"cut": 10}]
+    os.close(write)
+    assert inside._pass_on(made, printed, 3) == (3, False) and settings.kept() == b"abcdefghij"
+    os.close(printed)
+
+
+def test_exactly_what_is_allowed_is_not_cut(settings):
+    printed, write = os.pipe()
+    os.write(write, b"0123456789")
+    os.close(write)
+    assert inside._pass_on(settings(), printed, 10, everything=True) == (0, False)
+    assert settings.kept() == b"0123456789" and settings.said() == []
+    os.close(printed)
+
+
+@pytest.mark.parametrize("error", [OSError("no"), ValueError("no"), ImportError("no")])
+def test_what_fails_is_the_fault_of_a_measure(error):
+    with pytest.raises(Failed, match="^no$") as failed, inside._having(Measure.LIMITS):
+        raise error
+    assert failed.value.measure is Measure.LIMITS and failed.value.reason == "no"
+    with pytest.raises(KeyError), inside._having(Measure.LIMITS):
+        raise KeyError("x")
+
+
+def test_who_cannot_be_confined_says_so_and_runs_nothing(settings, monkeypatch):
+    for error, told in (
+        (Failed(Measure.FILES, "no mount"), {"failed": "files", "reason": "no mount"}),
+        (RuntimeError(), {"failed": None, "reason": "RuntimeError()"}),
+    ):
+
+        def confine(settings, error=error):
+            raise error
+
+        monkeypatch.setattr(inside, "_confine", confine)
+        child = os.fork()
+        if child == 0:
+            inside.enter(settings())
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == inside.UNCONFINED
+        assert settings.said() == [told]
+
+
+def ended_like(status):
+    child = os.fork()
+    if child == 0:
+        inside._end_like(status)
+    return os.waitpid(child, 0)[1]
+
+
+def test_a_supervisor_ends_as_the_candidate_did():
+    for code in (0, 7, 255):
+        assert os.waitstatus_to_exitcode(ended_like(code << 8)) == code
+    for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV):
+        assert os.waitstatus_to_exitcode(ended_like(int(number))) == -number
+
+
+def test_an_end_is_mirrored_from_what_init_says():
+    def mirrored(status, said):
+        read, write = os.pipe()
+        os.write(write, said)
+        os.close(write)
+        child = os.fork()
+        if child == 0:
+            inside._mirror(status, read)
+        os.close(read)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    assert mirrored(0, str(5 << 8).encode()) == 5 and mirrored(3 << 8, b"") == 3
+    assert mirrored(0, b"9") == -9
+    assert mirrored(int(signal.SIGKILL), str(5 << 8).encode()) == -signal.SIGKILL  # init itself was killed
+
+
+def test_all_that_a_process_has_started_is_ended():
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        if os.fork() == 0:
+            os.write(write, b"x")
+            time.sleep(60)
+        time.sleep(60)
+        os._exit(0)
+    os.read(read, 1)
+    process = psutil.Process(child)
+    below = process.children(recursive=True)
+    assert len(below) == 1 and inside.end_tree(process) == 1
+    until = time.monotonic() + 10
+    while below[0].is_running() and below[0].status() != psutil.STATUS_ZOMBIE and time.monotonic() < until:
+        time.sleep(0.01)
+    assert time.monotonic() < until
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    for descriptor in (read, write):
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize(
+    ("about", "administers", "counts"),
+    [
+        ({}, True, True),
+        ({"user": 61184}, True, False),  # nobody else is that user
+        ({"measures": ALL - {Measure.LIMITS}}, True, False),
+        ({}, False, False),  # in a namespace of users
+        ({"measures": frozenset({Measure.LIMITS})}, False, True),
+    ],
+)
+def test_whose_threads_a_limit_counts(settings, monkeypatch, about, administers, counts):
+    monkeypatch.setattr(inside.kernel, "administers", lambda: administers)
+    me, other = os.getuid(), os.getuid() + 1
+    found = [(me, 3), (other, 100), (me, 4), (None, 50), (me, None)]
+    processes = [
+        SimpleNamespace(info={"uids": None if user is None else SimpleNamespace(real=user), "num_threads": threads})
+        for user, threads in found
+    ]
+    monkeypatch.setattr(inside.psutil, "process_iter", lambda names: processes)
+    assert inside._tasks_of(settings(**about)) == (7 if counts else 0)
+
+
+def test_the_limits_of_a_candidate(settings, tmp_path):
+    limits = Limits(memory=1 << 40, processes=500, open_files=99, file=12345)
+
+    def limited(device):
+        inside._limit(settings(limits=limits, device=device), 11)
+        names = ("CORE", "MSGQUEUE", "FSIZE", "NOFILE", "NPROC", "STACK", "DATA")
+        return {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[0] for name in names}
+
+    most = {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[1] for name in ("NPROC", "STACK", "DATA")}
+    least = lambda name, value: value if most[name] == resource.RLIM_INFINITY else min(value, most[name])  # noqa: E731
+    found = in_a_fork(lambda: limited("cpu"), tmp_path)
+    assert found["CORE"] == found["MSGQUEUE"] == 0
+    assert (found["FSIZE"], found["NOFILE"]) == (12345, 99)
+    assert found["NPROC"] == least("NPROC", 511) and found["STACK"] == least("STACK", 64 << 20)
+    if most["DATA"] == resource.RLIM_INFINITY:
+        assert 1 << 40 < found["DATA"] < (1 << 40) + (1 << 38)  # beyond what it has already
+        assert in_a_fork(lambda: limited("cuda"), tmp_path)["DATA"] == resource.RLIM_INFINITY
+
+
+def test_private_memory_grows_with_what_is_written():
+    before = inside._private_memory()
+    held = bytearray(1 << 26)
+    assert (1 << 25) < inside._private_memory() - before < (1 << 27) and len(held) > 0
+
+
+def test_folders_that_variables_name(settings, tmp_path):
+    made = settings(environment={"HOME": f"{tmp_path}/home", "TMPDIR": f"{tmp_path}/home/tmp", "PATH": "/nowhere/bin"})
+    inside._make_folders(made)
+    inside._make_folders(made)
+    assert (tmp_path / "home" / "tmp").is_dir() and not os.path.exists("/nowhere")
+
+
+def test_what_a_process_forgets(settings):
+    kept = [os.pipe() for _ in range(2)]
+    made = settings(keep=kept[1])
+    inside._forget(made, kept[0][0], keep=True)
+    assert [_is_open(each) for pair in kept for each in pair] == [False, True, True, True]
+    inside._forget(made, kept[0][0], kept[0][1])
+    assert not any(_is_open(each) for pair in kept for each in pair)
+
+
+def _is_open(descriptor):
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
+def test_a_user_takes_more_than_a_namespace_of_users(settings):
+    with pytest.raises(Failed, match="takes CAP_SYS_ADMIN beside namespaces") as failed:
+        inside._separate(settings(user=61184, measures=frozenset()), within=True)
+    assert failed.value.measure is Measure.USER
+
+
+def test_without_a_view_of_its_own_a_user_has_to_be_able_to_read(settings, tmp_path):
+    (tmp_path / "closed").mkdir(mode=0o700)
+    made = settings(user=61184, measures=frozenset(), readable=(str(tmp_path / "closed"), str(tmp_path / "nowhere")))
+    with pytest.raises(Failed, match="other users may not read") as failed:
+        inside._separate(made, within=False)
+    assert failed.value.measure is Measure.USER
+    inside._separate(
+        settings(user=61184, measures=frozenset(), readable=("/", str(tmp_path / "nowhere"))), within=False
+    )
+    inside._separate(settings(measures=frozenset(), readable=(str(tmp_path / "closed"),)), within=False)
