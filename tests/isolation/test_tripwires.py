@@ -45,3 +45,85 @@ def test_a_kernel_may_read_how_calls_are_checked_and_no_answers(tmp_path, read, 
         return tripwires.told()
 
     assert (f"reads {read}" in in_a_fork(reads, tmp_path)) == noted
+
+
+def test_of_a_contract_only_what_calls_take_is_left(tmp_path):
+    """Neither what makes inputs, nor what knows of answers: each says so, and refuses."""
+
+    def asks():
+        contract = registry.contract("softmax")
+        kept = [name for name in tripwires.NEEDED if getattr(contract, name)]
+        tripwires.set_up("softmax", tmp_path)
+        refused = []
+        for name in ("expect", "flops", "bytes", "calls", "valid"):
+            try:
+                getattr(contract, name)({}, {})
+            except PermissionError as error:
+                refused.append(str(error))
+        left = [len(contract.values), len(contract.properties), len(contract.invalid)]
+        return refused, left, [bool(getattr(contract, name)) for name in kept], tripwires.told()
+
+    refused, left, kept, told = in_a_fork(asks, tmp_path)
+    assert refused == [f"the kernel {what}" for what in told] and len(refused) == 5
+    assert all(" of the op's contract" in what for what in told) and left == [0, 0, 0] and all(kept)
+
+
+def test_modules_that_hold_answers_refuse_and_cannot_be_imported(tmp_path):
+    def asks():
+        from touchstone.reference import softmax
+
+        tripwires.set_up("softmax", tmp_path)
+        found = []
+        for ask in (lambda: softmax.torch_softmax(None), lambda: __import__("touchstone.reference.of_nobody")):
+            try:
+                ask()
+            except (PermissionError, ImportError) as error:
+                found.append(type(error).__name__)
+        return found, tripwires.told()
+
+    found, told = in_a_fork(asks, tmp_path)
+    assert found == ["PermissionError", "ImportError"]
+    assert (
+        told[0] == "calls touchstone.reference.softmax.torch_softmax"
+        and "imports touchstone.reference.of_nobody" in told
+    )
+
+
+KERNEL = """
+import _thread, ctypes, gc, os, socket, sys, threading, torch
+
+DONE = {
+    "starts a thread": lambda: threading.Thread(target=print).start(),
+    "looks through the objects of its process": gc.get_objects,
+    "reads the frames of its callers": lambda: sys._getframe(0),
+    "sets a profile function": lambda: sys.setprofile(None),
+    "calls numpy, which a GPU's tensor has not": lambda: torch.ones(2).numpy(),
+    "calls from_numpy, which a GPU's tensor has not": lambda: torch.from_numpy(torch.ones(2).numpy()),
+    "opens a port": lambda: socket.socket().bind(("127.0.0.1", 0)),
+    "calls C with ctypes": lambda: ctypes.CDLL(None).getpid,
+    "sends a signal": lambda: os.kill(os.getpid(), 0),
+}
+
+
+def run(what):
+    DONE[what]()
+"""
+DEEDS = [line.split('"')[1] for line in KERNEL.splitlines() if line.startswith('    "')]
+
+
+@pytest.mark.parametrize("deed", DEEDS)
+def test_what_a_kernel_does_is_noted_and_the_same_of_a_library_is_not(tmp_path, deed):
+    def does(folder):
+        def run():
+            tripwires.set_up("softmax", tmp_path / "kernels")
+            code = compile(KERNEL, str(tmp_path / folder / "mine.py"), "exec")
+            exec(code, space := {})
+            eval(compile("run(what)", "<string>", "eval"), space, {"what": deed})
+            return tripwires.told()
+
+        return in_a_fork(run, tmp_path)
+
+    for folder in ("kernels", "library"):
+        (tmp_path / folder).mkdir()
+    sys.path.append(str(tmp_path / "library"))
+    assert deed in does("kernels") and does("library") == []

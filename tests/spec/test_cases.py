@@ -16,7 +16,7 @@ from touchstone.conformance.discovery import registry
 from touchstone.conformance.spec import cases as generate
 from touchstone.conformance.spec import layouts
 from touchstone.conformance.spec.cases import LEVELS, PRODUCT_LIMIT, plan
-from touchstone.conformance.spec.contract import Case, Contract, From, Operand, Output, Regular, dtype_name
+from touchstone.conformance.spec.contract import Also, Case, Contract, From, Operand, Output, Regular, dtype_name
 
 
 def toy(valid=lambda case: True, name="toy", **changes) -> Contract:
@@ -542,3 +542,110 @@ def test_operands_that_contradict_themselves_are_refused():
     with pytest.raises(ValueError, match="^layouts: broadcast: elements that are not to be used have to have memory"):
         Operand("rows cols", layouts=("contiguous", "broadcast"), garbage=lambda sizes, inputs: torch.ones(1))
     Operand("rows cols", layouts=("contiguous", "sliced"), garbage=lambda sizes, inputs: torch.ones(1))
+
+
+def test_the_plain_case_is_one_of_a_plans():
+    """With the same seed where none is named."""
+    contract = toy()
+    plain = generate.plain_case(contract, "float32", "a")
+    assert plain in plan(contract, "default").cases and plain.size == contract.sizes[0]
+    assert generate.plain_case(contract, "float32", "a", 3, dict(rows=7, cols=9)) in plan(contract, "default", 3).cases
+    single = toy(also={"one": Also(dict(rows=1, cols=1))})
+    assert generate.also_case(single, "one") in plan(single, "quick").also
+
+
+def test_a_single_case_has_what_it_names_and_else_the_first_of_all():
+    own = lambda d: draw(d)  # noqa: E731
+    also = {
+        "plainly": Also(dict(rows=1, cols=2)),
+        "of_b": Also(dict(rows=1, cols=3), "b", dict(flag=False), dict(w="none"), "float16"),
+        "mine": Also(dict(rows=2, cols=2), own),
+    }
+    contract = toy(also=also)
+    plainly, of_b, mine = (generate.also_case(contract, name, 4) for name in also)
+    first = (("x", "contiguous"), ("w", "contiguous"))
+    assert (plainly.dtype, plainly.values, plainly.layouts, plainly.seed) == ("float32", "a", first, 4)
+    assert plainly.param == {"eps": 0.1, "flag": True} and plainly.size == dict(rows=1, cols=2)
+    assert (of_b.dtype, of_b.values, of_b.layout) == ("float16", "b", {"x": "contiguous", "w": "none"})
+    assert of_b.param == {"eps": 0.1, "flag": False} and mine.values == "mine"
+
+
+def test_a_case_in_other_layouts_and_with_other_parameters():
+    """All operands at once, each alone, each other value of each parameter: never the case itself, nor one twice."""
+    contract = toy()
+    case = generate.plain_case(contract, "float32", "a", size=dict(rows=7, cols=9))
+    found = generate.variants(contract, case)
+    assert case not in found and len(set(found)) == len(found)
+    assert [other.layouts for other in found if other.params == case.params] == [
+        (("x", "sliced"), ("w", "contiguous")),
+        (("x", "offset"), ("w", "contiguous")),
+    ]
+    assert [other.param for other in found if other.layouts == case.layouts] == [
+        {"eps": 0.5, "flag": True},
+        {"eps": 0.1, "flag": False},
+    ]
+    none = generate.variants(toy(lambda case: False), case)
+    assert none == ()
+    two = toy(operands={name: Operand("rows cols", layouts.MATRIX) for name in "ab"})
+    plain = generate.plain_case(two, "float32", "a", size=dict(rows=7, cols=9))
+    alone = [o.layout for o in generate.variants(two, plain) if len(set(o.layout.values())) == 2]
+    assert alone == [{"a": "transposed", "b": "contiguous"}, {"a": "contiguous", "b": "transposed"}]
+
+
+def test_a_few_layouts_of_many_calls():
+    """No more than a fourth of the calls has room for: those of single operands give way."""
+    many = toy(operands={f"x{n}": Operand("rows cols", layouts.MATRIX) for n in range(9)})
+    case = generate.plain_case(many, "float32", "a")
+    found = [other for other in generate.variants(many, case) if other.params == case.params]
+    assert len(found) == generate.LAYOUTS == 12
+    single = toy(operands={"x": Operand("rows cols", layouts.MATRIX)})
+    alone = generate.variants(single, generate.plain_case(single, "float32", "a"))
+    assert len([other for other in alone if other.layouts != case.layouts[:1]]) == len(layouts.MATRIX) - 1 + 2
+
+
+def test_options_are_tried_in_pairs():
+    """Each beside each other one and each dtype, and each optional operand both given and left out."""
+    contract = toy()
+    cases = list(generate._pairs_of_options(contract, 3))
+    assert all(case.size == contract.sizes[0] and case.values == "a" and case.seed == 3 for case in cases)
+    axes_of = {
+        "dtype": lambda case: case.dtype,
+        "eps": lambda case: case.param["eps"],
+        "flag": lambda case: case.param["flag"],
+        "w": lambda case: case.layout["w"],
+    }
+    options = {"dtype": contract.dtypes, "eps": (0.1, 0.5), "flag": (True, False), "w": ("contiguous", "none")}
+    for one, other in itertools.combinations(axes_of, 2):
+        found = {(axes_of[one](case), axes_of[other](case)) for case in cases}
+        assert found == set(itertools.product(options[one], options[other])), (one, other)
+    assert len(cases) <= 8 and all(case.layout["x"] == "contiguous" for case in cases)
+    bare = toy(operands={"x": Operand("rows cols")}, params={"eps": (0.1,)})
+    assert list(generate._pairs_of_options(bare, 0)) == []
+    assert generate._given_or_not(Operand("rows", ("none", "step", "offset"))) == ("none", "step")
+    assert generate._given_or_not(Operand("rows", ("step", "offset", "none"))) == ("step", "none")
+
+
+def test_pairs_of_options_that_do_not_go_together_are_left_out():
+    contract = toy(lambda case: case.param["flag"] or case.layout["w"] != "none")
+    cases = list(generate._pairs_of_options(contract, 0))
+    assert cases and all(map(contract.valid, cases))
+    assert {(case.param["eps"], case.layout["w"]) for case in cases} == set(
+        itertools.product((0.1, 0.5), ("contiguous", "none"))
+    )
+
+
+def test_more_rows_than_a_grid_has_blocks():
+    contract = toy(beyond_grid=[dict(rows=70000, cols=3), dict(rows=2, cols=70000)])
+    quick = list(generate._beyond_grid(contract, "quick", 1))
+    assert [(case.dtype, case.values, case.size["rows"], case.seed) for case in quick] == [
+        (contract.dtypes[0], "a", 70000, 1),
+        (contract.dtypes[1], "a", 2, 1),
+    ]
+    default = list(generate._beyond_grid(contract, "default", 0))
+    assert len(default) == 2 * 2 * len(contract.dtypes)
+    assert [case.values for case in default] == ["a", "b"] * 6
+    plain, turned = default[::2], default[1::2]
+    assert {case.params for case in plain} == {(("eps", 0.1), ("flag", True))}
+    assert [case.param["flag"] for case in turned[:3]] == [False, True, False]
+    never = toy(lambda case: case.param["flag"], beyond_grid=[dict(rows=70000, cols=3)])
+    assert all(case.param["flag"] for case in generate._beyond_grid(never, "default", 0))
