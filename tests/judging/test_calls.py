@@ -1,0 +1,642 @@
+"""Judging by further calls: what each shows, by calls that are scripted where a kernel would need a GPU or luck."""
+
+import itertools
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.discovery.subject import Subject
+from touchstone.conformance.judging import call, calls, judge
+from touchstone.conformance.judging.executor import CANNOT, DECLINES, PLAIN, RAISES, InProcess, Manner, Observed, Raised
+from touchstone.conformance.judging.judgement import DECLINED, FAILED, NOT_RUN, PASSED, Judgement
+from touchstone.conformance.judging.trials import CaseTrial, Int64Index, InvalidCall, ManyCalls, PropertyTrial
+from touchstone.conformance.spec.budget import Expected
+from touchstone.conformance.spec.cases import plain_case, variants
+from touchstone.conformance.spec.checks import Check
+from touchstone.conformance.spec.contract import Contract, Invalid, Operand, Output, Property
+from touchstone.conformance.spec.contract import Int64Index as Beyond
+
+SOFTMAX = registry.contract("softmax")
+
+
+def softmax(x):
+    return torch.softmax(x.float(), -1).to(x.dtype).contiguous()
+
+
+def case_of(op="softmax", dtype="float32", seed=0, **size):
+    contract = registry.contract(op)
+    return plain_case(contract, dtype, next(iter(contract.values)), seed, size or None)
+
+
+def subject(fn=softmax, op="softmax", **about):
+    return Subject(op, fn, "fn", "user@cpu", "cpu", **about)
+
+
+class Scripted(InProcess):
+    """Makes calls, of which some are answered from a script: what was seen, or changes of it."""
+
+    def __init__(self, subject, *script, device="cpu"):
+        super().__init__(subject)
+        self.script, self.manners, self.device = list(script), [], device
+
+    def call(self, arguments, manner=PLAIN, placed=None, debug=False):
+        self.manners.append(manner)
+        answer = self.script.pop(0) if self.script else None
+        if isinstance(answer, Observed):
+            return answer
+        seen = super().call(arguments, manner, placed, debug)
+        if answer is not None:
+            answer(seen)
+        return seen
+
+
+def raised(kind, text="no"):
+    return Observed(raised=Raised(kind, ("SomeError", "Exception"), text, f"SomeError: {text}"))
+
+
+def judgement(*script, trial=None, fn=softmax, **about):
+    of = subject(fn, **about)
+    return Judgement(of, trial or CaseTrial(case_of(rows=3, cols=7)), executor=Scripted(of, *script))
+
+
+def messages(j, check=None):
+    return [finding.message for finding in j.outcome.findings if check is None or finding.check == check]
+
+
+def first_call(j):
+    """A call whose values are right; then as `call_again` has it."""
+    inputs = j.contract.build(j.case)
+    seen = j.executor.call(inputs.arguments, placed=inputs.placed)
+    return inputs, call.snapshots(inputs), seen.values
+
+
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        (raised(RAISES), "a second call with the same inputs: raised"),
+        (Observed(values="returned 2 values; expected 1"), "returned 2 values; expected 1"),
+        (Observed(values={"y": None}), "y: a second call returns something else"),
+        (Observed(values={"y": torch.zeros(3)}), "y: a second call returns something else"),
+    ],
+)
+def test_a_second_call_that_gives_something_else(second, said):
+    j = judgement()
+    inputs, before, values = first_call(j)
+    j.executor.script.append(second)
+    calls.call_again(j, inputs, before, values)
+    assert any(said in message for message in messages(j, Check.REPEAT)) and j.outcome.status == FAILED
+
+
+def test_a_second_call_that_is_right():
+    j = judgement()
+    calls.call_again(j, *first_call(j))
+    assert not j.outcome.findings and {"repeat", "held outputs", "library calls"} <= set(j.outcome.instruments)
+    assert [manner.watched for manner in j.executor.manners] == [False, True]
+    assert [manner.poison for manner in j.executor.manners] == [None, calls.probe.PATTERNS[1]]
+
+
+def test_what_differs_where_it_is_watched_is_judged_without():
+    """A mode can make a call fail, or compute otherwise."""
+    wrong = lambda seen: seen.values.update(y=2 * seen.values["y"])  # noqa: E731
+    j = judgement()
+    inputs, before, values = first_call(j)
+    j.executor.script.append(wrong)
+    calls.call_again(j, inputs, before, values)
+    assert not j.outcome.findings and [m.watched for m in j.executor.manners] == [False, True, False]
+    unwatched = lambda seen: wrong(seen) or setattr(seen, "watched", False)  # noqa: E731
+    j = judgement()
+    inputs, before, values = first_call(j)
+    j.executor.script.append(unwatched)
+    calls.call_again(j, inputs, before, values)
+    assert len(j.executor.manners) == 2 and [f.check for f in j.outcome.findings] == [Check.REPEAT]
+    assert "y, on a second call with the same inputs: " in messages(j)[0] and j.outcome.findings[0].error > 1
+
+
+def test_what_a_second_call_does_to_inputs_and_earlier_outputs():
+    kept = []
+
+    def writes(x):
+        kept.append(softmax(x))
+        if len(kept) > 1:
+            x[0, 0] = 5
+            kept[0][0, 0] = 5
+        return kept[-1]
+
+    j = judgement(fn=writes)
+    calls.call_again(j, *first_call(j))
+    assert "x was written in a second call" in messages(j, Check.INPUTS)
+    assert messages(j, Check.HELD) == ["y: a later call changed what an earlier one had returned"]
+    held = {}
+    j = judgement(fn=lambda x: held.setdefault(1, softmax(x)))
+    calls.call_again(j, *first_call(j))
+    assert messages(j, Check.ALIAS) == ["y: two calls return the same memory"]
+
+
+def test_what_a_watched_call_saw_is_found():
+    j = judgement(own=True)
+    seen = Observed(values={"y": torch.ones(1)}, broken=["8 bytes"], library=["mm", "sum"], guarded=True)
+    calls._check_watched(j, seen)
+    assert messages(j, Check.BOUNDS) == ["8 bytes"] and j.outcome.library == ["mm", "sum"]
+    assert messages(j, Check.LIBRARY)[0].startswith("the launcher calls the library: mm, sum; allowed are ")
+    assert j.outcome.instruments == ["library calls", "output guards"]
+    users = judgement()
+    calls._check_watched(users, replace(seen, broken=[], guarded=False))
+    assert not users.outcome.findings and users.outcome.instruments == ["library calls"]
+    failed = judgement(own=True)
+    calls._check_watched(failed, raised(RAISES))
+    assert not failed.outcome.findings and not failed.outcome.instruments
+    sentence = judgement()
+    calls._check_watched(sentence, Observed(values="returned 2 values"))
+    assert not sentence.outcome.instruments
+
+
+@pytest.mark.parametrize(
+    ("about", "severity"), [(dict(own=True), "failure"), ({}, "note"), (dict(own=True, deterministic=False), None)]
+)
+def test_bits_that_differ_within_the_budget(about, severity):
+    j = judgement(**about)
+    inputs = j.contract.build(j.case)
+    right = softmax(inputs.arguments["x"])
+    calls._check_repeat(j, inputs, "y", torch.nextafter(right, torch.tensor(9.0)))
+    assert [finding.severity for finding in j.outcome.findings] == ([] if severity is None else [severity])
+    calls._check_repeat(j, inputs, "y", torch.zeros(3, 7, dtype=torch.complex64))
+    assert j.outcome.findings[-1].message.endswith("dtype torch.complex64") and j.outcome.findings[-1].error is None
+
+
+def test_which_tensors_have_the_same_bits():
+    a = torch.tensor([1.0, float("nan"), 0.0])
+    assert calls._same_bits(a, a.clone()) and not calls._same_bits(a, -a)
+    for other in (a[:2], a.double(), None, 3.0):
+        assert not calls._same_bits(a, other)
+    assert not calls._same_bits(torch.zeros(2), torch.zeros(2).neg())
+
+
+def varied(count, op="layer_norm"):
+    case = case_of(op)
+    return ManyCalls(case, count, variants(registry.contract(op), case))
+
+
+def layer_norm(x, weight, bias, *, eps=1e-5):
+    return torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias, eps)
+
+
+def test_findings_of_a_call_among_many_are_its_own():
+    """A note of an earlier call stays as it was."""
+    count = itertools.count(1)
+
+    def fn(x, weight, bias, *, eps=1e-5):
+        number = next(count)
+        y = layer_norm(x, weight, bias, eps=eps).contiguous()
+        if number in (6, 7):  # within a strided call: strides are passed on, which is no more than a note
+            return y.t().contiguous().t()
+        return y * 2 if number == 12 else y
+
+    outcome = judge.run(Subject("layer_norm", fn, "fn", "user@cpu", "cpu", diagnosed=False), varied(20))
+    assert outcome.status == FAILED and len(outcome.findings) >= 2
+    assert all(finding.message.count(" of 20") == 1 for finding in outcome.findings)
+    numbers = [int(finding.message.split()[1]) for finding in outcome.findings]
+    assert numbers[0] in (6, 7) and numbers[-1] == 12
+    assert outcome.findings[0].severity == "note" and outcome.findings[-1].severity == "failure"
+    assert outcome.findings[-1].requirement == "determinism"
+
+
+def test_many_calls_go_on_in_the_buffers_of_the_call_before():
+    addresses, gradients, sizes = [], [], []
+
+    def fn(x):
+        addresses.append(x.data_ptr())
+        gradients.append(torch.is_grad_enabled())
+        sizes.append(x.untyped_storage().nbytes())
+        return softmax(x)
+
+    kept = []
+    outcome = judge.run(subject(lambda x: kept.append(x) or fn(x)), ManyCalls(case_of(rows=3, cols=7), 8))
+    assert outcome.status == PASSED and "8 calls with distinct inputs" in outcome.instruments
+    assert addresses[0::2] == addresses[1::2] and len(set(addresses)) == 4
+    assert gradients == [True, True, False, False] * 2
+    assert len(outcome.instruments) == len(set(outcome.instruments))
+
+
+def test_a_call_that_cannot_be_run_among_many():
+    count = itertools.count(1)
+
+    def fn(x):
+        if next(count) == 3:
+            raise ImportError("no compiler")
+        return softmax(x)
+
+    outcome = judge.run(subject(fn), ManyCalls(case_of(rows=3, cols=7), 5))
+    assert (outcome.status, outcome.reason) == (PASSED, None)
+    count = itertools.count(3)
+    assert judge.run(subject(fn), ManyCalls(case_of(rows=3, cols=7), 5)).status == NOT_RUN
+
+
+def test_which_of_many_calls_are_wrong_is_looked_for_after_the_first():
+    """By their inputs: what is looked for besides calls the kernel too."""
+    trial = ManyCalls(case_of(rows=3, cols=7), 12)
+    made = calls.cases_of(trial, SOFTMAX)
+    bad = [SOFTMAX.build(case).arguments["x"] for number, case in enumerate(made, 1) if number % 3 == 0]
+    outcome = judge.run(subject(lambda x: softmax(x) * (2 if any(torch.equal(x, b) for b in bad) else 1)), trial)
+    (finding,) = [finding for finding in outcome.findings if finding.check == Check.VALUES]
+    assert finding.message.startswith("call 3 of 12")
+    assert finding.diagnosis.splitlines()[0] == "every 3th call is wrong: 3, 6, 9, 12"
+
+
+def test_further_calls_that_take_too_long_say_nothing(monkeypatch):
+    monkeypatch.setattr(calls, "FURTHER", 0.1)
+    count = itertools.count(1)
+
+    def fn(x):
+        if (number := next(count)) > 3:
+            time.sleep(0.2)
+        return softmax(x) * (2 if number % 3 == 0 else 1)
+
+    outcome = judge.run(subject(fn), ManyCalls(case_of(rows=3, cols=7), 12))
+    assert not any("th call is wrong" in (finding.diagnosis or "") for finding in outcome.findings)
+
+
+def test_the_cases_of_many_calls():
+    trial = varied(16)
+    made = calls.cases_of(trial, registry.contract("layer_norm"))
+    assert len(made) == 16 and calls.cases_of(CaseTrial(trial.case), None) == [trial.case]
+    plain = trial.case
+    for number, case in enumerate(made, 1):
+        place = (number - 1) % 8
+        if place in (4, 6):
+            assert case.layouts != plain.layouts and case.params == plain.params
+        elif place % 2 == 0:
+            assert (case.layouts, case.params, case.mirrored, case.altered) == (plain.layouts, plain.params, None, None)
+        if place % 2:
+            before = made[number - 2]
+            assert (case.seed, case.layouts) == (before.seed, before.layouts)
+            changed = [case.mirrored is not None, case.altered is not None, case.params != before.params]
+            assert changed == [place in (1, 5), place == 7, place == 3]
+            assert case.drawn_as == (before.id if place == 3 else None)
+        else:
+            assert case.seed == plain.seed + 1000 * number
+    assert made[1].mirrored != made[5].mirrored and made[7].altered != made[15].altered
+    sorted_ones = replace(registry.contract("layer_norm"), mirrors=False)
+    assert not any(case.mirrored or case.altered for case in calls.cases_of(trial, sorted_ones))
+    alone = calls.cases_of(ManyCalls(plain, 16), registry.contract("layer_norm"))
+    assert {case.layouts for case in alone} == {plain.layouts} and {case.params for case in alone} == {plain.params}
+
+
+def test_what_is_special_about_a_call():
+    plain = case_of("layer_norm")
+    mirrored, altered = replace(plain, mirrored="x"), replace(plain, altered="bias")
+    other = replace(plain, params=(("eps", 0.5),))
+    strided = replace(plain, layouts=(("x", "sliced"), *plain.layouts[1:]), seed=7)
+    cases = [plain, mirrored, altered, other, strided, replace(strided, mirrored="weight"), replace(plain, seed=9)]
+    assert [calls._about(cases, number) for number in range(1, 8)] == [
+        "",
+        " (as call 1, but x mirrored inside)",
+        " (as call 2, but one element of bias altered)",
+        " (as call 3, but eps=0.5)",
+        " (x sliced)",
+        " (as call 5, but weight mirrored inside; x sliced)",
+        "",
+    ]
+
+
+def test_a_case_with_many_rows_is_made_smaller():
+    case = replace(case_of(), sizes=(("rows", 70000), ("cols", 33), ("trailing", (2, 3))))
+    assert calls.a_64th(case).sizes == (("rows", 1094), ("cols", 33), ("trailing", (2, 3)))
+    both = replace(case_of(), sizes=(("B", 400), ("H", 100), ("D", 99)))
+    assert calls.a_64th(both).sizes == (("B", 7), ("H", 100), ("D", 99))
+    assert calls.a_64th(replace(both, sizes=(("B", 400), ("H", 101), ("D", 99)))).size == {"B": 7, "H": 2, "D": 99}
+
+
+@pytest.mark.parametrize(("seconds", "long"), [(0.0, False), (0.5, True)])
+def test_whether_many_rows_take_long(monkeypatch, seconds, long):
+    clock = [0.0]
+    monkeypatch.setattr(calls.time, "monotonic", lambda: clock[0])
+
+    def slow(x):
+        clock[0] += seconds if len(x) < 7000 else 0
+        return softmax(x)
+
+    j = judgement(fn=slow, trial=CaseTrial(case_of(rows=64 * 100, cols=2)))
+    assert calls.takes_long(j) is long
+    if long:
+        assert messages(j) == [
+            "not called with them: float32-100x2-normal took 0.5 s here, and 64 times as many rows would take 32 s"
+        ]
+        assert j.outcome.findings[0].severity == "note" and j.outcome.status == PASSED
+    else:
+        assert not j.outcome.findings
+
+
+def test_a_smaller_case_that_fails_counts():
+    wrong = judgement(fn=lambda x: 2 * softmax(x), trial=CaseTrial(case_of(rows=6400, cols=2)))
+    assert calls.takes_long(wrong) is False and not wrong.outcome.findings  # it is called with all of them
+    raises = judgement(fn=lambda x: 1 / 0, trial=CaseTrial(case_of(rows=6400, cols=2)))
+    assert calls.takes_long(raises) is True and [f.check for f in raises.outcome.findings] == [Check.RAISED]
+
+
+@pytest.mark.parametrize(
+    ("seen", "own", "said", "severity"),
+    [
+        (None, True, None, None),
+        (raised(RAISES, "stream"), True, "cannot be captured as a CUDA graph: SomeError: stream", "failure"),
+        (raised(RAISES, "stream"), False, "cannot be captured as a CUDA graph: SomeError: stream", "note"),
+        (
+            lambda seen: seen.values["y"].zero_(),
+            True,
+            "replayed from a CUDA graph: y: 21 of 21 elements wrong",
+            "failure",
+        ),
+        (
+            lambda seen: seen.values["y"].zero_(),
+            False,
+            "replayed from a CUDA graph: y: 21 of 21 elements wrong",
+            "note",
+        ),
+    ],
+)
+def test_a_call_that_is_captured_as_a_graph(monkeypatch, seen, own, said, severity):
+    monkeypatch.setattr(InProcess, "_replayed", lambda self, arguments: self.subject.call(arguments))
+    j = judgement(*([] if seen is None else [seen]), own=own)
+    calls.as_graph(j)
+    assert j.executor.manners[0].replayed and "graph capture" in j.outcome.instruments
+    if said is None:
+        assert not j.outcome.findings
+    else:
+        (finding,) = j.outcome.findings
+        assert finding.message.startswith(said) and (finding.check, finding.severity) == (Check.GRAPH, severity)
+
+
+@pytest.mark.parametrize(("kind", "status"), [(DECLINES, DECLINED), (CANNOT, NOT_RUN)])
+def test_a_capture_that_is_declined(kind, status):
+    j = judgement(raised(kind, "not today"), own=True)
+    calls.as_graph(j)
+    assert (j.outcome.status, j.outcome.reason) == (status, "not today") and not j.outcome.findings
+    assert "graph capture" not in j.outcome.instruments
+
+
+def property_of(check):
+    return PropertyTrial(case_of(rows=3, cols=7), Property("mine", check))
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "said"),
+    [
+        ([], PASSED, None),
+        ([raised(RAISES)], FAILED, "a further call raised SomeError: no"),
+        ([raised(DECLINES, "not today")], DECLINED, None),
+        ([raised(CANNOT, "not here")], NOT_RUN, None),
+        ([raised(DECLINES, "")], DECLINED, None),
+        (
+            [Observed(values="returned 2 values; expected 1")],
+            FAILED,
+            "a further call raised ValueError: returned 2 values",
+        ),
+    ],
+)
+def test_a_property_calls_again(script, status, said):
+    given = []
+
+    def check(further, arguments, outputs, case):
+        given.append((sorted(arguments), case))
+        (y,) = further(**arguments)
+        return None if torch.equal(y, outputs[0]) else "it differs"
+
+    trial = property_of(check)
+    j = judgement(*script, trial=trial)
+    inputs = j.contract.build(trial.case)
+    calls.check_property(j, trial.prop, inputs, (softmax(inputs.arguments["x"]),))
+    assert j.outcome.status == status and given == [(["x"], trial.case)]
+    assert [f.check for f in j.outcome.findings] == ([] if said is None else [Check.PROPERTY.of("mine")])
+    assert said is None or messages(j)[0].startswith(said)
+    reason = (
+        {DECLINED: (script or [None])[0].raised.said or "SomeError", NOT_RUN: "not here"}
+        if script and said is None
+        else {}
+    )
+    assert j.outcome.reason == reason.get(status)
+
+
+def test_what_a_property_finds_broken():
+    trial = property_of(lambda *given: "it differs")
+    j = judgement(trial=trial)
+    calls.check_property(j, trial.prop, j.contract.build(trial.case), ())
+    assert messages(j, Check.PROPERTY.of("mine")) == ["it differs"]
+    fails = property_of(lambda *given: 1 / 0)
+    j = judgement(trial=fails)
+    calls.check_property(j, fails.prop, j.contract.build(fails.case), ())
+    assert messages(j)[0].startswith("a further call raised ZeroDivisionError: division by zero")
+    j = judgement(trial=fails)
+    j.debug = True
+    with pytest.raises(ZeroDivisionError):
+        calls.check_property(j, fails.prop, j.contract.build(fails.case), ())
+
+
+def test_an_invalid_call_is_spoilt_and_refused():
+    spoilt = []
+    invalid = Invalid("x", lambda arguments: spoilt.append(1) or {**arguments, "x": None}, TypeError, "x: expected")
+
+    def fn(x):
+        raise TypeError("x: expected a tensor" if x is None else "who knows")
+
+    trial = InvalidCall(case_of(rows=3, cols=7), invalid)
+    assert judge.run(subject(fn, own=True), trial).status == PASSED and spoilt == [1]
+
+    def other(x):
+        raise TypeError("none given")
+
+    (finding,) = judge.run(subject(other, own=True), trial).findings
+    assert finding.message == "expected TypeError whose message matches 'x: expected', got TypeError: none given"
+
+
+ROWS, COLUMNS = 40, 8
+
+
+@pytest.fixture
+def beyond(monkeypatch):
+    """An op, and a size of it that stands for one beyond 2^31 elements."""
+
+    def expect(inputs, params, *, dtype, compute=None):
+        x = inputs["x"]
+        return {"y": Expected(2 * x * inputs["w"], parts=[(1, 1.0)]), "s": Expected(x.sum(0), parts=[(99, 99.0)])}
+
+    contract = Contract(
+        operands={"x": Operand("rows cols"), "w": Operand("cols")},
+        outputs={"y": Output("rows cols"), "s": Output("cols", torch.float32)},
+        sizes=[dict(rows=2, cols=3)],
+        values={"normal": lambda d: {n: d.normal(d.shape(n)) for n in "xw"}},
+        expect=expect,
+        int64_index=Beyond(dict(rows=ROWS, cols=COLUMNS), {"x": 0}, "float32"),
+        name="doubled",
+    )
+    monkeypatch.setattr(registry, "contract", lambda op: contract)
+    return contract
+
+
+def of_beyond(contract, fn, **about):
+    case = plain_case(contract, "float32", "normal", size=contract.int64_index.size)
+    of = Subject("doubled", fn, "fn", "user@cpu", "cpu", **about)
+    j = Judgement(of, Int64Index(case), executor=InProcess(of))
+    calls.int64_index_output(j)
+    return j
+
+
+def doubled(x, w):
+    return 2 * x * w, x.sum(0)
+
+
+def wrong_at(row):
+    def fn(x, w):
+        y, s = doubled(x, w)
+        y[row] += 1
+        return y, s
+
+    return fn
+
+
+@pytest.mark.parametrize(("row", "seen"), [(0, True), (1, True), (-1, True), (-2, True), (5, False), (20, False)])
+def test_some_rows_of_a_huge_output_are_compared(beyond, row, seen):
+    j = of_beyond(beyond, wrong_at(row))
+    assert (j.outcome.status == FAILED) == seen and set(j.outcome.fractions) == {"y"}
+    if seen:
+        assert messages(j)[0].startswith(f"y, rows [0, 1, {ROWS - 2}, {ROWS - 1}] of {ROWS}: 8 of 32 elements wrong")
+        assert j.outcome.findings[0].error > 1 and j.outcome.findings[0].about == "y"
+
+
+def test_of_a_huge_output_form_counts_and_sums_do_not(beyond):
+    assert of_beyond(beyond, doubled).outcome.status == PASSED
+    assert of_beyond(beyond, lambda x, w: (2 * x * w, torch.zeros(COLUMNS))).outcome.status == PASSED
+    assert messages(of_beyond(beyond, lambda x, w: (x[:1], x.sum(0))), Check.SHAPE)
+    some = of_beyond(beyond, lambda x, w: (x, x.sum(0)), outputs=("s",))
+    assert some.outcome.status == PASSED and not some.outcome.fractions
+    assert messages(of_beyond(beyond, lambda x, w: (x, x, x)), Check.RETURNS) == ["returned 3 values; expected 2"]
+    assert messages(of_beyond(beyond, lambda x, w: 1 / 0), Check.RAISED)
+
+
+def test_no_room_for_a_huge_output_declines(beyond):
+    def fn(x, w):
+        raise AssertionError
+
+    def none(*given, **named):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8 GiB")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "randn", none)
+        j = of_beyond(beyond, fn)
+    assert (j.outcome.status, j.outcome.reason) == (DECLINED, "not run: CUDA out of memory")
+
+
+def test_the_manner_of_a_call_that_is_observed():
+    j = judgement(trial=ManyCalls(case_of(rows=3, cols=7), 4))
+    inputs = j.contract.build(j.case)
+    call.observe_call(j, inputs, 0x7B, usual=True)
+    case = judgement()
+    call.observe_call(case, inputs, watched=True, late=False)
+    assert j.executor.manners == [
+        Manner(0x7B, (84,), state=True, generators=False, usual=True, conspicuous=j.conspicuous)
+    ]
+    assert case.executor.manners == [
+        Manner(calls.probe.PATTERNS[0], (84,), watched=True, state=True, conspicuous=case.conspicuous)
+    ]
+    assert case.outcome.instruments == ["allocator poison", "global state"]
+
+
+def test_what_a_call_changes_of_the_process():
+    for own, severity in ((True, "failure"), (False, "note")):
+        j = judgement(own=own)
+        call._check_state(j, Observed(settings=["a from 1 to 2", "b from 3 to 4"], consumed=["the state of c"]))
+        assert messages(j, Check.STATE) == [
+            "global state is left changed: a from 1 to 2, b from 3 to 4",
+            "the call changes the state of c",
+        ]
+        assert [finding.severity for finding in j.outcome.findings] == ["failure", severity]
+    j = judgement()
+    call._check_state(j, Observed())
+    assert not j.outcome.findings
+
+
+@pytest.mark.parametrize(("kind", "status"), [(DECLINES, DECLINED), (CANNOT, NOT_RUN), (RAISES, FAILED)])
+def test_what_was_raised(kind, status):
+    j = judgement()
+    call.note_raised(j, Raised(kind, ("SomeError",), "not today", "SomeError: not today"))
+    assert j.outcome.status == status and j.outcome.reason == (None if status == FAILED else "not today")
+    assert [(f.check, f.message, f.raised) for f in j.outcome.findings] == (
+        [(Check.RAISED, "SomeError: not today", "SomeError")] if status == FAILED else []
+    )
+    silent = judgement()
+    call.note_raised(silent, Raised(kind, ("SomeError",), "", "SomeError: no message"))
+    assert silent.outcome.reason == (None if status == FAILED else "SomeError")
+
+
+def test_strides_that_are_passed_on():
+    strided = replace(case_of(rows=3, cols=7), layouts=(("x", "transposed"),))
+    passed_on = torch.zeros(7, 3).t()
+    for case, own, got, severity in (
+        (strided, False, passed_on, "note"),
+        (strided, True, passed_on, "failure"),
+        (case_of(rows=3, cols=7), False, passed_on, "failure"),
+        (strided, False, torch.zeros(3, 1).expand(3, 7), "failure"),
+    ):
+        assert call._severity_of_strides(subject(own=own), SOFTMAX.build(case), got) == severity
+
+
+def test_the_sizes_of_outputs_in_bytes():
+    contract = registry.contract("online_softmax")
+    assert call.output_bytes(contract, case_of("online_softmax", "float16", rows=3, cols=7)) == (42, 12)
+
+
+def test_trouble_on_a_case_is_its_first_failure():
+    def trouble(fn, **about):
+        j = judgement(fn=fn, **about)
+        _, found = call.trouble_on(j, j.contract.build(j.case), conspicuous=())
+        assert not j.outcome.findings  # it is nothing of the trial's own
+        return None if found is None else found.check
+
+    assert trouble(softmax) is None and trouble(lambda x: 2 * softmax(x)) == Check.VALUES
+    assert trouble(lambda x: 1 / 0) == Check.RAISED and trouble(lambda x: (x, x)) == Check.RETURNS
+    declines = lambda x: (_ for _ in ()).throw(NotImplementedError("no"))  # noqa: E731
+    assert trouble(declines) is None
+    assert trouble(lambda x: softmax(x).double()) == Check.DTYPE
+
+
+def in_tf32(a, b):
+    a, b = (((t.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32) for t in (a, b))
+    return a @ b
+
+
+@pytest.mark.parametrize(("fn", "passes"), [(in_tf32, "tf32"), (lambda a, b: (a @ b) * 1.01, None)])
+def test_the_precision_in_which_it_would_be_right(fn, passes):
+    case = case_of("matmul", M=40, K=300, N=30)
+    j = Judgement(subject(fn, "matmul"), CaseTrial(case))
+    inputs = j.contract.build(case)
+    got = j.call(inputs.arguments).values
+    expected = j.contract.expected(inputs)
+    verdicts = {"c": calls.compare.compare(got["c"], expected["c"], torch.float32)}
+    assert not verdicts["c"].ok
+    assert call._passes_as(j, inputs, got, verdicts, again=True) == passes
+    assert call._passes_as(j, inputs, got, verdicts, again=False) == passes
+    declared = Judgement(subject(fn, "matmul", compute="tf32"), CaseTrial(case))
+    assert call._passes_as(declared, inputs, got, verdicts, again=True) is None
+    assert ("beyond tf32" in j.subject.compared) == (passes is None)
+
+
+def test_answers_are_kept_for_many_kernels(monkeypatch):
+    asked = []
+    whole = SOFTMAX.expect
+
+    def expect(*given, **named):
+        asked.append(1)
+        return whole(*given, **named)
+
+    monkeypatch.setattr(SOFTMAX, "expect", expect)
+    cases = [case_of(rows=3, cols=7, seed=seed) for seed in (101, 102)]
+    call.keep_answers(SOFTMAX, cases)
+    assert len(asked) == 2
+    first = call.expected_of(SOFTMAX, cases[0], None)
+    assert call.expected_of(SOFTMAX, cases[0], None) is first and len(asked) == 2
+    call.expected_of(SOFTMAX, cases[0], "tf32")
+    assert len(asked) == 3  # of another precision
+    call.keep_answers(SOFTMAX, [])
+    again = call.expected_of(SOFTMAX, cases[0], None)
+    assert len(asked) == 4 and call.expected_of(SOFTMAX, cases[0], None) is again and len(asked) == 4
