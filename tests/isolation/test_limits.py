@@ -27,9 +27,7 @@ class Child:
         if not self.script or self.script[0] == "gone":
             return not self.script
         self.now = self.script.pop(0)
-        if self.now == "answers":
-            return True
-        return False
+        return self.now == "answers"
 
     def usage(self):
         return self.now[:2]

@@ -146,11 +146,11 @@ def test_what_is_kept_in_one_size_alone_is_not_enough():
     held, sizes = {}, []
 
     def fn(x):
-        if x.shape not in sizes:
+        if x.shape not in sizes and x.shape[1] > 1:  # a row of one is 1 whatever it holds
             sizes.append(x.shape)
-        return held.setdefault(x.shape, softmax(x)).clone() if x.shape == sizes[0] else softmax(x)
+        return held.setdefault(x.shape, softmax(x)).clone() if [x.shape] == sizes[:1] else softmax(x)
 
-    assert causes.kept_from_first(judgement(fn, case_of()), case_of()) is None
+    assert causes.kept_from_first(judgement(fn, case_of(rows=2, cols=2)), case_of(rows=2, cols=2)) is None
     assert len(sizes) > 1
 
 
