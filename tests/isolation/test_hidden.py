@@ -1,13 +1,15 @@
 """Operands that a launcher cannot read: whose numbers a kernel finds, a copy of the library's, and anybody else."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
 
 from touchstone import backends
 from touchstone.backends import Reached
-from touchstone.conformance.isolation import tripwires
-from touchstone.conformance.isolation.hidden import GIVEN, Hidden, Host, Window
+from touchstone.conformance.isolation import guarded, hidden, tripwires
+from touchstone.conformance.isolation.hidden import ATTENDED, GIVEN, Hidden, Host, Window
 
 DRAW = np.random.default_rng(0)
 
@@ -216,3 +218,175 @@ def test_an_operand_too_large_to_be_hidden_is_left_as_it_is(operand, told):
         with backends.running(lambda: [Reached(span.start, 256, large)]):
             large[0] = 1
         assert large.sum() == 1
+
+
+class Draw:
+    """Draws numbers; `attends`: by which the guard looks each time, or never."""
+
+    def __init__(self, attends):
+        self.attends, self.standard_normal = attends, DRAW.standard_normal
+
+    def random(self):
+        return ATTENDED / 2 if self.attends else ATTENDED
+
+
+class Looks:
+    def __init__(self):
+        self.count = 0
+
+    def look(self):
+        self.count += 1
+
+
+@pytest.mark.parametrize("attends", [True, False])
+def test_the_guard_looks_now_and_then(operand, attends):
+    """Before and behind a call, as a kernel begins, and as the library copies: by chance, which nobody can foresee."""
+    guard = Looks()
+    host = Host([operand[2]], Draw(attends), guard=guard)
+    with host:
+        assert guard.count == attends
+        with backends.running():
+            pass
+        assert guard.count == 2 * attends
+        operand[1].clone()
+        assert guard.count == 3 * attends
+    assert guard.count == 4 * attends
+    with Host([operand[2]], Draw(True)), backends.running():
+        pass  # without a guard there is nothing to look at
+
+
+def test_what_of_an_author_runs_while_numbers_are_shown_finds_none(operand, told, monkeypatch):
+    _, x, memory = operand
+    seen, given = [], torch.arange(12.0).reshape(3, 4)
+    names = {"seen": seen, "x": x}
+    monkeypatch.setattr(guarded, "_known", {})
+    monkeypatch.setattr(tripwires, "_libraries", (*tripwires._libraries, os.path.dirname(os.path.dirname(np.__file__))))
+    text = "def look():\n    seen.append(x.tolist())\n\ndef __hash__():\n    seen.append(x.tolist())\n"
+    exec(compile(text, "/author/kernel.py", "exec"), names)
+    for function, noted in (("__hash__", 0), ("look", 1)):
+        with Host([memory], Draw(True), guard=Looks()), backends.running():
+            names[function]()
+            assert torch.equal(x, given)
+        assert seen.pop() != given.tolist() and len(told) == noted
+    assert told == ["has look run where its operands are shown, and no kernel is"]
+
+
+def test_kernels_whose_failure_is_passed_on_or_is_none_of_theirs(operand, told):
+    def fails(error):
+        with Host([operand[2]], DRAW), backends.running():
+            raise error
+
+    with pytest.raises(ValueError, match="no"):
+        fails(ValueError("no"))
+    assert told == []  # the call fails too
+    with Host([operand[2]], DRAW):
+        for error in (backends.NotRun("no compiler"), ValueError("x" * 500), KeyError("second")):
+            with pytest.raises(type(error)), backends.running():
+                raise error
+    (note,) = told
+    assert note == "goes on after a kernel of its own has failed: " + f"ValueError: {'x' * 500}"[:200]
+
+
+def test_calls_of_pythons_that_kernels_decide_about(operand, told, monkeypatch):
+    chosen = [7]
+    monkeypatch.setattr(backends, "chosen", lambda: chosen[0])
+    for more, noted in ((GIVEN, []), (GIVEN + 1, [f"has the numbers of its kernels decide about {GIVEN + 1} calls"])):
+        with Host([operand[2]], DRAW):
+            chosen[0] += more
+        assert [note.partition(" of Python's")[0] for note in told] == noted
+
+
+def test_what_a_tensor_is_asked_for_as_a_list_is_put_back(operand):
+    before = torch.Tensor.tolist
+    with Host([operand[2]], DRAW):
+        assert torch.Tensor.tolist is not before
+    assert torch.Tensor.tolist is before and "tolist" not in vars(torch.Tensor)
+
+    def theirs(tensor):
+        return []
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.Tensor, "tolist", theirs)
+        with Host([operand[2]], DRAW):
+            pass
+        assert vars(torch.Tensor)["tolist"] is theirs
+
+
+@pytest.mark.parametrize(
+    ("stretch", "known", "apart"),
+    [
+        ((0, 10), [], [(0, 10)]),
+        ((5, 5), [], []),
+        ((0, 10), [range(3, 5)], [(0, 3), (5, 10)]),
+        ((0, 10), [range(3, 5), range(5, 7)], [(0, 3), (7, 10)]),
+        ((0, 10), [range(0, 4)], [(4, 10)]),
+        ((0, 10), [range(8, 20)], [(0, 8)]),
+        ((0, 10), [range(0, 10)], []),
+        ((0, 10), [range(10, 20), range(-5, 0)], [(0, 10)]),
+        ((0, 10), [range(2, 4), range(6, 8), range(3, 7)], [(0, 2), (8, 10)]),
+    ],
+)
+def test_what_of_a_stretch_is_known_already(stretch, known, apart):
+    assert hidden._apart_from(stretch, known) == apart
+
+
+def test_which_tensors_are_memory():
+    plain = torch.zeros(3)
+    assert hidden._as_plain(plain) is plain and hidden._as_plain(3) is None and hidden._as_plain([plain]) is None
+    for other in (torch.zeros(3, device="meta"), torch.zeros(3, 3).to_sparse()):
+        assert hidden._as_plain(other) is None
+    parameter = torch.nn.Parameter(plain)
+    found = hidden._as_plain(parameter)
+    assert type(found) is torch.Tensor and found.data_ptr() == plain.data_ptr()
+    view = torch.zeros(40)[3:].as_strided((2, 3), (10, 2))
+    assert hidden._extent(view) == (view.data_ptr(), view.data_ptr() + 4 * (10 + 4 + 1))
+
+
+def test_hidden_memory_by_its_states():
+    """Numbers of its own, what the launcher writes over them, and what a kernel leaves."""
+    here, there = np.zeros(16, np.uint8), np.arange(16, dtype=np.uint8)
+    memory = Hidden(here, there, torch.float32, DRAW)
+    drawn = here.copy()
+    assert memory.secret and not memory.written and memory.span == range(here.ctypes.data, here.ctypes.data + 16)
+    memory.show()
+    assert here.tolist() == list(range(16))
+    memory.hide()
+    assert here.tolist() == drawn.tolist() and not memory.written
+    memory.show()
+    here[2] = 99
+    memory.hide(ran=True)
+    assert memory.written and there[2] == 99 and here.tolist() == drawn.tolist()
+    here[5] = drawn[5] ^ 1  # the launcher writes
+    memory.gather()
+    assert there[5] == drawn[5] ^ 1 and there[4] == 4
+    free = Hidden(np.arange(8, dtype=np.uint8), np.zeros(8, np.uint8), None, DRAW)
+    assert not free.secret and free._here.tolist() == [0] * 8
+    free._here[1] = 7
+    free.show()
+    assert free._there[1] == 7
+    free.hide(ran=True)
+    assert not free.secret  # no kernel has written
+    free._here[2] = 8
+    free.hide(ran=True)
+    assert free.secret and free.written and not free._here.any() and free._there[2] == 8
+    free.fill(np.ones(8, np.uint8))
+    assert not free.secret and free._here.tolist() == [1] * 8
+
+
+def test_a_storage_that_was_given_other_memory_is_left_alone(operand):
+    with Host([operand[2]], DRAW) as host:
+        kept, gone = torch.zeros(4), torch.zeros(4)
+        with backends.running():
+            kept.fill_(3)
+            gone.fill_(3)
+        before = {gone.data_ptr(), kept.data_ptr()}
+        gone.resize_(40_000)
+        assert {memory.span.start for memory in host._kept()} & before == {kept.data_ptr()}
+    assert kept.tolist() == [3] * 4
+
+
+def test_a_window_has_the_same_bytes_at_the_same_place():
+    window = Window()
+    window.bytes(1024, 4).fill_(7)
+    assert window.bytes(1022, 8).tolist() == [0, 0, 7, 7, 7, 7, 0, 0]
+    assert window.bytes(1024, 4).data_ptr() == window.bytes(1020, 8).data_ptr() + 4
