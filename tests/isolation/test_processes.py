@@ -1,22 +1,28 @@
 """The process server: what a child answers, how it ends in words, and that nothing of it is left."""
 
 import ctypes
+import io
 import os
+import pickle
 import re
+import resource
 import signal
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
+from tests.processes import in_a_fork
+from touchstone.conformance.isolation import processes
 from touchstone.conformance.isolation.endings import ending, place
 from touchstone.conformance.isolation.fork import fork
 from touchstone.conformance.isolation.limits import Limits, Watch
-from touchstone.conformance.isolation.processes import Child, Death, alive, serve
+from touchstone.conformance.isolation.processes import Child, Death, alive, flush, portable, request, serve, waited
 from touchstone.conformance.isolation.spawn import spawn
 from touchstone.conformance.judging import call
 from touchstone.conformance.spec.checks import Check
@@ -284,3 +290,129 @@ def test_the_place_is_the_users_innermost_line():
     mutant = f'{Path(call.__file__).parents[1] / "faults" / "softmax.py"}", line 12 in tail'
     assert traced(mutant, judge) == " at softmax.py:12, in tail"
     assert place("") == ""
+
+
+def test_the_place_is_read_from_the_beginning_of_what_was_written():
+    """However often."""
+    text = 'Current thread 0x1 (most recent call first):\n  File "/users/of/kernels.py", line 8 in softmax\n'
+    other = text.replace("Current thread", "Thread").replace("softmax", "other")
+    child = SimpleNamespace(trace=io.BytesIO(f"{other}\n{text}".encode() + b"\xff"))
+    assert [Child.place(child) for _ in range(2)] == [" at kernels.py:8, in softmax"] * 2
+    alone = SimpleNamespace(trace=io.BytesIO(f'{text}\n  File "/a.py", line 1 in f\n'.encode()))
+    assert Child.place(alone) == " at kernels.py:8, in softmax"
+
+
+class Connection:
+    """Gives requests in turn, and keeps what is sent."""
+
+    def __init__(self, *requests):
+        self.requests, self.sent = list(requests), []
+
+    def recv(self):
+        if not self.requests:
+            raise EOFError
+        return self.requests.pop(0)
+
+    def recv_bytes(self):
+        return pickle.dumps(self.recv())
+
+    def send(self, what):
+        self.sent.append(what)
+
+
+def test_requests_are_answered_until_the_parent_hangs_up():
+    connection = Connection(2, 0, 4)
+    serve(connection, lambda request: 8 // request)
+    (first, failed, last) = connection.sent
+    assert (first, last) == (("answer", 4), ("answer", 2)) and failed[0] == "error"
+    assert type(failed[1]) is ZeroDivisionError and "in the child process:" in failed[1].__notes__[0]
+    alive(connection)
+    assert connection.sent[-1] == ("alive", None) and request(Connection({"a": 1})) == {"a": 1}
+
+
+class Unsendable(Exception):
+    def __init__(self, one, two):
+        super().__init__(f"{one} {two}")
+
+
+def test_errors_as_they_can_be_sent():
+    sent = portable(KeyError("x"))
+    assert type(sent) is KeyError and sent.args == ("x",) and "KeyError: 'x'" in sent.__notes__[0]
+    other = portable(Unsendable(1, 2))
+    assert type(other) is RuntimeError and str(other) == "Unsendable: 1 2" and len(other.__notes__) == 1
+
+
+def test_how_long_processes_have_waited():
+    own = waited([os.getpid()])
+    assert 0 <= own <= waited([os.getpid(), os.getpid(), 2**22 + 7])  # one that is not there has not waited
+
+
+def test_streams_that_do_not_flush_end_nothing(monkeypatch):
+    flushed = []
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(flush=lambda: 1 / 0))
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(flush=lambda: flushed.append(1)))
+    flush()
+    assert flushed == [1]
+
+
+def answering(*answers, code=None):
+    """A child at the other end of a connection that gives these; `code`: the status with which it has ended."""
+    given = Child.__new__(Child)
+    left = list(answers)
+
+    def recv():
+        if not left:
+            raise EOFError
+        return left.pop(0)
+
+    given.connection = SimpleNamespace(poll=lambda seconds=0: bool(left), recv=recv, send=lambda request: None)
+    given.code, given.trace, given.ended = code, io.BytesIO(), []
+    given.process = SimpleNamespace(pid=0)
+    given.exited = lambda: given.code
+    given.kill = lambda: given.ended.append("killed")
+    return given
+
+
+def test_signs_of_life_are_no_answers():
+    assert answering(("alive", None), ("alive", None), ("answer", 7)).ask(1) == 7
+    with pytest.raises(KeyError):
+        answering(("alive", None), ("error", KeyError("x"))).answer()
+
+
+def test_a_silent_child_is_ended_or_is_gone(monkeypatch):
+    clock = iter(range(1000))
+    monkeypatch.setattr(processes.time, "monotonic", lambda: float(next(clock)))
+    silent = answering()
+    assert silent.answer(3.0) == Death(Check.HANG, "no answer in 3 s") and silent.ended == ["killed"]
+    gone = answering(code=3)
+    assert gone.is_gone() and gone.answer() == Death(Check.CRASH, "the process ended with status 3")
+    last = answering(("answer", 5), code=0)
+    assert not last.is_gone() and last.answer() == 5  # it said so before it ended
+    refusing = answering(code=1)
+    refusing.connection.send = lambda request: (_ for _ in ()).throw(BrokenPipeError())
+    assert refusing.ask(1).message == "the process ended with status 1"
+
+
+def test_a_child_that_hangs_up_and_goes_on_is_killed(monkeypatch):
+    stays = answering()
+
+    def reap(seconds):
+        raise psutil.TimeoutExpired(seconds)
+
+    stays._reap = reap
+    assert stays.death() == Death(Check.CRASH, "closed the connection to the judge") and stays.ended == ["killed"]
+
+
+@pytest.mark.parametrize("variable", [None, "0"])
+def test_a_debugger_has_no_terminal(monkeypatch, tmp_path, variable):
+    def settled():
+        if variable is not None:
+            os.environ["PYTHONBREAKPOINT"] = variable
+        before = sys.breakpointhook
+        with open(tmp_path / "trace", "w") as trace:
+            processes.settle(trace.fileno(), None)
+        return [sys.breakpointhook is before, resource.getrlimit(resource.RLIMIT_CORE)[0]]
+
+    assert in_a_fork(settled, tmp_path) == [variable is not None, 0]
+    with pytest.raises(RuntimeError, match="no terminal: pass isolate='none'"):
+        processes._no_debugger()

@@ -699,3 +699,91 @@ def test_a_launch_begins_the_looking_anew():
         assert watch.unexplained(y) is None
         y.numpy()[1] = 5
     assert watch.unexplained(y) is not None
+
+
+ALLOCATED = {
+    "zeros": lambda: torch.zeros(3, 4),
+    "ones": lambda: torch.ones(3, dtype=torch.int8),
+    "full": lambda: torch.full((2, 2), 7, dtype=torch.float64),
+    "in other strides": lambda: torch.empty_strided((3, 4), (1, 3)).fill_(5),
+    "like another": lambda: torch.zeros_like(torch.ones(4, 3).t()),
+    "of another": lambda: torch.ones(2).new_full((3,), 2.5),
+    "permuted": lambda: torch.empty_permuted((2, 3, 4), (0, 2, 1)).fill_(1),
+    "a number": lambda: torch.zeros(()),
+}
+
+
+@pytest.mark.parametrize("make", ALLOCATED.values(), ids=ALLOCATED)
+def test_what_is_allocated_between_bands_is_as_it_was_asked_for(make):
+    plain = make()
+    with probe.Watch() as watch:
+        made = make()
+    assert (made.shape, made.stride(), made.dtype) == (plain.shape, plain.stride(), plain.dtype)
+    assert torch.equal(made, plain) and watch.reached(made) and watch.broken() == []
+    assert made.untyped_storage().nbytes() % probe.GUARD_BYTES == 0
+    assert not watch.reached(plain)
+
+
+def test_fresh_memory_between_bands_is_poisoned():
+    with probe.Watch():
+        made = torch.empty(5)
+    assert bool((made.view(torch.uint8) == probe.PATTERNS[1]).all())
+
+
+def test_what_has_no_memory_to_guard_is_left_alone():
+    with probe.Watch() as watch:
+        made = [torch.empty(0), torch.empty(3, device="meta"), torch.zeros(2, 2, layout=torch.sparse_coo)]
+    assert not watch.reached(made[0]) and made[1].device.type == "meta" and made[2].layout is torch.sparse_coo
+
+
+@pytest.mark.parametrize("count", [1, 7, 512, 513])
+def test_how_many_bytes_beside_an_allocation_were_written(count):
+    with probe.Watch() as watch:
+        y = torch.zeros(40, dtype=torch.uint8)
+        y.as_strided((512 + 7 - 40 % 7,), (1,), y.storage_offset() + 40)[:count].fill_(1)
+        z = torch.zeros(2, dtype=torch.uint8)
+        z.as_strided((3,), (1,), z.storage_offset() - 3).fill_(1)
+    room = 512 + 512 - 40  # behind it: a band, and what the body leaves of a multiple of one
+    assert watch.broken() == [
+        f"{min(count, room)} bytes past the end of an allocation of (40,) uint8 were written",
+        "3 bytes before an allocation of (2,) uint8 were written",
+    ]
+
+
+def test_tensors_by_their_bytes():
+    x = torch.tensor([[1.0, -0.0], [2.0, 3.0]])
+    assert probe.raw(x.t()).tolist() == probe.raw(torch.tensor([1.0, 2.0, -0.0, 3.0])).tolist()
+    assert probe.raw(torch.empty(0, 3)).numel() == 0 and probe.raw(torch.ones((), dtype=torch.float16)).numel() == 2
+    assert not torch.equal(probe.raw(torch.tensor([0.0])), probe.raw(torch.tensor([-0.0])))
+    grad = torch.ones(2, requires_grad=True)
+    assert not probe.raw(grad).requires_grad
+
+
+def test_which_generators_are_the_same():
+    import random as of_python
+
+    import numpy as np
+
+    before = np.random.get_state()
+    assert probe._same(before, np.random.get_state()) and probe._same(torch.ones(2), torch.ones(2))
+    moved = (*before[:2], before[2] + 1, *before[3:])
+    assert not probe._same(before, moved) and not probe._same(torch.ones(2), torch.zeros(2))
+    assert probe._same(of_python.getstate(), of_python.getstate()) and not probe._same((1, 2), (1, 3))
+
+
+def test_poison_of_nothing_and_of_every_byte():
+    """The complement of 0 would switch the filling off."""
+    for byte in (0x00, 0xFF, 0x7B):
+        with probe.poison(byte, "cpu", [0, 1200]):
+            fresh = torch.empty(300).view(torch.uint8)
+        assert bool((fresh[16:] == byte).all()), byte
+
+
+@pytest.mark.parametrize("size", [40, 256, 1000])
+def test_small_blocks_are_poisoned_too(size):
+    """Which the thread's cache of malloc would hand out as they were freed."""
+    freed = [torch.zeros(size, dtype=torch.uint8) for _ in range(20)]
+    del freed
+    with probe.poison(0x7B, "cpu", [size]):
+        fresh = [torch.empty(size, dtype=torch.uint8) for _ in range(10)]
+        assert all(bool((each[16:] == 0x7B).all()) for each in fresh)
