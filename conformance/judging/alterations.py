@@ -292,17 +292,17 @@ def _of_two(name: str, node: ast.expr, operation: Operation) -> Iterator[tuple[s
     yield f"`{left}` alone", lambda o: _in_place_of(o.args[0], o.out)
     if name != "div":
         sign = -1.0 if name == "sub" else 1.0
-        yield f"`{'-' if sign < 0 else ''}{right}` alone", lambda o: _in_place_of(sign * o.args[1], o.out)
+        alone = ast.unparse(ast.UnaryOp(ast.USub(), node.right)) if sign < 0 else right
+        yield f"`{alone}` alone", lambda o: _in_place_of(sign * o.args[1], o.out)
+    turned = {"add": ast.Sub(), "sub": ast.Add(), "mul": ast.Div(), "div": ast.Mult()}[name]
+    shown = ast.unparse(ast.BinOp(node.left, turned, node.right))
     if of_sum:
         other = {"add": "sub", "sub": "add"}[name]
-        yield f"`{left} {'-' if name == 'add' else '+'} {right}`", lambda o: getattr(o.args[0], other)(o.args[1])
+        yield f"`{shown}`", lambda o: getattr(o.args[0], other)(o.args[1])
         yield f"with `{right}` twice", lambda o: o.of(o.out, o.args[1])
         yield f"with `{left}` twice", lambda o: o.out + o.args[0]
     else:
-        yield (
-            f"`{left} {'/' if name == 'mul' else '*'} ({right})`",
-            lambda o: o.args[0] / o.args[1] if name == "mul" else o.args[0] * o.args[1],
-        )
+        yield f"`{shown}`", lambda o: o.args[0] / o.args[1] if name == "mul" else o.args[0] * o.args[1]
         yield f"{'multiplied' if name == 'mul' else 'divided'} by `{right}` twice", lambda o: o.of(o.out, o.args[1])
 
 
@@ -363,8 +363,9 @@ def _term_first(operation: Operation) -> Any:
 def _of_first_slices(operation: Operation, node: ast.expr) -> Iterator[tuple[str, Step]]:
     """An argument whose first slice along an axis, or along all but the last two, is taken for every one: an index that
     is left out."""
-    if isinstance(node, ast.BinOp):
-        written: list[ast.expr | None] = [node.left, node.right]
+    if isinstance(node, ast.BinOp):  # `2 * x` is a product of x and 2
+        reflected = isinstance(node.left, ast.Constant)
+        written: list[ast.expr | None] = [node.right, None] if reflected else [node.left, node.right]
     else:
         written = [None, node.args[0] if isinstance(node, ast.Call) and node.args else None]
     for at, (arg, source) in enumerate(zip(operation.args[:2], written, strict=False)):

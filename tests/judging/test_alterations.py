@@ -122,13 +122,13 @@ ONE = [
     (
         lambda x, y: x * y,
         "x * y",
-        {"`x` alone": X, "`y` alone": Y, "`x / (y)`": X / Y, "multiplied by `y` twice": X * Y * Y}
+        {"`x` alone": X, "`y` alone": Y, "`x / y`": X / Y, "multiplied by `y` twice": X * Y * Y}
         | two(lambda x, y: x * y),
     ),
     (
         lambda x, y: x / y,
         "x / y",
-        {"`x` alone": X, "`x * (y)`": X * Y, "divided by `y` twice": X / Y / Y} | two(lambda x, y: x / y),
+        {"`x` alone": X, "`x * y`": X * Y, "divided by `y` twice": X / Y / Y} | two(lambda x, y: x / y),
     ),
     (
         lambda x, y: x + y,
@@ -199,6 +199,20 @@ def test_of_one_operation_this_is_tried_and_nothing_else(reference, shown, expec
     assert found.keys() == {f"`{shown}` were {words}" for words in expected}
     for words, value in expected.items():
         assert same(found[f"`{shown}` were {words}"], value), words
+
+
+def test_expressions_are_shown_with_their_brackets():
+    found, _ = tried(lambda x, y: (x - y) * (x + y), {"x": X, "y": Y})
+    assert same(found["`(x - y) * (x + y)` were `(x - y) / (x + y)`"], (X - Y) / (X + Y))
+    found, _ = tried(lambda x, y: x - (y + x), {"x": X, "y": Y})
+    assert same(found["`x - (y + x)` were `-(y + x)` alone"], -(X + Y))
+    assert same(found["`x - (y + x)` were `x + (y + x)`"], 2 * X + Y)
+
+
+def test_a_number_that_stands_first_is_not_taken_for_the_tensor():
+    found, _ = tried(lambda x: 3.0 * x, {"x": X})
+    assert same(found["`3.0 * x` were with `x` of index 0 along axis 0 for all"], 3 * first(X, 0))
+    assert not any("`3.0` of index 0" in words for words in found)
 
 
 def confused(words, operands):
