@@ -355,6 +355,15 @@ def test_streams_that_do_not_flush_end_nothing(monkeypatch):
     assert flushed == [1]
 
 
+def test_what_was_printed_before_a_fork_is_printed_once(tmp_path, monkeypatch):
+    with open(tmp_path / "out", "w") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        out.write("once\n")
+        child = fork(lambda connection: flush())
+        child.close(seconds=10)
+    assert child.code == 0 and (tmp_path / "out").read_text() == "once\n"
+
+
 def answering(*answers, code=None):
     """A child at the other end of a connection that gives these; `code`: the status with which it has ended."""
     given = Child.__new__(Child)
