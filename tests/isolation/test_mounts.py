@@ -248,3 +248,38 @@ def test_a_bind_makes_what_it_covers(tmp_path, monkeypatch):
     assert (tmp_path / "a" / "folder").stat().st_mode & 0o777 == 0o755
     assert done == [(str(folder), str(tmp_path / "a" / "folder")), (str(file), str(tmp_path / "a" / "file"))]
     mounts._bind(str(folder), Path(tmp_path / "a" / "folder"))  # twice
+
+
+def test_a_view_of_its_own_begins_apart_and_with_its_own_processes(monkeypatch):
+    done = []
+    monkeypatch.setattr(mounts, "mount", lambda source, target, *rest, **named: done.append((target, rest, named)))
+    mounts.detach()
+    mounts.own_proc()
+    assert done == [
+        ("/", (), {"flags": MS_REC | MS_PRIVATE}),
+        ("/proc", ("proc", MS_NOSUID | MS_NODEV | MS_NOEXEC), {}),
+    ]
+
+
+def test_a_folder_of_devices_has_what_computing_takes(monkeypatch, tmp_path):
+    """No terminal and no disk; a GPU where it is asked for."""
+
+    def made_of(device):
+        bound, mounted = [], []
+        staging = tmp_path / device
+        (staging / "dev").mkdir(parents=True)
+        monkeypatch.setattr(mounts, "_bind", lambda source, target: bound.append((source, target)))
+        monkeypatch.setattr(
+            mounts, "mount", lambda source, target, *rest, **named: mounted.append((source, target, named))
+        )
+        mounts._devices(SimpleNamespace(folder=str(staging), device=device))
+        return staging / "dev", bound, mounted
+
+    folder, bound, mounted = made_of("cpu")
+    assert bound == [(f"/dev/{name}", folder / name) for name in mounts.DEVICES]
+    assert {path.name for path in folder.iterdir()} == {"fd", "stdin", "stdout", "stderr", "shm"}
+    assert os.readlink(folder / "fd") == "/proc/self/fd" and os.readlink(folder / "stderr") == "/proc/self/fd/2"
+    assert mounted[0][1] == str(folder) and mounted[-1] == (str(folder), "/dev", {"flags": MS_MOVE})
+    monkeypatch.setattr(mounts, "GPU_DEVICES", ("tty",))
+    folder, bound, _ = made_of("cuda")
+    assert bound[-1] == ("/dev/tty", folder / "tty") and len(bound) == len(mounts.DEVICES) + 1
