@@ -13,7 +13,16 @@ if sys.platform != "linux":
     pytest.skip("confining a process takes Linux", allow_module_level=True)
 
 from touchstone.conformance.isolation.sandbox import mounts
-from touchstone.conformance.isolation.sandbox.kernel import MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY, MS_RELATIME
+from touchstone.conformance.isolation.sandbox.kernel import (
+    MS_MOVE,
+    MS_NODEV,
+    MS_NOEXEC,
+    MS_NOSUID,
+    MS_PRIVATE,
+    MS_RDONLY,
+    MS_REC,
+    MS_RELATIME,
+)
 
 
 @pytest.fixture
