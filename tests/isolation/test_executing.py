@@ -228,6 +228,16 @@ def test_what_ends_the_process_is_told(shared):
     assert made.call(request())["values"] == "returned 2 values; expected 1"
 
 
+def test_what_earlier_outputs_hold_is_told_of_those_that_are_asked_for(shared):
+    made = calls(shared)
+    one, other = torch.full((3,), 1.0), torch.full((3,), 2.0)
+    made._memory_of({"a": one, "b": other}, [])
+    assert sorted(made.held) == [1, 2]
+    (told,) = made.reread(wire.Reread(1, (2, 99)))["memories"]  # one that was released meanwhile is not there
+    assert told == {"token": 2, "at": 0, "size": 12}
+    assert shared.bytes(executing.OUTPUTS, 12).view(torch.float32).tolist() == [2.0] * 3
+
+
 def test_what_is_beyond_the_window_is_not_hidden(shared):
     made = calls(shared)
     assert type(made._place(wire.Slot(0, 24), torch.float32)) is _Place  # who is trusted finds the judge's own
