@@ -217,7 +217,8 @@ def test_private_memory_grows_with_what_is_written():
 
 
 def test_folders_that_variables_name(settings, tmp_path):
-    made = settings(environment={"HOME": f"{tmp_path}/home", "TMPDIR": f"{tmp_path}/home/tmp", "PATH": "/nowhere/bin"})
+    home = settings().home
+    made = settings(environment={"HOME": home, "TMPDIR": os.path.join(home, "tmp"), "PATH": "/nowhere/bin"})
     inside._make_folders(made)
     inside._make_folders(made)
     assert (tmp_path / "home" / "tmp").is_dir() and not os.path.exists("/nowhere")

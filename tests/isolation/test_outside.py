@@ -119,10 +119,11 @@ def test_a_child_is_told_what_it_is_for_computing(monkeypatch):
     told = sandbox.environment
     assert "SECRET_TOKEN" not in told and told["CUDA_VISIBLE_DEVICES"] == "3" and told["LC_ALL"] == "C"
     assert told["CXX"] == "clang++" and told["PATH"] == os.environ["PATH"]
-    assert told["HOME"] == "/tmp/x/home" and told["USER"] == told["LOGNAME"] == "kernel"
-    assert told["TMPDIR"] == told["TMP"] == told["TEMP"] == "/tmp/x/home/tmp"
+    home = Path("/tmp/x", "home")
+    assert told["HOME"] == str(home) and told["USER"] == told["LOGNAME"] == "kernel"
+    assert told["TMPDIR"] == told["TMP"] == told["TEMP"] == str(home / "tmp")
     own = {name: told[name] for name in outside.PRIVATE}
-    assert own == {name: f"/tmp/x/home/cache/{folder}" for name, folder in outside.PRIVATE.items()}
+    assert own == {name: str(home / "cache" / folder) for name, folder in outside.PRIVATE.items()}
     assert told[outside.artefacts.GIVEN] == str(sandbox.given) == "/tmp/x/given"
 
 
