@@ -4,7 +4,8 @@ import pytest
 
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.spec.cases import plan
-from touchstone.conformance.spec.narrowing import Narrowing, absent, condition, parse_sizes, sizes_of
+from touchstone.conformance.spec.contract import From
+from touchstone.conformance.spec.narrowing import Narrowing, _param, absent, case_of, condition, parse_sizes, sizes_of
 from touchstone.conformance.spec.words import did_you_mean, expected_one_of, not_one_of
 
 ATTENTION = registry.contract("attention")
@@ -127,3 +128,65 @@ def test_a_word_that_is_meant():
     assert expected_one_of("Quik", ["quick"], repr) == "expected one of 'quick', got 'Quik'; did you mean 'quick'?"
     assert did_you_mean("TRITON", ["Triton"]) == "; did you mean 'Triton'?"
     assert did_you_mean(None, [None, "auto"]) == ""
+
+
+NORM, NORMS = registry.contract("rms_norm"), "rows=3 cols=33"
+
+
+def test_a_case_in_words():
+    """Every size; the rest where wanted."""
+    plain = case_of(NORMS, NORM)
+    assert (plain.dtype, plain.size, plain.values, plain.seed) == ("bfloat16", dict(rows=3, cols=33), "normal", 0)
+    assert plain.param == {"eps": NORM.params["eps"][0]} and set(plain.layout.values()) == {"contiguous"}
+    full = case_of("cols=33; rows=3, dtype=float16 x=transposed eps=0.25", NORM)
+    assert (full.dtype, full.size, full.param) == ("float16", plain.size, {"eps": 0.25})
+    assert full.layout == {"x": "transposed", "weight": "contiguous"} and full.values == next(iter(NORM.values))
+    heads = case_of("B=1 Hq=4 Hkv=2 S=64 D=16 causal=true", ATTENTION)
+    assert heads.size == dict(B=1, Hq=4, Hkv=2, Sq=64, Sk=64, D=16) and heads.param["causal"] is True
+    tuples = registry.contract("elementwise")
+    assert case_of("trailing=4x5 function=MUL", tuples).size == {"trailing": (4, 5)}
+    assert case_of("trailing=4", tuples).size == {"trailing": (4,)}
+    assert case_of("trailing=4 function=mul", tuples).param["function"] == "mul"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("rows", "expected NAME=VALUE and so on, such as 'cols=33 dtype=bfloat16', got 'rows'"),
+        ("rows=", "expected NAME=VALUE and so on, .* got 'rows='"),
+        ("=3", "expected NAME=VALUE and so on, .* got '=3'"),
+        ("rows=3 rows=4 cols=1", "rows: given twice"),
+        (f"{NORMS} dtype=float64", "dtype: 'float64' is not one of float32, "),
+        ("rows=3", "expected every size of rms_norm, rows, cols; cols lacks"),
+        ("", "expected every size of rms_norm, rows, cols; rows, cols lacks"),
+        (f"{NORMS} row=4", "row.*; other names are dtype, eps, x, weight"),
+        ("rows=x cols=3", "expected whole numbers, such as 'cols=33', got 'x' in 'x'; other names are "),
+        (f"{NORMS} x=sideways", "x: 'sideways' is not one of contiguous, transposed, "),
+        (f"{NORMS} eps=much", "eps: expected one such as .*, got 'much'"),
+        (f"{NORMS} eps=(1+2)", "eps: expected one such as .*, got"),
+    ],
+)
+def test_a_case_in_words_that_mean_nothing(text, told):
+    with pytest.raises(ValueError, match=told):
+        case_of(text, NORM)
+
+
+@pytest.mark.parametrize(("text", "value"), [("0.5", 0.5), ("1", 1), ("1e-06", 1e-6), ("1E-06", 1e-6)])
+def test_a_parameter_of_the_kind_that_is_tried(text, value):
+    found = _param("eps", text, NORM)
+    assert found == value
+
+
+def test_parameters_of_other_kinds():
+    assert _param("causal", "False", ATTENTION) is False and _param("scale", "none", ATTENTION) is None
+    assert _param("scale", "0.125", ATTENTION) == 0.125
+    for name, text in (("causal", "1.5"), ("causal", "'yes'"), ("scale", "big")):
+        with pytest.raises(ValueError, match=f"{name}: expected one such as "):
+            _param(name, text, ATTENTION)
+    glu = registry.contract("glu")
+    assert _param("activation", "SILU", glu) == "silu"
+    with pytest.raises(ValueError, match="activation: expected one such as silu, .*, got 'softplus'"):
+        _param("activation", "softplus", glu)
+    varlen = registry.contract("attention_varlen")
+    follows = next(name for name, options in varlen.params.items() if isinstance(options[0], From))
+    assert _param(follows, "7", varlen) == 7
