@@ -583,6 +583,14 @@ def test_control_groups_limit_what_is_below_them():
     assert set(os.listdir(group)) == before
 
 
+@pytest.mark.parametrize("measures", [(), ALL])
+def test_folders_of_its_own_are_there_whatever_confines_it(measures):
+    program = (
+        "import os\nif all(map(os.path.isdir, (os.environ['HOME'], os.environ['TMPDIR'], os.getcwd()))): print(DONE)"
+    )
+    assert run(program, measures, user_reads=False).done
+
+
 def test_settings_are_checked():
     with pytest.raises(ValueError, match="device: expected 'cpu' or 'cuda', got 'tpu'"):
         Sandbox("tpu")

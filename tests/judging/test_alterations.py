@@ -491,6 +491,12 @@ def test_one_number_is_not_said_to_be_rounded():
     assert not any("rounded" in words for words in found) and "`i * 3` were without the factor 3" in found
 
 
+def test_a_product_of_integers_is_not_said_to_be_rounded():
+    i = torch.arange(10).reshape(2, 5)
+    found, _ = tried(lambda a, b: a @ b, {"a": i, "b": i.t()})
+    assert found and not any("rounded" in words for words in found)
+
+
 @pytest.mark.parametrize(
     ("reference", "operator", "other"),
     [
