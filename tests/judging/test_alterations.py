@@ -453,6 +453,11 @@ TERMS = {
 }
 
 
+# and where one operand alone has those of a tile before in its last one
+OF_ONE = {2: [0, 1, 2, 3, 2], 4: [0, 1, 2, 3, 0]}
+STILL = "in whose last tile, of {} of {} terms, the {} operand is still that of the one before"
+
+
 @pytest.mark.parametrize(
     ("reference", "shown", "b"),
     [
@@ -464,6 +469,9 @@ TERMS = {
 def test_of_a_product_other_terms_are_tried(reference, shown, b):
     found, _ = tried(reference, {"a": A, "b": b})
     expected = {words: A[:, index] @ (b[index] if b.ndim == 1 else b[..., index, :]) for words, index in TERMS.items()}
+    for tile, index in OF_ONE.items():
+        expected[STILL.format(tile, 5, "first")] = A[:, index] @ b
+        expected[STILL.format(tile, 5, "second")] = A @ (b[index] if b.ndim == 1 else b[..., index, :])
     for dtype in (torch.bfloat16, torch.float16):
         name = str(dtype)[6:]
         expected[f"a product of what is rounded to {name}"] = A.to(dtype).double() @ b.to(dtype).double()
@@ -477,6 +485,7 @@ def test_of_a_product_of_whole_tiles():
     found, _ = tried(lambda a, b: a @ b, {"a": A[:, :4], "b": B[:4]})
     cut = {words.partition(" were ")[2] for words in found if "terms" in words}
     assert cut == {
+        *(STILL.format(2, 4, operand) for operand in ("first", "second")),
         "of the first 2 of 4 terms alone",
         "of the last tile of terms alone, from 2 of 4 on",
         "without the last of 2 parts of its terms, from 2 of 4 on",
