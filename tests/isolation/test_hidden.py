@@ -220,6 +220,13 @@ def test_an_operand_too_large_to_be_hidden_is_left_as_it_is(operand, told):
         assert large.sum() == 1
 
 
+@pytest.fixture
+def libraries(told, monkeypatch):
+    """What is installed is nobody's, as in a process that is set up for a kernel."""
+    monkeypatch.setattr(guarded, "_known", {})
+    monkeypatch.setattr(tripwires, "_libraries", (*tripwires._libraries, os.path.dirname(os.path.dirname(np.__file__))))
+
+
 class Draw:
     """Draws numbers; `attends`: by which the guard looks each time, or never."""
 
@@ -239,7 +246,7 @@ class Looks:
 
 
 @pytest.mark.parametrize("attends", [True, False])
-def test_the_guard_looks_now_and_then(operand, attends):
+def test_the_guard_looks_now_and_then(operand, attends, libraries):
     """Before and behind a call, as a kernel begins, and as the library copies: by chance, which nobody can foresee."""
     guard = Looks()
     host = Host([operand[2]], Draw(attends), guard=guard)
@@ -255,12 +262,10 @@ def test_the_guard_looks_now_and_then(operand, attends):
         pass  # without a guard there is nothing to look at
 
 
-def test_what_of_an_author_runs_while_numbers_are_shown_finds_none(operand, told, monkeypatch):
+def test_what_of_an_author_runs_while_numbers_are_shown_finds_none(operand, told, libraries):
     _, x, memory = operand
     seen, given = [], torch.arange(12.0).reshape(3, 4)
     names = {"seen": seen, "x": x}
-    monkeypatch.setattr(guarded, "_known", {})
-    monkeypatch.setattr(tripwires, "_libraries", (*tripwires._libraries, os.path.dirname(os.path.dirname(np.__file__))))
     text = "def look():\n    seen.append(x.tolist())\n\ndef __hash__():\n    seen.append(x.tolist())\n"
     exec(compile(text, "/author/kernel.py", "exec"), names)
     for function, noted in (("__hash__", 0), ("look", 1)):

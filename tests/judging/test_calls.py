@@ -234,8 +234,9 @@ def test_a_call_that_cannot_be_run_among_many():
     assert judge.run(subject(fn), ManyCalls(case_of(rows=3, cols=7), 5)).status == NOT_RUN
 
 
-def test_which_of_many_calls_are_wrong_is_looked_for_after_the_first():
+def test_which_of_many_calls_are_wrong_is_looked_for_after_the_first(monkeypatch):
     """By their inputs: what is looked for besides calls the kernel too."""
+    monkeypatch.setattr(calls, "FURTHER", 60.0)
     trial = ManyCalls(case_of(rows=3, cols=7), 12)
     made = calls.cases_of(trial, SOFTMAX)
     bad = [SOFTMAX.build(case).arguments["x"] for number, case in enumerate(made, 1) if number % 3 == 0]

@@ -38,7 +38,7 @@ def diagnose(fn, case, **options):
         name: compare.compare(tensor, expected[name], case.torch_dtype, diagnosis.exact(contract, case, name))
         for name, tensor in got.items()
     }
-    texts = diagnosis.diagnose(contract, case, got, expected, verdicts, **options)
+    texts = diagnosis.diagnose(contract, case, got, expected, verdicts, **{"seconds": 20.0, **options})
     return "\n".join(texts.values())
 
 
@@ -228,7 +228,7 @@ def test_the_ops_own_faults_are_named_before_generic_ones():
     assert [mutant.name for mutant in found] == ["my_own", "half_percent"]
 
 
-def matches(fn, mutants, case=None, seconds=diagnosis.SECONDS):
+def matches(fn, mutants, case=None, seconds=20.0):
     case = case or case_of()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "planted", lambda op: mutants)
@@ -353,11 +353,11 @@ def test_each_wrong_output_is_named_by_itself(monkeypatch):
     got = contract.by_name(contract.call(online(double, double), contract.build(case).arguments))
     expected = contract.expected(contract.build(case))
     verdicts = {name: compare.compare(got[name], expected[name], torch.float32) for name in got}
-    texts = diagnosis.diagnose(contract, case, got, expected, verdicts)
+    texts = diagnosis.diagnose(contract, case, got, expected, verdicts, seconds=20.0)
     assert "y_doubled" in texts["y"] and "lse_doubled" not in texts["y"]
     assert "lse_doubled" in texts["lse"] and "y_doubled" not in texts["lse"]
     apart.append(planted_as("both", online(double, double)))
-    texts = diagnosis.diagnose(contract, case, got, expected, verdicts)
+    texts = diagnosis.diagnose(contract, case, got, expected, verdicts, seconds=20.0)
     assert all(text.splitlines()[0].endswith("but both (mutant both)") for text in texts.values())
 
 

@@ -348,7 +348,9 @@ def told(op, fn, case, **options):
         for name in got
     }
     return "".join(
-        diagnosis.diagnose(contract, case, got, expected, verdicts, call=called(contract, fn), **options).values()
+        diagnosis.diagnose(
+            contract, case, got, expected, verdicts, seconds=20.0, call=called(contract, fn), **options
+        ).values()
     )
 
 
