@@ -24,6 +24,7 @@ from touchstone.conformance.reporting import schema_cli as schema
 from touchstone.conformance.reporting.record import STDOUT, Record, standard_output_kept
 from touchstone.conformance.reporting.status import BROKEN_PIPE, EXPLAINED, Status, is_the_machines
 from touchstone.conformance.selftest import cli as selftest
+from touchstone.conformance.spec.returned import visible
 from touchstone.conformance.spec.words import did_you_mean, not_one_of
 
 COMMANDS = (
@@ -117,7 +118,7 @@ def _run(options: argparse.Namespace, arguments: Sequence[str]) -> Status:
 
 
 def _told(options: argparse.Namespace, message: str, status: Status) -> Status:
-    print(f"python -m touchstone {options.command}: {message}", file=sys.stderr)
+    print(f"python -m touchstone {options.command}: {visible(message)}", file=sys.stderr)
     return status
 
 

@@ -7,7 +7,7 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from io import BufferedRandom, BufferedReader
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from filelock import FileLock
 
 WAIT_SECONDS = 120.0  # for a lock: a process that was stopped holds its own for good
 LARGEST = 256 << 20  # bytes of a record
+DEEPEST = 100  # lists and objects of a record one inside another
+_DEEP = "its lists and objects are nested too deeply"
 ROOT = Path(__file__).resolve().parents[2]  # of the clone, or of the installed package
 
 
@@ -103,7 +105,23 @@ def read(path: str | Path, most: int = LARGEST, follow: bool = True) -> bytes:
 
 def read_json(path: str | Path, follow: bool = True) -> Any:
     """What a file of JSON holds. Raises OSError, and ValueError that says why it cannot be read."""
+    return parsed(read(path, follow=follow))
+
+
+def parsed(text: str | bytes) -> Any:
+    """What a text from elsewhere holds, as JSON. ValueError where it is none, or is nested more than DEEPEST times:
+    whatever goes through it later, as deep as itself, is to come to an end."""
     try:
-        return json.loads(read(path, follow=follow))
+        found = json.loads(text)
     except RecursionError:
-        raise ValueError("its lists and objects are nested too deeply") from None
+        raise ValueError(_DEEP) from None
+    level = [found]
+    for _ in range(DEEPEST):
+        level = [below for each in level for below in _inside(each) if isinstance(below, dict | list)]
+    if level:
+        raise ValueError(_DEEP)
+    return found
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()

@@ -22,6 +22,7 @@ from touchstone.conformance.discovery.selection import UsageError
 from touchstone.conformance.reporting.provenance import versions
 from touchstone.conformance.reporting.record import FORMAT
 from touchstone.conformance.reporting.source import digest
+from touchstone.conformance.spec.returned import in_line
 from touchstone.conformance.spec.words import not_one_of
 
 LISTING = "candidates.jsonl"  # in a folder, the candidates that it holds
@@ -158,7 +159,7 @@ class _Reader:
             own = root / f"{folder.name}.py"
             for path in paths:
                 line = {"id": f"{folder.name}/{path.stem}", "op": str(own) if own.is_file() else folder.name}
-                self._take(line | {"file": path.name}, str(path), folder)
+                self._take(line | {"file": path.name}, in_line(str(path)), folder)
 
     def lines(self, path: Path) -> None:
         """One object a line."""
@@ -241,7 +242,7 @@ def _file(name: str, folder: Path, of: str) -> Text:
     except (OSError, ValueError) as error:
         no_text = isinstance(error, UnicodeError)
         why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8" if no_text else str(error)
-        raise ValueError(f"'{of}': {name}: {why}") from None
+        raise ValueError(f"'{of}': {in_line(name)}: {why}") from None
 
 
 def each_once(candidates: Sequence[Candidate], settings: Settings) -> Iterator[tuple[str, list[Candidate]]]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+from touchstone.backends.storage import files
 from touchstone.conformance.batch import seals
 from touchstone.conformance.discovery.selection import UsageError
 from touchstone.conformance.judging.judgement import FAILED, NOT_RUN, PARTIAL, PASSED
@@ -140,24 +141,29 @@ class Results:
     def _read(self) -> None:
         whole = 0
         for number, begins, line in self._lines():
-            if not line.endswith(b"\n") and (line.startswith(BEGINNING) or BEGINNING.startswith(line)):
-                break  # torn
+            torn = not line.endswith(b"\n") and (line.startswith(BEGINNING) or BEGINNING.startswith(line))
             try:
-                record = json.loads(line)
-                about = record["candidate"]
-                self.briefs[about["id"], about["key"]] = Brief.of(record)
-            except (ValueError, KeyError, TypeError, RecursionError):
-                raise UsageError(
-                    f"--out: {self.file}:{number}: is no result of `judge`; give a file of its own"
-                ) from None
+                record = files.parsed(line)
+                about, brief = record["candidate"], Brief.of(record)
+            except (ValueError, KeyError, TypeError):
+                if torn and not _is_json(line):
+                    break
+                raise self._refused(number, "is no result of `judge`; give a file of its own") from None
             if not seals.sealed(record):
-                raise UsageError(
-                    f"--out: {self.file}:{number}: this line does not have the seal of your `judge` (docs/judge.md), "
-                    "so it is not taken for a result; give another file"
+                raise self._refused(
+                    number,
+                    "this line does not have the seal of your `judge` (docs/judge.md), so it is not taken for a "
+                    "result; give another file",
                 )
+            if torn:  # of its end alone
+                break
+            self.briefs[about["id"], about["key"]] = brief
             self._places.setdefault(about["key"], begins)
             whole = begins + len(line)
         os.ftruncate(self._descriptor, whole)
+
+    def _refused(self, number: int, why: str) -> UsageError:
+        return UsageError(f"--out: {self.file}:{number}: {why}")
 
     def _lines(self) -> Iterator[tuple[int, int, bytes]]:
         begins = 0
@@ -165,6 +171,14 @@ class Results:
             for number, line in enumerate(file, 1):
                 yield number, begins, line
                 begins += len(line)
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        files.parsed(line)
+    except ValueError:
+        return False
+    return True
 
 
 def _forget() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from touchstone.backends.storage import files
 from touchstone.backends.variants import attributes
 from touchstone.conformance.bench import goals
 from touchstone.conformance.bench.baselines import declared, runnable
@@ -222,7 +223,7 @@ def shapes_of_file(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         raise selection.UsageError(f"--shapes: expected small, large or a file of JSON, got {str(path)!r}")
     try:
-        found = json.loads(path.read_text())
+        found = files.read_json(path)
     except ValueError as error:
         raise selection.UsageError(f"--shapes: {path} is no JSON: {error}") from None
     if isinstance(found, dict):

@@ -20,6 +20,7 @@ from typing import Any
 import cloudpickle
 import torch
 
+from touchstone.backends.storage import files
 from touchstone.conformance.bench import timing
 from touchstone.conformance.bench.baselines import declared
 from touchstone.conformance.bench.ceilings import Ceilings, Roof
@@ -104,10 +105,10 @@ def _answer(child: Child, watch: Watch, limits: Limits) -> dict[str, Any]:
             death = watch.wait(limits)
             if death is not None:
                 raise _NotTimed(death.message)
-            found = json.loads(child.connection.recv_bytes(MOST))
+            found = files.parsed(child.connection.recv_bytes(MOST))
         except (EOFError, OSError):
             raise _NotTimed(child.death().message) from None
-        except (ValueError, RecursionError):
+        except ValueError:
             raise _NotTimed("its process broke the protocol of the judge: an answer that is no JSON") from None
         if not isinstance(found, dict) or "failed" in found:
             raise _NotTimed(str(found["failed"])[:SAID] if isinstance(found, dict) else "an answer that is no object")

@@ -14,6 +14,7 @@ from typing import Any
 from touchstone.conformance.bench import records
 from touchstone.conformance.discovery.selection import UsageError
 from touchstone.conformance.reporting.status import Status
+from touchstone.conformance.spec.returned import in_line
 
 NOTCH = 1.57
 SAME = ("device", "gpu", "system", "cpus")  # of two machines whose times can be compared
@@ -79,7 +80,8 @@ def judge(old: Mapping[str, Any], new: Mapping[str, Any], limit: float, any_mach
             continue
         verdict.compared += 1
         if entry["ms"] is None:
-            verdict.slower.append(f"{records.label(entry)}: was {was['ms']:.4g} ms, is {entry['status']}")
+            now = in_line(entry["status"])
+            verdict.slower.append(f"{records.label(entry)}: was {was['ms']:.4g} ms, is {now}")
             continue
         change, either_way = entry["ms"] / was["ms"] - 1, _uncertain(was, entry)
         low, high = 100 * (change - either_way), 100 * (change + either_way)

@@ -19,6 +19,7 @@ from touchstone.conformance.reporting import record
 from touchstone.conformance.reporting.console import Table
 from touchstone.conformance.reporting.report import Report, empty
 from touchstone.conformance.spec.compare import worst
+from touchstone.conformance.spec.returned import in_line
 
 EARLIER = 1  # the format of a bench's records before every command had the same
 STATUS = {MEASURED: PASSED, REFUSED: FAILED}  # of an outcome; the others have the same names
@@ -27,6 +28,7 @@ SEED = 0  # of the timed cases
 NOISE = 0.02  # changes below this are noise, whatever the quartiles say
 SPREADS = 1.5  # and so are those below so many interquartile ranges of both
 LEAST_MS, MOST_MS = 1e-9, 1e12  # of a time
+MOST_SAMPLES = 10**9
 ROUNDED = 1e-5  # of samples in a record
 COLUMNS = (
     "op",
@@ -177,6 +179,9 @@ def read(path: str | Path, option: str = "--compare") -> dict[str, Any]:
         for about in ("machine", "versions"):
             if not isinstance(found[about], dict):
                 raise TypeError(f"{about} is no object")
+        for name, kind in (("interrupted", bool), ("status", int)):  # an earlier record has neither
+            if type(found.get(name)) not in (kind, type(None)):
+                raise TypeError(f"{name}: {found[name]!r}")
     return found
 
 
@@ -193,7 +198,7 @@ def _a_measurement(entry: Mapping[str, Any]) -> None:
     count, samples = entry.get("count"), entry.get("samples_ms")
     if not entry["q1"] <= entry["ms"] <= entry["q3"]:
         raise TypeError("ms does not lie between q1 and q3")
-    if count is not None and not (type(count) is int and 0 < count < math.inf):
+    if count is not None and not (type(count) is int and 0 < count <= MOST_SAMPLES):
         raise TypeError(f"count is no number of samples: {count!r}")
     if samples:
         taken = stats([1e-3 * each for each in samples])
@@ -239,7 +244,7 @@ def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[Table, list
     for what in ("machine", "versions"):
         differing = [n for n in {*old[what], *new[what]} if old[what].get(n) != new[what].get(n)]
         remarks += [f"{what}, {n}: {old[what].get(n)} -> {new[what].get(n)}" for n in sorted(differing)]
-    return table, remarks
+    return table, list(map(in_line, remarks))
 
 
 def noise(was: Mapping[str, Any], entry: Mapping[str, Any]) -> float:
@@ -253,4 +258,4 @@ def label(entry: Mapping[str, Any]) -> str:
     sizes = "x".join(str(n) for n in entry["sizes"].values())
     params = "".join(f" {name}={value}" for name, value in entry["params"].items() if value not in (None, False))
     mode = "" if entry["mode"] == "fwd" else f" {entry['mode']}"
-    return f"{entry['op']}{mode} {entry['target']} {entry['name']} {entry['dtype']} {sizes}{params}"
+    return in_line(f"{entry['op']}{mode} {entry['target']} {entry['name']} {entry['dtype']} {sizes}{params}")

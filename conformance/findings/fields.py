@@ -7,6 +7,7 @@ known words, and no text steers a terminal.
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from touchstone.conformance.discovery.arrays import libraries
 from touchstone.conformance.discovery.launching import ARCHITECTURES
 from touchstone.conformance.judging.trials import Kind
 from touchstone.conformance.spec.budget import COMPUTE
@@ -70,7 +71,7 @@ FIELDS = {
     "outputs": _or_none(
         _Rule(lambda value: isinstance(value, list) and all(map(_name, value)), "a list of names of outputs")
     ),
-    "arrays": NAME,
+    "arrays": _one_of(*libraries()),
     "op_file": _or_none(PATH),
     "source": _Rule(lambda value: isinstance(value, dict), "an object"),
 }
@@ -89,8 +90,10 @@ def problem(record: Any) -> str | None:
     rules = {**FIELDS, **{name: rule for name, rule in LATER.items() if name in record}}
     wrong = _first(record, rules)
     if wrong is None:
-        form = next((form for form in SOURCES if form.keys() & record["source"].keys()), SOURCES[0])
-        wrong = _first(record["source"], form, "source.")
+        forms = [form for form in SOURCES if form.keys() & record["source"].keys()] or [SOURCES[0]]
+        if len(forms) > 1:
+            return "field source: it names more than one"
+        wrong = _first(record["source"], forms[0], "source.")
     return wrong
 
 

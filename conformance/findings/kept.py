@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from touchstone.backends.devices import cuda_unavailable
 from touchstone.backends.storage import files, folders
 from touchstone.conformance.discovery import importing as worker
 from touchstone.conformance.discovery import launching, opfile, registry, selection
@@ -171,7 +172,11 @@ def load(record: dict[str, Any]) -> Subject:
         raise ValueError(f"ID: {record['id']} cannot be replayed: {where['reason']}")
     if record["op_file"] is not None:
         opfile.load_op(record["op_file"])
-    registry.contract(op)
+    contract = registry.contract(op)
+    if unknown := [name for name in record["outputs"] or () if name not in contract.outputs]:
+        raise ValueError(f"ID: {record['id']} is about outputs that {op} does not have: {', '.join(unknown)}")
+    if device == "cuda" and (reason := cuda_unavailable()):
+        raise selection.CannotRun(f"ID: {record['id']} was found on a GPU: {reason}")
     for backend in map(registry.backend, registry.backends()):
         if backend.why_not(device) is None:
             backend.prepare(device)

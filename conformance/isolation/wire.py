@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from touchstone.backends.storage import files
 from touchstone.conformance.isolation.shared import REPLY, REPLY_BYTES, Shared
 from touchstone.conformance.judging.executor import CANNOT, DECLINES, RAISES, Manner, Observed, Raised
 from touchstone.conformance.spec.returned import SAID, visible
@@ -137,8 +138,8 @@ def received(shared: Shared, nonce: int, message: bytes) -> dict[str, Any]:
         raise Malformed("a reply to no request")
     text = shared.bytes(REPLY, REPLY_BYTES)[:size].numpy().tobytes()
     try:
-        content = _visible(json.loads(text))
-    except (ValueError, RecursionError) as error:
+        content = _visible(files.parsed(text))
+    except ValueError as error:
         raise Malformed(f"a reply that is not JSON: {type(error).__name__}") from None
     if not isinstance(content, dict):
         raise Malformed("a reply that is no object")

@@ -132,9 +132,9 @@ def read_lines(path: str | Path) -> list[Any] | None:
     torn is passed over. None: it is no such file. Raises OSError, and ValueError for a file that is too large."""
     *whole, last = files.read(path).split(b"\n")
     try:
-        found = [_numbers(json.loads(line)) for line in whole]
-        found += [_numbers(json.loads(last))] if not found and last.strip() else []
-    except (ValueError, RecursionError):
+        found = [_numbers(files.parsed(line)) for line in whole]
+        found += [_numbers(files.parsed(last))] if not found and last.strip() else []
+    except ValueError:
         return None
     of_judge = (isinstance(one, dict) and one.get("format") == FORMAT and one.get("kind") == "judge" for one in found)
     return found if found and all(of_judge) else None

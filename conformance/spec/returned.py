@@ -51,6 +51,11 @@ def visible(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
 
 
+def in_line(text: str) -> str:
+    """`text` in one line, `visible`: its ends of lines and tabs are written out too."""
+    return text if text.isprintable() else visible(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
 def quoted(text: str) -> str:
     """`text` in which each line but the first begins with a mark: none of them can be taken for a line of ours, or for
     a command to a CI service, which look for theirs behind spaces too."""

@@ -47,6 +47,7 @@ def told(tmp_path, *lines) -> str:
         (line(RIGHT, op="there_is_none.py"), ":2: field 'op': there_is_none.py: No such file or directory"),
         ({"op": "softmax"}, ":2: field 'file': give either 'file' or 'source'"),
         (line(RIGHT, file="a.py"), ":2: field 'file': give either 'file' or 'source'"),
+        ({"op": "softmax", "file": "\x1b[2J\na.py"}, ":2: field 'file': \\x1b[2J\\na.py: No such"),
         ({"op": "softmax", "file": "a.py"}, ":2: field 'file': a.py: No such file or directory"),
         (line(RIGHT, functoin="f"), ":2: field 'functoin' is not one of id, op, file, source, function, "),
         (line(RIGHT, id=3), ":2: field 'id': expected a text that is not empty, got 3"),

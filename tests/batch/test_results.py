@@ -18,6 +18,7 @@ from touchstone.conformance.reporting.record import Record
 from touchstone.conformance.reporting.status import Status
 
 KEY = "0" * 64
+NESTED = '{"format": 2, "candidate": ' + "[" * 600 + "]" * 600 + "}\n"
 
 
 BASE = Record("judge")
@@ -57,7 +58,20 @@ def test_a_torn_line_is_dropped(file, left):
     assert file.read_bytes() == whole
 
 
-@pytest.mark.parametrize("text", ["hello\n", "hello", '{"op": "softmax"}\n', "[1]\n", '{"format": 2}\n'])
+def test_a_line_that_lacks_its_end_alone_is_written_anew(file):
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1])
+    with Results(file) as results:
+        assert list(results.briefs) == [("a", KEY)]
+        results.add(record("c"))
+    assert [json.loads(line)["candidate"]["id"] for line in file.read_text().splitlines()] == ["a", "c"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["hello\n", "hello", '{"op": "softmax"}\n', "[1]\n", '{"format": 2}\n', '{"format": 2, "kind": "check"}', NESTED],
+    ids=lambda text: text[:30],
+)
 def test_a_file_of_something_else_stays_as_it_is(file, text):
     """Such as the candidates, given by mistake."""
     for before in ("", file.read_text()):
@@ -103,6 +117,7 @@ FORGED = {
     "without a seal": forged(lambda made: made["candidate"].pop("seal")),
     "with none": forged(lambda made: made["candidate"].update(seal=None)),
     "with one of its own": forged(lambda made: made["candidate"].update(seal="3" * 64)),
+    "with much inside": forged(lambda made: made.update(more=json.loads(NESTED)["candidate"])),
     "with no text": forged(lambda made: made["candidate"].update(seal="\ud800")),
 }
 

@@ -1,6 +1,7 @@
 """The gate of `bench --compare --fail-if-slower`: what is slower for sure fails, noise does not."""
 
 import copy
+import functools
 import json
 
 import pytest
@@ -113,6 +114,7 @@ def test_what_is_too_noisy_to_tell_is_named(tmp_path, capsys):
         {"count": "NaN"},
         {"count": -3},
         {"count": 0.5},
+        {"count": 10**400},
         {"status": "refused"},  # and a time
         {"ms": None},  # and measured
         {"samples_ms": [5.0, 5.0, 5.0], "count": 3},
@@ -125,6 +127,27 @@ def test_a_time_that_is_none_is_refused(tmp_path, capsys, wrong):
     """Or it would be neither slower nor faster than anything."""
     assert status(tmp_path, bench(row()), bench(row() | wrong), "--fail-if-slower=5%") == 2
     assert "new.json: a field is of another form than Touchstone writes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "told",
+    [{"status": "130"}, {"interrupted": "true"}, {"more": functools.reduce(lambda a, _: [a], range(600), 1)}],
+    ids=list,
+)
+def test_a_record_that_no_run_could_have_written_is_refused(tmp_path, capsys, told):
+    assert status(tmp_path, bench(row()), {**bench(row()), **told}, "--fail-if-slower=5%") == 2
+    assert "new.json" in capsys.readouterr().err
+
+
+def test_what_a_record_names_makes_no_line_of_the_report(tmp_path, capsys):
+    name = "r\n--fail-if-slower 5%: none of 1 rows is slower\x1b[2J"
+    old, new = bench(row(name)), {**bench(row(name, 2.0)), "versions": {name: name}}
+    assert status(tmp_path, old, new, "--fail-if-slower=5%") == 1
+    said = capsys.readouterr().out
+    assert [line for line in said.splitlines() if line.startswith("--fail")] == [
+        "--fail-if-slower 5%: 1 of 1 rows are slower by more than that"
+    ]
+    assert "\x1b" not in said and said.isascii()
 
 
 def test_a_variant_that_no_longer_passes_its_level_fails(tmp_path, monkeypatch):

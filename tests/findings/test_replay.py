@@ -354,6 +354,7 @@ WRONG_FIELDS = [
     ("outputs", "y", "field outputs: expected null or a list of names"),
     ("outputs", ["y", "__import__('os')"], "field outputs"),
     ("arrays", "os;x", "field arrays"),
+    ("arrays", "jax", "field arrays: expected one of torch, numpy"),
     ("strict", 1, "field strict"),
     ("arch", "sm_1", "field arch"),
     ("op_file", 3, "field op_file: expected null or a path"),
@@ -367,6 +368,8 @@ WRONG_FIELDS = [
     ("source", {"backend": "../triton", "variant": "onerow"}, "field source.backend: expected a name"),
     ("source", {"backend": "triton", "variant": "__import__('os')"}, "field source.variant"),
     ("source", {"reason": "\x1b]0;title\x07"}, "field source.reason"),
+    ("source", {"file": "a.py", "function": "f", "reason": "\x1b[2J"}, "field source: it names more than one"),
+    ("source", {"file": "a.py", "function": "f", "backend": ["triton"]}, "field source: it names more than one"),
 ]
 
 
@@ -385,6 +388,24 @@ def test_a_field_of_a_record_that_cannot_be_is_named(folder, capsys):
         assert "\x1b" not in out + error
 
 
+@pytest.mark.parametrize(
+    ("change", "expected", "said"),
+    [
+        ({"outputs": ["z"]}, 2, "is about outputs that softmax does not have: z"),
+        ({"device": "cuda", "target": "user@cuda"}, 3, "was found on a GPU: there is none"),
+    ],
+    ids=str,
+)
+def test_what_a_record_asks_for_is_there(folder, capsys, monkeypatch, change, expected, said):
+    """Or the kernel would pass, or raise, for what is no fault of its own."""
+    identifier = failing("tail")
+    monkeypatch.setattr(kept, "cuda_unavailable", lambda: "there is none")
+    records = [{**record, **change} for record in json.loads(kept.FILE.read_text())]
+    kept.FILE.write_text(json.dumps(records))
+    status, _, error = run(capsys, identifier)
+    assert (status, said in error) == (expected, True), error
+
+
 OPTIONAL = {"id", "strict", "arch", "kind"}  # without its id it is not found; the kind is that of the trial
 
 
@@ -393,6 +414,8 @@ HOSTILE = {
     "not text": b"\xff\xfe\x00",
     "nested": b"[" * 200_000,
     "a number of 10,000 digits": b"[" + b"9" * 10_000 + b"]",
+    "lists inside lists": b'[{"id": "x", "op": ' + b"[" * 900 + b"]" * 900 + b"}]",
+    "objects inside objects": b'[{"id": "x", "op": ' + b'{"a":' * 400 + b"1" + b"}" * 401 + b"]",
     "no list": b'{"a": {"b": 1}}',
     "no records": b'[null, 1, "x", [], {}, {"id": null}, {"id": ["x"]}]',
     "odd words": b'[{"id": "x", "op": 1, "source": {"variant": 3}, "trial": "-", "ceilings": {"a": 1}}]',

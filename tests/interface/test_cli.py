@@ -422,3 +422,11 @@ def test_progress_has_a_plain_form(monkeypatch, capsys):
 )
 def test_fractions_as_text(value, text):
     assert fraction_text(value) == text
+
+
+def test_a_message_does_not_steer_the_terminal(tmp_path, capsys):
+    """Names of files, and what records and candidates hold, are in messages of every command."""
+    assert main(["judge", str(tmp_path / "none\x1b[2J"), "--device=cpu"]) == 2
+    assert main(["bench", "--compare", str(tmp_path / "a\x1b[2J"), str(tmp_path / "b")]) == 2
+    error = capsys.readouterr().err
+    assert "\x1b" not in error and error.count("\\x1b[2J") == 2

@@ -168,6 +168,15 @@ def test_a_reply_is_read_by_its_nonce_and_length(shared):
     assert wire.received(shared, 6, short) == {}  # of what stood there before, nothing is read
 
 
+@pytest.mark.parametrize("depth", [200, 450, 480, 900, 100_000])
+def test_a_reply_that_is_nested_deeply_is_none(shared, depth):
+    """Each part of the judge that goes through it would have to come as deep."""
+    text = b'{"observed": ' + b"[" * depth + b"]" * depth + b"}"
+    shared.bytes(wire.REPLY, len(text)).copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
+    with pytest.raises(wire.Malformed, match="a reply that is not JSON"):
+        wire.received(shared, 5, wire.ANNOUNCED.pack(5, len(text)))
+
+
 def test_texts_of_a_reply_show_what_is_in_them(shared):
     """They are printed: what moves a terminal's cursor, or hides, is shown as Python writes it."""
     told = {"a\x07": ["\x1b[2K", {"b": "one\n\ttwo\r\u202ethree"}], "c": [1, None, True]}
