@@ -7,6 +7,7 @@ of the libraries that kernels are written with.
 import atexit
 import contextlib
 import fcntl
+import grp
 import itertools
 import os
 import pwd
@@ -21,6 +22,7 @@ CHOICE = "TOUCHSTONE_CACHE"
 SHARED_MEMORY = "/dev/shm"
 PREFIX = "touchstone-cache-"  # of a temporary folder's name
 HELD = "held"  # a file in it, locked while a process uses the folder
+USERS = (1 << 32) - 1  # that a machine has
 JUST_MADE = 10.0  # seconds in which that file may not be locked yet
 # Where libraries keep what they compile or load, below a folder; all but the first of them run what they find there.
 LIBRARIES = {
@@ -89,10 +91,45 @@ def secured(path: Path) -> Path:
     """`owned(path)`, in a place where nobody else can put another folder under its name. Raises OSError."""
     owned(path)
     for above in Path(os.path.realpath(path)).parents:
-        mode = os.stat(above).st_mode
-        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-            raise Refused(f"{path} lies in {above}, where everybody may replace it (mode {stat.S_IMODE(mode):04o})")
+        about = os.stat(above)
+        if who := _replacing(about):
+            raise Refused(
+                f"{path} lies in {above}, where {who} may replace it (mode {stat.S_IMODE(about.st_mode):04o})"
+            )
     return path
+
+
+def _replacing(about: os.stat_result) -> str | None:
+    """Who else may put something in the place of what lies in a folder; None: root alone. Its owner may whatever its
+    mode is, also where the sticky bit keeps the others from it."""
+    if about.st_uid not in (0, os.geteuid()) and about.st_uid != _unmapped():
+        return _user(about.st_uid)
+    if about.st_mode & stat.S_ISVTX:
+        return None
+    if about.st_mode & stat.S_IWOTH:
+        return "everybody"
+    if about.st_mode & stat.S_IWGRP and about.st_gid != 0 and not _is_private(about.st_gid):
+        return f"group {about.st_gid}"
+    return None
+
+
+def _unmapped() -> int | None:
+    """Whom files belong to, by their number, whose owner this user namespace does not have, root of the machine among
+    them; None where every user has a number of its own."""
+    with contextlib.suppress(OSError, ValueError):
+        lines = Path("/proc/self/uid_map").read_text().splitlines()
+        if sum(int(line.split()[2]) for line in lines) < USERS:
+            return int(Path("/proc/sys/kernel/overflowuid").read_text())
+    return None
+
+
+def _is_private(group: int) -> bool:
+    """Whether a group is this user's alone: where each user has one, folders are often made for it to write too."""
+    try:
+        about, user = grp.getgrgid(group), pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:  # of which nothing is known but its number
+        return group == os.geteuid()
+    return about.gr_name == user and set(about.gr_mem) <= {user}
 
 
 def owned(path: Path) -> Path:

@@ -1,5 +1,6 @@
 """Folders, artefacts and files: what is refused, what is made again, and where nothing can be kept."""
 
+import ctypes
 import os
 import resource
 import signal
@@ -9,6 +10,7 @@ import sys
 import tempfile
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +20,7 @@ from touchstone import check
 from touchstone.backends import NotRun, cupy
 from touchstone.backends.storage import artefacts, files, folders
 from touchstone.backends.storage.artefacts import Store
+from touchstone.conformance.isolation.sandbox import kernel as linux
 
 root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a file to somebody else")
 STRANGER = 12345
@@ -127,6 +130,78 @@ def test_a_folder_of_somebody_else_is_refused(folder):
 def test_a_folder_in_one_that_is_everybodys_and_sticky_is_taken(folder):
     folder.parent.chmod(0o1777)
     assert folders.secured(folder) == folder
+
+
+def _of(user, permissions, group=None):
+    def make(path):
+        path.chmod(permissions)
+        os.chown(path, user, user if group is None else group)
+
+    return make
+
+
+REPLACEABLE = {
+    "of another user": (_of(STRANGER, 0o755), f"where user {STRANGER} may replace it"),
+    "of another user, sticky": (_of(STRANGER, 0o1777), f"where user {STRANGER} may replace it"),
+    "of a group": (_of(0, 0o775, STRANGER), f"where group {STRANGER} may replace it"),
+}
+
+
+@root
+@pytest.mark.parametrize("linked", [False, True])
+@pytest.mark.parametrize(("make", "said"), REPLACEABLE.values(), ids=REPLACEABLE)
+def test_a_folder_that_another_user_may_replace_is_refused(folder, make, said, linked):
+    """What was looked at there need not be what is loaded."""
+    above = folder.parent / "above"
+    above.mkdir()
+    make(above)
+    if linked:
+        (folder.parent / "link").symlink_to("above")
+    with pytest.raises(folders.Refused, match=said):
+        folders.secured(folder.parent / ("link" if linked else "above") / "cache" / "deeper")
+
+
+def as_stranger(folder, namespace=False):
+    """What `secured(folder)` gives, or says, to a user of whom nothing but the number is known; with `namespace` in a
+    user namespace that has no other."""
+    for above in folder.parents:
+        if not above.stat().st_mode & 0o001:
+            above.chmod(above.stat().st_mode | 0o001)
+    reading, writing = os.pipe()
+    if not os.fork():
+        try:
+            os.setgroups([])
+            os.setresgid(STRANGER, STRANGER, STRANGER)
+            os.setresuid(STRANGER, STRANGER, STRANGER)
+            if namespace:
+                linux.prctl(linux.PR_SET_DUMPABLE, 1)  # or its map is root's to write
+                said = "no user namespace" if ctypes.CDLL(None).unshare(linux.CLONE_NEWUSER) else ""
+                Path("/proc/self/uid_map").write_text(f"{STRANGER} {STRANGER} 1")
+            said = str(folders.secured(folder))
+        except Exception as error:
+            said = str(error)
+        os.write(writing, said.encode())
+        os._exit(0)
+    os.close(writing)
+    os.wait()
+    with open(reading) as found:
+        return found.read()
+
+
+@root
+def test_a_group_of_ones_own_replaces_nothing(folder):
+    """Folders are made for it to write where each user has one."""
+    _of(STRANGER, 0o775)(folder.parent)
+    assert as_stranger(folder) == str(folder)
+    _of(STRANGER, 0o775, STRANGER + 1)(folder.parent)
+    assert f"where group {STRANGER + 1} may replace it" in as_stranger(folder)
+
+
+@root
+def test_in_a_user_namespace_nobody_is_the_machines_root(folder):
+    """Whose number nobody has there: else no folder at all could be used."""
+    _of(STRANGER, 0o755)(folder.parent)
+    assert as_stranger(folder, namespace=True) == str(folder)
 
 
 def test_which_folder_is_chosen(monkeypatch, tmp_path):
@@ -354,6 +429,7 @@ def test_a_temporary_folder_goes_with_its_process(tmp_path):
 import os
 from pathlib import Path
 from touchstone.backends.storage.artefacts import Store
+from touchstone.conformance.isolation.sandbox import kernel as linux
 store = Store(lambda: Path({str(tmp_path / "file")!r}))
 path = store.file("a", lambda path: path.write_text("x"))
 if os.fork() == 0:  # a child's end does not take it along
