@@ -126,17 +126,24 @@ _IN_SOURCE = re.compile(r"^\s|^[^\s:]+:\d+:(?:\d+:)? (?:error|warning|note): ")
 
 
 def build(command: list[str], output: Path, what: str) -> None:
-    """Run `command -o output`, with temporary files beside it. Raises CompileError for what does not compile, OSError
+    """Run `command -o output`, with temporary files beside it; raises what `run` does."""
+    run([*command, "-o", str(output)], what, output.parent)
+
+
+def run(command: list[str], what: str, folder: Path) -> str:
+    """What a compiler prints, with temporary files in `folder`. Raises CompileError for what does not compile, OSError
     where there is no room, NotRun where the compiler does not get to an answer."""
-    plain = {**os.environ, "LC_ALL": "C", "TMPDIR": str(output.parent)}  # messages in ASCII: some of them are read
+    plain = {**os.environ, "LC_ALL": "C", "TMPDIR": str(folder)}  # messages in ASCII: some of them are read
     try:
-        done = subprocess.run([*command, "-o", str(output)], capture_output=True, check=False, env=plain)
+        done = subprocess.run(command, capture_output=True, check=False, env=plain)
     except OSError as error:
         raise NotRun(f"the compiler {command[0]} cannot be started: {error.strerror}") from None
-    said = (done.stderr.strip() or done.stdout.strip()).decode(errors="replace")
+    printed = done.stdout.decode(errors="replace")
     if done.returncode:
+        said = done.stderr.decode(errors="replace").strip() or printed.strip()
         _machine_failed(command[0], done.returncode, said)
         raise CompileError(f"{what} does not compile:\n{said}")
+    return printed
 
 
 def _machine_failed(compiler: str, status: int, said: str) -> None:

@@ -7,14 +7,12 @@ empty, whether or not it is there.
 
 import os
 import re
-import subprocess
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from touchstone.backends import NotRun
 from touchstone.backends.emulator import compiler
+from touchstone.backends.storage.artefacts import store
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)', re.M)
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.S)
@@ -180,24 +178,24 @@ def preprocess(
     folders = [*map(Path, include)]
     _, empty, kept, missing, nearby = sources(text, name, folders)
     folders += dict.fromkeys(Path(file.removesuffix(header)) for header, file in nearby)
-    with tempfile.TemporaryDirectory(prefix="touchstone-") as scratch:
+
+    def preprocessed(scratch: Path) -> tuple[str, Path]:
         # So deep that "../../inc/name.h" stays within the folder.
         stubs = Path(scratch, "a", "b", "c", "d", "e")
         stubs.mkdir(parents=True)
         for header in empty:
             stub = Path(os.path.normpath(stubs / header))
-            if Path(scratch) in stub.parents:
+            if scratch in stub.parents:
                 stub.parent.mkdir(parents=True, exist_ok=True)
                 stub.touch()
-        shown = Path(scratch, "shown.h")
+        shown = scratch / "shown.h"
         shown.write_text(defines(arch))
-        file = Path(scratch, "text.cu")
+        file = scratch / "text.cu"
         file.write_text(f'#line 1 "{name}"\n{text}')
-        cxx = compiler.command()
         first, flags = compiler.first_header(True)
         around = [f"-iquote{Path(name).parent}"] if "/" in name else []
         asked = [
-            *cxx,
+            *compiler.command(),
             *flags,
             *(f"-D{key}={value}" for key, value in definitions.items()),
             *around,
@@ -213,13 +211,9 @@ def preprocess(
             "c++",
             str(file),
         ]
-        try:
-            done = subprocess.run(asked, capture_output=True, check=False, env={**os.environ, "LC_ALL": "C"})
-        except OSError as error:
-            raise NotRun(f"the compiler {cxx[0]} cannot be started: {error.strerror}") from None
-        if done.returncode:
-            raise compiler.CompileError(f"{name} does not compile:\n{done.stderr.decode(errors='replace').strip()}")
-    out = done.stdout.decode(errors="replace")
+        return compiler.run(asked, name, scratch), stubs
+
+    out, stubs = store().scratch(preprocessed)
     # What stands in a branch that is not taken is not missing.
     asked_for = tuple(one for one in missing if f'"{stubs}/{one[0]}"' in out)
     return Preprocessed(out, tuple(kept), asked_for, tuple(nearby))

@@ -6,6 +6,7 @@ nothing can be kept anywhere, `NotRun` is raised.
 """
 
 import contextlib
+import errno
 import functools
 import hashlib
 import io
@@ -17,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from touchstone.backends import NotRun
 from touchstone.backends.storage import files, folders
@@ -27,6 +29,8 @@ SCRATCH = "scratch-"  # folders in which artefacts are made
 DAY = 86400.0
 LEFT_SECONDS = DAY  # after which a scratch folder belongs to a process that was killed
 UNUSED_SECONDS = 60 * DAY  # after which an artefact is removed
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES)  # of a folder
+Made = TypeVar("Made")
 _NAME = re.compile(r"[\w+-][\w.+-]*")
 _FORMAT = b"touchstone artefact 1"
 
@@ -101,6 +105,19 @@ class Store:
                 put(folder / name, data)
                 return folder / name
             except OSError as error:
+                self._leave(folder, error)
+
+    def scratch(self, work: Callable[[Path], Made]) -> Made:
+        """What `work(folder)` gives, in an empty folder that is removed then. Where `work` finds no room, which it
+        raises as OSError, it is called again for another place."""
+        while True:
+            folder = self.folder
+            try:
+                with _scratch(folder) as made:
+                    return work(made)
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    raise
                 self._leave(folder, error)
 
     def _given(self, name: str) -> Path | None:

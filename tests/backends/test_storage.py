@@ -553,6 +553,20 @@ def test_files_that_may_not_grow(folder, no_other_place):
     assert store_in(folder).load("a") is None
 
 
+def test_work_that_finds_no_room_is_done_elsewhere(folder):
+    def work(scratch):
+        if scratch.is_relative_to(folder):
+            full(scratch)
+        (scratch / "x").touch()
+        return scratch
+
+    store = store_in(folder)
+    assert not (done := store.scratch(work)).exists() and not done.is_relative_to(folder)
+    with pytest.raises(OSError, match="File name too long"):
+        store.scratch(lambda scratch: (scratch / ("x" * 300)).touch())  # which is so in every folder
+    assert store.folder == done.parent
+
+
 def test_bytes_are_kept_and_read(folder):
     store = store_in(folder)
     assert store.load("entry.json") is None

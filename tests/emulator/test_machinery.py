@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import torch
 
 from tests.processes import run_python, run_touchstone, with_touchstone
 from touchstone import backends
-from touchstone.backends import emulator
+from touchstone.backends import NotRun, emulator
 from touchstone.backends.emulator import __main__ as command
 from touchstone.backends.emulator import compiler, instruments, source
 from touchstone.backends.storage import files
@@ -218,6 +219,31 @@ def test_no_compiler_is_said(kernel_file, tmp_path, monkeypatch):
         emulator.compile(SOURCE, "never.cu")
     monkeypatch.setenv("CXX", "/nowhere/g++ -O1")
     assert emulator.why_not() == "the compiler that CXX names, '/nowhere/g++ -O1', is not found"
+
+
+def test_a_machine_without_a_folder_for_temporary_files(monkeypatch, tmp_path):
+    """Such as a container that is read-only but for the cache's folder."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    monkeypatch.setenv("TOUCHSTONE_CACHE", str(tmp_path / "cache"))
+    y = torch.zeros(64)
+    emulator.compile(f"// {tmp_path}\n{SOURCE}", "elsewhere.cu").launch("deep", 1, 64, (y, 5999))
+    assert (y == 5999).all()
+
+
+@pytest.mark.parametrize(
+    ("ending", "said"), [("kill -9 $$", "signal 9"), ("echo 'cc1plus: out of memory' >&2; exit 1", "stopped")]
+)
+def test_a_preprocessor_that_is_stopped_says_nothing_of_the_source(monkeypatch, tmp_path, ending, said):
+    emulator.compile(SOURCE, "machinery.cu")  # of which there is everything but what another text needs
+    real = subprocess.run
+    stopped = ["sh", "-c", ending]
+
+    def run(command, **options):
+        return real(stopped if "-E" in command else command, **options)
+
+    monkeypatch.setattr(compiler.subprocess, "run", run)
+    with pytest.raises(NotRun, match=said):
+        emulator.compile(f"// {tmp_path}\n{SOURCE}", "machinery.cu")
 
 
 def test_no_headers_are_said(monkeypatch):
