@@ -48,14 +48,18 @@ Judge = Callable[[Candidate, Settings, Path], Judged]
 
 
 class Attempt:
-    """The judging of one candidate, under way. `gpu`: the only one that it sees, None: no choice is made."""
+    """The judging of one candidate, under way. `gpu`: the only one that it sees, None: no choice is made. Raises
+    CannotRun where nothing can be written down."""
 
     def __init__(self, judge: Judge, candidate: Candidate, settings: Settings, gpu: str | None = None):
         self.candidate, self.gpu = candidate, gpu
         if settings.device == "cpu":  # CUDA does not survive a fork
             prepare(settings.device)
         self.began = time.monotonic()
-        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        try:
+            self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        except FileNotFoundError as error:
+            raise CannotRun(f"there is no folder for temporary files: {error.strerror}") from None
         self.folder.chmod(0o755)  # a confined kernel has another user
         try:
             self.child: Child = fork(lambda connection: _body(connection, judge, candidate, settings, self))

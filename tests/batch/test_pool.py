@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import tempfile
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from touchstone.conformance.batch import pool
 from touchstone.conformance.batch.attempt import PREFIX, Judged
 from touchstone.conformance.batch.candidates import Candidate, Settings, Text
+from touchstone.conformance.discovery.selection import CannotRun
 from touchstone.conformance.reporting.status import Status
 
 PASSED = Judged(Status.PASSED)
@@ -88,6 +90,15 @@ def test_an_error_of_the_judge_is_no_verdict():
 
     ((found,),) = results_of(judge, "a").values()
     assert (found.status, found.reason) == (Status.NOT_RUN, "the judge raised ZeroDivisionError: spilt ink")
+
+
+def test_without_a_folder_for_temporary_files_nothing_is_judged(monkeypatch, tmp_path):
+    def none():
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "gettempdir", none)
+    with pytest.raises(CannotRun, match="there is no folder for temporary files: No usable"):
+        results_of(lambda candidate, settings, folder: PASSED, "a")
 
 
 def test_each_has_a_gpu_of_its_own():
