@@ -223,7 +223,7 @@ def _batch(each: _Turns, values: Values, example: _Drawn, untimed: bool = False)
         watch.lay_out(example, params)
     if not kernel:
         watch.put(drawn)  # some baselines work on their operands beforehand
-    answer = watch.prepare(each.name)
+    answer = watch.prepare(each.name, alone=kernel and not untimed)
     if "raised" in answer:
         one.refuse(str(answer["raised"]), FAILED if kernel else NOT_RUN)
         return None

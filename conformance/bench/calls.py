@@ -20,6 +20,7 @@ from touchstone.conformance.bench.hooks import Hooks
 from touchstone.conformance.bench.inputs import SEED
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.isolation import executing, processes, wire
+from touchstone.conformance.isolation.sandbox import kernel as linux
 from touchstone.conformance.isolation.shared import Shared
 from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.executor import ending_text, error_text, reached
@@ -37,12 +38,13 @@ Calls = Callable[[Mapping[str, Any]], Callable[[], Any]]  # arguments -> a call 
 @dataclass(frozen=True)
 class Prepare:
     """A request for calls of `name`, one on each of `arguments`, with TensorAt in the place of tensors, and perhaps
-    LATER in that of the seed."""
+    LATER in that of the seed. `alone`: from here on the process is to start no other."""
 
     nonce: int
     name: str
     slots: tuple[wire.Slot, ...]
     arguments: tuple[Mapping[str, Any], ...]
+    alone: bool = False
 
 
 def serve_kernel(connection: Connection, shared: Shared, subject: Subject, contract: Contract, case: Case) -> None:
@@ -109,6 +111,7 @@ class _Served:
     ) -> None:
         self.connection, self.shared, self.emulated = connection, shared, False
         self.contract, self.case, self.outputs = contract, case, outputs
+        self._alone = False
         self._bound: dict[str, tuple[Any, list[_Call]]] = {}  # by name: for which operands, and the calls
 
     def until_the_end(self, maker: Callable[[str], Calls]) -> None:
@@ -123,6 +126,9 @@ class _Served:
             answer: dict[str, Any] = {"changed": found, "wrong": self._wrong(returned), "emulated": self.emulated}
             returned.clear()
             calls: list[_Call] = []
+            if request.alone and not self._alone:
+                linux.stay_alone()
+                self._alone = True
             try:
                 calls = self._calls(request, maker)
             except Exception as error:

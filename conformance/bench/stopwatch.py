@@ -31,6 +31,7 @@ from touchstone.conformance.isolation.shared import WINDOW, Shared, rounded
 from touchstone.conformance.spec.checks import Check
 
 STOP_SECONDS = 10.0  # for a process to stand still
+RESTING_SECONDS = 5e-5  # of processor time that a process may seem to take while it stands still
 EXIT_SECONDS = 0.2  # for a thread that has returned to be gone
 PAGE = 1 << 16
 PIECE = 1 << 28  # bytes that are read at once
@@ -69,6 +70,8 @@ class Stopwatch:
         self.wrong: str | None = None  # what is wrong with outputs beside their values, likewise
         self.emulated = False
         self._threads = 1 << 30  # of the process before its first timed call
+        self._alone = False
+        self._rested = 0.0  # processor seconds when it was last seen to stand still
         self._views: list[dict[str, torch.Tensor]] = []
         self._seeds: Sequence[int] = ()
         self._most = min(limits.bytes, available_memory() // 2)
@@ -98,9 +101,17 @@ class Stopwatch:
         arguments = tuple({**{n: (absent | a)[n] for n in example}, **p} for a, p in zip(told, params, strict=True))
         self._layout = tuple(slots), arguments
 
-    def prepare(self, name: str) -> dict[str, Any]:
-        """Have calls of `name` made ready, on the memory that was laid out."""
-        return self._prepared(Prepare(secrets.randbits(63), name, *self._layout))
+    def prepare(self, name: str, alone: bool = False) -> dict[str, Any]:
+        """Have calls of `name` made ready, on the memory that was laid out; `alone`: the process can start no other
+        from then on, where the machine has a means."""
+        if not alone or self._alone or not linux.can_stay_alone():
+            return self._prepared(Prepare(secrets.randbits(63), name, *self._layout))
+        before = self._filters()
+        answer = self._prepared(Prepare(secrets.randbits(63), name, *self._layout, alone=True))
+        if self._filters() <= before:
+            raise Cheat("its process does not give up starting others")
+        self._alone = True
+        return answer
 
     def ask(self) -> None:
         """Have it say what its last calls left changed. A thread that timed calls left running is a Cheat."""
@@ -114,6 +125,7 @@ class Stopwatch:
     def put(self, values: Sequence[Values]) -> None:
         """Write the operands of the calls; the process is stopped for it."""
         self._stop()
+        self._rest()
         for views, each in zip(self._views, values, strict=True):
             for name, view in views.items():
                 view.copy_(_there(each[name]))
@@ -122,6 +134,7 @@ class Stopwatch:
         """Have the prepared calls made; the process is left stopped. With `alone`, starting a thread that stays, or a
         process, is a Cheat."""
         self._stop()
+        self._resting()
         nonce, before = secrets.randbits(63), self._traces()
         if alone:
             self._threads = min(self._threads, before[0])
@@ -131,6 +144,7 @@ class Stopwatch:
         self._wait()
         self._stop()
         wall, processor = _now() - begin, self._processor_seconds() - processor
+        self._rest()
         answer = self._received(nonce)
         if alone and (self._traces()[1] > before[1] or self.others()):
             raise Cheat("a timed call started a process")
@@ -162,8 +176,7 @@ class Stopwatch:
         taken.sort()
         if any(end > begin for (_, end), (begin, _) in itertools.pairwise(taken)):
             raise Cheat("an output lies in the memory of another call's output: not computed into memory of its own")
-        if not self._stands():
-            raise Cheat("its process went on while it was stopped")
+        self._resting()
         return found
 
     def altered(self, values: Sequence[Values]) -> list[str]:
@@ -206,7 +219,7 @@ class Stopwatch:
         except OSError:
             raise self._dead() from None
         if death is not None:
-            raise NotTimed(death.message)
+            raise self._started() or NotTimed(death.message)
 
     def _received(self, nonce: int) -> dict[str, Any]:
         try:
@@ -216,10 +229,15 @@ class Stopwatch:
         except wire.Malformed as error:
             raise self._forged(str(error)) from None
 
-    def _dead(self) -> NotTimed:
+    def _dead(self) -> NotTimed | Cheat:
         self._signal(signal.SIGCONT)
         death: Death = self.child.death()
-        return NotTimed(death.message if death.check is Check.CRASH else str(death.check))
+        return self._started() or NotTimed(death.message if death.check is Check.CRASH else str(death.check))
+
+    def _started(self) -> Cheat | None:
+        """What it did if it has ended for starting a process."""
+        started = self._alone and self.child.exited() == -signal.SIGSYS
+        return Cheat("a timed call started a process") if started else None
 
     def _forged(self, what: str) -> NotTimed:
         self.child.kill()
@@ -257,6 +275,25 @@ class Stopwatch:
     def _stands(self) -> bool:
         """Whether every thread of every process of it is stopped, or has ended."""
         return all(state in "TtZX" for pid in self._processes() for state in _states(pid))
+
+    def _rest(self) -> None:
+        """Wait until the process takes no more processor time, having been stopped: a thread is said to be stopped a
+        little before it is."""
+        self._rested, before = self._processor_seconds(), -1.0
+        until = time.monotonic() + STOP_SECONDS
+        while self._rested != before and time.monotonic() < until:
+            self._rested, before = self._processor_seconds(), self._rested
+
+    def _resting(self) -> None:
+        """Raises Cheat where it has worked since. A timer of its own, say, may have let it go on."""
+        if not self._stands() or self._processor_seconds() - self._rested > RESTING_SECONDS:
+            raise Cheat("its process went on while it was stopped")
+
+    def _filters(self) -> int:
+        try:
+            return linux.filters(self.pid) or 0
+        except OSError:
+            raise self._dead() from None
 
     def _traces(self) -> tuple[int, int]:
         """Threads of the process, and pages that ended children of it have touched: what starting either leaves."""

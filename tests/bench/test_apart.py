@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import signal
+import subprocess
 import threading
 import time
 import zlib
@@ -17,6 +18,7 @@ from touchstone.conformance.cli import main
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.isolation.limits import Limits
+from touchstone.conformance.isolation.sandbox import kernel as linux
 from touchstone.conformance.spec.baselines import Bench, eager
 from touchstone.conformance.spec.cases import plain_case
 from touchstone.reference.dropout import torch_dropout
@@ -289,6 +291,53 @@ def test_a_thread_that_stays_is_held_against_it():
 
     (result,) = measured(starts_one)
     assert (result.status, result.problems) == (REFUSED, ["a timed call left a thread running"])
+
+
+def test_a_process_that_works_while_it_is_stopped_is_held_against_it(monkeypatch):
+    """As a timer of its own, which lets it go on, could have it do."""
+    put, spinning = stopwatch.Stopwatch.put, []
+
+    def put_and_woken(self, values):
+        put(self, values)
+        os.kill(self.pid, signal.SIGCONT)
+        time.sleep(0.02)
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def spins(x):
+        if not spinning:
+            spinning.append(threading.Thread(target=lambda: work(60), daemon=True))
+            spinning[0].start()
+        return torch.softmax(x, -1)
+
+    monkeypatch.setattr(stopwatch.Stopwatch, "put", put_and_woken)
+    (result,) = measured(spins)
+    assert (result.status, result.problems) == (REFUSED, ["its process went on while it was stopped"])
+
+
+@pytest.mark.skipif(not linux.can_stay_alone(), reason="this machine has no filters of system calls")
+@pytest.mark.parametrize("started", [os.fork, lambda: subprocess.run(["true"])], ids=["fork", "command"])
+def test_a_process_that_a_timed_call_starts_ends_it(started):
+    """Before, it may start some: compilers are."""
+
+    def starts(x):
+        child = started()
+        if child == 0:
+            os._exit(0)
+        if isinstance(child, int):
+            os.waitpid(child, 0)
+        return torch.softmax(x, -1)
+
+    (result,) = measured(starts)
+    assert (result.status, result.problems) == (REFUSED, ["a timed call started a process"])
+
+
+def test_a_process_that_does_not_give_up_starting_others(monkeypatch):
+    def honest_or_so(x):
+        linux.stay_alone = lambda: None
+        return torch.softmax(x, -1)
+
+    (result,) = measured(honest_or_so)
+    assert linux.can_stay_alone() is (result.status == REFUSED), result.problems
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,14 @@ is of 2021 and needs the system's library. Numbers are those of the kernel's tab
 import contextlib
 import ctypes
 import errno
+import functools
 import os
 import platform
 import socket
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET, CLONE_NEWCGROUP, CLONE_NEWTIME = (
     0x00020000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000, 0x02000000, 0x00000080,
@@ -20,10 +22,12 @@ CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWN
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_NOATIME, MS_NODIRATIME, MS_BIND, MS_MOVE, MS_REC = (
     1, 2, 4, 8, 32, 1024, 2048, 4096, 8192, 16384,
 )  # fmt: skip
+CLONE_THREAD = 0x00010000
 MS_PRIVATE, MS_RELATIME = 1 << 18, 1 << 21
 
 PR_SET_PDEATHSIG, PR_GET_DUMPABLE, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP = 1, 3, 4, 22, 24
 PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 36, 37, 38, 47
+_SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_TSYNC = 1, 1
 _SECCOMP_MODE_FILTER, _PR_CAP_AMBIENT_CLEAR_ALL, _CAPABILITY_VERSION_3, _CAP_SYS_ADMIN = 2, 4, 0x20080522, 21
 
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
@@ -49,11 +53,13 @@ _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 _NEW_NAMESPACE = (
     CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWCGROUP
 )
+_STARTING = {"x86_64": (57, 58), "aarch64": ()}  # fork and vfork
+_SECCOMP = {"x86_64": 317, "aarch64": 277}  # the number of seccomp(2)
 _X32 = 0x40000000
 
 _LOAD, _EQUAL, _ANY_BIT, _AT_LEAST, _RETURN = 0x20, 0x15, 0x45, 0x35, 0x06  # BPF opcodes
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data
-_ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
+_ALLOW, _ERRNO, _END = 0x7FFF0000, 0x00050000, 0x80000000
 
 
 def _checked(result: int, what: str) -> None:
@@ -157,11 +163,60 @@ def _allow() -> tuple[int, int, int, int]:
 def install_filter(device: str) -> None:
     """From now on, for this process and all that it starts; needs no_new_privs. Raises OSError."""
     assert _LIBC is not None
-    program = ctypes.create_string_buffer(filter_program(device, platform.machine()))
-    count = (len(program) - 1) // 8
-    head = ctypes.create_string_buffer(struct.pack("HxxxxxxP", count, ctypes.addressof(program)))
-    arguments = (ctypes.c_ulong(_SECCOMP_MODE_FILTER), head, ctypes.c_ulong(0), ctypes.c_ulong(0))
-    _checked(_LIBC.prctl(PR_SET_SECCOMP, *arguments), "prctl(PR_SET_SECCOMP)")
+    with _filter(filter_program(device, platform.machine())) as head:
+        arguments = (ctypes.c_ulong(_SECCOMP_MODE_FILTER), head, ctypes.c_ulong(0), ctypes.c_ulong(0))
+        _checked(_LIBC.prctl(PR_SET_SECCOMP, *arguments), "prctl(PR_SET_SECCOMP)")
+
+
+@contextlib.contextmanager
+def _filter(program: bytes) -> Iterator[Any]:
+    """A filter as the system takes it."""
+    held = ctypes.create_string_buffer(program)
+    yield ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(held)))
+
+
+def stay_alone() -> None:
+    """From now on this process, whichever of its threads, ends by SIGSYS when it starts another one; threads it may
+    start. Raises OSError."""
+    assert _LIBC is not None
+    machine = platform.machine()
+    if machine not in _ARCHITECTURES:
+        raise OSError(errno.ENOSYS, f"the numbers of system calls on {machine} are not known here")
+    column, architecture = _ARCHITECTURES[machine]
+    program = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, architecture), _error(errno.ENOSYS)]
+    program += [(_LOAD, 0, 0, _NUMBER), (_AT_LEAST, 0, 1, _X32), _error(errno.ENOSYS)]
+    program += [(_EQUAL, 0, 1, _NUMBERS["clone3"][column]), _error(errno.ENOSYS)]
+    for number in _STARTING[machine]:
+        program += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _END)]
+    body = [(_LOAD, 0, 0, _FIRST_ARGUMENT), (_ANY_BIT, 1, 0, CLONE_THREAD), (_RETURN, 0, 0, _END), _allow()]
+    program += [(_EQUAL, 0, len(body), _NUMBERS["clone"][column]), *body, _allow()]
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    with _filter(b"".join(struct.pack("HBBI", *instruction) for instruction in program)) as head:
+        what = (ctypes.c_uint(_SECCOMP_SET_MODE_FILTER), ctypes.c_uint(_SECCOMP_FILTER_FLAG_TSYNC), head)
+        _checked(_LIBC.syscall(ctypes.c_long(_SECCOMP[machine]), *what), "seccomp")
+
+
+def filters(pid: int | str = "self") -> int | None:
+    """How many filters of system calls a process has; None where that is not told."""
+    with open(f"/proc/{pid}/status") as status:
+        return next((int(line.split()[1]) for line in status if line.startswith("Seccomp_filters:")), None)
+
+
+@functools.cache
+def can_stay_alone() -> bool:
+    """Whether `stay_alone` works on this machine, and can be seen from elsewhere. Tried in a process of its own."""
+    if filters() is None:
+        return False
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            before = filters()
+            stay_alone()
+            status = int(filters() == before)
+        finally:
+            os._exit(status)
+    return os.waitpid(child, 0)[1] == 0
 
 
 def close_others(keep: Sequence[int]) -> None:

@@ -4,13 +4,14 @@ import ctypes
 import os
 import pathlib
 import queue
+import signal
 import subprocess
 import threading
 import time
 
 import torch
 
-from tests.referee.timed.honest import TAG, softmax
+from tests.referee.timed.honest import OWED, TAG, _thread_time, softmax
 
 SIBLING = r"""
 #include <cmath>
@@ -107,3 +108,44 @@ def import_a_process_for_a_while():
                 pass
         os._exit(0)
     os.wait()
+
+
+def in_half_by_a_process_that_is_not_waited_for(x):
+    """Halves the work with a process whose end is ignored: it is gone, with its time and its pages, when the call is.
+
+    refused: a timed call started a process
+    """
+    libc, y = ctypes.CDLL(None), torch.empty_like(x).share_memory_()
+    libc.signal(signal.SIGCHLD, ctypes.c_void_p(1))
+    if (process := os.fork()) == 0:
+        _half(x[::2], y[::2])
+        os._exit(0)
+    _half(x[1::2], y[1::2])
+    while os.path.exists(f"/proc/{process}"):
+        pass
+    libc.signal(signal.SIGCHLD, ctypes.c_void_p(0))
+    return y.clone()
+
+
+def _half(x, y):
+    until = _thread_time() + OWED / 2
+    while _thread_time() < until:
+        pass
+    y.copy_(torch.softmax(x, -1))
+
+
+def in_half_by_a_sister(x):
+    """Halves the work with a process that has the judge, or what confines this one, for its parent.
+
+    refused
+    """
+    y, done = torch.empty_like(x).share_memory_(), torch.zeros(1).share_memory_()
+    clone, parent = 56 if os.uname().machine == "x86_64" else 220, 0x8000
+    if ctypes.CDLL(None).syscall(clone, parent | signal.SIGCHLD, 0, 0, 0, 0) == 0:
+        _half(x[::2], y[::2])
+        done.fill_(1)
+        os._exit(0)
+    _half(x[1::2], y[1::2])
+    while not done:
+        pass
+    return y.clone()
