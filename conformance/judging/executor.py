@@ -39,7 +39,7 @@ class Manner:
     poison: int | None = None  # the byte that fresh memory holds
     blocks: tuple[int, ...] = ()  # the sizes in bytes of the outputs
     watched: bool = False  # under `instruments.Watch`, where the function can be watched
-    state: bool = False  # whether global state is compared before and after
+    state: bool = False  # whether all global state is compared before and after; settings are in each call
     generators: bool = True  # and with it random generators and the environment
     conspicuous: tuple[str, ...] | None = ()  # where what is undefined is not as on GPUs; None: everywhere
     instrument: tuple[str, str] | None = None  # a backend, and the name of one of its instruments
@@ -130,7 +130,7 @@ class InProcess:
         self, arguments: Mapping[str, Any], manner: Manner = PLAIN, placed: Placed | None = None, debug: bool = False
     ) -> Observed:
         subject, seen = self.subject, Observed()
-        state = probe.State(random=manner.generators) if manner.state else None
+        state = probe.State(random=manner.state and manner.generators)
         watch = probe.Watch() if manner.watched and self.watchable else None
         launches = backends.launches()
         try:
@@ -166,8 +166,8 @@ class InProcess:
             seen.displaced = not subject.own and launching.displaced(error, subject.device)
             seen.lost = _lost(subject.device)
         finally:
-            if state is not None:
-                seen.settings, seen.consumed = state.changes()
+            seen.settings, consumed = state.changes()
+            seen.consumed = consumed if manner.state else []
         seen.launched = backends.launches() > launches
         seen.asked = sorted(subject.asked)
         if watch is not None:

@@ -40,6 +40,8 @@ def run(subject: Subject, trial: Trial, debug: bool = False, executor: Executor 
         j.find(Check.CONTEXT, f"not judged: the GPU is of no use to this process since: {lost_context[0]}")
     else:
         _run(j, trial)
+        if j.left:
+            j.find(Check.STATE, f"global state is left changed by a call after the first: {', '.join(j.left)}")
         requirements.settle(j)
         undefined.explain(j)
     if not _comparator_is_sound():

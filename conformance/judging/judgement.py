@@ -113,6 +113,7 @@ class Judgement:
         # where what is undefined is not as on GPUs; None: everywhere
         self.conspicuous: tuple[str, ...] | None = None if subject.strict else ()
         self.undefined: dict[str, str] = {}  # what was undefined in the calls so far, by place
+        self.left: dict[str, None] = {}  # settings that calls after the first one left changed
         # calls before this one, in words, and their cases: what a kernel may have kept of
         self.earlier: list[tuple[str, Case]] = list(subject.recent)
         self.on_host: list[str] = []  # outputs of the last call that would lie on the CPU beside a GPU
@@ -137,7 +138,7 @@ class Judgement:
     def again(self, debug: bool) -> "Judgement":
         """The same kernel on the same trial, with nothing found yet."""
         again = Judgement(self.subject, self.trial, debug=debug, executor=self.executor)
-        again.conspicuous = self.conspicuous
+        again.conspicuous, again.left = self.conspicuous, self.left
         return again
 
     def call(self, arguments: Mapping[str, Any], manner: Manner = PLAIN, placed: Placed | None = None) -> Observed:
@@ -147,6 +148,8 @@ class Judgement:
         seen = self.executor.call(arguments, manner, placed, debug=self.debug)
         self.outcome.answered, self.on_host = seen.asked, seen.on_host
         self.note_undefined(seen)
+        if not manner.state and seen.raised is None:
+            self.left.update(dict.fromkeys(seen.settings))
         return seen
 
     def note_undefined(self, seen: Observed) -> None:

@@ -16,7 +16,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from touchstone import backends
+from touchstone import backends, check
 from touchstone.conformance.judging import instruments as probe
 
 
@@ -253,3 +253,21 @@ def test_watching_leaves_nothing_behind():
     with probe.Watch():
         assert len(backends.after_launch) == len(before) + 1
     assert backends.after_launch == before
+
+
+def test_what_a_later_call_of_a_trial_leaves_is_found():
+    """The next trial would take it for how things are."""
+    calls = []
+
+    def leaves(x):
+        calls.append(x)
+        if len(calls) == 3:  # one that is made again
+            torch.set_flush_denormal(True)
+        return torch.softmax(x.float(), -1).to(x.dtype).contiguous()
+
+    try:
+        report = check("softmax", leaves, device="cpu", level="quick", sizes={"cols": [24]}, isolate="none")
+    finally:
+        torch.set_flush_denormal(False)
+    (found,) = {finding.message for finding in report.findings if finding.check == "state"}
+    assert "left changed by a call after the first: flushing of denormal numbers from False to True" in found
