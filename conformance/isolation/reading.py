@@ -6,6 +6,8 @@ are put together while it runs are not seen.
 """
 
 import ast
+import io
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,16 +41,28 @@ def unneeded(path: Path) -> list[str]:
     found: dict[str, str] = {}
     for file in (path, *neighbours.imported(path)):
         try:
-            tree = neighbours.parsed(files.read(file, neighbours.LARGEST))
+            raw = files.read(file, neighbours.LARGEST)
+            tree = neighbours.parsed(raw)
         except OSError:
             continue
         except (ValueError, RecursionError, MemoryError):
             found[f"has code in {file.name} that is too large or too deep to read"] = "the whole file"
             continue
+        if tree is None and not _is_known(raw):  # but may be by then, to the process that imports it
+            found[f"has code in {file.name} in an encoding that Python does not have"] = "the whole file"
         for node in ast.walk(tree) if tree is not None else ():
             for what in _of(node):
                 found.setdefault(what, f"line {getattr(node, 'lineno', 0)} of {file.name}")
     return [f"{what} ({where})" for what, where in found.items()]
+
+
+def _is_known(raw: bytes) -> bool:
+    """Whether the first lines of a file name an encoding that Python has, or none."""
+    try:
+        tokenize.detect_encoding(io.BytesIO(raw).readline)
+    except SyntaxError as error:
+        return "unknown encoding" not in str(error)
+    return True
 
 
 def _of(node: ast.AST) -> Iterator[str]:

@@ -73,7 +73,18 @@ def test_what_only_looks_like_it_is_not_named(tmp_path, more):
     assert unneeded(tmp_path / "k.py") == []
 
 
-@pytest.mark.parametrize("text", ["def broken(", "\0", ""])
+def test_a_text_is_read_in_its_encoding(tmp_path):
+    """One that the kernel itself brings cannot be: what is in it is not known."""
+    (tmp_path / "k.py").write_text("# coding: utf-7\nimport math\n# +AAo-import ctypes\n")
+    assert unneeded(tmp_path / "k.py") == ["imports ctypes (line 4 of k.py)"]
+    (tmp_path / "k.py").write_text("import codecs, beside\n")
+    (tmp_path / "beside.py").write_text("# coding: of_my_own\n")
+    assert unneeded(tmp_path / "k.py") == [
+        "has code in beside.py in an encoding that Python does not have (the whole file)"
+    ]
+
+
+@pytest.mark.parametrize("text", ["def broken(", "\0", "\xff", "# coding: latin-1\ndef broken(", ""])
 def test_a_file_that_is_no_python(tmp_path, text):
     (tmp_path / "k.py").write_text(text)
     assert unneeded(tmp_path / "k.py") == [] and unneeded(tmp_path / "missing.py") == []
