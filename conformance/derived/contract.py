@@ -142,7 +142,8 @@ class DerivedContract(Contract):
         found, case = super().expected(inputs, compute), inputs.case
         device = next((placed.view.device for placed in inputs.placed.values() if placed is not None), "cpu")
         for number, (name, one) in enumerate(found.items()):
-            if case.torch_dtype is (one.dtype or case.torch_dtype) is not torch.float32 and one.otherwise is not None:
+            own, narrow = one.dtype or case.torch_dtype, case.torch_dtype is not torch.float32
+            if narrow and one.otherwise is not None and (own is case.torch_dtype or not own.is_floating_point):
                 further = partial(_and_eager, self, one, number, case, device)
                 found[name] = replace(one, otherwise=further)
         return found
@@ -600,6 +601,12 @@ def _otherwise(contract, name, number, own, unlike, samples, tier, narrow) -> li
     return found
 
 
+def _one_of(stored: Expected, eager: torch.Tensor, got: torch.Tensor) -> torch.Tensor:
+    """Which elements of an output of integers are eager's, or need not be judged."""
+    excused = stored.excused(got) if callable(stored.excused) else stored.excused
+    return got == eager if excused is None else (got == eager) | excused
+
+
 def _and_eager(contract: DerivedContract, one: Expected, number: int, case: Case, device: Any) -> list[Expected]:
     """What else is right of a 16-bit output, and what eager gives on a device, in the case's layouts or contiguous,
     where that is farther off than storing intermediates explains."""
@@ -617,6 +624,10 @@ def _and_eager(contract: DerivedContract, one: Expected, number: int, case: Case
                 f"is as far off as torch's own {case.dtype} kernels are on this device, which are not right; "
                 "a kernel that adds in float32 is closer"
             )
-            answer = torch.where(torch.isfinite(eager), eager.to(torch.float64), stored.answer)
-            found.append(replace(stored, answer=answer, drift=LEANING, note=note))
+            made = replace(stored, drift=LEANING, note=note)
+            if is_float(eager):
+                made.answer = torch.where(torch.isfinite(eager), eager.to(torch.float64), stored.answer)
+            else:
+                made.excused = partial(_one_of, stored, eager)
+            found.append(made)
     return found

@@ -117,6 +117,26 @@ def test_what_torchs_own_kernels_of_16_bits_get_wrong_passes_with_a_note_that_sa
         assert not compare(wrong, expected["y"], torch.float16).ok
 
 
+def test_indices_that_torchs_own_kernels_of_16_bits_give_pass_with_a_note():
+    """Squared distances beyond 65504 are all infinite in float16, and eager takes the first of them."""
+
+    def nearest(x, c):
+        return (x[:, None] - c).square().sum(-1).argmin(-1)
+
+    contract = derive(nearest, drawn((20, 30), (7, 30)), dtypes=["float16", "float32"])
+    inputs, expected = expected_of(contract, "float16", "large")
+    x, c = inputs.exact["x"], inputs.exact["c"]
+    right, eager = nearest(x, c), nearest(x.half(), c.half())
+    assert bool((right != eager).any())
+    assert not (verdict := compare(right, expected["y"], torch.float16)).note and verdict.ok
+    for got in (eager, torch.where(torch.arange(20) % 2 == 0, right, eager)):
+        verdict = compare(got, expected["y"], torch.float16)
+        assert verdict.ok and "as far off as torch's own float16 kernels" in verdict.note
+    wrong = torch.where(eager == 6, 5, 6)
+    assert not compare(torch.where(right == wrong, eager, wrong), expected["y"], torch.float16).ok
+    assert not compare(eager, expected_of(contract, "float32", "large")[1]["y"], torch.float32).ok
+
+
 def test_exact_cases_are_found_and_demand_bit_equality():
     contract = derive(lambda a, b: torch.relu(a @ b), drawn((12, 40), (40, 9)))
     for dtype in contract.dtypes:
