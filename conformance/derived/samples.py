@@ -271,14 +271,51 @@ class _Spread(TorchDispatchMode):
         return out
 
 
+class _Skipping(TorchDispatchMode):
+    """What is multiplied by 0 counts nothing, though it is NaN or infinite: a kernel need not load what is masked, above
+    a diagonal, or hidden from a query."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs, name = lifted(kwargs or {}), name_of(func)
+        if name in ops.DOTS and is_float(args[0]) and not func._schema.is_mutable:
+            return self._dot(func, list(args), kwargs, (1, 2) if name in ops.WITH_ADDEND else (0, 1))
+        if func.is_view or name in ops.EXACT:
+            return func(*args, **kwargs)
+        made = ops.in_parts(self, func, args, kwargs)
+        out = func(*args, **kwargs) if made is NotImplemented else made
+        if name == "mul" and is_float(out):
+            zero = (torch.as_tensor(args[0]) == 0) | (torch.as_tensor(args[1]) == 0)
+            out = torch.where(zero & torch.isnan(out), 0.0, out)
+        return out
+
+    def _dot(self, func, args, kwargs, places):
+        usual, operands = func(*args, **kwargs), [args[place] for place in places]
+        if all(bool(torch.isfinite(t).all()) for t in operands):
+            return usual
+
+        def of(a: torch.Tensor, b: torch.Tensor, addend: bool) -> torch.Tensor:
+            """The product of other operands, with or without what is added to it."""
+            given = [t if addend or not is_float(t) else torch.zeros_like(t) for t in args]
+            given[places[0]], given[places[1]] = a, b
+            return func(*given, **kwargs)
+
+        wild = [(~torch.isfinite(t)).to(t.dtype) for t in operands]
+        there = [(t != 0).to(t.dtype) for t in operands]
+        touched = of(wild[0], there[1], False) + of(there[0], wild[1], False) != 0
+        return torch.where(touched, usual, of(*(torch.where(torch.isfinite(t), t, 0.0) for t in operands), True))
+
+
 def reached(function: Function, values: Sequence[Any]) -> list[list[torch.Tensor]]:
     """What NaN and infinities come to in other right kernels, a run each: in one that computes an op in parts, where
-    torch's own passes over NaN, and in one that computes convolutions by transforms. Empty where all is finite."""
+    torch's own passes over NaN, in one that computes convolutions by transforms, and in one that passes over what is
+    multiplied by 0. Empty where all is finite."""
     if all(bool(torch.isfinite(v).all()) for v in values if is_float(v)):
         return []
-    with torch.no_grad(), _Spread():
-        far = tensors_of(function(*doubled(values)))
-    return [sample(function, values, Parts()), far]
+    runs = [sample(function, values, Parts())]
+    for mode in (_Spread(), _Skipping()):
+        with torch.no_grad(), mode:
+            runs.append(tensors_of(function(*doubled(values))))
+    return runs
 
 
 def exact_in(function: Function, values: Sequence[Any], dtype: torch.dtype) -> bool:

@@ -123,6 +123,37 @@ def test_nan_may_reach_in_a_convolution_as_far_as_transforms_do(operand):
     assert bool(torch.isnan(far).view(2, 8, -1).all(2).sum() == (8 if operand == 0 else 2))
 
 
+def skipped(function, *values):
+    """Where a kernel that does not load what is multiplied by 0 may differ from the reference."""
+    far, right = reached(function, values)[-1][0], answers(function, values)[0]
+    return ~torch.isclose(far, right, rtol=0, atol=1e-12, equal_nan=True)
+
+
+def test_what_is_multiplied_by_0_need_not_spread_nan():
+    def hidden(q, k, v):
+        scores = (q @ k.mT).masked_fill(torch.ones(6, 6).triu(1) == 1, -math.inf)
+        return torch.softmax(scores, -1) @ v
+
+    def fused(q, k, v):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    q, k, v = drawn((6, 4), (6, 4), (6, 4))
+    v[3, 1], v[4, 2] = math.nan, math.inf
+    below = torch.arange(6)[:, None] < torch.tensor([0, 3, 4, 0])  # rows that do not see the key
+    assert torch.equal(skipped(hidden, q, k, v), below)
+    assert bool((skipped(fused, *(t[None, None] for t in (q, k, v)))[0, 0] <= below).all())
+    a, b, c = drawn((5,), (5, 4), (3, 4))
+    b[2, 1] = -math.inf
+    assert skipped(lambda a, b: torch.diag(a) @ b, a, b).nonzero().tolist() == [[0, 1], [1, 1], [3, 1], [4, 1]]
+    assert not bool(skipped(lambda b, c: torch.addmm(b[0], c, b.mT[:, :4]), b[1:], c).any())
+    a[1:3] = math.nan
+    assert skipped(lambda a: (a * (torch.arange(5) > 1)).cumsum(0), a).tolist() == [False, True, False, False, False]
+    x, weight = drawn((1, 2, 6, 6), (2, 2, 1, 1))
+    x[0, 0, 3, 3], weight[1, 0] = math.nan, 0
+    found = skipped(torch.nn.functional.conv2d, x, weight, torch.ones(2))
+    assert found.nonzero().tolist() == [[0, 1, 3, 3]]
+
+
 def test_no_rule_is_missing_for_what_models_are_made_of():
     for name, (function, values) in FUNCTIONS.items():
         mode = Noise(0)
